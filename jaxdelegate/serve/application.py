@@ -1,4 +1,4 @@
-"""The models as an ASGI application: the Open Inference Protocol v2 over HTTP."""
+"""An ASGI application that serves models by the Open Inference Protocol v2 over HTTP."""
 
 import asyncio
 import contextlib
@@ -24,25 +24,31 @@ except ModuleNotFoundError as missing:
 from jaxdelegate.errors import OptionError
 from jaxdelegate.serve import bodies, protocol, service, triton
 from jaxdelegate.serve.datatypes import name_of, shown
-from jaxdelegate.serve.held import SMALL, Body, Held, Room, Share
 from jaxdelegate.serve.json_text import Buffer, read_object
 from jaxdelegate.serve.limits import Limits
-from jaxdelegate.serve.opening import VARIABLE, opened, parse_models
+from jaxdelegate.serve.memory_budgets import (
+    SMALL,
+    BodyReservation,
+    Budgets,
+    ByteBudget,
+    Reservation,
+)
+from jaxdelegate.serve.opening import VARIABLE, open_service, parse_models
 from jaxdelegate.serve.records import RequestError, ServedModel, TensorMetadata
 from jaxdelegate.serve.service import Service
 from jaxdelegate.serve.settings import ServeSettings
 
 _LOG = logging.getLogger("jaxdelegate.serve")
 _LARGE = 1 << 20  # bytes of JSON that take long to read
-_HELD = "jaxdelegate.held"
+_RESERVATIONS = "jaxdelegate.reservations"
 _MAX_ADDRESS = 64  # characters
-_PIECE = 1 << 20  # bytes of a large answer that are sent at once
-_NUMBER_BYTES = 20  # of a number in JSON, at most but for rare doubles
+_PIECE = 1 << 20  # bytes of a large response that are sent at once
+_NUMBER_BYTES = 20  # of a number in JSON; rare doubles take more
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
-# Parts of Triton's protocol that have no meaning here, and what to do instead.
-_ABSENT = {
+# Unsupported parts of Triton's protocol, and alternatives.
+_UNSUPPORTED = {
     "/v2/systemsharedmemory/{rest:path}": "shared memory; send tensors in requests",
     "/v2/cudasharedmemory/{rest:path}": "shared memory; send tensors in requests",
     "/v2/repository/models/{rest:path}": "loading and unloading models; start a server with others",
@@ -55,11 +61,11 @@ _ABSENT = {
 
 
 def application(served: Service, lifespan: Lifespan[Starlette] | None = None) -> Starlette:
-    """The ASGI application of some models.
+    """The ASGI application of a service.
 
     Args:
         served: the models.
-        lifespan: Starlette's, for what starts and ends with the server.
+        lifespan: Starlette's, to start and end things with the server.
     """
     http = _Http(served)
     model = "/v2/models/{name}"
@@ -78,7 +84,9 @@ def application(served: Service, lifespan: Lifespan[Starlette] | None = None) ->
         routes.append(_route(path + "/config", http.configuration))
         routes.append(_route(path + "/stats", http.statistics))
         routes.append(_route(path + "/infer", http.infer, "POST"))
-    routes += [_route(path, _absent(what), "GET", "POST") for path, what in _ABSENT.items()]
+    routes += [
+        _route(path, _unsupported(what), "GET", "POST") for path, what in _UNSUPPORTED.items()
+    ]
     app = Starlette(
         routes=routes, exception_handlers={HTTPException: _http_error}, lifespan=lifespan
     )
@@ -87,13 +95,13 @@ def application(served: Service, lifespan: Lifespan[Starlette] | None = None) ->
 
 
 def _route(path: str, endpoint: Endpoint, *methods: str) -> Route:
-    return Route(path, _Answered(endpoint), methods=methods or ("GET",))
+    return Route(path, _EndpointApp(endpoint), methods=methods or ("GET",))
 
 
-class _Answered:
-    """An endpoint as an ASGI application: what it raises becomes an answer.
+class _EndpointApp:
+    """An endpoint as an ASGI application: errors become responses.
 
-    What an endpoint appends to `request.scope[_HELD]` is left when the answer is sent.
+    Reservations in `request.scope[_RESERVATIONS]` are released when the response is sent.
     """
 
     def __init__(self, endpoint: Endpoint) -> None:
@@ -101,13 +109,13 @@ class _Answered:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive, send)
-        held: list[Body | Share] = []
-        scope[_HELD] = held
+        reservations: list[BodyReservation | Reservation] = []
+        scope[_RESERVATIONS] = reservations
         try:
             await (await self._response(request))(scope, receive, send)
         finally:
-            for each in held:
-                await each.leave()
+            for reservation in reservations:
+                await reservation.release()
 
     async def _response(self, request: Request) -> Response:
         try:
@@ -115,14 +123,14 @@ class _Answered:
         except RequestError as error:
             return error_response(str(error), error.status)
         except ClientDisconnect:
-            return Response(status_code=499)  # nobody reads it
+            return Response(status_code=499)  # no client reads it
         except Exception:
             _LOG.exception("%s %s", request.method, shown(request.url.path))
-            return error_response("internal error; the server's log says more", 500)
+            return error_response("internal error; see the server's log", 500)
 
 
 class _Pieces(Response):
-    """A body in pieces: a client that reads slowly has one of them in the server's buffers."""
+    """A body in pieces: a slow client has only one piece in the server's buffers."""
 
     def __init__(
         self, pieces: Sequence[bytes | memoryview], headers: Mapping[str, str], kind: str
@@ -141,7 +149,7 @@ class _Pieces(Response):
 
 
 def error_response(message: str, status: int, headers: Mapping[str, str] | None = None) -> Response:
-    """`{"error": message}`; a client that still sends is cut off."""
+    """`{"error": message}`; closes the connection if the client is still sending."""
     ending = {"Connection": "close"} if status in (408, 413) else {}
     return json_response({"error": message}, status, {**ending, **(headers or {})})
 
@@ -149,20 +157,20 @@ def error_response(message: str, status: int, headers: Mapping[str, str] | None 
 def json_response(
     content: object, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """An answer in JSON."""
+    """A JSON response."""
     return Response(json.dumps(content), status, headers, "application/json")
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
-    """What Starlette itself refuses: unknown paths and methods."""
+    """The response to requests that Starlette refuses: unknown paths and methods."""
     if not isinstance(error, HTTPException):
         raise error
-    reasons = {404: "there is nothing at this path", 405: f"the path has no {request.method}"}
+    reasons = {404: "unknown path", 405: f"the path does not support {request.method}"}
     message = f"{shown(request.url.path)}: {reasons.get(error.status_code, error.detail)}"
     return error_response(message, error.status_code, error.headers)
 
 
-def _absent(what: str) -> Endpoint:
+def _unsupported(what: str) -> Endpoint:
     async def refuse(_request: Request) -> Response:
         raise RequestError(f"not supported: {what}", 501)
 
@@ -176,14 +184,14 @@ def create(
     *,
     is_ready_first: bool = False,
 ) -> Starlette:
-    """An ASGI application for servers of one's own: `uvicorn --factory` takes this function.
+    """An ASGI application for custom servers, for instance with `uvicorn --factory`.
 
-    Models are compiled while it answers `/v2/health/live`; `/v2/health/ready` says when they are.
-    Their threads start with the application (ASGI's lifespan), so that this function may be called
-    ahead of a fork, as `gunicorn --preload` does.
+    Models compile while the application runs: `/v2/health/live` succeeds at once,
+    `/v2/health/ready` when they are compiled. Their threads start with the application (ASGI's
+    lifespan), so this function may be called before a fork, as `gunicorn --preload` does.
 
     Args:
-        models: files by the names that clients give; None: those of the environment variable
+        models: files by the names that clients use; None: those of the environment variable
             JAXDELEGATE_SERVE_MODELS, `name=path,name=path`.
         settings: of every model; None: the defaults.
         limits: of requests; None: the defaults.
@@ -191,13 +199,15 @@ def create(
 
     Raises:
         ModelError: a file cannot be read.
-        OptionError: no model, or an impossible option or name.
+        OptionError: no model, or an invalid option or name.
     """
     if models is None:
         if not os.environ.get(VARIABLE):
-            raise OptionError(f"{VARIABLE}: want name=path,name=path in the environment, got none")
+            raise OptionError(
+                f"{VARIABLE}: expected name=path,name=path in the environment, got none"
+            )
         models = parse_models(os.environ[VARIABLE])
-    served = opened(models, settings, limits)
+    served = open_service(models, settings, limits)
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
@@ -217,8 +227,8 @@ class _Http:
 
     def __init__(self, served: Service) -> None:
         self._served = served
-        self._held = Held(served.limits)
-        # JSON is read in one thread, and large one in another: more would slow each other.
+        self._budgets = Budgets(served.limits)
+        # One thread reads small JSON and one large JSON: more would slow each other down.
         self._reading = {is_large: asyncio.Semaphore() for is_large in (False, True)}
 
     async def server(self, _request: Request) -> Response:
@@ -231,13 +241,13 @@ class _Http:
         )
 
     async def live(self, _request: Request) -> Response:
-        return json_response({"live": True})  # KServe's client reads it, others only the status
+        return json_response({"live": True})  # KServe's client reads the body
 
     async def ready(self, _request: Request) -> Response:
         if self._served.is_ready:
             return json_response({"ready": True})
         if self._served.is_ending:
-            raise RequestError("the server ends")  # 400: the protocol's answer for "not ready"
+            raise RequestError("the server is shutting down")  # 400: the protocol's "not ready"
         waiting = [m for m in self._served.models.values() if not m.is_ready]
         raise RequestError(f"not ready: {', '.join(map(self._served.why_not_ready, waiting))}")
 
@@ -246,7 +256,7 @@ class _Http:
         fields, _ = await _done(len(body), read_object, body or b"{}")
         only_ready = fields.get("ready", False)
         if not isinstance(only_ready, bool):
-            raise RequestError(f"ready: want true or false, got {shown(only_ready)}")
+            raise RequestError(f"ready: expected true or false, got {shown(only_ready)}")
         rows = [
             {
                 "name": model.name,
@@ -276,7 +286,7 @@ class _Http:
 
     async def configuration(self, request: Request) -> Response:
         model = self._model(request)
-        self._served.check_ready(model)  # only then the batch sizes are known
+        self._served.check_ready(model)  # the batch sizes are unknown before
         return json_response(triton.configuration(model))
 
     async def statistics(self, request: Request) -> Response:
@@ -291,17 +301,17 @@ class _Http:
         length = bodies.header_length(request.headers)
         body = await self._body(request)
         decoded = await self._decoded(body, length, model, _address(request))
-        del body  # arrays hold what they need of it
+        del body  # arrays keep the parts that they need
         expected = _result_bytes(decoded, model)
         if expected > SMALL:
-            await self._take(request, self._held.results, expected)
+            await self._reserve(request, self._budgets.results, expected)
         results = await self._served.infer(model, decoded.request)
         sizes = [(results[o.name], o.is_binary) for o in decoded.outputs]
         text = sum(array.size for array, is_binary in sizes if not is_binary) * _NUMBER_BYTES
         binary = sum(array.nbytes for array, is_binary in sizes if is_binary)
         is_large = text + binary > SMALL
         if is_large:
-            await self._take(request, self._held.answers, text + binary)
+            await self._reserve(request, self._budgets.responses, text + binary)
         pieces, length = await _done(text, protocol.encode, decoded, model, results)
         pieces, encoding = await bodies.compressed(
             pieces, bodies.accepted_encoding(request.headers)
@@ -317,19 +327,19 @@ class _Http:
         return Response(b"".join(pieces), 200, headers, kind)
 
     async def _body(self, request: Request) -> Buffer:
-        held = Body(self._held)
-        request.scope[_HELD].append(held)
-        return await bodies.read(request, self._served.limits, held)
+        reservation = BodyReservation(self._budgets)
+        request.scope[_RESERVATIONS].append(reservation)
+        return await bodies.read(request, self._served.limits, reservation)
 
-    async def _take(self, request: Request, room: Room, size: int) -> None:
-        share = Share(room)
-        request.scope[_HELD].append(share)
-        await share.take(size)
+    async def _reserve(self, request: Request, budget: ByteBudget, size: int) -> None:
+        reservation = Reservation(budget)
+        request.scope[_RESERVATIONS].append(reservation)
+        await reservation.reserve(size)
 
     async def _decoded(
         self, body: Buffer, length: int | None, model: ServedModel, client: str
     ) -> protocol.Decoded:
-        has_text = any(t.dtype.kind == "O" for t in model.inputs)  # whose elements are read singly
+        has_text = any(t.dtype.kind == "O" for t in model.inputs)  # read element by element
         size = len(body) if length is None or has_text else min(length, len(body))
         arguments = (protocol.decode, body, length, model, client)
         if size <= SMALL:
@@ -354,20 +364,20 @@ class _Http:
 
 
 async def _done(size: int, function: Callable[..., Any], *arguments: Any) -> Any:
-    """A function's result; much work is done in a thread, so that other requests go on."""
+    """Call a function; for large data in a thread, so that it does not block other requests."""
     if size <= SMALL:
         return function(*arguments)
     return await asyncio.to_thread(function, *arguments)
 
 
 def _address(request: Request) -> str:
-    """The client's; behind a proxy that the server trusts, what its X-Forwarded-For says."""
+    """The client's address; behind a trusted proxy, the one in its X-Forwarded-For."""
     address = request.scope.get("client")
     return "" if address is None else str(address[0])[:_MAX_ADDRESS]
 
 
 def _result_bytes(decoded: protocol.Decoded, model: ServedModel) -> int:
-    """Of all outputs, as far as metadata tell; a size that is open is the first input's first."""
+    """An estimate of the size of all outputs: open sizes are the first input's first."""
     shape = next((array.shape for array in decoded.request.inputs.values()), ())
     rows = shape[0] if shape else 1
     return sum(
@@ -377,7 +387,7 @@ def _result_bytes(decoded: protocol.Decoded, model: ServedModel) -> int:
 
 
 def metadata(model: ServedModel) -> dict[str, Any]:
-    """A model's name, versions and tensors, as the protocol has them."""
+    """A model's name, versions and tensors, in the protocol's form."""
     return {
         "name": model.name,
         "versions": [model.version],

@@ -1,4 +1,4 @@
-"""Bodies of HTTP requests and responses: their sizes, their time, their compression."""
+"""Bodies of HTTP requests and responses: size limits, timeouts and compression."""
 
 import asyncio
 import zlib
@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from starlette.requests import Request
 
 from jaxdelegate.serve.datatypes import shown
-from jaxdelegate.serve.held import Body
 from jaxdelegate.serve.json_text import Buffer
 from jaxdelegate.serve.limits import Limits
+from jaxdelegate.serve.memory_budgets import BodyReservation
 from jaxdelegate.serve.records import RequestError
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
@@ -20,67 +20,69 @@ _MIN_COMPRESSED = 1024  # bytes from which a response is compressed
 
 
 def header_length(headers: Mapping[str, str]) -> int | None:
-    """How many bytes of the body are JSON; None: all.
+    """The number of bytes of JSON in the body; None: the whole body.
 
     Raises:
-        RequestError: the header is no number.
+        RequestError: the header is not a number.
     """
     text = headers.get(HEADER_LENGTH)
     if text is None:
         return None
     if not (text.isascii() and text.isdigit() and len(text) < 20):
-        raise RequestError(f"{HEADER_LENGTH}: want bytes as a number, got {shown(text)}")
+        raise RequestError(f"{HEADER_LENGTH}: expected a number of bytes, got {shown(text)}")
     return int(text)
 
 
-async def read(request: Request, limits: Limits, held: Body) -> Buffer:
-    """A request's body, decompressed.
+async def read(request: Request, limits: Limits, reservation: BodyReservation) -> Buffer:
+    """Receive and decompress a request's body.
 
     Args:
-        request: whose body it is.
+        request: whose body is read.
         limits: of its size and time.
-        held: counts its bytes.
+        reservation: of its bytes.
 
     Raises:
         RequestError: 413 as soon as it is larger than allowed, 408 if it does not arrive in time,
-            415 for another Content-Encoding, 400 for a damaged one.
+            415 for an unknown Content-Encoding, 400 for damaged data.
     """
     encoding = request.headers.get("Content-Encoding", "identity").strip().lower()
     if encoding not in (*_WINDOWS, "identity"):
-        raise RequestError(f"Content-Encoding: want gzip or deflate, got {shown(encoding)}", 415)
+        raise RequestError(
+            f"Content-Encoding: expected gzip or deflate, got {shown(encoding)}", 415
+        )
     declared = request.headers.get("Content-Length", "0")
     if declared.isdigit() and int(declared[:20]) > limits.max_request_bytes:
         raise _too_large(f"{declared[:20]} bytes", limits)
     try:
         async with asyncio.timeout(limits.seconds) as deadline:
-            body = await _received(request, limits, held, deadline)
+            body = await _received(request, limits, reservation, deadline)
     except TimeoutError:
         raise RequestError(
             f"the body did not arrive within {limits.body_timeout_s:g} s", 408
         ) from None
     if encoding != "identity":
         most = min(limits.max_request_bytes, _MAX_RATIO * len(body))
-        await held.take(most)
+        await reservation.grow(most)
         body = await asyncio.to_thread(_decompressed, body, encoding, limits)
-        await held.give(most - len(body))
-    held.complete()
+        await reservation.shrink(most - len(body))
+    reservation.complete()
     return body
 
 
 async def _received(
-    request: Request, limits: Limits, held: Body, deadline: asyncio.Timeout
+    request: Request, limits: Limits, reservation: BodyReservation, deadline: asyncio.Timeout
 ) -> Buffer:
     body: Buffer = b""
     loop = asyncio.get_running_loop()
     async for chunk in request.stream():
         if len(body) + len(chunk) > limits.max_request_bytes:
             raise _too_large("more", limits)
-        begin = None if held.has_room(len(chunk)) else loop.time()
-        await held.take(len(chunk))
+        begin = None if reservation.has_room(len(chunk)) else loop.time()
+        await reservation.grow(len(chunk))
         if begin is not None and (when := deadline.when()) is not None:
-            deadline.reschedule(when + loop.time() - begin)  # the client is not to blame
+            deadline.reschedule(when + loop.time() - begin)  # the client did not cause the wait
         if not body:
-            body = chunk  # one that is alone need not be copied
+            body = chunk  # a single chunk is not copied
         elif chunk:
             body = bytearray(body) if isinstance(body, bytes) else body
             body += chunk
@@ -89,31 +91,32 @@ async def _received(
 
 def _too_large(given: str, limits: Limits) -> RequestError:
     return RequestError(
-        f"the body: want at most {limits.max_request_bytes} bytes (max_request_bytes), got {given}",
+        f"the body: expected at most {limits.max_request_bytes} bytes (max_request_bytes), got "
+        f"{given}",
         413,
     )
 
 
 def _decompressed(body: Buffer, encoding: str, limits: Limits) -> bytes:
-    """All of it; never more than one byte beyond the limit is made."""
+    """The whole body; decompression stops one byte beyond the limit."""
     stream = zlib.decompressobj(_WINDOWS[encoding])
     try:
         found = stream.decompress(body, limits.max_request_bytes + 1)
     except zlib.error as error:
-        raise RequestError(f"Content-Encoding: the body is no {encoding}: {error}") from None
+        raise RequestError(f"Content-Encoding: the body is not {encoding}: {error}") from None
     if len(found) > limits.max_request_bytes:
         raise _too_large("more, decompressed", limits)
     if not stream.eof:
-        raise RequestError(f"Content-Encoding: the {encoding} of the body is cut off")
+        raise RequestError(f"Content-Encoding: the {encoding} data of the body is truncated")
     if stream.unused_data:
         raise RequestError(
-            f"Content-Encoding: {len(stream.unused_data)} bytes follow the {encoding} of the body"
+            f"Content-Encoding: {len(stream.unused_data)} bytes follow the {encoding} data"
         )
     return found
 
 
 def accepted_encoding(headers: Mapping[str, str]) -> str | None:
-    """The compression that a client prefers of those here; None: it asks for none."""
+    """The supported compression that a client prefers; None: it accepts none."""
     best, most = None, 0.0
     for part in headers.get("Accept-Encoding", "")[:_MAX_ACCEPTED].lower().split(","):
         name, _, weight = part.partition(";")
@@ -136,7 +139,7 @@ def _quality(weight: str) -> float:
 async def compressed(
     pieces: Sequence[bytes | memoryview], encoding: str | None
 ) -> tuple[Sequence[bytes | memoryview], str | None]:
-    """A response's body, compressed where that is asked for and worth it, and its encoding."""
+    """A response's body and encoding; compressed if accepted and large enough."""
     if encoding is None or sum(map(len, pieces)) < _MIN_COMPRESSED:
         return pieces, None
     return await asyncio.to_thread(_compress, pieces, encoding), encoding

@@ -1,4 +1,4 @@
-"""HTTP connections whose bytes are all counted, and whose every wait ends."""
+"""HTTP connections with limits on all bytes and timeouts for every wait."""
 
 import asyncio
 import collections
@@ -15,23 +15,23 @@ except ModuleNotFoundError as missing:
 
 from jaxdelegate.serve.limits import Limits
 
-MAX_HEADER_BYTES = 1 << 16  # of one request, its address, chunk headers and trailers included
-MAX_HEADER_S = 30.0  # from the begin of a connection, or of a request, to the end of its headers
-MAX_PIPELINED = 64  # requests that wait for the answer of one ahead of them
-UNREAD_S = 30.0  # in which a client that is sent an answer takes MIN_READ_BYTES of it, or the rest
+MAX_HEADER_BYTES = 1 << 16  # of one request, including its URL, chunk headers and trailers
+MAX_HEADER_S = 30.0  # from the start of a connection or request to the end of the headers
+MAX_PIPELINED = 64  # requests that wait for an earlier response on the connection
+UNREAD_S = 30.0  # in which a client must read MIN_READ_BYTES of a response, or the rest
 MIN_READ_BYTES = 1 << 16
-_CHUNK_BYTES = 8  # of a chunk's header and end, for each byte of a body: chunks of one have 5
+_CHUNK_BYTES = 8  # allowed for chunk headers per byte of a body; chunks of one byte need 5
 _LATE_S = 5.0
 
 _REASONS = {400: "Bad Request", 408: "Request Timeout", 431: "Request Header Fields Too Large"}
 
 
 class BoundedConnection(HttpToolsProtocol):
-    """Uvicorn's protocol with bounds.
+    """Uvicorn's protocol with limits.
 
-    The bytes of a request that are no body (headers, chunk extensions, trailers) are as many as
-    those of headers may be, and some for each byte of a body. Headers and bodies must arrive in
-    time, also where the answer is there already, and answers must be read.
+    The bytes of a request outside the body (headers, chunk extensions, trailers) are limited by the
+    limit of headers plus some for each byte of the body. Headers and bodies must arrive in time,
+    even after the response, and clients must read responses.
 
     Attributes:
         limits: of bodies.
@@ -39,29 +39,29 @@ class BoundedConnection(HttpToolsProtocol):
 
     limits = Limits()
 
-    # Of the request that arrives: its packets, without its body and with what is of no request; its
-    # address, headers and trailers; its body.
+    # Of the current request: packets without the body, and with bytes outside any request; URL,
+    # headers and trailers; the body.
     _other_bytes = _field_bytes = _body_bytes = 0
-    _new_bytes = 0  # of a packet in which no request has begun
+    _new_bytes = 0  # of a packet in which no request has started
     _is_in_headers = True
-    _is_arriving = False  # a request has begun and not ended
-    _deadline = math.inf  # of what must arrive next
+    _is_receiving = False  # a request has started and not ended
+    _deadline = math.inf  # for the next part to arrive
     _timer: asyncio.TimerHandle | None = None  # fires at the deadline, or earlier
     _fires = math.inf
     _unread: asyncio.TimerHandle | None = None
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        """As uvicorn makes it."""
+        """Create the connection; called by uvicorn."""
         super().__init__(*arguments, **options)
-        self._unanswered: collections.deque[Any] = collections.deque()  # uvicorn knows the last one
+        self._pending: collections.deque[Any] = collections.deque()  # cycles without a response
 
     def connection_made(self, transport: Any) -> None:
-        """Begin to wait for headers."""
+        """Start the timeout for headers."""
         super().connection_made(transport)
         self._wait(MAX_HEADER_S)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait no more."""
+        """Stop all timeouts."""
         self._wait(None)
         self._set_timer()
         self._disconnect()
@@ -69,13 +69,13 @@ class BoundedConnection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Count what is no body."""
-        if self._is_arriving:
+        """Count the bytes outside bodies."""
+        if self._is_receiving:
             self._other_bytes += len(data)
         else:
             self._new_bytes = len(data)
         super().data_received(data)
-        self._other_bytes += self._new_bytes  # of no request
+        self._other_bytes += self._new_bytes  # outside any request
         self._new_bytes = 0
         if not self.transport.is_closing():
             self._check_bytes()
@@ -84,71 +84,71 @@ class BoundedConnection(HttpToolsProtocol):
         allowed = MAX_HEADER_BYTES + _CHUNK_BYTES * self._body_bytes
         if self._field_bytes > MAX_HEADER_BYTES or self._other_bytes > allowed:
             what = "the headers" if self._is_in_headers else "headers, chunk headers and trailers"
-            self._refuse(431, f"{what}: want at most {MAX_HEADER_BYTES} bytes, got more")
-        elif self._body_bytes > self.limits.max_request_bytes and self._is_answered:
-            self._close()  # else the application refuses it
+            self._refuse(431, f"{what}: expected at most {MAX_HEADER_BYTES} bytes, got more")
+        elif self._body_bytes > self.limits.max_request_bytes and self._is_responded:
+            self._close()  # otherwise the application refuses it
 
     @property
-    def _is_answered(self) -> bool:
-        """Whether the request that came last, or comes, was answered."""
+    def _is_responded(self) -> bool:
+        """Whether the response to the current or latest request is complete."""
         return self.cycle is None or bool(self.cycle.response_complete)
 
     def on_message_begin(self) -> None:
-        """Of a request."""
+        """Start counting the bytes of a request."""
         super().on_message_begin()
         self._other_bytes, self._new_bytes = self._new_bytes, 0
         self._field_bytes = self._body_bytes = 0
-        self._is_arriving = self._is_in_headers = True
+        self._is_receiving = self._is_in_headers = True
         if len(self.pipeline) > MAX_PIPELINED:
-            raise ValueError("too many requests wait")  # the parser would go on with the next one
+            raise ValueError("too many requests wait")  # stops the parser
         self._wait(MAX_HEADER_S)
 
     def on_url(self, url: bytes) -> None:
-        """Of a request, a part."""
+        """Count a part of a URL."""
         self._field_bytes += len(url)
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Of a request; trailers are dropped."""
+        """Count a header or trailer; trailers are dropped."""
         self._field_bytes += len(name) + len(value)
         if self._is_in_headers:
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Of a request."""
+        """Start the timeout for the body."""
         self._is_in_headers = False
         seconds = self.limits.seconds
-        # The application waits for room, and then for the body, and answers if that takes too long.
+        # The application waits for memory, then for the body, and responds if that takes too long.
         self._wait(None if seconds is None else 2 * seconds + _LATE_S)
         super().on_headers_complete()
-        self._unanswered.append(self.cycle)
+        self._pending.append(self.cycle)
 
     def on_body(self, body: bytes) -> None:
-        """Of a request, a part."""
+        """Count a part of a body."""
         self._body_bytes += len(body)
         self._other_bytes = max(0, self._other_bytes - len(body))
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """Of a request."""
-        self._is_arriving = False
-        self._wait(MAX_HEADER_S if self._is_answered else None)
+        """Stop the timeout for the body."""
+        self._is_receiving = False
+        self._wait(MAX_HEADER_S if self._is_responded else None)
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """What is left of the request, or the next one, must arrive."""
-        self._unanswered.popleft()
+        """Start the timeout for the rest of the request, or for the next one."""
+        self._pending.popleft()
         super().on_response_complete()
-        if self._is_answered:
+        if self._is_responded:
             self._wait(MAX_HEADER_S)
 
     def pause_writing(self) -> None:
-        """The client does not read as fast as it is sent to."""
+        """Start watching a client that reads slowly."""
         super().pause_writing()
         self._watch_reader()
 
     def resume_writing(self) -> None:
-        """The client has read most of it."""
+        """Stop watching: the client has read most of the data."""
         if self._unread is not None:
             self._unread.cancel()
             self._unread = None
@@ -165,26 +165,26 @@ class BoundedConnection(HttpToolsProtocol):
             self._watch_reader()
 
     def send_400_response(self, _msg: str) -> None:
-        """In the form of all other errors."""
-        self._refuse(400, "this is no HTTP/1.1 request")
+        """Respond to invalid HTTP, in the form of all other errors."""
+        self._refuse(400, "this is not an HTTP/1.1 request")
 
     def _should_upgrade(self) -> bool:
         return False
 
     def _unsupported_upgrade_warning(self) -> None:
-        """Answer as if no other protocol was asked for, and close: what follows is no HTTP."""
-        if self._is_answered:
+        """Ignore the request for an upgrade and close after it: what follows is not HTTP."""
+        if self._is_responded:
             self._close()
         else:
             self.cycle.keep_alive = False
 
     def _wait(self, seconds: float | None) -> None:
-        """Wait so long for what must arrive next; None: for nothing."""
+        """Set the timeout for the next part to arrive; None: no timeout."""
         if seconds is None:
             self._deadline = math.inf
             return
         self._deadline = self.loop.time() + seconds
-        if self._deadline < self._fires:  # else the timer sees it
+        if self._deadline < self._fires:  # otherwise the timer is extended when it fires
             self._set_timer()
 
     def _set_timer(self) -> None:
@@ -192,23 +192,23 @@ class BoundedConnection(HttpToolsProtocol):
             self._timer.cancel()
         self._timer, self._fires = None, self._deadline
         if self._deadline < math.inf:
-            self._timer = self.loop.call_at(self._deadline, self._look)
+            self._timer = self.loop.call_at(self._deadline, self._check_deadline)
 
-    def _look(self) -> None:
+    def _check_deadline(self) -> None:
         if self.loop.time() < self._deadline:
             self._set_timer()
         else:
             self._fires = math.inf
-            self._give_up()
+            self._time_out()
 
-    def _give_up(self) -> None:
+    def _time_out(self) -> None:
         if self.transport.is_closing():
-            if self._unread is None:  # the client leaves the rest of an answer
+            if self._unread is None:  # the client does not read the rest of a response
                 self.transport.abort()
             else:
                 self._wait(UNREAD_S)
             return
-        is_waiting = self._is_in_headers and not self._is_answered  # for the answer of another one
+        is_waiting = self._is_in_headers and not self._is_responded  # for an earlier response
         if self.flow.read_paused or is_waiting:
             self._wait(MAX_HEADER_S)
         elif self._is_in_headers:
@@ -217,10 +217,10 @@ class BoundedConnection(HttpToolsProtocol):
             self._refuse(408, "the body did not arrive in time")
 
     def _refuse(self, status: int, message: str) -> None:
-        """Answer and close; not in the place of another answer, or in the middle of one."""
+        """Respond with an error and close; only close if another response is due or started."""
         cycle = self.cycle
-        is_first = self._is_answered and (self._is_in_headers or not self._is_arriving)
-        is_own = not (self._is_in_headers or self._is_answered or cycle.response_started)
+        is_first = self._is_responded and (self._is_in_headers or not self._is_receiving)
+        is_own = not (self._is_in_headers or self._is_responded or cycle.response_started)
         if (is_first or is_own) and not self.pipeline:
             body = json.dumps({"error": message}).encode()
             head = (
@@ -236,12 +236,12 @@ class BoundedConnection(HttpToolsProtocol):
         self.transport.close()
 
     def _disconnect(self) -> None:
-        """Nobody reads answers any more: what the application sends is dropped."""
-        for cycle in self._unanswered:
+        """Drop the responses of pending requests, which no client will read."""
+        for cycle in self._pending:
             cycle.disconnected = True
             cycle.message_event.set()
 
 
 def bounded(limits: Limits) -> type[BoundedConnection]:
-    """Connections with these limits of bodies."""
+    """The class of connections with these limits of bodies."""
     return type("BoundedConnection", (BoundedConnection,), {"limits": limits})

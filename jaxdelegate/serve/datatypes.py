@@ -32,7 +32,7 @@ _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 
 class _Shown(reprlib.Repr):
-    """What a client sent, as an error message shows it: short, however long it is."""
+    """Shortens a client's values for error messages."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ def name_of(dtype: np.dtype) -> str:
     """The protocol's name of a dtype.
 
     Raises:
-        RequestError: the protocol has none, as for complex numbers.
+        RequestError: the protocol has none, for instance for complex numbers.
     """
     if dtype.kind in "SU":
         return BYTES
@@ -58,12 +58,12 @@ def name_of(dtype: np.dtype) -> str:
 
 
 def dtype_of(name: object) -> np.dtype | None:
-    """The dtype of a datatype's name; None: there is no such datatype."""
+    """The dtype of a datatype's name; None: an unknown datatype."""
     return _DTYPES.get(name) if isinstance(name, str) else None
 
 
 def known() -> str:
-    """All names, for messages."""
+    """The names of all datatypes, for messages."""
     return ", ".join(_DTYPES)
 
 
@@ -73,20 +73,20 @@ def split_bytes(data: memoryview, what: str, most: int = MAX_TEXTS) -> list[byte
     Args:
         data: the tensor's binary data.
         what: the tensor, for messages.
-        most: how many there may be.
+        most: the largest number of elements.
 
     Raises:
-        RequestError: an element reaches beyond the data, or there are more.
+        RequestError: an element extends beyond the data, or there are too many.
     """
     found: list[bytes] = []
     start = 0
     while start < len(data):
         if len(found) == most:
-            raise RequestError(f"{what}: want {most} elements of BYTES, the data has more")
+            raise RequestError(f"{what}: expected {most} elements of BYTES, got more")
         if len(data) - start < _LENGTH.size:
             raise RequestError(
-                f"{what}: element {len(found)} of BYTES has {len(data) - start} bytes left for its "
-                "length; want 4"
+                f"{what}: the length of element {len(found)} of BYTES takes 4 bytes, but "
+                f"{len(data) - start} are left"
             )
         (length,) = _LENGTH.unpack_from(data, start)
         start += _LENGTH.size

@@ -1,4 +1,4 @@
-"""Which of the waiting requests run together, and when. Numbers in, numbers out."""
+"""The scheduling policy: which of the waiting requests run together, and when."""
 
 import bisect
 import dataclasses
@@ -7,14 +7,14 @@ import itertools
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Protocol
 
-# What a run costs outside of the model (handing over, answering), as a share of a single item's
-# time: of sizes that are equally fast for each item the larger one wins.
+# The cost of a run outside the model, relative to the time of a single item: among sizes that are
+# equally fast per item, the larger one wins.
 _OVERHEAD = 0.03
 
 
 @dataclasses.dataclass(frozen=True)
 class Costs:
-    """What the compiled batch sizes of one signature cost.
+    """The costs of a signature's compiled batch sizes.
 
     Attributes:
         seconds: of one run, by batch size.
@@ -24,21 +24,21 @@ class Costs:
 
     @property
     def max_rows(self) -> int:
-        """The most items that run at once."""
+        """The largest number of items that run at once."""
         return max(self.seconds)
 
     @property
     def best(self) -> int:
-        """The size with the most items in a second."""
+        """The size with the highest throughput."""
         return _largest_best({size: self._cost(size) / size for size in self.seconds})
 
     def padded(self, rows: int) -> int:
-        """The compiled size that so many items run in: the smallest that holds them."""
+        """The smallest compiled size for this many items."""
         return min(size for size in self.seconds if size >= rows)
 
     @functools.cached_property
     def first_rows(self) -> Sequence[int]:
-        """How many items to run first, by how many wait: so that all are done soonest."""
+        """How many items to run first, by the number waiting, to finish all as soon as possible."""
         first, total = [0], [0.0]
         for rows in range(1, self.max_rows + 1):
             totals = {n: self._cost(self.padded(n)) + total[rows - n] for n in range(1, rows + 1)}
@@ -51,11 +51,11 @@ class Costs:
 
 
 class Waiting(Protocol):
-    """What decides about a request in the queue."""
+    """A request in the queue."""
 
-    key: Hashable  # only requests of the same key run together: signature and shapes
+    key: Hashable  # only requests with the same key run together: signature and shapes
     rows: int  # its items
-    since: float  # when it came, in seconds of a monotonic clock
+    since: float  # when it arrived, in seconds of a monotonic clock
     costs: Costs  # of its signature
 
 
@@ -64,8 +64,8 @@ class Decision:
     """What to do with a queue.
 
     Attributes:
-        taken: the requests to run now, by their positions; none: wait.
-        wait_s: how long at most, if none is taken.
+        taken: positions of the requests to run now; empty: wait.
+        wait_s: the longest time to wait.
     """
 
     taken: tuple[int, ...]
@@ -81,13 +81,13 @@ def compiled_sizes(max_batch_size: int) -> tuple[int, ...]:
 def decide(waiting: Sequence[Waiting], now: float, max_delay_s: float) -> Decision:
     """Which requests to run now.
 
-    The oldest is always among them. Others of its key join in the order they came, up to the
-    first that does not fit, and so many of them run at once that all are done soonest by the
-    measured costs: a network that gains nothing from batches runs without.
+    The oldest request is always among them. Others with its key join in order of arrival, up to the
+    first that does not fit. As many run at once as finish all of them soonest by the measured
+    costs: a network that gains nothing from batches runs without them.
 
     Args:
-        waiting: the queue, oldest first; at least one.
-        now: the time, of the clock of `since`.
+        waiting: the queue, oldest first; not empty.
+        now: the time, by the clock of `since`.
         max_delay_s: how long the oldest may wait for others.
     """
     oldest = waiting[0]
@@ -100,7 +100,7 @@ def decide(waiting: Sequence[Waiting], now: float, max_delay_s: float) -> Decisi
 
 
 def _fitting(waiting: Sequence[Waiting], key: Hashable, max_rows: int) -> tuple[int, ...]:
-    """Those of a key that fit into one batch; none overtakes another of its key."""
+    """The requests with a key that fit into one batch; none overtakes another with its key."""
     found: list[int] = []
     rows = 0
     for position, request in enumerate(waiting):
@@ -116,11 +116,10 @@ def _fitting(waiting: Sequence[Waiting], key: Hashable, max_rows: int) -> tuple[
 
 
 def _count(waiting: Sequence[Waiting], fitting: Sequence[int], costs: Costs) -> int:
-    """How many of them to run at once."""
     ends = list(itertools.accumulate(waiting[i].rows for i in fitting))
     return max(1, bisect.bisect_right(ends, costs.first_rows[ends[-1]]))
 
 
 def _largest_best(seconds: Mapping[int, float]) -> int:
-    """The number that takes least; of several the largest."""
+    """The number with the lowest cost; on a tie, the largest."""
     return min(seconds, key=lambda number: (seconds[number], -number))

@@ -1,6 +1,6 @@
-"""`grpc.health.v1`, which Kubernetes and load balancers ask.
+"""The health service `grpc.health.v1`, for Kubernetes and load balancers.
 
-The messages are described here: grpcio-health-checking, which has them, pins protobuf's version.
+The messages are defined here, because grpcio-health-checking pins protobuf's version.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ def _messages() -> tuple[Any, Any]:
         type_name=f".{_PACKAGE}.HealthCheckResponse.ServingStatus",
         label=kinds.LABEL_OPTIONAL,
     )
-    pool = descriptor_pool.DescriptorPool()  # not the common one: a program may have these, too
+    pool = descriptor_pool.DescriptorPool()  # a separate pool avoids duplicate registration
     pool.AddSerializedFile(file.SerializeToString())
     first, second = (
         message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{message.name}"))
@@ -65,7 +65,7 @@ def handler(served: Service) -> Any:
 
 
 class _Health:
-    """The state of the server (`""`, or the inference service), or of one model by its name."""
+    """Reports the state of the server (`""`, or the inference service) or of a model by name."""
 
     def __init__(self, served: Service) -> None:
         self._served = served
@@ -79,18 +79,18 @@ class _Health:
         return "SERVING" if self._served.is_model_ready(model) else "NOT_SERVING"
 
     async def check(self, request: Any, context: Any) -> Any:
-        """The state now."""
+        """The current state."""
         state = self._state(request.service)
         if state == "SERVICE_UNKNOWN":
             known = ", ".join(map(repr, self._served.models))
             message = (
-                f"service {shown(request.service)}: want '', {INFERENCE!r}, or a model: {known}"
+                f"service {shown(request.service)}: expected '', {INFERENCE!r}, or a model: {known}"
             )
             await context.abort(grpc.StatusCode.NOT_FOUND, message)
         return _Response(status=state)
 
     async def watch(self, request: Any, _context: Any) -> AsyncIterator[Any]:
-        """The state, and again whenever it is another, until the server ends."""
+        """The state, and every change of it, until the server shuts down."""
         last = ""
         while True:
             state = self._state(request.service)

@@ -1,4 +1,4 @@
-"""The protocol's gRPC messages -> arrays, and arrays -> messages. No server."""
+"""Decodes the protocol's gRPC messages to arrays, and encodes arrays as messages."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -12,7 +12,7 @@ from jaxdelegate.serve.protocol import Decoded, RequestedOutput
 from jaxdelegate.serve.records import InferRequest, Parameter, RequestError, ServedModel
 from jaxdelegate.serve.tensors import Declared, declared, from_binary, from_elements
 
-# Datatype -> the field of InferTensorContents with its elements. Others come as raw data only.
+# The field of InferTensorContents by datatype. Other datatypes need raw data.
 _FIELDS = {
     "BOOL": "bool_contents",
     **dict.fromkeys(("INT8", "INT16", "INT32"), "int_contents"),
@@ -30,17 +30,17 @@ def decode(message: Any, model: ServedModel, client: str = "") -> Decoded:
 
     Args:
         message: of the class `service_pb2.ModelInferRequest`.
-        model: whose inputs they must be.
-        client: the address that it came from.
+        model: which the request is for.
+        client: its address.
 
     Raises:
-        RequestError: the first thing that is wrong, by name.
+        RequestError: the first problem, with the input's or field's name.
     """
     parameters = protocol.checked_parameters(_parameters(message.parameters))
     raw = list(message.raw_input_contents)
     if raw and len(raw) != len(message.inputs):
         raise RequestError(
-            f"raw_input_contents: want one for each of the {len(message.inputs)} inputs, got "
+            f"raw_input_contents: expected one for each of the {len(message.inputs)} inputs, got "
             f"{len(raw)}"
         )
     wanted = {t.name: t for t in model.inputs}
@@ -48,7 +48,7 @@ def decode(message: Any, model: ServedModel, client: str = "") -> Decoded:
     for at, entry in enumerate(message.inputs):
         tensor = declared(wanted, entry.name, entry.datatype, list(entry.shape))
         if tensor.name in arrays:
-            raise RequestError(f"{tensor}: the request has it twice")
+            raise RequestError(f"{tensor}: duplicate input")
         protocol.check_input_parameters(str(tensor), _parameters(entry.parameters))
         arrays[tensor.name] = _array(tensor, entry, raw[at] if raw else None)
     protocol.check_complete(arrays, wanted)
@@ -69,7 +69,7 @@ def _array(tensor: Declared, entry: Any, raw: bytes | None) -> np.ndarray:
     filled = [field.name for field, _ in entry.contents.ListFields()]
     if raw is not None:
         if filled:
-            raise RequestError(f"{tensor}: has {filled[0]} and raw_input_contents; want one")
+            raise RequestError(f"{tensor}: has {filled[0]} and raw_input_contents; send only one")
         return from_binary(tensor, memoryview(raw))
     datatype = name_of(tensor.dtype)
     field = _FIELDS.get(datatype)
@@ -94,8 +94,8 @@ def encode(decoded: Decoded, model: ServedModel, results: Mapping[str, np.ndarra
 
     Args:
         decoded: the request.
-        model: that answered it.
-        results: all of its outputs, by name.
+        model: which ran it.
+        results: all outputs of the model, by name.
     """
     response = service_pb2.ModelInferResponse(
         model_name=model.name, model_version=model.version, id=decoded.id
@@ -123,5 +123,5 @@ def metadata(model: ServedModel, platform: str) -> Any:
 
 
 def failed(error: RequestError) -> Any:
-    """Write what a stream answers to a request that is refused."""
+    """Write a stream's response to a request that is refused."""
     return service_pb2.ModelStreamInferResponse(error_message=str(error))

@@ -1,4 +1,4 @@
-"""The models over gRPC, with the messages and stubs that tritonclient brings."""
+"""Serves the models over gRPC, with tritonclient's messages and stubs."""
 
 import asyncio
 import logging
@@ -22,14 +22,14 @@ from jaxdelegate.serve.records import RequestError
 from jaxdelegate.serve.service import Service
 
 _LOG = logging.getLogger("jaxdelegate.serve")
-_SMALL = 1 << 16  # bytes of a message up to which the event loop reads and writes elements itself
-MAX_STREAMS = 256  # calls at a time on one connection; a client's others wait
-MAX_CALLS = 2048  # in all, until their answers are read; others are refused
+_SMALL = 1 << 16  # bytes of a message up to which the event loop converts elements itself
+MAX_STREAMS = 256  # concurrent calls on one connection; further ones wait
+MAX_CALLS = 2048  # in total, until their responses are read; further ones are refused
 _OPTIONS = (
     ("grpc.max_send_message_length", -1),
     ("grpc.so_reuseport", 0),
     ("grpc.max_concurrent_streams", MAX_STREAMS),
-    # A connection whose other end is gone, or says nothing, is closed.
+    # Close connections of clients that are unreachable or idle.
     ("grpc.keepalive_time_ms", 60_000),
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.keepalive_permit_without_calls", 1),
@@ -51,13 +51,13 @@ async def start(served: Service, host: str, port: int) -> tuple[Any, int]:
     Args:
         served: the models.
         host: the address to listen on.
-        port: 0: a free one.
+        port: 0: any free port.
 
     Returns:
         The `grpc.aio` server, and its port.
 
     Raises:
-        OSError: the port is taken, or there is no such address.
+        OSError: the port is in use, or the address does not exist.
     """
     largest = ("grpc.max_receive_message_length", served.limits.max_request_bytes)
     server = aio.server(options=[*_OPTIONS, largest], maximum_concurrent_rpcs=MAX_CALLS)
@@ -71,10 +71,10 @@ async def start(served: Service, host: str, port: int) -> tuple[Any, int]:
     return server, port
 
 
-async def _answered(context: Any, what: str, answer: Callable[[], Awaitable[Any]]) -> Any:
-    """The answer, or the status of what it raises."""
+async def _respond(context: Any, what: str, call: Callable[[], Awaitable[Any]]) -> Any:
+    """The response of a call; errors become status codes."""
     try:
-        return await answer()
+        return await call()
     except RequestError as error:
         code, details = _CODES.get(error.status, grpc.StatusCode.INTERNAL), str(error)
     except Exception:
@@ -84,27 +84,27 @@ async def _answered(context: Any, what: str, answer: Callable[[], Awaitable[Any]
 
 
 def _handler(servicer: "_Servicer") -> Any:
-    """All calls of the service; those that the servicer does not have are refused."""
+    """The handlers of all methods of the service; unsupported ones are refused."""
     handlers = {}
     (described,) = service_pb2.DESCRIPTOR.services_by_name.values()
     for method in described.methods:
-        answer = getattr(servicer, method.name, None)
-        if answer is None or method.name in _CHECKED:
-            parse = None  # the servicer parses what it has checked
+        supported = getattr(servicer, method.name, None)
+        if supported is None or method.name in _CHECKED:
+            parse = None  # the servicer checks the bytes before it parses them
         else:
             parse = message_factory.GetMessageClass(method.input_type).FromString
         is_stream = method.name == "ModelStreamInfer"
         kind = "stream_stream" if is_stream else "unary_unary"
         make = getattr(grpc, f"{kind}_rpc_method_handler")
         write = message_factory.GetMessageClass(method.output_type).SerializeToString
-        handlers[method.name] = make(answer or _absent(method.name), parse, write)
+        handlers[method.name] = make(supported or _unsupported(method.name), parse, write)
     return grpc.method_handlers_generic_handler(described.full_name, handlers)
 
 
 _CHECKED = ("ModelInfer", "ModelStreamInfer")
 
 
-def _absent(name: str) -> Callable[[Any, Any], Awaitable[Any]]:
+def _unsupported(name: str) -> Callable[[Any, Any], Awaitable[Any]]:
     async def refuse(_request: Any, context: Any) -> Any:
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, f"not supported: {name}")
 
@@ -112,7 +112,7 @@ def _absent(name: str) -> Callable[[Any, Any], Awaitable[Any]]:
 
 
 class _Servicer:
-    """The calls that are answered."""
+    """The supported methods of the service."""
 
     def __init__(self, served: Service) -> None:
         self._served = served
@@ -129,31 +129,31 @@ class _Servicer:
         )
 
     async def ModelReady(self, request: Any, context: Any) -> Any:  # noqa: N802
-        async def answer() -> Any:
+        async def respond() -> Any:
             model = self._served.model(request.name, request.version)
             return service_pb2.ModelReadyResponse(ready=self._served.is_model_ready(model))
 
-        return await _answered(context, "ModelReady", answer)
+        return await _respond(context, "ModelReady", respond)
 
     async def ModelMetadata(self, request: Any, context: Any) -> Any:  # noqa: N802
-        async def answer() -> Any:
+        async def respond() -> Any:
             model = self._served.model(request.name, request.version)
             return grpc_messages.metadata(model, service.PLATFORM)
 
-        return await _answered(context, "ModelMetadata", answer)
+        return await _respond(context, "ModelMetadata", respond)
 
     async def ModelConfig(self, request: Any, context: Any) -> Any:  # noqa: N802
-        async def answer() -> Any:
+        async def respond() -> Any:
             model = self._served.model(request.name, request.version)
-            self._served.check_ready(model)  # only then the batch sizes are known
+            self._served.check_ready(model)  # the batch sizes are unknown before
             return json_format.ParseDict(
                 {"config": triton.configuration(model)}, service_pb2.ModelConfigResponse()
             )
 
-        return await _answered(context, "ModelConfig", answer)
+        return await _respond(context, "ModelConfig", respond)
 
     async def ModelStatistics(self, request: Any, context: Any) -> Any:  # noqa: N802
-        async def answer() -> Any:
+        async def respond() -> Any:
             models = list(self._served.models.values())
             if request.name:
                 models = [self._served.model(request.name, request.version)]
@@ -161,7 +161,7 @@ class _Servicer:
                 triton.statistics(models), service_pb2.ModelStatisticsResponse()
             )
 
-        return await _answered(context, "ModelStatistics", answer)
+        return await _respond(context, "ModelStatistics", respond)
 
     async def RepositoryIndex(self, request: Any, _context: Any) -> Any:  # noqa: N802
         response = service_pb2.RepositoryIndexResponse()
@@ -174,30 +174,30 @@ class _Servicer:
 
     async def ModelInfer(self, request: bytes, context: Any) -> Any:  # noqa: N802
         messages = [request]
-        del request  # a call that is aborted keeps its frames until garbage is collected
-        return await _answered(context, "ModelInfer", lambda: self._infer(messages.pop(), context))
+        del request  # an aborted call keeps its frames alive until garbage is collected
+        return await _respond(context, "ModelInfer", lambda: self._infer(messages.pop(), context))
 
     async def ModelStreamInfer(  # noqa: N802
         self, requests: AsyncIterator[bytes], context: Any
     ) -> AsyncIterator[Any]:
-        """One answer for each request, in their order; a refusal does not end the stream."""
+        """Respond to each request in order; an error does not end the stream."""
         async for request in requests:
             try:
-                answer = await self._infer(request, context)
+                response = await self._infer(request, context)
             except RequestError as error:
                 yield grpc_messages.failed(error)
             else:
-                yield service_pb2.ModelStreamInferResponse(infer_response=answer)
+                yield service_pb2.ModelStreamInferResponse(infer_response=response)
 
     async def _infer(self, message: bytes, context: Any) -> Any:
         grpc_wire.check(message)
         try:
             request = service_pb2.ModelInferRequest.FromString(message)
         except DecodeError as error:
-            raise RequestError(f"the message is no ModelInferRequest: {error}") from None
+            raise RequestError(f"the message is not a ModelInferRequest: {error}") from None
         model = self._served.model(request.model_name, request.model_version)
         self._served.check_ready(model)
-        has_text = any(t.dtype.kind == "O" for t in model.inputs)  # whose elements are read singly
+        has_text = any(t.dtype.kind == "O" for t in model.inputs)  # read element by element
         is_small = len(message) <= _SMALL or (request.raw_input_contents and not has_text)
         client = context.peer().rpartition(":")[0]
         decoded = (

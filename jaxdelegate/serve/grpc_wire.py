@@ -1,7 +1,7 @@
-"""Bytes of a ModelInferRequest, checked before protobuf makes objects of them.
+"""Checks the bytes of a ModelInferRequest before protobuf creates objects from them.
 
-An empty submessage takes two bytes and becomes a whole object; a number takes one and becomes
-eight. The field numbers are those of `grpc_service.proto`.
+An empty submessage of two bytes becomes a whole object; a number of one byte becomes eight. The
+field numbers are those of `grpc_service.proto`.
 """
 
 import dataclasses
@@ -9,13 +9,13 @@ from collections.abc import Iterator, Mapping
 
 from jaxdelegate.serve.records import RequestError
 
-MAX_FIELDS = 1 << 14  # of a message, inside of others too
+MAX_FIELDS = 1 << 14  # of a message, nested fields included
 MAX_PACKED_BYTES = 1 << 24  # of integers in `contents`, and of shapes
 
 
 @dataclasses.dataclass(frozen=True)
 class _Kind:
-    """Fields of a message that are looked into."""
+    """The fields of a message that are checked."""
 
     messages: Mapping[int, "_Kind"] = dataclasses.field(default_factory=dict)
     integers: frozenset[int] = frozenset()
@@ -31,7 +31,7 @@ def check(message: bytes) -> None:
     """Refuse a message whose objects would be far larger than its bytes.
 
     Raises:
-        RequestError: too many fields or packed integers, or no message.
+        RequestError: too many fields or packed integers, or not a valid message.
     """
     packed = 0
     fields = _fields(message, 0, len(message), _REQUEST)
@@ -39,13 +39,14 @@ def check(message: bytes) -> None:
         packed += size if is_packed else 0
         if count > MAX_FIELDS or packed > MAX_PACKED_BYTES:
             raise RequestError(
-                f"the message: want at most {MAX_FIELDS} fields, elements of bytes_contents among "
-                f"them, and {MAX_PACKED_BYTES} bytes of integers, got more; send raw_input_contents"
+                f"the message: expected at most {MAX_FIELDS} fields, including elements of "
+                f"bytes_contents, and {MAX_PACKED_BYTES} bytes of integers, got more; send "
+                "raw_input_contents"
             )
 
 
 def _fields(message: bytes, at: int, end: int, kind: _Kind) -> Iterator[tuple[int, bool]]:
-    """Bytes of each field, and whether they are packed integers."""
+    """The size of each field in bytes, and whether it holds packed integers."""
     while at < end:
         tag, at = _varint(message, at, end)
         number, wire = tag >> 3, tag & 7
@@ -78,4 +79,4 @@ def _varint(message: bytes, at: int, end: int) -> tuple[int, int]:
 
 
 def _broken() -> RequestError:
-    return RequestError("the message is no ModelInferRequest")
+    return RequestError("the message is not a ModelInferRequest")

@@ -1,8 +1,8 @@
-"""JSON of requests, whose memory is bounded by its text: no object is made for what may be refused.
+"""Reads the JSON of requests in memory proportional to its text.
 
-Python's `json` makes objects many times as large as the text, and lets no other thread run
-meanwhile. So the lists `data` of tensors are cut out of the text first; what is left must be short.
-A list is read in parts, when the model and the request's shape say what must be in it.
+Python's `json` creates objects many times as large as the text, and does not let other threads run
+meanwhile. So the lists `data` of tensors are cut out of the text first; the rest must be short. The
+lists are read in parts, after the request's shape was checked against the model.
 """
 
 import bisect
@@ -10,7 +10,7 @@ import collections
 import dataclasses
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from jaxdelegate.serve.datatypes import MAX_TEXTS, shown
@@ -19,20 +19,20 @@ from jaxdelegate.serve.records import RequestError
 Buffer = bytes | bytearray
 
 MAX_OUTLINE = 1 << 20  # bytes of a request's JSON besides the lists of tensors' data
-MAX_TEXT_BYTES = 1 << 24  # of a list with strings: Python's may take four bytes for each
-LIST = "data\0"  # the field that stands for a list of `data`: its number among the lists
-_STEP = 1 << 16  # bytes that are searched or read at once: between two steps other threads run
+MAX_TEXT_BYTES = 1 << 24  # of a list with strings; Python may use four bytes per character
+LIST = "data\0"  # the field that replaces a list `data`: its index among the lists
+_STEP = 1 << 16  # bytes searched or read at once; other threads can run between two steps
 
-# A key, since the quote ahead of it ends no string in valid JSON.
+# A key: in valid JSON the quote before it cannot be the end of a string.
 _DATA = re.compile(rb'[{,\s]"data"\s*:\s*(?=\[)')
 _OUTSIDE = re.compile(rb'[^"{}]++')
 _INSIDE = re.compile(rb'(?:[^"\\]++|\\.)++', re.DOTALL)
-_MISPLACED = re.compile(rb"[^\s,\[]\s*\[|\]\s*[^\s,\]]")  # a bracket beside a number
+_MISPLACED = re.compile(rb"[^\s,\[]\s*\[|\]\s*[^\s,\]]")  # a bracket next to a number
 _NO_STRUCTURE = bytes(set(range(256)) - set(b"[],"))
 
 
 class Constant(float):
-    """NaN, Infinity or -Infinity in JSON, told apart from a number too large for a double."""
+    """NaN, Infinity or -Infinity in JSON, as opposed to a number too large for a double."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -40,11 +40,11 @@ class ListText:
     """A JSON list that is not read yet.
 
     Attributes:
-        body: has it.
-        start: of its first bracket.
-        end: after its last one.
-        commas: in it, outside of strings.
-        has_strings: whether there are any.
+        body: contains the list.
+        start: position of the opening bracket.
+        end: position after the closing bracket.
+        commas: in the list, outside strings.
+        has_strings: whether the list contains strings.
     """
 
     body: Buffer
@@ -61,33 +61,34 @@ class ListText:
 
     @property
     def length(self) -> int:
-        """How many elements it has, if it is flat."""
+        """The number of elements of a flat list."""
         blank = re.compile(rb"\s*+\]").match(self.body, self.start + 1, self.end)
         return 0 if blank is not None else self.commas + 1
 
     def read(self) -> list[Any]:
-        """All of it, nested as it is.
+        """The whole list, nested as in the text.
 
         Raises:
-            ValueError: it is no JSON.
+            ValueError: it is not valid JSON.
         """
         found: list[Any] = _read(memoryview(self.body)[self.start : self.end])
         return found
 
     def flat(self) -> Iterator[list[Any]]:
-        """Some elements after the other, of a flat list without strings.
+        """The elements of a flat list without strings, in parts.
 
         Raises:
-            ValueError: it is no JSON.
+            ValueError: it is not valid JSON.
         """
         for at, stop in self._parts(self.start + 1, self.end - 1):
             yield _read(b"[" + self.body[at:stop] + b"]")
 
     def nested(self, shape: tuple[int, ...]) -> Iterator[list[Any]]:
-        """Some elements after the other, of lists without strings that are nested as a shape.
+        """The elements of lists without strings that are nested like a shape, in parts.
 
         Raises:
-            ValueError: they are nested otherwise, or are no JSON.
+            NestingError: they are nested differently.
+            ValueError: they are not valid JSON.
         """
         if not shape or _skeleton_size(shape) > self.end - self.start:
             raise NestingError
@@ -100,7 +101,7 @@ class ListText:
                 raise NestingError
             seen += len(brackets)
             numbers = self.body[at:stop].translate(None, b"[]")
-            if 0 in shape:  # commas of lists alone
+            if 0 in shape:  # only commas between lists
                 if numbers.translate(None, b", \t\r\n"):
                     raise NestingError
             else:
@@ -109,7 +110,7 @@ class ListText:
             raise NestingError
 
     def _parts(self, at: int, end: int) -> Iterator[tuple[int, int]]:
-        """Pieces of the text between commas."""
+        """Positions of pieces of the text, split at commas."""
         while at < end:
             stop = end
             if end - at > _STEP:
@@ -121,11 +122,11 @@ class ListText:
 
 
 class NestingError(ValueError):
-    """Lists that are not nested as a shape."""
+    """Lists are not nested like a shape."""
 
 
 def _skeleton(shape: tuple[int, ...]) -> bytes:
-    """The brackets and commas of lists nested as a shape."""
+    """The brackets and commas of lists nested like a shape."""
     text = b"," * (shape[-1] - 1)
     for size in reversed(shape[:-1]):
         row = b"[" + text + b"]"
@@ -148,72 +149,69 @@ def _fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         counts = collections.Counter(name for name, _ in pairs)
-        raise twice(next(name for name, count in counts.items() if count > 1))
+        raise duplicate_field(next(name for name, count in counts.items() if count > 1))
     return found
 
 
-def twice(name: str) -> RequestError:
-    """What is raised where an object has a field twice."""
+def duplicate_field(name: str) -> RequestError:
+    """The error for a duplicate field of an object."""
     name = "data" if name == LIST else name
-    return RequestError(f"the JSON of the request has the field {shown(name)} twice")
+    return RequestError(f"the JSON of the request has a duplicate field {shown(name)}")
 
 
 def read_object(
     body: Buffer, end: int | None = None, *, has_texts: bool = False
 ) -> tuple[dict[str, Any], list[ListText]]:
-    """A JSON object in UTF-8.
+    """Read a JSON object in UTF-8.
 
     Args:
-        body: begins with it.
-        end: where it ends; None: with the body.
-        has_texts: whether a list may have strings; else one that has is read with the object, as
-            all lists of a small request are.
+        body: starts with the object.
+        end: of the object; None: of the body.
+        has_texts: whether lists of strings are cut out; otherwise they are read with the object,
+            like all lists of a small request.
 
     Returns:
-        The object; where a field `data` has a list, without objects, it may have the field
-        `LIST` in its place: the list's number among those of the second result.
+        The object, and the lists that were cut out: the field `LIST`, an index into them, replaces
+        a field `data` with a list that contains no objects.
 
     Raises:
-        RequestError: no JSON, no object, a field twice, or more than `MAX_OUTLINE` bytes besides
-            the lists.
+        RequestError: invalid JSON, not an object, a duplicate field, or more than `MAX_OUTLINE`
+            bytes without the lists.
     """
     end = len(body) if end is None else end
     outline = None if end <= _STEP else _Outline(body, end, has_texts=has_texts)
-    if outline is None:  # it is small, whatever it becomes
-        text, lists, place = body[:end], [], _same
-    else:
-        text, lists, place = outline.text, outline.lists, outline.place
+    text: Buffer = body[:end]
+    lists: list[ListText] = []
+    position_of: Callable[[int], int] = int
+    if outline is not None:
+        text, lists, position_of = outline.text, outline.lists, outline.position_in_body
     try:
         found = _read(text)
     except RecursionError:
         raise RequestError("the JSON of the request is nested too deeply") from None
     except UnicodeDecodeError as error:
         raise RequestError(
-            f"the JSON of the request: byte {place(error.start)} is not UTF-8"
+            f"the JSON of the request: byte {position_of(error.start)} is not UTF-8"
         ) from None
     except json.JSONDecodeError as error:
-        at = place(len(error.doc[: error.pos].encode()))
+        at = position_of(len(error.doc[: error.pos].encode()))
         raise RequestError(f"the JSON of the request: {error.msg} at byte {at}") from None
     except RequestError:
         raise
-    except ValueError:  # Python's limit of digits
+    except ValueError:  # Python limits the digits of integers
         raise RequestError("the JSON of the request has an integer of too many digits") from None
     if not isinstance(found, dict):
-        raise RequestError(f"the JSON of the request: want an object, got {shown(found)}")
+        raise RequestError(f"the JSON of the request: expected an object, got {shown(found)}")
     return found, lists
 
 
-def _same(position: int) -> int:
-    return position
-
-
 class _Outline:
-    """The JSON without its lists of data, and where its parts stood."""
+    """The JSON without its lists of data, with the original positions of its parts."""
 
     def __init__(self, body: Buffer, end: int, *, has_texts: bool) -> None:
         self.text = bytearray()
         self.lists: list[ListText] = []
-        self._places: list[tuple[int, int]] = []  # in the text, in the body
+        self._starts: list[tuple[int, int]] = []  # of each part, in the text and in the body
         at = 0
         while True:
             found = _DATA.search(body, at, min(end, at + MAX_OUTLINE + 1))
@@ -221,7 +219,7 @@ class _Outline:
             if found is None:
                 return
             listed = _list_at(body, found.end(), end, has_texts)
-            if isinstance(listed, int):  # no other list begins up to there
+            if isinstance(listed, int):  # no other list starts before this position
                 at = listed
                 self._add(body, found.start() + 1, at)
             else:
@@ -232,24 +230,25 @@ class _Outline:
     def _add(self, body: Buffer, start: int, end: int) -> None:
         if len(self.text) + end - start > MAX_OUTLINE:
             raise RequestError(
-                f"the JSON of the request: want at most {MAX_OUTLINE} bytes besides the lists "
+                f"the JSON of the request: expected at most {MAX_OUTLINE} bytes without the lists "
                 "'data' of its inputs, got more"
             )
-        self._places.append((len(self.text), start))
+        self._starts.append((len(self.text), start))
         self.text += body[start:end]
 
-    def place(self, position: int) -> int:
-        """The place in the body of a position in the text."""
-        here, there = self._places[bisect.bisect(self._places, (position, len(self.text))) - 1]
-        return there + position - here
+    def position_in_body(self, position: int) -> int:
+        """The position in the body of a position in the text."""
+        at = bisect.bisect(self._starts, (position, len(self.text))) - 1
+        in_text, in_body = self._starts[at]
+        return in_body + position - in_text
 
 
 def _list_at(body: Buffer, start: int, end: int, has_texts: bool) -> ListText | int:
-    """The list that begins there, or where it has an object, or a string that it may not have."""
+    """The list at a position, or the position of an object or unexpected string inside it."""
     at, depth, commas, lists, has_strings = start, 0, 0, 0, False
     while True:
         stop = _after(_OUTSIDE, body, at, end)
-        if stop == at + 1 and body[at] == ord(","):  # between two strings
+        if stop == at + 1 and body[at] == ord(","):  # the usual text between two strings
             commas += 1
         else:
             opened = _count(b"[", body, at, stop)
@@ -258,7 +257,7 @@ def _list_at(body: Buffer, start: int, end: int, has_texts: bool) -> ListText | 
         at = stop
         if has_strings and (commas + lists > MAX_TEXTS or at - start > MAX_TEXT_BYTES):
             raise RequestError(
-                f"the JSON of the request: want at most {MAX_TEXTS} strings in a list, and "
+                f"the JSON of the request: expected at most {MAX_TEXTS} strings in a list, and "
                 f"{MAX_TEXT_BYTES} bytes, got more; send binary data"
             )
         if depth <= 0:
@@ -277,9 +276,9 @@ def _count(mark: bytes, body: Buffer, at: int, end: int) -> int:
 
 
 def _after(pattern: re.Pattern[bytes], body: Buffer, at: int, end: int) -> int:
-    """Where the run of a pattern ends."""
+    """The end of the longest match of a pattern."""
     while found := pattern.match(body, at, stop := min(end, at + _STEP)):
         at = found.end()
-        if at < stop - 1:  # else a pair of characters may be cut in two
+        if at < stop - 1:  # otherwise a pair of characters may have been split
             break
     return at

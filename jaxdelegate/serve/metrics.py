@@ -9,16 +9,16 @@ from typing import Any
 _EXTRA = 'metrics need prometheus-client: pip install "jaxdelegate[serve]"'
 _LABELS = ("model", "version")
 
-# What is counted: name without the prefix, and its help.
+# Counters: name without the prefix, and help text.
 _COUNTERS = {
-    "inference_request_success": "Requests that were answered.",
+    "inference_request_success": "Requests that succeeded.",
     "inference_count": "Items that were computed; a batch of n counts n.",
     "inference_exec_count": "Runs of the model; a batch counts once.",
-    "inference_request_duration_us": "Microseconds of answered requests, queue included.",
-    "inference_queue_duration_us": "Microseconds that answered requests waited in the queue.",
+    "inference_request_duration_us": "Microseconds of successful requests, queue included.",
+    "inference_queue_duration_us": "Microseconds that successful requests waited in the queue.",
     "inference_compute_input_duration_us": "Microseconds to write inputs, summed over requests.",
     "inference_compute_infer_duration_us": "Microseconds to run models, summed over requests.",
-    "inference_compute_output_duration_us": "Microseconds to cut outputs, summed over requests.",
+    "inference_compute_output_duration_us": "Microseconds to split outputs, summed over requests.",
     "compile_count": "Programs that were compiled.",
     "cache_hit_count": "Programs that were read from the cache directory.",
 }
@@ -34,13 +34,13 @@ class Execution:
     """One run of a model.
 
     Attributes:
-        requests: how many it answered.
+        requests: the number of requests in it.
         rows: items without padding.
-        request_s: seconds from arrival to the answer, summed over the requests.
-        queue_s: seconds from arrival to the begin of the run, summed over the requests.
+        request_s: seconds from arrival to the response, summed over the requests.
+        queue_s: seconds from arrival to the start of the run, summed over the requests.
         input_s: seconds to write the inputs.
         infer_s: seconds to run the model.
-        output_s: seconds to cut the outputs.
+        output_s: seconds to split the outputs.
     """
 
     requests: int
@@ -54,13 +54,13 @@ class Execution:
 
 @dataclasses.dataclass(slots=True)
 class BatchCounts:
-    """Runs of one batch size, and their seconds.
+    """The number of runs of one batch size, and their seconds.
 
     Attributes:
-        runs: how many.
+        runs: the number.
         input_s: to write the inputs.
         infer_s: to run the model.
-        output_s: to cut the outputs.
+        output_s: to split the outputs.
     """
 
     runs: int = 0
@@ -71,14 +71,14 @@ class BatchCounts:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reading:
-    """The numbers of a model at one moment.
+    """The metrics of a model at one moment.
 
     Attributes:
         counts: counters of `/metrics`, by name.
-        failures: requests that failed, by reason.
+        failures: the number of failed requests, by reason.
         gauges: by name.
-        failed_s: seconds of requests that failed, from their arrival.
-        batches: runs by the items in them.
+        failed_s: seconds of failed requests, from their arrival.
+        batches: runs by their number of items.
         last_s: when the last run ended, in seconds of Unix time; 0: there was none.
     """
 
@@ -91,13 +91,13 @@ class Reading:
 
 
 class ModelRecorder:
-    """The numbers of one model: batcher and engine tell it what happened, from any thread.
+    """Collects the metrics of one model from its batcher and engine. Thread-safe.
 
-    It adds them itself: a run costs one lock, not ten.
+    It does not use prometheus-client's counters: a run takes one lock, not ten.
     """
 
     def __init__(self) -> None:
-        """Begin at zero."""
+        """Start at zero."""
         self._lock = threading.Lock()
         self._counts: dict[str, float] = dict.fromkeys(_COUNTERS, 0)
         self._failures: dict[str, int] = {}
@@ -106,7 +106,7 @@ class ModelRecorder:
         self._batches: dict[int, BatchCounts] = {}
 
     def executed(self, execution: Execution) -> None:
-        """A run has answered its requests."""
+        """Record a run."""
         with self._lock:
             counts = self._counts
             counts["inference_request_success"] += execution.requests
@@ -126,7 +126,7 @@ class ModelRecorder:
             self._last_s = time.time()
 
     def failed(self, reason: str, seconds: float) -> None:
-        """A request failed, so many seconds after it came.
+        """Record a failed request.
 
         Args:
             reason: "REJECTED", "CANCELED", "TIMEOUT" or "BACKEND".
@@ -137,37 +137,37 @@ class ModelRecorder:
             self._failed_s += seconds
 
     def pending(self, count: int) -> None:
-        """So many requests wait now."""
+        """Set the number of waiting requests."""
         self._gauges["inference_pending_request_count"] = count
 
     def sessions(self, count: int) -> None:
-        """So many sequences are open now."""
+        """Set the number of open sequences."""
         self._gauges["session_count"] = count
 
     def programs(self, compiled: int, hits: int) -> None:
-        """So many programs were compiled, and so many read from the cache, since the last call."""
+        """Add programs that were compiled, and read from the cache, since the last call."""
         with self._lock:
             self._counts["compile_count"] += compiled
             self._counts["cache_hit_count"] += hits
 
     def read(self) -> Reading:
-        """All numbers of one moment."""
+        """A consistent copy of all metrics."""
         with self._lock:
             return Reading(
-                dict(self._counts),
-                dict(self._failures),
-                dict(self._gauges),
-                self._failed_s,
-                {rows: dataclasses.replace(batch) for rows, batch in self._batches.items()},
-                self._last_s,
+                counts=dict(self._counts),
+                failures=dict(self._failures),
+                gauges=dict(self._gauges),
+                failed_s=self._failed_s,
+                batches={rows: dataclasses.replace(b) for rows, b in self._batches.items()},
+                last_s=self._last_s,
             )
 
 
 class Metrics:
-    """A registry of its own, and the recorders of the models in it."""
+    """A separate registry of prometheus-client, and the models' recorders in it."""
 
     def __init__(self) -> None:
-        """Begin without models.
+        """Create the registry without models.
 
         Raises:
             ImportError: prometheus-client is missing.
@@ -182,11 +182,11 @@ class Metrics:
         self.registry.register(self)
 
     def recorder(self, model: str, version: str) -> ModelRecorder:
-        """That of a model; made at its first use."""
+        """The recorder of a model, created at the first call."""
         return self._recorders.setdefault((model, version), ModelRecorder())
 
     def collect(self) -> Iterator[Any]:
-        """Every metric, as prometheus-client asks for it."""
+        """Every metric, for prometheus-client."""
         read = {labels: recorder.read() for labels, recorder in list(self._recorders.items())}
         counter, gauge = self._core.CounterMetricFamily, self._core.GaugeMetricFamily
         name = f"jaxdelegate_{_FAILURE}"
@@ -199,9 +199,9 @@ class Metrics:
         yield from _families(gauge, _GAUGES, {at: own.gauges for at, own in read.items()})
 
     def text(self) -> tuple[bytes, str]:
-        """What a scrape is answered: the text, and its content type.
+        """The response to a scrape: the text, and its content type.
 
-        Counters have Triton's names: prometheus-client appends `_total`, which is removed.
+        Counters have Triton's names: the suffix `_total` of prometheus-client is removed.
         """
         text: bytes = self._exposition.generate_latest(self.registry)
         for name in (*_COUNTERS, _FAILURE):
@@ -215,7 +215,7 @@ def _families(
     family: Any, names: Mapping[str, str], values: Mapping[tuple[str, str], Mapping[str, float]]
 ) -> Iterator[Any]:
     for name, text in names.items():
-        made = family(f"jaxdelegate_{name}", text, labels=_LABELS)
+        metric = family(f"jaxdelegate_{name}", text, labels=_LABELS)
         for labels, own in values.items():
-            made.add_metric(labels, own[name])
-        yield made
+            metric.add_metric(labels, own[name])
+        yield metric

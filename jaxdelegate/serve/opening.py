@@ -1,4 +1,4 @@
-"""Model files -> what a server serves. Knows no protocol."""
+"""Opens model files as a `Service`."""
 
 import os
 from collections.abc import Mapping
@@ -13,24 +13,24 @@ from jaxdelegate.serve.settings import ServeSettings
 VARIABLE = "JAXDELEGATE_SERVE_MODELS"
 
 
-def opened(
+def open_service(
     models: Mapping[str, str | os.PathLike[str]],
     settings: ServeSettings | None = None,
     limits: Limits | None = None,
 ) -> Service:
-    """Read files; `Service.start` begins to compile them.
+    """Read model files; `Service.start` compiles them.
 
     Args:
-        models: files by the names that clients give.
+        models: files by the names that clients use.
         settings: of every model; None: the defaults.
         limits: of requests; None: the defaults.
 
     Raises:
         ModelError: a file cannot be read.
-        OptionError: no file, an impossible option, or a name that cannot stand in an address.
+        OptionError: no file, an invalid option, or a name that cannot be part of a URL.
     """
     if not models:
-        raise OptionError("want at least one model to serve, got none")
+        raise OptionError("expected at least one model to serve, got none")
     metrics = Metrics()
     found = [
         model
@@ -44,14 +44,14 @@ def parse_models(text: str) -> dict[str, str]:
     """Names and files of `name=path,name=path`.
 
     Raises:
-        OptionError: a part is of another form, or a name stands there twice.
+        OptionError: a part has another form, or a name is not unique.
     """
     found: dict[str, str] = {}
     for part in text.split(","):
         name, equals, path = part.strip().partition("=")
         if not (name and equals and path):
-            raise OptionError(f"models: want name=path,name=path, got {part!r}")
+            raise OptionError(f"models: expected name=path,name=path, got {part!r}")
         if name in found:
-            raise OptionError(f"models: the name {name!r} stands there twice")
+            raise OptionError(f"models: duplicate model name {name!r}")
         found[name] = path
     return found

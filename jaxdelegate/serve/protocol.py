@@ -1,6 +1,6 @@
-"""Bytes of inference requests -> arrays, and arrays -> bytes of responses; no HTTP.
+"""Decodes the bytes of inference requests, and encodes responses; independent of HTTP.
 
-The Open Inference Protocol v2 with the binary tensor data extension, as KServe and Triton have it.
+The Open Inference Protocol v2 with the binary tensor data extension, as in KServe and Triton.
 """
 
 import dataclasses
@@ -11,7 +11,14 @@ from typing import Any
 import numpy as np
 
 from jaxdelegate.serve.datatypes import elements, joined_bytes, name_of, shown
-from jaxdelegate.serve.json_text import LIST, Buffer, Constant, ListText, read_object, twice
+from jaxdelegate.serve.json_text import (
+    LIST,
+    Buffer,
+    Constant,
+    ListText,
+    duplicate_field,
+    read_object,
+)
 from jaxdelegate.serve.records import (
     InferRequest,
     Parameter,
@@ -22,7 +29,7 @@ from jaxdelegate.serve.records import (
 from jaxdelegate.serve.tensors import Declared, declared, from_binary, from_json
 
 MAX_ID_BYTES = 256  # of a request's id, and of a sequence's
-_PART = 1 << 13  # elements written at once: between two parts other threads run
+_PART = 1 << 13  # elements written at once; other threads can run between two parts
 
 _SHARED_MEMORY = "shared_memory_region"
 _NO_SHARED_MEMORY = (
@@ -32,7 +39,7 @@ _NO_SHARED_MEMORY = (
 
 @dataclasses.dataclass(frozen=True)
 class RequestedOutput:
-    """An output that a request names, or every output where it names none."""
+    """An output to return: one that the request names, or any output if it names none."""
 
     name: str
     is_binary: bool = False
@@ -40,7 +47,7 @@ class RequestedOutput:
 
 @dataclasses.dataclass(frozen=True)
 class Decoded:
-    """A request, decoded: what the model takes, and what the response must look like."""
+    """A decoded request: the model's inputs, and the form of the response."""
 
     request: InferRequest
     outputs: tuple[RequestedOutput, ...]
@@ -54,15 +61,15 @@ def decode(
 
     Args:
         body: JSON, then the binary data of inputs, in the order of the JSON.
-        header_length: bytes of JSON; None: all.
-        model: whose inputs they must be.
-        client: the address that it came from.
+        header_length: bytes of JSON; None: the whole body.
+        model: which the request is for.
+        client: its address.
 
     Returns:
-        With read-only arrays: those of binary data are views of `body`.
+        The request with read-only arrays; those of binary data are views of `body`.
 
     Raises:
-        RequestError: the first thing that is wrong, by name.
+        RequestError: the first problem, with the input's or field's name.
     """
     if header_length is not None and header_length > len(body):
         raise RequestError(
@@ -77,25 +84,25 @@ def decode(
     arrays = _inputs(fields, data, {t.name: t for t in model.inputs})
     identity = fields.get("id", "")
     if not isinstance(identity, str):
-        raise RequestError(f"id: want a string, got {shown(identity)}")
+        raise RequestError(f"id: expected a string, got {shown(identity)}")
     check_id("id", identity)
     outputs = _outputs(fields, parameters, model.outputs)
     return Decoded(InferRequest(arrays, parameters, client), outputs, identity)
 
 
 def check_id(what: str, identity: str) -> None:
-    """Refuse an id that is longer than one may be.
+    """Refuse an id that is too long.
 
     Raises:
         RequestError: it is.
     """
     if len(identity.encode("utf-8", "surrogatepass")) > MAX_ID_BYTES:
         given = shown(identity)
-        raise RequestError(f"{what}: want at most {MAX_ID_BYTES} bytes, got more: {given}")
+        raise RequestError(f"{what}: expected at most {MAX_ID_BYTES} bytes, got more: {given}")
 
 
 class _Binary:
-    """The bytes after the JSON, taken from the front."""
+    """The bytes after the JSON, read from the front."""
 
     def __init__(self, data: memoryview) -> None:
         self._data = data
@@ -109,7 +116,7 @@ class _Binary:
 
 @dataclasses.dataclass(frozen=True)
 class _Data:
-    """Where the data of a request's inputs are."""
+    """The data of a request's inputs."""
 
     lists: list[ListText]
     binary: _Binary
@@ -120,13 +127,13 @@ class _Data:
         if LIST not in entry:
             return entry.get("data")
         if "data" in entry:
-            raise twice(LIST)
+            raise duplicate_field(LIST)
         number = entry[LIST]
         is_own = type(number) is int and 0 <= number < len(self.lists)
-        return self.lists[number] if is_own else number  # a client's own field
+        return self.lists[number] if is_own else number  # a client has sent this field
 
 
-# Parameters that mean something here -> their types. Others are handed on as they are.
+# The types of known parameters. Others are passed on unchanged.
 _KNOWN: dict[str, tuple[tuple[type, ...], str]] = {
     "sequence_id": ((int, str), "an integer or a string"),
     "sequence_start": ((bool,), "true or false"),
@@ -141,17 +148,17 @@ def checked_parameters(parameters: object) -> dict[str, Parameter]:
     """A request's parameters.
 
     Raises:
-        RequestError: a value of another type than the parameter has.
+        RequestError: a value has the wrong type.
     """
     found = _parameters(parameters, "parameters")
     for name, value in found.items():
         types, what = _KNOWN.get(name, ((bool, int, float, str, Constant), "a scalar"))
         is_negative = type(value) is int and value < 0 and name in _KNOWN
         if type(value) not in types or is_negative:
-            raise RequestError(f"parameters: {shown(name)}: want {what}, got {shown(value)}")
+            raise RequestError(f"parameters: {shown(name)}: expected {what}, got {shown(value)}")
         if name in _KNOWN and type(value) is int and value >= 1 << 64:
             given = shown(value)
-            raise RequestError(f"parameters: {shown(name)}: want less than 2**64, got {given}")
+            raise RequestError(f"parameters: {shown(name)}: must be < 2**64, got {given}")
     if isinstance(identity := found.get("sequence_id"), str):
         check_id("parameters: 'sequence_id'", identity)
     return found
@@ -161,17 +168,17 @@ def _parameters(parameters: object, where: str) -> dict[str, Any]:
     if parameters is None:
         return {}
     if not isinstance(parameters, dict):
-        raise RequestError(f"{where}: want an object, got {shown(parameters)}")
+        raise RequestError(f"{where}: expected an object, got {shown(parameters)}")
     return parameters
 
 
 def _list(fields: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
     found = fields[name]
     if not isinstance(found, list):
-        raise RequestError(f"{name}: want a list of objects, got {shown(found)}")
+        raise RequestError(f"{name}: expected a list of objects, got {shown(found)}")
     for entry in found:
         if not isinstance(entry, dict):
-            raise RequestError(f"{name}: want a list of objects, one is {shown(entry)}")
+            raise RequestError(f"{name}: expected a list of objects, one is {shown(entry)}")
     return found
 
 
@@ -179,7 +186,7 @@ def _inputs(
     fields: Mapping[str, Any], data: _Data, wanted: Mapping[str, TensorMetadata]
 ) -> dict[str, np.ndarray]:
     if "inputs" not in fields:
-        raise RequestError("inputs: missing; want a list of objects")
+        raise RequestError("inputs: missing; expected a list of objects")
     arrays: dict[str, np.ndarray] = {}
     for entry in _list(fields, "inputs"):
         for name in ("name", "datatype", "shape"):
@@ -189,23 +196,23 @@ def _inputs(
                 )
         tensor = declared(wanted, entry["name"], entry["datatype"], entry["shape"])
         if tensor.name in arrays:
-            raise RequestError(f"{tensor}: the request has it twice")
+            raise RequestError(f"{tensor}: duplicate input")
         arrays[tensor.name] = _array(tensor, entry, data)
     check_complete(arrays, wanted)
     if left := data.binary.left:
-        raise RequestError(f"the body has {left} bytes more than its inputs have binary data")
+        raise RequestError(f"the body has {left} bytes after the binary data of its inputs")
     return arrays
 
 
 def check_complete(arrays: Mapping[str, np.ndarray], wanted: Mapping[str, TensorMetadata]) -> None:
-    """Whether each input of the model is there.
+    """Check that a request has every input of the model.
 
     Raises:
         RequestError: one is missing.
     """
     missing = [name for name in wanted if name not in arrays]
     if missing:
-        raise RequestError(f"input {missing[0]!r}: the request does not have it, the model does")
+        raise RequestError(f"missing input {missing[0]!r}")
 
 
 def _array(tensor: Declared, entry: Mapping[str, Any], data: _Data) -> np.ndarray:
@@ -214,29 +221,28 @@ def _array(tensor: Declared, entry: Mapping[str, Any], data: _Data) -> np.ndarra
     has_list = "data" in entry or LIST in entry
     if "binary_data_size" not in parameters:
         if not has_list:
-            raise RequestError(f"{tensor}: want 'data' or the parameter 'binary_data_size'")
+            raise RequestError(f"{tensor}: expected 'data' or the parameter 'binary_data_size'")
         return from_json(tensor, data.listed(entry))
     if has_list:
-        raise RequestError(f"{tensor}: has 'data' and 'binary_data_size'; want one of them")
+        raise RequestError(f"{tensor}: has 'data' and 'binary_data_size'; send only one")
     size = parameters["binary_data_size"]
     if type(size) is not int or size < 0:
-        raise RequestError(f"{tensor}: binary_data_size: want bytes, got {shown(size)}")
+        raise RequestError(f"{tensor}: binary_data_size: expected bytes, got {shown(size)}")
     if not data.has_header:
         raise RequestError(
             f"{tensor}: binary_data_size needs the header Inference-Header-Content-Length: the "
-            "bytes of JSON in front of the data"
+            "bytes of JSON before the data"
         )
     if size > data.binary.left:
         raise RequestError(
-            f"{tensor}: binary_data_size is {shown(size)}, but {data.binary.left} bytes of the "
-            "body are "
-            "left"
+            f"{tensor}: binary_data_size is {shown(size)}, but only {data.binary.left} bytes of "
+            "the body are left"
         )
     return from_binary(tensor, data.binary.take(size))
 
 
 def check_input_parameters(what: str, parameters: Mapping[str, Any]) -> None:
-    """Refuse what an input cannot do here.
+    """Refuse unsupported parameters of an input.
 
     Raises:
         RequestError: shared memory.
@@ -251,7 +257,7 @@ def _outputs(
     known: tuple[TensorMetadata, ...],
 ) -> tuple[RequestedOutput, ...]:
     all_binary = bool(parameters.get("binary_data_output", False))
-    if not fields.get("outputs"):  # an empty list asks for all, as in Triton
+    if not fields.get("outputs"):  # an empty list requests all outputs, as in Triton
         if not isinstance(fields.get("outputs", []), list):
             _list(fields, "outputs")
         return tuple(RequestedOutput(t.name, all_binary) for t in known)
@@ -266,25 +272,25 @@ def _outputs(
 def checked_output(
     name: object, known: tuple[TensorMetadata, ...], found: Mapping[str, RequestedOutput]
 ) -> str:
-    """The name of an output that a request asks for.
+    """The name of a requested output.
 
     Raises:
-        RequestError: the model has none of the name, or it was asked for before.
+        RequestError: the model has no such output, or it was already requested.
     """
     if not isinstance(name, str):
-        raise RequestError(f"outputs: an output's name: want a string, got {shown(name)}")
+        raise RequestError(f"outputs: an output's name: expected a string, got {shown(name)}")
     if name not in [t.name for t in known]:
         raise RequestError(
             f"output {shown(name)}: the model has no such output; it has "
             f"{', '.join(repr(t.name) for t in known)}"
         )
     if name in found:
-        raise RequestError(f"output {shown(name)}: the request asks for it twice")
+        raise RequestError(f"output {shown(name)}: duplicate output")
     return name
 
 
 def check_output_parameters(name: str, options: Mapping[str, Any]) -> None:
-    """Refuse what an output cannot do here.
+    """Refuse unsupported parameters of an output.
 
     Raises:
         RequestError: shared memory, or the classification extension.
@@ -293,7 +299,7 @@ def check_output_parameters(name: str, options: Mapping[str, Any]) -> None:
         raise RequestError(f"output {shown(name)}: {_NO_SHARED_MEMORY}")
     if "classification" in options:
         raise RequestError(
-            f"output {shown(name)}: the classification extension is not supported; take the "
+            f"output {shown(name)}: the classification extension is not supported; select the "
             "largest values of the output yourself"
         )
 
@@ -303,7 +309,7 @@ def _is_binary(name: str, options: Mapping[str, Any], all_binary: bool) -> bool:
     chosen = options.get("binary_data", all_binary)
     if not isinstance(chosen, bool):
         raise RequestError(
-            f"output {shown(name)}: binary_data: want true or false, got {shown(chosen)}"
+            f"output {shown(name)}: binary_data: expected true or false, got {shown(chosen)}"
         )
     return chosen
 
@@ -311,21 +317,21 @@ def _is_binary(name: str, options: Mapping[str, Any], all_binary: bool) -> bool:
 def encode(
     decoded: Decoded, model: ServedModel, results: Mapping[str, np.ndarray]
 ) -> tuple[list[bytes | memoryview], int | None]:
-    """Write the response of a request.
+    """Write the response to a request.
 
     Args:
         decoded: the request.
-        model: that answered it.
-        results: all of its outputs, by name.
+        model: which ran it.
+        results: all outputs of the model, by name.
 
     Returns:
-        The body in pieces, and how many bytes of it are JSON; None: all, as no output is binary.
+        The body in pieces, and the number of bytes of JSON; None: all, since no output is binary.
     """
     chunks: list[bytes | memoryview] = []
-    answer = {"model_name": model.name, "model_version": model.version}
+    response = {"model_name": model.name, "model_version": model.version}
     if decoded.id:
-        answer["id"] = decoded.id
-    texts = [f'{_opened(answer)},"outputs":['.encode()]
+        response["id"] = decoded.id
+    texts = [f'{_without_brace(response)},"outputs":['.encode()]
     for number, output in enumerate(decoded.outputs):
         array = results[output.name]
         entry: dict[str, object] = {
@@ -336,19 +342,19 @@ def encode(
         if output.is_binary:
             chunks.append(_view(array))
             entry["parameters"] = {"binary_data_size": len(chunks[-1])}
-        texts.append(f"{',' if number else ''}{_opened(entry)}".encode())
+        texts.append(f"{',' if number else ''}{_without_brace(entry)}".encode())
         texts += [b"}"] if output.is_binary else [b',"data":[', *_listed(array), b"]}"]
     texts.append(b"]}")
     return [*texts, *chunks], sum(map(len, texts)) if chunks else None
 
 
-def _opened(fields: Mapping[str, object]) -> str:
-    """A JSON object without its last brace."""
+def _without_brace(fields: Mapping[str, object]) -> str:
+    """A JSON object without its closing brace."""
     return json.dumps(fields, separators=(",", ":"))[:-1]
 
 
 def _view(array: np.ndarray) -> bytes | memoryview:
-    """As `raw`, without a copy where the array lies so in memory."""
+    """The binary data as in `raw`, without a copy if the array is contiguous."""
     if name_of(array.dtype) == "BYTES":
         return joined_bytes(array)
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
@@ -363,7 +369,7 @@ def _listed(array: np.ndarray) -> Iterator[bytes]:
     """The elements as JSON, separated by commas; NaN and infinity as `NaN` and `Infinity`.
 
     Raises:
-        RequestError: bytes that are no UTF-8.
+        RequestError: bytes that are not UTF-8.
     """
     flat = array.ravel()
     is_text = name_of(array.dtype) == "BYTES"
@@ -373,6 +379,6 @@ def _listed(array: np.ndarray) -> Iterator[bytes]:
             values = [e.decode() for e in elements(part)] if is_text else part.tolist()
         except UnicodeDecodeError:
             raise RequestError(
-                "an output's bytes are no UTF-8: ask for binary data (binary_data=True)"
+                "an output's bytes are not UTF-8: request binary data (binary_data=True)"
             ) from None
         yield (b"," if at else b"") + json.dumps(values, separators=(",", ":"))[1:-1].encode()

@@ -1,4 +1,4 @@
-"""The application in Ray Serve: one replica has all models, Ray Serve starts more of them."""
+"""The application in Ray Serve, which starts replicas; each replica has all models."""
 
 import os
 from collections.abc import Mapping
@@ -17,10 +17,10 @@ def deployment(
     """A Ray Serve application for `ray.serve.run`.
 
     Every replica compiles its models, or reads their programs from `serialization_dir`. A replica
-    takes requests when its models are ready.
+    accepts requests when its models are ready.
 
     Args:
-        models: files by the names that clients give; paths must exist where replicas run.
+        models: files by the names that clients use; paths must exist where replicas run.
         settings: of every model; None: the defaults.
         limits: of requests; None: the defaults.
         **options: of `ray.serve.deployment`: `num_replicas`, `ray_actor_options` and others.
@@ -29,9 +29,9 @@ def deployment(
         ImportError: Ray Serve is not installed.
     """
     try:
-        from ray import serve  # noqa: PLC0415 (seconds)
+        from ray import serve  # noqa: PLC0415 (takes seconds)
     except ImportError as error:
-        raise ImportError('Ray Serve is missing: pip install "ray[serve]"') from error
+        raise ImportError('Ray Serve is not installed: pip install "ray[serve]"') from error
     paths = {name: os.fspath(path) for name, path in models.items()}
 
     def build() -> Any:
@@ -42,6 +42,6 @@ def deployment(
     @serve.deployment(**{"name": "jaxdelegate", **options})
     @serve.ingress(build)
     class Models:
-        """Answers `/v2/...`."""
+        """Serves `/v2/...`."""
 
-    return Models.bind()  # type: ignore[attr-defined]  # Ray Serve comes without types
+    return Models.bind()  # type: ignore[attr-defined]  # Ray Serve has no types

@@ -1,4 +1,4 @@
-"""What the protocol hands to a model, and what a model says of itself. No HTTP, no interpreter."""
+"""The records and interfaces between the protocol and a model; no HTTP, no interpreter."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -9,51 +9,52 @@ import numpy as np
 from jaxdelegate.errors import JaxDelegateError
 from jaxdelegate.serve.metrics import ModelRecorder
 
-Parameter = bool | int | float | str  # a request's parameter, as the protocol has them
+Parameter = bool | int | float | str  # of a request
 
 
 class RequestError(JaxDelegateError, ValueError):
-    """A request cannot be answered; the message says what, where and what was expected.
+    """A request is refused or has failed; the message says why, where and what was expected.
 
     Attributes:
-        status: the HTTP status of the answer: 400 for what the client sent, 404 for a name that
-            is not served, 413 for too much, 503 where the server is busy or ends, 504 for a
-            request that took longer than it may.
+        status: the HTTP status: 400 for an invalid request, 404 for an unknown name, 413 for too
+            large a body, 503 if the server is busy or shutting down, 504 for a timeout.
     """
 
     def __init__(self, message: str, status: int = 400) -> None:
-        """A message for the client."""
+        """Create an error with a message for the client."""
         super().__init__(message)
         self.status = status
 
 
 @dataclasses.dataclass(frozen=True)
 class TensorMetadata:
-    """One input or output of a model, as its metadata describe it."""
+    """The metadata of one input or output of a model."""
 
     name: str
     dtype: np.dtype  # object: BYTES
-    shape: tuple[int, ...]  # -1: any size; a batch is the first
+    shape: tuple[int, ...]  # -1: any size; the batch dimension comes first
 
 
 @dataclasses.dataclass(frozen=True)
 class InferRequest:
-    """The arrays of one request, decoded, and complete: each input of the model once."""
+    """A decoded request with each input of the model once.
+
+    Known parameters are `sequence_id` (not 0, not ""), `sequence_start`, `sequence_end` and
+    `timeout` (microseconds). A model without states refuses sequences.
+    """
 
     inputs: Mapping[str, np.ndarray]
     parameters: Mapping[str, Parameter] = dataclasses.field(default_factory=dict)
-    # `sequence_id` (not 0, not ""), `sequence_start`, `sequence_end` and `timeout` (microseconds)
-    # are known; a model without states refuses a sequence.
-    client: str = ""  # the address that it came from
+    client: str = ""  # its address
 
 
 @dataclasses.dataclass(frozen=True)
 class Scheduling:
-    """How a model's requests are run.
+    """How a model's requests are scheduled.
 
     Attributes:
-        batch_sizes: of the batches that may run, in ascending order; empty: a run is one request,
-            and the first dimension of its tensors is no batch.
+        batch_sizes: that may run, in ascending order; empty: a run is one request, and the first
+            dimension of its tensors is not a batch dimension.
         max_queue_delay_us: microseconds that a request may wait for others.
         max_queue_size: requests that may wait.
         session_idle_s: seconds after which a sequence is dropped; None: the model has no states.
@@ -66,12 +67,12 @@ class Scheduling:
 
 
 class ServedModel(Protocol):
-    """One name under which a model, or one of its signatures, answers.
+    """A model, or one of its signatures, under the name that clients use.
 
     Attributes:
-        name: that clients give.
+        name: for clients.
         version: of the model.
-        recorder: of its numbers; the signatures of a file share one.
+        recorder: of its metrics; the signatures of a file share one.
     """
 
     name: str
@@ -80,40 +81,40 @@ class ServedModel(Protocol):
 
     @property
     def scheduling(self) -> Scheduling:
-        """How its requests are run; final once `is_ready`."""
+        """How its requests are scheduled; final once `is_ready`."""
 
     @property
     def inputs(self) -> tuple[TensorMetadata, ...]:
-        """What a request must have; final once `is_ready`."""
+        """The inputs that a request must have; final once `is_ready`."""
 
     @property
     def outputs(self) -> tuple[TensorMetadata, ...]:
-        """What `infer` returns; likewise."""
+        """The outputs that `infer` returns; final once `is_ready`."""
 
     @property
     def is_ready(self) -> bool:
-        """Whether every program that it may need is compiled."""
+        """Whether every program is compiled."""
 
     @property
     def error(self) -> BaseException | None:
-        """Why it can never be ready; None: it can."""
+        """Why it will never be ready; None: it can be."""
 
     def start(self) -> None:
-        """Begin to compile it; starts threads."""
+        """Start compiling, in threads."""
 
     def wait_until_ready(self, timeout_s: float | None = None) -> bool:
-        """Wait until it is ready, after `start`; False: that took longer.
+        """Wait until it is ready, after `start`; False: a timeout.
 
         Raises:
             JaxDelegateError: the model cannot be compiled.
         """
 
     async def close(self) -> None:
-        """Take no more requests, and return when all that were taken are answered."""
+        """Refuse new requests, and return when all accepted ones have finished."""
 
     async def infer(self, request: InferRequest) -> Mapping[str, np.ndarray]:
-        """All outputs by name, the first dimension the request's.
+        """Run a request; returns all outputs by name, with as many items as the request.
 
         Raises:
-            RequestError: shapes that do not fit, a full queue, a timeout, an unknown sequence.
+            RequestError: wrong shapes, a full queue, a timeout, an unknown sequence.
         """

@@ -1,4 +1,4 @@
-"""A server process: opens models, listens, says when they are ready, ends with all answered."""
+"""A server process: opens models, listens, reports when they are ready, shuts down gracefully."""
 
 import asyncio
 import contextlib
@@ -22,18 +22,18 @@ from jaxdelegate.errors import JaxDelegateError
 from jaxdelegate.serve.application import application
 from jaxdelegate.serve.connections import bounded
 from jaxdelegate.serve.limits import Limits
-from jaxdelegate.serve.opening import opened
+from jaxdelegate.serve.opening import open_service
 from jaxdelegate.serve.records import ServedModel
 from jaxdelegate.serve.settings import ServeSettings
 
 Say = Callable[[str], None]
-_POLL_S = 0.2  # how soon the thread that waits for a model sees that nobody waits any more
+_POLL_S = 0.2  # how soon a thread that waits for a model notices a shutdown
 _BACKLOG = 2048  # connections that wait to be accepted
-_INTERRUPTED = 128 + signal.SIGINT  # the exit code, as shells count
+_INTERRUPTED = 128 + signal.SIGINT  # the exit code, by the convention of shells
 
 
 class Server:
-    """Models behind one port of HTTP, and one of gRPC where it is asked for."""
+    """Serves models on one port for HTTP, and optionally on one for gRPC."""
 
     def __init__(
         self,
@@ -47,24 +47,24 @@ class Server:
         say: Say = print,
         is_whole_process: bool = False,
     ) -> None:
-        """Take the port of HTTP and read the models.
+        """Bind the HTTP port and read the models.
 
         Args:
-            models: files by the names that clients give.
+            models: files by the names that clients use.
             settings: of every model.
             limits: of requests.
             host: the address to listen on.
-            port: of HTTP; 0: a free one.
-            grpc_port: 0: a free one; None: no gRPC.
-            say: prints where the server listens, and each model that is ready.
-            is_whole_process: whether the process is for nothing else. A second SIGINT ends it
-                then, whatever its threads do, and its garbage collector leaves alone what lives
+            port: for HTTP; 0: any free port.
+            grpc_port: 0: any free port; None: no gRPC.
+            say: prints the server's addresses, and each model when it is ready.
+            is_whole_process: whether the process does nothing else. Then a second SIGINT ends it
+                even if threads are busy, and its garbage collector ignores the objects that exist
                 when all models are ready.
 
         Raises:
             ModelError: a file cannot be read.
-            OptionError: an impossible option or name.
-            OSError: the port is taken.
+            OptionError: an invalid option or name.
+            OSError: the port is in use.
         """
         self._begin = time.perf_counter()
         self._host, self._grpc_port, self._say = host, grpc_port, say
@@ -73,7 +73,7 @@ class Server:
         settings = settings or ServeSettings()
         with contextlib.ExitStack() as failing:
             self._listener = failing.enter_context(_listening(host, port))
-            self._served = opened(models, settings, limits)
+            self._served = open_service(models, settings, limits)
             failing.pop_all()
         config = uvicorn.Config(
             application(self._served, self._lifespan),
@@ -88,27 +88,27 @@ class Server:
         self._server = _Uvicorn(config, self.stop, is_whole_process=is_whole_process)
 
     def run(self) -> None:
-        """Serve until SIGTERM, SIGINT, SIGHUP or `stop`; then answer what was accepted, and return.
+        """Serve until SIGTERM, SIGINT, SIGHUP or `stop`; then finish accepted requests and return.
 
         Raises:
             JaxDelegateError: a model cannot be compiled.
-            ImportError: gRPC is asked for, and a package that it needs is missing.
-            OSError: the port of gRPC is taken.
+            ImportError: gRPC was requested, but a package that it needs is not installed.
+            OSError: the port for gRPC is in use.
         """
         self._server.run(sockets=[self._listener])
         if self._error is not None:
             raise self._error
 
     def stop(self) -> None:
-        """Be ready no more, and end; from any thread."""
+        """Start shutting down; may be called from any thread."""
         self._served.is_ending = True
         self._server.should_exit = True
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, _app: Any) -> AsyncIterator[None]:
-        """What starts and ends with the event loop: gRPC, and the wait for models."""
+        """Run gRPC and wait for models while the event loop runs."""
         host, port, *_ = self._listener.getsockname()
-        self._say(f"listening on http://{_shown(host)}:{port}")  # from here on signals are heard
+        self._say(f"listening on http://{_shown(host)}:{port}")  # signal handlers are installed now
         async with contextlib.AsyncExitStack() as ends:
             ends.push_async_callback(self._served.close)
             self._served.start()
@@ -124,20 +124,20 @@ class Server:
     async def _start_grpc(self, ends: contextlib.AsyncExitStack) -> None:
         if self._grpc_port is None:
             return
-        from jaxdelegate.serve import grpc_server  # noqa: PLC0415 (half a second)
+        from jaxdelegate.serve import grpc_server  # noqa: PLC0415 (takes half a second)
 
         server, port = await grpc_server.start(self._served, self._host, self._grpc_port)
         ends.push_async_callback(server.stop, self._served.limits.body_timeout_s or None)
         self._say(f"listening on grpc://{_shown(self._host)}:{port}")
 
     async def _wait_for_models(self) -> None:
-        await asyncio.gather(*map(self._tell, self._served.models.values()))
+        await asyncio.gather(*map(self._report, self._served.models.values()))
         if self._is_whole_process:
             gc.collect()
-            gc.freeze()  # else requests wait whenever it searches jax's modules
+            gc.freeze()  # otherwise requests wait whenever it traverses jax's modules
 
-    async def _tell(self, model: ServedModel) -> None:
-        """Wait until a model is ready and say it; one that cannot be ends the server."""
+    async def _report(self, model: ServedModel) -> None:
+        """Wait until a model is ready and print it; an error ends the server."""
         try:
             while not await asyncio.to_thread(model.wait_until_ready, _POLL_S):
                 pass
@@ -153,7 +153,7 @@ class Server:
 
 
 class _Uvicorn(uvicorn.Server):
-    """Uvicorn's server, which says at once that it ends, and returns when it has."""
+    """Uvicorn's server, which calls `stop` at the first signal, and returns after shutdown."""
 
     def __init__(
         self, config: uvicorn.Config, stop: Callable[[], None], *, is_whole_process: bool
@@ -163,7 +163,7 @@ class _Uvicorn(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """SIGHUP is heard, too; not where it is ignored, as under nohup."""
+        """Handle SIGHUP as well, unless it is ignored, as under nohup."""
         hangup = getattr(signal, "SIGHUP", None)  # Windows has none
         is_main = threading.current_thread() is threading.main_thread()
         if hangup is None or not is_main or signal.getsignal(hangup) is not signal.SIG_DFL:
@@ -178,16 +178,16 @@ class _Uvicorn(uvicorn.Server):
             signal.signal(hangup, signal.SIG_DFL)
 
     def handle_exit(self, sig: int, frame: Any) -> None:
-        """Begin to end; a second SIGINT ends without answering."""
+        """Start shutting down; a second SIGINT exits immediately."""
         super().handle_exit(sig, frame)
         if self.force_exit and self._is_whole_process:
-            os._exit(_INTERRUPTED)  # an ordinary end waits for threads that are inside of XLA
-        self._captured_signals.clear()  # uvicorn would raise it again at the end
+            os._exit(_INTERRUPTED)  # an ordinary exit waits for threads that are inside XLA
+        self._captured_signals.clear()  # uvicorn would raise it again after the shutdown
         self._stop()
 
 
 def _listening(host: str, port: int) -> socket.socket:
-    """A socket; a port that is taken is an error before anything else is done."""
+    """A listening socket; created first, so that a port in use is an early error."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     return socket.create_server((host, port), family=family, backlog=_BACKLOG)
 

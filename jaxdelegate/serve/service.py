@@ -1,4 +1,4 @@
-"""The models that one process serves; what HTTP and gRPC share. Knows no protocol."""
+"""The models that a process serves, for HTTP and gRPC alike; independent of both."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -15,17 +15,17 @@ EXTENSIONS = ("binary_tensor_data", "model_configuration", "sequence", "statisti
 PLATFORM = "jaxdelegate_tflite"
 NAME = "jaxdelegate"
 VERSION = __version__
-_LONGEST = 500  # characters of a failure that a client sees
+_LONGEST = 500  # characters of an error that a client sees
 
 
 class Service:
-    """Finds models by name and asks them; refuses new requests once it ends.
+    """Finds models by name and runs them; refuses new requests during shutdown.
 
     Attributes:
         models: by name.
         limits: of requests.
-        metrics: writes the text of `/metrics` and names its content type; None: there is none.
-        is_ending: whether the process was asked to end: not ready, requests under way are answered.
+        metrics: returns the text of `/metrics` and its content type; None: there are no metrics.
+        is_ending: whether the process is shutting down: not ready, but running requests finish.
     """
 
     def __init__(
@@ -34,15 +34,15 @@ class Service:
         limits: Limits | None = None,
         metrics: Callable[[], tuple[bytes, str]] | None = None,
     ) -> None:
-        """Serve some models.
+        """Create the service, without compiling.
 
         Args:
             models: with different names.
             limits: of requests.
-            metrics: writes the text of `/metrics` and names its content type.
+            metrics: returns the text of `/metrics` and its content type.
 
         Raises:
-            OptionError: two models of one name, or a name that cannot stand in an address.
+            OptionError: a duplicate name, or one that cannot be part of a URL.
         """
         self.models = {model.name: model for model in models}
         self.limits = limits or Limits()
@@ -51,22 +51,22 @@ class Service:
         names = [model.name for model in models]
         for name in names:
             if names.count(name) > 1:
-                raise OptionError(f"two models have the name {name!r}")
+                raise OptionError(f"duplicate model name {name!r}")
             if not name or "/" in name or not name.isprintable():
-                raise OptionError(f"a model's name: want text without '/', got {name!r}")
+                raise OptionError(f"model name: expected text without '/', got {name!r}")
         for model in models:
             _check_datatypes(model)
 
     @property
     def is_ready(self) -> bool:
-        """Whether every model is compiled, and the process does not end."""
+        """Whether every model is compiled, and the process is not shutting down."""
         return not self.is_ending and all(m.is_ready for m in self.models.values())
 
     def model(self, name: str, version: str = "") -> ServedModel:
-        """The model of a name.
+        """The model with a name.
 
         Args:
-            name: as a client has it.
+            name: from a client.
             version: "": any.
 
         Raises:
@@ -82,43 +82,43 @@ class Service:
         return model
 
     def is_model_ready(self, model: ServedModel) -> bool:
-        """Whether a model is compiled, and the process does not end."""
+        """Whether a model is compiled, and the process is not shutting down."""
         return model.is_ready and not self.is_ending
 
     def check_ready(self, model: ServedModel) -> None:
-        """Whether a model takes requests.
+        """Check that a model accepts requests.
 
         Raises:
-            RequestError: 503, the process ends or the model is not compiled.
+            RequestError: 503, the process is shutting down, or the model is not compiled.
         """
         if self.is_ending:
-            raise RequestError("the server ends; send the request to another one", 503)
+            raise RequestError("the server is shutting down; use another one", 503)
         if model.error is not None:
             raise RequestError(self.why_not_ready(model), 503)
         if not model.is_ready:
             raise RequestError(f"model {model.name!r} is being compiled; try again later", 503)
 
     def why_not_ready(self, model: ServedModel) -> str:
-        """The name of a model that is not ready, and why it cannot be where that is known."""
+        """The name of a model that is not ready, with its error if it has failed."""
         if model.error is None:
             return repr(model.name)
         return f"{model.name!r} cannot be served: {str(model.error)[:_LONGEST]}"
 
     def start(self) -> None:
-        """Begin to compile the models. It starts threads: call it after the process's last fork."""
+        """Start compiling the models, in threads: call it after the process's last fork."""
         for model in self.models.values():
             model.start()
 
     async def close(self) -> None:
-        """Take no more requests, answer what waits, and end the models' threads."""
+        """Refuse new requests, finish the queued ones, and end the models' threads."""
         self.is_ending = True
         await asyncio.gather(*(m.close() for m in self.models.values()))
 
     async def infer(self, model: ServedModel, request: InferRequest) -> Mapping[str, np.ndarray]:
-        """All outputs of a model, by name.
+        """Run a model; returns all outputs by name.
 
         Raises:
-            RequestError: what the model raises; 500 if an operator or a device failed.
+            RequestError: from the model; 500 if an operator or a device failed.
         """
         try:
             return await model.infer(request)

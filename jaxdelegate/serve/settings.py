@@ -1,4 +1,4 @@
-"""What a user chooses about a served model."""
+"""The settings of a served model."""
 
 import dataclasses
 import math
@@ -15,16 +15,16 @@ class ServeSettings:
 
     Attributes:
         max_batch_size: how many items run at once; 1: no batching.
-        max_queue_delay_us: how long a request may wait for others to join its batch,
-            in microseconds; 0: a batch is what waits when the model becomes free.
+        max_queue_delay_us: how long a request may wait for others to join its batch, in
+            microseconds; 0: a batch is formed from the requests that wait when the model is free.
         max_queue_size: how many requests may wait; more are refused with status 503.
-        timeout_s: seconds that a request may take, its time in the queue included; 0: any.
-        session_count: how many sequences may be open at once, of a model with states.
+        timeout_s: seconds that a request may take, including its time in the queue; 0: no limit.
+        session_count: how many sequences of a model with states may be open at once.
         sessions_per_client: how many of them one client may have, by its address.
-        session_idle_s: seconds after which a sequence that nobody used is dropped.
+        session_idle_s: seconds without a request after which a sequence is dropped.
         session_hold_s: seconds after its last request in which a sequence is not dropped, even if
             there are too many.
-        delegate_options: those of JaxDelegate, by name.
+        delegate_options: JaxDelegate's options, by name.
         use_delegate: whether JaxDelegate runs the model; false: the numpy reference, one item at
             a time.
     """
@@ -44,7 +44,7 @@ class ServeSettings:
         """Check every value.
 
         Raises:
-            OptionError: one is of a wrong type or out of range.
+            OptionError: a value has the wrong type or is out of range.
         """
         for name in ("max_batch_size", "max_queue_size", "session_count", "sessions_per_client"):
             self._check(name, int, 1)
@@ -64,5 +64,5 @@ class ServeSettings:
         )
         if not is_in_range:
             what = "an integer" if kind is int else "a number"
-            where = f"above {least}" if is_open else f"from {least} on"
-            raise OptionError(f"{name}: want {what} {where}, got {value!r}")
+            bound = f"> {least}" if is_open else f">= {least}"
+            raise OptionError(f"{name}: must be {what} {bound}, got {value!r}")

@@ -1,4 +1,4 @@
-"""Tensors of requests: what is declared of them, and their data from bytes or from JSON."""
+"""Tensors of requests: their declarations, and their data from bytes or JSON."""
 
 import dataclasses
 import itertools
@@ -14,17 +14,17 @@ from jaxdelegate.serve.json_text import Constant, ListText, NestingError
 from jaxdelegate.serve.records import RequestError, TensorMetadata
 
 MAX_SIZE = 2**31 - 1  # of one dimension: TFLite's shapes are int32
-_PART = 1 << 16  # elements converted at once: between two parts other threads run
+_PART = 1 << 16  # elements converted at once; other threads can run between two parts
 
 
 @dataclasses.dataclass(frozen=True)
 class Declared:
-    """One input of a request, checked against the model; nothing of its size is allocated yet.
+    """An input as a request declares it, checked against the model before memory is allocated.
 
     Attributes:
-        name: the input's.
-        dtype: the model's, which is the request's.
-        shape: the request's.
+        name: of the input.
+        dtype: of the request and the model.
+        shape: of the request.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Declared:
 
     @property
     def count(self) -> int:
-        """The number of elements, exact, however large."""
+        """The number of elements."""
         return math.prod(self.shape)
 
     def __str__(self) -> str:
@@ -43,19 +43,19 @@ class Declared:
 def declared(
     inputs: Mapping[str, TensorMetadata], name: object, datatype: object, shape: object
 ) -> Declared:
-    """Check what a request says of an input.
+    """Check a request's declaration of an input.
 
     Args:
-        inputs: the model's, by name.
-        name: as the request has it.
+        inputs: of the model, by name.
+        name: from the request.
         datatype: the protocol's name.
         shape: a list of sizes.
 
     Raises:
-        RequestError: an unknown name, another datatype, or a shape that does not fit the model.
+        RequestError: an unknown name, the wrong datatype, or a shape that does not fit the model.
     """
     if not isinstance(name, str):
-        raise RequestError(f"an input's name: want a string, got {shown(name)}")
+        raise RequestError(f"an input's name: expected a string, got {shown(name)}")
     if name not in inputs:
         raise RequestError(
             f"input {shown(name)}: the model has no such input; it has {_names(inputs)}"
@@ -64,7 +64,7 @@ def declared(
     what = f"input {shown(name)}"
     given = dtype_of(datatype)
     if given is None:
-        raise RequestError(f"{what}: datatype: want one of {known()}, got {shown(datatype)}")
+        raise RequestError(f"{what}: datatype: expected one of {known()}, got {shown(datatype)}")
     if given != wanted.dtype:
         raise RequestError(
             f"{what}: datatype: the model has {name_of(wanted.dtype)}, got {shown(datatype)}"
@@ -72,7 +72,7 @@ def declared(
     found = Declared(name, given, _checked_shape(what, wanted.shape, shape))
     if given.kind == "O" and found.count > MAX_TEXTS:
         raise RequestError(
-            f"{what}: shape: want at most {MAX_TEXTS} elements of BYTES, got {found.count}"
+            f"{what}: shape: expected at most {MAX_TEXTS} elements of BYTES, got {found.count}"
         )
     return found
 
@@ -82,9 +82,8 @@ def _names(tensors: Mapping[str, TensorMetadata]) -> str:
 
 
 def _checked_shape(what: str, wanted: tuple[int, ...], shape: object) -> tuple[int, ...]:
-    """The shape; -1 in the model's is any size."""
     if not isinstance(shape, list | tuple):
-        raise RequestError(f"{what}: shape: want a list of integers, got {shown(shape)}")
+        raise RequestError(f"{what}: shape: expected a list of integers, got {shown(shape)}")
     if len(shape) != len(wanted):
         raise RequestError(
             f"{what}: shape: the model has {list(wanted)} (-1: any size), {len(wanted)} "
@@ -93,7 +92,7 @@ def _checked_shape(what: str, wanted: tuple[int, ...], shape: object) -> tuple[i
     for size in shape:
         if type(size) is not int or not 0 <= size <= MAX_SIZE:
             raise RequestError(
-                f"{what}: shape: want integers from 0 to {MAX_SIZE}, got {shown(size)}"
+                f"{what}: shape: expected integers from 0 to {MAX_SIZE}, got {shown(size)}"
             )
     if any(w not in (-1, s) for w, s in zip(wanted, shape, strict=True)):
         raise RequestError(
@@ -106,14 +105,14 @@ def from_binary(tensor: Declared, data: memoryview) -> np.ndarray:
     """The array of a tensor's binary data.
 
     Args:
-        tensor: what is declared of it.
-        data: all bytes of it, little-endian, row-major.
+        tensor: its declaration.
+        data: all its bytes, little-endian, row-major.
 
     Returns:
-        A read-only view of the data, which need not be aligned; BYTES: an object array of bytes.
+        A read-only view of the data, which may be unaligned; BYTES: an object array of bytes.
 
     Raises:
-        RequestError: there are fewer or more bytes than the shape asks for.
+        RequestError: fewer or more bytes than the shape needs.
     """
     if tensor.dtype == object:
         return from_elements(tensor, split_bytes(data, str(tensor), tensor.count))
@@ -124,23 +123,23 @@ def from_binary(tensor: Declared, data: memoryview) -> np.ndarray:
             f"bytes, got {len(data)}"
         )
     if tensor.dtype == bool and wanted and np.frombuffer(data, np.uint8).max() > 1:
-        raise RequestError(f"{tensor}: bytes of BOOL: want 0 or 1, got others")
+        raise RequestError(f"{tensor}: bytes of BOOL: expected 0 or 1, got others")
     return np.frombuffer(data, tensor.dtype).reshape(tensor.shape)
 
 
 def from_json(tensor: Declared, data: object) -> np.ndarray:
-    """The array of a tensor's JSON: one flat list, row-major, or lists nested as the shape.
+    """The array of a tensor's JSON: one flat list, row-major, or lists nested like the shape.
 
-    NaN, Infinity and -Infinity are numbers of float types, as Triton reads and writes them. Numbers
-    are rounded to the datatype.
+    NaN, Infinity and -Infinity are numbers of float types, as in Triton. Numbers are rounded to the
+    datatype.
 
     Args:
-        tensor: what is declared of it.
-        data: a `ListText`, or what `json.loads` made of a list, constants as `Constant`.
+        tensor: its declaration.
+        data: a `ListText`, or a list from `json.loads` with constants as `Constant`.
 
     Raises:
-        RequestError: no JSON, another number of elements, another nesting, or an element that the
-            datatype cannot hold.
+        RequestError: invalid JSON, the wrong number of elements or nesting, or an element that the
+            datatype cannot represent.
     """
     if isinstance(data, ListText):
         try:
@@ -153,7 +152,7 @@ def from_json(tensor: Declared, data: object) -> np.ndarray:
             why = error.msg if isinstance(error, json.JSONDecodeError) else error
             raise RequestError(f"{tensor}: data: {why}") from None
     if not isinstance(data, list):
-        raise RequestError(f"{tensor}: data: want a list, got {shown(data)}")
+        raise RequestError(f"{tensor}: data: expected a list, got {shown(data)}")
     return from_elements(
         tensor, _unnested(tensor, data) if data and isinstance(data[0], list) else data
     )
@@ -167,17 +166,18 @@ def _numbers(tensor: Declared, data: ListText) -> np.ndarray:
         return _filled(tensor, data.nested(tensor.shape))
     except NestingError:
         raise RequestError(
-            f"{tensor}: data: want one flat list, or lists nested as the shape {list(tensor.shape)}"
+            f"{tensor}: data: expected one flat list, or lists nested like the shape "
+            f"{list(tensor.shape)}"
         ) from None
 
 
 def _unnested(tensor: Declared, rows: list[Any]) -> list[Any]:
-    """The elements of nested lists, whose lengths must be those of the shape."""
+    """The elements of nested lists, whose lengths must match the shape."""
     for level, size in enumerate(tensor.shape):
         lists = [rows] if level == 0 else rows
         if set(map(type, lists)) - {list} or set(map(len, lists)) - {size}:
             raise RequestError(
-                f"{tensor}: data: want one flat list, or lists nested as the shape "
+                f"{tensor}: data: expected one flat list, or lists nested like the shape "
                 f"{list(tensor.shape)}; at level {level} not all are lists of {size}"
             )
         rows = rows if level == 0 else list(itertools.chain.from_iterable(rows))
@@ -198,13 +198,13 @@ def from_elements(tensor: Declared, data: Sequence[Any], *, are_exact: bool = Fa
     """The array of all elements, row-major.
 
     Args:
-        tensor: what is declared of it.
+        tensor: its declaration.
         data: int, float, bool, str or bytes.
-        are_exact: whether floats are of the datatype already, infinity among them.
+        are_exact: whether floats already have the datatype's precision and may be infinite.
 
     Raises:
-        RequestError: another number of elements than the shape has, or an element that the datatype
-            cannot hold.
+        RequestError: the wrong number of elements, or an element that the datatype cannot
+            represent.
     """
     _check_count(tensor, len(data))
     if len(data) <= _PART and not are_exact:
@@ -223,7 +223,6 @@ def _check_count(tensor: Declared, count: int) -> None:
 def _filled(
     tensor: Declared, parts: Iterable[Sequence[Any]], *, are_exact: bool = False
 ) -> np.ndarray:
-    """The array of elements that come in parts."""
     array, at = np.empty(tensor.count, tensor.dtype), 0
     for part in parts:
         is_ready = are_exact and tensor.dtype.kind == "f"
@@ -254,7 +253,7 @@ def _encoded(tensor: Declared, at: int, element: str | bytes) -> bytes:
         return element if isinstance(element, bytes) else element.encode()
     except UnicodeEncodeError:
         raise RequestError(
-            f"{tensor}: data: element {at} is half of a surrogate pair, no text"
+            f"{tensor}: data: element {at} contains half of a surrogate pair"
         ) from None
 
 

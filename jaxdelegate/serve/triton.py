@@ -1,8 +1,8 @@
 """Triton's extensions of the protocol: a model's configuration, and its statistics.
 
 Both are the JSON forms of Triton's protocol buffers (`model_config.proto`, `grpc_service.proto`),
-which HTTP sends as they are and gRPC parses into messages. Load generators such as perf_analyzer
-ask for both.
+which HTTP sends unchanged and gRPC parses into messages. Load generators such as perf_analyzer
+request both.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,7 +15,7 @@ from jaxdelegate.serve.records import Scheduling, ServedModel, TensorMetadata
 
 
 def configuration(model: ServedModel) -> dict[str, Any]:
-    """A `ModelConfig`. With batches the dimensions are those of an item, as Triton has them."""
+    """A `ModelConfig`. With batching, dimensions are those of one item, as in Triton."""
     own = model.scheduling
     return {
         "name": model.name,
@@ -42,7 +42,7 @@ def _data_type(tensor: TensorMetadata) -> str:
 
 
 def _scheduler(own: Scheduling) -> dict[str, Any]:
-    """A model with states has sequences; for Triton that excludes dynamic batching."""
+    """The batching part. Sequences, which models with states have, exclude dynamic batching."""
     if own.session_idle_s is not None:
         idle = round(own.session_idle_s * 1e6)
         return {"sequence_batching": {"max_sequence_idle_microseconds": idle, "direct": {}}}
@@ -58,7 +58,7 @@ def _scheduler(own: Scheduling) -> dict[str, Any]:
 
 
 def statistics(models: Sequence[ServedModel]) -> dict[str, Any]:
-    """A `ModelStatisticsResponse`. Signatures of a file share their numbers: the first is named."""
+    """A `ModelStatisticsResponse`. A file's signatures share metrics, under the first's name."""
     own = {id(model.recorder): model for model in reversed(models)}
     return {"model_stats": [_statistics(m, m.recorder.read()) for m in reversed(own.values())]}
 
@@ -84,7 +84,7 @@ def _statistics(model: ServedModel, read: Reading) -> dict[str, Any]:
             "compute_input": spent("compute_input"),
             "compute_infer": spent("compute_infer"),
             "compute_output": spent("compute_output"),
-            "cache_hit": {"count": 0, "ns": 0},  # Triton's cache of responses: there is none here
+            "cache_hit": {"count": 0, "ns": 0},  # of Triton's response cache, which does not exist
             "cache_miss": {"count": 0, "ns": 0},
         },
         "batch_stats": [_batch(rows, read.batches[rows]) for rows in sorted(read.batches)],

@@ -1,4 +1,4 @@
-"""Tables of requests that cannot be answered, and what must stand in each refusal."""
+"""Tables of bad requests, with the words that each refusal must contain."""
 
 import copy
 import gzip
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 LIMIT = 1 << 20
-_DEEP = 100_000  # lists and objects in each other: more than any Python reads
+_DEEP = 100_000  # nested lists and objects: deeper than any Python reads
 HEADER = "Inference-Header-Content-Length"
 INFER = "/v2/models/m/infer"
 TENSORS = {
@@ -32,7 +32,7 @@ RAW_TEXT = struct.pack("<I1sI1s", 1, b"a", 1, b"b")
 
 
 class Bad(NamedTuple):
-    """A request and what must stand in its refusal."""
+    """A request, and the words that its refusal must contain."""
 
     name: str
     words: str
@@ -55,7 +55,7 @@ def good() -> dict[str, Any]:
 
 
 def changed(of: str, **fields: Any) -> bytes:
-    """The good request with other fields of one input; None: without the field."""
+    """The good request with changed fields of one input; None removes a field."""
     request = copy.deepcopy(good())
     (entry,) = (e for e in request["inputs"] if e["name"] == of)
     for key, value in fields.items():
@@ -70,7 +70,7 @@ def with_fields(**fields: Any) -> bytes:
 
 
 def as_text(old: str, new: str) -> bytes:
-    """The good request with a change that no Python object has."""
+    """The good request with a change of its text that no Python object could express."""
     text = json.dumps(good())
     assert text.count(old) == 1, old
     return text.replace(old, new).encode()
@@ -79,7 +79,7 @@ def as_text(old: str, new: str) -> bytes:
 def binary(
     sizes: Mapping[str, Any], data: bytes, length: int | str | None = None
 ) -> tuple[bytes, dict[str, str]]:
-    """A body with some inputs as binary data, and the header of its JSON's length."""
+    """A body with some inputs as binary data, and the header with the length of its JSON."""
     request = copy.deepcopy(good())
     for entry in request["inputs"]:
         if entry["name"] in sizes:
@@ -141,10 +141,10 @@ def names() -> Iterator[Bad]:
     for value in ("X", "", "x ", "y" * 10_000, "\ud800", "\0", "<script>"):
         yield Bad(f"name-{value[:9]!a}", "the model has no such input", changed("x", name=value))
     for value in (1, True, ["x"], {"x": 1}):
-        yield Bad(f"name-{value}", "input's name: want a string", changed("x", name=value))
+        yield Bad(f"name-{value}", "input's name: expected a string", changed("x", name=value))
     yield Bad("no-name", "the field 'name' is missing", changed("x", name=None))
     for value in (None, {}, "x", 5, [5], [None], [[]]):
-        yield Bad(f"inputs-{value}", "inputs: want a list", with_fields(inputs=value))
+        yield Bad(f"inputs-{value}", "inputs: expected a list", with_fields(inputs=value))
     yield Bad("inputs-empty", "input 'x'", with_fields(inputs=[]))
     yield Bad("no-inputs", "inputs: missing", b'{"outputs":[]}')
     yield Bad("empty-object", "inputs: missing", b"{}")
@@ -163,7 +163,7 @@ def elements() -> Iterator[Bad]:
         for at, data in enumerate(lists):
             yield Bad(f"element-{name}-{at}", f"input '{name}': data", changed(name, data=data))
     for value in ("[1]", 5, {"0": 1}, True):
-        yield Bad(f"data-{value}", "input 'x': data: want a list", changed("x", data=value))
+        yield Bad(f"data-{value}", "input 'x': data: expected a list", changed("x", data=value))
     nested: dict[str, list[Any]] = {
         "transposed": [[1, 2], [3, 4], [5, 6]],
         "ragged": [[1, 2, 3], [4, 5]],
@@ -184,7 +184,7 @@ def elements() -> Iterator[Bad]:
             body = as_text(f'"data": {old}', f'"data": [{constant}, {constant}]')
             yield Bad(f"{constant}-{name}", f"input '{name}': data", body)
     yield Bad("1e999", "input 'x': data: element 0", as_text("[1.5, 2", "[1e999, 2"))
-    yield Bad("no-data", "input 'x': want 'data'", changed("x", data=None))
+    yield Bad("no-data", "input 'x': expected 'data'", changed("x", data=None))
 
 
 def json_texts() -> Iterator[Bad]:
@@ -221,7 +221,7 @@ def json_texts() -> Iterator[Bad]:
     deep = json.dumps(good()).replace("1.5", "[" * 900 + "]" * 900).encode()
     yield Bad("json-nested-data", "input 'x'", deep)
     for value in (1, True, ["a"], {"a": 1}):
-        yield Bad(f"id-{value}", "id: want a string", with_fields(id=value))
+        yield Bad(f"id-{value}", "id: expected a string", with_fields(id=value))
 
 
 def parameters() -> Iterator[Bad]:
@@ -248,7 +248,7 @@ def parameters() -> Iterator[Bad]:
 
 def outputs() -> Iterator[Bad]:
     for value in (5, "x", {"name": "x"}, [5], [None], ["x"]):
-        yield Bad(f"outputs-{value}", "outputs: want a list", with_fields(outputs=value))
+        yield Bad(f"outputs-{value}", "outputs: expected a list", with_fields(outputs=value))
     wrong: dict[str, tuple[str, Any]] = {
         "unknown": ("output 'y'", [{"name": "y"}]),
         "unknown-second": ("output 'y'", [{"name": "x"}, {"name": "y"}]),
@@ -279,7 +279,7 @@ def binary_bodies() -> Iterator[Bad]:
         body, headers = binary({name: size}, data[:-1])
         yield Bad(f"binary-{name}-cut", f"input '{name}': binary_data_size", body, headers)
         body, headers = binary({name: size}, data + b"\0")
-        yield Bad(f"binary-{name}-more", "the body has 1 bytes more", body, headers)
+        yield Bad(f"binary-{name}-more", "the body has 1 bytes after", body, headers)
     for value in (-1, 24.0, "24", True, None, [24], 2**63, 10**30):
         body, headers = binary({"x": value}, bytes(24))
         yield Bad(f"binary-size-{value}", "input 'x': binary_data_size", body, headers)
@@ -322,16 +322,16 @@ def compressed() -> Iterator[Bad]:
     made = {"gzip": gzip.compress(body), "deflate": zlib.compress(body)}
     for name, data in made.items():
         given = {"Content-Encoding": name}
-        yield Bad(f"{name}-plain", "Content-Encoding: the body is no", body, given)
+        yield Bad(f"{name}-plain", "Content-Encoding: the body is not", body, given)
         yield Bad(f"{name}-empty", "Content-Encoding", b"", given)
-        yield Bad(f"{name}-cut", "is cut off", data[:-1], given)
-        yield Bad(f"{name}-half", "is cut off", data[: len(data) // 2], given)
+        yield Bad(f"{name}-cut", "is truncated", data[:-1], given)
+        yield Bad(f"{name}-half", "is truncated", data[: len(data) // 2], given)
         yield Bad(f"{name}-more", "bytes follow", data + b"\0", given)
         yield Bad(f"{name}-twice", "bytes follow", data + data, given)
         damaged = data[:-6] + bytes([data[-6] ^ 255]) + data[-5:]
         yield Bad(f"{name}-damaged", "Content-Encoding", damaged, given)
         bomb = gzip.compress(bytes(9 << 20)) if name == "gzip" else zlib.compress(bytes(9 << 20))
-        yield Bad(f"{name}-bomb", f"want at most {LIMIT} bytes", bomb, given, 413)
+        yield Bad(f"{name}-bomb", f"expected at most {LIMIT} bytes", bomb, given, 413)
         other = {"Content-Encoding": "deflate" if name == "gzip" else "gzip"}
         yield Bad(f"{name}-as-other", "Content-Encoding", data, other)
     raw = zlib.compressobj(wbits=-15)
@@ -340,7 +340,7 @@ def compressed() -> Iterator[Bad]:
 
 
 def sizes() -> Iterator[Bad]:
-    words = f"want at most {LIMIT} bytes (max_request_bytes)"
+    words = f"expected at most {LIMIT} bytes (max_request_bytes)"
     yield Bad("one-more", words, bytes(LIMIT + 1), {}, 413)
     yield Bad("in-pieces", words, [bytes(9000)] * 200, {}, 413)
     yield Bad("declared", words, b"{}", {"Content-Length": str(LIMIT + 1)}, 413)
@@ -365,12 +365,12 @@ def paths() -> Iterator[Bad]:
         *("/v2/models/m/../m/infer", "/v2/models/a/b/infer", "/v2/models/m/versions"),
         *("/v2/models/m/versions//infer", "/metrics/x", "//v2", "/v2/models/m/infer?x=1"),
     ):
-        yield Bad(f"path-{path}", "there is nothing at this path", body, {}, 404, path)
+        yield Bad(f"path-{path}", "unknown path", body, {}, 404, path)
     for method in ("GET", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS", "TRACE", "FOO"):
-        yield Bad(f"{method}-infer", f"has no {method}", b"", {}, 405, INFER, method)
+        yield Bad(f"{method}-infer", f"does not support {method}", b"", {}, 405, INFER, method)
     for path in ("/v2", "/v2/health/live", "/v2/health/ready", "/v2/models/m", "/metrics"):
-        yield Bad(f"POST-{path}", "has no POST", body, {}, 405, path)
-    yield Bad("GET-index", "has no GET", b"", {}, 405, "/v2/repository/index", "GET")
+        yield Bad(f"POST-{path}", "does not support POST", body, {}, 405, path)
+    yield Bad("GET-index", "does not support GET", b"", {}, 405, "/v2/repository/index", "GET")
     for at, index_body in enumerate((b"[]", b"x", b'{"ready":1}')):
         words = ("the JSON of the request", "the JSON of the request", "ready")[at]
         yield Bad(f"index-{at}", words, index_body, {}, 400, "/v2/repository/index")

@@ -1,4 +1,4 @@
-"""Models without a network, and an application called without a server."""
+"""Fake models, and calls of an application without a server."""
 
 import asyncio
 import dataclasses
@@ -16,7 +16,7 @@ Function = Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
 
 @dataclasses.dataclass
 class Fake:
-    """A ServedModel that computes with a function; `gate` holds its answers back."""
+    """A ServedModel that calls a function; results wait for `gate`."""
 
     name: str
     inputs: tuple[TensorMetadata, ...]
@@ -54,7 +54,7 @@ def tensor(name: str, dtype: Any, *shape: int) -> TensorMetadata:
 
 
 def echo(name: str, *tensors: TensorMetadata) -> Fake:
-    """Every input comes back under its name."""
+    """A model that returns its inputs."""
     return Fake(name, tensors, tensors, dict)
 
 
@@ -66,7 +66,7 @@ def failing(name: str) -> Fake:
 
 
 @dataclasses.dataclass(frozen=True)
-class Answer:
+class Response:
     status: int
     headers: Mapping[str, str]
     body: bytes
@@ -82,8 +82,8 @@ async def call(
     path: str,
     body: bytes | Sequence[bytes] = b"",
     headers: Iterable[tuple[str, str]] = (),
-) -> Answer:
-    """One request to an ASGI application; a sequence of bytes arrives piece by piece."""
+) -> Response:
+    """Send one request to an ASGI application; a sequence of bytes arrives in pieces."""
     pieces = [body] if isinstance(body, bytes) else list(body)
     waiting = iter(pieces)
     left = len(pieces)
@@ -109,7 +109,7 @@ async def call(
     }
     await app(scope, receive, send)
     start, *rest = sent
-    return Answer(
+    return Response(
         start["status"],
         {k.decode(): v.decode() for k, v in start["headers"]},
         b"".join(m.get("body", b"") for m in rest),

@@ -1,4 +1,4 @@
-"""What the stock interpreter answers for the networks that the package brings."""
+"""The stock interpreter's results for the networks in the package."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +12,7 @@ NETWORKS = Path(jaxdelegate.demo.__file__).parent / "networks"
 
 
 def stock_outputs(name: str, steps: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The first output of each of some runs, one after the other, by LiteRT's reference kernels."""
+    """The first output of each of several runs, by LiteRT's reference kernels."""
     interpreter = Interpreter(
         str(NETWORKS / f"{name}.tflite"), experimental_op_resolver_type=OpResolverType.BUILTIN_REF
     )

@@ -1,4 +1,4 @@
-"""The endpoints that are no inference, limits, compression, and what happens at the end."""
+"""Endpoints other than inference, limits, compression, and shutdown."""
 
 import asyncio
 import gzip
@@ -17,7 +17,7 @@ from jaxdelegate.serve.limits import Limits
 from jaxdelegate.serve.opening import parse_models
 from jaxdelegate.serve.records import RequestError
 from jaxdelegate.serve.service import Service
-from tests.serve.fakes import Answer, Fake, call, echo, failing, tensor
+from tests.serve.fakes import Fake, Response, call, echo, failing, tensor
 from tests.serve.stock import NETWORKS
 
 BODY = json.dumps(
@@ -30,7 +30,7 @@ def model() -> Fake:
     return echo("m", tensor("x", "f4", -1, 2))
 
 
-def asked(served: Service, method: str, path: str, *rest: Any) -> Answer:
+def asked(served: Service, method: str, path: str, *rest: Any) -> Response:
     return asyncio.run(call(application(served), method, path, *rest))
 
 
@@ -76,7 +76,7 @@ def test_ready_only_when_every_model_is() -> None:
     assert (answer.status, answer.json) == (200, {"ready": True})
 
 
-def test_configurations_are_of_ready_models_and_statistics_of_all() -> None:
+def test_configurations_need_ready_models_and_statistics_do_not() -> None:
     slow = model()
     slow.is_ready = False
     served = Service([slow, echo("other", tensor("x", "f4", -1))])
@@ -108,19 +108,19 @@ def test_metrics_are_those_of_the_recorder() -> None:
         "/v2/logging",
     ],
 )
-def test_parts_of_the_protocol_that_are_absent_say_so(path: str) -> None:
+def test_unsupported_parts_of_the_protocol_are_refused(path: str) -> None:
     answer = asked(Service([model()]), "POST", path, b"{}")
     assert answer.status == 501
     assert answer.json["error"].startswith("not supported: ")
 
 
-def test_what_a_model_did_not_expect_is_no_stack_trace(caplog: pytest.LogCaptureFixture) -> None:
+def test_unexpected_errors_send_no_stack_trace(caplog: pytest.LogCaptureFixture) -> None:
     served = Service([failing("m")])
     body = BODY.replace(b"[1, 2], ", b"[2], ")
     answer = asked(served, "POST", INFER, body)
     assert (answer.status, answer.json) == (
         500,
-        {"error": "internal error; the server's log says more"},
+        {"error": "internal error; see the server's log"},
     )
     assert "ZeroDivisionError: secret" in caplog.text
 
@@ -158,7 +158,7 @@ def test_compression_both_ways(name: str) -> None:
 
 
 @pytest.mark.parametrize("accepted", ["", "br", "gzip;q=0", "identity", "gzip;q=x"])
-def test_what_is_not_asked_for_is_not_compressed(accepted: str) -> None:
+def test_responses_are_not_compressed_unless_requested(accepted: str) -> None:
     entry = {"name": "x", "datatype": "FP32", "shape": [500, 2], "data": [0] * 1000}
     body = json.dumps({"inputs": [entry]}).encode()
     answer = asked(Service([model()]), "POST", INFER, body, [("Accept-Encoding", accepted)])
@@ -167,12 +167,12 @@ def test_what_is_not_asked_for_is_not_compressed(accepted: str) -> None:
 
 
 def test_large_bodies_are_read_in_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The event loop goes on while numbers are read."""
+    """The event loop is not blocked while numbers are read."""
     monkeypatch.setattr("jaxdelegate.serve.application.SMALL", 10)
     inside, leave = asyncio.Event(), asyncio.Event()
     decode = protocol.decode
 
-    async def ask() -> Answer:
+    async def ask() -> Response:
         loop = asyncio.get_running_loop()
 
         def waiting(*arguments: Any) -> Any:
@@ -192,7 +192,7 @@ def test_large_bodies_are_read_in_another_thread(monkeypatch: pytest.MonkeyPatch
     assert asyncio.run(ask()).status == 200
 
 
-def test_a_body_that_does_not_arrive_is_given_up() -> None:
+def test_a_body_that_does_not_arrive_times_out() -> None:
     app = application(Service([model()], Limits(body_timeout_s=0.01)))
     sent: list[dict[str, Any]] = []
 
@@ -214,10 +214,10 @@ def test_a_body_that_does_not_arrive_is_given_up() -> None:
     assert (b"connection", b"close") in sent[0]["headers"]
 
 
-def test_at_the_end_running_requests_are_answered_and_new_ones_refused() -> None:
+def test_during_shutdown_running_requests_finish_and_new_ones_are_refused() -> None:
     slow = model()
 
-    async def ask() -> tuple[Answer, Answer, Answer]:
+    async def ask() -> tuple[Response, Response, Response]:
         slow.gate = asyncio.Event()
         served = Service([slow])
         app = application(served)
@@ -248,14 +248,14 @@ def test_a_tensor_without_a_datatype_cannot_be_served() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "a", "=a", "a=", "a=b,", "a=b,a=c"])
-def test_a_list_of_models_that_is_none(text: str) -> None:
+def test_invalid_lists_of_models(text: str) -> None:
     with pytest.raises(OptionError, match="models: "):
         parse_models(text)
 
 
 def test_the_factory_needs_models(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAXDELEGATE_SERVE_MODELS", raising=False)
-    with pytest.raises(OptionError, match="JAXDELEGATE_SERVE_MODELS: want name=path"):
+    with pytest.raises(OptionError, match="JAXDELEGATE_SERVE_MODELS: expected name=path"):
         create()
     with pytest.raises(OptionError, match="at least one model"):
         create({})
@@ -263,13 +263,13 @@ def test_the_factory_needs_models(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_factory_starts_no_thread() -> None:
-    """It may be called ahead of a fork; threads start with the application."""
+    """It may be called before a fork; threads start with the application."""
     before = threading.active_count()
     create({"m": NETWORKS / "keywords.tflite"})
     assert threading.active_count() == before
 
 
-def test_a_model_that_cannot_be_served_says_why() -> None:
+def test_errors_of_a_model_that_cannot_be_served_are_reported() -> None:
     broken = model()
     broken.is_ready, broken.error = False, InterpreterError("node 3 (GATHER): no")
     served = Service([broken, echo("other", tensor("x", "f4", -1))])
@@ -279,7 +279,7 @@ def test_a_model_that_cannot_be_served_says_why() -> None:
         assert "'m' cannot be served: node 3 (GATHER): no" in answer.json["error"]
 
 
-def test_answers_come_in_pieces_that_make_a_whole() -> None:
+def test_the_pieces_of_a_response_form_the_whole() -> None:
     wide = (tensor("x", "f4", -1, 2),)
     values = np.arange(600_000, dtype="f4").reshape(-1, 2)
     served = Service([Fake("m", wide, wide, lambda _: {"x": values})])
@@ -301,7 +301,7 @@ def test_ids_are_short(identity: str) -> None:
         answer = asked(Service([model()]), "POST", INFER, json.dumps(request | fields).encode())
         assert answer.status == 400
         assert "id" in answer.json["error"]
-        assert "want at most 256 bytes" in answer.json["error"]
+        assert "expected at most 256 bytes" in answer.json["error"]
     echoed = asked(
         Service([model()]), "POST", INFER, json.dumps(request | {"id": "x" * 256}).encode()
     )
@@ -311,6 +311,6 @@ def test_ids_are_short(identity: str) -> None:
 @pytest.mark.parametrize(
     "limits", [{"max_held_bytes": 0}, {"max_request_bytes": 0}, {"body_timeout_s": -1.0}]
 )
-def test_limits_that_are_none(limits: Any) -> None:
+def test_invalid_limits(limits: Any) -> None:
     with pytest.raises(OptionError, match=next(iter(limits))):
         Limits(**limits)

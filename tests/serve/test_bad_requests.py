@@ -1,4 +1,4 @@
-"""Requests that cannot be answered: each gets a 4xx that names what is wrong; the next is fine."""
+"""Bad requests: each gets a 4xx that names the problem, and the next request succeeds."""
 
 import asyncio
 import json
@@ -10,7 +10,7 @@ from jaxdelegate.serve.application import application
 from jaxdelegate.serve.limits import Limits
 from jaxdelegate.serve.service import Service
 from tests.serve.bad_requests import BAD, INFER, LIMIT, TABLES, TENSORS, Bad, good
-from tests.serve.fakes import Answer, call, echo, tensor
+from tests.serve.fakes import Response, call, echo, tensor
 
 
 def served() -> Any:
@@ -21,26 +21,26 @@ def served() -> Any:
     return application(Service([echo("m", *tensors)], Limits(LIMIT)))
 
 
-async def answers(app: Any, bad: Bad) -> tuple[Answer, Answer]:
-    """To the bad request, and to a good one after it."""
+async def responses(app: Any, bad: Bad) -> tuple[Response, Response]:
+    """The responses to a bad request, and to a good one after it."""
     first = await call(app, bad.method, bad.path, bad.body, bad.headers.items())
     return first, await call(app, "POST", INFER, json.dumps(good()).encode())
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_bad_requests_are_answered_with_what_is_wrong(table: Any) -> None:
+def test_refusals_of_bad_requests_name_the_problem(table: Any) -> None:
     app = served()
     wrong = []
     for bad in table():
-        answer, after = asyncio.run(answers(app, bad))
-        message = answer.json.get("error", "")
-        is_right = answer.status == bad.status and bad.words in message and len(message) < 600
+        refusal, after = asyncio.run(responses(app, bad))
+        message = refusal.json.get("error", "")
+        is_right = refusal.status == bad.status and bad.words in message and len(message) < 600
         if not is_right or "Traceback" in message or after.status != 200:
-            wrong.append((bad.name, bad.status, bad.words, answer, after.status))
+            wrong.append((bad.name, bad.status, bad.words, refusal, after.status))
     assert wrong == []
 
 
-def test_there_are_two_hundred_of_different_names() -> None:
+def test_there_are_two_hundred_with_unique_names() -> None:
     assert len(BAD) >= 200
     names = [bad.name for bad in BAD]
     assert [n for n in names if names.count(n) > 1] == []

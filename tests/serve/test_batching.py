@@ -1,4 +1,4 @@
-"""Which requests run together, and that every request gets its own answer, in time or not."""
+"""Which requests run together, and that every request gets its result or an error."""
 
 import asyncio
 import dataclasses
@@ -13,7 +13,7 @@ from jaxdelegate.serve.decisions import Costs, Decision, compiled_sizes, decide
 from jaxdelegate.serve.metrics import ModelRecorder
 from jaxdelegate.serve.records import RequestError
 
-# Seconds of a run: a batch of 8 takes twice as long as a single item; or eight times.
+# Seconds of a run: a batch of 8 takes twice as long as a single item, or eight times as long.
 GAINS = Costs({1: 1.0, 2: 1.1, 4: 1.4, 8: 2.0})
 LOSES = Costs({1: 1.0, 2: 2.2, 4: 4.4, 8: 9.0})
 EVEN = Costs({1: 1.0, 2: 2.01, 4: 4.02, 8: 8.05})
@@ -56,7 +56,7 @@ def test_best_size(costs: Costs, best: int) -> None:
         ([Request(costs=EVEN)] * 10, tuple(range(8))),
         ([Request("a"), Request("b"), Request("a")], (0, 2)),
         ([Request(rows=5), Request(rows=3)], (0, 1)),
-        ([Request(rows=5), Request(rows=4), Request(rows=1)], (0,)),  # nobody overtakes
+        ([Request(rows=5), Request(rows=4), Request(rows=1)], (0,)),  # no overtaking
         ([Request(rows=8), Request()], (0,)),
         ([Request(rows=3, costs=LOSES), Request(rows=3, costs=LOSES)], (0,)),
         ([Request(costs=STEEP)] * 3, (0, 1)),  # 2 and 1 are done before a padded 4
@@ -73,7 +73,7 @@ def test_the_oldest_waits_for_others_no_longer_than_allowed() -> None:
     assert decide([Request(since=10.0)] * 8, 10.5, 2.0).taken == tuple(range(8))
 
 
-def test_nobody_waits_where_a_batch_gains_nothing() -> None:
+def test_no_request_waits_if_batches_gain_nothing() -> None:
     assert decide([Request(since=10.0, costs=LOSES)], 10.0, 2.0).taken == (0,)
 
 
@@ -89,7 +89,7 @@ class Ran:
 
 
 class Model:
-    """Answers each item times ten; it runs when `may_run` is set, and notes its batches."""
+    """A model that multiplies items by ten. It waits for `may_run`, and records its batches."""
 
     def __init__(self) -> None:
         self.batches: list[list[Any]] = []
@@ -108,7 +108,7 @@ class Model:
 
 
 class Served:
-    """A batcher whose model is busy with the item 0 while others are put into its queue."""
+    """A batcher whose model is busy with the item 0 while others are queued."""
 
     def __init__(self, **options: Any) -> None:
         self.model, self.recorder = Model(), ModelRecorder()
@@ -129,7 +129,7 @@ class Served:
 
     async def queued(self, *items: Any, **options: Any) -> "list[asyncio.Task[Any]]":
         tasks = [self.submit(item, **options) for item in items]
-        await asyncio.sleep(0)  # each begins, and puts itself into the queue
+        await asyncio.sleep(0)  # each task starts, and queues its item
         return tasks
 
 
@@ -146,7 +146,7 @@ def run(test: Callable[[Served], Any], **options: Any) -> Served:
     return asyncio.run(main())
 
 
-def test_what_waits_while_the_model_is_busy_is_a_batch() -> None:
+def test_requests_that_wait_while_the_model_is_busy_form_a_batch() -> None:
     async def test(served: Served) -> None:
         first = await served.busy()
         tasks = await served.queued(*range(1, 13))
@@ -165,7 +165,7 @@ def test_what_waits_while_the_model_is_busy_is_a_batch() -> None:
     assert read.failures == {}
 
 
-def test_other_keys_are_other_batches() -> None:
+def test_different_keys_are_in_different_batches() -> None:
     async def test(served: Served) -> None:
         first = await served.busy()
         tasks = [t for n in range(1, 7) for t in await served.queued(n, key="ab"[n % 2])]
@@ -205,7 +205,9 @@ def test_a_full_queue_refuses() -> None:
         await served.busy()
         kept = await served.queued(1, 2)
         (refused,) = await served.queued(3)
-        with pytest.raises(RequestError, match=r"queue is full with 2 requests.*max_queue_size") as error:
+        with pytest.raises(
+            RequestError, match=r"queue is full with 2 requests.*max_queue_size"
+        ) as error:
             await refused
         assert error.value.status == 503
         served.model.may_run.set()
@@ -214,7 +216,7 @@ def test_a_full_queue_refuses() -> None:
     assert run(test, max_queue_size=2).recorder.read().failures == {"REJECTED": 1}
 
 
-def test_a_request_larger_than_a_batch_is_refused_with_the_bound() -> None:
+def test_a_request_larger_than_a_batch_is_refused() -> None:
     async def test(served: Served) -> None:
         with pytest.raises(RequestError, match="has 9 items, but the largest batch is 8") as error:
             await served.submit(1, rows=9)
@@ -224,7 +226,7 @@ def test_a_request_larger_than_a_batch_is_refused_with_the_bound() -> None:
     assert run(test).model.batches == [[1]]
 
 
-def test_who_is_out_of_time_leaves_the_queue() -> None:
+def test_a_request_that_times_out_leaves_the_queue() -> None:
     async def test(served: Served) -> None:
         await served.busy()
         late, kept = await served.queued(1, timeout_s=0.001), await served.queued(2)
@@ -239,7 +241,7 @@ def test_who_is_out_of_time_leaves_the_queue() -> None:
     assert served.recorder.read().failures == {"TIMEOUT": 1}
 
 
-def test_who_is_out_of_time_while_it_runs_does_not_disturb_the_others() -> None:
+def test_a_request_that_times_out_while_it_runs_does_not_affect_others() -> None:
     async def test(served: Served) -> None:
         served.model.may_run.clear()
         task = served.submit(1, timeout_s=0.001)
@@ -253,7 +255,7 @@ def test_who_is_out_of_time_while_it_runs_does_not_disturb_the_others() -> None:
     run(test)
 
 
-def test_a_cancelled_task_frees_its_place() -> None:
+def test_a_cancelled_task_leaves_the_queue() -> None:
     async def test(served: Served) -> None:
         await served.busy()
         gone, kept = await served.queued(1, 2)
@@ -270,7 +272,7 @@ def test_a_cancelled_task_frees_its_place() -> None:
 
 
 def test_a_batch_waits_for_others_up_to_the_delay() -> None:
-    """The delay is longer than the test may take: only a full batch, or the end, begins."""
+    """The delay is longer than the test: only a full batch or `close` starts a run."""
 
     async def test(served: Served) -> None:
         assert await asyncio.gather(*(served.submit(n) for n in range(8))) == [
@@ -283,7 +285,7 @@ def test_a_batch_waits_for_others_up_to_the_delay() -> None:
     assert run(test, max_queue_delay_us=10**9).model.batches == [[*range(8)], [8]]
 
 
-def test_close_answers_what_waits_and_refuses_what_comes() -> None:
+def test_close_runs_queued_requests_and_refuses_new_ones() -> None:
     async def test(served: Served) -> None:
         await served.busy()
         tasks = await served.queued(1, 2)

@@ -1,4 +1,4 @@
-"""A server over real sockets, asked by tritonclient: answers are the stock interpreter's."""
+"""A server over real sockets, called by tritonclient: results equal the stock interpreter's."""
 
 import contextlib
 import json
@@ -53,7 +53,7 @@ def two_signatures() -> bytes:
 
 
 class Running:
-    """A server in a thread; what it says is kept."""
+    """A server in a thread, with the lines that it prints."""
 
     def __init__(self, models: dict[str, Path], **settings: Any) -> None:
         self.said: list[str] = []
@@ -143,7 +143,7 @@ def test_health_and_metadata(module: Any, ports: Ports) -> None:
 
 @pytest.mark.parametrize("module", CLIENTS)
 def test_model_configurations(module: Any, ports: Ports) -> None:
-    """As load generators of Triton ask for them: dimensions of an item, sequences or batches."""
+    """Triton's load generators need dimensions of an item, and sequences or batches."""
 
     def asked(client: Any, name: str) -> Any:
         if module is http:
@@ -194,7 +194,7 @@ def test_statistics_count_what_was_asked(module: Any, ports: Ports) -> None:
             return values[0] - values[1]
 
         assert added("inference_count") == 6
-        assert added("execution_count") in {3, 6}  # as measured times have it
+        assert added("execution_count") in {3, 6}  # depends on measured times
         assert added("inference_stats", "success", "count") == 3
         assert added("inference_stats", "fail", "count") == 0
         parts = ("queue", "compute_input", "compute_infer", "compute_output")
@@ -207,7 +207,7 @@ def test_statistics_count_what_was_asked(module: Any, ports: Ports) -> None:
 
 
 @pytest.mark.parametrize("module", CLIENTS)
-def test_signatures_answer_by_name(module: Any, ports: Ports) -> None:
+def test_signatures_are_called_by_name(module: Any, ports: Ports) -> None:
     left = np.array([[1, 2, 3, 4], [5, 6, 7, 8]], np.int32)
     with client_of(module, ports) as client:
         given = inputs_of(module, {"right": left * 10, "left": left})
@@ -237,8 +237,10 @@ def test_http_in_every_form(binary: bool, algorithm: str | None, ports: Ports) -
 
 
 @pytest.mark.parametrize("module", CLIENTS)
-def test_sequences_keep_states_apart(module: Any, ports: Ports, rng: np.random.Generator) -> None:
-    """Two sequences, step by step in turn: each answers as an interpreter of its own."""
+def test_sequences_have_separate_states(
+    module: Any, ports: Ports, rng: np.random.Generator
+) -> None:
+    """Two alternating sequences: the results of each equal those of a separate interpreter."""
     steps = rng.normal(size=(2, 3, 1, 32)).astype(np.float32)
     with client_of(module, ports) as client:
         found = [[], []]  # type: list[list[np.ndarray]]
@@ -256,7 +258,7 @@ def test_sequences_keep_states_apart(module: Any, ports: Ports, rng: np.random.G
         assert_close(answers, stock_outputs("keywords", list(given)))
 
 
-def test_a_grpc_stream_answers_in_order_and_survives_a_refusal(ports: Ports) -> None:
+def test_a_grpc_stream_responds_in_order_and_survives_a_refusal(ports: Ports) -> None:
     answers: list[Any] = []
     enough = threading.Event()
 
@@ -334,7 +336,7 @@ def test_a_message_beyond_the_limit(ports: Ports) -> None:
 
 
 def called(ports: Ports, path: str, message: bytes) -> bytes:
-    """The answer to a message's bytes."""
+    """The response to a message's bytes."""
     with grpcio.insecure_channel(ports.grpc) as channel:
         call = channel.unary_unary(path, request_serializer=None, response_deserializer=None)
         return bytes(call(message, timeout=30))
@@ -344,16 +346,16 @@ INFERENCE = "inference.GRPCInferenceService"
 
 
 def test_health_over_grpc(ports: Ports) -> None:
-    """The messages of grpc.health.v1 by their bytes: field 1 of both."""
+    """The bytes of grpc.health.v1's messages: each has only field 1."""
     for service in ("", INFERENCE, "two", "two:add"):
         message = b"\x0a%c%s" % (len(service), service.encode())
         assert called(ports, "/grpc.health.v1.Health/Check", message) == b"\x08\x01"
-    with pytest.raises(grpcio.RpcError, match="service 'three': want") as raised:
+    with pytest.raises(grpcio.RpcError, match="service 'three': expected") as raised:
         called(ports, "/grpc.health.v1.Health/Check", b"\x0a\x05three")
     assert raised.value.code() == grpcio.StatusCode.NOT_FOUND
 
 
-def test_health_is_watched_until_the_end(tmp_path: Path) -> None:
+def test_health_is_watched_until_the_shutdown(tmp_path: Path) -> None:
     path = tmp_path / "model.tflite"
     path.write_bytes(two_signatures())
     found: list[bytes] = []
@@ -370,7 +372,7 @@ def test_health_is_watched_until_the_end(tmp_path: Path) -> None:
     assert (found, unknown) == ([b"\x08\x01", b"\x08\x02"], b"\x08\x03")
 
 
-def test_calls_that_are_not_there_are_refused(ports: Ports) -> None:
+def test_unsupported_calls_are_refused(ports: Ports) -> None:
     names = [
         m.name for m in service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods
     ]
@@ -387,8 +389,8 @@ def test_calls_that_are_not_there_are_refused(ports: Ports) -> None:
 @pytest.mark.parametrize(
     ("message", "words"),
     [
-        (b"\x2a\x00" * 100_000, "want at most 16384 fields"),
-        (b"\x2a\x05", "is no ModelInferRequest"),
+        (b"\x2a\x00" * 100_000, "expected at most 16384 fields"),
+        (b"\x2a\x05", "is not a ModelInferRequest"),
     ],
 )
 def test_messages_that_are_refused(message: bytes, words: str, ports: Ports) -> None:
@@ -403,12 +405,12 @@ def test_ids_that_are_too_long_are_refused(module: Any, ports: Ports) -> None:
     given = inputs_of(module, {"x": np.zeros((1, 4), np.float32)})
     with client_of(module, ports) as client:
         for ids in ({"request_id": "i" * 257}, {"sequence_id": "i" * 257}):
-            with pytest.raises(InferenceServerException, match="want at most 256 bytes"):
+            with pytest.raises(InferenceServerException, match="expected at most 256 bytes"):
                 client.infer("two", given, **ids)
 
 
 def sent(ports: Ports, *pieces: bytes) -> bytes:
-    """What a connection answers to bytes, until it is closed."""
+    """The response to bytes on a connection, until it is closed."""
     host, _, port = ports.http.rpartition(":")
     with socket.create_connection((host, int(port)), timeout=30) as connection:
         try:
@@ -417,7 +419,7 @@ def sent(ports: Ports, *pieces: bytes) -> bytes:
             found = b""
             while data := connection.recv(1 << 16):
                 found += data
-        except ConnectionError:  # closed while it was sent more
+        except ConnectionError:  # closed while more bytes were sent
             return b"closed"
     return found
 
@@ -459,9 +461,7 @@ def test_connections_that_are_closed(what: str, ports: Ports) -> None:
         assert client.is_server_ready()
 
 
-def test_headers_that_do_not_arrive_are_given_up(
-    ports: Ports, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_headers_that_do_not_arrive_time_out(ports: Ports, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "MAX_HEADER_S", 0.05)
     assert sent(ports, b"GET /v2 HTT").startswith(b"HTTP/1.1 408 ")
     assert sent(ports).startswith(b"HTTP/1.1 408 ")

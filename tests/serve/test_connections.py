@@ -1,4 +1,4 @@
-"""Connections of clients who send without end, or do not read: each of them is closed."""
+"""Connections of clients that send endlessly or do not read are closed."""
 
 import contextlib
 import json
@@ -20,7 +20,7 @@ from jaxdelegate.serve.service import Service
 from tests.serve.fakes import Fake, echo, tensor
 
 LIMIT = 1 << 20
-WIDE = 4 << 20  # numbers of an answer that no socket's buffer holds
+WIDE = 4 << 20  # numbers of a response that is larger than any socket's buffer
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def infer(name: str, *, is_binary: bool = False) -> bytes:
 
 
 class Sender:
-    """A connection that is sent bytes until it is closed."""
+    """Sends bytes on a connection until it is closed."""
 
     def __init__(self, port: int, begin: bytes) -> None:
         self.connection = socket.create_connection(("127.0.0.1", port), timeout=20)
@@ -77,7 +77,7 @@ class Sender:
                 self.sent += len(piece)
 
     def drip(self, piece: bytes) -> None:
-        """A piece now and then: none of the waits ends by silence."""
+        """Send a piece now and then, so that no wait ends because of silence."""
         self.connection.settimeout(0.05)
         end = time.monotonic() + 20
         with contextlib.suppress(ConnectionError):
@@ -89,7 +89,7 @@ class Sender:
         assert time.monotonic() < end, "it is still open"
 
     def ended(self) -> bytes:
-        """What it was answered, until its end."""
+        """The response, up to the end of the connection."""
         found = b""
         with contextlib.suppress(ConnectionError):
             while data := self.connection.recv(1 << 16):
@@ -124,12 +124,12 @@ FLOODS = {
 
 
 @pytest.mark.parametrize("what", FLOODS)
-def test_bytes_without_end_are_cut_off(what: str, port: int) -> None:
+def test_connections_with_endless_bytes_are_closed(what: str, port: int) -> None:
     begin, piece = FLOODS[what]
     with Sender(port, begin) as sender:
         sender.flood(piece, 64 << 20)
         sender.ended()
-    assert sender.sent < 32 << 20  # of which sockets hold some
+    assert sender.sent < 32 << 20  # some of them in the buffers of sockets
 
 
 DRIPS = {
@@ -151,7 +151,7 @@ DRIPS = {
 
 
 @pytest.mark.parametrize("what", DRIPS)
-def test_requests_that_never_end_are_given_up(what: str, port: int) -> None:
+def test_requests_that_never_end_time_out(what: str, port: int) -> None:
     begin, piece = DRIPS[what]
     with Sender(port, begin) as sender:
         sender.drip(piece)
@@ -164,13 +164,13 @@ def answer_to(port: int, *pieces: bytes) -> bytes:
         return sender.ended()
 
 
-def test_many_headers_in_one_packet_are_too_many(port: int) -> None:
+def test_too_many_headers_in_one_packet_are_refused(port: int) -> None:
     answer = answer_to(port, GET + b"a: b\r\n" * (MAX_HEADER_BYTES // 2) + b"\r\n")
     assert answer == b"" or answer.startswith(b"HTTP/1.1 431 ")  # a reset may overtake it
 
 
 def test_trailers_and_small_chunks_are_read(port: int) -> None:
-    """Chunks of one byte are six on the wire."""
+    """Chunks of one byte take six on the wire."""
     body = infer("m").partition(b"\r\n\r\n")[2] + b" " * 60_000
     chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body)
     head = POST + b"connection: close\r\n" + CHUNKED
@@ -178,13 +178,13 @@ def test_trailers_and_small_chunks_are_read(port: int) -> None:
     assert answer.startswith(b"HTTP/1.1 200 OK")
 
 
-def test_an_upgrade_is_answered_as_if_none_was_asked_for(port: int) -> None:
+def test_a_request_for_an_upgrade_is_ignored(port: int) -> None:
     answer = answer_to(port, GET + UPGRADE)
     assert answer.startswith(b"HTTP/1.1 200 OK")
     assert b"connection: close" in answer
 
 
-def test_requests_that_are_pipelined_are_answered_in_their_order(port: int) -> None:
+def test_responses_to_pipelined_requests_are_in_order(port: int) -> None:
     names = [f"/v2/models/{name}" for name in ("m", "wide", "absent", "m")]
     requests = [b"GET %s HTTP/1.1\r\nhost: x\r\n\r\n" % name.encode() for name in names]
     requests[-1] = requests[-1].replace(b"host", b"connection: close\r\nhost")
@@ -195,7 +195,7 @@ def test_requests_that_are_pipelined_are_answered_in_their_order(port: int) -> N
 
 
 @pytest.mark.parametrize("is_binary", [False, True])
-def test_an_answer_that_nobody_reads_is_dropped(is_binary: bool, port: int) -> None:
+def test_a_response_that_is_not_read_is_dropped(is_binary: bool, port: int) -> None:
     with Sender(port, infer("wide", is_binary=is_binary)) as sender:
         time.sleep(2)
         assert len(sender.ended()) < 3 * WIDE  # it would have four bytes for each number
@@ -203,7 +203,7 @@ def test_an_answer_that_nobody_reads_is_dropped(is_binary: bool, port: int) -> N
     assert answer.startswith(b"HTTP/1.1 200 OK")
 
 
-def test_an_answer_that_is_read_slowly_is_whole(port: int) -> None:
+def test_a_response_that_is_read_slowly_is_complete(port: int) -> None:
     with Sender(port, infer("wide", is_binary=True)) as sender:
         found = bytearray()
         while len(found) < 4 * WIDE:

@@ -1,4 +1,4 @@
-"""Served models answer as interpreters do: in batches, by signature, and one by one."""
+"""Results of served models equal those of interpreters: in batches, by signature, one by one."""
 
 import asyncio
 import subprocess
@@ -41,7 +41,7 @@ def serve(
     recorder: ModelRecorder | None = None,
     **settings: Any,
 ) -> Any:
-    """What a test coroutine answers, given the served signatures of a file."""
+    """Run a test coroutine with the served signatures of a file."""
     path = tmp_path / "net.tflite"
     path.write_bytes(content)
 
@@ -68,7 +68,7 @@ def shapes(model: ServedSignature) -> list[tuple[int, ...]]:
 
 
 def mean_over(axis: int) -> bytes:
-    """[1, 2, 4] less its mean over an axis; over the batch, items of a batch would mix."""
+    """[1, 2, 4] minus its mean over an axis; over axis 0, items of a batch would mix."""
     builder = ModelBuilder()
     x = builder.input((1, 2, 4), np.float32, "x")
     mean, y = builder.tensor((1, 2, 4), name="mean"), builder.tensor((1, 2, 4), name="y")
@@ -132,7 +132,7 @@ def test_every_request_gets_its_rows(
     assert counts["compile_count"] == 3  # 1, 2 and 4
 
 
-def test_what_a_batch_is_padded_with_does_not_matter(
+def test_the_padding_of_a_batch_does_not_matter(
     tmp_path: Path, network: bytes, rng: np.random.Generator
 ) -> None:
     """A batch of three after one of four: the fourth row is zeros again, not the last item."""
@@ -146,7 +146,9 @@ def test_what_a_batch_is_padded_with_does_not_matter(
     np.testing.assert_array_equal(part["probabilities"], whole["probabilities"][:3])
 
 
-def test_answers_stay_as_they_are(tmp_path: Path, network: bytes, rng: np.random.Generator) -> None:
+def test_later_runs_do_not_change_results(
+    tmp_path: Path, network: bytes, rng: np.random.Generator
+) -> None:
     async def test(served: list[ServedSignature]) -> None:
         first = await ask(served[0], floats(rng, 2, 8, 8, 3))
         kept = {name: array.copy() for name, array in first.items()}
@@ -171,7 +173,7 @@ def test_an_output_that_is_the_input_is_a_copy(tmp_path: Path) -> None:
     serve(tmp_path, builder.build(), test, max_batch_size=2)
 
 
-def test_what_takes_no_batch_runs_one_by_one(
+def test_a_graph_without_batches_runs_one_by_one(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, rng: np.random.Generator
 ) -> None:
     caplog.set_level("INFO", "jaxdelegate")
@@ -194,7 +196,7 @@ def test_what_takes_no_batch_runs_one_by_one(
 def test_a_graph_that_would_mix_a_batch_computes_each_item(
     tmp_path: Path, rng: np.random.Generator
 ) -> None:
-    """x less its mean over the batch of 1 is zero, whatever else is in the batch."""
+    """x minus its mean over a batch of 1 is zero, independent of other items in the batch."""
     three = floats(rng, 3, 2, 4)
 
     async def test(served: list[ServedSignature]) -> Outputs:
@@ -205,7 +207,7 @@ def test_a_graph_that_would_mix_a_batch_computes_each_item(
     np.testing.assert_array_equal(answer["y"], np.zeros((3, 2, 4), np.float32))
 
 
-def test_signatures_have_names_of_their_own(tmp_path: Path, rng: np.random.Generator) -> None:
+def test_signatures_have_separate_names(tmp_path: Path, rng: np.random.Generator) -> None:
     a, b = floats(rng, 2, 4), floats(rng, 2, 4)
 
     async def test(served: list[ServedSignature]) -> None:
@@ -224,7 +226,7 @@ def test_signatures_have_names_of_their_own(tmp_path: Path, rng: np.random.Gener
 
 
 def test_other_shapes_are_other_batches(tmp_path: Path, rng: np.random.Generator) -> None:
-    """An open dimension beyond the batch: each length is compiled when it comes."""
+    """An open dimension besides the batch: each length is compiled when it is first requested."""
     builder = ModelBuilder()
     x = builder.input((1, 4), np.float32, "x", shape_signature=(-1, -1))
     y = builder.tensor((1, 4), name="y", shape_signature=(-1, -1))
@@ -327,7 +329,7 @@ def test_a_model_that_cannot_run_is_never_ready(
 def test_closing_ends_after_the_program_that_is_being_compiled(
     tmp_path: Path, network: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A thread that is inside of XLA when the process ends makes it abort."""
+    """The process would abort if it ended while a thread is inside XLA."""
     path = tmp_path / "net.tflite"
     path.write_bytes(network)
     begun, go, sizes = threading.Event(), threading.Event(), []

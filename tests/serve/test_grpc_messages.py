@@ -1,4 +1,4 @@
-"""gRPC messages: typed and raw contents to arrays, and what is wrong with them."""
+"""gRPC messages: decoding of typed and raw contents, and refusals."""
 
 from collections.abc import Callable
 from typing import Any
@@ -40,7 +40,7 @@ def message_of(name: str, array: np.ndarray, *, raw: bool) -> Any:
 
 @pytest.mark.parametrize("raw", [False, True])
 @pytest.mark.parametrize("name", DTYPES)
-def test_every_datatype_comes_back(name: str, raw: bool) -> None:
+def test_every_datatype_survives_a_round_trip(name: str, raw: bool) -> None:
     array = values(name).reshape(2, 3)
     model = echo("m", tensor("x", DTYPES[name], -1, 3))
     message = message_of(name, array, raw=raw or name not in FIELDS)
@@ -81,7 +81,7 @@ def twice(message: Any) -> None:
 
 
 def typed(field: str, *elements: Any) -> Callable[[Any], None]:
-    """In place of the raw contents."""
+    """Replace the raw contents."""
 
     def change(message: Any) -> None:
         del message.raw_input_contents[:]
@@ -95,7 +95,7 @@ def both(message: Any) -> None:
 
 
 def of(**fields: Any) -> Callable[[Any], None]:
-    """Other fields of the input."""
+    """Change fields of the input."""
 
     def change(message: Any) -> None:
         for name, value in fields.items():
@@ -133,21 +133,21 @@ def shared(message: Any) -> None:
 BAD: dict[str, tuple[Callable[[Any], None], str]] = {
     "name": (of(name="y"), "input 'y': the model has no such input"),
     "datatype": (of(datatype="INT64"), "input 'x': datatype"),
-    "no-datatype": (of(datatype="int8"), "input 'x': datatype: want one of"),
+    "no-datatype": (of(datatype="int8"), "input 'x': datatype: expected one of"),
     "negative": (of(shape=[-1, 3]), "input 'x': shape"),
     "enormous": (of(shape=[2**62, 3]), "input 'x': shape"),
     "enormous-product": (of(shape=[2**31 - 1, 3]), "input 'x': shape"),
     "dimensions": (of(shape=[3]), "input 'x': shape"),
     "no-shape": (of(shape=[]), "input 'x': shape"),
-    "twice": (twice, "input 'x': the request has it twice"),
+    "twice": (twice, "input 'x': duplicate input"),
     "both": (both, "input 'x': has int_contents and raw_input_contents"),
     "field": (typed("int64_contents", 1, 2, 3), "int_contents, got int64_contents"),
     "count": (typed("int_contents", 1, 2), "has 3 elements, data has 2"),
     "range": (typed("int_contents", 1, 2, 128), "INT8 takes -128 to 127, element 2 is 128"),
     "nothing": (typed("int_contents"), "has 3 elements, data has 0"),
     "bytes": (lambda m: m.raw_input_contents.__setitem__(0, b"ab"), "takes 3 bytes, got 2"),
-    "raw-count": (lambda m: m.raw_input_contents.append(b"abc"), "want one for each of the 1"),
-    "no-inputs": (lambda m: m.ClearField("inputs"), "raw_input_contents: want one for each"),
+    "raw-count": (lambda m: m.raw_input_contents.append(b"abc"), "expected one for each of the 1"),
+    "no-inputs": (lambda m: m.ClearField("inputs"), "raw_input_contents: expected one for each"),
     "sequence": (parameter("sequence_id", double_param=1.5), "parameters: 'sequence_id'"),
     "empty": (parameter("timeout"), "parameters: 'timeout'"),
     "timeout": (parameter("timeout", int64_param=-1), "parameters: 'timeout'"),
@@ -159,7 +159,7 @@ BAD: dict[str, tuple[Callable[[Any], None], str]] = {
 
 
 @pytest.mark.parametrize("what", BAD)
-def test_bad_messages_are_refused_with_what_is_wrong(what: str) -> None:
+def test_refusals_of_bad_messages_name_the_problem(what: str) -> None:
     change, words = BAD[what]
     message = message_of("INT8", np.zeros((1, 3), "i1"), raw=True)
     model = echo("m", tensor("x", "i1", -1, 3))
@@ -206,19 +206,19 @@ LARGE: dict[str, bytes] = {
 
 @pytest.mark.parametrize("what", LARGE)
 def test_messages_that_would_become_large_objects_are_refused(what: str) -> None:
-    with pytest.raises(RequestError, match="want at most 16384 fields"):
+    with pytest.raises(RequestError, match="expected at most 16384 fields"):
         grpc_wire.check(LARGE[what])
 
 
-def test_large_tensors_are_let_through() -> None:
-    """Floats take as much as their bytes, typed or raw."""
+def test_large_tensors_are_accepted() -> None:
+    """Typed or raw, floats take as much memory as their bytes."""
     zeros = bytes(grpc_wire.MAX_PACKED_BYTES + 4)
     grpc_wire.check(within(5, 5, 6, content=zeros))
     grpc_wire.check(within(7, content=zeros))
 
 
 def test_changed_messages_are_parsed_or_refused(rng: np.random.Generator) -> None:
-    """What protobuf would parse is let through, as long as it is small."""
+    """Messages that protobuf can parse are accepted if they are small."""
     message = message_of("INT64", np.arange(6).reshape(2, 3), raw=False)
     message.parameters["sequence_id"].string_param = "a"
     good = message.SerializeToString()

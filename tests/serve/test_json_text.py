@@ -1,4 +1,4 @@
-"""JSON of requests: read as Python's json reads it, or refused, in bounded memory and time."""
+"""JSON of requests: read like Python's json, or refused, in bounded memory and time."""
 
 import json
 import math
@@ -41,7 +41,7 @@ def array(text: bytes, model: Fake) -> np.ndarray:
 
 
 def expected(text: bytes) -> list[Any] | None:
-    """The elements as json has them; None: json refuses the text, or its lists are others."""
+    """The elements as json reads them; None: json refuses the text, or its lists differ."""
     try:
         (entry,) = json.loads(text.decode())["inputs"]
         data = entry["data"]
@@ -73,7 +73,7 @@ def test_lists_are_read_as_json_reads_them(
 def test_changed_texts_are_read_as_json_reads_them_or_refused(
     datatype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Some bytes of a request are others, or gone, or twice."""
+    """Some bytes of a request are changed, removed or duplicated."""
     monkeypatch.setattr(json_text, "_STEP", 40)
     choose = random.Random(datatype)
     accepted = 0
@@ -137,7 +137,7 @@ def test_a_refused_request_takes_little_memory(what: str) -> None:
     assert peak < 2 * SIZE + (10 << 20)
 
 
-def test_short_objects_within_the_outline_are_bounded_by_it(
+def test_short_objects_within_the_outline_take_bounded_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(json_text, "MAX_OUTLINE", 1 << 16)
@@ -162,7 +162,7 @@ def test_a_list_of_many_numbers_takes_the_memory_of_its_array() -> None:
     assert peak < 2 * found.nbytes + (1 << 20)
 
 
-def test_too_many_strings_are_refused_before_they_are_made(
+def test_too_many_strings_are_refused_before_they_are_created(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(json_text, "MAX_TEXTS", 1000)
@@ -178,16 +178,16 @@ def test_too_many_strings_are_refused_before_they_are_made(
         array(json.dumps({"inputs": [entry]}).encode(), MODELS["BYTES"])
 
 
-def test_a_field_twice_among_many_is_found_in_linear_time() -> None:
+def test_a_duplicate_among_many_fields_is_found_in_linear_time() -> None:
     """A quadratic check took 80 seconds."""
     names = ",".join(f'"{number:x}":0' for number in range(50_000))
     begin = time.perf_counter()
-    with pytest.raises(RequestError, match="has the field 'c34f' twice"):
+    with pytest.raises(RequestError, match="has a duplicate field 'c34f'"):
         json_text.read_object(f'{{{names},"c34f":0}}'.encode())
     assert time.perf_counter() - begin < 5
 
 
-def test_lists_without_end_in_each_other_are_read_in_linear_time() -> None:
+def test_nested_lists_that_do_not_end_are_read_in_linear_time() -> None:
     text = b'{"inputs":[{' + b'"data":["a"' * 20_000 + b"{"
     begin = time.perf_counter()
     with pytest.raises(RequestError, match="the JSON of the request"):
@@ -195,7 +195,7 @@ def test_lists_without_end_in_each_other_are_read_in_linear_time() -> None:
     assert time.perf_counter() - begin < 5
 
 
-def test_a_list_of_data_that_is_ignored_may_be_there() -> None:
+def test_an_ignored_list_of_data_is_accepted() -> None:
     text = (
         b'{"x":{"data":[[1],[]]},"inputs":[{"name":"x","datatype":"FP64","shape":[0,3],"data":[]}]}'
     )
@@ -205,9 +205,9 @@ def test_a_list_of_data_that_is_ignored_may_be_there() -> None:
 @pytest.mark.parametrize(
     "fields", ['"data":[1],"data":[1]', '"data":[1],"d\\u0061ta":[1]', '"data":1,"data":[1]']
 )
-def test_data_twice_is_refused(fields: str) -> None:
+def test_duplicate_data_is_refused(fields: str) -> None:
     text = f'{{"inputs":[{{"name":"x","datatype":"FP64","shape":[1],{fields}}}]}}'
-    with pytest.raises(RequestError, match="has the field 'data' twice"):
+    with pytest.raises(RequestError, match="has a duplicate field 'data'"):
         array(text.encode(), echo("m", tensor("x", "f8", -1)))
 
 
@@ -217,14 +217,14 @@ def test_an_escaped_name_is_a_name() -> None:
 
 
 @pytest.mark.parametrize("number", ["0", "7", '"a"', "null"])
-def test_the_field_that_stands_for_a_list_is_no_client_s(number: str) -> None:
+def test_clients_cannot_use_the_field_that_replaces_a_list(number: str) -> None:
     text = f'{{"inputs":[{{"name":"x","datatype":"FP64","shape":[1],"data\\u0000":{number}}}]}}'
-    with pytest.raises(RequestError, match="input 'x': data: want a list"):
+    with pytest.raises(RequestError, match="input 'x': data: expected a list"):
         array(text.encode(), echo("m", tensor("x", "f8", -1)))
 
 
-def test_errors_name_the_place_in_the_request() -> None:
-    """Also where lists stood ahead of it."""
+def test_errors_name_the_position_in_the_request() -> None:
+    """Even if lists were cut out before it."""
     text = b'{"inputs":[{"data":[1,2,3,4,5,6,7]}], "more" 5}'
     with pytest.raises(RequestError, match=f"at byte {text.index(b'5}')}"):
         json_text.read_object(text)

@@ -1,4 +1,4 @@
-"""What a scrape is answered."""
+"""The response to a scrape."""
 
 import dataclasses
 import time
@@ -13,14 +13,14 @@ RUN = Execution(3, 5, request_s=0.6, queue_s=0.3, input_s=0.1, infer_s=0.2, outp
 def samples(metrics: Metrics) -> dict[tuple[str, ...], float]:
     text, content_type = metrics.text()
     assert content_type.startswith("text/plain")
-    return {  # the parser gives counters the ending that prometheus-client would
+    return {  # the parser appends prometheus-client's suffix to counters
         (s.name.removesuffix("_total"), *(label for _, label in sorted(s.labels.items()))): s.value
         for family in text_string_to_metric_families(text.decode())
         for s in family.samples
     }
 
 
-def test_each_model_has_its_own_numbers() -> None:
+def test_each_model_has_separate_metrics() -> None:
     metrics = Metrics()
     one, two = metrics.recorder("one", "1"), metrics.recorder("two", "1")
     assert metrics.recorder("one", "1") is one
@@ -54,7 +54,7 @@ def test_each_model_has_its_own_numbers() -> None:
     assert ("jaxdelegate_inference_request_failure", "one", "TIMEOUT", "1") in found
 
 
-def test_what_statistics_need_beside_the_counters() -> None:
+def test_further_numbers_for_statistics() -> None:
     recorder = Metrics().recorder("net", "1")
     before = time.time()
     recorder.executed(RUN)
@@ -70,10 +70,10 @@ def test_what_statistics_need_beside_the_counters() -> None:
     many = read.batches[5]
     assert many == BatchCounts(2, 0.2, 0.4, 0.1)
     recorder.executed(RUN)
-    assert many.runs == 2  # a reading is of one moment
+    assert many.runs == 2  # a reading does not change later
 
 
-def test_counters_are_named_as_tritons() -> None:
+def test_counters_have_tritons_names() -> None:
     metrics = Metrics()
     metrics.recorder("net", "1").executed(RUN)
     lines = metrics.text()[0].decode().splitlines()
@@ -81,6 +81,6 @@ def test_counters_are_named_as_tritons() -> None:
     assert 'jaxdelegate_inference_request_success{model="net",version="1"} 3.0' in lines
 
 
-def test_two_registries_share_nothing() -> None:
+def test_registries_are_independent() -> None:
     Metrics().recorder("net", "1").failed("BACKEND", 0.0)
     assert samples(Metrics()) == {}

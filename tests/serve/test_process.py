@@ -1,4 +1,4 @@
-"""`jaxdelegate serve` as a process: its ends, its memory, how soon it is ready."""
+"""`jaxdelegate serve` as a process: shutdown, memory, readiness."""
 
 import contextlib
 import json
@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Process:
-    """The tool, its address, and its lines."""
+    """A process of the tool, with its address and printed lines."""
 
     def __init__(self, *arguments: str) -> None:
         self.begin = time.monotonic()
@@ -41,7 +41,7 @@ class Process:
         self.port = int(self.line("listening on http://").rpartition(":")[2])
 
     def line(self, begin: str) -> str:
-        """The next line, which must begin so."""
+        """The next line, which must have this beginning."""
         assert self.process.stdout is not None
         found = self.process.stdout.readline().strip()
         assert found.startswith(begin), found
@@ -65,7 +65,7 @@ class Process:
             return json.load(found)
 
     def anonymous_memory(self) -> int:
-        """KiB."""
+        """RssAnon in KiB."""
         text = Path(f"/proc/{self.process.pid}/status").read_text()
         found = re.search(r"RssAnon:\s+(\d+) kB", text)
         assert found is not None
@@ -92,7 +92,7 @@ def body_of(name: str, array: np.ndarray) -> bytes:
     return json.dumps({"inputs": [entry]}).encode()
 
 
-def test_every_network_of_the_package_answers_as_the_stock_interpreter(
+def test_results_of_the_package_s_networks_equal_the_stock_interpreter_s(
     rng: np.random.Generator,
 ) -> None:
     names = ("classification", "segmentation", "pose")
@@ -129,8 +129,8 @@ def test_live_while_compiling_and_ready_after(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_answers_what_was_accepted(number: signal.Signals) -> None:
-    """A body that is under way when the signal comes is read and answered."""
+def test_after_a_signal_accepted_requests_finish(number: signal.Signals) -> None:
+    """Even one whose body is still being received."""
     body = body_of("features", np.zeros((1, 32), np.float32))
     head = (
         "POST /v2/models/keywords/infer HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\n"
@@ -140,7 +140,7 @@ def test_a_signal_answers_what_was_accepted(number: signal.Signals) -> None:
         served.line("model 'keywords' is ready after ")
         with socket.create_connection(("127.0.0.1", served.port), timeout=60) as connection:
             connection.sendall(head.encode())
-            assert connection.recv(1 << 16).startswith(b"HTTP/1.1 100 ")  # the body is waited for
+            assert connection.recv(1 << 16).startswith(b"HTTP/1.1 100 ")  # it waits for the body
             connection.sendall(body[:10])
             served.process.send_signal(number)
             until_refused(served.port)
@@ -193,8 +193,8 @@ with TestClient(app) as client:
 """
 
 
-def test_a_fork_ahead_of_the_start_serves_and_one_after_it_says_why_not() -> None:
-    """As `gunicorn --preload` makes the application: once, ahead of its workers."""
+def test_a_fork_before_the_start_serves_and_one_after_it_reports_an_error() -> None:
+    """`gunicorn --preload` creates the application once, before it forks its workers."""
     found = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", FORKS, str(NETWORKS / "keywords.tflite")],
         cwd=ROOT,
@@ -207,7 +207,7 @@ def test_a_fork_ahead_of_the_start_serves_and_one_after_it_says_why_not() -> Non
     assert "m was started before this process" in found.stderr  # the log
 
 
-def test_a_second_interrupt_answers_nothing() -> None:
+def test_a_second_interrupt_ends_without_responses() -> None:
     head = b"POST /v2/models/keywords/infer HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n"
     with process(str(NETWORKS / "keywords.tflite")) as served:
         served.line("model 'keywords' is ready after ")
@@ -222,7 +222,7 @@ def test_a_second_interrupt_answers_nothing() -> None:
 
 
 def until_refused(port: int) -> None:
-    """Until nothing listens any more."""
+    """Wait until the port is closed."""
     while True:
         try:
             socket.create_connection(("127.0.0.1", port), timeout=60).close()
@@ -230,14 +230,14 @@ def until_refused(port: int) -> None:
             return
 
 
-def test_a_signal_while_compiling_ends_with_the_program_at_hand() -> None:
+def test_a_signal_while_compiling_ends_after_the_current_program() -> None:
     with process(str(NETWORKS / "segmentation.tflite")) as served:
         served.process.terminate()
         assert served.process.wait(60) == 0
 
 
 @pytest.mark.parametrize("port", ["--port", "--grpc_port"])
-def test_a_port_that_is_taken(port: str) -> None:
+def test_a_port_that_is_in_use(port: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         found = subprocess.run(
             [
@@ -250,7 +250,7 @@ def test_a_port_that_is_taken(port: str) -> None:
             text=True,
         )
     assert found.returncode == 1
-    assert "\njaxdelegate: " in f"\n{found.stderr}"  # gRPC has lines of its own
+    assert "\njaxdelegate: " in f"\n{found.stderr}"  # gRPC prints lines, too
     assert "Traceback" not in found.stderr
 
 
@@ -276,7 +276,7 @@ def test_uvicorn_starts_the_factory() -> None:
 
 
 def test_broken_connections_leave_no_memory() -> None:
-    """Bodies that end early, at every place, and connections that are reset."""
+    """Bodies that are truncated at every position, and connections that are reset."""
     array = np.zeros((1, 64, 64, 3), np.float32)
     body = body_of("image", array)
     entry = {
@@ -307,7 +307,7 @@ def test_broken_connections_leave_no_memory() -> None:
                 socket.create_connection(("127.0.0.1", port), timeout=60) as connection,
             ):
                 connection.sendall(request[:cut])
-                if number % 2:  # RST in place of FIN
+                if number % 2:  # RST instead of FIN
                     linger = (1).to_bytes(4, "little") + bytes(4)
                     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
 

@@ -1,4 +1,4 @@
-"""Requests and responses: JSON and binary data to arrays and back. No HTTP."""
+"""Requests and responses without HTTP: JSON and binary data to arrays and back."""
 
 import json
 from typing import Any
@@ -31,7 +31,7 @@ DTYPES = {
 
 
 def values(name: str) -> np.ndarray:
-    """Six elements, the largest and smallest among them."""
+    """Six elements, including the largest and smallest."""
     dtype = np.dtype(DTYPES[name])
     if dtype.kind == "O":
         return np.array([b"", b"a", "ü".encode(), b"\0\n", b"x" * 300, b"{}"], object)
@@ -60,7 +60,7 @@ def encoded(*arguments: Any) -> tuple[bytes, int | None]:
 
 @pytest.mark.parametrize("nested", [False, True])
 @pytest.mark.parametrize("name", DTYPES)
-def test_json_of_every_datatype_comes_back(name: str, nested: bool) -> None:
+def test_json_of_every_datatype_survives_a_round_trip(name: str, nested: bool) -> None:
     array = values(name).reshape(2, 3)
     model = echo("m", tensor("x", DTYPES[name], -1, 3))
     body = json.dumps({"id": "7", "inputs": [json_entry(name, array, nested)]}).encode()
@@ -76,7 +76,7 @@ def test_json_of_every_datatype_comes_back(name: str, nested: bool) -> None:
 
 
 @pytest.mark.parametrize("name", DTYPES)
-def test_binary_data_of_every_datatype_comes_back(name: str) -> None:
+def test_binary_data_of_every_datatype_survives_a_round_trip(name: str) -> None:
     array = values(name).reshape(2, 3)
     model = echo("m", tensor("x", DTYPES[name], -1, 3))
     raw = joined_bytes(array) if name == "BYTES" else array.tobytes()
@@ -114,7 +114,7 @@ def test_binary_data_is_not_copied() -> None:
 
 
 def test_constants_are_numbers_of_float_types() -> None:
-    """As Triton reads and writes them, and Python's json."""
+    """Triton and Python's json read and write them like this."""
     model = echo("m", tensor("x", "f4", -1))
     text = (
         b'{"inputs":[{"name":"x","datatype":"FP32","shape":[3],"data":[NaN,Infinity,-Infinity]}]}'
@@ -126,7 +126,7 @@ def test_constants_are_numbers_of_float_types() -> None:
     assert b'"data":[NaN, Infinity, -Infinity]' in answer or b"[NaN,Infinity,-Infinity]" in answer
 
 
-def test_outputs_come_in_the_order_and_form_asked_for() -> None:
+def test_outputs_have_the_requested_order_and_form() -> None:
     model = echo("m", tensor("a", "i4", -1), tensor("b", "i4", -1))
     entries = [{"name": n, "datatype": "INT32", "shape": [1], "data": [5]} for n in "ab"]
     outputs = [{"name": "b", "parameters": {"binary_data": False}}, {"name": "a"}]
@@ -154,7 +154,7 @@ def test_unknown_fields_and_parameters_are_tolerated() -> None:
     assert decoded.request.parameters == {"mine": 1.5, "b": True}
 
 
-def test_a_large_body_is_read_as_a_small_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_body_is_read_like_a_small_one(monkeypatch: pytest.MonkeyPatch) -> None:
     model = echo("m", tensor("x", "f8", -1), tensor("n", "i8", -1))
     x, n = np.linspace(-1, 1, 1000), np.arange(1000) - 500
     entries = [
@@ -180,11 +180,11 @@ def test_empty_and_scalar_tensors(shape: tuple[int, ...]) -> None:
     assert decoded.request.inputs["x"].shape == shape
 
 
-def test_bytes_that_are_no_text_need_binary_data() -> None:
+def test_bytes_that_are_not_text_need_binary_data() -> None:
     model = echo("m", tensor("x", object, -1))
     entry = {"name": "x", "datatype": "BYTES", "shape": [1], "data": ["a"]}
     decoded = protocol.decode(json.dumps({"inputs": [entry]}).encode(), None, model)
-    with pytest.raises(RequestError, match="ask for binary data"):
+    with pytest.raises(RequestError, match="request binary data"):
         encoded(decoded, model, {"x": np.array([b"\xff"], object)})
 
 

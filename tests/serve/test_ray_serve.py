@@ -16,7 +16,7 @@ from tests.serve.stock import NETWORKS, stock_outputs
 
 @pytest.mark.exhaustive
 @pytest.mark.filterwarnings("ignore")  # Ray's own
-def test_a_deployment_answers_as_the_stock_interpreter(
+def test_results_of_a_deployment_equal_the_stock_interpreter_s(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("ray.serve", reason="needs ray[serve]")

@@ -1,4 +1,4 @@
-"""Sequences: which states a request runs from, and which requests are refused."""
+"""Sequences: the states that a request starts from, and refused requests."""
 
 from typing import Any
 
@@ -96,7 +96,7 @@ def test_a_number_and_its_text_are_two_sequences() -> None:
 def test_a_request_that_failed_leaves_the_states() -> None:
     sessions, _ = opened()
     follow(sessions, Step("a", is_start=True), "a1")
-    assert sessions.states(Step("a")) == "a1"  # nothing is kept of this one
+    assert sessions.states(Step("a")) == "a1"  # its states are not kept
     assert sessions.states(Step("a")) == "a1"
 
 
@@ -108,8 +108,8 @@ def test_too_many_sequences() -> None:
     with pytest.raises(RequestError, match=r"2 sequences of this client .*per_client") as error:
         sessions.states(Step("c", is_start=True))
     assert error.value.status == 503
-    follow(sessions, Step("a", is_start=True), "a2")  # takes no further place
-    clock.now = 15.5  # b was used 10.5 seconds ago, a too
+    follow(sessions, Step("a", is_start=True), "a2")  # restarts: the count does not change
+    clock.now = 15.5  # a and b were used 10.5 seconds ago
     assert follow(sessions, Step("c", is_start=True), "c1") == "fresh"
     assert len(sessions) == 1
 
@@ -124,18 +124,18 @@ def test_use_keeps_a_sequence_open() -> None:
         sessions.states(Step("a"))
 
 
-def test_a_sequence_of_one_request_takes_no_place() -> None:
+def test_a_sequence_of_one_request_is_not_stored() -> None:
     sessions, _ = opened()
     follow(sessions, Step("a", is_start=True, is_end=True), "a1")
     assert len(sessions) == 0
 
 
-def test_a_new_sequence_takes_the_place_of_one_that_is_idle() -> None:
-    """The one not used for longest; not if it was used just now, or if the new one fails."""
+def test_a_new_sequence_replaces_the_least_recently_used() -> None:
+    """Not if that was used just now, or if the new one fails."""
     sessions, clock = opened(session_hold_s=1.0, sessions_per_client=9)
     for clock.now, name in ((0.0, "a"), (2.0, "b"), (3.0, "a")):
         follow(sessions, Step(name, is_start=True), name)
-    assert sessions.states(Step("c", is_start=True)) == "fresh"  # and fails: nothing is kept
+    assert sessions.states(Step("c", is_start=True)) == "fresh"  # fails: its states are not kept
     assert follow(sessions, Step("b"), "b") == "b"
     with pytest.raises(RequestError, match=r"2 sequences are open, .*session_count.* 1 s") as error:
         sessions.states(Step("c", is_start=True))
@@ -147,7 +147,7 @@ def test_a_new_sequence_takes_the_place_of_one_that_is_idle() -> None:
     assert follow(sessions, Step("b"), "b") == "b"
 
 
-def test_a_client_that_has_too_many_takes_no_place_of_others() -> None:
+def test_a_client_with_too_many_does_not_replace_those_of_others() -> None:
     sessions, clock = opened(session_count=100, sessions_per_client=10, session_hold_s=1.0)
     follow(sessions, Step("mine", is_start=True), "mine", "good")
     refused = 0
@@ -166,7 +166,7 @@ def test_a_client_that_has_too_many_takes_no_place_of_others() -> None:
     assert len(sessions) == 0
 
 
-def test_the_end_of_a_sequence_frees_its_client_s_place() -> None:
+def test_the_end_of_a_sequence_reduces_its_client_s_count() -> None:
     sessions, _ = opened(sessions_per_client=1)
     for name in "abc":
         follow(sessions, Step(name, is_start=True), "", "client")

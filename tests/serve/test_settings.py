@@ -1,4 +1,4 @@
-"""What a user may choose about a served model."""
+"""Settings of a served model."""
 
 from typing import Any
 
@@ -11,16 +11,16 @@ from jaxdelegate.serve.settings import ServeSettings
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"max_batch_size": 0}, "max_batch_size: want an integer from 1 on, got 0"),
-        ({"max_batch_size": True}, "max_batch_size: want an integer"),
-        ({"max_batch_size": 2.0}, "max_batch_size: want an integer"),
+        ({"max_batch_size": 0}, "max_batch_size: must be an integer >= 1, got 0"),
+        ({"max_batch_size": True}, "max_batch_size: must be an integer"),
+        ({"max_batch_size": 2.0}, "max_batch_size: must be an integer"),
         ({"max_queue_size": 0}, "max_queue_size"),
-        ({"max_queue_delay_us": -1}, "max_queue_delay_us: want an integer from 0 on, got -1"),
-        ({"timeout_s": -0.5}, "timeout_s: want a number from 0 on"),
+        ({"max_queue_delay_us": -1}, "max_queue_delay_us: must be an integer >= 0, got -1"),
+        ({"timeout_s": -0.5}, "timeout_s: must be a number >= 0"),
         ({"timeout_s": float("nan")}, "timeout_s"),
         ({"timeout_s": float("inf")}, "timeout_s"),
         ({"session_count": 0}, "session_count"),
-        ({"session_idle_s": 0}, "session_idle_s: want a number above 0, got 0"),
+        ({"session_idle_s": 0}, "session_idle_s: must be a number > 0, got 0"),
         ({"delegate_options": {"cache_dir": "x"}}, "unknown option 'cache_dir'; did you mean"),
     ],
 )

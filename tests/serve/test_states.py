@@ -1,4 +1,4 @@
-"""Models with states: each sequence is answered as an interpreter of its own would."""
+"""Models with states: the results of each sequence equal those of a separate interpreter."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -46,7 +46,7 @@ def svdf() -> bytes:
 
 
 def summing() -> bytes:
-    """A resource variable that adds up all inputs, from what CALL_ONCE assigns."""
+    """A resource variable that sums all inputs, starting from the value that CALL_ONCE assigns."""
     builder, resource = ModelBuilder(), np.dtype("V4")
     x = builder.input((1, 4), np.float32, "x")
     handle, old = builder.tensor((1,), resource), builder.tensor((1, 4), name="old")
@@ -66,7 +66,7 @@ def summing() -> bytes:
 
 
 def drawing() -> bytes:
-    """Random numbers, drawn on from call to call, added to the input."""
+    """Random numbers, different in each call, added to the input."""
     builder = ModelBuilder()
     x = builder.input((1, 4), np.float32, "x")
     shape = builder.constant(np.array([1, 4], np.int32))
@@ -113,7 +113,7 @@ async def ask(model: ServedSignature, given: Sequence[np.ndarray], **parameters:
 async def interleaved(
     model: ServedSignature, sequences: Sequence[Sequence[Sequence[np.ndarray]]]
 ) -> list[list[Any]]:
-    """All sequences at once, step by step; those of one step are in the queue together."""
+    """Run all sequences step by step; the requests of one step are in the queue together."""
     answers: list[list[Any]] = [[] for _ in sequences]
     for step in range(len(sequences[0])):
         outputs = await asyncio.gather(
@@ -135,7 +135,7 @@ async def interleaved(
 
 @pytest.mark.parametrize("use_delegate", [True, False], ids=["delegated", "reference"])
 @pytest.mark.parametrize("model", [svdf, summing, drawing])
-def test_interleaved_sequences_are_as_interpreters_of_their_own(
+def test_interleaved_sequences_equal_separate_interpreters(
     tmp_path: Path, rng: np.random.Generator, model: Callable[[], bytes], use_delegate: bool
 ) -> None:
     content, recorder = model(), ModelRecorder()
@@ -152,11 +152,11 @@ def test_interleaved_sequences_are_as_interpreters_of_their_own(
         expected = [run_once(alone, arrays) for arrays in sequence]
         np.testing.assert_equal(own, expected)
     again = run_once(interpreter(content, use_delegate=use_delegate), given[0][1])[0]
-    assert not np.array_equal(answers[0][1][0], again)  # states do matter
+    assert not np.array_equal(answers[0][1][0], again)  # states matter
     assert recorder.read().gauges["session_count"] == 0  # all have ended
 
 
-def test_a_request_alone_begins_anew_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_request_outside_a_sequence_has_initial_states_and_keeps_none(tmp_path: Path) -> None:
     one = [np.ones((1, 4), np.float32)]
 
     async def test(model: ServedSignature) -> None:
@@ -170,7 +170,7 @@ def test_a_request_alone_begins_anew_and_leaves_nothing(tmp_path: Path) -> None:
     serve(tmp_path, summing(), test)
 
 
-def test_requests_of_a_sequence_run_in_the_order_they_came(tmp_path: Path) -> None:
+def test_requests_of_a_sequence_run_in_order_of_arrival(tmp_path: Path) -> None:
     given = [[np.full((1, 4), float(n), np.float32)] for n in range(20)]
 
     async def test(model: ServedSignature) -> list[Any]:
@@ -208,10 +208,10 @@ def test_sequences_that_are_refused(tmp_path: Path) -> None:
     assert recorder.read().failures == {"REJECTED": 3}
 
 
-def test_requests_alone_form_batches_that_begin_anew(
+def test_requests_outside_sequences_form_batches_with_initial_states(
     tmp_path: Path, rng: np.random.Generator
 ) -> None:
-    """Variable tensors have one row for each item; between batches sequences go on."""
+    """Variable tensors have one row for each item; sequences continue between batches."""
     content = svdf()
     given = [floats(rng, 1 + n % 2, 4) for n in range(8)]
     steps = [[floats(rng, 1, 4)] for _ in range(3)]
@@ -272,7 +272,7 @@ def test_signatures_share_the_states_of_a_sequence(tmp_path: Path) -> None:
         np.testing.assert_equal(await ask(read, [two], sequence_id="a"), [6 * one])
         np.testing.assert_equal(await ask(read, [two], sequence_id="b"), [2 * one])
         with pytest.raises(InterpreterError, match="read before anything was assigned to it"):
-            await ask(read, [two])  # alone: in a sequence that has not begun
+            await ask(read, [two])  # of a sequence that was not started
         await add.close()
 
     asyncio.run(main())

@@ -1,4 +1,4 @@
-"""Configurations and statistics of models, as Triton's messages have them."""
+"""Configurations and statistics of models, in the form of Triton's messages."""
 
 from typing import Any
 
@@ -12,13 +12,13 @@ from tests.serve.fakes import Fake, echo, tensor
 
 
 def configured(model: Fake) -> dict[str, Any]:
-    """Of a model; every field is one of Triton's."""
+    """A model's configuration, after a check that Triton has every field."""
     found = triton.configuration(model)
     json_format.ParseDict({"config": found}, service_pb2.ModelConfigResponse())
     return found
 
 
-def test_dimensions_of_a_batch_are_an_items() -> None:
+def test_with_batching_dimensions_are_those_of_an_item() -> None:
     model = echo("m", tensor("x", "f4", -1, 2, -1), tensor("s", object, -1))
     model.scheduling = Scheduling((1, 2, 8), max_queue_delay_us=500, max_queue_size=9)
     found = configured(model)
@@ -34,19 +34,19 @@ def test_dimensions_of_a_batch_are_an_items() -> None:
     }
 
 
-def test_without_batches_dimensions_are_whole() -> None:
+def test_without_batching_dimensions_are_complete() -> None:
     found = configured(echo("m", tensor("x", "i1", 1, 2)))
     assert found["max_batch_size"] == 0
     assert found["output"] == [{"name": "x", "data_type": "TYPE_INT8", "dims": [1, 2]}]
     assert not {"dynamic_batching", "sequence_batching"} & set(found)
 
 
-def test_states_are_sequences() -> None:
+def test_models_with_states_have_sequences() -> None:
     model = echo("m", tensor("x", bool, -1, 2))
     model.scheduling = Scheduling((1, 2), session_idle_s=1.5)
     found = configured(model)
     assert found["sequence_batching"]["max_sequence_idle_microseconds"] == 1_500_000
-    assert "dynamic_batching" not in found  # Triton has one of both
+    assert "dynamic_batching" not in found  # Triton allows only one of them
 
 
 def test_statistics() -> None:

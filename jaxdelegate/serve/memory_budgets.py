@@ -1,0 +1,159 @@
+"""Limits on the bytes of bodies, results and responses in memory; requests wait for a free part."""
+
+import asyncio
+from collections.abc import Callable
+
+from jaxdelegate.serve.limits import Limits
+from jaxdelegate.serve.records import RequestError
+
+SMALL = 1 << 16  # bytes of a body or a response that are always allowed
+_RESULTS = 3  # times the budget of bodies or responses: queued results make batches possible
+
+
+class ByteBudget:
+    """A limit on bytes of one kind, for one event loop.
+
+    Attributes:
+        most: how many may be reserved.
+        used: how many are.
+    """
+
+    def __init__(self, what: str, most: int, seconds: float | None) -> None:
+        """Create a budget of which nothing is used.
+
+        Args:
+            what: the kind of bytes, for messages.
+            most: how many may be reserved.
+            seconds: how long callers wait; None: no limit.
+        """
+        self.most, self.used = most, 0
+        self._what, self._seconds = what, seconds
+        self._change = asyncio.Condition()
+        self._waiting = 0
+
+    def has_room(self, size: int) -> bool:
+        """Whether this many more bytes may be reserved."""
+        return self.used + size <= self.most
+
+    async def wait(self, is_free: Callable[[], bool]) -> None:
+        """Wait until a condition holds.
+
+        Raises:
+            RequestError: 503: a timeout.
+        """
+        self._waiting += 1
+        try:
+            async with asyncio.timeout(self._seconds), self._change:
+                await self._change.wait_for(is_free)
+        except TimeoutError:
+            raise RequestError(
+                f"the server holds as many bytes of other {self._what} as allowed "
+                f"(max_held_bytes, {self.most}); try again later",
+                503,
+            ) from None
+        finally:
+            self._waiting -= 1
+
+    async def release(self, size: int) -> None:
+        """Return bytes to the budget."""
+        self.used -= size
+        if self._waiting:
+            async with self._change:
+                self._change.notify_all()
+
+
+class Reservation:
+    """The bytes that one request has reserved of a budget, until its response is sent."""
+
+    def __init__(self, budget: ByteBudget) -> None:
+        """Reserve nothing yet."""
+        self._budget, self._size = budget, 0
+
+    async def reserve(self, size: int) -> None:
+        """Reserve bytes, once; wait until they are available.
+
+        A reservation may exceed the whole budget if it is the only one that does: otherwise it
+        would wait forever.
+
+        Raises:
+            RequestError: 503: a timeout.
+        """
+        budget = self._budget
+
+        def fits() -> bool:
+            return budget.has_room(size) or (size > budget.most and budget.used <= budget.most)
+
+        if not fits():
+            await budget.wait(fits)
+        self._size = size
+        budget.used += size
+
+    async def release(self) -> None:
+        """Return all bytes to the budget."""
+        await self._budget.release(self._size)
+
+
+class Budgets:
+    """The budgets of a server.
+
+    Attributes:
+        bodies: of requests, from their first byte until their response is sent.
+        results: of models, from the queue until the response is sent.
+        responses: while they are sent.
+        incomplete: the bodies that are still being received, oldest first.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        """Create budgets of which nothing is used."""
+        most, seconds = limits.max_held_bytes, limits.seconds
+        self.bodies = ByteBudget("requests", most, seconds)
+        self.results = ByteBudget("results", _RESULTS * most, seconds)
+        self.responses = ByteBudget("responses", most, seconds)
+        self.incomplete: dict[BodyReservation, None] = {}
+
+
+class BodyReservation:
+    """A reservation that grows while a body is received, until the response is sent."""
+
+    def __init__(self, budgets: Budgets) -> None:
+        """Reserve nothing yet."""
+        self._budgets, self._size = budgets, 0
+        budgets.incomplete[self] = None
+
+    def has_room(self, size: int) -> bool:
+        """Whether this many more bytes may be reserved now.
+
+        The oldest incomplete body may exceed the budget, if all others are within it: otherwise
+        none of them might ever be complete.
+        """
+        return self._size + size <= SMALL or self._budgets.bodies.has_room(size) or self._is_first()
+
+    def _is_first(self) -> bool:
+        budget = self._budgets.bodies
+        is_first = next(iter(self._budgets.incomplete), None) is self
+        return is_first and budget.used - self._size <= budget.most
+
+    async def grow(self, size: int) -> None:
+        """Reserve more bytes; wait until they are available.
+
+        Raises:
+            RequestError: 503: a timeout.
+        """
+        if not self.has_room(size):
+            await self._budgets.bodies.wait(lambda: self.has_room(size))
+        self._size += size
+        self._budgets.bodies.used += size
+
+    async def shrink(self, size: int) -> None:
+        """Return bytes to the budget."""
+        self._size -= size
+        await self._budgets.bodies.release(size)
+
+    def complete(self) -> None:
+        """Note that the whole body was received."""
+        self._budgets.incomplete.pop(self, None)
+
+    async def release(self) -> None:
+        """Return all bytes to the budget, after the response."""
+        self.complete()
+        await self.shrink(self._size)
