@@ -25,6 +25,7 @@ from jaxdelegate import demo
 from jaxdelegate.compile.compiler import Compiler
 from jaxdelegate.compile.target import Target
 from jaxdelegate.delegate.jax_delegate import JaxDelegate
+from jaxdelegate.demo.mobilenet import mobilenet_v1
 from jaxdelegate.errors import JaxDelegateError
 from jaxdelegate.interpreter import Interpreter
 from jaxdelegate.model.records import read_model
@@ -32,7 +33,6 @@ from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.options import DelegateOptions
 from jaxdelegate.pjrt import client
 from jaxdelegate.simple_delegate import DelegateParams
-from jaxdelegate.testing import networks
 from jaxdelegate.xla.options import platform_of
 from jaxdelegate.xla.over_mesh import OverMesh
 from jaxdelegate.xla.program import Executable, Program
@@ -43,7 +43,7 @@ FLAGS = flags.FLAGS
 # One chip of a host that has four, the fewest that libtpu describes.
 _TPU_TOPOLOGY, _CHIPS = "v5e:2x2", (2, 2, 1)
 SHIPPED = Path(demo.__file__).with_name("networks")
-_BUILT = {"mobilenet_v1": networks.mobilenet_v1}  # networks that need no file
+_BUILT = {"mobilenet_v1": mobilenet_v1}  # networks that need no file
 _CONVOLUTIONS = ("CONV_2D", "DEPTHWISE_CONV_2D", "TRANSPOSE_CONV", "CONV_3D", "CONV_3D_TRANSPOSE")
 
 

@@ -6,7 +6,7 @@
         [--notests] [--select=EXPRESSION]
 
 Needs the repository, jaxdelegate installed with its extra for CUDA, and pytest; no network, no
-files: networks are built in memory with random weights (jaxdelegate.testing). What else is
+files: networks are built in memory with random weights (tests/support/). What else is
 installed takes part: torch, onnxruntime-gpu (with onnx and onnxscript, to write its files).
 Engines that are absent are named with the reason; one that computes on the CPU is absent.
 
@@ -37,8 +37,9 @@ from accept_report import failures, plot, table
 from harness import append
 from matrix import CORES, Case, lines, measure, pending
 
-from jaxdelegate.testing.attention_networks import bert_small
-from jaxdelegate.testing.networks import deeplab_v3, mobilenet_v1, mobilenet_v2, resnet50
+from jaxdelegate.demo.mobilenet import mobilenet_v1
+from tests.support.attention_networks import bert_small
+from tests.support.networks import deeplab_v3, mobilenet_v2, resnet50
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("out", "accept_gpu.jsonl", "The file to append JSON lines to.")

@@ -28,6 +28,7 @@ from absl import app, flags
 from roofline import batched_specs
 
 from jaxdelegate.compile import precision_policy
+from jaxdelegate.demo.mobilenet import mobilenet_v1
 from jaxdelegate.lowering import partition as lowering
 from jaxdelegate.lowering.callees import Callees
 from jaxdelegate.lowering.computation import LoweredPartition
@@ -35,7 +36,6 @@ from jaxdelegate.lowering.rewrites import registry as rewrites
 from jaxdelegate.model.records import read_model
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.options import DelegateOptions
-from jaxdelegate.testing import networks
 
 FLAGS = flags.FLAGS
 _GPUS = ("h100", "rtx4090")
@@ -135,7 +135,7 @@ def digests() -> dict[str, str]:
 @functools.cache
 def _content(name: str) -> bytes:
     if name == _FLOAT:
-        return networks.mobilenet_v1(size=224, width=0.25, classes=8)
+        return mobilenet_v1(size=224, width=0.25, classes=8)
     return (SHIPPED / name).read_bytes()
 
 

@@ -8,6 +8,7 @@ import platform
 import re
 import statistics
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +17,9 @@ from typing import Any
 import numpy as np
 
 from jaxdelegate.kernels.processor import core_count
+
+# So that scripts can import tests.support where jaxdelegate is not an editable install.
+sys.path.append(str(Path(__file__).parents[1]))
 
 PACKAGES = (
     "jaxdelegate",
@@ -48,7 +52,6 @@ _GPU_FACTS = (
     "pcie.link.gen.current",
     "pcie.link.width.current",
 )
-
 
 _FOLDERS = re.compile(r"(?<![\w./])/(?:[\w.+-]+/)+")
 

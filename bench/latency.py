@@ -2,7 +2,7 @@
 
     python bench/latency.py [--graph=model.tflite] [--rounds=30] [--out=bench/results/latency.jsonl]
 
-Without --graph: MobileNet v1 1.0 224 from jaxdelegate.testing. For one thread run with NPROC=1 and
+Without --graph: MobileNet v1 1.0 224, as in the demo. For one thread run with NPROC=1 and
 `taskset -c 0`.
 Outputs are compared before anything is timed. Milliseconds; ratios are taken round by round.
 """
@@ -16,8 +16,8 @@ from ai_edge_litert.interpreter import OpResolverType
 from harness import append, interleaved, ratios, spread, threads
 
 import jaxdelegate as jd
+from jaxdelegate.demo.mobilenet import mobilenet_v1
 from jaxdelegate.measuring.tolerance import NETWORK, assert_close
-from jaxdelegate.testing.networks import mobilenet_v1
 from jaxdelegate.testing.running import random_inputs, run_once
 
 FLAGS = flags.FLAGS

@@ -34,7 +34,7 @@ from harness import append, spread
 from pyarrow import parquet
 from ray_worker import SIDE, Columns, Step
 
-from jaxdelegate.testing.networks import mobilenet_v2
+from tests.support.networks import mobilenet_v2
 
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("images", 5000, "How many.", 100)

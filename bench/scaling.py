@@ -3,7 +3,7 @@
     NPROC=1 taskset -c 0 python bench/scaling.py [--batches=1,2,4,8,16,32] [--sizes=96,...,448]
         [--rounds=15] [--platform=gpu] [--out=bench/results/scaling.jsonl]
 
-MobileNet v1 from jaxdelegate.testing, XNNPACK beside the delegate; setting the input and getting
+the demo's MobileNet v1, XNNPACK beside the delegate; setting the input and getting
 the output is timed. Batches are of images of 224 by 224, sizes are those of one image. A line for
 each: milliseconds, and microseconds by image and by thousand pixels, which stay where they are if
 cost is linear. A step would be memory that is mapped anew at every call.
@@ -18,7 +18,7 @@ from ai_edge_litert.interpreter import Interpreter as StockInterpreter
 from harness import AbsentError, append, interleaved, ratios, spread, threads
 
 import jaxdelegate as jd
-from jaxdelegate.testing.networks import mobilenet_v1
+from jaxdelegate.demo.mobilenet import mobilenet_v1
 from jaxdelegate.testing.running import run_once
 
 FLAGS = flags.FLAGS

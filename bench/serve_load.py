@@ -12,9 +12,9 @@ from harness import percentile_ms, spread
 from http_clients import Judge, Pool, closed_loop, first_answers, for_seconds
 from server_process import ServerProcess
 
+from jaxdelegate.demo.mobilenet import mobilenet_v1
 from jaxdelegate.op_lowering.options import ActivationFunctionType, FullyConnectedOptions
 from jaxdelegate.testing import ModelBuilder
-from jaxdelegate.testing.networks import mobilenet_v1
 
 Record = dict[str, Any]
 

@@ -29,8 +29,9 @@ from absl import app, flags
 from harness import append, rss_anon_mb
 
 import jaxdelegate as jd
-from jaxdelegate.testing.networks import mobilenet_v1, small_classifier
+from jaxdelegate.demo.mobilenet import mobilenet_v1
 from jaxdelegate.testing.running import random_inputs, run_once
+from tests.support.networks import small_classifier
 
 FLAGS = flags.FLAGS
 flags.DEFINE_float("minutes", 60, "How long, the warm-up among them.", 0.05)

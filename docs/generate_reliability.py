@@ -7,13 +7,15 @@ Each table stands between two marks; the text around them stays.
 
 import collections
 import json
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from jaxdelegate.testing import known_differences
-
 ROOT = Path(__file__).parents[1]
+sys.path.append(str(ROOT))
+from tests.support import known_differences  # noqa: E402
+
 PAGE = ROOT / "docs" / "reliability.md"
 RESULTS = ROOT / "bench" / "results"
 END = "<!-- end of table -->"

@@ -9,9 +9,9 @@ import wave
 
 import jax
 import numpy as np
+from models.tones import tone_detector, tones
 
 import jaxdelegate as jd
-from jaxdelegate.testing.audio_networks import tone_detector, tones
 
 parser = argparse.ArgumentParser()
 for name, value in {"model": "", "wav": "", "platform": "", "batch": 32, "threshold": 0.5}.items():

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import jaxdelegate as jd
-from jaxdelegate.testing.networks import mobilenet_v1
+from jaxdelegate.demo.mobilenet import mobilenet_v1
 
 
 def serve(model: str, programs: str = "") -> None:

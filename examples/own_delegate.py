@@ -9,7 +9,7 @@ import ai_edge_litert.interpreter as litert
 import numpy as np
 
 import jaxdelegate as jd
-from jaxdelegate.testing.networks import small_classifier
+from jaxdelegate.demo.mobilenet import mobilenet_v1
 from jaxdelegate.testing.running import random_inputs, run_once
 
 
@@ -30,7 +30,7 @@ class NumpySoftmax(jd.SimpleDelegate):
         return node.name == "SOFTMAX" and node.inputs[0].dtype == np.float32
 
 
-model = {"model_path": sys.argv[1]} if sys.argv[1:] else {"model_content": small_classifier()}
+model = {"model_path": sys.argv[1]} if sys.argv[1:] else {"model_content": mobilenet_v1(size=64)}
 for host in (jd, litert):
     model["experimental_op_resolver_type"] = host.OpResolverType.BUILTIN_REF  # without XNNPACK
     alone, delegate = host.Interpreter(**model), NumpySoftmax()

@@ -268,6 +268,12 @@ def test_tests_of_operators_are_in_folders_of_the_same_names() -> None:
     assert folders <= {*FAMILIES, "common"}
 
 
+def test_the_package_imports_nothing_of_the_checkout_around_it() -> None:
+    for module, path in modules().items():
+        roots = {name.split(".")[0] for name in imports(path)}
+        assert not roots & {"bench", "docs", "examples", "tests"}, module
+
+
 def test_absl_flags_in_tools_only() -> None:
     users = {m for m, path in modules().items() if any(i[:4] == "absl" for i in imports(path))}
     assert {m for m in users if room(m) != "tools"} == set()

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from jaxdelegate.model.records import read_model
-from jaxdelegate.testing.networks import small_classifier
+from tests.support.networks import small_classifier
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"

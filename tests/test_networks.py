@@ -6,9 +6,9 @@ from ai_edge_litert.interpreter import Interpreter as StockInterpreter
 from ai_edge_litert.interpreter import OpResolverType
 
 import jaxdelegate as jd
+from jaxdelegate.demo.mobilenet import mobilenet_v1
 from jaxdelegate.measuring.tolerance import NETWORK
 from jaxdelegate.testing import assert_close
-from jaxdelegate.testing.networks import mobilenet_v1
 
 
 def run(interpreter: jd.Interpreter | StockInterpreter, x: np.ndarray) -> np.ndarray:

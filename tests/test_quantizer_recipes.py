@@ -11,7 +11,7 @@ from ai_edge_litert.interpreter import OpResolverType
 
 import jaxdelegate as jd
 from jaxdelegate.model.records import read_model
-from jaxdelegate.testing.networks import small_classifier
+from tests.support.networks import small_classifier
 
 quantizer = pytest.importorskip("ai_edge_quantizer.quantizer", reason="needs ai-edge-quantizer")
 recipe = pytest.importorskip("ai_edge_quantizer.recipe")

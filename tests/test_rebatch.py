@@ -19,6 +19,7 @@ from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing.builder import ModelBuilder
 from jaxdelegate.testing.detectors import color_detector
 from jaxdelegate.xla import aot, in_runs
+from tests.support.detectors import color_detector
 
 MODELS = Path(__file__).parents[1].parent / "shared" / "models" / "networks"
 N = 3

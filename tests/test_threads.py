@@ -14,8 +14,8 @@ from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.reference.kernel import Kernel, same_shape
 from jaxdelegate.reference.registry import KERNELS
 from jaxdelegate.testing import ModelBuilder
-from jaxdelegate.testing.networks import small_classifier
 from jaxdelegate.testing.running import random_inputs, run_once
+from tests.support.networks import small_classifier
 
 THREADS = 16
 

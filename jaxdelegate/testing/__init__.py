@@ -7,10 +7,8 @@ from jaxdelegate.testing.builder import ModelBuilder as ModelBuilder
 from jaxdelegate.testing.builder import SubgraphBuilder as SubgraphBuilder
 from jaxdelegate.testing.case import Arg as Arg
 from jaxdelegate.testing.case import Case as Case
-from jaxdelegate.testing.case import CaseGroup as CaseGroup
 from jaxdelegate.testing.case import const as const
 from jaxdelegate.testing.case import f32 as f32
-from jaxdelegate.testing.case import in_groups as in_groups
 from jaxdelegate.testing.case import of as of
 from jaxdelegate.testing.case import value as value
 from jaxdelegate.testing.case import variable as variable

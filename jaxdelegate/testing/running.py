@@ -5,8 +5,6 @@ from typing import Any
 
 import numpy as np
 
-INVOKES = 2  # of run_repeatedly: the second one begins with the states of the first
-
 
 def random_inputs(details: Sequence[Mapping[str, Any]], seed: int = 0) -> list[np.ndarray]:
     """Arrays for `get_input_details()`: floats in [-1, 1], bytes over their range, others 0 or 1.
@@ -34,18 +32,11 @@ def run_once(interpreter: Any, arrays: Sequence[np.ndarray]) -> list[np.ndarray]
         if tuple(detail["shape"]) != array.shape:
             interpreter.resize_tensor_input(detail["index"], array.shape)
     interpreter.allocate_tensors()
-    return _invoked(interpreter, arrays)
+    return invoked(interpreter, arrays)
 
 
-def run_repeatedly(interpreter: Any, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """`run_once`, then invoke again on the same inputs: the outputs of all `INVOKES` invokes."""
-    outputs = run_once(interpreter, arrays)
-    for _ in range(INVOKES - 1):
-        outputs += _invoked(interpreter, arrays)
-    return outputs
-
-
-def _invoked(interpreter: Any, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+def invoked(interpreter: Any, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Set the inputs, invoke, and copy the outputs."""
     for detail, array in zip(interpreter.get_input_details(), arrays, strict=True):
         interpreter.set_tensor(detail["index"], array)
     interpreter.invoke()

@@ -7,6 +7,7 @@ import pytest
 
 from jaxdelegate.analysis.analyzer import analyze_model
 from jaxdelegate.analysis.records import Finding
+from jaxdelegate.demo.mobilenet import mobilenet_v1
 from jaxdelegate.op_lowering.options import (
     Conv2DOptions,
     GatherOptions,
@@ -14,8 +15,7 @@ from jaxdelegate.op_lowering.options import (
     ReducerOptions,
 )
 from jaxdelegate.testing.builder import ModelBuilder
-from jaxdelegate.testing.networks import mobilenet_v1
-from jaxdelegate.testing.quantized import scaled
+from tests.support.quantized import scaled
 
 Chain = Callable[..., bytes]
 TENSOR = 4 * 4 * 8 * 4  # bytes of the chain's tensors

@@ -10,10 +10,10 @@ import pytest
 import jaxdelegate as jd
 from jaxdelegate.analysis.analyzer import analyze_model, analyze_with
 from jaxdelegate.analysis.records import ModelAnalysis, report
+from jaxdelegate.demo.mobilenet import mobilenet_v1
 from jaxdelegate.op_lowering.options import CallOptions, WhileOptions
 from jaxdelegate.testing.builder import ModelBuilder
-from jaxdelegate.testing.networks import mobilenet_v1
-from jaxdelegate.testing.quantized import scaled
+from tests.support.quantized import scaled
 
 Chain = Callable[..., bytes]
 

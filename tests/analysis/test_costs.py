@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from jaxdelegate.analysis.analyzer import analyze_model
+from jaxdelegate.demo.mobilenet import mobilenet_v1
 from jaxdelegate.measuring.costs import Cost, operator_cost, spec_bytes
 from jaxdelegate.op_lowering.options import (
     BatchMatMulOptions,
@@ -31,7 +32,6 @@ from jaxdelegate.op_lowering.records.costs import Work
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec
-from jaxdelegate.testing.networks import mobilenet_v1
 
 
 def spec(*shape: int, dtype: object = np.float32, **details: object) -> TensorSpec:

@@ -12,8 +12,8 @@ import pytest
 import jaxdelegate as jd
 from jaxdelegate.analysis.analyzer import analyze_model
 from jaxdelegate.analysis.model_explorer import graph_id, node_data, write
+from jaxdelegate.demo.mobilenet import mobilenet_v1
 from jaxdelegate.testing.builder import ModelBuilder
-from jaxdelegate.testing.networks import mobilenet_v1
 
 Chain = Callable[..., bytes]
 MODELS = Path(__file__).parents[2].parent / "shared" / "models"

@@ -15,8 +15,8 @@ from jaxdelegate.analysis.analyzer import analyze_model
 from jaxdelegate.analysis.layout import INPUTS, NODE_HEIGHT, NODE_WIDTH, OUTPUTS, Layout, layout
 from jaxdelegate.analysis.measured import with_latency
 from jaxdelegate.analysis.page import html_page
+from jaxdelegate.demo.mobilenet import mobilenet_v1
 from jaxdelegate.testing.builder import ModelBuilder
-from jaxdelegate.testing.networks import mobilenet_v1
 
 Chain = Callable[..., bytes]
 Opened = Callable[..., str]

@@ -118,7 +118,7 @@ def test_peaks_go_by_the_whole_name() -> None:
 
 
 def test_threads_do_not_multiply_the_matrix_of_a_gpu(tmp_path: Path) -> None:
-    from jaxdelegate.testing.networks import small_classifier
+    from tests.support.networks import small_classifier
 
     (tmp_path / "net.tflite").write_bytes(small_classifier())
     run_all = SCRIPT.with_name("run_all.py")

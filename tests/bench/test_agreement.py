@@ -10,7 +10,7 @@ from jaxdelegate.model.records import read_model
 from jaxdelegate.op_lowering.options import Conv2DOptions, ReshapeOptions
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import ModelBuilder
-from jaxdelegate.testing.networks import small_classifier
+from tests.support.networks import small_classifier
 
 pytestmark = pytest.mark.litert
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from jaxdelegate.testing.networks import mobilenet_v1
+from jaxdelegate.demo.mobilenet import mobilenet_v1
 
 SCRIPT = Path(__file__).parents[2] / "bench" / "compile_for_gpu.py"
 HAS_PLUGIN = any(importlib.util.find_spec(f"jax_cuda{n}_plugin") for n in (12, 13))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import jaxdelegate as jd
-from jaxdelegate.testing.networks import small_classifier
+from tests.support.networks import small_classifier
 
 pytestmark = [pytest.mark.litert, pytest.mark.usefixtures("compiled_once")]
 IMAGE = {"shape": np.array([1, 16, 16, 3]), "dtype": np.float32}

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from jaxdelegate.demo.mobilenet import mobilenet_v1
 from jaxdelegate.model.records import read_model
 from jaxdelegate.op_lowering.options import FullyConnectedOptions
 from jaxdelegate.testing import ModelBuilder
-from jaxdelegate.testing.networks import mobilenet_v1, small_classifier
-from jaxdelegate.testing.quantized import scaled
+from tests.support.networks import small_classifier
+from tests.support.quantized import scaled
 
 pytestmark = pytest.mark.litert
 BENCH = Path(__file__).parents[2] / "bench"

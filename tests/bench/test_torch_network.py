@@ -20,9 +20,9 @@ from jaxdelegate.op_lowering.options import (
 )
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType
 from jaxdelegate.testing import ModelBuilder
-from jaxdelegate.testing.attention_networks import bert_small
-from jaxdelegate.testing.networks import mobilenet_v2, small_classifier
 from jaxdelegate.testing.running import random_inputs, run_once
+from tests.support.attention_networks import bert_small
+from tests.support.networks import mobilenet_v2, small_classifier
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.litert

@@ -13,7 +13,7 @@ from jaxdelegate.benchmark.matrix import Configuration, Outcome, configurations
 from jaxdelegate.benchmark.options import BenchmarkOptions
 from jaxdelegate.benchmark.run import benchmark
 from jaxdelegate.errors import InterpreterError, OptionError
-from jaxdelegate.testing.networks import small_classifier
+from tests.support.networks import small_classifier
 
 
 @pytest.fixture

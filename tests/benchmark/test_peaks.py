@@ -10,8 +10,8 @@ from jaxdelegate.benchmark import peaks
 from jaxdelegate.benchmark.options import BenchmarkOptions
 from jaxdelegate.benchmark.peaks import DevicePeaks, measured_peaks
 from jaxdelegate.benchmark.run import benchmark
+from jaxdelegate.demo.mobilenet import mobilenet_v1
 from jaxdelegate.providers import flag_values
-from jaxdelegate.testing.networks import mobilenet_v1
 
 SIZES = (1 << 16, 1 << 20)
 

@@ -24,11 +24,11 @@ from jaxdelegate.benchmark.results import BenchmarkReport
 from jaxdelegate.benchmark.run import benchmark, graph_source
 from jaxdelegate.benchmark.session import Session
 from jaxdelegate.benchmark.sweep import batch_sweep, parse_batch_sizes, sweep_table
+from jaxdelegate.demo.mobilenet import mobilenet_v1
 from jaxdelegate.measuring.protos import message
 from jaxdelegate.op_lowering.options import AddOptions
 from jaxdelegate.providers import flag_values
 from jaxdelegate.testing.builder import ModelBuilder
-from jaxdelegate.testing.networks import mobilenet_v1
 
 MODEL = mobilenet_v1(size=32, width=0.25)
 SHORT = BenchmarkOptions(num_runs=3, min_secs=0, warmup_runs=2, warmup_min_secs=0, seed=4)

@@ -14,7 +14,7 @@ from jaxdelegate.cache import start_records
 from jaxdelegate.op_lowering.options import AddOptions
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import ModelBuilder
-from jaxdelegate.testing.quantized import scaled
+from tests.support.quantized import scaled
 
 
 def quantized() -> bytes:

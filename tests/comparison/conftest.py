@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from jaxdelegate.demo.mobilenet import mobilenet_v1
 from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.testing.networks import mobilenet_v1
 
 Break = Callable[..., None]
 

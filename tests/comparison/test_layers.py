@@ -18,7 +18,7 @@ from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.reference import KERNELS
 from jaxdelegate.reference.kernel import Kernel, same_shape
 from jaxdelegate.testing import ModelBuilder
-from jaxdelegate.testing.quantized import scaled
+from tests.support.quantized import scaled
 
 DEEPLAB = Path(__file__).parents[3] / "shared/models/networks/image_segmenter__deeplabv3.tflite"
 

@@ -10,7 +10,7 @@ import jaxdelegate as jd
 from jaxdelegate.comparison.bounds import Bounds
 from jaxdelegate.comparison.metrics import Comparer, TensorComparison
 from jaxdelegate.quant.params import Quantization
-from jaxdelegate.testing.quantized import scaled
+from tests.support.quantized import scaled
 
 
 def compare(

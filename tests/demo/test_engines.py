@@ -11,7 +11,7 @@ from jaxdelegate.demo.comparison import compare, largest_difference
 from jaxdelegate.demo.engines import ENGINES, REFERENCE, Engine, Engines, Opened
 from jaxdelegate.demo.tasks import TASKS
 from jaxdelegate.errors import ModelError
-from jaxdelegate.testing.networks import broadcast, small_classifier
+from tests.support.networks import broadcast, small_classifier
 
 X = np.random.default_rng(0).uniform(-1, 1, (1, 16, 16, 3)).astype(np.float32)
 

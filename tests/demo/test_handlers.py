@@ -21,7 +21,7 @@ from jaxdelegate.demo.handlers import (  # noqa: E402
     Handlers,
 )
 from jaxdelegate.demo.tasks import TASKS  # noqa: E402
-from jaxdelegate.testing.networks import small_classifier  # noqa: E402
+from tests.support.networks import small_classifier  # noqa: E402
 
 BOTH = (REFERENCE.name, LITERT.name)
 IMAGE_OF = np.random.default_rng(0).integers(0, 256, (30, 50, 3)).astype(np.uint8)

@@ -10,8 +10,8 @@ from jaxdelegate.demo.engines import REFERENCE, Engines
 from jaxdelegate.demo.uploads import Upload
 from jaxdelegate.errors import InterpreterError, ModelError
 from jaxdelegate.testing import ModelBuilder
-from jaxdelegate.testing.networks import broadcast, small_classifier
-from jaxdelegate.testing.quantized import scaled
+from tests.support.networks import broadcast, small_classifier
+from tests.support.quantized import scaled
 
 IMAGE = np.random.default_rng(0).integers(0, 256, (20, 30, 3)).astype(np.uint8)
 

@@ -21,7 +21,7 @@ import pytest
 
 from jaxdelegate.demo.tasks import TASKS
 from jaxdelegate.testing import ModelBuilder
-from jaxdelegate.testing.networks import small_classifier
+from tests.support.networks import small_classifier
 
 ROOT = Path(__file__).parents[2]
 WAIT = 120  # seconds, for a machine that has other things to do

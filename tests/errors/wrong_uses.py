@@ -25,9 +25,9 @@ from jaxdelegate.op_lowering.options import (
     WhileOptions,
 )
 from jaxdelegate.testing.builder import ModelBuilder
-from jaxdelegate.testing.networks import broadcast
-from jaxdelegate.testing.quantized import scaled
 from jaxdelegate.tools.main import main
+from tests.support.networks import broadcast
+from tests.support.quantized import scaled
 
 
 @dataclasses.dataclass(frozen=True)

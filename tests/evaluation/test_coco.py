@@ -12,7 +12,7 @@ from jaxdelegate.errors import OptionError
 from jaxdelegate.evaluation import CocoResult, DataError, RunSettings, evaluate_coco
 from jaxdelegate.evaluation.images import Preprocessing
 from jaxdelegate.interpreter import Interpreter
-from jaxdelegate.testing.detectors import color_detector
+from tests.support.detectors import color_detector
 
 RED, GREEN = (255, 0, 0), (0, 255, 0)
 SCORE = 1 / (1 + np.exp(-6))

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from jaxdelegate.demo.mobilenet import mobilenet_v1
 from jaxdelegate.errors import OptionError
 from jaxdelegate.evaluation import DataError, ImagenetResult, RunSettings, evaluate_imagenet
 from jaxdelegate.evaluation.imagenet import top_k_accuracies, top_k_indices
@@ -18,7 +19,6 @@ from jaxdelegate.measuring.tolerance import NETWORK, assert_close
 from jaxdelegate.op_lowering.options import ReducerOptions, ResizeBilinearOptions
 from jaxdelegate.op_lowering.resize.reference import resize_bilinear as reference_resize
 from jaxdelegate.testing.builder import ModelBuilder
-from jaxdelegate.testing.networks import mobilenet_v1
 
 COLORS = {"red": (255, 0, 0), "green": (0, 255, 0), "blue": (0, 0, 255)}
 

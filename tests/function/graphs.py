@@ -10,8 +10,9 @@ from jaxdelegate.op_lowering.options import (
     ReshapeOptions,
 )
 from jaxdelegate.quant.params import Quantization
-from jaxdelegate.testing import ModelBuilder, quantized
+from jaxdelegate.testing import ModelBuilder
 from jaxdelegate.testing.builder import SubgraphBuilder
+from tests.support import quantized
 
 RNG = np.random.default_rng(7)
 FILTER = RNG.normal(size=(4, 3, 3, 2)).astype(np.float32)

@@ -7,8 +7,8 @@ import pytest
 from jax import export
 
 import jaxdelegate as jd
+from jaxdelegate.demo.mobilenet import mobilenet_v1
 from jaxdelegate.testing import assert_close
-from jaxdelegate.testing.networks import mobilenet_v1
 from tests.function.graphs import anchors, classifier, integers
 from tests.function.test_function import lstm
 

@@ -28,9 +28,9 @@ from jaxdelegate.op_lowering.options import (
 from jaxdelegate.quant import affine
 from jaxdelegate.quant.params import Blockwise, Quantization
 from jaxdelegate.testing import ModelBuilder
-from jaxdelegate.testing.quantized import scaled
 from jaxdelegate.testing.running import run_once
 from tests.function.graphs import shared_zeros
+from tests.support.quantized import scaled
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
 

@@ -21,8 +21,8 @@ from jaxdelegate.op_lowering.options import (
 from jaxdelegate.quant.params import Blockwise, Quantization
 from jaxdelegate.testing import ModelBuilder, assert_close
 from jaxdelegate.testing.running import random_inputs, run_once
-from jaxdelegate.testing.sparse import csr
 from tests.function.graphs import classifier, integers, shared_weights, shared_zeros
+from tests.support.sparse import csr
 
 SHARED = Path(__file__).parents[3] / "shared" / "models"
 REFERENCE = litert.OpResolverType.BUILTIN_REF

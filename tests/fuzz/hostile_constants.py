@@ -16,8 +16,8 @@ import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 
 from jaxdelegate.testing.case import Case
-from jaxdelegate.testing.case_tables import cases_in
 from tests.fuzz.field_edits import UNPACKABLE, packed, unpacked
+from tests.support.case_tables import cases_in
 
 _CASES = Path(__file__).parents[1] / "op_lowering"
 _LARGEST = 1 << 16  # bytes of a case's file

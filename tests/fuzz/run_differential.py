@@ -6,7 +6,7 @@
 Every shard of seeds becomes one line of the results; shards that have a line are left out, so that
 a run goes on where another one ended. A disagreement is written with its seed, the operators of the
 smallest part that still disagrees, the engine and the difference; `explained` names a function of
-jaxdelegate/testing/known_differences.py. Exits with 1 if a disagreement is open.
+tests/support/known_differences.py. Exits with 1 if a disagreement is open.
 """
 
 import argparse
@@ -24,7 +24,11 @@ from typing import Any
 import numpy as np
 
 from jaxdelegate.testing.case import COMPILER_OPTIONS
-from jaxdelegate.testing.differential import (
+from jaxdelegate.testing.known_differences import explanation
+from jaxdelegate.testing.random_graphs import RandomGraph, random_graph
+from jaxdelegate.testing.stock_worker import CrashedError, RefusedError, StockWorker
+from jaxdelegate.xla import aot
+from tests.support.differential import (
     EXACTLY,
     FAKE_QUANTIZED,
     Arrays,
@@ -34,10 +38,9 @@ from jaxdelegate.testing.differential import (
     reference,
     why_apart,
 )
-from jaxdelegate.testing.known_differences import explanation
-from jaxdelegate.testing.random_graphs import RandomGraph, random_graph
-from jaxdelegate.testing.stock_worker import CrashedError, RefusedError, StockWorker
-from jaxdelegate.xla import aot
+from tests.support.known_differences import explanation
+from tests.support.random_graphs import RandomGraph, random_graph
+from tests.support.stock_worker import CrashedError, RefusedError, StockWorker
 
 _OPTIMIZED = 10  # one graph in so many is compiled as models are
 _CACHED = 4  # one in so many is run from a stored program, too

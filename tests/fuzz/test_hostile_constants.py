@@ -20,10 +20,10 @@ from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.passes.propagation import gather, subgraph_specs
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import ModelBuilder
-from jaxdelegate.testing.quantized import scaled
 from tests.fuzz.hostile_constants import HostileConstants
 from tests.fuzz.run_hostile_constants import SIDES, check
 from tests.fuzz.run_mutations import Tally
+from tests.support.quantized import scaled
 
 TWO_SCALES = Quantization(np.float32([0.5, 0.25]), np.int64([0, 0]))
 

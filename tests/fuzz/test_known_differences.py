@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jaxdelegate.op_lowering.options import Pool2DOptions, ReducerOptions, ResizeBilinearOptions
-from jaxdelegate.testing.differential import (
+from tests.support.differential import (
     FAKE_QUANTIZED,
     Arrays,
     Disagreement,
@@ -16,12 +16,12 @@ from jaxdelegate.testing.differential import (
     reference,
     why_apart,
 )
-from jaxdelegate.testing.graph_drawing import Drawing
-from jaxdelegate.testing.graph_records import Graph
-from jaxdelegate.testing.known_differences import BY_ENGINE, explanation
-from jaxdelegate.testing.quantized import scaled
-from jaxdelegate.testing.random_graphs import random_graph
-from jaxdelegate.testing.stock_worker import StockWorker
+from tests.support.graph_drawing import Drawing
+from tests.support.graph_records import Graph
+from tests.support.known_differences import BY_ENGINE, explanation
+from tests.support.quantized import scaled
+from tests.support.random_graphs import random_graph
+from tests.support.stock_worker import StockWorker
 
 # Graphs that show a cause: where more is drawn, others must be looked for. Where an answer is
 # known for the elements on which the engines differ, a wrong one there is open, too.

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from jaxdelegate.testing.attention_networks import bert_small
-from jaxdelegate.testing.audio_networks import tone_detector
-from jaxdelegate.testing.detectors import color_detector
-from jaxdelegate.testing.networks import broadcast, mobilenet_v2, small_classifier
+from examples.models.tones import tone_detector
 from tests.fuzz.field_edits import extremes
 from tests.fuzz.mutations import mutated
 from tests.fuzz.run_mutations import Corpus, Tally, run
 from tests.fuzz.workers import BEFORE, TIME, Worker
+from tests.support.attention_networks import bert_small
+from tests.support.detectors import color_detector
+from tests.support.networks import broadcast, mobilenet_v2, small_classifier
 
 MODELS = Path(__file__).parents[2].parent / "shared" / "models"
 LARGEST = 300_000

@@ -20,9 +20,9 @@ import pytest
 from ai_edge_litert.interpreter import Interpreter as StockInterpreter
 
 import jaxdelegate as jd
+from jaxdelegate.demo.mobilenet import mobilenet_v1
 from jaxdelegate.measuring.tolerance import EXACT, NETWORK, assert_close
 from jaxdelegate.testing import Case
-from jaxdelegate.testing.networks import mobilenet_v1, small_classifier
 from jaxdelegate.testing.running import random_inputs, run_once
 from tests.gpu.on_device import (
     HALF,
@@ -33,6 +33,7 @@ from tests.gpu.on_device import (
     reference,
     run,
 )
+from tests.support.networks import small_classifier
 
 OPERATOR_TESTS = Path(__file__).parents[1] / "op_lowering"
 SAMPLE = 6  # cases of each table, evenly spread

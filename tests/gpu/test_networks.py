@@ -18,10 +18,10 @@ from jaxdelegate.op_lowering.options import (
     ReducerOptions,
 )
 from jaxdelegate.testing import ModelBuilder
-from jaxdelegate.testing.attention_networks import bert_small
-from jaxdelegate.testing.networks import mobilenet_v2
 from jaxdelegate.testing.running import random_inputs
 from tests.gpu.on_device import HALF, NEEDS_DEVICE, reference, run, stock
+from tests.support.attention_networks import bert_small
+from tests.support.networks import mobilenet_v2
 
 pytestmark = NEEDS_DEVICE
 BECAUSE = "the whole network in half precision"

@@ -22,9 +22,9 @@ from jaxdelegate.op_lowering.options import (
     SoftmaxOptions,
 )
 from jaxdelegate.testing import ModelBuilder
-from jaxdelegate.testing.networks import small_classifier
 from jaxdelegate.testing.running import random_inputs
 from tests.gpu.on_device import HALF, NEEDS_DEVICE, reference, run
+from tests.support.networks import small_classifier
 
 pytestmark = NEEDS_DEVICE
 DTYPES = pytest.mark.parametrize("dtype", ["float32", "float16"])

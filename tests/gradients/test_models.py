@@ -24,7 +24,7 @@ from jaxdelegate.op_lowering.options import (
     WhileOptions,
 )
 from jaxdelegate.testing import Arg, Case, ModelBuilder, const, f32, value
-from jaxdelegate.testing.bodies import LT, BodyCase, comparing, pairwise
+from tests.support.bodies import LT, BodyCase, comparing, pairwise
 
 X = np.float32([1.5, -2.0, 4.0])
 DISTINCT = value(np.random.default_rng(0).permutation(12).reshape(3, 4).astype(np.float32) - 5.3)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import jaxdelegate as jd
-from jaxdelegate.testing.networks import small_classifier
+from tests.support.networks import small_classifier
 
 MODELS = Path(__file__).parents[3] / "shared" / "models"
 SMALL = [

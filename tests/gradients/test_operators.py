@@ -15,8 +15,8 @@ import pytest
 from jaxdelegate.op_lowering.registry import FUSED, RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.testing import Case, value
-from jaxdelegate.testing.case_tables import cases_in, is_quantized
-from jaxdelegate.testing.derivatives import Derived, Point, wrong
+from tests.support.case_tables import cases_in, is_quantized
+from tests.support.derivatives import Derived, Point, wrong
 
 OPERATOR_TESTS = Path(__file__).parents[1] / "op_lowering"
 PLATFORMS = pytest.mark.parametrize("platform", ["cpu", "tpu"])

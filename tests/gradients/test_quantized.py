@@ -26,9 +26,9 @@ from jaxdelegate.quant import affine
 from jaxdelegate.quant.params import integer_range
 from jaxdelegate.testing import Case, ModelBuilder
 from jaxdelegate.testing.case import COMPILER_OPTIONS
-from jaxdelegate.testing.case_tables import cases_in, is_quantized
-from jaxdelegate.testing.derivatives import weights
-from jaxdelegate.testing.quantized import scaled
+from tests.support.case_tables import cases_in, is_quantized
+from tests.support.derivatives import weights
+from tests.support.quantized import scaled
 
 # Values between the gates leave their grids, and cases that a model of floats does not take.
 NOT_COMPARED = {

@@ -171,7 +171,7 @@ def test_the_limit_holds_on_this_processor() -> None:
 
 _DELEGATED = """
 import jaxdelegate as jd
-from jaxdelegate.testing.networks import mobilenet_v1
+from jaxdelegate.demo.mobilenet import mobilenet_v1
 delegate = jd.JaxDelegate(platform="cpu")
 interpreter = jd.Interpreter(
     model_content=mobilenet_v1(size=32, width=0.25), experimental_delegates=[delegate]

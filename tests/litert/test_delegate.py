@@ -10,6 +10,7 @@ import pytest
 from ai_edge_litert.interpreter import Interpreter
 
 import jaxdelegate as jd
+from jaxdelegate.demo.mobilenet import mobilenet_v1
 from jaxdelegate.measuring.tolerance import NETWORK
 from jaxdelegate.op_lowering.options import (
     AddOptions,
@@ -24,7 +25,6 @@ from jaxdelegate.op_lowering.options import (
 )
 from jaxdelegate.simple_delegate import SimpleDelegateOptions
 from jaxdelegate.testing import ModelBuilder, assert_close
-from jaxdelegate.testing.networks import mobilenet_v1
 from jaxdelegate.testing.running import random_inputs, run_once
 
 Stock = Callable[..., Interpreter]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import jaxdelegate as jd
+from jaxdelegate.demo.mobilenet import mobilenet_v1
 from jaxdelegate.measuring.tolerance import NETWORK, assert_close
 from jaxdelegate.op_lowering.options import (
     ActivationFunctionType,
@@ -17,7 +18,6 @@ from jaxdelegate.op_lowering.options import (
 )
 from jaxdelegate.simple_delegate import Node
 from jaxdelegate.testing import ModelBuilder
-from jaxdelegate.testing.networks import mobilenet_v1
 from jaxdelegate.testing.running import random_inputs, run_once
 
 tensorflow = pytest.importorskip("tensorflow", reason="tensorflow-cpu >= 2.19 is not installed")

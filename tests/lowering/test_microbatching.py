@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 import jaxdelegate as jd
+from jaxdelegate.demo.mobilenet import mobilenet_v1
 from jaxdelegate.lowering import microbatching
 from jaxdelegate.model.records import Operator
 from jaxdelegate.op_lowering.options import ConcatenationOptions, NoOptions
 from jaxdelegate.op_lowering.spec import TensorSpec
-from jaxdelegate.testing.networks import mobilenet_v1
 
 BATCH = 8
 IMAGE = (BATCH, 64, 64, 8)

@@ -7,6 +7,7 @@ import pytest
 
 import jaxdelegate as jd
 from jaxdelegate.compile.precision_policy import cpu_policy, device_policy, emulated_policy
+from jaxdelegate.demo.mobilenet import mobilenet_v1
 from jaxdelegate.lowering.mixed_precision import (
     is_as_declared,
     moves_reduced,
@@ -29,9 +30,8 @@ from jaxdelegate.op_lowering.options import (
 from jaxdelegate.op_lowering.precision import FLOAT16, PrecisionPolicy
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import ModelBuilder
-from jaxdelegate.testing.networks import mobilenet_v1
-from jaxdelegate.testing.quantized import scaled
 from jaxdelegate.testing.running import run_once
+from tests.support.quantized import scaled
 
 FLOAT16_ALGORITHMS, BFLOAT16_ALGORITHMS = emulated_policy("float16"), emulated_policy("bfloat16")
 CPU_ALGORITHMS = cpu_policy("bfloat16", frozenset(["avx512_bf16"]))

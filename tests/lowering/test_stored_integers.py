@@ -44,8 +44,8 @@ from jaxdelegate.passes import propagation
 from jaxdelegate.passes.propagation import gather
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import ModelBuilder
-from jaxdelegate.testing.quantized import scaled
 from jaxdelegate.testing.running import run_once
+from tests.support.quantized import scaled
 
 Tensor = Any  # a shape, an array (a constant), or (shape, dtype) of what has no scale
 

@@ -16,7 +16,7 @@ from jaxdelegate.op_lowering.spec import Sparsity
 from jaxdelegate.quant.affine import dequantize
 from jaxdelegate.quant.params import Blockwise, Quantization
 from jaxdelegate.testing import ModelBuilder
-from jaxdelegate.testing.sparse import BLOCKS, csr
+from tests.support.sparse import BLOCKS, csr
 
 Edit = Callable[[schema.ModelT], None]
 

@@ -26,7 +26,7 @@ from jaxdelegate.op_lowering.options import (
 )
 from jaxdelegate.op_lowering.spec import DimensionSparsity
 from jaxdelegate.testing import ModelBuilder
-from jaxdelegate.testing.sparse import BLOCKS, csr
+from tests.support.sparse import BLOCKS, csr
 
 Edit = Callable[[schema.ModelT], object]
 

@@ -8,8 +8,8 @@ from jaxdelegate.op_lowering.dtypes import DTYPES
 from jaxdelegate.op_lowering.options import AddOptions, TensorType, VarHandleOptions
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import ModelBuilder
-from jaxdelegate.testing.quantized import scaled
 from jaxdelegate.testing.running import run_once
+from tests.support.quantized import scaled
 
 OPERATORS = ["VAR_HANDLE", "ASSIGN_VARIABLE", "READ_VARIABLE", "ADD"]
 

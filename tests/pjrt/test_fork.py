@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxdelegate.testing.networks import small_classifier
+from tests.support.networks import small_classifier
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 

@@ -10,10 +10,10 @@ import pytest
 
 import jaxdelegate as jd
 from jaxdelegate import providers
+from jaxdelegate.demo.mobilenet import mobilenet_v1
 from jaxdelegate.options import DelegateOptions
 from jaxdelegate.providers import builtin, create_delegates, flag_values
 from jaxdelegate.providers.parsing import Flag, FlagValues
-from jaxdelegate.testing.networks import mobilenet_v1
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,7 @@ from jaxdelegate.quant.jax_fixed_point import (
     multiply_in_halves,
     saturating_rounding_doubling_high_mul,
 )
-from jaxdelegate.testing.quantized import scaled
+from tests.support.quantized import scaled
 
 LOW, HIGH = -(2**31), 2**31 - 1
 HALVES = [0, 1, 2, 2**14 - 1, 2**14, 2**15 - 1, 2**15, 2**15 + 1, 2**16 - 2, 2**16 - 1]

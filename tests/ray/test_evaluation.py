@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from jaxdelegate.demo.mobilenet import mobilenet_v1
 from jaxdelegate.errors import OptionError
 from jaxdelegate.ray import evaluation
 from jaxdelegate.ray.errors import import_ray
 from jaxdelegate.ray.evaluation import Cluster, RayRunner
-from jaxdelegate.testing.detectors import color_detector
-from jaxdelegate.testing.networks import mobilenet_v1
 from jaxdelegate.tools.main import main
+from tests.support.detectors import color_detector
 
 SIZE, CLASSES, COUNT, BATCH = 32, 12, 27, 4
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cluster")]

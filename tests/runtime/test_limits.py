@@ -16,7 +16,7 @@ from jaxdelegate.op_lowering.options import Conv2DOptions, IfOptions, WhileOptio
 from jaxdelegate.op_lowering.spec import DimensionSparsity, Sparsity, TensorSpec
 from jaxdelegate.passes.limits import Limits, usable_memory
 from jaxdelegate.testing.builder import ModelBuilder
-from jaxdelegate.testing.networks import broadcast
+from tests.support.networks import broadcast
 
 ONE = np.ones((1, 1), np.float32)
 

@@ -9,7 +9,7 @@ import pytest
 from ai_edge_litert import schema_py_generated as schema
 from ai_edge_litert.interpreter import Interpreter
 
-from jaxdelegate.testing.networks import small_classifier
+from tests.support.networks import small_classifier
 
 Images = list[np.ndarray]
 

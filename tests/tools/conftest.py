@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pytest
 
-from jaxdelegate.testing.networks import mobilenet_v1
+from jaxdelegate.demo.mobilenet import mobilenet_v1
 from jaxdelegate.tools.main import main
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from jaxdelegate.demo.mobilenet import mobilenet_v1
 from jaxdelegate.testing.builder import ModelBuilder
-from jaxdelegate.testing.networks import mobilenet_v1
 from jaxdelegate.tools.main import main
 
 

@@ -9,11 +9,11 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from jaxdelegate.demo.mobilenet import mobilenet_v1
 from jaxdelegate.interpreter import Interpreter
 from jaxdelegate.measuring.protos import message
-from jaxdelegate.testing.detectors import color_detector, mobilenet_v1_ssd
-from jaxdelegate.testing.networks import mobilenet_v1
 from jaxdelegate.tools.main import main
+from tests.support.detectors import color_detector, mobilenet_v1_ssd
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
 

@@ -8,8 +8,8 @@ from absl import flags
 
 import jaxdelegate as jd
 from jaxdelegate import providers
+from jaxdelegate.demo.mobilenet import mobilenet_v1
 from jaxdelegate.options import DelegateOptions
-from jaxdelegate.testing.networks import mobilenet_v1
 from jaxdelegate.tools import delegate_flags
 
 

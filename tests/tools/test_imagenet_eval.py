@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from jaxdelegate.demo.mobilenet import mobilenet_v1
 from jaxdelegate.evaluation.images import Preprocessing
 from jaxdelegate.measuring.protos import message
-from jaxdelegate.testing.networks import mobilenet_v1
 from jaxdelegate.tools.main import main
 
 CLASSES, SIZE = 20, 32

@@ -14,12 +14,12 @@ from absl import flags as absl_flags
 from tqdm import tqdm
 
 import jaxdelegate as jd
+from jaxdelegate.demo.mobilenet import mobilenet_v1
 from jaxdelegate.kernels import library
 from jaxdelegate.op_lowering.options import CustomOptions
 from jaxdelegate.options import DelegateOptions
 from jaxdelegate.providers.builtin import aliases
 from jaxdelegate.testing import ModelBuilder
-from jaxdelegate.testing.networks import mobilenet_v1
 from jaxdelegate.tools import terminal
 from jaxdelegate.tools.main import TOOLS, main
 

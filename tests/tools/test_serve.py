@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from absl import flags
 
-from jaxdelegate.testing.networks import mobilenet_v1
+from jaxdelegate.demo.mobilenet import mobilenet_v1
 from jaxdelegate.tools import serve
 from tests.tools.conftest import Refuse
 

@@ -32,11 +32,11 @@ from jaxdelegate.passes.propagation import subgraph_specs
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.report.tuning import Choice
 from jaxdelegate.testing import ModelBuilder
-from jaxdelegate.testing.quantized import scaled
 from jaxdelegate.testing.running import random_inputs, run_once
 from jaxdelegate.tuning import measure as tuning
 from jaxdelegate.tuning.selector import Tuner
 from jaxdelegate.xla import aot
+from tests.support.quantized import scaled
 
 SAME = Padding.SAME
 

@@ -22,8 +22,8 @@ from jaxdelegate.op_lowering.options import (
     TensorType,
     UnpackOptions,
 )
-from jaxdelegate.testing.graph_drawing import Drawing
-from jaxdelegate.testing.random_operators.elementwise import QUANTIZED, Draw
+from tests.support.graph_drawing import Drawing
+from tests.support.random_operators.elementwise import QUANTIZED, Draw
 
 MOVED = ("float32", "int8", "int32", "int64", "qint8", "quint8", "qint16")
 _MORE = (*MOVED, "bool", "int16", "uint8")

@@ -3,8 +3,8 @@
 import numpy as np
 
 from jaxdelegate.op_lowering.options import RandomOptions
-from jaxdelegate.testing.graph_drawing import Drawing
-from jaxdelegate.testing.random_operators.elementwise import Draw
+from tests.support.graph_drawing import Drawing
+from tests.support.random_operators.elementwise import Draw
 
 
 def _suppression(name: str) -> Draw:

@@ -16,7 +16,7 @@ from jaxdelegate.op_lowering.options import (
     LocalResponseNormalizationOptions,
     ReduceWindowFunction,
 )
-from jaxdelegate.testing.difference_parts import (
+from tests.support.difference_parts import (
     Stock,
     agrees,
     any_float,
@@ -31,13 +31,13 @@ from jaxdelegate.testing.difference_parts import (
     unmerged,
     with_floats,
 )
-from jaxdelegate.testing.differential import (
+from tests.support.differential import (
     Arrays,
     Disagreement,
     is_exact_for_rounded_operands,
     reference,
 )
-from jaxdelegate.testing.float_differences import (
+from tests.support.float_differences import (
     COMPARISONS,
     activations_stay_floats,
     body_magnifies_rounding,
@@ -55,7 +55,7 @@ from jaxdelegate.testing.float_differences import (
     sum_overflows,
     tables_are_interpolated,
 )
-from jaxdelegate.testing.stock_worker import CrashedError, RefusedError
+from tests.support.stock_worker import CrashedError, RefusedError
 
 _LITERT = "reference"  # the numpy reference is judged by LiteRT
 

@@ -25,9 +25,9 @@ from jaxdelegate.op_lowering.options import (
     StablehloSortOptions,
     StablehloTransposeOptions,
 )
-from jaxdelegate.testing.graph_drawing import Drawing
-from jaxdelegate.testing.graph_records import Graph
-from jaxdelegate.testing.random_operators.elementwise import Draw, F
+from tests.support.graph_drawing import Drawing
+from tests.support.graph_records import Graph
+from tests.support.random_operators.elementwise import Draw, F
 
 _NUMBERS = ("float32", "int32")
 _LESS = StablehloComparisonDirection.STABLEHLO_COMPARISON_DIRECTION_LT

@@ -8,7 +8,7 @@ import numpy as np
 
 from jaxdelegate.op_lowering.rule import OpRule
 from jaxdelegate.testing.case import Arg, Case, compiled
-from jaxdelegate.testing.quantized import scaled
+from tests.support.quantized import scaled
 
 Run = Callable[[Case], list[np.ndarray]]  # outputs, then new states
 
@@ -48,7 +48,7 @@ def under_way(case: Case) -> Case:
 
 def litert_twice(case: Case, *, optimized: bool = False) -> list[np.ndarray]:
     """Outputs of two invokes of one stock interpreter, its variable tensors beginning at zero."""
-    from ai_edge_litert.interpreter import Interpreter, OpResolverType  # noqa: PLC0415 (heavy)
+    from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
     kind = OpResolverType.BUILTIN_REF
     if optimized:

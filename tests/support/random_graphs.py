@@ -12,10 +12,10 @@ import functools
 
 import numpy as np
 
-from jaxdelegate.testing.graph_drawing import Drawing, Mood
-from jaxdelegate.testing.graph_records import Graph
-from jaxdelegate.testing.random_operators import LEFT_OUT as LEFT_OUT
-from jaxdelegate.testing.random_operators import NOT_IN_LITERT, OPERATORS
+from tests.support.graph_drawing import Drawing, Mood
+from tests.support.graph_records import Graph
+from tests.support.random_operators import LEFT_OUT as LEFT_OUT
+from tests.support.random_operators import NOT_IN_LITERT, OPERATORS
 
 _MOST_OPERATORS = 12
 

@@ -6,15 +6,28 @@ import struct
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
+from jaxdelegate.testing.running import invoked, run_once
+
 _LENGTH = struct.Struct("<q")
 _SECONDS = 30
+_ROOT = Path(__file__).parents[2]
+INVOKES = 2  # the second one starts with the states that the first one left
 PLAIN = (
     "BUILTIN_WITHOUT_DEFAULT_DELEGATES"  # LiteRT's kernels that are neither reference nor XNNPACK
 )
+
+
+def run_repeatedly(interpreter: Any, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The outputs of `INVOKES` invokes on the same inputs, one after the other."""
+    outputs = run_once(interpreter, arrays)
+    for _ in range(INVOKES - 1):
+        outputs += invoked(interpreter, arrays)
+    return outputs
 
 
 class RefusedError(Exception):
@@ -42,9 +55,11 @@ class StockWorker:
             CrashedError: the process aborted, or needs longer than half a minute.
         """
         if self._process is None:
-            command = [sys.executable, "-m", "jaxdelegate.testing.stock_worker"]
+            command = [sys.executable, "-m", "tests.support.stock_worker"]
             pipe, none = subprocess.PIPE, subprocess.DEVNULL
-            self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=none)
+            self._process = subprocess.Popen(
+                command, cwd=_ROOT, stdin=pipe, stdout=pipe, stderr=none
+            )
         try:
             _send(self._process.stdin, (content, list(inputs), kernels))  # type: ignore[arg-type]
             kind, answer = self._answer(self._process.stdout)  # type: ignore[arg-type]
@@ -89,9 +104,7 @@ def _receive(stream: BinaryIO) -> Any:
 
 
 def _serve(requests: BinaryIO, answers: BinaryIO) -> None:
-    from ai_edge_litert.interpreter import Interpreter, OpResolverType  # noqa: PLC0415 (heavy)
-
-    from jaxdelegate.testing.running import run_repeatedly  # noqa: PLC0415
+    from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
     while True:
         try:

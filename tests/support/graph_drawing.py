@@ -10,8 +10,8 @@ import numpy as np
 from jaxdelegate.op_lowering.options import Options
 from jaxdelegate.op_lowering.spec import Shape
 from jaxdelegate.quant.params import Quantization, integer_range
-from jaxdelegate.testing.graph_records import Graph, GraphTensor, Node
-from jaxdelegate.testing.quantized import scaled
+from tests.support.graph_records import Graph, GraphTensor, Node
+from tests.support.quantized import scaled
 
 # What an element is: a dtype, and whether its integers stand for reals.
 KINDS: dict[str, tuple[np.dtype, bool]] = {

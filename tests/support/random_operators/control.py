@@ -16,9 +16,9 @@ from jaxdelegate.op_lowering.options import (
     WhileOptions,
 )
 from jaxdelegate.op_lowering.spec import Shape
-from jaxdelegate.testing.graph_drawing import Drawing
-from jaxdelegate.testing.graph_records import Graph
-from jaxdelegate.testing.random_operators.elementwise import Draw, F
+from tests.support.graph_drawing import Drawing
+from tests.support.graph_records import Graph
+from tests.support.random_operators.elementwise import Draw, F
 
 _STEPS = ("ABS", "NEG", "RELU", "TANH", "SQUARE", "FLOOR", "COS")
 

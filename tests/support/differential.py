@@ -9,9 +9,8 @@ from jaxdelegate.delegate.jax_delegate import JaxDelegate
 from jaxdelegate.errors import JaxDelegateError
 from jaxdelegate.interpreter import Interpreter
 from jaxdelegate.measuring.tolerance import EXACT, Tolerance, assert_close, tolerance_for
-from jaxdelegate.testing.graph_records import Graph
-from jaxdelegate.testing.running import INVOKES, run_repeatedly
-from jaxdelegate.testing.stock_worker import CrashedError, RefusedError
+from tests.support.graph_records import Graph
+from tests.support.stock_worker import INVOKES, CrashedError, RefusedError, run_repeatedly
 
 Arrays = list[np.ndarray]
 Engine = Callable[[bytes, Sequence[np.ndarray]], Arrays]

@@ -19,8 +19,8 @@ from jaxdelegate.op_lowering.options import (
     UniqueOptions,
 )
 from jaxdelegate.op_lowering.spec import Shape
-from jaxdelegate.testing.graph_drawing import Drawing
-from jaxdelegate.testing.random_operators.elementwise import ANY, Draw
+from tests.support.graph_drawing import Drawing
+from tests.support.random_operators.elementwise import ANY, Draw
 
 _INDICES = (np.int32, np.int64)
 

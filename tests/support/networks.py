@@ -1,7 +1,8 @@
-"""Real architectures with random weights, built in memory: for demo, tests and benches."""
+"""Real architectures with random weights, built in memory: for tests and benchmarks."""
 
 import numpy as np
 
+from jaxdelegate.demo.layers import LINEAR, RECTIFIED, Shape, scaled
 from jaxdelegate.op_lowering.options import (
     ActivationFunctionType,
     ConcatenationOptions,
@@ -9,23 +10,9 @@ from jaxdelegate.op_lowering.options import (
     ResizeBilinearOptions,
 )
 from jaxdelegate.testing.builder import ModelBuilder
-from jaxdelegate.testing.layers import (
-    BRANCH,
-    LINEAR,
-    RECTIFIED,
-    UNCHANGED,
-    Int8Layers,
-    Layers,
-    Shape,
-    scaled,
-)
+from tests.support.layers import BRANCH, UNCHANGED, Int8Layers, MoreLayers
 
 RELU = ActivationFunctionType.RELU
-# Filters and stride of each depthwise-separable block (Howard et al. 2017, table 1).
-MOBILENET_V1_BLOCKS = [
-    (64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *[(512, 1)] * 5,
-    (1024, 2), (1024, 1),
-]  # fmt: skip
 # Expansion, filters, repeats and first stride of each stage (Sandler et al. 2018, table 2).
 _MOBILENET_V2_STAGES = (
     (1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1),
@@ -35,37 +22,6 @@ _MOBILENET_V2_STAGES = (
 _RESNET50_STAGES = ((64, 3), (128, 4), (256, 6), (512, 3))
 _ASPP_RATES = (6, 12, 18)  # at output stride 16 (Chen et al. 2017)
 _CLASSES = 1001  # ImageNet and a background class, as TFLite's hosted models
-
-
-def mobilenet_v1(
-    *, size: int = 224, width: float = 1.0, classes: int = _CLASSES, seed: int = 0
-) -> bytes:
-    """MobileNet v1 as a .tflite, float32: images [1, size, size, 3] to probabilities [1, classes].
-
-    Args:
-        size: height and width of the input, a multiple of 32.
-        width: the width multiplier of all channels.
-        classes: how many classes.
-        seed: of the random weights.
-
-    Returns:
-        The file's content: 31 operators, about 17 MB at full width.
-    """
-    net = Layers(seed, "MobileNet v1, random weights")
-    x, shape = net.image(size)
-    x, shape = net.convolution(x, shape, scaled(32, width), 3, 2)
-    for filters, stride in MOBILENET_V1_BLOCKS:
-        x, shape = net.depthwise(x, shape, stride)
-        x, shape = net.convolution(x, shape, scaled(filters, width), 1, 1)
-    x, shape = net.average_pool(x, shape)
-    x, shape = net.convolution(x, shape, classes, 1, 1, LINEAR)
-    logits = net.builder.tensor((1, classes), name="logits")
-    new_shape = net.builder.constant(np.array([-1, classes], np.int32), "logits/shape")
-    net.builder.operator(
-        "RESHAPE", [x, new_shape], [logits], ReshapeOptions(new_shape=(-1, classes))
-    )
-    net.softmax(logits, classes)
-    return net.builder.build()
 
 
 def mobilenet_v2(
@@ -88,7 +44,7 @@ def mobilenet_v2(
     Returns:
         The file's content: 65 operators, about 14 MB at full width, a fourth of it in int8.
     """
-    net = (Int8Layers if quantized else Layers)(seed, "MobileNet v2, random weights")
+    net = (Int8Layers if quantized else MoreLayers)(seed, "MobileNet v2, random weights")
     x, shape = net.image(size)
     x, shape = _mobilenet_v2_features(net, x, shape, width)
     x, shape = net.convolution(x, shape, max(1280, scaled(1280, width)), 1, 1)
@@ -98,7 +54,7 @@ def mobilenet_v2(
 
 
 def _mobilenet_v2_features(
-    net: Layers, x: int, shape: Shape, width: float, *, most: int = 32
+    net: MoreLayers, x: int, shape: Shape, width: float, *, most: int = 32
 ) -> tuple[int, Shape]:
     """Inverted residual blocks down to 1/`most` of the image; strides beyond that are dilations."""
     x, shape = net.convolution(x, shape, scaled(32, width), 3, 2)
@@ -118,7 +74,7 @@ def _mobilenet_v2_features(
 
 
 def _inverted_residual(
-    net: Layers, x: int, shape: Shape, expansion: int, filters: int, stride: int, dilation: int
+    net: MoreLayers, x: int, shape: Shape, expansion: int, filters: int, stride: int, dilation: int
 ) -> tuple[int, Shape]:
     y, inner = x, shape
     if expansion > 1:
@@ -146,7 +102,7 @@ def resnet50(
     Returns:
         The file's content: 73 operators, about 102 MB at full width.
     """
-    net = Layers(seed, "ResNet50, random weights")
+    net = MoreLayers(seed, "ResNet50, random weights")
     x, shape = net.image(size)
     x, shape = net.convolution(x, shape, scaled(64, width), 7, 2, RELU)
     x, shape = net.max_pool(x, shape, 3, 2)
@@ -160,7 +116,7 @@ def resnet50(
 
 
 def _bottleneck(
-    net: Layers, x: int, shape: Shape, filters: int, stride: int, *, project: bool
+    net: MoreLayers, x: int, shape: Shape, filters: int, stride: int, *, project: bool
 ) -> tuple[int, Shape]:
     y, inner = net.convolution(x, shape, filters, 1, 1, RELU)
     y, inner = net.convolution(y, inner, filters, 3, stride, RELU)
@@ -188,7 +144,7 @@ def deeplab_v3(
     Returns:
         The file's content: 75 operators, about 10 MB at full width.
     """
-    net = Layers(seed, "DeepLab v3, MobileNet v2, random weights")
+    net = MoreLayers(seed, "DeepLab v3, MobileNet v2, random weights")
     x, shape = net.image(size)
     x, shape = _mobilenet_v2_features(net, x, shape, width, most=16)
     pooled, pooled_shape = net.convolution(*net.average_pool(x, shape), depth, 1, 1, RELU)
@@ -238,7 +194,7 @@ def small_classifier(*, seed: int = 0) -> bytes:
     Returns:
         The file's content: 8 operators and a signature from `input` to `probabilities`.
     """
-    net = Layers(seed)
+    net = MoreLayers(seed)
     x = net.builder.input((1, 16, 16, 3), np.float32, "input")
     x, shape = net.convolution(x, (1, 16, 16, 3), 32, 3, 2)
     x, shape = net.depthwise(x, shape, 1)

@@ -16,9 +16,9 @@ from jaxdelegate.op_lowering.options import (
     SVDFOptions,
     UnidirectionalSequenceLSTMOptions,
 )
-from jaxdelegate.testing.graph_drawing import Drawing
-from jaxdelegate.testing.quantized import scaled
-from jaxdelegate.testing.random_operators.elementwise import Draw, F
+from tests.support.graph_drawing import Drawing
+from tests.support.quantized import scaled
+from tests.support.random_operators.elementwise import Draw, F
 
 _TANH = ActivationFunctionType.TANH
 _ACTIVATIONS = tuple(ActivationFunctionType(i) for i in range(5))

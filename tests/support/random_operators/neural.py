@@ -24,15 +24,9 @@ from jaxdelegate.op_lowering.options import (
 )
 from jaxdelegate.op_lowering.spec import Shape
 from jaxdelegate.quant.params import Quantization
-from jaxdelegate.testing.graph_drawing import Drawing, int4_values
-from jaxdelegate.testing.quantized import scaled
-from jaxdelegate.testing.random_operators.elementwise import (
-    ACTIVATIONS,
-    QUANTIZED,
-    Draw,
-    F,
-    fixed_scale,
-)
+from tests.support.graph_drawing import Drawing, int4_values
+from tests.support.quantized import scaled
+from tests.support.random_operators.elementwise import ACTIVATIONS, QUANTIZED, Draw, F, fixed_scale
 
 _SCHEMES = {
     "float32": ("float", "float", "float16", "weights only", "dynamic range"),

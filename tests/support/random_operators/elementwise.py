@@ -18,8 +18,8 @@ from jaxdelegate.op_lowering.options import (
     SubOptions,
 )
 from jaxdelegate.quant.params import Quantization
-from jaxdelegate.testing.graph_drawing import KINDS, Drawing
-from jaxdelegate.testing.quantized import scaled
+from tests.support.graph_drawing import KINDS, Drawing
+from tests.support.quantized import scaled
 
 Draw = Callable[[Drawing], object]
 

@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 from flatbuffers import flexbuffers
 
+from jaxdelegate.demo.layers import Layers, scaled
+from jaxdelegate.demo.mobilenet import MOBILENET_V1_BLOCKS
 from jaxdelegate.op_lowering.options import (
     ActivationFunctionType,
     ConcatenationOptions,
@@ -16,8 +18,6 @@ from jaxdelegate.op_lowering.options import (
     ReshapeOptions,
 )
 from jaxdelegate.testing.builder import ModelBuilder
-from jaxdelegate.testing.layers import Layers, scaled
-from jaxdelegate.testing.networks import MOBILENET_V1_BLOCKS
 
 _CELLS = 4  # to each side of the color detector's grid
 _COLORS = 2  # red and green

@@ -84,7 +84,7 @@ class Graph:
 
     def model(self) -> bytes:
         """The graph as a .tflite file."""
-        builder = ModelBuilder("jaxdelegate.testing.random_graphs")
+        builder = ModelBuilder("random graph")
         _write(self, builder, builder)
         return builder.build()
 

@@ -3,7 +3,7 @@
 What is legal is taken from the operators' definitions, never asked of this package's rules.
 """
 
-from jaxdelegate.testing.random_operators import (
+from tests.support.random_operators import (
     control,
     elementwise,
     indexing,
@@ -13,7 +13,7 @@ from jaxdelegate.testing.random_operators import (
     selection,
     stablehlo,
 )
-from jaxdelegate.testing.random_operators.elementwise import Draw as Draw
+from tests.support.random_operators.elementwise import Draw as Draw
 
 OPERATORS: dict[str, Draw] = {
     **elementwise.OPERATORS,

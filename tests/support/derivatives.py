@@ -152,7 +152,7 @@ class Derived:
     @classmethod
     def of(cls, point: Point) -> "Derived | None":
         """None: the operator has no float output, or one of another width."""
-        import jax  # noqa: PLC0415 (importing this package imports no jax)
+        import jax
 
         with jax.enable_x64(True):
             outputs = jax.eval_shape(point.function(_FLOAT32), point.at(_FLOAT32, 0))
@@ -220,8 +220,8 @@ def _largest(x: np.ndarray) -> float:
 
 
 def _derivatives(point: Point) -> Callable[..., Any]:
-    import jax  # noqa: PLC0415
-    import jax.numpy as jnp  # noqa: PLC0415
+    import jax
+    import jax.numpy as jnp
 
     compute = jax.jit(point.function(_FLOAT32))
 
@@ -257,7 +257,7 @@ def weights(outputs: Sequence[Any]) -> list[np.ndarray]:
 
 def _traced_differences(point: Point, dtype: np.dtype) -> Any:
     """Outputs at each of the places; None: the rule cannot compute in `dtype`."""
-    import jax  # noqa: PLC0415
+    import jax
 
     places = _places(point, dtype)
 
@@ -295,8 +295,8 @@ def wrong(cases: Sequence[Derived]) -> list[str]:
 
 def _run(jaxprs: Sequence[Any], arguments: Sequence[Any]) -> list[list[np.ndarray]]:
     """The flat results of each traced function, all from one program."""
-    import jax  # noqa: PLC0415
-    from jax.extend.core import jaxpr_as_fun  # noqa: PLC0415
+    import jax
+    from jax.extend.core import jaxpr_as_fun
 
     functions = [jaxpr_as_fun(jaxpr) for jaxpr in jaxprs]
 

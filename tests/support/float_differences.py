@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from jaxdelegate.op_lowering.options import ActivationFunctionType, SoftmaxOptions
-from jaxdelegate.testing.difference_parts import (
+from tests.support.difference_parts import (
     Stock,
     agrees,
     any_float,
@@ -25,7 +25,7 @@ from jaxdelegate.testing.difference_parts import (
     with_floats,
     with_real_weights,
 )
-from jaxdelegate.testing.differential import (
+from tests.support.differential import (
     Arrays,
     Disagreement,
     intermediate,
@@ -35,8 +35,8 @@ from jaxdelegate.testing.differential import (
     results_of,
     why_apart,
 )
-from jaxdelegate.testing.graph_records import GraphTensor
-from jaxdelegate.testing.stock_worker import RefusedError
+from tests.support.graph_records import GraphTensor
+from tests.support.stock_worker import RefusedError
 
 COMPARISONS = {
     "EQUAL": np.equal,

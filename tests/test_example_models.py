@@ -6,8 +6,8 @@ from ai_edge_litert.interpreter import Interpreter as StockInterpreter
 from ai_edge_litert.interpreter import OpResolverType
 
 import jaxdelegate as jd
+from examples.models.tones import tone_detector, tones
 from jaxdelegate.testing import assert_close
-from jaxdelegate.testing.audio_networks import tone_detector, tones
 from jaxdelegate.testing.running import run_once
 
 

@@ -8,9 +8,9 @@ from typing import Protocol
 import numpy as np
 
 from jaxdelegate.quant.affine import dequantize
-from jaxdelegate.testing.differential import Arrays, Disagreement, reference, why_apart
-from jaxdelegate.testing.graph_records import Graph, GraphTensor, Node
-from jaxdelegate.testing.stock_worker import PLAIN, RefusedError
+from tests.support.differential import Arrays, Disagreement, reference, why_apart
+from tests.support.graph_records import Graph, GraphTensor, Node
+from tests.support.stock_worker import PLAIN, RefusedError
 
 _LARGE = 1e37  # from here on, a scale of 127 steps or a sum overflows
 

@@ -1,6 +1,7 @@
 """The networks that are built in memory: stock LiteRT runs them, at any batch, and ours agrees."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,9 +11,9 @@ from ai_edge_litert.interpreter import OpResolverType
 import jaxdelegate as jd
 from jaxdelegate.measuring.tolerance import NETWORK, assert_close
 from jaxdelegate.model.records import read_model
-from jaxdelegate.testing.attention_networks import bert_small
-from jaxdelegate.testing.networks import deeplab_v3, mobilenet_v2, resnet50
 from jaxdelegate.testing.running import random_inputs, run_once
+from tests.support.attention_networks import bert_small
+from tests.support.networks import deeplab_v3, mobilenet_v2, resnet50
 
 pytestmark = pytest.mark.litert
 REFERENCE = OpResolverType.BUILTIN_REF
@@ -85,6 +86,6 @@ def test_activations_stay_near_unit_size(build: Callable[[], bytes]) -> None:
 def test_strides_past_the_feature_grid_become_dilations() -> None:
     """MobileNet v2 under DeepLab: 1/16 of the image, and its last stage sees as far as before."""
     operators = read_model(small_deeplab()).subgraphs[0].operators
-    depthwise = [op.options for op in operators if op.name == "DEPTHWISE_CONV_2D"]
+    depthwise: list[Any] = [op.options for op in operators if op.name == "DEPTHWISE_CONV_2D"]
     assert np.prod([o.stride_h for o in depthwise]) == 8  # the first convolution has two
     assert [o.dilation_h_factor for o in depthwise[-7:]] == [1, 2, 2, 2, 6, 12, 18]
