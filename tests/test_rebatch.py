@@ -17,7 +17,6 @@ from jaxdelegate.op_lowering.options import (
 )
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing.builder import ModelBuilder
-from jaxdelegate.testing.detectors import color_detector
 from jaxdelegate.xla import aot, in_runs
 from tests.support.detectors import color_detector
 

@@ -24,9 +24,6 @@ from typing import Any
 import numpy as np
 
 from jaxdelegate.testing.case import COMPILER_OPTIONS
-from jaxdelegate.testing.known_differences import explanation
-from jaxdelegate.testing.random_graphs import RandomGraph, random_graph
-from jaxdelegate.testing.stock_worker import CrashedError, RefusedError, StockWorker
 from jaxdelegate.xla import aot
 from tests.support.differential import (
     EXACTLY,

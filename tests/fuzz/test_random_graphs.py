@@ -9,12 +9,6 @@ from ai_edge_litert import schema_py_generated as schema
 from jaxdelegate.op_lowering.options import AddOptions
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.testing.case import COMPILER_OPTIONS
-from jaxdelegate.testing.graph_drawing import Drawing
-from jaxdelegate.testing.graph_records import Graph
-from jaxdelegate.testing.known_differences import explanation
-from jaxdelegate.testing.random_graphs import LEFT_OUT, random_graph
-from jaxdelegate.testing.random_operators import NOT_IN_LITERT, OPERATORS
-from jaxdelegate.testing.stock_worker import CrashedError, RefusedError, StockWorker
 from jaxdelegate.xla import aot
 from tests.support.differential import (
     Arrays,

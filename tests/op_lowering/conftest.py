@@ -16,7 +16,8 @@ from jaxdelegate.kernels.processor import INSTRUCTION_SETS
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.reference.registry import KERNELS
-from jaxdelegate.testing import Case, CaseGroup, in_groups
+from jaxdelegate.testing import Case
+from tests.support.case_groups import CaseGroup, in_groups
 
 
 def test_lowering_matches_the_reference(group: CaseGroup) -> None:

@@ -12,7 +12,7 @@ from jaxdelegate.op_lowering.options import TensorType
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.testing import Case
-from jaxdelegate.testing.case_tables import cases_in
+from tests.support.case_tables import cases_in
 
 DECLARED = (np.float32, np.float16, np.int8, np.int32, np.int64, np.bool_, np.complex64)
 HANDLE = DTYPES[TensorType.RESOURCE]

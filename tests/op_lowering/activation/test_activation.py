@@ -6,7 +6,7 @@ from jaxdelegate.op_lowering.options import GeluOptions, LeakyReluOptions, Optio
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.testing import Arg, Case, const, f32, of, value
-from jaxdelegate.testing.quantized import scaled
+from tests.support.quantized import scaled
 
 FUNCTIONS: dict[str, tuple[str, Options | None]] = {
     "relu": ("RELU", None),

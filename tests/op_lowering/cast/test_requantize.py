@@ -9,7 +9,7 @@ import pytest
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.quant.params import Blockwise, Quantization
 from jaxdelegate.testing import Arg, Case
-from jaxdelegate.testing.quantized import scaled
+from tests.support.quantized import scaled
 
 Scale = tuple[float, int]  # and zero point
 

@@ -29,7 +29,7 @@ from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.testing import Arg, Case, const, f32, of
 from jaxdelegate.testing.case import run_together
-from jaxdelegate.testing.quantized import scaled
+from tests.support.quantized import scaled
 
 SAME, VALID = Padding.SAME, Padding.VALID
 

@@ -17,7 +17,8 @@ from jaxdelegate.op_lowering.options import (
 )
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
-from jaxdelegate.testing import Arg, Case, CaseGroup, const, value
+from jaxdelegate.testing import Arg, Case, const, value
+from tests.support.case_groups import CaseGroup
 
 SPECIAL = np.float32([1.5, np.nan, np.inf, -np.inf, 1e15, -2])
 SAME, VALID = Padding.SAME, Padding.VALID

@@ -25,7 +25,7 @@ from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import Specs
 from jaxdelegate.quant.params import Blockwise, Quantization
 from jaxdelegate.testing import Arg, Case, const, of, value
-from jaxdelegate.testing.quantized import scaled
+from tests.support.quantized import scaled
 
 HALF = scaled(0.5, 3)
 QUARTER = scaled(0.25, 3)

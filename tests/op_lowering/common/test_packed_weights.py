@@ -14,7 +14,7 @@ from jaxdelegate.op_lowering.rule import Lowered, LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.quant.params import Quantization, integer_range
 from jaxdelegate.testing import Arg, Case
-from jaxdelegate.testing.quantized import scaled
+from tests.support.quantized import scaled
 
 INT4, INT2 = np.dtype(ml_dtypes.int4), np.dtype(ml_dtypes.int2)
 INT8, FLOAT = np.dtype(np.int8), np.dtype(np.float32)

@@ -16,7 +16,7 @@ from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import Arg, Case
-from jaxdelegate.testing.quantized import scaled
+from tests.support.quantized import scaled
 
 SAME, VALID = Padding.SAME, Padding.VALID
 INT8, INT32 = np.dtype(np.int8), np.dtype(np.int32)

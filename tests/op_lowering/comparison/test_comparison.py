@@ -7,7 +7,7 @@ import pytest
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.testing import Arg, Case, f32, of, value
-from jaxdelegate.testing.quantized import scaled
+from tests.support.quantized import scaled
 
 ORDER = ["LESS", "LESS_EQUAL", "GREATER", "GREATER_EQUAL"]
 EQUALITY = ["EQUAL", "NOT_EQUAL"]

@@ -28,7 +28,7 @@ from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.reference.registry import KERNELS
 from jaxdelegate.testing import Arg, Case, const, f32, of
 from jaxdelegate.testing.case import run_together
-from jaxdelegate.testing.quantized import scaled
+from tests.support.quantized import scaled
 
 SAME, VALID = Padding.SAME, Padding.VALID
 FLOAT32_ONLY = "the kernel takes float32 only"

@@ -24,9 +24,10 @@ from jaxdelegate.op_lowering.precision import BFLOAT16, PrecisionPolicy
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec
-from jaxdelegate.testing import Case, CaseGroup, const, f32, in_groups, of, value
+from jaxdelegate.testing import Case, const, f32, of, value
 from jaxdelegate.testing.case import run_together
-from jaxdelegate.testing.quantized import scaled
+from tests.support.case_groups import CaseGroup, in_groups
+from tests.support.quantized import scaled
 
 REASON = library.why_not()
 CONTEXT = LoweringContext(native_kernels=True)

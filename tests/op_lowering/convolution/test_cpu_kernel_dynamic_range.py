@@ -22,7 +22,8 @@ from jaxdelegate.op_lowering.options import (
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.quant.params import Quantization
-from jaxdelegate.testing import Arg, Case, CaseGroup, Tolerance, in_groups
+from jaxdelegate.testing import Arg, Case, Tolerance
+from tests.support.case_groups import CaseGroup, in_groups
 
 CONTEXT = LoweringContext(native_kernels=True, quant_mode="integer")
 SAME, VALID = Padding.SAME, Padding.VALID

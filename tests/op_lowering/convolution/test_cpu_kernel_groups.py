@@ -16,7 +16,8 @@ from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.options import Conv2DOptions, Padding
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
-from jaxdelegate.testing import Case, CaseGroup, const, f32, in_groups, value
+from jaxdelegate.testing import Case, const, f32, value
+from tests.support.case_groups import CaseGroup, in_groups
 
 CONTEXT = LoweringContext(native_kernels=True)
 SAME, VALID = Padding.SAME, Padding.VALID

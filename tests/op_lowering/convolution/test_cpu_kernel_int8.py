@@ -24,8 +24,9 @@ from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.quant.params import integer_range
 from jaxdelegate.quant.requantize import requantize_accumulator
-from jaxdelegate.testing import Arg, Case, CaseGroup, in_groups
-from jaxdelegate.testing.quantized import scaled
+from jaxdelegate.testing import Arg, Case
+from tests.support.case_groups import CaseGroup, in_groups
+from tests.support.quantized import scaled
 
 CONTEXT = LoweringContext(native_kernels=True, quant_mode="integer")
 SAME, VALID = Padding.SAME, Padding.VALID

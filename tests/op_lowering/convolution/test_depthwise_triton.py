@@ -29,7 +29,7 @@ from jaxdelegate.op_lowering.rule import Lowered, LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.testing import Case, const, f32
 from jaxdelegate.testing.case import run_together
-from jaxdelegate.testing.quantized import scaled
+from tests.support.quantized import scaled
 
 SAME, VALID = Padding.SAME, Padding.VALID
 GPU = LoweringContext(platform="gpu", triton_kernels=True)

@@ -17,8 +17,9 @@ from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.quant.params import integer_range
-from jaxdelegate.testing import Arg, Case, CaseGroup, Tolerance, in_groups
-from jaxdelegate.testing.quantized import scaled
+from jaxdelegate.testing import Arg, Case, Tolerance
+from tests.support.case_groups import CaseGroup, in_groups
+from tests.support.quantized import scaled
 
 SAME, VALID = Padding.SAME, Padding.VALID
 INT8, UINT8 = np.dtype(np.int8), np.dtype(np.uint8)

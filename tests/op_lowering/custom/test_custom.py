@@ -9,8 +9,8 @@ import jaxdelegate as jd
 from jaxdelegate.op_lowering.options import HadamardRotationOptions, NumericVerifyOptions
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import Arg, Case, f32, of, value
-from jaxdelegate.testing.quantized import scaled
 from jaxdelegate.testing.running import run_once
+from tests.support.quantized import scaled
 
 SCALE = scaled(0.25, 3)
 CHANNELS = Quantization(np.float32([0.25, 0.5, 2]), np.int64([0, 0, 0]), 1)

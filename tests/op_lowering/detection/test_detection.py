@@ -13,7 +13,7 @@ from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.quant import affine
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import Arg, Case, const, value
-from jaxdelegate.testing.quantized import scaled
+from tests.support.quantized import scaled
 
 NAN = np.nan
 POSTPROCESS = "TFLite_Detection_PostProcess"

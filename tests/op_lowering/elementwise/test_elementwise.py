@@ -19,8 +19,8 @@ from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.passes.propagation import known_shapes
 from jaxdelegate.reference.registry import KERNELS
 from jaxdelegate.testing import Arg, Case, assert_close, const, f32, of, value
-from jaxdelegate.testing.dtypes import NO_KERNEL
-from jaxdelegate.testing.quantized import scaled
+from tests.support.dtypes import NO_KERNEL
+from tests.support.quantized import scaled
 
 Act = ActivationFunctionType
 NAN, INF = np.nan, np.inf

@@ -11,7 +11,7 @@ from jaxdelegate.op_lowering.options import AddOptions, DivOptions, MulOptions, 
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.quant.params import Blockwise, Quantization
 from jaxdelegate.testing import Arg, Case, assert_close
-from jaxdelegate.testing.quantized import ends, scaled
+from tests.support.quantized import ends, scaled
 
 Scale = tuple[float, int]  # and zero point
 

@@ -8,7 +8,7 @@ import pytest
 
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.testing import Arg, Case
-from jaxdelegate.testing.quantized import ends, scaled
+from tests.support.quantized import ends, scaled
 
 Scale = tuple[float, int]  # and zero point
 

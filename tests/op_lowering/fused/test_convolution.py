@@ -28,9 +28,9 @@ from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import ModelBuilder, assert_close
 from jaxdelegate.testing.case import Call, run_together
-from jaxdelegate.testing.quantized import scaled
 from jaxdelegate.testing.running import random_inputs, run_once
 from jaxdelegate.tuning import measure
+from tests.support.quantized import scaled
 
 CONTEXT = LoweringContext(native_kernels=True)
 RULE = FUSED["fused_convolution"]

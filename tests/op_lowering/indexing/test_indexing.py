@@ -12,7 +12,7 @@ from jaxdelegate.op_lowering.options import (
 )
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.testing import Arg, Case, const, f32, of, value
-from jaxdelegate.testing.dtypes import BF16, OTHERS, name, unless
+from tests.support.dtypes import BF16, OTHERS, name, unless
 
 EMPTY = "the stock interpreter cannot return an empty tensor"
 STRINGS = value(np.array([b"a", b"", b"cd", b"long", b"\xff"], object))

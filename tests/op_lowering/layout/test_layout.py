@@ -16,8 +16,8 @@ from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.reference.registry import KERNELS
 from jaxdelegate.testing import Arg, Case, const, f32, of, value
-from jaxdelegate.testing.dtypes import BF16, NO_KERNEL, OTHERS, name, unless
-from jaxdelegate.testing.quantized import scaled
+from tests.support.dtypes import BF16, NO_KERNEL, OTHERS, name, unless
+from tests.support.quantized import scaled
 
 EMPTY = "the stock interpreter cannot return an empty tensor"
 NO_OPERATOR = "LiteRT has no such operator"

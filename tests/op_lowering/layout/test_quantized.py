@@ -25,8 +25,8 @@ from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.quant.params import Blockwise, Quantization
 from jaxdelegate.testing import Arg, Case, const, value
-from jaxdelegate.testing.dtypes import NO_KERNEL
-from jaxdelegate.testing.quantized import any_integers, scaled
+from tests.support.dtypes import NO_KERNEL
+from tests.support.quantized import any_integers, scaled
 
 INT8, UINT8, INT16 = np.int8, np.uint8, np.int16
 

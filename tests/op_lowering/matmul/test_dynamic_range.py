@@ -15,7 +15,7 @@ from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.quant.params import Blockwise, Quantization, integer_range
 from jaxdelegate.reference.dynamic_range import quantize_rows as reference_rows
 from jaxdelegate.testing import Arg, Case, Tolerance
-from jaxdelegate.testing.quantized import scaled
+from tests.support.quantized import scaled
 
 INT8, UINT8 = np.dtype(np.int8), np.dtype(np.uint8)
 INT4, INT2 = np.dtype(ml_dtypes.int4), np.dtype(ml_dtypes.int2)

@@ -15,7 +15,8 @@ from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.quant.affine import dequantize
 from jaxdelegate.quant.params import Blockwise, Quantization, integer_range
-from jaxdelegate.testing import Arg, Case, CaseGroup, Tolerance
+from jaxdelegate.testing import Arg, Case, Tolerance
+from tests.support.case_groups import CaseGroup
 
 INT4, INT2, INT8 = np.dtype(ml_dtypes.int4), np.dtype(ml_dtypes.int2), np.dtype(np.int8)
 HALF = np.dtype(np.float16)

@@ -17,7 +17,7 @@ from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.quant.params import Blockwise, Quantization, integer_range
 from jaxdelegate.testing import Arg, Case
-from jaxdelegate.testing.quantized import scaled
+from tests.support.quantized import scaled
 
 INT8, UINT8, INT16, INT32 = (np.dtype(t) for t in (np.int8, np.uint8, np.int16, np.int32))
 INT4, INT2 = np.dtype(ml_dtypes.int4), np.dtype(ml_dtypes.int2)

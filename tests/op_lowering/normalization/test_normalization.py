@@ -14,8 +14,8 @@ from jaxdelegate.op_lowering.options import (
 )
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.testing import Arg, Case, f32, of, value
-from jaxdelegate.testing.dtypes import NO_KERNEL
-from jaxdelegate.testing.quantized import scaled
+from tests.support.dtypes import NO_KERNEL
+from tests.support.quantized import scaled
 
 NAN, INF = np.nan, np.inf
 CRASHES = "LiteRT crashes on rows without values"

@@ -7,7 +7,7 @@ from jaxdelegate.op_lowering.options import L2NormOptions, LogSoftmaxOptions, So
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.testing import Arg, Case
-from jaxdelegate.testing.quantized import any_integers, scaled
+from tests.support.quantized import any_integers, scaled
 
 # By input and output dtype: how the kernels want the output quantized.
 PROBABILITIES = {

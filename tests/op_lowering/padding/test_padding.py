@@ -11,8 +11,8 @@ from jaxdelegate.op_lowering.spec import Specs
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.reference.registry import KERNELS
 from jaxdelegate.testing import Arg, Case, ModelBuilder, const, f32, of, value
-from jaxdelegate.testing.dtypes import BF16, NO_KERNEL, OTHERS, name
-from jaxdelegate.testing.quantized import scaled
+from tests.support.dtypes import BF16, NO_KERNEL, OTHERS, name
+from tests.support.quantized import scaled
 
 PADDED_BY_LITERT = (np.float16, BF16, np.bool_, np.int8, np.uint8, np.int16, np.int32, np.int64)
 X = f32(2, 3, 2)

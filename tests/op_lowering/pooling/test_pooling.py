@@ -23,7 +23,7 @@ from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.reference.registry import KERNELS
 from jaxdelegate.testing import Arg, Case, f32, of, value
-from jaxdelegate.testing.quantized import scaled
+from tests.support.quantized import scaled
 
 SAME, VALID = Padding.SAME, Padding.VALID
 POOLS = ("AVERAGE_POOL_2D", "MAX_POOL_2D", "L2_POOL_2D")

@@ -20,9 +20,10 @@ from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import Sparsity
 from jaxdelegate.quant.params import Quantization
-from jaxdelegate.testing import Arg, Case, CaseGroup, Tolerance, const, f32, in_groups, variable
-from jaxdelegate.testing.quantized import scaled
-from jaxdelegate.testing.stateful import litert_twice, twice
+from jaxdelegate.testing import Arg, Case, Tolerance, const, f32, variable
+from tests.support.case_groups import CaseGroup, in_groups
+from tests.support.quantized import scaled
+from tests.support.stateful import litert_twice, twice
 
 BATCH, TIME, INPUT, CELL = 3, 4, 5, 8
 ORDERS = {"time-major": True, "batch-major": False}

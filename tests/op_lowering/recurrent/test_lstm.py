@@ -13,9 +13,10 @@ from jaxdelegate.op_lowering.options import (
     UnidirectionalSequenceLSTMOptions,
 )
 from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.testing import Arg, Case, CaseGroup, const, f32, in_groups, of, variable
-from jaxdelegate.testing.quantized import scaled
-from jaxdelegate.testing.stateful import litert_twice, lowered_twice, twice
+from jaxdelegate.testing import Arg, Case, const, f32, of, variable
+from tests.support.case_groups import CaseGroup, in_groups
+from tests.support.quantized import scaled
+from tests.support.stateful import litert_twice, lowered_twice, twice
 
 BATCH, TIME, INPUT, CELL = 3, 4, 5, 6
 NO_FLOAT16 = "the kernel takes float32 only"

@@ -14,9 +14,10 @@ from jaxdelegate.op_lowering.options import (
 )
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.quant.params import Quantization
-from jaxdelegate.testing import Arg, Case, CaseGroup, in_groups
-from jaxdelegate.testing.quantized import integers, scaled
-from jaxdelegate.testing.stateful import litert_twice, state, twice, under_way
+from jaxdelegate.testing import Arg, Case
+from tests.support.case_groups import CaseGroup, in_groups
+from tests.support.quantized import integers, scaled
+from tests.support.stateful import litert_twice, state, twice, under_way
 
 
 @dataclasses.dataclass(frozen=True)

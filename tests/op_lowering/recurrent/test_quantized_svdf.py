@@ -10,9 +10,10 @@ from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.options import SVDFOptions
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
-from jaxdelegate.testing import Case, CaseGroup, in_groups
-from jaxdelegate.testing.quantized import integers, scaled
-from jaxdelegate.testing.stateful import litert_twice, state, twice, under_way
+from jaxdelegate.testing import Case
+from tests.support.case_groups import CaseGroup, in_groups
+from tests.support.quantized import integers, scaled
+from tests.support.stateful import litert_twice, state, twice, under_way
 
 BATCH, INPUT = 3, 5
 

@@ -15,9 +15,10 @@ from jaxdelegate.op_lowering.options import (
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import Sparsity
-from jaxdelegate.testing import Arg, Case, CaseGroup, const, f32, in_groups, of, value, variable
-from jaxdelegate.testing.quantized import scaled
-from jaxdelegate.testing.stateful import litert_twice, lowered_twice, twice
+from jaxdelegate.testing import Arg, Case, const, f32, of, value, variable
+from tests.support.case_groups import CaseGroup, in_groups
+from tests.support.quantized import scaled
+from tests.support.stateful import litert_twice, lowered_twice, twice
 
 BATCH, TIME, INPUT, UNITS = 3, 4, 5, 6
 ORDERS = {"time-major": True, "batch-major": False}

@@ -8,7 +8,7 @@ from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import Arg, Case, const, value
-from jaxdelegate.testing.quantized import any_integers, scaled
+from tests.support.quantized import any_integers, scaled
 
 DTYPES = {
     "MEAN": [np.int8, np.uint8, np.int16],

@@ -15,8 +15,8 @@ from jaxdelegate.op_lowering.options import (
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.testing import Arg, Case, const, of, value
-from jaxdelegate.testing.dtypes import BF16, NO_KERNEL
-from jaxdelegate.testing.quantized import scaled
+from tests.support.dtypes import BF16, NO_KERNEL
+from tests.support.quantized import scaled
 
 NAN, INF = np.nan, np.inf
 SCALE = scaled(0.5, 3)

@@ -6,8 +6,8 @@ import pytest
 
 from jaxdelegate.op_lowering.options import ResizeBilinearOptions, ResizeNearestNeighborOptions
 from jaxdelegate.testing import Arg, Case, const, f32, of, value
-from jaxdelegate.testing.dtypes import NO_KERNEL
-from jaxdelegate.testing.quantized import scaled
+from tests.support.dtypes import NO_KERNEL
+from tests.support.quantized import scaled
 
 MODES = {
     "plain": {},

@@ -6,8 +6,8 @@ import pytest
 
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.testing import Arg, Case, const, of, value
-from jaxdelegate.testing.dtypes import NO_KERNEL
-from jaxdelegate.testing.quantized import scaled
+from tests.support.dtypes import NO_KERNEL
+from tests.support.quantized import scaled
 
 NAN, INF = np.nan, np.inf
 NO_VALUES = "ai-edge-litert cannot read an empty dynamic output"

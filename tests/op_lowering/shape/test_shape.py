@@ -8,7 +8,7 @@ from jaxdelegate.op_lowering.options import (
     TensorType,
 )
 from jaxdelegate.testing import Case, const, f32, of, value
-from jaxdelegate.testing.dtypes import NO_KERNEL, OTHERS, name
+from tests.support.dtypes import NO_KERNEL, OTHERS, name
 
 EMPTY = "the stock interpreter cannot return an empty tensor"
 STRINGS = value(np.array([[b"a", b""], [b"long", b"\xff"]], object))

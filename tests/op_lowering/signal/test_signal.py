@@ -9,16 +9,7 @@ from jaxdelegate.op_lowering.options import CustomOptions
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.signal.options import AudioSpectrogramOptions, MfccOptions
-from jaxdelegate.testing import (
-    Arg,
-    Case,
-    Tolerance,
-    assert_close,
-    const,
-    f32,
-    of,
-    value,
-)
+from jaxdelegate.testing import Arg, Case, Tolerance, assert_close, const, f32, of, value
 
 IRREGULAR = "the kernel's transform wants powers of two"
 

@@ -7,7 +7,7 @@ from jaxdelegate.op_lowering.options import SplitOptions, SplitVOptions, Strided
 from jaxdelegate.op_lowering.options import UnpackOptions as Unpack
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.testing import Arg, Case, const, f32, of, value
-from jaxdelegate.testing.dtypes import NO_KERNEL, OTHERS, name
+from tests.support.dtypes import NO_KERNEL, OTHERS, name
 
 EMPTY = "the stock interpreter cannot return an empty tensor"
 STRINGS = value(np.array([[b"a", b"", b"cd"], [b"long", b"\xff", b"x"]], object))

@@ -6,8 +6,8 @@ import numpy as np
 
 from jaxdelegate.op_lowering.options import BucketizeOptions, TopKV2Options
 from jaxdelegate.testing import Arg, Case, const, of, value
-from jaxdelegate.testing.dtypes import NO_KERNEL
-from jaxdelegate.testing.quantized import scaled
+from tests.support.dtypes import NO_KERNEL
+from tests.support.quantized import scaled
 
 NAN, INF = np.nan, np.inf
 ODD = np.float32(

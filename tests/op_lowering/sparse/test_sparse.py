@@ -12,8 +12,8 @@ from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.sparse.reference import densified
 from jaxdelegate.op_lowering.spec import DimensionSparsity, Sparsity, Specs, TensorSpec
 from jaxdelegate.testing import Arg, Case, ModelBuilder
-from jaxdelegate.testing.dtypes import NO_KERNEL
-from jaxdelegate.testing.quantized import scaled
+from tests.support.dtypes import NO_KERNEL
+from tests.support.quantized import scaled
 
 DENSE, CSR = False, True
 

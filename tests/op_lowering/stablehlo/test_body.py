@@ -9,8 +9,8 @@ from jaxdelegate.model.records import read_model
 from jaxdelegate.op_lowering.options import StablehloReduceOptions
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.stablehlo.body import FOLDS, Body, Fold
-from jaxdelegate.testing import bodies
-from jaxdelegate.testing.bodies import BodyCase, argument, comparing, odds, pairwise
+from tests.support import bodies
+from tests.support.bodies import BodyCase, argument, comparing, odds, pairwise
 
 F32, F16, BF16 = (np.dtype(t) for t in (np.float32, np.float16, ml_dtypes.bfloat16))
 I32, BOOL = np.dtype(np.int32), np.dtype(bool)

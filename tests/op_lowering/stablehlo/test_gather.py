@@ -8,7 +8,7 @@ import pytest
 from jaxdelegate.op_lowering.options import StablehloGatherOptions
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.testing import Arg, Case, assert_close, f32, of, value
-from jaxdelegate.testing.quantized import scaled
+from tests.support.quantized import scaled
 
 SIZES = "LiteRT has no gather for elements of this size"
 INDICES = "LiteRT wants int32 or int64 indices"

@@ -11,7 +11,7 @@ from jaxdelegate.op_lowering.options import (
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.testing import Arg, Case, assert_close, f32, of, value
-from jaxdelegate.testing.quantized import scaled
+from tests.support.quantized import scaled
 
 DTYPES = [
     np.dtype(t)

@@ -13,7 +13,7 @@ from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.testing import Arg, assert_close, f32, of, value
-from jaxdelegate.testing.bodies import (
+from tests.support.bodies import (
     DTYPES,
     NO_BODY,
     NO_DTYPE,

@@ -20,7 +20,7 @@ from jaxdelegate.op_lowering.options import (
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.spec import Shape
 from jaxdelegate.testing import Arg, Case, assert_close, const, f32, of, value
-from jaxdelegate.testing.quantized import scaled
+from tests.support.quantized import scaled
 
 NO_KERNEL = "LiteRT has no kernel for this operator"
 DTYPES = [

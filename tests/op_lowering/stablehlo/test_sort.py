@@ -8,7 +8,7 @@ import pytest
 import jaxdelegate as jd
 from jaxdelegate.op_lowering.options import StablehloSortOptions
 from jaxdelegate.testing import Arg, assert_close, f32, of, value
-from jaxdelegate.testing.bodies import (
+from tests.support.bodies import (
     GE,
     GT,
     LE,
