@@ -1,8 +1,8 @@
-"""Programs for a device that is not there, made as JaxDelegate makes them.
+"""Programs for an absent device, compiled as JaxDelegate compiles them.
 
-XLA compiles for a GPU or a TPU from a description of it; neither it nor its driver is needed, only
-jax's plugin (`pip install "jax[cuda12]" libtpu`). Nothing runs: there are no times, and none of the
-choices that XLA makes by timing.
+XLA compiles for a GPU or a TPU from a description of it. It needs neither the device nor its
+driver, only jax's plugin (`pip install "jax[cuda12]" libtpu`). Nothing runs, so there are no times,
+and XLA makes none of its choices by timing.
 """
 
 import ctypes.util
@@ -49,14 +49,7 @@ _CONVOLUTIONS = ("CONV_2D", "DEPTHWISE_CONV_2D", "TRANSPOSE_CONV", "CONV_3D", "C
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """What is compiled.
-
-    Attributes:
-        graph: a .tflite.
-        batch: in place of a first dimension of 1.
-        compute_dtype: as JaxDelegate's option.
-        quant_mode: the same.
-    """
+    """What to compile; `batch` replaces a first dimension of 1, the rest are delegate options."""
 
     graph: Path
     batch: int
@@ -65,12 +58,12 @@ class Case:
 
     @property
     def head(self) -> dict[str, Any]:
-        """The beginning of its line of results, which no other line has."""
+        """The fields that identify its line of results."""
         return {**dataclasses.asdict(self), "graph": self.graph.name}
 
 
 def define_flags(dtype: str) -> None:
-    """The flags of both benches; `dtype`: the default of --compute_dtype."""
+    """Define the flags of both scripts; `dtype` is the default of --compute_dtype."""
     flags.DEFINE_list(
         "graph", [], f".tflite files, or names of shipped ones, or {', '.join(_BUILT)}."
     )
@@ -84,7 +77,7 @@ def define_flags(dtype: str) -> None:
 
 
 def run(bench: str, device: jax.Device, measure: Callable[[Case], dict[str, Any]]) -> None:
-    """A line of results for each case of the flags; what cannot be compiled says why."""
+    """Write a line of results for each case of the flags, or the reason why it does not compile."""
     with tempfile.TemporaryDirectory() as folder:
         there = f"{device.device_kind}, which was not there"
         for case in _cases(Path(folder), there):
@@ -96,7 +89,7 @@ def run(bench: str, device: jax.Device, measure: Callable[[Case], dict[str, Any]
 
 
 def _cases(folder: Path, there: str) -> Iterator[Case]:
-    """What the flags ask for, of a device; `folder` takes models that are built."""
+    """The cases that the flags request; models built in memory are written to `folder`."""
     if FLAGS.again:
         yield from again(Path(FLAGS.again), Path(FLAGS.models or folder), folder, there)
         return
@@ -109,7 +102,7 @@ def _cases(folder: Path, there: str) -> Iterator[Case]:
 
 
 def again(results: Path, models: Path, folder: Path, there: str) -> Iterator[Case]:
-    """The cases of earlier results of a device whose models are in `models`, or need no file."""
+    """The cases of a device's earlier results whose models are in `models` or built in memory."""
     for line in results.read_text(encoding="utf-8").splitlines():
         record = json.loads(line)
         graph = _graph(models / record["graph"], folder)
@@ -118,7 +111,7 @@ def again(results: Path, models: Path, folder: Path, there: str) -> Iterator[Cas
 
 
 def _graph(name: Path, folder: Path) -> Path:
-    """A file; or, by its name alone, one that the package ships, or a network that it can build."""
+    """A file, or the name of a network that the package ships or that can be built in memory."""
     if (SHIPPED / name.name).exists():
         return SHIPPED / name.name
     build = _BUILT.get(name.name)
@@ -130,7 +123,7 @@ def _graph(name: Path, folder: Path) -> Path:
 
 
 def keep_text(case: Case, text: str) -> None:
-    """Write a program's text where --hlo wants it."""
+    """Write a program's text to the folder of --hlo."""
     if FLAGS.hlo:
         name = f"{case.graph.stem}_{case.batch}_{case.compute_dtype}_{case.quant_mode}.txt"
         Path(FLAGS.hlo).mkdir(parents=True, exist_ok=True)
@@ -149,7 +142,7 @@ def gpu(target: Path, dumps: Path) -> jax.Device:
     """
     flags = f"--xla_gpu_autotune_level=0 --xla_dump_to={dumps}"  # read once, by the plugin
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip()
-    if ctypes.util.find_library("cuda") is None:  # the driver's, which the plugin would ask
+    if ctypes.util.find_library("cuda") is None:  # of the driver; the plugin would call it
         os.environ.setdefault("JAX_SKIP_CUDA_CONSTRAINTS_CHECK", "1")
     text = target.read_text(encoding="utf-8")
     return _described("jax's CUDA plugin", "", "cuda", target_config=text, topology="1x1x1")
@@ -165,7 +158,7 @@ def tpu() -> jax.Device:
 
 
 def _described(plugin: str, name: str, platform: str, **details: Any) -> jax.Device:
-    # The plugin is not to look for a device.
+    # Keeps the plugin from looking for a device.
     jax.config.update("jax_platforms", "cpu")  # type: ignore[no-untyped-call]
     try:
         topology = topologies.get_topology_desc(name, platform, **details)
@@ -176,7 +169,7 @@ def _described(plugin: str, name: str, platform: str, **details: Any) -> jax.Dev
 
 
 class _Shapes(ModelWeights):
-    """Weights of a device that is not there: shapes and dtypes only."""
+    """Weights of an absent device: shapes and dtypes only."""
 
     def get(self, _weight: Any, _const: Any, value: Callable[[], Any]) -> Any:
         array = value()
@@ -193,7 +186,7 @@ class _Described(Target):
 
 
 class _AbsentCompiler(Compiler):
-    """Compiles programs that can be looked at, and not run."""
+    """Compiles programs that can be inspected but not run."""
 
     def newly_compiled(
         self,
@@ -247,7 +240,7 @@ def compiled(case: Case, device: jax.Device) -> Executable:
 
 
 def megabytes(executable: Executable) -> dict[str, float] | None:
-    """What a program takes on the device; None where the compiler does not tell."""
+    """What a program takes on the device; None where the compiler does not report it."""
     stats = executable.memory_analysis()
     return stats and {
         "arguments": stats.argument_size_in_bytes / 1e6,
@@ -257,7 +250,7 @@ def megabytes(executable: Executable) -> dict[str, float] | None:
 
 
 def accessed(executable: Any) -> float | None:
-    """The MB that the compiler's cost analysis says; None where it does not."""
+    """The megabytes that the compiler's cost analysis reports; None if it reports none."""
     costs = executable.compiled.cost_analysis() or {}
     return costs["bytes accessed"] / 1e6 if "bytes accessed" in costs else None
 

@@ -1,21 +1,21 @@
-"""The ten-minute run: whether jaxdelegate is right on this machine's GPU, then how fast it is.
+"""Ten minutes: is jaxdelegate correct on this machine's GPU, and how fast is it?
 
     python bench/accept_gpu.py [--out=accept_gpu.jsonl] [--minutes=10]
         [--platform=gpu] [--networks=mobilenet_v2,resnet50] [--batches=1,128]
         [--columns=float16,float32,integer,float_view] [--rounds=30] [--seconds=5]
         [--notests] [--select=EXPRESSION]
 
-Needs the repository, jaxdelegate installed with its extra for CUDA, and pytest; no network, no
-files: networks are built in memory with random weights (tests/support/). What else is
-installed takes part: torch, onnxruntime-gpu (with onnx and onnxscript, to write its files).
-Engines that are absent are named with the reason; one that computes on the CPU is absent.
+It needs the repository, jaxdelegate installed with its extra for CUDA, and pytest, but no network
+and no files: networks are built in memory with random weights (tests/support/). Other engines take
+part if they are installed: torch, and onnxruntime-gpu (with onnx and onnxscript, which write its
+files). An absent engine is listed with the reason; an engine that computes on the CPU is absent.
 
-First `pytest -m gpu`. Then bench/compare.py for each network, batch and dtype, in a process of its
-own: engines are judged before they are timed, rounds are interleaved. PyTorch's max-autotune, which
-compiles for minutes, and torch.compile without CUDA graphs come last. `--out` gets a JSON line for
-each; beside it are the table (.md) and, where matplotlib is installed, the plot (.png). Run it
-again to go on: what has a line is not measured again. It ends with 1 if a test failed or an engine
-of ours did not run.
+It runs `pytest -m gpu`, then bench/compare.py for each network, batch and dtype, each in its own
+process: engines are checked before they are timed, and rounds are interleaved. PyTorch's
+max-autotune, which compiles for minutes, and torch.compile without CUDA graphs come last. `--out`
+gets a JSON line for each; the table (.md) and, where matplotlib is installed, the plot (.png) are
+written next to it. Run it again to continue: what has a line is not measured again. The exit status
+is 1 if a test failed or one of our engines did not run.
 
 To try the script on a machine without a GPU: --platform=cpu --networks=small_bert --rounds=3.
 """
@@ -47,7 +47,7 @@ flags.DEFINE_string("platform", "gpu", "gpu or tpu; cpu only to try the script."
 flags.DEFINE_list("networks", [], "Names; unset: all of full size.")
 flags.DEFINE_list("columns", [], "Of float16, float32, integer, float_view; unset: all.")
 flags.DEFINE_list("batches", ["1", "128"], "How many images.")
-flags.DEFINE_float("minutes", 10.0, "No further measurement begins after these.", 0.0)
+flags.DEFINE_float("minutes", 10.0, "No further measurement starts after these.", 0.0)
 flags.DEFINE_integer("rounds", 30, "Timed rounds.", 3)
 flags.DEFINE_float("seconds", 5.0, "No further round after these, once five are done.", 0.0)
 flags.DEFINE_float("timeout", 600.0, "Seconds that one process may take.", 1.0)
@@ -72,7 +72,7 @@ SMALL: dict[str, Callable[[], bytes]] = {
     "small_bert": lambda: bert_small(length=8, layers=1, hidden=16, heads=2, vocabulary=50),
 }
 _INT8 = "_int8"
-# The delegate's options, the most wanted first; those of quantized files have a quant_mode.
+# The delegate's options, most important first; those of quantized files have a quant_mode.
 COLUMNS: dict[str, dict[str, str]] = {
     "float16": {"compute_dtype": "float16"},
     "float32": {},
@@ -83,7 +83,7 @@ _OURS = ("litert_xnnpack", "jaxdelegate", "jaxdelegate_on_device")
 
 
 def _both(*names: str) -> tuple[str, ...]:
-    """With arrays on the host, and with arrays on the device."""
+    """Each engine with arrays on the host, and with arrays on the device."""
     return tuple(f"{name}{where}" for name in names for where in ("", "_on_device"))
 
 
@@ -102,7 +102,7 @@ print(json.dumps({"device": str(device), "kind": device.device_kind, "count": ja
 
 
 def the_device(platform: str) -> dict[str, Any]:
-    """What JAX has of a platform, asked in a process of its own: this one leaves the device alone.
+    """The platform's devices, found by a child process so that this one does not occupy them.
 
     Raises:
         app.UsageError: it has none.
@@ -120,7 +120,7 @@ def the_device(platform: str) -> dict[str, Any]:
 
 
 def run_tests(platform: str, select: str | None) -> dict[str, Any]:
-    """`pytest -m gpu`, as a record; `failed` counts errors as well."""
+    """Run `pytest -m gpu` and return a record; `failed` counts errors as well."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         command = [sys.executable, "-m", "pytest", str(ROOT / "tests" / "gpu"), "-m", "gpu", "-q"]
@@ -155,7 +155,7 @@ def counted(report: Path) -> dict[str, Any]:
 def cases(
     graphs: Mapping[str, Path], columns: Sequence[str], batches: Sequence[int], platform: str
 ) -> Iterator[Case]:
-    """The most wanted first; what compiles for minutes comes last, beside ours once more."""
+    """Most important first; what compiles for minutes comes last, compared with ours once more."""
     is_slow = importlib.util.find_spec("torch") is not None
     for engines in (_USUAL, (*_OURS, *_SLOW)) if is_slow else ((*_USUAL, *_SLOW),):
         for column in columns:
@@ -207,7 +207,7 @@ def columns() -> list[str]:
 
 
 def report(out: Path) -> list[str]:
-    """Write the table and the plot; what speaks against the machine."""
+    """Write the table and the plot; return the reasons to reject the machine."""
     records = lines(out)
     text = table(records)
     out.with_suffix(".md").write_text(text, encoding="utf-8")

@@ -22,7 +22,7 @@ _HEAD = (
 
 
 def table(records: Records) -> str:
-    """Markdown: the machine, the tests, a row for each measurement, and who was absent."""
+    """Markdown: the machine, the tests, a row for each measurement, and absent engines."""
     measured = [r for r in records if r["bench"] == "compare"]
     rows = [row for r in measured for row in _rows(r)]
     parts = [
@@ -43,7 +43,7 @@ def table(records: Records) -> str:
 
 
 def failures(records: Records) -> list[str]:
-    """Why the machine is not accepted, as sentences; none: it is."""
+    """The reasons to reject the machine; none if it is accepted."""
     tests = _last_tests(records)
     found = [_tests(r) for r in tests if "not_run" in r or r["failed"]]
     for r in (r for r in records if r["bench"] == "compare"):
@@ -59,7 +59,7 @@ def failures(records: Records) -> list[str]:
 
 
 def plot(records: Records, path: Path) -> bool:
-    """Times of each engine, one panel for each batch and dtype; False: no matplotlib, no times."""
+    """Plot the times, a panel for each batch and dtype; False without matplotlib or times."""
     try:
         pyplot = importlib.import_module("matplotlib.pyplot")
     except ImportError:
@@ -89,7 +89,7 @@ def plot(records: Records, path: Path) -> bool:
 
 
 def _marker(name: str, i: int) -> dict[str, Any]:
-    """Ours black; filled where arrays stay on the device."""
+    """Ours are black; markers are filled where arrays stay on the device."""
     color = "black" if name.startswith(OURS) else f"C{i % 10}"
     fill = "full" if name.endswith(STAYS) else "none"
     return {
@@ -142,7 +142,7 @@ def _absent(measured: Records) -> list[tuple[str, str, str]]:
 
 
 def _machines(measured: Records) -> list[str]:
-    """The devices, drivers and versions of the lines; usually one."""
+    """The devices, drivers and versions of the lines, usually a single machine."""
     found = []
     for r in measured:
         kind = r.get("device_kind", r["device"])

@@ -1,19 +1,19 @@
-"""Whether an engine computes the model: judged before anything is timed.
+"""Whether an engine computes the model correctly, checked before anything is timed.
 
-LiteRT's reference kernels say what is right. How far from them an engine may be:
+LiteRT's reference kernels define the expected outputs. An engine may differ from them by:
 
 * float32: 1e-4 of the largest value of each output, the bound for whole networks.
 * Shorter dtypes: networks magnify rounding, those with random weights most. Rounding nothing but
-  the image of MobileNet v1 to bfloat16 moves its largest output by a twentieth, so that no fixed
-  bound tells rounding from a mistake. The yardstick is what LiteRT itself computes, in float32,
-  when weights and inputs are rounded to the short dtype. An engine rounds the other factor of each
-  product too, as often again (1.4 times the error), and perhaps what it stores between operators.
-  The deeper a network, the more that is: PyTorch's eager float16 is 3.4 (ResNet50) and 4.7 (BERT
-  small) times the yardstick away, at 0.002 of the largest output. So one rounding step of float16,
-  by the largest value, is free there.
-* Quantized files: how often to round between operators is the engine's own affair (XNNPACK scales
+  the image of MobileNet v1 to bfloat16 moves its largest output by a twentieth, so no fixed bound
+  separates rounding from a mistake. The yardstick is what LiteRT itself computes, in float32, when
+  weights and inputs are rounded to the short dtype. An engine also rounds the other factor of each
+  product, which makes 1.4 times the error, and perhaps what it stores between operators. This grows
+  with the depth of a network: PyTorch's eager float16 is 3.4 (ResNet50) and 4.7 (BERT small) times
+  the yardstick away, at 0.002 of the largest output. So one rounding step of float16, by the
+  largest value, is free there.
+* Quantized files: how often to round between operators is the engine's choice (XNNPACK scales
   sums in float, a float view rounds nothing), and networks magnify that as well. The yardstick is
-  XNNPACK; besides it, one step of eight bits is free.
+  XNNPACK; one step of eight bits is free in addition.
 
 An engine may be _TIMES the yardstick's root mean square away. PyTorch judges its compiled models
 likewise, by their root mean square error over that of eager mode in the same dtype, and allows
@@ -39,19 +39,19 @@ Arrays = Sequence[np.ndarray]
 _TIMES = 2.0
 _STEP = 1 / 127  # of eight bits, by the largest value
 _HALF_STEP = float(np.finfo(np.float16).eps)
-_IMAGES = 2  # what is judged: a batch repeats them, since reference kernels are slow
-_EXACT = OpResolverType.BUILTIN_REF  # lacks some operators, which the next one has
+_IMAGES = 2  # distinct ones in a batch, since reference kernels are slow
+_EXACT = OpResolverType.BUILTIN_REF  # lacks some operators that the next one has
 _PLAIN = OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
 
 
 @dataclasses.dataclass(frozen=True)
 class Judge:
-    """What is right, and what rounding alone makes of it.
+    """The expected outputs, and how far rounding alone moves them.
 
     Attributes:
         want: the outputs.
         yardstick: the outputs of the rounded model; None: nothing may be rounded.
-        free: error that is allowed besides, by the largest value of each output.
+        free: error that is allowed in addition, as a share of each output's largest value.
     """
 
     want: Arrays
@@ -59,7 +59,7 @@ class Judge:
     free: float = NETWORK.of_largest
 
     def error(self, got: Arrays) -> float:
-        """The largest difference of any output, by the largest value of that output."""
+        """The largest difference of any output, as a share of that output's largest value."""
         pairs = zip(got, self.want, strict=True)
         return max((_furthest(g, w) / (_largest(w) or 1.0) for g, w in pairs), default=0.0)
 
@@ -71,7 +71,7 @@ class Judge:
         return max((_rms(g, w) / y for g, short, w in rows if (y := _rms(short, w))), default=None)
 
     def why_not(self, got: Arrays) -> str | None:
-        """What is wrong with an engine's outputs; None: they are the model's."""
+        """What is wrong with an engine's outputs; None if they are correct."""
         if [g.shape for g in got] != [w.shape for w in self.want]:
             return f"outputs of shape {_shapes(got)} for {_shapes(self.want)}"
         yardstick = self.want if self.yardstick is None else self.yardstick
@@ -85,7 +85,7 @@ class Judge:
 
 
 def judge(content: bytes, arrays: Arrays, short: np.dtype | None, *, exact: bool = True) -> Judge:
-    """How engines that may round to `short` (None: float32) are judged on these inputs.
+    """Make the judge of engines that may round to `short` (None: float32), for these inputs.
 
     Args:
         content: the .tflite.
@@ -113,7 +113,7 @@ def judge(content: bytes, arrays: Arrays, short: np.dtype | None, *, exact: bool
 
 
 def _without_repetition(arrays: Arrays) -> Arrays:
-    """What a batch repeats, as `inputs` makes them; the arrays themselves if they do not."""
+    """The distinct images of a batch that `inputs` made; other arrays unchanged."""
     few = [a[:_IMAGES] if _repeats(a) else a for a in arrays]
     return arrays if all(f is a for f, a in zip(few, arrays, strict=True)) else few
 
@@ -124,7 +124,7 @@ def _repeats(array: np.ndarray) -> bool:
 
 
 def reference(content: bytes, arrays: Arrays) -> list[np.ndarray]:
-    """What LiteRT's reference kernels compute, or its plain ones where those lack an operator."""
+    """The outputs of LiteRT's reference kernels, or of its plain ones if those lack an operator."""
     try:
         return stock_outputs(content, arrays, _EXACT)
     except AbsentError:
@@ -142,7 +142,7 @@ def stock_outputs(content: bytes, arrays: Arrays, kernels: OpResolverType) -> li
 def inputs(
     details: Sequence[Mapping[str, Any]], batch: int, between: tuple[float, float] = (-1.0, 1.0)
 ) -> list[np.ndarray]:
-    """Random inputs of a batch that repeats two images, so that two are enough to judge it.
+    """Random inputs for a batch that repeats two images, so that checking two is enough.
 
     Args:
         details: an interpreter's `get_input_details()`.
@@ -177,13 +177,13 @@ def rounded_file(content: bytes, dtype: np.dtype) -> bytes:
         if stored is None or stored.dtype.kind != "f" or stored.ndim < 2:
             continue
         first, last = byte_bounds(stored)
-        if start <= first and last <= end:  # not unpacked from a sparse tensor
+        if start <= first and last <= end:  # and was not unpacked from a sparse tensor
             copy[first - start : last - start] = round_to(stored, dtype).tobytes()
     return bytes(copy)
 
 
 def round_to(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Rounded to `dtype` and back; float16 has room for what bfloat16 leaves of it."""
+    """Round to `dtype` and back; float16 represents every float16 that was rounded to bfloat16."""
     rounded: np.ndarray = values.astype(dtype).astype(values.dtype)
     return rounded
 

@@ -1,10 +1,10 @@
-"""What a delegate costs in a stock interpreter, beyond its kernel: a four-element ADD.
+"""What a delegate costs in a stock interpreter beyond its kernel, for a four-element ADD.
 
     python bench/bridge.py [--out=bench/results/bridge.jsonl]
 
-The same trivial Python kernel is run by the stock interpreter's `invoke` and called directly; the
-difference is what the bridge costs. Microseconds a call; below 5 is wanted. `jax_delegate` is the
-whole of JaxDelegate's ADD, for scale; `no_delegate` is LiteRT's own.
+The stock interpreter's `invoke` runs a trivial Python kernel, which is also called directly; the
+difference is the cost of the bridge, in microseconds a call. The target is below 5. For comparison,
+`jax_delegate` is JaxDelegate's ADD and `no_delegate` LiteRT's own.
 """
 
 import numpy as np

@@ -1,11 +1,11 @@
-"""Cold loads: from a file to a model that is ready, without a cache, of every model in a folder.
+"""Cold loads of every model in a folder: from the file to a ready model, without a cache.
 
     python bench/cold_loads.py --models=folder [--modes=default,integer] [--runs=3]
         [--at_least_kb=40] [--out=cold_loads.jsonl]
 
-Every load is a process of its own. Its clock starts behind the imports and stops when
-`allocate_tensors` has returned. `wall` and `cpu`, of all threads, are seconds, those of the fastest
-run by `cpu`; `xla` is what XLA takes of `wall`: the rest is Python, which reads, plans, traces and
+Every load has its own process. Its clock starts after the imports and stops when
+`allocate_tensors` returns. `wall` and `cpu`, of all threads, are seconds, those of the fastest
+run by `cpu`; `xla` is XLA's part of `wall`; the rest is Python, which reads, plans, traces and
 lowers. `operations` are StableHLO's. The table has the slowest first.
 """
 
@@ -31,7 +31,7 @@ flags.DEFINE_list("child", None, "For the script itself: the graph and the mode 
 
 
 def measure(graph: str, mode: str) -> dict[str, Any]:
-    """One load in this process."""
+    """Load once in this process."""
     import jax  # noqa: PLC0415 (for children only)
 
     import jaxdelegate as jd  # noqa: PLC0415
@@ -63,7 +63,7 @@ def measure(graph: str, mode: str) -> dict[str, Any]:
 
 
 def load(graph: Path, mode: str) -> dict[str, Any]:
-    """The fastest of several loads; what went wrong, where one fails."""
+    """The fastest of several loads, or the error if one fails."""
     script = [sys.executable, str(Path(__file__).resolve()), f"--child={graph},{mode}"]
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     found = []

@@ -1,4 +1,4 @@
-"""Engines side by side on one model: ours, XNNPACK, OpenVINO, ONNX Runtime; on a GPU its own peers.
+"""Compare engines on one model: ours, XNNPACK, OpenVINO, ONNX Runtime, and on a GPU its peers.
 
     NPROC=1 taskset -c 0 python bench/compare.py --graph=model.tflite [--batch=1] [--rounds=30]
         [--precision_loss] [--quant_mode=integer] [--platform=gpu] [--compute_dtype=float16]
@@ -7,18 +7,18 @@
 
 bench/run_all.py runs it over a folder of models and a matrix of settings.
 
-Every engine is judged by bench/agreement.py before anything is timed; one that disagrees is named
-with its error, not timed. Rounds are interleaved, and in each an engine runs once untimed before it
-is timed; ratios to XNNPACK are taken round by round. NPROC is how many threads XLA:CPU and the
-others get. An engine that is not installed, or that cannot run the model, is named with the reason;
-where ours or XNNPACK cannot, the line says so and nothing else. XNNPACK always computes in float32;
-where precision loss is allowed, OpenVINO may compute in bfloat16.
+bench/agreement.py checks every engine before anything is timed; one that disagrees is listed with
+its error and not timed. Rounds are interleaved, and in each an engine runs once untimed before it
+is timed; ratios to XNNPACK are taken round by round. NPROC is the number of threads of XLA:CPU and
+the other engines. An engine that is not installed or cannot run the model is listed with the
+reason; if ours or XNNPACK cannot, the line holds that reason only. XNNPACK always computes in
+float32; where precision loss is allowed, OpenVINO may compute in bfloat16.
 
 ONNX Runtime reads what `python -m tf2onnx.convert --tflite model.tflite --opset 17 --output
 model.onnx` writes: its input stays [N, H, W, C] as the .tflite's, and has the file's batch.
-On a GPU, PyTorch (bench/torch_engines.py) and LiteRT's WebGPU accelerator stand beside them;
-`--engines=pytorch` and the like ask for those on a CPU, too. There float32 means float32 for all of
-them: TensorFloat-32 is off. `--roofline` says what bounds the time: peaks that are measured, or
+On a GPU, PyTorch (bench/torch_engines.py) and LiteRT's WebGPU accelerator take part as well;
+`--engines=pytorch` and the like request them on a CPU, too. There float32 means float32 for all of
+them: TensorFloat-32 is off. `--roofline` chooses the peaks that bound the time: measured ones, or
 those of the device's datasheet (bench/device_peaks.py).
 """
 
@@ -67,17 +67,19 @@ flags.DEFINE_string("platform", None, "Of the delegate: cpu, gpu; unset: JAX's d
 flags.DEFINE_string("compute_dtype", None, "Of the delegate; unset: float32.")
 flags.DEFINE_bool("precision_loss", None, "The delegate's is_precision_loss_allowed.")
 flags.DEFINE_string("quant_mode", None, "The delegate's, for quantized models.")
-flags.DEFINE_list("engines", None, "Only these, beside XNNPACK and ours; unset: the device's.")
+flags.DEFINE_list(
+    "engines", None, "Only these, in addition to XNNPACK and ours; unset: the device's."
+)
 flags.DEFINE_enum(
     "roofline", None, ["measured", "datasheet"], "The device's peaks, and what they bound."
 )
 flags.DEFINE_enum(
-    "reference", "exact", ["exact", "plain"], "LiteRT's kernels that say what is right."
+    "reference", "exact", ["exact", "plain"], "LiteRT's kernels that define the expected outputs."
 )
 flags.DEFINE_string("out", None, "A file to append the JSON line to.")
 
 OURS, OVER, STAYS = "jaxdelegate", "litert_xnnpack", "_on_device"
-# What engines refuse a model with, at whatever step; OSError: the bridge's library is not built.
+# The errors of engines that refuse a model; OSError: the bridge's library is not built.
 _REFUSALS = (AbsentError, OSError, RuntimeError, ValueError, NotImplementedError)
 
 
@@ -108,7 +110,7 @@ def reduced_dtype(options: Mapping[str, Any]) -> np.dtype | None:
 
 @dataclasses.dataclass
 class Line:
-    """The engines that agree, and what is said of each of them and of the others."""
+    """The engines that agree, and what is recorded about them and the others."""
 
     runs: dict[str, Engine] = dataclasses.field(default_factory=dict)
     errors: dict[str, float] = dataclasses.field(default_factory=dict)
@@ -116,7 +118,7 @@ class Line:
     absent: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def admit(self, name: str, run: Engine, outputs: Arrays, rule: Judge) -> None:
-        """Judge an engine by its outputs.
+        """Check an engine's outputs.
 
         Raises:
             AbsentError: they are wrong.
@@ -152,7 +154,7 @@ def line_up(of: Settings, arrays: Arrays, rule: Judge) -> Line:
 
 
 def measured(of: Settings) -> dict[str, Any]:
-    """What there is to say of one model.
+    """The record of one model.
 
     Raises:
         AbsentError: XNNPACK or our interpreter does not run it.
@@ -202,7 +204,7 @@ def ratios_to_peers(
 
 
 def bound(of: Settings) -> dict[str, Any]:
-    """The least time that the roofline allows, of arrays that lie on the device."""
+    """The least time that the roofline allows for arrays on the device."""
     device = jax.devices(FLAGS.platform)[0]
     dtype = np.dtype(np.float32) if of.short is None else of.short
     try:
@@ -227,7 +229,9 @@ def main(_argv: list[str]) -> None:
     warnings.simplefilter("ignore", UserWarning)  # LiteRT's words about its own interpreter
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # room for the other engines
     if FLAGS.compute_dtype != "tensorfloat32":
-        os.environ["NVIDIA_TF32_OVERRIDE"] = "0"  # cuBLAS, cuDNN and TensorRT, whoever calls them
+        os.environ["NVIDIA_TF32_OVERRIDE"] = (
+            "0"  # cuBLAS, cuDNN and TensorRT, whichever library calls them
+        )
     of = settings()
     try:
         found = measured(of)

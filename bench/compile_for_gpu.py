@@ -1,15 +1,15 @@
-"""What XLA:GPU makes of a model, on a machine without a GPU: kernels, what they move, memory.
+"""What XLA:GPU compiles a model to, on a machine without a GPU: kernels, traffic, memory.
 
     python bench/compile_for_gpu.py --graph=a.tflite,mobilenet_v1 [--batch=1,128]
         [--compute_dtype=float16,float32] [--quant_mode=float_view] [--target=bench/h100.txtpb]
         [--hlo=folder] [--out=bench/results/compile_for_gpu.jsonl]
     python bench/compile_for_gpu.py --again=bench/results/compile_for_gpu.jsonl --models=folder
 
-Needs jax's CUDA plugin (`pip install "jax[cuda12]"`), neither a GPU nor its driver: XLA compiles
-the whole model for the GPU that `--target` describes, as JaxDelegate has it. Nothing runs: there
-are no times, and no choices that XLA makes by timing (`xla_gpu_autotune_level=0`). On a GPU some
-matrix products will be cuBLAS's, and their ends kernels of their own. `moved_mb` counts each
-kernel's operands and results, `least_mb` what ideal fusion would move (bench/roofline.py);
+It needs jax's CUDA plugin (`pip install "jax[cuda12]"`), but neither a GPU nor its driver: XLA
+compiles the whole model for the GPU that `--target` describes, as JaxDelegate does. Nothing runs,
+so there are no times, and XLA makes no choices by timing (`xla_gpu_autotune_level=0`). On a GPU
+cuBLAS computes some matrix products, and their epilogues become separate kernels. `moved_mb` counts
+each kernel's operands and results, `least_mb` what ideal fusion would move (bench/roofline.py);
 `captured` of `launches` are in one of the `graphs` (CUDA graphs); `wide_operations` have 64-bit
 results.
 """
@@ -31,12 +31,12 @@ absent_device.define_flags("float16")
 flags.DEFINE_string(
     "target", str(Path(__file__).with_name("h100.txtpb")), "XLA's description of a GPU."
 )
-# The first that XLA has written: it writes none of the second where it made no graph.
+# The first one that XLA wrote; it writes the second only if there are CUDA graphs.
 _THUNKS = ("*.thunk_sequence_after_thunk_passes.txt", "*.thunk_sequence.txt")
 
 
 def measure(case: Case, device: jax.Device, dumps: Path) -> dict[str, Any]:
-    """What the program consists of, bytes in MB.
+    """The parts of the program, bytes in MB.
 
     Raises:
         AbsentError: as `absent_device.compiled`.
@@ -59,7 +59,7 @@ def measure(case: Case, device: jax.Device, dumps: Path) -> dict[str, Any]:
 
 
 def _thunks(dumps: Path) -> str:
-    """The dump of the program that was just compiled; the folder is empty again after it."""
+    """Take the dump of the last compilation out of the folder."""
     found = next((files for pattern in _THUNKS if (files := sorted(dumps.glob(pattern)))), [])
     if not found:
         raise AbsentError("XLA has written no thunks")

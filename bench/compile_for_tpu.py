@@ -1,14 +1,14 @@
-"""What XLA:TPU makes of a model, on a machine without a TPU: fusions, products, bytes, memory.
+"""What XLA:TPU compiles a model to, on a machine without a TPU: fusions, products, memory.
 
     python bench/compile_for_tpu.py --graph=a.tflite,mobilenet_v1 [--batch=1,128]
         [--compute_dtype=bfloat16,float32] [--quant_mode=float_view]
         [--hlo=folder] [--out=bench/results/compile_for_tpu.jsonl]
     python bench/compile_for_tpu.py --again=bench/results/compile_for_tpu.jsonl --models=folder
 
-Needs libtpu (`pip install "jax[tpu]"`), and no TPU: XLA compiles the whole model for one chip of a
-TPU v5e, as JaxDelegate has it. Nothing runs: there are no times. `products` are convolutions and
+It needs libtpu (`pip install "jax[tpu]"`), but no TPU: XLA compiles the whole model for one chip of
+a TPU v5e, as JaxDelegate does. Nothing runs, so there are no times. `products` are convolutions and
 matrix products, which the matrix unit computes; if they are fewer than the model's `convolutions`,
-some are sums of taps. `moved_mb` is what the compiler's own cost analysis says, `least_mb` what
+some are sums of taps. `moved_mb` is what the compiler's own cost analysis reports, `least_mb` what
 ideal fusion would move (bench/roofline.py).
 """
 
@@ -25,7 +25,7 @@ absent_device.define_flags("bfloat16")
 
 
 def measure(case: Case, device: jax.Device) -> dict[str, Any]:
-    """What the program consists of, bytes in MB.
+    """The parts of the program, bytes in MB.
 
     Raises:
         AbsentError: as `absent_device.compiled`.

@@ -1,10 +1,10 @@
-"""Does the same file give the same bits? Each model is run in several ways, and outputs compared.
+"""Does the same file give the same bits? Runs each model in several settings and compares outputs.
 
     python bench/determinism.py [--out=bench/results/determinism.jsonl] FILES
 
 For each .tflite file, on one seeded input: twice by one interpreter; by another one, which compiles
 it again; by four threads at once, from a cache on disk; by another process that compiles it, and by
-one that loads the stored program. A line says which of them answered other bits than the first.
+one that loads the stored program. A line names those whose bits differ from the first run's.
 Variable tensors are reset before each run; what an initialization subgraph has set is not, so that
 a model that counts calls differs when it is run twice.
 """
@@ -27,7 +27,7 @@ from jaxdelegate.testing.running import random_inputs
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("out", None, "A file to append the JSON lines to.")
-flags.DEFINE_string("child", None, "Only print digests; programs are kept in this folder.")
+flags.DEFINE_string("child", None, "Only print digests; programs are stored in this folder.")
 
 THREADS = 4
 
@@ -38,7 +38,7 @@ def opened(path: str, directory: str | None) -> jd.Interpreter:
 
 
 def digest(interpreter: jd.Interpreter) -> str:
-    """Of all outputs, for the seeded inputs."""
+    """A digest of all outputs for the seeded inputs."""
     details = interpreter.get_input_details()
     arrays = random_inputs(details)
     for detail, array in zip(details, arrays, strict=True):
@@ -58,18 +58,18 @@ def digest(interpreter: jd.Interpreter) -> str:
 
 
 def digests(path: str, directory: str) -> dict[str, str]:
-    """Of all ways within this process; `directory` has the model's program afterwards."""
+    """The digests of all settings within this process, which leaves a program in `directory`."""
     first = opened(path, directory)
     found = {"first": digest(first), "twice": digest(first)}
     found["another"] = digest(opened(path, None))
     with ThreadPoolExecutor(THREADS) as threads:
         answers = set(threads.map(lambda _: digest(opened(path, directory)), range(THREADS)))
-    found["threads"] = answers.pop() if len(answers) == 1 else "several answers"
+    found["threads"] = answers.pop() if len(answers) == 1 else "several results"
     return found
 
 
 def by_child(paths: list[str], directory: str) -> dict[str, str]:
-    """The digests of another process."""
+    """The digests that another process computes."""
     command = [sys.executable, __file__, f"--child={directory}", *paths]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return dict(json.loads(done.stdout.splitlines()[-1]))

@@ -1,13 +1,13 @@
-"""Whether programs for a GPU and a TPU that are not there are still as good as committed figures.
+"""Whether programs for an absent GPU and TPU are still as good as the committed figures.
 
     python bench/device_gates.py [--models=folder] [--update]
     python bench/device_gates.py --digests
 
-Compiles again what bench/results/compile_for_gpu.jsonl and compile_for_tpu.jsonl hold, as far as
-the models are in the folder or can be built, and fails where a figure is worse by more than 5%.
-`nox -s device_gates` runs it where jax's CUDA plugin and libtpu are. --update replaces the lines.
+Recompiles the cases of bench/results/compile_for_gpu.jsonl and compile_for_tpu.jsonl whose models
+are in the folder or can be built in memory, and fails if a figure is worse by more than 5%. `nox -s
+device_gates` runs it with jax's CUDA plugin and libtpu. --update replaces the lines.
 
-Figures can have changed when lowerings have. `tests/bench/test_device_gates.py` finds that out
+Figures may change when lowerings do. `tests/bench/test_device_gates.py` detects that
 without a compiler, by digests of what small networks are lowered to; --digests writes them.
 """
 
@@ -60,7 +60,7 @@ Record = Mapping[str, Any]
 
 
 def figures(record: Record) -> dict[str, float]:
-    """What is compared of a line of results."""
+    """The figures of a line of results that are compared."""
     found = {n: record[n] for n in (*_LEAST, *_MOST) if isinstance(record.get(n), int | float)}
     if "captured" in record:
         found["captured_share"] = record["captured"] / record["launches"]
@@ -72,7 +72,7 @@ def figures(record: Record) -> dict[str, float]:
 
 
 def worse(before: Record, now: Record) -> list[str]:
-    """What of a case has become worse by more than 5%, in words."""
+    """The figures of a case that are worse by more than 5%, in words."""
     if "absent" in now:
         return [] if "absent" in before else [f"does not compile: {now['absent']}"]
     old, new = figures(before), figures(now)
@@ -86,7 +86,7 @@ def worse(before: Record, now: Record) -> list[str]:
 
 
 def failures(before: Iterable[Record], now: Iterable[Record]) -> list[str]:
-    """A line for each case that is worse; cases that only one side has are none."""
+    """A line for each case that is worse; cases that only one side has are ignored."""
     old = {case_of(record): record for record in before}
     return [
         f"{' '.join(map(str, case_of(record)))}: {'; '.join(found)}"
@@ -96,7 +96,7 @@ def failures(before: Iterable[Record], now: Iterable[Record]) -> list[str]:
 
 
 def case_of(record: Record) -> tuple[Any, ...]:
-    """What a line is about."""
+    """The fields that identify a line's case."""
     return tuple(record.get(name) for name in _CASE)
 
 
@@ -107,7 +107,7 @@ def records(path: Path) -> list[dict[str, Any]]:
 
 # ---- digests of lowerings
 
-# Small networks that take each way of a GPU or a TPU: shipped ones, by name, and one built here.
+# Small networks that cover all paths of a GPU or a TPU: shipped ones by name, and one built here.
 _INT8, _FLOAT = "classification_int8.tflite", "mobilenet_v1"
 # Network, batch, dtype or the platform's short one, mode.
 _LOWERED = (
@@ -115,12 +115,12 @@ _LOWERED = (
     *((_INT8, 1, False, mode) for mode in ("float_view", "integer")),
 )
 _SHORT = {"gpu": "float16", "tpu": "bfloat16"}
-# Of this machine, in the text of a traced function.
+# Machine-specific text in a traced function.
 _OWN = re.compile(r"0x[0-9a-f]+|\S+\.py:\d+")
 
 
 def digests() -> dict[str, str]:
-    """A digest of what each network is lowered to, by platform, network, batch, dtype and mode."""
+    """Digests of the lowered networks by platform, network, batch, dtype and mode."""
     found = {}
     for platform, short in _SHORT.items():
         for name, batch, is_short, mode in _LOWERED:
@@ -181,10 +181,10 @@ def write_digests() -> None:
 
 
 def compiled_again(bench: str, *arguments: str) -> list[dict[str, Any]]:
-    """Today's lines of a bench.
+    """The lines that a script writes today.
 
     Raises:
-        CalledProcessError: it has failed, and said why.
+        CalledProcessError: it failed and printed why.
     """
     script = Path(__file__).with_name(f"{bench}.py")
     with tempfile.TemporaryDirectory() as folder:
@@ -195,12 +195,12 @@ def compiled_again(bench: str, *arguments: str) -> list[dict[str, Any]]:
 
 
 def results(bench: str) -> Path:
-    """The file of a bench's committed lines."""
+    """The file of a script's committed lines."""
     return _RESULTS / f"{bench}.jsonl"
 
 
 def update(bench: str, now: Sequence[Record]) -> None:
-    """Put today's lines in the places of those of the same cases."""
+    """Replace the lines of the same cases with today's."""
     new = {case_of(record): record for record in now}
     lines = [new.get(case_of(record), record) for record in records(results(bench))]
     text = "".join(json.dumps(line) + "\n" for line in lines)

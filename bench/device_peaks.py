@@ -1,10 +1,10 @@
-"""What the makers of GPUs promise: peaks of arithmetic and of memory, by the device's name.
+"""Peaks of arithmetic and memory that the makers of GPUs state, by the device's name.
 
-bench/compare.py --roofline=datasheet takes them. Sources, all by NVIDIA: data sheets of H100, H200,
+bench/compare.py --roofline=datasheet uses them. Sources, all by NVIDIA: data sheets of H100, H200,
 A100, L4 and T4 Tensor Core GPUs; "NVIDIA Ada GPU Architecture", table 2 (RTX 4090). Where a line
 names another source, its figures were compared with that. Figures are without sparsity. float32 is
-that of CUDA cores, without TensorFloat-32. A part of a GPU (MIG), or one that is not in the table,
-has no peaks here: the share of a roofline is then not known.
+that of CUDA cores, without TensorFloat-32. A part of a GPU (MIG), or a GPU that is not in the
+table, has no peaks here; its share of a roofline is then unknown.
 """
 
 import dataclasses
@@ -36,7 +36,7 @@ class Datasheet:
 
 _H100_SXM = Datasheet(67, 989.4, 1978.9, 3350)
 _A100_40 = Datasheet(19.5, 312, 624, 1555)
-# By what `jax.Device.device_kind` says.
+# By `jax.Device.device_kind`.
 DATASHEETS = {
     "NVIDIA H200": dataclasses.replace(_H100_SXM, memory=4800),
     "NVIDIA H100 80GB HBM3": _H100_SXM,
@@ -64,7 +64,7 @@ def datasheet_peaks(kind: str, dtype: np.dtype) -> DevicePeaks:
         dtype: of the operands of products.
 
     Raises:
-        AbsentError: the table does not have the device, or no such arithmetic of it.
+        AbsentError: the table lacks the device or the dtype.
     """
     sheet = DATASHEETS.get(kind)
     if sheet is None:

@@ -1,8 +1,8 @@
-"""The engines that bench/compare.py puts side by side, each as a function from inputs to outputs.
+"""The engines that bench/compare.py compares, each as a function from inputs to outputs.
 
-Times hold what a caller waits for: setting inputs, the run, and outputs as host arrays. Those whose
-names end in `on_device` begin and end with arrays on the device. Every engine says where it
-computes, so that one that fell back on a CPU is not taken for a GPU's.
+Times cover what a caller waits for: setting inputs, the run, and outputs as host arrays. Engines
+whose names end in `on_device` take and return arrays on the device. Every engine reports where it
+computes, so that one that fell back to a CPU is not mistaken for a GPU's.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ class Engine:
 
     Attributes:
         run: inputs to outputs.
-        device: where it computes: "cpu", "gpu" or "tpu", and what there is to say besides.
+        device: where it computes: "cpu", "gpu" or "tpu", then details.
     """
 
     run: Run
@@ -44,7 +44,7 @@ class Engine:
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What the engines are told.
+    """The settings of all engines.
 
     Attributes:
         graph: the .tflite.
@@ -64,7 +64,7 @@ class Settings:
 
     @property
     def platform(self) -> str:
-        """Of the delegate: "cpu", "gpu" or "tpu"."""
+        """The delegate's platform: "cpu", "gpu" or "tpu"."""
         found: str = jax.devices(self.options.get("platform"))[0].platform
         return found
 
@@ -127,7 +127,7 @@ def function(settings: Settings, arrays: Arrays) -> Engine:
 
 
 def float_twin(settings: Settings, arrays: Arrays) -> Engine:
-    """Our interpreter on the float32 network that a quantized file was made of: for time only."""
+    """Our interpreter on the float32 network that a quantized file was made from; only timed."""
     if settings.twin is None:
         raise AbsentError("no --float_graph given")
     delegate = jd.JaxDelegate(platform=settings.options.get("platform"))
@@ -155,7 +155,7 @@ def openvino(settings: Settings, arrays: Arrays) -> Engine:
 def litert_gpu(settings: Settings, arrays: Arrays) -> Engine:
     """LiteRT's own accelerator, over WebGPU; it computes in float16 where that is allowed.
 
-    Its Python interface writes to and reads from its buffers: it always begins and ends with host
+    Its Python interface copies to and from its buffers, so inputs and outputs are always host
     arrays.
     """
     if not settings.on_gpu:
@@ -175,7 +175,7 @@ def litert_gpu(settings: Settings, arrays: Arrays) -> Engine:
 
 
 def litert_ynnpack(settings: Settings, arrays: Arrays) -> Engine:
-    """LiteRT's CPU options have YNNPACK take what it can, ahead of XNNPACK."""
+    """LiteRT with YNNPACK, which its CPU options let take what it can before XNNPACK."""
     options = module("ai_edge_litert.options").Options
     cpu_options = module("ai_edge_litert.cpu_options").CpuOptions
     own = cpu_options(num_threads=settings.threads, enable_ynnpack=True)
@@ -229,15 +229,17 @@ ENGINES: dict[str, Callable[[Settings, Arrays], Engine]] = {
     "openvino": openvino,
 }
 UNJUDGED = frozenset(("jaxdelegate_float_twin",))  # another network's outputs
-ON_GPU = frozenset(("jaxdelegate_on_device", "litert_gpu"))  # left out on a CPU if not asked for
-_CPU_PEERS = frozenset(("litert_xnnpack", "litert_ynnpack", "openvino"))  # whatever the delegate's
+ON_GPU = frozenset(("jaxdelegate_on_device", "litert_gpu"))  # left out on a CPU unless requested
+_CPU_PEERS = frozenset(
+    ("litert_xnnpack", "litert_ynnpack", "openvino")
+)  # whatever the delegate's platform
 
 
 def assert_place(name: str, engine: Engine, platform: str) -> None:
-    """An engine counts only where it was asked to compute.
+    """Check that an engine computes where it was told to.
 
     Raises:
-        AbsentError: it computes elsewhere, as one that fell back on a CPU does.
+        AbsentError: it computes elsewhere, for example because it fell back to a CPU.
     """
     wanted = "cpu" if name in _CPU_PEERS else platform
     if engine.platform != wanted:
@@ -245,7 +247,7 @@ def assert_place(name: str, engine: Engine, platform: str) -> None:
 
 
 def to_host(result: Any) -> np.ndarray:
-    """An engine's output as numpy's, from wherever it lies."""
+    """An engine's output as a numpy array, wherever it is stored."""
     array: np.ndarray = np.asarray(result.float().cpu() if hasattr(result, "cpu") else result)
     return array
 
@@ -262,10 +264,10 @@ def _place(delegate: jd.JaxDelegate) -> str:
 
 
 def _prepare(interpreter: Any, arrays: Arrays) -> None:
-    """Resize either interpreter to the arrays' shapes, and allocate.
+    """Resize an interpreter, ours or LiteRT's, to the arrays' shapes, and allocate.
 
     Raises:
-        AbsentError: it cannot, as where a RESHAPE fixes the batch.
+        AbsentError: it cannot, for example because a RESHAPE fixes the batch.
     """
     for detail, array in zip(interpreter.get_input_details(), arrays, strict=True):
         if tuple(detail["shape"]) != array.shape:
@@ -277,7 +279,7 @@ def _prepare(interpreter: Any, arrays: Arrays) -> None:
 
 
 def _ready(interpreter: Any, arrays: Arrays) -> Run:
-    """Either interpreter: set, invoke, get."""
+    """Set inputs, invoke and get outputs of an interpreter, ours or LiteRT's."""
     _prepare(interpreter, arrays)
     inputs = [d["index"] for d in interpreter.get_input_details()]
     outputs = [d["index"] for d in interpreter.get_output_details()]
@@ -292,17 +294,17 @@ def _ready(interpreter: Any, arrays: Arrays) -> Run:
 
 
 def _lending(interpreter: jd.Interpreter, arrays: Arrays) -> Run:
-    """Ours as tools run it where inputs are copied to a device: no copy on the host before that."""
+    """Ours as the tools run it: inputs go to the device without a copy on the host."""
     _prepare(interpreter, arrays)
     inputs = [d["index"] for d in interpreter.get_input_details()]
     return lambda given: interpreter._start(dict(zip(inputs, given, strict=True)))()
 
 
 def module(name: str) -> Any:
-    """A library that need not be there.
+    """Import an optional library.
 
     Raises:
-        AbsentError: it is not.
+        AbsentError: it is not installed.
     """
     try:
         return importlib.import_module(name)

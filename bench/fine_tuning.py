@@ -1,29 +1,29 @@
-"""Training a quantized .tflite and writing it back: by us, and by litert-tunner if it is there.
+"""Training a quantized .tflite and writing it back, by us and by litert-tunner if available.
 
     python bench/fine_tuning.py --graph=model_ToyCar_quant_fullint.tflite [--steps=200] [--batch=32]
         [--batches=20] [--rates=0.0001,0.001,0.01,0.1] [--judged=32] [--rounds=10]
         [--peer_python=PYTHON] [--backend=jax] [--out=file.jsonl]
 
 For files with one input and one output. The inputs are random, of rank 8, over the range of the
-input; the targets are the outputs of the file, as LiteRT computes them. What is trained is the file
-with each weight times a random factor from 0.7 to 1.3. All sides read the same file and get the
-same examples in the same order. Adam moves a quantized weight in steps of its grid, a scale by its
-share, a bias as it is, on all sides; its rate is the one of `--rates` with which that side ends
-best.
+input; the targets are the outputs of the file, as LiteRT computes them. Training starts from the
+file with each weight times a random factor from 0.7 to 1.3. All sides read the same file and get
+the same examples in the same order. On all sides Adam moves a quantized weight in steps of its
+grid, a scale in proportion to itself, and a bias unscaled; each side uses the best of `--rates` for
+it.
 
 Sides: `jaxdelegate` trains weights and biases on their grids, `jaxdelegate_learned` scales too,
 `litert_tunner` biases and scales of weights (its default), `litert_tunner_weights` weights too.
 litert-tunner runs in its own process, with Keras' `fit`, jitted, and with the steps of an epoch as
 one call or as many, whichever is faster.
 
-* `loss` and `stock_loss`: before and after; the mean squared error of what the side computes, and
-  of what LiteRT's reference kernels compute from the file. 1 is that of the targets' mean.
-* `apart`: what the trained model computes against what the reference kernels do from the saved
-  file, in steps of the output: the largest difference, and how many of the values differ.
-* `reloaded`: the trained model against the same side's reading of the saved file, in such steps.
+* `loss` and `stock_loss`, before and after: the mean squared error of the side's outputs, and of
+  the outputs of LiteRT's reference kernels for the file. The targets' mean has the error 1.
+* `apart`: the trained model's outputs against the reference kernels' for the saved file, in steps
+  of the output: the largest difference, and how many of the values differ.
+* `reloaded`: the trained model against the saved file read by the same side, in such steps.
 * `integer_apart`: `quant_mode="integer"` of the saved file against the reference kernels.
-* `unchanged`: bytes that differ if the file is read and saved at once.
-* `step_ms` and `ratio`: rounds of one epoch by turns; wall time, so the ratio of a round counts.
+* `unchanged`: bytes that differ if the file is read and saved without training.
+* `step_ms` and `ratio`: interleaved rounds of one epoch; wall time, so the ratio of a round counts.
 """
 
 import dataclasses
@@ -61,9 +61,9 @@ flags.DEFINE_integer("steps", 200, "Of training.", 1)
 flags.DEFINE_integer("batch", 32, "Examples of a step.", 1)
 flags.DEFINE_integer("batches", 20, "Of an epoch; all examples.", 1)
 flags.DEFINE_list("rates", ["0.0001", "0.001", "0.01", "0.1"], "Adam's learning rates to try.")
-flags.DEFINE_integer("judged", 32, "Of the examples, those that losses are measured with.", 1)
+flags.DEFINE_integer("judged", 32, "How many of the examples losses are measured with.", 1)
 flags.DEFINE_integer("rounds", 10, "Timed epochs.", 1)
-flags.DEFINE_string("peer_python", None, "The interpreter that has litert-tunner; unset: we alone.")
+flags.DEFINE_string("peer_python", None, "A Python with litert-tunner; unset: only our side runs.")
 flags.DEFINE_string("backend", "jax", "Of Keras.")
 flags.DEFINE_string("out", None, "A file to append the JSON line to.")
 
@@ -73,7 +73,7 @@ _OVER = "litert_tunner_weights"
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """What is to be learned.
+    """What to learn.
 
     Attributes:
         start: the file that is trained.
@@ -139,7 +139,7 @@ def _quantized(main: Subgraph, index: int) -> Tensor | None:
 
 
 def _range(tensor: Tensor | None) -> tuple[float, float]:
-    """The floats that a tensor's integers stand for; [-1, 1] where nothing is known."""
+    """The range of floats that a tensor's integers represent; [-1, 1] if unknown."""
     if tensor is None or tensor.quantization is None:
         return -1.0, 1.0
     q, info = tensor.quantization, np.iinfo(tensor.dtype)
@@ -148,10 +148,10 @@ def _range(tensor: Tensor | None) -> tuple[float, float]:
 
 
 def trained(student: Student, task: Task, folder: Path) -> dict[str, Any]:
-    """Train with each rate; what is said of the best.
+    """Train with each rate; the record of the best.
 
     Raises:
-        AbsentError: what no rate led to could be saved.
+        AbsentError: no rate led to a file that could be saved.
     """
     x, y = task.x[: FLAGS.judged], task.y[: FLAGS.judged]
     runs = [
@@ -184,19 +184,22 @@ def with_rate(student: Student, task: Task, rate: float, saved: Path) -> dict[st
     own = student.predict([x])[0]
     try:
         student.save(saved)
-    except (WorkerError, jd.JaxDelegateError) as error:  # a rate so high that nothing is left
+    except (
+        WorkerError,
+        jd.JaxDelegateError,
+    ) as error:  # the rate was so high that training diverged
         return {**row, "loss": [before, np.inf], "reason": last_line(error)}
     return {**row, "loss": [before, relative(own, y)], "saved": saved, "own": own}
 
 
 def relative(found: np.ndarray, wanted: np.ndarray) -> float:
-    """The mean squared error over the variance of what is wanted, from example to example."""
+    """The mean squared error over the variance of the targets between examples."""
     wide = wanted.astype(np.float64)
     return float(np.mean((found - wide) ** 2) / wide.var(axis=0).mean())
 
 
 def integer_apart(saved: Path, x: np.ndarray, want: np.ndarray) -> float:
-    """Exact evaluation by us against LiteRT's reference kernels: the largest difference."""
+    """The largest difference of our exact evaluation from LiteRT's reference kernels."""
     apply, params = jd.load(saved, quant_mode="integer").function()
     (taken,), (given,) = steps_of(saved)
     found = real(np.asarray(apply(params, stored(x, taken))[0]), given)
@@ -204,7 +207,7 @@ def integer_apart(saved: Path, x: np.ndarray, want: np.ndarray) -> float:
 
 
 def unchanged(student: Student, start: Path, out: Path) -> int:
-    """How many bytes differ if nothing is trained."""
+    """How many bytes differ if the file is saved without training."""
     student.prepare(start, 0.0)
     student.save(out)
     a, b = (np.frombuffer(p.read_bytes(), np.uint8) for p in (start, out))
@@ -212,7 +215,7 @@ def unchanged(student: Student, start: Path, out: Path) -> int:
 
 
 def sides(task: Task) -> dict[str, Student]:
-    """All that take part."""
+    """All sides that take part."""
     data = [task.x], [task.y], FLAGS.batch
     found: dict[str, Student] = {
         "jaxdelegate": JaxStudent("kept", *data),
@@ -225,7 +228,7 @@ def sides(task: Task) -> dict[str, Student]:
 
 
 def timings(students: Mapping[str, Student]) -> dict[str, Any]:
-    """Epochs by turns."""
+    """Time epochs of all sides in turn."""
     times = interleaved({n: s.epoch for n, s in students.items()}, rounds=FLAGS.rounds)
     steps = {n: round(1e3 * float(np.median(t)) / FLAGS.batches, 2) for n, t in times.items()}
     over = _OVER if _OVER in times else "jaxdelegate"

@@ -5,16 +5,16 @@
 
 Each file is read, takes one step of Adam on random inputs and targets, and is saved. It counts as
 
-* trained: a weight changed, and stock LiteRT computes from the saved file what the trained model
-  does: the root mean square of the difference, less two steps of a quantized output, is at most a
+* trained: a weight changed, and stock LiteRT computes the trained model's outputs from the saved
+  file: the root mean square of the difference, less two steps of a quantized output, is at most a
   tenth of that of the values;
 * outputs differ: read, but before any step its outputs are not the file's, by the same measure;
 * saved file, outputs differ: trained, but stock LiteRT computes something else from what was saved;
 * else by the reason.
 
 Files without constants to train, or without an output that is float or quantized, are counted
-apart. The summary is appended to `--out`, the line of each file to `--lines`. Both sides run in
-processes of their own, which are started anew when a library ends them.
+separately. The summary is appended to `--out`, the line of each file to `--lines`. Each side runs
+in its own process, which is restarted after a crash.
 """
 
 import collections
@@ -39,12 +39,12 @@ from jaxdelegate.testing.running import random_inputs
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("models", None, "A folder of .tflite files, and of folders of them.")
-flags.DEFINE_string("peer_python", None, "The interpreter that has litert-tunner.")
+flags.DEFINE_string("peer_python", None, "A Python with litert-tunner.")
 flags.DEFINE_string("backend", "jax", "Of Keras.")
 flags.DEFINE_string("out", None, "A file to append the summary to.")
 flags.DEFINE_string("lines", None, "A file to append the line of each file to.")
 flags.DEFINE_float("timeout", 120.0, "Seconds that one request may take.")
-flags.DEFINE_bool("serve", False, "Answer the requests of another process of this script.")
+flags.DEFINE_bool("serve", False, "Serve the requests of another process of this script.")
 
 SIDES = "jaxdelegate", "litert_tunner"
 _NEAR = 0.1
@@ -68,10 +68,10 @@ def scheme(path: str) -> str:
 
 
 def begin(path: str, data: str) -> str | None:
-    """Inputs, and what stock LiteRT computes of them: "x0" and on, "y0" and on in a file.
+    """Write inputs ("x0", "x1"...) and stock LiteRT's outputs ("y0", "y1"...) to a file.
 
     Returns:
-        Why there is nothing to train; None: there is.
+        Why there is nothing to train; None if there is something.
     """
     raw = random_inputs(StockInterpreter(path).get_input_details())
     x = [real(a, step) for a, step in zip(raw, steps_of(Path(path))[0], strict=True)]
@@ -87,7 +87,7 @@ def begin(path: str, data: str) -> str | None:
 
 
 def side(path: str, data: str, name: str) -> str:
-    """What becomes of a file on one side."""
+    """The result of one side for a file."""
     x, y = _read(data)
     graph = Path(path)
     with tempfile.TemporaryDirectory() as folder:
@@ -116,7 +116,7 @@ def _peer() -> Worker:
 
 
 def computed(path: Path, x: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """What stock LiteRT computes."""
+    """Stock LiteRT's outputs."""
     inputs, outputs = steps_of(path)
     given = [stored(a, step) for a, step in zip(x, inputs, strict=True)]
     found = reference(path.read_bytes(), given)
@@ -124,7 +124,7 @@ def computed(path: Path, x: Sequence[np.ndarray]) -> list[np.ndarray]:
 
 
 def apart(path: Path, x: Sequence[np.ndarray], found: Sequence[np.ndarray]) -> float:
-    """How far outputs are from stock LiteRT's, over these: root mean squares.
+    """The root mean square of the difference from stock LiteRT's outputs, over that of the outputs.
 
     Two steps of a quantized output are free.
     """
@@ -144,7 +144,7 @@ def _rms(values: np.ndarray) -> float:
 
 
 def targets(y: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Random floats around the outputs, so that every one of them has a slope."""
+    """Random floats around the outputs, so that every one of them has a gradient."""
     rng = np.random.default_rng(0)
     wide = [a.astype(np.float32) for a in y]
     return [a + (a.std() or np.float32(1)) * np.float32(rng.normal(size=a.shape)) for a in wide]
@@ -157,7 +157,7 @@ def _read(data: str) -> tuple[list[np.ndarray], list[np.ndarray]]:
 
 
 def of_file(path: Path, worker: Worker) -> dict[str, Any]:
-    """What becomes of one file on both sides."""
+    """The results of both sides for a file."""
     row: dict[str, Any] = {"model": path.name}
     with tempfile.TemporaryDirectory() as folder:
         files = {"path": str(path), "data": str(Path(folder, "data.npz"))}
@@ -177,7 +177,7 @@ def of_file(path: Path, worker: Worker) -> dict[str, Any]:
 
 
 def _short(error: Exception) -> str:
-    """The first line, without lists of what there is besides."""
+    """The first line, without lists of alternatives."""
     line = without_folders(str(error).splitlines()[0])
     return re.sub(r"Registered ops.*", "", line)[:160].strip(" '\"")
 
@@ -210,7 +210,7 @@ def kind_of(reason: str) -> str:
 
 
 def main(_argv: Sequence[str]) -> None:
-    """Walk over the files, or answer for one."""
+    """Process the files, or serve requests for single ones."""
     if FLAGS.serve:
         serve({"scheme": scheme, "begin": begin, "side": side})
         return

@@ -1,10 +1,11 @@
-"""`jax.grad` of a model by its weights, beside the same network written in jax.lax.
+"""`jax.grad` of a model by its weights, compared with the same network written in jax.lax.
 
     python bench/gradients.py --graph=mobilenet_v1_0.25_224.tflite [--rounds=20] [--out=file.jsonl]
 
-Both are jitted and differentiated alike; first their slopes are compared, then they take turns.
+Both are jitted and differentiated alike; first their gradients are compared, then their calls are
+interleaved.
 `first_s` is the first call, with tracing and compilation. Times are wall milliseconds, on a quiet
-machine; `ratio` is the median of the rounds' quotients, ours over lax's.
+machine; `ratio` is the median over the rounds of our time over lax's.
 """
 
 import time
@@ -29,7 +30,7 @@ _SIZES = "NHWC", "HWIO", "NHWC"
 
 
 def in_lax(model: jd.Model) -> Callable[..., Any]:
-    """The network as somebody who knows JAX writes it: one lax operation for each operator."""
+    """The network as a JAX user writes it: one lax operation for each operator."""
     main = model.graph.subgraphs[0]
     names = {i: n for n, p in model.parameters.items() for _, i in p.tensors}
 
@@ -58,7 +59,7 @@ def in_lax(model: jd.Model) -> Callable[..., Any]:
             elif op.name == "SOFTMAX":
                 y = jax.nn.softmax(y)
             else:
-                raise app.UsageError(f"--graph: {op.name} is no operator of MobileNet v1")
+                raise app.UsageError(f"--graph: {op.name} is not an operator of MobileNet v1")
             known[op.outputs[0]] = y
         return known[main.outputs[0]]
 
@@ -66,7 +67,7 @@ def in_lax(model: jd.Model) -> Callable[..., Any]:
 
 
 def gradient(apply: Callable[..., Any]) -> Any:
-    """Of the cross entropy with a class."""
+    """The gradient of the cross entropy with a class."""
 
     def loss(params: Any, x: jax.Array) -> jax.Array:
         return -jnp.log(apply(params, x)[0, 7] + 1e-6)
@@ -89,7 +90,7 @@ def main(_argv: Sequence[str]) -> None:
     their_first = time.perf_counter() - began
     off = max(float(jnp.abs(slopes[n] - want[n]).max() / jnp.abs(want[n]).max()) for n in params)
     if off > 1e-2:
-        raise app.UsageError(f"the slopes differ by {off:.2g} of the largest")
+        raise app.UsageError(f"the gradients differ by {off:.2g} of the largest")
     times = interleaved(
         {
             "jaxdelegate": lambda: jax.block_until_ready(ours(params, x)),

@@ -1,10 +1,10 @@
-"""What handing a partition over costs, against what it saves: where delegation begins to gain.
+"""The transfer cost of a partition against what it saves: where delegation starts to pay off.
 
     python bench/handover.py [--platform=gpu] [--out=bench/results/handover.jsonl]
 
-A chain of operators of one kind, then a NEG that the delegate leaves. Both hosts run each model
-alone and with the chain delegated, in turns. `gain_us` is the difference; `is_declined` and
-`reason` are what jaxdelegate/runtime/gain.py makes of its estimates.
+A chain of operators of one kind, then a NEG that the delegate leaves. Both interpreters run each
+model without a delegate and with the chain delegated, in turn. `gain_us` is the difference;
+`is_declined` and `reason` are the decision of jaxdelegate/runtime/gain.py.
 """
 
 from collections.abc import Callable, Iterator
@@ -34,7 +34,7 @@ class AllButNeg(jd.JaxDelegate):
 
 
 def chains() -> Iterator[tuple[str, int, int]]:
-    """Operator, length, and elements of each tensor."""
+    """The operator, its length and the elements of each tensor."""
     for length in (1, 4, 16, 64):
         yield "ADD", length, 16
     for elements in (10_000, 100_000, 1_000_000):

@@ -1,4 +1,4 @@
-"""What every bench shares: interleaved timing, spread, and who measured."""
+"""What all benchmarks share: interleaved timing, spread, and the machine's description."""
 
 import importlib.metadata
 import json
@@ -57,22 +57,22 @@ _FOLDERS = re.compile(r"(?<![\w./])/(?:[\w.+-]+/)+")
 
 
 class AbsentError(Exception):
-    """What cannot be measured here; the text says why."""
+    """A measurement is impossible here; the message is the reason."""
 
 
 def threads() -> int:
-    """How many threads XLA:CPU takes, and the other engines are given."""
+    """The number of threads of XLA:CPU, which the other engines get, too."""
     return int(os.environ.get("NPROC", core_count()))
 
 
 def last_line(error: BaseException) -> str:
-    """The last line of a message that says anything; of paths the file's name is enough."""
+    """The last non-empty line of a message, its paths reduced to file names."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return without_folders(lines[-1]) if lines else type(error).__name__
 
 
 def without_folders(text: str) -> str:
-    """Of each path the file's name."""
+    """Reduce each path to its file name."""
     return _FOLDERS.sub("", text)
 
 
@@ -87,15 +87,15 @@ def interleaved(
     settle: int = 0,
     seconds: float = math.inf,
 ) -> dict[str, list[float]]:
-    """Seconds of each candidate, called in turn in every round: drift hits all of them alike.
+    """Seconds of each candidate, called in turn in every round, so that drift affects all alike.
 
     Args:
         candidates: what to call.
         rounds: timed calls of each.
         warmup: rounds that are not timed.
         settle: calls of a candidate before each timed one: engines leave each other cold caches,
-            threads that still spin, and memory to be mapped anew.
-        seconds: after these no round begins, once five are done.
+            threads that still spin, and unmapped memory.
+        seconds: no round starts after these, once five are done.
     """
     for _ in range(warmup):
         for call in candidates.values():
@@ -115,7 +115,7 @@ def interleaved(
 
 
 def repeated(call: Callable[[], Any], times: int) -> Callable[[], None]:
-    """Many calls as one, for what takes microseconds."""
+    """Time many calls as one, for calls of microseconds."""
 
     def all_calls() -> None:
         for _ in range(times):
@@ -147,7 +147,7 @@ def ratios(times: Mapping[str, list[float]], over: str) -> dict[str, dict[str, f
 
 
 def machine() -> dict[str, Any]:
-    """The processor, its cores for this process and its load, the versions that took part."""
+    """The processor, its cores for this process, its load, and the packages' versions."""
     return {
         "cpu": _cpu_model(),
         "cores": core_count(),
@@ -159,7 +159,7 @@ def machine() -> dict[str, Any]:
 
 
 def gpu_facts() -> list[dict[str, str]] | None:
-    """What nvidia-smi says of each GPU; None: there is no nvidia-smi."""
+    """What nvidia-smi reports of each GPU; None without nvidia-smi."""
     command = ["nvidia-smi", f"--query-gpu={','.join(_GPU_FACTS)}", "--format=csv,noheader"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
@@ -170,7 +170,7 @@ def gpu_facts() -> list[dict[str, str]] | None:
 
 
 def append(result: Mapping[str, Any], path: str | None, *, echo: bool = True) -> None:
-    """Print a result as one JSON line, and append it to a file if one is given."""
+    """Print a result as one JSON line, and append it to the file if one is given."""
     line = json.dumps({**result, "machine": machine()})
     if echo:
         print(line)
@@ -206,6 +206,6 @@ def _commit() -> str | None:
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-    except FileNotFoundError:  # no git
+    except FileNotFoundError:  # git is not installed
         return None
     return done.stdout.strip() or None

@@ -1,8 +1,8 @@
-"""What an optimized program of XLA consists of, read from its texts: kernels, what they move.
+"""The kernels of an optimized XLA program and their traffic, read from its text.
 
-Every instruction that is no bookkeeping launches something. Bodies of loops and branches count
-once. A kernel's bytes are its operands and its results, whole: a gather that reads a few rows of a
-table is counted as if it read the table.
+Every instruction except bookkeeping launches a kernel. Bodies of loops and branches count once. A
+kernel's bytes are those of its whole operands and results: a gather that reads a few rows of a
+table counts the whole table.
 """
 
 import collections
@@ -12,15 +12,15 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 
-# Launch nothing of their own.
+# These launch no kernel.
 _BOOKKEEPING = frozenset(
     (
         *("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all"),
         *("while", "conditional", "call", "async-start", "async-update", "async-done"),
     )
 )
-# What a custom call's target, a fusion's backend or an instruction's name says of a kernel; the
-# first that is found in its line counts.
+# Kinds of kernels by a custom call's target, a fusion's backend or an instruction's name; the first
+# match in its line counts.
 _KINDS = (
     ("convolution with its end", "__cudnn$convBiasActivationForward"),
     ("convolution", "__cudnn$conv"),
@@ -85,7 +85,7 @@ class _Instruction:
 
     @property
     def called(self) -> Iterator[str]:
-        """The computations that it runs as such: a loop's body, branches."""
+        """The computations that it calls: a loop's body, branches."""
         if self.opcode not in ("while", "conditional", "call"):
             return
         yield from _CALLED.findall(self.rest)
@@ -119,7 +119,7 @@ def counts(found: Sequence[Kernel]) -> dict[str, int]:
 
 
 def host_calls(found: Sequence[Kernel]) -> list[str]:
-    """Custom calls that come from this package's CPU kernels or call back into Python."""
+    """Custom calls of this package's CPU kernels, and calls back into Python."""
     return sorted({k.target for k in found if re.search(r"callback|jaxdelegate|cpu", k.target)})
 
 
@@ -127,7 +127,7 @@ def captured(thunks: str) -> dict[str, int]:
     """How much of a program CUDA graphs launch, by XLA's dump of its thunks.
 
     Returns:
-        `launches`: all thunks; `captured`: those inside of graphs; `graphs`: their number.
+        `launches`: all thunks; `captured`: those inside graphs; `graphs`: the number of graphs.
 
     Raises:
         ValueError: the text holds no thunk.
@@ -164,7 +164,7 @@ def products(hlo: str) -> int:
 
 
 def array_bytes(shape: str, dtype: str | None = None) -> int:
-    """The bytes of all arrays in the text of a shape, or a tuple of them; or those of one dtype."""
+    """The bytes of all arrays in the text of a shape or tuple, or only those of one dtype."""
     return sum(
         math.prod(int(size) for size in sizes.split(",") if size) * max(int(bits or 8) // 8, 1)
         for kind, bits, sizes in _ARRAY.findall(shape)

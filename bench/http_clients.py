@@ -1,7 +1,7 @@
-"""Light clients of HTTP/1.1 that load a server: many connections, one thread, requests made before.
+"""Light HTTP/1.1 clients that load a server: many connections, one thread, prepared requests.
 
-An answer is taken by its bytes, so that the client costs less than the server. `Pool` has inputs,
-their requests and what the stock interpreter answers; `Judge` counts right and wrong answers.
+Responses are compared as bytes, so that the client costs less than the server. `Pool` has inputs,
+their requests and the stock interpreter's outputs; `Judge` counts right and wrong responses.
 """
 
 import asyncio
@@ -24,15 +24,15 @@ from jaxdelegate.testing.running import random_inputs
 
 T = TypeVar("T")
 Arrays = Mapping[str, np.ndarray]
-Take = Callable[[int, "Answer | None"], None]  # a request's key, and its answer; None: lost
+Take = Callable[[int, "Answer | None"], None]  # a request's key and its response; None: lost
 
-NEAR = 1e-5  # of an answer's largest value: batch sizes round differently
-_LOST_S = 60.0  # without an answer
+NEAR = 1e-5  # of an output's largest value: batch sizes round differently
+_LOST_S = 60.0  # without a response
 _LENGTHS = re.compile(rb"\r\n(inference-header-)?content-length: *(\d+)", re.IGNORECASE)
 
 
 class LostError(Exception):
-    """A request without an answer."""
+    """A request got no response."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Answer:
 
 
 class Client(asyncio.Protocol):
-    """One connection that is kept; one request at a time."""
+    """One keep-alive connection with one request at a time."""
 
     def __init__(self) -> None:
         self._data = bytearray()
@@ -56,10 +56,10 @@ class Client(asyncio.Protocol):
         return client
 
     async def ask(self, request: bytes) -> Answer:
-        """Send a whole request and wait for its answer.
+        """Send a whole request and wait for its response.
 
         Raises:
-            LostError: the connection ended, the answer took a minute, or more than it came.
+            LostError: the connection ended, the response took a minute, or it was too long.
         """
         if self._data:
             raise LostError
@@ -75,7 +75,7 @@ class Client(asyncio.Protocol):
 
     @property
     def is_closed(self) -> bool:
-        """Whether it was closed, as servers do with connections that nobody uses for seconds."""
+        """Whether it was closed, as servers close idle connections."""
         return bool(self._transport.is_closing())
 
     def close(self) -> None:
@@ -107,9 +107,9 @@ class Client(asyncio.Protocol):
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """As asyncio.run, with timers of microseconds: epoll's are of milliseconds.
+    """Like asyncio.run, but with timers of microseconds: epoll's have milliseconds.
 
-    What lives already, jax's modules among it, is not searched for garbage meanwhile.
+    The garbage collector ignores existing objects, such as jax's modules, meanwhile.
     """
 
     def loop() -> asyncio.AbstractEventLoop:
@@ -125,7 +125,7 @@ def run(main: Coroutine[Any, Any, T]) -> T:
 
 
 def http(port: int, method: str, path: str, body: bytes = b"", **headers: str) -> bytes:
-    """The bytes of a request; of header names `_` becomes `-`."""
+    """The bytes of a request; `_` in header names becomes `-`."""
     lines = [f"{method} {path} HTTP/1.1", f"Host: 127.0.0.1:{port}"]
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
     if body:
@@ -134,7 +134,7 @@ def http(port: int, method: str, path: str, body: bytes = b"", **headers: str) -
 
 
 def infer(port: int, model: str, inputs: Arrays, **parameters: object) -> bytes:
-    """An inference request with binary tensors, in and out."""
+    """An inference request with binary inputs and outputs."""
     entries = [
         {
             "name": name,
@@ -152,7 +152,7 @@ def infer(port: int, model: str, inputs: Arrays, **parameters: object) -> bytes:
 
 
 def outputs(answer: Answer) -> dict[str, np.ndarray]:
-    """The tensors of a binary answer."""
+    """The tensors of a binary response."""
     fields = json.loads(answer.body[: answer.header_length])
     found, at = {}, answer.header_length or 0
     for entry in fields["outputs"]:
@@ -167,7 +167,7 @@ def outputs(answer: Answer) -> dict[str, np.ndarray]:
 
 
 class Named:
-    """An interpreter, ours or the stock one, called by the names of what is served first."""
+    """An interpreter, ours or LiteRT's, called with the names of the first signature."""
 
     def __init__(self, interpreter: Any) -> None:
         interpreter.allocate_tensors()
@@ -193,7 +193,7 @@ class Named:
 
 
 class Pool:
-    """Distinct inputs of a model and what the stock interpreter answers to each.
+    """Distinct inputs of a model and the stock interpreter's outputs for each.
 
     Args:
         content: the .tflite file.
@@ -210,10 +210,10 @@ class Pool:
         self.least_apart = self._least_apart()
 
     def _least_apart(self) -> float:
-        """The smallest distance of two answers, as a share of the largest value.
+        """The smallest distance of two outputs, as a share of the largest value.
 
         Raises:
-            ValueError: two answers are so near that one in place of the other could not be seen.
+            ValueError: two outputs are so close that a mix-up would go unnoticed.
         """
         rows = np.stack(
             [
@@ -225,8 +225,8 @@ class Pool:
         least = float(min(apart, default=np.inf)) / float(np.abs(rows).max())
         if least < 10 * NEAR:
             raise ValueError(
-                f"two answers of the model are {least:g} of the largest value apart: one in "
-                f"place of the other could not be told; want {10 * NEAR:g}, take another model"
+                f"two outputs of the model are {least:g} of the largest value apart, too close "
+                f"to detect a mix-up; expected {10 * NEAR:g}, choose another model"
             )
         return least
 
@@ -235,7 +235,7 @@ class Pool:
 
 
 class Judge:
-    """Counts answers: equal to the first one to the bit, within NEAR of it, or wrong."""
+    """Counts responses: bit-equal to the first one, within NEAR of it, or wrong."""
 
     def __init__(self, pool: Pool) -> None:
         self._expected = pool.expected
@@ -251,7 +251,7 @@ class Judge:
         return sum(self.counts[kind] for kind in ("wrong", "errors", "lost"))
 
     def begin(self, key: int, answer: Answer) -> None:
-        """The first answer to an input, which must agree with the stock interpreter's.
+        """Record the first response to an input, which must agree with the stock interpreter.
 
         Raises:
             AssertionError: it does not.
@@ -283,7 +283,7 @@ class Judge:
     def _is_near(self, key: int, answer: Answer) -> bool:
         try:
             found, first = outputs(answer), self._first[key]
-        except (ValueError, KeyError, TypeError):  # no such answer at all
+        except (ValueError, KeyError, TypeError):  # not a response to this request
             return False
         if [(n, y.shape, y.dtype) for n, y in found.items()] != [
             (n, y.shape, y.dtype) for n, y in first.items()
@@ -299,7 +299,7 @@ class Judge:
 
 
 async def first_answers(port: int, requests: Sequence[bytes], judge: Judge) -> None:
-    """One request alone for each input: the answers that later ones must equal."""
+    """Send one request at a time for each input: later responses must equal these."""
     client = await Client.connect(port)
     for key, request in enumerate(requests):
         judge.begin(key, await client.ask(request))
@@ -313,16 +313,16 @@ async def connected(port: int, count: int) -> list[Client]:
 async def closed_loop(
     port: int, count: int, requests: Iterable[tuple[int, bytes]], take: Take
 ) -> list[float]:
-    """Clients that send their next request when they have an answer, until none is left.
+    """Clients that send their next request after each response, until none is left.
 
     Args:
         port: of the server.
         count: of clients.
         requests: keys and requests, which the clients share.
-        take: gets each answer.
+        take: gets each response.
 
     Returns:
-        Seconds of each answer.
+        Seconds of each response.
     """
     shared, seconds = iter(requests), list[float]()
 
@@ -344,7 +344,7 @@ async def answered(
     since: float,
     seconds: list[float],
 ) -> Client:
-    """Ask, and tell `take`; the client, or a new one in place of one that lost its answer."""
+    """Send a request, pass the response to `take`, and return a client for the next one."""
     try:
         if client.is_closed:
             client = await Client.connect(port)
@@ -361,18 +361,18 @@ async def answered(
 async def open_loop(
     port: int, count: int, requests: Sequence[bytes], take: Take, *, rate: float, span: float
 ) -> tuple[list[float], list[float]]:
-    """Requests at random times, whether others are answered or not.
+    """Send requests at random times, whether or not earlier ones have responses.
 
     Args:
         port: of the server.
-        count: of connections; a request waits, in its own time, where all are in use.
+        count: of connections; a request waits, at the cost of its own latency, if all are in use.
         requests: sent in turn.
-        take: gets each answer.
+        take: gets each response.
         rate: requests in a second; the times between them are distributed exponentially.
         span: seconds.
 
     Returns:
-        Seconds from when each was due to its answer, and seconds that each was sent too late.
+        Seconds from when each was due to its response, and seconds that each was sent too late.
     """
     due = np.cumsum(np.random.default_rng(0).exponential(1 / rate, int(rate * span))).tolist()
     seconds, late = list[float](), list[float]()

@@ -1,12 +1,12 @@
-"""What `invoke` costs beyond its program: on one input of growing size, batch by batch.
+"""What `invoke` costs beyond its program, for one input of growing size.
 
     NPROC=1 taskset -c 0 python bench/invoke_overhead.py [--out=bench/results/invoke_overhead.jsonl]
 
-A model of one ADD is invoked by the interpreter, which blocks until results are there, and its
-executable is called directly on an array that is aligned as the interpreter's, and waited for.
-Results stay where they are, or are copied into new arrays, as `get_tensor` does.
-Microseconds a call; `overhead` and `overhead_copied` are the differences, round by round; below 10
-is wanted. `set_tensor` is what copying the input costs on top.
+The interpreter invokes a model of one ADD and waits for its results; the model's executable is also
+called directly, on an array with the interpreter's alignment. Results stay in place, or are copied
+into new arrays as by `get_tensor`. Microseconds a call; `overhead` and `overhead_copied` are the
+differences, round by round. The target is below 10. `set_tensor` is what copying the input costs on
+top.
 """
 
 from collections.abc import Callable
@@ -48,7 +48,9 @@ def measure(values: int, batch: int) -> dict[str, dict[str, float]]:
     interpreter.set_tensor(0, given)
     output = interpreter.get_output_details()[0]["index"]
     program = delegate.partitions()[0].program
-    array = aligned_zeros(given.shape, given.dtype)  # as the interpreter's: JAX would copy others
+    array = aligned_zeros(
+        given.shape, given.dtype
+    )  # aligned as the interpreter's: JAX would copy others
     array[...] = given
 
     def called() -> jax.Array:

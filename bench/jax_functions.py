@@ -3,7 +3,7 @@
     python bench/jax_functions.py --models=folder [--only=substring] [--jobs=2] [--limit_s=300]
         [--out=jax_functions.jsonl]
 
-Every cell is run; what is refused has its reason. Every model is a process of its own.
+Every cell is run; a refused one holds the reason. Every model has its own process.
 
 load      `model(*inputs)` runs.
 jit       `jax.jit(apply)` agrees with it.
@@ -50,7 +50,7 @@ _PLATFORMS = CELLS[5:]
 _COUNTED = "convolution", "dot_general", "slice "
 _AGREES, _AGREES_QUANTIZED = 1e-3, 1e-1
 _INDEX_BYTES = 4  # integers of this size and larger are indices or counts
-# What chooses by comparing: the least difference before it may yield another answer.
+# Operators that choose by comparing: the least difference that keeps their choice.
 _CHOOSING = (
     "ARG_MAX",
     "NON_MAX_SUPPRESSION_V4",
@@ -133,7 +133,7 @@ def _before_choices(model: Any) -> Any:
 
 
 def _gradient(model: Any, x: Sequence[Any]) -> str:
-    """At these inputs; or, where those meet an edge (a root or a power at zero), beyond it."""
+    """The gradient at these inputs, or beyond an edge that they meet (a root or power at zero)."""
     try:
         return _grad(model, x)
     except AssertionError:
@@ -184,14 +184,14 @@ def _grad(model: Any, x: Sequence[Any]) -> str:
         h = step * float(size) / norm
         ends = [value(jax.tree.map(lambda p, g, h=h: p + h * g, point, slopes)) for h in (h, -h)]
         ratios.append(float((ends[0] - ends[1]) / (2 * h * norm * norm)))
-    # Beyond the end of a logarithm or a root there is no value: a step may be too long.
+    # A step may be so long that it leaves the domain of a logarithm or a root.
     best = min(filter(np.isfinite, ratios), key=lambda r: abs(r - 1), default=np.nan)
     assert abs(best - 1) < 0.05, f"the slope is {best:.3f} times the gradient's; {told}"
     return f"{told}; slope {best:.3f}"
 
 
 class Measured:
-    """One model and what it answers to two seeded inputs, one by one."""
+    """One model and its outputs for two seeded inputs, one by one."""
 
     def __init__(self, graph: str) -> None:
         """Load it and run it."""
@@ -217,7 +217,7 @@ class Measured:
         return "ok"
 
     def vmap(self) -> str:
-        """Two inputs, each with a first axis more."""
+        """`vmap` over two inputs."""
         import jax  # noqa: PLC0415
 
         apply, params = self.model.function()
@@ -227,14 +227,14 @@ class Measured:
         return "ok"
 
     def batch(self) -> str:
-        """A batch of two; how it is computed."""
+        """Run a batch of two; how it is computed."""
         batched = self.model.batched(2)
         arrays, want = self._batch()
         self._check(batched(*arrays), want)
         return str(batched.batching)[:200]
 
     def exported(self, platform: str) -> str:
-        """Exported for any batch, stored and read again; on the CPU called; what it holds."""
+        """Export for any batch, store and read it, and call it on the CPU; what it holds."""
         import jax  # noqa: PLC0415
 
         stored = self.model.export(platform, "b")[platform].serialize()
@@ -249,7 +249,7 @@ class Measured:
         return f"ok: {told or 'neither convolutions nor products'}"
 
     def _batch(self) -> tuple[list[Any], list[Any]]:
-        """Two inputs as a batch, and two single runs: what is the same for all is the first's."""
+        """Two inputs as a batch, and the outputs of two single runs."""
         shapes = [s.shape for s in self.model.batched(2).function()[0].inputs()]
         given, shared = [], False
         for pair, shape in zip(self.both, shapes, strict=True):
@@ -281,7 +281,7 @@ def measure(graph: str) -> dict[str, Any]:
             told = run()
         except AssertionError as error:
             told = f"WRONG: {error}"
-        except Exception as error:  # every cell says what it saw
+        except Exception as error:  # every cell reports its error
             _, _, reasons = str(error).partition("XLA cannot run the whole model:\n")
             told = f"no: {type(error).__name__}: {' '.join((reasons or str(error)).split())}"[:300]
         cells[name] = told

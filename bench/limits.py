@@ -1,14 +1,13 @@
-"""How time grows with a graph's nodes, and memory with the input shapes that it is resized to.
+"""How time grows with a graph's nodes, and memory with repeated resizing.
 
     python bench/limits.py --nodes=1000,2000,4000 [--delegate] [--out=bench/results/limits.jsonl]
     python bench/limits.py --resizes=300 [--delegate | --function] [--out=...]
 
-Nodes: a chain of ADD, or, with --alternating, a delegate that takes every second one (it is planned
-only). Seconds of processor time, of all threads, to read the file, to plan (shapes, partitions), to
-allocate (which compiles what is delegated) and to invoke. Resizes: six convolutions of 128
-channels, each time with another input shape; megabytes of RssAnon after every tenth part of them,
-after the interpreter is gone, and after the C library has given back what it holds for later
-(malloc_trim).
+Nodes: a chain of ADD, or, with --alternating, a delegate that takes every second one (only
+planned). Seconds of processor time, of all threads, to read the file, to plan (shapes, partitions),
+to allocate (which compiles delegated partitions) and to invoke. Resizes: six convolutions of 128
+channels, each time with another input shape; megabytes of RssAnon after every tenth of them, after
+the interpreter is gone, and after the C library has returned cached memory (malloc_trim).
 """
 
 import ctypes
@@ -31,7 +30,7 @@ from jaxdelegate.testing.builder import ModelBuilder
 FLAGS = flags.FLAGS
 flags.DEFINE_list("nodes", [], "How many nodes, one measurement each.")
 flags.DEFINE_integer("resizes", 0, "How many input shapes.")
-flags.DEFINE_bool("delegate", False, "With a JaxDelegate; otherwise by the reference.")
+flags.DEFINE_bool("delegate", False, "With a JaxDelegate instead of the reference.")
 flags.DEFINE_bool("alternating", False, "Plan with a delegate that takes every second node.")
 flags.DEFINE_bool("function", False, "Resize the function of jaxdelegate.load(...).function().")
 flags.DEFINE_string("out", None, "A file to append the JSON lines to.")

@@ -1,9 +1,9 @@
-"""litert-tunner in an interpreter of its own, for bench/fine_tuning.py: see processes.serve.
+"""litert-tunner in its own Python, for bench/fine_tuning.py: see processes.serve.
 
-It is used as its README and its notebook say: `load_model`, `prepare_for_finetuning`, Keras'
+It follows litert-tunner's README and notebook: `load_model`, `prepare_for_finetuning`, Keras'
 `compile(jit_compile=True)` and `fit`, `save_model`. Its models take and return the integers of
-quantized inputs and outputs as float32. Arrays come and go in .npz files: "x0", "x1" and on are
-inputs, "y0" and on are outputs, in the order of the .tflite file.
+quantized inputs and outputs as float32. Arrays are exchanged as .npz files: "x0", "x1"... are
+inputs and "y0", "y1"... outputs, in the order of the .tflite file.
 """
 
 from typing import Any
@@ -35,13 +35,13 @@ class Student:
         }
 
     def load(self, path: str, data: str, batch: int) -> None:
-        """A model, and the examples for it, in batches; 0: all at once."""
+        """Load a model and its examples, in batches; 0: all at once."""
         keras.utils.set_random_seed(0)
         self.model = litert_tunner.load_model(path)
         self.x, self.y, self.batch = _arrays(data, "x"), _arrays(data, "y"), batch
 
     def prepare(self, rate: float, pattern: str, steps_per_execution: int) -> int:
-        """Choose what is trained, and compile; how many numbers are trained."""
+        """Choose the variables to train, and compile; how many numbers they have."""
         prepare_for_finetuning(self.model, pattern)
         self.model.compile(
             optimizer=keras.optimizers.Adam(rate),
@@ -62,7 +62,7 @@ class Student:
         return seconds, float(history.history["loss"][0])
 
     def moved(self) -> int:
-        """How many of the trained variables are others than in the beginning, and finite."""
+        """How many of the trained variables changed and are finite."""
         now = {v.path: np.array(v) for v in self.model.trainable_variables}
         return sum(
             bool(np.isfinite(a).all()) and not np.array_equal(a, self.start[n])

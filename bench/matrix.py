@@ -1,4 +1,4 @@
-"""bench/compare.py in a process of its own for each setting; what was measured is not repeated."""
+"""bench/compare.py in a separate process for each setting, without repeating what was measured."""
 
 import dataclasses
 import json
@@ -22,15 +22,15 @@ _FLAG_OF = {"is_precision_loss_allowed": "precision_loss"}  # compare.py's name 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One process: a model and what it is asked for.
+    """One process: a model and its settings.
 
     Attributes:
         graph: the .tflite.
-        kind: of its weights, as agreement.file_kind says.
+        kind: of its weights, from agreement.file_kind.
         batch: takes the place of a first dimension of 1.
         threads: of the engines that compute on the CPU.
         options: of JaxDelegate, its platform among them.
-        engines: who is measured besides XNNPACK and ours; empty: who fits the device.
+        engines: those measured in addition to XNNPACK and ours; empty: the device's.
     """
 
     graph: Path
@@ -47,7 +47,7 @@ class Case:
 
     @property
     def record(self) -> dict[str, Any]:
-        """What every line says of its case."""
+        """The fields of its case in every line."""
         return {
             "bench": "compare",
             "graph": self.graph.stem,
@@ -69,21 +69,21 @@ class Case:
 
 
 def key_of(record: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What tells measurements apart."""
+    """The fields that distinguish measurements."""
     options = tuple(sorted(record["options"].items()))
     engines = tuple(sorted(record.get("engines") or ()))
     return record["graph"], record["batch"], record["threads"], options, engines
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
-    """The records of a file of JSON lines; none if it is not there."""
+    """The records of a file of JSON lines; none if it does not exist."""
     if not path.exists():
         return []
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def pending(cases: Iterable[Case], path: Path, *, again: bool = False) -> list[Case]:
-    """The cases that `path` has no line of; `again`: none with times."""
+    """The cases without a line in `path`, or with `again` those without times."""
     compared = [r for r in lines(path) if r["bench"] == "compare"]
     known = {key_of(r) for r in compared if not (again and "refused" in r)}
     return [case for case in cases if key_of(case.record) not in known]
@@ -101,10 +101,10 @@ def measure(
 
     Args:
         cases: what to measure.
-        extra: arguments of bench/compare.py besides those that follow from the case.
+        extra: more arguments of bench/compare.py than those of the case.
         out: the file of JSON lines.
         timeout: seconds that one process may take.
-        until: when no further case begins, by time.perf_counter.
+        until: when no further case starts, by time.perf_counter.
 
     Returns:
         The cases that there was no time for.
@@ -127,7 +127,7 @@ def _pin(cores: Iterable[int]) -> None:
 
 
 def _run(case: Case, extra: Sequence[str], timeout: float) -> str | None:
-    """Measure in a process of its own; why it came to nothing, if it did."""
+    """Measure in a child process; return the reason if that failed."""
     script = [sys.executable, str(COMPARE), *case.arguments(), *extra]
     cores = sorted(CORES)[: case.threads] if case.platform == "cpu" else sorted(CORES)
     _pin(cores)  # the process inherits it

@@ -1,9 +1,9 @@
-"""ONNX Runtime among the engines of bench/compare.py: on the CPU, by CUDA and by TensorRT.
+"""ONNX Runtime for bench/compare.py: on the CPU, by CUDA and by TensorRT.
 
-Those that end in `on_device` bind inputs and outputs on the device and replay a CUDA graph; the
-others hand numpy in and out. `session.disable_cpu_ep_fallback` refuses models of which an operator
-would stay on the CPU. Without `--onnx` PyTorch's exporter writes the file, of the same network that
-bench/torch_network.py makes of the .tflite: it takes `torch`, `onnx` and `onnxscript`.
+Engines that end in `on_device` bind inputs and outputs on the device and replay a CUDA graph; the
+others take and return numpy arrays. `session.disable_cpu_ep_fallback` refuses models with an
+operator that would stay on the CPU. Without `--onnx` PyTorch's exporter writes the file from the
+network that bench/torch_network.py translates, which needs `torch`, `onnx` and `onnxscript`.
 """
 
 import functools
@@ -28,7 +28,7 @@ _PROVIDERS = {
 
 
 def _engine(kind: str | None, *, stays: bool) -> Callable[[Settings, Arrays], Engine]:
-    """What makes an engine.
+    """A function that makes an engine.
 
     Args:
         kind: of the execution provider; None: CUDA on a GPU, otherwise the CPU.
@@ -85,7 +85,7 @@ def _by_host(_library: Any, session: Any, _arrays: Arrays, _device: str) -> Call
 
 
 def _bound(library: Any, session: Any, arrays: Arrays, device: str) -> Callable[..., Any]:
-    """Inputs that lie on the device, and outputs at addresses that do not change."""
+    """Bind inputs on the device, and outputs at fixed addresses."""
     binding, values = session.io_binding(), library.OrtValue
     for port, array in zip(session.get_inputs(), arrays, strict=True):
         binding.bind_ortvalue_input(port.name, values.ortvalue_from_numpy(array, device, 0))
@@ -108,7 +108,7 @@ def exported(settings: Settings, arrays: Arrays) -> Path:
     """The .tflite as ONNX: float32 inputs and outputs, the short dtype between them.
 
     Raises:
-        AbsentError: there is no exporter, or it cannot translate the model.
+        AbsentError: the exporter is not installed or cannot translate the model.
     """
     shapes = tuple((a.shape, a.dtype.str) for a in arrays)
     short = None if settings.short is None else settings.short.name
@@ -129,7 +129,7 @@ def _exported(graph: Path, shapes: tuple[Any, ...], short: str | None) -> Path:
     path = Path(tempfile.mkdtemp(prefix="onnx_")) / f"{graph.stem}.onnx"
     try:
         torch.onnx.export(wrapped, inputs, path, dynamo=True, verbose=False)
-    except Exception as error:  # exporters raise all sorts
+    except Exception as error:  # exporters raise any exception
         raise AbsentError(f"no ONNX file of it: {last_line(error)}") from error
     return path
 

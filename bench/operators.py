@@ -1,10 +1,10 @@
-"""Every operator of a model by itself: the delegate beside XNNPACK, and both beside the roofline.
+"""Every operator of a model separately: the delegate, XNNPACK and the roofline.
 
     NPROC=1 taskset -c 0 python bench/operators.py --graph=a.tflite,b.tflite [--rounds=20]
         [--top=30] [--platform=gpu] [--out=bench/results/operators.jsonl]
 
-Each distinct operator (name, options, shapes) becomes a model of its own with random inputs. What
-bounds it is the roofline (bench/roofline.py): the larger of FLOPs by the measured peak and bytes by
+Each distinct operator (name, options, shapes) becomes a model with random inputs. The roofline
+(bench/roofline.py) bounds its time: the larger of FLOPs by the measured peak and bytes by
 the measured bandwidth. Prints a table, the operators that take ours longest first; the file gets
 all numbers. In whole models XLA fuses elementwise operators into their neighbors; here they pay for
 their own reads and writes, and each for one call.
@@ -34,7 +34,7 @@ from jaxdelegate.testing import ModelBuilder
 from jaxdelegate.testing.running import run_once
 
 FLAGS = flags.FLAGS
-flags.DEFINE_list("graph", None, "One or several float .tflite.", required=True)
+flags.DEFINE_list("graph", None, "One or more float .tflite files.", required=True)
 flags.DEFINE_integer("rounds", 20, "Timed rounds.", 3)
 flags.DEFINE_integer("top", 30, "Only the operators with the most work.", 1)
 flags.DEFINE_string("platform", None, "Of the delegate; unset: JAX's default.")
@@ -42,7 +42,7 @@ flags.DEFINE_string("out", None, "A file to append JSON lines to.")
 
 
 def distinct(subgraph: Subgraph) -> Iterator[tuple[Operator, Specs, Specs, int]]:
-    """Operators that differ in more than their values, and how often each stands in the graph."""
+    """Operators that differ in more than their values, and how often each occurs in the graph."""
     specs = propagate(subgraph.operators, declared_specs(subgraph))
     seen: dict[Any, list[Any]] = collections.OrderedDict()
     for operator in subgraph.operators:
@@ -77,10 +77,10 @@ def alone(operator: Operator, inputs: Specs, outputs: Specs) -> bytes:
 
 
 def measured(content: bytes) -> dict[str, list[float]]:
-    """Seconds of each round of `invoke`, once both agree with the reference kernels.
+    """Seconds of each round of `invoke`, after checking both against the reference kernels.
 
     Raises:
-        AbsentError: one of them does not, or cannot run the operator.
+        AbsentError: one of them disagrees, or cannot run the operator.
     """
     delegate = jd.JaxDelegate(platform=FLAGS.platform)
     engines = {
@@ -101,7 +101,7 @@ def measured(content: bytes) -> dict[str, list[float]]:
 
 
 def reached(work: Cost, seconds: float, peaks: DevicePeaks) -> dict[str, float]:
-    """What a time comes to, and its share of what the machine could do."""
+    """The rate that a time means, and its share of the machine's."""
     flops, moved = work.flops or 0, work.bytes or 0
     return {
         "gflops": flops / seconds / 1e9,
@@ -111,7 +111,7 @@ def reached(work: Cost, seconds: float, peaks: DevicePeaks) -> dict[str, float]:
 
 
 def times_of(content: bytes, work: Cost, peaks: DevicePeaks) -> dict[str, Any]:
-    """What there is to say of one operator's time; "refused" if nothing."""
+    """The fields of one operator's time; "refused" if it could not be measured."""
     try:
         times = measured(content)
     except AbsentError as error:
@@ -125,7 +125,7 @@ def times_of(content: bytes, work: Cost, peaks: DevicePeaks) -> dict[str, Any]:
 
 
 def table(records: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """What the records say, the operators that take ours longest in the whole model first."""
+    """The records as a table, the operators that take ours longest in the whole model first."""
     yield (
         f"{'operator':<20}{'times':>6}{'XNNPACK us':>12}{'ours us':>10}{'ratio':>7}"
         f"{'GFLOP/s':>9}{'GB/s':>7}{'roofline':>10}  shapes"

@@ -1,6 +1,6 @@
-"""A process that answers requests, one JSON line each: for what needs another interpreter.
+"""A process that serves requests as JSON lines, for libraries that need another Python.
 
-Needs nothing but Python's own library, so that both interpreters can import it.
+It needs only the standard library, so that both Pythons can import it.
 """
 
 import json
@@ -16,11 +16,11 @@ Request = Mapping[str, Any]
 
 
 class WorkerError(Exception):
-    """A request that was not answered; the text says why."""
+    """A request failed; the message is the reason."""
 
 
 class Worker:
-    """A process that runs `serve`; started by the first request, and anew after it died.
+    """A process that runs `serve`; the first request starts it, the next one restarts a dead one.
 
     Args:
         command: what to start.
@@ -33,7 +33,7 @@ class Worker:
         self._process: subprocess.Popen[str] | None = None
 
     def ask(self, seconds: float, **request: Any) -> Any:
-        """What the process answers.
+        """The process's response.
 
         Raises:
             WorkerError: it failed with an exception, died, or took longer than `seconds`.
@@ -67,7 +67,7 @@ class Worker:
         return answer["result"]
 
     def stop(self, wait: float = 0) -> int | None:
-        """End the process, after `wait` seconds if it does not by itself; its exit status."""
+        """End the process, giving it `wait` seconds to exit; its exit status."""
         if self._process is None:
             return None
         process, self._process = self._process, None
@@ -79,7 +79,7 @@ class Worker:
 
 
 def serve(commands: Mapping[str, Callable[..., Any]]) -> None:
-    """Answer requests from stdin until it ends: `do` names the command, the rest are arguments.
+    """Serve requests from stdin until it ends: `do` names the command, the rest are arguments.
 
     What the commands print goes to stderr.
     """
@@ -89,7 +89,7 @@ def serve(commands: Mapping[str, Callable[..., Any]]) -> None:
         request = json.loads(line)
         try:
             answer = {"result": commands[request.pop("do")](**request)}
-        except Exception as error:  # whatever a library raises is the answer
+        except Exception as error:  # any error of a library is a response
             passed_on = isinstance(error, WorkerError)
             answer = {"error": str(error) if passed_on else f"{type(error).__name__}: {error}"}
         answers.write(json.dumps(answer) + "\n")

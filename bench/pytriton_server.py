@@ -1,9 +1,9 @@
-"""NVIDIA's Triton Inference Server that runs LiteRT: the peer of bench/serve_peer.py.
+"""NVIDIA's Triton Inference Server running LiteRT: the peer of bench/serve_peer.py.
 
     python bench/pytriton_server.py MODEL PORT MAX_BATCH_SIZE
 
-runs where `nvidia-pytriton` and `ai-edge-litert` are installed, which is an environment of its own:
-pytriton wants numpy below 2, and a Python like the one that its stub was built with (Debian's).
+needs an environment with `nvidia-pytriton` and `ai-edge-litert`, without jaxdelegate: pytriton
+requires numpy below 2, and the Python that its stub was built with (Debian's).
 """
 
 import functools

@@ -7,13 +7,13 @@
 Images are generated once into Parquet files of `--folder`. Each side has two processes with one
 thread each, which load the same stored program and run the same step (ray_worker.py) on batches of
 the same size; they take turns for `--rounds` rounds. The rate is that of the steady state: images
-that were done from when both processes had their first batch behind them until the first of them
-had done its last. Both sides have to have every image once, with the same bits. `--killed` also
-ends the process of an actor in the middle of a run, which must change nothing of the results.
+that were done after both processes finished their first batch and before the first of them finished
+its last. Both sides must return every image once, with the same bits. `--killed` also kills the
+process of an actor in the middle of a run, which must not change the results.
 
-The bound: Ray Data has at least 0.9 of the plain processes' rate. The CPU time that the two
-processes had (`cores`) says how much of the machine Ray's other processes took; it varies less than
-the rate on a machine that others use, too.
+The bound: Ray Data reaches at least 0.9 of the plain processes' rate. The CPU time of the two
+processes (`cores`) shows how much of the machine Ray's other processes took; on a shared machine it
+varies less than the rate.
 """
 
 import hashlib
@@ -50,8 +50,8 @@ flags.DEFINE_integer(
 )
 flags.DEFINE_integer("rounds", 3, "Runs of each side.", 1)
 flags.DEFINE_string("model", None, "One image input of 224 x 224; unset: MobileNet v2, random.")
-flags.DEFINE_string("folder", None, "Where images and programs are kept; unset: a temporary one.")
-flags.DEFINE_bool("killed", False, "Also a run in which an actor dies.")
+flags.DEFINE_string("folder", None, "The folder of images and programs; unset: a temporary one.")
+flags.DEFINE_bool("killed", False, "Also measure a run in which an actor dies.")
 flags.DEFINE_string("out", None, "A file to append the JSON lines to.")
 
 PROCESSES, FILES = 2, 20
@@ -59,7 +59,7 @@ BOUND = 0.9
 
 
 def generated(folder: Path, count: int) -> list[str]:
-    """Parquet files of images as bytes, made if they are not there."""
+    """Parquet files of encoded images, generated if they do not exist."""
     target = folder / f"images_{count}"
     paths = [target / f"{i:03}.parquet" for i in range(FILES)]
     if all(path.exists() for path in paths):
@@ -74,7 +74,7 @@ def generated(folder: Path, count: int) -> list[str]:
 
 
 def on_ray(files: list[str], dies: tuple[str, int] | None = None, **arguments: Any) -> Columns:
-    """What two actors compute of the files."""
+    """The scores that two actors compute."""
     data = ray.data.read_parquet(files, override_num_blocks=FILES)
     result = data.map_batches(
         Step,
@@ -88,7 +88,7 @@ def on_ray(files: list[str], dies: tuple[str, int] | None = None, **arguments: A
 
 
 def plain(files: list[str], model: str, programs: str, batch: int) -> Columns:
-    """What two processes compute of them, every other file each."""
+    """The scores that two processes compute, every other file each."""
     with tempfile.TemporaryDirectory() as folder:
         outs = [f"{folder}/{i}.npz" for i in range(PROCESSES)]
         script = str(Path(__file__).with_name("ray_worker.py"))
@@ -106,13 +106,13 @@ def plain(files: list[str], model: str, programs: str, batch: int) -> Columns:
 
 
 def steady(found: Columns) -> dict[str, float]:
-    """Images per second while both processes were running, and how many cores these two had."""
+    """Images per second while both processes were running, and how many cores they used."""
     first, last = [], []
     processes = np.unique(found["process"])
     if len(processes) != PROCESSES:
         raise SystemExit(
-            f"want {PROCESSES} processes, but {len(processes)} had images; a smaller --block_mb "
-            "makes more tasks of a small set"
+            f"expected {PROCESSES} processes, but {len(processes)} had images; a smaller "
+            "--block_mb makes more tasks of a small set"
         )
     for process in processes:
         ended = found["ended"][found["process"] == process]
@@ -133,11 +133,11 @@ def in_order(found: Columns, count: int) -> np.ndarray:
     """Scores by image.
 
     Raises:
-        SystemExit: an image is missing, or there twice.
+        SystemExit: an image is missing or duplicated.
     """
     order = np.argsort(found["id"])
     if not np.array_equal(found["id"][order], np.arange(count)):
-        raise SystemExit("an image is missing, or there twice")
+        raise SystemExit("an image is missing or duplicated")
     return found["scores"][order]
 
 

@@ -1,4 +1,4 @@
-"""What both sides of bench/ray_data.py run: the same step on the same batches; and a plain process.
+"""The step that both sides of bench/ray_data.py run on the same batches, and the plain process.
 
     python bench/ray_worker.py MODEL PROGRAMS BATCH OUT FILE...
 
@@ -22,7 +22,7 @@ Columns = dict[str, np.ndarray]
 
 
 class Step:
-    """Bytes of images to scores, when that was, and the process's CPU time: columns of a batch."""
+    """Encoded images to columns: scores, the time, and the process's CPU time."""
 
     def __init__(self, model: str, programs: str, batch: int, dies: tuple[str, int] | None = None):
         self._predictor = Predictor(

@@ -1,10 +1,10 @@
 """The least time of a model under the peaks of a device (jaxdelegate/benchmark/peaks.py).
 
 A model's roofline is the sum over its fused operators of max(FLOPs by the measured peak, bytes by
-the measured bandwidth) (Williams, Waterman and Patterson, 2009). Fusion is taken to be ideal:
-whatever does at most one operation per element joins the last operator that it waits for, and only
-what a group reads from outside and what others read of it counts as moved. FLOPs are counted as
-jaxdelegate.measuring.costs does: windows whole, Winograd's savings not.
+the measured bandwidth) (Williams, Waterman and Patterson, 2009). Fusion is assumed to be ideal: an
+operator with at most one operation per element joins the last operator that it waits for, and only
+a group's inputs from outside and its outputs to other groups count as moved. FLOPs are counted as
+jaxdelegate.measuring.costs does: whole windows, without Winograd's savings.
 """
 
 import dataclasses
@@ -27,12 +27,12 @@ from jaxdelegate.passes.propagation import gather, is_constant, subgraph_specs
 
 @dataclasses.dataclass(frozen=True)
 class Fused:
-    """Operators that ideally run as one.
+    """Operators that ideally run as one kernel.
 
     Attributes:
         operators: their indices.
         flops: arithmetic operations.
-        bytes: that come from outside, and that others read.
+        bytes: inputs from outside, and outputs that others read.
     """
 
     operators: tuple[int, ...]
@@ -43,7 +43,7 @@ class Fused:
 def least_seconds(peaks: DevicePeaks, flops: float, moved: float) -> float:
     """The least time for this much arithmetic and traffic.
 
-    The bandwidth is that of the fastest array that is at least as large as what is moved: a
+    The bandwidth is that of the fastest array that is at least as large as the traffic: a
     small tensor stays in a cache, a large one does not.
     """
     largest = max(peaks.bandwidths)
@@ -52,13 +52,13 @@ def least_seconds(peaks: DevicePeaks, flops: float, moved: float) -> float:
 
 
 def peaks_record(peaks: DevicePeaks) -> dict[str, Any]:
-    """Peaks as the results in bench/results/ hold them."""
+    """Peaks in the form of bench/results/."""
     gigabytes = {f"{size >> 20}": b / 1e9 for size, b in peaks.bandwidths.items()}
     return {"gflops": peaks.flops / 1e9, "gbytes_by_mib": gigabytes}
 
 
 def model_seconds(graph: Path, batch: int, peaks: DevicePeaks, short: np.dtype | None) -> float:
-    """The roofline of a model whose inputs and outputs lie on the device.
+    """The roofline of a model whose inputs and outputs are on the device.
 
     Args:
         graph: a .tflite without control flow.
@@ -81,7 +81,7 @@ def model_seconds(graph: Path, batch: int, peaks: DevicePeaks, short: np.dtype |
 def batched_specs(
     subgraph: Subgraph, batch: int, subgraphs: Sequence[Subgraph]
 ) -> list[TensorSpec]:
-    """The specs of all tensors once a first dimension of 1 of the inputs is `batch`."""
+    """The specs of all tensors after replacing a first dimension of 1 of the inputs by `batch`."""
     declared = subgraph_specs(subgraph, None, subgraphs)
     inputs = [declared[i] for i in subgraph.inputs]
     grown = tuple(
@@ -116,7 +116,7 @@ def fused(
 def _joined(
     operator: Operator, specs: Sequence[TensorSpec], of_tensor: Mapping[int, int]
 ) -> int | None:
-    """The group to wait for, if the operator does at most one operation per element."""
+    """The group that the operator joins, if it does at most one operation per element."""
     results = sum(math.prod(specs[i].shape) for i in operator.outputs)
     feeding = [of_tensor[i] for i in operator.inputs if i in of_tensor]
     return max(feeding) if feeding and _flops(operator, specs) <= results else None
@@ -157,7 +157,7 @@ def _bytes(
     outside: Iterable[int],
     short: np.dtype | None,
 ) -> int:
-    """What a tensor takes on the device: inside the model float32 may be reduced."""
+    """A tensor's bytes on the device; float32 inside the model may be reduced."""
     spec = specs[tensor]
     if short is not None and spec.dtype == np.float32 and tensor not in outside:
         return math.prod(spec.shape) * np.dtype(short).itemsize

@@ -1,21 +1,20 @@
-"""bench/compare.py over a folder of models and a matrix of settings, each in a process of its own.
+"""bench/compare.py over a folder of models and a matrix of settings, each in its own process.
 
     python bench/run_all.py --models=FOLDER --out=bench/results/compare.jsonl [--dry_run]
         [--only=mobilenet_v2,resnet50] [--columns=float32,precision_loss,integer,float_view,float16]
         [--threads=1,2] [--batches=1,8] [--platform=cpu] [--onnx=FOLDER] [--input_ranges=FILE]
         [--rounds=30] [--seconds=60] [--timeout=900] [--again]
 
-What a file is asked for depends on its weights: float32 ones run as they are and with precision
-loss allowed, float16 ones as they are, quantized ones as integers and in the float view, beside
-the float32 network of the folder whose name begins theirs. `--only` are beginnings of names. ONNX
-files have the model's name; `--input_ranges` is a JSON file of beginnings of names to the least and
-the largest float of the inputs, such as {"efficientnet": [0, 255]}.
+The settings of a file depend on its weights: float32 ones run as they are and with precision loss
+allowed, float16 ones as they are, quantized ones as integers and in the float view, next to the
+float32 network of the folder whose name is a prefix of theirs. `--only` are prefixes of names. ONNX
+files have the model's name; `--input_ranges` is a JSON file that maps prefixes of names to the
+least and the largest float of the inputs, such as {"efficientnet": [0, 255]}.
 
-Whatever stands in `--out` already is not measured again, so that an interrupted run goes on where
-it was; `--again` measures refused ones anew. A process that fails or takes longer than `--timeout`
-leaves a line with the reason. Threads are pinned to the first cores of the machine. On a GPU only
-the peers on the CPU have threads: there is one number of them, the largest of `--threads`, or one
-for each core.
+What has a line in `--out` is not measured again, so an interrupted run can be continued; `--again`
+repeats refused measurements. A process that fails or takes longer than `--timeout` leaves a line
+with the reason. Threads are pinned to the first cores of the machine. On a GPU only the peers on
+the CPU have threads: the largest of `--threads`, or one for each core.
 """
 
 import json
@@ -30,20 +29,20 @@ from matrix import CORES, Case, measure, pending
 FLAGS = flags.FLAGS
 flags.DEFINE_string("models", None, "A folder of .tflite files.", required=True)
 flags.DEFINE_string("out", None, "The file to append JSON lines to.", required=True)
-flags.DEFINE_list("only", [], "Beginnings of names; unset: all files.")
+flags.DEFINE_list("only", [], "Prefixes of names; unset: all files.")
 flags.DEFINE_list("columns", [], "Of float32, precision_loss, float16, integer, float_view.")
 flags.DEFINE_list("threads", [], "How many threads; unset: 1,2 on a CPU, else all cores.")
 flags.DEFINE_list("batches", ["1", "8"], "How many images.")
 flags.DEFINE_string("platform", "cpu", "Of the delegate.")
 flags.DEFINE_string("onnx", None, "A folder of the same models for ONNX Runtime.")
-flags.DEFINE_string("input_ranges", None, "A JSON file of beginnings of names to two numbers.")
+flags.DEFINE_string("input_ranges", None, "A JSON file: prefixes of names to two numbers.")
 flags.DEFINE_integer("rounds", 30, "Timed rounds.", 3)
 flags.DEFINE_float("seconds", 60.0, "No further round after these.", 0.0)
 flags.DEFINE_float("timeout", 900.0, "Seconds that one process may take.", 1.0)
-flags.DEFINE_bool("again", False, "Measure anew what was refused.")
+flags.DEFINE_bool("again", False, "Repeat refused measurements.")
 flags.DEFINE_bool("dry_run", False, "Only print what would run.")
 
-# What is asked of a file, by its kind: columns of the matrix and the delegate's options there.
+# By the kind of a file: columns of the matrix and the delegate's options there.
 COLUMNS: dict[str, dict[str, dict[str, Any]]] = {
     "float32": {"float32": {}, "precision_loss": {"is_precision_loss_allowed": True}},
     "float16": {"float16": {}},
@@ -61,7 +60,7 @@ def cases(
     threads: Sequence[int],
     platform: str,
 ) -> Iterator[Case]:
-    """The matrix; one column of all models before the next, the most wanted first."""
+    """The matrix, one column of all models after the other, most important first."""
     wanted = columns or [column for row in COLUMNS.values() for column in row]
     unknown = {*wanted} - {column for row in COLUMNS.values() for column in row}
     if unknown:
@@ -76,14 +75,14 @@ def cases(
 
 
 def thread_counts(given: Sequence[str], platform: str) -> list[int]:
-    """What the matrix has of threads: on an accelerator it is not multiplied by them."""
+    """The numbers of threads of the matrix; an accelerator has a single one."""
     if platform == "cpu":
         return [int(n) for n in given or ("1", "2")]
     return [max((int(n) for n in given), default=len(CORES))]
 
 
 def float_twin(graph: Path, kinds: Mapping[Path, str]) -> Path | None:
-    """The float32 file whose name is the longest beginning of this one's."""
+    """The float32 file whose name is the longest prefix of this one's."""
     twins = [
         g for g, kind in kinds.items() if kind == "float32" and graph.stem.startswith(g.stem + "_")
     ]
@@ -91,7 +90,7 @@ def float_twin(graph: Path, kinds: Mapping[Path, str]) -> Path | None:
 
 
 def extra_arguments(case: Case, kinds: Mapping[Path, str], ranges: Mapping[str, Any]) -> list[str]:
-    """Files and inputs that belong to the model."""
+    """Arguments for the model's files and inputs."""
     found = [f"--rounds={FLAGS.rounds}", f"--seconds={FLAGS.seconds}"]
     onnx = Path(FLAGS.onnx or "", f"{case.graph.stem}.onnx")
     if FLAGS.onnx and onnx.exists():

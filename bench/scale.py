@@ -1,9 +1,9 @@
-"""What serves a device and is not the model: decoding, our pipeline, Ray Data, an HTTP server.
+"""The costs around the model: decoding, our pipeline, Ray Data, an HTTP server.
 
     python bench/scale.py [--only=decode,pipeline,ray,http] [--out=bench/results/scale.jsonl]
 
-Processor time where one process does the work, so that other load on the machine does not count;
-wall time where several do. docs/generate_scale.py computes docs/scale.md from it.
+Processor time if one process does the work, so that other load on the machine does not count;
+wall time if several do. docs/generate_scale.py computes docs/scale.md from it.
 """
 
 import http.client
@@ -36,9 +36,9 @@ BATCH = 32
 IMAGE = (SIZE, SIZE, 3)
 PICTURE = (500, 375)  # the usual size of ImageNet's photographs
 ROUNDS = 5
-BLOCK = 28  # batches: 129 MiB, as large as Ray Data makes blocks by itself
+BLOCK = 28  # batches: 129 MiB, the default size of Ray Data's blocks
 
-# An ASGI application: what a server costs that only takes an image and answers 1000 floats.
+# An ASGI application that takes an image and returns 1000 floats without computing them.
 ANSWER = """
 async def application(scope, receive, send):
     if scope["type"] != "http":
@@ -61,7 +61,7 @@ def spread(values: list[float]) -> dict[str, float]:
 
 
 def picture(folder: Path, seed: int) -> Path:
-    """Smoothed noise with some grain: as many bytes as a photograph."""
+    """Smoothed noise with grain, which takes as many bytes as a photograph."""
     rng = np.random.default_rng(seed)
     width, height = PICTURE
     rough = Image.fromarray(rng.integers(0, 256, (24, 32, 3), np.uint8))
@@ -118,7 +118,7 @@ def pipeline() -> dict[str, Any]:
 
 
 def ray_data() -> dict[str, Any]:
-    """Wall time of Ray Data for a batch of decoded images that is handed to a worker and back."""
+    """Wall time of Ray Data to hand a batch of decoded images to a worker and back."""
     import ray  # noqa: PLC0415
     import ray.data  # noqa: PLC0415
 
@@ -187,14 +187,14 @@ def http_server() -> dict[str, Any]:
 
 
 def wait_for(port: int, server: "subprocess.Popen[bytes]") -> None:
-    """Until the server takes connections."""
+    """Wait until the server accepts connections."""
     for _ in attempts(30):
         if server.poll() is not None:
-            raise OSError(f"uvicorn ended with status {server.returncode}")
+            raise OSError(f"uvicorn exited with status {server.returncode}")
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
                 return
-    raise OSError("uvicorn took no connection in 30 s")
+    raise OSError("uvicorn accepted no connection in 30 s")
 
 
 def attempts(seconds: float) -> Iterator[None]:

@@ -3,10 +3,10 @@
     NPROC=1 taskset -c 0 python bench/scaling.py [--batches=1,2,4,8,16,32] [--sizes=96,...,448]
         [--rounds=15] [--platform=gpu] [--out=bench/results/scaling.jsonl]
 
-the demo's MobileNet v1, XNNPACK beside the delegate; setting the input and getting
-the output is timed. Batches are of images of 224 by 224, sizes are those of one image. A line for
-each: milliseconds, and microseconds by image and by thousand pixels, which stay where they are if
-cost is linear. A step would be memory that is mapped anew at every call.
+Times the demo's MobileNet v1 in XNNPACK and in the delegate, with setting the input and getting the
+output. Batches have images of 224 by 224, sizes are those of a single image. Each gets a line:
+milliseconds, and microseconds per image and per thousand pixels, which are constant if the cost is
+linear. A step would mean memory that every call maps again.
 """
 
 from typing import Any
@@ -34,7 +34,7 @@ SIZE = 224
 
 
 def measured(content: bytes, batch: int) -> dict[str, list[float]]:
-    """Seconds of each round, both engines judged first.
+    """Seconds of each round, after checking both engines.
 
     Raises:
         AbsentError: one of them is wrong.

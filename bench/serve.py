@@ -1,24 +1,24 @@
-"""`jaxdelegate serve` under load: throughput, latency, answers, starts, sequences, bad requests.
+"""`jaxdelegate serve` under load: throughput, latency, correctness, restarts, bad requests.
 
     python bench/serve.py [--parts=throughput,latency] [--model=model.tflite]
         [--server_cpus=0] [--client_cpus=1] [--out=bench/results/serve.jsonl]
 
-Servers are processes of their own; this process is the client, one thread with `--clients`
-connections that are kept, and binary tensors. Each part prints a JSON line:
+Servers run in their own processes; this process is the client, one thread with `--clients`
+keep-alive connections and binary tensors. Each part prints a JSON line:
 
-* throughput: `--max_batch_size=8` beside 1, both servers up, one loaded at a time, in turn; for
-  MobileNet v1 0.25 (or --model), and for wide layers, whose items take less time in a batch. An
-  interpreter's milliseconds per item, at batch 1 and 8, come first.
-* latency: `--max_queue_delay_us` beside 0 at a share of what that one can do; requests come at
-  random times. `implied_ms` is p99 without a delay, the delay, and one run of the largest batch.
-* answers: each equal to the first one for its input, to the bit or within 1e-5 of the largest
-  value, since batch sizes round differently; the first one agrees with stock LiteRT.
-* restart: from exec until `/v2/health/ready` says yes, the cache filled.
-* sessions: sequences that take turns, each equal to an interpreter of its own to the bit.
-* broken: bad requests and broken connections, good ones between them.
+* throughput: `--max_batch_size=8` against 1, both servers up, loaded in turn, for MobileNet v1 0.25
+  (or --model) and for wide layers, whose items take less time in a batch. An interpreter's
+  milliseconds per item, at batch 1 and 8, come first.
+* latency: `--max_queue_delay_us` against 0 at a share of the latter's throughput; requests come at
+  random times. `implied_ms` is p99 without a delay, plus the delay and a run of the largest batch.
+* answers: each response must equal the first one for its input, to the bit or within 1e-5 of the
+  largest value, since batch sizes round differently; the first one agrees with stock LiteRT.
+* restart: from exec until `/v2/health/ready` succeeds, with a filled cache.
+* sessions: interleaved sequences, each bit-equal to a separate interpreter.
+* broken: bad requests and broken connections among good ones.
 
-Inputs are distinct; a part refuses a model whose answers are too near to be told apart. The exit
-status is 1 where an answer was wrong or lost, never for a time. "cpus" says who was pinned to what.
+Inputs are distinct; a part refuses a model whose outputs are too close to detect a mix-up. The exit
+status is 1 if a response was wrong or lost, never because of a time. "cpus" shows the pinning.
 """
 
 import functools
@@ -112,7 +112,7 @@ def throughput(work: Work) -> Iterator[tuple[Record, int]]:
 async def _rounds(
     loads: dict[str, Load],
 ) -> tuple[dict[str, list[float]], dict[str, list[list[float]]]]:
-    """Answers in a second and seconds of each, by label; the first round is not counted."""
+    """Responses per second and seconds of each, by label; the first round is not counted."""
     rates: dict[str, list[float]] = {label: [] for label in loads}
     seconds: dict[str, list[list[float]]] = {label: [] for label in loads}
     for load in loads.values():
@@ -160,7 +160,7 @@ def latency(work: Work) -> Iterator[tuple[Record, int]]:
 async def _open_rounds(
     loads: dict[str, Load],
 ) -> tuple[float, dict[str, list[list[float]]], list[float]]:
-    """The rate, seconds of answers by label and round, and seconds that requests were sent late."""
+    """The rate, seconds of responses by label and round, and how late requests were sent."""
     for load in loads.values():
         await load.begin()
     for _ in range(2):  # the first one warms up
@@ -200,7 +200,7 @@ def answers(work: Work) -> Iterator[tuple[Record, int]]:
 
 
 async def _many(load: Load) -> tuple[list[float], float]:
-    """Memory after a tenth of the requests, and at the end; answers in a second in between."""
+    """Memory after a tenth of the requests and at the end; responses per second in between."""
     await load.begin()
     keyed = itertools.cycle(enumerate(load.requests))
     await load.closed(itertools.islice(keyed, FLAGS.requests // 10))
@@ -292,7 +292,7 @@ def main(argv: list[str]) -> int:
                 line = {"bench": "serve", "part": name, "clients": FLAGS.clients, "cpus": cpus}
                 append({**line, **record}, FLAGS.out)
     if failures:
-        print(f"{failures} answers were wrong or lost", file=sys.stderr)
+        print(f"{failures} responses were wrong or lost", file=sys.stderr)
     return 1 if failures else 0
 
 

@@ -1,4 +1,4 @@
-"""Requests that no server can answer, and connections that break, with good requests between."""
+"""Invalid requests and broken connections among good requests."""
 
 import asyncio
 import statistics
@@ -22,16 +22,16 @@ class Load(Protocol):
     requests: list[bytes]
 
     async def begin(self) -> None:
-        """Ask each good request once."""
+        """Send each good request once."""
 
 
 class Bad(NamedTuple):
-    """What is sent on a connection of its own, and the status that must come.
+    """Bytes to send on a new connection, and the expected status.
 
     Attributes:
         sent: the bytes.
-        status: of the answer; None: the client closes without reading.
-        does_end: whether the client ends its side after sending, in the middle of the request.
+        status: of the response; None: the client closes without reading.
+        does_end: whether the client closes its side in the middle of the request.
     """
 
     sent: bytes
@@ -76,7 +76,7 @@ def kinds(port: int, infer: Callable[[Arrays], bytes], inputs: Arrays) -> dict[s
 
 
 async def send(port: int, bad: Bad) -> int | None:
-    """The status that came; None: nothing was read, or the connection ended without one."""
+    """The status; None if nothing was read or the connection ended without one."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(bad.sent)
@@ -100,8 +100,8 @@ async def send_broken(
     """Send bad requests of all kinds in turn, from eight clients at once.
 
     Returns:
-        How many got another answer than they must, the first of them, and the server's memory:
-        medians of the second and of the last quarter of the time.
+        How many responses were unexpected, the first of them, and the server's memory: medians of
+        the second and of the last quarter of the time.
     """
     await load.begin()
     port, unexpected = load.server.port, dict[str, str]()

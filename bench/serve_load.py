@@ -1,4 +1,4 @@
-"""Servers with a cache that is filled, and the load on one of them with a judge of its answers."""
+"""Servers with a filled cache, and the load on a server with a judge of its responses."""
 
 import contextlib
 import os
@@ -20,7 +20,7 @@ Record = dict[str, Any]
 
 
 def dense(width: int, layers: int) -> bytes:
-    """Square FULLY_CONNECTED layers: a single item costs the reading of all weights."""
+    """Square FULLY_CONNECTED layers, where even a single item reads all weights."""
     rng, builder = np.random.default_rng(0), ModelBuilder()
     y = builder.input((1, width), np.float32, "x")
     relu = FullyConnectedOptions(fused_activation_function=ActivationFunctionType.RELU)
@@ -40,7 +40,7 @@ def network(path: str | None, size: int) -> tuple[str, bytes]:
 
 
 def percentiles(rounds: Sequence[Sequence[float]]) -> Record:
-    """Of each round's seconds, then their spread."""
+    """The spread over rounds of each round's percentiles."""
     return {
         f"p{percent}_ms": spread([percentile_ms(seconds, percent) for seconds in rounds])
         for percent in (50, 99)
@@ -65,7 +65,7 @@ class Work:
         return path
 
     def server(self, path: Path, *arguments: str, is_quiet: bool = False) -> ServerProcess:
-        """One that is not ready yet; its programs come from a cache that is kept."""
+        """A server that may not be ready yet; its cache is shared by all servers."""
         cache = f"--jax_serialization_dir={self.directory / 'programs'}"
         own = [str(path), "--name=m", cache, *arguments]
         return ServerProcess(*own, cpus=self.server_cpus, is_quiet=is_quiet)
@@ -78,7 +78,7 @@ class Work:
     def servers(
         self, path: Path, each: dict[str, Sequence[str]], *, is_quiet: bool = False
     ) -> Iterator[dict[str, ServerProcess]]:
-        """Ready servers by label, that found all programs in the cache."""
+        """Ready servers by label, which loaded all programs from the cache."""
         with contextlib.ExitStack() as ends:
             servers = {}
             for label, arguments in each.items():
@@ -90,7 +90,7 @@ class Work:
 
 
 class Load:
-    """A server, the requests of a pool for it, and the judge of its answers."""
+    """A server, the requests of a pool for it, and the judge of its responses."""
 
     def __init__(self, server: ServerProcess, pool: Pool, clients: int) -> None:
         self.server, self.judge, self._clients = server, Judge(pool), clients
@@ -99,12 +99,12 @@ class Load:
         self._wall = self._server_cpu = self._client_cpu = 0.0  # seconds of closed loops
 
     async def begin(self) -> None:
-        """Learn the answers that later ones must equal."""
+        """Record the responses that later ones must equal."""
         await first_answers(self.server.port, self.requests, self.judge)
         self._counters = self.server.metrics()
 
     async def closed(self, requests: Iterable[tuple[int, bytes]]) -> tuple[float, list[float]]:
-        """Answers in a second, and the seconds of each."""
+        """Responses per second, and the seconds of each."""
         server, client = self.server.cpu_seconds(), time.process_time()
         start = time.perf_counter()
         found = await closed_loop(self.server.port, self._clients, requests, self.judge.take)
@@ -118,7 +118,7 @@ class Load:
         return await self.closed(for_seconds(self.requests, seconds))
 
     def record(self) -> Record:
-        """Counts of answers; items in a run, and processors in use, under load."""
+        """Counts of responses; items in a run and processors in use, under load."""
         judge, counters = self.judge, self.server.metrics()
         items, runs = (
             counters.get(f"inference_{name}", 0) - self._counters.get(f"inference_{name}", 0)

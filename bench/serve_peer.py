@@ -1,12 +1,12 @@
-"""`jaxdelegate serve` beside NVIDIA's Triton Inference Server that runs LiteRT, in turn.
+"""`jaxdelegate serve` against NVIDIA's Triton Inference Server running LiteRT.
 
     python bench/serve_peer.py --peer_python=ENVIRONMENT/bin/python [--model=model.tflite]
         [--server_cpus=0] [--client_cpus=1] [--out=bench/results/serve_peer.jsonl]
 
-Both servers are up, have batches of up to 8 without a delay, and get the same requests with binary
-tensors from closed-loop clients of this process, one server at a time. The answers of both have to
-agree with stock LiteRT. Triton (pytriton_server.py) calls LiteRT with XNNPACK in one thread; it is
-in an environment of its own:
+Both servers are up, batch up to 8 requests without a delay, and get the same requests with binary
+tensors from closed-loop clients in this process, one server at a time. The responses of both must
+agree with stock LiteRT. Triton (pytriton_server.py) calls LiteRT with XNNPACK in one thread, in a
+separate environment:
 
     python3 -m venv ENVIRONMENT && ENVIRONMENT/bin/pip install nvidia-pytriton ai-edge-litert
 """
@@ -30,7 +30,9 @@ from serve_load import Work, network, percentiles
 from server_process import pinned
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("peer_python", None, "Of an environment with nvidia-pytriton.", required=True)
+flags.DEFINE_string(
+    "peer_python", None, "The Python of an environment with nvidia-pytriton.", required=True
+)
 flags.DEFINE_string("model", None, "A float .tflite; unset: MobileNet v1 0.25, built in memory.")
 flags.DEFINE_integer("size", 128, "Of MobileNet's images.", 32)
 flags.DEFINE_list("clients", ["1", "8", "64"], "How many connections, one after the other.")
@@ -47,7 +49,7 @@ _OURS, _PEER = "jaxdelegate", "triton"
 
 
 class Peer:
-    """Triton, ready; ends with the context."""
+    """Triton, ready; stopped when the context ends."""
 
     def __init__(self, path: Path, cpus: set[int]) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
@@ -59,7 +61,7 @@ class Peer:
                 self._command,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                start_new_session=True,  # it has processes of its own
+                start_new_session=True,  # it starts processes
             )
 
     def __enter__(self) -> Self:
@@ -71,7 +73,7 @@ class Peer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.send_signal(signal.SIGINT)  # Ctrl-C: it ends Triton first
+        self._process.send_signal(signal.SIGINT)  # Ctrl-C lets it stop Triton first
         try:
             self._process.wait(30)
         except subprocess.TimeoutExpired:
@@ -90,7 +92,7 @@ class Peer:
 
 
 async def compared(ports: dict[str, int], pool: Pool, clients: int) -> dict[str, Any]:
-    """Rates and latencies of both, in turn; the first round is not counted."""
+    """Rates and latencies of both servers in turn; the first round is not counted."""
     judges = {name: Judge(pool) for name in ports}
     requests = {name: pool.requests(port, "m") for name, port in ports.items()}
     for name, port in ports.items():

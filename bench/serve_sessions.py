@@ -1,4 +1,4 @@
-"""Sequences of a model with states that take turns over HTTP, against interpreters of their own."""
+"""Interleaved sequences of a stateful model over HTTP, checked against an interpreter each."""
 
 import asyncio
 import random
@@ -17,7 +17,7 @@ Outputs = dict[str, np.ndarray]
 
 
 class Sequences:
-    """The requests of all sequences, and what an interpreter for each of them answers.
+    """The requests of all sequences, and the outputs of an interpreter for each.
 
     The first interpreter compiles the program and stores it in `cache`, the others load it.
     """
@@ -64,7 +64,7 @@ class Sequences:
         )
 
     async def one_client(self, port: int, own: list[int], seconds: list[float]) -> None:
-        """Its sequences take turns in an order that is another one in each step."""
+        """Send its sequences' requests, in a different order in each step."""
         client, rng = await Client.connect(port), random.Random(own[0])
         for step in range(self.steps):
             for sequence in rng.sample(own, len(own)):
@@ -78,10 +78,10 @@ class Sequences:
 def run_sessions(
     server: ServerProcess, path: Path, cache: Path, *, sessions: int, steps: int, clients: int
 ) -> dict[str, Any]:
-    """Counts of answers, requests in a second, and how many sequences were open at most.
+    """Counts of responses, requests per second, and the most sequences that were open at once.
 
     Raises:
-        ValueError: the model's answers do not depend on states.
+        ValueError: the model's outputs do not depend on states.
     """
     work = Sequences(path, server.port, cache, sessions, steps)
     if steps > 1:
@@ -108,13 +108,13 @@ def run_sessions(
 
 
 def check_states(work: Sequences, path: Path) -> None:
-    """Refuse a model for which sequences could be mixed up without a trace.
+    """Refuse a model for which mixing up sequences would go unnoticed.
 
     Raises:
-        ValueError: the last answer of a sequence is what a new interpreter gives.
+        ValueError: a new interpreter returns the last output of a sequence.
     """
     last = work.steps - 1
     fresh = Named(jd.Interpreter(str(path), experimental_delegates=[jd.JaxDelegate()]))
     first = fresh(fresh.random_inputs(last))
     if all(first[name].tobytes() == y.tobytes() for name, y in work.expected[last].items()):
-        raise ValueError(f"{path.name}: its answers do not depend on states; give another model")
+        raise ValueError(f"{path.name}: its outputs do not depend on states; choose another model")

@@ -1,4 +1,4 @@
-"""`jaxdelegate serve` as a process of its own: its address, its memory, its processor time."""
+"""`jaxdelegate serve` in a child process: its address, memory and processor time."""
 
 import contextlib
 import http.client
@@ -21,7 +21,7 @@ _END_S = 60.0
 
 @contextlib.contextmanager
 def pinned(cpus: Collection[int]) -> Iterator[None]:
-    """This thread, and what it starts, on some processors; none: on those that it has."""
+    """Pin this thread, and what it starts, to processors; without any, leave it."""
     own = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cpus or own)
     try:
@@ -31,12 +31,12 @@ def pinned(cpus: Collection[int]) -> Iterator[None]:
 
 
 class ServerProcess:
-    """A server that listens; not ready yet.
+    """A server that listens, but may not be ready yet.
 
     Args:
         arguments: of `jaxdelegate serve`, without the port, which is a free one.
         cpus: that it may use; empty: those of this process.
-        is_quiet: whether its warnings, of bad requests above all, are dropped.
+        is_quiet: whether its warnings, mostly about bad requests, are dropped.
     """
 
     def __init__(self, *arguments: str, cpus: Collection[int] = (), is_quiet: bool = False) -> None:
@@ -70,7 +70,7 @@ class ServerProcess:
         self.stop()
 
     def wait_until_ready(self) -> float:
-        """Ask /v2/health/ready until it says yes; seconds since the process was started."""
+        """Poll /v2/health/ready until it succeeds; seconds since the process was started."""
         end = time.perf_counter() + _READY_S
         while self.get("/v2/health/ready")[0] != 200:
             if self._process.poll() is not None or time.perf_counter() > end:
@@ -107,7 +107,7 @@ class ServerProcess:
         return rss_anon_mb(self._process.pid)
 
     def stop(self) -> int:
-        """End it as an operator would; the exit status."""
+        """Stop it as an operator would; return the exit status."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
         try:

@@ -2,14 +2,14 @@
 
     nice -n 10 python bench/soak.py --minutes=60 --out=bench/results/soak.jsonl [FILES]
 
-FILES are .tflite files, less those that keep state from call to call; without any, networks that
-the package builds. Each thread does one of ACTIONS after the other, drawn at random; every answer
-must equal, to the bit, the first one for the same file, shape and kind of engine. Each ten seconds
-a line says what the process holds.
+FILES are .tflite files, of which stateful ones are left out; without any, networks are built in
+memory. Each thread draws ACTIONS at random, one after the other; every result must equal, to the
+bit, the first one for the same file, shape and kind of engine. Every ten seconds a line records the
+process's memory, files and threads.
 
 The verdict leaves out the warm-up (a sixth of the time), and compares the medians of the first and
 the last sixth of what follows: anonymous resident memory may grow by 2%, and open files and threads
-not at all. The exit status is 1 where one does, or where an answer was another one.
+not at all. The exit status is 1 if one does, or if a result differed.
 """
 
 import json
@@ -34,9 +34,9 @@ from jaxdelegate.testing.running import random_inputs, run_once
 from tests.support.networks import small_classifier
 
 FLAGS = flags.FLAGS
-flags.DEFINE_float("minutes", 60, "How long, the warm-up among them.", 0.05)
-flags.DEFINE_integer("threads", 4, "That call at the same time.", 1)
-flags.DEFINE_list("actions", [], "Only these, to find out which one grows; none: all.")
+flags.DEFINE_float("minutes", 60, "How long, including the warm-up.", 0.05)
+flags.DEFINE_integer("threads", 4, "How many threads call at the same time.", 1)
+flags.DEFINE_list("actions", [], "Only these actions, to find out which one grows; none: all.")
 flags.DEFINE_float("every", 10, "Seconds between two samples.", 0.1)
 flags.DEFINE_integer("seed", 0, "Of the order of actions.")
 flags.DEFINE_string("out", None, "A file to append the JSON lines to.")
@@ -45,11 +45,11 @@ GROWTH = 0.02
 BATCHES = (1, 2, 3, 5)
 MANY_BATCHES = tuple(
     range(1, 25)
-)  # more than a delegate keeps programs of: some are compiled again
+)  # more than a delegate caches programs for, so that some are compiled again
 
 
 class Soak:
-    """What all threads share: models, inputs, first answers, and what went wrong."""
+    """What all threads share: models, inputs, first results, and errors."""
 
     def __init__(self, contents: dict[str, bytes], directory: str) -> None:
         self.contents, self.directory = contents, directory
@@ -61,7 +61,7 @@ class Soak:
         self.stop = threading.Event()
         self.lock = threading.Lock()
         for name in [name for name in contents if self._has_state(name)]:
-            print(f"{name}: left out, it has state")
+            print(f"{name}: left out, it is stateful")
             del contents[name]
         self.resizable = [name for name in contents if self._takes_batches(name)]
 
@@ -79,19 +79,19 @@ class Soak:
         return True
 
     def inputs(self, interpreter: jd.Interpreter, batch: int | None = None) -> list[np.ndarray]:
-        """Of a seed, for the declared shapes, or with another first dimension."""
+        """Inputs from a seed, for the declared shapes or with another first dimension."""
         details = interpreter.get_input_details()
         if batch is not None:
             details = [{**d, "shape": np.array([batch, *d["shape"][1:]])} for d in details]
         return random_inputs(details)
 
     def check(self, key: Any, answers: list[np.ndarray]) -> None:
-        """Compare with the first answers for the key."""
+        """Compare with the first result for the key."""
         with self.lock:
             first = self.answers.setdefault(key, answers)
         for a, b in zip(first, answers, strict=True):
             if a.tobytes() != b.tobytes():
-                raise AssertionError(f"{key}: another answer than the first one")
+                raise AssertionError(f"{key}: a result differs from the first one")
 
     def new(self, delegate: jd.JaxDelegate | None, name: str) -> jd.Interpreter:
         return jd.Interpreter(
@@ -101,7 +101,7 @@ class Soak:
 
 
 class Worker:
-    """One thread with interpreters of its own that it keeps, and others that it drops."""
+    """One thread with interpreters that it keeps, and others that it drops."""
 
     def __init__(self, soak: Soak, seed: int) -> None:
         self.soak, self.rng = soak, random.Random(seed)
@@ -125,7 +125,7 @@ class Worker:
                 self.soak.done[name] = self.soak.done.get(name, 0) + 1
 
     def serve(self) -> None:
-        """Interpreters that are kept, many calls."""
+        """Many calls of interpreters that are kept."""
         name = self.any_name()
         if name not in self.kept:
             self.kept[name] = self.soak.new(self.soak.delegate, name)
@@ -137,7 +137,7 @@ class Worker:
             )
 
     def resize(self) -> None:
-        """Interpreters that are kept, from shape to shape."""
+        """Resize interpreters that are kept."""
         if not self.soak.resizable:
             return
         name = self.rng.choice(self.soak.resizable)
@@ -149,15 +149,15 @@ class Worker:
         self.soak.check((name, batch, "xla"), run_once(interpreter, arrays))
 
     def compile(self) -> None:
-        """An interpreter that compiles its own program, and is dropped."""
+        """Compile in a new interpreter, and drop it."""
         self._once(self.soak.delegate)
 
     def drop_delegate(self) -> None:
-        """The same with a delegate of its own, which is dropped as well."""
+        """Compile in a new interpreter and delegate, and drop both."""
         self._once(jd.JaxDelegate())
 
     def load_stored(self) -> None:
-        """An interpreter that finds its program on disk, and is dropped."""
+        """Load a program from disk in a new interpreter, and drop it."""
         self._once(self.soak.cached)
 
     def _once(self, delegate: jd.JaxDelegate) -> None:
@@ -167,21 +167,21 @@ class Worker:
         self.soak.check((name, None, "xla"), answers)
 
     def reference(self) -> None:
-        """An interpreter without a delegate, dropped."""
+        """Run an interpreter without a delegate, and drop it."""
         name = min(self.soak.contents, key=lambda n: len(self.soak.contents[n]))
         interpreter = self.soak.new(None, name)
         answers = run_once(interpreter, self.soak.inputs(interpreter))
         self.soak.check((name, None, "reference"), answers)
 
     def function(self) -> None:
-        """A model as a JAX function, loaded, called and dropped."""
+        """Load a model as a JAX function, call it, and drop it."""
         name = self.rng.choice(self.soak.resizable or list(self.soak.contents))
         inputs = self.soak.inputs(self.soak.new(None, name))
         answers = [np.asarray(a) for a in jd.load(self.soak.contents[name])(*inputs)]
         self.soak.check((name, None, "function"), answers)
 
 
-# Weight, action. What compiles comes seldom: a server calls far more often than it loads.
+# Weight, action. Compilations are rare: a server calls far more often than it loads.
 ACTIONS: dict[str, tuple[float, Callable[[Worker], None]]] = {
     "serve": (10, Worker.serve),
     "resize": (4, Worker.resize),
@@ -209,7 +209,7 @@ def sample(start: float, soak: Soak) -> dict[str, Any]:
 
 
 def note(line: dict[str, Any]) -> None:
-    """Print a sample, and append it to the file; who measured stands in the verdict's line."""
+    """Print a sample, and append it to the file; the verdict's line has the machine."""
     print(json.dumps(line), flush=True)
     if FLAGS.out:
         with Path(FLAGS.out).open("a", encoding="utf-8") as file:
@@ -217,7 +217,7 @@ def note(line: dict[str, Any]) -> None:
 
 
 def verdict(samples: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
-    """Of the medians of the first and the last sixth after the warm-up."""
+    """Compare the medians of the first and the last sixth after the warm-up."""
     after = [s for s in samples if s["seconds"] >= seconds / 6] or samples
     count = max(len(after) // 6, 1)
     ends = {

@@ -1,16 +1,16 @@
-"""Whole processes, from exec to exit: the first result of a model, with a cold and a warm cache.
+"""Whole processes, from exec to exit, that compute one result, with a cold and a warm cache.
 
     python bench/startup.py --graph=a.tflite,b.tflite [--runs=7] [--quant_mode=integer]
         [--nonative_kernels] [--out=bench/results/startup.jsonl]
 
-Every run is a process of its own, and kinds take turns: "cold" finds an empty cache directory and
-fills it, "warm" finds what a cold one left, "with_jax" does so too, but has imported jax before,
-"uncached" has no directory, "litert" is the stock interpreter. Modules come from bytecode, as
-installations have it. Milliseconds, medians: `process` is what the parent sees, `cpu` the
-processor time of all threads, `start` until Python runs the first line, `imports` of numpy and the
-interpreter's package, `ready` until `allocate_tensors` has returned, `first` the first inference
-and its result, `exit` the rest. `over_litert` is the ratio of whole processes, run by run. Outputs
-of cold, warm and with_jax must be equal to the bit; LiteRT's error is said.
+Every run has its own process, and kinds take turns: "cold" fills an empty cache directory, "warm"
+reuses it, "with_jax" reuses it after importing jax, "uncached" has no directory, "litert" is the
+stock interpreter. Modules are loaded from bytecode, as in an installation. Milliseconds, medians:
+`process` is what the parent sees, `cpu` the processor time of all threads, `start` until Python
+runs the first line, `imports` of numpy and the interpreter's package, `ready` until
+`allocate_tensors` returns, `first` the first inference and its result, `exit` the rest.
+`over_litert` is the ratio of whole processes, run by run. Outputs of cold, warm and with_jax must
+be equal to the bit; LiteRT's error is recorded.
 """
 
 import json
@@ -35,7 +35,7 @@ flags.DEFINE_string("quant_mode", None, "The delegate's.")
 flags.DEFINE_bool("native_kernels", None, "The delegate's; unset: where they were built.")
 flags.DEFINE_string("out", None, "A file to append the JSON lines to.")
 
-# What every process runs. `make` opens the model; times are of the clock that the parent has, too.
+# The code of every process. `make` opens the model; times are of the parent's clock.
 _PROCESS = """
 import time
 begin = time.time()
@@ -85,14 +85,14 @@ def process(kind: str, graph: str, directory: str | None) -> Run:
         arguments, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment
     )
     if child.stdout is None:
-        raise RuntimeError("the process has no output")
+        raise RuntimeError("the process printed nothing")
     with child.stdout:
         said = child.stdout.read()
     _, status, usage = os.wait4(child.pid, 0)
     end = time.time()
     child.returncode = os.waitstatus_to_exitcode(status)
     if child.returncode:
-        raise RuntimeError(f"{kind}: the process ended with {child.returncode}")
+        raise RuntimeError(f"{kind}: the process exited with {child.returncode}")
     *stamps, has_jax, output = json.loads(said.splitlines()[-1])
     names = ("start", "imports", "ready", "first", "exit")
     moments = [start, *stamps, end]
@@ -108,10 +108,10 @@ def _options() -> dict[str, Any]:
 
 
 def processes(graph: str, runs: int) -> dict[str, list[Run]]:
-    """All runs by kind, kinds taking turns."""
+    """All runs by kind; kinds take turns."""
     found: dict[str, list[Run]] = defaultdict(list)
     with tempfile.TemporaryDirectory() as root:
-        process("uncached", graph, None)  # what the system reads from its disk, it reads here
+        process("uncached", graph, None)  # so that the system reads its files from disk here
         process("litert", graph, None)
         for run in range(runs):
             directory = f"{root}/{run}"
@@ -122,7 +122,7 @@ def processes(graph: str, runs: int) -> dict[str, list[Run]]:
 
 
 def error(found: dict[str, list[Run]]) -> float:
-    """Ours beside LiteRT's, of the largest output.
+    """Our difference from LiteRT, as a share of the largest output.
 
     Raises:
         SystemExit: runs of ours differ.
@@ -130,7 +130,7 @@ def error(found: dict[str, list[Run]]) -> float:
     want = found["cold"][0]["output"]
     for kind, runs in found.items():
         if kind != "litert" and any(not np.array_equal(run["output"], want) for run in runs):
-            raise SystemExit(f"{kind} answers other bits")
+            raise SystemExit(f"{kind}: the bits differ")
     stock = found["litert"][0]["output"]
     return float(np.abs(want - stock).max() / max(np.abs(stock).max(), 1e-6))
 

@@ -1,7 +1,7 @@
-"""The two sides of bench/fine_tuning.py, each with the same methods, and stock LiteRT beside them.
+"""The two sides of bench/fine_tuning.py with the same methods, and stock LiteRT.
 
-Inputs, outputs and targets are the floats that a file's integers stand for: scales that are learned
-change the integers. Both sides minimize the sum over the outputs of the mean squared error, in
+Inputs, outputs and targets are the floats that a file's integers represent: learned scales change
+the integers. Both sides minimize the sum over the outputs of the mean squared error, in
 steps of the outputs that are quantized.
 """
 
@@ -36,7 +36,7 @@ class Student(Protocol):
         """Read the file, and choose Adam's learning rate."""
 
     def epoch(self) -> tuple[float, float]:
-        """Train with every batch once: wall seconds, and the mean loss."""
+        """Train on every batch once; wall seconds and the mean loss."""
 
     def predict(self, x: Arrays) -> list[np.ndarray]:
         """Outputs."""
@@ -45,7 +45,7 @@ class Student(Protocol):
         """Write the .tflite file."""
 
     def moved(self) -> int:
-        """How many weights training changed; those that are not finite do not count."""
+        """How many weights changed and are finite."""
 
 
 class JaxStudent:
@@ -95,9 +95,9 @@ class JaxStudent:
         return {**params, **optax.apply_updates(trained, updates)}, memory, loss
 
     def _unit(self, name: str, params: Any) -> Any:
-        """What Adam moves a leaf by at the rate 1: as litert-tunner's variables are scaled.
+        """How far Adam moves a leaf at the rate 1, as litert-tunner scales its variables.
 
-        A quantized weight by a step of its grid, a scale by itself, all others by 1.
+        A quantized weight by a step of its grid, a scale by its value, all others by 1.
         """
         if name in self.model.scales:
             return params[name]
@@ -127,7 +127,7 @@ class JaxStudent:
         return [np.asarray(y) for y in self._run(self.params, *x)]
 
     def save(self, path: Path) -> None:
-        # Leaves that no file stores stay as they are, and a file without scales takes none.
+        # Leaves that no file stores are not trained, and a file without scales has none to learn.
         self.model.save(path, {n: self.params[n] for n in self._trained})
 
     def moved(self) -> int:
@@ -138,7 +138,7 @@ class JaxStudent:
 
 
 class TunerStudent:
-    """litert-tunner in a process of its own."""
+    """litert-tunner in a child process."""
 
     def __init__(
         self,
@@ -173,7 +173,7 @@ class TunerStudent:
         return str(path)
 
     def _integers(self, x: Arrays) -> list[np.ndarray]:
-        """Its models take those as floats."""
+        """Integers as floats, which its models take."""
         return [stored(a, step) for a, step in zip(x, self._inputs, strict=True)]
 
     def _ask(self, command: str, **arguments: Any) -> Any:
@@ -201,7 +201,7 @@ class TunerStudent:
         return min(seconds, key=lambda per_call: seconds[per_call])
 
     def versions(self) -> dict[str, Any]:
-        """Of the libraries, and the steps of a call."""
+        """The libraries' versions, and the steps of a call."""
         return {**self._ask("versions"), "steps_per_execution": self._per_call}
 
     def stop(self) -> None:
@@ -228,7 +228,7 @@ class TunerStudent:
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """How an input or output stores floats; as they are: the scale is 1 and the zero point 0."""
+    """How an input or output stores floats; unquantized ones have scale 1 and zero point 0."""
 
     scale: float
     zero: float
@@ -237,7 +237,7 @@ class Step:
 
 
 def steps_of(path: Path) -> tuple[list[Step], list[Step]]:
-    """Of each input and each output of a file."""
+    """The steps of each input and each output of a file."""
     interpreter = StockInterpreter(str(path))
     details = interpreter.get_input_details(), interpreter.get_output_details()
     inputs, outputs = ([_step(d) for d in side] for side in details)
@@ -250,14 +250,14 @@ def _step(detail: Mapping[str, Any]) -> Step:
 
 
 def real(x: np.ndarray, step: Step) -> np.ndarray:
-    """The floats that integers stand for; what has no scale stays as it is."""
+    """The floats that integers represent; arrays without a scale are unchanged."""
     if not step.is_quantized:
         return x
     return np.float32(step.scale) * (x.astype(np.float32) - np.float32(step.zero))
 
 
 def stored(x: np.ndarray, step: Step) -> np.ndarray:
-    """What a file's input takes for floats."""
+    """Floats as a file's input stores them."""
     if not step.is_quantized:
         return x
     info = np.iinfo(step.dtype)
@@ -265,7 +265,7 @@ def stored(x: np.ndarray, step: Step) -> np.ndarray:
 
 
 def exact(path: Path, x: np.ndarray) -> np.ndarray:
-    """What LiteRT's reference kernels compute of a file's one input, one example at a time."""
+    """The outputs of LiteRT's reference kernels for a file's one input, one example at a time."""
     (into,), (out,) = steps_of(path)
     content, given = path.read_bytes(), stored(x, into)
     kernels = OpResolverType.BUILTIN_REF

@@ -1,9 +1,9 @@
-"""PyTorch among the engines of bench/compare.py, as its users run a network on a GPU.
+"""PyTorch for bench/compare.py, as its users run a network on a GPU.
 
 The network is the .tflite itself (bench/torch_network.py), in the short dtype where precision loss
 is allowed: eager, by torch.compile, by torch.compile with CUDA graphs, and with its longest search
-for kernels (CUDA graphs as well). Those that end in `on_device` begin and end with arrays on the
-device. float32 is float32: TensorFloat-32 is off.
+for kernels (CUDA graphs as well). Those that end in `on_device` take and return arrays on the
+device. float32 means float32: TensorFloat-32 is off.
 """
 
 import functools
@@ -27,13 +27,13 @@ _WAYS: dict[str, dict[str, Any] | None] = {
 
 
 def _engine(way: str, *, stays: bool) -> Callable[[Settings, Arrays], Engine]:
-    """What makes an engine; where `stays`, arrays stay on the device."""
+    """A function that makes an engine; with `stays`, arrays stay on the device."""
 
     def make(settings: Settings, arrays: Arrays) -> Engine:
         torch = module("torch")
         device = "cuda" if settings.on_gpu else "cpu"
         if settings.platform not in ("cpu", "gpu"):
-            raise AbsentError(f"it runs on no {settings.platform} here")
+            raise AbsentError(f"it cannot use a {settings.platform} here")
         if device == "cuda" and not torch.cuda.is_available():
             raise AbsentError("this torch sees no GPU")
         torch.set_num_threads(settings.threads)
@@ -62,7 +62,7 @@ def _engine(way: str, *, stays: bool) -> Callable[[Settings, Arrays], Engine]:
             call(arrays)
             with torch.inference_mode():
                 used = {y.device.type for y in run(*resident)}
-        except Exception as error:  # compilers raise all sorts
+        except Exception as error:  # compilers raise any exception
             raise AbsentError(last_line(error)) from error
         return Engine(call, "gpu" if used == {"cuda"} else " ".join(sorted(used)))
 

@@ -1,10 +1,11 @@
-"""A .tflite in PyTorch, weights and all: the peer on a GPU.
+"""A .tflite translated to PyTorch with its weights: the peer on a GPU.
 
-PyTorch's users keep images as channels_last. Tensors here are [N, H, W, C] as in the file, and a
-convolution sees a view of them as [N, C, H, W], which is the same memory; so no layout is changed
-between operators, and outputs can be compared with LiteRT's.
+PyTorch's users store images as channels_last. Tensors here are [N, H, W, C] as in the file, and a
+convolution gets a view of them as [N, C, H, W], which is the same memory. So the layout does not
+change between operators, and outputs can be compared with LiteRT's.
 
-Sources of what operators mean: kernels/{conv,depthwise_conv,pooling,reduce,resize_bilinear}.cc.
+Sources of the operators' semantics:
+kernels/{conv,depthwise_conv,pooling,reduce,resize_bilinear}.cc.
 """
 
 import functools
@@ -29,7 +30,7 @@ Step = Callable[..., Tensor]  # the run-time inputs, constants bound
 class Network(torch.nn.Module):
     """The main subgraph of a model.
 
-    Constants of it are buffers: `.to(device, dtype)` moves them, and every float inside follows.
+    Its constants are buffers: `.to(device, dtype)` moves them, and every float inside follows.
     """
 
     def __init__(self, model: Model) -> None:
@@ -95,7 +96,7 @@ _ACTIVATIONS: dict[ActivationFunctionType, Callable[[Tensor], Tensor]] = {
 
 
 def _pads(n_in: int, size: int, stride: int, dilation: int, padding: Padding) -> tuple[int, int]:
-    """Zeros before and after one axis; an odd one stands after it."""
+    """Zeros before and after one axis; an odd one comes after it."""
     if padding == Padding.VALID:
         return 0, 0
     reach = (size - 1) * dilation + 1
@@ -106,7 +107,7 @@ def _pads(n_in: int, size: int, stride: int, dilation: int, padding: Padding) ->
 def _padded(
     x: Tensor, pads: tuple[tuple[int, int], tuple[int, int]], value: float = 0.0
 ) -> tuple[Tensor, tuple[int, int]]:
-    """`x`: [N, C, H, W]. What the operator cannot pad by itself is padded before it."""
+    """Pad `x`, [N, C, H, W], by what the operator itself cannot pad."""
     (top, bottom), (left, right) = pads
     if top == bottom and left == right and value == 0.0:
         return x, (top, left)
@@ -150,7 +151,7 @@ def _pool(o: Any, _inputs: Sequence[TensorSpec | None], *, largest: bool) -> Ste
             y = F.max_pool2d(images, sizes, strides)
         else:
             y = F.avg_pool2d(_padded_fully(images, height, width), sizes, strides)
-            if is_padded:  # what lies outside does not count
+            if is_padded:  # padding does not count
                 inside = _padded_fully(torch.ones_like(images[:1, :1]), height, width)
                 y = y / F.avg_pool2d(inside, sizes, strides)
         return _activated(y.permute(0, 2, 3, 1), o)

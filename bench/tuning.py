@@ -4,7 +4,7 @@
         [--seconds=30] [--platform=gpu] [--timer=wall] [--out=bench/results/tuning.jsonl]
 
 Outputs are compared before anything is timed. Milliseconds; ratios are taken round by round.
-`--timer=cpu` counts this process's CPU time, for shared machines: run it with NPROC=1 then.
+On a shared machine `--timer=cpu` with NPROC=1 counts this process's CPU time.
 """
 
 import functools
@@ -21,7 +21,7 @@ from jaxdelegate.tuning import measure as tuning
 from jaxdelegate.tuning import selector
 
 FLAGS = flags.FLAGS
-flags.DEFINE_list("graph", None, "One or several .tflite.", required=True)
+flags.DEFINE_list("graph", None, "One or more .tflite files.", required=True)
 flags.DEFINE_integer("rounds", 30, "Timed rounds.", 3)
 flags.DEFINE_float("seconds", selector.BUDGET_SECONDS, "Budget of measuring.", 0.0)
 flags.DEFINE_string("platform", None, "Of the delegates; unset: JAX's default.")

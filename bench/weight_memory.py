@@ -1,13 +1,13 @@
-"""Weights on the device: a quantized model's, and those of its float32 twin.
+"""Memory of weights on the device: a quantized model against the same model in float32.
 
     python bench/weight_memory.py --graph=model_int8.tflite --float_graph=model.tflite \\
         [--most=0.4] [--out=bench/results/weight_memory.jsonl]
 
-Megabytes of constants as the program holds them: prepared arguments that stay on the device
-(`resident`), and the constants of its optimized HLO (`baked`), small ones that XLA may have upcast
-or folded. `stored` are the same tensors in the file's dtypes: what a CPU widens for speed is the
-difference. `scratch` is the program's working memory, activations and whatever it widens while it
-runs. Exits 1 if the integer mode holds more than `--most` times the float twin.
+Megabytes of constants in the program: prepared arguments that stay on the device (`resident`), and
+the constants of its optimized HLO (`baked`), small ones that XLA may have upcast or folded.
+`stored` are the same tensors in the file's dtypes: the difference is what a CPU widens for speed.
+`scratch` is the program's working memory: activations, and what it widens while it runs. The exit
+status is 1 if the integer mode holds more than `--most` times the float32 model.
 """
 
 import dataclasses
@@ -39,16 +39,16 @@ flags.DEFINE_string("out", None, "A file to append the JSON line to.")
 
 @dataclasses.dataclass
 class Megabytes:
-    """What one model's program holds."""
+    """The memory of one model's program."""
 
     resident: float  # arguments
     baked: float
-    stored: float  # both, in the file's dtypes
+    stored: float  # resident and baked, in the file's dtypes
     scratch: float
 
     @property
     def held(self) -> float:
-        """On the device while the program waits."""
+        """What is on the device while the program is idle."""
         return self.resident + self.baked
 
 
@@ -82,7 +82,7 @@ def constant_bytes(hlo: str) -> int:
     total = 0
     for bits, sizes in re.findall(r"= [a-z]+(\d*)\[([\d,]*)\]\S* constant\(", hlo):
         elements = math.prod(int(size) for size in sizes.split(",") if size)
-        total += elements * max(int(bits or 8) // 8, 1)  # pred has no bits in its name
+        total += elements * max(int(bits or 8) // 8, 1)  # pred's name has no number of bits
     return total
 
 
