@@ -1,28 +1,32 @@
-"""Where a subgraph's operators stand on the page: layers from top to bottom, few crossings.
+"""Positions of a subgraph's operators on the page: layers from top to bottom, few crossings.
 
-Sugiyama's method: longest-path layers, way points on edges that skip layers, barycenter sweeps.
+The method is Sugiyama's: layers by longest path, way-points on edges that skip layers, barycenter
+sweeps. Operators that only prepare weights are placed next to their reader, so that the path from
+the inputs is a straight column.
 """
 
+import collections
 import dataclasses
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from typing import NamedTuple
 
 from jaxdelegate.analysis.records import SubgraphAnalysis
 
 NODE_WIDTH, NODE_HEIGHT = 220.0, 44.0
 _COLUMN_GAP, _ROW_GAP = 22.0, 34.0
-_ALGORITHMS_POINT_WIDTH = 10.0
+_WAY_POINT_WIDTH = 10.0
 _SWEEPS = 6
-_FED_WEIGHT = 100.0  # of what the inputs reach, next to 1 of what prepares weights
-_MOST_ALGORITHMS_POINTS = 20_000  # beyond, edges that skip layers run straight
+_REACHED_WEIGHT = 100.0  # of nodes that an input reaches; nodes that prepare weights have 1
+_MAX_WAY_POINTS = 20_000  # with more, edges that skip layers are straight
 
 INPUTS, OUTPUTS = -1, -2  # the boxes of the subgraph's own inputs and outputs
 
 
 @dataclasses.dataclass(frozen=True)
 class Box:
-    """A node on the page: an operator by its index, INPUTS or OUTPUTS; its center."""
+    """A node on the page: an operator's index, INPUTS or OUTPUTS, and its center."""
 
     node: int
     x: float
@@ -31,7 +35,7 @@ class Box:
 
 @dataclasses.dataclass(frozen=True)
 class Edge:
-    """A tensor on its way from one node to another, through these points."""
+    """A tensor drawn from one node to another through these points."""
 
     source: int
     target: int
@@ -41,7 +45,7 @@ class Edge:
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """A drawing; all coordinates lie within [0, width] and [0, height]."""
+    """A drawing; all coordinates are within [0, width] and [0, height]."""
 
     boxes: tuple[Box, ...]
     edges: tuple[Edge, ...]
@@ -49,27 +53,36 @@ class Layout:
     height: float
 
 
-@dataclasses.dataclass(frozen=True)
-class _AlgorithmPoint:
-    """Where an edge passes a layer."""
+class _Link(NamedTuple):
+    source: int
+    target: int
+    tensor: int
 
-    link: int
+
+class _WayPoint(NamedTuple):
+    """Where the line of a tensor crosses a layer; all readers of the tensor share it."""
+
+    source: int
+    tensor: int
     layer: int
 
 
-_Node = int | _AlgorithmPoint
-_Link = tuple[int, int, int]  # source, target, tensor
+_Node = int | _WayPoint
+_Neighbors = Mapping[_Node, Sequence[_Node]]
 
 
 def layout(subgraph: SubgraphAnalysis) -> Layout:
     """Lay a subgraph out; constants are not drawn."""
     links = _links(subgraph)
     order = [INPUTS, *(op.index for op in subgraph.operators), OUTPUTS]
-    level = _levels(order, links)
-    layers, paths = _layered(order, links, level)
-    neighbors = _neighbors(paths)
-    _reorder(layers, neighbors)
-    x = _columns(layers, neighbors, _weights(layers, _fed(order, links)))
+    reached = _reached(order, links)
+    level = _levels(order, links, reached)
+    paths = _paths(links, level)
+    layers = _layers(order, level, paths)
+    pairs = [pair for path in paths for pair in itertools.pairwise(path)]
+    above, below = _grouped((b, a) for a, b in pairs), _grouped(pairs)
+    _reorder(layers, above, below)
+    x = _columns(layers, above, below, reached)
     left = min(x[n] - _width(n) / 2 for n in x)
     right = max(x[n] + _width(n) / 2 for n in x)
     rows = {n: i for i, layer in enumerate(layers) for n in layer}
@@ -77,169 +90,153 @@ def layout(subgraph: SubgraphAnalysis) -> Layout:
     def at(n: _Node) -> tuple[float, float]:
         return round(x[n] - left, 1), rows[n] * (NODE_HEIGHT + _ROW_GAP) + NODE_HEIGHT / 2
 
-    edges = tuple(
-        Edge(source, target, tensor, tuple(map(at, path)))
-        for (source, target, tensor), path in zip(links, paths, strict=True)
+    return Layout(
+        boxes=tuple(Box(n, *at(n)) for n in order),
+        edges=tuple(
+            Edge(*link, points=tuple(map(at, path)))
+            for link, path in zip(links, paths, strict=True)
+        ),
+        width=right - left,
+        height=len(layers) * (NODE_HEIGHT + _ROW_GAP) - _ROW_GAP,
     )
-    height = len(layers) * (NODE_HEIGHT + _ROW_GAP) - _ROW_GAP
-    return Layout(tuple(Box(n, *at(n)) for n in order), edges, right - left, height)
 
 
 def _links(subgraph: SubgraphAnalysis) -> list[_Link]:
     producer = dict.fromkeys(subgraph.inputs, INPUTS)
-    links: dict[_Link, None] = {}
+    links = []
     for op in subgraph.operators:
-        for tensor in op.inputs:
-            if tensor in producer:
-                links[producer[tensor], op.index, tensor] = None
+        links += [_Link(producer[t], op.index, t) for t in op.inputs if t in producer]
         producer |= {tensor: op.index for tensor in op.outputs if tensor >= 0}
-    for tensor in subgraph.outputs:
-        if tensor in producer:
-            links[producer[tensor], OUTPUTS, tensor] = None
-    return list(links)
+    links += [_Link(producer[t], OUTPUTS, t) for t in subgraph.outputs if t in producer]
+    return list(dict.fromkeys(links))
 
 
-def _levels(order: Sequence[int], links: Iterable[_Link]) -> dict[int, int]:
-    """The longest path from a source to each node; `order` is one in which they can run."""
-    sources: dict[int, list[int]] = {}
-    targets: dict[int, list[int]] = {}
-    for source, target, _ in links:
-        sources.setdefault(target, []).append(source)
-        targets.setdefault(source, []).append(target)
-    level: dict[int, int] = {}
+def _grouped(pairs: Iterable[tuple[_Node, _Node]]) -> _Neighbors:
+    groups: dict[_Node, list[_Node]] = {}
+    for node, neighbor in pairs:
+        groups.setdefault(node, []).append(neighbor)
+    return groups
+
+
+def _reached(order: Iterable[int], links: Iterable[_Link]) -> set[_Node]:
+    """The nodes that depend on an input; `order` is an execution order."""
+    sources = _grouped((link.target, link.source) for link in links)
+    reached: set[_Node] = {INPUTS}
+    for node in order:
+        if not reached.isdisjoint(sources.get(node, ())):
+            reached.add(node)
+    return reached
+
+
+def _levels(
+    order: Sequence[int], links: Sequence[_Link], reached: AbstractSet[_Node]
+) -> dict[_Node, int]:
+    """The longest path to each node; nodes that no input reaches are right above their reader."""
+    sources = _grouped((link.target, link.source) for link in links)
+    targets = _grouped((link.source, link.target) for link in links)
+    level: dict[_Node, int] = {}
     for node in order:
         level[node] = 1 + max((level[s] for s in sources.get(node, ())), default=-1)
-    level[OUTPUTS] = max([level[OUTPUTS], *(n for node, n in level.items() if node != OUTPUTS)])
-    fed = _fed(order, links)
-    for node in reversed(order):  # what no input reaches moves down to those that read it
-        if node not in fed and node in targets:
+    level[OUTPUTS] = max(level.values())
+    for node in reversed(order):
+        if node not in reached and node in targets:
             level[node] = min(level[t] for t in targets[node]) - 1
     return level
 
 
-def _fed(order: Iterable[int], links: Iterable[_Link]) -> set[int]:
-    """The nodes that an input reaches."""
-    sources: dict[int, list[int]] = {}
-    for source, target, _ in links:
-        sources.setdefault(target, []).append(source)
-    fed = {INPUTS}
+def _paths(links: Sequence[_Link], level: Mapping[_Node, int]) -> list[list[_Node]]:
+    between = [range(level[link.source] + 1, level[link.target]) for link in links]
+    if sum(map(len, between)) > _MAX_WAY_POINTS:
+        between = [range(0)] * len(links)
+    return [
+        [link.source, *(_WayPoint(link.source, link.tensor, i) for i in skipped), link.target]
+        for link, skipped in zip(links, between, strict=True)
+    ]
+
+
+def _layers(
+    order: Iterable[int], level: Mapping[_Node, int], paths: Iterable[Iterable[_Node]]
+) -> list[list[_Node]]:
+    layers: dict[int, dict[_Node, None]] = collections.defaultdict(dict)
     for node in order:
-        if not fed.isdisjoint(sources.get(node, ())):
-            fed.add(node)
-    return fed
+        layers[level[node]][node] = None
+    for node in itertools.chain.from_iterable(paths):
+        if isinstance(node, _WayPoint):
+            layers[node.layer][node] = None
+    return [list(layers[i]) for i in sorted(layers)]
 
 
-def _weights(layers: Iterable[Iterable[_Node]], fed: AbstractSet[int]) -> dict[_Node, float]:
-    """How much each node decides on columns: what only prepares weights steps aside."""
-    nodes = (node for layer in layers for node in layer)
-    return {n: 1.0 if isinstance(n, int) and n not in fed else _FED_WEIGHT for n in nodes}
-
-
-def _layered(
-    order: Sequence[int], links: Sequence[_Link], level: Mapping[int, int]
-) -> tuple[list[list[_Node]], list[list[_Node]]]:
-    """Nodes and way points by layer, and each link's path through the layers."""
-    layers: list[list[_Node]] = [[] for _ in range(max(level.values()) + 1)]
-    for node in order:
-        layers[level[node]].append(node)
-    n_algorithm_points = sum(level[t] - level[s] - 1 for s, t, _ in links)
-    paths: list[list[_Node]] = []
-    shared: dict[tuple[int, int], list[_AlgorithmPoint]] = {}
-    for number, (source, target, tensor) in enumerate(links):
-        between: Iterable[int] = range(level[source] + 1, level[target])
-        if n_algorithm_points > _MOST_ALGORITHMS_POINTS:
-            between = ()
-        known = shared.setdefault((source, tensor), [])  # one line as far as readers share it
-        for layer in itertools.islice(between, len(known), None):
-            known.append(_AlgorithmPoint(number, layer))
-            layers[layer].append(known[-1])
-        paths.append([source, *known[: len(list(between))], target])
-    return layers, paths
-
-
-def _neighbors(paths: Iterable[Sequence[_Node]]) -> dict[_Node, tuple[list[_Node], list[_Node]]]:
-    """Of each node, those above it and those below it."""
-    found: dict[_Node, tuple[list[_Node], list[_Node]]] = {}
-    for path in paths:
-        for upper, lower in itertools.pairwise(path):
-            found.setdefault(upper, ([], []))[1].append(lower)
-            found.setdefault(lower, ([], []))[0].append(upper)
-    return found
-
-
-def _reorder(
-    layers: list[list[_Node]], neighbors: Mapping[_Node, tuple[list[_Node], list[_Node]]]
-) -> None:
-    """Sort every layer by where its neighbors stand, down and up in turns."""
-    place = {node: i for layer in layers for i, node in enumerate(layer)}
+def _sweeps(
+    layers: Sequence[list[_Node]], above: _Neighbors, below: _Neighbors
+) -> Iterator[tuple[list[_Node], _Neighbors]]:
+    """Each layer with its neighbors in the layer before it, down and up in turns."""
     for sweep in range(_SWEEPS):
-        side = sweep % 2  # 0: by the nodes above, going down
-        for layer in layers if side == 0 else reversed(layers):
+        down = sweep % 2 == 0
+        for layer in layers if down else reversed(layers):
+            yield layer, above if down else below
 
-            def center(node: _Node, side: int = side) -> float:
-                others = neighbors.get(node, ([], []))[side]
-                return sum(map(place.__getitem__, others)) / len(others) if others else place[node]
 
-            layer.sort(key=center)
-            place.update((node, i) for i, node in enumerate(layer))
+def _reorder(layers: Sequence[list[_Node]], above: _Neighbors, below: _Neighbors) -> None:
+    """Sort every layer by the mean position of its neighbors."""
+    place = {node: float(i) for layer in layers for i, node in enumerate(layer)}
+    equal = dict.fromkeys(place, 1.0)
+    for layer, neighbors in _sweeps(layers, above, below):
+        means = {n: _mean(n, neighbors, place, equal) for n in layer}
+        layer.sort(key=means.__getitem__)
+        place.update((node, float(i)) for i, node in enumerate(layer))
 
 
 def _columns(
-    layers: Sequence[Sequence[_Node]],
-    neighbors: Mapping[_Node, tuple[list[_Node], list[_Node]]],
-    weights: Mapping[_Node, float],
+    layers: Sequence[list[_Node]],
+    above: _Neighbors,
+    below: _Neighbors,
+    reached: AbstractSet[_Node],
 ) -> dict[_Node, float]:
-    """Where every node stands across: near the mean of its neighbors, in the order of its layer."""
+    """The x of each node: near the mean of its neighbors, in the order of its layer."""
+    weights = {
+        node: _REACHED_WEIGHT if node in reached or isinstance(node, _WayPoint) else 1.0
+        for layer in layers
+        for node in layer
+    }
     x: dict[_Node, float] = {}
     for layer in layers:
-        x.update(_spread(layer, [0.0] * len(layer), weights))
-    for sweep in range(_SWEEPS):
-        side = sweep % 2
-        for layer in layers if side == 0 else reversed(layers):
-            wanted = []
-            for node in layer:
-                others = neighbors.get(node, ([], []))[side]
-                total = sum(weights[o] for o in others)
-                mean = sum(weights[o] * x[o] for o in others) / total if others else x[node]
-                wanted.append(mean)
-            x.update(_spread(layer, wanted, weights))
+        x |= _spread(layer, dict.fromkeys(layer, 0.0), weights)
+    for layer, neighbors in _sweeps(layers, above, below):
+        x |= _spread(layer, {n: _mean(n, neighbors, x, weights) for n in layer}, weights)
     return x
 
 
-@dataclasses.dataclass
-class _Group:
-    """Nodes that push each other: where it begins, how wide it is, where its nodes stand in it."""
-
-    left: float
-    width: float
-    weight: float
-    offsets: list[tuple[_Node, float]]
-
-    def join(self, other: "_Group") -> None:
-        """Take in the group to the right; both yield by their weights."""
-        goal = other.left - self.width
-        total = self.weight + other.weight
-        self.left = (self.left * self.weight + goal * other.weight) / total
-        self.offsets += [(node, offset + self.width) for node, offset in other.offsets]
-        self.width, self.weight = self.width + other.width, total
+def _mean(
+    node: _Node,
+    neighbors: _Neighbors,
+    values: Mapping[_Node, float],
+    weights: Mapping[_Node, float],
+) -> float:
+    others = neighbors.get(node, ())
+    total = sum(weights[o] for o in others)
+    return sum(weights[o] * values[o] for o in others) / total if others else values[node]
 
 
 def _spread(
-    layer: Sequence[_Node], wanted: Sequence[float], weights: Mapping[_Node, float]
+    layer: Sequence[_Node], goals: Mapping[_Node, float], weights: Mapping[_Node, float]
 ) -> dict[_Node, float]:
-    """Positions close to the wanted ones that keep their order and their distance.
+    """Positions close to the goals that keep the layer's order and do not overlap.
 
-    Groups of nodes that push each other are placed around the weighted mean of what they want.
+    Without the widths to their left, positions must only not decrease: pool adjacent violators.
     """
-    groups: list[_Group] = []
-    for node, goal in zip(layer, wanted, strict=True):
-        width = _width(node) + _COLUMN_GAP
-        groups.append(_Group(goal - width / 2, width, weights[node], [(node, width / 2)]))
-        while len(groups) > 1 and groups[-2].left + groups[-2].width > groups[-1].left:
-            last = groups.pop()
-            groups[-1].join(last)
-    return {node: group.left + offset for group in groups for node, offset in group.offsets}
+    offsets = list(itertools.accumulate((_width(n) + _COLUMN_GAP for n in layer), initial=0.0))
+    starts = [offset + _width(n) / 2 for n, offset in zip(layer, offsets, strict=False)]
+    pools: list[tuple[float, float, int]] = []  # mean, weight and number of nodes
+    for node, start in zip(layer, starts, strict=True):
+        mean, weight, count = goals[node] - start, weights[node], 1
+        while pools and pools[-1][0] > mean:
+            other_mean, other_weight, other_count = pools.pop()
+            mean = (mean * weight + other_mean * other_weight) / (weight + other_weight)
+            weight, count = weight + other_weight, count + other_count
+        pools.append((mean, weight, count))
+    means = [mean for mean, _, count in pools for _ in range(count)]
+    return {n: mean + start for n, mean, start in zip(layer, means, starts, strict=True)}
 
 
 def _width(node: _Node) -> float:
-    return _ALGORITHMS_POINT_WIDTH if isinstance(node, _AlgorithmPoint) else NODE_WIDTH
+    return _WAY_POINT_WIDTH if isinstance(node, _WayPoint) else NODE_WIDTH
