@@ -1,4 +1,4 @@
-"""Figures hold the numbers that they were given."""
+"""Figures show the numbers that they were given."""
 
 import importlib
 import json
@@ -64,7 +64,7 @@ def test_batch_scaling() -> None:
 
 
 def names(axes: Any) -> list[str]:
-    """What stands beside an axes' bars."""
+    """The labels of an axes' bars."""
     return [label.get_text() for label in axes.get_yticklabels()]
 
 
@@ -102,7 +102,7 @@ def test_roofline() -> None:
     ]
 
 
-def test_what_fits_into_a_cache_has_a_roof_of_its_own() -> None:
+def test_what_fits_into_a_cache_has_its_own_roof() -> None:
     peaks = Peaks(1e12, 1e10, "measured", "measured", {1 << 20: 1e11, 4 << 20: 5e10})
     small, large = MeasuredOperator("a", 1e6, 1e6, 1e-4), MeasuredOperator("b", 1e8, 1e8, 1e-2)
     middle = MeasuredOperator("c", 2e6, 2e6, 1e-4)
@@ -181,7 +181,7 @@ def texts_of(figure: Any) -> list[tuple[str, Any]]:
 
 
 def assert_readable(figure: Any) -> None:
-    """No two texts overlap, all lie on the figure, and none is small at 800 pixels."""
+    """No two texts overlap, all are on the figure, and none is small at 800 pixels."""
     found = texts_of(figure)
     assert figure.get_figwidth() * figure.dpi == 1400
     for i, (text, box) in enumerate(found):
@@ -244,7 +244,7 @@ def test_texts_do_not_overlap(count: int) -> None:
     assert_readable(batch_scaling(points, title=title))
 
 
-def test_errors_of_one_size_have_an_axis_with_numbers() -> None:
+def test_similar_errors_have_an_axis_with_numbers() -> None:
     rows = [LayerPoint(f"#{i} ADD", 2e-7, (i + 1) * 1e-7, tensor=LONG) for i in range(9)]
     figure = error_per_layer(rows)
     assert_readable(figure)
@@ -259,7 +259,7 @@ def test_texts_of_two_results_do_not_overlap() -> None:
     assert_readable(error_per_layer([row for name in two for row in _many_layers(150, name)]))
 
 
-def test_colors_are_told_apart_by_those_who_see_no_red_or_no_green() -> None:
+def test_color_blind_people_can_distinguish_the_colors() -> None:
     """Machado, Oliveira and Fernandes (2009), severity 1; distances in linear RGB."""
     deuteranopia = [
         [0.367322, 0.860646, -0.227968],
@@ -293,7 +293,7 @@ def test_colors_are_told_apart_by_those_who_see_no_red_or_no_green() -> None:
     ],
 )
 def test_nothing_to_draw(call: Any) -> None:
-    with pytest.raises(jd.OptionError, match=r"want|must be positive"):
+    with pytest.raises(jd.OptionError, match=r"expected|must be positive"):
         call()
 
 
@@ -305,11 +305,11 @@ def test_files(suffix: str, head: bytes, tmp_path: Path) -> None:
     path = tmp_path / f"f{suffix}"
     save(error_per_layer([LayerPoint("#0 ADD", 1e-3)]), path)
     assert path.read_bytes().startswith(head)
-    with pytest.raises(jd.OptionError, match=r"want a name that ends in \.png"):
+    with pytest.raises(jd.OptionError, match=r"must end in \.png"):
         save(error_per_layer([LayerPoint("#0 ADD", 1e-3)]), tmp_path / "f.gif")
 
 
-def test_svg_stands_in_a_page() -> None:
+def test_svg_fits_in_a_page() -> None:
     svg = to_svg(error_per_layer([LayerPoint("#0 ADD", 1e-3, agrees=False)]))
     assert svg.startswith("<svg")
     assert svg.rstrip().endswith("</svg>")
@@ -347,7 +347,7 @@ def test_benchmark_results(tmp_path: Path) -> None:
     assert points(draw("latency", [path]).axes[0].lines[0]) == [(1, 50), (2, 100)]
 
 
-def test_options_of_the_delegate_tell_series_apart(tmp_path: Path) -> None:
+def test_series_are_named_after_the_delegates_options(tmp_path: Path) -> None:
     path = tmp_path / "b.json"
     rows = [
         {**benchmark(1, 4.0), "flags": {"jax_compute_dtype": dtype}}
@@ -407,7 +407,7 @@ def test_roofline_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[1, 2]", "{", "null", "\xff"])
-def test_files_that_are_no_results(text: str, tmp_path: Path) -> None:
+def test_files_that_are_not_results(text: str, tmp_path: Path) -> None:
     path = tmp_path / "r.json"
     path.write_bytes(text.encode("latin-1"))
     for kind in ("latency", "batch", "roofline", "layers"):
@@ -424,7 +424,7 @@ def test_files_that_are_no_results(text: str, tmp_path: Path) -> None:
         {"operators": [{"name": "", "flops": "x", "bytes": 1, "seconds": 1}], "layers": {}},
     ],
 )
-def test_results_of_another_form(record: dict[str, Any], tmp_path: Path) -> None:
+def test_results_in_another_format(record: dict[str, Any], tmp_path: Path) -> None:
     path = tmp_path / "r.json"
     path.write_text(json.dumps(record))
     for kind in ("latency", "batch", "roofline", "layers"):
@@ -443,7 +443,7 @@ def test_without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_matplotlib_keeps_its_global_state() -> None:
-    """Neither pyplot nor a changed rcParams; nothing of it before a figure is wanted."""
+    """Plots use no pyplot, change no rcParams, and load matplotlib only for a figure."""
     code = """
 import sys
 import jaxdelegate.report.plots as plots

@@ -1,18 +1,20 @@
 """Errors along a network."""
 
 import dataclasses
-import importlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jaxdelegate.errors import OptionError
-from jaxdelegate.report.plots.bars import Bar, bars_height, draw_bars
 from jaxdelegate.report.plots.figure import (
+    Bar,
+    bars_height,
     color,
+    draw_bars,
     legend_below,
     log_scale,
     new_figure,
     style,
+    ticker,
 )
 
 if TYPE_CHECKING:
@@ -27,10 +29,10 @@ class LayerPoint:
 
     Attributes:
         label: the operator's index and type.
-        whole: as it arrives in the whole program.
+        whole: the error in the whole program.
         own: what the operator adds on the reference's inputs.
         agrees: whether the layer is within its bound.
-        tensor: the name of what it writes.
+        tensor: the name of its output.
         series: the comparison that it belongs to, where there are several.
     """
 
@@ -43,12 +45,12 @@ class LayerPoint:
 
     @property
     def error(self) -> float:
-        """Its own error; the whole program's where that is not known."""
+        """Its own error, or the whole program's where that is not known."""
         return (self.whole if self.own is None else self.own) or 0.0
 
 
 def error_per_layer(points: Sequence[LayerPoint], *, title: str = "") -> "Figure":
-    """Errors in execution order, and below it the layers with the largest ones by name.
+    """Errors in execution order, and below them the layers with the largest errors by name.
 
     Layers out of bounds come first among these and have hatched bars. The scale is logarithmic,
     unless all errors are zero.
@@ -58,83 +60,64 @@ def error_per_layer(points: Sequence[LayerPoint], *, title: str = "") -> "Figure
         title: what was compared, and where; more lines of the figure's title.
 
     Raises:
-        OptionError: there is nothing to draw, or no matplotlib.
+        OptionError: there is nothing to draw, or matplotlib is missing.
     """
     if not points:
-        raise OptionError("layers plot: want at least one layer (--per_layer), got none")
-    names = list(dict.fromkeys(point.series for point in points))
-    bars = _bars(sorted(points, key=lambda p: (p.agrees, -p.error)), names)
+        raise OptionError("layers plot: expected at least one layer (--per_layer), got none")
+    groups: dict[str, list[LayerPoint]] = {}
+    for point in points:
+        groups.setdefault(point.series, []).append(point)
+    bars = _bars(points, list(groups))
     rows = [3.2, bars_height(len(bars))]
-    height = sum(rows) + 1.2 + 0.4 * len(names)
+    height = sum(rows) + 1.2 + 0.4 * len(groups)
     figure, (along, named) = new_figure(f"Error per layer\n{title}", rows=rows, height=height)
-    lines = [line for i in range(len(names)) for line in _series(along, points, names, i)]
-    lines += _out_of_bounds(along, points, names)
-    _scale(along, points)
+    legend_below(figure, _draw_errors(along, groups))
     draw_bars(named, bars, is_log=True)
     named.set_xlabel("error that the operator adds / largest value")
-    legend_below(figure, lines)
     return figure
 
 
-def _scale(axes: Any, points: Sequence[LayerPoint]) -> None:
-    errors = [e for p in points for e in (p.own, p.whole) if e]
+def _draw_errors(axes: Any, groups: Mapping[str, Sequence[LayerPoint]]) -> list[Any]:
+    """Own errors as dots, the whole program's as a line, crosses on those out of bounds."""
+    lines: list[Any] = []
+    for i, (series, points) in enumerate(groups.items()):
+        prefix = f"{series}, " if series else ""
+        dots = {**style(i), "linestyle": "none", "markersize": 4}
+        label = f"{prefix}own: what the operator adds on the reference's inputs"
+        lines += axes.plot(_drawable([p.own for p in points]), label=label, **dots)
+        label = f"{prefix}whole: as it arrives in the whole program"
+        line = {"color": color(i), "linewidth": 1, "alpha": 0.7}
+        lines += axes.plot(_drawable([p.whole for p in points]), label=label, **line)
+    layers = [layer for points in groups.values() for layer in enumerate(points)]
+    wrong = [(i, point.error) for i, point in layers if not point.agrees and point.error]
+    if wrong:
+        cross = {"color": "black", "markersize": 7, "label": "out of bounds"}
+        lines += axes.plot(*zip(*wrong, strict=True), "x", **cross)
+    errors = [e for _, p in layers for e in (p.own, p.whole) if e]
     if errors:
-        log_scale(axes.yaxis, max(errors) / min(errors), "power")
+        log_scale(axes.yaxis, max(errors) / min(errors), None)
     else:
         axes.set_yticks([0])
-    ticker = importlib.import_module("matplotlib.ticker")
-    axes.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
+    axes.xaxis.set_major_locator(ticker().MaxNLocator(integer=True))
     axes.set_xlabel("layer, by its place in execution order")
     axes.set_ylabel("error / largest value")
+    return lines
 
 
-def _of(points: Sequence[LayerPoint], series: str) -> list[LayerPoint]:
-    return [point for point in points if point.series == series]
+def _drawable(values: Sequence[float | None]) -> list[float]:
+    """NaN for what a logarithmic axis cannot show, or zeros if that is all."""
+    return [v or float("nan") for v in values] if any(values) else [0.0] * len(values)
 
 
-def _drawn(values: Sequence[float | None]) -> list[float]:
-    """What a logarithmic axis can show; zeros if there is nothing else."""
-    return [v or float("nan") for v in values] if any(values) else [0.0 for _ in values]
-
-
-def _series(axes: Any, points: Sequence[LayerPoint], names: Sequence[str], i: int) -> Sequence[Any]:
-    """Draw one series: its own errors as dots, the whole program's as a line."""
-    mine = _of(points, names[i])
-    prefix = f"{names[i]}, " if names[i] else ""
-    marks = {**style(i), "linestyle": "none", "markersize": 4}
-    own = f"{prefix}own: what the operator adds on the reference's inputs"
-    whole = f"{prefix}whole: as it arrives in the whole program"
-    return [
-        *axes.plot(_drawn([p.own for p in mine]), label=own, **marks),
-        *axes.plot(
-            _drawn([p.whole for p in mine]), label=whole, color=color(i), linewidth=1, alpha=0.7
-        ),
-    ]
-
-
-def _out_of_bounds(axes: Any, points: Sequence[LayerPoint], names: Sequence[str]) -> Sequence[Any]:
-    """Cross out what is beyond its bound."""
-    wrong = [
-        (place, point.error)
-        for name in names
-        for place, point in enumerate(_of(points, name))
-        if not point.agrees and point.error
-    ]
-    if not wrong:
-        return []
-    places, errors = zip(*wrong, strict=True)
-    cross = axes.plot(places, errors, "x", color="black", markersize=7, label="out of bounds")
-    return list(cross)
-
-
-def _bars(ranked: Sequence[LayerPoint], names: Sequence[str]) -> list[Bar]:
+def _bars(points: Sequence[LayerPoint], names: Sequence[str]) -> list[Bar]:
+    ranked = sorted(points, key=lambda p: (p.agrees, -p.error))
     bars = [
         Bar(
-            point.label,
-            point.error,
-            _text(point),
-            point.tensor,
-            color(names.index(point.series)),
+            label=point.label,
+            value=point.error,
+            text=_text(point),
+            detail=point.tensor,
+            color=color(names.index(point.series)),
             hatch="" if point.agrees else "///",
         )
         for point in ranked[:_NAMED]

@@ -1,4 +1,4 @@
-"""The tools' JSON results: reading them, and what to call them in a figure."""
+"""Reading the tools' JSON results, and their names in a figure."""
 
 import json
 import os
@@ -11,26 +11,31 @@ from jaxdelegate.errors import OptionError
 Record = Mapping[str, Any]
 Records = Sequence[tuple[str, Record]]  # each with the path of its file
 
-_MOST_MODELS = 3  # named in a title
+_MAX_NAMES = 3  # models or devices in a title
 
 
 def read_records(path: str | os.PathLike[str]) -> list[Record]:
     """The results in a file: one, a list, or one in each line.
 
-    Of `benchmark_performance_options` those configurations that ran, by their names.
+    Of `benchmark_performance_options`, the configurations that ran, by their names.
 
     Raises:
-        OptionError: it is not JSON, or holds something else than objects.
+        OptionError: it is not JSON, or has something other than objects.
         OSError: it cannot be read.
     """
     try:
-        text = Path(path).read_text(encoding="utf-8")
-        found = _parsed(text)
+        found = _parsed(Path(path).read_text(encoding="utf-8"))
     except ValueError as error:  # UnicodeDecodeError is one, too
         raise OptionError(f"{path}: not a JSON file: {error}") from error
     if not all(isinstance(record, dict) for record in found):
-        raise OptionError(f"{path}: want a JSON object or a list of them")
-    return [_of_configuration(r) if "configuration" in r else r for r in found if _has_run(r)]
+        raise OptionError(f"{path}: expected a JSON object or a list of them")
+    return [
+        {**record["result"], "name": record["configuration"]["name"]}
+        if "configuration" in record
+        else record
+        for record in found
+        if "configuration" not in record or isinstance(record.get("result"), dict)
+    ]
 
 
 def _parsed(text: str) -> list[Any]:
@@ -44,22 +49,26 @@ def _parsed(text: str) -> list[Any]:
     return content if isinstance(content, list) else [content]
 
 
-def _has_run(record: Record) -> bool:
-    return "configuration" not in record or isinstance(record.get("result"), dict)
-
-
-def _of_configuration(record: Record) -> Record:
-    configuration = record["configuration"]
-    return {**record["result"], "name": configuration["name"]}
-
-
 def series_name(path: str, record: Record) -> str:
-    """What the user called the benchmark, or else its model, where it ran, and its options."""
+    """The benchmark's name, or else its model, where it ran, and its options."""
     if record.get("name"):
         return str(record["name"])
     options = [f"--{name}={value}" for name, value in dict(record.get("flags") or {}).items()]
-    parts = [_model(path, record), record.get("platform") or "", *options]
+    parts = [_model(path, record), record.get("platform"), *options]
     return " ".join(str(part) for part in parts if part)
+
+
+def distinguished(records: Records) -> list[tuple[str, Record]]:
+    """Each of several results with its series, or its file, or its number where these are equal."""
+    if len(records) == 1:
+        return [("", records[0][1])]
+    names = [series_name(path, record) for path, record in records]
+    files = [Path(path).stem for path, _ in records]
+    found = []
+    for i, (_, record) in enumerate(records):
+        unique = [texts[i] for texts in (names, files) if texts.count(texts[i]) == 1]
+        found.append((unique[0] if unique else f"{files[i]} ({i + 1})", record))
+    return found
 
 
 def title(records: Records) -> str:
@@ -82,5 +91,5 @@ def _device(record: Record) -> str:
 
 def _distinct(names: Iterable[str]) -> str:
     found = list(dict.fromkeys(filter(None, names)))
-    more = len(found) - _MOST_MODELS
-    return ", ".join(found[:_MOST_MODELS]) + (f" and {more} others" if more > 0 else "")
+    more = len(found) - _MAX_NAMES
+    return ", ".join(found[:_MAX_NAMES]) + (f" and {more} others" if more > 0 else "")
