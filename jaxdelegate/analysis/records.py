@@ -2,12 +2,13 @@
 
 import dataclasses
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from jaxdelegate.analysis.units import data, operations, plural
 from jaxdelegate.measuring.costs import Cost
 from jaxdelegate.report.json_records import Derived, plain
+from jaxdelegate.report.tables import table
 from jaxdelegate.text import printable
 
 SCHEMA_VERSION = 1  # of the JSON; grows when a field changes its meaning or goes away
@@ -436,20 +437,6 @@ def _cost_row(op: OperatorAnalysis, *, with_other: bool) -> list[str]:
         *other,
         printable("; ".join(note for note in notes if note)),
     ]
-
-
-def table(rows: Sequence[Sequence[str]], right: Iterable[int] = ()) -> list[str]:
-    """Rows with aligned columns, the last one ragged; `right` names those flushed right."""
-    right = frozenset(right)
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
-    lines = []
-    for row in rows:
-        cells = [
-            cell.rjust(w) if i in right else cell.ljust(w)
-            for i, (cell, w) in enumerate(zip(row, widths, strict=False))
-        ]
-        lines.append("  ".join([*cells, row[-1]]).rstrip())
-    return lines
 
 
 def _incompatible(analysis: ModelAnalysis, subgraph: SubgraphAnalysis) -> Iterator[str]:

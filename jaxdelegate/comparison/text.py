@@ -1,12 +1,13 @@
 """Comparisons as text for people."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from jaxdelegate.comparison.bisect import Bisection, Culprit
 from jaxdelegate.comparison.diff import InferenceDiff
 from jaxdelegate.comparison.layers import LayerReport
 from jaxdelegate.comparison.metrics import HISTOGRAM_END, TensorComparison
 from jaxdelegate.comparison.rounding import RoundingCheck
+from jaxdelegate.report.tables import table
 
 
 def summary(result: InferenceDiff, top: int = 10) -> str:
@@ -118,15 +119,6 @@ def _errors(comparison: TensorComparison) -> tuple[str, str]:
         return comparison.brief(), ""
     relative = comparison.relative_to_largest
     return f"{comparison.max_abs:.4g}", "" if relative is None else f"{relative:.3g}"
-
-
-def table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows with their columns aligned."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
 
 
 def bisection(result: Bisection, reference: str) -> str:

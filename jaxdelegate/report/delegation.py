@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Container, Iterable
 from typing import Any, Self
 
+from jaxdelegate.report.tables import table
 from jaxdelegate.text import printable
 
 _CAUSES, _NAMES = 7, 4  # lines of causes, and operators that a line names
@@ -122,13 +123,8 @@ class DelegationReport:
             )
             for n in self.nodes
         ]
-        widths = [max(len(row[i]) for row in rows) for i in range(4)]
-        lines = [
-            "  ".join([*(c.ljust(w) for c, w in zip(row, widths, strict=False)), row[4]])
-            for row in rows
-        ]
         end = [*([self.remark] if self.remark else []), self.summary()]
-        return "\n".join([f"{self.delegate} delegate", *(line.rstrip() for line in lines), *end])
+        return "\n".join([f"{self.delegate} delegate", *table(rows), *end])
 
 
 def _generic(match: re.Match[str]) -> str:

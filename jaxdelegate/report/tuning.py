@@ -3,6 +3,8 @@
 import dataclasses
 from collections.abc import Mapping
 
+from jaxdelegate.report.tables import table
+
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
@@ -38,18 +40,7 @@ class TuningReport:
         rows = [("default ms", "chosen ms", "algorithm", "default", "operator")]
         by_time = sorted(self.choices.items(), key=lambda kv: -kv[1].seconds[kv[1].default])
         rows += [_row(key, choice) for key, choice in by_time]
-        widths = [max(len(row[i]) for row in rows) for i in range(4)]
-        lines = [
-            "  ".join(
-                (
-                    *(row[i].rjust(widths[i]) for i in (0, 1)),
-                    *(row[i].ljust(widths[i]) for i in (2, 3)),
-                    row[4],
-                )
-            )
-            for row in rows
-        ]
-        return "\n".join([*lines, self.summary()])
+        return "\n".join([*table(rows, right={0, 1}), self.summary()])
 
     def summary(self) -> str:
         """How many operators take another algorithm than their default."""

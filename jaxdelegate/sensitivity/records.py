@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from jaxdelegate.errors import OptionError
+from jaxdelegate.report.tables import table
 from jaxdelegate.sensitivity import recipe
 from jaxdelegate.sensitivity.schemes import SCHEMES
 from jaxdelegate.text import printable
@@ -199,7 +200,7 @@ class SensitivityReport:
         return "\n".join(
             [
                 *self._heading(),
-                *_aligned(lines),
+                *table(lines),
                 *([f"... and {more} less sensitive operators"] if more else []),
                 *self._left(),
             ]
@@ -254,11 +255,3 @@ class SensitivityReport:
 
 
 _NAME = 40  # characters of a tensor's name in the table
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
