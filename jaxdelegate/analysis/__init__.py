@@ -1,6 +1,6 @@
-"""What a .tflite model holds, costs, and what of it a delegate takes; advice, pages, node data.
+"""Analysis of a .tflite model: its contents and costs, what a delegate takes of it, and advice.
 
-Names are loaded at their first use: `costs` knows no jax, and importing it loads none.
+Names are loaded at their first use, because importing `costs` must not import jax.
 """
 
 import importlib

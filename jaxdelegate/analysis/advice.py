@@ -1,4 +1,4 @@
-"""Advice on a model, with numbers: every rule looks at one planned subgraph."""
+"""Advice on a model: rules, most of which look at one planned subgraph."""
 
 from collections.abc import Callable, Iterable, Sequence
 
@@ -32,7 +32,7 @@ _GRAPH_RULES: Sequence[Callable[[Graph], Iterable[Finding]]] = (
 def findings(
     model: Model, graphs: Sequence[Graph], subgraphs: Sequence[SubgraphAnalysis]
 ) -> tuple[Finding, ...]:
-    """What all rules find in all subgraphs, rule by rule, the weightiest first."""
+    """All findings, the most important rule first."""
     found = [f for rule in _GRAPH_RULES for graph in graphs for f in rule(graph)]
     found += [f for subgraph in subgraphs for f in advice_partitions.quantized_modes(subgraph)]
     found += advice_storage.duplicates(model)

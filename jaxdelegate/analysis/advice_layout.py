@@ -23,7 +23,7 @@ _CONVOLUTIONS = frozenset(("CONV_2D", "DEPTHWISE_CONV_2D"))
 
 
 def space_to_batch(graph: Graph) -> Iterator[Finding]:
-    """SPACE_TO_BATCH_ND, a convolution, BATCH_TO_SPACE_ND: a dilated convolution in disguise."""
+    """Dilated convolutions written as SPACE_TO_BATCH_ND, convolution, BATCH_TO_SPACE_ND."""
     for node in graph.nodes:
         if node.name != "SPACE_TO_BATCH_ND" or node.is_constant:
             continue
@@ -42,14 +42,14 @@ def space_to_batch(graph: Graph) -> Iterator[Finding]:
             indices,
             f"SPACE_TO_BATCH_ND, {convolution.name}, BATCH_TO_SPACE_ND ({nodes(indices)}) are a "
             f"convolution dilated by {block}; the rearrangement moves {data(moved)}",
-            "inside a partition the rewrite dilate_convolution does so; elsewhere, export the "
-            "convolution with dilation_h_factor and dilation_w_factor",
+            "inside a partition, the rewrite dilate_convolution replaces them; elsewhere, export "
+            "the convolution with dilation_h_factor and dilation_w_factor",
             {"bytes_moved": moved},
         )
 
 
 def movement_chains(graph: Graph) -> Iterator[Finding]:
-    """Two and more data movements in a row; transposes among them may cancel."""
+    """Two or more data movements in a row; transposes among them may cancel out."""
     seen: set[int] = set()
     for node in graph.nodes:
         if node.index in seen or not _moves(node):
@@ -87,7 +87,7 @@ def _chain_finding(graph: Graph, chain: list[Node]) -> Finding:
 
 
 def _is_identity(chain: list[Node]) -> bool:
-    """Whether the chain leaves its input as it was: same shape, and no element moves."""
+    """Whether the result equals the input: it has the same shape, and no element moves."""
     first, last = chain[0].inputs[0], chain[-1].outputs[0]
     if first.is_dynamic or last.is_dynamic or first.shape != last.shape:
         return False

@@ -1,4 +1,4 @@
-"""Advice on arithmetic: what overflows in float16, and what misses the tensor cores."""
+"""Advice on arithmetic: overflow in float16, and channels that do not fill tensor cores."""
 
 from collections.abc import Iterator
 
@@ -15,11 +15,11 @@ from jaxdelegate.simple_delegate import Node
 _LARGEST = 65504.0  # of float16
 _SMALLEST = 2.0**-24
 _LONG_SUM = 1024  # elements: unit values reach 2% of float16's range
-_WORTH_SAYING = 0.01  # of a subgraph's operations
+_MIN_PADDING = 0.01  # of a subgraph's operations, to be reported
 
 
 def float16_constants(graph: Graph) -> Iterator[Finding]:
-    """float32 constants that float16 cannot hold: infinite, or zero."""
+    """float32 constants that become infinite or zero in float16."""
     for tensor in graph.survey.subgraph.tensors:
         values = tensor.data if tensor.stored is not None and tensor.sparsity is None else None
         if values is None or values.dtype != np.float32 or not values.size:
@@ -27,8 +27,8 @@ def float16_constants(graph: Graph) -> Iterator[Finding]:
         size = np.abs(values[np.isfinite(values)])
         large = int(np.count_nonzero(size > _LARGEST))
         lost = int(np.count_nonzero((size > 0) & (size <= _SMALLEST / 2)))
-        is_scalar_lost = lost > 0 and lost == values.size
-        if not large and not is_scalar_lost:
+        are_all_lost = lost > 0 and lost == values.size
+        if not large and not are_all_lost:
             continue
         yield _constant_finding(graph, tensor.index, tensor.name, values, large)
 
@@ -42,20 +42,20 @@ def _constant_finding(
         what = f"{plural(large, 'value')} beyond 65504 (largest {extreme:.4g}): infinite in float16"
         remedy = "masks: use -65504 or less; scales: divide before the multiplication"
     else:
-        what = f"at most {extreme:.4g}, which is zero in float16: an epsilon protects no longer"
-        remedy = "use an epsilon of 1e-6 and more, or float32 for these operators"
+        what = f"at most {extreme:.4g}, which is zero in float16: an epsilon has no effect"
+        remedy = "use an epsilon of at least 1e-6, or float32 for these operators"
     return Finding(
         "float16_constant",
         graph.index,
         readers,
-        f"constant T#{index} {name!r} (read by {nodes(readers) or 'nobody'}) has {what}",
+        f"constant T#{index} {name!r} (read by {nodes(readers) or 'no operator'}) has {what}",
         remedy,
         {"values": float(large or values.size), "largest": extreme},
     )
 
 
 def float16_sums(graph: Graph) -> Iterator[Finding]:
-    """Long sums: how large their mean element may be before float16 overflows."""
+    """Long sums, and the mean element at which they overflow float16."""
     found: list[tuple[int, int]] = []
     for node in graph.nodes:
         if (
@@ -73,16 +73,16 @@ def float16_sums(graph: Graph) -> Iterator[Finding]:
             "float16_sum",
             graph.index,
             indices,
-            f"{plural(len(found), 'reduction')} ({nodes(indices)}) over {_LONG_SUM:,} elements and "
-            f"more; #{index} {graph.nodes[index].name} adds {extent:,}: a float16 sum overflows as "
-            f"soon as they are {_LARGEST / extent:.3g} on average",
+            f"{plural(len(found), 'reduction')} ({nodes(indices)}) over {_LONG_SUM:,} elements "
+            f"or more; #{index} {graph.nodes[index].name} adds {extent:,}: a float16 sum "
+            f"overflows once they are {_LARGEST / extent:.3g} on average",
             "accumulate in float32; a MEAN's result is then safe, a SUM's must still fit",
             {"operators": len(found), "longest": extent, "mean_limit": _LARGEST / extent},
         )
 
 
 def _extent(node: Node) -> int | None:
-    """How many elements each output of a reduction is made of."""
+    """The number of elements that a reduction adds for each output."""
     source, result = node.inputs[0], node.outputs[0]
     if source.is_dynamic or result.is_dynamic or not np.prod(result.shape, dtype=np.int64):
         return None
@@ -98,7 +98,7 @@ def _is_float(spec: TensorSpec) -> bool:
 
 
 def float16_growth(graph: Graph) -> Iterator[Finding]:
-    """Operators whose results leave float16's range for ordinary arguments."""
+    """Operators whose results exceed float16's range for ordinary arguments."""
     indices = tuple(
         node.index
         for node in graph.nodes
@@ -113,8 +113,8 @@ def float16_growth(graph: Graph) -> Iterator[Finding]:
             graph.index,
             indices,
             f"{names} ({nodes(indices)}): in float16, EXP overflows beyond 11.09, SQUARE beyond "
-            "255.9, and POW wherever its result passes 65504",
-            "compute them in float32, and bound their arguments before",
+            "255.9, and POW where its result exceeds 65504",
+            "compute them in float32, or bound their arguments first",
             {"operators": len(indices)},
         )
 
@@ -123,7 +123,7 @@ def float16_growth(graph: Graph) -> Iterator[Finding]:
 
 
 def tensor_core_channels(graph: Graph) -> Iterator[Finding]:
-    """Products whose channels are padded up to what a tensor core takes at once."""
+    """Products whose channels are padded to the tile size of tensor cores."""
     waste: dict[int, float] = {}
     channels: dict[int, tuple[int, int]] = {}
     for node in graph.nodes:
@@ -141,7 +141,7 @@ def tensor_core_channels(graph: Graph) -> Iterator[Finding]:
         if extra:
             waste[node.index] = flops * extra
     total, all_flops = sum(waste.values()), sum(cost.flops or 0 for cost in graph.costs)
-    if total < _WORTH_SAYING * all_flops or not waste:
+    if total < _MIN_PADDING * all_flops or not waste:
         return
     order = sorted(waste, key=lambda i: -waste[i])
     worst = graph.nodes[order[0]]
@@ -151,7 +151,7 @@ def tensor_core_channels(graph: Graph) -> Iterator[Finding]:
         "tensor_core_channels",
         graph.index,
         tuple(order),
-        f"{plural(len(waste), 'product')} ({nodes(order)}) with channels that are no multiple of 8 "
+        f"{plural(len(waste), 'product')} ({nodes(order)}) whose channels are not a multiple of 8 "
         f"(16 for 8-bit operands): tensor cores compute {operations(total)} of padding, "
         f"{percent(100 * total / all_flops)} on top of the subgraph's {operations(all_flops)}; "
         f"worst #{worst.index} {worst.name}, {n_in} in and {n_out} out: +{percent(100 * share)}",

@@ -1,4 +1,4 @@
-"""Advice on where operators run: what cuts a graph into partitions, and what that costs."""
+"""Advice on where operators run: what splits a graph into partitions, and what that costs."""
 
 import re
 from collections.abc import Iterator
@@ -7,25 +7,25 @@ from jaxdelegate.analysis.graph import Graph
 from jaxdelegate.analysis.records import Finding, SubgraphAnalysis
 from jaxdelegate.analysis.units import data, nodes, plural
 
-_LINK_BYTES_PER_SECOND = 25e9  # what PCIe 4.0 x16 reaches
-_PARTICULAR = re.compile(r"'[^']*'|\[[^]]*\]|\d+")  # names, shapes and numbers in a reason
+_LINK_BYTES_PER_SECOND = 25e9  # of PCIe 4.0 x16
+_SPECIFIC = re.compile(r"'[^']*'|\[[^]]*\]|\d+")  # names, shapes and numbers in a reason
 
 
 def unplannable(graph: Graph) -> Iterator[Finding]:
-    """A subgraph whose declared shapes do not fit together."""
+    """A subgraph whose declared shapes are incompatible."""
     if graph.survey.problem is not None:
         yield Finding(
             "no_plan",
             graph.index,
             (),
-            f"the shapes that the file declares do not fit: {graph.survey.problem}",
+            f"the shapes that the file declares are incompatible: {graph.survey.problem}",
             "resize the inputs before allocate_tensors; costs here are those of declared shapes",
             {},
         )
 
 
 def partition_splits(graph: Graph) -> Iterator[Finding]:
-    """Operators on the CPU between partitions, and the bytes that cross for their sake."""
+    """Operators on the CPU between partitions, and the bytes transferred because of them."""
     left = [node.index for node in graph.nodes if node.index not in graph.partition_of]
     if not left or not graph.survey.partitions:
         return
@@ -33,20 +33,20 @@ def partition_splits(graph: Graph) -> Iterator[Finding]:
     if len(groups) > 1 and crossing:
         yield _splits(graph, left, crossing)
     for reason, indices in groups:
-        if _touched(graph, indices, crossing):
+        if _used_by(graph, indices, crossing):
             yield _split(graph, reason, indices, crossing)
 
 
 def _splits(graph: Graph, left: list[int], crossing: set[int]) -> Finding:
-    """What all groups cost together: a tensor between two of them crosses once."""
+    # Not the sum over the groups: a tensor between two of them crosses once.
     amount, known = _amount(graph, crossing)
     return Finding(
         "partition_total",
         graph.index,
         tuple(left),
-        f"{len(left)} of {plural(len(graph.nodes), 'operator')} stay on the CPU and leave "
-        f"{plural(len(graph.survey.partitions), 'partition')}; {amount}",
-        "the groups below say which of them to begin with",
+        f"{len(left)} of {plural(len(graph.nodes), 'operator')} stay on the CPU, with "
+        f"{plural(len(graph.survey.partitions), 'partition')} for the others; {amount}",
+        "start with the first of the groups below",
         {
             "operators": len(left),
             "partitions": len(graph.survey.partitions),
@@ -56,7 +56,7 @@ def _splits(graph: Graph, left: list[int], crossing: set[int]) -> Finding:
 
 
 def _amount(graph: Graph, tensors: set[int]) -> tuple[str, int]:
-    """What crosses at each invoke, in words and in bytes."""
+    """The traffic of each invoke, in words and in bytes."""
     sizes = [graph.bytes_of([tensor]) for tensor in tensors]
     known, unknown = sum(n for n in sizes if n is not None), sizes.count(None)
     rest = f", and {plural(unknown, 'tensor')} whose size depends on data" if unknown else ""
@@ -77,7 +77,7 @@ def _split(graph: Graph, reason: str, indices: list[int], crossing: set[int]) ->
         if with_these < partitions
         else f"the number of partitions ({partitions}) does not depend on {it} alone"
     )
-    tensors = _touched(graph, indices, crossing)
+    tensors = _used_by(graph, indices, crossing)
     amount, known = _amount(graph, tensors)
     return Finding(
         "partition_splits",
@@ -96,7 +96,7 @@ def _split(graph: Graph, reason: str, indices: list[int], crossing: set[int]) ->
 
 
 def _crossing(graph: Graph) -> set[int]:
-    """Tensors that go from the device to the CPU, or back, between operators."""
+    """Tensors that go from the device to the CPU or back between operators."""
     found = set()
     for tensor, producer in graph.producer.items():
         readers = {i in graph.partition_of for i in graph.consumers.get(tensor, ())}
@@ -108,24 +108,24 @@ def _crossing(graph: Graph) -> set[int]:
     return found
 
 
-def _touched(graph: Graph, indices: list[int], tensors: set[int]) -> set[int]:
-    """Those tensors that these operators read or write."""
+def _used_by(graph: Graph, indices: list[int], tensors: set[int]) -> set[int]:
+    """The tensors that these operators read or write."""
     operators = [graph.nodes[i].operator for i in indices]
     return tensors & {t for op in operators for t in (*op.inputs, *op.outputs)}
 
 
 def _by_reason(graph: Graph, left: list[int]) -> list[tuple[str, list[int]]]:
-    """Operators that stay, by operator and kind of reason: (the first one's, all of them)."""
+    """Operators grouped by name and kind of reason: the first one's reason, and all indices."""
     groups: dict[tuple[str, str], list[int]] = {}
     for index in left:
-        kind = _PARTICULAR.sub("", graph.reasons.get(index) or "")
+        kind = _SPECIFIC.sub("", graph.reasons.get(index) or "")
         groups.setdefault((graph.nodes[index].name, kind), []).append(index)
     ordered = sorted(groups.values(), key=lambda indices: -len(indices))
     return [(graph.reasons.get(indices[0]) or "", indices) for indices in ordered]
 
 
 def dynamic_shapes(graph: Graph) -> Iterator[Finding]:
-    """Operators whose output shapes depend on data, and what they keep on the CPU."""
+    """Operators whose output shapes depend on data, and how many operators depend on them."""
     sources = []
     for node in graph.nodes:
         given = any(spec is not None and spec.is_dynamic for spec in node.inputs)
@@ -142,15 +142,15 @@ def dynamic_shapes(graph: Graph) -> Iterator[Finding]:
         graph.index,
         tuple(sources),
         f"the output shape of {names} ({nodes(sources)}) depends on data; "
-        f"{plural(len(dynamic), 'operator')} after work on shapes that are known only at run time",
-        "use a form with a fixed, padded size (TOPK_V2 or padded suppression for WHERE and its "
-        "like, a constant shape for RESHAPE)",
+        f"{plural(len(dynamic), 'operator')} downstream with shapes known only at run time",
+        "use a variant with a fixed, padded size (TOPK_V2 or padded suppression instead of WHERE, "
+        "a constant shape for RESHAPE)",
         {"sources": len(sources), "operators_behind": len(dynamic)},
     )
 
 
 def free_dimensions(graph: Graph) -> Iterator[Finding]:
-    """Inputs whose shape the caller chooses: each shape is compiled again."""
+    """Inputs whose shape the caller chooses; each shape is compiled."""
     for index in graph.survey.subgraph.inputs:
         tensor = graph.survey.subgraph.tensors[index]
         signature = tensor.shape_signature
@@ -164,13 +164,13 @@ def free_dimensions(graph: Graph) -> Iterator[Finding]:
             f"input {tensor.name!r} is {list(signature)}: {plural(len(free), 'free dimension')}, "
             f"declared as {list(tensor.shape)}; every input shape is compiled once, "
             "and the latest 16 programs are kept",
-            "keep to few shapes: pad batches and sequences to a small set of lengths",
+            "use few shapes: pad batches and sequences to a small set of lengths",
             {"dimensions": len(free)},
         )
 
 
 def wrong_shapes(graph: Graph) -> Iterator[Finding]:
-    """Tensors whose declared shape is not what follows from the inputs."""
+    """Tensors whose declared shape differs from the propagated one."""
     if graph.survey.problem is not None:
         return
     wrong = []
@@ -188,15 +188,15 @@ def wrong_shapes(graph: Graph) -> Iterator[Finding]:
             "declared_shapes",
             graph.index,
             tuple(dict.fromkeys(i for i, _, _ in wrong)),
-            f"{plural(len(wrong), 'tensor')} of other shapes than the file declares, first "
+            f"{plural(len(wrong), 'tensor')} whose shape is not the declared one, first "
             f"T#{tensor.index} {tensor.name!r}: declared {list(tensor.shape)}, is {list(shape)}",
-            "none needed: shapes follow from the inputs; tools that trust the file will be wrong",
+            "none needed: shapes follow from the inputs; tools that trust the file are wrong",
             {"tensors": len(wrong)},
         )
 
 
 def quantized_modes(subgraph: SubgraphAnalysis) -> Iterator[Finding]:
-    """What the other quantized mode would delegate."""
+    """How much the other `quant_mode` would delegate."""
     other = subgraph.other_mode
     if other is None or not subgraph.operators:
         return

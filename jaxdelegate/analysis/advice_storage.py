@@ -1,4 +1,4 @@
-"""Advice on what a file holds: tables, duplicates, what nobody uses."""
+"""Advice on what a file stores: large tables, duplicates, unused data."""
 
 import hashlib
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ _TABLE_INPUT = {"GATHER": 0, "EMBEDDING_LOOKUP": 1, "GATHER_ND": 0}
 
 
 def large_tables(graph: Graph) -> Iterator[Finding]:
-    """Constants that lookups read few rows of."""
+    """Large constants of which lookups read few rows."""
     for node in graph.nodes:
         position = _TABLE_INPUT.get(node.name)
         if position is None or position >= len(node.operator.inputs):
@@ -35,7 +35,7 @@ def large_tables(graph: Graph) -> Iterator[Finding]:
             f"#{node.index} {node.name} reads {data(read)} of table T#{index} {table.name!r} "
             f"{list(table.shape)}, {data(whole)}, "
             f"{percent(100 * whole / max(graph.model.nbytes, 1))} of the file; "
-            "the whole of it stays on the device",
+            "all of it is in the device's memory",
             _smaller(table, whole),
             {"table_bytes": whole, "bytes_read": read or 0},
         )
@@ -49,7 +49,7 @@ def _smaller(table: Tensor, whole: int) -> str:
 
 
 def unused_tensors(graph: Graph) -> Iterator[Finding]:
-    """Tensors that nothing refers to, with what they hold."""
+    """Tensors that nothing refers to, and their bytes."""
     tensors = graph.survey.subgraph.tensors
     unused = [t for t in tensors if not graph.is_used(t) and 0 not in t.shape]
     if unused:
@@ -62,7 +62,7 @@ def unused_tensors(graph: Graph) -> Iterator[Finding]:
             graph.index,
             (),
             f"{plural(len(unused), 'tensor')} that no operator uses: {names}"
-            f"{', ...' if len(unused) > 3 else ''}; they hold {data(held)}",
+            f"{', ...' if len(unused) > 3 else ''}; they store {data(held)}",
             "convert the model again, or leave them: they cost nothing at run time",
             {"tensors": len(unused), "bytes": held},
         )
@@ -78,7 +78,7 @@ def unused_buffers(model: Model) -> list[Finding]:
 
 
 def duplicates(model: Model) -> list[Finding]:
-    """Constants of the same bytes in several buffers."""
+    """Constants that are stored in several buffers."""
     groups: dict[tuple[int, bytes], dict[int, tuple[int, Tensor]]] = {}
     for subgraph in model.subgraphs:
         for tensor in subgraph.tensors:
@@ -99,8 +99,8 @@ def _duplicate(wasted: int, tensors: list[tuple[int, Tensor]]) -> Finding:
         "duplicate_constants",
         tensors[0][0],
         (),
-        f"{len(tensors)} constants hold the same bytes: {names}"
-        f"{', ...' if len(tensors) > 4 else ''}; {data(wasted)} too much",
+        f"{len(tensors)} constants have the same bytes: {names}"
+        f"{', ...' if len(tensors) > 4 else ''}; {data(wasted)} wasted",
         "let them share one buffer",
         {"tensors": len(tensors), "bytes": wasted},
     )

@@ -1,4 +1,4 @@
-"""One .tflite file -> `ModelAnalysis`: everything that is known of it without running it."""
+"""Analyzes a model without running it: a .tflite file -> `ModelAnalysis`."""
 
 import dataclasses
 import functools
@@ -44,15 +44,15 @@ def analyze_model(
     delegate: SimpleDelegate | DelegateOptions | Mapping[str, Any] | None = None,
     **options: Any,
 ) -> ModelAnalysis:
-    """Read a model, plan it without compiling anything, and count what it costs.
+    """Read a model, plan it without compiling, and count its costs.
 
     Args:
-        source: a path, the content of a file, or a model that was read already.
-        delegate: whom to ask about the operators: a delegate, or JaxDelegate's options.
-        **options: single options of JaxDelegate, which win over `delegate`.
+        source: a path, the content of a file, or a model.
+        delegate: the delegate to plan for, or JaxDelegate's options.
+        **options: options of JaxDelegate by name, which override those in `delegate`.
 
     Raises:
-        ModelError: the file cannot be opened, is no TFLite model, or is damaged.
+        ModelError: the file cannot be opened, is not a TFLite model, or is damaged.
         OptionError: an unknown or impossible option.
     """
     if isinstance(delegate, SimpleDelegate):
@@ -65,7 +65,7 @@ def analyze_model(
 
 
 def analyze_with(source: ModelSource | Model, delegate: SimpleDelegate | None) -> ModelAnalysis:
-    """`analyze_model` with a delegate that is there already; None: nothing is delegated."""
+    """`analyze_model` for an existing delegate; None: nothing is delegated."""
     model = source if isinstance(source, Model) else read_model(source)
     surveys = survey(model, delegate)
     others = _other_surveys(model, delegate)
@@ -103,7 +103,7 @@ def _options(delegate: SimpleDelegate | None) -> Mapping[str, Any]:
 def _other_surveys(
     model: Model, delegate: SimpleDelegate | None
 ) -> tuple[str, Sequence[Survey]] | None:
-    """The plan with the other `quant_mode`, where there is something quantized."""
+    """The other `quant_mode` and its plan, if the model is quantized."""
     if not isinstance(delegate, JaxDelegate) or not is_quantized(model):
         return None
     mode = "integer" if delegate.options.quant_mode == "float_view" else "float_view"
@@ -120,14 +120,14 @@ def _callers(model: Model) -> dict[int, list[tuple[int, int]]]:
 
 
 class _Costs:
-    """Costs of operators, those of called subgraphs in reach; each subgraph is summed once."""
+    """Costs of operators, including the subgraphs that they call; each subgraph is summed once."""
 
     def __init__(self, surveys: Sequence[Survey]) -> None:
         self._surveys = surveys
         self._called = functools.cache(self._sum)
 
     def of(self, node: Node) -> Cost:
-        """What one run of a node takes; nothing if its outputs are known beforehand."""
+        """The cost of one run of a node; 0 if its outputs are known beforehand."""
         if node.is_constant:
             return _FOLDED
         operator = node.operator
@@ -156,19 +156,19 @@ def _subgraph(
     subgraph, plan = graph.survey.subgraph, graph.survey
     other = others and others[1][subgraph.index].report
     reasons = {row.index: row.reason for row in other.nodes} if other else {}
-    summary = f"{len(plan.nodes)} operations; where they run is known once they have shapes."
+    summary = f"{len(plan.nodes)} operations; where they run is known only once the shapes are."
     return SubgraphAnalysis(
-        subgraph.index,
-        subgraph.name,
-        subgraph.inputs,
-        subgraph.outputs,
-        tuple(_tensor(tensor, graph) for tensor in subgraph.tensors),
-        tuple(_operator(node, graph, reasons.get(node.index)) for node in plan.nodes),
-        tuple(_partition(graph, number) for number in range(len(plan.partitions))),
-        summary if plan.report is None else plan.report.summary(),
-        plan.problem,
-        callers,
-        OtherMode(others[0], len(other.delegated), other.n_partitions)
+        index=subgraph.index,
+        name=subgraph.name,
+        inputs=subgraph.inputs,
+        outputs=subgraph.outputs,
+        tensors=tuple(_tensor(tensor, graph) for tensor in subgraph.tensors),
+        operators=tuple(_operator(node, graph, reasons.get(node.index)) for node in plan.nodes),
+        partitions=tuple(_partition(graph, number) for number in range(len(plan.partitions))),
+        summary=summary if plan.report is None else plan.report.summary(),
+        problem=plan.problem,
+        called_by=callers,
+        other_mode=OtherMode(others[0], len(other.delegated), other.n_partitions)
         if others and other
         else None,
     )
@@ -177,23 +177,23 @@ def _subgraph(
 def _operator(node: Node, graph: Graph, other_reason: str | None) -> OperatorAnalysis:
     operator = graph.survey.subgraph.operators[node.index]
     return OperatorAnalysis(
-        operator.index,
-        operator.name,
-        operator.version,
-        operator.custom,
-        operator.inputs,
-        operator.outputs,
-        {
+        index=operator.index,
+        name=operator.name,
+        version=operator.version,
+        custom=operator.custom,
+        inputs=operator.inputs,
+        outputs=operator.outputs,
+        options={
             f.name: json_value(getattr(operator.options, f.name))
             for f in dataclasses.fields(operator.options)
             if f.name != "data" or type(operator.options) is CustomOptions
         },
-        tuple(called_subgraphs(operator.options)),
-        graph.costs[node.index],
-        node.is_constant,
-        graph.partition_of.get(node.index),
-        graph.reasons.get(node.index, graph.survey.problem),
-        other_reason,
+        subgraphs=tuple(called_subgraphs(operator.options)),
+        cost=graph.costs[node.index],
+        folded=node.is_constant,
+        partition=graph.partition_of.get(node.index),
+        reason=graph.reasons.get(node.index, graph.survey.problem),
+        other_reason=other_reason,
     )
 
 
@@ -202,32 +202,32 @@ def _partition(graph: Graph, number: int) -> PartitionAnalysis:
     counts = [graph.costs[node.index].flops for node in params.nodes]
     known = [count for count in counts if count is not None]
     return PartitionAnalysis(
-        number,
-        tuple(node.index for node in params.nodes),
-        params.inputs,
-        params.outputs,
-        graph.bytes_of(params.inputs),
-        graph.bytes_of(params.outputs),
-        sum(known) if len(known) == len(counts) else None,
+        number=number,
+        operators=tuple(node.index for node in params.nodes),
+        inputs=params.inputs,
+        outputs=params.outputs,
+        bytes_in=graph.bytes_of(params.inputs),
+        bytes_out=graph.bytes_of(params.outputs),
+        flops=sum(known) if len(known) == len(counts) else None,
     )
 
 
 def _tensor(tensor: Tensor, graph: Graph) -> TensorAnalysis:
     spec = graph.survey.specs[tensor.index]
     return TensorAnalysis(
-        tensor.index,
-        tensor.name,
-        tensor.type.name,
-        spec.shape,
-        tensor.shape,
-        tensor.shape_signature,
-        graph.kind(tensor),
-        spec.is_dynamic,
-        tensor.buffer,
-        0 if tensor.stored is None else int(tensor.stored.nbytes),
-        spec_bytes(spec),
-        _data(tensor, spec),
-        None if tensor.quantization is None else _quantization(tensor.quantization),
+        index=tensor.index,
+        name=tensor.name,
+        type=tensor.type.name,
+        shape=spec.shape,
+        declared_shape=tensor.shape,
+        shape_signature=tensor.shape_signature,
+        kind=graph.kind(tensor),
+        is_dynamic=spec.is_dynamic,
+        buffer=tensor.buffer,
+        stored_bytes=0 if tensor.stored is None else int(tensor.stored.nbytes),
+        nbytes=spec_bytes(spec),
+        data=_data(tensor, spec),
+        quantization=None if tensor.quantization is None else _quantization(tensor.quantization),
     )
 
 

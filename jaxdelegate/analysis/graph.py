@@ -1,4 +1,4 @@
-"""A planned subgraph with the questions that advice asks of it."""
+"""A planned subgraph, with what the rules of advice need to know about it."""
 
 import dataclasses
 import functools
@@ -15,7 +15,7 @@ from jaxdelegate.simple_delegate import Node
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Graph:
-    """One subgraph, as planned, and what its nodes cost."""
+    """One planned subgraph and the costs of its nodes."""
 
     model: Model
     survey: Survey
@@ -23,7 +23,7 @@ class Graph:
 
     @property
     def index(self) -> int:
-        """Of the subgraph."""
+        """The subgraph's index."""
         return self.survey.subgraph.index
 
     @property
@@ -33,12 +33,12 @@ class Graph:
 
     @functools.cached_property
     def costs(self) -> tuple[Cost, ...]:
-        """Of every node."""
+        """The cost of every node."""
         return tuple(self.cost(node) for node in self.nodes)
 
     @functools.cached_property
     def partition_of(self) -> Mapping[int, int]:
-        """Operator -> its partition; those on the CPU are absent."""
+        """Operator -> its partition; operators on the CPU are absent."""
         report = self.survey.report
         rows = report.nodes if report is not None else ()
         return {row.index: row.partition for row in rows if row.partition is not None}
@@ -70,16 +70,16 @@ class Graph:
         return frozenset(self.survey.subgraph.outputs)
 
     def spec(self, tensor: int) -> TensorSpec:
-        """A tensor's spec with its current shape."""
+        """A tensor's spec with its propagated shape."""
         return self.survey.specs[tensor]
 
     def bytes_of(self, tensors: Iterable[int]) -> int | None:
-        """What tensors take at run time; None: data decides."""
+        """The size of tensors at run time; None: it depends on data."""
         n = len(self.survey.subgraph.tensors)
         return specs_bytes(self.survey.specs[t] for t in set(tensors) if 0 <= t < n)
 
     def only_consumer(self, node: Node) -> Node | None:
-        """The operator that alone reads this one's only output."""
+        """The only reader of this operator's only output, if there is one."""
         outputs = [t for t in node.operator.outputs if t >= 0]
         if len(outputs) != 1 or outputs[0] in self.outputs:
             return None
@@ -87,13 +87,13 @@ class Graph:
         return self.nodes[readers[0]] if len(readers) == 1 else None
 
     def n_partitions(self, delegated: Iterable[int]) -> int:
-        """How many partitions there would be if just these operators were delegated."""
+        """The number of partitions if exactly these operators were delegated."""
         steps = [PlannedOperator(node) for node in self.nodes]
         subsets = node_subsets.independent_subsets(steps, set(delegated))
         return sum(subset.is_delegated for subset in subsets)
 
     def kind(self, tensor: Tensor) -> str:
-        """What a tensor is in this subgraph."""
+        """A tensor's role in this subgraph, as in `TensorAnalysis.kind`."""
         index = tensor.index
         if index in self.survey.subgraph.inputs:
             return "input"

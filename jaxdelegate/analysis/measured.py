@@ -1,8 +1,7 @@
-"""What other tools measured, brought to the operators of an analysis.
+"""Adds other tools' measurements to the operators of an analysis.
 
-Two kinds of files are read: what the benchmark and the comparison of this package write, and a
-plain JSON object {tensor or operator: number}, its keys the names of tensors, or "#12" and "12" for
-an operator of the main subgraph.
+Two kinds of files are read: the results of this package's benchmark and comparison, and a JSON
+object of numbers by the name of a tensor, or by "#12" or "12" for an operator of the main subgraph.
 """
 
 import dataclasses
@@ -21,11 +20,11 @@ _US_PER_MS = 1000.0
 def with_latency(analysis: ModelAnalysis, path: str | Path) -> ModelAnalysis:
     """The analysis with `latency_ms` of its main subgraph's operators.
 
-    An operator that XLA fused with others gets its share of their time: as much as each of them.
+    Operators that XLA fused get equal shares of the measured time.
 
     Args:
         analysis: of the model that was measured.
-        path: the benchmark's JSON with an operator profile, or a plain object of milliseconds.
+        path: the benchmark's JSON with an operator profile, or an object of milliseconds.
 
     Raises:
         OSError: the file cannot be read.
@@ -43,13 +42,13 @@ def with_latency(analysis: ModelAnalysis, path: str | Path) -> ModelAnalysis:
 def with_error(analysis: ModelAnalysis, path: str | Path) -> ModelAnalysis:
     """The analysis with `error` of its main subgraph's operators.
 
-    Of a comparison layer by layer, an operator's error is what it adds itself where that was asked
-    for, else that of the whole run, relative to the tensor's largest value; the worst of its
-    outputs counts.
+    In a comparison of layers, an operator's error is the one that it adds itself where that was
+    measured, else that of the whole run, relative to the tensor's largest value. The worst output
+    counts.
 
     Args:
         analysis: of the model that was compared.
-        path: inference_diff's JSON with layers, or a plain object of errors.
+        path: inference_diff's JSON with layers, or an object of errors.
 
     Raises:
         OSError: the file cannot be read.
@@ -73,25 +72,25 @@ def _read(path: str | Path) -> dict[str, Any]:
     try:
         record = json.loads(Path(path).read_text("utf-8"))
     except ValueError as error:
-        raise OptionError(f"{path}: want a JSON file, got: {error}") from error
+        raise OptionError(f"{path}: not a JSON file: {error}") from error
     if isinstance(record, list) and len(record) == 1:
         record = record[0]
     if not isinstance(record, dict):
-        raise OptionError(f"{path}: want a JSON object, got {type(record).__name__}")
+        raise OptionError(f"{path}: expected a JSON object, got {type(record).__name__}")
     whole_runs = {"inference_ms", "outputs"} & record.keys()  # a benchmark, a comparison
     if whole_runs and not (record.get("op_profile") or record.get("layers")):
-        raise OptionError(f"{path}: was written without the values of single operators")
+        raise OptionError(f"{path}: the result has no values of single operators")
     return record
 
 
 def _rows(rows: object, path: str | Path) -> list[Mapping[str, Any]]:
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise OptionError(f"{path}: want a list of objects, got {type(rows).__name__}")
+        raise OptionError(f"{path}: expected a list of objects, got {type(rows).__name__}")
     return rows
 
 
 def _profile_rows(profile: Mapping[str, Any], path: str | Path) -> list[Mapping[str, Any]]:
-    """Operators inside of partitions by their own time; on the host, rows of one operator each."""
+    """Rows of operators: those inside partitions, and rows of the host."""
     inside = _rows(profile.get("inside_partitions") or [], path)
     known = {node for row in inside for node in row.get("nodes", ())}
     rows = _rows(profile["nodes"] or [], path)
@@ -104,7 +103,7 @@ def _shares(rows: list[Mapping[str, Any]], path: str | Path) -> dict[int, float]
         nodes, times = row.get("nodes") or [], row.get("us")
         average = times.get("avg") if isinstance(times, dict) else None
         if not isinstance(average, int | float):
-            raise OptionError(f"{path}: op_profile: want us.avg in every row, got {times!r}")
+            raise OptionError(f"{path}: op_profile: expected us.avg in every row, got {times!r}")
         for node in nodes:
             share = average / len(nodes) / _US_PER_MS
             values[_node(node, path)] = values.get(_node(node, path), 0.0) + share
@@ -113,7 +112,7 @@ def _shares(rows: list[Mapping[str, Any]], path: str | Path) -> dict[int, float]
 
 def _node(node: object, path: str | Path) -> int:
     if not isinstance(node, int) or isinstance(node, bool):
-        raise OptionError(f"{path}: want an operator's index, got {node!r}")
+        raise OptionError(f"{path}: expected an operator's index, got {node!r}")
     return node
 
 
@@ -135,9 +134,11 @@ def _plain_values(
         digits = key.removeprefix("#")
         node = by_name.get(key, int(digits) if digits.isascii() and digits.isdigit() else None)
         if node is None:
-            raise OptionError(f"{path}: {key!r} is no operator and no computed tensor of the model")
+            raise OptionError(
+                f"{path}: {key!r} is neither an operator nor a computed tensor of the model"
+            )
         if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
-            raise OptionError(f"{path}: {key!r}: want a number, got {value!r}")
+            raise OptionError(f"{path}: {key!r}: expected a number, got {value!r}")
         values[node] = max(float(value), values.get(node, -math.inf))
     return values
 

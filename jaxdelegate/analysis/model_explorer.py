@@ -1,8 +1,8 @@
-"""Node data for Model Explorer: where operators run, what they cost, and what was measured.
+"""Node data for Model Explorer: where operators run, their costs, and measurements.
 
-One file per quantity, in the format of ai-edge-model-explorer's node_data_builder.py: graphs by
-their id, nodes by theirs. Its TFLite adapter gives an operator its index as id, and a subgraph its
-name; the first signature's key, "main" or "subgraph_<index>" stand for a missing one.
+There is one file per quantity, in the format of ai-edge-model-explorer's node_data_builder.py:
+graphs by id, nodes by id. Its TFLite adapter uses an operator's index as id, and a subgraph's name,
+or if that is empty the first signature's key, "main" or "subgraph_<index>".
 """
 
 from collections.abc import Callable
@@ -23,17 +23,17 @@ _GRADIENT = [
     {"stop": 1, "bgColor": "#6e1868", "textColor": "#ffffff"},
 ]
 
-# File -> title, and the value of an operator; one without a value is left out.
+# File -> title, and the value of an operator; operators without a value are left out.
 _QUANTITIES: dict[str, tuple[str, _Value]] = {
     "flops": ("FLOP", lambda op: op.cost.flops),
-    "bytes": ("bytes touched", lambda op: op.cost.bytes),
+    "bytes": ("bytes read and written", lambda op: op.cost.bytes),
     "latency": ("latency in ms", lambda op: op.latency_ms),
     "error": ("error", lambda op: op.error),
 }
 
 
 def node_data(analysis: ModelAnalysis) -> dict[str, NodeData]:
-    """Node data by quantity: "partition", "flops", "bytes", and "latency", "error" if measured."""
+    """Node data by quantity: "partition", "flops", "bytes", and if measured "latency", "error"."""
     found = {"partition": _by_graph(analysis, _partitions)}
     for name, (title, value) in _QUANTITIES.items():
         graphs = _by_graph(analysis, lambda s, title=title, value=value: _graph(s, title, value))  # type: ignore[misc]
@@ -43,7 +43,7 @@ def node_data(analysis: ModelAnalysis) -> dict[str, NodeData]:
 
 
 def write(analysis: ModelAnalysis, folder: str | Path) -> tuple[Path, ...]:
-    """Write one JSON file per quantity, `<model>.<quantity>.json`; makes the folder.
+    """Write one JSON file per quantity, `<model>.<quantity>.json`, and create the folder.
 
     Raises:
         OSError: the folder or a file cannot be written.
@@ -59,7 +59,7 @@ def write(analysis: ModelAnalysis, folder: str | Path) -> tuple[Path, ...]:
 
 
 def graph_id(analysis: ModelAnalysis, subgraph: SubgraphAnalysis) -> str:
-    """What the TFLite adapter of Model Explorer calls a subgraph."""
+    """The id of a subgraph in Model Explorer's TFLite adapter."""
     if subgraph.name:
         return subgraph.name
     keys = [s.key for s in analysis.signatures if s.subgraph == subgraph.index and s.key]
@@ -70,7 +70,7 @@ def _by_graph(
     analysis: ModelAnalysis, make: Callable[[SubgraphAnalysis], dict[str, Any]]
 ) -> NodeData:
     graphs: NodeData = {}
-    for subgraph in analysis.subgraphs:  # of several with one name, the first is shown
+    for subgraph in analysis.subgraphs:  # of subgraphs with the same name, the first is shown
         graphs.setdefault(graph_id(analysis, subgraph), make(subgraph))
     return graphs
 

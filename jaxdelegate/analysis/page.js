@@ -44,7 +44,7 @@ function head() {
   at("summary").textContent = [main.summary, DATA.description].filter(Boolean).join("  ");
   const card = (value, label) => make("div", { className: "card" }, make("b", {}, value), make("span", {}, label));
   at("cards").append(card(String(main.operators.length), "operators"), card(flop(main.flops), "per invoke"),
-    card(bytes(main.bytes), "touched"), card(bytes(DATA.sizes.file), "file"), card(String(DATA.findings.length), "advice"));
+    card(bytes(main.bytes), "moved"), card(bytes(DATA.sizes.file), "file"), card(String(DATA.findings.length), "advice"));
   DATA.subgraphs.forEach((s) => at("subgraph").append(make("option", { value: s.index }, `${s.index} ${s.name}`)));
   at("pick").hidden = DATA.subgraphs.length < 2;
   for (const [key, mode] of Object.entries(MODES)) {

@@ -1,4 +1,4 @@
-"""The analysis as one HTML file that needs no network and no server."""
+"""The analysis as one HTML file, which needs neither network nor server."""
 
 import html
 import importlib.resources
@@ -9,7 +9,7 @@ from jaxdelegate.analysis.records import ModelAnalysis
 
 
 def html_page(analysis: ModelAnalysis) -> str:
-    """The page: graph, operators, tensors and advice; everything it shows is inside it."""
+    """The page: graph, operators, tensors and advice, with all data and scripts inside."""
     record = analysis.to_dict()
     drawings = [_drawing(layout(subgraph)) for subgraph in analysis.subgraphs]
     record["layouts"] = drawings
@@ -24,7 +24,7 @@ def html_page(analysis: ModelAnalysis) -> str:
         "@DATA@": script_json(record),
     }
     page = _part("page.html")
-    for i, mark in enumerate(parts):  # the parts themselves may hold what looks like a mark
+    for i, mark in enumerate(parts):  # the parts may contain what looks like a mark
         page = page.replace(mark, f"\0{i}\0")
     for i, text in enumerate(parts.values()):
         page = page.replace(f"\0{i}\0", text)
@@ -32,7 +32,7 @@ def html_page(analysis: ModelAnalysis) -> str:
 
 
 def script_json(record: object) -> str:
-    """JSON that may be in a script element: nothing in it closes the element."""
+    """JSON for a script element: nothing in it closes the element."""
     text = json.dumps(record, allow_nan=False, separators=(",", ":"))
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 

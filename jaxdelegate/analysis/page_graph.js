@@ -1,11 +1,11 @@
 "use strict";
-// The graph, and the map beside it.
+// The graph and its map.
 
 // ---- the graph
 
-// `isOpened`: as the page chose it; the user has not moved it yet.
+// `isOpened`: the user has not moved the view yet.
 const view = { x: 0, y: 0, scale: 1, isOpened: true };
-const READABLE = 0.85;  // the least scale to open with
+const READABLE = 0.85;  // the smallest scale to open with
 const ruler = document.createElement("canvas").getContext("2d");
 let nodes = new Map(), edges = [], stage = null;
 
@@ -109,7 +109,7 @@ function place() {
   drawMap();
 }
 
-// ---- the map: all of the graph in its colors, and what of it is in sight
+// ---- the map: the whole graph in its colors, and a frame around the visible part
 
 function mapScale() {
   const canvas = at("map"), plan = DATA.layouts[state.subgraph];
@@ -160,11 +160,11 @@ function handleMap() {
   window.addEventListener("resize", () => (view.isOpened ? fit(false) : drawMap()));
 }
 
-// Show all of the graph, or else, readable, its beginning; both in the middle.
+// Center all of the graph, or its first nodes at a readable scale.
 function fit(whole) {
   const area = at("drawing").getBoundingClientRect(), plan = DATA.layouts[state.subgraph];
   view.isOpened = !whole;
-  if (!area.width) return;  // in another tab; it is fitted once it is shown
+  if (!area.width) return;  // hidden; it is fitted when its tab is shown
   const all = Math.min((area.width - 40) / plan.width, (area.height - 40) / plan.height);
   view.scale = Math.min(whole ? all : Math.max(all, READABLE), 1.15);
   const high = plan.height * view.scale, isAll = whole || view.scale <= all;
@@ -173,7 +173,7 @@ function fit(whole) {
   place();
 }
 
-// The middle of what comes into sight; if that is too wide, it begins next to an edge of it.
+// The middle of the visible nodes; if they are too wide, the inputs, but without empty margins.
 function middle(area, plan) {
   const bottom = area.height / view.scale, half = (area.width / 2 - 10) / view.scale;
   const places = plan.boxes.filter((b) => b[2] < bottom).map((b) => b[1]);

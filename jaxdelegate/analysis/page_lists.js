@@ -1,7 +1,7 @@
 "use strict";
 // Lists of operators and tensors, details and advice.
 
-// ---- lists: only the rows in sight exist
+// ---- lists: only the visible rows exist
 
 function list(section, columns, rowsOf, onChoose) {
   const head = make("div", { className: "head" }), body = make("div", { className: "body" });

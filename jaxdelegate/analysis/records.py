@@ -1,4 +1,4 @@
-"""What an analysis finds, as plain records; `ModelAnalysis.to_json` writes them out."""
+"""The results of an analysis as records, as text and as JSON."""
 
 import dataclasses
 import json
@@ -11,7 +11,7 @@ from jaxdelegate.report.json_records import Derived, plain
 from jaxdelegate.report.tables import table
 from jaxdelegate.text import printable
 
-SCHEMA_VERSION = 1  # of the JSON; grows when a field changes its meaning or goes away
+SCHEMA_VERSION = 1  # of the JSON; changes when a field changes its meaning or is removed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,14 +23,14 @@ class TensorAnalysis:
         name: as the file has it.
         type: the element type as the schema names it: "FLOAT32".
         shape: propagated from the inputs' declared shapes.
-        declared_shape: what the file says; a hint only.
-        shape_signature: `declared_shape` with -1 for free dimensions; None: none are.
+        declared_shape: as the file has it; only a hint.
+        shape_signature: `declared_shape` with -1 for free dimensions; None: no dimension is free.
         kind: "input", "output", "constant", "variable", "activation" or "unused".
-        is_dynamic: the shape depends on data; `shape` is the declared one then.
-        buffer: where the file keeps its data; 0: nowhere.
+        is_dynamic: whether the shape depends on data; `shape` is then the declared one.
+        buffer: the index of the file's buffer with its data; 0: none.
         stored_bytes: the size of that data.
-        nbytes: at run time; None: data decides.
-        data: the first values of a constant, as text; None where there are none.
+        nbytes: its size at run time; None: it depends on data.
+        data: the first values of a constant, as text; None: it is not a constant.
         quantization: scale and zero point, as text; None: it is not quantized.
     """
 
@@ -56,19 +56,19 @@ class OperatorAnalysis:
     Attributes:
         index: its position, which is the order of execution.
         name: the builtin operator's, or the custom operator's.
-        version: the operator version that the file asks for.
+        version: the operator version that the file requires.
         custom: whether it is a custom operator.
         inputs: tensor indices, -1 for an absent one.
         outputs: tensor indices.
         options: its parameters by their name in schema.fbs.
-        subgraphs: those that it calls, by the option that names them.
-        cost: of one run, per operator: fusion makes a partition cheaper in bytes.
+        subgraphs: (option, index) of those that it calls.
+        cost: of one run without fusion, which moves fewer bytes.
         folded: whether its outputs are known before the first invoke, so that it costs nothing.
-        partition: which partition takes it; None: it stays on the CPU.
+        partition: the partition that contains it; None: it stays on the CPU.
         reason: why it is not delegated; None: it is.
-        other_reason: likewise with the other `quant_mode`; None also where there is no other.
-        latency_ms: as measured, where a profile was given.
-        error: of its output as measured, where a comparison was given.
+        other_reason: the reason with the other `quant_mode`; None also where there is no other.
+        latency_ms: measured, if a profile was given.
+        error: of its output, measured, if a comparison was given.
     """
 
     index: int
@@ -89,13 +89,13 @@ class OperatorAnalysis:
 
     @property
     def delegated(self) -> bool:
-        """Whether a partition takes it."""
+        """Whether it is in a partition."""
         return self.partition is not None
 
 
 @dataclasses.dataclass(frozen=True)
 class PartitionAnalysis:
-    """Operators that run as one program; tensors cross its border at each invoke."""
+    """Operators that run as one program; its inputs and outputs are transferred at each invoke."""
 
     number: int
     operators: tuple[int, ...]
@@ -126,11 +126,11 @@ class SubgraphAnalysis:
         outputs: tensor indices.
         tensors: all of them.
         operators: all of them, in execution order.
-        partitions: what the delegate takes.
+        partitions: those of the delegate.
         summary: how many operations run where, in one line.
-        problem: why it cannot be planned with the shapes that it declares; None: it can.
+        problem: why it cannot be planned with its declared shapes; None: it can.
         called_by: (subgraph, operator) of every caller.
-        other_mode: None where nothing is quantized.
+        other_mode: the plan with the other `quant_mode`; None: nothing is quantized.
     """
 
     index: int
@@ -147,17 +147,17 @@ class SubgraphAnalysis:
 
     @property
     def flops(self) -> int:
-        """Of all operators whose count is known."""
+        """Operations of all operators whose count is known."""
         return sum(op.cost.flops or 0 for op in self.operators)
 
     @property
     def bytes(self) -> int:
-        """Read and written by all operators, each run alone, as far as known."""
+        """Bytes that all operators read and write if each runs alone, as far as known."""
         return sum(op.cost.bytes or 0 for op in self.operators)
 
     @property
     def uncounted(self) -> tuple[int, ...]:
-        """Operators whose arithmetic is not known before the run."""
+        """Operators whose number of operations is not known before the run."""
         return tuple(op.index for op in self.operators if op.cost.flops is None)
 
     @property
@@ -168,7 +168,7 @@ class SubgraphAnalysis:
 
 @dataclasses.dataclass(frozen=True)
 class SignatureAnalysis:
-    """Names for a subgraph's inputs and outputs: tensor indices by name."""
+    """A signature: the tensor indices of a subgraph's inputs and outputs by name."""
 
     key: str
     subgraph: int
@@ -181,13 +181,13 @@ class Sizes:
     """Where a file's bytes are.
 
     Attributes:
-        file: all of it, without external buffers.
-        buffers: data of buffers.
-        zero_buffers: those buffers that hold zeros only.
-        unused_buffers: those that no tensor and no metadata refers to.
-        metadata: those that metadata refers to.
+        file: the whole file, without external buffers.
+        buffers: the data of all buffers.
+        zero_buffers: the buffers with only zeros.
+        unused_buffers: the buffers that neither a tensor nor metadata refers to.
+        metadata: the buffers that metadata refers to.
         external: data of tensors in files next to this one.
-        subgraphs: constants of each subgraph; one shared by two counts in both.
+        subgraphs: the constants of each subgraph; shared ones count in each.
     """
 
     file: int
@@ -204,10 +204,10 @@ class Finding:
     """One piece of advice.
 
     Attributes:
-        kind: which rule found it, say "partition_splits".
-        subgraph: where.
-        operators: which operators it is about; may be empty.
-        message: what there is, with numbers.
+        kind: the name of the rule, for example "partition_splits".
+        subgraph: its index.
+        operators: the operators concerned; may be empty.
+        message: what was found, with numbers.
         remedy: what to do about it.
         numbers: the numbers of the message by name: bytes, operations, counts.
     """
@@ -222,20 +222,20 @@ class Finding:
 
 @dataclasses.dataclass(frozen=True)
 class ModelAnalysis:
-    """All that is known of a model without running it. `str()` is the report as text.
+    """What is known about a model without running it. `str()` is the report as text.
 
     Attributes:
         source: its path, or "<bytes>".
         description: as the file has it.
         version: of jaxdelegate.
         delegate: the delegate's name.
-        device: where partitions run, as it is in a reason.
+        device: where partitions run, as reasons name it.
         options: the delegate's, by name.
         subgraphs: the main one first.
         signatures: in the file's order.
         metadata: the size of each entry by its name.
         sizes: where the bytes are.
-        findings: advice, the weightiest rules first.
+        findings: advice, the most important rules first.
     """
 
     source: str
@@ -252,17 +252,17 @@ class ModelAnalysis:
 
     @property
     def is_compatible(self) -> bool:
-        """Whether the delegate takes every operator of every subgraph that a host may run."""
+        """Whether the delegate takes every operator of all entry points."""
         return not any(subgraph.left for subgraph in self.entries)
 
     @property
     def entries(self) -> tuple[SubgraphAnalysis, ...]:
-        """The subgraphs that are run from outside: the main one, and those of signatures."""
+        """The entry points: the main subgraph and those of signatures."""
         wanted = {0, *(signature.subgraph for signature in self.signatures)}
         return tuple(subgraph for subgraph in self.subgraphs if subgraph.index in wanted)
 
     def to_json(self, indent: int | None = None) -> str:
-        """The records as JSON: objects by field name; numbers that JSON lacks as strings."""
+        """The records as JSON objects by field name; NaN and infinities are strings."""
         return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
 
     def to_dict(self) -> dict[str, Any]:
@@ -280,12 +280,12 @@ _DERIVED: Derived = {SubgraphAnalysis: ("flops", "bytes"), Cost: ("bytes",)}
 
 
 def json_value(value: Any) -> Any:
-    """A value as JSON's own types; what JSON cannot say, NaN and infinities too, as a string."""
+    """A value as JSON types; what JSON does not have, NaN and infinities too, is a string."""
     return plain(value, derived=_DERIVED, non_finite=str)
 
 
-# ---- as text: operators and tensors as `tf.lite.experimental.Analyzer` prints them; the lines'
-# form is that of python/analyzer_wrapper/model_analyzer.cc
+# ---- as text; the format of operators and tensors is that of `tf.lite.experimental.Analyzer`
+# (python/analyzer_wrapper/model_analyzer.cc)
 
 _RULE = "-" * 63
 _CALLS = {
@@ -302,7 +302,7 @@ def report(analysis: ModelAnalysis, *, gpu_compatibility: bool = False) -> str:
 
     Args:
         analysis: what to print.
-        gpu_compatibility: with Analyzer's lines of which nodes the delegate does not take.
+        gpu_compatibility: whether to add Analyzer's lines of nodes that the delegate does not take.
     """
     parts = [f"=== {printable(analysis.source)} ===", "", *_head(analysis)]
     for subgraph in analysis.subgraphs:
@@ -409,7 +409,7 @@ def _costs(subgraph: SubgraphAnalysis) -> Iterator[str]:
         f"; {plural(len(subgraph.uncounted), 'operator')} not counted" if subgraph.uncounted else ""
     )
     yield (
-        f"Total: {operations(subgraph.flops)} per invoke, {data(subgraph.bytes)} touched "
+        f"Total: {operations(subgraph.flops)} per invoke, {data(subgraph.bytes)} read and written "
         f"if each operator runs alone{unknown}."
     )
     for p in subgraph.partitions:

@@ -1,4 +1,4 @@
-"""Where the bytes of a file are, as the official schema's accessors see its buffers."""
+"""Where the bytes of a file are, as the official schema's accessors read its buffers."""
 
 import struct
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from jaxdelegate.model.records import Model
 
 
 def measure(model: Model) -> Sizes:
-    """Sizes of a model that was read, and so is known to be sound."""
+    """The sizes of a model's buffers."""
     stored = list(_buffers(model))
     used = _used_buffers(model)
     external = [
@@ -44,13 +44,17 @@ def _used_buffers(model: Model) -> frozenset[int]:
 
 
 def _buffers(model: Model) -> Iterator[tuple[int, np.ndarray]]:
-    """The bytes of every buffer, uint8 [n], by its index; those outside the flatbuffer too."""
+    """The bytes of every buffer, uint8 [n], by its index, also of those after the flatbuffer."""
     table = schema.Model.GetRootAs(model.content)
     content = np.frombuffer(model.content, np.uint8)
     for index in range(table.BuffersLength()):
         try:
             yield index, _data(table.Buffers(index), content)
-        except (struct.error, ValueError, TypeError):  # one that nothing refers to may be damaged
+        except (
+            struct.error,
+            ValueError,
+            TypeError,
+        ):  # a buffer that nothing refers to may be damaged
             continue
 
 

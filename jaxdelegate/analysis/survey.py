@@ -1,4 +1,4 @@
-"""Who takes what: a model's subgraphs planned by a delegate, without compiling anything."""
+"""Plans of a model's subgraphs for a delegate, without compiling."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -20,7 +20,7 @@ from jaxdelegate.simple_delegate import (
     SimpleDelegateKernel,
 )
 
-# Operators that pass their arguments on; those that pass scalars (reductions) are left out.
+# Operators that pass their inputs to subgraphs; reductions, which pass scalars, are left out.
 _PASSING = frozenset(
     ("CALL", "CALL_ONCE", "IF", "STABLEHLO_CASE", "STABLEHLO_COMPOSITE", "STABLEHLO_WHILE", "WHILE")
 )
@@ -32,11 +32,11 @@ class Survey:
 
     Attributes:
         subgraph: as the file has it.
-        nodes: its operators with propagated specs; with declared ones where planning failed.
+        nodes: its operators with propagated specs, or declared ones if planning failed.
         specs: of its tensors, likewise.
-        report: what became of every operator; None where planning failed.
-        partitions: what enters and leaves each partition, in the report's numbering.
-        problem: why the subgraph cannot be planned with the shapes that it declares.
+        report: where every operator runs; None: planning failed.
+        partitions: in the report's numbering.
+        problem: why the subgraph cannot be planned with its declared shapes.
     """
 
     subgraph: Subgraph
@@ -48,11 +48,11 @@ class Survey:
 
 
 def survey(model: Model, delegate: SimpleDelegate | None) -> tuple[Survey, ...]:
-    """Plan every subgraph of a model, called ones with the shapes that their caller passes.
+    """Plan every subgraph of a model, called ones with the shapes that their callers pass.
 
     Args:
-        model: as read.
-        delegate: asked about every operator, and told nothing of what comes of it; None: nobody is.
+        model: the model to plan.
+        delegate: the delegate to plan for; it never sees the plan. None: nothing is delegated.
     """
     planner = _Planner(delegate)
     found: dict[int, Survey] = {}
@@ -115,7 +115,7 @@ class _Noted(SimpleDelegateKernel):
 
 
 def _callers_first(model: Model) -> Iterator[int]:
-    """Every subgraph, after those that call it as far as possible; the main one first."""
+    """All subgraphs, callers first as far as possible; the main one is the first."""
     seen: set[int] = set()
     waiting = list(range(len(model.subgraphs)))
     while waiting:
@@ -129,7 +129,7 @@ def _callers_first(model: Model) -> Iterator[int]:
 
 
 def _passed(model: Model, node: Node) -> Iterator[tuple[int, Specs]]:
-    """What an operator passes to the subgraphs that it calls: its last inputs."""
+    """The specs that an operator passes to the subgraphs that it calls: its last inputs."""
     if node.name not in _PASSING:
         return
     for _, callee in called_subgraphs(node.operator.options):
@@ -171,7 +171,7 @@ def _declared_node(model: Model, operator: Operator, specs: Mapping[int, TensorS
 
 
 def is_quantized(model: Model) -> bool:
-    """Whether any tensor that operators compute with stands for reals by a scale."""
+    """Whether any tensor has integers with a scale."""
     return any(
         tensor.quantization is not None
         and tensor.quantization.scale.size > 0

@@ -1,4 +1,4 @@
-"""Numbers with their units, as reports print them."""
+"""Numbers with units, as reports print them."""
 
 from collections.abc import Sequence
 
@@ -17,22 +17,22 @@ def scaled(value: float | None, unit: str) -> str:
 
 
 def data(value: float | None) -> str:
-    """Bytes."""
+    """A number of bytes."""
     return scaled(value, "B")
 
 
 def operations(value: float | None) -> str:
-    """Arithmetic operations."""
+    """A number of arithmetic operations."""
     return scaled(value, "FLOP")
 
 
 def percent(value: float) -> str:
-    """A share of 100: three digits, large ones whole."""
+    """A percentage: three digits, without decimals from 100 on."""
     return f"{value:,.0f}%" if value >= 100 else f"{value:.3g}%"
 
 
 def nodes(indices: Sequence[int], most: int = 8) -> str:
-    """Operators by their number: "#3, #4, #5 and 2 more"."""
+    """Operators by index: "#3, #4, #5 and 2 more"."""
     shown = ", ".join(f"#{i}" for i in indices[:most])
     rest = len(indices) - most
     return f"{shown} and {rest} more" if rest > 0 else shown

@@ -1,4 +1,4 @@
-"""Each rule of the advice: that it speaks, with which numbers, and when it is silent."""
+"""Each rule of the advice: when it applies, with which numbers, and when it does not."""
 
 from collections.abc import Callable
 
@@ -30,7 +30,7 @@ def finding(model: bytes, kind: str, **options: object) -> Finding:
     return only
 
 
-def test_mobilenet_is_told_what_is_true_of_it_and_no_more() -> None:
+def test_mobilenet_gets_only_advice_that_applies() -> None:
     kinds = [f.kind for f in analyze_model(mobilenet_v1(size=32, width=0.25)).findings]
     assert kinds == ["free_dimensions", "tensor_core_channels"]
 
@@ -52,7 +52,7 @@ def test_a_split_names_its_operators_and_its_bytes(chain: Chain) -> None:
     assert "there would be 1 partition, not 2" in found.message
 
 
-def test_operators_are_grouped_by_reason_and_each_group_weighed_alone(chain: Chain) -> None:
+def test_operators_are_grouped_by_reason_and_each_group_is_counted_alone(chain: Chain) -> None:
     model = chain("ADD", "Mystery", "RELU", "Riddle", "RELU", "Mystery", "RELU")
     first, second = findings(model, "partition_splits")
     assert (first.operators, second.operators) == ((1, 5), (3,))
@@ -69,7 +69,7 @@ def test_a_tensor_between_two_on_the_cpu_does_not_cross(chain: Chain) -> None:
     assert [f.numbers["partitions_without"] for f in found] == [2, 2]
 
 
-def test_ends_on_the_cpu_split_nothing(chain: Chain) -> None:
+def test_operators_on_the_cpu_at_the_ends_split_nothing(chain: Chain) -> None:
     found = finding(chain("Mystery", "RELU"), "partition_splits")
     assert "(1) does not depend on it alone" in found.message
     assert found.numbers["bytes_crossing"] == TENSOR
@@ -138,7 +138,7 @@ def with_constant(values: np.ndarray) -> bytes:
         ([1.0, -1e9, 7e4, np.inf], "2 values beyond 65504 (largest 1e+09)"),
         ([1e-12] * 4, "zero in float16"),
         ([65504.0, 1e-3, 0.0, -65504.0], None),
-        ([1e-12, 1.0, 1.0, 1.0], None),  # one lost weight among others does no harm
+        ([1e-12, 1.0, 1.0, 1.0], None),  # one lost weight among others is harmless
         ([np.nan] * 4, None),
     ],
 )
@@ -167,7 +167,7 @@ def test_growing_operators(chain: Chain) -> None:
         assert np.exp(np.float32(11.10)).astype(np.float16) == np.inf
 
 
-def test_channels_that_miss_the_tensor_cores(
+def test_channels_that_do_not_fill_tensor_cores(
     fully_connected: Callable[[int, int, int], ModelBuilder],
 ) -> None:
     found = finding(fully_connected(6, 12, 10).build(), "tensor_core_channels")

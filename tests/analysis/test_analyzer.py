@@ -100,13 +100,13 @@ def test_the_plan_is_the_interpreters(chain: Chain) -> None:
     ]
 
 
-def test_without_a_delegate_all_stays(chain: Chain) -> None:
+def test_without_a_delegate_all_operators_stay_on_the_cpu(chain: Chain) -> None:
     analysis = analyze_with(chain("ADD"), None)
     assert analysis.subgraphs[0].operators[0].reason == "no delegate is asked"
     assert analysis.subgraphs[0].partitions == ()
 
 
-def test_asking_a_delegate_leaves_it_as_it_was(chain: Chain) -> None:
+def test_planning_does_not_change_the_delegate(chain: Chain) -> None:
     delegate = jd.JaxDelegate(require_full_delegation=True)
     assert analyze_model(chain("Mystery"), delegate).subgraphs[0].left
     with pytest.raises(LookupError):
@@ -135,7 +135,7 @@ def test_quantized_models_have_both_columns(chain: Chain) -> None:
 
 
 def loop(shape: tuple[int, ...]) -> bytes:
-    """WHILE over a counter and a float32 tensor; the subgraphs declare no shapes of use."""
+    """WHILE over a counter and a float32 tensor; the subgraphs declare no useful shapes."""
     builder = ModelBuilder()
     inputs = [builder.input((), np.int32, "i"), builder.input(shape, name="x")]
     outputs = [builder.tensor((), np.int32), builder.tensor(shape)]
@@ -164,7 +164,7 @@ def test_called_subgraphs_are_analyzed_with_their_callers_shapes() -> None:
     assert main.operators[0].subgraphs == (("cond_subgraph_index", 1), ("body_subgraph_index", 2))
 
 
-def test_a_subgraph_that_cannot_be_planned_is_said_so_and_still_described() -> None:
+def test_a_subgraph_that_cannot_be_planned_is_described_with_the_reason() -> None:
     builder = ModelBuilder()
     x, y = builder.input((3, 4)), builder.tensor((3, 4))
     builder.operator("ADD", [x, builder.constant(np.ones((5, 5), np.float32))], [y])
@@ -190,7 +190,7 @@ def test_folded_operators_cost_nothing() -> None:
     assert (added.folded, added.cost.flops) == (False, 4)
 
 
-def test_calls_are_charged_to_their_caller() -> None:
+def test_callers_include_the_cost_of_what_they_call() -> None:
     builder = ModelBuilder()
     x, y = builder.input((4,)), builder.tensor((4,))
     builder.operator("CALL", [x], [y], CallOptions(1))
@@ -205,7 +205,7 @@ def test_calls_are_charged_to_their_caller() -> None:
     assert main.uncounted == (0,)
 
 
-def test_json_is_all_there_is(mobilenet: ModelAnalysis) -> None:
+def test_json_has_every_field(mobilenet: ModelAnalysis) -> None:
     record = json.loads(mobilenet.to_json())
     assert record == mobilenet.to_dict()
     assert record["schema_version"] == 1
@@ -279,7 +279,7 @@ def test_lines_are_those_of_the_stock_analyzer(make: Callable[[], bytes], tmp_pa
     assert started == [t for t in tensors if "shape:n/a" not in t and "represents" not in t]
 
 
-def test_compatibility_lines_are_honest(chain: Chain) -> None:
+def test_compatibility_lines_name_the_delegate(chain: Chain) -> None:
     bad = report(analyze_model(chain("ADD", "Mystery", "Mystery")), gpu_compatibility=True)
     warning = "GPU COMPATIBILITY WARNING: Subgraph#0 has GPU delegate compatibility issues at nodes"
     assert f"{warning} 1, 2 " in bad

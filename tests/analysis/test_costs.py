@@ -1,4 +1,4 @@
-"""Operations and bytes by shapes: against counts by hand, published ones and XLA's own."""
+"""Operations and bytes, compared with counts by hand, published counts and XLA's."""
 
 import dataclasses
 import math
@@ -44,7 +44,7 @@ def cost(name: str, inputs: list, outputs: list, options: object = None, **more:
 
 
 @pytest.mark.parametrize("name", ["CONV_2D", "DEPTHWISE_CONV_2D"])
-def test_what_ends_a_convolution_adds_nothing(name: str) -> None:
+def test_a_fused_epilogue_adds_nothing(name: str) -> None:
     options: Any = default_options(name)
     inputs = [spec(1, 9, 9, 4), spec(4, 3, 3, 4), None, spec(1, 9, 9, 4)]
     ended = FusedConvolutionOptions(convolution=options)
@@ -57,7 +57,7 @@ def test_what_ends_a_convolution_adds_nothing(name: str) -> None:
     [
         # 2 * out positions * taps * channels in
         ("CONV_2D", [(1, 8, 8, 3), (16, 3, 3, 3)], [(1, 4, 4, 16)], None, 2 * 256 * 27),
-        # groups: the filter holds a group's channels only
+        # groups: the filter has only the channels of a group
         ("CONV_2D", [(1, 8, 8, 6), (16, 3, 3, 3)], [(1, 8, 8, 16)], None, 2 * 1024 * 27),
         ("DEPTHWISE_CONV_2D", [(2, 8, 8, 4), (1, 3, 5, 8)], [(2, 8, 8, 8)], None, 2 * 1024 * 15),
         (
@@ -139,7 +139,7 @@ def test_products_cost_what_xla_counts(name: str) -> None:
     inputs, outputs = tuple(spec(*s) for s in shapes), (spec(*out),)
     lowered = RULES[name].lower(LoweringContext(), options, inputs, outputs)
     compiled = jax.jit(lowered.__call__).lower(*(jnp.zeros(s, np.float32) for s in shapes))
-    # XLA counts the end of TFLite's range, too (CalculateActivationRange): two for each result.
+    # XLA also counts the clamp to TFLite's range (CalculateActivationRange): two for each result.
     clamp = 0 if name == "BATCH_MATMUL" else 2 * math.prod(out)
     products = cost(name, list(inputs), list(outputs), options).flops
     assert products is not None
@@ -171,12 +171,12 @@ def test_bytes_are_those_of_inputs_and_outputs() -> None:
     assert y.intensity == (2 * 1024 * 27) / y.bytes
 
 
-def test_an_operand_that_comes_twice_is_read_once() -> None:
+def test_an_operand_that_appears_twice_is_read_once() -> None:
     x = spec(10)
     assert cost("MUL", [x, x], [spec(10)]).bytes_read == 40
 
 
-def test_lookups_read_the_rows_that_they_pick() -> None:
+def test_lookups_read_the_rows_that_they_select() -> None:
     table, rows = spec(1000, 16), spec(4, dtype=np.int32)
     assert cost("GATHER", [table, rows], [spec(4, 16)]).bytes_read == 4 * 16 * 4 + 16
     assert cost("EMBEDDING_LOOKUP", [rows, table], [spec(4, 16)]).bytes_read == 4 * 16 * 4 + 16
@@ -184,7 +184,7 @@ def test_lookups_read_the_rows_that_they_pick() -> None:
     assert cost("EMBEDDING_LOOKUP", [rows, packed], [spec(4, 16)]).bytes_read == 32 + 16
 
 
-def test_shapes_that_depend_on_data_leave_the_cost_open() -> None:
+def test_shapes_that_depend_on_data_have_an_unknown_cost() -> None:
     y = cost("ADD", [spec(4, is_dynamic=True), spec(4)], [spec(4, is_dynamic=True)])
     assert (y.flops, y.bytes, y.note) == (None, None, "a shape depends on data")
 
@@ -219,7 +219,7 @@ def test_basic_lstm_has_one_matrix_and_no_variable() -> None:
     assert y.flops == 2 * (2 * 96 + 12 + 9 * 3)
 
 
-def test_control_flow_costs_what_it_calls() -> None:
+def test_control_flow_includes_the_subgraphs_that_it_calls() -> None:
     works = {1: Work(10, 1), 2: Work(30, 2)}
     x = [spec(4)]
     y = cost("WHILE", x, x, WhileOptions(1, 2), called=works.get)

@@ -1,4 +1,4 @@
-"""Measurements of other tools on the operators of an analysis."""
+"""Other tools' measurements are assigned to the operators of an analysis."""
 
 import json
 from collections.abc import Callable
@@ -33,7 +33,7 @@ def row(nodes: list[int], us: float) -> dict:
     return {"type": "t", "name": "n", "nodes": nodes, "us": {"avg": us}}
 
 
-def test_a_profile_shares_fused_times_and_prefers_operators_to_partitions(
+def test_a_profile_divides_fused_times_and_prefers_operators_to_partitions(
     chain: Chain, tmp_path: Path
 ) -> None:
     profile = {
@@ -69,20 +69,20 @@ def test_layers_count_their_own_error_where_it_is_known(chain: Chain, tmp_path: 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{", "want a JSON file"),
-        ("[1, 2]", "want a JSON object, got list"),
-        ('{"nobody": 1}', "'nobody' is no operator and no computed tensor"),
+        ("{", "not a JSON file"),
+        ("[1, 2]", "expected a JSON object, got list"),
+        ('{"other": 1}', "'other' is neither an operator nor a computed tensor"),
         ('{"#7": 1}', "the model has 1 operators, got operator 7"),
-        ('{"#0": "fast"}', "'#0': want a number, got 'fast'"),
-        ('{"#0": NaN}', "'#0': want a number, got nan"),
-        ('{"inference_ms": {}}', "written without the values of single operators"),
-        ('{"outputs": [], "layers": null}', "written without the values of single operators"),
-        ('{"op_profile": {"nodes": [{"nodes": [0]}]}}', "want us.avg in every row"),
-        ('{"op_profile": {"nodes": [3]}}', "want a list of objects"),
+        ('{"#0": "fast"}', "'#0': expected a number, got 'fast'"),
+        ('{"#0": NaN}', "'#0': expected a number, got nan"),
+        ('{"inference_ms": {}}', "has no values of single operators"),
+        ('{"outputs": [], "layers": null}', "has no values of single operators"),
+        ('{"op_profile": {"nodes": [{"nodes": [0]}]}}', "expected us.avg in every row"),
+        ('{"op_profile": {"nodes": [3]}}', "expected a list of objects"),
         ('{"op_profile": {"nodes": [{"nodes": ["0"], "us": {"avg": 1}}]}}', "an operator's index"),
     ],
 )
-def test_files_that_are_no_measurements(
+def test_files_that_are_not_measurements(
     chain: Chain, tmp_path: Path, content: str, message: str
 ) -> None:
     path = tmp_path / "values.json"

@@ -1,4 +1,4 @@
-"""Node data: read back with Model Explorer's own classes, keys as its adapter makes them."""
+"""Node data is read by Model Explorer's classes and has its adapter's keys."""
 
 import contextlib
 import importlib
@@ -62,7 +62,9 @@ def test_model_explorers_classes_load_the_files(chain: Chain, tmp_path: Path) ->
             assert again[key]["gradient"] == graph.get("gradient", [])
 
 
-def test_the_configuration_of_model_explorer_takes_them(chain: Chain, tmp_path: Path) -> None:
+def test_the_configuration_of_model_explorer_accepts_the_files(
+    chain: Chain, tmp_path: Path
+) -> None:
     model_explorer = pytest.importorskip("model_explorer", reason=EXTRA)
     config = model_explorer.config()
     for path in write(analyze_model(chain("ADD")), tmp_path):
@@ -72,7 +74,7 @@ def test_the_configuration_of_model_explorer_takes_them(chain: Chain, tmp_path: 
 
 
 def converted(path: Path) -> dict[str, dict[str, Any]]:
-    """Graphs by id, each as nodes by id, by Model Explorer's own adapter."""
+    """Graphs by id, each as nodes by id, from Model Explorer's adapter."""
     adapter = pytest.importorskip("ai_edge_model_explorer_adapter", reason=EXTRA)
     text = adapter.ConvertFlatbufferDirectlyToJson(adapter.VisualizeConfig(), str(path))
     graphs = json.loads(text)[0]["subgraphs"]

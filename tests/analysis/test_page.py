@@ -1,4 +1,4 @@
-"""The HTML page: what is in it, and what headless Chromium makes of it."""
+"""The HTML page: its content, and how headless Chromium shows it."""
 
 import html
 import itertools
@@ -23,7 +23,7 @@ Opened = Callable[..., str]
 
 
 def body(dom: str) -> dict[str, str]:
-    """The attributes that the page's scripts leave on the body."""
+    """The attributes that the page's scripts set on the body."""
     (tag,) = re.findall(r"<body([^>]*)>", dom)
     return {key: html.unescape(value) for key, value in re.findall(r'data-(\w+)="([^"]*)"', tag)}
 
@@ -37,7 +37,7 @@ def hostile() -> bytes:
     return builder.build()
 
 
-def test_the_page_stands_alone(chain: Chain) -> None:
+def test_the_page_loads_nothing(chain: Chain) -> None:
     page = html_page(analyze_model(chain("ADD", "Mystery")))
     outside = re.findall(r"""(?:src|href)=|url\(|@import|\bimport\(|fetch\(|XMLHttp""", page)
     assert outside == []
@@ -47,7 +47,7 @@ def test_the_page_stands_alone(chain: Chain) -> None:
     assert "@SCRIPT@" not in page
 
 
-def test_data_comes_back_as_it_was_and_closes_no_script() -> None:
+def test_data_is_unchanged_and_closes_no_script() -> None:
     analysis = analyze_model(hostile())
     page = html_page(analysis)
     (data,) = re.findall(
@@ -60,7 +60,7 @@ def test_data_comes_back_as_it_was_and_closes_no_script() -> None:
     assert page.count("<script") == 5
 
 
-# Run in one page, one after the other; each leaves in the body's data what it saw.
+# Run in one page, one after the other; each writes what it saw to the body's data.
 ACTIONS = """
 <script>
   const saw = document.body.dataset;
@@ -131,7 +131,7 @@ def test_partitions_and_measurements_color_the_nodes(
     assert "error" not in seen
     assert len(set(seen["partition"].split())) == 3
     drawn = dict(re.findall(r'data-index="(\d)"[^>]*><rect[^>]* fill="([^"]*)"', dom))
-    assert seen["latency"].split() == [drawn[i] for i in "012"]  # as the link asks, and again
+    assert seen["latency"].split() == [drawn[i] for i in "012"]  # from the link, and from the list
     assert drawn["2"] == "rgb(110,24,104)"  # the end of the scale
     assert drawn["1"] == "#b9c0ca"  # not measured
     assert dom.count("edge crossing") == 2
@@ -152,7 +152,7 @@ def test_two_thousand_operators(tower: Callable[[int], bytes], opened: Opened) -
     assert body(dom)["nodes"] == "2000"
     assert body(dom)["ready"] == "true"
     rows = dom.count('class="row"')
-    assert 20 < rows < 100  # the list holds what is in sight
+    assert 20 < rows < 100  # the list has only the visible rows
     assert re.search(r'<section id="operators"[^>]*data-rows="2000"', dom)
 
 
@@ -182,7 +182,7 @@ def test_a_chain_is_a_column(chain: Chain) -> None:
 
 
 @pytest.mark.parametrize("length", [5, 60])
-def test_nodes_do_not_overlap_and_lie_on_the_page(
+def test_nodes_do_not_overlap_and_are_on_the_page(
     tower: Callable[[int], bytes], length: int
 ) -> None:
     drawn = layout(analyze_model(tower(length)).subgraphs[0])
@@ -198,7 +198,7 @@ def test_nodes_do_not_overlap_and_lie_on_the_page(
         assert [y for _, y in edge.points] == sorted(y for _, y in edge.points)
 
 
-def test_skips_run_beside_the_nodes(tower: Callable[[int], bytes]) -> None:
+def test_skips_run_next_to_the_nodes(tower: Callable[[int], bytes]) -> None:
     drawn = layout(analyze_model(tower(5)).subgraphs[0])
     at = boxes(drawn)
     (skip,) = (edge for edge in drawn.edges if len(edge.points) > 2)
@@ -214,7 +214,7 @@ def test_a_subgraph_without_operators_has_a_page(opened: Opened) -> None:
     assert body(opened(html_page(analysis)))["nodes"] == "0"
 
 
-def test_what_prepares_weights_stands_beside_the_chain() -> None:
+def test_what_prepares_weights_is_next_to_the_chain() -> None:
     drawn = layout(analyze_model(half_weights(30)).subgraphs[0])
     at = boxes(drawn)
     chain = [at[node][0] for node in (INPUTS, *range(1, 60, 2), OUTPUTS)]
@@ -222,11 +222,11 @@ def test_what_prepares_weights_stands_beside_the_chain() -> None:
     assert drawn.width < 3 * NODE_WIDTH
 
 
-# ---- what one sees first
+# ---- what the page shows first
 
 
 def half_weights(length: int) -> bytes:
-    """Products one after another, each with weights that a DEQUANTIZE makes of float16."""
+    """Products one after another, each with float16 weights and a DEQUANTIZE."""
     builder = ModelBuilder("halves")
     x = builder.input((1, 8), name="x")
     for i in range(length):
@@ -239,7 +239,7 @@ def half_weights(length: int) -> bytes:
     return builder.build()
 
 
-# In pixels of the window; a text's size as it is drawn.
+# In pixels of the window; a text's size on the screen.
 MEASURES = """
 <script>
   const rect = (e) => {
@@ -288,7 +288,7 @@ MODELS = {
 
 @pytest.mark.parametrize("width", [1400, 800])
 @pytest.mark.parametrize("name", MODELS)
-def test_the_graph_opens_in_the_middle_and_can_be_read(
+def test_the_graph_opens_centered_and_readable(
     name: str, width: int, tower: Callable[[int], bytes], opened: Opened
 ) -> None:
     found = seen(opened, MODELS[name](tower), width)
@@ -334,7 +334,7 @@ RESIZED = """
 """
 
 
-def test_the_view_is_fitted_until_somebody_moves_it(opened: Opened) -> None:
+def test_the_view_is_fitted_until_the_user_moves_it(opened: Opened) -> None:
     page = html_page(analyze_model(half_weights(20))).replace("</body>", f"{RESIZED}</body>")
     found = body(opened(page))
     assert found["before"] == found["again"] != found["zoomed"] == found["kept"]

@@ -1,4 +1,4 @@
-"""The analysis of real models, where they lie next to the checkout."""
+"""The analysis of real models, if they are next to the checkout."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,7 @@ pytestmark = [
     pytest.mark.skipif(not MANIFEST, reason="the real models are not here"),
 ]
 
-# Files that stock LiteRT refuses too: `read_model` says why.
+# Files that stock LiteRT refuses, too.
 REFUSED = {
     "litert/lstm_calibrated2.bin",
     "litert/lstm_quantized2.bin",

@@ -123,7 +123,7 @@ def bad_profile(folder: Path) -> list[str]:
         (damaged, "damaged.tflite: "),
         (text_file, "bytes 4 to 8 of a TFLite model are b'TFL3', got b'e ar'"),
         (no_folder, "nowhere/a.json: no such folder"),
-        (bad_profile, "want a JSON file"),
+        (bad_profile, "not a JSON file"),
         (lambda f: [f"--graph={f}", "--htlm=a"], "Unknown command line flag 'htlm'"),
         (lambda f: [f"--graph={f}", "--jax_platform=npu"], "npu"),
     ],

@@ -69,7 +69,10 @@ def test_a_roofline_with_peaks_from_the_command_line(tmp_path: Path) -> None:
         (["--kind=latency", "--input={result}", "--output=x.txt"], "must end in .png, .svg"),
         (["--kind=latency", "--input={result}.absent", "--output=x.png"], "No such file"),
         (["--kind=latency", "--input={result}", "--output=x.png"], "not a result for a latency"),
-        (["--kind=roofline", "--input={result}", "--output=x.png"], "the device's peaks are not known"),
+        (
+            ["--kind=roofline", "--input={result}", "--output=x.png"],
+            "the device's peaks are not known",
+        ),
         (
             ["--kind=roofline", "--input={result}", "--output=x.png", "--peak_flops=1"],
             "give both or neither",
