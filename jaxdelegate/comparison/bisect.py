@@ -1,4 +1,4 @@
-"""Which operators, when delegated, make an output wrong: a search over ranges of operators."""
+"""Searches for the operators that make an output wrong when they are delegated."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
@@ -8,7 +8,7 @@ import numpy as np
 from tqdm import tqdm
 
 from jaxdelegate.comparison.bounds import Bounds
-from jaxdelegate.comparison.diff import settled_inputs
+from jaxdelegate.comparison.diff import with_usable_indices
 from jaxdelegate.comparison.inputs import InputSettings
 from jaxdelegate.comparison.metrics import TensorComparison
 from jaxdelegate.comparison.rounding import (
@@ -23,7 +23,7 @@ from jaxdelegate.comparison.sides import (
     Runner,
     Test,
     delegated,
-    open_reference,
+    reference_runner,
 )
 from jaxdelegate.comparison.tensors import comparer_for
 from jaxdelegate.errors import InterpreterError, JaxDelegateError, OptionError
@@ -32,16 +32,16 @@ from jaxdelegate.simple_delegate import SimpleDelegate
 from jaxdelegate.text import printable
 
 ProbeResult = Literal["agrees", "rounding", "wrong_without_delegate", "found"]
-_NOWHERE = 2**31 - 1  # an operator index that no model reaches: nothing is delegated
+_NOWHERE = 2**31 - 1  # larger than any operator index: nothing is delegated
 
 
 @dataclasses.dataclass(frozen=True)
 class Probe:
-    """One attempt: which operators were delegated, and what the outputs were like.
+    """One run: the operators that were delegated, and the comparison of the outputs.
 
     Attributes:
         first: the first delegated operator.
-        last: the last one; before `first`: none was delegated.
+        last: the last delegated operator.
         outputs: the comparisons; empty if the run failed.
         error: why it failed.
     """
@@ -57,7 +57,7 @@ class Probe:
         return self.error is not None or not all(output.agrees for output in self.outputs)
 
     def brief(self) -> str:
-        """The worst output's error, or what failed."""
+        """The worst output's error, or why the run failed."""
         if self.error is not None:
             return self.error
         worst = max(self.outputs, key=lambda output: output.severity, default=None)
@@ -66,7 +66,7 @@ class Probe:
 
 @dataclasses.dataclass(frozen=True)
 class NodeName:
-    """An operator: its index, name, and the names of its outputs."""
+    """An operator's index and name, and the names of its outputs."""
 
     index: int
     operator: str
@@ -79,13 +79,13 @@ class NodeName:
 
 @dataclasses.dataclass(frozen=True)
 class Culprit:
-    """A minimal range: delegating it is wrong, delegating it without its first or last is not.
+    """A minimal range of operators: wrong when delegated, right without its first or its last.
 
     Attributes:
         first: its first operator.
         last: its last operator.
-        nodes: those of the range that it takes together to go wrong; each alone if there is one.
-        probe: the run that delegated the range only.
+        nodes: those operators of the range that are enough to make an output wrong.
+        probe: the run in which only the range was delegated.
     """
 
     first: int
@@ -96,17 +96,17 @@ class Culprit:
 
 @dataclasses.dataclass(frozen=True)
 class Bisection:
-    """The result.
+    """The result of a search.
 
     Attributes:
-        verdict: "agrees": nothing is wrong; "rounding": the outputs differ by no more than the
-            rounding of quantized operators; "wrong_without_delegate": the interpreter differs from
-            the reference before anything is delegated; "found": see `culprits`.
+        verdict: "agrees": nothing is wrong; "rounding": the outputs differ only by the rounding of
+            quantized operators; "wrong_without_delegate": the outputs are wrong although nothing is
+            delegated; "found": see `culprits`.
         full: the run with everything in the searched range delegated.
         empty: the run with nothing delegated.
         culprits: in execution order.
-        probes: how many ranges were run.
-        rounding: of a quantized model whose outputs differ, whether that is rounding.
+        probes: the number of ranges that were run.
+        rounding: for a quantized model whose outputs differ, whether that is rounding.
     """
 
     verdict: ProbeResult
@@ -118,21 +118,21 @@ class Bisection:
 
 
 def ranged(model: ModelPath, delegate: SimpleDelegate) -> OpenRange:
-    """The delegate in our interpreter, with first and last_delegate_node_index moved.
+    """A function that opens our interpreter with a range of operators delegated.
 
     Args:
         model: the .tflite.
-        delegate: serves all ranges.
+        delegate: used for all ranges, with changed options.
 
     Raises:
-        OptionError: its options are no dataclass with those two fields.
+        OptionError: its options have no first_delegate_node_index and last_delegate_node_index.
     """
     options: Any = delegate.options
     names = {f.name for f in dataclasses.fields(options)} if _is_record(options) else set()
     if not {"first_delegate_node_index", "last_delegate_node_index"} <= names:
         raise OptionError(
-            f"{delegate.name}: its options have no first_delegate_node_index and "
-            "last_delegate_node_index to search with"
+            f"{delegate.name}: a search needs the options first_delegate_node_index and "
+            "last_delegate_node_index"
         )
 
     def open_range(first: int, last: int) -> Test:
@@ -160,18 +160,18 @@ def bisect(
 ) -> Bisection:
     """Find the operators that make an output wrong when they are delegated.
 
-    The smallest last operator, then the largest first one, for which the outputs are still wrong:
-    each found by bisection, whose last two probes are a range that is right and the same with one
-    operator more that is wrong. So the range is minimal even where errors cancel or add up. Within
-    it, delta debugging (Zeller and Hildebrandt 2002, ddmin) leaves the operators that it takes
-    together. The search goes on after the range until the rest is right.
+    Bisection finds the smallest last operator, then the largest first one, for which the outputs
+    are still wrong. Its last two probes are a range that is right, and that range with one more
+    operator, which is wrong, so the range is minimal even where errors cancel or add up. Delta
+    debugging (Zeller and Hildebrandt 2002, ddmin) removes the operators in it that are not needed.
+    The search continues after the range until the rest is right.
 
     Args:
         model: the .tflite.
-        open_range: makes the side under test for a range, e.g. `ranged(model, JaxDelegate())`.
+        open_range: opens the side under test for a range, e.g. `ranged(model, JaxDelegate())`.
         reference: a key of `sides.REFERENCES`.
         num_runs: how many sets of inputs every probe runs.
-        inputs: where they come from.
+        inputs: where the inputs come from; None: random ones.
         bounds: when an output agrees; None: `Bounds()`.
         first: the first operator to consider.
         last: the last operator to consider.
@@ -179,15 +179,16 @@ def bisect(
     Raises:
         OptionError: an impossible value.
         ModelError: the file cannot be read.
-        InterpreterError: the reference cannot run the model, or the test without its delegates.
+        InterpreterError: the reference, or the test without its delegates, cannot run the model.
     """
     record = read_model(model)
     last = min(last, len(record.subgraphs[0].operators) - 1)
     if not 0 <= first <= last:  # also for a model without operators
         raise OptionError(
-            f"first_delegate_node_index: wants 0 <= first <= last <= {last}, got {first} .. {last}"
+            f"first_delegate_node_index: expected 0 <= first <= last <= {last}, "
+            f"got {first} .. {last}"
         )
-    settings = settled_inputs(inputs or InputSettings(), model, reference)
+    settings = with_usable_indices(inputs or InputSettings(), model, reference)
     is_reduced = open_range(first, last).is_reduced
     bounds = (bounds or Bounds()).for_precision(is_reduced=is_reduced)
     prober = _Prober(record, open_range, bounds)
@@ -209,23 +210,23 @@ def bisect(
 
 
 def _culprits(prober: "_Prober", record: Model, first: int, last: int) -> Sequence[Culprit]:
-    """Minimal wrong ranges that do not overlap, from front to back."""
+    """Minimal wrong ranges that do not overlap, in execution order."""
     found = []
     while first <= last and prober(first, last).is_wrong:
         low, high = minimal_range(lambda a, b: prober(a, b).is_wrong, first, last)
-        names = tuple(_name(record, i) for i in prober.together(low, high))
+        names = tuple(_name(record, i) for i in prober.minimal_subset(low, high))
         found.append(Culprit(low, high, names, prober(low, high)))
         first = high + 1
     return found
 
 
 def minimal_range(is_wrong: Callable[[int, int], bool], first: int, last: int) -> tuple[int, int]:
-    """A wrong range inside of a wrong range that is right without its first or its last item.
+    """A part of a wrong range that is wrong, but right without its first or its last item.
 
     Args:
-        is_wrong: says so of the range `a .. b`; an empty one is right.
-        first: of the range that is known to be wrong.
-        last: of that range.
+        is_wrong: whether the range `a .. b` is wrong; an empty one is right.
+        first: the first item of the wrong range.
+        last: its last item.
     """
     right, wrong = first - 1, last
     while wrong - right > 1:
@@ -246,7 +247,7 @@ def minimal_range(is_wrong: Callable[[int, int], bool], first: int, last: int) -
 
 
 def ddmin(items: Sequence[int], is_wrong: Callable[[Sequence[int]], bool]) -> list[int]:
-    """A subset that is wrong and of which no item can be left out, of `items`, which are wrong.
+    """A subset of `items`, which are wrong together, that is wrong and has no superfluous item.
 
     Source: Zeller and Hildebrandt, Simplifying and isolating failure-inducing input, 2002.
     """
@@ -276,7 +277,7 @@ def _name(record: Model, index: int) -> NodeName:
 
 
 class _Prober:
-    """Runs the model with a range delegated; each range once. A progress bar while it is open."""
+    """Runs the model with a range delegated, each range once; shows a progress bar."""
 
     def __init__(self, record: Model, open_range: OpenRange, bounds: Bounds) -> None:
         self._record, self._open, self._bounds = record, open_range, bounds
@@ -286,10 +287,10 @@ class _Prober:
         self._bar = tqdm(desc="bisecting", unit=" ranges", disable=True)
 
     def prepare(self, model: ModelPath, reference: str, settings: InputSettings, runs: int) -> None:
-        """Draw the inputs, and run the reference on them."""
+        """Draw the inputs and run the reference on them."""
         if runs < 1:
             raise OptionError(f"num_runs: must be at least 1, got {runs}")
-        want = Runner(f"reference ({reference})", open_reference(reference, model))
+        want = reference_runner(reference, model)
         source = settings.source(want.interpreter.get_input_details())
         for _ in range(runs):
             self._arrays.append(source())
@@ -305,18 +306,15 @@ class _Prober:
 
     @property
     def count(self) -> int:
-        """How many ranges were run."""
         return len(self._known)
 
     def __call__(self, first: int, last: int) -> Probe:
-        """The outputs with `first` .. `last` delegated."""
         key = (first, last, None)
         if key not in self._known:
             self._known[key] = self._run(first, last, lambda: self._open(first, last))
         return self._known[key]
 
     def _subset(self, first: int, last: int, nodes: Sequence[int]) -> Probe:
-        """The outputs with some operators of a range delegated."""
         if len(nodes) == last - first + 1:
             return self(first, last)
         key = (first, last, tuple(nodes))
@@ -327,7 +325,7 @@ class _Prober:
         return self._known[key]
 
     def rounding(self, first: int, last: int) -> RoundingCheck | None:
-        """Whether a wrong range only rounds; None: not a model, or delegates, that can be asked."""
+        """Whether a wrong range only rounds; None: not quantized, or delegates not in Python."""
         test = self._open(first, last)
         if not (test.can_be_restricted and simulates_quantization(test, self._record)):
             return None
@@ -342,7 +340,6 @@ class _Prober:
     def _compared(
         self, got: Iterable[Sequence[np.ndarray]], want: Iterable[Sequence[np.ndarray]]
     ) -> tuple[TensorComparison, ...]:
-        """Each output's comparison over several runs."""
         subgraph = self._record.subgraphs[0]
         comparers = [comparer_for(subgraph.tensors[i], self._bounds) for i in subgraph.outputs]
         for one, other in zip(got, want, strict=True):
@@ -350,8 +347,8 @@ class _Prober:
                 comparer.add(g, w)
         return tuple(comparer.result() for comparer in comparers)
 
-    def together(self, first: int, last: int) -> list[int]:
-        """The operators of a wrong range that it takes, as far as the delegates can be asked."""
+    def minimal_subset(self, first: int, last: int) -> list[int]:
+        """The operators of a wrong range that are enough; all if a delegate is not in Python."""
         nodes = range(first, last + 1)
         if not self._open(first, last).can_be_restricted:
             return list(nodes)
@@ -369,5 +366,5 @@ class _Prober:
         except JaxDelegateError as error:
             return Probe(first, last, (), str(error).splitlines()[0])
         if first == _NOWHERE and any(test.nodes(d) for d in test.own_delegates()):
-            raise OptionError(f"{test.name}: ignores first_delegate_node_index")
+            raise OptionError(f"{test.name}: the delegate ignores first_delegate_node_index")
         return Probe(first, last, self._compared(results, self._want))

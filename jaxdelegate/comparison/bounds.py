@@ -1,4 +1,4 @@
-"""When two tensors agree: the one place that says how far apart they may be."""
+"""The error bounds within which two tensors agree."""
 
 import dataclasses
 
@@ -10,21 +10,21 @@ from jaxdelegate.measuring.tolerance import NETWORK, TOLERANCES
 
 _SHORT_FLOATS = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
 _REDUCED = TOLERANCES[np.dtype(np.float16)].rtol
-_NOISE = 1e-2  # of the bound: what an operator may add relative to its inputs, when terms cancel
+_NOISE = 1e-2  # of the bound: an operator's error relative to its inputs, for terms that cancel
 
 
 @dataclasses.dataclass(frozen=True)
 class Bounds:
-    """How far a tensor may be from the reference's.
+    """How far a tensor may differ from the reference's.
 
     Attributes:
         of_largest: for floats, as a fraction of the largest reference value. None: 1e-4, the
             tolerance of whole networks; 1e-2 for tensors stored in float16 or bfloat16, and for
-            all floats if the delegate computes in less than float32.
-        max_lsb: for quantized integers, in units of the last place; 1: the float view of quantized
-            operators, as TFLite's GPU delegate has it, may round a tie the other way. Integers
-            that stand for themselves, booleans and strings must be equal.
-        max_abs_error: an absolute bound in raw units that replaces all of these.
+            all floats if the delegate computes in reduced precision.
+        max_lsb: for quantized integers, in quantization steps. 1, since computing quantized
+            operators in floats, as TFLite's GPU delegate does, may round a tie the other way.
+            Integers without a scale, booleans and strings must be equal.
+        max_abs_error: an absolute bound in raw units, which replaces the other two.
     """
 
     of_largest: float | None = None
@@ -49,7 +49,7 @@ class Bounds:
         return _REDUCED if dtype in _SHORT_FLOATS else NETWORK.of_largest
 
     def for_precision(self, *, is_reduced: bool) -> "Bounds":
-        """The bounds for a delegate that computes in less than float32, or does not."""
+        """The bounds for a delegate that computes in reduced precision, or does not."""
         if is_reduced and self.of_largest is None:
             return dataclasses.replace(self, of_largest=_REDUCED)
         return self
@@ -62,9 +62,9 @@ class Bounds:
         Args:
             dtype: of the tensor.
             largest: the largest finite absolute reference value.
-            is_quantized: whether its integers stand for reals.
-            inputs_largest: the same of what the operator read, when one operator is judged: the
-                rounding of terms that cancel shows in proportion to them, not to their sum.
+            is_quantized: whether it has integers with a scale.
+            inputs_largest: the same of the operator's inputs, if one operator is compared: the
+                rounding of terms that cancel is proportional to them, not to their sum.
         """
         if self.max_abs_error is not None:
             return self.max_abs_error

@@ -1,4 +1,4 @@
-"""Delegate against reference on random or given inputs: errors and latencies."""
+"""Compares a delegate with a reference on random or given inputs: errors and latencies."""
 
 import dataclasses
 import os
@@ -16,11 +16,17 @@ from jaxdelegate.comparison.rounding import (
     check_rounding,
     simulates_quantization,
 )
-from jaxdelegate.comparison.sides import ModelPath, Runner, Test, open_reference
+from jaxdelegate.comparison.sides import (
+    ModelPath,
+    Runner,
+    Test,
+    open_reference,
+    reference_runner,
+)
 from jaxdelegate.comparison.tensors import comparer_for
 from jaxdelegate.errors import InterpreterError, OptionError
 from jaxdelegate.measuring.stats import Latency
-from jaxdelegate.model.records import Model, read_model
+from jaxdelegate.model.records import read_model
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,16 +36,16 @@ class InferenceDiff:
     Attributes:
         model: the file, or "<bytes>".
         test: the delegates under test.
-        reference: what they were compared with.
-        delegation: how many operators the delegates took, in words.
-        num_runs: how many sets of inputs.
+        reference: the interpreter that they were compared with.
+        delegation: how many operators the delegates took, as a sentence.
+        num_runs: the number of sets of inputs.
         seed: of the inputs.
         reference_latency: of the reference's invocations.
         test_latency: of the test's.
         outputs: one comparison for each output of the model.
-        layers: every computed tensor; None: not asked for.
-        rounding: where outputs of a quantized model are out of bounds, whether that is rounding;
-            None: they are not, or it could not be asked.
+        layers: the comparison of all computed tensors; None: not requested.
+        rounding: if outputs of a quantized model are out of bounds, whether that is rounding;
+            None: they are not, or the delegates cannot be checked.
     """
 
     model: str
@@ -56,13 +62,13 @@ class InferenceDiff:
 
     @property
     def agrees(self) -> bool:
-        """Whether all outputs are within the bounds and no operator is wrong by itself."""
+        """Whether all outputs are within the bounds and no operator is wrong."""
         wrong = self.layers.wrong_operators() if self.layers else []
         return all(output.agrees for output in self.outputs) and not wrong
 
     @property
     def is_healthy(self) -> bool:
-        """Whether all agrees, or differs by no more than the rounding of quantized operators."""
+        """Whether everything agrees, or differs only by the rounding of quantized operators."""
         wrong = self.layers.wrong_operators() if self.layers else []
         return self.agrees or (not wrong and self.rounding is not None and self.rounding.explains)
 
@@ -79,19 +85,19 @@ def inference_diff(
     per_layer: bool = False,
     layer_runs: int = 1,
 ) -> InferenceDiff:
-    """Run a model with delegates and on a reference, and compare.
+    """Run a model with delegates and in a reference interpreter, and compare.
 
     Args:
-        model: the .tflite that both sides run; a path or its content.
+        model: the .tflite, a path or its content.
         test: the side under test, e.g. `delegated(model, [JaxDelegate()])`.
         reference: a key of `sides.REFERENCES`.
         num_runs: how many sets of inputs.
-        invocations_per_run: how often each set is run and timed; TFLite's tool takes 3. The
-            outputs of the last are compared.
+        invocations_per_run: how often each set is run and timed, 3 in TFLite's tool. The outputs
+            of the last run are compared.
         inputs: where the inputs come from; None: random ones.
         bounds: when a tensor agrees; None: `Bounds()`.
-        per_layer: compare all intermediate tensors, too: of a program that returns them all.
-        layer_runs: on how many of the sets of inputs that is done.
+        per_layer: compare all intermediate tensors, too, in a program that returns them all.
+        layer_runs: how many sets of inputs that comparison runs.
 
     Raises:
         OptionError: an impossible value.
@@ -101,11 +107,12 @@ def inference_diff(
     _check_counts(num_runs=num_runs, invocations_per_run=invocations_per_run, layer_runs=layer_runs)
     record = read_model(model)
     bounds = (bounds or Bounds()).for_precision(is_reduced=test.is_reduced)
-    settings = settled_inputs(inputs or InputSettings(), model, reference)
-    want = Runner(f"reference ({reference})", open_reference(reference, model))
+    settings = with_usable_indices(inputs or InputSettings(), model, reference)
+    want = reference_runner(reference, model)
     got = Runner("test", test.open())
     source = settings.source(got.interpreter.get_input_details())
-    comparers = [comparer_for(record.subgraphs[0].tensors[i], bounds) for i in _outputs(record)]
+    main = record.subgraphs[0]
+    comparers = [comparer_for(main.tensors[i], bounds) for i in main.outputs]
     differing: list[Sequence[np.ndarray]] = []
     for _ in tqdm(range(num_runs), "comparing", disable=None, leave=False):
         arrays = source()
@@ -119,12 +126,11 @@ def inference_diff(
     rounding = None
     if differing and test.can_be_restricted and simulates_quantization(test, record):
         rounding = check_rounding(record, test, bounds, *differing)
-    delegation = _delegation(test)
     return InferenceDiff(
         model="<bytes>" if isinstance(model, bytes) else os.fspath(model),
         test=test.name,
         reference=reference,
-        delegation=delegation,
+        delegation=_delegation(test),
         num_runs=num_runs,
         seed=settings.seed,
         reference_latency=Latency.of(want.latencies),
@@ -153,9 +159,7 @@ def layer_errors(
 ) -> LayerReport:
     """Compare every computed tensor; the arguments are those of `inference_diff`."""
     record = read_model(model)
-    want = Runner(
-        f"reference ({reference})", open_reference(reference, model, preserve_all_tensors=True)
-    )
+    want = reference_runner(reference, model, preserve_all_tensors=True)
     got = Runner("test", test.open(preserve_all_tensors=True))
     source = inputs.source(got.interpreter.get_input_details())
     layers = LayerDiff(record, got, test, want, bounds)
@@ -164,29 +168,24 @@ def layer_errors(
     return layers.report()
 
 
-def settled_inputs(settings: InputSettings, model: ModelPath, reference: str) -> InputSettings:
-    """The settings with a range for integer inputs that the reference can run: indices must fit.
+def with_usable_indices(settings: InputSettings, model: ModelPath, reference: str) -> InputSettings:
+    """The settings with a range of integer inputs, which may be indices, that the model can run.
 
     Raises:
-        InterpreterError: it can run with none of them.
+        InterpreterError: the reference fails with each of INDEX_RANGES.
     """
     details = open_reference(reference, model).get_input_details()
     if settings.index_range is not None or not settings.draws_indices(details):
         return settings
     for index_range in INDEX_RANGES:
         settled = dataclasses.replace(settings, index_range=index_range)
-        runner = Runner(f"reference ({reference})", open_reference(reference, model))
         try:
-            runner(settled.source(details)())
+            reference_runner(reference, model)(settled.source(details)())
         except InterpreterError as error:
             failure = error
         else:
             return settled
-    raise InterpreterError(f"{failure}; --input_layer_value_range says what integer inputs may be")
-
-
-def _outputs(model: Model) -> Sequence[int]:
-    return model.subgraphs[0].outputs
+    raise InterpreterError(f"{failure}; set the range of integer inputs: --input_layer_value_range")
 
 
 def _delegation(test: Test) -> str:

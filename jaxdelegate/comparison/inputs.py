@@ -1,4 +1,4 @@
-"""What both sides are fed: reproducible random arrays, or files."""
+"""The inputs of both sides: reproducible random arrays, or files."""
 
 import dataclasses
 import os
@@ -20,22 +20,22 @@ from jaxdelegate.text import printable
 
 Details = Sequence[Mapping[str, Any]]
 
-# Integers of 32 and 64 bits are often indices or lengths: what fits the model must be tried. The
-# first range is that of TFLite's benchmark tool.
+# Integers of 32 and 64 bits are often indices or lengths, whose valid range must be found by trial.
+# The first range is that of TFLite's benchmark tool.
 INDEX_RANGES = ((0, 99), (0, 9), (0, 1))
 
 
 @dataclasses.dataclass(frozen=True)
 class InputSettings:
-    """Where the inputs come from; the mappings go by input name, all may be left out.
+    """Where the inputs come from. The mappings are by input name; every entry is optional.
 
     Attributes:
         seed: of the random values.
-        shapes: shapes other than the file's; open dimensions are 1 otherwise.
+        shapes: to use instead of the file's, whose free dimensions are 1.
         ranges: smallest and largest value of an integer input.
         files: raw bytes in the tensor's dtype and C order, or a .npy file, used in every run.
         index_range: of all other integer inputs of 32 and 64 bits; None: the first of INDEX_RANGES
-            that the model can run with.
+            with which the model runs.
     """
 
     seed: int = 0
@@ -45,13 +45,13 @@ class InputSettings:
     index_range: Range | None = None
 
     def source(self, details: Details) -> InputSource:
-        """The arrays for a model.
+        """The source of a model's input arrays.
 
         Args:
             details: of `get_input_details()`.
 
         Raises:
-            OptionError: a name that the model has not, or a file or shape that does not fit.
+            OptionError: an unknown name, or a file or shape that does not fit.
             OSError: a file cannot be read.
         """
         names = [str(detail["name"]) for detail in details]
@@ -65,7 +65,7 @@ class InputSettings:
         return InputSource([(self._layer(d), d["dtype"]) for d in details], values, self.seed)
 
     def draws_indices(self, details: Details) -> bool:
-        """Whether an input is drawn from `index_range`."""
+        """Whether any input is drawn from `index_range`."""
         given = {*self.ranges, *self.files}
         dtypes = [np.dtype(d["dtype"]) for d in details if d["name"] not in given]
         return any(dtype.kind in "iu" and dtype.itemsize > 2 for dtype in dtypes)
@@ -77,7 +77,7 @@ class InputSettings:
             shape = tuple(int(n) for n in np.maximum(detail["shape"], 1))
         elif min(shape, default=1) < 0 or 0 < len(detail["shape"]) != len(shape):
             raise OptionError(
-                f"input {name!r}: wants {len(detail['shape'])} dimensions, "
+                f"input {name!r}: expected {len(detail['shape'])} dimensions, "
                 f"none of them negative, got {list(shape)}"
             )
         return InputLayer(name, tuple(shape), self.ranges.get(name), self.files.get(name))
@@ -86,17 +86,17 @@ class InputSettings:
 def parse_inputs(
     *, seed: int = 0, names: str = "", shapes: str = "", ranges: str = "", files: str = ""
 ) -> InputSettings:
-    """Settings from flags as TFLite's benchmark tool writes them, by the model's names.
+    """Settings from flags in the format of TFLite's benchmark tool, by the model's names.
 
     Args:
         seed: of the random values.
-        names: `input_layer`, and as the others: see `parse_input_flags`.
+        names: `input_layer`; for the format of all see `parse_input_flags`.
         shapes: `input_layer_shape`; none, or one for each name.
         ranges: `input_layer_value_range`.
         files: `input_layer_value_files`.
 
     Raises:
-        OptionError: a text that does not read as such.
+        OptionError: a flag has another format.
     """
     flags = parse_input_flags(names, shapes, ranges, files)
     return InputSettings(seed, flags.shapes, flags.ranges, flags.files)

@@ -1,4 +1,4 @@
-"""Every operator's error: as it arrives in the whole program, and what the operator adds itself."""
+"""Every operator's error: in the whole program, and the part that the operator itself adds."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -24,10 +24,10 @@ class LayerError:
     Attributes:
         node: the operator's index.
         operator: its name.
-        delegated: whether the delegate under test ran it; None: it does not say.
-        tensor: the error in the whole run, with what came in from the operators before.
-        local: the error when the operator gets the reference's inputs; None: could not be asked.
-        inputs_agree: whether all that the operator read in the whole run was within the bounds.
+        delegated: whether the delegate under test ran it; None: not known.
+        tensor: the error in the whole run, which includes errors of earlier operators.
+        local: the error when the operator gets the reference's inputs; None: not known.
+        inputs_agree: whether the operator's inputs were within the bounds in the whole run.
     """
 
     node: int
@@ -39,7 +39,7 @@ class LayerError:
 
     @property
     def own(self) -> TensorComparison:
-        """The local error, or else that of the whole run."""
+        """The local error, or that of the whole run where it is not known."""
         return self.tensor if self.local is None else self.local
 
     @property
@@ -50,18 +50,18 @@ class LayerError:
 
 @dataclasses.dataclass(frozen=True)
 class Divergence:
-    """Where the results part.
+    """Where the results diverge.
 
-    `kind` says how that is known. "operator": alone, on the reference's inputs, the operator is
-    out of bounds. "program": no operator is, or it could not be asked; the layer is the first in
-    execution order whose result is out of bounds while all its inputs are within.
+    `kind` is "operator" if the operator is out of bounds on the reference's inputs. It is "program"
+    if no operator is, or that is not known; the layer is then the first in execution order whose
+    result is out of bounds while all its inputs are within.
     """
 
     kind: Kind
     layer: LayerError
 
     def __str__(self) -> str:
-        """One sentence."""
+        """The divergence in one sentence."""
         if self.kind == "operator":
             return (
                 f"First divergence: {self.layer.label}: wrong on the reference's inputs, "
@@ -76,11 +76,11 @@ class Divergence:
 
 @dataclasses.dataclass(frozen=True)
 class LayerReport:
-    """All layers.
+    """The errors of all layers.
 
     Attributes:
         layers: in execution order.
-        skipped: how many tensors a side did not keep.
+        skipped: the number of tensors that a side did not keep.
         outputs_agree: whether the model's outputs are within the bounds in these runs.
     """
 
@@ -89,18 +89,18 @@ class LayerReport:
     outputs_agree: bool
 
     def ranked(self) -> list[LayerError]:
-        """The layers by the error that the operator adds itself, the worst first."""
+        """The layers by their own error, the largest first."""
         return sorted(self.layers, key=lambda layer: layer.own.severity, reverse=True)
 
     def wrong_operators(self) -> list[LayerError]:
-        """Those that are out of bounds on the reference's inputs, in execution order."""
+        """The layers that are out of bounds on the reference's inputs, in execution order."""
         return [layer for layer in self.layers if layer.local and not layer.local.agrees]
 
     def first_divergence(self) -> Divergence | None:
-        """Where the results part; None: no operator is wrong by itself and the outputs agree.
+        """Where the results diverge; None: no operator is wrong and the outputs agree.
 
-        The first operator that is wrong by itself goes before the first tensor that is out of
-        bounds: in a deep network rounding alone may add up to more than the bound.
+        A wrong operator has priority over the first tensor that is out of bounds: in a deep network
+        rounding alone may add up to more than the bound.
         """
         for layer in self.wrong_operators():
             return Divergence("operator", layer)
@@ -110,7 +110,7 @@ class LayerReport:
         return None
 
     def conclusion(self) -> str:
-        """The first divergence, or that there is none, in one sentence."""
+        """The first divergence in one sentence, or that there is none."""
         divergence = self.first_divergence()
         if divergence is not None:
             return str(divergence)
@@ -118,21 +118,21 @@ class LayerReport:
         if not beyond:
             return "No layer is out of bounds."
         return (
-            f"No operator is wrong by itself and the outputs agree; on the way, rounding adds up "
-            f"to more than the bound in {len(beyond)} layers, first in {beyond[0].label}."
+            f"No operator is wrong and the outputs agree; between them, rounding adds up to more "
+            f"than the bound in {len(beyond)} layers, first in {beyond[0].label}."
         )
 
 
 class LayerDiff:
-    """Compares every tensor that the main subgraph computes and reads, over any number of runs."""
+    """Compares every tensor that the main subgraph computes, over any number of runs."""
 
     def __init__(self, model: Model, test: Runner, sides: Test, want: Runner, bounds: Bounds):
         """Compare two interpreters that preserve all tensors.
 
         Args:
-            model: the record of the file that both run.
+            model: the model that both run.
             test: runs the interpreter under test.
-            sides: its delegates.
+            sides: the side under test, for its delegates.
             want: runs the reference.
             bounds: when a tensor agrees.
         """
@@ -195,18 +195,18 @@ class LayerDiff:
         return where[index]
 
     def report(self) -> LayerReport:
-        """What came of all runs so far."""
+        """The errors of all runs so far."""
         whole = {i: comparer.result() for i, comparer in self._whole.items()}
         local = {i: comparer.result() for i, comparer in self._local.items()}
         wrong = {i for i, comparison in whole.items() if not comparison.agrees}
         layers = [
             LayerError(
-                operator.index,
-                operator.name,
-                self._is_delegated(operator) if self._can_sever else None,
-                whole[index],
-                local.get(index),
-                not wrong & set(operator.inputs),
+                node=operator.index,
+                operator=operator.name,
+                delegated=self._is_delegated(operator) if self._can_sever else None,
+                tensor=whole[index],
+                local=local.get(index),
+                inputs_agree=not wrong & set(operator.inputs),
             )
             for operator in self._model.subgraphs[0].operators
             for index in operator.outputs

@@ -1,4 +1,4 @@
-"""How far one tensor is from another, over any number of runs."""
+"""Error metrics of a tensor over any number of runs."""
 
 import collections
 import dataclasses
@@ -9,12 +9,12 @@ import numpy as np
 from jaxdelegate.comparison.bounds import Bounds
 from jaxdelegate.quant.params import Quantization
 
-HISTOGRAM_END = 16  # the outer bins of an LSB histogram hold everything beyond, too
+HISTOGRAM_END = 16  # the outer bins of an LSB histogram include everything beyond
 
 
 @dataclasses.dataclass(frozen=True)
 class Worst:
-    """The element with the largest error: in which run (from 0), where, and both values."""
+    """The element with the largest error: its run (from 0), position, and both values."""
 
     run: int
     position: tuple[int, ...]
@@ -24,20 +24,20 @@ class Worst:
 
 @dataclasses.dataclass(frozen=True)
 class TensorComparison:
-    """One tensor of the test against the reference's, over all runs.
+    """The comparison of one tensor with the reference's over all runs.
 
-    Errors are in raw units: quantized integers are not scaled. Their zero point is taken off where
-    the size of a value counts (relative errors, cosine, SNR). What cannot be said (of strings, of
-    an all-zero tensor, of shapes that differ) is None. Elements that are NaN or infinite on either
-    side are counted, and left out of everything else.
+    Errors are in raw units: quantized integers are not scaled. Their zero point is subtracted where
+    the magnitude of a value matters (relative errors, cosine, SNR). A metric that is undefined (for
+    strings, an all-zero tensor, shapes that differ) is None. Elements that are NaN or infinite on
+    either side are counted, and left out of all other metrics.
 
     Attributes:
         index: the tensor's index in the subgraph.
         name: its name in the file.
-        dtype: as numpy names it.
-        shape: of the reference's latest run.
-        runs: how many runs were compared.
-        elements: of all runs together.
+        dtype: numpy's name.
+        shape: the reference's in the latest run.
+        runs: the number of runs that were compared.
+        elements: the number of elements in all runs.
         mean_abs: mean absolute error over the elements; TFLite's avg_error.
         std_dev: population standard deviation of the runs' mean absolute errors, as TFLite's.
         min_mean_abs: the smallest of the runs' mean absolute errors.
@@ -45,16 +45,17 @@ class TensorComparison:
         max_abs: the largest absolute error of any element.
         relative: sum of absolute errors / sum of absolute reference values.
         relative_to_largest: `max_abs` / the largest absolute reference value.
-        cosine: of the angle between both, all runs taken as one vector.
+        cosine: cosine similarity, with all runs as one vector.
         snr_db: 10 log10(energy of the reference / energy of the error); None without an error.
-        unequal: how many elements are not equal (NaN equals NaN).
-        nonfinite_mismatches: where only one side is NaN or infinite, or in another way.
-        exceeding: how many elements are further off than allowed.
-        limit: the largest absolute error that was allowed, of the latest run.
-        lsb_histogram: test - reference, for quantized integers: how many elements by difference,
-            with everything from 16 on in the bins -16 and 16.
-        shape_mismatch: differing shapes or dtypes, in words.
-        worst: where the largest error is; None if all elements are equal.
+        unequal: the number of elements that are not equal (NaN equals NaN).
+        nonfinite_mismatches: the number of elements where only one side is NaN or infinite, or the
+            sides differ in that.
+        exceeding: the number of elements whose error is larger than `limit`.
+        limit: the largest allowed absolute error in the latest run.
+        lsb_histogram: for quantized integers, the number of elements by test - reference; the bins
+            -16 and 16 include everything beyond.
+        shape_mismatch: a text about shapes or dtypes that differ.
+        worst: the largest error; None: all elements are equal.
     """
 
     index: int
@@ -82,12 +83,12 @@ class TensorComparison:
 
     @property
     def agrees(self) -> bool:
-        """Whether no element is further off than allowed."""
+        """Whether all elements are within the bounds."""
         return not (self.exceeding or self.nonfinite_mismatches or self.shape_mismatch)
 
     @property
     def severity(self) -> tuple[bool, float, float]:
-        """A key that sorts by how bad it is: agreement first, then the relative error."""
+        """A sort key: agreement first, then the relative error."""
         odd = self.nonfinite_mismatches or self.shape_mismatch
         error = self.relative_to_largest
         if error is None:
@@ -121,7 +122,7 @@ class Comparer:
         bounds: Bounds,
         quantization: Quantization | None = None,
     ) -> None:
-        """Begin without a run; `quantization` makes integers stand for reals."""
+        """Start without runs; integers are quantized if there is a `quantization`."""
         self._index, self._name, self._dtype, self._bounds = index, name, dtype, bounds
         self._quantization = quantization if dtype.kind in "iu" else None
         self._shape: tuple[int, ...] = ()
@@ -266,7 +267,7 @@ def _largest(values: np.ndarray) -> float:
 
 
 def _absolute_error(got: np.ndarray, want: np.ndarray) -> np.ndarray:
-    """|got - want| in float64; exact for integers of any size before it is rounded."""
+    """|got - want| in float64; for integers of any size the exact difference is rounded."""
     if got.dtype.kind == "b":
         unequal: np.ndarray = got != want
         return unequal.astype(np.float64)
@@ -280,7 +281,7 @@ def _absolute_error(got: np.ndarray, want: np.ndarray) -> np.ndarray:
 
 
 def _number(value: np.generic) -> float:
-    """An element as JSON can hold it; a complex one by its magnitude."""
+    """An element as a float; a complex one by its magnitude."""
     return float(np.abs(np.complex128(value))) if value.dtype.kind == "c" else float(value)
 
 

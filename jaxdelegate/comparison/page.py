@@ -1,4 +1,4 @@
-"""A comparison as one self-contained HTML page: no scripts, no files next to it."""
+"""A comparison as one self-contained HTML page without scripts."""
 
 import html
 import math
@@ -25,11 +25,11 @@ tr.wrong .bar{background:#b00020}
 .healthy tr.wrong .bar{background:#b26a00}
 .ok{color:#176b17}.bad{color:#b00020}
 """
-_DECADES = 8  # the bars are logarithmic: so many powers of ten, up to an error of 100 %
+_DECADES = 8  # of the logarithmic bars, which end at an error of 100 %
 
 
 def page(result: InferenceDiff) -> str:
-    """The page."""
+    """The HTML page."""
     parts = [
         f"<h1>Inference diff: {html.escape(_file(result.model))}</h1>",
         f'<p class="{"ok" if result.is_healthy else "bad"}">{html.escape(verdict(result))}</p>',
@@ -41,8 +41,8 @@ def page(result: InferenceDiff) -> str:
         parts += [
             "<h2>Layers, in execution order</h2>",
             f"<p>{html.escape(result.layers.conclusion())}</p>",
-            "<p>Own: the operator on the reference's inputs. Whole: as it arrives in the delegated "
-            f"program. Bars: own error of the largest value, 1e-{_DECADES} to 1, logarithmic.</p>",
+            "<p>Own: the operator on the reference's inputs. Whole: in the delegated program. "
+            f"Bars: own error / largest value, 1e-{_DECADES} to 1, logarithmic.</p>",
             _layers(result.layers.layers),
         ]
     title = f"{html.escape(_file(result.model))} - inference diff"
@@ -51,7 +51,7 @@ def page(result: InferenceDiff) -> str:
         f"<title>{title}</title><style>{_STYLE}</style>"
     )
     body = "\n".join(parts)
-    health = "healthy" if result.is_healthy else "broken"  # beyond bounds by rounding: not in red
+    health = "healthy" if result.is_healthy else "broken"  # rounding beyond the bounds is not red
     return (
         f'<!DOCTYPE html><html lang="en"><head>{head}</head>'
         f'<body class="{health}">{body}</body></html>\n'
@@ -129,7 +129,7 @@ def _number(value: float | None) -> str:
 
 
 def _table(names: Iterable[str], rows: Iterable[tuple[bool, Sequence[str]]]) -> str:
-    """A table that scrolls by itself where the window is too narrow."""
+    """A table that scrolls on its own if the window is too narrow."""
     head = "".join(f"<th>{html.escape(name)}</th>" for name in names)
     body = "\n".join(
         f'<tr class="wrong">{"".join(cells)}</tr>' if wrong else f"<tr>{''.join(cells)}</tr>"

@@ -1,4 +1,4 @@
-"""check_precision: a model in float16 or bfloat16 next to itself in float32."""
+"""check_precision: compares a model in float16 or bfloat16 with itself in float32."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ from jaxdelegate.lowering.mixed_precision import unfit_constants
 from jaxdelegate.model.records import Model, read_model
 from jaxdelegate.op_lowering.precision import PrecisionPolicy
 from jaxdelegate.options import DelegateOptions
-from jaxdelegate.report.precision import OperatorPrecision, PrecisionReport
+from jaxdelegate.report.precision import PrecisionReport
 from jaxdelegate.simple_delegate import DelegateContext, DelegateParams
 
 Source = str | PathLike[str] | bytes
@@ -34,27 +34,27 @@ def check_precision(
     error_bound: float = ERROR_BOUND,
     options: Mapping[str, Any] | DelegateOptions | None = None,
 ) -> PrecisionReport:
-    """Run a model in reduced precision next to float32, and find the operators that go wrong.
+    """Run a model in reduced precision and in float32, and find the operators that go wrong.
 
-    It is lowered, held and multiplied as for a GPU, whatever the device at hand: results are those
-    of a GPU but for the order of sums.
+    Lowering, storage and products are those of a GPU on every device, so the results are those of a
+    GPU except for the order of sums.
 
     Args:
-        model: a path, the file's content, or what `jaxdelegate.load` made of either.
+        model: a path, the file's content, or the result of `jaxdelegate.load`.
         inputs: arrays in the order of the model's inputs, or by name; None: seeded random ones.
-        compute_dtype: "float16" or "bfloat16"; "auto" means what the GPU is given, float16.
-        error_bound: how far a value may be off, relative to the largest of its tensor.
+        compute_dtype: "float16" or "bfloat16"; "auto" means float16, as on a GPU.
+        error_bound: the largest allowed error relative to the largest value of the tensor.
         options: other options of the delegate, such as `quant_mode`.
 
     Raises:
         OptionError: another dtype, or an error bound that is not positive.
         ModelError: the file cannot be read.
-        TensorError: inputs that are not the model's.
+        TensorError: the inputs do not match the model's.
     """
     source: Source = model.source if isinstance(model, CallableModel) else model
     dtype = _reduced(compute_dtype)
     if not error_bound > 0:
-        raise OptionError(f"error_bound: want a positive number, got {error_bound!r}")
+        raise OptionError(f"error_bound: expected a positive number, got {error_bound!r}")
     delegate = _CheckingDelegate(
         DelegateOptions.of(options), precision_policy.emulated_policy(dtype), error_bound
     )
@@ -72,7 +72,7 @@ def _reduced(compute_dtype: str) -> ReducedDtype:
     if compute_dtype == "bfloat16":
         return "bfloat16"
     raise OptionError(
-        f"compute_dtype: want 'float16', 'bfloat16' or 'auto' to check, got {compute_dtype!r}"
+        f"compute_dtype: expected 'float16', 'bfloat16' or 'auto', got {compute_dtype!r}"
     )
 
 
@@ -81,16 +81,14 @@ def _report(
 ) -> PrecisionReport:
     rows = [row for v in delegate.probe_results for row in v.operators]
     return PrecisionReport(
-        dtype,
-        error_bound,
-        tuple(sorted(rows, key=_number)),
-        tuple(sorted({i for v in delegate.probe_results for i in v.float32_operators})),
-        tuple(delegate.constants),
+        compute_dtype=dtype,
+        error_bound=error_bound,
+        operators=tuple(sorted(rows, key=lambda row: row.index)),
+        float32_operators=tuple(
+            sorted({i for v in delegate.probe_results for i in v.float32_operators})
+        ),
+        constants=tuple(delegate.constants),
     )
-
-
-def _number(row: OperatorPrecision) -> int:
-    return row.index
 
 
 def _arrays(graph: Model, inputs: Sequence[Any] | Mapping[str, Any] | None) -> list[Any]:
@@ -123,14 +121,14 @@ def _run(interpreter: Interpreter, arrays: Sequence[Any]) -> None:
 
 
 class _CheckingDelegate(JaxDelegate):
-    """Computes in float32, and keeps the result of each partition under a policy."""
+    """Computes in float32, and collects the errors of each partition under a policy."""
 
     name = "precision check"
 
     def __init__(
         self, options: DelegateOptions, policy: PrecisionPolicy, error_bound: float
     ) -> None:
-        # What the device will take is not known here: every partition is checked.
+        # The cost of transfers is not that of the GPU: check every partition.
         super().__init__(dataclasses.replace(options, compute_dtype="float32", min_gain=0))
         self.compiler.context = self.compiler.context.on_gpu(PrecisionPolicy())
         self.policy = policy
@@ -143,7 +141,7 @@ class _CheckingDelegate(JaxDelegate):
 
 
 class _CheckingKernel(JaxKernel):
-    """One partition: float32 for the host, and a probe result for the delegate."""
+    """Runs one partition in float32, and adds its errors to the delegate's."""
 
     def __init__(self, delegate: _CheckingDelegate) -> None:
         super().__init__(delegate.compiler)
@@ -151,7 +149,7 @@ class _CheckingKernel(JaxKernel):
         self._lower: error_probe.Lower | None = None
 
     def prepare(self, context: DelegateContext, node: DelegateParams) -> None:
-        """Also remember how to lower the partition for these shapes."""
+        """Also store how to lower the partition for these shapes."""
         super().prepare(context, node)
         specs = touched(context, node)
         outputs = [i for i in node.outputs if specs[i].const is None]
@@ -161,7 +159,7 @@ class _CheckingKernel(JaxKernel):
             self._checking.constants.append(f"{specs[index].name!r} stays float32: {reason}")
 
     def eval(self, context: DelegateContext, node: DelegateParams) -> None:
-        """Judge on the values that came in, before states are written."""
+        """Probe with the partition's inputs, before states are written."""
         if self.compiled is None or self._lower is None:
             raise RuntimeError("eval before prepare")
         delegate = self._checking

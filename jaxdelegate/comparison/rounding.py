@@ -1,9 +1,10 @@
-"""Whether outputs of a quantized model differ by rounding: every operator is asked once more.
+"""Checks whether outputs of a quantized model differ only by rounding.
 
-Fake-quantized execution rounds floats to each tensor's grid, where LiteRT rounds integers: now and
-then an operator is one quantization step off, and the next ones carry that on. So numpy's kernels
-run every operator on what the delegates' own program gave it. Where all results are within the
-bounds then, one step for quantized tensors, the delegates have only rounded.
+Fake-quantized execution rounds floats to each tensor's grid, where LiteRT rounds integers. An
+operator is therefore sometimes one quantization step off, and later operators propagate that. The
+check runs the numpy kernel of every operator on that operator's inputs in the delegated program. If
+all results are within the bounds, which is one step for quantized tensors, the difference is
+rounding.
 """
 
 import dataclasses
@@ -26,7 +27,7 @@ from jaxdelegate.text import printable
 
 @dataclasses.dataclass(frozen=True)
 class WrongOperator:
-    """An operator that does not compute what the reference makes of the same inputs."""
+    """An operator whose result differs from the reference's on the same inputs."""
 
     node: int
     operator: str
@@ -41,14 +42,14 @@ class WrongOperator:
 
 @dataclasses.dataclass(frozen=True)
 class RoundingCheck:
-    """What came of it.
+    """The result of the check.
 
     Attributes:
-        operators: how many operators of the delegates were asked.
-        wrong: those that do more than round, in execution order.
-        unseen: how many could not be asked, since their results were not kept.
-        is_same_program: whether the program that keeps all tensors has the outputs of the plain
-            one, but for rounding: what was seen in it is true of that one.
+        operators: the number of delegated operators that were checked.
+        wrong: those that differ by more than rounding, in execution order.
+        unseen: the number of delegated operators whose results were not kept.
+        is_same_program: whether the program that keeps all tensors has the same outputs as the
+            original one except for rounding, so that the check applies to both.
     """
 
     operators: int
@@ -58,17 +59,17 @@ class RoundingCheck:
 
     @property
     def explains(self) -> bool:
-        """Whether rounding is all that there is."""
+        """Whether rounding explains the difference."""
         is_known = self.operators > 0 and not self.unseen and self.is_same_program
         return is_known and not self.wrong
 
 
 def simulates_quantization(test: Test, model: Model) -> bool:
-    """Whether a delegate runs quantized operators of this model in floats."""
+    """Whether a delegate computes quantized operators of this model in floats."""
     contexts = [getattr(d, "lowering_context", None) for d in test.delegates]
-    is_asked = any(c is not None and c.quant_mode == "float_view" for c in contexts)
+    is_float_view = any(c is not None and c.quant_mode == "float_view" for c in contexts)
     tensors = model.subgraphs[0].tensors
-    return is_asked and any(t.spec().is_quantized for t in tensors)
+    return is_float_view and any(t.spec().is_quantized for t in tensors)
 
 
 def check_rounding(
@@ -79,15 +80,15 @@ def check_rounding(
     outputs: Sequence[np.ndarray],
     reference: Sequence[np.ndarray],
 ) -> RoundingCheck:
-    """Ask the reference about every delegated operator, on the delegates' own values.
+    """Compare every delegated operator with the reference on the delegates' own values.
 
     Args:
-        model: what both sides run.
+        model: the model that both sides run.
         test: delegates written in Python.
         bounds: when a tensor agrees.
         arrays: inputs for which the outputs differ.
-        outputs: the delegates' for these.
-        reference: the reference's.
+        outputs: the delegates' outputs for these.
+        reference: the reference's outputs.
 
     Raises:
         InterpreterError: the model does not run with all tensors kept.
@@ -97,18 +98,18 @@ def check_rounding(
     runner(arrays)
     taken = frozenset[int]().union(*(test.nodes(d) for d in test.own_delegates()))
     values = {i: np.asarray(a) for i, a in zip(subgraph.inputs, arrays, strict=True)}
-    wanted = comparable(subgraph)
+    compared = comparable(subgraph)
     for operator in subgraph.operators:
-        for index in filter(wanted.__contains__, operator.outputs):
+        for index in filter(compared.__contains__, operator.outputs):
             value = runner.value(index)
             if value is not None:
                 values[index] = value
     probe = _Probe(model, bounds, values)
     nodes = [operator for operator in subgraph.operators if operator.index in taken]
-    asked = [o for o in nodes if wanted.intersection(o.outputs) <= values.keys()]
-    wrong = [row for row in probe.against_kernels(asked) if not probe.is_float_result(row)]
+    seen = [o for o in nodes if compared.intersection(o.outputs) <= values.keys()]
+    wrong = [row for row in probe.against_kernels(seen) if not probe.is_float_result(row)]
     same = _is_same_program(runner.outputs(), outputs, reference)
-    return RoundingCheck(len(asked), tuple(wrong), len(nodes) - len(asked), same)
+    return RoundingCheck(len(seen), tuple(wrong), len(nodes) - len(seen), same)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,22 +121,22 @@ class _Probe:
     values: Mapping[int, np.ndarray]
 
     def against_kernels(self, operators: Sequence[Operator]) -> list[WrongOperator]:
-        """Those that are out of bounds of the kernels that LiteRT has."""
+        """The operators whose results are out of bounds of LiteRT's kernels."""
         return self._wrong(operators, self.model.subgraphs[0], self.values)
 
     def is_float_result(self, row: WrongOperator) -> bool:
         """Whether an operator's result is that of the float operator on dequantized inputs.
 
-        That is what fake-quantized execution means. LiteRT's own result may be further from it
-        than a step: dynamic range kernels round inputs to 127 steps while they run, and integer
-        ones know the positions of RESIZE_BILINEAR to 1/1024 only.
+        That is the definition of fake-quantized execution. LiteRT's own result may be further from
+        it than a step: dynamic range kernels round inputs to 127 steps at run time, and integer
+        kernels have the positions of RESIZE_BILINEAR only to 1/1024.
         """
         subgraph = self.model.subgraphs[0]
         operator = subgraph.operators[row.node]
         graph = dataclasses.replace(self._floats, operators=(operator,))
         try:
             return not self._wrong([operator], graph, self._reals)
-        except InterpreterError:  # it is none of floats, as QUANTIZE
+        except InterpreterError:  # not an operator on floats, for example QUANTIZE
             return False
 
     @functools.cached_property
@@ -166,8 +167,9 @@ class _Probe:
                 want = severed.value(index)
                 if want is None or index not in values:
                     continue
-                own = _in_steps(self.bounds, declared[index], subgraph.tensors[index])
-                comparer = comparer_for(subgraph.tensors[index], own)
+                tensor = subgraph.tensors[index]
+                bounds = _real_bounds(self.bounds, declared[index], tensor)
+                comparer = comparer_for(tensor, bounds)
                 comparer.add(values[index], want, read_by(operator, values))
                 comparison = comparer.result()
                 if not comparison.agrees:
@@ -176,7 +178,7 @@ class _Probe:
 
 
 def as_floats(subgraph: Subgraph) -> Subgraph:
-    """The subgraph of which no tensor is quantized: its integers are the reals they stand for."""
+    """The subgraph with quantized tensors as float32."""
     return dataclasses.replace(subgraph, tensors=tuple(map(_as_float, subgraph.tensors)))
 
 
@@ -197,8 +199,8 @@ def _reals(value: np.ndarray, tensor: Tensor) -> np.ndarray:
     return dequantize(value, spec.quantization)
 
 
-def _in_steps(bounds: Bounds, declared: Tensor, compared: Tensor) -> Bounds:
-    """Bounds of reals that a quantized tensor stands for: steps, and what floats may be off."""
+def _real_bounds(bounds: Bounds, declared: Tensor, compared: Tensor) -> Bounds:
+    """Bounds for the dequantized values of a tensor: quantization steps and float rounding."""
     q = declared.quantization
     is_real = declared.spec().is_quantized and not compared.spec().is_quantized
     if not is_real or q is None or not len(q.scale):
@@ -209,14 +211,14 @@ def _in_steps(bounds: Bounds, declared: Tensor, compared: Tensor) -> Bounds:
 def _is_same_program(
     kept: Sequence[np.ndarray], plain: Sequence[np.ndarray], reference: Sequence[np.ndarray]
 ) -> bool:
-    """Whether both programs are as near to each other as they are to the reference."""
+    """Whether both programs are as close to each other as they are to the reference."""
     return all(
-        _apart(a, b) <= 2 * max(_apart(a, want), _steps(want))
+        _difference(a, b) <= 2 * max(_difference(a, want), _rounding_error(want))
         for a, b, want in zip(kept, plain, reference, strict=True)
     )
 
 
-def _apart(a: np.ndarray, b: np.ndarray) -> float:
+def _difference(a: np.ndarray, b: np.ndarray) -> float:
     if a.shape != b.shape:
         return np.inf
     if a.dtype.hasobject:
@@ -228,8 +230,7 @@ def _apart(a: np.ndarray, b: np.ndarray) -> float:
     return float(error.max(initial=0.0)) if np.isfinite(error).all() else np.inf
 
 
-def _steps(want: np.ndarray) -> float:
-    """What rounding alone may do: a step of integers, little of floats."""
+def _rounding_error(want: np.ndarray) -> float:
     if want.dtype.kind not in "fV":
         return 1.0
     return 1e-4 * float(np.abs(want.astype(np.float64)).max(initial=0.0))

@@ -1,4 +1,4 @@
-"""Comparisons as files: JSON, and the message that TFLite's inference_diff writes."""
+"""Comparisons as JSON, and as the message that TFLite's inference_diff writes."""
 
 from typing import Any
 
@@ -15,8 +15,8 @@ _DERIVED: Derived = {TensorComparison: ("agrees",)}
 def diff_record(result: InferenceDiff) -> dict[str, Any]:
     """The whole comparison as JSON types; the keys are the dataclasses' fields.
 
-    Next to them stand `agrees` of the whole and of every comparison, `is_healthy` (agrees, or
-    differs by rounding), and `first_divergence`.
+    There are also `agrees` of the whole and of every comparison, `is_healthy` (agrees, or differs
+    by rounding), and `first_divergence`.
     """
     fields = plain(result, derived=_DERIVED)
     record = {"tool": "inference_diff", "version": __version__, **fields}
@@ -36,14 +36,14 @@ def diff_record(result: InferenceDiff) -> dict[str, Any]:
 
 
 def bisect_record(result: Bisection) -> dict[str, Any]:
-    """A search as JSON types; the keys are the dataclasses' fields."""
+    """The result of a search as JSON types; the keys are the dataclasses' fields."""
     return {"tool": "bisect", "version": __version__, **plain(result, derived=_DERIVED)}
 
 
 def stage_metrics(result: InferenceDiff) -> bytes:
     """The comparison as a serialized tflite.evaluation.EvaluationStageMetrics.
 
-    As TFLite's, an output that has no numbers (strings) has an empty entry.
+    As in TFLite, an output without numbers (strings) has an empty entry.
     """
     metrics = protos.message("tflite.evaluation.EvaluationStageMetrics")
     metrics.num_runs = result.num_runs

@@ -1,6 +1,6 @@
-"""A graph cut before every operator: each reads the reference's values, not its predecessors'.
+"""A graph cut before every operator: each reads given values instead of earlier results.
 
-One run of it shows what every operator does wrong by itself; errors do not propagate.
+One run shows the error of every operator alone, since errors do not propagate.
 """
 
 import dataclasses
@@ -16,18 +16,18 @@ from jaxdelegate.simple_delegate import SimpleDelegate
 
 @dataclasses.dataclass(frozen=True)
 class SeveredGraph:
-    """The cut subgraph; `copies` gives for a tensor the input that stands for it."""
+    """The cut subgraph; `copies`: a tensor -> the input that operators read instead of it."""
 
     subgraph: Subgraph
     copies: Mapping[int, int]
 
 
 def sever(subgraph: Subgraph, tensors: Collection[int]) -> SeveredGraph:
-    """Cut a subgraph at tensors: who reads one reads a new input instead, who writes it still does.
+    """Cut a subgraph at tensors: their readers read new inputs instead.
 
     Args:
         subgraph: with its operators in execution order.
-        tensors: computed tensors whose values will be given. Those that nobody reads stay whole.
+        tensors: computed tensors whose values will be given; those without readers do not change.
     """
     read = {i for operator in subgraph.operators for i in operator.inputs}
     cut = [i for i in tensors if i in read]
@@ -63,7 +63,7 @@ class SeveredRunner:
         delegates: Sequence[SimpleDelegate],
         tensors: Collection[int],
     ) -> None:
-        """Cut the main one of `subgraphs` at `tensors`."""
+        """Cut the main subgraph at `tensors`."""
         self._tensors = subgraphs[0].tensors
         self._graph = sever(subgraphs[0], tensors)
         store = ModelStore(subgraphs, delegates)
@@ -73,7 +73,7 @@ class SeveredRunner:
         """Run on the values of the model's inputs and of all tensors that the graph is cut at.
 
         Raises:
-            InterpreterError: an operator refuses its shapes, or fails.
+            InterpreterError: an operator rejects its shapes, or fails.
             LoweringError: a partition cannot be compiled.
         """
         inputs = {i: values[i] for i in self._graph.subgraph.inputs if i in values}
@@ -89,6 +89,6 @@ class SeveredRunner:
         host.invoke()
 
     def value(self, index: int) -> np.ndarray | None:
-        """What the operator that writes a tensor made of the given inputs; None: nothing."""
+        """The value that its operator computed from the given inputs; None: no value was kept."""
         value = self._host.value(index)
         return None if value is None else to_api_dtype(self._tensors[index], np.asarray(value))

@@ -27,25 +27,25 @@ REFERENCES: dict[str, str | None] = {
 
 
 class Open(Protocol):
-    """Opens an interpreter: ours or the stock one, which have the same methods."""
+    """A function that opens an interpreter, ours or the stock one."""
 
     def __call__(self, delegates: Sequence[Any], *, preserve_all_tensors: bool = False) -> Any:
-        """A fresh interpreter with delegates; optionally one that keeps intermediates readable."""
+        """A new interpreter with delegates; optionally one that keeps intermediate tensors."""
         ...
 
 
 @dataclasses.dataclass(frozen=True)
 class Test:
-    """What is judged: an interpreter with delegates."""
+    """The side under test: an interpreter with delegates."""
 
-    __test__ = False  # to pytest
+    __test__ = False  # for pytest: not a class of tests
 
     open_with: Open
     delegates: Sequence[Any] = ()
     label: str = ""
 
     def open(self, *, preserve_all_tensors: bool = False) -> Any:
-        """A fresh interpreter with the delegates."""
+        """A new interpreter with the delegates."""
         with _without_warnings():
             return self.open_with(self.delegates, preserve_all_tensors=preserve_all_tensors)
 
@@ -57,18 +57,18 @@ class Test:
 
     @property
     def can_be_restricted(self) -> bool:
-        """Whether all delegates are written in Python: they can be given some nodes only."""
+        """Whether all delegates are written in Python and so can be limited to some nodes."""
         return bool(self.delegates) and len(self.own_delegates()) == len(self.delegates)
 
     @property
     def is_reduced(self) -> bool:
-        """Whether a delegate says that it computes in less than float32."""
+        """Whether a delegate computes in reduced precision."""
         contexts = (getattr(d, "lowering_context", None) for d in self.delegates)
         policies = [context.precision for context in contexts if context is not None]
         return any(p.is_reduced or p.dot_precision != "highest" for p in policies)
 
     def restricted(self, nodes: Iterable[int] | None = None) -> "Test":
-        """The same for some operators only (None: all), in silence about those that are left."""
+        """This side with delegates limited to some operators (None: all), which log nothing."""
         return dataclasses.replace(self, delegates=[Restricted(d, nodes) for d in self.delegates])
 
     def own_delegates(self) -> list[SimpleDelegate]:
@@ -85,7 +85,7 @@ class Test:
 
 
 def delegated(model: ModelPath, delegates: Sequence[SimpleDelegate]) -> Test:
-    """Delegates in our own interpreter."""
+    """The side under test with delegates in our interpreter."""
     content, path = (model, None) if isinstance(model, bytes) else (None, model)
 
     def open_with(delegates: Sequence[Any], *, preserve_all_tensors: bool = False) -> Interpreter:
@@ -100,14 +100,14 @@ def delegated(model: ModelPath, delegates: Sequence[SimpleDelegate]) -> Test:
 
 
 def open_reference(kind: str, model: ModelPath, *, preserve_all_tensors: bool = False) -> Any:
-    """The reference interpreter, on one thread if it is a stock one.
+    """Open the reference interpreter; a stock one runs on one thread.
 
     Raises:
-        OptionError: no such reference.
-        ModelError: the file is no model, or holds what the stock interpreter does not know.
+        OptionError: an unknown reference.
+        ModelError: the file is not a model, or the stock interpreter does not support it.
     """
     if kind not in REFERENCES:
-        raise OptionError(f"reference: want one of {', '.join(REFERENCES)}, got {kind!r}")
+        raise OptionError(f"reference: expected one of {', '.join(REFERENCES)}, got {kind!r}")
     arguments: dict[str, Any] = {"experimental_preserve_all_tensors": preserve_all_tensors}
     key = "model_content" if isinstance(model, bytes) else "model_path"
     arguments[key] = model if isinstance(model, bytes) else os.fspath(model)
@@ -125,14 +125,14 @@ def open_reference(kind: str, model: ModelPath, *, preserve_all_tensors: bool = 
 
 @contextlib.contextmanager
 def _without_warnings() -> Iterator[None]:
-    """Stock interpreters warn of what preserved tensors cost: here it is what was asked for."""
+    """Without the stock interpreter's warning that preserving tensors has a cost."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*experimental_preserve_all_tensors", UserWarning)
         yield
 
 
 class Runner:
-    """Runs one interpreter on arrays; keeps the latencies. Errors come with the side's name."""
+    """Runs one interpreter on arrays and records latencies; errors name the side."""
 
     def __init__(self, side: str, interpreter: Any) -> None:
         """Run `interpreter`; `side` names it in errors."""
@@ -140,7 +140,7 @@ class Runner:
         self.latencies: list[float] = []  # seconds
 
     def __call__(self, arrays: Sequence[np.ndarray], invocations: int = 1) -> None:
-        """Set the inputs, resize and allocate where needed, and invoke.
+        """Set the inputs, resize and allocate if necessary, and invoke.
 
         Raises:
             InterpreterError: allocation or an operator fails.
@@ -154,7 +154,7 @@ class Runner:
                 start = time.perf_counter()
                 interpreter.invoke()
                 self.latencies.append(time.perf_counter() - start)
-        except (RuntimeError, ValueError) as error:  # all that stock interpreters raise
+        except (RuntimeError, ValueError) as error:  # what stock interpreters raise
             raise InterpreterError(f"{self._side}: {_first_line(error)}") from error
 
     def _allocate(self, arrays: Sequence[np.ndarray]) -> None:
@@ -177,7 +177,7 @@ class Runner:
         """The values of the model's outputs.
 
         Raises:
-            InterpreterError: the interpreter cannot hand one out.
+            InterpreterError: the interpreter cannot return one.
         """
         details = self.interpreter.get_output_details()
         try:
@@ -186,22 +186,28 @@ class Runner:
             raise InterpreterError(f"{self._side}: outputs: {_first_line(error)}") from error
 
 
+def reference_runner(kind: str, model: ModelPath, *, preserve_all_tensors: bool = False) -> Runner:
+    """A runner of the reference interpreter; see `open_reference`."""
+    interpreter = open_reference(kind, model, preserve_all_tensors=preserve_all_tensors)
+    return Runner(f"reference ({kind})", interpreter)
+
+
 def _first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 class Restricted(SimpleDelegate):
-    """Another delegate for some nodes, or with other options. Keeps reports to itself, silently."""
+    """Another delegate for some nodes only, or with other options; it logs nothing."""
 
     def __init__(
         self, delegate: SimpleDelegate, nodes: Iterable[int] | None = None, options: Any = None
     ) -> None:
-        """Offer operators to `delegate`.
+        """Limit `delegate` to some operators.
 
         Args:
             delegate: the one that runs them.
             nodes: their indices; None: all.
-            options: what hosts read in place of the delegate's options; None: those.
+            options: those that interpreters read; None: the delegate's.
         """
         super().__init__()
         self._delegate = delegate
@@ -212,15 +218,15 @@ class Restricted(SimpleDelegate):
         self.lowering_context = getattr(delegate, "lowering_context", None)
 
     def initialize(self, context: Any) -> None:
-        """Let the delegate look at the graph."""
+        """Show the delegate the graph."""
         self._delegate.initialize(context)
 
     def is_node_supported(self, node: Node) -> bool:
-        """Whether the node is among the chosen ones, and supported."""
+        """Whether the node is one of `nodes`, and supported."""
         return self.why_not(node) is None
 
     def why_not(self, node: Node) -> str | None:
-        """The delegate's reason; a node that was not chosen has its own."""
+        """The delegate's reason, or "not chosen"."""
         is_chosen = self._nodes is None or node.index in self._nodes
         return self._delegate.why_not(node) if is_chosen else "not chosen"
 

@@ -14,9 +14,9 @@ from jaxdelegate.runtime.tensor_details import array_type
 
 
 def comparable(subgraph: Subgraph) -> frozenset[int]:
-    """The tensors that somebody reads and that hold values.
+    """The tensors with readers and values.
 
-    Stock interpreters leave results of control flow that nobody reads unwritten.
+    Stock interpreters do not write results of control flow that have no reader.
     """
     read = {i for operator in subgraph.operators for i in operator.inputs if i >= 0}
     read.update(subgraph.outputs)
@@ -27,8 +27,8 @@ def computed(model: Model, values: Mapping[int, np.ndarray]) -> list[int]:
     """The tensors among those with values that operators compute at run time.
 
     Args:
-        model: whose main subgraph has them.
-        values: by tensor; the inputs' are there.
+        model: of its main subgraph.
+        values: by tensor, including the inputs.
     """
     subgraph = model.subgraphs[0]
     specs = declared_specs(subgraph)
@@ -40,12 +40,12 @@ def computed(model: Model, values: Mapping[int, np.ndarray]) -> list[int]:
 
 
 def comparer_for(tensor: Tensor, bounds: Bounds) -> Comparer:
-    """A comparer for a tensor as interpreters hand it out."""
+    """A comparer for a tensor as interpreters return it."""
     quantization = tensor.quantization if tensor.spec().is_quantized else None
     dtype = np.dtype(array_type(tensor))
     return Comparer(tensor.index, tensor.name, dtype, bounds, quantization)
 
 
 def read_by(operator: Operator, values: Mapping[int, np.ndarray]) -> float:
-    """The largest magnitude of what an operator reads and others computed."""
+    """The largest magnitude of an operator's computed inputs."""
     return max((largest_magnitude(values[i]) for i in operator.inputs if i in values), default=0.0)

@@ -1,4 +1,4 @@
-"""Comparisons as text for people."""
+"""Comparisons as text."""
 
 from collections.abc import Iterable
 
@@ -11,7 +11,7 @@ from jaxdelegate.report.tables import table
 
 
 def summary(result: InferenceDiff, top: int = 10) -> str:
-    """The lines of TFLite's tool, then what it does not say; `top` layers of `--per_layer`."""
+    """The lines of TFLite's tool, then details, and the `top` layers with the largest errors."""
     is_rounding = result.is_healthy
     lines = [
         f"Num evaluation runs: {result.num_runs}",
@@ -27,7 +27,7 @@ def summary(result: InferenceDiff, top: int = 10) -> str:
 
 
 def verdict(result: InferenceDiff) -> str:
-    """What the comparison says, and what to do next."""
+    """The conclusion, with the next step."""
     off = [repr(output.name) for output in result.outputs if not output.agrees]
     if off and result.rounding is not None and result.is_healthy:
         return (
@@ -43,12 +43,12 @@ def verdict(result: InferenceDiff) -> str:
         if wrong:
             head += f". That is more than rounding, first in {wrong[0]}"
         return head
-    said = f"All outputs agree with {result.reference}"
-    return f"{said}." if result.agrees else f"{said}, but operators are wrong by themselves."
+    text = f"All outputs agree with {result.reference}"
+    return f"{text}." if result.agrees else f"{text}, but operators are wrong on their own."
 
 
 def rounding(check: RoundingCheck) -> str:
-    """What a check says that found nothing but rounding."""
+    """The explanation of a difference by rounding."""
     return (
         f"Given the same inputs, each of the {check.operators} operators is at most one "
         "quantization step off LiteRT's kernel, or off the float operator that it simulates. "
@@ -97,7 +97,7 @@ def histogram(counts: dict[int, int]) -> str:
 
 
 def layer_lines(report: LayerReport, top: int) -> list[str]:
-    """The worst layers as a table, then where the results part."""
+    """A table of the layers with the largest errors, then where the results diverge."""
     rows = [("layer", "runs on", "own max_abs", "of largest", "whole max_abs", "of largest")]
     for layer in report.ranked()[:top]:
         where = {True: "delegate", False: "host", None: "?"}[layer.delegated]
@@ -106,11 +106,13 @@ def layer_lines(report: LayerReport, top: int) -> list[str]:
         rows.append((mark + layer.label, where, *local, *_errors(layer.tensor)))
     lines = [
         f"Layers by the error that they add ({min(top, len(report.layers))} of "
-        f"{len(report.layers)}; own: on the reference's inputs; whole: as it arrives):",
+        f"{len(report.layers)}; own: on the reference's inputs; whole: in the whole program):",
         *table(rows),
     ]
     if report.skipped:
-        lines.append(f"{report.skipped} tensors were not kept by both sides and are not compared.")
+        lines.append(
+            f"{report.skipped} tensors are not compared, since one side did not keep them."
+        )
     return [*lines, report.conclusion()]
 
 
@@ -122,7 +124,7 @@ def _errors(comparison: TensorComparison) -> tuple[str, str]:
 
 
 def bisection(result: Bisection, reference: str) -> str:
-    """What a search found."""
+    """The result of a search."""
     tail = f"{result.probes} ranges were run."
     if result.verdict == "agrees":
         return f"Nothing is wrong: fully delegated, all outputs agree with {reference}.\n{tail}"
@@ -133,7 +135,7 @@ def bisection(result: Bisection, reference: str) -> str:
         )
     if result.empty is not None and result.verdict == "wrong_without_delegate":
         return (
-            f"The outputs differ from {reference} without any delegate already: "
+            f"The outputs differ from {reference} even without a delegate: "
             f"{result.empty.brief()}\n{tail}"
         )
     lines = [f"With all of the range delegated: {result.full.brief()}"]
@@ -147,7 +149,7 @@ def _culprit(culprit: Culprit) -> Iterable[str]:
     if len(culprit.nodes) == 1:
         yield f"Culprit: node {culprit.nodes[0]}"
     else:
-        yield f"Culprit: nodes {culprit.first} .. {culprit.last}, of which it takes together:"
+        yield f"Culprit: nodes {culprit.first} .. {culprit.last}, wrong together:"
         yield from (f"  {node}" for node in culprit.nodes)
     yield f"  delegated alone: {culprit.probe.brief()}"
     yield f"  to see it: {flags}"

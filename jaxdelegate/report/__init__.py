@@ -1,1 +1,1 @@
-"""What happened, as records that print as tables."""
+"""Reports: records that print as tables, JSON, and figures."""

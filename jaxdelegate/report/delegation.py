@@ -1,4 +1,4 @@
-"""Which operators a delegate took, and why it left the others."""
+"""The report of which operators a delegate takes, and why not the others."""
 
 import dataclasses
 import re
@@ -12,12 +12,12 @@ from jaxdelegate.text import printable
 _CAUSES, _NAMES = 7, 4  # lines of causes, and operators that a line names
 _TENSOR = re.compile(r"the shape of '[^']*'|'[^']*'")
 _ESTIMATE = re.compile(r" \(about [^)]*\)")
-_CONSEQUENCE = "depends on data"
+_CONSEQUENCE = "depends on data"  # usually a consequence of other operators on the host
 
 
 @dataclasses.dataclass(frozen=True)
 class NodeReport:
-    """One operator: where it runs, and if on the host, why."""
+    """Where one operator runs; `reason` is why it stays on the host."""
 
     index: int
     op: str
@@ -30,13 +30,13 @@ class NodeReport:
 
 @dataclasses.dataclass(frozen=True)
 class DelegationReport:
-    """What became of every operator of a graph. `str()` is a table that ends in a summary line."""
+    """Where every operator of a graph runs. `str()` is a table with a summary line."""
 
     delegate: str
-    device: str  # as it is in a reason: "the GPU", "XLA:CPU"
+    device: str  # as reasons name it: "the GPU", "XLA:CPU"
     nodes: tuple[NodeReport, ...]
     subgraph: int = 0
-    remark: str = ""  # a reason of the delegate's about how it runs what it took
+    remark: str = ""  # of the delegate, about how it runs its operators
 
     @property
     def delegated(self) -> tuple[NodeReport, ...]:
@@ -50,22 +50,22 @@ class DelegationReport:
 
     @property
     def n_partitions(self) -> int:
-        """How many partitions the delegate runs."""
+        """The number of partitions that the delegate runs."""
         return len({node.partition for node in self.delegated})
 
     def without(self, indices: Container[int], reason: str) -> Self:
-        """The report where these operators, which were taken, run on the host after all.
+        """The report with these delegated operators moved back to the host.
 
         Args:
             indices: of the operators.
-            reason: why.
+            reason: why they stay on the host.
         """
         left: dict[str, Any] = {"delegated": False, "partition": None, "reason": reason}
         nodes = (dataclasses.replace(n, **left) if n.index in indices else n for n in self.nodes)
         return dataclasses.replace(self, nodes=tuple(nodes))
 
     def summary(self) -> str:
-        """TFLite's line of how many operations run where."""
+        """TFLite's line about how many operations run where."""
         n, m = len(self.delegated), len(self.left)
         if not n:
             return (
@@ -81,7 +81,7 @@ class DelegationReport:
         )
 
     def reasons(self) -> str:
-        """What stays on the host, grouped by reason, the most frequent first; empty for none."""
+        """The operators on the host, grouped by reason, the most frequent first; may be empty."""
         counts = Counter((node.op, node.reason or "") for node in self.left)
         where: dict[tuple[str, str], list[int]] = {}
         for n in self.left:
@@ -93,11 +93,10 @@ class DelegationReport:
         return "\n".join(map(printable, lines))
 
     def causes(self) -> list[str]:
-        """What stays on the host, a line for each cause, at most eight; empty for nothing.
+        """The operators on the host, at most eight lines, one for each cause; may be empty.
 
-        Reasons that differ in the tensor or the estimate that they name have one cause. What is
-        left only because a shape depends on data comes last: mostly operators above have made
-        that shape.
+        Reasons that differ only in the tensor or the estimate that they name have one cause. Shapes
+        that depend on data come last: usually operators in the lines above cause them.
         """
         found: dict[str, list[NodeReport]] = {}
         for node in self.left:
@@ -148,12 +147,12 @@ def _some(indices: list[int]) -> str:
 def fully_delegated(
     delegate: str, device: str, nodes: Iterable[tuple[int, str, int, int]]
 ) -> DelegationReport:
-    """The report of a graph that is one partition.
+    """The report of a graph with all operators in one partition.
 
     Args:
         delegate: its name.
-        device: as of DelegationReport.
-        nodes: index, operator, its code and version, of each.
+        device: see `DelegationReport`.
+        nodes: index, operator, operator code and version of each node.
     """
     rows = (NodeReport(*node, delegated=True, reason=None, partition=0) for node in nodes)
     return DelegationReport(delegate, device, tuple(rows))

@@ -1,4 +1,4 @@
-"""Records as JSON: dataclasses by field name, and only what JSON knows."""
+"""Records as JSON: dataclasses become objects by field name."""
 
 import dataclasses
 import enum
@@ -19,12 +19,12 @@ def _null(_number: float) -> None:
 def plain(
     value: Any, *, derived: Derived | None = None, non_finite: Callable[[float], Any] = _null
 ) -> Any:
-    """A value as dictionaries, lists, strings and numbers only; what JSON cannot say as a string.
+    """A value as dictionaries, lists, strings and numbers; values of other types become strings.
 
     Args:
-        value: dataclasses, mappings and sequences of such.
-        derived: properties that stand next to the fields of a dataclass.
-        non_finite: what stands for NaN and infinities.
+        value: dataclasses, mappings, sequences and scalars.
+        derived: properties to add to the fields of a dataclass.
+        non_finite: converts NaN and infinities.
     """
     derived = derived or {}
 
@@ -55,7 +55,7 @@ def _scalar(value: Any, non_finite: Callable[[float], Any]) -> Any:
 
 
 def write_json(path: str | os.PathLike[str], record: Any) -> None:
-    """Write a record; numbers that JSON does not know are null.
+    """Write a record; NaN and infinities are null.
 
     Raises:
         OSError: the file cannot be written.

@@ -1,4 +1,4 @@
-"""What reduced precision does to a model, operator by operator."""
+"""The report of the errors of reduced precision by operator."""
 
 import dataclasses
 
@@ -9,20 +9,21 @@ _LIMITS = {"float16": 65504.0}
 
 @dataclasses.dataclass(frozen=True)
 class OperatorPrecision:
-    """One operator in reduced precision next to float32. Errors are relative to `largest`.
+    """One operator in reduced precision compared with float32. Errors are relative to `largest`.
 
     Attributes:
         index: the operator's number in the subgraph.
         op: its name.
         tensor: the name of its first output.
         largest: the largest finite magnitude of its results in float32.
-        error: the largest difference at this point of the reduced model.
-        own_error: the same where the operator reads what float32 yielded: its own share.
-        lost: how many values are finite in float32 and NaN or infinite in the reduced model.
-        own_lost: the same where the operator reads what float32 yielded.
+        error: the largest difference in the reduced model.
+        own_error: the largest difference if the operator reads the float32 model's values.
+        lost: the number of values that are finite in float32, and NaN or infinite in the reduced
+            model.
+        own_lost: the same if the operator reads the float32 model's values.
         is_reduced: whether its results are stored, or its operands multiplied, in reduced
             precision.
-        leaves: whether a result leaves the delegate.
+        leaves: whether a result is an output of the delegate.
     """
 
     index: int
@@ -37,21 +38,21 @@ class OperatorPrecision:
     leaves: bool
 
     def is_wrong(self, error_bound: float) -> bool:
-        """Whether the operator loses values by itself, or its own error exceeds the bound."""
+        """Whether the operator itself loses values, or its own error exceeds the bound."""
         return self.own_lost > 0 or not self.own_error <= error_bound
 
 
 @dataclasses.dataclass(frozen=True)
 class PrecisionReport:
-    """A model in reduced precision next to float32. `str()` is a table of what stands out.
+    """A model in reduced precision compared with float32. `str()` lists the notable operators.
 
     Attributes:
         compute_dtype: "float16" or "bfloat16".
-        error_bound: what counts as wrong, relative to the largest value of each tensor.
-        operators: in execution order; those without float results are left out.
-        float32_operators: the numbers of the operators that go wrong, and so have to stay in
-            float32. `compute_dtype="auto"` keeps these.
-        constants: why constants that would be downcast stay float32, one reason each.
+        error_bound: the largest allowed error relative to the largest value of each tensor.
+        operators: those with float results, in execution order.
+        float32_operators: the indices of the operators that exceed the bound and must stay in
+            float32. `compute_dtype="auto"` does that.
+        constants: for each constant that stays float32 instead of being downcast, the reason.
     """
 
     compute_dtype: str
@@ -62,18 +63,18 @@ class PrecisionReport:
 
     @property
     def first(self) -> OperatorPrecision | None:
-        """The first operator that goes NaN or infinite, or exceeds the error bound."""
+        """The first operator with NaN or infinite values, or an error beyond the bound."""
         wrong = (o for o in self.operators if o.lost or o.is_wrong(self.error_bound))
         return next(wrong, None)
 
     @property
     def output_error(self) -> float:
-        """The largest difference of any output, relative to its largest value."""
+        """The largest error of any output, relative to its largest value."""
         return max((o.error for o in self.operators if o.leaves), default=0.0)
 
     @property
     def is_safe(self) -> bool:
-        """Whether no operator goes wrong, and the outputs are within the error bound."""
+        """Whether all operators and outputs are within the error bound."""
         return self.first is None and self.output_error <= self.error_bound
 
     @property
@@ -84,12 +85,12 @@ class PrecisionReport:
 
     @property
     def options(self) -> dict[str, str]:
-        """Options of JaxDelegate that compute this model safely in reduced precision."""
+        """Options of JaxDelegate with which reduced precision is safe for this model."""
         kept = ",".join(map(str, self.float32_operators))
         return {"compute_dtype": self.compute_dtype, "float32_operators": kept}
 
     def __str__(self) -> str:
-        """What stands out, then the verdict and the next step."""
+        """The notable operators, then the verdict and the next step."""
         kept, beyond = self.float32_operators, self.out_of_range
         shown = [o for o in self.operators if o.index in kept or o in beyond]
         rows = [self._row(o) for o in shown[:_ROWS]]
@@ -100,7 +101,7 @@ class PrecisionReport:
         return "\n".join(map(printable, lines))
 
     def next_step(self) -> str:
-        """What to do about what was found; empty: nothing."""
+        """What to do next; empty: nothing."""
         if self.is_safe:
             return ""
         if self.float32_operators:
@@ -114,9 +115,9 @@ class PrecisionReport:
         names = ", ".join(f"#{o.index} {printable(o.op)} {o.own_error:.1g}" for o in worst)
         kept = ",".join(str(o.index) for o in sorted(worst, key=lambda o: o.index))
         return (
-            f"The largest own errors: {names}. These in float32: "
-            f"--jax_float32_operators={kept}. Whether {self.output_error:.1%} matters, accuracy on "
-            "your data says (imagenet_eval, coco_eval); --error_bound accepts it here."
+            f"The largest own errors: {names}. To keep these in float32: "
+            f"--jax_float32_operators={kept}. Measure on your data (imagenet_eval, coco_eval) "
+            f"whether {self.output_error:.1%} matters; --error_bound accepts it here."
         )
 
     def _row(self, o: OperatorPrecision) -> str:
@@ -128,10 +129,10 @@ class PrecisionReport:
         if o.lost:
             notes.append(f"{o.lost} values NaN or infinite")
         if o.index in self.float32_operators:
-            notes.append("to be kept in float32")
+            notes.append("must stay in float32")
         return (
             f"#{o.index} {o.op} {o.tensor!r}: up to {o.largest:.3g}, error {o.error:.2g}, "
-            f"its own {o.own_error:.2g}" + "".join(f"; {note}" for note in notes)
+            f"own error {o.own_error:.2g}" + "".join(f"; {note}" for note in notes)
         )
 
     def _verdict(self) -> str:
@@ -140,11 +141,11 @@ class PrecisionReport:
         if self.first is not None:
             return (
                 f"{self.compute_dtype}: #{self.first.index} {self.first.op} is the first operator "
-                f"to go wrong {bound}; {off}. {len(self.float32_operators)} of "
+                f"out of tolerance {bound}; {off}. {len(self.float32_operators)} of "
                 f"{len(self.operators)} operators need float32."
             )
         adds_up = "" if self.is_safe else ": small errors add up"
-        return f"{self.compute_dtype}: no operator goes wrong {bound}; {off}{adds_up}."
+        return f"{self.compute_dtype}: all operators within tolerance {bound}; {off}{adds_up}."
 
 
 _ROWS, _WORST = 20, 3

@@ -1,4 +1,4 @@
-"""What was measured of operators that have several algorithms, and which one was chosen."""
+"""The report of measured algorithms of operators, and which were chosen."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -8,13 +8,13 @@ from jaxdelegate.report.tables import table
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """One operator, as many as there are like it.
+    """The choice for all operators with the same key.
 
     Attributes:
-        algorithm: which one runs.
-        default: which one would run without measuring.
-        seconds: of one run, by algorithm: medians.
-        refused: why the other algorithms took no part.
+        algorithm: the chosen algorithm.
+        default: the algorithm without measurements.
+        seconds: median time of one run by algorithm.
+        refused: why algorithms were not measured, by algorithm.
     """
 
     algorithm: str
@@ -24,13 +24,13 @@ class Choice:
 
     @property
     def gain(self) -> float:
-        """How many times as fast as the default it is."""
+        """The speedup over the default."""
         return self.seconds[self.default] / self.seconds[self.algorithm]
 
 
 @dataclasses.dataclass(frozen=True)
 class TuningReport:
-    """All choices by operator; the key says its shapes, dtypes and options. `str()` is a table."""
+    """Choices by operator, with shapes, dtypes and options in the key. `str()` is a table."""
 
     device: str
     choices: Mapping[str, Choice]
@@ -43,11 +43,11 @@ class TuningReport:
         return "\n".join([*table(rows, right={0, 1}), self.summary()])
 
     def summary(self) -> str:
-        """How many operators take another algorithm than their default."""
+        """How many operators run another algorithm than their default."""
         changed = sum(choice.algorithm != choice.default for choice in self.choices.values())
         return (
-            f"{changed} of {len(self.choices)} measured kinds of operators run by another "
-            f"algorithm than the default on {self.device}."
+            f"{changed} of {len(self.choices)} measured kinds of operators run another algorithm "
+            f"than the default on {self.device}."
         )
 
 

@@ -1,4 +1,4 @@
-"""A model, and rules that are broken on purpose."""
+"""A model, and rules that tests break."""
 
 import dataclasses
 from collections.abc import Callable
@@ -24,7 +24,7 @@ def mobilenet() -> bytes:
 
 @pytest.fixture
 def break_rule(monkeypatch: pytest.MonkeyPatch) -> Break:
-    """Swap a rule for one whose first result goes through `change`, or only that of one tensor."""
+    """Replace a rule by one that applies `change` to its first result, or only to one tensor."""
 
     def swap(name: str, change: Callable[[Any], Any], tensor: str | None = None) -> None:
         rule = RULES[name]

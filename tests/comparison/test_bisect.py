@@ -28,7 +28,7 @@ culprit_sets = st.lists(st.sets(st.integers(0, 19), min_size=1, max_size=3), min
 
 @given(culprit_sets)
 def test_minimal_range(culprits: list[set[int]]) -> None:
-    """Wrong if all of one set are delegated: the range is wrong, either end less is not."""
+    """A range is wrong if it includes all of one set; without either end, it is right."""
 
     def is_wrong(first: int, last: int) -> bool:
         return any(culprit <= set(range(first, last + 1)) for culprit in culprits)
@@ -41,7 +41,7 @@ def test_minimal_range(culprits: list[set[int]]) -> None:
 
 @given(st.sets(st.integers(0, 19), min_size=1))
 def test_minimal_range_where_errors_cancel(wrong_ends: set[int]) -> None:
-    """No monotony at all: a range is wrong by its last operator only, or if it is the whole."""
+    """Wrongness is not monotonic: a range is wrong by its last operator, or if it is the whole."""
 
     def is_wrong(first: int, last: int) -> bool:
         return (first, last) == (0, 19) or (first <= last and last in wrong_ends)
@@ -101,7 +101,7 @@ def test_one_culprit(
     assert bisect_record(found)["culprits"][0]["nodes"][0]["outputs"] == [tensor]
 
 
-def test_two_culprits_that_do_not_need_each_other(network: bytes, break_rule: Any) -> None:
+def test_two_independent_culprits(network: bytes, break_rule: Any) -> None:
     break_rule("CONV_2D", lambda y: y * 1.2, "conv_1")
     break_rule("AVERAGE_POOL_2D", lambda y: y * 1.2)
     found = search(network)
@@ -120,8 +120,8 @@ def marked_chain() -> bytes:
     return builder.build()
 
 
-def test_two_culprits_that_need_each_other(break_rule: Any) -> None:
-    """RELU leaves a mark within the bounds; NEG makes much of it, and is right without."""
+def test_two_culprits_that_are_wrong_only_together(break_rule: Any) -> None:
+    """RELU's error is within the bounds; NEG amplifies it, and is right without it."""
     break_rule("RELU", lambda y: y + np.float32(2**-16))
     break_rule("NEG", lambda y: y + (y - y.round()) * np.float32(2**20))
     found = search(marked_chain())
@@ -129,11 +129,11 @@ def test_two_culprits_that_need_each_other(break_rule: Any) -> None:
     assert (culprit.first, culprit.last) == (1, 4)
     assert [name.operator for name in culprit.nodes] == ["RELU", "NEG"]
     text = bisection(found, "numpy")
-    assert "Culprit: nodes 1 .. 4, of which it takes together:" in text
+    assert "Culprit: nodes 1 .. 4, wrong together:" in text
     assert "  #1 RELU -> 'y1'\n  #4 NEG -> 'y4'" in text
 
 
-def test_wrong_already_without_the_delegate(
+def test_outputs_that_are_wrong_without_the_delegate(
     network: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kernel = KERNELS["AVERAGE_POOL_2D"]
@@ -152,7 +152,7 @@ def test_wrong_already_without_the_delegate(
     monkeypatch.setitem(RULES, "SOFTMAX", dataclasses.replace(rule, lower=lower))
     found = search(network, "litert_ref")
     assert (found.verdict, found.probes) == ("wrong_without_delegate", 2)
-    assert "differ from litert_ref without any delegate already" in bisection(found, "litert_ref")
+    assert "differ from litert_ref even without a delegate" in bisection(found, "litert_ref")
 
 
 def test_a_range_that_cannot_be_compiled_is_wrong(
@@ -180,7 +180,7 @@ def test_a_limited_range(network: bytes, break_rule: Any) -> None:
 
 
 class WrongNegation(jd.SimpleDelegate):
-    """Somebody else's delegate: takes NEG and forgets the sign."""
+    """A third-party delegate that takes NEG and ignores the sign."""
 
     name = "WrongNegation"
 
@@ -225,11 +225,13 @@ def test_any_delegate_with_such_options() -> None:
 
 
 def test_a_delegate_without_such_options() -> None:
-    with pytest.raises(jd.OptionError, match="WrongNegation: its options have no first_delegate"):
+    with pytest.raises(
+        jd.OptionError, match="WrongNegation: a search needs the options first_delegate"
+    ):
         ranged(negations(), WrongNegation(options=object()))
 
 
-def test_a_delegate_that_does_not_heed_the_range() -> None:
+def test_a_delegate_that_ignores_the_range() -> None:
     model = negations()
 
     def open_range(_first: int, _last: int) -> Test:
@@ -260,6 +262,6 @@ def test_jaxdelegate_in_the_stock_interpreter(network: bytes, break_rule: Any) -
 @pytest.mark.skipif(not DEEPLAB.exists(), reason="the real models are not here")
 def test_a_real_network(break_rule: Any) -> None:
     break_rule("RESIZE_BILINEAR", lambda y: y * 1.01, "ResizeBilinear_1")
-    (culprit,) = search(DEEPLAB, first=58).culprits  # the rest would take its time
+    (culprit,) = search(DEEPLAB, first=58).culprits  # the others would take long
     assert str(culprit.nodes[0]) == "#63 RESIZE_BILINEAR -> 'ResizeBilinear_1'"
     assert (culprit.first, culprit.last) == (63, 63)

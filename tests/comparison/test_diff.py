@@ -1,4 +1,4 @@
-"""Delegate against reference: outputs, latencies, and the result as text, JSON, proto and page."""
+"""A delegate compared with a reference; the result as text, JSON, message and page."""
 
 import dataclasses
 import html.parser
@@ -13,7 +13,7 @@ import pytest
 
 import jaxdelegate as jd
 from jaxdelegate.comparison.bounds import Bounds
-from jaxdelegate.comparison.diff import InferenceDiff, inference_diff, settled_inputs
+from jaxdelegate.comparison.diff import InferenceDiff, inference_diff, with_usable_indices
 from jaxdelegate.comparison.inputs import InputSettings
 from jaxdelegate.comparison.page import page
 from jaxdelegate.comparison.serialized import diff_record, stage_metrics
@@ -34,7 +34,7 @@ def diff(model: Any, **options: Any) -> InferenceDiff:
 
 
 @pytest.mark.parametrize("reference", list(REFERENCES))
-def test_a_right_delegate(network: bytes, reference: str) -> None:
+def test_a_correct_delegate(network: bytes, reference: str) -> None:
     found = diff(network, reference=reference, invocations_per_run=3)
     assert found.agrees
     assert (found.test, found.reference, found.num_runs) == ("JaxDelegate", reference, 2)
@@ -67,7 +67,7 @@ def test_a_wrong_delegate(network: bytes, break_rule: Any) -> None:
     [({}, 1e-4), ({"compute_dtype": "bfloat16"}, 1e-2), ({"compute_dtype": "float32"}, 1e-4)],
 )
 @pytest.mark.usefixtures("bfloat16_dots")
-def test_the_bound_of_a_delegate_that_computes_in_less_than_float32(
+def test_the_bound_of_a_delegate_that_computes_in_reduced_precision(
     network: bytes, options: dict[str, Any], fraction: float
 ) -> None:
     test = delegated(network, [jd.JaxDelegate(**options)])
@@ -90,7 +90,7 @@ def test_operators_that_are_wrong_without_reaching_an_output(break_rule: Any) ->
     found = diff(builder.build(), per_layer=True)
     assert found.outputs[0].agrees
     assert not found.agrees
-    assert verdict(found) == "All outputs agree with numpy, but operators are wrong by themselves."
+    assert verdict(found) == "All outputs agree with numpy, but operators are wrong on their own."
 
 
 def test_the_seed_decides(network: bytes, break_rule: Any) -> None:
@@ -100,7 +100,7 @@ def test_the_seed_decides(network: bytes, break_rule: Any) -> None:
     assert a != c
 
 
-def test_another_batch(network: bytes) -> None:
+def test_a_different_batch(network: bytes) -> None:
     found = diff(network, inputs=InputSettings(shapes={"input": (3, 8, 8, 3)}), per_layer=True)
     assert found.outputs[0].shape == (3, 1, 1, 4)
     assert found.agrees
@@ -120,18 +120,20 @@ def gather(dtype: type = np.float32, rows: int = 10) -> bytes:
 @pytest.mark.parametrize(
     ("rows", "index_range"), [(1000, (0, 99)), (100, (0, 99)), (10, (0, 9)), (2, (0, 1))]
 )
-def test_indices_are_drawn_so_that_they_fit(rows: int, index_range: tuple[int, int]) -> None:
+def test_drawn_indices_are_valid(rows: int, index_range: tuple[int, int]) -> None:
     model = gather(rows=rows)
-    assert settled_inputs(InputSettings(), model, "numpy").index_range == index_range
+    assert with_usable_indices(InputSettings(), model, "numpy").index_range == index_range
     assert diff(model).agrees
 
 
-def test_indices_that_never_fit() -> None:
-    with pytest.raises(jd.InterpreterError, match="--input_layer_value_range says what integer"):
+def test_indices_that_are_never_valid() -> None:
+    with pytest.raises(
+        jd.InterpreterError, match="set the range of integer inputs: --input_layer_value_range"
+    ):
         diff(gather(rows=1), inputs=InputSettings(seed=1))
 
 
-def test_strings_stay_equal() -> None:
+def test_strings_are_equal() -> None:
     (output,) = diff(gather(object), per_layer=True).outputs
     assert (output.agrees, output.elements, output.mean_abs) == (True, 6, None)
     text = summary(diff(gather(object)))
@@ -144,7 +146,7 @@ def test_strings_stay_equal() -> None:
         ({"num_runs": 0}, "num_runs: must be at least 1, got 0"),
         ({"invocations_per_run": 0}, "invocations_per_run: must be at least 1"),
         ({"layer_runs": 0}, "layer_runs: must be at least 1"),
-        ({"reference": "tflite"}, "reference: want one of numpy, litert_ref.* got 'tflite'"),
+        ({"reference": "tflite"}, "reference: expected one of numpy, litert_ref.* got 'tflite'"),
     ],
 )
 def test_impossible_options(network: bytes, options: dict[str, Any], message: str) -> None:
@@ -168,7 +170,7 @@ def wrong(network: bytes) -> InferenceDiff:
         return diff(network, per_layer=True, inputs=InputSettings(seed=5))
 
 
-def test_the_text_begins_as_tflites(wrong: InferenceDiff) -> None:
+def test_the_text_starts_like_tflites(wrong: InferenceDiff) -> None:
     lines = summary(wrong, top=2).splitlines()
     assert lines[0] == "Num evaluation runs: 2"
     assert re.fullmatch(r"Reference run latency: avg=[\d.e+]+\(us\), std_dev=\d+\(us\)", lines[1])
@@ -184,7 +186,7 @@ def test_the_text_begins_as_tflites(wrong: InferenceDiff) -> None:
     assert "First divergence: #3 AVERAGE_POOL_2D 'pool': wrong on the reference's inputs" in text
 
 
-def test_json_holds_the_same_figures(wrong: InferenceDiff, tmp_path: Path) -> None:
+def test_json_has_the_same_figures(wrong: InferenceDiff, tmp_path: Path) -> None:
     write_json(str(tmp_path / "r.json"), diff_record(wrong))
     record = json.loads((tmp_path / "r.json").read_text())
     assert (record["tool"], record["version"]) == ("inference_diff", jd.__version__)
@@ -202,7 +204,7 @@ def test_json_holds_the_same_figures(wrong: InferenceDiff, tmp_path: Path) -> No
     assert (first["kind"], first["node"], first["tensor"]) == ("operator", 3, "pool")
 
 
-def test_the_message_reads_as_tflites(wrong: InferenceDiff) -> None:
+def test_the_message_can_be_parsed_as_tflites(wrong: InferenceDiff) -> None:
     found = message("tflite.evaluation.EvaluationStageMetrics")
     found.ParseFromString(stage_metrics(wrong))
     assert found.num_runs == 2
@@ -228,7 +230,7 @@ def test_the_message_reads_as_tflites(wrong: InferenceDiff) -> None:
 
 
 class Cells(html.parser.HTMLParser):
-    """The text of a page's table cells; fails on what would need another file."""
+    """The texts of a page's table cells; fails on anything that would load another file."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What a comparison feeds both sides."""
+"""The inputs of both sides of a comparison."""
 
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,7 @@ def test_long_integers_may_be_indices(dtype: type) -> None:
     assert draw(dtype, index_range=(0, 1)).max() == 1
 
 
-def test_booleans_complex_numbers_strings_scalars_and_open_dimensions() -> None:
+def test_booleans_complex_numbers_strings_scalars_and_free_dimensions() -> None:
     assert set(draw(np.bool_).ravel()) == {True, False}
     x = draw(np.complex64)
     assert x.dtype == np.complex64
@@ -63,7 +63,7 @@ def test_the_seed_decides() -> None:
     assert not np.array_equal(first, draw(np.float32, seed=8))
 
 
-def test_shapes_and_ranges_of_ones_own() -> None:
+def test_custom_shapes_and_ranges() -> None:
     x = draw(np.int32, (1, 4), shapes={"x": (3, 5)}, ranges={"x": (-2, 2)})
     assert x.shape == (3, 5)
     assert set(x.ravel()) <= {-2, -1, 0, 1, 2}
@@ -73,7 +73,7 @@ def test_shapes_and_ranges_of_ones_own() -> None:
     ("settings", "message"),
     [
         ({"files": {"y": "f"}}, "input 'y': the model has no such input; it has: x"),
-        ({"shapes": {"x": (1, 2, 3)}}, r"input 'x': wants 2 dimensions.*got \[1, 2, 3\]"),
+        ({"shapes": {"x": (1, 2, 3)}}, r"input 'x': expected 2 dimensions.*got \[1, 2, 3\]"),
         ({"shapes": {"x": (1, -1)}}, r"none of them negative, got \[1, -1\]"),
         (
             {"ranges": {"x": (3, 1)}},
@@ -82,7 +82,7 @@ def test_shapes_and_ranges_of_ones_own() -> None:
         ({"ranges": {"x": (0, 2**40)}}, "which wants low,high from .* got 0,1099511627776"),
     ],
 )
-def test_settings_that_do_not_fit(settings: dict[str, Any], message: str) -> None:
+def test_invalid_settings(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(jd.OptionError, match=message):
         draw(np.int32, (1, 4), **settings)
 

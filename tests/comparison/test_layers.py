@@ -1,4 +1,4 @@
-"""Which layer is wrong, as opposed to which layers get wrong inputs."""
+"""Finds which layer is wrong, as opposed to layers that get wrong inputs."""
 
 import dataclasses
 from pathlib import Path
@@ -29,7 +29,7 @@ def report(model: Any, reference: str = "numpy", runs: int = 1, **bounds: Any) -
 
 
 @pytest.mark.parametrize("reference", list(REFERENCES))
-def test_a_right_delegate(network: bytes, reference: str) -> None:
+def test_a_correct_delegate(network: bytes, reference: str) -> None:
     found = report(network, reference)
     assert len(found.layers) == 5
     assert found.skipped == 0
@@ -59,7 +59,7 @@ def test_a_broken_lowering_is_named(
     assert str(divergence).startswith(
         f"First divergence: #{node} {operator} {tensor!r}: wrong on the reference's inputs"
     )
-    # The error travels on; only its origin is blamed for it.
+    # The error propagates; only its origin is reported.
     assert [layer.node for layer in found.wrong_operators()] == [node]
     assert found.ranked()[0].node == node
     assert [layer.tensor.agrees for layer in found.layers[:node]] == [True] * node
@@ -91,7 +91,7 @@ def test_a_later_and_larger_error_does_not_hide_the_first(network: bytes, break_
     ]
 
 
-def test_what_only_goes_wrong_in_the_whole_program(
+def test_errors_that_only_the_whole_program_has(
     network: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rule, seen = RULES["AVERAGE_POOL_2D"], []
@@ -110,7 +110,7 @@ def test_what_only_goes_wrong_in_the_whole_program(
 
 
 def chain(shape: tuple[int, ...] = (2, 3)) -> bytes:
-    """ADD, a custom operator for the host, RELU."""
+    """ADD, a custom operator that stays on the host, RELU."""
     builder = ModelBuilder()
     x = builder.input(shape, np.float32, "x")
     a, b, c = (builder.tensor(shape, name=name) for name in "abc")
@@ -121,7 +121,7 @@ def chain(shape: tuple[int, ...] = (2, 3)) -> bytes:
     return builder.build()
 
 
-def test_operators_on_the_host_are_told_apart(
+def test_operators_on_the_host_are_distinguished(
     monkeypatch: pytest.MonkeyPatch, break_rule: Any
 ) -> None:
     def triple(_o: Any, _i: Any, _s: Any, x: np.ndarray) -> tuple[np.ndarray]:
@@ -152,7 +152,7 @@ def quantized_chain() -> bytes:
 @pytest.mark.parametrize("reference", ["numpy", "litert_ref"])
 def test_quantized_layers(break_rule: Any, reference: str) -> None:
     assert report(quantized_chain(), reference).first_divergence() is None
-    break_rule("RELU", lambda y: y + np.float32(0.15))  # three steps, in the float view
+    break_rule("RELU", lambda y: y + np.float32(0.15))  # three steps
     found = report(quantized_chain(), reference)
     assert [layer.operator for layer in found.wrong_operators()] == ["RELU"]
     histogram = found.wrong_operators()[0].own.lsb_histogram
@@ -175,7 +175,7 @@ def test_shapes_that_depend_on_data() -> None:
     assert found.layers[0].tensor.shape[0] > 0
 
 
-def test_a_delegate_that_cannot_be_asked(network: bytes) -> None:
+def test_a_delegate_that_cannot_be_restricted(network: bytes) -> None:
     from ai_edge_litert.interpreter import Interpreter
 
     def opened(_delegates: Any, *, preserve_all_tensors: bool = False) -> Any:

@@ -1,4 +1,4 @@
-"""What a comparison says of two arrays."""
+"""The metrics of two arrays."""
 
 import math
 
@@ -49,7 +49,7 @@ def test_every_figure_of_floats() -> None:
     assert found.lsb_histogram is None
 
 
-def test_runs_are_taken_together() -> None:
+def test_metrics_cover_all_runs() -> None:
     comparer = Comparer(0, "x", np.dtype(np.float32), Bounds())
     zeros = np.zeros((2,), np.float32)
     for error in (1.0, 3.0):
@@ -94,7 +94,7 @@ def test_quantized_integers() -> None:
     assert found.lsb_histogram == {-2: 1, 0: 1, 1: 1, 16: 1}
     assert (found.max_abs, found.exceeding) == (247.0, 2)
     assert found.mean_abs == pytest.approx((1 + 0 + 2 + 247) / 4)
-    # The zero point is no signal: 10 stands for 0.
+    # The zero point does not count: 10 stands for 0.
     assert found.relative == pytest.approx(250 / (0 + 10 + 20 + 130))
     assert found.relative_to_largest == pytest.approx(247 / 130)
 
@@ -176,7 +176,7 @@ def test_bounds() -> None:
     assert Bounds(max_lsb=3).limit(i8, 10.0, is_quantized=True) == 3.0
     assert Bounds(max_lsb=3).limit(i8, 10.0, is_quantized=False) == 0.0
     assert Bounds(max_abs_error=0.25).limit(f32, 10.0, is_quantized=False) == 0.25
-    # What cancels to nearly nothing may be off by the rounding of its terms.
+    # A sum that nearly cancels may have the rounding error of its terms.
     assert Bounds().limit(f32, 0.0, is_quantized=False, inputs_largest=10.0) == pytest.approx(1e-5)
 
 

@@ -1,4 +1,4 @@
-"""check_precision and compute_dtype="auto": who overflows, and what float32 then costs nothing."""
+"""check_precision and compute_dtype="auto": which operators overflow and need float32."""
 
 import dataclasses
 import json
@@ -65,7 +65,7 @@ def convolved() -> bytes:
 NUMBERS = np.full((1, 1000), 100, np.float32)
 
 
-def test_a_sum_beyond_float16_is_named_and_what_overflows_behind_it() -> None:
+def test_a_sum_beyond_float16_is_named_and_what_overflows_after_it() -> None:
     report = jd.check_precision(summed(), [NUMBERS], "float16")
     assert isinstance(report, jd.PrecisionReport)
     assert [(o.op, o.is_reduced) for o in report.out_of_range] == [("SUM", False), ("ADD", True)]
@@ -86,13 +86,15 @@ def test_a_loaded_model_can_be_checked() -> None:
     assert report.float32_operators == (1,)
 
 
-def test_what_fits_is_safe() -> None:
+def test_a_model_within_the_range_is_safe() -> None:
     report = jd.check_precision(summed(), [NUMBERS / 100], "float16")
     assert (report.is_safe, report.first, report.float32_operators) == (True, None, ())
-    assert str(report).startswith("float16: no operator goes wrong (error bound 0.01); outputs")
+    assert str(report).startswith(
+        "float16: all operators within tolerance (error bound 0.01); outputs"
+    )
 
 
-def test_bfloat16_reaches_far_enough() -> None:
+def test_the_range_of_bfloat16_suffices() -> None:
     report = jd.check_precision(summed(), [NUMBERS], "bfloat16")
     assert report.is_safe
     assert 0 < max(o.error for o in report.operators) < 5e-3
@@ -108,8 +110,8 @@ def test_a_convolution_that_overflows_is_named() -> None:
     assert notes in str(report)
 
 
-def test_of_operators_behind_an_infinity_only_the_cause_is_kept_in_float32() -> None:
-    """SOFTMAX of infinities is NaN, but none where the convolution stays float32."""
+def test_of_operators_after_an_infinity_only_the_cause_is_kept_in_float32() -> None:
+    """SOFTMAX of infinities is NaN, but not if the convolution stays float32."""
     report = jd.check_precision(convolved(), None, "float16")
     assert report.operators[-1].op == "SOFTMAX"
     assert report.operators[-1].lost > 0
@@ -117,7 +119,7 @@ def test_of_operators_behind_an_infinity_only_the_cause_is_kept_in_float32() -> 
 
 
 def just_beyond() -> bytes:
-    """A convolution that yields 65536, which float16 rounds to infinity, less itself."""
+    """A convolution that returns 65536, which is infinite in float16, minus itself."""
     builder = ModelBuilder()
     x = builder.input((1, 1, 1, 2), np.float32, "x")
     w = builder.constant(np.full((1, 1, 1, 2), 32768, np.float32))
@@ -129,13 +131,13 @@ def just_beyond() -> bytes:
 
 
 def test_a_convolution_just_beyond_the_range_is_named() -> None:
-    """As cuDNN rounds it: 65504 would be within the error bound."""
+    """It becomes infinite, as in cuDNN: 65504 would be within the error bound."""
     report = jd.check_precision(just_beyond(), [np.ones((1, 1, 1, 2), np.float32)], "float16")
     assert report.float32_operators == (0,)
     assert [(o.lost, o.own_lost) for o in report.operators] == [(1, 1), (1, 0)]
 
 
-def test_the_error_bound_counts() -> None:
+def test_the_error_bound_decides() -> None:
     content = summed()
     assert jd.check_precision(content, [NUMBERS], "bfloat16", error_bound=1e-2).is_safe
     report = jd.check_precision(content, [NUMBERS], "bfloat16", error_bound=1e-6)
@@ -144,7 +146,7 @@ def test_the_error_bound_counts() -> None:
 
 
 def test_small_errors_that_add_up_are_reported() -> None:
-    """No operator is wrong by itself, so none would help; but the output is off."""
+    """No operator is wrong alone, so float32 for one would not help, but the output is wrong."""
     builder = ModelBuilder()
     x = last = builder.input((1, 16), np.float32, "x")
     for _ in range(6):
@@ -165,10 +167,10 @@ def test_small_errors_that_add_up_are_reported() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"compute_dtype": "float32"}, "compute_dtype: want 'float16', 'bfloat16' or 'auto'"),
+        ({"compute_dtype": "float32"}, "compute_dtype: expected 'float16', 'bfloat16' or 'auto'"),
         ({"inputs": []}, "the model has 1 inputs, got 0"),
         ({"inputs": {"y": NUMBERS}}, r"inputs \['y'\] are not the model's: \['numbers'\]"),
-        ({"error_bound": 0.0}, "error_bound: want a positive number, got 0.0"),
+        ({"error_bound": 0.0}, "error_bound: expected a positive number, got 0.0"),
         ({"options": {"compute": 1}}, "unknown option 'compute'"),
     ],
 )
@@ -209,7 +211,7 @@ def with_policy(policy: PrecisionPolicy, **options: object) -> jd.JaxDelegate:
 
 
 @pytest.mark.parametrize("build", [summed, convolved])
-def test_auto_is_right_where_float16_is_not(build: object) -> None:
+def test_auto_is_correct_where_float16_is_not(build: object) -> None:
     content = build()  # type: ignore[operator]
     graph = jd.load(content).graph.subgraphs[0]
     specs = [graph.tensors[i].spec() for i in graph.inputs]
@@ -225,14 +227,14 @@ def test_auto_is_right_where_float16_is_not(build: object) -> None:
     for g, w in zip(automatic, want, strict=True):
         np.testing.assert_allclose(g, w, rtol=1e-2)
     float16 = emulated_policy("float16")
-    if build is convolved:  # random inputs show it; SUM and ADD overflow for large inputs only
+    if build is convolved:  # with random inputs; SUM and ADD overflow only for large ones
         reduced = outputs(with_policy(float16))
         guarded = outputs(with_policy(float16, compute_dtype="auto"))
         assert not np.allclose(reduced[0], want[0], atol=1e-2)
         np.testing.assert_allclose(guarded[0], want[0], rtol=1e-2, atol=1e-4)
 
 
-def test_the_reports_operators_make_float16_right() -> None:
+def test_the_reports_operators_make_float16_correct() -> None:
     content = summed()
     report = jd.check_precision(content, [NUMBERS], "float16")
     policy = dataclasses.replace(
@@ -245,7 +247,7 @@ def test_the_reports_operators_make_float16_right() -> None:
         assert np.allclose(got, [[200]], rtol=1e-3) == right
 
 
-def test_the_check_leaves_states_alone() -> None:
+def test_the_check_does_not_change_states() -> None:
     """The checked run is one step of the model, not three."""
     builder = ModelBuilder()
     x, y = builder.input((1, 2), np.float32, "x"), builder.tensor((1, 2))
@@ -284,7 +286,7 @@ def test_a_dtype_that_the_platform_does_not_use_is_logged(caplog: pytest.LogCapt
     assert "compute_dtype='float16': cpu computes in float32" in caplog.text
 
 
-# ---- real models, where they lie next to the checkout
+# ---- real models, if they are next to the checkout
 
 MODELS = Path(__file__).parents[2].parent / "shared" / "models"
 MANIFEST = json.loads((MODELS / "manifest.json").read_text()) if MODELS.exists() else []

@@ -1,4 +1,4 @@
-"""Outputs of quantized models that differ by rounding are told from wrong ones."""
+"""Outputs of quantized models that differ by rounding are distinguished from wrong ones."""
 
 import dataclasses
 from typing import Any
@@ -24,7 +24,7 @@ def scaled(scale: float) -> Quantization:
 
 
 def amplifying() -> bytes:
-    """int8: y = x + x on a grid that many sums lie between, z = 16 y: a step of y is 16 of z."""
+    """int8: y = x + x, with many sums between two steps, and z = 16 y: a step of y is 16 of z."""
     builder = ModelBuilder()
     x = builder.input((1, 20_000), np.int8, "x", quantization=scaled(0.0313))
     y = builder.tensor((1, 20_000), np.int8, "y", quantization=scaled(0.0626 * 2))
@@ -58,7 +58,7 @@ def compared(model: bytes | None = None, **options: Any) -> InferenceDiff:
     return inference_diff(model, test, num_runs=2)
 
 
-def test_rounding_is_no_error() -> None:
+def test_rounding_is_not_an_error() -> None:
     result = compared()
     assert not result.agrees
     assert result.outputs[0].max_abs == 16
@@ -72,13 +72,13 @@ def test_rounding_is_no_error() -> None:
     assert '<body class="healthy">' in page(result)
 
 
-def test_integers_agree_and_are_not_asked() -> None:
+def test_integers_agree_and_are_not_checked() -> None:
     result = compared(quant_mode="integer")
     assert result.agrees
     assert result.rounding is None
 
 
-def test_bisect_names_nobody_for_rounding() -> None:
+def test_bisect_names_no_operator_for_rounding() -> None:
     model = amplifying()
     result = bisect(model, ranged(model, jd.JaxDelegate()))
     assert (result.verdict, result.culprits) == ("rounding", ())
@@ -96,7 +96,7 @@ def test_the_reference_rounds_in_dynamic_range_operators(break_rule: Any) -> Non
 
 
 @pytest.mark.parametrize("operator", ["ADD", "MUL"])
-def test_what_is_more_than_a_step_off_is_named(break_rule: Any, operator: str) -> None:
+def test_operators_off_by_more_than_a_step_are_named(break_rule: Any, operator: str) -> None:
     break_rule(operator, lambda y: y + np.float32(0.4))  # three steps
     result = compared()
     assert not result.is_healthy
@@ -107,7 +107,7 @@ def test_what_is_more_than_a_step_off_is_named(break_rule: Any, operator: str) -
     )
 
 
-def test_an_operator_that_floats_do_not_have_is_wrong_as_it_is(
+def test_an_operator_without_a_float_counterpart_is_wrong(
     break_rule: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kernel = KERNELS["ADD"]
@@ -136,7 +136,7 @@ def test_results_that_were_not_kept_explain_nothing(monkeypatch: pytest.MonkeyPa
 
 
 def test_another_program_explains_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The program that keeps all tensors is right, the plain one is not."""
+    """The program that keeps all tensors is correct, the original one is not."""
     opened = jd.Interpreter.get_tensor
 
     def get_tensor(self: jd.Interpreter, index: int, subgraph_index: int = 0) -> np.ndarray:

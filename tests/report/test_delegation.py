@@ -1,4 +1,4 @@
-"""What a delegate left, and why, in few lines."""
+"""The summary of why operators stay on the host."""
 
 from jaxdelegate.report.delegation import DelegationReport, NodeReport
 

@@ -38,7 +38,7 @@ def test_records_by_field_name() -> None:
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
-def test_numbers_that_json_does_not_know(number: float, tmp_path: Path) -> None:
+def test_numbers_that_json_does_not_have(number: float, tmp_path: Path) -> None:
     assert plain(Point(number))["x"] is None
     assert plain(Point(number), non_finite=str)["x"] == str(number)
     write_json(tmp_path / "x.json", [Point(number)])

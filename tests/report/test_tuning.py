@@ -1,4 +1,4 @@
-"""The table of what was measured."""
+"""The report of tuning as a table."""
 
 from jaxdelegate.report.tuning import Choice, TuningReport
 
@@ -13,6 +13,6 @@ def test_a_report_is_a_table() -> None:
         "default ms  chosen ms  algorithm  default  operator",
         "     4.000      4.000  a          a        RELU float32[2] -> float32[2]",
         "     2.000      1.000  b          a        CONV_2D float32[1] -> float32[1]",
-        "1 of 2 measured kinds of operators run by another algorithm than the default on cpu:0.",
+        "1 of 2 measured kinds of operators run another algorithm than the default on cpu:0.",
     ]
     assert [c.gain for c in choices.values()] == [2.0, 1.0]

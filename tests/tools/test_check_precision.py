@@ -24,7 +24,9 @@ def graph(tmp_path: Path) -> Path:
 
 def test_a_safe_model(graph: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check_precision", f"--graph={graph}", "--jax_compute_dtype=bfloat16"]) == 0
-    assert capsys.readouterr().out.startswith("bfloat16: no operator goes wrong (error bound 0.01)")
+    assert capsys.readouterr().out.startswith(
+        "bfloat16: all operators within tolerance (error bound 0.01)"
+    )
 
 
 def test_inputs_that_overflow(graph: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -38,7 +40,7 @@ def test_inputs_that_overflow(graph: Path, capsys: pytest.CaptureFixture[str]) -
     )
     out = capsys.readouterr().out
     assert code == 2
-    assert "#0 ADD is the first operator to go wrong" in out
+    assert "#0 ADD is the first operator out of tolerance" in out
     assert "(--jax_compute_dtype=float16 --jax_float32_operators=0)" in out
 
 

@@ -124,7 +124,7 @@ def test_end_to_end(timer: FakeTimer) -> None:
     assert len(timer.asked) == 2 * 4
     text = str(delegate.tuner.report())
     assert text.endswith(
-        "4 of 4 measured kinds of operators run by another algorithm than the default "
+        "4 of 4 measured kinds of operators run another algorithm than the default "
         f"on {delegate.device}."
     )
     assert CONV_4 in text

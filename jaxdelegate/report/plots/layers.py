@@ -85,7 +85,7 @@ def _draw_errors(axes: Any, groups: Mapping[str, Sequence[LayerPoint]]) -> list[
         dots = {**style(i), "linestyle": "none", "markersize": 4}
         label = f"{prefix}own: what the operator adds on the reference's inputs"
         lines += axes.plot(_drawable([p.own for p in points]), label=label, **dots)
-        label = f"{prefix}whole: as it arrives in the whole program"
+        label = f"{prefix}whole: in the whole program"
         line = {"color": color(i), "linewidth": 1, "alpha": 0.7}
         lines += axes.plot(_drawable([p.whole for p in points]), label=label, **line)
     layers = [layer for points in groups.values() for layer in enumerate(points)]
