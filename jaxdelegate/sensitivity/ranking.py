@@ -1,4 +1,4 @@
-"""quantization_sensitivity: operators ranked by what quantizing them does to the output."""
+"""quantization_sensitivity: ranks operators by the output error of quantizing them."""
 
 import dataclasses
 import math
@@ -31,7 +31,7 @@ from jaxdelegate.text import printable
 
 Source = str | os.PathLike[str] | bytes
 
-_RANDOM = 8
+_RANDOM_SAMPLES = 8
 
 
 def quantization_sensitivity(
@@ -39,32 +39,32 @@ def quantization_sensitivity(
     inputs: Sequence[Any] | str | None = None,
     schemes: str = ",".join(SCHEMES),
     *,
-    num_samples: int = _RANDOM,
+    num_samples: int = _RANDOM_SAMPLES,
     seed: int = 0,
 ) -> SensitivityReport:
-    """Rank the operators of a float network by what quantizing each of them alone would do.
+    """Rank the operators of a float network by the output error of quantizing each of them alone.
 
     Nothing is quantized: one compiled program simulates the rounding of weights and activations at
-    one operator after the other. Inputs calibrate the ranges of activations, and on them the
-    outputs are compared with the float network's. Only the main subgraph is looked at.
+    one operator after the other. The inputs calibrate the ranges of activations, and the outputs on
+    them are compared with the float network's. Only the main subgraph is ranked.
 
     Args:
-        model: a path, the file's content, or what `jaxdelegate.load` made of either, also a part
-            of it (`until`).
-        inputs: samples, each an array (of a model with one input), arrays in the inputs' order, or
-            a dictionary by their names; or the names of files and folders as `--inputs` takes
-            them. None: seeded random ones.
-        schemes: names of `SCHEMES` with commas between; the first one ranks.
-        num_samples: how many random ones.
-        seed: of the random ones.
+        model: a path, the file's content, or the result of `jaxdelegate.load`, also a part of it
+            (`until`).
+        inputs: samples, each an array (for a model with one input), arrays in the inputs' order, or
+            a dictionary by their names; or the names of files and folders in the format of
+            `--inputs`. None: seeded random samples.
+        schemes: names of `SCHEMES`, separated by commas; the first one ranks.
+        num_samples: the number of random samples.
+        seed: of the random samples.
 
     Raises:
-        DelegationError: an operator that XLA cannot run.
-        ModelError: the file cannot be read, or holds nothing that could be quantized.
-        OptionError: unknown schemes, or files that hold no samples.
-        TensorError: samples that are not the model's, or outputs that are not finite.
+        DelegationError: XLA cannot run an operator.
+        ModelError: the file cannot be read, or no operator can be quantized.
+        OptionError: unknown schemes, or files without samples.
+        TensorError: samples that do not match the model, or outputs that are not finite.
     """
-    wanted = named(schemes)
+    chosen = named(schemes)
     loaded = model if isinstance(model, CallableModel) else load(model)
     graph = loaded.graph
     main = graph.subgraphs[0]
@@ -72,12 +72,17 @@ def quantization_sensitivity(
     simulation = _simulation(loaded, main, arrays[0])
     if not simulation.outputs:
         raise ModelError(
-            f"{printable(graph.source)}: no output is float32: there is nothing to compare"
+            f"{printable(graph.source)}: no output is float32, so there is nothing to compare"
         )
-    plan = _Plan.of(graph, main, simulation, wanted)
+    plan = _Plan.of(graph, main, simulation, chosen)
     ranges = simulation.ranges(arrays, plan.tensors(simulation))
     return _report(
-        graph, wanted, arrays, inputs is None, simulation, plan.variants(ranges, simulation)
+        graph=graph,
+        schemes=chosen,
+        arrays=arrays,
+        is_random=inputs is None,
+        simulation=simulation,
+        variants=plan.variants(ranges, simulation),
     )
 
 
@@ -87,7 +92,7 @@ def _samples(
     tensors = [main.tensors[i] for i in main.inputs]
     if inputs is None:
         if count < 1:
-            raise OptionError(f"num_samples: want a positive number, got {count}")
+            raise OptionError(f"num_samples: must be at least 1, got {count}")
         return sampling.random(tensors, count, seed)
     return sampling.given(
         tensors, sampling.read(inputs, tensors) if isinstance(inputs, str) else inputs
@@ -104,7 +109,7 @@ def _simulation(loaded: CallableModel, main: Subgraph, sample: Sample) -> Simula
 
 @dataclasses.dataclass(frozen=True)
 class _Plan:
-    """Which operators are quantized in which schemes, and why others are not."""
+    """The schemes of each operator, and why other operators have none."""
 
     graph: Model
     operators: tuple[tuple[Operator, tuple[Scheme, ...]], ...]
@@ -114,31 +119,31 @@ class _Plan:
     def of(
         cls, graph: Model, main: Subgraph, simulation: Simulation, schemes: Sequence[Scheme]
     ) -> "_Plan":
-        """The plan.
+        """Plan the operators that some scheme can quantize.
 
         Raises:
             ModelError: no scheme quantizes any operator.
         """
         operators, left = [], []
         for step in simulation.steps:
-            own = step.operator
-            reasons = {s: planning.why_not(s, own, simulation.specs, main.tensors) for s in schemes}
+            op = step.operator
+            reasons = {s: planning.why_not(s, op, simulation.specs, main.tensors) for s in schemes}
             possible = tuple(s for s, reason in reasons.items() if reason is None)
             if possible:
-                operators.append((own, possible))
+                operators.append((op, possible))
             else:
-                left.append((own, next(reason for reason in reasons.values() if reason)))
+                left.append((op, next(reason for reason in reasons.values() if reason)))
         if not operators:
-            why = left[0][1] if left else "it computes nothing"
-            raise ModelError(f"{printable(graph.source)}: no operator could be quantized: {why}")
+            why = left[0][1] if left else "it has no operators that run"
+            raise ModelError(f"{printable(graph.source)}: no operator can be quantized: {why}")
         return cls(graph, tuple(operators), tuple(left))
 
     def tensors(self, simulation: Simulation) -> tuple[int, ...]:
-        """Those whose range is wanted."""
+        """The tensors that need a range."""
         return planning.calibrated([o for o, _ in self.operators], simulation.specs)
 
     def variants(self, ranges: Mapping[int, Range], simulation: Simulation) -> "_Variants":
-        """Every operator in each of its schemes, numbered."""
+        """Every operator in each of its schemes, with consecutive numbers."""
         rows: dict[int, list[tuple[int, Variant]]] = {}
         count = 0
         for operator, schemes in self.operators:
@@ -170,39 +175,43 @@ def _report(
 ) -> SensitivityReport:
     main, plan = graph.subgraphs[0], variants.plan
     errors = _errors(simulation.deviation(arrays, variants.rows), simulation)
-    tried = [scheme for scheme in schemes if variants.of(scheme)]
-    choices = [variants.of(scheme) for scheme in tried]
+    used = [scheme for scheme in schemes if variants.of(scheme)]
+    choices = [variants.of(scheme) for scheme in used]
     together = _errors(simulation.together(arrays, variants.rows, choices), simulation)
-    whole = {scheme.name: error for scheme, error in zip(tried, together, strict=True)}
+    whole = {scheme.name: error for scheme, error in zip(used, together, strict=True)}
     rows = [
         _row(main, operator, variants.rows[operator.index], errors)
         for operator, _ in plan.operators
     ]
     rank = schemes[0].name
     rows.sort(key=lambda o: -o.errors[rank].error if rank in o.errors else 1)
-    judged = simulation.specs[simulation.outputs[0]].shape[0] if simulation.classes else 0
+    n_rows = simulation.specs[simulation.outputs[0]].shape[0] if simulation.classes else 0
     return SensitivityReport(
-        os.path.basename(graph.source),
-        tuple(s.name for s in schemes),
-        len(arrays),
-        is_random,
-        judged * len(arrays) or None,
-        tuple(rows),
-        tuple(LeftOperator(o.index, o.name, _names(main, o), reason) for o, reason in plan.left),
-        whole,
-        tuple(main.tensors[i].name for i in main.inputs),
-        tuple(main.tensors[i].name for i in main.outputs),
+        source=os.path.basename(graph.source),
+        schemes=tuple(s.name for s in schemes),
+        samples=len(arrays),
+        is_random=is_random,
+        rows=n_rows * len(arrays) or None,
+        operators=tuple(rows),
+        left=tuple(
+            LeftOperator(o.index, o.name, _names(main, o), reason) for o, reason in plan.left
+        ),
+        whole=whole,
+        inputs=tuple(main.tensors[i].name for i in main.inputs),
+        outputs=tuple(main.tensors[i].name for i in main.outputs),
     )
 
 
 def _errors(found: Deviation, simulation: Simulation) -> list[OutputError]:
-    """Of each row.
+    """The output errors of each row.
 
     Raises:
         TensorError: the float network's outputs are not finite.
     """
     if not np.isfinite(found.signal).all():
-        raise TensorError("inputs: the float network yields infinities or NaN on these samples")
+        raise TensorError(
+            "inputs: the outputs of the float network on these samples are infinite or NaN"
+        )
     with np.errstate(all="ignore"):
         relative = np.where(found.noise == 0, 0, np.sqrt(found.noise / found.signal))
     worst = np.where(np.isnan(relative), math.inf, relative).max(-1)
@@ -220,14 +229,14 @@ def _row(
 ) -> OperatorSensitivity:
     names = _names(main, operator)
     return OperatorSensitivity(
-        operator.index,
-        operator.name,
-        names[0],
-        names,
-        {v.scheme.name: v.bytes_saved for _, v in variants},
-        {v.scheme.name: errors[number] for number, v in variants},
-        not set(main.inputs).isdisjoint(operator.inputs),
-        not set(main.outputs).isdisjoint(operator.outputs),
+        index=operator.index,
+        op=operator.name,
+        tensor=names[0],
+        tensors=names,
+        bytes_saved={v.scheme.name: v.bytes_saved for _, v in variants},
+        errors={v.scheme.name: errors[number] for number, v in variants},
+        reads_input=not set(main.inputs).isdisjoint(operator.inputs),
+        writes_output=not set(main.outputs).isdisjoint(operator.outputs),
     )
 
 

@@ -1,7 +1,7 @@
-"""Recipes that ai-edge-quantizer reads.
+"""Recipes for ai-edge-quantizer.
 
-Source: ai_edge_quantizer/recipe_manager.py: rules in their order, the last that fits counts. An
-operator's scope is the names of its outputs, each with a semicolon behind.
+Source: ai_edge_quantizer/recipe_manager.py. The last matching rule applies. An operator's scope is
+the names of its outputs, each followed by a semicolon.
 """
 
 import re
@@ -10,25 +10,25 @@ from typing import Any, NamedTuple
 
 from jaxdelegate.sensitivity.schemes import Scheme
 
-_LONGEST = 10000  # characters of a scope; the quantizer cuts the rest
-# The quantizer's names where they are not the schema's.
+_MAX_SCOPE = 10000  # characters; the quantizer truncates scopes
+# The quantizer's names that differ from the schema's.
 _NAMES = {"TRANSPOSE_CONV": "CONV_2D_TRANSPOSE"}
 
 Named = tuple[str, tuple[str, ...]]  # an operator and the names of its outputs
 
 
 class Ends(NamedTuple):
-    """Names of the model's inputs and outputs; none: they are quantized."""
+    """Names of the model's inputs and outputs that stay float."""
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
 
 
 def recipe(scheme: Scheme, kept: Sequence[Named], kept_ends: Ends) -> list[dict[str, Any]]:
-    """Rules that quantize everything but some operators.
+    """Rules that quantize everything except some operators.
 
     Args:
-        scheme: how the rest is quantized.
+        scheme: of the other operators.
         kept: operators that stay float.
         kept_ends: inputs and outputs of the model that stay float.
     """
@@ -41,7 +41,7 @@ def recipe(scheme: Scheme, kept: Sequence[Named], kept_ends: Ends) -> list[dict[
 
 
 def _in_float(operation: str, names: Sequence[str]) -> dict[str, Any]:
-    scope = "".join(f"{name};" for name in names if name)[:_LONGEST]
+    scope = "".join(f"{name};" for name in names if name)[:_MAX_SCOPE]
     return _rule(f"^{re.escape(scope)}$", operation, "no_quantize", {})
 
 

@@ -1,4 +1,4 @@
-"""What `quantization_sensitivity` found, as records that print as tables."""
+"""The results of `quantization_sensitivity`, which print as tables."""
 
 import dataclasses
 import math
@@ -12,15 +12,16 @@ from jaxdelegate.sensitivity.schemes import SCHEMES
 from jaxdelegate.text import printable
 
 _ROWS = 30
+_NAME = 40  # characters of a tensor's name in the table
 
 
 @dataclasses.dataclass(frozen=True)
 class OutputError:
-    """What quantization does to the outputs.
+    """The change of the outputs by quantization.
 
     Attributes:
-        error: RMS of the change relative to the RMS of the output; of several the largest.
-        top1_changes: rows of [N, classes] whose largest value moved; None: no such output.
+        error: RMS of the change relative to the RMS of the output; the largest of several outputs.
+        top1_changes: the number of rows of [N, classes] with another class; None: no such output.
     """
 
     error: float
@@ -28,11 +29,11 @@ class OutputError:
 
     @property
     def sqnr(self) -> float:
-        """The same in dB: signal to quantization noise."""
+        """The signal to quantization noise ratio in dB."""
         return -20 * math.log10(self.error) if self.error > 0 else math.inf
 
     def __str__(self) -> str:
-        """The error, in dB, and changes of the first class if there are some."""
+        """The error, also in dB, and the number of changed classes."""
         if self.error == 0:
             return "0"
         moved = f" top-1: {self.top1_changes}" if self.top1_changes else ""
@@ -41,16 +42,16 @@ class OutputError:
 
 @dataclasses.dataclass(frozen=True)
 class OperatorSensitivity:
-    """One operator.
+    """The sensitivity of one operator.
 
     Attributes:
-        index: its number in the main subgraph.
+        index: its index in the main subgraph.
         op: its name.
         tensor: the name of its first output.
-        tensors: the names of all of them.
+        tensors: the names of all outputs.
         bytes_saved: by scheme, of its weights in the file.
-        errors: by scheme, of the outputs where this operator alone is quantized; without those
-            schemes in which ai-edge-quantizer leaves it in float.
+        errors: of the outputs if only this operator is quantized, by scheme; without schemes in
+            which ai-edge-quantizer leaves it in float.
         reads_input: whether it reads an input of the model.
         writes_output: whether it writes an output of the model.
     """
@@ -67,7 +68,7 @@ class OperatorSensitivity:
 
 @dataclasses.dataclass(frozen=True)
 class LeftOperator:
-    """An operator that no scheme quantizes: its number, name and outputs, and why."""
+    """An operator that no scheme quantizes: its index, name and outputs, and the reason."""
 
     index: int
     op: str
@@ -77,17 +78,17 @@ class LeftOperator:
 
 @dataclasses.dataclass(frozen=True)
 class SensitivityReport:
-    """Where quantization hurts. `str()` is a table, the most sensitive operator first.
+    """Operators by sensitivity. `str()` is a table, the most sensitive operator first.
 
     Attributes:
-        source: the model.
-        schemes: the names of those that were tried; the first one ranks.
-        samples: how many sets of inputs.
-        is_random: whether they were drawn at random.
-        rows: how many rows of [N, classes] were judged by their first class; None: no such output.
+        source: the name of the model's file.
+        schemes: their names; the first one ranks.
+        samples: the number of sets of inputs.
+        is_random: whether the samples are random.
+        rows: the number of rows of [N, classes] in all samples; None: no such output.
         operators: ranked.
-        left: operators without a row, with the reason.
-        whole: by scheme, the error where all operators are quantized.
+        left: operators that cannot be quantized, with the reason.
+        whole: by scheme, the error if all operators are quantized.
         inputs: the names of the model's inputs.
         outputs: the names of its outputs.
     """
@@ -104,13 +105,13 @@ class SensitivityReport:
     outputs: tuple[str, ...]
 
     def ranked(self, scheme: str) -> list[OperatorSensitivity]:
-        """The operators of a scheme, by what quantizing them alone does, the worst first.
+        """The operators of a scheme by the error of quantizing each alone, the largest first.
 
         Raises:
             OptionError: the report has no such scheme.
         """
         if scheme not in self.schemes:
-            raise OptionError(f"scheme: want one of {', '.join(self.schemes)}, got {scheme!r}")
+            raise OptionError(f"scheme: expected one of {', '.join(self.schemes)}, got {scheme!r}")
         return sorted(
             (o for o in self.operators if scheme in o.errors), key=lambda o: -o.errors[scheme].error
         )
@@ -121,16 +122,15 @@ class SensitivityReport:
         """The operators to keep in float, the most sensitive first.
 
         Args:
-            scheme: which.
-            max_error: what one operator may do to the outputs.
-            max_total: what all quantized operators may do together, as the root of the sum of the
-                squares of their errors: that of independent noise.
+            scheme: its name.
+            max_error: the largest allowed output error of one operator.
+            max_total: the largest allowed `total` of the quantized operators.
 
         Raises:
-            OptionError: no such scheme, or no bound.
+            OptionError: an unknown scheme, or no bound.
         """
         if max_error is None and max_total is None:
-            raise OptionError("float_operators: want max_error, max_total or both, got neither")
+            raise OptionError("float_operators: expected max_error, max_total or both, got neither")
         ranked = self.ranked(scheme)
         rest = [o.errors[scheme].error for o in ranked]
         count = 0
@@ -142,24 +142,24 @@ class SensitivityReport:
         return tuple(o.index for o in ranked[:count])
 
     def total(self, scheme: str, kept: Collection[int] = ()) -> float:
-        """The root of the sum of the squares of the errors: of independent noise, all together.
+        """The error of all quantized operators: the root of the sum of squares (independent noise).
 
         Args:
-            scheme: which.
+            scheme: its name.
             kept: indices of operators that stay float.
         """
         rest = (o.errors[scheme].error for o in self.ranked(scheme) if o.index not in kept)
         return math.hypot(*rest)
 
     def recipe(self, scheme: str, kept: Sequence[int]) -> list[dict[str, Any]]:
-        """A recipe for ai-edge-quantizer that quantizes everything but some operators.
+        """A recipe for ai-edge-quantizer that quantizes everything except some operators.
 
         Args:
-            scheme: which.
+            scheme: its name.
             kept: indices of operators that stay float.
 
         Raises:
-            OptionError: no such scheme, or an operator without a row.
+            OptionError: an unknown scheme, or an operator that it does not quantize.
         """
         by_index = {o.index: o for o in self.ranked(scheme)}
         unknown = [i for i in kept if i not in by_index]
@@ -180,14 +180,14 @@ class SensitivityReport:
         return recipe.recipe(named, [(o.op, o.tensors) for o in chosen] + others, kept_ends)
 
     def __str__(self) -> str:
-        """The table."""
+        """The table of the most sensitive operators."""
         return self.table(_ROWS)
 
     def table(self, rows: int = 0) -> str:
-        """Operators with their errors by scheme, then what was left out.
+        """Operators with their errors by scheme, then operators that cannot be quantized.
 
         Args:
-            rows: how many operators to show; 0: all.
+            rows: the number of operators to show; 0: all.
         """
         shown = self.operators[: rows or None]
         saving = self._saving()
@@ -207,7 +207,7 @@ class SensitivityReport:
         )
 
     def _saving(self) -> list[str]:
-        """Schemes that save bytes, one for each number of bits."""
+        """One scheme for each number of weight bits."""
         by_bits: dict[int, str] = {}
         for name in self.schemes:
             by_bits.setdefault(SCHEMES[name].weight_bits, name)
@@ -236,8 +236,8 @@ class SensitivityReport:
             lines[1] += f"; top-1: how many of {self.rows} changed their class"
         if self.is_random:
             lines.append(
-                "note: random inputs show neither the ranges nor the classes of real ones; give "
-                "some with --inputs"
+                "note: random inputs have neither the ranges nor the classes of real inputs; set "
+                "--inputs"
             )
         return lines
 
@@ -252,6 +252,3 @@ class SensitivityReport:
             )
             for reason, counts in reasons.items()
         ]
-
-
-_NAME = 40  # characters of a tensor's name in the table

@@ -15,7 +15,7 @@ Sample = dict[int, np.ndarray]  # by tensor
 
 
 def random(inputs: Sequence[Tensor], count: int, seed: int = 0) -> list[Sample]:
-    """Seeded sets of inputs: floats from -1 to 1, normally distributed."""
+    """Seeded random sets of inputs: floats are from -1 to 1, normally distributed."""
     layers = [(InputLayer(t.name, _shape(t)), t.dtype) for t in inputs]
     source = InputSource(layers, NormalValues(), seed)
     indices = [t.index for t in inputs]
@@ -31,22 +31,22 @@ def given(inputs: Sequence[Tensor], samples: Sequence[Any]) -> list[Sample]:
 
     Args:
         inputs: the model's.
-        samples: each an array (of a model with one input), arrays in the inputs' order, or a
+        samples: each an array (for a model with one input), arrays in the inputs' order, or a
             mapping by their names.
 
     Raises:
-        TensorError: no sample, or one that does not fit the inputs.
+        TensorError: no sample, or one that does not match the inputs.
     """
     found = [_sample(inputs, sample, number) for number, sample in enumerate(samples)]
     if not found:
-        raise TensorError("inputs: want at least one sample, got none")
+        raise TensorError("inputs: expected at least one sample, got none")
     for number, sample in enumerate(found):
         for tensor in inputs:
             first, shape = found[0][tensor.index].shape, sample[tensor.index].shape
             if shape != first:
                 raise TensorError(
                     f"inputs: sample {number}: {tensor.name!r} is {list(shape)}, but "
-                    f"{list(first)} in sample 0; all samples want the same shape"
+                    f"{list(first)} in sample 0; all samples must have the same shape"
                 )
     return found
 
@@ -75,7 +75,7 @@ def _fitting(tensor: Tensor, x: Any, number: int) -> np.ndarray:
     array = np.asarray(x)
     if array.dtype != tensor.dtype or array.ndim != len(tensor.shape):
         raise TensorError(
-            f"inputs: sample {number}: {tensor.name!r} wants {tensor.dtype} "
+            f"inputs: sample {number}: {tensor.name!r} must be {tensor.dtype} "
             f"{list(tensor.shape)}, got {array.dtype} {list(array.shape)}"
         )
     return array
@@ -85,21 +85,21 @@ def _fitting(tensor: Tensor, x: Any, number: int) -> np.ndarray:
 
 
 def read(names: str, inputs: Sequence[Tensor]) -> list[Any]:
-    """Samples from files, as `given` takes them.
+    """Samples from files, for `given`.
 
     Args:
-        names: files and folders with commas between. A .npz file is a sample: arrays by input
-            names. A .npy file is one for a model with one input; where it has more than the input
-            along the first axis, or an axis more, it is several.
+        names: files and folders, separated by commas. A .npz file is a sample: arrays by input
+            names. A .npy file is for a model with one input; it has several samples if it is longer
+            than the input along the first axis, or has one more axis.
         inputs: the model's.
 
     Raises:
-        OptionError: a file that is neither, or that does not fit.
+        OptionError: a file has another format, or does not match the inputs.
         OSError: a file cannot be read.
     """
     paths = [path for name in names.split(",") if name for path in _files(Path(name))]
     if not paths:
-        raise OptionError(f"inputs: want .npy or .npz files, {names!r} has none")
+        raise OptionError(f"inputs: expected .npy or .npz files, {names!r} has none")
     return [sample for path in paths for sample in _samples(path, inputs)]
 
 
@@ -115,7 +115,7 @@ def _samples(path: Path, inputs: Sequence[Tensor]) -> list[Any]:
         return [loaded]
     if len(inputs) != 1:
         raise OptionError(
-            f"inputs: {printable(str(path))}: the model has {len(inputs)} inputs; want a .npz file "
+            f"inputs: {printable(str(path))}: the model has {len(inputs)} inputs; use a .npz file "
             f"with {printable(', '.join(t.name for t in inputs))}"
         )
     shape = _shape(inputs[0])

@@ -1,7 +1,7 @@
-"""The quantization schemes, and which operators ai-edge-quantizer quantizes in them.
+"""The quantization schemes, and the operators that ai-edge-quantizer quantizes in them.
 
-The lists are those of ai_edge_quantizer 0.10 (default_policy.py), which a test compares with the
-installed package. STABLEHLO_COMPOSITE is left out: it is the quantizer's for its own composites.
+The lists are those of ai_edge_quantizer 0.10 (default_policy.py), and a test compares them with the
+installed package. They leave out STABLEHLO_COMPOSITE, which is for the quantizer's own composites.
 """
 
 import dataclasses
@@ -10,7 +10,7 @@ from typing import Any
 
 from jaxdelegate.errors import OptionError
 
-# Weights, and where they have a scale of their own: TFL_OP_TO_WEIGHT_QUANTIZED_DIM and
+# Operators with weights that have their own scales: TFL_OP_TO_WEIGHT_QUANTIZED_DIM and
 # TFL_OP_TO_BLOCKWISE_WEIGHT_QUANTIZED_DIM of utils/tfl_flatbuffer_utils.py.
 _WEIGHTED = frozenset(
     {
@@ -36,24 +36,25 @@ _INT8 = _INT16 | {"HARD_SWISH", "SPACE_TO_DEPTH", "SQUARED_DIFFERENCE"}
 
 
 class Activations(enum.Enum):
-    """What becomes of the tensors between operators."""
+    """How a scheme represents the tensors between operators."""
 
-    CALIBRATED = enum.auto()  # integers, on the range that calibration inputs showed
-    ON_THE_FLY = enum.auto()  # floats; what is multiplied is rounded to int8 at each invoke
+    CALIBRATED = enum.auto()  # integers with the range that calibration inputs have
+    DYNAMIC_RANGE = enum.auto()  # floats; operands of products are rounded to int8 at each invoke
     FLOAT = enum.auto()
 
 
 @dataclasses.dataclass(frozen=True)
 class Scheme:
-    """A way to quantize an operator.
+    """A quantization of operators.
 
     Attributes:
-        name: as flags and reports call it.
-        weight_bits: of an integer weight.
-        block_size: how many weights of a row share a scale; 0: a scale for each output channel.
-        activations: what becomes of them.
-        activation_bits: of calibrated ones.
-        operators: those that ai-edge-quantizer quantizes so.
+        name: in flags and reports.
+        weight_bits: the number of bits of an integer weight.
+        block_size: the number of weights in a row that share a scale; 0: a scale for each output
+            channel.
+        activations: how they are represented.
+        activation_bits: the number of bits of calibrated activations.
+        operators: those that ai-edge-quantizer quantizes in this scheme.
     """
 
     name: str
@@ -65,7 +66,7 @@ class Scheme:
 
     @property
     def is_calibrated(self) -> bool:
-        """Whether its activations are integers of known range."""
+        """Whether activations are integers with a calibrated range."""
         return self.activations is Activations.CALIBRATED
 
     @property
@@ -96,18 +97,44 @@ class Scheme:
 SCHEMES = {
     scheme.name: scheme
     for scheme in (
-        Scheme("int8", 8, 0, Activations.CALIBRATED, 8, _INT8),
-        Scheme("int16x8", 8, 0, Activations.CALIBRATED, 16, _INT16),
-        Scheme("dynamic", 8, 0, Activations.ON_THE_FLY, 0, _WEIGHTED),
         Scheme(
-            "int4", 4, 32, Activations.FLOAT, 0, frozenset({"EMBEDDING_LOOKUP", "FULLY_CONNECTED"})
+            name="int8",
+            weight_bits=8,
+            block_size=0,
+            activations=Activations.CALIBRATED,
+            activation_bits=8,
+            operators=_INT8,
+        ),
+        Scheme(
+            name="int16x8",
+            weight_bits=8,
+            block_size=0,
+            activations=Activations.CALIBRATED,
+            activation_bits=16,
+            operators=_INT16,
+        ),
+        Scheme(
+            name="dynamic",
+            weight_bits=8,
+            block_size=0,
+            activations=Activations.DYNAMIC_RANGE,
+            activation_bits=0,
+            operators=_WEIGHTED,
+        ),
+        Scheme(
+            name="int4",
+            weight_bits=4,
+            block_size=32,
+            activations=Activations.FLOAT,
+            activation_bits=0,
+            operators=frozenset({"EMBEDDING_LOOKUP", "FULLY_CONNECTED"}),
         ),
     )
 }
 
 
 def named(names: str) -> tuple[Scheme, ...]:
-    """The schemes of a list with commas.
+    """The schemes of a comma-separated list.
 
     Raises:
         OptionError: an unknown name, or none.
@@ -116,5 +143,5 @@ def named(names: str) -> tuple[Scheme, ...]:
     unknown = [name for name in listed if name not in SCHEMES]
     if unknown or not listed:
         got = repr(unknown[0]) if unknown else "none"
-        raise OptionError(f"schemes: want some of {','.join(SCHEMES)}, got {got}")
+        raise OptionError(f"schemes: expected some of {','.join(SCHEMES)}, got {got}")
     return tuple(SCHEMES[name] for name in dict.fromkeys(listed))

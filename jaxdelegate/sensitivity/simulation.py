@@ -1,10 +1,10 @@
-"""All operators' variants in one compiled program.
+"""Simulates all variants of all operators in one compiled program.
 
-For each operator the program computes its float result, its result in each scheme from the float
-network's values, and its result from what an earlier variant yields. A number says for which
-operator and scheme the second stands in the place of the first; the program is vmapped over these
-numbers. What does not depend on them stays without that axis: the float network and all variants
-are computed once for all numbers, and weights have no axis ever.
+A variant is one operator in one scheme, and has a number. The program computes the float network,
+and every variant from the float network's values. Then it computes the network again for each
+number, with that variant's result in place of the float one, by `jax.vmap` over the numbers. Only
+values downstream of the variant depend on the number, so the float network and all variants are
+computed once, and weights are not copied.
 """
 
 import dataclasses
@@ -29,19 +29,19 @@ Known = Mapping[int, Any]
 Weights = Mapping[Weight, Any]
 Variants = Mapping[int, Sequence[tuple[int, Variant]]]  # by operator index, with their numbers
 
-_LARGEST = 3e38  # beyond it the quantizer's calibration passes values over
-_CHUNK_BYTES = 2**28  # of one operator's tensors, for all numbers at once
-NOTHING = -1  # a number that no variant has: the float network
+_LARGEST = 3e38  # the quantizer's calibration ignores larger values
+_CHUNK_BYTES = 2**28  # of one operator's tensors, for all numbers of a run
+NOTHING = -1  # not the number of a variant: the float network
 
 
 @dataclasses.dataclass(frozen=True)
 class Deviation:
-    """How outputs of variants differ from the float network's, as sums over samples.
+    """The differences of variants' outputs from the float network's, as sums over samples.
 
     Attributes:
-        signal: float64 [outputs], the sum of squares of what the float network yields.
-        noise: float64 [numbers, outputs], of the differences.
-        changes: int64 [numbers], rows whose largest value is at another place.
+        signal: float64 [outputs], the sum of squares of the float network's outputs.
+        noise: float64 [numbers, outputs], the sum of squares of the differences.
+        changes: int64 [numbers], the number of rows whose largest value is at another index.
     """
 
     signal: np.ndarray
@@ -49,17 +49,17 @@ class Deviation:
     changes: np.ndarray
 
     def __add__(self, other: "Deviation") -> "Deviation":
-        """Over the samples of both."""
+        """The sums over the samples of both."""
         return Deviation(
             self.signal + other.signal, self.noise + other.noise, self.changes + other.changes
         )
 
 
 class Simulation:
-    """A lowered network, on which variants are tried."""
+    """A lowered network that can be run with variants of its operators."""
 
     def __init__(self, lowering: Lowering) -> None:
-        """Compile nothing yet."""
+        """Simulate the lowered network; nothing is compiled yet."""
         self._partition, self._weights = lowering.partition, lowering.weights
         self._states = lowering.states
         specs = self._partition.specs
@@ -67,17 +67,17 @@ class Simulation:
 
     @property
     def specs(self) -> Mapping[int, TensorSpec]:
-        """Of all tensors, with constants that were folded."""
+        """Specs of all tensors, with folded constants."""
         return self._partition.specs
 
     @property
     def steps(self) -> tuple[LoweredOperator, ...]:
-        """The operators that have something to compute, in execution order."""
+        """The operators that run, in execution order."""
         return self._partition.operators
 
     @property
     def classes(self) -> int:
-        """Of the only output, [N, classes]; 0: it has another form."""
+        """The number of classes, if the only output is [N, classes]; else 0."""
         shapes = [self.specs[i].shape for i in self.outputs]
         is_scores = len(shapes) == 1 and len(shapes[0]) == 2 and shapes[0][1] > 1
         return shapes[0][1] if is_scores else 0
@@ -87,7 +87,7 @@ class Simulation:
     def ranges(
         self, samples: Sequence[Mapping[int, Any]], tensors: Sequence[int]
     ) -> dict[int, Range]:
-        """The smallest and largest values of tensors over samples, infinities aside."""
+        """The smallest and largest finite values of tensors over samples."""
 
         def program(weights: list[Any], values: list[Any]) -> jax.Array:
             known = dict(self._begin(values))
@@ -104,7 +104,7 @@ class Simulation:
     # ---- one operator at a time
 
     def deviation(self, samples: Sequence[Mapping[int, Any]], variants: Variants) -> Deviation:
-        """What each variant alone does to the outputs; numbers count from 0 without gaps."""
+        """The deviation for each variant alone; numbers are consecutive from 0."""
         constants = _constants(variants)
         total = sum(len(rows) for rows in variants.values())
         size = min(total, self._chunk())
@@ -121,7 +121,7 @@ class Simulation:
         return Deviation(found.signal, found.noise[:total], found.changes[:total])
 
     def _chunk(self) -> int:
-        """How many variants fit in memory at once."""
+        # The number of variants that fit in memory at once.
         sizes = [
             sum(_nbytes(self.specs[i]) for i in (*step.operator.inputs, *step.operator.outputs)
                 if i in self.specs and self.specs[i].const is None)
@@ -164,12 +164,12 @@ class Simulation:
         variants: Variants,
         choices: Sequence[Collection[int]],
     ) -> Deviation:
-        """What variants do to the outputs all at once.
+        """The deviation for several variants at once.
 
         Args:
             samples: inputs by tensor.
             variants: by operator, with their numbers.
-            choices: for each row of the answer the numbers of the variants that it has.
+            choices: for each row of the result, the numbers of the variants in it.
         """
         numbers = [number for rows in variants.values() for number, _ in rows]
         chosen = np.array([[n in choice for n in sorted(numbers)] for choice in ((), *choices)])
@@ -199,7 +199,7 @@ class Simulation:
                 known.update(made)
             return {i: known[i] for i in self.outputs}
 
-        rows = jax.lax.map(one, flags)  # the first without any: compiled once for all
+        rows = jax.lax.map(one, flags)  # the first row is the float network
         right = {i: y[0] for i, y in rows.items()}
         return _compared(right, {i: y[1:] for i, y in rows.items()}, self.classes)
 
@@ -219,13 +219,13 @@ class Simulation:
         weights: Weights,
         constants: Mapping[int, Any],
     ) -> dict[int, Any]:
-        """One operator's results where its tensors are on the variant's grids."""
+        """The results of an operator whose tensors are rounded to the variant's grids."""
         own = dict(known)
         own.update((i, _simulated(known[i], grid)) for i, grid in variant.inputs.items())
-        if variant.on_the_fly is not None:
-            index, is_row_by_row = variant.on_the_fly
+        if variant.dynamic_range is not None:
+            index, is_row_by_row = variant.dynamic_range
             if index in known:
-                own[index] = _rounded_on_the_fly(known[index], is_row_by_row)
+                own[index] = _rounded_dynamically(known[index], is_row_by_row)
         given = {w: constants.get(w.tensor, a) if _is_own(w) else a for w, a in weights.items()}
         made = self._run(step, own, given)
         return {
@@ -250,7 +250,7 @@ def _is_own(weight: Weight) -> bool:
 
 
 def _constants(variants: Variants) -> dict[int, dict[int, Any]]:
-    """By number, one array in memory for all schemes that quantize weights alike."""
+    """Constants by number; schemes that quantize weights in the same way share arrays."""
     kept: dict[tuple[int, bytes], Any] = {}
     found: dict[int, dict[int, Any]] = {}
     for rows in variants.values():
@@ -267,7 +267,7 @@ def _nbytes(spec: TensorSpec) -> int:
 
 
 def _extent(value: jax.Array) -> jax.Array:
-    """Smallest and largest finite value, [2]."""
+    """[2]: the smallest and the largest finite value."""
     is_valid = jnp.abs(value) < _LARGEST
     low = jnp.min(jnp.where(is_valid, value, np.inf))
     high = jnp.max(jnp.where(is_valid, value, -np.inf))
@@ -280,8 +280,8 @@ def _simulated(value: Any, grid: Grid) -> Any:
     return fake_quantization.simulate(value, spec)
 
 
-def _rounded_on_the_fly(value: jax.Array, is_row_by_row: bool) -> jax.Array:
-    """As kernels round what they multiply with int8 weights: each row or image by its range."""
+def _rounded_dynamically(value: jax.Array, is_row_by_row: bool) -> jax.Array:
+    """Round like dynamic range kernels: each row or image by its own range."""
     rows = value if is_row_by_row else value.reshape(value.shape[0], -1)
     q, scale, offset = jax_affine.asymmetric_quantize(rows)
     steps = q.astype(np.int32) - offset[..., None]
@@ -293,7 +293,7 @@ def _chosen(flag: jax.Array, some: Known, others: Known) -> dict[int, Any]:
 
 
 def _compared(right: Known, wrong: Known, classes: int) -> tuple[jax.Array, ...]:
-    """The parts of a `Deviation`; `wrong` has an axis of variants first."""
+    """The fields of a `Deviation`; the first axis of `wrong` is that of variants."""
     signal = jnp.stack([_energy(y, 0) for y in right.values()])
     noise = jnp.stack([_energy(wrong[i] - y[None], 1) for i, y in right.items()], -1)
     changes = jnp.zeros(noise.shape[0], np.int64)
@@ -310,6 +310,6 @@ def _energy(x: jax.Array, first_axis: int) -> jax.Array:
 
 
 def _joined(parts: Sequence[tuple[jax.Array, ...]]) -> Deviation:
-    """Of several sets of variants, one after the other, for one sample."""
+    """The deviation of one sample for several sets of variants, concatenated."""
     signal, noise, changes = zip(*(map(np.asarray, part) for part in parts), strict=True)
     return Deviation(signal[0], np.concatenate(noise), np.concatenate(changes))

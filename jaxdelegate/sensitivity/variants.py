@@ -1,7 +1,7 @@
-"""How one operator is quantized in one scheme: what becomes of its constants and tensors.
+"""Variants: one operator quantized in one scheme, with its constants and grids.
 
-Source: ai_edge_quantizer/algorithms/uniform_quantize/common_quantize.py, which says for each
-operator what is a weight, what is a bias, and which tensors share a scale.
+Source: ai_edge_quantizer/algorithms/uniform_quantize/common_quantize.py, which defines for each
+operator the weights, the bias, and the tensors that share a scale.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ from jaxdelegate.sensitivity import grids
 from jaxdelegate.sensitivity.grids import Grid, Range
 from jaxdelegate.sensitivity.schemes import Activations, Scheme
 
-# Kernels that move or compare values: all tensors have the scale of the input, or of the output.
+# Kernels that move or compare values: all tensors have the scale of the input or of the output.
 SAME_AS_INPUT = frozenset(
     (
         "AVERAGE_POOL_2D", "BROADCAST_TO", "GATHER", "GATHER_ND", "MAX_POOL_2D", "MIRROR_PAD",
@@ -36,7 +36,7 @@ class _Places:
     weight: int
     bias: int | None
     axis: int
-    is_row_by_row: bool = False  # on the fly each row has a scale, otherwise each image
+    is_row_by_row: bool = False  # dynamic range: each row has a scale, not each image
 
 
 _PLACES = {
@@ -54,11 +54,11 @@ class Variant:
     """One operator in one scheme.
 
     Attributes:
-        scheme: which.
-        constants: by tensor, float32 on their grids.
-        inputs: by tensor, the grid that a run-time input is put on.
-        outputs: the same for results.
-        on_the_fly: the input that is rounded at each invoke, and whether row by row.
+        scheme: of the operator.
+        constants: by tensor, float32, rounded to their grids.
+        inputs: by tensor, the grid of a run-time input.
+        outputs: by tensor, the grid of a result.
+        dynamic_range: the input that is rounded at each invoke, and whether row by row.
         bytes_saved: of its weights in the file.
     """
 
@@ -66,7 +66,7 @@ class Variant:
     constants: Mapping[int, np.ndarray]
     inputs: Mapping[int, Grid]
     outputs: Mapping[int, Grid]
-    on_the_fly: tuple[int, bool] | None
+    dynamic_range: tuple[int, bool] | None
     bytes_saved: int
 
 
@@ -76,19 +76,19 @@ def why_not(
     """Why ai-edge-quantizer does not quantize an operator in a scheme; None: it does.
 
     Args:
-        scheme: which.
+        scheme: of the operator.
         operator: of the main subgraph.
-        specs: of its tensors, with constants that were folded.
+        specs: of its tensors, with folded constants.
         tensors: as the file has them.
     """
-    touched = [i for i in (*operator.inputs, *operator.outputs) if i in specs]
-    if any(tensors[i].spec().is_quantized for i in touched if i < len(tensors)):
-        return "it is quantized already: rank the float model that this one was made from"
+    used = [i for i in (*operator.inputs, *operator.outputs) if i in specs]
+    if any(tensors[i].spec().is_quantized for i in used if i < len(tensors)):
+        return "it is already quantized: rank the original float model"
     if operator.name not in scheme.operators:
         return "ai-edge-quantizer leaves this operator in float"
-    if any(specs[i].dtype == np.float16 for i in touched):
+    if any(specs[i].dtype == np.float16 for i in used):
         return "it is not float32"
-    if not any(specs[i].dtype == np.float32 for i in touched):
+    if not any(specs[i].dtype == np.float32 for i in used):
         return "it has no float32 tensor"
     for index in operator.inputs:
         if index in specs and _is_float_constant(specs[index]) and tensors[index].data is None:
@@ -105,7 +105,7 @@ def _why_not_weights(
     if const is None:
         return "it has no constant weights"
     if scheme.block_size and (const.ndim != 2 or const.shape[1] % scheme.block_size):
-        return f"its rows of weights are no multiple of {scheme.block_size}"
+        return f"the length of its rows of weights is not a multiple of {scheme.block_size}"
     return None
 
 
@@ -114,9 +114,9 @@ def _is_float_constant(spec: TensorSpec) -> bool:
 
 
 def calibrated(operators: Sequence[Operator], specs: Mapping[int, TensorSpec]) -> tuple[int, ...]:
-    """The run-time tensors of float32 that operators read or write."""
-    touched = (i for o in operators for i in (*o.inputs, *o.outputs) if i in specs)
-    found = (i for i in touched if specs[i].const is None and specs[i].dtype == np.float32)
+    """The float32 run-time tensors that operators read or write."""
+    used = (i for o in operators for i in (*o.inputs, *o.outputs) if i in specs)
+    found = (i for i in used if specs[i].const is None and specs[i].dtype == np.float32)
     return tuple(dict.fromkeys(i for i in found if 0 not in specs[i].shape))
 
 
@@ -126,11 +126,11 @@ def variant(
     specs: Mapping[int, TensorSpec],
     ranges: Mapping[int, Range],
 ) -> Variant:
-    """An operator as a scheme quantizes it.
+    """An operator quantized in a scheme.
 
     Args:
-        scheme: which.
-        operator: one that `why_not` accepts.
+        scheme: of the operator.
+        operator: one for which `why_not` returns None.
         specs: of its tensors.
         ranges: of run-time tensors.
     """
@@ -142,10 +142,10 @@ def variant(
         axis = _axis(places, operator, specs[weight])
         constants[weight], saved = _quantized_weight(scheme, specs[weight], axis)
     if not scheme.is_calibrated:
-        fly = None
-        if scheme.activations is Activations.ON_THE_FLY and places and places.data is not None:
-            fly = (operator.inputs[places.data], places.is_row_by_row)
-        return Variant(scheme, constants, {}, {}, fly, saved)
+        dynamic = None
+        if scheme.activations is Activations.DYNAMIC_RANGE and places and places.data is not None:
+            dynamic = (operator.inputs[places.data], places.is_row_by_row)
+        return Variant(scheme, constants, {}, {}, dynamic, saved)
     bias = _optional(operator, places.bias) if places else None
     inputs, outputs = _grids(scheme, operator, specs, ranges, {weight, bias})
     for index in [i for i in inputs if specs[i].const is not None]:
@@ -167,7 +167,7 @@ def _optional(operator: Operator, position: int | None) -> int | None:
 def _weight(
     places: _Places | None, operator: Operator, specs: Mapping[int, TensorSpec]
 ) -> int | None:
-    """The constant weights; None: there are none, or they are computed like activations."""
+    """The constant weights; None: the operator has none, or they are computed."""
     if places is None:
         return None
     index = operator.inputs[places.weight]
@@ -181,7 +181,7 @@ def _axis(places: _Places, operator: Operator, weights: TensorSpec) -> int:
 
 
 def _quantized_weight(scheme: Scheme, spec: TensorSpec, axis: int) -> tuple[np.ndarray, int]:
-    """The weights on their grids, and the bytes that they save."""
+    """The weights rounded to their grids, and the bytes saved."""
     weights = _const(spec)
     if scheme.block_size:
         stored = weights.size // 2 + 2 * weights.size // scheme.block_size
@@ -201,23 +201,23 @@ def _grids(
     ranges: Mapping[int, Range],
     left_out: set[int | None],
 ) -> tuple[dict[int, Grid], dict[int, Grid]]:
-    """Grids of an operator's inputs, constants among them, and of its results."""
+    """The grids of an operator's inputs, including constants, and of its results."""
     bits = scheme.activation_bits
     read = [i for i in operator.inputs if i in specs and i not in left_out]
     read = [i for i in read if specs[i].dtype == np.float32 and 0 not in specs[i].shape]
-    made = [i for i in operator.outputs if i in ranges]
+    written = [i for i in operator.outputs if i in ranges]
 
-    def own(index: int) -> Grid:
+    def grid(index: int) -> Grid:
         return grids.grid_of(_range(specs[index], ranges.get(index)), bits)
 
-    inputs, outputs = {i: own(i) for i in read}, {i: own(i) for i in made}
+    inputs, outputs = {i: grid(i) for i in read}, {i: grid(i) for i in written}
     fixed = grids.fixed_grid(operator.name, bits)
     if fixed is not None:
         outputs = dict.fromkeys(outputs, fixed)
     elif operator.name in SAME_AS_INPUT and inputs:
         outputs = dict.fromkeys(outputs, inputs[read[0]])
     elif operator.name in SAME_AS_OUTPUT and outputs:
-        inputs = dict.fromkeys(inputs, outputs[made[0]])
+        inputs = dict.fromkeys(inputs, outputs[written[0]])
     return inputs, outputs
 
 

@@ -106,7 +106,7 @@ def test_a_convolution_that_overflows_is_named() -> None:
     assert (report.first.op, report.float32_operators) == ("CONV_2D", (0,))
     assert "#0 CONV_2D 'large'" in str(report)
     assert report.first.own_lost > 0
-    notes = f"beyond float16's 65504; {report.first.lost} values NaN or infinite; to be kept"
+    notes = f"beyond float16's 65504; {report.first.lost} values NaN or infinite; must stay"
     assert notes in str(report)
 
 

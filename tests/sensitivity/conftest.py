@@ -1,4 +1,4 @@
-"""Networks with one operator that quantization hurts, and what ai-edge-quantizer makes of them."""
+"""Networks with one sensitive operator, quantized by ai-edge-quantizer."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -22,7 +22,7 @@ def images() -> Images:
 
 @pytest.fixture(scope="session")
 def fragile() -> bytes:
-    """`dense_4` has weights of 1000 for a feature that is always zero: its scales are for nothing.
+    """`dense_4` has weights of 1000 for a feature that is always zero, which spoil its scales.
 
     `conv_3` yields the feature: no weights, and a bias that RELU6 cuts off.
     """
@@ -55,7 +55,7 @@ def edited(content: bytes, edit: Callable[[dict[str, np.ndarray]], None]) -> byt
 
 @pytest.fixture(scope="session")
 def quantized() -> Callable[..., bytes]:
-    """A model as ai-edge-quantizer quantizes it by a recipe."""
+    """A model that ai-edge-quantizer has quantized by a recipe."""
     quantizer = pytest.importorskip("ai_edge_quantizer.quantizer", reason="needs the quantizer")
     calibrator = pytest.importorskip("ai_edge_quantizer.calibrator")
     utils = pytest.importorskip("ai_edge_quantizer.utils.qsv_utils")
@@ -110,7 +110,7 @@ def _quantized(x: np.ndarray, detail: Any) -> np.ndarray:
 
 @pytest.fixture(scope="session")
 def stock_error() -> Callable[..., float]:
-    """How far stock LiteRT is off with a quantized model: RMS, relative to the float model's.
+    """The error of a quantized model in stock LiteRT: RMS, relative to the float model's.
 
     Of several outputs the largest.
     """

@@ -19,14 +19,14 @@ common = pytest.importorskip("ai_edge_quantizer.algorithms.uniform_quantize.comm
 qtyping = pytest.importorskip("ai_edge_quantizer.qtyping")
 recipes = pytest.importorskip("ai_edge_quantizer.recipe")
 
-# Our schemes in its policy, and among its recipes.
+# Our schemes in its policy and its recipes.
 NAMES = {
     "int8": ("static_wi8_ai8", "static_wi8_ai8"),
     "int16x8": ("static_wi8_ai16", "static_wi8_ai16"),
     "dynamic": ("dynamic_wi8_afp32", "dynamic_wi8_afp32"),
     "int4": ("dynamic_wi4_afp32_blockwise", "dynamic_wi4b32_afp32"),
 }
-# What stands for no operator of a file, or for composites of its own.
+# Not operators of a file, or only for its own composites.
 VIRTUAL = {"INPUT", "OUTPUT", "STABLEHLO_COMPOSITE"}
 
 
@@ -44,7 +44,7 @@ def test_configuration(scheme: str) -> None:
 
 
 def params(values: np.ndarray, axis: Any, bits: int, *, symmetric: bool, granularity: str) -> Any:
-    """Its scale and zero point of values that share them over `axis`."""
+    """The quantizer's scale and zero point for values that share them over `axis`."""
     low, high = values.min(axis, keepdims=True), values.max(axis, keepdims=True)
     kind = getattr(qtyping.QuantGranularity, granularity)
     point, scale = tensors.tensor_zp_scale_from_min_max(low, high, bits, symmetric, kind)
@@ -111,13 +111,13 @@ def test_biases() -> None:
 
 
 def test_biases_saturate() -> None:
-    """A channel without weights cannot hold a bias in int32."""
+    """The bias of a channel without weights does not fit in int32."""
     got = grids.bias_on_grid(np.float32([5.0]), np.float32(0.5), np.float32([1e-11]))
     np.testing.assert_allclose(got, (2.0**31 - 1) * 0.5e-11, rtol=1e-6)
 
 
 def test_fixed_results() -> None:
-    """SOFTMAX, LOGISTIC and TANH: the grids that kernels demand."""
+    """SOFTMAX, LOGISTIC and TANH have the grids that kernels require."""
     for bits in (8, 16):
         grid = grids.fixed_grid("TANH", bits)
         assert grid is not None
@@ -129,7 +129,7 @@ def test_fixed_results() -> None:
 
 
 def test_shared_scales() -> None:
-    """Which operators have all tensors on one scale: read from the source of its functions."""
+    """The operators whose tensors share a scale, from the source of the quantizer's functions."""
     inspected = {
         name: source_of(name)
         for name in SCHEMES["int8"].operators

@@ -1,4 +1,4 @@
-"""Operators are ranked as really quantizing them and running stock LiteRT ranks them."""
+"""Operators are ranked as by quantizing them and running stock LiteRT."""
 
 import math
 from collections.abc import Callable
@@ -30,7 +30,7 @@ def report(fragile: bytes, images: list[np.ndarray]) -> SensitivityReport:
 
 
 def test_the_fragile_layer_is_named_first(report: SensitivityReport) -> None:
-    """In both schemes: its weights are on one grid with the outlier."""
+    """It is first in both schemes, since its weights share a grid with the outlier."""
     for scheme in report.schemes:
         first, second = report.ranked(scheme)[:2]
         assert (first.tensor, first.op) == ("dense_4", "FULLY_CONNECTED")
@@ -39,7 +39,7 @@ def test_the_fragile_layer_is_named_first(report: SensitivityReport) -> None:
     assert str(report).splitlines()[3].split()[:3] == ["5", "FULLY_CONNECTED", "dense_4"]
 
 
-def test_without_it_little_is_left(report: SensitivityReport) -> None:
+def test_without_it_the_error_is_small(report: SensitivityReport) -> None:
     (kept,) = report.float_operators("int8", max_error=0.2)
     assert kept == 5
     assert report.total("int8", [kept]) < report.total("int8") / 5
@@ -51,7 +51,7 @@ def test_without_it_little_is_left(report: SensitivityReport) -> None:
 
 @pytest.mark.parametrize("scheme", ["int8", "dynamic"])
 class TestRecipe:
-    """What ai-edge-quantizer makes of the recipe."""
+    """The recipe in ai-edge-quantizer."""
 
     pytestmark = litert
 
@@ -82,7 +82,7 @@ def weight_types(content: bytes) -> dict[str, str]:
 
 
 def test_activations_of_unequal_channels() -> None:
-    """A channel 1000 times as large hurts whoever writes or reads the tensor, in int8 only."""
+    """A channel 1000 times as large makes the tensor's writer and readers sensitive, in int8."""
     rng = np.random.default_rng(0)
     first, second, third = (rng.normal(0, 0.3, (8, 8)).astype(np.float32) for _ in range(3))
     first[0] *= 1000
@@ -126,13 +126,13 @@ def test_errors_are_those_of_quantized_operators(
     simulated, real = [], []
     for o in report.ranked(scheme):
         if o.op == "FULLY_CONNECTED":
-            continue  # it reads an output of the model, which becomes an integer itself
+            continue  # it reads an output of the model, which becomes an integer
         single = quantized(content, only(scheme, o.op, o.tensors), seen)
         simulated.append(o.errors[scheme].error)
         real.append(stock_error(content, single, samples))
     assert len(real) >= 7
     assert rank_correlation(simulated, real) > 0.95
-    np.testing.assert_allclose(simulated, real, rtol=0.1)  # XNNPACK rounds otherwise
+    np.testing.assert_allclose(simulated, real, rtol=0.1)  # XNNPACK rounds in another way
 
 
 def only(scheme: str, op: str, tensors: tuple[str, ...]) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""`jaxdelegate sensitivity` and its Python function, as users call them; what they refuse."""
+"""`jaxdelegate sensitivity` and its Python function, and their errors."""
 
 import json
 from collections.abc import Callable
@@ -65,7 +65,7 @@ def test_the_report(report: SensitivityReport) -> None:
     assert "no row: 1 ABS: ai-edge-quantizer leaves this operator in float" in text
 
 
-def test_the_whole_network_is_about_the_sum(report: SensitivityReport) -> None:
+def test_the_whole_network_has_about_the_total_error(report: SensitivityReport) -> None:
     for scheme in report.schemes:
         assert report.whole[scheme].error == pytest.approx(report.total(scheme), rel=0.5)
 
@@ -79,18 +79,20 @@ def test_recipe_scopes_are_escaped(report: SensitivityReport) -> None:
         (r"^sum;$", "ADD", "no_quantize"),
         (r"^sum;$", "OUTPUT", "no_quantize"),
     ]
-    assert len(report.recipe("dynamic", [1])) == 2  # inputs and outputs stay float there anyway
+    assert (
+        len(report.recipe("dynamic", [1])) == 2
+    )  # inputs and outputs always stay float in this scheme
 
 
-def test_recipes_leave_out_what_blocks_do_not_fit() -> None:
-    """The quantizer itself fails there."""
+def test_recipes_leave_out_rows_that_are_not_multiples_of_a_block() -> None:
+    """The quantizer would fail."""
     found = jd.quantization_sensitivity(network(rows=40), None, "dynamic,int4", num_samples=1)
     assert "int4" not in found.operators[0].errors
     (_, rule) = found.recipe("int4", [])
     assert (rule["regex"], rule["algorithm_key"]) == (r"^a\.b\+;$", "no_quantize")
 
 
-def test_the_quantizer_names_transposed_convolutions_otherwise() -> None:
+def test_the_quantizer_has_another_name_for_transposed_convolutions() -> None:
     named = ("TRANSPOSE_CONV", ("y",))
     rules = recipe.recipe(SCHEMES["int8"], [named], recipe.Ends(("x",), ()))
     assert [r["operation"] for r in rules] == ["*", "CONV_2D_TRANSPOSE", "INPUT"]
@@ -112,7 +114,7 @@ def test_the_tool(graph: Path, capsys: pytest.CaptureFixture[str], tmp_path: Pat
 
 
 WRONG_FLAGS = [
-    (["--schemes=int7"], "schemes: want some of int8,int16x8,dynamic,int4, got 'int7'"),
+    (["--schemes=int7"], "schemes: expected some of int8,int16x8,dynamic,int4, got 'int7'"),
     (["--max_error=0.1"], "these are for --recipe, which is not given"),
     (["--recipe=absent/recipe.json"], "recipe: absent/recipe.json: no such folder"),
     (["--inputs=absent.npy"], "absent.npy"),
@@ -134,9 +136,9 @@ WRONG_SAMPLES: list[tuple[Any, str]] = [
     ([], "at least one sample"),
     ([{"y": X}], "sample 0 has ['y'], the model's inputs are ['x0']"),
     ([[X, X]], "sample 0 has 2 arrays, the model has 1 inputs: x0"),
-    ([X.astype(np.float64)], "'x0' wants float32 [1, 64], got float64 [1, 64]"),
+    ([X.astype(np.float64)], "'x0' must be float32 [1, 64], got float64 [1, 64]"),
     ([X, np.zeros((2, 64), np.float32)], "sample 1: 'x0' is [2, 64], but [1, 64] in sample 0"),
-    ([X * np.nan], "infinities or NaN"),
+    ([X * np.nan], "infinite or NaN"),
 ]
 
 
@@ -148,14 +150,14 @@ def test_wrong_samples(graph: Path, inputs: Any, message: str) -> None:
 
 
 WRONG: list[tuple[Callable[[SensitivityReport], Any], str]] = [
-    (lambda r: r.float_operators("int8"), "want max_error, max_total or both"),
-    (lambda r: r.ranked("int2"), "scheme: want one of int8"),
+    (lambda r: r.float_operators("int8"), "expected max_error, max_total or both"),
+    (lambda r: r.ranked("int2"), "scheme: expected one of int8"),
     (lambda r: r.recipe("int4", [2]), "int4 quantizes no operator #2"),
 ]
 
 
 @pytest.mark.parametrize(("call", "message"), WRONG)
-def test_wrong_questions(
+def test_wrong_calls(
     report: SensitivityReport, call: Callable[[SensitivityReport], Any], message: str
 ) -> None:
     with pytest.raises(jd.OptionError) as caught:
@@ -168,7 +170,7 @@ def test_nothing_to_quantize() -> None:
     x, y = builder.input((1, 4), np.float32, "x"), builder.tensor((1, 4))
     builder.operator("ABS", [x], [y])
     builder.outputs(y)
-    with pytest.raises(jd.ModelError, match="no operator could be quantized: ai-edge-quantizer"):
+    with pytest.raises(jd.ModelError, match="no operator can be quantized: ai-edge-quantizer"):
         jd.quantization_sensitivity(builder.build())
 
 
@@ -191,11 +193,11 @@ class TestFiles:
         assert [x.max() for x in found.values()] == [0, 1]
 
     def test_wrong_files(self, tmp_path: Path) -> None:
-        with pytest.raises(jd.OptionError, match=r"want \.npy or \.npz files"):
+        with pytest.raises(jd.OptionError, match=r"expected \.npy or \.npz files"):
             samples.read(str(tmp_path), self.inputs())
         (tmp_path / "x.npy").write_bytes(b"nothing")
         with pytest.raises(jd.OptionError, match=r"is not a \.npy or \.npz file"):
             samples.read(str(tmp_path), self.inputs())
         np.save(tmp_path / "x.npy", X)
-        with pytest.raises(jd.OptionError, match=r"the model has 2 inputs; want a \.npz file"):
+        with pytest.raises(jd.OptionError, match=r"the model has 2 inputs; use a \.npz file"):
             samples.read(str(tmp_path), self.inputs(2))
