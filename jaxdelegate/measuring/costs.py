@@ -1,16 +1,16 @@
-"""What an operator costs by its shapes alone: arithmetic operations, and bytes that it touches.
+"""The cost of an operator from its shapes and dtypes: arithmetic operations, and bytes moved.
 
-Knows specs only, no graph, no device and no data. Conventions:
+Conventions:
 
-* A multiplication and an addition are one operation each, so that a product of [m, k] and [k, n]
-  takes 2*m*k*n. Biases, fused activations and requantization are not counted; windows are counted
-  whole, where they hang over the border too; sparse weights are counted as dense.
-* An element-wise operator takes one operation per element of its output, however much there is in
-  it; `transcendentals` says how many of them are exponentials, logarithms, roots and their like.
-* Moving data takes none.
-* Bytes are those of the inputs, constants included, and of the outputs, at the width of their
-  dtypes, packed where the file packs them. Operators that pick from a table (GATHER, slices) read
-  what they pick. XLA fuses operators, so a partition touches less than the sum of its operators.
+* A multiplication and an addition are one operation each, so a product of [m, k] and [k, n] takes
+  2*m*k*n. Biases, fused activations and requantization are not counted. Windows are counted in
+  full, also at borders, and sparse weights as dense.
+* An element-wise operator takes one operation per element of its output, however complex it is;
+  `transcendentals` is the number of exponentials, logarithms, roots and similar among them.
+* Moving data takes no operations.
+* Bytes are those of the inputs, including constants, and of the outputs, at the width of their
+  dtypes, packed as in the file. Operators that select from a table (GATHER, slices) read only what
+  they select. XLA fuses operators, so a partition moves fewer bytes than the sum of its operators.
 """
 
 import dataclasses
@@ -29,14 +29,14 @@ _DYNAMIC = "a shape depends on data"
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """What one run of an operator takes.
+    """The cost of one run of an operator.
 
     Attributes:
-        flops: arithmetic operations, on integers too; None: not known before the run.
+        flops: arithmetic operations, also on integers; None: not known before the run.
         bytes_read: of inputs and constants; None: not known before the run.
-        bytes_written: of outputs; None likewise.
-        transcendentals: how many of `flops` are exponentials, logarithms, roots and their like.
-        note: what the numbers leave out or assume; empty: nothing beyond the conventions.
+        bytes_written: of outputs; None: not known before the run.
+        transcendentals: how many of `flops` are exponentials, logarithms, roots and similar.
+        note: what the numbers leave out or assume beyond the conventions; may be empty.
     """
 
     flops: int | None
@@ -47,7 +47,7 @@ class Cost:
 
     @property
     def bytes(self) -> int | None:
-        """Read and written."""
+        """The bytes read and written."""
         if self.bytes_read is None or self.bytes_written is None:
             return None
         return self.bytes_read + self.bytes_written
@@ -58,7 +58,7 @@ class Cost:
         return None if self.flops is None or not self.bytes else self.flops / self.bytes
 
 
-Called = Callable[[int], "Work | None"]  # subgraph -> what one run of it takes, if it is known
+Called = Callable[[int], "Work | None"]  # subgraph -> the work of one run, if it is known
 
 
 def operator_cost(
@@ -73,9 +73,9 @@ def operator_cost(
     Args:
         name: the builtin operator's, or the custom operator's.
         options: its parameters.
-        inputs: specs with the current shapes; None stands for an absent optional input.
+        inputs: specs with the current shapes; None for an absent optional input.
         outputs: likewise.
-        called: what one run of a subgraph takes, for operators that call one.
+        called: the work of one run of a subgraph, for operators that call one.
     """
     read, written = _bytes_read(name, inputs, outputs), specs_bytes(outputs)
     if any(spec is not None and spec.is_dynamic for spec in (*inputs, *outputs)):
@@ -90,11 +90,11 @@ def _work(
     try:
         return record_of(name).cost(options, inputs, outputs, called or (lambda _: None))
     except (AttributeError, IndexError, TypeError, ZeroDivisionError):
-        return Work(None, note="its tensors are not those that the operator wants")
+        return Work(None, note="its tensors are not those of a valid operator")
 
 
 def spec_bytes(spec: TensorSpec) -> int | None:
-    """How many bytes a tensor takes, 4 and 2 bit integers packed; None: data decides."""
+    """The bytes of a tensor, with 4 and 2 bit integers packed; None: they depend on data."""
     if spec.is_dynamic:
         return None
     n = math.prod(spec.shape)
@@ -104,14 +104,14 @@ def spec_bytes(spec: TensorSpec) -> int | None:
 
 
 def bits(dtype: np.dtype) -> int:
-    """The width of one element as files hold it."""
+    """The bits of one element in a file."""
     if dtype.itemsize == 1 and "int" in dtype.name:
         return int(ml_dtypes.iinfo(dtype).bits)  # type: ignore[no-untyped-call]
     return dtype.itemsize * 8
 
 
 def specs_bytes(specs: Iterable[TensorSpec | None]) -> int | None:
-    """Of several tensors, each counted once; None as soon as one of them is not known."""
+    """The bytes of several tensors, each counted once; None: one of them is not known."""
     total = 0
     for spec in {id(spec): spec for spec in specs if spec is not None}.values():
         n = spec_bytes(spec)
@@ -129,12 +129,12 @@ def _bytes_read(name: str, inputs: Specs, outputs: Specs) -> int | None:
     if table is None or len(inputs) <= table:
         return specs_bytes(inputs)
     rest, whole = specs_bytes(s for i, s in enumerate(inputs) if i != table), inputs[table]
-    picked = _picked_bytes(whole, outputs)
-    return None if rest is None or picked is None else rest + picked
+    selected = _selected_bytes(whole, outputs)
+    return None if rest is None or selected is None else rest + selected
 
 
-def _picked_bytes(table: TensorSpec, outputs: Specs) -> int | None:
-    """What an output takes of the table that it is picked from, at the table's width."""
+def _selected_bytes(table: TensorSpec, outputs: Specs) -> int | None:
+    """The bytes of a table that its operator reads: as many elements as the outputs have."""
     if table is None or table.dtype.hasobject or any(s is None or s.is_dynamic for s in outputs):
         return specs_bytes([table])
     whole = math.prod(table.shape)

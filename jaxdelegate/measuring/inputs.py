@@ -1,4 +1,4 @@
-"""What tools feed a model: TFLite's --input_layer flags, random values, files."""
+"""Inputs of models in tools: TFLite's --input_layer flags, random values, files."""
 
 import dataclasses
 import math
@@ -16,7 +16,7 @@ from jaxdelegate.errors import OptionError
 Shape = tuple[int, ...]
 Range = tuple[int, int]
 
-_TEXT = b"we're have some friends over saturday to hang out in the yard"  # TFLite's
+_TEXT = b"we're have some friends over saturday to hang out in the yard"  # as in TFLite
 # Smallest and largest random value by kind and bytes (tools/utils.cc, GetDataRangesForType).
 _INTEGERS = {
     ("i", 1): (-127, 127),
@@ -28,18 +28,18 @@ _INTEGERS = {
     ("i", 8): (0, 99),
     ("u", 8): (0, 99),
 }
-_MEAN, _DEVIATION = 0.5, 1 / 3  # of TFLite's inference_diff, cut to [0, 1)
+_MEAN, _DEVIATION = 0.5, 1 / 3  # of TFLite's inference_diff, truncated to [0, 1)
 
 
 @dataclasses.dataclass(frozen=True)
 class InputFlags:
-    """What the flags say of inputs, by the names that they use.
+    """The parsed flags, by the names that they use.
 
     Attributes:
         names: in the order of `--input_layer`.
-        shapes: one for each name, or none at all.
+        shapes: one for each name, or empty.
         ranges: smallest and largest value of integer inputs.
-        files: with an input's values.
+        files: paths of files with an input's values.
     """
 
     names: tuple[str, ...] = ()
@@ -51,7 +51,7 @@ class InputFlags:
 def parse_input_flags(
     names: str = "", shapes: str = "", ranges: str = "", files: str = ""
 ) -> InputFlags:
-    """`--input_layer`, `..._shape`, `..._value_range` and `..._value_files`.
+    """Parse `--input_layer`, `..._shape`, `..._value_range` and `..._value_files`.
 
     Args:
         names: `a,b`.
@@ -60,7 +60,7 @@ def parse_input_flags(
         files: `a:path,b:path`. In ranges and files, `::` stands for a colon in a name or path.
 
     Raises:
-        OptionError: they do not read as such, or names and shapes differ in number.
+        OptionError: another format, or different numbers of names and shapes.
     """
     listed = tuple(name for name in names.split(",") if name)
     sizes = [_parse_shape(shape) for shape in shapes.split(":") if shape]
@@ -76,10 +76,10 @@ def parse_input_flags(
 
 @dataclasses.dataclass(frozen=True)
 class InputLayer:
-    """What the flags say of one input.
+    """The parsed flags of one input.
 
     Attributes:
-        name: need not be the model's where inputs go by their order, as in TFLite's benchmark.
+        name: may differ from the model's if inputs are matched by order, as in TFLite's benchmark.
         shape: its shape.
         range: smallest and largest value of an integer input.
         path: a file with its values.
@@ -94,12 +94,12 @@ class InputLayer:
 def parse_input_layers(
     names: str, shapes: str, ranges: str = "", files: str = ""
 ) -> tuple[InputLayer, ...]:
-    """The flags of tools that want all inputs listed, in the model's order, with their shapes.
+    """Parse the flags of tools that need all inputs in the model's order, with their shapes.
 
     Args: see `parse_input_flags`.
 
     Raises:
-        OptionError: they do not read as such, or contradict each other.
+        OptionError: another format, or flags that contradict each other.
     """
     flags = parse_input_flags(names, shapes, ranges, files)
     if len(flags.shapes) != len(flags.names):
@@ -114,7 +114,7 @@ def parse_input_layers(
 
 def _wrong_count(names: str, n_names: int, shapes: str, n_shapes: int) -> OptionError:
     return OptionError(
-        f"input_layer_shape: want one shape for each of {n_names} names in --input_layer "
+        f"input_layer_shape: expected one shape for each of {n_names} names in --input_layer "
         f"({names!r}), got {n_shapes} in {shapes!r}"
     )
 
@@ -129,7 +129,7 @@ def _check_listed(listed: Sequence[str], given: Iterable[str], what: str) -> Non
 
 
 def _items(text: str, separator: str) -> list[str]:
-    """The items of a list, with every `::` as a colon that separates nothing: NUL."""
+    """The items of a list; every `::`, a colon that is not a separator, becomes NUL."""
     return [item for item in text.replace("::", "\0").split(separator) if item]
 
 
@@ -141,11 +141,11 @@ def _parse_shape(text: str) -> Shape:
     try:
         shape = tuple(int(size) for size in text.split(","))
     except ValueError:
-        raise OptionError(f"input_layer_shape: want sizes like 1,224,224,3, got {text!r}") from None
-    if any(size < 0 for size in shape):
         raise OptionError(
-            f"input_layer_shape: sizes that the model leaves open need a number, got {text!r}"
-        )
+            f"input_layer_shape: expected sizes like 1,224,224,3, got {text!r}"
+        ) from None
+    if any(size < 0 for size in shape):
+        raise OptionError(f"input_layer_shape: free dimensions need a size, got {text!r}")
     return shape
 
 
@@ -157,7 +157,7 @@ def _parse_range(item: str) -> tuple[str, Range]:
     except ValueError:
         limits = (1, 0)
     if limits[0] > limits[1]:
-        raise OptionError(f"input_layer_value_range: want name,low,high, got {item!r}")
+        raise OptionError(f"input_layer_value_range: expected name,low,high, got {item!r}")
     return name, limits
 
 
@@ -165,44 +165,44 @@ def _parse_file(item: str) -> tuple[str, str]:
     parts = [_plain(part) for part in item.split(":")]
     if len(parts) != 2 or not all(parts):
         raise OptionError(
-            "input_layer_value_files: want name:path ('::' for a colon inside), "
+            "input_layer_value_files: expected name:path ('::' for a colon inside), "
             f"got {item.replace(chr(0), '::')!r}"
         )
     return parts[0], parts[1]
 
 
 class Distribution(Protocol):
-    """How values of inputs are drawn of which nothing is said."""
+    """The distribution of inputs without a file or a range."""
 
     def real(self, rng: np.random.Generator, shape: Shape) -> np.ndarray:
-        """Floats, and the parts of complex numbers."""
+        """Draw floats, or the parts of complex numbers."""
 
     def integers(self, rng: np.random.Generator, shape: Shape, dtype: np.dtype) -> np.ndarray:
-        """Integers of `dtype`."""
+        """Draw integers of `dtype`."""
 
     def strings(self, rng: np.random.Generator, shape: Shape) -> np.ndarray:
-        """Bytes objects."""
+        """Draw bytes objects."""
 
 
 class UniformValues:
-    """As TFLite's benchmark_model draws them: evenly, floats from -0.5 to 0.5."""
+    """The values of TFLite's benchmark_model: uniform, floats from -0.5 to 0.5."""
 
     def real(self, rng: np.random.Generator, shape: Shape) -> np.ndarray:
-        """Floats, and the parts of complex numbers."""
+        """Draw floats, or the parts of complex numbers."""
         return np.asarray(rng.uniform(-0.5, 0.5, shape))
 
     def integers(self, rng: np.random.Generator, shape: Shape, dtype: np.dtype) -> np.ndarray:
-        """Over the dtype's range but for its end; 0 to 99 if it may be an index."""
+        """Almost all of the dtype's range, or 0 to 99 if it may be an index."""
         return _integers(rng, _INTEGERS[dtype.kind, dtype.itemsize], shape, dtype)
 
     def strings(self, rng: np.random.Generator, shape: Shape) -> np.ndarray:  # noqa: ARG002
-        """TFLite's message."""
+        """The text that TFLite uses."""
         return np.full(shape, _TEXT, object)
 
 
 @dataclasses.dataclass(frozen=True)
 class NormalValues:
-    """As TFLite's inference_diff draws them: the middle of a normal distribution, -1 to 1.
+    """The values of TFLite's inference_diff: a truncated normal distribution, from -1 to 1.
 
     Attributes:
         index_range: of integers of 32 and 64 bits, which may be indices.
@@ -211,11 +211,11 @@ class NormalValues:
     index_range: Range = (0, 99)
 
     def real(self, rng: np.random.Generator, shape: Shape) -> np.ndarray:
-        """Floats, and the parts of complex numbers."""
+        """Draw floats, or the parts of complex numbers."""
         return _normal(rng, shape) * 2 - 1
 
     def integers(self, rng: np.random.Generator, shape: Shape, dtype: np.dtype) -> np.ndarray:
-        """Short ones over the dtype's range, long ones from `index_range`."""
+        """The dtype's range for 8 and 16 bits, `index_range` for more."""
         if dtype.itemsize > 2:
             return _integers(rng, self.index_range, shape, dtype)
         info = np.iinfo(dtype)
@@ -224,7 +224,7 @@ class NormalValues:
         return values.astype(dtype)
 
     def strings(self, rng: np.random.Generator, shape: Shape) -> np.ndarray:
-        """Eight random letters each."""
+        """Strings of eight random letters."""
         letters = rng.integers(ord("a"), ord("z") + 1, (*shape, 8), np.uint8)
         return np.ascontiguousarray(letters).view("S8")[..., 0].astype(object)
 
@@ -234,7 +234,7 @@ def _integers(rng: np.random.Generator, limits: Range, shape: Shape, dtype: np.d
 
 
 def _normal(rng: np.random.Generator, shape: Shape) -> np.ndarray:
-    """A normal distribution around 1/2, cut to [0, 1) by drawing again."""
+    """A normal distribution around 1/2, truncated to [0, 1) by rejection."""
     values = np.asarray(rng.normal(_MEAN, _DEVIATION, shape))
     while (outside := (values < 0) | (values >= 1)).any():
         values[outside] = rng.normal(_MEAN, _DEVIATION, int(outside.sum()))
@@ -242,7 +242,7 @@ def _normal(rng: np.random.Generator, shape: Shape) -> np.ndarray:
 
 
 class InputSource:
-    """Arrays for one model, a new set for each run; what is in a file is the same in all."""
+    """Draws a new set of input arrays for each run; values from files are the same in all."""
 
     def __init__(
         self,
@@ -255,10 +255,10 @@ class InputSource:
         Args:
             inputs: in the model's order, with their dtypes.
             distribution: of random values.
-            seed: of them.
+            seed: of random values.
 
         Raises:
-            OptionError: a file or a range that does not fit.
+            OptionError: a file or a range does not match the input.
             OSError: a file cannot be read.
         """
         self._inputs = [(layer, np.dtype(dtype)) for layer, dtype in inputs]
@@ -300,7 +300,7 @@ def _check_range(layer: InputLayer, dtype: np.dtype) -> None:
     (low, high), info = layer.range, np.iinfo(dtype)
     if not info.min <= low <= high <= info.max:
         raise OptionError(
-            f"input_layer_value_range: {layer.name!r} is {dtype}, which wants low,high from "
+            f"input_layer_value_range: {layer.name!r} is {dtype}: expected low,high from "
             f"{info.min} to {info.max}, got {low},{high}"
         )
 
@@ -308,10 +308,10 @@ def _check_range(layer: InputLayer, dtype: np.dtype) -> None:
 def read_input(
     path: str | os.PathLike[str], name: str, shape: Shape, dtype: np.dtype
 ) -> np.ndarray:
-    """An input's values: raw in C order, null-separated strings, or a .npy file.
+    """Read an input's values: raw in C order, null-separated strings, or a .npy file.
 
     Raises:
-        OptionError: it does not hold what the input takes.
+        OptionError: the content does not match the input.
         OSError: it cannot be read.
     """
     if dtype.kind in "OSU":
@@ -332,7 +332,7 @@ def load_arrays(path: str | os.PathLike[str]) -> np.ndarray | dict[str, np.ndarr
     """The array of a .npy file, or those of a .npz file by name.
 
     Raises:
-        OptionError: it is neither, declares more than it has, or takes more memory than there is.
+        OptionError: another format, a truncated file, or not enough memory.
         OSError: it cannot be read.
     """
     return _loaded(path, ".npy or .npz file")
@@ -342,11 +342,11 @@ def load_array(path: str | os.PathLike[str]) -> np.ndarray:
     """The array of a .npy file.
 
     Raises:
-        OptionError, OSError: as `load_arrays`.
+        OptionError, OSError: see `load_arrays`.
     """
     array = _loaded(path, ".npy file")
     if isinstance(array, dict):
-        raise OptionError(f"{os.fspath(path)} is not a .npy file: it is an archive of some")
+        raise OptionError(f"{os.fspath(path)} is not a .npy file: it is an archive")
     return array
 
 
@@ -355,7 +355,7 @@ def _loaded(path: str | os.PathLike[str], kind: str) -> np.ndarray | dict[str, n
         if zipfile.is_zipfile(path):
             with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as archive:
                 return dict(archive)
-        # A map compares the declared shape with the file's size; a read would allocate it first.
+        # A memory map checks the declared shape against the file's size before an allocation.
         return np.array(np.lib.format.open_memmap(path, mode="r"))
     except (ValueError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
         raise OptionError(f"{os.fspath(path)} is not a {kind}: {error}") from error
@@ -372,7 +372,7 @@ def _read_npy(path: str | os.PathLike[str], name: str, shape: Shape, dtype: np.d
 
 
 def _read_strings(path: str | os.PathLike[str], name: str, shape: Shape) -> np.ndarray:
-    """Strings with null characters between; a .pb file is one string, as for TFLite's tools."""
+    """Read null-separated strings; a .pb file is one string, as in TFLite's tools."""
     content = Path(path).read_bytes()
     is_one = Path(path).suffix == ".pb"
     items = [content] if is_one else content.removesuffix(b"\0").split(b"\0")

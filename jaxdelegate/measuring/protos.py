@@ -1,7 +1,7 @@
-"""Messages of TFLite's and TensorFlow's .proto files that no package brings compiled.
+"""Messages of TFLite's and TensorFlow's .proto files that no package provides.
 
-Only what our tools exchange is declared: names, numbers and types as upstream, so that both sides
-read the same bytes. A message that is nested upstream stands flat here; the wire does not know.
+The declarations have upstream's names, numbers and types, so both sides read the same bytes, and
+only the fields that our tools exchange. Nested messages are flat here, with the same encoding.
 """
 
 import functools
@@ -45,7 +45,7 @@ _BENCHMARK: _Messages = {
     ),
 }
 
-# tsl/profiler/protobuf/xplane.proto; a map is its entries. Texts are bytes: not all are UTF-8.
+# tsl/profiler/protobuf/xplane.proto. A map is a list of entries; strings may not be UTF-8.
 _XPLANE: _Messages = {
     "XStat": (
         ("metadata_id", 1, "int64"),
@@ -142,7 +142,7 @@ _EVALUATION: _Messages = {
     ),
 }
 
-# tensorflow/core/example/{feature,example}.proto; a map is its entries on the wire
+# tensorflow/core/example/{feature,example}.proto. A map is encoded as a list of entries.
 _EXAMPLE: _Messages = {
     "BytesList": (("value", 1, "bytes*"),),
     "FloatList": (("value", 1, "float*"),),
@@ -157,7 +157,7 @@ _EXAMPLE: _Messages = {
     "Example": (("features", 1, "Features"),),
 }
 
-# Package -> the syntax it is written in, which says how repeated numbers are packed; its messages.
+# Package -> its syntax, which determines whether repeated numbers are packed, and its messages.
 _PACKAGES: dict[str, tuple[str, _Messages]] = {
     "tflite.tools.benchmark": ("proto2", _BENCHMARK),
     "tflite.evaluation": ("proto2", _EVALUATION),
@@ -184,7 +184,9 @@ def _classes(package: str) -> dict[str, Any]:
         declared = file.message_type.add(name=name)
         for field in fields:
             _declare(declared.field.add(), package, *field)
-    pool = descriptor_pool.DescriptorPool()  # of our own: others may have the same files
+    pool = (
+        descriptor_pool.DescriptorPool()
+    )  # a separate pool: other packages may add the same files to the default one
     pool.Add(file)
     return {
         name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.{name}"))

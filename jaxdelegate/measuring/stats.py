@@ -8,48 +8,48 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True)
 class Stat:
-    """What came of some measurements, in their order; microseconds mostly."""
+    """Statistics of measurements, usually in microseconds."""
 
     values: tuple[float, ...] = ()
 
     @classmethod
     def of(cls, values: Iterable[float]) -> "Stat":
-        """Whole numbers, cut off as TFLite cuts them."""
+        """The statistics of values truncated to integers, as in TFLite."""
         return cls(tuple(int(v) for v in values))
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """The number of values."""
         return len(self.values)
 
     @property
     def first(self) -> float:
-        """The first one; 0 if there is none."""
+        """The first value, or 0."""
         return self.values[0] if self.values else 0
 
     @property
     def newest(self) -> float:
-        """The last one; 0 if there is none."""
+        """The last value, or 0."""
         return self.values[-1] if self.values else 0
 
     @property
     def min(self) -> float:
-        """The smallest; 0 if there is none."""
+        """The smallest value, or 0."""
         return min(self.values, default=0)
 
     @property
     def max(self) -> float:
-        """The largest; 0 if there is none."""
+        """The largest value, or 0."""
         return max(self.values, default=0)
 
     @property
     def sum(self) -> float:
-        """All of them together."""
+        """The sum of the values."""
         return sum(self.values)
 
     @property
     def avg(self) -> float:
-        """The mean; 0 if there is none."""
+        """The mean, or 0."""
         return self.sum / self.count if self.values else 0.0
 
     @property
@@ -61,14 +61,14 @@ class Stat:
         return math.sqrt(math.fsum((v - mean) ** 2 for v in self.values) / self.count)
 
     def percentile(self, percent: int) -> float:
-        """The value at that share of the sorted ones, as TFLite picks it; 0 if there is none."""
+        """A percentile by TFLite's definition, which is one of the values, or 0."""
         if not self.values:
             return 0
         at = min(self.count * percent // 100, self.count - 1)
         return sorted(self.values)[at]
 
     def line(self) -> str:
-        """TFLite's line, without percentiles."""
+        """The values in TFLite's format without percentiles."""
         if not self.values:
             return "count=0"
         if self.min == self.max:
@@ -80,12 +80,12 @@ class Stat:
         )
 
     def __str__(self) -> str:
-        """TFLite's line, with percentiles."""
+        """The values in TFLite's format with percentiles."""
         p5, median, p95 = (self.percentile(p) for p in (5, 50, 95))
         return f"{self.line()} p5={p5} median={median} p95={p95}"
 
     def as_dict(self, unit: float = 1.0) -> dict[str, Any]:
-        """Everything by name, each divided by `unit`."""
+        """All statistics by name, divided by `unit`."""
         names = ("first", "newest", "min", "max", "avg", "std")
         record: dict[str, Any] = {"count": self.count}
         record.update({name: getattr(self, name) / unit for name in names})
@@ -97,7 +97,7 @@ class Stat:
 
 @dataclasses.dataclass(frozen=True)
 class Latency:
-    """A Stat without its values, as the evaluation tools report it: microseconds."""
+    """Statistics in microseconds without the values, as the evaluation tools report them."""
 
     count: int
     last_us: float
@@ -111,14 +111,22 @@ class Latency:
     def of(cls, seconds: Iterable[float]) -> "Latency":
         """The statistics of some times in seconds; all zero if there are none."""
         stat = Stat(tuple(1e6 * s for s in seconds))
-        return cls(stat.count, stat.newest, stat.min, stat.max, stat.sum, stat.avg, stat.std)
+        return cls(
+            count=stat.count,
+            last_us=stat.newest,
+            min_us=stat.min,
+            max_us=stat.max,
+            sum_us=stat.sum,
+            avg_us=stat.avg,
+            std_deviation_us=stat.std,
+        )
 
     def __str__(self) -> str:
-        """As TFLite's tools print it."""
+        """The statistics in the format of TFLite's tools."""
         return f"avg={self.avg_us:g}(us), std_dev={int(self.std_deviation_us)}(us)"
 
     def fill(self, message: Any) -> None:
-        """Write it into a tflite.evaluation.LatencyMetrics, which has whole numbers mostly."""
+        """Write them to a tflite.evaluation.LatencyMetrics, most of whose fields are integers."""
         message.last_us, message.max_us = int(self.last_us), int(self.max_us)
         message.min_us, message.sum_us = int(self.min_us), int(self.sum_us)
         message.avg_us, message.std_deviation_us = self.avg_us, int(self.std_deviation_us)

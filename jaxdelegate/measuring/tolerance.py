@@ -1,4 +1,4 @@
-"""The one tolerance table, and the one comparer."""
+"""The tolerance table, and the comparison of outputs with it."""
 
 import dataclasses
 import math
@@ -19,7 +19,7 @@ class Tolerance:
 
 
 TOLERANCES: dict[np.dtype, Tolerance] = {
-    np.dtype(np.float64): Tolerance(1e-5, 1e-6),  # kernels compute in float32 inside
+    np.dtype(np.float64): Tolerance(1e-5, 1e-6),  # kernels compute in float32
     np.dtype(np.float32): Tolerance(1e-5, 1e-6),
     np.dtype(np.complex64): Tolerance(1e-5, 1e-6),
     np.dtype(np.complex128): Tolerance(1e-5, 1e-6),
@@ -47,18 +47,18 @@ def assert_close(
     """Compare outputs one by one: count, shape, dtype, NaN and infinity positions, values.
 
     Args:
-        got: the arrays to judge.
-        want: the arrays they should equal.
+        got: the arrays to check.
+        want: the expected arrays.
         accumulated: how many products each value sums (K); widens float tolerances by sqrt(K).
         tolerance: replaces the table's entry; needs `because`.
-        because: why this comparison is wider than the table.
+        because: why this comparison needs another tolerance.
 
     Raises:
-        AssertionError: what differs, where and by how much.
-        ValueError: a tolerance without its reason.
+        AssertionError: the outputs differ; the message says where and by how much.
+        ValueError: a tolerance without a reason.
     """
     if tolerance is not None and tolerance is not NETWORK and not because:
-        raise ValueError("a tolerance of one's own needs because=")
+        raise ValueError("a custom tolerance needs because=")
     assert len(got) == len(want), f"{len(got)} outputs, expected {len(want)}"
     for i, (g, w) in enumerate(zip(got, want, strict=True)):
         _assert_one(
@@ -79,7 +79,7 @@ def _assert_one(i: int, got: np.ndarray, want: np.ndarray, tolerance: Tolerance)
         where = wrong[0] if wrong.size else 0
         assert not wrong.size, (
             f"output {i}: {wrong.size} of {want.size} differ, first at {where}: "
-            f"{got.flat[where]} for {want.flat[where]}"
+            f"got {got.flat[where]}, expected {want.flat[where]}"
         )
         return
     wide = np.complex128 if want.dtype.kind == "c" else np.float64
@@ -97,7 +97,7 @@ def _assert_one(i: int, got: np.ndarray, want: np.ndarray, tolerance: Tolerance)
     limit = base + tolerance.rtol * np.where(finite, np.abs(w), 0.0)
     worst = int(np.argmax(error - limit))
     assert error.flat[worst] <= limit.flat[worst], (
-        f"output {i}: {int((error > limit).sum())} of {w.size} off, worst at "
+        f"output {i}: {int((error > limit).sum())} of {w.size} out of tolerance, worst at "
         f"{[int(n) for n in np.unravel_index(worst, w.shape)]}: "
-        f"{g.flat[worst]} for {w.flat[worst]}, allowed {limit.flat[worst]:.3g}"
+        f"got {g.flat[worst]}, expected {w.flat[worst]}, allowed {limit.flat[worst]:.3g}"
     )

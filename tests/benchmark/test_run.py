@@ -488,7 +488,7 @@ def test_batch_sizes() -> None:
         ({"profile_runs": 0}, "profile_runs: want at least 1, got 0"),
         ({"seed": -2}, "seed: want -1 or at least 0, got -2"),
         ({"batch_size": -1}, "batch_size: must not be negative, got -1"),
-        ({"input_layer": "x"}, "input_layer_shape: want one shape for each of 1 names"),
+        ({"input_layer": "x"}, "input_layer_shape: expected one shape for each of 1 names"),
     ],
 )
 def test_options_that_make_no_sense(more: dict[str, Any], message: str) -> None:

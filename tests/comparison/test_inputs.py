@@ -77,9 +77,9 @@ def test_custom_shapes_and_ranges() -> None:
         ({"shapes": {"x": (1, -1)}}, r"none of them negative, got \[1, -1\]"),
         (
             {"ranges": {"x": (3, 1)}},
-            "'x' is int32, which wants low,high from .* got 3,1",
+            "'x' is int32: expected low,high from .* got 3,1",
         ),
-        ({"ranges": {"x": (0, 2**40)}}, "which wants low,high from .* got 0,1099511627776"),
+        ({"ranges": {"x": (0, 2**40)}}, "expected low,high from .* got 0,1099511627776"),
     ],
 )
 def test_invalid_settings(settings: dict[str, Any], message: str) -> None:

@@ -1,4 +1,4 @@
-"""--input_layer and its like, files of values, and random ones."""
+"""The --input_layer flags, files of values, and random values."""
 
 import io
 import zipfile
@@ -22,7 +22,7 @@ from jaxdelegate.measuring.inputs import (
 )
 
 
-def test_layers_as_tflite_writes_them() -> None:
+def test_layers_in_tflites_format() -> None:
     assert parse_input_layers(
         "a,in:put", "1,224,224,3:1,10", "a,-3,5", "in::put:/some::where/x.bin"
     ) == (
@@ -35,14 +35,14 @@ def test_layers_as_tflite_writes_them() -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (("a,b", "1,2"), "want one shape for each of 2 names"),
+        (("a,b", "1,2"), "expected one shape for each of 2 names"),
         (("a", ""), "got 0 in ''"),
-        (("a", "1,x"), "want sizes like 1,224,224,3, got '1,x'"),
-        (("a", "-1,3"), "sizes that the model leaves open need a number, got '-1,3'"),
+        (("a", "1,x"), "expected sizes like 1,224,224,3, got '1,x'"),
+        (("a", "-1,3"), "free dimensions need a size, got '-1,3'"),
         (("a", "1", "b,0,1"), "input_layer_value_range: 'b' is not in --input_layer: a"),
-        (("a", "1", "a,5,1"), "want name,low,high, got 'a,5,1'"),
-        (("a", "1", "a,x,1"), "want name,low,high, got 'a,x,1'"),
-        (("a", "1", "", "a"), "want name:path ('::' for a colon inside), got 'a'"),
+        (("a", "1", "a,5,1"), "expected name,low,high, got 'a,5,1'"),
+        (("a", "1", "a,x,1"), "expected name,low,high, got 'a,x,1'"),
+        (("a", "1", "", "a"), "expected name:path ('::' for a colon inside), got 'a'"),
         (("a", "1", "", "a:b:c"), "got 'a:b:c'"),
         (("a", "1", "", "c:file"), "input_layer_value_files: 'c' is not in --input_layer: a"),
     ],
@@ -69,15 +69,18 @@ def test_flags_of_some_inputs_by_name() -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (("a", "1:2"), "want one shape for each of 1 names in --input_layer ('a'), got 2"),
-        (("a", "1,x"), "input_layer_shape: want sizes like 1,224,224,3, got '1,x'"),
-        (("", "", "a,1"), "input_layer_value_range: want name,low,high, got 'a,1'"),
-        (("", "", "a,low,high"), "input_layer_value_range: want name,low,high, got 'a,low,high'"),
-        (("", "", "", "a"), "input_layer_value_files: want name:path"),
+        (("a", "1:2"), "expected one shape for each of 1 names in --input_layer ('a'), got 2"),
+        (("a", "1,x"), "input_layer_shape: expected sizes like 1,224,224,3, got '1,x'"),
+        (("", "", "a,1"), "input_layer_value_range: expected name,low,high, got 'a,1'"),
+        (
+            ("", "", "a,low,high"),
+            "input_layer_value_range: expected name,low,high, got 'a,low,high'",
+        ),
+        (("", "", "", "a"), "input_layer_value_files: expected name:path"),
         (("", "", "", "a::b:c:d"), "got 'a::b:c:d'"),
     ],
 )
-def test_flags_that_do_not_read(flags: tuple[str, ...], message: str) -> None:
+def test_flags_in_another_format(flags: tuple[str, ...], message: str) -> None:
     with pytest.raises(OptionError) as error:
         parse_input_flags(*flags)
     assert message in str(error.value)
@@ -100,7 +103,7 @@ def test_files(tmp_path: Path) -> None:
 
 
 def declared(shape: tuple[int, ...]) -> bytes:
-    """A .npy file with the header of an array of this shape, and nothing else."""
+    """A .npy file with the header of an array of this shape, but no data."""
     stream = io.BytesIO()
     header = {"descr": "<f4", "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(stream, header)
@@ -128,7 +131,7 @@ def test_archives_of_arrays(tmp_path: Path) -> None:
         load_arrays(path)
 
 
-def test_files_that_do_not_fit(tmp_path: Path) -> None:
+def test_files_that_do_not_match(tmp_path: Path) -> None:
     (tmp_path / "short").write_bytes(b"abc")
     (tmp_path / "bad.npy").write_bytes(b"abc")
     (tmp_path / "empty.npy").write_bytes(b"")
@@ -152,7 +155,7 @@ def test_files_that_do_not_fit(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("values", [UniformValues(), NormalValues()])
-def test_ranges_hold_for_integers_only_within_the_dtype(values: Any) -> None:
+def test_ranges_apply_to_integers_and_must_be_within_the_dtype(values: Any) -> None:
     def draw(dtype: type, limits: tuple[int, int]) -> np.ndarray:
         layer = InputLayer("a", (1000,), limits)
         return InputSource([(layer, np.dtype(dtype))], values, 0)()[0]
@@ -160,7 +163,7 @@ def test_ranges_hold_for_integers_only_within_the_dtype(values: Any) -> None:
     assert set(draw(np.uint8, (3, 5))) == {3, 4, 5}
     assert set(draw(np.int64, (-1, 1))) == {-1, 0, 1}
     assert draw(np.float32, (3, 5)).max() <= 1
-    message = "input_layer_value_range: 'a' is int8, which wants low,high from -128 to 127, got 3,"
+    message = "input_layer_value_range: 'a' is int8: expected low,high from -128 to 127, got 3,"
     for high in (500, 1):
         with pytest.raises(OptionError, match=f"{message}{high}"):
             draw(np.int8, (3, high))

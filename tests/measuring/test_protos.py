@@ -1,4 +1,4 @@
-"""Messages on the wire, byte by byte as protobuf's encoding has them."""
+"""The encoded messages, byte by byte."""
 
 import pytest
 
@@ -43,7 +43,7 @@ def test_a_benchmark() -> None:
 @pytest.mark.parametrize(
     ("kind", "values", "want"),
     [
-        ("int64_list", [1, 300], "1a05 0a03 01ac02"),  # packed, as proto3 has numbers
+        ("int64_list", [1, 300], "1a05 0a03 01ac02"),  # packed, as in proto3
         ("float_list", [1.0], "1206 0a04 0000803f"),
         ("bytes_list", [b"x", b""], "0a05 0a0178 0a00"),
     ],
@@ -58,7 +58,7 @@ def test_an_example(kind: str, values: list, want: str) -> None:
     assert example.SerializeToString() == b"\x0a" + bytes([len(features)]) + features
 
 
-def test_equal_names_of_other_packages_stay_apart() -> None:
+def test_equal_names_in_other_packages_are_distinct() -> None:
     benchmark = message("tflite.tools.benchmark.LatencyMetrics")
     evaluation = message("tflite.evaluation.LatencyMetrics")
     assert hasattr(benchmark, "p95_ms")

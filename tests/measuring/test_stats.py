@@ -29,7 +29,7 @@ def test_the_line_of_tflite() -> None:
         ([7, 7], "count=2 curr=7(all same) p5=7 median=7 p95=7"),
     ],
 )
-def test_lines_that_tflite_shortens(values: list[int], line: str) -> None:
+def test_lines_that_tflite_abbreviates(values: list[int], line: str) -> None:
     assert str(Stat.of(values)) == line
 
 

@@ -217,7 +217,7 @@ def test_signatures_are_listed(small: str, capsys: pytest.CaptureFixture[str]) -
             "result_json: {folder}/x/r.json: no",
         ),
         (["--graph={small}", "--output_filepath={folder}"], "output_filepath: {folder}: cannot be"),
-        (["--graph={small}", "--input_layer=a"], "want one shape for each of 1 names"),
+        (["--graph={small}", "--input_layer=a"], "expected one shape for each of 1 names"),
         (
             ["--graph={small}", "--input_layer=input", "--input_layer_shape=1,32,32"],
             "input_layer_shape: input 'input' has 2 dimensions, got 1,32,32",
