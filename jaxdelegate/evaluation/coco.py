@@ -227,19 +227,17 @@ def _output_order(source: str, model: ImageModel) -> tuple[int, ...]:
     As the operator's own outputs where they leave the model, whatever their order there.
     """
     order: tuple[int, ...] = (0, 1, 2, 3)
-    for operator in model.interpreter._get_ops_details():
-        outputs = [int(i) for i in operator["outputs"]]
-        if operator["op_name"] == _POSTPROCESS and sorted(outputs) == sorted(model.outputs):
+    for name, outputs in model.operators:
+        if name == _POSTPROCESS and sorted(outputs) == sorted(model.outputs):
             order = tuple(model.outputs.index(i) for i in outputs)
     shapes = [model.output_shapes[i] for i in order]
-    details = model.interpreter.get_output_details()
     boxes, classes, scores, count = shapes
     fits = (
         len(boxes) == 3
         and boxes[2] == 4
         and classes == scores == boxes[:2]
         and int(np.prod(count)) == model.batch_size
-        and all(np.dtype(d["dtype"]) == np.float32 for d in details)
+        and all(dtype == np.float32 for dtype in model.output_dtypes)
     )
     if not fits:
         raise DataError(

@@ -150,8 +150,8 @@ def _checked_ranks(num_ranks: int | None, labels: Sequence[str]) -> int:
 
 def _check_output(source: str, model: ImageModel, labels: Sequence[str], labels_path: str) -> None:
     shape = list(model.output_shapes[0][1:])
-    dtype = np.dtype(model.interpreter.get_output_details()[0]["dtype"])
-    if len(shape) != 1 or dtype not in [np.dtype(t) for t in _OUTPUT_TYPES]:
+    (dtype,) = model.output_dtypes
+    if len(shape) != 1 or dtype not in _OUTPUT_TYPES:
         raise DataError(
             f"{printable(source)}: want an output [1, labels] of float32, uint8 or int8, got "
             f"{dtype} {[1, *shape]}"

@@ -23,18 +23,35 @@ _STOCK_ERRORS = (RuntimeError, ValueError)  # what stock interpreters raise
 
 @dataclasses.dataclass(frozen=True)
 class ImageModel:
-    """An allocated interpreter, ours or a stock one, with one image input [B, H, W, 3]."""
+    """An allocated interpreter, ours or a stock one, with one image input [B, H, W, 3].
+
+    Attributes:
+        interpreter: None where the model runs in another process.
+        digest: SHA-256 of the file.
+        input_index: the tensor's.
+        input_shape: [B, H, W, 3].
+        dtype: of the input.
+        outputs: tensor indices.
+        output_shapes: with the batch.
+        output_dtypes: in the order of `outputs`.
+        operators: name and output tensors of each operator.
+        notes: what the user may want to know about how it runs.
+        in_flight: how many batches to start before waiting for the results of the first.
+        devices: how many devices take batches in turn.
+    """
 
     interpreter: Any
-    digest: str  # SHA-256 of the file
+    digest: str
     input_index: int
-    input_shape: tuple[int, int, int, int]  # [B, H, W, 3]
+    input_shape: tuple[int, int, int, int]
     dtype: np.dtype
     outputs: tuple[int, ...]
     output_shapes: tuple[tuple[int, ...], ...]
+    output_dtypes: tuple[np.dtype, ...]
+    operators: tuple[tuple[str, tuple[int, ...]], ...]
     notes: tuple[str, ...]
-    in_flight: int = 1  # how many batches to start before the results of the first are awaited
-    devices: int = 1  # that take batches in turn
+    in_flight: int = 1
+    devices: int = 1
 
     @property
     def batch_size(self) -> int:
@@ -139,15 +156,20 @@ def open_image_model(
         raise InterpreterError(f"{printable(source)}: {error}") from error
     details = interpreter.get_input_details()[0]
     return ImageModel(
-        interpreter,
-        digest,
-        index,
-        tuple(details["shape"].tolist()),
-        np.dtype(details["dtype"]),
-        indices,
-        _output_shapes(interpreter),
-        notes,
-        _in_flight(interpreter),
+        interpreter=interpreter,
+        digest=digest,
+        input_index=index,
+        input_shape=tuple(details["shape"].tolist()),
+        dtype=np.dtype(details["dtype"]),
+        outputs=indices,
+        output_shapes=_output_shapes(interpreter),
+        output_dtypes=tuple(np.dtype(d["dtype"]) for d in outputs),
+        operators=tuple(
+            (op["op_name"], tuple(int(i) for i in op["outputs"]))
+            for op in interpreter._get_ops_details()
+        ),
+        notes=notes,
+        in_flight=_in_flight(interpreter),
     )
 
 

@@ -56,37 +56,56 @@ class Waits:
         )
 
 
+@dataclasses.dataclass
+class Times:
+    """Seconds that batches took so far."""
+
+    decode: list[float] = dataclasses.field(default_factory=list)  # of each image
+    invoke: list[float] = dataclasses.field(default_factory=list)  # of each image
+    decode_wait: float = 0.0  # of the device for decoded images
+    device_wait: float = 0.0  # of decoded images for the device
+    busy: float = 0.0  # in which the model was started or waited for
+    wall: float = 0.0
+
+    def add(self, other: "Times") -> None:
+        """Add the times of another source, except its wall time."""
+        self.decode += other.decode
+        self.invoke += other.invoke
+        self.decode_wait += other.decode_wait
+        self.device_wait += other.device_wait
+        self.busy += other.busy
+
+    @property
+    def preprocessing(self) -> Latency:
+        """Reading, decoding and preparing an image, in its thread."""
+        return Latency.of(self.decode)
+
+    @property
+    def inference(self) -> Latency:
+        """The model, per image: the images of a batch share its time evenly.
+
+        With two batches in flight it is the time to start a batch and to wait for it, without what
+        the device computed while the host did something else.
+        """
+        return Latency.of(self.invoke)
+
+
 class BatchSource(Protocol):
-    """Batches of images and their outputs, computed here or elsewhere; and how long that took."""
+    """Batches of images and their outputs, computed here or elsewhere, and how long they took."""
 
     def run(self, paths: Sequence[Path], first: int = 0) -> Generator[Batch]:
         """Yield the batches in order, from the one that `first`, a multiple of B, begins."""
         ...
 
     @property
-    def preprocessing(self) -> Latency:
-        """Of an image."""
-        ...
-
-    @property
-    def inference(self) -> Latency:
-        """Of an image."""
+    def times(self) -> Times:
+        """What was measured so far."""
         ...
 
     @property
     def waits(self) -> Waits:
         """Where the time went so far."""
         ...
-
-
-@dataclasses.dataclass(frozen=True)
-class Times:
-    """What a pipeline measured, in seconds, to be joined with that of others."""
-
-    decode: tuple[float, ...]  # of each image
-    invoke: tuple[float, ...]  # of each image
-    decode_wait: float
-    busy: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,9 +141,7 @@ class Pipeline:
         self._in_flight = in_flight
         self._shape, self._dtype = tuple(input_shape), dtype
         self._workers = workers
-        self._decode_s: list[float] = []
-        self._invoke_s: list[float] = []
-        self._wall_s = self._decode_wait_s = self._busy_s = 0.0
+        self.times = Times()
         self._idleness = _Idleness(workers)
 
     def run(self, paths: Sequence[Path], first: int = 0) -> Generator[Batch]:
@@ -149,7 +166,7 @@ class Pipeline:
                         started.append(self._in_turn(pending.popleft()))
                         continue
                     batch = started.popleft()()
-                    self._wall_s = time.perf_counter() - begun
+                    self.times.wall = time.perf_counter() - begun
                     yield batch
             finally:
                 pool.shutdown(wait=True, cancel_futures=True)
@@ -182,10 +199,10 @@ class Pipeline:
     def _begin(self, batch: "_Pending") -> Callable[[], Batch]:
         begun = time.perf_counter()
         decoded = [future.result() for future in batch.futures]
-        self._decode_wait_s += time.perf_counter() - begun
+        self.times.decode_wait += time.perf_counter() - begun
         errors = tuple(d.error for d in decoded)
         good = [i for i, error in enumerate(errors) if error is None]
-        self._decode_s += [decoded[i].seconds for i in good]
+        self.times.decode += [decoded[i].seconds for i in good]
         begun = time.perf_counter()
         results = self._start(batch.images) if good else tuple
         seconds = time.perf_counter() - begun
@@ -195,8 +212,8 @@ class Pipeline:
             found = results()
             waited = seconds + time.perf_counter() - begun
             if good:
-                self._busy_s += waited
-                self._invoke_s += [waited / len(good)] * len(good)
+                self.times.busy += waited
+                self.times.invoke += [waited / len(good)] * len(good)
             outputs: list[Outputs | None] = [None] * len(errors)
             for i in good:
                 outputs[i] = tuple(y[i] for y in found)
@@ -205,35 +222,14 @@ class Pipeline:
         return finish
 
     @property
-    def times(self) -> Times:
-        """What was measured so far."""
-        return Times(
-            tuple(self._decode_s), tuple(self._invoke_s), self._decode_wait_s, self._busy_s
-        )
-
-    @property
-    def preprocessing(self) -> Latency:
-        """Of reading, decoding and preparing an image, in its thread."""
-        return Latency.of(self._decode_s)
-
-    @property
-    def inference(self) -> Latency:
-        """Of the model, per image: a batch's time is shared evenly by its images.
-
-        With two batches in flight it is the time to start a batch and to wait for it: what the
-        device computed while something else was done is not in it.
-        """
-        return Latency.of(self._invoke_s)
-
-    @property
     def waits(self) -> Waits:
         """Where the time went so far."""
-        wall = self._wall_s or 1.0
+        wall = self.times.wall or 1.0
         return Waits(
-            self._wall_s,
-            self._decode_wait_s / wall,
+            self.times.wall,
+            self.times.decode_wait / wall,
             self._idleness.seconds / (wall * self._workers),
-            self._busy_s / wall,
+            self.times.busy / wall,
         )
 
 

@@ -33,7 +33,7 @@ class Runner(Protocol):
     def open(
         self, path: str | os.PathLike[str], *, batch_size: int, num_outputs: int
     ) -> ImageModel:
-        """As `open_image_model`; its interpreter may do no more than describe outputs."""
+        """As `open_image_model`, without an interpreter: the model runs elsewhere."""
         ...
 
     def batches(
@@ -167,14 +167,14 @@ def run_images(
     else:
         rows, done = _collect_on_disk(pipeline, task, model, paths, names, settings)
     run = ImageRun(
-        tuple(rows),
-        model.batch_size,
-        done,
-        pipeline.preprocessing,
-        pipeline.inference,
-        pipeline.waits,
-        model.notes,
-        model.devices,
+        rows=tuple(rows),
+        batch_size=model.batch_size,
+        num_resumed=done,
+        preprocessing=pipeline.times.preprocessing,
+        inference=pipeline.times.inference,
+        waits=pipeline.waits,
+        notes=model.notes,
+        devices=model.devices,
     )
     if not run.good:
         raise DataError(f"none of {len(rows)} images could be used; the first: {run.skipped[0]}")

@@ -1,4 +1,4 @@
-"""What an actor does for an evaluation: decodes the images of a batch, and runs the model."""
+"""The actor of an evaluation: decodes the images of a batch and runs the model on them."""
 
 import dataclasses
 import threading
@@ -12,35 +12,19 @@ import numpy as np
 from jaxdelegate import providers
 from jaxdelegate.delegate.jax_delegate import JaxDelegate
 from jaxdelegate.evaluation.model import ImageModel, open_image_model
-from jaxdelegate.evaluation.pipeline import Batch, Pipeline, Times
+from jaxdelegate.evaluation.pipeline import Batch, Outputs, Pipeline, Times
 from jaxdelegate.ray.share import Share, own_share
 
 
 @dataclasses.dataclass(frozen=True)
-class Described:
-    """The answers of an interpreter that is elsewhere."""
-
-    outputs: tuple[dict[str, Any], ...]
-    operators: tuple[dict[str, Any], ...]
-
-    def get_output_details(self) -> list[dict[str, Any]]:
-        """As an interpreter's."""
-        return list(self.outputs)
-
-    def _get_ops_details(self) -> list[dict[str, Any]]:
-        """As an interpreter's."""
-        return list(self.operators)
-
-
-@dataclasses.dataclass(frozen=True)
 class Work:
-    """What all actors of an evaluation are given.
+    """What all actors of an evaluation need.
 
     Attributes:
-        path: of the model, on a disk that all of them have.
-        flags: those of the delegates that were given.
+        path: of the model, on a disk that all actors can read.
+        flags: the delegates' flags that were given.
         batch_size: how many images an invocation should take.
-        num_outputs: of the model.
+        num_outputs: how many outputs the model must have.
     """
 
     path: str
@@ -51,33 +35,29 @@ class Work:
 
 @dataclasses.dataclass(frozen=True)
 class Done:
-    """A batch, how long it took, and how long its images waited for the model."""
+    """A batch, and how long it took."""
 
     batch: Batch
     times: Times
-    device_wait: float  # seconds
 
 
 class ImageActor:
-    """Opens the model at the first call. Two threads of Ray's may be inside: one decodes."""
+    """Opens the model at the first call. Ray runs up to two calls at a time: one decodes."""
 
     def __init__(self, work: Work) -> None:
-        """Take the work; what is wrong with it is an error of the first call."""
+        """Keep the work; the first call reports what is wrong with it."""
         self._work = work
         self._opening, self._running = threading.Lock(), threading.Lock()
         self._opened: ImageModel | None = None
         self._share = own_share() or Share()
 
     def describe(self) -> ImageModel:
-        """The model, with a `Described` for its interpreter.
+        """The model without its interpreter.
 
         Raises:
             DataError, ModelError, InterpreterError, OptionError: it cannot be evaluated here.
         """
-        model = self._model()
-        host = model.interpreter
-        described = Described(tuple(host.get_output_details()), tuple(host._get_ops_details()))
-        return dataclasses.replace(model, interpreter=described)
+        return dataclasses.replace(self._model(), interpreter=None)
 
     def run(
         self,
@@ -97,12 +77,13 @@ class ImageActor:
         Raises:
             InterpreterError: the model failed.
         """
-        model, waited = self._model(), [0.0]
+        model, waited = self._model(), 0.0
 
-        def start(images: np.ndarray) -> Callable[[], tuple[np.ndarray, ...]]:
+        def start(images: np.ndarray) -> Callable[[], Outputs]:
+            nonlocal waited
             begun = time.perf_counter()
             with self._running:
-                waited[0] = time.perf_counter() - begun
+                waited = time.perf_counter() - begun
                 return model.start(images)
 
         pipeline = Pipeline(
@@ -114,12 +95,10 @@ class ImageActor:
         )
         (batch,) = pipeline.run(paths)
         times, images = pipeline.times, len(pipeline.times.invoke)
-        times = dataclasses.replace(
-            times,
-            invoke=tuple(seconds - waited[0] / images for seconds in times.invoke),
-            busy=times.busy - waited[0],
-        )
-        return Done(dataclasses.replace(batch, first=first), times, waited[0])
+        times.invoke = [seconds - waited / images for seconds in times.invoke]
+        times.busy -= waited
+        times.device_wait = waited
+        return Done(dataclasses.replace(batch, first=first), times)
 
     def _model(self) -> ImageModel:
         with self._opening:

@@ -87,7 +87,7 @@ def test_damaged_images_are_zeros_in_their_batch_and_have_no_output(in_flight: i
     assert [o is None for b in batches for o in b.outputs] == [
         e is not None for b in batches for e in b.errors
     ]
-    assert run.preprocessing.count == run.inference.count == 4
+    assert run.times.preprocessing.count == run.times.inference.count == 4
 
 
 def test_images_are_decoded_while_the_model_runs() -> None:
@@ -178,7 +178,7 @@ def test_latencies() -> None:
 
     run = pipeline(invoke=invoke)
     list(run.run(paths(8)))
-    inference = run.inference
+    inference = run.times.inference
     assert inference.count == 8
     assert inference.avg_us >= 5000  # a quarter of a batch of four
     assert inference.min_us <= inference.avg_us <= inference.max_us

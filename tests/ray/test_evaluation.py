@@ -84,10 +84,9 @@ class _Killing:
         self.killed = 0
 
     def take(self, running: Any, take: Any) -> None:
-        ray = import_ray()
-        if not self.killed and len(running._done) + len(running._given) > 1:
-            actor = next(iter(running._given.values()))[0]
-            ray.kill(actor)
+        busy = [actor for actor, batch in running._tasks.values() if batch is not None]
+        if not self.killed and busy and len(running._done) + len(busy) > 1:
+            import_ray().kill(busy[0])
             self.killed += 1
         take(running)
 
@@ -95,8 +94,8 @@ class _Killing:
 def test_a_killed_actor_loses_no_image_and_counts_none_twice(
     folder: Path, rows: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    killing, take = _Killing(), evaluation._Running._take
-    monkeypatch.setattr(evaluation._Running, "_take", lambda self: killing.take(self, take))
+    killing, take = _Killing(), evaluation._Actors._take
+    monkeypatch.setattr(evaluation._Actors, "_take", lambda self: killing.take(self, take))
     assert evaluated(folder, tmp_path / "rows.jsonl", ray_address="local") == rows
     assert killing.killed == 1
 
@@ -105,16 +104,16 @@ def test_a_run_is_resumed(
     folder: Path, rows: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run that ended after three batches, begun here and taken up there."""
-    in_order = evaluation._Running.in_order
+    in_order = evaluation._Actors.in_order
 
-    def ended(self: Any, first: int) -> Iterator[Any]:
-        for count, done in enumerate(in_order(self, first)):
+    def ended(self: Any, *arguments: Any) -> Iterator[Any]:
+        for count, done in enumerate(in_order(self, *arguments)):
             if count == 3:
                 raise KeyboardInterrupt
             yield done
 
     with monkeypatch.context() as patch:
-        patch.setattr(evaluation._Running, "in_order", ended)
+        patch.setattr(evaluation._Actors, "in_order", ended)
         evaluated(folder, tmp_path / "rows.jsonl", code=130, ray_address="local")
     part = (tmp_path / "rows.jsonl.part").read_text().splitlines()
     assert part[1:] == rows[: 3 * BATCH]
