@@ -94,8 +94,8 @@ def test_the_tool(graph: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "graph: want a .tflite file, got none"),
-        (["--graph=x"], "jax_serialization_dir: want the directory"),
+        ([], "--graph is required"),
+        (["--graph=x"], "jax_serialization_dir is required: the directory"),
         (["--graph=/nowhere", "--jax_serialization_dir={}"], "Could not open '/nowhere'"),
         (["--graph=x", "--jax_serialization_dir={}", "--input_layer=a"], "input_layer_shape"),
     ],

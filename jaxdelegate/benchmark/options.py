@@ -1,24 +1,31 @@
-"""What a benchmark does, said once: Python arguments and command-line flags alike."""
+"""The options of a benchmark, as Python arguments and as command-line flags."""
 
 import dataclasses
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_type_hints
 
 from jaxdelegate.errors import OptionError
 from jaxdelegate.measuring.inputs import InputLayer, parse_input_layers
-from jaxdelegate.providers.parsing import Flag
+from jaxdelegate.providers.parsing import Flag, type_and_choices
 
 
 def _option(default: Any, label: str, text: str) -> Any:
-    """A field: TFLite's label for it in the log, and the flag's help."""
+    """A field with TFLite's label for it in the log, and the flag's help."""
     return dataclasses.field(default=default, metadata={"label": label, "help": text})
+
+
+_LEAST = {
+    ("num_runs", "warmup_runs", "batch_size", "inflight"): 0,
+    ("profile_runs", "memory_footprint_check_interval_ms"): 1,
+    ("seed",): -1,
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BenchmarkOptions:
-    """Options of one benchmark; names, defaults and meaning as TFLite's benchmark_model has them.
+    """Options of one benchmark; names, defaults and meaning are those of TFLite's benchmark_model.
 
-    What is not TFLite's: `batch_size`, `device_inputs`, `inflight`, `seed`, `profile_runs`,
-    `perfetto_trace`, `energy`, `check_precision`, `measure_peaks`.
+    TFLite has no `batch_size`, `device_inputs`, `inflight`, `seed`, `profile_runs`,
+    `perfetto_trace`, `energy`, `check_precision` and `measure_peaks`.
     """
 
     num_runs: int = _option(50, "Min num runs", "Fewest timed runs; see min_secs and max_secs.")
@@ -124,27 +131,21 @@ class BenchmarkOptions:
         """Check every value.
 
         Raises:
-            OptionError: a value that makes no sense.
+            OptionError: a value is out of range.
         """
-        for name in ("num_runs", "warmup_runs"):
-            if getattr(self, name) < 0:
-                raise OptionError(f"{name}: must not be negative, got {getattr(self, name)}")
-        for name in ("profile_runs", "memory_footprint_check_interval_ms"):
-            if getattr(self, name) < 1:
-                raise OptionError(f"{name}: want at least 1, got {getattr(self, name)}")
-        if self.batch_size < 0:
-            raise OptionError(f"batch_size: must not be negative, got {self.batch_size}")
-        if self.inflight < 0:
-            raise OptionError(f"inflight: must not be negative, got {self.inflight}")
-        if self.seed < -1:
-            raise OptionError(f"seed: want -1 or at least 0, got {self.seed}")
+        for names, least in _LEAST.items():
+            for name in names:
+                if getattr(self, name) < least:
+                    raise OptionError(
+                        f"{name}: must be at least {least}, got {getattr(self, name)}"
+                    )
         self.layers()
 
     def layers(self) -> tuple[InputLayer, ...]:
-        """What the flags say of the inputs.
+        """The inputs that the options describe.
 
         Raises:
-            OptionError: they do not read as such, or contradict each other.
+            OptionError: they cannot be parsed, or contradict each other.
         """
         return parse_input_layers(
             self.input_layer,
@@ -155,7 +156,7 @@ class BenchmarkOptions:
 
     @property
     def is_profiled(self) -> bool:
-        """Whether operators are to be timed."""
+        """Whether operators are timed."""
         return self.enable_op_profiling or bool(self.perfetto_trace)
 
 
@@ -163,17 +164,13 @@ def benchmark_flags() -> tuple[Flag, ...]:
     """One flag for each option."""
     hints = get_type_hints(BenchmarkOptions)
     return tuple(
-        Flag(field.name, _flag_type(hints[field.name]), field.default, field.metadata["help"])
+        Flag(
+            field.name,
+            type_and_choices(hints[field.name])[0],
+            field.default,
+            field.metadata["help"],
+            label=field.metadata["label"],
+            is_output=field.name == "perfetto_trace",
+        )
         for field in dataclasses.fields(BenchmarkOptions)
     )
-
-
-def _flag_type(hint: Any) -> type:
-    """The type of a flag that may also be unset."""
-    kinds: list[type] = [kind for kind in get_args(hint) or (hint,) if kind is not type(None)]
-    return kinds[0]
-
-
-def labels() -> dict[str, str]:
-    """TFLite's label of each option, for the log."""
-    return {f.name: f.metadata["label"] for f in dataclasses.fields(BenchmarkOptions)}

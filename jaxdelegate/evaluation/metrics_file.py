@@ -5,7 +5,6 @@ from typing import Any
 
 from google.protobuf import json_format
 
-from jaxdelegate.errors import OptionError
 from jaxdelegate.evaluation.run import ImageRun
 from jaxdelegate.measuring import protos
 
@@ -27,16 +26,6 @@ def new_metrics(stage: str, run: ImageRun) -> tuple[Any, Any]:
     run.inference.fill(target.inference_latency)
     target.inference_metrics.num_inferences = len(run.good)
     return metrics, target
-
-
-def check_metrics_path(path: Path) -> None:
-    """Whether metrics can be written there.
-
-    Raises:
-        OptionError: no such folder.
-    """
-    if not path.parent.is_dir():
-        raise OptionError(f"metrics file {str(path)!r}: no folder {str(path.parent)!r}")
 
 
 def write_metrics(path: Path, metrics: Any) -> None:

@@ -1,10 +1,10 @@
-"""The delegate registrar: who can make delegates from flags, and the delegates that they make.
+"""The delegate registrar: providers, which create delegates from flags.
 
 The counterpart of TFLite's tools/delegates/delegate_provider.h. Tools declare every provider's
-flags, and apply the delegates in the order of the flags that asked for them.
+flags, and apply the delegates in the order of the flags that requested them.
 
-A package adds its own provider by an entry point of the group `jaxdelegate.delegate_providers`
-that names a provider or its class; a program by `register_delegate_provider`.
+A package adds its provider with an entry point of the group `jaxdelegate.delegate_providers` that
+names a provider or its class; a program calls `register_delegate_provider`.
 """
 
 import dataclasses
@@ -18,14 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxdelegate.errors import InterpreterError, JaxDelegateError, ModelError, OptionError
-from jaxdelegate.providers.builtin import (
-    CommonFlags,
-    DelegateProvider,
-    ExternalProvider,
-    GpuProvider,
-    JaxProvider,
-    XnnpackProvider,
-)
+from jaxdelegate.providers.builtin import BUILTIN, JAX, DelegateProvider, jax_delegate
 from jaxdelegate.providers.parsing import Flag, FlagValues
 from jaxdelegate.simple_delegate import SimpleDelegate
 
@@ -43,19 +36,18 @@ __all__ = [
 
 _LOGGER = logging.getLogger("jaxdelegate")
 _GROUP = "jaxdelegate.delegate_providers"
-_JAX = JaxProvider()
-_PROVIDERS: list[DelegateProvider] = [
-    CommonFlags(),
-    GpuProvider(),
-    _JAX,
-    XnnpackProvider(),
-    ExternalProvider(),
-]
+_PROVIDERS: list[DelegateProvider] = [*BUILTIN]
 
 
 @dataclasses.dataclass(frozen=True)
 class ProvidedDelegate:
-    """A delegate, who made it, and where the flag that asked for it stood (0: nobody asked)."""
+    """A delegate and its provider.
+
+    Attributes:
+        provider: created it.
+        delegate: the delegate.
+        rank: the position of the flag that requested it; 0: a default.
+    """
 
     provider: DelegateProvider
     delegate: Any
@@ -63,15 +55,15 @@ class ProvidedDelegate:
 
 
 def register_delegate_provider(provider: DelegateProvider) -> None:
-    """Let every tool of this process offer a delegate.
+    """Offer a delegate in every tool of this process.
 
     Args:
-        provider: has `name`, `flags()` and `create(flag_values) -> delegate | None`; an object, or
-            a class without arguments.
+        provider: an object with `name`, `flags()` and `create(flag_values) -> delegate | None`, or
+            a class whose constructor takes no arguments.
 
     Raises:
-        TypeError: something is missing of these.
-        ValueError: the name or a flag is taken.
+        TypeError: the provider lacks one of these.
+        ValueError: the name or a flag is already in use.
     """
     if isinstance(provider, type):
         provider = provider()
@@ -92,40 +84,43 @@ def register_delegate_provider(provider: DelegateProvider) -> None:
 
 
 def registered() -> tuple[DelegateProvider, ...]:
-    """All providers: our own, those of installed packages, and registered ones."""
+    """All providers: built-in ones, those of installed packages, and registered ones."""
     _load_installed()
     return tuple(_PROVIDERS)
 
 
 @functools.cache
 def _load_installed() -> None:
-    """Register the providers of installed packages, once; one that cannot be had is left out."""
+    """Register the providers of installed packages once; skip those that cannot be loaded."""
     for entry in importlib.metadata.entry_points(group=_GROUP):
         try:
-            found = entry.load()
-            register_delegate_provider(found)
+            register_delegate_provider(entry.load())
         except (ImportError, AttributeError, TypeError, ValueError) as error:
             _LOGGER.warning("WARN: delegate provider %r (%s): %s", entry.name, entry.value, error)
 
 
 def flag_values(**given: Any) -> FlagValues:
-    """The values of all providers' flags, where the arguments stand for a command line.
+    """The values of all providers' flags; the arguments replace the command line.
 
     Raises:
-        OptionError: an unknown flag, or a value that is not of the flag's type.
+        OptionError: an unknown flag, or a value of another type.
     """
-    flags = [flag for provider in registered() for flag in declared(provider)]
-    return FlagValues.of((as_flag(flag) for flag in flags), given)
+    return FlagValues.of(map(as_flag, all_flags()), given)
+
+
+def all_flags() -> list[Any]:
+    """The flags of all providers, as `declared` returns them."""
+    return [flag for provider in registered() for flag in declared(provider)]
 
 
 def declared(provider: DelegateProvider) -> list[Any]:
-    """A provider's flags: Flag records, or absl.flags.Flag objects that it brings itself.
+    """A provider's flags: Flag records, or the absl.flags.Flag objects that it returns.
 
-    Mappings and tuples are read as Flag's arguments; a tuple may leave out the type, which the
-    default then says.
+    Mappings and tuples are Flag's arguments; a tuple may omit the type, which is then that of the
+    default.
 
     Raises:
-        OptionError: something else.
+        OptionError: another type.
     """
     return [_record(provider.name, flag) for flag in provider.flags()]
 
@@ -143,11 +138,11 @@ def _record(provider: str, flag: Any) -> Any:
         raise OptionError(f"delegate provider {provider!r}: flag {flag!r}: {error}") from error
     if isinstance(flag, Flag) or hasattr(flag, "parser"):
         return flag
-    raise OptionError(f"delegate provider {provider!r}: want Flag records, got {flag!r}")
+    raise OptionError(f"delegate provider {provider!r}: expected Flag records, got {flag!r}")
 
 
 def as_flag(flag: Any) -> Flag:
-    """A declared flag as a Flag; absl.flags.Flag objects are read by their parser."""
+    """A declared flag as a Flag; the parser of an absl.flags.Flag says its type and choices."""
     if isinstance(flag, Flag):
         return flag
     parser = flag.parser
@@ -158,53 +153,53 @@ def as_flag(flag: Any) -> Flag:
 
 
 def create_delegates(values: FlagValues) -> list[ProvidedDelegate]:
-    """The delegates that the flags ask for, in the order of the command line.
+    """The delegates that the flags request, in the order of the command line.
 
-    If nobody asks for any, neither for XNNPACK nor for none (`use_jax=False`), it is JaxDelegate.
+    JaxDelegate if they request none, unless they request XNNPACK or no delegate (`use_jax=False`).
 
     Raises:
         OptionError: an impossible value or combination.
     """
     use_threads(values.num_threads)
-    made = [(provider, _created(provider, values)) for provider in registered()]
+    created = [(provider, _create(provider, values)) for provider in registered()]
     found = [
         ProvidedDelegate(provider, delegate, _rank(provider, values))
-        for provider, delegate in made
+        for provider, delegate in created
         if delegate is not None
     ]
     if not found and values.use_jax is None and not values.is_set("use_xnnpack"):
-        return [ProvidedDelegate(_JAX, _JAX.default(values))]
+        return [ProvidedDelegate(JAX, jax_delegate(values))]
     return sorted(found, key=lambda row: row.rank)
 
 
-def _created(provider: DelegateProvider, values: FlagValues) -> Any | None:
+def _create(provider: DelegateProvider, values: FlagValues) -> Any | None:
     try:
         return provider.create(values)
     except JaxDelegateError:
         raise
-    except ValueError as error:  # a value that somebody else's delegate refuses
+    except ValueError as error:  # a value that a third-party delegate refuses
         raise OptionError(f"{provider.name} delegate: {error}") from error
 
 
 def _rank(provider: DelegateProvider, values: FlagValues) -> int:
-    """Where the provider's first flag stood; if it was not given, the first of the others."""
+    """The position of the provider's first flag; if it was not given, of its first given flag."""
     positions = [values.position(flag.name) for flag in declared(provider)] or [0]
     return positions[0] or min(filter(None, positions), default=0)
 
 
 def requires_full_delegation(values: FlagValues) -> bool:
-    """Whether either name of the flag is given, for delegates of any kind."""
+    """Whether either name of the flag is set; it holds for delegates of any kind."""
     return bool(values.require_full_delegation or values.jax_require_full_delegation)
 
 
 def use_threads(count: int) -> None:
-    """Have XLA use so many CPU threads: it asks the environment when it starts.
+    """Set the number of XLA's CPU threads, which XLA reads from the environment when it starts.
 
     Raises:
         OptionError: neither -1 nor at least 1.
     """
     if count != -1 and count < 1:
-        raise OptionError(f"num_threads: want -1 or at least 1, got {count}")
+        raise OptionError(f"num_threads: must be -1 or at least 1, got {count}")
     if count == -1 or os.environ.get("NPROC") == str(count):
         return
     if "jax" in sys.modules:
@@ -213,11 +208,11 @@ def use_threads(count: int) -> None:
         os.environ["NPROC"] = str(count)
 
 
-def host_of(values: FlagValues, delegates: Sequence[Any]) -> str:
+def interpreter_name(values: FlagValues, delegates: Sequence[Any]) -> str:
     """Which interpreter runs: "jaxdelegate" or "litert".
 
     Raises:
-        OptionError: `interpreter` contradicts what else is asked.
+        OptionError: `interpreter` contradicts another flag.
     """
     stock_only = [type(d).__name__ for d in delegates if not isinstance(d, SimpleDelegate)]
     if values.use_xnnpack is not None:
@@ -236,19 +231,19 @@ def open_interpreter(
     *,
     preserve_all_tensors: bool = False,
 ) -> Any:
-    """The interpreter that the flags ask for, with delegates applied.
+    """The interpreter that the flags request, with delegates applied.
 
     Args:
         values: of all providers' flags.
         model: a path, or the file's content.
-        delegates: in the order in which they choose.
+        delegates: in the order in which they claim operators.
         preserve_all_tensors: keep every intermediate tensor readable.
 
     Raises:
-        ModelError: the file is no model.
-        OptionError: `interpreter` contradicts what else is asked.
-        DelegationError: a delegate that requires it cannot take every operator; in the stock
-            interpreter, InterpreterError.
+        ModelError: the file is not a model.
+        OptionError: `interpreter` contradicts another flag.
+        DelegationError: full delegation is required and a delegate does not support an operator;
+            the stock interpreter raises InterpreterError.
     """
     arguments: dict[str, Any] = {
         "experimental_delegates": list(delegates) or None,
@@ -259,7 +254,7 @@ def open_interpreter(
         arguments["model_content"] = model
     else:
         arguments["model_path"] = os.fspath(model)
-    if host_of(values, delegates) == "jaxdelegate":
+    if interpreter_name(values, delegates) == "jaxdelegate":
         from jaxdelegate.interpreter import Interpreter  # noqa: PLC0415
 
         return Interpreter(**arguments)

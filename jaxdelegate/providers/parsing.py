@@ -2,8 +2,8 @@
 
 import dataclasses
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, get_args, get_origin
 
 from jaxdelegate.errors import OptionError
 
@@ -15,9 +15,14 @@ class Flag:
     Attributes:
         name: without dashes.
         type: bool, int, float or str.
-        default: its value if it is not given; None: no value.
+        default: the value of a flag that is not given; None: no value.
         help: one or two sentences.
-        choices: the only values allowed; empty: any.
+        choices: the only allowed values; empty: any.
+        lower: the smallest allowed number; None: any.
+        upper: the largest allowed number; None: any.
+        label: what TFLite's tool calls the flag in its log; empty: it does not log it.
+        is_required: whether a tool cannot run without it.
+        is_output: whether it names a file that the tool writes.
     """
 
     name: str
@@ -25,52 +30,87 @@ class Flag:
     default: Any = None
     help: str = ""
     choices: tuple[str, ...] = ()
+    _: dataclasses.KW_ONLY
+    lower: float | None = None
+    upper: float | None = None
+    label: str = ""
+    is_required: bool = False
+    is_output: bool = False
 
     def __post_init__(self) -> None:
         """Check that a command line can hold it.
 
         Raises:
-            OptionError: another type, or a name that cannot stand after two dashes.
+            OptionError: another type, or a name that a command line cannot hold.
         """
         if self.type not in (bool, int, float, str):
-            raise OptionError(f"flag {self.name!r}: want bool, int, float or str, got {self.type}")
+            raise OptionError(
+                f"flag {self.name!r}: expected bool, int, float or str, got {self.type}"
+            )
         if not self.name.isidentifier():
             raise OptionError(f"flag {self.name!r}: letters, digits and _ only")
+
+    def checked(self, value: Any) -> Any:
+        """Return a value that the flag accepts.
+
+        Raises:
+            OptionError: another type, not among the choices, or out of range.
+        """
+        accepted = (int, float) if self.type is float else self.type
+        is_valid = isinstance(value, accepted) and (
+            self.type is bool or not isinstance(value, bool)
+        )
+        if self.choices and value not in self.choices:
+            is_valid = False
+        if value is not None and not is_valid:
+            expected = " or ".join(map(repr, self.choices)) or self.type.__name__
+            raise OptionError(f"flag {self.name!r}: expected {expected}, got {value!r}")
+        return value
+
+
+def type_and_choices(hint: Any) -> tuple[type, tuple[str, ...]]:
+    """The type and the choices of a flag for an option with a type hint such as `int | None`."""
+    alternatives = (hint,) if get_origin(hint) is Literal else get_args(hint) or (hint,)
+    types = [a for a in alternatives if a in (bool, int, float)]
+    literals = [get_args(a) for a in alternatives if get_origin(a) is Literal]
+    return (types or [str])[0], (literals or [()])[0]
 
 
 class FlagValues:
     """Values by name, as attributes; which of them were given, and in which order.
 
-    Any object with these attributes will do where only values are read.
+    Code that only reads values accepts any object with these attributes.
     """
 
     def __init__(self, values: Mapping[str, Any], positions: Mapping[str, int]) -> None:
         """Hold the values.
 
         Args:
-            values: every declared flag's.
-            positions: of those that were given, where on the command line, from 1 on.
+            values: of every declared flag.
+            positions: of the flags that were given: their places on the command line, from 1.
         """
         self._values = dict(values)
         self._positions = dict(positions)
 
     @classmethod
     def of(cls, flags: Iterable[Flag], given: Mapping[str, Any] | None = None) -> "FlagValues":
-        """The values of `flags` where `given` stands for the command line, in its order.
+        """The values of `flags`; `given` replaces the command line, in its order.
 
         Raises:
-            OptionError: an unknown flag, or a value that is not of the flag's type.
+            OptionError: an unknown flag, or a value of another type.
         """
         declared = {flag.name: flag for flag in flags}
         values = {name: flag.default for name, flag in declared.items()}
         for name, value in (given or {}).items():
             if name not in declared:
-                raise OptionError(f"unknown flag {name!r}{_hint(name, list(declared))}")
-            values[name] = _checked(declared[name], value)
+                close = difflib.get_close_matches(name, declared, n=3)
+                hint = f"; did you mean: {', '.join(close)}" if close else ""
+                raise OptionError(f"unknown flag {name!r}{hint}")
+            values[name] = declared[name].checked(value)
         return cls(values, {name: i for i, name in enumerate(given or {}, 1)})
 
     def replaced(self, **more: Any) -> "FlagValues":
-        """The same with other values for some flags, which then count as given last."""
+        """A copy with other values for some flags, which then count as given last."""
         last = max(self._positions.values(), default=0)
         positions = {name: last + i for i, name in enumerate(more, 1)}
         return FlagValues({**self._values, **more}, {**self._positions, **positions})
@@ -85,11 +125,11 @@ class FlagValues:
         return self._values[name]
 
     def is_set(self, name: str) -> bool:
-        """Whether the flag was given, be it with its default value."""
+        """Whether the flag was given, even with its default value."""
         return name in self._positions
 
     def position(self, name: str) -> int:
-        """Where the flag stood on the command line, from 1 on; 0 if it was not given."""
+        """The flag's place on the command line, from 1; 0 if it was not given."""
         return self._positions.get(name, 0)
 
     def given(self) -> dict[str, Any]:
@@ -99,19 +139,3 @@ class FlagValues:
     def as_dict(self) -> dict[str, Any]:
         """Every value by name."""
         return dict(self._values)
-
-
-def _checked(flag: Flag, value: Any) -> Any:
-    accepted = (int, float) if flag.type is float else flag.type
-    is_right = isinstance(value, accepted) and (flag.type is bool or not isinstance(value, bool))
-    if flag.choices and value not in flag.choices:
-        is_right = False
-    if value is not None and not is_right:
-        want = " or ".join(map(repr, flag.choices)) or flag.type.__name__
-        raise OptionError(f"flag {flag.name!r}: want {want}, got {value!r}")
-    return value
-
-
-def _hint(name: str, known: Sequence[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=3)
-    return f"; did you mean: {', '.join(close)}" if close else ""

@@ -1,4 +1,4 @@
-"""`jaxdelegate analyze`: what a model holds and costs, what a delegate takes of it, and advice."""
+"""`jaxdelegate analyze`: what a model holds and costs, what a delegate runs of it, and advice."""
 
 from pathlib import Path
 
@@ -9,48 +9,35 @@ from jaxdelegate.analysis.analyzer import analyze_with
 from jaxdelegate.analysis.page import html_page
 from jaxdelegate.analysis.records import report
 from jaxdelegate.errors import OptionError
+from jaxdelegate.providers.parsing import Flag
 from jaxdelegate.simple_delegate import SimpleDelegate
-from jaxdelegate.tools import delegate_flags, output_files
+from jaxdelegate.tools import command_line, delegate_flags
 
-
-def define(values: flags.FlagValues) -> None:
-    """Declare the tool's flags."""
-    flags.DEFINE_string("graph", "", "The .tflite file.", flag_values=values)
-    flags.DEFINE_string("result_json", "", "Write the analysis as JSON.", flag_values=values)
-    flags.DEFINE_string(
-        "result_html", "", "Write the analysis as one HTML page.", flag_values=values
-    )
-    flags.DEFINE_string(
-        "model_explorer_dir", "", "Write Model Explorer's node data here.", flag_values=values
-    )
-    flags.DEFINE_string(
-        "op_profile",
-        "",
+DELEGATES = True
+FLAGS = (
+    command_line.GRAPH,
+    Flag("result_json", str, "", "Write the analysis as JSON.", is_output=True),
+    Flag("result_html", str, "", "Write the analysis as one HTML page.", is_output=True),
+    Flag("model_explorer_dir", str, "", "Write Model Explorer's node data here."),
+    Flag(
+        "op_profile", str, "",
         "Measured latencies: the benchmark's JSON with an operator profile, or a JSON object of "
         "milliseconds by operator or tensor.",
-        flag_values=values,
-    )
-    flags.DEFINE_string(
-        "layer_errors",
-        "",
+    ),
+    Flag(
+        "layer_errors", str, "",
         "Measured errors: inference_diff's JSON with layers, or a JSON object of errors by "
         "operator or tensor.",
-        flag_values=values,
-    )
-    flags.DEFINE_bool(
-        "gpu_compatibility",
-        False,
+    ),
+    Flag(
+        "gpu_compatibility", bool, False,
         "Print Analyzer's lines of which operators the delegate does not take.",
-        flag_values=values,
-    )
-    delegate_flags.define(values)
+    ),
+)  # fmt: skip
 
 
 def run(values: flags.FlagValues) -> int:
-    """Analyze, print, and write what was asked for; 1 if full delegation was required in vain."""
-    if not values.graph:
-        raise OptionError("--graph: want a .tflite file, got nothing")
-    output_files.check(values, ["result_json", "result_html"])
+    """Analyze, print and write; returns 1 if full delegation is required and impossible."""
     delegate = _delegate(values)
     analysis = analyze_with(values.graph, delegate)
     if values.op_profile:
@@ -72,18 +59,13 @@ def run(values: flags.FlagValues) -> int:
 
 
 def _delegate(values: flags.FlagValues) -> SimpleDelegate | None:
-    """The delegate that the flags ask for; None: they ask for none.
-
-    Raises:
-        OptionError: several, or one that cannot be asked about operators.
-    """
     delegates = delegate_flags.delegates(values)
     if len(delegates) > 1:
         names = ", ".join(getattr(d, "name", type(d).__name__) for d in delegates)
-        raise OptionError(f"analyze takes one delegate, got {len(delegates)}: {names}")
+        raise OptionError(f"analyze accepts one delegate, got {len(delegates)}: {names}")
     for delegate in delegates:
         if not isinstance(delegate, SimpleDelegate):
             raise OptionError(
-                f"analyze takes delegates written in Python, got {type(delegate).__name__}"
+                f"analyze accepts delegates written in Python, got {type(delegate).__name__}"
             )
     return delegates[0] if delegates else None

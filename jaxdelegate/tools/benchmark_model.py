@@ -6,120 +6,123 @@ from typing import Any
 
 from absl import flags
 
-from jaxdelegate.benchmark.options import BenchmarkOptions, benchmark_flags, labels
+from jaxdelegate.benchmark.options import BenchmarkOptions, benchmark_flags
 from jaxdelegate.errors import OptionError
 from jaxdelegate.model import records as model
 from jaxdelegate.providers.parsing import Flag, FlagValues
 from jaxdelegate.report.json_records import write_json
 from jaxdelegate.text import printable
-from jaxdelegate.tools import delegate_flags, output_files
+from jaxdelegate.tools import delegate_flags
 
 _NO_EFFECT = "Accepted, without effect: "
-_MODES = ("stdout", "csv", "proto")
-# The tool's own flags, each with TFLite's label for the log.
-_FLAGS: tuple[tuple[Flag, str], ...] = (
-    (Flag("graph", str, "", "The .tflite file, or fd:<descriptor>:<offset>:<size>."), "Graph"),
-    (
-        Flag("list_signatures", bool, False, "List the model's signatures and do nothing else."),
-        "List signatures from the provided model",
+# The tool's flags, with TFLite's labels for the log.
+_OWN_FLAGS = (
+    Flag(
+        "graph", str, "", "The .tflite file, or fd:<descriptor>:<offset>:<size>.",
+        label="Graph", is_required=True,
     ),
-    (Flag("verbose", bool, False, "Log flags that were not given, too."), ""),
-    (
-        Flag("allow_fp16", bool, False, "True: the same as --gpu_precision_loss_allowed."),
-        "Allow fp16",
+    Flag(
+        "list_signatures", bool, False, "List the model's signatures and do nothing else.",
+        label="List signatures from the provided model",
     ),
-    (
-        Flag(
-            "batch_sizes",
-            str,
-            "",
-            "Benchmark each of these batch sizes, and print them in one table: 1,8,32.",
-        ),
-        "Batch sizes",
+    Flag("verbose", bool, False, "Log flags that were not given, too."),
+    Flag(
+        "allow_fp16", bool, False, "True: the same as --gpu_precision_loss_allowed.",
+        label="Allow fp16",
     ),
-    (Flag("result_json", str, "", "Write the result as JSON."), "JSON result file"),
-    (Flag("result_csv", str, "", "Write the figures as CSV, a line for each batch size."), "CSV"),
-    (
-        Flag("result_file_path", str, "", "Write TFLite's BenchmarkResult as binary proto."),
-        "File path to save the benchmark result in binary proto format",
+    Flag(
+        "batch_sizes", str, "",
+        "Benchmark each of these batch sizes, and print them in one table: 1,8,32.",
+        label="Batch sizes",
     ),
-    (
-        Flag("op_profiling_output_mode", str, "stdout", "How to write the operators.", _MODES),
-        "Op profiling output mode.",
+    Flag(
+        "result_json", str, "", "Write the result as JSON.",
+        label="JSON result file", is_output=True,
     ),
-    (
-        Flag("op_profiling_output_file", str, "", "File for operator times; empty: the console."),
-        "Op profiling output file.",
+    Flag(
+        "result_csv", str, "", "Write the figures as CSV, a line for each batch size.",
+        label="CSV", is_output=True,
     ),
-    (
-        Flag(
-            "profiling_output_csv_file",
-            str,
-            "",
-            "Deprecated in TFLite: op_profiling_output_mode=csv and op_profiling_output_file.",
-        ),
-        "CSV File to export profiling data to",
+    Flag(
+        "result_file_path", str, "", "Write TFLite's BenchmarkResult as binary proto.",
+        label="File path to save the benchmark result in binary proto format", is_output=True,
     ),
-    (
-        Flag("max_profiling_buffer_entries", int, 1024, _NO_EFFECT + "the buffer grows."),
-        "Max initial profiling buffer entries",
+    Flag(
+        "op_profiling_output_mode", str, "stdout", "How to write the operators.",
+        ("stdout", "csv", "proto"), label="Op profiling output mode.",
     ),
-    (
-        Flag("allow_dynamic_profiling_buffer_increase", bool, False, _NO_EFFECT + "it always may."),
-        "Allow dynamic increase on profiling buffer entries",
+    Flag(
+        "op_profiling_output_file", str, "", "File for operator times; empty: the console.",
+        label="Op profiling output file.", is_output=True,
     ),
-    (
-        Flag("export_model_runtime_info", bool, False, "Write graph and partitions as proto."),
-        "Enable Model Runtime Info Export",
+    Flag(
+        "profiling_output_csv_file", str, "",
+        "Deprecated in TFLite: op_profiling_output_mode=csv and op_profiling_output_file.",
+        label="CSV File to export profiling data to", is_output=True,
     ),
-    (
-        Flag("model_runtime_info_output_file", str, "", "File of export_model_runtime_info."),
-        "Proto File to export model runtime info to",
+    Flag(
+        "max_profiling_buffer_entries", int, 1024, _NO_EFFECT + "the buffer grows.",
+        label="Max initial profiling buffer entries",
     ),
-    (
-        Flag("print_preinvoke_state", bool, False, "Print tensors and plan before the runs."),
-        "Print pre-invoke interpreter state",
+    Flag(
+        "allow_dynamic_profiling_buffer_increase", bool, False, _NO_EFFECT + "it always may.",
+        label="Allow dynamic increase on profiling buffer entries",
     ),
-    (
-        Flag("print_postinvoke_state", bool, False, "Print tensors and plan after the runs."),
-        "Print post-invoke interpreter state",
+    Flag(
+        "export_model_runtime_info", bool, False, "Write graph and partitions as proto.",
+        label="Enable Model Runtime Info Export",
     ),
-    (
-        Flag("tensor_name_display_length", int, 25, "Width of names in the state."),
-        "Tensor name display length",
+    Flag(
+        "model_runtime_info_output_file", str, "", "File of export_model_runtime_info.",
+        label="Proto File to export model runtime info to", is_output=True,
     ),
-    (
-        Flag("tensor_type_display_length", int, 15, "Width of types in the state."),
-        "Tensor type display length",
+    Flag(
+        "print_preinvoke_state", bool, False, "Print tensors and plan before the runs.",
+        label="Print pre-invoke interpreter state",
     ),
-    (
-        Flag("alloc_type_display_length", int, 18, "Width of allocation types in the state."),
-        "Tensor allocation type display length",
+    Flag(
+        "print_postinvoke_state", bool, False, "Print tensors and plan after the runs.",
+        label="Print post-invoke interpreter state",
     ),
-    (
-        Flag("output_filepath", str, "", "Write the outputs' raw bytes."),
-        "File path to export outputs layer to",
+    Flag(
+        "tensor_name_display_length", int, 25, "Width of names in the state.",
+        label="Tensor name display length",
     ),
-    (
-        Flag("output_proto_filepath", str, "", "Write the outputs as a tf.train.Example."),
-        "File path to export outputs layer as tf example to",
+    Flag(
+        "tensor_type_display_length", int, 15, "Width of types in the state.",
+        label="Tensor type display length",
     ),
-    (Flag("use_caching", bool, False, _NO_EFFECT + "weights are prepared once."), "Use caching"),
-    (
-        Flag(
-            "release_dynamic_tensors", bool, False, _NO_EFFECT + "tensors go after their last use."
-        ),
-        "Release dynamic tensor memory",
+    Flag(
+        "alloc_type_display_length", int, 18, "Width of allocation types in the state.",
+        label="Tensor allocation type display length",
     ),
-    (
-        Flag("optimize_memory_for_large_tensors", int, 0, _NO_EFFECT + "there is no arena."),
-        "Optimize memory usage for large tensors",
+    Flag(
+        "output_filepath", str, "", "Write the outputs' raw bytes.",
+        label="File path to export outputs layer to", is_output=True,
     ),
-    (
-        Flag("enable_builtin_cast_constant_cache", bool, False, _NO_EFFECT + "constants fold."),
-        "Constant CAST output cache",
+    Flag(
+        "output_proto_filepath", str, "", "Write the outputs as a tf.train.Example.",
+        label="File path to export outputs layer as tf example to", is_output=True,
     ),
-)
+    Flag(
+        "use_caching", bool, False, _NO_EFFECT + "weights are prepared once.",
+        label="Use caching",
+    ),
+    Flag(
+        "release_dynamic_tensors", bool, False, _NO_EFFECT + "tensors go after their last use.",
+        label="Release dynamic tensor memory",
+    ),
+    Flag(
+        "optimize_memory_for_large_tensors", int, 0, _NO_EFFECT + "there is no arena.",
+        label="Optimize memory usage for large tensors",
+    ),
+    Flag(
+        "enable_builtin_cast_constant_cache", bool, False, _NO_EFFECT + "constants fold.",
+        label="Constant CAST output cache",
+    ),
+)  # fmt: skip
+DELEGATES = True
+FLAGS = (*_OWN_FLAGS, *benchmark_flags())
 # TFLite's labels of the delegates' flags; those without one are logged by their names.
 _DELEGATE_LABELS = {
     "num_threads": "Num threads",
@@ -143,35 +146,18 @@ _DELEGATE_LABELS = {
     "external_delegate_path": "External delegate path",
     "external_delegate_options": "External delegate options",
 }
-_OUTPUT_FILES = (
-    "result_json",
-    "result_csv",
-    "result_file_path",
-    "op_profiling_output_file",
-    "profiling_output_csv_file",
-    "model_runtime_info_output_file",
-    "output_filepath",
-    "output_proto_filepath",
-    "perfetto_trace",
-)
-
-
-def define(values: flags.FlagValues) -> None:
-    """Declare the tool's flags and those of the delegates."""
-    delegate_flags.define_all([flag for flag, _ in _FLAGS], values, __name__)
-    delegate_flags.define_all(benchmark_flags(), values, __name__)
-    delegate_flags.define(values)
 
 
 def run(values: flags.FlagValues) -> int:
-    """Benchmark, print TFLite's lines, write the files that were asked for.
+    """Benchmark, print TFLite's lines, write the requested files.
 
     Raises:
         JaxDelegateError: see `jaxdelegate.benchmark.run.benchmark`.
         OSError: a file cannot be read or written.
     """
     _log("STARTING!")
-    _check_outputs(values)
+    if values.export_model_runtime_info and not values.model_runtime_info_output_file:
+        raise OptionError("export_model_runtime_info needs model_runtime_info_output_file")
     options = options_of(values)
     _log_flags(values)
     chosen = _chosen(values)
@@ -184,7 +170,7 @@ def run(values: flags.FlagValues) -> int:
 
 
 def _chosen(values: flags.FlagValues) -> FlagValues:
-    """The delegates' flags, with what --allow_fp16 says."""
+    """The delegates' flags, with --allow_fp16 applied."""
     chosen = delegate_flags.read(values)
     if not values.allow_fp16:
         return chosen
@@ -198,7 +184,7 @@ def options_of(values: flags.FlagValues) -> BenchmarkOptions:
     """The benchmark's options.
 
     Raises:
-        OptionError: a value that makes no sense.
+        OptionError: a value is out of range.
     """
     return BenchmarkOptions(**{flag.name: values[flag.name].value for flag in benchmark_flags()})
 
@@ -244,31 +230,24 @@ def _log(line: str) -> None:
 
 
 def _log_flags(values: flags.FlagValues) -> None:
-    """TFLite's lines of flags and their values: those that were given, with --verbose all."""
+    """Log flags and their values as TFLite does: those that were given, with --verbose all."""
     _log(f"Log parameter values verbosely: [{int(values.verbose)}]")
-    shown = {**labels(), **{flag.name: label for flag, label in _FLAGS}}
-    given = delegate_flags.read(values)
-    shown.update((name, _DELEGATE_LABELS.get(name, name)) for name in given.as_dict())
-    for name, label in shown.items():
+    labels = {flag.name: flag.label for flag in (*benchmark_flags(), *_OWN_FLAGS)}
+    labels |= {
+        name: _DELEGATE_LABELS.get(name, name) for name in delegate_flags.read(values).as_dict()
+    }
+    for name, label in labels.items():
         always = name in ("graph", "signature_to_run_for")
         if label and (always or values.verbose or values[name].present):
-            _log(f"{label}: [{printable(_shown(values[name].value))}]")
+            _log(f"{label}: [{printable(_as_in_cpp(values[name].value))}]")
 
 
-def _shown(value: Any) -> str:
-    """As C++ streams print it."""
+def _as_in_cpp(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, bool):
         return str(int(value))
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _check_outputs(values: flags.FlagValues) -> None:
-    """Refuse before the work what cannot be written after it."""
-    output_files.check(values, _OUTPUT_FILES)
-    if values.export_model_runtime_info and not values.model_runtime_info_output_file:
-        raise OptionError("export_model_runtime_info: name model_runtime_info_output_file, too")
 
 
 def _list_signatures(source: Any) -> int:

@@ -8,13 +8,11 @@ from jaxdelegate.benchmark import matrix
 from jaxdelegate.errors import OptionError
 from jaxdelegate.providers.parsing import Flag
 from jaxdelegate.report.json_records import write_json
-from jaxdelegate.tools import benchmark_model, delegate_flags, output_files
+from jaxdelegate.tools import benchmark_model
 
-_FLAGS = (
+_OWN_FLAGS = (
     Flag(
-        "perf_options_list",
-        str,
-        "all",
+        "perf_options_list", str, "all",
         "Platforms to compare: some of all, cpu, gpu, tpu; none: only the flags as they are.",
     ),
     Flag("option_benchmark_run_delay", float, -1.0, "Seconds to wait between two configurations."),
@@ -25,7 +23,11 @@ _FLAGS = (
         "Values of --jax_compute_dtype to compare.",
     ),
 )  # fmt: skip
-# What the tool varies by itself, and the flag that says how.
+# The flags of benchmark_model hold for every configuration; here --result_json is a list, and
+# --result_csv has a line for each configuration, the fastest first.
+DELEGATES = True
+FLAGS = (*_OWN_FLAGS, *benchmark_model.FLAGS)
+# Flags that the tool varies, and its own flags that say how.
 _VARIED = {
     "jax_platform": "perf_options_list",
     "num_threads": "threads",
@@ -33,37 +35,25 @@ _VARIED = {
 }
 
 
-def define(values: flags.FlagValues) -> None:
-    """Declare the tool's flags; those of benchmark_model hold for every configuration.
-
-    --result_json is a list here, and --result_csv has a line for each: the fastest first.
-    """
-    delegate_flags.define_all(_FLAGS, values, __name__)
-    benchmark_model.define(values)
-
-
 def run(values: flags.FlagValues) -> int:
-    """Print the ranked table; 1 if a configuration failed.
+    """Print the ranked table; returns 1 if a configuration failed.
 
     Raises:
-        OptionError: a list that does not read as such, or a platform that is not there.
-        OSError: the model is not there, or a result file cannot be written.
+        OptionError: a list that cannot be parsed, or a platform that is not available.
+        OSError: a result file cannot be written.
     """
     chosen = matrix.parse_options(values.perf_options_list)
-    threads, dtypes = (
-        matrix.parse_threads(values.threads),
-        matrix.parse_dtypes(values.jax_compute_dtypes),
-    )
+    threads = matrix.parse_threads(values.threads)
+    dtypes = matrix.parse_dtypes(values.jax_compute_dtypes)
     for name, other in _VARIED.items():
         if values[name].present and chosen != ("none",):
             raise OptionError(
-                f"--{name}: the tool compares several; --{other} says which, "
+                f"--{name}: the tool compares several values, those of --{other}; "
                 "--perf_options_list=none runs the flags as they are"
             )
-    output_files.check(values, ["result_json", "result_csv"])
-    benchmark_model.options_of(values)  # refuse bad values once, not in every process
+    benchmark_model.options_of(values)  # refuses bad values here, not in every process
     if not Path(values.graph).is_file():
-        raise OptionError(f"graph: {values.graph or 'name the .tflite file'}: no such file")
+        raise OptionError(f"graph: {values.graph}: no such file")
     print(f"INFO: The list of TFLite runtime options to be benchmarked: [{','.join(chosen)}]")
     platforms = matrix.find_platforms() if set(chosen) - {"cpu", "none"} else ("cpu",)
     rows = matrix.configurations(chosen, platforms, threads, dtypes)
@@ -83,6 +73,6 @@ def run(values: flags.FlagValues) -> int:
 
 def _forwarded(values: flags.FlagValues) -> list[str]:
     """benchmark_model's flags that were given."""
-    own = {flag.name for flag in _FLAGS} | {"help", "model_file", "result_json", "result_csv"}
+    own = {flag.name for flag in _OWN_FLAGS} | {"help", "model_file", "result_json", "result_csv"}
     given = [name for name in values if values[name].present and name not in own]
     return [f"--{name}={values[name].value}" for name in given]

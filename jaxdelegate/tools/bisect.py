@@ -7,23 +7,21 @@ from jaxdelegate.comparison.bisect import bisect
 from jaxdelegate.comparison.serialized import bisect_record
 from jaxdelegate.comparison.sides import Test
 from jaxdelegate.errors import OptionError
+from jaxdelegate.providers.parsing import Flag
 from jaxdelegate.report.json_records import write_json
-from jaxdelegate.tools import comparison_flags, delegate_flags, delegate_names, output_files
+from jaxdelegate.tools import comparison_flags, delegate_flags
 
+DELEGATES = True
+FLAGS = (
+    Flag("num_runs", int, 1, "Sets of inputs.", lower=1),
+    *comparison_flags.FLAGS,
+)
 _FIRST, _LAST = "first_delegate_node_index", "last_delegate_node_index"
 _FOUND = 2
 
 
-def define(values: flags.FlagValues) -> None:
-    """Declare the tool's flags."""
-    comparison_flags.define(values, num_runs=1)
-    flags.DEFINE_string("result_json", "", "Write the result here as JSON.", flag_values=values)
-
-
 def run(values: flags.FlagValues) -> int:
-    """Search and print; 0 if nothing is wrong, 2 if something is."""
-    delegate_names.settle(values)
-    output_files.check(values, ["result_json"])
+    """Search and print; returns 0 if nothing is wrong, 2 if something is."""
     limits = delegate_flags.options(values)
     if not comparison_flags.test(values).delegates:
         raise OptionError(
@@ -36,7 +34,7 @@ def run(values: flags.FlagValues) -> int:
         return comparison_flags.test(values).restricted()
 
     result = bisect(
-        comparison_flags.model(values),
+        values.graph,
         open_range,
         reference=values.reference,
         num_runs=values.num_runs,

@@ -1,4 +1,4 @@
-"""`jaxdelegate cache list|verify|prune`: look after a directory of compiled programs."""
+"""`jaxdelegate cache list|verify|prune`: maintain a directory of compiled programs."""
 
 from collections.abc import Sequence
 
@@ -12,31 +12,26 @@ from jaxdelegate.cache.maintenance import (
     verify,
 )
 from jaxdelegate.errors import OptionError
+from jaxdelegate.providers.parsing import Flag
 from jaxdelegate.text import printable
 from jaxdelegate.tools import delegate_flags
 
 ACTIONS = ("list", "verify", "prune")
+OPTIONS = ("serialization_dir",)
+FLAGS = (
+    Flag("max_size", str, None, "prune: what may be left: bytes, or 500M, 4G."),
+    Flag("parts", bool, False, "list, verify: show what each program's key is made of."),
+)
 
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _DURATIONS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
 
 
-def define(values: flags.FlagValues) -> None:
-    """Declare the tool's flags."""
-    delegate_flags.define_options(values, "serialization_dir")
-    flags.DEFINE_string(
-        "max_size", None, "prune: what may be left: bytes, or 500M, 4G.", flag_values=values
-    )
-    flags.DEFINE_bool(
-        "parts", False, "list, verify: show what each program's key is made of.", flag_values=values
-    )
-
-
 def run(values: flags.FlagValues, action: str) -> int:
-    """Print the entries, or what was removed; 1 if `verify` finds damage."""
+    """Print the entries, or what was removed; returns 1 if `verify` finds damage."""
     directory = delegate_flags.options(values).serialization_dir
     if not directory:
-        raise OptionError("--jax_serialization_dir: want a directory of programs, got none")
+        raise OptionError("--jax_serialization_dir is required: a directory of programs")
     if action == "prune":
         done = prune(directory, _bytes(values.max_size))
         print(f"{len(done.removed)} files removed; {_size(done.before)} -> {_size(done.after)}.")
@@ -49,7 +44,7 @@ def run(values: flags.FlagValues, action: str) -> int:
             if values.parts:
                 _print_parts(row)
     for name in foreign_files(directory):
-        print(f"{printable(name)}: not of the cache; left alone")
+        print(f"{printable(name)}: not part of the cache; ignored")
     bad = sum(row.problem is not None for row in rows)
     print(f"{len(rows)} programs, {_size(sum(row.nbytes for row in rows))}; {bad} cannot be used.")
     return 1 if bad and action == "verify" else 0
@@ -82,7 +77,7 @@ def _bytes(text: str | None) -> int:
     except ValueError:
         size = -1
     if size < 0:
-        raise OptionError(f"max_size: want bytes, or a number with K, M, G or T, got {text!r}")
+        raise OptionError(f"max_size: expected bytes, or a number with K, M, G or T, got {text!r}")
     return size
 
 

@@ -5,40 +5,32 @@ from absl import flags
 from jaxdelegate.comparison.precision_check import check_precision
 from jaxdelegate.lowering.error_probe import ERROR_BOUND
 from jaxdelegate.measuring.inputs import load_array, parse_input_flags
-from jaxdelegate.tools import delegate_flags
+from jaxdelegate.providers.parsing import Flag
+from jaxdelegate.tools import command_line
 
+OPTIONS = ("native_kernels",)
+FLAGS = (
+    command_line.GRAPH,
+    Flag(
+        "jax_compute_dtype", str, "float16",
+        "The dtype to check, held and multiplied as on a GPU.",
+        ("float16", "bfloat16", "auto"),
+    ),
+    Flag(
+        "error_bound", float, ERROR_BOUND,
+        "How far a value may be off, relative to the largest of its tensor.", lower=0,
+    ),
+    Flag(
+        "input_layer_value_files", str, "",
+        "A .npy file for each input of the model: a:path,b:path; a colon within is '::'. None: "
+        "seeded random values.",
+    ),
+)  # fmt: skip
 _UNSAFE = 2
 
 
-def define(values: flags.FlagValues) -> None:
-    """Declare the tool's flags."""
-    flags.DEFINE_string("graph", None, "The .tflite file.", required=True, flag_values=values)
-    flags.DEFINE_enum(
-        "jax_compute_dtype",
-        "float16",
-        ["float16", "bfloat16", "auto"],
-        "The dtype to check, held and multiplied as on a GPU.",
-        flag_values=values,
-    )
-    flags.DEFINE_float(
-        "error_bound",
-        ERROR_BOUND,
-        "How far a value may be off, relative to the largest of its tensor.",
-        0,
-        flag_values=values,
-    )
-    flags.DEFINE_string(
-        "input_layer_value_files",
-        "",
-        "A .npy file for each input of the model: a:path,b:path; a colon within is '::'. None: "
-        "seeded random values.",
-        flag_values=values,
-    )
-    delegate_flags.define_options(values, "native_kernels")
-
-
 def run(values: flags.FlagValues) -> int:
-    """Print the report; 2 if an operator goes wrong or outputs are beyond the bound."""
+    """Print the report; returns 2 if an operator or an output is beyond the error bound."""
     files = parse_input_flags(files=values.input_layer_value_files).files
     report = check_precision(
         values.graph,

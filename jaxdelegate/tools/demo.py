@@ -1,38 +1,31 @@
-"""`jaxdelegate demo`: the main job on an embedded model; the sample tasks in a browser."""
+"""`jaxdelegate demo`: a first inference on an embedded model; the sample tasks in a browser."""
 
 from absl import flags
 
 from jaxdelegate.demo.mobilenet import run_demo
 from jaxdelegate.demo.serving import serve
 from jaxdelegate.errors import OptionError
-from jaxdelegate.tools import delegate_flags
+from jaxdelegate.providers.parsing import Flag
 
-
-def define(values: flags.FlagValues) -> None:
-    """Declare the tool's flags."""
-    flags.DEFINE_integer(
-        "size", 224, "Height and width of the input.", 32, 1024, flag_values=values
-    )
-    flags.DEFINE_float(
-        "width", 1.0, "Width multiplier of the channels.", 0.25, 1.0, flag_values=values
-    )
-    flags.DEFINE_integer("num_runs", 20, "Timed runs of the delegate.", 1, flag_values=values)
-    delegate_flags.define_options(values, "native_kernels")
-    flags.DEFINE_bool(
-        "web", False, "Serve the sample tasks as a page for a browser.", flag_values=values
-    )
-    flags.DEFINE_integer(
-        "port", None, "For --web. Unset: the first free one from 7860 on.", 1, 65535,
-        flag_values=values,
-    )  # fmt: skip
-    flags.DEFINE_string(
-        "host", "127.0.0.1", "For --web: the address to listen on; 0.0.0.0 lets other machines in.",
-        flag_values=values,
-    )  # fmt: skip
+OPTIONS = ("native_kernels",)
+FLAGS = (
+    Flag("size", int, 224, "Height and width of the input.", lower=32, upper=1024),
+    Flag("width", float, 1.0, "Width multiplier of the channels.", lower=0.25, upper=1.0),
+    Flag("num_runs", int, 20, "Timed runs of the delegate.", lower=1),
+    Flag("web", bool, False, "Serve the sample tasks as a page for a browser."),
+    Flag(
+        "port", int, None, "For --web. Unset: the first free one from 7860 on.",
+        lower=1, upper=65535,
+    ),
+    Flag(
+        "host", str, "127.0.0.1",
+        "For --web: the address to listen on; 0.0.0.0 lets other machines in.",
+    ),
+)  # fmt: skip
 
 
 def run(values: flags.FlagValues) -> int:
-    """Print the demo, or serve the page until Ctrl-C; 1 if the outputs disagree.
+    """Print the demo, or serve the page until Ctrl-C; returns 1 if the outputs disagree.
 
     Raises:
         OptionError: --port or --host without --web, or a package that --web needs is missing.

@@ -1,119 +1,107 @@
 """Flags and output that imagenet_eval and coco_eval share; TFLite's names where it has one."""
 
 import contextlib
+import dataclasses
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from absl import flags
 
 from jaxdelegate.errors import OptionError
-from jaxdelegate.evaluation.metrics_file import check_metrics_path, write_metrics
+from jaxdelegate.evaluation.metrics_file import write_metrics
 from jaxdelegate.evaluation.results import is_results_path
 from jaxdelegate.evaluation.run import ImageRun, RunSettings
+from jaxdelegate.providers.devices import open_on_devices
+from jaxdelegate.providers.parsing import Flag
 from jaxdelegate.ray.evaluation import Cluster, RayRunner
 from jaxdelegate.text import printable
-from jaxdelegate.tools import delegate_flags, delegate_names
+from jaxdelegate.tools import delegate_flags
 
-SOME_SKIPPED = 3  # the exit code of a run that left out images it could not use
-
-
-def define(values: flags.FlagValues) -> None:
-    """Declare them, and the delegates' flags."""
-    for name, text in (
-        ("model_file", "The .tflite file."),
-        ("model_output_labels", "A label per line, in the order of the model's outputs."),
-        ("ground_truth_images_path", "The folder of images, taken in order of their names."),
-        (
-            "output_file_path",
-            "Write the metrics here: a serialized tflite.evaluation.EvaluationStageMetrics, or "
-            "JSON if it ends in .json. If it ends in .jsonl or .parquet: results_file_path.",
-        ),
-        (
-            "results_file_path",
-            "Write a row per image here, .jsonl or .parquet. A killed run leaves <name>.part "
-            "next to it, from which the same command resumes.",
-        ),
-    ):
-        flags.DEFINE_string(name, None, text, flag_values=values)
-    flags.DEFINE_integer("num_images", 0, "How many images; 0: all.", 0, flag_values=values)
-    flags.DEFINE_integer(
-        "batch_size",
-        32,
-        "Images per invocation; 1 if the model does not follow.",
-        1,
-        flag_values=values,
-    )
-    flags.DEFINE_integer(
-        "num_decode_threads",
-        None,
-        "Threads that decode images. Unset: one per CPU.",
-        1,
-        flag_values=values,
-    )
-    flags.DEFINE_integer(
-        "num_devices",
-        1,
+LABELS = Flag(
+    "model_output_labels", str, None, "A label per line, in the order of the model's outputs."
+)
+FLAGS = (
+    Flag("model_file", str, None, "The .tflite file.", is_required=True),
+    Flag(
+        "ground_truth_images_path", str, None,
+        "The folder of images, taken in order of their names.", is_required=True,
+    ),
+    Flag(
+        "output_file_path", str, None,
+        "Write the metrics here: a serialized tflite.evaluation.EvaluationStageMetrics, or "
+        "JSON if it ends in .json. If it ends in .jsonl or .parquet: results_file_path.",
+        is_output=True,
+    ),
+    Flag(
+        "results_file_path", str, None,
+        "Write a row per image here, .jsonl or .parquet. A killed run leaves <name>.part "
+        "next to it, from which the same command resumes.",
+        is_output=True,
+    ),
+    Flag("num_images", int, 0, "How many images; 0: all.", lower=0),
+    Flag(
+        "batch_size", int, 32, "Images per invocation; 1 if the model does not follow.", lower=1
+    ),
+    Flag(
+        "num_decode_threads", int, None, "Threads that decode images. Unset: one per CPU.",
+        lower=1,
+    ),
+    Flag(
+        "num_devices", int, 1,
         "Devices that take batches in turn, the first ones of JaxDelegate's platform; 0: all.",
-        0,
-        flag_values=values,
-    )
-    flags.DEFINE_string(
-        "ray_address",
-        None,
+        lower=0,
+    ),
+    Flag(
+        "ray_address", str, None,
         "Run on the actors of this Ray cluster: host:port, 'auto', or 'local' for a Ray of its "
         "own. They read the model and the images from a shared disk.",
-        flag_values=values,
-    )
-    flags.DEFINE_integer(
-        "ray_actors", None, "How many actors. Unset: all that fit.", 1, flag_values=values
-    )
-    flags.DEFINE_float("ray_cpus", 1.0, "CPUs of each actor.", 0.0, flag_values=values)
-    flags.DEFINE_float(
-        "ray_gpus",
-        None,
-        "GPUs of each actor, at most 1. Unset: 1 if the cluster has GPUs.",
-        0.0,
-        flag_values=values,
-    )
-    flags.DEFINE_bool("resume", True, "Take up a run that was killed.", flag_values=values)
-    delegate_names.define(values)
-    delegate_flags.define(values)
+    ),
+    Flag("ray_actors", int, None, "How many actors. Unset: all that fit.", lower=1),
+    Flag("ray_cpus", float, 1.0, "CPUs of each actor.", lower=0.0),
+    Flag(
+        "ray_gpus", float, None,
+        "GPUs of each actor, at most 1. Unset: 1 if the cluster has GPUs.", lower=0.0,
+    ),
+    Flag("resume", bool, True, "Take up a run that was killed."),
+    *delegate_flags.SHORT_NAMES,
+)  # fmt: skip
+SOME_SKIPPED = 3  # the exit code of a run that skipped images it could not use
 
 
-def required(values: flags.FlagValues, *names: str) -> None:
-    """Insist on flags.
+def evaluate(values: flags.FlagValues, function: Callable[..., Any], **arguments: Any) -> Any:
+    """Run an evaluation with what the flags of this module say, here or on a Ray cluster.
 
-    Raises:
-        OptionError: one is not given.
-    """
-    missing = [name for name in names if not getattr(values, name)]
-    if missing:
-        raise OptionError(f"--{missing[0]} is required")
-
-
-def settings(values: flags.FlagValues) -> RunSettings:
-    """How the images are run.
+    Args:
+        values: parsed flags.
+        function: `evaluate_imagenet` or `evaluate_coco`.
+        **arguments: its other arguments.
 
     Raises:
-        OptionError: an impossible value or combination.
+        JaxDelegateError: an impossible value or combination, or the function's errors.
     """
-    delegate_names.settle(values)
-    metrics, results = _output_paths(values)
-    if metrics is not None:
-        check_metrics_path(metrics)
-    return RunSettings(
+    settings = RunSettings(
         batch_size=values.batch_size,
         decode_threads=values.num_decode_threads,
-        results_path=results,
+        results_path=_output_paths(values)[1],
         resume=values.resume,
-        runs_on=delegate_flags.as_dict(values),
+        runs_on=delegate_flags.read(values).given(),
     )
+    with _runner(values) as runner:
+        return function(
+            values.model_file,
+            values.ground_truth_images_path,
+            values.model_output_labels,
+            num_images=values.num_images,
+            settings=dataclasses.replace(settings, runner=runner),
+            interpreter=_interpreter(values),
+            **arguments,
+        )
 
 
 def _output_paths(values: flags.FlagValues) -> tuple[Path | None, Path | None]:
-    """Where metrics go, and per-image results."""
+    """Where to write metrics, and per-image results."""
     output, results = values.output_file_path, values.results_file_path
     if output and is_results_path(output):
         if results:
@@ -126,48 +114,39 @@ def _output_paths(values: flags.FlagValues) -> tuple[Path | None, Path | None]:
 
 
 @contextlib.contextmanager
-def runner(values: flags.FlagValues) -> Iterator[RayRunner | None]:
-    """What runs the images on a Ray cluster, as long as the context; None: this process does.
-
-    Raises:
-        OptionError: no such cluster, no Ray, or `--ray_...` without `--ray_address`.
-    """
+def _runner(values: flags.FlagValues) -> Iterator[RayRunner | None]:
+    """What runs the images on a Ray cluster; None: this process does."""
     if values.ray_address is None:
-        lost = [n for n in ("ray_actors", "ray_gpus") if getattr(values, n) is not None]
-        if lost:
-            raise OptionError(f"--{lost[0]} needs --ray_address")
+        unused = [n for n in ("ray_actors", "ray_gpus") if getattr(values, n) is not None]
+        if unused:
+            raise OptionError(f"--{unused[0]} needs --ray_address")
         yield None
         return
     if values.num_devices != 1:
-        raise OptionError("--num_devices is of this process, --ray_address of others: give one")
+        raise OptionError(
+            "--num_devices is for this process, --ray_address for other processes; give one"
+        )
     cluster = Cluster(
         address=values.ray_address,
         actors=values.ray_actors,
         cpus=values.ray_cpus,
         gpus=values.ray_gpus,
     )
-    with RayRunner(cluster, delegate_flags.as_dict(values)) as joined:
-        yield joined
+    with RayRunner(cluster, delegate_flags.read(values).given()) as runner:
+        yield runner
 
 
-def interpreter(values: flags.FlagValues) -> Any:
-    """The interpreter of the model, with its delegates; with --num_devices one for each device.
-
-    None where actors have theirs.
-
-    Raises:
-        ModelError: the file is no model.
-        OptionError: an impossible value or combination.
-    """
+def _interpreter(values: flags.FlagValues) -> Any:
+    """The interpreter, a list of them with --num_devices, or None where actors have theirs."""
     if values.ray_address is not None:
         return None
     if values.num_devices != 1:
-        return delegate_flags.on_devices(values, values.model_file, values.num_devices)
+        return open_on_devices(delegate_flags.read(values), values.model_file, values.num_devices)
     return delegate_flags.interpreter(values, values.model_file)
 
 
 def report(values: flags.FlagValues, result: Any) -> int:
-    """Print a result and write its metrics; the exit code."""
+    """Print a result and write its metrics; returns the exit code."""
     run: ImageRun = result.run
     print(result)
     print(f"Batch size: {run.batch_size}")

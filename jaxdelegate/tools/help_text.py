@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from absl import flags
 
-DELEGATES = "delegates"  # the module name under which delegate_flags declares the providers' flags
-_OTHER = ("jaxdelegate.tools.main", "absl.flags")
+from jaxdelegate.tools.command_line import COMMON, DELEGATES
+
 _MANY = 30  # flags; with fewer, `--help` shows them all
 
 # The flags that `--help` shows of a tool with many, in this order.
@@ -28,15 +28,15 @@ _COMMON = (
 
 
 def brief(name: str, what: str, values: flags.FlagValues, actions: Sequence[str] = ()) -> str:
-    """The flags that most people need; all of them if there are not many.
+    """The tool's common flags; all of them if there are not many.
 
     Args:
         name: the tool's.
-        what: what it does.
+        what: what the tool does.
         values: with its flags declared.
         actions: words of which one must be given.
     """
-    known = {flag.name for rows in values.flags_by_module_dict().values() for flag in rows}
+    known = {flag.name for flags in values.flags_by_module_dict().values() for flag in flags}
     if len(known) <= _MANY:
         return full(name, what, values, actions)
     shown = [flag for flag in _COMMON if flag in known]
@@ -62,13 +62,17 @@ def brief(name: str, what: str, values: flags.FlagValues, actions: Sequence[str]
 
 def full(name: str, what: str, values: flags.FlagValues, actions: Sequence[str] = ()) -> str:
     """All flags: the tool's, those of delegates, and those that every tool has."""
-    modules = sorted(values.flags_by_module_dict())
-    own = [m for m in modules if m not in (DELEGATES, *_OTHER)]
-    own.sort(key=lambda module: not module.endswith(f".{name}"))
-    parts = ["\n".join(_head(name, what, values, actions)).rstrip(), _section("Flags", values, own)]
-    if DELEGATES in modules:
-        parts.append(_section("Flags of the delegates and interpreters", values, [DELEGATES]))
-    parts.append(_section("Flags of all tools", values, _OTHER))
+    sections = {
+        "Flags": [f"jaxdelegate.tools.{name}"],
+        "Flags of the delegates and interpreters": [DELEGATES],
+        "Flags of all tools": [COMMON, "absl.flags"],
+    }
+    declared = values.flags_by_module_dict()
+    parts = ["\n".join(_head(name, what, values, actions)).rstrip()]
+    for title, modules in sections.items():
+        if modules[0] in declared:  # without the modules' names
+            texts = [values.module_help(m).strip().partition("\n")[2] for m in modules]
+            parts.append("\n".join([f"{title}:", *texts]))
     return "\n\n".join(parts)
 
 
@@ -93,9 +97,3 @@ def _spelled(flag: flags.Flag) -> str:
 def _first_sentence(text: str | None) -> str:
     joined = " ".join((text or "").split())
     return joined.partition(". ")[0].rstrip(".") + "."
-
-
-def _section(title: str, values: flags.FlagValues, modules: Sequence[str]) -> str:
-    """The texts that absl has of some modules' flags, without the modules' names."""
-    texts = [values.module_help(module).strip().partition("\n")[2] for module in modules]
-    return "\n".join([f"{title}:", *texts])

@@ -5,48 +5,38 @@ import dataclasses
 from absl import flags
 
 from jaxdelegate.evaluation.imagenet import evaluate_imagenet
+from jaxdelegate.providers.parsing import Flag
 from jaxdelegate.tools import evaluation_flags
 
-
-def define(values: flags.FlagValues) -> None:
-    """Declare the tool's flags."""
-    evaluation_flags.define(values)
-    for name, text in (
-        (
-            "ground_truth_labels",
-            "A label per line, in the order of the images' names. Not for folders by synset.",
-        ),
-        (
-            "synset_labels",
-            "Lines `n01440764 tench, Tinca tinca` (synset_words.txt), for images in one folder per "
-            "synset. Unset: the folders' names are the labels.",
-        ),
-        ("denylist_file_path", "Numbers of images, from 1, that are left out, one per line."),
-    ):
-        flags.DEFINE_string(name, None, text, flag_values=values)
-    flags.DEFINE_alias("blacklist_file_path", "denylist_file_path", flag_values=values)
-    flags.DEFINE_integer(
-        "num_ranks", None, "The largest k. Unset: 10, or all labels.", 1, flag_values=values
-    )
+DELEGATES = True
+FLAGS = (
+    *evaluation_flags.FLAGS,
+    dataclasses.replace(evaluation_flags.LABELS, is_required=True),
+    Flag(
+        "ground_truth_labels", str, None,
+        "A label per line, in the order of the images' names. Not for folders by synset.",
+    ),
+    Flag(
+        "synset_labels", str, None,
+        "Lines `n01440764 tench, Tinca tinca` (synset_words.txt), for images in one folder per "
+        "synset. Unset: the folders' names are the labels.",
+    ),
+    Flag(
+        "denylist_file_path", str, None,
+        "Numbers of images, from 1, that are left out, one per line.",
+    ),
+    Flag("num_ranks", int, None, "The largest k. Unset: 10, or all labels.", lower=1),
+)  # fmt: skip
 
 
 def run(values: flags.FlagValues) -> int:
-    """Evaluate and print; 3 if images were skipped."""
-    evaluation_flags.required(
-        values, "model_file", "ground_truth_images_path", "model_output_labels"
+    """Evaluate and print; returns 3 if images were skipped."""
+    result = evaluation_flags.evaluate(
+        values,
+        evaluate_imagenet,
+        ground_truth_labels=values.ground_truth_labels,
+        synset_labels=values.synset_labels,
+        denylist=values.denylist_file_path or None,
+        num_ranks=values.num_ranks,
     )
-    settings = evaluation_flags.settings(values)
-    with evaluation_flags.runner(values) as runner:
-        result = evaluate_imagenet(
-            values.model_file,
-            values.ground_truth_images_path,
-            values.model_output_labels,
-            ground_truth_labels=values.ground_truth_labels,
-            synset_labels=values.synset_labels,
-            denylist=values.denylist_file_path or None,
-            num_images=values.num_images,
-            num_ranks=values.num_ranks,
-            settings=dataclasses.replace(settings, runner=runner),
-            interpreter=evaluation_flags.interpreter(values),
-        )
     return evaluation_flags.report(values, result)

@@ -8,43 +8,32 @@ from jaxdelegate.comparison.diff import inference_diff
 from jaxdelegate.comparison.page import page
 from jaxdelegate.comparison.serialized import diff_record, stage_metrics
 from jaxdelegate.comparison.text import summary
+from jaxdelegate.providers.parsing import Flag
 from jaxdelegate.report.json_records import write_json
-from jaxdelegate.tools import comparison_flags, delegate_names, output_files
+from jaxdelegate.tools import comparison_flags
 
+DELEGATES = True
+FLAGS = (
+    Flag("num_runs", int, 50, "Sets of inputs.", lower=1),
+    *comparison_flags.FLAGS,
+    Flag("invocations_per_run", int, 1, "Timed invocations per set of inputs.", lower=1),
+    Flag("per_layer", bool, False, "Compare every intermediate tensor, too."),
+    Flag("layer_runs", int, 1, "On how many sets of inputs --per_layer compares.", lower=1),
+    Flag("top", int, 10, "How many layers to print.", lower=1),
+    Flag(
+        "output_file_path", str, "",
+        "Write the metrics here as a serialized tflite.evaluation.EvaluationStageMetrics.",
+        is_output=True,
+    ),
+    Flag("result_html", str, "", "Write the result here as a web page.", is_output=True),
+)  # fmt: skip
 _DIFFERS = 2
 
 
-def define(values: flags.FlagValues) -> None:
-    """Declare the tool's flags."""
-    comparison_flags.define(values, num_runs=50)
-    flags.DEFINE_integer(
-        "invocations_per_run", 1, "Timed invocations per set of inputs.", 1, flag_values=values
-    )
-    flags.DEFINE_bool(
-        "per_layer", False, "Compare every intermediate tensor, too.", flag_values=values
-    )
-    flags.DEFINE_integer(
-        "layer_runs", 1, "On how many sets of inputs --per_layer compares.", 1, flag_values=values
-    )
-    flags.DEFINE_integer("top", 10, "How many layers to print.", 1, flag_values=values)
-    flags.DEFINE_string("result_json", "", "Write the result here as JSON.", flag_values=values)
-    flags.DEFINE_string(
-        "output_file_path",
-        "",
-        "Write the metrics here as a serialized tflite.evaluation.EvaluationStageMetrics.",
-        flag_values=values,
-    )
-    flags.DEFINE_string(
-        "result_html", "", "Write the result here as a web page.", flag_values=values
-    )
-
-
 def run(values: flags.FlagValues) -> int:
-    """Compare and print; 0 if everything agrees but for rounding, 2 if not."""
-    delegate_names.settle(values)
-    output_files.check(values, ["result_json", "output_file_path", "result_html"])
+    """Compare and print; returns 0 if everything agrees within rounding, 2 if not."""
     result = inference_diff(
-        comparison_flags.model(values),
+        values.graph,
         comparison_flags.test(values),
         reference=values.reference,
         num_runs=values.num_runs,

@@ -10,86 +10,69 @@ from absl import flags
 from jaxdelegate.errors import OptionError
 from jaxdelegate.options import DelegateOptions
 from jaxdelegate.providers import use_threads
+from jaxdelegate.providers.parsing import Flag
 from jaxdelegate.serve.limits import Limits
 from jaxdelegate.serve.opening import parse_models
 from jaxdelegate.serve.settings import ServeSettings
 from jaxdelegate.tools import delegate_flags
 
 _SETTINGS, _LIMITS = ServeSettings(), Limits()
-
-
-def define(values: flags.FlagValues) -> None:
-    """Declare the tool's flags, and those of JaxDelegate."""
-    flags.DEFINE_string("graph", None, "The .tflite file.", flag_values=values)
-    flags.DEFINE_string(
-        "name", None, "The name that clients give. Unset: the file's, without .tflite.",
-        flag_values=values,
-    )  # fmt: skip
-    flags.DEFINE_string("models", "", "Several models: name=path,name=path.", flag_values=values)
-    flags.DEFINE_string(
-        "host", "127.0.0.1", "The address to listen on. 0.0.0.0 lets other machines in.",
-        flag_values=values,
-    )  # fmt: skip
-    flags.DEFINE_integer(
-        "port", 8000, "The port of HTTP, or 0 for a free one.", 0, 65535, flag_values=values
-    )
-    flags.DEFINE_integer(
-        "grpc_port",
-        None,
-        "The port of gRPC, or 0 for a free one; unset: no gRPC.",
-        0,
-        65535,
-        flag_values=values,
-    )
-    flags.DEFINE_integer(
-        "max_batch_size", _SETTINGS.max_batch_size, "Items that run at once; 1: no batching.", 1,
-        flag_values=values,
-    )  # fmt: skip
-    flags.DEFINE_integer(
-        "max_queue_delay_us", _SETTINGS.max_queue_delay_us,
-        "Microseconds that a request may wait for others; 0: what waits forms a batch.", 0,
-        flag_values=values,
-    )  # fmt: skip
-    flags.DEFINE_integer(
-        "max_queue_size", _SETTINGS.max_queue_size,
-        "Requests that may wait. More are refused with status 503.", 1, flag_values=values,
-    )  # fmt: skip
-    flags.DEFINE_float(
-        "request_timeout_s", _SETTINGS.timeout_s,
-        "Seconds that a request may take; 0: any.", 0, flag_values=values,
-    )  # fmt: skip
-    flags.DEFINE_integer(
-        "max_request_bytes", _LIMITS.max_request_bytes,
-        "The largest body of a request, also decompressed. More: status 413.", 1,
-        flag_values=values,
-    )  # fmt: skip
-    flags.DEFINE_integer(
-        "max_held_bytes", _LIMITS.max_held_bytes,
-        "Bytes of all bodies, and of all answers, that are held at a time. More wait.", 1,
-        flag_values=values,
-    )  # fmt: skip
-    flags.DEFINE_integer(
-        "session_count", _SETTINGS.session_count,
-        "Sequences that may be open at once, of a model with states.", 1, flag_values=values,
-    )  # fmt: skip
-    flags.DEFINE_integer(
-        "sessions_per_client", _SETTINGS.sessions_per_client,
-        "Sequences that may be open at once of one client, by its address.", 1, flag_values=values,
-    )  # fmt: skip
-    flags.DEFINE_float(
-        "session_idle_s", _SETTINGS.session_idle_s,
-        "Seconds after which a sequence that nobody used is dropped.", 1e-3, flag_values=values,
-    )  # fmt: skip
-    flags.DEFINE_float(
-        "session_hold_s", _SETTINGS.session_hold_s,
+OPTIONS = tuple(field.name for field in dataclasses.fields(DelegateOptions))
+FLAGS = (
+    Flag("graph", str, None, "The .tflite file."),
+    Flag("name", str, None, "The name that clients give. Unset: the file's, without .tflite."),
+    Flag("models", str, "", "Several models: name=path,name=path."),
+    Flag(
+        "host", str, "127.0.0.1", "The address to listen on. 0.0.0.0 lets other machines in."
+    ),
+    Flag("port", int, 8000, "The port of HTTP, or 0 for a free one.", lower=0, upper=65535),
+    Flag(
+        "grpc_port", int, None, "The port of gRPC, or 0 for a free one; unset: no gRPC.",
+        lower=0, upper=65535,
+    ),
+    Flag(
+        "max_batch_size", int, _SETTINGS.max_batch_size,
+        "Items that run at once; 1: no batching.", lower=1,
+    ),
+    Flag(
+        "max_queue_delay_us", int, _SETTINGS.max_queue_delay_us,
+        "Microseconds that a request may wait for others; 0: what waits forms a batch.", lower=0,
+    ),
+    Flag(
+        "max_queue_size", int, _SETTINGS.max_queue_size,
+        "Requests that may wait. More are refused with status 503.", lower=1,
+    ),
+    Flag(
+        "request_timeout_s", float, _SETTINGS.timeout_s,
+        "Seconds that a request may take; 0: any.", lower=0,
+    ),
+    Flag(
+        "max_request_bytes", int, _LIMITS.max_request_bytes,
+        "The largest body of a request, also decompressed. More: status 413.", lower=1,
+    ),
+    Flag(
+        "max_held_bytes", int, _LIMITS.max_held_bytes,
+        "Bytes of all bodies, and of all answers, that are held at a time. More wait.", lower=1,
+    ),
+    Flag(
+        "session_count", int, _SETTINGS.session_count,
+        "Sequences that may be open at once, of a model with states.", lower=1,
+    ),
+    Flag(
+        "sessions_per_client", int, _SETTINGS.sessions_per_client,
+        "Sequences that may be open at once of one client, by its address.", lower=1,
+    ),
+    Flag(
+        "session_idle_s", float, _SETTINGS.session_idle_s,
+        "Seconds after which a sequence that nobody used is dropped.", lower=1e-3,
+    ),
+    Flag(
+        "session_hold_s", float, _SETTINGS.session_hold_s,
         "Seconds after its last request in which a sequence keeps its place, even if there are too "
-        "many.", 0, flag_values=values,
-    )  # fmt: skip
-    flags.DEFINE_integer(
-        "num_threads", -1, "CPU threads of XLA; -1: its choice.", -1, flag_values=values
-    )
-    names = [field.name for field in dataclasses.fields(DelegateOptions)]
-    delegate_flags.define_options(values, *names)
+        "many.", lower=0,
+    ),
+    Flag("num_threads", int, -1, "CPU threads of XLA; -1: its choice.", lower=-1),
+)  # fmt: skip
 
 
 def run(values: flags.FlagValues) -> int:
@@ -133,7 +116,7 @@ def run(values: flags.FlagValues) -> int:
 
 def _models(values: flags.FlagValues) -> dict[str, str]:
     if bool(values.graph) == bool(values.models):
-        raise OptionError("want a .tflite file, or --models=name=path,name=path; one of them")
+        raise OptionError("give either a .tflite file or --models=name=path,name=path")
     if values.models:
         if values.name is not None:
             raise OptionError("--name is for one model; --models names each")

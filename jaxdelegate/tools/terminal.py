@@ -1,6 +1,6 @@
-"""What tools print, without the characters that steer a terminal: names come from model files.
+"""Escapes control characters in the tools' output: names come from model files.
 
-LiteRT's tools print such names as they are. An escape sequence in the name of a tensor could clear
+LiteRT's tools print such names unchanged. An escape sequence in the name of a tensor could clear
 the screen, or rewrite the lines above it.
 """
 
@@ -10,42 +10,41 @@ import sys
 from collections.abc import Iterator
 from typing import Any, TextIO
 
-# Control characters but tab and new line, other ends of lines, what turns the direction of text.
-_STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-_RETURN = "\r"  # progress bars go back to the beginning of their line
+# Control characters except tab and new line, other line ends, and what turns the text direction.
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+_RETURN = "\r"  # progress bars return to the beginning of their line
 
 
-def shown(text: str, allowed: str = "") -> str:
-    r"""The text, `\x1b` in the place of an escape character."""
+def escaped(text: str, allowed: str = "") -> str:
+    r"""The text with control characters that are not allowed as escapes, such as `\x1b`."""
 
-    def escaped(match: re.Match[str]) -> str:
+    def escape(match: re.Match[str]) -> str:
         found = match[0]
         return found if found in allowed else found.encode("unicode_escape").decode()
 
-    return _STEERING.sub(escaped, text)
+    return _CONTROL.sub(escape, text)
 
 
-class Shown:
-    """A stream of text that is `shown`; all else is the stream's own."""
+class EscapedStream:
+    """A text stream that writes `escaped` text; the rest is the stream's."""
 
     def __init__(self, stream: TextIO, allowed: str = "") -> None:
-        """Write to the stream; `allowed` control characters stay."""
+        """Write to the stream; keep the allowed control characters."""
         self._stream, self._allowed = stream, allowed
 
     def write(self, text: str) -> int:
-        """Write; answers the length of what was given."""
-        self._stream.write(shown(text, self._allowed))
+        """Write; returns the length of the text before escaping."""
+        self._stream.write(escaped(text, self._allowed))
         return len(text)
 
     def __getattr__(self, name: str) -> Any:
-        """As the stream."""
         return getattr(self._stream, name)
 
 
 @contextlib.contextmanager
-def shown_output() -> Iterator[None]:
-    """What Python prints or logs meanwhile steers no terminal."""
-    out: Any = Shown(sys.stdout)
-    err: Any = Shown(sys.stderr, _RETURN)
+def escaped_output() -> Iterator[None]:
+    """Escape what Python prints or logs in the block."""
+    out: Any = EscapedStream(sys.stdout)
+    err: Any = EscapedStream(sys.stderr, _RETURN)
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         yield

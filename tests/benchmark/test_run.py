@@ -484,10 +484,10 @@ def test_batch_sizes() -> None:
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"num_runs": -1}, "num_runs: must not be negative, got -1"),
-        ({"profile_runs": 0}, "profile_runs: want at least 1, got 0"),
-        ({"seed": -2}, "seed: want -1 or at least 0, got -2"),
-        ({"batch_size": -1}, "batch_size: must not be negative, got -1"),
+        ({"num_runs": -1}, "num_runs: must be at least 0, got -1"),
+        ({"profile_runs": 0}, "profile_runs: must be at least 1, got 0"),
+        ({"seed": -2}, "seed: must be at least -1, got -2"),
+        ({"batch_size": -1}, "batch_size: must be at least 0, got -1"),
         ({"input_layer": "x"}, "input_layer_shape: expected one shape for each of 1 names"),
     ],
 )

@@ -153,17 +153,17 @@ def test_the_tool_prunes(filled: Path, capsys: pytest.CaptureFixture[str]) -> No
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "cache: want one of list, verify, prune, got none"),
-        (["show"], "cache: want one of list, verify, prune, got show"),
-        (["list"], "jax_serialization_dir: want a directory of programs, got none"),
+        ([], "cache: expected one of list, verify, prune, got none"),
+        (["show"], "cache: expected one of list, verify, prune, got show"),
+        (["list"], "--jax_serialization_dir is required: a directory of programs"),
         (["list", "--jax_serialization_dir=/nowhere/at/all"], "/nowhere/at/all"),
         (["list", "--delegate_serialize_dir=/nowhere/at/all"], "/nowhere/at/all"),
         (
             ["list", "--jax_serialization_dir=a", "--delegate_serialize_dir=b"],
             "--delegate_serialize_dir=b and --jax_serialization_dir=a are two names of one option",
         ),
-        (["prune", "--jax_serialization_dir=."], "max_size: want bytes, or a number with"),
-        (["prune", "--jax_serialization_dir=.", "--max_size=-1"], "max_size: want bytes"),
+        (["prune", "--jax_serialization_dir=."], "max_size: expected bytes, or a number with"),
+        (["prune", "--jax_serialization_dir=.", "--max_size=-1"], "max_size: expected bytes"),
         (["prune", "--jax_serialization_dir=.", "--max_size=2Q"], "got '2Q'"),
     ],
 )

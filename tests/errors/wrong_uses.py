@@ -657,13 +657,13 @@ WRONG_USES: dict[str, tuple[WrongUse, ...]] = {
             "an action that is none",
             "$ jaxdelegate cache clear --jax_serialization_dir=models",
             "1",
-            "want one of list, verify, prune, got clear",
+            "expected one of list, verify, prune, got clear",
         ),
         use(
             "programs for nowhere",
             "$ jaxdelegate compile model.tflite",
             "1",
-            "jax_serialization_dir: want the directory for the programs",
+            "--jax_serialization_dir is required: the directory for the programs",
         ),
         use(
             "a page in a folder that is not there",

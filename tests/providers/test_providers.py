@@ -169,7 +169,7 @@ def test_every_option_of_the_delegate_is_a_flag() -> None:
         enable_quant=False,
         serialization_dir="/somewhere",
     )
-    flags = {flag.name: flag for flag in builtin.JaxProvider().flags()}
+    flags = {flag.name: flag for flag in builtin.JAX.flags()}
     assert set(flags) == {"use_jax"} | {
         f"jax_{name}" for name in DelegateOptions.__dataclass_fields__
     }
@@ -276,14 +276,17 @@ def test_two_names_with_different_values(tflite: dict[str, Any], ours: dict[str,
     ("given", "message"),
     [
         ({"use_gpo": True}, "unknown flag 'use_gpo'; did you mean: use_gpu"),
-        ({"jax_platform": "npu"}, "flag 'jax_platform': want 'gpu' or 'tpu' or 'cpu', got 'npu'"),
-        ({"num_threads": "4"}, "flag 'num_threads': want int, got '4'"),
-        ({"num_threads": True}, "flag 'num_threads': want int, got True"),
-        ({"num_threads": 0}, "num_threads: want -1 or at least 1, got 0"),
+        (
+            {"jax_platform": "npu"},
+            "flag 'jax_platform': expected 'gpu' or 'tpu' or 'cpu', got 'npu'",
+        ),
+        ({"num_threads": "4"}, "flag 'num_threads': expected int, got '4'"),
+        ({"num_threads": True}, "flag 'num_threads': expected int, got True"),
+        ({"num_threads": 0}, "num_threads: must be -1 or at least 1, got 0"),
         ({"xnnpack_force_fp16": True}, "xnnpack_force_fp16: the stock interpreter's Python API"),
         (
             {"external_delegate_path": "a.b:C", "external_delegate_options": "k=v"},
-            "external_delegate_options: want key:value;key:value, got 'k=v' in 'k=v'",
+            "external_delegate_options: expected key:value;key:value, got 'k=v' in 'k=v'",
         ),
         (
             {
@@ -433,7 +436,7 @@ def test_installed_packages_bring_providers(
 
 
 def test_a_flag_must_fit_on_a_command_line() -> None:
-    with pytest.raises(jd.OptionError, match="want bool, int, float or str"):
+    with pytest.raises(jd.OptionError, match="expected bool, int, float or str"):
         Flag("x", dict)
     with pytest.raises(jd.OptionError, match="letters, digits and _ only"):
         Flag("--x", int)

@@ -115,7 +115,7 @@ def test_the_tool(graph: Path, capsys: pytest.CaptureFixture[str], tmp_path: Pat
 
 WRONG_FLAGS = [
     (["--schemes=int7"], "schemes: expected some of int8,int16x8,dynamic,int4, got 'int7'"),
-    (["--max_error=0.1"], "these are for --recipe, which is not given"),
+    (["--max_error=0.1"], "--max_error and --max_total need --recipe"),
     (["--recipe=absent/recipe.json"], "recipe: absent/recipe.json: no such folder"),
     (["--inputs=absent.npy"], "absent.npy"),
 ]

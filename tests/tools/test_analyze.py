@@ -117,7 +117,7 @@ def bad_profile(folder: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda _: [], "--graph: want a .tflite file, got nothing"),
+        (lambda _: [], "--graph is required"),
         (lambda f: [f"--graph={f}/none.tflite"], "none.tflite"),
         (lambda f: [f"--graph={f}"], "it is a folder; name the .tflite file"),
         (damaged, "damaged.tflite: "),

@@ -200,13 +200,13 @@ def test_signatures_are_listed(small: str, capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ([], "graph: name the .tflite file to run"),
+        ([], "--graph is required"),
         (["--graph=/nowhere/m.tflite"], "graph: /nowhere/m.tflite: no such file"),
         (["--graph={junk}"], "a TFLite model has a header"),
         (["--graph={junk}", "--use_xnnpack"], "not a valid Flatbuffer"),
         (["--grph={small}"], "Unknown command line flag 'grph'. Did you mean: graph ?"),
         (["--graph={small}", "--num_runs=x"], "flag --num_runs=x: invalid literal"),
-        (["--graph={small}", "--num_runs=-5"], "num_runs: must not be negative, got -5"),
+        (["--graph={small}", "--num_runs=-5"], "num_runs: must be at least 0, got -5"),
         (["--graph={small}", "--noverbose=1"], "--noverbose=1 does not take an argument"),
         (
             ["--graph={small}", "--op_profiling_output_mode=x"],
@@ -234,7 +234,10 @@ def test_signatures_are_listed(small: str, capsys: pytest.CaptureFixture[str]) -
         (["--graph={small}", "--jax_device_index=99"], "device_index: 99 is not there"),
         (["--graph={small}", "--signature_to_run_for=x"], "the model has no 'x'; it has: serving"),
         (["--graph={small}", "--batch_sizes=1,x"], "batch_sizes: want numbers from 1 on"),
-        (["--graph={small}", "--export_model_runtime_info"], "name model_runtime_info_output_file"),
+        (
+            ["--graph={small}", "--export_model_runtime_info"],
+            "needs model_runtime_info_output_file",
+        ),
         (
             ["--graph={small}", "--use_xnnpack", "--interpreter=jaxdelegate"],
             "interpreter: use_xnnpack needs the stock interpreter",

@@ -60,12 +60,15 @@ def test_none_runs_the_flags_as_they_are(
             ["--graph={graph}", "--jax_compute_dtypes=fp8"],
             "jax_compute_dtypes: want some of float32",
         ),
-        (["--graph={graph}", "--jax_compute_dtype=float16"], "--jax_compute_dtypes says which"),
-        (["--graph={graph}", "--num_threads=2"], "--threads says which"),
-        (["--graph={graph}", "--num_runs=-1"], "num_runs: must not be negative"),
+        (
+            ["--graph={graph}", "--jax_compute_dtype=float16"],
+            "several values, those of --jax_compute_dtypes",
+        ),
+        (["--graph={graph}", "--num_threads=2"], "several values, those of --threads"),
+        (["--graph={graph}", "--num_runs=-1"], "num_runs: must be at least 0"),
         (["--graph={graph}", "--result_json={graph}/m.json"], "m.json: no such folder"),
         (["--graph=/nowhere.tflite"], "graph: /nowhere.tflite: no such file"),
-        ([], "graph: name the .tflite file"),
+        ([], "--graph is required"),
     ],
 )
 def test_mistakes_are_one_line_and_exit_code_1(

@@ -78,7 +78,7 @@ def test_a_broken_operator(
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ([], "give one .tflite file, got 0"),
+        ([], "--graph is required"),
         (["--graph={model}.absent"], "Could not open"),
         (["--graph={model}", "--num_runs=x"], "num_runs"),
         (

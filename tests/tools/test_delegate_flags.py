@@ -10,12 +10,12 @@ import jaxdelegate as jd
 from jaxdelegate import providers
 from jaxdelegate.demo.mobilenet import mobilenet_v1
 from jaxdelegate.options import DelegateOptions
-from jaxdelegate.tools import delegate_flags
+from jaxdelegate.tools import command_line, delegate_flags
 
 
 def parsed(*arguments: str) -> flags.FlagValues:
     values = flags.FlagValues()
-    delegate_flags.define(values)
+    command_line.define(providers.all_flags(), values, "delegates")
     values(["tool", *arguments])
     return values
 
@@ -31,7 +31,8 @@ def test_command_line_order_decides_who_is_first() -> None:
     external = "--external_delegate_path=jaxdelegate:JaxDelegate"
 
     def order(*arguments: str) -> list[str]:
-        return [row.provider.name for row in delegate_flags.provided(parsed(*arguments))]
+        values = delegate_flags.read(parsed(*arguments))
+        return [row.provider.name for row in providers.create_delegates(values)]
 
     assert order("--use_jax", external) == ["JAX", "EXTERNAL"]
     assert order(external, "--use_jax=true") == ["EXTERNAL", "JAX"]
@@ -40,7 +41,7 @@ def test_command_line_order_decides_who_is_first() -> None:
 
 def test_what_was_given_is_reported_in_its_order() -> None:
     values = parsed("--num_threads=2", "--use_gpu", "--gpu_precision_loss_allowed=false")
-    assert list(delegate_flags.as_dict(values).items()) == [
+    assert list(delegate_flags.read(values).given().items()) == [
         ("num_threads", 2),
         ("use_gpu", True),
         ("gpu_precision_loss_allowed", False),
@@ -63,8 +64,9 @@ def test_an_absl_flag_of_a_provider_is_accepted(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(providers, "_PROVIDERS", list(providers._PROVIDERS))
     jd.register_delegate_provider(Provider())
     values = parsed("--absl_color=blue", "--use_absl")
-    assert [(r.delegate, r.rank) for r in delegate_flags.provided(values)] == [("blue", 2)]
-    assert delegate_flags.as_dict(parsed()) == {}  # nothing stuck from the first parse
+    (row,) = providers.create_delegates(delegate_flags.read(values))
+    assert (row.delegate, row.rank) == ("blue", 2)
+    assert delegate_flags.read(parsed()).given() == {}  # nothing stuck from the first parse
     with pytest.raises(flags.IllegalFlagValueError, match=r"<red\|blue>"):
         parsed("--absl_color=green")
     flag = {f.name: f for f in map(providers.as_flag, Provider().flags())}["absl_color"]
@@ -93,7 +95,9 @@ def test_help_lists_every_flag() -> None:
 
 def test_declaring_flags_does_not_load_jax() -> None:
     code = (
-        "import sys\nfrom absl import flags\nfrom jaxdelegate.tools import delegate_flags\n"
-        "delegate_flags.define(flags.FlagValues())\nsys.exit('jax' in sys.modules)"
+        "import sys\nfrom absl import flags\nfrom jaxdelegate import providers\n"
+        "from jaxdelegate.tools import command_line\n"
+        "command_line.define(providers.all_flags(), flags.FlagValues(), 'delegates')\n"
+        "sys.exit('jax' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -182,8 +182,8 @@ def test_denylist(data: Set, capsys: pytest.CaptureFixture[str], name: str) -> N
         ({"batch_sise": 1}, "Unknown command line flag 'batch_sise'"),
         ({"denylist_file_path": "no"}, "denylist: [Errno 2] No such file"),
         ({"results_file_path": "r.csv"}, "results file 'r.csv': want .jsonl or .parquet"),
-        ({"results_file_path": "no/r.jsonl"}, "no folder 'no'"),
-        ({"output_file_path": "no/m.pb"}, "metrics file 'no/m.pb': no folder 'no'"),
+        ({"results_file_path": "no/r.jsonl"}, "results_file_path: no/r.jsonl: no such folder"),
+        ({"output_file_path": "no/m.pb"}, "output_file_path: no/m.pb: no such folder"),
         ({"output_file_path": "a.jsonl", "results_file_path": "b.jsonl"}, "give one"),
         ({"delegate": "hexagon"}, "'hexagon' is not available here"),
         ({"delegate": "gpux"}, "delegate"),
@@ -278,7 +278,7 @@ def test_several_devices_write_the_same_rows(data: Set) -> None:
 def test_more_devices_than_there_are(data: Set, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(data.arguments(num_devices=4)) == 1
     assert (
-        "num_devices: want 4, and cpu has 1: cpu:0. To have a CPU count as 4 devices set "
+        "num_devices: 4 requested, but cpu has 1: cpu:0. To have a CPU count as 4 devices set "
         "JAX_NUM_CPU_DEVICES=4, or XLA_FLAGS="
     ) in capsys.readouterr().err
     assert main([*data.arguments(num_devices=2), "--jax_device_index=0"]) == 1

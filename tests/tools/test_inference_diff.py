@@ -123,7 +123,7 @@ def test_other_delegates_and_hosts(tool: Printed, small: str) -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ([], "give one .tflite file, got 0"),
+        ([], "--graph is required"),
         (["--graph={small}", "--model_file={small}"], "give one .tflite file, got 2"),
         (["--graph={here}.tflite"], "Could not open"),
         (["--graph={here}"], "bytes 4 to 8 of a TFLite model are b'TFL3'"),

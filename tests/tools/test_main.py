@@ -10,7 +10,6 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from absl import flags as absl_flags
 from tqdm import tqdm
 
 import jaxdelegate as jd
@@ -20,7 +19,7 @@ from jaxdelegate.op_lowering.options import CustomOptions
 from jaxdelegate.options import DelegateOptions
 from jaxdelegate.providers.builtin import aliases
 from jaxdelegate.testing import ModelBuilder
-from jaxdelegate.tools import terminal
+from jaxdelegate.tools import command_line, terminal
 from jaxdelegate.tools.main import TOOLS, main
 
 WITHOUT_A_MODEL = {"cache", "demo", "plot"}
@@ -133,8 +132,7 @@ def test_the_demo_on_a_small_network(capsys: pytest.CaptureFixture[str]) -> None
 
 def flags_of(tool: str) -> dict[str, str]:
     """A tool's flags with their help."""
-    values = absl_flags.FlagValues()
-    importlib.import_module(f"jaxdelegate.tools.{tool}").define(values)
+    values = command_line.declared(importlib.import_module(f"jaxdelegate.tools.{tool}"))
     return {name: values[name].help for name in values}
 
 
@@ -164,8 +162,7 @@ def test_an_option_of_the_delegate_has_one_flag(tool: str) -> None:
 def test_a_flag_is_a_switch_in_all_tools_or_in_none() -> None:
     kinds: dict[str, set[bool]] = {}
     for tool in TOOLS:
-        values = absl_flags.FlagValues()
-        importlib.import_module(f"jaxdelegate.tools.{tool}").define(values)
+        values = command_line.declared(importlib.import_module(f"jaxdelegate.tools.{tool}"))
         for name in values:
             kinds.setdefault(name, set()).add(values[name].boolean)
     assert [name for name, found in kinds.items() if len(found) > 1] == []
@@ -321,7 +318,7 @@ def test_what_messages_and_reports_name_begins_no_line() -> None:
 
 
 def test_a_progress_bar_stays_on_its_line(capsys: pytest.CaptureFixture[str]) -> None:
-    with terminal.shown_output():
+    with terminal.escaped_output():
         for _ in tqdm(range(3), "a bar", mininterval=0):
             print(f"a line {ESCAPE[0]}")
     printed = capsys.readouterr()

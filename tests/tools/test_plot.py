@@ -62,10 +62,10 @@ def test_a_roofline_with_peaks_from_the_command_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ([], "--kind: must be given"),
+        ([], "--kind is required"),
         (["--kind=pie"], "kind"),
-        (["--kind=latency"], "--input: must be given"),
-        (["--kind=latency", "--input={result}"], "--output: must be given"),
+        (["--kind=latency"], "--input is required"),
+        (["--kind=latency", "--input={result}"], "--output is required"),
         (["--kind=latency", "--input={result}", "--output=x.txt"], "must end in .png, .svg"),
         (["--kind=latency", "--input={result}.absent", "--output=x.png"], "No such file"),
         (["--kind=latency", "--input={result}", "--output=x.png"], "not a result for a latency"),

@@ -5,15 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from absl import flags
 
 from jaxdelegate.demo.mobilenet import mobilenet_v1
-from jaxdelegate.tools import serve
+from jaxdelegate.tools import command_line, serve
 from tests.tools.conftest import Refuse
 
 WRONG = {
-    "none": ([], "want a .tflite file, or --models=name=path,name=path"),
-    "both": (["m.tflite", "--models=a=b"], "want a .tflite file, or --models"),
+    "none": ([], "give either a .tflite file or --models=name=path,name=path"),
+    "both": (["m.tflite", "--models=a=b"], "give either a .tflite file or --models"),
     "name": (["--models=a=b", "--name=c"], "--name is for one model"),
     "form": (["--models=a"], "models: expected name=path,name=path, got 'a'"),
     "twice": (["--models=a=b,a=c"], "models: duplicate model name 'a'"),
@@ -49,8 +48,7 @@ def test_flags_reach_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
             pass
 
     monkeypatch.setattr("jaxdelegate.serve.running.Server", Server)
-    values = flags.FlagValues()
-    serve.define(values)
+    values = command_line.declared(serve)
     values(["serve", "--session_count=9", "--sessions_per_client=3", "--session_idle_s=5"])
     values.session_hold_s, values.max_held_bytes, values.graph = 2.0, 1000, "a/m.tflite"
     assert serve.run(values) == 0

@@ -1,0 +1,141 @@
+"""A tool's command line: flags declared from tables, and the checks that need no tool.
+
+A tool is a module of this package with `FLAGS` and `run(values)`, and where it needs them:
+`DELEGATES = True` (it has the flags of all delegates), `OPTIONS` (it has the flags of these options
+of JaxDelegate) and `ACTIONS` (words of which one must be given; `run` gets it).
+"""
+
+import itertools
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from absl import flags
+
+from jaxdelegate import providers
+from jaxdelegate.errors import OptionError
+from jaxdelegate.providers.builtin import aliases
+from jaxdelegate.providers.parsing import Flag
+from jaxdelegate.tools import delegate_flags
+
+DELEGATES = "delegates"  # the module name under which --help lists the delegates' flags
+COMMON = "common"  # and that of the flags that every tool has
+GRAPH = Flag("graph", str, None, "The .tflite file.", is_required=True)
+
+# The model is --graph in TFLite's benchmark, --model_file in its evaluation.
+_MODEL = ("graph", "model_file")
+_OTHER_NAMES = (_MODEL, _MODEL[::-1], ("denylist_file_path", "blacklist_file_path"))
+
+
+def declared(tool: ModuleType) -> flags.FlagValues:
+    """A tool's flags, those of delegates that it has, and the other names of some."""
+    values = flags.FlagValues()
+    flags.DEFINE_bool("help", False, "Show the common flags.", values, COMMON, short_name="h")
+    flags.DEFINE_bool("helpfull", False, "Show all of the tool's flags.", values, COMMON)
+    define(tool.FLAGS, values, tool.__name__)
+    options = getattr(tool, "OPTIONS", ())
+    names = {name for o in options for name in (f"jax_{o}", *aliases(o))}
+    has_all = getattr(tool, "DELEGATES", False)
+    define((f for f in providers.all_flags() if has_all or f.name in names), values, DELEGATES)
+    for name, other in _OTHER_NAMES:
+        if name in values and other not in values:
+            flags.DEFINE_alias(other, name, values, values.find_module_defining_flag(name))
+    return values
+
+
+def define(declared: Iterable[Any], values: flags.FlagValues, module: str) -> None:
+    """Declare flags.
+
+    Args:
+        declared: Flag records, or absl flags.
+        values: where to declare them.
+        module: the heading under which `--help` lists them.
+    """
+    counter = itertools.count(1)
+    for flag in declared:
+        flags.DEFINE_flag(_ordered(flag, counter), values, module)
+
+
+def with_model(values: flags.FlagValues, arguments: Sequence[str]) -> list[str]:
+    """The arguments with `--graph=` before a first one that is not a flag: the model.
+
+    Raises:
+        OptionError: a flag names a model, too.
+    """
+    if not arguments or arguments[0].startswith("-") or _MODEL[0] not in values:
+        return list(arguments)
+    if any(a.lstrip("-").partition("=")[0] in _MODEL for a in arguments[1:]):
+        raise OptionError(f"{arguments[0]!r} and --{_MODEL[0]}: give one .tflite file, got 2")
+    return [f"--{_MODEL[0]}={arguments[0]}", *arguments[1:]]
+
+
+def check(tool: ModuleType, values: flags.FlagValues) -> None:
+    """Refuse what cannot work, before the work starts; resolve the delegates' short names.
+
+    Raises:
+        OptionError: two models, a missing flag, two names of a flag that contradict each other, or
+            a file that cannot be written.
+    """
+    given = [values[name].present for name in _MODEL if name in values]
+    if all(given) and len(set(given)) > 1:  # an alias that is given counts for both names
+        raise OptionError("--graph (or --model_file): give one .tflite file, got 2")
+    for flag in tool.FLAGS:
+        if flag.is_required and not values[flag.name].value:
+            raise OptionError(f"--{flag.name} is required")
+    if "delegate" in values:
+        delegate_flags.apply_short_names(values)
+    for flag in tool.FLAGS:
+        if flag.is_output and values[flag.name].value:
+            _check_output(flag.name, Path(values[flag.name].value))
+
+
+def _check_output(name: str, path: Path) -> None:
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise OptionError(f"{name}: {path}: no such folder")
+    if path.is_dir() or not os.access(folder, os.W_OK):
+        raise OptionError(f"{name}: {path}: cannot be written")
+
+
+class _OrderedFlag(flags.Flag):  # type: ignore[misc]  # absl has no types
+    """A flag with its place on the command line: `position`, from 1; 0: not given."""
+
+    def __init__(self, counter: itertools.count, *arguments: Any, **more: Any) -> None:
+        self._counter = counter
+        self.position = 0
+        super().__init__(*arguments, **more)
+
+    def parse(self, argument: Any) -> None:
+        super().parse(argument)
+        self.position = next(self._counter)
+
+
+def _ordered(flag: Any, counter: itertools.count) -> _OrderedFlag:
+    """A Flag record, or an absl flag of a provider, as a flag that knows its position."""
+    if isinstance(flag, Flag):
+        is_boolean, text = flag.type is bool, _help(flag)
+        parser = _parser(flag)
+        serializer = None if is_boolean else flags.ArgumentSerializer()  # None: true, not True
+    else:
+        parser, serializer = flag.parser, flag.serializer
+        is_boolean, text = flag.boolean, flag.help
+    return _OrderedFlag(
+        counter, parser, serializer, flag.name, flag.default, text, boolean=is_boolean
+    )
+
+
+def _help(flag: Flag) -> str:
+    """The help with the allowed values in front, as in absl."""
+    values = "|".join(filter(None, flag.choices))
+    return f"<{values}>: {flag.help}" if values else flag.help
+
+
+def _parser(flag: Flag) -> Any:
+    if flag.choices:
+        return flags.EnumParser(list(flag.choices))
+    if flag.type in (int, float):
+        parser = flags.IntegerParser if flag.type is int else flags.FloatParser
+        return parser(flag.lower, flag.upper)
+    return flags.BooleanParser() if flag.type is bool else flags.ArgumentParser()
