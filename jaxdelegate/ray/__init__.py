@@ -1,6 +1,6 @@
 """Models over whole data sets with Ray Data, one actor for each device.
 
-Importing it needs no ray: `Predictor` is a class that Ray's actors make, and that a test calls.
+Importing this package does not need Ray: `Predictor` is a plain class that Ray's actors create.
 """
 
 from jaxdelegate.ray.errors import PredictionError as PredictionError

@@ -9,14 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from jaxdelegate.delegate.jax_delegate import JaxDelegate
-from jaxdelegate.errors import (
-    DelegationError,
-    DeviceMemoryError,
-    InterpreterError,
-)
+from jaxdelegate.errors import DelegationError, DeviceMemoryError, InterpreterError
 from jaxdelegate.interpreter import Interpreter
 from jaxdelegate.options import DelegateOptions
-from jaxdelegate.ray.signature import End, Ends, ends_of
+from jaxdelegate.ray.signature import Signature, TensorInfo, read_signature
 from jaxdelegate.ray.sizes import BatchSizes
 
 _LOGGER = logging.getLogger("jaxdelegate")
@@ -25,17 +21,17 @@ Rows = Mapping[str, np.ndarray]  # by name of an input or output, [n, ...]
 
 
 class BatchedModel:
-    """An open model. Rows do not depend on each other, however they are batched.
+    """An open model. Rows do not affect each other, however they are batched.
 
     Attributes:
         name: of the file.
-        delegate: what runs it.
-        ends: its inputs and outputs.
-        notes: what the user may want to know of how it runs.
+        delegate: runs the model.
+        signature: its inputs and outputs.
+        notes: what the user may want to know about how it runs.
         runs: how often the program ran.
-        padded: rows that ran only to fill a batch.
-        seconds: in which it was run or waited for.
-        open_seconds: in which programs were compiled or loaded.
+        padded: rows that were computed only to fill a batch.
+        seconds: time in which it was run or waited for.
+        open_seconds: time in which programs were compiled or loaded.
     """
 
     def __init__(
@@ -45,35 +41,35 @@ class BatchedModel:
         *,
         signature: str | None = None,
         batch_sizes: Sequence[int] | None = None,
-        is_as_it_stands: bool = False,
-        is_compiled_once: bool = False,
+        trusts_batch: bool = False,
+        compiles_once: bool = False,
     ) -> None:
-        """Read it; programs are compiled when the first rows come.
+        """Read the model; programs are compiled when the first rows arrive.
 
         Args:
             model: a path, or a file's content.
             options: of the delegate.
-            signature: which; None: the only one.
-            batch_sizes: that may be compiled; None: as batches come.
-            is_as_it_stands: leave a graph that takes a batch to it, even where that is not known
-                to compute each row by itself.
-            is_compiled_once: wait for a process that compiles the same program.
+            signature: its key; None: the only one.
+            batch_sizes: sizes that may be compiled; None: as batches arrive.
+            trusts_batch: run a graph that accepts a batch on batches, even if it is not known to
+                compute each row independently.
+            compiles_once: wait while another process compiles the same program.
 
         Raises:
-            ModelError: no model, or a damaged one.
-            OptionError: no such signature or device.
+            ModelError: the file is not a model, or damaged.
+            OptionError: there is no such signature or device.
         """
         begun = time.perf_counter()
-        if not is_as_it_stands:
+        if not trusts_batch:
             options = DelegateOptions.of(options, rebatch=True)
         self.delegate = JaxDelegate(options)
         if self.delegate.programs is not None:
-            self.delegate.programs.compiles_once = is_compiled_once
+            self.delegate.programs.compiles_once = compiles_once
         self._interpreter = _opened(model, self.delegate)
         self.name = "<bytes>" if isinstance(model, bytes) else os.path.basename(os.fspath(model))
-        self.ends: Ends = ends_of(self._interpreter, signature)
+        self.signature: Signature = read_signature(self._interpreter, signature)
         self._sizes = BatchSizes(batch_sizes)
-        self._is_one_by_one = not self.ends.hold_batch
+        self._is_one_by_one = not self.signature.has_batch
         self._in_flight = 1 if self.delegate.target.platform == "cpu" else 2
         self._shapes: dict[str, tuple[int, ...]] = {}
         self.notes: tuple[str, ...] = ()
@@ -85,37 +81,39 @@ class BatchedModel:
         """Run n >= 1 rows.
 
         Args:
-            rows: of each input [n, ...], checked.
+            rows: the inputs [n, ...], checked.
 
         Returns:
-            Of each output [n, ...]; object [n] of arrays where rows have different shapes.
+            The outputs [n, ...]; object [n] of arrays where rows have different shapes.
 
         Raises:
-            InterpreterError: an operator failed, or the device has no memory (DeviceMemoryError).
+            InterpreterError: an operator failed; DeviceMemoryError: the device is out of memory.
             DelegationError: the options require full delegation, and it is impossible.
         """
         count = len(next(iter(rows.values())))
         size = 1 if self._is_one_by_one else self._size(rows, count)
-        waiting: deque[Callable[[], list[np.ndarray]]] = deque()
+        started: deque[Callable[[], list[np.ndarray]]] = deque()
         done: list[list[np.ndarray]] = []
         for first in range(0, count, size):
             chunk = {name: array[first : first + size] for name, array in rows.items()}
-            waiting.append(self._start(chunk, size))
-            if len(waiting) >= self._in_flight:
-                done.append(self._timed(waiting.popleft()))
-        done += [self._timed(results) for results in waiting]
+            started.append(self._start(chunk, size))
+            if len(started) >= self._in_flight:
+                done.append(self._timed(started.popleft()))
+        done += [self._timed(results) for results in started]
         columns = zip(*done, strict=True)
         return {
-            end.name: joined(parts) for end, parts in zip(self.ends.outputs, columns, strict=True)
+            tensor.name: concatenate(parts)
+            for tensor, parts in zip(self.signature.outputs, columns, strict=True)
         }
 
     def no_rows(self) -> dict[str, np.ndarray]:
-        """The outputs of none: [0, ...]."""
-        shapes = {end: [max(n, 0) for n in self.ends.row_shape(end)] for end in self.ends.outputs}
-        return {end.name: np.zeros((0, *shape), end.dtype) for end, shape in shapes.items()}
+        """The outputs for zero rows: [0, ...]."""
+        signature = self.signature
+        shapes = {t: [max(n, 0) for n in signature.row_shape(t)] for t in signature.outputs}
+        return {t.name: np.zeros((0, *shape), t.dtype) for t, shape in shapes.items()}
 
     def _size(self, rows: Rows, count: int) -> int:
-        """The size for so many rows, allocated; 1 where the model takes no batch."""
+        """The batch size for `count` rows, allocated; 1 if the model does not accept a batch."""
         size = self._sizes.of(count)
         if size == 1:
             self._allocate(rows, size)
@@ -138,56 +136,55 @@ class BatchedModel:
         return 1
 
     def _why_not_batch(self, size: int) -> str | None:
-        host = self._interpreter._host(self.ends.subgraph)
-        for end in self.ends.outputs:
-            shape = host.spec(end.index).shape
+        host = self._interpreter._host(self.signature.subgraph)
+        for tensor in self.signature.outputs:
+            shape = host.spec(tensor.index).shape
             if shape is not None and shape[:1] != (size,):
-                return f"batches of {size} have an output {end.name!r} of {list(shape)}"
+                return f"batches of {size} have an output {tensor.name!r} of {list(shape)}"
         return None
 
     def _allocate(self, rows: Rows, size: int) -> None:
-        """Resize and allocate, where the shapes are others than before."""
-        first = (size,) if self.ends.hold_batch else ()
+        """Resize and allocate if the shapes have changed."""
+        first = (size,) if self.signature.has_batch else ()
         shapes = {name: (*first, *array.shape[1:]) for name, array in rows.items()}
         if shapes == self._shapes:
             return
         begun = time.perf_counter()
         self._shapes = {}
-        for end in self.ends.inputs:
-            self._interpreter._resize(self.ends.subgraph, end.index, shapes[end.name], strict=False)
-        if self.ends.subgraph == 0:
+        subgraph = self.signature.subgraph
+        for tensor in self.signature.inputs:
+            self._interpreter._resize(subgraph, tensor.index, shapes[tensor.name], strict=False)
+        if subgraph == 0:
             self._interpreter.allocate_tensors()
         else:
-            self._interpreter._host(self.ends.subgraph).allocate()
+            self._interpreter._host(subgraph).allocate()
         self._shapes = shapes
         self.open_seconds += time.perf_counter() - begun
 
     def _start(self, rows: Rows, size: int) -> Callable[[], list[np.ndarray]]:
-        """Begin to run up to `size` rows; what it answers waits for their outputs."""
+        """Start to run up to `size` rows; the returned function waits for their outputs."""
         self._allocate(rows, size)
         begun = time.perf_counter()
         count = len(next(iter(rows.values())))
-        inputs = {end.index: self._filled(rows[end.name], size) for end in self.ends.inputs}
-        if self.ends.has_variables:
-            self._interpreter.reset_all_variables()  # no row knows of those before it
-        results = self._interpreter._start(inputs, self.ends.subgraph)
+        signature = self.signature
+        inputs = {t.index: self._filled(rows[t.name], size) for t in signature.inputs}
+        if signature.has_variables:
+            self._interpreter.reset_all_variables()  # no row sees the state of earlier ones
+        results = self._interpreter._start(inputs, signature.subgraph)
+        indices = self._interpreter._model.subgraphs[signature.subgraph].outputs
         self.runs += 1
         self.padded += size - count
         self.seconds += time.perf_counter() - begun
 
         def wait() -> list[np.ndarray]:
-            found = dict(zip(self._subgraph_outputs, results(), strict=True))
-            return [self._items(found[end.index], end, count) for end in self.ends.outputs]
+            found = dict(zip(indices, results(), strict=True))
+            return [self._items(found[t.index], t, count) for t in signature.outputs]
 
         return wait
 
-    @property
-    def _subgraph_outputs(self) -> Sequence[int]:
-        return self._interpreter._model.subgraphs[self.ends.subgraph].outputs
-
     def _filled(self, array: np.ndarray, size: int) -> np.ndarray:
-        """Rows [n, ...] as the model takes them: the last one again until there are `size`."""
-        if not self.ends.hold_batch:
+        """Rows [n, ...] as the model's input; the last row is repeated to fill the batch."""
+        if not self.signature.has_batch:
             return (
                 array[0] if isinstance(array[0], np.ndarray) else np.asarray(array[0], array.dtype)
             )
@@ -195,11 +192,11 @@ class BatchedModel:
             return np.ascontiguousarray(array)
         return np.concatenate([array, np.repeat(array[-1:], size - len(array), axis=0)])
 
-    def _items(self, array: np.ndarray, end: End, count: int) -> np.ndarray:
-        """Of an output the first `count` rows [count, ...]."""
-        if end.dtype == object and array.dtype != object:
+    def _items(self, array: np.ndarray, tensor: TensorInfo, count: int) -> np.ndarray:
+        """The first `count` rows of an output: [count, ...]."""
+        if tensor.dtype == object and array.dtype != object:
             array = array.astype(object)
-        is_whole = self._is_one_by_one and (not self.ends.hold_batch or array.shape[:1] != (1,))
+        is_whole = self._is_one_by_one and (not self.signature.has_batch or array.shape[:1] != (1,))
         return array[None] if is_whole else array[:count]
 
     def _timed(self, results: Callable[[], list[np.ndarray]]) -> list[np.ndarray]:
@@ -216,8 +213,8 @@ def _opened(model: str | os.PathLike[str] | bytes, delegate: JaxDelegate) -> Int
     return Interpreter(os.fspath(model), experimental_delegates=[delegate])
 
 
-def joined(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """Arrays [k, ...] one after the other; object [n] of arrays if their rows differ in shape."""
+def concatenate(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """Concatenate arrays [k, ...]; object [n] of arrays if their rows differ in shape."""
     if len(parts) == 1:
         return parts[0]
     if len({part.shape[1:] for part in parts}) == 1:

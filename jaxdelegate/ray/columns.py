@@ -1,4 +1,4 @@
-"""From the columns of a batch to the arrays of a model's inputs, with every row checked."""
+"""Converts the columns of a batch to the arrays of a model's inputs, and checks every row."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,127 +6,128 @@ from typing import Any
 import numpy as np
 
 from jaxdelegate.ray.errors import PredictionError
-from jaxdelegate.ray.signature import End
+from jaxdelegate.ray.signature import TensorInfo
 
 Batch = Mapping[str, np.ndarray]
 _HOW_TO_CAST = "cast it in a map_batches before this one"
 
 
 def num_rows(batch: Batch) -> int:
-    """How many rows a batch has."""
+    """The number of rows of a batch."""
     return len(next(iter(batch.values()))) if batch else 0
 
 
-def column(batch: Batch, name: str, what: str) -> Any:
+def column(batch: Batch, name: str, purpose: str) -> Any:
     """A column.
 
     Args:
         batch: the columns by name.
         name: of the column.
-        what: it is for, for the error.
+        purpose: what it is for; the error names it.
 
     Raises:
-        PredictionError: it is not there; names those that are.
+        PredictionError: there is no such column; the message lists the others.
     """
     if not isinstance(batch, Mapping):
         raise PredictionError(
-            f'want a batch as a dictionary of numpy arrays (batch_format="numpy"), got '
+            f'expected a batch as a dictionary of numpy arrays (batch_format="numpy"), got '
             f"{type(batch).__name__}"
         )
     if name not in batch:
-        there = ", ".join(map(repr, batch)) or "none"
-        raise PredictionError(f"{what}: there is no column {name!r}; the batch has {there}")
+        known = ", ".join(map(repr, batch)) or "none"
+        raise PredictionError(f"{purpose}: there is no column {name!r}; the batch has {known}")
     return batch[name]
 
 
-def taken(
-    value: Any, end: End, row_shape: tuple[int, ...], name: str
+def to_array(
+    value: Any, tensor: TensorInfo, row_shape: tuple[int, ...], name: str
 ) -> tuple[np.ndarray, dict[int, str]]:
-    """A column's rows as one array, and the rows that do not fit.
+    """A column as the array of an input, and the rows that do not fit.
 
     Args:
-        value: the column, [n, ...]; object [n] where rows differ, as Ray Data has it.
-        end: the input.
-        row_shape: that the model wants of a row, -1 where it takes any size.
+        value: the column, [n, ...]; object [n] where rows differ, as in Ray Data.
+        tensor: the input.
+        row_shape: the expected shape of a row, -1 for any size.
         name: of the column.
 
     Returns:
         The array [n, ...] of the input's dtype, zeros in rows that do not fit; and for each of
-        those what is wrong.
+        those rows the reason.
 
     Raises:
-        PredictionError: no row can fit: the column has another dtype or shape, or rows whose shapes
-            the model takes, but which are of different ones.
+        PredictionError: no row can fit: the dtype or shape of the column is wrong, or its rows have
+            different shapes.
     """
     array = np.asarray(value)
-    where = f"column {name!r} for input {end.name!r}"
-    if object in (array.dtype, end.dtype):
-        return _of_rows(list(array), end, row_shape, where)
-    if array.dtype != end.dtype:
+    where = f"column {name!r} for input {tensor.name!r}"
+    if object in (array.dtype, tensor.dtype):
+        return _stack(list(array), tensor, row_shape, where)
+    if array.dtype != tensor.dtype:
         raise PredictionError(
-            f"{where}: want {end.dtype}, got {array.dtype}; {_HOW_TO_CAST}: "
-            f"{name}.astype(np.{end.dtype})"
+            f"{where}: expected {tensor.dtype}, got {array.dtype}; {_HOW_TO_CAST}: "
+            f"{name}.astype(np.{tensor.dtype})"
         )
     if not _fits(array.shape[1:], row_shape):
         raise PredictionError(
-            f"{where}: want rows of {_text(row_shape)}, got rows of {list(array.shape[1:])}"
-            f"{_with_batch(array.shape[1:], row_shape)}"
+            f"{where}: expected rows of {_text(row_shape)}, got rows of {list(array.shape[1:])}"
+            f"{_batch_hint(array.shape[1:], row_shape)}"
         )
     return array, {}
 
 
-def _of_rows(
-    values: Sequence[Any], end: End, row_shape: tuple[int, ...], where: str
+def _stack(
+    values: Sequence[Any], tensor: TensorInfo, row_shape: tuple[int, ...], where: str
 ) -> tuple[np.ndarray, dict[int, str]]:
-    rows = [_row(value, end) for value in values]
+    rows = [_row(value, tensor) for value in values]
     wrong: dict[int, str] = {}
     for i, row in enumerate(rows):
-        reason = _why_not(row, end, row_shape)
+        reason = _why_not(row, tensor, row_shape)
         if reason is not None:
             wrong[i] = f"{where}: {reason}"
-    good = {row.shape for i, row in enumerate(rows) if i not in wrong}
-    if len(good) > 1:
-        some = " and ".join(str(list(shape)) for shape in sorted(good)[:2])
+    shapes = {row.shape for i, row in enumerate(rows) if i not in wrong}
+    if len(shapes) > 1:
+        some = " and ".join(str(list(shape)) for shape in sorted(shapes)[:2])
         raise PredictionError(
-            f"{where}: the rows of a batch have to be of one shape, got {some}; bring them to one, "
+            f"{where}: the rows of a batch must have the same shape, got {some}; resize them, "
             "or use batch_size=1"
         )
-    shape = next(iter(good), tuple(max(n, 0) for n in row_shape))
-    array = np.zeros((len(rows), *shape), end.dtype)
+    shape = next(iter(shapes), tuple(max(n, 0) for n in row_shape))
+    array = np.zeros((len(rows), *shape), tensor.dtype)
     for i, row in enumerate(rows):
         if i not in wrong:
-            array[i, ...] = row  # else a row of one string stays an array of it
+            array[i, ...] = row  # with `...`, a row of one string is assigned as its item
     return array, wrong
 
 
-def _row(value: Any, end: End) -> np.ndarray:
+def _row(value: Any, tensor: TensorInfo) -> np.ndarray:
     """One row; text as bytes where the input has strings."""
     if value is None:
         return np.array(None, object)
-    if end.dtype != object:
+    if tensor.dtype != object:
         return np.asarray(value)
     flat = np.asarray(value, object)
     texts = [t.encode() if isinstance(t, str) else t for t in flat.ravel().tolist()]
     return np.array([*texts, None], object)[:-1].reshape(flat.shape)
 
 
-def _why_not(row: np.ndarray, end: End, row_shape: tuple[int, ...]) -> str | None:
+def _why_not(row: np.ndarray, tensor: TensorInfo, row_shape: tuple[int, ...]) -> str | None:
     if row.dtype == object and row.shape == () and row.item() is None:
         return "it is null"
-    if end.dtype == object:
+    if tensor.dtype == object:
         other = next((t for t in row.ravel().tolist() if not isinstance(t, bytes)), None)
         if other is not None:
-            return f"want text or bytes, got {type(other).__name__}"
-    elif row.dtype != end.dtype:
-        return f"want {end.dtype}, got {row.dtype}"
+            return f"expected text or bytes, got {type(other).__name__}"
+    elif row.dtype != tensor.dtype:
+        return f"expected {tensor.dtype}, got {row.dtype}"
     if not _fits(row.shape, row_shape):
-        return f"want {_text(row_shape)}, got {list(row.shape)}{_with_batch(row.shape, row_shape)}"
+        hint = _batch_hint(row.shape, row_shape)
+        return f"expected {_text(row_shape)}, got {list(row.shape)}{hint}"
     return None
 
 
-def _fits(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
-    return len(shape) == len(wanted) and all(
-        w in (-1, n) for n, w in zip(shape, wanted, strict=True)
+def _fits(shape: tuple[int, ...], expected: tuple[int, ...]) -> bool:
+    return len(shape) == len(expected) and all(
+        size in (-1, n) for n, size in zip(shape, expected, strict=True)
     )
 
 
@@ -134,8 +135,6 @@ def _text(shape: tuple[int, ...]) -> str:
     return f"[{', '.join('any' if n == -1 else str(n) for n in shape)}]"
 
 
-def _with_batch(shape: tuple[int, ...], wanted: tuple[int, ...]) -> str:
-    """Advice for rows that bring a batch dimension of their own."""
-    return (
-        "; leave out the first dimension" if shape[:1] == (1,) and _fits(shape[1:], wanted) else ""
-    )
+def _batch_hint(shape: tuple[int, ...], expected: tuple[int, ...]) -> str:
+    has_batch = shape[:1] == (1,) and _fits(shape[1:], expected)
+    return "; remove the first dimension" if has_batch else ""

@@ -1,4 +1,4 @@
-"""What can be wrong with columns and rows; and Ray, where it is needed."""
+"""Errors of columns and rows, and access to Ray where it is installed."""
 
 import importlib
 import sys
@@ -8,9 +8,9 @@ from jaxdelegate.errors import JaxDelegateError, OptionError
 
 
 class PredictionError(JaxDelegateError, ValueError):
-    """A batch's columns or rows do not fit the model, or the model failed on some of them.
+    """The columns or rows of a batch do not fit the model, or the model failed on some of them.
 
-    The message names the column, what was expected and what stood there, and rows by their key.
+    The message names the column, what was expected and what was found, and rows by their key.
     """
 
 
@@ -29,6 +29,6 @@ def import_ray(name: str = "ray") -> Any:
 
 
 def running_ray() -> Any | None:
-    """Ray, if this process has joined a cluster; it is not imported for the question."""
+    """Ray if this process has joined a cluster; never imports it."""
     ray = sys.modules.get("ray")
     return ray if ray is not None and ray.is_initialized() else None

@@ -13,7 +13,7 @@ from jaxdelegate import providers
 from jaxdelegate.delegate.jax_delegate import JaxDelegate
 from jaxdelegate.evaluation.model import ImageModel, open_image_model
 from jaxdelegate.evaluation.pipeline import Batch, Outputs, Pipeline, Times
-from jaxdelegate.ray.share import Share, own_share
+from jaxdelegate.ray.resources import Resources, assigned_resources
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +49,7 @@ class ImageActor:
         self._work = work
         self._opening, self._running = threading.Lock(), threading.Lock()
         self._opened: ImageModel | None = None
-        self._share = own_share() or Share()
+        self._resources = assigned_resources() or Resources()
 
     def describe(self) -> ImageModel:
         """The model without its interpreter.
@@ -91,7 +91,7 @@ class ImageActor:
             start,
             input_shape=model.input_shape,
             dtype=model.dtype,
-            workers=decode_threads or max(1, int(self._share.cpus)),
+            workers=decode_threads or max(1, int(self._resources.cpus)),
         )
         (batch,) = pipeline.run(paths)
         times, images = pipeline.times, len(pipeline.times.invoke)
@@ -108,9 +108,9 @@ class ImageActor:
 
     def _open(self) -> ImageModel:
         values = providers.flag_values(**self._work.flags)
-        if values.num_threads < 1 and self._share.threads is not None:
-            values = values.replaced(num_threads=self._share.threads)
-        if self._share.gpus and not values.is_set("jax_platform"):
+        if values.num_threads < 1 and self._resources.threads is not None:
+            values = values.replaced(num_threads=self._resources.threads)
+        if self._resources.gpus and not values.is_set("jax_platform"):
             values = values.replaced(jax_platform="gpu")
         delegates = [row.delegate for row in providers.create_delegates(values)]
         for delegate in delegates:

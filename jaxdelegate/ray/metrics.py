@@ -1,4 +1,4 @@
-"""What a Predictor counts and times: a record of its own, and Ray's metrics where Ray runs."""
+"""What a Predictor counts and times: a record, and Ray's metrics if Ray runs."""
 
 import dataclasses
 from typing import Any
@@ -6,33 +6,33 @@ from typing import Any
 from jaxdelegate.ray.errors import import_ray, running_ray
 
 _SECONDS = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100]
-# Ray puts `ray_` before the names, and Prometheus's exporter `_total` behind those of counters.
+# Ray adds the prefix `ray_` to the names; Prometheus's exporter adds `_total` to those of counters.
 _COUNTERS = {
     "rows": "Rows that were predicted.",
-    "rows_skipped": "Rows that were left out because of an error.",
+    "rows_skipped": "Rows that were skipped because of an error.",
     "rows_padded": "Rows that were computed only to fill a batch.",
     "batches": "Batches that were predicted.",
 }
 _HISTOGRAMS = {
-    "input_wait_seconds": "Between two batches: the device had nothing to do.",
-    "device_seconds": "In which a batch was run and waited for.",
+    "input_wait_seconds": "Time between two batches, in which the device was idle.",
+    "device_seconds": "Time to run a batch and wait for it.",
 }
 
 
 @dataclasses.dataclass
 class PredictorStats:
-    """What one Predictor did.
+    """The counts and times of one Predictor.
 
     Attributes:
-        rows: that it predicted.
-        rows_skipped: that it left out because of an error.
-        rows_padded: that were computed only to fill a batch.
+        rows: rows that it predicted.
+        rows_skipped: rows that it skipped because of an error.
+        rows_padded: rows that were computed only to fill a batch.
         batches: calls.
-        input_wait_seconds: between calls: the device waited for rows.
-        device_seconds: in which the model was run and waited for.
-        open_seconds: in which the model was read and programs compiled or loaded.
-        programs_loaded: from the folder of programs.
-        programs_stored: compiled and stored there.
+        input_wait_seconds: time between calls, in which the device waited for rows.
+        device_seconds: time in which the model was run and waited for.
+        open_seconds: time in which the model was read and programs were compiled or loaded.
+        programs_loaded: programs read from the cache directory.
+        programs_stored: programs compiled and stored there.
     """
 
     rows: int = 0
@@ -47,30 +47,22 @@ class PredictorStats:
 
 
 class Meter:
-    """Adds to a record, and to Ray's metrics of the same names after `jaxdelegate_`."""
+    """Adds to a record, and to Ray's metrics `jaxdelegate_<name>`, tagged with the model."""
 
     def __init__(self, model: str) -> None:
-        """Begin.
-
-        Args:
-            model: the tag of all its metrics.
-        """
+        """Start at zero."""
         self.stats = PredictorStats()
         self._tags = {"model": model}
         self._metrics: dict[str, Any] = {}
-        if running_ray() is not None:
-            made = import_ray("ray.util.metrics")
-            for name, text in _COUNTERS.items():
-                self._metrics[name] = made.Counter(
-                    f"jaxdelegate_{name}", description=text, tag_keys=("model",)
-                )
-            for name, text in _HISTOGRAMS.items():
-                self._metrics[name] = made.Histogram(
-                    f"jaxdelegate_{name}",
-                    description=text,
-                    boundaries=_SECONDS,
-                    tag_keys=("model",),
-                )
+        if running_ray() is None:
+            return
+        module = import_ray("ray.util.metrics")
+        more: dict[str, Any] = {"tag_keys": ("model",)}
+        for name, text in _COUNTERS.items():
+            self._metrics[name] = module.Counter(f"jaxdelegate_{name}", description=text, **more)
+        more["boundaries"] = _SECONDS
+        for name, text in _HISTOGRAMS.items():
+            self._metrics[name] = module.Histogram(f"jaxdelegate_{name}", description=text, **more)
 
     def count(self, name: str, amount: int) -> None:
         """Add to a counter."""
@@ -79,7 +71,7 @@ class Meter:
             self._metrics[name].inc(amount, tags=self._tags)
 
     def observe(self, name: str, seconds: float) -> None:
-        """Note a time."""
+        """Add a time."""
         setattr(self.stats, name, getattr(self.stats, name) + seconds)
         if name in self._metrics:
             self._metrics[name].observe(seconds, tags=self._tags)

@@ -1,4 +1,4 @@
-"""A model as the callable class that Ray Data's map_batches makes an actor of."""
+"""A model as the callable class that Ray Data's map_batches runs in actors."""
 
 import logging
 import os
@@ -17,17 +17,17 @@ from jaxdelegate.errors import (
 )
 from jaxdelegate.options import DelegateOptions
 from jaxdelegate.ray import columns
-from jaxdelegate.ray.batched_model import BatchedModel, Rows, joined
+from jaxdelegate.ray.batched_model import BatchedModel, Rows, concatenate
 from jaxdelegate.ray.errors import PredictionError, running_ray
 from jaxdelegate.ray.metrics import Meter, PredictorStats
-from jaxdelegate.ray.share import own_share, settle
+from jaxdelegate.ray.resources import assigned_resources, restrict
 
 _LOGGER = logging.getLogger("jaxdelegate")
-_ROWS_NAMED = 10  # in an error or a line of the log
+_MAX_NAMED_ROWS = 10  # in an error
 
 
 class Predictor:
-    """Adds a model's outputs to a data set's rows, as columns.
+    """Adds a model's outputs to the rows of a data set, as columns.
 
     ```python
     ds.map_batches(
@@ -38,8 +38,8 @@ class Predictor:
     )
     ```
 
-    Each actor keeps to what Ray gave it: with `num_gpus=1` its GPU, without one as many CPU threads
-    as it has CPUs. Outside of Ray it is a plain function of dictionaries of numpy arrays.
+    Each actor uses only what Ray assigned to it: with `num_gpus=1` its GPU, without a GPU one CPU
+    thread for each of its CPUs. Outside of Ray it is a function of dictionaries of numpy arrays.
     """
 
     def __init__(
@@ -56,40 +56,40 @@ class Predictor:
         cache_dir: str | os.PathLike[str] | None = None,
         num_threads: int | None = None,
     ) -> None:
-        """Read the model; programs are compiled when the first batch comes.
+        """Read the model; programs are compiled when the first batch arrives.
 
         Args:
-            model: a path that every actor can read, a file's content, or the reference of one that
-                was put into Ray's object store (`ray.put(content)`).
-            inputs: the column of each input; one that is not named has a column of its own name.
+            model: a path that every actor can read, a file's content, or the reference of content
+                in Ray's object store (`ray.put(content)`).
+            inputs: the column of each input; by default the column with the input's name.
             outputs: which outputs to add, or the column of each; None: all, by their names.
             signature: of the model; None: the only one, or the main subgraph of a file without.
             options: JaxDelegate's.
-            batch_sizes: for which programs may be compiled, the largest splits larger batches;
-                None: as batches come, and smaller ones are padded.
+            batch_sizes: for which programs may be compiled; the largest splits larger batches.
+                None: as batches arrive, and smaller ones are padded.
             on_error: what to do with rows that fail: "raise" ends the job and names them, "skip"
-                leaves them out of the data set; the log names them, and a metric counts them.
+                removes them from the data set; the log names them, and a metric counts them.
             key: the column that names rows in errors.
-            cache_dir: a folder for compiled programs that actors share: the first one compiles,
+            cache_dir: a directory of compiled programs that actors share: the first one compiles,
                 the others wait and load. The same as the option `serialization_dir`.
-            num_threads: of XLA's CPU client; None: the actor's CPUs.
+            num_threads: of XLA's CPU client; None: one for each of the actor's CPUs.
 
         Raises:
-            ModelError: no model, or a damaged one.
-            OptionError: an impossible value, a name that the model has not, or a device that Ray
-                did not give to this actor.
+            ModelError: the file is not a model, or damaged.
+            OptionError: an impossible value, a name that the model does not have, or a device that
+                Ray did not assign to this actor.
         """
         if on_error not in ("raise", "skip"):
-            raise OptionError(f"on_error: want 'raise' or 'skip', got {on_error!r}")
-        given = _with_folder(options, cache_dir)
-        known = settle(own_share(), given, num_threads)
+            raise OptionError(f"on_error: expected 'raise' or 'skip', got {on_error!r}")
+        given = _with_cache_dir(options, cache_dir)
+        known = restrict(assigned_resources(), given, num_threads)
         self._model = BatchedModel(
             _content(model),
             known,
             signature=signature,
             batch_sizes=batch_sizes,
-            is_as_it_stands=given.get("rebatch") is False,
-            is_compiled_once=True,
+            trusts_batch=given.get("rebatch") is False,
+            compiles_once=True,
         )
         self._inputs = _input_columns(self._model, inputs)
         self._outputs = _output_columns(self._model, outputs)
@@ -108,7 +108,7 @@ class Predictor:
 
         Raises:
             PredictionError: a column is missing, or does not fit its input; or, with
-                on_error="raise", a row does not, or the model failed on it.
+                on_error="raise", a row does not fit, or the model failed on it.
             InterpreterError: the model failed, whatever the rows.
         """
         if self._ended is not None:
@@ -120,7 +120,7 @@ class Predictor:
 
     @property
     def stats(self) -> PredictorStats:
-        """What it did so far."""
+        """Its counts and times so far."""
         stats, programs = self._meter.stats, self._model.delegate.programs
         stats.open_seconds = self._model.open_seconds
         if programs is not None:
@@ -130,7 +130,7 @@ class Predictor:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What one may want to know of how the model runs, such as: row by row."""
+        """What the user may want to know about how the model runs, such as row by row."""
         return self._model.notes
 
     def _predicted(self, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -139,7 +139,7 @@ class Predictor:
         if wrong and not self._skips:
             raise self._error(batch, wrong)
         good = [i for i in range(count) if i not in wrong]
-        found, failed = self._run(_chosen(rows, good), batch, good)
+        found, failed = self._run(_select(rows, good), batch, good)
         wrong |= failed
         good = [i for i in good if i not in failed]
         self._count(len(good), batch, wrong)
@@ -147,21 +147,21 @@ class Predictor:
         return kept | {column: found[name] for name, column in self._outputs.items()}
 
     def _rows(self, batch: Mapping[str, np.ndarray]) -> tuple[Rows, dict[int, str]]:
-        """The inputs' arrays, and what is wrong with rows."""
+        """The inputs' arrays, and what is wrong with which rows."""
         rows: dict[str, np.ndarray] = {}
         wrong: dict[int, str] = {}
         if self._key is not None:
             columns.column(batch, self._key, "key")
-        for end in self._model.ends.inputs:
-            name = self._inputs[end.name]
-            value = columns.column(batch, name, f"input {end.name!r}")
-            shape = self._model.ends.row_shape(end)
-            rows[end.name], bad = columns.taken(value, end, shape, name)
+        for tensor in self._model.signature.inputs:
+            name = self._inputs[tensor.name]
+            value = columns.column(batch, name, f"input {tensor.name!r}")
+            shape = self._model.signature.row_shape(tensor)
+            rows[tensor.name], bad = columns.to_array(value, tensor, shape, name)
             wrong = bad | wrong
         taken = [column for column in self._outputs.values() if column in batch]
         if taken:
             raise PredictionError(
-                f"output column {taken[0]!r} is in the batch already; give it another name: "
+                f"output column {taken[0]!r} is already in the batch; give it another name: "
                 "outputs={output: column}"
             )
         return rows, wrong
@@ -169,17 +169,16 @@ class Predictor:
     def _run(
         self, rows: Rows, batch: Mapping[str, np.ndarray], numbers: Sequence[int]
     ) -> tuple[dict[str, np.ndarray], dict[int, str]]:
-        """Outputs of all rows, or of those on which the model does not fail, and why it does."""
+        """The outputs of the rows on which the model does not fail, and the other rows' errors."""
         if not numbers:
             return self._model.no_rows(), {}
         before, padded = self._model.seconds, self._model.padded
         try:
-            try:
-                return self._model.run(rows), {}
-            except (DeviceMemoryError, StoppedError):
-                raise
-            except (InterpreterError, TensorError) as error:
-                return self._one_by_one(rows, batch, numbers, error)
+            return self._model.run(rows), {}
+        except (DeviceMemoryError, StoppedError):
+            raise
+        except (InterpreterError, TensorError) as error:
+            return self._one_by_one(rows, batch, numbers, error)
         finally:
             self._meter.observe("device_seconds", self._model.seconds - before)
             self._meter.count("rows_padded", self._model.padded - padded)
@@ -191,19 +190,21 @@ class Predictor:
         numbers: Sequence[int],
         error: Exception,
     ) -> tuple[dict[str, np.ndarray], dict[int, str]]:
-        """After a failure: find the rows that it is of."""
+        """After a failure of the batch: find the rows that fail."""
         found: list[dict[str, np.ndarray]] = []
         failed: dict[int, str] = {}
         for at, number in enumerate(numbers):
             try:
-                found.append(self._model.run(_chosen(rows, [at])))
+                found.append(self._model.run(_select(rows, [at])))
             except (InterpreterError, TensorError) as own:
                 failed[number] = str(own)
         if not failed:
             raise error  # of the batch, not of a row
         if not self._skips:
             raise self._error(batch, failed) from error
-        return _joined(found) if found else self._model.no_rows(), failed
+        if not found:
+            return self._model.no_rows(), failed
+        return {name: concatenate([row[name] for row in found]) for name in found[0]}, failed
 
     def _count(self, done: int, batch: Mapping[str, np.ndarray], wrong: Mapping[int, str]) -> None:
         self._meter.count("rows", done)
@@ -220,8 +221,8 @@ class Predictor:
 
     def _error(self, batch: Mapping[str, np.ndarray], wrong: Mapping[int, str]) -> PredictionError:
         count = f"{len(wrong)} of {columns.num_rows(batch)} rows of a batch cannot be predicted"
-        named = self._named(batch, wrong, _ROWS_NAMED)
-        return PredictionError(f'{self._model.name}: {count}: {named}; on_error="skip" goes on')
+        named = self._named(batch, wrong, _MAX_NAMED_ROWS)
+        return PredictionError(f'{self._model.name}: {count}: {named}; on_error="skip" skips them')
 
     def _named(self, batch: Mapping[str, np.ndarray], wrong: Mapping[int, str], most: int) -> str:
         rows = sorted(wrong)
@@ -235,24 +236,20 @@ class Predictor:
         return f"{self._key}={value.item() if isinstance(value, np.generic) else value!r}"
 
 
-def _chosen(rows: Rows, numbers: Sequence[int]) -> Rows:
+def _select(rows: Rows, numbers: Sequence[int]) -> Rows:
     if not rows or len(numbers) == len(next(iter(rows.values()))):
         return rows
     return {name: array[list(numbers)] for name, array in rows.items()}
 
 
-def _joined(found: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    return {name: joined([rows[name] for rows in found]) for name in found[0]}
-
-
-def _with_folder(
-    options: Mapping[str, Any] | DelegateOptions | None, folder: str | os.PathLike[str] | None
+def _with_cache_dir(
+    options: Mapping[str, Any] | DelegateOptions | None, cache_dir: str | os.PathLike[str] | None
 ) -> dict[str, Any]:
-    """The options that are not their defaults, with the folder for programs."""
+    """The options that differ from their defaults, with `serialization_dir`."""
     given = options.changed() if isinstance(options, DelegateOptions) else dict(options or {})
-    if folder is None:
+    if cache_dir is None:
         return given
-    path = os.fspath(folder)
+    path = os.fspath(cache_dir)
     if given.get("serialization_dir") not in (None, path):
         raise OptionError(
             f"cache_dir {path!r} and the option serialization_dir "
@@ -262,17 +259,16 @@ def _with_folder(
 
 
 def _content(model: Any) -> str | bytes:
-    """A path, or a file's content; a reference is fetched from the object store.
+    """A path, or a file's content, fetched from the object store if `model` is a reference.
 
-    Raises:
-        OptionError: something else. Objects are never taken: only bytes are a model.
+    Nothing is unpickled: only bytes are a model.
     """
     ray = running_ray()
     if ray is not None and isinstance(model, ray.ObjectRef):
         content = ray.get(model)
         if not isinstance(content, bytes):
             raise OptionError(
-                f"model: want the reference of bytes, the content of a .tflite file, got one of "
+                f"model: expected a reference of bytes, the content of a .tflite file, got one of "
                 f"{type(content).__name__}"
             )
         return content
@@ -281,35 +277,37 @@ def _content(model: Any) -> str | bytes:
     if isinstance(model, str | os.PathLike):
         return str(os.fspath(model))
     raise OptionError(
-        f"model: want a path, bytes, or a Ray object reference of bytes, got {type(model).__name__}"
+        "model: expected a path, bytes, or a Ray object reference of bytes, got "
+        f"{type(model).__name__}"
     )
 
 
 def _input_columns(model: BatchedModel, given: Mapping[str, str] | None) -> dict[str, str]:
-    names = [end.name for end in model.ends.inputs]
+    names = [tensor.name for tensor in model.signature.inputs]
     given = given or {}
-    for name in given:
-        if name not in names:
-            raise OptionError(f"inputs: {name!r} is no input of the model; it has {_list(names)}")
+    _check_names("input", given, names)
     return {name: given.get(name, name) for name in names}
 
 
 def _output_columns(
     model: BatchedModel, given: Mapping[str, str] | Sequence[str] | None
 ) -> dict[str, str]:
-    names = [end.name for end in model.ends.outputs]
+    names = [tensor.name for tensor in model.signature.outputs]
     if given is None:
         return {name: name for name in names}
     if isinstance(given, str):
-        raise OptionError(f"outputs: want names, or a column for each, got the text {given!r}")
-    wanted = dict(given) if isinstance(given, Mapping) else {name: name for name in given}
-    for name in wanted:
-        if name not in names:
-            raise OptionError(f"outputs: {name!r} is no output of the model; it has {_list(names)}")
-    if not wanted or len({*wanted.values()}) < len(wanted):
-        raise OptionError(f"outputs: want at least one, each in a column of its own, got {wanted}")
-    return wanted
+        raise OptionError(f"outputs: expected a list of names or a mapping, got the text {given!r}")
+    chosen = dict(given) if isinstance(given, Mapping) else {name: name for name in given}
+    _check_names("output", chosen, names)
+    if not chosen or len({*chosen.values()}) < len(chosen):
+        raise OptionError(
+            f"outputs: expected at least one, and another column for each, got {chosen}"
+        )
+    return chosen
 
 
-def _list(names: Sequence[str]) -> str:
-    return ", ".join(map(repr, names))
+def _check_names(kind: str, given: Mapping[str, str], known: Sequence[str]) -> None:
+    for name in given:
+        if name not in known:
+            listed = ", ".join(map(repr, known))
+            raise OptionError(f"{kind}s: {name!r} is not an {kind} of the model; it has {listed}")

@@ -1,4 +1,4 @@
-"""Names of a model's inputs and outputs, and whether its inputs hold a batch."""
+"""A model's inputs and outputs by name, and whether its inputs have a batch dimension."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -13,13 +13,13 @@ _BATCH = ((-1,), (1,))
 
 
 @dataclasses.dataclass(frozen=True)
-class End:
+class TensorInfo:
     """An input or an output.
 
     Attributes:
-        name: the signature's, or the tensor's where the file has no signature.
+        name: the signature's, or the tensor's if the file has no signature.
         index: of the tensor.
-        shape: as declared, -1 for a size that is open.
+        shape: as declared; -1 for a free dimension.
         dtype: of its arrays; object: strings, as bytes.
     """
 
@@ -29,42 +29,43 @@ class End:
     dtype: np.dtype
 
 
-@dataclasses.dataclass(frozen=True)
-class Ends:
-    """Of one signature."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Signature:
+    """The inputs and outputs of one signature."""
 
     subgraph: int
-    inputs: tuple[End, ...]
-    outputs: tuple[End, ...]
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
     has_variables: bool
 
     @property
-    def hold_batch(self) -> bool:
-        """Whether every input has a first dimension for a batch: open, or 1 as converters leave it.
+    def has_batch(self) -> bool:
+        """Whether the first dimension of every input is a batch: free, or 1 as converters write.
 
-        Any other size, such as a waveform's [15600], is of one row.
+        An input with another size, such as a waveform [15600], is one row.
         """
-        return all(end.shape[:1] in _BATCH for end in self.inputs) and bool(self.inputs)
+        return all(tensor.shape[:1] in _BATCH for tensor in self.inputs) and bool(self.inputs)
 
-    def row_shape(self, end: End) -> tuple[int, ...]:
-        """What a row of a data set has of an input or output; -1 for a size that is open."""
-        return end.shape[1:] if self.hold_batch and end.shape[:1] in _BATCH else end.shape
+    def row_shape(self, tensor: TensorInfo) -> tuple[int, ...]:
+        """The shape of an input or output in one row; -1 for a free dimension."""
+        has_batch = self.has_batch and tensor.shape[:1] in _BATCH
+        return tensor.shape[1:] if has_batch else tensor.shape
 
 
-def ends_of(interpreter: Interpreter, signature: str | None) -> Ends:
-    """The inputs and outputs of a signature, or of the main subgraph in a file that has none.
+def read_signature(interpreter: Interpreter, key: str | None) -> Signature:
+    """A signature of the model, or the main subgraph of a file without signatures.
 
     Raises:
-        OptionError: no such signature, or several and none was named.
+        OptionError: there is no such signature, or several and none is named.
     """
     found = {s.key: s for s in interpreter._model.signatures}
-    if signature is None and len(found) > 1:
+    if key is None and len(found) > 1:
         raise OptionError(f"signature: the model has several, name one: {', '.join(found)}")
-    if signature is not None and signature not in found:
-        there = ", ".join(map(repr, found)) or "none"
-        raise OptionError(f"signature: {signature!r} is not in the model; it has {there}")
+    if key is not None and key not in found:
+        known = ", ".join(map(repr, found)) or "none"
+        raise OptionError(f"signature: {key!r} is not in the model; it has {known}")
     if found:
-        chosen = found[signature or next(iter(found))]
+        chosen = found[key or next(iter(found))]
         inputs, outputs, subgraph = chosen.inputs, chosen.outputs, chosen.subgraph
     else:
         subgraph = 0
@@ -73,19 +74,21 @@ def ends_of(interpreter: Interpreter, signature: str | None) -> Ends:
             {main.tensors[i].name: i for i in indices} for indices in (main.inputs, main.outputs)
         )
     tensors = interpreter._model.subgraphs[subgraph].tensors
-    return Ends(
-        subgraph,
-        _ends(interpreter, inputs, subgraph),
-        _ends(interpreter, outputs, subgraph),
-        any(tensor.is_variable for tensor in tensors),
+    return Signature(
+        subgraph=subgraph,
+        inputs=_tensors(interpreter, inputs, subgraph),
+        outputs=_tensors(interpreter, outputs, subgraph),
+        has_variables=any(tensor.is_variable for tensor in tensors),
     )
 
 
-def _ends(interpreter: Interpreter, named: Mapping[str, int], subgraph: int) -> tuple[End, ...]:
-    def end(name: str, index: int) -> End:
+def _tensors(
+    interpreter: Interpreter, indices: Mapping[str, int], subgraph: int
+) -> tuple[TensorInfo, ...]:
+    def info(name: str, index: int) -> TensorInfo:
         details: dict[str, Any] = interpreter._get_tensor_details(index, subgraph)
         dtype = np.dtype(details["dtype"])
         shape = tuple(int(n) for n in details["shape_signature"])
-        return End(name, index, shape, np.dtype(object) if dtype.kind == "S" else dtype)
+        return TensorInfo(name, index, shape, np.dtype(object) if dtype.kind == "S" else dtype)
 
-    return tuple(end(name, index) for name, index in named.items())
+    return tuple(info(name, index) for name, index in indices.items())

@@ -12,8 +12,8 @@ import pytest
 from jaxdelegate.errors import InterpreterError, ModelError, OptionError
 from jaxdelegate.interpreter import Interpreter
 from jaxdelegate.measuring.tolerance import assert_close
-from jaxdelegate.ray import PredictionError, Predictor, share
-from jaxdelegate.ray.share import Share, settle
+from jaxdelegate.ray import PredictionError, Predictor, resources
+from jaxdelegate.ray.resources import Resources, restrict
 from jaxdelegate.ray.sizes import BatchSizes
 from tests.ray import models
 
@@ -123,10 +123,10 @@ def test_no_rows() -> None:
 
 WRONG: list[tuple[Callable[[], dict[str, Any]], str]] = [
     (lambda: {"image": rows(2), "id": np.arange(2)}, r"no column 'x'; .* 'image', 'id'"),
-    (lambda: {"x": rows(2).astype(np.float64)}, r"column 'x' for input 'x': want float32.*astype"),
-    (lambda: {"x": rows(2)[:, None]}, r"want rows of \[3\], got rows of \[1, 3\]; leave out"),
-    (lambda: {"x": rows(2)[:, :2]}, r"want rows of \[3\], got rows of \[2\]$"),
-    (lambda: {"x": rows(2), "scores": rows(2)}, "'scores' is in the batch already"),
+    (lambda: {"x": rows(2).astype(np.float64)}, r"column 'x' for .*: expected float32.*astype"),
+    (lambda: {"x": rows(2)[:, None]}, r"expected rows of \[3\], got rows of \[1, 3\]; remove"),
+    (lambda: {"x": rows(2)[:, :2]}, r"expected rows of \[3\], got rows of \[2\]$"),
+    (lambda: {"x": rows(2), "scores": rows(2)}, "'scores' is already in the batch"),
 ]  # fmt: skip
 
 
@@ -150,9 +150,9 @@ def test_rows_that_do_not_fit_are_named() -> None:
         Predictor(models.dense(), key="id")(ragged())
     message = str(caught.value)
     assert "3 of 5 rows" in message
-    assert "id='b': column 'x' for input 'x': want [3], got [2]" in message
+    assert "id='b': column 'x' for input 'x': expected [3], got [2]" in message
     assert "id='d': column 'x' for input 'x': it is null" in message
-    assert "id='e': column 'x' for input 'x': want float32, got float64" in message
+    assert "id='e': column 'x' for input 'x': expected float32, got float64" in message
     with pytest.raises(PredictionError, match="row 1 of the batch"):
         Predictor(models.dense())(ragged())
     with pytest.raises(PredictionError, match="key: there is no column 'name'"):
@@ -187,9 +187,9 @@ def test_rows_on_which_the_model_fails() -> None:
 def test_wrong_arguments(tmp_path: Path) -> None:
     model = models.dense()
     wrong: list[tuple[dict[str, Any], str]] = [
-        ({"inputs": {"y": "x"}}, "inputs: 'y' is no input of the model; it has 'x'"),
-        ({"outputs": ["y"]}, "outputs: 'y' is no output of the model; it has 'scores'"),
-        ({"outputs": []}, "want at least one"),
+        ({"inputs": {"y": "x"}}, "inputs: 'y' is not an input of the model; it has 'x'"),
+        ({"outputs": ["y"]}, "outputs: 'y' is not an output of the model; it has 'scores'"),
+        ({"outputs": []}, "expected at least one"),
         ({"outputs": "scores"}, "got the text"),
         ({"signature": "other"}, "it has 'serving_default'"),
         ({"on_error": "ignore"}, "on_error"),
@@ -199,7 +199,7 @@ def test_wrong_arguments(tmp_path: Path) -> None:
     for arguments, message in wrong:
         with pytest.raises(OptionError, match=message):
             Predictor(model, **arguments)
-    with pytest.raises(OptionError, match="model: want a path, bytes, or"):
+    with pytest.raises(OptionError, match="model: expected a path, bytes, or"):
         Predictor(np.zeros(3))
     with pytest.raises(ModelError):
         Predictor(tmp_path / "none.tflite")
@@ -215,21 +215,21 @@ def test_programs_come_from_the_shared_folder(tmp_path: Path) -> None:
     assert counts == [(1, 0), (0, 1)]
 
 
-def test_an_actor_keeps_to_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_actor_uses_only_its_resources(monkeypatch: pytest.MonkeyPatch) -> None:
     threads: list[int] = []
-    monkeypatch.setattr(share, "use_threads", threads.append)
-    assert settle(Share(cpus=2), {}, None).platform == "cpu"
-    assert settle(Share(cpus=0.5), {"platform": "cpu"}, None).platform == "cpu"
-    assert settle(Share(cpus=1, gpus=1), {}, None).platform == "gpu"
-    assert settle(Share(cpus=3), {}, 2).platform == "cpu"
-    assert settle(None, {}, None).platform is None
+    monkeypatch.setattr(resources, "use_threads", threads.append)
+    assert restrict(Resources(cpus=2), {}, None).platform == "cpu"
+    assert restrict(Resources(cpus=0.5), {"platform": "cpu"}, None).platform == "cpu"
+    assert restrict(Resources(cpus=1, gpus=1), {}, None).platform == "gpu"
+    assert restrict(Resources(cpus=3), {}, 2).platform == "cpu"
+    assert restrict(None, {}, None).platform is None
     assert threads == [2, 1, 2, -1]
-    with pytest.raises(OptionError, match=r"'gpu' is asked for, .* map_batches.*num_gpus=1"):
-        settle(Share(cpus=1), {"platform": "gpu"}, None)
-    with pytest.raises(OptionError, match="'cpu' is asked for, but Ray gave this actor a gpu"):
-        settle(Share(gpus=1), {"platform": "cpu"}, None)
-    with pytest.raises(OptionError, match="want num_gpus=1"):
-        settle(Share(gpus=2), {}, None)
+    with pytest.raises(OptionError, match=r"'gpu' is requested, .* map_batches.*num_gpus=1"):
+        restrict(Resources(cpus=1), {"platform": "gpu"}, None)
+    with pytest.raises(OptionError, match="'cpu' is requested, but Ray assigned a gpu"):
+        restrict(Resources(gpus=1), {"platform": "cpu"}, None)
+    with pytest.raises(OptionError, match="set num_gpus=1"):
+        restrict(Resources(gpus=2), {}, None)
 
 
 def test_importing_it_needs_no_ray() -> None:

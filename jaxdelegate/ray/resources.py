@@ -1,0 +1,104 @@
+"""The device and the CPU threads that Ray assigned to this process."""
+
+import dataclasses
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from jaxdelegate.errors import OptionError
+from jaxdelegate.options import DelegateOptions
+from jaxdelegate.providers import use_threads
+from jaxdelegate.ray.errors import running_ray
+
+# By default JAX preallocates three quarters of a GPU's memory; for a fraction of a GPU, that
+# fraction of it.
+_MEMORY_SHARE = 0.75
+_MEMORY = "XLA_PYTHON_CLIENT_MEM_FRACTION"
+
+
+@dataclasses.dataclass(frozen=True)
+class Resources:
+    """The resources of an actor or a task.
+
+    Attributes:
+        cpus: how many CPUs; 0: Ray did not count them.
+        gpus: how many GPUs; a fraction of one that is shared with others.
+        tpus: how many TPU chips.
+    """
+
+    cpus: float = 0.0
+    gpus: float = 0.0
+    tpus: float = 0.0
+
+    @classmethod
+    def of(cls, assigned: Mapping[str, float]) -> "Resources":
+        """From Ray's names of resources."""
+        return cls(*(float(assigned.get(name, 0.0)) for name in ("CPU", "GPU", "TPU")))
+
+    @property
+    def platform(self) -> str:
+        """The only platform that the process may use."""
+        return "gpu" if self.gpus else "tpu" if self.tpus else "cpu"
+
+    @property
+    def threads(self) -> int | None:
+        """How many threads XLA's CPU client may have; None: its default."""
+        return max(1, int(self.cpus)) if self.cpus and self.platform == "cpu" else None
+
+
+def assigned_resources() -> Resources | None:
+    """The resources of this process; None: it is neither an actor nor a task."""
+    ray = running_ray()
+    if ray is None:
+        return None
+    context = ray.get_runtime_context()
+    if context.worker.mode != ray.WORKER_MODE:
+        return None  # the driver may use the whole machine
+    return Resources.of(context.get_assigned_resources())
+
+
+def restrict(
+    resources: Resources | None, options: Mapping[str, Any], num_threads: int | None
+) -> DelegateOptions:
+    """Restrict this process to its resources: threads and memory before jax starts, and platform.
+
+    Args:
+        resources: as `assigned_resources` returns them.
+        options: JaxDelegate's.
+        num_threads: of XLA's CPU client; None: one for each assigned CPU.
+
+    Returns:
+        The options, with the platform.
+
+    Raises:
+        OptionError: the options request a device that Ray did not assign, or a value is
+            impossible.
+    """
+    known = DelegateOptions.of(options)
+    if num_threads is not None or resources is None:
+        use_threads(-1 if num_threads is None else num_threads)
+    if resources is None:
+        return known
+    if num_threads is None and resources.threads is not None:
+        use_threads(resources.threads)
+    if max(resources.gpus, resources.tpus) > 1:
+        raise OptionError(
+            f"Ray assigned {max(resources.gpus, resources.tpus):g} devices to this actor, and a "
+            "Predictor uses one: set num_gpus=1 and start as many actors as there are devices"
+        )
+    if known.platform not in (None, resources.platform):
+        remedy = "" if known.platform == "cpu" else f"; {_request(known.platform)}"
+        found = "only CPUs" if resources.platform == "cpu" else f"a {resources.platform}"
+        raise OptionError(
+            f"platform: {known.platform!r} is requested, but Ray assigned {found} to this actor"
+            f"{remedy}"
+        )
+    if 0 < resources.gpus < 1 and "jax" not in sys.modules:
+        os.environ.setdefault(_MEMORY, f"{_MEMORY_SHARE * resources.gpus:.3f}")
+    return DelegateOptions.of(known, platform=resources.platform)
+
+
+def _request(platform: str | None) -> str:
+    argument = "num_gpus=1" if platform == "gpu" else 'resources={"TPU": 1}'
+    return f"request it from Ray: map_batches(..., {argument})"
