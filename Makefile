@@ -85,6 +85,7 @@ lint: $(VENV)/.installed-lint
 	$(BIN)/ruff format --check .
 	$(BIN)/codespell
 	$(BIN)/validate-pyproject pyproject.toml
+	$(BIN)/python -m pytest --noconftest -q tests/test_words.py
 
 types: $(VENV)/.installed-lint
 	$(BIN)/mypy

@@ -1,0 +1,234 @@
+"""Phrases that read as translated, or that only we use, stay out of code and documentation."""
+
+import functools
+import re
+import subprocess
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SUFFIXES = {".c", ".cc", ".css", ".h", ".html", ".inc", ".js", ".md", ".py", ".sh", ".toml", ".yml"}
+
+OTHER_FILES = {"Makefile", "Dockerfile", ".ci/run"}
+SPLIT = {"jaxdelegate", "op_lowering", "tests"}  # folders whose subfolders count one by one
+
+# Regular expressions over text in lower case, and what to write instead. A space also matches a
+# line break in a comment, in a docstring or between two parts of a string.
+PHRASES = {
+    r"anew": "again; starts over",
+    r"answers (?:none|true|false|the|an?|its?|what|whether|where|each|outputs|zeros)": "returns",
+    r"(?:it|function|method|kernel|rule|call|what \w+) answers": "returns",
+    r"as (?:it lies|they lie)": "in its current layout; as stored",
+    r"ask(?:ed|s)? for by name": "requested by name",
+    r"becomes? of": "happens to; the result of",
+    r"became of": "happened to; the result of",
+    r"begin with the whole": "start from the whole",
+    r"beside": "next to; as well as; compared with",
+    r"but for": "except for; apart from; without",
+    r"by turns": "alternately",
+    r"came of|comes of": "results from",
+    r"comes? to know": "learns; is registered with",
+    r"faces and tools": "front ends and tools",
+    r"for nothing": "in vain; unnecessarily; free",
+    r"for want of": "because there is no; without",
+    r"from [01] on": "at least 0; at least 1",
+    r"gives? way": "is evicted; yields",
+    r"goe?s? without": "does not need",
+    r"goe?s? together": "are compatible; are combined",
+    r"hand-?over": "transfer; transfer cost",
+    r"held short": "bounded",
+    r"in passing": "at the same time; on the way",
+    r"(?:is|are|was|were|be) asked for": "is requested",
+    r"(?:is|are|was|were|be) told": "is given; receives; is reported",
+    r"its like|their like|(?:its|one of its) kin": "of the same kind",
+    r"knows? no": "does not know; is independent of",
+    r"lies? (?:there|here|next to each other|side by side)": "is stored there; adjacent",
+    r"mend(?:s|ed|ing)?": "fix; repair",
+    r"no longer to be|not to be had|to be had": "not available; available",
+    r"nobody": "no one; nothing; no caller",
+    r"(?:of|with) one's own": "custom; user-defined",
+    r"(?:of|in|on|from|by|with) whatever": "of any",
+    r"otherwise than": "differently from",
+    r"parted": "separated",
+    r"says of itself|say of themselves": "declares",
+    r"said once": "defined once",
+    r"so-manieth": "nth",
+    r"somebody": "someone; a caller; another process",
+    r"stands? (?:twice|there|in (?:the|a|its)|at the|before|after|next|first)": "is; appears",
+    r"stands? (?:above|below|behind|alone)": "is; appears",
+    r"strangers?": "untrusted sources",
+    r"such a one": "one",
+    r"tells? (?:which|what|whether|how|where|why|when|if)": "says; shows; determines",
+    r"the way of data": "data flow",
+    r"there (?:is|are) none": "there is no ...; None if it does not exist",
+    r"to the bit": "bit for bit; exactly",
+    r"ways in": "guides",
+    r"what is there": "what exists; the available ...",
+    r"who asks": "callers",
+    r"whoever": "the caller; anyone who; the code that",
+    r"without a word": "silently",
+}
+# Not phrases but forms: a docstring that continues another one, and messages.
+FORMS = {
+    r'"""(?:as|of) [^\n]*': "a sentence of its own in each docstring",
+    r'"""the same[,. ][^\n]*': "a sentence of its own in each docstring",
+    r"(?<![\w\"']): wants? (?:an?|at|the|one|numbers?|\d|'|\{|\[)[^\n]*": "expected X, got Y",
+    r"\b(?<!there )is no (?!longer|more|less|other|such|need|doubt|faster)\w+": "is not a",
+}
+# A file and the phrase that it may have, in lower case: why.
+EXCEPTIONS: dict[tuple[str, str], str] = {}
+# Folders and modules in which phrases are still to be replaced.
+NOT_YET = {
+    ".ci",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "README.md",
+    "SECURITY.md",
+    "bench",
+    "docs",
+    "examples",
+    "jaxdelegate/analysis",
+    "jaxdelegate/benchmark",
+    "jaxdelegate/cache",
+    "jaxdelegate/comparison",
+    "jaxdelegate/compiler",
+    "jaxdelegate/custom",
+    "jaxdelegate/delegate",
+    "jaxdelegate/demo",
+    "jaxdelegate/errors",
+    "jaxdelegate/evaluation",
+    "jaxdelegate/function",
+    "jaxdelegate/interpreter",
+    "jaxdelegate/kernels",
+    "jaxdelegate/litert",
+    "jaxdelegate/lowering",
+    "jaxdelegate/measuring",
+    "jaxdelegate/model",
+    "jaxdelegate/options",
+    "jaxdelegate/passes",
+    "jaxdelegate/pjrt",
+    "jaxdelegate/precompile",
+    "jaxdelegate/providers",
+    "jaxdelegate/ray",
+    "jaxdelegate/reference",
+    "jaxdelegate/report",
+    "jaxdelegate/runtime",
+    "jaxdelegate/sensitivity",
+    "jaxdelegate/serve",
+    "jaxdelegate/testing",
+    "jaxdelegate/text",
+    "jaxdelegate/tools",
+    "jaxdelegate/tuning",
+    "noxfile",
+    "op_lowering/builtin",
+    "op_lowering/common",
+    "op_lowering/conv",
+    "op_lowering/fused",
+    "op_lowering/matmul",
+    "op_lowering/options",
+    "op_lowering/precision",
+    "op_lowering/quantized",
+    "op_lowering/recurrent",
+    "op_lowering/rule",
+    "op_lowering/stablehlo",
+    "quant",
+    "tests/analysis",
+    "tests/bench",
+    "tests/benchmark",
+    "tests/cache",
+    "tests/comparison",
+    "tests/conftest",
+    "tests/demo",
+    "tests/emulation",
+    "tests/errors",
+    "tests/evaluation",
+    "tests/function",
+    "tests/fuzz",
+    "tests/gpu",
+    "tests/gradients",
+    "tests/kernels",
+    "tests/litert",
+    "tests/lowering",
+    "tests/many_devices",
+    "tests/measuring",
+    "tests/model",
+    "tests/op_lowering",
+    "tests/passes",
+    "tests/pjrt",
+    "tests/quant",
+    "tests/ray",
+    "tests/report",
+    "tests/runtime",
+    "tests/sensitivity",
+    "tests/serve",
+    "tests/test_architecture",
+    "tests/test_architecture_page",
+    "tests/test_conformance",
+    "tests/test_custom",
+    "tests/test_device_arrays",
+    "tests/test_docs_commands",
+    "tests/test_interrupts",
+    "tests/test_packaging",
+    "tests/test_rebatch",
+    "tests/test_recipes",
+    "tests/test_threads",
+    "tests/testing",
+    "tests/tools",
+    "tests/tuning",
+}
+
+_SPACE = r"""[\s#/"'*]+(?:f")?"""
+INSTEAD = {re.compile(p.replace(" ", _SPACE)): better for p, better in PHRASES.items()}
+INSTEAD |= {re.compile(form): better for form, better in FORMS.items()}
+# One word boundary before all phrases: with one for each, the search takes five times as long.
+ANY = re.compile(rf"\b(?:{'|'.join(PHRASES).replace(' ', _SPACE)})\b|{'|'.join(FORMS)}")
+
+
+@functools.cache
+def rooms() -> dict[str, list[str]]:
+    """The text files of each folder of the package, the operators and the tests."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    if not (ROOT / ".git").exists():
+        return {}
+    listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    found = defaultdict(list)
+    for name in listed.splitlines():
+        path = Path(name)
+        is_text = path.suffix in SUFFIXES or name in OTHER_FILES
+        if is_text and (ROOT / path).is_file() and path.name != Path(__file__).name:
+            depth = 2 if path.parts[0] in SPLIT else 1
+            found["/".join(path.parts[:depth]).removesuffix(".py")].append(name)
+    return found
+
+
+def phrases(name: str) -> list[str]:
+    """`file:line: phrase -> what to write instead`, for each phrase in a file."""
+    text = (ROOT / name).read_text(encoding="utf-8").lower()
+    lines = []
+    for match in ANY.finditer(text):
+        if (name, match[0]) not in EXCEPTIONS:
+            instead = next(
+                i for p, i in INSTEAD.items() if re.compile(p).match(text, match.start())
+            )
+            line = text.count("\n", 0, match.start()) + 1
+            lines.append(f"{name}:{line}: {' '.join(match[0].split())} -> {instead}")
+    return lines
+
+
+def _marked(room: str) -> object:
+    return pytest.param(room, marks=pytest.mark.xfail(strict=False) if room in NOT_YET else ())
+
+
+@pytest.mark.parametrize("room", [_marked(room) for room in sorted(rooms())])
+def test_words_are_plain(room: str) -> None:
+    found = [line for name in rooms()[room] for line in phrases(name)]
+    if found:
+        pytest.fail("\n".join(found), pytrace=False)
+
+
+def test_each_exception_is_needed() -> None:
+    for (name, phrase), reason in EXCEPTIONS.items():
+        assert reason
+        assert phrase in (ROOT / name).read_text(encoding="utf-8").lower(), (name, phrase)
