@@ -12,16 +12,16 @@ from ai_edge_litert.interpreter import Interpreter, OpResolverType
 import jaxdelegate as jd
 from jaxdelegate.testing import ModelBuilder
 
-ARCHITECTURE = Path(__file__).parents[2] / "docs" / "architecture.md"
+PAGE = Path(__file__).parents[2] / "docs" / "api" / "extend.md"
 
 
 @pytest.fixture
 def tutorial() -> type[jd.SimpleDelegate]:
-    """MyDelegate as docs/architecture.md prints it: float32 ADD and SUB."""
-    text = ARCHITECTURE.read_text()
+    """MyDelegate of docs/api/extend.md: float32 ADD and SUB."""
+    text = PAGE.read_text()
     (code,) = re.findall(r"```python\n(import numpy as np\n.*?)```", text, re.DOTALL)
     names: dict[str, Any] = {}
-    exec(compile(code, "architecture.md", "exec"), names)
+    exec(compile(code, "extend.md", "exec"), names)
     return names["MyDelegate"]
 
 

@@ -12,11 +12,11 @@ from jaxdelegate.testing import ModelBuilder, assert_close
 
 
 def tutorial_delegate() -> type[jd.SimpleDelegate]:
-    """MyDelegate as docs/architecture.md prints it."""
-    text = (Path(__file__).parents[2] / "docs" / "architecture.md").read_text()
+    """MyDelegate of docs/api/extend.md."""
+    text = (Path(__file__).parents[2] / "docs" / "api" / "extend.md").read_text()
     (code,) = re.findall(r"```python\n(import numpy as np\n.*?)```", text, re.DOTALL)
     names: dict[str, Any] = {}
-    exec(compile(code, "architecture.md", "exec"), names)
+    exec(compile(code, "extend.md", "exec"), names)
     return names["MyDelegate"]
 
 
