@@ -38,9 +38,10 @@ def coverage(records: Sequence[Record]) -> str:
     trained = latest["trained"]
     total = sum(kind["files"] for kind in trained.values())
     said = (
-        f"Measured with {latest['files']} files, of which LiteRT runs {total} that have something "
-        "to train\n(`bench/fine_tuning_coverage.py`): read, one step, saved, and LiteRT computes "
-        "from the saved file what the trained model does.\n"
+        f"Measured with {latest['files']} files. LiteRT runs {total} of them that have parameters to "
+        "train. The table counts files\nthat were read, trained for one step and saved, and for "
+        "which LiteRT's results equal those of the trained model\n"
+        "(`bench/fine_tuning_coverage.py`).\n"
     )
     rows = [
         (name, trained[kind]["files"], trained[kind][OURS], trained[kind][THEIRS])
@@ -58,23 +59,23 @@ def training(records: Iterable[Record]) -> str:
         ("loss before", [_loss(r["sides"][PEER]["loss"][0]) for r in runs]),
         *((f"after: {name}", [_after(r, side) for r in runs]) for side, name in SIDES.items()),
         (
-            "LiteRT's reference kernels on the saved file, against the trained model: "
-            "the furthest of all sides",
+            "largest difference between LiteRT's reference kernels on the saved file and the "
+            "trained model, over all rows above",
             [_apart(max(s["apart"]["largest"] for s in r["sides"].values())) for r in runs],
         ),
         (
-            'the same against `quant_mode="integer"`',
+            'the same for `quant_mode="integer"`',
             [_apart(r["sides"][OURS]["integer_apart"]) for r in runs],
         ),
         (
-            "bytes that change if nothing is trained: jaxdelegate, litert-tunner",
+            "bytes that change in a file saved without training: jaxdelegate, litert-tunner",
             [f"{r['sides'][OURS]['unchanged']}, {r['sides'][PEER]['unchanged']}" for r in runs],
         ),
         (
-            "time of a step over litert-tunner's with weights: weights and biases",
+            "time of a step relative to litert-tunner's with weights: weights and biases",
             [_ratio(r["ratio"][OURS]) for r in runs],
         ),
-        ("the same with scales", [_ratio(r["ratio"]["jaxdelegate_learned"]) for r in runs]),
+        ("the same, scales too", [_ratio(r["ratio"]["jaxdelegate_learned"]) for r in runs]),
     ]
     head = f"| | {' | '.join(NETWORKS.values())} |\n|---|---|---|"
     return "\n".join([head, *(f"| {name} | {' | '.join(cells)} |" for name, cells in rows)])
