@@ -10,7 +10,7 @@ from jaxdelegate.providers.builtin import aliases
 ROOT = Path(__file__).parents[1]
 HEAD = """# Options of JaxDelegate
 
-For anyone who sets an option. Give options as keywords, as a mapping, or as flags of the tools:
+For anyone who sets an option. Options are keywords, a mapping, or flags of the tools:
 
 ```python
 import jaxdelegate as jd
@@ -22,11 +22,11 @@ delegate = jd.JaxDelegate(compute_dtype="float16", serialization_dir="programs")
 jaxdelegate benchmark_model model.tflite --jax_compute_dtype=float16
 ```
 
-`load_delegate` of the stock interpreters takes the same names and values as strings. An unknown
-name or an impossible value is an error that names the closest known ones. Names are those of
-TfLiteGpuDelegateOptionsV2 where that has them. Flags of TFLite's tools that mean the same as an
-option are aliases of its flag; both with different values are an error. Options with a key belong
-to the [cache's keys](cache.md): another value is another program.
+`load_delegate` of the stock interpreters accepts the same names, with values as strings. An unknown
+name or an invalid value is an error that suggests the closest valid ones. Options that
+TfLiteGpuDelegateOptionsV2 also has use its names. TFLite's flags for the same option are aliases of our
+flag; different values for both are an error. Options marked `yes` under key are part of the
+[cache's keys](cache.md): another value is another program.
 `python docs/generate_options.py` writes this page.
 
 | option | values | default | key | meaning |
