@@ -38,8 +38,8 @@ def coverage(records: Sequence[Record]) -> str:
     trained = latest["trained"]
     total = sum(kind["files"] for kind in trained.values())
     said = (
-        f"Measured with {latest['files']} files. LiteRT runs {total} of them that have parameters to "
-        "train. The table counts files\nthat were read, trained for one step and saved, and for "
+        f"Measured with {latest['files']} files, of which LiteRT runs {total} that have parameters "
+        "to train. The table counts files\nthat were read, trained for one step and saved, and for "
         "which LiteRT's results equal those of the trained model\n"
         "(`bench/fine_tuning_coverage.py`).\n"
     )

@@ -23,9 +23,9 @@ jaxdelegate benchmark_model model.tflite --jax_compute_dtype=float16
 ```
 
 `load_delegate` of the stock interpreters accepts the same names, with values as strings. An unknown
-name or an invalid value is an error that suggests the closest valid ones. Options that
-TfLiteGpuDelegateOptionsV2 also has use its names. TFLite's flags for the same option are aliases of our
-flag; different values for both are an error. Options marked `yes` under key are part of the
+name or an invalid value is an error that suggests the closest valid ones. Names are those of
+TfLiteGpuDelegateOptionsV2 if it has the same option. Flags of TFLite's tools are aliases of our flags;
+different values for both are an error. Options with `yes` under key are part of the
 [cache's keys](cache.md): another value is another program.
 `python docs/generate_options.py` writes this page.
 

@@ -32,19 +32,19 @@ def _assumed(default: float, unit: str, text: str) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Assumptions:
-    """What nobody measured here."""
+    """Values that were not measured in this project."""
 
     items: float = _assumed(1e6, "images", "a job")
     item_bytes: float = _assumed(
         126e3, "bytes", "of a file; ImageNet's validation set is 6.3 GB of 50,000"
     )
     input_bytes: float = _assumed(
-        150528, "bytes", "of a decoded image, uint8 [224, 224, 3], as a GPU or a server is sent it"
+        150528, "bytes", "of a decoded image, uint8 [224, 224, 3], as sent to a GPU or a server"
     )
     cores_per_host: float = _assumed(64, "cores", "of a host for CPU inference")
     gpus_per_host: float = _assumed(8, "GPUs", "of a host")
     host_gbit: float = _assumed(25, "Gbit/s", "network of a host")
-    storage_gbit: float = _assumed(400, "Gbit/s", "that the storage hands out to all hosts")
+    storage_gbit: float = _assumed(400, "Gbit/s", "of the storage, for all hosts")
     core_price: float = _assumed(0.04, "USD per core-hour", "an assumption of November 2026")
     gpu_price: float = _assumed(3.0, "USD per H100-hour", "an assumption of November 2026")
     gpu_tbyte: float = _assumed(3.352, "TB/s", "memory of an H100 (bench/h100.txtpb)")
@@ -150,7 +150,7 @@ def on_cores(m: Measured, a: Assumptions, model: str, cores: int) -> Cluster:
 
 
 def gpu_at_peaks(m: Measured, a: Assumptions, model: str) -> float:
-    """Images a second of a GPU whose kernels reach its peaks, and begin and end at no cost."""
+    """Images per second of a GPU whose kernels reach its peaks and have no launch cost."""
     row = m.gpu[model]
     by_memory = row["moved_mb"] * 1e6 / (a.gpu_tbyte * 1e12)
     by_products = row["gflop"] / (a.gpu_tflop * 1e3)
@@ -175,19 +175,19 @@ def _text(value: object) -> str:
 
 
 def assumptions(a: Assumptions) -> str:
-    """Every one, with its flag."""
+    """The assumptions, each with its flag."""
     rows = (
         (f"`--{f.name}`", getattr(a, f.name), f.metadata["unit"], f.metadata["help"])
         for f in dataclasses.fields(a)
     )
-    head = "| flag | value | unit | of what |\n|---|--:|---|---|\n"
+    head = "| flag | value | unit | meaning |\n|---|--:|---|---|\n"
     return head + "\n".join(
         f"| {flag} | {_number(value)} | {unit} | {text} |" for flag, value, unit, text in rows
     )
 
 
 def figures(m: Measured) -> str:
-    """Every measured one, and where it is from."""
+    """The measured figures and their sources."""
     head = "| measured | value | unit | by |\n|---|--:|---|---|\n"
     rows = [
         *((f"{name}, an image", m.core_ms[name], "ms of a core", "compare") for name in MODELS),
@@ -205,15 +205,15 @@ def figures(m: Measured) -> str:
             "invoke_overhead",
         ),
         (
-            f"Ray Data, a batch of {m.ray_batch} images there and back, in blocks of "
+            f"Ray Data, a batch of {m.ray_batch} images in and out, in blocks of "
             f"{m.ray_block_mb} MiB, on two cores",
             m.ray_ms,
             "ms",
             "scale",
         ),
         ("uvicorn, a request with one image", m.http_us, "us of a core", "scale"),
-        ("a process that compiles: to its end", f"{_range(m.cold_s)}", "s", "startup"),
-        ("a process that loads its program: to its end", f"{_range(m.warm_s)}", "s", "startup"),
+        ("a whole process that compiles", f"{_range(m.cold_s)}", "s", "startup"),
+        ("a whole process that loads its program", f"{_range(m.warm_s)}", "s", "startup"),
     ]
     return head + "\n".join(f"| {a} | {_text(b)} | {c} | `{d}.jsonl` |" for a, b, c, d in rows)
 
@@ -256,7 +256,7 @@ def _duration(seconds: float) -> str:
 
 
 def gpus(m: Measured, a: Assumptions) -> str:
-    """What an H100 would do at its peaks, and what it would take to feed it."""
+    """Rates of an H100 at its peaks, and the resources to feed it."""
     rows = []
     for model in sorted(m.gpu, key=lambda name: -gpu_at_peaks(m, a, name)):
         rate = gpu_at_peaks(m, a, model)
@@ -279,15 +279,15 @@ def gpus(m: Measured, a: Assumptions) -> str:
         "cores to decode",
         "Gbit/s of files",
         "GB/s to the GPU",
-        "images/s the network feeds",
-        "USD a job at that rate",
-        "USD a job, fed by the network",
+        "images/s that the network can feed",
+        "USD per job at that rate",
+        "USD per job, fed by the network",
     )
     return table(head, rows)
 
 
 def engines(m: Measured, a: Assumptions) -> str:
-    """Where each way to run a model ends by itself, with a model that takes no time."""
+    """The limit of each engine, with a model that takes no time."""
     batch = 8
     ray = m.ray_batch / m.ray_ms * 1000
     http = 1e6 / m.http_us
@@ -295,13 +295,13 @@ def engines(m: Measured, a: Assumptions) -> str:
         (
             "threads of one process (`--num_devices`, `Interpreter`s)",
             f"{_text(1e6 / m.pipeline_us)} images/s",
-            "one Python interpreter: the pipeline's work for each image holds its lock; decoding "
-            "and programs do not",
+            "the lock of one Python interpreter, which the pipeline holds while it handles an "
+            "image; decoding and programs release it",
         ),
         (
             "one `Interpreter`, one thread",
             f"{_text(batch / m.call_us * 1e6)} images/s",
-            "copies of 8 float32 images in and their results out",
+            "copies of 8 float32 images and their results",
         ),
         (
             "several processes",
@@ -311,8 +311,8 @@ def engines(m: Measured, a: Assumptions) -> str:
         (
             "Ray Data, one node of two cores",
             f"{_text(ray)} images/s",
-            "the object store's copies; grows with nodes; smaller blocks cost more, for its driver "
-            "schedules all tasks; not measured with many nodes",
+            "copies in the object store; grows with the number of nodes (not measured); smaller "
+            "blocks cost more, because the driver schedules all tasks",
         ),
         (
             "uvicorn, Ray Serve: one worker",
@@ -323,11 +323,11 @@ def engines(m: Measured, a: Assumptions) -> str:
         (
             "`Model.sharded`, a mesh",
             "not measured",
-            "one call for all devices, which waits for the slowest one; one host's process has to "
-            "make its part of the batch",
+            "one call for all devices, which waits for the slowest one; each host's process "
+            "must prepare its part of the batch",
         ),
     ]
-    head = "| way | limit | what limits it |\n|---|--:|---|\n"
+    head = "| engine | limit | reason |\n|---|--:|---|\n"
     return head + "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 

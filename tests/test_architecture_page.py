@@ -1,4 +1,4 @@
-"""docs/architecture.md has every room in the order of LAYERS; docs/design/walks.md has real functions."""
+"""docs/architecture.md has every room, in order; the functions of docs/design/walks.md exist."""
 
 import re
 import runpy
