@@ -24,7 +24,7 @@ jaxdelegate benchmark_model model.tflite --jax_compute_dtype=float16
 
 `load_delegate` of the stock interpreters accepts the same names, with values as strings. An unknown
 name or an invalid value is an error that suggests the closest valid ones. Names are those of
-TfLiteGpuDelegateOptionsV2 if it has the same option. Flags of TFLite's tools are aliases of our flags;
+TfLiteGpuDelegateOptionsV2 if it has the same option. Flags of TFLite's tools are aliases of ours;
 different values for both are an error. Options with `yes` under key are part of the
 [cache's keys](cache.md): another value is another program.
 `python docs/generate_options.py` writes this page.

@@ -50,7 +50,7 @@ def read(paths: Iterable[Path]) -> dict[str, list[Record]]:
     for path in paths:
         for line in path.read_text(encoding="utf-8").splitlines():
             record = json.loads(line)
-            if record["bench"] in KEYS:
+            if record.get("bench") in KEYS:
                 newest[record["bench"], *KEYS[record["bench"]](record)] = record
     benches: dict[str, list[Record]] = {}
     for (bench, *_), record in newest.items():
@@ -248,10 +248,10 @@ _OPERATORS_HEAD = (
     "",
     "## Where the time goes: operators against XNNPACK and the roofline",
     "",
-    "Each operator is timed as a model of its own; in whole models XLA fuses element-wise ones.",
-    "The roofline is the larger of FLOPs over the measured peak and bytes over the measured",
-    "bandwidth of an array of that size. The last line counts each operator as often as the model",
-    "has it.",
+    "Each operator is timed as a separate model; in whole models XLA fuses element-wise ones.",
+    "The roofline is the larger of two times: FLOPs at the measured peak, bytes at the measured",
+    "bandwidth of arrays of that size. The last line counts each operator as often as it occurs",
+    "in the model.",
 )
 
 
@@ -332,10 +332,10 @@ def startup(records: Rows) -> list[str]:
         "## Start-up",
         "",
         "Whole processes that run one inference, from exec to exit (bench/startup.py): median",
-        "milliseconds of interleaved runs. The stages are: until Python runs the first line,",
-        "imports, until the model is ready, the first result, and the rest. `warm` finds its",
-        "program in the cache directory, `cold` fills it. The last column is the ratio of whole",
-        f"processes to LiteRT's, run by run. {_machines(records)}",
+        "milliseconds of interleaved runs. The stages are: start of Python, imports, model ready,",
+        "first result, exit. `warm` loads its program from the cache directory, `cold` compiles",
+        "and stores it. The last column is the ratio of whole processes to LiteRT's, run by run.",
+        _machines(records),
         "",
         row(["model", "process", *STAGES[:-1], "whole", "over LiteRT"]),
         "|---|---|" + "--:|" * (len(STAGES) + 1),
@@ -364,10 +364,10 @@ def cold_loads(records: Rows) -> list[str]:
         "",
         "## Cold loads",
         "",
-        "Seconds of wall clock from the file to a model that is ready, without imports and without",
-        "a cache (bench/cold_loads.py); in brackets XLA's part. Shown are the slowest",
-        f"{min(SLOWEST, len(by_graph))} of {len(by_graph)} models; `load` in",
-        f"bench/results/cold_loads.jsonl is what else the machine did. {_machines(records)}",
+        "Seconds of wall clock from reading the file until the model is ready, without imports and",
+        "without a cache (bench/cold_loads.py), and in brackets XLA's part, for the slowest",
+        f"{min(SLOWEST, len(by_graph))} of {len(by_graph)} models. `load` in",
+        f"bench/results/cold_loads.jsonl is the machine's other load. {_machines(records)}",
         "",
         row(["model", *modes]),
         "|---|" + "--:|" * len(modes),

@@ -1,8 +1,8 @@
-"""Write the tables of docs/reliability.md that count what was run, from the lines of bench/results.
+"""Write the tables of docs/reliability.md from the lines of bench/results.
 
     python docs/generate_reliability.py
 
-Each table stands between two marks; the text around them stays.
+Each table is between two marks; the text around them stays.
 """
 
 import collections
@@ -49,13 +49,13 @@ COUNTED = {
 
 
 def lines(name: str) -> list[Row]:
-    """The lines of a file of bench/results; none where there is no such file."""
+    """The lines of a file of bench/results; empty if the file does not exist."""
     path = RESULTS / name
     return [json.loads(s) for s in path.read_text().splitlines() if s] if path.exists() else []
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
-    """In Markdown: the first column is text, the others are numbers."""
+    """A table in Markdown whose first column is text and whose other columns are numbers."""
     head = list(head)
     parts = [f"| {' | '.join(head)} |", "|---" + "|--:" * (len(head) - 1) + "|"]
     cells = ((f"{c:,}" if isinstance(c, int) else str(c) for c in row) for row in rows)
@@ -63,7 +63,7 @@ def table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
 
 
 def damaged(rows: list[Row]) -> str:
-    """What became of damaged files, by side."""
+    """The outcomes for damaged files, by side."""
     counts: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
     for row in rows:
         for side, outcomes in row.get("counts", {}).items():  # findings have none
@@ -102,7 +102,7 @@ def random_graphs(runs: dict[str, list[Row]]) -> str:
 
 
 def causes(runs: dict[str, list[Row]]) -> str:
-    """The explanations by what their functions say, and how often each one was given."""
+    """The explanations, from the docstrings of their functions, and how often each was given."""
     counts = collections.Counter(
         d["explained"] for rows in runs.values() for shard in rows for d in shard["disagreements"]
     )
