@@ -1,4 +1,4 @@
-"""Write docs/errors.md: what wrong uses are told, by running tests/errors/wrong_uses.py."""
+"""Write docs/errors.md: the errors for wrong uses, by running tests/errors/wrong_uses.py."""
 
 import importlib.util
 import tempfile
@@ -8,13 +8,13 @@ from types import ModuleType
 ROOT = Path(__file__).parents[1]
 HEAD = """# Errors
 
-For anyone who got a message and wants to know what it means. Search this page for a few words of
-it. All errors that jaxdelegate raises on purpose inherit `jaxdelegate.JaxDelegateError`, and the
+For anyone who got an error message and wants to know its cause. Search this page for a few words of
+it. All errors that jaxdelegate raises on purpose inherit `jaxdelegate.JaxDelegateError` and the
 builtin error that stock interpreters raise in the same place; a command prints one line and exits
 with 1.
 
-Each entry shows what was done and the answer. `python docs/generate_errors.py` writes the page
-from the tests, on a machine whose only device is a CPU.
+Each entry shows the code and its error. `python docs/generate_errors.py` writes the page from the
+tests, on a machine whose only device is a CPU.
 """
 
 
@@ -43,7 +43,7 @@ def page() -> str:
 
 
 def _block(row: object, kind: str, message: str) -> str:
-    """The code, and below it the answer."""
+    """The code, followed by its error."""
     code: str = row.code  # type: ignore[attr-defined]
     if code.startswith("$ "):
         return f"```text\n{code}\n{message}\n```\n"

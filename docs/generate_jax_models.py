@@ -14,21 +14,21 @@ CELLS = "load", "jit", "vmap", "grad", "batch", "cpu", "cuda", "tpu"
 
 HEAD = """# What models can do as JAX functions
 
-For anyone who wants to know whether `jaxdelegate.load` takes a model like theirs, and what works then. Every cell was run;
-what was refused has the number of its reason, below the table. [JAX users](jax.md) explains the calls.
+For anyone who wants to know whether `jaxdelegate.load` works for a model like theirs, and what works with it. Every cell was tested;
+failures have the number of their reason, below the table. [JAX users](jax.md) explains the calls.
 
-| column | what was run |
+| column | test |
 |---|---|
 | load | `model(*inputs)` |
-| jit | `jax.jit(apply)`, compared with it |
-| vmap | `jax.vmap(apply)` of two inputs, compared with two single runs |
-| grad | `jax.grad` by weights and float inputs (`io="float"`): how many leaves have a slope that is not zero; for float models also the slope along the gradient by central differences, over the gradient's |
-| batch | `model.batched(2)`, compared with two single runs; how it was computed |
-| cpu | `model.export("cpu", "b")`, stored, read again, called with two inputs, and compared with two single runs |
-| cuda, tpu | `model.export(..., "b")`, stored and read again: convolutions and matrix products that the program holds (none: -), and slices |
+| jit | `jax.jit(apply)`, compared with `model(*inputs)` |
+| vmap | `jax.vmap(apply)` for two inputs, compared with two single runs |
+| grad | `jax.grad` with respect to weights and float inputs (`io="float"`): the number of leaves with a nonzero gradient; for float models also the ratio of the slope along the gradient by central differences to the gradient's |
+| batch | `model.batched(2)`, compared with two single runs; the method |
+| cpu | `model.export("cpu", "b")`, stored, loaded, called with two inputs, and compared with two single runs |
+| cuda, tpu | `model.export(..., "b")`, stored and loaded: the convolutions and matrix products in the program (none: -), and slices |
 
-Two results agree within 1e-3 of the largest value; in quantized networks, where a last bit may move a
-value to the next step, within 10%, and within 1% in the mean. Models that end in ARG_MAX or non-maximum suppression are compared by what enters it.
+Two results agree within 1e-3 of the largest value; in quantized networks, where the last bit of a float may change a value by a step,
+within 10%, and within 1% on average. Models that end in ARG_MAX or non-maximum suppression are compared at its inputs.
 
 """  # noqa: E501 (the rows of a table)
 
@@ -51,7 +51,7 @@ def page(rows: Sequence[Mapping[str, Any]]) -> str:
     ran = ", ".join(f"{cell} {_count(rows, cell)}" for cell in CELLS)
     wrong = sum(str(row.get(cell)).startswith("WRONG") for row in rows for cell in CELLS)
     return (
-        f"{HEAD}Of {len(rows)} models, as many were not refused: {ran}. Wrong: {wrong}. "
+        f"{HEAD}Of {len(rows)} models, these numbers work: {ran}. Wrong: {wrong}. "
         f"Measured on {machine['cpu']}, {machine['cores']} cores, with {versions}, at "
         f"{commits}.\n\n"
         f"| model | {' | '.join(CELLS)} |\n|---|{'---|' * len(CELLS)}\n"

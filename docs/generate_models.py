@@ -21,19 +21,18 @@ from jaxdelegate.testing.running import random_inputs, run_once
 
 HEAD = """# Float models
 
-For anyone who wants to know how well jaxdelegate runs real float models: how many operators are delegated, and how large
-the error is. To check your own model, run `jaxdelegate inference_diff --graph=model.tflite --reference=litert_ref`.
+For anyone who wants to know how well jaxdelegate runs real float models: how many operators are delegated, and how large the errors
+are. To check your own model, run `jaxdelegate inference_diff --graph=model.tflite --reference=litert_ref`.
 
 | column | meaning |
 |---|---|
-| kind | what the model computes with; fp16w: float16 weights |
-| operators, delegated, partitions | how many operators the main subgraph has, how many JaxDelegate takes, in how many partitions |
-| reference error | of jaxdelegate's numpy reference |
-| delegated error | of the interpreter with JaxDelegate |
+| kind | the dtype of the arithmetic; fp16w: float16 weights |
+| operators, delegated, partitions | number of operators in the main subgraph, of those that JaxDelegate runs, and of its partitions |
+| reference error | error of jaxdelegate's numpy reference |
+| delegated error | error of the interpreter with JaxDelegate |
 
-Errors are the largest difference of any output element from LiteRT, over the largest element. LiteRT runs
-its reference kernels or, for operators that those lack, its other kernels. Inputs are uniform random values with a
-fixed seed. The models are a collection of public ones; `python docs/generate_models.py FOLDER` writes this page.
+An error is the largest difference of an output element from LiteRT, relative to the largest element. LiteRT uses its reference
+kernels or, for operators without one, its other kernels. Inputs are uniform random values with a fixed seed. The models are public; `python docs/generate_models.py FOLDER` writes this page.
 
 | model | kind | operators | delegated | partitions | reference error | delegated error |
 |---|---|--:|--:|--:|--:|--:|

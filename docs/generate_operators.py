@@ -29,7 +29,7 @@ COLUMNS = (
     "runs on",
     "version",
     "LiteRT CPU",
-    "dtypes that tests lower",
+    "tested dtypes",
     "GPU delegate",
     "ML Drift",
     "OpenVINO",
@@ -42,13 +42,13 @@ For anyone who wants to know whether jaxdelegate can run an operator. To check a
 
 | column | meaning |
 |---|---|
-| runs on | *XLA*: the delegate takes the operator. *host*: only the numpy reference runs it. *-*: not supported |
-| version | the newest operator version that is supported |
+| runs on | *XLA*: the delegate supports the operator. *host*: only the numpy reference runs it. *-*: not supported |
+| version | the newest supported version of the operator |
 | LiteRT CPU | the newest version that LiteRT's CPU runtime registers (-: none) |
-| dtypes that tests lower | dtypes of the first run-time input in the tests of the XLA lowering (q: quantized); other dtypes may work too |
-| GPU delegate, ML Drift, OpenVINO, TVM | whether TFLite's GPU delegate, LiteRT's ML Drift delegate, OpenVINO's and TVM's TFLite frontends register it |
+| tested dtypes | dtypes of the first run-time input in the tests of the XLA lowering (q: quantized); other dtypes may also work |
+| GPU delegate, ML Drift, OpenVINO, TVM | whether TFLite's GPU delegate, LiteRT's ML Drift delegate, or the TFLite frontends of OpenVINO and TVM register it |
 
-The delegate may refuse some combinations of an operator's options and shapes. Those operators run on the host, and the
+The delegate may not support some combinations of an operator's options and shapes. Such operators run on the host, and the
 delegation report gives the reason. `python docs/generate_operators.py` writes this page; a test checks that it is current.
 """  # noqa: E501 (the rows of a table)
 
@@ -68,7 +68,7 @@ def cases() -> Iterator[Case]:
 
 
 def lowered_dtypes() -> dict[str, set[str]]:
-    """For each operator the dtypes of the cases that its rule lets pass."""
+    """For each operator the dtypes of the cases that its rule accepts."""
     found = defaultdict(set)
     for case in cases():
         rule = RULES.get(case.name)
@@ -83,7 +83,7 @@ def lowered_dtypes() -> dict[str, set[str]]:
 
 
 def row(name: str, dtypes: set[str], peers: dict[str, Any]) -> str:
-    """One operator's line."""
+    """The row of an operator."""
     rule = RULES.get(name)
     where = "XLA"
     if rule is None or rule.host_reason is not None:

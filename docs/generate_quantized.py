@@ -30,22 +30,22 @@ Arrays = list[np.ndarray]
 
 HEAD = """# Quantized models
 
-For anyone who wants to know how exact JaxDelegate is on real quantized models, and how it compares with XNNPACK. To check your
+For anyone who wants to know how accurate JaxDelegate is on real quantized models, and how it compares with XNNPACK. To check your
 own model, run `jaxdelegate inference_diff --graph=model.tflite --reference=litert_ref --jax_quant_mode=integer`.
 
-| column | the model runs with |
+| column | configuration |
 |---|---|
-| float_view | `JaxDelegate(quant_mode="float_view")`, the default: fake-quantized floats, as TFLite's GPU delegate computes |
-| integer | `JaxDelegate(quant_mode="integer")`: the integer kernels' arithmetic |
+| float_view | `JaxDelegate(quant_mode="float_view")`, the default: fake-quantized floats, as in TFLite's GPU delegate |
+| integer | `JaxDelegate(quant_mode="integer")`: the arithmetic of the integer kernels |
 | XNNPACK | the stock interpreter with its default delegate |
 
-All outputs are compared with LiteRT's reference kernels (BUILTIN_REF or, for operators that those lack, its optimized kernels)
-and with XNNPACK, on the same seeded inputs (noise and smooth fields of several contrasts).
+All outputs are compared with LiteRT's reference kernels (BUILTIN_REF or, for operators without one, its optimized kernels) and with
+XNNPACK, on the same seeded inputs (noise and smooth fields of several contrasts).
 
-* Quantized outputs: the percentage of elements that are off by 0 / 1 / 2 / more steps of the output's scale (LSB).
-* Float outputs: the largest difference over the largest element, on the worst input.
+* Quantized outputs: the percentages of elements that are off by 0 / 1 / 2 / more steps of the output's scale (LSB).
+* Float outputs: the largest difference relative to the largest element, for the worst input.
 
-[quantization.md](quantization.md) explains the differences. The models are a collection of public ones;
+[quantization.md](quantization.md) explains the differences. The models are public;
 `python docs/generate_quantized.py FOLDER` writes this page.
 
 """  # noqa: E501 (the rows of a table)
@@ -92,7 +92,7 @@ def _smooth(rng: np.random.Generator, shape: np.ndarray) -> np.ndarray:
 
 
 class Run:
-    """An interpreter that is fed one input after another."""
+    """An interpreter that runs one input after another."""
 
     def __init__(self, interpreter: Any) -> None:
         """Allocate."""
@@ -127,7 +127,7 @@ def stock(path: Path, *kinds: OpResolverType) -> Run:
 
 
 def delegated(path: Path, mode: str) -> tuple[Run, jd.DelegationReport]:
-    """Our interpreter with the delegate in one mode, and what it took."""
+    """Our interpreter with the delegate in one mode, and its report."""
     delegate = jd.JaxDelegate(quant_mode=mode)
     run = Run(jd.Interpreter(path, experimental_delegates=[delegate]))
     return run, delegate.report()
@@ -146,7 +146,7 @@ class Tally:
     tops: int = 0
 
     def add(self, got: Arrays, want: Arrays) -> None:
-        """Take in one input's outputs."""
+        """Add the outputs for an input."""
         for g, w in zip(got, want, strict=True):
             if w.size and w.dtype.kind in "iu" and w.dtype.itemsize <= 2:
                 off = np.minimum(np.abs(g.astype(np.int64) - w.astype(np.int64)), 3)
@@ -292,8 +292,8 @@ def _summary(rows: Sequence[Row]) -> Iterator[str]:
         close = sum(tally.is_within_one_step() for tally in tallies)
         tops, same = sum(t.tops for t in tallies), sum(t.same_top for t in tallies)
         yield (
-            f"* {mode}: {close} of {len(rows)} models stay within 1 LSB (floats: 1e-4) of the "
-            f"reference kernels on every input; the same top-1 on {same} of {tops} inputs of "
+            f"* {mode}: {close} of {len(rows)} models are within 1 LSB (floats: 1e-4) of the "
+            f"reference kernels for every input; the same top-1 for {same} of {tops} inputs of "
             "classifiers.\n"
         )
 

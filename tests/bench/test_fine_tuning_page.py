@@ -21,4 +21,4 @@ def test_what_differs_is_said_and_the_best_is_bold() -> None:
         r["sides"]["litert_tunner"]["apart"]["largest"] = 0.25
     table = GENERATE["training"](records)
     assert "weights and biases | **1.00e-09** | **1.00e-09** |" in table
-    assert "furthest of all sides | 0.25 | 0.25 |" in table
+    assert "over all rows above | 0.25 | 0.25 |" in table

@@ -31,7 +31,7 @@ REFUSED = {
 
 def test_a_row_for_each_model_and_a_line_for_each_reason() -> None:
     page = PAGE([RAN, REFUSED])
-    assert "Of 2 models, as many were not refused: load 1, jit 1, vmap 0, grad 1," in page
+    assert "Of 2 models, these numbers work: load 1, jit 1, vmap 0, grad 1," in page
     assert "Wrong: 1. Measured on a CPU, 2 cores, with jax 1, jaxlib 2, numpy 3, at abc." in page
     rows = [line for line in page.splitlines() if ".tflite |" in line]
     assert rows == [
