@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from jaxdelegate.model.records import Model, SignatureDef
     from jaxdelegate.runtime.in_flight import Results
     from jaxdelegate.runtime.open_model import OpenModel
-    from jaxdelegate.runtime.subgraph import Host
+    from jaxdelegate.runtime.subgraph import SubgraphRunner
 
 _HELD_VIEW = """There is at least 1 reference to internal data
       in the interpreter in the form of a numpy array or slice. Be sure to
@@ -209,10 +209,10 @@ class Interpreter:
         return self._open().model
 
     @property
-    def _hosts(self) -> dict[int, Host]:
+    def _hosts(self) -> dict[int, SubgraphRunner]:
         return self._open().hosts
 
-    def _host(self, subgraph_index: int) -> Host:
+    def _host(self, subgraph_index: int) -> SubgraphRunner:
         """The host of a subgraph, made at its first use."""
         return self._open().host(subgraph_index)
 
@@ -484,7 +484,7 @@ class Interpreter:
         except LookupError:
             raise TensorError("Tensor data is null. Run allocate_tensors() first") from None
 
-    def _checked(self, subgraph_index: int, index: int) -> Host:
+    def _checked(self, subgraph_index: int, index: int) -> SubgraphRunner:
         if not isinstance(index, int | np.integer):
             raise TypeError(
                 f"tensor_index: want an integer, as get_input_details() names it, got {index!r}"
@@ -594,7 +594,7 @@ class Interpreter:
         return {name: get(tensor, index) for name, tensor in runner._signature.outputs.items()}
 
 
-def _no_data(host: Host) -> TensorError:
+def _no_data(host: SubgraphRunner) -> TensorError:
     hint = "; intermediates need experimental_preserve_all_tensors" if host.is_allocated else ""
     return TensorError(f"Tensor data is null. Run allocate_tensors() first{hint}")
 

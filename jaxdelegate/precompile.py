@@ -9,7 +9,7 @@ from jaxdelegate.errors import OptionError
 from jaxdelegate.model.records import Model, read_model
 from jaxdelegate.model.source import ModelSource
 from jaxdelegate.op_lowering.spec import Shape
-from jaxdelegate.runtime.subgraph import Host, ModelStore
+from jaxdelegate.runtime.subgraph import ModelStore, SubgraphRunner
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +56,7 @@ def precompile(
     model = read_model(graph)
     store = ModelStore(model.subgraphs, [delegate], os.path.basename(model.source))
     for index in dict.fromkeys((0, *(s.subgraph for s in model.signatures))):
-        host = Host(model.subgraphs[index], [delegate], model=store, may_rebatch=True)
+        host = SubgraphRunner(model.subgraphs[index], [delegate], model=store, may_rebatch=True)
         if index == 0:
             for tensor, shape in _by_tensor(model, shapes).items():
                 host.resize(tensor, shape)

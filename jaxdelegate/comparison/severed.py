@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 
 from jaxdelegate.model.records import Operator, Subgraph, Tensor
-from jaxdelegate.runtime.subgraph import Host, ModelStore
+from jaxdelegate.runtime.subgraph import ModelStore, SubgraphRunner
 from jaxdelegate.runtime.tensor_details import from_api_dtype, to_api_dtype
 from jaxdelegate.simple_delegate import SimpleDelegate
 
@@ -67,7 +67,9 @@ class SeveredRunner:
         self._tensors = subgraphs[0].tensors
         self._graph = sever(subgraphs[0], tensors)
         store = ModelStore(subgraphs, delegates)
-        self._host = Host(self._graph.subgraph, delegates, preserve_all_tensors=True, model=store)
+        self._host = SubgraphRunner(
+            self._graph.subgraph, delegates, preserve_all_tensors=True, model=store
+        )
 
     def __call__(self, values: Mapping[int, np.ndarray]) -> None:
         """Run on the values of the model's inputs and of all tensors that the graph is cut at.

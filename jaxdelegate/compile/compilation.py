@@ -4,6 +4,7 @@ Imports jax and all that lowers; a delegate that finds its programs on disk does
 """
 
 import dataclasses
+import functools
 import importlib.util
 import logging
 import os
@@ -112,6 +113,11 @@ def why_not(node: Node, context: LoweringContext) -> str | None:
     specs.update(zip(operator.inputs, node.inputs, strict=True))
     specs.update(zip(operator.outputs, node.outputs, strict=True))
     return Callees(node.subgraphs, context).why_not_operator(operator, specs)
+
+
+def why_not_in(context: LoweringContext) -> Callable[[Node], str | None]:
+    """`why_not` in one context."""
+    return functools.partial(why_not, context=context)
 
 
 @dataclasses.dataclass(frozen=True)

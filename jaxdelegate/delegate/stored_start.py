@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from jaxdelegate.cache.key import Key
     from jaxdelegate.model.records import Model, Tensor
-    from jaxdelegate.runtime.subgraph import Host
+    from jaxdelegate.runtime.subgraph import SubgraphRunner
     from jaxdelegate.simple_delegate import SimpleDelegate
     from jaxdelegate.xla.program import Program
 
@@ -148,7 +148,7 @@ def find(
     return found
 
 
-def keep(delegates: Sequence[SimpleDelegate], model: Model, host: Host) -> None:
+def keep(delegates: Sequence[SimpleDelegate], model: Model, host: SubgraphRunner) -> None:
     """Store what the next start needs, if the main subgraph has become one stored program."""
     delegate = _only_delegate(delegates)
     subgraph, program = host.subgraph, _only_program(host)
@@ -197,7 +197,7 @@ def _only_delegate(delegates: Sequence[SimpleDelegate]) -> JaxDelegate | None:
     return first if isinstance(first, JaxDelegate) and type(first) is JaxDelegate else None
 
 
-def _only_program(host: Host) -> Program | None:
+def _only_program(host: SubgraphRunner) -> Program | None:
     kernels = [getattr(step, "kernel", None) for step in host.steps]
     if len(kernels) == 1 and isinstance(kernels[0], JaxKernel):
         return kernels[0].only_program
@@ -229,7 +229,7 @@ def _stored(tensor: Tensor) -> StoredTensor:
     )
 
 
-def _places(host: Host, content: memoryview) -> dict[int, tuple[int, int]]:
+def _places(host: SubgraphRunner, content: memoryview) -> dict[int, tuple[int, int]]:
     """Where in the file each constant lies that does lie there, and its bytes."""
     begin = np.frombuffer(content, np.uint8).__array_interface__["data"][0]
     places = {}

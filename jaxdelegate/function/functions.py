@@ -35,7 +35,7 @@ from jaxdelegate.options import DelegateOptions
 from jaxdelegate.passes.cut import cut
 from jaxdelegate.passes.limits import Limits
 from jaxdelegate.pjrt.client import check_process
-from jaxdelegate.runtime.subgraph import ModelStore
+from jaxdelegate.runtime.initialization import resources_after
 from jaxdelegate.simple_delegate import GraphKey
 
 Ends = tuple[int, tuple[int, ...], tuple[int, ...]]  # subgraph, inputs, outputs
@@ -82,7 +82,10 @@ class Functions:
         self.file, self.view, self.source = file, view, source
         self.graph = _cut(file, view)
         self.trainable = Trainable(file.subgraphs)
-        self._states = ModelStates(self.graph.subgraphs, self._store)
+        self._states = ModelStates(
+            self.graph.subgraphs,
+            functools.partial(resources_after, subgraphs=self.graph.subgraphs, limits=view.limits),
+        )
         self._compilers = Compilers(view.options)
         self._arrays: Params = {}
         self._functions: dict[Ends, Function] = {}
@@ -155,9 +158,6 @@ class Functions:
             arrays=self._arrays,
             key=GraphKey(self.file, ends, os.path.basename(self.file.source)),
         )
-
-    def _store(self) -> ModelStore:
-        return ModelStore(self.graph.subgraphs, limits=self.view.limits)
 
     def initial_state(self, key: str | None, io: str) -> Params:
         """What the states of a signature begin with, by name; None: of all."""

@@ -3,9 +3,9 @@
 import dataclasses
 from collections.abc import Hashable, Sequence
 
+from jaxdelegate.compile.compilation import why_not_in
 from jaxdelegate.compile.compiler import Compiler
 from jaxdelegate.function import forms
-from jaxdelegate.function.planning import Plans, Shapes
 from jaxdelegate.function.training import Trainable
 from jaxdelegate.lowering import error_probe
 from jaxdelegate.lowering.callees import Callees
@@ -15,6 +15,7 @@ from jaxdelegate.lru_cache import LruCache
 from jaxdelegate.model.records import Subgraph
 from jaxdelegate.op_lowering.precision import PrecisionPolicy
 from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.plan.whole import Shapes, WholePlan, WholePlans
 
 
 class Lowerings:
@@ -25,7 +26,7 @@ class Lowerings:
         subgraphs: Sequence[Subgraph],
         index: int,
         inputs: tuple[int, ...],
-        plans: Plans,
+        plans: WholePlans,
         compiler: Compiler,
         trainable: Trainable,
     ) -> None:
@@ -71,9 +72,9 @@ class Lowerings:
         """
         contexts = forms.contexts(self._compiler, platform)
         plan = self._plans.plan(shapes)
-        possible = {name: c for name, c in contexts.items() if not plan.refused(c)}
+        possible = {name: c for name, c in contexts.items() if not plan.refused(why_not_in(c))}
         if not possible:
-            self._plans.all_taken(shapes, next(iter(contexts.values())))
+            self._taken(shapes, next(iter(contexts.values())))
         return {n: self._partition(shapes, c, learns=learns) for n, c in possible.items()}
 
     def _partition(
@@ -85,10 +86,14 @@ class Lowerings:
             lambda: self._new_partition(shapes, context, learned),
         )
 
+    def _taken(self, shapes: Shapes, context: LoweringContext) -> WholePlan:
+        on_cpu = context.platform == "cpu"
+        return self._plans.all_taken(shapes, why_not_in(context), on_cpu=on_cpu)
+
     def _new_partition(
         self, shapes: Shapes, context: LoweringContext, learned: frozenset[tuple[int, int]]
     ) -> LoweredPartition:
-        plan = self._plans.all_taken(shapes, context)
+        plan = self._taken(shapes, context)
 
         def lower(precision: PrecisionPolicy) -> LoweredPartition:
             own = dataclasses.replace(context, precision=precision)

@@ -1,7 +1,7 @@
 """What a model keeps from one call to the next: by name, and what it begins with."""
 
 import functools
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -15,9 +15,7 @@ from jaxdelegate.model.records import Subgraph, Tensor
 from jaxdelegate.op_lowering.resources.reference import handle_key, var_handle
 from jaxdelegate.passes.explicit_state import ExplicitStates, state_zero, with_explicit_states
 from jaxdelegate.pjrt import client
-from jaxdelegate.runtime.subgraph import ModelStore
 
-ONCE = "CALL_ONCE"
 _HANDLE, _ASSIGN = "VAR_HANDLE", "ASSIGN_VARIABLE"
 
 State = dict[str, Any]
@@ -31,14 +29,18 @@ class ModelStates:
     to their subgraph.
     """
 
-    def __init__(self, subgraphs: Sequence[Subgraph], store: Callable[[], ModelStore]) -> None:
+    def __init__(
+        self,
+        subgraphs: Sequence[Subgraph],
+        resources_after: Callable[[Iterable[int]], Mapping[Hashable, np.ndarray]],
+    ) -> None:
         """Compute nothing yet.
 
         Args:
             subgraphs: of the model.
-            store: makes an empty store of the model, for its initialization.
+            resources_after: runs subgraphs of its initialization.
         """
-        self._subgraphs, self._store = subgraphs, store
+        self._subgraphs, self._resources_after = subgraphs, resources_after
         self._assigned: dict[int, Mapping[Hashable, np.ndarray]] = {}
 
     @functools.cached_property
@@ -77,11 +79,12 @@ class ModelStates:
     def _assigned_in(self, subgraph: Subgraph) -> Mapping[Hashable, np.ndarray]:
         """What the CALL_ONCE operators of a subgraph assign."""
         if subgraph.index not in self._assigned:
-            once = [operator for operator in subgraph.operators if operator.name == ONCE]
-            store = self._store() if once else None
-            for operator in once:
-                store(operator.options.init_subgraph_index)  # type: ignore[attr-defined, misc]
-            self._assigned[subgraph.index] = dict(store.resources) if store else {}
+            called = [
+                operator.options.init_subgraph_index  # type: ignore[attr-defined]
+                for operator in subgraph.operators
+                if operator.name == "CALL_ONCE"
+            ]
+            self._assigned[subgraph.index] = self._resources_after(called) if called else {}
         return self._assigned[subgraph.index]
 
 

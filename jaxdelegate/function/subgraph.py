@@ -19,7 +19,6 @@ from jaxdelegate.function.compilers import Compilers
 from jaxdelegate.function.lowerings import Lowerings
 from jaxdelegate.function.mode import AS_STORED, Mode
 from jaxdelegate.function.parameters import Leaves
-from jaxdelegate.function.planning import Planned, Plans, Shapes
 from jaxdelegate.function.records import Parameter
 from jaxdelegate.function.states import ModelStates
 from jaxdelegate.function.training import Trainable
@@ -30,13 +29,13 @@ from jaxdelegate.lru_cache import LruCache
 from jaxdelegate.model.records import Model, Tensor
 from jaxdelegate.op_lowering.spec import Shape
 from jaxdelegate.options import DelegateOptions
-from jaxdelegate.passes.explicit_state import with_explicit_states
 from jaxdelegate.passes.limits import Limits
 from jaxdelegate.passes.propagation import Subgraphs
 from jaxdelegate.passes.runs import ONCE, Runs
 from jaxdelegate.pjrt import client
 from jaxdelegate.pjrt.out_of_memory import is_out_of_memory
-from jaxdelegate.runtime.subgraph import ModelStore
+from jaxdelegate.plan.planner import EntryPoint
+from jaxdelegate.plan.whole import Shapes, WholePlan, WholePlans
 from jaxdelegate.simple_delegate import DelegateParams, GraphKey
 from jaxdelegate.text import printable
 from jaxdelegate.xla import jax_compat  # noqa: F401 (with what jax imports late)
@@ -100,14 +99,13 @@ class SubgraphFunction:
             key: of this function's graph.
         """
         self._compilers = compilers
-        self._options, self._limits = options, limits
+        self._options = options
         self._subgraphs = Subgraphs(graph.subgraphs)
-        raw = graph.subgraphs[subgraph_index]
-        explicit = with_explicit_states(raw)
-        self._subgraph = explicit.subgraph
+        entry = EntryPoint(graph.subgraphs[subgraph_index], self._subgraphs, limits)
+        self._subgraph = entry.subgraph
         self._inputs, self.outputs = inputs, outputs
-        self._plans = Plans(raw, inputs, outputs, self._store, options.max_programs)
-        self._states = states.of(explicit)
+        self._plans = WholePlans(entry, inputs, outputs, options.max_programs)
+        self._states = states.of(entry.explicit)
         self._lowerings = Lowerings(
             self._subgraphs, subgraph_index, inputs, self._plans, compilers.traced, trainable
         )
@@ -205,7 +203,8 @@ class SubgraphFunction:
         if program is not None:
             return program
         compiler = self._compilers.on(_device(place))
-        plan = self._plans.all_taken(shapes, compiler.context)
+        on_cpu = compiler.platform == "cpu"
+        plan = self._plans.all_taken(shapes, compiler.why_not, on_cpu=on_cpu)
         if not plan.nodes:
             return None
         whole = DelegateParams(
@@ -367,16 +366,13 @@ class SubgraphFunction:
             )
         return [fitting(t, x, io) for t, x in zip(self.tensors(), inputs, strict=True)]
 
-    def plan(self, shapes: Shapes) -> Planned:
+    def plan(self, shapes: Shapes) -> WholePlan:
         """The nodes and tensors for such inputs.
 
         Raises:
             InterpreterError: an operator refuses the shapes.
         """
         return self._plans.plan(shapes)
-
-    def _store(self) -> ModelStore:
-        return ModelStore(self._subgraphs, limits=self._limits)
 
 
 def _with_advice(run: Callable[[], V]) -> V:

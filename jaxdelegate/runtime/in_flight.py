@@ -6,13 +6,13 @@ import numpy as np
 
 from jaxdelegate.runtime import execution_plan
 from jaxdelegate.runtime.buffers import on_host
-from jaxdelegate.runtime.subgraph import Host
+from jaxdelegate.runtime.subgraph import SubgraphRunner
 from jaxdelegate.runtime.tensor_details import to_api_dtype
 
 Results = Callable[[], tuple[np.ndarray, ...]]  # waits; copies of all outputs, in order
 
 
-def results(host: Host) -> Results:
+def results(host: SubgraphRunner) -> Results:
     """The outputs of the latest `invoke`, whatever is set and invoked before they are asked for.
 
     Asked for, they raise InterpreterError if the device failed, with the nodes.

@@ -10,7 +10,7 @@ from jaxdelegate.model.open_models import open_model
 from jaxdelegate.model.records import Model
 from jaxdelegate.model.source import Source
 from jaxdelegate.passes.limits import Limits
-from jaxdelegate.runtime.subgraph import Host, ModelStore
+from jaxdelegate.runtime.subgraph import ModelStore, SubgraphRunner
 from jaxdelegate.simple_delegate import SimpleDelegate
 from jaxdelegate.text import printable
 
@@ -23,7 +23,7 @@ class OpenModel:
     store: ModelStore
     delegates: Sequence[SimpleDelegate]
     preserve: bool
-    hosts: dict[int, Host] = dataclasses.field(default_factory=dict)
+    hosts: dict[int, SubgraphRunner] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def of(
@@ -50,7 +50,7 @@ class OpenModel:
         )
         return cls(model, store, delegates, preserve)
 
-    def host(self, index: int) -> Host:
+    def host(self, index: int) -> SubgraphRunner:
         """The host of a subgraph, made at its first use."""
         count = len(self.model.subgraphs)
         if not 0 <= index < count:
@@ -58,7 +58,7 @@ class OpenModel:
                 f"Invalid subgraph index {index} exceeds max subgraph index {count - 1}"
             )
         if index not in self.hosts:
-            self.hosts[index] = Host(
+            self.hosts[index] = SubgraphRunner(
                 self.model.subgraphs[index],
                 self.delegates,
                 preserve_all_tensors=self.preserve,

@@ -12,7 +12,7 @@ import numpy as np
 from jaxdelegate.delegate.jax_delegate import JaxDelegate
 from jaxdelegate.errors import DeviceMemoryError, InterpreterError, JaxDelegateError
 from jaxdelegate.runtime.open_model import OpenModel
-from jaxdelegate.runtime.subgraph import Host, StoreStates
+from jaxdelegate.runtime.subgraph import StoreStates, SubgraphRunner
 from jaxdelegate.serve.decisions import Costs, compiled_sizes
 from jaxdelegate.serve.programs import Arrays, BatchProgram, BatchResult, Shapes
 from jaxdelegate.serve.records import RequestError, TensorMetadata
@@ -30,7 +30,7 @@ class RuntimeStates:
     """The states of an open file after a run; the arrays are never modified."""
 
     store: StoreStates
-    hosts: tuple[Mapping[int, Any], ...]  # `Host.states`, by graph
+    hosts: tuple[Mapping[int, Any], ...]  # `SubgraphRunner.states`, by graph
 
 
 class CountingDelegate(JaxDelegate):
@@ -100,7 +100,7 @@ class GraphRunner:
         )
 
     @property
-    def host(self) -> Host:
+    def host(self) -> SubgraphRunner:
         """The host of single requests, which has the graph's states."""
         return self._programs[1].host
 
@@ -195,7 +195,7 @@ class GraphRunner:
 
     def _program(self, size: int | None) -> BatchProgram:
         opened = self._open
-        host = Host(
+        host = SubgraphRunner(
             opened.model.subgraphs[self.graph.subgraph],
             opened.delegates,
             model=opened.store,  # all sizes share its weights on the device

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from jaxdelegate.runtime.buffers import aligned_zeros
-from jaxdelegate.runtime.subgraph import Host
+from jaxdelegate.runtime.subgraph import SubgraphRunner
 from jaxdelegate.runtime.tensor_details import to_api_dtype
 from jaxdelegate.serve.signatures import ServedGraph
 
@@ -37,7 +37,7 @@ class BatchResult:
 class BatchProgram:
     """Runs requests together, as one batch of a fixed size. Not thread-safe."""
 
-    def __init__(self, host: Host, graph: ServedGraph, size: int | None) -> None:
+    def __init__(self, host: SubgraphRunner, graph: ServedGraph, size: int | None) -> None:
         """Compile nothing yet.
 
         Args:
@@ -52,7 +52,7 @@ class BatchProgram:
         self._filled = 0  # rows of the buffers that may not be zeros
 
     @property
-    def host(self) -> Host:
+    def host(self) -> SubgraphRunner:
         """The host that runs the graph."""
         return self._host
 

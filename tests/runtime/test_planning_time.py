@@ -14,7 +14,7 @@ from jaxdelegate.op_lowering.dtypes import DTYPES
 from jaxdelegate.op_lowering.options import TensorType, VarHandleOptions
 from jaxdelegate.passes.explicit_state import with_explicit_states
 from jaxdelegate.passes.propagation import declared_specs
-from jaxdelegate.runtime.subgraph import Host
+from jaxdelegate.runtime.subgraph import SubgraphRunner
 from jaxdelegate.testing import ModelBuilder
 
 
@@ -44,7 +44,7 @@ def test_results_that_are_views_of_inputs() -> None:
     views = {i: values[i] for i in outputs}
     graph = SimpleNamespace(inputs=inputs, outputs=outputs)
     host: Any = SimpleNamespace(subgraph=graph, _own=outputs, _values=values)
-    assert seconds(lambda: Host._own_results(host)) < 0.5
+    assert seconds(lambda: SubgraphRunner._own_results(host)) < 0.5
     assert [i for i in outputs if values[i] is not views[i]] == list(range(count + 1, 2 * count, 2))
 
 

@@ -8,13 +8,13 @@ from jaxdelegate.model.source import open_source
 from jaxdelegate.op_lowering.options import SVDFOptions
 from jaxdelegate.passes.limits import Limits
 from jaxdelegate.runtime.open_model import OpenModel
-from jaxdelegate.runtime.subgraph import Host
+from jaxdelegate.runtime.subgraph import SubgraphRunner
 from jaxdelegate.testing import ModelBuilder
 
 STATE = 3  # the variable tensor
 
 
-def opened(*, is_delegated: bool) -> Host:
+def opened(*, is_delegated: bool) -> SubgraphRunner:
     builder = ModelBuilder()
     x = builder.input((1, 2), np.float32, "x")
     features = builder.constant(np.array([[1, 2], [3, 4]], np.float32))
@@ -31,7 +31,7 @@ def opened(*, is_delegated: bool) -> Host:
     return host
 
 
-def run(host: Host, *values: float) -> np.ndarray:
+def run(host: SubgraphRunner, *values: float) -> np.ndarray:
     host.write(host.subgraph.inputs[0], np.array([values], np.float32))
     host.invoke(True)
     return host.array(host.subgraph.outputs[0]).copy()

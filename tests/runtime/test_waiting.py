@@ -8,7 +8,7 @@ import pytest
 import jaxdelegate as jd
 from jaxdelegate.errors import InterpreterError
 from jaxdelegate.runtime.execution_plan import must_wait
-from jaxdelegate.runtime.subgraph import Host
+from jaxdelegate.runtime.subgraph import SubgraphRunner
 from jaxdelegate.testing import ModelBuilder
 
 X = np.arange(4, dtype=np.float32).reshape(1, 4)
@@ -73,7 +73,7 @@ class Kernel(jd.SimpleDelegateKernel):
         context.assign(output, self.results.pop(0))
 
 
-def host(*delegates: jd.SimpleDelegate) -> Host:
+def host(*delegates: jd.SimpleDelegate) -> SubgraphRunner:
     interpreter = jd.Interpreter(model_content=chain(), experimental_delegates=delegates)
     interpreter.allocate_tensors()
     made = interpreter._host(0)
