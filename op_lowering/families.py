@@ -1,4 +1,4 @@
-"""The operator families: folders of this package that hold an operator's every part.
+"""The operator families: each is a folder of this package with every part of its operators.
 
 A family's `options.py` has the table `RECORDS`, its modules `reference` and `reference_...` the
 tables `KERNELS`, its other modules the tables `RULES` and `FUSED`.

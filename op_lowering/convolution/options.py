@@ -1,4 +1,4 @@
-"""Options and records of convolutions; fields of tables have their names in schema.fbs."""
+"""Options and records of convolutions."""
 
 import dataclasses
 import struct

@@ -1,4 +1,4 @@
-"""Options and records of pooling; fields of tables have their names in schema.fbs."""
+"""Options and records of pooling."""
 
 import dataclasses
 import struct

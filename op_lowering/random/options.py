@@ -1,4 +1,4 @@
-"""Options and records of random numbers; fields of tables have their names in schema.fbs."""
+"""Options and records of random numbers."""
 
 from jaxdelegate.op_lowering.records import c_struct as c
 from jaxdelegate.op_lowering.records import costs

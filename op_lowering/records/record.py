@@ -15,9 +15,9 @@ class Options:
 class Record(Options):
     """Options whose subclasses are frozen dataclasses without being decorated.
 
-    Every field has a default. `dataclasses.dataclass` would write six methods for each class and
-    compile them, which takes 0.4 ms; with 150 tables a program would wait for that to start. Here
-    one set of methods serves all tables.
+    A table of schema.fbs is one subclass, whose fields have the schema's names; every field has a
+    default. `dataclasses.dataclass` would write six methods for each class and compile them, which
+    takes 0.4 ms: too long for 150 tables at start. Here one set of methods serves all tables.
     """
 
     _defaults: ClassVar[dict[str, Any]] = {}

@@ -1,4 +1,4 @@
-"""Options and records of reductions; fields of tables have their names in schema.fbs."""
+"""Options and records of reductions."""
 
 from jaxdelegate.op_lowering.records import c_struct as c
 from jaxdelegate.op_lowering.records import costs

@@ -1,4 +1,4 @@
-"""Options and records of segment reductions; fields of tables have their names in schema.fbs."""
+"""Options and records of segment reductions."""
 
 from jaxdelegate.op_lowering.records import costs
 from jaxdelegate.op_lowering.records.operator import OperatorRecord, table

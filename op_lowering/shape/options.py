@@ -1,4 +1,4 @@
-"""Options and records of shape operators; fields of tables have their names in schema.fbs."""
+"""Options and records of shape operators."""
 
 from jaxdelegate.op_lowering.records import c_struct as c
 from jaxdelegate.op_lowering.records import costs

@@ -1,4 +1,4 @@
-"""Options and records of DENSIFY; fields of tables have their names in schema.fbs."""
+"""Options and records of DENSIFY."""
 
 from jaxdelegate.op_lowering.records import costs
 from jaxdelegate.op_lowering.records.operator import OperatorRecord, table

@@ -1,4 +1,4 @@
-"""Options and records of StableHLO operators; fields of tables have their names in schema.fbs."""
+"""Options and records of StableHLO operators."""
 
 from jaxdelegate.op_lowering.records import c_struct as c
 from jaxdelegate.op_lowering.records import costs
