@@ -9,9 +9,11 @@ from jaxdelegate.errors import InterpreterError
 from jaxdelegate.model.operator_tables import called_subgraphs
 from jaxdelegate.model.records import Model, Operator, Subgraph
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
-from jaxdelegate.passes.propagation import declared_specs, gather
+from jaxdelegate.passes.limits import Limits
+from jaxdelegate.passes.propagation import Subgraphs, declared_specs, gather
+from jaxdelegate.plan.planner import Delegation, EntryPoint, plan
+from jaxdelegate.plan.steps import PlannedOperator, PlannedPartition
 from jaxdelegate.report.delegation import DelegationReport
-from jaxdelegate.runtime.subgraph import Host, ModelStore
 from jaxdelegate.simple_delegate import (
     DelegateContext,
     DelegateParams,
@@ -54,21 +56,22 @@ def survey(model: Model, delegate: SimpleDelegate | None) -> tuple[Survey, ...]:
         model: the model to plan.
         delegate: the delegate to plan for; it never sees the plan. None: nothing is delegated.
     """
-    planner = _Planner(delegate)
+    asked = _Asked(delegate)
     found: dict[int, Survey] = {}
     arguments: dict[int, Specs] = {}
     for index in _callers_first(model):
-        found[index] = _surveyed(model, index, planner, arguments.get(index))
+        found[index] = _surveyed(model, index, asked, arguments.get(index))
         for node in found[index].nodes:
             for callee, given in _passed(model, node):
                 arguments.setdefault(callee, given)
     return tuple(found[i] for i in range(len(model.subgraphs)))
 
 
-class _Planner(SimpleDelegate):
-    """Another delegate as far as planning goes: its kernels only note what they would run.
+class _Asked(SimpleDelegate):
+    """Another delegate, which is asked for reasons and gets no report.
 
-    Its hand-over costs nothing: whether a partition gains depends on the host that opens the model.
+    Its transfers cost nothing: whether a partition gains depends on the interpreter that opens the
+    model.
     """
 
     def __init__(self, delegate: SimpleDelegate | None) -> None:
@@ -78,39 +81,18 @@ class _Planner(SimpleDelegate):
         self.device_name = "" if delegate is None else delegate.device_name
         if delegate is not None:
             self.options = delegate.options
-        self.nodes: tuple[Node, ...] = ()
-        self.partitions: list[DelegateParams] = []
 
     def initialize(self, context: DelegateContext) -> None:
-        """Begin a subgraph."""
-        self.nodes, self.partitions = tuple(context.nodes()), []
         if self._delegate is not None:
             self._delegate.initialize(context)
 
     def is_node_supported(self, node: Node) -> bool:
-        """Whether the delegate would take the node."""
         return self.why_not(node) is None
 
     def why_not(self, node: Node) -> str | None:
-        """The delegate's answer."""
-        return "no delegate is asked" if self._delegate is None else self._delegate.why_not(node)
+        return "there is no delegate" if self._delegate is None else self._delegate.why_not(node)
 
     def create_kernel(self) -> SimpleDelegateKernel:
-        """Notes its partition."""
-        return _Noted(self.partitions)
-
-
-class _Noted(SimpleDelegateKernel):
-    def __init__(self, partitions: list[DelegateParams]) -> None:
-        self._partitions = partitions
-
-    def init(self, context: DelegateContext, params: DelegateParams) -> None:  # noqa: ARG002
-        self._partitions.append(params)
-
-    def prepare(self, context: DelegateContext, node: DelegateParams) -> None:
-        raise NotImplementedError("a plan is not run")
-
-    def eval(self, context: DelegateContext, node: DelegateParams) -> None:
         raise NotImplementedError("a plan is not run")
 
 
@@ -138,21 +120,27 @@ def _passed(model: Model, node: Node) -> Iterator[tuple[int, Specs]]:
             yield callee, node.inputs[len(node.inputs) - wanted :]
 
 
-def _surveyed(model: Model, index: int, planner: _Planner, given: Specs | None) -> Survey:
+def _surveyed(model: Model, index: int, delegate: _Asked, given: Specs | None) -> Survey:
     subgraph = model.subgraphs[index]
-    planner.nodes, planner.partitions = (), []
-    host = Host(subgraph, (planner,), model=ModelStore(model.subgraphs))
-    for tensor, spec in zip(subgraph.inputs, given or (), strict=False):
-        if spec is not None and not spec.is_dynamic:
-            host.resize(tensor, spec.shape)
+    entry = EntryPoint(subgraph, Subgraphs(model.subgraphs), Limits())
+    known = (
+        pair for pair in zip(subgraph.inputs, given or (), strict=False) if pair[1] is not None
+    )
+    shapes = {tensor: spec.shape for tensor, spec in known if spec and not spec.is_dynamic}
     try:
-        if not planner.nodes or given:
-            host.plan()
+        planned = plan(entry, {**entry.declared_shapes, **shapes}, Delegation((delegate,)))
     except InterpreterError as error:
         return _as_declared(model, subgraph, str(error))
-    specs = {i: host.spec(i) for i in range(len(subgraph.tensors))}
-    report = planner.report(index)
-    return Survey(subgraph, planner.nodes, specs, report, tuple(planner.partitions))
+    partitions = [s.params for s in planned.steps if isinstance(s, PlannedPartition)]
+    staying = [s.node for s in planned.steps if isinstance(s, PlannedOperator)]
+    nodes = (*staying, *(node for partition in partitions for node in partition.nodes))
+    return Survey(
+        subgraph=subgraph,
+        nodes=tuple(sorted(nodes, key=lambda node: node.index)),
+        specs=dict(enumerate(planned.specs[: len(subgraph.tensors)])),
+        report=delegate.report(index),
+        partitions=tuple(partitions),
+    )
 
 
 def _as_declared(model: Model, subgraph: Subgraph, problem: str) -> Survey:

@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxdelegate.errors import InterpreterError
 from jaxdelegate.model.records import Operator, Subgraph
-from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
+from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 from jaxdelegate.passes.explicit_state import with_explicit_states
 from jaxdelegate.passes.limits import Limits
 from jaxdelegate.passes.propagation import Subgraphs, declared_specs, gather, propagate
@@ -32,6 +32,7 @@ from jaxdelegate.plan.steps import (
 from jaxdelegate.simple_delegate import GraphKey, Node, SimpleDelegate
 
 Shapes = Mapping[int, Shape]  # of the inputs, by tensor
+GraphSpecs = Sequence[TensorSpec]  # of all tensors
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Plan:
         why_rebatched: why the graph does not take the batch at once; None: it does.
     """
 
-    specs: Specs
+    specs: GraphSpecs
     steps: tuple[PlannedStep, ...]
     runs: Runs | None = None
     why_rebatched: str | None = None
@@ -95,19 +96,18 @@ class EntryPoint:
         """What an error should add about inputs that have other shapes than the file declares."""
         found = ""
         for i in self.subgraph.inputs:
-            spec, declared = self.declared[i], self.signature(i)
-            if shapes[i] != spec.shape:
-                found += (
-                    f"; input {i} {spec.name!r} has the shape {list(shapes[i])}, the model "
-                    f"declares {list(declared)}{remedy(spec.dtype, shapes[i], spec.dtype, declared)}"
-                )
+            spec, shape, declared = self.declared[i], shapes[i], self.signature(i)
+            if shape != spec.shape:
+                found += f"; input {i} {spec.name!r} has the shape {list(shape)}, the model "
+                found += f"declares {list(declared)}"
+                found += remedy(spec.dtype, shape, spec.dtype, declared)
         return found
 
     def signature(self, index: int) -> Shape:
         """A tensor's shape in the file; -1: any size."""
         return self.subgraph.tensors[index].shape_signature or self.declared[index].shape
 
-    def nodes(self, specs: Specs, *, as_in_file: bool = False) -> tuple[Node, ...]:
+    def nodes(self, specs: GraphSpecs, *, as_in_file: bool = False) -> tuple[Node, ...]:
         """The operators as delegates see them.
 
         Args:
@@ -117,7 +117,7 @@ class EntryPoint:
         graph = self.subgraph if as_in_file else with_list_updates(self.subgraph, specs)
         return tuple(self._node(operator, specs) for operator in graph.operators)
 
-    def _node(self, operator: Operator, specs: Specs) -> Node:
+    def _node(self, operator: Operator, specs: GraphSpecs) -> Node:
         return Node(
             operator=operator,
             inputs=gather(specs, operator.inputs),
@@ -216,7 +216,11 @@ def _single_runs(
 
 
 def _steps(
-    entry: EntryPoint, specs: Specs, shapes: Shapes, delegation: Delegation, runs: Runs | None
+    entry: EntryPoint,
+    specs: GraphSpecs,
+    shapes: Shapes,
+    delegation: Delegation,
+    runs: Runs | None,
 ) -> tuple[PlannedStep, ...]:
     nodes = entry.nodes(specs, as_in_file=not delegation.delegates)
     steps: tuple[PlannedStep, ...] = tuple(map(PlannedOperator, nodes))
@@ -228,7 +232,7 @@ def _steps(
 def _applied(
     delegate: SimpleDelegate,
     entry: EntryPoint,
-    specs: Specs,
+    specs: GraphSpecs,
     shapes: Shapes,
     delegation: Delegation,
     *,
@@ -267,7 +271,11 @@ class _Unallocated:
     """A graph while a delegate chooses: a DelegateContext without values."""
 
     def __init__(
-        self, specs: Specs, nodes: Sequence[Node], shapes: Hashable, delegation: Delegation
+        self,
+        specs: GraphSpecs,
+        nodes: Sequence[Node],
+        shapes: Hashable,
+        delegation: Delegation,
     ) -> None:
         self._specs, self._nodes, self._shapes = specs, nodes, shapes
         self.graph_key, self.shared = delegation.graph_key, delegation.shared
