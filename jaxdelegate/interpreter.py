@@ -10,8 +10,8 @@ import functools
 import os
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -210,24 +210,30 @@ class Interpreter:
 
     @property
     def _hosts(self) -> dict[int, SubgraphRunner]:
-        return self._open().hosts
+        return self._open().runners
 
     def _host(self, subgraph_index: int) -> SubgraphRunner:
         """The host of a subgraph, made at its first use."""
-        return self._open().host(subgraph_index)
+        return self._open().runner(subgraph_index)
 
     # ---- running
 
     @_alone
-    def allocate_tensors(self) -> None:
+    def allocate_tensors(self, *, signatures: Iterable[str] | Literal["all"] = ()) -> None:
         """Plan for the current input shapes, compile partitions, lay out inputs and variables.
 
+        Args:
+            signatures: keys of signatures to prepare as well, or "all"; their programs are compiled
+                at the same time where there are several cores. The others, as in stock
+                interpreters, are prepared when they are first called.
+
         Raises:
+            ValueError: a signature that the model does not have.
             InterpreterError: an operator refuses its shapes, or has no kernel (a RuntimeError).
             RuntimeError: a numpy view from `tensor()` is still held.
             ModelError: a file of more than 64 MiB was changed in place, as in `invoke`.
         """
-        if self._stored is not None:
+        if self._stored is not None and not signatures:
             self._source.check_unchanged()
             if self._stored.allocate():
                 return
@@ -237,6 +243,10 @@ class Interpreter:
         host.allocate()
         if is_first and not self._preserve:
             stored_start.keep(self._delegates, self._model, host)
+        if signatures:
+            given = (signatures,) if isinstance(signatures, str) else tuple(signatures)
+            every = [s.key for s in self._model.signatures]
+            self._open().allocate(every if signatures == "all" else given)
 
     @_alone
     def invoke(self, *, wait: bool | None = None) -> None:

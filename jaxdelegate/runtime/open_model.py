@@ -1,15 +1,18 @@
-"""A model that was read: what our interpreter stands on."""
+"""An open model: the runners of its subgraphs, for our interpreter."""
 
 import dataclasses
 import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Self
 
 from jaxdelegate.errors import ModelError, TensorError
+from jaxdelegate.kernels.processor import core_count
 from jaxdelegate.model.open_models import open_model
 from jaxdelegate.model.records import Model
 from jaxdelegate.model.source import Source
 from jaxdelegate.passes.limits import Limits
+from jaxdelegate.pjrt import jax_settings
 from jaxdelegate.runtime.subgraph import ModelStore, SubgraphRunner
 from jaxdelegate.simple_delegate import SimpleDelegate
 from jaxdelegate.text import printable
@@ -17,13 +20,13 @@ from jaxdelegate.text import printable
 
 @dataclasses.dataclass
 class OpenModel:
-    """A model that was read, and the hosts of its subgraphs."""
+    """A model that was read, and the runners of its subgraphs."""
 
     model: Model
     store: ModelStore
     delegates: Sequence[SimpleDelegate]
     preserve: bool
-    hosts: dict[int, SubgraphRunner] = dataclasses.field(default_factory=dict)
+    runners: dict[int, SubgraphRunner] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def of(
@@ -50,19 +53,38 @@ class OpenModel:
         )
         return cls(model, store, delegates, preserve)
 
-    def host(self, index: int) -> SubgraphRunner:
-        """The host of a subgraph, made at its first use."""
+    def allocate(self, signatures: Sequence[str]) -> None:
+        """Allocate the subgraphs of some signatures, several at the same time where cores allow.
+
+        Raises:
+            ValueError: no such signature.
+            InterpreterError, LoweringError: as `SubgraphRunner.allocate`.
+        """
+        by_key = {s.key: s.subgraph for s in self.model.signatures}
+        for key in signatures:
+            if key not in by_key:
+                there = ", ".join(map(repr, by_key)) or "none"
+                raise ValueError(f"signatures: the model has {printable(there)}, got {key!r}")
+        runners = [self.runner(by_key[key]) for key in dict.fromkeys(signatures)]
+        waiting = [runner for runner in dict.fromkeys(runners) if not runner.is_allocated]
+        # Other threads would not have JAX's settings of this one.
+        workers = core_count() if jax_settings.are_of_environment() else 1
+        with ThreadPoolExecutor(max_workers=max(1, min(workers, len(waiting)))) as executor:
+            list(executor.map(SubgraphRunner.allocate, waiting))
+
+    def runner(self, index: int) -> SubgraphRunner:
+        """The runner of a subgraph, created at its first use."""
         count = len(self.model.subgraphs)
         if not 0 <= index < count:
             raise TensorError(
                 f"Invalid subgraph index {index} exceeds max subgraph index {count - 1}"
             )
-        if index not in self.hosts:
-            self.hosts[index] = SubgraphRunner(
+        if index not in self.runners:
+            self.runners[index] = SubgraphRunner(
                 self.model.subgraphs[index],
                 self.delegates,
                 preserve_all_tensors=self.preserve,
                 model=self.store,
                 may_rebatch=True,
             )
-        return self.hosts[index]
+        return self.runners[index]

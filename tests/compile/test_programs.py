@@ -179,6 +179,29 @@ def test_signatures_share_weights(live: int) -> None:
     assert len(params) == 3
 
 
+def test_signatures_are_compiled_ahead(compilations: list[Compiler]) -> None:
+    delegate = jd.JaxDelegate(platform="cpu", min_gain=0)
+    interpreter = jd.Interpreter(
+        model_content=signatures((2, 4, 16)), experimental_delegates=[delegate]
+    )
+    interpreter.allocate_tensors(signatures="all")
+    assert len(compilations) == 3
+    for rows in (2, 4, 16):
+        interpreter.get_signature_runner(f"prefill_{rows}")(x=np.ones((rows, WIDTH), np.float32))
+    assert len(compilations) == 3
+
+
+def test_chosen_signatures_are_compiled_ahead(compilations: list[Compiler]) -> None:
+    delegate = jd.JaxDelegate(platform="cpu", min_gain=0)
+    interpreter = jd.Interpreter(
+        model_content=signatures((2, 4, 16)), experimental_delegates=[delegate]
+    )
+    with pytest.raises(ValueError, match="has 'prefill_2', 'prefill_4', 'prefill_16', got 'x'"):
+        interpreter.allocate_tensors(signatures=["x"])
+    interpreter.allocate_tensors(signatures=["prefill_16"])
+    assert len(compilations) == 2  # and the main subgraph
+
+
 def test_weights_are_on_a_device_once(live: int) -> None:
     kept = []
     for rows in (1, 4, 16):

@@ -26,7 +26,7 @@ def opened(*, is_delegated: bool) -> SubgraphRunner:
     builder.outputs(y)
     delegates = [JaxDelegate()] if is_delegated else []
     source = open_source(builder.build())
-    host = OpenModel.of(source, delegates, False, Limits.of(None, None)).host(0)
+    host = OpenModel.of(source, delegates, False, Limits.of(None, None)).runner(0)
     host.allocate()
     return host
 
