@@ -7,7 +7,7 @@ are binding.
 import dataclasses
 import math
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, MutableMapping, Sequence
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -53,6 +53,11 @@ _FOLDED_GROWTH = 16
 # Every call of a subgraph begins with these.
 _DECLARED: weakref.WeakKeyDictionary[Subgraph, tuple[TensorSpec, ...]]
 _DECLARED = weakref.WeakKeyDictionary()
+# By operator: its kernel, the constants that it read, and its results.
+_COMPUTED: MutableMapping[Operator, tuple[Kernel, Sequence[Any], Sequence[np.ndarray]]] = (
+    weakref.WeakKeyDictionary()
+)
+_SHARED_BYTES = 1 << 16
 _MOST_KNOWN, _ENTRY = 1 << 20, 64  # tensors of calls that are remembered; an answer counts as some
 
 
@@ -314,17 +319,34 @@ def _folded(
     if after > min(room, max(_FOLD_BYTES, _FOLD_GROWTH * before)):
         return None
     try:
-        read = as_read(record_of(operator.name), inputs, outputs)
-        arrays = kernel(operator.options, *read, *map(_stand_in, inputs))  # type: ignore[arg-type]
-        check_dtypes(outputs, arrays)
-    except kernel_errors(
-        operator
-    ):  # the same error meets the user at run time, if the operator ever runs
+        arrays = _computed(operator, kernel, inputs, outputs)
+    except kernel_errors(operator):  # the operator raises the same error if it ever runs
         return None
     return tuple(
         spec and dataclasses.replace(spec, const=array, shape=array.shape, is_dynamic=False)
         for spec, array in zip(outputs, arrays, strict=False)
     )
+
+
+def _computed(
+    operator: Operator, kernel: Kernel, inputs: Specs, outputs: Specs
+) -> Sequence[np.ndarray]:
+    """The operator's results. Large ones are computed once for all plans of an open model."""
+    consts = tuple(None if spec is None else spec.const for spec in inputs)
+    known = _COMPUTED.get(operator)
+    if known is not None and known[0] is kernel and _are_same(known[1], consts):
+        return known[2]
+    read = as_read(record_of(operator.name), inputs, outputs)
+    arrays = kernel(operator.options, *read, *map(_stand_in, inputs))  # type: ignore[arg-type]
+    check_dtypes(outputs, arrays)
+    is_complete = all(s is None or s.const is not None for s in inputs)
+    if is_complete and sum(array.nbytes for array in arrays) >= _SHARED_BYTES:
+        _COMPUTED[operator] = kernel, consts, arrays
+    return arrays
+
+
+def _are_same(arrays: Sequence[Any], others: Sequence[Any]) -> bool:
+    return len(arrays) == len(others) and all(a is b for a, b in zip(arrays, others, strict=True))
 
 
 def check_dtypes(outputs: Specs, results: Iterable[np.ndarray]) -> None:
