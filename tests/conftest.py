@@ -68,11 +68,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture(autouse=True)
-def nothing_shared() -> Iterator[None]:
-    """Each test opens its models for the first time: what another test compiled is not there."""
-    yield
-    for known in (open_models._OPEN, graph_key._CONTENTS, weights._ON_DEVICES):
-        known.clear()
+def forget_models() -> Iterator[Callable[[], None]]:
+    """Each test opens its models for the first time: programs of another test are not shared.
+
+    A test calls it to open a model as another process would.
+    """
+
+    def forget() -> None:
+        for known in (open_models._OPEN, graph_key._CONTENTS, weights._ON_DEVICES):
+            known.clear()
+
+    yield forget
+    forget()
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ LAYERS = (
     ("op_lowering",),
     ("measuring", "model", "reference"),
     ("passes", "custom", "digests"),
+    ("simple_delegate",),
     ("plan",),
     ("lowering", "runtime"),
     ("xla",),

@@ -294,13 +294,16 @@ def test_every_item_has_its_own_state(rng: np.random.Generator) -> None:
     assert state["shape"].tolist() == [N, 8]
 
 
-def test_programs_with_states_are_stored(tmp_path: Path, rng: np.random.Generator) -> None:
+def test_programs_with_states_are_stored(
+    tmp_path: Path, rng: np.random.Generator, forget_models: Callable[[], None]
+) -> None:
     steps = [floats(rng, N, 2, 4) for _ in range(2)]
     found = []
     for loaded in (0, 1):
         interpreter = opened(recurrent(), serialization_dir=str(tmp_path / "programs"))
         found.append([run(interpreter, [x])[0] for x in steps])
         assert interpreter._delegates[0].programs.statistics.loaded == loaded
+        forget_models()
     np.testing.assert_array_equal(*found)
 
 

@@ -1,5 +1,6 @@
 """What a stock interpreter's graph is: it does not name its file, so its content does."""
 
+import threading
 import weakref
 from collections.abc import Mapping, MutableMapping
 from typing import Any
@@ -15,6 +16,7 @@ class _Content:
     """Stands for all open graphs of equal operators and constants."""
 
 
+_LOCK = threading.Lock()
 _CONTENTS: MutableMapping[str, _Content] = weakref.WeakValueDictionary()
 
 
@@ -24,7 +26,8 @@ def graph_key(graph: Graph, shared: MutableMapping[Any, Any]) -> GraphKey:
     if known is None:
         constants = shared.setdefault(ConstantDigests, ConstantDigests())
         digest = _digest(graph, constants)
-        content = _CONTENTS.setdefault(digest, _Content())
+        with _LOCK:
+            content = _CONTENTS.setdefault(digest, _Content())
         known = shared[GraphKey] = GraphKey(content, graph.index)
     key: GraphKey = known
     return key

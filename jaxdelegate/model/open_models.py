@@ -1,14 +1,17 @@
 """Models that are open in this process: equal files are one Model, which is read once."""
 
+import threading
 import weakref
 from collections.abc import Hashable, MutableMapping
 
 import numpy as np
 
+from jaxdelegate.model.files import READ_BYTES
 from jaxdelegate.model.records import Model, read_model
 from jaxdelegate.model.source import ModelSource, Source, open_source
 from jaxdelegate.op_lowering.options import custom_options_version
 
+_LOCK = threading.Lock()
 _OPEN: MutableMapping[Hashable, Model] = weakref.WeakValueDictionary()
 
 
@@ -28,12 +31,16 @@ def open_model(source: ModelSource | Source) -> Model:
     opened = source if isinstance(source, Source) else open_source(source)
     key = _key(opened)
     known = None if key is None else _OPEN.get(key)
-    if known is not None and (opened.is_mapped or _is_equal(known.content, opened.content)):
+    if known is not None and _is_equal(known.content, opened.content):
         return known
     model = read_model(opened)
-    if key is not None and not model.external_buffer_groups:  # those files may change
-        _OPEN[key] = model
-    return model
+    if key is None or model.external_buffer_groups:  # those files may change
+        return model
+    with _LOCK:  # two threads may have read it at the same time
+        known = _OPEN.get(key)
+        if known is None or not _is_equal(known.content, model.content):
+            known = _OPEN[key] = model
+    return known
 
 
 def _key(source: Source) -> Hashable | None:
@@ -48,4 +55,7 @@ def _key(source: Source) -> Hashable | None:
 
 
 def _is_equal(content: memoryview, other: memoryview) -> bool:
+    """Whether the bytes are equal; those of a mapped file are if its key is."""
+    if len(content) > READ_BYTES:
+        return len(content) == len(other)
     return np.array_equal(np.frombuffer(content, np.uint8), np.frombuffer(other, np.uint8))

@@ -102,7 +102,7 @@ def test_the_plan_is_the_interpreters(chain: Chain) -> None:
 
 def test_without_a_delegate_all_operators_stay_on_the_cpu(chain: Chain) -> None:
     analysis = analyze_with(chain("ADD"), None)
-    assert analysis.subgraphs[0].operators[0].reason == "no delegate is asked"
+    assert analysis.subgraphs[0].operators[0].reason == "there is no delegate"
     assert analysis.subgraphs[0].partitions == ()
 
 

@@ -53,9 +53,10 @@ def test_calls_at_the_same_time() -> None:
 
 _THREADS = """
 import sys, numpy as np, jax
-from jaxdelegate.op_lowering.conv import cpu_kernel
+from jaxdelegate.kernels import library
+from jaxdelegate.op_lowering.convolution import cpu_kernel
 assert library.why_not() is None
-from jaxdelegate.op_lowering.conv.algorithms import Convolution
+from jaxdelegate.op_lowering.convolution.algorithms import Convolution
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act, Padding
 from jaxdelegate.op_lowering.common.window import Window
 rng = np.random.default_rng(0)
