@@ -58,7 +58,7 @@ _BUSY = (
 )
 
 
-def _alone(
+def _exclusive(
     method: Callable[Concatenate[Interpreter, P], R],
 ) -> Callable[Concatenate[Interpreter, P], R]:
     """A method that refuses to begin while another thread is inside of one: values would mix."""
@@ -218,7 +218,7 @@ class Interpreter:
 
     # ---- running
 
-    @_alone
+    @_exclusive
     def allocate_tensors(self, *, signatures: Iterable[str] | Literal["all"] = ()) -> None:
         """Plan for the current input shapes, compile partitions, lay out inputs and variables.
 
@@ -248,7 +248,7 @@ class Interpreter:
             every = [s.key for s in self._model.signatures]
             self._open().allocate(every if signatures == "all" else given)
 
-    @_alone
+    @_exclusive
     def invoke(self, *, wait: bool | None = None) -> None:
         """Run the model.
 
@@ -283,7 +283,7 @@ class Interpreter:
         self._open().store.stop.begin()
         host.invoke(wait)
 
-    @_alone
+    @_exclusive
     def _start(self, inputs: Mapping[int, np.ndarray], subgraph_index: int = 0) -> Results:
         """Set inputs and run, for tools; waits for nothing but operators on the host.
 
@@ -314,14 +314,14 @@ class Interpreter:
         if self._read is not None:
             self._read.store.stop.cancel()
 
-    @_alone
+    @_exclusive
     def reset_all_variables(self) -> None:
         """Set every variable tensor to zero, recurrent state included."""
         for host in self._hosts.values():
             host.reset_variables()
         self._open().store.reset_variables()
 
-    @_alone
+    @_exclusive
     def resize_tensor_input(
         self, input_index: int, tensor_size: Sequence[int], strict: bool = False
     ) -> None:
@@ -377,7 +377,7 @@ class Interpreter:
 
     # ---- tensors
 
-    @_alone
+    @_exclusive
     def set_tensor(self, tensor_index: int, value: Any) -> None:
         """Set an input (or a variable) tensor.
 
@@ -425,7 +425,7 @@ class Interpreter:
                 "Cannot set tensor: Tensor is unallocated. Try calling allocate_tensors() first"
             ) from None
 
-    @_alone
+    @_exclusive
     def get_tensor(self, tensor_index: int, subgraph_index: int = 0) -> np.ndarray:
         """A copy of a tensor's value.
 
@@ -444,7 +444,7 @@ class Interpreter:
         except LookupError:
             raise _no_data(host) from None
 
-    @_alone
+    @_exclusive
     def get_device_tensor(self, tensor_index: int, subgraph_index: int = 0) -> jax.Array:
         """A tensor's value as an array of jax, on the device of the JaxDelegate.
 
@@ -486,7 +486,7 @@ class Interpreter:
 
         return view
 
-    @_alone
+    @_exclusive
     def _view(self, tensor_index: int) -> np.ndarray:
         host = self._checked(0, tensor_index)
         try:
@@ -594,7 +594,7 @@ class Interpreter:
             )
         return SignatureRunner(self, signatures[signature_key])
 
-    @_alone
+    @_exclusive
     def _call(
         self, runner: SignatureRunner, inputs: Mapping[str, Any], get: Callable[[int, int], R]
     ) -> dict[str, R]:

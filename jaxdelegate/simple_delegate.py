@@ -122,7 +122,7 @@ class DelegateContext(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class Handover:
+class TransferCost:
     """What one call of a partition costs, whatever it computes; by default nothing.
 
     Attributes:
@@ -176,7 +176,7 @@ class SimpleDelegateOptions:
         max_delegated_partitions: how many partitions it takes; 0: no limit.
         min_nodes_per_partition: smaller partitions stay on the host.
         min_gain: a partition stays on the host if the host needs less than this many times the
-            delegate's `handover` for it, and other nodes stay there, too.
+            delegate's `transfer_cost` for it, and other nodes stay there, too.
         first_delegate_node_index: nodes before it stay on the host.
         last_delegate_node_index: nodes after it stay on the host.
         fallback_on_error: a partition that cannot be prepared runs on the host.
@@ -216,7 +216,9 @@ class SimpleDelegate(abc.ABC):
     name: str = "SimpleDelegate"
     options: PartitioningOptions = SimpleDelegateOptions()
     device_name: str = ""  # where it runs, for the report; empty: its own name
-    handover: Handover = Handover()  # what a call of a partition costs; nothing: all can gain
+    transfer_cost: TransferCost = (
+        TransferCost()
+    )  # what a call of a partition costs; nothing: all can gain
     is_in_host_memory = True  # its kernels' tensors count to the host's memory
     last_error: str | None = None  # what a stock interpreter was told latest
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from jaxdelegate.compile import precision_policy
-from jaxdelegate.delegate.delegate_kernel import JaxKernel, arriving, touched
+from jaxdelegate.delegate.delegate_kernel import JaxKernel, input_values, partition_specs
 from jaxdelegate.delegate.jax_delegate import JaxDelegate
 from jaxdelegate.errors import OptionError, TensorError
 from jaxdelegate.function.model import CallableModel
@@ -151,7 +151,7 @@ class _CheckingKernel(JaxKernel):
     def prepare(self, context: DelegateContext, node: DelegateParams) -> None:
         """Also store how to lower the partition for these shapes."""
         super().prepare(context, node)
-        specs = touched(context, node)
+        specs = partition_specs(context, node)
         outputs = [i for i in node.outputs if specs[i].const is None]
         self._lower = self._checking.compiler.compilation.lowering_of(node, specs, outputs)
         operators = [n.operator for n in node.nodes]
@@ -163,7 +163,7 @@ class _CheckingKernel(JaxKernel):
         if self.compiled is None or self._lower is None:
             raise RuntimeError("eval before prepare")
         delegate = self._checking
-        values = arriving(self.compiled.program, context)
+        values = input_values(self.compiled.program, context)
         found = error_probe.probe(
             self._lower, delegate.policy, values, delegate.device, delegate.error_bound
         )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxdelegate.cache.programs import ProgramCache
 from jaxdelegate.compile.programs import GraphState, programs_of
-from jaxdelegate.compile.target import Target, with_jax
+from jaxdelegate.compile.target import Target, compilation_module
 from jaxdelegate.errors import OptionError
 from jaxdelegate.kernels import library as kernels
 from jaxdelegate.kernels.processor import cpu_features
@@ -132,7 +132,7 @@ class Compiler:
     @property
     def compilation(self) -> Compilation:
         """The steps from a partition to a program; imports jax."""
-        compilation: Compilation = with_jax().Compilation(
+        compilation: Compilation = compilation_module().Compilation(
             context=self.context,
             rewrites=self.rewrites,
             checks_precision=self.checks_precision,
@@ -148,7 +148,7 @@ class Compiler:
         """The rule's reason why XLA cannot run a node; None: it can. Constants need no rule."""
         if node.is_constant:
             return None
-        reason: str | None = with_jax().why_not(node, self.context)
+        reason: str | None = compilation_module().why_not(node, self.context)
         return reason
 
     def reasons(

@@ -18,7 +18,7 @@ _AMPERE = 8.0  # compute capability
 
 
 @functools.cache
-def with_jax() -> ModuleType:
+def compilation_module() -> ModuleType:
     """The module that compiles, and jax with it."""
     jax_settings.import_jax()
     with whole_imports():
@@ -56,7 +56,7 @@ class Target:
         Raises:
             OptionError: there is none.
         """
-        return with_jax().find_device(*self._asked)
+        return compilation_module().find_device(*self._asked)
 
     @property
     def key(self) -> Any:

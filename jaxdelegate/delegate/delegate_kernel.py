@@ -50,7 +50,7 @@ class JaxKernel(SimpleDelegateKernel):
 
     def prepare(self, context: DelegateContext, node: DelegateParams) -> None:
         """Compile for the current shapes, or take the program that was kept for them."""
-        specs = touched(context, node)
+        specs = partition_specs(context, node)
         known = {i for i in node.outputs if specs[i].const is not None}
         self._constant_outputs = tuple((i, specs[i].const) for i in known)
         if all(n.is_constant for n in node.nodes):
@@ -73,7 +73,7 @@ class JaxKernel(SimpleDelegateKernel):
         """Dispatch the program; results stay on the device until the host wants them."""
         program = self._program
         if program is not None:
-            values = arriving(program, context)
+            values = input_values(program, context)
             try:
                 results = program(values)
             except NeedsJaxError:
@@ -95,7 +95,7 @@ class JaxKernel(SimpleDelegateKernel):
         return memory_errors.of_program(error, self._compiler.platform, self._program)
 
 
-def arriving(program: Program, context: DelegateContext) -> list[Any]:
+def input_values(program: Program, context: DelegateContext) -> list[Any]:
     """The values of a program's inputs, then of its states.
 
     Raises:
@@ -117,7 +117,7 @@ def _state(context: DelegateContext, index: int, spec: TensorSpec) -> Any:
     return np.zeros(spec.shape, spec.dtype) if value is None else value
 
 
-def touched(context: DelegateContext, node: DelegateParams) -> dict[int, TensorSpec]:
+def partition_specs(context: DelegateContext, node: DelegateParams) -> dict[int, TensorSpec]:
     """The specs of all tensors that a partition's operators touch; those of one of several runs."""
     if node.runs is not None:
         return _of_nodes(node)

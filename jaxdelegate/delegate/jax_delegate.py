@@ -20,7 +20,7 @@ from jaxdelegate.delegate.delegate_kernel import CompiledPartition, JaxKernel
 from jaxdelegate.errors import DelegationError
 from jaxdelegate.kernels import library as kernels
 from jaxdelegate.options import DelegateOptions
-from jaxdelegate.simple_delegate import DelegateContext, Handover, Node, SimpleDelegate
+from jaxdelegate.simple_delegate import DelegateContext, Node, SimpleDelegate, TransferCost
 
 if TYPE_CHECKING:
     from jaxdelegate.cache.programs import ProgramCache
@@ -33,10 +33,10 @@ _LOGGER = logging.getLogger("jaxdelegate")
 
 # CPU: rounded from bench/handover.py. GPU, TPU: a launch, a wait for it, and pageable memory over
 # PCIe as they usually are; not measured.
-_HANDOVER = {
-    "cpu": Handover(call=20e-6, byte=5e-11),
-    "gpu": Handover(call=60e-6, byte=1e-10),
-    "tpu": Handover(call=100e-6, byte=2e-10),
+_TRANSFER_COST = {
+    "cpu": TransferCost(call=20e-6, byte=5e-11),
+    "gpu": TransferCost(call=60e-6, byte=1e-10),
+    "tpu": TransferCost(call=100e-6, byte=2e-10),
 }
 _DEVICE_NAMES = {"gpu": "the GPU", "tpu": "the TPU", "cpu": "XLA:CPU"}
 
@@ -68,7 +68,7 @@ class JaxDelegate(SimpleDelegate):
         self.device_name = _DEVICE_NAMES[self.compiler.platform]
         self.is_in_host_memory = self.compiler.platform == "cpu"
         if not self.options.require_full_delegation:  # else no partition is too small
-            self.handover = _HANDOVER[self.compiler.platform]
+            self.transfer_cost = _TRANSFER_COST[self.compiler.platform]
         self.last_error: str | None = None
         self._kernels: weakref.WeakSet[JaxKernel] = weakref.WeakSet()
         self._starts: weakref.WeakSet[Any] = weakref.WeakSet()

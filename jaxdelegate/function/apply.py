@@ -53,7 +53,7 @@ class Function(Protocol):
     def initial_state(self, io: str = "file") -> Params:
         """What every state begins with."""
 
-    def drawing_by(self, key: Any, state: Params | None, io: str = "file") -> Params:
+    def with_random_key(self, key: Any, state: Params | None, io: str = "file") -> Params:
         """The state with random generators that begin where a key says."""
 
 
@@ -119,7 +119,7 @@ class Apply:
         by_name = inputs[0] if len(inputs) == 1 and isinstance(inputs[0], Mapping) else named
         function: Function = self.model.function_of(self.signature)
         arrays = function.checked(names.in_order(by_name) if by_name else inputs, self.mode.io)
-        states = state if key is None else function.drawing_by(key, state, self.mode.io)
+        states = state if key is None else function.with_random_key(key, state, self.mode.io)
         results, new = function.call(params, arrays, states, self.mode)
         outputs = dict(zip(names.outputs, results, strict=True)) if by_name else results
         return outputs if state is None else (outputs, new)

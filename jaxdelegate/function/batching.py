@@ -97,11 +97,11 @@ class BatchedFunction:
                 for name, value in first.items()
             }
 
-    def drawing_by(self, key: Any, state: Params | None, io: str = "file") -> Params:
+    def with_random_key(self, key: Any, state: Params | None, io: str = "file") -> Params:
         """The state with random generators that begin where a key says, each image's elsewhere."""
         states = self.initial_state(io) if state is None else state
         keys = jax.random.split(key, next((len(leaf) for leaf in states.values()), 1))
-        return jax.vmap(lambda k, s: self._single.drawing_by(k, s, io))(keys, states)
+        return jax.vmap(lambda k, s: self._single.with_random_key(k, s, io))(keys, states)
 
     def checked(self, inputs: Sequence[Any], io: str = "file") -> list[Any]:
         """The inputs as arrays; every batched one holds as many images.

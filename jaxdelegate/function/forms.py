@@ -66,7 +66,7 @@ def _on(compiler: Compiler, platform: str) -> LoweringContext:
     )
 
 
-def chosen_later(forms: Mapping[str, Callable[..., Any]], *arguments: Any) -> Any:
+def for_platform(forms: Mapping[str, Callable[..., Any]], *arguments: Any) -> Any:
     """What the form of the platform that XLA compiles for makes of the arguments.
 
     Args:

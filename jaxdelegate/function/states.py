@@ -182,7 +182,7 @@ class States:
                 )
         return {name: state[name] for name in self.names.values()}
 
-    def drawing_by(self, key: Any, state: State | None, io: str = "file") -> State:
+    def with_random_key(self, key: Any, state: State | None, io: str = "file") -> State:
         """The state (None: the initial one) with random generators that begin where a key says.
 
         Raises:

@@ -282,7 +282,7 @@ class SubgraphFunction:
             for name, partition in lowered.items()
         }
         with jax.enable_x64(True):
-            outputs, states = forms.chosen_later(by_platform, params, arrays, states)
+            outputs, states = forms.for_platform(by_platform, params, arrays, states)
         return outputs, states
 
     def _lowered_call(
@@ -331,13 +331,13 @@ class SubgraphFunction:
         """What every state begins with, by name."""
         return self._states.initial(io)
 
-    def drawing_by(self, key: Any, state: Params | None, io: str = "file") -> Params:
+    def with_random_key(self, key: Any, state: Params | None, io: str = "file") -> Params:
         """The state (None: the initial one) with random generators that begin where a key says.
 
         Raises:
             TensorError: the model draws no random numbers.
         """
-        return self._states.drawing_by(key, state, io)
+        return self._states.with_random_key(key, state, io)
 
     # ---- inputs
 

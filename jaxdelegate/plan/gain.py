@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from jaxdelegate.measuring.costs import Cost, operator_cost, specs_bytes
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
-from jaxdelegate.simple_delegate import Handover, Node
+from jaxdelegate.simple_delegate import Node, TransferCost
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,7 +83,7 @@ def why_not_gaining(
     nodes: Sequence[Node],
     crossing: Iterable[TensorSpec],
     speed: HostSpeed,
-    handover: Handover,
+    cost: TransferCost,
     min_gain: float,
 ) -> str | None:
     """Why a partition is not worth its hand-over; None if it may be.
@@ -92,14 +92,14 @@ def why_not_gaining(
         nodes: the partition.
         crossing: the tensors that it reads from the host or writes for it.
         speed: the host's.
-        handover: what the delegate takes for one call.
+        cost: of one call of the partition.
         min_gain: how many times the hand-over the host must need.
     """
     alone = host_seconds(nodes, speed)
     crossed = specs_bytes(_hinted(crossing))
     if alone is None or crossed is None:
         return None
-    handed = handover.call + handover.byte * crossed
+    handed = cost.call + cost.byte * crossed
     if alone >= min_gain * handed:
         return None
     return (

@@ -117,7 +117,7 @@ def _declined(
         nodes = [row for row in (plan[i] for i in subset.items) if isinstance(row, Node)]
         crossing = _crossing(nodes, readers)
         reason = why_not_gaining(
-            nodes, crossing, speed, delegate.handover, delegate.options.min_gain
+            nodes, crossing, speed, delegate.transfer_cost, delegate.options.min_gain
         )
         if reason is not None:
             declined.update(dict.fromkeys(subset.items, reason))

@@ -10,7 +10,7 @@ from ai_edge_litert.interpreter import Interpreter as StockInterpreter
 import jaxdelegate as jd
 from jaxdelegate.options import DelegateOptions
 from jaxdelegate.plan.gain import LITERT, REFERENCE, HostSpeed, why_not_gaining
-from jaxdelegate.simple_delegate import Handover, Node
+from jaxdelegate.simple_delegate import Node, TransferCost
 from jaxdelegate.testing import ModelBuilder, assert_close
 
 FREE = HostSpeed(0, 0, 0, 0)
@@ -147,21 +147,21 @@ def test_values_as_text() -> None:
 
 def test_what_is_compared() -> None:
     nodes = adds(3)
-    assert why_not_gaining(nodes, (), REFERENCE, Handover(call=20e-6), 1) is None
-    assert why_not_gaining(nodes, (), REFERENCE, Handover(call=20e-6), 10) is not None
-    assert why_not_gaining(nodes, (), LITERT, Handover(call=20e-6), 1) is not None
+    assert why_not_gaining(nodes, (), REFERENCE, TransferCost(call=20e-6), 1) is None
+    assert why_not_gaining(nodes, (), REFERENCE, TransferCost(call=20e-6), 10) is not None
+    assert why_not_gaining(nodes, (), LITERT, TransferCost(call=20e-6), 1) is not None
 
 
 def test_what_crosses_costs() -> None:
     nodes = adds(1)  # 36 bytes, 4 operations: 41 seconds
     crossing = (nodes[0].inputs[0], nodes[0].outputs[0])  # 32 bytes
-    assert why_not_gaining(nodes, crossing, SLOW, Handover(byte=1), 1) is None
-    assert why_not_gaining(nodes, crossing, SLOW, Handover(byte=2), 1) is not None
-    assert why_not_gaining(nodes, (), SLOW, Handover(byte=2), 1) is None
+    assert why_not_gaining(nodes, crossing, SLOW, TransferCost(byte=1), 1) is None
+    assert why_not_gaining(nodes, crossing, SLOW, TransferCost(byte=2), 1) is not None
+    assert why_not_gaining(nodes, (), SLOW, TransferCost(byte=2), 1) is None
 
 
 def test_a_delegate_whose_handover_costs_nothing_takes_all() -> None:
-    assert why_not_gaining(adds(1), (), FREE, Handover(), 1) is None
+    assert why_not_gaining(adds(1), (), FREE, TransferCost(), 1) is None
 
 
 def test_what_the_host_may_not_have_is_never_left_to_it() -> None:
@@ -169,4 +169,4 @@ def test_what_the_host_may_not_have_is_never_left_to_it() -> None:
     x, y = builder.input((4,), np.float16, "x"), builder.tensor((4,), np.float16)
     builder.operator("NEG", [x], [y])
     builder.outputs(y)
-    assert why_not_gaining(nodes_of(builder.build()), (), FREE, Handover(call=1), 1) is None
+    assert why_not_gaining(nodes_of(builder.build()), (), FREE, TransferCost(call=1), 1) is None
