@@ -303,3 +303,23 @@ def test_every_room_has_a_contract() -> None:
             text = ast.get_docstring(ast.parse(path.read_text())) or ""
             assert text.splitlines()[:1], f"{path} has no docstring"
             assert text.splitlines()[0].endswith("."), path
+
+
+def test_functions_need_no_delegate_and_no_runner() -> None:
+    """Planning and compiling belong to plan/ and compile/: nobody builds a runner to get at them."""
+    runners = {"jaxdelegate.delegate.jax_delegate", "jaxdelegate.runtime.subgraph"}
+    for module, path in modules().items():
+        if room(module) == "function":
+            assert not {n for n in imports(path) if n.startswith(tuple(runners))}, module
+
+
+_VARIADIC = ("table", "first_reason")  # of any number of things of one kind
+
+
+def test_long_calls_name_their_arguments() -> None:
+    """Nobody can check the seventh positional argument by eye."""
+    for module, path in modules().items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) not in _VARIADIC:
+                positional = [a for a in node.args if not isinstance(a, ast.Starred)]
+                assert len(positional) <= 6, f"{module}:{node.lineno}"

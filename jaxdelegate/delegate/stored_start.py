@@ -218,14 +218,14 @@ def _is_plain(tensor: Tensor) -> bool:
 def _stored(tensor: Tensor) -> StoredTensor:
     q = tensor.quantization
     return StoredTensor(
-        tensor.index,
-        tensor.name,
-        tensor.shape,
-        tensor.shape_signature or tensor.shape,
-        tensor.dtype.name,
-        () if q is None else tuple(np.array(q.scale, np.float32).tolist()),
-        () if q is None else tuple(np.array(q.zero_point, np.int32).tolist()),
-        0 if q is None else q.quantized_dimension,
+        index=tensor.index,
+        name=tensor.name,
+        shape=tensor.shape,
+        shape_signature=tensor.shape_signature or tensor.shape,
+        dtype=tensor.dtype.name,
+        scales=() if q is None else tuple(np.array(q.scale, np.float32).tolist()),
+        zero_points=() if q is None else tuple(np.array(q.zero_point, np.int32).tolist()),
+        quantized_dimension=0 if q is None else q.quantized_dimension,
     )
 
 

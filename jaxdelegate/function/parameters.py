@@ -77,13 +77,13 @@ class Leaves:
         places = tuple(self._places.get(key, ()))
         stored = self._tensor(places[0] if places else (subgraph, tensor))
         return Parameter(
-            self._names[key],
-            value.shape,
-            value.dtype,
-            places,
-            stored.buffer if places else 0,
-            stored.dtype,
-            _scales(stored) if places else None,
+            name=self._names[key],
+            shape=value.shape,
+            dtype=value.dtype,
+            tensors=places,
+            buffer=stored.buffer if places else 0,
+            stored_dtype=stored.dtype,
+            quantization=_scales(stored) if places else None,
         )
 
     def _every_place(self) -> Iterator[Place]:

@@ -110,7 +110,13 @@ class SubgraphFunction:
             self._subgraphs, subgraph_index, inputs, self._plans, compilers.traced, trainable
         )
         self._weights = SubgraphWeights(
-            self._subgraphs, self._subgraph, inputs, self._lowerings, leaves, trainable, arrays
+            self._subgraphs,
+            self._subgraph,
+            inputs,
+            lowerings=self._lowerings,
+            leaves=leaves,
+            trainable=trainable,
+            arrays=arrays,
         )
         self._key, self._state = key, GraphState()
         # What the process keeps in memory of the latest shapes.
@@ -210,9 +216,14 @@ class SubgraphFunction:
         whole = DelegateParams(
             plan.nodes, self._inputs, plan.outputs, None if runs == ONCE else runs
         )
-        over = place if isinstance(place, OverMesh) else None
         program = compiler.program(
-            whole, plan.specs, plan.outputs, self._key, shapes, self._state, over
+            whole,
+            plan.specs,
+            plan.outputs,
+            graph=self._key,
+            shapes=shapes,
+            state=self._state,
+            over=place if isinstance(place, OverMesh) else None,
         )
         self._programs[place, shapes, runs] = program
         return program

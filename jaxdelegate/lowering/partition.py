@@ -100,9 +100,9 @@ def lower_partition(
             dataclasses.replace(
                 context, quantized_later=op.index in quantized_later, grid=grids.get(op.index)
             ),
-            preparations,
-            called if raw_weights else None,
-            on_integers.get(op.index),
+            preparations=preparations,
+            called=called if raw_weights else None,
+            integers=on_integers.get(op.index),
         )
         for op in rewriter.operators
     ]
@@ -121,19 +121,19 @@ def lower_partition(
         {*inputs, *outputs, *states},
     )
     return LoweredPartition(
-        tuple(steps),
-        specs,
-        preparations,
-        tuple(i for i in inputs if i not in states),
-        tuple(outputs),
-        states,
-        stored,
-        reduced,
-        context.precision,
-        shared_results([step.operator for step in steps], specs, {*outputs, *states}),
-        called,
-        passed,
-        scales,
+        operators=tuple(steps),
+        specs=specs,
+        preparations=preparations,
+        inputs=tuple(i for i in inputs if i not in states),
+        outputs=tuple(outputs),
+        states=states,
+        stored=stored,
+        reduced=reduced,
+        precision=context.precision,
+        shared=shared_results([step.operator for step in steps], specs, {*outputs, *states}),
+        called=called,
+        passed=passed,
+        scales=scales,
     )
 
 
@@ -269,21 +269,21 @@ def _step(
     preparations.update((weight, prepare) for weight, (_, prepare) in found.items())
     states = rule.states(operator.options, inputs) if rule.states is not None else ()
     return LoweredOperator(
-        next(part.name for part in parts if part.index == operator.index),
-        operator,
-        run,
-        (*sources, *found),
-        operator.outputs,
-        tuple(operator.inputs[p] for p in states),
-        frozenset(
+        name=next(part.name for part in parts if part.index == operator.index),
+        operator=operator,
+        run=run,
+        inputs=(*sources, *found),
+        outputs=operator.outputs,
+        states=tuple(operator.inputs[p] for p in states),
+        built_in=frozenset(
             source
             for p in rule.built_in
             if p < len(sources) and isinstance(source := sources[p], Weight)
         ),
-        isinstance(lowered, Lowered) and lowered.takes_reduced,
-        isinstance(lowered, Lowered) and lowered.is_on_grid,
-        parts,
-        isinstance(lowered, Lowered) and lowered.may_overflow,
+        takes_reduced=isinstance(lowered, Lowered) and lowered.takes_reduced,
+        is_on_grid=isinstance(lowered, Lowered) and lowered.is_on_grid,
+        parts=parts,
+        may_overflow=isinstance(lowered, Lowered) and lowered.may_overflow,
     )
 
 

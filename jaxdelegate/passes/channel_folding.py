@@ -251,13 +251,13 @@ class _Folding:
         elif len(operator.inputs) <= product.bias:
             del inputs[product.bias :]
         return Merged(
-            self._graph.index,
-            operator,
-            tuple(self.others),
-            tuple(inputs),
-            self._y,
-            self._activation,
-            self._version(has_bias=len(inputs) > product.bias),
+            subgraph=self._graph.index,
+            operator=operator,
+            others=tuple(self.others),
+            inputs=tuple(inputs),
+            output=self._y,
+            activation=self._activation,
+            version=self._version(has_bias=len(inputs) > product.bias),
         )
 
     def _constants(self) -> tuple[np.ndarray, np.ndarray]:

@@ -122,19 +122,19 @@ class _Builder:
         tensor_type = TENSOR_TYPES[np.dtype(dtype)]
         self.tensors.append(
             Tensor(
-                index,
-                name,
-                shape,
-                None,
-                tensor_type,
-                0,
-                None,
-                quantization,
-                None,
-                True,
-                True,
-                (),
-                shape,
+                index=index,
+                name=name,
+                shape=shape,
+                shape_signature=None,
+                type=tensor_type,
+                buffer=0,
+                stored=None,
+                quantization=quantization,
+                sparsity=None,
+                is_variable=True,
+                has_rank=True,
+                variant_types=(),
+                stored_shape=shape,
             )
         )
         return index

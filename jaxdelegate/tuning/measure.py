@@ -267,7 +267,19 @@ def _is_float(spec: TensorSpec) -> bool:
 
 
 def _elementwise(index: int, name: str, code: int, x: int, y: int) -> Operator:
-    return Operator(index, name, code, False, 1, (x,), (y,), (), default_options(name), b"", ())
+    return Operator(
+        index=index,
+        name=name,
+        builtin_code=code,
+        custom=False,
+        version=1,
+        inputs=(x,),
+        outputs=(y,),
+        intermediates=(),
+        options=default_options(name),
+        custom_options=b"",
+        mutating_variable_inputs=(),
+    )
 
 
 def _run(program: Program, values: list[Any]) -> Run:

@@ -124,9 +124,16 @@ def compile_partition(
         with watch_jax_cache() as was_read:
             compiled = compiled_with(_options(partition, platform), lowered)
     states = stored_states(partition.states, partition.outside)
-    inputs, outputs = partition.inputs, partition.outputs
-    executable = JaxExecutable(compiled, weights.runtime)
-    return Program(executable, prepared, inputs, outputs, states, donated, was_read(), call_lists)
+    return Program(
+        executable=JaxExecutable(compiled, weights.runtime),
+        weights=prepared,
+        inputs=partition.inputs,
+        outputs=partition.outputs,
+        states=states,
+        donated=donated,
+        was_read=was_read(),
+        call_lists=call_lists,
+    )
 
 
 def _on_device(aval: Any, device: jax.Device) -> Any:
