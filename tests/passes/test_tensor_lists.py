@@ -17,6 +17,7 @@ from jaxdelegate.op_lowering.options import (
     ReducerOptions,
     ReshapeOptions,
     ShapeOptions,
+    TensorType,
     WhileOptions,
 )
 from jaxdelegate.op_lowering.records.enums import TensorType
@@ -42,6 +43,7 @@ class Scan:
         last: the first slice's size along the other dimensions.
         batch: of the list and the state; None: the input's.
         is_scalar: the list holds the sums of the states instead, and has one dimension.
+        layers: how many loops there are; each but the first takes the list before it, reversed.
     """
 
     step: int = 1
@@ -50,6 +52,7 @@ class Scan:
     last: int = -1
     batch: int | None = None
     is_scalar: bool = False
+    layers: int = 1
 
     def build(self) -> bytes:
         builder = ModelBuilder()
@@ -69,13 +72,26 @@ class Scan:
         builder.operator("FILL", [of_state, nothing], [state])
         count = builder.tensor((), np.int32)
         builder.operator("RESHAPE", [length, builder.constant(np.zeros(0, np.int32))], [count])
-        results = [builder.tensor((), np.int32), self._items(builder), self._free(builder, 2)]
-        results += [builder.tensor((), np.int32), self._free(builder, 3)]
-        builder.operator("WHILE", [zero, items, state, count, x], results, WhileOptions(1, 2))
+        initial = [zero, items, state, count]
+        results = self._loop(builder, [*initial, x])
+        for _ in range(1, self.layers):
+            results = self._loop(builder, [*initial, self._reversed(builder, results[1])])
         builder.outputs(*results[1:3])
         self._condition(builder)
         self._body(builder)
         return builder.build()
+
+    def _loop(self, builder: ModelBuilder, initial: list[int]) -> list[int]:
+        ranks = (1 if self.is_scalar else 3, 2)
+        results = [builder.tensor((), np.int32), *(self._free(builder, rank) for rank in ranks)]
+        results += [builder.tensor((), np.int32), self._free(builder, 3)]
+        builder.operator("WHILE", initial, results, WhileOptions(1, 2))
+        return results
+
+    def _reversed(self, builder: ModelBuilder, items: int) -> int:
+        y = self._free(builder, 3)
+        builder.operator("REVERSE_V2", [items, builder.constant(np.array([0], np.int32))], [y])
+        return y
 
     def _items(self, graph: SubgraphBuilder) -> int:
         return self._free(graph, 1 if self.is_scalar else 3)
@@ -207,6 +223,14 @@ def test_one_interpreter_takes_one_shape_after_another() -> None:
         y = interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
         np.testing.assert_allclose(y, expected(x), rtol=1e-6)
         assert not delegate.report().left
+
+
+def test_a_layer_after_another_and_backwards() -> None:
+    x, delegate, model = inputs(batch=3), jd.JaxDelegate(min_gain=0), Scan(layers=2).build()
+    y = expected(expected(x)[::-1])
+    np.testing.assert_allclose(run(model, x, delegate), y, rtol=1e-5)
+    np.testing.assert_allclose(jd.load(model)(x)[0], y, rtol=1e-5)
+    assert not delegate.report().left
 
 
 def test_a_list_of_scalars() -> None:
