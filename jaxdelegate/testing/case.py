@@ -16,12 +16,13 @@ from jaxdelegate.quant.params import Quantization
 from jaxdelegate.reference.registry import KERNELS
 from jaxdelegate.testing.builder import ModelBuilder
 
-# With what a case's lowering is compiled: what JAX's setting jax_disable_most_optimizations stands
-# for, since a case shows what a lowering means, and LLVM's optimizations are most of its time.
-# `pytest --optimized` empties it.
+# The compiler options of a case's lowering. A case shows what a lowering means, and optimizations
+# are most of its time: the first two are those of JAX's setting jax_disable_most_optimizations, the
+# third halves what is left. `pytest --optimized` empties the dictionary.
 COMPILER_OPTIONS: dict[str, bool | str] = {
     "xla_backend_optimization_level": "0",
     "xla_llvm_disable_expensive_passes": True,
+    "xla_cpu_use_fusion_emitters": False,
 }
 
 Call = tuple[Callable[..., Any], list[np.ndarray]]  # a function, and what to call it with
