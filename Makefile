@@ -38,6 +38,9 @@ $(VENV)/.installed-docs: pyproject.toml | $(BIN)/python
 demo: $(VENV)/.installed
 	$(BIN)/jaxdelegate demo
 
+# Tests start many processes, which compile the package each time without bytecode.
+test test-slow: export PYTHONDONTWRITEBYTECODE =
+
 test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n $(JOBS) -m 'not slow and not gpu'
 

@@ -1,3 +1,4 @@
+import functools
 import shutil
 import subprocess
 import zlib
@@ -23,7 +24,7 @@ from jaxdelegate.op_lowering.options import (
     SoftmaxOptions,
 )
 from jaxdelegate.testing import ModelBuilder, case
-from jaxdelegate.xla import weights
+from jaxdelegate.xla import aot, weights
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -159,6 +160,19 @@ def _configure(values: dict[str, object]) -> None:
     for name, value in values.items():
         jax.config.update(name, value)
     compilation_cache.reset_cache()
+
+
+@pytest.fixture
+def optimize(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
+    """Whether delegates compile with all of XLA's optimizations, or like operator cases."""
+    options = aot.compiler_options
+
+    def chosen(*args: Any, is_optimized: bool, **more: Any) -> dict[str, Any]:
+        return {**options(*args, **more), **({} if is_optimized else case.COMPILER_OPTIONS)}
+
+    return lambda is_optimized: monkeypatch.setattr(
+        aot, "compiler_options", functools.partial(chosen, is_optimized=is_optimized)
+    )
 
 
 @pytest.fixture(scope="session")

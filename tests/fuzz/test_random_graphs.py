@@ -1,6 +1,6 @@
 """Random graphs: what they hold, and that the engines agree on them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pytest
@@ -8,8 +8,6 @@ from ai_edge_litert import schema_py_generated as schema
 
 from jaxdelegate.op_lowering.options import AddOptions
 from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.testing.case import COMPILER_OPTIONS
-from jaxdelegate.xla import aot
 from tests.support.differential import (
     Arrays,
     delegated,
@@ -163,11 +161,8 @@ def _assert_agrees_with_litert(seed: int, graph: Graph, stock: StockWorker) -> N
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # NaN and overflow are among what is drawn
 @pytest.mark.parametrize("first", range(100_000, 100_300, 50))
-def test_engines_agree(first: int, stock: StockWorker, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = aot.compiler_options
-    monkeypatch.setattr(
-        aot, "compiler_options", lambda *a, **k: {**options(*a, **k), **COMPILER_OPTIONS}
-    )
+def test_engines_agree(first: int, stock: StockWorker, optimize: Callable[[bool], None]) -> None:
+    optimize(False)
     for seed in range(first, first + 50):
         graph = random_graph(seed, size=2).graph
         _assert_agrees_with_litert(seed, graph, stock)
