@@ -19,9 +19,11 @@ KINDS = pytest.mark.parametrize("quantized", [False, True], ids=["float", "int8"
 EVERY = pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
 
 
-def interpreter(content: bytes) -> Interpreter:
+@functools.cache
+def interpreter(name: str) -> Interpreter:
+    """A packaged network; callers of a network with states reset them."""
     delegate = jd.JaxDelegate(quant_mode="integer", require_full_delegation=True)
-    made = Interpreter(model_content=content, experimental_delegates=[delegate])
+    made = Interpreter(model_content=packaged(name), experimental_delegates=[delegate])
     made.allocate_tensors()
     return made
 
@@ -36,7 +38,7 @@ def outputs(runner: Any, x: np.ndarray) -> list[np.ndarray]:
 def pairs(name: str, quantized: bool) -> list[tuple[Found, Found]]:
     """What the network found, and the truth."""
     task = TASKS[name]
-    runner = interpreter(task.network(quantized))
+    runner = interpreter(f"{name}_int8" if quantized else name)
     pictures = map(task.example, SEEDS)
     return [(task.found(outputs(runner, task.inputs(p.image))), p.truth) for p in pictures]
 
@@ -69,7 +71,7 @@ def test_pose(quantized: bool) -> None:
 
 
 def test_keywords() -> None:
-    runner = interpreter(sounds.network())
+    runner = interpreter("keywords")
     counts = accuracy.Counts()
     for seed in range(20_000, 20_005):
         sound = sounds.sound(seed)
@@ -82,7 +84,8 @@ def test_keywords() -> None:
 
 
 def test_keywords_remember_earlier_frames() -> None:
-    runner = interpreter(sounds.network())
+    runner = interpreter("keywords")
+    runner.reset_all_variables()
     sound = sounds.sound(20_000)
     end = int(sound.spoken[0].end * sounds.RATE / sounds.FRAME)
     frames = sounds.features(sound.samples)[: end + 1, None]
@@ -103,7 +106,7 @@ def test_int8_equals_litert(task: Task) -> None:
         model_content=content, experimental_op_resolver_type=kind, num_threads=1
     )
     expected.allocate_tensors()
-    runner = interpreter(content)
+    runner = interpreter(f"{task.name}_int8")
     for seed in SEEDS[:3]:
         x = task.inputs(task.picture(seed))
         got, want = outputs(runner, x), outputs(expected, x)
