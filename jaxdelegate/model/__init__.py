@@ -1,1 +1,1 @@
-"""bytes -> a checked, frozen Model, or ModelError. Knows the file format, no operator."""
+"""Reads and writes model files: bytes -> a checked, frozen Model, or ModelError."""

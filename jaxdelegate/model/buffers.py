@@ -1,4 +1,4 @@
-"""Where the bytes of tensors lie: in the flatbuffer, after it, or in a file next to the model."""
+"""Locates the bytes of tensors: in the flatbuffer, after it, or in a file next to the model."""
 
 import dataclasses
 import os
@@ -11,27 +11,27 @@ from jaxdelegate.model.source import Source
 
 
 class Buffers:
-    """The model's buffers, all checked to lie within the file, none copied."""
+    """The model's buffers, which are checked to be within the file, and not copied."""
 
     def __init__(self, file: Flatbuffer, tables: list[Table]) -> None:
-        """Locate the content of every buffer."""
+        """Locate the bytes of every buffer."""
         self._data = file.data
         self._spans = [_span(file, table) for table in tables]
 
     def stored(self, table: Table, field: str) -> np.ndarray | None:
-        """The bytes of the buffer that a field names, uint8 [n], read-only; None: it has no data.
+        """The bytes of the buffer that a field refers to, uint8 [n], read-only; None: no data.
 
         Raises:
-            ModelError: there is no such buffer.
+            ModelError: the index is out of range.
         """
         if not self._spans and table.scalar(field, UINT32) == 0:
             return None
         index = table.index(field, len(self._spans))
-        span = self._spans[index] if index > 0 else None  # the first stands for "no data"
+        span = self._spans[index] if index > 0 else None  # index 0 means no data
         return None if span is None else _view(self._data, *span)
 
     def span(self, index: int) -> tuple[int, int] | None:
-        """Where a buffer's bytes start in the file, and how many there are; None: it has none."""
+        """The offset in the file and the size of a buffer's bytes; None: no data."""
         return self._spans[index] if 0 < index < len(self._spans) else None
 
 
@@ -40,7 +40,7 @@ def _span(file: Flatbuffer, table: Table) -> tuple[int, int] | None:
     if span is not None:
         return span
     offset = table.scalar("offset", UINT64)
-    if offset <= 1:  # 0: absent; 1: the writer's mark for an offset not known yet
+    if offset <= 1:  # 0: absent; 1: a placeholder that writers use
         return None
     size = table.scalar("size", UINT64)
     if offset + size > len(file.data):
@@ -54,7 +54,7 @@ def _view(data: memoryview, start: int, size: int) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class _Slice:
-    """An ExternalBuffer table: a part of one of the group files."""
+    """An ExternalBuffer table: a part of a group's file."""
 
     table: Table
     group: int
@@ -63,18 +63,18 @@ class _Slice:
 
 
 class ExternalBuffers:
-    """Tensors' bytes in files next to the model; those are opened when a tensor names them.
+    """Tensors' bytes in files next to the model, which are opened when a tensor refers to them.
 
     Attributes:
-        groups: the names of the files that the model declares, used or not.
-        used: those that a tensor names.
+        groups: the names of all files that the model declares.
+        used: those that a tensor refers to.
     """
 
     def __init__(self, model: Table, source: Source) -> None:
-        """Read the tables that describe them; no file is opened yet.
+        """Read the tables that describe the files, but open none of them.
 
         Raises:
-            ModelError: a name leads out of the model's folder, or two could be one file.
+            ModelError: a path leaves the model's folder, or two names could be the same file.
         """
         self._folder = source.folder
         self.used: dict[str, None] = {}
@@ -92,7 +92,7 @@ class ExternalBuffers:
         """The bytes of a tensor's external buffer, uint8 [n], read-only; None: it has none.
 
         Raises:
-            ModelError: there is no such buffer or file, or the file is too short.
+            ModelError: an unknown buffer, a missing file, or one that is too short.
         """
         number = tensor.scalar("external_buffer", UINT32)
         if number == 0:
@@ -102,7 +102,7 @@ class ExternalBuffers:
         part = self._slices[number]
         name = self.groups[part.group]
         if self._folder is None:
-            rule = "external buffers lie next to the model's file, so read it from its path"
+            rule = "external buffers are in files next to the model, so read it from its path"
             self._group_tables[part.group].fail("name", rule, repr(name))
         data = self._folder.content(name)
         self.used[name] = None
@@ -112,7 +112,7 @@ class ExternalBuffers:
         return _view(data, part.offset, part.length)
 
     def span(self, tensor: Table) -> tuple[str, int, int] | None:
-        """The group, offset and length of a tensor's external buffer; None: it has none."""
+        """The file, offset and length of a tensor's external buffer; None: it has none."""
         part = self._slices.get(tensor.scalar("external_buffer", UINT32))
         return None if part is None else (self.groups[part.group], part.offset, part.length)
 
@@ -128,7 +128,7 @@ class ExternalBuffers:
         )
 
     def _check_names(self, own: str) -> None:
-        """Check what the model declares, used or not: whoever copies it may go by these names."""
+        # Unused names, too: tools that copy the model may use them.
         for table, name in zip(self._group_tables, self.groups, strict=True):
             rule = why_not_below(name)
             if rule is not None:

@@ -1,7 +1,7 @@
-"""A file's content with other data and other scales; every other byte stays what it is.
+"""Replaces data and scales in a file's content; all other bytes stay the same.
 
-Values take the place of those that they replace. A tensor that shares its bytes with others, which
-are to stay, gets a buffer of its own at the front of the file: see `front`.
+New values are written in place. A tensor that shares its bytes with tensors that do not change gets
+its own buffer at the front of the file: see `front`.
 """
 
 import dataclasses
@@ -19,17 +19,17 @@ from jaxdelegate.model.source import Source
 from jaxdelegate.text import printable
 
 Place = tuple[int, int]  # subgraph, tensor
-_ITSELF = ""  # the model's own file among the files that hold data
+_MODEL_FILE = ""  # the model's own file among the files with data
 _NUMBERS = {"scale": "<f4", "zero_point": "<i8", "min": "<f4", "max": "<f4"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Edited:
-    """What is to be written.
+    """Content to be written.
 
     Attributes:
         content: of the model's file.
-        groups: of those files next to it that change, by name.
+        groups: of the files next to it that change, by name.
     """
 
     content: bytes | memoryview
@@ -38,7 +38,7 @@ class Edited:
 
 @dataclasses.dataclass(frozen=True)
 class _Span:
-    """Bytes of one of the files."""
+    """A range of bytes in one of the files."""
 
     file: str
     start: int
@@ -53,13 +53,13 @@ def edited(
     """The model's file with other values.
 
     Args:
-        model: as it was read; its files must be there unchanged.
-        data: the bytes of constant tensors, uint8 [n], as many as the file has of them.
+        model: as it was read; its files must not have changed.
+        data: new bytes of constant tensors, uint8 [n], with the sizes in the file.
         numbers: "scale" (float32), "zero_point" (int64), "min" and "max" of tensors' quantization,
-            of the lengths that the file has.
+            with the lengths in the file.
 
     Raises:
-        ModelError: the file shares what is to change with what is to stay, and cannot be parted.
+        ModelError: what changes is shared with what does not, and cannot be separated.
     """
     data = {place: new for place, new in data.items() if _differs(_tensor(model, place), new)}
     if not data and not any(numbers.values()):
@@ -73,7 +73,7 @@ def edited(
 
 
 def read_again(model: Model, content: bytes | memoryview) -> Model:
-    """Other content of a model's file, read as if it lay there."""
+    """Read other content as if it were in the model's file."""
     return read_model(Source(model.source, memoryview(content), model.origin.folder))
 
 
@@ -88,7 +88,7 @@ def _differs(tensor: Tensor, new: np.ndarray) -> bool:
 
 
 class _Editor:
-    """One copy of a model's files, and where its parts lie."""
+    """A copy of a model's files, and the offsets of its parts."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -104,7 +104,6 @@ class _Editor:
         self._added: list[np.ndarray] = []
 
     def result(self) -> Edited:
-        """The files with all that was written."""
         content = bytes(self._content)
         if self._added:
             content = front.with_buffers(
@@ -113,7 +112,6 @@ class _Editor:
         return Edited(content, {name: bytes(group) for name, group in self._groups.items()})
 
     def write_numbers(self, numbers: Mapping[Place, Mapping[str, np.ndarray]]) -> None:
-        """Put scales and the like into their places."""
         for (subgraph, tensor), fields in numbers.items():
             if not fields:
                 continue
@@ -123,16 +121,18 @@ class _Editor:
                 new = np.ascontiguousarray(values, _NUMBERS[field])
                 span = table.span(field, new.itemsize)
                 if span is None or span[1] != new.size:
-                    rule = f"is rewritten in place, {0 if span is None else span[1]} values"
+                    rule = f"must keep its {0 if span is None else span[1]} values"
                     table.fail(field, rule, f"{new.size}")
                 self._content[span[0] : span[0] + new.nbytes] = new.tobytes()
 
     def write_data(self, data: Mapping[Place, np.ndarray]) -> None:
-        """Put the bytes of tensors into their places, or into new buffers."""
+        """Write the bytes of tensors in place, or to new buffers."""
         spans = {place: span for place, span in self._spans() if span.size}
         for subgraph, index in data.keys() - spans.keys():
             rule = "must hold data to be changed"
-            self._tensors[subgraph][index].fail("buffer", rule, "none: its values were taken out")
+            self._tensors[subgraph][index].fail(
+                "buffer", rule, "none: the file has no values for it"
+            )
         kept = [span for span in self._metadata() if span.size]
         for readers, is_whole in _overlapping(spans, kept):
             new = {place: data[place] for place in readers if place in data}
@@ -142,10 +142,10 @@ class _Editor:
             if is_whole and len(new) == len(readers) and len(distinct) == 1:
                 self._overwrite(spans[readers[0]], distinct.pop())
             else:
-                self._part(new, spans)
+                self._separate(new, spans)
 
     def _overwrite(self, span: _Span, values: bytes) -> None:
-        if span.file == _ITSELF:
+        if span.file == _MODEL_FILE:
             self._content[span.start : span.start + len(values)] = values
             return
         if span.file not in self._groups:
@@ -154,12 +154,12 @@ class _Editor:
             self._groups[span.file] = bytearray(folder.content(span.file))
         self._groups[span.file][span.start : span.start + len(values)] = values
 
-    def _part(self, new: Mapping[Place, np.ndarray], spans: Mapping[Place, _Span]) -> None:
-        """Give tensors buffers of their own; those with the same bytes share one."""
+    def _separate(self, new: Mapping[Place, np.ndarray], spans: Mapping[Place, _Span]) -> None:
+        """Give tensors new buffers; those with the same bytes share one."""
         indices: dict[bytes, int] = {}
         for (subgraph, index), values in new.items():
             tensor = self._tensors[subgraph][index]
-            if spans[subgraph, index].file != _ITSELF:
+            if spans[subgraph, index].file != _MODEL_FILE:
                 rule = "tensors that share an external buffer must all get the same values"
                 tensor.fail("external_buffer", rule, "others for some of them")
             key = values.tobytes()
@@ -174,7 +174,7 @@ class _Editor:
                 span = self._buffers.span(table.scalar("buffer", UINT32))
                 external = self._external.span(table)
                 if span is not None:
-                    yield (subgraph, index), _Span(_ITSELF, *span)
+                    yield (subgraph, index), _Span(_MODEL_FILE, *span)
                 elif external is not None:
                     yield (subgraph, index), _Span(*external)
 
@@ -184,13 +184,13 @@ class _Editor:
         for index in indices.union(self._root.integers("metadata_buffer")):
             span = self._buffers.span(index)
             if span is not None:
-                yield _Span(_ITSELF, *span)
+                yield _Span(_MODEL_FILE, *span)
 
 
 def _overlapping(
     spans: Mapping[Place, _Span], kept: Iterable[_Span]
 ) -> Iterator[tuple[list[Place], bool]]:
-    """Tensors whose bytes overlap, and whether all of them are the same and nobody else's."""
+    """Groups of tensors whose bytes overlap, and whether the group has one span and is alone."""
     items: list[tuple[_Span, Place | None]] = [(span, place) for place, span in spans.items()]
     items += [(span, None) for span in kept]
     items.sort(key=lambda item: (item[0].file, item[0].start, item[0].size))
@@ -217,35 +217,35 @@ def _confirm(
     data: Mapping[Place, np.ndarray],
     numbers: Mapping[Place, Mapping[str, np.ndarray]],
 ) -> None:
-    """Read the new content, and look whether exactly what was asked for has changed.
+    """Read the new content, and check that exactly the requested values have changed.
 
     Raises:
-        ModelError: tables of the file that lie on top of each other have changed more.
+        ModelError: more has changed, since tables of the file overlap.
     """
     again = read_again(model, result.content)
     for subgraph in model.subgraphs:
         for old in subgraph.tensors:
             place = subgraph.index, old.index
             new = again.subgraphs[subgraph.index].tensors[old.index]
-            wanted = data.get(place, old.stored) if new.buffer else new.stored
-            if not _same_data(wanted, new) or not _same_numbers(old, new, numbers.get(place, {})):
+            expected = data.get(place, old.stored) if new.buffer else new.stored
+            if not _same_data(expected, new) or not _same_numbers(old, new, numbers.get(place, {})):
                 raise ModelError(
                     f"{printable(model.source)}: tensor {old.name!r} shares its table, its scales "
-                    "or its data with a tensor that is to change, in a way that cannot be parted; "
-                    "change both"
+                    "or its data with a tensor that changes, and they cannot be separated; change "
+                    "both"
                 )
 
 
-def _same_data(wanted: np.ndarray | None, new: Tensor) -> bool:
-    if wanted is None or new.stored is None:
-        return wanted is new.stored
-    return np.array_equal(wanted, new.stored[: wanted.size])
+def _same_data(expected: np.ndarray | None, new: Tensor) -> bool:
+    if expected is None or new.stored is None:
+        return expected is new.stored
+    return np.array_equal(expected, new.stored[: expected.size])
 
 
 def _same_numbers(old: Tensor, new: Tensor, changed: Mapping[str, np.ndarray]) -> bool:
     before, after = old.quantization, new.quantization
     if before is None or after is None:
         return before is after
-    wanted = changed.get("scale", before.scale), changed.get("zero_point", before.zero_point)
+    expected = changed.get("scale", before.scale), changed.get("zero_point", before.zero_point)
     found = after.scale, after.zero_point
-    return all(np.array_equal(a, b, equal_nan=True) for a, b in zip(wanted, found, strict=True))
+    return all(np.array_equal(a, b, equal_nan=True) for a, b in zip(expected, found, strict=True))

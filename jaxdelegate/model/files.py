@@ -1,7 +1,7 @@
-"""Files of a model: their content, and the folder that no name in a model leads out of.
+"""Files of a model: their content, and the folder that no name in a model can leave.
 
-Nobody can swap a file between a check and its use: folders are open, and names are looked up in
-them one by one, without following links.
+Files cannot be swapped between a check and their use: folders are kept open, and each part of a
+name is looked up in them without following links.
 """
 
 import contextlib
@@ -18,53 +18,53 @@ from collections.abc import Iterator, Sequence
 from jaxdelegate.errors import ModelError
 from jaxdelegate.text import printable
 
-READ_BYTES = 64 << 20  # up to here a file is read; a larger one is mapped
+READ_BYTES = 64 << 20  # larger files are mapped instead of read
 _CHUNK = 1 << 30  # bytes that one call reads
-_MOST_NAME_BYTES = 1024
-# Whoever saves a model into the folder of a cache must not put machine code of a stranger there.
-_OF_CACHES = (".program", ".start", ".support", ".settings", ".choices")
+_MAX_NAME_BYTES = 1024
+# Saving a model in the folder of a cache must not write machine code from the model into it.
+_CACHE_SUFFIXES = (".program", ".start", ".support", ".settings", ".choices")
 _DRIVE = re.compile("[A-Za-z]:")
 
 
 class NotRegularError(OSError):
-    """A folder, a pipe or a device where a file was wanted."""
+    """A folder, a pipe or a device instead of a file."""
 
 
 class FileContent:
-    """A file's content, which stays what it was when the file was opened, or says that it did not.
+    """A file's content as it was when the file was opened; changes are detected.
 
-    Up to `READ_BYTES` it is a copy. More is mapped, so that processes share it and the system may
-    drop its pages: whoever writes into such a file changes the content, and whoever shortens it
-    ends processes that read on (SIGBUS). `check_unchanged` notices both if it comes first. A file
-    that is replaced by renaming, or removed, stays as it was.
+    Up to `READ_BYTES` it is a copy. A larger file is mapped, so that processes share it and the
+    system may drop its pages. A process that writes to such a file changes the content, and one
+    that shortens it kills processes that continue to read (SIGBUS). `check_unchanged` detects both
+    if it is called before. A file that is replaced by renaming, or removed, keeps its content.
 
     Attributes:
         content: all bytes, read-only; views keep it alive.
     """
 
-    def __init__(self, file: int, name: str, room: int | None = None) -> None:
-        """Take an open file.
+    def __init__(self, file: int, name: str, limit: int | None = None) -> None:
+        """Read or map an open file.
 
         Args:
             file: its descriptor, which is closed.
             name: for messages.
-            room: bytes up to which it is read; None: `READ_BYTES`.
+            limit: a larger file is mapped; None: `READ_BYTES`.
 
         Raises:
-            NotRegularError: it is no regular file.
-            ModelError: somebody changes it meanwhile.
+            NotRegularError: it is not a regular file.
+            ModelError: it was changed while it was read.
             OSError: it cannot be read.
-            ValueError: somebody shortens it before it is mapped.
+            ValueError: it was shortened before it was mapped.
         """
         self._name = name
         try:
             state = os.fstat(file)
             if not stat.S_ISREG(state.st_mode):
                 raise NotRegularError("not a regular file")
-            self._state, size = _changing(state), state.st_size
+            self._state, size = _version(state), state.st_size
             self._identity = (state.st_dev, state.st_ino, *self._state)
             self._mapped: int | None = None
-            if size <= (READ_BYTES if room is None else room):
+            if size <= (READ_BYTES if limit is None else limit):
                 self.content = self._read(file, size)
             else:
                 self.content = memoryview(mmap.mmap(file, size, access=mmap.ACCESS_READ))
@@ -75,7 +75,7 @@ class FileContent:
 
     @property
     def is_mapped(self) -> bool:
-        """Whether `content` is the file itself."""
+        """Whether `content` is a mapping of the file."""
         return self._mapped is not None
 
     @property
@@ -84,12 +84,12 @@ class FileContent:
         return self._identity
 
     def check_unchanged(self) -> None:
-        """Look whether a mapped file is what was opened.
+        """Check that a mapped file has not changed since it was opened.
 
         Raises:
-            ModelError: somebody changed or shortened it in place.
+            ModelError: it was changed or shortened in place.
         """
-        if self._mapped is not None and _changing(os.fstat(self._mapped)) != self._state:
+        if self._mapped is not None and _version(os.fstat(self._mapped)) != self._state:
             self._fail("changed in place while this process had it open: open it again")
 
     def _read(self, file: int, size: int) -> memoryview:
@@ -102,7 +102,7 @@ class FileContent:
             if count == 0:
                 break
             done += count
-        if done < size or _changing(os.fstat(file)) != self._state:
+        if done < size or _version(os.fstat(file)) != self._state:
             self._fail("changed while it was read: read it again")
         return content.toreadonly()
 
@@ -113,32 +113,32 @@ class FileContent:
         )
 
 
-def _changing(state: os.stat_result) -> tuple[int, int]:
-    """What writing into a file changes."""
+def _version(state: os.stat_result) -> tuple[int, int]:
+    """Values that change when a file is written."""
     return state.st_size, state.st_mtime_ns
 
 
 class Folder:
-    """The files next to a model; each is opened once. `READ_BYTES` count for all of them."""
+    """The files next to a model. Each is opened once; `READ_BYTES` is the limit for all of them."""
 
     def __init__(self, path: str) -> None:
-        """Open nothing yet.
+        """Name the folder; nothing is opened yet.
 
         Args:
-            path: of the folder; links in it are the caller's, and are followed.
+            path: of the folder; links in this path are followed.
         """
         self.path = path
         self._files: dict[str, FileContent] = {}
-        self._room = READ_BYTES
+        self._limit = READ_BYTES
 
     def content(self, name: str) -> memoryview:
         """The content of a file in the folder.
 
         Args:
-            name: a path that `why_not_below` lets pass.
+            name: a path for which `why_not_below` returns None.
 
         Raises:
-            ModelError: it cannot be opened, is no regular file, or a link leads to it.
+            ModelError: it cannot be opened, is not a regular file, or is reached through a link.
         """
         if name not in self._files:
             self._files[name] = self._opened(name)
@@ -146,11 +146,11 @@ class Folder:
 
     @property
     def is_mapped(self) -> bool:
-        """Whether one of those that were opened can change."""
+        """Whether any opened file is mapped."""
         return any(file.is_mapped for file in self._files.values())
 
     def check_unchanged(self) -> None:
-        """As `FileContent.check_unchanged`, for all of them."""
+        """See `FileContent.check_unchanged`."""
         for file in self._files.values():
             file.check_unchanged()
 
@@ -158,37 +158,37 @@ class Folder:
         path = os.path.join(self.path, name)
         try:
             with opened_folder(self.path) as top, below(top, name) as (folder, last):
-                file = FileContent(open_file(folder, last), path, self._room)
+                file = FileContent(open_file(folder, last), path, self._limit)
         except ModelError:
             raise
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or error
             raise ModelError(f"Could not open {path!r}: {why}") from error
-        self._room -= 0 if file.is_mapped else len(file.content)
+        self._limit -= 0 if file.is_mapped else len(file.content)
         return file
 
 
 def why_not_below(name: str) -> str | None:
-    """The rule that a name of a file next to a model breaks; None: it breaks none."""
-    if not 0 < len(os.fsencode(name)) <= _MOST_NAME_BYTES:
-        return f"must be 1 to {_MOST_NAME_BYTES} bytes long"
+    """The rule that the name of a file next to a model violates; None: it is valid."""
+    if not 0 < len(os.fsencode(name)) <= _MAX_NAME_BYTES:
+        return f"must be 1 to {_MAX_NAME_BYTES} bytes long"
     if "\\" in name or "\0" in name or _DRIVE.match(name):
         return "must have no backslash, no zero byte and no drive"
     if any(not part or part[0] == "." for part in name.split("/")):
-        return "must be a path below the model's folder, of parts that do not begin with a dot"
-    if name.casefold().endswith(_OF_CACHES):
-        return "must not be a name of files in a cache of compiled programs"
+        return "must be a path below the model's folder whose parts do not start with a dot"
+    if name.casefold().endswith(_CACHE_SUFFIXES):
+        return "must not be the name of a file in a cache of compiled programs"
     return None
 
 
 def first_clash(names: Sequence[str]) -> tuple[int, int] | None:
-    """The first two names that may be one file, or of which one is the other's folder.
+    """The first two names that may be the same file, or of which one is the other's folder.
 
-    Some file systems ignore case, and some how Unicode is composed.
+    Some file systems ignore case, or the composition of Unicode characters.
     """
     keys = [unicodedata.normalize("NFC", name).casefold().split("/") for name in names]
     order = sorted(range(len(names)), key=keys.__getitem__)
-    for i, j in itertools.pairwise(order):  # what begins with a key follows it
+    for i, j in itertools.pairwise(order):  # names that start with a key follow it
         if keys[j][: len(keys[i])] == keys[i]:
             return min(i, j), max(i, j)
     return None
@@ -196,10 +196,10 @@ def first_clash(names: Sequence[str]) -> tuple[int, int] | None:
 
 @contextlib.contextmanager
 def opened_folder(path: str) -> Iterator[int]:
-    """The descriptor of a folder; links to it are followed.
+    """Open a folder, following links, and return its descriptor.
 
     Raises:
-        OSError: there is none.
+        OSError: it cannot be opened.
     """
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -210,15 +210,18 @@ def opened_folder(path: str) -> Iterator[int]:
 
 @contextlib.contextmanager
 def below(top: int, name: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
-    """The folder in which a path below an open folder ends, and the last part of the path.
+    """Open the folder that contains a path below an open folder.
 
     Args:
-        top: the open folder.
-        name: a path that `why_not_below` lets pass.
-        make: make folders that are not there.
+        top: the descriptor of the open folder.
+        name: a path for which `why_not_below` returns None.
+        make: create missing folders.
+
+    Returns:
+        The descriptor, and the last part of the path.
 
     Raises:
-        OSError: a part is not there, is no folder, or is a link.
+        OSError: a part is missing, is not a folder, or is a link.
     """
     *parts, last = name.split("/")
     folder = os.dup(top)
@@ -236,10 +239,10 @@ def below(top: int, name: str, *, make: bool = False) -> Iterator[tuple[int, str
 
 
 def open_file(folder: int, name: str) -> int:
-    """The descriptor of a file in an open folder; close it.
+    """Open a file in an open folder, and return its descriptor, which the caller closes.
 
     Raises:
-        OSError: it is not there, or a link.
+        OSError: it is missing, or is a link.
     """
     return _open(folder, name, os.O_RDONLY | os.O_NONBLOCK)  # a pipe must not block
 

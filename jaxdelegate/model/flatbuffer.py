@@ -1,8 +1,8 @@
-"""Reading a flatbuffer that may be damaged or hostile: no read leaves the file, all have a budget.
+"""Reads flatbuffers that may be damaged or hostile: all reads are within the file and a budget.
 
-The generated accessors check nothing, and `struct.unpack_from` takes negative positions silently.
-Format: a table starts with the signed distance back to its vtable. That is of uint16s: its own
-size, the table's size, then where each field lies in the table (0: absent). Vectors and strings
+The generated accessors check nothing, and `struct.unpack_from` accepts negative positions.
+Format: a table starts with the signed distance back to its vtable. A vtable has uint16s: its own
+size, the table's size, then the offset of each field in the table (0: absent). Vectors and strings
 start with a uint32 length.
 """
 
@@ -18,12 +18,12 @@ from jaxdelegate.text import printable
 INT8, UINT8, INT32, UINT32, UINT64 = (struct.Struct(f"<{code}") for code in "bBiIQ")
 _UINT16 = struct.Struct("<H")
 
-# A file that shares nothing holds, for each table, 4 bytes of the table and 4 of the offset to it:
-# its tables cost at most four times its size. Only offsets that share their targets cost more.
+# A file without shared data has, for each table, 4 bytes of the table and 4 of the offset to it, so
+# its tables cost at most four times its size. Only offsets with the same target cost more.
 _TABLE_COST = 32
 _BUDGET_PER_BYTE = 4
 _BUDGET_FLOOR = 1 << 16
-_MAX_TABLES = 1_000_000  # flatbuffers' own verifier, which stock LiteRT runs first, stops there too
+_MAX_TABLES = 1_000_000  # the limit of flatbuffers' verifier, which stock LiteRT runs first
 
 _TRUNCATED = "the file is truncated (download or copy it again) or damaged"
 
@@ -38,16 +38,16 @@ def layout(tables: Mapping[str, str]) -> Layout:
 
 
 class Flatbuffer:
-    """A file's bytes, the layout of its tables, and how much may still be read.
+    """A file's bytes, the layout of its tables, and the rest of the budget for reads.
 
     Attributes:
-        data: the whole file, one read-only view of bytes.
-        size: how many bytes those are.
+        data: the whole file, a read-only view of bytes.
+        size: its number of bytes.
         source: its name in error messages.
     """
 
     def __init__(self, data: memoryview, source: str, tables: Layout) -> None:
-        """Read `data` by the field positions in `tables`."""
+        """Read `data` with the field positions in `tables`."""
         self.data, self.source, self.layout = data, source, tables
         self.size = len(data)
         self._budget = _BUDGET_FLOOR + _BUDGET_PER_BYTE * len(data)
@@ -56,31 +56,33 @@ class Flatbuffer:
         self._max_fields = max(len(fields) for fields in tables.values())
 
     def root(self, kind: str) -> "Table":
-        """The table at the position that the file's first four bytes give."""
+        """The root table, whose position is in the first four bytes of the file."""
         self.charge_tables(1, kind, "")
         return Table(self, UINT32.unpack_from(self.data)[0], kind, "")
 
     def fail(self, field: str, path: str, rule: str, got: object) -> NoReturn:
-        """Raise ModelError; `field` reads `Table.field`, `path` says which of these tables."""
+        """Raise ModelError; `field` is `Table.field`, and `path` the path of the table."""
         where = f" at {path}" if path else ""
         raise ModelError(f"{printable(self.source)}: {field}{where}: {rule}, got {got}")
 
     def charge(self, amount: int, field: str, path: str) -> None:
-        """Take `amount` bytes from the budget.
+        """Subtract `amount` bytes from the budget.
 
         Raises:
-            ModelError: it is spent.
+            ModelError: the budget is exceeded.
         """
         self._budget -= amount
         if self._budget < 0:
-            rule = f"what a file refers to must not exceed {_BUDGET_PER_BYTE} times its size"
+            rule = (
+                f"the data that a file refers to must not exceed {_BUDGET_PER_BYTE} times its size"
+            )
             self.fail(field, path, rule, f"{-self._budget} bytes more, by offsets to shared data")
 
     def charge_tables(self, count: int, field: str, path: str) -> None:
-        """Take tables from the budget, before any of them is read.
+        """Subtract tables from the budget before any of them is read.
 
         Raises:
-            ModelError: it is spent.
+            ModelError: the budget is exceeded.
         """
         self._tables_left -= count
         if self._tables_left < 0:
@@ -89,7 +91,7 @@ class Flatbuffer:
         self.charge(_TABLE_COST * count, field, path)
 
     def fields(self, at: int, kind: str, path: str) -> tuple[int, ...]:
-        """Where the fields of the table at `at` lie in it, by position in the schema; 0: absent."""
+        """The offsets of the fields in the table at `at`, in schema order; 0: absent."""
         if at > self.size - 4:
             rule = f"must start within the file's {self.size} bytes"
             self.fail(kind, path, rule, f"{at}: {_TRUNCATED}")
@@ -106,23 +108,23 @@ class Flatbuffer:
         if size < 4 or size % 2 or at + size > self.size:
             rule = "its vtable's size must be even, at least 4 and within the file"
             self.fail(kind, path, rule, size)
-        count = min((size - 4) // 2, self._max_fields)  # later fields: of a newer schema, unknown
+        count = min((size - 4) // 2, self._max_fields)  # further fields are of a newer schema
         fields = struct.unpack_from(f"<{count}H", self.data, at + 4)
         return (*fields, *[0] * (self._max_fields - count))
 
 
 class Table:
-    """One table; its fields are read by name, and each read is checked.
+    """One table, whose fields are read by name; each read is checked.
 
     Attributes:
         kind: the table's name in the schema.
-        path: where it is in the file, `subgraphs[0].tensors[5]`.
+        path: its path in the file, for example `subgraphs[0].tensors[5]`.
     """
 
     __slots__ = ("_at", "_fields", "_file", "_positions", "kind", "path")
 
     def __init__(self, file: Flatbuffer, at: int, kind: str, path: str) -> None:
-        """Check the vtable of the table at `at`, which the caller has charged."""
+        """Check the vtable of the table at `at`; the caller has charged the budget."""
         self.kind, self.path = kind, path
         self._file, self._at = file, at
         self._positions = file.layout[kind]
@@ -130,7 +132,7 @@ class Table:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the file leaves all of its fields out."""
+        """Whether all of its fields are absent."""
         return not any(self._fields)
 
     def fail(self, field: str, rule: str, got: object) -> NoReturn:
@@ -138,21 +140,21 @@ class Table:
         self._file.fail(f"{self.kind}.{field}", self.path, rule, got)
 
     def charge(self, field: str, amount: int) -> None:
-        """Take from the file's budget what somebody else read for this field."""
+        """Subtract bytes from the file's budget that were read for this field elsewhere."""
         self._file.charge(amount, f"{self.kind}.{field}", self.path)
 
     def place(self, field: str) -> int:
-        """Where a field's scalar or offset lies in the file; 0: the file leaves it out."""
+        """The position in the file of a field's scalar or offset; 0: absent."""
         offset = self._fields[self._positions[field]]
         return self._at + offset if offset else 0
 
     @property
     def at(self) -> int:
-        """Where the table starts in the file."""
+        """The position of the table in the file."""
         return self._at
 
     def scalar(self, field: str, number: struct.Struct = INT32, default: int = 0) -> int:
-        """An integer, or `default` where the file leaves it out."""
+        """An integer; `default` if it is absent."""
         offset = self._fields[self._positions[field]]
         if not offset:
             return default
@@ -183,7 +185,7 @@ class Table:
 
     def vector(self, field: str, dtype: Any) -> np.ndarray | None:
         """A vector of numbers, shape [length], a read-only view of the file."""
-        if not self._fields[self._positions[field]]:  # as most are
+        if not self._fields[self._positions[field]]:  # the most frequent case
             return None
         dtype = np.dtype(dtype)
         span = self._numbers(field, dtype.itemsize)
@@ -195,7 +197,7 @@ class Table:
         )
 
     def integers(self, field: str) -> tuple[int, ...]:
-        """A vector of 32 bit integers; empty where the file leaves it out."""
+        """A vector of 32 bit integers; empty if it is absent."""
         span = self._numbers(field, INT32.size)
         if span is None:
             return ()
@@ -203,7 +205,7 @@ class Table:
         return struct.unpack_from(f"<{length}i", self._file.data, start)
 
     def indices(self, field: str, size: int, *, optional: bool = False) -> tuple[int, ...]:
-        """A vector of indices into something with `size` entries; `optional` admits -1: none."""
+        """A vector of indices into something with `size` entries, and -1 if `optional`."""
         found = self.integers(field)
         if not found:
             return ()
@@ -215,7 +217,7 @@ class Table:
 
     def table(self, field: str, kind: str) -> "Table | None":
         """The table that a field refers to."""
-        at = self._target(field)
+        at = self.target(field)
         if at == 0:
             return None
         path = self._join(field)
@@ -223,7 +225,7 @@ class Table:
         return Table(self._file, at, kind, path)
 
     def tables(self, field: str, kind: str) -> "list[Table]":
-        """A vector of tables; empty where the file leaves it out."""
+        """A vector of tables; empty if it is absent."""
         span = self.span(field, 4)
         if span is None or span[1] == 0:
             return []
@@ -237,11 +239,11 @@ class Table:
         ]
 
     def accessor(self, field: str, generated: Any) -> Any | None:
-        """A generated accessor on the table that a field refers to, its vtable being sound.
+        """A generated accessor for the table that a field refers to, after a check of its vtable.
 
-        None of its reads starts before the file then; one past the end raises what `struct` raises.
+        Its reads then cannot start before the file, and those past the end raise `struct.error`.
         """
-        at = self._target(field)
+        at = self.target(field)
         if at == 0:
             return None
         name, path = generated.__name__, self._join(field)
@@ -252,27 +254,35 @@ class Table:
         return table
 
     def inline(self, field: str, width: int) -> tuple[tuple[int, ...], bytes] | None:
-        """Where the fields of the table that a field refers to lie, and the bytes that they take.
+        """The offsets of the fields of the table that a field refers to, and their bytes.
 
-        Tables of scalars that agree in both say the same.
+        Tables of scalars that agree in both are equal.
 
         Args:
-            field: a reference to a table whose vtable was found to be sound.
-            width: of the widest scalar, in bytes.
+            field: a reference to a table with a checked vtable.
+            width: the bytes of the widest scalar.
         """
-        at = self._target(field)
+        at = self.target(field)
         if at == 0:
             return None
         fields = self._file.fields(at, field, self.path)
         return fields, bytes(self._file.data[at + UINT32.size : at + max(fields) + width])
 
     def target(self, field: str) -> int:
-        """Where what a field refers to starts; 0: the file leaves the field out."""
-        return self._target(field)
+        """The position of the object that a field refers to; 0: the field is absent."""
+        offset = self._fields[self._positions[field]]
+        if not offset:
+            return 0
+        at = self._at + offset
+        try:
+            distance: int = UINT32.unpack_from(self._file.data, at)[0]
+        except struct.error:
+            self.fail_beyond(field, at + 4)
+        return at + distance
 
     def span(self, field: str, itemsize: int = 1) -> tuple[int, int] | None:
-        """Where a vector's elements start in the file, and how many there are; nothing is read."""
-        at = self._target(field)
+        """The position of a vector's elements in the file, and their number; reads none of them."""
+        at = self.target(field)
         if at == 0:
             return None
         try:
@@ -283,23 +293,11 @@ class Table:
         return at + 4, length
 
     def _numbers(self, field: str, itemsize: int) -> tuple[int, int] | None:
-        """The span of a vector of numbers that somebody is about to read."""
+        """The span of a vector of numbers, charged to the budget."""
         span = self.span(field, itemsize)
         if span is not None:
             self.charge(field, span[1] * itemsize)
         return span
-
-    def _target(self, field: str) -> int:
-        """Where the field's offset leads; 0: the file leaves the field out."""
-        offset = self._fields[self._positions[field]]
-        if not offset:
-            return 0
-        at = self._at + offset
-        try:
-            distance: int = UINT32.unpack_from(self._file.data, at)[0]
-        except struct.error:
-            self.fail_beyond(field, at + 4)
-        return at + distance
 
     def fail_beyond(self, field: str, end: int) -> NoReturn:
         """Raise ModelError for data that ends at `end`, beyond the file."""

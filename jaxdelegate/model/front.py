@@ -1,8 +1,8 @@
-"""New buffers at the front of a file, in which nothing else moves against the rest.
+"""Adds buffers at the front of a file without changing the rest.
 
-Offsets in a flatbuffer are distances, and lead forward. So what is put before the content may refer
-to all of it, and what follows stays valid as it is, unknown fields included. Only what counts
-from the file's start has to be moved: data outside of the flatbuffer.
+Offsets in a flatbuffer are distances to later positions. New tables before the content may
+therefore refer to all of it, and the content stays valid, including unknown fields. Only absolute
+positions, those of data outside the flatbuffer, must be updated.
 """
 
 import struct
@@ -14,7 +14,7 @@ from jaxdelegate.model.flatbuffer import INT32, UINT32, UINT64, Table
 from jaxdelegate.model.layout import LAYOUT
 
 _UINT16 = struct.Struct("<H")
-_ALIGNMENT = 64  # at least what any buffer of the content asks for
+_ALIGNMENT = 64  # at least the alignment of any buffer of the content
 _DATA_ALIGNMENT = 16  # force_align of Buffer.data
 _FIELDS = list(LAYOUT["Model"])
 _MAX_BYTES = 2**31 - 1  # of a flatbuffer
@@ -27,7 +27,7 @@ def with_buffers(
     subgraphs: Sequence[Table],
     added: Sequence[np.ndarray],
 ) -> bytes:
-    """The content with further buffers, behind the others in Model.buffers.
+    """The content with additional buffers at the end of Model.buffers.
 
     Args:
         content: the file's.
@@ -37,30 +37,32 @@ def with_buffers(
         added: the data of each new buffer, uint8 [n].
 
     Raises:
-        ModelError: the Model table has fields that this package does not know, or the file would
-            be larger than a flatbuffer can be.
+        ModelError: the Model table has unknown fields, or the file would be too large for a
+            flatbuffer.
     """
     if has_unknown_fields(content, root.at, len(_FIELDS)):
-        rule = "parting tensors that share a buffer needs to know all fields of Model"
-        root.fail("buffers", rule, "one of a newer schema: give all of them the same values")
+        rule = "to separate tensors that share a buffer, all fields of Model must be known"
+        root.fail("buffers", rule, "one of a newer schema: set all of them to the same values")
     front = _Front(content[4:8], root, len(buffers) + len(added))
     for data in added:
         front.add(data)
     moved = front.finish([table.at for table in buffers])
     if len(moved) + len(content) > _MAX_BYTES:
-        root.fail("buffers", f"a file must not exceed {_MAX_BYTES} bytes", "more, with new buffers")
+        root.fail(
+            "buffers", f"a file must not exceed {_MAX_BYTES} bytes", "more, including new buffers"
+        )
     return bytes(moved) + _with_moved_offsets(content, buffers, subgraphs, len(moved))
 
 
 def has_unknown_fields(content: bytes | memoryview, at: int, count: int) -> bool:
-    """Whether the table at `at` has fields beyond the `count` that the schema knows."""
+    """Whether the table at `at` has more fields than the `count` of the schema."""
     vtable = at - INT32.unpack_from(content, at)[0]
     size = _UINT16.unpack_from(content, vtable)[0]
     return any(content[vtable + 4 + 2 * count : vtable + size])
 
 
 class _Front:
-    """A Model table, its vector of buffers, and Buffer tables with data, written forward."""
+    """Builds a Model table, its vector of buffers, and Buffer tables with data, front to back."""
 
     def __init__(self, identifier: bytes, root: Table, count: int) -> None:
         self._root = root
@@ -78,12 +80,12 @@ class _Front:
             _UINT16.pack_into(self._bytes, 12 + 2 * _FIELDS.index(name), 4 + 4 * i)
         INT32.pack_into(self._bytes, self._table, self._table - 8)
         UINT32.pack_into(self._bytes, self._entries - 4, count)
-        self._vtable = len(self._bytes)  # of the new Buffer tables, which have data only
+        self._vtable = len(self._bytes)  # of the new Buffer tables, which only have data
         self._bytes += struct.pack("<HHHH", 6, 8, 4, 0)
         self._added: list[int] = []
 
     def add(self, data: np.ndarray) -> None:
-        """A Buffer table, and its data behind it."""
+        """Add a Buffer table, followed by its data."""
         at = len(self._bytes)
         self._added.append(at)
         self._bytes += INT32.pack(at - self._vtable) + UINT32.pack(0)
@@ -93,7 +95,7 @@ class _Front:
         self._bytes += bytes(-len(self._bytes) % 4)
 
     def finish(self, buffers: Sequence[int]) -> bytearray:
-        """All of it, its offsets set to the content that follows."""
+        """The bytes, with offsets into the content that follows."""
         self._bytes += bytes(-len(self._bytes) % _ALIGNMENT)
         size = len(self._bytes)
         for i, at in enumerate([*(size + b for b in buffers), *self._added]):
@@ -114,13 +116,13 @@ class _Front:
 def _with_moved_offsets(
     content: bytes, buffers: Sequence[Table], subgraphs: Sequence[Table], distance: int
 ) -> bytes:
-    """The content with `distance` added to what counts from the file's start."""
+    """The content with `distance` added to absolute positions."""
     moved = bytearray(content)
     operators = [o for subgraph in subgraphs for o in subgraph.tables("operators", "Operator")]
     fields = [*((b, "offset") for b in buffers)]
     fields += [(o, "large_custom_options_offset") for o in operators]
     for place in {table.place(field) for table, field in fields} - {0}:
         offset = UINT64.unpack_from(moved, place)[0]
-        if offset > 1:  # 0 and 1 are marks
+        if offset > 1:  # 0 and 1 are placeholders
             UINT64.pack_into(moved, place, offset + distance)
     return bytes(moved)

@@ -1,4 +1,4 @@
-"""What tables cannot show one by one: all that is read was written, and calls come to an end."""
+"""Checks of whole graphs: every tensor is written before it is read, and calls terminate."""
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NoReturn, Protocol
@@ -6,14 +6,14 @@ from typing import NoReturn, Protocol
 Fail = Callable[[str, str, object], NoReturn]  # (field, rule, got)
 
 _MAX_CALL_DEPTH = 64
-# What planning takes for what is called, counted for each call: a few subgraphs can make billions.
-# One for each tensor, and for each of an operator's inputs and outputs.
+# The planning work of called subgraphs, counted for each call: a few subgraphs can have billions.
+# 1 for each tensor, and for each of an operator's inputs and outputs.
 _MAX_CALLED_SIZE = 1_000_000
 OPERATOR_SIZE = 10
 
 
 class Node(Protocol):
-    """What the check of the order needs of an operator."""
+    """An operator, as far as `check_order` needs it."""
 
     @property
     def name(self) -> str:
@@ -48,9 +48,9 @@ def check_order(
     Args:
         operators: of one subgraph.
         fixed: the tensors that no operator may write: inputs and constants.
-        variables: the tensors that keep their value between invokes; an operator may set one.
+        variables: the tensors that keep their value between invokes; an operator may write one.
         outputs: the subgraph's outputs.
-        fail: gives the function that raises, for an operator's position or (None) for the subgraph.
+        fail: returns the function that raises for an operator's position, or (None) the subgraph.
     """
     values = {*fixed, *variables}
     writers: dict[int, int] = {}
@@ -64,7 +64,7 @@ def check_order(
             if tensor in fixed:
                 fail(position)("outputs", "must not be an input or hold data, tensor", tensor)
             if tensor in writers:
-                rule = f"operators[{writers[tensor]}] writes the tensor already, one must"
+                rule = f"a tensor must have one writer, operators[{writers[tensor]}] also writes"
                 fail(position)("outputs", rule, tensor)
             writers[tensor] = position
             values.add(tensor)
@@ -75,14 +75,14 @@ def check_order(
 
 
 def _check_overlap(operator: Node, fail: Fail) -> None:
-    """A custom operator may hand a tensor on, a builtin one not (CheckInputAndOutputForOverlap)."""
+    """Only custom operators may write their inputs (CheckInputAndOutputForOverlap)."""
     both = set() if operator.custom else {*operator.inputs}.intersection(operator.outputs) - {-1}
     for tensor in sorted(both):
         fail("outputs", "must not be among the operator's own inputs, tensor", tensor)
 
 
 def _is_shape_only(operator: Node, position: int) -> bool:
-    """RESHAPE's second input needs no data, having options (core/subgraph.cc, Invoke)."""
+    """RESHAPE's second input needs no data, since it has options (core/subgraph.cc, Invoke)."""
     return operator.name == "RESHAPE" and position == 1
 
 
@@ -96,13 +96,13 @@ def _fail_unwritten(fail: Fail, tensor: int, operators: Sequence[Node]) -> NoRet
 def check_calls(
     calls: Sequence[Collection[int]], sizes: Sequence[int], fail: Callable[[int], Fail]
 ) -> None:
-    """Check that no subgraph runs itself, and that calls neither nest too deep nor multiply.
+    """Check that no subgraph calls itself, and limit the depth and the number of calls.
 
     Args:
-        calls: for each subgraph, those that its operators run, each as often as they do.
-        sizes: for each subgraph, what planning it takes: `OPERATOR_SIZE` for each operator, 1 for
-            each tensor and for each input and output of an operator.
-        fail: gives the function that raises for a subgraph.
+        calls: for each subgraph, the subgraphs that its operators call, once for each call.
+        sizes: for each subgraph, its planning work: `OPERATOR_SIZE` for each operator, 1 for each
+            tensor and for each input and output of an operator.
+        fail: returns the function that raises for a subgraph.
     """
     callers: list[list[int]] = [[] for _ in calls]
     for caller, below in enumerate(calls):
@@ -112,7 +112,7 @@ def check_calls(
     depth = [1] * len(calls)
     called = [0] * len(calls)
     done = [subgraph for subgraph, count in enumerate(pending) if count == 0]
-    for subgraph in done:  # grows: callers follow once all that they call is done
+    for subgraph in done:  # grows: a caller is added once all that it calls are done
         for caller in callers[subgraph]:
             depth[caller] = max(depth[caller], depth[subgraph] + 1)
             called[caller] += sizes[subgraph] + called[subgraph]
@@ -121,10 +121,10 @@ def check_calls(
                 done.append(caller)
     if len(done) < len(calls):
         cycle = _cycle(calls, {subgraph for subgraph, count in enumerate(pending) if count})
-        fail(cycle[0])("operators", "no subgraph may run itself", " -> ".join(map(str, cycle)))
+        fail(cycle[0])("operators", "a subgraph must not call itself", " -> ".join(map(str, cycle)))
     if max(depth, default=0) > _MAX_CALL_DEPTH:
         deepest = depth.index(max(depth))
-        rule = f"subgraphs may run each other {_MAX_CALL_DEPTH} levels deep"
+        rule = f"calls of subgraphs must not be nested more than {_MAX_CALL_DEPTH} levels deep"
         fail(deepest)("operators", rule, depth[deepest])
     if max(called, default=0) > _MAX_CALLED_SIZE:
         largest = called.index(max(called))
@@ -136,7 +136,7 @@ def check_calls(
 
 
 def _cycle(calls: Sequence[Collection[int]], stuck: Collection[int]) -> list[int]:
-    """One cycle, its first subgraph repeated at the end; each of `stuck` calls another of them."""
+    """A cycle among `stuck`, which call each other; its first subgraph is repeated at the end."""
     path: dict[int, None] = {}
     at = min(stuck)
     while at not in path:

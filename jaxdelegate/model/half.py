@@ -1,6 +1,6 @@
-"""float32 constants as float16, with DEQUANTIZE operators before those that read them.
+"""Stores float32 constants as float16, with DEQUANTIZE operators before their readers.
 
-This is what TFLite's converter writes for float16 quantization.
+TFLite's converter writes this form for float16 quantization.
 """
 
 from collections.abc import Collection, Iterator
@@ -14,14 +14,14 @@ from jaxdelegate.model.records import Model, Operator, Subgraph
 from jaxdelegate.model.rewriting import Rewriting
 from jaxdelegate.op_lowering.records.enums import TensorType
 
-_VERSION = 3  # of DEQUANTIZE, with which it takes float16
-_SUFFIX = b"_dequantize"  # as converters name the result
+_VERSION = 3  # of DEQUANTIZE, the first that accepts float16
+_SUFFIX = b"_dequantize"  # of the result's name, as in converted files
 
 
 def castable(model: Model) -> Iterator[Place]:
     """The float32 constants that can become float16: dense arrays that builtin operators read.
 
-    Next to quantized weights they stay: stock kernels take float32 biases there only.
+    Constants of operators with quantized inputs stay: stock kernels require float32 biases.
     """
     for subgraph in model.subgraphs:
         kept = {i for o in subgraph.operators if _keeps(o, subgraph) for i in o.inputs}
@@ -34,7 +34,7 @@ def castable(model: Model) -> Iterator[Place]:
 
 
 def _keeps(operator: Operator, subgraph: Subgraph) -> bool:
-    """Whether an operator wants its constants as they are."""
+    """Whether an operator needs its constants as float32."""
     inputs = (subgraph.tensors[i] for i in operator.inputs if i >= 0)
     return operator.custom or any(tensor.spec().is_quantized for tensor in inputs)
 
@@ -44,11 +44,10 @@ def with_halves(model: Model, places: Collection[Place]) -> bytes:
 
     Args:
         model: as it was read.
-        places: of `castable`; their values must be within the range of float16.
+        places: from `castable`; their values must be within the range of float16.
 
     Raises:
-        ModelError: the file has fields of a newer schema, counts operators in its metadata, or
-            keeps its weights in files next to it.
+        ModelError: see `Rewriting`.
     """
     if not places:
         return bytes(model.content)
@@ -61,7 +60,7 @@ def with_halves(model: Model, places: Collection[Place]) -> bytes:
 
 
 class _Halves:
-    """A model's tables on their way to float16."""
+    """Changes constants in a model's tables to float16."""
 
     def __init__(self, file: Rewriting) -> None:
         self._file = file
@@ -69,7 +68,7 @@ class _Halves:
         self._first: dict[int, list[Any]] = {}
 
     def cast(self, subgraph: int, index: int, values: np.ndarray) -> None:
-        """Put a float16 tensor in the place of a constant, which becomes DEQUANTIZE's result."""
+        """Replace a constant by a float16 tensor and a DEQUANTIZE operator that writes it."""
         wide = self._file.t.subgraphs[subgraph].tensors[index]
         half = schema.TensorT()
         half.shape, half.type, half.hasRank = wide.shape, schema.TensorType.FLOAT16, wide.hasRank
@@ -83,7 +82,7 @@ class _Halves:
         self._first.setdefault(subgraph, []).append(operator)
 
     def content(self) -> bytes:
-        """The file, the operators in front."""
+        """The file, with the DEQUANTIZE operators first."""
         for subgraph, operators in self._first.items():
             graph = self._file.t.subgraphs[subgraph]
             graph.operators = [*operators, *(graph.operators or [])]

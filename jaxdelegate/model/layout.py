@@ -1,7 +1,7 @@
-"""The tables of schema.fbs that describe a model, each with its fields in schema order.
+"""The tables of schema.fbs that describe a model, with their fields in schema order.
 
-A union takes two fields, its type first. Deprecated fields keep their place. The options tables of
-operators are read through the generated accessors instead.
+A union has two fields, its type first. Deprecated fields are included. The options tables of
+operators are read by the generated accessors instead.
 """
 
 from jaxdelegate.model.flatbuffer import layout

@@ -1,4 +1,4 @@
-"""Operators of a file merged into others, which get new constants for it."""
+"""Merges operators of a file into others, which get new constants."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,7 @@ class Constant:
     Attributes:
         name: of the tensor.
         values: float32.
-        replaced: the tensor that has the place of it; it stays where others read it. None: none.
+        replaced: the tensor that it replaces; None: it is added.
     """
 
     name: str
@@ -29,16 +29,16 @@ class Constant:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Merged:
-    """An operator that does the work of others too.
+    """An operator that replaces others.
 
     Attributes:
-        subgraph: in which it is.
-        operator: the operator as it was.
-        others: the operators that go.
-        inputs: its inputs from now on: tensors of the file, or new constants.
-        output: what it writes from now on.
-        activation: its fused activation from now on.
-        version: the operator's version that it needs at least.
+        subgraph: the index of its subgraph.
+        operator: the original operator.
+        others: the operators that are removed.
+        inputs: its new inputs: tensors of the file, or new constants.
+        output: its new output.
+        activation: its new fused activation.
+        version: the minimum version of the operator.
     """
 
     subgraph: int
@@ -51,12 +51,12 @@ class Merged:
 
 
 def with_merged(model: Model, merged: Sequence[Merged], purpose: str) -> bytes:
-    """The model's file with operators merged, and without the tensors that served only them.
+    """The model's file with operators merged, and without tensors that only they used.
 
     Args:
         model: as it was read.
-        merged: no operator is in two of them.
-        purpose: what errors say that the file is written anew for.
+        merged: no operator may be in two of them.
+        purpose: why the file is rewritten, for errors.
 
     Raises:
         ModelError: see `Rewriting`.
@@ -69,8 +69,8 @@ def with_merged(model: Model, merged: Sequence[Merged], purpose: str) -> bytes:
         gone = {other.index for m in own for other in m.others}
         table = file.t.subgraphs[subgraph.index]
         table.operators = [o for i, o in enumerate(table.operators or []) if i not in gone]
-        touched = (i for m in own for o in (m.operator, *m.others) for i in (*o.inputs, *o.outputs))
-        _drop_tensors(file.t, subgraph.index, set(touched))
+        used = (i for m in own for o in (m.operator, *m.others) for i in (*o.inputs, *o.outputs))
+        _drop_tensors(file.t, subgraph.index, set(used))
     return file.content()
 
 
@@ -95,7 +95,7 @@ def _tensor(file: Rewriting, subgraph: int, constant: Constant) -> int:
 
 
 def _options(table: Any, operator: Operator) -> Any:
-    """An operator's options table, which a file may leave out."""
+    """An operator's options table, which is created if the file has none."""
     name = type(operator.options).__name__
     number = getattr(schema.BuiltinOptions, name)
     if table.builtinOptionsType != number:
@@ -105,7 +105,7 @@ def _options(table: Any, operator: Operator) -> Any:
 
 
 def _drop_tensors(t: Any, subgraph: int, candidates: set[int]) -> None:
-    """Take out those of the candidates that nothing refers to any more."""
+    """Remove the candidates that nothing refers to any more."""
     places = list(_references(t, subgraph))
     used = {i for part, field in places for i in np.atleast_1d(getattr(part, field)).tolist()}
     gone = candidates - used - {-1}
@@ -122,7 +122,7 @@ def _drop_tensors(t: Any, subgraph: int, candidates: set[int]) -> None:
 
 
 def _references(t: Any, subgraph: int) -> Iterator[tuple[Any, str]]:
-    """Everything that names tensors of a subgraph: objects, and which field has the indices."""
+    """The (object, field) pairs that refer to tensors of a subgraph by index."""
     table = t.subgraphs[subgraph]
     found = [(table, "inputs"), (table, "outputs")]
     for operator in table.operators or []:

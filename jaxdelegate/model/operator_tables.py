@@ -1,4 +1,4 @@
-"""What an Operator table says besides its tensors: which operator it is, and its options."""
+"""Reads an operator's code and options from its tables."""
 
 import dataclasses
 import struct
@@ -30,15 +30,15 @@ _UNIONS = {
     "builtin_options": _names(schema.BuiltinOptions),
     "builtin_options_2": _names(schema.BuiltinOptions2),
 }
-_SUBGRAPH_FIELDS = ("subgraph", "subgraph_index", "subgraph_indices")  # how their names end
+_SUBGRAPH_FIELDS = ("subgraph", "subgraph_index", "subgraph_indices")  # suffixes of their names
 
-# What the generated accessors, and constructors of options, raise on bytes that make no sense.
-_ESCAPES = (struct.error, TypeError, ValueError, LookupError, OverflowError)
+# Errors of the generated accessors, and of constructors of options, for invalid bytes.
+_ERRORS = (struct.error, TypeError, ValueError, LookupError, OverflowError)
 
 
 @dataclasses.dataclass(frozen=True)
 class OperatorCode:
-    """An operator that the file uses; `name` is the custom code of a custom one."""
+    """An operator code of the file; `name` of a custom operator is its custom code."""
 
     name: str
     builtin_code: int
@@ -47,14 +47,14 @@ class OperatorCode:
 
 
 def read_operator_code(table: Table) -> OperatorCode:
-    """An OperatorCode table.
+    """Read an OperatorCode table.
 
-    Numbers above 126 are in a second, wider field; source: converter/schema/schema_utils.cc.
+    Codes above 126 are in a second, wider field; source: converter/schema/schema_utils.cc.
     """
     code = max(table.scalar("deprecated_builtin_code", INT8), table.scalar("builtin_code"))
     name = _OPERATORS.get(code)
     if name is None:
-        rule = f"must be an operator of the schema, {max(_OPERATORS)} at most"
+        rule = f"must be an operator of the schema, at most {max(_OPERATORS)}"
         table.fail("builtin_code", rule, code)
     version = table.scalar("version", default=1)
     if code != schema.BuiltinOperator.CUSTOM:
@@ -66,9 +66,9 @@ def read_operator_code(table: Table) -> OperatorCode:
 
 
 class OptionsReader:
-    """Reads the options of a file's operators; what says the same is decoded once.
+    """Reads the options of a file's operators; equal bytes are decoded once.
 
-    So operators may share as many bytes of custom options as they like: there is one copy.
+    Operators that share bytes of custom options therefore share one copy of them.
     """
 
     def __init__(self, file: Flatbuffer) -> None:
@@ -78,7 +78,7 @@ class OptionsReader:
         self._custom: dict[Hashable, tuple[Options, bytes]] = {}
 
     def read(self, table: Table, code: OperatorCode) -> tuple[Options, bytes]:
-        """An operator's options, and the bytes they come from if it is a custom one.
+        """An operator's options, and the custom options' bytes of a custom operator.
 
         Raises:
             ModelError: the options are damaged.
@@ -91,7 +91,7 @@ class OptionsReader:
             return _without_table(default_options(code.name)), b""
         try:
             options = self._decode(kind, accessor, table, union)
-        except _ESCAPES as error:
+        except _ERRORS as error:
             self._fail(table, code, kind, error)
         _charge(table, "builtin_options", vars(options).values())
         return _fitting(code, options), b""
@@ -104,7 +104,7 @@ class OptionsReader:
             data = bytes(self._file.data[start : start + size])
             try:
                 options = custom_options(code.name, data)
-            except _ESCAPES as error:
+            except _ERRORS as error:
                 self._fail(table, code, f"custom options of {printable(code.name)}", error)
             _charge(table, field, [v for name, v in vars(options).items() if name != "data"])
             self._custom[key] = options, data
@@ -126,18 +126,18 @@ class OptionsReader:
 
 
 def _without_table(options: Options) -> Options:
-    """ADD and SUB without a table: interpreters clear their struct (ParseAdd, ParseSub)."""
+    """Options without a table: interpreters clear those of ADD and SUB (ParseAdd, ParseSub)."""
     if isinstance(options, AddOptions | SubOptions):
         return dataclasses.replace(options, pot_scale_int16=False)
     return options
 
 
 def _options_table(table: Table) -> tuple[str, str | None]:
-    """The field that refers to an options table, and that table's name; None: there is none."""
+    """The field that refers to an options table, and the table's name or None."""
     for union, names in _UNIONS.items():
         kind = table.scalar(f"{union}_type", UINT8)
         if kind not in names:
-            rule = f"must be an options table of the schema, {max(names)} at most"
+            rule = f"must be an options table of the schema, at most {max(names)}"
             table.fail(f"{union}_type", rule, kind)
         if kind != 0:
             return union, names[kind]
@@ -145,15 +145,15 @@ def _options_table(table: Table) -> tuple[str, str | None]:
 
 
 def _custom_span(file: Flatbuffer, table: Table) -> tuple[str, int, int]:
-    """The field that says where the bytes of custom options lie, their start and their number.
+    """The field, position and size of the bytes of custom options.
 
-    They are a vector, or lie outside of the flatbuffer in a large file.
+    They are a vector, or in a large file outside the flatbuffer.
     """
     span = table.span("custom_options")
     if span is not None:
         return "custom_options", *span
     offset = table.scalar("large_custom_options_offset", UINT64)
-    if offset <= 1:  # 0: absent; 1: the writer's mark for an offset not known yet
+    if offset <= 1:  # 0: absent; 1: a placeholder that writers use
         return "custom_options", 0, 0
     size = table.scalar("large_custom_options_size", UINT64)
     if offset + size > len(file.data):
@@ -162,19 +162,19 @@ def _custom_span(file: Flatbuffer, table: Table) -> tuple[str, int, int]:
 
 
 def _charge(table: Table, field: str, values: Collection[object]) -> None:
-    """Options' vectors may be shared too: charge what they take in the file, roughly."""
+    """Charge the approximate size of options' vectors, which may be shared, too."""
     numbers = sum(len(v) for v in values if isinstance(v, tuple))
     table.charge(field, 4 * numbers + sum(len(v) for v in values if isinstance(v, str | bytes)))
 
 
 def _fitting(code: OperatorCode, options: Options) -> Options:
-    """The options if they are the operator's; another's are passed over, as LiteRT does."""
+    """The options; those of another operator are ignored, as in LiteRT."""
     fits = isinstance(options, options_class(code.name))
     return options if fits else default_options(code.name)
 
 
 def called_subgraphs(options: Options) -> list[tuple[str, int]]:
-    """The subgraphs that an operator runs, each with the field of its options that names it."""
+    """The (option, index) pairs of the subgraphs that an operator calls."""
     calls = []
     for name, value in vars(options).items():
         if name.endswith(_SUBGRAPH_FIELDS):

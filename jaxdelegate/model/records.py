@@ -1,4 +1,4 @@
-"""A .tflite file as frozen Python objects: `read_model` checks all of it before it returns."""
+"""A .tflite file as frozen records; `read_model` checks all of it."""
 
 import dataclasses
 import functools
@@ -13,13 +13,20 @@ import numpy as np
 from jaxdelegate.errors import ModelError
 from jaxdelegate.model import wrong_files
 from jaxdelegate.model.buffers import Buffers, ExternalBuffers
-from jaxdelegate.model.flatbuffer import INT8, UINT8, UINT32, Flatbuffer, Table
+from jaxdelegate.model.flatbuffer import UINT8, UINT32, Flatbuffer, Table
 from jaxdelegate.model.graph_checks import OPERATOR_SIZE, Fail, check_calls, check_order
 from jaxdelegate.model.layout import LAYOUT
 from jaxdelegate.model.operator_tables import OptionsReader, called_subgraphs, read_operator_code
 from jaxdelegate.model.source import ModelSource, Source, open_source
 from jaxdelegate.model.stored import byte_count, decode, is_copied, why_not_stored
-from jaxdelegate.model.tensor_tables import read_quantization, read_sparsity, with_block_values
+from jaxdelegate.model.tensor_tables import (
+    read_quantization,
+    read_shape,
+    read_shape_signature,
+    read_sparsity,
+    read_type,
+    with_block_values,
+)
 from jaxdelegate.op_lowering.dtypes import DTYPES, TENSOR_TYPES
 from jaxdelegate.op_lowering.options import Options, record_of
 from jaxdelegate.op_lowering.records.enums import TensorType
@@ -29,16 +36,15 @@ from jaxdelegate.text import printable
 
 _IDENTIFIER = b"TFL3"
 _VERSION = 3
-_MAX_RANK = 64  # numpy's
-_STRIPPED_BYTES = 1 << 26  # what a small file may stand for at the most, in all
+_STRIPPED_BYTES = 1 << 26  # limit of zeros that replace missing data: small files could need much
 _LOGGER = logging.getLogger("jaxdelegate")
-_NO_WORD = re.compile(r"[^\w.\-]", re.ASCII)
-_UNSIZED = (TensorType.STRING, TensorType.RESOURCE, TensorType.VARIANT)  # no bytes: no data
+_NOT_IN_SCOPES = re.compile(r"[^\w.\-]", re.ASCII)
+_UNSIZED = (TensorType.STRING, TensorType.RESOURCE, TensorType.VARIANT)  # 0 bytes: no data
 
 
 @dataclasses.dataclass(frozen=True)
 class VariantType:
-    """What the elements of a VARIANT tensor (a tensor list) are."""
+    """The type of the elements of a VARIANT tensor (a tensor list)."""
 
     shape: Shape
     type: TensorType
@@ -47,22 +53,22 @@ class VariantType:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Tensor:
-    """A tensor of a subgraph, with its data if the file holds it.
+    """A tensor of a subgraph, with its data if the file has it.
 
     Attributes:
         index: its position in `Subgraph.tensors`.
-        name: for people; not unique.
+        name: not necessarily unique.
         shape: as declared; where `shape_signature` has -1, a placeholder.
-        shape_signature: `shape` with -1 for dimensions that are not known; None: all are.
-        type: the element type as the schema names it.
-        buffer: the buffer that `stored` comes from; 0: none.
-        stored: its bytes as they lie in the file, uint8 [n], a read-only view; None: no data.
-        quantization: how integers stand for reals; None: they do not.
-        sparsity: how the stored values unfold into `shape`; None: they are dense.
-        is_variable: it keeps its value from one invoke to the next.
-        has_rank: False with an empty shape: the rank is not known.
-        variant_types: what a VARIANT tensor holds, where the file says so.
-        stored_shape: the shape of `data`: `shape`, or [number of stored values] of a sparse tensor.
+        shape_signature: `shape` with -1 for unknown dimensions; None: all are known.
+        type: the element type in the schema.
+        buffer: the index of the buffer with `stored`; 0: none.
+        stored: its bytes in the file, uint8 [n], a read-only view; None: no data.
+        quantization: scales and zero points; None: it is not quantized.
+        sparsity: the layout of the stored values in `shape`; None: dense.
+        is_variable: whether it keeps its value from one invoke to the next.
+        has_rank: False with an empty shape: the rank is unknown.
+        variant_types: the elements of a VARIANT tensor, if the file declares them.
+        stored_shape: the shape of `data`: `shape`, or of a sparse tensor [number of values].
     """
 
     index: int
@@ -86,21 +92,21 @@ class Tensor:
 
     @functools.cached_property
     def data(self) -> np.ndarray | None:
-        """The values that the file holds, read-only; None where it holds none.
+        """The values in the file, read-only; None: the file has none.
 
-        A view of the file, but for strings (objects of bytes), packed 4 and 2 bit integers (one
-        element each) and booleans. A sparse tensor's is the flat array of its stored values.
+        A view of the file, but a copy for strings (bytes objects), packed 4 and 2 bit integers (one
+        element each) and booleans. Of a sparse tensor, the flat array of its stored values.
         """
         return None if self.stored is None else decode(self.type, self.stored_shape, self.stored)
 
     def spec(self) -> TensorSpec:
-        """Its static side, as rules and kernels see it."""
+        """The spec that rules and kernels get, with the declared shape."""
         return TensorSpec(
-            self.name,
-            self.shape,
-            self.dtype,
-            self.quantization,
-            self.sparsity,
+            name=self.name,
+            shape=self.shape,
+            dtype=self.dtype,
+            quantization=self.quantization,
+            sparsity=self.sparsity,
             is_variable=self.is_variable,
             const=self.data,
         )
@@ -115,13 +121,13 @@ class Operator:
         name: the BuiltinOperator's name, or the custom operator's code.
         builtin_code: the BuiltinOperator's number.
         custom: whether it is a custom operator.
-        version: the operator's version that the file asks for.
+        version: the operator version that the file requires.
         inputs: tensor indices.
         outputs: tensor indices.
         intermediates: tensors inside it, for their quantization (integer LSTM).
-        options: its parameters; the schema's defaults where the file has none.
+        options: its parameters; the schema's defaults if the file has none.
         custom_options: the bytes after a custom operator's options.
-        mutating_variable_inputs: which inputs it updates; empty: the file does not say.
+        mutating_variable_inputs: which inputs it updates; empty: not declared.
     """
 
     index: int
@@ -138,13 +144,13 @@ class Operator:
 
     @property
     def scope(self) -> str:
-        """What compiled programs call it: NAME.index, of characters that HLO leaves alone."""
-        return f"{_NO_WORD.sub('_', self.name)}.{self.index}"
+        """Its name in compiled programs: NAME.index, with characters that HLO keeps."""
+        return f"{_NOT_IN_SCOPES.sub('_', self.name)}.{self.index}"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Subgraph:
-    """A graph of operators: the main one is the first; control flow and signatures name others."""
+    """A graph of operators. The first is the main one; control flow and signatures use others."""
 
     index: int
     name: str
@@ -156,7 +162,7 @@ class Subgraph:
 
 @dataclasses.dataclass(frozen=True)
 class SignatureDef:
-    """Names for the inputs and outputs of a subgraph; the mappings give tensor indices."""
+    """A signature: the tensor indices of a subgraph's inputs and outputs by name."""
 
     key: str
     inputs: Mapping[str, int]
@@ -166,16 +172,16 @@ class SignatureDef:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Model:
-    """A whole file.
+    """A model file.
 
     Attributes:
-        origin: its bytes and where they come from.
+        origin: the source of its bytes.
         version: of the schema: 3.
         description: free text.
         subgraphs: the main one first.
         signatures: in the file's order.
-        metadata: by name, the bytes as they lie in the file.
-        external_buffer_groups: the files next to this one that hold tensors.
+        metadata: the bytes in the file by name.
+        external_buffer_groups: the files next to this one that contain tensors.
     """
 
     origin: Source
@@ -206,24 +212,24 @@ def read_model(source: ModelSource | Source) -> Model:
     """Read and check a .tflite file.
 
     The arrays are views of the file's content and keep it alive. A file of more than 64 MiB is
-    mapped, not read: it must not be changed in place while they live, see
+    mapped, not read, and must not be changed in place during their lifetime: see
     `jaxdelegate.model.files.FileContent`.
 
     Args:
-        source: a path, or the content of a file; opened, perhaps.
+        source: a path, the content of a file, or an open source.
 
     Raises:
-        ModelError: it cannot be opened, is no TFLite model, or is damaged; names the field.
+        ModelError: it cannot be opened, is not a TFLite model, or is damaged; names the field.
     """
     opened = source if isinstance(source, Source) else open_source(source)
     return _Reader(opened).read()
 
 
 def declared_groups(source: Source) -> tuple[str, ...]:
-    """The names of the files next to a model that it declares, used or not; nothing else is read.
+    """The names of all files next to a model that it declares; nothing else is read.
 
     Raises:
-        ModelError: it is no TFLite model, or these names are damaged.
+        ModelError: it is not a TFLite model, or these names are damaged.
     """
     _check_header(source)
     root = Flatbuffer(source.content, source.name, LAYOUT).root("Model")
@@ -231,7 +237,7 @@ def declared_groups(source: Source) -> tuple[str, ...]:
 
 
 class _Reader:
-    """One reading of one file: what its tables refer to by index."""
+    """Reads one file."""
 
     def __init__(self, source: Source) -> None:
         _check_header(source)
@@ -248,10 +254,9 @@ class _Reader:
         self._stripped_left = _STRIPPED_BYTES
         self._subgraph_tables = root.tables("subgraphs", "SubGraph")
         if not self._subgraph_tables:
-            root.fail("subgraphs", "a model must have one at least", 0)
+            root.fail("subgraphs", "a model must have at least one", 0)
 
     def read(self) -> Model:
-        """The model."""
         subgraphs = tuple(self._subgraph(i, t) for i, t in enumerate(self._subgraph_tables))
         calls = [
             [i for op in s.operators for _, i in called_subgraphs(op.options)] for s in subgraphs
@@ -259,14 +264,15 @@ class _Reader:
         sizes = [_size(subgraph) for subgraph in subgraphs]
         check_calls(calls, sizes, lambda i: self._subgraph_tables[i].fail)
         signatures = self._root.tables("signature_defs", "SignatureDef")
+        metadata = dict(map(self._metadata, self._root.tables("metadata", "Metadata")))
         return Model(
-            self._source,
-            _VERSION,
-            self._root.string("description") or "",
-            subgraphs,
-            tuple(_signature(table, subgraphs) for table in signatures),
-            MappingProxyType(dict(map(self._metadata, self._root.tables("metadata", "Metadata")))),
-            tuple(self._external.used),
+            origin=self._source,
+            version=_VERSION,
+            description=self._root.string("description") or "",
+            subgraphs=subgraphs,
+            signatures=tuple(_signature(table, subgraphs) for table in signatures),
+            metadata=MappingProxyType(metadata),
+            external_buffer_groups=tuple(self._external.used),
         )
 
     def _metadata(self, table: Table) -> tuple[str, memoryview]:
@@ -281,7 +287,7 @@ class _Reader:
         operators = tuple(self._operator(i, t, count) for i, t in enumerate(operator_tables))
         inputs, outputs = table.indices("inputs", count), table.indices("outputs", count)
         computed = {i for operator in operators for i in operator.outputs}.union(inputs)
-        tensors = [_settle_empty(tensor, tensor.index in computed) for tensor in tensors]
+        tensors = [_with_empty_data(tensor, tensor.index in computed) for tensor in tensors]
         tensors = [t if t.index in computed else self._with_stripped_values(t) for t in tensors]
         tensors = [_with_block_values(tensor, tensors) for tensor in tensors]
         tensors = _as_written(tensors, operators)
@@ -296,12 +302,18 @@ class _Reader:
 
         check_order(operators, constants.union(inputs), variables, outputs, fail)
         operators = _without_unwritten(operators, constants.union(inputs, variables))
-        name = table.string("name") or ""
-        return Subgraph(index, name, tuple(tensors), inputs, outputs, operators)
+        return Subgraph(
+            index=index,
+            name=table.string("name") or "",
+            tensors=tuple(tensors),
+            inputs=inputs,
+            outputs=outputs,
+            operators=operators,
+        )
 
     def _tensor(self, index: int, table: Table, tensor_count: int) -> Tensor:
-        tensor_type = _tensor_type(table)
-        shape = _shape(table, tensor_type)
+        tensor_type = read_type(table)
+        shape = read_shape(table, tensor_type)
         is_variable = table.scalar("is_variable", UINT8) != 0
         stored = self._stored(table, tensor_type)
         sparse = None if stored is None else read_sparsity(table, shape)
@@ -313,23 +325,25 @@ class _Reader:
             if is_variable and stored.size:
                 table.fail("is_variable", "a variable must not hold data", True)
         return Tensor(
-            index,
-            table.string("name") or "",
-            shape,
-            _shape_signature(table, shape),
-            tensor_type,
-            table.scalar("buffer", UINT32),
-            stored,
-            read_quantization(table, shape, tensor_count),
-            None if sparse is None else sparse[0],
-            is_variable,
-            table.scalar("has_rank", UINT8) != 0,
-            tuple(map(_variant_type, table.tables("variant_tensors", "VariantSubType"))),
-            stored_shape,
+            index=index,
+            name=table.string("name") or "",
+            shape=shape,
+            shape_signature=read_shape_signature(table, shape),
+            type=tensor_type,
+            buffer=table.scalar("buffer", UINT32),
+            stored=stored,
+            quantization=read_quantization(table, shape, tensor_count),
+            sparsity=None if sparse is None else sparse[0],
+            is_variable=is_variable,
+            has_rank=table.scalar("has_rank", UINT8) != 0,
+            variant_types=tuple(
+                map(_variant_type, table.tables("variant_tensors", "VariantSubType"))
+            ),
+            stored_shape=stored_shape,
         )
 
     def _stored(self, table: Table, tensor_type: TensorType) -> np.ndarray | None:
-        """A tensor's bytes, uint8 [n]; None: the file holds none for it."""
+        """A tensor's bytes, uint8 [n]; None: the file has none."""
         stored, external = self._buffers.stored(table, "buffer"), self._external.stored(table)
         if stored is not None and external is not None:
             table.fail(
@@ -343,9 +357,9 @@ class _Reader:
         return stored
 
     def _with_stripped_values(self, tensor: Tensor) -> Tensor:
-        """Zeros for weights whose values were taken out of the file.
+        """Zeros for weights whose values were removed from the file.
 
-        Of a tensor without data this is known where it is quantized in blocks: only constants are.
+        Tensors that are quantized in blocks are constants, so they must have had data.
         """
         q = tensor.quantization
         is_stripped = q is not None and q.blockwise is not None and tensor.stored is None
@@ -372,22 +386,22 @@ class _Reader:
                 self._file.fail(f"{type(options).__name__}.{field}", where, rule, subgraph)
         mutating = table.vector("mutating_variable_inputs", np.uint8)
         return Operator(
-            index,
-            code.name,
-            code.builtin_code,
-            code.custom,
-            code.version,
-            table.indices("inputs", tensor_count, optional=True),
-            table.indices("outputs", tensor_count, optional=True),
-            table.indices("intermediates", tensor_count, optional=True),
-            options,
-            custom_data,
-            () if mutating is None else tuple((mutating != 0).tolist()),
+            index=index,
+            name=code.name,
+            builtin_code=code.builtin_code,
+            custom=code.custom,
+            version=code.version,
+            inputs=table.indices("inputs", tensor_count, optional=True),
+            outputs=table.indices("outputs", tensor_count, optional=True),
+            intermediates=table.indices("intermediates", tensor_count, optional=True),
+            options=options,
+            custom_options=custom_data,
+            mutating_variable_inputs=() if mutating is None else tuple((mutating != 0).tolist()),
         )
 
 
 def _size(subgraph: Subgraph) -> int:
-    """What it takes to plan a subgraph, by `check_calls`."""
+    """The planning work of a subgraph, for `check_calls`."""
     ends = sum(len(op.inputs) + len(op.outputs) for op in subgraph.operators)
     return len(subgraph.tensors) + ends + OPERATOR_SIZE * len(subgraph.operators)
 
@@ -406,45 +420,16 @@ def _check_header(source: Source) -> None:
         )
 
 
-def _tensor_type(table: Table) -> TensorType:
-    number = table.scalar("type", INT8)
-    try:
-        return TensorType(number)
-    except ValueError:
-        table.fail("type", f"must be a type of the schema, {max(TensorType):d} at most", number)
-
-
-def _shape(table: Table, tensor_type: TensorType) -> Shape:
-    shape = table.integers("shape")
-    if len(shape) > _MAX_RANK:
-        table.fail("shape", f"must have {_MAX_RANK} dimensions at most", len(shape))
-    if min(shape, default=0) < 0:
-        table.fail("shape", "dimensions must not be negative", list(shape))
-    if math.prod(filter(None, shape)) * DTYPES[tensor_type].itemsize >= 2**63:
-        table.fail("shape", "the tensor's size in bytes must be below 2**63", list(shape))
-    return shape
-
-
-def _shape_signature(table: Table, shape: Shape) -> Shape | None:
-    signature = table.integers("shape_signature")
-    if not signature:
-        return None
-    if len(signature) != len(shape) or min(signature) < -1:
-        rule = f"must have {len(shape)} dimensions as shape, each -1 at least"
-        table.fail("shape_signature", rule, list(signature))
-    return signature
-
-
 def _variant_type(table: Table) -> VariantType:
-    tensor_type = _tensor_type(table)
-    shape, has_rank = _shape(table, tensor_type), table.scalar("has_rank", UINT8) != 0
+    tensor_type = read_type(table)
+    shape, has_rank = read_shape(table, tensor_type), table.scalar("has_rank", UINT8) != 0
     return VariantType(shape, tensor_type, has_rank)
 
 
-def _settle_empty(tensor: Tensor, is_computed: bool) -> Tensor:
-    """A tensor without elements is a constant unless it is computed, whatever the file stores.
+def _with_empty_data(tensor: Tensor, is_computed: bool) -> Tensor:
+    """Make tensors without elements constants, unless an operator computes them.
 
-    A computed one may get elements: its shape is a placeholder then.
+    A computed tensor may get elements, since its shape is a placeholder.
     """
     if 0 not in tensor.shape or tensor.is_variable:
         return tensor
@@ -452,7 +437,7 @@ def _settle_empty(tensor: Tensor, is_computed: bool) -> Tensor:
 
 
 def _as_written(tensors: Sequence[Tensor], operators: Iterable[Operator]) -> list[Tensor]:
-    """The tensors with the dtypes that their operators write, where the kernel decides that."""
+    """The tensors with the dtypes that their operators write, if kernels fix them."""
     written = {i: record_of(op.name).writes for op in operators for i in op.outputs if i >= 0}
     types = {i: TENSOR_TYPES[dtype] for i, dtype in written.items() if dtype is not None}
     return [
@@ -462,7 +447,7 @@ def _as_written(tensors: Sequence[Tensor], operators: Iterable[Operator]) -> lis
 
 
 def _with_block_values(tensor: Tensor, tensors: Sequence[Tensor]) -> Tensor:
-    """The tensor with the values of its blockwise scales, which are tensors too."""
+    """The tensor with the values of its blockwise scales, which are also tensors."""
     q = tensor.quantization
     if q is None or q.blockwise is None:
         return tensor
@@ -476,7 +461,7 @@ def _with_block_values(tensor: Tensor, tensors: Sequence[Tensor]) -> Tensor:
 def _signature(table: Table, subgraphs: tuple[Subgraph, ...]) -> SignatureDef:
     key = table.string("signature_key")
     if key is None:
-        table.fail("signature_key", "must be there", None)
+        table.fail("signature_key", "must be present", None)
     subgraph = table.index("subgraph_index", len(subgraphs))
     count = len(subgraphs[subgraph].tensors)
     inputs, outputs = (_tensor_map(table, field, count) for field in ("inputs", "outputs"))
@@ -488,7 +473,7 @@ def _tensor_map(table: Table, field: str, tensor_count: int) -> Mapping[str, int
     for entry in table.tables(field, "TensorMap"):
         name = entry.string("name")
         if name is None:
-            entry.fail("name", "must be there", None)
+            entry.fail("name", "must be present", None)
         names[name] = entry.index("tensor_index", tensor_count)
     return MappingProxyType(names)
 
@@ -496,11 +481,11 @@ def _tensor_map(table: Table, field: str, tensor_count: int) -> Mapping[str, int
 def _without_unwritten(
     operators: Sequence[Operator], values: Collection[int]
 ) -> tuple[Operator, ...]:
-    """Operators without inputs that hold nothing when they run: RESHAPE may have one.
+    """Operators without inputs that have no value when they run, which RESHAPE may have.
 
     Args:
         operators: in execution order.
-        values: the tensors that hold something before any of them runs.
+        values: the tensors that have a value before any operator runs.
     """
     known, kept = set(values), []
     for operator in operators:

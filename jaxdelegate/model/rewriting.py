@@ -1,6 +1,6 @@
-"""A file written anew by the official schema: tensors and operators come and go.
+"""Rewrites a file with the official schema, to add and remove tensors and operators.
 
-What that schema does not know would be lost, so such a file is refused.
+Fields that the schema does not have would be lost, so files with such fields are refused.
 """
 
 import copy
@@ -31,10 +31,10 @@ _UNIONS = {
         ("builtin_options_2", schema.BuiltinOptions2),
     )
 }
-_ORDERS = "model_control_dependencies"  # metadata that counts operators
-_MOST_COPIES = 4  # times the file's size: what shares bytes gets some of its own
+_ORDERS = "model_control_dependencies"  # metadata that refers to operators by index
+_MAX_GROWTH = 4  # times the file's size: shared bytes are copied
 _MAX_BYTES = 2**31 - 1  # of a flatbuffer
-_MAX_UNPACKED = 64 << 20  # bytes of the files in a ZIP archive behind it
+_MAX_UNPACKED = 64 << 20  # bytes of the files in an appended ZIP archive
 _ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, OSError, EOFError)
 
 
@@ -42,19 +42,19 @@ class Rewriting:
     """A model's tables as objects of the schema.
 
     Attributes:
-        t: the Model table; what changes it keeps the numbers of buffers and operator codes.
+        t: the Model table; changes must keep the indices of buffers and operator codes.
     """
 
     def __init__(self, model: Model, purpose: str) -> None:
-        """Unpack a file; what it keeps behind the flatbuffer comes inside.
+        """Unpack a file, with the data after the flatbuffer moved into it.
 
         Args:
             model: as it was read.
-            purpose: what errors say that the file is written anew for.
+            purpose: why the file is rewritten, for errors.
 
         Raises:
-            ModelError: the file has fields of a newer schema, counts operators in its metadata, or
-                keeps its weights in files next to it.
+            ModelError: the file has fields of a newer schema, refers to operators in its metadata,
+                or has weights in files next to it.
         """
         _check(model, purpose)
         self._content, self._what = model.content, f"{printable(model.source)}: {purpose}"
@@ -81,7 +81,7 @@ class Rewriting:
         return len(self.t.subgraphs[subgraph].tensors) - 1
 
     def operator_code(self, code: Any) -> int:
-        """The index of an OperatorCodeT, which is added if the file has none like it."""
+        """The index of an OperatorCodeT, which is added if the file does not have it."""
         for i, other in enumerate(self.t.operatorCodes):
             if vars(other) == vars(code):
                 return i
@@ -89,7 +89,7 @@ class Rewriting:
         return len(self.t.operatorCodes) - 1
 
     def with_version(self, index: int, version: int) -> int:
-        """The index of the operator code with this version at least."""
+        """The index of an operator code with at least this version."""
         if self.t.operatorCodes[index].version >= version:
             return index
         code = copy.copy(self.t.operatorCodes[index])
@@ -97,10 +97,10 @@ class Rewriting:
         return self.operator_code(code)
 
     def content(self) -> bytes:
-        """The file, without data and operator codes that came out of use.
+        """The file, without data and operator codes that are no longer used.
 
         Raises:
-            ModelError: it would be too large, or the ZIP archive behind it cannot be copied.
+            ModelError: it would be too large, or its appended ZIP archive cannot be copied.
         """
         for i in self._buffers - self._read_buffers():
             self.t.buffers[i].data = None
@@ -110,16 +110,16 @@ class Rewriting:
         try:
             return _with_files(bytes(builder.Output()), self._content)
         except _ZIP_ERRORS as error:
-            rule = "the ZIP archive behind the model must be one that can be written anew"
+            rule = "the ZIP archive after the model must be one that can be copied"
             raise ModelError(f"{self._what}: {rule}: {error}") from error
 
     def _checked_size(self) -> int:
-        """How many bytes of data and options there are: those that are shared count each time."""
+        """The bytes of data and options, with shared ones counted each time."""
         parts = [*(b.data for b in self.t.buffers), *(o.customOptions for o in self._operators())]
         total = sum(len(part) for part in parts if part is not None)
-        most = min(_MAX_BYTES, _MOST_COPIES * len(self._content) + self._added)
-        if total > most:
-            rule = f"data and options must not take more than {most} bytes, each a copy of its own"
+        limit = min(_MAX_BYTES, _MAX_GROWTH * len(self._content) + self._added)
+        if total > limit:
+            rule = f"data and options must not exceed {limit} bytes, with shared ones copied"
             raise ModelError(f"{self._what}: {rule}, got {total}")
         return total
 
@@ -144,10 +144,10 @@ class Rewriting:
 
 
 class _Builder(flatbuffers.Builder):  # type: ignore[misc]  # flatbuffers has no types
-    """Aligns vectors of bytes as the schema demands of buffers; the generated code does not."""
+    """Aligns vectors of bytes as the schema requires for buffers; the generated code does not."""
 
     def CreateNumpyVector(self, x: np.ndarray) -> int:  # noqa: N802 (overrides)
-        """A vector of numbers."""
+        """Write a vector of numbers."""
         if x.dtype != np.uint8:
             return int(super().CreateNumpyVector(x))
         self.StartVector(1, x.size, _ALIGNMENT)
@@ -172,21 +172,21 @@ def _move_options_inside(operator: Any, content: memoryview) -> None:
 
 def _check(model: Model, purpose: str) -> None:
     if model.external_buffer_groups:
-        rule = "its weights lie in files next to it; convert it with its weights inside"
+        rule = "its weights are in files next to it; convert it with the weights inside"
         raise ModelError(f"{printable(model.source)}: {purpose}: {rule}")
     if _ORDERS in model.metadata:
-        rule = f"its metadata {_ORDERS!r} counts operators; convert it without"
+        rule = f"its metadata {_ORDERS!r} refers to operators by index; convert it without"
         raise ModelError(f"{printable(model.source)}: {purpose}: {rule}")
     file = Flatbuffer(model.content, model.source, LAYOUT)
     for table in _tables(file.root("Model")):
         counts = {table.at: len(LAYOUT[table.kind])} | _options(table)
         if any(has_unknown_fields(model.content, at, count) for at, count in counts.items()):
             first = next(iter(LAYOUT[table.kind]))
-            table.fail(first, f"{purpose} must know all fields", "one of a newer schema")
+            table.fail(first, f"{purpose} needs a file with known fields", "one of a newer schema")
 
 
 def _options(table: Table) -> dict[int, int]:
-    """Where the options of an operator start, and how many fields the schema knows of them."""
+    """The positions of an operator's options tables, and the number of fields in the schema."""
     if table.kind != "Operator":
         return {}
     found = {}
@@ -199,24 +199,24 @@ def _options(table: Table) -> dict[int, int]:
 
 @functools.cache
 def _field_count(name: str) -> int:
-    """How many fields a table has: what the generated code says when it begins one."""
+    """The number of fields of a table, which the generated code passes to the builder."""
     counter = _Counter()
     getattr(schema, f"{name}Start")(counter)
     return counter.count
 
 
 class _Counter:
-    """A builder that only notes how many fields a table has."""
+    """A builder that only records the number of fields of a table."""
 
     count = 0
 
     def StartObject(self, count: int) -> None:  # noqa: N802 (as flatbuffers.Builder)
-        """Note it."""
+        """Record the number of fields."""
         self.count = count
 
 
 def _tables(root: Table) -> Iterator[Table]:
-    """All tables that are written anew, but for operators' options."""
+    """All tables that are rewritten, except operators' options."""
     yield root
     for field, kind in (
         ("operator_codes", "OperatorCode"),
@@ -233,10 +233,10 @@ def _tables(root: Table) -> Iterator[Table]:
 
 
 def _with_files(new: bytes, content: memoryview) -> bytes:
-    """The file with what was packed behind the old one: metadata writers append a ZIP archive.
+    """The file with the old one's appended ZIP archive, in which metadata writers store files.
 
     Raises:
-        _ZIP_ERRORS: it is damaged, or of a kind that cannot be copied.
+        _ZIP_ERRORS: the archive is damaged or cannot be copied.
     """
     if not zipfile.is_zipfile(io.BytesIO(content)):
         return new
@@ -244,7 +244,9 @@ def _with_files(new: bytes, content: memoryview) -> bytes:
     with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(stream, "a") as archive:
         unpacked = sum(entry.file_size for entry in old.infolist())
         if unpacked > _MAX_UNPACKED:
-            raise zipfile.BadZipFile(f"its files have {unpacked} bytes, {_MAX_UNPACKED} may be")
+            raise zipfile.BadZipFile(
+                f"its files have {unpacked} bytes, the limit is {_MAX_UNPACKED}"
+            )
         for entry in old.infolist():
             archive.writestr(entry, old.read(entry))
     return stream.getvalue()

@@ -1,4 +1,4 @@
-"""Where a model's bytes come from: its file and those next to it, or memory."""
+"""The source of a model's bytes: its file and the files next to it, or memory."""
 
 import dataclasses
 import os
@@ -17,9 +17,9 @@ class Source:
 
     Attributes:
         name: for messages: its path, or "<bytes>".
-        content: all of them, read-only.
-        folder: the files next to it; None: it came from memory.
-        file: what `content` is of; None: of memory.
+        content: the bytes, read-only.
+        folder: the files next to it; None: it is from memory.
+        file: the file of `content`; None: it is from memory.
     """
 
     name: str
@@ -29,14 +29,14 @@ class Source:
 
     @property
     def is_mapped(self) -> bool:
-        """Whether something of it can change."""
+        """Whether any of its files is mapped and can change."""
         return any(part is not None and part.is_mapped for part in (self.file, self.folder))
 
     def check_unchanged(self) -> None:
-        """Look whether what is mapped is what was opened.
+        """Check that mapped files have not changed since they were opened.
 
         Raises:
-            ModelError: somebody changed or shortened a file in place.
+            ModelError: a file was changed or shortened in place.
         """
         if self.file is not None:
             self.file.check_unchanged()
@@ -45,12 +45,12 @@ class Source:
 
 
 def open_source(source: ModelSource) -> Source:
-    """Open the file that `source` names, or view the bytes that it is.
+    """Open a file, or view bytes.
 
-    A link that `source` names is followed: it is the caller's. The folder is that of the link.
+    A link is followed, but the folder is that of the link.
 
     Raises:
-        ModelError: there is no such file, it is no regular file, or the memory is not contiguous.
+        ModelError: the file is missing or not a regular file, or the memory is not contiguous.
         TypeError: neither a path nor bytes.
     """
     if isinstance(source, bytes | bytearray | memoryview):
@@ -62,7 +62,7 @@ def open_source(source: ModelSource) -> Source:
 
 def _opened(path: str) -> FileContent:
     try:
-        # A pipe of that name must not block.
+        # O_NONBLOCK: opening a pipe must not block.
         return FileContent(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), path)
     except NotRegularError as error:
         why = wrong_files.folder(path) if os.path.isdir(path) else str(error)

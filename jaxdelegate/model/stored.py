@@ -1,4 +1,4 @@
-"""What a tensor's bytes in a file mean: plain numbers, packed integers, strings.
+"""Decodes a tensor's bytes: numbers, packed integers, strings.
 
 Sources: util.cc BytesRequired, kernels/internal/portable_tensor_utils.cc, string_util.h.
 """
@@ -15,23 +15,23 @@ from jaxdelegate.quant.packing import BITS, unpack
 
 
 def byte_count(tensor_type: TensorType, count: int) -> int:
-    """How many bytes `count` values take in a file; small integers share bytes. Not for STRING."""
+    """The bytes of `count` values in a file, with small integers packed. Not for STRING."""
     dtype = DTYPES[tensor_type]
     return -(-count * BITS[dtype] // 8) if dtype in BITS else count * dtype.itemsize
 
 
 def is_copied(tensor_type: TensorType) -> bool:
-    """Whether the values of such a tensor are no view of its bytes."""
+    """Whether values of this type are a copy and not a view of the bytes."""
     return tensor_type in (TensorType.STRING, TensorType.BOOL) or DTYPES[tensor_type] in BITS
 
 
-Problem = tuple[str, str]  # the rule, and what was there instead
+Problem = tuple[str, str]  # the rule, and the actual value
 
 
 def why_not_stored(tensor_type: TensorType, count: int, stored: np.ndarray) -> Problem | None:
-    """What is wrong if `stored`, uint8 [n], cannot be `count` values of this type.
+    """Why `stored`, uint8 [n], cannot be `count` values of this type; None: it can.
 
-    More bytes than needed are fine: stock LiteRT reads the first ones.
+    It may have more bytes than needed: stock LiteRT reads the first ones.
     """
     if tensor_type is TensorType.STRING:
         return _why_not_strings(stored, count)
@@ -45,12 +45,12 @@ def decode(tensor_type: TensorType, shape: Shape, stored: np.ndarray) -> np.ndar
     """The values of a tensor, read-only.
 
     Args:
-        tensor_type: decides the dtype; STRING gives an object array of bytes.
-        shape: the result's.
-        stored: uint8 [n], which `why_not_stored` lets pass.
+        tensor_type: determines the dtype; STRING gives an object array of bytes.
+        shape: of the result.
+        stored: uint8 [n], for which `why_not_stored` returns None.
 
     Returns:
-        A view of `stored`, but for packed integers, strings and booleans.
+        A view of `stored`, or a copy for packed integers, strings and booleans.
     """
     count = math.prod(shape)
     if tensor_type is TensorType.STRING:
@@ -59,7 +59,7 @@ def decode(tensor_type: TensorType, shape: Shape, stored: np.ndarray) -> np.ndar
         packed = stored[: byte_count(tensor_type, count)]
         values = unpack(packed, count, DTYPES[tensor_type]).reshape(shape)
     elif tensor_type is TensorType.BOOL:
-        # Unlike a file, numpy has no other bools than 0 and 1.
+        # Files may have other values than 0 and 1.
         values = (stored[:count] != 0).reshape(shape)
     else:
         values = np.ndarray(shape, DTYPES[tensor_type], stored)
@@ -68,7 +68,7 @@ def decode(tensor_type: TensorType, shape: Shape, stored: np.ndarray) -> np.ndar
 
 
 def _string_offsets(stored: np.ndarray, count: int) -> np.ndarray:
-    """Where each string starts and the last one ends, int32 [count + 1]."""
+    """int32 [count + 1]: the start of each string, and the end of the last one."""
     return stored[4 : 4 * (count + 2)].view(np.int32)
 
 
@@ -79,7 +79,7 @@ def _why_not_strings(stored: np.ndarray, count: int) -> Problem | None:
         return "STRING data starts with 4 bytes, the number of strings", f"{stored.size} bytes"
     found = int(stored[:4].view(np.int32)[0])
     if found != count:
-        return f"a tensor of this shape holds {count} strings", f"{found}"
+        return f"a tensor of this shape has {count} strings", f"{found}"
     header = 4 * (count + 2)
     if stored.size < header:
         return f"{count} strings need {header} bytes before their characters", f"{stored.size}"

@@ -1,16 +1,19 @@
-"""What a Tensor table says besides its data: quantization and sparsity, checked as LiteRT does."""
+"""Reads a tensor's type, shape, quantization and sparsity, with LiteRT's checks."""
 
 import dataclasses
+import math
 from collections.abc import Callable
 
 import numpy as np
 
 from jaxdelegate.model.flatbuffer import INT8, INT32, UINT8, Table
-from jaxdelegate.op_lowering.dtypes import FLOATS
+from jaxdelegate.op_lowering.dtypes import DTYPES, FLOATS
+from jaxdelegate.op_lowering.options.enums import TensorType
 from jaxdelegate.op_lowering.spec import DimensionSparsity, Shape, Sparsity
 from jaxdelegate.quant.packing import BITS
 from jaxdelegate.quant.params import Blockwise, Quantization
 
+_MAX_RANK = 64  # of numpy
 _DENSE, _SPARSE_CSR = 0, 1  # DimensionType
 _DETAILS = {1: "CustomQuantization", 2: "BlockwiseQuantization", 3: "MultiAxisQuantization"}
 _INDEX_VECTORS = {
@@ -20,13 +23,45 @@ _INDEX_VECTORS = {
 }
 
 
+def read_type(table: Table) -> TensorType:
+    """The element type."""
+    number = table.scalar("type", INT8)
+    try:
+        return TensorType(number)
+    except ValueError:
+        table.fail("type", f"must be a type of the schema, at most {max(TensorType):d}", number)
+
+
+def read_shape(table: Table, tensor_type: TensorType) -> Shape:
+    """The declared shape, whose size in bytes is limited."""
+    shape = table.integers("shape")
+    if len(shape) > _MAX_RANK:
+        table.fail("shape", f"must have at most {_MAX_RANK} dimensions", len(shape))
+    if min(shape, default=0) < 0:
+        table.fail("shape", "dimensions must not be negative", list(shape))
+    if math.prod(filter(None, shape)) * DTYPES[tensor_type].itemsize >= 2**63:
+        table.fail("shape", "the tensor's size in bytes must be below 2**63", list(shape))
+    return shape
+
+
+def read_shape_signature(table: Table, shape: Shape) -> Shape | None:
+    """The shape with -1 for unknown dimensions; None: the file has none."""
+    signature = table.integers("shape_signature")
+    if not signature:
+        return None
+    if len(signature) != len(shape) or min(signature) < -1:
+        rule = f"must have {len(shape)} dimensions like shape, each at least -1"
+        table.fail("shape_signature", rule, list(signature))
+    return signature
+
+
 def read_quantization(tensor: Table, shape: Shape, tensor_count: int) -> Quantization | None:
-    """QuantizationParameters; None where the table is absent or says nothing.
+    """Read QuantizationParameters; None: the table is absent or empty.
 
     Source of the rules: core/interpreter_builder.cc ParseQuantization.
     """
     table = tensor.table("quantization", "QuantizationParameters")
-    if table is None or table.is_empty:  # as converters write it for tensors of floats
+    if table is None or table.is_empty:  # converters write empty tables for floats
         return None
     minimum, maximum, scale = (table.vector(name, np.float32) for name in ("min", "max", "scale"))
     zero_point, dimension = (
@@ -37,12 +72,20 @@ def read_quantization(tensor: Table, shape: Shape, tensor_count: int) -> Quantiz
     known = (minimum, maximum, scale, zero_point, blockwise, custom)
     if all(part is None for part in known):
         return None
-    if blockwise is not None:  # the scales next to it do not count, says schema.fbs
+    if blockwise is not None:  # schema.fbs: the scales in the same table are ignored
         _check_dimensions(table, blockwise.quantized_dimensions or (dimension,), shape)
         scale = zero_point = None
     scale, zero_point = _or_empty(scale, np.float32), _or_empty(zero_point, np.int64)
     _check_scales(table, scale, zero_point, dimension, shape)
-    return Quantization(scale, zero_point, dimension, minimum, maximum, blockwise, custom)
+    return Quantization(
+        scale=scale,
+        zero_point=zero_point,
+        quantized_dimension=dimension,
+        minimum=minimum,
+        maximum=maximum,
+        blockwise=blockwise,
+        custom=custom,
+    )
 
 
 def _or_empty(values: np.ndarray | None, dtype: type) -> np.ndarray:
@@ -57,7 +100,7 @@ def _read_details(table: Table, tensor_count: int) -> tuple[Blockwise | None, by
         table.fail("details_type", f"must be one of {sorted(_DETAILS)}", kind)
     details = table.table("details", _DETAILS[kind])
     if details is None:
-        table.fail("details", f"must be there, {_DETAILS[kind]} being announced", None)
+        table.fail("details", f"must be present, since the type is {_DETAILS[kind]}", None)
     if kind == 1:
         values = details.vector("custom", np.uint8)
         return None, b"" if values is None else values.tobytes()
@@ -78,11 +121,11 @@ def _read_details(table: Table, tensor_count: int) -> tuple[Blockwise | None, by
 def with_block_values(
     quantization: Quantization, value_of: Callable[[int], np.ndarray | None]
 ) -> Quantization:
-    """Blockwise quantization with what its scale and zero point tensors hold.
+    """Blockwise quantization with the values of its scale and zero point tensors.
 
     Args:
-        quantization: as read_quantization gives it.
-        value_of: the value of a tensor of the subgraph; None: the file holds none.
+        quantization: from `read_quantization`.
+        value_of: the value of a tensor of the subgraph; None: the file has none.
     """
     blocks = quantization.blockwise
     if blocks is None:
@@ -164,13 +207,13 @@ def _read_index_vector(table: Table, field: str) -> np.ndarray:
     vector = table.table(field, name)
     values = None if vector is None else vector.vector("values", dtype)
     if values is None:
-        table.fail(field, "must be there in a SPARSE_CSR dimension", None)
-    table.charge(field, 3 * values.size)  # what int32 takes beyond a uint8 vector
+        table.fail(field, "must be present in a SPARSE_CSR dimension", None)
+    table.charge(field, 3 * values.size)  # the additional bytes of int32 compared with uint8
     return values.astype(np.int32)
 
 
 def _level_sizes(table: Table, sparsity: Sparsity, shape: Shape) -> list[int]:
-    """The size of each dimension, block dimensions last: a blocked one counts blocks."""
+    """The size of each dimension, block dimensions last; of blocked ones the number of blocks."""
     rank = len(shape)
     sizes = [*shape, *[0] * (len(sparsity.dimensions) - rank)]
     if len(sizes) > rank and len(sparsity.block_map) != len(sizes) - rank:
@@ -190,7 +233,7 @@ def _level_sizes(table: Table, sparsity: Sparsity, shape: Shape) -> list[int]:
 
 
 def _count_values(levels: list[Table], sparsity: Sparsity, sizes: list[int]) -> int:
-    """How many values the levels lead to, in traversal order."""
+    """The number of stored values."""
     count = 1
     for table, dimension, axis in zip(
         levels, sparsity.dimensions, sparsity.traversal_order, strict=True

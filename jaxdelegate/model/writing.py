@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all: written under another name, flushed, renamed."""
+"""Writes files atomically: under a temporary name, flushed, then renamed."""
 
 import os
 import stat
@@ -19,26 +19,26 @@ _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 def write_files(path: str | os.PathLike[str], model: Model, edited: Edited) -> None:
     """Write a model, and the files next to it that it uses.
 
-    What was opened stays as it was: it lives on without a name.
+    Files that are open or mapped do not change, since new files replace them.
 
     Args:
-        path: where to; a link is followed, as when the file is read. The other files go into the
-            folder of that name, in which no link is followed.
-        model: from which the content was made.
+        path: of the model; a link is followed, as in reading. The other files are written to the
+            folder of the link, in which links are not followed.
+        model: the model of which `edited` is a version.
         edited: the content.
 
     Raises:
-        ModelError: files next to it belong to another model, or a link is in their place.
-        OSError: there is no such folder, it cannot be written to, or the disk is full.
+        ModelError: files next to it belong to another model, or are links.
+        OSError: the folder is missing or cannot be written to, or the disk is full.
     """
     named, target = os.path.abspath(os.fsdecode(path)), os.path.realpath(os.fsdecode(path))
     for parent in map(os.path.dirname, (named, target)):
         if not os.path.isdir(parent):
-            raise FileNotFoundError(f"save: {parent!r}: no such folder; make it first")
+            raise FileNotFoundError(f"save: {parent!r}: no such folder; create it first")
     model.origin.check_unchanged()
     with opened_folder(os.path.dirname(named)) as folder:
-        beside = _Beside(folder, named, model)
-        groups = {name: beside.content(name, edited) for name in model.external_buffer_groups}
+        external = _ExternalFiles(folder, named, model)
+        groups = {name: external.content(name, edited) for name in model.external_buffer_groups}
         for name, content in groups.items():
             if content is not None:
                 with below(folder, name, make=True) as (inner, last):
@@ -47,28 +47,28 @@ def write_files(path: str | os.PathLike[str], model: Model, edited: Edited) -> N
         _write(folder, os.path.basename(target), edited.content)
 
 
-class _Beside:
-    """The places of the files that go along with a model."""
+class _ExternalFiles:
+    """The files with weights next to a saved model."""
 
     def __init__(self, folder: int, path: str, model: Model) -> None:
         self._folder, self._path, self._model = folder, path, model
         self._directory, own = os.path.split(path)
         origin = model.origin.folder
-        self._is_same = origin is not None and _is_one(origin.path, self._directory)
-        self._is_own = self._is_same and _is_one(model.source, path)
+        self._is_same = origin is not None and _is_same_path(origin.path, self._directory)
+        self._is_own = self._is_same and _is_same_path(model.source, path)
         clash = first_clash([*model.external_buffer_groups, own])
         if clash is not None:
             group = model.external_buffer_groups[clash[0]]
             raise ModelError(
-                f"save: {path!r}: the model keeps weights in a file {group!r} next to it; save it "
+                f"save: {path!r}: the model has weights in a file {group!r} next to it; save it "
                 "under another name"
             )
 
     def content(self, group: str, edited: Edited) -> memoryview | bytes | None:
-        """What is to be written next to the model; None: it is there.
+        """The content of a file to be written next to the model; None: it has this content.
 
         Raises:
-            ModelError: the place is another model's.
+            ModelError: the file belongs to another model.
         """
         origin = self._model.origin.folder
         assert origin is not None
@@ -80,18 +80,18 @@ class _Beside:
             return content
         except OSError as error:
             self._refuse(group, error.strerror or str(error))
-        if _holds(file, content):
+        if _has_content(file, content):
             return None
         if not self._is_own and (self._is_same or not self._has_declared(group)):
             self._refuse(
                 group,
-                "there is a file of that name, which belongs to another model or to none, and this "
-                "model keeps weights under it; save it in another directory",
+                "the model has weights in a file of this name, but that file exists and belongs to "
+                "another model or to none; save it in another directory",
             )
         return content
 
     def _has_declared(self, group: str) -> bool:
-        """Whether the file that is to be replaced is a model with a file of this name."""
+        """Whether the file to be replaced is a model that declares a file of this name."""
         try:
             return group in declared_groups(open_source(self._path))
         except ModelError:
@@ -101,12 +101,12 @@ class _Beside:
         raise ModelError(f"save: {os.path.join(self._directory, group)!r}: {why}")
 
 
-def _is_one(a: str, b: str) -> bool:
+def _is_same_path(a: str, b: str) -> bool:
     return os.path.realpath(a) == os.path.realpath(b)
 
 
-def _holds(file: int, content: bytes | memoryview) -> bool:
-    """Whether an open file, which is closed, is a regular one with this content."""
+def _has_content(file: int, content: bytes | memoryview) -> bool:
+    """Whether an open file is a regular file with this content; closes it."""
     view = memoryview(content)
     with open(file, "rb") as stream:
         state = os.fstat(file)

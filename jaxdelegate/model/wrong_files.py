@@ -1,17 +1,17 @@
-"""What a file is that is no TFLite model, and how to get one from it."""
+"""Recognizes files that are not TFLite models, and says how to convert them."""
 
 import os
 
 _CONVERT = "convert it with tf.lite.TFLiteConverter"
 _LITERT_TORCH = "convert the PyTorch model with litert_torch"
 
-# How files begin -> what they are, and what to do.
-_BEGINNINGS = (
+# The first bytes of a file -> its format, and what to do.
+_SIGNATURES = (
     (b"version https://git-lfs", "a Git LFS pointer, not the file: run `git lfs pull`"),
     (b"PK\x03\x04", "a ZIP archive (a .task bundle, a .keras file or a download): unpack it first"),
     (b"\x1f\x8b", "compressed by gzip: unpack it first"),
-    (b"\x89HDF", f"an HDF5 file, as Keras writes them: {_CONVERT}.from_keras_model"),
-    (b"<", "a web page or XML: the download was answered by a page; download the file itself"),
+    (b"\x89HDF", f"an HDF5 file, probably of Keras: {_CONVERT}.from_keras_model"),
+    (b"<", "a web page or XML: the download returned a page; download the file itself"),
     (b"{", "JSON: an error message of a download, or a TensorFlow.js model"),
     (b"\x7fELF", "a shared library or program"),
 )
@@ -26,16 +26,16 @@ _SUFFIXES = {
 
 
 def hint(name: str, beginning: bytes) -> str:
-    """What to add to a message about a file of this name that begins so; empty where unknown."""
+    """A hint for a message about a file of this name and with these first bytes; may be empty."""
     found = _SUFFIXES.get(os.path.splitext(name)[1].lower())
     if found is None:
         text = beginning.lstrip(b"\xef\xbb\xbf \t\r\n")
-        found = next((what for start, what in _BEGINNINGS if text.startswith(start)), None)
+        found = next((what for start, what in _SIGNATURES if text.startswith(start)), None)
     return "" if found is None else f"; it looks like {found}"
 
 
 def folder(path: str) -> str:
-    """What to do with a folder where a file was wanted."""
+    """What to do with a folder instead of a file."""
     if os.path.exists(os.path.join(path, "saved_model.pb")):
         return f"it is a TensorFlow SavedModel: {_CONVERT}.from_saved_model"
     models = sorted(name for name in os.listdir(path) if name.endswith((".tflite", ".lite")))

@@ -1,4 +1,4 @@
-"""How constants are read: every type, what is packed, quantized, blockwise or sparse."""
+"""Constants of every type are read: packed, quantized, blockwise or sparse ones, too."""
 
 import dataclasses
 from collections.abc import Callable
@@ -22,7 +22,7 @@ Edit = Callable[[schema.ModelT], None]
 
 
 def constant_of(array: Any, edit: Edit | None = None, **details: Any) -> Tensor:
-    """The tensor that a file with this one constant, edited, gives back."""
+    """The tensor read from a file with this one constant, after an edit."""
     builder = ModelBuilder()
     builder.outputs(builder.constant(array, "c", **details))
     return read_model(builder.build(edit=edit)).subgraphs[0].tensors[0]
@@ -71,7 +71,7 @@ def test_strings_are_objects_of_bytes() -> None:
     assert constant_of(np.empty((0, 3), object)).data.shape == (0, 3)
 
 
-def test_booleans_are_what_is_not_zero() -> None:
+def test_booleans_are_true_if_not_zero() -> None:
     builder = ModelBuilder()
     builder.outputs(builder.constant(np.array([True, False, True])))
 
@@ -83,7 +83,7 @@ def test_booleans_are_what_is_not_zero() -> None:
     ).tolist() == [1, 0, 1]
 
 
-def test_more_bytes_than_the_shape_needs_are_left_alone() -> None:
+def test_more_bytes_than_the_shape_needs_are_ignored() -> None:
     def longer(t: schema.ModelT) -> None:
         t.buffers[1].data = np.arange(1, 6, dtype=np.float32).view(np.uint8)
 
@@ -123,7 +123,7 @@ def test_quantization_details(want: Quantization) -> None:
             assert a == b
 
 
-def test_scales_beside_blockwise_quantization_do_not_count() -> None:
+def test_scales_next_to_blockwise_quantization_are_ignored() -> None:
     def scales(t: schema.ModelT) -> None:
         q = t.subgraphs[0].tensors[0].quantization
         q.scale, q.zeroPoint = [1.0, 2.0, 3.0], [0]
@@ -153,8 +153,8 @@ def test_blockwise_scales_are_read_from_their_tensors() -> None:
     )
 
 
-def test_blockwise_scales_that_no_file_holds_are_not_known() -> None:
-    """The first tensor has no data, the second one is no scale."""
+def test_blockwise_scales_without_data_are_unknown() -> None:
+    """The first tensor has no data, the second one is not a scale."""
     for scales in (0, 1):
         builder = ModelBuilder()
         builder.tensor((3, 1), np.float16)
@@ -165,7 +165,7 @@ def test_blockwise_scales_that_no_file_holds_are_not_known() -> None:
         assert got.blockwise.scale is None
 
 
-def test_a_quantization_table_that_says_nothing_is_none() -> None:
+def test_an_empty_quantization_table_is_none() -> None:
     def nothing(t: schema.ModelT) -> None:
         t.subgraphs[0].tensors[0].quantization = schema.QuantizationParametersT()
 

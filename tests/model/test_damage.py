@@ -1,4 +1,4 @@
-"""Damaged and hostile files: each loads or is refused, soon and without much memory."""
+"""Damaged and hostile files: each loads or is refused, quickly and with little memory."""
 
 import math
 import time
@@ -65,7 +65,7 @@ RICH = rich_model()
 
 
 def check(model: Model) -> None:
-    """What every model that was read promises to those who use it."""
+    """Check the guarantees of a model that was read."""
     for graph in model.subgraphs:
         tensors = range(len(graph.tensors))
         assert all(i in tensors for i in (*graph.inputs, *graph.outputs))
@@ -83,7 +83,7 @@ def check(model: Model) -> None:
 
 
 def loads(content: bytes) -> bool:
-    """Whether the file loads; anything but a sound model or a ModelError fails the test."""
+    """Whether the file loads; anything except a valid model or a ModelError fails the test."""
     try:
         model = read_model(content)
     except ModelError:
@@ -154,11 +154,11 @@ def test_any_edit_loads_or_is_refused(edits: list[tuple[int, bytes, int]]) -> No
 
 @hypothesis.settings(max_examples=200, deadline=None, derandomize=True, database=None)
 @hypothesis.given(st.binary(max_size=200))
-def test_any_bytes_behind_the_header_load_or_are_refused(tail: bytes) -> None:
+def test_any_bytes_after_the_header_load_or_are_refused(tail: bytes) -> None:
     loads(b"\x10\0\0\0TFL3" + tail)
 
 
-# Bombs: small files whose offsets lead to the same large thing again and again.
+# Bombs: small files with many offsets to the same large object.
 
 Bomb = Callable[[flatbuffers.Builder], int]
 COUNT = 20_000
@@ -186,7 +186,7 @@ def finish(builder: flatbuffers.Builder, graph: int, codes: list[int], *, copies
 
 
 def tensor_bomb(*, name_size: int, subgraphs: int = 1) -> bytes:
-    """Many times the same tensor, of a long name."""
+    """The same tensor, with a long name, many times."""
     b = flatbuffers.Builder()
     name = b.CreateString("x" * name_size)
     schema.TensorStart(b)
@@ -198,7 +198,7 @@ def tensor_bomb(*, name_size: int, subgraphs: int = 1) -> bytes:
 
 
 def operator_bomb(*, inputs: int, new_shape: int) -> bytes:
-    """Many times the same RESHAPE, of many inputs or of options with a long vector."""
+    """The same RESHAPE, with many inputs or a long vector in its options, many times."""
     b = flatbuffers.Builder()
     schema.OperatorCodeStart(b)
     schema.OperatorCodeAddBuiltinCode(b, schema.BuiltinOperator.RESHAPE)
@@ -230,7 +230,7 @@ BOMBS = {
 
 
 @pytest.mark.parametrize("bomb", BOMBS.values(), ids=BOMBS)
-def test_offsets_to_shared_data_cannot_ask_for_more_than_the_file_is_worth(
+def test_offsets_to_shared_data_are_limited_by_the_size_of_the_file(
     bomb: Callable[[], bytes],
 ) -> None:
     content = bomb()
@@ -238,7 +238,7 @@ def test_offsets_to_shared_data_cannot_ask_for_more_than_the_file_is_worth(
     start = time.perf_counter()
     try:
         with pytest.raises(
-            ModelError, match="what a file refers to must not exceed 4 times its size"
+            ModelError, match="the data that a file refers to must not exceed 4 times its size"
         ):
             read_model(content)
         peak = tracemalloc.get_traced_memory()[1]
@@ -249,7 +249,7 @@ def test_offsets_to_shared_data_cannot_ask_for_more_than_the_file_is_worth(
 
 
 def shared_options(code: str, data: bytes) -> bytes:
-    """Many times the same custom operator."""
+    """The same custom operator many times."""
     b = flatbuffers.Builder()
     name, options = b.CreateString(code), b.CreateByteVector(data)
     schema.OperatorCodeStart(b)
@@ -310,7 +310,7 @@ def test_operators_that_share_custom_options_have_one_copy(code: str, data: byte
     assert peak < 5 * LONG + 1000 * COUNT
 
 
-def test_a_million_tables_are_enough() -> None:
+def test_a_million_tables_are_the_limit() -> None:
     b = flatbuffers.Builder()
     schema.TensorStart(b)
     tensors = vector(b, [schema.TensorEnd(b)] * 1_000_001)
@@ -322,7 +322,7 @@ def test_a_million_tables_are_enough() -> None:
         read_model(finish(b, schema.SubGraphEnd(b), []))
 
 
-def test_a_length_that_lies_allocates_nothing() -> None:
+def test_a_wrong_length_allocates_nothing() -> None:
     content = bytearray(RICH)
     at = content.index(np.int32([2, 1, 4]).tobytes())  # the shape [1, 4], after its length
     content[at : at + 4] = (2**30).to_bytes(4, "little")

@@ -1,4 +1,4 @@
-"""A file with other values in some places: what changes, and that nothing else does."""
+"""Editing a file changes the requested values and nothing else."""
 
 import os
 import struct
@@ -35,7 +35,7 @@ def raw(values: np.ndarray) -> np.ndarray:
 
 
 def sums(*, shared: bool = False, outside: bool = False, custom: bool = False) -> bytes:
-    """x + a + b; with `shared` a and b lie in one buffer, which is metadata too."""
+    """x + a + b; with `shared`, a and b are in one buffer, which is also metadata."""
     builder = ModelBuilder()
     x, y, z = (builder.input((4,), name="x"), builder.tensor((4,)), builder.tensor((4,), name="z"))
     a, b = builder.constant(A, "a"), builder.constant(A if shared else B, "b")
@@ -66,7 +66,7 @@ def test_nothing_to_change_is_the_same_file(outside: bool) -> None:
 
 
 @pytest.mark.parametrize("outside", [False, True])
-def test_values_take_the_place_of_others(outside: bool) -> None:
+def test_values_are_replaced(outside: bool) -> None:
     content = sums(outside=outside)
     new = bytes(edited(read_model(content), {(0, 3): raw(ONES)}, {}).content)
     differing = [i for i, (a, b) in enumerate(zip(content, new, strict=True)) if a != b]
@@ -76,7 +76,7 @@ def test_values_take_the_place_of_others(outside: bool) -> None:
 
 
 @pytest.mark.parametrize("outside", [False, True])
-def test_a_tensor_leaves_a_shared_buffer(outside: bool) -> None:
+def test_a_tensor_is_separated_from_a_shared_buffer(outside: bool) -> None:
     content = sums(shared=True, outside=outside)
     new = bytes(edited(read_model(content), {(0, 3): raw(ONES)}, {}).content)
     np.testing.assert_array_equal(stock(new, B), B + ONES + A)
@@ -92,7 +92,7 @@ def _tensors(model: Model) -> list:
     return list(model.subgraphs[0].tensors)
 
 
-def test_what_counts_from_the_files_start_moves_along() -> None:
+def test_absolute_positions_are_updated() -> None:
     content = sums(shared=True, outside=True, custom=True)
     again = read_model(edited(read_model(content), {(0, 3): raw(ONES)}, {}).content)
     assert again.subgraphs[0].operators[2].options.data == b"0123456789abcdef"
@@ -111,7 +111,7 @@ def test_a_model_table_of_a_newer_schema_is_not_copied() -> None:
     content += bytes(-len(content) % 4)
     struct.pack_into("<i", content, root, root - len(content))
     model = read_model(bytes(content + wider))
-    with pytest.raises(ModelError, match=r"Model\.buffers: parting tensors .* newer schema"):
+    with pytest.raises(ModelError, match=r"Model\.buffers: to separate tensors .* newer schema"):
         edited(model, {(0, 3): raw(ONES)}, {})
 
 
@@ -167,7 +167,7 @@ def external(folder: Path, values: np.ndarray, name: str = "m.tflite") -> Path:
     return path
 
 
-def test_files_next_to_the_model_go_along(tmp_path: Path) -> None:
+def test_files_next_to_the_model_are_copied(tmp_path: Path) -> None:
     model = read_model(external(tmp_path, A))
     (tmp_path / "other").mkdir()
     target = tmp_path / "other" / "m.tflite"
@@ -196,7 +196,7 @@ def test_files_of_another_model_are_not_overwritten(tmp_path: Path) -> None:
     np.testing.assert_array_equal(read_model(model.source).subgraphs[0].tensors[2].data, ONES)
 
 
-def test_the_file_that_was_read_is_replaced_whole(tmp_path: Path) -> None:
+def test_the_file_that_was_read_is_replaced_atomically(tmp_path: Path) -> None:
     path, link = tmp_path / "m.tflite", tmp_path / "link.tflite"
     path.write_bytes(sums())
     path.chmod(0o640)
@@ -210,7 +210,7 @@ def test_the_file_that_was_read_is_replaced_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("step", ["fsync", "replace"])
-def test_nothing_half_written_is_left(
+def test_no_partial_file_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     path = tmp_path / "m.tflite"
@@ -226,9 +226,9 @@ def test_nothing_half_written_is_left(
     assert path.read_bytes() == b"before"
 
 
-def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_folder(tmp_path: Path) -> None:
     model = read_model(sums())
-    with pytest.raises(FileNotFoundError, match="missing': no such folder; make it first"):
+    with pytest.raises(FileNotFoundError, match="missing': no such folder; create it first"):
         write_files(tmp_path / "missing" / "m.tflite", model, edited(model, {}, {}))
 
 
@@ -262,17 +262,17 @@ def test_float16_constants_are_dequantized(build: Callable[[], bytes]) -> None:
     assert _half(new) == new
 
 
-def test_a_file_that_would_lose_something_is_not_cast() -> None:
+def test_a_file_that_would_lose_data_is_not_cast() -> None:
     builder = ModelBuilder()
     x, y = builder.input((4,), name="x"), builder.tensor((4,))
     builder.operator("ADD", [x, builder.constant(A)], [y])
     builder.outputs(y)
     builder.metadata("model_control_dependencies", b"0")
-    with pytest.raises(ModelError, match="counts operators"):
+    with pytest.raises(ModelError, match="refers to operators by index"):
         _half(builder.build())
 
 
-def test_an_archive_behind_the_file_stays(tmp_path: Path) -> None:
+def test_an_archive_after_the_file_stays(tmp_path: Path) -> None:
     path = tmp_path / "m.tflite"
     path.write_bytes(sums())
     with zipfile.ZipFile(path, "a") as archive:
@@ -297,11 +297,11 @@ def test_an_archive_that_cannot_be_copied_is_refused(tmp_path: Path) -> None:
     content = bytearray(_with_archive(path, b"cat\ndog"))
     at = content.rindex(b"labels.txt", 0, content.rindex(b"labels.txt")) + 12
     content[at] ^= 0xFF
-    with pytest.raises(ModelError, match="the ZIP archive behind the model must be one"):
+    with pytest.raises(ModelError, match="the ZIP archive after the model must be one"):
         _half(bytes(content))
 
 
-def test_what_shares_bytes_does_not_multiply() -> None:
+def test_copies_of_shared_bytes_are_limited() -> None:
     b = flatbuffers.Builder()
     data = b.CreateByteVector(bytes(1 << 20))
     schema.BufferStart(b)
@@ -321,5 +321,5 @@ def test_what_shares_bytes_does_not_multiply() -> None:
     schema.ModelAddSubgraphs(b, vectors[1])
     b.Finish(schema.ModelEnd(b), b"TFL3")
     model = read_model(bytes(b.Output()))
-    with pytest.raises(ModelError, match=r"<bytes>: folding: .* a copy of its own"):
+    with pytest.raises(ModelError, match=r"<bytes>: folding: .* with shared ones copied"):
         Rewriting(model, "folding").content()

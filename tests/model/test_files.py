@@ -1,4 +1,4 @@
-"""Files of a model: none outside of its folder is read or written, and none changes unnoticed."""
+"""Files of a model: only those in its folder are read and written, and changes are detected."""
 
 import os
 import subprocess
@@ -25,7 +25,7 @@ OUTSIDE = b"only for the owner"
 
 
 def content(*groups: str, unused: tuple[str, ...] = ()) -> bytes:
-    """x + the first four values of each group's file; `unused` groups are declared only."""
+    """x + the first four values of each group's file; `unused` groups are only declared."""
     builder = ModelBuilder()
     x = builder.input((4,), name="x")
     for group in groups:
@@ -47,7 +47,7 @@ def content(*groups: str, unused: tuple[str, ...] = ()) -> bytes:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Of a model, in a folder with something that is not for it."""
+    """A folder of a model, inside a folder with a secret file."""
     (tmp_path / "secret.bin").write_bytes(OUTSIDE)
     (tmp_path / "model" / "parts").mkdir(parents=True)
     return tmp_path / "model"
@@ -89,7 +89,7 @@ BAD_NAMES = [
 
 
 @pytest.mark.parametrize("name", BAD_NAMES)
-def test_names_are_checked_when_the_file_is_read_used_or_not(name: str, folder: Path) -> None:
+def test_used_and_unused_names_are_checked_in_reading(name: str, folder: Path) -> None:
     for model in (content(name), content(unused=(name,))):
         for source in (model, folder / "m.tflite"):
             (folder / "m.tflite").write_bytes(model)
@@ -110,12 +110,12 @@ def test_names_are_checked_when_the_file_is_read_used_or_not(name: str, folder: 
         ("m.tflite/w.bin",),
     ],
 )
-def test_no_two_names_are_one_file(names: tuple[str, ...], folder: Path) -> None:
+def test_two_names_must_not_be_the_same_file(names: tuple[str, ...], folder: Path) -> None:
     with pytest.raises(ModelError, match="must not be, or lead through, the same file as"):
         read_model(with_files(folder, unused=names))
 
 
-def test_names_that_only_look_alike_are_two_files() -> None:
+def test_similar_names_are_two_files() -> None:
     assert first_clash(["w.bin", "w.bin2", "parts/w.bin", "parts2/w.bin", "w", "w-", "w/"]) == (
         4,
         6,
@@ -168,7 +168,7 @@ def test_only_a_file_of_the_folder_is_read(
         read_model(path)
 
 
-def test_no_folder_on_the_way_is_a_link(folder: Path) -> None:
+def test_no_folder_of_the_path_is_a_link(folder: Path) -> None:
     path = with_files(folder, "parts/w.bin")
     assert read_model(path).external_buffer_groups == ("parts/w.bin",)
     (folder / "parts").rename(folder.parent / "elsewhere")
@@ -177,7 +177,7 @@ def test_no_folder_on_the_way_is_a_link(folder: Path) -> None:
         read_model(path)
 
 
-def test_a_folder_swapped_meanwhile_is_not_looked_into(folder: Path) -> None:
+def test_a_folder_that_is_swapped_for_a_link_is_not_read(folder: Path) -> None:
     with_files(folder, "parts/w.bin")
     with opened_folder(os.fspath(folder)) as top, below(top, "parts/w.bin") as (parts, last):
         (folder / "parts").rename(folder.parent / "elsewhere")
@@ -189,7 +189,7 @@ def test_a_folder_swapped_meanwhile_is_not_looked_into(folder: Path) -> None:
 
 
 def test_the_model_s_own_name_may_be_a_link(folder: Path) -> None:
-    """As in a Hugging Face cache; the other files lie next to the link."""
+    """As in a Hugging Face cache; the other files are next to the link."""
     (folder.parent / "blob").write_bytes(content("w.bin"))
     (folder / "w.bin").write_bytes(W.tobytes())
     _link(folder / "m.tflite", folder.parent / "blob")
@@ -208,7 +208,7 @@ def _changed(model: Model) -> Edited:
     return edited(model, {(0, place): (2 * W).view(np.uint8)}, {})
 
 
-def test_only_what_the_model_uses_goes_along(folder: Path) -> None:
+def test_only_used_files_are_copied(folder: Path) -> None:
     model = read_model(with_files(folder, "parts/w.bin", unused=("notes.txt",)))
     (folder / "notes.txt").write_bytes(OUTSIDE)
     target = folder.parent / "target"
@@ -256,7 +256,7 @@ def test_a_file_that_is_not_the_model_s_is_not_overwritten(
     assert (target / "w.bin").read_bytes() == (2 * W).tobytes()
 
 
-def test_a_model_does_not_take_the_name_of_its_weights(folder: Path) -> None:
+def test_a_model_cannot_have_the_name_of_its_weights(folder: Path) -> None:
     model = read_model(with_files(folder, "w.bin"))
     for name in ("w.bin", "W.bin"):
         with pytest.raises(ModelError, match="save it under another name"):
@@ -267,7 +267,7 @@ def test_a_model_does_not_take_the_name_of_its_weights(folder: Path) -> None:
 # ---- changes in place
 
 
-def test_what_was_read_stays(folder: Path) -> None:
+def test_content_that_was_read_does_not_change(folder: Path) -> None:
     path = with_files(folder, "w.bin")
     model = read_model(path)
     expected = bytes(model.content)
@@ -278,8 +278,8 @@ def test_what_was_read_stays(folder: Path) -> None:
     assert model.subgraphs[0].tensors[2].data.tolist() == W.tolist()
 
 
-def test_many_files_are_not_all_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Holes make files that take no room on a disk."""
+def test_many_files_are_partly_mapped(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sparse files take no space on the disk."""
     names = [f"{i}.bin" for i in range(5)]
     path = with_files(folder, *names)
     for name in names:
@@ -308,7 +308,7 @@ def _copy_over(path: Path) -> None:
 
 @pytest.mark.parametrize("change", [_shorten, _overwrite, _copy_over])
 @pytest.mark.parametrize("name", ["m.tflite", "w.bin"])
-def test_a_mapped_file_that_changes_is_noticed(
+def test_changes_of_a_mapped_file_are_detected(
     change: Callable[[Path], None], name: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "READ_BYTES", 0)
@@ -336,7 +336,7 @@ def test_a_mapped_file_may_be_replaced_or_removed(
     interpreter.invoke()
 
 
-def test_functions_and_saving_notice_it_too(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_functions_and_saving_detect_it_too(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "READ_BYTES", 0)
     path = with_files(folder, "w.bin")
     model = jd.load(path)

@@ -1,4 +1,4 @@
-"""A model of more than 2 GiB: its buffers lie after the flatbuffer, and nothing copies them."""
+"""A model of more than 2 GiB: its buffers are after the flatbuffer, and are not copied."""
 
 import os
 from pathlib import Path
@@ -17,7 +17,7 @@ ASKED = np.array([0, ROWS - 1], np.int32)
 
 @pytest.fixture
 def large(tmp_path: Path) -> Path:
-    """Looks rows up in a table of zeros, whose last row is ones; a file with a hole."""
+    """A lookup in a table of zeros whose last row is ones, in a sparse file."""
     m = ModelBuilder()
     rows, y = m.input((2,), np.int32), m.tensor((2, COLUMNS))
     table = m.constant(np.zeros((1, COLUMNS), np.float32), "table")
@@ -57,7 +57,7 @@ def test_it_is_mapped_and_not_copied(large: Path) -> None:
 
 
 @pytest.mark.exhaustive
-def test_xla_looks_up_in_it(large: Path) -> None:
+def test_xla_reads_rows_of_it(large: Path) -> None:
     np.testing.assert_array_equal(
         looked_up(jd.Interpreter(large, experimental_delegates=[jd.JaxDelegate()])),
         looked_up(jd.Interpreter(large)),

@@ -1,4 +1,4 @@
-"""Reading a model: from bytes and files, its graph, and where its buffers lie."""
+"""Reading a model from bytes and files: its graph and its buffers."""
 
 import mmap
 import os
@@ -102,7 +102,7 @@ def test_a_file_is_mapped_and_not_copied(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="needs Linux's accounting")
-def test_a_large_file_takes_no_memory_of_its_own(
+def test_a_large_file_takes_no_private_memory(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "READ_BYTES", 1 << 20)
@@ -149,8 +149,8 @@ def test_an_operator_s_details() -> None:
     assert svdf.custom_options == b""
 
 
-def test_options_that_say_the_same_are_decoded_once() -> None:
-    """Of every kind of scalar, next to each other: those that differ stay apart."""
+def test_equal_options_are_decoded_once() -> None:
+    """Options of every kind of scalar; those that differ are distinct."""
     different = [
         Conv2DOptions(),
         Conv2DOptions(stride_w=2),
@@ -187,7 +187,7 @@ def test_both_opcode_fields_count() -> None:
     assert names == ["STABLEHLO_ADD", "ADD"]
 
 
-def test_shapes_that_are_not_known() -> None:
+def test_unknown_shapes() -> None:
     builder = ModelBuilder()
     x = builder.input((1, 3), shape_signature=(-1, 3))
     v = builder.input((), name="v")
@@ -206,7 +206,7 @@ def test_shapes_that_are_not_known() -> None:
     assert v_read.variant_types == (VariantType((2, 3), TensorType.INT8, has_rank=True),)
 
 
-def test_names_that_are_not_utf_8_are_read_with_marks() -> None:
+def test_names_that_are_not_utf_8_have_replacement_characters() -> None:
     content = (
         sum_model()
         .build()
@@ -218,7 +218,7 @@ def test_names_that_are_not_utf_8_are_read_with_marks() -> None:
     assert model.description == "jaxdele�ate.testing"
 
 
-def test_buffers_and_custom_options_behind_the_flatbuffer() -> None:
+def test_buffers_and_custom_options_after_the_flatbuffer() -> None:
     builder = sum_model()
     builder.metadata("note", b"text")
     y = builder.tensor((4,))
@@ -262,7 +262,7 @@ def test_empty_tensors_have_a_value_though_nothing_is_stored() -> None:
     assert tensors[1].data.shape == (0, 2)
 
 
-def test_the_first_buffer_stands_for_no_data() -> None:
+def test_the_first_buffer_means_no_data() -> None:
     def filled(t: schema.ModelT) -> None:
         t.buffers[0].data = np.ones(16, np.uint8)
 
@@ -270,7 +270,7 @@ def test_the_first_buffer_stands_for_no_data() -> None:
     assert [t.data is None for t in tensors] == [True, False, True, True]
 
 
-def test_an_empty_buffer_is_no_value_of_what_is_computed() -> None:
+def test_an_empty_buffer_is_not_the_value_of_a_computed_tensor() -> None:
     builder = ModelBuilder()
     x, y = builder.input((0,)), builder.tensor((0,))
     builder.operator("ABS", [x], [y])
@@ -285,7 +285,7 @@ def test_an_empty_buffer_is_no_value_of_what_is_computed() -> None:
     assert [t.data for t in tensors] == [None, None]
 
 
-def test_a_buffer_behind_the_first_four_gigabytes(tmp_path: pathlib.Path) -> None:
+def test_a_buffer_after_the_first_four_gigabytes(tmp_path: pathlib.Path) -> None:
     def far(t: schema.ModelT) -> None:
         t.buffers[1].data, t.buffers[1].offset, t.buffers[1].size = None, 5 << 30, 16
 
@@ -316,7 +316,7 @@ def test_reshape_may_have_a_shape_without_data() -> None:
     assert read_model(builder.build()).subgraphs[0].operators[0].inputs == (0, -1)
 
 
-def test_anothers_options_are_passed_over_as_in_litert() -> None:
+def test_options_of_another_operator_are_ignored_as_in_litert() -> None:
     builder = ModelBuilder()
     x, y = builder.input((1, 2, 2, 1)), builder.tensor((1, 2, 2, 1))
     builder.operator("ADD", [x, x], [y], Pool2DOptions(stride_w=3))
@@ -324,7 +324,7 @@ def test_anothers_options_are_passed_over_as_in_litert() -> None:
     assert read_model(builder.build()).subgraphs[0].operators[0].options == AddOptions()
 
 
-# --- files of the world
+# --- real files
 
 STOCK_REFUSES = {
     "models/litert/lstm_quantized2.bin": r"Tensor.shape .* must not be negative, got \[-1\]",
@@ -338,7 +338,7 @@ def real_files() -> list[pathlib.Path]:
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="needs the real models next to the project")
-def test_real_models_load_but_for_those_that_stock_litert_refuses() -> None:
+def test_real_models_load_except_those_that_stock_litert_refuses() -> None:
     refused = {}
     for path in real_files():
         try:
@@ -351,7 +351,7 @@ def test_real_models_load_but_for_those_that_stock_litert_refuses() -> None:
 
 
 def check(model: Model) -> None:
-    """What every model that was read promises."""
+    """Check the guarantees of a model that was read."""
     for graph in model.subgraphs:
         for tensor in graph.tensors:
             spec = tensor.spec()

@@ -44,7 +44,7 @@ def sum_model() -> ModelBuilder:
 
 
 def constant_of(array: Any, **details: Any) -> Tensor:
-    """The tensor that a file with this one constant gives back."""
+    """The tensor read from a file with this one constant."""
     builder = ModelBuilder()
     builder.outputs(builder.constant(array, "c", **details))
     return read_model(builder.build()).subgraphs[0].tensors[0]
@@ -121,11 +121,11 @@ REFUSED: dict[str, tuple[Edit, str]] = {
     "version": (on("/version", 4), "Model.version: must be 3, got 4"),
     "no subgraphs": (
         on("/subgraphs", []),
-        "Model.subgraphs: a model must have one at least, got 0",
+        "Model.subgraphs: a model must have at least one, got 0",
     ),
     "operator": (
         on("/operatorCodes[0].builtinCode", 9999),
-        r"OperatorCode.builtin_code at operator_codes\[0\]: .* schema, \d+ at most, got 9999",
+        r"OperatorCode.builtin_code at operator_codes\[0\]: .* schema, at most \d+, got 9999",
     ),
     "negative operator": (
         lambda t: [
@@ -159,22 +159,25 @@ REFUSED: dict[str, tuple[Edit, str]] = {
     "operator input below": (on("operators[0].inputs", [-2, 0]), "at least -1 and below 4, got -2"),
     "operator output": (on("operators[0].outputs", [99]), "Operator.outputs .* below 4, got 99"),
     "intermediate": (on("operators[0].intermediates", [8]), "Operator.intermediates .* got 8"),
-    "type": (on("tensors[0].type", 23), "Tensor.type .* 22 at most, got 23"),
+    "type": (on("tensors[0].type", 23), "Tensor.type .* at most 22, got 23"),
     "negative shape": (
         on("tensors[0].shape", [2, -1]),
         r"Tensor.shape at .*tensors\[0\]: dimensions must not be negative, got \[2, -1\]",
     ),
     "overflow": (on("tensors[2].shape", [2**31 - 1] * 3), r"below 2\*\*63"),
     "overflow with zero": (on("tensors[2].shape", [0, 2**31 - 1, 2**31 - 1, 4]), r"below 2\*\*63"),
-    "rank": (on("tensors[2].shape", [1] * 65), "64 dimensions at most, got 65"),
-    "signature rank": (on("tensors[0].shapeSignature", [-1, 4]), "must have 1 dimensions as shape"),
-    "signature value": (on("tensors[0].shapeSignature", [-2]), "each -1 at least"),
+    "rank": (on("tensors[2].shape", [1] * 65), "at most 64 dimensions, got 65"),
+    "signature rank": (
+        on("tensors[0].shapeSignature", [-1, 4]),
+        "must have 1 dimensions like shape",
+    ),
+    "signature value": (on("tensors[0].shapeSignature", [-2]), "each at least -1"),
     "short constant": (
         on("tensors[1].shape", [5]),
         r"Tensor.buffer at .*tensors\[1\]: 5 values of FLOAT32 need 20 bytes, got 16",
     ),
     "wide constant": (on("tensors[1].type", 10), "4 values of FLOAT64 need 32 bytes, got 16"),
-    "no string": (on("tensors[1].type", 5), "Tensor.buffer .* holds 4 strings, got 1065353216"),
+    "no string": (on("tensors[1].type", 5), "Tensor.buffer .* has 4 strings, got 1065353216"),
     "variable": (on("tensors[1].isVariable", True), "Tensor.is_variable .* must not hold data"),
     "input with data": (
         on("inputs", [0, 1]),
@@ -198,7 +201,7 @@ REFUSED: dict[str, tuple[Edit, str]] = {
     ),
     "written twice": (
         on("operators[1].outputs", [2]),
-        r"operators\[1\]: operators\[0\] writes the tensor already, one must, got 2",
+        r"operators\[1\]: a tensor must have one writer, operators\[0\] also writes, got 2",
     ),
     "written input": (on("operators[1].outputs", [0]), "must not be an input or hold data.* got 0"),
     "written constant": (
@@ -207,7 +210,7 @@ REFUSED: dict[str, tuple[Edit, str]] = {
     ),
     "options table": (
         on("operators[0].builtinOptionsType", 200),
-        "Operator.builtin_options_type .* an options table of the schema, 126 at most, got 200",
+        "Operator.builtin_options_type .* an options table of the schema, at most 126, got 200",
     ),
     "activation": (
         on("operators[0].builtinOptions.fusedActivationFunction", 77),
@@ -235,7 +238,7 @@ REFUSED: dict[str, tuple[Edit, str]] = {
         "QuantizationParameters.scale .* 1 entry, or 4 as the shape .* got 3",
     ),
     "details": (quantized(detailsType=9), "details_type .* got 9"),
-    "no details": (quantized(detailsType=2), "details .* BlockwiseQuantization being announced"),
+    "no details": (quantized(detailsType=2), "details .* since the type is BlockwiseQuantization"),
     "block scales": (
         details(2, BLOCK(), scales=7, zeroPoints=-1),
         "BlockwiseQuantization.scales .* 7",
@@ -258,13 +261,13 @@ REFUSED: dict[str, tuple[Edit, str]] = {
         signed(tensor=4),
         r"TensorMap.tensor_index at signature_defs\[0\].inputs\[0\]: .* below 4, got 4",
     ),
-    "signature key": (signed(key=None), "SignatureDef.signature_key .* must be there, got None"),
-    "signature name": (signed(name=None), "TensorMap.name .* must be there, got None"),
+    "signature key": (signed(key=None), "SignatureDef.signature_key .* must be present, got None"),
+    "signature name": (signed(name=None), "TensorMap.name .* must be present, got None"),
 }
 
 
 @pytest.mark.parametrize(("edit", "message"), REFUSED.values(), ids=REFUSED)
-def test_a_damaged_file_is_refused_with_its_place(edit: Edit, message: str) -> None:
+def test_a_damaged_file_is_refused_with_the_position(edit: Edit, message: str) -> None:
     content = sum_model().build(edit=edit)
     with pytest.raises(ModelError, match=message) as caught:
         read_model(content)
@@ -288,7 +291,7 @@ def test_a_damaged_file_is_refused_with_its_place(edit: Edit, message: str) -> N
         (b"\x08\0\0\0TFL3\x04\0\0\0", "its vtable's size"),
     ],
 )
-def test_what_is_no_model_at_all(content: bytes, message: str, tmp_path: pathlib.Path) -> None:
+def test_files_that_are_not_models(content: bytes, message: str, tmp_path: pathlib.Path) -> None:
     (tmp_path / "m.tflite").write_bytes(content)
     for source, name in ((content, "<bytes>"), (tmp_path / "m.tflite", str(tmp_path / "m.tflite"))):
         with pytest.raises(ModelError, match=message) as caught:
@@ -296,7 +299,7 @@ def test_what_is_no_model_at_all(content: bytes, message: str, tmp_path: pathlib
         assert str(caught.value).startswith(name)
 
 
-def test_a_string_without_its_end_is_refused() -> None:
+def test_a_string_without_a_terminator_is_refused() -> None:
     content = sum_model().build().replace(b"main\0", b"main!")
     with pytest.raises(
         ModelError, match=r"SubGraph.name at subgraphs\[0\]: .* a zero byte, got 33"
@@ -360,7 +363,7 @@ BAD_SPARSITIES: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("changes", "message"), BAD_SPARSITIES.values(), ids=BAD_SPARSITIES)
-def test_sparsity_that_does_not_unfold_is_refused(changes: dict[str, Any], message: str) -> None:
+def test_invalid_sparsity_is_refused(changes: dict[str, Any], message: str) -> None:
     sparsity = dataclasses.replace(csr(np.int32), **changes)
     with pytest.raises(ModelError, match=message):
         constant_of(np.zeros(3, np.float32), shape=(4, 4), sparsity=sparsity)
@@ -376,8 +379,8 @@ def strings(*numbers: int, size: int = 40) -> Edit:
     ("edit", "message"),
     [
         (strings(size=3), "starts with 4 bytes, the number of strings, got 3 bytes"),
-        (strings(3), "holds 2 strings, got 3"),
-        (strings(-1), "holds 2 strings, got -1"),
+        (strings(3), "has 2 strings, got 3"),
+        (strings(-1), "has 2 strings, got -1"),
         (strings(2, size=12), "2 strings need 16 bytes before their characters, got 12"),
         (strings(2, 15, 20, 20), "ascend from 16 to 40, got 15"),
         (strings(2, 16, 30, 20), "ascend from 16 to 40, got 20"),
@@ -418,7 +421,7 @@ CALLS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_subgraph_that_is_not_there_is_refused(name: str) -> None:
+def test_a_missing_subgraph_is_refused(name: str) -> None:
     message = rf"Options\.\w*subgraph\w* at .*operators\[0\] \({name}\): .* below 2, got 9"
     with pytest.raises(ModelError, match=message):
         read_model(calling(name, CALLS[name]))
@@ -429,9 +432,9 @@ def test_a_negative_subgraph_is_refused() -> None:
         read_model(calling("WHILE", WhileOptions(1, -1)))
 
 
-def test_a_subgraph_that_runs_itself_is_refused() -> None:
+def test_a_subgraph_that_calls_itself_is_refused() -> None:
     with pytest.raises(
-        ModelError, match=r"SubGraph.operators at subgraphs\[0\]: no subgraph may run"
+        ModelError, match=r"SubGraph.operators at subgraphs\[0\]: a subgraph must not call"
     ):
         read_model(calling("WHILE", WhileOptions(1, 0)))
 
@@ -447,13 +450,13 @@ def chain(length: int, last: int | None) -> bytes:
     return builder.build()
 
 
-def test_calls_that_come_round_or_nest_too_deep_are_refused() -> None:
+def test_calls_in_cycles_or_nested_too_deep_are_refused() -> None:
     assert len(read_model(chain(64, None)).subgraphs) == 64
-    with pytest.raises(ModelError, match="run itself, got 2 -> 3 -> 4 -> 2"):
+    with pytest.raises(ModelError, match="call itself, got 2 -> 3 -> 4 -> 2"):
         read_model(chain(5, 2))
-    with pytest.raises(ModelError, match="64 levels deep, got 65"):
+    with pytest.raises(ModelError, match="more than 64 levels deep, got 65"):
         read_model(chain(65, None))
-    with pytest.raises(ModelError, match="run itself, got 0 -> 1"):
+    with pytest.raises(ModelError, match="call itself, got 0 -> 1"):
         read_model(chain(3000, 0))
 
 
