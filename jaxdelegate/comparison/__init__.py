@@ -1,1 +1,1 @@
-"""A delegate's results against a reference: how far off, since which operator, in which range."""
+"""Compares a delegate with a reference, and finds the operators that are wrong."""

@@ -1,1 +1,1 @@
-"""What tools share to measure and to compare: inputs, statistics, tolerances, costs, protos."""
+"""Shared by tools: inputs, statistics, tolerances, costs of operators, protobuf messages."""

@@ -1,1 +1,1 @@
-"""Where quantization hurts: each operator of a float network quantized alone, in simulation."""
+"""Ranks operators of a float network by the simulated error of quantizing each of them alone."""
