@@ -56,7 +56,6 @@ def _splits(graph: Graph, left: list[int], crossing: set[int]) -> Finding:
 
 
 def _amount(graph: Graph, tensors: set[int]) -> tuple[str, int]:
-    """The traffic of each invoke, in words and in bytes."""
     sizes = [graph.bytes_of([tensor]) for tensor in tensors]
     known, unknown = sum(n for n in sizes if n is not None), sizes.count(None)
     rest = f", and {plural(unknown, 'tensor')} whose size depends on data" if unknown else ""
@@ -109,7 +108,6 @@ def _crossing(graph: Graph) -> set[int]:
 
 
 def _used_by(graph: Graph, indices: list[int], tensors: set[int]) -> set[int]:
-    """The tensors that these operators read or write."""
     operators = [graph.nodes[i].operator for i in indices]
     return tensors & {t for op in operators for t in (*op.inputs, *op.outputs)}
 

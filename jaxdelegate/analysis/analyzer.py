@@ -127,7 +127,6 @@ class _Costs:
         self._called = functools.cache(self._sum)
 
     def of(self, node: Node) -> Cost:
-        """The cost of one run of a node; 0 if its outputs are known beforehand."""
         if node.is_constant:
             return _FOLDED
         operator = node.operator

@@ -90,7 +90,6 @@ def _rows(rows: object, path: str | Path) -> list[Mapping[str, Any]]:
 
 
 def _profile_rows(profile: Mapping[str, Any], path: str | Path) -> list[Mapping[str, Any]]:
-    """Rows of operators: those inside partitions, and rows of the host."""
     inside = _rows(profile.get("inside_partitions") or [], path)
     known = {node for row in inside for node in row.get("nodes", ())}
     rows = _rows(profile["nodes"] or [], path)

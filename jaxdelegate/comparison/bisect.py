@@ -210,7 +210,6 @@ def bisect(
 
 
 def _culprits(prober: "_Prober", record: Model, first: int, last: int) -> Sequence[Culprit]:
-    """Minimal wrong ranges that do not overlap, in execution order."""
     found = []
     while first <= last and prober(first, last).is_wrong:
         low, high = minimal_range(lambda a, b: prober(a, b).is_wrong, first, last)
@@ -287,7 +286,6 @@ class _Prober:
         self._bar = tqdm(desc="bisecting", unit=" ranges", disable=True)
 
     def prepare(self, model: ModelPath, reference: str, settings: InputSettings, runs: int) -> None:
-        """Draw the inputs and run the reference on them."""
         if runs < 1:
             raise OptionError(f"num_runs: must be at least 1, got {runs}")
         want = reference_runner(reference, model)

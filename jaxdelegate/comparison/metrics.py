@@ -281,7 +281,6 @@ def _absolute_error(got: np.ndarray, want: np.ndarray) -> np.ndarray:
 
 
 def _number(value: np.generic) -> float:
-    """An element as a float; a complex one by its magnitude."""
     return float(np.abs(np.complex128(value))) if value.dtype.kind == "c" else float(value)
 
 

@@ -129,7 +129,6 @@ def _number(value: float | None) -> str:
 
 
 def _table(names: Iterable[str], rows: Iterable[tuple[bool, Sequence[str]]]) -> str:
-    """A table that scrolls on its own if the window is too narrow."""
     head = "".join(f"<th>{html.escape(name)}</th>" for name in names)
     body = "\n".join(
         f'<tr class="wrong">{"".join(cells)}</tr>' if wrong else f"<tr>{''.join(cells)}</tr>"

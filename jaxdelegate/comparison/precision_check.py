@@ -149,7 +149,6 @@ class _CheckingKernel(JaxKernel):
         self._lower: error_probe.Lower | None = None
 
     def prepare(self, context: DelegateContext, node: DelegateParams) -> None:
-        """Also store how to lower the partition for these shapes."""
         super().prepare(context, node)
         specs = partition_specs(context, node)
         outputs = [i for i in node.outputs if specs[i].const is None]
@@ -159,7 +158,6 @@ class _CheckingKernel(JaxKernel):
             self._checking.constants.append(f"{specs[index].name!r} stays float32: {reason}")
 
     def eval(self, context: DelegateContext, node: DelegateParams) -> None:
-        """Probe with the partition's inputs, before states are written."""
         if self.compiled is None or self._lower is None:
             raise RuntimeError("eval before prepare")
         delegate = self._checking

@@ -125,7 +125,6 @@ def open_reference(kind: str, model: ModelPath, *, preserve_all_tensors: bool = 
 
 @contextlib.contextmanager
 def _without_warnings() -> Iterator[None]:
-    """Without the stock interpreter's warning that preserving tensors has a cost."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*experimental_preserve_all_tensors", UserWarning)
         yield

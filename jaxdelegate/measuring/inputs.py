@@ -234,7 +234,6 @@ def _integers(rng: np.random.Generator, limits: Range, shape: Shape, dtype: np.d
 
 
 def _normal(rng: np.random.Generator, shape: Shape) -> np.ndarray:
-    """A normal distribution around 1/2, truncated to [0, 1) by rejection."""
     values = np.asarray(rng.normal(_MEAN, _DEVIATION, shape))
     while (outside := (values < 0) | (values >= 1)).any():
         values[outside] = rng.normal(_MEAN, _DEVIATION, int(outside.sum()))

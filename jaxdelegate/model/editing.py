@@ -38,8 +38,6 @@ class Edited:
 
 @dataclasses.dataclass(frozen=True)
 class _Span:
-    """A range of bytes in one of the files."""
-
     file: str
     start: int
     size: int
@@ -126,7 +124,6 @@ class _Editor:
                 self._content[span[0] : span[0] + new.nbytes] = new.tobytes()
 
     def write_data(self, data: Mapping[Place, np.ndarray]) -> None:
-        """Write the bytes of tensors in place, or to new buffers."""
         spans = {place: span for place, span in self._spans() if span.size}
         for subgraph, index in data.keys() - spans.keys():
             rule = "must hold data to be changed"

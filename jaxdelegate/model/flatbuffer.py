@@ -293,7 +293,6 @@ class Table:
         return at + 4, length
 
     def _numbers(self, field: str, itemsize: int) -> tuple[int, int] | None:
-        """The span of a vector of numbers, charged to the budget."""
         span = self.span(field, itemsize)
         if span is not None:
             self.charge(field, span[1] * itemsize)

@@ -85,7 +85,6 @@ class _Front:
         self._added: list[int] = []
 
     def add(self, data: np.ndarray) -> None:
-        """Add a Buffer table, followed by its data."""
         at = len(self._bytes)
         self._added.append(at)
         self._bytes += INT32.pack(at - self._vtable) + UINT32.pack(0)
@@ -95,7 +94,6 @@ class _Front:
         self._bytes += bytes(-len(self._bytes) % 4)
 
     def finish(self, buffers: Sequence[int]) -> bytearray:
-        """The bytes, with offsets into the content that follows."""
         self._bytes += bytes(-len(self._bytes) % _ALIGNMENT)
         size = len(self._bytes)
         for i, at in enumerate([*(size + b for b in buffers), *self._added]):

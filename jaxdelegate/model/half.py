@@ -34,7 +34,6 @@ def castable(model: Model) -> Iterator[Place]:
 
 
 def _keeps(operator: Operator, subgraph: Subgraph) -> bool:
-    """Whether an operator needs its constants as float32."""
     inputs = (subgraph.tensors[i] for i in operator.inputs if i >= 0)
     return operator.custom or any(tensor.spec().is_quantized for tensor in inputs)
 
@@ -60,15 +59,12 @@ def with_halves(model: Model, places: Collection[Place]) -> bytes:
 
 
 class _Halves:
-    """Changes constants in a model's tables to float16."""
-
     def __init__(self, file: Rewriting) -> None:
         self._file = file
         self._buffers: dict[tuple[int, tuple[int, ...]], int] = {}
         self._first: dict[int, list[Any]] = {}
 
     def cast(self, subgraph: int, index: int, values: np.ndarray) -> None:
-        """Replace a constant by a float16 tensor and a DEQUANTIZE operator that writes it."""
         wide = self._file.t.subgraphs[subgraph].tensors[index]
         half = schema.TensorT()
         half.shape, half.type, half.hasRank = wide.shape, schema.TensorType.FLOAT16, wide.hasRank
@@ -82,7 +78,6 @@ class _Halves:
         self._first.setdefault(subgraph, []).append(operator)
 
     def content(self) -> bytes:
-        """The file, with the DEQUANTIZE operators first."""
         for subgraph, operators in self._first.items():
             graph = self._file.t.subgraphs[subgraph]
             graph.operators = [*operators, *(graph.operators or [])]

@@ -95,7 +95,6 @@ def _tensor(file: Rewriting, subgraph: int, constant: Constant) -> int:
 
 
 def _options(table: Any, operator: Operator) -> Any:
-    """An operator's options table, which is created if the file has none."""
     name = type(operator.options).__name__
     number = getattr(schema.BuiltinOptions, name)
     if table.builtinOptionsType != number:
@@ -105,7 +104,6 @@ def _options(table: Any, operator: Operator) -> Any:
 
 
 def _drop_tensors(t: Any, subgraph: int, candidates: set[int]) -> None:
-    """Remove the candidates that nothing refers to any more."""
     places = list(_references(t, subgraph))
     used = {i for part, field in places for i in np.atleast_1d(getattr(part, field)).tolist()}
     gone = candidates - used - {-1}

@@ -133,7 +133,6 @@ def _without_table(options: Options) -> Options:
 
 
 def _options_table(table: Table) -> tuple[str, str | None]:
-    """The field that refers to an options table, and the table's name or None."""
     for union, names in _UNIONS.items():
         kind = table.scalar(f"{union}_type", UINT8)
         if kind not in names:
@@ -162,7 +161,6 @@ def _custom_span(file: Flatbuffer, table: Table) -> tuple[str, int, int]:
 
 
 def _charge(table: Table, field: str, values: Collection[object]) -> None:
-    """Charge the approximate size of options' vectors, which may be shared, too."""
     numbers = sum(len(v) for v in values if isinstance(v, tuple))
     table.charge(field, 4 * numbers + sum(len(v) for v in values if isinstance(v, str | bytes)))
 

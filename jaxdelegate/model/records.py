@@ -237,8 +237,6 @@ def declared_groups(source: Source) -> tuple[str, ...]:
 
 
 class _Reader:
-    """Reads one file."""
-
     def __init__(self, source: Source) -> None:
         _check_header(source)
         self._source = source
@@ -343,7 +341,6 @@ class _Reader:
         )
 
     def _stored(self, table: Table, tensor_type: TensorType) -> np.ndarray | None:
-        """A tensor's bytes, uint8 [n]; None: the file has none."""
         stored, external = self._buffers.stored(table, "buffer"), self._external.stored(table)
         if stored is not None and external is not None:
             table.fail(
@@ -401,7 +398,6 @@ class _Reader:
 
 
 def _size(subgraph: Subgraph) -> int:
-    """The planning work of a subgraph, for `check_calls`."""
     ends = sum(len(op.inputs) + len(op.outputs) for op in subgraph.operators)
     return len(subgraph.tensors) + ends + OPERATOR_SIZE * len(subgraph.operators)
 

@@ -147,7 +147,6 @@ class _Builder(flatbuffers.Builder):  # type: ignore[misc]  # flatbuffers has no
     """Aligns vectors of bytes as the schema requires for buffers; the generated code does not."""
 
     def CreateNumpyVector(self, x: np.ndarray) -> int:  # noqa: N802 (overrides)
-        """Write a vector of numbers."""
         if x.dtype != np.uint8:
             return int(super().CreateNumpyVector(x))
         self.StartVector(1, x.size, _ALIGNMENT)
@@ -199,19 +198,15 @@ def _options(table: Table) -> dict[int, int]:
 
 @functools.cache
 def _field_count(name: str) -> int:
-    """The number of fields of a table, which the generated code passes to the builder."""
     counter = _Counter()
     getattr(schema, f"{name}Start")(counter)
     return counter.count
 
 
 class _Counter:
-    """A builder that only records the number of fields of a table."""
-
     count = 0
 
     def StartObject(self, count: int) -> None:  # noqa: N802 (as flatbuffers.Builder)
-        """Record the number of fields."""
         self.count = count
 
 

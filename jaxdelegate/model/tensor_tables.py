@@ -233,7 +233,6 @@ def _level_sizes(table: Table, sparsity: Sparsity, shape: Shape) -> list[int]:
 
 
 def _count_values(levels: list[Table], sparsity: Sparsity, sizes: list[int]) -> int:
-    """The number of stored values."""
     count = 1
     for table, dimension, axis in zip(
         levels, sparsity.dimensions, sparsity.traversal_order, strict=True

@@ -48,8 +48,6 @@ def write_files(path: str | os.PathLike[str], model: Model, edited: Edited) -> N
 
 
 class _ExternalFiles:
-    """The files with weights next to a saved model."""
-
     def __init__(self, folder: int, path: str, model: Model) -> None:
         self._folder, self._path, self._model = folder, path, model
         self._directory, own = os.path.split(path)
@@ -106,7 +104,6 @@ def _is_same_path(a: str, b: str) -> bool:
 
 
 def _has_content(file: int, content: bytes | memoryview) -> bool:
-    """Whether an open file is a regular file with this content; closes it."""
     view = memoryview(content)
     with open(file, "rb") as stream:
         state = os.fstat(file)

@@ -119,11 +119,6 @@ class _Plan:
     def of(
         cls, graph: Model, main: Subgraph, simulation: Simulation, schemes: Sequence[Scheme]
     ) -> "_Plan":
-        """Plan the operators that some scheme can quantize.
-
-        Raises:
-            ModelError: no scheme quantizes any operator.
-        """
         operators, left = [], []
         for step in simulation.steps:
             op = step.operator
@@ -139,11 +134,9 @@ class _Plan:
         return cls(graph, tuple(operators), tuple(left))
 
     def tensors(self, simulation: Simulation) -> tuple[int, ...]:
-        """The tensors that need a range."""
         return planning.calibrated([o for o, _ in self.operators], simulation.specs)
 
     def variants(self, ranges: Mapping[int, Range], simulation: Simulation) -> "_Variants":
-        """Every operator in each of its schemes, with consecutive numbers."""
         rows: dict[int, list[tuple[int, Variant]]] = {}
         count = 0
         for operator, schemes in self.operators:
@@ -160,7 +153,6 @@ class _Variants:
     rows: Mapping[int, Sequence[tuple[int, Variant]]]
 
     def of(self, scheme: Scheme) -> frozenset[int]:
-        """The numbers of a scheme's variants."""
         every = (row for rows in self.rows.values() for row in rows)
         return frozenset(number for number, variant in every if variant.scheme == scheme)
 
@@ -203,11 +195,6 @@ def _report(
 
 
 def _errors(found: Deviation, simulation: Simulation) -> list[OutputError]:
-    """The output errors of each row.
-
-    Raises:
-        TensorError: the float network's outputs are not finite.
-    """
     if not np.isfinite(found.signal).all():
         raise TensorError(
             "inputs: the outputs of the float network on these samples are infinite or NaN"

@@ -207,7 +207,6 @@ class SensitivityReport:
         )
 
     def _saving(self) -> list[str]:
-        """One scheme for each number of weight bits."""
         by_bits: dict[int, str] = {}
         for name in self.schemes:
             by_bits.setdefault(SCHEMES[name].weight_bits, name)

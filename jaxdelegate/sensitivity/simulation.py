@@ -267,7 +267,6 @@ def _nbytes(spec: TensorSpec) -> int:
 
 
 def _extent(value: jax.Array) -> jax.Array:
-    """[2]: the smallest and the largest finite value."""
     is_valid = jnp.abs(value) < _LARGEST
     low = jnp.min(jnp.where(is_valid, value, np.inf))
     high = jnp.max(jnp.where(is_valid, value, -np.inf))

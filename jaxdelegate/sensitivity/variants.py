@@ -181,7 +181,6 @@ def _axis(places: _Places, operator: Operator, weights: TensorSpec) -> int:
 
 
 def _quantized_weight(scheme: Scheme, spec: TensorSpec, axis: int) -> tuple[np.ndarray, int]:
-    """The weights rounded to their grids, and the bytes saved."""
     weights = _const(spec)
     if scheme.block_size:
         stored = weights.size // 2 + 2 * weights.size // scheme.block_size

@@ -116,7 +116,6 @@ def roofline(operators: Sequence[MeasuredOperator], peaks: Peaks, *, title: str 
 
 
 def _draw_roof(axes: Any, operators: Sequence[MeasuredOperator], peaks: Peaks) -> list[Any]:
-    """Draw the limits, and scale the axes to them and to the operators."""
     engineering, top = ticker().EngFormatter, peaks.flops_per_second
 
     def text(value: float, unit: str) -> str:
@@ -147,7 +146,6 @@ def _draw_roof(axes: Any, operators: Sequence[MeasuredOperator], peaks: Peaks) -
 
 
 def _draw_dots(axes: Any, operators: Sequence[MeasuredOperator]) -> None:
-    """Draw the slowest operators, which come first, in color and the others in gray."""
     gray = {"s": 20, "color": OTHERS, "zorder": 1}
     for i, op in enumerate(operators):
         if op.has_place:
