@@ -83,7 +83,7 @@ def _split(graph: Graph, reason: str, indices: list[int], crossing: set[int]) ->
         graph.index,
         tuple(indices),
         f"{names} ({nodes(indices)}) {stay} on the CPU: {reason}; {effect}. {amount}",
-        f"export the model without {it}, or before and after all that is delegated",
+        f"export the model without {it}, or with {it} before or after all delegated operators",
         {
             "operators": len(indices),
             "partitions": partitions,

@@ -258,8 +258,8 @@ class ModelAnalysis:
     @property
     def entries(self) -> tuple[SubgraphAnalysis, ...]:
         """The entry points: the main subgraph and those of signatures."""
-        wanted = {0, *(signature.subgraph for signature in self.signatures)}
-        return tuple(subgraph for subgraph in self.subgraphs if subgraph.index in wanted)
+        indices = {0, *(signature.subgraph for signature in self.signatures)}
+        return tuple(subgraph for subgraph in self.subgraphs if subgraph.index in indices)
 
     def to_json(self, indent: int | None = None) -> str:
         """The records as JSON objects by field name; NaN and infinities are strings."""

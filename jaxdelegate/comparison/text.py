@@ -83,7 +83,7 @@ def _details(index: int, output: TensorComparison, is_rounding: bool) -> str:
         worst = output.worst
         lines.append(
             f"  worst at {list(worst.position)} of run {worst.run}: "
-            f"{worst.got:.9g} for {worst.want:.9g}"
+            f"got {worst.got:.9g}, expected {worst.want:.9g}"
         )
     if output.lsb_histogram is not None:
         lines.append(f"  LSB differences: {histogram(output.lsb_histogram)}")

@@ -265,7 +265,7 @@ def test_duplicates_unused_tensors_and_unused_buffers() -> None:
     builder.operator("ADD", [x, builder.constant(values, "a")], [y])
     builder.operator("MUL", [y, builder.constant(values, "b")], [z])
     builder.outputs(z)
-    builder.constant(np.float32([1, 2, 3]), "nobody's")
+    builder.constant(np.float32([1, 2, 3]), "unread")
     builder.buffer(b"x" * 50)
     model = builder.build()
     assert finding(model, "duplicate_constants").numbers == {"tensors": 2, "bytes": 2048}

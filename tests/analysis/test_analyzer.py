@@ -56,7 +56,7 @@ def test_sizes_add_up() -> None:
     x, y = builder.input((4,)), builder.tensor((4,))
     builder.operator("ADD", [x, builder.constant(np.arange(4, dtype=np.float32))], [y])
     builder.outputs(y)
-    builder.constant(np.zeros(100, np.float32), "nobody's zeros")
+    builder.constant(np.zeros(100, np.float32), "unread zeros")
     builder.buffer(b"\1" * 300)
     builder.metadata("note", b"abc")
     model = builder.build()
@@ -271,9 +271,9 @@ def test_lines_are_those_of_the_stock_analyzer(make: Callable[[], bytes], tmp_pa
         "Non-data buffer size",
         "Total data",
     )
-    wanted = [line.strip() for line in stock if line.strip().startswith(kinds)]
-    assert len(wanted) > 5
-    assert [line for line in wanted if line not in ours] == []
+    expected = [line.strip() for line in stock if line.strip().startswith(kinds)]
+    assert len(expected) > 5
+    assert [line for line in expected if line not in ours] == []
     tensors = [line.strip() for line in stock if line.strip().startswith("T#")]
     started = [t for t in tensors if any(line.startswith(t) for line in ours)]
     assert started == [t for t in tensors if "shape:n/a" not in t and "represents" not in t]

@@ -107,7 +107,7 @@ def test_a_model_table_of_a_newer_schema_is_not_copied() -> None:
     wider = bytearray(size)
     wider[: len(known)] = known
     struct.pack_into("<H", wider, 0, size)
-    struct.pack_into("<H", wider, size - 2, 4)  # a field that nobody knows
+    struct.pack_into("<H", wider, size - 2, 4)  # an unknown field
     content += bytes(-len(content) % 4)
     struct.pack_into("<i", content, root, root - len(content))
     model = read_model(bytes(content + wider))

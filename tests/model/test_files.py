@@ -375,8 +375,8 @@ def test_a_process_survives_files_that_are_shortened(folder: Path) -> None:
     command = [sys.executable, "-c", SHORTENED, small, large]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
-    answer, error = done.stdout.splitlines()
-    assert answer == "64.0"
+    output, error = done.stdout.splitlines()
+    assert output == "64.0"
     assert "large.tflite: the file was changed in place" in error
 
 

@@ -195,7 +195,7 @@ REFUSED: dict[str, tuple[Edit, str]] = {
     "own output": (on("operators[0].inputs", [2, 1]), r"operators\[0\], which writes the tensor"),
     "own output as a shape": (shaped_by_its_result, "among the operator's own inputs, .* got 2"),
     "own variable": (onto_a_variable, "among the operator's own inputs, tensor, got 2"),
-    "output nobody writes": (
+    "output without a writer": (
         on("operators", []),
         "SubGraph.outputs .* must be written by an operator, or hold data, got 3",
     ),

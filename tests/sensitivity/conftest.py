@@ -84,7 +84,7 @@ def quantized() -> Callable[..., bytes]:
     return run
 
 
-def answers(content: bytes, samples: Sequence[np.ndarray]) -> list[np.ndarray]:
+def outputs(content: bytes, samples: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Each output of stock LiteRT, dequantized, for all samples, in the order of the file."""
     interpreter = Interpreter(model_content=content, num_threads=1)
     interpreter.allocate_tensors()
@@ -116,7 +116,7 @@ def stock_error() -> Callable[..., float]:
     """
 
     def error(model: bytes, other: bytes, samples: Sequence[np.ndarray]) -> float:
-        rows = zip(answers(model, samples), answers(other, samples), strict=True)
+        rows = zip(outputs(model, samples), outputs(other, samples), strict=True)
         return max(
             float(np.sqrt(np.square(got - want).sum() / np.square(want).sum()))
             for want, got in rows
