@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 JOBS ?= 2
 BUILT_FROM := pyproject.toml setup.py $(wildcard jaxdelegate/litert/*.[ch] jaxdelegate/kernels/*.cc jaxdelegate/kernels/*.h jaxdelegate/kernels/*.inc)
-SANITIZED := -std=c++17 -O1 -g -fPIC -shared -fvisibility=hidden -ffp-contract=off -fno-trapping-math -fwrapv \
+SANITIZED := -std=c++2a -O1 -g -fPIC -shared -fvisibility=hidden -ffp-contract=off -fno-trapping-math -fwrapv \
   -fsanitize=address,undefined -fno-sanitize-recover=all
 ASAN_OPTIONS := detect_leaks=0:allocator_may_return_null=1
 ASAN_PRELOAD = $(foreach name,asan stdc++,$(shell $(CXX) -print-file-name=lib$(name).so))
@@ -69,7 +69,7 @@ sanitize: $(VENV)/.installed-test build/sanitized_kernels.so
 # The same kernels' loops, from several threads at once: whether two use a value at the same time.
 sanitize-threads: $(VENV)/.installed-test
 	@mkdir -p build
-	$(CXX) -std=c++17 -O1 -g -ffp-contract=off -fno-trapping-math -fwrapv -fsanitize=thread -Ijaxdelegate/kernels \
+	$(CXX) -std=c++2a -O1 -g -ffp-contract=off -fno-trapping-math -fwrapv -fsanitize=thread -Ijaxdelegate/kernels \
 	  -I"$$($(BIN)/python -c 'import jax; print(jax.ffi.include_dir())')" \
 	  jaxdelegate/kernels/*.cc tests/kernels/many_threads.cc -o build/many_threads
 	build/many_threads

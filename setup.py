@@ -23,7 +23,7 @@ KERNELS = Path("jaxdelegate/kernels")
 # No flag names an instruction set: files of kernels do so themselves, function by function
 # (kernels/target.h).
 KERNEL_FLAGS = [
-    *("-std=c++17", "-O3", "-fvisibility=hidden", "-fno-rtti"),
+    *("-std=c++2a", "-O3", "-fvisibility=hidden", "-fno-rtti"),  # C++20, by the name in GCC 8 and 9
     *("-ffp-contract=off", "-fno-trapping-math"),  # products are fused where the source says so
     "-fwrapv",  # sums of integers
     "-g0",  # Python was built with -g, perhaps; every start would hash what that adds

@@ -10,8 +10,8 @@ namespace kernels {
 
 namespace {
 
-constexpr long kRows = 56;   // of a block: its logits stay in the cache
-constexpr long kTasks = 2;   // for each thread
+constexpr long kRows = 56;   // of a block, whose logits stay in the cache
+constexpr long kTasks = 2;   // per thread
 
 struct Tiling {
   const Attention& work;
@@ -41,7 +41,7 @@ void pack_rows(const float* values, long stride, long depth, long columns, float
   }
 }
 
-// What one task works with.
+// The memory of one task.
 struct Memory {
   float *keys, *values, *logits, *sums;  // panels of k^T and v, [kRows, keys], [kRows, size]
 };
@@ -52,7 +52,7 @@ Memory memory(const Attention& a) {
   float* all = scratch.of(keys * a.size + size * a.keys + kRows * (keys + size));
   float* values = all + keys * a.size;
   float* logits = values + size * a.keys;
-  return {all, values, logits, logits + kRows * keys};
+  return {.keys = all, .values = values, .logits = logits, .sums = logits + kRows * keys};
 }
 
 void multiply_all(const Tiling& p, const Matrix<Float32>& matrix, const Block<Float32>& block) {
@@ -63,15 +63,51 @@ void multiply_all(const Tiling& p, const Matrix<Float32>& matrix, const Block<Fl
 void run_block(const Tiling& p, const Memory& m, long image, long head, long begin, long count) {
   const Attention& a = p.work;
   const long stride = a.heads * a.size, from = (image * a.queries + begin) * stride + head * a.size;
-  multiply_all(p, {m.keys, a.size, a.keys, p.zeros, m.logits, kAll},
-               {0, count, 0, a.size, a.q + from, stride, 1, 0, a.size});
+  const Matrix<Float32> keys{
+      .weights = m.keys,
+      .depth = a.size,
+      .columns = a.keys,
+      .bias = p.zeros,
+      .y = m.logits,
+      .epilogue = kAll,
+  };
+  const Block<Float32> queries{
+      .row = 0,
+      .count = count,
+      .from = 0,
+      .to = a.size,
+      .a = a.q + from,
+      .stride = stride,
+      .runs = 1,
+      .run_stride = 0,
+      .length = a.size,
+  };
+  multiply_all(p, keys, queries);
   const long mask = image * a.mask_image + head * a.mask_head;
   for (long i = 0; i < count; ++i) {
     const float* row = a.mask == nullptr ? nullptr : a.mask + mask + (begin + i) * a.mask_query;
     p.set.float32->softmax(m.logits + i * a.keys, a.keys, a.scale, row);
   }
-  multiply_all(p, {m.values, a.keys, a.size, p.zeros, m.sums, kAll},
-               {0, count, 0, a.keys, m.logits, a.keys, 1, 0, a.keys});
+  const Matrix<Float32> values{
+      .weights = m.values,
+      .depth = a.keys,
+      .columns = a.size,
+      .bias = p.zeros,
+      .y = m.sums,
+      .epilogue = kAll,
+  };
+  const Block<Float32> weights{
+      .row = 0,
+      .count = count,
+      .from = 0,
+      .to = a.keys,
+      .a = m.logits,
+      .stride = a.keys,
+      .runs = 1,
+      .run_stride = 0,
+      .length = a.keys,
+  };
+  multiply_all(p, values, weights);
   for (long i = 0; i < count; ++i)
     memcpy(a.y + from + i * stride, m.sums + i * a.size, a.size * sizeof(float));
 }
@@ -97,7 +133,13 @@ void run(const Attention& a, const InstructionSet& set, const ThreadPool& pool) 
   const long heads = a.batch * a.heads, threads = pool.size();
   const long parts = threads < 2 ? 1 : ceil_div(threads * kTasks, heads);
   const long rows = std::max(ceil_div(a.queries, parts), kLeastChannels);
-  const Tiling tiling{a, set, zeros, rows, ceil_div(a.queries, rows)};
+  const Tiling tiling{
+      .work = a,
+      .set = set,
+      .zeros = zeros,
+      .rows_of_task = rows,
+      .row_tasks = ceil_div(a.queries, rows),
+  };
   pool.loop(heads * tiling.row_tasks, run_task, &tiling);
 }
 

@@ -1,4 +1,4 @@
-// Attention: softmax(scale * q k^T + mask) v for each head, logits never leaving the cache.
+// Attention: softmax(scale * q k^T + mask) v for each head; logits stay in the cache.
 
 #pragma once
 
@@ -11,10 +11,10 @@ struct Attention {
   long batch, queries, keys, heads, size;
   const float* q;        // [batch, queries, heads, size]
   const float *k, *v;    // [batch, keys, heads, size]
-  const float* mask;     // added to the logits, [keys] for each of them; null: there is none
-  long mask_image, mask_head, mask_query;  // from one of these to the next in the mask
+  const float* mask;     // [keys] for each query, added to the logits; or null
+  long mask_image, mask_head, mask_query;  // strides of the mask
   float scale;
-  float* y;              // as q
+  float* y;              // like q
 };
 
 void run(const Attention&, const InstructionSet&, const ThreadPool&);

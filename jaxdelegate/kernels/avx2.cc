@@ -1,4 +1,4 @@
-// The kernels of AVX2 and FMA: vectors of 8 lanes, in 16 registers.
+// Kernels for AVX2 and FMA: vectors of 8 lanes, in 16 registers.
 
 #include <type_traits>
 #include <utility>
@@ -28,7 +28,7 @@ static constexpr Float32Functions float32() {
   Float32Functions f{{depthwise<Float32Depthwise>}, winograd_points, winograd_results,
                      finish, softmax, add_rows};
   list_products<Float32Steps, 1>(f, std::make_integer_sequence<int, 6>());
-  list_spread<Float32SpreadSteps>(f, std::make_integer_sequence<int, 6>());
+  list_broadcast<Float32BroadcastSteps>(f, std::make_integer_sequence<int, 6>());
   return f;
 }
 
@@ -36,7 +36,7 @@ static constexpr Float32Functions float32() {
 static constexpr Int8Functions int8() {
   Int8Functions f{{depthwise<Int8Depthwise>}, requantize, measure, quantize, broadcast_operands};
   list_products<Int8Steps, 1>(f, std::make_integer_sequence<int, 4>());
-  list_spread<Int8SpreadSteps>(f, std::make_integer_sequence<int, 4>());
+  list_broadcast<Int8BroadcastSteps>(f, std::make_integer_sequence<int, 4>());
   return f;
 }
 

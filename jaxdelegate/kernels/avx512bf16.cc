@@ -1,4 +1,4 @@
-// The kernels of AVX512-BF16: products of bfloat16, summed in 16 lanes of float32.
+// Kernels for bfloat16 with AVX512-BF16: products are summed in 16 lanes of float32.
 
 #include <utility>
 

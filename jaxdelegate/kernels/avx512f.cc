@@ -1,4 +1,4 @@
-// The kernels of AVX-512 for float32: vectors of 16 lanes, in 32 registers.
+// Kernels for float32 with AVX-512: vectors of 16 lanes, in 32 registers.
 
 #include <utility>
 
@@ -18,14 +18,14 @@ namespace {
 #include "softmax.inc"
 #include "winograd.inc"
 
-// 28 sums, two vectors of weights and an operand. Few rows read more panels at a time.
+// 28 sums, two vectors of weights and an operand. Tiles of few rows read more panels at a time.
 static constexpr Float32Functions float32() {
   Float32Functions f{{depthwise<Float32Depthwise>}, winograd_points, winograd_results,
                      finish, softmax, add_rows};
   list_products<Float32Steps, 1>(f, std::make_integer_sequence<int, 14>());
   list_products<Float32Steps, 2>(f, std::make_integer_sequence<int, 14>());
   list_products<Float32Steps, 4>(f, std::make_integer_sequence<int, 6>());
-  list_spread<Float32SpreadSteps>(f, std::make_integer_sequence<int, 14>());
+  list_broadcast<Float32BroadcastSteps>(f, std::make_integer_sequence<int, 14>());
   return f;
 }
 }  // namespace

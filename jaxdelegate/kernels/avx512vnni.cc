@@ -1,4 +1,4 @@
-// The kernels of AVX-512 VNNI for integers, which adds up products of bytes in vectors of 16 lanes.
+// Kernels for integers with AVX-512 VNNI, which sums products of bytes in vectors of 16 lanes.
 
 #include <type_traits>
 #include <utility>
@@ -16,13 +16,13 @@ namespace {
 #include "int8.inc"
 #include "broadcast.inc"
 
-// 28 sums, two vectors of weights, an operand and what flips it.
+// 28 sums, two vectors of weights, an operand and its flip mask.
 static constexpr Int8Functions int8() {
   Int8Functions f{{depthwise<Int8Depthwise>}, requantize, measure, quantize, broadcast_operands};
   list_products<Int8Steps, 1>(f, std::make_integer_sequence<int, 14>());
   list_products<Int8Steps, 2>(f, std::make_integer_sequence<int, 14>());
   list_products<Int8Steps, 4>(f, std::make_integer_sequence<int, 6>());
-  list_spread<Int8SpreadSteps>(f, std::make_integer_sequence<int, 14>());
+  list_broadcast<Int8BroadcastSteps>(f, std::make_integer_sequence<int, 14>());
   return f;
 }
 }  // namespace

@@ -1,4 +1,4 @@
-// The kernels of AVX-VNNI for integers, which adds up products of bytes in vectors of 8 lanes.
+// Kernels for integers with AVX-VNNI, which sums products of bytes in vectors of 8 lanes.
 
 #include <type_traits>
 #include <utility>
@@ -22,7 +22,7 @@ namespace {
 static constexpr Int8Functions int8() {
   Int8Functions f{{depthwise<Int8Depthwise>}, requantize, measure, quantize, broadcast_operands};
   list_products<Int8Steps, 1>(f, std::make_integer_sequence<int, 6>());
-  list_spread<Int8SpreadSteps>(f, std::make_integer_sequence<int, 6>());
+  list_broadcast<Int8BroadcastSteps>(f, std::make_integer_sequence<int, 6>());
   return f;
 }
 }  // namespace

@@ -1,11 +1,11 @@
-// Several calls of the kernels in one, so that XLA hands over, and takes back, once for all.
+// Runs several calls of kernels in one call by XLA, to save the overhead of the others.
 //
-// Arguments: the call list (uint8), then what the calls read from outside. Results: what others
-// read of theirs, and, at last, memory for the rest (uint8). The call list, in words of int64: how
-// many calls; at which byte of it small constants begin; the batch's number, for profiles; of each
-// call the kernel, its arguments, its result and its attributes, lists after their lengths.
-//   tensor: place, number or offset in bytes, type, rank, dimensions
-//   attribute: type, elements, data filled up to whole words
+// Arguments: the call list (uint8), then the inputs of the batch. Results: the outputs of the batch,
+// then scratch memory for all other results (uint8). The call list consists of int64 words: the
+// number of calls; the offset of small constants in it, in bytes; the batch's number, for profiles;
+// for each call the kernel, its arguments, its result and its attributes. Lists follow their lengths.
+//   tensor: location, index or offset in bytes, type, rank, dimensions
+//   attribute: type, number of elements, data padded to whole words
 
 #include <time.h>
 
@@ -20,7 +20,7 @@ namespace kernels {
 
 namespace {
 
-enum Place : int64_t { kArgument, kResult, kScratch, kConstant };
+enum Location : int64_t { kArgument, kResult, kScratch, kConstant };
 
 constexpr int64_t kMostArguments = 5, kMostAttributes = 4, kMostDimensions = 8;
 
@@ -43,15 +43,15 @@ long bytes_of(int64_t type) {
   }
 }
 
-// Where tensors lie.
+// The memory of tensors.
 struct Memory {
   const XLA_FFI_CallFrame& frame;
-  int64_t constants;  // where they begin in the call list
+  int64_t constants;  // their offset in the call list
 
-  // The first byte of a place, and how many there are; null: it is none.
-  char* find(int64_t place, int64_t at, long& bytes) const {
+  // The address of a tensor, and the bytes available from there; null: an invalid location.
+  char* find(int64_t location, int64_t at, long& bytes) const {
     if (at < 0) return nullptr;
-    switch (place) {
+    switch (location) {
       case kArgument:
         return at < frame.args.size ? after(argument(frame, at), 0, bytes) : nullptr;
       case kResult:
@@ -74,7 +74,7 @@ struct Memory {
   }
 };
 
-// Reads the call list; what lies after its end are zeros, and `fits` is false from then on.
+// Reads the call list. After its end it returns zeros, and `fits` becomes false.
 class Words {
  public:
   explicit Words(const XLA_FFI_Buffer& call_list)
@@ -105,12 +105,12 @@ class Words {
   int64_t zeros_[kMostDimensions] = {};
 };
 
-// What a profile asks for, of each call in the order in which they end.
+// Times of calls for profiles, in the order in which the calls end.
 struct Times {
-  // Of a row: batch, place in it, nanoseconds, bytes of all its tensors and of its result.
+  // In a row: batch, index in the batch, nanoseconds, bytes of all tensors and of the result.
   static constexpr long kFields = 5;
 
-  std::atomic<long> capacity{0};  // in calls; 0: nobody asks
+  std::atomic<long> capacity{0};  // in calls; 0: not profiling
   std::mutex lock;
   std::vector<int64_t> rows;
 
@@ -128,8 +128,8 @@ struct Times {
 };
 
 Times& times() {
-  static Times* const kept = new Times;  // outlives whatever still runs at the end of the process
-  return *kept;
+  static Times* const kTimes = new Times;  // never deleted: threads may run at the process's exit
+  return *kTimes;
 }
 
 int64_t now() {
@@ -138,7 +138,7 @@ int64_t now() {
   return time.tv_sec * 1000000000L + time.tv_nsec;
 }
 
-// One call, as XLA would make it.
+// One call, with the structures that XLA would pass.
 struct Call {
   int64_t kernel;
   XLA_FFI_Buffer tensors[kMostArguments + 1];
@@ -172,9 +172,14 @@ struct Call {
     XLA_FFI_CallFrame frame{};
     frame.struct_size = XLA_FFI_CallFrame_STRUCT_SIZE;
     frame.api = outer.api, frame.ctx = outer.ctx, frame.stage = outer.stage;
-    frame.args = {XLA_FFI_Args_STRUCT_SIZE, nullptr, argument_count, nullptr, buffers};
-    frame.rets = {XLA_FFI_Rets_STRUCT_SIZE, nullptr, 1, nullptr, buffers + argument_count};
-    frame.attrs = {XLA_FFI_Attrs_STRUCT_SIZE, nullptr, attribute_count, types, nullptr, values};
+    frame.args = {
+        .struct_size = XLA_FFI_Args_STRUCT_SIZE, .size = argument_count, .args = buffers};
+    frame.rets = {
+        .struct_size = XLA_FFI_Rets_STRUCT_SIZE, .size = 1, .rets = buffers + argument_count};
+    frame.attrs = {.struct_size = XLA_FFI_Attrs_STRUCT_SIZE,
+                   .size = attribute_count,
+                   .types = types,
+                   .attrs = values};
     return kKernels[kernel].run(&frame);
   }
 
@@ -184,12 +189,15 @@ struct Call {
   }
 
   static bool read_tensor(Words& words, const Memory& memory, XLA_FFI_Buffer& tensor) {
-    const int64_t place = words.take(), at = words.take(), type = words.take();
+    const int64_t location = words.take(), at = words.take(), type = words.take();
     const int64_t rank = words.length(kMostDimensions);
     long bytes = 0, needed = bytes_of(type);
-    void* const data = memory.find(place, at, bytes);
-    tensor = {XLA_FFI_Buffer_STRUCT_SIZE, nullptr, static_cast<XLA_FFI_DataType>(type), data, rank,
-              words.take(rank)};
+    void* const data = memory.find(location, at, bytes);
+    tensor = {.struct_size = XLA_FFI_Buffer_STRUCT_SIZE,
+              .dtype = static_cast<XLA_FFI_DataType>(type),
+              .data = data,
+              .rank = rank,
+              .dims = words.take(rank)};
     bool fits = tensor.data != nullptr && needed > 0;
     for (int64_t i = 0; i < rank && fits; ++i)
       fits = tensor.dims[i] >= 0 && !__builtin_mul_overflow(needed, tensor.dims[i], &needed);
@@ -205,20 +213,21 @@ struct Call {
 };
 
 XLA_FFI_Error* run(const XLA_FFI_CallFrame& frame) {
-  if (frame.args.size < 1) return refused(frame, "want a call list");
+  if (frame.args.size < 1) return make_error(frame, "expected a call list");
   const XLA_FFI_Buffer& call_list = argument(frame, 0);
   const bool is_aligned = reinterpret_cast<uintptr_t>(call_list.data) % alignof(int64_t) == 0;
   if (call_list.dtype != XLA_FFI_DataType_U8 || !is_aligned)
-    return refused(frame, "want a call list of words");
+    return make_error(frame, "expected a call list of words");
   Words words(call_list);
   const int64_t count = words.take();
   const Memory memory{frame, words.take()};
   const int64_t number = words.take();
-  if (!words.fits) return refused(frame, "the call list has no beginning");
+  if (!words.fits) return make_error(frame, "the call list is too short");
   const bool is_timed = times().capacity.load(std::memory_order_relaxed) > 0;
   for (int64_t i = 0; i < count; ++i) {
     Call call;
-    if (!call.read(words, memory)) return refused(frame, "the call list does not fit its tensors");
+    if (!call.read(words, memory))
+      return make_error(frame, "the call list does not fit its tensors");
     const int64_t begin = is_timed ? now() : 0;
     if (XLA_FFI_Error* error = call.run(frame)) return error;
     if (is_timed) times().add({number, i, now() - begin, call.bytes(), call.result_bytes()});
@@ -231,15 +240,15 @@ XLA_FFI_Error* run(const XLA_FFI_CallFrame& frame) {
 }  // namespace kernels
 
 EXPORT XLA_FFI_Error* jaxdelegate_call_batch(XLA_FFI_CallFrame* frame) {
-  if (kernels::answers_metadata(*frame)) return nullptr;
+  if (kernels::fill_metadata(*frame)) return nullptr;
   if (frame->stage != XLA_FFI_ExecutionStage_EXECUTE) return nullptr;
   return kernels::run(*frame);
 }
 
-// Times up to so many calls from now on, in all call batches; 0: no more of them.
+// Starts timing up to `count` calls of all call batches; 0: stops.
 EXPORT void jaxdelegate_time_calls(long count) { kernels::times().begin(count); }
 
-// How many calls were timed; up to `count` of them are copied to `rows`, null where that is 0.
+// Returns the number of timed calls, and copies up to `count` of them to `rows`.
 EXPORT long jaxdelegate_call_times(int64_t* rows, long count) {
   kernels::Times& times = kernels::times();
   const std::lock_guard<std::mutex> guard(times.lock);

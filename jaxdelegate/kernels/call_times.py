@@ -1,4 +1,4 @@
-"""Times of the kernels inside of call batches, which XLA's profiler sees as one call."""
+"""Times of the kernels inside call batches, which XLA's profiler reports as one call."""
 
 import contextlib
 import ctypes
@@ -9,21 +9,21 @@ from typing import NamedTuple
 
 import numpy as np
 
-_CAPACITY = 1 << 20  # calls; later ones are not kept
+_CAPACITY = 1 << 20  # calls; later ones are not recorded
 
 
 class CallTime(NamedTuple):
     """A call of a kernel by a call batch."""
 
     batch: int
-    call: int  # its place in the batch
+    call: int  # its index in the batch
     nanoseconds: int
-    bytes: int  # that it reads and writes
+    bytes: int  # read and written
     result_bytes: int
 
 
 def batch_number(name: str) -> int:
-    """What tells call batches apart, from the scopes of their calls."""
+    """The number that identifies a call batch, from the scopes of its calls."""
     return zlib.crc32(name.encode())
 
 

@@ -1,4 +1,4 @@
-// What every function that XLA calls does with its frame.
+// Helpers for functions that XLA calls with a call frame.
 
 #pragma once
 
@@ -10,17 +10,21 @@
 
 namespace kernels {
 
-inline XLA_FFI_Error* refused(const XLA_FFI_CallFrame& frame, const char* why,
-                              XLA_FFI_Error_Code code = XLA_FFI_Error_Code_INVALID_ARGUMENT) {
-  XLA_FFI_Error_Create_Args args{XLA_FFI_Error_Create_Args_STRUCT_SIZE, nullptr, why, code};
+inline XLA_FFI_Error* make_error(const XLA_FFI_CallFrame& frame, const char* message,
+                                 XLA_FFI_Error_Code code = XLA_FFI_Error_Code_INVALID_ARGUMENT) {
+  XLA_FFI_Error_Create_Args args{
+      .struct_size = XLA_FFI_Error_Create_Args_STRUCT_SIZE,
+      .message = message,
+      .errc = code,
+  };
   return frame.api->XLA_FFI_Error_Create(&args);
 }
 
-// XLA asks for the version once, when the handler is registered. The library may have been built
-// with the headers of a newer jaxlib: what it uses was there in version 0.3, and structs only grow
-// at their end.
-inline bool answers_metadata(const XLA_FFI_CallFrame& frame) {
-  const auto* extension = frame.extension_start;  // its type has another name since jaxlib 0.12
+// XLA requests the version once, when a handler is registered; returns whether it did. The library
+// may have been built with the headers of a newer jaxlib: version 0.3 has all that it uses, and
+// structs only grow at their end.
+inline bool fill_metadata(const XLA_FFI_CallFrame& frame) {
+  const auto* extension = frame.extension_start;  // its type was renamed in jaxlib 0.12
   if (extension == nullptr || extension->type != XLA_FFI_Extension_Metadata) return false;
   auto* metadata = reinterpret_cast<const XLA_FFI_Metadata_Extension*>(extension)->metadata;
   metadata->api_version.major_version = XLA_FFI_API_MAJOR;
@@ -30,7 +34,7 @@ inline bool answers_metadata(const XLA_FFI_CallFrame& frame) {
   return true;
 }
 
-// By the name that the library exports; call batches call it by its number.
+// A kernel under its exported name; call batches refer to it by its index.
 struct Kernel {
   const char* name;
   XLA_FFI_Error* (*run)(XLA_FFI_CallFrame*);

@@ -1,4 +1,4 @@
-// Short copies: a call of memcpy costs more than a pixel of few channels.
+// Fast copies of few bytes: a call of memcpy takes longer than copying a pixel of few channels.
 
 #pragma once
 
@@ -11,7 +11,7 @@ struct Bytes {
   char values[BYTES];
 };
 
-// Both ends, which overlap.
+// Copies both ends, which overlap.
 template <int BYTES>
 inline void copy_ends(void* to, const void* from, long bytes) {
   Bytes<BYTES> head, tail;

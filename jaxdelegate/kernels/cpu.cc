@@ -6,7 +6,7 @@ namespace kernels {
 
 namespace {
 
-// Parts of the state that XSAVE keeps: xmm and ymm; masks, the upper halves of zmm, zmm16 to zmm31.
+// Parts of XSAVE's state: xmm and ymm; also masks, the upper halves of zmm, and zmm16 to zmm31.
 constexpr uint64_t kYmmState = 0x06, kZmmState = 0xE0;
 
 bool has_bit(uint64_t word, int bit) { return word >> bit & 1; }

@@ -1,4 +1,4 @@
-// What the processor can execute, and what the operating system keeps of its registers.
+// The processor's features, as far as the operating system supports them.
 
 #pragma once
 
@@ -6,7 +6,7 @@
 
 namespace kernels {
 
-// One bit for each feature of the processor that an instruction set needs.
+// One bit per feature of the processor that an instruction set needs.
 enum Feature : uint32_t {
   kAvx2 = 1 << 0,
   kFma = 1 << 1,
@@ -19,8 +19,7 @@ enum Feature : uint32_t {
   kAvx512bf16 = 1 << 8,
 };
 
-// Registers of CPUID, by leaf (and subleaf), and XCR0, which XGETBV reads. A leaf or a register
-// that the processor does not have is zero.
+// Registers of CPUID by leaf (and subleaf), and XCR0, which XGETBV reads; zero if missing.
 struct CpuRegisters {
   uint32_t leaf1_ecx;
   uint32_t leaf7_ebx, leaf7_ecx;
@@ -28,11 +27,11 @@ struct CpuRegisters {
   uint64_t xcr0;
 };
 
-// The features after some registers. Vectors count only where the operating system saves them.
+// The features in registers. Vectors count only if the operating system saves them.
 // Source: Intel's Software Developer's Manual, volume 1, 13.3 and 14.3 to 15.4.
 uint32_t features_of(const CpuRegisters&);
 
-// Those of this processor.
+// The features of this processor.
 uint32_t cpu_features();
 
 }  // namespace kernels

@@ -10,8 +10,8 @@ namespace kernels {
 
 namespace {
 
-constexpr long kTaskProducts = 50000;   // what a thread is worth waking for
-constexpr long kTasks = 8;              // for each thread
+constexpr long kTaskProducts = 50000;   // that justify waking a thread
+constexpr long kTasks = 8;              // per thread
 
 template <class E>
 struct Rows {
@@ -33,7 +33,14 @@ void run_task(const void* data, long index) {
     const long image = row / g.out_height;
     const auto* x = d.x + image * g.height * g.width * g.channels;
     auto* y = d.y + image * g.out_height * g.out_width * g.channels;
-    rows.kernel({g, x, d.weights, d.bias, rows.padding, y, d.epilogue}, row % g.out_height);
+    rows.kernel({.geometry = g,
+                 .x = x,
+                 .weights = d.weights,
+                 .bias = d.bias,
+                 .padding = rows.padding,
+                 .y = y,
+                 .epilogue = d.epilogue},
+                row % g.out_height);
     if constexpr (std::is_same_v<E, Float32>) {
       if (d.finish.is_any()) rows.finish(d.finish, d.y, row * values, 1, values, values);
     }
@@ -55,7 +62,14 @@ void run(const Depthwise<E>& d, const InstructionSet& set, const ThreadPool& poo
   const long most = threads < 2 ? 1 : std::min(count, threads * kTasks);
   const long tasks = std::clamp(static_cast<long>(products / kTaskProducts), 1L, most);
   const long of_task = ceil_div(count, tasks);
-  const Rows<E> rows{d, set.of<E>().depthwise(g), set.float32->finish, pixel, count, of_task};
+  const Rows<E> rows{
+      .depthwise = d,
+      .kernel = set.of<E>().depthwise(g),
+      .finish = set.float32->finish,
+      .padding = pixel,
+      .count = count,
+      .of_task = of_task,
+  };
   pool.loop(ceil_div(count, of_task), run_task<E>, &rows);
 }
 

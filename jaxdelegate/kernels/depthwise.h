@@ -1,4 +1,4 @@
-// Depthwise convolutions, one result channel for every input channel.
+// Depthwise convolutions, with one result channel per input channel.
 
 #pragma once
 
@@ -11,12 +11,12 @@ template <class E>
 struct Depthwise {
   Geometry geometry;
   const typename E::Value* x;  // [batch, height, width, channels]
-  // [window_height / kRows, window_width, channels, kRows], the last rows filled up with zeros.
+  // [window_height / kRows, window_width, channels, kRows], the last rows padded with zeros.
   const typename E::DepthwiseWeight* weights;
   const typename E::Sum* bias;  // [channels]
   typename E::Value* y;         // [batch, out_height, out_width, channels]
   typename E::Epilogue epilogue;
-  Finish finish;  // after the ending
+  Finish finish;  // after the epilogue
 };
 
 template <class E>

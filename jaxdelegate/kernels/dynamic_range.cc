@@ -9,7 +9,7 @@ namespace kernels {
 
 namespace {
 
-constexpr long kTaskValues = 1 << 15;  // what a thread is worth waking for
+constexpr long kTaskValues = 1 << 15;  // that justify waking a thread
 constexpr long kMostTasks = 64;
 
 // An image, in parts for several threads.
@@ -36,7 +36,7 @@ void quantize_part(const void* data, long part) {
   image.functions.quantize(run);
 }
 
-// x ~ scale * (q - zero). Of zeros only it is as here; where there is NaN, scales are, too.
+// x ~ scale * (q - zero). The defaults are for an image of zeros; with NaN, scales are NaN.
 struct Parameters {
   float scale = 1, inverse = 1;
   int32_t zero = 0;
@@ -61,14 +61,21 @@ Parameters asymmetric(const Extent& extent) {
   return {scale, 1 / scale, static_cast<int32_t>(offset)};
 }
 
-// An image as bytes, q + 128: the caller's own memory, until the next image.
+// Quantizes an image to bytes, q + 128; valid in this thread until the next image.
 Parameters quantized(const float* x, long count, bool is_asymmetric, const InstructionSet& set,
                      const ThreadPool& pool, const uint8_t*& bytes) {
   static thread_local Scratch<uint8_t> scratch;
   const long most = pool.size() < 2 ? 1 : kMostTasks;
   const long parts = std::clamp(count / kTaskValues, 1L, most);
   Extent extents[kMostTasks];
-  Image image{*set.int8, x, count, ceil_div(count, parts), extents, {}};
+  Image image{
+      .functions = *set.int8,
+      .x = x,
+      .count = count,
+      .of_part = ceil_div(count, parts),
+      .extents = extents,
+      .run = {},
+  };
   const long tasks = ceil_div(count, image.of_part);
   pool.loop(tasks, measure_part, &image);
   Extent extent = extents[0];
@@ -76,7 +83,8 @@ Parameters quantized(const float* x, long count, bool is_asymmetric, const Instr
   const Parameters p = is_asymmetric ? asymmetric(extent) : symmetric(extent);
   uint8_t* const y = scratch.of(count);
   const float offset = static_cast<float>(p.zero), low = is_asymmetric ? -128.0f : -127.0f;
-  image.run = {nullptr, 0, p.inverse, offset, low, y};
+  image.run = {
+      .x = nullptr, .count = 0, .inverse = p.inverse, .offset = offset, .low = low, .y = y};
   pool.loop(tasks, quantize_part, &image);
   bytes = y;
   return p;
@@ -98,14 +106,19 @@ void run(const DynamicRange<Work>& convolution, const InstructionSet& set, const
   for (long n = 0; n < batch; ++n) {
     const Parameters p =
         quantized(convolution.x + n * values, values, convolution.is_asymmetric, set, pool, work.x);
-    // What the zero point adds to the sums, as unsigned bytes have it, is taken off them.
+    // The bias subtracts what the zero point of unsigned bytes adds to the sums.
     for (long c = 0; c < columns; ++c) {
       bias[c] = -(p.zero + 128) * convolution.sums[c];
       both[c] = p.scale * convolution.scales[c];
     }
     float* const y = convolution.y + n * results;
-    const Rescaling floats{convolution.in_turn ? convolution.scales : both, convolution.bias,
-                           convolution.in_turn ? p.scale : 1.0f, convolution.range, y};
+    const Rescaling floats{
+        .column_scales = convolution.scales_twice ? convolution.scales : both,
+        .bias = convolution.bias,
+        .scale = convolution.scales_twice ? p.scale : 1.0f,
+        .range = convolution.range,
+        .y = y,
+    };
     work.bias = bias, work.y = reinterpret_cast<uint8_t*>(y);
     work.epilogue = {};
     work.epilogue.padding = static_cast<uint8_t>(p.zero + 128), work.epilogue.floats = &floats;

@@ -1,5 +1,5 @@
-// Convolutions of float32 images by filters of int8, as TFLite's dynamic range kernels compute
-// them: each image is quantized on the fly, and sums of integers are scaled back.
+// Convolutions of float32 images with int8 filters, computed like TFLite's dynamic range kernels:
+// each image is quantized on the fly, and sums of integers are scaled back.
 
 #pragma once
 
@@ -8,20 +8,19 @@
 
 namespace kernels {
 
-// Work is a Product or a Depthwise of Int8, whose x, bias, y and epilogue are filled in for each
-// image.
+// Work is a Product or Depthwise of Int8; its x, bias, y and epilogue are filled in for each image.
 template <class Work>
 struct DynamicRange {
   Work work;
-  const float* x;  // as the work's
+  const float* x;  // with the shape of the work's
   float* y;
   const float* bias;    // [columns]
   const float* scales;  // [columns], of the filter
-  const int32_t* sums;  // [columns], what the weights of a column add up to
+  const int32_t* sums;  // [columns], of the weights
   long columns;
   Range range;
   bool is_asymmetric;  // images have zero points
-  bool in_turn;        // sums are scaled by the filter, then by the image; not by both at once
+  bool scales_twice;   // sums are scaled by the filter's scale, then by the image's; not by both
 };
 
 template <class Work>

@@ -1,5 +1,5 @@
-// What kernels compute with: float32, its products with operands of bfloat16, and quantized
-// integers of 8 bits.
+// The kernels' element types: float32, float32 with operands of bfloat16, and quantized integers of
+// 8 bits.
 
 #pragma once
 
@@ -7,15 +7,15 @@
 
 namespace kernels {
 
-// How float32 ends: clamped. NaN stays NaN.
+// The epilogue of float32: sums are clamped. NaN stays NaN.
 struct Range {
   float low, high;
 };
 constexpr Range kAll{-__builtin_inff(), __builtin_inff()};
-// What a convolution without an activation yields in TFLite: infinity is the largest number.
+// The range of a convolution without an activation in TFLite: infinity becomes the largest number.
 constexpr Range kFinite{-__FLT_MAX__, __FLT_MAX__};
 
-// The reals of a quantized tensor: (n + low) * scale, from `first` to `last`, for n = 0, 1, ...
+// The real values of a quantized tensor: (n + low) * scale, from `first` to `last`, n = 0, 1, ...
 struct Grid {
   float first, last;
   float inverse;  // of the scale
@@ -23,20 +23,20 @@ struct Grid {
 };
 constexpr long kGridFields = sizeof(Grid) / sizeof(float);
 
-// What finished sums become that are not only clamped: nonlinearity(sum + residual), where kClamp
-// is the range, and the grid's real next to that. Of float32 alone.
+// Operations on finished sums of float32, if they are not only clamped: nonlinearity(sum +
+// residual), where kClamp clamps to the range; then the nearest real value of the grid.
 enum Nonlinearity : long { kClamp, kHardSwish, kSwish, kNonlinearities };
 
 struct Finish {
   Nonlinearity nonlinearity = kClamp;
   Range range = kFinite;
-  const float* residual = nullptr;  // laid out as y; null: there is none
-  const Grid* grid = nullptr;       // null: there is none
+  const float* residual = nullptr;  // in the layout of y, or null
+  const Grid* grid = nullptr;       // or null
 
   bool is_any() const { return nonlinearity != kClamp || residual != nullptr || grid != nullptr; }
 };
 
-// The bytes of what stands around an image.
+// Each byte of the pixels around an image.
 inline uint8_t padding(const Range&) { return 0; }
 
 struct Float32 {
@@ -46,13 +46,13 @@ struct Float32 {
   using DepthwiseWeight = float;
   using Sum = float;  // of bias, too
   using Epilogue = Range;
-  static constexpr long kDeep = 1;    // values of the depth that one step of a product takes
-  static constexpr long kRows = 1;    // window rows that one step of a depthwise sum takes
-  static constexpr bool kSplits = true;  // sums may go back to memory before they are whole
-  static constexpr bool kFillsBias = false;  // bias and scales are there for whole panels
+  static constexpr long kDeep = 1;    // values of the depth per step of a product
+  static constexpr long kRows = 1;    // window rows per step of a depthwise sum
+  static constexpr bool kSplits = true;  // partial sums may be stored to memory
+  static constexpr bool kFillsBias = false;  // bias and scales are padded to whole panels
 };
 
-// float32, rounded to bfloat16 where it is multiplied. The channels are even in number.
+// float32, rounded to bfloat16 for products. The number of channels is even.
 struct Bfloat16 {
   using Value = float;
   using Operand = uint16_t;
@@ -64,33 +64,33 @@ struct Bfloat16 {
   static constexpr bool kFillsBias = false;
 };
 
-// How sums of integers become float32, as TFLite's dynamic range kernels round them:
-// range(sum * by * then + bias).
+// Converts sums of integers to float32, rounded like TFLite's dynamic range kernels:
+// range(sum * column_scales * scale + bias).
 struct Rescaling {
-  const float* by;    // [columns]
-  const float* bias;  // [columns]
-  float then;
+  const float* column_scales;  // [columns]
+  const float* bias;           // [columns]
+  float scale;
   Range range;
-  float* y;  // elements lie here as the bytes would lie from the same address on
+  float* y;  // elements have the index that bytes at the same address would have
 };
 
-// How sums of integers become bytes. x and y are int8 or uint8; the kernels compute with
-// `x ^ flip`, which is unsigned: x, or x + 128. What that, and the zero point of x, adds to the
-// sums is in the bias.
+// Converts sums of integers to bytes. x and y are int8 or uint8; the kernels compute with
+// `x ^ flip`, which is unsigned: x, or x + 128. The bias includes what this and the zero point of x
+// add to the sums.
 struct Requantization {
-  const int32_t* multipliers;  // [columns], with as many shifts: as TFLite's
-  const int32_t* shifts;       // MultiplyByQuantizedMultiplier, to the left; or
+  const int32_t* multipliers;  // [columns], with shifts to the left: see TFLite's
+  const int32_t* shifts;       // MultiplyByQuantizedMultiplier; or null, and
   const double* scales;        // real numbers instead, whose products are rounded once
   int32_t y_zero, low, high;
-  int32_t w_zero;  // of the weights of a product: taken off the sums with what a row of x sums to
+  int32_t w_zero;  // of a product's weights: its multiple by the sum of a row of x is subtracted
   uint8_t padding, flip;
-  const Rescaling* floats;  // what sums become instead, if it is there
-  long column;              // of its arrays: that of the first sum
+  const Rescaling* floats;  // if not null, sums are converted to float32 instead
+  long column;              // index of the first sum in the arrays of `floats`
 };
 
 inline uint8_t padding(const Requantization& epilogue) { return epilogue.padding; }
 
-// Goes on to the columns after the first `count`.
+// Advances to the columns after the first `count`.
 inline void skip(Range&, long) {}
 
 inline void skip(Requantization& epilogue, long count) {
@@ -107,7 +107,7 @@ struct Int8 {
   using Value = uint8_t;  // or int8_t
   using Operand = uint8_t;
   using Weight = int8_t;
-  using DepthwiseWeight = int16_t;  // less their zero point
+  using DepthwiseWeight = int16_t;  // after subtracting the zero point
   using Sum = int32_t;              // wraps around
   using Epilogue = Requantization;
   static constexpr long kDeep = 4;
@@ -116,8 +116,8 @@ struct Int8 {
   static constexpr bool kFillsBias = true;
 };
 
-// Int8, as int16 where it is multiplied: for processors that add up no products of bytes. Of four
-// values of the depth the even ones lie before the odd ones.
+// Int8, widened to int16 for products: for processors that cannot sum products of bytes. Of four
+// values of the depth, the even ones precede the odd ones.
 struct Int16 {
   using Value = uint8_t;
   using Operand = int16_t;

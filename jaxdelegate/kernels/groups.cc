@@ -11,25 +11,25 @@ namespace kernels {
 
 namespace {
 
-constexpr long kTaskProducts = 100000;   // what a thread is worth waking for
-constexpr long kTasks = 8;               // for each thread
+constexpr long kTaskProducts = 100000;   // that justify waking a thread
+constexpr long kTasks = 8;               // per thread
 constexpr long kBlockBytes = 128 << 10;  // of copied pixels: part of a second-level cache
-constexpr long kLine = 112;              // pixels of a line, where windows have one
-constexpr long kFactorBytes = 4;         // of what a step of a product multiplies by
+constexpr long kLine = 112;              // pixels of a line, if windows have one pixel
+constexpr long kFactorBytes = 4;         // of an operand of a product's step
 constexpr long kPanels = 4;              // whose weights stay in the cache for all lines of a block
 
-// A product of matrices for each group, or for several packed ones. Its rows are multiplied line by
-// line: results side by side, whose windows lie equally far from each other. What the windows of
-// some lines read of a group is copied beforehand, with the padding around it.
+// A matrix product for each group or pack of groups. Its rows are multiplied by lines: adjacent
+// results whose windows have equal distances. The pixels of a group that the windows of some lines
+// read are copied first, including padding.
 template <class E>
 struct Tiling {
   const Geometry& geometry;
   const InstructionSet& set;
   const typename E::Value* x;
   Matrix<E> matrix;  // the first one
-  bool is_direct;    // windows of one pixel, read where they are
-  long results, line, lines;  // in all, of one line, and how many lines that makes
-  long width, pixel;          // of what is copied: pixels of a row, values of a pixel
+  bool is_direct;    // windows have one pixel, which is not copied
+  long results, line, lines;  // in total, per line, and the number of lines
+  long width, pixel;          // of copied pixels: pixels per row, values per pixel
   long lines_of_block;
   long lines_of_task, line_tasks, matrices_of_task, matrix_tasks;
 };
@@ -56,15 +56,17 @@ template <class E>
 Tiling<E> tiling_of(const Product<E>& product, const InstructionSet& set, long threads) {
   const Geometry& g = product.geometry;
   const long depth = g.window_height * run_depth<E>(g), depth_of_group = g.channels / g.groups;
-  const Matrix<E> matrix{product.weights,
-                         depth,
-                         g.out_channels / matrices(g),
-                         product.bias,
-                         product.y,
-                         product.epilogue,
-                         product.finish.is_any() ? &product.finish : nullptr,
-                         g.out_channels};
-  Tiling<E> p{g, set, product.x, matrix};
+  const Matrix<E> matrix{
+      .weights = product.weights,
+      .depth = depth,
+      .columns = g.out_channels / matrices(g),
+      .bias = product.bias,
+      .y = product.y,
+      .epilogue = product.epilogue,
+      .finish = product.finish.is_any() ? &product.finish : nullptr,
+      .stride = g.out_channels,
+  };
+  Tiling<E> p{.geometry = g, .set = set, .x = product.x, .matrix = matrix};
   p.results = g.batch * g.out_height * g.out_width;
   p.is_direct = g.packed_groups == 1 && reads_pixels(g) && depth == run_length(g);
   p.line = p.is_direct ? std::min(p.results, kLine) : g.out_width;
@@ -87,16 +89,22 @@ Matrix<E> matrix_of(const Tiling<E>& p, long index) {
   return matrix;
 }
 
-// Pixels side by side: of packed groups, each value once for every column of its group.
+// Copies adjacent pixels; values of packed groups are repeated for each column of their group.
 template <class E>
 void copy_pixels(const Tiling<E>& p, const typename E::Value* from, long count,
                  typename E::Value* to) {
   const Geometry& g = p.geometry;
   if (g.packed_groups > 1) {
     constexpr long kValues = kFactorBytes / sizeof *to;
-    p.set.int8->broadcast_operands({reinterpret_cast<const int32_t*>(from), g.channels / kValues,
-                                    count, g.packed_groups, g.channels / g.groups / kValues,
-                                    g.out_channels / g.groups, reinterpret_cast<int32_t*>(to)});
+    p.set.int8->broadcast_operands({
+        .x = reinterpret_cast<const int32_t*>(from),
+        .stride = g.channels / kValues,
+        .pixels = count,
+        .groups = g.packed_groups,
+        .depth = g.channels / g.groups / kValues,
+        .columns = g.out_channels / g.groups,
+        .y = reinterpret_cast<int32_t*>(to),
+    });
     return;
   }
   for (long i = 0; i < count; ++i, from += g.channels, to += p.pixel) copy(to, from, p.pixel);
@@ -113,8 +121,8 @@ void copy_row(const Tiling<E>& p, const typename E::Value* row, typename E::Valu
   memset(to, pad, (p.width - left - inside) * size);
 }
 
-// What the windows of some lines of one image read for a matrix. The thread's own memory, until its
-// next call.
+// A copy of the pixels that the windows of some lines of an image read for a matrix. Valid in this
+// thread until the next call.
 template <class E>
 const typename E::Value* copied(const Tiling<E>& p, long matrix, long line, long count) {
   using Value = typename E::Value;
@@ -135,7 +143,7 @@ const typename E::Value* copied(const Tiling<E>& p, long matrix, long line, long
   return all;
 }
 
-// The left matrix of line `i` of a block that begins with `line`.
+// The left matrix of line `i` of a block that starts with `line`.
 template <class E>
 Block<E> left_matrix(const Tiling<E>& p, long matrix, long line, long i,
                      const typename E::Value* block) {
@@ -144,11 +152,30 @@ Block<E> left_matrix(const Tiling<E>& p, long matrix, long line, long i,
   const long depth = p.matrix.depth;
   if (p.is_direct) {
     const auto* a = p.x + row * g.channels + channel_of(g, matrix);
-    return {row, count, 0, depth, a, g.channels, 1, 0, depth};
+    return {
+        .row = row,
+        .count = count,
+        .from = 0,
+        .to = depth,
+        .a = a,
+        .stride = g.channels,
+        .runs = 1,
+        .run_stride = 0,
+        .length = depth,
+    };
   }
-  const auto* a = block + i * g.stride_height * p.width * p.pixel;
-  return {row, count, 0, depth, a, g.stride_width * p.pixel, g.window_height,
-          g.dilation_height * p.width * p.pixel, run_length(g), g.packed_groups > 1};
+  return {
+      .row = row,
+      .count = count,
+      .from = 0,
+      .to = depth,
+      .a = block + i * g.stride_height * p.width * p.pixel,
+      .stride = g.stride_width * p.pixel,
+      .runs = g.window_height,
+      .run_stride = g.dilation_height * p.width * p.pixel,
+      .length = run_length(g),
+      .is_broadcast = g.packed_groups > 1,
+  };
 }
 
 template <class E>

@@ -6,7 +6,7 @@
 
 namespace kernels {
 
-// `run` of a product of several groups.
+// `run` for a product with several groups.
 template <class E>
 void run_groups(const Product<E>&, const InstructionSet&, const ThreadPool&);
 

@@ -1,18 +1,18 @@
-// What XLA calls, with the attribute `geometry` (int64, the fields of Geometry in their order):
+// The functions that XLA calls. Convolutions have the attribute `geometry` (int64, the fields of
+// Geometry in order):
 //
-// float32: x, weights (some of bfloat16), bias and perhaps a residual -> y, with the attributes
-// `range` (float32, low and high), `then` (int64, a Nonlinearity) and perhaps `to_grid` (float32,
-// the fields of Grid in their order);
+// float32: x, weights (float32 or bfloat16), bias and an optional residual -> y, with the attributes
+// `range` (float32, low and high), `then` (int64, a Nonlinearity) and optionally `to_grid` (float32,
+// the fields of Grid in order);
 // integers: x, weights, bias, scales -> y, with `integers` (int64: padding, the zero points of the
 // weights and of y, low and high). x and y are int8 or uint8; scales are float64 [columns], or
-// multipliers and shifts, int32 [2, columns]. The columns are the output channels, of a product
-// whole panels.
+// multipliers and shifts, int32 [2, columns]. The columns are the output channels, padded to whole
+// panels for products;
+// dynamic range (float32 images, int8 filters): x, weights, bias, scales (float32) and the weights'
+// sums (int32) -> y, with `modes` (int64: is_asymmetric and scales_twice of DynamicRange) and
+// `range`. Columns as for integers.
 //
-// dynamic range, images of float32 by filters of int8: x, weights, bias, scales (float32) and the
-// weights' sums (int32) -> y, with `modes` (int64: asymmetric, in turn) and `range`. Columns are as
-// above.
-//
-// Attention: q, k, v and perhaps a mask -> y, with `scale` (float32). Means: x -> y. Both float32.
+// Attention: q, k, v and an optional mask -> y, with `scale` (float32). Means: x -> y. Both float32.
 
 #include <cstdio>
 #include <cstring>
@@ -32,7 +32,7 @@ namespace kernels {
 
 namespace {
 
-// An attribute; null: it is another one. They come sorted by name.
+// The data of attribute `i`, in the order of names; null: it has another type or size.
 const void* attribute(const XLA_FFI_CallFrame& frame, int i, XLA_FFI_DataType dtype,
                       size_t size) {
   const XLA_FFI_Attrs& attributes = frame.attrs;
@@ -41,7 +41,7 @@ const void* attribute(const XLA_FFI_CallFrame& frame, int i, XLA_FFI_DataType dt
   return array.dtype == dtype && array.size == size ? array.data : nullptr;
 }
 
-// Whether there is one that has values: nothing is divided by zero after this.
+// Reads the geometry; false: it is missing, or a size is not positive. So no divisor is zero.
 bool read_geometry(const XLA_FFI_CallFrame& frame, Geometry& geometry) {
   const void* fields = attribute(frame, 0, XLA_FFI_DataType_S64, kGeometryFields);
   if (fields == nullptr) return false;
@@ -58,7 +58,7 @@ XLA_FFI_DataType type_of(const int16_t*) { return XLA_FFI_DataType_S16; }
 XLA_FFI_DataType type_of(const uint16_t*) { return XLA_FFI_DataType_BF16; }
 XLA_FFI_DataType type_of(const int32_t*) { return XLA_FFI_DataType_S32; }
 
-// The data of a buffer; null: it holds something else.
+// Reads the data of a buffer; false: another type or number of elements.
 template <class T>
 bool read_data(const XLA_FFI_Buffer& buffer, XLA_FFI_DataType dtype, long count, T*& data) {
   data = static_cast<T*>(buffer.data);
@@ -77,7 +77,7 @@ bool has_groups(const Geometry& g) {
   return divides && (g.packed_groups == 1 || can_pack<E>(g));
 }
 
-// How many weights an operator has; -1, which no buffer holds: the kernels do not take it.
+// The number of weights; -1, which no buffer has: the kernels do not support the geometry.
 template <class E>
 long weights_of(const Product<E>& work) {
   const Geometry& g = work.geometry;
@@ -108,7 +108,7 @@ long weights_of(const Winograd& work) {
   return fits ? kPoints * g.channels * panels_of_matrix(g) * kPanel : -1;
 }
 
-// How many columns the bias has.
+// The number of columns of the bias.
 template <class E>
 long columns_of(const Product<E>& work) {
   const Geometry& g = work.geometry;
@@ -120,20 +120,20 @@ long columns_of(const Work& work) {
   return work.geometry.out_channels;
 }
 
-const char* read_ending(const XLA_FFI_CallFrame& frame, long, Range& range) {
+const char* read_epilogue(const XLA_FFI_CallFrame& frame, long, Range& range) {
   const void* limits = attribute(frame, 1, XLA_FFI_DataType_F32, 2);
   if (frame.args.size > 4 || limits == nullptr)
-    return "want x, weights, bias, perhaps a residual, and range";
+    return "expected x, weights, bias, an optional residual, and range";
   memcpy(&range, limits, sizeof range);
   return nullptr;
 }
 
-const char* read_ending(const XLA_FFI_CallFrame& frame, long columns,
-                        Requantization& epilogue) {
+const char* read_epilogue(const XLA_FFI_CallFrame& frame, long columns,
+                          Requantization& epilogue) {
   const void* integers = attribute(frame, 1, XLA_FFI_DataType_S64, 5);
   const auto* values = static_cast<const int64_t*>(integers);
   if (frame.args.size != 4 || values == nullptr)
-    return "want x, weights, bias, scales and integers";
+    return "expected x, weights, bias, scales and integers";
   const XLA_FFI_Buffer& scales = argument(frame, 3);
   epilogue.padding = static_cast<uint8_t>(values[0]);
   epilogue.flip = argument(frame, 0).dtype == XLA_FFI_DataType_S8 ? 0x80 : 0;
@@ -147,20 +147,20 @@ const char* read_ending(const XLA_FFI_CallFrame& frame, long columns,
   return fits ? nullptr : "scales do not fit geometry";
 }
 
-// What stands after the range, and the residual of y.
+// Reads the attributes after the range, and the residual.
 const char* read_finish(const XLA_FFI_CallFrame& frame, long count, Range& range,
                         Finish& finish) {
   const void* nonlinearity = attribute(frame, 2, XLA_FFI_DataType_S64, 1);
   long value = kNonlinearities;
   if (nonlinearity != nullptr) memcpy(&value, nonlinearity, sizeof value);
-  if (value < kClamp || value >= kNonlinearities) return "then is no nonlinearity";
+  if (value < kClamp || value >= kNonlinearities) return "`then` is not a nonlinearity";
   finish.nonlinearity = static_cast<Nonlinearity>(value), finish.range = range;
   const bool adds = frame.args.size == 4;
   if (adds && !read_data(argument(frame, 3), count, finish.residual))
     return "the residual does not fit y";
   if (frame.attrs.size > 3) {
     finish.grid = static_cast<const Grid*>(attribute(frame, 3, XLA_FFI_DataType_F32, kGridFields));
-    if (finish.grid == nullptr) return "to_grid is no grid";
+    if (finish.grid == nullptr) return "to_grid is not a grid";
   }
   if (finish.is_any()) range = kFinite;
   return nullptr;
@@ -170,24 +170,24 @@ const char* read_finish(const XLA_FFI_CallFrame&, long, Requantization&, Finish&
   return nullptr;
 }
 
-// Of x and y.
+// Whether x and y may have a type.
 bool is_type(const float*, XLA_FFI_DataType dtype) { return dtype == XLA_FFI_DataType_F32; }
 
 bool is_type(const uint8_t*, XLA_FFI_DataType dtype) {
   return dtype == XLA_FFI_DataType_S8 || dtype == XLA_FFI_DataType_U8;
 }
 
-// Reads a call into `work`, a Product, a Depthwise or a Winograd. Answers a reason if it is none.
+// Reads a call into `work`: a Product, Depthwise or Winograd. Returns null, or an error message.
 template <class Work>
 const char* read(const XLA_FFI_CallFrame& frame, Work& work) {
   if (!read_geometry(frame, work.geometry) || frame.args.size < 3 || frame.rets.size != 1)
-    return "want geometry without zeros, x, weights, bias and y";
-  const char* why = read_ending(frame, columns_of(work), work.epilogue);
+    return "expected geometry without zeros, x, weights, bias and y";
+  const char* why = read_epilogue(frame, columns_of(work), work.epilogue);
   if (why != nullptr) return why;
   const Geometry& g = work.geometry;
   const XLA_FFI_Buffer& y = result(frame);
   const XLA_FFI_DataType dtype = argument(frame, 0).dtype;
-  if (!is_type(work.x, dtype)) return "x is of another type";
+  if (!is_type(work.x, dtype)) return "x has the wrong type";
   if (!read_data(argument(frame, 0), dtype, g.batch * g.height * g.width * g.channels, work.x))
     return "x does not fit geometry";
   if (!read_data(argument(frame, 1), weights_of(work), work.weights))
@@ -199,18 +199,18 @@ const char* read(const XLA_FFI_CallFrame& frame, Work& work) {
   return read_finish(frame, results, work.epilogue, work.finish);
 }
 
-// The images are one after another: geometry has all of them.
+// Images are processed one by one; geometry has the whole batch.
 template <class Work>
 const char* read(const XLA_FFI_CallFrame& frame, DynamicRange<Work>& convolution) {
   Work& work = convolution.work;
   const Geometry& g = work.geometry;
   if (!read_geometry(frame, work.geometry) || frame.args.size != 5 || frame.rets.size != 1)
-    return "want geometry without zeros, x, weights, bias, scales, sums and y";
+    return "expected geometry without zeros, x, weights, bias, scales, sums and y";
   const void* modes = attribute(frame, 1, XLA_FFI_DataType_S64, 2);
   const void* range = attribute(frame, 2, XLA_FFI_DataType_F32, 2);
-  if (modes == nullptr || range == nullptr) return "want modes and range";
+  if (modes == nullptr || range == nullptr) return "expected modes and range";
   convolution.is_asymmetric = static_cast<const int64_t*>(modes)[0] != 0;
-  convolution.in_turn = static_cast<const int64_t*>(modes)[1] != 0;
+  convolution.scales_twice = static_cast<const int64_t*>(modes)[1] != 0;
   memcpy(&convolution.range, range, sizeof convolution.range);
   const long columns = convolution.columns = columns_of(work);
   const long values = g.batch * g.height * g.width * g.channels;
@@ -241,32 +241,36 @@ const char* read_mask(const XLA_FFI_Buffer& mask, Attention& a) {
   return nullptr;
 }
 
-// q, k, v, all [batch, positions, heads, size], and perhaps a mask, [batch, heads, queries, keys]
-// with ones where it is the same for all but the keys.
+// q, k, v, all [batch, positions, heads, size], and an optional mask [batch, heads, queries, keys],
+// whose sizes may be 1 except the last.
 const char* read(const XLA_FFI_CallFrame& frame, Attention& a) {
   const int64_t count = frame.args.size;
   if ((count != 3 && count != 4) || frame.rets.size != 1)
-    return "want q, k, v, perhaps a mask, and y";
+    return "expected q, k, v, an optional mask, and y";
   const XLA_FFI_Buffer &q = argument(frame, 0), &k = argument(frame, 1);
-  if (q.rank != 4 || k.rank != 4) return "want four dimensions";
-  a = {q.dims[0], q.dims[1], k.dims[1], q.dims[2], q.dims[3]};
+  if (q.rank != 4 || k.rank != 4) return "expected four dimensions";
+  a = {.batch = q.dims[0],
+       .queries = q.dims[1],
+       .keys = k.dims[1],
+       .heads = q.dims[2],
+       .size = q.dims[3]};
   const long kept = a.batch * a.heads * a.size;
   const bool fits = read_data(q, kept * a.queries, a.q) && read_data(k, kept * a.keys, a.k) &&
                     read_data(argument(frame, 2), kept * a.keys, a.v) &&
                     read_data(result(frame), XLA_FFI_DataType_F32, kept * a.queries, a.y);
   if (!fits || kept * a.keys == 0) return "q, k, v and y do not fit each other";
   const void* scale = attribute(frame, 0, XLA_FFI_DataType_F32, 1);
-  if (scale == nullptr) return "want scale";
+  if (scale == nullptr) return "expected scale";
   memcpy(&a.scale, scale, sizeof a.scale);
   return count == 4 ? read_mask(argument(frame, 3), a) : nullptr;
 }
 
 // x [batch, pixels, channels].
 const char* read(const XLA_FFI_CallFrame& frame, Mean& m) {
-  if (frame.args.size != 1 || frame.rets.size != 1) return "want x and y";
+  if (frame.args.size != 1 || frame.rets.size != 1) return "expected x and y";
   const XLA_FFI_Buffer &x = argument(frame, 0), &y = result(frame);
-  if (x.rank != 3 || x.dims[2] < kLeastChannels) return "want [batch, pixels, channels]";
-  m = {x.dims[0], x.dims[1], x.dims[2], nullptr, nullptr};
+  if (x.rank != 3 || x.dims[2] < kLeastChannels) return "expected [batch, pixels, channels]";
+  m = {.batch = x.dims[0], .pixels = x.dims[1], .channels = x.dims[2]};
   const bool fits = read_data(x, m.batch * m.pixels * m.channels, m.x) &&
                     read_data(y, XLA_FFI_DataType_F32, m.batch * m.channels, m.y);
   return fits && m.pixels > 0 ? nullptr : "y does not fit x";
@@ -283,19 +287,19 @@ bool has(const InstructionSet&, const Work&) {
 XLA_FFI_Error* exhausted(const XLA_FFI_CallFrame& frame, long bytes) {
   char why[80];
   snprintf(why, sizeof why, "jaxdelegate's kernels: no memory for %ld bytes", bytes);
-  return refused(frame, why, XLA_FFI_Error_Code_RESOURCE_EXHAUSTED);
+  return make_error(frame, why, XLA_FFI_Error_Code_RESOURCE_EXHAUSTED);
 }
 
 template <class Work>
 XLA_FFI_Error* handle(XLA_FFI_CallFrame* frame) {
-  if (answers_metadata(*frame)) return nullptr;
+  if (fill_metadata(*frame)) return nullptr;
   if (frame->stage != XLA_FFI_ExecutionStage_EXECUTE) return nullptr;
   const InstructionSet* set = instruction_set();
-  if (set == nullptr) return refused(*frame, "jaxdelegate's native kernels need AVX2 and FMA");
+  if (set == nullptr) return make_error(*frame, "jaxdelegate's native kernels need AVX2 and FMA");
   Work work{};
-  if (!has(*set, work)) return refused(*frame, "this processor lacks the kernel's instructions");
+  if (!has(*set, work)) return make_error(*frame, "this processor lacks the kernel's instructions");
   const char* why = read(*frame, work);
-  if (why != nullptr) return refused(*frame, why);
+  if (why != nullptr) return make_error(*frame, why);
   try {
     run(work, *set, ThreadPool(*frame));
   } catch (const OutOfMemory& error) {
@@ -350,7 +354,7 @@ EXPORT XLA_FFI_Error* jaxdelegate_depthwise_dynamic_range(XLA_FFI_CallFrame* fra
 
 #define KERNEL(name) {#name, name}
 
-// In the order of library.py, which compares the names.
+// In the order of library.py, which checks it.
 const kernels::Kernel kernels::kKernels[] = {
     KERNEL(jaxdelegate_product),      KERNEL(jaxdelegate_depthwise),
     KERNEL(jaxdelegate_winograd),     KERNEL(jaxdelegate_attention),
@@ -360,42 +364,41 @@ const kernels::Kernel kernels::kKernels[] = {
 };
 const long kernels::kKernelCount = sizeof kernels::kKernels / sizeof *kernels::kKernels;
 
-// The name of the kernel that call batches call by this number; null: there is none.
+// The name of the kernel with an index in call batches; null after the last.
 EXPORT const char* jaxdelegate_kernel_name(long number) {
   return number >= 0 && number < kernels::kKernelCount ? kernels::kKernels[number].name : nullptr;
 }
 
-// The name of the instruction set in use; null: the processor has none that the kernels know, or is
-// not to use it.
+// The name of the instruction set in use; null: the processor supports none, or the limit is none.
 EXPORT const char* jaxdelegate_instruction_set() {
   const kernels::InstructionSet* set = kernels::instruction_set();
   return set == nullptr ? nullptr : set->name;
 }
 
-// 1: the set in use multiplies bfloat16.
+// 1: the set in use can multiply bfloat16.
 EXPORT int jaxdelegate_multiplies_bfloat16() {
   const kernels::InstructionSet* set = kernels::instruction_set();
   return set != nullptr && set->bfloat16 != nullptr;
 }
 
-// Uses no better set than the one of this name ("none": none of them; null: the best one) from now
-// on. 0: there is no set of this name.
+// Limits the set in use to the one with this name or worse ("none": no set; null: no limit). 0: the
+// name is unknown.
 EXPORT int jaxdelegate_limit_instruction_set(const char* most) { return kernels::limit(most); }
 
-// What follows is for tests: how a set is chosen, without the processor that it is chosen for.
+// The following functions are for tests of the choice of a set on other processors.
 
-// The name of a set, the best one first; null after the last one.
+// The names of sets by index, the best first; null after the last.
 EXPORT const char* jaxdelegate_instruction_set_name(long number) {
   const kernels::InstructionSet* set = kernels::instruction_set(number);
   return set == nullptr ? nullptr : set->name;
 }
 
-// The features (cpu.h) after some registers.
+// The features (cpu.h) in registers.
 EXPORT uint32_t jaxdelegate_features_of(const kernels::CpuRegisters* registers) {
   return kernels::features_of(*registers);
 }
 
-// The name of the set that a processor of these features would use; null: none.
+// The name of the set that a processor with these features would use; null: none.
 EXPORT const char* jaxdelegate_select_instruction_set(uint32_t features, const char* most) {
   const kernels::InstructionSet* set = kernels::select(features, most);
   return set == nullptr ? nullptr : set->name;

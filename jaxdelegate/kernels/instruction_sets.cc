@@ -13,25 +13,49 @@ namespace {
 
 constexpr uint32_t kHasAvx2 = kAvx2 | kFma, kHasAvx512f = kHasAvx2 | kAvx512f;
 constexpr uint32_t kHasAvx512vnni = kHasAvx512f | kAvx512bw | kAvx512dq | kAvx512vl | kAvx512vnni;
-// No processor has all of these: of a set whose instructions the compiler does not know.
+// Features of sets whose instructions the compiler does not know: no processor has all of these.
 [[maybe_unused]] constexpr uint32_t kUnknown = ~0u;
 
-// The best one first. Only addresses are known here: no code of a set runs before it is chosen.
+// The best first. These are only addresses: no code of a set runs before it is chosen.
 constexpr InstructionSet kSets[] = {
 #if KNOWS_AVX512BF16
-    {"avx512bf16", kHasAvx512vnni | kAvx512bf16, &kAvx512fFloat32, &kAvx512bf16Bfloat16,
-     &kAvx512vnniInt8, nullptr},
+    {.name = "avx512bf16",
+     .needs = kHasAvx512vnni | kAvx512bf16,
+     .float32 = &kAvx512fFloat32,
+     .bfloat16 = &kAvx512bf16Bfloat16,
+     .int8 = &kAvx512vnniInt8,
+     .int16 = nullptr},
 #else
-    {"avx512bf16", kUnknown, nullptr, nullptr, nullptr, nullptr},
+    {.name = "avx512bf16", .needs = kUnknown},
 #endif
-    {"avx512vnni", kHasAvx512vnni, &kAvx512fFloat32, nullptr, &kAvx512vnniInt8, nullptr},
-    {"avx512f", kHasAvx512f, &kAvx512fFloat32, nullptr, &kAvx2Int8, &kAvx2Int16},
+    {.name = "avx512vnni",
+     .needs = kHasAvx512vnni,
+     .float32 = &kAvx512fFloat32,
+     .bfloat16 = nullptr,
+     .int8 = &kAvx512vnniInt8,
+     .int16 = nullptr},
+    {.name = "avx512f",
+     .needs = kHasAvx512f,
+     .float32 = &kAvx512fFloat32,
+     .bfloat16 = nullptr,
+     .int8 = &kAvx2Int8,
+     .int16 = &kAvx2Int16},
 #if KNOWS_AVXVNNI
-    {"avxvnni", kHasAvx2 | kAvxVnni, &kAvx2Float32, nullptr, &kAvxvnniInt8, nullptr},
+    {.name = "avxvnni",
+     .needs = kHasAvx2 | kAvxVnni,
+     .float32 = &kAvx2Float32,
+     .bfloat16 = nullptr,
+     .int8 = &kAvxvnniInt8,
+     .int16 = nullptr},
 #else
-    {"avxvnni", kUnknown, nullptr, nullptr, nullptr, nullptr},
+    {.name = "avxvnni", .needs = kUnknown},
 #endif
-    {"avx2", kHasAvx2, &kAvx2Float32, nullptr, &kAvx2Int8, &kAvx2Int16},
+    {.name = "avx2",
+     .needs = kHasAvx2,
+     .float32 = &kAvx2Float32,
+     .bfloat16 = nullptr,
+     .int8 = &kAvx2Int8,
+     .int16 = &kAvx2Int16},
 };
 
 bool is_known(const char* name) {
@@ -41,7 +65,7 @@ bool is_known(const char* name) {
   return false;
 }
 
-// Null where `limit` was not called, and where it left none: `is_limited` tells them apart.
+// Null if `limit` was not called, or if it allows no set; `is_limited` distinguishes these.
 std::atomic<const InstructionSet*> limited{nullptr};
 std::atomic<bool> is_limited{false};
 

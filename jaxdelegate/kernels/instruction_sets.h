@@ -1,4 +1,4 @@
-// The kernels of every instruction set, and which of them this process uses.
+// The kernels of all instruction sets, and the choice of the set that this process uses.
 
 #pragma once
 
@@ -8,18 +8,17 @@
 
 namespace kernels {
 
-// All sets, the best one first; `number` from 0 on, null after the last one.
+// All sets by index, the best first; null after the last.
 const InstructionSet* instruction_set(long number);
 
-// The first set that such a processor has, from the one called `most` on; null: it has none of
-// them, or `most` is "none". `most` null: from the best one on.
+// The best set that a processor with these features supports and that is not better than `most`;
+// null: none, or `most` is "none". `most` null: no limit.
 const InstructionSet* select(uint32_t features, const char* most);
 
-// The set in use; null: none. It is the best that this processor has, unless `limit` said
-// otherwise.
+// The set in use; null: none. It is the best that this processor supports within `limit`.
 const InstructionSet* instruction_set();
 
-// Uses no better set than `most` from now on. False: there is no set of this name.
+// Limits the set in use to `most` or worse. False: the name is unknown.
 bool limit(const char* most);
 
 }  // namespace kernels

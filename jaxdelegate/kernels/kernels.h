@@ -1,4 +1,4 @@
-// What the kernels of every instruction set share: operands, and the tables of a set's functions.
+// Shared by the kernels of all instruction sets: operands, and the tables of a set's functions.
 
 #pragma once
 
@@ -8,42 +8,42 @@ namespace kernels {
 
 inline long ceil_div(long a, long b) { return (a + b - 1) / b; }
 
-// `count` filled up to a multiple of `to`.
+// `count` rounded up to a multiple of `to`.
 inline long round_up(long count, long to) { return ceil_div(count, to) * to; }
 
-// Weights of a product lie in panels of so many columns, [columns / 16, depth / kDeep, 16, kDeep],
-// the last one filled up with zeros: a row of a panel is a cache line, one vector or two.
+// Weights of a product are stored in panels of 16 columns, [columns / 16, depth / kDeep, 16, kDeep],
+// the last one padded with zeros: a row of a panel is a cache line, one vector or two.
 constexpr long kPanel = 16;
 
-// The least that what is computed channel by channel must have: the widest vector.
+// The fewest channels that kernels which work channel by channel accept: the widest vector.
 constexpr long kLeastChannels = 16;
 
-// Of elements E, y [rows, panels * 16] = bias + a [rows, runs * depth] b, or a part of that sum.
+// For elements E, y [rows, panels * 16] = bias + a [rows, runs * depth] b, or a part of that sum.
 template <class E>
 struct ProductTile {
-  long tiles;         // of as many rows each, which follow each other
+  long tiles;         // adjacent ones with the same number of rows
   const typename E::Operand* a;
-  long a_stride;      // from one row to the next, in elements, as all strides
-  long runs;          // of values that follow each other in a row of a
-  long run_stride;    // from one to the next
+  long a_stride;      // between rows, in elements like all strides
+  long runs;          // of contiguous values in a row of a
+  long run_stride;    // between runs
   const typename E::Weight* b;  // the first panel
-  long b_stride;      // from one panel to the next
-  const char* next;   // what is fetched into the cache meanwhile, and how many bytes of it for
-  long next_stride;   // each step
-  const typename E::Sum* bias;  // null: go on from the sums in y
+  long b_stride;      // between panels
+  const char* next;   // prefetched into the cache,
+  long next_stride;   // with this many bytes per step
+  const typename E::Sum* bias;  // null: add to the sums in y
   typename E::Sum* y;
   long y_stride;
   long depth;         // of one run, a multiple of kDeep
-  bool is_last;       // of float32: clamp the sums
+  bool is_last;       // the last part of the depth; float32 sums are clamped after it
   typename E::Epilogue epilogue;
 };
 
-// The image, windows and results of a convolution, as the attribute `geometry` lists them.
+// The image, windows and results of a convolution, in the order of the attribute `geometry`.
 struct Geometry {
   long batch, height, width, channels;
   long out_height, out_width, out_channels;
-  long groups;  // of channels, and as many of output channels
-  long packed_groups;  // groups whose output channels share a panel; 1: each has panels of its own
+  long groups;  // of channels and of output channels
+  long packed_groups;  // groups whose output channels share a panel; 1: each has separate panels
   long window_height, window_width;
   long stride_height, stride_width;
   long dilation_height, dilation_width;
@@ -52,20 +52,20 @@ struct Geometry {
 constexpr long kGeometryFields = sizeof(Geometry) / sizeof(long);
 static_assert(sizeof(long) == 8, "the attribute holds 64-bit integers");
 
-// One image: x [height, width, channels]; weights as Depthwise has them.
+// One image: x [height, width, channels]; weights as in Depthwise.
 template <class E>
 struct DepthwiseImage {
   Geometry geometry;
   const typename E::Value* x;
   const typename E::DepthwiseWeight* weights;
   const typename E::Sum* bias;
-  const typename E::Value* padding;  // [channels], what stands around the image
+  const typename E::Value* padding;  // [channels], the pixels around the image
   typename E::Value* y;
   typename E::Epilogue epilogue;
 };
 
-// The results of one Winograd tile, output channels [first, last): 16 sums of an output channel,
-// `stride` floats apart. Results that are not in the image are null.
+// The results of one Winograd tile, output channels [first, last): 16 sums per output channel,
+// `stride` floats apart. Results outside the image are null.
 struct WinogradTile {
   const float* sums;
   long stride;
@@ -75,7 +75,7 @@ struct WinogradTile {
   Range range;
 };
 
-// The least and the largest of some values and 0; NaN if one of them is.
+// The minimum and maximum of values and 0; NaN if a value is NaN.
 struct Extent {
   float low, high;
 
@@ -85,8 +85,8 @@ struct Extent {
   }
 };
 
-// Values on the fly: x * inverse, rounded with ties away from zero, plus `offset`, from `low` to
-// 127; NaN is 0. As bytes, 128 larger.
+// Quantizes values: x * inverse, rounded with ties away from zero, plus `offset`, clamped to `low`
+// and 127; NaN becomes 0. Stored as bytes with 128 added.
 struct QuantizedRun {
   const float* x;
   long count;
@@ -94,34 +94,35 @@ struct QuantizedRun {
   uint8_t* y;
 };
 
-// Sums of a product's tile, [rows, columns] -> bytes, or float32.
+// Converts the sums of a product's tile, [rows, columns], to bytes or float32.
 struct RequantizedTile {
   const int32_t* sums;
   long stride, rows, columns;
   const int32_t* row_bias;  // [rows], or null
-  Requantization to;        // its arrays begin with the tile's first column
+  Requantization to;        // its arrays start at the tile's first column
   uint8_t* y;
   long y_stride;
 };
 
-// Values of 4 bytes that are each repeated for the columns of a panel which they multiply:
-// x [pixels, groups * depth] -> y [pixels, depth, kPanel]. A group has so many columns.
+// Repeats values of 4 bytes for each column of a panel that they multiply:
+// x [pixels, groups * depth] -> y [pixels, depth, kPanel].
 struct Broadcast {
   const int32_t* x;
-  long stride;  // from one pixel of x to the next
-  long pixels, groups, depth, columns;
+  long stride;  // between pixels of x
+  long pixels, groups, depth;
+  long columns;  // of a group
   int32_t* y;
 };
 
 constexpr int kMostRows = 14;
 constexpr int kMostPanels = 4;
-constexpr long kMostSums = kMostRows * kMostPanels * kPanel;  // of integers, that lie next to y
+constexpr long kMostSums = kMostRows * kMostPanels * kPanel;  // of integers, in a separate buffer
 
-// Finishes so many rows and columns of y, from `offset` on; `stride`: from one row to the next.
+// Finishes `rows` x `columns` of y, starting at `offset`; `stride` is the distance between rows.
 using FinishKernel = void (*)(const Finish&, float* y, long offset, long rows, long stride,
                               long columns);
 
-// What an instruction set has for elements E. Tables are constants of the files avx2.cc to
+// An instruction set's functions for elements E. The tables are constants in avx2.cc to
 // avx512bf16.cc.
 template <class E>
 struct Functions {
@@ -129,17 +130,17 @@ struct Functions {
   using Depthwise = void (*)(const DepthwiseImage<E>&, long out_row);
 
   Depthwise (*depthwise)(const Geometry&) = nullptr;
-  int rows[kMostPanels + 1] = {};  // the most that a tile of so many panels has; 0: there is none
+  int rows[kMostPanels + 1] = {};  // the most rows of a tile by its panels; 0: no such tiles
   Product product[kMostPanels + 1][kMostRows] = {};  // by panels, and rows - 1
   int broadcast_rows = 0;
-  Product broadcast[kMostRows] = {};  // of one panel, with an operand for each of its columns
+  Product broadcast[kMostRows] = {};  // for one panel, with an operand for each of its columns
 };
 
 struct Float32Functions : Functions<Float32> {
   void (*winograd_points)(const float* const* pixels, long channels, float* points, long stride);
   void (*winograd_results)(const WinogradTile&);
   FinishKernel finish;
-  // x = softmax(scale * x + mask), count values; the mask may be null.
+  // x = softmax(scale * x + mask) of count values; the mask may be null.
   void (*softmax)(float* x, long count, float scale, const float* mask);
   // y [channels] = scale * the sum of the rows of x [rows, channels].
   void (*add_rows)(const float* x, long rows, long channels, float scale, float* y);
@@ -153,11 +154,11 @@ struct Int8Functions : Functions<Int8> {
   void (*requantize)(const RequantizedTile&);
   void (*measure)(const float* x, long count, Extent& extent);
   void (*quantize)(const QuantizedRun&);
-  void (*broadcast_operands)(const Broadcast&);  // of any values of 4 bytes
+  void (*broadcast_operands)(const Broadcast&);  // for any values of 4 bytes
 };
 
 struct Int16Functions : Functions<Int16> {
-  // y = x ^ flip, unsigned, of a count that is a multiple of 4.
+  // y = x ^ flip, unsigned; the count must be a multiple of 4.
   void (*widen_factors)(const uint8_t* x, long count, uint8_t flip, int16_t* y);
   void (*widen_weights)(const int8_t* x, long depth, int16_t* y);  // a panel
 };
@@ -169,9 +170,9 @@ extern const Int16Functions kAvx2Int16;
 
 struct InstructionSet {
   const char* name;
-  uint32_t needs;  // every Feature (cpu.h) of these
+  uint32_t needs;  // bits of Feature (cpu.h)
   const Float32Functions* float32;
-  const Bfloat16Functions* bfloat16;  // null: the processor multiplies none
+  const Bfloat16Functions* bfloat16;  // null: the set cannot multiply bfloat16
   const Int8Functions* int8;
   const Int16Functions* int16;  // null: products of bytes are faster
 

@@ -1,4 +1,4 @@
-"""The compiled kernels: found, checked, and made known to XLA once in a process."""
+"""Finds and checks the compiled kernels, and registers them with XLA once per process."""
 
 import ctypes
 import functools
@@ -15,8 +15,8 @@ from jaxdelegate.pjrt import client
 MACHINE = os.uname().machine
 LIBRARY = Path(__file__).parent / "libjaxdelegate_kernels.so"
 
-# What compiled programs call, ours in JAX's own cache as well: the number goes up where operands or
-# attributes come to mean something else.
+# The names that compiled programs call, also those in JAX's own cache: the number at the end changes
+# whenever the meaning of operands or attributes does.
 PRODUCT, DEPTHWISE = "jaxdelegate.product.3", "jaxdelegate.depthwise.3"
 WINOGRAD, ATTENTION = "jaxdelegate.winograd.3", "jaxdelegate.attention.1"
 MEAN = "jaxdelegate.mean.1"
@@ -39,10 +39,10 @@ _HANDLERS = {
     DEPTHWISE_DYNAMIC_RANGE: "jaxdelegate_depthwise_dynamic_range",
 }
 CALL_BATCH = "jaxdelegate.call_batch.1"
-# What a call batch calls, by number: `why_not` compares the list with the library's.
+# Call batches refer to kernels by their index here; `why_not` compares the order with the library's.
 BATCHED = tuple(_HANDLERS)
 
-# Columns of a panel of weights, and the least channels of what is computed by channel (kernels.h).
+# Columns of a panel of weights; the fewest channels of kernels that work by channel (kernels.h).
 PANEL = LEAST_CHANNELS = 16
 
 _LOCK = threading.Lock()
@@ -55,17 +55,17 @@ _ADVICE = (
 
 
 def why_not() -> str | None:
-    """Why programs of this process cannot call the kernels; None if they can, from now on.
+    """Register the kernels at the first call; returns why they cannot be used, or None.
 
     Raises:
-        OptionError: JAXDELEGATE_MAX_CPU_ISA names no instruction set.
+        OptionError: JAXDELEGATE_MAX_CPU_ISA is not an instruction set.
     """
     with _LOCK:
         return _why_not(LIBRARY)
 
 
 def in_use() -> str:
-    """The name of the instruction set that the kernels use, where `why_not` answers None."""
+    """The name of the instruction set that the kernels use, if `why_not` returns None."""
     return instruction_set(opened(LIBRARY)) or "none"
 
 
@@ -75,18 +75,19 @@ def _why_not(path: Path) -> str | None:
         return f"{path.name} is for x86-64 processors, and this is {MACHINE}"
     if not path.exists():
         return (
-            f"{path.name} was not built: that takes a C++ compiler when jaxdelegate is installed. "
+            f"{path.name} was not built: no C++ compiler was found when jaxdelegate was installed. "
             f"{_ADVICE}"
         )
     try:
         library = opened(path)
         if kernel_names(library) != list(_HANDLERS.values()):
-            return f"{path.name} was built of other sources, with kernels in another order"
+            return f"{path.name} was built from other sources, with kernels in another order"
         if (limit := max_cpu_isa()) is not None:
             library.jaxdelegate_limit_instruction_set(limit.encode())
         if instruction_set(library) is None:
-            is_hidden = limit == "none"
-            return f"{MAX_CPU_ISA} is none" if is_hidden else "this processor lacks AVX2 or FMA"
+            if limit == "none":
+                return f"native kernels are disabled by {MAX_CPU_ISA}=none"
+            return "this processor lacks AVX2 or FMA"
         for name, function in (*_HANDLERS.items(), (CALL_BATCH, "jaxdelegate_call_batch")):
             client.register(name, library[function])
     except (OSError, AttributeError, RuntimeError, ValueError) as error:
@@ -94,7 +95,7 @@ def _why_not(path: Path) -> str | None:
     return None
 
 
-# Of element types, as XLA_FFI_DataType numbers them (xla/ffi/api/c_api.h).
+# Values of XLA_FFI_DataType by dtype (xla/ffi/api/c_api.h).
 _FFI_TYPES = {
     "int8": 2,
     "int16": 3,
@@ -108,21 +109,21 @@ _FFI_TYPES = {
 
 
 def ffi_type(dtype: np.dtype) -> int:
-    """The number by which XLA's foreign function interface knows an element type."""
+    """The number of an element type in XLA's foreign function interface."""
     return _FFI_TYPES[dtype.name]
 
 
 def multiplies_bfloat16() -> bool:
-    """Whether PRODUCT_BFLOAT16 runs on this processor, if any of the kernels does."""
+    """Whether this processor supports PRODUCT_BFLOAT16, provided that it supports the kernels."""
     return bool(opened(LIBRARY).jaxdelegate_multiplies_bfloat16())
 
 
 @functools.cache
 def opened(path: Path) -> ctypes.CDLL:
-    """The library at `path`, with its functions' types.
+    """The loaded library at `path`, with the types of its functions.
 
     Raises:
-        OSError: it is not there, or not for this platform.
+        OSError: it does not exist, or is not for this platform.
     """
     library = ctypes.CDLL(str(path))
     library.jaxdelegate_instruction_set.restype = ctypes.c_char_p
@@ -133,12 +134,12 @@ def opened(path: Path) -> ctypes.CDLL:
 
 
 def kernel_names(library: ctypes.CDLL) -> list[str]:
-    """Its kernels, in the order of the numbers by which call batches call them."""
+    """The library's kernels, in the order of their indices in call batches."""
     names = map(library.jaxdelegate_kernel_name, itertools.count())
     return [name.decode() for name in itertools.takewhile(bool, names)]
 
 
 def instruction_set(library: ctypes.CDLL) -> str | None:
-    """The instruction set that its kernels use; None: none of those that they know."""
+    """The instruction set that the library uses; None: it supports none of this processor's."""
     name: bytes | None = library.jaxdelegate_instruction_set()
     return None if name is None else name.decode()

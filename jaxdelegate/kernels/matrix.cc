@@ -11,13 +11,13 @@ namespace kernels {
 
 namespace {
 
-constexpr long kTasks = 8;       // for each thread: they do not all run equally fast
-constexpr long kRowsOfRead = 4;  // that are multiplied while a weight is read from memory
-constexpr long kFetchingTiles = 8;  // the last ones, each a part of what comes next
+constexpr long kTasks = 8;       // per thread, since threads do not run equally fast
+constexpr long kRowsOfRead = 4;  // multiplied in the time of reading a weight from memory
+constexpr long kFetchingTiles = 8;  // the last ones, each of which prefetches a part of what follows
 constexpr long kMostColumns = kMostPanels * kPanel;
-constexpr long kWidenedRows = 8;  // of integers: from so many on they are widened first
+constexpr long kWidenedRows = 8;  // of integers: blocks with more rows are widened first
 
-// Rows that begin in the same set of the first-level cache push each other out, if they are many.
+// Many rows that start in the same set of the first-level cache evict each other.
 template <class E>
 bool collides(const Block<E>& block) {
   return block.stride * sizeof(typename E::Operand) % 4096 == 0;
@@ -33,14 +33,14 @@ int panels_at_once(const InstructionSet& set, const Block<E>& block, long left) 
   return 1;
 }
 
-// Where the results of a tile belong.
-struct Place {
+// The rows and columns of a tile's results.
+struct TileRange {
   long row, rows, column, columns;
 };
 
-// A tile whose last columns are not there: it writes next to y, and its columns are copied.
+// Runs a tile without its last columns: it writes to a buffer, from which columns are copied.
 template <class E>
-void run_narrow(void (*kernel)(const ProductTile<E>&), ProductTile<E> t, const Place& at) {
+void run_narrow(void (*kernel)(const ProductTile<E>&), ProductTile<E> t, const TileRange& at) {
   alignas(64) float sums[kMostSums], bias[kMostColumns] = {};
   float* y = t.y;
   const long y_stride = t.y_stride;
@@ -57,30 +57,37 @@ void run_narrow(void (*kernel)(const ProductTile<E>&), ProductTile<E> t, const P
     copy(y + i * y_stride, sums + i * kMostColumns, at.columns);
 }
 
-// What will be added to a tile's sums is on its way while they are added up.
-void fetch_residual(const float* residual, long stride, const Place& at) {
+// Prefetches the residual of a tile while its sums are computed.
+void fetch_residual(const float* residual, long stride, const TileRange& at) {
   for (long i = 0; i < at.rows; ++i)
     for (long j = 0; j < at.columns; j += kPanel) __builtin_prefetch(residual + i * stride + j);
 }
 
-// The sums of integers lie next to y until they are bytes, or real numbers.
+// Computes sums of integers in a buffer, and converts them to bytes or float32.
 template <class E>
 void run_integers(const InstructionSet& set, void (*kernel)(const ProductTile<E>&), int panels,
-                  const Matrix<E>& matrix, ProductTile<E>& t, const Place& at,
+                  const Matrix<E>& matrix, ProductTile<E>& t, const TileRange& at,
                   const int32_t* row_bias) {
   alignas(64) int32_t sums[kMostSums];
   t.y = sums, t.y_stride = panels * kPanel;
   kernel(t);
-  RequantizedTile done{sums, t.y_stride, at.rows, at.columns, row_bias, matrix.epilogue,
-                       matrix.y + at.row * matrix.stride + matrix.offset + at.column,
-                       matrix.stride};
-  skip(done.to, at.column);
-  set.int8->requantize(done);
+  RequantizedTile requantized{
+      .sums = sums,
+      .stride = t.y_stride,
+      .rows = at.rows,
+      .columns = at.columns,
+      .row_bias = row_bias,
+      .to = matrix.epilogue,
+      .y = matrix.y + at.row * matrix.stride + matrix.offset + at.column,
+      .y_stride = matrix.stride,
+  };
+  skip(requantized.to, at.column);
+  set.int8->requantize(requantized);
 }
 
 template <class E>
 void run_floats(const InstructionSet& set, void (*kernel)(const ProductTile<E>&), int panels,
-                const Matrix<E>& matrix, ProductTile<E>& t, const Place& at) {
+                const Matrix<E>& matrix, ProductTile<E>& t, const TileRange& at) {
   const long offset = at.row * matrix.stride + matrix.offset + at.column;
   t.y = matrix.y + offset, t.y_stride = matrix.stride;
   const Finish* finish = t.is_last ? matrix.finish : nullptr;
@@ -97,7 +104,7 @@ void run_floats(const InstructionSet& set, void (*kernel)(const ProductTile<E>&)
 
 template <class E>
 void run_tile(const InstructionSet& set, void (*kernel)(const ProductTile<E>&), int panels,
-              const Matrix<E>& matrix, ProductTile<E>& t, const Place& at,
+              const Matrix<E>& matrix, ProductTile<E>& t, const TileRange& at,
               const int32_t* row_bias) {
   if constexpr (E::kSplits) {
     run_floats(set, kernel, panels, matrix, t, at);
@@ -106,21 +113,21 @@ void run_tile(const InstructionSet& set, void (*kernel)(const ProductTile<E>&), 
   }
 }
 
-// The most tiles of so many rows that are computed in one call: all, where sums are results as they
-// are and have their place; as many as have place next to it; or one.
+// The most tiles of `rows` rows per call of a kernel: all, if sums are stored directly as results;
+// as many as fit the buffer of integers; otherwise one.
 template <class E>
 long most_tiles(const Matrix<E>& matrix, long rows, long columns, int panels) {
   if (!E::kSplits) return kMostSums / (rows * panels * kPanel);
   return matrix.finish == nullptr && columns == panels * kPanel ? LONG_MAX : 1;
 }
 
-// What comes next: so many bytes.
+// The memory to prefetch.
 struct Ahead {
   const char* first;
   long bytes;
 };
 
-// The rows of a block times `count` panels from `panel` on.
+// The rows of a block times `count` panels from `panel`.
 template <class E>
 void multiply_panels(const InstructionSet& set, const Matrix<E>& matrix, const Block<E>& block,
                      long panel, int count, const Ahead& ahead, const int32_t* row_bias) {
@@ -139,7 +146,7 @@ void multiply_panels(const InstructionSet& set, const Matrix<E>& matrix, const B
   t.depth = (block.to - block.from) / block.runs;
   t.is_last = block.to == matrix.depth;
   t.epilogue = matrix.epilogue;
-  // The next panels come in line by line, while the last tiles of these are computed.
+  // The last tiles prefetch the next panels, line by line.
   const long fetching = std::min(tiles, kFetchingTiles);
   const long steps = (block.to - block.from) / E::kDeep, line = ahead.bytes / steps;
   t.next = ahead.first;
@@ -151,14 +158,17 @@ void multiply_panels(const InstructionSet& set, const Matrix<E>& matrix, const B
     t.a = block.a + row * block.stride;
     t.next_stride = fetches ? line / fetching : 0;
     run_tile(set, kernels[rows - 1], count, matrix, t,
-             {block.row + row, rows * t.tiles, column, columns},
+             {.row = block.row + row,
+              .rows = rows * t.tiles,
+              .column = column,
+              .columns = columns},
              row_bias == nullptr ? nullptr : row_bias + row);
     row += rows * t.tiles;
     t.next += t.tiles * steps * t.next_stride;
   }
 }
 
-// What the zero point of the weights takes off the sums of each row; null: nothing.
+// What the zero point of the weights subtracts from the sums of each row; null: nothing.
 template <class E>
 const int32_t* row_bias_of(const Matrix<E>&, const Block<E>&) {
   return nullptr;
@@ -195,10 +205,20 @@ Block<Int16> widened(const InstructionSet& set, const Matrix<Int8>& matrix,
     for (long run = 0; run < block.runs; ++run)
       set.int16->widen_factors(block.a + i * block.stride + run * block.run_stride, values,
                                matrix.epilogue.flip, rows + i * depth + run * of_run);
-  return {block.row, block.count, 0, depth, rows, depth, 1, 0, depth};
+  return {
+      .row = block.row,
+      .count = block.count,
+      .from = 0,
+      .to = depth,
+      .a = rows,
+      .stride = depth,
+      .runs = 1,
+      .run_stride = 0,
+      .length = depth,
+  };
 }
 
-// Panel by panel, each of which is widened when it is needed.
+// Multiplies panel by panel, widening each panel first.
 void multiply_widened(const InstructionSet& set, const Matrix<Int8>& matrix,
                       const Block<Int8>& block, long first, long last, const int32_t* row_bias) {
   static thread_local Scratch<int16_t> scratch;
@@ -210,9 +230,17 @@ void multiply_widened(const InstructionSet& set, const Matrix<Int8>& matrix,
     const int8_t* const stored = matrix.weights + panel * stride;
     const bool is_end = column + kPanel >= matrix.columns;
     set.int16->widen_weights(stored, matrix.depth, weights);
-    Matrix<Int16> one{weights, matrix.depth, std::min(kPanel, matrix.columns - column),
-                      matrix.bias + column, matrix.y, matrix.epilogue, nullptr, matrix.stride,
-                      matrix.offset + column};
+    Matrix<Int16> one{
+        .weights = weights,
+        .depth = matrix.depth,
+        .columns = std::min(kPanel, matrix.columns - column),
+        .bias = matrix.bias + column,
+        .y = matrix.y,
+        .epilogue = matrix.epilogue,
+        .finish = nullptr,
+        .stride = matrix.stride,
+        .offset = matrix.offset + column,
+    };
     skip(one.epilogue, column);
     const char* const next = reinterpret_cast<const char*>(stored + (is_end ? 0 : stride));
     multiply_panels(set, one, wide, 0, 1, {next, stride}, row_bias);
@@ -233,7 +261,7 @@ void multiply(const InstructionSet& set, const Matrix<E>& matrix, const Block<E>
     const int count = panels_at_once<E>(set, block, last - panel);
     const long stride = matrix.depth * kPanel;
     const bool is_last = panel + count >= last, is_end = (panel + count) * kPanel >= matrix.columns;
-    // Behind the last panels come the next rows of the depth of the first ones, or the next task.
+    // After the last panels, the next part of the depth of the first ones follows, or the next task.
     const long next_depth = (block.to - block.from) * kPanel - (panel - first) * stride;
     const long next_panels = is_end ? 0 : count * stride;
     const long ahead = is_last && block.to < matrix.depth ? next_depth : next_panels;
@@ -251,7 +279,7 @@ template void multiply(const InstructionSet&, const Matrix<Bfloat16>&, const Blo
                        long);
 template void multiply(const InstructionSet&, const Matrix<Int8>&, const Block<Int8>&, long, long);
 
-// Splits what is larger, so that each thread reads a part of it only: rows, or weights.
+// Splits the larger of rows and weights, so that each thread reads only a part of it.
 Tasks divide(long rows, long depth, long columns, long threads, double task_products,
              bool copies_rows) {
   const double products = 1.0 * std::max(rows, kRowsOfRead) * depth * columns;
@@ -277,8 +305,10 @@ Tasks::Task Tasks::at(long index) const {
   const long row_task = shares_panels ? index % row_tasks : index / panel_tasks;
   const long panel_task = shares_panels ? index / row_tasks : index % panel_tasks;
   const long begin = row_task * rows_of_task, first = panel_task * panels_of_task;
-  return {begin, std::min(rows, begin + rows_of_task), first,
-          std::min(panels, first + panels_of_task)};
+  return {.begin = begin,
+          .end = std::min(rows, begin + rows_of_task),
+          .first = first,
+          .last = std::min(panels, first + panels_of_task)};
 }
 
 }  // namespace kernels

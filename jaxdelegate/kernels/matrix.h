@@ -6,39 +6,38 @@
 
 namespace kernels {
 
-// The right matrix, in panels of [depth, columns], and what becomes of a product with it.
+// The right matrix, in panels of [depth, columns], and the destination of a product with it.
 template <class E>
 struct Matrix {
   const typename E::Weight* weights;
   long depth, columns;
-  const typename E::Sum* bias;  // [columns], of integers as many as the panels have
+  const typename E::Sum* bias;  // [columns]; of integers, padded to whole panels
   typename E::Value* y;         // [rows, stride]
   typename E::Epilogue epilogue;
-  const Finish* finish = nullptr;  // after the epilogue; null: there is none
-  long stride = columns;           // of y, from one row to the next
+  const Finish* finish = nullptr;  // after the epilogue, or null
+  long stride = columns;           // between rows of y
   long offset = 0;                 // of the first column in a row of y
 };
 
-// A part of the left matrix: `count` rows from `row` on, columns [from, to) of the depth. Values of
-// a row lie in so many runs, each a part of the depth: `length` of them, then what meets zeros.
+// A part of the left matrix: `count` rows from `row`, columns [from, to) of the depth. A row is
+// stored in `runs`, each a part of the depth: `length` values, then padding whose weights are zero.
 template <class E>
 struct Block {
   long row, count, from, to;
   const typename E::Operand* a;
   long stride;
   long runs, run_stride, length;
-  bool is_broadcast =
-      false;  // there is an operand for each column of a panel, of which there is one
+  bool is_broadcast = false;  // an operand for each column of the only panel
 };
 
-// Adds up a block times panels [first, last). Blocks of the same rows follow each other from the
-// first part of the depth, which begins with the bias, to the last, which ends as the matrix says.
-// Those of integers hold the whole depth.
+// Adds the product of a block and panels [first, last). Blocks of the same rows are processed from
+// the first part of the depth, which starts with the bias, to the last, which ends with the matrix's
+// epilogue. Blocks of integers contain the whole depth.
 template <class E>
 void multiply(const InstructionSet&, const Matrix<E>&, const Block<E>&, long first, long last);
 
-// The work of threads: tasks of some rows times some panels. Tasks that follow each other share
-// what is larger, their panels or their rows: a thread that takes them in order reads it once.
+// The tasks of threads: some rows times some panels. Adjacent tasks share the larger of panels and
+// rows, so that a thread that runs them in order reads it once.
 struct Tasks {
   long rows, panels, rows_of_task, panels_of_task, row_tasks, panel_tasks;
   bool shares_panels;
@@ -51,8 +50,8 @@ struct Tasks {
   Task at(long index) const;
 };
 
-// For a product of [rows, depth] x [depth, columns], of which a thread takes `task_products` at
-// least. copies_rows: a task lays out its rows first, so that few are to have the same ones.
+// For a product of [rows, depth] x [depth, columns] with at least `task_products` per task.
+// copies_rows: a task copies its rows first, so few tasks should have the same ones.
 Tasks divide(long rows, long depth, long columns, long threads, double task_products,
              bool copies_rows);
 

@@ -8,10 +8,10 @@ namespace kernels {
 
 namespace {
 
-constexpr long kPartValues = 16384;  // what a thread is worth waking for
+constexpr long kPartValues = 16384;  // that justify waking a thread
 constexpr long kMostParts = 16;      // of an image
 
-// Parts depend on no number of threads: neither do sums.
+// Parts do not depend on the number of threads, so sums do not, either.
 struct Tiling {
   const Mean& mean;
   const InstructionSet& set;
@@ -34,7 +34,12 @@ void run(const Mean& m, const InstructionSet& set, const ThreadPool& pool) {
   static thread_local Scratch<float> scratch;
   const long most = std::min(m.pixels, kMostParts);
   const long parts = std::clamp(m.pixels * m.channels / kPartValues, 1L, most);
-  const Tiling tiling{m, set, parts, scratch.of(m.batch * parts * m.channels)};
+  const Tiling tiling{
+      .mean = m,
+      .set = set,
+      .parts = parts,
+      .sums = scratch.of(m.batch * parts * m.channels),
+  };
   pool.loop(m.batch * parts, run_task, &tiling);
   for (long i = 0; i < m.batch; ++i)
     set.float32->add_rows(tiling.sums + i * parts * m.channels, parts, m.channels, 1.0f / m.pixels,

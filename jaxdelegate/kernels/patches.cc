@@ -9,7 +9,7 @@ namespace kernels {
 
 namespace {
 
-// The image, and what stands around it.
+// The image, and the bytes of the pixels around it.
 template <class T>
 struct Source {
   const Geometry& g;

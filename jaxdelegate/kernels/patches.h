@@ -1,4 +1,4 @@
-// What windows read, side by side: the left matrix of a convolution as a product.
+// Copies the pixels of windows to rows (im2col): the left matrix of a convolution as a product.
 
 #pragma once
 
@@ -6,9 +6,9 @@
 
 namespace kernels {
 
-// Rows of window pixels: of `count` results from `row` on, the pixels [first, last) of their
-// windows. Every row of a window is filled up to a multiple of `deep` values, with anything. The
-// bytes of padding are `pad`. The thread's own memory, until its next call.
+// Rows of window pixels: for `count` results from `row`, the pixels [first, last) of their windows.
+// Each row of a window is padded to a multiple of `deep` values with arbitrary ones. Pixels outside
+// the image have bytes `pad`. Valid in this thread until the next call.
 template <class T>
 const T* patches(const Geometry&, const T* x, long row, long count, long first, long last,
                  long deep, uint8_t pad);

@@ -1,16 +1,16 @@
-"""The host's processor, as the compiler and the keys of stored programs want to know it."""
+"""Describes the host's processor, for compiling and for the keys of stored programs."""
 
 import functools
 import os
 
 from jaxdelegate.errors import OptionError
 
-# The environment variable that keeps this package from newer instruction sets than the one it
-# names, as ONEDNN_MAX_CPU_ISA does. XLA has its own: XLA_FLAGS=--xla_cpu_max_isa=AVX2.
+# The environment variable that limits this package to an instruction set and older ones, like
+# ONEDNN_MAX_CPU_ISA. XLA has a separate one: XLA_FLAGS=--xla_cpu_max_isa=AVX2.
 MAX_CPU_ISA = "JAXDELEGATE_MAX_CPU_ISA"
 
-# What it can say, the oldest first, and what each has that those before it have not, by the names
-# of /proc/cpuinfo. These are the sets that the native kernels are written for (kernels/).
+# Its values, oldest first, with the features that each adds to the previous ones, by their names in
+# /proc/cpuinfo. The native kernels are written for these sets (kernels/).
 _FEATURES = {
     "none": (),
     "avx2": ("avx2", "fma"),
@@ -20,7 +20,7 @@ _FEATURES = {
     "avx512bf16": ("avx512_bf16",),
 }
 INSTRUCTION_SETS = tuple(_FEATURES)
-_BEHIND_ALL = ("amx_tile", "amx_int8", "amx_bf16", "amx_fp16", "avx512_fp16", "avx10_1")
+_NEWER = ("amx_tile", "amx_int8", "amx_bf16", "amx_fp16", "avx512_fp16", "avx10_1")
 
 
 @functools.cache
@@ -45,47 +45,48 @@ def max_cpu_isa() -> str | None:
     """The newest instruction set that JAXDELEGATE_MAX_CPU_ISA allows; None: it is not set.
 
     Raises:
-        OptionError: the variable says something else than a name of INSTRUCTION_SETS.
+        OptionError: the variable is not one of INSTRUCTION_SETS.
     """
     name = os.environ.get(MAX_CPU_ISA)
     if name and name not in INSTRUCTION_SETS:
-        raise OptionError(f"{MAX_CPU_ISA}: want one of {', '.join(INSTRUCTION_SETS)}, got {name!r}")
+        known = ", ".join(INSTRUCTION_SETS)
+        raise OptionError(f"{MAX_CPU_ISA}: expected one of {known}, got {name!r}")
     return name or None
 
 
 @functools.cache
 def cpu_features() -> frozenset[str]:
-    """The words that name the processor's instruction sets, such as avx512f.
+    """The processor's features, such as avx512f, within the limit of `max_cpu_isa`.
 
     Raises:
-        OptionError: as `max_cpu_isa`, whose limit they keep.
+        OptionError: from `max_cpu_isa`.
     """
     return allowed_features(frozenset(" ".join(host_cpu()).split()), max_cpu_isa())
 
 
 def allowed_features(features: frozenset[str], limit: str | None) -> frozenset[str]:
-    """Those of them that a limit leaves; None: all."""
+    """The features that are not newer than a limit; None: no limit."""
     if limit is None:
         return features
     newer = INSTRUCTION_SETS[INSTRUCTION_SETS.index(limit) + 1 :]
-    return features.difference(_BEHIND_ALL, *(_FEATURES[name] for name in newer))
+    return features.difference(_NEWER, *(_FEATURES[name] for name in newer))
 
 
 def core_count() -> int:
-    """How many cores this process may use; where the system does not tell, how many there are."""
-    # Not os.process_cpu_count: XLA counts as sched_getaffinity does, whatever Python is told.
+    """The number of cores that this process may use, or of all cores if that is unknown."""
+    # Not os.process_cpu_count, which PYTHON_CPU_COUNT overrides: XLA uses sched_getaffinity.
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1  # macOS
 
 
 def threads() -> list[str | int | None]:
-    """What XLA:CPU makes of its pool: the environment's word, and how many cores there are."""
+    """What determines the size of XLA:CPU's thread pool: the environment, and the cores."""
     return [os.environ.get("NPROC"), core_count()]
 
 
 @functools.cache
 def is_single_threaded() -> bool:
-    """Whether XLA:CPU has one thread; it makes its pool once in a process."""
-    asked, cores = threads()
-    return (asked or str(cores)) == "1"
+    """Whether XLA:CPU has one thread; its pool is created once per process."""
+    chosen, cores = threads()
+    return (chosen or str(cores)) == "1"

@@ -13,16 +13,15 @@ namespace kernels {
 
 namespace {
 
-constexpr double kTaskBytes = 4e5;      // of products: what a thread is worth waking for
-constexpr long kDepth = 1152;           // products summed before sums go back to memory
-constexpr long kRowsBytes = 256 << 10;  // of the rows of one block and their results: part of a
-                                        // second-level cache
-constexpr long kLeastRows = 56;         // of one block: each reads all weights
-constexpr long kNarrowBytes = 64;       // of a pixel: with fewer, to copy windows costs as much as
-                                        // to multiply them
+constexpr double kTaskBytes = 4e5;      // of products that justify waking a thread
+constexpr long kDepth = 1152;           // products summed before sums are stored to memory
+constexpr long kRowsBytes = 256 << 10;  // of a block's rows and results: part of a second-level cache
+constexpr long kLeastRows = 56;         // of a block, since each block reads all weights
+constexpr long kNarrowBytes = 64;       // of a pixel: with fewer, copying windows takes as long as
+                                        // multiplying them
 
-// A convolution as a product of matrices, [rows, depth] x [depth, out_channels], and how it is
-// divided.
+// A convolution as a matrix product, [rows, depth] x [depth, out_channels], and its division into
+// blocks and tasks.
 template <class E>
 struct Tiling {
   const Geometry& geometry;
@@ -30,8 +29,8 @@ struct Tiling {
   const typename E::Value* x;
   Matrix<E> matrix;
   long rows;
-  bool is_direct;  // the rows of the left matrix are those of x
-  long step;       // of the depth: not to be divided
+  bool is_direct;  // x is the left matrix
+  long step;       // of the depth, which is not divided further
   long depth_of_block, rows_of_block;
   Tasks tasks;
 };
@@ -40,15 +39,23 @@ template <class E>
 Tiling<E> tiling_of(const Product<E>& product, const InstructionSet& set, long threads) {
   const Geometry& g = product.geometry;
   const long depth = g.window_height * run_depth<E>(g);
-  const Matrix<E> matrix{product.weights,
-                         depth,
-                         g.out_channels,
-                         product.bias,
-                         product.y,
-                         product.epilogue,
-                         product.finish.is_any() ? &product.finish : nullptr};
-  Tiling<E> p{g, set, product.x, matrix, g.batch * g.out_height * g.out_width,
-            reads_pixels(g) && depth == g.channels, 1, 0, 0, {}};
+  const Matrix<E> matrix{
+      .weights = product.weights,
+      .depth = depth,
+      .columns = g.out_channels,
+      .bias = product.bias,
+      .y = product.y,
+      .epilogue = product.epilogue,
+      .finish = product.finish.is_any() ? &product.finish : nullptr,
+  };
+  Tiling<E> p{
+      .geometry = g,
+      .set = set,
+      .x = product.x,
+      .matrix = matrix,
+      .rows = g.batch * g.out_height * g.out_width,
+      .is_direct = reads_pixels(g) && depth == g.channels,
+  };
   p.step = p.is_direct ? E::kDeep : g.channels;
   if (!E::kSplits) p.step = depth;
   p.depth_of_block = std::max(1L, ceil_div(depth / p.step, ceil_div(depth, kDepth))) * p.step;
@@ -61,16 +68,25 @@ Tiling<E> tiling_of(const Product<E>& product, const InstructionSet& set, long t
   return p;
 }
 
-// A block whose rows have a run for each row of a window.
+// A block whose rows have one run per row of a window.
 template <class E>
 Block<E> windows(const Tiling<E>& p, long row, long count, const typename E::Operand* a,
                  long stride, long run_stride) {
   const Geometry& g = p.geometry;
-  return {row,        count,      0, p.matrix.depth, a, stride, g.window_height,
-          run_stride, g.window_width * g.channels};
+  return {
+      .row = row,
+      .count = count,
+      .from = 0,
+      .to = p.matrix.depth,
+      .a = a,
+      .stride = stride,
+      .runs = g.window_height,
+      .run_stride = run_stride,
+      .length = g.window_width * g.channels,
+  };
 }
 
-// Points a block to the rows of its left matrix.
+// Sets the left matrix of a block.
 template <class E>
 void set_rows(const Tiling<E>&, Block<E>& block, const typename E::Operand* a, long stride) {
   block.a = a, block.stride = stride;
@@ -85,7 +101,7 @@ void set_rows(const Tiling<Bfloat16>& p, Block<Bfloat16>& block, const float* a,
   block.a = rows, block.stride = depth;
 }
 
-// Rows of the left matrix that lie in x, or are copied from there.
+// Multiplies rows of the left matrix, read directly from x or copied.
 template <class E>
 void multiply_rows(const Tiling<E>& p, long row, long count, long first, long last) {
   const Geometry& g = p.geometry;
@@ -100,7 +116,17 @@ void multiply_rows(const Tiling<E>& p, long row, long count, long first, long la
   }
   for (long from = 0; from < depth; from += p.depth_of_block) {
     const long to = std::min(depth, from + p.depth_of_block);
-    Block<E> block{row, count, from, to, nullptr, 0, 1, 0, to - from};
+    Block<E> block{
+        .row = row,
+        .count = count,
+        .from = from,
+        .to = to,
+        .a = nullptr,
+        .stride = 0,
+        .runs = 1,
+        .run_stride = 0,
+        .length = to - from,
+    };
     if (p.is_direct) {
       set_rows(p, block, p.x + row * depth + from, depth);
     } else {
@@ -112,8 +138,8 @@ void multiply_rows(const Tiling<E>& p, long row, long count, long first, long la
   }
 }
 
-// Windows that lie in the image, of results side by side: read where they are, a run of pixels for
-// each row of a window.
+// Multiplies the windows of adjacent results, which are inside the image, without copying them: a
+// run of pixels per row of a window.
 template <class E>
 void multiply_windows(const Tiling<E>& p, long row, long count, long first, long last) {
   const Geometry& g = p.geometry;
@@ -126,8 +152,8 @@ void multiply_windows(const Tiling<E>& p, long row, long count, long first, long
   multiply(p.set, p.matrix, windows(p, row, count, first_window, stride, run_stride), first, last);
 }
 
-// How many results from `row` on, in its row of the image, have windows that lie in the image
-// (true), or not. What fills up a run may lie after it, but not after the image.
+// The number of results from `row`, in its row of the image, whose windows are inside the image
+// (true) or not. The padding of a run may be read after it, but not after the image.
 template <class E>
 std::pair<long, bool> alike(const Geometry& g, long row) {
   const long x = row % g.out_width, y = row / g.out_width % g.out_height;

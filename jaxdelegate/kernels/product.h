@@ -1,4 +1,4 @@
-// Convolutions, and products of matrices, which are convolutions of one pixel.
+// Convolutions, and products of matrices, which are convolutions with windows of one pixel.
 
 #pragma once
 
@@ -11,21 +11,21 @@ template <class E>
 struct Product {
   Geometry geometry;
   const typename E::Value* x;  // [batch, height, width, channels]
-  // Of each matrix, panels of [window_height * depth of a run, its output channels].
+  // For each matrix, panels of [window_height * depth of a run, its output channels].
   const typename E::Weight* weights;
-  const typename E::Sum* bias;  // of each matrix [columns], as the scales of integers
+  const typename E::Sum* bias;  // [columns] for each matrix, like the scales of integers
   typename E::Value* y;         // [batch, out_height, out_width, out_channels]
   typename E::Epilogue epilogue;
-  Finish finish;  // after the ending
+  Finish finish;  // after the epilogue
 };
 
-// A product of matrices for each group, or for several packed ones.
+// The number of matrix products: one for each group, or for each pack of groups.
 inline long matrices(const Geometry& g) { return g.groups / g.packed_groups; }
 
-// Values of a group that a window row has side by side.
+// Values of a group in a window row, which are contiguous.
 inline long run_length(const Geometry& g) { return g.window_width * (g.channels / g.groups); }
 
-// The same, filled up to whole steps.
+// run_length, padded to whole steps.
 template <class E>
 long run_depth(const Geometry& g) {
   return round_up(run_length(g), E::kDeep);
@@ -35,14 +35,13 @@ inline long panels_of_matrix(const Geometry& g) {
   return ceil_div(g.out_channels / matrices(g), kPanel);
 }
 
-// Columns of a matrix's bias, and of what scales integers.
+// Columns of a matrix's bias and scales.
 template <class E>
 long columns_of_matrix(const Geometry& g) {
   return E::kFillsBias ? panels_of_matrix(g) * kPanel : g.out_channels / matrices(g);
 }
 
-// Whether so many groups fill a panel, and what a pixel has of their channels a vector for each
-// half of it.
+// Whether the packed groups fill a panel, and their channels of a pixel fit a vector for each half.
 template <class E>
 bool can_pack(const Geometry& g) {
   const long out_channels = g.out_channels / g.groups, depth = g.channels / g.groups;
@@ -50,7 +49,7 @@ bool can_pack(const Geometry& g) {
          depth % E::kDeep == 0 && depth / E::kDeep <= out_channels;
 }
 
-// Whether windows are the pixels of the image, one by one.
+// Whether each window is one pixel of the image, in order.
 inline bool reads_pixels(const Geometry& g) {
   return g.window_height == 1 && g.window_width == 1 && g.stride_height == 1 &&
          g.stride_width == 1 && g.out_height == g.height && g.out_width == g.width;

@@ -1,4 +1,4 @@
-// Memory of one thread, for what a task lays out.
+// Memory of one thread, for the copies that a task makes.
 
 #pragma once
 
@@ -7,15 +7,15 @@
 
 namespace kernels {
 
-// Thrown where a thread finds no memory. Whoever runs a task or answers a call catches it.
+// Thrown if an allocation fails. Functions that run a task or handle a call catch it.
 struct OutOfMemory {
-  long bytes;  // that were asked for
+  long bytes;  // of the allocation
 };
 
-// Grows, and is kept as long as its thread: what is freed would be mapped again by the next call,
-// page by page. Most of what lies in it is as large as part of a cache; panels of an attention's
-// keys and values, and windows of integers, as large as one head or a few windows of the model; an
-// image that is quantized on the fly, a byte for each value.
+// Grows, and lives as long as its thread: if it were freed, the next call would map it again, page
+// by page. Most contents are as large as part of a cache; panels of an attention's keys and values
+// are as large as one head, windows of integers as a few windows of the model, and an image that is
+// quantized on the fly takes one byte per value.
 template <class T>
 class Scratch {
  public:
@@ -42,7 +42,7 @@ class Scratch {
   long size_ = 0;
 };
 
-// What stands for a bias that is not there; of one thread, until its next call.
+// Zeros in place of a missing bias; valid in this thread until the next call.
 inline const float* zeros_of(long count) {
   static thread_local Scratch<float> scratch;
   float* const zeros = scratch.of(count);

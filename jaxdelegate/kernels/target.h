@@ -1,9 +1,8 @@
-// How a file of kernels says which instruction set it is compiled for.
+// Macros that select the instruction set for which a file of kernels is compiled.
 //
-// Only functions between BEGIN_TARGET and END_TARGET may hold its instructions. What headers define
-// stands outside: it is the same in every file, so that it does not matter whose copy of an inline
-// function the linker keeps. Tables of these functions are constants, which nothing has to compute
-// when the library is loaded.
+// Only functions between BEGIN_TARGET and END_TARGET may contain its instructions. Headers are
+// included before, so inline functions are the same in every file, and it does not matter which copy
+// the linker keeps. Tables of these functions are constants: loading the library runs no code.
 
 #pragma once
 
@@ -12,7 +11,7 @@
 #endif
 
 #if !defined(__clang__)
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // GCC 12 finds its own intrinsics guilty
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // GCC 12 warns about its own intrinsics
 #endif
 #include <immintrin.h>
 

@@ -14,8 +14,8 @@ namespace {
 
 constexpr long kMostShares = 64;
 
-// Indices that one thread begins with: it takes them from the front, who helps it from the end. A
-// line of the cache each.
+// A thread's range of indices: the thread takes them from the front, helpers from the end. In a
+// separate cache line.
 struct alignas(64) Share {
   std::atomic<bool> is_claimed{false};
   std::atomic<long> left{0}, end{0};
@@ -24,12 +24,13 @@ struct alignas(64) Share {
   bool take() { return left.fetch_sub(1, std::memory_order_relaxed) > 0; }
 };
 
-// Shared by the caller and what it scheduled, some of which may begin when all is done.
+// Shared by the caller and scheduled helpers, some of which may start after the last call.
 struct Loop {
   long count, shares;
   void (*body)(const void*, long);
   const void* task;
-  std::atomic<long> done{0}, users, missing{0};  // bytes of memory that a task asked for
+  std::atomic<long> done{0}, users;
+  std::atomic<long> missing{0};  // bytes that a call failed to allocate
   Share share[kMostShares];
 
   Loop(long n, void (*f)(const void*, long), const void* t, long threads)
@@ -58,15 +59,15 @@ struct Loop {
     }
   }
 
-  // A share that nobody has: where it can be, the one whose part of the images this processor has
-  // in its cache, since it had the same share of the loop before.
+  // A free share: if possible the one that this processor had in the loop before, whose data is in
+  // its cache.
   long claim() {
     const long wanted = std::max(sched_getcpu(), 0);
     for (long i = 0; i < shares; ++i) {
       const long own = (wanted + i) % shares;
       if (!share[own].is_claimed.exchange(true, std::memory_order_relaxed)) return own;
     }
-    return 0;  // not reached: there is a share for each
+    return 0;  // not reached: each thread has a share
   }
 
   void leave() {
@@ -81,8 +82,8 @@ void run_and_leave(void* data) {
 }
 
 void pause_thread(long turn) {
-  constexpr long kPatience = 2000;  // about 50 microseconds
-  if (turn > kPatience) {
+  constexpr long kSpins = 2000;  // about 50 microseconds
+  if (turn > kSpins) {
     sched_yield();
     return;
   }
@@ -95,11 +96,14 @@ void pause_thread(long turn) {
 
 long ThreadPool::size() const {
   int64_t count = 1;
-  XLA_FFI_ThreadPool_NumThreads_Args args{XLA_FFI_ThreadPool_NumThreads_Args_STRUCT_SIZE, nullptr,
-                                          context_, &count};
+  XLA_FFI_ThreadPool_NumThreads_Args args{
+      .struct_size = XLA_FFI_ThreadPool_NumThreads_Args_STRUCT_SIZE,
+      .ctx = context_,
+      .num_threads = &count,
+  };
   XLA_FFI_Error* error = api_->XLA_FFI_ThreadPool_NumThreads(&args);
   if (error == nullptr) return std::min<long>(count, kMostShares);
-  forget(error);
+  discard(error);
   return 1;
 }
 
@@ -114,7 +118,7 @@ void ThreadPool::loop(long count, void (*body)(const void*, long), const void* t
   for (long i = 0; i < helpers; ++i) {
     if (!schedule(run_and_leave, loop)) loop->leave();
   }
-  // The caller may be a thread of the pool: it takes part, and waits for none that has not begun.
+  // The caller may be a thread of the pool: it runs calls, and does not wait for helpers to start.
   loop->run(own);
   for (long turn = 0; loop->done.load(std::memory_order_acquire) < count; ++turn)
     pause_thread(turn);
@@ -124,15 +128,22 @@ void ThreadPool::loop(long count, void (*body)(const void*, long), const void* t
 }
 
 bool ThreadPool::schedule(void (*run)(void*), void* data) const {
-  XLA_FFI_ThreadPool_Schedule_Args args{XLA_FFI_ThreadPool_Schedule_Args_STRUCT_SIZE, nullptr,
-                                        context_, run, data};
+  XLA_FFI_ThreadPool_Schedule_Args args{
+      .struct_size = XLA_FFI_ThreadPool_Schedule_Args_STRUCT_SIZE,
+      .ctx = context_,
+      .task = run,
+      .data = data,
+  };
   XLA_FFI_Error* error = api_->XLA_FFI_ThreadPool_Schedule(&args);
-  if (error != nullptr) forget(error);
+  if (error != nullptr) discard(error);
   return error == nullptr;
 }
 
-void ThreadPool::forget(XLA_FFI_Error* error) const {
-  XLA_FFI_Error_Destroy_Args args{XLA_FFI_Error_Destroy_Args_STRUCT_SIZE, nullptr, error};
+void ThreadPool::discard(XLA_FFI_Error* error) const {
+  XLA_FFI_Error_Destroy_Args args{
+      .struct_size = XLA_FFI_Error_Destroy_Args_STRUCT_SIZE,
+      .error = error,
+  };
   api_->XLA_FFI_Error_Destroy(&args);
 }
 

@@ -1,4 +1,4 @@
-// Loops over the threads that XLA:CPU runs its own kernels on.
+// Parallel loops on the threads of XLA:CPU.
 
 #pragma once
 
@@ -10,17 +10,17 @@ class ThreadPool {
  public:
   explicit ThreadPool(const XLA_FFI_CallFrame& frame) : api_(frame.api), context_(frame.ctx) {}
 
-  // How many threads there are, the caller's among them.
+  // The number of threads, including the caller's.
   long size() const;
 
-  // Calls body(task, 0), ... body(task, count - 1), on several threads; returns when all are done.
-  // Each begins with a share of indices side by side, the same one in every loop where it can be.
-  // Throws OutOfMemory if one of the tasks did; the others are called all the same.
+  // Calls body(task, 0), ... body(task, count - 1) on several threads, and returns when all are
+  // done. Each thread starts with a range of adjacent indices, the same in every loop if possible.
+  // Throws OutOfMemory if a call did, after all other calls.
   void loop(long count, void (*body)(const void* task, long index), const void* task) const;
 
  private:
   bool schedule(void (*run)(void*), void* data) const;
-  void forget(XLA_FFI_Error* error) const;
+  void discard(XLA_FFI_Error* error) const;
 
   const XLA_FFI_Api* api_;
   XLA_FFI_ExecutionContext* context_;

@@ -9,15 +9,15 @@ namespace kernels {
 
 namespace {
 
-constexpr long kBlockBytes = 768 << 10;  // points and sums of a block: a second-level cache
-constexpr long kLeastTiles = 56;         // of one block: each reads all weights
-constexpr double kTaskProducts = 250000; // what a thread is worth waking for
+constexpr long kBlockBytes = 768 << 10;  // of a block's points and sums: a second-level cache
+constexpr long kLeastTiles = 56;         // of a block, since each block reads all weights
+constexpr double kTaskProducts = 250000; // that justify waking a thread
 
 struct Tiling {
   const Winograd& work;
   const InstructionSet& set;
   const float* zeros;
-  long tiles_y, tiles_x, tiles;  // of an image, of the whole batch
+  long tiles_y, tiles_x, tiles;  // of an image, and of the whole batch
   long panels, tiles_of_block;
   Tasks tasks;
 };
@@ -25,8 +25,15 @@ struct Tiling {
 Tiling tiling_of(const Winograd& work, const InstructionSet& set, const float* zeros,
                  long threads) {
   const Geometry& g = work.geometry;
-  Tiling p{work, set, zeros, ceil_div(g.out_height, 2), ceil_div(g.out_width, 2), 0,
-         ceil_div(g.out_channels, kPanel), 0, {}};
+  Tiling p{
+      .work = work,
+      .set = set,
+      .zeros = zeros,
+      .tiles_y = ceil_div(g.out_height, 2),
+      .tiles_x = ceil_div(g.out_width, 2),
+      .tiles = 0,
+      .panels = ceil_div(g.out_channels, kPanel),
+  };
   p.tiles = g.batch * p.tiles_y * p.tiles_x;
   const long tile_bytes = 4 * kPoints * (g.channels + p.panels * kPanel);
   const long fitting = kBlockBytes / tile_bytes / kMostRows * kMostRows;
@@ -35,19 +42,19 @@ Tiling tiling_of(const Winograd& work, const InstructionSet& set, const float* z
   return p;
 }
 
-// Where a tile lies: its image, and its first result.
-struct Place {
+// The position of a tile: its image and first result.
+struct Position {
   long image, y, x;
 };
 
-Place place(const Tiling& p, long tile) {
+Position position_of(const Tiling& p, long tile) {
   const long row = tile / p.tiles_x;
-  return {row / p.tiles_y, row % p.tiles_y * 2, tile % p.tiles_x * 2};
+  return {.image = row / p.tiles_y, .y = row % p.tiles_y * 2, .x = tile % p.tiles_x * 2};
 }
 
 void transform(const Tiling& p, long tile, float* points, long stride) {
   const Geometry& g = p.work.geometry;
-  const Place at = place(p, tile);
+  const Position at = position_of(p, tile);
   const float* image = p.work.x + at.image * g.height * g.width * g.channels;
   const float* pixels[kPoints];
   for (long i = 0; i < kPoints; ++i) {
@@ -60,8 +67,16 @@ void transform(const Tiling& p, long tile, float* points, long stride) {
 
 void finish(const Tiling& p, long tile, const float* sums, long stride, long first, long last) {
   const Geometry& g = p.work.geometry;
-  const Place at = place(p, tile);
-  WinogradTile t{sums, stride, p.work.bias, {}, first, last, p.work.epilogue};
+  const Position at = position_of(p, tile);
+  WinogradTile t{
+      .sums = sums,
+      .stride = stride,
+      .bias = p.work.bias,
+      .results = {},
+      .first = first,
+      .last = last,
+      .range = p.work.epilogue,
+  };
   for (long i = 0; i < 4; ++i) {
     const long y = at.y + i / 2, x = at.x + i % 2;
     const long pixel = (at.image * g.out_height + y) * g.out_width + x;
@@ -86,11 +101,25 @@ void run_block(const Tiling& p, long begin, long count, long first, long last) {
   float* sums = points + kPoints * points_stride;
   for (long i = 0; i < count; ++i) transform(p, begin + i, points + i * g.channels, points_stride);
   for (long i = 0; i < kPoints; ++i) {
-    const float* weights = p.work.weights + i * g.channels * columns;
-    const Matrix<Float32> matrix{weights, g.channels, columns, p.zeros, sums + i * sums_stride,
-                                 kAll};
-    const Block<Float32> block{0, count, 0, g.channels, points + i * points_stride, g.channels,
-                               1, 0, g.channels};
+    const Matrix<Float32> matrix{
+        .weights = p.work.weights + i * g.channels * columns,
+        .depth = g.channels,
+        .columns = columns,
+        .bias = p.zeros,
+        .y = sums + i * sums_stride,
+        .epilogue = kAll,
+    };
+    const Block<Float32> block{
+        .row = 0,
+        .count = count,
+        .from = 0,
+        .to = g.channels,
+        .a = points + i * points_stride,
+        .stride = g.channels,
+        .runs = 1,
+        .run_stride = 0,
+        .length = g.channels,
+    };
     multiply(p.set, matrix, block, first, last);
   }
   const long end = std::min(g.out_channels, last * kPanel);

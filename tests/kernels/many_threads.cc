@@ -1,5 +1,5 @@
-// Drives the native kernels' loops from several threads at once, over a thread pool as XLA:CPU has
-// one: `make sanitize-threads` builds it with ThreadSanitizer. Exits with 1 where an answer is wrong.
+// Runs the native kernels' loops from several threads at once, on a thread pool like XLA:CPU's:
+// `make sanitize-threads` builds it with ThreadSanitizer. Exits with 1 if a result is wrong.
 
 #include <atomic>
 #include <condition_variable>
@@ -20,7 +20,7 @@
 
 struct XLA_FFI_Error {};
 
-// What XLA_FFI_Api asks for: a queue of tasks, and threads that take them.
+// The context of XLA_FFI_Api: a queue of tasks, and threads that run them.
 struct XLA_FFI_ExecutionContext {
   explicit XLA_FFI_ExecutionContext(int count, int refused = 0) : refuses(refused) {
     for (int i = 0; i < count; ++i) threads.emplace_back([this] { work(); });
@@ -66,7 +66,7 @@ struct XLA_FFI_ExecutionContext {
   std::deque<Task> tasks;
   std::vector<std::thread> threads;
   long asked = 0;
-  int refuses;  // every so many tasks one; 0: none
+  int refuses;  // every n-th task; 0: none
   bool is_over = false;
 };
 
@@ -99,7 +99,7 @@ ThreadPool pool_of(XLA_FFI_ExecutionContext& context) {
   return ThreadPool(frame);
 }
 
-// Loops whose tasks write a cell each; every seventh has a task that finds no memory.
+// Loops whose tasks write a cell each; in every seventh loop, a task is out of memory.
 bool runs_loops(const ThreadPool& pool, unsigned seed) {
   struct Cells {
     std::vector<long> values;
@@ -121,7 +121,7 @@ bool runs_loops(const ThreadPool& pool, unsigned seed) {
       has_thrown = true;
     }
     if (has_thrown != (cells.failing >= 0)) return false;
-    // Without helpers a loop ends where it fails.
+    // Without helpers a loop ends when a task fails.
     const long whole = has_thrown && pool.size() == 1 ? cells.failing : count;
     for (long i = 0; i < whole; ++i)
       if (cells.values[i] != i + 1) return false;
@@ -137,21 +137,62 @@ std::vector<float> numbers(long count, unsigned seed) {
   return values;
 }
 
-// A product, a mean and an attention of such inputs, one after the other.
+// The results of a product, a mean and an attention.
 std::vector<float> computed(const ThreadPool& pool, unsigned seed) {
   const kernels::InstructionSet& set = *kernels::instruction_set();
   const long rows = 900, depth = 64, columns = 96, heads = 4, size = 16, queries = 80;
   const auto x = numbers(rows * depth, seed), weights = numbers(depth * columns, seed + 1);
   const auto bias = numbers(columns, seed + 2);
   std::vector<float> y(rows * columns), mean(columns), attended(queries * heads * size);
-  const kernels::Geometry pixels{1, rows, 1, depth, rows, 1, columns, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0};
-  kernels::run(kernels::Product<kernels::Float32>{pixels, x.data(), weights.data(), bias.data(),
-                                                  y.data(), kernels::kFinite, {}},
-               set, pool);
-  kernels::run(kernels::Mean{1, rows, columns, y.data(), mean.data()}, set, pool);
-  kernels::run(kernels::Attention{1, queries, queries, heads, size, x.data(), x.data() + 100,
-                                  x.data() + 200, nullptr, 0, 0, 0, 0.25f, attended.data()},
-               set, pool);
+  const kernels::Product<kernels::Float32> product{
+      .geometry =
+          {
+              .batch = 1,
+              .height = rows,
+              .width = 1,
+              .channels = depth,
+              .out_height = rows,
+              .out_width = 1,
+              .out_channels = columns,
+              .groups = 1,
+              .packed_groups = 1,
+              .window_height = 1,
+              .window_width = 1,
+              .stride_height = 1,
+              .stride_width = 1,
+              .dilation_height = 1,
+              .dilation_width = 1,
+              .pad_top = 0,
+              .pad_left = 0,
+          },
+      .x = x.data(),
+      .weights = weights.data(),
+      .bias = bias.data(),
+      .y = y.data(),
+      .epilogue = kernels::kFinite,
+      .finish = {},
+  };
+  const kernels::Mean means{
+      .batch = 1, .pixels = rows, .channels = columns, .x = y.data(), .y = mean.data()};
+  const kernels::Attention attention{
+      .batch = 1,
+      .queries = queries,
+      .keys = queries,
+      .heads = heads,
+      .size = size,
+      .q = x.data(),
+      .k = x.data() + 100,
+      .v = x.data() + 200,
+      .mask = nullptr,
+      .mask_image = 0,
+      .mask_head = 0,
+      .mask_query = 0,
+      .scale = 0.25f,
+      .y = attended.data(),
+  };
+  kernels::run(product, set, pool);
+  kernels::run(means, set, pool);
+  kernels::run(attention, set, pool);
   y.insert(y.end(), mean.begin(), mean.end());
   y.insert(y.end(), attended.begin(), attended.end());
   return y;

@@ -23,8 +23,8 @@ from jaxdelegate.testing import Case, const, f32
 
 
 @pytest.mark.skipif(not library.LIBRARY.exists(), reason="no library was built")
-def test_the_library_is_built_of_these_sources() -> None:
-    """Else every test of a CPU kernel would be skipped, and the suite would pass without them."""
+def test_the_library_is_built_from_these_sources() -> None:
+    """Otherwise every test of a CPU kernel would be skipped, and the suite would pass."""
     reason = library.why_not() or ""
     assert "other sources" not in reason, f"{reason}: build it again (make test)"
 
@@ -129,7 +129,7 @@ def test_a_library_with_kernels_in_another_order_is_refused(
     monkeypatch.setattr(library, "kernel_names", lambda _library: names[::-1])
     monkeypatch.setattr(library, "LIBRARY", tmp_path / "libother.so")
     library.LIBRARY.symlink_to(Path(library.__file__).parent / "libjaxdelegate_kernels.so")
-    assert "libother.so was built of other sources" in (library.why_not() or "")
+    assert "libother.so was built from other sources" in (library.why_not() or "")
 
 
 @pytest.mark.usefixtures("xla_alone")
