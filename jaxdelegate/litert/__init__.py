@@ -1,7 +1,6 @@
 """Delegates written in Python for the stock interpreters: ai_edge_litert >= 1.4, tf.lite >= 2.19.
 
-Any SimpleDelegate can be in their `experimental_delegates`; `docs/stock_interpreters.md` tells
-what happens then.
+Any SimpleDelegate can be in their `experimental_delegates`; see `docs/stock_interpreters.md`.
 """
 
 from jaxdelegate.litert.library import library_path, load_delegate, runtime_path

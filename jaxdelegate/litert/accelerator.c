@@ -1,5 +1,6 @@
-/* libLiteRtGpuAccelerator.so: what LiteRT's CompiledModel looks for in its runtime path when a GPU is
-   asked for. Both sides' tables begin with their size and version; LiteRT >= 2.3 has them so.
+/* libLiteRtGpuAccelerator.so: the library that LiteRT's CompiledModel loads from its runtime path if
+   a GPU is requested. The tables of both sides begin with their size and version; they have this
+   form in LiteRT >= 2.3.
    Interface: litert/c/internal/litert_accelerator_def.h, litert_runtime_context.h. */
 
 #include "plugin.h"
@@ -13,7 +14,7 @@ typedef struct {
   uint16_t size, major, minor, reserved;
 } Header;
 
-/* LiteRtRuntimeContext as far as it is used. */
+/* The used part of LiteRtRuntimeContext. */
 typedef struct {
   Header header;
   void* others[17];
@@ -39,9 +40,9 @@ static int get_hardware_support(void* accelerator, int* hardware) {
   return kOk;
 }
 
-static int compiles_itself(void* accelerator, bool* answer) {
+static int compiles_itself(void* accelerator, bool* result) {
   (void)accelerator;
-  *answer = true;
+  *result = true;
   return kOk;
 }
 
@@ -59,7 +60,7 @@ static int wrap(Runtime* runtime, void* environment, void* accelerator, void* op
   return delegate ? runtime->wrap_delegate(delegate, destroy_delegate, wrapper) : kRuntimeFailure;
 }
 
-/* LiteRtAcceleratorDef. It has no metrics, and no tensor buffers of its own. */
+/* LiteRtAcceleratorDef, without metrics and custom tensor buffers. */
 EXPORT struct {
   Header header;
   int (*get_name)(void*, const char**);
@@ -71,7 +72,13 @@ EXPORT struct {
   Header buffers;
   void* buffer_functions[16];
 } LiteRtAcceleratorImpl = {
-    {200, 1, 0, 0}, get_name, get_version, get_hardware_support, compiles_itself, wrap, {NULL, NULL},
-    {136, 1, 0, 0}, {NULL}};
+    .header = {.size = 200, .major = 1},
+    .get_name = get_name,
+    .get_version = get_version,
+    .get_hardware_support = get_hardware_support,
+    .compiles_itself = compiles_itself,
+    .create_delegate = wrap,
+    .buffers = {.size = 136, .major = 1},
+};
 
 typedef char size_is_right[sizeof LiteRtAcceleratorImpl == 200 ? 1 : -1];

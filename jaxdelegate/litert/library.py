@@ -1,4 +1,4 @@
-"""The compiled libraries, and `load_delegate` as stock interpreters have it."""
+"""The compiled libraries, and the counterpart of stock interpreters' `load_delegate`."""
 
 import ctypes
 import importlib
@@ -12,19 +12,19 @@ _FOLDER = Path(__file__).parent
 
 
 def library_path() -> str:
-    """The library to give to a stock `load_delegate`.
+    """The library for a stock `load_delegate`.
 
     Raises:
-        FileNotFoundError: it was not built, for want of a C compiler.
+        FileNotFoundError: it was not built, because no C compiler was found.
     """
     return str(_built(_FOLDER / "libjaxdelegate.so"))
 
 
 def runtime_path() -> str:
-    """The folder to give to `Environment.create`, for CompiledModel on `HardwareAccelerator.GPU`.
+    """The folder for `Environment.create`, for CompiledModel on `HardwareAccelerator.GPU`.
 
     Raises:
-        FileNotFoundError: its library was not built, for want of a C compiler.
+        FileNotFoundError: its library was not built, because no C compiler was found.
     """
     return str(_built(_FOLDER / "libLiteRtGpuAccelerator.so").parent)
 
@@ -32,9 +32,9 @@ def runtime_path() -> str:
 def _built(path: Path) -> Path:
     if not path.exists():
         raise FileNotFoundError(
-            f"{path} was not built: that takes a C compiler when jaxdelegate is installed. "
+            f"{path} was not built: no C compiler was found when jaxdelegate was installed. "
             "Install one (on Debian: apt-get install gcc) and then jaxdelegate again, from its "
-            "source: pip install --force-reinstall --no-deps FOLDER; or give "
+            "source: pip install --force-reinstall --no-deps FOLDER; or pass "
             "jaxdelegate.JaxDelegate() itself to experimental_delegates"
         )
     return path
@@ -50,18 +50,18 @@ def load_delegate(library: str, options: Mapping[str, Any] | None = None) -> Any
 
     Raises:
         ValueError: the delegate refuses its options, or cannot be loaded.
-        OSError: there is no such library, or it does not load.
-        TypeError: the library is no string.
+        OSError: the library does not exist, or cannot be loaded.
+        TypeError: the library is not a string.
     """
     if not isinstance(library, str):
         raise TypeError(
-            f"library: want a path or 'package.module:Class', got {type(library).__name__}; "
-            "options come second, and JaxDelegate(...) needs no library"
+            f"library: expected a path or 'package.module:Class', got {type(library).__name__}; "
+            "options are the second argument, and JaxDelegate(...) needs no library"
         )
     module, colon, name = library.partition(":")
     if colon and name.isidentifier() and module.replace(".", "").isidentifier():
         return load(library, options)
-    if "/" in library and not Path(library).exists():  # else a name for the loader to look for
+    if "/" in library and not Path(library).exists():  # other names are searched by the loader
         raise FileNotFoundError(f"{library}: no such library")
     _check_interface(library)
     stock = importlib.import_module("ai_edge_litert.interpreter")
@@ -69,7 +69,7 @@ def load_delegate(library: str, options: Mapping[str, Any] | None = None) -> Any
 
 
 def _check_interface(library: str) -> None:
-    # The stock class prints a traceback from its finalizer where it gets no further than this.
+    # Without these symbols the stock class prints a traceback from its finalizer.
     loaded = ctypes.PyDLL(library)
     for symbol in ("tflite_plugin_create_delegate", "tflite_plugin_destroy_delegate"):
         if not hasattr(loaded, symbol):

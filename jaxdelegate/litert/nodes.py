@@ -1,6 +1,6 @@
-"""The execution plan of a stock interpreter's subgraph as operator records.
+"""Reads the execution plan of a stock interpreter's subgraph as operator records.
 
-Everything here calls functions that a TfLiteContext has only while a delegate prepares.
+The functions of the TfLiteContext that this module calls exist only while a delegate prepares.
 """
 
 import contextlib
@@ -32,9 +32,9 @@ _NAMES = {code: name for name, code in vars(BuiltinOperator).items() if isinstan
 
 @dataclasses.dataclass(frozen=True)
 class PlanRow:
-    """One node of the plan: an operator, or those that a delegate's kernel stands for."""
+    """One node of the plan: an operator, or those that a delegate's kernel has replaced."""
 
-    node: int  # as the interpreter counts
+    node: int  # the interpreter's index
     operators: tuple[Operator, ...]
     delegate: str | None = None
 
@@ -42,7 +42,7 @@ class PlanRow:
 class PlanReader:
     """Reads the plan of the subgraph that a delegate prepares for.
 
-    `unreadable` says of some operators, by node, why their options could not be read.
+    `unreadable` has reasons, by node, why the options of operators could not be read.
     """
 
     def __init__(self, address: int) -> None:
@@ -55,14 +55,14 @@ class PlanReader:
         """The execution plan.
 
         Raises:
-            InterpreterError: the interpreter does not show it.
+            InterpreterError: the interpreter does not expose it.
         """
         plan = ctypes.c_void_p()
         self._check(self._context.GetExecutionPlan(self._address, plan), "GetExecutionPlan")
         return tuple(map(self._row, elements(plan.value)))  # later calls may replace the array
 
     def subgraph_index(self) -> int:
-        """Which of the model's subgraphs this is; the interpreter only says it the other way."""
+        """The index of this subgraph: the interpreter only maps indices to contexts."""
         index = 0
         while True:
             with self._subgraph(index) as found:
@@ -71,7 +71,7 @@ class PlanReader:
             index += 1
 
     def partitions(self, rows: Sequence[PlanRow], chosen: Iterable[int]) -> list[Subset]:
-        """What the interpreter would make one kernel each of, if a delegate took these rows."""
+        """The partitions that the interpreter would form if a delegate selected these rows."""
         positions = {row.node: position for position, row in enumerate(rows)}
         wanted = int_array(rows[position].node for position in sorted(chosen))
         found, count = ctypes.POINTER(DelegateParams)(), ctypes.c_int()
@@ -106,16 +106,16 @@ class PlanReader:
             self.unreadable[index] = str(error)
             options = NoOptions()
         return Operator(
-            index,
-            name,
-            code,
-            custom,
-            registration.version,
-            inputs,
-            tuple(elements(node.outputs)),
-            tuple(elements(node.intermediates)),
-            options,
-            data,
+            index=index,
+            name=name,
+            builtin_code=code,
+            custom=custom,
+            version=registration.version,
+            inputs=inputs,
+            outputs=tuple(elements(node.outputs)),
+            intermediates=tuple(elements(node.intermediates)),
+            options=options,
+            custom_options=data,
             mutating_variable_inputs=(),
         )
 
@@ -133,7 +133,6 @@ class PlanReader:
 
     @contextlib.contextmanager
     def _subgraph(self, index: int) -> Iterator[int | None]:
-        """The address of another subgraph's context."""
         found = ctypes.c_void_p()
         status = self._context.AcquireSubgraphContext(self._address, index, found)
         self._check(status, f"AcquireSubgraphContext({index})")
@@ -148,7 +147,7 @@ class PlanReader:
 
 
 def _replaced(node: Node) -> list[int]:
-    """The nodes that another delegate's kernel stands for, where it says so in a way we know."""
+    """The nodes that another delegate's kernel replaces; empty if it does not expose them."""
     if not node.builtin_data or not node.delegate:
         return []
     if Delegate.from_address(node.delegate).opaque_delegate_builder:

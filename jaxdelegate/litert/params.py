@@ -1,4 +1,4 @@
-"""A builtin operator's parameters out of a stock interpreter's memory."""
+"""Reads a builtin operator's parameters from a stock interpreter's memory."""
 
 import ctypes
 import dataclasses
@@ -8,15 +8,15 @@ from typing import Any
 from jaxdelegate.op_lowering.options import OPERATORS, Options, options_class
 from jaxdelegate.op_lowering.records.c_struct import Kind
 
-# What schema.fbs has and the structs lack: these fields keep their defaults.
-LOST: dict[str, tuple[str, ...]] = {
+# Fields of schema.fbs that the structs do not have: they keep their defaults.
+MISSING_FIELDS: dict[str, tuple[str, ...]] = {
     "FULLY_CONNECTED": ("quant_spec",),
     "STABLEHLO_COMPOSITE": ("composite_attributes_format",),
 }
 
 
 def decode(operator: str, address: int | None, rank: int = 0) -> Options:
-    """A builtin operator's options out of `node->builtin_data`; nothing keeps pointing there.
+    """A builtin operator's options, copied from `node->builtin_data`.
 
     Args:
         operator: the BuiltinOperator's name.
@@ -24,12 +24,12 @@ def decode(operator: str, address: int | None, rank: int = 0) -> Options:
         rank: of the first input, for lists whose length is not stored.
 
     Raises:
-        ValueError: the interpreter does not keep these options, or a number means nothing to us.
+        ValueError: the interpreter does not expose these options, or a number is unknown.
     """
     cls = options_class(operator)
     if not address or not (operator in OPERATORS and OPERATORS[operator].struct):
         if dataclasses.fields(cls):
-            raise ValueError(f"stock interpreters do not hand out the options of {operator}")
+            raise ValueError(f"stock interpreters do not expose the options of {operator}")
         return cls()
     fields = {}
     members = _members(operator)
@@ -39,7 +39,7 @@ def decode(operator: str, address: int | None, rank: int = 0) -> Options:
         try:
             value = kind.read(values, rank)
         except KeyError:
-            raise ValueError(f"{operator}.{name}: {values[0]} means nothing known") from None
+            raise ValueError(f"{operator}.{name}: unknown value {values[0]}") from None
         if value is not None:
             fields[name] = value
     return cls(**fields)
@@ -47,7 +47,7 @@ def decode(operator: str, address: int | None, rank: int = 0) -> Options:
 
 @dataclasses.dataclass(frozen=True)
 class _Members:
-    """A struct, and for each field its kind and the numbers of its members, m0, m1..."""
+    """A struct, and for each field its kind and the indices of its members m0, m1, ..."""
 
     struct: type[ctypes.Structure]
     fields: tuple[tuple[str, Kind, range], ...]

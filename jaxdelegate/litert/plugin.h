@@ -1,4 +1,4 @@
-/* From C into jaxdelegate.litert.plugin, without Python's headers: one binary serves every Python. */
+/* Calls jaxdelegate.litert.plugin from C without Python's headers: one binary for all versions. */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -10,13 +10,13 @@
 
 typedef void (*ReportError)(const char* message);
 
-/* jaxdelegate.litert.plugin fills this in. Its functions take Python's lock themselves. */
+/* Filled in by jaxdelegate.litert.plugin. The functions acquire Python's global lock. */
 static struct {
   void* (*create)(char** keys, char** values, int count, ReportError report);
   void (*destroy)(void* delegate);
 } hooks;
 
-/* Leaves no name behind in __main__, where it runs. */
+/* Runs in __main__ without defining a name there. */
 static const char kImport[] =
     "try:\n"
     "  __import__('jaxdelegate.litert.plugin', fromlist=['install']).install(%zu)\n"
@@ -24,7 +24,7 @@ static const char kImport[] =
     "  (lambda text: __import__('ctypes').memmove(%zu, text, len(text)))("
     "f'{error}'.encode()[:%zu] + bytes(1))\n";
 
-/* Fills in `hooks`. Answers 0, or 1 with a reason in `why`. */
+/* Fills in `hooks`. Returns 0, or 1 with a reason in `why`. */
 static int import_plugin(char* why, size_t size) {
   int (*is_initialized)(void) = (int (*)(void))dlsym(RTLD_DEFAULT, "Py_IsInitialized");
   int (*ensure)(void) = (int (*)(void))dlsym(RTLD_DEFAULT, "PyGILState_Ensure");
@@ -34,7 +34,7 @@ static int import_plugin(char* why, size_t size) {
   int state;
 
   if (!is_initialized || !ensure || !release || !run || !is_initialized()) {
-    snprintf(why, size, "no Python runs in this process, and this delegate is written in it");
+    snprintf(why, size, "this delegate is written in Python, which does not run in this process");
     return 1;
   }
   snprintf(why, size, "jaxdelegate.litert.plugin could not be imported");

@@ -1,4 +1,4 @@
-"""Delegates by name and string options: what `load_delegate` and the stub library stand on."""
+"""Creates delegates from a name and string options, for `load_delegate` and the C libraries."""
 
 import ctypes
 import importlib
@@ -9,7 +9,7 @@ from jaxdelegate.errors import OptionError
 from jaxdelegate.litert.native import native_pointer
 from jaxdelegate.simple_delegate import SimpleDelegate
 
-DELEGATE_OPTION = "delegate"  # names the class; everything else is the class's own
+DELEGATE_OPTION = "delegate"  # names the class; all other options are passed to it
 DEFAULT = "jaxdelegate:JaxDelegate"
 
 
@@ -17,20 +17,21 @@ def load(name: str, options: Mapping[str, Any] | None = None) -> SimpleDelegate:
     """An instance of a delegate class.
 
     Args:
-        name: `package.module:Class`, importable from where Python runs.
-        options: for the class's `from_strings`; the values are turned into strings, as the stock
-            `load_delegate` does.
+        name: `package.module:Class`, importable.
+        options: for the class's `from_strings`; values become strings, as in the stock
+            `load_delegate`.
 
     Raises:
-        OptionError: there is no such class, or it does not take these options.
+        OptionError: the class does not exist, or does not accept these options.
     """
     module_name, _, class_name = name.partition(":")
     try:
         found = getattr(importlib.import_module(module_name), class_name)
     except (ImportError, AttributeError, ValueError) as error:
-        raise OptionError(f"delegate: want package.module:Class, got {name!r}: {error}") from error
+        message = f"delegate: expected package.module:Class, got {name!r}: {error}"
+        raise OptionError(message) from error
     if not (isinstance(found, type) and issubclass(found, SimpleDelegate)):
-        raise OptionError(f"delegate: {name!r} is no SimpleDelegate class")
+        raise OptionError(f"delegate: {name!r} is not a SimpleDelegate class")
     return found.from_strings({key: str(value) for key, value in (options or {}).items()})
 
 
@@ -41,12 +42,12 @@ _DESTROY = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
 class _Hooks(ctypes.Structure):
-    """`hooks` of stub.c."""
+    """`hooks` of plugin.h."""
 
     _fields_ = (("create", _CREATE), ("destroy", _DESTROY))
 
 
-# Delegates that only C holds, by the address it holds them by.
+# Delegates that only C code refers to, by address.
 _LOADED: dict[int, SimpleDelegate] = {}
 
 
@@ -68,10 +69,10 @@ def _destroy(address: int, loaded: dict[int, SimpleDelegate] = _LOADED) -> None:
 
 
 def install(address: int) -> None:
-    """Fill in the stub's table of functions."""
+    """Fill in the C library's table of functions."""
     hooks = _Hooks.from_address(address)
     hooks.create, hooks.destroy = _CALLBACKS
-    # C may call `destroy` while Python shuts down and this module is already empty.
+    # C may call `destroy` during Python's shutdown, when this module is already empty.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(_CALLBACKS))
 
 

@@ -1,6 +1,6 @@
-"""The C API of TFLite's interpreters as ctypes structures, and which interpreters have it so.
+"""The C API of TFLite's interpreters as ctypes structures, and the supported interpreters.
 
-Sources: core/c/common.h, core/c/c_api_types.h. Fields are only ever appended there.
+Sources: core/c/common.h, core/c/c_api_types.h. New versions only append fields.
 """
 
 import ctypes
@@ -39,7 +39,7 @@ class QuantizationParams(ctypes.Structure):
 
 
 class Quantization(ctypes.Structure):
-    """TfLiteQuantization: `type` says what `params` points to."""
+    """TfLiteQuantization: `type` determines what `params` points to."""
 
     _fields_ = (("type", ctypes.c_int), ("params", _POINTER))
 
@@ -172,7 +172,7 @@ class DelegateParams(ctypes.Structure):
 
 
 class Context(ctypes.Structure):
-    """TfLiteContext. The functions about the graph are there only while a delegate prepares."""
+    """TfLiteContext. Functions of the graph exist only while a delegate prepares."""
 
     _fields_ = (
         ("tensors_size", ctypes.c_size_t),
@@ -247,7 +247,7 @@ class Delegate(ctypes.Structure):
     )
 
 
-# What the headers come to on 64-bit Linux and macOS; a Windows context has two members more.
+# Sizes by the headers on 64-bit Linux and macOS; a Windows context has two more members.
 SIZES: dict[type[ctypes.Structure], int] = {
     Tensor: 112,
     Node: 80,
@@ -256,13 +256,13 @@ SIZES: dict[type[ctypes.Structure], int] = {
     Delegate: 56,
 }
 
-# Package -> the first version whose C API was compared with these structures.
+# The oldest version of each package whose C API was compared with these structures.
 _HOSTS = {"ai_edge_litert": (1, 4), "tensorflow": (2, 19)}
 _TOO_OLD = "tflite_runtime"
 
 
 def check_host() -> None:
-    """Refuse interpreters whose structures may be others, before any of them is touched.
+    """Refuse interpreters whose structures may differ, before any of them is read.
 
     Raises:
         InterpreterError: the machine, or an interpreter in this process, is not supported.
@@ -270,19 +270,18 @@ def check_host() -> None:
     if sys.platform == "win32" or any(ctypes.sizeof(cls) != n for cls, n in SIZES.items()):
         raise InterpreterError(
             "Python delegates run in stock interpreters on 64-bit Linux and macOS, not on "
-            f"{sys.platform} with {8 * ctypes.sizeof(_POINTER)} bits; jaxdelegate.Interpreter runs "
-            "there too"
+            f"{sys.platform} with {8 * ctypes.sizeof(_POINTER)} bits; use jaxdelegate.Interpreter"
         )
     if _TOO_OLD in sys.modules:
         raise InterpreterError(
-            f"{_TOO_OLD} is built for numpy 1 and cannot share a process with jax; its successor "
-            "ai_edge_litert >= 1.4 has the same Interpreter, and so has jaxdelegate"
+            f"{_TOO_OLD} is built for numpy 1 and cannot share a process with jax; use the "
+            "Interpreter of its successor ai_edge_litert >= 1.4, or jaxdelegate's"
         )
     for package, oldest in _HOSTS.items():
         if package in sys.modules and _numbers(host_version(package)) < oldest:
             raise InterpreterError(
-                f"{package} {host_version(package)} is too old for Python delegates: "
-                f"{oldest[0]}.{oldest[1]} or newer is needed, or jaxdelegate.Interpreter"
+                f"{package} {host_version(package)} is too old for Python delegates: use "
+                f"{oldest[0]}.{oldest[1]} or newer, or jaxdelegate.Interpreter"
             )
 
 
@@ -291,13 +290,13 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def host_version(package: str) -> str:
-    """The version of an imported package that brings an interpreter."""
+    """The version of an imported package with an interpreter."""
     version = getattr(sys.modules[package], "__version__", None)
     return version or importlib.metadata.version(package.replace("_", "-"))
 
 
 def elements(address: int | None, ctype: type = ctypes.c_int) -> list:
-    """The elements of a TfLiteIntArray or TfLiteFloatArray; none for a null pointer."""
+    """The elements of a TfLiteIntArray or TfLiteFloatArray; empty for a null pointer."""
     if not address:
         return []
     size = Array.from_address(address).size
@@ -305,17 +304,13 @@ def elements(address: int | None, ctype: type = ctypes.c_int) -> list:
 
 
 def int_array(values: Iterable[int]) -> ctypes.Array:
-    """A TfLiteIntArray of our own, for calls that only read it."""
+    """A TfLiteIntArray for calls that only read it."""
     listed = list(values)
     return (ctypes.c_int * (1 + len(listed)))(len(listed), *listed)
 
 
 def allocated_int_array(values: Iterable[int]) -> int:
-    """The address of a TfLiteIntArray that the interpreter takes over and frees.
-
-    Raises:
-        MemoryError: there is none.
-    """
+    """The address of a new TfLiteIntArray that the interpreter will own and free."""
     array = int_array(values)
     address = _libc().malloc(ctypes.sizeof(array))
     if not address:

@@ -1,4 +1,4 @@
-"""A TfLiteTensor's static side as a TensorSpec, and its memory as numpy arrays."""
+"""Reads a TfLiteTensor's spec, and its memory as numpy arrays."""
 
 import ctypes
 import math
@@ -19,7 +19,7 @@ _VIEWABLE = frozenset(TensorType) - {*_PACKED, TensorType.STRING}
 
 
 def tensor_type(tensor: Tensor) -> TensorType:
-    """The element type; a tensor without one (a subgraph's placeholder) counts as a handle."""
+    """The element type; a tensor without one (a subgraph's placeholder) is treated as a handle."""
     return TENSOR_TYPES.get(tensor.type, TensorType.VARIANT)
 
 
@@ -34,17 +34,17 @@ def signature_of(tensor: Tensor) -> Shape:
 
 
 def spec_of(tensor: Tensor) -> TensorSpec:
-    """The static side, with the value if it is a constant. Values are views where possible.
+    """The spec of a tensor, with its value if it is a constant.
 
-    The interpreter's memory is after them: they must not outlive its tensors.
+    Values are views of the interpreter's memory where possible: they must not outlive its tensors.
     """
     shape = shape_of(tensor)
     return TensorSpec(
-        (tensor.name or b"").decode(errors="replace"),
-        shape,
-        DTYPES[tensor_type(tensor)],
-        _quantization(tensor),
-        _sparsity(tensor),
+        name=(tensor.name or b"").decode(errors="replace"),
+        shape=shape,
+        dtype=DTYPES[tensor_type(tensor)],
+        quantization=_quantization(tensor),
+        sparsity=_sparsity(tensor),
         is_variable=tensor.is_variable,
         const=_constant(tensor, shape),
     )
@@ -58,7 +58,7 @@ def _quantization(tensor: Tensor) -> Quantization | None:
         affine = structures.AffineQuantization.from_address(params)
         scale = np.array(elements(affine.scale, ctypes.c_float), np.float32)
         zero_point = np.array(elements(affine.zero_point), np.int64)
-        # Interpreters may keep one zero point where all channels have the same.
+        # Interpreters may store a single zero point if all channels have the same.
         zero_point = np.broadcast_to(zero_point, scale.shape)
         return Quantization(scale, zero_point, affine.quantized_dimension)
     nothing = np.empty(0, np.float32), np.empty(0, np.int64)
@@ -97,9 +97,9 @@ def _level(level: structures.DimensionMetadata) -> DimensionSparsity:
 
 
 def _constant(tensor: Tensor, shape: Shape) -> np.ndarray | None:
-    """The value that the file holds; None: computed at run time, or the bytes make no sense.
+    """The value from the file; None: it is computed at run time, or its bytes are invalid.
 
-    Read-only memory that an operator filled while preparing is no constant: it follows the shapes.
+    Read-only memory that an operator fills in `prepare` is not constant: it depends on shapes.
     """
     kind = tensor_type(tensor)
     if tensor.allocation_type != structures.MMAP_RO:
@@ -113,14 +113,14 @@ def _constant(tensor: Tensor, shape: Shape) -> np.ndarray | None:
 
 
 def memory(tensor: Tensor) -> np.ndarray:
-    """A tensor's bytes, uint8 [n]: the interpreter's own memory; empty while it has none."""
+    """A tensor's bytes in the interpreter's memory, uint8 [n]; empty before it is allocated."""
     if not tensor.data or not tensor.bytes:
         return np.empty(0, np.uint8)
     return np.frombuffer((ctypes.c_uint8 * tensor.bytes).from_address(tensor.data), np.uint8)
 
 
 def is_viewable(tensor: Tensor) -> bool:
-    """Whether its memory is an array as it lies: neither strings nor packed integers."""
+    """Whether its memory can be viewed as an array: neither strings nor packed integers."""
     return tensor_type(tensor) in _VIEWABLE
 
 
@@ -131,5 +131,5 @@ def view(tensor: Tensor) -> np.ndarray:
 
 
 def value(tensor: Tensor) -> np.ndarray:
-    """The value of any tensor that has memory, read-only; a copy where it cannot be a view."""
+    """The value of any allocated tensor, read-only; a copy if it is not viewable."""
     return decode(tensor_type(tensor), shape_of(tensor), memory(tensor))

@@ -1,8 +1,8 @@
 """Loads and runs compiled programs through jaxlib, with jax or without it.
 
-To import jax takes longer than everything else that a stored program needs until its first result.
-jaxlib alone can load it and run it. Its calls are private: nothing else of this package makes them,
-and whoever asks for a program without jax has to be ready for LOAD_ERRORS, and to go through jax.
+Importing jax takes longer than everything else between a start and the first result of a stored
+program. jaxlib alone can load and run it, but its API is private: only this module uses it, and
+callers without jax must handle LOAD_ERRORS by falling back to jax.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-# As jax does before it loads the library: else it logs every client that is made.
+# jax sets this before it loads the library, too: otherwise it logs the creation of every client.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
 
 from jaxlib import _jax, xla_client
@@ -24,8 +24,8 @@ from jaxlib import _jax, xla_client
 from jaxdelegate.errors import InterpreterError
 from jaxdelegate.pjrt.out_of_memory import is_out_of_memory
 
-# What loading may raise on bytes that are no executable of this jaxlib, or where its calls are
-# other ones: a miss, whatever it was.
+# Errors of loading if the bytes are not an executable of this jaxlib, or if its private API
+# differs: all of them are cache misses.
 LOAD_ERRORS = (
     RuntimeError,
     ValueError,
@@ -42,37 +42,35 @@ LOAD_ERRORS = (
 Shape = tuple[int, ...]
 Result = tuple[Shape, np.dtype]
 
-# Of what numpy can view without a copy where jax has not taught it how.
+# Kinds of dtypes that numpy can view without a copy and without jax.
 _VIEWABLE = "biufc"
 
-_GUARDS: Any = getattr(
-    _jax, "guard_lib", None
-)  # without it, what a guard refuses is refused here, too
-_NOTHING = contextlib.nullcontext()
+_GUARDS: Any = getattr(_jax, "guard_lib", None)  # without it, guards refuse our transfers, too
+_NO_CONTEXT = contextlib.nullcontext()
 
 
 def is_device_array(value: Any) -> bool:
-    """Whether a value is an array of jax, on whatever device."""
+    """Whether a value is an array of jax, on any device."""
     return isinstance(value, _jax.ArrayImpl)
 
 
 class NeedsJaxError(RuntimeError):
-    """What was begun without jax has to be done with it."""
+    """The program cannot be run without jax."""
 
 
-_broken: list[BaseException] = []  # what running without jax has ended in
+_failures: list[BaseException] = []  # of running without jax
 
 
 class Runtime:
-    """One device, and how arrays get there."""
+    """One device, and transfers of arrays to it."""
 
     def __init__(self, device: Any, sharding: Any, aval: Callable[[Shape, np.dtype], Any]) -> None:
         """Use `of_jax` or `without_jax` instead.
 
         Args:
-            device: jaxlib's.
-            sharding: that puts an array on it.
-            aval: makes what jaxlib wants to know of an array.
+            device: jaxlib's device.
+            sharding: for arrays on the device.
+            aval: describes an array for jaxlib.
         """
         self.device = device
         self._sharding = sharding
@@ -81,9 +79,9 @@ class Runtime:
         self.has_jax = not isinstance(sharding, _Sharding)
 
     def put(self, array: Any) -> Any:
-        """A device array of these elements, of numpy or of another device.
+        """Copy an array from numpy or from another device to this one.
 
-        On a CPU it may be a view of numpy's memory.
+        On a CPU the result may be a view of numpy's memory.
         """
         aval = self.aval(array.shape, array.dtype)
         with on_purpose():
@@ -92,13 +90,13 @@ class Runtime:
             )
 
     def to_device(self, value: Any) -> Any:
-        """An argument as an executable takes it: what lies on the device stays there."""
+        """A value as an argument of an executable; arrays on the device are not copied."""
         if self.has_jax and is_device_array(value):
-            return self.here(value)
+            return self.from_device(value)
         return self.put(np.asarray(value))
 
-    def here(self, value: Any) -> Any:
-        """A device array moved here from another device, without the host; all else as it is."""
+    def from_device(self, value: Any) -> Any:
+        """Move an array from another device to this one directly; returns other values as is."""
         if isinstance(value, _jax.ArrayImpl) and value.sharding != self._sharding:
             return self.put(value)
         return value
@@ -106,15 +104,15 @@ class Runtime:
     def load(
         self, code: bytes | memoryview, arguments: int, results: Sequence[Result]
     ) -> "Executable":
-        """The executable after `serialized`; nothing is traced or compiled.
+        """Load a serialized executable, without tracing or compiling.
 
         Args:
-            code: what `serialized` answered. It becomes machine code: check where it comes from.
-            arguments: how many it takes.
+            code: from `serialized`. It is run as machine code: use only trusted bytes.
+            arguments: the expected number of arguments.
             results: shape and dtype of each array that it returns.
 
         Raises:
-            LOAD_ERRORS: it is no executable of this jaxlib, takes another number of arguments, or
+            LOAD_ERRORS: it is not an executable of this jaxlib, has another number of arguments, or
                 cannot be run without jax.
         """
         check_process()  # XLA links the code on threads
@@ -125,38 +123,38 @@ class Runtime:
         devices = _jax.DeviceList((self.device,))
         loaded = self.device.client.deserialize_executable(bytes(code), devices)
         if (count := len(loaded.get_parameter_layouts())) != arguments:
-            raise ValueError(f"the executable takes {count} arguments, {arguments} are known")
+            raise ValueError(f"the executable has {count} arguments, expected {arguments}")
         return Executable(self, loaded, [self._handler(*result) for result in results])
 
     def _handler(self, shape: Shape, dtype: np.dtype) -> Any:
-        """What makes an array of a result."""
-        make, committed, unchecked = _jax.array_result_handler, True, True
+        """The function that creates the array of a result."""
+        new_handler, committed, unchecked = _jax.array_result_handler, True, True
         try:
-            return make(self.aval(shape, dtype), self._sharding, committed, unchecked)
-        except TypeError:  # from jaxlib 0.12 on nothing is checked
-            return make(self.aval(shape, dtype), self._sharding, committed)
+            return new_handler(self.aval(shape, dtype), self._sharding, committed, unchecked)
+        except TypeError:  # jaxlib >= 0.12 has no checks and no such argument
+            return new_handler(self.aval(shape, dtype), self._sharding, committed)
 
 
 class Executable:
-    """A loaded program. It answers arrays of jax; without jax numpy's, read-only."""
+    """A loaded program. Results are arrays of jax, or read-only ones of numpy without jax."""
 
     def __init__(self, runtime: Runtime, loaded: Any, handlers: Sequence[Any]) -> None:
-        """Made by `Runtime.load`."""
+        """Use `Runtime.load` instead."""
         self._runtime, self._loaded, self._handlers = runtime, loaded, handlers
-        # Looked up now: who cannot run here has to know before he needs a result.
+        # Looked up now, so that a missing function is an error of loading, not of the first run.
         self._execute = loaded.execute_sharded
         self._consume = _jax.ExecuteResults.consume_with_handlers
         self._has_run = False
 
     def run(self, constants: Sequence[Any], values: Sequence[Any]) -> list[Any]:
-        """Run; returns before the device is done.
+        """Start a run; returns before the device is done.
 
         Args:
-            constants: the first arguments, which `Runtime.put` has put on the device.
-            values: the others, of the host or the device.
+            constants: the first arguments, already on the device (`Runtime.put`).
+            values: the other arguments, on the host or the device.
 
         Raises:
-            NeedsJaxError: this jaxlib has other calls than these; no program asks it again.
+            NeedsJaxError: the private API of this jaxlib differs; `without_jax` fails from then on.
             RuntimeError: the device failed.
         """
         if self._runtime.has_jax or self._has_run:
@@ -164,9 +162,9 @@ class Executable:
         try:
             results = self._run(constants, values)
         except LOAD_ERRORS as error:
-            if is_out_of_memory(error):  # with jax there is not more of it
+            if is_out_of_memory(error):  # jax would not help
                 raise
-            _broken.append(error)
+            _failures.append(error)
             raise NeedsJaxError(f"the program cannot be run without jax: {error}") from error
         self._has_run = True
         return results
@@ -185,7 +183,7 @@ class Executable:
         return self._loaded.get_compiled_memory_stats()
 
     def serialized(self) -> bytes:
-        """What `Runtime.load` takes."""
+        """The bytes for `Runtime.load`."""
         return serialized(self._loaded)
 
 
@@ -204,7 +202,7 @@ def _viewed(array: Any) -> np.ndarray:
 
 
 def is_guarded() -> bool:
-    """Whether `jax.transfer_guard` has anything to say about this thread."""
+    """Whether a `jax.transfer_guard` is set for this thread or globally."""
     if _GUARDS is None:
         return False
     here, everywhere = _GUARDS.thread_local_state(), _GUARDS.global_state()
@@ -219,11 +217,11 @@ def is_guarded() -> bool:
 
 
 def on_purpose() -> contextlib.AbstractContextManager[None]:
-    """What moves between host and devices here is meant to, as by `jax.device_put`.
+    """Mark transfers between host and devices as explicit, like those of `jax.device_put`.
 
-    `jax.transfer_guard("disallow")` refuses what moves by accident.
+    `jax.transfer_guard("disallow")` refuses implicit ones only.
     """
-    return _marked_as_explicit() if is_guarded() else _NOTHING  # each call of a model comes by
+    return _marked_as_explicit() if is_guarded() else _NO_CONTEXT  # fast: each call enters it
 
 
 @contextlib.contextmanager
@@ -242,14 +240,14 @@ def _marked_as_explicit() -> Iterator[None]:
 
 @contextlib.contextmanager
 def as_programs(device: Any = None) -> Iterator[None]:
-    """How this package traces, compiles and runs its own programs, whatever its caller has set.
+    """Trace, compile and run this package's programs independently of the caller's settings.
 
-    With 64-bit types, jitted (under `jax.disable_jit`, too), and moving arrays on purpose.
+    With 64-bit types, jitted (even under `jax.disable_jit`), and with explicit transfers.
 
     Args:
-        device: a jax.Device, for what is put on none; None: as the caller has it.
+        device: the default jax.Device; None: the caller's.
     """
-    import jax  # noqa: PLC0415 (whoever has a program to trace has it)
+    import jax  # noqa: PLC0415 (imported already to trace a program)
 
     default = contextlib.nullcontext() if device is None else jax.default_device(device)
     with jax.enable_x64(True), jax.disable_jit(False), default, on_purpose():
@@ -258,8 +256,8 @@ def as_programs(device: Any = None) -> Iterator[None]:
 
 @functools.cache
 def of_jax(device: Any) -> Runtime:
-    """For a jax.Device: results are arrays of jax."""
-    import jax  # noqa: PLC0415 (whoever has such a device has it)
+    """The runtime of a jax.Device, whose results are arrays of jax."""
+    import jax  # noqa: PLC0415 (imported already, since the device is jax's)
 
     sharding = jax.sharding.SingleDeviceSharding(device)
     return Runtime(device, sharding, jax.core.ShapedArray)
@@ -269,7 +267,7 @@ def of_jax(device: Any) -> Runtime:
 
 
 class _Sharding(_jax.SingleDeviceSharding):  # type: ignore[misc]
-    """What jaxlib asks of a sharding, which jax gives elsewhere."""
+    """A sharding with the methods that jaxlib calls, and that jax implements otherwise."""
 
     memory_kind = None
 
@@ -286,7 +284,7 @@ class _Sharding(_jax.SingleDeviceSharding):  # type: ignore[misc]
 
 
 class _Aval:
-    """Shape and dtype of an array, as jaxlib asks for them."""
+    """Shape and dtype of an array, with the attributes that jaxlib reads."""
 
     weak_type = False
 
@@ -296,26 +294,22 @@ class _Aval:
 
 
 def without_jax() -> Runtime:
-    """For the CPU, in a process that has not imported jax; results are arrays of numpy.
+    """The CPU in a process that has not imported jax; results are arrays of numpy.
 
     Raises:
-        LOAD_ERRORS: this jaxlib has other calls.
+        LOAD_ERRORS: the private API of this jaxlib differs.
     """
-    if _broken:
-        raise NeedsJaxError(str(_broken[0]))
-    return _host_cpu()
+    if _failures:
+        raise NeedsJaxError(str(_failures[0]))
+    with _creating:
+        return _host_cpu()
 
 
-_making = threading.Lock()  # two threads would make two clients, each with its own threads
-
-
-def _host_cpu() -> Runtime:
-    with _making:
-        return _made_host_cpu()
+_creating = threading.Lock()  # two threads would create two clients, each with its own threads
 
 
 @functools.cache
-def _made_host_cpu() -> Runtime:
+def _host_cpu() -> Runtime:
     client: Any = xla_client.make_cpu_client()
     device = client.local_devices()[0]
     return Runtime(device, _Sharding(device), _Aval)
@@ -323,11 +317,11 @@ def _made_host_cpu() -> Runtime:
 
 # ---- processes
 
-_is_forked = False  # from a process in which XLA had threads already: here they are missing
+_is_forked = False  # from a process with threads of XLA, which are missing here
 
 
 def check_process() -> None:
-    """Make sure that XLA can run in this process: where its threads are missing, it would wait.
+    """Check that XLA can run in this process: without its threads it would wait forever.
 
     Raises:
         InterpreterError: the process was forked from one that had used XLA.
@@ -341,15 +335,15 @@ def check_process() -> None:
 
 
 def _note_fork() -> None:
-    global _is_forked  # noqa: PLW0603 (a function of the process, called by the interpreter)
+    global _is_forked  # noqa: PLW0603 (a property of the process)
     _is_forked = _is_forked or _has_client()
 
 
 def _has_client() -> bool:
-    """Whether this process, or the one that it is a copy of, has made a client: here or by jax."""
+    """Whether this process, or the one it was forked from, has created a client here or in jax."""
     bridge = sys.modules.get("jax._src.xla_bridge")
     is_jax_ready = getattr(bridge, "backends_are_initialized", lambda: bridge is not None)
-    return _made_host_cpu.cache_info().currsize > 0 or is_jax_ready()
+    return _host_cpu.cache_info().currsize > 0 or is_jax_ready()
 
 
 os.register_at_fork(after_in_child=_note_fork)
@@ -359,14 +353,14 @@ os.register_at_fork(after_in_child=_note_fork)
 
 
 def register(name: str, function: Any) -> None:
-    """Let programs for the CPU call a handler of XLA's foreign function interface by a name.
+    """Register a handler of XLA's foreign function interface for programs on the CPU.
 
     Args:
-        name: that programs have.
+        name: for programs.
         function: of a ctypes library.
 
     Raises:
-        LOAD_ERRORS: another function has that name.
+        LOAD_ERRORS: another function is registered under the name.
     """
     address = ctypes.cast(function, ctypes.c_void_p)
     capsule = _new_capsule(address, None, None)

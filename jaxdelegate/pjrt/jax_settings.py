@@ -1,8 +1,7 @@
-"""JAX's settings as keys of stored programs know them, whether jax has been imported or not.
+"""JAX's settings for the keys of stored programs, whether jax is imported or not.
 
-A process that does not import jax cannot ask it. Its settings would be those that jax takes from
-the environment, and so are those of a process in which this package imports jax first and nobody
-changes them.
+Without importing jax its settings cannot be read. They would be those from the environment, like
+those of a process in which this package imports jax first and no code changes them.
 """
 
 import os
@@ -13,8 +12,8 @@ from typing import Any
 
 from jaxdelegate.whole_imports import whole_imports
 
-# Settings that change no program: logs, files, checks of the running process, and 64-bit types,
-# under which programs are always traced. Whatever is not named here counts.
+# Prefixes of settings that do not affect programs: logs, files, checks of the running process, and
+# 64-bit types, under which programs are always traced. All other settings count.
 _IRRELEVANT = (
     "jax_array_garbage_collection_guard",
     "jax_captured_constants",
@@ -39,41 +38,41 @@ _IRRELEVANT = (
 
 Settings = Mapping[str, str]
 
-_at_import: list[Settings] = []  # what jax began with, if it was imported here
-_importing = threading.RLock()  # who comes second must find what the first has noted
+_initial: list[Settings] = []  # jax's settings after its import, if it was imported here
+_importing = threading.RLock()  # other threads wait until the initial settings are stored
 
 
 def is_jax_imported() -> bool:
-    """Whether this process has jax already."""
+    """Whether this process has imported jax."""
     return "jax" in sys.modules
 
 
 def import_jax() -> Any:
-    """The module jax; if nobody has imported it before, its settings are remembered."""
+    """Import jax and return the module; if this is the first import, remember its settings."""
     with _importing:
         if is_jax_imported():
-            import jax  # noqa: PLC0415 (another thread may still be at it)
+            import jax  # noqa: PLC0415 (another thread may still be importing it)
         else:
             with whole_imports():
-                import jax  # noqa: PLC0415 (this is what everything that can do without it waits for)
-            _at_import.append(current())
+                import jax  # noqa: PLC0415 (slow: only if it is needed)
+            _initial.append(current())
     return jax
 
 
 def of_environment() -> Settings:
-    """What the environment says of them, by the names of variables."""
+    """The settings in the environment, by the names of variables."""
     return _relevant({k: v for k, v in os.environ.items() if k.lower().startswith("jax_")})
 
 
 def current() -> Settings:
-    """JAX's settings as this thread has them; imports jax."""
+    """JAX's settings in this thread; imports jax."""
     config = import_jax().config
     return _relevant({name: getattr(config, name, value) for name, value in config.values.items()})
 
 
 def are_of_environment() -> bool:
-    """Whether nobody can have changed them since jax took them from the environment."""
-    return not is_jax_imported() or [current()] == _at_import
+    """Whether the settings are still those that jax read from the environment."""
+    return not is_jax_imported() or [current()] == _initial
 
 
 def _relevant(settings: Mapping[str, Any]) -> Settings:

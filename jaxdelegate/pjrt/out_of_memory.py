@@ -1,6 +1,6 @@
-"""How PJRT says that a device, or the host on its behalf, has no memory left."""
+"""Recognizes errors that mean that a device, or the host, is out of memory."""
 
-# The status in the text of an XlaRuntimeError: jaxlib has one class for all that goes wrong.
+# The status in the text of an XlaRuntimeError: jaxlib has one class for all errors.
 _STATUS = "RESOURCE_EXHAUSTED"
 
 

@@ -1,17 +1,17 @@
-"""Which platform JAX would choose, where that can be said without asking it."""
+"""Predicts JAX's default platform without importing jax, where that is certain."""
 
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-# Where a driver shows a device that jax would look for, or whose absence it would remark on.
+# Device files of accelerators that jax would use, or would warn about without a plugin.
 _DEVICES = ("/dev/nvidiactl", "/dev/kfd", "/dev/accel0", "/dev/vfio/0")
 _GROUP = "[jax_plugins]"  # of entry points
 
 
 def is_cpu(platform: str | None) -> bool:
-    """Whether an option `platform` means the CPU in this process, as far as jax need not be asked.
+    """Whether an option `platform` certainly means the CPU in this process.
 
     Args:
         platform: of the delegate's options; None: JAX's default.
@@ -22,21 +22,21 @@ def is_cpu(platform: str | None) -> bool:
 
 
 def means_cpu(environment: Mapping[str, str], path: Sequence[str], has_device: bool) -> bool:
-    """Whether JAX's default platform is the CPU for certain.
+    """Whether JAX's default platform is certainly the CPU.
 
     Args:
-        environment: its variables.
+        environment: environment variables.
         path: folders of modules.
-        has_device: whether this machine shows an accelerator.
+        has_device: whether this machine has an accelerator.
     """
-    asked = environment.get("JAX_PLATFORMS") or environment.get("JAX_PLATFORM_NAME")
-    if asked:
-        return asked == "cpu"
+    chosen = environment.get("JAX_PLATFORMS") or environment.get("JAX_PLATFORM_NAME")
+    if chosen:
+        return chosen == "cpu"
     return not has_device and not any(map(has_plugin, path))
 
 
 def has_plugin(folder: str) -> bool:
-    """Whether a folder of modules has a plugin for jax: of its namespace, or by an entry point."""
+    """Whether a folder of modules has a plugin for jax: in its namespace, or by an entry point."""
     try:
         names = os.listdir(folder or ".")
     except OSError:

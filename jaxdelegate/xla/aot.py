@@ -43,7 +43,7 @@ class JaxExecutable:
             with jax.enable_x64(True), jax.disable_jit(False):
                 results = self.compiled(*constants, *arrays)
             return results
-        here = self._runtime.here
+        here = self._runtime.from_device
         arrays = [v if isinstance(v, np.ndarray) else here(v) for v in values]
         with jax.enable_x64(True):
             results = self.compiled(*constants, *arrays)

@@ -196,7 +196,7 @@ def test_a_first_run_without_memory_does_not_ask_for_jax(monkeypatch: pytest.Mon
     monkeypatch.setattr(executable, "_run", lambda *_: _raise(OUT_OF_MEMORY[1]))
     with pytest.raises(jax.errors.JaxRuntimeError):
         executable.run([], [])
-    assert not client._broken
+    assert not client._failures
 
 
 def test_an_operators_error_is_another(full) -> None:

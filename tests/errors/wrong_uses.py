@@ -413,7 +413,7 @@ WRONG_USES: dict[str, tuple[WrongUse, ...]] = {
             "options for a library",
             'jd.load_delegate({"compute_dtype": "float16"})',
             "TypeError",
-            "want a path or 'package.module:Class'",
+            "expected a path or 'package.module:Class'",
             "options come second",
         ),
         use(

@@ -110,8 +110,8 @@ BAD = [
     ({"device_index": "first"}, "device_index: want int, got 'first'"),
     ({"platform": "tpu"}, "platform: 'tpu' is not there; JAX has:"),
     ({"delegate": "no.such.module:Class"}, "'no.such.module:Class': No module named 'no'"),
-    ({"delegate": "jaxdelegate"}, "want package.module:Class, got 'jaxdelegate'"),
-    ({"delegate": "jaxdelegate:Interpreter"}, "is no SimpleDelegate class"),
+    ({"delegate": "jaxdelegate"}, "expected package.module:Class, got 'jaxdelegate'"),
+    ({"delegate": "jaxdelegate:Interpreter"}, "is not a SimpleDelegate class"),
 ]
 
 
@@ -172,7 +172,7 @@ def test_a_process_without_python_gets_a_clear_error(stub: str, tmp_path: Path) 
     source.write_text(WITHOUT_PYTHON)
     subprocess.run([str(COMPILER), str(source), "-o", str(program), "-ldl"], check=True)
     done = subprocess.run([program, stub], capture_output=True, text=True, check=False)
-    said = "no Python runs in this process, and this delegate is written in it"
+    said = "this delegate is written in Python, which does not run in this process"
     assert (done.returncode, done.stdout) == (0, f"jaxdelegate: {said}\n")
 
 
@@ -208,7 +208,7 @@ def test_load_delegate_says_what_it_could_not_load(tmp_path: Path) -> None:
 def test_library_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(library, "_FOLDER", tmp_path)
     for path in (jd.litert.library_path, jd.litert.runtime_path):
-        with pytest.raises(FileNotFoundError, match="that takes a C compiler when"):
+        with pytest.raises(FileNotFoundError, match="no C compiler was found when"):
             path()
     for name in ("libjaxdelegate.so", "libLiteRtGpuAccelerator.so"):
         (tmp_path / name).touch()
