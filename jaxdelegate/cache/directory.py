@@ -133,11 +133,7 @@ class PrivateDirectory:
             return file.read()
 
     def write(self, name: str, parts: Iterable[bytes | memoryview]) -> None:
-        """Write a file, or replace it, atomically.
-
-        Raises:
-            OSError: the disk is full, or the directory cannot be written to.
-        """
+        """Write a file, or replace it, atomically."""
         folder = self.fileno()
         temporary = f"{TEMPORARY}{os.urandom(8).hex()}"
         file = os.open(temporary, _NEW, 0o600, dir_fd=folder)
@@ -157,11 +153,7 @@ class PrivateDirectory:
             os.utime(name, dir_fd=self.fileno(), follow_symlinks=False)
 
     def remove(self, name: str) -> None:
-        """Remove a file, if it exists.
-
-        Raises:
-            OSError: the directory cannot be written to.
-        """
+        """Remove a file, if it exists."""
         with suppress(FileNotFoundError):
             os.unlink(name, dir_fd=self.fileno())
 
@@ -175,7 +167,6 @@ class PrivateDirectory:
 
 
 def _own_folder(path: str, reason: str, *, create: bool) -> int:
-    """A descriptor of this user's folder in a shared one."""
     try:
         shared = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:

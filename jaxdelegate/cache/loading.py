@@ -77,7 +77,6 @@ def loaded(
 def _elements(
     weights: Sequence[StoredWeight], entry: Entry, store: ProgramStore, model: ModelData
 ) -> list[np.ndarray]:
-    """The host array of each weight, from the file of weights or from the model."""
     is_in_file = any(weight.tensor is None for weight in weights)
     read = store.weights(entry) if is_in_file else {}
     return [

@@ -39,7 +39,6 @@ def program_lock(directory: PrivateDirectory, digest: str) -> Iterator[None]:
 
 
 def _locked(directory: PrivateDirectory, name: str) -> int:
-    """A descriptor of the lock file, opened and locked."""
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     while True:
         file = os.open(name, flags, 0o600, dir_fd=directory.fileno())

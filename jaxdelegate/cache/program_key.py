@@ -86,11 +86,7 @@ class ProgramKey(Key):
         )
 
     def confirm(self) -> None:
-        """Check that the sources that produced the program are those that the key describes.
-
-        Raises:
-            SourceError: they may have changed.
-        """
+        """Check that the sources that produced the program are those that the key describes."""
         confirm(of_subgraphs=self.calls_subgraphs)
 
 

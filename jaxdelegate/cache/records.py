@@ -26,11 +26,7 @@ def read(directory: PrivateDirectory, key: Key, suffix: str) -> bytes | None:
 
 
 def write(directory: PrivateDirectory, key: Key, suffix: str, text: bytes) -> None:
-    """Store a text under a key.
-
-    Raises:
-        OSError: the disk is full, or the directory cannot be written to.
-    """
+    """Store a text under a key."""
     directory.write(key.digest + suffix, [_digest(key, text), text])
 
 

@@ -59,7 +59,6 @@ def confirm(*, of_subgraphs: bool, package: Path = PACKAGE) -> None:
 
 
 def _folders(*, of_subgraphs: bool) -> dict[str, tuple[str, ...]]:
-    """Folders by part of a key."""
     found: dict[str, tuple[str, ...]] = {"sources": _FOLDERS}
     return found | {"subgraph_sources": _SUBGRAPH_FOLDERS} if of_subgraphs else found
 

@@ -88,9 +88,6 @@ class ProgramStore:
         Args:
             entry: the entry.
             content: of the file of weights.
-
-        Raises:
-            OSError: the disk is full, or the directory cannot be written to.
         """
         if entry.weights_file is None or content is None:
             self.directory.write(entry.file, pack(entry))
@@ -110,12 +107,7 @@ class ProgramStore:
         return True
 
     def weights(self, entry: Entry) -> dict[str, np.ndarray]:
-        """The bytes of each weight in the entry's file of weights, by digest.
-
-        Raises:
-            EntryError: the file is damaged or missing, or cannot be checked.
-            OSError: another user could have written it.
-        """
+        """The bytes of each weight in the entry's file of weights, by digest."""
         return weights.read(self.directory, entry)
 
 

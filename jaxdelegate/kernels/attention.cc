@@ -78,9 +78,6 @@ void run_block(const Tiling& p, const Memory& m, long image, long head, long beg
       .to = a.size,
       .a = a.q + from,
       .stride = stride,
-      .runs = 1,
-      .run_stride = 0,
-      .length = a.size,
   };
   multiply_all(p, keys, queries);
   const long mask = image * a.mask_image + head * a.mask_head;
@@ -103,9 +100,6 @@ void run_block(const Tiling& p, const Memory& m, long image, long head, long beg
       .to = a.keys,
       .a = m.logits,
       .stride = a.keys,
-      .runs = 1,
-      .run_stride = 0,
-      .length = a.keys,
   };
   multiply_all(p, values, weights);
   for (long i = 0; i < count; ++i)

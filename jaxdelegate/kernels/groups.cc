@@ -159,9 +159,6 @@ Block<E> left_matrix(const Tiling<E>& p, long matrix, long line, long i,
         .to = depth,
         .a = a,
         .stride = g.channels,
-        .runs = 1,
-        .run_stride = 0,
-        .length = depth,
     };
   }
   return {

@@ -15,8 +15,8 @@ from jaxdelegate.pjrt import client
 MACHINE = os.uname().machine
 LIBRARY = Path(__file__).parent / "libjaxdelegate_kernels.so"
 
-# The names that compiled programs call, also those in JAX's own cache: the number at the end changes
-# whenever the meaning of operands or attributes does.
+# The names that compiled programs call, also those in JAX's own cache: the number at the end
+# increases whenever the meaning of operands or attributes changes.
 PRODUCT, DEPTHWISE = "jaxdelegate.product.3", "jaxdelegate.depthwise.3"
 WINOGRAD, ATTENTION = "jaxdelegate.winograd.3", "jaxdelegate.attention.1"
 MEAN = "jaxdelegate.mean.1"
@@ -39,7 +39,7 @@ _HANDLERS = {
     DEPTHWISE_DYNAMIC_RANGE: "jaxdelegate_depthwise_dynamic_range",
 }
 CALL_BATCH = "jaxdelegate.call_batch.1"
-# Call batches refer to kernels by their index here; `why_not` compares the order with the library's.
+# Call batches refer to kernels by their index here; `why_not` checks that the library agrees.
 BATCHED = tuple(_HANDLERS)
 
 # Columns of a panel of weights; the fewest channels of kernels that work by channel (kernels.h).
@@ -85,9 +85,8 @@ def _why_not(path: Path) -> str | None:
         if (limit := max_cpu_isa()) is not None:
             library.jaxdelegate_limit_instruction_set(limit.encode())
         if instruction_set(library) is None:
-            if limit == "none":
-                return f"native kernels are disabled by {MAX_CPU_ISA}=none"
-            return "this processor lacks AVX2 or FMA"
+            disabled = f"native kernels are disabled by {MAX_CPU_ISA}=none"
+            return disabled if limit == "none" else "this processor lacks AVX2 or FMA"
         for name, function in (*_HANDLERS.items(), (CALL_BATCH, "jaxdelegate_call_batch")):
             client.register(name, library[function])
     except (OSError, AttributeError, RuntimeError, ValueError) as error:

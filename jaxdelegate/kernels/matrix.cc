@@ -212,9 +212,6 @@ Block<Int16> widened(const InstructionSet& set, const Matrix<Int8>& matrix,
       .to = depth,
       .a = rows,
       .stride = depth,
-      .runs = 1,
-      .run_stride = 0,
-      .length = depth,
   };
 }
 

@@ -25,8 +25,8 @@ template <class E>
 struct Block {
   long row, count, from, to;
   const typename E::Operand* a;
-  long stride;
-  long runs, run_stride, length;
+  long stride;  // between rows
+  long runs = 1, run_stride = 0, length = to - from;
   bool is_broadcast = false;  // an operand for each column of the only panel
 };
 

@@ -56,11 +56,7 @@ def max_cpu_isa() -> str | None:
 
 @functools.cache
 def cpu_features() -> frozenset[str]:
-    """The processor's features, such as avx512f, within the limit of `max_cpu_isa`.
-
-    Raises:
-        OptionError: from `max_cpu_isa`.
-    """
+    """The processor's features, such as avx512f, within the limit of `max_cpu_isa`."""
     return allowed_features(frozenset(" ".join(host_cpu()).split()), max_cpu_isa())
 
 

@@ -123,9 +123,6 @@ void multiply_rows(const Tiling<E>& p, long row, long count, long first, long la
         .to = to,
         .a = nullptr,
         .stride = 0,
-        .runs = 1,
-        .run_stride = 0,
-        .length = to - from,
     };
     if (p.is_direct) {
       set_rows(p, block, p.x + row * depth + from, depth);

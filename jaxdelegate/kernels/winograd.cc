@@ -116,9 +116,6 @@ void run_block(const Tiling& p, long begin, long count, long first, long last) {
         .to = g.channels,
         .a = points + i * points_stride,
         .stride = g.channels,
-        .runs = 1,
-        .run_stride = 0,
-        .length = g.channels,
     };
     multiply(p.set, matrix, block, first, last);
   }

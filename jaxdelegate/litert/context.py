@@ -146,11 +146,7 @@ class PartitionContext:
         return array
 
     def assign(self, index: int, value: Any) -> None:
-        """Set a tensor, after waiting for a value that a device still computes.
-
-        Raises:
-            ValueError: the value does not have the tensor's shape and dtype.
-        """
+        """Set a tensor, after waiting for a value that a device still computes."""
         if index in self._intermediate:
             self._values[index] = _CachedArray(_NO_TENSOR, 0, value)
             return

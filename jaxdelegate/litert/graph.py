@@ -52,11 +52,7 @@ class TensorTable:
         return Tensor.from_address(self.base + index * ctypes.sizeof(Tensor))
 
     def resize(self, index: int, shape: Shape) -> None:
-        """Change a tensor's shape; the interpreter reallocates its memory later.
-
-        Raises:
-            InterpreterError: the interpreter refuses.
-        """
+        """Change a tensor's shape; the interpreter reallocates its memory later."""
         size = structures.allocated_int_array(shape)
         tensor = ctypes.addressof(self[index])
         if self._context.ResizeTensor(self.address, tensor, size) != structures.OK:

@@ -52,11 +52,7 @@ class PlanReader:
         self.unreadable: dict[int, str] = {}
 
     def rows(self) -> tuple[PlanRow, ...]:
-        """The execution plan.
-
-        Raises:
-            InterpreterError: the interpreter does not expose it.
-        """
+        """The execution plan."""
         plan = ctypes.c_void_p()
         self._check(self._context.GetExecutionPlan(self._address, plan), "GetExecutionPlan")
         return tuple(map(self._row, elements(plan.value)))  # later calls may replace the array

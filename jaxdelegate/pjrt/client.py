@@ -127,7 +127,6 @@ class Runtime:
         return Executable(self, loaded, [self._handler(*result) for result in results])
 
     def _handler(self, shape: Shape, dtype: np.dtype) -> Any:
-        """The function that creates the array of a result."""
         new_handler, committed, unchecked = _jax.array_result_handler, True, True
         try:
             return new_handler(self.aval(shape, dtype), self._sharding, committed, unchecked)

@@ -223,8 +223,6 @@ def create(
 
 
 class _Http:
-    """The endpoints."""
-
     def __init__(self, served: Service) -> None:
         self._served = served
         self._budgets = Budgets(served.limits)

@@ -20,11 +20,7 @@ _MIN_COMPRESSED = 1024  # bytes from which a response is compressed
 
 
 def header_length(headers: Mapping[str, str]) -> int | None:
-    """The number of bytes of JSON in the body; None: the whole body.
-
-    Raises:
-        RequestError: the header is not a number.
-    """
+    """The number of bytes of JSON in the body; None: the whole body."""
     text = headers.get(HEADER_LENGTH)
     if text is None:
         return None

@@ -74,9 +74,6 @@ def split_bytes(data: memoryview, what: str, most: int = MAX_TEXTS) -> list[byte
         data: the tensor's binary data.
         what: the tensor, for messages.
         most: the largest number of elements.
-
-    Raises:
-        RequestError: an element extends beyond the data, or there are too many.
     """
     found: list[bytes] = []
     start = 0

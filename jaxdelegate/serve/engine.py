@@ -34,8 +34,6 @@ _VERSION = "1"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Item:
-    """A request in the queue."""
-
     runner: GraphRunner
     inputs: Arrays
     rows: int
@@ -54,12 +52,7 @@ class ServedFile:
         settings: ServeSettings,
         recorder: ModelRecorder,
     ) -> None:
-        """Read the file without starting a thread, so that the process may fork.
-
-        Raises:
-            ModelError: it cannot be read, or has nothing to run.
-            OptionError: an invalid option of the delegate.
-        """
+        """Read the file without starting a thread, so that the process may fork."""
         self.name, self.settings = name, settings
         self.recorder = recorder
         self._delegate = delegate_for(settings)

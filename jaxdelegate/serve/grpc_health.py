@@ -21,7 +21,6 @@ _POLL_S = 0.2
 
 
 def _messages() -> tuple[Any, Any]:
-    """The classes of `HealthCheckRequest` and `HealthCheckResponse`."""
     kinds = descriptor_pb2.FieldDescriptorProto
     file = descriptor_pb2.FileDescriptorProto(
         name="grpc/health/v1/health.proto", package=_PACKAGE, syntax="proto3"

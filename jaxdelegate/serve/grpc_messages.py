@@ -32,9 +32,6 @@ def decode(message: Any, model: ServedModel, client: str = "") -> Decoded:
         message: of the class `service_pb2.ModelInferRequest`.
         model: which the request is for.
         client: its address.
-
-    Raises:
-        RequestError: the first problem, with the input's or field's name.
     """
     parameters = protocol.checked_parameters(_parameters(message.parameters))
     raw = list(message.raw_input_contents)

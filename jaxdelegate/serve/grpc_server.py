@@ -112,8 +112,6 @@ def _unsupported(name: str) -> Callable[[Any, Any], Awaitable[Any]]:
 
 
 class _Servicer:
-    """The supported methods of the service."""
-
     def __init__(self, served: Service) -> None:
         self._served = served
 

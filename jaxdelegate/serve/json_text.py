@@ -66,20 +66,12 @@ class ListText:
         return 0 if blank is not None else self.commas + 1
 
     def read(self) -> list[Any]:
-        """The whole list, nested as in the text.
-
-        Raises:
-            ValueError: it is not valid JSON.
-        """
+        """The whole list, nested as in the text."""
         found: list[Any] = _read(memoryview(self.body)[self.start : self.end])
         return found
 
     def flat(self) -> Iterator[list[Any]]:
-        """The elements of a flat list without strings, in parts.
-
-        Raises:
-            ValueError: it is not valid JSON.
-        """
+        """The elements of a flat list without strings, in parts."""
         for at, stop in self._parts(self.start + 1, self.end - 1):
             yield _read(b"[" + self.body[at:stop] + b"]")
 

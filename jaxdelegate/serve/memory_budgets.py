@@ -74,9 +74,6 @@ class Reservation:
 
         A reservation may exceed the whole budget if it is the only one that does: otherwise it
         would wait forever.
-
-        Raises:
-            RequestError: 503: a timeout.
         """
         budget = self._budget
 
@@ -134,11 +131,7 @@ class BodyReservation:
         return is_first and budget.used - self._size <= budget.most
 
     async def grow(self, size: int) -> None:
-        """Reserve more bytes; wait until they are available.
-
-        Raises:
-            RequestError: 503: a timeout.
-        """
+        """Reserve more bytes; wait until they are available."""
         if not self.has_room(size):
             await self._budgets.bodies.wait(lambda: self.has_room(size))
         self._size += size

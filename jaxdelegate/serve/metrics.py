@@ -167,11 +167,7 @@ class Metrics:
     """A separate registry of prometheus-client, and the models' recorders in it."""
 
     def __init__(self) -> None:
-        """Create the registry without models.
-
-        Raises:
-            ImportError: prometheus-client is missing.
-        """
+        """Create the registry without models."""
         try:
             from prometheus_client import CollectorRegistry, core, exposition  # noqa: PLC0415
         except ImportError as error:

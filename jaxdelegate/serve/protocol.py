@@ -91,11 +91,7 @@ def decode(
 
 
 def check_id(what: str, identity: str) -> None:
-    """Refuse an id that is too long.
-
-    Raises:
-        RequestError: it is.
-    """
+    """Refuse an id that is too long."""
     if len(identity.encode("utf-8", "surrogatepass")) > MAX_ID_BYTES:
         given = shown(identity)
         raise RequestError(f"{what}: expected at most {MAX_ID_BYTES} bytes, got more: {given}")
@@ -116,8 +112,6 @@ class _Binary:
 
 @dataclasses.dataclass(frozen=True)
 class _Data:
-    """The data of a request's inputs."""
-
     lists: list[ListText]
     binary: _Binary
     has_header: bool
@@ -145,11 +139,7 @@ _KNOWN: dict[str, tuple[tuple[type, ...], str]] = {
 
 
 def checked_parameters(parameters: object) -> dict[str, Parameter]:
-    """A request's parameters.
-
-    Raises:
-        RequestError: a value has the wrong type.
-    """
+    """A request's parameters."""
     found = _parameters(parameters, "parameters")
     for name, value in found.items():
         types, what = _KNOWN.get(name, ((bool, int, float, str, Constant), "a scalar"))
@@ -205,11 +195,7 @@ def _inputs(
 
 
 def check_complete(arrays: Mapping[str, np.ndarray], wanted: Mapping[str, TensorMetadata]) -> None:
-    """Check that a request has every input of the model.
-
-    Raises:
-        RequestError: one is missing.
-    """
+    """Check that a request has every input of the model."""
     missing = [name for name in wanted if name not in arrays]
     if missing:
         raise RequestError(f"missing input {missing[0]!r}")
@@ -242,11 +228,7 @@ def _array(tensor: Declared, entry: Mapping[str, Any], data: _Data) -> np.ndarra
 
 
 def check_input_parameters(what: str, parameters: Mapping[str, Any]) -> None:
-    """Refuse unsupported parameters of an input.
-
-    Raises:
-        RequestError: shared memory.
-    """
+    """Refuse unsupported parameters of an input."""
     if _SHARED_MEMORY in parameters:
         raise RequestError(f"{what}: {_NO_SHARED_MEMORY}")
 
@@ -272,11 +254,7 @@ def _outputs(
 def checked_output(
     name: object, known: tuple[TensorMetadata, ...], found: Mapping[str, RequestedOutput]
 ) -> str:
-    """The name of a requested output.
-
-    Raises:
-        RequestError: the model has no such output, or it was already requested.
-    """
+    """The name of a requested output."""
     if not isinstance(name, str):
         raise RequestError(f"outputs: an output's name: expected a string, got {shown(name)}")
     if name not in [t.name for t in known]:
@@ -290,11 +268,7 @@ def checked_output(
 
 
 def check_output_parameters(name: str, options: Mapping[str, Any]) -> None:
-    """Refuse unsupported parameters of an output.
-
-    Raises:
-        RequestError: shared memory, or the classification extension.
-    """
+    """Refuse unsupported parameters of an output."""
     if _SHARED_MEMORY in options:
         raise RequestError(f"output {shown(name)}: {_NO_SHARED_MEMORY}")
     if "classification" in options:
@@ -349,7 +323,6 @@ def encode(
 
 
 def _without_brace(fields: Mapping[str, object]) -> str:
-    """A JSON object without its closing brace."""
     return json.dumps(fields, separators=(",", ":"))[:-1]
 
 
@@ -366,11 +339,7 @@ def raw(array: np.ndarray) -> bytes:
 
 
 def _listed(array: np.ndarray) -> Iterator[bytes]:
-    """The elements as JSON, separated by commas; NaN and infinity as `NaN` and `Infinity`.
-
-    Raises:
-        RequestError: bytes that are not UTF-8.
-    """
+    """The elements as JSON, separated by commas; NaN and infinity as `NaN` and `Infinity`."""
     flat = array.ravel()
     is_text = name_of(array.dtype) == "BYTES"
     for at in range(0, flat.size, _PART):

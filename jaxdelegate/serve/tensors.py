@@ -110,9 +110,6 @@ def from_binary(tensor: Declared, data: memoryview) -> np.ndarray:
 
     Returns:
         A read-only view of the data, which may be unaligned; BYTES: an object array of bytes.
-
-    Raises:
-        RequestError: fewer or more bytes than the shape needs.
     """
     if tensor.dtype == object:
         return from_elements(tensor, split_bytes(data, str(tensor), tensor.count))
@@ -136,10 +133,6 @@ def from_json(tensor: Declared, data: object) -> np.ndarray:
     Args:
         tensor: its declaration.
         data: a `ListText`, or a list from `json.loads` with constants as `Constant`.
-
-    Raises:
-        RequestError: invalid JSON, the wrong number of elements or nesting, or an element that the
-            datatype cannot represent.
     """
     if isinstance(data, ListText):
         try:
@@ -201,10 +194,6 @@ def from_elements(tensor: Declared, data: Sequence[Any], *, are_exact: bool = Fa
         tensor: its declaration.
         data: int, float, bool, str or bytes.
         are_exact: whether floats already have the datatype's precision and may be infinite.
-
-    Raises:
-        RequestError: the wrong number of elements, or an element that the datatype cannot
-            represent.
     """
     _check_count(tensor, len(data))
     if len(data) <= _PART and not are_exact:
@@ -234,7 +223,6 @@ def _filled(
 
 
 def _part(tensor: Declared, start: int, data: Sequence[Any]) -> np.ndarray:
-    """The elements from `start` on."""
     types, what = _ELEMENTS[tensor.dtype.kind]
     if not types.issuperset(map(type, data)):
         at, wrong = next((i, e) for i, e in enumerate(data, start) if type(e) not in types)
