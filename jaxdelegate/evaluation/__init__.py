@@ -1,4 +1,4 @@
-"""Accuracy over data sets: ImageNet classification and COCO detection, as TFLite measures it."""
+"""Accuracy on data sets: ImageNet classification and COCO detection, measured as in TFLite."""
 
 from jaxdelegate.evaluation.coco import CocoResult as CocoResult
 from jaxdelegate.evaluation.coco import evaluate_coco as evaluate_coco

@@ -1,9 +1,9 @@
 """Average precision by TFLite's definition.
 
 Semantics: tools/evaluation/stages/utils/image_metrics.cc and object_detection_average_precision_
-stage.cc, in float32. It differs from COCO's: a detection is matched with the ground truth that it
-overlaps most, found already or not crowd alike; classes that were detected only count as 0; there
-is no limit of detections.
+stage.cc, in float32. It differs from COCO's: a detection is matched with the unmatched ground truth
+that it overlaps most, and crowds are treated like other objects; classes that were only detected
+count as 0; the number of detections is not limited.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ class Objects:
     """Objects of one image, annotated or detected."""
 
     classes: np.ndarray  # [n] int
-    boxes: np.ndarray  # [n, 4] float32: top, left, bottom, right, as shares of the image
+    boxes: np.ndarray  # [n, 4] float32: top, left, bottom, right, as fractions of the image
     scores: np.ndarray  # [n] float32; 1 for annotations
 
     @classmethod
@@ -30,7 +30,7 @@ class Objects:
         boxes: Sequence[Sequence[float]],
         scores: Sequence[float] | None = None,
     ) -> "Objects":
-        """From plain numbers; without scores they are 1."""
+        """From Python numbers; scores are 1 by default."""
         n = len(classes)
         return cls(
             np.asarray(classes, np.int64).reshape(n),
@@ -38,8 +38,8 @@ class Objects:
             np.ones(n, np.float32) if scores is None else np.asarray(scores, np.float32),
         )
 
-    def chosen(self, mask: np.ndarray) -> "Objects":
-        """Those that a mask [n] or indices choose."""
+    def select(self, mask: np.ndarray) -> "Objects":
+        """The objects that a mask [n] or indices select."""
         return Objects(self.classes[mask], self.boxes[mask], self.scores[mask])
 
 
@@ -48,7 +48,7 @@ class AveragePrecisions:
     """The mean over classes at each threshold, and over thresholds and classes."""
 
     thresholds: tuple[float, ...]
-    at_threshold: tuple[float, ...]  # empty if no class was met
+    at_threshold: tuple[float, ...]  # empty without classes
     overall: float
 
 
@@ -61,13 +61,13 @@ def average_precisions(
     """TFLite's average precisions over images.
 
     Args:
-        truth: of each image.
-        detected: of each image.
+        truth: the annotated objects of each image.
+        detected: the detected objects of each image.
         thresholds: of intersection over union.
         on_class: called after each class.
     """
     limits = np.asarray(thresholds, np.float32)
-    all_truth, all_detected = _joined(truth), _joined(detected)
+    all_truth, all_detected = _merged(truth), _merged(detected)
     classes = np.union1d(all_truth[0].classes, all_detected[0].classes)
     table = np.zeros((len(classes), len(thresholds)), np.float32)
     for i, number in enumerate(classes):
@@ -81,15 +81,15 @@ def average_precisions(
 
 
 def _sum(values: np.ndarray) -> np.ndarray:
-    """Of the rows, one after the other, in float32."""
+    """The sum of the rows, accumulated in order in float32."""
     total: np.ndarray = np.cumsum(values, axis=0, dtype=np.float32)[-1]
     return total
 
 
-_Joined = tuple[Objects, np.ndarray]  # objects of all images, and their images [n], ascending
+_Merged = tuple[Objects, np.ndarray]  # objects of all images, and their images [n], ascending
 
 
-def _joined(images: Sequence[Objects]) -> _Joined:
+def _merged(images: Sequence[Objects]) -> _Merged:
     parts = [Objects.of([], []), *images]
     objects = Objects(
         np.concatenate([o.classes for o in parts]),
@@ -99,14 +99,14 @@ def _joined(images: Sequence[Objects]) -> _Joined:
     return objects, np.repeat(np.arange(len(images)), [len(o.classes) for o in images])
 
 
-def _only(joined: _Joined, number: int) -> _Joined:
-    objects, images = joined
-    chosen = objects.classes == number
-    return objects.chosen(chosen), images[chosen]
+def _only(merged: _Merged, number: int) -> _Merged:
+    objects, images = merged
+    mask = objects.classes == number
+    return objects.select(mask), images[mask]
 
 
-def _of_class(truth: _Joined, detected: _Joined, thresholds: np.ndarray) -> np.ndarray:
-    """[thresholds]; 0 without ground truth."""
+def _of_class(truth: _Merged, detected: _Merged, thresholds: np.ndarray) -> np.ndarray:
+    """Average precision at each threshold; 0 without ground truth."""
     n_truth, scores = len(truth[1]), detected[0].scores
     if n_truth == 0 or not len(scores):
         return np.zeros(len(thresholds), np.float32)
@@ -118,14 +118,14 @@ def _of_class(truth: _Joined, detected: _Joined, thresholds: np.ndarray) -> np.n
     return np.array([of_curve(p, r) for p, r in zip(precision, recall, strict=True)], np.float32)
 
 
-def _hits(truth: _Joined, detected: _Joined, thresholds: np.ndarray) -> np.ndarray:
-    """Which detections are right: [thresholds, n]."""
+def _hits(truth: _Merged, detected: _Merged, thresholds: np.ndarray) -> np.ndarray:
+    """Which detections are correct: [thresholds, n]."""
     hits = np.zeros((len(thresholds), len(detected[1])), np.bool_)
     for image in np.unique(truth[1]):
-        there = slice(*np.searchsorted(truth[1], (image, image + 1)))
-        here = slice(*np.searchsorted(detected[1], (image, image + 1)))
-        hits[:, here] = _hits_in_image(
-            truth[0].boxes[there], detected[0].boxes[here], detected[0].scores[here], thresholds
+        true = slice(*np.searchsorted(truth[1], (image, image + 1)))
+        found = slice(*np.searchsorted(detected[1], (image, image + 1)))
+        hits[:, found] = _hits_in_image(
+            truth[0].boxes[true], detected[0].boxes[found], detected[0].scores[found], thresholds
         )
     return hits
 
@@ -133,7 +133,7 @@ def _hits(truth: _Joined, detected: _Joined, thresholds: np.ndarray) -> np.ndarr
 def _hits_in_image(
     truth: np.ndarray, boxes: np.ndarray, scores: np.ndarray, thresholds: np.ndarray
 ) -> np.ndarray:
-    """Which boxes are right: [thresholds, n]. The best score chooses first; each truth once."""
+    """Which boxes are correct: [thresholds, n]. Boxes choose by score; each truth counts once."""
     hits = np.zeros((len(thresholds), len(boxes)), np.bool_)
     overlaps = intersection_over_union(boxes, truth)
     is_left = np.ones((len(thresholds), len(truth)), np.bool_)
@@ -147,7 +147,7 @@ def _hits_in_image(
 
 
 def intersection_over_union(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Of boxes [n, 4] and [m, 4]: [n, m] float32; 0 where both are empty."""
+    """The [n, m] float32 overlaps of boxes [n, 4] and [m, 4]; 0 where both are empty."""
     a, b = a[:, None], b[None]
     inner = np.minimum(a[..., 2:], b[..., 2:]) - np.maximum(a[..., :2], b[..., :2])
     sizes = [np.maximum(box[..., 2:] - box[..., :2], np.float32(0)) for box in (a, b)]
@@ -158,7 +158,7 @@ def intersection_over_union(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def of_curve(precision: np.ndarray, recall: np.ndarray) -> float:
-    """The mean of the best precision at or after each of 101 recalls; recall must not fall."""
+    """The mean of the best precision at or after each of 101 recalls; recall must not decrease."""
     best = np.maximum.accumulate(precision[::-1])[::-1]
     levels = np.arange(RECALL_POINTS, -1, -1, dtype=np.float32)
     first = np.searchsorted(recall * np.float32(RECALL_POINTS), levels, side="left")

@@ -1,4 +1,4 @@
-"""Average precision of object detectors, as TFLite's coco_object_detection task and as COCO's.
+"""Average precision of object detectors, as in TFLite's coco_object_detection task and in COCO.
 
 Semantics: tools/evaluation/stages/object_detection_stage.cc.
 """
@@ -31,7 +31,14 @@ from jaxdelegate.evaluation.ground_truth import (
 from jaxdelegate.evaluation.metrics_file import new_metrics
 from jaxdelegate.evaluation.model import ImageModel
 from jaxdelegate.evaluation.results import Field, Row, finite
-from jaxdelegate.evaluation.run import ImageRun, RunSettings, Task, open_to_run, run_images
+from jaxdelegate.evaluation.run import (
+    EvaluationResult,
+    ImageRun,
+    RunSettings,
+    Task,
+    open_to_run,
+    run_images,
+)
 from jaxdelegate.text import printable
 
 CLASS_OFFSET = 1  # the model's class 0 is the labels' second line, after the background
@@ -44,23 +51,16 @@ _FIELDS = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class CocoResult:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CocoResult(EvaluationResult):
     """Average precisions over the images that could be used; `run` has a row for every image.
 
-    A row: image, image_id (null without an instances file), class_ids, scores, boxes (top, left,
-    bottom, right, as shares of the image); error.
+    A row has image, image_id (null without an instances file), class_ids, scores, boxes (top, left,
+    bottom, right, as fractions of the image) and error.
     """
 
     tflite: AveragePrecisions | None  # None: no ground truth
     coco: CocoMetrics | None  # None: no instances file
-    run: ImageRun
-    notes: tuple[str, ...]
-
-    @property
-    def num_images(self) -> int:
-        """How many images count."""
-        return len(self.run.good)
 
     def to_proto(self) -> Any:
         """TFLite's EvaluationStageMetrics."""
@@ -77,16 +77,12 @@ class CocoResult:
         return metrics
 
     def predictions(self) -> str:
-        """Every image's objects, as TFLite's debug_mode prints them."""
+        """The objects of every image, as TFLite's debug_mode prints them."""
         return "\n".join(f"{_predictions(row)}\n{'=' * 54}\n" for row in self.run.good)
 
     def __str__(self) -> str:
         """TFLite's lines, then COCO's."""
-        lines = [
-            f"Num evaluation runs: {self.num_images}",
-            f"Preprocessing latency: {self.run.preprocessing}",
-            f"Inference latency: {self.run.inference}",
-        ]
+        lines = [str(self.run)]
         if self.tflite is not None:
             pairs = zip(self.tflite.thresholds, self.tflite.at_threshold, strict=False)
             lines += [f"Average Precision [IOU Threshold={t:g}]: {ap:g}" for t, ap in pairs]
@@ -115,22 +111,22 @@ def evaluate_coco(
         model: a .tflite file with the outputs of TFLite_Detection_PostProcess: boxes, classes,
             scores, count.
         images: the folder of images.
-        model_labels: a label per line; how many there are bounds the class ids. Without it the
-            categories of the instances file do.
+        model_labels: a label per line; their number bounds the class ids. By default the categories
+            of the instances file bound them.
         instances: COCO's instances json. Its images are run, by file name.
         ground_truth_proto: TFLite's preprocessed ground truth instead; all images are run.
         allowlist: ids of the images to keep, with `instances`.
         num_images: how many of the images; 0: all.
         class_offset: from the model's classes to class ids (COCO's category ids).
         settings: how the images are run.
-        interpreter: runs the model, not allocated, ours or a stock one; None: ours, JaxDelegate. A
-            list of them, each on a device of its own, takes batches in turn. A runner of the
-            settings makes its own.
+        interpreter: jaxdelegate's or a stock one, not allocated; None: jaxdelegate's with
+            JaxDelegate. A list of interpreters, each on another device, takes batches in turn. With
+            a runner in the settings it is not used.
 
     Raises:
         DataError: images, annotations and model do not fit.
         OptionError: an impossible number, or options that exclude each other.
-        ModelError: no such model, or a damaged one.
+        ModelError: the file cannot be read, is not a model, or damaged.
     """
     settings = settings or RunSettings()
     truth = _read_truth(images, instances, ground_truth_proto, allowlist, num_images)
@@ -142,20 +138,19 @@ def evaluate_coco(
     tflite, coco = _measure(truth, run)
     if coco is None and tflite is None:
         truth.notes.append("mAP metrics are meaningless w/o ground truth.")
-    return CocoResult(tflite, coco, run, (*run.notes, *truth.notes))
+    return CocoResult(tflite=tflite, coco=coco, run=run, notes=(*run.notes, *truth.notes))
 
 
 @dataclasses.dataclass
 class _Truth:
-    """What is known about the images that are to be run."""
+    """The images to run, and what is known about them."""
 
     names: list[str]
-    objects: Mapping[str, Objects] | None  # None: nothing is annotated
+    objects: Mapping[str, Objects] | None  # None: no annotations
     instances: Instances | None
     notes: list[str]
 
     def image(self, i: int) -> AnnotatedImage | None:
-        """Image i as the instances file has it."""
         return None if self.instances is None else self.instances.images[i]
 
 
@@ -167,9 +162,9 @@ def _read_truth(
     num_images: int,
 ) -> _Truth:
     if num_images < 0:
-        raise OptionError(f"num_images: want 0 (all) or more, got {num_images}")
+        raise OptionError(f"num_images: must be at least 0 (all), got {num_images}")
     if instances is not None and proto is not None:
-        raise OptionError("give either an instances file or a ground-truth proto")
+        raise OptionError("give an instances file or a ground-truth proto, not both")
     if allowlist is not None and instances is None:
         raise OptionError("an allowlist of image ids needs an instances file")
     present = list_images(folder)
@@ -180,7 +175,7 @@ def _read_truth(
         raise no_images(folder)
     names = present[:last]
     if proto is None:
-        return _Truth(names, None, None, [])
+        return _Truth(names, objects=None, instances=None, notes=[])
     objects = read_ground_truth_proto(proto)
     if not set(names) & set(objects):
         raise DataError(f"{os.fspath(proto)}: none of its images is in {os.fspath(folder)!r}")
@@ -191,14 +186,14 @@ def _missing_note(objects: Mapping[str, Objects], present: set[str]) -> list[str
     missing = [name for name in objects if name not in present]
     if not missing:
         return []
-    return [f"{len(missing)} annotated images are not there; the first: {missing[0]!r}"]
+    return [f"{len(missing)} annotated images are missing; the first: {missing[0]!r}"]
 
 
 def _truth_of_instances(folder: Path, found: Instances, last: int | None) -> _Truth:
     kept = Instances(found.images[:last], found.categories)
     names = [image.name for image in kept.images]
     if not names:
-        raise DataError("the instances file and the allowlist leave no image")
+        raise DataError("no image is in both the instances file and the allowlist")
     if not any((folder / name).is_file() for name in names):
         raise DataError(
             f"none of the {len(names)} images of the instances file is in {str(folder)!r}; "
@@ -209,7 +204,6 @@ def _truth_of_instances(folder: Path, found: Instances, last: int | None) -> _Tr
 
 
 def _count_classes(model_labels: str | os.PathLike[str] | None, instances: Instances | None) -> int:
-    """How many class ids there are, from 0."""
     if model_labels is not None:
         count = len(read_lines(model_labels, "model output labels"))
     elif instances is not None:
@@ -224,7 +218,7 @@ def _count_classes(model_labels: str | os.PathLike[str] | None, instances: Insta
 def _output_order(source: str, model: ImageModel) -> tuple[int, ...]:
     """Positions of boxes, classes, scores and count among the model's outputs.
 
-    As the operator's own outputs where they leave the model, whatever their order there.
+    The order of the operator's outputs if these are the model's, in whatever order.
     """
     order: tuple[int, ...] = (0, 1, 2, 3)
     for name, outputs in model.operators:
@@ -241,8 +235,8 @@ def _output_order(source: str, model: ImageModel) -> tuple[int, ...]:
     )
     if not fits:
         raise DataError(
-            f"{printable(source)}: want outputs boxes [1, n, 4], classes [1, n], scores [1, n], "
-            f"count [1] of float32, got {[list(s) for s in shapes]}"
+            f"{printable(source)}: expected outputs boxes [1, n, 4], classes [1, n], scores "
+            f"[1, n], count [1] of float32, got {[list(s) for s in shapes]}"
         )
     return order
 
@@ -288,7 +282,7 @@ def _measure(truth: _Truth, run: ImageRun) -> tuple[AveragePrecisions | None, Co
     if truth.instances is not None:
         images = [truth.instances.images[i] for i, _ in good]
         coco = coco_metrics(images, [d for _, d in good], truth.instances.categories)
-        # TFLite's script takes over annotated images only
+        # TFLite's script keeps annotated images only
         good = [(i, d) for i, d in good if truth.names[i] in truth.objects]
     annotated = [truth.objects.get(truth.names[i], nothing) for i, _ in good]
     with tqdm(desc="average precision", unit="class", disable=None) as bar:
@@ -314,6 +308,6 @@ def _text(x: float | None) -> str:
 
 
 def _detected(row: Row) -> Objects:
-    """A row's objects; what was not finite counts as zero."""
+    """The objects of a row; numbers that were not finite count as 0."""
     boxes = [[x or 0.0 for x in box] for box in row["boxes"]]
     return Objects.of(row["class_ids"], boxes, [x or 0.0 for x in row["scores"]])

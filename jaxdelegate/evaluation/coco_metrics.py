@@ -1,4 +1,4 @@
-"""COCO's own average precision and recall, computed by pycocotools."""
+"""COCO's average precision and recall, computed by pycocotools."""
 
 import contextlib
 import dataclasses
@@ -13,7 +13,7 @@ from jaxdelegate.evaluation.ground_truth import AnnotatedImage
 
 @dataclasses.dataclass(frozen=True)
 class CocoMetrics:
-    """The twelve numbers of COCOeval.summarize, boxes; -1 where nothing was annotated."""
+    """The twelve numbers of COCOeval.summarize for boxes; -1 where nothing is annotated."""
 
     ap: float  # mean over IoU 0.50:0.95
     ap_50: float
@@ -21,7 +21,7 @@ class CocoMetrics:
     ap_small: float
     ap_medium: float
     ap_large: float
-    ar_1: float  # with at most 1, 10, 100 detections an image
+    ar_1: float  # with at most 1, 10, 100 detections per image
     ar_10: float
     ar_100: float
     ar_small: float
@@ -54,7 +54,7 @@ def coco_metrics(
     detected: Sequence[Objects],
     categories: Sequence[Mapping[str, Any]],
 ) -> CocoMetrics:
-    """Evaluate detections, whose classes are category ids, on the images given.
+    """Evaluate the detections of images; classes are category ids.
 
     Raises:
         OptionError: pycocotools is not installed.
@@ -92,7 +92,7 @@ def _coco(
 def _annotations(images: Sequence[AnnotatedImage]) -> list[dict[str, Any]]:
     rows = [annotation for image in images for annotation in image.annotations]
     return [
-        # pycocotools takes the id 0 for "not matched": they are counted again, from 1
+        # pycocotools uses the id 0 for "not matched", so the ids are renumbered from 1
         {
             "area": row["bbox"][2] * row["bbox"][3],
             "iscrowd": 0,

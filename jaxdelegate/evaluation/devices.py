@@ -1,7 +1,7 @@
-"""A model on several devices, which take batches in turn: each batch on one device, whole.
+"""A model on several devices, which take whole batches in turn.
 
-What an image is computed with is what one device computes it with: results are equal to the last
-bit, however many devices there are. (A mesh would divide each batch, and the smaller parts are
+Every image is computed by the same program as on one device, so results are bitwise identical
+however many devices there are. (A mesh would divide each batch, and the smaller parts would need
 other programs.)
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from jaxdelegate.evaluation.errors import DataError
-from jaxdelegate.evaluation.model import ImageModel, open_image_model, own_errors
+from jaxdelegate.evaluation.model import ImageModel, open_image_model, stock_errors
 from jaxdelegate.interpreter import Interpreter
 
 Outputs = tuple[np.ndarray, ...]
@@ -24,10 +24,10 @@ Outputs = tuple[np.ndarray, ...]
 @dataclasses.dataclass(frozen=True)
 class _Device:
     model: ImageModel
-    thread: ThreadPoolExecutor  # of one thread: the only one that runs the model
+    thread: ThreadPoolExecutor  # one thread: the only one that runs the model
 
     def start(self, images: np.ndarray) -> Callable[[], Outputs]:
-        """As `ImageModel.start`; what would keep the caller until it is done runs in the thread."""
+        """As `ImageModel.start`; a call that would block the caller runs in the thread."""
         if self.model.in_flight > 1:
             return self.model.start(images)
         return self.thread.submit(self.model.invoke, images).result
@@ -35,44 +35,44 @@ class _Device:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelOnDevices(ImageModel):
-    """An allocated interpreter on each device; all else is as of the first."""
+    """An allocated interpreter on each device; the other attributes are those of the first."""
 
-    turns: Iterator[_Device]
+    round_robin: Iterator[_Device]
 
     def start(self, images: np.ndarray) -> Callable[[], Outputs]:
-        """Begin to run [B, H, W, 3] on the device whose turn it is.
+        """Start to run [B, H, W, 3] on the next device.
 
-        Leave the images as they are until the outputs are there.
+        Do not change the images until the outputs are available.
 
         Raises:
-            InterpreterError: an operator failed; most errors come with the outputs.
+            InterpreterError: an operator failed; most errors are raised with the outputs.
         """
-        return next(self.turns).start(images)
+        return next(self.round_robin).start(images)
 
 
 def open_on_devices(
     path: str | os.PathLike[str], interpreter: Any, *, batch_size: int, num_outputs: int
 ) -> ImageModel:
-    """As `open_image_model`, of one interpreter or of several: on a device each.
+    """As `open_image_model`, with one interpreter or several, each on another device.
 
-    The first one finds out how the model takes batches; the others follow it, all at once.
+    The first one determines how the model runs batches; the others follow it concurrently.
 
     Args:
         path: the .tflite file.
-        interpreter: of that file, not allocated; or a list of them.
+        interpreter: of that file, not allocated; or a list of interpreters.
         batch_size: how many images an invocation should take.
         num_outputs: how many outputs the model must have.
 
     Raises:
-        DataError: as `open_image_model`; or no interpreter.
-        InterpreterError: one cannot be allocated.
+        DataError: as `open_image_model`, or the list is empty.
+        InterpreterError: an interpreter cannot be allocated.
         ModelError: the file cannot be read.
     """
     more = {"batch_size": batch_size, "num_outputs": num_outputs}
     if not isinstance(interpreter, Sequence):
         return open_image_model(path, interpreter, **more)
     if not interpreter:
-        raise DataError(f"{os.fspath(path)}: want at least one interpreter, got an empty list")
+        raise DataError(f"{os.fspath(path)}: expected at least one interpreter, got an empty list")
     first = open_image_model(path, interpreter[0], **more)
     threads = [ThreadPoolExecutor(1, f"device {i}") for i in range(len(interpreter))]
     others = [
@@ -83,13 +83,12 @@ def open_on_devices(
     return ModelOnDevices(
         **{f.name: getattr(first, f.name) for f in dataclasses.fields(first)}
         | {"in_flight": sum(model.in_flight for model in models), "devices": len(models)},
-        turns=itertools.cycle(map(_Device, models, threads)),
+        round_robin=itertools.cycle(map(_Device, models, threads)),
     )
 
 
 def _like(first: ImageModel, interpreter: Any) -> ImageModel:
-    """The same model on another device, for the same batches."""
-    with own_errors():
+    with stock_errors():
         if isinstance(first.interpreter, Interpreter) and first.interpreter._why_rebatched():
             interpreter._set_rebatch(True)
         interpreter.resize_tensor_input(first.input_index, list(first.input_shape))

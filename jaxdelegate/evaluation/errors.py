@@ -1,4 +1,4 @@
-"""What can be wrong with images, labels, annotations and stored results; and missing extras."""
+"""Errors of images, labels, annotations and stored results, and optional dependencies."""
 
 import importlib
 from typing import Any
@@ -9,12 +9,12 @@ from jaxdelegate.errors import JaxDelegateError, OptionError
 class DataError(JaxDelegateError, ValueError):
     """Images, labels, annotations or the model do not fit the evaluation.
 
-    The message names the file and the line or field, what was expected and what stood there.
+    The message names the file and the line or field, what was expected and what was found.
     """
 
 
 def optional_module(name: str) -> Any:
-    """An optional dependency, imported at its first use.
+    """Import an optional dependency.
 
     Raises:
         OptionError: it is not installed.

@@ -1,4 +1,4 @@
-"""Where images and labels lie: a flat folder with label files, or folders by synset."""
+"""Layouts of images and labels: a flat folder with label files, or one folder per synset."""
 
 import dataclasses
 import os
@@ -20,10 +20,10 @@ class LabeledImage:
 
 
 def read_lines(path: str | os.PathLike[str], what: str) -> list[str]:
-    """The lines of a text file, as TFLite's ReadFileLines: blank ones count.
+    """The lines of a text file, blank ones included, as TFLite's ReadFileLines reads them.
 
     Raises:
-        DataError: it cannot be read, or is not text.
+        DataError: the file cannot be read, or is not UTF-8 text.
     """
     try:
         with Path(path).open(encoding="utf-8") as file:
@@ -31,14 +31,14 @@ def read_lines(path: str | os.PathLike[str], what: str) -> list[str]:
     except OSError as error:
         raise DataError(f"{what}: {error}") from error
     except UnicodeDecodeError as error:
-        raise DataError(f"{what} {os.fspath(path)!r}: want UTF-8 text, got {error}") from error
+        raise DataError(f"{what} {os.fspath(path)!r}: expected UTF-8 text: {error}") from error
 
 
 def list_images(folder: str | os.PathLike[str]) -> list[str]:
     """Names of the image files in a folder, sorted as TFLite sorts them (by code point).
 
     Raises:
-        DataError: it is not a folder that can be read.
+        DataError: the folder cannot be read.
     """
     return sorted(name for name in _names(folder) if Path(name).suffix.lower() in SUFFIXES)
 
@@ -67,10 +67,10 @@ def imagenet_images(
         folder: holds either the images, or one folder of images per synset (n01440764/*.JPEG).
         ground_truth_labels: for the flat layout: a label per line, in the order of file names.
         synset_labels: for folders: lines `n01440764 tench, Tinca tinca` (synset_words.txt); the
-            label is what stands before the first comma. Without it the folder's name is the label.
+            label is the text before the first comma. By default the folder's name is the label.
 
     Raises:
-        DataError: no images, a count of labels that differs, or a synset without a label.
+        DataError: no images, a different number of labels, or a synset without a label.
     """
     names = list_images(folder)
     if names:
@@ -80,8 +80,8 @@ def imagenet_images(
         raise no_images(folder)
     if ground_truth_labels is not None:
         raise DataError(
-            f"ground-truth labels {os.fspath(ground_truth_labels)!r}: the images lie in folders by "
-            "synset, whose names are their labels"
+            f"ground-truth labels {os.fspath(ground_truth_labels)!r}: the images are in folders "
+            "per synset, which are labels already"
         )
     return images
 
@@ -94,8 +94,8 @@ def _flat(
     labels = read_lines(ground_truth_labels, "ground-truth labels")
     if len(labels) != len(names):
         raise DataError(
-            f"ground-truth labels {os.fspath(ground_truth_labels)!r}: want one line for each of "
-            f"the {len(names)} images in {str(folder)!r}, got {len(labels)}"
+            f"ground-truth labels {os.fspath(ground_truth_labels)!r}: expected one line for each "
+            f"of the {len(names)} images in {str(folder)!r}, got {len(labels)}"
         )
     if "" in labels:
         line = labels.index("") + 1
@@ -126,7 +126,8 @@ def _read_synsets(path: str | os.PathLike[str]) -> dict[str, str]:
         label = words.split(",")[0].strip()
         if synset and not label:
             raise DataError(
-                f"synset labels {os.fspath(path)!r}: line {i}: want `n01440764 label`, got {line!r}"
+                f"synset labels {os.fspath(path)!r}: line {i}: expected `n01440764 label`, "
+                f"got {line!r}"
             )
         labels[synset] = label
     return labels
@@ -135,10 +136,10 @@ def _read_synsets(path: str | os.PathLike[str]) -> dict[str, str]:
 def without_denylisted(
     images: Sequence[LabeledImage], denylist: str | os.PathLike[str] | None
 ) -> list[LabeledImage]:
-    """The images whose number, counted from 1, no line of the denylist names.
+    """The images whose numbers, counted from 1, are not in the denylist.
 
     Raises:
-        DataError: a line is not such a number.
+        DataError: a line is not the number of an image.
     """
     if denylist is None:
         return list(images)
@@ -146,7 +147,7 @@ def without_denylisted(
     for i, line in enumerate(read_lines(denylist, "denylist"), 1):
         if not line.strip().isdecimal() or not 1 <= int(line) <= len(images):
             raise DataError(
-                f"denylist {os.fspath(denylist)!r}: line {i}: want an image's number, 1 to "
+                f"denylist {os.fspath(denylist)!r}: line {i}: expected an image's number, 1 to "
                 f"{len(images)}, got {line!r}"
             )
         denied.add(int(line))

@@ -20,7 +20,7 @@ _TEXT_SUFFIXES = (".pbtxt", ".textproto", ".txt")
 
 @dataclasses.dataclass(frozen=True)
 class AnnotatedImage:
-    """An image of COCO's and its annotations as they are in the file."""
+    """An image of COCO and its annotations as in the file."""
 
     image_id: int
     name: str
@@ -30,8 +30,8 @@ class AnnotatedImage:
 
     @property
     def objects(self) -> Objects:
-        """As TFLite takes them over: crowds too, but no box that leaves the image."""
-        kept = [a for a in self.annotations if self._holds(a["bbox"])]
+        """The objects that TFLite keeps: crowds too, but no box that extends beyond the image."""
+        kept = [a for a in self.annotations if self._contains(a["bbox"])]
         boxes = [
             [
                 a["bbox"][1] / self.height,
@@ -43,14 +43,14 @@ class AnnotatedImage:
         ]
         return Objects.of([a["category_id"] for a in kept], boxes)
 
-    def _holds(self, box: Sequence[float]) -> bool:
+    def _contains(self, box: Sequence[float]) -> bool:
         left, top, width, height = box
         return max(left, left + width) <= self.width and max(top, top + height) <= self.height
 
 
 @dataclasses.dataclass(frozen=True)
 class Instances:
-    """An instances json: its images by file name, and its categories."""
+    """The images of an instances json, sorted by file name, and its categories."""
 
     images: tuple[AnnotatedImage, ...]
     categories: tuple[Mapping[str, Any], ...]
@@ -59,14 +59,14 @@ class Instances:
 def read_instances(
     path: str | os.PathLike[str], allowlist: str | os.PathLike[str] | None = None
 ) -> Instances:
-    """Read instances_val2017.json and its like.
+    """Read an instances json such as instances_val2017.json.
 
     Args:
         path: the file.
-        allowlist: ids of the images to keep, one per line (mscoco_minival_ids.txt).
+        allowlist: a file with the ids of the images to keep, one per line (mscoco_minival_ids.txt).
 
     Raises:
-        DataError: it cannot be read, or a field is missing or wrong.
+        DataError: the file cannot be read, or a field is missing or wrong.
     """
     source = os.fspath(path)
     data = _read_json(path)
@@ -74,7 +74,7 @@ def read_instances(
     images = _table(source, data, "images", ("id", "file_name", "width", "height"))
     ids = {int(image["id"]) for image in images}
     if len(ids) != len(images):
-        raise DataError(f"{source}: images: an id stands twice")
+        raise DataError(f"{source}: images: duplicate id")
     annotations: dict[int, list[Mapping[str, Any]]] = {i: [] for i in ids}
     for row in _table(source, data, "annotations", ("image_id", "category_id", "bbox")):
         if row["image_id"] not in annotations:
@@ -83,7 +83,11 @@ def read_instances(
     kept = [image for image in images if allowed is None or image["id"] in allowed]
     found = [
         AnnotatedImage(
-            i["id"], i["file_name"], i["width"], i["height"], tuple(annotations[i["id"]])
+            image_id=i["id"],
+            name=i["file_name"],
+            width=i["width"],
+            height=i["height"],
+            annotations=tuple(annotations[i["id"]]),
         )
         for i in kept
     ]
@@ -97,26 +101,26 @@ def _read_json(path: str | os.PathLike[str]) -> Mapping[str, Any]:
     except OSError as error:
         raise DataError(f"instances file: {error}") from error
     except (ValueError, RecursionError) as error:
-        raise DataError(f"instances file {os.fspath(path)!r}: want JSON: {error}") from error
+        raise DataError(f"instances file {os.fspath(path)!r}: expected JSON: {error}") from error
     if not isinstance(data, dict):
-        raise DataError(f"instances file {os.fspath(path)!r}: want an object with images")
+        raise DataError(f"instances file {os.fspath(path)!r}: expected an object with images")
     return data
 
 
 def _table(
     source: str, data: Mapping[str, Any], key: str, fields: Sequence[str]
 ) -> list[Mapping[str, Any]]:
-    """The rows under a key, each with the fields, whose types are checked."""
+    """The rows under a key, with checked fields."""
     rows = data.get(key)
     if not isinstance(rows, list):
-        raise DataError(f"{source}: {key}: want a list, got {type(rows).__name__}")
+        raise DataError(f"{source}: {key}: expected a list, got {type(rows).__name__}")
     for i, row in enumerate(rows):
         for field in fields:
             value = row.get(field) if isinstance(row, dict) else None
-            is_valid, want = _CHECKS[field]
+            is_valid, expected = _CHECKS[field]
             if not is_valid(value):
                 shown = json.dumps(value)[:40]
-                raise DataError(f"{source}: {key}[{i}].{field}: want {want}, got {shown}")
+                raise DataError(f"{source}: {key}[{i}].{field}: expected {expected}, got {shown}")
     return rows
 
 
@@ -133,7 +137,7 @@ def _is_string(value: Any) -> bool:
 
 
 def _is_inner_path(value: Any) -> bool:
-    """Whether a path stays inside of the folder of images: the file may be a stranger's."""
+    """Whether a path stays inside the folder of images: the file may be untrusted."""
     if not isinstance(value, str) or "\0" in value:
         return False
     return not os.path.isabs(value) and ".." not in value.replace("\\", "/").split("/")
@@ -151,7 +155,7 @@ _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     **dict.fromkeys(("id", "image_id", "category_id"), (_is_integer, "an integer")),
     **dict.fromkeys(("width", "height"), (_is_size, "a positive integer")),
     "name": (_is_string, "a string"),
-    "file_name": (_is_inner_path, "a path inside of the folder of images"),
+    "file_name": (_is_inner_path, "a path inside the folder of images"),
     "bbox": (_is_box, "[x, y, width, height]"),
 }
 
@@ -161,17 +165,20 @@ def _read_ids(path: str | os.PathLike[str]) -> set[int]:
     for i, line in enumerate(read_lines(path, "allowlist"), 1):
         if not line.strip().isdecimal():
             raise DataError(
-                f"allowlist {os.fspath(path)!r}: line {i}: want an image id, got {line!r}"
+                f"allowlist {os.fspath(path)!r}: line {i}: expected an image id, got {line!r}"
             )
         ids.add(int(line))
     return ids
 
 
 def read_ground_truth_proto(path: str | os.PathLike[str]) -> dict[str, Objects]:
-    """Objects by image name, of an ObjectDetectionGroundTruth: binary, or text if named so.
+    """Objects by image name from an ObjectDetectionGroundTruth message.
+
+    Args:
+        path: a text message if the suffix is .pbtxt, .textproto or .txt, otherwise a binary one.
 
     Raises:
-        DataError: it cannot be read as that.
+        DataError: the file cannot be read or parsed.
     """
     source = os.fspath(path)
     try:
@@ -187,7 +194,7 @@ def read_ground_truth_proto(path: str | os.PathLike[str]) -> dict[str, Objects]:
     except (DecodeError, text_format.ParseError, UnicodeDecodeError) as error:
         reason = " ".join(str(error).split())
         raise DataError(
-            f"{source}: want an ObjectDetectionGroundTruth message: {reason}"
+            f"{source}: expected an ObjectDetectionGroundTruth message: {reason}"
         ) from error
     return {result.image_name: _objects(result) for result in truth.detection_results}
 

@@ -1,4 +1,4 @@
-"""Top-k accuracy of image classifiers, as TFLite's imagenet_image_classification task.
+"""Top-k accuracy of image classifiers, as in TFLite's imagenet_image_classification task.
 
 Semantics: tools/evaluation/stages/{image_classification,topk_accuracy_eval}_stage.cc.
 """
@@ -24,7 +24,13 @@ from jaxdelegate.evaluation.images import IMAGENET_CROP
 from jaxdelegate.evaluation.metrics_file import new_metrics
 from jaxdelegate.evaluation.model import ImageModel
 from jaxdelegate.evaluation.results import Field, Row, finite
-from jaxdelegate.evaluation.run import ImageRun, RunSettings, Task, open_to_run, run_images
+from jaxdelegate.evaluation.run import (
+    EvaluationResult,
+    RunSettings,
+    Task,
+    open_to_run,
+    run_images,
+)
 from jaxdelegate.text import printable
 
 DEFAULT_RANKS = 10
@@ -38,22 +44,15 @@ _FIELDS = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class ImagenetResult:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ImagenetResult(EvaluationResult):
     """Accuracies over the images that could be used; `run` has a row for every image.
 
-    A row: image, label (the true one), rank (1 if the best guess was right, null beyond the
-    ranks), and the best guesses: indices, labels, scores (raw outputs); error.
+    A row has image, label (the true one), rank (1 if the best guess was right, null beyond the
+    largest k), the best guesses (indices, labels and scores, which are raw outputs) and error.
     """
 
     top_k: tuple[float, ...]  # k from 1
-    run: ImageRun
-    notes: tuple[str, ...]
-
-    @property
-    def num_images(self) -> int:
-        """How many images count."""
-        return len(self.run.good)
 
     def to_proto(self) -> Any:
         """TFLite's EvaluationStageMetrics."""
@@ -63,13 +62,8 @@ class ImagenetResult:
 
     def __str__(self) -> str:
         """TFLite's lines."""
-        lines = [
-            f"Num evaluation runs: {self.num_images}",
-            f"Preprocessing latency: {self.run.preprocessing}",
-            f"Inference latency: {self.run.inference}",
-            *(f"Top-{k} Accuracy: {share:g}" for k, share in enumerate(self.top_k, 1)),
-        ]
-        return "\n".join(lines)
+        lines = (f"Top-{k} Accuracy: {share:g}" for k, share in enumerate(self.top_k, 1))
+        return "\n".join([str(self.run), *lines])
 
 
 def evaluate_imagenet(
@@ -92,19 +86,19 @@ def evaluate_imagenet(
         images: the folder of images, or of one folder of images per synset.
         model_labels: a label per line, in the order of the model's outputs.
         ground_truth_labels: a label per line, in the order of the images' names.
-        synset_labels: labels of the synsets that folders are named by.
-        denylist: numbers of images, from 1, that are left out.
+        synset_labels: labels of the synsets that folders are named after.
+        denylist: numbers of images, from 1, to leave out.
         num_images: how many of the rest; 0: all.
-        num_ranks: the largest k; None: 10, or as many as there are labels.
+        num_ranks: the largest k; None: 10, or the number of labels if that is less.
         settings: how the images are run.
-        interpreter: runs the model, not allocated, ours or a stock one; None: ours, JaxDelegate. A
-            list of them, each on a device of its own, takes batches in turn. A runner of the
-            settings makes its own.
+        interpreter: jaxdelegate's or a stock one, not allocated; None: jaxdelegate's with
+            JaxDelegate. A list of interpreters, each on another device, takes batches in turn. With
+            a runner in the settings it is not used.
 
     Raises:
         DataError: images, labels and model do not fit.
         OptionError: an impossible number.
-        ModelError: no such model, or a damaged one.
+        ModelError: the file cannot be read, is not a model, or damaged.
     """
     settings = settings or RunSettings()
     chosen = _chosen_images(images, ground_truth_labels, synset_labels, denylist, num_images)
@@ -130,7 +124,7 @@ def _chosen_images(
     num_images: int,
 ) -> list[LabeledImage]:
     if num_images < 0:
-        raise OptionError(f"num_images: want 0 (all) or more, got {num_images}")
+        raise OptionError(f"num_images: must be at least 0 (all), got {num_images}")
     labeled = imagenet_images(images, ground_truth_labels, synset_labels)
     labeled = without_denylisted(labeled, denylist)
     if not labeled:
@@ -143,7 +137,7 @@ def _checked_ranks(num_ranks: int | None, labels: Sequence[str]) -> int:
         return min(DEFAULT_RANKS, len(labels))
     if not 1 <= num_ranks <= len(labels):
         raise OptionError(
-            f"num_ranks: want 1 to {len(labels)}, the model's labels, got {num_ranks}"
+            f"num_ranks: must be 1 to {len(labels)}, the number of labels, got {num_ranks}"
         )
     return num_ranks
 
@@ -153,12 +147,12 @@ def _check_output(source: str, model: ImageModel, labels: Sequence[str], labels_
     (dtype,) = model.output_dtypes
     if len(shape) != 1 or dtype not in _OUTPUT_TYPES:
         raise DataError(
-            f"{printable(source)}: want an output [1, labels] of float32, uint8 or int8, got "
+            f"{printable(source)}: expected an output [1, labels] of float32, uint8 or int8, got "
             f"{dtype} {[1, *shape]}"
         )
     if shape[0] != len(labels):
         raise DataError(
-            f"model output labels {labels_path!r}: want one line for each of the model's "
+            f"model output labels {labels_path!r}: expected one line for each of the model's "
             f"{shape[0]} outputs, got {len(labels)}"
         )
 
@@ -169,7 +163,7 @@ def _label_notes(images: Sequence[LabeledImage], labels: Sequence[str]) -> tuple
     if not unknown:
         return ()
     return (
-        f"the labels of {len(unknown)} of {len(images)} images are none of the model's, so they "
+        f"the labels of {len(unknown)} of {len(images)} images are not among the model's and "
         f"count as wrong; the first: {unknown[0]!r}",
     )
 
@@ -207,12 +201,12 @@ def _row(truth: str, scores: np.ndarray, labels: Sequence[str], ranks: int) -> R
 
 
 def top_k_indices(scores: np.ndarray, k: int) -> np.ndarray:
-    """Indices of the k largest scores [n], best first; the lower index among equal ones."""
+    """Indices of the k largest scores [n], best first; the lower index first among equal ones."""
     return np.argsort(-scores.astype(np.float32), kind="stable")[:k]
 
 
 def top_k_accuracies(ranks: Sequence[int | None], k: int) -> tuple[float, ...]:
-    """For each of 1 to k the share of ranks (from 1; None: not found) that are at most that."""
+    """For each number from 1 to k the fraction of ranks up to it; None is not found."""
     counts = np.zeros(k, np.int64)
     for rank in ranks:
         if rank is not None:

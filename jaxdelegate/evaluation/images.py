@@ -1,7 +1,7 @@
-"""Images as TFLite's evaluation tools see them: decoded, cropped, resized, normalized.
+"""Preprocessing of images as in TFLite's evaluation tools: decode, crop, resize, normalize.
 
-Semantics: tools/evaluation/stages/image_preprocessing_stage.cc. Beyond it, files are decoded by
-their content (JPEG or PNG) whatever they are called.
+Semantics: tools/evaluation/stages/image_preprocessing_stage.cc. Unlike there, the content of a file
+(JPEG or PNG) decides how it is decoded, not its name.
 """
 
 import dataclasses
@@ -16,33 +16,34 @@ import numpy as np
 from jaxdelegate.evaluation.errors import DataError, optional_module
 
 INPUT_TYPES = tuple(np.dtype(t) for t in (np.float32, np.uint8, np.int8))
-IMAGENET_CROP = 0.875  # of each side; the smaller one then gives the square
+IMAGENET_CROP = 0.875  # of each side; the smaller result is the side of the square
 
-_RAW = ".rgb8"  # height x width x 3 bytes, cropped and resized already
+_RAW = ".rgb8"  # height x width x 3 bytes, already cropped and resized
 _FORMATS = ("JPEG", "PNG")
 _FLOAT_MEAN, _FLOAT_SCALE = np.float32(127.5), np.float32(1 / 127.5)
 
-# What Pillow raises over damaged files, besides its own DecompressionBomb classes.
+# What Pillow raises for damaged files, besides its DecompressionBomb classes.
 _DAMAGE = (OSError, ValueError, SyntaxError, EOFError, struct.error, zlib.error, IndexError)
 
 
 @dataclasses.dataclass(frozen=True)
 class Preprocessing:
-    """From an image file to one model input [height, width, 3] of `dtype`.
+    """Converts an image file to one model input [height, width, 3] of `dtype`.
 
-    float32 inputs are (x - 127.5) / 127.5, int8 inputs x - 128, uint8 inputs x; integers truncate.
+    float32 inputs are (x - 127.5) / 127.5, int8 inputs x - 128, uint8 inputs x, truncated to
+    integers.
     """
 
     height: int
     width: int
     dtype: np.dtype
-    crop_fraction: float | None = None  # None: the whole image, its aspect ratio given up
+    crop_fraction: float | None = None  # None: the whole image, without its aspect ratio
 
     def __call__(self, path: Path) -> np.ndarray:
         """Read and prepare one image.
 
         Raises:
-            DataError: it cannot be read, is damaged, or is a raw image of another size.
+            DataError: the file cannot be read, is damaged, or is a raw image of another size.
         """
         if path.suffix.lower() == _RAW:
             return self._normalized(self._raw(path).astype(np.float32))
@@ -58,7 +59,7 @@ class Preprocessing:
             raise DataError(str(error)) from error
         shape = (self.height, self.width, 3)
         if data.size != math.prod(shape):
-            raise DataError(f"a raw image wants {math.prod(shape)} bytes, got {data.size}")
+            raise DataError(f"a raw image has {math.prod(shape)} bytes, got {data.size}")
         return data.reshape(shape)
 
     def _normalized(self, x: np.ndarray) -> np.ndarray:
@@ -70,11 +71,11 @@ class Preprocessing:
 def decode(path: Path) -> np.ndarray:
     """Decode a JPEG or PNG file to uint8 RGB [H, W, 3].
 
-    Gray is repeated, transparency dropped, 16-bit gray cut to its upper byte; orientation tags are
-    not followed, as in TFLite.
+    Gray is repeated, transparency is dropped, 16-bit gray is reduced to its upper byte. As in
+    TFLite, orientation tags are ignored.
 
     Raises:
-        DataError: it cannot be opened, is neither, is damaged or cut short.
+        DataError: the file cannot be opened, has another format, is damaged or truncated.
     """
     pillow = optional_module("PIL.Image")
     bombs = (pillow.DecompressionBombError, pillow.DecompressionBombWarning)
@@ -99,13 +100,13 @@ def _rgb(image: Any) -> np.ndarray:
 
 
 def _from_cmyk(inks: np.ndarray, *, is_adobe: bool) -> np.ndarray:
-    """[H, W, 4] ink as Pillow hands it out, which takes every file for an inverted (Adobe) one."""
+    """RGB from ink [H, W, 4] as Pillow returns it: Pillow treats every file as inverted (Adobe)."""
     light = (255 - inks if is_adobe else inks).astype(np.uint32)
     return (light[:, :, :3] * light[:, :, 3:] // 255).astype(np.uint8)
 
 
 def central_square(image: np.ndarray, fraction: float) -> np.ndarray:
-    """The square in the middle whose side is `fraction` of the smaller side, at least 1."""
+    """The central square whose side is `fraction` of the image's smaller side, at least 1 pixel."""
     height, width = image.shape[:2]
     sides = (_rounded(float(np.float32(fraction) * np.float32(n))) for n in (height, width))
     side = max(min(sides), 1)
@@ -114,11 +115,11 @@ def central_square(image: np.ndarray, fraction: float) -> np.ndarray:
 
 
 def _rounded(x: float) -> int:
-    return math.floor(x + 0.5)  # halves away from zero, of what is not negative
+    return math.floor(x + 0.5)  # halves away from zero, for x >= 0
 
 
 def resize_bilinear(image: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Resize [H, W, 3] to float32 [height, width, 3], neither corner-aligned nor half-pixel."""
+    """Resize [H, W, 3] to float32 [height, width, 3]: no align_corners, no half_pixel_centers."""
     top, bottom, v = _neighbors(image.shape[0], height)
     left, right, u = _neighbors(image.shape[1], width)
     upper, lower = image.take(top, axis=0), image.take(bottom, axis=0)

@@ -1,4 +1,4 @@
-"""TFLite's EvaluationStageMetrics of a run, and the file it is written to."""
+"""TFLite's EvaluationStageMetrics of a run, and its file."""
 
 from pathlib import Path
 from typing import Any
@@ -10,11 +10,11 @@ from jaxdelegate.measuring import protos
 
 
 def new_metrics(stage: str, run: ImageRun) -> tuple[Any, Any]:
-    """A message with what all stages have: counts and latencies.
+    """A message with the counts and latencies that all stages have.
 
     Args:
         stage: the field of ProcessMetrics.
-        run: where they come from.
+        run: has the counts and latencies.
 
     Returns:
         The EvaluationStageMetrics, and the stage's part of it.
@@ -29,7 +29,7 @@ def new_metrics(stage: str, run: ImageRun) -> tuple[Any, Any]:
 
 
 def write_metrics(path: Path, metrics: Any) -> None:
-    """Write a message: as JSON to a path that ends in .json, else in TFLite's binary form."""
+    """Write a message as JSON if the path ends in .json, otherwise in TFLite's binary form."""
     if path.suffix == ".json":
         text = json_format.MessageToJson(metrics, preserving_proto_field_name=True)
         path.write_text(f"{text}\n")

@@ -1,4 +1,4 @@
-"""The model under evaluation: one image input, run on batches where it can be."""
+"""The model under evaluation: it has one image input and runs on batches if it can."""
 
 import contextlib
 import dataclasses
@@ -16,7 +16,7 @@ from jaxdelegate.evaluation.images import INPUT_TYPES, Preprocessing
 from jaxdelegate.interpreter import Interpreter
 from jaxdelegate.text import printable
 
-_SAME = 1e-3  # of the largest output: a batch and a single image agree
+_TOLERANCE = 1e-3  # of the largest output, between a batch and a single image
 _CHANNELS = 3
 _STOCK_ERRORS = (RuntimeError, ValueError)  # what stock interpreters raise
 
@@ -55,34 +55,34 @@ class ImageModel:
 
     @property
     def batch_size(self) -> int:
-        """How many images an invocation takes."""
+        """The number of images in an invocation."""
         return self.input_shape[0]
 
     def preprocessing(self, crop_fraction: float | None) -> Preprocessing:
-        """How its images are prepared."""
+        """The preprocessing of its images."""
         return Preprocessing(*self.input_shape[1:3], self.dtype, crop_fraction)
 
     def invoke(self, images: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Run [B, H, W, 3]; every output, in the model's order.
+        """Run images [B, H, W, 3]; returns all outputs in the model's order.
 
         Raises:
             InterpreterError: an operator failed.
         """
-        with own_errors():
+        with stock_errors():
             return _invoke(self.interpreter, self.input_index, images, self.outputs)
 
     def start(self, images: np.ndarray) -> Callable[[], tuple[np.ndarray, ...]]:
-        """Begin to run [B, H, W, 3]; what it answers waits for the outputs of `invoke`.
+        """Start to run images [B, H, W, 3]; the returned function waits for the outputs.
 
-        Leave the images as they are until then. Where only one batch is in flight, it is `invoke`.
+        Do not change the images until then. If only one batch is in flight, this is `invoke`.
 
         Raises:
-            InterpreterError: an operator failed; the device's errors come with the outputs.
+            InterpreterError: an operator failed; the device's errors are raised with the outputs.
         """
         if self.in_flight == 1:
             outputs = self.invoke(images)
             return lambda: outputs
-        with own_errors():
+        with stock_errors():
             results: Callable[[], tuple[np.ndarray, ...]] = self.interpreter._start(
                 {self.input_index: images}
             )
@@ -90,8 +90,8 @@ class ImageModel:
 
 
 @contextlib.contextmanager
-def own_errors() -> Iterator[None]:
-    """What stock interpreters raise becomes InterpreterError."""
+def stock_errors() -> Iterator[None]:
+    """Turn the errors of stock interpreters into InterpreterError."""
     try:
         yield
     except JaxDelegateError:
@@ -101,9 +101,9 @@ def own_errors() -> Iterator[None]:
 
 
 def open_interpreter(path: str | os.PathLike[str]) -> Interpreter:
-    """Our interpreter with JaxDelegate, not allocated.
+    """Jaxdelegate's interpreter with JaxDelegate, not allocated.
 
-    jax is loaded only here: whoever brings an interpreter may still set it up for that.
+    jax is imported only here, so that callers with another interpreter can configure jax later.
     """
     from jaxdelegate.delegate.jax_delegate import JaxDelegate  # noqa: PLC0415
 
@@ -126,7 +126,7 @@ def digest_of(path: str | os.PathLike[str]) -> str:
 def open_image_model(
     path: str | os.PathLike[str], interpreter: Any, *, batch_size: int, num_outputs: int
 ) -> ImageModel:
-    """Check a model and give it the batch size, or 1 with a note where it does not follow.
+    """Check a model and set its batch size: 1, with a note, if it does not support the given one.
 
     Args:
         path: the .tflite file.
@@ -135,7 +135,8 @@ def open_image_model(
         num_outputs: how many outputs the model must have.
 
     Raises:
-        DataError: it has not one input [1, H, W, 3] of a known type, or other outputs.
+        DataError: the model does not have one input [1, H, W, 3] of a known type, or has another
+            number of outputs.
         InterpreterError: it cannot be allocated.
         ModelError: the file cannot be read.
     """
@@ -143,7 +144,7 @@ def open_image_model(
     inputs, outputs = interpreter.get_input_details(), interpreter.get_output_details()
     if len(inputs) != 1 or len(outputs) != num_outputs:
         raise DataError(
-            f"{printable(source)}: want a model with 1 input and {num_outputs} output"
+            f"{printable(source)}: expected a model with 1 input and {num_outputs} output"
             f"{'s' if num_outputs > 1 else ''}, got {len(inputs)} and {len(outputs)}"
         )
     _check_input(source, inputs[0])
@@ -174,7 +175,7 @@ def open_image_model(
 
 
 def _in_flight(interpreter: Any) -> int:
-    """Two where inputs are copied to a device: one is copied there while the other is computed."""
+    """Two if inputs are copied to a device: one batch is copied while another is computed."""
     delegate = interpreter._jax_delegate() if isinstance(interpreter, Interpreter) else None
     return 1 if delegate is None or delegate.target.platform == "cpu" else 2
 
@@ -185,23 +186,23 @@ def _check_input(source: str, details: dict[str, Any]) -> None:
     sizes_known = len(shape) == 4 and all(n > 0 for n in signature[1:3])
     if not sizes_known or shape[0] != 1 or shape[3] != _CHANNELS or dtype not in INPUT_TYPES:
         raise DataError(
-            f"{printable(source)}: want an input [1, height, width, 3] of float32, uint8 or int8, "
-            f"got {dtype} {signature}"
+            f"{printable(source)}: expected an input [1, height, width, 3] of float32, uint8 or "
+            f"int8, got {dtype} {signature}"
         )
 
 
 def _set_batch(
     interpreter: Any, details: dict[str, Any], batch_size: int, outputs: tuple[int, ...]
 ) -> tuple[str, ...]:
-    """Resize and allocate; a fixed batch dimension is tried, and compared with a single image."""
+    """Resize and allocate; a fixed batch dimension is tried and compared with a single image."""
     index, (_, *image) = details["index"], details["shape"].tolist()
     why_not: str | None = None
     if batch_size > 1:
-        why_not = _tried(interpreter, details, batch_size, outputs)
+        why_not = _why_not_batch_or_error(interpreter, details, batch_size, outputs)
         if why_not is None:
             return ()
         if isinstance(interpreter, Interpreter) and interpreter._set_rebatch(True):
-            if _tried(interpreter, details, batch_size, outputs) is None:
+            if _why_not_batch_or_error(interpreter, details, batch_size, outputs) is None:
                 reason = interpreter._why_rebatched()
                 return (f"rebatched: {batch_size} single runs in one program, because {reason}",)
             interpreter._set_rebatch(False)
@@ -210,10 +211,9 @@ def _set_batch(
     return () if why_not is None else (f"the model runs image by image: {why_not}",)
 
 
-def _tried(
+def _why_not_batch_or_error(
     interpreter: Any, details: dict[str, Any], batch_size: int, outputs: tuple[int, ...]
 ) -> str | None:
-    """As `_why_not_batch`, with errors as reasons."""
     try:
         return _why_not_batch(interpreter, details, batch_size, outputs)
     except _STOCK_ERRORS as error:
@@ -223,7 +223,7 @@ def _tried(
 def _why_not_batch(
     interpreter: Any, details: dict[str, Any], batch_size: int, outputs: tuple[int, ...]
 ) -> str | None:
-    """Leaves the interpreter allocated for the batch; the reason why it cannot be used, if any."""
+    """Allocate the interpreter for the batch; returns the reason if it cannot be used."""
     index, (_, *image) = details["index"], details["shape"].tolist()
     single = None
     images = _noise((batch_size, *image), np.dtype(details["dtype"]))
@@ -255,13 +255,13 @@ def _noise(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
     return (values + (128 if dtype == np.uint8 else 0)).astype(dtype)
 
 
-def _agree(got: np.ndarray, want: np.ndarray) -> bool:
-    if got.shape != want.shape:
+def _agree(got: np.ndarray, expected: np.ndarray) -> bool:
+    if got.shape != expected.shape:
         return False
-    if want.dtype.kind in "iu":
-        return bool((np.abs(got.astype(np.int64) - want.astype(np.int64)) <= 1).all())
-    bound = _SAME * float(np.abs(want).max(initial=0.0))
-    return bool((np.abs(got - want) <= bound).all())
+    if expected.dtype.kind in "iu":
+        return bool((np.abs(got.astype(np.int64) - expected.astype(np.int64)) <= 1).all())
+    bound = _TOLERANCE * float(np.abs(expected).max(initial=0.0))
+    return bool((np.abs(got - expected) <= bound).all())
 
 
 def _invoke(

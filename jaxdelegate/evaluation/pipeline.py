@@ -1,7 +1,7 @@
-"""Decoding in threads ahead of the device, which may have a batch before it is done with another.
+"""Decodes images in threads, ahead of a device that may have several batches in flight.
 
-Batch k always holds images k * B to (k + 1) * B - 1, damaged ones included as zeros: what an image
-is computed with does not depend on where a run was resumed.
+Batch k always holds images k * B to (k + 1) * B - 1, with zeros for damaged ones: the batch of an
+image does not depend on where a run was resumed.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from jaxdelegate.measuring.stats import Latency
 
 Decode = Callable[[Path], np.ndarray]  # one image, prepared; raises DataError
 Outputs = tuple[np.ndarray, ...]
-Start = Callable[[np.ndarray], Callable[[], Outputs]]  # [B, ...]; then, awaited: outputs [B, ...]
+Start = Callable[[np.ndarray], Callable[[], Outputs]]  # [B, ...]; the result waits for outputs
 
 _BATCHES_AHEAD = 2
 _IMAGES_AHEAD_PER_WORKER = 4
@@ -29,7 +29,7 @@ _IMAGES_AHEAD_PER_WORKER = 4
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """What came of one batch; entries of images that were skipped are None."""
+    """The results of one batch; the outputs of skipped images are None."""
 
     first: int  # index of its first image
     errors: tuple[str | None, ...]  # why an image was skipped
@@ -38,18 +38,23 @@ class Batch:
 
 @dataclasses.dataclass(frozen=True)
 class Waits:
-    """Where the wall time of decoding and running went.
+    """Where the wall time went.
 
-    Decoding and the device work at the same time; the slower one makes the other wait.
+    Decoders and the device work at the same time; the slower side makes the other wait.
+
+    Attributes:
+        wall_s: seconds.
+        decode_wait: fraction of the wall time in which the device waited for decoded images.
+        device_wait: fraction of the decoders' time in which they waited for the device.
+        device_busy: fraction of the wall time in which the model was started or waited for.
     """
 
     wall_s: float
-    decode_wait: float  # share of it in which the device side waited for decoded images
-    device_wait: float  # share of the decoders' time in which they waited for the device
-    device_busy: float  # share of it in which the model was started or waited for
+    decode_wait: float
+    device_wait: float
+    device_busy: float
 
     def __str__(self) -> str:
-        """One line."""
         return (
             f"decode wait {self.decode_wait:.1%}, device wait {self.device_wait:.1%}, "
             f"device busy {self.device_busy:.1%} of {self.wall_s:.3g} s"
@@ -94,7 +99,7 @@ class BatchSource(Protocol):
     """Batches of images and their outputs, computed here or elsewhere, and how long they took."""
 
     def run(self, paths: Sequence[Path], first: int = 0) -> Generator[Batch]:
-        """Yield the batches in order, from the one that `first`, a multiple of B, begins."""
+        """Yield the batches in order, starting with image `first`, a multiple of B."""
         ...
 
     @property
@@ -115,7 +120,7 @@ class _Decoded:
 
 
 class Pipeline:
-    """Runs images through decoding and a model, both at the same time."""
+    """Decodes images and runs the model on them, both at the same time."""
 
     def __init__(
         self,
@@ -131,11 +136,11 @@ class Pipeline:
 
         Args:
             decode: called in `workers` threads.
-            start: called in the thread that iterates `run`, as is what it answers.
+            start: called in the thread that iterates `run`, like the function that it returns.
             input_shape: [B, height, width, 3].
             dtype: of the input.
             workers: threads that decode, at least 1.
-            in_flight: how many batches may be started before the outputs of the first are awaited.
+            in_flight: how many batches to start before waiting for the outputs of the first.
         """
         self._decode, self._start = decode, start
         self._in_flight = in_flight
@@ -145,7 +150,7 @@ class Pipeline:
         self._idleness = _Idleness(workers)
 
     def run(self, paths: Sequence[Path], first: int = 0) -> Generator[Batch]:
-        """Yield the batches in order, from the one that `first`, a multiple of B, begins."""
+        """Yield the batches in order, starting with image `first`, a multiple of B."""
         size = self._shape[0]
         starts = deque(range(first, len(paths), size))
         ahead = max(
@@ -163,7 +168,7 @@ class Pipeline:
                         self._idleness.stop()
                     may_start = len(started) < self._in_flight and bool(pending)
                     if may_start and (not started or pending[0].is_decoded):
-                        started.append(self._in_turn(pending.popleft()))
+                        started.append(self._begin_or_defer_error(pending.popleft()))
                         continue
                     batch = started.popleft()()
                     self.times.wall = time.perf_counter() - begun
@@ -178,19 +183,19 @@ class Pipeline:
         futures = [pool.submit(self._decode_into, images[i], p) for i, p in enumerate(chosen)]
         return _Pending(start, images, futures)
 
-    def _decode_into(self, slot: np.ndarray, path: Path) -> _Decoded:
+    def _decode_into(self, target: np.ndarray, path: Path) -> _Decoded:
         begun = time.perf_counter()
         error = None
         try:
-            slot[...] = self._decode(path)
+            target[...] = self._decode(path)
         except DataError as damage:
             error = str(damage)
         finally:
             self._idleness.add(-1)
         return _Decoded(error, time.perf_counter() - begun)
 
-    def _in_turn(self, batch: "_Pending") -> Callable[[], Batch]:
-        """What waits for a batch, and raises its errors: after the batches that were before it."""
+    def _begin_or_defer_error(self, batch: "_Pending") -> Callable[[], Batch]:
+        """Start a batch; its errors are raised after the batches before it were yielded."""
         try:
             return self._begin(batch)
         except Exception as error:
@@ -241,7 +246,6 @@ class _Pending:
 
     @property
     def is_decoded(self) -> bool:
-        """Whether nobody waits for its images."""
         return all(future.done() for future in self.futures)
 
 
@@ -250,24 +254,24 @@ def _raise(error: Exception) -> Batch:
 
 
 class _Idleness:
-    """How long threads had nothing to do although images were left: summed over the threads."""
+    """How long threads were idle while images were left, summed over the threads."""
 
     def __init__(self, workers: int) -> None:
         self._workers = workers
         self._lock = threading.Lock()
         self._tasks = 0
-        self._since: float | None = None  # None: not begun, or no images are left
+        self._since: float | None = None  # None: not started, or no images are left
         self._is_over = False
         self.seconds = 0.0
 
     def add(self, tasks: int) -> None:
-        """Count tasks that were given out, or finished (negative)."""
+        """Count tasks that were submitted, or finished (negative)."""
         with self._lock:
             self._account()
             self._tasks += tasks
 
     def stop(self) -> None:
-        """All images were given out: who is idle from now on does not wait for the device."""
+        """All images are submitted: threads that are idle from now on do not wait."""
         with self._lock:
             self._account()
             self._is_over, self._since = True, None

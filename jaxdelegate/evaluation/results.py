@@ -1,7 +1,7 @@
 """Per-image results on disk: a part file that survives a kill, then JSON lines or Parquet.
 
-The part file begins with a line that says which run it belongs to; one line per image follows, in
-order. Only whole batches count, so that a resumed run computes with the same batches.
+The first line of the part file identifies the run; one line per image follows, in order. Only whole
+batches are used, so that a resumed run computes the same batches.
 """
 
 import contextlib
@@ -26,19 +26,19 @@ _SUFFIXES = (".jsonl", ".parquet")
 
 
 def is_results_path(path: str | os.PathLike[str]) -> bool:
-    """Whether the suffix is one of a per-image results file."""
+    """Whether the suffix is that of a per-image results file."""
     return Path(path).suffix in _SUFFIXES
 
 
 def check_results_path(path: str | os.PathLike[str]) -> Path:
-    """The path, if results can be written there.
+    """Return the path if results can be written there.
 
     Raises:
-        OptionError: another suffix, no such folder, or Parquet without pyarrow.
+        OptionError: another suffix, a missing folder, or Parquet without pyarrow.
     """
     path = Path(path)
     if path.suffix not in _SUFFIXES:
-        raise OptionError(f"results file {str(path)!r}: want {' or '.join(_SUFFIXES)}")
+        raise OptionError(f"results file {str(path)!r}: must end in {' or '.join(_SUFFIXES)}")
     if not path.parent.is_dir():
         raise OptionError(f"results file {str(path)!r}: no folder {str(path.parent)!r}")
     if path.suffix == ".parquet":
@@ -49,13 +49,13 @@ def check_results_path(path: str | os.PathLike[str]) -> Path:
 def identity(
     task: str, model_digest: str, options: Mapping[str, Any], images: Iterable[Sequence[Any]]
 ) -> dict[str, Any]:
-    """What a resumed run must have in common with the one it resumes.
+    """What must be the same in a run and the run that it resumes.
 
     Args:
         task: the evaluation's name.
         model_digest: of the model file.
         options: everything that results depend on.
-        images: of each image what says that it is the same one.
+        images: what identifies each image.
     """
     listed = hashlib.sha256()
     for image in images:
@@ -75,17 +75,17 @@ class PartFile:
     def __init__(
         self, path: Path, run: Mapping[str, Any], *, batch_size: int, total: int, resume: bool
     ) -> None:
-        """Open it, and read what an earlier run of the same kind left.
+        """Open the file, and read the rows of an earlier run.
 
         Args:
-            path: where it stands.
-            run: what identifies the run, by `identity`.
+            path: of the file.
+            run: as `identity` returns it.
             batch_size: rows of a batch.
             total: rows of the whole run.
-            resume: take up an earlier run; otherwise its rows are dropped.
+            resume: continue an earlier run; otherwise its rows are discarded.
 
         Raises:
-            DataError: it belongs to another run.
+            DataError: the file belongs to another run.
         """
         self.path = path
         self.rows: list[Row] = []
@@ -101,7 +101,7 @@ class PartFile:
             self._append(f"{header}\n")
 
     def _read(self, header: str, batch_size: int, total: int) -> int:
-        """Take in whole batches; the offset at which they end, 0 if nothing can be used."""
+        """Read whole batches; returns the offset at which they end, 0 if there are none."""
         first, *lines = self.path.read_bytes().split(b"\n")[:-1] or [b""]
         if not first:
             return 0
@@ -115,20 +115,20 @@ class PartFile:
             del self.rows[len(self.rows) // batch_size * batch_size :]
         return sum(len(line) + 1 for line in (first, *lines[: len(self.rows)]))
 
-    def _check_header(self, found: bytes, want: str) -> None:
+    def _check_header(self, found: bytes, expected: str) -> None:
         try:
-            left, right = json.loads(found), json.loads(want)
+            left, right = json.loads(found), json.loads(expected)
             names = sorted(k for k in {*left, *right} if left.get(k) != right.get(k))
         except (ValueError, TypeError, AttributeError):
             names = ["header"]
         if names:
             raise DataError(
-                f"{self.path} is of a run that differs in: {', '.join(names)}; delete it, or start "
+                f"{self.path} was written with different {', '.join(names)}; delete it, or start "
                 "over with --noresume"
             )
 
     def add(self, rows: Sequence[Row]) -> None:
-        """Append one batch; it is on the disk when this returns."""
+        """Append one batch; it is on disk when this returns."""
         self._append("".join(f"{json.dumps(row)}\n" for row in rows))
         self.rows += rows
 
@@ -138,7 +138,6 @@ class PartFile:
         os.fsync(self._file.fileno())
 
     def __enter__(self) -> Self:
-        """Return itself."""
         return self
 
     def __exit__(
@@ -147,20 +146,19 @@ class PartFile:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close the file; it stays."""
         self._file.close()
 
 
 @dataclasses.dataclass(frozen=True)
 class Field:
-    """A column of the results: a Parquet type by name."""
+    """A column of the results, and the name of its Parquet type."""
 
     name: str
     type: str
 
 
 def write_results(path: Path, rows: Sequence[Row], fields: Sequence[Field]) -> None:
-    """Write rows as JSON lines or Parquet, by the suffix; the file appears whole or not at all."""
+    """Write rows as JSON lines or Parquet, by the suffix; the file is complete or absent."""
     with atomically(path) as temporary:
         if path.suffix == ".parquet":
             _write_parquet(temporary, rows, fields)
@@ -170,8 +168,8 @@ def write_results(path: Path, rows: Sequence[Row], fields: Sequence[Field]) -> N
 
 @contextlib.contextmanager
 def atomically(path: Path) -> Iterator[Path]:
-    """A temporary path in the same folder that becomes `path` if nothing was raised."""
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")  # nobody waits with a link
+    """A temporary path in the same folder; it becomes `path` unless the block raises."""
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")  # no attacker can guess it
     try:
         yield temporary
         temporary.replace(path)
@@ -192,5 +190,5 @@ def _parquet_type(pa: Any, name: str) -> Any:
 
 
 def finite(x: float) -> float | None:
-    """A number as JSON knows it: NaN and infinities are null."""
+    """A number for JSON, which has no NaN and no infinities: these are null."""
     return float(x) if math.isfinite(x) else None

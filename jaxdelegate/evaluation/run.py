@@ -1,4 +1,4 @@
-"""One pass over images: decoded ahead, run in batches, kept on the disk, resumed."""
+"""One pass over images: decode ahead, run in batches, store the rows, resume."""
 
 import contextlib
 import dataclasses
@@ -28,7 +28,7 @@ from jaxdelegate.measuring.stats import Latency
 
 
 class Runner(Protocol):
-    """Runs images elsewhere than in this process, with a model that it opens there."""
+    """Runs images in other processes, with a model that it opens there."""
 
     def open(
         self, path: str | os.PathLike[str], *, batch_size: int, num_outputs: int
@@ -39,20 +39,29 @@ class Runner(Protocol):
     def batches(
         self, model: ImageModel, crop_fraction: float | None, decode_threads: int | None
     ) -> BatchSource:
-        """What runs the images of one evaluation."""
+        """Returns what runs the images of one evaluation."""
         ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunSettings:
-    """How images are run; accuracies do not depend on it."""
+    """How to run images; accuracies do not depend on it.
 
-    batch_size: int = 32  # of an invocation; a model that does not follow is run image by image
-    decode_threads: int | None = None  # None: one per CPU
-    results_path: str | os.PathLike[str] | None = None  # per-image results, .jsonl or .parquet
-    resume: bool = True  # take up a run that was killed, from the part file next to the results
-    runs_on: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # must agree to resume
-    runner: Runner | None = None  # None: in this process
+    Attributes:
+        batch_size: of an invocation; a model that does not support it runs image by image.
+        decode_threads: None: one per CPU.
+        results_path: a file for per-image results, .jsonl or .parquet.
+        resume: continue a run that was killed, from the part file next to the results.
+        runs_on: must be the same in a run that is resumed.
+        runner: None: this process runs the images.
+    """
+
+    batch_size: int = 32
+    decode_threads: int | None = None
+    results_path: str | os.PathLike[str] | None = None
+    resume: bool = True
+    runs_on: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    runner: Runner | None = None
 
     def __post_init__(self) -> None:
         """Check ranges.
@@ -65,7 +74,7 @@ class RunSettings:
             ("decode_threads", self.decode_threads),
         ):
             if count is not None and count < 1:
-                raise OptionError(f"{name}: want at least 1, got {count}")
+                raise OptionError(f"{name}: must be at least 1, got {count}")
         if self.results_path is not None:
             check_results_path(self.results_path)
 
@@ -78,22 +87,32 @@ class Skipped:
     reason: str
 
     def __str__(self) -> str:
-        """One line."""
         return f"{self.image}: {self.reason}"
 
 
 @dataclasses.dataclass(frozen=True)
 class ImageRun:
-    """The rows of all images in order, and how the run went; times are of this process only."""
+    """The rows of all images in order, and times of this process.
+
+    Attributes:
+        rows: one for each image.
+        batch_size: of an invocation.
+        num_resumed: images whose rows come from an earlier run.
+        preprocessing: per image.
+        inference: per image.
+        waits: where the time went.
+        notes: what the user may want to know about how the model ran.
+        devices: how many devices took batches in turn.
+    """
 
     rows: tuple[Row, ...]
     batch_size: int
-    num_resumed: int  # images whose rows an earlier run had left
+    num_resumed: int
     preprocessing: Latency
     inference: Latency
     waits: Waits
     notes: tuple[str, ...]
-    devices: int = 1  # that took batches in turn
+    devices: int = 1
 
     @property
     def good(self) -> list[Row]:
@@ -102,22 +121,46 @@ class ImageRun:
 
     @property
     def skipped(self) -> tuple[Skipped, ...]:
-        """The other ones."""
+        """The images that were not evaluated."""
         bad = (row for row in self.rows if row["error"] is not None)
         return tuple(Skipped(row["image"], row["error"]) for row in bad)
+
+    def __str__(self) -> str:
+        return (
+            f"Num evaluation runs: {len(self.good)}\n"
+            f"Preprocessing latency: {self.preprocessing}\n"
+            f"Inference latency: {self.inference}"
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvaluationResult:
+    """The rows of a run, and notes for the user."""
+
+    run: ImageRun
+    notes: tuple[str, ...]
+
+    @property
+    def num_images(self) -> int:
+        """How many images were evaluated."""
+        return len(self.run.good)
 
 
 @dataclasses.dataclass(frozen=True)
 class Task:
     """What an evaluation does with each image.
 
-    `row(i, outputs)` gives the columns of image i from its outputs, or their empty values where
-    outputs is None; `fields` are the types of those columns.
+    Attributes:
+        name: of the evaluation.
+        crop_fraction: as in `Preprocessing`.
+        options: everything else that rows depend on.
+        fields: the types of the columns that `row` returns.
+        row: the columns of an image, from its number and its outputs; outputs None: empty values.
     """
 
     name: str
     crop_fraction: float | None
-    options: Mapping[str, Any]  # all else that rows depend on
+    options: Mapping[str, Any]
     fields: tuple[Field, ...]
     row: Callable[[int, tuple[np.ndarray, ...] | None], Row]
 
@@ -130,14 +173,14 @@ def open_to_run(
     num_images: int,
     num_outputs: int,
 ) -> ImageModel:
-    """The model where the settings say that images are run.
+    """Open the model in this process, or with the runner of the settings.
 
     Args:
         path: the .tflite file.
-        interpreter: of that file, not allocated, or a list of them: one for each device; None:
-            ours, JaxDelegate. A runner makes its own.
-        settings: how the images are run.
-        num_images: how many there are; a batch is no larger.
+        interpreter: of that file, not allocated, or a list with one for each device; None:
+            jaxdelegate's, with JaxDelegate. A runner does not use it.
+        settings: how to run the images.
+        num_images: limits the batch size.
         num_outputs: how many outputs the model must have.
 
     Raises:
@@ -153,10 +196,10 @@ def open_to_run(
 def run_images(
     task: Task, model: ImageModel, folder: Path, names: Sequence[str], settings: RunSettings
 ) -> ImageRun:
-    """Run every image of a folder; damaged ones are skipped and say why in their rows.
+    """Run every image of a folder; the rows of damaged images have an error.
 
     Raises:
-        DataError: nothing could be used, or the part file is of another run.
+        DataError: no image could be used, or the part file belongs to another run.
     """
     paths = [folder / name for name in names]
     pipeline = _batches(task, model, settings)
@@ -227,7 +270,7 @@ def _size(path: Path) -> int | None:
     try:
         return path.stat().st_size
     except OSError:
-        return None  # it will be skipped
+        return None  # the run will skip it
 
 
 def _collect(
@@ -238,7 +281,7 @@ def _collect(
     rows: Sequence[Row],
     add: Callable[[list[Row]], None],
 ) -> None:
-    """Run what `rows` lacks, batch by batch."""
+    """Run the images that have no row yet."""
     bar = tqdm(total=len(paths), initial=len(rows), desc=task.name, unit="image", disable=None)
     with bar, contextlib.closing(pipeline.run(paths, len(rows))) as batches:
         for batch in batches:

@@ -75,5 +75,5 @@ def test_errors_come_with_the_outputs(tmp_path: Path) -> None:
 
 
 def test_no_interpreter_at_all(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="want at least one interpreter, got an empty list"):
+    with pytest.raises(DataError, match="expected at least one interpreter, got an empty list"):
         open_on_devices(model(tmp_path), [], batch_size=2, num_outputs=1)

@@ -62,7 +62,7 @@ def test_a_folder_per_synset(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        (("a",), r"truth.txt': want one line for each of the 2 images in '.*val', got 1"),
+        (("a",), r"truth.txt': expected one line for each of the 2 images in '.*val', got 1"),
         (("a", "b", "c"), "got 3"),
         (("a", ""), "line 2 is empty"),
         ((), "got 0"),
@@ -81,9 +81,9 @@ def test_other_mistakes(tmp_path: Path) -> None:
         imagenet_images(flat, None, None)
     with pytest.raises(DataError, match=r"words.txt': no line n01"):
         imagenet_images(tree, None, words)
-    with pytest.raises(DataError, match="folders by synset"):
+    with pytest.raises(DataError, match="in folders per synset"):
         imagenet_images(tree, words, None)
-    with pytest.raises(DataError, match=r"words.txt': line 1: want `n01440764 label`, got 'n02'"):
+    with pytest.raises(DataError, match=r"line 1: expected `n01440764 label`, got 'n02'"):
         imagenet_images(tree, None, text(tmp_path, "words.txt", "n02"))
     with pytest.raises(DataError, match="no images"):
         imagenet_images(touch(tmp_path / "none", "sub/x.txt"), words, None)
@@ -96,7 +96,7 @@ def test_lines_keep_spaces_and_lose_both_kinds_of_line_end(tmp_path: Path) -> No
     path.write_bytes("a b\r\n\nc \u2028d".encode())
     assert read_lines(path, "labels") == ["a b", "", "c \u2028d"]
     path.write_bytes(b"\xff\xfe\n")
-    with pytest.raises(DataError, match="want UTF-8"):
+    with pytest.raises(DataError, match="expected UTF-8"):
         read_lines(path, "labels")
 
 
@@ -105,5 +105,5 @@ def test_the_denylist_counts_from_1(tmp_path: Path) -> None:
     denied = text(tmp_path, "deny.txt", "1", "5", "1")
     assert [i.name for i in without_denylisted(images, denied)] == ["1", "2", "3"]
     for line in ("0", "6", "-1", "x", ""):
-        with pytest.raises(DataError, match=r"deny.txt': line 2: want an image's number, 1 to 5"):
+        with pytest.raises(DataError, match=r"line 2: expected an image's number, 1 to 5"):
             without_denylisted(images, text(tmp_path, "deny.txt", "1", line))

@@ -45,7 +45,7 @@ def test_the_allowlist(tmp_path: Path) -> None:
     found = read_instances(written(tmp_path, DATA), tmp_path / "ids.txt")
     assert [i.image_id for i in found.images] == [7]
     (tmp_path / "ids.txt").write_text("7\nb\n")
-    with pytest.raises(DataError, match=r"ids.txt': line 2: want an image id, got 'b'"):
+    with pytest.raises(DataError, match=r"ids.txt': line 2: expected an image id, got 'b'"):
         read_instances(tmp_path / "instances_val2017.json", tmp_path / "ids.txt")
 
 
@@ -61,17 +61,20 @@ def changed(*path: Any, to: Any) -> Any:
 @pytest.mark.parametrize(
     ("data", "text"),
     [
-        ([], "want an object with images"),
-        ({}, "images: want a list, got NoneType"),
-        (changed("images", 0, "id", to="7"), r'images\[0\].id: want an integer, got "7"'),
-        (changed("images", 0, "id", to=True), r"images\[0\].id: want an integer, got true"),
-        (changed("images", 1, to=5), r"images\[1\].id: want an integer, got null"),
-        (changed("images", 0, "width", to=0), r"images\[0\].width: want a positive integer, got 0"),
-        (changed("images", 0, "id", to=3), "images: an id stands twice"),
+        ([], "expected an object with images"),
+        ({}, "images: expected a list, got NoneType"),
+        (changed("images", 0, "id", to="7"), r'images\[0\].id: expected an integer, got "7"'),
+        (changed("images", 0, "id", to=True), r"images\[0\].id: expected an integer, got true"),
+        (changed("images", 1, to=5), r"images\[1\].id: expected an integer, got null"),
+        (
+            changed("images", 0, "width", to=0),
+            r"\[0\].width: expected a positive integer, got 0",
+        ),
+        (changed("images", 0, "id", to=3), "images: duplicate id"),
         *(
             (
                 changed("images", 0, "file_name", to=name),
-                r"images\[0\].file_name: want a path inside",
+                r"images\[0\].file_name: expected a path inside",
             )
             for name in (
                 "../secret.jpg",
@@ -81,10 +84,13 @@ def changed(*path: Any, to: Any) -> Any:
                 "b\0.jpg",
             )
         ),
-        (changed("annotations", 2, "bbox", to=[1, 2, 3]), r"annotations\[2\].bbox: want \[x, y,"),
-        (changed("annotations", 2, "bbox", to=[1, 2, 3, "4"]), r"annotations\[2\].bbox: want"),
+        (
+            changed("annotations", 2, "bbox", to=[1, 2, 3]),
+            r"\[2\].bbox: expected \[x, y,",
+        ),
+        (changed("annotations", 2, "bbox", to=[1, 2, 3, "4"]), r"annotations\[2\].bbox: expected"),
         (changed("annotations", 1, "image_id", to=4), "annotations: no image has the id 4"),
-        (changed("categories", to=None), "categories: want a list, got NoneType"),
+        (changed("categories", to=None), "categories: expected a list, got NoneType"),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, data: Any, text: str) -> None:
@@ -95,7 +101,7 @@ def test_what_is_wrong_is_named(tmp_path: Path, data: Any, text: str) -> None:
 
 def test_files_that_are_no_json(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"\xff{")
-    with pytest.raises(DataError, match="want JSON"):
+    with pytest.raises(DataError, match="expected JSON"):
         read_instances(tmp_path / "x")
     with pytest.raises(DataError, match="No such file"):
         read_instances(tmp_path / "y")
@@ -143,6 +149,6 @@ def test_tflites_ground_truth_in_both_forms(tmp_path: Path, name: str, content: 
 @pytest.mark.parametrize(("name", "content"), [("x.pbtxt", b"objects {"), ("x.pb", b"\x0a\xff")])
 def test_a_damaged_ground_truth(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(DataError, match=f"{name}: want an ObjectDetectionGroundTruth") as caught:
+    with pytest.raises(DataError, match=f"{name}: expected an ObjectDetection") as caught:
         read_ground_truth_proto(tmp_path / name)
     assert "\n" not in str(caught.value)

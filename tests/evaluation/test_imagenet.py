@@ -129,7 +129,7 @@ def test_a_folder_per_synset(tmp_path: Path) -> None:
 def test_labels_that_the_model_does_not_know_are_told(data: Set) -> None:
     data.write_truth(["red", "cyan", *["blue"] * 5])
     (note,) = data.evaluate().notes
-    assert note.startswith("the labels of 1 of 7 images are none of the model's")
+    assert note.startswith("the labels of 1 of 7 images are not among the model's")
     assert note.endswith("the first: 'cyan'")
 
 
@@ -224,7 +224,7 @@ def test_another_run_is_not_taken_up(
     else:
         more: dict[str, Any] = {"batch_size": 3, "runs_on": {"use_jax": True}}
         options["settings"] = RunSettings(results_path=path, **{change: more[change]})
-    with pytest.raises(DataError, match=r"x.jsonl.part is of a run that differs in"):
+    with pytest.raises(DataError, match=r"x.jsonl.part was written with different"):
         data.evaluate(**options)
     again = {**options, "settings": RunSettings(results_path=path, resume=False)}
     assert data.evaluate(**again).num_images == 7
@@ -233,23 +233,23 @@ def test_another_run_is_not_taken_up(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"num_ranks": 4}, "num_ranks: want 1 to 3, the model's labels, got 4"),
-        ({"num_ranks": 0}, "num_ranks: want 1 to 3"),
-        ({"num_images": -1}, "num_images: want 0"),
+        ({"num_ranks": 4}, "num_ranks: must be 1 to 3, the number of labels, got 4"),
+        ({"num_ranks": 0}, "num_ranks: must be 1 to 3"),
+        ({"num_images": -1}, "num_images: must be at least 0"),
     ],
 )
 def test_impossible_numbers(data: Set, options: dict[str, int], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         data.evaluate(**options)
-    with pytest.raises(OptionError, match="batch_size: want at least 1, got 0"):
+    with pytest.raises(OptionError, match="batch_size: must be at least 1, got 0"):
         RunSettings(batch_size=0)
-    with pytest.raises(OptionError, match="decode_threads: want at least 1, got 0"):
+    with pytest.raises(OptionError, match="decode_threads: must be at least 1, got 0"):
         RunSettings(decode_threads=0)
 
 
 def test_labels_and_outputs_that_do_not_fit(data: Set) -> None:
     data.labels.write_text("red\ngreen\n")
-    with pytest.raises(DataError, match=r"want one line for each of the model's 3 outputs, got 2"):
+    with pytest.raises(DataError, match=r"one line for each of the model's 3 outputs, got 2"):
         data.evaluate()
     builder = ModelBuilder()
     x = builder.input((1, 8, 8, 3))
@@ -258,7 +258,7 @@ def test_labels_and_outputs_that_do_not_fit(data: Set) -> None:
     builder.outputs(y)
     data.model.write_bytes(builder.build())
     with pytest.raises(
-        DataError, match=r"want an output \[1, labels\] of .* float32 \[1, 8, 8, 3\]"
+        DataError, match=r"expected an output \[1, labels\] of .* float32 \[1, 8, 8, 3\]"
     ):
         data.evaluate()
 

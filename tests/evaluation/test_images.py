@@ -148,7 +148,7 @@ def test_raw_images_are_taken_as_they_are(tmp_path: Path, rng: np.random.Generat
     path = tmp_path / "x.rgb8"
     path.write_bytes(pixels.tobytes())
     np.testing.assert_array_equal(Preprocessing(4, 6, BYTE, 0.875)(path), pixels)
-    with pytest.raises(DataError, match="a raw image wants 75 bytes, got 72"):
+    with pytest.raises(DataError, match="a raw image has 75 bytes, got 72"):
         Preprocessing(5, 5, BYTE)(path)
 
 

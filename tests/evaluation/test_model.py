@@ -150,13 +150,13 @@ def test_two_batches_are_in_flight_where_inputs_are_copied(tmp_path: Path) -> No
 )
 def test_inputs_that_are_no_image(tmp_path: Path, changes: dict[str, object], got: str) -> None:
     path = model(tmp_path, **changes)  # type: ignore[arg-type]
-    with pytest.raises(DataError, match=rf"model.tflite: want an input .* got {got}"):
+    with pytest.raises(DataError, match=rf"model.tflite: expected an input .* got {got}"):
         opened(path)
 
 
 def test_another_number_of_outputs(tmp_path: Path) -> None:
     path = model(tmp_path)
-    with pytest.raises(DataError, match="want a model with 1 input and 4 outputs, got 1 and 1"):
+    with pytest.raises(DataError, match="expected a model with 1 input and 4 outputs, got 1 and 1"):
         open_image_model(path, Interpreter(str(path)), batch_size=1, num_outputs=4)
 
 

@@ -86,7 +86,7 @@ def test_another_run_is_refused_by_name(
     path = tmp_path / "x.part"
     write(path, 4)
     before = path.read_bytes()
-    with pytest.raises(DataError, match=f"is of a run that differs in: {names}; delete it, or"):
+    with pytest.raises(DataError, match=f"was written with different {names}; delete it, or"):
         opened(path, {**RUN, **changed})
     assert path.read_bytes() == before
     with opened(path, {**RUN, **changed}, resume=False) as part:
@@ -96,7 +96,7 @@ def test_another_run_is_refused_by_name(
 def test_a_file_that_is_none_of_ours_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.part"
     path.write_text("hello\nworld\n")
-    with pytest.raises(DataError, match="differs in: header"):
+    with pytest.raises(DataError, match="with different header"):
         opened(path)
 
 
@@ -131,7 +131,7 @@ def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("x.csv", r"want .jsonl or .parquet"),
+        ("x.csv", r"must end in .jsonl or .parquet"),
         ("no/x.jsonl", "no folder"),
     ],
 )
