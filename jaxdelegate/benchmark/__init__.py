@@ -1,1 +1,1 @@
-"""Latency, memory, energy and operator times of a model; tools print what this room measures."""
+"""Measures latency, memory, energy and operator times of a model; tools print them."""

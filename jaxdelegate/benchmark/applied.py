@@ -1,4 +1,4 @@
-"""What became of each delegate that was applied to a model."""
+"""What each delegate that was applied to a model runs of it."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -13,9 +13,16 @@ NO_FALLBACK = "Disallowed CPU fallback detected."  # TFLite's words
 
 @dataclasses.dataclass(frozen=True)
 class AppliedDelegate:
-    """One delegate: its provider's name and what it took.
+    """One delegate.
 
-    `operators` and `taken` are None for compiled delegates, which do not tell.
+    Attributes:
+        name: of its provider.
+        kernels: partitions.
+        is_complete: whether it runs the whole graph.
+        operators: operators that it was offered; None: a compiled delegate does not say.
+        taken: operators that it runs; None: a compiled delegate does not say.
+        reasons: why it does not run the others, a line for each kind.
+        remark: how it runs its operators.
     """
 
     name: str
@@ -23,8 +30,8 @@ class AppliedDelegate:
     is_complete: bool
     operators: int | None = None
     taken: int | None = None
-    reasons: str = ""  # why operators were left, one line for each kind
-    remark: str = ""  # how it runs what it took
+    reasons: str = ""
+    remark: str = ""
 
     def line(self) -> str:
         """TFLite's message."""
@@ -45,19 +52,19 @@ class AppliedDelegate:
 
 
 def applied(session: Session, made: Sequence[ProvidedDelegate]) -> list[AppliedDelegate]:
-    """What each delegate took of the session's subgraph."""
+    """What each delegate runs of the session's subgraph."""
     return [
-        _of_ours(row.provider.name, row.delegate, session.subgraph)
+        _of_python(row.provider.name, row.delegate, session.subgraph)
         if isinstance(row.delegate, SimpleDelegate)
-        else _of_stock(row.provider.name, session)
+        else _of_compiled(row.provider.name, session)
         for row in made
     ]
 
 
-def _of_ours(name: str, delegate: SimpleDelegate, subgraph: int) -> AppliedDelegate:
+def _of_python(name: str, delegate: SimpleDelegate, subgraph: int) -> AppliedDelegate:
     try:
         report = delegate.report(subgraph)
-    except LookupError:  # the graph had nothing left to ask it about
+    except LookupError:  # no operator was left to offer it
         return AppliedDelegate(name, 0, is_complete=False, operators=0, taken=0)
     taken = len(report.delegated)
     return AppliedDelegate(
@@ -71,23 +78,21 @@ def _of_ours(name: str, delegate: SimpleDelegate, subgraph: int) -> AppliedDeleg
     )
 
 
-def _of_stock(name: str, session: Session) -> AppliedDelegate:
-    """A compiled delegate: what can be seen from outside are the nodes that it put in."""
+def _of_compiled(name: str, session: Session) -> AppliedDelegate:
+    """A compiled delegate: only the nodes that it inserted are visible."""
     interpreter = session.interpreter
     nodes = [op for op in interpreter._get_ops_details() if op["op_name"] == "DELEGATE"]
-    made = {int(i) for node in nodes for i in node["outputs"]}
-    wanted = {int(d["index"]) for d in session.outputs}
-    return AppliedDelegate(name, len(nodes), is_complete=len(nodes) == 1 and wanted <= made)
+    produced = {int(i) for node in nodes for i in node["outputs"]}
+    outputs = {int(d["index"]) for d in session.outputs}
+    return AppliedDelegate(name, len(nodes), is_complete=len(nodes) == 1 and outputs <= produced)
 
 
 def require_full_delegation(rows: Sequence[AppliedDelegate]) -> None:
-    """Insist that one delegate runs everything, as TFLite's tool does.
+    """Check that one delegate runs everything, as TFLite's tool does.
 
     Raises:
-        DelegationError: something runs on the CPU.
+        DelegationError: an operator runs on the CPU.
     """
     if any(row.is_complete for row in rows):
         return
-    told = "\n".join(row.reasons for row in rows if row.reasons)
-    reasons = f"\n{told}" if told else ""
-    raise DelegationError(f"{NO_FALLBACK}{reasons}")
+    raise DelegationError("\n".join([NO_FALLBACK, *(r.reasons for r in rows if r.reasons)]))

@@ -1,4 +1,4 @@
-"""Energy of an NVIDIA GPU, by its own counter (NVML)."""
+"""Energy of an NVIDIA GPU, from its counter (NVML)."""
 
 import contextlib
 import dataclasses
@@ -12,7 +12,7 @@ from jaxdelegate.errors import OptionError
 
 @dataclasses.dataclass
 class EnergyMeter:
-    """Joules since the meter was opened; the counter moves every 20 to 100 ms."""
+    """Joules since the meter was opened; the counter is updated every 20 to 100 ms."""
 
     device: str
     _library: Any
@@ -20,11 +20,11 @@ class EnergyMeter:
     _start: int = 0
 
     def start(self) -> None:
-        """Count from here."""
+        """Start counting."""
         self._start = self._millijoules()
 
     def joules(self) -> float:
-        """What the whole GPU has used since `start`, whoever used it."""
+        """What the whole GPU has used since `start`, for all processes."""
         return (self._millijoules() - self._start) / 1e3
 
     def _millijoules(self) -> int:
@@ -32,23 +32,24 @@ class EnergyMeter:
 
 
 @contextlib.contextmanager
-def energy_meter(device: Any, *, asked: bool | None = None) -> Iterator[EnergyMeter | None]:
-    """A meter for a jax.Device; None where it is no NVIDIA GPU that counts its energy.
+def energy_meter(device: Any, *, is_requested: bool | None = None) -> Iterator[EnergyMeter | None]:
+    """A meter for a jax.Device; None if it is not an NVIDIA GPU that counts its energy.
 
     Args:
         device: may be None.
-        asked: True insists on the library, False wants no meter, None takes what is there.
+        is_requested: True: a missing library is an error; False: no meter; None: a meter if the
+            library is installed.
 
     Raises:
-        OptionError: nvidia-ml-py is not installed, though energy was asked for.
+        OptionError: nvidia-ml-py is not installed, but energy was requested.
     """
-    if device is None or device.platform not in ("gpu", "cuda") or asked is False:
+    if device is None or device.platform not in ("gpu", "cuda") or is_requested is False:
         yield None
         return
     try:
         library = importlib.import_module("pynvml")
     except ImportError as error:
-        if asked is None:
+        if is_requested is None:
             yield None
             return
         raise OptionError("energy needs nvidia-ml-py: pip install 'jaxdelegate[nvml]'") from error
@@ -68,7 +69,7 @@ def _opened(library: Any, ordinal: int) -> EnergyMeter | None:
         handle = _handle(library, ordinal)
         meter = EnergyMeter(str(library.nvmlDeviceGetName(handle)), library, handle)
         meter.start()
-    except library.NVMLError:  # a GPU before Volta, or one that may not be asked
+    except library.NVMLError:  # a GPU older than Volta, or no permission
         return None
     return meter
 

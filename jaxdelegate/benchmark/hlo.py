@@ -1,9 +1,9 @@
-"""Which TFLite operators an XLA instruction came from, by the compiled program's text.
+"""Which TFLite operators an XLA instruction comes from, according to the compiled program's text.
 
-Lowering wraps each operator in a named scope, `Operator.scope`, or several of them joined by `+`
-where a rewrite made one operator of them. XLA keeps the scopes in the metadata of instructions; a
-fusion belongs to all operators whose instructions it swallowed. A call batch (call_batching.py) has
-one for each of its calls, with commas between them.
+Lowering wraps each operator in a named scope, `Operator.scope`, or several scopes joined by `+` if
+a rewrite merged operators. XLA keeps the scopes in the metadata of instructions; a fusion belongs
+to all operators whose instructions it contains. A call batch (call_batching.py) has a scope for
+each of its calls, separated by commas.
 """
 
 import dataclasses
@@ -27,16 +27,16 @@ _OPERAND = re.compile(r"%([\w.\-]+)")
 _ARRAY = re.compile(r"([a-z]+\d*\w*)\[([\d,<=]*)\]")
 _BITS = re.compile(r"\d+")
 _CONTROL = frozenset(("while", "conditional", "call", "async-start", "async-done"))
-# Say nothing about who computes: what is fused next to them does.
+# Instructions that belong to no operator, unlike those that are fused with them.
 _SILENT = frozenset(("parameter", "constant", "get-tuple-element", "tuple", "bitcast", "iota"))
 
 
 @dataclasses.dataclass(frozen=True)
 class CallBatch:
-    """Several calls that are one instruction.
+    """Several calls in one instruction.
 
     Attributes:
-        number: by which `call_times` knows it.
+        number: its number in `call_times`.
         scopes: of the operators that each call computes.
     """
 
@@ -51,24 +51,24 @@ class Instruction:
     Attributes:
         name: unique in the program.
         opcode: HLO's.
-        scopes: of the operators that it computes for, in the order of the program.
+        scopes: of the operators that it computes, in the order of the program.
         bytes: of its results.
-        touched: of its results and operands.
-        called: instructions of the computations that it calls, all levels.
-        batch: what it is, if it is one.
+        traffic: bytes of its results and operands.
+        called: instructions of the computations that it calls, at all levels.
+        batch: None: it is not a call batch.
     """
 
     name: str
     opcode: str
     scopes: tuple[str, ...]
     bytes: int
-    touched: int
+    traffic: int
     called: frozenset[str] = frozenset()
     batch: CallBatch | None = None
 
     @property
     def is_control(self) -> bool:
-        """Whether it only runs other instructions."""
+        """Whether it only runs other instructions, as loops do."""
         return self.opcode in _CONTROL
 
 
@@ -87,8 +87,8 @@ def read_program(text: str, scopes: Collection[str]) -> dict[str, Instruction]:
     """The instructions of a compiled program by name.
 
     Args:
-        text: of `jax.stages.Compiled.as_text()`.
-        scopes: the named scopes that stand for operators.
+        text: from `jax.stages.Compiled.as_text()`.
+        scopes: the named scopes of operators.
     """
     bodies = _parse(text, frozenset(scopes))
     return _Program(bodies, list(scopes)).instructions()
@@ -118,13 +118,13 @@ def _parsed(found: re.Match[str], scopes: frozenset[str]) -> _Parsed:
     computations = [c for group in _CALLED.findall(rest) for c in group.strip("{}").split(",")]
     operands = rest.split("), ", 1)[0]
     return _Parsed(
-        found["name"],
-        found["opcode"],
-        found["shape"],
-        tuple(dict.fromkeys(scope for call in calls for scope in call)),
-        tuple(_OPERAND.findall(operands)),
-        tuple(c.strip().lstrip("%") for c in computations if c.strip()),
-        CallBatch(batch_number(name), calls) if len(calls) > 1 else None,
+        name=found["name"],
+        opcode=found["opcode"],
+        shape=found["shape"],
+        scopes=tuple(dict.fromkeys(scope for call in calls for scope in call)),
+        operands=tuple(_OPERAND.findall(operands)),
+        computations=tuple(c.strip().lstrip("%") for c in computations if c.strip()),
+        batch=CallBatch(batch_number(name), calls) if len(calls) > 1 else None,
     )
 
 
@@ -151,13 +151,14 @@ class _Program:
     def instructions(self) -> dict[str, Instruction]:
         return {
             i.name: Instruction(
-                i.name,
-                i.opcode,
-                self._scopes(i),
-                _bytes(i.shape),
-                _bytes(i.shape) + sum(_bytes(self._by_name[o].shape) for o in self._operands(i)),
-                frozenset(inner.name for inner in self._inside(i)),
-                i.batch if i.opcode == "custom-call" else None,
+                name=i.name,
+                opcode=i.opcode,
+                scopes=self._scopes(i),
+                bytes=_bytes(i.shape),
+                traffic=_bytes(i.shape)
+                + sum(_bytes(self._by_name[o].shape) for o in self._operands(i)),
+                called=frozenset(inner.name for inner in self._inside(i)),
+                batch=i.batch if i.opcode == "custom-call" else None,
             )
             for i in self._by_name.values()
         }
@@ -166,14 +167,14 @@ class _Program:
         return [name for name in instruction.operands if name in self._by_name]
 
     def _inside(self, instruction: _Parsed) -> Iterable[_Parsed]:
-        """Instructions of the computations that it calls, all levels."""
+        """Instructions of the computations that it calls, at all levels."""
         for computation in instruction.computations:
             for inner in self._bodies.get(computation, ()):
                 yield inner
                 yield from self._inside(inner)
 
     def _scopes(self, instruction: _Parsed) -> tuple[str, ...]:
-        """Its own and those inside; without any, its first user's, last operand's or caller's.
+        """Its scopes and those inside, or else its first user's, last operand's or caller's.
 
         XLA drops the metadata of some instructions that it rewrites, such as a dot under a bias.
         """

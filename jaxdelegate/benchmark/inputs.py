@@ -1,4 +1,4 @@
-"""What the benchmark feeds a model."""
+"""The inputs of a benchmark."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,17 +14,17 @@ def make_inputs(
     """One array for each input: a file's values, or random ones as TFLite draws them.
 
     Args:
-        details: the inputs as the interpreter describes them, after allocation.
-        layers: what the flags say of them, in the same order; may be empty.
+        details: the inputs as the interpreter describes them after allocation.
+        layers: the flags' descriptions of them, in the same order; may be empty.
         seed: of the random values.
 
     Raises:
-        OptionError: a file or a range that does not fit.
+        OptionError: a file or a range does not fit.
         OSError: a file cannot be read.
     """
     inputs = []
     for position, detail in enumerate(details):
         shape = tuple(int(n) for n in detail["shape"])
-        said = layers[position] if layers else InputLayer(str(detail["name"]), shape)
-        inputs.append((InputLayer(said.name, shape, said.range, said.path), detail["dtype"]))
+        layer = layers[position] if layers else InputLayer(str(detail["name"]), shape)
+        inputs.append((InputLayer(layer.name, shape, layer.range, layer.path), detail["dtype"]))
     return InputSource(inputs, UniformValues(), seed)()

@@ -1,7 +1,7 @@
-"""Performance options side by side: platforms, dtypes and threads, each in a process of its own.
+"""Compares performance options: platforms, dtypes and threads, each in a separate process.
 
-A process each, since XLA's CPU threads are fixed when it starts, and a GPU's memory is claimed by
-whoever came first.
+XLA's CPU threads are fixed when it starts, and the first process claims a GPU's memory; therefore
+every configuration runs in a new process.
 """
 
 import dataclasses
@@ -18,6 +18,7 @@ from typing import Any
 from tqdm import tqdm
 
 from jaxdelegate.benchmark import results
+from jaxdelegate.benchmark.options import parse_names
 from jaxdelegate.compile.precision_policy import policy_for
 from jaxdelegate.errors import InterpreterError, OptionError
 from jaxdelegate.kernels.processor import cpu_features
@@ -32,7 +33,7 @@ _NAMES = {"float32": "fp32", "tensorfloat32": "tf32", "float16": "fp16", "bfloat
 
 @dataclasses.dataclass(frozen=True)
 class Configuration:
-    """One algorithm to run: its name in the table, and the flags that ask for it."""
+    """One configuration: its name in the table, and its flags."""
 
     name: str
     flags: tuple[str, ...]
@@ -40,7 +41,7 @@ class Configuration:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What came of a configuration: its result as JSON holds it, or why there is none."""
+    """The result of a configuration, as in the JSON file, or its error."""
 
     configuration: Configuration
     result: dict[str, Any] | None
@@ -48,11 +49,11 @@ class Outcome:
 
     @property
     def median(self) -> float:
-        """The median latency in milliseconds, which outliers do not move; infinite: it failed."""
+        """The median latency in milliseconds, robust against outliers; infinite if it failed."""
         return float(self._milliseconds.get("median", float("inf")))
 
     def is_level_with(self, better: "Outcome") -> bool:
-        """Whether its median lies within the spread of a better one: both may change places."""
+        """Whether its median is within the spread of a better one, so that the order is noise."""
         return self.median <= float(better._milliseconds.get("p95", 0.0))
 
     @property
@@ -64,63 +65,35 @@ def parse_options(text: str) -> tuple[str, ...]:
     """The items of `--perf_options_list`.
 
     Raises:
-        OptionError: an unknown one, or "none" next to others.
+        OptionError: an unknown item, or "none" together with others.
     """
-    chosen = tuple(item.strip() for item in text.split(",") if item.strip())
-    unknown = [item for item in chosen if item not in OPTIONS]
-    if unknown or not chosen:
-        raise OptionError(f"perf_options_list: want some of {', '.join(OPTIONS)}, got {text!r}")
+    chosen = parse_names("perf_options_list", text, OPTIONS)
     if "none" in chosen and len(chosen) > 1:
         raise OptionError("perf_options_list: 'none' cannot be used together with other options")
     return chosen
 
 
-def parse_threads(text: str) -> tuple[int, ...]:
-    """The items of `--threads`.
-
-    Raises:
-        OptionError: something that is no number from 1 on.
-    """
-    items = [item.strip() for item in text.split(",") if item.strip()]
-    if not items or not all(item.isdigit() and int(item) for item in items):
-        raise OptionError(f"threads: want numbers from 1 on, like 1,2,4, got {text!r}")
-    return tuple(int(item) for item in items)
-
-
-def parse_dtypes(text: str) -> tuple[str, ...]:
-    """The items of `--jax_compute_dtypes`.
-
-    Raises:
-        OptionError: an unknown one.
-    """
-    items = tuple(item.strip() for item in text.split(",") if item.strip())
-    unknown = [item for item in items if item not in DTYPES]
-    if unknown or not items:
-        raise OptionError(f"jax_compute_dtypes: want some of {', '.join(DTYPES)}, got {text!r}")
-    return items
-
-
 def configurations(
     chosen: Sequence[str], platforms: Sequence[str], threads: Sequence[int], dtypes: Sequence[str]
 ) -> list[Configuration]:
-    """Every combination that makes sense.
+    """Every combination that makes a difference.
 
     Args:
-        chosen: of `parse_options`.
-        platforms: that JAX has here.
-        threads: counts for the CPU.
-        dtypes: of `--jax_compute_dtype`.
+        chosen: as `parse_options` returns them.
+        platforms: JAX's available platforms.
+        threads: thread counts for the CPU.
+        dtypes: values of `--jax_compute_dtype`.
 
     Raises:
-        OptionError: a platform is asked for by name that is not there.
+        OptionError: a platform that is requested by name is not available.
     """
     if "none" in chosen:
-        return [Configuration("as asked", ())]
+        return [Configuration("as given", ())]
     wanted = ("cpu", "gpu", "tpu") if "all" in chosen else tuple(chosen)
     absent = [p for p in wanted if p != "cpu" and p not in platforms]
     if absent and "all" not in chosen:
         raise OptionError(
-            f"perf_options_list: {absent[0]!r} is not there; JAX has: {', '.join(platforms)}"
+            f"perf_options_list: {absent[0]!r} is not available; JAX has: {', '.join(platforms)}"
         )
     rows = []
     for platform in (p for p in wanted if p not in absent):
@@ -148,7 +121,7 @@ def _on_device(platform: str, dtypes: Sequence[str]) -> list[Configuration]:
 
 
 def _by_program(platform: str, dtypes: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
-    """The dtypes' names and the flags of the first; those of one precision policy are one program.
+    """The names of dtypes and the flags of the first; dtypes with equal policies share a program.
 
     A CPU without bfloat16 products computes every dtype in float32: one row, `fp32=fp16=bf16`.
     """
@@ -166,7 +139,7 @@ def _by_program(platform: str, dtypes: Sequence[str]) -> list[tuple[str, tuple[s
 
 
 def find_platforms() -> tuple[str, ...]:
-    """The platforms that JAX has here, asked in another process: this one claims no device.
+    """JAX's available platforms, determined in another process so that this one claims no device.
 
     Raises:
         InterpreterError: jax does not start.
@@ -190,13 +163,13 @@ def run_all(
     shuffle: bool = True,
     seed: int | None = None,
 ) -> list[Outcome]:
-    """Run `benchmark_model` for each configuration; the fastest comes first in the answer.
+    """Run `benchmark_model` for each configuration; returns the fastest first.
 
     Args:
-        rows: of `configurations`.
-        flags: for every run, `--graph=...` among them.
+        rows: as `configurations` returns them.
+        flags: for every run, including `--graph=...`.
         delay: seconds between two runs.
-        shuffle: run them in random order, so that a slow drift of the machine hits all alike.
+        shuffle: run them in random order, so that a slow drift of the machine affects all equally.
         seed: of the order.
     """
     order = list(rows)
@@ -227,16 +200,16 @@ def _last_line(text: str) -> str:
 
 
 def summary(outcomes: Sequence[Outcome]) -> str:
-    """The table by median latency, with TFLite's heading and its line for each run.
+    """The table by median latency, with TFLite's heading and format.
 
-    Runs share a rank where the median of one lies below the 95th percentile of the best of them.
+    Runs share a rank if their medians are below the 95th percentile of the best of them.
     """
     title = "==============Summary of All Runs w/ Different Performance Options=============="
     return "\n".join([title, *map(_line, outcomes, ranks(outcomes))])
 
 
 def to_csv(outcomes: Sequence[Outcome]) -> str:
-    """A line for each configuration: its name, rank and figures, or why there are none."""
+    """A line for each configuration: its name, rank and figures, or its error."""
     rows: list[dict[str, Any]] = []
     for outcome, rank in zip(outcomes, ranks(outcomes), strict=True):
         row: dict[str, Any] = {"configuration": outcome.configuration.name}
@@ -248,7 +221,7 @@ def to_csv(outcomes: Sequence[Outcome]) -> str:
 
 
 def ranks(outcomes: Sequence[Outcome]) -> list[int]:
-    """The rank of each outcome, of which the fastest comes first."""
+    """The rank of each outcome; the outcomes are sorted, the fastest first."""
     found: list[int] = []
     best = 0
     for position, outcome in enumerate(outcomes):

@@ -10,20 +10,20 @@ from typing import Any, Self
 
 _STATUS = Path("/proc/self/status")
 _CLEAR = Path("/proc/self/clear_refs")
-_RESET_PEAK = "5"  # proc(5): the resident set's high water mark begins again
+_RESET_PEAK = "5"  # proc(5): resets the high water mark of the resident set
 
 
 @dataclasses.dataclass(frozen=True)
 class HostMemory:
-    """The process' memory in KiB."""
+    """The memory of the process in KiB."""
 
     resident: int
     peak: int  # the high water mark of `resident`
-    shared: int = 0  # the part that belongs to files and shared memory
+    shared: int = 0  # of files and shared memory
 
     @classmethod
     def now(cls) -> "HostMemory":
-        """As it stands."""
+        """The current figures."""
         if _STATUS.exists():
             fields = _status_fields()
             shared = fields.get("RssFile", 0) + fields.get("RssShmem", 0)
@@ -40,16 +40,16 @@ def _status_fields() -> dict[str, int]:
 
 
 def reset_peak() -> None:
-    """Let the high water mark begin again, where the system allows it."""
+    """Reset the high water mark, if the system allows it."""
     try:
         _CLEAR.write_text(_RESET_PEAK)
-    except OSError:  # no such system, or not permitted: the mark stays, and deltas are lower bounds
+    except OSError:  # another system, or no permission: the mark stays, and deltas are lower bounds
         return
 
 
 @dataclasses.dataclass(frozen=True)
 class Footprint:
-    """TFLite's memory figures: growth of the process since the start, in KiB."""
+    """TFLite's memory figures: the growth of the process since the start, in KiB."""
 
     init_kb: int
     overall_kb: int
@@ -57,10 +57,10 @@ class Footprint:
 
 
 class PeakMonitor:
-    """Samples the process' memory in a thread of its own."""
+    """Samples the memory of the process in a thread, as a context manager."""
 
     def __init__(self, interval_ms: int) -> None:
-        """Sample every so many milliseconds, from `__enter__` to `__exit__`."""
+        """Prepare; nothing is sampled yet."""
         self._interval = interval_ms / 1000
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._sample, daemon=True)
@@ -73,7 +73,6 @@ class PeakMonitor:
                 return
 
     def __enter__(self) -> Self:
-        """Begin."""
         self._thread.start()
         return self
 
@@ -83,17 +82,21 @@ class PeakMonitor:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Stop."""
         self._stop.set()
         self._thread.join()
 
 
 @dataclasses.dataclass(frozen=True)
 class DeviceMemory:
-    """One device's memory in bytes.
+    """The memory of one device in bytes.
 
-    `programs_bytes` is what XLA planned for the compiled partitions: arguments, results and
-    temporaries. The allocator's figures are None where the platform keeps none (the CPU).
+    Attributes:
+        device: its name.
+        programs_bytes: what XLA planned for the compiled partitions: arguments, results and
+            temporaries.
+        in_use_bytes: of the allocator; None: the platform has no such figures (the CPU).
+        peak_bytes: of the allocator, or None.
+        limit_bytes: of the allocator, or None.
     """
 
     device: str
@@ -104,7 +107,7 @@ class DeviceMemory:
 
     @classmethod
     def of(cls, device: Any, executables: list[Any]) -> "DeviceMemory":
-        """The state of a jax.Device that runs some compiled programs."""
+        """The memory of a jax.Device that runs compiled programs."""
         stats = device.memory_stats() or {}
         return cls(
             str(device),
@@ -117,7 +120,7 @@ class DeviceMemory:
 
 def _planned_bytes(executable: Any) -> int:
     analysis = executable.memory_analysis()
-    if analysis is None:  # a backend that does not tell
+    if analysis is None:  # the backend does not report it
         return 0
     names = ("argument_size_in_bytes", "output_size_in_bytes", "temp_size_in_bytes")
     return sum(int(getattr(analysis, name)) for name in names)

@@ -1,4 +1,4 @@
-"""Time by TFLite operator: on the host by the clock, inside partitions by jax.profiler's trace."""
+"""Time per TFLite operator: on the host by the clock, in partitions by jax.profiler's trace."""
 
 import contextlib
 import dataclasses
@@ -29,13 +29,13 @@ class OpTime:
     """A row of the profile.
 
     Attributes:
-        type: the operator's name; several joined by + where XLA fused them.
+        type: the operator's name, or several joined by + if XLA fused them.
         name: its outputs and its index, as TFLite names nodes.
         times: microseconds in each profiled run.
         bytes: of its results.
-        times_called: in one run; inside a partition, how many XLA instructions.
+        times_called: in one run; inside a partition the number of XLA instructions.
         nodes: the operators' indices.
-        touched: bytes that XLA's instructions read and write.
+        traffic: bytes that XLA's instructions read and write.
     """
 
     type: str
@@ -44,11 +44,11 @@ class OpTime:
     bytes: int = 0
     times_called: int = 1
     nodes: tuple[int, ...] = ()
-    touched: int = 0
+    traffic: int = 0
 
     def span(self) -> Span:
         """Its time and memory traffic in one run."""
-        return Span(self.nodes, self.times.avg / 1e6, self.touched)
+        return Span(self.nodes, self.times.avg / 1e6, self.traffic)
 
     def as_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
@@ -64,14 +64,14 @@ class OpTime:
 
 @dataclasses.dataclass(frozen=True)
 class Profile:
-    """What took how long, in the order of execution.
+    """The time of each step, in the order of execution.
 
     Attributes:
-        init: the steps of preparation, once each.
+        init: the steps of preparation, each run once.
         nodes: host operators, and each partition as a whole.
-        inside: the operators inside of partitions, by device time.
-        runs: how many runs were profiled.
-        work: the operators' operations, bytes and seconds.
+        inside: the operators in partitions, by device time.
+        runs: the number of profiled runs.
+        work: operations, bytes and seconds of the operators.
     """
 
     init: tuple[OpTime, ...]
@@ -105,15 +105,15 @@ def collect(
     init: Sequence[OpTime] = (),
     perfetto_trace: str = "",
 ) -> Profile:
-    """Profile some runs.
+    """Profile runs.
 
     Args:
         session: allocated.
         arrays: the inputs.
-        delegates: that were applied to it; those with `partitions()` are looked into.
+        delegates: the delegates of the session; those with `partitions()` are profiled inside.
         runs: how many.
         init: the steps of preparation.
-        perfetto_trace: where to write the runs as a trace for ui.perfetto.dev; empty: nowhere.
+        perfetto_trace: a file for a trace of the runs for ui.perfetto.dev; empty: none.
 
     Raises:
         OSError: the trace cannot be written.
@@ -132,7 +132,7 @@ def collect(
         _keep_trace(Path(folder), perfetto_trace)
     tables = [(p.nodes, _inside(p.nodes, p.program, events, calls, runs)) for p in partitions]
     inside = tuple(row for _, rows in tables for row in rows)
-    nodes = steps.rows() if steps else _seen_from_outside(partitions, inside, invokes)
+    nodes = steps.rows() if steps else _stock_nodes(partitions, inside, invokes)
     work = [w for own, rows in tables for w in work_of([row.span() for row in rows], own)]
     work += steps.work() if steps else []
     return Profile(tuple(init), nodes, inside, runs, tuple(work))
@@ -140,13 +140,13 @@ def collect(
 
 @contextlib.contextmanager
 def _tracing(folder: str, *, perfetto: bool, inside: bool) -> Iterator[None]:
-    """Trace where somebody wants the trace, or there are partitions to look into."""
+    """Trace if a trace is requested, or if there are partitions to profile."""
     if not (perfetto or inside):
         yield
         return
     profiler = importlib.import_module("jax.profiler")
     options = profiler.ProfileOptions()
-    options.python_tracer_level = 0  # it would slow down what is to be timed
+    options.python_tracer_level = 0  # Python's tracer would slow down what is timed
     profiler.start_trace(folder, create_perfetto_trace=perfetto, profiler_options=options)
     try:
         yield
@@ -160,7 +160,7 @@ def _keep_trace(folder: Path, target: str) -> None:
         shutil.copyfile(found, target)
 
 
-# ---- inside of partitions
+# ---- in partitions
 
 
 def _inside(
@@ -170,7 +170,7 @@ def _inside(
     calls: Sequence[CallTime],
     runs: int,
 ) -> list[OpTime]:
-    """The operators of one partition, those first that come first in the model."""
+    """The operators of one partition, in the order of the model."""
     text = program.executable.as_text()
     module = text.split(",", 1)[0].split()[-1]
     by_scope = {node.operator.scope: node for node in nodes}
@@ -188,13 +188,13 @@ def _inside(
 
 @dataclasses.dataclass(frozen=True)
 class _Piece:
-    """What ran once: an instruction, or a call of a call batch."""
+    """One execution of an instruction, or of a call in a call batch."""
 
-    label: tuple[str, ...]  # the operators' scopes, or what XLA calls it
-    source: tuple[str, int]  # the instruction, and the place of the call in it
+    label: tuple[str, ...]  # the operators' scopes, or XLA's name
+    source: tuple[str, int]  # the instruction, and the position of the call in it
     us: float
     bytes: int  # of its results
-    touched: int
+    traffic: int
 
 
 def _pieces(
@@ -202,26 +202,26 @@ def _pieces(
     instructions: Mapping[str, hlo.Instruction],
     calls: Iterable[CallTime],
 ) -> Iterator[_Piece]:
-    """Everything that ran, call batches call by call."""
+    """All executed instructions, and the calls of call batches."""
     seen = {event.instruction for event in events}
-    by_place = _by(lambda call: (call.batch, call.call), calls)
-    timed = {place: iter(group) for place, group in by_place.items()}
+    by_position = _group(lambda call: (call.batch, call.call), calls)
+    timed = {position: iter(group) for position, group in by_position.items()}
     for event in events:
         own = instructions[event.instruction]
         if own.batch is not None:
-            for place, scopes in enumerate(own.batch.scopes):
-                call = next(timed.get((own.batch.number, place), iter(())), None)
+            for position, scopes in enumerate(own.batch.scopes):
+                call = next(timed.get((own.batch.number, position), iter(())), None)
                 if call is not None:
-                    us, source = call.nanoseconds / 1e3, (event.instruction, place)
+                    us, source = call.nanoseconds / 1e3, (event.instruction, position)
                     yield _Piece(scopes, source, us, call.result_bytes, call.bytes)
-        elif not (own.is_control and own.called & seen):  # what it runs is counted by itself
+        elif not (own.is_control and own.called & seen):  # the instructions it runs are counted
             label = own.scopes or (f"XLA {own.opcode}",)
             us, source = event.duration / 1e3, (event.instruction, 0)
-            yield _Piece(label, source, us, own.bytes, own.touched)
+            yield _Piece(label, source, us, own.bytes, own.traffic)
 
 
 def _per_run(times: Iterable[Sequence[float]], runs: int) -> list[float]:
-    """The sum over instructions in each run; every run executes each as often."""
+    """The sum over instructions in each run; every run executes each equally often."""
     sums = [0.0] * runs
     for durations in times:
         for k, duration in enumerate(durations):
@@ -232,7 +232,7 @@ def _per_run(times: Iterable[Sequence[float]], runs: int) -> list[float]:
 def _operator_row(
     nodes: Sequence[Node], label: Sequence[str], pieces: Sequence[_Piece], runs: int
 ) -> OpTime:
-    by_source = _by(lambda piece: piece.source, pieces)
+    by_source = _group(lambda piece: piece.source, pieces)
     times = Stat.of(_per_run([[p.us for p in own] for own in by_source.values()], runs))
     once = [own[0] for own in by_source.values()]
     n_bytes = sum(piece.bytes for piece in once)
@@ -241,18 +241,17 @@ def _operator_row(
         return OpTime(label[0], "", times, n_bytes, calls)
     indices = tuple(node.index for node in nodes)
     return OpTime(
-        "+".join(dict.fromkeys(node.name for node in nodes)),
-        f"{_outputs(nodes[-1])}:{'+'.join(map(str, indices))}",
-        times,
-        n_bytes,
-        calls,
-        indices,
-        sum(piece.touched for piece in once),
+        type="+".join(dict.fromkeys(node.name for node in nodes)),
+        name=f"{_outputs(nodes[-1])}:{'+'.join(map(str, indices))}",
+        times=times,
+        bytes=n_bytes,
+        times_called=calls,
+        nodes=indices,
+        traffic=sum(piece.traffic for piece in once),
     )
 
 
-def _by(key: Callable[[_T], Hashable], values: Iterable[_T]) -> dict[Any, list[_T]]:
-    """The values in groups, by their keys."""
+def _group(key: Callable[[_T], Hashable], values: Iterable[_T]) -> dict[Any, list[_T]]:
     groups: dict[Any, list[_T]] = {}
     for value in values:
         groups.setdefault(key(value), []).append(value)
@@ -267,7 +266,7 @@ def _outputs(node: Node) -> str:
 
 
 class _StepTimes:
-    """Times each step of our own host's plan, partitions until their results are there."""
+    """Times each step of the plan in jaxdelegate's interpreter; waits for partitions' results."""
 
     def __init__(self, host: Any) -> None:
         self._host = host
@@ -297,7 +296,7 @@ class _StepTimes:
             elif isinstance(step, OperatorStep):
                 node = step.node
                 name = f"{_outputs(node)}:{node.index}"
-                rows.append(OpTime(node.name, name, times, _size(node), 1, (node.index,)))
+                rows.append(OpTime(node.name, name, times, _size(node), nodes=(node.index,)))
         return tuple(rows)
 
     def work(self) -> list[OperatorWork]:
@@ -308,7 +307,7 @@ class _StepTimes:
 
 def _partition_row(delegate: str, nodes: Sequence[Node], index: int, times: Stat) -> OpTime:
     name = f"{_outputs(nodes[-1])}:{index}"  # TFLite numbers delegate nodes after the operators
-    return OpTime(delegate, name, times, _size(nodes[-1]), 1, tuple(n.index for n in nodes))
+    return OpTime(delegate, name, times, _size(nodes[-1]), nodes=tuple(n.index for n in nodes))
 
 
 def _size(node: Node) -> int:
@@ -320,7 +319,7 @@ def _size(node: Node) -> int:
 
 @contextlib.contextmanager
 def _watched(session: Session) -> Iterator[_StepTimes | None]:
-    """Step times of our own host; None for the stock interpreter, which does not tell."""
+    """Step times in jaxdelegate's interpreter; None: the stock one does not report them."""
     if not isinstance(session.interpreter, Interpreter):
         yield None
         return
@@ -333,10 +332,10 @@ def _watched(session: Session) -> Iterator[_StepTimes | None]:
         host.watch = before
 
 
-def _seen_from_outside(
+def _stock_nodes(
     partitions: Sequence[Any], inside: Sequence[OpTime], invokes: Sequence[float]
 ) -> tuple[OpTime, ...]:
-    """The stock interpreter's nodes: partitions by device time, everything else together."""
+    """The stock interpreter's nodes: partitions by device time, and the rest as one row."""
     rows, busy = [], [0.0] * len(invokes)
     for number, partition in enumerate(partitions):
         taken = {node.index for node in partition.nodes}

@@ -1,6 +1,7 @@
 """The options of a benchmark, as Python arguments and as command-line flags."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, get_type_hints
 
 from jaxdelegate.errors import OptionError
@@ -174,3 +175,27 @@ def benchmark_flags() -> tuple[Flag, ...]:
         )
         for field in dataclasses.fields(BenchmarkOptions)
     )
+
+
+def parse_names(flag: str, text: str, known: Sequence[str]) -> tuple[str, ...]:
+    """A comma-separated list of known names.
+
+    Raises:
+        OptionError: an unknown name, or none.
+    """
+    names = tuple(item.strip() for item in text.split(",") if item.strip())
+    if not names or not set(names) <= set(known):
+        raise OptionError(f"{flag}: expected some of {', '.join(known)}, got {text!r}")
+    return names
+
+
+def parse_counts(flag: str, text: str) -> tuple[int, ...]:
+    """A comma-separated list of positive integers.
+
+    Raises:
+        OptionError: another item, or none.
+    """
+    items = [item.strip() for item in text.split(",") if item.strip()]
+    if not items or not all(item.isdigit() and int(item) for item in items):
+        raise OptionError(f"{flag}: expected positive integers, such as 1,2,4, got {text!r}")
+    return tuple(int(item) for item in items)

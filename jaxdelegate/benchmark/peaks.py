@@ -1,4 +1,4 @@
-"""What a device reaches at best: measured peaks of its arithmetic and of its memory."""
+"""Measures the peak arithmetic throughput and memory bandwidth of a device."""
 
 import dataclasses
 import functools
@@ -12,20 +12,20 @@ import numpy as np
 from jaxdelegate.xla.options import compiler_options, platform_of
 
 _SIZES = tuple(n << 20 for n in (1, 4, 16, 64, 256))  # bytes of an array: caches, then memory
-_SIDES = {"cpu": (512, 1024, 2048)}  # of the product's matrices
-_SIDES_ELSEWHERE = (4096, 8192)
+_SIDES = {"cpu": (512, 1024, 2048)}  # of the matrices
+_DEFAULT_SIDES = (4096, 8192)
 _ROUNDS = 5
-_LOOPS = 8  # over the largest array: what the loop copies before it begins hardly counts
+_LOOPS = 8  # over the largest array, so that the copy before the loop hardly counts
 
 
 @dataclasses.dataclass(frozen=True)
 class DevicePeaks:
-    """What one device reached.
+    """The peaks of one device.
 
     Attributes:
-        flops: per second, of a matrix product.
-        bandwidths: bytes per second read and written, by the size of the array in bytes.
-        dtype: of the product's factors.
+        flops: per second, in a matrix product.
+        bandwidths: bytes read and written per second, by the size of the array in bytes.
+        dtype: of the factors.
     """
 
     flops: float
@@ -45,13 +45,13 @@ class DevicePeaks:
 
 
 def measured_peaks(device: Any, dtype: np.dtype) -> DevicePeaks:
-    """Measure a device; some seconds of matrix products and of additions in place.
+    """Measure a device with matrix products and additions in place; takes some seconds.
 
     Args:
         device: a jax.Device.
-        dtype: of the products' factors; sums are float32.
+        dtype: of the factors; sums are float32.
     """
-    sides = _SIDES.get(device.platform, _SIDES_ELSEWHERE)
+    sides = _SIDES.get(device.platform, _DEFAULT_SIDES)
     return DevicePeaks(
         max(_product_flops(device, dtype, n) for n in sides),
         {size: _bandwidth(device, size) for size in _SIZES},
@@ -70,7 +70,7 @@ def _product_flops(device: Any, dtype: np.dtype, n: int) -> float:
 
 
 def _bandwidth(device: Any, size: int) -> float:
-    """Additions in a loop of the program, so that its dispatch does not count."""
+    """The bandwidth of additions in a loop inside the program, without dispatch."""
     jax = importlib.import_module("jax")
     array = jax.device_put(np.zeros(size // 4, np.float32), device)
     times = _LOOPS * _SIZES[-1] // size

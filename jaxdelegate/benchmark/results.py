@@ -1,4 +1,4 @@
-"""What a benchmark found, and the forms it is written in."""
+"""The results of a benchmark and their file formats."""
 
 import csv
 import dataclasses
@@ -20,7 +20,7 @@ _MS = 1000.0  # microseconds
 
 @dataclasses.dataclass(frozen=True)
 class InputRecord:
-    """An input as it was run."""
+    """An input as it ran."""
 
     name: str
     shape: tuple[int, ...]
@@ -33,28 +33,28 @@ class BenchmarkReport:
 
     Attributes:
         name: of the benchmark, or empty.
-        model: the path, or what stands for it.
+        model: the path, or "<bytes>".
         model_bytes: the file's size.
         interpreter: "jaxdelegate" or "litert".
         signature: its key, or empty.
-        inputs: as they were run.
+        inputs: as they ran.
         seed: of the random inputs.
-        batch: the first dimension of the first input; 1 without one.
-        delegates: in the order they were applied.
-        platform: where partitions ran: "gpu", "tpu" or "cpu"; None without JaxDelegate.
+        batch: the first dimension of the first input, or 1.
+        delegates: in the order in which they were applied.
+        platform: of the partitions: "gpu", "tpu" or "cpu"; None without JaxDelegate.
         device: its name; None without JaxDelegate.
-        startup_us: making the delegates, and starting jax's devices where that may be a GPU's.
-        init_us: reading, choosing operators, compiling, moving weights, laying out tensors.
-        warmup: the untimed runs; the first of them is the first inference.
+        startup_us: creating the delegates, and starting jax's devices.
+        init_us: reading, partitioning, compiling, moving weights, allocating tensors.
+        warmup: the untimed runs; the first one is the first inference.
         inference: the timed runs.
         input_bytes: of all inputs together.
         footprint: growth of the process.
         device_memory: None without JaxDelegate.
-        throughput: of runs in flight; None if not asked for.
-        joules: for each inference, of the whole GPU; None where nobody counted.
-        profile: the operators' times; None if not asked for.
-        precision: what check_precision found; None if not asked for.
-        peaks: what the device reaches at best; None if not asked for, or without JaxDelegate.
+        throughput: with several runs in flight; None: not requested.
+        joules: per inference, of the whole GPU; None: not measured.
+        profile: the operators' times; None: not requested.
+        precision: the report of check_precision; None: not requested.
+        peaks: of the device; None: not requested, or no JaxDelegate.
         flags: delegate flags that were given.
         versions: of the libraries.
     """
@@ -87,20 +87,20 @@ class BenchmarkReport:
 
     @property
     def inferences_per_second(self) -> float:
-        """Elements of the batch over the time of the timed runs; 0 without any."""
+        """Batch elements per second in the timed runs; 0 without runs."""
         total = self.inference.sum
         return 1e6 * self.batch * self.inference.count / total if total else 0.0
 
     @property
     def megabytes_per_second(self) -> float:
-        """Input MiB over the time of the timed runs, as TFLite counts throughput."""
+        """Input MiB per second in the timed runs, TFLite's measure of throughput."""
         total = self.inference.sum
         bytes_per_second = 1e6 * self.input_bytes * self.inference.count / total if total else 0.0
         return bytes_per_second / 2**20
 
     @property
     def joules_per_sample(self) -> float | None:
-        """Joules for each element of the batch."""
+        """Joules per batch element."""
         return None if self.joules is None else self.joules / max(self.batch, 1)
 
     def metrics(self) -> dict[str, Any]:
@@ -136,7 +136,7 @@ class BenchmarkReport:
         }
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything, ready for JSON: TFLite's BenchmarkResult first, ours after it."""
+        """Everything, ready for JSON: TFLite's BenchmarkResult, then our figures."""
         record = self.metrics()
         record |= {
             "model": self.model,
@@ -172,12 +172,12 @@ class BenchmarkReport:
         return record
 
     def row(self) -> dict[str, Any]:
-        """The figures of one line in a table."""
+        """The figures of a table row."""
         return row_of(self.as_dict())
 
 
 def row_of(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The figures of one line in a table, of what `BenchmarkReport.as_dict` answered."""
+    """The figures of a table row, from the result of `BenchmarkReport.as_dict`."""
     row = {name: record[name] for name in ("name", "model", "batch", "interpreter")}
     row["platform"] = record["platform"] or ""
     for group in ("latency_metrics", "memory_metrics", "misc_metrics"):
@@ -190,7 +190,7 @@ def row_of(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    """One line for each row, under a line of names."""
+    """CSV with a header."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     text = io.StringIO()
     writer = csv.DictWriter(text, names, restval="", lineterminator="\n")

@@ -1,4 +1,4 @@
-"""One benchmark from start to end, in the order and with the lines of TFLite's benchmark_model."""
+"""One benchmark, with the order of steps and the log of TFLite's benchmark_model."""
 
 import contextlib
 import dataclasses
@@ -72,16 +72,16 @@ def benchmark(
     Args:
         model: a .tflite file, or its content.
         options: how to measure.
-        values: which delegates and interpreter, of `providers.flag_values`; left out: JaxDelegate.
-        log: takes TFLite's lines, without the line's end.
+        values: the delegates and the interpreter, from `providers.flag_values`; None: JaxDelegate.
+        log: called with each of TFLite's lines, without the line end.
         before: called with the session when it is ready to run.
         after: called after the last timed run.
 
     Raises:
-        ModelError: the file is no model.
+        ModelError: the file is not a model.
         OptionError: an option, or an input that the options describe, does not fit.
-        DelegationError: full delegation was required and cannot be had.
-        InterpreterError: an operator refuses its shapes, or failed.
+        DelegationError: full delegation is required and impossible.
+        InterpreterError: an operator rejects its shapes, or failed.
         OSError: a file cannot be read or written.
     """
     options = options or BenchmarkOptions()
@@ -99,7 +99,7 @@ def _micros() -> int:
 
 @dataclasses.dataclass
 class _Prepared:
-    """An allocated session and what it took to get there."""
+    """An allocated session, and the times of its preparation."""
 
     session: Session
     made: Sequence[ProvidedDelegate]
@@ -133,13 +133,13 @@ class _Run:
             device = _device(made)
             given = session.on_device(arrays, device) if options.device_inputs else arrays
             before(session)
-            with energy_meter(device, asked=options.energy) as meter:
+            with energy_meter(device, is_requested=options.energy) as meter:
                 warmup = self._repeat(session, given, warm=True)
                 joules, inference = self._metered(meter, session, given)
             overlapped = self._throughput(session, arrays, device)
         at_end = max(at_init.peak, HostMemory.now().peak)
         footprint = Footprint(
-            max(at_init.peak - base.resident, 0),  # the kernel counts roughly
+            max(at_init.peak - base.resident, 0),  # the kernel's figures are approximate
             max(at_end - base.resident, 0),
             monitor.peak_mb if monitor is not None else None,
         )
@@ -245,7 +245,7 @@ class _Run:
     def _metered(
         self, meter: EnergyMeter | None, session: Session, arrays: Sequence[Any]
     ) -> tuple[float | None, Stat]:
-        """Joules for each inference, and the timed runs."""
+        """Joules per inference, and the timed runs."""
         if meter is not None:
             meter.start()
         stat = self._repeat(session, arrays, warm=False)
@@ -254,7 +254,7 @@ class _Run:
         return meter.joules() / stat.count, stat
 
     def _repeat(self, session: Session, arrays: Sequence[Any], *, warm: bool) -> Stat:
-        """Run until both the count and the seconds are reached, but not beyond max_secs."""
+        """Run until both the count and the seconds are reached, but at most max_secs."""
         options = self._options
         n_runs, seconds = (
             (options.warmup_runs, options.warmup_min_secs)
@@ -349,8 +349,8 @@ class _Run:
             raise OptionError(
                 f"check_precision: signature {session.signature!r} is not the main subgraph's"
             )
-        asked = self._values.jax_compute_dtype
-        dtype = asked if asked in ("float16", "bfloat16") else "auto"
+        dtype = self._values.jax_compute_dtype
+        dtype = dtype if dtype in ("float16", "bfloat16") else "auto"
         from jaxdelegate.comparison.precision_check import check_precision  # noqa: PLC0415
 
         return check_precision(self._model, list(arrays), dtype)
@@ -373,12 +373,11 @@ class _Pace:
 
 
 def _step(kind: str, us: int, kilobytes: int) -> OpTime:
-    """A row of the initialization's profile."""
     return OpTime(kind, f"{kind}/0", Stat((us,)), max(0, kilobytes) * 1000)
 
 
 def _our_lines(report: BenchmarkReport) -> list[str]:
-    """What TFLite's tool does not say."""
+    """Lines that TFLite's tool does not have."""
     lines = [
         f"Throughput: {report.inferences_per_second:g} inferences/s "
         f"({report.megabytes_per_second:g} MB/s), batch {report.batch}, seed {report.seed}"
@@ -413,14 +412,14 @@ def _batch(session: Session) -> int:
 
 
 def _device(made: Sequence[ProvidedDelegate]) -> Any:
-    """The first device that a delegate of ours runs on."""
+    """The device of the first JaxDelegate."""
     targets = [getattr(row.delegate, "target", None) for row in made]
     found = [target.runtime.device for target in targets if target is not None]
     return found[0] if found else None
 
 
 def _peaks(made: Sequence[ProvidedDelegate]) -> DevicePeaks | None:
-    """Of the first device that a delegate of ours runs on, in the dtype of its products."""
+    """The peaks of the device of the first JaxDelegate, in the dtype of its products."""
     ours = [row.delegate for row in made if hasattr(row.delegate, "lowering_context")]
     if not ours:
         return None
@@ -444,11 +443,11 @@ def _versions() -> dict[str, str]:
 
 
 def graph_source(graph: str) -> ModelSource:
-    """What `--graph` names: a path, or `fd:<descriptor>:<offset>:<size>` as in TFLite.
+    """The model that `--graph` names: a path, or `fd:<descriptor>:<offset>:<size>` as in TFLite.
 
     Raises:
-        OptionError: it is empty, or does not read as such.
-        OSError: there is no such file, or it cannot be read.
+        OptionError: the text is empty or cannot be parsed.
+        OSError: the file does not exist or cannot be read.
     """
     if not graph:
         raise OptionError("graph: name the .tflite file to run: --graph=model.tflite")
@@ -458,6 +457,6 @@ def graph_source(graph: str) -> ModelSource:
         return graph
     parts = graph.split(":")
     if len(parts) != 4 or not all(p.isdigit() for p in parts[1:]):
-        raise OptionError(f"graph: want fd:<descriptor>:<offset>:<size>, got {graph!r}")
+        raise OptionError(f"graph: expected fd:<descriptor>:<offset>:<size>, got {graph!r}")
     descriptor, offset, size = map(int, parts[1:])
     return os.pread(descriptor, size, offset)

@@ -1,6 +1,6 @@
-"""One signature of an open model, the same for our interpreter and the stock one.
+"""One signature of an open model, with the same interface for jaxdelegate's and stock interpreters.
 
-Between `set` and `output` nothing is copied: what is timed is `invoke` alone, as in TFLite's tool.
+Nothing is copied between `set` and `output`, so that only `invoke` is timed, as in TFLite's tool.
 """
 
 import functools
@@ -30,7 +30,7 @@ class Session:
 
         Args:
             interpreter: a jaxdelegate.Interpreter or a stock one.
-            signature: its key; may be empty if the model has at most one.
+            signature: the key; may be empty if the model has at most one signature.
 
         Raises:
             OptionError: there is no such signature, or several and none is named.
@@ -39,7 +39,7 @@ class Session:
         self.signature = signature
         self._keys = list(interpreter.get_signature_list())
         self._check_signature()
-        self._tries_rebatch = False  # of our own accord
+        self._tries_rebatch = False  # without being requested
         self._subgraph: Any = (
             _OwnSubgraph(interpreter, signature)
             if isinstance(interpreter, Interpreter)
@@ -60,7 +60,7 @@ class Session:
 
     @property
     def host(self) -> str:
-        """Which interpreter it is: "jaxdelegate" or "litert"."""
+        """The interpreter: "jaxdelegate" or "litert"."""
         return "jaxdelegate" if isinstance(self.interpreter, Interpreter) else "litert"
 
     @property
@@ -70,19 +70,19 @@ class Session:
 
     @property
     def inputs(self) -> list[Details]:
-        """The inputs as they are now."""
+        """Details of the inputs."""
         return [self._subgraph.details(i) for i in self._subgraph.inputs]
 
     @property
     def outputs(self) -> list[Details]:
-        """The outputs as they are now."""
+        """Details of the outputs."""
         return [self._subgraph.details(i) for i in self._subgraph.outputs]
 
     def resize(self, shapes: Sequence[tuple[int, ...]]) -> None:
-        """Give the inputs these shapes; `allocate` comes next.
+        """Resize the inputs; call `allocate` next.
 
         Raises:
-            OptionError: not one shape for each input, or of another rank.
+            OptionError: another number of shapes, or a shape of another rank.
         """
         inputs = self.inputs
         if len(shapes) != len(inputs):
@@ -96,9 +96,9 @@ class Session:
             self._subgraph.resize(int(detail["index"]), shape)
 
     def resize_batch(self, size: int) -> None:
-        """Give this first dimension to every input that has 1 there, or to all if none has.
+        """Set the first dimension of the inputs where it is 1, or of all inputs if none has 1.
 
-        A model that fixes 1 is rebatched where that can be (our interpreter, JaxDelegate).
+        A model that fixes 1 is rebatched if possible (JaxDelegate in jaxdelegate's interpreter).
 
         Raises:
             OptionError: no input has a first dimension.
@@ -106,7 +106,7 @@ class Session:
         inputs = [d for d in self.inputs if len(d["shape"])]
         inputs = [d for d in inputs if d["shape"][0] == 1] or inputs
         if not inputs:
-            raise OptionError(f"batch_size: no input has a first dimension to make {size}")
+            raise OptionError(f"batch_size: no input has a first dimension to set to {size}")
         for detail in inputs:
             shape = (size, *(int(n) for n in detail["shape"][1:]))
             self._subgraph.resize(int(detail["index"]), shape)
@@ -115,23 +115,23 @@ class Session:
 
     @property
     def why_rebatched(self) -> str | None:
-        """Why the batch runs as single runs; None: it does not."""
+        """The reason why the batch runs as single runs; None: it runs at once."""
         reason: str | None = self._subgraph.why_rebatched()
         return reason
 
     def allocate(self) -> None:
-        """Plan, compile and lay out tensors.
+        """Partition, compile and allocate tensors.
 
         Raises:
-            InterpreterError: an operator refuses its shapes.
-            DelegationError: a delegate has to take every operator and cannot.
+            InterpreterError: an operator rejects its shapes.
+            DelegationError: full delegation is required and impossible.
         """
         try:
             self._guarded(self._subgraph.allocate)
         except DelegationError as error:
             if not self._tries_rebatch:
                 raise
-            _LOGGER.warning("%s\nThe graph is resized as it is.", error)
+            _LOGGER.warning("%s\nThe graph is resized without rebatching.", error)
             self._tries_rebatch = self._subgraph.set_rebatch(False)
             self._guarded(self._subgraph.allocate)
 
@@ -140,23 +140,23 @@ class Session:
 
         Args:
             arrays: one for each input.
-            device: the delegate's jax.Device; None: it has none.
+            device: the delegate's jax.Device, or None.
 
         Raises:
-            OptionError: only JaxDelegate in our interpreter takes such arrays.
+            OptionError: not JaxDelegate in jaxdelegate's interpreter.
         """
         self._check_own("device_inputs", device)
         return [device_arrays.placed(array, device) for array in arrays]
 
     def start(self, arrays: Sequence[np.ndarray], device: Any) -> Callable[[], Any]:
-        """Begin a run on host arrays; what it answers waits for the outputs on the host.
+        """Start a run on host arrays; the returned function waits for the outputs on the host.
 
         Args:
-            arrays: one for each input, left as they are until then.
-            device: the delegate's jax.Device; None: it has none.
+            arrays: one for each input; they must not change until the outputs are available.
+            device: the delegate's jax.Device, or None.
 
         Raises:
-            OptionError: only JaxDelegate in our interpreter can.
+            OptionError: not JaxDelegate in jaxdelegate's interpreter.
             InterpreterError: an array does not fit, or an operator failed.
         """
         self._check_own("inflight", device)
@@ -164,14 +164,14 @@ class Session:
 
     def _check_own(self, option: str, device: Any) -> None:
         if device is None or self.host != "jaxdelegate":
-            who = "no JaxDelegate" if device is None else "LiteRT's interpreter"
+            found = "no JaxDelegate" if device is None else "LiteRT's interpreter"
             raise OptionError(
-                f"{option}: want JaxDelegate in jaxdelegate's interpreter, got {who}; leave "
-                "the flag out"
+                f"{option}: needs JaxDelegate in jaxdelegate's interpreter, got {found}; omit the "
+                "flag"
             )
 
     def set(self, arrays: Sequence[Any]) -> None:
-        """Set every input: from the host, or as `on_device` returns them.
+        """Set the inputs to host arrays or to arrays from `on_device`.
 
         Raises:
             InterpreterError: an array does not fit.
@@ -180,7 +180,7 @@ class Session:
             self._guarded(self._subgraph.set, index, array)
 
     def invoke(self) -> None:
-        """Run; results are there when this returns.
+        """Run and wait for the results.
 
         Raises:
             InterpreterError: an operator failed.
@@ -196,7 +196,7 @@ class Session:
             return function(*arguments)
         except JaxDelegateError:
             raise
-        except (RuntimeError, ValueError) as error:  # all that stock interpreters and XLA raise
+        except (RuntimeError, ValueError) as error:  # what stock interpreters and XLA raise
             raise InterpreterError(f"{self.host}: {str(error).strip()}") from error
 
 
@@ -240,7 +240,7 @@ class _OwnSubgraph:
 
 
 class _StockSubgraph:
-    """A signature's subgraph in the stock interpreter, through what its SignatureRunner uses."""
+    """A signature's subgraph in the stock interpreter, with the calls of its SignatureRunner."""
 
     def __init__(self, interpreter: Any, signature: str) -> None:
         self._interpreter = interpreter

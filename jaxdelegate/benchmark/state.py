@@ -1,4 +1,4 @@
-"""What the interpreter holds: a printed state, saved outputs, TFLite's runtime info."""
+"""The state of an interpreter: as text, as saved outputs, as TFLite's runtime info."""
 
 import importlib
 import math
@@ -21,9 +21,9 @@ def state_text(
 
     Args:
         session: allocated.
-        name_length: how many characters of a tensor's name.
-        type_length: of its type.
-        alloc_length: of where it lies.
+        name_length: width of tensor names.
+        type_length: width of types.
+        alloc_length: width of allocation types.
     """
     interpreter, index = session.interpreter, session.subgraph
     details = _tensors(session)
@@ -34,12 +34,12 @@ def state_text(
     header = ("ID", "Name", "Type", "AllocType", "Size (Bytes/MB)", "Shape")
     lines.append("Tensor " + _columns(header, widths))
     for detail in details:
-        place = _place(interpreter, index, detail)
+        allocation = _allocation_type(interpreter, index, detail)
         size = _size(detail)
         kind = f"kTfLite{np.dtype(detail['dtype']).name.capitalize()}"
         shown = f"{size} / {size / 2**20:.2f}"
         shape = str([int(n) for n in detail["shape"]])
-        row = (str(detail["index"]), printable(detail["name"]), kind, place, shown, shape)
+        row = (str(detail["index"]), printable(detail["name"]), kind, allocation, shown, shape)
         lines.append("Tensor " + _columns(row, widths))
     return "\n".join([*lines, "", *nodes])
 
@@ -66,12 +66,12 @@ def _tensors(session: Session) -> Sequence[Mapping[str, Any]]:
         return interpreter.get_tensor_details(session.subgraph)
     try:
         return list(interpreter.get_tensor_details(session.subgraph))
-    except ValueError:  # tensors of inner delegate nodes are not described
+    except ValueError:  # it does not describe tensors inside delegate nodes
         return [*session.inputs, *session.outputs]
 
 
-def _place(interpreter: Any, subgraph: int, detail: Mapping[str, Any]) -> str:
-    """Where a tensor lies: our own interpreter's tensors are objects, not pieces of one arena."""
+def _allocation_type(interpreter: Any, subgraph: int, detail: Mapping[str, Any]) -> str:
+    """TFLite's allocation type; jaxdelegate's tensors are arrays, not parts of an arena."""
     if not isinstance(interpreter, Interpreter):
         return ""
     host = interpreter._host(subgraph)
@@ -84,7 +84,7 @@ def _place(interpreter: Any, subgraph: int, detail: Mapping[str, Any]) -> str:
 
 
 def _nodes(session: Session) -> list[str]:
-    """The execution plan, one node a line."""
+    """The execution plan, one line per node."""
     interpreter = session.interpreter
     if not isinstance(interpreter, Interpreter):
         return [
@@ -95,7 +95,7 @@ def _nodes(session: Session) -> list[str]:
 
 
 def steps_of(session: Session) -> tuple[Step, ...]:
-    """The plan of our own interpreter; empty for the stock one."""
+    """The plan of jaxdelegate's interpreter; empty for the stock one."""
     if not isinstance(session.interpreter, Interpreter):
         return ()
     return tuple(session.interpreter._host(session.subgraph)._steps)
@@ -118,7 +118,7 @@ def _node(number: int, step: Step) -> str:
 
 
 def outputs_bytes(session: Session) -> bytes:
-    """The outputs' elements one after the other, as `--output_filepath` holds them."""
+    """The outputs' elements, concatenated, as `--output_filepath` stores them."""
     arrays = [session.output(int(d["index"])) for d in session.outputs]
     return b"".join(
         b"".join(map(bytes, a.ravel())) if a.dtype.hasobject else a.tobytes() for a in arrays
@@ -144,8 +144,8 @@ def outputs_example(session: Session) -> bytes:
 def runtime_info(session: Session, model: str) -> bytes:
     """The bytes of a tflite.profiling.ModelRuntimeDetails (profiling/proto): graph and partitions.
 
-    Operators that a delegate runs say so by `delegated_to_node_id`; partitions are nodes after
-    all operators, as in TFLite.
+    Operators in a partition have `delegated_to_node_id`; partitions are nodes after all operators,
+    as in TFLite.
     """
     messages = importlib.import_module("ai_edge_litert.model_runtime_info_pb2")
     info = messages.ModelRuntimeDetails(model_name=model)
@@ -159,7 +159,7 @@ def runtime_info(session: Session, model: str) -> bytes:
             data_type=_data_type(messages.Edge, detail["dtype"]),
             shape=[int(n) for n in detail["shape"]],
             size=_size(detail),
-            allocation_type=_place(session.interpreter, session.subgraph, detail),
+            allocation_type=_allocation_type(session.interpreter, session.subgraph, detail),
         )
     if isinstance(session.interpreter, Interpreter):
         _add_plan(graph, session)

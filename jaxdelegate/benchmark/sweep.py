@@ -13,26 +13,11 @@ from jaxdelegate.providers.parsing import FlagValues
 
 @dataclasses.dataclass(frozen=True)
 class BatchResult:
-    """One batch size: its report, or why it could not be run."""
+    """The report of one batch size, or the reason why it cannot be run."""
 
     batch: int
     report: BenchmarkReport | None = None
     error: str = ""
-
-
-def parse_batch_sizes(text: str) -> tuple[int, ...]:
-    """`1,8,32` as numbers.
-
-    Raises:
-        OptionError: something else.
-    """
-    try:
-        sizes = tuple(int(size) for size in text.split(",") if size.strip())
-    except ValueError:
-        sizes = (0,)
-    if any(size < 1 for size in sizes):
-        raise OptionError(f"batch_sizes: want numbers from 1 on, like 1,8,32, got {text!r}")
-    return sizes
 
 
 def batch_sweep(
@@ -42,13 +27,13 @@ def batch_sweep(
     values: FlagValues,
     log: Log,
 ) -> list[BatchResult]:
-    """Benchmark each batch size in an interpreter of its own, smallest first.
+    """Benchmark each batch size in a new interpreter, smallest first.
 
-    A size that the model refuses, or that does not fit into the device's memory, is reported with
-    its error; the others go on.
+    A size that the model rejects, or that does not fit in the device's memory, is reported with its
+    error; the sweep continues with the next one.
 
     Raises:
-        JaxDelegateError: as `benchmark`, where it is not a matter of the batch size.
+        JaxDelegateError: as `benchmark`, unless the batch size is the cause.
     """
     results = []
     for size in sorted(set(sizes)):
@@ -59,12 +44,12 @@ def batch_sweep(
         except (InterpreterError, LoweringError) as error:
             results.append(BatchResult(size, error=str(error).splitlines()[0]))
     if not any(result.report for result in results):
-        raise OptionError(f"batch_sizes: no size could be run: {results[0].error}")
+        raise OptionError(f"batch_sizes: no batch size can be run: {results[0].error}")
     return results
 
 
 def sweep_table(results: Sequence[BatchResult]) -> str:
-    """One line for each batch size. Times in milliseconds, memory in MiB."""
+    """A table with a line for each batch size: times in milliseconds, memory in MiB."""
     header = (
         f"{'batch':>6} {'init':>10} {'first':>10} {'avg':>10} {'median':>10} {'p95':>10} "
         f"{'ms/sample':>10} {'samples/s':>11} {'memory':>9} {'J/sample':>9}"

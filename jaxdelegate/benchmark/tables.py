@@ -19,7 +19,7 @@ _TOP = 10  # rows of the table by time
 
 
 def profile_text(profile: Profile, *, as_csv: bool = False) -> str:
-    """Both parts of the profile, initialization and runs."""
+    """The profiles of initialization and runs."""
     parts = []
     if profile.init:
         parts.append(f"{_INIT}\n{_report(profile.init, as_csv)}")
@@ -67,7 +67,7 @@ def _share(part: float, whole: float) -> float:
 def _line(row: OpTime, share: float, cumulated: float, as_csv: bool) -> str:
     first, avg, kilobytes = row.times.first / 1e3, row.times.avg / 1e3, row.bytes / 1e3
     if as_csv:
-        # As TFLite: the name must not break the columns.
+        # As in TFLite: the name must not break the columns.
         name = printable(row.name).replace(",", "\t")
         return (
             f"{printable(row.type)}, {first:g}, {avg:g}, {share:g}%, {cumulated:g}%, "

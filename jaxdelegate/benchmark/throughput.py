@@ -9,15 +9,14 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True)
 class Throughput:
-    """Runs that overlapped: while the device computed one, inputs and outputs of others moved."""
+    """Overlapping runs: while the device computes one, inputs and outputs of others are copied."""
 
-    in_flight: int  # the most runs that were begun and not yet waited for
+    in_flight: int  # the maximum number of started runs
     runs: int
-    seconds: float  # of all
-    inferences_per_second: float  # a batch counts with each of its elements
+    seconds: float  # of all runs
+    inferences_per_second: float  # every element of a batch counts
 
     def __str__(self) -> str:
-        """One line."""
         return (
             f"Throughput with {self.in_flight} in flight, from host to host: "
             f"{self.inferences_per_second:g} inferences/s, {self.runs} runs in {self.seconds:.3g} s"
@@ -33,17 +32,17 @@ def measured(
     min_secs: float,
     max_secs: float,
 ) -> Throughput:
-    """Begin runs, and wait for the first of them wherever `in_flight` have begun.
+    """Start runs, and wait for the oldest one whenever `in_flight` runs are started.
 
     Args:
-        start: begins a run; what it answers waits for the results.
+        start: starts a run; the function that it returns waits for the results.
         in_flight: at least 1.
-        batch: how many inferences a run is.
-        runs: how many at least.
-        min_secs: how long at least.
-        max_secs: no run begins after these.
+        batch: inferences per run.
+        runs: the minimum number of runs.
+        min_secs: the minimum time.
+        max_secs: no run is started after this time.
     """
-    start()()  # whatever is done once only
+    start()()  # warm up
     waiting: deque[Callable[[], Any]] = deque()
     done = 0
     begun = now = time.perf_counter()

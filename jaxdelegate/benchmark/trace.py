@@ -1,4 +1,4 @@
-"""Device time by XLA instruction, from a trace of jax.profiler."""
+"""Device time per XLA instruction, from a trace of jax.profiler."""
 
 import dataclasses
 import re
@@ -8,13 +8,13 @@ from typing import Any
 
 from jaxdelegate.measuring.protos import message
 
-_END = "end: "  # XLA:CPU marks so where an instruction that ran on several threads is done
+_END = "end: "  # XLA:CPU's prefix for the end of an instruction that ran on several threads
 _MODULE_ID = re.compile(r"\(\d+\)$")
 
 
 @dataclasses.dataclass(frozen=True)
 class Event:
-    """An instruction of a program that ran once. Times in nanoseconds."""
+    """One execution of an instruction. Times are in nanoseconds."""
 
     module: str
     instruction: str
@@ -23,15 +23,15 @@ class Event:
 
 
 def newest_file(folder: Path, pattern: str) -> Path | None:
-    """The trace's file of that kind."""
+    """The newest file below a folder that matches a pattern."""
     return max(folder.rglob(pattern), key=lambda path: path.stat().st_mtime, default=None)
 
 
 def read_events(folder: Path) -> list[Event]:
-    """Every instruction that ran while the trace was taken, in the order of their starts.
+    """All executions of instructions in a trace, ordered by start.
 
     Args:
-        folder: what `jax.profiler.start_trace` was given.
+        folder: the argument of `jax.profiler.start_trace`.
     """
     path = newest_file(folder, "*.xplane.pb")
     if path is None:
@@ -39,7 +39,7 @@ def read_events(folder: Path) -> list[Event]:
     space = message("tensorflow.profiler.XSpace")
     space.ParseFromString(path.read_bytes())
     by_plane = {_text(plane.name): list(_plane_events(plane)) for plane in space.planes}
-    # A device's plane has the truth; the host's then only says when work was handed over.
+    # A device's plane has the actual times; the host's plane then only has the dispatches.
     devices = {name: found for name, found in by_plane.items() if name.startswith("/device:")}
     chosen = devices if any(devices.values()) else by_plane
     events = [event for found in chosen.values() for event in found]
@@ -49,7 +49,7 @@ def read_events(folder: Path) -> list[Event]:
 def _plane_events(plane: Any) -> Iterator[Event]:
     names = {entry.key: _text(entry.value.name) for entry in plane.event_metadata}
     kinds = {entry.key: _text(entry.value.name) for entry in plane.stat_metadata}
-    found: list[tuple[float, float, dict[str, Any]]] = []  # start, end, what is said of it
+    found: list[tuple[float, float, dict[str, Any]]] = []  # start, end, statistics
     ends: dict[Any, float] = {}
     for line in plane.lines:
         is_all_work = _text(line.name) == "XLA Ops"  # TPU: the names are the instructions' texts
@@ -71,7 +71,7 @@ def _plane_events(plane: Any) -> Iterator[Event]:
 
 
 def _stats(event: Any, kinds: Mapping[int, str]) -> dict[str, Any]:
-    """What is said of an event, by name; a reference is the text that it refers to."""
+    """The statistics of an event by name, with references resolved to their text."""
     stats: dict[str, Any] = {}
     for stat in event.stats:
         for field, value in stat.ListFields():

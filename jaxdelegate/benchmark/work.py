@@ -1,4 +1,4 @@
-"""Operations, bytes and seconds of measured operators: what a roofline is drawn from."""
+"""Operations, bytes and seconds of measured operators, for a roofline plot."""
 
 import dataclasses
 from collections.abc import Iterable, Sequence
@@ -9,11 +9,11 @@ from jaxdelegate.simple_delegate import Node
 
 @dataclasses.dataclass(frozen=True)
 class Span:
-    """A measured piece of a program.
+    """A measured part of a program.
 
     Attributes:
         nodes: the operators that it computes.
-        seconds: of one run.
+        seconds: in one run.
         bytes: that it reads and writes.
     """
 
@@ -24,14 +24,14 @@ class Span:
 
 @dataclasses.dataclass(frozen=True)
 class OperatorWork:
-    """One operator, or several that XLA fused so that their times cannot be told apart.
+    """One operator, or several that XLA fused, whose times cannot be separated.
 
     Attributes:
         name: types and indices.
         nodes: their indices.
-        seconds: of one run.
-        flops: arithmetic operations of one run; None: not known.
-        bytes: that reach memory: what XLA fused stays in registers.
+        seconds: in one run.
+        flops: arithmetic operations in one run; None: unknown.
+        bytes: that reach memory; values inside a fusion stay in registers.
     """
 
     name: str
@@ -42,16 +42,16 @@ class OperatorWork:
 
 
 def work_of(spans: Iterable[Span], nodes: Sequence[Node]) -> list[OperatorWork]:
-    """The spans of one partition or host, joined where they share an operator.
+    """The spans of one partition or of the host, merged if they share an operator.
 
     Args:
-        spans: those without nodes are left out.
+        spans: those without nodes are ignored.
         nodes: the operators that they refer to.
     """
     by_index = {node.index: node for node in nodes}
     known = [span for span in spans if span.nodes]
     rows = []
-    for group in _joined(span.nodes for span in known):
+    for group in _merged(span.nodes for span in known):
         own = [span for span in known if span.nodes[0] in group]
         indices = tuple(sorted(group))
         kinds = "+".join(dict.fromkeys(by_index[i].name for i in indices))
@@ -67,8 +67,8 @@ def work_of(spans: Iterable[Span], nodes: Sequence[Node]) -> list[OperatorWork]:
     return rows
 
 
-def _joined(sets: Iterable[Sequence[int]]) -> list[frozenset[int]]:
-    """The connected sets, in the order of their first members."""
+def _merged(sets: Iterable[Sequence[int]]) -> list[frozenset[int]]:
+    """The connected components of overlapping sets, in the order of their first members."""
     groups: list[set[int]] = []
     for members in sets:
         touching = [group for group in groups if group & set(members)]
@@ -84,6 +84,6 @@ def _flops(nodes: Iterable[Node]) -> int | None:
 
 
 def host_span(node: Node, seconds: float) -> Span:
-    """A host operator's; numpy reads and writes whole tensors."""
+    """The span of a host operator; numpy reads and writes whole tensors."""
     cost = operator_cost(node.name, node.operator.options, node.inputs, node.outputs)
     return Span((node.index,), seconds, cost.bytes or 0)

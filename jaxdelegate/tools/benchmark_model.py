@@ -6,7 +6,7 @@ from typing import Any
 
 from absl import flags
 
-from jaxdelegate.benchmark.options import BenchmarkOptions, benchmark_flags
+from jaxdelegate.benchmark.options import BenchmarkOptions, benchmark_flags, parse_counts
 from jaxdelegate.errors import OptionError
 from jaxdelegate.model import records as model
 from jaxdelegate.providers.parsing import Flag, FlagValues
@@ -213,7 +213,7 @@ def _sweep(
     values: flags.FlagValues, source: Any, options: BenchmarkOptions, chosen: FlagValues
 ) -> int:
     sweep = importlib.import_module("jaxdelegate.benchmark.sweep")
-    sizes = sweep.parse_batch_sizes(values.batch_sizes)
+    sizes = parse_counts("batch_sizes", values.batch_sizes)
     results = sweep.batch_sweep(source, sizes, options, chosen, _log)
     reports = [result.report for result in results if result.report is not None]
     for report in reports:

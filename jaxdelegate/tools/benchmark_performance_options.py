@@ -5,6 +5,7 @@ from pathlib import Path
 from absl import flags
 
 from jaxdelegate.benchmark import matrix
+from jaxdelegate.benchmark.options import parse_counts, parse_names
 from jaxdelegate.errors import OptionError
 from jaxdelegate.providers.parsing import Flag
 from jaxdelegate.report.json_records import write_json
@@ -43,8 +44,8 @@ def run(values: flags.FlagValues) -> int:
         OSError: a result file cannot be written.
     """
     chosen = matrix.parse_options(values.perf_options_list)
-    threads = matrix.parse_threads(values.threads)
-    dtypes = matrix.parse_dtypes(values.jax_compute_dtypes)
+    threads = parse_counts("threads", values.threads)
+    dtypes = parse_names("jax_compute_dtypes", values.jax_compute_dtypes, matrix.DTYPES)
     for name, other in _VARIED.items():
         if values[name].present and chosen != ("none",):
             raise OptionError(

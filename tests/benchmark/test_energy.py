@@ -85,12 +85,12 @@ def test_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     with energy_meter(gpu()) as meter:
         assert meter is None
-    asked = energy_meter(gpu(), asked=True)
-    with pytest.raises(OptionError, match=r"pip install 'jaxdelegate\[nvml\]'"), asked:
+    requested = energy_meter(gpu(), is_requested=True)
+    with pytest.raises(OptionError, match=r"pip install 'jaxdelegate\[nvml\]'"), requested:
         pass
 
 
 def test_energy_that_is_not_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", Nvml())
-    with energy_meter(gpu(), asked=False) as meter:
+    with energy_meter(gpu(), is_requested=False) as meter:
         assert meter is None

@@ -1,6 +1,7 @@
 """Performance options: which configurations there are, and how they are ranked."""
 
 import csv
+import functools
 import json
 import subprocess
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 from jaxdelegate.benchmark import matrix, results
 from jaxdelegate.benchmark.matrix import Configuration, Outcome, configurations
-from jaxdelegate.benchmark.options import BenchmarkOptions
+from jaxdelegate.benchmark.options import BenchmarkOptions, parse_counts, parse_names
 from jaxdelegate.benchmark.run import benchmark
 from jaxdelegate.errors import InterpreterError, OptionError
 from tests.support.networks import small_classifier
@@ -52,23 +53,27 @@ def test_all_takes_the_platforms_that_are_there() -> None:
         "tpu-fp32",
         "tpu-fp16",
     ]
-    assert configurations(["none"], ["cpu"], (1,), dtypes) == [Configuration("as asked", ())]
+    assert configurations(["none"], ["cpu"], (1,), dtypes) == [Configuration("as given", ())]
 
 
 def test_a_platform_that_is_not_there_is_refused_by_name() -> None:
-    with pytest.raises(OptionError, match="'gpu' is not there; JAX has: cpu"):
+    with pytest.raises(OptionError, match="'gpu' is not available; JAX has: cpu"):
         configurations(["cpu", "gpu"], ["cpu"], (1,), ("float32",))
+
+
+_threads = functools.partial(parse_counts, "threads")
+_dtypes = functools.partial(parse_names, "jax_compute_dtypes", known=matrix.DTYPES)
 
 
 @pytest.mark.parametrize(
     ("parse", "text", "message"),
     [
-        (matrix.parse_options, "nnapi", "want some of all, cpu, gpu, tpu, none, got 'nnapi'"),
+        (matrix.parse_options, "nnapi", "expected some of all, cpu, gpu, tpu, none, got 'nnapi'"),
         (matrix.parse_options, "", "got ''"),
         (matrix.parse_options, "none,cpu", "'none' cannot be used together"),
-        (matrix.parse_threads, "1,0", "want numbers from 1 on, like 1,2,4, got '1,0'"),
-        (matrix.parse_threads, "two", "got 'two'"),
-        (matrix.parse_dtypes, "float8", "want some of float32, tensorfloat32"),
+        (_threads, "1,0", "threads: expected positive integers, such as 1,2,4, got '1,0'"),
+        (_threads, "two", "got 'two'"),
+        (_dtypes, "float8", "expected some of float32, tensorfloat32"),
     ],
 )
 def test_lists_that_do_not_read_as_such(parse: Any, text: str, message: str) -> None:

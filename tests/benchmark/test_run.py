@@ -19,11 +19,11 @@ import pytest
 import jaxdelegate as jd
 from jaxdelegate.benchmark import results, state, tables, throughput
 from jaxdelegate.benchmark.op_profile import totals
-from jaxdelegate.benchmark.options import BenchmarkOptions
+from jaxdelegate.benchmark.options import BenchmarkOptions, parse_counts
 from jaxdelegate.benchmark.results import BenchmarkReport
 from jaxdelegate.benchmark.run import benchmark, graph_source
 from jaxdelegate.benchmark.session import Session
-from jaxdelegate.benchmark.sweep import batch_sweep, parse_batch_sizes, sweep_table
+from jaxdelegate.benchmark.sweep import batch_sweep, sweep_table
 from jaxdelegate.demo.mobilenet import mobilenet_v1
 from jaxdelegate.measuring.protos import message
 from jaxdelegate.op_lowering.options import AddOptions
@@ -374,7 +374,7 @@ def test_inputs_on_the_device() -> None:
 )
 def test_a_device_that_nobody_has(values: dict[str, Any], who: str, option: dict[str, Any]) -> None:
     options = dataclasses.replace(SHORT, **option)
-    match = f"{next(iter(option))}: want JaxDelegate .*, got {who}"
+    match = f"{next(iter(option))}: needs JaxDelegate .*, got {who}"
     with pytest.raises(jd.OptionError, match=match):
         benchmark(two_adds(), options, values=flag_values(**values))
 
@@ -458,7 +458,7 @@ def test_a_batch_size_that_the_model_refuses(caplog: pytest.LogCaptureFixture) -
     assert "ADD" in two.error
     assert "1 of 1 operators stay outside" in caplog.text
     assert "failed: " in sweep_table([one, two]).splitlines()[2]
-    with pytest.raises(jd.OptionError, match="no size could be run"):
+    with pytest.raises(jd.OptionError, match="no batch size can be run"):
         batch_sweep(model, (2,), SHORT, values, lambda _: None)
 
 
@@ -475,10 +475,10 @@ def test_inputs_without_a_batch_keep_their_shape() -> None:
 
 
 def test_batch_sizes() -> None:
-    assert parse_batch_sizes("1,8,32") == (1, 8, 32)
-    for text in ("0", "a", "1,-2"):
-        with pytest.raises(jd.OptionError, match="want numbers from 1 on"):
-            parse_batch_sizes(text)
+    assert parse_counts("batch_sizes", "1,8,32") == (1, 8, 32)
+    for text in ("0", "a", "1,-2", ","):
+        with pytest.raises(jd.OptionError, match="batch_sizes: expected positive integers"):
+            parse_counts("batch_sizes", text)
 
 
 @pytest.mark.parametrize(
@@ -504,7 +504,7 @@ def test_graphs(tmp_path: Path) -> None:
         size = len(two_adds())
         assert graph_source(f"fd:{file.fileno()}:2:{size}") == two_adds()
         assert graph_source(str(path)) == str(path)
-    with pytest.raises(jd.OptionError, match="want fd:"):
+    with pytest.raises(jd.OptionError, match="expected fd:"):
         graph_source("fd:1:2")
     with pytest.raises(jd.OptionError, match=r"name the \.tflite file to run"):
         graph_source("")

@@ -233,7 +233,7 @@ def test_signatures_are_listed(small: str, capsys: pytest.CaptureFixture[str]) -
         (["--graph={small}", "--jax_platform=tpu"], "platform: 'tpu' is not there; JAX has"),
         (["--graph={small}", "--jax_device_index=99"], "device_index: 99 is not there"),
         (["--graph={small}", "--signature_to_run_for=x"], "the model has no 'x'; it has: serving"),
-        (["--graph={small}", "--batch_sizes=1,x"], "batch_sizes: want numbers from 1 on"),
+        (["--graph={small}", "--batch_sizes=1,x"], "batch_sizes: expected positive integers"),
         (
             ["--graph={small}", "--export_model_runtime_info"],
             "needs model_runtime_info_output_file",

@@ -48,17 +48,17 @@ def test_none_runs_the_flags_as_they_are(
 ) -> None:
     flags = ("--perf_options_list=none", "--num_runs=2", "--min_secs=0", "--warmup_min_secs=0")
     assert main([TOOL, f"--graph={network_path}", *flags, "--jax_device_index=77"]) == 1
-    assert "as asked:  failed! jaxdelegate: device_index: 77" in capsys.readouterr().out
+    assert "as given:  failed! jaxdelegate: device_index: 77" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--graph={graph}", "--perf_options_list=nnapi"], "want some of all, cpu, gpu, tpu, none"),
-        (["--graph={graph}", "--threads=0"], "threads: want numbers from 1 on"),
+        (["--graph={graph}", "--perf_options_list=nnapi"], "expected some of all, cpu, gpu, tpu"),
+        (["--graph={graph}", "--threads=0"], "threads: expected positive integers"),
         (
             ["--graph={graph}", "--jax_compute_dtypes=fp8"],
-            "jax_compute_dtypes: want some of float32",
+            "jax_compute_dtypes: expected some of float32",
         ),
         (
             ["--graph={graph}", "--jax_compute_dtype=float16"],
