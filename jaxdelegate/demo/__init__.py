@@ -1,1 +1,1 @@
-"""What `jaxdelegate demo` shows: sample tasks, their networks, pictures and drawings."""
+"""The demo: sample tasks, their networks, generated pictures, and the page that shows them."""

@@ -1,4 +1,4 @@
-"""Images made of numbers: noisy backgrounds, filled outlines with soft edges, another size."""
+"""Draws images in numpy: noisy backgrounds, shapes with soft edges; and resizes them."""
 
 import dataclasses
 import functools
@@ -11,7 +11,7 @@ Distance = Callable[[np.ndarray], np.ndarray]  # points [n, m, 2] (x, y) -> [n, 
 
 @dataclasses.dataclass(frozen=True)
 class Outline:
-    """A shape: how far points are outside of it, and its box; in fractions of the image's size."""
+    """A shape as a signed distance function, and its box; in fractions of the image's size."""
 
     distance: Distance
     left: float
@@ -24,7 +24,7 @@ def background(rng: np.random.Generator, size: int) -> tuple[np.ndarray, np.ndar
     """A smooth pattern with noise.
 
     Returns:
-        The image, float32 [size, size, 3], and its mean color [3]; both 0 to 255.
+        The image, float32 [size, size, 3], and its mean color [3], with values 0 to 255.
     """
     color = rng.uniform(20, 235, 3)
     patches = color + rng.normal(0, rng.uniform(2, 20), (5, 5, 3))
@@ -34,7 +34,7 @@ def background(rng: np.random.Generator, size: int) -> tuple[np.ndarray, np.ndar
 
 
 def contrasting(rng: np.random.Generator, color: np.ndarray) -> np.ndarray:
-    """A random color [3] that differs visibly from another one."""
+    """A random color [3] that visibly differs from another one."""
     while True:
         other = rng.uniform(0, 255, 3).astype(np.float32)
         if np.linalg.norm(other - color) > 110:
@@ -46,11 +46,11 @@ def paint(image: np.ndarray, outline: Outline, color: np.ndarray) -> np.ndarray:
 
     Args:
         image: float32 [size, size, 3].
-        outline: what to fill; parts outside of the image are left out.
+        outline: what to fill; it is clipped to the image.
         color: [3].
 
     Returns:
-        bool [size, size]: which pixels belong to it.
+        bool [size, size]: the pixels of the outline.
     """
     size = len(image)
     rows = slice(max(int(size * outline.top) - 1, 0), max(int(size * outline.bottom) + 2, 0))
@@ -64,7 +64,7 @@ def paint(image: np.ndarray, outline: Outline, color: np.ndarray) -> np.ndarray:
 
 
 def to_bytes(image: np.ndarray) -> np.ndarray:
-    """Values 0 to 255, rounded to uint8."""
+    """Round to uint8, clipped to 0 to 255."""
     return np.asarray(np.clip(np.rint(image), 0, 255), np.uint8)
 
 
@@ -78,7 +78,7 @@ def disc(x: float, y: float, radius: float) -> Outline:
 
 
 def ring(x: float, y: float, radius: float, width: float) -> Outline:
-    """A circle's line, `width` broad, inside of the radius."""
+    """A ring with an outer radius and a width."""
 
     def distance(points: np.ndarray) -> np.ndarray:
         return np.abs(_away(points, x, y) - radius + width / 2) - width / 2
@@ -98,11 +98,7 @@ def line(start: np.ndarray, end: np.ndarray, width: float) -> Outline:
 
 
 def polygon(corners: np.ndarray) -> Outline:
-    """The inside of a closed line.
-
-    Args:
-        corners: [n, 2], x and y.
-    """
+    """A filled polygon with corners [n, 2] (x, y)."""
 
     def distance(points: np.ndarray) -> np.ndarray:
         far = np.full(points.shape[:-1], np.inf, np.float32)
@@ -117,15 +113,9 @@ def polygon(corners: np.ndarray) -> Outline:
 
 
 def resized(image: np.ndarray, height: int, width: int) -> np.ndarray:
-    """The image in another size, float32, by bilinear interpolation.
+    """Resize an image [h, w, channels] by bilinear interpolation with antialiasing, to float32.
 
-    Pixels are averaged where it becomes smaller, as Pillow's and `tf.image.resize(antialias=True)`
-    do.
-
-    Args:
-        image: [h, w, channels].
-        height: of the result.
-        width: of the result.
+    The same as Pillow's resize and `tf.image.resize(antialias=True)`.
     """
     rows = _weights(image.shape[0], height)
     columns = _weights(image.shape[1], width)
@@ -135,7 +125,7 @@ def resized(image: np.ndarray, height: int, width: int) -> np.ndarray:
 
 @functools.lru_cache(maxsize=64)
 def _weights(before: int, after: int) -> np.ndarray:
-    """[after, before]: what each old pixel adds to each new one."""
+    """[after, before]: the weight of each old pixel in each new one."""
     scale = before / after
     reach = max(scale, 1.0)
     centers = (np.arange(after) + 0.5) * scale
@@ -146,7 +136,7 @@ def _weights(before: int, after: int) -> np.ndarray:
 
 @functools.lru_cache(maxsize=8)
 def _pixels(size: int) -> np.ndarray:
-    """[size, size, 2]: x and y of the pixels' centers, in fractions."""
+    """[size, size, 2]: x and y of the pixel centers, in fractions."""
     y, x = (np.indices((size, size), np.float32) + 0.5) / size
     return np.stack([x, y], axis=-1)
 

@@ -1,4 +1,4 @@
-"""Draws what was found on the image. Needs Pillow: `pip install 'jaxdelegate[examples]'`."""
+"""Draws results on images. Needs Pillow: `pip install 'jaxdelegate[examples]'`."""
 
 import itertools
 
@@ -14,18 +14,18 @@ except ModuleNotFoundError as error:
     ) from error
 
 _Color = tuple[int, int, int]
-# Tells classes apart, for most readers with a color deficiency too (Okabe and Ito 2008).
+# Distinguishable for most readers with a color vision deficiency too (Okabe and Ito 2008).
 _COLORS: tuple[_Color, ...] = (
     (230, 159, 0), (86, 180, 233), (0, 158, 115), (240, 228, 66),
     (0, 114, 178), (213, 94, 0), (204, 121, 167),
 )  # fmt: skip
 _OPACITY = 0.55  # of a mask
 _MIN_SCORE = 0.3  # of a joint that is drawn
-_LABELS = 3  # lines of a label strip at most
+_MAX_LABELS = 3
 
 
 def drawn(image: np.ndarray, found: Found) -> np.ndarray:
-    """A copy of the image with labels, boxes, the mask and joints drawn on it.
+    """A copy of the image with labels, boxes, the mask and joints.
 
     Args:
         image: uint8 [height, width, 3].
@@ -40,7 +40,7 @@ def drawn(image: np.ndarray, found: Found) -> np.ndarray:
         corners = (box.left, box.top, box.right, box.bottom)
         pen.box(corners, f"{box.label.name} {box.label.score:.0%}", color)
     pen.figure(found)
-    pen.strip([(f"{label.name} {label.score:.0%}", None) for label in found.labels[:_LABELS]])
+    pen.strip([(f"{label.name} {label.score:.0%}", None) for label in found.labels[:_MAX_LABELS]])
     if found.mask is not None:
         classes = [int(i) for i in np.unique(found.mask) if i]
         pen.strip([(_name(found, i), _color(i)) for i in classes])
@@ -52,7 +52,7 @@ def _color(number: int) -> _Color:
 
 
 def _colors(names: list[str]) -> list[_Color]:
-    """A color for each, the same for the same name."""
+    """A color for each name; equal names have equal colors."""
     known = sorted(set(names))
     return [_color(1 + known.index(name)) for name in names]
 
@@ -62,7 +62,7 @@ def _name(found: Found, number: int) -> str:
 
 
 def _masked(image: np.ndarray, found: Found) -> np.ndarray:
-    """The image with a translucent color over each pixel that is not background."""
+    """The image with the classes of the mask as translucent colors."""
     if found.mask is None:
         return image
     height, width = image.shape[:2]
@@ -75,7 +75,7 @@ def _masked(image: np.ndarray, found: Found) -> np.ndarray:
 
 
 class _Pen:
-    """Draws on an image in sizes that fit it."""
+    """Draws on an image, in sizes relative to it."""
 
     def __init__(self, picture: Image.Image) -> None:
         self._width, self._height = picture.size
@@ -85,7 +85,7 @@ class _Pen:
         self._line = max(2, side // 128)
 
     def box(self, corners: tuple[float, float, float, float], text: str, color: _Color) -> None:
-        """A frame; its text stands above it, or inside where there is no room."""
+        """A frame with its text above it, or inside if there is no room."""
         left, right = (min(max(x, 0), 1) * (self._width - 1) for x in corners[::2])
         top, bottom = (min(max(y, 0), 1) * (self._height - 1) for y in corners[1::2])
         if right <= left or bottom <= top:
@@ -96,7 +96,7 @@ class _Pen:
         self._text(max(x, 0), top - height if top >= height else top, text, color)
 
     def figure(self, found: Found) -> None:
-        """Bones, then joints over them, each with a dark edge."""
+        """Bones, then joints, with dark edges."""
         places = {
             p.name: (p.x * self._width, p.y * self._height)
             for p in found.key_points
@@ -112,7 +112,7 @@ class _Pen:
             self._draw.ellipse(corners, fill=color, outline=(0, 0, 0))
 
     def strip(self, lines: list[tuple[str, _Color | None]]) -> None:
-        """Lines of text at the lower left, one above the other, each with a color or without."""
+        """Lines of text at the lower left, with background colors."""
         y = float(self._height)
         for text, color in reversed(lines):
             y -= self._extent(text)[1]

@@ -1,15 +1,11 @@
-"""The ways to run one network that the demo compares: numpy, LiteRT, XLA in several dtypes.
-
-Nothing here knows a network or a picture.
-"""
+"""The engines that the demo compares: numpy, LiteRT, XLA in several dtypes."""
 
 import dataclasses
-import hashlib
+import functools
 import importlib
 import statistics
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,22 +17,29 @@ from jaxdelegate.interpreter import Interpreter
 
 MAX_TENSOR_BYTES = 256 << 20
 
-_LONGEST = 0.5  # seconds that the timed invokes may take together; one is always timed
+_MAX_SECONDS = 0.5  # of all timed invokes together; one is always timed
 _REFERENCE_REPORT = "The numpy reference runs every operator. It has no delegate."
 _LITERT_REPORT = (
-    "LiteRT's interpreter with its defaults: it gives to XNNPACK what XNNPACK can run, and runs "
-    "the rest with its own kernels. It does not report which."
+    "LiteRT's interpreter with its defaults: XNNPACK runs the operators that it supports, LiteRT's "
+    "kernels run the others. LiteRT does not report which."
 )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)  # hashable, whatever the options
 class Engine:
-    """One way to run a network."""
+    """An interpreter with or without a delegate.
+
+    Attributes:
+        name: on the page.
+        options: of JaxDelegate; None: no delegate.
+        is_litert: whether it is LiteRT's interpreter.
+        is_quantized: whether it runs the int8 network of a task.
+    """
 
     name: str
-    options: Mapping[str, str] | None = None  # of JaxDelegate; None: no delegate
+    options: Mapping[str, str] | None = None
     is_litert: bool = False
-    is_quantized: bool = False  # runs the int8 network where there is one
+    is_quantized: bool = False
 
     def open(self, content: bytes) -> "Opened":
         """Load the network and allocate its tensors, which compiles it.
@@ -45,7 +48,7 @@ class Engine:
             content: a .tflite file.
 
         Raises:
-            JaxDelegateError: it is damaged, too large, or not for this engine.
+            JaxDelegateError: the file is damaged, too large, or unsupported by this engine.
             RuntimeError: LiteRT cannot run it.
         """
         start = time.perf_counter()
@@ -80,18 +83,18 @@ ENGINES = {
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """What one engine made of one set of inputs."""
+    """The outputs and the latency of one engine on one set of inputs."""
 
     outputs: list[np.ndarray]
     milliseconds: float  # median of the timed invokes
 
 
 class Opened:
-    """A network in an engine, ready to run. Threads may share it: they take turns."""
+    """A network in an engine, ready to run. Threads may share it; one runs at a time."""
 
     def __init__(self, interpreter: Any, report: str, ready_milliseconds: float) -> None:
-        """Keep an interpreter whose tensors are allocated."""
-        self.report = report  # remarks, and after an empty line where each operator runs
+        """Wrap an allocated interpreter."""
+        self.report = report  # remarks, an empty line, and a table of where each operator runs
         self.ready_milliseconds = ready_milliseconds  # load, partition, compile
         self.inputs: list[dict[str, Any]] = interpreter.get_input_details()
         self.outputs: list[dict[str, Any]] = interpreter.get_output_details()
@@ -102,8 +105,8 @@ class Opened:
         """Invoke once to warm up and for the outputs, then up to `repeats` times for the latency.
 
         Args:
-            inputs: an array for each input, of its shape and dtype.
-            repeats: how often at most; 0: the first invoke is the one that is timed.
+            inputs: an array for each input, with its shape and dtype.
+            repeats: the maximum number; 0: the first invoke is timed.
 
         Raises:
             JaxDelegateError: the inputs do not fit, or an operator failed.
@@ -114,7 +117,7 @@ class Opened:
                 self._interpreter.set_tensor(detail["index"], array)
             times = [self._timed()]
             outputs = [self._interpreter.get_tensor(d["index"]) for d in self.outputs]
-            end = time.perf_counter() + _LONGEST - times[0]
+            end = time.perf_counter() + _MAX_SECONDS - times[0]
             while len(times) <= repeats and time.perf_counter() < end:
                 times.append(self._timed())
         return Run(outputs, statistics.median(times[1:] or times) * 1e3)
@@ -126,42 +129,24 @@ class Opened:
 
 
 class Engines:
-    """Opened networks, the last used ones of them: opening one again takes a compilation."""
+    """The last used opened networks: opening one again would compile it again."""
 
     def __init__(self, size: int = 8) -> None:
-        """Keep so many."""
-        self._size = size
-        self._lock = threading.Lock()
-        self._slots: OrderedDict[tuple[bytes, str], _Slot] = OrderedDict()
+        """Keep up to `size` networks."""
+        self._lock = threading.Lock()  # threads that need the same network open it once
+        self._cached = functools.lru_cache(size)(lambda content, engine: engine.open(content))
 
     def open(self, content: bytes, engine: Engine) -> Opened:
-        """The network in the engine. Threads that ask for the same one wait for one opening.
+        """The network in the engine.
 
         Raises:
-            JaxDelegateError, RuntimeError: as of `Engine.open`. The next call tries again.
+            JaxDelegateError, RuntimeError: as `Engine.open`. The next call tries again.
         """
-        key = (hashlib.sha256(content).digest(), engine.name)
         with self._lock:
-            slot = self._slots.setdefault(key, _Slot())
-            self._slots.move_to_end(key)
-            while len(self._slots) > self._size:
-                self._slots.popitem(last=False)
-        with slot.lock:
-            if slot.opened is None:
-                slot.opened = engine.open(content)
-            return slot.opened
+            return self._cached(content, engine)
 
     def __len__(self) -> int:
-        """How many are kept."""
-        return len(self._slots)
-
-
-@dataclasses.dataclass
-class _Slot:
-    """The place of an opened network, there before it is opened so that others can wait."""
-
-    lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
-    opened: Opened | None = None
+        return self._cached.cache_info().currsize
 
 
 def _ours(content: bytes, *delegates: JaxDelegate) -> Interpreter:
@@ -173,7 +158,6 @@ def _ours(content: bytes, *delegates: JaxDelegate) -> Interpreter:
 
 
 def _report(delegate: JaxDelegate) -> str:
-    """The summary, remarks, an empty line, the table of operators."""
     from jaxdelegate.compile import precision_policy  # noqa: PLC0415 (imports jax)
 
     report = delegate.report()

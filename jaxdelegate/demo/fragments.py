@@ -1,4 +1,4 @@
-"""Pieces of the demo's page as HTML. All text is escaped: names come from files of the user's."""
+"""Parts of the demo's page as HTML. All text is escaped: names come from the user's files."""
 
 import html
 import math
@@ -9,11 +9,11 @@ from jaxdelegate.demo.results import Found
 from jaxdelegate.demo.uploads import Output
 
 _HEADINGS = ("Engine", "Ready (ms)", "Latency (ms)", "Frames/s", "Largest difference")
-_MOST = 8  # rows of what was found
+_MAX_ROWS = 8  # of scores
 
 
 def comparison(rows: Sequence[Row], waiting: Sequence[str] = ()) -> str:
-    """The table of engines; `waiting` names those whose row is not there yet."""
+    """The table of engines; `waiting` names those without a row yet."""
     fastest = min((r.milliseconds for r in rows if r.error is None), default=0.0)
     body = [_error_row(r) if r.error is not None else _row(r, fastest) for r in rows]
     body += [_note_row(name, "waiting" if i else "running ...") for i, name in enumerate(waiting)]
@@ -44,7 +44,7 @@ def _note_row(name: str, text: str, kind: str = "waiting") -> str:
 
 
 def _number(value: float) -> str:
-    """Three digits or more."""
+    """With at least three digits."""
     return f"{value:,.{max(0, 2 - len(str(int(value))) + 1) if value < 100 else 0}f}"
 
 
@@ -57,7 +57,7 @@ def _difference(value: float | None) -> str:
 
 
 def found(what: Found) -> str:
-    """What a network found, in words: scores of classes, objects, joints, the mask's shares."""
+    """What a network found: scores of objects, classes or joints, or the mask's shares."""
     if what.boxes:
         return _scores((box.label.name, box.label.score) for box in what.boxes)
     if what.labels:
@@ -78,7 +78,7 @@ def _mask(what: Found) -> str:
     return _scores(present) + message("Share of the picture's pixels.")
 
 
-def _scores(rows: Iterable[tuple[str, float]], most: int = _MOST) -> str:
+def _scores(rows: Iterable[tuple[str, float]], most: int = _MAX_ROWS) -> str:
     body = [
         f"<tr><th scope='row'>{html.escape(name)}</th>"
         f"<td><span class='bar'><span style='width:{100 * min(max(score, 0), 1):.1f}%'></span>"
@@ -89,7 +89,7 @@ def _scores(rows: Iterable[tuple[str, float]], most: int = _MOST) -> str:
 
 
 def outputs(rows: Sequence[Output], inputs: str) -> str:
-    """The outputs of a network that the page knows nothing about."""
+    """The outputs of an uploaded network."""
     heads = "".join(f"<th scope='col'>{t}</th>" for t in ("Output", "Type", "Values"))
     body = [
         f"<tr><th scope='row'>{html.escape(r.name)}</th><td>{html.escape(r.type)}</td>"
@@ -100,7 +100,7 @@ def outputs(rows: Sequence[Output], inputs: str) -> str:
 
 
 def report(text: str) -> str:
-    """A report as `Opened` has it: its remarks as text, the table below as it is."""
+    """A report of `Opened`: its remarks as paragraphs, its table preformatted."""
     remarks, _, table = text.partition("\n\n")
     notes = "".join(map(message, remarks.splitlines()))
     if not table:
@@ -109,17 +109,17 @@ def report(text: str) -> str:
 
 
 def message(text: str) -> str:
-    """One paragraph."""
+    """A paragraph."""
     return f"<p class='note'>{html.escape(text)}</p>"
 
 
 def hint(text: str) -> str:
-    """What is to be done first."""
+    """What the user must do first."""
     return f"<p class='hint' role='status'>{html.escape(text)}</p>"
 
 
 def error(text: str) -> str:
-    """What went wrong."""
+    """An error message."""
     return f"<p class='error' role='alert'>{html.escape(text)}</p>"
 
 

@@ -1,4 +1,4 @@
-"""What the page does when something is chosen. Handlers take and return widgets' values."""
+"""Event handlers of the page. They take and return values of widgets."""
 
 import dataclasses
 import os
@@ -28,23 +28,23 @@ SHOWN_FIRST = "XLA float32"
 
 
 class MissingError(Exception):
-    """Something has to be chosen first; the message says what."""
+    """The user must choose something first; the message says what."""
 
 
 _NO_FILE = "Choose a .tflite file."
 _NO_PICTURE = {
     IMAGE: "Choose an image, take one with the camera, or paste one.",
-    VIDEO: "Choose a video. The first 10 seconds are used, 10 frames of each.",
-    LIVE: "Start the camera. The engine that is shown runs each frame.",
+    VIDEO: "Choose a video. The first 10 seconds are used, 10 frames per second.",
+    LIVE: "Start the camera. The selected engine runs each frame.",
 }
 _ERRORS = (JaxDelegateError, ValueError, RuntimeError)  # of engines; others are bugs
-_SHOW_RESULTS = (gr.update(visible=False), gr.update(visible=True))  # and no problem
+_SHOW_RESULTS = (gr.update(visible=False), gr.update(visible=True))  # and hide the problem
 _NO_FILM = gr.update(value=None, visible=False)
 
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """The values of the page's inputs, in the order in which the page names them."""
+    """The values of the page's inputs, in the page's order."""
 
     network: str
     file: str | None
@@ -58,7 +58,7 @@ class Choice:
 
 
 class Handlers:
-    """One page's; all sessions share its opened networks."""
+    """The handlers of a page; all sessions share the opened networks."""
 
     def __init__(self, folder: str) -> None:
         """Write videos into `folder`."""
@@ -72,8 +72,8 @@ class Handlers:
             *values: of a Choice.
 
         Yields:
-            The showing, then updates: the problem, the results' visibility, the shown engine,
-            image, video, what was found, the comparison, the report. Once for each engine.
+            After each engine the showing, and updates: the problem, the results' visibility, the
+            shown engine, image, video, what was found, the comparison, the report.
         """
         choice = Choice(*values)
         try:
@@ -90,7 +90,7 @@ class Handlers:
             yield _problem(fragments.error(str(error)))
 
     def show(self, now: Showing | None, name: str) -> tuple[Any, ...]:
-        """Another engine's results: image, video, what was found, the comparison, the report."""
+        """Show another engine: image, video, what was found, the comparison, the report."""
         if now is None:
             return tuple([gr.skip()] * 5)
         image, film, *others = _view(now, name)
@@ -99,7 +99,7 @@ class Handlers:
     def live(
         self, camera: np.ndarray | None, network: str, file: str | None, shown: str
     ) -> tuple[Any, ...]:
-        """One frame of the camera in the shown engine.
+        """Run one frame of the camera in the shown engine.
 
         Returns:
             Updates: the problem, the results' visibility, image, video, what was found.
@@ -133,7 +133,7 @@ class Handlers:
         return UploadSubject(uploads.read(file, self._engines), seed)
 
     def _film(self, now: Showing, name: str) -> tuple[Any, Any]:
-        """Image and video: what the engine found in each frame, if it can run the network."""
+        """Image and video, with what the engine found in each frame if it can run the network."""
         row, engine, subject = now.row(name), ENGINES[name], now.subject
         if now.video is None or row is None or row.error is not None:
             return _view(now, name)[:2]
@@ -159,10 +159,10 @@ def _picture(choice: Choice) -> np.ndarray:
     return video.first_frame(found) if isinstance(found, str) else found
 
 
-def _shown(now: Showing, wanted: str | None) -> str:
-    """The engine that is shown: the wanted one, if it is chosen."""
+def _shown(now: Showing, requested: str | None) -> str:
+    """The engine to show: the requested one if it is chosen."""
     names = [engine.name for engine in now.chosen]
-    return next((name for name in (wanted, SHOWN_FIRST) if name in names), names[-1])
+    return next((name for name in (requested, SHOWN_FIRST) if name in names), names[-1])
 
 
 def _radio(now: Showing, shown: str) -> Any:
@@ -176,6 +176,6 @@ def _view(now: Showing, name: str) -> tuple[Any, ...]:
 
 
 def _problem(text: str) -> tuple[Any, ...]:
-    """What is wrong or missing, in place of all results."""
+    """Show what is wrong or missing instead of results."""
     message = gr.update(value=text, visible=True)
     return None, message, gr.update(visible=False), *[gr.skip()] * 6

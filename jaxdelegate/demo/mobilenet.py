@@ -7,6 +7,7 @@ import time
 import numpy as np
 
 from jaxdelegate.delegate.jax_delegate import JaxDelegate
+from jaxdelegate.demo.comparison import largest_difference
 from jaxdelegate.demo.layers import LINEAR, Layers, scaled
 from jaxdelegate.interpreter import Interpreter
 from jaxdelegate.measuring.tolerance import NETWORK, assert_close
@@ -54,7 +55,7 @@ def mobilenet_v1(
 
 @dataclasses.dataclass(frozen=True)
 class DemoResult:
-    """What the demo saw. Times in milliseconds."""
+    """The results of the demo. Times are in milliseconds."""
 
     report: DelegationReport
     model_bytes: int
@@ -65,7 +66,6 @@ class DemoResult:
     agrees: bool
 
     def __str__(self) -> str:
-        """The report, then the comparison, then the times."""
         verdict = "agree" if self.agrees else "DISAGREE"
         return "\n".join(
             [
@@ -90,21 +90,21 @@ def run_demo(*, size: int, width: float, num_runs: int) -> DemoResult:
     delegated = Interpreter(model_content=content, experimental_delegates=[delegate])
     delegated.allocate_tensors()
     ready = time.perf_counter() - start
-    times = [_timed(delegated, x) for _ in range(num_runs + 1)][1:]  # the first one warms up
+    times = [_timed(delegated, x) for _ in range(num_runs + 1)][1:]  # the first run warms up
     reference = Interpreter(model_content=content)
     reference.allocate_tensors()
     reference_time = _timed(reference, x)
     outputs = [d["index"] for d in reference.get_output_details()]
     got = [delegated.get_tensor(i) for i in outputs]
-    want = [reference.get_tensor(i) for i in outputs]
+    expected = [reference.get_tensor(i) for i in outputs]
     return DemoResult(
         report=delegate.report(),
         model_bytes=len(content),
         ready_ms=1e3 * ready,
         delegate_ms=1e3 * statistics.median(times),
         reference_ms=1e3 * reference_time,
-        largest_error=max(_relative_error(g, w) for g, w in zip(got, want, strict=True)),
-        agrees=_agree(got, want),
+        largest_error=largest_difference(got, expected),
+        agrees=_agree(got, expected),
     )
 
 
@@ -115,13 +115,9 @@ def _timed(interpreter: Interpreter, x: np.ndarray) -> float:
     return time.perf_counter() - start
 
 
-def _relative_error(got: np.ndarray, want: np.ndarray) -> float:
-    return float(np.abs(got - want).max() / np.abs(want).max())
-
-
-def _agree(got: list[np.ndarray], want: list[np.ndarray]) -> bool:
+def _agree(got: list[np.ndarray], expected: list[np.ndarray]) -> bool:
     try:
-        assert_close(got, want, tolerance=NETWORK)
+        assert_close(got, expected, tolerance=NETWORK)
     except AssertionError:
         return False
     return True

@@ -1,4 +1,4 @@
-"""Generated pictures and what is in them: shapes and stick figures, the same for a seed."""
+"""Generates pictures of shapes and stick figures from seeds, with the truth about them."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ class Picture:
 
 
 def one_shape(seed: int, size: int = 256) -> Picture:
-    """One shape of any size, anywhere; the truth is its label."""
+    """One shape of random size and place; the truth is its label."""
     rng = np.random.default_rng([1, seed])
     image, color = canvas.background(rng, size)
     name = str(rng.choice(SHAPES))
@@ -77,7 +77,7 @@ def masked_shapes(seed: int, size: int = 256) -> Picture:
 
 
 def stick_figure(seed: int, size: int = 256) -> Picture:
-    """A figure that faces us, so its left side is on our right; the truth is its joints."""
+    """A figure that faces the viewer, its left side on the right; the truth is its joints."""
     rng = np.random.default_rng([4, seed])
     image, color = canvas.background(rng, size)
     joints = _fitted(rng, _posed(rng))
@@ -96,7 +96,7 @@ def stick_figure(seed: int, size: int = 256) -> Picture:
 
 
 def _is_side(near: str, far: str) -> bool:
-    """Whether a bone is a side of the trunk, which is drawn as one line in the middle."""
+    """Whether a bone is a side of the trunk, which is drawn as one central line."""
     return near.endswith("shoulder") and far.endswith("hip")
 
 
@@ -114,7 +114,7 @@ def _places(rng: np.random.Generator, count: int) -> list[tuple[float, float, fl
 def _outline(
     rng: np.random.Generator, name: str, x: float, y: float, radius: float
 ) -> canvas.Outline:
-    """A shape inside of a circle, turned at random."""
+    """A randomly rotated shape inside a circle."""
     if name == "circle":
         return canvas.disc(x, y, radius)
     if name == "ring":
@@ -125,7 +125,7 @@ def _outline(
 
 
 def _corners(name: str) -> np.ndarray:
-    """[n, 2]: a shape in a circle of radius 1."""
+    """[n, 2]: the corners of a shape in a circle of radius 1."""
     if name == "cross":
         a, b = 0.25, 0.95
         quarter = np.array([[a, b], [a, a], [b, a]])
@@ -138,7 +138,7 @@ def _corners(name: str) -> np.ndarray:
 
 
 def _posed(rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """Joints around the origin, lengths in units of the figure's height, y downwards."""
+    """Joints around the origin, in units of the figure's height, with y downwards."""
     joints = {"head": np.array([rng.normal(0, 0.01), -0.42])}
     for name, sign in (("left", 1.0), ("right", -1.0)):
         shoulder = np.array([sign * 0.11, -0.28])
@@ -158,7 +158,7 @@ def _limb(
     length: float,
     angles: tuple[float, float],
 ) -> dict[str, np.ndarray]:
-    """Two bones outwards from a joint: the first at an angle from down, the second bent to it."""
+    """Two bones from a joint: the first at an angle to the vertical, the second bent to it."""
     first, bend = angles
     middle = start + length * np.array([sign * np.sin(first), np.cos(first)])
     end = middle + length * np.array([sign * np.sin(first + bend), np.cos(first + bend)])
@@ -166,7 +166,7 @@ def _limb(
 
 
 def _fitted(rng: np.random.Generator, joints: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The joints turned a little and moved into the image, and `scale`, the figure's height."""
+    """The joints, slightly rotated and moved into the image, and `scale`, the figure's height."""
     angle = rng.uniform(-0.25, 0.25)
     turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
     points = np.stack(list(joints.values())) @ turn.T

@@ -1,4 +1,4 @@
-"""What a network found in an image, in words that do not depend on the network."""
+"""What a network found in an image, in a form that does not depend on the network."""
 
 import dataclasses
 
@@ -15,7 +15,7 @@ class Label:
 
 @dataclasses.dataclass(frozen=True)
 class Box:
-    """An object and where it is, in fractions of the image's width and height."""
+    """An object and its position, in fractions of the image's width and height."""
 
     label: Label
     left: float
@@ -26,7 +26,7 @@ class Box:
 
 @dataclasses.dataclass(frozen=True)
 class KeyPoint:
-    """A joint and where it is, in fractions of the image's width and height."""
+    """A joint and its position, in fractions of the image's width and height."""
 
     name: str
     x: float
@@ -36,16 +36,16 @@ class KeyPoint:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Found:
-    """All that a network found in one image; a task fills the fields that it has.
+    """Everything that a network found in one image; each task fills some fields.
 
     Attributes:
-        labels: classes of the whole image, the best one first.
-        boxes: objects, the best one first.
+        labels: classes of the whole image, best first.
+        boxes: objects, best first.
         key_points: joints.
-        bones: names of the joints that a line connects.
+        bones: pairs of names of joints that a line connects.
         mask: integers [height, width], the class of each pixel, 0 for the background. Its size may
-            be other than the image's.
-        mask_names: names of the mask's classes; the first one is the background's.
+            differ from the image's.
+        mask_names: names of the mask's classes; the first is the background's.
     """
 
     labels: tuple[Label, ...] = ()

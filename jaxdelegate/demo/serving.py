@@ -1,4 +1,4 @@
-"""Starts the demo's page: nothing that it does leaves this machine."""
+"""Starts the demo's page, which sends nothing to other machines."""
 
 import importlib
 import os
@@ -12,16 +12,15 @@ _NEEDED = ("gradio", "PIL")
 def serve(host: str = "127.0.0.1", port: int | None = None) -> None:
     """Serve the page until Ctrl-C.
 
-    What users upload, and the page's pictures, lie in a temporary folder that is removed at the
-    end.
+    Uploads and the page's pictures are in a temporary folder that is removed at the end.
 
     Args:
-        host: the address to listen on; 0.0.0.0 lets other machines in.
-        port: None: the first free one from 7860 on.
+        host: the address to listen on; 0.0.0.0 accepts other machines.
+        port: None: the first free port starting with 7860.
 
     Raises:
         OptionError: Gradio or Pillow is not installed.
-        OSError: the port is taken.
+        OSError: the port is in use.
     """
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"

@@ -1,4 +1,4 @@
-"""What the page shows of one picture in one network: the drawing, the words and the tables."""
+"""What the page shows for one picture and one network: the drawing, the texts and the tables."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ from jaxdelegate.demo.tasks import Task
 from jaxdelegate.demo.uploads import Upload
 from jaxdelegate.evaluation.images import resize_bilinear
 
-_LEAST_HEIGHT = 512
+_MIN_HEIGHT = 512
 
 
 class Subject(Protocol):
@@ -40,11 +40,11 @@ class TaskSubject:
     task: Task
 
     def network(self, is_quantized: bool) -> bytes:
-        """The .tflite file."""
+        """The packaged .tflite file."""
         return self.task.network(quantized=is_quantized)
 
     def inputs(self, image: np.ndarray) -> list[np.ndarray]:
-        """The image as the network takes it."""
+        """The preprocessed image."""
         return [self.task.inputs(image)]
 
     def drawn(self, image: np.ndarray, outputs: Sequence[np.ndarray]) -> np.ndarray:
@@ -58,7 +58,7 @@ class TaskSubject:
 
 @dataclasses.dataclass(frozen=True)
 class UploadSubject:
-    """A .tflite file of the user's. Nobody knows what its outputs mean: nothing is drawn."""
+    """A .tflite file of the user. The meaning of its outputs is unknown, so nothing is drawn."""
 
     upload: Upload
     seed: int
@@ -72,7 +72,7 @@ class UploadSubject:
         return self.upload.arrays(image, self.seed)
 
     def drawn(self, image: np.ndarray, outputs: Sequence[np.ndarray]) -> np.ndarray:  # noqa: ARG002
-        """The image as it is."""
+        """The unchanged image."""
         return image
 
     def words(self, outputs: Sequence[np.ndarray]) -> str:
@@ -82,27 +82,27 @@ class UploadSubject:
 
 @dataclasses.dataclass(frozen=True)
 class Showing:
-    """The rows so far, and what the page shows of each."""
+    """The rows so far, and what the page shows for each."""
 
     subject: Subject
     picture: np.ndarray  # uint8 [h, w, 3]
     chosen: tuple[Engine, ...]
     rows: tuple[Row, ...] = ()
-    video: str | None = None  # the file that the picture is the first frame of
+    video: str | None = None  # the file whose first frame is the picture
 
     def row(self, name: str) -> Row | None:
-        """The engine's row, if it is there."""
+        """The engine's row if it has run."""
         return next((row for row in self.rows if row.engine.name == name), None)
 
     def image(self, name: str) -> np.ndarray:
-        """The picture with what the engine found; as it is where it found nothing."""
+        """The picture with what the engine found; unchanged if it failed."""
         row, large = self.row(name), enlarged(self.picture)
         if row is None or row.error is not None:
             return large
         return self.subject.drawn(large, row.outputs)
 
     def words(self, name: str) -> str:
-        """What the engine found, or why it could not."""
+        """What the engine found, or its error."""
         row = self.row(name)
         if row is None:
             return fragments.message(f"{name} is running ...")
@@ -122,8 +122,8 @@ class Showing:
 
 
 def enlarged(image: np.ndarray) -> np.ndarray:
-    """Small images at least 512 pixels high, so that lines and letters on them are sharp."""
-    factor = -(-_LEAST_HEIGHT // image.shape[0])
+    """Enlarge small images to at least 512 pixels, so that lines and letters on them are sharp."""
+    factor = -(-_MIN_HEIGHT // image.shape[0])
     if factor <= 1:
         return image
     height, width = (n * factor for n in image.shape[:2])
@@ -131,7 +131,7 @@ def enlarged(image: np.ndarray) -> np.ndarray:
 
 
 def showings(engines: Engines, first: Showing) -> Iterator[Showing]:
-    """`first` as it is, then with one row more at a time."""
+    """Yield `first`, then a copy with one more row at a time."""
     yield first
     inputs = first.subject.inputs(first.picture)
     is_compared = REFERENCE in first.chosen

@@ -1,4 +1,4 @@
-"""Keyword spotting in a stream: generated sounds, their features, a network with a memory."""
+"""Keyword spotting in a stream: generated sounds, their features, a stateful network."""
 
 import dataclasses
 import functools
@@ -8,9 +8,9 @@ import numpy as np
 from jaxdelegate.demo.tasks import packaged
 
 RATE = 16000  # samples a second
-FRAME = 320  # samples that the network hears at once: 20 ms
+FRAME = 320  # samples per invocation: 20 ms
 BANDS = 32  # features of a frame
-# A word is three tones, low (0), middle (1) or high (2) for the voice that says it.
+# A word is three tones, low (0), middle (1) or high (2) relative to the voice.
 WORDS = {
     "rise": (0, 1, 2),
     "fall": (2, 1, 0),
@@ -20,12 +20,12 @@ WORDS = {
 }
 _OTHERS = ((0, 2, 1), (2, 0, 1), (1, 0, 2), (1, 2, 0), (0, 0, 2), (2, 2, 0), (1, 1, 2))
 LABELS = ("silence", "unknown", *WORDS)
-_MIN_FRAMES = 5  # for so long a word must be the likeliest
+_MIN_FRAMES = 5  # a word must be the most likely one for so many frames
 
 
 @dataclasses.dataclass(frozen=True)
 class Spoken:
-    """A word of a sound and when it is spoken, in seconds; `unknown` if it is none of `WORDS`."""
+    """A word and its time in seconds; `unknown` if it is not in `WORDS`."""
 
     name: str
     start: float
@@ -34,7 +34,7 @@ class Spoken:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Sound:
-    """Samples, float32 [n] in -1 to 1 at `RATE`, and the words in it."""
+    """Samples, float32 [n] from -1 to 1 at `RATE`, and the words in them."""
 
     samples: np.ndarray
     spoken: tuple[Spoken, ...]
@@ -42,7 +42,7 @@ class Sound:
 
 @dataclasses.dataclass(frozen=True)
 class Heard:
-    """A word that the network heard, when (in seconds), and its best score."""
+    """A word that the network heard, its time in seconds, and its best score."""
 
     name: str
     seconds: float
@@ -50,15 +50,16 @@ class Heard:
 
 
 def network() -> bytes:
-    """The packaged .tflite: a frame's features [1, BANDS] to the scores of `LABELS`.
+    """The packaged .tflite file: from the features of a frame [1, BANDS] to scores of `LABELS`.
 
-    It remembers earlier frames in variable tensors: `reset_all_variables()` begins a new sound.
+    Variable tensors hold the state of earlier frames; call `reset_all_variables()` before a new
+    sound.
     """
     return packaged("keywords")
 
 
 def sound(seed: int, seconds: float = 6.0) -> Sound:
-    """Words of one voice after another, with noise; the same for a seed."""
+    """Words of random voices, with noise; equal for equal seeds."""
     rng = np.random.default_rng([5, seed])
     samples = np.zeros(int(seconds * RATE), np.float32)
     spoken, now = [], rng.uniform(0.2, 0.6)
@@ -75,10 +76,10 @@ def sound(seed: int, seconds: float = 6.0) -> Sound:
 
 
 def features(samples: np.ndarray) -> np.ndarray:
-    """Logarithms of the energies in bands of pitch, float32 [frames, BANDS], about -1 to 1.
+    """Logarithms of the energies in mel bands, float32 [frames, BANDS], about -1 to 1.
 
     Args:
-        samples: [n], -1 to 1 at `RATE`; what is left after the last whole frame is dropped.
+        samples: [n], -1 to 1 at `RATE`; an incomplete last frame is dropped.
     """
     frames = samples[: len(samples) // FRAME * FRAME].reshape(-1, FRAME)
     spectrum = np.abs(np.fft.rfft(frames * np.hanning(FRAME), 512)) ** 2
@@ -86,7 +87,7 @@ def features(samples: np.ndarray) -> np.ndarray:
 
 
 def heard(scores: np.ndarray) -> tuple[Heard, ...]:
-    """The words in a stream, in their order.
+    """The words in a stream, in order.
 
     Args:
         scores: the network's outputs, [frames, labels].
@@ -105,7 +106,6 @@ def heard(scores: np.ndarray) -> tuple[Heard, ...]:
 
 
 def _word(rng: np.random.Generator) -> tuple[str, np.ndarray]:
-    """A word's name and its samples."""
     name = str(rng.choice(LABELS[1:]))
     tones = _OTHERS[rng.integers(len(_OTHERS))] if name == "unknown" else WORDS[name]
     low, step = rng.uniform(350, 700), rng.uniform(1.3, 1.5)
@@ -118,7 +118,7 @@ def _word(rng: np.random.Generator) -> tuple[str, np.ndarray]:
 
 
 def _tone(rng: np.random.Generator, pitch: float, seconds: float) -> np.ndarray:
-    """A tone that begins and ends softly, with two overtones; its pitch glides a little."""
+    """A tone with a soft attack and release, two overtones and a slight glide."""
     t = np.arange(int(RATE * seconds)) / RATE
     glide = 1 + rng.uniform(-0.03, 0.03) * t / seconds
     phase = 2 * np.pi * pitch * glide * t
@@ -129,7 +129,7 @@ def _tone(rng: np.random.Generator, pitch: float, seconds: float) -> np.ndarray:
 
 @functools.cache
 def _bands() -> np.ndarray:
-    """[257, BANDS]: overlapping triangles, equally wide on the mel scale, 150 Hz to 4 kHz."""
+    """[257, BANDS]: overlapping triangles of equal width on the mel scale, 150 Hz to 4 kHz."""
     low, high = (2595 * np.log10(1 + f / 700) for f in (150, 4000))
     edges = 700 * (10 ** (np.linspace(low, high, BANDS + 2) / 2595) - 1)
     pitches = np.arange(257) * RATE / 512

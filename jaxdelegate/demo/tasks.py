@@ -1,4 +1,4 @@
-"""Sample tasks of TFLite's GPU tutorials: a small trained network each, its inputs, its answers."""
+"""Sample tasks of TFLite's GPU tutorials: small trained networks, with pre- and postprocessing."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -12,8 +12,8 @@ from jaxdelegate.demo.pictures import Picture
 from jaxdelegate.demo.results import Box, Found, KeyPoint, Label
 
 _MIN_SCORE = 0.5  # of a detected object
-_ENLARGED = 4  # how many times the mask is larger than the network's scores
-_REACH = 2  # cells around a heatmap's peak that make the joint's position
+_MASK_SCALE = 4  # the mask's size relative to that of the network's scores
+_REACH = 2  # cells around the peak of a heatmap that determine the joint's position
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,9 +23,9 @@ class Task:
     Attributes:
         name: the key in `TASKS`.
         size: height and width of the network's input.
-        names: the classes, or the joints, in the order of the network's outputs.
-        example: a generated picture, 256 x 256, and the truth about it, from a seed.
-        found: what float outputs mean, in the network's output order.
+        names: the classes or joints, in the order of the network's outputs.
+        example: from a seed to a generated picture, 256 x 256, with the truth about it.
+        found: from the network's float outputs to what they mean.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Task:
         """The content of the packaged .tflite file.
 
         Args:
-            quantized: weights and activations in int8; inputs and outputs stay float32.
+            quantized: with int8 weights and activations; inputs and outputs are float32.
         """
         return packaged(f"{self.name}_int8" if quantized else self.name)
 
@@ -47,13 +47,13 @@ class Task:
         return self.example(seed).image
 
     def inputs(self, image: np.ndarray) -> np.ndarray:
-        """An image as the network wants it.
+        """Preprocess an image.
 
         Args:
             image: uint8 [height, width, 3] of any size; it is stretched to the network's size.
 
         Returns:
-            float32 [1, size, size, 3], values -1 to 1.
+            float32 [1, size, size, 3] from -1 to 1.
 
         Raises:
             ValueError: the image is not uint8 [height, width, 3].
@@ -61,18 +61,18 @@ class Task:
         if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8:
             raise ValueError(
                 f"an image is uint8 [height, width, 3], got {image.dtype} {list(image.shape)}; "
-                f"with Pillow: np.asarray(picture.convert('RGB'))"
+                "with Pillow: np.asarray(picture.convert('RGB'))"
             )
         return (resized(image, self.size, self.size) / 127.5 - 1)[None]
 
 
 def packaged(name: str) -> bytes:
-    """The content of a network's file by its name, such as `classification_int8`."""
+    """The content of a packaged file by its name, such as `classification_int8`."""
     return (resources.files(__package__) / "networks" / f"{name}.tflite").read_bytes()
 
 
 def _classified(outputs: Sequence[np.ndarray]) -> Found:
-    """`probabilities` [1, classes] first; `features`, the embedding, is for other uses."""
+    """From `probabilities` [1, classes], the first output; `features` is the embedding."""
     scores = outputs[0][0]
     best = np.argsort(-scores)
     return Found(labels=tuple(Label(pictures.SHAPES[i], float(scores[i])) for i in best))
@@ -95,15 +95,15 @@ def _detected(outputs: Sequence[np.ndarray]) -> Found:
 
 
 def _segmented(outputs: Sequence[np.ndarray]) -> Found:
-    """Scores [1, height, width, classes], enlarged for smooth edges before they are compared."""
+    """From scores [1, height, width, classes], enlarged before the argmax for smooth edges."""
     scores = outputs[0][0]
-    height, width = (_ENLARGED * n for n in scores.shape[:2])
+    height, width = (_MASK_SCALE * n for n in scores.shape[:2])
     mask = resized(scores, height, width).argmax(axis=-1)
     return Found(mask=mask, mask_names=pictures.MASKED)
 
 
 def _posed(outputs: Sequence[np.ndarray]) -> Found:
-    """Heatmaps [1, height, width, joints], whose softmax over the cells is a probability."""
+    """From heatmaps [1, height, width, joints]; their softmax over the cells is a probability."""
     heatmaps = outputs[0][0].transpose(2, 0, 1)
     points = (
         _joint(name, heatmap) for name, heatmap in zip(pictures.JOINTS, heatmaps, strict=True)
@@ -112,7 +112,7 @@ def _posed(outputs: Sequence[np.ndarray]) -> Found:
 
 
 def _joint(name: str, heatmap: np.ndarray) -> KeyPoint:
-    """The mean of the cells around the peak; the score is how much probability they hold."""
+    """The mean of the cells around the peak; the score is their total probability."""
     cells = np.exp(heatmap - heatmap.max())
     cells /= cells.sum()
     row, column = np.unravel_index(cells.argmax(), cells.shape)

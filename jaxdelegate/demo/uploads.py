@@ -1,4 +1,4 @@
-"""A .tflite file of the user's: opened under limits, given inputs, its outputs as a table."""
+"""A .tflite file of the user: opened within limits, with inputs, and outputs as a table."""
 
 import dataclasses
 import os
@@ -16,13 +16,13 @@ from jaxdelegate.testing.running import random_inputs
 MAX_FILE_BYTES = 64 << 20
 
 _IMAGE_DTYPES = tuple(np.dtype(t) for t in (np.float32, np.uint8, np.int8))
-_TOP = 5  # values that are shown of an output
+_TOP = 5  # values of an output that are shown
 _GRAY = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R BT.601, as TFLite's image utilities
 
 
 @dataclasses.dataclass(frozen=True)
 class Output:
-    """One output in words."""
+    """One output as text."""
 
     name: str
     type: str  # float32 [1, 1001]
@@ -31,7 +31,7 @@ class Output:
 
 @dataclasses.dataclass(frozen=True)
 class Upload:
-    """A checked .tflite file; its tensors as `get_input_details()` and the like give them."""
+    """A checked .tflite file, with the details of its inputs and outputs."""
 
     name: str
     content: bytes
@@ -40,7 +40,7 @@ class Upload:
 
     @property
     def takes_image(self) -> bool:
-        """Whether its one input is [1, H, W, 1 or 3] of float32, uint8 or int8."""
+        """Whether its only input is [1, H, W, 1 or 3] of float32, uint8 or int8."""
         if len(self.inputs) != 1:
             return False
         shape, dtype = tuple(self.inputs[0]["shape"]), np.dtype(self.inputs[0]["dtype"])
@@ -48,12 +48,12 @@ class Upload:
         return is_image and min(shape[1:3]) > 1 and dtype in _IMAGE_DTYPES
 
     def arrays(self, image: np.ndarray, seed: int) -> list[np.ndarray]:
-        """Its inputs.
+        """Arrays for its inputs.
 
         Args:
-            image: uint8 [h, w, 3]. A network that takes images gets it resized: float32 from -1 to
-                1, int8 from -128 to 127, uint8 as it is.
-            seed: of the random arrays that any other network gets.
+            image: uint8 [h, w, 3], for a network that takes images. It is resized: to float32 from
+                -1 to 1, int8 from -128 to 127, or uint8.
+            seed: of random arrays, for any other network.
         """
         if not self.takes_image:
             return random_inputs(self.inputs, seed)
@@ -64,7 +64,7 @@ class Upload:
         return [_normalized(pixels, np.dtype(self.inputs[0]["dtype"]))[None]]
 
     def inputs_in_words(self) -> str:
-        """What it is given, in a line."""
+        """A description of its inputs."""
         first = self.inputs[0] if self.inputs else None
         if self.takes_image and first is not None:
             scaled = {"f": ", scaled to -1 ... 1", "i": ", minus 128", "u": ""}
@@ -73,13 +73,17 @@ class Upload:
         return f"Random values: {', '.join(map(_type, self.inputs)) or 'no inputs'}."
 
     def table(self, arrays: Sequence[np.ndarray]) -> list[Output]:
-        """A row for each output. [1, N] counts as scores of classes: the highest ones are shown.
+        """A row for each output. An output [1, N] is shown as scores of classes, the highest ones.
 
         Args:
-            arrays: the outputs; quantized ones are shown as the numbers that they stand for.
+            arrays: the outputs; quantized ones are shown dequantized.
         """
         return [
-            Output(str(detail["name"]), _type(detail, array.shape), _values(_real(detail, array)))
+            Output(
+                str(detail["name"]),
+                _type(detail, array.shape),
+                _values(_dequantized(detail, array)),
+            )
             for detail, array in zip(self.outputs, arrays, strict=True)
         ]
 
@@ -89,11 +93,11 @@ def read(path: str | os.PathLike[str], engines: Engines) -> Upload:
 
     Args:
         path: the file.
-        engines: where the reference keeps it open.
+        engines: opened networks.
 
     Raises:
-        ModelError: it is no .tflite file, damaged or larger than 64 MiB.
-        InterpreterError: an operator has no kernel, or a tensor would take more than
+        ModelError: the file is not a .tflite file, damaged, or larger than 64 MiB.
+        InterpreterError: an operator has no kernel, or a tensor exceeds
             `engines.MAX_TENSOR_BYTES`.
     """
     name = Path(path).name
@@ -110,7 +114,7 @@ def read(path: str | os.PathLike[str], engines: Engines) -> Upload:
         raise ModelError(f"{name}: the file is empty")
     try:
         opened = engines.open(content, REFERENCE)
-    except ModelError as error:  # it knows no name
+    except ModelError as error:  # of a model without a name
         raise ModelError(str(error).replace("<bytes>", name, 1)) from error
     return Upload(name, content, opened.inputs, opened.outputs)
 
@@ -127,7 +131,7 @@ def _values(array: np.ndarray) -> str:
     return f"{low:.4g} to {high:.4g}, mean {mean:.4g}"
 
 
-def _real(detail: Mapping[str, Any], array: np.ndarray) -> np.ndarray:
+def _dequantized(detail: Mapping[str, Any], array: np.ndarray) -> np.ndarray:
     scale, zero_point = detail["quantization"]
     return (array.astype(np.float32) - zero_point) * scale if scale else array
 

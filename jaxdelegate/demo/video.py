@@ -1,4 +1,4 @@
-"""Videos in and out, by PyAV: it decodes in this process and hands out numpy arrays."""
+"""Reads and writes videos with PyAV, which decodes in this process to numpy arrays."""
 
 import importlib
 import itertools
@@ -11,8 +11,8 @@ import numpy as np
 from jaxdelegate.errors import JaxDelegateError, OptionError
 
 MAX_SECONDS = 10.0
-FRAMES_PER_SECOND = 10  # of what is kept; frames between are left out
-MAX_SIDE = 640  # pixels; larger frames are made smaller
+FRAMES_PER_SECOND = 10  # other frames are dropped
+MAX_SIDE = 640  # pixels; larger frames are reduced
 
 
 class VideoError(JaxDelegateError, ValueError):
@@ -29,7 +29,7 @@ def frames(path: str | os.PathLike[str]) -> Iterator[np.ndarray]:
         uint8 [h, w, 3]; h and w are even and at most 640.
 
     Raises:
-        VideoError: it is damaged, no video, or of a format that FFmpeg does not know.
+        VideoError: the file is damaged, has no video, or a format that FFmpeg does not support.
         OptionError: PyAV is not installed.
     """
     av = _av()
@@ -45,7 +45,7 @@ def frames(path: str | os.PathLike[str]) -> Iterator[np.ndarray]:
 
 
 def first_frame(path: str | os.PathLike[str]) -> np.ndarray:
-    """The first one of `frames`, with its errors; a video without any is a VideoError, too."""
+    """The first of `frames`, with its errors; a video without frames is a VideoError."""
     for frame in frames(path):
         return frame
     raise VideoError(f"{os.path.basename(path)} holds no frames")
@@ -83,7 +83,7 @@ def _sampled(decoded: Iterable[Any]) -> Iterator[Any]:
         start = at if start is None else start
         if at - start >= MAX_SECONDS:
             return
-        if at - start > due - 1e-3:  # times are rounded
+        if at - start > due - 1e-3:  # the times are rounded
             due += 1 / FRAMES_PER_SECOND
             yield frame
 

@@ -1,4 +1,4 @@
-"""The demo's page, in Gradio: a network, a picture and engines; and what each makes of it."""
+"""The demo's page in Gradio: choose a network, a picture and engines, and compare the results."""
 
 import dataclasses
 import html
@@ -16,10 +16,10 @@ from jaxdelegate.demo.uploads import MAX_FILE_BYTES
 from jaxdelegate.version import __version__
 
 _CSS = Path(__file__).with_name("web.css")
-_FONT = ("system-ui", "sans-serif")  # the system's: no font is fetched
+_FONT = ("system-ui", "sans-serif")  # so that no font is downloaded
 _MONO = ("ui-monospace", "monospace")
 _FIRST = (REFERENCE.name, LITERT.name, "XLA float32", "XLA exact integers")
-_QUEUE = "engines"  # one run at a time: two would slow each other down
+_QUEUE = "engines"  # one run at a time, so that runs do not slow each other down
 _EXPLANATION = (
     "<p class='note'><b>Ready</b>: load and compile. <b>Latency</b>: median of up to 20 inferences "
     "after a first one. <b>Largest difference</b>: of any output from the numpy reference on the "
@@ -30,10 +30,10 @@ _EXPLANATION = (
 
 
 def launch(folder: str, host: str, port: int | None) -> None:
-    """Serve the page until Ctrl-C; `folder` takes its files.
+    """Serve the page until Ctrl-C; its files are written to `folder`.
 
     Raises:
-        OSError: the port is taken.
+        OSError: the port is in use.
     """
     page = build(folder).queue(default_concurrency_limit=1)
     _, address, _ = page.launch(
@@ -45,7 +45,7 @@ def launch(folder: str, host: str, port: int | None) -> None:
         ssr_mode=False,
         footer_links=[],
         run_history=False,
-        max_file_size=2 * MAX_FILE_BYTES,  # so that `uploads` says what is wrong
+        max_file_size=2 * MAX_FILE_BYTES,  # `uploads` has the limit and a better message
         allowed_paths=[folder],
         theme=_theme(),
         css_paths=_CSS,
@@ -55,7 +55,7 @@ def launch(folder: str, host: str, port: int | None) -> None:
 
 
 def build(folder: str) -> gr.Blocks:
-    """The page; `folder` takes the videos that it writes."""
+    """The page; its videos are written to `folder`."""
     with gr.Blocks(title="jaxdelegate", analytics_enabled=False, fill_width=True) as page:
         gr.HTML(_head())
         with gr.Row(elem_id="columns"):
@@ -86,7 +86,7 @@ class _Controls:
 class _Results:
     showing: Any
     problem: Any
-    everything: Any  # but the problem
+    everything: Any  # except the problem
     shown: Any
     image: Any
     video: Any
@@ -117,7 +117,17 @@ def _controls() -> _Controls:
     )
     run = gr.Button("Run", variant="primary", elem_id="run")
     return _Controls(
-        network, file, source, seed, another, image, video, camera, engines, run, generated
+        network=network,
+        file=file,
+        source=source,
+        seed=seed,
+        another=another,
+        image=image,
+        video=video,
+        camera=camera,
+        engines=engines,
+        run=run,
+        generated=generated,
     )
 
 
@@ -144,7 +154,17 @@ def _results() -> _Results:
                 gr.HTML(_EXPLANATION)
                 gr.HTML("<h2>Delegation report</h2>")
                 report = gr.HTML(elem_id="report")
-    return _Results(gr.State(), problem, everything, shown, image, video, words, comparison, report)
+    return _Results(
+        showing=gr.State(),
+        problem=problem,
+        everything=everything,
+        shown=shown,
+        image=image,
+        video=video,
+        words=words,
+        comparison=comparison,
+        report=report,
+    )
 
 
 def _connect(page: gr.Blocks, controls: _Controls, results: _Results, handle: Handlers) -> None:
@@ -170,7 +190,7 @@ def _connect(page: gr.Blocks, controls: _Controls, results: _Results, handle: Ha
         handle.show, [r.showing, r.shown], views,
         concurrency_id=_QUEUE, show_progress="hidden", api_visibility="private",
     )  # fmt: skip
-    c.camera.stream(  # not in the queue: a stream holds its place as long as the camera runs
+    c.camera.stream(  # not in the queue, which it would block as long as the camera runs
         handle.live, [c.camera, c.network, c.file, r.shown],
         [r.problem, r.everything, r.image, r.video, r.words],
         stream_every=0.1, time_limit=600, concurrency_limit=4, show_progress="hidden",
@@ -179,7 +199,7 @@ def _connect(page: gr.Blocks, controls: _Controls, results: _Results, handle: Ha
 
 
 def _visible(value: str) -> Any:
-    """A handler: a widget is visible where `value` is chosen."""
+    """A handler that shows a widget only if `value` is chosen."""
     return lambda chosen: gr.update(visible=chosen == value)
 
 
@@ -192,7 +212,7 @@ def _theme() -> Any:
     sizes = {"spacing_size": "sm", "radius_size": "sm", "text_size": "md"}
     theme = gr.themes.Default(**hues, **sizes, font=_FONT, font_mono=_MONO)
     return theme.set(
-        body_text_color_subdued="*neutral_600",  # the theme's own is hard to read
+        body_text_color_subdued="*neutral_600",  # the default is hard to read
         block_info_text_color="*neutral_600",
         block_label_text_color="*neutral_700",
         block_title_text_color="*neutral_700",
@@ -205,6 +225,6 @@ def _head() -> str:
     others = ", ".join(f"{name} {importlib.metadata.version(p)}" for name, p in packages)
     return (
         "<header><h1>jaxdelegate</h1>"
-        "<p>A TensorFlow Lite network on XLA, beside the numpy reference and stock LiteRT</p>"
+        "<p>A TensorFlow Lite network on XLA, next to the numpy reference and stock LiteRT</p>"
         f"<p class='versions'>{html.escape(f'jaxdelegate {__version__}, {others}')}</p></header>"
     )

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import jaxdelegate as jd
-from jaxdelegate.demo import accuracy, sounds
+from examples.network_training import accuracy
+from jaxdelegate.demo import sounds
 from jaxdelegate.demo.results import Found
 from jaxdelegate.demo.tasks import TASKS, Task, packaged
 from jaxdelegate.interpreter import Interpreter

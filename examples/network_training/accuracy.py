@@ -1,4 +1,4 @@
-"""How well a network's answers about generated pictures fit the truth."""
+"""Compares what a network finds in generated pictures and sounds with the truth."""
 
 import dataclasses
 
@@ -7,29 +7,28 @@ import numpy as np
 from jaxdelegate.demo.results import Box, Found
 from jaxdelegate.demo.sounds import Heard, Spoken
 
-_LATE = 0.3  # seconds after its end, within which a word counts as heard
+_MAX_DELAY = 0.3  # seconds after its end in which a word still counts as heard
 
 
 @dataclasses.dataclass(frozen=True)
 class Counts:
-    """Objects that were found, of how many, and answers that fit none."""
+    """Found objects, true objects, and detections that fit none."""
 
     found: int = 0
     true: int = 0
     false: int = 0
 
     def __add__(self, other: "Counts") -> "Counts":
-        """Both together."""
         return Counts(self.found + other.found, self.true + other.true, self.false + other.false)
 
     @property
     def recall(self) -> float:
-        """Which part of the objects was found."""
+        """The fraction of the objects that was found."""
         return self.found / max(self.true, 1)
 
     @property
     def false_rate(self) -> float:
-        """Wrong answers for each true object."""
+        """Wrong detections per true object."""
         return self.false / max(self.true, 1)
 
 
@@ -39,7 +38,7 @@ def is_right(found: Found, truth: Found) -> bool:
 
 
 def boxes(found: Found, truth: Found, iou: float = 0.5) -> Counts:
-    """Boxes of the right label that overlap a true one by at least `iou`; each counts once."""
+    """Counts boxes with the right label that overlap a true one by at least `iou`, each once."""
     left = list(truth.boxes)
     for box in found.boxes:
         fitting = [t for t in left if t.label.name == box.label.name and overlap(box, t) >= iou]
@@ -50,7 +49,7 @@ def boxes(found: Found, truth: Found, iou: float = 0.5) -> Counts:
 
 
 def overlap(a: Box, b: Box) -> float:
-    """Intersection over union of two boxes, 0 to 1."""
+    """Intersection over union of two boxes."""
     width = min(a.right, b.right) - max(a.left, b.left)
     height = min(a.bottom, b.bottom) - max(a.top, b.top)
     common = max(width, 0) * max(height, 0)
@@ -59,11 +58,7 @@ def overlap(a: Box, b: Box) -> float:
 
 
 def confusion(found: Found, truth: Found) -> np.ndarray:
-    """Pixels [true class, class found]; the masks are compared in the true one's size.
-
-    Raises:
-        ValueError: one of the two has no mask.
-    """
+    """Counts of pixels [true class, found class]; the masks are compared in the true one's size."""
     if found.mask is None or truth.mask is None:
         raise ValueError("confusion() compares masks; one of the two is None")
     height, width = truth.mask.shape
@@ -75,24 +70,24 @@ def confusion(found: Found, truth: Found) -> np.ndarray:
 
 
 def mean_iou(pixels: np.ndarray) -> float:
-    """Intersection over union from a sum of `confusion`, the mean of the classes."""
+    """Intersection over union from a sum of `confusion`, averaged over the classes."""
     right = np.diag(pixels)
     return float(np.mean(right / np.maximum(pixels.sum(0) + pixels.sum(1) - right, 1)))
 
 
 def joint_error(found: Found, truth: Found) -> float:
-    """The joints' mean distance from the truth, in fractions of the image's size."""
+    """The mean distance of joints from the truth, in fractions of the image's size."""
     places = {p.name: p for p in found.key_points}
     away = [np.hypot(places[t.name].x - t.x, places[t.name].y - t.y) for t in truth.key_points]
     return float(np.mean(away))
 
 
 def words(heard: tuple[Heard, ...], spoken: tuple[Spoken, ...]) -> Counts:
-    """Words that were heard while they were spoken or shortly after."""
+    """Counts words that were heard while they were spoken or shortly after."""
     left = list(spoken)
     for word in heard:
         fitting = [
-            s for s in left if s.name == word.name and s.start < word.seconds < s.end + _LATE
+            s for s in left if s.name == word.name and s.start < word.seconds < s.end + _MAX_DELAY
         ]
         if fitting:
             left.remove(fitting[0])
