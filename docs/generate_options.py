@@ -10,7 +10,7 @@ from jaxdelegate.providers.builtin import aliases
 ROOT = Path(__file__).parents[1]
 HEAD = """# Options of JaxDelegate
 
-For anyone who sets an option. Options are keywords, a mapping, or flags of the tools:
+Options are keywords, a mapping, or flags of the tools:
 
 ```python
 import jaxdelegate as jd
@@ -22,11 +22,11 @@ delegate = jd.JaxDelegate(compute_dtype="float16", serialization_dir="programs")
 jaxdelegate benchmark_model model.tflite --jax_compute_dtype=float16
 ```
 
-`load_delegate` of the stock interpreters accepts the same names, with values as strings. An unknown
-name or an invalid value is an error that suggests the closest valid ones. Names are those of
-TfLiteGpuDelegateOptionsV2 if it has the same option. Flags of TFLite's tools are aliases of ours;
-different values for both are an error. Options with `yes` under key are part of the
-[cache's keys](cache.md): another value is another program.
+`load_delegate` of the stock interpreters takes the same names and values as strings. An unknown
+name or an impossible value is an error that suggests the closest known ones. The names are those of
+TfLiteGpuDelegateOptionsV2 if it has the option. Flags of TFLite's tools with the same meaning are
+aliases of an option's flag; giving both with different values is an error. Options marked as keys
+are part of the [cache's keys](cache.md): another value needs another program.
 `python docs/generate_options.py` writes this page.
 
 | option | values | default | key | meaning |

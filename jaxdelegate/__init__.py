@@ -1,6 +1,6 @@
 """TensorFlow Lite's delegate system on JAX/XLA.
 
-Public names are loaded at their first use: importing this package imports neither jax nor
+Public names are imported when they are first used: importing this package imports neither jax nor
 ai_edge_litert.
 """
 

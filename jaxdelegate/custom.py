@@ -1,4 +1,4 @@
-"""Operators of one's own: a custom operator's rule and reference kernel, added to the tables."""
+"""Custom operators: adds a rule and a reference kernel to the tables."""
 
 import threading
 
@@ -20,21 +20,21 @@ def register_operator(
     *,
     options_type: type[CustomOptions] = CustomOptions,
 ) -> None:
-    """Teach every interpreter and delegate of this process a custom operator.
+    """Add a custom operator to every interpreter and delegate of this process.
 
-    Register before the model is read: options are decoded then.
+    Register it before reading the model, which decodes the options.
 
     Args:
-        name: the operator's custom code, as it is in the file.
+        name: the operator's custom code in the file.
         kernel: the numpy kernel and its shape function; the interpreter runs it, and shape
             propagation and constant folding use it.
-        rule: how XLA runs it; None: it always stays on the host.
-        options_type: what its custom options decode to; FlexbufferOptions reads a flexbuffer map
-            into the dataclass's fields.
+        rule: how XLA runs it; None: it always runs on the host.
+        options_type: the type of its decoded custom options; FlexbufferOptions reads a flexbuffer
+            map into the dataclass's fields.
 
     Raises:
-        ValueError: a builtin operator's name, a name that is taken, or a rule of another name or of
-            other options.
+        ValueError: the name of a builtin operator, a registered name, or a rule with another name
+            or other options.
     """
     if hasattr(schema.BuiltinOperator, name):
         raise ValueError(f"{name!r} is a builtin operator; only custom ones can be registered")
@@ -45,7 +45,7 @@ def register_operator(
         )
     with _REGISTERING:
         if name in KERNELS or name in RULES:
-            raise ValueError(f"{name!r} is registered already")
+            raise ValueError(f"{name!r} is already registered")
         register_custom_options(name, options_type)
         KERNELS[name] = kernel
         if rule is not None:

@@ -1,4 +1,4 @@
-"""The delegate's options, said once: Python API, command-line flag and load_delegate string."""
+"""The delegate's options, for the Python API, command-line flags and load_delegate strings."""
 
 import dataclasses
 import difflib
@@ -17,11 +17,11 @@ Preference = Literal["fast_single_answer", "sustained_speed", "balanced"]
 ComputeDtype = Literal["float32", "tensorfloat32", "float16", "bfloat16", "auto"]
 QuantMode = Literal["float_view", "integer"]
 
-# The environment variable that stands for the option native_kernels where nobody gives it.
+# The environment variable that sets the default of the option native_kernels.
 NATIVE_KERNELS = "JAXDELEGATE_NATIVE_KERNELS"
 
-# What users of other tools write -> our value.
-_MEANT = {
+# Values in other tools -> our values, for error messages.
+_OTHER_VALUES = {
     "fp32": "float32",
     "f32": "float32",
     "tf32": "tensorfloat32",
@@ -35,7 +35,7 @@ _MEANT = {
     "int": "integer",
     "float": "float_view",
 }
-# What other tools call an option -> our name.
+# Names of options in other tools -> our names, for error messages.
 _OTHER_NAMES = {
     "precision": "compute_dtype",
     "dtype": "compute_dtype",
@@ -59,12 +59,12 @@ _FALSE = frozenset(("false", "0", "no", "off"))
 
 
 def _option(default: Any, doc: str, *, keyed: bool = False) -> Any:
-    """A field; `keyed` ones change the compiled program and so belong to the cache key."""
+    """A field; a `keyed` one changes the compiled program and is part of the cache key."""
     return dataclasses.field(default=default, metadata={"help": doc, "keyed": keyed})
 
 
 def _documented(cls: type[_Record]) -> type[_Record]:
-    """The dataclass with its fields' help in its docstring, where help() and editors show it."""
+    """Add the fields' help to the docstring of a dataclass, for help() and editors."""
     rows = (
         f"        {field.name}: {field.metadata['help']} Default: {field.default!r}."
         for field in dataclasses.fields(cls)  # type: ignore[arg-type]
@@ -76,7 +76,7 @@ def _documented(cls: type[_Record]) -> type[_Record]:
 @_documented
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DelegateOptions:
-    """Options of JaxDelegate, named as in TfLiteGpuDelegateOptionsV2 where that has them."""
+    """Options of JaxDelegate, with the names of TfLiteGpuDelegateOptionsV2 where it has them."""
 
     platform: Platform | None = _option(
         None, "Where partitions run; unset: JAX's default platform.", keyed=True
@@ -195,7 +195,7 @@ class DelegateOptions:
         """Check every value, so that all callers get the same error.
 
         Raises:
-            OptionError: a value of the wrong type, out of range or in contradiction to another.
+            OptionError: a value has the wrong type, is out of range or contradicts another.
         """
         object.__setattr__(self, "compute_dtype", _dtype_name(self.compute_dtype))
         hints = get_type_hints(type(self))
@@ -205,9 +205,9 @@ class DelegateOptions:
             if getattr(self, name) < 0:
                 raise OptionError(f"{name}: must not be negative, got {getattr(self, name)}")
         if self.max_programs < 1:
-            raise OptionError(f"max_programs: want a number from 1 on, got {self.max_programs}")
+            raise OptionError(f"max_programs: must be at least 1, got {self.max_programs}")
         if not 0 <= self.min_gain < math.inf:
-            raise OptionError(f"min_gain: want a number from 0 on, got {self.min_gain}")
+            raise OptionError(f"min_gain: must be >= 0, got {self.min_gain}")
         self._check_priorities()
         self._check_operators()
 
@@ -215,10 +215,10 @@ class DelegateOptions:
         names = [] if self.float32_operators is None else self.float32_operators.split(",")
         wrong = next((n for n in names if n.strip() and not n.strip().isdecimal()), None)
         if wrong is not None:
-            raise OptionError(f"float32_operators: want numbers as in '3,17', got {wrong!r}")
+            raise OptionError(f"float32_operators: expected numbers such as '3,17', got {wrong!r}")
 
     def changed(self) -> dict[str, Any]:
-        """The options that are not their defaults, by name."""
+        """The options that differ from their defaults, by name."""
         return {
             field.name: getattr(self, field.name)
             for field in dataclasses.fields(self)
@@ -244,7 +244,7 @@ class DelegateOptions:
         """Options from a mapping or an instance, with overrides.
 
         Raises:
-            OptionError: an unknown name; the message offers the closest known ones.
+            OptionError: an unknown name; the message suggests the closest known ones.
         """
         if isinstance(options, DelegateOptions):
             given = dataclasses.asdict(options)
@@ -264,10 +264,10 @@ class DelegateOptions:
 
     @classmethod
     def from_strings(cls, options: Mapping[str, str]) -> Self:
-        """Options as `load_delegate` and `--external_delegate_options` give them: all strings.
+        """Options from strings, as `load_delegate` and `--external_delegate_options` give them.
 
         Raises:
-            OptionError: an unknown name, or a string that does not read as the option's type.
+            OptionError: an unknown name, or a string that cannot be parsed as the option's type.
         """
         hints = get_type_hints(cls)
         return cls.of(
@@ -276,7 +276,7 @@ class DelegateOptions:
 
 
 def native_kernels_by_default() -> bool | None:
-    """What JAXDELEGATE_NATIVE_KERNELS says of the option native_kernels; None: it is not set.
+    """The default of native_kernels from JAXDELEGATE_NATIVE_KERNELS; None: it is not set.
 
     Raises:
         OptionError: it is neither true nor false.
@@ -284,7 +284,7 @@ def native_kernels_by_default() -> bool | None:
     text = os.environ.get(NATIVE_KERNELS, "")
     value = _parse(NATIVE_KERNELS, text, bool | None)
     if not isinstance(value, bool | None):
-        raise OptionError(f"{NATIVE_KERNELS}: want 0 or 1, got {text!r}")
+        raise OptionError(f"{NATIVE_KERNELS}: must be 0 or 1, got {text!r}")
     return value
 
 
@@ -295,7 +295,7 @@ def _alternatives(hint: Any) -> tuple[Any, ...]:
 
 
 def _dtype_name(value: Any) -> Any:
-    """The name of a dtype that is given as jax or numpy have it; all else stays."""
+    """The name of a dtype of jax or numpy; other values are unchanged."""
     is_dtype = isinstance(value, np.dtype | type) or hasattr(value, "dtype")  # jax.numpy.bfloat16
     if value is None or isinstance(value, str) or not is_dtype:
         return value
@@ -312,15 +312,14 @@ def _check(name: str, value: Any, hint: Any) -> None:
                 return
         elif type(value) is alternative or (alternative is float and type(value) is int):
             return
-    meant = _MEANT.get(value) if isinstance(value, str) else None
-    is_known = meant in _words(hint)
-    remedy = f"; did you mean {meant!r}?" if is_known else ""
-    raise OptionError(f"{name}: want {_describe(hint)}, got {value!r}{remedy}")
+    meant = _OTHER_VALUES.get(value) if isinstance(value, str) else None
+    remedy = f"; did you mean {meant!r}?" if meant in _choices(hint) else ""
+    raise OptionError(f"{name}: expected {_describe(hint)}, got {value!r}{remedy}")
 
 
-def _words(hint: Any) -> list[Any]:
+def _choices(hint: Any) -> list[Any]:
     literals = [a for a in _alternatives(hint) if get_origin(a) is Literal]
-    return [word for literal in literals for word in get_args(literal)]
+    return [choice for literal in literals for choice in get_args(literal)]
 
 
 def _describe(hint: Any) -> str:
@@ -344,5 +343,5 @@ def _parse(name: str, text: str, hint: Any) -> Any:
         try:
             return number(text)
         except ValueError:
-            raise OptionError(f"{name}: want {_describe(hint)}, got {text!r}") from None
+            raise OptionError(f"{name}: expected {_describe(hint)}, got {text!r}") from None
     return text

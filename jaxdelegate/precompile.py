@@ -1,4 +1,4 @@
-"""Fill a program cache ahead of time: `jaxdelegate compile` without the command line."""
+"""Compile a model's programs ahead of time: the API of `jaxdelegate compile`."""
 
 import dataclasses
 import os
@@ -14,7 +14,7 @@ from jaxdelegate.runtime.subgraph import ModelStore, SubgraphRunner
 
 @dataclasses.dataclass(frozen=True)
 class Precompiled:
-    """What became of a model's programs: how many were stored, and how many were there already."""
+    """How many programs of a model were stored in a directory, and how many it already had."""
 
     directory: str
     stored: int
@@ -22,36 +22,35 @@ class Precompiled:
     summary: str  # of the delegation of the main subgraph
 
     def __str__(self) -> str:
-        """A line for each of the two."""
+        stored = f"{self.stored} program{'s' if self.stored != 1 else ''}"
         return (
             f"{self.summary}\n"
-            f"{self.stored} programs compiled and stored in {self.directory}, "
-            f"{self.found} were there already."
+            f"{stored} compiled and stored in {self.directory}, {self.found} found there."
         )
 
 
 def precompile(
     graph: ModelSource, delegate: JaxDelegate, shapes: Mapping[str, Shape] | Sequence[Shape] = ()
 ) -> Precompiled:
-    """Compile every partition of a model's main subgraph and signatures, and keep the programs.
+    """Compile every partition of a model's main subgraph and signatures, and store the programs.
 
     Args:
         graph: a path, or the content of a file.
-        delegate: with `serialization_dir`; its options are part of what is compiled.
-        shapes: of the main subgraph's inputs, all in their order or some by name; the others and
-            those of further signatures are as declared.
+        delegate: with `serialization_dir`; its options determine the programs.
+        shapes: of the main subgraph's inputs, all in order or some by name; other inputs, and those
+            of other signatures, have their declared shapes.
 
     Raises:
-        ModelError: the file is no model.
-        OptionError: no JaxDelegate, one without `serialization_dir`, or a shape fits no input.
-        InterpreterError: an operator refuses its shapes.
+        ModelError: the file is not a model.
+        OptionError: not a JaxDelegate, no `serialization_dir`, or a shape that fits no input.
+        InterpreterError: an operator rejects its shapes.
         LoweringError: a partition cannot be compiled.
         CacheWarning: (as a warning) a program could not be stored.
     """
     if not isinstance(delegate, JaxDelegate):
-        raise OptionError(f"{type(delegate).__name__} keeps no programs; want a JaxDelegate")
+        raise OptionError(f"expected a JaxDelegate, got {type(delegate).__name__}")
     if delegate.programs is None or delegate.options.serialization_dir is None:
-        raise OptionError("serialization_dir: want the directory where programs are kept, got none")
+        raise OptionError("serialization_dir is required: the directory for the programs")
     before = delegate.programs.statistics
     model = read_model(graph)
     store = ModelStore(model.subgraphs, [delegate], os.path.basename(model.source))

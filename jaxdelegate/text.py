@@ -1,17 +1,17 @@
-"""How names of strangers are printed: nothing of them begins a line or steers a terminal."""
+"""Escapes text from untrusted files, so that it starts no line and controls no terminal."""
 
 
 def printable(text: str) -> str:
-    r"""The text on one line, escapes in the place of what is no visible character or blank.
+    r"""The text on one line, with escapes instead of characters that are not printable.
 
-    Names in model files may have any: new lines and tabs, which would look like more output;
-    control characters, which steer a terminal; what turns the direction of text.
+    Names in model files may contain new lines and tabs, which would look like more output, control
+    characters, and characters that change the text direction.
 
     Args:
-        text: of one line, say the name of a tensor.
+        text: for example the name of a tensor.
 
     Returns:
-        The same where `str.isprintable` says so; else with `\n`, `\x1b`, `\u202e` and the like.
+        The text, with escapes such as `\n`, `\x1b` and `\u202e`.
     """
     if text.isprintable():
         return text

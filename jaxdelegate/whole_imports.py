@@ -1,7 +1,7 @@
-"""Imports that no signal cuts short: Python cannot import jax again after half of an import.
+"""Imports that no signal interrupts: jax cannot be imported again after an incomplete import.
 
-A submodule that is complete stays in `sys.modules` when its package's import fails, but the next
-import makes a new package without it; and jaxlib's extensions refuse to be registered twice.
+When the import of a package fails, its complete submodules stay in `sys.modules`, but the next
+import creates a new package without them; and jaxlib's extensions cannot be registered twice.
 """
 
 import contextlib
@@ -16,9 +16,9 @@ Handler = Callable[[int, FrameType | None], Any]
 
 @contextlib.contextmanager
 def whole_imports() -> Iterator[None]:
-    """Python's signal handlers wait until the block has ended; then they run, once each.
+    """Defer Python's signal handlers until the end of the block; then each runs once.
 
-    Python runs them in the main thread only, so elsewhere this does nothing.
+    Python runs them in the main thread only, so in other threads this does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -31,12 +31,12 @@ def whole_imports() -> Iterator[None]:
     def wait(number: int, frame: FrameType | None) -> None:
         if is_importing:
             waiting[number] = frame
-        else:  # it came before this handler was replaced again
+        else:  # the signal arrived before the handler was restored
             handlers[number](number, frame)
 
     with contextlib.ExitStack() as stack:
         for number, handler in handlers.items():
-            stack.callback(_put_back, number, wait, handler)
+            stack.callback(_restore, number, wait, handler)
             signal.signal(number, wait)
         try:
             yield
@@ -46,6 +46,6 @@ def whole_imports() -> Iterator[None]:
                 stack.callback(handlers[number], number, frame)
 
 
-def _put_back(number: int, replacement: Handler, handler: Handler) -> None:
-    if signal.getsignal(number) is replacement:  # else an imported module has set its own
+def _restore(number: int, replacement: Handler, handler: Handler) -> None:
+    if signal.getsignal(number) is replacement:  # otherwise an imported module set another one
         signal.signal(number, handler)

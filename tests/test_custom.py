@@ -60,7 +60,7 @@ def test_names_that_cannot_be_registered() -> None:
     kernel = Kernel(lambda *_: (), same_shape)
     with pytest.raises(ValueError, match="'CONV_2D' is a builtin operator"):
         jd.register_operator("CONV_2D", kernel)
-    with pytest.raises(ValueError, match="'Roll' is registered already"):
+    with pytest.raises(ValueError, match="'Roll' is already registered"):
         jd.register_operator("Roll", kernel)
     with pytest.raises(ValueError, match="the rule is for 'RELU' with NoOptions"):
         jd.register_operator("Mine", kernel, RULES["RELU"])

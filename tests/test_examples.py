@@ -167,7 +167,7 @@ def test_the_container_serves_what_its_build_compiled(tmp_path: Path) -> None:
     python, *serving = json.loads(in_the_image("CMD "))
     assert python == "python"
     compiled = run([sys.executable, "-m", "jaxdelegate", *compiling], tmp_path)
-    assert "1 programs compiled and stored in programs" in compiled
+    assert "1 program compiled and stored in programs" in compiled
     assert LOADED in run([sys.executable, *serving], tmp_path)
 
 

@@ -58,12 +58,12 @@ def test_unknown_option_names_the_closest() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("platform", "gpus", "platform: want 'gpu' or 'tpu' or 'cpu' or None, got 'gpus'"),
-        ("device_index", "0", "device_index: want int, got '0'"),
+        ("platform", "gpus", "platform: expected 'gpu' or 'tpu' or 'cpu' or None, got 'gpus'"),
+        ("device_index", "0", "device_index: expected int, got '0'"),
         ("device_index", -1, "device_index: must not be negative, got -1"),
-        ("enable_quant", 1, "enable_quant: want bool, got 1"),
-        ("max_delegated_partitions", True, "max_delegated_partitions: want int, got True"),
-        ("quant_mode", None, "quant_mode: want 'float_view' or 'integer', got None"),
+        ("enable_quant", 1, "enable_quant: expected bool, got 1"),
+        ("max_delegated_partitions", True, "max_delegated_partitions: expected int, got True"),
+        ("quant_mode", None, "quant_mode: expected 'float_view' or 'integer', got None"),
     ],
 )
 def test_wrong_values_are_refused(name: str, value: object, message: str) -> None:
@@ -100,7 +100,7 @@ def test_a_dtype_counts_as_its_name(dtype: Any) -> None:
     assert options == DelegateOptions(compute_dtype="float16")
     assert isinstance(options.compute_dtype, str)
     assert DelegateOptions(compute_dtype=jnp.bfloat16).compute_dtype == "bfloat16"
-    with pytest.raises(OptionError, match=r"compute_dtype: want 'float32' or .*, got 'int8'"):
+    with pytest.raises(OptionError, match=r"compute_dtype: expected 'float32' or .*, got 'int8'"):
         DelegateOptions(compute_dtype=np.int8)
 
 
@@ -126,9 +126,9 @@ def test_strings_as_load_delegate_gives_them() -> None:
 
 
 def test_strings_that_do_not_read() -> None:
-    with pytest.raises(OptionError, match="device_index: want int, got 'first'"):
+    with pytest.raises(OptionError, match="device_index: expected int, got 'first'"):
         DelegateOptions.from_strings({"device_index": "first"})
-    with pytest.raises(OptionError, match="enable_quant: want bool, got 'maybe'"):
+    with pytest.raises(OptionError, match="enable_quant: expected bool, got 'maybe'"):
         DelegateOptions.from_strings({"enable_quant": "maybe"})
 
 

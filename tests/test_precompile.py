@@ -65,12 +65,12 @@ def test_shapes_that_fit_no_input(graph: Path, tmp_path: Path, shapes, message: 
 
 
 def test_another_delegate(graph: Path) -> None:
-    with pytest.raises(jd.OptionError, match="str keeps no programs; want a JaxDelegate"):
+    with pytest.raises(jd.OptionError, match="expected a JaxDelegate, got str"):
         precompile(graph, "xnnpack")
 
 
 def test_without_a_directory(graph: Path) -> None:
-    with pytest.raises(jd.OptionError, match="serialization_dir: want the directory"):
+    with pytest.raises(jd.OptionError, match="serialization_dir is required: the directory"):
         precompile(graph, jd.JaxDelegate())
 
 

@@ -74,7 +74,7 @@ def register_delegate_provider(provider: DelegateProvider) -> None:
         )
     for other in _PROVIDERS:
         if other.name == provider.name:
-            raise ValueError(f"delegate provider {provider.name!r} is registered already")
+            raise ValueError(f"delegate provider {provider.name!r} is already registered")
         taken = {flag.name for flag in declared(other)} & {flag.name for flag in declared(provider)}
         if taken:
             raise ValueError(

@@ -1,12 +1,12 @@
-"""Times the algorithms that an operator could use on the device, and keeps the fastest."""
+"""Measures the algorithms that can run an operator on the device, and chooses the fastest."""
 
 from typing import Any
 
-BUDGET_SECONDS = 30.0  # for all operators that one delegate measures, compilations included
+BUDGET_SECONDS = 30.0  # for all operators of one delegate, including compilation
 
 
 def __getattr__(name: str) -> Any:
-    """`tune`, whose module imports jax."""
+    """Import `tune` lazily: its module imports jax."""
     if name != "tune":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from jaxdelegate.tuning.measure import tune  # noqa: PLC0415

@@ -1,10 +1,10 @@
-"""Measures the algorithms to run an operator on the device, and chooses: `inference_preference`.
+"""Measures the algorithms of operators on the device and chooses one: `inference_preference`.
 
-Each operator that its rule can run by several algorithms (`OpRule.algorithms`) is compiled by
-itself in each of them and timed on random inputs, the costliest operators first, until a budget is
-spent. An algorithm that does not compile, takes much more memory or comes to another result takes
-no part; the default stays unless another algorithm is faster beyond noise. Knows lowering and the
-compiler, no hosts.
+Every operator with several algorithms (`OpRule.algorithms`) is compiled alone with each of them and
+timed on random inputs, the most expensive operators first, until the budget is spent. An algorithm
+that does not compile, needs much more memory or computes another result is excluded; the default is
+replaced only if another algorithm is faster beyond noise. This module uses lowering and the
+compiler, but no interpreter.
 """
 
 import dataclasses
@@ -41,21 +41,18 @@ from jaxdelegate.xla.weights import ModelWeights
 Clock = Callable[[], float]
 
 _LOGGER = logging.getLogger("jaxdelegate")
-_GAIN = 0.03  # another algorithm than the default must save that much,
-_LEAST_SECONDS = 2e-6  # and more than the time that dispatching one program varies by
+_MIN_GAIN = 0.03  # an algorithm must save this fraction of the default's time,
+_MIN_SECONDS = 2e-6  # and more than the variation of a program's dispatch time
 _ROUNDS = 9
 _SAMPLE_SECONDS = 2e-3  # shorter runs are repeated
-_MOST_REPEATS = 50
-_MOST_SECONDS = 1.0  # for the rounds of one operator, but for the first three
-_HOPELESS = 2.0  # an algorithm that takes so many times the default's time is timed no further
-_SMALL_SHARE = 1 / 500  # of a partition's work: operators below cannot gain what noise hides
-_MORE_MEMORY = (
-    1 << 28
-)  # bytes of temporaries that an algorithm may take beyond those of the default
-_BYTE = 16  # operations that a device does in the time of one byte
+_MAX_REPEATS = 50
+_MAX_SECONDS = 1.0  # for the rounds of one operator, after the first three
+_HOPELESS = 2.0  # an algorithm that takes so many times the default's time is not timed further
+_MIN_WORK = 1 / 500  # of a partition: a gain of smaller operators would be lost in noise
+_EXTRA_MEMORY = 1 << 28  # bytes of temporaries that an algorithm may need beyond the default's
+_OPERATIONS_PER_BYTE = 16  # that a device executes in the time of one byte
 
-# What compiling or running an algorithm may raise; it takes no part then. Running out of memory is
-# a RuntimeError.
+# Errors of compiling or running an algorithm, which exclude it. Out of memory is a RuntimeError.
 _ALGORITHM_ERRORS = (RuntimeError, ValueError, TypeError, LookupError, ArithmeticError)
 
 Run = Callable[[], Any]
@@ -65,46 +62,44 @@ Timer = Callable[[Mapping[str, Run], str], Samples]  # the runs by name; the def
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """An operator that can run by several algorithms; `algorithms` begins with the default."""
+    """An operator with several algorithms; the first one is the default."""
 
     key: str
     operator: Operator
     algorithms: tuple[str, ...]
     cost: Cost
-    count: int  # operators of the partition that are like it
+    count: int  # equal operators in the partition
 
     @property
     def work(self) -> int:
-        """What all of them take, in operations."""
-        return self.count * ((self.cost.flops or 0) + _BYTE * (self.cost.bytes or 0))
+        """The estimated work of all equal operators, in operations."""
+        per_operator = (self.cost.flops or 0) + _OPERATIONS_PER_BYTE * (self.cost.bytes or 0)
+        return self.count * per_operator
 
     @property
     def products(self) -> int:
-        """About how many products one output value sums."""
+        """The estimated number of products in the sum of one output value."""
         written = max(self.cost.bytes_written or 1, 1) // 4
         return max((self.cost.flops or 0) // max(2 * written, 1), 1)
 
 
 def candidates(partition: LoweredPartition, context: LoweringContext) -> list[Candidate]:
-    """The operators of a partition that are worth measuring, one of each kind, costliest first.
+    """The operators of a partition worth measuring, one of each kind, most expensive first.
 
     Args:
-        partition: as it is lowered by default.
-        context: with which it was.
+        partition: lowered with default algorithms.
+        context: of that lowering.
     """
     found: dict[str, Candidate] = {}
     for step in partition.operators:
         own = _candidate(step.operator, partition, context)
         if own is not None:
-            before = found.get(own.key)
-            found[own.key] = own if before is None else _counted(before)
+            same = found.get(own.key)
+            more = own if same is None else dataclasses.replace(same, count=same.count + 1)
+            found[own.key] = more
     ordered = sorted(found.values(), key=lambda c: -c.work)
-    least = _SMALL_SHARE * sum(c.work for c in ordered)
+    least = _MIN_WORK * sum(c.work for c in ordered)
     return [c for c in ordered if c.work >= least]
-
-
-def _counted(candidate: Candidate) -> Candidate:
-    return dataclasses.replace(candidate, count=candidate.count + 1)
 
 
 def _candidate(
@@ -120,7 +115,7 @@ def _candidate(
         return None
     key = operator_key(operator.name, own, operator.options, inputs, outputs)
     cost = operator_cost(operator.name, operator.options, inputs, outputs)
-    return Candidate(key, operator, algorithms, cost, 1)
+    return Candidate(key, operator, algorithms, cost, count=1)
 
 
 def tune(
@@ -133,19 +128,19 @@ def tune(
     clock: Clock = time.perf_counter,
     timer: Timer | None = None,
 ) -> dict[str, Choice]:
-    """Measure the operators of a partition that are not known yet.
+    """Measure the operators of a partition that have no choice yet.
 
     Args:
-        partition: as it is lowered by default.
-        context: with which it was.
+        partition: lowered with default algorithms.
+        context: of that lowering.
         device: where it will run.
         known: earlier choices, by operator key.
-        budget: seconds after which no further operator is begun.
-        clock: what the budget is read from.
-        timer: seconds of several runs of each algorithm; None: `interleaved`.
+        budget: seconds after which no further operator is measured.
+        clock: measures the budget.
+        timer: returns the seconds of several runs of each algorithm; None: `interleaved`.
 
     Returns:
-        What was measured now, by operator key.
+        The new choices, by operator key.
     """
     todo = [c for c in candidates(partition, context) if c.key not in (known or {})]
     bench = _Bench(partition, context, device, timer or interleaved)
@@ -167,7 +162,7 @@ def tune(
 
 @dataclasses.dataclass(frozen=True)
 class _Bench:
-    """Operators of one partition, each by itself on the device."""
+    """Runs the operators of one partition, each alone, on the device."""
 
     partition: LoweredPartition
     context: LoweringContext
@@ -175,53 +170,55 @@ class _Bench:
     timer: Timer
 
     def choose(self, candidate: Candidate) -> Choice | None:
-        """Measure one operator; None: its default does not run by itself."""
+        """Measure one operator; None: its default does not run alone."""
         default, *others = candidate.algorithms
         with client.as_programs(self.device):
             try:
                 values = [jax.device_put(v, self.device) for v in self._values(candidate.operator)]
                 program = self._program(candidate, default)
-                want = _outputs(_run(program, values)())
+                expected = _outputs(_run(program, values)())
             except _ALGORITHM_ERRORS as error:
-                _LOGGER.debug("tuning: %s does not run by itself: %s", candidate.key, error)
+                _LOGGER.debug("tuning: %s does not run alone: %s", candidate.key, error)
                 return None
-            limit = _temporaries(program) + _MORE_MEMORY
+            limit = _temporaries(program) + _EXTRA_MEMORY
             runs, refused = {default: _run(program, values)}, {}
             for algorithm in others:
                 try:
-                    runs[algorithm] = self._checked(candidate, algorithm, values, want, limit)
+                    runs[algorithm] = self._checked(candidate, algorithm, values, expected, limit)
                 except (*_ALGORITHM_ERRORS, AssertionError) as error:
                     refused[algorithm] = f"{error}".partition("\n")[0]
             samples = dict(self.timer(runs, default))
             algorithm = fastest(default, samples)
-            if (
-                algorithm != default
-            ):  # of several algorithms, one may win by chance: it must win again
+            if algorithm != default:  # it may have won by chance: it must win again
                 samples |= self.timer({name: runs[name] for name in (default, algorithm)}, default)
                 algorithm = fastest(default, {name: samples[name] for name in (default, algorithm)})
         medians = {name: statistics.median(times) for name, times in samples.items()}
         return Choice(algorithm, default, medians, refused)
 
     def _checked(
-        self, candidate: Candidate, algorithm: str, values: list[Any], want: list[Any], limit: int
+        self,
+        candidate: Candidate,
+        algorithm: str,
+        values: list[Any],
+        expected: list[Any],
+        limit: int,
     ) -> Run:
-        """What runs an algorithm, once it has been seen to compute what the default does.
+        """Check that an algorithm computes the default's results; returns a function that runs it.
 
         Raises:
-            AssertionError: it does not.
-            ValueError: it takes too much memory.
-            _ALGORITHM_ERRORS: it does not compile, or does not run.
+            AssertionError: it computes other results.
+            ValueError: it needs too much memory.
+            _ALGORITHM_ERRORS: it does not compile or run.
         """
         program = self._program(candidate, algorithm)
-        if (taken := _temporaries(program)) > limit:
-            raise ValueError(f"it takes {taken >> 20} MiB of temporaries")
+        if (needed := _temporaries(program)) > limit:
+            raise ValueError(f"it needs {needed >> 20} MiB of temporaries")
         run = _run(program, values)
-        precision = self.partition.precision
-        _compare(_outputs(run()), want, candidate.products, precision)
+        _compare(_outputs(run()), expected, candidate.products, self.partition.precision)
         return run
 
     def _program(self, candidate: Candidate, algorithm: str) -> Program:
-        # The default runs in a network as XLA fuses it; what is named is kept apart.
+        # XLA fuses the default with its neighbors; a named algorithm is a separate computation.
         algorithms = {} if algorithm == candidate.algorithms[0] else {candidate.key: algorithm}
         context = dataclasses.replace(self.context, algorithms=algorithms)
         alone = _surrounded(
@@ -247,7 +244,7 @@ def _surrounded(
 ) -> _Alone:
     """The operator between two elementwise ones: operators, specs, inputs and outputs.
 
-    XLA fuses a default with what is around it, where it can; it must get the credit here too.
+    In a network XLA fuses the default with its neighbors if it can; the measurement must show that.
     """
     operators, specs, outputs = [operator], dict(specs), operator.outputs
     x, y, free = next((i for i in inputs if _is_float(specs[i])), None), outputs[0], max(specs) + 1
@@ -284,7 +281,7 @@ def _elementwise(index: int, name: str, code: int, x: int, y: int) -> Operator:
 
 def _run(program: Program, values: list[Any]) -> Run:
     call = functools.partial(program.executable.run, program.constants, values)
-    # XLA:CPU would run several at the same time.
+    # Without waiting, XLA:CPU would run several at the same time.
     return lambda: jax.block_until_ready(call())  # type: ignore[no-untyped-call]
 
 
@@ -293,39 +290,37 @@ def _outputs(results: Any) -> list[np.ndarray]:
 
 
 def _temporaries(program: Program) -> int:
-    """Bytes; 0 where the platform does not say."""
+    """Bytes of temporaries; 0 if the platform does not report them."""
     analysis = program.executable.memory_analysis()
     return int(getattr(analysis, "temp_size_in_bytes", 0))
 
 
-def _compare(got: list[Any], want: list[Any], products: int, precision: PrecisionPolicy) -> None:
-    """As operators are compared with the reference; reduced operands as half-precision results.
-
-    Raises:
-        AssertionError: they differ.
-    """
+def _compare(
+    got: list[Any], expected: list[Any], products: int, precision: PrecisionPolicy
+) -> None:
+    """Compare with the tolerances of operators; reduced operands with those of half precision."""
     if precision.dot_precision == "highest" and not precision.is_reduced:
-        assert_close(got, want, accumulated=products)
+        assert_close(got, expected, accumulated=products)
         return
-    short, why = Tolerance(of_largest=ERROR_BOUND), "operands have fewer bits than results"
-    assert_close(got, want, tolerance=short, because=why)
+    tolerance, why = Tolerance(of_largest=ERROR_BOUND), "operands have fewer bits than results"
+    assert_close(got, expected, tolerance=tolerance, because=why)
 
 
 def interleaved(
     runs: Mapping[str, Run], default: str, clock: Clock = time.perf_counter
 ) -> dict[str, list[float]]:
-    """Seconds of one run, several samples of each, taken in turn: drift hits all of them alike.
+    """Seconds per run: several samples of each, interleaved so that drift affects all equally.
 
-    Ways that are far slower than the default are sampled once.
+    Algorithms that are much slower than the default are sampled once.
     """
     first = {name: min(_sample(run, 1, clock) for _ in range(2)) for name, run in runs.items()}
     samples = {name: [seconds] for name, seconds in first.items()}
     rest = [name for name in runs if first[name] <= _HOPELESS * first[default]]
     if rest == [default]:
         return samples
-    repeats = int(min(max(_SAMPLE_SECONDS / min(first.values()), 1), _MOST_REPEATS))
+    repeats = int(min(max(_SAMPLE_SECONDS / min(first.values()), 1), _MAX_REPEATS))
     samples.update((name, []) for name in rest)
-    end = clock() + _MOST_SECONDS
+    end = clock() + _MAX_SECONDS
     for order in _orders(rest):
         for name in order:
             samples[name].append(_sample(runs[name], repeats, clock))
@@ -335,7 +330,7 @@ def interleaved(
 
 
 def _orders(names: list[str]) -> Iterator[list[str]]:
-    """Each round begins with another one: what runs after a slow one would always be at odds."""
+    """Rotate the order each round, so that no run always follows the same slow one."""
     for i in range(_ROUNDS):
         at = i % len(names)
         yield names[at:] + names[:at]
@@ -349,14 +344,14 @@ def _sample(run: Run, repeats: int, clock: Clock) -> float:
 
 
 def fastest(default: str, samples: Samples) -> str:
-    """The algorithm with the least median of those that beat the default, or the default.
+    """The algorithm with the smallest median among those that beat the default, or the default.
 
-    An algorithm beats it if its median saves 3 %, and it was the faster one in three of four
+    An algorithm beats the default if its median saves 3 %, and if it was faster in three of four
     rounds.
     """
     base = samples[default]
     median = statistics.median(base)
-    most = min((1 - _GAIN) * median, median - _LEAST_SECONDS)
+    most = min((1 - _MIN_GAIN) * median, median - _MIN_SECONDS)
     medians = {default: median}
     for algorithm, times in samples.items():
         wins = sum(t < b for t, b in zip(times, base, strict=False))

@@ -1,6 +1,6 @@
-"""Which algorithms a delegate runs operators by: measured, or read from a directory.
+"""Chooses the algorithms of operators: by measuring, or from choices stored in a directory.
 
-`measure.py`, which measures, is imported when there is something to measure.
+`measure.py` is imported only to measure.
 """
 
 import logging
@@ -31,13 +31,13 @@ def measured(
     budget: float,
 ) -> dict[str, Choice]:
     """As `tuning.tune`."""
-    from jaxdelegate.tuning import measure as tuning  # noqa: PLC0415 (what few programs need)
+    from jaxdelegate.tuning import measure as tuning  # noqa: PLC0415 (few programs need it)
 
     return tuning.tune(partition, context, device, known, budget=budget)
 
 
 class Tuner:
-    """The choices of one delegate: measured, taken over from the directory, or none at all."""
+    """The choices of one delegate: measured, read from a directory, or none."""
 
     def __init__(
         self,
@@ -48,16 +48,16 @@ class Tuner:
         budget: float = BUDGET_SECONDS,
         clock: Clock = time.perf_counter,
     ) -> None:
-        """Begin without choices.
+        """Start without choices.
 
         Args:
-            preference: "sustained_speed" measures what is not known; "balanced" takes over what is
-                stored; "fast_single_answer" does neither.
+            preference: "sustained_speed" measures operators without a stored choice; "balanced"
+                uses stored choices; "fast_single_answer" does neither.
             device: where programs run.
-            store: where choices are kept; None: nowhere.
-            measure: `tuning.tune`, or that with another clock or timer.
+            store: stored choices; None: they are not stored.
+            measure: `tuning.tune`, perhaps with another clock or timer.
             budget: seconds for all partitions.
-            clock: what the budget is read from.
+            clock: measures the budget.
         """
         self._preference = preference
         self._device = device
@@ -68,11 +68,11 @@ class Tuner:
         self._choices: dict[str, Choice] | None = None
 
     def algorithms(self, partition: "LoweredPartition", context: LoweringContext) -> dict[str, str]:
-        """The algorithms other than defaults that operators are to run by, by operator key.
+        """The algorithms of operators that do not use their defaults, by operator key.
 
         Args:
-            partition: as it is lowered by default.
-            context: with which it was.
+            partition: lowered with default algorithms.
+            context: of that lowering.
         """
         if self._preference == "fast_single_answer":
             return {}
@@ -94,17 +94,17 @@ class Tuner:
         return new
 
     def digest(self) -> str | None:
-        """Of the stored choices, where programs depend on what was stored before them."""
+        """A digest of the stored choices; None: programs do not depend on them."""
         if self._preference != "balanced" or self._store is None:
             return None
         return self._store.digest()
 
     def report(self) -> TuningReport:
-        """All choices that are known for the device, those of the directory included."""
+        """All choices for the device, including those of the directory."""
         return TuningReport(str(self._device), dict(self._known()))
 
     def _known(self) -> dict[str, Choice]:
-        # What "balanced" reads belongs to the key of its programs: it must be as new as that.
+        # With "balanced", the key of a program includes these choices, so both must be equally new.
         if self._choices is None or self._preference == "balanced":
             self._choices = {} if self._store is None else self._store.read()
         return self._choices

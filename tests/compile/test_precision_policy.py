@@ -110,7 +110,7 @@ def test_operators_to_keep() -> None:
 
 
 def test_operators_to_keep_are_numbers() -> None:
-    with pytest.raises(OptionError, match=r"float32_operators: want numbers .* got 'SUM'"):
+    with pytest.raises(OptionError, match=r"float32_operators: expected numbers .* got 'SUM'"):
         DelegateOptions(float32_operators="3,SUM")
 
 

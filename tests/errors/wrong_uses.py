@@ -313,7 +313,7 @@ WRONG_USES: dict[str, tuple[WrongUse, ...]] = {
             "a value of another type",
             'jd.JaxDelegate(max_delegated_partitions="many")',
             "OptionError",
-            "want int, got 'many'",
+            "expected int, got 'many'",
         ),
         use(
             "a platform that JAX does not have here",

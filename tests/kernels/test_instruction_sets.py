@@ -222,7 +222,7 @@ def test_an_unknown_limit_is_an_error() -> None:
 def test_an_unclear_switch_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAXDELEGATE_NATIVE_KERNELS", "maybe")
     with pytest.raises(
-        jd.OptionError, match=r"JAXDELEGATE_NATIVE_KERNELS: want 0 or 1, got 'maybe'"
+        jd.OptionError, match=r"JAXDELEGATE_NATIVE_KERNELS: must be 0 or 1, got 'maybe'"
     ):
         jd.JaxDelegate(platform="cpu")
     assert jd.JaxDelegate(platform="cpu", native_kernels=False)  # nobody asks the environment

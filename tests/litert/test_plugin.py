@@ -107,7 +107,7 @@ def test_anybodys_delegate(stub: str, stock: Stock, add_mul_sub: bytes, scaling:
 
 BAD = [
     ({"platfrm": "cpu"}, "unknown option 'platfrm'; did you mean: platform"),
-    ({"device_index": "first"}, "device_index: want int, got 'first'"),
+    ({"device_index": "first"}, "device_index: expected int, got 'first'"),
     ({"platform": "tpu"}, "platform: 'tpu' is not there; JAX has:"),
     ({"delegate": "no.such.module:Class"}, "'no.such.module:Class': No module named 'no'"),
     ({"delegate": "jaxdelegate"}, "expected package.module:Class, got 'jaxdelegate'"),

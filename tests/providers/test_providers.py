@@ -98,7 +98,7 @@ def test_the_default_is_jax_unless_something_else_is_asked(
 @pytest.mark.parametrize(
     ("provider", "message"),
     [
-        (AddProvider(), "'ADD' is registered already"),
+        (AddProvider(), "'ADD' is already registered"),
         (
             types.SimpleNamespace(
                 name="OTHER", flags=lambda: [Flag("use_add", bool)], create=lambda _: None

@@ -132,13 +132,13 @@ def test_who_insists_on_all_hears_only_of_what_is_not_supported() -> None:
 
 @pytest.mark.parametrize("value", [-1, float("nan"), float("inf")])
 def test_wrong_values(value: float) -> None:
-    with pytest.raises(jd.OptionError, match="min_gain: want a number from 0 on"):
+    with pytest.raises(jd.OptionError, match="min_gain: must be >= 0"):
         DelegateOptions(min_gain=value)
 
 
 def test_values_as_text() -> None:
     assert DelegateOptions.from_strings({"min_gain": "0.5"}).min_gain == 0.5
-    with pytest.raises(jd.OptionError, match="min_gain: want float, got 'much'"):
+    with pytest.raises(jd.OptionError, match="min_gain: expected float, got 'much'"):
         DelegateOptions.from_strings({"min_gain": "much"})
 
 

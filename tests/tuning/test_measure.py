@@ -220,7 +220,7 @@ def test_algorithms_that_take_no_part(
 def test_algorithms_that_take_much_memory(
     timer: FakeTimer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tuning, "_MORE_MEMORY", -1 << 40)
+    monkeypatch.setattr(tuning, "_EXTRA_MEMORY", -1 << 40)
     delegate, _, _ = tuned(ONE)
     assert len(reported(delegate)) == 2
     for choice in reported(delegate):
@@ -301,7 +301,7 @@ def test_small_operators_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None
     # 2 * 12 * 12 * 6 * 3 * 3 * 6 operations; 4 bytes for each of 2 * 864 + 324 + 6 values.
     assert everything[0].cost == Cost(93312, 4 * (864 + 324 + 6), 4 * 864)
     assert everything[0].products == 54
-    monkeypatch.setattr(tuning, "_SMALL_SHARE", 0.3)
+    monkeypatch.setattr(tuning, "_MIN_WORK", 0.3)
     assert tuning.candidates(partition, context) == everything[:1]
 
 
