@@ -83,7 +83,7 @@ def check(tool: ModuleType, values: flags.FlagValues) -> None:
         raise OptionError("--graph (or --model_file): give one .tflite file, got 2")
     for flag in tool.FLAGS:
         if flag.is_required and not values[flag.name].value:
-            raise OptionError(f"--{flag.name} is required")
+            raise OptionError(f"--{flag.name} is required: {_help(flag).rstrip('.')}")
     if "delegate" in values:
         delegate_flags.apply_short_names(values)
     for flag in tool.FLAGS:

@@ -345,7 +345,7 @@ WRONG_USES: dict[str, tuple[WrongUse, ...]] = {
             "operators that are no numbers",
             'jd.JaxDelegate(compute_dtype="float16", float32_operators="SOFTMAX")',
             "OptionError",
-            "want numbers as in '3,17'",
+            "expected numbers such as '3,17'",
         ),
     ),
     "Delegates": (
@@ -607,7 +607,7 @@ WRONG_USES: dict[str, tuple[WrongUse, ...]] = {
             "Unknown command line flag 'num_run'",
             "num_runs",
         ),
-        use("no model", "$ jaxdelegate benchmark_model", "1", "name the .tflite file"),
+        use("no model", "$ jaxdelegate benchmark_model", "1", "--graph is required: The .tflite file"),
         use(
             "a file that is not there",
             "$ jaxdelegate benchmark_model missing.tflite",
