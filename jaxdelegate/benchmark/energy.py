@@ -2,12 +2,12 @@
 
 import contextlib
 import dataclasses
-import importlib
 import os
 from collections.abc import Iterator
 from typing import Any
 
 from jaxdelegate.errors import OptionError
+from jaxdelegate.optional import optional_module
 
 
 @dataclasses.dataclass
@@ -47,12 +47,12 @@ def energy_meter(device: Any, *, is_requested: bool | None = None) -> Iterator[E
         yield None
         return
     try:
-        library = importlib.import_module("pynvml")
-    except ImportError as error:
-        if is_requested is None:
-            yield None
-            return
-        raise OptionError("energy needs nvidia-ml-py: pip install 'jaxdelegate[nvml]'") from error
+        library = optional_module("pynvml", "nvml")
+    except OptionError:
+        if is_requested:
+            raise
+        yield None
+        return
     try:
         library.nvmlInit()
     except library.NVMLError:

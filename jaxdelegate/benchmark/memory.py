@@ -5,7 +5,6 @@ import importlib
 import sys
 import threading
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 _STATUS = Path("/proc/self/status")
@@ -76,12 +75,7 @@ class PeakMonitor:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self._stop.set()
         self._thread.join()
 

@@ -1,6 +1,5 @@
 """Reads and writes videos with PyAV, which decodes in this process to numpy arrays."""
 
-import importlib
 import itertools
 import os
 from collections.abc import Iterable, Iterator
@@ -8,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxdelegate.errors import JaxDelegateError, OptionError
+from jaxdelegate.errors import JaxDelegateError
+from jaxdelegate.optional import optional_module
 
 MAX_SECONDS = 10.0
 FRAMES_PER_SECOND = 10  # other frames are dropped
@@ -32,7 +32,7 @@ def frames(path: str | os.PathLike[str]) -> Iterator[np.ndarray]:
         VideoError: the file is damaged, has no video, or a format that FFmpeg does not support.
         OptionError: PyAV is not installed.
     """
-    av = _av()
+    av = optional_module("av", "web")
     try:
         with av.open(os.fspath(path)) as container:
             if not container.streams.video:
@@ -61,7 +61,7 @@ def write(path: str | os.PathLike[str], images: Iterable[np.ndarray]) -> int:
     Returns:
         How many frames it holds.
     """
-    av = _av()
+    av = optional_module("av", "web")
     images = iter(images)
     first = next(images)
     count = 0
@@ -93,12 +93,3 @@ def _shrunk(frame: Any) -> np.ndarray:
     width, height = (max(2, int(n * scale) // 2 * 2) for n in (frame.width, frame.height))
     image: np.ndarray = frame.to_ndarray(format="rgb24", width=width, height=height)
     return image
-
-
-def _av() -> Any:
-    try:
-        return importlib.import_module("av")
-    except ImportError:
-        raise OptionError(
-            "videos need PyAV, which is not installed: pip install 'jaxdelegate[web]'"
-        ) from None

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxdelegate.evaluation.average_precision import Objects
-from jaxdelegate.evaluation.errors import optional_module
 from jaxdelegate.evaluation.ground_truth import AnnotatedImage
+from jaxdelegate.optional import optional_module
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,8 +59,8 @@ def coco_metrics(
     Raises:
         OptionError: pycocotools is not installed.
     """
-    coco_class = optional_module("pycocotools.coco").COCO
-    evaluation_class = optional_module("pycocotools.cocoeval").COCOeval
+    coco_class = optional_module("pycocotools.coco", "eval").COCO
+    evaluation_class = optional_module("pycocotools.cocoeval", "eval").COCOeval
     listed = [
         {"id": i.image_id, "file_name": i.name, "width": i.width, "height": i.height}
         for i in images

@@ -1,9 +1,6 @@
-"""Errors of images, labels, annotations and stored results, and optional dependencies."""
+"""Errors of images, labels, annotations and stored results."""
 
-import importlib
-from typing import Any
-
-from jaxdelegate.errors import JaxDelegateError, OptionError
+from jaxdelegate.errors import JaxDelegateError
 
 
 class DataError(JaxDelegateError, ValueError):
@@ -11,18 +8,3 @@ class DataError(JaxDelegateError, ValueError):
 
     The message names the file and the line or field, what was expected and what was found.
     """
-
-
-def optional_module(name: str) -> Any:
-    """Import an optional dependency.
-
-    Raises:
-        OptionError: it is not installed.
-    """
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise OptionError(
-            f"{name.split('.', maxsplit=1)[0]} is not installed; evaluation needs "
-            "pip install 'jaxdelegate[eval]'"
-        ) from error

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxdelegate.evaluation.errors import DataError, optional_module
+from jaxdelegate.evaluation.errors import DataError
+from jaxdelegate.optional import optional_module
 
 INPUT_TYPES = tuple(np.dtype(t) for t in (np.float32, np.uint8, np.int8))
 IMAGENET_CROP = 0.875  # of each side; the smaller result is the side of the square
@@ -77,7 +78,7 @@ def decode(path: Path) -> np.ndarray:
     Raises:
         DataError: the file cannot be opened, has another format, is damaged or truncated.
     """
-    pillow = optional_module("PIL.Image")
+    pillow = optional_module("PIL.Image", "eval")
     bombs = (pillow.DecompressionBombError, pillow.DecompressionBombWarning)
     try:
         with pillow.open(path, formats=_FORMATS) as image:

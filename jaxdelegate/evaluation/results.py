@@ -13,11 +13,11 @@ import os
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from jaxdelegate.errors import OptionError
-from jaxdelegate.evaluation.errors import DataError, optional_module
+from jaxdelegate.evaluation.errors import DataError
+from jaxdelegate.optional import optional_module
 from jaxdelegate.version import __version__
 
 Row = dict[str, Any]
@@ -42,7 +42,7 @@ def check_results_path(path: str | os.PathLike[str]) -> Path:
     if not path.parent.is_dir():
         raise OptionError(f"results file {str(path)!r}: no folder {str(path.parent)!r}")
     if path.suffix == ".parquet":
-        optional_module("pyarrow.parquet")
+        optional_module("pyarrow.parquet", "eval")
     return path
 
 
@@ -140,12 +140,7 @@ class PartFile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self._file.close()
 
 
@@ -178,7 +173,7 @@ def atomically(path: Path) -> Iterator[Path]:
 
 
 def _write_parquet(path: Path, rows: Sequence[Row], fields: Sequence[Field]) -> None:
-    pa, parquet = optional_module("pyarrow"), optional_module("pyarrow.parquet")
+    pa, parquet = (optional_module(name, "eval") for name in ("pyarrow", "pyarrow.parquet"))
     schema = pa.schema([(f.name, _parquet_type(pa, f.type)) for f in fields])
     parquet.write_table(pa.Table.from_pylist(list(rows), schema=schema), path)
 

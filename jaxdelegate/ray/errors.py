@@ -1,10 +1,9 @@
-"""Errors of columns and rows, and access to Ray where it is installed."""
+"""Errors of columns and rows, and Ray if it runs."""
 
-import importlib
 import sys
 from typing import Any
 
-from jaxdelegate.errors import JaxDelegateError, OptionError
+from jaxdelegate.errors import JaxDelegateError
 
 
 class PredictionError(JaxDelegateError, ValueError):
@@ -12,20 +11,6 @@ class PredictionError(JaxDelegateError, ValueError):
 
     The message names the column, what was expected and what was found, and rows by their key.
     """
-
-
-def import_ray(name: str = "ray") -> Any:
-    """Ray, or a module of it.
-
-    Raises:
-        OptionError: it is not installed.
-    """
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise OptionError(
-            f'{name} cannot be imported ({error}): pip install "jaxdelegate[ray]"'
-        ) from error
 
 
 def running_ray() -> Any | None:

@@ -8,7 +8,6 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -17,7 +16,7 @@ from jaxdelegate.errors import InterpreterError, OptionError
 from jaxdelegate.evaluation.errors import DataError
 from jaxdelegate.evaluation.model import ImageModel
 from jaxdelegate.evaluation.pipeline import Batch, Times, Waits
-from jaxdelegate.ray.errors import import_ray
+from jaxdelegate.optional import optional_module
 from jaxdelegate.ray.image_actor import Done, ImageActor, Work
 
 LOCAL = "local"  # the address that starts a Ray for this run only
@@ -72,7 +71,7 @@ class RayRunner:
         Raises:
             OptionError: Ray is not installed, there is no such cluster, or it is too small.
         """
-        self._ray = import_ray()
+        self._ray = optional_module("ray", "ray")
         self._cluster, self._flags = cluster, dict(flags or {})
         self._actors: _Actors | None = None
         self._owns_ray = not self._ray.is_initialized()
@@ -121,12 +120,7 @@ class RayRunner:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def _stop_actors(self) -> None:

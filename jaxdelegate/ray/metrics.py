@@ -3,7 +3,8 @@
 import dataclasses
 from typing import Any
 
-from jaxdelegate.ray.errors import import_ray, running_ray
+from jaxdelegate.optional import optional_module
+from jaxdelegate.ray.errors import running_ray
 
 _SECONDS = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100]
 # Ray adds the prefix `ray_` to the names; Prometheus's exporter adds `_total` to those of counters.
@@ -56,7 +57,7 @@ class Meter:
         self._metrics: dict[str, Any] = {}
         if running_ray() is None:
             return
-        module = import_ray("ray.util.metrics")
+        module = optional_module("ray.util.metrics", "ray")
         more: dict[str, Any] = {"tag_keys": ("model",)}
         for name, text in _COUNTERS.items():
             self._metrics[name] = module.Counter(f"jaxdelegate_{name}", description=text, **more)

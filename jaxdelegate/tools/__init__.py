@@ -1,1 +1,1 @@
-"""Command-line tools: absl flags and printing; what they do lives elsewhere."""
+"""Command-line tools: flags and printing; other packages do the work."""

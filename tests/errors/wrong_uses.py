@@ -607,7 +607,12 @@ WRONG_USES: dict[str, tuple[WrongUse, ...]] = {
             "Unknown command line flag 'num_run'",
             "num_runs",
         ),
-        use("no model", "$ jaxdelegate benchmark_model", "1", "--graph is required: The .tflite file"),
+        use(
+            "no model",
+            "$ jaxdelegate benchmark_model",
+            "1",
+            "--graph is required: The .tflite",
+        ),
         use(
             "a file that is not there",
             "$ jaxdelegate benchmark_model missing.tflite",

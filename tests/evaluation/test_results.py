@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from jaxdelegate.errors import OptionError
-from jaxdelegate.evaluation.errors import DataError, optional_module
+from jaxdelegate.evaluation.errors import DataError
 from jaxdelegate.evaluation.results import (
     Field,
     PartFile,
@@ -16,6 +16,7 @@ from jaxdelegate.evaluation.results import (
     identity,
     write_results,
 )
+from jaxdelegate.optional import optional_module
 
 RUN = identity("task", "digest", {"k": 1}, [("a", 3)])
 FIELDS = (Field("image", "string"), Field("ids", "int32[]"), Field("boxes", "float[][]"))
@@ -142,4 +143,4 @@ def test_impossible_paths(tmp_path: Path, name: str, message: str) -> None:
 
 def test_a_missing_extra_is_named() -> None:
     with pytest.raises(OptionError, match=r"no_such_thing is not installed.*jaxdelegate\[eval\]"):
-        optional_module("no_such_thing.parquet")
+        optional_module("no_such_thing.parquet", "eval")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxdelegate.ray.errors import import_ray
+from jaxdelegate.optional import optional_module
 
 ROOT = Path(__file__).parents[2]
 
@@ -32,7 +32,7 @@ def cluster() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
         patch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # as later versions have it
-        ray = import_ray()
+        ray = optional_module("ray", "ray")
         ray.init(num_cpus=3, include_dashboard=False, log_to_driver=False, logging_level="error")
         yield
         ray.shutdown()

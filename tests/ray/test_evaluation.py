@@ -11,8 +11,8 @@ from PIL import Image
 
 from jaxdelegate.demo.mobilenet import mobilenet_v1
 from jaxdelegate.errors import OptionError
+from jaxdelegate.optional import optional_module
 from jaxdelegate.ray import evaluation
-from jaxdelegate.ray.errors import import_ray
 from jaxdelegate.ray.evaluation import Cluster, RayRunner
 from jaxdelegate.tools.main import main
 from tests.support.detectors import color_detector
@@ -86,7 +86,7 @@ class _Killing:
     def take(self, running: Any, take: Any) -> None:
         busy = [actor for actor, batch in running._tasks.values() if batch is not None]
         if not self.killed and busy and len(running._done) + len(busy) > 1:
-            import_ray().kill(busy[0])
+            optional_module("ray", "ray").kill(busy[0])
             self.killed += 1
         take(running)
 

@@ -236,8 +236,8 @@ def test_importing_it_needs_no_ray() -> None:
     code = (
         "import sys; sys.modules['ray'] = None\n"
         "from jaxdelegate.ray import Predictor\n"
-        "from jaxdelegate.ray.errors import import_ray\n"
-        "try:\n    import_ray()\nexcept ValueError as error:\n"
+        "from jaxdelegate.optional import optional_module\n"
+        "try:\n    optional_module('ray', 'ray')\nexcept ValueError as error:\n"
         "    sys.exit('jaxdelegate[ray]' not in str(error))\nsys.exit(2)"
     )
     root = Path(__file__).parents[2]

@@ -10,8 +10,8 @@ import pytest
 from jaxdelegate.errors import OptionError
 from jaxdelegate.interpreter import Interpreter
 from jaxdelegate.measuring.tolerance import assert_close
+from jaxdelegate.optional import optional_module
 from jaxdelegate.ray import Predictor
-from jaxdelegate.ray.errors import import_ray
 from tests.ray import models
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cluster")]
@@ -55,14 +55,14 @@ def pixels() -> np.ndarray:
 
 
 def data_set(pixels: np.ndarray, blocks: int = 6) -> Any:
-    data = import_ray("ray.data")
+    data = optional_module("ray.data", "ray")
     data.DataContext.get_current().enable_progress_bars = False
     rows = [{"id": i, "x": row} for i, row in enumerate(pixels)]
     return data.from_items(rows, override_num_blocks=blocks)
 
 
 def mapped(data: Any, predictor: type, size: int = 2, **arguments: Any) -> list[dict[str, Any]]:
-    strategy = import_ray("ray.data").ActorPoolStrategy(size=size)
+    strategy = optional_module("ray.data", "ray").ActorPoolStrategy(size=size)
     result = data.map_batches(
         predictor, fn_constructor_kwargs=arguments, batch_size=8, compute=strategy, num_cpus=1
     )
@@ -99,14 +99,14 @@ def test_a_data_set_by_two_actors_that_compile_once(pixels: np.ndarray, tmp_path
 def test_a_model_from_the_object_store_and_an_actor_that_dies(
     pixels: np.ndarray, tmp_path: Path
 ) -> None:
-    model = import_ray().put(models.dense())
+    model = optional_module("ray", "ray").put(models.dense())
     died = tmp_path / "died"
     check(mapped(data_set(pixels), DiesOnce, died=str(died), row=33, model=model), pixels)
     assert died.exists()
 
 
 def test_what_is_wrong_is_told(pixels: np.ndarray) -> None:
-    ray = import_ray()
+    ray = optional_module("ray", "ray")
     made = ray.remote(Predictor).options(num_cpus=1)
     for arguments, message in (
         ({"model": ray.put({"no": "bytes"})}, "or a Ray object reference of bytes, got dict"),
