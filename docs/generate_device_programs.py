@@ -36,7 +36,7 @@ def tpu_row(r: Record) -> list[Any]:
 
 
 def table(head: str, records: Iterable[Record], row: Callable[[Record], list[Any]]) -> str:
-    """One row for each line of results; what does not compile says why in a line below."""
+    """One row for each line of results, and the reasons for those that do not compile."""
     lines, notes = [], []
     for r in records:
         name = r["graph"].removesuffix(".tflite")
@@ -51,13 +51,14 @@ def table(head: str, records: Iterable[Record], row: Callable[[Record], list[Any
 
 
 def tables(records: Sequence[Record], head: str, row: Callable[[Record], list[Any]]) -> str:
-    """A table for each device, and who compiled for it."""
+    """A table for each device, with the version of jax."""
     devices = dict.fromkeys(r["compiled_for"] for r in records)
     parts = []
     for device in devices:
         own = [r for r in records if r["compiled_for"] == device]
         versions = own[0]["machine"]["versions"]
-        parts.append(f"For {device}, by jax {versions['jax']}:\n\n{table(head, own, row)}\n")
+        name = device.removesuffix(", which was not there")
+        parts.append(f"For {name}, with jax {versions['jax']}:\n\n{table(head, own, row)}\n")
     return "\n".join(parts)
 
 
@@ -66,7 +67,7 @@ def _whole(value: float | None) -> str:
 
 
 def replaced(page: str, bench: str, text: str) -> str:
-    """The page with another table of a bench."""
+    """The page with a new table for a bench."""
     begin = f"<!-- table: {bench} -->"
     head, _, rest = page.partition(begin)
     return f"{head}{begin}\n{text}\n{END}{rest.partition(END)[2]}"
