@@ -18,7 +18,7 @@ FROM python:${PYTHON}-slim-bookworm AS run
 ARG EXTRA=cuda
 RUN --mount=type=bind,from=build,source=/wheels,target=/wheels \
     pip install --no-cache-dir "$(echo /wheels/*.whl)[${EXTRA}]"
-# What NVIDIA's container toolkit brings in from the host: CUDA's driver and nvidia-smi.
+# Provided by NVIDIA's container toolkit from the host: CUDA's driver and nvidia-smi.
 ENV NVIDIA_VISIBLE_DEVICES=all \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility
 RUN useradd --create-home user
@@ -27,7 +27,7 @@ WORKDIR /home/user
 ENTRYPOINT ["jaxdelegate"]
 CMD ["demo"]
 
-# bench/accept_gpu.py: tests on the GPU, then speed. Other engines take part if pip installs them.
+# bench/accept_gpu.py: tests on the GPU, then benchmarks, with other engines if they are installed.
 FROM run AS accept
 USER root
 RUN pip install --no-cache-dir "matplotlib>=3.9" "pytest>=8.2" && mkdir /results && chown user /results

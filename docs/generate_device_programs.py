@@ -21,7 +21,7 @@ Record = Mapping[str, Any]
 
 
 def gpu_row(r: Record) -> list[Any]:
-    """Of a line of compile_for_gpu.jsonl."""
+    """The cells for a line of compile_for_gpu.jsonl."""
     least = r["least_mb"]
     ratio = f"{r['moved_mb'] / least:.2f}" if least else "-"
     graphs = f"{r['captured'] / r['launches']:.0%} in {r['graphs']}"
@@ -30,7 +30,7 @@ def gpu_row(r: Record) -> list[Any]:
 
 
 def tpu_row(r: Record) -> list[Any]:
-    """Of a line of compile_for_tpu.jsonl."""
+    """The cells for a line of compile_for_tpu.jsonl."""
     scratch = _whole(r["mb"]["scratch"]) if r["mb"] else "-"
     return [r["fusions"], r["products"], r["convolutions"], scratch]
 

@@ -166,7 +166,7 @@ class Tally:
         return "; ".join(parts)
 
     def top(self) -> str:
-        """Of classifiers: on how many inputs the largest output is the same one."""
+        """For classifiers, the number of inputs with the same top-1."""
         return f"{self.same_top} of {self.tops}" if self.tops else ""
 
     def is_within_one_step(self) -> bool:

@@ -53,7 +53,7 @@ class Assumptions:
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """Of one core or one process, from bench/results."""
+    """Figures for one core or one process, from bench/results."""
 
     core_ms: dict[str, float]  # an image, batch 8, one thread, float32
     gpu: dict[str, Row]  # a program for an H100, batch 128, float16, by model

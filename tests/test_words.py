@@ -74,8 +74,8 @@ PHRASES = {
 FORMS = {
     r'"""(?:as|of) [^\n]*': "a sentence of its own in each docstring",
     r'"""the same[,. ][^\n]*': "a sentence of its own in each docstring",
-    r"(?<![\w\"']): wants? (?:an?|at|the|one|numbers?|\d|'|\{|\[)[^\n]*": "expected X, got Y",
-    r"\b(?<!there )is no (?!longer|more|less|other|such|need|doubt|faster)\w+": "is not a",
+    r": wants? (?:an?|at|the|one|numbers?|\d|'|\{|\[)[^\n]*": "expected X, got Y",
+    r"\b(?<!there )is no (?!limit|longer|more|less|other|such|need|doubt|faster)\w+": "is not a",
 }
 # A file and the phrase that it may have, in lower case: why.
 EXCEPTIONS: dict[tuple[str, str], str] = {}

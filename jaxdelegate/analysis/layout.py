@@ -158,8 +158,8 @@ def _layers(
     order: Iterable[int], level: Mapping[_Node, int], paths: Iterable[Iterable[_Node]]
 ) -> list[list[_Node]]:
     layers: dict[int, dict[_Node, None]] = collections.defaultdict(dict)
-    for node in order:
-        layers[level[node]][node] = None
+    for index in order:
+        layers[level[index]][index] = None
     for node in itertools.chain.from_iterable(paths):
         if isinstance(node, _WayPoint):
             layers[node.layer][node] = None

@@ -143,7 +143,8 @@ class Engines:
             JaxDelegateError, RuntimeError: as `Engine.open`. The next call tries again.
         """
         with self._lock:
-            return self._cached(content, engine)
+            opened: Opened = self._cached(content, engine)
+        return opened
 
     def __len__(self) -> int:
         return self._cached.cache_info().currsize

@@ -8,7 +8,7 @@ import numpy as np
 
 from jaxdelegate.model.flatbuffer import INT8, INT32, UINT8, Table
 from jaxdelegate.op_lowering.dtypes import DTYPES, FLOATS
-from jaxdelegate.op_lowering.options.enums import TensorType
+from jaxdelegate.op_lowering.records.enums import TensorType
 from jaxdelegate.op_lowering.spec import DimensionSparsity, Shape, Sparsity
 from jaxdelegate.quant.packing import BITS
 from jaxdelegate.quant.params import Blockwise, Quantization

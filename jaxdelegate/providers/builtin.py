@@ -24,7 +24,10 @@ class DelegateProvider(Protocol):
     delegate is applied.
     """
 
-    name: str
+    @property
+    def name(self) -> str:
+        """What reports call it."""
+        ...
 
     def flags(self) -> Any:
         """The flags that it declares: Flag records; absl.flags.Flag objects are accepted too."""

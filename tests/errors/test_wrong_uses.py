@@ -1,4 +1,4 @@
-"""Every wrong use is told what is wrong, where, what was expected and what to do."""
+"""The error of every wrong use says what is wrong, where, what was expected and what to do."""
 
 import importlib.util
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ def test_there_are_many() -> None:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=str)
-def test_a_wrong_use_is_told_what_to_do(row: object) -> None:
+def test_an_error_says_what_to_do(row: object) -> None:
     kind, message = USES.answer(row)
     assert kind == row.error, message
     assert [part for part in row.says if part not in message] == []
@@ -44,7 +44,7 @@ def test_a_wrong_use_is_told_what_to_do(row: object) -> None:
 
 def test_the_page_is_current() -> None:
     if {d.platform for d in jax.devices()} != {"cpu"}:
-        pytest.skip("the page is that of a machine without accelerators")
+        pytest.skip("the page is for a machine without accelerators")
     written = (DOCS / "errors.md").read_text()
     assert written == module(DOCS / "generate_errors.py").page(), (
         "run `python docs/generate_errors.py`"

@@ -1,4 +1,4 @@
-"""Wrong uses, as new users make them, and what each one has to be told.
+"""Wrong uses by new users, and the errors that they must get.
 
 `docs/generate_errors.py` writes docs/errors.md from this list; `test_wrong_uses.py` runs it.
 """
@@ -32,12 +32,12 @@ from tests.support.quantized import scaled
 
 @dataclasses.dataclass(frozen=True)
 class WrongUse:
-    """One of them.
+    """A wrong use and its error.
 
     Attributes:
-        what: what was done, in words.
+        what: a description.
         code: Python, or a command after `$ `; it runs in a folder with the files of `prepare`.
-        error: the class that is raised; of a command the exit code.
+        error: the error class, or the exit code of a command.
         says: parts of the message: what is wrong, where, what was expected, what to do.
     """
 
@@ -64,9 +64,7 @@ STOCK = "from ai_edge_litert.interpreter import Interpreter\n"
 
 WRONG_USES: dict[str, tuple[WrongUse, ...]] = {
     "Model files": (
-        use(
-            "a file that is not there", OPEN.format("missing.tflite"), "ModelError", "No such file"
-        ),
+        use("a missing file", OPEN.format("missing.tflite"), "ModelError", "No such file"),
         use("a folder", OPEN.format("models"), "ModelError", "name a file in it: model.tflite"),
         use("an empty folder", OPEN.format("empty"), "ModelError", "name the .tflite file"),
         use(
@@ -95,13 +93,13 @@ WRONG_USES: dict[str, tuple[WrongUse, ...]] = {
             "A larger max_tensor_bytes allows it",
         ),
         use(
-            "tensors that together take too much",
+            "tensors that take too much memory in total",
             'jd.Interpreter("model.tflite", max_host_memory=2000).allocate_tensors()',
             "InterpreterError",
             "max_host_memory is 2000. The largest: tensor ",
             "A smaller batch takes less; a larger max_host_memory allows it",
         ),
-        use("no model at all", "jd.Interpreter()", "ValueError", "must be specified"),
+        use("no model", "jd.Interpreter()", "ValueError", "must be specified"),
         use(
             "a path and content",
             'jd.Interpreter("model.tflite", model_content=b"TFL3")',
@@ -111,14 +109,14 @@ WRONG_USES: dict[str, tuple[WrongUse, ...]] = {
     ),
     "Running a model": (
         use(
-            "a loop that never ends, with a timeout",
+            "an endless loop, with a timeout",
             'i = jd.Interpreter("endless.tflite", timeout=0.2); i.allocate_tensors(); i.invoke()',
             "StoppedError",
             "took more than its timeout of 0.2 s",
             "does a loop of the model never end?",
         ),
         use(
-            "a timeout of nothing",
+            "a timeout of 0",
             'jd.Interpreter("model.tflite", timeout=0)',
             "ValueError",
             "timeout: want a positive number of seconds, got 0",
@@ -142,7 +140,7 @@ WRONG_USES: dict[str, tuple[WrongUse, ...]] = {
             "Run allocate_tensors() first",
         ),
         use(
-            "another dtype",
+            "a wrong dtype",
             READY + 'i.set_tensor(0, x.astype("uint8"))',
             "TensorError",
             "'input' wants float32 [1, 8, 8, 3], got uint8",
@@ -154,13 +152,13 @@ WRONG_USES: dict[str, tuple[WrongUse, ...]] = {
             "convert it with .astype('float32')",
         ),
         use(
-            "another size",
+            "a wrong size",
             READY + 'i.set_tensor(0, np.zeros((1, 9, 9, 3), "float32"))',
             "TensorError",
             "Got 9 but expected 8 for dimension 1",
         ),
         use(
-            "another batch",
+            "a wrong batch size",
             READY + 'i.set_tensor(0, np.zeros((4, 8, 8, 3), "float32"))',
             "TensorError",
             "call resize_tensor_input with [4, 8, 8, 3] first",
@@ -185,19 +183,19 @@ WRONG_USES: dict[str, tuple[WrongUse, ...]] = {
             "Invalid tensor index 99",
         ),
         use(
-            "a name for an index",
+            "a name instead of an index",
             READY + 'i.set_tensor("input", x)',
             "TypeError",
             "want an integer, as get_input_details() names it",
         ),
         use(
-            "a tensor inside of a partition",
+            "a tensor inside a partition",
             DELEGATES.format("model.tflite", "[jd.JaxDelegate()]") + ".get_tensor(3)",
             "TensorError",
             "allocate_tensors() first",
         ),
         use(
-            "a shape of another rank",
+            "a shape of a wrong rank",
             READY + "i.resize_tensor_input(0, [8, 8, 3]); i.allocate_tensors()",
             "InterpreterError",
             "input 0 'input' has the shape [8, 8, 3], the model declares [1, 8, 8, 3]",
@@ -212,7 +210,7 @@ WRONG_USES: dict[str, tuple[WrongUse, ...]] = {
             "to run a batch on a model that fixes 1, use JaxDelegate(rebatch=True)",
         ),
         use(
-            "a batch of one input only",
+            "a batch for only one of the inputs",
             'd = jd.JaxDelegate(rebatch=True); i = jd.Interpreter("two.tflite", '
             "experimental_delegates=[d])\n"
             "i.resize_tensor_input(0, [4, 6]); i.allocate_tensors()",
@@ -245,7 +243,7 @@ WRONG_USES: dict[str, tuple[WrongUse, ...]] = {
             "only hold the function returned from tensor()",
         ),
         use(
-            "an index beyond the table",
+            "an index out of range",
             'i = jd.Interpreter("gather.tflite"); i.allocate_tensors()\n'
             'i.set_tensor(0, np.array([9], "int32")); i.invoke()',
             "InterpreterError",
@@ -253,7 +251,7 @@ WRONG_USES: dict[str, tuple[WrongUse, ...]] = {
             "indices must be in [0, 3), got [9]",
         ),
         use(
-            "a signature of a model without any",
+            "a signature of a model without signatures",
             'jd.Interpreter("model.tflite").get_signature_runner("serve")',
             "ValueError",
             "The model has none: use set_tensor and invoke",
@@ -265,13 +263,13 @@ WRONG_USES: dict[str, tuple[WrongUse, ...]] = {
             "The model has 'serving_default'",
         ),
         use(
-            "a signature without its input",
+            "a missing input of a signature",
             'jd.Interpreter("signed.tflite").get_signature_runner()()',
             "ValueError",
             "expected 1 vs provided 0: it has x",
         ),
         use(
-            "another input of a signature",
+            "an unknown input of a signature",
             'jd.Interpreter("signed.tflite").get_signature_runner()(image=x)',
             "ValueError",
             "Invalid Input name (image)",
@@ -292,31 +290,31 @@ WRONG_USES: dict[str, tuple[WrongUse, ...]] = {
             "did you mean: compute_dtype",
         ),
         use(
-            "another tool's name of an option",
+            "an option with another tool's name",
             'jd.JaxDelegate(precision="fp16")',
             "OptionError",
             "did you mean: compute_dtype?",
         ),
         use(
-            "another tool's name of a value",
+            "a value with another tool's name",
             'jd.JaxDelegate(compute_dtype="fp16")',
             "OptionError",
             "did you mean 'float16'?",
         ),
         use(
-            "a quantized mode that is none",
+            "an unknown quantized mode",
             'jd.JaxDelegate(quant_mode="int8")',
             "OptionError",
             "did you mean 'integer'?",
         ),
         use(
-            "a value of another type",
+            "a value of a wrong type",
             'jd.JaxDelegate(max_delegated_partitions="many")',
             "OptionError",
             "expected int, got 'many'",
         ),
         use(
-            "a platform that JAX does not have here",
+            "a platform that JAX does not have",
             'jd.JaxDelegate(platform="tpu")',
             "OptionError",
             "'tpu' is not there; JAX has: cpu",
@@ -324,25 +322,25 @@ WRONG_USES: dict[str, tuple[WrongUse, ...]] = {
         ),
         use("cuda", 'jd.JaxDelegate(platform="cuda")', "OptionError", "did you mean 'gpu'?"),
         use(
-            "a device that is not there",
+            "a missing device",
             'jd.JaxDelegate(platform="cpu", device_index=7)',
             "OptionError",
             "device_index: 7 is not there; cpu has: ",
         ),
         use(
-            "a rewrite that is none",
+            "an unknown rewrite",
             'jd.JaxDelegate(rewrites="fuse")',
             "OptionError",
             "want 'all', 'none' or names of",
         ),
         use(
-            "priorities in no order",
+            "priorities in an invalid order",
             'jd.JaxDelegate(inference_priority1="auto", inference_priority2="min_latency")',
             "OptionError",
             "'auto' must come after all other priorities",
         ),
         use(
-            "operators that are no numbers",
+            "operators that are not numbers",
             'jd.JaxDelegate(compute_dtype="float16", float32_operators="SOFTMAX")',
             "OptionError",
             "expected numbers such as '3,17'",
@@ -350,7 +348,7 @@ WRONG_USES: dict[str, tuple[WrongUse, ...]] = {
     ),
     "Delegates": (
         use(
-            "a delegate that is in no list",
+            "a delegate outside a list",
             DELEGATES.format("model.tflite", "jd.JaxDelegate()"),
             "TypeError",
             "want a list of delegates",
@@ -376,7 +374,7 @@ WRONG_USES: dict[str, tuple[WrongUse, ...]] = {
             "got the class JaxDelegate; make one: JaxDelegate()",
         ),
         use(
-            "full delegation of what cannot be",
+            "full delegation of an unsupported operator",
             DELEGATES.format("custom.tflite", "[jd.JaxDelegate(require_full_delegation=True)]"),
             "DelegationError",
             "1 of 1 operators cannot be delegated",
@@ -384,7 +382,7 @@ WRONG_USES: dict[str, tuple[WrongUse, ...]] = {
             "jaxdelegate.register_operator adds one",
         ),
         use(
-            "a custom operator that nobody knows",
+            "an unknown custom operator",
             'jd.Interpreter("custom.tflite").allocate_tensors()',
             "InterpreterError",
             "unresolved custom op: Mystery",
@@ -404,7 +402,7 @@ WRONG_USES: dict[str, tuple[WrongUse, ...]] = {
             "was not applied to subgraph 0 yet",
         ),
         use(
-            "a builtin operator of one's own",
+            "registering a builtin operator",
             'jd.register_operator("ADD", kernel=None)',
             "ValueError",
             "'ADD' is a builtin operator; only custom ones can be registered",
@@ -417,7 +415,7 @@ WRONG_USES: dict[str, tuple[WrongUse, ...]] = {
             "options come second",
         ),
         use(
-            "a library that is not there",
+            "a missing library",
             'jd.load_delegate("./missing.so")',
             "FileNotFoundError",
             "./missing.so: no such library",
@@ -425,13 +423,15 @@ WRONG_USES: dict[str, tuple[WrongUse, ...]] = {
     ),
     "jaxdelegate.load": (
         use(
-            "another name of an input",
+            "an unknown input name",
             LOAD + "(image=x)",
             "TensorError",
             "inputs ['image'] fit no signature; the model has ['input']",
         ),
         use("no input", LOAD + "()", "TensorError", "the model has 1 inputs ('input'), got 0"),
-        use("inputs by place and by name", LOAD + "(x, input=x)", "TensorError", "not with both"),
+        use(
+            "inputs by position and by name", LOAD + "(x, input=x)", "TensorError", "not with both"
+        ),
         use(
             "float64, numpy's default",
             LOAD + "(np.random.rand(1, 8, 8, 3))",
@@ -439,7 +439,7 @@ WRONG_USES: dict[str, tuple[WrongUse, ...]] = {
             "convert it with .astype('float32')",
         ),
         use(
-            "another dtype",
+            "a wrong dtype",
             LOAD + '(x.astype("int32"))',
             "TensorError",
             "wants float32 [1, 8, 8, 3], got int32",
@@ -463,7 +463,7 @@ WRONG_USES: dict[str, tuple[WrongUse, ...]] = {
             "params is a dictionary by tensor name, as model.function() returns it",
         ),
         use(
-            "a gradient of what integers compute",
+            "a gradient in integer mode",
             'import jax\nmodel = jd.load("rounded.tflite", quant_mode="integer")\n'
             "jax.grad(lambda x: model(x)[0].sum())(x)",
             "GradientError",
@@ -471,7 +471,7 @@ WRONG_USES: dict[str, tuple[WrongUse, ...]] = {
             "load the model with quant_mode='float_view'",
         ),
         use(
-            "a gradient of integers that come out",
+            "a gradient of integer outputs",
             'import jax\nmodel = jd.load("integers.tflite")\n'
             'jax.grad(lambda x: model(x)[0].astype("float32").sum())(x)',
             "GradientError",
@@ -518,7 +518,7 @@ WRONG_USES: dict[str, tuple[WrongUse, ...]] = {
             "params['steps/scale']: a scale must be positive and finite, got 0",
         ),
         use(
-            "weights of another shape",
+            "weights of a wrong shape",
             f"model = {LOAD}\nname, leaf = next(iter(model.params.items()))\n"
             'model.save("tuned.tflite", {name: leaf[:1]})',
             "TensorError",
@@ -534,7 +534,7 @@ WRONG_USES: dict[str, tuple[WrongUse, ...]] = {
             "save float32",
         ),
         use(
-            "another type of weights",
+            "weights of a wrong type",
             'jd.save("model.tflite", "small.tflite", dtype="int8")',
             "OptionError",
             "dtype: want 'float16' or None, got 'int8'",
@@ -547,7 +547,7 @@ WRONG_USES: dict[str, tuple[WrongUse, ...]] = {
             "rank the original float model",
         ),
         use(
-            "samples of another type",
+            "samples of a wrong type",
             'jd.quantization_sensitivity("model.tflite", [x.astype("float64")])',
             "TensorError",
             "sample 0",
@@ -590,7 +590,7 @@ WRONG_USES: dict[str, tuple[WrongUse, ...]] = {
             "load it with quant_mode='float_view', the default",
         ),
         use(
-            "a gradient through a loop that its data end",
+            "a gradient through a loop whose length depends on data",
             'import jax\napply, params = jd.load("loop.tflite").function()\n'
             "jax.grad(lambda v: apply(params, v, np.int32(3))[0])(np.float32(1))",
             "GradientError",
@@ -614,7 +614,7 @@ WRONG_USES: dict[str, tuple[WrongUse, ...]] = {
             "--graph is required: The .tflite",
         ),
         use(
-            "a file that is not there",
+            "a missing file",
             "$ jaxdelegate benchmark_model missing.tflite",
             "1",
             "missing.tflite: no such file",
@@ -626,58 +626,58 @@ WRONG_USES: dict[str, tuple[WrongUse, ...]] = {
             "give one .tflite file, got 2",
         ),
         use(
-            "a number that is none",
+            "an invalid number",
             "$ jaxdelegate benchmark_model model.tflite --num_runs=many",
             "1",
             "flag --num_runs=many",
         ),
         use(
-            "a dtype that is none",
+            "an invalid dtype",
             "$ jaxdelegate inference_diff model.tflite --jax_compute_dtype=fp16",
             "1",
             "should be one of <float32|tensorfloat32|float16|bfloat16|auto>",
         ),
         use(
-            "a platform that JAX does not have here",
+            "a platform that JAX does not have",
             "$ jaxdelegate benchmark_model model.tflite --jax_platform=tpu",
             "1",
             "platform: 'tpu' is not there",
             "jaxdelegate[tpu]",
         ),
         use(
-            "input data of another size",
+            "input data of a wrong size",
             "$ jaxdelegate inference_diff model.tflite --input_layer=input "
             "--input_layer_value_files=input:three.bin",
             "1",
             "'input' is float32 [1, 8, 8, 3], which takes 768 bytes, got 3",
         ),
         use(
-            "a cache that is not there",
+            "a missing cache",
             "$ jaxdelegate cache list --jax_serialization_dir=missing",
             "1",
             "'missing': no such folder",
             "jaxdelegate compile",
         ),
         use(
-            "an action that is none",
+            "an unknown action",
             "$ jaxdelegate cache clear --jax_serialization_dir=models",
             "1",
             "expected one of list, verify, prune, got clear",
         ),
         use(
-            "programs for nowhere",
+            "no directory for programs",
             "$ jaxdelegate compile model.tflite",
             "1",
             "--jax_serialization_dir is required: the directory for the programs",
         ),
         use(
-            "a page in a folder that is not there",
+            "a page in a missing folder",
             "$ jaxdelegate analyze model.tflite --result_html=missing/report.html",
             "1",
             "missing/report.html: no such folder",
         ),
         use(
-            "images that are not there",
+            "missing images",
             "$ jaxdelegate imagenet_eval model.tflite --ground_truth_images_path=missing "
             "--ground_truth_labels=l.txt --model_output_labels=l.txt",
             "1",
@@ -726,10 +726,7 @@ def prepare(folder: Path) -> None:
 
 
 def answer(row: WrongUse) -> tuple[str, str]:
-    """What a use is told: the class of the error, or the exit code, and the message.
-
-    Runs in the current folder.
-    """
+    """Run a use in the current folder: its error class or exit code, and the message."""
     printed = io.StringIO()
     if row.code.startswith("$ "):
         with contextlib.redirect_stderr(printed), contextlib.redirect_stdout(io.StringIO()):
@@ -745,7 +742,7 @@ def answer(row: WrongUse) -> tuple[str, str]:
 
 @contextlib.contextmanager
 def inside(folder: Path) -> Iterator[None]:
-    """The wrong uses' files, and the folder as the current one."""
+    """Make the folder, with the files of the wrong uses, the current one."""
     prepare(folder)
     before = Path.cwd()
     os.chdir(folder)
@@ -786,7 +783,7 @@ def _two_inputs() -> bytes:
 
 
 def _loop() -> bytes:
-    """x, doubled as often as the second input says."""
+    """x, doubled n times, where n is the second input."""
     builder = ModelBuilder()
     x, n = builder.input(()), builder.input((), np.int32)
     last, y = builder.tensor((), np.int32, "last"), builder.tensor((), name="y")
