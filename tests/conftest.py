@@ -49,10 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what takes half an hour, unless it is asked for.
-
-    Walks over all cases and all models; with `--optimized` two thirds of the cases.
-    """
+    """Deselect exhaustive tests, and with `--optimized` two thirds of the cases."""
     if config.getoption("--exhaustive"):
         return
     optimized = config.getoption("--optimized")
@@ -90,25 +87,25 @@ def rng(request: pytest.FixtureRequest) -> np.random.Generator:
 
 @pytest.fixture
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What is lowered for a GPU runs here."""
+    """Lowerings for a GPU run on this machine."""
 
     def chosen(*args: Any, default: Callable[..., Any], **platforms: Callable[..., Any]) -> Any:
         return platforms.get("cuda", default)(*args)
 
     monkeypatch.setattr(lax, "platform_dependent", chosen)
-    jax.clear_caches()  # of what was traced for any platform
+    jax.clear_caches()  # traces for any platform
     yield
     jax.clear_caches()
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:
-    """Parameters that are functions go by their names: an address differs between processes."""
+    """Functions as parameters have their names as ids: addresses differ between processes."""
     return getattr(val, "__name__", None) if callable(val) else None
 
 
 @pytest.fixture
 def bfloat16_dots(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Delegates choose as on a processor that multiplies bfloat16; XLA computes it on any."""
+    """Delegates act as on a processor with bfloat16 products; XLA computes them on any."""
     monkeypatch.setattr(
         "jaxdelegate.compile.compiler.cpu_features", lambda: frozenset(["avx512_bf16"])
     )
@@ -116,14 +113,14 @@ def bfloat16_dots(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def built() -> None:
-    """For tests of the native kernels."""
+    """Skips tests of the native kernels where these are missing."""
     if (reason := library.why_not()) is not None:
         pytest.skip(reason)
 
 
 @pytest.fixture
 def xla_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """As where the native kernels were not built, for tests of what XLA is given instead."""
+    """Tests what XLA gets without native kernels."""
     monkeypatch.setattr(library, "LIBRARY", tmp_path / "absent")
 
 
@@ -134,7 +131,7 @@ def _programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def compiled_once(_programs: Path) -> Iterator[None]:
-    """For tests that want the same small programs again and again: JAX's own cache keeps them."""
+    """For tests that need the same small programs repeatedly: JAX's own cache stores them."""
     values = {
         "jax_compilation_cache_dir": str(_programs),
         "jax_persistent_cache_min_compile_time_secs": 0.0,
@@ -148,7 +145,7 @@ def compiled_once(_programs: Path) -> Iterator[None]:
 
 @pytest.fixture
 def compiled_anew(compiled_once: None) -> Iterator[None]:
-    """For those among them that store programs: XLA cannot write out what it has read."""
+    """For tests that store programs, because XLA cannot serialize programs that it has loaded."""
     del compiled_once
     directory = {"jax_compilation_cache_dir": jax.config.jax_compilation_cache_dir}
     _configure({"jax_compilation_cache_dir": None})
@@ -177,7 +174,7 @@ def optimize(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
 
 @pytest.fixture(scope="session")
 def network() -> bytes:
-    """The kinds of layers of MobileNet v1, one or two of each; quick to compile."""
+    """One or two of each kind of layer in MobileNet v1; quick to compile."""
     rng = np.random.default_rng(0)
     builder = ModelBuilder()
 
@@ -206,7 +203,7 @@ def network() -> bytes:
 
 @pytest.fixture(scope="session")
 def classifier() -> bytes:
-    """Images [n, 16, 16, 3] to probabilities [n, 32]; so small that it compiles at once."""
+    """Images [n, 16, 16, 3] to probabilities [n, 32]; small, so quick to compile."""
     builder = ModelBuilder()
     x = builder.input((1, 16, 16, 3), np.float32, "input")
     shape = builder.constant(np.array([-1, 768], np.int32))
@@ -223,7 +220,7 @@ def classifier() -> bytes:
 
 @pytest.fixture
 def opened(tmp_path: Path) -> Callable[..., str]:
-    """Opens a page in Chromium; the answer is its DOM after its scripts ran."""
+    """Opens a page in Chromium and returns its DOM after its scripts have run."""
     names = ("chromium", "chromium-browser", "google-chrome")
     browser = next(filter(None, map(shutil.which, names)), None)
     if browser is None:

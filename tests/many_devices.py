@@ -1,7 +1,7 @@
-"""For tests of several devices: cases that one process runs on eight CPU devices; two processes.
+"""For tests of several devices: one process with eight CPU devices, or two processes.
 
-A script of cases decorates them with `case` and ends with `run_cases()`. Its test names them with
-`names_of(script)` and gets what became of them from `outcomes_of(script)`.
+A script decorates its cases with `case` and ends with `run_cases()`. Its test gets their names from
+`names_of(script)` and their outcomes from `outcomes_of(script)`.
 """
 
 import json
@@ -31,13 +31,12 @@ _CASES: dict[str, Callable[[], None]] = {}
 
 
 def case(function: Callable[[], None]) -> Callable[[], None]:
-    """Let `run_cases` run it."""
     _CASES[function.__name__] = function
     return function
 
 
 def run_cases() -> None:
-    """Print a traceback, or "" if it passed, of each case, as JSON."""
+    """Print as JSON, for each case, its traceback, or "" if it passed."""
     warnings.simplefilter("error")
     print(json.dumps({name: _outcome(function) for name, function in _CASES.items()}))
 
@@ -76,12 +75,11 @@ def two_layers(first: int = 1, outputs: int = 8, hidden: int = 256, inputs: int 
 
 
 def names_of(script: Path) -> list[str]:
-    """Its cases."""
     return re.findall(r"^@case\ndef (\w+)", script.read_text(), re.MULTILINE)
 
 
 def outcomes_of(script: Path, *arguments: str, folder: Path | None = None) -> dict[str, str]:
-    """What became of each case, on eight devices in one process, started in `folder`."""
+    """The outcome of each case, on eight devices of one process that runs in `folder`."""
     run = subprocess.run(
         [sys.executable, str(script), *arguments],
         cwd=folder,
@@ -96,19 +94,18 @@ def outcomes_of(script: Path, *arguments: str, folder: Path | None = None) -> di
 
 
 def free_address() -> str:
-    """Of a port of this machine, for a coordinator."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
         return f"localhost:{free.getsockname()[1]}"
 
 
 def printed_by_two(command: Sequence[str], folder: Path, devices: int | None = None) -> list[str]:
-    """What two processes print that run `command` with their number behind it.
+    """The output of two processes that run `command` with their number as the last argument.
 
     Args:
-        command: a script of Python and its first arguments.
-        folder: where they start.
-        devices: of each; None: as the script asks jax for them.
+        command: a Python script and its first arguments.
+        folder: their working directory.
+        devices: for each process; None: the script sets them.
     """
     rest = {name: value for name, value in ENVIRONMENT.items() if name != "XLA_FLAGS"}
     running = [

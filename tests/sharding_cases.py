@@ -1,4 +1,4 @@
-"""Models on eight devices, for test_sharding.py: prints which cases failed, and why, as JSON.
+"""Models on eight devices, for test_sharding.py: prints the failures of cases as JSON.
 
 python sharding_cases.py PAGE, in a folder with the page's model.tflite.
 """
@@ -27,7 +27,7 @@ WIDTH, INPUTS = 256, 16
 
 @functools.cache
 def page() -> dict[str, Any]:
-    """The names that the page's code leaves behind."""
+    """The variables after the page's code has run."""
     names: dict[str, Any] = {}
     for block in re.findall(
         r"^```python\n(.*?)^```", Path(sys.argv[1]).read_text(), re.MULTILINE | re.DOTALL
@@ -168,7 +168,7 @@ def weights_by_inputs_and_by_outputs() -> None:
     given = divided, placed(x, over, "batch")
     program = jax.jit(apply).lower(*given).compile()
     assert collectives(program.as_text()) == {"all-reduce"}
-    # What each device is given, and that no device puts a weight together.
+    # Each device gets its part, and no device assembles a whole weight.
     assert f"f32[{WIDTH // 4},{INPUTS}]" in program.as_text()
     assert f"f32[{WIDTH},{INPUTS}]" not in program.as_text()
     (y,) = program(*given)
@@ -203,7 +203,7 @@ def explicit_axes_say_what_to_do() -> None:
     apply, params = jd.load(TASKS["classification"].network()).function()
     images = np.zeros((8, 64, 64, 3), np.float32)
     given = placed(params, over), placed(images, over, "batch")
-    if jax.__version_info__ >= (0, 12):  # it can tell the sharding of this network's reshapes
+    if jax.__version_info__ >= (0, 12):  # determines the sharding of this network's reshapes
         assert_close(jax.jit(apply)(*given), apply(params, images), accumulated=1000)
         return
     with pytest.raises(Exception, match="sharding") as refused:

@@ -1,4 +1,4 @@
-"""Imports between rooms point one way, late ones too; most rooms know no jax."""
+"""Imports between rooms, also late ones, point one way; most rooms do not import jax."""
 
 import ast
 import functools
@@ -82,10 +82,10 @@ OPERATOR_LAYERS = (
 OPTIONS = ("options", "decode", "families")
 # What the families' numpy kernels and jaxdelegate/reference/ may import of this package.
 KERNELS_USE = ("spec", "dtypes", "records", "options")
-# Stock interpreters call a method of the delegate itself, which must find its way to the bridge.
+# Stock interpreters call a method of the delegate, which must reach the bridge.
 UPWARDS = {("jaxdelegate.simple_delegate", "jaxdelegate.litert")}
 
-# What of op_lowering/ imports no jax: all that the rooms below may have of it.
+# Modules of op_lowering/ without jax, the only ones that the rooms below may import.
 WORDS = ("options", "dtypes", "spec", "precision", "records", "rule", "families", "decode")
 NO_JAX = (
     "analysis",
@@ -107,7 +107,7 @@ NO_JAX = (
     "runtime",
     "serve",
 )
-# In these rooms some modules are for jax: what they have to do with it is their purpose.
+# In these rooms some modules import jax because that is their purpose.
 PARTLY = {
     "pjrt": ("client",),
     "quant": (),  # and its modules jax_*
@@ -119,7 +119,7 @@ PARTLY = {
 
 @functools.cache
 def modules() -> dict[str, Path]:
-    """Every module of the package and where it lies."""
+    """Every module of the package and its file."""
     found = {}
     for path in (ROOT / "jaxdelegate").rglob("*.py"):
         parts = path.relative_to(ROOT).with_suffix("").parts
@@ -137,7 +137,7 @@ def modules() -> dict[str, Path]:
 
 @functools.cache
 def imports(path: Path) -> set[str]:
-    """Every module that a file imports, at whatever depth, for types only, or by its name."""
+    """Every module that a file imports, at any depth, only for types, or by name."""
     return _imported(ast.walk(ast.parse(path.read_text())))
 
 
@@ -212,7 +212,7 @@ def is_below(name: str, module: str) -> bool:
 
 
 def test_modules_of_a_room_import_each_other_one_way() -> None:
-    """No two modules import each other, whatever lies between them and however late."""
+    """There are no import cycles between modules, also with late imports."""
     graph = {
         module: {name for name in imports(path) if name in modules() and name != module}
         for module, path in modules().items()
@@ -226,7 +226,7 @@ def test_modules_of_a_room_import_each_other_one_way() -> None:
     assert left == {}
 
 
-def test_these_rooms_know_no_jax() -> None:
+def test_these_rooms_do_not_import_jax() -> None:
     for module, path in modules().items():
         own, last = room(module), module.split(".")[-1]
         if own not in {*NO_JAX, *PARTLY} or last in PARTLY.get(own, ()) or last[:4] == "jax_":
@@ -297,7 +297,7 @@ def test_does_not_import_jax(statement: str) -> None:
 
 
 def test_every_room_has_a_contract() -> None:
-    """A room says in the first line of its docstring what it is for."""
+    """The first line of its docstring."""
     for folder in (ROOT / "jaxdelegate", *FOLDERS.values()):
         for path in folder.rglob("__init__.py"):
             text = ast.get_docstring(ast.parse(path.read_text())) or ""

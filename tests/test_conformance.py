@@ -1,4 +1,4 @@
-"""Recorded operator cases and real models, where they lie next to the checkout."""
+"""Recorded operator cases and real models, if they are next to the checkout."""
 
 import json
 import logging
@@ -26,7 +26,7 @@ MODELS = SHARED / "models"
 MANIFEST = json.loads((MODELS / "manifest.json").read_text()) if MODELS.exists() else []
 FLOAT_KINDS = ("float", "fp16w", "integer", "string", "other")
 
-# What is not done, with its cause. An entry that passes fails the test: take it out.
+# Unsupported cases and why. An entry that passes fails its test: remove it.
 KNOWN_GAPS: dict[str, str] = {}
 
 INTEGER = through(lambda: [jd.JaxDelegate(quant_mode="integer")])
@@ -54,23 +54,23 @@ def failure(case: OpCase, run: Run, optimize: Optimize) -> str | None:
 
 
 @absent
-@pytest.mark.parametrize("algorithm", list(RUNS))
+@pytest.mark.parametrize("engine", list(RUNS))
 @pytest.mark.parametrize("test", TESTS)
-def test_recorded_operator_cases(test: str, algorithm: str, optimize: Optimize) -> None:
+def test_recorded_operator_cases(test: str, engine: str, optimize: Optimize) -> None:
     """A third of the cases compile as models do, the others with few optimizations."""
     cases = [case for case in OP_CASES if case.path.parent.name == test]
     failures = [
-        failure(case, run_of(case, algorithm), optimize)
+        failure(case, run_of(case, engine), optimize)
         for case in cases
         if str(case) not in KNOWN_GAPS
     ]
     assert [text for text in failures if text] == []
 
 
-def run_of(case: OpCase, algorithm: str) -> Run:
-    """The float view answers as the float network would, not as an integer kernel."""
-    quantized = case.quantization != "none" and algorithm == "delegated"
-    return INTEGER if quantized else RUNS[algorithm]
+def run_of(case: OpCase, engine: str) -> Run:
+    # The float view computes what the float network would, not what an integer kernel does.
+    quantized = case.quantization != "none" and engine == "delegated"
+    return INTEGER if quantized else RUNS[engine]
 
 
 @absent
@@ -81,13 +81,13 @@ def run_of(case: OpCase, algorithm: str) -> Run:
         pytest.param(INTEGER, id="integer", marks=pytest.mark.exhaustive),  # over a minute
     ],
 )
-def test_quantized_cases_equal_to_the_bit(run: Run) -> None:
+def test_quantized_cases_are_equal(run: Run) -> None:
     equal = np.concatenate([equal_elements(case, run) for case in QUANTIZED])
     assert equal.mean() >= 0.99, f"{equal.sum()} of {equal.size}"
 
 
 def equal_elements(case: OpCase, run: Run) -> np.ndarray:
-    """bool [elements of all outputs]; none where LiteRT itself is not deterministic."""
+    """bool [elements of all outputs]; empty if LiteRT itself is not deterministic."""
     if case.meta.get("nondeterministic"):
         return np.empty(0, bool)
     pairs = zip(run(case.model, case.inputs), case.expected, strict=True)
@@ -111,7 +111,7 @@ def runnable(entry: Mapping[str, Any]) -> bool:
 
 
 def litert_outputs(path: Path, arrays: list[np.ndarray]) -> list[np.ndarray]:
-    """Of the reference kernels; of the others where those lack an operator."""
+    """From the reference kernels, or from the others if those lack an operator."""
     kinds = (
         OpResolverType.BUILTIN_REF,
         OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES,
@@ -178,7 +178,7 @@ FULLY_DELEGATED = [
 
 @no_models
 @pytest.mark.parametrize("file", FULLY_DELEGATED)
-def test_models_that_are_wholly_delegated(file: str) -> None:
+def test_fully_delegated_models(file: str) -> None:
     delegate = jd.JaxDelegate(require_full_delegation=True)
     jd.Interpreter(MODELS / file, experimental_delegates=[delegate])
     assert delegate.report().n_partitions == 1

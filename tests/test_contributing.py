@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md walks through an operator: its blocks are the code, and each is needed."""
+"""The walk through an operator in CONTRIBUTING.md quotes the code, and each step is needed."""
 
 import re
 import shutil
@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 GUIDE = (ROOT / "CONTRIBUTING.md").read_text()
 OPERATOR = "BUCKETIZE"
 
-# A step of the guide, what is left out, and what the failing test says then.
+# A step of the guide, the code that is removed, and the message of the failing test.
 LEFT_OUT = {
     "record": (1, 'OperatorRecord(\n        "BUCKETIZE"', "no OperatorRecord"),
     "rule": (2, "RULES = table(", "no OpRule in a RULES table of op_lowering/ (or host_only)"),
@@ -22,7 +22,7 @@ LEFT_OUT = {
 
 
 def steps() -> dict[int, tuple[str, list[str]]]:
-    """The steps of the guide: a file, and the blocks of code that are in it."""
+    """The steps of the guide: a file, and blocks of its code."""
     found = {}
     for number, text in re.findall(
         r"\*\*(\d)\. (.*?)(?=\n\*\*\d\. |\nWhat decides)", GUIDE, re.DOTALL
@@ -38,11 +38,11 @@ def test_five_edits_are_shown_as_they_are() -> None:
     for path, blocks in steps().values():
         content = (ROOT / path).read_text()
         for block in blocks:
-            assert block in content, f"CONTRIBUTING.md shows another text than {path}:\n{block}"
+            assert block in content, f"CONTRIBUTING.md differs from {path}:\n{block}"
 
 
 def checked(root: Path) -> str:
-    """The end of the output of the tests that say what an operator lacks; empty: they pass."""
+    """The output of the tests that report missing parts of operators; empty if they pass."""
     tests = ["tests/op_lowering/test_operator_records.py", "tests/test_operator_docs.py"]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
     ran = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
@@ -61,7 +61,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", LEFT_OUT)
-def test_what_is_left_out_is_named(copy: Path, what: str) -> None:
+def test_what_is_missing_is_named(copy: Path, what: str) -> None:
     step, start, wanted = LEFT_OUT[what]
     path, blocks = steps()[step]
     (block,) = [b for b in blocks if start in b]
@@ -75,7 +75,7 @@ def test_what_is_left_out_is_named(copy: Path, what: str) -> None:
 
 
 @pytest.mark.slow
-def test_documentation_that_is_not_written_again_is_named(copy: Path) -> None:
+def test_outdated_documentation_is_named(copy: Path) -> None:
     assert checked(copy) == ""
     path = copy / "docs" / "operators.md"
     lines = path.read_text().splitlines(keepends=True)

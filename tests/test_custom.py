@@ -1,4 +1,4 @@
-"""Registering an operator of one's own."""
+"""Registering a custom operator."""
 
 import re
 from collections.abc import Iterator
@@ -40,7 +40,7 @@ X = np.array([-5, -0.5, 0.5, 5], np.float32)
 
 
 @pytest.mark.usefixtures("soft_clamp")
-def test_the_documented_operator_runs_both_algorithms() -> None:
+def test_the_documented_operator_runs_in_numpy_and_on_xla() -> None:
     want = 2 * np.tanh(X / 2)
     delegate = jd.JaxDelegate(require_full_delegation=True)
     for delegates in (None, [delegate]):
@@ -50,7 +50,7 @@ def test_the_documented_operator_runs_both_algorithms() -> None:
 
 
 @pytest.mark.usefixtures("soft_clamp")
-def test_its_refusal_is_reported() -> None:
+def test_the_reason_of_its_rule_is_reported() -> None:
     delegate = jd.JaxDelegate()
     jd.Interpreter(model_content=model(-1.0), experimental_delegates=[delegate])
     assert delegate.report().nodes[0].reason == "limit must be positive, got -1.0"

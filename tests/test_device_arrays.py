@@ -1,7 +1,7 @@
-"""Arrays of a device in and out of the interpreter: what is moved, what is waited for.
+"""Device arrays as inputs and outputs of the interpreter: transfers and waits.
 
-On a CPU jax's transfer guard sees what goes to a device, and not what the host reads. bfloat16
-shows that: numpy cannot read it through the buffer protocol, and calls `__array__`.
+On a CPU jax's transfer guard detects transfers to a device, but not reads by the host. Those are
+counted for bfloat16, which numpy cannot read through the buffer protocol, so it calls `__array__`.
 """
 
 import os
@@ -58,7 +58,7 @@ def on_device(interpreter: jd.Interpreter, value: Any) -> jax.Array:
     return interpreter.get_device_tensor(y)
 
 
-# ---- what is moved
+# ---- transfers
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def two_partitions() -> list[jd.SimpleDelegate]:
 
 
 @pytest.mark.parametrize("delegates", [one_partition, two_partitions])
-def test_nothing_is_moved(
+def test_nothing_is_transferred(
     delegates: Callable[[], list[jd.SimpleDelegate]], reads: list[jax.Array]
 ) -> None:
     interpreter = allocated(chain(BFLOAT16), *delegates())
@@ -99,8 +99,8 @@ def test_nothing_is_moved(
     assert len(reads) == 2
 
 
-def test_host_arrays_are_moved(reads: list[jax.Array]) -> None:
-    """The counters of the test above do count."""
+def test_host_arrays_are_transferred(reads: list[jax.Array]) -> None:
+    """Shows that the counters of the test above work."""
     interpreter = allocated(chain(BFLOAT16), jd.JaxDelegate())
     x, y = ends(interpreter)
     interpreter.set_tensor(x, X.astype(BFLOAT16))
@@ -132,7 +132,7 @@ def test_results_in_host_memory_are_put_on_the_device(dtype: type) -> None:
     assert y.dtype == dtype
     given = interpreter.get_device_tensor(x)
     interpreter.set_tensor(x, X.astype(dtype) + 1)
-    np.testing.assert_array_equal(np.asarray(given), X)  # no view of the interpreter's buffer
+    np.testing.assert_array_equal(np.asarray(given), X)  # not a view of the interpreter's buffer
 
 
 def test_a_users_array_is_neither_donated_nor_changed() -> None:
@@ -152,7 +152,7 @@ def test_views_are_live_with_device_arrays() -> None:
     interpreter = allocated(chain(), jd.JaxDelegate())
     on_device(interpreter, X + 1)
     x, y = map(interpreter.tensor, ends(interpreter))
-    assert x().shape == y().shape  # from now on they have an address
+    assert x().shape == y().shape  # allocates them
     interpreter.set_tensor(ends(interpreter)[0], jnp.asarray(X))
     np.testing.assert_array_equal(x(), X)
     interpreter.invoke(wait=False)
@@ -178,7 +178,7 @@ def test_a_stored_start_takes_device_arrays(tmp_path: Path) -> None:
         np.testing.assert_array_equal(np.asarray(y), (2 * X + 2) ** 2)
 
 
-# ---- what does not fit
+# ---- invalid arrays
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_device_arrays_are_checked_as_numpys(value: np.ndarray, message: str) ->
             interpreter.set_tensor(0, array)
 
 
-def test_nothing_to_hand_out() -> None:
+def test_tensors_without_data() -> None:
     interpreter = allocated(chain(), jd.JaxDelegate())
     with pytest.raises(TensorError, match="Tensor data is null"):
         interpreter.get_device_tensor(ends(interpreter)[1])
@@ -208,7 +208,7 @@ def test_nothing_to_hand_out() -> None:
 
 
 class Exported:
-    """What other libraries have: an array by DLPack alone."""
+    """An array of another library, with DLPack as its only interface."""
 
     def __init__(self, array: np.ndarray, device: int) -> None:
         self.array, self.device = array, device
@@ -232,7 +232,7 @@ def test_host_arrays_by_dlpack() -> None:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.int64])
 def test_device_arrays_by_dlpack_are_copied(monkeypatch: pytest.MonkeyPatch, dtype: type) -> None:
-    """A library may change its arrays. The host's memory stands for a device's here."""
+    """A library may change its arrays. Here host memory replaces device memory."""
     monkeypatch.setattr("jaxdelegate.delegate.device_arrays._HOST_MEMORY", ())
     theirs = X.astype(dtype)
     interpreter = allocated(chain(dtype), jd.JaxDelegate())
@@ -245,7 +245,7 @@ def test_device_arrays_by_dlpack_are_copied(monkeypatch: pytest.MonkeyPatch, dty
 
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="jax has another device here")
-def test_a_device_that_jax_has_not() -> None:
+def test_a_device_that_jax_does_not_have() -> None:
     interpreter = allocated(chain(), jd.JaxDelegate())
     with pytest.raises(
         TensorError, match=r"jax cannot take this Exported by DLPack: .*numpy array"
@@ -253,7 +253,7 @@ def test_a_device_that_jax_has_not() -> None:
         interpreter.set_tensor(0, Exported(X, CUDA))
 
 
-# ---- runs that nobody waits for yet
+# ---- runs in flight
 
 
 def test_runs_in_flight_keep_their_results() -> None:
@@ -263,19 +263,19 @@ def test_runs_in_flight_keep_their_results() -> None:
     for n, results in enumerate(runs):
         (got,) = results()
         np.testing.assert_array_equal(got, (2 * (X + n)) ** 2)
-        got[:] = 0  # nobody else's
+        got[:] = 0  # a copy
     np.testing.assert_array_equal(interpreter.get_tensor(y), (2 * (X + 2)) ** 2)
 
 
-def test_a_started_run_takes_its_input_along() -> None:
-    """What is started goes to the device by itself: nothing is left for the program to copy."""
+def test_a_started_run_transfers_its_input() -> None:
+    """Starting transfers the input, so the program itself copies nothing."""
     interpreter = allocated(chain(), jd.JaxDelegate())
     x, _ = ends(interpreter)
     interpreter._start({x: X})()
     with jax.transfer_guard_host_to_device("disallow_explicit"):
         with pytest.raises(RuntimeError, match=r"[Dd]isallowed host-to-device transfer"):
             interpreter._start({x: X})
-        interpreter.invoke(wait=True)  # with the input that is there
+        interpreter.invoke(wait=True)  # with the present input
 
 
 def test_without_a_delegate_a_started_run_is_done() -> None:
@@ -344,7 +344,7 @@ assert alone.get_device_tensor(0).devices() == {second}
 
 
 def test_two_devices(tmp_path: Path) -> None:
-    """From one device to another arrays go at once, not through the host."""
+    """Arrays are copied from one device to another directly, not through the host."""
     (tmp_path / "chain.tflite").write_bytes(chain())
     environment = {
         "PYTHONPATH": str(Path(__file__).parents[1]),

@@ -27,7 +27,7 @@ ELSEWHERE = {
     "docs/sharding.md": "tests/test_sharding.py runs its code, on eight devices",
 }
 X = "import numpy as np; x = np.zeros((1, 16, 16, 3), np.float32)"
-# What a page takes for granted.
+# Code that a page assumes.
 GIVEN = {
     "README.md": f"import jax; {X}",
     "docs/design/rewrites.md": "import jaxdelegate as jd",
@@ -36,7 +36,7 @@ GIVEN = {
 
 
 def images(folder: Path) -> None:
-    """Two images with labels, and the model under the name that the page gives it."""
+    """Two images with labels, and the model under its name on the page."""
     pillow = pytest.importorskip("PIL.Image", reason="the images need pillow")
     pytest.importorskip("pyarrow", reason="the rows are written as parquet")
     (folder / "model.tflite").rename(folder / "mobilenet_v2.tflite")
@@ -57,12 +57,11 @@ def libraries(_folder: Path) -> None:
 
 
 def int8(folder: Path) -> None:
-    """A quantized network."""
     (folder / "int8.tflite").write_bytes(TASKS["classification"].network(quantized=True))
 
 
 def trainable(folder: Path) -> None:
-    """What TensorFlow's on-device training converts to: signatures that share a variable."""
+    """A model as from TensorFlow's on-device training: its signatures share a variable."""
     builder, shape = ModelBuilder(), (1, 16, 16, 3)
 
     def read(graph: SubgraphBuilder) -> tuple[int, int, int]:
@@ -93,7 +92,7 @@ def trainable(folder: Path) -> None:
     (folder / "trainable.tflite").write_bytes(builder.build())
 
 
-# What else lies in the folder, or has to be there.
+# Other files and programs that a page needs.
 FILES: dict[str, Callable[[Path], None]] = {
     "docs/evaluation.md": images,
     "docs/fine_tuning.md": int8,
@@ -111,7 +110,7 @@ def pages() -> list[str]:
 
 @pytest.fixture
 def _tables(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What a page registers or sets is forgotten after it."""
+    """Undoes what a page registers or sets."""
     providers.registered()
     monkeypatch.setattr(providers, "_PROVIDERS", list(providers._PROVIDERS))
     before, level = (dict(KERNELS), dict(RULES)), logging.getLogger("jaxdelegate").level

@@ -15,13 +15,13 @@ BLOCK = re.compile(r"^```(?:sh|bash)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 INDENTED = re.compile(r"^    \$ (.*)$", re.MULTILINE)  # a command above its output
 # Tools whose commands run here, next to a model.tflite: those that take less than a second.
 QUICK = ("analyze", "bisect", "cache", "check_precision", "compile", "inference_diff")
-# Of those the commands that name what is not there.
+# Those of their commands that name missing files.
 PARSED_ONLY = {
-    "--input_layer_value_files=x:x.npy": "an array of the reader's",
-    "--input_layer=image": "shapes of a model of the reader's",
+    "--input_layer_value_files=x:x.npy": "the reader's own array",
+    "--input_layer=image": "shapes of the reader's own model",
     "--require_full_delegation --result_json=analysis.json": "the same command runs on its page",
 }
-# What else pages tell readers to type, and why it does not run here.
+# Other commands on pages, and why they do not run here.
 OTHERS = {
     "pip install": "the network",
     "git clone": "the network",
@@ -29,9 +29,9 @@ OTHERS = {
     ". .venv/bin/activate": "the shell",
     "export XLA_FLAGS=": "a setting of JAX; tests/test_sharding.py makes it",
     "nox -s device_gates": "compilers of gigabytes",
-    "curl localhost:8000": "a running server; tests/serve/test_clients.py asks the same",
+    "curl localhost:8000": "a running server; tests/serve/test_clients.py sends the same",
     "JAXDELEGATE_SERVE_MODELS=": "a running server; tests/serve/test_process.py starts it",
-    "perf_analyzer -m": "another package's; tests/serve/test_clients.py asks the same",
+    "perf_analyzer -m": "of another package; tests/serve/test_clients.py sends the same",
     "nvidia-smi": "needs an NVIDIA driver",
     "docker ": "needs Docker",
     "model-explorer": "a package of half a gigabyte",
@@ -55,13 +55,13 @@ def is_tool(command: str) -> bool:
 
 
 def arguments(command: str) -> list[str]:
-    """What the tool is given: no environment, no comment, no pipe."""
+    """The arguments of the tool, without environment, comment and pipe."""
     words = shlex.split(command.partition(" | ")[0], comments=True)
     return words[words.index("jaxdelegate") + 1 :]
 
 
 def meaning(command: str) -> str:
-    """The same for two spellings of a command."""
+    """Equal for two spellings of a command."""
     return " ".join(arguments(command)).replace("--graph=", "")
 
 
@@ -75,7 +75,7 @@ def is_run(command: str) -> bool:
 
 @pytest.fixture(scope="module")
 def _folder(classifier: bytes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A folder with the model, and programs in it."""
+    """A working directory with the model and programs."""
     folder = tmp_path_factory.mktemp("commands")
     (folder / "model.tflite").write_bytes(classifier)
     with pytest.MonkeyPatch.context() as patch:

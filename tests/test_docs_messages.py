@@ -1,4 +1,4 @@
-"""The messages that pages quote are what is printed."""
+"""Messages quoted on pages are printed exactly so."""
 
 import io
 import logging
@@ -109,7 +109,7 @@ def kernels() -> str:
 
 
 def no_usable_gpu() -> str:
-    with pytest.MonkeyPatch.context() as patch:  # a module that is there, in the plugin's place
+    with pytest.MonkeyPatch.context() as patch:  # an existing module instead of the plugin
         patch.setattr(compilation, "_CUDA_PLUGINS", ("json",))
         return no_gpu()
 
@@ -125,7 +125,7 @@ PRINTED: tuple[Callable[[], str], ...] = (
 
 
 def same_everywhere(line: str) -> str:
-    """Without what differs between machines: the largest error, kernels in use, the user."""
+    """The line without values that depend on the machine: largest error, kernels, user."""
     line = re.sub(r"largest error \S+ of", "largest error N of", line.strip())
     line = re.sub(r"jaxdelegate-\d+", "jaxdelegate-UID", line)
     return re.sub(r"^Native kernels: (\w+|off; .*)\.$", "Native kernels: ISA.", line)

@@ -1,4 +1,4 @@
-"""The site: it builds without a warning, asks no other host, and has every public name."""
+"""The site builds without warnings, loads nothing from other hosts, and has all public names."""
 
 import html.parser
 import logging
@@ -11,12 +11,12 @@ import jaxdelegate as jd
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-# Public names that are modules: a page says what they are for.
+# Public names that are modules, described on a page.
 MODULES = ("litert", "reference", "testing")
 
 
 class _Loaded(html.parser.HTMLParser):
-    """What a browser loads with a page: scripts, styles, fonts, images."""
+    """Addresses that a browser loads with a page: scripts, styles, fonts, images."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class _Heard(logging.Handler):
-    """Warnings of the build."""
+    """Records the warnings of the build."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -64,7 +64,7 @@ class _Heard(logging.Handler):
 
 
 @pytest.mark.slow
-def test_the_site_asks_no_other_host(site: Path) -> None:
+def test_the_site_loads_nothing_from_other_hosts(site: Path) -> None:
     found = []
     for page in site.rglob("*.html"):
         loaded = _Loaded()
@@ -86,8 +86,7 @@ def test_the_site_has_every_public_name(site: Path) -> None:
     assert missing == []
 
 
-def test_every_page_says_for_whom_it_is() -> None:
-    """Its first sentence, before anything else."""
+def test_the_first_sentence_of_a_page_names_its_readers() -> None:
     silent = []
     for path in DOCS.rglob("*.md"):
         paragraphs = path.read_text().split("\n\n")

@@ -1,4 +1,4 @@
-"""Each script in examples/ runs as its README says, and the container recipe's commands work."""
+"""The scripts in examples/ and the commands of the container recipe run as documented."""
 
 import json
 import os
@@ -25,7 +25,7 @@ DOCKERFILE = (EXAMPLES / "container/Dockerfile").read_text()
 
 
 def run(command: list[str], folder: Path) -> str:
-    """What the command prints; it must succeed and complain of nothing."""
+    """The output of the command, which must succeed without warnings."""
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, check=False
@@ -154,7 +154,7 @@ def test_a_missing_platform_is_an_error(tmp_path: Path) -> None:
 
 
 def in_the_image(start: str) -> str:
-    """The rest of the Dockerfile's line that starts so."""
+    """The rest of the Dockerfile's line with this start."""
     (rest,) = re.findall(f"^{start}(.*)$", DOCKERFILE, re.MULTILINE)
     return str(rest)
 
@@ -171,7 +171,7 @@ def test_the_container_serves_what_its_build_compiled(tmp_path: Path) -> None:
     assert LOADED in run([sys.executable, *serving], tmp_path)
 
 
-def test_what_the_container_copies_is_there() -> None:
+def test_the_files_that_the_container_copies_exist() -> None:
     for source in re.findall(r"^COPY (\S+) ", DOCKERFILE, re.MULTILINE):
         if not source.startswith(("--from", "$")):
             assert (ROOT / source).exists()

@@ -1,4 +1,4 @@
-"""What a start imports: users wait for it. Modules are counted, since times are never the same."""
+"""Modules that a start imports. They are counted because times vary."""
 
 import json
 import subprocess
@@ -11,7 +11,7 @@ import pytest
 from jaxdelegate.op_lowering.options import Conv2DOptions, FullyConnectedOptions, ReshapeOptions
 from jaxdelegate.testing import ModelBuilder
 
-# Prints what is imported by the time that a model, if there is one, has given its first result.
+# Prints the modules that are imported after the first result of a model, if one is given.
 START = """
 import json, sys
 import jaxdelegate as jd
@@ -26,7 +26,7 @@ if len(sys.argv) > 1:
 print(json.dumps(sorted(sys.modules)))
 """
 
-# By what needs them: a program that is compiled, an operator that numpy runs, a model that is read.
+# Needed only to compile a program, to run an operator in numpy, or to read a model.
 OF_OTHERS = (
     "jax",
     "jaxdelegate.analysis",
@@ -62,7 +62,7 @@ def of_others(names: set[str]) -> set[str]:
 
 @pytest.fixture
 def network(tmp_path: Path) -> Path:
-    """CONV_2D, RESHAPE, FULLY_CONNECTED."""
+    """A model of CONV_2D, RESHAPE and FULLY_CONNECTED."""
     builder = ModelBuilder()
     y, z, out = builder.tensor((1, 4, 4, 8)), builder.tensor((1, 128)), builder.tensor((1, 10))
     filters = builder.constant(np.ones((8, 3, 3, 4), np.float32))
@@ -77,11 +77,11 @@ def network(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_start_leaves_alone_what_it_does_not_need() -> None:
+def test_importing_the_package_imports_nothing_else() -> None:
     assert of_others(start()) == set()
 
 
-def test_neither_does_a_stored_program_need_it(network: Path, tmp_path: Path) -> None:
+def test_a_stored_program_needs_nothing_else(network: Path, tmp_path: Path) -> None:
     directory = tmp_path / "programs"
     assert of_others(start(network, directory)) >= {"jax", "jaxdelegate.runtime.subgraph"}
     assert of_others(start(network, directory)) == set()

@@ -1,4 +1,4 @@
-"""The interpreter's methods, dictionaries and errors, as tf.lite.Interpreter's."""
+"""The interpreter has the methods, dictionaries and errors of tf.lite.Interpreter."""
 
 import gc
 import inspect
@@ -18,7 +18,7 @@ DELEGATED = pytest.mark.parametrize("delegated", [False, True], ids=["reference"
 
 
 def doubling_model() -> bytes:
-    """y = resize(x + x); x is [1, 2, 3, 1] and open in the batch."""
+    """y = resize(x + x); x is [1, 2, 3, 1] with a free batch."""
     builder = ModelBuilder()
     x = builder.input((1, 2, 3, 1), np.float32, "x", shape_signature=(-1, 2, 3, 1))
     total = builder.tensor((1, 2, 3, 1), name="total")
@@ -93,7 +93,7 @@ def test_resized_batches(delegated: bool, x: np.ndarray) -> None:
         assert_close([y[-1]], [y[0] * batch])
 
 
-def test_strict_resize_changes_open_dimensions_only() -> None:
+def test_strict_resize_changes_free_dimensions_only() -> None:
     interpreter = Interpreter(model_content=doubling_model())
     with pytest.raises(
         RuntimeError, match=r"dimension 1 of tensor 0 with value 2 to 5.*only allows"
@@ -117,7 +117,7 @@ def test_a_resize_needs_a_new_allocation(delegated: bool) -> None:
 
 
 @DELEGATED
-def test_shapes_that_an_operator_refuses(delegated: bool) -> None:
+def test_shapes_that_an_operator_rejects(delegated: bool) -> None:
     interpreter = interpreter_for(doubling_model(), delegated)
     interpreter.resize_tensor_input(0, [2, 3])
     with pytest.raises(
@@ -151,7 +151,9 @@ def test_errors_before_allocation(x: np.ndarray) -> None:
     ],
 )
 @DELEGATED
-def test_set_tensor_says_what_was_wanted(delegated: bool, value: np.ndarray, message: str) -> None:
+def test_set_tensor_says_what_was_expected(
+    delegated: bool, value: np.ndarray, message: str
+) -> None:
     interpreter = interpreter_for(doubling_model(), delegated)
     interpreter.allocate_tensors()
     with pytest.raises(TensorError) as caught:
@@ -206,7 +208,7 @@ def test_a_held_view_forbids_running(delegated: bool) -> None:
 
 
 @DELEGATED
-def test_get_tensor_answers_a_copy(delegated: bool, x: np.ndarray) -> None:
+def test_get_tensor_returns_a_copy(delegated: bool, x: np.ndarray) -> None:
     interpreter = interpreter_for(doubling_model(), delegated)
     interpreter.allocate_tensors()
     interpreter.set_tensor(0, x)

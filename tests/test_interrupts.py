@@ -1,4 +1,4 @@
-"""What ends an inference half-way: Ctrl-C at any place, and operators of one's own that fail."""
+"""Interrupted inferences: Ctrl-C at any point, and custom operators that fail."""
 
 import dataclasses
 import signal
@@ -26,7 +26,7 @@ from jaxdelegate.xla.program import Program
 
 
 class OwnError(Exception):
-    """Nothing that a kernel is expected to raise."""
+    """An error that is not expected from a kernel."""
 
 
 def fails(*_: Any) -> Any:
@@ -49,7 +49,7 @@ X = np.array([1, 2, 3, 4], np.float32)
 
 
 def interrupted(real: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, but somebody presses Ctrl-C while it is called for the first time."""
+    """The function, with Ctrl-C during its first call."""
     presses = [KeyboardInterrupt]
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -68,13 +68,13 @@ def interrupted(real: Callable[..., Any]) -> Callable[..., Any]:
 def test_ctrl_c_leaves_an_interpreter_that_works(
     where: Any, name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Whatever was begun is done again by the next calls; the cache has no half of a file."""
+    """The next calls repeat unfinished work, and the cache has no partial files."""
     directory = tmp_path / "programs"
     delegate = jd.JaxDelegate(serialization_dir=str(directory), min_gain=0)
     interpreters: list[jd.Interpreter] = []
 
     def run() -> np.ndarray:
-        if not interpreters:  # the first answers of rules are stored while it is made
+        if not interpreters:  # its constructor stores the reasons of rules
             interpreters.append(
                 jd.Interpreter(model_content=model(), experimental_delegates=[delegate])
             )
@@ -101,7 +101,7 @@ def test_ctrl_c_in_a_reference_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def registered() -> Iterator[Callable[..., bytes]]:
-    """Registers the operator Own, and answers a model of it."""
+    """Registers the operator Own and returns a model of it."""
 
     def register(kernel: Kernel, rule: dict[str, Any] | None = None) -> bytes:
         functions = {"why_not": lambda *_: None, "lower": lambda *_: lambda x: (x,)}
@@ -114,7 +114,7 @@ def registered() -> Iterator[Callable[..., bytes]]:
 
 
 def test_a_kernel_that_fails_is_named(registered: Callable[..., bytes]) -> None:
-    """And the interpreter goes on when it does not fail any more."""
+    """The interpreter works again when the kernel does."""
     is_broken = [True]
 
     def run(*args: Any) -> Any:
@@ -135,7 +135,7 @@ def test_a_shape_function_that_fails_is_named(registered: Callable[..., bytes]) 
 
 @pytest.mark.parametrize("part", ["why_not", "lower", "traced"])
 def test_a_rule_that_fails_is_named(registered: Callable[..., bytes], part: str) -> None:
-    """Without the delegate the model still runs."""
+    """Without the delegate the model runs."""
     rule = {"lower": lambda *_: fails} if part == "traced" else {part: fails}
     content = registered(Kernel(identity, same_shape), rule)
     delegate = jd.JaxDelegate(min_gain=0)
@@ -144,8 +144,8 @@ def test_a_rule_that_fails_is_named(registered: Callable[..., bytes], part: str)
     np.testing.assert_array_equal(run_once(jd.Interpreter(model_content=content), [X])[0], X)
 
 
-# Ctrl-C whenever Python begins to import something, once for each name: an import that this does
-# not cut short is whole, and one that it does must not leave a half behind.
+# Ctrl-C at the start of every import, once for each name: an import must finish, or leave no
+# partially imported modules.
 STORM = """
 import signal, sys
 import numpy as np
@@ -181,23 +181,23 @@ while True:
         break
     except KeyboardInterrupt:
         presses += 1
-    except RuntimeError as error:  # what a stock interpreter makes of it
+    except RuntimeError as error:  # as stock interpreters report it
         if "KeyboardInterrupt" not in str(error):
             raise
         presses += 1
 """
 
 
-@pytest.mark.parametrize("way", ["interpreter", "stock", "function"])
-def test_ctrl_c_during_the_imports_of_a_first_use(way: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("use", ["interpreter", "stock", "function"])
+def test_ctrl_c_during_the_imports_of_a_first_use(use: str, tmp_path: Path) -> None:
     path = tmp_path / "model.tflite"
     path.write_bytes(model())
-    command = [sys.executable, "-c", STORM, way, str(path)]
+    command = [sys.executable, "-c", STORM, use, str(path)]
     ran = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
     answer, _, rest = ran.stdout.partition("] ")
     assert answer == "[0.0, 2.0, 0.0, 4.0", ran.stderr[-2000:]
     presses, has_jax = rest.split()
-    assert 0 < int(presses) < 50, "each import was cut short, not each group of imports"
+    assert 0 < int(presses) < 50, "each import was interrupted, not each group of imports"
     assert has_jax == "True"
 
 

@@ -1,4 +1,4 @@
-"""Whole small models: every way of running them gives LiteRT's answer."""
+"""Whole small models have LiteRT's results in every engine."""
 
 import numpy as np
 import pytest
@@ -43,7 +43,7 @@ def test_every_intermediate_of_a_delegated_network(
     content: bytes, rng: np.random.Generator
 ) -> None:
     x = rng.uniform(-1, 1, (1, 64, 64, 3)).astype(np.float32)
-    algorithms = [
+    interpreters = [
         jd.Interpreter(
             model_content=content,
             experimental_delegates=delegates,
@@ -51,10 +51,10 @@ def test_every_intermediate_of_a_delegated_network(
         )
         for delegates in (None, [jd.JaxDelegate()])
     ]
-    for interpreter in algorithms:
+    for interpreter in interpreters:
         run(interpreter, x)
-    for detail in algorithms[0].get_tensor_details():
-        want, got = (algorithm.get_tensor(detail["index"]) for algorithm in algorithms)
+    for detail in interpreters[0].get_tensor_details():
+        want, got = (i.get_tensor(detail["index"]) for i in interpreters)
         assert_close([got], [want], tolerance=NETWORK)
 
 

@@ -1,4 +1,4 @@
-"""docs/operators.md says what the registry holds, and every operator in it has cases."""
+"""docs/operators.md is current, and every operator in the registry has cases."""
 
 import importlib.util
 import re

@@ -66,7 +66,7 @@ def test_unknown_option_names_the_closest() -> None:
         ("quant_mode", None, "quant_mode: expected 'float_view' or 'integer', got None"),
     ],
 )
-def test_wrong_values_are_refused(name: str, value: object, message: str) -> None:
+def test_wrong_values_are_rejected(name: str, value: object, message: str) -> None:
     with pytest.raises(OptionError) as caught:
         DelegateOptions.of({name: value})
     assert message in str(caught.value)
@@ -81,7 +81,7 @@ def test_wrong_values_are_refused(name: str, value: object, message: str) -> Non
         ("max_precision", "max_precision", "auto"),
     ],
 )
-def test_priorities_that_v2_refuses(priorities: tuple[str, str, str]) -> None:
+def test_priorities_that_v2_rejects(priorities: tuple[str, str, str]) -> None:
     with pytest.raises(OptionError, match="inference_priority"):
         DelegateOptions.of(
             dict(
@@ -125,7 +125,7 @@ def test_strings_as_load_delegate_gives_them() -> None:
     )
 
 
-def test_strings_that_do_not_read() -> None:
+def test_invalid_strings() -> None:
     with pytest.raises(OptionError, match="device_index: expected int, got 'first'"):
         DelegateOptions.from_strings({"device_index": "first"})
     with pytest.raises(OptionError, match="enable_quant: expected bool, got 'maybe'"):

@@ -1,4 +1,4 @@
-"""What is installed is what git holds, with and without symbolic links in the checkout."""
+"""The installed files are those in git, with and without symbolic links in the checkout."""
 
 import os
 import re
@@ -17,11 +17,11 @@ import jaxdelegate as jd
 ROOT = Path(__file__).parents[1]
 SHIPPED = (".py", ".css", ".html", ".js", ".tflite")
 LINKS = ("op_lowering", "quant")
-# Beside the package, what a source distribution has; PKG-INFO and setup.cfg are made by the build.
+# Other files in a source distribution; the build creates PKG-INFO and setup.cfg.
 BUILD_FILES = ("CHANGELOG.md", "CITATION.cff", "LICENSE", "MANIFEST.in", "README.md")
 BUILD_FILES += ("pyproject.toml", "setup.py")
 NO_COMPILER = {"CC": "no-compiler", "CXX": "no-compiler"}
-LIBRARIES = {  # and the compiler that each takes
+LIBRARIES = {  # with the compiler of each
     "litert/libjaxdelegate.so": "cc",
     "litert/libLiteRtGpuAccelerator.so": "cc",
     "kernels/libjaxdelegate_kernels.so": "c++",
@@ -37,7 +37,7 @@ def tracked() -> list[str]:
 
 
 def installed_name(path: str) -> str | None:
-    """Where a tracked file lies in the wheel; None: it does not."""
+    """The path of a tracked file in the wheel; None if the wheel does not have it."""
     top, _, rest = path.partition("/")
     if top in LINKS and rest.endswith(".py"):
         return f"jaxdelegate/{path}"
@@ -47,7 +47,7 @@ def installed_name(path: str) -> str | None:
 
 
 def checkout(folder: Path, *, links: bool = True) -> None:
-    """A copy of what git holds, and nothing that was built next to it."""
+    """A copy of the files in git, without build results."""
     for name in filter(None, tracked()):
         path, copy = ROOT / name, folder / name
         if path.is_symlink():
@@ -81,12 +81,12 @@ def test_the_wheel_holds_every_module(tmp_path: Path, links: bool) -> None:
         if links and shutil.which(needed)
     }
     assert inside == set(filter(None, map(installed_name, tracked()))) | libraries
-    assert "-py3-none-" in wheel.name  # the libraries have no Python version of its own
+    assert "-py3-none-" in wheel.name  # the libraries do not depend on a Python version
 
 
 @pytest.mark.slow
 def test_an_editable_install_is_found_next_to_the_clone(tmp_path: Path) -> None:
-    """From the folder that holds the clone, whose own folder has the package's name."""
+    """In the parent folder of a clone whose folder has the package's name."""
     clone = tmp_path / "jaxdelegate"
     subprocess.run(["git", "clone", "-q", ROOT, clone], check=True)
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
@@ -101,7 +101,7 @@ def test_an_editable_install_is_found_next_to_the_clone(tmp_path: Path) -> None:
 
 
 def sdist_name(path: str) -> str | None:
-    """Where a tracked file lies in the source distribution; None: it does not."""
+    """The path of a tracked file in the source distribution; None if it is not in it."""
     top, _, rest = path.partition("/")
     if top == "jaxdelegate" and rest in LINKS:
         return None  # a folder there
@@ -127,10 +127,10 @@ def test_the_sdist_holds_what_a_build_needs(sdist: Path) -> None:
     assert inside - made == set(filter(None, map(sdist_name, tracked())))
 
 
-@pytest.mark.exhaustive  # as `nox -s install` does, too
+@pytest.mark.exhaustive  # `nox -s install` does the same
 @pytest.mark.parametrize("compiler", [True, False], ids=["compiler", "no-compiler"])
 def test_the_sdist_is_installed_and_runs(sdist: Path, tmp_path: Path, compiler: bool) -> None:
-    """In an environment of its own; what the package depends on comes from this one."""
+    """In a separate environment, with the dependencies of this one."""
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
     packages = next((tmp_path / "venv").glob("lib/python*/site-packages"))
     (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"))

@@ -13,7 +13,7 @@ from jaxdelegate.tools.main import main
 
 @pytest.fixture
 def graph(tmp_path: Path) -> Path:
-    """Two inputs, and two signatures, each with a subgraph of its own."""
+    """A model with two inputs and two signatures, each with its own subgraph."""
     builder = ModelBuilder()
     a, b = (builder.input((1, 3), np.float32, name) for name in ("a", "b"))
     y = builder.tensor((1, 3))
@@ -64,7 +64,7 @@ def test_shapes_that_fit_no_input(graph: Path, tmp_path: Path, shapes, message: 
         precompile(graph, delegate(tmp_path / "p"), shapes)
 
 
-def test_another_delegate(graph: Path) -> None:
+def test_a_delegate_of_a_wrong_type(graph: Path) -> None:
     with pytest.raises(jd.OptionError, match="expected a JaxDelegate, got str"):
         precompile(graph, "xnnpack")
 

@@ -1,4 +1,4 @@
-"""What ai-edge-quantizer makes of one small network runs as in LiteRT, recipe by recipe."""
+"""A small network quantized by each recipe of ai-edge-quantizer runs as in LiteRT."""
 
 import functools
 from collections.abc import Callable
@@ -25,7 +25,7 @@ DYNAMIC = ["dynamic_wi8_afp32", "dynamic_wi4_afp32"]
 WEIGHT_ONLY = ["weight_only_wi8_afp32", "weight_only_wi4_afp32"]
 STATIC = ["static_wi8_ai8", "static_wi8_ai16"]
 BLOCKWISE = (
-    "dynamic_wi4b32_afp32"  # LiteRT runs it in XNNPACK only: its kernel forgets a fused RELU
+    "dynamic_wi4b32_afp32"  # LiteRT runs it only in XNNPACK: its own kernel ignores a fused RELU
 )
 # Probabilities of about 1/32: float32 sums in another order.
 CLOSE = {"rtol": 2e-6, "atol": 1e-7}
@@ -45,7 +45,7 @@ def quantized(name: str) -> bytes:
 
 
 def answer(interpreter: Any, x: np.ndarray) -> np.ndarray:
-    """The stored output; `x` is put on the scale of an integer input."""
+    """The stored output; `x` is quantized for an integer input."""
     interpreter.allocate_tensors()
     (given,), (result,) = interpreter.get_input_details(), interpreter.get_output_details()
     if np.dtype(given["dtype"]) != np.float32:
@@ -122,14 +122,14 @@ def test_blocks_give_the_same_reals_as_xnnpack(run: Callable[..., np.ndarray]) -
 
 
 def test_the_float_view_dequantizes_blocks() -> None:
-    """It keeps the activations as they are; the kernel rounds them to 8 bits in every layer."""
+    """It does not quantize activations; the kernel rounds them to 8 bits in every layer."""
     want = stock(BLOCKWISE, X, OpResolverType.BUILTIN)
     np.testing.assert_allclose(in_float_view(BLOCKWISE, X), want, rtol=2e-2)
 
 
 @pytest.mark.parametrize("name", DYNAMIC + WEIGHT_ONLY + STATIC + [BLOCKWISE])
 def test_recipes_quantize_the_filters(name: str) -> None:
-    """What the other tests run has quantized filters indeed."""
+    """Shows that the other tests run quantized filters."""
     tensors = read_model(quantized(name)).subgraphs[0].tensors
     filters = [t for t in tensors if t.data is not None and t.name.endswith("weights")]
     known = {t.name: t.quantization for t in filters if t.quantization is not None}

@@ -32,7 +32,7 @@ def opened(model: bytes | Path, *, rebatch: bool = True, **options: Any) -> jd.I
 
 
 def run(interpreter: jd.Interpreter, arrays: Arrays) -> list[np.ndarray]:
-    """Resizes the inputs to these arrays, runs, and returns the outputs."""
+    """Resize the inputs to these arrays, run, and return the outputs."""
     inputs = interpreter.get_input_details()
     for detail, array in zip(inputs, arrays, strict=True):
         interpreter.resize_tensor_input(detail["index"], array.shape)
@@ -47,7 +47,7 @@ def run(interpreter: jd.Interpreter, arrays: Arrays) -> list[np.ndarray]:
 
 
 def one_by_one(model: bytes | Path, arrays: Arrays, **options: Any) -> list[np.ndarray]:
-    """Single runs; the arrays' first dimension is the batch, but for those of rank 0."""
+    """Single runs; the first dimension of arrays is the batch, except for scalars."""
     interpreter = opened(model, rebatch=False, **options)
     runs = [run(interpreter, [a[k : k + 1] if a.ndim else a for a in arrays]) for k in range(N)]
     return [_together(results) for results in zip(*runs, strict=True)]
@@ -58,7 +58,7 @@ def _together(results: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def check(model: bytes | Path, arrays: Arrays, **options: Any) -> jd.Interpreter:
-    """A batch has the bits of single runs, and was computed as such."""
+    """Check that a batch is computed as single runs, bit for bit."""
     interpreter = opened(model, **options)
     got, want = run(interpreter, arrays), one_by_one(model, arrays, **options)
     for y, expected in zip(got, want, strict=True):
@@ -103,7 +103,7 @@ def classifier(target: tuple[int, ...] = (1, 32), *, quantized: bool = False) ->
 
 
 def mixing(*, out: tuple[int, ...] = (1, 8, 4)) -> bytes:
-    """[1, 2, 2, 8] -> all anchors of all images side by side, [1, -1, 4], as some detectors do."""
+    """[1, 2, 2, 8] -> all anchors of all images, [1, -1, 4], as in some detectors."""
     builder = ModelBuilder()
     x = builder.input((1, 2, 2, 8), np.float32, "x")
     anchors = reshape(builder, x, (*out[:-2], -1, 4), builder.tensor(out))
@@ -126,7 +126,7 @@ def test_a_reshape_to_constant_sizes(
 def test_a_reshape_that_would_mix_images(rng: np.random.Generator) -> None:
     x = floats(rng, N, 2, 2, 8)
     (y,) = run(opened(mixing(), rebatch=False), [x])
-    assert y.shape == (1, N * 8, 4)  # as LiteRT does it
+    assert y.shape == (1, N * 8, 4)  # as in LiteRT
     check(mixing(), [x])
 
 
@@ -135,7 +135,7 @@ def test_an_output_without_batch_axis(rng: np.random.Generator) -> None:
     assert interpreter.get_output_details()[0]["shape"].tolist() == [N, 8, 4]
 
 
-def test_what_takes_the_batch_runs_at_once(rng: np.random.Generator) -> None:
+def test_a_graph_that_accepts_the_batch_runs_once(rng: np.random.Generator) -> None:
     interpreter = opened(classifier((-1, 32)))
     x = floats(rng, N, 2, 2, 8)
     (y,) = run(interpreter, [x])
@@ -144,7 +144,7 @@ def test_what_takes_the_batch_runs_at_once(rng: np.random.Generator) -> None:
 
 
 def test_a_constant_made_from_the_batch_size(rng: np.random.Generator) -> None:
-    """x times its shape: image by image, but not as it is for one image."""
+    """x times its shape computes each image independently, but differs for a single image."""
     builder = ModelBuilder()
     x = builder.input((1, 2), np.float32, "x")
     shape, factors = builder.tensor((2,), np.int32), builder.tensor((2,))
@@ -157,8 +157,8 @@ def test_a_constant_made_from_the_batch_size(rng: np.random.Generator) -> None:
     assert "node 2 (MUL)" in str(interpreter._why_rebatched())
 
 
-def test_a_reshape_that_means_another_thing_for_one_image(rng: np.random.Generator) -> None:
-    """To [2, -1] a batch of two has an image in each row, one image has halves of itself."""
+def test_a_reshape_that_differs_for_a_single_image(rng: np.random.Generator) -> None:
+    """With shape [2, -1], rows are the images of a batch of two, but halves of a single image."""
     builder = ModelBuilder()
     x = builder.input((1, 8), np.float32, "x")
     halves = reshape(builder, x, (2, -1), builder.tensor((2, 4)))
@@ -173,7 +173,7 @@ def test_a_reshape_that_means_another_thing_for_one_image(rng: np.random.Generat
 
 
 def shared_input(*, threshold: tuple[int, ...] = ()) -> bytes:
-    """A reshape that fixes 1, then times a value that comes in."""
+    """A reshape that fixes 1, then a product with a scalar input."""
     builder = ModelBuilder()
     x = builder.input((1, 2, 2, 8), np.float32, "x")
     s = builder.input(threshold, np.float32, "s")
@@ -211,7 +211,7 @@ def test_a_constant_output_is_repeated() -> None:
 
 
 def test_batches_one_after_the_other(rng: np.random.Generator) -> None:
-    """Larger, smaller, one, and none; a failed one in between does no harm."""
+    """Larger, smaller, one, and empty batches, with a failure in between."""
     model = classifier()
     interpreter, single = opened(model), opened(model, rebatch=False)
     for n in (4, 2, 1, 0, 5):
@@ -240,8 +240,8 @@ def test_signature_runners(rng: np.random.Generator) -> None:
     assert runner.get_output_details()["row"]["shape"].tolist() == [N, 32]
 
 
-def test_tensors_in_between(rng: np.random.Generator) -> None:
-    """They hold no value; preserved, they hold that of every run."""
+def test_intermediate_tensors(rng: np.random.Generator) -> None:
+    """They have no value; if preserved, they have the values of all runs."""
     x = floats(rng, N, 2, 2, 8)
     interpreter = check(classifier(), [x])
     flat = 1
@@ -320,7 +320,7 @@ def drawing() -> bytes:
 
 
 def counting() -> bytes:
-    """y = variable + x, which is kept, in a resource."""
+    """y = variable + x, which is assigned to the resource variable."""
     builder = ModelBuilder()
     x = builder.input((1, 2, 4), np.float32, "x")
     flat = reshape(builder, x, (1, 8), builder.tensor((1, 8)))
@@ -337,18 +337,18 @@ def counting() -> bytes:
 @pytest.mark.parametrize(
     ("model", "state"), [(drawing, "RANDOM_UNIFORM.0/state"), (counting, "value/variable")]
 )
-def test_hidden_state_is_refused(model: Callable[[], bytes], state: str) -> None:
+def test_hidden_state_is_rejected(model: Callable[[], bytes], state: str) -> None:
     interpreter = opened(model())
     interpreter.resize_tensor_input(0, [N, 2, 4])
     with pytest.raises(InterpreterError, match=rf"'{state}': state that.*\.batched\(n\)"):
         interpreter.allocate_tensors()
 
 
-# ---- what cannot be
+# ---- unsupported uses
 
 
 def partly() -> bytes:
-    """UNIQUE, whose result depends on data, stays on the host."""
+    """A model with UNIQUE, whose result shape depends on data and which stays on the host."""
     builder = ModelBuilder()
     x = builder.input((1, 2, 4), np.float32, "x")
     flat = reshape(builder, x, (8,), builder.tensor((8,)))
@@ -358,12 +358,12 @@ def partly() -> bytes:
     return builder.build()
 
 
-def test_the_whole_graph_has_to_be_delegated() -> None:
+def test_the_whole_graph_must_be_delegated() -> None:
     interpreter = opened(partly())
     interpreter.resize_tensor_input(0, [N, 2, 4])
     with pytest.raises(DelegationError, match=r"whole graph as one partition, but(.|\n)*UNIQUE: "):
         interpreter.allocate_tensors()
-    interpreter.resize_tensor_input(0, [1, 2, 4])  # one runs as before
+    interpreter.resize_tensor_input(0, [1, 2, 4])  # a single image still runs
     interpreter.allocate_tensors()
     interpreter.invoke()
 
@@ -388,7 +388,7 @@ def test_operators_of_another_delegate_stay_outside() -> None:
         interpreter.allocate_tensors()
 
 
-def test_without_it_the_error_names_it() -> None:
+def test_without_the_option_the_error_names_it() -> None:
     for delegates in ([], [jd.JaxDelegate(platform="cpu")]):
         interpreter = jd.Interpreter(model_content=classifier(), experimental_delegates=delegates)
         interpreter.resize_tensor_input(0, [N, 2, 2, 8])
@@ -400,7 +400,7 @@ def test_without_it_the_error_names_it() -> None:
         assert "rebatch" not in str(caught.value)
 
 
-def test_stock_interpreters_cannot() -> None:
+def test_stock_interpreters_reject_it() -> None:
     from ai_edge_litert.interpreter import Interpreter
 
     with pytest.raises(
@@ -416,7 +416,7 @@ def test_stock_interpreters_cannot() -> None:
 
 
 def test_stored_programs(tmp_path: Path, rng: np.random.Generator) -> None:
-    """A rebatched program is another than the single one, and comes back; starts stay right."""
+    """Rebatched programs are stored separately from single ones, and starts use the right one."""
     x, model = floats(rng, N, 2, 2, 8), tmp_path / "model.tflite"
     model.write_bytes(mixing())
     seen = set()
@@ -436,7 +436,7 @@ def test_stored_programs(tmp_path: Path, rng: np.random.Generator) -> None:
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a GPU: vectorized over the runs."""
+    """Vectorizes over the runs, as on a GPU."""
 
     def vectorized(call: Any, runs: Any, ends: Any, **_: Any) -> Any:
         return in_runs.in_runs(call, runs, ends, at_once=True)

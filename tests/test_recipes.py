@@ -35,7 +35,7 @@ def run(text: str, names: dict[str, Any]) -> None:
 
 @pytest.fixture(autouse=True, scope="module")
 def _defaults() -> Iterator[None]:
-    """Pages run as readers run them: with JAX's defaults, not with those of these tests."""
+    """Pages run with JAX's defaults, as for readers, not with the settings of these tests."""
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         yield
 
@@ -49,7 +49,7 @@ def beginning(_defaults: None) -> dict[str, Any]:
 
 @pytest.fixture
 def recipe(beginning: dict[str, Any], request: pytest.FixtureRequest) -> SimpleNamespace:
-    """The names that a section leaves behind, run after the page's beginning."""
+    """The variables of a section that runs after the page's first code block."""
     for package in NEEDS.get(request.param, ()):
         pytest.importorskip(package)
     names = dict(beginning)
@@ -68,7 +68,7 @@ def test_every_section_is_tested() -> None:
 
 @for_("Saliency")
 def test_saliency(recipe: SimpleNamespace) -> None:
-    """The slopes are those of finite differences along them."""
+    """The gradient equals finite differences along it."""
     image, *classes = recipe.images[3], recipe.best[3], recipe.other[3]
     slope = np.asarray(recipe.slopes[3])
     step = 1e-3 * slope / np.abs(slope).max()
@@ -87,7 +87,7 @@ def test_ensembles(recipe: SimpleNamespace) -> None:
 
 @for_("A stream under scan")
 def test_a_stream(recipe: SimpleNamespace) -> None:
-    """As the interpreter hears it, frame by frame; and what was spoken."""
+    """The scores equal those of the interpreter, frame by frame, and the words are right."""
     interpreter = Interpreter(model_content=sounds.network())
     interpreter.allocate_tensors()
     (given,), (scores,) = interpreter.get_input_details(), interpreter.get_output_details()

@@ -1,4 +1,4 @@
-"""What the tables promise of each other."""
+"""The tables of operators are consistent."""
 
 import importlib
 import inspect
@@ -35,7 +35,7 @@ BUILTIN = {name for name in vars(schema.BuiltinOperator) if not name.startswith(
 
 
 def functions() -> Iterator[tuple[str, str, Callable[..., object] | None, int]]:
-    """Operator, what a table has for it, and which parameter of that gets the options."""
+    """Operator, field of its record, function, and the position of the options parameter."""
     for name, record in OPERATORS.items():
         yield name, "cost", record.cost, 0
         yield name, "channels", record.channels, 0
@@ -53,13 +53,13 @@ def functions() -> Iterator[tuple[str, str, Callable[..., object] | None, int]]:
 
 
 def annotation(function: Callable[..., object], position: int) -> object:
-    """What a function says of its parameter at a position."""
+    """The annotation of a parameter."""
     parameters = list(inspect.signature(function).parameters.values())
     return parameters[min(position, len(parameters) - 1)].annotation
 
 
 def takes(wanted: object, options: type[Options]) -> bool:
-    """Whether an annotation lets an options class pass; one that says nothing lets none."""
+    """Whether an annotation accepts an options class; a missing one accepts none."""
     if isinstance(wanted, typing.TypeVar):
         return takes(wanted.__bound__, options)
     if isinstance(wanted, types.UnionType):
@@ -100,27 +100,27 @@ def test_functions_in_the_tables_are_written_for_the_options_of_their_operator()
         (inspect.Parameter.empty, SoftmaxOptions, False),
     ],
 )
-def test_which_annotations_let_options_pass(
+def test_which_annotations_accept_options(
     wanted: object, options: type[Options], right: bool
 ) -> None:
     assert takes(wanted, options) is right
 
 
-def test_a_version_from_the_future_is_refused() -> None:
+def test_a_future_version_is_rejected() -> None:
     for name, rule in RULES.items():
         context = LoweringContext(op_version=rule.max_version + 1)
         reason = rule.reason(context, default_options(name), (), ())
         assert "is newer than the newest supported version" in (reason or ""), name
 
 
-def test_missing_inputs_are_refused_not_raised() -> None:
+def test_missing_inputs_are_a_reason_not_an_error() -> None:
     for name, rule in RULES.items():
         assert rule.reason(LoweringContext(), rule.options_type(), (), ()) is not None, name
 
 
 @pytest.mark.parametrize("name", sorted(FUSED))
 def test_only_rewrites_reach_a_fused_operator(name: str) -> None:
-    """A file's custom operator may have any name; its options tell."""
+    """A custom operator of a file may have the same name; its options distinguish it."""
     rule = FUSED[name]
     assert rule_of(name, rule.options_type()) is rule
     assert rule_of(name, CustomOptions()) is None
@@ -163,8 +163,8 @@ def test_a_duplicate_rule_raises() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, r in RULES.items() if r.host_reason is None])
-def test_tensors_that_are_left_out_are_a_reason(name: str) -> None:
-    """A file may give an operator any number of outputs, and leave out any input or output."""
+def test_missing_tensors_are_a_reason(name: str) -> None:
+    """A file may give an operator any number of outputs, and omit any input or output."""
     rule: OpRule[Options] = RULES[name]
     options, context = rule.options_type(), LoweringContext()
 

@@ -1,4 +1,4 @@
-"""SECURITY.md: each promise names the tests that keep it."""
+"""Each promise of SECURITY.md names its tests."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 
 
-def test_the_named_tests_are_there() -> None:
+def test_the_named_tests_exist() -> None:
     text = (ROOT / "SECURITY.md").read_text()
     named = re.findall(r"`(\w+/test_\w+\.py)`", text)
     assert len(named) > 10

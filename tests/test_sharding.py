@@ -1,4 +1,4 @@
-"""Models on several devices, as docs/sharding.md does it: in one process and in two."""
+"""Models on several devices, as in docs/sharding.md, in one process and in two."""
 
 import re
 from pathlib import Path
@@ -39,7 +39,7 @@ assert (jax.process_count(), jax.device_count(), jax.local_device_count()) == (2
 assert scores.shape == (16, 32)
 jaxdelegate.testing.assert_close([own_scores], apply(params, own), accumulated=768)
 total = jax.jit(lambda params, images: apply(params, images)[0].sum())(params, images)
-print("the sum over both:", float(total))  # of probabilities: each image's is one
+print("the sum over both:", float(total))  # the probabilities of each image add up to 1
 """
     text = program.replace("localhost:12345", free_address()) + check
     (tmp_path / "program.py").write_text(text)

@@ -1,4 +1,4 @@
-"""Many threads: on one model, on one delegate, and on one interpreter, which refuses that."""
+"""Many threads that share a model, a delegate, or an interpreter, which rejects them."""
 
 import threading
 from collections.abc import Callable
@@ -22,7 +22,7 @@ THREADS = 16
 
 
 def at_once(call: Callable[[int], Any], count: int = THREADS) -> list[Any]:
-    """The answers of calls that begin together, each in a thread of its own."""
+    """The results of calls that start at the same time, each in a separate thread."""
     barrier = threading.Barrier(count)
 
     def begin(i: int) -> Any:
@@ -42,19 +42,19 @@ def opened(delegate: jd.JaxDelegate) -> jd.Interpreter:
     return jd.Interpreter(model_content=small_classifier(), experimental_delegates=[delegate])
 
 
-def answer(interpreter: jd.Interpreter, seed: int) -> bytes:
+def result(interpreter: jd.Interpreter, seed: int) -> bytes:
     return b"".join(y.tobytes() for y in run_once(interpreter, inputs(seed)))
 
 
 @pytest.fixture(scope="module")
 def wanted() -> list[bytes]:
-    """What one thread alone computes of each input."""
+    """The results of a single thread."""
     interpreter = opened(jd.JaxDelegate())
-    return [answer(interpreter, seed) for seed in range(THREADS)]
+    return [result(interpreter, seed) for seed in range(THREADS)]
 
 
 def test_one_model_in_many_threads(wanted: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
-    """All call it first at the same time: it is compiled once, and all answers are right."""
+    """The first calls are simultaneous: the model is compiled once, and all results are right."""
     compiled = []
     original = Compiler.newly_compiled
 
@@ -70,7 +70,7 @@ def test_one_model_in_many_threads(wanted: list[bytes], monkeypatch: pytest.Monk
 
 
 def test_more_shapes_than_a_model_keeps() -> None:
-    """Threads drive each other's programs out, and none notices."""
+    """Threads evict each other's programs, and results stay right."""
     model, one = jd.load(doubling()), np.ones(1, np.float32)
 
     def call(i: int) -> bool:
@@ -82,33 +82,33 @@ def test_more_shapes_than_a_model_keeps() -> None:
 
 @pytest.mark.parametrize("count", [4, pytest.param(THREADS, marks=pytest.mark.slow)])
 def test_one_delegate_in_many_threads(wanted: list[bytes], tmp_path: Path, count: int) -> None:
-    """All compile at once, while a monitor looks on; then with a cache on disk, cold and warm."""
+    """All compile at once during calls of `partitions`; then with a cache, cold and warm."""
     delegate = jd.JaxDelegate()
     looked = threading.Event()
 
-    def look() -> None:  # as a monitor does while interpreters come and go
+    def look() -> None:
         while not looked.is_set():
             delegate.partitions()
 
     monitor = threading.Thread(target=look)
     monitor.start()
     try:
-        assert at_once(lambda i: answer(opened(delegate), i), count) == wanted[:count]
+        assert at_once(lambda i: result(opened(delegate), i), count) == wanted[:count]
     finally:
         looked.set()
         monitor.join()
     assert not delegate.report().left
     stored = jd.JaxDelegate(serialization_dir=str(tmp_path / "programs"))
-    assert at_once(lambda i: answer(opened(stored), i), count) == wanted[:count]
-    assert at_once(lambda i: answer(opened(stored), i), count) == wanted[:count]
+    assert at_once(lambda i: result(opened(stored), i), count) == wanted[:count]
+    assert at_once(lambda i: result(opened(stored), i), count) == wanted[:count]
     assert stored.programs is not None
     counted = stored.programs.statistics
     assert counted.stored == 1
     assert 1 <= counted.loaded < 2 * count
 
 
-def test_another_thread_than_its_makers(wanted: list[bytes]) -> None:
-    """Threads use an interpreter one after the other, each with a part of one inference."""
+def test_calls_from_different_threads(wanted: list[bytes]) -> None:
+    """Each step of an inference runs in another thread."""
     interpreter = opened(jd.JaxDelegate())
     (x,), index = inputs(0), interpreter.get_output_details()[0]["index"]
 
@@ -136,7 +136,7 @@ def doubling() -> bytes:
 
 @pytest.fixture
 def waiting(monkeypatch: pytest.MonkeyPatch):
-    """A model whose operator waits until it is told to go on, and two events: begun, go on."""
+    """A model whose operator waits, and two events: it has started, it may continue."""
     begun, go_on = threading.Event(), threading.Event()
 
     def run(_options: Any, _inputs: Any, _outputs: Any, x: np.ndarray) -> tuple[np.ndarray]:
@@ -154,7 +154,7 @@ def waiting(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize("by_signature", [False, True])
-def test_a_second_thread_is_refused(waiting, by_signature: bool) -> None:
+def test_a_second_thread_is_rejected(waiting, by_signature: bool) -> None:
     content, begun, go_on = waiting
     interpreter = jd.Interpreter(model_content=content)
     interpreter.allocate_tensors()
@@ -188,7 +188,7 @@ def test_a_second_thread_is_refused(waiting, by_signature: bool) -> None:
 
 
 def test_threads_with_one_runner_never_mix() -> None:
-    """Each call answers for its own input, or says that another thread is there."""
+    """Each call returns the result for its own input, or raises because of another thread."""
     interpreter = jd.Interpreter(
         model_content=doubling(), experimental_delegates=[jd.JaxDelegate()]
     )
@@ -205,16 +205,16 @@ def test_threads_with_one_runner_never_mix() -> None:
             rights.append(bool(np.all(y == 2 * i)))
         return rights
 
-    answers = [right for rights in at_once(call, 4) for right in rights]
-    assert answers
-    assert all(answers)
+    results = [right for rights in at_once(call, 4) for right in rights]
+    assert results
+    assert all(results)
 
 
-# ---- operators of one's own
+# ---- custom operators
 
 
 def test_operators_are_registered_at_once() -> None:
-    """Each name once; of threads that want the same one, one gets it."""
+    """Each name is registered once: of threads with the same name, one succeeds."""
 
     def register(i: int) -> bool:
         kernel = Kernel(lambda *arrays: arrays[3:], same_shape)
