@@ -1,4 +1,4 @@
-"""Finds sounds in a recording by a model of one window, many windows at a time: detections.csv.
+"""Find sounds in a recording with a model for one window, in batches; writes detections.csv.
 
 python examples/audio_batches.py [--model=M.tflite --wav=MONO_16_BIT.wav] [--platform=gpu]
 """
@@ -17,7 +17,7 @@ parser = argparse.ArgumentParser()
 for name, value in {"model": "", "wav": "", "platform": "", "batch": 32, "threshold": 0.5}.items():
     parser.add_argument(f"--{name}", type=type(value), default=value)
 flags = parser.parse_args()
-device = jax.devices(flags.platform or None)[0]  # one that is asked for and missing is an error
+device = jax.devices(flags.platform or None)[0]  # a missing platform is an error
 jax.config.update("jax_default_device", device)
 model = jd.load(flags.model or tone_detector())
 _, window = model.graph.subgraphs[0].tensors[model.graph.subgraphs[0].inputs[0]].shape

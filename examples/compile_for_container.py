@@ -1,4 +1,4 @@
-"""A model is compiled where an image is built, and only loaded where the image runs.
+"""Compile a model when an image is built, and only load it when the image runs.
 
 python examples/compile_for_container.py [MODEL.tflite [PROGRAMS]]
 """
@@ -13,7 +13,7 @@ from jaxdelegate.demo.mobilenet import mobilenet_v1
 
 
 def serve(model: str, programs: str = "") -> None:
-    """What the image runs: one inference on zeros, in place of your program."""
+    """Run one inference on zeros, in place of your program."""
     start = time.perf_counter()
     delegate = jd.JaxDelegate(serialization_dir=programs or None)
     interpreter = jd.Interpreter(model, experimental_delegates=[delegate])

@@ -24,7 +24,7 @@ if sys.argv[1:]:
 
 delegate = jaxdelegate.JaxDelegate()
 interpreter = Interpreter(model_content=task.network(), experimental_delegates=[delegate])
-print(delegate.report())  # the custom operator is delegated, too
+print(delegate.report())  # the custom operator is also delegated
 interpreter.allocate_tensors()
 interpreter.set_tensor(interpreter.get_input_details()[0]["index"], task.inputs(image))
 interpreter.invoke()

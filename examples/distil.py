@@ -1,8 +1,8 @@
-"""Distil a float network into its int8 sister, which learns to see noisy pictures as clean ones.
+"""Distil a float network on clean pictures into an int8 network on noisy pictures.
 
     python examples/distil.py
 
-Nobody labels them. Writes distilled.tflite, and evaluates it in integers.
+It uses no labels. Writes distilled.tflite, and evaluates it in integers.
 """
 
 import ai_edge_litert.interpreter as litert
@@ -30,7 +30,7 @@ for batch in [slice(i, i + 25) for i in range(0, 500, 25)] * 3:
     updates, memory = optimizer.update(slopes(tuned, noisy[batch], wanted[batch]), memory)
     updates |= {n: 10 * tuned[n] * updates[n] for n in model.scales}  # 1% of a scale, about
     tuned = optax.apply_updates(tuned, updates)
-for name, weights in (("before", params), ("after", tuned)):  # images that training does not see
+for name, weights in (("before", params), ("after", tuned)):  # held-out images
     model.save("distilled.tflite", weights)
     exact = model.exact(weights)(noisy[500:])[0]
     stock = litert.Interpreter("distilled.tflite", experimental_op_resolver_type=REFERENCE)

@@ -3,7 +3,7 @@
     pip install 'jaxdelegate[examples]'
     python examples/embed_directory.py [DIRECTORY]
 
-Without DIRECTORY it writes generated pictures to pictures/, whose names say what they show.
+Without DIRECTORY it writes generated pictures to pictures/, named after their content.
 """
 
 import sys

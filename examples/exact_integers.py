@@ -1,4 +1,4 @@
-"""A quantized model in integers and in floats: how many results differ from LiteRT's kernels.
+"""Count the results of a quantized model that differ from LiteRT's, in integers and in floats.
 
 python examples/exact_integers.py [QUANTIZED.tflite]
 """

@@ -1,4 +1,4 @@
-"""Fine-tune a MobileNet's last layers for pictures in a third of the light, and write it back.
+"""Fine-tune the last layers of a MobileNet for pictures with a third of the brightness.
 
     python examples/fine_tune.py [MOBILENET.tflite]
 
@@ -19,7 +19,7 @@ from jaxdelegate.demo.tasks import TASKS
 from jaxdelegate.testing.running import run_once
 
 source = sys.argv[1] if sys.argv[1:] else TASKS["classification"].network()
-model = jaxdelegate.load(source).batched("b")  # any number of images, if the file fixes 1, too
+model = jaxdelegate.load(source).batched("b")  # any number of images, even if the file fixes 1
 cut, size = list(model.tensors)[-7], next(iter(model.tensors.values())).shape[1]
 backbone, head = model.until(cut), model.from_(cut)  # the head: the last six operators
 data = classification(600, seed=7).arrays  # x: uint8 [600, 64, 64, 3]; label: [600]

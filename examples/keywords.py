@@ -1,10 +1,10 @@
-"""Spot keywords in a stream of sound: 20 ms in each invoke, the memory stays in the interpreter.
+"""Spot keywords in a stream of sound: 20 ms in each invoke, with state in the interpreter.
 
     pip install 'jaxdelegate[examples]'
     python examples/keywords.py [SOUND.wav]
 
-Prints each word and when it was heard. Without SOUND.wav (16 kHz, 16 bits, mono) it generates a
-sound and prints what is in it.
+Prints each word and its time. Without SOUND.wav (16 kHz, 16 bits, mono) it generates a sound and
+prints its words.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""A delegate in Python: SOFTMAX by numpy, in jaxdelegate's interpreter and in LiteRT's.
+"""A delegate in Python: SOFTMAX in numpy, in jaxdelegate's interpreter and in LiteRT's.
 
 python examples/own_delegate.py [MODEL.tflite]
 """
@@ -14,7 +14,7 @@ from jaxdelegate.testing.running import random_inputs, run_once
 
 
 class Softmax(jd.SimpleDelegateKernel):
-    init = prepare = lambda self, context, partition: None  # nothing to get ready
+    init = prepare = lambda self, context, partition: None  # nothing to prepare
 
     def eval(self, context, partition):
         for node in partition.nodes:

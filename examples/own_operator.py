@@ -1,4 +1,4 @@
-"""An operator of one's own: Mish, by XLA and by the numpy reference, compared.
+"""A custom operator, Mish: compares its XLA rule with its numpy reference.
 
 python examples/own_operator.py
 """
@@ -23,13 +23,13 @@ def why_not(context, options, inputs, outputs):  # the reason why XLA cannot run
     return why_not_dtype(inputs[0], np.float32)
 
 
-def lower(context, options, inputs, outputs):  # what is static is decided here, once
+def lower(context, options, inputs, outputs):  # decides everything static, once
     return lambda x: (x * jnp.tanh(jax.nn.softplus(x)),)
 
 
 rule = OpRule("Mish", CustomOptions, 1, why_not, lower)
 jd.register_operator("Mish", Kernel(mish, same_shape), rule)
-builder = ModelBuilder()  # a model of this operator; a converter writes yours
+builder = ModelBuilder()  # a model with this operator; yours is from a converter
 builder.operator("Mish", [builder.input((5,))], [builder.tensor((5,))], CustomOptions())
 builder.outputs(1)
 x = np.linspace(-2, 2, 5, dtype=np.float32)

@@ -1,4 +1,4 @@
-"""Find a figure's joints with a .tflite that is called as a JAX function.
+"""Find the joints of a figure with a .tflite that is called as a JAX function.
 
     pip install 'jaxdelegate[examples]'
     python examples/pose.py [IMAGE]
@@ -22,7 +22,7 @@ if sys.argv[1:]:
 
 model = jaxdelegate.load(task.network())  # or a path
 (heatmaps,) = model(task.inputs(image))  # a jax.Array, [1, height, width, joints]
-# model(image=...) takes inputs by the signature's names and returns a dictionary;
+# model(image=...) takes inputs by their names in the signature and returns a dictionary;
 # model.function() returns a pure function and its weights, for jax.jit, jax.vmap and jax.grad.
 
 found = task.found([np.asarray(heatmaps)])

@@ -1,8 +1,8 @@
-"""Quantization-aware training: an int8 network with bad ranges learns from its float sister.
+"""Quantization-aware training of an int8 network with bad ranges by its float network.
 
     python examples/quantization_aware.py
 
-Writes tuned.tflite, and evaluates it in integers, as devices compute it.
+Writes tuned.tflite, and evaluates it in integers, as on devices.
 """
 
 import ai_edge_litert.interpreter as litert
@@ -20,7 +20,7 @@ images = np.concatenate([task.inputs(task.picture(seed)) for seed in range(80)])
 scores, _ = jaxdelegate.load(task.network())(images)  # the float network's: [80, 6]
 model = jaxdelegate.load(task.network(quantized=True))
 apply, params = model.function(weights="fake_quantized", ranges="learned")
-params |= {name: params[name] * 0.4 for name in model.scales}  # as if calibrated on too little
+params |= {name: params[name] * 0.4 for name in model.scales}  # too small, as from few samples
 slopes = jax.jit(jax.grad(lambda p, x, y: -(y * jnp.log(apply(p, x)[0] + 1e-6)).sum(1).mean()))
 optimizer, tuned = optax.adam(1e-3), params
 memory = optimizer.init(params)
@@ -28,7 +28,7 @@ for batch in [slice(i, i + 16) for i in (0, 16, 32)] * 8:
     updates, memory = optimizer.update(slopes(tuned, images[batch], scores[batch]), memory)
     updates |= {n: 40 * tuned[n] * updates[n] for n in model.scales}  # 4% of a scale, about
     tuned = optax.apply_updates(tuned, updates)
-for name, weights in (("before", params), ("after", tuned)):  # images that training does not see
+for name, weights in (("before", params), ("after", tuned)):  # held-out images
     model.save("tuned.tflite", weights)
     exact, _ = model.exact(weights)(images[48:])
     stock = litert.Interpreter("tuned.tflite", experimental_op_resolver_type=REFERENCE)

@@ -1,10 +1,10 @@
-"""Draw which pixels decide what a network sees: the gradient of a .tflite by its input.
+"""Draw the pixels that determine a class: the gradient of a .tflite by its input.
 
     pip install 'jaxdelegate[examples]'
     python examples/saliency.py [IMAGE]
 
-Writes saliency.png: the network's input, and next to it how much each pixel matters. Without IMAGE
-it generates a picture.
+Writes saliency.png: the network's input, and next to it the weight of each pixel. Without IMAGE it
+generates a picture.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""Segment an image with an int8 network, computed in integers as LiteRT's kernels compute it.
+"""Segment an image with an int8 network, in integers as in LiteRT's kernels.
 
     pip install 'jaxdelegate[examples]'
     python examples/segment.py [IMAGE]
@@ -23,7 +23,7 @@ if sys.argv[1:]:
     image = np.asarray(Image.open(sys.argv[1]).convert("RGB"))
 
 # Inputs and outputs are float32: the file begins with QUANTIZE and ends with DEQUANTIZE. The
-# default, quant_mode="float_view", computes in floats as TFLite's GPU delegate does.
+# default, quant_mode="float_view", computes in floats like TFLite's GPU delegate.
 delegate = jaxdelegate.JaxDelegate(quant_mode="integer")
 content = task.network(quantized=True)
 interpreter = Interpreter(model_content=content, experimental_delegates=[delegate])

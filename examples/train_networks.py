@@ -1,12 +1,11 @@
-"""Trains the networks of `jaxdelegate demo` and writes them as .tflite files.
+"""Train the networks of `jaxdelegate demo` and write them as .tflite files.
 
     pip install 'jaxdelegate[test]'
     python examples/train_networks.py --task=pose --folder=.
 
-It shows how a .tflite becomes a JAX function that can be trained, and how the result becomes a
-.tflite again: `ModelBuilder` writes a file with random weights, `jaxdelegate.load(...).function()`
-makes it a pure function of its weights, `jax.grad` and Optax train them, and they replace those in
-the file. Each task takes some minutes on two cores.
+`ModelBuilder` writes a file with random weights, `jaxdelegate.load(...).function()` turns it into a
+pure function of its weights, `jax.grad` and Optax train them, and the trained weights replace those
+in the file. Each task takes some minutes on two cores.
 """
 
 import argparse
@@ -30,7 +29,7 @@ class Recipe:
     """How a task's network is trained."""
 
     network: Callable[..., bytes]  # a seed -> the file, with random weights
-    make: Callable[[int, int], samples.Samples]  # how many, and a seed
+    make: Callable[[int, int], samples.Samples]  # from a count and a seed
     loss: Callable[..., jax.Array]
     steps: int = 2000
     batch: int = 16
@@ -69,7 +68,7 @@ def networks(task: str, steps: int | None, seed: int) -> Iterator[tuple[str, byt
     """The name and content of a trained task's float file, then of its int8 file."""
     recipe = RECIPES[task]
     data, steps = recipe.make(recipe.count, seed), steps or recipe.steps
-    # What comes after the scores and encodings of a detector has no useful gradient.
+    # The operators after the scores and encodings of a detector have no useful gradient.
     options = {"decoded": False} if task == "detection" else {}
     trainable = recipe.network(seed, **options)
     params = trained(trainable, recipe.loss, data.batches(recipe.batch, steps, seed), steps)

@@ -1,1 +1,1 @@
-"""What `train_networks.py` trains, and how: architectures, samples with losses, quantization."""
+"""For `train_networks.py`: architectures, samples, losses, quantization."""

@@ -1,4 +1,4 @@
-"""Trained parameters back into a .tflite, and its int8 version."""
+"""Writes trained parameters into a .tflite, and quantizes it to int8."""
 
 import contextlib
 import io
@@ -8,11 +8,11 @@ import flatbuffers
 import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 
-Range = dict[str, dict[str, np.ndarray]]  # of each tensor: `min` and `max`
+Range = dict[str, dict[str, np.ndarray]]  # `min` and `max` of each tensor
 
 
 def with_parameters(content: bytes, params: Mapping[str, np.ndarray]) -> bytes:
-    """The file with other weights: those that `model.function()` names, in the same layout.
+    """The file with new weights, named and laid out as in `model.function()`.
 
     Raises:
         KeyError: the file has no tensor of that name.

@@ -34,22 +34,22 @@ class Tensor:
 
 
 class Layers:
-    """Adds layers to `builder`; each weight has a name, by which training finds it again."""
+    """Adds layers to `builder`; training finds weights by their names."""
 
     def __init__(self, description: str, seed: int) -> None:
-        """Begin an empty model; `seed` is that of the random weights."""
+        """Start an empty model; `seed` is for the random weights."""
         self.builder = ModelBuilder(description)
         self._rng = np.random.default_rng(seed)
         self._count = 0
 
     def image(self, size: int) -> Tensor:
-        """The input, float32 [batch, size, size, 3], with an open batch size."""
+        """The input, float32 [batch, size, size, 3], with a free batch size."""
         shape = (1, size, size, 3)
         index = self.builder.input(shape, np.float32, "image", shape_signature=(-1, *shape[1:]))
         return Tensor(index, shape)
 
     def contrasts(self, x: Tensor) -> Tensor:
-        """The image less its mean color, and the magnitude of that: any color stands out."""
+        """The image minus its mean color, and the magnitude of the difference."""
         mean = self._tensor((1, 1, 1, x.shape[3]), self._name("mean"))
         axes = self.builder.constant(np.array([1, 2], np.int32))
         self.builder.operator("MEAN", [x.index, axes], [mean.index], ReducerOptions(keep_dims=True))

@@ -1,4 +1,4 @@
-"""Accuracy of the written files on pictures and sounds that training has not seen."""
+"""Accuracy of the written files on pictures and sounds that are not in the training data."""
 
 from collections.abc import Callable, Iterator
 

@@ -19,8 +19,8 @@ from jaxdelegate.demo.results import Found
 from jaxdelegate.demo.tasks import TASKS
 from network_training.architectures import ANCHOR, CELLS, SCALES, anchors
 
-FIRST_SEED = 1_000_000  # pictures that anybody else looks at have smaller seeds
-_SIZES = (64, 96, 128, 256)  # of the pictures before they are made to fit the network
+FIRST_SEED = 1_000_000  # other code uses smaller seeds
+_SIZES = (64, 96, 128, 256)  # of the pictures before they are resized
 _HEATMAP = 16  # height and width
 _SPREAD = 0.7  # of a joint in its heatmap, in cells
 _SECONDS = 4.0  # of a sound
@@ -136,7 +136,7 @@ def _heatmaps(truth: Found) -> Batch:
 
 
 def _frames(sound: sounds.Sound, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """A word shall be heard from within its last tone until shortly after its end."""
+    """A word counts from within its last tone until shortly after its end."""
     ends = (np.arange(count) + 1) * sounds.FRAME / sounds.RATE
     labels, weights = np.zeros(count, np.int32), np.ones(count, np.float32)
     for word in sound.spoken:
