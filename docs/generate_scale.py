@@ -3,8 +3,8 @@
     python docs/generate_scale.py [--core_price=0.04 ...] [--print]
 
 Rates of one device come from bench/results (compare, startup, scale, invoke_overhead,
-compile_for_gpu); all else is an assumption with a flag. With flags that are not the defaults use
---print: the page has the defaults.
+compile_for_gpu); everything else is an assumption with a flag. With other values than the defaults
+use --print: the page has the defaults.
 """
 
 import argparse
