@@ -306,7 +306,7 @@ def test_every_room_has_a_contract() -> None:
 
 
 def test_functions_need_no_delegate_and_no_runner() -> None:
-    """Planning and compiling belong to plan/ and compile/: nobody builds a runner to get at them."""
+    """Planning is plan/'s and compiling compile/'s: neither takes a runner."""
     runners = {"jaxdelegate.delegate.jax_delegate", "jaxdelegate.runtime.subgraph"}
     for module, path in modules().items():
         if room(module) == "function":

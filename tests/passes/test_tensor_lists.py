@@ -20,7 +20,6 @@ from jaxdelegate.op_lowering.options import (
     TensorType,
     WhileOptions,
 )
-from jaxdelegate.op_lowering.records.enums import TensorType
 from jaxdelegate.passes.propagation import declared_specs, gather, propagate, subgraph_specs
 from jaxdelegate.passes.tensor_lists import with_list_updates
 from jaxdelegate.testing import ModelBuilder, SubgraphBuilder
