@@ -23,7 +23,7 @@ def fusion_barrier(x: jax.Array) -> jax.Array:
     return result
 
 
-# From JAX 0.12 on `inline=True` is at the end of lowering: compiler/call_batching.py looks earlier.
+# From JAX 0.12 on `inline=True` is at the end of lowering: xla/call_batching.py looks earlier.
 _INLINE: Any = jax.Inline.JAX_EARLY if hasattr(jax, "Inline") else True
 
 
