@@ -85,7 +85,7 @@ def grow_nodes(nodes: int) -> dict[str, Any]:
     found: dict[str, Any] = {"nodes": nodes, "file_mb": len(file) / 2**20}
     found["read_s"] = seconds(lambda: read_model(file))
     interpreter = jd.Interpreter(model_content=file, experimental_delegates=delegates())
-    found["plan_s"] = seconds(interpreter._host(0).plan)
+    found["plan_s"] = seconds(interpreter._runner(0).plan)
     if not FLAGS.alternating:
         found["allocate_s"] = seconds(interpreter.allocate_tensors)
         found["invoke_s"] = seconds(interpreter.invoke)

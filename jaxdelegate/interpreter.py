@@ -61,7 +61,7 @@ _BUSY = (
 def _exclusive(
     method: Callable[Concatenate[Interpreter, P], R],
 ) -> Callable[Concatenate[Interpreter, P], R]:
-    """A method that refuses to begin while another thread is inside of one: values would mix."""
+    """A method that raises while another thread is in one: their values would mix."""
 
     @functools.wraps(method)
     def call(self: Interpreter, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -158,12 +158,12 @@ class Interpreter:
         self._read: OpenModel | None = None
         self._stored: StoredStart | None = None
         if not self._preserve and timeout is None:  # its program may have a loop that never ends
-            own = weakref.ref(self)  # nobody else may keep it alive
+            own = weakref.ref(self)  # the delegate must not keep it alive
             self._stored = stored_start.find(
                 self._delegates, source.content, lambda: _opened(own())
             )
         if self._stored is None:
-            self._host(0)
+            self._runner(0)
 
     def __repr__(self) -> str:
         """The model's name and the delegates."""
@@ -196,23 +196,23 @@ class Interpreter:
             return self._read
 
     def _take_over(self, stored: StoredStart) -> None:
-        host = self._host(0)
-        host.allocate()
+        runner = self._runner(0)
+        runner.allocate()
         for tensor in stored.inputs:
-            np.copyto(host.array(tensor.index), stored.values[tensor.index])
+            np.copyto(runner.array(tensor.index), stored.values[tensor.index])
         for tensor in stored.outputs:
             if tensor.index in stored.values:
-                host.assign(tensor.index, stored.values[tensor.index])
+                runner.assign(tensor.index, stored.values[tensor.index])
 
     @property
     def _model(self) -> Model:
         return self._open().model
 
     @property
-    def _hosts(self) -> dict[int, SubgraphRunner]:
+    def _runners(self) -> dict[int, SubgraphRunner]:
         return self._open().runners
 
-    def _host(self, subgraph_index: int) -> SubgraphRunner:
+    def _runner(self, subgraph_index: int) -> SubgraphRunner:
         """The host of a subgraph, made at its first use."""
         return self._open().runner(subgraph_index)
 
@@ -238,25 +238,26 @@ class Interpreter:
             if self._stored.allocate():
                 return
         self._ensure_safe()
-        host = self._host(0)
-        is_first = not host.is_allocated
-        host.allocate()
+        runner = self._runner(0)
+        is_first = not runner.is_allocated
+        runner.allocate()
         if is_first and not self._preserve:
-            stored_start.keep(self._delegates, self._model, host)
+            stored_start.keep(self._delegates, self._model, runner)
         if signatures:
-            given = (signatures,) if isinstance(signatures, str) else tuple(signatures)
-            every = [s.key for s in self._model.signatures]
-            self._open().allocate(every if signatures == "all" else given)
+            keys = [signatures] if isinstance(signatures, str) else list(signatures)
+            if signatures == "all":
+                keys = [s.key for s in self._model.signatures]
+            self._open().allocate(keys)
 
     @_exclusive
     def invoke(self, *, wait: bool | None = None) -> None:
         """Run the model.
 
         Args:
-            wait: True: results are there and device errors raised when it returns. False: it need
-                not wait for the device; whoever reads a result does, and gets its errors. None:
-                wait as stock interpreters do, unless every input was set to a device array. With
-                live views (`tensor`) it always waits.
+            wait: True: return when results are available and device errors have been raised.
+                False: return without waiting for the device; reading a result waits for it and
+                raises its errors. None: wait as stock interpreters do, unless every input was set
+                to a device array. With live views (`tensor`) it always waits.
 
         Raises:
             InterpreterError: `allocate_tensors` was not called, or an operator or a partition
@@ -275,20 +276,20 @@ class Interpreter:
         self._invoke(0, wait=wait)
 
     def _invoke(self, subgraph_index: int, wait: bool | None = None) -> None:
-        host = self._host(subgraph_index)
-        if not host.is_allocated:
+        runner = self._runner(subgraph_index)
+        if not runner.is_allocated:
             raise InterpreterError(
                 "Invoke called on model that is not ready. Call allocate_tensors() first."
             )
         self._open().store.stop.begin()
-        host.invoke(wait)
+        runner.invoke(wait)
 
     @_exclusive
     def _start(self, inputs: Mapping[int, np.ndarray], subgraph_index: int = 0) -> Results:
-        """Set inputs and run, for tools; waits for nothing but operators on the host.
+        """Set inputs and run, for tools; waits only for operators on the host.
 
-        With a JaxDelegate the arrays are copied to its device while earlier runs compute: leave
-        them as they are until the results are there.
+        With a JaxDelegate the arrays are copied to its device while earlier runs compute: do not
+        modify them until the results are available.
 
         Raises:
             InterpreterError, TensorError: as `set_tensor` and `invoke`.
@@ -302,7 +303,7 @@ class Interpreter:
             else:
                 self._set(subgraph_index, index, device_arrays.lent(array, delegate.device))
         self._invoke(subgraph_index, wait=False)
-        return in_flight.results(self._host(subgraph_index))
+        return in_flight.results(self._runner(subgraph_index))
 
     def cancel(self) -> None:
         """End the invoke that runs now in another thread: it raises a StoppedError.
@@ -317,8 +318,8 @@ class Interpreter:
     @_exclusive
     def reset_all_variables(self) -> None:
         """Set every variable tensor to zero, recurrent state included."""
-        for host in self._hosts.values():
-            host.reset_variables()
+        for runner in self._runners.values():
+            runner.reset_variables()
         self._open().store.reset_variables()
 
     @_exclusive
@@ -345,8 +346,8 @@ class Interpreter:
     def _resize(
         self, subgraph_index: int, index: int, shape: Sequence[int], *, strict: bool
     ) -> None:
-        host = self._host(subgraph_index)
-        tensors = host.subgraph.tensors
+        runner = self._runner(subgraph_index)
+        tensors = runner.subgraph.tensors
         new = _sizes(shape)
         if not 0 <= index < len(tensors):
             raise InterpreterError(
@@ -358,7 +359,7 @@ class Interpreter:
             )
         if strict:
             _check_strict(index, new, tensors[index].shape, tensors[index].shape_signature)
-        host.resize(index, new)
+        runner.resize(index, new)
 
     def _set_rebatch(self, value: bool) -> bool:
         """Change the option `rebatch` of its JaxDelegates, for tools; whether there are any."""
@@ -369,10 +370,10 @@ class Interpreter:
 
     def _why_rebatched(self, subgraph_index: int = 0) -> str | None:
         """Why the current batch runs as single runs; None: it does not."""
-        return self._host(subgraph_index).why_rebatched
+        return self._runner(subgraph_index).why_rebatched
 
     def _ensure_safe(self) -> None:
-        if any(host.views for host in self._hosts.values()):
+        if any(runner.views for runner in self._runners.values()):
             raise RuntimeError(_HELD_VIEW)
 
     # ---- tensors
@@ -406,10 +407,10 @@ class Interpreter:
     def _set(self, subgraph_index: int, index: int, value: Any) -> None:
         from jaxdelegate.runtime.tensor_details import from_api_dtype  # noqa: PLC0415
 
-        host = self._checked(subgraph_index, index)
-        spec = host.spec(index)
+        runner = self._checked(subgraph_index, index)
+        spec = runner.spec(index)
         given = device_arrays.taken(value)
-        array = from_api_dtype(host.subgraph.tensors[index], _as_array(given, spec.dtype))
+        array = from_api_dtype(runner.subgraph.tensors[index], _as_array(given, spec.dtype))
         _check_value(index, spec.name, array, spec.dtype, spec.shape)
         if not isinstance(array, np.ndarray):
             delegate = self._jax_delegate()
@@ -419,7 +420,7 @@ class Interpreter:
                 else device_arrays.placed(array, delegate.device)
             )
         try:
-            host.write(index, array)
+            runner.write(index, array)
         except LookupError:
             raise TensorError(
                 "Cannot set tensor: Tensor is unallocated. Try calling allocate_tensors() first"
@@ -438,18 +439,18 @@ class Interpreter:
             return np.array(stored.values[tensor_index])
         from jaxdelegate.runtime.tensor_details import to_api_dtype  # noqa: PLC0415 (knows the model's types)
 
-        host = self._checked(subgraph_index, tensor_index)
+        runner = self._checked(subgraph_index, tensor_index)
         try:
-            return to_api_dtype(host.subgraph.tensors[tensor_index], host.array(tensor_index))
+            return to_api_dtype(runner.subgraph.tensors[tensor_index], runner.array(tensor_index))
         except LookupError:
-            raise _no_data(host) from None
+            raise _no_data(runner) from None
 
     @_exclusive
     def get_device_tensor(self, tensor_index: int, subgraph_index: int = 0) -> jax.Array:
         """A tensor's value as an array of jax, on the device of the JaxDelegate.
 
-        What lies there is handed out without a copy and without waiting: do not donate it. A device
-        error is raised where it is read. What lies in host memory is copied to the device.
+        An array on the device is returned without a copy and without waiting: do not donate it.
+        Reading it raises device errors. An array in host memory is copied to the device.
 
         Raises:
             TensorError: no such tensor, or it holds no data, as for `get_tensor`; or it holds
@@ -457,15 +458,17 @@ class Interpreter:
         """
         from jaxdelegate.runtime.tensor_details import to_device_dtype  # noqa: PLC0415 (imports models)
 
-        host = self._checked(subgraph_index, tensor_index)
-        spec, value = host.spec(tensor_index), host.value(tensor_index)
+        runner = self._checked(subgraph_index, tensor_index)
+        spec, value = runner.spec(tensor_index), runner.value(tensor_index)
         if value is None:
-            raise _no_data(host)
+            raise _no_data(runner)
         if spec.dtype.hasobject:
-            raise TensorError(f"tensor {tensor_index} {spec.name!r} is no device's: use get_tensor")
+            raise TensorError(
+                f"tensor {tensor_index} {spec.name!r} cannot be on a device: use get_tensor"
+            )
         delegate = self._jax_delegate()
         array = device_arrays.placed(value, None if delegate is None else delegate.device)
-        result: jax.Array = to_device_dtype(host.subgraph.tensors[tensor_index], array)
+        result: jax.Array = to_device_dtype(runner.subgraph.tensors[tensor_index], array)
         return result
 
     def _jax_delegate(self) -> JaxDelegate | None:
@@ -488,22 +491,22 @@ class Interpreter:
 
     @_exclusive
     def _view(self, tensor_index: int) -> np.ndarray:
-        host = self._checked(0, tensor_index)
+        runner = self._checked(0, tensor_index)
         try:
-            return host.view(tensor_index)
+            return runner.view(tensor_index)
         except LookupError:
             raise TensorError("Tensor data is null. Run allocate_tensors() first") from None
 
     def _checked(self, subgraph_index: int, index: int) -> SubgraphRunner:
         if not isinstance(index, int | np.integer):
             raise TypeError(
-                f"tensor_index: want an integer, as get_input_details() names it, got {index!r}"
+                f"tensor_index: expected an integer from get_input_details(), got {index!r}"
             )
-        host = self._host(subgraph_index)
-        last = len(host.subgraph.tensors) - 1
+        runner = self._runner(subgraph_index)
+        last = len(runner.subgraph.tensors) - 1
         if not 0 <= index <= last:
             raise TensorError(f"Invalid tensor index {index} exceeds max tensor index {last}")
-        return host
+        return runner
 
     # ---- details
 
@@ -524,7 +527,7 @@ class Interpreter:
         return [self._get_tensor_details(i, 0) for i in self._model.subgraphs[0].outputs]
 
     def get_tensor_details(self, subgraph_index: int = 0) -> list[dict[str, Any]]:
-        """The same for every tensor of a subgraph.
+        """Name, index, shape, shape_signature, dtype and quantization of each tensor of a subgraph.
 
         Raises:
             TensorError: no such subgraph.
@@ -541,10 +544,10 @@ class Interpreter:
     def _get_tensor_details(self, tensor_index: int, subgraph_index: int) -> dict[str, Any]:
         from jaxdelegate.runtime.tensor_details import tensor_details  # noqa: PLC0415
 
-        host = self._checked(subgraph_index, int(tensor_index))
-        tensor = host.subgraph.tensors[tensor_index]
-        value = host.value(int(tensor_index))
-        shape = host.spec(tensor_index).shape if value is None else value.shape
+        runner = self._checked(subgraph_index, int(tensor_index))
+        tensor = runner.subgraph.tensors[tensor_index]
+        value = runner.value(int(tensor_index))
+        shape = runner.spec(tensor_index).shape if value is None else value.shape
         return tensor_details(tensor, tuple(shape))
 
     def _get_op_details(self, op_index: int) -> dict[str, Any]:
@@ -604,8 +607,8 @@ class Interpreter:
         return {name: get(tensor, index) for name, tensor in runner._signature.outputs.items()}
 
 
-def _no_data(host: SubgraphRunner) -> TensorError:
-    hint = "; intermediates need experimental_preserve_all_tensors" if host.is_allocated else ""
+def _no_data(runner: SubgraphRunner) -> TensorError:
+    hint = "; intermediates need experimental_preserve_all_tensors" if runner.is_allocated else ""
     return TensorError(f"Tensor data is null. Run allocate_tensors() first{hint}")
 
 
@@ -629,7 +632,7 @@ def _check_arguments(
         if num_threads < 1:
             raise ValueError("num_threads should >= 1")
     if timeout is not None and not timeout > 0:
-        raise ValueError(f"timeout: want a positive number of seconds, got {timeout!r}")
+        raise ValueError(f"timeout: expected a positive number of seconds, got {timeout!r}")
     if not path and content is None:
         raise ValueError("`model_path` or `model_content` must be specified.")
     if path and content:
@@ -644,7 +647,7 @@ def _check_delegate(delegate: Any) -> None:
     else:
         got, remedy = type(delegate).__name__, "compiled delegates need the stock interpreter"
     raise TypeError(
-        f"experimental_delegates: want delegates such as JaxDelegate(), got {got}; {remedy}"
+        f"experimental_delegates: expected delegates such as JaxDelegate(), got {got}; {remedy}"
     )
 
 
@@ -699,7 +702,7 @@ class SignatureRunner:
         return self._interpreter._call(self, inputs, self._interpreter.get_tensor)
 
     def on_device(self, **inputs: Any) -> dict[str, jax.Array]:
-        """The same, but the outputs stay on the device: see `Interpreter.get_device_tensor`."""
+        """Run as by a call, but leave the outputs on the device: see `get_device_tensor`."""
         return self._interpreter._call(self, inputs, self._interpreter.get_device_tensor)
 
     def _run(self, inputs: Mapping[str, Any]) -> None:
@@ -719,9 +722,9 @@ class SignatureRunner:
                     f"{printable(', '.join(expected))}"
                 )
             interpreter._resize(index, expected[name], array.shape, strict=False)
-        host = interpreter._host(index)
-        if not host.is_allocated:
-            host.allocate()
+        runner = interpreter._runner(index)
+        if not runner.is_allocated:
+            runner.allocate()
         for name, array in arrays.items():
             interpreter._set(index, expected[name], array)
         interpreter._invoke(index)

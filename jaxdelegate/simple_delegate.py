@@ -1,8 +1,8 @@
 """Delegates written in Python: TFLite's SimpleDelegate.
 
-Mirrors delegates/utils/simple_delegate.h. A delegate says which nodes it takes; the host groups
-them into partitions and replaces each by one kernel, which is initialized once, prepared whenever
-shapes change, and evaluated at every invoke.
+Mirrors delegates/utils/simple_delegate.h. A delegate declares which nodes it supports; the host
+groups them into partitions and replaces each by one kernel, which is initialized once, prepared
+when shapes change, and evaluated at every invoke.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class DelegateContext(Protocol):
         ...
 
     def value(self, index: int) -> Any:
-        """A tensor's value as it lies: a numpy array, or the device array that a kernel left."""
+        """A tensor's value: a numpy array, or the device array that a kernel assigned."""
         ...
 
     def array(self, index: int) -> np.ndarray:
@@ -149,7 +149,7 @@ class PartitioningOptions(Protocol):
 
     @property
     def min_gain(self) -> float:
-        """How many times a partition's hand-over the host must need for its operators."""
+        """How many times a partition's transfer cost the host must need for its operators."""
         ...
 
     @property
@@ -206,7 +206,7 @@ class SimpleDelegateKernel(abc.ABC):
         """Read `node.inputs` from the context, compute, and assign `node.outputs`."""
 
     def described(self, error: Exception) -> str:
-        """What users are told of an error of the device, in `eval` or where results are read."""
+        """The message for an error of the device, in `eval` or when results are read."""
         return str(error) or type(error).__name__
 
 
@@ -220,10 +220,10 @@ class SimpleDelegate(abc.ABC):
         TransferCost()
     )  # what a call of a partition costs; nothing: all can gain
     is_in_host_memory = True  # its kernels' tensors count to the host's memory
-    last_error: str | None = None  # what a stock interpreter was told latest
+    last_error: str | None = None  # the last one reported to a stock interpreter
 
     def __init__(self) -> None:
-        """Begin with an empty report."""
+        """Create a delegate without reports."""
         self._reports: dict[int, DelegationReport] = {}
 
     @classmethod
@@ -260,11 +260,11 @@ class SimpleDelegate(abc.ABC):
         return [self.why_not(node) for node in nodes]
 
     def on_partitioned(self, report: DelegationReport) -> None:
-        """Learn what the host made of the answers; raising here refuses the graph."""
+        """Receive the report of the partitioning; raising here rejects the graph."""
         self._reports[report.subgraph] = report
 
     def on_fallback(self, subgraph: int, nodes: Sequence[Node], error: JaxDelegateError) -> None:
-        """Learn that a partition runs on the host after all: `fallback_on_error`.
+        """Receive the error of a partition that therefore runs on the host: `fallback_on_error`.
 
         Args:
             subgraph: the index of the subgraph.
@@ -278,7 +278,7 @@ class SimpleDelegate(abc.ABC):
             self.on_partitioned(left)
 
     def report(self, subgraph_index: int = 0) -> DelegationReport:
-        """What became of every node of a subgraph at its latest partitioning.
+        """Where each node of a subgraph runs since its last partitioning, and why.
 
         Raises:
             LookupError: no interpreter has applied the delegate to that subgraph yet.
@@ -288,13 +288,13 @@ class SimpleDelegate(abc.ABC):
         return self._reports[subgraph_index]
 
     def __iter__(self) -> NoReturn:
-        """A delegate is none: interpreters, which take a list of them, find that out here.
+        """Raise: a delegate is not a list of delegates, which interpreters expect.
 
         Raises:
             TypeError: always.
         """
         raise TypeError(
-            f"experimental_delegates: want a list of delegates, got one; write [{self.name}(...)]"
+            f"experimental_delegates: expected a list of delegates, got one; write [{self.name}(...)]"
         )
 
     def _get_native_delegate_pointer(self) -> int:

@@ -297,7 +297,7 @@ def test_an_error_of_the_device_names_the_nodes_of_a_started_run() -> None:
         def block_until_ready(self) -> None:
             raise RuntimeError("device lost")
 
-    host = interpreter._host(0)
+    host = interpreter._runner(0)
     interpreter._start({x: X})()
     host.assign(y, Lost())
     with pytest.raises(InterpreterError, match=r"0 \(ADD\) to 1 \(MUL\) failed .*device lost"):
@@ -331,7 +331,7 @@ for _ in range(2):  # compiled, then from the cache
         with jax.transfer_guard_host_to_device("disallow_explicit"):
             interpreter.invoke()
         np.testing.assert_array_equal(interpreter.get_tensor(y), (2 * x) ** 2)
-        assert interpreter._host(0).value(y).devices() == {second}
+        assert interpreter._runner(0).value(y).devices() == {second}
 assert [d.programs.statistics.loaded for d in delegates] == [1, 1]
 
 alone = jd.Interpreter(model_content=model, experimental_delegates=delegates[1:])

@@ -275,7 +275,7 @@ def test_constructor_errors(tmp_path: Path) -> None:
         Interpreter("a.tflite", experimental_op_resolver_type=7)
     with pytest.raises(ModelError, match=r"missing\.tflite"):
         Interpreter(str(tmp_path / "missing.tflite"))
-    with pytest.raises(TypeError, match=r"want delegates such as JaxDelegate\(\), got object"):
+    with pytest.raises(TypeError, match=r"expected delegates such as JaxDelegate\(\), got object"):
         Interpreter(model_content=doubling_model(), experimental_delegates=[object()])
 
 

@@ -323,7 +323,7 @@ def _watched(session: Session) -> Iterator[_StepTimes | None]:
     if not isinstance(session.interpreter, Interpreter):
         yield None
         return
-    host = session.interpreter._host(session.subgraph)
+    host = session.interpreter._runner(session.subgraph)
     times = _StepTimes(host)
     before, host.watch = host.watch, times
     try:

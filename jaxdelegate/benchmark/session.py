@@ -223,7 +223,7 @@ class _OwnSubgraph:
         return self._interpreter._why_rebatched(self.index)
 
     def allocate(self) -> None:
-        self._interpreter._host(self.index).allocate()
+        self._interpreter._runner(self.index).allocate()
 
     def set(self, index: int, array: Any) -> None:
         self._interpreter._set(self.index, index, array)

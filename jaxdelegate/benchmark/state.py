@@ -74,7 +74,7 @@ def _allocation_type(interpreter: Any, subgraph: int, detail: Mapping[str, Any])
     """TFLite's allocation type; jaxdelegate's tensors are arrays, not parts of an arena."""
     if not isinstance(interpreter, Interpreter):
         return ""
-    host = interpreter._host(subgraph)
+    host = interpreter._runner(subgraph)
     tensor = host.subgraph.tensors[detail["index"]]
     if tensor.data is not None:
         return "kTfLiteMmapRo"
@@ -98,7 +98,7 @@ def steps_of(session: Session) -> tuple[Step, ...]:
     """The plan of jaxdelegate's interpreter; empty for the stock one."""
     if not isinstance(session.interpreter, Interpreter):
         return ()
-    return tuple(session.interpreter._host(session.subgraph)._steps)
+    return tuple(session.interpreter._runner(session.subgraph)._steps)
 
 
 def _node(number: int, step: Step) -> str:
@@ -175,7 +175,7 @@ def _data_type(edge: Any, dtype: Any) -> int:
 
 
 def _add_plan(graph: Any, session: Session) -> None:
-    host = session.interpreter._host(session.subgraph)
+    host = session.interpreter._runner(session.subgraph)
     nodes: dict[int, Any] = {}
     for operator in host.subgraph.operators:
         nodes[operator.index] = graph.nodes.add(

@@ -1,7 +1,7 @@
 """What a delegate's options mean on a device: which operators XLA runs, and how it compiles them.
 
-Whoever runs operators asks a Compiler: delegates, functions, tools. Neither this module nor what it
-imports needs jax: a process that finds its programs on disk does without.
+Delegates, functions and tools all compile with a Compiler. Neither this module nor its imports need
+jax, so that a process with stored programs runs without it.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ class Compiler:
         specs: Mapping[int, TensorSpec],
         state: GraphState,
     ) -> list[str | None]:
-        """As `why_not` for each node; the cache remembers what rules said in earlier processes.
+        """The rules' reasons for several nodes; the cache keeps those of earlier processes.
 
         Args:
             nodes: those in question.
@@ -312,7 +312,7 @@ class Compiler:
         }
 
     def choices_digest(self) -> str | None:
-        """Of the tuner's stored choices, where programs depend on them."""
+        """The digest of the tuner's stored choices; None if programs do not depend on them."""
         depends = self.options.inference_preference == "balanced" and self.cache is not None
         return self.tuner.digest() if depends else None
 

@@ -1,7 +1,7 @@
-"""Compiled programs in memory: one for all that run the same graph with the same options.
+"""Compiled programs in memory: one for all callers that run a graph with the same options.
 
-Programs belong to the model, not to an interpreter, a delegate or a function: whoever asks second
-gets the program of whoever asked first. They go when the model does.
+Programs belong to the model, not to an interpreter, a delegate or a function: the second caller
+gets the program of the first. They are freed with the model.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ def compilation_module() -> ModuleType:
     """The module that compiles, and jax with it."""
     jax_settings.import_jax()
     with whole_imports():
-        from jaxdelegate.compile import compilation  # noqa: PLC0415 (stored programs go without)
+        from jaxdelegate.compile import compilation  # noqa: PLC0415 (stored programs do not need it)
 
     return compilation
 

@@ -1,6 +1,6 @@
 """Arrays that users keep on a device: jax's, and by DLPack those of other libraries.
 
-Like all around stored programs it imports jax only where somebody has such an array.
+It imports jax only when it is given such an array, so that stored programs run without jax.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _HOST_MEMORY = (1, 3, 11)
 
 
 def lies_on_device(value: Any) -> bool:
-    """Whether it is an array of jax, a CPU's too, or by DLPack one that the host cannot read."""
+    """Whether it is a jax array (of a CPU too), or a DLPack array that the host cannot read."""
     if isinstance(value, np.ndarray):
         return False
     if client.is_device_array(value):
@@ -30,9 +30,9 @@ def lies_on_device(value: Any) -> bool:
 
 
 def taken(value: Any) -> np.ndarray | jax.Array:
-    """A user's array: jax's as it is, another library's device array copied on its device.
+    """A user's array: a jax array unchanged, another library's device array copied on its device.
 
-    Nobody can change an array of jax, so that it need not be copied. Anything else is numpy's.
+    Arrays of jax are immutable, so they need no copy. Everything else becomes a numpy array.
 
     Raises:
         TensorError: jax has no such device, or not that dtype.
@@ -58,11 +58,11 @@ def taken(value: Any) -> np.ndarray | jax.Array:
 
 
 def placed(array: Any, device: Any) -> jax.Array:
-    """The array on a device: as it is if it lies there, else moved at once.
+    """The array on a device, moved there if it is elsewhere.
 
     Args:
-        array: jax's or numpy's; numpy's is copied in any case.
-        device: a jax.Device; None: jax's default for numpy's, where it lies for jax's.
+        array: of jax or numpy; one of numpy is always copied.
+        device: a jax.Device; None: the array's own, jax's default for one of numpy.
     """
     if not client.is_device_array(array):
         array = np.array(array)  # on a CPU jax reads the memory that it is given
@@ -73,10 +73,10 @@ def placed(array: Any, device: Any) -> jax.Array:
 
 
 def lent(array: Any, device: Any) -> jax.Array:
-    """The same without a copy of numpy's ahead of the one to the device, which goes on meanwhile.
+    """The array on a device, without a copy in host memory; the transfer may still be running.
 
-    Leave numpy's as it is until something that is computed from the result is there: on a CPU jax
-    may read its memory, elsewhere XLA copies it in a thread of its own.
+    Do not modify a numpy array until a result computed from it is available: on a CPU jax may read
+    its memory, elsewhere XLA copies it in another thread.
     """
     imported = jax_settings.import_jax()
     with imported.enable_x64(True):

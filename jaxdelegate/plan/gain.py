@@ -1,4 +1,4 @@
-"""Whether a partition can gain: the host's time for its operators against its hand-over.
+"""Whether a partition can gain: the host's time for its operators against its transfer cost.
 
 A pure function of specs. Times are estimates. The device's own time is not estimated: `min_gain`
 stands for it.
@@ -19,7 +19,7 @@ class HostSpeed:
     Attributes:
         call: seconds for each operator, however small.
         operation: seconds for each arithmetic operation.
-        transcendental: seconds for each exponential, logarithm, root and their like, on top.
+        transcendental: seconds for each exponential, logarithm, root or similar, in addition.
         byte: seconds for each byte read or written.
     """
 
@@ -29,7 +29,7 @@ class HostSpeed:
     byte: float
 
     def seconds(self, cost: Cost) -> float | None:
-        """For one operator; None: data decide."""
+        """The time for one operator; None if it depends on data."""
         if cost.flops is None or cost.bytes is None:
             return None
         return (
@@ -43,15 +43,15 @@ class HostSpeed:
 # Rounded from bench/handover.py on a server's CPU. LITERT is about half of XNNPACK's speed there.
 REFERENCE = HostSpeed(call=10e-6, operation=5e-10, transcendental=1e-10, byte=1.5e-10)
 LITERT = HostSpeed(call=2e-7, operation=2.5e-11, transcendental=5e-10, byte=5e-11)
-# Of custom operators and other dtypes it is not sure that the host has a kernel.
+# The host may have no kernel for other dtypes and for custom operators.
 _COMMON = frozenset(("bool", "float32", "int8", "uint8", "int16", "int32", "int64"))
 
 
 def host_seconds(nodes: Iterable[Node], speed: HostSpeed) -> float | None:
-    """What a host needs for some nodes; None: not known, or it may have no kernel for one of them.
+    """The host's time for some nodes; None: unknown, or the host may lack a kernel for one.
 
-    A custom operator and one with a dtype that LiteRT's kernels seldom take may run nowhere but on
-    the delegate.
+    Custom operators, and operators with dtypes that few of LiteRT's kernels support, may run only
+    on the delegate.
     """
     total = 0.0
     for node in nodes:
@@ -86,25 +86,25 @@ def why_not_gaining(
     cost: TransferCost,
     min_gain: float,
 ) -> str | None:
-    """Why a partition is not worth its hand-over; None if it may be.
+    """Why a partition is not worth its transfer cost; None if it may be.
 
     Args:
         nodes: the partition.
         crossing: the tensors that it reads from the host or writes for it.
         speed: the host's.
         cost: of one call of the partition.
-        min_gain: how many times the hand-over the host must need.
+        min_gain: how many times the transfer cost the host must need.
     """
     alone = host_seconds(nodes, speed)
     crossed = specs_bytes(_hinted(crossing))
     if alone is None or crossed is None:
         return None
-    handed = cost.call + cost.byte * crossed
-    if alone >= min_gain * handed:
+    transfer = cost.call + cost.byte * crossed
+    if alone >= min_gain * transfer:
         return None
     return (
         f"its partition gains too little (about {_microseconds(alone)} on the CPU, "
-        f"{_microseconds(handed)} to hand it over); min_gain=0 delegates it"
+        f"{_microseconds(transfer)} to transfer its tensors); min_gain=0 delegates it"
     )
 
 

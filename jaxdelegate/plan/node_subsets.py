@@ -1,4 +1,4 @@
-"""Which operators go together: TFLite's graph partitioning, on whatever reads and writes tensors.
+"""TFLite's graph partitioning, for anything that reads and writes tensors.
 
 The algorithm is that of graph_info.cc (PartitionGraphIntoIndependentNodeSubsets) and of
 delegates/utils.cc (GraphPartitionHelper).
@@ -27,7 +27,7 @@ class Item(Protocol):
 
     @property
     def has_side_effect(self) -> bool:
-        """Whether its order among its like must be kept."""
+        """Whether its order among items with side effects must be kept."""
         ...
 
     @property

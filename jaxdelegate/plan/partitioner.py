@@ -1,6 +1,6 @@
-"""What a delegate takes of a host's plan: asked node by node, grouped, and reported.
+"""Which nodes of a plan a delegate runs: queried one by one, grouped and reported.
 
-The course is that of delegates/utils/simple_delegate.cc (DelegatePrepare), the same for every host.
+The steps are those of delegates/utils/simple_delegate.cc (DelegatePrepare), for both interpreters.
 """
 
 from collections import Counter
@@ -39,23 +39,23 @@ def delegated_subsets(
     is_called: bool = False,
     refused: Mapping[int, str] | None = None,
 ) -> Sequence[Subset]:
-    """Ask a delegate about every node that is left, and tell it what came of the answers.
+    """Query a delegate about every node that no delegate runs yet, and report the partitioning.
 
     Args:
-        delegate: asked through `reasons` and `on_partitioned`.
-        context: the host's side.
+        delegate: its `reasons` and `on_partitioned` are called.
+        context: the graph.
         plan: in execution order.
-        group: the host's partitioning of the plan for the positions that the delegate takes.
-        speed: of the host's own kernels.
+        group: partitions the plan for the positions that the delegate takes.
+        speed: of the host's kernels.
         subgraph: the index of the subgraph, for the report.
-        is_called: whether operators of the host call the subgraph (the body of a loop).
-        refused: why the host cannot hand some nodes to any delegate, by position.
+        is_called: whether an operator on the host calls the subgraph (the body of a loop).
+        refused: why some nodes cannot be delegated at all, by position.
 
     Returns:
-        The host's subsets for what the delegate takes.
+        The subsets of the plan, delegated or not.
 
     Raises:
-        DelegationError: the delegate insists on every operator and cannot have it.
+        DelegationError: the delegate requires every operator and cannot run all of them.
     """
     reasons = _reasons(delegate, context, plan, refused or {})
     supported = {position for position, reason in reasons.items() if reason is None}
@@ -79,7 +79,7 @@ def delegated_subsets(
 
 
 def _is_ranged(options: PartitioningOptions) -> bool:
-    """Whether somebody chose the operators by hand, as one does to find a wrong one."""
+    """Whether the user selected the operators, for example to find a wrong one."""
     return options.first_delegate_node_index > 0 or options.last_delegate_node_index < _LAST
 
 
@@ -125,9 +125,9 @@ def _declined(
 
 
 def _crossing(inside: Sequence[Node], readers: Mapping[int, int]) -> Sequence[TensorSpec]:
-    """The tensors that a partition reads of the host, and those that it writes for it.
+    """The tensors that a partition reads from the host or writes for it.
 
-    What nobody reads is the graph's result.
+    Tensors without a reader are results of the graph.
 
     Args:
         inside: the partition.

@@ -72,7 +72,7 @@ class EntryPoint:
 
     @property
     def declared_shapes(self) -> dict[int, Shape]:
-        """Of the inputs, by tensor."""
+        """The declared shape of each input, by tensor."""
         return {i: self.declared[i].shape for i in self.subgraph.inputs}
 
     def specs(self, shapes: Shapes) -> list[TensorSpec]:

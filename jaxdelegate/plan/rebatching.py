@@ -1,4 +1,4 @@
-"""Batches on a graph that fixes 1: when a host runs a batch as single runs, and of what shapes."""
+"""Batches on a graph with a fixed batch of 1: when they become single runs, and their shapes."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ _REMEDY = "; to run a batch on a model that fixes 1, use JaxDelegate(rebatch=Tru
 
 @dataclasses.dataclass(frozen=True)
 class AskedBatch:
-    """A batch that somebody wants of a graph.
+    """A batch that the shapes of the inputs request.
 
     Attributes:
         size: how many items.
@@ -147,7 +147,7 @@ def check_is_one_partition(
 def remedy(
     declared: Mapping[int, TensorSpec], open_inputs: Sequence[int], shapes: Mapping[int, Shape]
 ) -> str:
-    """What to add to an error where somebody gave a batch to a graph that fixes 1; else empty.
+    """What an error should add if the user gave a batch to a graph with a fixed batch of 1.
 
     Args:
         declared: the inputs as in the file.

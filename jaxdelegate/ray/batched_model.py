@@ -136,7 +136,7 @@ class BatchedModel:
         return 1
 
     def _why_not_batch(self, size: int) -> str | None:
-        host = self._interpreter._host(self.signature.subgraph)
+        host = self._interpreter._runner(self.signature.subgraph)
         for tensor in self.signature.outputs:
             shape = host.spec(tensor.index).shape
             if shape is not None and shape[:1] != (size,):
@@ -157,7 +157,7 @@ class BatchedModel:
         if subgraph == 0:
             self._interpreter.allocate_tensors()
         else:
-            self._interpreter._host(subgraph).allocate()
+            self._interpreter._runner(subgraph).allocate()
         self._shapes = shapes
         self.open_seconds += time.perf_counter() - begun
 

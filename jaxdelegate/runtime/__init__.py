@@ -1,1 +1,1 @@
-"""Runs one subgraph: who takes which nodes, its execution plan, its tensors. Knows no XLA."""
+"""Runs the plan of a subgraph and holds its tensors. Does not depend on XLA."""

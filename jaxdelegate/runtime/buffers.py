@@ -1,4 +1,4 @@
-"""Host memory: what XLA reads without a copy, and who looks at it."""
+"""Host memory: buffers that XLA reads without a copy, and views of them."""
 
 import bisect
 import functools
@@ -23,19 +23,18 @@ def aligned_zeros(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 
 
 def aligned_copy(array: np.ndarray) -> np.ndarray:
-    """The same in such a buffer."""
+    """A copy of an array in a buffer like those of `aligned_zeros`."""
     buffer = aligned_zeros(array.shape, array.dtype)
     np.copyto(buffer, array)
     return buffer
 
 
 def is_view(value: object) -> bool:
-    """Whether a value is an array in the host's memory that somebody else may own."""
+    """Whether a value is an array in host memory that another array may own."""
     return isinstance(value, np.ndarray) and value.base is not None
 
 
 def _bounds(array: np.ndarray) -> tuple[int, int]:
-    """Where an array begins and ends."""
     if not array.flags.c_contiguous:
         return byte_bounds(array)
     start: int = array.__array_interface__["data"][0]
@@ -43,10 +42,10 @@ def _bounds(array: np.ndarray) -> tuple[int, int]:
 
 
 class Regions:
-    """Where some arrays lie in the host's memory."""
+    """The regions of host memory that some arrays occupy."""
 
     def __init__(self, arrays: Iterable[object]) -> None:
-        """Of those that are numpy's."""
+        """Note the regions of the arrays that are numpy's."""
         spans = sorted(_bounds(a) for a in arrays if isinstance(a, np.ndarray) and a.size)
         self._starts: list[int] = []
         self._ends: list[int] = []
@@ -58,16 +57,18 @@ class Regions:
                 self._ends.append(end)
 
     def overlap(self, array: np.ndarray) -> bool:
-        """Whether an array lies where one of them does, or between its elements."""
+        """Whether an array overlaps one of them, gaps between elements included."""
         if not array.size:
             return False
         start, end = _bounds(array)
-        before = bisect.bisect_left(self._starts, end) - 1  # the last that begins before its end
+        before = (
+            bisect.bisect_left(self._starts, end) - 1
+        )  # the last one that starts before its end
         return before >= 0 and self._ends[before] > start
 
 
 def on_host(value: Any) -> np.ndarray:
-    """A value of the host or a device as numpy's; waits for it."""
+    """A value as a numpy array; waits for a device array."""
     if not hasattr(value, "copy_to_host_async"):
         return np.asarray(value)
     with _client().on_purpose():
@@ -76,8 +77,7 @@ def on_host(value: Any) -> np.ndarray:
 
 @functools.cache
 def _client() -> ModuleType:
-    """Whoever has an array of a device has jaxlib."""
-    from jaxdelegate.pjrt import client  # noqa: PLC0415
+    from jaxdelegate.pjrt import client  # noqa: PLC0415 (device arrays need jaxlib anyway)
 
     return client
 
@@ -86,7 +86,7 @@ class HeldViews:
     """Numpy views of buffers, as long as a user holds them or slices of them."""
 
     def __init__(self) -> None:
-        """Begin without any."""
+        """Start without views."""
         self._views: list[weakref.ref[np.ndarray]] = []
 
     def of(self, buffer: np.ndarray) -> np.ndarray:

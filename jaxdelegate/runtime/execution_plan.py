@@ -108,7 +108,7 @@ class OperatorStep(plan.PlannedOperator):
 
     @functools.cached_property
     def _planned_specs(self) -> tuple[Specs, Specs] | None:
-        """As the kernel reads them; None: a shape depends on data."""
+        """The specs as the kernel reads them; None if a shape depends on data."""
         inputs, outputs = self.node.inputs, self.node.outputs
         if any(spec is not None and spec.is_dynamic for spec in (*inputs, *outputs)):
             return None
@@ -117,7 +117,7 @@ class OperatorStep(plan.PlannedOperator):
     def _current_specs(
         self, host: OperatorHost, arrays: list[np.ndarray | None]
     ) -> tuple[Specs, Specs]:
-        """Those of the data that came, as the kernel reads them."""
+        """The specs of the actual arrays, as the kernel reads them."""
         node = self.node
         inputs = tuple(map(_spec_of, node.inputs, arrays))
         kernel = KERNELS[node.name]
@@ -147,7 +147,7 @@ class PartitionStep(plan.PlannedPartition):
 
         Raises:
             InterpreterError: the device failed; names the nodes.
-            DeviceMemoryError: for want of memory.
+            DeviceMemoryError: the device has too little memory.
         """
         try:
             self.kernel.eval(host, self.params)
@@ -157,7 +157,7 @@ class PartitionStep(plan.PlannedPartition):
             raise self.failed(error) from error
 
     def failed(self, error: Exception, others: str = "") -> InterpreterError:
-        """What to raise for an error of the delegate's device; `others` may have failed, too."""
+        """The exception for an error of the delegate's device; `others` may have failed too."""
         first, last = self.params.nodes[0], self.params.nodes[-1]
         begin, end = (f"{node.index} ({printable(node.name)})" for node in (first, last))
         nodes = f"Node number {begin}" if last is first else f"Nodes number {begin} to {end}"
@@ -169,15 +169,15 @@ class PartitionStep(plan.PlannedPartition):
 def device_error(
     error: Exception, steps: Sequence[Step], values: Mapping[int, Any]
 ) -> InterpreterError:
-    """What to raise where a result was awaited; names the first partition that failed.
+    """The exception for an error while waiting for a result; names the first partition that failed.
 
-    Results that are computed from its own fail with them. What became of partitions whose results
-    were released nobody can tell.
+    Results computed from its results fail with them. Whether partitions failed whose results were
+    released cannot be determined.
 
     Args:
         error: what the device raised.
         steps: the plan.
-        values: that are held of the plan's tensors, by index.
+        values: the values of tensors that are still there, by index.
     """
     released = ""
     for step in steps:
@@ -199,14 +199,14 @@ def _has_failed(value: Any) -> bool:
 
 
 def must_wait(asked: bool | None, inputs: Iterable[Any]) -> bool:
-    """Whether `invoke` returns when results are there.
+    """Whether `invoke` waits for results.
 
-    As stock interpreters do, unless every input is a device array: whoever gives those works on
-    the device, and waits where results are read.
+    It does, as in stock interpreters, unless every input is a device array: such callers work on
+    the device and wait when they read results.
 
     Args:
-        asked: what the caller wants; None: nothing in particular.
-        inputs: the inputs' values.
+        asked: the caller's choice; None: no choice.
+        inputs: the values of the inputs.
     """
     if asked is not None:
         return asked

@@ -1,4 +1,4 @@
-"""A run that nobody waits for yet: its outputs come to the host while the next one is begun."""
+"""Runs in flight: outputs are copied to the host while the next run starts."""
 
 from collections.abc import Callable
 
@@ -13,9 +13,9 @@ Results = Callable[[], tuple[np.ndarray, ...]]  # waits; copies of all outputs, 
 
 
 def results(host: SubgraphRunner) -> Results:
-    """The outputs of the latest `invoke`, whatever is set and invoked before they are asked for.
+    """A function that waits for the outputs of the last `invoke`; later runs do not change them.
 
-    Asked for, they raise InterpreterError if the device failed, with the nodes.
+    It raises InterpreterError, which names the nodes, if the device failed.
     """
     tensors = host.subgraph.tensors
     values = {i: host.value(i) for i in host.subgraph.outputs}

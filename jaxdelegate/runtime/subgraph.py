@@ -35,7 +35,7 @@ from jaxdelegate.runtime.stopping import Stop
 from jaxdelegate.simple_delegate import GraphKey, Node, SimpleDelegate
 
 _LOGGER = logging.getLogger("jaxdelegate")
-_SMALL_BYTES = 1 << 16  # what 100,000 operators may add unasked
+_SMALL_BYTES = 1 << 16  # per operator, without a check of the sum
 
 
 class SubgraphRunner:
@@ -86,6 +86,8 @@ class SubgraphRunner:
         self.watch: Callable[[Step], contextlib.AbstractContextManager[Any]] = (
             contextlib.nullcontext
         )
+        self._resources = self._entry.explicit.resources
+        self._initial = self._entry.explicit.initial
         declared = self._entry.declared
         self._plan = Plan(declared, ())
         self._variables = tuple(i for i, spec in enumerate(declared) if spec.is_variable)
@@ -234,10 +236,10 @@ class SubgraphRunner:
     # ---- tensors
 
     def _hold_tensors(self, *, is_resized: bool) -> None:
-        """Lay out inputs, variables and constants; drop what an earlier shape left."""
+        """Allocate inputs and variables, set constants; drop the values of earlier shapes."""
         kept = {i: self._values.get(i) for i in (*self.subgraph.inputs, *self._variables)}
-        if is_resized:  # random operators begin again, as LiteRT prepares them again
-            kept.update(dict.fromkeys(self._entry.explicit.initial))
+        if is_resized:  # random operators start over, because LiteRT prepares them again
+            kept.update(dict.fromkeys(self._initial))
         self._values = {}
         for index, old in kept.items():
             fits = old is not None and tuple(old.shape) == self._plan.specs[index].shape
@@ -250,20 +252,20 @@ class SubgraphRunner:
                 self._values[index] = spec.const
 
     def reset_variables(self) -> None:
-        """Set the file's variable tensors to zero; random counters and resources go on."""
+        """Set the file's variable tensors to zero, but not random counters and resources."""
         for index in self._variables:
-            if index not in self._entry.explicit.initial:
+            if index not in self._initial:
                 self._values[index] = self._first_value(index)
 
     def states(self) -> dict[int, Any]:
-        """What its variables hold, by tensor, resources of the model apart: see `set_states`.
+        """The values of its variables by tensor, without resources of the model: see `set_states`.
 
-        Later runs leave the arrays as they are; nobody may write to them.
+        Later runs do not change the arrays, which are read-only.
         """
         found = {}
         for index in self._variables:
             value = self._values.get(index)
-            if index in self._entry.explicit.resources or value is None:
+            if index in self._resources or value is None:
                 continue
             if index in self._pinned:
                 value = value.copy()
@@ -273,20 +275,20 @@ class SubgraphRunner:
         return found
 
     def set_states(self, states: Mapping[int, Any]) -> None:
-        """Let variables hold what `states` answered; those that are not in it begin anew.
+        """Set variables to what `states` returned; others get their first values.
 
-        So does one whose shape is another one now, as in `allocate`.
+        So does a variable whose shape has changed, as in `allocate`.
         """
         for index in self._variables:
-            if index in self._entry.explicit.resources:
+            if index in self._resources:
                 continue
             value = states.get(index)
             fits = value is not None and tuple(value.shape) == self._plan.specs[index].shape
             self._values[index] = value if fits else self._first_value(index)
 
     def _first_value(self, index: int) -> np.ndarray:
-        if index in self._entry.explicit.initial:
-            return self._entry.explicit.initial[index]()
+        if index in self._initial:
+            return self._initial[index]()
         spec = self._plan.specs[index]
         try:
             value = aligned_zeros(spec.shape, spec.dtype)
@@ -297,9 +299,9 @@ class SubgraphRunner:
         return value
 
     def value(self, index: int) -> Any:
-        """A tensor's value as it lies; None if nothing has computed it (or it was released)."""
-        if index in self._entry.explicit.resources:
-            return self._store.resources.get(self._entry.explicit.resources[index])
+        """A tensor's value where it is; None if it was not computed yet, or was released."""
+        if index in self._resources:
+            return self._store.resources.get(self._resources[index])
         return self._values.get(index)
 
     def array(self, index: int) -> np.ndarray:
@@ -321,9 +323,9 @@ class SubgraphRunner:
         return value
 
     def assign(self, index: int, value: Any) -> None:
-        """Set a tensor; a device array stays where it is until the host asks for it."""
-        if index in self._entry.explicit.resources:
-            self._store.resources[self._entry.explicit.resources[index]] = value
+        """Set a tensor; a device array stays on its device until the host needs it."""
+        if index in self._resources:
+            self._store.resources[self._resources[index]] = value
         else:
             self._values[index] = value
 
@@ -362,8 +364,8 @@ class SubgraphRunner:
         """Run the plan.
 
         Args:
-            wait: return when results are there and device errors have been raised; None: do so
-                unless all inputs are device arrays. Live views are waited for in any case.
+            wait: return when results are available and device errors have been raised; None: do so
+                unless all inputs are device arrays. With live views it always waits.
 
         Raises:
             InterpreterError: an operator or a partition failed; names its nodes.
@@ -389,7 +391,7 @@ class SubgraphRunner:
             if value is not None and value is not buffer:
                 np.copyto(buffer, value)
                 self._values[index] = buffer
-        self._store.check_unchanged()  # else what was written meanwhile would be an answer
+        self._store.check_unchanged()  # else the results may be of a changed file
 
     def _await(self) -> None:
         try:
@@ -402,7 +404,7 @@ class SubgraphRunner:
         self._is_running = False
 
     def call(self, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
-        """Run on these inputs, of whatever shapes; answers the outputs in host memory."""
+        """Run on these inputs, of any shapes; returns the outputs in host memory."""
         for index, array in zip(self.subgraph.inputs, arrays, strict=True):
             self.resize(index, array.shape)
         if not self.is_allocated:
@@ -413,7 +415,7 @@ class SubgraphRunner:
         return tuple(self.array(index) for index in self.subgraph.outputs)
 
     def _own_results(self) -> None:
-        """Copy results that are views of an input's buffer: the next `set_tensor` writes there."""
+        """Copy results that are views of an input: the next `set_tensor` overwrites that."""
         views = [i for i in self._own if is_view(self._values.get(i))]
         if not views:
             return
@@ -423,13 +425,13 @@ class SubgraphRunner:
                 self._values[index] = self._values[index].copy()
 
     def _awaited(self) -> Iterable[int]:
-        """What must be there when invoke returns."""
+        """The tensors that `invoke` waits for."""
         if self.preserve_all_tensors:
             return tuple(self._values)
         return (*self.subgraph.outputs, *self._variables)
 
     def _last_reads(self) -> dict[int, list[int]]:
-        """Which tensors nobody reads after each step; empty if all are to be preserved."""
+        """The tensors that no later step reads, by step; none if all must stay readable."""
         if self.preserve_all_tensors:
             return {}
         stay = {*self.subgraph.inputs, *self.subgraph.outputs, *self._variables, *self._pinned}
@@ -445,23 +447,23 @@ def _rows(step: Step) -> list[Row]:
 
 
 class _Unnamed:
-    """Stands for subgraphs that are those of no open model."""
+    """Stands for subgraphs that are not those of an open model."""
 
 
 def _nothing() -> None:
-    """No file is to be checked."""
+    """The content cannot change."""
 
 
 @dataclasses.dataclass(frozen=True)
 class StoreStates:
-    """What a ModelStore holds from one run to the next; its arrays never change."""
+    """The states of a ModelStore after a run; the arrays are never modified."""
 
     resources: Mapping[Any, Any]
     callees: Mapping[int, Mapping[int, Any]]  # of called subgraphs: `SubgraphRunner.states`
 
 
 class ModelStore:
-    """What all subgraphs of an open model share: each other, resources, and what delegates keep."""
+    """What the subgraphs of an interpreter share: each other, resources, states of delegates."""
 
     def __init__(
         self,
@@ -473,7 +475,7 @@ class ModelStore:
         origin: Source | None = None,
         key: object = None,
     ) -> None:
-        """Begin without resources; called subgraphs get the same delegates.
+        """Start without resources; called subgraphs get the same delegates.
 
         Args:
             subgraphs: of the model.
@@ -482,8 +484,7 @@ class ModelStore:
             limits: of memory; None: the defaults.
             timeout: seconds that an invoke may take; None: any.
             origin: the files that constants are views of; None: they cannot change.
-            key: the open Model, if these are its subgraphs: programs are shared with whoever runs
-                it, too.
+            key: the open Model, if these are its subgraphs: all that run it share its programs.
 
         Raises:
             InterpreterError: sparse constants would take too much.
@@ -505,7 +506,7 @@ class ModelStore:
         self._callees: dict[int, SubgraphRunner] = {}
 
     def __call__(self, subgraph: int, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Run a subgraph on numpy arrays, in a runner that keeps its plan."""
+        """Run a subgraph on numpy arrays, by a runner that keeps its plan."""
         if subgraph not in self._callees:
             self._callees[subgraph] = SubgraphRunner(
                 self.subgraphs[subgraph], self._delegates, model=self
@@ -518,13 +519,13 @@ class ModelStore:
         return StoreStates(dict(self.resources), callees)
 
     def set_states(self, states: "StoreStates") -> None:
-        """Let them hold it again; a called subgraph that was not there then begins anew."""
+        """Restore what `states` returned; subgraphs called since then get their first values."""
         self.resources.clear()
         self.resources.update(states.resources)
         for index, host in self._callees.items():
             host.set_states(states.callees.get(index, {}))
 
     def reset_variables(self) -> None:
-        """Set the variable tensors of called subgraphs as at the first invoke."""
+        """Set the variable tensors of called subgraphs to their first values."""
         for host in self._callees.values():
             host.reset_variables()

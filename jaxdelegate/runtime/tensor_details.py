@@ -33,7 +33,7 @@ def to_api_dtype(tensor: Tensor, array: np.ndarray) -> np.ndarray:
 
 
 def to_device_dtype(tensor: Tensor, array: Any) -> Any:
-    """The same for a device array, which need not be copied."""
+    """Convert a device array as `to_api_dtype` does, without a copy where none is needed."""
     return array.astype(array_type(tensor)) if tensor.type in _WIDENED else array
 
 

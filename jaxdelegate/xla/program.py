@@ -1,4 +1,4 @@
-"""A compiled partition. Knows no jax."""
+"""A compiled partition. Does not import jax."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights on devices: one array for equal elements, whoever uses it. Knows no jax."""
+"""Weights on devices, one array for equal elements. Does not import jax."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from jaxdelegate.pjrt.client import Runtime
 class DeviceWeights:
     """The weights on one device, by content: each lives as long as a program uses it.
 
-    All models, delegates and functions of the process share them. Programs alone hold these arrays,
-    so nobody can donate them.
+    All models, delegates and functions of the process share them. Only programs hold these arrays,
+    so that users cannot donate them.
     """
 
     def __init__(self, runtime: Runtime) -> None:
@@ -68,11 +68,11 @@ class ModelWeights:
         self._names: dict[Hashable, tuple[weakref.ref[np.ndarray] | None, str]] = {}
 
     def find(self, name: str) -> Any | None:
-        """As `DeviceWeights.find`."""
+        """See `DeviceWeights.find`."""
         return self._shared.find(name)
 
     def share(self, name: str, array: Any) -> Any:
-        """As `DeviceWeights.share`."""
+        """See `DeviceWeights.share`."""
         return self._shared.share(name, array)
 
     def get(self, weight: Hashable, const: np.ndarray | None, value: Callable[[], Any]) -> Any:

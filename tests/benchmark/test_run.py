@@ -360,7 +360,7 @@ def test_inputs_on_the_device() -> None:
     seen: list[Any] = []
 
     def note(session: Session) -> None:
-        seen.append(session.interpreter._host(0).value(int(session.inputs[0]["index"])))
+        seen.append(session.interpreter._runner(0).value(int(session.inputs[0]["index"])))
 
     report = benchmark(two_adds(), options, after=note)
     assert report.inference.count == 3

@@ -228,7 +228,7 @@ def test_donation_is_in_the_program() -> None:
     delegate = jd.JaxDelegate(donate_inputs=True)
     interpreter = jd.Interpreter(model_content=content, experimental_delegates=[delegate])
     interpreter.allocate_tensors()
-    program = interpreter._host(0)._steps[0].kernel._program
+    program = interpreter._runner(0)._steps[0].kernel._program
     assert program.donated == (0,)
     assert "input_output_alias" in program.executable.as_text()
     mine = jax.device_put(np.ones(1024, np.float32))

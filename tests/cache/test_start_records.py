@@ -242,7 +242,7 @@ def test_two_partitions_have_no_record(network: bytes, directory: Path) -> None:
 def test_donated_inputs_use_no_record(network: bytes, directory: Path) -> None:
     fill(network, directory, donate_inputs=True)
     interpreter = fill(network, directory, donate_inputs=True)
-    if interpreter._host(0).steps[0].kernel.only_program.donated:  # type: ignore[attr-defined]
+    if interpreter._runner(0).steps[0].kernel.only_program.donated:  # type: ignore[attr-defined]
         assert was_read(interpreter)
 
 

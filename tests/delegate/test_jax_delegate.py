@@ -181,7 +181,7 @@ def test_large_weights_are_moved_once_for_all_shapes() -> None:
     for rows in (1, 2):
         interpreter.resize_tensor_input(0, [rows, n])
         run(interpreter, np.zeros((rows, n), np.float32))
-        programs.append(interpreter._host(0)._steps[0].kernel._program)
+        programs.append(interpreter._runner(0)._steps[0].kernel._program)
     assert delegate.report().delegated
     assert programs[0].weights[0] is programs[1].weights[0]
 

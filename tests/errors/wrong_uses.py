@@ -119,7 +119,7 @@ WRONG_USES: dict[str, tuple[WrongUse, ...]] = {
             "a timeout of 0",
             'jd.Interpreter("model.tflite", timeout=0)',
             "ValueError",
-            "timeout: want a positive number of seconds, got 0",
+            "timeout: expected a positive number of seconds, got 0",
         ),
         use(
             "invoke before allocate_tensors",
@@ -186,7 +186,7 @@ WRONG_USES: dict[str, tuple[WrongUse, ...]] = {
             "a name instead of an index",
             READY + 'i.set_tensor("input", x)',
             "TypeError",
-            "want an integer, as get_input_details() names it",
+            "expected an integer from get_input_details()",
         ),
         use(
             "a tensor inside a partition",
@@ -351,7 +351,7 @@ WRONG_USES: dict[str, tuple[WrongUse, ...]] = {
             "a delegate outside a list",
             DELEGATES.format("model.tflite", "jd.JaxDelegate()"),
             "TypeError",
-            "want a list of delegates",
+            "expected a list of delegates",
             "write [JaxDelegate(...)]",
         ),
         use(

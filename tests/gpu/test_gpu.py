@@ -236,7 +236,7 @@ def test_states_are_kept_on_the_device(tmp_path: Path) -> None:
 
 
 def _invoked(interpreter: jd.Interpreter, feeds: Sequence[np.ndarray]) -> list[np.ndarray]:
-    if not interpreter._host(0).is_allocated:
+    if not interpreter._runner(0).is_allocated:
         interpreter.allocate_tensors()
     for detail, array in zip(interpreter.get_input_details(), feeds, strict=True):
         interpreter.set_tensor(detail["index"], array)

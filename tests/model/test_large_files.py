@@ -53,7 +53,7 @@ def test_it_is_mapped_and_not_copied(large: Path) -> None:
     assert (y[1] == 1).all()
     (table,) = (d for d in interpreter.get_tensor_details() if d["name"] == "table")
     assert tuple(table["shape"]) == (ROWS, COLUMNS)
-    assert not interpreter._host(0).array(table["index"]).flags.owndata
+    assert not interpreter._runner(0).array(table["index"]).flags.owndata
 
 
 @pytest.mark.exhaustive

@@ -114,7 +114,7 @@ def test_the_report_names_the_estimate_and_the_remedy() -> None:
     StockInterpreter(model_content=chain(2), experimental_delegates=[delegate])
     reasons = {node.op: node.reason for node in delegate.report().left}
     assert reasons["ADD"] == (
-        "its partition gains too little (about 1 us on the CPU, 20 us to hand it over); "
+        "its partition gains too little (about 1 us on the CPU, 20 us to transfer its tensors); "
         "min_gain=0 delegates it"
     )
     causes = delegate.report().causes()

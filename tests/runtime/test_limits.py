@@ -286,7 +286,7 @@ def test_only_a_timeout_keeps_loops_on_the_host() -> None:
         assert node.delegated == is_delegated
     assert node.reason is not None
     assert "the interpreter has a timeout" in node.reason
-    with pytest.raises(ValueError, match="timeout: want a positive number of seconds, got 0"):
+    with pytest.raises(ValueError, match="timeout: expected a positive number of seconds, got 0"):
         jd.Interpreter(model_content=counting(), timeout=0)
 
 

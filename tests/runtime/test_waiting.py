@@ -76,7 +76,7 @@ class Kernel(jd.SimpleDelegateKernel):
 def host(*delegates: jd.SimpleDelegate) -> SubgraphRunner:
     interpreter = jd.Interpreter(model_content=chain(), experimental_delegates=delegates)
     interpreter.allocate_tensors()
-    made = interpreter._host(0)
+    made = interpreter._runner(0)
     made.write(made.subgraph.inputs[0], Pending(X))
     return made
 
