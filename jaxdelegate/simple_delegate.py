@@ -294,7 +294,8 @@ class SimpleDelegate(abc.ABC):
             TypeError: always.
         """
         raise TypeError(
-            f"experimental_delegates: expected a list of delegates, got one; write [{self.name}(...)]"
+            "experimental_delegates: expected a list of delegates, got one; "
+            f"write [{self.name}(...)]"
         )
 
     def _get_native_delegate_pointer(self) -> int:

@@ -37,7 +37,7 @@ _LOGGER = logging.getLogger("jaxdelegate")
 _MOST_NAMED = 5  # operators in one message
 _CUDA_PLUGINS = ("jax_cuda13_plugin", "jax_cuda12_plugin")
 
-# What jax raises without a device; it asserts one where JAX_PLATFORMS names none that is there.
+# What jax raises without a device; it asserts that JAX_PLATFORMS names an available one.
 _NO_DEVICE = (RuntimeError, AssertionError)
 # What lowering, tracing and XLA raise; device and out-of-memory errors are RuntimeErrors.
 _COMPILE_ERRORS = (
@@ -54,7 +54,7 @@ def find_device(platform: str | None, index: int) -> jax.Device:
     """The device that options name.
 
     Raises:
-        OptionError: no such platform or device; lists what is there.
+        OptionError: no such platform or device; lists the available ones.
     """
     try:
         devices = jax.devices(platform) if platform else jax.devices()
@@ -186,14 +186,14 @@ class Compilation:
             raise LoweringError(f"{where}: {error}") from error
 
     def _warn_of_overflow(self, partition: LoweredPartition) -> None:
-        """Name convolutions that float16 may make infinite; where all was checked, in passing."""
+        """Warn of convolutions whose float16 results may overflow; log it if all were checked."""
         found = value_bounds.overflowing(partition)
         if found:
             _LOGGER.log(
                 logging.INFO if self.checks_precision else logging.WARNING,
                 "float16: a result beyond 65504 becomes infinite, and NaN may follow, in %d "
                 "convolutions that nothing bounds: %s. Check the model with representative inputs "
-                "(jaxdelegate check_precision), or take compute_dtype='bfloat16'.",
+                "(jaxdelegate check_precision), or use compute_dtype='bfloat16'.",
                 len(found),
                 _named(found),
             )

@@ -27,14 +27,14 @@ def of_partition(
     specs: Mapping[int, TensorSpec],
     outputs: Sequence[int],
 ) -> str:
-    """Of one that was being compiled, or whose weights were being moved.
+    """The message for a partition that was being compiled, or whose weights were being moved.
 
     Args:
         error: what was raised.
         platform: of the device.
         node: the partition.
-        specs: of every tensor that it touches.
-        outputs: those that are no constants.
+        specs: of every tensor of its operators.
+        outputs: those that are not constants.
     """
     weights = [i for i, spec in specs.items() if spec.const is not None]
     sizes = (
@@ -46,7 +46,7 @@ def of_partition(
 
 
 def of_program(error: BaseException, platform: str, program: Program) -> str:
-    """Of one that was being run.
+    """The message for a program that was running.
 
     Args:
         error: what was raised.
@@ -56,7 +56,7 @@ def of_program(error: BaseException, platform: str, program: Program) -> str:
     constants = sum(array.nbytes for array in program.constants)
     plan = program.executable.memory_analysis()
     sizes = f"{_in_words(sum(array.nbytes for array in program.weights))} of weights"
-    if plan is not None:  # else a backend that does not tell
+    if plan is not None:  # some backends do not report it
         sizes += (
             f", {_in_words(plan.argument_size_in_bytes - constants)} of inputs, "
             f"{_in_words(plan.output_size_in_bytes)} of results and "

@@ -122,7 +122,7 @@ def device_policy(
 
 
 def emulated_policy(dtype: Dtype) -> PrecisionPolicy:
-    """A GPU's way on whatever device is at hand: every rounding that may happen there happens.
+    """A GPU's policy on any device: every rounding that may happen on a GPU happens.
 
     For operators that are lowered as for a GPU (LoweringContext.on_gpu).
     """
@@ -130,7 +130,7 @@ def emulated_policy(dtype: Dtype) -> PrecisionPolicy:
 
 
 def remark(options: DelegateOptions, platform: str, policy: PrecisionPolicy) -> str | None:
-    """What became of a dtype that was asked for by name and is not used; None if it is."""
+    """Why a requested dtype has no effect; None if it has one."""
     asked = options.compute_dtype
     used = policy.is_reduced or policy.dot_precision != "highest"
     if asked in (None, "float32") or used:

@@ -19,7 +19,7 @@ _AMPERE = 8.0  # compute capability
 
 @functools.cache
 def compilation_module() -> ModuleType:
-    """The module that compiles, and jax with it."""
+    """The module that compiles; importing it imports jax."""
     jax_settings.import_jax()
     with whole_imports():
         from jaxdelegate.compile import compilation  # noqa: PLC0415 (stored programs do not need it)
@@ -28,19 +28,19 @@ def compilation_module() -> ModuleType:
 
 
 class Target:
-    """A device, by its platform and index. Only what is not the CPU for certain imports jax.
+    """A device by its platform and index. Jax is imported unless it is certain to be the CPU.
 
     Attributes:
-        can_do_without_jax: it is the CPU, whatever jax would say.
+        can_do_without_jax: it is the CPU; jax need not be asked.
         platform: "cpu", "gpu" or "tpu".
     """
 
     def __init__(self, platform: str | None, index: int) -> None:
-        """Find it.
+        """Find the device.
 
         Args:
-            platform: of the options; None: JAX's default.
-            index: of the options.
+            platform: the option; None: JAX's default.
+            index: the option `device_index`.
 
         Raises:
             OptionError: there is no such device.
@@ -54,7 +54,7 @@ class Target:
         """The jax.Device.
 
         Raises:
-            OptionError: there is none.
+            OptionError: there is no such device.
         """
         return compilation_module().find_device(*self._asked)
 
@@ -65,17 +65,17 @@ class Target:
 
     @property
     def runs_triton(self) -> bool:
-        """Whether XLA compiles kernels by Triton for it: for NVIDIA's GPUs from Ampere on."""
+        """Whether XLA compiles Triton kernels for it: for NVIDIA GPUs since Ampere."""
         if self.platform != "gpu":
             return False
-        try:  # others have names there, as AMD's "gfx90a"
+        try:  # AMD's are names, such as "gfx90a"
             return float(getattr(self.device, "compute_capability", "")) >= _AMPERE
         except ValueError:
             return False
 
     @property
     def runtime(self) -> Runtime:
-        """Where programs run: without jax as long as that can be, and nobody has imported it."""
+        """Where programs run: without jax where possible, unless it is already imported."""
         if self.can_do_without_jax and not jax_settings.is_jax_imported():
             try:
                 return client.without_jax()

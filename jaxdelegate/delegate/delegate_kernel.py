@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class CompiledPartition:
-    """What one kernel runs: for tools that look into programs."""
+    """A partition and its program, for tools that inspect programs."""
 
     nodes: tuple[Node, ...]
     program: Program
@@ -89,7 +89,7 @@ class JaxKernel(SimpleDelegateKernel):
             context.assign(index, value)
 
     def described(self, error: Exception) -> str:
-        """For want of memory with the program's sizes, and what helps."""
+        """The device's message; if memory is short, the program's sizes and what helps."""
         if self._program is None or not is_out_of_memory(error):
             return super().described(error)
         return memory_errors.of_program(error, self._compiler.platform, self._program)

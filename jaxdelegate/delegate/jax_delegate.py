@@ -59,7 +59,7 @@ class JaxDelegate(SimpleDelegate):
             **more: single options, which win over `options`.
 
         Raises:
-            OptionError: an unknown or impossible option, or a platform that is not there.
+            OptionError: an unknown or impossible option, or a platform that is not available.
             InterpreterError: the process was forked from one that had used XLA.
         """
         super().__init__()
@@ -90,7 +90,7 @@ class JaxDelegate(SimpleDelegate):
 
     @property
     def target(self) -> Target:
-        """The same, for processes without jax."""
+        """The device, for processes without jax."""
         return self.compiler.target
 
     @property
@@ -135,7 +135,7 @@ class JaxDelegate(SimpleDelegate):
         return self.compiler.why_not(node)
 
     def reasons(self, context: DelegateContext, nodes: Sequence[Node]) -> Sequence[str | None]:
-        """As `why_not` for each node; rules are asked what no earlier process has stored."""
+        """The reasons for several nodes, from the cache or from the rules."""
         if type(self).why_not is not JaxDelegate.why_not:
             return super().reasons(context, nodes)
         graph = context.nodes()
@@ -145,7 +145,7 @@ class JaxDelegate(SimpleDelegate):
         )
 
     def started(self, start: Any) -> None:
-        """Know a stored start, whose model has to be read when somebody asks for `partitions`."""
+        """Register a stored start, whose model is read when `partitions` is called."""
         with self._opening:
             self._starts.add(start)
 
@@ -157,9 +157,10 @@ class JaxDelegate(SimpleDelegate):
         return kernel
 
     def partitions(self) -> list[CompiledPartition]:
-        """The partitions that open interpreters run now, in the order of their first nodes.
+        """The partitions of open interpreters, in the order of their first nodes.
 
-        Reads the models of those that began without: a thread that uses one meanwhile is refused.
+        Reads models that stored starts did not read: using their interpreters in another thread
+        meanwhile is an error.
         """
         with self._opening:
             starts = list(self._starts)
@@ -171,7 +172,7 @@ class JaxDelegate(SimpleDelegate):
         return sorted(found, key=lambda partition: partition.nodes[0].index)
 
     def on_partitioned(self, report: DelegationReport) -> None:
-        """Keep the report, warn as TFLite does, and insist on full delegation where asked to.
+        """Keep the report, warn as TFLite does, and check `require_full_delegation`.
 
         Raises:
             DelegationError: with `require_full_delegation`, if an operator would stay on the host.
@@ -189,7 +190,7 @@ class JaxDelegate(SimpleDelegate):
             warn_of_left_operators(report)
 
     def _kernels_in_words(self) -> str:
-        """Which native kernels programs may call, and if none, why; empty on other devices."""
+        """The native kernels that programs may call, or why it has none; empty off the CPU."""
         if self.compiler.platform != "cpu":
             return ""
         if self.compiler.is_native:
@@ -222,7 +223,7 @@ class JaxDelegate(SimpleDelegate):
 
 
 def warn_of_left_operators(report: DelegationReport) -> None:
-    """Log how many operations run where, as TFLite does, and in a few lines why some are left."""
+    """Log how many operators are delegated, as TFLite does, and why the others are not."""
     if not report.left:
         _LOGGER.info(report.summary())
         return

@@ -1,7 +1,7 @@
 """An interpreter's main subgraph as one stored program, run without reading the model.
 
-It does what programs that serve a model do: it describes inputs and outputs, takes and returns
-their values, and runs. For everything else the interpreter reads the model.
+It can describe inputs and outputs, set and return their values, and run. For everything else the
+interpreter reads the model.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _LOGGER = logging.getLogger("jaxdelegate")
 
 
 class StoredStart:
-    """What was stored for a model, and its inputs' and outputs' values."""
+    """A stored program, and the values of its inputs and outputs."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class StoredStart:
         content: memoryview,
         read: Callable[[], object],
     ) -> None:
-        """Use `find` instead."""
+        """Called by `find`."""
         self._delegate, self._start, self._content = delegate, start, content
         self.read = read
         self._program: Program | None = None
@@ -59,12 +59,12 @@ class StoredStart:
 
     @property
     def inputs(self) -> Sequence[StoredTensor]:
-        """Of the main subgraph."""
+        """The inputs of the main subgraph."""
         return self._start.inputs
 
     @property
     def outputs(self) -> Sequence[StoredTensor]:
-        """Of the main subgraph."""
+        """The outputs of the main subgraph."""
         return self._start.outputs
 
     def input(self, index: int) -> StoredTensor | None:
@@ -91,16 +91,16 @@ class StoredStart:
         """
         delegate = self._delegate
         if delegate.programs is None:
-            raise LookupError("no programs are kept")
+            raise LookupError("programs are not stored")
         weights = on_device(delegate.target.runtime)
         return delegate.programs.load_started(self._start, self._content, weights)
 
     def invoke(self) -> bool:
-        """Run the program on the inputs, and wait for the results; False: that takes jax.
+        """Run the program and wait for the results; False: running it needs jax.
 
         Raises:
             InterpreterError: the device failed.
-            DeviceMemoryError: for want of memory.
+            DeviceMemoryError: the device has too little memory.
         """
         program = self._program
         if program is None:
@@ -128,12 +128,12 @@ class StoredStart:
 def find(
     delegates: Sequence[SimpleDelegate], content: memoryview, read: Callable[[], object]
 ) -> StoredStart | None:
-    """What is stored for a model and its only delegate; None: the model has to be read.
+    """The stored start of a model with one delegate; None: the model must be read.
 
     Args:
         delegates: of the interpreter.
         content: of the model's file.
-        read: reads the model after all, for who asks the delegate for its partitions.
+        read: reads the model; `JaxDelegate.partitions` calls it.
     """
     delegate = _only_delegate(delegates)
     key = None if delegate is None else _key(delegate, content)
@@ -181,18 +181,18 @@ def keep(delegates: Sequence[SimpleDelegate], model: Model, host: SubgraphRunner
 
 
 def _key(delegate: JaxDelegate, content: memoryview) -> Key | None:
-    """What a model's start is kept under; None: there is none."""
+    """The key of a model's start record; None: starts are not stored."""
     if delegate.programs is None or not delegate.target.can_do_without_jax:
         return None
     options = dataclasses.asdict(delegate.options)
     del options["serialization_dir"]
-    del options["rebatch"]  # starts are for the declared shapes, which it does not change
+    del options["rebatch"]  # it does not change the declared shapes, which starts are for
     settings = {"options": options, "choices": delegate.compiler.choices_digest()}
     return delegate.programs.start_key(content, settings, delegate.target.runtime.device)
 
 
 def _only_delegate(delegates: Sequence[SimpleDelegate]) -> JaxDelegate | None:
-    """What other delegates do to a graph, and what those derived from ours do, is not stored."""
+    """The JaxDelegate; None for other or derived delegates, whose effects are not in the key."""
     first = delegates[0] if len(delegates) == 1 else None
     return first if isinstance(first, JaxDelegate) and type(first) is JaxDelegate else None
 
@@ -205,7 +205,7 @@ def _only_program(host: SubgraphRunner) -> Program | None:
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    """Whether interpreters hand it out as it lies, and its description fits a record."""
+    """Whether interpreters return it unconverted, and a record can describe it."""
     q = tensor.quantization
     return (
         tensor.dtype.kind in "biufc"
@@ -230,7 +230,7 @@ def _stored(tensor: Tensor) -> StoredTensor:
 
 
 def _places(host: SubgraphRunner, content: memoryview) -> dict[int, tuple[int, int]]:
-    """Where in the file each constant lies that does lie there, and its bytes."""
+    """Offset and size of each constant that is stored in the file."""
     begin = np.frombuffer(content, np.uint8).__array_interface__["data"][0]
     places = {}
     for tensor in host.subgraph.tensors:

@@ -1,9 +1,9 @@
-"""Calls of the native kernels that follow each other -> one call, a call batch.
+"""Call batching: consecutive calls of native kernels become one call.
 
-XLA spends some microseconds on each call, JAX on each operand, and both on each of them again when
-a program is compiled or read from the cache. A call batch is one call; its first operand is the
-call list of what to run on what (see kernels/call_batch.cc), with small weights after it. What its
-calls hand to each other lies in memory that XLA provides as one more result.
+XLA spends some microseconds on each call and JAX on each operand, at run time and when a program
+is compiled or loaded. A call batch is one call. Its first operand is the call list, which says
+which kernel runs on which buffers (kernels/call_batch.cc), followed by small weights. Intermediate
+results are in scratch memory that XLA provides as one more result.
 """
 
 import collections
@@ -22,17 +22,17 @@ from jaxdelegate.kernels.call_times import batch_number
 from jaxdelegate.kernels.library import BATCHED, CALL_BATCH, ffi_type
 from jaxdelegate.xla.jax_compat import ffi_attributes
 
-_ALIGNMENT = 64  # bytes, of what lies in scratch memory or after a call list
+_ALIGNMENT = 64  # bytes, in scratch memory and after a call list
 _WORD = 8  # bytes
 
-# What a tensor's place in a call list can be (kernels/call_batch.cc).
+# The kinds of places of a tensor in a call list (kernels/call_batch.cc).
 _ARGUMENT, _RESULT, _SCRATCH, _CONSTANT = range(4)
 
 
 def traced(
     function: Callable[..., Any], types: Sequence[jax.ShapeDtypeStruct], *, below: int
 ) -> tuple[Callable[..., Any], tuple[np.ndarray, ...]]:
-    """A function of call lists and of arrays of these types, with call batches; and the lists."""
+    """A function of call lists and arrays, with its kernel calls batched, and the call lists."""
     closed, call_lists = with_call_batches(jax.make_jaxpr(function)(*types), below=below)
     return core.jaxpr_as_fun(closed), call_lists
 
@@ -40,12 +40,12 @@ def traced(
 def with_call_batches(
     closed: core.ClosedJaxpr, *, below: int
 ) -> tuple[core.ClosedJaxpr, tuple[np.ndarray, ...]]:
-    """The same function with call batches instead of single calls, and their call lists.
+    """A traced function with call batches instead of single calls, and the call lists.
 
-    Call lists come ahead of its arguments: a program that holds none of them is the sooner read.
+    Call lists are its first arguments: a program that does not contain them loads faster.
 
     Args:
-        closed: of a function of arrays; what nobody reads in it is left out.
+        closed: the traced function; equations whose results are not read are removed.
         below: constants of fewer bytes become part of call lists.
     """
     if not any(map(_is_call, closed.jaxpr.eqns)):
@@ -58,11 +58,11 @@ def _is_call(eqn: core.JaxprEqn) -> bool:
 
 
 def _is_view(eqn: core.JaxprEqn) -> bool:
-    """Whether an equation passes its last input on as it lies in memory."""
+    """Whether an equation returns its last input without changing its memory."""
     if eqn.primitive.name == "reshape":
         return eqn.params["dimensions"] is None
-    # op_lowering/common/fusion_barrier.py: what is an identity on other platforms is one on a CPU,
-    # too. It keeps XLA from fusing a result with its readers, and no kernel is fused.
+    # op_lowering/common/fusion_barrier.py: an identity on other platforms is one on a CPU
+    # too. It keeps XLA from fusing a result with its readers; kernels are not fused anyway.
     *_, default = eqn.params.get("branches", [None])
     is_by_platform = eqn.params.get("branches_platforms") is not None
     return (
@@ -71,7 +71,7 @@ def _is_view(eqn: core.JaxprEqn) -> bool:
 
 
 class _Program:
-    """A traced function, seen as calls and other equations."""
+    """A traced function as kernel calls and other equations."""
 
     def __init__(self, closed: core.ClosedJaxpr, below: int) -> None:
         jaxpr = closed.jaxpr
@@ -98,7 +98,7 @@ class _Program:
         return core.ClosedJaxpr(jaxpr, list(self._constants.values())), tuple(call_lists.values())
 
     def _source(self, value: Any) -> Any:
-        """The variable or literal after any number of views."""
+        """The variable or literal behind any number of views."""
         while isinstance(value, core.Var) and value in self._views:
             value = self._views[value]
         return value
@@ -113,7 +113,7 @@ class _Program:
         return _CallBatch(calls, sources, results, known)
 
     def _constant(self, value: Any) -> np.ndarray | None:
-        """The elements of what is small and known; None: it is an operand."""
+        """The elements of a small constant; None: it stays an operand."""
         known = value.val if isinstance(value, core.Literal) else self._constants.get(value)
         if known is None or _bytes(value) >= self._below:
             return None
@@ -127,7 +127,7 @@ def _variables(values: Iterable[Any]) -> list[core.Var]:
 def _grouped(
     eqns: Sequence[core.JaxprEqn], reads: Callable[[core.JaxprEqn], Sequence[core.Var]]
 ) -> list[list[core.JaxprEqn]]:
-    """All equations, each after what it reads: calls in groups, as large as that allows."""
+    """All equations in an order of dependence that makes groups of calls as large as possible."""
     makers = {v: i for i, eqn in enumerate(eqns) for v in eqn.outvars}
     needs = [{makers[v] for v in reads(eqn) if v in makers} for eqn in eqns]
     readers = collections.defaultdict(list)
@@ -159,12 +159,12 @@ def _grouped(
 
 @dataclasses.dataclass(frozen=True)
 class _CallBatch:
-    """Calls that become one.
+    """Calls that become one call.
 
     Attributes:
-        calls: each after those whose results it reads.
-        sources: what stands for their operands.
-        results: of theirs, what others read.
+        calls: in an order of dependence.
+        sources: the variables of their operands.
+        results: their results that other equations read.
         known: sources whose elements become part of the call list.
     """
 
@@ -174,7 +174,7 @@ class _CallBatch:
     known: Mapping[Any, np.ndarray]
 
     def equation(self) -> tuple[core.JaxprEqn, np.ndarray]:
-        """The batch as one equation, and the call list that its first variable stands for."""
+        """The batch as one equation, and the call list for its first variable."""
         operands = self._operands()
         scratch, size = _scratch(self.calls, self.sources, self.results)
         places = {
@@ -202,7 +202,7 @@ class _CallBatch:
         return ",".join(str(eqn.source_info.name_stack).split("/")[0] for eqn in self.calls)
 
     def _call_list(self, places: Mapping[Any, tuple[int, int]]) -> np.ndarray:
-        """The words of kernels/call_batch.cc. Bytes are what XLA reads fastest from a program."""
+        """The call list (kernels/call_batch.cc) as bytes, the dtype that XLA loads fastest."""
         behind, constants = _laid_out(self.known)
         placed = dict(places) | {v: (_CONSTANT, at) for v, at in behind.items()}
         calls = [word for eqn in self.calls for word in self._words(eqn, placed)]
@@ -229,10 +229,10 @@ class _CallBatch:
 def _scratch(
     calls: Sequence[core.JaxprEqn], sources: Mapping[Any, Any], results: Collection[core.Var]
 ) -> tuple[dict[core.Var, int], int]:
-    """Where what only the calls read lies, in bytes, and how much memory that takes.
+    """The offset in scratch memory of each intermediate result, and the size of that memory.
 
-    The largest first, each at the first place that is free as long as it is read ("greedy by size"
-    among TFLite's memory planners).
+    Largest first, each at the first place that is free while it is needed: "greedy by size" of
+    TFLite's memory planners.
     """
     last = {sources[v]: i for i, eqn in enumerate(calls) for v in eqn.invars}
     made = {eqn.outvars[0]: i for i, eqn in enumerate(calls) if eqn.outvars[0] not in results}
@@ -241,8 +241,8 @@ def _scratch(
     size = _ALIGNMENT
     for y in sorted(made, key=lambda y: -_bytes(y)):
         first, end = lives[y]
-        beside = (v for v in offsets if lives[v][0] <= end and first <= lives[v][1])
-        taken = sorted((offsets[v], offsets[v] + _aligned(_bytes(v))) for v in beside)
+        live = (v for v in offsets if lives[v][0] <= end and first <= lives[v][1])
+        taken = sorted((offsets[v], offsets[v] + _aligned(_bytes(v))) for v in live)
         offsets[y] = _first_gap(taken, _aligned(_bytes(y)))
         size = max(size, offsets[y] + _aligned(_bytes(y)))
     return offsets, size
@@ -258,14 +258,14 @@ def _first_gap(taken: Iterable[tuple[int, int]], nbytes: int) -> int:
 
 
 def _laid_out(known: Mapping[Any, np.ndarray]) -> tuple[dict[Any, int], np.ndarray]:
-    """Where each constant begins, in bytes, and all of them one after the other, int64 [n]."""
+    """The offset of each constant in bytes, and all of them concatenated, int64 [n]."""
     parts = [_in_words(elements, _ALIGNMENT) for elements in known.values()]
     begins = itertools.accumulate((part.nbytes for part in parts), initial=0)
     return dict(zip(known, begins, strict=False)), np.concatenate([*parts, np.zeros(0, np.int64)])
 
 
 def _in_words(elements: np.ndarray, unit: int = _WORD) -> np.ndarray:
-    """The bytes of an array, filled up to a multiple of so many, as int64 [n]."""
+    """The bytes of an array, padded to a multiple of the alignment, as int64 [n]."""
     content = elements.tobytes()
     return np.frombuffer(content + bytes(-len(content) % unit), np.int64)
 

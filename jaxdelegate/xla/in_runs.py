@@ -1,4 +1,4 @@
-"""A function of one run's arrays -> the function of all runs' arrays, in one program."""
+"""A function of the arrays of one run -> a function of the arrays of all runs."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,14 +13,14 @@ Call = Callable[[Sequence[Any]], tuple[Any, ...]]
 
 
 def in_runs(call: Call, runs: Runs, ends: Sequence[tuple[int, Shape]], *, at_once: bool) -> Call:
-    """The same for the arrays of all runs together, as `Runs` lays them out.
+    """A function that computes all runs at once, on arrays laid out as `Runs` describes.
 
     Args:
-        call: a run.
-        runs: how many, and which tensors all read whole.
-        ends: tensor and shape of each array that a run takes.
-        at_once: vectorize over the runs; False: one after the other, in a loop, which keeps native
-            kernels and the bits of a run by itself.
+        call: computes one run.
+        runs: their number, and the tensors that all of them read whole.
+        ends: tensor and shape of each array of a run.
+        at_once: vectorize over the runs; False: a loop, which keeps native kernels and the bits of
+            a single run.
     """
     if runs == ONCE:
         return call

@@ -1,4 +1,4 @@
-"""The one place that leans on jax's private side; jaxlib's is pjrt/client.py's."""
+"""All uses of private names of jax; pjrt/client.py has those of jaxlib."""
 
 import contextlib
 import importlib
@@ -17,7 +17,7 @@ for _late in ("arith", "builtin", "func", "mhlo"):
 
 
 class _Hits(threading.local):
-    """How many compilations JAX's own cache has answered in this thread."""
+    """The number of compilations of this thread that JAX's own cache saved."""
 
     count = 0
 
@@ -35,19 +35,19 @@ jax.monitoring.register_event_listener(_listen)
 
 @contextlib.contextmanager
 def watch_jax_cache() -> Iterator[Callable[[], bool]]:
-    """Answers whether JAX's own compilation cache was the source of anything since.
+    """Yield a function that returns whether JAX's own compilation cache was hit since then.
 
-    XLA:CPU does not write out what it has read: what is serialized of such a one lacks its code.
+    XLA:CPU cannot serialize a program that it has loaded: the result lacks the code.
     """
     before = _HITS.count
     yield lambda: _HITS.count > before
 
 
 def without_source_lines() -> contextlib.AbstractContextManager[Any]:
-    """While it lowers, jax leaves out of programs which lines of Python they come from.
+    """Lower programs without the lines of Python that they come from.
 
-    Operators keep their names. A stored program takes a quarter less time to load, and does not
-    name the files of its callers.
+    Operators keep their names. A stored program loads in a quarter less time and does not contain
+    the paths of its callers.
     """
     limit = getattr(config, "traceback_in_locations_limit", None)
     return contextlib.nullcontext() if limit is None else limit(0)

@@ -1,4 +1,4 @@
-"""What XLA is told when it compiles a program: a function of platform, processor and threads."""
+"""Compiler options for XLA, by platform, processor and threads."""
 
 import os
 import re
@@ -8,11 +8,11 @@ from jaxdelegate.kernels.processor import cpu_features, is_single_threaded
 
 Options = Mapping[str, int | str]
 
-# What to leave to the library: sums along axes, matrix products; else also convolutions.
+# Operations for the library: sums along axes, matrix products; else also convolutions.
 _SUMS, _MATRICES = "LIBRARY_FUSION_TYPE_REDUCE", "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"
 
 _GPU: Options = {
-    # What CUDA graphs take in: XLA's own list, and cuDNN's convolutions.
+    # Operations in CUDA graphs: XLA's own list, and cuDNN's convolutions.
     "xla_gpu_enable_command_buffer": (
         "FUSION,CUBLAS,CUBLASLT,CUSTOM_CALL,CUDNN,DYNAMIC_SLICE_FUSION,CONVOLUTION"
     ),
@@ -25,14 +25,14 @@ _PLATFORMS = {"cuda": "gpu", "rocm": "gpu"}
 
 
 def platform_of(name: str) -> str:
-    """One of cpu, gpu and tpu, from what a device of JAX calls its platform."""
+    """Returns cpu, gpu or tpu for the platform of a jax.Device."""
     return _PLATFORMS.get(name, name)
 
 
 def compiler_options(platform: str, *, exact: bool) -> Options:
-    """Options by the names that XLA's own flags have, without those that XLA_FLAGS names.
+    """Options by the names of XLA's flags, without those that the user sets in XLA_FLAGS.
 
-    An XLA may know them or not: docs/design/gpu.md has what those of a GPU do.
+    A version of XLA may not know all of them. docs/design/gpu.md explains those for a GPU.
 
     Args:
         platform: "cpu", "gpu" or "tpu".
@@ -44,7 +44,7 @@ def compiler_options(platform: str, *, exact: bool) -> Options:
 
 
 def _cpu_options(*, exact: bool) -> Options:
-    """Those of XLA:CPU.
+    """The options for XLA:CPU.
 
     Vectors of 512 bits gain some percent on a processor that has them. The library that
     XLA:CPU leaves products to (YNN) is slower than its own kernels for float32 on one thread,

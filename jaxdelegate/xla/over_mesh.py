@@ -1,4 +1,4 @@
-"""A program for every device of a mesh: each runs it on its own part of the batch, alone."""
+"""One program on all devices of a mesh, each with its part of the batch."""
 
 import dataclasses
 import functools
@@ -15,7 +15,7 @@ from jaxdelegate.pjrt.client import Runtime, on_purpose
 
 
 def divided(*axes: str | tuple[str, ...] | None) -> PartitionSpec:
-    """A PartitionSpec, by dimension; none: whole on every device."""
+    """A PartitionSpec by dimension; without arguments: replicated."""
     return PartitionSpec(*axes)  # type: ignore[no-untyped-call]
 
 
@@ -24,13 +24,12 @@ WHOLE = divided()
 
 @dataclasses.dataclass(frozen=True)
 class OverMesh:
-    """How arrays lie on a mesh: weights whole on every device, batches in parts.
+    """The layout of arrays on a mesh: weights replicated, batches divided.
 
     Attributes:
         mesh: its axes are `AxisType.Auto`; see `over`.
-        axes: those over which the first dimension of a batch is divided; none: every device has it
-            whole.
-        whole: inputs, by tensor, that every device has whole whatever the axes.
+        axes: those over which the first dimension of a batch is divided; empty: replicated.
+        whole: inputs, by tensor, that are always replicated.
     """
 
     mesh: Mesh
@@ -39,12 +38,12 @@ class OverMesh:
 
     @property
     def parts(self) -> int:
-        """How many parts a batch has."""
+        """The number of parts of a batch."""
         return math.prod(self.mesh.shape[axis] for axis in self.axes)
 
     @property
     def local_parts(self) -> int:
-        """How many of them are this process's."""
+        """The number of parts on this process's devices."""
         along = [self.mesh.axis_names.index(axis) for axis in self.axes]
         own = jax.process_index()
         places = np.ndenumerate(self.mesh.devices)
@@ -53,31 +52,31 @@ class OverMesh:
 
     @property
     def device(self) -> jax.Device:
-        """The first of this process's devices."""
+        """This process's first device."""
         device: jax.Device = self.mesh.local_devices[0]
         return device
 
     @property
     def batch(self) -> PartitionSpec:
-        """Of an array whose first dimension is the batch."""
+        """The PartitionSpec of an array whose first dimension is the batch."""
         return divided(self.axes) if self.axes else WHOLE
 
     def spec(self, index: int | None) -> PartitionSpec:
-        """Of an input, by tensor; None: of what every device has whole."""
+        """The PartitionSpec of an input, by tensor; None: replicated."""
         return WHOLE if index is None or index in self.whole else self.batch
 
     def sharding(self, index: int | None) -> NamedSharding:
-        """The same, on the mesh."""
+        """The sharding of an input, by tensor; None: replicated."""
         return NamedSharding(self.mesh, self.spec(index))
 
     def part(self, index: int, shape: Shape) -> Shape:
-        """What one device has of an input of this shape."""
+        """The shape of one device's part of an input."""
         if index in self.whole or not self.axes:
             return tuple(shape)
         return (shape[0] // self.parts, *shape[1:])
 
     def _whole(self, index: int | None, part: Any) -> Any:
-        """Shape and dtype of what one device has such a part of."""
+        """The whole array of which a device has such a part."""
         shape = part.shape
         if index is not None and index not in self.whole and self.axes:
             shape = (shape[0] * self.parts, *shape[1:])
@@ -90,14 +89,14 @@ class OverMesh:
         indices: Sequence[int | None],
         outputs: int,
     ) -> tuple[Callable[..., Any], list[Any]]:
-        """What calls a program on each device, with that device's part; and its arguments.
+        """A function that runs a program on each device with its part, and its arguments.
 
         Args:
-            program: of a part's arrays.
-            avals: of these.
-            indices: the inputs among them, by tensor; None: every device has it whole.
-            outputs: how many of its results are wanted, the first ones; the batch is their first
-                dimension.
+            program: a function of one part's arrays.
+            avals: the shapes and dtypes of these arrays.
+            indices: their tensors; None: replicated.
+            outputs: how many of its first results are returned; their first dimension is the
+                batch.
         """
 
         def wanted(*arrays: Any) -> tuple[Any, ...]:
@@ -108,7 +107,7 @@ class OverMesh:
         return mapped, [self._whole(i, a) for i, a in zip(indices, avals, strict=True)]
 
     def mapped(self, part: Callable[..., Any], specs: tuple[Any, ...]) -> Callable[..., Any]:
-        """A function of whole arrays, laid out as `specs` say, of a function of their parts."""
+        """A function of whole arrays with these PartitionSpecs, from a function of their parts."""
         return jax.shard_map(
             part, mesh=self.mesh, in_specs=specs, out_specs=self.batch, check_vma=False
         )
@@ -120,13 +119,13 @@ class OverMesh:
 
 
 def over(mesh: Mesh, axes: tuple[str, ...]) -> OverMesh:
-    """The same devices and axes, with axes whose shardings XLA may choose."""
+    """A layout with the same devices and axes, whose shardings XLA may choose."""
     auto = (AxisType.Auto,) * len(mesh.axis_names)
     return OverMesh(Mesh(mesh.devices, mesh.axis_names, axis_types=auto), axes)
 
 
 def placed(array: Any, sharding: NamedSharding) -> jax.Array:
-    """An array of which every process has all elements, laid out so; processes do not talk."""
+    """An array with this sharding, from elements that every process has; no communication."""
     with jax.enable_x64(True), on_purpose():
         if sharding.is_fully_addressable:
             whole: jax.Array = jax.device_put(array, sharding)
@@ -136,12 +135,12 @@ def placed(array: Any, sharding: NamedSharding) -> jax.Array:
 
 
 def constrained(array: Any, sharding: NamedSharding) -> Any:
-    """What JAX traces, laid out so."""
+    """A traced array with this sharding."""
     return jax.lax.with_sharding_constraint(array, sharding)  # type: ignore[no-untyped-call]
 
 
 def joined(own: Any, sharding: NamedSharding) -> jax.Array:
-    """An array of which every process has its own part."""
+    """An array from the parts that the processes have."""
     with jax.enable_x64(True), on_purpose():
         whole: jax.Array = jax.make_array_from_process_local_data(  # type: ignore[no-untyped-call]
             sharding, np.asarray(own)
@@ -151,22 +150,22 @@ def joined(own: Any, sharding: NamedSharding) -> jax.Array:
 
 @functools.lru_cache(maxsize=8)
 def mesh_runtime(over_mesh: OverMesh) -> "MeshRuntime":
-    """The runtime of a mesh; one, so that its programs share their weights."""
+    """The runtime of a mesh, created once, so that its programs share weights."""
     return MeshRuntime(over_mesh)
 
 
 class MeshRuntime(Runtime):
-    """All devices of a mesh that are this process's, each with all weights."""
+    """This process's devices of a mesh, each with all weights."""
 
     def __init__(self, over_mesh: OverMesh) -> None:
-        """Place nothing yet."""
+        """Create a runtime without arrays."""
         self.replicated = NamedSharding(over_mesh.mesh, WHOLE)
         super().__init__(over_mesh.device, self.replicated, jax.core.ShapedArray)
 
     def put(self, array: Any) -> Any:
-        """The same elements on every device."""
+        """An array with these elements on every device."""
         return placed(array, self.replicated)
 
     def here(self, value: Any) -> Any:
-        """What a mesh's program is given lies where it has to."""
+        """The value itself: arguments of a mesh's program are already placed."""
         return value

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Executable(Protocol):
-    """Machine code: what jax has compiled just now, or what was loaded."""
+    """Machine code, compiled by jax or loaded."""
 
     def run(self, constants: Sequence[Any], values: Sequence[Any]) -> Sequence[Any]:
         """Run on device arrays, then on values of the host or the device."""
@@ -27,7 +27,7 @@ class Executable(Protocol):
         ...
 
     def memory_analysis(self) -> Any:
-        """XLA's plan of its memory; None where a backend does not tell."""
+        """XLA's memory statistics; None if the backend has none."""
         ...
 
     def serialized(self) -> bytes:
@@ -43,20 +43,20 @@ class Program:
     weights: tuple[Any, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
-    states: Mapping[int, TensorSpec]  # as hosts store them
+    states: Mapping[int, TensorSpec]  # as the host stores them
     donated: tuple[int, ...] = ()  # positions in `inputs` whose buffers the program may overwrite
     was_read: bool = False  # from JAX's own compilation cache
     call_lists: tuple[Any, ...] = ()  # of the call batches in it (call_batching.py)
-    file: str | None = None  # that holds it in the cache directory
+    file: str | None = None  # its name in the cache directory
 
     @functools.cached_property
     def constants(self) -> tuple[Any, ...]:
-        """What the executable takes ahead of inputs and states."""
+        """The executable's arguments before inputs and states."""
         return (*self.call_lists, *self.weights)
 
     @functools.cached_property
     def code_bytes(self) -> int:
-        """Bytes of machine code, as far as XLA reports them: for a CPU it does not."""
+        """Bytes of machine code; 0 where XLA does not report them, as on a CPU."""
         stats = self.executable.memory_analysis()
         return 0 if stats is None else int(stats.generated_code_size_in_bytes)
 
@@ -70,7 +70,7 @@ class Program:
         return self.executable.run(self.constants, self._given_up(values))
 
     def _given_up(self, values: Sequence[Any]) -> Sequence[Any]:
-        """Host arrays are copied to the device anyway; what lies there others may still read."""
+        """The values, with copies of device arrays that the program may overwrite."""
         if not self.donated:
             return values
         own = list(values)

@@ -13,7 +13,7 @@ def test_remedies() -> None:
     assert remedy(np.dtype(np.uint8), IMAGE, F32, IMAGE) == ""  # it may mean another scale
     assert "np.newaxis" in remedy(F32, (8, 8, 3), F32, (-1, 8, 8, 3))
     assert "transpose(0, 2, 3, 1)" in remedy(F32, (1, 3, 8, 8), F32, IMAGE)
-    assert remedy(F32, (4, 8, 8, 3), F32, IMAGE) == ""  # who asks may have resized already
+    assert remedy(F32, (4, 8, 8, 3), F32, IMAGE) == ""  # the caller may have resized it already
     assert remedy(F32, IMAGE, F32, IMAGE) == ""
 
 

@@ -26,7 +26,7 @@ def chain() -> bytes:
 
 
 class Pending:
-    """A result that is not there before somebody waits for it."""
+    """A result that is available only after a wait."""
 
     def __init__(self, array: np.ndarray, error: str = "") -> None:
         self.array, self.error, self.waits = array, error, 0
@@ -43,7 +43,7 @@ class Pending:
 
 
 class Device(jd.SimpleDelegate):
-    """Answers what it was given, whatever the operator; takes the nodes up to the last one."""
+    """Returns the given results for any operator; takes the nodes up to the last one."""
 
     name = "Device"
 
