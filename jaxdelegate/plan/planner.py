@@ -190,8 +190,7 @@ def _rebatch_remedy(entry: EntryPoint, shapes: Shapes, delegation: Delegation) -
     if not delegation.may_rebatch or delegation.rebatches:
         return ""
     declared = {i: entry.declared[i] for i in entry.subgraph.inputs}
-    left_open = [i for i in declared if entry.signature(i)[:1] == (-1,)]
-    return rebatching.remedy(declared, left_open, shapes)
+    return rebatching.remedy(declared, shapes)
 
 
 def _single_runs(

@@ -144,18 +144,15 @@ def check_is_one_partition(
     )
 
 
-def remedy(
-    declared: Mapping[int, TensorSpec], open_inputs: Sequence[int], shapes: Mapping[int, Shape]
-) -> str:
+def remedy(declared: Mapping[int, TensorSpec], shapes: Mapping[int, Shape]) -> str:
     """What an error should add if the user gave a batch to a graph with a fixed batch of 1.
 
     Args:
         declared: the inputs as in the file.
-        open_inputs: those whose first dimension the file leaves open.
         shapes: as they were resized.
     """
-    fixed = [i for i, s in declared.items() if s.shape[:1] == (1,) and i not in open_inputs]
+    single = [i for i, spec in declared.items() if spec.shape[:1] == (1,)]
     is_batch = any(
-        len(shapes[i]) == len(declared[i].shape) and shapes[i][:1] != (1,) for i in fixed
+        len(shapes[i]) == len(declared[i].shape) and shapes[i][:1] != (1,) for i in single
     )
     return _REMEDY if is_batch else ""
