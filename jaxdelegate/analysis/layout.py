@@ -158,11 +158,11 @@ def _layers(
     order: Iterable[int], level: Mapping[_Node, int], paths: Iterable[Iterable[_Node]]
 ) -> list[list[_Node]]:
     layers: dict[int, dict[_Node, None]] = collections.defaultdict(dict)
-    for index in order:
-        layers[level[index]][index] = None
-    for node in itertools.chain.from_iterable(paths):
-        if isinstance(node, _WayPoint):
-            layers[node.layer][node] = None
+    for node in order:
+        layers[level[node]][node] = None
+    for point in itertools.chain.from_iterable(paths):
+        if isinstance(point, _WayPoint):
+            layers[point.layer][point] = None
     return [list(layers[i]) for i in sorted(layers)]
 
 

@@ -25,10 +25,6 @@ def with_latency(analysis: ModelAnalysis, path: str | Path) -> ModelAnalysis:
     Args:
         analysis: of the model that was measured.
         path: the benchmark's JSON with an operator profile, or an object of milliseconds.
-
-    Raises:
-        OSError: the file cannot be read.
-        OptionError: it is not such a file, or names an operator that the model does not have.
     """
     record = _read(path)
     profile = record.get("op_profile")
@@ -49,10 +45,6 @@ def with_error(analysis: ModelAnalysis, path: str | Path) -> ModelAnalysis:
     Args:
         analysis: of the model that was compared.
         path: inference_diff's JSON with layers, or an object of errors.
-
-    Raises:
-        OSError: the file cannot be read.
-        OptionError: it is not such a file, or names an operator that the model does not have.
     """
     record = _read(path)
     layers = record.get("layers")

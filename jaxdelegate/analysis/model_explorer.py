@@ -43,11 +43,7 @@ def node_data(analysis: ModelAnalysis) -> dict[str, NodeData]:
 
 
 def write(analysis: ModelAnalysis, folder: str | Path) -> tuple[Path, ...]:
-    """Write one JSON file per quantity, `<model>.<quantity>.json`, and create the folder.
-
-    Raises:
-        OSError: the folder or a file cannot be written.
-    """
+    """Write one JSON file per quantity, `<model>.<quantity>.json`, and create the folder."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     stem = Path(analysis.source).stem.strip("<>") or "model"

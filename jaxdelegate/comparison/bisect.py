@@ -123,9 +123,6 @@ def ranged(model: ModelPath, delegate: SimpleDelegate) -> OpenRange:
     Args:
         model: the .tflite.
         delegate: used for all ranges, with changed options.
-
-    Raises:
-        OptionError: its options have no first_delegate_node_index and last_delegate_node_index.
     """
     options: Any = delegate.options
     names = {f.name for f in dataclasses.fields(options)} if _is_record(options) else set()

@@ -32,11 +32,7 @@ class Bounds:
     max_abs_error: float | None = None
 
     def __post_init__(self) -> None:
-        """Check the numbers.
-
-        Raises:
-            OptionError: one of them is negative or NaN.
-        """
+        """Check the numbers."""
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if value is not None and not value >= 0:

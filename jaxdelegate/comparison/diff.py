@@ -169,11 +169,7 @@ def layer_errors(
 
 
 def with_usable_indices(settings: InputSettings, model: ModelPath, reference: str) -> InputSettings:
-    """The settings with a range of integer inputs, which may be indices, that the model can run.
-
-    Raises:
-        InterpreterError: the reference fails with each of INDEX_RANGES.
-    """
+    """The settings with a range of integer inputs, which may be indices, that the model can run."""
     details = open_reference(reference, model).get_input_details()
     if settings.index_range is not None or not settings.draws_indices(details):
         return settings

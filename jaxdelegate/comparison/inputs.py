@@ -49,10 +49,6 @@ class InputSettings:
 
         Args:
             details: of `get_input_details()`.
-
-        Raises:
-            OptionError: an unknown name, or a file or shape that does not fit.
-            OSError: a file cannot be read.
         """
         names = [str(detail["name"]) for detail in details]
         for name in (*self.shapes, *self.ranges, *self.files):
@@ -94,9 +90,6 @@ def parse_inputs(
         shapes: `input_layer_shape`; none, or one for each name.
         ranges: `input_layer_value_range`.
         files: `input_layer_value_files`.
-
-    Raises:
-        OptionError: a flag has another format.
     """
     flags = parse_input_flags(names, shapes, ranges, files)
     return InputSettings(seed, flags.shapes, flags.ranges, flags.files)

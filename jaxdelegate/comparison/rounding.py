@@ -89,9 +89,6 @@ def check_rounding(
         arrays: inputs for which the outputs differ.
         outputs: the delegates' outputs for these.
         reference: the reference's outputs.
-
-    Raises:
-        InterpreterError: the model does not run with all tensors kept.
     """
     subgraph = model.subgraphs[0]
     runner = Runner("test", test.open(preserve_all_tensors=True))

@@ -72,12 +72,7 @@ class SeveredRunner:
         )
 
     def __call__(self, values: Mapping[int, np.ndarray]) -> None:
-        """Run on the values of the model's inputs and of all tensors that the graph is cut at.
-
-        Raises:
-            InterpreterError: an operator rejects its shapes, or fails.
-            LoweringError: a partition cannot be compiled.
-        """
+        """Run on the values of the model's inputs and of all tensors that the graph is cut at."""
         inputs = {i: values[i] for i in self._graph.subgraph.inputs if i in values}
         inputs.update((new, values[i]) for i, new in self._graph.copies.items())
         tensors, host = self._graph.subgraph.tensors, self._host

@@ -100,12 +100,7 @@ def delegated(model: ModelPath, delegates: Sequence[SimpleDelegate]) -> Test:
 
 
 def open_reference(kind: str, model: ModelPath, *, preserve_all_tensors: bool = False) -> Any:
-    """Open the reference interpreter; a stock one runs on one thread.
-
-    Raises:
-        OptionError: an unknown reference.
-        ModelError: the file is not a model, or the stock interpreter does not support it.
-    """
+    """Open the reference interpreter; a stock one runs on one thread."""
     if kind not in REFERENCES:
         raise OptionError(f"reference: expected one of {', '.join(REFERENCES)}, got {kind!r}")
     arguments: dict[str, Any] = {"experimental_preserve_all_tensors": preserve_all_tensors}
@@ -139,11 +134,7 @@ class Runner:
         self.latencies: list[float] = []  # seconds
 
     def __call__(self, arrays: Sequence[np.ndarray], invocations: int = 1) -> None:
-        """Set the inputs, resize and allocate if necessary, and invoke.
-
-        Raises:
-            InterpreterError: allocation or an operator fails.
-        """
+        """Set the inputs, resize and allocate if necessary, and invoke."""
         interpreter = self.interpreter
         try:
             self._allocate(arrays)
@@ -173,11 +164,7 @@ class Runner:
             return None
 
     def outputs(self) -> list[np.ndarray]:
-        """The values of the model's outputs.
-
-        Raises:
-            InterpreterError: the interpreter cannot return one.
-        """
+        """The values of the model's outputs."""
         details = self.interpreter.get_output_details()
         try:
             return [np.asarray(self.interpreter.get_tensor(d["index"])) for d in details]

@@ -58,9 +58,6 @@ def parse_input_flags(
         shapes: `1,224,224,3:1,10`.
         ranges: `a,low,high:b,low,high`, both inclusive.
         files: `a:path,b:path`. In ranges and files, `::` stands for a colon in a name or path.
-
-    Raises:
-        OptionError: another format, or different numbers of names and shapes.
     """
     listed = tuple(name for name in names.split(",") if name)
     sizes = [_parse_shape(shape) for shape in shapes.split(":") if shape]
@@ -97,9 +94,6 @@ def parse_input_layers(
     """Parse the flags of tools that need all inputs in the model's order, with their shapes.
 
     Args: see `parse_input_flags`.
-
-    Raises:
-        OptionError: another format, or flags that contradict each other.
     """
     flags = parse_input_flags(names, shapes, ranges, files)
     if len(flags.shapes) != len(flags.names):
@@ -255,10 +249,6 @@ class InputSource:
             inputs: in the model's order, with their dtypes.
             distribution: of random values.
             seed: of random values.
-
-        Raises:
-            OptionError: a file or a range does not match the input.
-            OSError: a file cannot be read.
         """
         self._inputs = [(layer, np.dtype(dtype)) for layer, dtype in inputs]
         self._distribution = distribution
@@ -307,12 +297,7 @@ def _check_range(layer: InputLayer, dtype: np.dtype) -> None:
 def read_input(
     path: str | os.PathLike[str], name: str, shape: Shape, dtype: np.dtype
 ) -> np.ndarray:
-    """Read an input's values: raw in C order, null-separated strings, or a .npy file.
-
-    Raises:
-        OptionError: the content does not match the input.
-        OSError: it cannot be read.
-    """
+    """Read an input's values: raw in C order, null-separated strings, or a .npy file."""
     if dtype.kind in "OSU":
         return _read_strings(path, name, shape)
     if Path(path).suffix == ".npy":
@@ -338,11 +323,7 @@ def load_arrays(path: str | os.PathLike[str]) -> np.ndarray | dict[str, np.ndarr
 
 
 def load_array(path: str | os.PathLike[str]) -> np.ndarray:
-    """The array of a .npy file.
-
-    Raises:
-        OptionError, OSError: see `load_arrays`.
-    """
+    """The array of a .npy file."""
     array = _loaded(path, ".npy file")
     if isinstance(array, dict):
         raise OptionError(f"{os.fspath(path)} is not a .npy file: it is an archive")

@@ -19,11 +19,7 @@ class Buffers:
         self._spans = [_span(file, table) for table in tables]
 
     def stored(self, table: Table, field: str) -> np.ndarray | None:
-        """The bytes of the buffer that a field refers to, uint8 [n], read-only; None: no data.
-
-        Raises:
-            ModelError: the index is out of range.
-        """
+        """The bytes of the buffer that a field refers to, uint8 [n], read-only; None: no data."""
         if not self._spans and table.scalar(field, UINT32) == 0:
             return None
         index = table.index(field, len(self._spans))
@@ -71,11 +67,7 @@ class ExternalBuffers:
     """
 
     def __init__(self, model: Table, source: Source) -> None:
-        """Read the tables that describe the files, but open none of them.
-
-        Raises:
-            ModelError: a path leaves the model's folder, or two names could be the same file.
-        """
+        """Read the tables that describe the files, but open none of them."""
         self._folder = source.folder
         self.used: dict[str, None] = {}
         self._group_tables = model.tables("external_buffer_groups", "ExternalBufferGroup")
@@ -89,11 +81,7 @@ class ExternalBuffers:
             self._slices[number] = self._slice(table)
 
     def stored(self, tensor: Table) -> np.ndarray | None:
-        """The bytes of a tensor's external buffer, uint8 [n], read-only; None: it has none.
-
-        Raises:
-            ModelError: an unknown buffer, a missing file, or one that is too short.
-        """
+        """The bytes of a tensor's external buffer, uint8 [n], read-only; None: it has none."""
         number = tensor.scalar("external_buffer", UINT32)
         if number == 0:
             return None

@@ -214,11 +214,7 @@ def _confirm(
     data: Mapping[Place, np.ndarray],
     numbers: Mapping[Place, Mapping[str, np.ndarray]],
 ) -> None:
-    """Read the new content, and check that exactly the requested values have changed.
-
-    Raises:
-        ModelError: more has changed, since tables of the file overlap.
-    """
+    """Read the new content, and check that exactly the requested values have changed."""
     again = read_again(model, result.content)
     for subgraph in model.subgraphs:
         for old in subgraph.tensors:

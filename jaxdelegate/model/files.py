@@ -239,11 +239,7 @@ def below(top: int, name: str, *, make: bool = False) -> Iterator[tuple[int, str
 
 
 def open_file(folder: int, name: str) -> int:
-    """Open a file in an open folder, and return its descriptor, which the caller closes.
-
-    Raises:
-        OSError: it is missing, or is a link.
-    """
+    """Open a file in an open folder, and return its descriptor, which the caller closes."""
     return _open(folder, name, os.O_RDONLY | os.O_NONBLOCK)  # a pipe must not block
 
 

@@ -66,11 +66,7 @@ class Flatbuffer:
         raise ModelError(f"{printable(self.source)}: {field}{where}: {rule}, got {got}")
 
     def charge(self, amount: int, field: str, path: str) -> None:
-        """Subtract `amount` bytes from the budget.
-
-        Raises:
-            ModelError: the budget is exceeded.
-        """
+        """Subtract `amount` bytes from the budget."""
         self._budget -= amount
         if self._budget < 0:
             rule = (
@@ -79,11 +75,7 @@ class Flatbuffer:
             self.fail(field, path, rule, f"{-self._budget} bytes more, by offsets to shared data")
 
     def charge_tables(self, count: int, field: str, path: str) -> None:
-        """Subtract tables from the budget before any of them is read.
-
-        Raises:
-            ModelError: the budget is exceeded.
-        """
+        """Subtract tables from the budget before any of them is read."""
         self._tables_left -= count
         if self._tables_left < 0:
             rule = f"a file must not have more than {_MAX_TABLES} tables"

@@ -35,10 +35,6 @@ def with_buffers(
         buffers: its Buffer tables.
         subgraphs: its SubGraph tables.
         added: the data of each new buffer, uint8 [n].
-
-    Raises:
-        ModelError: the Model table has unknown fields, or the file would be too large for a
-            flatbuffer.
     """
     if has_unknown_fields(content, root.at, len(_FIELDS)):
         rule = "to separate tensors that share a buffer, all fields of Model must be known"

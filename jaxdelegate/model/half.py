@@ -44,9 +44,6 @@ def with_halves(model: Model, places: Collection[Place]) -> bytes:
     Args:
         model: as it was read.
         places: from `castable`; their values must be within the range of float16.
-
-    Raises:
-        ModelError: see `Rewriting`.
     """
     if not places:
         return bytes(model.content)

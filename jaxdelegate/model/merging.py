@@ -57,9 +57,6 @@ def with_merged(model: Model, merged: Sequence[Merged], purpose: str) -> bytes:
         model: as it was read.
         merged: no operator may be in two of them.
         purpose: why the file is rewritten, for errors.
-
-    Raises:
-        ModelError: see `Rewriting`.
     """
     file = Rewriting(model, purpose)
     for subgraph in model.subgraphs:

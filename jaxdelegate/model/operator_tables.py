@@ -78,11 +78,7 @@ class OptionsReader:
         self._custom: dict[Hashable, tuple[Options, bytes]] = {}
 
     def read(self, table: Table, code: OperatorCode) -> tuple[Options, bytes]:
-        """An operator's options, and the custom options' bytes of a custom operator.
-
-        Raises:
-            ModelError: the options are damaged.
-        """
+        """An operator's options, and the custom options' bytes of a custom operator."""
         if code.custom:
             return self._read_custom(table, code)
         union, kind = _options_table(table)

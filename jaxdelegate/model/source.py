@@ -33,11 +33,7 @@ class Source:
         return any(part is not None and part.is_mapped for part in (self.file, self.folder))
 
     def check_unchanged(self) -> None:
-        """Check that mapped files have not changed since they were opened.
-
-        Raises:
-            ModelError: a file was changed or shortened in place.
-        """
+        """Check that mapped files have not changed since they were opened."""
         if self.file is not None:
             self.file.check_unchanged()
         if self.folder is not None:

@@ -63,11 +63,7 @@ class _ExternalFiles:
             )
 
     def content(self, group: str, edited: Edited) -> memoryview | bytes | None:
-        """The content of a file to be written next to the model; None: it has this content.
-
-        Raises:
-            ModelError: the file belongs to another model.
-        """
+        """The content of a file to be written next to the model; None: it has this content."""
         origin = self._model.origin.folder
         assert origin is not None
         content = edited.groups.get(group, origin.content(group))

@@ -33,9 +33,6 @@ def given(inputs: Sequence[Tensor], samples: Sequence[Any]) -> list[Sample]:
         inputs: the model's.
         samples: each an array (for a model with one input), arrays in the inputs' order, or a
             mapping by their names.
-
-    Raises:
-        TensorError: no sample, or one that does not match the inputs.
     """
     found = [_sample(inputs, sample, number) for number, sample in enumerate(samples)]
     if not found:
@@ -92,10 +89,6 @@ def read(names: str, inputs: Sequence[Tensor]) -> list[Any]:
             names. A .npy file is for a model with one input; it has several samples if it is longer
             than the input along the first axis, or has one more axis.
         inputs: the model's.
-
-    Raises:
-        OptionError: a file has another format, or does not match the inputs.
-        OSError: a file cannot be read.
     """
     paths = [path for name in names.split(",") if name for path in _files(Path(name))]
     if not paths:

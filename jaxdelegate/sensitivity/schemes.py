@@ -134,11 +134,7 @@ SCHEMES = {
 
 
 def named(names: str) -> tuple[Scheme, ...]:
-    """The schemes of a comma-separated list.
-
-    Raises:
-        OptionError: an unknown name, or none.
-    """
+    """The schemes of a comma-separated list."""
     listed = [name.strip() for name in names.split(",") if name.strip()]
     unknown = [name for name in listed if name not in SCHEMES]
     if unknown or not listed:

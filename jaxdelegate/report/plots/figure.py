@@ -43,9 +43,6 @@ def new_figure(
         rows: the relative height of each row of axes.
         columns: axes in a row.
         height: in inches.
-
-    Raises:
-        OptionError: matplotlib is not installed.
     """
     try:
         module = importlib.import_module("matplotlib.figure")
@@ -180,11 +177,7 @@ def draw_bars(axes: Any, bars: Sequence[Bar], *, is_log: bool = False) -> None:
 
 
 def check_path(path: str | os.PathLike[str]) -> Path:
-    """The path of a figure's file.
-
-    Raises:
-        OptionError: its suffix is none of FORMATS.
-    """
+    """The path of a figure's file."""
     path = Path(path)
     if path.suffix not in FORMATS:
         raise OptionError(f"figure {str(path)!r}: the name must end in {', '.join(FORMATS)}")
@@ -192,12 +185,7 @@ def check_path(path: str | os.PathLike[str]) -> Path:
 
 
 def save(figure: "Figure", path: str | os.PathLike[str]) -> None:
-    """Write a figure in the format of the path's suffix; .html is a page with an inline SVG.
-
-    Raises:
-        OptionError: an unknown suffix.
-        OSError: the file cannot be written.
-    """
+    """Write a figure in the format of the path's suffix; .html is a page with an inline SVG."""
     path = check_path(path)
     if path.suffix != ".html":
         figure.savefig(path, dpi=_DPI)

@@ -18,10 +18,6 @@ def read_records(path: str | os.PathLike[str]) -> list[Record]:
     """The results in a file: one, a list, or one in each line.
 
     Of `benchmark_performance_options`, the configurations that ran, by their names.
-
-    Raises:
-        OptionError: it is not JSON, or has something other than objects.
-        OSError: it cannot be read.
     """
     try:
         found = _parsed(Path(path).read_text(encoding="utf-8"))
