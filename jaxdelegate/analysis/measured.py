@@ -20,11 +20,8 @@ _US_PER_MS = 1000.0
 def with_latency(analysis: ModelAnalysis, path: str | Path) -> ModelAnalysis:
     """The analysis with `latency_ms` of its main subgraph's operators.
 
-    Operators that XLA fused get equal shares of the measured time.
-
-    Args:
-        analysis: of the model that was measured.
-        path: the benchmark's JSON with an operator profile, or an object of milliseconds.
+    Operators that XLA fused get equal shares of the measured time. The file is the benchmark's JSON
+    with an operator profile, or a JSON object of milliseconds.
     """
     record = _read(path)
     profile = record.get("op_profile")
@@ -38,13 +35,9 @@ def with_latency(analysis: ModelAnalysis, path: str | Path) -> ModelAnalysis:
 def with_error(analysis: ModelAnalysis, path: str | Path) -> ModelAnalysis:
     """The analysis with `error` of its main subgraph's operators.
 
-    In a comparison of layers, an operator's error is the one that it adds itself where that was
-    measured, else that of the whole run, relative to the tensor's largest value. The worst output
-    counts.
-
-    Args:
-        analysis: of the model that was compared.
-        path: inference_diff's JSON with layers, or an object of errors.
+    The file is inference_diff's JSON with layers, or a JSON object of errors. In a comparison of
+    layers, an operator's error is the one that it adds itself where that was measured, else that of
+    the whole run, relative to the tensor's largest value. The worst output counts.
     """
     record = _read(path)
     layers = record.get("layers")

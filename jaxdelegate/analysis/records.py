@@ -298,12 +298,7 @@ _CALLS = {
 
 
 def report(analysis: ModelAnalysis, *, gpu_compatibility: bool = False) -> str:
-    """The whole report.
-
-    Args:
-        analysis: what to print.
-        gpu_compatibility: whether to add Analyzer's lines of nodes that the delegate does not take.
-    """
+    """The report as text; `gpu_compatibility` adds Analyzer's lines of what is not delegated."""
     parts = [f"=== {printable(analysis.source)} ===", "", *_head(analysis)]
     for subgraph in analysis.subgraphs:
         parts += _subgraph(subgraph)

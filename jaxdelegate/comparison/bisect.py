@@ -118,12 +118,7 @@ class Bisection:
 
 
 def ranged(model: ModelPath, delegate: SimpleDelegate) -> OpenRange:
-    """A function that opens our interpreter with a range of operators delegated.
-
-    Args:
-        model: the .tflite.
-        delegate: used for all ranges, with changed options.
-    """
+    """A function that opens our interpreter with a range of operators delegated to `delegate`."""
     options: Any = delegate.options
     names = {f.name for f in dataclasses.fields(options)} if _is_record(options) else set()
     if not {"first_delegate_node_index", "last_delegate_node_index"} <= names:

@@ -45,11 +45,7 @@ class InputSettings:
     index_range: Range | None = None
 
     def source(self, details: Details) -> InputSource:
-        """The source of a model's input arrays.
-
-        Args:
-            details: of `get_input_details()`.
-        """
+        """The source of a model's input arrays; `details` are those of `get_input_details()`."""
         names = [str(detail["name"]) for detail in details]
         for name in (*self.shapes, *self.ranges, *self.files):
             if name not in names:

@@ -127,15 +127,7 @@ class LayerDiff:
     """Compares every tensor that the main subgraph computes, over any number of runs."""
 
     def __init__(self, model: Model, test: Runner, sides: Test, want: Runner, bounds: Bounds):
-        """Compare two interpreters that preserve all tensors.
-
-        Args:
-            model: the model that both run.
-            test: runs the interpreter under test.
-            sides: the side under test, for its delegates.
-            want: runs the reference.
-            bounds: when a tensor agrees.
-        """
+        """Compare `test` with `want`, which preserve all tensors; `sides` has the delegates."""
         self._model, self._bounds = model, bounds
         self._test, self._want, self._sides = test, want, sides
         self._can_sever = sides.can_be_restricted

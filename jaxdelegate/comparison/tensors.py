@@ -24,12 +24,7 @@ def comparable(subgraph: Subgraph) -> frozenset[int]:
 
 
 def computed(model: Model, values: Mapping[int, np.ndarray]) -> list[int]:
-    """The tensors among those with values that operators compute at run time.
-
-    Args:
-        model: of its main subgraph.
-        values: by tensor, including the inputs.
-    """
+    """The tensors in `values`, which include the inputs, that operators compute at run time."""
     subgraph = model.subgraphs[0]
     specs = declared_specs(subgraph)
     for i in subgraph.inputs:

@@ -243,13 +243,7 @@ class InputSource:
         distribution: Distribution,
         seed: int,
     ) -> None:
-        """Read the files.
-
-        Args:
-            inputs: in the model's order, with their dtypes.
-            distribution: of random values.
-            seed: of random values.
-        """
+        """Read the files; `inputs` are in the model's order, with their dtypes."""
         self._inputs = [(layer, np.dtype(dtype)) for layer, dtype in inputs]
         self._distribution = distribution
         self._rng = np.random.default_rng(seed)

@@ -167,11 +167,7 @@ _PACKAGES: dict[str, tuple[str, _Messages]] = {
 
 
 def message(name: str) -> Any:
-    """A new, empty message.
-
-    Args:
-        name: with its package: "tensorflow.Example".
-    """
+    """A new, empty message by its full name, for example "tensorflow.Example"."""
     package, _, short = name.rpartition(".")
     return _classes(package)[short]()
 

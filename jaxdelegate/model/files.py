@@ -122,11 +122,7 @@ class Folder:
     """The files next to a model. Each is opened once; `READ_BYTES` is the limit for all of them."""
 
     def __init__(self, path: str) -> None:
-        """Name the folder; nothing is opened yet.
-
-        Args:
-            path: of the folder; links in this path are followed.
-        """
+        """Name the folder; nothing is opened yet. Links in `path` are followed."""
         self.path = path
         self._files: dict[str, FileContent] = {}
         self._limit = READ_BYTES

@@ -27,15 +27,7 @@ def with_buffers(
     subgraphs: Sequence[Table],
     added: Sequence[np.ndarray],
 ) -> bytes:
-    """The content with additional buffers at the end of Model.buffers.
-
-    Args:
-        content: the file's.
-        root: its Model table.
-        buffers: its Buffer tables.
-        subgraphs: its SubGraph tables.
-        added: the data of each new buffer, uint8 [n].
-    """
+    """The content with buffers of the data in `added` at the end of Model.buffers."""
     if has_unknown_fields(content, root.at, len(_FIELDS)):
         rule = "to separate tensors that share a buffer, all fields of Model must be known"
         root.fail("buffers", rule, "one of a newer schema: set all of them to the same values")

@@ -53,10 +53,7 @@ class Merged:
 def with_merged(model: Model, merged: Sequence[Merged], purpose: str) -> bytes:
     """The model's file with operators merged, and without tensors that only they used.
 
-    Args:
-        model: as it was read.
-        merged: no operator may be in two of them.
-        purpose: why the file is rewritten, for errors.
+    No operator may be in two of `merged`. Errors name the purpose, see `Rewriting`.
     """
     file = Rewriting(model, purpose)
     for subgraph in model.subgraphs:

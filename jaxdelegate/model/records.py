@@ -479,9 +479,7 @@ def _without_unwritten(
 ) -> tuple[Operator, ...]:
     """Operators without inputs that have no value when they run, which RESHAPE may have.
 
-    Args:
-        operators: in execution order.
-        values: the tensors that have a value before any operator runs.
+    `values` are the tensors that have a value before any operator runs.
     """
     known, kept = set(values), []
     for operator in operators:

@@ -121,12 +121,7 @@ def _read_details(table: Table, tensor_count: int) -> tuple[Blockwise | None, by
 def with_block_values(
     quantization: Quantization, value_of: Callable[[int], np.ndarray | None]
 ) -> Quantization:
-    """Blockwise quantization with the values of its scale and zero point tensors.
-
-    Args:
-        quantization: from `read_quantization`.
-        value_of: the value of a tensor of the subgraph; None: the file has none.
-    """
+    """Blockwise quantization with the values of its scale and zero point tensors."""
     blocks = quantization.blockwise
     if blocks is None:
         return quantization

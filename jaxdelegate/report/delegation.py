@@ -147,12 +147,6 @@ def _some(indices: list[int]) -> str:
 def fully_delegated(
     delegate: str, device: str, nodes: Iterable[tuple[int, str, int, int]]
 ) -> DelegationReport:
-    """The report of a graph with all operators in one partition.
-
-    Args:
-        delegate: its name.
-        device: see `DelegationReport`.
-        nodes: index, operator, operator code and version of each node.
-    """
+    """The report of one partition; `nodes` are index, operator, operator code and version."""
     rows = (NodeReport(*node, delegated=True, reason=None, partition=0) for node in nodes)
     return DelegationReport(delegate, device, tuple(rows))

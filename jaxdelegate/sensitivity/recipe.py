@@ -25,13 +25,7 @@ class Ends(NamedTuple):
 
 
 def recipe(scheme: Scheme, kept: Sequence[Named], kept_ends: Ends) -> list[dict[str, Any]]:
-    """Rules that quantize everything except some operators.
-
-    Args:
-        scheme: of the other operators.
-        kept: operators that stay float.
-        kept_ends: inputs and outputs of the model that stay float.
-    """
+    """Rules that quantize everything in a scheme except `kept` and `kept_ends`."""
     rules = [_rule(".*", "*", "min_max_uniform_quantize", scheme.config)]
     rules += [_in_float(_NAMES.get(op, op), names) for op, names in kept]
     if scheme.is_calibrated:

@@ -75,11 +75,7 @@ def why_not(
 ) -> str | None:
     """Why ai-edge-quantizer does not quantize an operator in a scheme; None: it does.
 
-    Args:
-        scheme: of the operator.
-        operator: of the main subgraph.
-        specs: of its tensors, with folded constants.
-        tensors: as the file has them.
+    `specs` have folded constants, `tensors` are as in the file.
     """
     used = [i for i in (*operator.inputs, *operator.outputs) if i in specs]
     if any(tensors[i].spec().is_quantized for i in used if i < len(tensors)):
@@ -126,14 +122,7 @@ def variant(
     specs: Mapping[int, TensorSpec],
     ranges: Mapping[int, Range],
 ) -> Variant:
-    """An operator quantized in a scheme.
-
-    Args:
-        scheme: of the operator.
-        operator: one for which `why_not` returns None.
-        specs: of its tensors.
-        ranges: of run-time tensors.
-    """
+    """An operator, for which `why_not` returns None, quantized in a scheme."""
     places = _PLACES.get(operator.name)
     weight = _weight(places, operator, specs)
     constants: dict[int, np.ndarray] = {}
