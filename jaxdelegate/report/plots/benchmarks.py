@@ -20,13 +20,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class LatencyRuns:
-    """The latencies of one benchmark, in milliseconds.
-
-    Attributes:
-        name: for the legend.
-        values: of every run, if they are known.
-        percentiles: percent -> latency, where only these are known.
-    """
+    """The latencies of one benchmark, in milliseconds: of every run, or by percent."""
 
     name: str
     values: tuple[float, ...] = ()
@@ -52,9 +46,7 @@ class LatencyRuns:
 def latency_distribution(runs: Sequence[LatencyRuns], *, title: str = "") -> "Figure":
     """The cumulative distribution of each benchmark, with its median marked.
 
-    Args:
-        runs: a curve for each; those without latencies are left out.
-        title: what was measured, and where; a second line of the figure's title.
+    Benchmarks without latencies are left out. `title` follows the name of the figure.
 
     Raises:
         OptionError: there is nothing to draw, or matplotlib is missing.
@@ -99,9 +91,7 @@ class BatchPoint:
 def batch_scaling(points: Sequence[BatchPoint], *, title: str = "") -> "Figure":
     """Samples per second and latency by batch, with a line for each series.
 
-    Args:
-        points: those without a batch or a latency are left out.
-        title: what was measured, and where; a second line of the figure's title.
+    Points without a batch or a latency are left out. `title` follows the name of the figure.
 
     Raises:
         OptionError: there is nothing to draw, or matplotlib is missing.

@@ -38,11 +38,7 @@ def new_figure(
 ) -> "tuple[Figure, Sequence[Any]]":
     """A figure and its axes, row by row; saved as PNG, it is 1400 pixels wide.
 
-    Args:
-        title: its lines; long ones are wrapped.
-        rows: the relative height of each row of axes.
-        columns: axes in a row.
-        height: in inches.
+    `rows` are relative heights; `height` is in inches. Long lines of the title are wrapped.
     """
     try:
         module = importlib.import_module("matplotlib.figure")
@@ -86,10 +82,8 @@ def ticker() -> Any:
 def log_scale(axis: Any, extent: float, formatter: Any = "{x:g}") -> None:
     """Set a logarithmic scale whose labels do not overlap.
 
-    Args:
-        axis: an axes' xaxis or yaxis.
-        extent: the largest value that it shows, divided by the smallest.
-        formatter: of its labels, as matplotlib takes it; None: powers of ten.
+    `extent` is the largest value shown, divided by the smallest; without a formatter, labels are
+    powers of ten.
     """
     axis.axes.set(**{f"{axis.axis_name}scale": "log"})
     axis.set_minor_formatter("")
@@ -108,24 +102,14 @@ def spread_scale(axis: Any, values: Sequence[float]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Bar:
-    """A horizontal bar.
+    """A horizontal bar."""
 
-    Attributes:
-        label: its name, to the left.
-        value: its length; 0: only the words.
-        text: to its right.
-        detail: after the label; its beginning is cut off where it does not fit.
-        color: of the bar and its marker.
-        marker: at its end; empty: none.
-        hatch: matplotlib's; empty: none.
-    """
-
-    label: str
-    value: float
-    text: str
-    detail: str = ""
+    label: str  # to the left
+    value: float  # its length; 0: only the words
+    text: str  # to the right
+    detail: str = ""  # after the label, as far as its end fits
     color: str = OTHERS
-    marker: str = ""
+    marker: str = ""  # at its end
     hatch: str = ""
 
     @property

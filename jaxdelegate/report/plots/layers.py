@@ -25,23 +25,14 @@ _NAMED = 12  # layers that get a bar with their name
 
 @dataclasses.dataclass(frozen=True)
 class LayerPoint:
-    """One layer's errors, as fractions of the largest reference value; None: not known.
+    """One layer's errors, as fractions of the largest reference value; None: not known."""
 
-    Attributes:
-        label: the operator's index and type.
-        whole: the error in the whole program.
-        own: what the operator adds on the reference's inputs.
-        agrees: whether the layer is within its bound.
-        tensor: the name of its output.
-        series: the comparison that it belongs to, where there are several.
-    """
-
-    label: str
-    whole: float | None
-    own: float | None = None
-    agrees: bool = True
-    tensor: str = ""
-    series: str = ""
+    label: str  # the operator's index and type
+    whole: float | None  # in the whole program
+    own: float | None = None  # what the operator adds on the reference's inputs
+    agrees: bool = True  # within its bound
+    tensor: str = ""  # the name of its output
+    series: str = ""  # the comparison, if there are several
 
     @property
     def error(self) -> float:
@@ -53,11 +44,7 @@ def error_per_layer(points: Sequence[LayerPoint], *, title: str = "") -> "Figure
     """Errors in execution order, and below them the layers with the largest errors by name.
 
     Layers out of bounds come first among these and have hatched bars. The scale is logarithmic,
-    unless all errors are zero.
-
-    Args:
-        points: in execution order, series after series.
-        title: what was compared, and where; more lines of the figure's title.
+    unless all errors are zero. `title` follows the name of the figure.
 
     Raises:
         OptionError: there is nothing to draw, or matplotlib is missing.

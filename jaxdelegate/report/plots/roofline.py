@@ -26,21 +26,13 @@ _NAMED = 8  # operators that get a color and a name, by their time
 
 @dataclasses.dataclass(frozen=True)
 class MeasuredOperator:
-    """An operator's work and time.
+    """The work and time of one run of an operator."""
 
-    Attributes:
-        name: its type and index.
-        flops: floating-point operations; 0: none, or not known.
-        bytes: that it moves.
-        seconds: of one run.
-        series: the result that it belongs to, where there are several.
-    """
-
-    name: str
-    flops: float
+    name: str  # its type and index
+    flops: float  # 0: none, or not known
     bytes: float
     seconds: float
-    series: str = ""
+    series: str = ""  # the result, if there are several
 
     @property
     def has_place(self) -> bool:
@@ -62,17 +54,12 @@ class MeasuredOperator:
 class Peaks:
     """The device's highest rates, and where these numbers come from.
 
-    Attributes:
-        flops_per_second: of its arithmetic.
-        bytes_per_second: of its memory, read and written.
-        flops_source: "measured ...", "given by ...".
-        bytes_source: the same for the bandwidth.
-        cached: bytes of an array -> bytes per second, for arrays that fit into a cache.
+    `cached` has the rates of arrays that fit into a cache by their bytes.
     """
 
     flops_per_second: float
-    bytes_per_second: float
-    flops_source: str = "given"
+    bytes_per_second: float  # read and written
+    flops_source: str = "given"  # "measured ...", "given by ..."
     bytes_source: str = "given"
     cached: Mapping[float, float] = dataclasses.field(default_factory=dict)
 
@@ -90,12 +77,8 @@ class Peaks:
 def roofline(operators: Sequence[MeasuredOperator], peaks: Peaks, *, title: str = "") -> "Figure":
     """Each operator as a dot under the roof; below, the slowest by name with their times.
 
-    Operators without arithmetic or without memory traffic have bars, but no dots.
-
-    Args:
-        operators: as measured.
-        peaks: of the device.
-        title: what was measured, and where; a second line of the figure's title.
+    Operators without arithmetic or without memory traffic have bars, but no dots. `title` follows
+    the name of the figure.
 
     Raises:
         OptionError: there is nothing to draw, an impossible peak, or matplotlib is missing.
