@@ -1,6 +1,7 @@
 """Searches for the operators that make an output wrong when they are delegated."""
 
 import dataclasses
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, Self
 
@@ -219,22 +220,9 @@ def minimal_range(is_wrong: Callable[[int, int], bool], first: int, last: int) -
         first: the first item of the wrong range.
         last: its last item.
     """
-    right, wrong = first - 1, last
-    while wrong - right > 1:
-        middle = (right + wrong) // 2
-        if is_wrong(first, middle):
-            wrong = middle
-        else:
-            right = middle
-    high = wrong
-    wrong, right = first, high + 1
-    while right - wrong > 1:
-        middle = (right + wrong) // 2
-        if is_wrong(middle, high):
-            wrong = middle
-        else:
-            right = middle
-    return wrong, high
+    high = bisect_left(range(last), True, lo=first, key=lambda i: is_wrong(first, i))
+    after = bisect_left(range(high + 1), True, lo=first + 1, key=lambda i: not is_wrong(i, high))
+    return after - 1, high
 
 
 def ddmin(items: Sequence[int], is_wrong: Callable[[Sequence[int]], bool]) -> list[int]:
