@@ -75,6 +75,7 @@ def _rows(rows: object, path: str | Path) -> list[Mapping[str, Any]]:
 
 
 def _profile_rows(profile: Mapping[str, Any], path: str | Path) -> list[Mapping[str, Any]]:
+    # Rows inside partitions have the times of operators, other rows those of whole partitions.
     inside = _rows(profile.get("inside_partitions") or [], path)
     known = {node for row in inside for node in row.get("nodes", ())}
     rows = _rows(profile["nodes"] or [], path)
