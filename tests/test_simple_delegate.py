@@ -13,7 +13,7 @@ from jaxdelegate.testing import ModelBuilder, assert_close
 
 def tutorial_delegate() -> type[jd.SimpleDelegate]:
     """MyDelegate of docs/api/extend.md."""
-    text = (Path(__file__).parents[2] / "docs" / "api" / "extend.md").read_text()
+    text = (Path(__file__).parents[1] / "docs" / "api" / "extend.md").read_text()
     (code,) = re.findall(r"```python\n(import numpy as np\n.*?)```", text, re.DOTALL)
     names: dict[str, Any] = {}
     exec(compile(code, "extend.md", "exec"), names)

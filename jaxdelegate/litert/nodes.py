@@ -112,7 +112,6 @@ class PlanReader:
             intermediates=tuple(elements(node.intermediates)),
             options=options,
             custom_options=data,
-            mutating_variable_inputs=(),
         )
 
     def _rank(self, inputs: Sequence[int]) -> int:

@@ -112,7 +112,7 @@ class Tensor:
         )
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Operator:
     """An operator of a subgraph; tensors by index, -1 for an optional one that is absent.
 
@@ -133,14 +133,14 @@ class Operator:
     index: int
     name: str
     builtin_code: int
-    custom: bool
-    version: int
+    custom: bool = False
+    version: int = 1
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
-    intermediates: tuple[int, ...]
+    intermediates: tuple[int, ...] = ()
     options: Options
-    custom_options: bytes
-    mutating_variable_inputs: tuple[bool, ...]
+    custom_options: bytes = b""
+    mutating_variable_inputs: tuple[bool, ...] = ()
 
     @property
     def scope(self) -> str:

@@ -268,14 +268,9 @@ def _elementwise(index: int, name: str, code: int, x: int, y: int) -> Operator:
         index=index,
         name=name,
         builtin_code=code,
-        custom=False,
-        version=1,
         inputs=(x,),
         outputs=(y,),
-        intermediates=(),
         options=default_options(name),
-        custom_options=b"",
-        mutating_variable_inputs=(),
     )
 
 

@@ -18,7 +18,9 @@ IMAGE = (1, 32, 32, 8)
 
 def operators(*rows: tuple[str, tuple[int, ...], int]) -> list[Operator]:
     return [
-        Operator(n, name, 0, False, 1, inputs, (y,), (), NoOptions(), b"", ())
+        Operator(
+            index=n, name=name, builtin_code=0, inputs=inputs, outputs=(y,), options=NoOptions()
+        )
         for n, (name, inputs, y) in enumerate(rows)
     ]
 

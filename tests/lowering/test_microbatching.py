@@ -62,7 +62,9 @@ def microbatches_of(
     specs |= {1 + i: other for i, other in enumerate(others)}
     live = [i for i, spec in specs.items() if spec.const is None and i != 99]
     inputs = (0, *range(1, 1 + len(others)))
-    operator = Operator(0, name, 0, False, 1, inputs, (99,), (), options, b"", ())
+    operator = Operator(
+        index=0, name=name, builtin_code=0, inputs=inputs, outputs=(99,), options=options
+    )
     return microbatching.microbatches([operator], specs, live, [99])
 
 

@@ -28,7 +28,14 @@ def specs(
 
 def operators(first: str = "RELU", *more: int, second: str = "TANH") -> list[Operator]:
     return [
-        Operator(n, name, 0, False, 1, inputs, (output,), (), NoOptions(), b"", ())
+        Operator(
+            index=n,
+            name=name,
+            builtin_code=0,
+            inputs=inputs,
+            outputs=(output,),
+            options=NoOptions(),
+        )
         for n, (name, inputs, output) in enumerate(((first, (X, *more), Y), (second, (Y,), Z)))
     ]
 
