@@ -10,7 +10,7 @@ from jaxdelegate.providers.builtin import aliases
 ROOT = Path(__file__).parents[1]
 HEAD = """# Options of JaxDelegate
 
-Options are keywords, a mapping, or flags of the tools:
+For anyone who sets an option. Options are keywords, a mapping, or flags of the tools:
 
 ```python
 import jaxdelegate as jd

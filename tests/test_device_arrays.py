@@ -309,6 +309,7 @@ def test_an_error_of_the_device_names_the_nodes_of_a_started_run() -> None:
 TWO_DEVICES = """
 import jax, numpy as np
 import jaxdelegate as jd
+from jaxdelegate.model import open_models
 
 first, second = jax.devices()
 model = open("chain.tflite", "rb").read()
@@ -332,6 +333,7 @@ for _ in range(2):  # compiled, then from the cache
             interpreter.invoke()
         np.testing.assert_array_equal(interpreter.get_tensor(y), (2 * x) ** 2)
         assert interpreter._runner(0).value(y).devices() == {second}
+    open_models._OPEN.clear()  # as another process would find it
 assert [d.programs.statistics.loaded for d in delegates] == [1, 1]
 
 alone = jd.Interpreter(model_content=model, experimental_delegates=delegates[1:])

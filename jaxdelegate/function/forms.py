@@ -42,7 +42,7 @@ def contexts(compiler: Compiler, platform: str | None) -> dict[str, LoweringCont
         if platform not in PLATFORMS:
             raise OptionError(f"platform: want one of {', '.join(PLATFORMS)}, got {platform!r}")
         return {DEFAULT: _on(compiler, PLATFORMS[platform])}
-    own = compiler.platform
+    own = compiler.context.platform
     if compiler.options.platform is not None or own != "cpu":
         return {DEFAULT: _on(compiler, own)}
     cpu, gpu, tpu = (_on(compiler, p) for p in ("cpu", "gpu", "tpu"))

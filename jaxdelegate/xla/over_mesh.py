@@ -166,6 +166,6 @@ class MeshRuntime(Runtime):
         """An array with these elements on every device."""
         return placed(array, self.replicated)
 
-    def here(self, value: Any) -> Any:
+    def from_device(self, value: Any) -> Any:
         """The value itself: arguments of a mesh's program are already placed."""
         return value

@@ -412,7 +412,7 @@ WRONG_USES: dict[str, tuple[WrongUse, ...]] = {
             'jd.load_delegate({"compute_dtype": "float16"})',
             "TypeError",
             "expected a path or 'package.module:Class'",
-            "options come second",
+            "options are the second argument",
         ),
         use(
             "a missing library",

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import jaxdelegate as jd
+from jaxdelegate.compile.compiler import Compiler
 from tests.support.networks import small_classifier
 
 MODELS = Path(__file__).parents[3] / "shared" / "models"
@@ -170,9 +171,9 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -
     """The form for devices other than a CPU."""
     if request.param == "cpu":
         return
-    own = jd.JaxDelegate.lowering_context.func  # type: ignore[attr-defined]
+    own = Compiler.context.func  # type: ignore[attr-defined]
     neutral = property(lambda self: dataclasses.replace(own(self), platform="tpu"))
-    monkeypatch.setattr(jd.JaxDelegate, "lowering_context", neutral)
+    monkeypatch.setattr(Compiler, "context", neutral)
 
 
 def test_a_small_network() -> None:

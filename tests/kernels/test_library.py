@@ -53,6 +53,7 @@ def test_calls_at_the_same_time() -> None:
 
 _THREADS = """
 import sys, numpy as np, jax
+from jaxdelegate.kernels import library
 from jaxdelegate.op_lowering.convolution import cpu_kernel
 assert library.why_not() is None
 from jaxdelegate.op_lowering.convolution.algorithms import Convolution

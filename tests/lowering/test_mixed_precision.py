@@ -46,7 +46,7 @@ def run(
 def interpreter(content: bytes, policy: PrecisionPolicy, **options: object) -> jd.Interpreter:
     """A GPU's policy on the CPU: hosts compile with whatever the delegate's context says."""
     delegate = jd.JaxDelegate(platform="cpu", require_full_delegation=True, **options)
-    delegate.lowering_context = dataclasses.replace(delegate.lowering_context, precision=policy)
+    delegate.compiler.context = dataclasses.replace(delegate.compiler.context, precision=policy)
     return jd.Interpreter(model_content=content, experimental_delegates=[delegate])
 
 
@@ -173,7 +173,7 @@ def test_mobilenet_as_a_gpu_runs_it(dtype: str) -> None:
     (want,) = run(content, PrecisionPolicy(), x)
     on_gpu = {"platform": "gpu", "precision": device_policy(dtype), "native_kernels": False}
     delegate = jd.JaxDelegate(platform="cpu", require_full_delegation=True)
-    delegate.lowering_context = dataclasses.replace(delegate.lowering_context, **on_gpu)
+    delegate.compiler.context = dataclasses.replace(delegate.compiler.context, **on_gpu)
     (got,) = run_once(jd.Interpreter(model_content=content, experimental_delegates=[delegate]), [x])
     assert got.dtype == np.float32
     assert 1e-6 < of_largest(got, want) < 1e-2
@@ -308,8 +308,8 @@ def test_large_constants_take_half_the_memory() -> None:
     builder.operator("ADD", [y, b], [z], AddOptions())
     builder.outputs(z)
     delegate = jd.JaxDelegate(platform="cpu")
-    delegate.lowering_context = dataclasses.replace(
-        delegate.lowering_context, precision=FLOAT16_ALGORITHMS
+    delegate.compiler.context = dataclasses.replace(
+        delegate.compiler.context, precision=FLOAT16_ALGORITHMS
     )
     interpreter = jd.Interpreter(model_content=builder.build(), experimental_delegates=[delegate])
     interpreter.allocate_tensors()

@@ -98,9 +98,9 @@ def test_a_delegate_warns_of_them(graph: Any, caplog: pytest.LogCaptureFixture) 
     content = graph.content(conv(graph, unknown(graph), 1.0, size=1))
     delegate = jd.JaxDelegate(platform="cpu", require_full_delegation=True)
     on_gpu = dataclasses.replace(
-        delegate.lowering_context, platform="gpu", precision=GPU.precision, native_kernels=False
+        delegate.compiler.context, platform="gpu", precision=GPU.precision, native_kernels=False
     )
-    delegate.lowering_context = on_gpu
+    delegate.compiler.context = on_gpu
     with caplog.at_level(logging.WARNING, "jaxdelegate"):
         interpreter = jd.Interpreter(model_content=content, experimental_delegates=[delegate])
         x = np.ones((1, 6, 6, CHANNELS), np.float32)

@@ -206,9 +206,12 @@ def test_wrong_arguments(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("compiled_anew")
-def test_programs_come_from_the_shared_folder(tmp_path: Path) -> None:
+def test_programs_come_from_the_shared_folder(
+    tmp_path: Path, forget_models: Callable[[], None]
+) -> None:
     first = Predictor(models.dense(), cache_dir=tmp_path / "programs")
     want = first({"x": rows(4)})["scores"]
+    forget_models()
     second = Predictor(models.dense(), cache_dir=tmp_path / "programs")
     np.testing.assert_array_equal(second({"x": rows(4)})["scores"], want)
     counts = [(p.stats.programs_stored, p.stats.programs_loaded) for p in (first, second)]

@@ -86,7 +86,7 @@ def test_full_delegation_as_an_exit_code(
 
 def test_without_the_delegate(split: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["analyze", f"--graph={split}", "--use_jax=false"]) == 0
-    assert "no delegate is asked" in capsys.readouterr().out
+    assert "there is no delegate" in capsys.readouterr().out
 
 
 Make = Callable[[Path], list[str]]

@@ -98,7 +98,7 @@ def test_compute_dtype_auto_with_kernels(write: Any, graph: Any) -> None:
     content = write(graph)
     delegate = jd.JaxDelegate(platform="cpu", compute_dtype="auto")
     policy = PrecisionPolicy(operand=BFLOAT16, reduces_convolutions=False)
-    delegate.lowering_context = dataclasses.replace(delegate.lowering_context, precision=policy)
+    delegate.compiler.context = dataclasses.replace(delegate.compiler.context, precision=policy)
     random = np.random.default_rng(0)
     plain = jd.Interpreter(model_content=content)
     shapes = [details["shape"] for details in plain.get_input_details()]
