@@ -25,6 +25,7 @@ from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.quant.params import Blockwise, Quantization
 from jaxdelegate.testing import Arg, Case, const, value
+from tests.support.case_groups import CaseGroup
 from tests.support.dtypes import NO_KERNEL
 from tests.support.quantized import any_integers, scaled
 
@@ -186,12 +187,11 @@ def fuzzed(seed: int) -> Case:
 
 @pytest.mark.litert
 def test_fuzz() -> None:
-    for seed in range(180):
-        case = fuzzed(seed)
-        want = case.run_litert()
-        case.check(case.run_reference(), want)
-        if seed < 72:
-            case.check(case.run_lowered(RULES[case.name]), want)
+    cases = [fuzzed(seed) for seed in range(180)]
+    for case in cases:
+        case.check(case.run_reference(), case.run_litert())
+    group = CaseGroup(cases[:72])
+    group.check(group.run_lowered(RULES), Case.run_litert)
 
 
 TABLE, HALF = any_integers(INT8, 3, 5), scaled(0.5)

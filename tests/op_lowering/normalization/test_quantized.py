@@ -7,6 +7,7 @@ from jaxdelegate.op_lowering.options import L2NormOptions, LogSoftmaxOptions, So
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.testing import Arg, Case
+from tests.support.case_groups import CaseGroup
 from tests.support.quantized import any_integers, scaled
 
 # By input and output dtype: how the kernels want the output quantized.
@@ -166,12 +167,11 @@ def fuzzed(seed: int) -> Case:
 
 @pytest.mark.litert
 def test_fuzz() -> None:
-    for seed in range(150):
-        case = fuzzed(seed)
-        want = case.run_litert()
-        case.check(case.run_reference(), want)
-        if seed < 12:
-            case.check(case.run_lowered(RULES[case.name]), want)
+    cases = [fuzzed(seed) for seed in range(150)]
+    for case in cases:
+        case.check(case.run_reference(), case.run_litert())
+    group = CaseGroup(cases[:12])
+    group.check(group.run_lowered(RULES), Case.run_litert)
 
 
 BYTES = any_integers(np.int8, 2, 3)

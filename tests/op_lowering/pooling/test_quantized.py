@@ -10,6 +10,7 @@ from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import Arg, Case, of
+from tests.support.case_groups import CaseGroup
 from tests.support.quantized import scaled
 
 SAME, VALID = Padding.SAME, Padding.VALID
@@ -134,12 +135,11 @@ def fuzzed(seed: int) -> Case:
 
 @pytest.mark.litert
 def test_fuzz() -> None:
-    for seed in range(90):
-        case = fuzzed(seed)
-        want = case.run_litert()
-        case.check(case.run_reference(), want)
-        if seed < 18:
-            case.check(case.run_lowered(RULES[case.name]), want)
+    cases = [fuzzed(seed) for seed in range(90)]
+    for case in cases:
+        case.check(case.run_reference(), case.run_litert())
+    group = CaseGroup(cases[:18])
+    group.check(group.run_lowered(RULES), Case.run_litert)
 
 
 X = image(np.int8, (1, 4, 4, 2), scaled(0.5, 3))

@@ -8,6 +8,7 @@ from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import Arg, Case, const, value
+from tests.support.case_groups import CaseGroup
 from tests.support.quantized import any_integers, scaled
 
 DTYPES = {
@@ -143,12 +144,11 @@ def fuzzed(seed: int) -> Case:
 
 @pytest.mark.litert
 def test_fuzz() -> None:
-    for seed in range(180):
-        case = fuzzed(seed)
-        want = run_litert(case)
-        case.check(case.run_reference(), want)
-        if seed < 18:
-            case.check(case.run_lowered(RULES[case.name]), want)
+    cases = [fuzzed(seed) for seed in range(180)]
+    for case in cases:
+        case.check(case.run_reference(), run_litert(case))
+    group = CaseGroup(cases[:18])
+    group.check(group.run_lowered(RULES), run_litert)
 
 
 @pytest.mark.parametrize("name", DTYPES)
