@@ -29,10 +29,10 @@ def scaled(channels: int, width: float) -> int:
 
 
 class Layers:
-    """A float32 network, layer by layer; images are [1, height, width, channels]."""
+    """Builds a float32 network layer by layer; images are [1, height, width, channels]."""
 
     def __init__(self, seed: int, description: str = "random weights") -> None:
-        """Begin an empty model."""
+        """Start an empty model."""
         self.builder = ModelBuilder(description)
         self._rng = np.random.default_rng(seed)
         self._count = 0

@@ -1,4 +1,4 @@
-"""A small writer of .tflite files, by the official schema. For tests, examples and the demo."""
+"""A small writer of .tflite files by the official schema, for tests, examples and the demo."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -17,16 +17,14 @@ from jaxdelegate.quant.params import Quantization
 _FIRST_LARGE_OPCODE = schema.BuiltinOperator.PLACEHOLDER_FOR_GREATER_OP_CODES
 _FILE_IDENTIFIER = b"TFL3"
 _ALIGNMENT = 16  # of buffers outside the flatbuffer
-_OFFSET_MARK = (
-    2  # stands for an offset not known yet; one that a writer leaves out must be below it
-)
+_OFFSET_MARK = 2  # a placeholder for an unknown offset; offsets below it mean "none"
 
 
 class SubgraphBuilder:
     """Tensors and operators of one subgraph. Tensors are named by their index, as in the file."""
 
     def __init__(self, model: "ModelBuilder", name: str) -> None:
-        """Begin a subgraph of `model`."""
+        """Start a subgraph of `model`."""
         self._model = model
         self._t = schema.SubGraphT()
         self._t.name = name
@@ -79,7 +77,7 @@ class SubgraphBuilder:
         return index
 
     def inputs(self, *tensors: int) -> None:
-        """Say which tensors enter the subgraph."""
+        """Set the subgraph's inputs."""
         self._t.inputs = list(tensors)
 
     def constant(
@@ -104,7 +102,7 @@ class SubgraphBuilder:
         name: str | None = None,
         **details: Any,
     ) -> int:
-        """Add a tensor whose data lies in another file, as `ModelBuilder.external_slice` says."""
+        """Add a tensor whose data is in another file, at a `ModelBuilder.external_slice`."""
         index = self.tensor(shape, dtype, name, **details)
         self._t.tensors[index].externalBuffer = slice_id
         return index
@@ -137,7 +135,7 @@ class SubgraphBuilder:
         self._t.operators.append(t)
 
     def outputs(self, *tensors: int) -> None:
-        """Say which tensors leave the subgraph."""
+        """Set the subgraph's outputs."""
         self._t.outputs = list(tensors)
 
 
@@ -145,7 +143,7 @@ class ModelBuilder(SubgraphBuilder):
     """A model whose main subgraph is built on this object; `subgraph()` adds others."""
 
     def __init__(self, description: str = "jaxdelegate.testing") -> None:
-        """Begin an empty model."""
+        """Start an empty model."""
         self._buffers: list[bytes] = [b""]  # buffer 0 is empty by convention: "no data"
         self._opcodes: dict[tuple[str, int], int] = {}
         self._signatures: list[schema.SignatureDefT] = []

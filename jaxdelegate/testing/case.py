@@ -1,4 +1,4 @@
-"""One operator case: the same inputs through the lowering, the reference and stock LiteRT."""
+"""An operator case: run the same inputs in the lowering, the reference and stock LiteRT."""
 
 import dataclasses
 import zlib
@@ -81,7 +81,7 @@ def variable(*shape: int, dtype: Any = np.float32) -> Arg:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Case:
-    """One operator with options, inputs and what its outputs are made of.
+    """One operator with options, inputs and the dtypes of its outputs.
 
     `outputs` gives the output dtypes; by default one output of the first input's dtype.
     `accumulated` is the K of the tolerance table; `tolerance` replaces the table's entry and needs
@@ -136,7 +136,7 @@ class Case:
         return inputs, tuple(map(with_shape, declared, known))
 
     def read_specs(self, shape: Shape | None = None) -> tuple[Specs, Specs]:
-        """As `specs`, without the scales that the operator's kernel does not look at."""
+        """Like `specs`, without the scales that the operator's kernel ignores."""
         specs = self.specs() if shape is None else self.specs(shape)
         return as_read(record_of(self.name), *specs)
 
@@ -194,7 +194,7 @@ class Case:
         )
 
     def reason(self, rule: OpRule, shape: Shape | None = None) -> str:
-        """Why the rule refuses the case; empty: it does not.
+        """Why the rule refuses the case; empty if it accepts it.
 
         The output's shape is given where the reference knows none.
         """

@@ -1,4 +1,4 @@
-"""Transformers with random weights, built in memory: for tests and benches."""
+"""Transformers with random weights, built in memory: for tests and benchmarks."""
 
 from collections.abc import Sequence
 
@@ -18,7 +18,7 @@ from jaxdelegate.op_lowering.options import (
 from jaxdelegate.op_lowering.records.enums import TensorType
 from jaxdelegate.testing.builder import ModelBuilder
 
-_MASKED = -10000.0  # what BERT adds to the scores of positions that are not looked at
+_MASKED = -10000.0  # what BERT adds to the scores of masked positions
 _EPSILON = 1e-6  # of the layer normalization
 
 
@@ -31,7 +31,7 @@ def bert_small(
     vocabulary: int = 30522,
     seed: int = 0,
 ) -> bytes:
-    """BERT small with the head that finds answers, as a .tflite, float32.
+    """BERT small with a question-answering head, as a .tflite, float32.
 
     int32 `ids` and `mask` [1, length], the mask 0 where there is padding, to `logits`
     [1, length, 2], of the first and of the last token (Devlin et al. 2019; Turc et al. 2019).

@@ -1,4 +1,4 @@
-"""Models of one operator that applies a body, and bodies to try."""
+"""Models of one operator with a body, and bodies for them."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -60,11 +60,9 @@ class BodyCase:
     litert: str | None = None  # why stock LiteRT cannot run it; None: it can
 
     def __str__(self) -> str:
-        """The test id."""
         return f"{self.name}-{self.label}"
 
     def model(self) -> bytes:
-        """The .tflite file."""
         builder = ModelBuilder(str(self))
         inputs = [
             builder.constant(a.value) if a.is_const else builder.input(a.value.shape, a.value.dtype)
@@ -77,7 +75,7 @@ class BodyCase:
         return builder.build()
 
     def run(self, make: Callable[..., Any]) -> list[np.ndarray]:
-        """The outputs, by the interpreter that `make(model_content=...)` gives."""
+        """The outputs of the interpreter that `make(model_content=...)` returns."""
         interpreter = make(model_content=self.model())
         interpreter.allocate_tensors()
         feeds = [a.value for a in self.inputs if not a.is_const]
@@ -89,13 +87,13 @@ class BodyCase:
 
 
 def delegated(model_content: bytes) -> Interpreter:
-    """Our interpreter, all of whose operators run on XLA."""
+    """Our interpreter with all operators delegated."""
     delegate = JaxDelegate(require_full_delegation=True)
     return Interpreter(model_content=model_content, experimental_delegates=[delegate])
 
 
 def why_left(case: BodyCase) -> str:
-    """Why the operator stays on the host; empty: it does not."""
+    """Why the operator stays on the host; empty if it is delegated."""
     delegate = JaxDelegate()
     Interpreter(model_content=case.model(), experimental_delegates=[delegate])
     return delegate.report().nodes[0].reason or ""
@@ -120,11 +118,11 @@ def _compare(
     return _apply(body, "STABLEHLO_COMPARE", x, y, dtype=np.bool_, options=options)
 
 
-# ---- of (results so far, values)
+# ---- bodies of (accumulated results, values)
 
 
 def pairwise(*names: str) -> Body:
-    """Result i is an operator of arguments i and n + i."""
+    """Result i applies an operator to arguments i and n + i."""
 
     def build(_model: ModelBuilder, body: SubgraphBuilder, dtypes: Sequence[np.dtype]) -> None:
         n, x = len(dtypes), _scalars(body, [*dtypes, *dtypes])
@@ -136,7 +134,7 @@ def pairwise(*names: str) -> Body:
 
 
 def argument(*positions: int) -> Body:
-    """Results are arguments as they are."""
+    """Results are unchanged arguments."""
 
     def build(_model: ModelBuilder, body: SubgraphBuilder, dtypes: Sequence[np.dtype]) -> None:
         x = _scalars(body, [*dtypes, *dtypes])
@@ -156,7 +154,7 @@ def always(result: Any) -> Body:
 
 
 def odds(_model: ModelBuilder, body: SubgraphBuilder, dtypes: Sequence[np.dtype]) -> None:
-    """A + b + a * b * 1: associative with identity 0, and no operator of its own."""
+    """a + b + a * b * 1: associative with identity 0, but not a single operator."""
     (d,) = dtypes
     a, b = _scalars(body, [d, d])
     one = body.constant(np.ones((), d))
@@ -177,7 +175,7 @@ def larger_and_where(
 
 
 def branching(model: ModelBuilder, body: SubgraphBuilder, dtypes: Sequence[np.dtype]) -> None:
-    """The larger one, by IF: a body that chooses by a value."""
+    """The larger value, by IF: a body that branches."""
     a, b = _scalars(body, [*dtypes, *dtypes])
     wins = _apply(body, "GREATER", a, b, dtype=np.bool_)
     y = body.tensor((), dtypes[0])
@@ -188,7 +186,7 @@ def branching(model: ModelBuilder, body: SubgraphBuilder, dtypes: Sequence[np.dt
         branch.outputs(_scalars(branch, [*dtypes, *dtypes])[position])
 
 
-# ---- comparators: of both sides of the first operand, of the second...
+# ---- comparators: arguments are both sides of the first operand, of the second...
 
 
 def _sides(body: SubgraphBuilder, dtypes: Sequence[np.dtype]) -> list[int]:
@@ -220,7 +218,7 @@ def by_magnitude(_model: ModelBuilder, body: SubgraphBuilder, dtypes: Sequence[n
 
 
 def canonical(_model: ModelBuilder, body: SubgraphBuilder, dtypes: Sequence[np.dtype]) -> None:
-    """Zeros are one, then the total order: what JAX exports for a sort of floats."""
+    """The total order with equal zeros, as JAX exports a sort of floats."""
     zero = body.constant(np.zeros((), dtypes[0]))
     keys = []
     for v in _sides(body, dtypes):
@@ -230,7 +228,7 @@ def canonical(_model: ModelBuilder, body: SubgraphBuilder, dtypes: Sequence[np.d
 
 
 def lexicographic(_model: ModelBuilder, body: SubgraphBuilder, dtypes: Sequence[np.dtype]) -> None:
-    """By the first operand, then descending by the second: an order of no single key."""
+    """Ascending by the first operand, then descending by the second."""
     a, b, c, d = _sides(body, dtypes)
     then = [_compare(body, EQ, a, b), _compare(body, GT, c, d)]
     tie = _apply(body, "STABLEHLO_AND", *then, dtype=np.bool_)

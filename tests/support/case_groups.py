@@ -16,33 +16,24 @@ _GROUP = 16  # cases
 class CaseGroup:
     """Cases whose lowerings are compiled as one program.
 
-    XLA takes about as long for a program of one small operator as for one of ten.
+    A program has a fixed cost, which is most of the time of one small operator.
     """
 
     cases: Sequence[Case]
 
     def __str__(self) -> str:
-        """The test id: that of the first case, and how many follow it."""
         return f"{self.cases[0]}+{len(self.cases) - 1}"
 
     def run_lowered(
         self, rules: Mapping[str, OpRule], context: LoweringContext | None = None
     ) -> list[list[np.ndarray]]:
-        """What `Case.run_lowered` answers for each of them.
-
-        Raises:
-            AssertionError: a rule refuses its case.
-        """
+        """What `Case.run_lowered` returns for each case."""
         return run_together([case.lowered_call(rules[case.name], context) for case in self.cases])
 
     def check_lowerings(
         self, rules: Mapping[str, OpRule], context: LoweringContext | None = None
     ) -> None:
-        """Compare every case's lowering with its reference.
-
-        Raises:
-            AssertionError: some differ, or a rule refuses them; names each of them.
-        """
+        """Compare every case's lowering with its reference; the error names each wrong case."""
         self.check(self.run_lowered(rules, context), Case.run_reference)
 
     def check(
@@ -50,11 +41,7 @@ class CaseGroup:
         results: Sequence[Sequence[np.ndarray]],
         want: Callable[[Case], Sequence[np.ndarray]],
     ) -> None:
-        """Compare the results of each case with those that it wants.
-
-        Raises:
-            AssertionError: some differ; names each of them.
-        """
+        """Compare each case's results with the expected ones; the error names each wrong case."""
         wrong = []
         for case, got in zip(self.cases, results, strict=True):
             try:
@@ -65,7 +52,7 @@ class CaseGroup:
 
 
 def in_groups(cases: Sequence[Case]) -> list[CaseGroup]:
-    """The cases in their order, some at a time."""
+    """Split the cases, in their order, into groups."""
     found, rest = [], iter(cases)
     while some := tuple(itertools.islice(rest, _GROUP)):
         found.append(CaseGroup(some))

@@ -1,4 +1,4 @@
-"""The cases that the modules of a folder of operator tests list, for other tests of them."""
+"""The operators' case tables, for tests that walk over all of them."""
 
 import functools
 import importlib.util
@@ -26,7 +26,7 @@ def cases_in(folder: Path) -> dict[str, list[Case]]:
 def _imported(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(f"cases_of_{path.stem}", path)
     if spec is None or spec.loader is None:
-        raise ImportError(f"{path} is no Python module")
+        raise ImportError(f"{path} is not a Python module")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

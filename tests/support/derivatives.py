@@ -1,17 +1,16 @@
-"""Derivatives of operator cases: JAX's, forward and by reverse mode, against differences.
+"""Derivatives of operator cases: JAX's, in forward and reverse mode, against finite differences.
 
-JAX derives the lowering in float32, as `Model.function` has it derived. Differences are those of
-the same rule lowered in float64, along one random direction of all float inputs. With a step of
-1e-6 a central difference is off by some 1e-10 of the values, and an unlucky direction is needed to
-meet a kink. A rule that computes in float32 whatever it is given is differenced by five points in
-float32: that is off by the step's fourth power times the fifth derivative, and by 2**-23 / step of
-the values.
+JAX differentiates the lowering in float32, as `Model.function` does. Finite differences use the
+same rule lowered in float64, along one random direction of all float inputs. With a step of 1e-6 a
+central difference is off by about 1e-10 of the values, and only an unlucky direction meets a kink.
+For a rule that always computes in float32, the difference takes five points in float32: its error
+is the step's fourth power times the fifth derivative, plus 2**-23 / step of the values.
 
-JAX derives by few inputs one at a time, as where only some weights are trained: it has primitives
-that it can transpose by all of their arguments, and not by one.
+JAX also differentiates by a few inputs one at a time, as when only some weights are trained: some
+of its primitives can be transposed by all of their arguments, but not by one.
 
-For a difference a constant moves in the file: a rule that computes with it while it is lowered,
-and so has no derivative by it, is found.
+For a difference, constants of the file move too. This finds a rule that computes with a constant
+while it is lowered, and so has no derivative by it.
 """
 
 import dataclasses
@@ -32,12 +31,12 @@ _COMPLEX: dict[np.dtype, np.dtype] = {
 }
 _NARROW = (_FLOAT32, _COMPLEX[_FLOAT32])
 _MOST = 1e6  # of outputs: larger ones are left out
-_LEAST = 0.02  # roots, and much else, have a kink at zero
-_LARGEST = 1e3  # of inputs; larger ones, which probe the ends of ranges, are drawn anew
-_APART = 3  # float inputs by each of which alone JAX derives, too; by more of them only by all
-# By the dtype of differences: what they are taken at, with their weights, in steps; the step; how
-# much of the largest number they may be off: 2**-23 for each of some hundred roundings of what JAX
-# derives, and what float32 differences are off by.
+_LEAST = 0.02  # roots and other functions have a kink at zero
+_LARGEST = 1e3  # of inputs; larger ones, which probe the ends of ranges, are redrawn
+_APART = 3  # up to this many float inputs JAX also differentiates by each one alone
+# By the dtype of differences: the points in steps with their weights; the step; the tolerance as a
+# share of the largest number: 2**-23 for each of some hundred roundings in JAX's derivative, plus
+# the error of float32 differences.
 _DIFFERENCES: dict[np.dtype, tuple[dict[int, float], float, float]] = {
     _FLOAT64: ({1: 1 / 2, -1: -1 / 2}, 1e-6, 2e-5),
     _FLOAT32: ({1: 2 / 3, -1: -2 / 3, 2: -1 / 12, -2: 1 / 12}, 2e-2, 2e-4),
@@ -48,7 +47,7 @@ Values = Mapping[str, Any]  # float inputs by their position
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Point:
-    """Where a case is derived: its inputs, and by position the float ones' values and direction."""
+    """A case, and the point and direction of its derivative by the float inputs' positions."""
 
     case: Case
     rule: OpRule
@@ -58,7 +57,7 @@ class Point:
 
     @classmethod
     def of(cls, case: Case, rule: OpRule, context: LoweringContext) -> "Point | None":
-        """None: the case has no float input with elements."""
+        """The point of a case; None if it has no float input with elements."""
         random = np.random.default_rng(zlib.crc32(str(case).encode()))
         floats = {
             _key(i): _regular(a.value, random)
@@ -71,11 +70,11 @@ class Point:
 
     @property
     def reason(self) -> str | None:
-        """Why the rule refuses the case; None: it does not."""
+        """Why the rule refuses the case; None if it accepts it."""
         return self.rule.reason(self.context, self.case.op_options, *self.case.read_specs())
 
     def function(self, dtype: np.dtype, step: float = 0) -> Callable[[Values], list[Any]]:
-        """The lowering in a dtype, of the float inputs; the file's constants have made a step."""
+        """The lowering in a dtype, of the float inputs; the file's constants have moved a step."""
         options, (inputs, outputs) = self.case.op_options, self.case.read_specs()
         at = self.at(dtype, step)
         moved = tuple(
@@ -88,7 +87,6 @@ class Point:
         return lambda values: _inexact(lowered(*self._arguments(values)))
 
     def at(self, dtype: np.dtype, step: float) -> dict[str, np.ndarray]:
-        """The float inputs after a step."""
         moved = {i: x + step * self.direction[i] for i, x in self.values.items()}
         return {i: _in(x, dtype) for i, x in moved.items()}
 
@@ -114,7 +112,7 @@ def _drawn(like: np.ndarray, size: float, random: np.random.Generator) -> np.nda
 
 
 def _regular(x: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    """Finite values, off every kink."""
+    """Finite values away from kinks."""
     is_usual = np.isfinite(x) & (np.abs(x) < _LARGEST)
     values = np.where(is_usual, x, _drawn(x, 2, random)) + _drawn(x, 1e-3, random)
     values = np.asarray(values)
@@ -142,16 +140,16 @@ def _inexact(results: Iterable[Any]) -> list[Any]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Derived:
-    """What JAX derives at a point, and its differences, both traced."""
+    """JAX's derivatives at a point and the finite differences, both traced."""
 
     point: Point
-    jaxpr: Any  # of values and directions: outputs, their derivatives forward, by reverse mode
+    jaxpr: Any  # of values and directions: outputs, forward derivatives, reverse derivatives
     differences: Any
     dtype: np.dtype  # of the differences
 
     @classmethod
     def of(cls, point: Point) -> "Derived | None":
-        """None: the operator has no float output, or one of another width."""
+        """The derivatives at a point; None without a float output, or with one of another width."""
         import jax
 
         with jax.enable_x64(True):
@@ -167,18 +165,17 @@ class Derived:
 
     @property
     def text(self) -> str:
-        """What is computed."""
         return str(self.jaxpr)
 
     @property
     def slopes(self) -> list[np.ndarray]:
-        """The derivatives forward of all outputs."""
+        """The forward derivatives of all outputs."""
         (results,) = _run([self.jaxpr], [self.point.ends])
         count = len(results) - len(self.point.values)
         return results[count // 2 : count]
 
     def faults(self, results: Sequence[np.ndarray], places: Sequence[np.ndarray]) -> list[str]:
-        """What is wrong: `results` and `places` are what the traced functions gave, flat."""
+        """Errors in the flat results of the traced functions: `results` and `places`."""
         count = len(self.jaxpr.out_avals) - len(self.point.values)
         y, forward, reverse = results[: count // 2], results[count // 2 : count], results[count:]
         factors, step, tolerance = _DIFFERENCES[self.dtype]
@@ -196,7 +193,7 @@ class Derived:
         return found + self._reverse_faults(y, exact, reverse, tolerance)
 
     def _reverse_faults(self, y: Any, exact: Any, reverse: Any, tolerance: float) -> list[str]:
-        """By the inner product with the direction, which both ways have to give."""
+        """Compare both modes by the inner product with the direction."""
         if not all(np.isfinite(value).all() for value in y):
             return []
         ws = weights(y)
@@ -247,7 +244,7 @@ def _derivatives(point: Point) -> Callable[..., Any]:
 
 
 def weights(outputs: Sequence[Any]) -> list[np.ndarray]:
-    """By which outputs are added up for reverse mode."""
+    """The weights of the sum of outputs that reverse mode differentiates."""
     random = np.random.default_rng(1)
     return [
         (random.uniform(0.5, 1, y.shape) * random.choice([-1, 1], y.shape)).astype(y.dtype)
@@ -256,7 +253,7 @@ def weights(outputs: Sequence[Any]) -> list[np.ndarray]:
 
 
 def _traced_differences(point: Point, dtype: np.dtype) -> Any:
-    """Outputs at each of the places; None: the rule cannot compute in `dtype`."""
+    """Outputs at each of the places; None if the rule cannot compute in `dtype`."""
     import jax
 
     places = _places(point, dtype)
@@ -284,7 +281,7 @@ def _places(point: Point, dtype: np.dtype) -> list[dict[str, np.ndarray]]:
 
 
 def wrong(cases: Sequence[Derived]) -> list[str]:
-    """What is wrong with the derivatives of some cases, which are computed as one program."""
+    """Errors in the derivatives of some cases, computed as one program."""
     derived = _run([d.jaxpr for d in cases], [d.point.ends for d in cases])
     everywhere = _run([d.differences for d in cases], [[_places(d.point, d.dtype)] for d in cases])
     found = []

@@ -1,4 +1,4 @@
-"""For explanations of differences: an operator's operands, and which elements depend on what."""
+"""Helpers of explanations: an operator's operands, and which elements depend on which."""
 
 import dataclasses
 import functools
@@ -24,28 +24,27 @@ class Stock(Protocol):
 
 
 def operator_of(found: Disagreement) -> tuple[Node, list[GraphTensor]]:
-    """The operator, and its operands that are there."""
+    """The operator and its operands, without absent ones."""
     node = found.part.nodes[0]
     return node, [found.part.tensors[i] for i in node.inputs if i is not None]
 
 
 def outputs_of(found: Disagreement) -> list[GraphTensor]:
-    """The operator's results."""
+    """The operator's output tensors."""
     return [found.part.tensors[i] for i in found.part.nodes[0].outputs]
 
 
 def by_plain_kernels(part: Graph, stock: Stock) -> Arrays:
-    """What LiteRT's plain kernels make of it."""
+    """The outputs of LiteRT's plain kernels."""
     return stock.run(part.model(), part.feeds, PLAIN)
 
 
 def masked(want: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """The answer without the elements of the mask, of which nothing is said."""
+    """The expected values, with undefined elements masked."""
     return np.ma.masked_array(want, np.broadcast_to(mask, want.shape))
 
 
 def floats(part: Graph) -> list[np.ndarray]:
-    """The values of float operands."""
     return [t.value for t in part.tensors if t.value is not None and t.dtype.kind == "f"]
 
 
@@ -66,7 +65,7 @@ def with_floats(part: Graph, change: Callable[[np.ndarray], np.ndarray]) -> Grap
 
 
 def called_body(part: Graph) -> Graph | None:
-    """The subgraph that its only operator calls, fed with the operands; None: it calls none."""
+    """The subgraph that its only operator calls, fed with the operands; None if it calls none."""
     node, operands = part.nodes[0], [part.tensors[t] for t in part.nodes[0].inputs if t is not None]
     if len(part.nodes) != 1 or not node.bodies:
         return None
@@ -87,7 +86,7 @@ def called_body(part: Graph) -> Graph | None:
 
 
 def with_real_weights(part: Graph) -> Graph | None:
-    """The part with floats for the quantized weights of float operators; None: it has none."""
+    """The part with floats for quantized weights of float operators; None without any."""
     weights = {
         t
         for node in part.nodes
@@ -102,7 +101,7 @@ def with_real_weights(part: Graph) -> Graph | None:
 
 
 def in_floats(part: Graph) -> Graph | None:
-    """The part with floats for all that is quantized; None: nothing is."""
+    """The part with floats in place of all quantized tensors; None without any."""
     quantized = {i for i, t in enumerate(part.tensors) if t.quantization is not None}
     return dataclasses.replace(part, tensors=_reals(part, quantized)) if quantized else None
 
@@ -141,7 +140,7 @@ def _replaced(v: np.ndarray, cause: Callable[[np.ndarray], np.ndarray], value: f
 
 
 def changed_by(part: Graph, cause: Callable[[np.ndarray], np.ndarray]) -> list[np.ndarray]:
-    """Which elements of the results depend on operands' elements: they change with them."""
+    """Which elements of the results depend on the operands' elements that `cause` selects."""
     first = reference(part.model(), part.feeds)
     changed = [np.zeros(y.shape, bool) for y in first]
     for value in (0.0, 1.0, -1.0, np.inf, -np.inf, np.nan):
@@ -156,7 +155,7 @@ def changed_by(part: Graph, cause: Callable[[np.ndarray], np.ndarray]) -> list[n
 
 
 def rows_with(node: Node, extreme: np.ndarray, to: tuple[int, ...]) -> np.ndarray:
-    """Which results are of a row of activations with one such element; broadcasts to `to`."""
+    """Which results belong to a row of activations with an extreme element; broadcasts to `to`."""
     if node.name == "BATCH_MATMUL":
         if getattr(node.options, "adj_x", False):
             extreme = extreme.swapaxes(-1, -2)
@@ -184,12 +183,11 @@ def unmerged(part: Graph) -> Graph:
 
 
 def scale_of(t: GraphTensor) -> float:
-    """Of a tensor; 0: it has none."""
     return 0.0 if t.quantization is None else float(t.quantization.scale[0])
 
 
 def reals_of(t: GraphTensor) -> np.ndarray | None:
-    """What quantized values stand for; None: they are none."""
+    """The reals that quantized values represent; None for other tensors."""
     if t.value is None or t.quantization is None:
         return None
     steps = t.value.astype(np.float64) - float(t.quantization.zero_point[0])
@@ -197,7 +195,7 @@ def reals_of(t: GraphTensor) -> np.ndarray | None:
 
 
 def agrees(found: Disagreement, right: Arrays) -> bool:
-    """Whether the answer is right wherever it is not masked."""
+    """Whether the engine's outputs are right wherever they are not masked."""
     got = found.got or []
     if not right or len(got) % len(right):
         return False

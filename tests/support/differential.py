@@ -1,4 +1,4 @@
-"""One graph through several engines: where they disagree, and at which operator."""
+"""Compare engines on one graph: where they disagree, and at which operator."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -15,25 +15,19 @@ from tests.support.stock_worker import INVOKES, CrashedError, RefusedError, run_
 Arrays = list[np.ndarray]
 Engine = Callable[[bytes, Sequence[np.ndarray]], Arrays]
 
-STEP = 1  # of a quantized result: what fake-quantized execution may be off, docs/quantization.md
-_ON_THE_FLY = 0.03  # of the largest value: dynamic range in floats, the same page
+STEP = 1  # of a quantized result, for fake-quantized execution: docs/quantization.md
+_ON_THE_FLY = 0.03  # of the largest value, for dynamic range in floats: docs/quantization.md
 _NUDGE = 2.0**-22  # relative: a few roundings of float32
 _HUGE = 1e6
-_TIMES = 16  # a difference by rounding, over the largest one that nudges made
+_TIMES = 16  # a difference by rounding, over the largest one that nudges caused
 
 
 def reference(content: bytes, inputs: Sequence[np.ndarray]) -> Arrays:
-    """The numpy reference.
-
-    Raises:
-        RefusedError: it does not run the model.
-    """
+    """Run the numpy reference; raises RefusedError like the other engines."""
     return _ours(content, inputs, [])
 
 
 def delegated(**options: object) -> Engine:
-    """XLA, wherever it takes an operator."""
-
     def run(content: bytes, inputs: Sequence[np.ndarray]) -> Arrays:
         delegate = JaxDelegate(platform="cpu", min_gain=0.0, **options)  # type: ignore[arg-type]
         return _ours(content, inputs, [delegate])
@@ -54,11 +48,11 @@ def _ours(content: bytes, inputs: Sequence[np.ndarray], delegates: list[JaxDeleg
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """What is allowed besides the tolerance table: quantized results a step off, or dynamic range.
+    """What is allowed in addition to the tolerance table.
 
     Attributes:
-        steps: how far integers that stand for reals may be off.
-        on_the_fly: of the largest value, where activations are quantized while they run.
+        steps: how far quantized integers may be off.
+        on_the_fly: a share of the largest value, where activations are quantized at run time.
     """
 
     steps: int = 0
@@ -74,12 +68,12 @@ class Disagreement:
     """Two engines, and how they differ.
 
     Attributes:
-        engine: the one that is judged.
-        operators: of the smallest part of the graph that still disagrees.
+        engine: the one that is tested.
+        operators: those of the smallest part of the graph that still disagrees.
         difference: what differs, where and by how much.
         part: that part.
-        got: what the engine makes of it in each invoke; None: it refuses.
-        want: what the truth makes of it; nothing where it does not run it.
+        got: the engine's outputs of each invoke; None if it refuses the part.
+        want: the expected outputs; empty if the engine that is trusted refuses the part.
         rule: by which they differ.
     """
 
@@ -93,7 +87,7 @@ class Disagreement:
 
 
 def why_apart(graph: Graph, got: Arrays, want: Arrays, rule: Rule = EXACTLY) -> str | None:
-    """How the outputs of a graph differ, in any invoke; None: they are as close as they must be."""
+    """How the outputs of a graph differ, in any invoke; None if they are close enough."""
     try:
         assert len(got) == len(want), f"{len(got)} outputs, expected {len(want)}"
         for i, answers in enumerate(zip(got, want, strict=True)):
@@ -111,7 +105,7 @@ def why_apart(graph: Graph, got: Arrays, want: Arrays, rule: Rule = EXACTLY) -> 
 
 
 def _as_floats(graph: Graph, output: int, y: np.ndarray) -> np.ndarray:
-    """The bits of floats that the graph computes are as near as the floats."""
+    """Compare the bits of computed floats as floats."""
     computed = {t for node in graph.nodes for t in node.outputs}
     for node in graph.nodes:
         if node.name == "BITCAST" and output in node.outputs and node.inputs[0] in computed:
@@ -143,7 +137,7 @@ def _tolerance(graph: Graph, output: int, want: np.ndarray, rule: Rule) -> Toler
 
 
 def intermediate(graph: Graph, engine: Engine) -> dict[int, np.ndarray]:
-    """By tensor, what each operator alone makes of what an engine made before.
+    """By tensor, the results of each operator run alone on the engine's earlier results.
 
     Raises:
         RefusedError: the engine does not run an operator.
@@ -156,7 +150,7 @@ def intermediate(graph: Graph, engine: Engine) -> dict[int, np.ndarray]:
 
 
 def results_of(graph: Graph, values: Mapping[int, np.ndarray]) -> Arrays:
-    """Its outputs, of each invoke, by what its tensors are; states are as in the first one."""
+    """The outputs of each invoke from the values of tensors; states are as in the first one."""
     outputs = [values[t] if t in values else graph.tensors[t].value for t in graph.outputs]
     return outputs * INVOKES  # type: ignore[return-value]
 
@@ -168,7 +162,7 @@ def _fed(graph: Graph) -> dict[int, np.ndarray]:
 def _note(
     graph: Graph, unit: tuple[int, ...], answers: Arrays, values: dict[int, np.ndarray]
 ) -> None:
-    """Keep what the first invoke of `graph.part(unit, ...)` made, as this graph numbers it."""
+    """Store the results of the first invoke of `graph.part(unit, ...)` by this graph's tensors."""
     read = {t for i in unit for t in graph.nodes[i].inputs}
     made = [t for i in unit for t in graph.nodes[i].outputs]
     made = [t for t in made if t not in read or t in graph.outputs]
@@ -178,14 +172,15 @@ def _note(
 def disagreements(
     name: str, graph: Graph, engine: Engine, truth: Engine, rule: Rule = EXACTLY
 ) -> list[Disagreement]:
-    """Where an engine differs from the truth: each operator alone, or else the smallest part.
+    """Where an engine differs from a trusted one: single operators, or else the smallest part.
 
-    A graph whose operators agree one by one, on the same operands, differs by what it makes of
-    their rounding. That is none if roundings of `_NUDGE` in the truth move it as far. Each
-    operator reads what the engine made before it: the truth may have left memory unwritten.
+    If all operators agree one by one, on the same operands, the graph magnifies their rounding.
+    This does not count if roundings of `_NUDGE` in the trusted engine move its outputs as far.
+    Each operator reads the tested engine's earlier results, since the trusted engine may leave
+    memory unwritten.
 
     Raises:
-        RefusedError: the truth does not run the graph.
+        RefusedError: the trusted engine does not run the graph.
     """
     want = truth(graph.model(), graph.feeds)
     difference, got = _difference(graph, engine, want, rule)
@@ -198,12 +193,12 @@ def disagreements(
         part = graph.part(unit, values)
         try:
             one, answers = _alone(whole, part, engine, truth)
-        except RefusedError:  # by both: there are no values to go on with
+        except RefusedError:  # by both, so there are no values to continue with
             return [*found, whole]
         found += one
         _note(graph, unit, answers, values)
     if found or (got is not None and is_rounding(graph, got, truth, want, rule)):
-        # What the truth does not run alone is the place only if no other operator disagrees.
+        # An operator that the trusted engine does not run alone counts only if no other disagrees.
         return [one for one in found if one.want] or found
     return [_smallest(whole, values, engine, truth)]
 
@@ -211,11 +206,11 @@ def disagreements(
 def _alone(
     whole: Disagreement, part: Graph, engine: Engine, truth: Engine
 ) -> tuple[list[Disagreement], Arrays]:
-    """Whether an operator disagrees by itself, and its results: the engine's, if it runs it."""
+    """Whether an operator run alone disagrees, and its results, preferably the tested engine's."""
     operators = tuple(part.operators)
     try:
         want = truth(part.model(), part.feeds)
-    except (RefusedError, CrashedError) as error:  # the truth runs the graph, but not its parts
+    except (RefusedError, CrashedError) as error:  # it runs the graph, but not its parts
         got = engine(part.model(), part.feeds)
         difference = f"{whole.difference}; alone: {error}"
         return [Disagreement(whole.engine, operators, difference, part, got)], got
@@ -229,7 +224,7 @@ def _alone(
 def _smallest(
     whole: Disagreement, values: Mapping[int, np.ndarray], engine: Engine, truth: Engine
 ) -> Disagreement:
-    """The disagreement of operators that agree one by one, without those it does not need."""
+    """The disagreement of the fewest operators, each of which agrees alone."""
     best = whole
 
     def disagrees(part: Graph) -> bool:
@@ -256,12 +251,12 @@ def _smallest(
 def smallest(
     graph: Graph, values: Mapping[int, np.ndarray], disagrees: Callable[[Graph], bool]
 ) -> Graph:
-    """The graph with operators dropped while the disagreement remains.
+    """The graph without the operators that the disagreement does not need.
 
     Args:
-        graph: one that disagrees.
-        values: by tensor, what it computed: the inputs of what is left are fed with it.
-        disagrees: whether a part of it still does.
+        graph: a graph that disagrees.
+        values: what it computed, by tensor; they feed the inputs of a part.
+        disagrees: whether a part still does.
     """
     kept, best = graph.units, graph
     step = max(1, len(kept) // 2)
@@ -289,7 +284,7 @@ def _difference(
 
 
 def is_rounding(graph: Graph, got: Arrays, truth: Engine, want: Arrays, rule: Rule) -> bool:
-    """Whether the truth moves as far where each operator's result is nudged."""
+    """Whether nudging each operator's results moves the trusted engine's outputs as far."""
     moved = [np.zeros(w.shape) for w in want]
     for seed in range(6):
         for m, n, w in zip(moved, _nudged(graph, truth, seed, rule), want, strict=True):
@@ -304,17 +299,17 @@ def is_rounding(graph: Graph, got: Arrays, truth: Engine, want: Arrays, rule: Ru
 
 
 def _times(want: np.ndarray, rule: Rule) -> int:
-    """How much further than nudges a result may be moved by rounding.
+    """How much further than nudges rounding may move a result.
 
-    Nudges of floats are a few roundings of many; those of steps are as large as they may be.
+    Nudges of floats are a few of many roundings; those of integers are the largest allowed ones.
     """
     return 1 if rule.steps and want.dtype.kind in "iu" else _TIMES
 
 
 def is_exact_for_rounded_operands(part: Graph, got: Arrays, truth: Engine) -> bool:
-    """Whether the truth for operands that are rounded elsewhere is as far away, value by value.
+    """Whether rounding the operands differently moves the results as far, value by value.
 
-    Sums whose terms cancel are no more exact than that in any order.
+    Sums whose terms cancel are not more exact than that in any order.
     """
     want = truth(part.model(), part.feeds)
     return all(
@@ -324,7 +319,7 @@ def is_exact_for_rounded_operands(part: Graph, got: Arrays, truth: Engine) -> bo
 
 
 def moved_by_rounding(part: Graph, truth: Engine, want: Arrays) -> Arrays:
-    """How far other roundings of float operands may move each value of the truth."""
+    """How far other roundings of float operands may move each expected value."""
     moved = [np.zeros(w.shape) for w in want]
     for seed in range(8):
         rng = np.random.default_rng(seed)
@@ -367,7 +362,7 @@ def _nudged(graph: Graph, truth: Engine, seed: int, rule: Rule) -> Arrays:
 
 
 def _step(y: np.ndarray, rng: np.random.Generator, steps: int) -> np.ndarray:
-    """Integers that stand for reals, as far off as the rule allows."""
+    """Quantized integers, moved as far as the rule allows."""
     if y.dtype.kind not in "iu" or not steps:
         return y
     ends = np.iinfo(y.dtype)
@@ -376,7 +371,7 @@ def _step(y: np.ndarray, rng: np.random.Generator, steps: int) -> np.ndarray:
 
 
 def _nudge(y: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Roundings of each float, by its own size and by a millionth of the largest.
+    """Round each float differently, by its own size and by a millionth of the largest.
 
     Sums are as exact as their largest term, not as what is left of it.
     """
@@ -390,7 +385,7 @@ def _nudge(y: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def _distance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """How far apart; infinitely where one only is no number, or is infinite."""
+    """The difference; infinite where only one is NaN or infinite."""
     wide = np.complex128 if a.dtype.kind == "c" else np.float64
     with np.errstate(invalid="ignore"):
         x, y = a.astype(wide), b.astype(wide)

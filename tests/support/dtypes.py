@@ -1,4 +1,4 @@
-"""dtypes of operator cases, and why LiteRT takes some of them only."""
+"""dtypes of operator cases, and why LiteRT accepts only some of them."""
 
 from typing import Any
 
@@ -13,7 +13,6 @@ OTHERS += [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64
 
 
 def name(dtype: Any) -> str:
-    """For a case's label."""
     return str(np.dtype(dtype).name)
 
 

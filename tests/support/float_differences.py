@@ -1,4 +1,4 @@
-"""What a float view, and XLA, may compute otherwise: explanations as in known_differences.py."""
+"""How the float view and XLA may differ: explanations like those of known_differences.py."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -60,11 +60,11 @@ _SUMS |= {"AVERAGE_POOL_2D", "STABLEHLO_REDUCE", "STABLEHLO_DOT_GENERAL", "STABL
 _MOST = np.finfo(np.float32).max
 _NONE = ActivationFunctionType.NONE
 
-# ---- a float view computes by the definition, where integer kernels round on the way
+# ---- a float view computes the definition, integer kernels round intermediate results
 
 
 def positions_are_rounded(found: Disagreement, _stock: Stock) -> Arrays | None:
-    """Integer kernels round positions between pixels to 1/1024; floats are as numpy's."""
+    """Integer kernels round positions between pixels to 1/1024; the float view does not."""
     node, (x, *_) = operator_of(found)
     y = outputs_of(found)[0]
     if node.name != "RESIZE_BILINEAR" or y.quantization is None or x.value is None:
@@ -86,9 +86,9 @@ def positions_are_rounded(found: Disagreement, _stock: Stock) -> Arrays | None:
 
 
 def tables_are_interpolated(found: Disagreement, _stock: Stock) -> Arrays | None:
-    """Integer kernels of int16 interpolate tables of functions; floats are as numpy's.
+    """int16 kernels interpolate tables of functions; the float view computes the functions.
 
-    Nothing is said of operands that have no logarithm or root.
+    Operands without a logarithm or root are not compared.
     """
     node, (x, *_) = operator_of(found)
     y, reals = outputs_of(found)[0], reals_of(x)
@@ -104,7 +104,7 @@ def tables_are_interpolated(found: Disagreement, _stock: Stock) -> Arrays | None
 def product_is_clipped(found: Disagreement, _stock: Stock) -> Arrays | None:
     """Integer kernels round a product after each factor, in 32 bits, which may overflow.
 
-    Floats are as numpy's: the product of the reals, clipped once.
+    The float view clips the product of the reals once.
     """
     node, (x, *more) = operator_of(found)
     y, reals = outputs_of(found)[0], reals_of(x)
@@ -115,9 +115,9 @@ def product_is_clipped(found: Disagreement, _stock: Stock) -> Arrays | None:
 
 
 def is_compared_in_steps(found: Disagreement, _stock: Stock) -> Arrays | None:
-    """Integer kernels compare reals that they round to 1/256 of a step; floats are as numpy's.
+    """Integer kernels round to 1/256 of a step before comparing; the float view does not round.
 
-    Nothing is said of reals that are no further apart than float32 can tell.
+    Reals that float32 cannot distinguish are not compared.
     """
     node, operands = operator_of(found)
     reals = [reals_of(t) for t in operands]
@@ -131,7 +131,7 @@ def is_compared_in_steps(found: Disagreement, _stock: Stock) -> Arrays | None:
 
 
 def stored_terms_cancel(found: Disagreement, _stock: Stock) -> Arrays | None:
-    """The same of a float view's sum, whose result is stored in steps finer than its rounding."""
+    """Terms of a float view's sum cancel, and its result is stored in steps finer than rounding."""
     part, (node, *_) = found.part, found.part.nodes
     y, floats = outputs_of(found)[0], in_floats(part)
     if node.name not in _SUMS or y.quantization is None or floats is None or not found.got:
@@ -145,11 +145,11 @@ def stored_terms_cancel(found: Disagreement, _stock: Stock) -> Arrays | None:
 
 
 def activations_stay_floats(found: Disagreement, stock: Stock) -> bool:
-    """LiteRT rounds float activations to int8 to multiply them with weights; a float view not.
+    """LiteRT rounds float activations to int8 before products; the float view does not.
 
-    What it must give is the result of the weights' reals, for which the reference has the float
-    kernels. These also go through a sequence once, where LiteRT's dynamic range kernel of
-    BIDIRECTIONAL_SEQUENCE_RNN does so for each step in the time-major order.
+    The expected result is that of the weights' reals, from the reference's float kernels. Those
+    also go through a sequence once, unlike LiteRT's dynamic range kernel of
+    BIDIRECTIONAL_SEQUENCE_RNN, which does so for each step in time-major order.
     """
     weights = with_real_weights(found.part)
     if found.engine != "float_view" or weights is None:
@@ -162,18 +162,18 @@ def activations_stay_floats(found: Disagreement, stock: Stock) -> bool:
 
 
 def _stored(reals: np.ndarray, y: GraphTensor) -> np.ndarray:
-    """Reals as a tensor stores them."""
+    """Quantize reals for a tensor."""
     assert y.quantization is not None
     ends = np.iinfo(y.dtype)
     steps = np.rint(reals / scale_of(y)) + float(y.quantization.zero_point[0])
     return np.clip(steps, ends.min, ends.max).astype(y.dtype)
 
 
-# ---- XLA computes in another order, or takes tiny values for zeros
+# ---- XLA computes in another order, or treats tiny values as zeros
 
 
 def square_root_of_a_square(found: Disagreement, _stock: Stock) -> Arrays | None:
-    """XLA makes |x| of sqrt(x * x): a window of one value, whose square float32 cannot hold."""
+    """XLA simplifies sqrt(x * x) to |x|, for a window of one value whose square overflows."""
     node, (x, *_) = operator_of(found)
     o = node.options
     one = getattr(o, "filter_width", 0) == getattr(o, "filter_height", 0) == 1
@@ -188,7 +188,7 @@ def square_root_of_a_square(found: Disagreement, _stock: Stock) -> Arrays | None
 def quantized_without_end(found: Disagreement, _stock: Stock) -> Arrays | None:
     """Dynamic range of infinite, huge or NaN activations: C++ casts what int8 cannot hold.
 
-    That leaves the results of the same row undefined, since a row has one scale.
+    The results of the same row are undefined, since a row has one scale.
     """
     node, (x, *more) = operator_of(found)
     dynamic = any(t.quantization is not None for t in more) and x.dtype == np.float32
@@ -199,16 +199,16 @@ def quantized_without_end(found: Disagreement, _stock: Stock) -> Arrays | None:
 
 
 def sum_overflows(found: Disagreement, _stock: Stock) -> Arrays | None:
-    """Sums of terms near the largest float: their order says whether one is infinite, or NaN.
+    """Sums of terms near the largest float: their order decides whether one is infinite or NaN.
 
-    XLA also takes subnormal terms for zeros, which makes NaN of their product with an infinity.
+    XLA also treats subnormal terms as zeros, whose product with an infinity is NaN.
     """
     node, part = found.part.nodes[0], found.part
     if node.accumulated == 1 or found.got is None or not any_float(part, is_large):
         return None
     masks = changed_by(part, is_large)
     activation = getattr(node.options, "fused_activation_function", _NONE)
-    if node.name in _SUMS and activation == _NONE:  # nothing makes a finite number of it again
+    if node.name in _SUMS and activation == _NONE:  # nothing makes it finite again
         answers = zip(masks, found.got, found.want, strict=True)
         masks = [m & ~(np.isfinite(g) & np.isfinite(w)) for m, g, w in answers]
     if found.engine != "reference" and any_float(part, _is_subnormal):  # zeros to XLA
@@ -218,9 +218,9 @@ def sum_overflows(found: Disagreement, _stock: Stock) -> Arrays | None:
 
 
 def product_leaves_the_floats(found: Disagreement, _stock: Stock) -> Arrays | None:
-    """Products of huge and tiny factors: their order says whether one on the way is 0 or infinite.
+    """Products of huge and tiny factors: their order decides whether one is 0 or infinite.
 
-    One of the two answers is then 0, infinite or NaN.
+    One of the two results is then 0, infinite or NaN.
     """
     node, part = found.part.nodes[0], found.part
     of_bodies = [name for body in node.bodies for name in body.operators]
@@ -233,7 +233,7 @@ def product_leaves_the_floats(found: Disagreement, _stock: Stock) -> Arrays | No
 
 
 def subnormals_are_zeros(found: Disagreement, _stock: Stock) -> bool:
-    """XLA on a CPU takes subnormal floats for zeros: so taken, the reference agrees."""
+    """XLA on a CPU treats subnormal floats as zeros; with zeros the reference agrees."""
     if found.engine == "reference" or found.got is None:
         return False
     flushed = with_floats(found.part, _flushed)
@@ -250,7 +250,7 @@ def subnormals_are_zeros(found: Disagreement, _stock: Stock) -> bool:
 
 
 def body_magnifies_rounding(found: Disagreement, _stock: Stock) -> bool:
-    """A subgraph that is called magnifies roundings, as a graph may: nudges there move as far."""
+    """A called subgraph magnifies roundings: nudges inside it move its results as far."""
     body = called_body(found.part)
     if body is None or found.got is None or found.engine == "reference":
         return False
@@ -266,7 +266,7 @@ def _flushed(v: np.ndarray) -> np.ndarray:
 def subnormals_are_divided(found: Disagreement, _stock: Stock) -> Arrays | None:
     """XLA on a CPU divides by zero where a divisor is subnormal, which the reference refuses.
 
-    And it takes quotients for zero that are subnormal, where their floor may be -1.
+    It also treats subnormal quotients as zero, whose floor may be -1.
     """
     node, operands = operator_of(found)
     if node.name not in {"FLOOR_DIV", "FLOOR_MOD"} or len(operands) != 2:
@@ -281,9 +281,9 @@ def subnormals_are_divided(found: Disagreement, _stock: Stock) -> Arrays | None:
 
 
 def subnormals_are_zeros_at_times(found: Disagreement, _stock: Stock) -> bool:
-    """The same where XLA takes some operands of an operator for zeros, and others as they are.
+    """XLA treats only some subnormal operands of an operator as zeros.
 
-    Nothing is said of what depends on subnormal operands.
+    Results that depend on subnormal operands are not compared.
     """
     part = found.part
     if found.engine == "reference" or found.got is None or not any_float(part, _is_subnormal):
@@ -293,7 +293,7 @@ def subnormals_are_zeros_at_times(found: Disagreement, _stock: Stock) -> bool:
 
 
 def order_has_no_place_for_nan(found: Disagreement, _stock: Stock) -> Arrays | None:
-    """A sort of values with a NaN, which no comparison puts anywhere: any order is right."""
+    """A sort of values with a NaN, which no comparison places: any order is right."""
     node, operands = operator_of(found)
     x, dimension = operands[0].value, getattr(node.options, "dimension", -1)
     if node.name != "STABLEHLO_SORT" or found.got is None or len(operands) != 1 or x is None:

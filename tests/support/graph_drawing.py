@@ -13,7 +13,7 @@ from jaxdelegate.quant.params import Quantization, integer_range
 from tests.support.graph_records import Graph, GraphTensor, Node
 from tests.support.quantized import scaled
 
-# What an element is: a dtype, and whether its integers stand for reals.
+# An element's dtype, and whether it is quantized.
 KINDS: dict[str, tuple[np.dtype, bool]] = {
     **{name: (np.dtype(name), False) for name in ("float32", "float64", "float16", "bool")},
     **{name: (np.dtype(name), False) for name in ("int8", "int16", "int32", "int64")},
@@ -31,19 +31,18 @@ _EXTREME_FLOATS = (
 
 @dataclasses.dataclass(frozen=True)
 class Mood:
-    """What all operators of a graph have in common."""
+    """Properties that all operators of a graph share."""
 
-    extreme: bool = False  # infinite, not a number, subnormal, the ends of integers
+    extreme: bool = False  # infinite, NaN, subnormal, the ends of integers
     empty: bool = False  # dimensions of 0
     long: bool = False  # one long dimension, the others short
     unlimited: bool = False  # also operators and dtypes that LiteRT has no kernel for
 
 
 class Drawing:
-    """A graph while it is drawn. All choices come from one random generator."""
+    """A graph under construction. All choices come from one random generator."""
 
     def __init__(self, rng: np.random.Generator, mood: Mood | None = None) -> None:
-        """Begin an empty graph."""
         self.rng, self.mood = rng, mood or Mood()
         self.tensors: list[GraphTensor] = []
         self.nodes: list[Node] = []
@@ -53,15 +52,12 @@ class Drawing:
     # ---- choices
 
     def chance(self, probability: float) -> bool:
-        """True as often as that."""
         return bool(self.rng.random() < probability)
 
     def one_of(self, items: Sequence[Any]) -> Any:
-        """One of them, each as likely."""
         return items[int(self.rng.integers(len(items)))]
 
     def between(self, low: int, high: int) -> int:
-        """An integer, both ends included."""
         return int(self.rng.integers(low, high + 1))
 
     def axis(self, rank: int) -> int:
@@ -69,7 +65,7 @@ class Drawing:
         return self.between(-rank, rank - 1)
 
     def shape(self, low: int = 0, high: int = 6) -> Shape:
-        """A shape of a rank between both."""
+        """A shape whose rank is between `low` and `high`."""
         rank = self.between(low, high)
         if rank > 4 and self.chance(0.5):
             rank = max(low, 4)
@@ -84,7 +80,7 @@ class Drawing:
         return tuple(dims)
 
     def broadcast(self, shape: Shape) -> Shape:
-        """A shape that broadcasts to this one: axes of 1, leading ones left out."""
+        """A shape that broadcasts to this one: axes of 1, or without leading axes."""
         if self.chance(0.4):
             return shape
         start = self.between(0, len(shape))
@@ -93,7 +89,7 @@ class Drawing:
     # ---- scales and values
 
     def quantization(self, kind: str, *, symmetric: bool = False) -> Quantization | None:
-        """A scale and zero point; None: the kind has none. int16 is symmetric."""
+        """A scale and zero point; None for kinds without. int16 is symmetric."""
         dtype, quantized = KINDS[kind]
         if not quantized:
             return None
@@ -107,7 +103,7 @@ class Drawing:
         return scaled(scale, self.one_of((low, high, middle, self.between(low, high))))
 
     def values(self, shape: Shape, dtype: Any, low: float = -3, high: float = 3) -> np.ndarray:
-        """Data of a dtype: bytes over their whole range, other integers small, floats between."""
+        """Random data: bytes of their whole range, small integers, floats in [low, high]."""
         dtype = np.dtype(dtype)
         if dtype.kind == "b":
             return np.asarray(self.rng.integers(0, 2, shape), bool)
@@ -145,24 +141,23 @@ class Drawing:
         *,
         is_variable: bool = False,
     ) -> int:
-        """A tensor that is neither an input nor to be read by other operators."""
+        """Add a tensor that is not an input and that later operators do not read."""
         t = GraphTensor(tuple(shape), np.dtype(dtype), quantization, value, is_variable)
         self.tensors.append(t)
         return len(self.tensors) - 1
 
     def const(self, value: Any, dtype: Any = None, q: Quantization | None = None) -> int:
-        """A constant."""
         value = np.asarray(value, dtype)
         return self.add(value.shape, value.dtype, q, value)
 
     def fed(self, value: Any, dtype: Any = None, q: Quantization | None = None) -> int:
-        """A graph input with these values, for this operator alone."""
+        """A graph input with these values that later operators do not read."""
         index = self.const(value, dtype, q)
         self.inputs.append(index)
         return index
 
     def given(self, value: Any, dtype: Any = None, constant: float = 0.5) -> int:
-        """A constant as often as `constant`, else a graph input."""
+        """A constant with the probability `constant`, else a graph input."""
         return (self.const if self.chance(constant) else self.fed)(value, dtype)
 
     def new(
@@ -184,13 +179,9 @@ class Drawing:
         high: int = 6,
         accept: Callable[[Shape], bool] | None = None,
     ) -> int:
-        """An operand of any of these kinds and of a rank between both: a result, or a new input.
+        """An earlier result or a new input of one of these kinds, with a rank in [low, high].
 
-        Args:
-            kinds: names in KINDS.
-            low: the least rank.
-            high: the largest rank.
-            accept: which shapes are legal; a new operand's shape is drawn until one is.
+        `accept` says which shapes are legal.
         """
         found = [
             i
@@ -209,7 +200,7 @@ class Drawing:
     def like(
         self, kind: str, shape: Shape, *, q: Quantization | None = None, constant: float = 0.2
     ) -> int:
-        """An operand of this kind and shape, with this scale if one is given."""
+        """An operand of this kind and shape, with the scale `q` if given."""
         found = [
             i
             for i in self.live
@@ -226,18 +217,16 @@ class Drawing:
         return None if q is None else (float(q.scale[0]), int(q.zero_point[0]))
 
     def kind(self, index: int) -> str:
-        """A tensor's kind; of one scale for each channel: none of KINDS."""
+        """A tensor's kind; "per channel" tensors are not in KINDS."""
         t = self.tensors[index]
         if t.quantization is not None and t.quantization.is_per_channel:
             return "per channel"
         return ("q" if t.quantization is not None else "") + t.dtype.name
 
     def shape_of(self, index: int) -> Shape:
-        """A tensor's shape."""
         return self.tensors[index].shape
 
     def q_of(self, index: int) -> Quantization | None:
-        """A tensor's scale."""
         return self.tensors[index].quantization
 
     # ---- operators
@@ -252,7 +241,7 @@ class Drawing:
         live: bool = True,
         **details: Any,
     ) -> None:
-        """Add an operator; other operators may read its outputs where these are `live`."""
+        """Add an operator; if `live`, later operators may read its outputs."""
         self.nodes.append(Node(name, tuple(inputs), tuple(outputs), options, **details))
         if live:
             self.live.extend(outputs)
@@ -268,7 +257,7 @@ class Drawing:
         q: Quantization | None = None,
         **details: Any,
     ) -> int:
-        """Add an operator with one output of this shape and kind; q: its scale, or a drawn one."""
+        """Add an operator with one output; `q` is its scale, by default a random one."""
         q = (q or self.quantization(kind)) if KINDS[kind][1] else None
         output = self.add(shape, KINDS[kind][0], q)
         self.node(name, inputs, [output], options, **details)
@@ -284,17 +273,16 @@ class Drawing:
         of: int = 0,
         **details: Any,
     ) -> int:
-        """`result` with the dtype and the scale of input `of`."""
+        """Like `result`, with the dtype and the scale of input `of`."""
         t = self.tensors[inputs[of] or 0]
         output = self.add(shape, t.dtype, t.quantization)
         self.node(name, inputs, [output], options, **details)
         return output
 
     def graph(self, outputs: Sequence[int]) -> Graph:
-        """What was drawn."""
         return Graph(tuple(self.tensors), tuple(self.nodes), tuple(self.inputs), tuple(outputs))
 
 
 def int4_values(rng: np.random.Generator, shape: Shape) -> np.ndarray:
-    """Packed weights: 4 bits, without the least one."""
+    """Packed 4-bit weights without the least integer."""
     return np.asarray(rng.integers(-7, 8, shape), ml_dtypes.int4)

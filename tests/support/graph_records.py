@@ -1,4 +1,4 @@
-"""A graph as plain records that can be taken apart and written as a .tflite file."""
+"""A graph as plain records that can be split and written as a .tflite file."""
 
 import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -13,7 +13,7 @@ from jaxdelegate.testing.builder import ModelBuilder, SubgraphBuilder
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class GraphTensor:
-    """A tensor. `value`: a constant's data, or what a graph input is fed with."""
+    """A tensor. `value`: a constant's data, or the value of a graph input."""
 
     shape: Shape
     dtype: np.dtype
@@ -27,14 +27,10 @@ class Node:
     """An operator; tensors are named by their index, None is an absent one.
 
     Attributes:
-        name: a BuiltinOperator's.
-        inputs: of the operator.
-        outputs: of the operator.
-        options: None: the operator's defaults.
-        version: of the operator.
+        options: None for the operator's defaults.
         accumulated: how many products each value sums, K of the tolerance table.
         bodies: subgraphs that the operator calls.
-        calling: the options, from the indices that the file gives the bodies.
+        calling: makes the options from the bodies' indices in the file.
         intermediates: tensors that only hold scales.
     """
 
@@ -60,18 +56,18 @@ class Graph:
 
     @property
     def feeds(self) -> list[np.ndarray]:
-        """What the inputs are fed with."""
+        """The values of the inputs."""
         values = [self.tensors[i].value for i in self.inputs]
         return [v for v in values if v is not None]
 
     @property
     def operators(self) -> list[str]:
-        """The names of the operators, those of bodies after their caller's."""
+        """The operators' names; those of bodies follow their caller's."""
         return [n for node in self.nodes for n in (node.name, *_names(node.bodies))]
 
     @property
     def units(self) -> list[tuple[int, ...]]:
-        """Positions of operators that only run together: those that share a variable's handle."""
+        """Positions of operators that must run together because they share a variable's handle."""
         found: dict[int, list[int]] = {}
         for i, node in enumerate(self.nodes):
             handles = [
@@ -83,7 +79,6 @@ class Graph:
         return sorted(map(tuple, found.values()))
 
     def model(self) -> bytes:
-        """The graph as a .tflite file."""
         builder = ModelBuilder("random graph")
         _write(self, builder, builder)
         return builder.build()
@@ -93,8 +88,8 @@ class Graph:
 
         Args:
             kept: positions in `nodes`.
-            values: by tensor, what the graph computed; operands whose operator is left out become
-                inputs that are fed with it.
+            values: what the graph computed, by tensor; operands whose operator is left out become
+                inputs with these values.
         """
         nodes = [self.nodes[i] for i in sorted(kept)]
         made = {t for node in nodes for t in node.outputs}
@@ -118,7 +113,7 @@ def _names(graphs: Sequence[Graph]) -> list[str]:
 
 
 def _renumbered(graph: Graph) -> Graph:
-    """Without the tensors that nothing names."""
+    """Drop unused tensors."""
     named = {t for n in graph.nodes for t in (*n.inputs, *n.outputs, *n.intermediates)}
     kept = sorted(t for t in {*named, *graph.inputs, *graph.outputs} if t is not None)
     place = {t: i for i, t in enumerate(kept)}

@@ -1,10 +1,10 @@
 """Why engines may disagree on an operator: differences that are understood, one function each.
 
-A function sees the smallest part of a graph that disagrees, with its operands' values and both
-answers. Where the operator and the operands are those of its cause, it returns what the judged
-engine must have computed instead: LiteRT's other kernels', numpy's, or the same answer with those
-elements masked that the cause leaves undefined. `explanation` compares all the others, so that a
-wrong answer is never explained by its operator alone. docs/reliability.md names each function.
+A function gets the smallest part of a graph that disagrees, with its operands' values and both
+results. If the operator and the operands match its cause, it returns what the tested engine must
+have computed instead: the results of LiteRT's other kernels, of numpy, or the same results with
+those elements masked that the cause leaves undefined. `explanation` compares all other elements, so
+a wrong result is never explained by its operator alone. docs/reliability.md names each function.
 """
 
 import dataclasses
@@ -57,13 +57,13 @@ from tests.support.float_differences import (
 )
 from tests.support.stock_worker import CrashedError, RefusedError
 
-_LITERT = "reference"  # the numpy reference is judged by LiteRT
+_LITERT = "reference"  # the numpy reference is compared with LiteRT
 
 
 _Explains = Callable[[Disagreement, Stock], Arrays | None]  # masked arrays among them
 
 
-# ---- LiteRT's reference kernel is wrong, another statement is right
+# ---- LiteRT's reference kernel is wrong, another source is right
 
 
 def sum_reads_bytes(found: Disagreement, stock: Stock) -> Arrays | None:
@@ -74,9 +74,9 @@ def sum_reads_bytes(found: Disagreement, stock: Stock) -> Arrays | None:
 
 
 def nothing_is_summed(found: Disagreement, _stock: Stock) -> Arrays | None:
-    """LiteRT's SUM of no quantized elements may leave its output as the memory was.
+    """LiteRT's SUM of no quantized elements may leave its output unwritten.
 
-    Integers are 0 as stored, fake-quantized floats the zero point.
+    The integer mode stores 0, the float view the zero point.
     """
     node, (x, *_) = operator_of(found)
     y = outputs_of(found)[0]
@@ -87,9 +87,9 @@ def nothing_is_summed(found: Disagreement, _stock: Stock) -> Arrays | None:
 
 
 def last_neighbor_is_missing(found: Disagreement, stock: Stock) -> Arrays | None:
-    """LiteRT's reference kernel leaves the last channel of a neighborhood out; its plain one not.
+    """LiteRT's reference kernel omits a neighborhood's last channel; its plain one does not.
 
-    That one's running sums lose what follows a large square: there, by the definition.
+    The plain kernel's running sums lose terms after a large square; there the definition decides.
     """
     node, (x, *_) = operator_of(found)
     o = node.options
@@ -106,7 +106,7 @@ def last_neighbor_is_missing(found: Disagreement, stock: Stock) -> Arrays | None
 
 
 def read_as_floats(found: Disagreement, _stock: Stock) -> Arrays | None:
-    """LiteRT's MATRIX_DIAG takes what is no integer for float32, and reads beyond booleans."""
+    """LiteRT's MATRIX_DIAG reads booleans as float32, beyond their end."""
     node, (x, *_) = operator_of(found)
     if node.name != "MATRIX_DIAG" or x.dtype != np.bool_ or x.value is None:
         return None
@@ -116,7 +116,7 @@ def read_as_floats(found: Disagreement, _stock: Stock) -> Arrays | None:
 def scale_above_one(found: Disagreement, _stock: Stock) -> Arrays | None:
     """Comparisons of quantized values whose scale is above 1: C++ leaves the shift undefined.
 
-    They compare the reals, up to the 1/256 to which kernels round them.
+    The reals decide, up to the 1/256 to which kernels round them.
     """
     node, operands = operator_of(found)
     reals = [reals_of(t) for t in operands]
@@ -129,7 +129,7 @@ def scale_above_one(found: Disagreement, _stock: Stock) -> Arrays | None:
 
 
 def not_a_number_in_a_map(found: Disagreement, _stock: Stock) -> Arrays | None:
-    """UNIQUE of values with a NaN, which LiteRT's ordered map takes for equal to any other.
+    """UNIQUE of values with a NaN, which LiteRT's ordered map treats as equal to any other.
 
     All NaN are one value.
     """
@@ -166,7 +166,7 @@ def not_a_number_by_order(found: Disagreement, stock: Stock) -> Arrays | None:
 
 
 def index_among_not_a_number(found: Disagreement, _stock: Stock) -> Arrays | None:
-    """The place of the least or largest of values with a NaN, which C++ compares in any order."""
+    """The index of the least or largest of values with a NaN, whose order in C++ is arbitrary."""
     node, (x, *axis) = operator_of(found)
     if node.name not in {"ARG_MIN", "ARG_MAX"} or x.value is None or x.dtype.kind != "f":
         return None
@@ -176,7 +176,7 @@ def index_among_not_a_number(found: Disagreement, _stock: Stock) -> Arrays | Non
 
 
 def states_are_overrun(found: Disagreement, stock: Stock) -> Arrays | None:
-    """Merged outputs, batch major: LiteRT's kernels read beyond their states; unmerged not."""
+    """With merged outputs, batch major, LiteRT's kernels read beyond their states."""
     node, (x, *_) = operator_of(found)
     merged = getattr(node.options, "merge_outputs", False)
     if not merged or getattr(node.options, "time_major", True) or x.shape[0] == 1:
@@ -193,7 +193,7 @@ def states_are_overrun(found: Disagreement, stock: Stock) -> Arrays | None:
 
 
 def power_of_integers_overflows(found: Disagreement, _stock: Stock) -> Arrays | None:
-    """POW of integers beyond int32, which C++ casts from a double: undefined."""
+    """POW of integers beyond int32, whose cast from a double is undefined in C++."""
     node, (a, *more) = operator_of(found)
     if node.name != "POW" or a.dtype != np.int32 or a.value is None or more[0].value is None:
         return None
@@ -203,10 +203,7 @@ def power_of_integers_overflows(found: Disagreement, _stock: Stock) -> Arrays | 
 
 
 def quotient_is_tiny(found: Disagreement, _stock: Stock) -> Arrays | None:
-    """Quotients below half a step: C++ may shift by more than 31 bits, which is undefined.
-
-    They are the zero point.
-    """
+    """Quotients below half a step, which are the zero point: C++ may shift by more than 31 bits."""
     node, operands = operator_of(found)
     q = outputs_of(found)[0].quantization
     if node.name != "DIV" or q is None:
@@ -220,7 +217,7 @@ def quotient_is_tiny(found: Disagreement, _stock: Stock) -> Arrays | None:
 
 
 def least_integer_by_minus_one(found: Disagreement, _stock: Stock) -> Arrays | None:
-    """The least integer divided by -1 is more than the largest one: undefined in C++."""
+    """The least integer divided by -1 overflows, which is undefined in C++."""
     node, (a, *more) = operator_of(found)
     if node.name not in {"DIV", "FLOOR_DIV"} or a.dtype.kind != "i" or a.value is None:
         return None
@@ -229,7 +226,7 @@ def least_integer_by_minus_one(found: Disagreement, _stock: Stock) -> Arrays | N
 
 
 def out_of_the_integers(found: Disagreement, _stock: Stock) -> Arrays | None:
-    """A float that the integer cannot hold: undefined in C++."""
+    """A float that the integer cannot hold, whose cast is undefined in C++."""
     node, (x, *_) = operator_of(found)
     y = outputs_of(found)[0]
     floats = node.name in {"QUANTIZE", "CAST"} and x.dtype.kind == "f" and y.dtype.kind in "iu"
@@ -243,9 +240,10 @@ def out_of_the_integers(found: Disagreement, _stock: Stock) -> Arrays | None:
 
 
 def transform_of_the_infinite(found: Disagreement, _stock: Stock) -> bool:
-    """A Fourier transform of infinite or huge values: where NaN comes out depends on its order.
+    """A Fourier transform of infinite or huge values: its order decides which results are NaN.
 
-    Nothing is said of the transform of such an image, nor of what elementwise operators make of it.
+    The transform of such an image, and what elementwise operators compute from it, are not
+    compared.
     """
     node, (x, *_) = operator_of(found)
     if node.name != "RFFT2D" or x.value is None:
@@ -257,7 +255,7 @@ def transform_of_the_infinite(found: Disagreement, _stock: Stock) -> bool:
 
 
 def not_a_number_is_clipped(found: Disagreement, _stock: Stock) -> Arrays | None:
-    """LSTM cells that are NaN, which C++ clips to the limit; the reference and XLA keep them."""
+    """LSTM cells that are NaN: C++ clips them to the limit; the reference and XLA keep them."""
     node, (x, *_) = operator_of(found)
     limits = (getattr(node.options, name, 0.0) for name in ("cell_clip", "proj_clip"))
     if not any(limits) or found.got is None or x.value is None:
@@ -271,7 +269,7 @@ def not_a_number_is_clipped(found: Disagreement, _stock: Stock) -> Arrays | None
 
 
 def terms_cancel(found: Disagreement, _stock: Stock) -> bool:
-    """A float sum of large terms of both signs: what is left of it depends on their order."""
+    """A float sum of large terms of both signs, whose difference depends on their order."""
     part, (node, *more) = found.part, found.part.nodes
     other = found.want if found.engine == _LITERT else found.got  # than the numpy reference
     if more or node.accumulated == 1 or found.got is None or not other:
@@ -321,7 +319,7 @@ BY_ENGINE: dict[str, tuple[_Explains, ...]] = {
     "without native kernels": _XLA,
 }
 _Is = Callable[[Disagreement, Stock], bool]
-# Of any operators, and asked first; and last.
+# For any operator: tried first, and tried last.
 OF_ANY: tuple[_Is, ...] = (
     subnormals_are_zeros,
     transform_of_the_infinite,
@@ -333,7 +331,7 @@ OF_THE_REST: tuple[_Is, ...] = (subnormals_are_zeros_at_times,)
 
 
 def explanation(found: Disagreement, stock: Stock) -> str | None:
-    """The name of what explains a disagreement; None: it is open."""
+    """The name of the explanation of a disagreement; None if it is open."""
     for is_why in OF_ANY:
         if is_why(found, stock):
             return is_why.__name__

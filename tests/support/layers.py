@@ -40,7 +40,6 @@ class MoreLayers(Layers):
         return y
 
     def add(self, a: int, b: int, shape: Shape, activation: ActivationFunctionType = LINEAR) -> int:
-        """The sum of two tensors of one shape."""
         y = self._output(shape, self._layer("add"), activation)
         self.builder.operator("ADD", [a, b], [y], AddOptions(activation))
         return y
@@ -60,16 +59,15 @@ class MoreLayers(Layers):
 
 
 class Int8Layers(MoreLayers):
-    """The same in int8 as TFLite's quantization specification has it; inputs and outputs, too.
+    """An int8 network by TFLite's quantization specification, with int8 inputs and outputs.
 
     Ranges need no calibration, since activations are near unit size by construction: 0 to 6 after
-    RELU6, -8 to 8 elsewhere. Scales of filters are by output channel, of matrices by tensor.
+    RELU6, -8 to 8 elsewhere. Filters have a scale for each output channel, matrices a single one.
     """
 
     _LARGEST = 8.0
 
     def __init__(self, seed: int, description: str = "random weights, int8") -> None:
-        """Begin an empty model."""
         super().__init__(seed, description)
         self._scales: dict[int, np.ndarray] = {}
 
@@ -112,7 +110,7 @@ class Int8Layers(MoreLayers):
         return self._quantized(shape, name, self._LARGEST / 127, 0)
 
     def _probabilities(self, shape: Sequence[int]) -> int:
-        return self._quantized(shape, "probabilities", 1 / 256, -128)  # as SOFTMAX demands
+        return self._quantized(shape, "probabilities", 1 / 256, -128)  # as SOFTMAX requires
 
     def _quantized(self, shape: Sequence[int], name: str, scale: float, zero_point: int) -> int:
         quantization = scaled(scale, zero_point)

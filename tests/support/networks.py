@@ -172,7 +172,7 @@ def _resized(builder: ModelBuilder, x: int, shape: Shape, size: int) -> int:
 
 
 def broadcast(n: int) -> bytes:
-    """[1, 1] to [n, n], by a constant shape: a small file may have a large result."""
+    """[1, 1] to [n, n], by a constant shape: a small file with a large result."""
     builder = ModelBuilder("broadcast")
     x = builder.input((1, 1), np.float32, "x")
     shape = builder.constant(np.array([n, n], np.int32), "shape")

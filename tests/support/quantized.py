@@ -10,19 +10,17 @@ from jaxdelegate.testing.case import Arg, of
 
 
 def scaled(scale: Any, zero_point: int = 0, axis: int = 0) -> Quantization:
-    """One scale for a whole tensor, or one for each place along an axis; one zero point."""
+    """One scale for a whole tensor, or one for each index of an axis; one zero point."""
     scales = np.atleast_1d(np.asarray(scale, np.float32))
     return Quantization(scales, np.full(scales.shape, zero_point, np.int64), axis)
 
 
 def ends(dtype: Any) -> tuple[int, int]:
-    """The least and the largest integer."""
     info = np.iinfo(dtype)
     return int(info.min), int(info.max)
 
 
 def any_integers(dtype: Any, *shape: int, seed: int = 0) -> np.ndarray:
-    """Integers from a dtype's whole range."""
     low, high = ends(dtype)
     return of(dtype, *shape, low=low, high=high, seed=seed).value
 
@@ -37,7 +35,7 @@ def integers(
     extent: int | None = None,
     is_const: bool = True,
 ) -> Arg:
-    """Random integers; `extent`: of this magnitude at most, instead of the dtype's range."""
+    """Random integers of the dtype's range, or of a magnitude up to `extent`."""
     info = np.iinfo(dtype)
     low, high = (info.min, info.max) if extent is None else (-extent, extent)
     array = rng.integers(low, high, shape, dtype, endpoint=True)

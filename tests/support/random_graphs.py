@@ -3,8 +3,8 @@
     graph = random_graph(7)
     interpreter = Interpreter(model_content=graph.content)
 
-Choices come from one numpy Generator, not from hypothesis: a seed names a graph for ever and in
-any shard, and a graph is shrunk by its operators, which keep their operands' values.
+Choices come from a numpy Generator, not from hypothesis: a seed names the same graph in any shard
+and version, and a graph is shrunk by dropping operators, which keep their operands' values.
 """
 
 import dataclasses
@@ -22,13 +22,7 @@ _MOST_OPERATORS = 12
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RandomGraph:
-    """A graph from a seed.
-
-    Attributes:
-        seed: what `random_graph` was given.
-        graph: its tensors and operators.
-        mood: what all of its operators have in common.
-    """
+    """The graph that `random_graph` draws for a seed."""
 
     seed: int
     graph: Graph
@@ -36,17 +30,15 @@ class RandomGraph:
 
     @functools.cached_property
     def content(self) -> bytes:
-        """The .tflite file."""
         return self.graph.model()
 
     @property
     def inputs(self) -> list[np.ndarray]:
-        """What to feed the inputs with."""
         return self.graph.feeds
 
     @property
     def description(self) -> str:
-        """The seed, what is special, the operators."""
+        """The seed, the mood and the operators."""
         moods = [f.name for f in dataclasses.fields(self.mood) if getattr(self.mood, f.name)]
         return f"seed {self.seed}: {' '.join((*moods, ''))}{' '.join(self.graph.operators)}"
 
@@ -57,8 +49,8 @@ def random_graph(seed: int, *, operator: str | None = None, size: int | None = N
     Args:
         seed: at least 0.
         operator: the first operator; None: a random one.
-        size: how many operators are drawn, some of which bring another along; None: 1 to 12, few
-            more often than many.
+        size: how many operators to draw, some of which need a second one; None: 1 to 12, fewer
+            more often.
     """
     rng = np.random.default_rng(seed)
     mood = Mood(*(bool(rng.random() < p) for p in (0.2, 0.06, 0.1, 0.1)))
@@ -72,7 +64,7 @@ def random_graph(seed: int, *, operator: str | None = None, size: int | None = N
 
 
 def _outputs(d: Drawing) -> list[int]:
-    """What nothing reads; sometimes an intermediate result, an input or a constant besides."""
+    """Unread results; sometimes also an intermediate result, an input or a constant."""
     made = [t for node in d.nodes for t in node.outputs]
     read = {t for node in d.nodes for t in node.inputs}
     outputs = [t for t in made if t not in read]

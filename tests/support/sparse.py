@@ -1,4 +1,4 @@
-"""Sparsity of [4, 4] matrices, for tests of what files hold of them."""
+"""Sparsity records of [4, 4] matrices."""
 
 from typing import Any
 

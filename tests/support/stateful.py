@@ -14,7 +14,7 @@ Run = Callable[[Case], list[np.ndarray]]  # outputs, then new states
 
 
 def state(dtype: Any, shape: Sequence[int], scale: float, zero_point: int = 0) -> Arg:
-    """A variable tensor; an int8 one begins at its zero point."""
+    """A variable tensor with the zero point as its initial value."""
     first = np.full(shape, zero_point, dtype)
     return Arg(first, is_variable=True, quantization=scaled(scale, zero_point))
 
@@ -27,7 +27,7 @@ def twice(case: Case, run: Run) -> list[np.ndarray]:
 
 
 def lowered_twice(cases: Sequence[Case], rules: Mapping[str, OpRule]) -> list[list[np.ndarray]]:
-    """`twice`, of each lowering: one program of them all, called with other inputs."""
+    """Like `twice` for lowerings: one program of all cases, called twice."""
     run = compiled([case.lowered_call(rules[case.name]) for case in cases])
     counts = [len(case.specs()[1]) for case in cases]
     first = run([case.live_arrays() for case in cases])
@@ -37,7 +37,7 @@ def lowered_twice(cases: Sequence[Case], rules: Mapping[str, OpRule]) -> list[li
 
 
 def under_way(case: Case) -> Case:
-    """The case with states as the reference leaves them, and the same run-time inputs."""
+    """The case with the states that the reference leaves, and the same run-time inputs."""
     left = iter(case.run_reference()[len(case.specs()[1]) :])
     inputs = [
         dataclasses.replace(a, value=next(left)) if a is not None and a.is_variable else a
@@ -47,7 +47,7 @@ def under_way(case: Case) -> Case:
 
 
 def litert_twice(case: Case, *, optimized: bool = False) -> list[np.ndarray]:
-    """Outputs of two invokes of one stock interpreter, its variable tensors beginning at zero."""
+    """Outputs of two invokes of one stock interpreter whose variable tensors start at zero."""
     from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
     kind = OpResolverType.BUILTIN_REF

@@ -1,4 +1,4 @@
-"""Stock LiteRT in a process of its own, which may abort: `StockWorker` starts another one."""
+"""Stock LiteRT in a child process, which may abort: `StockWorker` restarts it."""
 
 import pickle
 import select
@@ -31,18 +31,17 @@ def run_repeatedly(interpreter: Any, arrays: Sequence[np.ndarray]) -> list[np.nd
 
 
 class RefusedError(Exception):
-    """An engine does not run a graph, and says why."""
+    """An engine does not run a graph; the message is the reason."""
 
 
 class CrashedError(Exception):
-    """The process of an engine ended, or was ended because it took too long."""
+    """An engine's process crashed, or was killed because it took too long."""
 
 
 class StockWorker:
-    """Runs models by LiteRT's kernels: reference, or plain ones for operators without them."""
+    """Runs models in LiteRT's reference kernels, or in plain ones for operators without them."""
 
     def __init__(self) -> None:
-        """Start no process yet."""
         self._process: subprocess.Popen[bytes] | None = None
 
     def run(
@@ -52,7 +51,7 @@ class StockWorker:
 
         Raises:
             RefusedError: LiteRT refuses the model when it allocates tensors, or when it runs.
-            CrashedError: the process aborted, or needs longer than half a minute.
+            CrashedError: the process aborted, or took longer than half a minute.
         """
         if self._process is None:
             command = [sys.executable, "-m", "tests.support.stock_worker"]
@@ -74,12 +73,11 @@ class StockWorker:
     def _answer(self, stream: BinaryIO) -> tuple[str, Any]:
         ready, _, _ = select.select([stream], [], [], _SECONDS)
         if not ready:
-            raise TimeoutError(f"no answer after {_SECONDS} s")
+            raise TimeoutError(f"no response after {_SECONDS} s")
         answer: tuple[str, Any] = _receive(stream)
         return answer
 
     def close(self) -> None:
-        """End the process."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()

@@ -1,4 +1,4 @@
-"""The networks that are built in memory: stock LiteRT runs them, at any batch, and ours agrees."""
+"""Stock LiteRT runs the networks that are built in memory, at any batch, and ours agrees."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,6 +1,6 @@
 """How to draw each operator of a random graph: options, operands, the shapes of its results.
 
-What is legal is taken from the operators' definitions, never asked of this package's rules.
+What is legal follows from the operators' definitions, not from this package's rules.
 """
 
 from tests.support.random_operators import (
@@ -26,7 +26,7 @@ OPERATORS: dict[str, Draw] = {
     **control.OPERATORS,
 }
 
-_STRINGS = "reads or makes strings, which no delegate takes"
+_STRINGS = "reads or creates strings, which no delegate accepts"
 _HOST = "keeps a table of strings between invokes, on the host"
 LEFT_OUT: dict[str, str] = {
     "CALL_ONCE": "initializes variables, on the host",
@@ -36,7 +36,7 @@ LEFT_OUT: dict[str, str] = {
     "STABLEHLO_CUSTOM_CALL": "means what its target says, and no target is known to LiteRT",
 }
 
-# LiteRT registers no kernel for these: only graphs without its limits hold them.
+# LiteRT registers no kernel for these: only `unlimited` graphs contain them.
 NOT_IN_LITERT = frozenset(
     {
         "CALL",

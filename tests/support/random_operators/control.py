@@ -105,7 +105,7 @@ def _while(name: str) -> Draw:
 
 
 def _variable(d: Drawing) -> None:
-    """A variable is written, and read again."""
+    """Write a variable, and read it."""
     x = d.operand(("float32", "int32", "int8"), 0, 4)
     shape, dtype = d.shape_of(x), d.tensors[x].dtype
     handle = d.add((1,), DTYPES[TensorType.RESOURCE])
@@ -122,7 +122,7 @@ def _rfft2d(d: Drawing) -> None:
     to = (*batch, rows, columns // 2 + 1)
     operands = [x, d.const((rows, columns), np.int32)]
     y = d.result("RFFT2D", operands, to, "complex64", accumulated=rows * columns)
-    if d.chance(0.7):  # what else can be made of complex numbers
+    if d.chance(0.7):  # the operators of complex numbers
         _part(d.one_of(("REAL", "IMAG", "COMPLEX_ABS")))(d, y)
 
 

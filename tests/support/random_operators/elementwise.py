@@ -64,7 +64,7 @@ _ARITHMETIC = ("float32", "int32", "int64", *QUANTIZED)
 
 
 def fixed_scale(kind: str, signed: bool) -> Quantization | None:
-    """The only scale of results in [-1, 1] (signed) or [0, 1] that the kernels take."""
+    """The only scale of results in [-1, 1] (signed) or [0, 1] that the kernels accept."""
     return {
         "qint8": scaled(1 / 128) if signed else scaled(1 / 256, -128),
         "quint8": scaled(1 / 128, 128) if signed else scaled(1 / 256),
@@ -89,7 +89,7 @@ def _squashing(name: str, signed: bool) -> Draw:
 
 
 def pair(d: Drawing, kinds: Sequence[str], *, alike: bool = False) -> tuple[int, int]:
-    """Two operands of one kind that broadcast; `alike`: of one scale."""
+    """Two operands of one kind that broadcast; `alike`: with the same scale."""
     a = d.operand(kinds)
     if d.chance(0.1):
         return a, a
@@ -103,7 +103,7 @@ def spread(d: Drawing, *operands: int) -> tuple[int, ...]:
 
 
 def _divisor(d: Drawing, kind: str, shape: tuple[int, ...]) -> int:
-    """Integers without 0, which kernels refuse at run time."""
+    """Integers other than 0, which kernels refuse at run time."""
     dtype, _ = KINDS[kind]
     q, value = d.quantization(kind), d.values(shape, dtype)
     if dtype.kind in "iu":
@@ -141,7 +141,7 @@ def _activated(name: str, kinds: Sequence[str], options: Callable[..., Options])
 
 
 def _quotient_scale(d: Drawing, a: int, b: int) -> Quantization | None:
-    """One that is not below the quotient of the scales: C++ leaves larger factors undefined."""
+    """A scale not below the quotient of the scales: larger factors are undefined in C++."""
     q_a, q_b = d.q_of(a), d.q_of(b)
     if q_a is None or q_b is None:
         return None
@@ -245,7 +245,7 @@ def _fake_quant(d: Drawing) -> None:
 
 
 def _same_shape(name: str, kinds: Sequence[str]) -> Draw:
-    """StableHLO broadcasts nothing."""
+    """StableHLO does not broadcast."""
 
     def draw(d: Drawing) -> None:
         a = d.operand(kinds)

@@ -1,4 +1,4 @@
-"""How to draw operators that move or make values. Sources: schema.fbs and kernels/*.cc."""
+"""How to draw operators that move or create values. Sources: schema.fbs and kernels/*.cc."""
 
 from collections.abc import Sequence
 from typing import Any

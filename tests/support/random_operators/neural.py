@@ -54,7 +54,7 @@ def weights(
     without: str = "",
     scales_must_differ: bool = False,
 ) -> Weights:
-    """Weights for activations of this kind, by one of the schemes; `channel`: the scales' axis."""
+    """Weights in one of the schemes for activations of this kind; `channel`: the scales' axis."""
     schemes = [s for s in _SCHEMES[kind] if s not in without.split(",")]
     scheme = d.one_of(schemes)
     floats = d.rng.normal(0, 0.6, shape)
@@ -88,9 +88,9 @@ def _dequantized(d: Drawing, index: int, shape: Shape) -> int:
 
 
 def _bias(d: Drawing, x: int, w: Weights, n: int) -> list[int]:
-    """A bias or none."""
+    """A bias, or None."""
     q = d.q_of(x)
-    if d.kind(x) != "qint16" and d.chance(0.3):  # the kernel of int16 wants one
+    if d.kind(x) != "qint16" and d.chance(0.3):  # required by the int16 kernel
         return []
     if q is None or w.scales is None:
         return [d.const(d.rng.normal(0, 1, n), np.float32)]
@@ -99,7 +99,7 @@ def _bias(d: Drawing, x: int, w: Weights, n: int) -> list[int]:
 
 
 def _output_scale(d: Drawing, x: int, w: Weights, products: int) -> Quantization | None:
-    """A scale by which most sums fit."""
+    """A scale that fits most sums."""
     q, kind = d.q_of(x), d.kind(x)
     if q is None or w.scales is None:
         return None
@@ -170,7 +170,7 @@ def _depthwise(d: Drawing) -> None:
     x = _image(d)
     b, h, w_, c = d.shape_of(x)
     padding, k, s, r = _window(d, (h, w_))
-    s[1] = s[0]  # the kernel takes any; delegates want equal ones
+    s[1] = s[0]  # the kernel accepts any; delegates need equal ones
     multiplier = d.one_of((1, 1, 2, 3))
     n = c * multiplier
     w = weights(d, d.kind(x), (1, *k, n), 3, without="int4", scales_must_differ=True)

@@ -84,7 +84,7 @@ def _sequence_rnn(d: Drawing) -> None:
 def _bidirectional_rnn(d: Drawing) -> None:
     x, n, m, c = _series(d, 3), d.between(1, 6), d.between(1, 6), _cell(d)
     major, batch, time, width = _order(d, x)
-    merge = major and d.chance(0.5)  # batch major merged, the kernel reads beyond its states
+    merge = major and d.chance(0.5)  # merged and batch major, the kernel reads beyond its states
     operands = [x, *_rnn_weights(c, width, n, batch), *_rnn_weights(c, width, m, batch)]
     options = BidirectionalSequenceRNNOptions(
         major, d.one_of(_ACTIVATIONS), merge, c.dynamic_range and d.chance(0.5)
@@ -117,7 +117,7 @@ def _svdf(d: Drawing) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class _Form:
-    """Which of an LSTM's tensors are there; `projection`: its outputs, 0: none."""
+    """Which tensors an LSTM has; `projection`: its output size, 0 without projection."""
 
     cifg: bool
     peephole: bool

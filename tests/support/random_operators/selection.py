@@ -1,4 +1,4 @@
-"""How to draw operators that select boxes, or that draw random numbers themselves."""
+"""How to draw operators that select boxes or generate random numbers."""
 
 import numpy as np
 

@@ -174,7 +174,7 @@ def _gather(d: Drawing) -> None:
 
 
 def _scatter(d: Drawing) -> None:
-    """Rows; those out of bounds are left out."""
+    """Rows; those out of bounds are ignored."""
     x = d.operand(_NUMBERS, 2, 3, all)
     n, *row = d.shape_of(x)
     at = d.rng.integers(-1, n + 1, (d.between(1, 4), 1))
