@@ -166,7 +166,7 @@ def inputs(
 
 
 def rounded_file(content: bytes, dtype: np.dtype) -> bytes:
-    """The same model with the factors among its float constants rounded to `dtype`.
+    """Round the factors among the model's float constants to `dtype`.
 
     Factors are what has more than one dimension: filters and matrices. Biases stay.
     """

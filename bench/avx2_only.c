@@ -1,14 +1,14 @@
-// Tells every engine of a process that the processor has AVX2 and FMA, but none of AVX-512, AVX-VNNI
-// and AMX, at the processor's own speed. For Intel processors with CPUID faulting (cpuid_fault in
-// /proc/cpuinfo), where an emulator would say nothing of times:
+// Hides AVX-512, AVX-VNNI and AMX from every engine of a process, which still finds AVX2 and FMA, at the
+// processor's own speed, unlike an emulator. For Intel processors with CPUID faulting (cpuid_fault in
+// /proc/cpuinfo):
 //
 //   cc -O2 -shared -fPIC bench/avx2_only.c -o avx2_only.so -ldl
 //   export JAXDELEGATE_MAX_CPU_ISA=avx2 XLA_FLAGS=--xla_cpu_max_isa=AVX2 NPROC=1
 //   export GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX512F,-AVX512VL,-AVX512BW,-AVX512DQ,-AVX512CD
 //   LD_PRELOAD=$PWD/avx2_only.so taskset -c 0 python bench/compare.py --graph=model.tflite
 //
-// The kernel turns CPUID into a fault (arch_prctl(2), ARCH_CPUID), and the handler answers it. This
-// package and XLA read /proc/cpuinfo or ask before the handler is there: hence the other variables.
+// The kernel turns CPUID into a fault (arch_prctl(2), ARCH_CPUID), which the handler emulates. This
+// package and XLA read /proc/cpuinfo, or CPUID before the handler is installed, and need the variables.
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -24,7 +24,7 @@
 
 static void let_cpuid_fault(int does) { syscall(SYS_arch_prctl, SET_CPUID, !does); }
 
-static void answer(int signal_number, siginfo_t* info, void* context) {
+static void emulate(int signal_number, siginfo_t* info, void* context) {
   greg_t* registers = ((ucontext_t*)context)->uc_mcontext.gregs;
   const uint8_t* instruction = (const uint8_t*)registers[REG_RIP];
   if (instruction[0] != 0x0f || instruction[1] != 0xa2) {  // another fault
@@ -48,12 +48,12 @@ static void answer(int signal_number, siginfo_t* info, void* context) {
   registers[REG_RIP] += 2;
 }
 
-// Nobody else gets the signal: absl and Python would take it over.
+// Other handlers are refused: absl and Python would replace this one.
 int sigaction(int number, const struct sigaction* wanted, struct sigaction* before) {
   typedef int (*Function)(int, const struct sigaction*, struct sigaction*);
   static Function real;
   if (!real) real = (Function)dlsym(RTLD_NEXT, "sigaction");
-  if (number == SIGSEGV && wanted && wanted->sa_sigaction != answer) {
+  if (number == SIGSEGV && wanted && wanted->sa_sigaction != emulate) {
     if (before) memset(before, 0, sizeof *before);
     return 0;
   }
@@ -63,7 +63,7 @@ int sigaction(int number, const struct sigaction* wanted, struct sigaction* befo
 __attribute__((constructor)) static void begin(void) {
   struct sigaction own;
   memset(&own, 0, sizeof own);
-  own.sa_sigaction = answer;
+  own.sa_sigaction = emulate;
   own.sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK;
   sigaction(SIGSEGV, &own, NULL);
   let_cpuid_fault(1);

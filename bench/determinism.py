@@ -63,8 +63,8 @@ def digests(path: str, directory: str) -> dict[str, str]:
     found = {"first": digest(first), "twice": digest(first)}
     found["another"] = digest(opened(path, None))
     with ThreadPoolExecutor(THREADS) as threads:
-        answers = set(threads.map(lambda _: digest(opened(path, directory)), range(THREADS)))
-    found["threads"] = answers.pop() if len(answers) == 1 else "several results"
+        distinct = set(threads.map(lambda _: digest(opened(path, directory)), range(THREADS)))
+    found["threads"] = distinct.pop() if len(distinct) == 1 else "several results"
     return found
 
 

@@ -236,7 +236,7 @@ _CPU_PEERS = frozenset(
 
 
 def assert_place(name: str, engine: Engine, platform: str) -> None:
-    """Check that an engine computes where it was told to.
+    """Check that an engine computes on the requested device.
 
     Raises:
         AbsentError: it computes elsewhere, for example because it fell back to a CPU.

@@ -188,13 +188,13 @@ def _kernel(instruction: _Instruction, shapes: dict[str, str]) -> Kernel:
     size = functools.partial(array_bytes, instruction.shape)
     target = re.search(r'custom_call_target="([^"]*)"', instruction.rest)
     return Kernel(
-        instruction.name,
-        _kind(instruction),
-        sum(array_bytes(shapes.get(name, "")) for name in instruction.operands),
-        size(),
-        size("f32"),
-        target[1] if target else "",
-        instruction.opcode,
+        name=instruction.name,
+        kind=_kind(instruction),
+        read=sum(array_bytes(shapes.get(name, "")) for name in instruction.operands),
+        written=size(),
+        float32=size("f32"),
+        target=target[1] if target else "",
+        opcode=instruction.opcode,
     )
 
 

@@ -24,7 +24,7 @@ from jaxdelegate.testing.running import random_inputs
 
 T = TypeVar("T")
 Arrays = Mapping[str, np.ndarray]
-Take = Callable[[int, "Answer | None"], None]  # a request's key and its response; None: lost
+Take = Callable[[int, "Response | None"], None]  # a request's key and its response; None: lost
 
 NEAR = 1e-5  # of an output's largest value: batch sizes round differently
 _LOST_S = 60.0  # without a response
@@ -36,7 +36,7 @@ class LostError(Exception):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Answer:
+class Response:
     status: int
     header_length: int | None  # bytes of JSON before the tensors
     body: bytes
@@ -47,7 +47,7 @@ class Client(asyncio.Protocol):
 
     def __init__(self) -> None:
         self._data = bytearray()
-        self._waiting: asyncio.Future[Answer] | None = None
+        self._waiting: asyncio.Future[Response] | None = None
         self._transport: Any = None
 
     @classmethod
@@ -55,7 +55,7 @@ class Client(asyncio.Protocol):
         _, client = await asyncio.get_running_loop().create_connection(cls, "127.0.0.1", port)
         return client
 
-    async def ask(self, request: bytes) -> Answer:
+    async def ask(self, request: bytes) -> Response:
         """Send a whole request and wait for its response.
 
         Raises:
@@ -95,11 +95,11 @@ class Client(asyncio.Protocol):
         begin, size = end + 4, lengths.get(False, 0)
         if len(self._data) < begin + size:
             return
-        answer = Answer(
+        response = Response(
             int(self._data[9:12]), lengths.get(True), bytes(self._data[begin : begin + size])
         )
         del self._data[: begin + size]
-        self._waiting.set_result(answer)
+        self._waiting.set_result(response)
 
     def connection_lost(self, _exc: Exception | None) -> None:
         if self._waiting is not None and not self._waiting.done():
@@ -151,18 +151,18 @@ def infer(port: int, model: str, inputs: Arrays, **parameters: object) -> bytes:
     return http(port, "POST", f"/v2/models/{model}/infer", body, **length)
 
 
-def outputs(answer: Answer) -> dict[str, np.ndarray]:
+def outputs(response: Response) -> dict[str, np.ndarray]:
     """The tensors of a binary response."""
-    fields = json.loads(answer.body[: answer.header_length])
-    found, at = {}, answer.header_length or 0
+    fields = json.loads(response.body[: response.header_length])
+    found, at = {}, response.header_length or 0
     for entry in fields["outputs"]:
         size, dtype = entry["parameters"]["binary_data_size"], dtype_of(entry["datatype"])
-        found[entry["name"]] = np.frombuffer(answer.body[at : at + size], dtype).reshape(
+        found[entry["name"]] = np.frombuffer(response.body[at : at + size], dtype).reshape(
             entry["shape"]
         )
         at += size
-    if at != len(answer.body):
-        raise ValueError(f"{len(answer.body) - at} bytes more than the tensors have")
+    if at != len(response.body):
+        raise ValueError(f"{len(response.body) - at} bytes more than the tensors have")
     return found
 
 
@@ -250,39 +250,39 @@ class Judge:
     def failures(self) -> int:
         return sum(self.counts[kind] for kind in ("wrong", "errors", "lost"))
 
-    def begin(self, key: int, answer: Answer) -> None:
+    def begin(self, key: int, response: Response) -> None:
         """Record the first response to an input, which must agree with the stock interpreter.
 
         Raises:
             AssertionError: it does not.
         """
-        assert answer.status == 200, answer.body[:500]
-        self._first[key], self._equal[key] = outputs(answer), answer.body
+        assert response.status == 200, response.body[:500]
+        self._first[key], self._equal[key] = outputs(response), response.body
         want = self._expected[key]
         assert set(self._first[key]) == set(want)
         assert_close([self._first[key][n] for n in want], list(want.values()), tolerance=NETWORK)
 
-    def take(self, key: int, answer: Answer | None) -> None:
-        kind = "lost" if answer is None else self._kind(key, answer)
+    def take(self, key: int, response: Response | None) -> None:
+        kind = "lost" if response is None else self._kind(key, response)
         self.counts[kind] += 1
-        if kind == "errors" and answer is not None and not self.first_error:
-            self.first_error = f"{answer.status}: {answer.body[:300].decode(errors='replace')}"
+        if kind == "errors" and response is not None and not self.first_error:
+            self.first_error = f"{response.status}: {response.body[:300].decode(errors='replace')}"
 
-    def _kind(self, key: int, answer: Answer) -> str:
-        if answer.status != 200:
+    def _kind(self, key: int, response: Response) -> str:
+        if response.status != 200:
             return "errors"
-        if answer.body == self._equal[key]:
+        if response.body == self._equal[key]:
             return "equal"
-        if answer.body in self._near[key]:
+        if response.body in self._near[key]:
             return "near"
-        if not self._is_near(key, answer):
+        if not self._is_near(key, response):
             return "wrong"
-        self._near[key].add(answer.body)
+        self._near[key].add(response.body)
         return "near"
 
-    def _is_near(self, key: int, answer: Answer) -> bool:
+    def _is_near(self, key: int, response: Response) -> bool:
         try:
-            found, first = outputs(answer), self._first[key]
+            found, first = outputs(response), self._first[key]
         except (ValueError, KeyError, TypeError):  # not a response to this request
             return False
         if [(n, y.shape, y.dtype) for n, y in found.items()] != [
@@ -298,7 +298,7 @@ class Judge:
         return True
 
 
-async def first_answers(port: int, requests: Sequence[bytes], judge: Judge) -> None:
+async def first_responses(port: int, requests: Sequence[bytes], judge: Judge) -> None:
     """Send one request at a time for each input: later responses must equal these."""
     client = await Client.connect(port)
     for key, request in enumerate(requests):
@@ -328,19 +328,22 @@ async def closed_loop(
 
     async def one(client: Client) -> None:
         for key, request in shared:
-            client = await answered(port, client, key, request, take, time.perf_counter(), seconds)
+            client = await exchange(
+                port, client, key, request, take, since=time.perf_counter(), seconds=seconds
+            )
         client.close()
 
     await asyncio.gather(*map(one, await connected(port, count)))
     return seconds
 
 
-async def answered(
+async def exchange(
     port: int,
     client: Client,
     key: int,
     request: bytes,
     take: Take,
+    *,
     since: float,
     seconds: list[float],
 ) -> Client:
@@ -348,13 +351,13 @@ async def answered(
     try:
         if client.is_closed:
             client = await Client.connect(port)
-        answer = await client.ask(request)
+        response = await client.ask(request)
     except LostError:
         take(key, None)
         client.close()
         return await Client.connect(port)
     seconds.append(time.perf_counter() - since)
-    take(key, answer)
+    take(key, response)
     return client
 
 
@@ -383,7 +386,9 @@ async def open_loop(
     async def one(key: int, since: float) -> None:
         client = await free.get()
         late.append(time.perf_counter() - since)
-        free.put_nowait(await answered(port, client, key, requests[key], take, since, seconds))
+        free.put_nowait(
+            await exchange(port, client, key, requests[key], take, since=since, seconds=seconds)
+        )
 
     begin = time.perf_counter()
     async with asyncio.TaskGroup() as tasks:

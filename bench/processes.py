@@ -61,10 +61,10 @@ class Worker:
         line = stdout.readline()
         if not line:
             raise WorkerError(f"the process ended with status {self.stop(wait=10)}")
-        answer = json.loads(line)
-        if "error" in answer:
-            raise WorkerError(answer["error"])
-        return answer["result"]
+        response = json.loads(line)
+        if "error" in response:
+            raise WorkerError(response["error"])
+        return response["result"]
 
     def stop(self, wait: float = 0) -> int | None:
         """End the process, giving it `wait` seconds to exit; its exit status."""
@@ -83,17 +83,17 @@ def serve(commands: Mapping[str, Callable[..., Any]]) -> None:
 
     What the commands print goes to stderr.
     """
-    answers = os.fdopen(os.dup(1), "w")
+    responses = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     for line in sys.stdin:
         request = json.loads(line)
         try:
-            answer = {"result": commands[request.pop("do")](**request)}
+            response = {"result": commands[request.pop("do")](**request)}
         except Exception as error:  # any error of a library is a response
             passed_on = isinstance(error, WorkerError)
-            answer = {"error": str(error) if passed_on else f"{type(error).__name__}: {error}"}
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
+            response = {"error": str(error) if passed_on else f"{type(error).__name__}: {error}"}
+        responses.write(json.dumps(response) + "\n")
+        responses.flush()
 
 
 def timed(call: Callable[[], Any]) -> tuple[float, Any]:

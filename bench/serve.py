@@ -11,7 +11,7 @@ keep-alive connections and binary tensors. Each part prints a JSON line:
   milliseconds per item, at batch 1 and 8, come first.
 * latency: `--max_queue_delay_us` against 0 at a share of the latter's throughput; requests come at
   random times. `implied_ms` is p99 without a delay, plus the delay and a run of the largest batch.
-* answers: each response must equal the first one for its input, to the bit or within 1e-5 of the
+* answers: each response must equal the first one for its input, exactly or within 1e-5 of the
   largest value, since batch sizes round differently; the first one agrees with stock LiteRT.
 * restart: from exec until `/v2/health/ready` succeeds, with a filled cache.
 * sessions: interleaved sequences, each bit-equal to a separate interpreter.

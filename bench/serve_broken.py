@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from http_clients import Arrays, Client, Judge, answered, http
+from http_clients import Arrays, Client, Judge, exchange, http
 from server_process import ServerProcess
 
 _GOOD_EVERY = 20  # a good request after so many bad ones
@@ -53,7 +53,7 @@ def kinds(port: int, infer: Callable[[Arrays], bytes], inputs: Arrays) -> dict[s
         "closed in the headers": Bad(good[: end // 2], None),
         "closed before the body": Bad(good[:end], None),
         "closed in the body": Bad(good[: -len(good[end:]) // 2], None),
-        "closed before the answer": Bad(good, None),
+        "closed before the response": Bad(good, None),
         "ended in the body": Bad(good[:-1], None, does_end=True),
         "another shape": Bad(infer(wide), 400),
         "too many items": Bad(infer(many), 400),
@@ -120,8 +120,8 @@ async def send_broken(
                 unexpected.setdefault(name, f"status {status}, not {bad.status}")
             if turn % _GOOD_EVERY == 0:
                 key = turn // _GOOD_EVERY % len(load.requests)
-                client = await answered(
-                    port, client, key, load.requests[key], load.judge.take, 0.0, []
+                client = await exchange(
+                    port, client, key, load.requests[key], load.judge.take, since=0.0, seconds=[]
                 )
             if turn % max(count // _SAMPLES, 1) == 0:
                 memory.append(load.server.rss_anon_mb())

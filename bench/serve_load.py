@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from harness import percentile_ms, spread
-from http_clients import Judge, Pool, closed_loop, first_answers, for_seconds
+from http_clients import Judge, Pool, closed_loop, first_responses, for_seconds
 from server_process import ServerProcess
 
 from jaxdelegate.demo.mobilenet import mobilenet_v1
@@ -100,7 +100,7 @@ class Load:
 
     async def begin(self) -> None:
         """Record the responses that later ones must equal."""
-        await first_answers(self.server.port, self.requests, self.judge)
+        await first_responses(self.server.port, self.requests, self.judge)
         self._counters = self.server.metrics()
 
     async def closed(self, requests: Iterable[tuple[int, bytes]]) -> tuple[float, list[float]]:

@@ -25,7 +25,7 @@ from typing import Any, Self
 
 from absl import app, flags
 from harness import append, ratios, spread
-from http_clients import Judge, Pool, closed_loop, first_answers, for_seconds, run
+from http_clients import Judge, Pool, closed_loop, first_responses, for_seconds, run
 from serve_load import Work, network, percentiles
 from server_process import pinned
 
@@ -96,7 +96,7 @@ async def compared(ports: dict[str, int], pool: Pool, clients: int) -> dict[str,
     judges = {name: Judge(pool) for name in ports}
     requests = {name: pool.requests(port, "m") for name, port in ports.items()}
     for name, port in ports.items():
-        await first_answers(port, requests[name], judges[name])
+        await first_responses(port, requests[name], judges[name])
     rates: dict[str, list[float]] = {name: [] for name in ports}
     seconds: dict[str, list[list[float]]] = {name: [] for name in ports}
     for number in range(FLAGS.rounds + 1):

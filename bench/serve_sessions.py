@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from harness import percentile_ms
-from http_clients import Answer, Client, Named, answered, infer, outputs, run
+from http_clients import Client, Named, Response, exchange, infer, outputs, run
 from server_process import ServerProcess
 
 import jaxdelegate as jd
@@ -44,18 +44,18 @@ class Sequences:
         self.counts = {"equal": 0, "wrong": 0, "lost": 0}
         self.first_error = ""
 
-    def take(self, key: int, answer: Answer | None) -> None:
+    def take(self, key: int, response: Response | None) -> None:
         kind = "lost"
-        if answer is not None:
-            kind = "equal" if self._is_equal(key, answer) else "wrong"
-        if kind == "wrong" and answer is not None and answer.status != 200:
-            self.first_error = self.first_error or answer.body[:300].decode(errors="replace")
+        if response is not None:
+            kind = "equal" if self._is_equal(key, response) else "wrong"
+        if kind == "wrong" and response is not None and response.status != 200:
+            self.first_error = self.first_error or response.body[:300].decode(errors="replace")
         self.counts[kind] += 1
 
-    def _is_equal(self, key: int, answer: Answer) -> bool:
-        if answer.status != 200:
+    def _is_equal(self, key: int, response: Response) -> bool:
+        if response.status != 200:
             return False
-        found, want = outputs(answer), self.expected[key]
+        found, want = outputs(response), self.expected[key]
         return set(found) == set(want) and all(
             found[n].dtype == y.dtype
             and found[n].shape == y.shape
@@ -69,8 +69,14 @@ class Sequences:
         for step in range(self.steps):
             for sequence in rng.sample(own, len(own)):
                 key = sequence * self.steps + step
-                client = await answered(
-                    port, client, key, self.requests[key], self.take, time.perf_counter(), seconds
+                client = await exchange(
+                    port,
+                    client,
+                    key,
+                    self.requests[key],
+                    self.take,
+                    since=time.perf_counter(),
+                    seconds=seconds,
                 )
         client.close()
 

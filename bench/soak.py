@@ -3,8 +3,8 @@
     nice -n 10 python bench/soak.py --minutes=60 --out=bench/results/soak.jsonl [FILES]
 
 FILES are .tflite files, of which stateful ones are left out; without any, networks are built in
-memory. Each thread draws ACTIONS at random, one after the other; every result must equal, to the
-bit, the first one for the same file, shape and kind of engine. Every ten seconds a line records the
+memory. Each thread draws ACTIONS at random, one after the other; every result must be bit-equal to
+the first one for the same file, shape and kind of engine. Every ten seconds a line records the
 process's memory, files and threads.
 
 The verdict leaves out the warm-up (a sixth of the time), and compares the medians of the first and
@@ -55,7 +55,7 @@ class Soak:
         self.contents, self.directory = contents, directory
         self.delegate = jd.JaxDelegate()
         self.cached = jd.JaxDelegate(serialization_dir=directory)
-        self.answers: dict[Any, list[np.ndarray]] = {}
+        self.results: dict[Any, list[np.ndarray]] = {}
         self.errors: list[str] = []
         self.done: dict[str, int] = {}
         self.stop = threading.Event()
@@ -85,11 +85,11 @@ class Soak:
             details = [{**d, "shape": np.array([batch, *d["shape"][1:]])} for d in details]
         return random_inputs(details)
 
-    def check(self, key: Any, answers: list[np.ndarray]) -> None:
+    def check(self, key: Any, results: list[np.ndarray]) -> None:
         """Compare with the first result for the key."""
         with self.lock:
-            first = self.answers.setdefault(key, answers)
-        for a, b in zip(first, answers, strict=True):
+            first = self.results.setdefault(key, results)
+        for a, b in zip(first, results, strict=True):
             if a.tobytes() != b.tobytes():
                 raise AssertionError(f"{key}: a result differs from the first one")
 
@@ -163,22 +163,22 @@ class Worker:
     def _once(self, delegate: jd.JaxDelegate) -> None:
         name = self.any_name()
         interpreter = self.soak.new(delegate, name)
-        answers = run_once(interpreter, self.soak.inputs(interpreter))
-        self.soak.check((name, None, "xla"), answers)
+        results = run_once(interpreter, self.soak.inputs(interpreter))
+        self.soak.check((name, None, "xla"), results)
 
     def reference(self) -> None:
         """Run an interpreter without a delegate, and drop it."""
         name = min(self.soak.contents, key=lambda n: len(self.soak.contents[n]))
         interpreter = self.soak.new(None, name)
-        answers = run_once(interpreter, self.soak.inputs(interpreter))
-        self.soak.check((name, None, "reference"), answers)
+        results = run_once(interpreter, self.soak.inputs(interpreter))
+        self.soak.check((name, None, "reference"), results)
 
     def function(self) -> None:
         """Load a model as a JAX function, call it, and drop it."""
         name = self.rng.choice(self.soak.resizable or list(self.soak.contents))
         inputs = self.soak.inputs(self.soak.new(None, name))
-        answers = [np.asarray(a) for a in jd.load(self.soak.contents[name])(*inputs)]
-        self.soak.check((name, None, "function"), answers)
+        results = [np.asarray(a) for a in jd.load(self.soak.contents[name])(*inputs)]
+        self.soak.check((name, None, "function"), results)
 
 
 # Weight, action. Compilations are rare: a server calls far more often than it loads.

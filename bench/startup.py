@@ -10,7 +10,7 @@ stock interpreter. Modules are loaded from bytecode, as in an installation. Mill
 runs the first line, `imports` of numpy and the interpreter's package, `ready` until
 `allocate_tensors` returns, `first` the first inference and its result, `exit` the rest.
 `over_litert` is the ratio of whole processes, run by run. Outputs of cold, warm and with_jax must
-be equal to the bit; LiteRT's error is recorded.
+be bit-equal; LiteRT's error is recorded.
 """
 
 import json

@@ -132,7 +132,9 @@ def _convolution(o: Any, _inputs: Sequence[TensorSpec | None], *, depthwise: boo
         )
         images, padding = _padded(x.permute(0, 3, 1, 2), (height, width))
         groups = images.shape[1] // filters.shape[1]
-        y = F.conv2d(images, filters, b, strides, padding, dilations, groups)
+        y = F.conv2d(
+            images, filters, b, strides, padding=padding, dilation=dilations, groups=groups
+        )
         return _activated(y.permute(0, 2, 3, 1), o)
 
     return convolution
@@ -207,7 +209,7 @@ def _transpose(_o: Any, inputs: Sequence[TensorSpec | None]) -> Step:
 def _gather(o: Any, inputs: Sequence[TensorSpec | None]) -> Step:
     table, rows = inputs
     if o.axis != 0 or o.batch_dims or table is None or rows is None or len(table.shape) != 2:
-        raise AbsentError("no translation to PyTorch of a GATHER that is no embedding")
+        raise AbsentError("no translation to PyTorch of a GATHER that is not an embedding")
     return lambda table, rows: F.embedding(rows, table)
 
 

@@ -78,7 +78,15 @@ class Layers:
         """DEPTHWISE_CONV_2D by 3x3 with padding SAME and RELU6."""
         name, channels = self._layer("depthwise"), shape[3]
         w = self._weights((1, 3, 3, channels), 9, f"{name}/weights", axis=3)
-        options = DepthwiseConv2DOptions(Padding.SAME, stride, stride, 1, RELU6, dilation, dilation)
+        options = DepthwiseConv2DOptions(
+            Padding.SAME,
+            stride_w=stride,
+            stride_h=stride,
+            depth_multiplier=1,
+            fused_activation_function=RELU6,
+            dilation_w_factor=dilation,
+            dilation_h_factor=dilation,
+        )
         out = (1, -(-shape[1] // stride), -(-shape[2] // stride), channels)
         y = self._output(out, name, RELU6)
         bias = self._bias(channels, f"{name}/bias", x, w)

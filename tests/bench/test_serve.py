@@ -1,4 +1,4 @@
-"""bench/serve.py: what it counts as wrong or lost, and each part with small counts."""
+"""bench/serve.py: what counts as wrong or lost, and each part with small counts."""
 
 import asyncio
 import importlib
@@ -16,23 +16,23 @@ BENCH = Path(__file__).parents[2] / "bench"
 
 
 class FakePool:
-    """Two inputs and what is expected of them."""
+    """Two inputs with their expected outputs."""
 
     expected = ({"y": np.float32([[1, 2]])}, {"y": np.float32([[3, 4]])})
 
 
-def answer(clients: Any, *values: float, status: int = 200, name: str = "y") -> Any:
-    """A binary answer with one tensor."""
+def response(clients: Any, *values: float, status: int = 200, name: str = "y") -> Any:
+    """A binary response with one tensor."""
     parameters = {"binary_data_size": 4 * len(values)}
     entry = {"name": name, "datatype": "FP32", "shape": [1, len(values)], "parameters": parameters}
     text = json.dumps({"outputs": [entry]}).encode()
-    return clients.Answer(status, len(text), text + np.float32(values).tobytes())
+    return clients.Response(status, len(text), text + np.float32(values).tobytes())
 
 
 def judged(clients: Any) -> Any:
     judge = clients.Judge(FakePool())
-    judge.begin(0, answer(clients, 1, 2))
-    judge.begin(1, answer(clients, 3, 4))
+    judge.begin(0, response(clients, 1, 2))
+    judge.begin(1, response(clients, 3, 4))
     return judge
 
 
@@ -50,34 +50,34 @@ def judged(clients: Any) -> Any:
     ],
     ids=str,
 )
-def test_answers_are_told_apart(
+def test_responses_are_classified(
     values: tuple[float, ...], fields: dict[str, Any], kind: str
 ) -> None:
     clients = importlib.import_module("http_clients")
     judge = judged(clients)
     for _ in range(2):
-        judge.take(0, answer(clients, *values, **fields))
+        judge.take(0, response(clients, *values, **fields))
     assert judge.counts == {**dict.fromkeys(judge.counts, 0), kind: 2}
     assert judge.failures == (0 if kind in {"equal", "near"} else 2)
 
 
-def test_the_first_answer_must_be_the_stock_interpreters() -> None:
+def test_the_first_response_must_agree_with_the_stock_interpreter() -> None:
     clients = importlib.import_module("http_clients")
     with pytest.raises(AssertionError, match="output 0"):
-        clients.Judge(FakePool()).begin(0, answer(clients, 1, 2.1))
+        clients.Judge(FakePool()).begin(0, response(clients, 1, 2.1))
 
 
 def test_more_bytes_than_tensors_are_wrong() -> None:
     clients = importlib.import_module("http_clients")
-    judge, right = judged(clients), answer(clients, 1, 2)
-    judge.take(0, clients.Answer(200, right.header_length, right.body + b"x"))
+    judge, right = judged(clients), response(clients, 1, 2)
+    judge.take(0, clients.Response(200, right.header_length, right.body + b"x"))
     assert judge.counts["wrong"] == 1
 
 
-def test_lost_answers_are_counted_and_the_client_goes_on() -> None:
-    """A server that closes every third connection's request without an answer, in two writes."""
+def test_lost_responses_are_counted_and_the_client_continues() -> None:
+    """The server closes every third request's connection, and responds in two writes."""
     clients = importlib.import_module("http_clients")
-    right = answer(clients, 1, 2)
+    right = response(clients, 1, 2)
     head = (
         f"HTTP/1.1 200 OK\r\nContent-Length: {len(right.body)}\r\n"
         f"Inference-Header-Content-Length: {right.header_length}\r\n\r\n"
@@ -158,7 +158,7 @@ os.execv(sys.executable, [sys.executable, "-m", "jaxdelegate", "serve", *argumen
 @pytest.mark.slow
 @pytest.mark.litert
 def test_a_peer(tmp_path: Path) -> None:
-    """A second server of ours in place of Triton, whose packages are not here."""
+    """A second server of ours replaces Triton, whose packages are not installed."""
     peer = tmp_path / "python"
     peer.write_text(PEER.format(python=sys.executable))
     peer.chmod(0o755)

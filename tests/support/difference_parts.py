@@ -146,10 +146,10 @@ def changed_by(part: Graph, cause: Callable[[np.ndarray], np.ndarray]) -> list[n
     for value in (0.0, 1.0, -1.0, np.inf, -np.inf, np.nan):
         other = with_floats(part, functools.partial(_replaced, cause=cause, value=value))
         try:
-            answers = reference(other.model(), other.feeds)
+            results = reference(other.model(), other.feeds)
         except RefusedError:  # a divisor of zero
             continue
-        pairs = zip(changed, first, answers, strict=True)
+        pairs = zip(changed, first, results, strict=True)
         changed = [c | ~((y == z) | (np.isnan(y) & np.isnan(z))) for c, y, z in pairs]
     return changed
 

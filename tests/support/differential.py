@@ -90,9 +90,9 @@ def why_apart(graph: Graph, got: Arrays, want: Arrays, rule: Rule = EXACTLY) -> 
     """How the outputs of a graph differ, in any invoke; None if they are close enough."""
     try:
         assert len(got) == len(want), f"{len(got)} outputs, expected {len(want)}"
-        for i, answers in enumerate(zip(got, want, strict=True)):
+        for i, pair in enumerate(zip(got, want, strict=True)):
             invoke, output = divmod(i, len(graph.outputs))
-            g, w = (_as_floats(graph, graph.outputs[output], np.asarray(y)) for y in answers)
+            g, w = (_as_floats(graph, graph.outputs[output], np.asarray(y)) for y in pair)
             tolerance = _tolerance(graph, graph.outputs[output], w, rule)
             try:
                 _assert_near(g, w, tolerance)
@@ -160,13 +160,13 @@ def _fed(graph: Graph) -> dict[int, np.ndarray]:
 
 
 def _note(
-    graph: Graph, unit: tuple[int, ...], answers: Arrays, values: dict[int, np.ndarray]
+    graph: Graph, unit: tuple[int, ...], results: Arrays, values: dict[int, np.ndarray]
 ) -> None:
     """Store the results of the first invoke of `graph.part(unit, ...)` by this graph's tensors."""
     read = {t for i in unit for t in graph.nodes[i].inputs}
     made = [t for i in unit for t in graph.nodes[i].outputs]
     made = [t for t in made if t not in read or t in graph.outputs]
-    values.update(zip(made, answers[: len(made)], strict=True))
+    values.update(zip(made, results[: len(made)], strict=True))
 
 
 def disagreements(
@@ -186,17 +186,19 @@ def disagreements(
     difference, got = _difference(graph, engine, want, rule)
     if difference is None:
         return []
-    whole = Disagreement(name, tuple(graph.operators), difference, graph, got, want, rule)
+    whole = Disagreement(
+        name, tuple(graph.operators), difference, graph, got=got, want=want, rule=rule
+    )
     found: list[Disagreement] = []
     values = _fed(graph)
     for unit in graph.units:
         part = graph.part(unit, values)
         try:
-            one, answers = _alone(whole, part, engine, truth)
+            one, results = _alone(whole, part, engine, truth)
         except RefusedError:  # by both, so there are no values to continue with
             return [*found, whole]
         found += one
-        _note(graph, unit, answers, values)
+        _note(graph, unit, results, values)
     if found or (got is not None and is_rounding(graph, got, truth, want, rule)):
         # An operator that the trusted engine does not run alone counts only if no other disagrees.
         return [one for one in found if one.want] or found
@@ -211,14 +213,16 @@ def _alone(
     try:
         want = truth(part.model(), part.feeds)
     except (RefusedError, CrashedError) as error:  # it runs the graph, but not its parts
-        got = engine(part.model(), part.feeds)
-        difference = f"{whole.difference}; alone: {error}"
-        return [Disagreement(whole.engine, operators, difference, part, got)], got
-    apart, answer = _difference(part, engine, want, whole.rule)
-    if apart is None:
-        return [], answer or want
-    one = Disagreement(whole.engine, operators, apart, part, answer, want, whole.rule)
-    return [one], answer or want
+        results = engine(part.model(), part.feeds)
+        text = f"{whole.difference}; alone: {error}"
+        return [Disagreement(whole.engine, operators, text, part, got=results)], results
+    difference, got = _difference(part, engine, want, whole.rule)
+    if difference is None:
+        return [], got or want
+    one = Disagreement(
+        whole.engine, operators, difference, part, got=got, want=want, rule=whole.rule
+    )
+    return [one], got or want
 
 
 def _smallest(
@@ -348,13 +352,13 @@ def _nudged(graph: Graph, truth: Engine, seed: int, rule: Rule) -> Arrays:
     for unit in graph.units:
         part = graph.part(unit, values)
         made = [part.tensors[t] for t in part.outputs]
-        answers = truth(part.model(), part.feeds)
+        results = truth(part.model(), part.feeds)
         _note(
             graph,
             unit,
             [
                 _step(y, rng, rule.steps) if t.quantization is not None else _nudge(y, rng)
-                for y, t in zip(answers, made * INVOKES, strict=True)
+                for y, t in zip(results, made * INVOKES, strict=True)
             ],
             values,
         )

@@ -209,8 +209,8 @@ def sum_overflows(found: Disagreement, _stock: Stock) -> Arrays | None:
     masks = changed_by(part, is_large)
     activation = getattr(node.options, "fused_activation_function", _NONE)
     if node.name in _SUMS and activation == _NONE:  # nothing makes it finite again
-        answers = zip(masks, found.got, found.want, strict=True)
-        masks = [m & ~(np.isfinite(g) & np.isfinite(w)) for m, g, w in answers]
+        results = zip(masks, found.got, found.want, strict=True)
+        masks = [m & ~(np.isfinite(g) & np.isfinite(w)) for m, g, w in results]
     if found.engine != "reference" and any_float(part, _is_subnormal):  # zeros to XLA
         tiny = changed_by(part, _is_subnormal)
         masks = [m | t for m, t in zip(masks, tiny, strict=True)]
@@ -227,8 +227,8 @@ def product_leaves_the_floats(found: Disagreement, _stock: Stock) -> Arrays | No
     if (node.name != "REDUCE_PROD" and of_bodies != ["STABLEHLO_MULTIPLY"]) or found.got is None:
         return None
     masks = changed_by(part, is_far_from_one)
-    answers = zip(masks, found.got, found.want, strict=True)
-    ends = [m & (_is_an_end(g) | _is_an_end(w)) for m, g, w in answers]
+    results = zip(masks, found.got, found.want, strict=True)
+    ends = [m & (_is_an_end(g) | _is_an_end(w)) for m, g, w in results]
     return [masked(w, m) for w, m in zip(found.want, ends, strict=True)]
 
 

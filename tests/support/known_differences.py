@@ -261,8 +261,8 @@ def not_a_number_is_clipped(found: Disagreement, _stock: Stock) -> Arrays | None
     if not any(limits) or found.got is None or x.value is None:
         return None
     extreme = is_extreme(x.value)
-    answers = zip(found.got, found.want, strict=True)
-    return [masked(w, rows_with(node, extreme, w.shape) & np.isnan(g)) for g, w in answers]
+    results = zip(found.got, found.want, strict=True)
+    return [masked(w, rows_with(node, extreme, w.shape) & np.isnan(g)) for g, w in results]
 
 
 # ---- of any operators

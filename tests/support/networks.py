@@ -62,19 +62,26 @@ def _mobilenet_v2_features(
     for expansion, filters, repeats, first_stride in _MOBILENET_V2_STAGES:
         for i in range(repeats):
             stride = first_stride if i == 0 else 1
-            if reached * stride > most:  # this layer still sees its inputs side by side
+            if reached * stride > most:  # this layer's own inputs are not dilated yet
                 stride, next_dilation = 1, dilation * stride
             else:
                 reached, next_dilation = reached * stride, dilation
             x, shape = _inverted_residual(
-                net, x, shape, expansion, scaled(filters, width), stride, dilation
+                net, x, shape, expansion, scaled(filters, width), stride=stride, dilation=dilation
             )
             dilation = next_dilation
     return x, shape
 
 
 def _inverted_residual(
-    net: MoreLayers, x: int, shape: Shape, expansion: int, filters: int, stride: int, dilation: int
+    net: MoreLayers,
+    x: int,
+    shape: Shape,
+    expansion: int,
+    filters: int,
+    *,
+    stride: int,
+    dilation: int,
 ) -> tuple[int, Shape]:
     y, inner = x, shape
     if expansion > 1:

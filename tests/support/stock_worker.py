@@ -61,21 +61,21 @@ class StockWorker:
             )
         try:
             _send(self._process.stdin, (content, list(inputs), kernels))  # type: ignore[arg-type]
-            kind, answer = self._answer(self._process.stdout)  # type: ignore[arg-type]
+            kind, response = self._response(self._process.stdout)  # type: ignore[arg-type]
         except (EOFError, OSError) as error:
             self.close()
             raise CrashedError(str(error) or "LiteRT ended the process") from error
         if kind == "refused":
-            raise RefusedError(answer)
-        outputs: list[np.ndarray] = answer
+            raise RefusedError(response)
+        outputs: list[np.ndarray] = response
         return outputs
 
-    def _answer(self, stream: BinaryIO) -> tuple[str, Any]:
+    def _response(self, stream: BinaryIO) -> tuple[str, Any]:
         ready, _, _ = select.select([stream], [], [], _SECONDS)
         if not ready:
             raise TimeoutError(f"no response after {_SECONDS} s")
-        answer: tuple[str, Any] = _receive(stream)
-        return answer
+        response: tuple[str, Any] = _receive(stream)
+        return response
 
     def close(self) -> None:
         if self._process is not None:
@@ -101,7 +101,7 @@ def _receive(stream: BinaryIO) -> Any:
     return pickle.loads(data)
 
 
-def _serve(requests: BinaryIO, answers: BinaryIO) -> None:
+def _serve(requests: BinaryIO, responses: BinaryIO) -> None:
     from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
     while True:
@@ -115,13 +115,13 @@ def _serve(requests: BinaryIO, answers: BinaryIO) -> None:
                     model_content=content,
                     experimental_op_resolver_type=getattr(OpResolverType, kind),
                 )
-                answer: tuple[str, Any] = "ran", run_repeatedly(interpreter, inputs)
+                response: tuple[str, Any] = "ran", run_repeatedly(interpreter, inputs)
                 break
             except (RuntimeError, ValueError) as error:
-                answer = "refused", str(error)
-                if "Didn't find op" not in answer[1]:  # reference kernels lack some operators
+                response = "refused", str(error)
+                if "Didn't find op" not in response[1]:  # reference kernels lack some operators
                     break
-        _send(answers, answer)
+        _send(responses, response)
 
 
 if __name__ == "__main__":

@@ -177,7 +177,13 @@ def _depthwise(d: Drawing) -> None:
     rows, columns = ((k[i] - 1) * r[i] + 1 for i in range(2))
     to = [b, out_size(padding, h, rows, s[0]), out_size(padding, w_, columns, s[1]), n]
     options = DepthwiseConv2DOptions(
-        padding, s[1], s[0], multiplier, d.one_of(ACTIVATIONS), r[1], r[0]
+        padding,
+        stride_w=s[1],
+        stride_h=s[0],
+        depth_multiplier=multiplier,
+        fused_activation_function=d.one_of(ACTIVATIONS),
+        dilation_w_factor=r[1],
+        dilation_h_factor=r[0],
     )
     products = int(np.prod(k))
     operands = [x, w.tensor, *_bias(d, x, w, n)]
@@ -218,7 +224,16 @@ def _conv_3d(name: str) -> Draw:
         n = d.between(1, 3)
         act = d.one_of(ACTIVATIONS)
         if name == "CONV_3D":
-            options = Conv3DOptions(padding, s[0], s[2], s[1], act, r[0], r[2], r[1])
+            options = Conv3DOptions(
+                padding,
+                stride_d=s[0],
+                stride_w=s[2],
+                stride_h=s[1],
+                fused_activation_function=act,
+                dilation_d_factor=r[0],
+                dilation_w_factor=r[2],
+                dilation_h_factor=r[1],
+            )
             to = [
                 out_size(padding, m, (w - 1) * rate + 1, step)
                 for m, w, step, rate in zip(sizes, k, s, r, strict=True)

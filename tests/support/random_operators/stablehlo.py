@@ -292,22 +292,22 @@ def _convolution(d: Drawing) -> None:
     n = d.between(1, 4)
     filters = d.const(d.rng.normal(0, 0.6, (*k, c, n)), np.float32)
     options = StablehloConvolutionOptions(
-        (1, 1),
-        (0,) * 4,
-        (1, 1),
-        (1, 1),
-        (False, False),
-        0,
-        3,
-        (1, 2),
-        2,
-        3,
-        (0, 1),
-        0,
-        3,
-        (1, 2),
-        1,
-        1,
+        window_strides=(1, 1),
+        padding=(0,) * 4,
+        lhs_dilation=(1, 1),
+        rhs_dilation=(1, 1),
+        window_reversal=(False, False),
+        input_batch_dimension=0,
+        input_feature_dimension=3,
+        input_spatial_dimensions=(1, 2),
+        kernel_input_feature_dimension=2,
+        kernel_output_feature_dimension=3,
+        kernel_spatial_dimensions=(0, 1),
+        output_batch_dimension=0,
+        output_feature_dimension=3,
+        output_spatial_dimensions=(1, 2),
+        feature_group_count=1,
+        batch_group_count=1,
     )
     to = (b, h - k[0] + 1, w - k[1] + 1, n)
     products = int(np.prod(k)) * c
