@@ -28,7 +28,7 @@ paths = sorted(p for p in directory.iterdir() if p.suffix in {".png", ".jpg", ".
 inputs = [task.inputs(np.asarray(Image.open(path).convert("RGB"))) for path in paths]
 model = jaxdelegate.load(task.network())
 features = []
-for start in range(0, len(inputs), BATCH):  # a smaller last batch is compiled once more
+for start in range(0, len(inputs), BATCH):  # a smaller last batch is compiled separately
     batch = np.concatenate(inputs[start : start + BATCH])
     features.append(model(image=batch)["features"])  # the network's other output
 vectors = np.concatenate(features)

@@ -34,5 +34,5 @@ for name, weights in (("before", params), ("after", tuned)):  # held-out images
     stock = litert.Interpreter("tuned.tflite", experimental_op_resolver_type=REFERENCE)
     found, _ = run_once(stock, [images[48:]])
     agreement = np.mean(exact.argmax(1) == scores[48:].argmax(1))
-    print(f"{name}: answers as the float network {agreement:.0%},", end=" ")
+    print(f"{name}: agrees with the float network in {agreement:.0%},", end=" ")
     print(f"{np.sum(found != exact)} of {found.size} results differ from stock LiteRT's")

@@ -119,7 +119,7 @@ def built() -> None:
 
 
 @pytest.fixture
-def xla_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def no_native_kernels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Tests what XLA gets without native kernels."""
     monkeypatch.setattr(library, "LIBRARY", tmp_path / "absent")
 
@@ -144,7 +144,7 @@ def compiled_once(_programs: Path) -> Iterator[None]:
 
 
 @pytest.fixture
-def compiled_anew(compiled_once: None) -> Iterator[None]:
+def compiled_uncached(compiled_once: None) -> Iterator[None]:
     """For tests that store programs, because XLA cannot serialize programs that it has loaded."""
     del compiled_once
     directory = {"jax_compilation_cache_dir": jax.config.jax_compilation_cache_dir}

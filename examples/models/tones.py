@@ -1,17 +1,17 @@
-"""An audio model that needs no training, built in memory: for examples and tests."""
+"""An audio model without training, built in memory, for examples and tests."""
 
 import numpy as np
 
 from jaxdelegate.op_lowering.options import FullyConnectedOptions, ReducerOptions, ReshapeOptions
 from jaxdelegate.testing.builder import ModelBuilder
 
-_FRAME, _FFT = 1000, 1024  # samples; LiteRT's transform wants a power of two
+_FRAME, _FFT = 1000, 1024  # samples; LiteRT's transform requires a power of two
 _BINS = _FFT // 2 + 1
 _GAIN, _THRESHOLD = 0.05, 200.0  # of magnitudes summed over a band; noise and leakage stay below
 
 
 def tone_detector(*, samples: int = 144000, bands: int = 16) -> bytes:
-    """Which bands of frequency hold a tone: a classifier of audio whose file fixes batch 1.
+    """A classifier of audio: which bands of frequency contain a tone; the file fixes batch 1.
 
     Samples [1, samples] in [-1, 1] to scores [1, bands] in [0, 1], both float32. Band i of audio at
     `rate` Hz is centered at (i + 0.5) / bands * rate / 2 Hz. A sine wave of amplitude 0.5 that

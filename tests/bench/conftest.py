@@ -1,4 +1,4 @@
-"""The modules of bench/ import each other by their plain names, as scripts do."""
+"""Modules of bench/ import each other by plain names, as scripts do."""
 
 import sys
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The acceptance run, tried on a CPU that is named so, and what it says of others' lines."""
+"""The acceptance run on a CPU, and its report of stored lines."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Who computes the model, and who does not."""
+"""Which engines are accepted as computing the model."""
 
 from typing import Any
 
@@ -70,7 +70,7 @@ def test_a_short_dtype_is_judged_by_what_rounding_does_to_the_model(agreement: A
     assert rule.why_not([rounded]) is None
     assert rule.times_yardstick([rounded]) == pytest.approx(1)
     assert "disagrees" in rule.why_not([want + 4 * (rounded - want) + 1e-3 * want.max()])
-    assert "disagrees" in rule.why_not([want[::-1]])  # the other image's
+    assert "disagrees" in rule.why_not([want[::-1]])  # from the other image
 
 
 def test_float16_may_be_a_rounding_step_further_away(agreement: Any) -> None:
@@ -130,7 +130,7 @@ def test_quantized_files_may_be_off_by_one_step(agreement: Any) -> None:
     assert "disagrees" in rule.why_not([np.roll(want, 1, axis=-1)])
 
 
-def test_floats_lie_in_the_range_that_was_asked_for(agreement: Any) -> None:
+def test_floats_are_in_the_requested_range(agreement: Any) -> None:
     (image,) = agreement.inputs([IMAGE], 1, (0.0, 255.0))
     assert image.dtype == np.float32
     assert 0 <= image.min() < 10

@@ -1,4 +1,4 @@
-"""Programs for a GPU that is not there, where jax's CUDA plugin is."""
+"""Programs for an absent GPU, with jax's CUDA plugin."""
 
 import importlib.util
 import json
@@ -40,7 +40,7 @@ def test_without_the_plugin_it_says_so(tmp_path: Path) -> None:
 
 @needs_plugin
 def test_a_network_as_few_kernels(tmp_path: Path) -> None:
-    """Each of 28 layers is one kernel, with what follows it; no filter is laid out anew."""
+    """Each of 28 layers is one kernel with its epilogue; no filter changes its layout."""
     folder = tmp_path / "programs" / "of_h100"
     (short,) = records(tmp_path, f"--hlo={folder}")
     assert [path.read_text().startswith("HloModule") for path in folder.iterdir()] == [True]

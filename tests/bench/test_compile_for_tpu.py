@@ -1,4 +1,4 @@
-"""Programs for a TPU that is not there, where libtpu is."""
+"""Programs for an absent TPU, with libtpu."""
 
 import importlib.util
 import json
@@ -34,7 +34,7 @@ def test_without_libtpu_it_says_so() -> None:
 
 @needs_libtpu
 def test_convolutions_are_on_the_matrix_unit() -> None:
-    """In floats; XLA:TPU can compile what rounds to quantized grids."""
+    """In floats; XLA:TPU also compiles rounding to quantized grids."""
     for line in records("--compute_dtype=bfloat16,float32", "--batch=1,4"):
         assert line["compiled_for"].endswith("which was not there")
         assert line["products"] >= line["convolutions"] > 0

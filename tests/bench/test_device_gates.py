@@ -1,4 +1,4 @@
-"""Comparing figures of programs for absent devices, and whether lowerings have changed."""
+"""Figures of programs for absent devices are compared, and changed lowerings are detected."""
 
 import json
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ TPU = {"fusions": 40, "products": 28, "host_calls": [], "moved_mb": 90.0}
     ("before", "change", "said"),
     [
         (GPU, {}, []),
-        (GPU, {"kernels": 63, "moved_mb": 31.4, "captured": 58}, []),  # 5% and less
+        (GPU, {"kernels": 63, "moved_mb": 31.4, "captured": 58}, []),  # 5% or less
         (GPU, {"kernels": 30, "moved_mb": 26.0}, []),
         (GPU, {"kernels": 64}, ["kernels: 60 before, now 64"]),
         (GPU, {"captured": 56}, ["captured_share: 1 before, now 0.933333"]),
@@ -67,7 +67,7 @@ def test_cases_are_compared_with_themselves(gates: Any) -> None:
 
 @pytest.mark.parametrize("bench", ["compile_for_gpu", "compile_for_tpu"])
 def test_committed_lines_are_of_different_cases(gates: Any, bench: str) -> None:
-    """Some need no file, so that the session compiles them anywhere, by the same jax."""
+    """Some need no file, so that the session can compile them anywhere with the same jax."""
     lines = gates.records(gates.results(bench))
     assert len({gates.case_of(line) for line in lines}) == len(lines)
     assert {"mobilenet_v1", "classification_int8.tflite"} <= {line["graph"] for line in lines}
@@ -76,7 +76,7 @@ def test_committed_lines_are_of_different_cases(gates: Any, bench: str) -> None:
 
 
 def short_lines(gates: Any, graph: str) -> list[dict[str, Any]]:
-    """Of a GPU, at batch 1 in float16."""
+    """The committed lines of a GPU at batch 1 in float16."""
     lines = gates.records(gates.results("compile_for_gpu"))
     return [line for line in lines if gates.case_of(line)[:3] == (graph, 1, "float16")]
 
@@ -102,7 +102,7 @@ def test_bert_moves_little_more_than_it_has_to(gates: Any) -> None:
         ("deeplabv3_mnv2_aspp_257.tflite", "float16", "float_view", 1.25 * 8065),
         ("posenet_mnv1_050_353x257.tflite", "float16", "float_view", 1.25 * 3018),
         ("mobilenet_v2_1.0_224_int8.tflite", "float32", "integer", 2670),
-        # What the float network moves, and a tenth.
+        # The traffic of the float network, and a tenth.
         ("mobilenet_v2_1.0_224_int8.tflite", "float16", "float_view", 1.1 * 3846),
     ],
 )

@@ -1,4 +1,4 @@
-"""The engines answer as the model does, and say why they are absent."""
+"""Engines compute the model, or report why they are absent."""
 
 from pathlib import Path
 from types import ModuleType
@@ -37,7 +37,7 @@ def test_engines_compute_the_model(engines: Any, graph: Path, name: str) -> None
 
 
 def test_arrays_that_are_lent_compute_the_model(engines: Any, graph: Path) -> None:
-    """As on a GPU, for two batches."""
+    """Arrays stay on the device, as on a GPU, for two batches."""
     delegate = jd.JaxDelegate(platform="cpu")
     interpreter = jd.Interpreter(graph, experimental_delegates=[delegate])
     first, second = np.random.default_rng(0).normal(size=(2, 2, 16, 16, 3)).astype(np.float32)
@@ -106,7 +106,7 @@ def test_an_engine_that_computes_elsewhere_does_not_count(engines: Any) -> None:
     with pytest.raises(absent, match="on cpu CPUExecutionProvider, not on the gpu"):
         engines.assert_place("onnxruntime", on_cpu, "gpu")
     engines.assert_place("onnxruntime", on_cpu, "cpu")
-    engines.assert_place("litert_xnnpack", on_cpu, "gpu")  # what a GPU is compared with
+    engines.assert_place("litert_xnnpack", on_cpu, "gpu")  # the peer of a GPU
     with pytest.raises(absent, match="not on the cpu"):
         engines.assert_place("jaxdelegate", engines.Engine(on_cpu.run, "gpu NVIDIA L4"), "cpu")
 

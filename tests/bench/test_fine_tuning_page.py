@@ -1,4 +1,4 @@
-"""docs/generate_fine_tuning.py: what becomes of the results of bench/fine_tuning*.py."""
+"""docs/generate_fine_tuning.py: the page for results of bench/fine_tuning*.py."""
 
 import json
 import runpy

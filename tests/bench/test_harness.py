@@ -1,4 +1,4 @@
-"""Timing in turns."""
+"""Interleaved timing."""
 
 import itertools
 import time
@@ -29,7 +29,7 @@ def test_only_the_last_call_of_a_turn_is_timed(harness: Any) -> None:
     assert max(times["a"]) < 0.04
 
 
-def test_no_round_begins_after_the_time_is_up(harness: Any) -> None:
+def test_no_round_starts_after_the_time_is_up(harness: Any) -> None:
     times = harness.interleaved({"a": lambda: time.sleep(0.01)}, rounds=50, seconds=0.02)
     assert len(times["a"]) == 5
 

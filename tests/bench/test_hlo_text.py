@@ -1,10 +1,10 @@
-"""Kernels of a program, by its text."""
+"""Kernels of a program, read from its text."""
 
 from typing import Any
 
 import pytest
 
-# As XLA writes it, with metadata left out; a loop, whose condition and body are computations.
+# XLA's text without metadata: a loop, whose condition and body are computations.
 PROGRAM = """\
 HloModule jit_f, is_scheduled=true
 
@@ -65,7 +65,7 @@ def test_what_each_kernel_is(hlo_text: Any) -> None:
         "copy.1": "layout",
         "call.1": "custom-call",
         "sort.1": "sort",
-        "wrapped_compare": "elementwise",  # of the loop, once
+        "wrapped_compare": "elementwise",  # in the loop, counted once
         "loop_add_fusion": "elementwise",
     }
     counts = hlo_text.counts(hlo_text.kernels(PROGRAM))
@@ -103,7 +103,7 @@ def test_bytes_of_a_shape(hlo_text: Any, shape: str, size: int) -> None:
 
 
 def test_wide_operations_and_products(hlo_text: Any) -> None:
-    """In whatever computation; what computes nothing is none."""
+    """All computations count; instructions that compute nothing do not."""
     assert (hlo_text.wide_operations(PROGRAM), hlo_text.products(PROGRAM)) == (0, 0)
     fused = """\
 %fused (p: s64[4]) -> f16[4,8] {
@@ -120,7 +120,7 @@ def test_wide_operations_and_products(hlo_text: Any) -> None:
 
 
 def test_what_graphs_launch(hlo_text: Any) -> None:
-    """As XLA:GPU writes it."""
+    """The text is XLA:GPU's dump of thunks."""
     dump = """\
 000: kCommandBuffer [source | sink]
     001: kCustomKernel [source       | next=003 (2)] loop_fusion grid: [128, 1, 1]

@@ -1,4 +1,4 @@
-"""docs/generate_jax_models.py: what becomes of the results of bench/jax_functions.py."""
+"""docs/generate_jax_models.py: the page for results of bench/jax_functions.py."""
 
 import runpy
 from pathlib import Path

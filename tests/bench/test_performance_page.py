@@ -1,4 +1,4 @@
-"""docs/generate_performance.py: what becomes of the results."""
+"""docs/generate_performance.py: the page for the results."""
 
 import importlib.util
 import json
@@ -151,7 +151,7 @@ def test_no_results_are_an_error(page: Any, tmp_path: Path) -> None:
         written(page, tmp_path, {"bench": "latency"})
 
 
-def test_start_up_is_told_stage_by_stage(page: Any, tmp_path: Path) -> None:
+def test_start_up_is_shown_stage_by_stage(page: Any, tmp_path: Path) -> None:
     stages = {s: 10.0 * i for i, s in enumerate(page.STAGES, start=1)}
     record = {
         "bench": "startup",

@@ -1,4 +1,4 @@
-"""What a device could do at best."""
+"""Bounds on the performance of a device."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ def roofline() -> Any:
 
 
 def residual() -> bytes:
-    """A convolution, RELU, a second convolution, and the sum of both."""
+    """A convolution, RELU, a second convolution, and their sum."""
     rng = np.random.default_rng(0)
     builder = ModelBuilder()
     shape = (1, 8, 8, CHANNELS)

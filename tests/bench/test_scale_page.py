@@ -1,4 +1,4 @@
-"""docs/scale.md is what docs/generate_scale.py makes of the results; the model, by hand."""
+"""docs/scale.md is current, and its model agrees with calculations by hand."""
 
 import dataclasses
 import runpy

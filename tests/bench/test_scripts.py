@@ -1,4 +1,4 @@
-"""The scripts, as a user types them."""
+"""The scripts run as a user types them."""
 
 import json
 import os
@@ -158,7 +158,7 @@ def test_cost_by_batch_and_size(tmp_path: Path) -> None:
 
 
 @pytest.mark.exhaustive
-def test_cold_loads_are_told_apart_by_mode(models: Path, tmp_path: Path) -> None:
+def test_cold_loads_are_listed_by_mode(models: Path, tmp_path: Path) -> None:
     (models / "broken.tflite").write_bytes(b"no model")
     out = tmp_path / "cold.jsonl"
     done = script("cold_loads.py", f"--models={models}", f"--out={out}")
@@ -225,7 +225,7 @@ def test_what_fine_tuning_is_not_measured_for(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_which_files_can_be_trained(tmp_path: Path) -> None:
-    """Without litert-tunner: its side says why there is nothing."""
+    """Without litert-tunner its side reports the reason."""
     (tmp_path / "int8.tflite").write_bytes(quantized_layer())
     (tmp_path / "half.tflite").write_bytes(float16_weights())
     (tmp_path / "none.tflite").write_bytes(fixed_batch())

@@ -1,4 +1,4 @@
-"""A .tflite in PyTorch, where that is installed."""
+"""A .tflite in PyTorch, if it is installed."""
 
 import dataclasses
 from pathlib import Path
@@ -106,7 +106,7 @@ def test_the_engine_computes_the_model(tmp_path: Path, on_device: bool) -> None:
     rule = agreement.judge(graph.read_bytes(), arrays, short)
     outputs = [engines.to_host(y) for y in run(arrays)]
     assert rule.why_not(outputs) is None
-    assert rule.error(outputs) > 0  # it did compute in float16
+    assert rule.error(outputs) > 0  # it computed in float16
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])

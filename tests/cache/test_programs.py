@@ -51,7 +51,7 @@ def test_a_warm_load_neither_lowers_nor_traces(run, monkeypatch: pytest.MonkeyPa
     assert run() == "loaded"
 
 
-@pytest.mark.usefixtures("xla_alone")
+@pytest.mark.usefixtures("no_native_kernels")
 def test_only_prepared_weights_have_files(run) -> None:
     run()
     entry = unpack(run.programs()[0].read_bytes())

@@ -35,8 +35,8 @@ print(*tomllib.loads(pathlib.Path("pyproject.toml").read_text())["project"]["dep
   touch "$folder/site/.complete"
 fi
 
-told=$("${run[@]}" -m jaxdelegate demo --size=64 --width=0.25 --num_runs=1)
-echo "$told" | tail -n 5
-grep -q "^outputs agree" <<< "$told"
-grep -q "^Native kernels: none, XLA computes all: libjaxdelegate_kernels.so is for x86-64 processors, and this is aarch64.$" <<< "$told"
+printed=$("${run[@]}" -m jaxdelegate demo --size=64 --width=0.25 --num_runs=1)
+echo "$printed" | tail -n 5
+grep -q "^outputs agree" <<< "$printed"
+grep -q "^Native kernels: none, XLA computes all: libjaxdelegate_kernels.so is for x86-64 processors, and this is aarch64.$" <<< "$printed"
 echo "aarch64: demo passed"

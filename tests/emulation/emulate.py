@@ -1,7 +1,7 @@
-"""Runs the package as other x86-64 processors than this one: `make emulate`, with qemu-user.
+"""Run the package on emulated x86-64 processors: `make emulate`, with qemu-user.
 
-Asserts which instruction set the native kernels choose there, and that the demo agrees with the
-numpy reference. qemu-user knows no AVX-512.
+It checks which instruction set the native kernels choose, and that the demo agrees with the numpy
+reference. qemu-user does not emulate AVX-512.
 """
 
 import os
@@ -15,7 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 QEMU = "qemu-x86_64"
 
-# A processor, and what the kernels choose on it. jaxlib wants AVX: no demo runs on a Nehalem.
+# Processors and the kernels' choices. jaxlib requires AVX, so no demo runs on a Nehalem.
 CHOSEN = {"Nehalem": "none", "SandyBridge": "none", "Haswell-noTSX": "avx2", "EPYC-Rome": "avx2"}
 DEMOS = {
     "SandyBridge": "Native kernels: none, XLA computes all: this processor lacks AVX2 or FMA.",
@@ -31,9 +31,9 @@ print((ask() or b"none").decode())
 
 
 def main() -> int:
-    """Print a line for each run; 1 if one of them is not as it should be."""
+    """Print a line for each run; return 1 if one of them is wrong."""
     if shutil.which(QEMU) is None:
-        print(f"{QEMU} is not there; on Debian: apt-get install qemu-user", file=sys.stderr)
+        print(f"{QEMU} is not installed; on Debian: apt-get install qemu-user", file=sys.stderr)
         return 1
     library = ROOT / "jaxdelegate/kernels/libjaxdelegate_kernels.so"
     if not library.exists():
@@ -45,26 +45,26 @@ def main() -> int:
 
 
 def chosen(processor: str, library: Path) -> bool:
-    """Whether the library chooses what it should."""
+    """Whether the library makes the expected choice."""
     done = emulated(processor, "-c", _ASK, str(library))
     is_right = done.stdout.strip() == CHOSEN[processor] and done.returncode == 0
     print(f"{processor}: instruction set {done.stdout.strip() or ended(done)}", flush=True)
-    return is_right or failed(f"want {CHOSEN[processor]}", done)
+    return is_right or failed(f"expected {CHOSEN[processor]}", done)
 
 
 def demo(processor: str) -> bool:
-    """Whether the demo agrees with the reference, with the kernels that it should use."""
+    """Whether the demo agrees with the reference and uses the expected kernels."""
     start = time.monotonic()
     small = ("--size=64", "--width=0.25", "--num_runs=1")
     done = emulated(processor, "-m", "jaxdelegate", "demo", *small)
     lines = done.stdout.splitlines()
     agrees = done.returncode == 0 and any(line.startswith("outputs agree") for line in lines)
     print(f"{processor}: demo {ended(done)} after {time.monotonic() - start:.0f} s", flush=True)
-    return (agrees and DEMOS[processor] in lines) or failed(f"want {DEMOS[processor]!r}", done)
+    return (agrees and DEMOS[processor] in lines) or failed(f"expected {DEMOS[processor]!r}", done)
 
 
 def emulated(processor: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """This Python, as on that processor: its real executable, since qemu follows no wrapper."""
+    """Run this Python on a processor; its real executable, since qemu does not follow wrappers."""
     found = (ROOT, *map(sysconfig.get_path, ("purelib", "platlib")))
     paths = os.pathsep.join(dict.fromkeys(map(str, found)))
     return subprocess.run(
@@ -78,15 +78,15 @@ def emulated(processor: str, *arguments: str) -> subprocess.CompletedProcess[str
 
 
 def ended(done: subprocess.CompletedProcess[str]) -> str:
-    """How a process ended, in words."""
+    """A process's exit status in words."""
     code = done.returncode
     signal = -code if code < 0 else code - 128 if code > 128 else 0
     return f"killed by signal {signal}" if signal else "passed" if code == 0 else f"exit {code}"
 
 
 def failed(wanted: str, done: subprocess.CompletedProcess[str]) -> bool:
-    """False, with what the process said."""
-    print(f"  {wanted}; it said:\n{done.stdout}{done.stderr}", file=sys.stderr)
+    """Print a failure with the process's output; return False."""
+    print(f"  {wanted}; output:\n{done.stdout}{done.stderr}", file=sys.stderr)
     return False
 
 

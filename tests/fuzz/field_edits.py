@@ -1,4 +1,4 @@
-"""Damage to a model's fields, through the schema's objects, as by somebody who knows the format."""
+"""Damage to a model's fields through the schema's objects, as an expert would do it."""
 
 import contextlib
 import random
@@ -12,7 +12,7 @@ from ai_edge_litert import schema_py_generated as schema
 _NUMBERS = (0, 1, -1, 2, 3, 4, 7, 16, 127, 128, 255, 256, 4096, 2**15, 2**16, 2**20, 2**24)
 _EXTREMES = (2**30, 2**31 - 1, -(2**31))
 _FLOATS = (0.0, -0.0, 1.0, -1.0, 1e-45, 1e-8, 0.5, 3e38, float("inf"), float("nan"))
-# What packing raises on a value that its field cannot hold, and unpacking on a damaged file.
+# The errors of packing a value that its field cannot hold, and of unpacking a damaged file.
 UNPACKABLE = (TypeError, ValueError, AttributeError, OverflowError, LookupError)
 _TENSOR_TYPES = range(-1, 25)
 _OPERATORS = sorted(v for k, v in vars(schema.BuiltinOperator).items() if k[0] != "_")
@@ -21,25 +21,27 @@ _OPTIONS = {
     for name, code in vars(schema.BuiltinOptions).items()
     if name[0] != "_" and code
 }
-_SMALL_BUFFER = 256  # shapes, axes, paddings: whose values decide what an operator asks for
+_SMALL_BUFFER = 256  # shapes, axes, paddings: their values determine what an operator allocates
 
-Edit = Callable[[schema.ModelT, random.Random], str | None]  # says what it did; None: nothing
+Edit = Callable[
+    [schema.ModelT, random.Random], str | None
+]  # describes the edit; None if it was impossible
 
 
 def unpacked(content: bytes) -> schema.ModelT:
-    """The schema's objects."""
+    """Decode a file into the schema's objects."""
     return schema.ModelT.InitFromPackedBuf(content)
 
 
 def packed(model: schema.ModelT) -> bytes:
-    """A file of them."""
+    """Encode the schema's objects as a file."""
     builder = flatbuffers.Builder(1 << 16)
     builder.Finish(model.Pack(builder), b"TFL3")
     return bytes(builder.Output())
 
 
 def extremes(content: bytes) -> Iterator[tuple[bytes, str]]:
-    """The model with one option, or one word of a small constant, that asks for far too much."""
+    """The model with one huge option, or one huge word of a small constant."""
     for value in (2**31 - 1, 2**20, -1, 0):
         model = unpacked(content)
         for owner, field, position in _numbers(model):
@@ -71,10 +73,10 @@ def _numbers(model: schema.ModelT) -> Iterator[tuple[Any, str, int | None]]:
 
 
 def edit(model: schema.ModelT, rng: random.Random) -> list[str]:
-    """Change one to three fields; says which."""
+    """Change one to three fields; return a description."""
     notes: list[str] = []
     wanted = rng.choice((1, 1, 1, 2, 3))
-    for _ in range(20):  # not every file has what every edit needs
+    for _ in range(20):  # some files lack what an edit needs
         note = rng.choice(_FIELD_EDITS)(model, rng)
         if note is not None:
             notes.append(note)
@@ -90,7 +92,7 @@ def _number(rng: random.Random, old: Any = 1) -> int:
 
 
 def _any(items: Any, rng: random.Random) -> tuple[int, Any]:
-    """An entry of a list, with its position; (-1, None) of an empty one."""
+    """A random entry of a list and its position; (-1, None) if it is empty."""
     if items is None or len(items) == 0:
         return -1, None
     at = rng.randrange(len(items))
@@ -110,7 +112,7 @@ def _operator(model: schema.ModelT, rng: random.Random) -> tuple[str, Any, Any]:
 
 
 def _edit_vector(owner: Any, field: str, rng: random.Random) -> str:
-    """One entry changed, added or taken away."""
+    """Change, add or remove one entry."""
     old = getattr(owner, field)
     values = [] if old is None else [v.item() if hasattr(v, "item") else v for v in old]
     kind = rng.randrange(6)
@@ -180,7 +182,7 @@ def _buffer(model: schema.ModelT, rng: random.Random) -> str | None:
 
 
 def _value(model: schema.ModelT, rng: random.Random) -> str | None:
-    """A number in a small constant: a shape, an axis, a size."""
+    """Change a number in a small constant: a shape, an axis, a size."""
     small = [
         i
         for i, b in enumerate(model.buffers or ())
@@ -199,7 +201,7 @@ def _value(model: schema.ModelT, rng: random.Random) -> str | None:
 
 
 def _connection(model: schema.ModelT, rng: random.Random) -> str | None:
-    """A tensor's index, which may make a cycle, a second writer or an input without a value."""
+    """Change a tensor's index, which may create a cycle, a second writer or an undefined input."""
     where, operator, graph = _operator(model, rng)
     if operator is None:
         return None
@@ -365,7 +367,7 @@ def _signature(model: schema.ModelT, rng: random.Random) -> str | None:
 
 
 def _callee(model: schema.ModelT, rng: random.Random) -> str | None:
-    """A subgraph that control flow runs."""
+    """Change the subgraph that control flow runs."""
     found = [
         (operator.builtinOptions, field)
         for graph in model.subgraphs or ()

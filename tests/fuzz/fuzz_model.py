@@ -1,12 +1,12 @@
-"""Fuzz all that runs without jax: read a file, propagate its shapes, lay out its tensors.
+"""Fuzz the code that runs without jax: read a file, propagate its shapes, lay out its tensors.
 
     python -m tests.fuzz.fuzz_model CORPUS...              coverage-guided, needs atheris
     python -m tests.fuzz.fuzz_model --runs=9999 CORPUS...  random changes, needs nothing
 
-A file loads, or is refused with a JaxDelegateError, and nothing else happens. CORPUS are .tflite
-files, or folders of them; atheris adds what it finds to the first folder. Its own flags, such as
--max_total_time=600, are passed on. A file that fails is written to crash.tflite or crash-*. Not run
-by the test suite; `run_mutations.py` invokes damaged models, too.
+A file must load, or be refused with a JaxDelegateError. CORPUS are .tflite files, or folders of
+them; atheris adds what it finds to the first folder. Its own flags, such as -max_total_time=600,
+are passed on. A file that fails is written to crash.tflite or crash-*. The test suite does not run
+this; `run_mutations.py` invokes damaged models, too.
 """
 
 import argparse
@@ -21,7 +21,7 @@ Target = Callable[[bytes], None]
 
 
 def target() -> Target:
-    """What is fuzzed; its modules are imported here, so that they can be instrumented."""
+    """The code under test, which imports its modules here so that they can be instrumented."""
     from jaxdelegate.errors import JaxDelegateError
     from jaxdelegate.interpreter import Interpreter
     from jaxdelegate.model.records import read_model
@@ -49,7 +49,7 @@ def guided(corpus: list[pathlib.Path], flags: list[str]) -> None:
 
     with atheris.instrument_imports(include=["jaxdelegate"]):
         one = target()
-        one(files(corpus)[0].read_bytes())  # the rest is imported when it is needed
+        one(files(corpus)[0].read_bytes())  # modules that are imported late
     atheris.Setup([sys.argv[0], *flags, *map(str, corpus)], one)
     atheris.Fuzz()
 

@@ -1,8 +1,8 @@
-"""Operators with constants that make no sense: NaN as a size, strings for an axis, two scales.
+"""Operators with senseless constants: NaN as a size, strings for an axis, two scales.
 
-Each is a case of the operators' own tables (`tests/op_lowering`) with one to three changes: an
-input becomes another constant or is left out, there are too many or too few, a result has another
-dtype, a tensor has impossible scales.
+Each is a case of the operators' tables (`tests/op_lowering`) with one to three changes: an input
+becomes another constant or is left out, there are too many or too few, a result has another dtype,
+a tensor has impossible scales.
 """
 
 import dataclasses
@@ -40,18 +40,20 @@ _FLOATS = (np.nan, np.inf, -np.inf, -1.0, 0.0, 0.5, 1e-45, 3e38, -3e38)
 _SCALES = (np.nan, np.inf, -np.inf, 0.0, -0.0, -1.0, 1e-45, 1e-38, 3e38, 0.5)
 _POINTS = (0, 1, -1, 127, 128, -129, 255, 256, 2**31 - 1, -(2**31), 2**62, -(2**63))
 
-Change = Callable[[schema.ModelT, random.Random], str | None]  # says what it did; None: nothing
+Change = Callable[
+    [schema.ModelT, random.Random], str | None
+]  # describes the change; None if it was impossible
 
 
 @dataclasses.dataclass(frozen=True)
 class HostileConstants:
-    """Changed cases, by number; `run_mutations.run` takes it for a corpus."""
+    """Changed cases by number; a corpus for `run_mutations.run`."""
 
     seed: int
 
     @functools.cached_property
     def cases(self) -> Sequence[Case]:
-        """Those of all tables, in an order that does not depend on the machine."""
+        """The cases of all tables, in an order that does not depend on the machine."""
         tables = cases_in(_CASES)
         return [case for name in sorted(tables) for case in tables[name]]
 
@@ -61,13 +63,13 @@ class HostileConstants:
         return [tables[name] for name in sorted(tables)]
 
     def content(self, name: str) -> bytes:
-        """A case before it was changed."""
+        """The unchanged case."""
         return next(case for case in self.cases if str(case) == name).model()
 
     def damaged(self, number: int) -> tuple[str, bytes, str]:
-        """The model with this number: its case, its content, what was done to it."""
+        """The model with this number: its case, its content, and the changes."""
         rng = random.Random(f"{self.seed}:{number}")
-        case = rng.choice(rng.choice(self._by_operator))  # each operator as often as another
+        case = rng.choice(rng.choice(self._by_operator))  # each operator is equally likely
         before = case.model()
         while len(before) > _LARGEST:
             case = rng.choice(rng.choice(self._by_operator))
@@ -77,21 +79,21 @@ class HostileConstants:
 
 
 def changed(content: bytes, rng: random.Random) -> tuple[bytes, str]:
-    """The model with one to three changes, and which they are."""
+    """The model with one to three changes, and their description."""
     model, notes = unpacked(content), list[str]()
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
         before = packed(model)
         note = rng.choice(_CHANGES)(model, rng)
         try:
             packed(model)
-        except UNPACKABLE:  # the schema's own fields do not hold it
+        except UNPACKABLE:  # the schema's fields cannot hold it
             model, note = unpacked(before), None
         if note is not None:
             notes.append(note)
     return packed(model), "; ".join(notes)
 
 
-# ---- what is changed
+# ---- changes
 
 
 def _operator(model: schema.ModelT, rng: random.Random) -> tuple[Any, Any]:

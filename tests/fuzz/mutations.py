@@ -1,7 +1,7 @@
 """Damaged models by number: the same content and seed give the same damage, on every machine.
 
-Some of the damage is done to bytes, as disks and networks do it. The rest is done to fields,
-through the schema's objects, as somebody does it who knows the format.
+Some of the damage is done to bytes, as by disks and networks. The rest is done to fields, through
+the schema's objects, as by an author who knows the format.
 """
 
 import random
@@ -12,12 +12,12 @@ _WORDS = (0, 1, 2, 3, 7, 127, 255, 2**15, 2**16, 2**20, 2**31 - 1, 2**31, 2**32 
 
 
 def mutated(content: bytes, seed: int, other: bytes = b"") -> tuple[bytes, str]:
-    """A damaged model, and what was done to it.
+    """A damaged model, and a description of the damage.
 
     Args:
         content: a .tflite file.
-        seed: the damage's number.
-        other: a file of which parts may be put into the first one.
+        seed: the number of the damage.
+        other: a file whose parts may be put into the first one.
     """
     rng = random.Random(seed)
     if rng.random() < 0.4:
@@ -44,7 +44,7 @@ def _changed_bytes(content: bytes, rng: random.Random, other: bytes) -> tuple[by
 
 
 def _place(data: bytearray, rng: random.Random) -> int:
-    """Tables lie at both ends of a file, weights between them."""
+    """A position: tables are at both ends of a file, weights between them."""
     size = len(data)
     near = rng.randrange(min(size, 2048))
     return rng.choice((near, size - 1 - near, rng.randrange(size)))

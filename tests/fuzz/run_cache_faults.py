@@ -1,13 +1,13 @@
-"""Break a cache directory in every way that is known, and count what became of the answers.
+"""Break a cache directory in every known way, and count wrong results.
 
     python tests/fuzz/run_cache_faults.py [--only=NAME;...] [--append=FILE.jsonl]
 
 bench/results/cache_faults.jsonl has the lines that docs/reliability.md names.
 
-One JSON line for each kind of fault: how many cases, and of these how many wrong answers, lost
-entries (sound ones that were not loaded afterwards) and exceptions. All three must be 0. A full
-disk and one that turns read-only are a small tmpfs where root may mount one. Takes a quarter of an
-hour on two cores; not run by the test suite, which has samples of the same in tests/cache.
+One JSON line for each kind of fault: the number of cases, and of wrong results, lost entries (valid
+ones that were not loaded afterwards) and exceptions among them. All three must be 0. A small tmpfs,
+if root may mount one, stands in for a full disk and for one that turns read-only. It takes 15
+minutes on two cores. The test suite does not run it; tests/cache has samples of the same faults.
 """
 
 import argparse
@@ -39,8 +39,8 @@ from jaxdelegate.cache.store import ProgramStore
 from jaxdelegate.op_lowering.options import AddOptions, FullyConnectedOptions
 from jaxdelegate.testing import ModelBuilder
 
-UNITS = 160  # weights of 100 KiB, in a file of their own
-SAMPLES = 64  # cases of what takes a whole inference
+UNITS = 160  # weights of 100 KiB, stored in a separate file
+SAMPLES = 64  # cases of faults that need a whole inference
 CALLS = (
     *("open", "replace", "fsync", "fstat", "stat", "lstat", "utime", "unlink", "listdir", "preadv"),
     *("mkdir", "mknod", "fchmod"),
@@ -48,7 +48,7 @@ CALLS = (
 
 
 class Counts(collections.Counter[str]):
-    """What was seen of one kind of fault."""
+    """The counts of one kind of fault."""
 
 
 def network() -> bytes:
@@ -67,8 +67,8 @@ CONTENT = network()
 X = np.linspace(-1, 1, UNITS, dtype=np.float32).reshape(1, UNITS)
 
 
-def answer(folder: Path | None, **options: Any) -> tuple[np.ndarray, str]:
-    """The model's output with this cache directory; whether its program was loaded or stored."""
+def inference(folder: Path | None, **options: Any) -> tuple[np.ndarray, str]:
+    """The model's output with a cache directory, and whether its program was loaded or stored."""
     if folder is not None:
         options["serialization_dir"] = str(folder)
     delegate = jd.JaxDelegate(platform="cpu", **options)
@@ -81,16 +81,16 @@ def answer(folder: Path | None, **options: Any) -> tuple[np.ndarray, str]:
     return result, "" if done is None else "loaded" * done.loaded + "stored" * done.stored
 
 
-WANT, _ = answer(None)
+WANT, _ = inference(None)
 
 
 def check(counts: Counts, folder: Path, **options: Any) -> str:
-    """One inference: count a wrong answer, an exception, and warnings."""
+    """Run one inference; count a wrong result, an exception, and warnings."""
     counts["cases"] += 1
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            result, became = answer(folder, **options)
+            result, became = inference(folder, **options)
         except Exception as error:
             counts["exceptions"] += 1
             print(f"    {type(error).__name__}: {error}", file=sys.stderr)
@@ -111,7 +111,7 @@ def filled(mode: int = 0o700) -> Iterator[Path]:
         path.chmod(mode)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", jd.CacheWarning)
-            answer(path)
+            inference(path)
         yield path
 
 
@@ -123,7 +123,7 @@ def files(folder: Path) -> list[Path]:
 
 
 def read_as(path: Path, content: bytes, folder: Path) -> object:
-    """What the readers make of a file's content; raises what they raise."""
+    """Read a file's content as the cache does; raises what its readers raise."""
     key_digest = path.name.partition(".")[0]
     match path.suffix:
         case ".program":
@@ -157,7 +157,7 @@ def damage(changes: Callable[[bytes], Iterator[bytes]], counts: Counts) -> None:
                 counts["cases"] += 1
                 try:
                     read_as(path, content, Path(other))
-                    counts["wrong_answers"] += 1  # damage that nobody noticed
+                    counts["wrong_answers"] += 1  # undetected damage
                 except REFUSALS:
                     counts["refused"] += 1
                 except Exception as error:
@@ -179,17 +179,17 @@ def flips(content: bytes) -> Iterator[bytes]:
 
 
 def truncation(counts: Counts) -> None:
-    """A power cut, at every byte of every file that is checked as a whole."""
+    """Truncate every file that is checked as a whole at every byte, as a power cut does."""
     damage(cuts, counts)
 
 
 def bit_flips(counts: Counts) -> None:
-    """One bit after the other."""
+    """Flip one bit after the other."""
     damage(flips, counts)
 
 
 def in_whole_runs(changed: Callable[[bytes, float], bytes], counts: Counts) -> None:
-    """The same through interpreters, at places of every file; afterwards the entry is sound."""
+    """Flip bits of every file under interpreters; afterwards the entry is valid."""
     with filled() as folder:
         names = [path.name for path in files(folder)]
         whole = {name: (folder / name).read_bytes() for name in names}
@@ -219,7 +219,7 @@ def flipped_runs(counts: Counts) -> None:
 
 @contextlib.contextmanager
 def mounted(size: int) -> Iterator[Path | None]:
-    """A tmpfs; None: it cannot be mounted here."""
+    """A tmpfs; None if it cannot be mounted here."""
     with tempfile.TemporaryDirectory() as folder:
         command = ["mount", "-t", "tmpfs", "-o", f"size={size},mode=0700", "tmpfs", folder]
         if (
@@ -235,7 +235,7 @@ def mounted(size: int) -> Iterator[Path | None]:
 
 
 def full_disk(counts: Counts) -> None:
-    """A file system of every size from one page to what all files take."""
+    """File systems of every size from one page to the size of all files."""
     for size in range(4096, 256 * 1024, 12 * 1024):
         with mounted(size) as folder:
             if folder is None:
@@ -260,7 +260,7 @@ def read_only_disk(counts: Counts) -> None:
 
 @contextlib.contextmanager
 def at_each_call(act: Callable[[str], None]) -> Iterator[None]:
-    """`act` ahead of every call of the operating system that the cache makes."""
+    """Run `act` before every operating system call of the cache."""
     real = {name: getattr(os, name) for name in CALLS}
 
     def watched(name: str) -> Callable[..., Any]:
@@ -299,17 +299,17 @@ def failing_calls(counts: Counts, mode: int = 0o700, codes: Sequence[int] = ERRO
                 with at_each_call(act):
                     check(counts, folder, model_token=token)
                 counts["lost_entries"] += check(counts, folder) != "loaded"
-            if left[0] >= 0:  # there were no so many calls
+            if left[0] >= 0:  # there were fewer calls
                 break
 
 
 def failing_calls_where_all_write(counts: Counts) -> None:
-    """The same in a directory that others may write to, and this user's folder in it."""
+    """Fail each call in a directory that others may write to, and in this user's folder in it."""
     failing_calls(counts, 0o777, ERRORS[:1])
 
 
 def slow_disk(counts: Counts) -> None:
-    """Each call takes 50 ms: nothing waits for long."""
+    """Each call takes 50 ms; nothing waits long."""
     with filled() as folder, at_each_call(lambda _: time.sleep(0.05)):
         counts["lost_entries"] += check(counts, folder) != "loaded"
         check(counts, folder, model_token="new")
@@ -317,7 +317,7 @@ def slow_disk(counts: Counts) -> None:
 
 
 def vanishing(counts: Counts) -> None:
-    """The whole directory goes ahead of each call in turn."""
+    """The whole directory disappears before each call in turn."""
     for token in (None, "new"):
         for turn in range(99):
             with filled() as folder:
@@ -340,7 +340,7 @@ def vanishing(counts: Counts) -> None:
 
 
 def clocks(counts: Counts) -> None:
-    """Files from any time, and a clock that jumps between two uses."""
+    """Files with any time stamp, and a clock that jumps between two uses."""
     real = time.time
     for jump in (0, 3600, -3600, 86400 * 4000, -86400 * 4000):
         with filled() as folder:
@@ -373,7 +373,7 @@ def versions(counts: Counts) -> None:
             counts["lost_entries"] += became != ("stored" if turn == 1 else "loaded")
         sources._digest = real
         own = entry._VERSION
-        entry._VERSION = own + 1  # a later format: what it has is not read, and not removed
+        entry._VERSION = own + 1  # entries of a later format are neither read nor removed
         check(counts, folder, model_token="later")
         entry._VERSION = own
         counts["lost_entries"] += check(counts, folder) != "loaded"
@@ -383,7 +383,7 @@ CHILD = "import runpy, sys; m = runpy.run_path(sys.argv[1]); m['child'](sys.argv
 
 
 def child(folder: str) -> None:
-    """What other processes do: one inference, and what was counted as a line."""
+    """The code of other processes: one inference, and its counts as a line."""
     counts = Counts()
     check(counts, Path(folder))
     print(json.dumps(counts))
@@ -406,7 +406,7 @@ def at_once(counts: Counts) -> None:
 
 
 def while_pruning(counts: Counts) -> None:
-    """Inferences while another thread prunes without pause, to a size and to nothing."""
+    """Inferences while another thread prunes continuously, to a size and to nothing."""
     with filled() as folder:
         is_over = threading.Event()
 
@@ -420,7 +420,7 @@ def while_pruning(counts: Counts) -> None:
                 except Exception as error:
                     counts["exceptions"] += 1
                     print(f"    prune: {type(error).__name__}: {error}", file=sys.stderr)
-                time.sleep(rng.uniform(0, 2))  # so that some entries live to be loaded
+                time.sleep(rng.uniform(0, 2))  # so that some entries live long enough to be loaded
 
         thread = threading.Thread(target=maintain)
         thread.start()
@@ -435,7 +435,7 @@ def while_pruning(counts: Counts) -> None:
 
 
 def hostile(counts: Counts) -> None:
-    """What others could have written is not read: links, pipes, modes, owners."""
+    """Files that others could have written are not read: links, pipes, modes, owners."""
 
     def another_owner(path: Path) -> None:
         if os.geteuid() == 0:
@@ -460,7 +460,7 @@ def hostile(counts: Counts) -> None:
                         act(path)
                 became = check(counts, folder)
                 if suffix in (".program", ".weights"):
-                    counts["wrong_answers"] += became == "loaded"  # machine code of others
+                    counts["wrong_answers"] += became == "loaded"  # others' machine code
 
 
 FAULTS: dict[str, Callable[[Counts], None]] = {

@@ -3,10 +3,10 @@
     python tests/fuzz/run_differential.py --count=5000 --seed=0 --results=differential.jsonl
     python tests/fuzz/run_differential.py --seed=1234 --count=1 --shard=1   # one graph, printed
 
-Every shard of seeds becomes one line of the results; shards that have a line are left out, so that
-a run goes on where another one ended. A disagreement is written with its seed, the operators of the
-smallest part that still disagrees, the engine and the difference; `explained` names a function of
-tests/support/known_differences.py. Exits with 1 if a disagreement is open.
+Every shard of seeds becomes one line of the results; shards that have a line are skipped, so a run
+can be continued. A disagreement is recorded with its seed, the operators of the smallest part that
+still disagrees, the engine and the difference; `explained` names a function of
+tests/support/known_differences.py. The exit status is 1 if a disagreement is open.
 """
 
 import argparse
@@ -39,8 +39,8 @@ from tests.support.known_differences import explanation
 from tests.support.random_graphs import RandomGraph, random_graph
 from tests.support.stock_worker import CrashedError, RefusedError, StockWorker
 
-_OPTIMIZED = 10  # one graph in so many is compiled as models are
-_CACHED = 4  # one in so many is run from a stored program, too
+_OPTIMIZED = 10  # one graph in this many is compiled as models are
+_CACHED = 4  # one graph in this many also runs from a stored program
 _NATIVE = {
     "CONV_2D",
     "DEPTHWISE_CONV_2D",
@@ -55,7 +55,7 @@ _compiler_options = aot.compiler_options
 
 
 def compile_for(seed: int) -> None:
-    """Few optimizations, as for operator cases: XLA's compilation is most of a run's time."""
+    """Compile with few optimizations, as operator cases do: compilation is most of the time."""
     fast = {} if seed % _OPTIMIZED == 0 else COMPILER_OPTIONS
     aot.compiler_options = lambda *args, **kwargs: {**_compiler_options(*args, **kwargs), **fast}  # type: ignore[assignment]
 
@@ -115,7 +115,7 @@ class Examination:
         self.found += disagreements(name, self.graph.graph, delegated(**options), reference, rule)
 
     def _from_the_cache(self, want: Arrays) -> None:
-        """Cold and warm: the stored program gives the same bits."""
+        """Whether the stored program gives the same bits."""
         g = self.graph
         with tempfile.TemporaryDirectory() as folder:
             engine = delegated(quant_mode="integer", serialization_dir=folder, model_token="random")
@@ -125,7 +125,7 @@ class Examination:
                 difference: str | None = f"refused: {error}"
             else:
                 same = all(map(_same_bits, warm, cold)) and len(warm) == len(want)
-                difference = None if same else "other bits from the cache"
+                difference = None if same else "the cached program's bits differ"
         self.outcomes["compared: cold and warm cache"] += 1
         if difference is not None:
             found = Disagreement("cache", tuple(g.graph.operators), difference, g.graph)
@@ -137,7 +137,7 @@ def _same_bits(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 def examine_shard(seeds: range, stock: StockWorker, *, delegates: bool = True) -> dict[str, Any]:
-    """One line of the results."""
+    """Examine a shard; return its line of the results."""
     outcomes: collections.Counter[str] = collections.Counter()
     operators: collections.Counter[str] = collections.Counter()
     found = []
@@ -153,7 +153,7 @@ def examine_shard(seeds: range, stock: StockWorker, *, delegates: bool = True) -
                 _line(seed, f.engine, f.operators, f.difference[:300], explanation(f, stock))
                 for f in examined.found
             ]
-        except Exception as error:  # what an engine fails with is looked for
+        except Exception as error:  # errors of engines are findings
             outcomes[RAISED] += 1
             found.append(_line(seed, "raises", graph.graph.operators, repr(error)[:400]))
         outcomes.update(examined.outcomes)
@@ -176,7 +176,7 @@ def _commit() -> str:
 
 
 def examined_again(row: dict[str, Any], stock: StockWorker) -> dict[str, Any]:
-    """The line of a shard, its graphs with open disagreements run by what the code is now."""
+    """The line of a shard after running its graphs with open disagreements again."""
     is_open = {d["seed"] for d in row["disagreements"] if d["explained"] is None}
     kept = [d for d in row["disagreements"] if d["seed"] not in is_open]
     outcomes = {name: n for name, n in row["outcomes"].items() if name != RAISED}
@@ -199,7 +199,7 @@ def _line(seed: int, engine: str, operators: Any, difference: str, why: str | No
 
 
 def lines(results: pathlib.Path) -> list[dict[str, Any]]:
-    """The results that are there."""
+    """The lines of earlier results."""
     return [json.loads(row) for row in results.read_text().splitlines()] if results.exists() else []
 
 
@@ -227,12 +227,18 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=100, help="how many graphs")
     parser.add_argument("--seed", type=int, default=0, help="of the first graph")
     parser.add_argument("--shard", type=int, default=50, help="graphs for each line")
-    parser.add_argument("--no-delegates", action="store_true", help="LiteRT and the reference only")
-    parser.add_argument("--results", type=pathlib.Path, help="JSON lines; without it: print them")
+    parser.add_argument(
+        "--no-delegates", action="store_true", help="compare only LiteRT and the reference"
+    )
+    parser.add_argument(
+        "--results", type=pathlib.Path, help="a file of JSON lines; unset: print them"
+    )
     parser.add_argument("--again", action="store_true", help="examine open disagreements again")
-    parser.add_argument("--seeds", type=int, nargs="*", help="these graphs only, printed")
+    parser.add_argument(
+        "--seeds", type=int, nargs="*", help="examine only these graphs, and print them"
+    )
     options = parser.parse_args()
-    warnings.simplefilter("ignore")  # NaN and overflow are among what is drawn
+    warnings.simplefilter("ignore")  # graphs may contain NaN and overflow
     stock = StockWorker()
     if options.seeds:
         rows = [

@@ -3,8 +3,8 @@
     python -m tests.fuzz.run_hostile_constants --count=5000
     python -m tests.fuzz.run_hostile_constants --replay=1234
 
-Model number n is made of n and --seed alone, so that --replay makes it again. It goes through the
-reference and through a delegate in both quantized modes.
+Model number n depends only on n and --seed, so that --replay can repeat it. It runs in the
+reference and in a delegate in both quantized modes.
 """
 
 import argparse
@@ -19,7 +19,7 @@ SIDES = ("reference", "delegate", "integer")
 
 
 def check(numbers: Sequence[int], seed: int, tally: Tally) -> int:
-    """Run these models, print the findings, return their count."""
+    """Run these models, print the findings, and return their number."""
     workers, count = {side: Worker(side) for side in SIDES}, 0
     try:
         for finding in run(HostileConstants(seed), numbers, workers, 1, tally):
@@ -35,7 +35,7 @@ def check(numbers: Sequence[int], seed: int, tally: Tally) -> int:
 
 
 def main() -> None:
-    """Run many models, or one again."""
+    """Run many models, or replay one."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

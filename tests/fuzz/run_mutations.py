@@ -4,10 +4,10 @@
     python -m tests.fuzz.run_mutations --models=FOLDER --count=2000 --host=litert
     python -m tests.fuzz.run_mutations --models=FOLDER --replay=1234
 
-Model number n is one of FOLDER's, chosen and damaged by n and --seed alone, so that --replay makes
-it again. Each shard appends a line with its counts to --results, each finding one with its number
-and its damage; shards that are there are passed over, so that an interrupted run goes on where it
-was. Files of findings are kept in --findings.
+Model number n is one of FOLDER's; its choice and damage depend only on n and --seed, so that
+--replay can repeat it. Each shard appends a line with its counts to --results, each finding a line
+with its number and damage; shards that have a line are skipped, so that an interrupted run can be
+continued. Files of findings are stored in --findings.
 """
 
 import argparse
@@ -30,7 +30,7 @@ _OFTEN = 300_000  # bytes; larger files are damaged less often, in proportion
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-    """Models to be damaged."""
+    """Models to damage."""
 
     names: Sequence[str]
     contents: Sequence[bytes]
@@ -48,11 +48,11 @@ class Corpus:
         )
 
     def content(self, name: str) -> bytes:
-        """A model before it was damaged."""
+        """The undamaged model."""
         return self.contents[self.names.index(name)]
 
     def damaged(self, number: int) -> tuple[str, bytes, str]:
-        """The model with this number: whose it was, its content, what was done to it."""
+        """The model with this number: its name, its content, and its damage."""
         rng = random.Random(f"{self.seed}:{number}")
         weights = [min(1.0, _OFTEN / max(len(c), 1)) for c in self.contents]
         at, other = rng.choices(range(len(self.names)), weights, k=2)
@@ -62,7 +62,7 @@ class Corpus:
 
 @dataclasses.dataclass
 class Tally:
-    """What a row of models came to: counts for each side, and the most memory that one took."""
+    """The result of many models: counts for each side, and the most memory that one took."""
 
     counts: dict[str, collections.Counter[str]] = dataclasses.field(default_factory=dict)
     peak: int = 0
@@ -80,7 +80,7 @@ def run(
     delegate_every: int,
     tally: Tally,
 ) -> Iterator[dict[str, Any]]:
-    """Run models; yields the findings, with the content of the file."""
+    """Run models; yield the findings with the contents of their files."""
     for number in numbers:
         name, content, damage = corpus.damaged(number)
         for side, worker in workers.items():
@@ -98,7 +98,7 @@ def run(
 
 
 def _named(outcome: Outcome, worker: Worker, content: bytes, before: bytes, seed: int) -> Outcome:
-    """TIME or DIED, or why it is not ours: so before the damage, or a timeout stops it."""
+    """TIME or DIED, or an excuse: the undamaged file does the same, or a timeout stops it."""
     whole = worker.run(before, seed)
     if whole.kind == outcome.kind:
         return dataclasses.replace(whole, kind=BEFORE, name=whole.kind)
@@ -110,7 +110,7 @@ def _named(outcome: Outcome, worker: Worker, content: bytes, before: bytes, seed
 
 
 def _keep(finding: dict[str, Any], folder: Path, seed: int) -> dict[str, Any]:
-    """The line of a finding; its file and its whole story go to the folder."""
+    """Append the line of a finding; write its file and its full report to the folder."""
     outcome, content = finding.pop("outcome"), finding.pop("content")
     folder.mkdir(parents=True, exist_ok=True)
     stem = folder / f"{seed}-{finding['finding']:06d}-{finding['side']}"
@@ -130,7 +130,7 @@ def _commit() -> str:
 
 
 def _shards(options: argparse.Namespace, host: str) -> Iterator[range]:
-    """Those that the results do not have yet."""
+    """The shards that have no line in the results yet."""
     lines = options.results.read_text().splitlines() if options.results.exists() else []
     rows = [json.loads(line) for line in lines]
     key = ("host", "seed", "first", "count")
@@ -154,7 +154,7 @@ def _run_shards(options: argparse.Namespace, corpus: Corpus, workers: dict[str, 
             "counts": tally.counts, "peak_mib": tally.peak >> 20,
             "seconds": round(time.monotonic() - start), "commit": _commit(),
         }  # fmt: skip
-        if options.host == "litert":  # its deaths are counted, not ours to mend
+        if options.host == "litert":  # LiteRT's crashes are counted, but are not findings
             found = []
         with options.results.open("a") as results:
             results.writelines(json.dumps(row) + "\n" for row in (line, *found))

@@ -110,9 +110,9 @@ def test_changes_are_the_same_each_time() -> None:
     assert len({first.damaged(n)[1] for n in range(20)}) == 20
 
 
-@pytest.mark.filterwarnings("ignore")  # of numpy: NaN and complex numbers become integers
-def test_the_reference_and_the_rules_answer() -> None:
-    """Without a compiler: what runs or is refused, and what rules say of it."""
+@pytest.mark.filterwarnings("ignore")  # numpy warns when NaN and complex numbers become integers
+def test_the_reference_runs_or_refuses_and_the_rules_give_reasons() -> None:
+    """Checks without a compiler what runs or is refused, and why."""
     hostile, ran = HostileConstants(0), 0
     for number in range(300):
         _name, content, _changes = hostile.damaged(number)
@@ -125,7 +125,7 @@ def test_the_reference_and_the_rules_answer() -> None:
 
 
 def reasons(content: bytes) -> Iterator[str]:
-    """What the rules of both quantized modes say of a model's operators."""
+    """The reasons of the rules in both quantized modes for a model's operators."""
     for subgraph in jd.load(content).graph.subgraphs:
         specs = subgraph_specs(subgraph, None, ())
         for operator in subgraph.operators:

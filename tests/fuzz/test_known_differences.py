@@ -1,4 +1,4 @@
-"""Each explanation of a difference between engines explains its cause, and no wrong answer."""
+"""Each explanation of a difference between engines explains its cause, but no wrong result."""
 
 import dataclasses
 from collections.abc import Callable, Iterator
@@ -23,8 +23,9 @@ from tests.support.quantized import scaled
 from tests.support.random_graphs import random_graph
 from tests.support.stock_worker import StockWorker
 
-# Graphs that show a cause: where more is drawn, others must be looked for. Where an answer is
-# known for the elements on which the engines differ, a wrong one there is open, too.
+# Seeds of graphs that show a cause; a change of what is drawn needs new seeds. If the expected
+# result is known for the elements on which the engines differ, a wrong one there must stay open,
+# too.
 SHOWN = {
     "sum_reads_bytes": 1000083,
     "last_neighbor_is_missing": 172,
@@ -43,7 +44,7 @@ MASKED = {
     "quantized_without_end": 1000520,
     "not_a_number_is_clipped": 1001122,
 }
-# The same of float views, which the reference judges.
+# Seeds of graphs for float views, which are compared with the reference.
 IN_FLOATS = {
     "product_is_clipped": 1395,
     "activations_stay_floats": 1075,
@@ -66,7 +67,7 @@ def stock() -> Iterator[StockWorker]:
 
 
 def _altered(y: np.ndarray) -> np.ndarray:
-    """Another value in each element, far away."""
+    """A distant value for each element."""
     if y.dtype == bool:
         return ~y
     if y.dtype.kind in "iu":
@@ -79,7 +80,7 @@ def _same(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def _wrong(found: Disagreement, *, disputed: bool) -> Disagreement:
-    """The same with other answers where the engines differ, or where they do not."""
+    """The disagreement with wrong results where the engines differ, or where they agree."""
     assert found.got is not None
     got: Arrays = []
     for g, w in zip(found.got, found.want, strict=True):
@@ -89,9 +90,9 @@ def _wrong(found: Disagreement, *, disputed: bool) -> Disagreement:
 
 
 @pytest.mark.litert
-@pytest.mark.filterwarnings("ignore")  # NaN and overflow are among what is drawn
+@pytest.mark.filterwarnings("ignore")  # graphs may contain NaN and overflow
 @pytest.mark.parametrize("name", [*SHOWN, *MASKED])
-def test_wrong_answers_are_open(name: str, stock: StockWorker) -> None:
+def test_wrong_results_are_open(name: str, stock: StockWorker) -> None:
     graph = random_graph({**SHOWN, **MASKED}[name]).graph
     found = disagreements("reference", graph, reference, stock.run)
     (one,) = (f for f in found if explanation(f, stock) == name)
@@ -107,13 +108,13 @@ def test_wrong_answers_are_open(name: str, stock: StockWorker) -> None:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", IN_FLOATS)
-def test_wrong_answers_of_float_views_are_open(name: str, stock: StockWorker) -> None:
+def test_wrong_results_of_float_views_are_open(name: str, stock: StockWorker) -> None:
     graph = random_graph(IN_FLOATS[name]).graph
     found = disagreements("float_view", graph, delegated(), reference, FAKE_QUANTIZED)
     (one,) = (f for f in found if explanation(f, stock) == name)
     for disputed in (True, False):
         wrong = _wrong(one, disputed=disputed)
-        # A boolean that is altered is right, and there may be nothing that is not disputed.
+        # An altered boolean may be right, and all elements may be disputed.
         is_right = why_apart(wrong.part, wrong.got or [], wrong.want, wrong.rule) is None
         is_same = all(map(np.array_equal, wrong.got or [], one.got or []))
         assert is_right or is_same or explanation(wrong, stock) is None
@@ -122,7 +123,7 @@ def test_wrong_answers_of_float_views_are_open(name: str, stock: StockWorker) ->
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", IN_XLA)
-def test_wrong_answers_of_xla_are_open(name: str, stock: StockWorker) -> None:
+def test_wrong_results_of_xla_are_open(name: str, stock: StockWorker) -> None:
     graph = random_graph(IN_XLA[name]).graph
     found = disagreements("integer", graph, delegated(quant_mode="integer"), reference)
     (one,) = (f for f in found if explanation(f, stock) == name)
@@ -177,10 +178,10 @@ def _drawn(draw: Callable[[Drawing], int]) -> Graph:
 
 
 def _judged(graph: Graph, *got: list[float], engine: str = "integer") -> Disagreement:
-    answers = [np.float32(y) for y in got] * 2
+    results = [np.float32(y) for y in got] * 2
     want = reference(graph.model(), graph.feeds)
-    answers = [y.reshape(w.shape) for y, w in zip(answers, want, strict=True)]
-    return Disagreement(engine, tuple(graph.operators), "", graph, answers, want)
+    results = [y.reshape(w.shape) for y, w in zip(results, want, strict=True)]
+    return Disagreement(engine, tuple(graph.operators), "", graph, results, want)
 
 
 @pytest.mark.filterwarnings("ignore:overflow")
@@ -278,7 +279,7 @@ def test_explanations_want_their_operator(stock: StockWorker) -> None:
 
 @pytest.mark.parametrize("engine", ["reference", "integer"])
 def test_only_what_cancels_is_explained_by_it(engine: str, stock: StockWorker) -> None:
-    """Whichever of the two is the numpy reference, which cannot vouch for itself."""
+    """This holds whichever of the two is the numpy reference."""
     for x, is_explained in ((np.float32([1e15, 1, -1e15]), True), (np.float32([1, 2, 3]), False)):
         d = Drawing(np.random.default_rng(0))
         operands = [d.fed(x), d.const(0, np.int32)]

@@ -1,4 +1,4 @@
-"""Random graphs: what they hold, and that the engines agree on them."""
+"""Random graphs: what they contain, and that the engines agree on them."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -47,7 +47,7 @@ def test_a_seed_is_a_graph() -> None:
 
 
 @pytest.mark.parametrize("operator", ["CONV_2D", "WHILE", "STABLEHLO_SORT", "LSTM"])
-def test_an_operator_may_be_asked_for(operator: str) -> None:
+def test_an_operator_may_be_requested(operator: str) -> None:
     graph = random_graph(3, operator=operator, size=2).graph
     assert operator in graph.operators
 
@@ -85,7 +85,7 @@ def test_an_operator_that_is_wrong_is_found() -> None:
 
 
 def test_operators_that_are_wrong_only_together_are_found() -> None:
-    """As a fused program may be: the two of four operators that make the difference are left."""
+    """Two of four operators cause the difference, as in a fused program; these are left."""
     together = {schema.BuiltinOperator.NEG, schema.BuiltinOperator.ADD}
 
     def wrong(content: bytes, inputs: Sequence[np.ndarray]) -> Arrays:
@@ -111,7 +111,7 @@ def test_bits_of_computed_floats_are_as_near_as_the_floats() -> None:
 
 
 def test_what_only_the_second_invoke_shows_is_found() -> None:
-    """A state that is lost between invokes, as an engine that begins anew would."""
+    """An engine that loses its state between invokes."""
     graph = random_graph(0, operator="RNN", size=1).graph
     inputs = graph.feeds
     again = reference(graph.model(), inputs)
@@ -159,7 +159,7 @@ def _assert_agrees_with_litert(seed: int, graph: Graph, stock: StockWorker) -> N
 
 @pytest.mark.litert
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")  # NaN and overflow are among what is drawn
+@pytest.mark.filterwarnings("ignore")  # graphs may contain NaN and overflow
 @pytest.mark.parametrize("first", range(100_000, 100_300, 50))
 def test_engines_agree(first: int, stock: StockWorker, optimize: Callable[[bool], None]) -> None:
     optimize(False)

@@ -1,4 +1,4 @@
-"""docs/reliability.md counts what ran, and nothing else."""
+"""docs/reliability.md counts what ran."""
 
 import importlib.util
 from pathlib import Path

@@ -1,7 +1,7 @@
-"""Processes in which damaged models are run, under limits of memory and time.
+"""Processes that run damaged models under limits of memory and time.
 
-A worker lives over many models, and is replaced when it dies. What it answers about each is an
-`Outcome`; what it cannot answer, because it died or did not come to an end, its owner says for it.
+A worker runs many models, and is replaced when it dies. It returns an `Outcome` for each; if it
+dies or does not finish, its owner creates the outcome.
 """
 
 import contextlib
@@ -23,28 +23,28 @@ from typing import Any
 import numpy as np
 
 RAN, REFUSED, ERROR, MEMORY, TIME, DIED = "ran", "refused", "error", "memory", "time limit", "died"
-STOPPED = "stopped"  # by the option `timeout`, as documented of a loop without an end
-BEFORE = "before damage"  # the model as it was takes too long, or ends the process, too
+STOPPED = "stopped"  # by the option `timeout`, as documented for infinite loops
+BEFORE = "before damage"  # the undamaged model takes too long or kills the process, too
 SIDES = ("reference", "delegate", "integer", "litert")
 _REFUSALS = {"litert": (RuntimeError, ValueError)}  # besides JaxDelegateError
 SECONDS = {"reference": 10.0, "delegate": 60.0, "integer": 60.0, "litert": 10.0}
-MEMORY_BYTES = 6 << 30  # beyond what the process takes when it starts
-_PATIENCE = 6  # times the seconds: for a process that waits and does not work
+MEMORY_BYTES = 6 << 30  # in addition to what the process takes when it starts
+_PATIENCE = 6  # wall time over processor time, for a process that waits
 _START_SECONDS = 120
-_MODELS = 300  # then a new process: compiled programs pile up in the old one
+_MODELS = 300  # per process: compiled programs accumulate in it
 _FILLED = 1 << 24  # larger inputs stay zeros
 
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What became of one model.
+    """The outcome of one model.
 
     Attributes:
         kind: RAN, REFUSED, STOPPED, ERROR, MEMORY, TIME, DIED or BEFORE.
-        name: of the exception's class; of the signal that ended the process.
+        name: of the exception's class, or of the signal that killed the process.
         text: the exception's message.
-        stack: where it came from; of a process that is gone, the last that it wrote.
-        peak: the most memory that the process held meanwhile, beyond its start, bytes.
+        stack: its traceback, or the last output of a dead process.
+        peak: the most additional memory since the process's start, bytes.
     """
 
     kind: str
@@ -55,25 +55,25 @@ class Outcome:
 
     @property
     def label(self) -> str:
-        """What is counted: the kind, with the class of a refusal or what was so before."""
+        """The name that is counted: the kind, with the class of a refusal or an earlier failure."""
         return f"{self.kind}: {self.name}" if self.kind in (REFUSED, BEFORE) else self.kind
 
     @property
     def is_finding(self) -> bool:
-        """Whether a file must not lead to this. LoweringError says that it is a bug of ours."""
+        """Whether no file may have this outcome. A LoweringError is a bug of ours."""
         return self.kind not in (RAN, REFUSED, STOPPED, BEFORE) or self.name == "LoweringError"
 
 
 class Worker:
-    """Owns a process that runs models on one side, and starts another when it is gone."""
+    """Owns a process that runs models on one side, and replaces it when it dies."""
 
     def __init__(self, side: str, kernels: Path | None = None, memory: int = MEMORY_BYTES) -> None:
-        """Start nothing yet.
+        """Create a worker, whose process starts with the first model.
 
         Args:
             side: one of SIDES.
             kernels: native kernels in place of the built ones.
-            memory: how much it may take beyond its start, bytes; 0: no limit.
+            memory: additional memory that the process may take, bytes; 0: no limit.
         """
         self.side, self._kernels, self._memory = side, kernels, memory
         self._log = Path(tempfile.mkstemp(prefix="mutations-", suffix=".log")[1])
@@ -82,10 +82,10 @@ class Worker:
         self._done = 0
 
     def run(self, content: bytes, seed: int, *, timeout: bool = False) -> Outcome:
-        """Read, allocate, invoke, and look at all that comes out.
+        """Read, allocate, invoke, and get all outputs.
 
         `timeout`: interpreters get half of the seconds as their option of this name. Without it, a
-        delegate takes loops whose length is unknown, which nothing can end.
+        delegate takes loops of unknown length, which cannot be stopped.
         """
         if self._pipe is None:
             self._start()
@@ -93,7 +93,7 @@ class Worker:
         try:
             seconds = SECONDS[self.side] / 2 if timeout else None
             self._pipe.send((content, seed, seconds))
-            if not self._answers():
+            if not self._responds():
                 self._kill()
                 return Outcome(TIME, f"{SECONDS[self.side]:g} s", stack=self._written())
             outcome: Outcome = self._pipe.recv()
@@ -108,8 +108,8 @@ class Worker:
             self._kill()
         return outcome
 
-    def _answers(self) -> bool:
-        """Whether it does within its seconds: of processor time, for others may work here, too."""
+    def _responds(self) -> bool:
+        """Whether it responds in its seconds of processor time, as the machine may be shared."""
         assert self._pipe is not None
         start, seconds = self._process_seconds(), SECONDS[self.side]
         end = time.monotonic() + _PATIENCE * seconds
@@ -121,7 +121,7 @@ class Worker:
     def _process_seconds(self) -> float:
         try:
             fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
-        except OSError:  # it is gone: the pipe says so
+        except OSError:  # it is dead: the pipe reports that
             return 0.0
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -153,7 +153,7 @@ class Worker:
         return self._log.read_text("utf-8", "replace")[-4000:]
 
 
-# ---- inside of the process
+# ---- inside the process
 
 
 def _serve(
@@ -179,7 +179,7 @@ def _serve(
 
         library.LIBRARY = kernels
     run(_smallest(), 0, None)  # imports everything
-    gc.freeze()  # and what is there now need not be looked through after each model
+    gc.freeze()  # so that collections after each model skip these objects
     if memory:
         limit = _status("VmSize") + memory
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
@@ -192,8 +192,8 @@ def _serve(
         except EOFError:
             return
         os.ftruncate(descriptor, 0)
-        Path("/proc/self/clear_refs").write_text("5")  # VmHWM begins again
-        signal.setitimer(signal.ITIMER_PROF, SECONDS[side] * 0.9)  # says where the time goes
+        Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM
+        signal.setitimer(signal.ITIMER_PROF, SECONDS[side] * 0.9)  # shows where the time is spent
         outcome = _tried(run, content, seed, timeout, _REFUSALS.get(side, ()))
         signal.setitimer(signal.ITIMER_PROF, 0)
         gc.collect()
@@ -226,7 +226,7 @@ def _tried(
 
 
 def _status(field: str) -> int:
-    """A line of /proc/self/status, bytes."""
+    """A field of /proc/self/status in bytes."""
     with open("/proc/self/status") as status:
         line = next(line for line in status if line.startswith(field))
     return int(line.split()[1]) << 10
@@ -268,10 +268,10 @@ def _delegated(content: bytes, seed: int, timeout: float | None, **options: Any)
 
 
 def _check_rules(delegate: Any) -> None:
-    """A rule that raises where it should answer is found, though the delegate goes on."""
+    """Report a rule that raises instead of giving a reason, although the delegate continues."""
     from jaxdelegate.lowering.partition import RULE_RAISED
 
-    with contextlib.suppress(LookupError):  # nothing was asked
+    with contextlib.suppress(LookupError):  # no rule was called
         for node in delegate.report().left:
             if RULE_RAISED in (node.reason or ""):
                 raise AssertionError(f"{node.op}: {node.reason}")
@@ -303,7 +303,7 @@ def _use(interpreter: Any, seed: int) -> None:
 
 
 def _input(details: dict[str, Any], rng: np.random.Generator) -> np.ndarray | None:
-    """A value for an input; None: it stays as it is."""
+    """A value for an input; None leaves it unset."""
     shape, dtype = tuple(details["shape"]), np.dtype(details["dtype"])
     count = int(np.prod(shape, dtype=np.float64))
     if not 0 < count <= _FILLED:

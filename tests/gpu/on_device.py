@@ -1,4 +1,4 @@
-"""Where the tests of this folder run, and how they compare."""
+"""The device of the tests in this folder, and their comparisons."""
 
 import os
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ def reference(model: bytes, feeds: Sequence[np.ndarray]) -> list[np.ndarray]:
 
 
 def stock(model: bytes, feeds: Sequence[np.ndarray], *, exact: bool = False) -> list[np.ndarray]:
-    """By LiteRT: XNNPACK, or its reference kernels."""
+    """Run LiteRT with XNNPACK, or its reference kernels."""
     kernels = OpResolverType.BUILTIN_REF if exact else OpResolverType.AUTO
     interpreter = StockInterpreter(model_content=model, experimental_op_resolver_type=kernels)
     return run_once(interpreter, feeds)

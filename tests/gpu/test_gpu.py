@@ -1,6 +1,6 @@
 """On a GPU: operators, networks in three dtypes, int8, the program cache, donation, stock LiteRT.
 
-`pytest tests/gpu`, or `pytest -m gpu`. JAXDELEGATE_GPU_PLATFORM=cpu runs the same on another
+Run `pytest tests/gpu` or `pytest -m gpu`. JAXDELEGATE_GPU_PLATFORM=cpu runs the tests on another
 platform, to check the tests themselves.
 """
 
@@ -36,7 +36,7 @@ from tests.gpu.on_device import (
 from tests.support.networks import small_classifier
 
 OPERATOR_TESTS = Path(__file__).parents[1] / "op_lowering"
-SAMPLE = 6  # cases of each table, evenly spread
+SAMPLE = 6  # evenly spread cases of each table
 pytestmark = NEEDS_DEVICE
 
 FLOAT_TABLES = (
@@ -81,7 +81,7 @@ def tables(name: str) -> ModuleType:
 
 @functools.cache
 def cases(name: str) -> tuple[Case, ...]:
-    """Some of the cases that the operator's own tests walk over."""
+    """Some of the cases of the operator's own tests."""
     found = {
         id(case): case
         for value in vars(tables(name)).values()
@@ -130,7 +130,7 @@ def test_operators_in_half_precision(case: Case, dtype: str) -> None:
 
 @functools.cache
 def network(name: str) -> tuple[bytes, tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
-    """A network, inputs, and what the numpy reference yields."""
+    """A network, inputs, and the numpy reference's outputs."""
     model = mobilenet_v1(size=96, width=0.5) if name == "mobilenet" else small_classifier()
     feeds = random_inputs(jd.Interpreter(model_content=model).get_input_details())
     return model, tuple(feeds), tuple(reference(model, feeds))
@@ -169,7 +169,7 @@ def test_in_a_stock_interpreter() -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", *HALVES])
 def test_programs_are_kept(tmp_path: Path, dtype: str) -> None:
-    """Loaded on the device it was compiled for; autotuning is not repeated, so equal bit by bit."""
+    """A program that is loaded is not autotuned again, so its results are bit-equal."""
     model, feeds, _ = network("mobilenet")
     options = {"serialization_dir": str(tmp_path / "programs"), "compute_dtype": dtype}
     cold, first = run(model, feeds, **options)
@@ -203,7 +203,7 @@ def test_programs_are_kept_across_processes(tmp_path: Path) -> None:
             stdout=subprocess.PIPE,
             text=True,
             cwd=Path(__file__).parents[2],
-            # This process holds most of the device's memory.
+            # This process occupies most of the device's memory.
             env={**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"},
         )
         found.append(json.loads(done.stdout.splitlines()[-1]))
@@ -212,7 +212,7 @@ def test_programs_are_kept_across_processes(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(
-    has_platform() and len(jax.devices(PLATFORM)) < 2, reason="there is one device only"
+    has_platform() and len(jax.devices(PLATFORM)) < 2, reason="there is only one device"
 )
 def test_another_device_is_another_program(tmp_path: Path) -> None:
     model, feeds, want = network("classifier")
@@ -224,7 +224,7 @@ def test_another_device_is_another_program(tmp_path: Path) -> None:
 
 
 def test_states_are_kept_on_the_device(tmp_path: Path) -> None:
-    """A recurrent case, twice from the cache: state goes from invoke to invoke."""
+    """A recurrent case loads twice from the cache; its state survives between invokes."""
     case = next(case for case in cases("recurrent/lstm") if case.feeds()[0].dtype == np.float32)
     for _ in range(2):
         delegate = jd.JaxDelegate(platform=PLATFORM, serialization_dir=str(tmp_path / "programs"))
@@ -249,7 +249,7 @@ def _invoked(interpreter: jd.Interpreter, feeds: Sequence[np.ndarray]) -> list[n
 
 @pytest.mark.parametrize("is_cached", [False, True])
 def test_donated_inputs(tmp_path: Path, is_cached: bool) -> None:
-    """Results may take the inputs' memory; neither the host's arrays nor shared ones are lost."""
+    """Results may reuse the inputs' memory, but not that of host arrays or shared ones."""
     model, feeds, want = network("classifier")
     options: dict[str, object] = {"donate_inputs": True, "platform": PLATFORM}
     if is_cached:
@@ -280,7 +280,7 @@ def test_results_stay_on_the_device() -> None:
 
 @pytest.mark.parametrize("split", [None, 3])
 def test_device_arrays_stay_on_the_device(split: int | None) -> None:
-    """No transfer in any direction, in one partition and between two."""
+    """There is no transfer in any direction, in one partition and between two."""
     model, feeds, want = network("classifier")
     delegates = [jd.JaxDelegate(platform=PLATFORM)]
     if split is not None:
@@ -290,7 +290,7 @@ def test_device_arrays_stay_on_the_device(split: int | None) -> None:
     (x,), (y,) = interpreter.get_input_details(), interpreter.get_output_details()
     given = jax.device_put(feeds[0], delegates[0].device)
     interpreter.set_tensor(x["index"], given)
-    interpreter.invoke()  # what is moved once for a program is moved here
+    interpreter.invoke()  # includes the transfers that a program needs once
     with jax.transfer_guard("disallow_explicit"):
         for _ in range(2):
             interpreter.set_tensor(x["index"], given)

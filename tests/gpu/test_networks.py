@@ -41,7 +41,7 @@ def mobilenet() -> bytes:
 
 @pytest.mark.parametrize("batch", [32, 128])
 def test_mobilenet_at_batch(batch: int) -> None:
-    """Beyond 2^23 products depthwise convolutions are lowered in another way."""
+    """Above 2^23 products depthwise convolutions are lowered differently."""
     x = feeds(mobilenet(), batch)
     want = stock(mobilenet(), x)
     float32, _ = run(mobilenet(), x, compute_dtype="float32", **FULL)
@@ -53,7 +53,7 @@ def test_mobilenet_at_batch(batch: int) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("batch", [1, 8])
 def test_attention_of_a_transformer(dtype: str, batch: int) -> None:
-    """Heads of 64 and a mask: what cuDNN's fused attention takes in float16."""
+    """Heads of 64 and a mask, which cuDNN's fused attention accepts in float16."""
     model = bert_small(length=128, layers=2, hidden=128, heads=2, vocabulary=100)
     x = feeds(model, batch)
     got, _ = run(model, x, compute_dtype=dtype, **FULL)
@@ -77,11 +77,9 @@ def test_shipped_models(name: str, quantized: bool) -> None:
     task = TASKS[name]
     model, x = task.network(quantized), [task.inputs(task.picture(0))]
     got, _ = run(model, x, quant_mode="integer", **FULL)
-    want = reference(
-        model, x
-    )  # LiteRT leaves places of detections that it did not find as they are
+    want = reference(model, x)  # LiteRT does not write the rows of missing detections
     if quantized:
-        because = "int8 inside, float outside: equal to the bit but for the last dequantization"
+        because = "int8 inside, float outside: bit-equal except for the last dequantization"
         assert_close(got, want, tolerance=Tolerance(of_largest=1e-6), because=because)
     else:
         assert_close(got, want, tolerance=NETWORK)
@@ -91,7 +89,7 @@ def test_shipped_models(name: str, quantized: bool) -> None:
 
 
 class Sums:
-    """Sums of 64 products of 40 by 40, 102,400, and a hundredth of them."""
+    """Sums of 64 products of 40 by 40, which are 102,400, and a hundredth of them."""
 
     def __init__(self) -> None:
         self.builder = ModelBuilder("sums beyond float16")
@@ -133,7 +131,7 @@ def by_batch_matmul() -> bytes:
 
 
 def by_sum() -> bytes:
-    """LiteRT#9249: a sum of 4096 values, added up in float16."""
+    """LiteRT#9249: a sum of 4096 values in float16."""
     s, shape = Sums(), (1, 1)
     axes = s.builder.constant(np.array([1], np.int32))
     inputs = [s.builder.input((1, 4096), name="x"), axes]
@@ -153,7 +151,7 @@ IDS = ["CONV_2D_1x1", "CONV_2D_4x4", "FULLY_CONNECTED", "BATCH_MATMUL", "SUM"]
 @pytest.mark.parametrize("build", OVERFLOWS, ids=IDS)
 @pytest.mark.parametrize("dtype", ["float16", "auto"])
 def test_float16_beyond_its_range(build: Callable[[], bytes], dtype: str) -> None:
-    """Right, or held at 65504; else a warning names the operator. `auto` has to be right."""
+    """Right, or clamped to 65504, or a warning names the operator; `auto` must be right."""
     model = build()
     x = [np.full(a.shape, 40, np.float32) for a in feeds(model, _batch(model))]
     (want,) = stock(model, x)

@@ -1,8 +1,8 @@
-"""On a GPU: graphs that other GPU delegates run in full, without an error, and get wrong.
+"""On a GPU: graphs that other GPU delegates run completely, without an error, but wrongly.
 
-Each is the smallest form of a report to LiteRT or TensorFlow, against the numpy reference. The
-operands of the reports are kept: broadcasts of every axis, tensors below rank 4, values that both
-leave the graph and go on in it.
+Each is the smallest form of a report to LiteRT or TensorFlow, compared with the numpy reference.
+They keep the reports' operands: broadcasts of every axis, tensors below rank 4, values that are
+outputs and are also read by later operators.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,7 +33,7 @@ _MASKED = -1e4
 
 
 class Graph:
-    """A graph whose tensors' shapes are what numpy's operators say."""
+    """A graph whose tensors' shapes follow from numpy's operators."""
 
     def __init__(self) -> None:
         self.builder = ModelBuilder()
@@ -57,7 +57,7 @@ class Graph:
 
 
 def check(model: bytes, dtype: str) -> None:
-    """All of it on the device, and right."""
+    """All operators run on the device, and the results are right."""
     feeds = random_inputs(jd.Interpreter(model_content=model).get_input_details())
     got, _ = run(model, feeds, compute_dtype=dtype, require_full_delegation=True)
     want = reference(model, feeds)
@@ -184,12 +184,12 @@ def test_padding_any_axis_of_rank_3(axis: int, dtype: str) -> None:
     check(g.model(g.then("PAD", [x, g.constant(pads)], shape)), dtype)
 
 
-# ---- values that leave the graph and go on in it
+# ---- outputs that later operators read
 
 
 @DTYPES
 def test_a_sum_that_is_an_output_and_is_reduced(dtype: str) -> None:
-    """LiteRT#8599: the output held one of the operands."""
+    """LiteRT#8599: the output contained one of the operands."""
     g, shape = Graph(), (1, 4, 4, 8)
     added = g.then("ADD", [g.input(*shape), g.input(*shape)], shape)
     axes = g.constant(np.array([1, 2, 3], np.int32))
@@ -199,7 +199,7 @@ def test_a_sum_that_is_an_output_and_is_reduced(dtype: str) -> None:
 
 @DTYPES
 def test_pooling_leaves_its_input(dtype: str) -> None:
-    """tensorflow#38732: the source was overwritten; here input and source leave, too."""
+    """tensorflow#38732: the source was overwritten; here input and source are outputs, too."""
     g, shape = Graph(), (1, 8, 8, 4)
     source = g.then("RELU", [g.input(*shape)], shape)
     options = Pool2DOptions(Padding.VALID, 2, 2, 2, 2)
@@ -208,7 +208,7 @@ def test_pooling_leaves_its_input(dtype: str) -> None:
 
 
 def every_tensor() -> bytes:
-    """A classifier of which every result is an output."""
+    """A classifier with every result as an output."""
     return _with_outputs(lambda operators: [i for op in operators for i in op.outputs])
 
 
@@ -226,7 +226,7 @@ def _with_outputs(chosen: Callable[[Sequence[object]], list[int]]) -> bytes:
 
 @DTYPES
 def test_intermediate_outputs_are_right_and_change_no_other(dtype: str) -> None:
-    """tensorflow#79355, #53781, #57211: they were zero, or changed what comes after them."""
+    """tensorflow#79355, #53781, #57211: they were zero, or changed later results."""
     model = every_tensor()
     check(model, dtype)
     feeds = random_inputs(jd.Interpreter(model_content=model).get_input_details())

@@ -228,7 +228,7 @@ def test_an_unclear_switch_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     assert jd.JaxDelegate(platform="cpu", native_kernels=False)  # nobody asks the environment
 
 
-@pytest.mark.usefixtures("xla_alone")
+@pytest.mark.usefixtures("no_native_kernels")
 def test_the_switch_can_insist(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not jd.JaxDelegate(platform="cpu").lowering_context.native_kernels
     monkeypatch.setenv("JAXDELEGATE_NATIVE_KERNELS", "1")

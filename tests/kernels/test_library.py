@@ -133,7 +133,7 @@ def test_a_library_with_kernels_in_another_order_is_refused(
     assert "libother.so was built from other sources" in (library.why_not() or "")
 
 
-@pytest.mark.usefixtures("xla_alone")
+@pytest.mark.usefixtures("no_native_kernels")
 def test_without_the_library_xla_computes(network: bytes) -> None:
     delegate = jd.JaxDelegate(platform="cpu")
     assert not delegate.lowering_context.native_kernels

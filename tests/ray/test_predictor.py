@@ -205,7 +205,7 @@ def test_wrong_arguments(tmp_path: Path) -> None:
         Predictor(tmp_path / "none.tflite")
 
 
-@pytest.mark.usefixtures("compiled_anew")
+@pytest.mark.usefixtures("compiled_uncached")
 def test_programs_come_from_the_shared_folder(
     tmp_path: Path, forget_models: Callable[[], None]
 ) -> None:

@@ -1,4 +1,4 @@
-"""Cases that lie in a folder: found, run, and judged by what was recorded."""
+"""Recorded cases of a folder: found, run, and compared."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ SCALE, ZERO = 0.5, 3
 
 
 def case(folder: Path, recorded: dict[str, Any], *, is_quantized: bool = False) -> OpCase:
-    """A model that answers its input, int8 or float32, [1, 2, 3]."""
+    """A recorded case whose model returns its input, int8 or float32, [1, 2, 3]."""
     x = np.array([1, 2, 3], np.int8 if is_quantized else np.float32)
     builder = ModelBuilder()
     tensor, shape, y = (
@@ -40,7 +40,7 @@ def test_the_preferred_source_is_the_judge(tmp_path: Path) -> None:
     check(found, through(list))
 
 
-def test_another_answer_fails(tmp_path: Path) -> None:
+def test_a_different_result_fails(tmp_path: Path) -> None:
     found = case(tmp_path, {"litert_ref_0": np.array([1, 2, 4], np.float32)})
     with pytest.raises(AssertionError, match="output 0"):
         check(found, through(list))

@@ -186,7 +186,7 @@ def test_the_switch_holds_for_one_tool(
     assert "Native kernels: off" not in capsys.readouterr().out
 
 
-@pytest.mark.usefixtures("xla_alone")
+@pytest.mark.usefixtures("no_native_kernels")
 def test_a_missing_library_is_said_once_by_name(
     network: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

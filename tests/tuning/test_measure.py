@@ -40,7 +40,7 @@ from tests.support.quantized import scaled
 
 SAME = Padding.SAME
 
-pytestmark = pytest.mark.usefixtures("xla_alone", "compiled_once")
+pytestmark = pytest.mark.usefixtures("no_native_kernels", "compiled_once")
 
 
 def network(size: int = 12, layers: int = 4) -> bytes:
@@ -308,7 +308,7 @@ def test_small_operators_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None
 # ---- what is kept
 
 
-@pytest.mark.usefixtures("compiled_anew")
+@pytest.mark.usefixtures("compiled_uncached")
 def test_choices_are_kept_for_other_programs(timer: FakeTimer, tmp_path: Path) -> None:
     where = {"serialization_dir": str(tmp_path / "cache")}
     first, want, _ = tuned(ONE, **where)
@@ -341,7 +341,7 @@ def test_within_a_process_nothing_is_measured_twice(timer: FakeTimer) -> None:
     assert len(timer.asked) == 2 * once
 
 
-@pytest.mark.usefixtures("compiled_anew")
+@pytest.mark.usefixtures("compiled_uncached")
 def test_balanced_takes_over_what_is_stored(timer: FakeTimer, tmp_path: Path) -> None:
     where = {"serialization_dir": str(tmp_path / "cache"), "platform": "cpu"}
     statistics = []
@@ -424,7 +424,7 @@ def test_a_full_disk_costs_time_only(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert len(reported(delegate)) == 2
 
 
-@pytest.mark.usefixtures("compiled_anew")
+@pytest.mark.usefixtures("compiled_uncached")
 def test_choices_belong_to_the_cache_directory(timer: FakeTimer, tmp_path: Path) -> None:
     directory = tmp_path / "cache"
     tuned(ONE, serialization_dir=str(directory))
