@@ -2,7 +2,7 @@
 
     python examples/fine_tune.py [MOBILENET.tflite]
 
-Your file takes floats from -1 to 1; six of its classes become shapes. It writes fine_tuned.tflite.
+Your file takes floats from -1 to 1; its first six classes become shapes. Writes fine_tuned.tflite.
 """
 
 import sys
