@@ -32,8 +32,8 @@ from tests.support.differential import (
     Disagreement,
     delegated,
     disagreements,
+    mismatch,
     reference,
-    why_apart,
 )
 from tests.support.known_differences import explanation
 from tests.support.random_graphs import RandomGraph, random_graph
@@ -106,7 +106,7 @@ class Examination:
         except (RefusedError, CrashedError):
             self.outcomes["XNNPACK refused"] += 1
         else:
-            apart = why_apart(g.graph, got, want, FAKE_QUANTIZED) is not None
+            apart = mismatch(g.graph, got, want, FAKE_QUANTIZED) is not None
             self.outcomes["XNNPACK differs from LiteRT's reference"] += apart
 
     def _judge(self, name: str, options: dict[str, Any]) -> None:

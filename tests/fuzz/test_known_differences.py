@@ -13,8 +13,8 @@ from tests.support.differential import (
     Disagreement,
     delegated,
     disagreements,
+    mismatch,
     reference,
-    why_apart,
 )
 from tests.support.graph_drawing import Drawing
 from tests.support.graph_records import Graph
@@ -115,7 +115,7 @@ def test_wrong_results_of_float_views_are_open(name: str, stock: StockWorker) ->
     for disputed in (True, False):
         wrong = _wrong(one, disputed=disputed)
         # An altered boolean may be right, and all elements may be disputed.
-        is_right = why_apart(wrong.part, wrong.got or [], wrong.want, wrong.rule) is None
+        is_right = mismatch(wrong.part, wrong.got or [], wrong.want, wrong.rule) is None
         is_same = all(map(np.array_equal, wrong.got or [], one.got or []))
         assert is_right or is_same or explanation(wrong, stock) is None
 

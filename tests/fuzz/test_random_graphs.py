@@ -13,9 +13,9 @@ from tests.support.differential import (
     delegated,
     disagreements,
     intermediate,
+    mismatch,
     reference,
     smallest,
-    why_apart,
 )
 from tests.support.graph_drawing import Drawing
 from tests.support.graph_records import Graph
@@ -106,8 +106,8 @@ def test_bits_of_computed_floats_are_as_near_as_the_floats() -> None:
         x = d.same("NEG", [d.same("NEG", [x], (2,))], (2,)) if computed else x
         graph = d.graph([d.result("BITCAST", [x], (2,), "uint32")])
         bits = [y.view(np.uint32) for y in (values, near, far)]
-        assert (why_apart(graph, [bits[1]], [bits[0]]) is None) is computed
-        assert why_apart(graph, [bits[2]], [bits[0]])
+        assert (mismatch(graph, [bits[1]], [bits[0]]) is None) is computed
+        assert mismatch(graph, [bits[2]], [bits[0]])
 
 
 def test_what_only_the_second_invoke_shows_is_found() -> None:
@@ -116,7 +116,7 @@ def test_what_only_the_second_invoke_shows_is_found() -> None:
     inputs = graph.feeds
     again = reference(graph.model(), inputs)
     n = len(graph.outputs)
-    assert why_apart(graph, again[:n], again[n:])  # the state matters
+    assert mismatch(graph, again[:n], again[n:])  # the state matters
 
     def forgets(content: bytes, inputs: Sequence[np.ndarray]) -> Arrays:
         first = reference(content, inputs)[: len(reference(content, inputs)) // 2]
@@ -138,7 +138,7 @@ def test_roundings_that_later_operators_magnify_are_no_disagreement() -> None:
         results = reference(content, inputs)
         return [np.nextafter(y, np.float32(9e9)) for y in results]
 
-    assert why_apart(graph, [np.float32([0, 0])], reference(graph.model(), graph.feeds))
+    assert mismatch(graph, [np.float32([0, 0])], reference(graph.model(), graph.feeds))
     assert not disagreements("rounded", graph, rounded, reference)
 
 

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from jaxdelegate.quant.affine import dequantize
-from tests.support.differential import Arrays, Disagreement, reference, why_apart
+from tests.support.differential import Arrays, Disagreement, mismatch, reference
 from tests.support.graph_records import Graph, GraphTensor, Node
 from tests.support.stock_worker import PLAIN, RefusedError
 
@@ -207,4 +207,4 @@ def agrees(found: Disagreement, right: Arrays) -> bool:
         [np.where(m, y.dtype.type(0), np.ma.getdata(y)) for m, y in zip(masks, ys, strict=True)]
         for ys in zip(*pairs, strict=True)
     )
-    return why_apart(found.part, got, want, found.rule) is None
+    return mismatch(found.part, got, want, found.rule) is None

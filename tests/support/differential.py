@@ -86,7 +86,7 @@ class Disagreement:
     rule: Rule = EXACTLY
 
 
-def why_apart(graph: Graph, got: Arrays, want: Arrays, rule: Rule = EXACTLY) -> str | None:
+def mismatch(graph: Graph, got: Arrays, want: Arrays, rule: Rule = EXACTLY) -> str | None:
     """How the outputs of a graph differ, in any invoke; None if they are close enough."""
     try:
         assert len(got) == len(want), f"{len(got)} outputs, expected {len(want)}"
@@ -145,7 +145,7 @@ def intermediate(graph: Graph, engine: Engine) -> dict[int, np.ndarray]:
     values = _fed(graph)
     for unit in graph.units:
         part = graph.part(unit, values)
-        _note(graph, unit, engine(part.model(), part.feeds), values)
+        _record(graph, unit, engine(part.model(), part.feeds), values)
     return values
 
 
@@ -159,7 +159,7 @@ def _fed(graph: Graph) -> dict[int, np.ndarray]:
     return {i: v for i in graph.inputs if (v := graph.tensors[i].value) is not None}
 
 
-def _note(
+def _record(
     graph: Graph, unit: tuple[int, ...], results: Arrays, values: dict[int, np.ndarray]
 ) -> None:
     """Store the results of the first invoke of `graph.part(unit, ...)` by this graph's tensors."""
@@ -170,7 +170,7 @@ def _note(
 
 
 def disagreements(
-    name: str, graph: Graph, engine: Engine, truth: Engine, rule: Rule = EXACTLY
+    name: str, graph: Graph, engine: Engine, trusted: Engine, rule: Rule = EXACTLY
 ) -> list[Disagreement]:
     """Where an engine differs from a trusted one: single operators, or else the smallest part.
 
@@ -182,7 +182,7 @@ def disagreements(
     Raises:
         RefusedError: the trusted engine does not run the graph.
     """
-    want = truth(graph.model(), graph.feeds)
+    want = trusted(graph.model(), graph.feeds)
     difference, got = _difference(graph, engine, want, rule)
     if difference is None:
         return []
@@ -194,24 +194,24 @@ def disagreements(
     for unit in graph.units:
         part = graph.part(unit, values)
         try:
-            one, results = _alone(whole, part, engine, truth)
+            one, results = _run_alone(whole, part, engine, trusted)
         except RefusedError:  # by both, so there are no values to continue with
             return [*found, whole]
         found += one
-        _note(graph, unit, results, values)
-    if found or (got is not None and is_rounding(graph, got, truth, want, rule)):
+        _record(graph, unit, results, values)
+    if found or (got is not None and is_rounding(graph, got, trusted, want, rule)):
         # An operator that the trusted engine does not run alone counts only if no other disagrees.
         return [one for one in found if one.want] or found
-    return [_smallest(whole, values, engine, truth)]
+    return [_smallest(whole, values, engine, trusted)]
 
 
-def _alone(
-    whole: Disagreement, part: Graph, engine: Engine, truth: Engine
+def _run_alone(
+    whole: Disagreement, part: Graph, engine: Engine, trusted: Engine
 ) -> tuple[list[Disagreement], Arrays]:
     """Whether an operator run alone disagrees, and its results, preferably the tested engine's."""
     operators = tuple(part.operators)
     try:
-        want = truth(part.model(), part.feeds)
+        want = trusted(part.model(), part.feeds)
     except (RefusedError, CrashedError) as error:  # it runs the graph, but not its parts
         results = engine(part.model(), part.feeds)
         text = f"{whole.difference}; alone: {error}"
@@ -226,7 +226,7 @@ def _alone(
 
 
 def _smallest(
-    whole: Disagreement, values: Mapping[int, np.ndarray], engine: Engine, truth: Engine
+    whole: Disagreement, values: Mapping[int, np.ndarray], engine: Engine, trusted: Engine
 ) -> Disagreement:
     """The disagreement of the fewest operators, each of which agrees alone."""
     best = whole
@@ -234,10 +234,10 @@ def _smallest(
     def disagrees(part: Graph) -> bool:
         nonlocal best
         try:
-            want = truth(part.model(), part.feeds)
+            want = trusted(part.model(), part.feeds)
             apart, got = _difference(part, engine, want, whole.rule)
             if apart is None or (
-                got is not None and is_rounding(part, got, truth, want, whole.rule)
+                got is not None and is_rounding(part, got, trusted, want, whole.rule)
             ):
                 return False
         except (RefusedError, CrashedError):
@@ -284,14 +284,14 @@ def _difference(
         got = engine(graph.model(), graph.feeds)
     except RefusedError as error:
         return f"refused: {error}", None
-    return why_apart(graph, got, want, rule), got
+    return mismatch(graph, got, want, rule), got
 
 
-def is_rounding(graph: Graph, got: Arrays, truth: Engine, want: Arrays, rule: Rule) -> bool:
+def is_rounding(graph: Graph, got: Arrays, trusted: Engine, want: Arrays, rule: Rule) -> bool:
     """Whether nudging each operator's results moves the trusted engine's outputs as far."""
     moved = [np.zeros(w.shape) for w in want]
     for seed in range(6):
-        for m, n, w in zip(moved, _nudged(graph, truth, seed, rule), want, strict=True):
+        for m, n, w in zip(moved, _nudged(graph, trusted, seed, rule), want, strict=True):
             if n.shape != w.shape:
                 return True  # a shape that depends on values
             np.maximum(m, _distance(n, w), out=m)
@@ -310,24 +310,24 @@ def _times(want: np.ndarray, rule: Rule) -> int:
     return 1 if rule.steps and want.dtype.kind in "iu" else _TIMES
 
 
-def is_exact_for_rounded_operands(part: Graph, got: Arrays, truth: Engine) -> bool:
+def is_exact_for_rounded_operands(part: Graph, got: Arrays, trusted: Engine) -> bool:
     """Whether rounding the operands differently moves the results as far, value by value.
 
     Sums whose terms cancel are not more exact than that in any order.
     """
-    want = truth(part.model(), part.feeds)
+    want = trusted(part.model(), part.feeds)
     return all(
         g.shape == w.shape and bool(np.all(_distance(g, w) <= _allowed(w) + m))
-        for g, w, m in zip(got, want, moved_by_rounding(part, truth, want), strict=True)
+        for g, w, m in zip(got, want, moved_by_rounding(part, trusted, want), strict=True)
     )
 
 
-def moved_by_rounding(part: Graph, truth: Engine, want: Arrays) -> Arrays:
+def moved_by_rounding(part: Graph, trusted: Engine, want: Arrays) -> Arrays:
     """How far other roundings of float operands may move each expected value."""
     moved = [np.zeros(w.shape) for w in want]
     for seed in range(8):
         rng = np.random.default_rng(seed)
-        near = truth(part.model(), [_rounded(x, rng) for x in part.feeds])
+        near = trusted(part.model(), [_rounded(x, rng) for x in part.feeds])
         for m, n, w in zip(moved, near, want, strict=True):
             np.maximum(m, _distance(n, w), out=m)
     return [_TIMES * m for m in moved]
@@ -346,14 +346,14 @@ def _rounded(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         return np.asarray(x * (1 + _NUDGE * rng.uniform(-1, 1, x.shape)), x.dtype)
 
 
-def _nudged(graph: Graph, truth: Engine, seed: int, rule: Rule) -> Arrays:
+def _nudged(graph: Graph, trusted: Engine, seed: int, rule: Rule) -> Arrays:
     rng = np.random.default_rng(seed)
     values: dict[int, np.ndarray] = _fed(graph)
     for unit in graph.units:
         part = graph.part(unit, values)
         made = [part.tensors[t] for t in part.outputs]
-        results = truth(part.model(), part.feeds)
-        _note(
+        results = trusted(part.model(), part.feeds)
+        _record(
             graph,
             unit,
             [

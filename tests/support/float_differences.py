@@ -30,10 +30,10 @@ from tests.support.differential import (
     Disagreement,
     intermediate,
     is_rounding,
+    mismatch,
     moved_by_rounding,
     reference,
     results_of,
-    why_apart,
 )
 from tests.support.graph_records import GraphTensor
 from tests.support.stock_worker import RefusedError
@@ -246,7 +246,7 @@ def subnormals_are_zeros(found: Disagreement, _stock: Stock) -> bool:
         each = results_of(flushed, intermediate(flushed, flushing))
     except RefusedError:  # it divides by zero now
         return False
-    return any(why_apart(flushed, found.got, y, found.rule) is None for y in (want, each))
+    return any(mismatch(flushed, found.got, y, found.rule) is None for y in (want, each))
 
 
 def body_magnifies_rounding(found: Disagreement, _stock: Stock) -> bool:

@@ -332,9 +332,9 @@ OF_THE_REST: tuple[_Is, ...] = (subnormals_are_zeros_at_times,)
 
 def explanation(found: Disagreement, stock: Stock) -> str | None:
     """The name of the explanation of a disagreement; None if it is open."""
-    for is_why in OF_ANY:
-        if is_why(found, stock):
-            return is_why.__name__
+    for explains_any in OF_ANY:
+        if explains_any(found, stock):
+            return explains_any.__name__
     if len(found.part.nodes) == 1 and found.part.nodes[0].inputs and found.got is not None:
         for explains in BY_ENGINE.get(found.engine, ()):
             try:
@@ -343,7 +343,7 @@ def explanation(found: Disagreement, stock: Stock) -> str | None:
                 continue
             if right is not None and agrees(found, right):
                 return explains.__name__
-    for is_why in OF_THE_REST:
-        if is_why(found, stock):
-            return is_why.__name__
+    for explains_any in OF_THE_REST:
+        if explains_any(found, stock):
+            return explains_any.__name__
     return None
