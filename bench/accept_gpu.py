@@ -191,9 +191,9 @@ def extra_arguments(case: Case) -> list[str]:
     found = [f"--rounds={FLAGS.rounds}", f"--seconds={FLAGS.seconds}", "--reference=plain"]
     if case.platform == "gpu":
         found.append("--roofline=datasheet")
-    twin = case.graph.with_name(case.graph.name.replace(_INT8, ""))
-    if case.kind == "quantized" and twin.exists():
-        found.append(f"--float_graph={twin}")
+    float_graph = case.graph.with_name(case.graph.name.replace(_INT8, ""))
+    if case.kind == "quantized" and float_graph.exists():
+        found.append(f"--float_graph={float_graph}")
     return found
 
 

@@ -93,11 +93,11 @@ def settings() -> Settings:
     options = {name: value for name, value in given.items() if value is not None}
     return Settings(
         Path(FLAGS.graph),
-        threads(),
-        options,
-        reduced_dtype(options),
-        Path(FLAGS.onnx) if FLAGS.onnx else None,
-        Path(FLAGS.float_graph) if FLAGS.float_graph else None,
+        threads=threads(),
+        options=options,
+        short=reduced_dtype(options),
+        onnx=Path(FLAGS.onnx) if FLAGS.onnx else None,
+        float_graph=Path(FLAGS.float_graph) if FLAGS.float_graph else None,
     )
 
 

@@ -52,7 +52,7 @@ class Settings:
         options: of JaxDelegate.
         short: the dtype that engines may compute in; None: float32.
         onnx: the same model for ONNX Runtime.
-        twin: the same network in float32, for a quantized one.
+        float_graph: the same network in float32, for a quantized one.
     """
 
     graph: Path
@@ -60,7 +60,7 @@ class Settings:
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     short: np.dtype | None = None
     onnx: Path | None = None
-    twin: Path | None = None
+    float_graph: Path | None = None
 
     @property
     def platform(self) -> str:
@@ -128,10 +128,10 @@ def function(settings: Settings, arrays: Arrays) -> Engine:
 
 def float_twin(settings: Settings, arrays: Arrays) -> Engine:
     """Our interpreter on the float32 network that a quantized file was made from; only timed."""
-    if settings.twin is None:
+    if settings.float_graph is None:
         raise AbsentError("no --float_graph given")
     delegate = jd.JaxDelegate(platform=settings.options.get("platform"))
-    interpreter = jd.Interpreter(settings.twin, experimental_delegates=[delegate])
+    interpreter = jd.Interpreter(settings.float_graph, experimental_delegates=[delegate])
     details = interpreter.get_input_details()
     own = [a.astype(d["dtype"]) for a, d in zip(arrays, details, strict=True)]
     run = _ready(interpreter, own)

@@ -81,12 +81,12 @@ def thread_counts(given: Sequence[str], platform: str) -> list[int]:
     return [max((int(n) for n in given), default=len(CORES))]
 
 
-def float_twin(graph: Path, kinds: Mapping[Path, str]) -> Path | None:
+def float_counterpart(graph: Path, kinds: Mapping[Path, str]) -> Path | None:
     """The float32 file whose name is the longest prefix of this one's."""
-    twins = [
+    found = [
         g for g, kind in kinds.items() if kind == "float32" and graph.stem.startswith(g.stem + "_")
     ]
-    return max(twins, key=lambda g: len(g.stem), default=None)
+    return max(found, key=lambda g: len(g.stem), default=None)
 
 
 def extra_arguments(case: Case, kinds: Mapping[Path, str], ranges: Mapping[str, Any]) -> list[str]:
@@ -95,9 +95,9 @@ def extra_arguments(case: Case, kinds: Mapping[Path, str], ranges: Mapping[str, 
     onnx = Path(FLAGS.onnx or "", f"{case.graph.stem}.onnx")
     if FLAGS.onnx and onnx.exists():
         found.append(f"--onnx={onnx}")
-    twin = float_twin(case.graph, kinds)
-    if case.kind == "quantized" and twin is not None:
-        found.append(f"--float_graph={twin}")
+    float_graph = float_counterpart(case.graph, kinds)
+    if case.kind == "quantized" and float_graph is not None:
+        found.append(f"--float_graph={float_graph}")
     for beginning, (low, high) in ranges.items():
         if case.graph.stem.startswith(beginning):
             found.append(f"--input_range={low},{high}")

@@ -9,7 +9,7 @@ import numpy as np
 from http_clients import Arrays, Client, Judge, exchange, http
 from server_process import ServerProcess
 
-_GOOD_EVERY = 20  # a good request after so many bad ones
+_GOOD_EVERY = 20  # bad requests between two good ones
 _SAMPLES = 40  # of memory
 _ANSWER_S = 60.0
 
@@ -71,7 +71,7 @@ def kinds(port: int, infer: Callable[[Arrays], bytes], inputs: Arrays) -> dict[s
         "unknown path": Bad(http(port, "GET", "/v3"), 404),
         "another method": Bad(http(port, "DELETE", path), 405),
         "too long": Bad(huge, 413),
-        "headers without end": Bad(endless, 431),
+        "endless headers": Bad(endless, 431),
     }
 
 

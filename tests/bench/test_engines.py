@@ -49,7 +49,7 @@ def test_arrays_that_are_lent_compute_the_model(engines: Any, graph: Path) -> No
 
 def test_the_float_twin_takes_quantized_inputs(engines: Any, graph: Path) -> None:
     images = np.ones((1, 16, 16, 3), np.int8)
-    run = engines.float_twin(engines.Settings(Path("unread"), twin=graph), [images])
+    run = engines.float_twin(engines.Settings(Path("unread"), float_graph=graph), [images])
     assert run([images])[0].dtype == np.float32
 
 
