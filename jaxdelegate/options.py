@@ -97,7 +97,7 @@ class DelegateOptions:
         "auto", "The second goal; 'auto': chosen as in TFLite.", keyed=True
     )
     inference_priority3: Priority = _option(
-        "auto", "The third goal; 'auto': the one that is left.", keyed=True
+        "auto", "The third goal; 'auto': the remaining one.", keyed=True
     )
     inference_preference: Preference = _option(
         "fast_single_answer",
@@ -133,7 +133,7 @@ class DelegateOptions:
     )
     rewrites: str = _option(
         "all",
-        "Rewrites of the graph before it is compiled: 'all', 'none', or their names with commas.",
+        "Rewrites of the graph before compilation: 'all', 'none', or comma-separated names.",
         keyed=True,
     )
     native_kernels: bool | None = _option(
@@ -151,10 +151,10 @@ class DelegateOptions:
     min_nodes_per_partition: int = _option(0, "Leave smaller partitions on the CPU.")
     min_gain: float = _option(
         2.0,
-        "In a model of which operators stay on the CPU: leave a partition there, too, if the CPU "
-        "would need less than this many times what handing its tensors over costs (both are "
-        "estimates; with 2 a device that is twice as fast breaks even). 0: delegate every operator "
-        "that can be. Not asked of operators that first_ and last_delegate_node_index choose.",
+        "If some operators stay on the CPU: also leave a partition there if the CPU would need "
+        "less than this many times the cost of transferring its tensors (both are estimated; with "
+        "2 a device that is twice as fast breaks even). 0: delegate every supported operator. "
+        "Ignored if first_ or last_delegate_node_index selects the operators.",
     )
     first_delegate_node_index: int = _option(0, "Delegate no operator before this one.")
     last_delegate_node_index: int = _option(2**31 - 1, "Delegate no operator after this one.")
@@ -187,8 +187,8 @@ class DelegateOptions:
     )
     rebatch: bool = _option(
         False,
-        "Run batches on a model whose graph fixes 1, or would mix the images of a batch: resized "
-        "to n, it computes n single runs. Only in jaxdelegate's own interpreter.",
+        "Run batches on a model whose graph fixes a batch of 1, or mixes the images of a batch: "
+        "resized to n, it computes n single runs. Only in jaxdelegate's interpreter.",
     )
 
     def __post_init__(self) -> None:

@@ -51,13 +51,13 @@ class AppliedDelegate:
         )
 
 
-def applied(session: Session, made: Sequence[ProvidedDelegate]) -> list[AppliedDelegate]:
+def applied(session: Session, provided: Sequence[ProvidedDelegate]) -> list[AppliedDelegate]:
     """What each delegate runs of the session's subgraph."""
     return [
         _of_python(row.provider.name, row.delegate, session.subgraph)
         if isinstance(row.delegate, SimpleDelegate)
         else _of_compiled(row.provider.name, session)
-        for row in made
+        for row in provided
     ]
 
 

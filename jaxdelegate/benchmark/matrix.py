@@ -89,14 +89,14 @@ def configurations(
     """
     if "none" in chosen:
         return [Configuration("as given", ())]
-    wanted = ("cpu", "gpu", "tpu") if "all" in chosen else tuple(chosen)
-    absent = [p for p in wanted if p != "cpu" and p not in platforms]
+    requested = ("cpu", "gpu", "tpu") if "all" in chosen else tuple(chosen)
+    absent = [p for p in requested if p != "cpu" and p not in platforms]
     if absent and "all" not in chosen:
         raise OptionError(
             f"perf_options_list: {absent[0]!r} is not available; JAX has: {', '.join(platforms)}"
         )
     rows = []
-    for platform in (p for p in wanted if p not in absent):
+    for platform in (p for p in requested if p not in absent):
         rows += _on_cpu(threads, dtypes) if platform == "cpu" else _on_device(platform, dtypes)
     return rows
 

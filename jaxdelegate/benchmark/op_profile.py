@@ -140,7 +140,6 @@ def collect(
 
 @contextlib.contextmanager
 def _tracing(folder: str, *, perfetto: bool, inside: bool) -> Iterator[None]:
-    """Trace if a trace is requested, or if there are partitions to profile."""
     if not (perfetto or inside):
         yield
         return
@@ -311,7 +310,6 @@ def _partition_row(delegate: str, nodes: Sequence[Node], index: int, times: Stat
 
 
 def _size(node: Node) -> int:
-    """Bytes of a node's results."""
     return sum(
         int(np.prod(spec.shape)) * spec.dtype.itemsize for spec in node.outputs if spec is not None
     )

@@ -29,28 +29,28 @@ class BenchmarkOptions:
     `perfetto_trace`, `energy`, `check_precision` and `measure_peaks`.
     """
 
-    num_runs: int = _option(50, "Min num runs", "Fewest timed runs; see min_secs and max_secs.")
+    num_runs: int = _option(50, "Min num runs", "Minimum of timed runs; see min_secs and max_secs.")
     min_secs: float = _option(
         1.0,
         "Min runs duration (seconds)",
-        "Go on for at least so many seconds, which may make more than num_runs.",
+        "Continue for at least this many seconds, even beyond num_runs.",
     )
     max_secs: float = _option(
         150.0,
         "Max runs duration (seconds)",
-        "Start no further run after so many seconds, which may make fewer than num_runs.",
+        "Start no run after this many seconds, even before num_runs.",
     )
     run_delay: float = _option(-1.0, "Inter-run delay (seconds)", "Seconds to wait between runs.")
     run_frequency: float = _option(
         -1.0,
         "Number of prorated runs per second",
-        "Start so many runs a second, instead of a fixed delay; late ones start at once.",
+        "Start this many runs per second, instead of a fixed delay; late runs start at once.",
     )
     benchmark_name: str = _option("", "Benchmark name", "A name for the result.")
     output_prefix: str = _option("", "Output prefix", "Accepted, without effect, as in TFLite.")
-    warmup_runs: int = _option(1, "Min warmup runs", "Fewest untimed runs before the timed ones.")
+    warmup_runs: int = _option(1, "Min warmup runs", "Minimum of untimed runs before them.")
     warmup_min_secs: float = _option(
-        0.5, "Min warmup runs duration (seconds)", "Warm up for at least so many seconds."
+        0.5, "Min warmup runs duration (seconds)", "Warm up for at least this many seconds."
     )
     dry_run: bool = _option(
         False, "Run w/o invoking kernels", "Load, delegate, compile and allocate, but run nothing."
@@ -58,7 +58,7 @@ class BenchmarkOptions:
     report_peak_memory_footprint: bool = _option(
         False,
         "Report the peak memory footprint",
-        "Sample the process' memory in a thread; may disturb the timing.",
+        "Sample the memory of the process in a thread; may affect the timing.",
     )
     memory_footprint_check_interval_ms: int = _option(
         50, "Memory footprint check interval (ms)", "How often to sample it."
@@ -78,15 +78,13 @@ class BenchmarkOptions:
     input_layer_value_files: str = _option(
         "",
         "Input value files",
-        "Files with the inputs' raw bytes, or null-separated strings: a:path,b:path; '::' stands "
-        "for a colon inside a name or path.",
+        "Files with the inputs' raw bytes, or null-separated strings: a:path,b:path; '::' is a "
+        "colon in a name or path.",
     )
     enable_op_profiling: bool = _option(
         False, "Enable op profiling", "Report the time of every operator, in extra runs at the end."
     )
-    profile_runs: int = _option(
-        10, "Profiled runs", "How many runs the operator profile is taken from."
-    )
+    profile_runs: int = _option(10, "Profiled runs", "The number of runs in the operator profile.")
     perfetto_trace: str = _option(
         "",
         "Perfetto trace file",
@@ -94,7 +92,7 @@ class BenchmarkOptions:
         "enable_op_profiling.",
     )
     batch_size: int = _option(
-        0, "Batch size", "Resize the first dimension of every input to this; 0: as it is."
+        0, "Batch size", "Resize the first dimension of every input to this; 0: unchanged."
     )
     device_inputs: bool = _option(
         False,
@@ -105,11 +103,11 @@ class BenchmarkOptions:
     inflight: int = _option(
         0,
         "Runs in flight",
-        "After the timed runs, also measure throughput from host arrays to host arrays with so "
+        "After the timed runs, also measure throughput from host arrays to host arrays with this "
         "many runs in flight: with 2 the next input is copied while the device computes; 0: do "
         "not. For JaxDelegate in jaxdelegate's interpreter.",
     )
-    seed: int = _option(-1, "Seed", "Seed of the random inputs; -1: a new one (reported).")
+    seed: int = _option(-1, "Seed", "Seed of the random inputs; -1: a random one (reported).")
     energy: bool | None = _option(
         None,
         "Measure energy",
@@ -124,8 +122,8 @@ class BenchmarkOptions:
     measure_peaks: bool = _option(
         False,
         "Measure peaks",
-        "Measure what the device reaches at best, in FLOP/s and in bytes/s, for `jaxdelegate plot "
-        "--kind=roofline`. Takes some seconds more.",
+        "Measure the device's peak FLOP/s and bytes/s, for `jaxdelegate plot --kind=roofline`. "
+        "Takes some seconds.",
     )
 
     def __post_init__(self) -> None:

@@ -102,7 +102,7 @@ class _Prepared:
     """An allocated session, and the times of its preparation."""
 
     session: Session
-    made: Sequence[ProvidedDelegate]
+    provided: Sequence[ProvidedDelegate]
     delegates: list[AppliedDelegate]
     startup_us: int
     init_us: int
@@ -122,15 +122,15 @@ class _Run:
         options = self._options
         with self._peak_monitor() as monitor:
             startup = _micros()
-            made = registrar.create_delegates(self._values)
+            provided = registrar.create_delegates(self._values)
             startup = _micros() - startup
             reset_peak()
             base = HostMemory.now()
-            ready = self._prepare(made, startup)
+            ready = self._prepare(provided, startup)
             session, at_init = ready.session, HostMemory.now()
             self._log_prepared(ready)
             arrays = make_inputs(session.inputs, options.layers(), self._seed)
-            device = _device(made)
+            device = _device(provided)
             given = session.on_device(arrays, device) if options.device_inputs else arrays
             before(session)
             with energy_meter(device, is_requested=options.energy) as meter:
@@ -161,7 +161,7 @@ class _Run:
             inference=inference,
             input_bytes=sum(array.nbytes for array in arrays),
             footprint=footprint,
-            device_memory=_device_memory(device, made),
+            device_memory=_device_memory(device, provided),
             throughput=overlapped,
             joules=joules,
             flags=self._values.given(),
@@ -173,16 +173,16 @@ class _Run:
             report,
             profile=self._profile(ready, arrays),
             precision=self._precision(session, arrays) if options.check_precision else None,
-            peaks=_peaks(made) if options.measure_peaks else None,
+            peaks=_peaks(provided) if options.measure_peaks else None,
         )
 
     # ---- preparation
 
-    def _prepare(self, made: Sequence[ProvidedDelegate], startup_us: int) -> _Prepared:
+    def _prepare(self, provided: Sequence[ProvidedDelegate], startup_us: int) -> _Prepared:
         options, full = self._options, registrar.requires_full_delegation(self._values)
         start = _micros()
         before = HostMemory.now()
-        delegates = [row.delegate for row in made]
+        delegates = [row.delegate for row in provided]
         try:
             interpreter = registrar.open_interpreter(self._values, self._model, delegates)
         except (DelegationError, InterpreterError) as error:
@@ -192,24 +192,24 @@ class _Run:
         opened, at_opened = _micros(), HostMemory.now()
         session = Session(interpreter, options.signature_to_run_for)
         self._log(f"Loaded model {printable(self._name)}")
-        for row in made[:1]:
+        for row in provided[:1]:
             self._log(f"{row.provider.name} delegate created.")
-        if len(made) > 1:
-            self._log(f"Going to apply {len(made)} delegates one after another.")
+        if len(provided) > 1:
+            self._log(f"Going to apply {len(provided)} delegates one after another.")
         self._resize(session)
         session.allocate()
         allocated = _micros()
         if (reason := session.why_rebatched) is not None:
             n = self._options.batch_size
             self._log(f"Rebatched: {n} single runs in one program, because {reason}")
-        rows = applied(session, made)
+        rows = applied(session, provided)
         if full:
             require_full_delegation(rows)
         steps = [
             _step("ModifyGraphWithDelegate", opened - start, at_opened.peak - before.resident),
             _step("AllocateTensors", allocated - opened, HostMemory.now().peak - before.resident),
         ]
-        return _Prepared(session, made, rows, startup_us, allocated - start, steps)
+        return _Prepared(session, provided, rows, startup_us, allocated - start, steps)
 
     def _resize(self, session: Session) -> None:
         layers = self._options.layers()
@@ -338,7 +338,7 @@ class _Run:
         return collect(
             ready.session,
             arrays,
-            [row.delegate for row in ready.made],
+            [row.delegate for row in ready.provided],
             runs=options.profile_runs,
             init=ready.steps,
             perfetto_trace=options.perfetto_trace,
@@ -411,25 +411,24 @@ def _batch(session: Session) -> int:
     return int(shapes[0][0]) if shapes else 1
 
 
-def _device(made: Sequence[ProvidedDelegate]) -> Any:
-    """The device of the first JaxDelegate."""
-    targets = [getattr(row.delegate, "target", None) for row in made]
+def _device(provided: Sequence[ProvidedDelegate]) -> Any:
+    targets = [getattr(row.delegate, "target", None) for row in provided]
     found = [target.runtime.device for target in targets if target is not None]
     return found[0] if found else None
 
 
-def _peaks(made: Sequence[ProvidedDelegate]) -> DevicePeaks | None:
+def _peaks(provided: Sequence[ProvidedDelegate]) -> DevicePeaks | None:
     """The peaks of the device of the first JaxDelegate, in the dtype of its products."""
-    ours = [row.delegate for row in made if hasattr(row.delegate, "lowering_context")]
+    ours = [row.delegate for row in provided if hasattr(row.delegate, "lowering_context")]
     if not ours:
         return None
     return measured_peaks(ours[0].device, ours[0].lowering_context.precision.operand)
 
 
-def _device_memory(device: Any, made: Sequence[ProvidedDelegate]) -> DeviceMemory | None:
+def _device_memory(device: Any, provided: Sequence[ProvidedDelegate]) -> DeviceMemory | None:
     if device is None:
         return None
-    ours = [row.delegate for row in made if isinstance(row.delegate, SimpleDelegate)]
+    ours = [row.delegate for row in provided if isinstance(row.delegate, SimpleDelegate)]
     partitions = [p for d in ours if hasattr(d, "partitions") for p in d.partitions()]
     return DeviceMemory.of(device, [p.program.executable for p in partitions])
 

@@ -84,7 +84,6 @@ def _allocation_type(interpreter: Any, subgraph: int, detail: Mapping[str, Any])
 
 
 def _nodes(session: Session) -> list[str]:
-    """The execution plan, one line per node."""
     interpreter = session.interpreter
     if not isinstance(interpreter, Interpreter):
         return [

@@ -152,7 +152,6 @@ def _to_segment(points: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def _crosses(points: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Whether a ray to the right of each point crosses the edge."""
     x, y = points[..., 0], points[..., 1]
     between = (a[1] > y) != (b[1] > y)
     rise = b[1] - a[1] if b[1] != a[1] else 1.0

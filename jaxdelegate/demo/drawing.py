@@ -52,7 +52,6 @@ def _color(number: int) -> _Color:
 
 
 def _colors(names: list[str]) -> list[_Color]:
-    """A color for each name; equal names have equal colors."""
     known = sorted(set(names))
     return [_color(1 + known.index(name)) for name in names]
 
@@ -62,7 +61,6 @@ def _name(found: Found, number: int) -> str:
 
 
 def _masked(image: np.ndarray, found: Found) -> np.ndarray:
-    """The image with the classes of the mask as translucent colors."""
     if found.mask is None:
         return image
     height, width = image.shape[:2]
@@ -96,7 +94,6 @@ class _Pen:
         self._text(max(x, 0), top - height if top >= height else top, text, color)
 
     def figure(self, found: Found) -> None:
-        """Bones, then joints, with dark edges."""
         places = {
             p.name: (p.x * self._width, p.y * self._height)
             for p in found.key_points
@@ -112,14 +109,12 @@ class _Pen:
             self._draw.ellipse(corners, fill=color, outline=(0, 0, 0))
 
     def strip(self, lines: list[tuple[str, _Color | None]]) -> None:
-        """Lines of text at the lower left, with background colors."""
         y = float(self._height)
         for text, color in reversed(lines):
             y -= self._extent(text)[1]
             self._text(0, y, text, color or (0, 0, 0))
 
     def _extent(self, text: str) -> tuple[float, float]:
-        """Width and height of a text with its background."""
         left, _, right, _ = self._draw.textbbox((0, 0), text, self._font)
         return right - left + 6, self._draw.textbbox((0, 0), "Ag", self._font)[3] + 5
 

@@ -44,7 +44,6 @@ def _note_row(name: str, text: str, kind: str = "waiting") -> str:
 
 
 def _number(value: float) -> str:
-    """With at least three digits."""
     return f"{value:,.{max(0, 2 - len(str(int(value))) + 1) if value < 100 else 0}f}"
 
 

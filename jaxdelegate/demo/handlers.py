@@ -149,7 +149,6 @@ class Handlers:
 
 
 def _picture(choice: Choice) -> np.ndarray:
-    """The chosen picture, or a video's first frame."""
     found = {IMAGE: choice.image, VIDEO: choice.video, LIVE: choice.camera}.get(choice.source)
     if choice.source == GENERATED:
         task = TASKS.get(choice.network) or next(iter(TASKS.values()))
@@ -160,7 +159,6 @@ def _picture(choice: Choice) -> np.ndarray:
 
 
 def _shown(now: Showing, requested: str | None) -> str:
-    """The engine to show: the requested one if it is chosen."""
     names = [engine.name for engine in now.chosen]
     return next((name for name in (requested, SHOWN_FIRST) if name in names), names[-1])
 

@@ -114,7 +114,6 @@ def _places(rng: np.random.Generator, count: int) -> list[tuple[float, float, fl
 def _outline(
     rng: np.random.Generator, name: str, x: float, y: float, radius: float
 ) -> canvas.Outline:
-    """A randomly rotated shape inside a circle."""
     if name == "circle":
         return canvas.disc(x, y, radius)
     if name == "ring":
@@ -158,7 +157,6 @@ def _limb(
     length: float,
     angles: tuple[float, float],
 ) -> dict[str, np.ndarray]:
-    """Two bones from a joint: the first at an angle to the vertical, the second bent to it."""
     first, bend = angles
     middle = start + length * np.array([sign * np.sin(first), np.cos(first)])
     end = middle + length * np.array([sign * np.sin(first + bend), np.cos(first + bend)])

@@ -118,7 +118,6 @@ def _word(rng: np.random.Generator) -> tuple[str, np.ndarray]:
 
 
 def _tone(rng: np.random.Generator, pitch: float, seconds: float) -> np.ndarray:
-    """A tone with a soft attack and release, two overtones and a slight glide."""
     t = np.arange(int(RATE * seconds)) / RATE
     glide = 1 + rng.uniform(-0.03, 0.03) * t / seconds
     phase = 2 * np.pi * pitch * glide * t

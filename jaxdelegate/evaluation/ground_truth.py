@@ -110,7 +110,6 @@ def _read_json(path: str | os.PathLike[str]) -> Mapping[str, Any]:
 def _table(
     source: str, data: Mapping[str, Any], key: str, fields: Sequence[str]
 ) -> list[Mapping[str, Any]]:
-    """The rows under a key, with checked fields."""
     rows = data.get(key)
     if not isinstance(rows, list):
         raise DataError(f"{source}: {key}: expected a list, got {type(rows).__name__}")

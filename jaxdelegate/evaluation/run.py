@@ -281,7 +281,6 @@ def _collect(
     rows: Sequence[Row],
     add: Callable[[list[Row]], None],
 ) -> None:
-    """Run the images that have no row yet."""
     bar = tqdm(total=len(paths), initial=len(rows), desc=task.name, unit="image", disable=None)
     with bar, contextlib.closing(pipeline.run(paths, len(rows))) as batches:
         for batch in batches:

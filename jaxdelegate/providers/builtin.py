@@ -138,7 +138,7 @@ _FOR_GPU = (
     _Alias(
         Flag(
             "gpu_wait_type", str, "",
-            "Accepted, without effect: invoke waits until the results are there.",
+            "Accepted, without effect: invoke always waits for the results.",
             ("", "passive", "active", "do_not_wait", "aggressive"),
         )
     ),
@@ -283,8 +283,8 @@ COMMON = BuiltinProvider(  # creates no delegate
         Flag(
             "interpreter", str, None,
             "Which interpreter runs the model: jaxdelegate's, or the stock one of "
-            "ai_edge_litert with the delegates applied to it. Unset: jaxdelegate, but litert "
-            "where a flag asks for something that only it can run.",
+            "ai_edge_litert with the delegates applied to it. Unset: litert if a flag needs it, "
+            "otherwise jaxdelegate.",
             ("jaxdelegate", "litert"),
         ),
         Flag(

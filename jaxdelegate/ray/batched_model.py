@@ -144,7 +144,6 @@ class BatchedModel:
         return None
 
     def _allocate(self, rows: Rows, size: int) -> None:
-        """Resize and allocate if the shapes have changed."""
         first = (size,) if self.signature.has_batch else ()
         shapes = {name: (*first, *array.shape[1:]) for name, array in rows.items()}
         if shapes == self._shapes:

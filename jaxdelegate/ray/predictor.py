@@ -147,7 +147,6 @@ class Predictor:
         return kept | {column: found[name] for name, column in self._outputs.items()}
 
     def _rows(self, batch: Mapping[str, np.ndarray]) -> tuple[Rows, dict[int, str]]:
-        """The inputs' arrays, and what is wrong with which rows."""
         rows: dict[str, np.ndarray] = {}
         wrong: dict[int, str] = {}
         if self._key is not None:

@@ -31,7 +31,7 @@ FLAGS = (
     ),
     Flag(
         "gpu_compatibility", bool, False,
-        "Print Analyzer's lines of which operators the delegate does not take.",
+        "Print Analyzer's lines about operators that the delegate does not support.",
     ),
 )  # fmt: skip
 

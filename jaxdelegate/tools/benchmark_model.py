@@ -65,7 +65,7 @@ _OWN_FLAGS = (
         label="Max initial profiling buffer entries",
     ),
     Flag(
-        "allow_dynamic_profiling_buffer_increase", bool, False, _NO_EFFECT + "it always may.",
+        "allow_dynamic_profiling_buffer_increase", bool, False, _NO_EFFECT + "it can always grow.",
         label="Allow dynamic increase on profiling buffer entries",
     ),
     Flag(
@@ -109,7 +109,8 @@ _OWN_FLAGS = (
         label="Use caching",
     ),
     Flag(
-        "release_dynamic_tensors", bool, False, _NO_EFFECT + "tensors go after their last use.",
+        "release_dynamic_tensors", bool, False,
+        _NO_EFFECT + "tensors are freed after their last use.",
         label="Release dynamic tensor memory",
     ),
     Flag(

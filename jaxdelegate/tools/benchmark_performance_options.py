@@ -73,7 +73,6 @@ def run(values: flags.FlagValues) -> int:
 
 
 def _forwarded(values: flags.FlagValues) -> list[str]:
-    """benchmark_model's flags that were given."""
     own = {flag.name for flag in _OWN_FLAGS} | {"help", "model_file", "result_json", "result_csv"}
     given = [name for name in values if values[name].present and name not in own]
     return [f"--{name}={values[name].value}" for name in given]

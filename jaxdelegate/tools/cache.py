@@ -19,8 +19,8 @@ from jaxdelegate.tools import delegate_flags
 ACTIONS = ("list", "verify", "prune")
 OPTIONS = ("serialization_dir",)
 FLAGS = (
-    Flag("max_size", str, None, "prune: what may be left: bytes, or 500M, 4G."),
-    Flag("parts", bool, False, "list, verify: show what each program's key is made of."),
+    Flag("max_size", str, None, "prune: the size to keep: bytes, or 500M, 4G."),
+    Flag("parts", bool, False, "list, verify: show the parts of each program's key."),
 )
 
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}

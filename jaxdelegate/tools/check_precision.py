@@ -13,17 +13,17 @@ FLAGS = (
     command_line.GRAPH,
     Flag(
         "jax_compute_dtype", str, "float16",
-        "The dtype to check, held and multiplied as on a GPU.",
+        "The dtype to check, stored and multiplied as on a GPU.",
         ("float16", "bfloat16", "auto"),
     ),
     Flag(
         "error_bound", float, ERROR_BOUND,
-        "How far a value may be off, relative to the largest of its tensor.", lower=0,
+        "The allowed error of a value, relative to the largest value of its tensor.", lower=0,
     ),
     Flag(
         "input_layer_value_files", str, "",
-        "A .npy file for each input of the model: a:path,b:path; a colon within is '::'. None: "
-        "seeded random values.",
+        "A .npy file for each input of the model: a:path,b:path; '::' is a colon in a path. "
+        "Unset: seeded random values.",
     ),
 )  # fmt: skip
 _UNSAFE = 2

@@ -14,9 +14,12 @@ FLAGS = (
     Flag(
         "ground_truth_proto", str, None,
         "A tflite.evaluation.ObjectDetectionGroundTruth instead: binary, or text if it ends in "
-        ".pbtxt. Without either, only predictions are made.",
+        ".pbtxt. Without either, the tool only predicts.",
     ),
-    Flag("allowlist_file", str, None, "Image ids to keep of the instances file, one per line."),
+    Flag(
+        "allowlist_file", str, None,
+        "A file with the ids of the images to keep of the instances file, one per line.",
+    ),
     Flag("class_offset", int, CLASS_OFFSET, "From the model's classes to class ids."),
     Flag("debug_mode", bool, False, "Print every image's objects."),
 )  # fmt: skip

@@ -113,7 +113,6 @@ class _OrderedFlag(flags.Flag):  # type: ignore[misc]  # absl has no types
 
 
 def _ordered(flag: Any, counter: itertools.count) -> _OrderedFlag:
-    """A Flag record, or an absl flag of a provider, as a flag that knows its position."""
     if isinstance(flag, Flag):
         is_boolean, text = flag.type is bool, _help(flag)
         parser = _parser(flag)
@@ -127,7 +126,6 @@ def _ordered(flag: Any, counter: itertools.count) -> _OrderedFlag:
 
 
 def _help(flag: Flag) -> str:
-    """The help with the allowed values in front, as in absl."""
     values = "|".join(filter(None, flag.choices))
     return f"<{values}>: {flag.help}" if values else flag.help
 

@@ -14,12 +14,12 @@ FLAGS = (
     command_line.GRAPH,
     Flag(
         "reference", str, "numpy",
-        "What is right: the numpy kernels, or the stock interpreter with its reference kernels, "
+        "The reference: the numpy kernels, or the stock interpreter with its reference kernels, "
         "its optimized kernels, or XNNPACK.",
         tuple(REFERENCES),
     ),
-    Flag("seed", int, 0, "Of the random inputs.", lower=0),
-    Flag("input_layer", str, "", "Names of the inputs that get other shapes: a,b"),
+    Flag("seed", int, 0, "Seed of the random inputs.", lower=0),
+    Flag("input_layer", str, "", "Names of the inputs to resize: a,b"),
     Flag("input_layer_shape", str, "", "Their shapes: 1,224,224,3:1,10"),
     Flag(
         "input_layer_value_range", str, "",
@@ -27,7 +27,7 @@ FLAGS = (
     ),
     Flag(
         "input_layer_value_files", str, "",
-        "Files with the inputs' values, raw or .npy: a:path,b:path; a colon within is '::'",
+        "Files with the inputs' values, raw or .npy: a:path,b:path; '::' is a colon in a path",
     ),
     Flag(
         "tolerance", float, None,
@@ -39,7 +39,7 @@ FLAGS = (
     Flag("max_lsb", int, Bounds.max_lsb, "Allowed difference of quantized integers.", lower=0),
     Flag(
         "max_abs_error", float, None,
-        "Allowed absolute error in raw units, instead of these.", lower=0.0,
+        "Allowed absolute error in raw units, instead of --tolerance and --max_lsb.", lower=0.0,
     ),
     Flag("result_json", str, "", "Write the result here as JSON.", is_output=True),
     *delegate_flags.SHORT_NAMES,

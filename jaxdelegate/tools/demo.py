@@ -14,12 +14,12 @@ FLAGS = (
     Flag("num_runs", int, 20, "Timed runs of the delegate.", lower=1),
     Flag("web", bool, False, "Serve the sample tasks as a page for a browser."),
     Flag(
-        "port", int, None, "For --web. Unset: the first free one from 7860 on.",
+        "port", int, None, "For --web. Unset: the first free port from 7860.",
         lower=1, upper=65535,
     ),
     Flag(
         "host", str, "127.0.0.1",
-        "For --web: the address to listen on; 0.0.0.0 lets other machines in.",
+        "For --web: the address to listen on; 0.0.0.0 accepts other machines.",
     ),
 )  # fmt: skip
 

@@ -26,7 +26,7 @@ FLAGS = (
     Flag("model_file", str, None, "The .tflite file.", is_required=True),
     Flag(
         "ground_truth_images_path", str, None,
-        "The folder of images, taken in order of their names.", is_required=True,
+        "The folder of images, which run in the order of their names.", is_required=True,
     ),
     Flag(
         "output_file_path", str, None,
@@ -42,7 +42,8 @@ FLAGS = (
     ),
     Flag("num_images", int, 0, "How many images; 0: all.", lower=0),
     Flag(
-        "batch_size", int, 32, "Images per invocation; 1 if the model does not follow.", lower=1
+        "batch_size", int, 32,
+        "Images per invocation; 1 if the model does not support batches.", lower=1,
     ),
     Flag(
         "num_decode_threads", int, None, "Threads that decode images. Unset: one per CPU.",
@@ -55,16 +56,16 @@ FLAGS = (
     ),
     Flag(
         "ray_address", str, None,
-        "Run on the actors of this Ray cluster: host:port, 'auto', or 'local' for a Ray of its "
-        "own. They read the model and the images from a shared disk.",
+        "Run on the actors of this Ray cluster: host:port, 'auto', or 'local' to start a Ray for "
+        "this run. They read the model and the images from a shared disk.",
     ),
-    Flag("ray_actors", int, None, "How many actors. Unset: all that fit.", lower=1),
+    Flag("ray_actors", int, None, "Number of actors. Unset: as many as fit.", lower=1),
     Flag("ray_cpus", float, 1.0, "CPUs of each actor.", lower=0.0),
     Flag(
         "ray_gpus", float, None,
         "GPUs of each actor, at most 1. Unset: 1 if the cluster has GPUs.", lower=0.0,
     ),
-    Flag("resume", bool, True, "Take up a run that was killed."),
+    Flag("resume", bool, True, "Continue a killed run."),
     *delegate_flags.SHORT_NAMES,
 )  # fmt: skip
 SOME_SKIPPED = 3  # the exit code of a run that skipped images it could not use
@@ -101,7 +102,6 @@ def evaluate(values: flags.FlagValues, function: Callable[..., Any], **arguments
 
 
 def _output_paths(values: flags.FlagValues) -> tuple[Path | None, Path | None]:
-    """Where to write metrics, and per-image results."""
     output, results = values.output_file_path, values.results_file_path
     if output and is_results_path(output):
         if results:

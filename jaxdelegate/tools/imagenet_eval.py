@@ -23,7 +23,7 @@ FLAGS = (
     ),
     Flag(
         "denylist_file_path", str, None,
-        "Numbers of images, from 1, that are left out, one per line.",
+        "Numbers of images to leave out, from 1, one per line.",
     ),
     Flag("num_ranks", int, None, "The largest k. Unset: 10, or all labels.", lower=1),
 )  # fmt: skip

@@ -14,11 +14,11 @@ from jaxdelegate.tools import comparison_flags
 
 DELEGATES = True
 FLAGS = (
-    Flag("num_runs", int, 50, "Sets of inputs.", lower=1),
+    Flag("num_runs", int, 50, "Number of input sets.", lower=1),
     *comparison_flags.FLAGS,
     Flag("invocations_per_run", int, 1, "Timed invocations per set of inputs.", lower=1),
-    Flag("per_layer", bool, False, "Compare every intermediate tensor, too."),
-    Flag("layer_runs", int, 1, "On how many sets of inputs --per_layer compares.", lower=1),
+    Flag("per_layer", bool, False, "Also compare every intermediate tensor."),
+    Flag("layer_runs", int, 1, "Number of input sets that --per_layer compares.", lower=1),
     Flag("top", int, 10, "How many layers to print.", lower=1),
     Flag(
         "output_file_path", str, "",

@@ -123,7 +123,6 @@ def _with_suggestion(error: Any, known: Sequence[str]) -> str:
 
 
 def _versions() -> str:
-    """The versions of this package and of those that determine its results."""
     packages = ("jax", "jaxlib", "numpy", "ai-edge-litert")
     others = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in packages)
     python = ".".join(map(str, sys.version_info[:3]))

@@ -15,8 +15,11 @@ FLAGS = (
         "output", str, None, f"The figure: a name that ends in {', '.join(FORMATS)}.",
         is_required=True, is_output=True,
     ),
-    Flag("peak_flops", float, None, "Of the device, FLOP/s, for --kind=roofline.", lower=0.0),
-    Flag("peak_bandwidth", float, None, "Of its memory, bytes/s, for the same.", lower=0.0),
+    Flag("peak_flops", float, None, "Peak FLOP/s of the device, for --kind=roofline.", lower=0.0),
+    Flag(
+        "peak_bandwidth", float, None, "Peak bytes/s of its memory, for --kind=roofline.",
+        lower=0.0,
+    ),
 )  # fmt: skip
 
 

@@ -16,34 +16,35 @@ FLAGS = (
     command_line.GRAPH,
     Flag(
         "inputs", str, "",
-        "Calibration inputs: .npy or .npz files or folders of them, with commas between. A .npy "
-        "file holds one sample or several of the model's only input, a .npz file one sample: "
-        "arrays by input names. None: seeded random inputs.",
+        "Calibration inputs: comma-separated .npy or .npz files or folders of them. A .npy file "
+        "holds one sample or several of the model's only input, a .npz file one sample: arrays by "
+        "input names. Unset: seeded random inputs.",
     ),
     Flag("num_samples", int, 8, "Random samples.", lower=1),
-    Flag("seed", int, 0, "Of the random samples.", lower=0),
+    Flag("seed", int, 0, "Seed of the random samples.", lower=0),
     Flag(
         "schemes", str, ",".join(SCHEMES),
-        "How operators are quantized; the first one ranks. int8: weights per channel, calibrated "
-        "activations; int16x8: the same with int16 activations; dynamic: int8 weights, activations "
-        "rounded at each invoke; int4: weights in blocks of 32, float activations.",
+        "How operators are quantized; the first scheme determines the ranking. int8: weights per "
+        "channel, calibrated activations; int16x8: the same with int16 activations; dynamic: int8 "
+        "weights, activations rounded at each invoke; int4: weights in blocks of 32, float "
+        "activations.",
     ),
     Flag("max_rows", int, 30, "Operators in the table; 0: all.", lower=0),
     Flag(
         "recipe", str, "",
-        "Write a recipe for ai-edge-quantizer here, in the first scheme: all operators but those "
-        "that --max_error and --max_total spare.",
+        "Write a recipe for ai-edge-quantizer here, in the first scheme: all operators except "
+        "those that --max_error and --max_total keep in float.",
         is_output=True,
     ),
     Flag(
         "max_error", float, None,
-        "What one operator that the recipe quantizes may do to the output. Unset, without "
+        "The allowed error of the output from one quantized operator. Unset, without "
         f"--max_total: {_MAX_ERROR}.",
         lower=0.0,
     ),
     Flag(
         "max_total", float, None,
-        "What all operators that the recipe quantizes may do together: the root of the sum of the "
+        "The allowed error of the output from all quantized operators: the root of the sum of the "
         "squares of their errors.",
         lower=0.0,
     ),

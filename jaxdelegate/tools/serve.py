@@ -23,7 +23,7 @@ FLAGS = (
     Flag("name", str, None, "The name that clients give. Unset: the file's, without .tflite."),
     Flag("models", str, "", "Several models: name=path,name=path."),
     Flag(
-        "host", str, "127.0.0.1", "The address to listen on. 0.0.0.0 lets other machines in."
+        "host", str, "127.0.0.1", "The address to listen on. 0.0.0.0 accepts other machines."
     ),
     Flag("port", int, 8000, "The port of HTTP, or 0 for a free one.", lower=0, upper=65535),
     Flag(
@@ -36,40 +36,41 @@ FLAGS = (
     ),
     Flag(
         "max_queue_delay_us", int, _SETTINGS.max_queue_delay_us,
-        "Microseconds that a request may wait for others; 0: what waits forms a batch.", lower=0,
+        "Microseconds that a request may wait for others; 0: waiting requests form a batch.",
+        lower=0,
     ),
     Flag(
         "max_queue_size", int, _SETTINGS.max_queue_size,
-        "Requests that may wait. More are refused with status 503.", lower=1,
+        "Requests that may wait. Further ones are rejected with status 503.", lower=1,
     ),
     Flag(
         "request_timeout_s", float, _SETTINGS.timeout_s,
-        "Seconds that a request may take; 0: any.", lower=0,
+        "Seconds that a request may take; 0: no limit.", lower=0,
     ),
     Flag(
         "max_request_bytes", int, _LIMITS.max_request_bytes,
-        "The largest body of a request, also decompressed. More: status 413.", lower=1,
+        "The largest request body, also when decompressed. Larger ones: status 413.", lower=1,
     ),
     Flag(
         "max_held_bytes", int, _LIMITS.max_held_bytes,
-        "Bytes of all bodies, and of all answers, that are held at a time. More wait.", lower=1,
+        "Bytes of all request bodies, and of all responses, held at a time. Others wait.", lower=1,
     ),
     Flag(
         "session_count", int, _SETTINGS.session_count,
-        "Sequences that may be open at once, of a model with states.", lower=1,
+        "Sequences of a model with states that may be open at once.", lower=1,
     ),
     Flag(
         "sessions_per_client", int, _SETTINGS.sessions_per_client,
-        "Sequences that may be open at once of one client, by its address.", lower=1,
+        "Sequences of one client, by its address, that may be open at once.", lower=1,
     ),
     Flag(
         "session_idle_s", float, _SETTINGS.session_idle_s,
-        "Seconds after which a sequence that nobody used is dropped.", lower=1e-3,
+        "Seconds after which an unused sequence is dropped.", lower=1e-3,
     ),
     Flag(
         "session_hold_s", float, _SETTINGS.session_hold_s,
-        "Seconds after its last request in which a sequence keeps its place, even if there are too "
-        "many.", lower=0,
+        "Seconds after its last request during which a sequence is not dropped, even if there are "
+        "too many.", lower=0,
     ),
     Flag("num_threads", int, -1, "CPU threads of XLA; -1: its choice.", lower=-1),
 )  # fmt: skip
