@@ -1,4 +1,4 @@
-"""Energy, with a pretended NVML."""
+"""Energy, with a fake NVML."""
 
 import sys
 import types
@@ -15,7 +15,7 @@ class NVMLError(Exception):
 
 
 class Nvml(types.ModuleType):
-    """Two GPUs that use 5 J between any two questions."""
+    """Two GPUs that use 5 J between any two calls."""
 
     NVMLError = NVMLError
 
@@ -90,7 +90,7 @@ def test_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
         pass
 
 
-def test_energy_that_is_not_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_energy_that_is_not_requested(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", Nvml())
     with energy_meter(gpu(), is_requested=False) as meter:
         assert meter is None

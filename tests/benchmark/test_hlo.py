@@ -58,7 +58,7 @@ def test_scopes_and_sizes(name: str, scopes: tuple[str, ...], n_bytes: int) -> N
     assert instruction.bytes == n_bytes
 
 
-def test_control_flow_knows_what_it_runs() -> None:
+def test_control_flow_lists_its_instructions() -> None:
     program = read_program(TEXT, SCOPES)
     assert program["while.2"].is_control
     assert "inner" in program["while.2"].called

@@ -1,4 +1,4 @@
-"""What the benchmark feeds a model."""
+"""Inputs of a benchmark."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Performance options: which configurations there are, and how they are ranked."""
+"""Performance options: configurations and their ranking."""
 
 import csv
 import functools
@@ -44,7 +44,7 @@ def test_the_cpu_with_threads_and_dtypes() -> None:
 
 
 @pytest.mark.usefixtures("has_bfloat16")
-def test_all_takes_the_platforms_that_are_there() -> None:
+def test_all_selects_the_available_platforms() -> None:
     dtypes = ("float32", "tensorfloat32", "float16")
     names = [r.name for r in configurations(["all"], ["cpu", "gpu"], (1,), dtypes)]
     assert names[-3:] == ["gpu-fp32", "gpu-tf32", "gpu-fp16"]
@@ -56,7 +56,7 @@ def test_all_takes_the_platforms_that_are_there() -> None:
     assert configurations(["none"], ["cpu"], (1,), dtypes) == [Configuration("as given", ())]
 
 
-def test_a_platform_that_is_not_there_is_refused_by_name() -> None:
+def test_a_missing_platform_is_named() -> None:
     with pytest.raises(OptionError, match="'gpu' is not available; JAX has: cpu"):
         configurations(["cpu", "gpu"], ["cpu"], (1,), ("float32",))
 
@@ -76,7 +76,7 @@ _dtypes = functools.partial(parse_names, "jax_compute_dtypes", known=matrix.DTYP
         (_dtypes, "float8", "expected some of float32, tensorfloat32"),
     ],
 )
-def test_lists_that_do_not_read_as_such(parse: Any, text: str, message: str) -> None:
+def test_lists_that_cannot_be_parsed(parse: Any, text: str, message: str) -> None:
     with pytest.raises(OptionError) as error:
         parse(text)
     assert message in str(error.value)
@@ -127,7 +127,7 @@ def test_a_line_for_each_configuration() -> None:
     assert (bad["configuration"], bad["rank"], bad["error"]) == ("bad", "", "jaxdelegate: no")
 
 
-def test_runs_that_may_change_places_share_a_rank() -> None:
+def test_runs_within_noise_share_a_rank() -> None:
     medians = (1.0, 1.1, 1.2, 1.3, 2.0)
     outcomes = [
         Outcome(Configuration(str(m), ()), result(1, m, p95))
@@ -137,7 +137,7 @@ def test_runs_that_may_change_places_share_a_rank() -> None:
     assert matrix.ranks([*outcomes, Outcome(Configuration("bad", ()), None)])[-1] == 6
 
 
-def test_platforms_are_asked_in_another_process() -> None:
+def test_platforms_are_found_in_another_process() -> None:
     assert "cpu" in matrix.find_platforms()
 
 

@@ -1,4 +1,4 @@
-"""Benchmarks from start to end, and the forms of their results."""
+"""Benchmarks, and the formats of their results."""
 
 import csv
 import dataclasses
@@ -122,7 +122,7 @@ def test_host_operators_and_partitions_are_timed(half: Half) -> None:
     assert host[-1].bytes == 1001 * 4
 
 
-def test_operators_inside_of_the_partition_are_timed(half: Half) -> None:
+def test_operators_in_the_partition_are_timed(half: Half) -> None:
     report, _, _ = half
     assert report.profile is not None
     inside = report.profile.inside
@@ -182,7 +182,7 @@ def test_results_as_json_csv_and_proto(half: Half) -> None:
 
 
 def test_the_wire_format_of_the_result(half: Half) -> None:
-    """Field numbers are the contract: misc_metrics is 4, its counts of runs are 2 and 3."""
+    """The field numbers matter: misc_metrics is 4, its counts of runs are 2 and 3."""
     content = results.to_proto(dataclasses.replace(half[0], name="run"))
     assert content.startswith(b"\x0a\x03run\x12")
     # model_size_mb, a float, then num_runs=3 and num_warmup_runs=2
@@ -308,7 +308,7 @@ def test_signatures() -> None:
         benchmark(model, options)
 
 
-def test_full_delegation_is_insisted_on() -> None:
+def test_full_delegation_is_required() -> None:
     values = flag_values(require_full_delegation=True)
     assert benchmark(two_adds(), SHORT, values=values).delegates[0].is_complete
     for host, name in itertools.product(
@@ -372,7 +372,7 @@ def test_inputs_on_the_device() -> None:
     ("values", "who"),
     [({"interpreter": "litert"}, "LiteRT's interpreter"), ({"use_jax": False}, "no JaxDelegate")],
 )
-def test_a_device_that_nobody_has(values: dict[str, Any], who: str, option: dict[str, Any]) -> None:
+def test_a_missing_device(values: dict[str, Any], who: str, option: dict[str, Any]) -> None:
     options = dataclasses.replace(SHORT, **option)
     match = f"{next(iter(option))}: needs JaxDelegate .*, got {who}"
     with pytest.raises(jd.OptionError, match=match):
@@ -396,7 +396,7 @@ def test_throughput_with_runs_in_flight() -> None:
     ("in_flight", "runs", "expected"),
     [(1, 3, "+0 -0 +1 -1 +2 -2"), (2, 3, "+0 +1 -0 +2 -1 -2"), (4, 2, "+0 +1 -0 -1")],
 )
-def test_as_many_runs_are_in_flight_as_were_asked_for(
+def test_the_requested_number_of_runs_is_in_flight(
     in_flight: int, runs: int, expected: str
 ) -> None:
     events: list[str] = []
@@ -449,8 +449,8 @@ def test_a_batch_on_a_model_that_fixes_one() -> None:
     assert line.startswith("Rebatched: 2 single runs in one program, because Node number 0 (ADD)")
 
 
-def test_a_batch_size_that_the_model_refuses(caplog: pytest.LogCaptureFixture) -> None:
-    """Not all of it is delegated, so it cannot be rebatched either."""
+def test_a_batch_size_that_the_model_rejects(caplog: pytest.LogCaptureFixture) -> None:
+    """Since it is not delegated completely, it cannot be rebatched."""
     model, values = fixed_to_one(), flag_values(first_delegate_node_index=1)
     one, two = batch_sweep(model, (1, 2), SHORT, values, lambda _: None)
     assert one.report is not None
@@ -491,7 +491,7 @@ def test_batch_sizes() -> None:
         ({"input_layer": "x"}, "input_layer_shape: expected one shape for each of 1 names"),
     ],
 )
-def test_options_that_make_no_sense(more: dict[str, Any], message: str) -> None:
+def test_impossible_options(more: dict[str, Any], message: str) -> None:
     with pytest.raises(jd.OptionError) as error:
         dataclasses.replace(SHORT, **more)
     assert message in str(error.value)

@@ -1,4 +1,4 @@
-"""Drawings change the pixels that they must, and no others."""
+"""Drawings change exactly the pixels that they should."""
 
 import numpy as np
 import pytest
@@ -38,13 +38,13 @@ def test_a_box_is_a_frame() -> None:
     assert not where[top + 5 : bottom - 5, left + 5 : right - 5].any()
 
 
-def test_a_text_without_room_above_stands_inside() -> None:
+def test_a_text_without_room_above_is_inside() -> None:
     where = changed(Found(boxes=(Box(Label("star", 0.9), 0.0, 0.0, 0.5, 0.5),)))
     assert where[:10, :20].all()
 
 
 @pytest.mark.parametrize("corners", [(-1, -1, 2, 2), (0.9, 0.9, 1.5, 1.5), (2, 2, 3, 3)])
-def test_boxes_beyond_the_image_are_cut(corners: tuple[float, float, float, float]) -> None:
+def test_boxes_beyond_the_image_are_clipped(corners: tuple[float, float, float, float]) -> None:
     changed(Found(boxes=(Box(Label("star", 0.9), *corners),)))
 
 
@@ -66,7 +66,7 @@ def test_a_figure_has_bones_between_its_joints() -> None:
     assert not where[:80].any()
 
 
-def test_uncertain_joints_are_left_out() -> None:
+def test_uncertain_joints_are_not_drawn() -> None:
     points = (KeyPoint("a", 0.2, 0.5, 0.9), KeyPoint("b", 0.8, 0.5, 0.1))
     where = changed(Found(key_points=points, bones=(("a", "b"),)))
     assert where[100, 60]

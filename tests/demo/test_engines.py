@@ -38,7 +38,7 @@ def test_each_engine_runs(content: bytes, name: str) -> None:
         assert len(table.splitlines()) == 1 + 8
 
 
-def test_a_dtype_that_is_not_used_is_said(content: bytes) -> None:
+def test_an_unused_dtype_is_reported(content: bytes) -> None:
     notes = ENGINES["XLA float16"].open(content).report
     assert "compute_dtype='float16': cpu computes in float32" in notes
     assert "compute_dtype" not in ENGINES["XLA float32"].open(content).report
@@ -92,7 +92,7 @@ def test_a_damaged_file_is_an_error_of_every_engine(name: str) -> None:
         ENGINES[name].open(b"no model at all")
 
 
-def test_large_tensors_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_tensors_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines, "MAX_TENSOR_BYTES", 1000)
     with pytest.raises(RuntimeError, match="takes 10000 bytes; max_tensor_bytes is 1000"):
         REFERENCE.open(broadcast(50))
@@ -139,7 +139,7 @@ def test_the_last_used_ones_are_kept() -> None:
     assert kept.open(first, REFERENCE) is opened
 
 
-def test_what_failed_is_tried_again(content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_openings_are_tried_again(content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = Engines()
     with monkeypatch.context() as patch:
         patch.setattr(engines, "MAX_TENSOR_BYTES", 10)
@@ -182,7 +182,7 @@ def test_a_nan_on_one_side_is_a_difference() -> None:
     assert np.isnan(comparison.largest_difference([np.array([np.nan])], [np.array([1.0])]))
 
 
-def test_rows_behind_the_count_of_detections_mean_nothing() -> None:
+def test_rows_after_the_count_of_detections_are_ignored() -> None:
     boxes = np.arange(12, dtype=np.float32).reshape(1, 3, 4)
     want = [boxes, np.ones((1, 3)), np.ones((1, 3)), np.array([2.0])]
     got = [array.copy() for array in want]

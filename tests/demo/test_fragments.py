@@ -1,4 +1,4 @@
-"""Pieces of HTML: what they say, and that nothing of the user's is markup."""
+"""Parts of HTML: their content, and that text of the user is never markup."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def test_a_row_for_each_engine() -> None:
 @pytest.mark.parametrize(
     ("difference", "text"), [(None, "&ndash;"), (float("nan"), "nan"), (float("inf"), "inf")]
 )
-def test_differences_that_are_no_numbers(difference: float | None, text: str) -> None:
+def test_differences_that_are_not_numbers(difference: float | None, text: str) -> None:
     row = Row(REFERENCE, milliseconds=1.0, difference=difference)
     assert f"<td>{text}</td>" in fragments.comparison([row])
 

@@ -1,4 +1,4 @@
-"""What the page does when something is chosen, without a browser."""
+"""Event handlers of the page, without a browser."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,7 +33,7 @@ def handlers(tmp_path: Path) -> Handlers:
 
 
 def run(handlers: Handlers, **more: Any) -> Sequence[Any]:
-    """The last of what the page is told."""
+    """The last update of the page."""
     return everything(handlers, **more)[-1]
 
 
@@ -65,7 +65,7 @@ def test_every_task(handlers: Handlers, name: str) -> None:
     assert [row.error for row in now.rows] == [None, None]
 
 
-def test_the_wanted_engine_stays_shown(handlers: Handlers) -> None:
+def test_the_requested_engine_stays_shown(handlers: Handlers) -> None:
     assert run(handlers, shown=REFERENCE.name)[3]["value"] == REFERENCE.name
     assert run(handlers, shown="XLA bfloat16")[3]["value"] == LITERT.name  # it is not chosen
 
@@ -101,7 +101,7 @@ def test_an_image_of_any_size(handlers: Handlers) -> None:
         ({"engines": ()}, "Choose at least one engine"),
     ],
 )
-def test_what_is_missing_is_a_hint(
+def test_a_missing_choice_is_a_hint(
     handlers: Handlers, choice: dict[str, Any], message: str
 ) -> None:
     text = problem(run(handlers, **choice))
@@ -118,7 +118,7 @@ def test_a_damaged_file_is_an_error(handlers: Handlers, tmp_path: Path) -> None:
     assert "truncated" in text
 
 
-def test_a_file_of_the_users(handlers: Handlers, tmp_path: Path) -> None:
+def test_an_uploaded_file(handlers: Handlers, tmp_path: Path) -> None:
     path = tmp_path / "own.tflite"
     path.write_bytes(small_classifier())
     updates = run(handlers, network=UPLOAD, file=str(path))

@@ -1,4 +1,4 @@
-"""The packaged networks find what generated pictures and sounds hold, in float and in int8."""
+"""The packaged networks are accurate on generated pictures and sounds, in float and int8."""
 
 import functools
 from collections.abc import Iterable

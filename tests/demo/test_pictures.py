@@ -1,4 +1,4 @@
-"""Generated pictures and sounds: the same for a seed, with a truth that fits them."""
+"""Generated pictures and sounds are reproducible and fit their truth."""
 
 from collections.abc import Callable
 
@@ -30,7 +30,7 @@ def test_all_shapes_occur() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_boxes_hold_the_shapes(seed: int) -> None:
-    """Outside of the boxes there is only background, which varies less than the picture."""
+    """Outside the boxes is only background, which varies less than the picture."""
     picture = pictures.several_shapes(seed, 128)
     outside = np.ones((128, 128), bool)
     for box in picture.truth.boxes:
@@ -55,7 +55,7 @@ def test_a_mask_marks_pixels_unlike_the_background(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_joints_lie_on_the_figure(seed: int) -> None:
+def test_joints_are_on_the_figure(seed: int) -> None:
     picture = pictures.stick_figure(seed)
     color = picture.image[_at(picture, "left hip")].astype(float)
     for point in picture.truth.key_points:
@@ -67,7 +67,7 @@ def _at(picture: Picture, joint: str) -> tuple[int, int]:
     return int(256 * point.y), int(256 * point.x)
 
 
-def test_images_of_any_size_are_made_to_fit() -> None:
+def test_images_of_any_size_are_resized() -> None:
     for task in TASKS.values():
         x = task.inputs(np.full((30, 70, 3), 255, np.uint8))
         assert (x.shape, x.dtype) == ((1, task.size, task.size, 3), np.float32)
@@ -77,7 +77,7 @@ def test_images_of_any_size_are_made_to_fit() -> None:
 @pytest.mark.parametrize(
     "image", [np.zeros((4, 4), np.uint8), np.zeros((4, 4, 4), np.uint8), np.zeros((4, 4, 3))]
 )
-def test_other_arrays_are_no_images(image: np.ndarray) -> None:
+def test_other_arrays_are_not_images(image: np.ndarray) -> None:
     with pytest.raises(ValueError, match=r"an image is uint8 \[height, width, 3\], got"):
         TASKS["pose"].inputs(image)
 

@@ -1,4 +1,4 @@
-"""`jaxdelegate demo --web` without what it needs, and its flags."""
+"""`jaxdelegate demo --web`: missing packages, and its flags."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""A .tflite file of the user's: limits, inputs, and outputs in words."""
+"""Uploaded .tflite files: limits, inputs, and outputs as text."""
 
 from pathlib import Path
 
@@ -51,7 +51,7 @@ def test_an_image_classifier(tmp_path: Path) -> None:
     ("dtype", "low", "high"), [(np.float32, -1, 1), (np.uint8, 0, 255), (np.int8, -128, 127)]
 )
 @pytest.mark.parametrize("channels", [1, 3])
-def test_images_as_the_network_wants_them(
+def test_preprocessing_of_images(
     tmp_path: Path, dtype: type, low: float, high: float, channels: int
 ) -> None:
     upload = read(tmp_path, same((1, 4, 6, channels), dtype))
@@ -83,7 +83,7 @@ def test_other_inputs_are_random(tmp_path: Path, shape: tuple[int, ...], dtype: 
     assert len(upload.table(REFERENCE.open(upload.content).run([x]).outputs)) == 1
 
 
-def test_quantized_outputs_are_shown_as_what_they_stand_for(tmp_path: Path) -> None:
+def test_quantized_outputs_are_shown_dequantized(tmp_path: Path) -> None:
     upload = read(tmp_path, same((1, 3), np.int8, quantization=scaled(0.5, 10)))
     (row,) = upload.table([np.array([[10, 30, 12]], np.int8)])
     assert row.values == "class 1: 10, class 2: 1, class 0: 0"
@@ -111,7 +111,7 @@ def test_damaged_files(tmp_path: Path, content: bytes, message: str) -> None:
     assert str(tmp_path) not in str(error.value)
 
 
-def test_large_files_are_refused(tmp_path: Path) -> None:
+def test_large_files_are_rejected(tmp_path: Path) -> None:
     path = tmp_path / "large.tflite"
     with path.open("wb") as file:
         file.truncate(uploads.MAX_FILE_BYTES + 1)
@@ -121,7 +121,7 @@ def test_large_files_are_refused(tmp_path: Path) -> None:
         uploads.read(tmp_path / "none.tflite", Engines())
 
 
-def test_large_tensors_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_tensors_are_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines, "MAX_TENSOR_BYTES", 1000)
     with pytest.raises(InterpreterError, match="max_tensor_bytes is 1000"):
         read(tmp_path, broadcast(50))

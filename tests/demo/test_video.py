@@ -1,4 +1,4 @@
-"""Videos: which frames are read, what is written, damaged files."""
+"""Videos: frames that are read, files that are written, damaged files."""
 
 import sys
 from pathlib import Path
@@ -14,7 +14,7 @@ av = pytest.importorskip("av", reason="needs PyAV: pip install 'jaxdelegate[web]
 
 
 def film(path: Path, count: int, *, rate: int = 10, size: tuple[int, int] = (48, 64)) -> Path:
-    """A video whose frames grow brighter, by 2 of 255 each."""
+    """A video whose frames become brighter, by 2 of 255 each."""
     with av.open(str(path), "w", format="mp4") as container:
         stream = container.add_stream("libx264", rate=rate, options={"crf": "1"})
         stream.height, stream.width = size
@@ -35,17 +35,17 @@ def test_ten_seconds_of_ten_frames_each(tmp_path: Path) -> None:
     np.testing.assert_allclose(levels, 2 * np.arange(100), atol=3)
 
 
-def test_frames_between_are_left_out(tmp_path: Path) -> None:
+def test_frames_in_between_are_dropped(tmp_path: Path) -> None:
     levels = [image.mean() for image in video.frames(film(tmp_path / "x.mp4", 90, rate=30))]
     np.testing.assert_allclose(levels, 2 * 3 * np.arange(30), atol=3)
 
 
-def test_large_frames_are_made_smaller(tmp_path: Path) -> None:
+def test_large_frames_are_reduced(tmp_path: Path) -> None:
     path = film(tmp_path / "large.mp4", 2, size=(1080, 1918))
     assert video.first_frame(path).shape == (360, 640, 3)
 
 
-def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+def test_a_written_video_can_be_read(tmp_path: Path) -> None:
     images = [np.full((32, 48, 3), 20 * i, np.uint8) for i in range(12)]
     path = tmp_path / "written.mp4"
     assert video.write(path, iter(images)) == 12
@@ -65,7 +65,7 @@ def test_damaged_files(tmp_path: Path, content: bytes) -> None:
     assert str(tmp_path) not in str(error.value)
 
 
-def test_sound_alone_is_no_video(tmp_path: Path) -> None:
+def test_sound_alone_is_not_a_video(tmp_path: Path) -> None:
     path = tmp_path / "sound.wav"
     with av.open(str(path), "w", format="wav") as container:
         stream = container.add_stream("pcm_s16le", rate=8000)

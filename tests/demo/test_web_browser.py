@@ -1,4 +1,4 @@
-"""`jaxdelegate demo --web` in headless Chromium: what a visitor sees; no request leaves."""
+"""`jaxdelegate demo --web` in headless Chromium: what a visitor sees; no external requests."""
 
 import contextlib
 import importlib.util
@@ -118,7 +118,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 class Page:
-    """The page, just opened and done with its first run."""
+    """The page after its first run."""
 
     def __init__(self, browser: Any, address: str) -> None:
         self.browser = browser
@@ -148,7 +148,7 @@ class Page:
         WebDriverWait(self.browser, WAIT).until(lambda _: what())
 
     def wait_for_rows(self, n: int) -> None:
-        """Until the comparison has so many engines, and none is awaited."""
+        """Wait until the comparison has `n` engines, all finished."""
         rows, waiting = "#comparison tbody tr", "#comparison tr.waiting"
         self.wait(lambda: self.count(rows) == n and not self.count(waiting))
 
@@ -173,7 +173,7 @@ class Page:
 
 @pytest.fixture
 def page(browser: Any, address: str) -> Iterator[Page]:
-    """What a test does must leave no error in the console, and ask no other machine."""
+    """A test must cause no error in the console and no request to another machine."""
     opened = Page(browser, address)
     yield opened
     errors = [e for e in browser.get_log("browser") if e["level"] == "SEVERE"]

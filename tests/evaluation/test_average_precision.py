@@ -78,7 +78,7 @@ def test_overlap() -> None:
     np.testing.assert_allclose(intersection_over_union(a, b), want, rtol=1e-6)
 
 
-def test_the_mean_over_recalls_is_by_best_precision_behind() -> None:
+def test_the_mean_over_recalls_uses_the_best_later_precision() -> None:
     precision = [1.0, 1.0, 0.67, 0.5, 0.4, 0.5, 0.57, 0.5, 0.44, 0.5]
     recall = [0.2, 0.4, 0.4, 0.4, 0.4, 0.6, 0.8, 0.8, 0.8, 1.0]
     at_recalls = [
@@ -90,7 +90,7 @@ def test_the_mean_over_recalls_is_by_best_precision_behind() -> None:
 
 
 def literal(truth: list[Objects], found: list[Objects], threshold: float) -> float:
-    """The definition once more, box by box, for one class."""
+    """The definition, box by box, for one class."""
     left = [[tuple(box) for box in o.boxes.tolist()] for o in truth]
     count = sum(map(len, left))
     all_found = [

@@ -111,7 +111,7 @@ def test_it_rebatches_and_says_so(data: Set) -> None:
     assert [row["boxes"] for row in alone.run.rows] == [row["boxes"] for row in result.run.rows]
 
 
-def test_several_devices_find_the_same(data: Set) -> None:
+def test_several_devices_have_the_same_results(data: Set) -> None:
     one = data.evaluate(settings=RunSettings(batch_size=2))
     several = [Interpreter(str(data.model), experimental_delegates=[JaxDelegate()]) for _ in "ab"]
     two = data.evaluate(settings=RunSettings(batch_size=2), interpreter=several)
@@ -141,7 +141,7 @@ def test_by_hand(data: Set) -> None:
 
 
 def test_where_the_definitions_differ(data: Set) -> None:
-    """Crowds count for TFLite, images without annotations for COCO."""
+    """TFLite counts crowds, COCO counts images without annotations."""
     truth = instances(PAINTED)
     truth["annotations"] = [
         {**a, "iscrowd": 1, "segmentation": {}} if a["image_id"] == 101 else a
@@ -194,7 +194,7 @@ def test_tflites_ground_truth(data: Set, tmp_path: Path) -> None:
     assert "1 annotated images are missing; the first: 'elsewhere.png'" in result.notes
 
 
-def test_missing_and_damaged_images_are_left_out_of_both(data: Set) -> None:
+def test_missing_and_damaged_images_are_in_neither_metric(data: Set) -> None:
     (data.images / "000.png").unlink()
     (data.images / "003.png").write_bytes(b"no image")
     result = data.evaluate()
@@ -229,7 +229,7 @@ def test_the_class_offset_and_its_bounds(data: Set) -> None:
     assert result.coco.ap == pytest.approx(1)
 
 
-def test_results_are_taken_up_after_a_kill(
+def test_results_are_resumed_after_a_kill(
     data: Set, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole, part = tmp_path / "whole.parquet", tmp_path / "part.parquet"
@@ -270,7 +270,7 @@ def test_mistakes(data: Set, options: dict[str, Any], error: type[Exception], me
         data.evaluate(**options)
 
 
-def test_images_that_are_elsewhere(data: Set, tmp_path: Path) -> None:
+def test_images_in_another_folder(data: Set, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="none of the 4 images of the instances file is in"):
         evaluate_coco(data.model, tmp_path / "empty", data.labels, instances=data.instances)

@@ -16,7 +16,7 @@ TIMEOUT = 30  # seconds; only a failure waits for it
 
 
 class Counted(Interpreter):
-    """What runs it, and in which thread."""
+    """Records the threads of its runs."""
 
     def __init__(self, path: Path, before: Any = None) -> None:
         super().__init__(str(path), experimental_delegates=[JaxDelegate()])
@@ -74,6 +74,6 @@ def test_errors_come_with_the_outputs(tmp_path: Path) -> None:
         second()
 
 
-def test_no_interpreter_at_all(tmp_path: Path) -> None:
+def test_an_empty_list_of_interpreters(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="expected at least one interpreter, got an empty list"):
         open_on_devices(model(tmp_path), [], batch_size=2, num_outputs=1)

@@ -28,7 +28,7 @@ def written(folder: Path, data: Any) -> Path:
     return path
 
 
-def test_images_by_name_and_boxes_as_shares(tmp_path: Path) -> None:
+def test_images_by_name_and_boxes_as_fractions(tmp_path: Path) -> None:
     found = read_instances(written(tmp_path, DATA))
     assert [(i.name, i.image_id, len(i.annotations)) for i in found.images] == [
         ("a.jpg", 3, 0), ("b.jpg", 7, 3),
@@ -93,13 +93,13 @@ def changed(*path: Any, to: Any) -> Any:
         (changed("categories", to=None), "categories: expected a list, got NoneType"),
     ],
 )
-def test_what_is_wrong_is_named(tmp_path: Path, data: Any, text: str) -> None:
+def test_errors_name_the_field(tmp_path: Path, data: Any, text: str) -> None:
     with pytest.raises(DataError, match=text) as caught:
         read_instances(written(tmp_path, data))
     assert "\n" not in str(caught.value)
 
 
-def test_files_that_are_no_json(tmp_path: Path) -> None:
+def test_files_that_are_not_json(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"\xff{")
     with pytest.raises(DataError, match="expected JSON"):
         read_instances(tmp_path / "x")
@@ -123,7 +123,7 @@ detection_results { image_name: "b.jpg" }
 
 
 def wire() -> bytes:
-    """The same by the wire format: field number << 3 | type, lengths, little-endian floats."""
+    """In the wire format: field number << 3 | type, lengths, little-endian floats."""
 
     def field(number: int, content: bytes) -> bytes:
         return bytes([number << 3 | 2, len(content)]) + content

@@ -34,7 +34,7 @@ def color_classifier(dtype: type = np.float32) -> bytes:
 
 
 class Set:
-    """Plain images in a flat folder, of which the second label is wrong."""
+    """Plain images in a flat folder; the second label is wrong."""
 
     def __init__(self, folder: Path, colors: Sequence[str], dtype: type = np.float32) -> None:
         self.folder, self.images, self.model = folder, folder / "val", folder / "model.tflite"
@@ -97,7 +97,7 @@ def test_a_hit_counts_for_every_larger_k() -> None:
     assert top_k_accuracies([], 2) == (0, 0)
 
 
-def test_a_label_that_stands_twice_is_right_at_either(data: Set) -> None:
+def test_a_duplicate_label_is_right_at_either_index(data: Set) -> None:
     data.labels.write_text("red\nred\nblue\n")
     data.write_truth(["red"] * 7)
     assert data.evaluate(num_ranks=2).top_k == pytest.approx((5 / 7, 1))
@@ -126,7 +126,7 @@ def test_a_folder_per_synset(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_labels_that_the_model_does_not_know_are_told(data: Set) -> None:
+def test_labels_that_the_model_does_not_have_are_reported(data: Set) -> None:
     data.write_truth(["red", "cyan", *["blue"] * 5])
     (note,) = data.evaluate().notes
     assert note.startswith("the labels of 1 of 7 images are not among the model's")
@@ -156,7 +156,7 @@ def test_nothing_usable_is_an_error(data: Set) -> None:
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
 @pytest.mark.parametrize("killed_at", [1, 2, 4, 7])
-def test_a_killed_run_is_taken_up_with_the_same_result(
+def test_a_killed_run_continues_with_the_same_result(
     data: Set, monkeypatch: pytest.MonkeyPatch, suffix: str, killed_at: int
 ) -> None:
     (data.images / "ILSVRC2012_val_00000003.JPEG").write_bytes(b"damaged")
@@ -198,7 +198,7 @@ def test_parquet_and_json_lines_hold_the_rows(data: Set) -> None:
 @pytest.mark.parametrize(
     "change", ["model", "labels", "truth", "images", "ranks", "batch_size", "runs_on"]
 )
-def test_another_run_is_not_taken_up(
+def test_another_run_is_not_resumed(
     data: Set, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
     path = data.folder / "x.jsonl"

@@ -68,7 +68,7 @@ def test_normalization_by_input_type(tmp_path: Path) -> None:
     assert Preprocessing(1, 2, SIGNED)(path).tolist() == (pixels.astype(int) - 128).tolist()
 
 
-def test_integers_are_cut_not_rounded(tmp_path: Path) -> None:
+def test_integers_are_truncated_not_rounded(tmp_path: Path) -> None:
     path = saved(tmp_path, Image.fromarray(np.array([[[0] * 3, [3] * 3]], np.uint8)))
     # halfway between 0 and 3 stands 1.5; of x - 128 that is -126.5
     assert Preprocessing(1, 4, BYTE)(path)[0, :, 0].tolist() == [0, 1, 3, 3]
@@ -132,7 +132,7 @@ def without_adobe_marker(jpeg: bytes) -> bytes:
 
 
 def test_cmyk_with_and_without_adobes_inversion(tmp_path: Path) -> None:
-    """tensorflow/core/lib/jpeg: an Adobe file holds 255 - ink."""
+    """tensorflow/core/lib/jpeg: an Adobe file contains 255 - ink."""
     adobe, plain = tmp_path / "a.jpg", tmp_path / "b.jpg"
     adobe.write_bytes(cmyk_jpeg())
     plain.write_bytes(without_adobe_marker(cmyk_jpeg()))
@@ -143,7 +143,7 @@ def test_cmyk_with_and_without_adobes_inversion(tmp_path: Path) -> None:
     assert np.abs(decode(plain)[4, 4].astype(int) - want).max() <= 1
 
 
-def test_raw_images_are_taken_as_they_are(tmp_path: Path, rng: np.random.Generator) -> None:
+def test_raw_images_are_not_preprocessed(tmp_path: Path, rng: np.random.Generator) -> None:
     pixels = noise(rng, 4, 6)
     path = tmp_path / "x.rgb8"
     path.write_bytes(pixels.tobytes())
@@ -167,7 +167,7 @@ def jpeg_of(rng: np.random.Generator) -> bytes:
         (None, "No such file"),
     ],
 )
-def test_what_is_no_image(tmp_path: Path, content: bytes | None, message: str) -> None:
+def test_files_that_are_not_images(tmp_path: Path, content: bytes | None, message: str) -> None:
     path = tmp_path / "x.jpg"
     if content is not None:
         path.write_bytes(content)
@@ -176,7 +176,7 @@ def test_what_is_no_image(tmp_path: Path, content: bytes | None, message: str) -
     assert "\n" not in str(caught.value)
 
 
-def test_a_cut_jpeg_is_damaged(tmp_path: Path, rng: np.random.Generator) -> None:
+def test_a_truncated_jpeg_is_damaged(tmp_path: Path, rng: np.random.Generator) -> None:
     path = tmp_path / "x.jpg"
     path.write_bytes(jpeg_of(rng)[:-200])
     with pytest.raises(DataError, match="truncated"):

@@ -51,7 +51,7 @@ def opened(path: Path, batch_size: int = 8, *, stock: bool = False) -> ImageMode
 @pytest.mark.parametrize("stock", [False, True], ids=["ours", "stock"])
 @pytest.mark.parametrize("signature", [None, (-1, 4, 5, 3)], ids=["fixed", "dynamic"])
 @pytest.mark.parametrize("dtype", [np.float32, np.uint8, np.int8])
-def test_a_model_that_follows_the_batch(
+def test_a_model_that_supports_batches(
     tmp_path: Path,
     rng: np.random.Generator,
     stock: bool,
@@ -76,7 +76,7 @@ def test_a_model_that_follows_the_batch(
     ],
     ids=["refused", "other-shape", "mixed"],
 )
-def test_a_model_that_does_not_follow_runs_single_images(
+def test_a_model_that_does_not_support_batches_runs_single_images(
     tmp_path: Path, rng: np.random.Generator, stock: bool, changes: dict[str, object], note: str
 ) -> None:
     found = opened(model(tmp_path, **changes), stock=stock)  # type: ignore[arg-type]
@@ -103,7 +103,7 @@ def test_a_model_that_does_not_follow_runs_single_images(
     ],
     ids=["refused", "other-shape", "mixed", "dynamic"],
 )
-def test_a_delegate_rebatches_what_does_not_follow(
+def test_a_delegate_rebatches_a_model_that_fixes_the_batch(
     tmp_path: Path, rng: np.random.Generator, changes: dict[str, object], note: str
 ) -> None:
     path = model(tmp_path, **changes)  # type: ignore[arg-type]
@@ -148,7 +148,7 @@ def test_two_batches_are_in_flight_where_inputs_are_copied(tmp_path: Path) -> No
         ({"shape": (1, 1, 1, 3), "signature": (1, -1, -1, 3)}, r"float32 \[1, -1, -1, 3\]"),
     ],
 )
-def test_inputs_that_are_no_image(tmp_path: Path, changes: dict[str, object], got: str) -> None:
+def test_inputs_that_are_not_images(tmp_path: Path, changes: dict[str, object], got: str) -> None:
     path = model(tmp_path, **changes)  # type: ignore[arg-type]
     with pytest.raises(DataError, match=rf"model.tflite: expected an input .* got {got}"):
         opened(path)
@@ -160,6 +160,6 @@ def test_another_number_of_outputs(tmp_path: Path) -> None:
         open_image_model(path, Interpreter(str(path)), batch_size=1, num_outputs=4)
 
 
-def test_a_model_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_model(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="No such file"):
         open_image_model(tmp_path / "x", None, batch_size=1, num_outputs=1)

@@ -119,7 +119,7 @@ def test_the_model_runs_while_images_are_decoded() -> None:
     assert len(list(pipeline(decode, invoke).run(paths(8)))) == 2
 
 
-def test_only_so_many_images_are_held() -> None:
+def test_the_number_of_decoded_images_is_limited() -> None:
     begun: list[str] = []
     run = pipeline(lambda path: begun.append(path.name) or number(path), workers=1)  # type: ignore[func-returns-value]
     batches = run.run(paths(400))
@@ -154,7 +154,7 @@ def test_a_slow_model_shows_as_device_wait() -> None:
     assert run.waits.decode_wait < 0.2
 
 
-def test_threads_end_with_the_run_also_by_an_error() -> None:
+def test_threads_end_with_the_run_even_after_an_error() -> None:
     def invoke(_images: np.ndarray) -> tuple[np.ndarray, ...]:
         raise RuntimeError("device lost")
 
@@ -163,7 +163,7 @@ def test_threads_end_with_the_run_also_by_an_error() -> None:
     assert not [t for t in threading.enumerate() if t.name.startswith("decode")]
 
 
-def test_a_mistake_in_decoding_is_not_taken_for_damage() -> None:
+def test_a_bug_in_decoding_is_not_damage() -> None:
     def decode(_path: Path) -> np.ndarray:
         raise ZeroDivisionError
 
@@ -194,7 +194,7 @@ def test_waits_in_a_line() -> None:
 
 
 class Device:
-    """Records what is started (`+`) and what is waited for (`-`), by the batch's first image."""
+    """Records batches that are started (`+`) and waited for (`-`), by their first image."""
 
     def __init__(self, *, fails_at: int = -1, interrupts_at: int = -1) -> None:
         self.events: list[str] = []
@@ -230,7 +230,7 @@ def on_device(device: Device, in_flight: int, decode: Decode = number) -> Pipeli
     ("in_flight", "expected"),
     [(1, "+0 -0 +4 -4 +8 -8"), (2, "+0 +4 -0 +8 -4 -8"), (3, "+0 +4 +8 -0 -4 -8")],
 )
-def test_so_many_batches_are_in_flight(
+def test_the_number_of_batches_in_flight(
     monkeypatch: pytest.MonkeyPatch, in_flight: int, expected: str
 ) -> None:
     monkeypatch.setattr(_Pending, "is_decoded", True)  # else it depends on the decoders' speed
@@ -262,7 +262,7 @@ def test_an_error_comes_after_the_batches_before_it(in_flight: int) -> None:
 
 
 @pytest.mark.parametrize("in_flight", [1, 2])
-def test_an_interrupt_is_not_put_off(in_flight: int) -> None:
+def test_an_interrupt_is_not_deferred(in_flight: int) -> None:
     batches = on_device(Device(interrupts_at=4), in_flight).run(paths(40))
     assert next(batches).first == 0
     with pytest.raises(KeyboardInterrupt):

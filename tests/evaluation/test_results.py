@@ -36,7 +36,7 @@ def write(path: Path, count: int) -> None:
 
 
 @pytest.mark.parametrize(("written", "taken"), [(0, 0), (3, 0), (4, 4), (7, 4), (8, 8), (10, 10)])
-def test_whole_batches_are_taken_up(tmp_path: Path, written: int, taken: int) -> None:
+def test_whole_batches_are_resumed(tmp_path: Path, written: int, taken: int) -> None:
     path = tmp_path / "x.part"
     write(path, written)
     with opened(path) as part:
@@ -47,7 +47,7 @@ def test_whole_batches_are_taken_up(tmp_path: Path, written: int, taken: int) ->
 
 
 def test_every_point_of_a_kill(tmp_path: Path) -> None:
-    """Whatever part of the file reached the disk, its whole batches are taken up, and no more."""
+    """Whatever part of the file reached the disk, exactly its whole batches are resumed."""
     path = tmp_path / "x.part"
     write(path, 10)
     whole = path.read_bytes()
@@ -62,7 +62,7 @@ def test_every_point_of_a_kill(tmp_path: Path) -> None:
         assert path.read_bytes() == whole
 
 
-def test_damage_inside_ends_what_is_taken(tmp_path: Path) -> None:
+def test_rows_after_damage_are_not_used(tmp_path: Path) -> None:
     path = tmp_path / "x.part"
     write(path, 10)
     lines = path.read_bytes().split(b"\n")
@@ -81,9 +81,7 @@ def test_damage_inside_ends_what_is_taken(tmp_path: Path) -> None:
         (identity("task", "digest", {"k": 1}, [("a", 4)]), "images"),
     ],
 )
-def test_another_run_is_refused_by_name(
-    tmp_path: Path, changed: dict[str, Any], names: str
-) -> None:
+def test_another_run_is_rejected(tmp_path: Path, changed: dict[str, Any], names: str) -> None:
     path = tmp_path / "x.part"
     write(path, 4)
     before = path.read_bytes()
@@ -94,7 +92,7 @@ def test_another_run_is_refused_by_name(
         assert part.rows == []
 
 
-def test_a_file_that_is_none_of_ours_is_refused(tmp_path: Path) -> None:
+def test_a_foreign_file_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "x.part"
     path.write_text("hello\nworld\n")
     with pytest.raises(DataError, match="with different header"):

@@ -89,7 +89,7 @@ def test_delegates_come_in_the_order_of_their_first_flags() -> None:
         ({"external_delegate_path": "jaxdelegate:JaxDelegate"}, ["EXTERNAL"]),
     ],
 )
-def test_the_default_is_jax_unless_something_else_is_asked(
+def test_the_default_is_jax_unless_another_is_requested(
     given: dict[str, object], expected: list[str]
 ) -> None:
     assert names(**given) == expected
@@ -107,13 +107,13 @@ def test_the_default_is_jax_unless_something_else_is_asked(
         ),
     ],
 )
-def test_taken_names_are_refused(provider: object, message: str) -> None:
+def test_names_in_use_are_rejected(provider: object, message: str) -> None:
     jd.register_delegate_provider(AddProvider())
     with pytest.raises(ValueError, match=message):
         jd.register_delegate_provider(provider)  # type: ignore[arg-type]
 
 
-def test_a_class_and_other_algorithms_to_declare_flags() -> None:
+def test_a_class_and_other_forms_of_flags() -> None:
     class Other(AddProvider):
         name = "OTHER"
 
@@ -127,13 +127,13 @@ def test_a_class_and_other_algorithms_to_declare_flags() -> None:
 
 
 @pytest.mark.parametrize("flag", ["use_x", ("use_x",), {"name": "x", "kind": int}])
-def test_flags_that_are_none(flag: object) -> None:
+def test_invalid_flags(flag: object) -> None:
     provider = types.SimpleNamespace(name="X", flags=lambda: [flag], create=lambda _: None)
     with pytest.raises(jd.OptionError, match="delegate provider 'X': "):
         jd.register_delegate_provider(provider)
 
 
-def test_a_value_that_a_delegate_refuses() -> None:
+def test_a_value_that_a_delegate_rejects() -> None:
     class Picky(AddProvider):
         def create(self, flag_values: FlagValues) -> AddDelegate | None:
             raise ValueError(f"add_speed: too fast: {flag_values.add_speed}")
@@ -143,7 +143,7 @@ def test_a_value_that_a_delegate_refuses() -> None:
         create_delegates(flag_values(add_speed=9))
 
 
-def test_what_is_no_provider_is_refused() -> None:
+def test_an_object_that_is_not_a_provider_is_rejected() -> None:
     with pytest.raises(TypeError, match=r"name, flags\(\) and create\(flag_values\), got int"):
         jd.register_delegate_provider(3)  # type: ignore[arg-type]
 
@@ -226,7 +226,7 @@ def test_own_names_win_over_defaults_of_tflite() -> None:
     assert options(jax_max_delegated_partitions=1) == DelegateOptions(max_delegated_partitions=1)
 
 
-def test_both_names_may_say_the_same() -> None:
+def test_both_names_may_have_the_same_value() -> None:
     given = {"jax_serialization_dir": "/a", "delegate_serialize_dir": "/a"}
     assert options(**given) == DelegateOptions(serialization_dir="/a")
     given = {"jax_max_delegated_partitions": 0, "max_delegated_partitions": -1}
@@ -333,7 +333,7 @@ def test_an_external_class_gets_its_options() -> None:
         ("missing_anywhere.so", "missing_anywhere.so: cannot open shared object file"),
     ],
 )
-def test_a_library_that_is_not_there(path: str, message: str) -> None:
+def test_a_missing_library(path: str, message: str) -> None:
     with pytest.raises(OSError, match=message):
         create_delegates(flag_values(external_delegate_path=path))
 
@@ -343,7 +343,7 @@ def test_a_library_without_the_interface() -> None:
         create_delegates(flag_values(external_delegate_path="libc.so.6"))
 
 
-def test_no_cpu_stands_in_for_a_gpu() -> None:
+def test_a_cpu_does_not_replace_a_gpu() -> None:
     asked = {"use_gpu": True, "gpu_precision_loss_allowed": False}
     try:
         __import__("jax").devices("gpu")
@@ -366,7 +366,7 @@ def test_no_cpu_stands_in_for_a_gpu() -> None:
         ({"use_xnnpack": False, "num_threads": 1}, "ai_edge_litert.interpreter", False),
     ],
 )
-def test_the_interpreter_that_flags_ask_for(
+def test_the_interpreter_that_flags_request(
     given: dict[str, object], host: str, delegated: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NPROC", "1")
@@ -398,7 +398,7 @@ def test_a_bad_model_is_a_model_error_in_either_host(
         providers.open_interpreter(flag_values(**given), path, [])
 
 
-def test_our_interpreter_refuses_xnnpack() -> None:
+def test_our_interpreter_rejects_xnnpack() -> None:
     values = flag_values(use_xnnpack=True, interpreter="jaxdelegate")
     with pytest.raises(jd.OptionError, match="use_xnnpack needs the stock interpreter"):
         providers.open_interpreter(values, b"", [])

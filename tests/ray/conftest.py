@@ -9,7 +9,7 @@ from jaxdelegate.optional import optional_module
 ROOT = Path(__file__).parents[2]
 
 
-# Ray's own: it forks where jax is imported, and leaves sockets to the collector.
+# Ray forks after jax is imported, and leaves sockets to the garbage collector.
 RAYS_WARNINGS = (
     "ignore:.*os.fork:RuntimeWarning",
     "ignore::DeprecationWarning",
@@ -27,7 +27,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[None]:
-    """A Ray of this machine with three CPUs, one of which is left to read data sets."""
+    """A local Ray with three CPUs, one of which reads data sets."""
     pytest.importorskip("ray", reason="needs jaxdelegate[ray]")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")

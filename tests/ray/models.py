@@ -1,4 +1,4 @@
-"""Small models for the tests of this room."""
+"""Small models for the tests of Ray."""
 
 import numpy as np
 
@@ -26,7 +26,7 @@ def dense(*, signature: bool = True) -> bytes:
 
 
 def flattened() -> bytes:
-    """[1, 2, 3], flattened to [6] whatever the batch: a batch has to be single runs."""
+    """[1, 2, 3], flattened to [6] whatever the batch: a batch must be single runs."""
     builder = ModelBuilder()
     x = builder.input((1, 2, 3), np.float32, "x")
     shape = builder.constant(np.array([6], np.int32))
@@ -48,7 +48,7 @@ def lookup() -> bytes:
 
 
 def texts(count: int) -> bytes:
-    """Strings by index: of `count` strings as many are chosen; on the host."""
+    """`count` of `count` strings by index; on the host."""
     builder = ModelBuilder()
     text = builder.input((count,), object, "text")
     index = builder.input((count,), np.int32, "index")

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cluster")]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Pictures, of which one is damaged, a classifier and labels."""
+    """Pictures, one of them damaged, a classifier and labels."""
     folder = tmp_path_factory.mktemp("evaluation")
     (folder / "val").mkdir()
     rng = np.random.default_rng(0)
@@ -40,7 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def evaluated(folder: Path, results: Path, *, code: int = 3, **flags: Any) -> list[str]:
-    """Run the tool, which skips an image; its rows as text."""
+    """Run the tool, which skips an image; returns its rows as text."""
     given = {
         "model_file": folder / "model.tflite",
         "ground_truth_images_path": folder / "val",
@@ -56,12 +56,12 @@ def evaluated(folder: Path, results: Path, *, code: int = 3, **flags: Any) -> li
 
 @pytest.fixture(scope="module")
 def rows(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Of this process."""
+    """The rows of this process."""
     return evaluated(folder, tmp_path_factory.mktemp("plain") / "rows.jsonl")
 
 
 def lines(printed: str) -> list[str]:
-    """What was printed of accuracies and counts."""
+    """The printed accuracies and counts."""
     return [x for x in printed.splitlines() if "latency" not in x and "Waits" not in x]
 
 
@@ -78,7 +78,7 @@ def test_the_rows_are_those_of_one_process(
 
 
 class _Killing:
-    """Actors of which one is killed while it has batches."""
+    """Kills one actor while it has batches."""
 
     def __init__(self) -> None:
         self.killed = 0
@@ -103,7 +103,7 @@ def test_a_killed_actor_loses_no_image_and_counts_none_twice(
 def test_a_run_is_resumed(
     folder: Path, rows: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run that ended after three batches, begun here and taken up there."""
+    """A run is interrupted after three batches, and resumed."""
     in_order = evaluation._Actors.in_order
 
     def ended(self: Any, *arguments: Any) -> Iterator[Any]:
@@ -120,7 +120,7 @@ def test_a_run_is_resumed(
     assert evaluated(folder, tmp_path / "rows.jsonl", ray_address="local") == rows
 
 
-def test_what_is_wrong_in_an_actor_is_told_as_without(
+def test_errors_in_an_actor_are_those_of_one_process(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "damaged.tflite").write_bytes(b"no model")
@@ -141,8 +141,8 @@ def test_what_is_wrong_in_an_actor_is_told_as_without(
         RayRunner(Cluster(actors=9))
 
 
-def test_detectors_likewise(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Four outputs; where they are is asked of the interpreter in the actor."""
+def test_detectors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Four outputs, whose order the interpreter in the actor determines."""
     images = []
     for i, channel in enumerate((0, 1, 0, 2)):
         pixels = np.zeros((40, 80, 3), np.uint8)

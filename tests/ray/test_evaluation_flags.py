@@ -1,4 +1,4 @@
-"""What of an evaluation on Ray is refused before any Ray starts."""
+"""Errors of an evaluation on Ray before Ray starts."""
 
 import pytest
 
@@ -13,7 +13,7 @@ def test_flags_without_an_address(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--ray_actors needs --ray_address" in capsys.readouterr().err
 
 
-def test_a_cluster_has_numbers_that_can_be() -> None:
+def test_impossible_numbers_of_a_cluster() -> None:
     for wrong in ({"actors": 0}, {"cpus": 0.0}, {"gpus": 2.0}):
         with pytest.raises(OptionError, match=f"{next(iter(wrong))}: "):
             Cluster(**wrong)  # type: ignore[arg-type]

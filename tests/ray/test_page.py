@@ -1,4 +1,4 @@
-"""The Python code of docs/ray.md runs, in its order, next to a model.tflite."""
+"""The Python code of docs/ray.md runs, in order, next to a model.tflite."""
 
 import re
 from pathlib import Path

@@ -33,7 +33,7 @@ def objects(*values: Any) -> np.ndarray:
 
 
 def interpreted(model: bytes, array: np.ndarray) -> np.ndarray:
-    """What the numpy reference makes of a batch."""
+    """The numpy reference's output for a batch."""
     interpreter = Interpreter(model_content=model)
     detail = interpreter.get_input_details()[0]
     interpreter.resize_tensor_input(detail["index"], array.shape)
@@ -87,7 +87,7 @@ def test_given_sizes_split_larger_batches() -> None:
     assert predictor.stats.rows_padded == 1  # 4 + 3
 
 
-def test_sizes_are_few_where_batches_vary() -> None:
+def test_varying_batches_need_few_sizes() -> None:
     sizes = BatchSizes()
     assert [sizes.of(n) for n in (3, 100, 50, 101, 129, 257, 300)] == [
         *(3, 100, 100, 128, 256, 512, 512)
@@ -235,7 +235,7 @@ def test_an_actor_uses_only_its_resources(monkeypatch: pytest.MonkeyPatch) -> No
         restrict(Resources(gpus=2), {}, None)
 
 
-def test_importing_it_needs_no_ray() -> None:
+def test_importing_it_does_not_need_ray() -> None:
     code = (
         "import sys; sys.modules['ray'] = None\n"
         "from jaxdelegate.ray import Predictor\n"

@@ -19,7 +19,7 @@ COUNT = 60
 
 
 class DiesOnce:
-    """A Predictor whose process ends at a row, as long as a file is not there."""
+    """A Predictor whose process exits at a row, unless a file exists."""
 
     def __init__(self, died: str, row: int, **arguments: Any) -> None:
         self._predictor, self._died, self._row = Predictor(**arguments), died, row
@@ -31,8 +31,8 @@ class DiesOnce:
         return self._predictor(batch)
 
 
-class Told:
-    """What a Predictor in an actor knows of itself, next to what it predicts."""
+class WithProcess:
+    """A Predictor that adds facts about its process."""
 
     def __init__(self, **arguments: Any) -> None:
         self._predictor = Predictor(**arguments)
@@ -40,13 +40,13 @@ class Told:
     def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         result, count = self._predictor(batch), len(batch["id"])
         stats = self._predictor.stats
-        told = {
+        facts = {
             "threads": int(os.environ["NPROC"]),
             "stored": stats.programs_stored,
             "loaded": stats.programs_loaded,
             "process": os.getpid(),
         }
-        return result | {name: np.full(count, value) for name, value in told.items()}
+        return result | {name: np.full(count, value) for name, value in facts.items()}
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def reference(pixels: np.ndarray) -> np.ndarray:
 
 
 def check(rows: list[dict[str, Any]], pixels: np.ndarray) -> None:
-    """Every row is there once, with its own result."""
+    """Every row appears once, with its result."""
     assert [row["id"] for row in rows] == list(range(len(pixels)))
     got = np.stack([row["scores"] for row in rows])
     assert_close([got], [reference(pixels)], accumulated=3)
@@ -88,7 +88,7 @@ def check(rows: list[dict[str, Any]], pixels: np.ndarray) -> None:
 def test_a_data_set_by_two_actors_that_compile_once(pixels: np.ndarray, tmp_path: Path) -> None:
     (tmp_path / "m.tflite").write_bytes(models.dense())
     arguments = {"model": str(tmp_path / "m.tflite"), "cache_dir": str(tmp_path / "programs")}
-    rows = mapped(data_set(pixels), Told, **arguments, batch_sizes=[8])
+    rows = mapped(data_set(pixels), WithProcess, **arguments, batch_sizes=[8])
     check(rows, pixels)
     assert {row["threads"] for row in rows} == {1}
     by_process = {row["process"]: (row["stored"], row["loaded"]) for row in rows}
@@ -105,7 +105,7 @@ def test_a_model_from_the_object_store_and_an_actor_that_dies(
     assert died.exists()
 
 
-def test_what_is_wrong_is_told(pixels: np.ndarray) -> None:
+def test_errors_reach_the_user(pixels: np.ndarray) -> None:
     ray = optional_module("ray", "ray")
     made = ray.remote(Predictor).options(num_cpus=1)
     for arguments, message in (

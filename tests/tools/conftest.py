@@ -11,7 +11,7 @@ from jaxdelegate.tools.main import main
 
 
 class Printed(NamedTuple):
-    """What became of a command line."""
+    """The result of a command line."""
 
     code: int
     out: str
@@ -35,7 +35,7 @@ def run_tool(capsys: pytest.CaptureFixture[str]) -> Run:
 
 @pytest.fixture
 def refused(run_tool: Run) -> Refuse:
-    """All that is printed for a command line which is refused with exit code 1: one line."""
+    """The only line that is printed for a command line that exits with code 1."""
 
     def run(*arguments: str) -> str:
         code, out, err = run_tool(*arguments)

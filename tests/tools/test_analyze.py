@@ -1,4 +1,4 @@
-"""`jaxdelegate analyze`, as it is called."""
+"""`jaxdelegate analyze` on the command line."""
 
 import json
 from collections.abc import Callable
@@ -69,7 +69,7 @@ def test_what_the_other_tools_measured(network_path: str, tmp_path: Path) -> Non
     assert [0 <= op["error"] < 1e-5 for op in operators] == [True] * 5
 
 
-def test_what_stays_behind(split: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_operators_that_stay_on_the_host(split: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["analyze", f"--graph={split}", "--gpu_compatibility"]) == 0
     printed = capsys.readouterr().out
     assert "has GPU delegate compatibility issues at nodes 0 " in printed

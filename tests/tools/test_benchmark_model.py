@@ -266,7 +266,7 @@ def test_mistakes_are_one_line_and_exit_code_1(
     assert "Traceback" not in printed
 
 
-def test_operators_left_behind_are_listed(graph: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_undelegated_operators_are_listed(graph: str, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ("--require_full_delegation", "--last_delegate_node_index=2")
     assert main(["benchmark_model", f"--graph={graph}", *flags]) == 1
     printed = capsys.readouterr().err
@@ -275,7 +275,7 @@ def test_operators_left_behind_are_listed(graph: str, capsys: pytest.CaptureFixt
     assert "SOFTMAX: " in printed
 
 
-def test_allow_fp16_is_handed_to_the_delegate(
+def test_allow_fp16_reaches_the_delegate(
     small: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from jaxdelegate.providers import builtin
@@ -292,7 +292,7 @@ def test_allow_fp16_is_handed_to_the_delegate(
 
 
 @pytest.mark.slow
-def test_num_threads_reach_xla_in_a_process_of_their_own(small: str) -> None:
+def test_num_threads_reach_xla_in_a_new_process(small: str) -> None:
     code = (
         "import os, sys\nfrom jaxdelegate.tools.main import main\n"
         f"rc = main(['benchmark_model', '--graph={small}', '--dry_run', '--num_threads=1'])\n"

@@ -1,4 +1,4 @@
-"""`jaxdelegate bisect`, as a user types it."""
+"""`jaxdelegate bisect` on the command line."""
 
 import dataclasses
 import json

@@ -10,7 +10,7 @@ from jaxdelegate.tools.main import main
 
 @pytest.fixture
 def graph(tmp_path: Path) -> Path:
-    """x + x + x, the first sum held between two operators."""
+    """x + x + x, with the first sum stored between two operators."""
     builder = ModelBuilder()
     x = builder.input((1, 4), np.float32, "x")
     y, z = builder.tensor((1, 4), name="double"), builder.tensor((1, 4))

@@ -32,7 +32,7 @@ SSD = SHARED / "ssd_mnv2_300_postprocess.tflite"
 
 
 class Set:
-    """Two images of red and green cells and a black one, as COCO lays them out."""
+    """Two images of red and green cells and a black one, in COCO's layout."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.images = folder, folder / "val2017"
@@ -228,7 +228,7 @@ def test_a_real_ssd_on_two_hosts(
 def test_mobilenet_v1_against_the_numpy_reference(
     tmp_path: Path, rng: np.random.Generator, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What the numpy kernels detect is the ground truth of what XLA detects: AP is 1."""
+    """The numpy kernels' detections are the ground truth of XLA's: AP is 1."""
     images, content = tmp_path / "images", mobilenet_v1_ssd(size=64)
     images.mkdir()
     (tmp_path / "model.tflite").write_bytes(content)

@@ -129,7 +129,7 @@ def test_every_host_gives_the_same_accuracies(
         assert got["scores"] == pytest.approx(want["scores"], rel=1e-4)
 
 
-def test_skipped_images_are_listed_and_the_exit_code_tells(
+def test_skipped_images_are_listed_and_set_the_exit_code(
     data: Set, capsys: pytest.CaptureFixture[str]
 ) -> None:
     whole = (data.images / "ILSVRC2012_val_00000005.JPEG").read_bytes()
@@ -238,7 +238,7 @@ def test_2000_images_with_damage_and_a_kill(tmp_path: Path) -> None:
 def test_2000_images_whose_decoding_is_slow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Decoding waits so long that the device's time, whatever it is, is small next to it."""
+    """Decoding waits so long that the device's time is small in comparison."""
     data = Set(tmp_path / "data", 2000)
     call = Preprocessing.__call__
 
@@ -258,7 +258,7 @@ def test_2000_images_whose_decoding_is_slow(
 
 
 def test_several_devices_write_the_same_rows(data: Set) -> None:
-    """A batch a device, in turn; damaged images and the last, smaller batch among them."""
+    """Batches alternate between devices, including damaged images and the last, smaller batch."""
     (data.images / "ILSVRC2012_val_00000005.JPEG").write_bytes(b"")
     one, three = data.folder / "one.jsonl", data.folder / "three.jsonl"
     assert main(data.arguments(results_file_path=one, batch_size=2)) == 3
@@ -275,7 +275,7 @@ def test_several_devices_write_the_same_rows(data: Set) -> None:
     assert three.read_bytes() == one.read_bytes()
 
 
-def test_more_devices_than_there_are(data: Set, capsys: pytest.CaptureFixture[str]) -> None:
+def test_more_devices_than_available(data: Set, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(data.arguments(num_devices=4)) == 1
     assert (
         "num_devices: 4 requested, but cpu has 1: cpu:0. To have a CPU count as 4 devices set "

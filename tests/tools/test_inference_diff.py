@@ -1,4 +1,4 @@
-"""`jaxdelegate inference_diff`, as a user types it."""
+"""`jaxdelegate inference_diff` on the command line."""
 
 import functools
 import json

@@ -63,7 +63,7 @@ def test_every_tool_shows_all_its_flags(tool: str, capsys: pytest.CaptureFixture
     assert main([tool, "--helpfull"]) == 0
     printed = capsys.readouterr().out
     assert printed.startswith(f"jaxdelegate {tool}: {TOOLS[tool]}\n\nusage: jaxdelegate {tool}")
-    assert "jaxdelegate.tools" not in printed  # where a flag is declared is nobody's business
+    assert "jaxdelegate.tools" not in printed  # users do not need it
     headings = re.findall(r"^Flags.*:$", printed, re.MULTILINE)
     assert headings[0] == "Flags:"
     assert headings[-1] == "Flags of all tools:"
@@ -147,7 +147,7 @@ def test_tools_that_run_models_take_the_switch_of_the_native_kernels(tool: str) 
 
 @pytest.mark.parametrize("tool", TOOLS)
 def test_an_option_of_the_delegate_has_one_flag(tool: str) -> None:
-    """Its own; what else goes by an option's name is TFLite's and says so."""
+    """Another flag with an option's name is TFLite's, and its help says so."""
     found = flags_of(tool)
     for option in DelegateOptions.__dataclass_fields__:
         others = {name for name in found if option in name} - {f"jax_{option}", f"jax_{option}s"}
@@ -159,7 +159,7 @@ def test_an_option_of_the_delegate_has_one_flag(tool: str) -> None:
                 assert found[f"jax_{option}"].endswith(f"TFLite's name: --{name}.")
 
 
-def test_a_flag_is_a_switch_in_all_tools_or_in_none() -> None:
+def test_a_flag_is_boolean_in_all_tools_or_in_none() -> None:
     kinds: dict[str, set[bool]] = {}
     for tool in TOOLS:
         values = command_line.declared(importlib.import_module(f"jaxdelegate.tools.{tool}"))
@@ -199,7 +199,7 @@ def test_a_missing_library_is_said_once_by_name(
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["cache", "--helpfull"], ["nothing"]])
-def test_a_reader_that_has_seen_enough(arguments: list[str]) -> None:
+def test_a_reader_that_closes_the_pipe(arguments: list[str]) -> None:
     """The pipe is closed before the first line, as by `| head -0`."""
     reader, writer = os.pipe()
     os.close(reader)
@@ -217,7 +217,7 @@ LINES = "".join(f"{end}FORGED\tline" for end in "\n\r\x0b\x0c\x1c\x85\u2028\u202
 
 @pytest.fixture
 def steering(tmp_path: Path) -> Path:
-    """A model whose names steer a terminal: of tensors, of an operator, and of the file."""
+    """A model whose names, of tensors, an operator and the file, control a terminal."""
     builder = ModelBuilder(f"a description {ESCAPE}")
     x, y, z = builder.input((4,), name=f"x{ESCAPE}"), builder.tensor((4,)), builder.tensor((4,))
     builder.operator("RELU", [x], [y])
@@ -229,7 +229,7 @@ def steering(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("tool", ["analyze", "benchmark_model", "inference_diff"])
-def test_names_do_not_steer_the_terminal(
+def test_names_do_not_control_the_terminal(
     steering: Path, tool: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     main([tool, str(steering)])
@@ -243,7 +243,7 @@ def test_names_do_not_steer_the_terminal(
 
 @pytest.fixture(scope="module")
 def forging(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model whose every name has lines of its own, its file's too."""
+    """A model whose names, and the file's, contain lines."""
     builder = ModelBuilder(f"description{LINES}")
     x, y, z = (
         builder.input((1, 4), name=f"x{LINES}"),
@@ -282,7 +282,7 @@ _ONE_RUN = ("--num_runs=1", "--warmup_runs=0", "--min_secs=0", "--warmup_min_sec
     ],
     ids=" ".join,
 )
-def test_names_begin_no_line(
+def test_names_start_no_line(
     forging: Path, arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     main([arguments[0], str(forging), *arguments[1:]])
@@ -293,7 +293,7 @@ def test_names_begin_no_line(
         assert "FORGED\t" not in line
 
 
-def test_what_messages_and_reports_name_begins_no_line() -> None:
+def test_names_in_messages_and_reports_start_no_line() -> None:
     builder = ModelBuilder()
     x, y = builder.input((4,), name=f"x{LINES}"), builder.tensor((4,))
     builder.operator(f"Custom{LINES}", [x], [y], CustomOptions())

@@ -1,4 +1,4 @@
-"""`jaxdelegate plot`, as a user types it."""
+"""`jaxdelegate plot` on the command line."""
 
 import json
 from collections.abc import Callable

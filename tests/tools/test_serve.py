@@ -1,4 +1,4 @@
-"""`jaxdelegate serve`: flags that cannot be, and packages that are missing."""
+"""`jaxdelegate serve`: impossible flags, and missing packages."""
 
 import sys
 from pathlib import Path
@@ -32,7 +32,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_flags_that_cannot_be(what: str, refused: Refuse) -> None:
+def test_impossible_flags(what: str, refused: Refuse) -> None:
     arguments, words = WRONG[what]
     assert words in refused("serve", *arguments)
 

@@ -1,4 +1,4 @@
-"""Measuring alternatives: which are taken, which are not, and what is remembered."""
+"""Measuring algorithms: which are chosen, and what is stored."""
 
 import json
 import warnings
@@ -44,7 +44,7 @@ pytestmark = pytest.mark.usefixtures("no_native_kernels", "compiled_once")
 
 
 def network(size: int = 12, layers: int = 4) -> bytes:
-    """Four convolutions at most, of which two are alike, and a pool."""
+    """Up to four convolutions, two of them equal, and a pool."""
     rng = np.random.default_rng(0)
     builder = ModelBuilder()
     x = builder.input((1, size, size, 4), np.float32, "x")
@@ -64,7 +64,7 @@ ONE = network(layers=1)
 
 
 class FakeTimer:
-    """Runs every algorithm once and answers the times that it is told, by name."""
+    """Runs every algorithm once and returns given times, by name."""
 
     def __init__(self, **seconds: float) -> None:
         self.seconds = seconds
@@ -157,7 +157,7 @@ def test_no_other_preference_measures(timer: FakeTimer) -> None:
     assert timer.asked == []
 
 
-def test_an_algorithm_that_wins_once_by_chance_is_not_taken(
+def test_an_algorithm_that_wins_once_by_chance_is_not_chosen(
     timer: FakeTimer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lucky_once(runs: Mapping[str, Any], default: str) -> tuning.Samples:
@@ -190,7 +190,7 @@ def broken(*_: object) -> Any:
 @pytest.mark.parametrize(
     ("run_algorithm", "reason"), [(wrong, "output 0: "), (broken, "no such luck")]
 )
-def test_algorithms_that_take_no_part(
+def test_excluded_algorithms(
     timer: FakeTimer,
     monkeypatch: pytest.MonkeyPatch,
     run_algorithm: Callable[..., Any],
@@ -217,7 +217,7 @@ def test_algorithms_that_take_no_part(
     np.testing.assert_allclose(got[0], run(content)[0][0], rtol=1e-4, atol=1e-4)
 
 
-def test_algorithms_that_take_much_memory(
+def test_algorithms_that_need_much_memory(
     timer: FakeTimer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tuning, "_EXTRA_MEMORY", -1 << 40)
@@ -247,7 +247,7 @@ def test_an_operator_that_does_not_run_alone_keeps_its_default(
     assert timer.asked == []
 
 
-def test_the_budget_goes_to_the_costliest(timer: FakeTimer) -> None:
+def test_the_budget_goes_to_the_most_expensive(timer: FakeTimer) -> None:
     delegate = jd.JaxDelegate(platform="cpu")
     partition, context = lowered_of(network(), delegate)
     clock = SimpleNamespace(now=0.0)
@@ -285,7 +285,7 @@ def test_partitions_share_the_budget() -> None:
 
 
 def lowered_of(content: bytes, delegate: jd.JaxDelegate) -> tuple[Any, LoweringContext]:
-    """A model as one partition, lowered by default."""
+    """A model as one partition, lowered with default algorithms."""
     subgraph = read_model(content).subgraphs[0]
     specs = dict(enumerate(subgraph_specs(subgraph, None, [subgraph])))
     context = delegate.lowering_context
@@ -293,7 +293,7 @@ def lowered_of(content: bytes, delegate: jd.JaxDelegate) -> tuple[Any, LoweringC
     return lower_partition(operators, specs, *ends, context), context
 
 
-def test_small_operators_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_operators_are_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     delegate = jd.JaxDelegate(platform="cpu")
     partition, context = lowered_of(network(), delegate)
     everything = tuning.candidates(partition, context)
@@ -382,7 +382,7 @@ def test_balanced_takes_over_what_is_stored(timer: FakeTimer, tmp_path: Path) ->
         (b'{"format": 2, "choices": {"k": 3}}', "not subscriptable"),
     ],
 )
-def test_damaged_choices_are_none(tmp_path: Path, content: bytes, why: str) -> None:
+def test_damaged_choices_are_ignored(tmp_path: Path, content: bytes, why: str) -> None:
     directory = PrivateDirectory.open(tmp_path / "cache")
     store = ChoiceStore(directory, jax.devices("cpu")[0])
     choices = {"k": Choice("a", "b", {"b": 2.0, "a": 1.0}, {"c": "broken"})}
@@ -478,7 +478,7 @@ def test_quantized_operators(quant_mode: str) -> None:
 
 @pytest.mark.slow
 def test_measured_for_real() -> None:
-    """Whatever this machine finds fastest, the answer is the same."""
+    """Whatever is fastest on this machine, the results are the same."""
     content = network(16)
     delegate, got, _ = tuned(content)
     assert len(reported(delegate)) == 4

@@ -1,4 +1,4 @@
-"""Timed runs of alternatives: how they take turns, and which of them is the fastest."""
+"""Timed runs of algorithms: how they alternate, and which is the fastest."""
 
 from collections.abc import Callable
 
@@ -32,7 +32,7 @@ class FakeClock:
         return run
 
 
-def test_interleaved_takes_turns_and_drops_the_hopeless() -> None:
+def test_interleaved_alternates_and_drops_slow_algorithms() -> None:
     clock, called = FakeClock(), list[str]()
     times = {"a": 1e-3, "b": 2e-3 - 1e-9, "slow": 0.5}
     runs = {name: clock.spending(t, called, name) for name, t in times.items()}
