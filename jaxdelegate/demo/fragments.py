@@ -15,7 +15,10 @@ _MAX_ROWS = 8  # of scores
 def comparison(rows: Sequence[Row], waiting: Sequence[str] = ()) -> str:
     """The table of engines; `waiting` names those without a row yet."""
     fastest = min((r.milliseconds for r in rows if r.error is None), default=0.0)
-    body = [_error_row(r) if r.error is not None else _row(r, fastest) for r in rows]
+    body = [
+        _row(r, fastest) if r.error is None else _note_row(r.engine.name, r.error, "error")
+        for r in rows
+    ]
     body += [_note_row(name, "waiting" if i else "running ...") for i, name in enumerate(waiting)]
     heads = "".join(f"<th scope='col'>{text}</th>" for text in _HEADINGS)
     return _table("engines", f"<thead><tr>{heads}</tr></thead>", body)
@@ -32,10 +35,6 @@ def _row(row: Row, fastest: float) -> str:
     )
     name = html.escape(row.engine.name)
     return f"<tr><th scope='row'>{name}</th>{''.join(f'<td>{c}</td>' for c in cells)}</tr>"
-
-
-def _error_row(row: Row) -> str:
-    return _note_row(row.engine.name, row.error or "", "error")
 
 
 def _note_row(name: str, text: str, kind: str = "waiting") -> str:

@@ -80,7 +80,8 @@ class Handlers:
             first = self._first(choice)
             for now in showings(self._engines, first):
                 shown = _shown(now, choice.shown)
-                yield now, *_SHOW_RESULTS, _radio(now, shown), *_view(now, shown)
+                radio = gr.update(choices=[engine.name for engine in now.chosen], value=shown)
+                yield now, *_SHOW_RESULTS, radio, *_view(now, shown)
             if first.video is not None:
                 film = self._film(now, shown)
                 yield now, *_SHOW_RESULTS, gr.skip(), *film, *[gr.skip()] * 3
@@ -161,10 +162,6 @@ def _picture(choice: Choice) -> np.ndarray:
 def _shown(now: Showing, requested: str | None) -> str:
     names = [engine.name for engine in now.chosen]
     return next((name for name in (requested, SHOWN_FIRST) if name in names), names[-1])
-
-
-def _radio(now: Showing, shown: str) -> Any:
-    return gr.update(choices=[engine.name for engine in now.chosen], value=shown)
 
 
 def _view(now: Showing, name: str) -> tuple[Any, ...]:

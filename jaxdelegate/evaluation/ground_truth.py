@@ -127,14 +127,6 @@ def _is_integer(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _is_size(value: Any) -> bool:
-    return _is_integer(value) and value > 0
-
-
-def _is_string(value: Any) -> bool:
-    return isinstance(value, str)
-
-
 def _is_inner_path(value: Any) -> bool:
     """Whether a path stays inside the folder of images: the file may be untrusted."""
     if not isinstance(value, str) or "\0" in value:
@@ -152,8 +144,10 @@ def _is_box(value: Any) -> bool:
 
 _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     **dict.fromkeys(("id", "image_id", "category_id"), (_is_integer, "an integer")),
-    **dict.fromkeys(("width", "height"), (_is_size, "a positive integer")),
-    "name": (_is_string, "a string"),
+    **dict.fromkeys(
+        ("width", "height"), (lambda value: _is_integer(value) and value > 0, "a positive integer")
+    ),
+    "name": (lambda value: isinstance(value, str), "a string"),
     "file_name": (_is_inner_path, "a path inside the folder of images"),
     "bbox": (_is_box, "[x, y, width, height]"),
 }

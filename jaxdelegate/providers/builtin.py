@@ -38,7 +38,7 @@ class DelegateProvider(Protocol):
         ...
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class BuiltinProvider:
     """A provider of this package.
 

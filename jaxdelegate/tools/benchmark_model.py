@@ -1,14 +1,18 @@
 """`jaxdelegate benchmark_model`: TFLite's tool of that name, its flags and its lines."""
 
-import importlib
 from pathlib import Path
 from typing import Any
 
 from absl import flags
 
+from jaxdelegate.benchmark import results, state, tables
 from jaxdelegate.benchmark.options import BenchmarkOptions, benchmark_flags, parse_counts
+from jaxdelegate.benchmark.results import BenchmarkReport
+from jaxdelegate.benchmark.run import benchmark, graph_source
+from jaxdelegate.benchmark.session import ModelSource, Session
+from jaxdelegate.benchmark.sweep import batch_sweep, sweep_table
 from jaxdelegate.errors import OptionError
-from jaxdelegate.model import records as model
+from jaxdelegate.model.records import read_model
 from jaxdelegate.providers.parsing import Flag, FlagValues
 from jaxdelegate.report.json_records import write_json
 from jaxdelegate.text import printable
@@ -162,7 +166,7 @@ def run(values: flags.FlagValues) -> int:
     options = options_of(values)
     _log_flags(values)
     chosen = _chosen(values)
-    source = importlib.import_module("jaxdelegate.benchmark.run").graph_source(values.graph)
+    source = graph_source(values.graph)
     if values.list_signatures:
         return _list_signatures(source)
     if values.batch_sizes:
@@ -191,10 +195,9 @@ def options_of(values: flags.FlagValues) -> BenchmarkOptions:
 
 
 def _single(
-    values: flags.FlagValues, source: Any, options: BenchmarkOptions, chosen: FlagValues
+    values: flags.FlagValues, source: ModelSource, options: BenchmarkOptions, chosen: FlagValues
 ) -> int:
-    run_module = importlib.import_module("jaxdelegate.benchmark.run")
-    report = run_module.benchmark(
+    report = benchmark(
         source,
         options,
         values=chosen,
@@ -202,8 +205,7 @@ def _single(
         before=lambda session: _before(values, session),
         after=lambda session: _after(values, session),
     )
-    if report.profile is not None:
-        _write_profile(values, report)
+    _write_profile(values, report)
     if report.precision is not None:
         print(report.precision)
     _write_results(values, [report])
@@ -211,19 +213,18 @@ def _single(
 
 
 def _sweep(
-    values: flags.FlagValues, source: Any, options: BenchmarkOptions, chosen: FlagValues
+    values: flags.FlagValues, source: ModelSource, options: BenchmarkOptions, chosen: FlagValues
 ) -> int:
-    sweep = importlib.import_module("jaxdelegate.benchmark.sweep")
     sizes = parse_counts("batch_sizes", values.batch_sizes)
-    results = sweep.batch_sweep(source, sizes, options, chosen, _log)
-    reports = [result.report for result in results if result.report is not None]
+    found = batch_sweep(source, sizes, options, chosen, _log)
+    reports = [result.report for result in found if result.report is not None]
     for report in reports:
         if report.profile is not None:
             _log(f"Batch size: [{report.batch}]")
             _write_profile(values, report)
-    print(sweep.sweep_table(results))
+    print(sweep_table(found))
     _write_results(values, reports)
-    return 0 if len(reports) == len(results) else 1
+    return 0 if len(reports) == len(found) else 1
 
 
 def _log(line: str) -> None:
@@ -251,8 +252,8 @@ def _as_in_cpp(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _list_signatures(source: Any) -> int:
-    keys = [signature.key for signature in model.read_model(source).signatures]
+def _list_signatures(source: ModelSource) -> int:
+    keys = [signature.key for signature in read_model(source).signatures]
     _log(f"The Model contains {len(keys)} signature key(s).")
     if keys:
         _log("They are listed below: ")
@@ -261,8 +262,7 @@ def _list_signatures(source: Any) -> int:
     return 0
 
 
-def _before(values: flags.FlagValues, session: Any) -> None:
-    state = importlib.import_module("jaxdelegate.benchmark.state")
+def _before(values: flags.FlagValues, session: Session) -> None:
     if values.export_model_runtime_info:
         content = state.runtime_info(session, values.graph)
         Path(values.model_runtime_info_output_file).write_bytes(content)
@@ -270,8 +270,7 @@ def _before(values: flags.FlagValues, session: Any) -> None:
         _print_state(values, session, "pre-invoke")
 
 
-def _after(values: flags.FlagValues, session: Any) -> None:
-    state = importlib.import_module("jaxdelegate.benchmark.state")
+def _after(values: flags.FlagValues, session: Session) -> None:
     if values.print_postinvoke_state:
         _print_state(values, session, "post-invoke")
     if values.output_filepath:
@@ -280,8 +279,7 @@ def _after(values: flags.FlagValues, session: Any) -> None:
         Path(values.output_proto_filepath).write_bytes(state.outputs_example(session))
 
 
-def _print_state(values: flags.FlagValues, session: Any, when: str) -> None:
-    state = importlib.import_module("jaxdelegate.benchmark.state")
+def _print_state(values: flags.FlagValues, session: Session, when: str) -> None:
     _log(f"\n====Printing out TfLite interpreter {when} state begins====")
     print(
         state.state_text(
@@ -294,8 +292,9 @@ def _print_state(values: flags.FlagValues, session: Any, when: str) -> None:
     _log(f"====Printing out TfLite interpreter {when} state ends====\n")
 
 
-def _write_profile(values: flags.FlagValues, report: Any) -> None:
-    tables = importlib.import_module("jaxdelegate.benchmark.tables")
+def _write_profile(values: flags.FlagValues, report: BenchmarkReport) -> None:
+    if report.profile is None:
+        return
     mode, path = values.op_profiling_output_mode, values.op_profiling_output_file
     if values.profiling_output_csv_file:
         mode, path = "csv", values.profiling_output_csv_file
@@ -312,8 +311,7 @@ def _write_profile(values: flags.FlagValues, report: Any) -> None:
         print(text)
 
 
-def _write_results(values: flags.FlagValues, reports: list[Any]) -> None:
-    results = importlib.import_module("jaxdelegate.benchmark.results")
+def _write_results(values: flags.FlagValues, reports: list[BenchmarkReport]) -> None:
     if values.result_json:
         records = [report.as_dict() for report in reports]
         write_json(values.result_json, records if values.batch_sizes else records[0])
