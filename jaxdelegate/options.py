@@ -192,11 +192,6 @@ class DelegateOptions:
     )
 
     def __post_init__(self) -> None:
-        """Check every value, so that all callers get the same error.
-
-        Raises:
-            OptionError: a value has the wrong type, is out of range or contradicts another.
-        """
         object.__setattr__(self, "compute_dtype", _dtype_name(self.compute_dtype))
         hints = get_type_hints(type(self))
         for field in dataclasses.fields(self):
@@ -276,11 +271,7 @@ class DelegateOptions:
 
 
 def native_kernels_by_default() -> bool | None:
-    """The default of native_kernels from JAXDELEGATE_NATIVE_KERNELS; None: it is not set.
-
-    Raises:
-        OptionError: it is neither true nor false.
-    """
+    """The default of native_kernels from JAXDELEGATE_NATIVE_KERNELS; None: it is not set."""
     text = os.environ.get(NATIVE_KERNELS, "")
     value = _parse(NATIVE_KERNELS, text, bool | None)
     if not isinstance(value, bool | None):

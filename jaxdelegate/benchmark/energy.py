@@ -39,9 +39,6 @@ def energy_meter(device: Any, *, is_requested: bool | None = None) -> Iterator[E
         device: may be None.
         is_requested: True: a missing library is an error; False: no meter; None: a meter if the
             library is installed.
-
-    Raises:
-        OptionError: nvidia-ml-py is not installed, but energy was requested.
     """
     if device is None or device.platform not in ("gpu", "cuda") or is_requested is False:
         yield None

@@ -17,10 +17,6 @@ def make_inputs(
         details: the inputs as the interpreter describes them after allocation.
         layers: the flags' descriptions of them, in the same order; may be empty.
         seed: of the random values.
-
-    Raises:
-        OptionError: a file or a range does not fit.
-        OSError: a file cannot be read.
     """
     inputs = []
     for position, detail in enumerate(details):

@@ -62,11 +62,7 @@ class Outcome:
 
 
 def parse_options(text: str) -> tuple[str, ...]:
-    """The items of `--perf_options_list`.
-
-    Raises:
-        OptionError: an unknown item, or "none" together with others.
-    """
+    """The items of `--perf_options_list`."""
     chosen = parse_names("perf_options_list", text, OPTIONS)
     if "none" in chosen and len(chosen) > 1:
         raise OptionError("perf_options_list: 'none' cannot be used together with other options")
@@ -83,9 +79,6 @@ def configurations(
         platforms: JAX's available platforms.
         threads: thread counts for the CPU.
         dtypes: values of `--jax_compute_dtype`.
-
-    Raises:
-        OptionError: a platform that is requested by name is not available.
     """
     if "none" in chosen:
         return [Configuration("as given", ())]
@@ -139,11 +132,7 @@ def _by_program(platform: str, dtypes: Sequence[str]) -> list[tuple[str, tuple[s
 
 
 def find_platforms() -> tuple[str, ...]:
-    """JAX's available platforms, determined in another process so that this one claims no device.
-
-    Raises:
-        InterpreterError: jax does not start.
-    """
+    """JAX's available platforms, from another process so that this one claims no device."""
     code = (
         "import jax\nfor p in ('cpu', 'gpu', 'tpu'):\n try: jax.devices(p); print(p)\n"
         " except RuntimeError: pass"

@@ -114,9 +114,6 @@ def collect(
         runs: how many.
         init: the steps of preparation.
         perfetto_trace: a file for a trace of the runs for ui.perfetto.dev; empty: none.
-
-    Raises:
-        OSError: the trace cannot be written.
     """
     partitions = [p for d in delegates if hasattr(d, "partitions") for p in d.partitions()]
     invokes: list[float] = []

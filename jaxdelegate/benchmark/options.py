@@ -127,11 +127,6 @@ class BenchmarkOptions:
     )
 
     def __post_init__(self) -> None:
-        """Check every value.
-
-        Raises:
-            OptionError: a value is out of range.
-        """
         for names, least in _LEAST.items():
             for name in names:
                 if getattr(self, name) < least:
@@ -141,11 +136,7 @@ class BenchmarkOptions:
         self.layers()
 
     def layers(self) -> tuple[InputLayer, ...]:
-        """The inputs that the options describe.
-
-        Raises:
-            OptionError: they cannot be parsed, or contradict each other.
-        """
+        """The inputs that the options describe."""
         return parse_input_layers(
             self.input_layer,
             self.input_layer_shape,
@@ -176,11 +167,7 @@ def benchmark_flags() -> tuple[Flag, ...]:
 
 
 def parse_names(flag: str, text: str, known: Sequence[str]) -> tuple[str, ...]:
-    """A comma-separated list of known names.
-
-    Raises:
-        OptionError: an unknown name, or none.
-    """
+    """A comma-separated list of known names."""
     names = tuple(item.strip() for item in text.split(",") if item.strip())
     if not names or not set(names) <= set(known):
         raise OptionError(f"{flag}: expected some of {', '.join(known)}, got {text!r}")
@@ -188,11 +175,7 @@ def parse_names(flag: str, text: str, known: Sequence[str]) -> tuple[str, ...]:
 
 
 def parse_counts(flag: str, text: str) -> tuple[int, ...]:
-    """A comma-separated list of positive integers.
-
-    Raises:
-        OptionError: another item, or none.
-    """
+    """A comma-separated list of positive integers."""
     items = [item.strip() for item in text.split(",") if item.strip()]
     if not items or not all(item.isdigit() and int(item) for item in items):
         raise OptionError(f"{flag}: expected positive integers, such as 1,2,4, got {text!r}")

@@ -442,12 +442,7 @@ def _versions() -> dict[str, str]:
 
 
 def graph_source(graph: str) -> ModelSource:
-    """The model that `--graph` names: a path, or `fd:<descriptor>:<offset>:<size>` as in TFLite.
-
-    Raises:
-        OptionError: the text is empty or cannot be parsed.
-        OSError: the file does not exist or cannot be read.
-    """
+    """The model that `--graph` names: a path, or `fd:<descriptor>:<offset>:<size>` as in TFLite."""
     if not graph:
         raise OptionError("graph: name the .tflite file to run: --graph=model.tflite")
     if not graph.startswith("fd:"):

@@ -31,9 +31,6 @@ class Session:
         Args:
             interpreter: a jaxdelegate.Interpreter or a stock one.
             signature: the key; may be empty if the model has at most one signature.
-
-        Raises:
-            OptionError: there is no such signature, or several and none is named.
         """
         self.interpreter = interpreter
         self.signature = signature
@@ -79,11 +76,7 @@ class Session:
         return [self._subgraph.details(i) for i in self._subgraph.outputs]
 
     def resize(self, shapes: Sequence[tuple[int, ...]]) -> None:
-        """Resize the inputs; call `allocate` next.
-
-        Raises:
-            OptionError: another number of shapes, or a shape of another rank.
-        """
+        """Resize the inputs; call `allocate` next."""
         inputs = self.inputs
         if len(shapes) != len(inputs):
             raise OptionError(f"input_layer: the model has {len(inputs)} inputs, got {len(shapes)}")
@@ -99,9 +92,6 @@ class Session:
         """Set the first dimension of the inputs where it is 1, or of all inputs if none has 1.
 
         A model that fixes 1 is rebatched if possible (JaxDelegate in jaxdelegate's interpreter).
-
-        Raises:
-            OptionError: no input has a first dimension.
         """
         inputs = [d for d in self.inputs if len(d["shape"])]
         inputs = [d for d in inputs if d["shape"][0] == 1] or inputs
@@ -120,12 +110,7 @@ class Session:
         return reason
 
     def allocate(self) -> None:
-        """Partition, compile and allocate tensors.
-
-        Raises:
-            InterpreterError: an operator rejects its shapes.
-            DelegationError: full delegation is required and impossible.
-        """
+        """Partition, compile and allocate tensors."""
         try:
             self._guarded(self._subgraph.allocate)
         except DelegationError as error:
@@ -141,9 +126,6 @@ class Session:
         Args:
             arrays: one for each input.
             device: the delegate's jax.Device, or None.
-
-        Raises:
-            OptionError: not JaxDelegate in jaxdelegate's interpreter.
         """
         self._check_own("device_inputs", device)
         return [device_arrays.placed(array, device) for array in arrays]
@@ -154,10 +136,6 @@ class Session:
         Args:
             arrays: one for each input; they must not change until the outputs are available.
             device: the delegate's jax.Device, or None.
-
-        Raises:
-            OptionError: not JaxDelegate in jaxdelegate's interpreter.
-            InterpreterError: an array does not fit, or an operator failed.
         """
         self._check_own("inflight", device)
         return functools.partial(self._guarded, self._guarded(self._subgraph.start, arrays))
@@ -171,20 +149,12 @@ class Session:
             )
 
     def set(self, arrays: Sequence[Any]) -> None:
-        """Set the inputs to host arrays or to arrays from `on_device`.
-
-        Raises:
-            InterpreterError: an array does not fit.
-        """
+        """Set the inputs to host arrays or to arrays from `on_device`."""
         for index, array in zip(self._subgraph.inputs, arrays, strict=True):
             self._guarded(self._subgraph.set, index, array)
 
     def invoke(self) -> None:
-        """Run and wait for the results.
-
-        Raises:
-            InterpreterError: an operator failed.
-        """
+        """Run and wait for the results."""
         self._guarded(self._subgraph.invoke)
 
     def output(self, index: int) -> np.ndarray:

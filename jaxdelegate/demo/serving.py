@@ -17,10 +17,6 @@ def serve(host: str = "127.0.0.1", port: int | None = None) -> None:
     Args:
         host: the address to listen on; 0.0.0.0 accepts other machines.
         port: None: the first free port starting with 7860.
-
-    Raises:
-        OptionError: Gradio or Pillow is not installed.
-        OSError: the port is in use.
     """
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"

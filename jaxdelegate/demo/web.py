@@ -30,11 +30,7 @@ _EXPLANATION = (
 
 
 def launch(folder: str, host: str, port: int | None) -> None:
-    """Serve the page until Ctrl-C; its files are written to `folder`.
-
-    Raises:
-        OSError: the port is in use.
-    """
+    """Serve the page until Ctrl-C; its files are written to `folder`."""
     page = build(folder).queue(default_concurrency_limit=1)
     _, address, _ = page.launch(
         server_name=host,

@@ -54,11 +54,7 @@ def coco_metrics(
     detected: Sequence[Objects],
     categories: Sequence[Mapping[str, Any]],
 ) -> CocoMetrics:
-    """Evaluate the detections of images; classes are category ids.
-
-    Raises:
-        OptionError: pycocotools is not installed.
-    """
+    """Evaluate the detections of images; classes are category ids."""
     coco_class = optional_module("pycocotools.coco", "eval").COCO
     evaluation_class = optional_module("pycocotools.cocoeval", "eval").COCOeval
     listed = [

@@ -43,9 +43,6 @@ class ModelOnDevices(ImageModel):
         """Start to run [B, H, W, 3] on the next device.
 
         Do not change the images until the outputs are available.
-
-        Raises:
-            InterpreterError: an operator failed; most errors are raised with the outputs.
         """
         return next(self.round_robin).start(images)
 

@@ -20,11 +20,7 @@ class LabeledImage:
 
 
 def read_lines(path: str | os.PathLike[str], what: str) -> list[str]:
-    """The lines of a text file, blank ones included, as TFLite's ReadFileLines reads them.
-
-    Raises:
-        DataError: the file cannot be read, or is not UTF-8 text.
-    """
+    """The lines of a text file, blank ones included, as TFLite's ReadFileLines reads them."""
     try:
         with Path(path).open(encoding="utf-8") as file:
             return [line.rstrip("\r\n") for line in file]
@@ -35,11 +31,7 @@ def read_lines(path: str | os.PathLike[str], what: str) -> list[str]:
 
 
 def list_images(folder: str | os.PathLike[str]) -> list[str]:
-    """Names of the image files in a folder, sorted as TFLite sorts them (by code point).
-
-    Raises:
-        DataError: the folder cannot be read.
-    """
+    """Names of the image files in a folder, sorted as TFLite sorts them (by code point)."""
     return sorted(name for name in _names(folder) if Path(name).suffix.lower() in SUFFIXES)
 
 
@@ -68,9 +60,6 @@ def imagenet_images(
         ground_truth_labels: for the flat layout: a label per line, in the order of file names.
         synset_labels: for folders: lines `n01440764 tench, Tinca tinca` (synset_words.txt); the
             label is the text before the first comma. By default the folder's name is the label.
-
-    Raises:
-        DataError: no images, a different number of labels, or a synset without a label.
     """
     names = list_images(folder)
     if names:
@@ -136,11 +125,7 @@ def _read_synsets(path: str | os.PathLike[str]) -> dict[str, str]:
 def without_denylisted(
     images: Sequence[LabeledImage], denylist: str | os.PathLike[str] | None
 ) -> list[LabeledImage]:
-    """The images whose numbers, counted from 1, are not in the denylist.
-
-    Raises:
-        DataError: a line is not the number of an image.
-    """
+    """The images whose numbers, counted from 1, are not in the denylist."""
     if denylist is None:
         return list(images)
     denied = set()

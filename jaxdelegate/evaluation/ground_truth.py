@@ -64,9 +64,6 @@ def read_instances(
     Args:
         path: the file.
         allowlist: a file with the ids of the images to keep, one per line (mscoco_minival_ids.txt).
-
-    Raises:
-        DataError: the file cannot be read, or a field is missing or wrong.
     """
     source = os.fspath(path)
     data = _read_json(path)
@@ -169,9 +166,6 @@ def read_ground_truth_proto(path: str | os.PathLike[str]) -> dict[str, Objects]:
 
     Args:
         path: a text message if the suffix is .pbtxt, .textproto or .txt, otherwise a binary one.
-
-    Raises:
-        DataError: the file cannot be read or parsed.
     """
     source = os.fspath(path)
     try:

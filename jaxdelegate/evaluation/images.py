@@ -74,9 +74,6 @@ def decode(path: Path) -> np.ndarray:
 
     Gray is repeated, transparency is dropped, 16-bit gray is reduced to its upper byte. As in
     TFLite, orientation tags are ignored.
-
-    Raises:
-        DataError: the file cannot be opened, has another format, is damaged or truncated.
     """
     pillow = optional_module("PIL.Image", "eval")
     bombs = (pillow.DecompressionBombError, pillow.DecompressionBombWarning)

@@ -63,11 +63,7 @@ class ImageModel:
         return Preprocessing(*self.input_shape[1:3], self.dtype, crop_fraction)
 
     def invoke(self, images: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Run images [B, H, W, 3]; returns all outputs in the model's order.
-
-        Raises:
-            InterpreterError: an operator failed.
-        """
+        """Run images [B, H, W, 3]; returns all outputs in the model's order."""
         with stock_errors():
             return _invoke(self.interpreter, self.input_index, images, self.outputs)
 
@@ -75,9 +71,6 @@ class ImageModel:
         """Start to run images [B, H, W, 3]; the returned function waits for the outputs.
 
         Do not change the images until then. If only one batch is in flight, this is `invoke`.
-
-        Raises:
-            InterpreterError: an operator failed; the device's errors are raised with the outputs.
         """
         if self.in_flight == 1:
             outputs = self.invoke(images)
@@ -112,11 +105,7 @@ def open_interpreter(path: str | os.PathLike[str]) -> Interpreter:
 
 
 def digest_of(path: str | os.PathLike[str]) -> str:
-    """SHA-256 of a model file.
-
-    Raises:
-        ModelError: it cannot be read.
-    """
+    """SHA-256 of a model file."""
     try:
         return hashlib.sha256(Path(path).read_bytes()).hexdigest()
     except OSError as error:
@@ -133,12 +122,6 @@ def open_image_model(
         interpreter: of that file, with its delegates, not allocated.
         batch_size: how many images an invocation should take.
         num_outputs: how many outputs the model must have.
-
-    Raises:
-        DataError: the model does not have one input [1, H, W, 3] of a known type, or has another
-            number of outputs.
-        InterpreterError: it cannot be allocated.
-        ModelError: the file cannot be read.
     """
     source, digest = os.fspath(path), digest_of(path)
     inputs, outputs = interpreter.get_input_details(), interpreter.get_output_details()

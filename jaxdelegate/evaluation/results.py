@@ -31,11 +31,7 @@ def is_results_path(path: str | os.PathLike[str]) -> bool:
 
 
 def check_results_path(path: str | os.PathLike[str]) -> Path:
-    """Return the path if results can be written there.
-
-    Raises:
-        OptionError: another suffix, a missing folder, or Parquet without pyarrow.
-    """
+    """Return the path if results can be written there."""
     path = Path(path)
     if path.suffix not in _SUFFIXES:
         raise OptionError(f"results file {str(path)!r}: must end in {' or '.join(_SUFFIXES)}")
@@ -83,9 +79,6 @@ class PartFile:
             batch_size: rows of a batch.
             total: rows of the whole run.
             resume: continue an earlier run; otherwise its rows are discarded.
-
-        Raises:
-            DataError: the file belongs to another run.
         """
         self.path = path
         self.rows: list[Row] = []

@@ -64,11 +64,6 @@ class RunSettings:
     runner: Runner | None = None
 
     def __post_init__(self) -> None:
-        """Check ranges.
-
-        Raises:
-            OptionError: a count below 1, or a results path that cannot be written.
-        """
         for name, count in (
             ("batch_size", self.batch_size),
             ("decode_threads", self.decode_threads),
@@ -182,9 +177,6 @@ def open_to_run(
         settings: how to run the images.
         num_images: limits the batch size.
         num_outputs: how many outputs the model must have.
-
-    Raises:
-        DataError, InterpreterError, ModelError: as `open_on_devices`.
     """
     size = min(settings.batch_size, num_images)
     if settings.runner is not None:
@@ -196,11 +188,7 @@ def open_to_run(
 def run_images(
     task: Task, model: ImageModel, folder: Path, names: Sequence[str], settings: RunSettings
 ) -> ImageRun:
-    """Run every image of a folder; the rows of damaged images have an error.
-
-    Raises:
-        DataError: no image could be used, or the part file belongs to another run.
-    """
+    """Run every image of a folder; the rows of damaged images have an error."""
     paths = [folder / name for name in names]
     pipeline = _batches(task, model, settings)
     if settings.results_path is None:

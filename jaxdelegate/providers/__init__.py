@@ -118,9 +118,6 @@ def declared(provider: DelegateProvider) -> list[Any]:
 
     Mappings and tuples are Flag's arguments; a tuple may omit the type, which is then that of the
     default.
-
-    Raises:
-        OptionError: another type.
     """
     return [_record(provider.name, flag) for flag in provider.flags()]
 
@@ -193,11 +190,7 @@ def requires_full_delegation(values: FlagValues) -> bool:
 
 
 def use_threads(count: int) -> None:
-    """Set the number of XLA's CPU threads, which XLA reads from the environment when it starts.
-
-    Raises:
-        OptionError: neither -1 nor at least 1.
-    """
+    """Set the number of XLA's CPU threads, which XLA reads from the environment when it starts."""
     if count != -1 and count < 1:
         raise OptionError(f"num_threads: must be -1 or at least 1, got {count}")
     if count == -1 or os.environ.get("NPROC") == str(count):
@@ -209,11 +202,7 @@ def use_threads(count: int) -> None:
 
 
 def interpreter_name(values: FlagValues, delegates: Sequence[Any]) -> str:
-    """Which interpreter runs: "jaxdelegate" or "litert".
-
-    Raises:
-        OptionError: `interpreter` contradicts another flag.
-    """
+    """Which interpreter runs: "jaxdelegate" or "litert"."""
     stock_only = [type(d).__name__ for d in delegates if not isinstance(d, SimpleDelegate)]
     if values.use_xnnpack is not None:
         stock_only.append("use_xnnpack")

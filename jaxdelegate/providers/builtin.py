@@ -57,11 +57,7 @@ class BuiltinProvider:
         return self.declared
 
     def create(self, flag_values: FlagValues) -> Any | None:
-        """The delegate if the flags request it.
-
-        Raises:
-            OptionError: an impossible value or combination.
-        """
+        """The delegate if the flags request it."""
         return self.function(flag_values)
 
 
@@ -155,9 +151,6 @@ def jax_options(values: Any) -> DelegateOptions:
 
     An option has its own flag, `--jax_<option>`, and may have a name of TFLite's. `--gpu_...` flags
     count with `--use_gpu`, or if they were given.
-
-    Raises:
-        OptionError: an impossible value or combination, or both names with different values.
     """
     options: dict[str, Any] = {}
     for row in (*_FOR_ALL, *_FOR_GPU):
@@ -191,11 +184,7 @@ def _jax_flag(field: dataclasses.Field) -> Flag:
 
 
 def jax_delegate(values: FlagValues) -> Any:
-    """JaxDelegate with the options that the flags give it.
-
-    Raises:
-        OptionError: an impossible value or combination.
-    """
+    """JaxDelegate with the options that the flags give it."""
     from jaxdelegate.delegate.jax_delegate import JaxDelegate  # noqa: PLC0415 (imports jax)
 
     return JaxDelegate(jax_options(values))
@@ -238,11 +227,7 @@ def _external_delegate(values: FlagValues) -> Any | None:
 
 
 def external_options(text: str) -> dict[str, str]:
-    """`key:value;key:value` as a dictionary; values may contain colons.
-
-    Raises:
-        OptionError: an item without a colon.
-    """
+    """`key:value;key:value` as a dictionary; values may contain colons."""
     items = [item for item in text.split(";") if item]
     for item in items:
         if ":" not in item:

@@ -38,11 +38,6 @@ class Flag:
     is_output: bool = False
 
     def __post_init__(self) -> None:
-        """Check that a command line can hold it.
-
-        Raises:
-            OptionError: another type, or a name that a command line cannot hold.
-        """
         if self.type not in (bool, int, float, str):
             raise OptionError(
                 f"flag {self.name!r}: expected bool, int, float or str, got {self.type}"
@@ -51,11 +46,7 @@ class Flag:
             raise OptionError(f"flag {self.name!r}: letters, digits and _ only")
 
     def checked(self, value: Any) -> Any:
-        """Return a value that the flag accepts.
-
-        Raises:
-            OptionError: another type, not among the choices, or out of range.
-        """
+        """Return a value that the flag accepts."""
         accepted = (int, float) if self.type is float else self.type
         is_valid = isinstance(value, accepted) and (
             self.type is bool or not isinstance(value, bool)

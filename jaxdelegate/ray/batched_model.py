@@ -54,10 +54,6 @@ class BatchedModel:
             trusts_batch: run a graph that accepts a batch on batches, even if it is not known to
                 compute each row independently.
             compiles_once: wait while another process compiles the same program.
-
-        Raises:
-            ModelError: the file is not a model, or damaged.
-            OptionError: there is no such signature or device.
         """
         begun = time.perf_counter()
         if not trusts_batch:

@@ -24,9 +24,6 @@ def column(batch: Batch, name: str, purpose: str) -> Any:
         batch: the columns by name.
         name: of the column.
         purpose: what it is for; the error names it.
-
-    Raises:
-        PredictionError: there is no such column; the message lists the others.
     """
     if not isinstance(batch, Mapping):
         raise PredictionError(
@@ -53,10 +50,6 @@ def to_array(
     Returns:
         The array [n, ...] of the input's dtype, zeros in rows that do not fit; and for each of
         those rows the reason.
-
-    Raises:
-        PredictionError: no row can fit: the dtype or shape of the column is wrong, or its rows have
-            different shapes.
     """
     array = np.asarray(value)
     where = f"column {name!r} for input {tensor.name!r}"

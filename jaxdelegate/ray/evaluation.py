@@ -43,11 +43,6 @@ class Cluster:
     gpus: float | None = None
 
     def __post_init__(self) -> None:
-        """Check ranges.
-
-        Raises:
-            OptionError: a number is out of range.
-        """
         for name, value in (("actors", self.actors), ("cpus", self.cpus)):
             if value is not None and not 0 < value < math.inf:
                 raise OptionError(f"{name}: must be greater than 0, got {value}")
@@ -67,9 +62,6 @@ class RayRunner:
         Args:
             cluster: which one, and how much of it.
             flags: the delegates' flags that were given, by name.
-
-        Raises:
-            OptionError: Ray is not installed, there is no such cluster, or it is too small.
         """
         self._ray = optional_module("ray", "ray")
         self._cluster, self._flags = cluster, dict(flags or {})
@@ -86,11 +78,7 @@ class RayRunner:
     def open(
         self, path: str | os.PathLike[str], *, batch_size: int, num_outputs: int
     ) -> ImageModel:
-        """Start the actors; returns the model as the first of them opened it, without interpreter.
-
-        Raises:
-            DataError, ModelError, InterpreterError, OptionError: an actor cannot open it.
-        """
+        """Start the actors; returns the model of the first one, without its interpreter."""
         work = Work(os.path.abspath(path), self._flags, batch_size, num_outputs)
         actor_class = self._ray.remote(ImageActor).options(
             **self._resources, max_concurrency=_BATCHES_PER_ACTOR, max_restarts=0
@@ -102,11 +90,7 @@ class RayRunner:
     def batches(
         self, model: ImageModel, crop_fraction: float | None, decode_threads: int | None
     ) -> "RayBatches":
-        """Returns what runs the images of one evaluation.
-
-        Raises:
-            OptionError: no model was opened.
-        """
+        """Returns what runs the images of one evaluation."""
         if self._actors is None:
             raise OptionError("open the model before its batches")
         return RayBatches(self._actors, model.batch_size, crop_fraction, decode_threads)
@@ -284,12 +268,7 @@ class RayBatches:
         self.times = Times()
 
     def run(self, paths: Sequence[Path], first: int = 0) -> Generator[Batch]:
-        """Yield the batches in order, starting with image `first`, a multiple of the batch size.
-
-        Raises:
-            InterpreterError: the model failed, or actors died repeatedly.
-            DataError: the actors have different models.
-        """
+        """Yield the batches in order, starting with image `first`, a multiple of the batch size."""
         begun = time.perf_counter()
         absolute = [Path(os.path.abspath(path)) for path in paths]
         starts = range(first, len(paths), self._size)

@@ -52,11 +52,7 @@ class ImageActor:
         self._resources = assigned_resources() or Resources()
 
     def describe(self) -> ImageModel:
-        """The model without its interpreter.
-
-        Raises:
-            DataError, ModelError, InterpreterError, OptionError: it cannot be evaluated here.
-        """
+        """The model without its interpreter."""
         return dataclasses.replace(self._model(), interpreter=None)
 
     def run(
@@ -73,9 +69,6 @@ class ImageActor:
             paths: of its images, at most the model's batch.
             crop_fraction: as `ImageModel.preprocessing` takes it.
             decode_threads: None: one for each of the actor's CPUs.
-
-        Raises:
-            InterpreterError: the model failed.
         """
         model, waited = self._model(), 0.0
 

@@ -70,10 +70,6 @@ def restrict(
 
     Returns:
         The options, with the platform.
-
-    Raises:
-        OptionError: the options request a device that Ray did not assign, or a value is
-            impossible.
     """
     known = DelegateOptions.of(options)
     if num_threads is not None or resources is None:

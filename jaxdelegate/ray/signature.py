@@ -53,11 +53,7 @@ class Signature:
 
 
 def read_signature(interpreter: Interpreter, key: str | None) -> Signature:
-    """A signature of the model, or the main subgraph of a file without signatures.
-
-    Raises:
-        OptionError: there is no such signature, or several and none is named.
-    """
+    """A signature of the model, or the main subgraph of a file without signatures."""
     found = {s.key: s for s in interpreter._model.signatures}
     if key is None and len(found) > 1:
         raise OptionError(f"signature: the model has several, name one: {', '.join(found)}")

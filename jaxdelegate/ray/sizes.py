@@ -20,9 +20,6 @@ class BatchSizes:
 
         Args:
             given: all sizes that may be compiled; None: chosen as batches arrive.
-
-        Raises:
-            OptionError: no size, or one below 1.
         """
         if given is not None and (not given or min(given) < 1):
             raise OptionError(f"batch_sizes: must be at least 1, got {list(given)}")

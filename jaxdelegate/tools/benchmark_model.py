@@ -154,12 +154,7 @@ _DELEGATE_LABELS = {
 
 
 def run(values: flags.FlagValues) -> int:
-    """Benchmark, print TFLite's lines, write the requested files.
-
-    Raises:
-        JaxDelegateError: see `jaxdelegate.benchmark.run.benchmark`.
-        OSError: a file cannot be read or written.
-    """
+    """Benchmark, print TFLite's lines, write the requested files."""
     _log("STARTING!")
     if values.export_model_runtime_info and not values.model_runtime_info_output_file:
         raise OptionError("export_model_runtime_info needs model_runtime_info_output_file")
@@ -186,11 +181,7 @@ def _chosen(values: flags.FlagValues) -> FlagValues:
 
 
 def options_of(values: flags.FlagValues) -> BenchmarkOptions:
-    """The benchmark's options.
-
-    Raises:
-        OptionError: a value is out of range.
-    """
+    """The benchmark's options."""
     return BenchmarkOptions(**{flag.name: values[flag.name].value for flag in benchmark_flags()})
 
 

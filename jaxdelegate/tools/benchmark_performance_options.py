@@ -37,12 +37,7 @@ _VARIED = {
 
 
 def run(values: flags.FlagValues) -> int:
-    """Print the ranked table; returns 1 if a configuration failed.
-
-    Raises:
-        OptionError: a list that cannot be parsed, or a platform that is not available.
-        OSError: a result file cannot be written.
-    """
+    """Print the ranked table; returns 1 if a configuration failed."""
     chosen = matrix.parse_options(values.perf_options_list)
     threads = parse_counts("threads", values.threads)
     dtypes = parse_names("jax_compute_dtypes", values.jax_compute_dtypes, matrix.DTYPES)

@@ -59,11 +59,7 @@ def define(declared: Iterable[Any], values: flags.FlagValues, module: str) -> No
 
 
 def with_model(values: flags.FlagValues, arguments: Sequence[str]) -> list[str]:
-    """The arguments with `--graph=` before a first one that is not a flag: the model.
-
-    Raises:
-        OptionError: a flag names a model, too.
-    """
+    """The arguments with `--graph=` before a first one that is not a flag: the model."""
     if not arguments or arguments[0].startswith("-") or _MODEL[0] not in values:
         return list(arguments)
     if any(a.lstrip("-").partition("=")[0] in _MODEL for a in arguments[1:]):
@@ -72,12 +68,7 @@ def with_model(values: flags.FlagValues, arguments: Sequence[str]) -> list[str]:
 
 
 def check(tool: ModuleType, values: flags.FlagValues) -> None:
-    """Refuse what cannot work, before the work starts; resolve the delegates' short names.
-
-    Raises:
-        OptionError: two models, a missing flag, two names of a flag that contradict each other, or
-            a file that cannot be written.
-    """
+    """Refuse what cannot work, before the work starts; resolve the delegates' short names."""
     given = [values[name].present for name in _MODEL if name in values]
     if all(given) and len(set(given)) > 1:  # an alias that is given counts for both names
         raise OptionError("--graph (or --model_file): give one .tflite file, got 2")

@@ -47,11 +47,7 @@ FLAGS = (
 
 
 def inputs(values: flags.FlagValues) -> InputSettings:
-    """The inputs of both sides.
-
-    Raises:
-        OptionError: a flag that cannot be parsed.
-    """
+    """The inputs of both sides."""
     return parse_inputs(
         seed=values.seed,
         names=values.input_layer,
@@ -67,10 +63,6 @@ def bounds(values: flags.FlagValues) -> Bounds:
 
 
 def test(values: flags.FlagValues) -> Test:
-    """The side under test: the delegates, in the interpreter that the flags name.
-
-    Raises:
-        OptionError: an impossible value or combination.
-    """
+    """The side under test: the delegates, in the interpreter that the flags name."""
     opened = functools.partial(delegate_flags.interpreter, values, values.graph)
     return Test(opened, delegate_flags.delegates(values), "XNNPACK" if values.use_xnnpack else "")

@@ -32,11 +32,7 @@ SHORT_NAMES = (
 
 
 def apply_short_names(values: flags.FlagValues) -> None:
-    """Set the delegates' flags from SHORT_NAMES; call it once, before they are read.
-
-    Raises:
-        OptionError: a delegate that does not exist here, or two names that contradict each other.
-    """
+    """Set the delegates' flags from SHORT_NAMES; call it once, before they are read."""
     if values.delegate in _ABSENT:
         raise OptionError(
             f"--delegate: {values.delegate!r} is not available here; choose one of "
@@ -66,22 +62,14 @@ def read(values: flags.FlagValues) -> FlagValues:
 
 
 def options(values: flags.FlagValues) -> DelegateOptions:
-    """JaxDelegate's options from the flags that a tool has declared.
-
-    Raises:
-        OptionError: an impossible value or combination, or two names with different values.
-    """
+    """JaxDelegate's options from the flags that a tool has declared."""
     declared = [providers.as_flag(flag) for flag in providers.all_flags()]
     names = [flag.name for flag in declared if flag.name in values and values[flag.name].present]
     return jax_options(FlagValues.of(declared, {name: values[name].value for name in names}))
 
 
 def given_options(values: flags.FlagValues) -> dict[str, Any]:
-    """The options of JaxDelegate that the command line sets, by either name.
-
-    Raises:
-        OptionError: an impossible value or combination, or two names with different values.
-    """
+    """The options of JaxDelegate that the command line sets, by either name."""
     all_options = options(values)
     return {
         field.name: getattr(all_options, field.name)
@@ -93,11 +81,7 @@ def given_options(values: flags.FlagValues) -> dict[str, Any]:
 
 
 def delegates(values: flags.FlagValues) -> list[Any]:
-    """The delegates that the flags request, as `providers.create_delegates` orders them.
-
-    Raises:
-        OptionError: an impossible value or combination.
-    """
+    """The delegates that the flags request, as `providers.create_delegates` orders them."""
     return [row.delegate for row in providers.create_delegates(read(values))]
 
 
@@ -118,11 +102,6 @@ def interpreter(
 
     Returns:
         A jaxdelegate.Interpreter, or the stock one: both have the same methods.
-
-    Raises:
-        ModelError: the file is not a model.
-        OptionError: an impossible value or combination.
-        DelegationError: with `--require_full_delegation`, if an operator would stay on the host.
     """
     chosen = delegates(values) if chosen is None else chosen
     return providers.open_interpreter(

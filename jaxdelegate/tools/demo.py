@@ -25,11 +25,7 @@ FLAGS = (
 
 
 def run(values: flags.FlagValues) -> int:
-    """Print the demo, or serve the page until Ctrl-C; returns 1 if the outputs disagree.
-
-    Raises:
-        OptionError: --port or --host without --web, or a package that --web needs is missing.
-    """
+    """Print the demo, or serve the page until Ctrl-C; returns 1 if the outputs disagree."""
     if values.web:
         serve(values.host, values.port)
         return 0

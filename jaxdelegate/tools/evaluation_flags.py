@@ -78,9 +78,6 @@ def evaluate(values: flags.FlagValues, function: Callable[..., Any], **arguments
         values: parsed flags.
         function: `evaluate_imagenet` or `evaluate_coco`.
         **arguments: its other arguments.
-
-    Raises:
-        JaxDelegateError: an impossible value or combination, or the function's errors.
     """
     settings = RunSettings(
         batch_size=values.batch_size,

@@ -77,11 +77,7 @@ FLAGS = (
 
 
 def run(values: flags.FlagValues) -> int:
-    """Serve until SIGTERM or Ctrl-C.
-
-    Raises:
-        OptionError: no model, or an impossible flag.
-    """
+    """Serve until SIGTERM or Ctrl-C."""
     models = _models(values)
     settings = ServeSettings(
         max_batch_size=values.max_batch_size,

@@ -203,13 +203,7 @@ class _Bench:
         expected: list[Any],
         limit: int,
     ) -> Run:
-        """Check that an algorithm computes the default's results; returns a function that runs it.
-
-        Raises:
-            AssertionError: it computes other results.
-            ValueError: it needs too much memory.
-            _ALGORITHM_ERRORS: it does not compile or run.
-        """
+        """Check that an algorithm computes the default's results; returns what runs it."""
         program = self._program(candidate, algorithm)
         if (needed := _temporaries(program)) > limit:
             raise ValueError(f"it needs {needed >> 20} MiB of temporaries")
