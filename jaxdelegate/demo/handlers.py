@@ -14,10 +14,10 @@ from jaxdelegate.demo.engines import ENGINES, Engines
 from jaxdelegate.demo.showing import (
     Showing,
     Subject,
-    TaskSubject,
-    UploadSubject,
     enlarged,
     showings,
+    task_subject,
+    upload_subject,
 )
 from jaxdelegate.demo.tasks import TASKS
 from jaxdelegate.errors import JaxDelegateError
@@ -128,10 +128,10 @@ class Handlers:
 
     def _subject(self, network: str, file: str | None, seed: int) -> Subject:
         if network != UPLOAD:
-            return TaskSubject(TASKS[network])
+            return task_subject(TASKS[network])
         if file is None:
             raise MissingError(_NO_FILE)
-        return UploadSubject(uploads.read(file, self._engines), seed)
+        return upload_subject(uploads.read(file, self._engines), seed)
 
     def _film(self, now: Showing, name: str) -> tuple[Any, Any]:
         """Image and video, with what the engine found in each frame if it can run the network."""

@@ -1,8 +1,7 @@
 """What the page shows for one picture and one network: the drawing, the texts and the tables."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -17,67 +16,41 @@ from jaxdelegate.evaluation.images import resize_bilinear
 _MIN_HEIGHT = 512
 
 
-class Subject(Protocol):
-    """A network that the page runs. Images are uint8 [h, w, 3]."""
-
-    def network(self, is_quantized: bool) -> bytes:
-        """The .tflite file."""
-
-    def inputs(self, image: np.ndarray) -> list[np.ndarray]:
-        """An array for each input."""
-
-    def drawn(self, image: np.ndarray, outputs: Sequence[np.ndarray]) -> np.ndarray:
-        """The image with what was found."""
-
-    def words(self, outputs: Sequence[np.ndarray]) -> str:
-        """What was found, as HTML."""
-
-
 @dataclasses.dataclass(frozen=True)
-class TaskSubject:
-    """One of the demo's own networks."""
+class Subject:
+    """A network that the page runs.
 
-    task: Task
+    Attributes:
+        network: the .tflite file; True: the int8 one.
+        inputs: an array for each input, from an image, uint8 [h, w, 3].
+        drawn: the image with what the outputs mean.
+        words: what the outputs mean, as HTML.
+    """
 
-    def network(self, is_quantized: bool) -> bytes:
-        """The packaged .tflite file."""
-        return self.task.network(quantized=is_quantized)
-
-    def inputs(self, image: np.ndarray) -> list[np.ndarray]:
-        """The preprocessed image."""
-        return [self.task.inputs(image)]
-
-    def drawn(self, image: np.ndarray, outputs: Sequence[np.ndarray]) -> np.ndarray:
-        """The image with boxes, joints or the mask."""
-        return drawn(image, self.task.found(list(outputs)))
-
-    def words(self, outputs: Sequence[np.ndarray]) -> str:
-        """Scores of what was found."""
-        return fragments.found(self.task.found(list(outputs)))
+    network: Callable[[bool], bytes]
+    inputs: Callable[[np.ndarray], list[np.ndarray]]
+    drawn: Callable[[np.ndarray, Sequence[np.ndarray]], np.ndarray]
+    words: Callable[[Sequence[np.ndarray]], str]
 
 
-@dataclasses.dataclass(frozen=True)
-class UploadSubject:
+def task_subject(task: Task) -> Subject:
+    """One of the demo's networks."""
+    return Subject(
+        network=task.network,
+        inputs=lambda image: [task.inputs(image)],
+        drawn=lambda image, outputs: drawn(image, task.found(outputs)),
+        words=lambda outputs: fragments.found(task.found(outputs)),
+    )
+
+
+def upload_subject(upload: Upload, seed: int) -> Subject:
     """A .tflite file of the user. The meaning of its outputs is unknown, so nothing is drawn."""
-
-    upload: Upload
-    seed: int
-
-    def network(self, is_quantized: bool) -> bytes:  # noqa: ARG002 (there is only one)
-        """The .tflite file."""
-        return self.upload.content
-
-    def inputs(self, image: np.ndarray) -> list[np.ndarray]:
-        """The image resized to the network's input, or random arrays."""
-        return self.upload.arrays(image, self.seed)
-
-    def drawn(self, image: np.ndarray, outputs: Sequence[np.ndarray]) -> np.ndarray:  # noqa: ARG002
-        """The unchanged image."""
-        return image
-
-    def words(self, outputs: Sequence[np.ndarray]) -> str:
-        """A table of the outputs."""
-        return fragments.outputs(self.upload.table(outputs), self.upload.inputs_in_words())
+    return Subject(
+        network=lambda _is_quantized: upload.content,
+        inputs=lambda image: upload.arrays(image, seed),
+        drawn=lambda image, _outputs: image,
+        words=lambda outputs: fragments.outputs(upload.table(outputs), upload.inputs_in_words()),
+    )
 
 
 @dataclasses.dataclass(frozen=True)

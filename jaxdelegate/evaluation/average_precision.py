@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-RECALL_POINTS = 100  # and the point 0
+RECALL_POINTS = 100  # in addition to recall 0
 IOU_THRESHOLDS = tuple(float(np.float32(0.5) + i * np.float32(0.05)) for i in range(10))
 
 

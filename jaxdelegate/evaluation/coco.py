@@ -21,7 +21,7 @@ from jaxdelegate.evaluation.average_precision import (
 )
 from jaxdelegate.evaluation.coco_metrics import CocoMetrics, coco_metrics
 from jaxdelegate.evaluation.errors import DataError
-from jaxdelegate.evaluation.files import list_images, no_images, read_lines
+from jaxdelegate.evaluation.files import StrPath, list_images, no_images, read_lines
 from jaxdelegate.evaluation.ground_truth import (
     AnnotatedImage,
     Instances,
@@ -93,13 +93,13 @@ class CocoResult(EvaluationResult):
 
 
 def evaluate_coco(
-    model: str | os.PathLike[str],
-    images: str | os.PathLike[str],
-    model_labels: str | os.PathLike[str] | None = None,
+    model: StrPath,
+    images: StrPath,
+    model_labels: StrPath | None = None,
     *,
-    instances: str | os.PathLike[str] | None = None,
-    ground_truth_proto: str | os.PathLike[str] | None = None,
-    allowlist: str | os.PathLike[str] | None = None,
+    instances: StrPath | None = None,
+    ground_truth_proto: StrPath | None = None,
+    allowlist: StrPath | None = None,
     num_images: int = 0,
     class_offset: int = CLASS_OFFSET,
     settings: RunSettings | None = None,
@@ -155,10 +155,10 @@ class _Truth:
 
 
 def _read_truth(
-    folder: str | os.PathLike[str],
-    instances: str | os.PathLike[str] | None,
-    proto: str | os.PathLike[str] | None,
-    allowlist: str | os.PathLike[str] | None,
+    folder: StrPath,
+    instances: StrPath | None,
+    proto: StrPath | None,
+    allowlist: StrPath | None,
     num_images: int,
 ) -> _Truth:
     if num_images < 0:
@@ -203,7 +203,7 @@ def _truth_of_instances(folder: Path, found: Instances, last: int | None) -> _Tr
     return _Truth(names, annotated, kept, [])
 
 
-def _count_classes(model_labels: str | os.PathLike[str] | None, instances: Instances | None) -> int:
+def _count_classes(model_labels: StrPath | None, instances: Instances | None) -> int:
     if model_labels is not None:
         count = len(read_lines(model_labels, "model output labels"))
     elif instances is not None:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from jaxdelegate.evaluation.errors import DataError
+from jaxdelegate.evaluation.files import StrPath
 from jaxdelegate.evaluation.model import ImageModel, open_image_model, stock_errors
 from jaxdelegate.interpreter import Interpreter
 
@@ -48,7 +49,7 @@ class ModelOnDevices(ImageModel):
 
 
 def open_on_devices(
-    path: str | os.PathLike[str], interpreter: Any, *, batch_size: int, num_outputs: int
+    path: StrPath, interpreter: Any, *, batch_size: int, num_outputs: int
 ) -> ImageModel:
     """As `open_image_model`, with one interpreter or several, each on another device.
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from jaxdelegate.evaluation.errors import DataError
 
+StrPath = str | os.PathLike[str]
+
 SUFFIXES = (".jpg", ".jpeg", ".png", ".rgb8")
 
 
@@ -19,7 +21,7 @@ class LabeledImage:
     label: str
 
 
-def read_lines(path: str | os.PathLike[str], what: str) -> list[str]:
+def read_lines(path: StrPath, what: str) -> list[str]:
     """The lines of a text file, blank ones included, as TFLite's ReadFileLines reads them."""
     try:
         with Path(path).open(encoding="utf-8") as file:
@@ -30,12 +32,12 @@ def read_lines(path: str | os.PathLike[str], what: str) -> list[str]:
         raise DataError(f"{what} {os.fspath(path)!r}: expected UTF-8 text: {error}") from error
 
 
-def list_images(folder: str | os.PathLike[str]) -> list[str]:
+def list_images(folder: StrPath) -> list[str]:
     """Names of the image files in a folder, sorted as TFLite sorts them (by code point)."""
     return sorted(name for name in _names(folder) if Path(name).suffix.lower() in SUFFIXES)
 
 
-def _names(folder: str | os.PathLike[str], *, folders: bool = False) -> list[str]:
+def _names(folder: StrPath, *, folders: bool = False) -> list[str]:
     try:
         with os.scandir(folder) as entries:
             return [entry.name for entry in entries if entry.is_dir() == folders]
@@ -43,15 +45,15 @@ def _names(folder: str | os.PathLike[str], *, folders: bool = False) -> list[str
         raise DataError(f"ground_truth_images_path: {error}") from error
 
 
-def no_images(folder: str | os.PathLike[str]) -> DataError:
+def no_images(folder: StrPath) -> DataError:
     """The error for a folder without images."""
     return DataError(f"no images ({', '.join(SUFFIXES)}) in {os.fspath(folder)!r}")
 
 
 def imagenet_images(
-    folder: str | os.PathLike[str],
-    ground_truth_labels: str | os.PathLike[str] | None,
-    synset_labels: str | os.PathLike[str] | None,
+    folder: StrPath,
+    ground_truth_labels: StrPath | None,
+    synset_labels: StrPath | None,
 ) -> list[LabeledImage]:
     """The labeled images of a validation set, in either layout.
 
@@ -76,7 +78,7 @@ def imagenet_images(
 
 
 def _flat(
-    folder: Path, names: list[str], ground_truth_labels: str | os.PathLike[str] | None
+    folder: Path, names: list[str], ground_truth_labels: StrPath | None
 ) -> list[LabeledImage]:
     if ground_truth_labels is None:
         raise DataError(f"the {len(names)} images in {str(folder)!r} need ground-truth labels")
@@ -96,7 +98,7 @@ def _flat(
     ]
 
 
-def _by_synset(folder: Path, synset_labels: str | os.PathLike[str] | None) -> list[LabeledImage]:
+def _by_synset(folder: Path, synset_labels: StrPath | None) -> list[LabeledImage]:
     labels = None if synset_labels is None else _read_synsets(synset_labels)
     images = []
     for synset in sorted(_names(folder, folders=True)):
@@ -108,7 +110,7 @@ def _by_synset(folder: Path, synset_labels: str | os.PathLike[str] | None) -> li
     return images
 
 
-def _read_synsets(path: str | os.PathLike[str]) -> dict[str, str]:
+def _read_synsets(path: StrPath) -> dict[str, str]:
     labels = {}
     for i, line in enumerate(read_lines(path, "synset labels"), 1):
         synset, _, words = line.strip().partition(" ")
@@ -123,7 +125,7 @@ def _read_synsets(path: str | os.PathLike[str]) -> dict[str, str]:
 
 
 def without_denylisted(
-    images: Sequence[LabeledImage], denylist: str | os.PathLike[str] | None
+    images: Sequence[LabeledImage], denylist: StrPath | None
 ) -> list[LabeledImage]:
     """The images whose numbers, counted from 1, are not in the denylist."""
     if denylist is None:

@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 
 from jaxdelegate.evaluation.average_precision import Objects
 from jaxdelegate.evaluation.errors import DataError
-from jaxdelegate.evaluation.files import read_lines
+from jaxdelegate.evaluation.files import StrPath, read_lines
 from jaxdelegate.measuring import protos
 
 _TEXT_SUFFIXES = (".pbtxt", ".textproto", ".txt")
@@ -56,9 +56,7 @@ class Instances:
     categories: tuple[Mapping[str, Any], ...]
 
 
-def read_instances(
-    path: str | os.PathLike[str], allowlist: str | os.PathLike[str] | None = None
-) -> Instances:
+def read_instances(path: StrPath, allowlist: StrPath | None = None) -> Instances:
     """Read an instances json such as instances_val2017.json.
 
     Args:
@@ -92,7 +90,7 @@ def read_instances(
     return Instances(tuple(sorted(found, key=lambda image: image.name)), tuple(categories))
 
 
-def _read_json(path: str | os.PathLike[str]) -> Mapping[str, Any]:
+def _read_json(path: StrPath) -> Mapping[str, Any]:
     try:
         data = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
@@ -150,7 +148,7 @@ _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
 }
 
 
-def _read_ids(path: str | os.PathLike[str]) -> set[int]:
+def _read_ids(path: StrPath) -> set[int]:
     ids = set()
     for i, line in enumerate(read_lines(path, "allowlist"), 1):
         if not line.strip().isdecimal():
@@ -161,7 +159,7 @@ def _read_ids(path: str | os.PathLike[str]) -> set[int]:
     return ids
 
 
-def read_ground_truth_proto(path: str | os.PathLike[str]) -> dict[str, Objects]:
+def read_ground_truth_proto(path: StrPath) -> dict[str, Objects]:
     """Objects by image name from an ObjectDetectionGroundTruth message.
 
     Args:

@@ -16,6 +16,7 @@ from jaxdelegate.errors import OptionError
 from jaxdelegate.evaluation.errors import DataError
 from jaxdelegate.evaluation.files import (
     LabeledImage,
+    StrPath,
     imagenet_images,
     read_lines,
     without_denylisted,
@@ -67,13 +68,13 @@ class ImagenetResult(EvaluationResult):
 
 
 def evaluate_imagenet(
-    model: str | os.PathLike[str],
-    images: str | os.PathLike[str],
-    model_labels: str | os.PathLike[str],
+    model: StrPath,
+    images: StrPath,
+    model_labels: StrPath,
     *,
-    ground_truth_labels: str | os.PathLike[str] | None = None,
-    synset_labels: str | os.PathLike[str] | None = None,
-    denylist: str | os.PathLike[str] | None = None,
+    ground_truth_labels: StrPath | None = None,
+    synset_labels: StrPath | None = None,
+    denylist: StrPath | None = None,
     num_images: int = 0,
     num_ranks: int | None = None,
     settings: RunSettings | None = None,
@@ -117,10 +118,10 @@ def evaluate_imagenet(
 
 
 def _chosen_images(
-    images: str | os.PathLike[str],
-    ground_truth_labels: str | os.PathLike[str] | None,
-    synset_labels: str | os.PathLike[str] | None,
-    denylist: str | os.PathLike[str] | None,
+    images: StrPath,
+    ground_truth_labels: StrPath | None,
+    synset_labels: StrPath | None,
+    denylist: StrPath | None,
     num_images: int,
 ) -> list[LabeledImage]:
     if num_images < 0:

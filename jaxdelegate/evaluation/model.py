@@ -12,6 +12,7 @@ import numpy as np
 
 from jaxdelegate.errors import InterpreterError, JaxDelegateError, ModelError
 from jaxdelegate.evaluation.errors import DataError
+from jaxdelegate.evaluation.files import StrPath
 from jaxdelegate.evaluation.images import INPUT_TYPES, Preprocessing
 from jaxdelegate.interpreter import Interpreter
 from jaxdelegate.text import printable
@@ -93,7 +94,7 @@ def stock_errors() -> Iterator[None]:
         raise InterpreterError(str(error)) from error
 
 
-def open_interpreter(path: str | os.PathLike[str]) -> Interpreter:
+def open_interpreter(path: StrPath) -> Interpreter:
     """Jaxdelegate's interpreter with JaxDelegate, not allocated.
 
     jax is imported only here, so that callers with another interpreter can configure jax later.
@@ -104,7 +105,7 @@ def open_interpreter(path: str | os.PathLike[str]) -> Interpreter:
     return Interpreter(os.fspath(path), experimental_delegates=[delegate])
 
 
-def digest_of(path: str | os.PathLike[str]) -> str:
+def digest_of(path: StrPath) -> str:
     """SHA-256 of a model file."""
     try:
         return hashlib.sha256(Path(path).read_bytes()).hexdigest()
@@ -113,7 +114,7 @@ def digest_of(path: str | os.PathLike[str]) -> str:
 
 
 def open_image_model(
-    path: str | os.PathLike[str], interpreter: Any, *, batch_size: int, num_outputs: int
+    path: StrPath, interpreter: Any, *, batch_size: int, num_outputs: int
 ) -> ImageModel:
     """Check a model and set its batch size: 1, with a note, if it does not support the given one.
 

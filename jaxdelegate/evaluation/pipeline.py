@@ -63,13 +63,22 @@ class Waits:
 
 @dataclasses.dataclass
 class Times:
-    """Seconds that batches took so far."""
+    """Seconds that batches took so far.
 
-    decode: list[float] = dataclasses.field(default_factory=list)  # of each image
-    invoke: list[float] = dataclasses.field(default_factory=list)  # of each image
-    decode_wait: float = 0.0  # of the device for decoded images
-    device_wait: float = 0.0  # of decoded images for the device
-    busy: float = 0.0  # in which the model was started or waited for
+    Attributes:
+        decode: per image.
+        invoke: per image.
+        decode_wait: time in which the device waited for decoded images.
+        device_wait: time in which decoded images waited for the device.
+        busy: time in which the model was started or waited for.
+        wall: elapsed time.
+    """
+
+    decode: list[float] = dataclasses.field(default_factory=list)
+    invoke: list[float] = dataclasses.field(default_factory=list)
+    decode_wait: float = 0.0
+    device_wait: float = 0.0
+    busy: float = 0.0
     wall: float = 0.0
 
     def add(self, other: "Times") -> None:

@@ -17,6 +17,7 @@ from typing import Any, Self
 
 from jaxdelegate.errors import OptionError
 from jaxdelegate.evaluation.errors import DataError
+from jaxdelegate.evaluation.files import StrPath
 from jaxdelegate.optional import optional_module
 from jaxdelegate.version import __version__
 
@@ -25,12 +26,12 @@ Row = dict[str, Any]
 _SUFFIXES = (".jsonl", ".parquet")
 
 
-def is_results_path(path: str | os.PathLike[str]) -> bool:
+def is_results_path(path: StrPath) -> bool:
     """Whether the suffix is that of a per-image results file."""
     return Path(path).suffix in _SUFFIXES
 
 
-def check_results_path(path: str | os.PathLike[str]) -> Path:
+def check_results_path(path: StrPath) -> Path:
     """Return the path if results can be written there."""
     path = Path(path)
     if path.suffix not in _SUFFIXES:

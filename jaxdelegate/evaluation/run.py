@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,6 +12,7 @@ from tqdm import tqdm
 from jaxdelegate.errors import OptionError
 from jaxdelegate.evaluation.devices import open_on_devices
 from jaxdelegate.evaluation.errors import DataError
+from jaxdelegate.evaluation.files import StrPath
 from jaxdelegate.evaluation.model import ImageModel, open_interpreter
 from jaxdelegate.evaluation.pipeline import Batch, BatchSource, Pipeline, Waits
 from jaxdelegate.evaluation.results import (
@@ -30,9 +30,7 @@ from jaxdelegate.measuring.stats import Latency
 class Runner(Protocol):
     """Runs images in other processes, with a model that it opens there."""
 
-    def open(
-        self, path: str | os.PathLike[str], *, batch_size: int, num_outputs: int
-    ) -> ImageModel:
+    def open(self, path: StrPath, *, batch_size: int, num_outputs: int) -> ImageModel:
         """As `open_image_model`, without an interpreter: the model runs elsewhere."""
         ...
 
@@ -58,7 +56,7 @@ class RunSettings:
 
     batch_size: int = 32
     decode_threads: int | None = None
-    results_path: str | os.PathLike[str] | None = None
+    results_path: StrPath | None = None
     resume: bool = True
     runs_on: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     runner: Runner | None = None
@@ -161,7 +159,7 @@ class Task:
 
 
 def open_to_run(
-    path: str | os.PathLike[str],
+    path: StrPath,
     interpreter: Any,
     settings: RunSettings,
     *,

@@ -124,7 +124,7 @@ class BatchedModel:
             reason = self._why_not_batch(size) or ""
             if not reason:
                 return size
-        self._allocate(rows, 1)  # what is wrong with a single row, too, is an error
+        self._allocate(rows, 1)  # raises if a single row fails, too
         self._is_one_by_one = True
         note = f"{self.name} runs row by row: {reason}"
         self.notes = (*self.notes, note)

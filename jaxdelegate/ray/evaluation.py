@@ -159,7 +159,7 @@ class _Actors:
     def __init__(self, ray: Any, create: Callable[[], Any], count: int) -> None:
         self._ray, self._create, self.count = ray, create, count
         self._alive: list[Any] = []
-        self._free: deque[Any] = deque()  # an actor once for each batch that it can take
+        self._free: deque[Any] = deque()  # each actor once per batch that it can accept
         # Reference -> its actor and the first image of its batch; None while it opens the model.
         self._tasks: dict[Any, tuple[Any, int | None]] = {}
         self._deaths: Counter[int | None] = Counter()

@@ -198,7 +198,7 @@ class Predictor:
             except (InterpreterError, TensorError) as own:
                 failed[number] = str(own)
         if not failed:
-            raise error  # of the batch, not of a row
+            raise error  # no single row fails
         if not self._skips:
             raise self._error(batch, failed) from error
         if not found:

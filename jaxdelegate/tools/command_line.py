@@ -21,7 +21,7 @@ from jaxdelegate.providers.parsing import Flag
 from jaxdelegate.tools import delegate_flags
 
 DELEGATES = "delegates"  # the module name under which --help lists the delegates' flags
-COMMON = "common"  # and that of the flags that every tool has
+COMMON = "common"  # the module name of the flags that every tool has
 GRAPH = Flag("graph", str, None, "The .tflite file.", is_required=True)
 
 # The model is --graph in TFLite's benchmark, --model_file in its evaluation.
