@@ -37,7 +37,7 @@ class StoppedError(InterpreterError):
 
 
 class DeviceMemoryError(InterpreterError, MemoryError):
-    """A device has not enough memory for a partition: its weights, its program or a run.
+    """A device does not have enough memory for a partition: its weights, its program or a run.
 
     The message names the nodes, the required memory and remedies. The interpreter can still be
     used, for example after `resize_tensor_input` to a smaller batch. `allocate_tensors` raises this

@@ -24,7 +24,7 @@ _STOCK_ERRORS = (RuntimeError, ValueError)  # what stock interpreters raise
 
 @dataclasses.dataclass(frozen=True)
 class ImageModel:
-    """An allocated interpreter, ours or a stock one, with one image input [B, H, W, 3].
+    """An allocated interpreter, jaxdelegate's or a stock one, with one image input [B, H, W, 3].
 
     Attributes:
         interpreter: None where the model runs in another process.
@@ -95,7 +95,7 @@ def stock_errors() -> Iterator[None]:
 
 
 def open_interpreter(path: StrPath) -> Interpreter:
-    """Jaxdelegate's interpreter with JaxDelegate, not allocated.
+    """An interpreter of jaxdelegate with JaxDelegate, not allocated.
 
     jax is imported only here, so that callers with another interpreter can configure jax later.
     """
