@@ -133,7 +133,7 @@ def _results() -> _Results:
         shown = gr.Radio(
             list(_FIRST), value=handlers.SHOWN_FIRST, label="Result of", elem_id="shown"
         )
-        with gr.Row(elem_id="answers"):
+        with gr.Row(elem_id="outcome"):
             with gr.Column(elem_id="found"):
                 image = gr.Image(
                     show_label=False, interactive=False, elem_id="drawn", buttons=["fullscreen"],

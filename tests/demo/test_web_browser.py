@@ -71,7 +71,7 @@ def serving(*flags: str) -> Iterator[tuple[str, subprocess.Popen]]:
     address = f"http://127.0.0.1:{port}/"
     try:
         end = time.monotonic() + WAIT
-        while not answers(address):
+        while not responds(address):
             assert process.poll() is None, process.communicate()[0].decode()
             assert time.monotonic() < end
             time.sleep(0.2)
@@ -86,7 +86,7 @@ def serving(*flags: str) -> Iterator[tuple[str, subprocess.Popen]]:
             raise
 
 
-def answers(address: str) -> bool:
+def responds(address: str) -> bool:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(address, timeout=10) as response:
