@@ -153,7 +153,7 @@ const char* read_finish(const XLA_FFI_CallFrame& frame, long count, Range& range
   const void* nonlinearity = attribute(frame, 2, XLA_FFI_DataType_S64, 1);
   long value = kNonlinearities;
   if (nonlinearity != nullptr) memcpy(&value, nonlinearity, sizeof value);
-  if (value < kClamp || value >= kNonlinearities) return "`then` is not a nonlinearity";
+  if (value < kClamp || value >= kNonlinearities) return "then is not a nonlinearity";
   finish.nonlinearity = static_cast<Nonlinearity>(value), finish.range = range;
   const bool adds = frame.args.size == 4;
   if (adds && !read_data(argument(frame, 3), count, finish.residual))
@@ -187,7 +187,7 @@ const char* read(const XLA_FFI_CallFrame& frame, Work& work) {
   const Geometry& g = work.geometry;
   const XLA_FFI_Buffer& y = result(frame);
   const XLA_FFI_DataType dtype = argument(frame, 0).dtype;
-  if (!is_type(work.x, dtype)) return "x has the wrong type";
+  if (!is_type(work.x, dtype)) return "x is of the wrong type";
   if (!read_data(argument(frame, 0), dtype, g.batch * g.height * g.width * g.channels, work.x))
     return "x does not fit geometry";
   if (!read_data(argument(frame, 1), weights_of(work), work.weights))

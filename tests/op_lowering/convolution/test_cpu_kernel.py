@@ -440,7 +440,7 @@ def test_a_call_that_does_not_fit_is_refused() -> None:
 
     refused("weights do not fit geometry", x, w, bias)
     refused("the residual does not fit y", x, w[:, :3], bias, x)
-    refused("then is no nonlinearity", x, w[:, :3], bias, nonlinearity=nonlinearity + 3)
-    refused("to_grid is no grid", x, w[:, :3], bias, to_grid=limits)
+    refused("then is not a nonlinearity", x, w[:, :3], bias, nonlinearity=nonlinearity + 3)
+    refused("to_grid is not a grid", x, w[:, :3], bias, to_grid=limits)
     empty = np.where(fields == 3, 0, fields)  # nothing is divided by it
-    refused("want geometry without zeros", x[:, :0], w[:, :0], bias, fields=empty)
+    refused("expected geometry without zeros", x[:, :0], w[:, :0], bias, fields=empty)

@@ -272,5 +272,5 @@ def test_a_call_that_does_not_fit_is_refused() -> None:
     refused("x does not fit geometry", x[:1], w, ones, ones, sums)
     refused("weights do not fit geometry", x, w[:, :, :4], ones, ones, sums)
     refused("bias, scales or sums do not fit", x, w, ones, ones[:4], sums)
-    refused("want modes and range", x, w, ones, ones, sums, range=np.zeros(1, np.float32))
-    refused("want geometry without zeros", x, w, ones, ones)
+    refused("expected modes and range", x, w, ones, ones, sums, range=np.zeros(1, np.float32))
+    refused("expected geometry without zeros", x, w, ones, ones)
