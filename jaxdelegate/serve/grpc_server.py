@@ -79,7 +79,7 @@ async def _respond(context: Any, what: str, call: Callable[[], Awaitable[Any]]) 
         code, details = _CODES.get(error.status, grpc.StatusCode.INTERNAL), str(error)
     except Exception:
         _LOG.exception("gRPC %s", what)
-        code, details = grpc.StatusCode.INTERNAL, "internal error; the server's log says more"
+        code, details = grpc.StatusCode.INTERNAL, "internal error; see the server's log"
     return await context.abort(code, details)
 
 

@@ -22,7 +22,7 @@ from jaxdelegate.cache.environment import environment_parts
 from jaxdelegate.kernels import library, processor
 from jaxdelegate.kernels.processor import INSTRUCTION_SETS, MAX_CPU_ISA, allowed_features
 
-# As enum Feature in kernels/cpu.h.
+# The values of enum Feature in kernels/cpu.h.
 FEATURES = {
     name: 1 << i
     for i, name in enumerate(
@@ -68,7 +68,7 @@ def selected(names: tuple[str, ...], most: str | None = None) -> str | None:
 
 
 @pytest.mark.usefixtures("built")
-def test_the_library_knows_the_sets_that_the_environment_can_name() -> None:
+def test_the_library_has_the_sets_that_the_environment_can_name() -> None:
     count = len(INSTRUCTION_SETS)
     names = [opened().jaxdelegate_instruction_set_name(i) for i in range(count)]
     assert names == [name.encode() for name in INSTRUCTION_SETS[:0:-1]] + [None]
@@ -85,7 +85,7 @@ def test_the_best_set_is_chosen(name: str) -> None:
 @pytest.mark.usefixtures("built")
 @pytest.mark.parametrize("most", INSTRUCTION_SETS)
 @pytest.mark.parametrize("name", PROCESSORS)
-def test_a_limit_leaves_the_best_of_what_is_no_newer(name: str, most: str) -> None:
+def test_with_a_limit_the_best_set_within_it_is_chosen(name: str, most: str) -> None:
     features, _ = PROCESSORS[name]
     older = INSTRUCTION_SETS[1 : INSTRUCTION_SETS.index(most) + 1]
     wanted = [s for s in older if set(needs(s)) <= set(features)]
@@ -126,7 +126,7 @@ XMM, YMM, ZMM = 0x2, 0x4, 0xE0
     ("registers", "xcr0", "wanted"),
     [
         (EVERYTHING, XMM | YMM | ZMM, tuple(FEATURES)),
-        # What the operating system does not save cannot be used, whatever the processor has.
+        # Registers that the operating system does not save cannot be used.
         (EVERYTHING, XMM | YMM, ("avx2", "fma", "avxvnni")),
         (EVERYTHING, XMM | YMM | 0x60, ("avx2", "fma", "avxvnni")),
         (EVERYTHING, XMM, ()),
@@ -139,7 +139,7 @@ XMM, YMM, ZMM = 0x2, 0x4, 0xE0
         ((0, 0, 0, 0), 0, ()),
     ],
 )
-def test_features_are_what_processor_and_operating_system_have(
+def test_features_need_the_processor_and_the_operating_system(
     registers: tuple[int, ...], xcr0: int, wanted: tuple[str, ...]
 ) -> None:
     found = opened().jaxdelegate_features_of(ctypes.byref(Registers(*registers, xcr0)))
@@ -205,7 +205,9 @@ def printed(**environment: str) -> subprocess.CompletedProcess[str]:
         ({"JAXDELEGATE_NATIVE_KERNELS": "0"}, "Native kernels: off; XLA computes all. False"),
     ],
 )
-def test_programs_call_what_the_environment_leaves(environment: dict[str, str], said: str) -> None:
+def test_programs_call_kernels_within_the_limit_of_the_environment(
+    environment: dict[str, str], said: str
+) -> None:
     assert printed(**environment).stdout.strip() == said
 
 
@@ -225,7 +227,7 @@ def test_an_unclear_switch_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
         jd.OptionError, match=r"JAXDELEGATE_NATIVE_KERNELS: must be 0 or 1, got 'maybe'"
     ):
         jd.JaxDelegate(platform="cpu")
-    assert jd.JaxDelegate(platform="cpu", native_kernels=False)  # nobody asks the environment
+    assert jd.JaxDelegate(platform="cpu", native_kernels=False)  # the environment is not read
 
 
 @pytest.mark.usefixtures("no_native_kernels")
@@ -236,7 +238,7 @@ def test_the_switch_can_insist(monkeypatch: pytest.MonkeyPatch) -> None:
         jd.JaxDelegate(platform="cpu")
 
 
-def test_features_behind_a_limit_are_hidden() -> None:
+def test_features_newer_than_a_limit_are_hidden() -> None:
     newest = ("avx_vnni", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_tile")
     skylake_x = ("sse2", "avx", "avx2", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vl")
     sapphire_rapids = frozenset(skylake_x + newest)
@@ -267,7 +269,7 @@ def test_the_limit_belongs_to_the_key_of_stored_programs(monkeypatch: pytest.Mon
         ("aarch64", "absent.so is for x86-64 processors, and this is aarch64$"),
     ],
 )
-def test_who_has_no_library_is_told_what_helps(
+def test_without_a_library_the_message_has_a_remedy(
     machine: str, said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(library, "MACHINE", machine)
@@ -282,7 +284,7 @@ _INSTRUCTION = re.compile(r"^\s+[0-9a-f]+:\t(?P<text>.*)$")
 _OF_A_SET = re.compile(r"kernels::(?P<set>avx2|avxvnni|avx512f|avx512vnni|avx512bf16)::")
 _PREFIXES = re.compile(r"^(?:(?:rep[nz]?|repnz|lock|notrack|bnd|data16|cs|ds|es|\{\w+\})\s+)+")
 
-# Vectors of AVX are coded with names in v, and wide registers have names of their own.
+# AVX instructions have names with v, and wide registers have distinct names.
 _WIDE = re.compile(r"%[yz]mm\d|%k[0-7]\b")
 _ZMM = re.compile(r"%zmm\d|%k[0-7]\b|%[xyz]mm(?:1[6-9]|2\d|3[01])\b")
 _VECTOR = re.compile(r"^v(?!err|erw|mcall|mload|mread|mrun|mwrite|mxo)")
@@ -296,7 +298,7 @@ _BW_DQ = re.compile(r"^vpmov(?:m2[bwdq]|[bwdq]2m)|^vmovdqu(?:8|16)\b|^vpmullq|^v
 
 
 def is_allowed(of: str | None, name: str, text: str) -> bool:
-    """Whether an instruction may be in a function of a set; None: of none."""
+    """Whether an instruction may be in a function of a set; None: in other functions."""
     is_vector = bool(_VECTOR.match(name) or _WIDE.search(text))
     if of is None:
         return not (is_vector or _SCALAR.match(name) or _SSE3.match(name))
@@ -308,7 +310,7 @@ def is_allowed(of: str | None, name: str, text: str) -> bool:
 
 
 def disassembly(path: Path) -> Iterator[tuple[str, str]]:
-    """Every instruction and the function that it is in."""
+    """Every instruction, with the function that contains it."""
     command = ["objdump", "-d", "-C", "--no-show-raw-insn", str(path)]
     text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     function = ""
@@ -320,7 +322,7 @@ def disassembly(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def wrong(path: Path) -> tuple[list[str], collections.Counter[str | None]]:
-    """Instructions in functions that they do not belong to; how many are in those of each set."""
+    """The misplaced instructions, and the number of instructions in the functions of each set."""
     found, counts = [], collections.Counter[str | None]()
     for function, text in disassembly(path):
         match = _OF_A_SET.search(function)
@@ -338,7 +340,7 @@ needs_objdump = pytest.mark.skipif(
 
 @pytest.mark.usefixtures("built")
 @needs_objdump
-def test_instructions_of_a_set_stand_in_its_functions_only() -> None:
+def test_instructions_of_a_set_are_only_in_its_functions() -> None:
     found, counts = wrong(library.LIBRARY)
     assert found == []
     assert counts[None] > 1000
@@ -375,7 +377,7 @@ __attribute__((target("%s"))) float outside(const float* x) {
         ("avx512f", "sse2", {"kernels::avx2::widest(float const*)"}),
     ],
 )
-def test_the_walk_finds_an_instruction_that_stands_elsewhere(
+def test_the_check_finds_a_misplaced_instruction(
     inside: str, outside: str, names: set[str], tmp_path: Path
 ) -> None:
     source, built = tmp_path / "mixed.cc", tmp_path / "libmixed.so"
@@ -388,17 +390,17 @@ def test_the_walk_finds_an_instruction_that_stands_elsewhere(
 
 @pytest.mark.usefixtures("built")
 @needs_objdump
-def test_nothing_of_a_set_runs_when_the_library_is_loaded() -> None:
-    """Tables of functions are constants; what loading runs is in files of no set."""
+def test_loading_the_library_runs_no_code_of_a_set() -> None:
+    """Tables of functions are constants; code that runs on loading is not in the files of sets."""
     functions = {function for function, _ in disassembly(library.LIBRARY)}
     starts = [name for name in functions if name.startswith("_GLOBAL__sub_I")]
     assert not [name for name in starts if "avx" in name.lower()]
 
 
-def test_cores_are_counted_where_processes_have_none_of_their_own(
+def test_cores_are_counted_on_systems_without_affinity(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As on macOS."""
+    """For instance on macOS."""
     assert processor.core_count() == len(os.sched_getaffinity(0))
     monkeypatch.setattr(processor, "os", types.SimpleNamespace(cpu_count=lambda: 10))
     assert processor.core_count() == 10

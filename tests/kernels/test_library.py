@@ -1,4 +1,4 @@
-"""The kernels' library: calls at the same time, threads, processes, and the delegate's option."""
+"""The kernels' library: concurrent calls, threads, processes, and the delegate's option."""
 
 import concurrent.futures
 import math
@@ -30,7 +30,7 @@ def test_the_library_is_built_from_these_sources() -> None:
 
 
 @pytest.mark.usefixtures("built")
-def test_calls_at_the_same_time() -> None:
+def test_concurrent_calls() -> None:
     inputs = [f32(1, 30, 30, 8), const(f32(40, 3, 3, 8, seed=1)), const(f32(40, seed=2))]
     case = Case("CONV_2D", "", inputs, Conv2DOptions(Padding.SAME, 1, 1))
     context = LoweringContext(native_kernels=True)
@@ -82,7 +82,7 @@ for size, depth, groups in ((30, 4, 8), (14, 20, 7), (3, 64, 2)):
 
 
 def printed(code: str, *arguments: str, **environment: str) -> bytes:
-    """What another process prints."""
+    """The output of another process."""
     done = subprocess.run(
         [sys.executable, "-c", code, *arguments],
         env={**os.environ, "JAX_PLATFORMS": "cpu", **environment},
@@ -93,7 +93,7 @@ def printed(code: str, *arguments: str, **environment: str) -> bytes:
 
 
 @pytest.mark.usefixtures("built")
-def test_the_number_of_threads_changes_no_bit() -> None:
+def test_results_do_not_depend_on_the_number_of_threads() -> None:
     one, three = (printed(_THREADS, NPROC=threads) for threads in ("1", "3"))
     assert len(one) > 4 * (500 * 90 + 2 * 900 * 32)
     assert one == three
@@ -101,8 +101,8 @@ def test_the_number_of_threads_changes_no_bit() -> None:
 
 @pytest.mark.usefixtures("built")
 @pytest.mark.parametrize("units", [1, 100_000], ids=["the caller's thread", "several threads"])
-def test_without_memory_a_call_answers_an_error(units: int) -> None:
-    """Windows so far from each other that what lies between them is too much to copy."""
+def test_without_memory_a_call_returns_an_error(units: int) -> None:
+    """Windows with such large distances that the pixels between them cannot be copied."""
     fields = (1, 1, 1, 2, 1, 2, 2 * units, 2, 1, 1, 1, 1, 2**44, 1, 1, 0, 0)
     attributes = {
         "geometry": np.array(fields, np.int64),
@@ -112,7 +112,7 @@ def test_without_memory_a_call_answers_an_error(units: int) -> None:
     call = jax.ffi.ffi_call(library.PRODUCT, jax.ShapeDtypeStruct((2, 2 * units), np.float32))
     shapes = (2,), (2, math.ceil(units / library.PANEL), library.PANEL), (2 * units,)
     arrays = [np.ones(shape, np.float32) for shape in shapes]
-    asked = 4 * ((2**44 + 1) + 16)  # floats of one row of the image, and what fills up a line
+    asked = 4 * ((2**44 + 1) + 16)  # floats of one row of the image, padded to a cache line
     said = f"RESOURCE_EXHAUSTED.* no memory for {asked // 64 * 64 + 64} bytes"
     with jax.enable_x64(True), pytest.raises(jax.errors.JaxRuntimeError, match=said):
         jax.block_until_ready(call(*arrays, **attributes))
@@ -125,7 +125,7 @@ def test_without_memory_a_call_answers_an_error(units: int) -> None:
 def test_a_library_with_kernels_in_another_order_is_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Call batches call them by number."""
+    """Call batches refer to them by index."""
     names = library.kernel_names(library.opened(library.LIBRARY))
     monkeypatch.setattr(library, "kernel_names", lambda _library: names[::-1])
     monkeypatch.setattr(library, "LIBRARY", tmp_path / "libother.so")
@@ -142,7 +142,7 @@ def test_without_the_library_xla_computes(network: bytes) -> None:
         jd.JaxDelegate(platform="cpu", native_kernels=True)
 
 
-def test_a_damaged_library_is_as_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_damaged_library_is_not_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     path = tmp_path / "libdamaged.so"
     path.write_bytes(b"no library")
     monkeypatch.setattr(library, "LIBRARY", path)

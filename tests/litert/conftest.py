@@ -40,7 +40,7 @@ def add_mul_sub() -> bytes:
 
 @pytest.fixture
 def stock() -> Callable[..., Interpreter]:
-    """The stock interpreter; its reference kernels unless `auto`, which is XNNPACK and all."""
+    """The stock interpreter with its reference kernels; `auto`: with XNNPACK."""
 
     def make(
         content: bytes,

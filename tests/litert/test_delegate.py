@@ -45,7 +45,7 @@ def wanted(x: np.ndarray, y: np.ndarray) -> list[np.ndarray]:
 
 
 class Taking(jd.SimpleDelegate):
-    """Takes operators by name and runs each by a function of its input arrays."""
+    """Delegates operators by name, and runs each by a function of its input arrays."""
 
     def __init__(self, **functions: Callable[..., Any]) -> None:
         super().__init__()
@@ -188,7 +188,7 @@ def test_a_kernel_is_prepared_once_for_each_shape(stock: Stock, add_mul_sub: byt
 
 
 @pytest.mark.parametrize("kind", ["python", "jax"])
-def test_shapes_that_do_not_fit_are_an_error_and_no_more(
+def test_shapes_that_do_not_fit_are_only_an_error(
     stock: Stock, add_mul_sub: bytes, kind: str
 ) -> None:
     functions = {"ADD": np.add, "MUL": np.multiply, "SUB": np.subtract}
@@ -201,7 +201,7 @@ def test_shapes_that_do_not_fit_are_an_error_and_no_more(
 
 
 def reshaping() -> bytes:
-    """x + 1, flattened to [n, 4] by arithmetic on x's shape, which is open in front."""
+    """x + 1, flattened to [n, 4] by arithmetic on x's shape, whose first dimension is open."""
     builder = ModelBuilder()
     x = builder.input((1, 2, 2), shape_signature=(-1, 2, 2))
     shape, n, rows = (builder.tensor(s, np.int32) for s in ((3,), (), (2,)))
@@ -221,7 +221,7 @@ def reshaping() -> bytes:
 
 @pytest.mark.parametrize("auto", [False, True], ids=["reference", "xnnpack"])
 @pytest.mark.parametrize("first", [0, 4], ids=["wholly", "after a dynamic tensor"])
-def test_shapes_that_other_shapes_decide(stock: Stock, auto: bool, first: int) -> None:
+def test_shapes_that_depend_on_other_shapes(stock: Stock, auto: bool, first: int) -> None:
     delegate = jd.JaxDelegate(first_delegate_node_index=first)
     interpreter = stock(reshaping(), [delegate], auto=auto)
     for n in (1, 8, 3):
@@ -244,7 +244,7 @@ def test_outputs_whose_shape_depends_on_data(stock: Stock) -> None:
         assert_close(run_once(interpreter, [x_n]), [2 * np.argwhere(x_n), np.argwhere(x_n)])
 
 
-def test_declared_shapes_do_not_count(stock: Stock) -> None:
+def test_declared_shapes_are_ignored(stock: Stock) -> None:
     builder = ModelBuilder()
     x, y = builder.input((2, 3)), builder.tensor((1,))  # wrong on purpose
     builder.operator("ADD", [x, x], [y])
@@ -301,7 +301,7 @@ def rnn() -> bytes:
     return builder.build()
 
 
-def test_variables_lie_in_the_interpreter(stock: Stock) -> None:
+def test_variables_are_stored_in_the_interpreter(stock: Stock) -> None:
     content, x = rnn(), np.ones((2, 3), np.float32)
     delegated, plain = stock(content, [jd.JaxDelegate()]), stock(content)
     for interpreter in (delegated, plain):

@@ -1,4 +1,4 @@
-"""What a Python exception becomes in the stock interpreter: its error, with the cause."""
+"""Python exceptions become errors of the stock interpreter that name the cause."""
 
 import gc
 import logging
@@ -21,7 +21,7 @@ X, Y = np.arange(4, dtype=np.float32), np.full(4, 3, np.float32)
 
 
 class Failing(jd.SimpleDelegate):
-    """Takes ADD and SUB; raises `error` in the named step."""
+    """Delegates ADD and SUB; raises `error` in the named step."""
 
     name = "Failing"
 
@@ -100,7 +100,7 @@ def test_every_exception_is_caught(stock: Stock, add_mul_sub: bytes, error: Base
         run_once(interpreter, [X, Y])
 
 
-def test_an_interpreter_works_on_after_an_error(stock: Stock, add_mul_sub: bytes) -> None:
+def test_an_interpreter_works_after_an_error(stock: Stock, add_mul_sub: bytes) -> None:
     delegate = Failing("eval", ValueError("once"))
     interpreter = stock(add_mul_sub, [delegate])
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""Interpreters come and go, resize and run in threads; nothing is left, nothing crashes."""
+"""Many interpreters, resizes and threads leave nothing behind and do not crash."""
 
 import gc
 import subprocess

@@ -1,4 +1,4 @@
-"""Operator parameters: the same options out of a stock interpreter's structs as out of the file."""
+"""Operator parameters: a stock interpreter's structs have the same options as the file."""
 
 import ctypes
 import dataclasses
@@ -50,7 +50,7 @@ BUILTINS = sorted(name for name, code in vars(BuiltinOperator).items() if isinst
 
 
 @pytest.mark.parametrize("operator", BUILTINS)
-def test_every_field_of_the_options_has_its_place(operator: str) -> None:
+def test_every_field_of_the_options_is_in_the_struct(operator: str) -> None:
     fields = {field.name for field in dataclasses.fields(options_class(operator))}
     place = record_of(operator).struct
     if place is NOT_HANDED_OUT:  # interpreters have no kernel of the operator
@@ -65,18 +65,18 @@ def decoded(operator: str, layout: str, *values: Any, rank: int = 0) -> Any:
     return params.decode(operator, ctypes.addressof(data), rank)
 
 
-def test_padding_activation_and_types_have_numbers_of_their_own() -> None:
+def test_padding_activation_and_types_have_their_own_numbers() -> None:
     got = decoded("CONV_2D", "7i", 2, 3, 4, 3, 5, 6, 4)
     want = Conv2DOptions(Padding.VALID, 3, 4, ActivationFunctionType.RELU6, 5, 6, TensorType.INT64)
     assert got == want
 
 
-def test_what_is_not_set_keeps_the_schemas_default() -> None:
+def test_missing_fields_keep_the_schemas_default() -> None:
     got = decoded("CONV_2D", "7i", 0, 1, 1, 0, 1, 1, 0)
     assert got == Conv2DOptions(Padding.SAME, 1, 1)
 
 
-def test_members_are_aligned_as_in_c() -> None:
+def test_members_are_aligned_like_in_c() -> None:
     got = decoded("UNIDIRECTIONAL_SEQUENCE_RNN", "?3xi?3x", True, 4, True)
     assert (got.time_major, got.asymmetric_quantize_inputs) == (True, True)
     assert got.fused_activation_function is ActivationFunctionType.TANH
@@ -88,7 +88,7 @@ def test_enumerations_that_begin_with_unknown() -> None:
     assert decoded("STABLEHLO_RNG_BIT_GENERATOR", "i", 2) == philox
 
 
-def test_vectors_with_a_count_with_the_rank_and_behind_a_pointer() -> None:
+def test_vectors_with_a_count_with_the_rank_and_with_a_pointer() -> None:
     assert decoded("RESHAPE", "9i", 2, -1, *[0] * 6, 2) == ReshapeOptions((2, -1))
     got = decoded("STABLEHLO_PAD", "24q", 1, 2, *[0] * 6, 3, 4, *[0] * 6, 5, 6, *[0] * 6, rank=2)
     assert got == StablehloPadOptions((1, 2), (3, 4), (5, 6))
@@ -119,7 +119,7 @@ def test_operators_without_parameters() -> None:
         ("STABLEHLO_IOTA", "q", (0,), "do not expose the options of STABLEHLO_IOTA"),
     ],
 )
-def test_refuses_what_means_nothing(operator: str, layout: str, values: Any, words: str) -> None:
+def test_refuses_unknown_values(operator: str, layout: str, values: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         decoded(operator, layout, *values)
 
@@ -131,7 +131,7 @@ def test_refuses_absent_parameters() -> None:
 
 
 class Recorder(jd.SimpleDelegate):
-    """Takes nothing, and remembers the operators of every subgraph."""
+    """Delegates nothing, and records the operators of every subgraph."""
 
     name = "Recorder"
 
@@ -150,7 +150,7 @@ class Recorder(jd.SimpleDelegate):
 
 
 def recorded(path: Path) -> list[list[Operator]] | None:
-    """The operators as the stock interpreter shows them; None if it refuses the model."""
+    """The operators that the stock interpreter exposes; None if it refuses the model."""
     recorder, kernels = Recorder(), OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
     try:
         Interpreter(
@@ -162,7 +162,9 @@ def recorded(path: Path) -> list[list[Operator]] | None:
 
 
 def differences(shown: Operator, read: Operator) -> list[str]:
-    if read.name.startswith("Flex"):  # kernels of another library: the interpreter says "Flex"
+    if read.name.startswith(
+        "Flex"
+    ):  # kernels of another library, which the interpreter calls "Flex"
         return []
     names = [f.name for f in dataclasses.fields(Operator) if f.name != "mutating_variable_inputs"]
     same: Callable[[str], bool] = lambda name: getattr(shown, name) == getattr(read, name)  # noqa: E731
@@ -173,7 +175,7 @@ def differences(shown: Operator, read: Operator) -> list[str]:
     ]
 
 
-def test_operators_that_no_recorded_model_has(tmp_path: Path) -> None:
+def test_operators_that_are_in_no_recorded_model(tmp_path: Path) -> None:
     builder = ModelBuilder()
     table = builder.tensor((1,), np.dtype("V4"))
     options = HashtableOptions(3, TensorType.INT64, TensorType.STRING)
@@ -205,7 +207,7 @@ def assert_shown_as_read(path: Path) -> None:
 @pytest.mark.litert
 @pytest.mark.skipif(not FILES, reason="the real models are not here")
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_shows_the_operators_of_real_models(path: Path) -> None:
+def test_the_operators_of_real_models_are_exposed(path: Path) -> None:
     try:
         read_model(str(path))
     except jd.ModelError as error:
@@ -219,7 +221,7 @@ def test_shows_the_operators_of_real_models(path: Path) -> None:
 @pytest.mark.litert
 @pytest.mark.skipif(not CASES, reason="the recorded operator cases are not here")
 @pytest.mark.parametrize("folder", CASES, ids=lambda path: path.name)
-def test_shows_the_operators_of_recorded_cases(folder: Path) -> None:
+def test_the_operators_of_recorded_cases_are_exposed(folder: Path) -> None:
     for path in sorted(folder.rglob("model.tflite")):
-        if recorded(path) is not None:  # there are kernels for all of it
+        if recorded(path) is not None:  # all its operators have kernels
             assert_shown_as_read(path)

@@ -45,7 +45,7 @@ class Kernel(jd.SimpleDelegateKernel):
 
 
 class Scaling(jd.SimpleDelegate):
-    """An ADD that scales, so that one sees who ran."""
+    """An ADD that scales, to show which delegate ran."""
 
     name = "Scaling"
 
@@ -70,7 +70,7 @@ def stub(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def built(source: str, path: Path) -> str:
-    """A library, built as setup.py builds it; warnings are errors."""
+    """A library, built as in setup.py, with warnings as errors."""
     flags = ["-std=c99", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden", "-shared", "-fPIC"]
     source_path = str(Path(library.__file__).parent / source)
     subprocess.run([str(COMPILER), *flags, source_path, "-o", str(path)], check=True)
@@ -100,7 +100,7 @@ def test_the_stock_load_delegate(stub: str, stock: Stock, add_mul_sub: bytes) ->
 
 
 @needs_compiler
-def test_anybodys_delegate(stub: str, stock: Stock, add_mul_sub: bytes, scaling: str) -> None:
+def test_a_custom_delegate(stub: str, stock: Stock, add_mul_sub: bytes, scaling: str) -> None:
     delegate = stock_load_delegate(stub, {"delegate": scaling, "factor": 10})
     assert_close(run_once(stock(add_mul_sub, [delegate]), [X, Y]), [10 * (X + Y) * Y - X])
 
@@ -124,7 +124,7 @@ def test_bad_options_are_value_errors(stub: str, options: dict[str, str], words:
 
 
 @needs_compiler
-def test_it_imports_the_package_by_itself(stub: str) -> None:
+def test_it_imports_the_package(stub: str) -> None:
     code = (
         "import sys; from ai_edge_litert.interpreter import load_delegate\n"
         "assert 'jaxdelegate' not in sys.modules; before = set(globals())\n"
@@ -177,13 +177,13 @@ def test_a_process_without_python_gets_a_clear_error(stub: str, tmp_path: Path) 
 
 
 @needs_compiler
-def test_load_delegate_takes_libraries(stub: str, stock: Stock, add_mul_sub: bytes) -> None:
+def test_load_delegate_accepts_libraries(stub: str, stock: Stock, add_mul_sub: bytes) -> None:
     delegate = jd.load_delegate(stub, {"platform": "cpu"})
     assert_close(run_once(stock(add_mul_sub, [delegate]), [X, Y]), [(X + Y) * Y - X])
 
 
 @pytest.mark.parametrize("ours", [False, True], ids=["stock", "ours"])
-def test_load_delegate_takes_names(
+def test_load_delegate_accepts_names(
     stock: Stock, add_mul_sub: bytes, scaling: str, ours: bool
 ) -> None:
     delegate = jd.load_delegate(scaling, {"factor": 2})
@@ -198,7 +198,7 @@ def test_load_delegate_takes_names(
     assert taken == jd.DelegateOptions(enable_quant=False)
 
 
-def test_load_delegate_says_what_it_could_not_load(tmp_path: Path) -> None:
+def test_load_delegate_names_what_it_could_not_load(tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"no_such_library\.so: no such library"):
         jd.load_delegate(str(tmp_path / "no_such_library.so"))
     with pytest.raises(jd.OptionError, match="has no attribute 'NoClass'"):
@@ -248,7 +248,7 @@ def test_compiled_model(tmp_path: Path, add_mul_sub: bytes) -> None:
     built("accelerator.c", tmp_path / "libLiteRtGpuAccelerator.so")
     (tmp_path / "model.tflite").write_bytes(add_mul_sub)
     paths = [str(tmp_path), str(tmp_path / "model.tflite")]
-    # A process of its own: LiteRT keeps what it loads.
+    # In a separate process, since LiteRT does not unload libraries.
     done = subprocess.run(
         [sys.executable, "-c", COMPILED_MODEL, *paths],
         cwd=ROOT,

@@ -1,4 +1,4 @@
-"""Values that one partition hands to another stay on the device; copies to the host are counted."""
+"""Values that one partition passes to another stay on the device; counts copies to the host."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +16,7 @@ Stock = Callable[..., Any]
 
 
 class DeviceArray:
-    """Stands for an array on a device: numpy gets at it by a copy, which is counted."""
+    """Simulates an array on a device, and counts the copies to numpy."""
 
     def __init__(self, value: np.ndarray, copies: list[tuple[int, ...]]) -> None:
         self._value, self._copies = value, copies
@@ -80,7 +80,7 @@ def two_partitions(*, host_reads_link: bool = False, ones: tuple[int, ...] = (2,
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 
 
-def test_what_only_our_partitions_read_is_never_copied(stock: Stock) -> None:
+def test_a_tensor_that_only_our_partitions_read_is_not_copied(stock: Stock) -> None:
     delegate = Sums()
     interpreter = stock(two_partitions(), [delegate])
     for x in (X, X + 1):

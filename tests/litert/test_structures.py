@@ -1,4 +1,4 @@
-"""Which hosts are let in, and how arrays of the C API are read and written."""
+"""Supported interpreters, and reading and writing arrays of the C API."""
 
 import ctypes
 import sys
@@ -60,7 +60,7 @@ def test_int_arrays(values: list[int]) -> None:
     free(address)
 
 
-def test_no_array_is_empty() -> None:
+def test_a_null_pointer_is_an_empty_array() -> None:
     assert structures.elements(None) == []
 
 

@@ -1,4 +1,4 @@
-"""`tf.lite`'s own interpreter as host; `nox -s tf_lite` installs what this needs."""
+"""`tf.lite`'s interpreter as the host; `nox -s tf_lite` installs the requirements."""
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -36,11 +36,11 @@ def host(content: bytes, *delegates: jd.SimpleDelegate) -> Any:
 
 
 def compared(content: bytes) -> jd.JaxDelegate:
-    """Run with a delegate and without one; answers the delegate when both agree."""
+    """Check that runs with and without a delegate agree; returns the delegate."""
     delegate = jd.JaxDelegate()
     plain, delegated = host(content), host(content, delegate)
     arrays = random_inputs(plain.get_input_details())
-    for _ in range(2):  # the second invoke has the first one's state
+    for _ in range(2):  # the second invoke continues with the state of the first
         assert_close(run_once(delegated, arrays), run_once(plain, arrays), tolerance=NETWORK)
     assert delegate.last_error is None
     return delegate

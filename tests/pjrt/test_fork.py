@@ -1,4 +1,4 @@
-"""What a process can do that was forked: before XLA was used, or after."""
+"""Forked processes: before and after the parent used XLA."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ from tests.support.networks import small_classifier
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
-# `in_child` answers what a forked child made of a function; one that hangs is ended by an alarm.
+# `in_child` returns the result of a function in a forked child; an alarm ends a child that hangs.
 BEFORE = """
 import multiprocessing, os, signal, sys, warnings
 import numpy as np
@@ -48,7 +48,7 @@ LOST = "InterpreterError: XLA cannot run in this process: it was forked from one
 
 @pytest.fixture
 def lines(tmp_path: Path):
-    """What a process prints, line by line, in a folder with a model."""
+    """The lines that a process prints, in a folder with a model."""
     (tmp_path / "model.tflite").write_bytes(small_classifier())
 
     def run(code: str) -> list[str]:
@@ -67,7 +67,7 @@ def lines(tmp_path: Path):
 
 
 def test_after_jax_ran(lines) -> None:
-    """Old interpreters, delegates and models say so, and new ones; the reference still computes."""
+    """Old and new interpreters, delegates and models raise an error; the reference still works."""
     said = lines("""
 delegate = jd.JaxDelegate()
 interpreter, model = opened(delegate), jd.load("model.tflite")
@@ -98,8 +98,8 @@ print(served(interpreter))
 
 
 @pytest.mark.slow
-def test_after_a_stored_start(lines) -> None:
-    """The same where jax was never imported."""
+def test_after_a_start_from_a_stored_program(lines) -> None:
+    """The error is the same without an import of jax."""
     said = lines("""
 def stored():
     return jd.JaxDelegate(serialization_dir="programs")
@@ -118,7 +118,7 @@ print(served(interpreter), "jax" in sys.modules)
 
 @pytest.mark.slow
 def test_before_any_use(lines) -> None:
-    """Children and the parent compute, also where jax was imported, and in a pool of processes."""
+    """Children and the parent work, even after an import of jax, and in a pool of processes."""
     said = lines("""
 import jax
 for _ in range(2):

@@ -1,4 +1,4 @@
-"""When a delegate may do without asking jax where it runs."""
+"""When a delegate can predict its platform without importing jax."""
 
 from pathlib import Path
 
@@ -50,7 +50,7 @@ def test_plugins_have_entry_points(tmp_path: Path, name: str, text: str, found: 
     assert has_plugin(str(tmp_path)) is found
 
 
-def test_what_is_asked_for_is_not_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_given_platform_is_not_predicted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platforms, "means_cpu", lambda *_: False)
     assert [is_cpu(platform) for platform in ("cpu", "gpu", "tpu", None)] == [
         True,
