@@ -310,59 +310,28 @@ XLA_FFI_Error* handle(XLA_FFI_CallFrame* frame) {
 
 }  // namespace
 
+// The kernels in the order of library.py, which checks it.
+#define KERNELS(ROW)                                                      \
+  ROW(jaxdelegate_product, Product<Float32>)                              \
+  ROW(jaxdelegate_depthwise, Depthwise<Float32>)                          \
+  ROW(jaxdelegate_winograd, Winograd)                                     \
+  ROW(jaxdelegate_attention, Attention)                                   \
+  ROW(jaxdelegate_mean, Mean)                                             \
+  ROW(jaxdelegate_product_bfloat16, Product<Bfloat16>)                    \
+  ROW(jaxdelegate_product_int8, Product<Int8>)                            \
+  ROW(jaxdelegate_depthwise_int8, Depthwise<Int8>)                        \
+  ROW(jaxdelegate_product_dynamic_range, DynamicRange<Product<Int8>>)     \
+  ROW(jaxdelegate_depthwise_dynamic_range, DynamicRange<Depthwise<Int8>>)
+
+#define DEFINE(name, Work) \
+  EXPORT XLA_FFI_Error* name(XLA_FFI_CallFrame* frame) { return handle<Work>(frame); }
+KERNELS(DEFINE)
+
+#define LIST(name, Work) {#name, name},
+const Kernel kKernels[] = {KERNELS(LIST)};
+const long kKernelCount = sizeof kKernels / sizeof *kKernels;
+
 }  // namespace kernels
-
-EXPORT XLA_FFI_Error* jaxdelegate_product(XLA_FFI_CallFrame* frame) {
-  return kernels::handle<kernels::Product<kernels::Float32>>(frame);
-}
-
-EXPORT XLA_FFI_Error* jaxdelegate_depthwise(XLA_FFI_CallFrame* frame) {
-  return kernels::handle<kernels::Depthwise<kernels::Float32>>(frame);
-}
-
-EXPORT XLA_FFI_Error* jaxdelegate_winograd(XLA_FFI_CallFrame* frame) {
-  return kernels::handle<kernels::Winograd>(frame);
-}
-
-EXPORT XLA_FFI_Error* jaxdelegate_attention(XLA_FFI_CallFrame* frame) {
-  return kernels::handle<kernels::Attention>(frame);
-}
-
-EXPORT XLA_FFI_Error* jaxdelegate_mean(XLA_FFI_CallFrame* frame) {
-  return kernels::handle<kernels::Mean>(frame);
-}
-
-EXPORT XLA_FFI_Error* jaxdelegate_product_bfloat16(XLA_FFI_CallFrame* frame) {
-  return kernels::handle<kernels::Product<kernels::Bfloat16>>(frame);
-}
-
-EXPORT XLA_FFI_Error* jaxdelegate_product_int8(XLA_FFI_CallFrame* frame) {
-  return kernels::handle<kernels::Product<kernels::Int8>>(frame);
-}
-
-EXPORT XLA_FFI_Error* jaxdelegate_depthwise_int8(XLA_FFI_CallFrame* frame) {
-  return kernels::handle<kernels::Depthwise<kernels::Int8>>(frame);
-}
-
-EXPORT XLA_FFI_Error* jaxdelegate_product_dynamic_range(XLA_FFI_CallFrame* frame) {
-  return kernels::handle<kernels::DynamicRange<kernels::Product<kernels::Int8>>>(frame);
-}
-
-EXPORT XLA_FFI_Error* jaxdelegate_depthwise_dynamic_range(XLA_FFI_CallFrame* frame) {
-  return kernels::handle<kernels::DynamicRange<kernels::Depthwise<kernels::Int8>>>(frame);
-}
-
-#define KERNEL(name) {#name, name}
-
-// In the order of library.py, which checks it.
-const kernels::Kernel kernels::kKernels[] = {
-    KERNEL(jaxdelegate_product),      KERNEL(jaxdelegate_depthwise),
-    KERNEL(jaxdelegate_winograd),     KERNEL(jaxdelegate_attention),
-    KERNEL(jaxdelegate_mean),         KERNEL(jaxdelegate_product_bfloat16),
-    KERNEL(jaxdelegate_product_int8), KERNEL(jaxdelegate_depthwise_int8),
-    KERNEL(jaxdelegate_product_dynamic_range), KERNEL(jaxdelegate_depthwise_dynamic_range),
-};
-const long kernels::kKernelCount = sizeof kernels::kKernels / sizeof *kernels::kKernels;
 
 // The name of the kernel with an index in call batches; null after the last.
 EXPORT const char* jaxdelegate_kernel_name(long number) {

@@ -26,21 +26,12 @@ PRODUCT_DYNAMIC_RANGE, DEPTHWISE_DYNAMIC_RANGE = (
     "jaxdelegate.product_dynamic_range.1",
     "jaxdelegate.depthwise_dynamic_range.1",
 )
-_HANDLERS = {
-    PRODUCT: "jaxdelegate_product",
-    DEPTHWISE: "jaxdelegate_depthwise",
-    WINOGRAD: "jaxdelegate_winograd",
-    ATTENTION: "jaxdelegate_attention",
-    MEAN: "jaxdelegate_mean",
-    PRODUCT_BFLOAT16: "jaxdelegate_product_bfloat16",
-    PRODUCT_INT8: "jaxdelegate_product_int8",
-    DEPTHWISE_INT8: "jaxdelegate_depthwise_int8",
-    PRODUCT_DYNAMIC_RANGE: "jaxdelegate_product_dynamic_range",
-    DEPTHWISE_DYNAMIC_RANGE: "jaxdelegate_depthwise_dynamic_range",
-}
-CALL_BATCH = "jaxdelegate.call_batch.1"
 # Call batches refer to kernels by their index here; `why_not` checks that the library agrees.
-BATCHED = tuple(_HANDLERS)
+BATCHED = (
+    *(PRODUCT, DEPTHWISE, WINOGRAD, ATTENTION, MEAN, PRODUCT_BFLOAT16),
+    *(PRODUCT_INT8, DEPTHWISE_INT8, PRODUCT_DYNAMIC_RANGE, DEPTHWISE_DYNAMIC_RANGE),
+)
+CALL_BATCH = "jaxdelegate.call_batch.1"
 
 # Columns of a panel of weights; the fewest channels of kernels that work by channel (kernels.h).
 PANEL = LEAST_CHANNELS = 16
@@ -80,18 +71,23 @@ def _why_not(path: Path) -> str | None:
         )
     try:
         library = opened(path)
-        if kernel_names(library) != list(_HANDLERS.values()):
+        if kernel_names(library) != list(map(_function, BATCHED)):
             return f"{path.name} was built from other sources, with kernels in another order"
         if (limit := max_cpu_isa()) is not None:
             library.jaxdelegate_limit_instruction_set(limit.encode())
         if instruction_set(library) is None:
             disabled = f"native kernels are disabled by {MAX_CPU_ISA}=none"
             return disabled if limit == "none" else "this processor lacks AVX2 or FMA"
-        for name, function in (*_HANDLERS.items(), (CALL_BATCH, "jaxdelegate_call_batch")):
-            client.register(name, library[function])
+        for name in (*BATCHED, CALL_BATCH):
+            client.register(name, library[_function(name)])
     except (OSError, AttributeError, RuntimeError, ValueError) as error:
         return f"{path.name} cannot be used: {error}"
     return None
+
+
+def _function(name: str) -> str:
+    """The function of the library that is registered under a name."""
+    return name.rpartition(".")[0].replace(".", "_")
 
 
 # Values of XLA_FFI_DataType by dtype (xla/ffi/api/c_api.h).

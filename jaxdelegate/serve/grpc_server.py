@@ -35,6 +35,7 @@ _OPTIONS = (
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.max_connection_idle_ms", 600_000),
 )
+_CHECKED = ("ModelInfer", "ModelStreamInfer")  # get bytes, which they check before parsing
 _CODES = {
     400: grpc.StatusCode.INVALID_ARGUMENT,
     404: grpc.StatusCode.NOT_FOUND,
@@ -43,6 +44,8 @@ _CODES = {
     503: grpc.StatusCode.UNAVAILABLE,
     504: grpc.StatusCode.DEADLINE_EXCEEDED,
 }
+
+Call = Callable[[Any, Any], Awaitable[Any]]
 
 
 async def start(served: Service, host: str, port: int) -> tuple[Any, int]:
@@ -71,18 +74,6 @@ async def start(served: Service, host: str, port: int) -> tuple[Any, int]:
     return server, port
 
 
-async def _respond(context: Any, what: str, call: Callable[[], Awaitable[Any]]) -> Any:
-    """The response of a call; errors become status codes."""
-    try:
-        return await call()
-    except RequestError as error:
-        code, details = _CODES.get(error.status, grpc.StatusCode.INTERNAL), str(error)
-    except Exception:
-        _LOG.exception("gRPC %s", what)
-        code, details = grpc.StatusCode.INTERNAL, "internal error; see the server's log"
-    return await context.abort(code, details)
-
-
 def _handler(servicer: "_Servicer") -> Any:
     """The handlers of all methods of the service; unsupported ones are refused."""
     handlers = {}
@@ -90,23 +81,39 @@ def _handler(servicer: "_Servicer") -> Any:
     for method in described.methods:
         supported = getattr(servicer, method.name, None)
         if supported is None or method.name in _CHECKED:
-            parse = None  # the servicer checks the bytes before it parses them
+            parse = None
         else:
             parse = message_factory.GetMessageClass(method.input_type).FromString
-        is_stream = method.name == "ModelStreamInfer"
-        kind = "stream_stream" if is_stream else "unary_unary"
-        make = getattr(grpc, f"{kind}_rpc_method_handler")
         write = message_factory.GetMessageClass(method.output_type).SerializeToString
-        handlers[method.name] = make(supported or _unsupported(method.name), parse, write)
+        if method.name == "ModelStreamInfer":
+            handlers[method.name] = grpc.stream_stream_rpc_method_handler(supported, parse, write)
+        else:
+            call = _guarded(method.name, supported or _unsupported(method.name))
+            handlers[method.name] = grpc.unary_unary_rpc_method_handler(call, parse, write)
     return grpc.method_handlers_generic_handler(described.full_name, handlers)
 
 
-_CHECKED = ("ModelInfer", "ModelStreamInfer")
+def _guarded(name: str, method: Call) -> Call:
+    """A method whose errors become status codes."""
+
+    async def call(request: Any, context: Any) -> Any:
+        requests = [request]
+        del request  # an aborted call keeps its frames alive until garbage is collected
+        try:
+            return await method(requests.pop(), context)
+        except RequestError as error:
+            code, details = _CODES.get(error.status, grpc.StatusCode.INTERNAL), str(error)
+        except Exception:
+            _LOG.exception("gRPC %s", name)
+            code, details = grpc.StatusCode.INTERNAL, "internal error; see the server's log"
+        return await context.abort(code, details)
+
+    return call
 
 
-def _unsupported(name: str) -> Callable[[Any, Any], Awaitable[Any]]:
-    async def refuse(_request: Any, context: Any) -> Any:
-        await context.abort(grpc.StatusCode.UNIMPLEMENTED, f"not supported: {name}")
+def _unsupported(name: str) -> Call:
+    async def refuse(_request: Any, _context: Any) -> Any:
+        raise RequestError(f"not supported: {name}", 501)
 
     return refuse
 
@@ -126,40 +133,28 @@ class _Servicer:
             name=service.NAME, version=service.VERSION, extensions=service.EXTENSIONS
         )
 
-    async def ModelReady(self, request: Any, context: Any) -> Any:  # noqa: N802
-        async def respond() -> Any:
-            model = self._served.model(request.name, request.version)
-            return service_pb2.ModelReadyResponse(ready=self._served.is_model_ready(model))
+    async def ModelReady(self, request: Any, _context: Any) -> Any:  # noqa: N802
+        model = self._served.model(request.name, request.version)
+        return service_pb2.ModelReadyResponse(ready=self._served.is_model_ready(model))
 
-        return await _respond(context, "ModelReady", respond)
+    async def ModelMetadata(self, request: Any, _context: Any) -> Any:  # noqa: N802
+        model = self._served.model(request.name, request.version)
+        return grpc_messages.metadata(model, service.PLATFORM)
 
-    async def ModelMetadata(self, request: Any, context: Any) -> Any:  # noqa: N802
-        async def respond() -> Any:
-            model = self._served.model(request.name, request.version)
-            return grpc_messages.metadata(model, service.PLATFORM)
+    async def ModelConfig(self, request: Any, _context: Any) -> Any:  # noqa: N802
+        model = self._served.model(request.name, request.version)
+        self._served.check_ready(model)  # the batch sizes are unknown before
+        return json_format.ParseDict(
+            {"config": triton.configuration(model)}, service_pb2.ModelConfigResponse()
+        )
 
-        return await _respond(context, "ModelMetadata", respond)
-
-    async def ModelConfig(self, request: Any, context: Any) -> Any:  # noqa: N802
-        async def respond() -> Any:
-            model = self._served.model(request.name, request.version)
-            self._served.check_ready(model)  # the batch sizes are unknown before
-            return json_format.ParseDict(
-                {"config": triton.configuration(model)}, service_pb2.ModelConfigResponse()
-            )
-
-        return await _respond(context, "ModelConfig", respond)
-
-    async def ModelStatistics(self, request: Any, context: Any) -> Any:  # noqa: N802
-        async def respond() -> Any:
-            models = list(self._served.models.values())
-            if request.name:
-                models = [self._served.model(request.name, request.version)]
-            return json_format.ParseDict(
-                triton.statistics(models), service_pb2.ModelStatisticsResponse()
-            )
-
-        return await _respond(context, "ModelStatistics", respond)
+    async def ModelStatistics(self, request: Any, _context: Any) -> Any:  # noqa: N802
+        models = list(self._served.models.values())
+        if request.name:
+            models = [self._served.model(request.name, request.version)]
+        return json_format.ParseDict(
+            triton.statistics(models), service_pb2.ModelStatisticsResponse()
+        )
 
     async def RepositoryIndex(self, request: Any, _context: Any) -> Any:  # noqa: N802
         response = service_pb2.RepositoryIndexResponse()
@@ -171,9 +166,7 @@ class _Servicer:
         return response
 
     async def ModelInfer(self, request: bytes, context: Any) -> Any:  # noqa: N802
-        messages = [request]
-        del request  # an aborted call keeps its frames alive until garbage is collected
-        return await _respond(context, "ModelInfer", lambda: self._infer(messages.pop(), context))
+        return await self._infer(request, context)
 
     async def ModelStreamInfer(  # noqa: N802
         self, requests: AsyncIterator[bytes], context: Any
