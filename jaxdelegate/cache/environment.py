@@ -28,11 +28,7 @@ _VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "TF_XLA_FLAGS", "NVIDIA_TF32_OVER
 
 
 def environment_parts(device: Any) -> dict[str, Part]:
-    """The parts of a key that depend on neither the model nor options; without our sources.
-
-    Args:
-        device: jaxlib's device, which jax uses, too.
-    """
+    """The parts of a key that depend on neither the model nor options; without our sources."""
     platform = platform_of(device.platform)
     options = (compiler_options(platform, exact=exact) for exact in (True, False))
     values = {

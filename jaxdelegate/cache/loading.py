@@ -35,13 +35,7 @@ class ModelData(NamedTuple):
 def loaded(
     entry: Entry, store: ProgramStore, model: ModelData, weights: DeviceWeights | ModelWeights
 ) -> Program:
-    """The program, its weights on the device.
-
-    Args:
-        entry: of the program.
-        store: where the files of weights are.
-        model: the model's constants and the specs of results.
-        weights: what is on the device already; missing weights are added.
+    """The program, its weights on the device; those that are missing are added to `weights`.
 
     Raises:
         EntryError: a weight is damaged or missing.

@@ -17,12 +17,7 @@ _LOGGER = logging.getLogger("jaxdelegate")
 
 @contextlib.contextmanager
 def program_lock(directory: PrivateDirectory, digest: str) -> Iterator[None]:
-    """Hold the lock of a program. Where files cannot be locked, several processes may compile it.
-
-    Args:
-        directory: of the programs.
-        digest: of the program's key.
-    """
+    """Hold the lock of a program's key; if files cannot be locked, continue without it."""
     name = f"{TEMPORARY}{digest}"  # what a killed process leaves is pruned
     try:
         file = _locked(directory, name)

@@ -50,15 +50,7 @@ class ProgramKey(Key):
         jax_config: Part,
         device: Any,
     ) -> ProgramKey:
-        """Compute the key.
-
-        Args:
-            params: the partition.
-            specs: of every tensor that it uses.
-            model: digests of the open model that are already known.
-            settings: further parts of the key: options, model token.
-            jax_config: JAX's settings.
-            device: where the program runs.
+        """Compute the key; see `ProgramCache.program_key`.
 
         Raises:
             TypeError: the options hold a type without a representation that is the same in every

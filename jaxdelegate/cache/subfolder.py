@@ -30,10 +30,6 @@ def folder_name() -> str:
 def open_in(shared: int, *, create: bool) -> int:
     """A descriptor of the sealed folder.
 
-    Args:
-        shared: a descriptor of the directory that others can write to.
-        create: create the folders if they are missing.
-
     Raises:
         FileNotFoundError: this user has no sealed folder there.
         OSError: it cannot be created, or another user has created it.

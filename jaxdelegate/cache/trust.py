@@ -11,9 +11,7 @@ _MOST_LINKS = 40  # on one path; Linux's limit
 def why_not_trusted(state: os.stat_result, file: int | str) -> str | None:
     """Who else can write to a file or folder, in words that follow its name; None: only root.
 
-    Args:
-        state: the status of the file or folder.
-        file: its descriptor, or its path.
+    `file` is its descriptor or path.
     """
     if state.st_uid not in (os.geteuid(), 0):
         return f"belongs to user {state.st_uid}"

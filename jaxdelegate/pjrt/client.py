@@ -354,10 +354,6 @@ os.register_at_fork(after_in_child=_note_fork)
 def register(name: str, function: Any) -> None:
     """Register a handler of XLA's foreign function interface for programs on the CPU.
 
-    Args:
-        name: for programs.
-        function: of a ctypes library.
-
     Raises:
         LOAD_ERRORS: another function is registered under the name.
     """

@@ -22,13 +22,7 @@ def is_cpu(platform: str | None) -> bool:
 
 
 def means_cpu(environment: Mapping[str, str], path: Sequence[str], has_device: bool) -> bool:
-    """Whether JAX's default platform is certainly the CPU.
-
-    Args:
-        environment: environment variables.
-        path: folders of modules.
-        has_device: whether this machine has an accelerator.
-    """
+    """Whether JAX's default platform is certainly the CPU."""
     chosen = environment.get("JAX_PLATFORMS") or environment.get("JAX_PLATFORM_NAME")
     if chosen:
         return chosen == "cpu"

@@ -32,11 +32,6 @@ def header_length(headers: Mapping[str, str]) -> int | None:
 async def read(request: Request, limits: Limits, reservation: BodyReservation) -> Buffer:
     """Receive and decompress a request's body.
 
-    Args:
-        request: whose body is read.
-        limits: of its size and time.
-        reservation: of its bytes.
-
     Raises:
         RequestError: 413 as soon as it is larger than allowed, 408 if it does not arrive in time,
             415 for an unknown Content-Encoding, 400 for damaged data.

@@ -26,13 +26,7 @@ _FIELDS = {
 
 
 def decode(message: Any, model: ServedModel, client: str = "") -> Decoded:
-    """Read a ModelInferRequest.
-
-    Args:
-        message: of the class `service_pb2.ModelInferRequest`.
-        model: which the request is for.
-        client: its address.
-    """
+    """Read a ModelInferRequest."""
     parameters = protocol.checked_parameters(_parameters(message.parameters))
     raw = list(message.raw_input_contents)
     if raw and len(raw) != len(message.inputs):
@@ -87,13 +81,7 @@ def _outputs(message: Any, model: ServedModel) -> tuple[RequestedOutput, ...]:
 
 
 def encode(decoded: Decoded, model: ServedModel, results: Mapping[str, np.ndarray]) -> Any:
-    """Write a ModelInferResponse, with raw data.
-
-    Args:
-        decoded: the request.
-        model: which ran it.
-        results: all outputs of the model, by name.
-    """
+    """Write a ModelInferResponse, with raw data."""
     response = service_pb2.ModelInferResponse(
         model_name=model.name, model_version=model.version, id=decoded.id
     )

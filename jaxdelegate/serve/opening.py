@@ -20,11 +20,6 @@ def open_service(
 ) -> Service:
     """Read model files; `Service.start` compiles them.
 
-    Args:
-        models: files by the names that clients use.
-        settings: of every model; None: the defaults.
-        limits: of requests; None: the defaults.
-
     Raises:
         ModelError: a file cannot be read.
         OptionError: no file, an invalid option, or a name that cannot be part of a URL.

@@ -293,11 +293,6 @@ def encode(
 ) -> tuple[list[bytes | memoryview], int | None]:
     """Write the response to a request.
 
-    Args:
-        decoded: the request.
-        model: which ran it.
-        results: all outputs of the model, by name.
-
     Returns:
         The body in pieces, and the number of bytes of JSON; None: all, since no output is binary.
     """

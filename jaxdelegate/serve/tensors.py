@@ -45,12 +45,6 @@ def declared(
 ) -> Declared:
     """Check a request's declaration of an input.
 
-    Args:
-        inputs: of the model, by name.
-        name: from the request.
-        datatype: the protocol's name.
-        shape: a list of sizes.
-
     Raises:
         RequestError: an unknown name, the wrong datatype, or a shape that does not fit the model.
     """
