@@ -67,7 +67,15 @@ def decoded(operator: str, layout: str, *values: Any, rank: int = 0) -> Any:
 
 def test_padding_activation_and_types_have_their_own_numbers() -> None:
     got = decoded("CONV_2D", "7i", 2, 3, 4, 3, 5, 6, 4)
-    want = Conv2DOptions(Padding.VALID, 3, 4, ActivationFunctionType.RELU6, 5, 6, TensorType.INT64)
+    want = Conv2DOptions(
+        padding=Padding.VALID,
+        stride_w=3,
+        stride_h=4,
+        fused_activation_function=ActivationFunctionType.RELU6,
+        dilation_w_factor=5,
+        dilation_h_factor=6,
+        quantized_bias_type=TensorType.INT64,
+    )
     assert got == want
 
 

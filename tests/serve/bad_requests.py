@@ -345,35 +345,37 @@ def sizes() -> Iterator[Bad]:
     yield Bad("in-pieces", words, [bytes(9000)] * 200, {}, 413)
     yield Bad("declared", words, b"{}", {"Content-Length": str(LIMIT + 1)}, 413)
     yield Bad("declared-huge", words, b"{}", {"Content-Length": "9" * 40}, 413)
-    yield Bad("index", words, bytes(LIMIT + 1), {}, 413, "/v2/repository/index")
+    yield Bad("index", words, bytes(LIMIT + 1), status=413, path="/v2/repository/index")
 
 
 def paths() -> Iterator[Bad]:
     body = json.dumps(good()).encode()
     for path in ("/v2/models/other/infer", "/v2/models/M/infer", "/v2/models/" + "m" * 5000):
         method = "POST" if path.endswith("infer") else "GET"
-        yield Bad(f"model-{path[:25]}", "is not served", body, {}, 404, path, method)
+        name = f"model-{path[:25]}"
+        yield Bad(name, "is not served", body, status=404, path=path, method=method)
     for version in ("2", "0", "01", "1 ", "latest"):
         for rest, method in (("", "GET"), ("/ready", "GET"), ("/infer", "POST")):
             path = f"/v2/models/m/versions/{version}{rest}"
-            yield Bad(
-                f"version-{version}{rest}", "has the version '1'", body, {}, 404, path, method
-            )
+            name = f"version-{version}{rest}"
+            yield Bad(name, "has the version '1'", body, status=404, path=path, method=method)
     for path in (
         *("/", "/v1/models/m:predict", "/v2/", "/v2/models", "/v2/models/", "/v2/models//infer"),
         *("/v2/models/m/infer/", "/v2/models/m/predict", "/v2/health", "/V2", "/favicon.ico"),
         *("/v2/models/m/../m/infer", "/v2/models/a/b/infer", "/v2/models/m/versions"),
         *("/v2/models/m/versions//infer", "/metrics/x", "//v2", "/v2/models/m/infer?x=1"),
     ):
-        yield Bad(f"path-{path}", "unknown path", body, {}, 404, path)
+        yield Bad(f"path-{path}", "unknown path", body, status=404, path=path)
     for method in ("GET", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS", "TRACE", "FOO"):
-        yield Bad(f"{method}-infer", f"does not support {method}", b"", {}, 405, INFER, method)
+        words = f"does not support {method}"
+        yield Bad(f"{method}-infer", words, b"", status=405, path=INFER, method=method)
     for path in ("/v2", "/v2/health/live", "/v2/health/ready", "/v2/models/m", "/metrics"):
-        yield Bad(f"POST-{path}", "does not support POST", body, {}, 405, path)
-    yield Bad("GET-index", "does not support GET", b"", {}, 405, "/v2/repository/index", "GET")
+        yield Bad(f"POST-{path}", "does not support POST", body, status=405, path=path)
+    index = "/v2/repository/index"
+    yield Bad("GET-index", "does not support GET", b"", status=405, path=index, method="GET")
     for at, index_body in enumerate((b"[]", b"x", b'{"ready":1}')):
         words = ("the JSON of the request", "the JSON of the request", "ready")[at]
-        yield Bad(f"index-{at}", words, index_body, {}, 400, "/v2/repository/index")
+        yield Bad(f"index-{at}", words, index_body, path=index)
 
 
 TABLES = (
