@@ -79,7 +79,7 @@ class Layers:
         name, channels = self._layer("depthwise"), shape[3]
         w = self._weights((1, 3, 3, channels), 9, f"{name}/weights", axis=3)
         options = DepthwiseConv2DOptions(
-            Padding.SAME,
+            padding=Padding.SAME,
             stride_w=stride,
             stride_h=stride,
             depth_multiplier=1,

@@ -82,7 +82,7 @@ def convolution(
         return _lowered(call, tensors, filters, zero, lambda w: pairs(to_int8(spatial_io(w)), zero))
     together = packed_groups(c, QUAD) if zero == 0 else 1
     count = c.groups // together
-    call = _call(PRODUCT_INT8, geometry(c, together), out, tensors, zero, end, count)
+    call = _call(PRODUCT_INT8, geometry(c, together), out, tensors, zero, end, matrices=count)
     return _lowered(
         call, tensors, filters, zero, lambda w: quads(to_int8(spatial_io(w)), count), count
     )

@@ -163,7 +163,7 @@ def conv_3d(
     o: Conv3DOptions, inputs: Specs, outputs: Specs, x: Array, w: Array, b: Array | None = None
 ) -> tuple[Array]:
     """A window over depth, height and width; `w` is [d, h, w, C, O]."""
-    return _floats("CONV_3D", partial(_conv_3d_sums, o), o, inputs, outputs, x, w, b)
+    return _floats("CONV_3D", partial(_conv_3d_sums, o), o, inputs, outputs, x=x, w=w, b=b)
 
 
 def _conv_3d_sums(o: Conv3DOptions, x: Array, w: Array) -> Array:

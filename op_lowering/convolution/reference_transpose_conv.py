@@ -62,14 +62,16 @@ def transpose_conv(
     def sums(x: Array, w: Array, add: Add = _add_products) -> Array:
         strides = (o.stride_h, o.stride_w)
         w = w.transpose(1, 2, 0, 3)
-        return _asked("TRANSPOSE_CONV", o, shape, x, w, strides, (1, 1), add)
+        return _asked("TRANSPOSE_CONV", o, shape, x, w, strides=strides, dilations=(1, 1), add=add)
 
     specs = (inputs[2], inputs[1], *inputs[3:])
     if inputs[2].is_quantized:
-        return quantized_convolution.convolution("TRANSPOSE_CONV", sums, o, specs, outputs, x, w, b)
+        return quantized_convolution.convolution(
+            "TRANSPOSE_CONV", sums, o, specs, outputs, x=x, w=w, b=b
+        )
     if inputs[1].is_quantized:
         return dynamic_range_convolution.transposed(
-            "TRANSPOSE_CONV", sums, o, specs, outputs, x, w, b
+            "TRANSPOSE_CONV", sums, o, specs, outputs, x=x, w=w, b=b
         )
     require_floats("TRANSPOSE_CONV", *specs, *outputs)
     return _finish(sums(sums_of(x), sums_of(w)), b, o.fused_activation_function, outputs)
@@ -88,7 +90,8 @@ def conv_3d_transpose(
     require_floats("CONV_3D_TRANSPOSE", *inputs[1:], *outputs)
     strides = (o.stride_d, o.stride_h, o.stride_w)
     dilations = (o.dilation_d_factor, o.dilation_h_factor, o.dilation_w_factor)
-    y = _asked("CONV_3D_TRANSPOSE", o, shape, sums_of(x), sums_of(w), strides, dilations)
+    x, w = sums_of(x), sums_of(w)
+    y = _asked("CONV_3D_TRANSPOSE", o, shape, x, w, strides=strides, dilations=dilations)
     return _finish(y, b, o.fused_activation_function, outputs)
 
 
@@ -115,7 +118,7 @@ def _asked(
         pad_before(o.padding, n, k, s, n_in, d)
         for n, k, s, n_in, d in zip(out[1:-1], w.shape, strides, image, dilations, strict=False)
     ]
-    return _scatter(x, w, out, before, strides, dilations, add)
+    return _scatter(x, w, out, before, strides=strides, dilations=dilations, add=add)
 
 
 def grown_shape(o: Convolution2DTransposeBiasOptions, inputs: Specs) -> tuple[Shape | None, ...]:

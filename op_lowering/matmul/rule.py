@@ -102,7 +102,7 @@ def _lower_fully_connected(
     if own is not None:
         output_channels, grid = w.shape[0], context.grid
         return cpu_kernel.fully_connected(
-            own, rows, depth, output_channels, activation, y.shape, grid
+            own, rows, depth, output_channels, activation, out=y.shape, grid=grid
         )
     arithmetic = Arithmetic.of_dot(context, rows, w.shape[0], x, w)
     flip = chosen(_layouts(context, x, w), context.algorithm)

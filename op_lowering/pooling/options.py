@@ -55,12 +55,12 @@ class PoolParamsOptions(CustomOptions):
         padding, stride_w, stride_h, width, height, activation = struct.unpack_from("<6i", data)
         return cls(
             data,
-            Padding(padding - 1),
-            stride_w,
-            stride_h,
-            width,
-            height,
-            ActivationFunctionType(activation),
+            padding=Padding(padding - 1),
+            stride_w=stride_w,
+            stride_h=stride_h,
+            filter_width=width,
+            filter_height=height,
+            fused_activation_function=ActivationFunctionType(activation),
         )
 
 

@@ -152,7 +152,7 @@ def _windows(
     x: Array, dimensions: list[_Dimension], fill: float
 ) -> Iterator[tuple[tuple[int, ...], Array]]:
     sizes, strides, before, out = (list(column) for column in zip(*dimensions, strict=True))
-    return windows(x, out, before, sizes, strides, [1] * len(sizes), fill)
+    return windows(x, out, before, sizes, strides, dilations=[1] * len(sizes), fill=fill)
 
 
 def _total(x: Array, dimensions: list[_Dimension]) -> Array:

@@ -59,7 +59,12 @@ def maximum(
 def _reads(dimensions: _Dimensions, x: Array, fill: int) -> Iterator[Array]:
     """What all windows read at each place within them; `fill` outside of the image."""
     sizes, strides, before, out = zip(*dimensions, strict=True)
-    return (read for _, read in windows(x, out, before, sizes, strides, [1] * len(sizes), fill))
+    return (
+        read
+        for _, read in windows(
+            x, out, before, sizes, strides, dilations=[1] * len(sizes), fill=fill
+        )
+    )
 
 
 def _activated(activation: ActivationFunctionType, outputs: Specs, pooled: Array) -> Array:
