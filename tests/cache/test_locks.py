@@ -18,6 +18,7 @@ from jaxdelegate.interpreter import Interpreter
 ROOT = Path(__file__).parents[2]
 HOLDER = """
 import sys
+from jaxdelegate.cache.directory import PrivateDirectory
 from jaxdelegate.cache.locks import program_lock
 with program_lock(PrivateDirectory.open(sys.argv[1]), "program"):
     print("locked", flush=True)

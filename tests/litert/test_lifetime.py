@@ -125,6 +125,7 @@ def test_four_threads_with_four_interpreters_on_one_delegate(
 
 EXIT = """
 import numpy as np
+from ai_edge_litert.interpreter import Interpreter
 import jaxdelegate as jd
 from jaxdelegate.testing import ModelBuilder
 
