@@ -147,7 +147,7 @@ def test_values_stay_on_the_device_between_partitions() -> None:
         model_content=chain("ar"), experimental_delegates=[other, jd.JaxDelegate(min_gain=0)]
     )
     run(interpreter, X)
-    host = split._host(0)
+    host = split._runner(0)
     original = host.assign
     host.assign = lambda i, v: (seen.append(v), original(i, v))[1]  # type: ignore[method-assign]
     run(split, X)
