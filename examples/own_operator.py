@@ -1,4 +1,4 @@
-"""An operator of one's own: Mish, by XLA and by the numpy reference, compared.
+"""A custom operator: Mish, by XLA and by the numpy reference, compared.
 
 python examples/own_operator.py
 """
@@ -19,11 +19,11 @@ def mish(options, inputs, outputs, x):  # numpy: the reference
     return ((x * np.tanh(np.logaddexp(0, x))).astype(x.dtype),)
 
 
-def why_not(context, options, inputs, outputs):  # the reason why XLA cannot run it, or None
-    return why_not_dtype(inputs[0], np.float32)
+def why_not(op):  # the reason why XLA cannot run it, or None
+    return why_not_dtype(op.inputs[0], np.float32)
 
 
-def lower(context, options, inputs, outputs):  # what is static is decided here, once
+def lower(op):  # what is static is decided here, once
     return lambda x: (x * jnp.tanh(jax.nn.softplus(x)),)
 
 

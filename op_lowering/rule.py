@@ -1,6 +1,8 @@
 """The operator record: what a rule declares, and what it is told. Knows no jax and no graph."""
 
 import dataclasses
+import functools
+import inspect
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Generic, Literal, Self, TypeVar
 
@@ -107,11 +109,53 @@ class LoweringContext:
 
 
 OptionsT = TypeVar("OptionsT", bound=Options)
-WhyNot = Callable[[LoweringContext, OptionsT, Specs, Specs], str | None]
-Lower = Callable[[LoweringContext, OptionsT, Specs, Specs], Function]
-Algorithms = Callable[[LoweringContext, OptionsT, Specs, Specs], Mapping[str, Any]]
+OptionsT_co = TypeVar("OptionsT_co", bound=Options, covariant=True)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Op(Generic[OptionsT_co]):
+    """One operator as its rule sees it.
+
+    Attributes:
+        context: everything outside the operator that its rule may depend on.
+        options: its parameters.
+        inputs: specs of its inputs; an optional input that the file leaves out is None, so read
+            those through `optional`.
+        outputs: specs of its outputs.
+    """
+
+    context: LoweringContext
+    options: OptionsT_co
+    inputs: Specs
+    outputs: Specs
+
+    def in_context(self, **changes: Any) -> Self:
+        """The same operator with other values for fields of its context."""
+        return dataclasses.replace(self, context=dataclasses.replace(self.context, **changes))
+
+
+WhyNot = Callable[[Op[OptionsT]], str | None]
+Lower = Callable[[Op[OptionsT]], Function]
+Algorithms = Callable[[Op[OptionsT]], Mapping[str, Any]]
 # Positions of inputs that the operator updates.
-States = Callable[[OptionsT, Specs], tuple[int, ...]]
+States = Callable[[Op[OptionsT]], tuple[int, ...]]
+
+
+# While families are converted, a function may take (context, options, inputs, outputs) instead, and
+# one that `common/pointwise.py` gets (options, inputs, outputs) or (options, inputs).
+def of_op(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A rule's function as one of an Op, whatever it takes."""
+    parameters = inspect.signature(function, follow_wrapped=False).parameters.values()
+    count = len([p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD])
+    if count < 2:
+        return function
+
+    @functools.wraps(function)
+    def run(op: Op[Any]) -> Any:
+        arguments = (op.options, op.inputs, op.outputs)
+        return function(op.context, *arguments) if count == 4 else function(*arguments[:count])
+
+    return run
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,29 +186,32 @@ class OpRule(Generic[OptionsT]):
     algorithms: Algorithms[OptionsT] | None = None
     built_in: tuple[int, ...] = ()
 
-    def reason(
-        self, context: LoweringContext, options: Options, inputs: Specs, outputs: Specs
-    ) -> str | None:
+    def __post_init__(self) -> None:
+        for name in ("why_not", "lower", "algorithms"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, of_op(getattr(self, name)))
+
+    def reason(self, op: Op[Options]) -> str | None:
         """Why this operator, as it is in the file, cannot be lowered; None if it can."""
-        if context.op_version > self.max_version:
+        if op.context.op_version > self.max_version:
             return (
-                f"version {context.op_version} is newer than the newest supported version, "
+                f"version {op.context.op_version} is newer than the newest supported version, "
                 f"{self.max_version}"
             )
-        if not isinstance(options, self.options_type):
-            return f"options are {type(options).__name__}, not {self.options_type.__name__}"
-        missing = self._missing(inputs, outputs)
+        if not isinstance(op.options, self.options_type):
+            return f"options are {type(op.options).__name__}, not {self.options_type.__name__}"
+        missing = self._missing(op.inputs, op.outputs)
         if missing is not None:
             return missing
-        present = [spec for spec in (*inputs, *outputs) if spec is not None]
+        present = [spec for spec in (*op.inputs, *op.outputs) if spec is not None]
         strings = next((spec for spec in present if spec.dtype.hasobject), None)
         if strings is not None:
             return f"{strings.name!r} holds strings, which XLA does not support"
         dynamic = next((spec for spec in present if spec.is_dynamic), None)
         if dynamic is not None:
             return f"the shape of {dynamic.name!r} depends on data; XLA needs static shapes"
-        handles = (f"{s.name!r} is a resource handle" for s in outputs if s.dtype in HANDLES)
-        return self.why_not(context, options, inputs, outputs) or next(handles, None)
+        handles = (f"{s.name!r} is a resource handle" for s in op.outputs if s.dtype in HANDLES)
+        return self.why_not(op) or next(handles, None)
 
     def _missing(self, inputs: Specs, outputs: Specs) -> str | None:
         """A reason if there are too few tensors, or not such as `why_not` and `lower` rely on."""
@@ -197,10 +244,10 @@ def host_only(
 ) -> OpRule[OptionsT]:
     """The record of an operator that is never lowered, with the reason that the report prints."""
 
-    def why_not(*_: object) -> str:
+    def why_not(_op: Op[OptionsT]) -> str:
         return reason
 
-    def lower(*_: object) -> Function:
+    def lower(_op: Op[OptionsT]) -> Function:
         raise ValueError(f"{name} is never lowered: {reason}")
 
     return OpRule(
@@ -213,9 +260,9 @@ def optional(inputs: Specs, position: int) -> TensorSpec | None:
     return inputs[position] if position < len(inputs) else None
 
 
-def variable_inputs(_options: Options, inputs: Specs) -> tuple[int, ...]:
+def variable_inputs(op: Op[Options]) -> tuple[int, ...]:
     """The `states` of a recurrent operator: its variable tensors, in input order."""
-    return tuple(i for i, spec in enumerate(inputs) if spec is not None and spec.is_variable)
+    return tuple(i for i, spec in enumerate(op.inputs) if spec is not None and spec.is_variable)
 
 
 def why_not_dtype(spec: TensorSpec, *allowed: frozenset[np.dtype] | type) -> str | None:

@@ -12,7 +12,7 @@ from jaxdelegate.op_lowering.common.pointwise import (
     INT8,
     INT16,
     UINT8,
-    BuildInteger,
+    Build,
     Elementwise,
     IntegerKernel,
 )
@@ -44,7 +44,7 @@ from jaxdelegate.quant.requantize import float32_product_multiplier, rescale_mul
 # ---- RELU and its kin
 
 
-def _rescaled(lower: Act, upper: Act) -> BuildInteger[Options]:
+def _rescaled(lower: Act, upper: Act) -> Build[Options]:
     """Rescale and clamp to the lower bound of one fused activation, the upper one of another."""
 
     def build(_o: Options, inputs: Specs, outputs: Specs) -> Elementwise:

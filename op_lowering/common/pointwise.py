@@ -15,18 +15,18 @@ from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.records.record import Options
 from jaxdelegate.op_lowering.rule import (
     Function,
-    LoweringContext,
+    Op,
     OpRule,
     OptionsT,
     WhyNot,
     first_reason,
+    of_op,
     why_not_dtype,
 )
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 
 Elementwise = Callable[..., jax.Array]  # arrays of one rank -> their elementwise result
-Build = Callable[[OptionsT, Specs], Elementwise]  # options, inputs -> the function to apply
-BuildInteger = Callable[[OptionsT, Specs, Specs], Elementwise]  # and outputs -> likewise
+Build = Callable[[Op[OptionsT]], Elementwise]  # -> the function to apply
 OptionsT_contra = TypeVar("OptionsT_contra", bound=Options, contravariant=True)
 Dtypes = frozenset[np.dtype]
 
@@ -50,30 +50,31 @@ class IntegerKernel(Generic[OptionsT_contra]):
     """
 
     dtypes: frozenset[tuple[np.dtype, ...]]
-    build: BuildInteger[OptionsT_contra]
+    build: Build[OptionsT_contra]
     symmetric: bool = True
 
-    def why_not(self, name: str, o: OptionsT_contra, inputs: Specs, outputs: Specs) -> str | None:
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "build", of_op(self.build))
+
+    def why_not(self, name: str, op: Op[OptionsT_contra]) -> str | None:
         """A reason if the kernel cannot take these tensors."""
-        specs = (*inputs, *outputs)
+        specs = (*op.inputs, *op.outputs)
         if tuple(spec.dtype for spec in specs) not in self.dtypes:
-            kinds = ", ".join(str(spec.dtype) for spec in inputs)
-            return f"LiteRT has no integer kernel of {name} from {kinds} to {outputs[0].dtype}"
+            kinds = ", ".join(str(spec.dtype) for spec in op.inputs)
+            return f"LiteRT has no integer kernel of {name} from {kinds} to {op.outputs[0].dtype}"
         reason = first_reason(
-            *(why_not_one_scale(spec, or_zero=True) for spec in inputs),
-            *(why_not_one_scale(spec) for spec in outputs if spec.dtype != BOOL),
-            why_not_broadcast(*(spec.shape for spec in inputs)),
+            *(why_not_one_scale(spec, or_zero=True) for spec in op.inputs),
+            *(why_not_one_scale(spec) for spec in op.outputs if spec.dtype != BOOL),
+            why_not_broadcast(*(spec.shape for spec in op.inputs)),
         )
         if reason is None and self.symmetric:
             reason = first_reason(*map(why_not_symmetric, specs))
-        return reason or self._why_not_build(name, o, inputs, outputs)
+        return reason or self._why_not_build(name, op)
 
-    def _why_not_build(
-        self, name: str, o: OptionsT_contra, inputs: Specs, outputs: Specs
-    ) -> str | None:
+    def _why_not_build(self, name: str, op: Op[OptionsT_contra]) -> str | None:
         try:
             with np.errstate(all="ignore"):
-                self.build(o, inputs, outputs)
+                self.build(op)
         except (ValueError, ArithmeticError) as error:
             return f"{name} has no arithmetic for these scales: {error}"
         return None
@@ -95,7 +96,7 @@ def unary(
         name,
         options_type,
         max_version,
-        lambda _o, _inputs: function,
+        lambda _op: function,
         dtypes,
         results=results,
         why_not=why_not,
@@ -119,7 +120,7 @@ def binary(
         name,
         options_type,
         max_version,
-        lambda _o, _inputs: function,
+        lambda _op: function,
         dtypes,
         arity=2,
         results=results,
@@ -141,7 +142,7 @@ def pointwise(
     why_not: WhyNot[OptionsT] | None = None,
     integer: IntegerKernel[OptionsT] | None = None,
 ) -> OpRule[OptionsT]:
-    """The record of an operator whose function `build` makes from the options and the input specs.
+    """The rule of an operator whose function `build` makes.
 
     The function gets every input in the accumulator's dtype and at one rank (leading ones, as
     kernels/internal/reference/broadcast_loop.h extends shapes); its result takes the output's
@@ -159,41 +160,44 @@ def pointwise(
         why_not: reasons besides the common ones, asked when those found nothing.
         integer: how quantized tensors are computed.
     """
+    build = of_op(build)
+    why_not_more = None if why_not is None else of_op(why_not)
 
-    def refuse(context: LoweringContext, o: OptionsT, inputs: Specs, outputs: Specs) -> str | None:
-        count = None if variadic else why_not_count(inputs, arity)
-        if count is not None or any(s is None for s in inputs):
+    def refuse(op: Op[OptionsT]) -> str | None:
+        count = None if variadic else why_not_count(op.inputs, arity)
+        if count is not None or any(s is None for s in op.inputs):
             return count or "an input is left out"
-        if _is_quantized(inputs, outputs):
-            reason = _why_not_quantized(name, integer, o, inputs, outputs)
+        if _is_quantized(op):
+            reason = _why_not_quantized(name, integer, op)
         else:
-            reason = why_not_elements(inputs, dtypes) or _why_not_result(inputs, outputs, results)
-        return reason if reason or why_not is None else why_not(context, o, inputs, outputs)
+            reason = why_not_elements(op.inputs, dtypes) or _why_not_result(op, results)
+        return reason if reason or why_not_more is None else why_not_more(op)
 
-    def lower(context: LoweringContext, o: OptionsT, inputs: Specs, outputs: Specs) -> Function:
-        if integer is not None and _is_quantized(inputs, outputs):
-            return _lower_integer(integer.build(o, inputs, outputs))
-        function, wide = build(o, inputs), context.precision.accumulator(inputs[0].dtype)
+    def lower(op: Op[OptionsT]) -> Function:
+        if integer is not None and _is_quantized(op):
+            return _lower_integer(integer.build(op))
+        function, wide = build(op), op.context.precision.accumulator(op.inputs[0].dtype)
+        dtype = op.outputs[0].dtype
 
         def run(*arrays: Array) -> tuple[jax.Array]:
             y = function(*align_ranks(*(jnp.asarray(a, wide) for a in arrays)))
-            return (y.astype(outputs[0].dtype),)
+            return (y.astype(dtype),)
 
         return run
 
     return OpRule(name, options_type, max_version, refuse, lower, arity=arity)
 
 
-def _is_quantized(inputs: Specs, outputs: Specs) -> bool:
-    return any(spec.is_quantized for spec in (*inputs, *outputs))
+def _is_quantized(op: Op[Options]) -> bool:
+    return any(spec.is_quantized for spec in (*op.inputs, *op.outputs))
 
 
 def _why_not_quantized(
-    name: str, kernel: IntegerKernel[OptionsT] | None, o: OptionsT, inputs: Specs, outputs: Specs
+    name: str, kernel: IntegerKernel[OptionsT] | None, op: Op[OptionsT]
 ) -> str | None:
     if kernel is not None:
-        return kernel.why_not(name, o, inputs, outputs)
-    spec = next(spec for spec in (*inputs, *outputs) if spec.is_quantized)
+        return kernel.why_not(name, op)
+    spec = next(spec for spec in (*op.inputs, *op.outputs) if spec.is_quantized)
     return f"{spec.name!r} is quantized {spec.dtype}: LiteRT has no integer kernel of {name}"
 
 
@@ -215,9 +219,9 @@ def why_not_elements(inputs: Specs, dtypes: Dtypes) -> str | None:
     )
 
 
-def _why_not_result(inputs: Specs, outputs: Specs, results: Dtypes | None) -> str | None:
-    wanted = frozenset([inputs[0].dtype]) if results is None else results
-    return why_not_dtype(outputs[0], wanted)
+def _why_not_result(op: Op[Options], results: Dtypes | None) -> str | None:
+    wanted = frozenset([op.inputs[0].dtype]) if results is None else results
+    return why_not_dtype(op.outputs[0], wanted)
 
 
 def why_not_count(inputs: Specs, count: int) -> str | None:

@@ -11,7 +11,7 @@ from jaxdelegate.op_lowering.control_flow.options import StableHLOCompositeOptio
 from jaxdelegate.op_lowering.control_flow.rule import calling
 from jaxdelegate.op_lowering.fused.attention import by_cudnn, is_by_cudnn, is_mask_shape
 from jaxdelegate.op_lowering.records.custom import FlexbufferOptions
-from jaxdelegate.op_lowering.rule import Function, LoweringContext, optional, table
+from jaxdelegate.op_lowering.rule import Function, LoweringContext, Op, optional, table
 from jaxdelegate.op_lowering.spec import Specs
 
 _ATTENTION = "odml.scaled_dot_product_attention"
@@ -30,14 +30,12 @@ _decomposition = calling(
 )
 
 
-def _lower(
-    context: LoweringContext, o: StableHLOCompositeOptions, inputs: Specs, outputs: Specs
-) -> Function:
-    decomposed = _decomposition.lower(context, o, inputs, outputs)
-    scale = fused_scale(context, o, inputs, outputs)
+def _lower(op: Op[StableHLOCompositeOptions]) -> Function:
+    decomposed = _decomposition.lower(op)
+    scale = fused_scale(op.context, op.options, op.inputs, op.outputs)
     if scale is None:
         return decomposed
-    return by_cudnn(scale, context.precision.operand_dtype(inputs[0].dtype), decomposed)
+    return by_cudnn(scale, op.context.precision.operand_dtype(op.inputs[0].dtype), decomposed)
 
 
 STABLEHLO_COMPOSITE = dataclasses.replace(_decomposition, lower=_lower)

@@ -12,6 +12,7 @@ from jaxdelegate.op_lowering.custom.options import HadamardRotationOptions, Nume
 from jaxdelegate.op_lowering.rule import (
     Function,
     LoweringContext,
+    Op,
     OpRule,
     first_reason,
     table,
@@ -29,7 +30,7 @@ def _why_not_numeric_verify(
         "it stops the model at a mismatch, which compiled code cannot" if stops else None,
         None
         if _is_viewed(context, x)
-        else DEQUANTIZE.why_not(context, DequantizeOptions(), inputs[:1], outputs),
+        else DEQUANTIZE.why_not(Op(context, DequantizeOptions(), inputs[:1], outputs)),
         why_not_dtype(wanted, np.float32),
         why_not_dtype(outputs[0], np.float32),
         None if x.shape == wanted.shape else f"{list(x.shape)} and {list(wanted.shape)} differ",
@@ -46,7 +47,7 @@ def _lower_numeric_verify(
 ) -> Function:
     if _is_viewed(context, inputs[0]):
         return lambda x, wanted: (x - wanted,)
-    dequantize = DEQUANTIZE.lower(context, DequantizeOptions(), inputs[:1], outputs)
+    dequantize = DEQUANTIZE.lower(Op(context, DequantizeOptions(), inputs[:1], outputs))
     return lambda x, wanted: (dequantize(x)[0] - wanted,)
 
 

@@ -17,7 +17,7 @@ from jaxdelegate.op_lowering.common.pointwise import (
     INT8,
     INT16,
     UINT8,
-    BuildInteger,
+    Build,
     Elementwise,
     IntegerKernel,
 )
@@ -106,7 +106,7 @@ def _on_common_scale(
 
 def _sum(
     combine: Elementwise, saturating: Elementwise, multiplier: Multiplier
-) -> BuildInteger[AddOptions | SubOptions]:
+) -> Build[AddOptions | SubOptions]:
     """ADD or SUB (reference/{add,sub}.h)."""
 
     def build(o: AddOptions | SubOptions, inputs: Specs, outputs: Specs) -> Elementwise:
@@ -264,7 +264,7 @@ def _absolute(_o: Options, inputs: Specs, outputs: Specs) -> Elementwise:
 
 def tabulated(
     function: Callable[[OptionsT, TensorSpec], RealFunction],
-) -> BuildInteger[OptionsT]:
+) -> Build[OptionsT]:
     """The kernel that looks a real function up; the function may depend on options and output."""
 
     def build(o: OptionsT, inputs: Specs, outputs: Specs) -> Elementwise:

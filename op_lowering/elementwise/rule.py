@@ -62,9 +62,11 @@ from jaxdelegate.op_lowering.records.record import NoOptions, Options
 from jaxdelegate.op_lowering.rule import (
     Function,
     LoweringContext,
+    Op,
     OpRule,
     WhyNot,
     first_reason,
+    of_op,
     table,
 )
 from jaxdelegate.op_lowering.spec import Specs
@@ -106,12 +108,13 @@ def _activated(
         low, high = _limits(activation, dtype)
         return lambda x, y: clamp(function(x, y), low, high)
 
-    def refuse(
-        context: LoweringContext, o: _Activated, inputs: Specs, outputs: Specs
-    ) -> str | None:
-        if inputs[0].dtype in COMPLEX and o.fused_activation_function is not Act.NONE:
+    why_not_more = None if why_not is None else of_op(why_not)
+
+    def refuse(op: Op[_Activated]) -> str | None:
+        is_complex = op.inputs[0].dtype in COMPLEX
+        if is_complex and op.options.fused_activation_function is not Act.NONE:
             return "complex results take no fused activation"
-        return None if why_not is None else why_not(context, o, inputs, outputs)
+        return None if why_not_more is None else why_not_more(op)
 
     return pointwise(
         name,

@@ -23,6 +23,7 @@ from jaxdelegate.op_lowering.rule import (
     Function,
     Lowered,
     LoweringContext,
+    Op,
     OpRule,
     first_reason,
     optional,
@@ -156,9 +157,9 @@ def _written_out(context: LoweringContext, o: AttentionOptions, q: TensorSpec) -
     )
     logits = dataclasses.replace(queries, shape=(*batch, t, s))
     both = BatchMatMulOptions(adj_y=True)
-    multiply = BATCH_MATMUL.lower(context, both, (queries, keys), (logits,))
-    normalize = SOFTMAX.lower(context, SoftmaxOptions(beta=1.0), (logits,), (logits,))
-    mix = BATCH_MATMUL.lower(context, BatchMatMulOptions(), (logits, keys), (queries,))
+    multiply = BATCH_MATMUL.lower(Op(context, both, (queries, keys), (logits,)))
+    normalize = SOFTMAX.lower(Op(context, SoftmaxOptions(beta=1.0), (logits,), (logits,)))
+    mix = BATCH_MATMUL.lower(Op(context, BatchMatMulOptions(), (logits, keys), (queries,)))
 
     def written_out(
         q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array | None = None

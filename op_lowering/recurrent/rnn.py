@@ -174,9 +174,9 @@ def why_not_operands(inputs: Specs, outputs: Specs, weights: Collection[int]) ->
     )
 
 
-def why_not_states(options: Options, inputs: Specs, *states: int) -> str | None:
+def why_not_states(_options: Options, inputs: Specs, *states: int) -> str | None:
     """A reason if the inputs at `states`, and they alone, are not variable tensors."""
-    variables = set(variable_inputs(options, inputs))
+    variables = {i for i, spec in enumerate(inputs) if spec is not None and spec.is_variable}
     for i in states:
         if i not in variables:
             return f"input {i} holds state, but is not a variable tensor"

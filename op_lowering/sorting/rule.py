@@ -10,6 +10,7 @@ from jaxdelegate.op_lowering.reduction.rule import why_not_count, why_not_ordere
 from jaxdelegate.op_lowering.rule import (
     Function,
     LoweringContext,
+    Op,
     OpRule,
     first_reason,
     table,
@@ -80,23 +81,20 @@ def _lower_topk(
 TOPK_V2 = OpRule("TOPK_V2", TopKV2Options, 3, _why_not_topk, _lower_topk, arity=2)
 
 
-def _why_not_bucketize(
-    _context: LoweringContext, o: BucketizeOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    ascending = all(a <= b for a, b in zip(o.boundaries, o.boundaries[1:], strict=False))
+def _why_not_bucketize(op: Op[BucketizeOptions]) -> str | None:
+    boundaries = op.options.boundaries
+    ascending = all(a <= b for a, b in zip(boundaries, boundaries[1:], strict=False))
     return first_reason(
-        why_not_dtype(inputs[0], FLOATS, np.int32, np.int64),
-        why_not_result(outputs[0], np.int32),
+        why_not_dtype(op.inputs[0], FLOATS, np.int32, np.int64),
+        why_not_result(op.outputs[0], np.int32),
         None if ascending else "the boundaries are not sorted",
     )
 
 
-def _lower_bucketize(
-    _context: LoweringContext, o: BucketizeOptions, inputs: Specs, _outputs: Specs
-) -> Function:
+def _lower_bucketize(op: Op[BucketizeOptions]) -> Function:
     # The boundaries are float32: C++ compares integers with them in float32, doubles in float64.
-    compared = np.float64 if inputs[0].dtype == np.float64 else np.float32
-    boundaries = np.asarray(o.boundaries, np.float32).astype(compared)
+    compared = np.float64 if op.inputs[0].dtype == np.float64 else np.float32
+    boundaries = np.asarray(op.options.boundaries, np.float32).astype(compared)
 
     def bucketize(x: jax.Array) -> tuple[jax.Array]:
         below = x.astype(compared)[..., None] < boundaries.reshape((1,) * x.ndim + (-1,))

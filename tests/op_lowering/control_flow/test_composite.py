@@ -14,7 +14,7 @@ from flatbuffers import flexbuffers
 from jaxdelegate.compile.precision_policy import device_policy
 from jaxdelegate.op_lowering.control_flow import composite
 from jaxdelegate.op_lowering.options import StableHLOCompositeOptions
-from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.op_lowering.rule import LoweringContext, Op
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.testing.case import Call, run_together
 
@@ -65,7 +65,7 @@ def test_fused_attention_is_its_decomposition(monkeypatch: pytest.MonkeyPatch, h
         random = np.random.default_rng(0)
         arrays = [random.normal(size=spec.shape).astype(BF16) for spec in inputs]
         calls.append(
-            (composite.STABLEHLO_COMPOSITE.lower(GPU, options(), inputs, specs(Y)), arrays)
+            (composite.STABLEHLO_COMPOSITE.lower(Op(GPU, options(), inputs, specs(Y))), arrays)
         )
     results = run_together(calls)
     assert asked == ["cudnn"] * len(masks)
@@ -82,7 +82,7 @@ def test_a_device_without_the_kernel_runs_the_decomposition() -> None:
     arrays = [
         np.random.default_rng(i).normal(size=s.shape).astype(BF16) for i, s in enumerate(inputs)
     ]
-    run = composite.STABLEHLO_COMPOSITE.lower(GPU, options(), inputs, specs(Y))
+    run = composite.STABLEHLO_COMPOSITE.lower(Op(GPU, options(), inputs, specs(Y)))
     (got,) = jax.jit(run)(*arrays)  # this machine has no cuDNN
     np.testing.assert_array_equal(np.asarray(got), np.asarray(jax.jit(decomposition)(*arrays)[0]))
 

@@ -220,7 +220,7 @@ DEPTHWISE = [
 
 
 def jaxpr(case: Case, context: LoweringContext) -> str:
-    lowered = RULES[case.name].lower(context, case.op_options, *case.specs())
+    lowered = RULES[case.name].lower(case.op(context))
     with jax.enable_x64(True):
         return str(jax.make_jaxpr(lowered)(*case.arrays()))
 

@@ -14,7 +14,7 @@ from jaxdelegate.op_lowering.options import (
     SubOptions,
 )
 from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.op_lowering.rule import LoweringContext, Op
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.passes.propagation import known_shapes
 from jaxdelegate.reference.registry import KERNELS
@@ -312,7 +312,7 @@ def test_bitcast_between_widths(
     assert known_shapes(KERNELS["BITCAST"], options, inputs, outputs) == (wanted,)
     want = KERNELS["BITCAST"](options, inputs, outputs, x)
     with jax.enable_x64(True):
-        lowered = RULES["BITCAST"].lower(LoweringContext(), options, inputs, outputs)
+        lowered = RULES["BITCAST"].lower(Op(LoweringContext(), options, inputs, outputs))
         got = [np.asarray(y) for y in jax.jit(lowered)(x)]
     assert_close([y.view(f"u{y.itemsize}") for y in got], [y.view(f"u{y.itemsize}") for y in want])
 
@@ -349,7 +349,7 @@ SCALE = scaled(0.1)
 )
 def test_refusals(case: Case, said: str) -> None:
     context = LoweringContext(op_version=case.version)
-    reason = RULES[case.name].reason(context, case.op_options, *case.specs())
+    reason = RULES[case.name].reason(case.op(context))
     assert reason is not None
     assert reason.startswith(said)
 
@@ -359,7 +359,7 @@ def test_bitcast_refuses_broken_elements(shape: tuple[int, ...]) -> None:
     inputs = (TensorSpec("x", shape, np.dtype(np.uint8)),)
     outputs = (TensorSpec("y", shape[:-1], np.dtype(np.int32)),)
     options = Case("BITCAST", "", [f32(1)]).op_options
-    reason = RULES["BITCAST"].reason(LoweringContext(), options, inputs, outputs)
+    reason = RULES["BITCAST"].reason(Op(LoweringContext(), options, inputs, outputs))
     assert reason == "the last dimension of 'x' is not the 4 of one int32"
 
 

@@ -17,7 +17,7 @@ from jaxdelegate.op_lowering.options import (
     UnidirectionalSequenceLSTMOptions,
 )
 from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.op_lowering.rule import LoweringContext, Op
 from jaxdelegate.op_lowering.spec import Sparsity
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import Arg, Case, Tolerance, const, f32, variable
@@ -413,10 +413,12 @@ def test_refuses_sparse_weights() -> None:
     inputs, outputs = PLAIN.specs()
     sparse = dataclasses.replace(inputs[2], sparsity=Sparsity((0, 1), (), ()))
     why = RULES["LSTM"].reason(
-        LoweringContext(quant_mode="integer"),
-        PLAIN.op_options,
-        (*inputs[:2], sparse, *inputs[3:]),
-        outputs,
+        Op(
+            LoweringContext(quant_mode="integer"),
+            PLAIN.op_options,
+            (*inputs[:2], sparse, *inputs[3:]),
+            outputs,
+        ),
     )
     assert "stored sparse" in (why or "")
 

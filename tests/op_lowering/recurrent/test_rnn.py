@@ -13,7 +13,7 @@ from jaxdelegate.op_lowering.options import (
     SVDFOptions,
 )
 from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.op_lowering.rule import LoweringContext, Op
 from jaxdelegate.op_lowering.spec import Sparsity
 from jaxdelegate.testing import Arg, Case, const, f32, of, value, variable
 from tests.support.case_groups import CaseGroup, in_groups
@@ -189,7 +189,7 @@ REFUSED = {
 def test_refuses_a_missing_output() -> None:
     inputs, outputs = BOTH[0].specs()
     rule = RULES[BOTH[0].name]
-    why = rule.reason(LoweringContext(), BOTH[0].op_options, inputs, outputs[:1])
+    why = rule.reason(Op(LoweringContext(), BOTH[0].op_options, inputs, outputs[:1]))
     assert why == "has 1 outputs, not 2"
 
 
@@ -197,7 +197,7 @@ def test_refuses_sparse_weights() -> None:
     inputs, outputs = RNN[0].specs()
     sparse = dataclasses.replace(inputs[1], sparsity=Sparsity((0, 1), (), ()))
     why = RULES["RNN"].reason(
-        LoweringContext(), RNN[0].op_options, (inputs[0], sparse, *inputs[2:]), outputs
+        Op(LoweringContext(), RNN[0].op_options, (inputs[0], sparse, *inputs[2:]), outputs)
     )
     assert "stored sparse" in (why or "")
 

@@ -33,7 +33,7 @@ MEANS = [
 @pytest.mark.usefixtures("instruction_set")
 @pytest.mark.parametrize("case", MEANS, ids=str)
 def test_it_matches_the_reference(case: Case) -> None:
-    lowered = RULES["MEAN"].lower(CONTEXT, case.op_options, *case.specs())
+    lowered = RULES["MEAN"].lower(case.op(CONTEXT))
     with jax.enable_x64(True):
         assert library.MEAN in str(jax.make_jaxpr(lowered)(*case.arrays()))
     case.check(case.run_lowered(RULES["MEAN"], CONTEXT), case.run_reference())

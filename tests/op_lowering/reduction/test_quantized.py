@@ -5,7 +5,7 @@ import pytest
 
 from jaxdelegate.op_lowering.options import ReducerOptions
 from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.op_lowering.rule import LoweringContext, Op
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import Arg, Case, const, value
 from tests.support.quantized import any_integers, scaled
@@ -184,7 +184,7 @@ REFUSED = [
 @pytest.mark.parametrize(("case", "said", "error"), REFUSED)
 def test_refuses(case: Case, said: str, error: type[Exception]) -> None:
     inputs, outputs = case.specs()
-    reason = RULES[case.name].reason(LoweringContext(), case.op_options, inputs, outputs)
+    reason = RULES[case.name].reason(Op(LoweringContext(), case.op_options, inputs, outputs))
     assert said in (reason or "")
     with pytest.raises(error):
         case.run_reference()
@@ -200,5 +200,5 @@ def test_refuses(case: Case, said: str, error: type[Exception]) -> None:
 )
 def test_refuses_to_lower(case: Case, said: str) -> None:
     inputs, outputs = case.specs()
-    reason = RULES[case.name].reason(LoweringContext(), case.op_options, inputs, outputs)
+    reason = RULES[case.name].reason(Op(LoweringContext(), case.op_options, inputs, outputs))
     assert said in (reason or "")

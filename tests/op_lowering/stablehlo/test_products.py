@@ -296,7 +296,7 @@ REFUSED = {
 
 def test_refuses_integer_convolutions_beside_the_cpu() -> None:
     case = convolution("", of(np.int8, 1, 3, 3, 1), of(np.int8, 2, 2, 1, 1))
-    gpu = RULES[case.name].reason(LoweringContext("gpu"), case.op_options, *case.specs())
+    gpu = RULES[case.name].reason(case.op(LoweringContext("gpu")))
     assert "gpu libraries have no convolution of int8" in str(gpu)
     assert reason(case) == ""
 

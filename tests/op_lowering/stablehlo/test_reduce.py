@@ -10,7 +10,7 @@ import pytest
 import jaxdelegate as jd
 from jaxdelegate.op_lowering.options import StablehloReduceOptions, StablehloReduceWindowOptions
 from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.op_lowering.rule import Function, LoweringContext
+from jaxdelegate.op_lowering.rule import Function, LoweringContext, Op
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.testing import Arg, assert_close, f32, of, value
 from tests.support.bodies import (
@@ -281,7 +281,7 @@ UNREACHABLE = LoweringContext()
 def why(name: str, options: Any, *inputs: Arg, outputs: int = 1, context: Any = CONTEXT) -> str:
     specs = tuple(TensorSpec(f"in{i}", a.value.shape, a.value.dtype) for i, a in enumerate(inputs))
     results = (TensorSpec("out", (), specs[0].dtype),) * outputs
-    return RULES[name].reason(context, options, specs, results) or ""
+    return RULES[name].reason(Op(context, options, specs, results)) or ""
 
 
 def why_reduce(*inputs: Arg, dims: tuple[int, ...] = (0,), **details: Any) -> str:

@@ -10,7 +10,7 @@ import pytest
 import jaxdelegate as jd
 from jaxdelegate.op_lowering.options import StablehloScatterOptions
 from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.op_lowering.rule import LoweringContext, Op
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.testing import Arg, assert_close, f32, of, value
 from tests.support.bodies import (
@@ -273,7 +273,7 @@ def why(x: Arg, indices: Arg, updates: Arg, *more: Arg, **o: Any) -> str:
     specs = tuple(TensorSpec(f"in{i}", a.shape, a.dtype) for i, a in enumerate(arrays))
     options = StablehloScatterOptions(**{**ROWS, **o})
     rule = RULES["STABLEHLO_SCATTER"]
-    return rule.reason(CONTEXT, options, specs, (specs[0],)) or ""
+    return rule.reason(Op(CONTEXT, options, specs, (specs[0],))) or ""
 
 
 X, PLACES, UPDATES = f32(5, 4), of(np.int32, 6, 1), f32(6, 4)
