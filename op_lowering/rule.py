@@ -109,7 +109,7 @@ class LoweringContext:
 
 
 OptionsT = TypeVar("OptionsT", bound=Options)
-OptionsT_co = TypeVar("OptionsT_co", bound=Options, covariant=True)
+OptionsT_co = TypeVar("OptionsT_co", covariant=True)  # Options, or a protocol of some of them
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -191,7 +191,7 @@ class OpRule(Generic[OptionsT]):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, of_op(getattr(self, name)))
 
-    def reason(self, op: Op[Options]) -> str | None:
+    def reason(self, op: Op[Any]) -> str | None:
         """Why this operator, as it is in the file, cannot be lowered; None if it can."""
         if op.context.op_version > self.max_version:
             return (

@@ -404,8 +404,8 @@ def test_what_the_kernel_of_bfloat16_does_not_take() -> None:
 def test_it_is_the_first_algorithm_where_it_is_one() -> None:
     for case in (conv((1, 5, 5, 4), (6, 3, 3, 4), ONE), product(2, 3, 4)):
         algorithms: Any = RULES[case.name].algorithms
-        names = list(algorithms(CONTEXT, case.op_options, *case.specs()))
-        plain = list(algorithms(LoweringContext(), case.op_options, *case.specs()))
+        names = list(algorithms(case.op(CONTEXT)))
+        plain = list(algorithms(case.op(LoweringContext())))
         assert names == [cpu_kernel.NATIVE, *plain]
 
 

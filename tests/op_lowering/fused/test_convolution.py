@@ -244,7 +244,7 @@ def test_infinities_and_nan_pass(instruction_set: str) -> None:
 REFUSED: dict[str, Any] = {
     "neither our kernels nor cuDNN": {"context": LoweringContext()},
     "residual and result differ": {"residual": (2, 9, 7, 1)},
-    "RELU stands between": {"inner": Act.RELU},
+    "has a fused RELU": {"inner": Act.RELU},
     "does not apply a fused TANH": {"outer": Act.TANH},
 }
 

@@ -170,6 +170,15 @@ IMPOSSIBLE = [
 ]
 
 
+@pytest.mark.parametrize(("platform", "default"), [("cpu", "depth_first"), ("gpu", "units_first")])
+def test_any_number_of_rows_shares_the_layout_of_a_filter(platform: str, default: str) -> None:
+    rule: Any = RULES["FULLY_CONNECTED"]
+    ops = [dense("", (rows, 7), (5, 7)).op(LoweringContext(platform)) for rows in (1, 4)]
+    assert [next(iter(rule.algorithms(op))) for op in ops] == [default] * 2
+    one, several = (rule.lower(op).layout for op in ops)
+    assert one == several
+
+
 @pytest.mark.parametrize(("options", "x", "w", "said"), REFUSED + IMPOSSIBLE)
 def test_refuses(options: Any, x: TensorSpec, w: TensorSpec, said: str) -> None:
     rule, out = RULES["FULLY_CONNECTED"], spec((4, 5))

@@ -312,7 +312,7 @@ def test_wide_outputs_of_bytes_want_a_bias() -> None:
     x, w, _, y = tensors(
         x=spec((4, 6), np.uint8), w=spec((5, 6), np.uint8), y=spec((4, 5), np.int16)
     )
-    assert "wants a bias" in reason(FullyConnectedOptions(), x, w, y)
+    assert "needs a bias" in reason(FullyConnectedOptions(), x, w, y)
 
 
 @pytest.mark.parametrize(
