@@ -30,9 +30,13 @@ from jaxdelegate.quant.jax_fixed_point import (
     wrap,
 )
 from jaxdelegate.quant.jax_fixed_point import saturating_rounding_doubling_high_mul as mul
-from jaxdelegate.quant.jax_lookup import logistic_int16, tanh_int16
 from jaxdelegate.quant.jax_requantize import clamp, requantize_accumulator
-from jaxdelegate.quant.lookup import RealFunction, int16_input_multiplier
+from jaxdelegate.quant.lookup import (
+    RealFunction,
+    int16_input_multiplier,
+    logistic_int16,
+    tanh_int16,
+)
 from jaxdelegate.quant.multiplier import (
     checked_log2,
     downscale_multiplier,
@@ -142,7 +146,7 @@ def _logistic(o: Options, inputs: Specs, outputs: Specs) -> Elementwise:
     if y.dtype != INT16:
         return tabulated(lambda _o, _y: lookup.logistic)(o, inputs, outputs)
     pair = int16_input_multiplier(scale_of(x), 0)
-    return lambda a: logistic_int16(a, *pair)
+    return lambda a: logistic_int16(a, *pair, jnp)
 
 
 def _tanh(o: Options, inputs: Specs, outputs: Specs) -> Elementwise:
@@ -153,7 +157,7 @@ def _tanh(o: Options, inputs: Specs, outputs: Specs) -> Elementwise:
     if checked_log2(scale_of(y)) != (-15, True):
         raise ValueError(f"the output's is {scale_of(y)}, not {1 / 32768}")
     pair = int16_input_multiplier(scale_of(x), 1)
-    return lambda a: tanh_int16(a, *pair)
+    return lambda a: tanh_int16(a, *pair, jnp)
 
 
 def _gelu(o: GeluOptions, _y: TensorSpec) -> RealFunction:

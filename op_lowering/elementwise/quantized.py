@@ -32,13 +32,10 @@ from jaxdelegate.op_lowering.records.enums import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.records.record import Options
 from jaxdelegate.op_lowering.rule import OptionsT
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
-from jaxdelegate.quant import fixed_math, fixed_point, lookup
-from jaxdelegate.quant.jax_fixed_math import reciprocal
+from jaxdelegate.quant import fixed_math, fixed_point, jax_fixed_point, lookup
 from jaxdelegate.quant.jax_fixed_point import (
     count_leading_sign_bits,
     multiply_by_quantized_multiplier,
-    multiply_greater_than_one,
-    multiply_smaller_than_one,
     rounding_divide_by_pot,
     saturating_add,
     saturating_left_shift,
@@ -46,9 +43,8 @@ from jaxdelegate.quant.jax_fixed_point import (
     saturating_sub,
     wide,
 )
-from jaxdelegate.quant.jax_lookup import lut_lookup
 from jaxdelegate.quant.jax_requantize import clamp, requantize_accumulator
-from jaxdelegate.quant.lookup import RealFunction, lookup_table
+from jaxdelegate.quant.lookup import RealFunction, lookup_table, lut_lookup
 from jaxdelegate.quant.multiplier import (
     checked_log2,
     quantize_multiplier,
@@ -97,7 +93,7 @@ def _on_common_scale(
 
     def convert(*arrays: jax.Array) -> list[jax.Array]:
         return [
-            multiply_smaller_than_one(steps_of(x, spec) << left_shift, *factor)
+            multiply_by_quantized_multiplier(steps_of(x, spec) << left_shift, *factor)
             for x, spec, factor in zip(arrays, inputs, factors, strict=True)
         ]
 
@@ -206,9 +202,11 @@ def _divide(o: DivOptions, inputs: Specs, outputs: Specs) -> Elementwise:
     def function(x1: jax.Array, x2: jax.Array) -> jax.Array:
         divisor = steps_of(x2, b)
         dividend = jnp.where(divisor < 0, -steps_of(x1, a), steps_of(x1, a))
-        inverse, exponent = reciprocal(jnp.abs(divisor), 31)
+        inverse, exponent = fixed_math.reciprocal(jnp.abs(divisor), 31, jax_fixed_point)
         headroom = count_leading_sign_bits(dividend)
-        quotient = multiply_greater_than_one(*jnp.broadcast_arrays(dividend, inverse, headroom))
+        quotient = multiply_by_quantized_multiplier(
+            *jnp.broadcast_arrays(dividend, inverse, headroom)
+        )
         total_shift = shift - exponent - headroom  # C++ leaves shifts by more than 31 undefined
         scaled = multiply_by_quantized_multiplier(
             quotient, multiplier, jnp.maximum(total_shift, -31)
@@ -271,7 +269,7 @@ def tabulated(
         (x,), (y,) = inputs, outputs
         of_x, of_y = (scale_of(x), zero_point_of(x)), (scale_of(y), zero_point_of(y))
         table = lookup_table(function(o, y), *of_x, *of_y, x.dtype)
-        return lambda q: lut_lookup(q, table)
+        return lambda q: lut_lookup(q, table, jnp)
 
     return build
 

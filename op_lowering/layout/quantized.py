@@ -23,7 +23,7 @@ from jaxdelegate.op_lowering.common.quantization import (
 from jaxdelegate.op_lowering.rule import Function, Lowered, LoweringContext, first_reason
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 from jaxdelegate.quant.affine import block_parameters, round_half_away, spread, why_not_blocks
-from jaxdelegate.quant.jax_lookup import lut_lookup
+from jaxdelegate.quant.lookup import lut_lookup
 from jaxdelegate.quant.params import Quantization
 
 _TABLES = frozenset(np.dtype(t) for t in (np.int8, np.uint8, ml_dtypes.int4, ml_dtypes.int2))
@@ -52,7 +52,7 @@ def rescaler(x: TensorSpec, y: TensorSpec) -> Callable[[jax.Array], jax.Array]:
     if pairs[0] == pairs[1]:
         return lambda q: q
     table = _rescaled(*pairs)
-    return lambda q: lut_lookup(q, table)
+    return lambda q: lut_lookup(q, table, jnp)
 
 
 def _rescaled(source: tuple[float, int], target: tuple[float, int]) -> np.ndarray:

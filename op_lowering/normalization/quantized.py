@@ -24,8 +24,8 @@ from jaxdelegate.op_lowering.common.quantization import (
 from jaxdelegate.op_lowering.normalization.options import SoftmaxOptions
 from jaxdelegate.op_lowering.rule import first_reason
 from jaxdelegate.op_lowering.spec import TensorSpec
-from jaxdelegate.quant import fixed_math, fixed_point, lookup, multiplier
-from jaxdelegate.quant.jax_fixed_math import inverse_sqrt, log_at_least_one, reciprocal
+from jaxdelegate.quant import fixed_math, fixed_point, jax_fixed_point, lookup, multiplier
+from jaxdelegate.quant.fixed_math import inverse_sqrt, log_at_least_one, reciprocal
 from jaxdelegate.quant.jax_fixed_point import (
     count_leading_zeros,
     multiply_by_quantized_multiplier,
@@ -33,8 +33,8 @@ from jaxdelegate.quant.jax_fixed_point import (
     saturate,
     saturating_rounding_doubling_high_mul,
 )
-from jaxdelegate.quant.jax_lookup import lut_lookup
 from jaxdelegate.quant.jax_requantize import add_and_clamp, clamp
+from jaxdelegate.quant.lookup import lut_lookup
 from jaxdelegate.quant.params import integer_range
 
 _Integers = Callable[[jax.Array], jax.Array]
@@ -138,7 +138,7 @@ def _softmax_bytes(beta: float, x: TensorSpec, y: TensorSpec) -> _Integers:
     def softmax(q: jax.Array) -> jax.Array:
         below = _below_largest(q)
         total = _sum_exponentials(exponentials, below)
-        over_total, exponent = reciprocal(total, _SUM_BITS)
+        over_total, exponent = reciprocal(total, _SUM_BITS, jax_fixed_point)
         product = saturating_rounding_doubling_high_mul(over_total, _at(exponentials, below))
         exponent = exponent + (31 - 8 * y.dtype.itemsize)
         steps = rounding_divide_by_pot(product, jnp.minimum(exponent, 31))
@@ -166,12 +166,14 @@ def _softmax_int16(beta: float, x: TensorSpec) -> _Integers:
 
     def softmax(q: jax.Array) -> jax.Array:
         exponents = multiply_by_quantized_multiplier(-_below_largest(q), factor, shift)
-        exps = lut_lookup(add_and_clamp(exponents, high, low, high, INT16), exp).astype(np.int32)
+        positions = add_and_clamp(exponents, high, low, high, INT16)
+        exps = lut_lookup(positions, exp, jnp).astype(np.int32)
         total = jnp.sum(exps, axis=-1, keepdims=True, dtype=np.int32)
         zeros = count_leading_zeros(total)
         scaled = (total << (zeros - 1)).astype(np.uint32)
         fraction = (scaled + (1 << 13) >> 14).astype(np.int32)  # in [1, 2], 2**16 is 1
-        over_total = lut_lookup(clamp(fraction - (1 << 16) - (1 << 15), low, high, INT16), inverse)
+        position = clamp(fraction - (1 << 16) - (1 << 15), low, high, INT16)
+        over_total = lut_lookup(position, inverse, jnp)
         half = jnp.int32(1) << (30 - zeros)
         product = (exps * over_total.astype(np.int32) + half) >> (31 - zeros)  # below 2**31
         return clamp(product, 0, high, INT16)
@@ -214,7 +216,8 @@ def lower_log_softmax(x: TensorSpec, y: TensorSpec) -> _Integers:
 
     def log_softmax(q: jax.Array) -> jax.Array:
         below = _below_largest(q)
-        log_total = log_at_least_one(_sum_exponentials(exponentials, below), _SUM_BITS, _INPUT_BITS)
+        total = _sum_exponentials(exponentials, below)
+        log_total = log_at_least_one(total, _SUM_BITS, _INPUT_BITS, jax_fixed_point)
         lowest = log_total + np.int32(-(2**31))  # the lowest result that Q5 can hold
         reach = multiply_by_quantized_multiplier(lowest, inverse, inverse_shift)
         is_in_range = -below > jnp.maximum(reach, -radius - 1)
@@ -247,7 +250,7 @@ def lower_l2_normalization(x: TensorSpec, y: TensorSpec) -> _Integers:
     def l2_normalization(q: jax.Array) -> jax.Array:
         steps = q.astype(np.int32) - offset
         squares = jnp.sum(steps * steps, axis=-1, keepdims=True, dtype=np.int32)
-        over_norm, shift = inverse_sqrt(squares)
+        over_norm, shift = inverse_sqrt(squares, fixed=jax_fixed_point)
         scaled = multiply_by_quantized_multiplier(steps * factor, over_norm, shift + more)
         return add_and_clamp(scaled, zero_point, *integer_range(y.dtype), y.dtype)
 

@@ -40,8 +40,7 @@ from jaxdelegate.op_lowering.recurrent.rnn import (
 )
 from jaxdelegate.op_lowering.rule import Function, LoweringContext, first_reason
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
-from jaxdelegate.quant import fixed_math
-from jaxdelegate.quant.jax_fixed_math import inverse_sqrt
+from jaxdelegate.quant import fixed_math, jax_fixed_point
 from jaxdelegate.quant.jax_fixed_point import (
     multiply_by_quantized_multiplier,
     rescale,
@@ -324,7 +323,7 @@ def _normalized(x: jax.Array, gate: Gate[Any], scaling: Scaling, least: int) -> 
     squares = jnp.sum(x * x, 1, keepdims=True)
     variance = _quotient(squares * ((1 << 20) // n) - mean * mean, 1 << 20)
     variance = jnp.where(variance < 1, least, variance)
-    inverse, shift = inverse_sqrt(wrap(variance, INT32))
+    inverse, shift = fixed_math.inverse_sqrt(wrap(variance, INT32), fixed=jax_fixed_point)
     y = multiply_by_quantized_multiplier(wrap(1024 * x - mean, INT32), inverse, shift)
     y = wide(y * gate.norm[None].astype(INT32) + gate.bias[None])  # the kernel's int32 wraps, too
     y = _quotient(jnp.where(y > 0, y + 512, y - 512), 1024)

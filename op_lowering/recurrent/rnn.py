@@ -4,6 +4,7 @@ Variable tensors come in as arrays, and their new values leave after the outputs
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Generic, Self, TypeVar
@@ -44,7 +45,7 @@ from jaxdelegate.op_lowering.rule import (
     why_not_dtype,
 )
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
-from jaxdelegate.quant import jax_eigen
+from jaxdelegate.quant import eigen, jax_affine
 
 T = TypeVar("T")  # a cell's tensors: int positions, TensorSpec | None, or arrays
 Activate = Callable[[jax.Array], jax.Array]
@@ -79,11 +80,13 @@ class Functions:
 
     @classmethod
     def of(cls, kind: Act, *, dynamic_range: bool) -> Self:
-        """Those of dynamic range cells equal the kernels' to the bit."""
+        """Those of dynamic range cells equal the kernels' bit for bit."""
         if not dynamic_range:
             return cls(_ACTIVATIONS[kind], jax.nn.sigmoid, lambda x: x)
-        activate = jax_eigen.tanh if kind is Act.TANH else _ACTIVATIONS[kind]
-        return cls(activate, jax_eigen.logistic, rounded)
+        tanh, logistic = (
+            functools.partial(f, arithmetic=jax_affine) for f in (eigen.tanh, eigen.logistic)
+        )
+        return cls(tanh if kind is Act.TANH else _ACTIVATIONS[kind], logistic, rounded)
 
 
 def matmul(context: LoweringContext, x: jax.Array, w: jax.Array | Matrix) -> jax.Array:
