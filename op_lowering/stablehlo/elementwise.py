@@ -1,8 +1,8 @@
 """StableHLO operators that act element by element, and STABLEHLO_CUSTOM_CALL.
 
-Their semantics are the StableHLO specification's: inputs have one shape, nothing broadcasts but the
-scalars of SELECT and CLAMP, maximum and minimum pass NaN on, integer division truncates.
-Source of what LiteRT runs of them: kernels/stablehlo_elementwise.h.
+Semantics: the StableHLO specification. Inputs have one shape, only the scalars of SELECT and CLAMP
+broadcast, maximum and minimum propagate NaN, integer division truncates. LiteRT's kernels are in
+kernels/stablehlo_elementwise.h.
 """
 
 from collections.abc import Callable
@@ -105,7 +105,7 @@ def _power(x: jax.Array, y: jax.Array) -> jax.Array:
     start = (jnp.ones_like(x), x, y)
     result: jax.Array = lax.fori_loop(0, 8 * x.dtype.itemsize, square, start)[0]
     is_unit = (x == one) | (x == zero - one)
-    # Powers of 1 and -1 depend on the lowest bit alone, which two's complement keeps.
+    # Powers of 1 and -1 depend only on the exponent's lowest bit, which two's complement keeps.
     return jnp.where((y < zero) & ~is_unit, zero, result)
 
 
@@ -259,7 +259,7 @@ def convert(x: jax.Array, dtype: np.dtype) -> jax.Array:
 STABLEHLO_CONVERT = OpRule("STABLEHLO_CONVERT", NoOptions, 1, _why_not_convert, _lower_convert)
 
 
-# ---- SELECT, CLAMP: a scalar may stand for a whole tensor
+# ---- SELECT, CLAMP: the predicate and the bounds may be scalars
 
 
 def _why_not_select(

@@ -1,7 +1,7 @@
 """STABLEHLO_GATHER and STABLEHLO_SCATTER.
 
-Semantics: the StableHLO specification and kernels/stablehlo_{gather,scatter}.cc. A gather moves its
-windows inside; a scatter leaves out the elements that fall outside.
+Semantics: the StableHLO specification and kernels/stablehlo_{gather,scatter}.cc. A gather clamps
+its windows to the operand; a scatter ignores elements outside.
 """
 
 import dataclasses
@@ -38,11 +38,11 @@ from jaxdelegate.op_lowering.stablehlo.options import (
 )
 from jaxdelegate.op_lowering.stablehlo.shape import signed, why_not_dims, why_not_length
 
-_Scatter = Callable[..., jax.Array]  # lax.scatter, or one of its kin that combine
+_Scatter = Callable[..., jax.Array]  # lax.scatter, or a variant that combines values
 
 
 def _why_not_index_vectors(indices: TensorSpec, axis: int, depth: int) -> str | None:
-    """A reason unless vectors along `axis` (or single indices after the rank) are so long."""
+    """A reason unless vectors along `axis` (single indices if `axis` is the rank) have `depth`."""
     shape = (*indices.shape, 1)
     if not 0 <= axis < len(shape):
         return f"index_vector_dim {axis} is outside of {list(indices.shape)}"
@@ -165,10 +165,10 @@ def _why_not_placed(
 
 @dataclasses.dataclass(frozen=True)
 class _Places:
-    """Where updates go: their dimensions besides the windows', a window's size in the operand."""
+    """Where updates go in the operand."""
 
-    batch_dims: tuple[int, ...]
-    window: tuple[int, ...]
+    batch_dims: tuple[int, ...]  # the updates' dimensions outside of the windows
+    window: tuple[int, ...]  # a window's size in the operand
     starts: tuple[int, ...]  # operand dimensions that an index vector moves
 
     @classmethod
@@ -182,14 +182,14 @@ class _Places:
 
     @property
     def margins(self) -> tuple[int, ...]:
-        """How far a window may stand out while still touching the operand.
+        """How far a window may reach beyond the operand's start and still overlap it.
 
-        lax leaves out a whole window that stands out; with such margins it leaves out elements.
+        lax drops a window that is not completely inside; with these margins it drops elements.
         """
         return tuple(m - 1 if d in self.starts else 0 for d, m in enumerate(self.window))
 
     def shifted(self, vectors: jax.Array) -> jax.Array:
-        """Index vectors [*batch, depth] into an operand with margins."""
+        """Index vectors [*batch, depth] for an operand with margins."""
         margins = [self.margins[d] for d in self.starts]
         return vectors + jnp.broadcast_to(jnp.asarray(margins, vectors.dtype), vectors.shape)
 
@@ -224,9 +224,9 @@ def _lower_scatter(
 
 
 def _scatter_of(body: Body, i: int, wide: np.dtype) -> _Scatter | None:
-    """Lax's scatter for one result of the body; None: there is none.
+    """Lax's scatter for one result of the body; None if lax has none.
 
-    Half precision is summed in `wide`, so that many updates of one place do not round one by one.
+    Half precision is summed in `wide`, so that the updates of one element are rounded once.
     """
     n = len(body.closed.out_avals)
     if body.passes_on(i, n + i):
@@ -265,7 +265,7 @@ def _one_by_one(
     vectors: jax.Array,
     updates: list[jax.Array],
 ) -> list[jax.Array]:
-    """Apply any body, window after window: two windows may meet, one's elements do not."""
+    """Apply any body, one window at a time: two windows may overlap."""
     depth, window = vectors.shape[-1], places.window
     rest = [d for d in range(updates[0].ndim) if d not in places.batch_dims]
     order = (*places.batch_dims, *rest)

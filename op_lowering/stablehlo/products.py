@@ -1,7 +1,7 @@
 """StableHLO's sums of products: DOT_GENERAL, CONVOLUTION.
 
 Semantics: the StableHLO specification. Its precision_config is a lower bound, which the precision
-policy keeps.
+policy satisfies.
 """
 
 import dataclasses
@@ -59,18 +59,18 @@ def _why_not_products(inputs: Specs, outputs: Specs) -> str | None:
 
 @dataclasses.dataclass(frozen=True)
 class _Arithmetic:
-    """The dtypes of operands and of their sum, as the precision policy has them."""
+    """The dtypes of operands and of their sums under the precision policy."""
 
     operand: np.dtype
-    total: np.dtype  # what `lax` yields
+    total: np.dtype  # lax's result
     precision: str
     rounds_exactly: bool
 
     @classmethod
     def of(cls, context: LoweringContext, x: TensorSpec, y: TensorSpec) -> Self:
-        """Sums run in the wider of input and output; booleans are counted.
+        """Sums have the wider dtype of input and output; booleans are counted.
 
-        Half-precision operands stay as they are where the device multiplies them; a CPU does not.
+        Half-precision operands are not converted where the device multiplies them; a CPU does not.
         """
         policy = context.precision
         widest = max(x.dtype, y.dtype, key=lambda dtype: dtype.itemsize)
@@ -80,21 +80,21 @@ class _Arithmetic:
         return cls(operand, total, policy.precision(operand), policy.rounds_exactly)
 
     def reduced(self, policy: PrecisionPolicy, operand: np.dtype, total: np.dtype) -> Self:
-        """The same with operands and sums that the policy reduces."""
+        """This arithmetic with the reduced operands and sums of the policy."""
         precision = policy.precision(operand)
         return dataclasses.replace(self, operand=operand, total=total, precision=precision)
 
     @property
     def preferred(self) -> np.dtype | None:
-        """What `lax` is told to yield; None: the operands' dtype.
+        """The `preferred_element_type`; None: the operands' dtype.
 
-        JAX lowers and derives products without 64-bit types, perhaps, and would cut what it is told
-        to 32 bits.
+        JAX may lower and differentiate products without 64-bit types, and would then cut an
+        explicit dtype to 32 bits.
         """
         return None if self.total == self.operand else self.total
 
     def downcast(self, x: jax.Array) -> jax.Array:
-        """An operand in its dtype; what is not reduced is converted."""
+        """An operand in its reduced dtype, or converted."""
         if self.operand in _HALF and x.dtype == np.float32:
             reduced: jax.Array = downcast(x, self.operand, exactly=self.rounds_exactly)
             return reduced
@@ -185,7 +185,6 @@ class _Windows:
 
     @classmethod
     def of(cls, o: StablehloConvolutionOptions) -> Self:
-        """As the options have them."""
         rank = len(o.input_spatial_dimensions)
         flat = o.padding or (0,) * 2 * rank
         return cls(
@@ -203,7 +202,7 @@ _Dims = tuple[int, ...]
 def _dimensions(o: StablehloConvolutionOptions) -> tuple[_Dims, _Dims, _Dims]:
     """The dimensions of input, kernel and output in lax's order.
 
-    (batch, feature, *spatial), but (output feature, input feature, *spatial) of the kernel.
+    (batch, feature, *spatial); for the kernel (output feature, input feature, *spatial).
     """
     return (
         (o.input_batch_dimension, o.input_feature_dimension, *o.input_spatial_dimensions),
@@ -262,7 +261,7 @@ def _why_not_groups(o: StablehloConvolutionOptions, x: TensorSpec, w: TensorSpec
     (batch, feature, *_), (out_feature, in_feature, *_), _ = _dimensions(o)
     n_out = w.shape[out_feature]
     if min(features, batches) < 1 or (features > 1 and batches > 1):
-        return f"feature groups {features} and batch groups {batches} do not go together"
+        return f"feature groups {features} and batch groups {batches} are incompatible"
     fits = (
         x.shape[feature] == w.shape[in_feature] * features
         and n_out % features == 0

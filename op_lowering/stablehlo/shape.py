@@ -43,7 +43,7 @@ from jaxdelegate.op_lowering.stablehlo.options import (
     StablehloTransposeOptions,
 )
 
-# ---- what attributes must be
+# ---- attributes
 
 
 def why_not_dims(name: str, dims: Sequence[int], rank: int, *, ordered: bool = False) -> str | None:
@@ -56,10 +56,10 @@ def why_not_dims(name: str, dims: Sequence[int], rank: int, *, ordered: bool = F
 
 
 def why_not_length(rank: int, **attributes: Sequence[int]) -> str | None:
-    """A reason for the first attribute that has not one entry for each dimension."""
+    """A reason for the first attribute without exactly one entry for each dimension."""
     for name, values in attributes.items():
         if len(values) != rank:
-            return f"{name} {list(values)} has not one entry for each of {rank} dimensions"
+            return f"{name} {list(values)} does not have one entry for each of {rank} dimensions"
     return None
 
 
@@ -70,7 +70,7 @@ def why_not_one_value(spec: TensorSpec) -> str | None:
 
 
 def signed(indices: jax.Array) -> jax.Array:
-    """Indices as int32 or int64, whichever holds every value; what none holds is at its end."""
+    """Indices as int32 or int64, whichever holds every value; larger uint64 values saturate."""
     if indices.dtype == np.uint64:
         indices = lax.min(indices, jnp.asarray(np.iinfo(np.int64).max, indices.dtype))
     wide = indices.dtype in (np.int64, np.uint64, np.uint32)
@@ -122,7 +122,7 @@ def _lower_broadcast(
     _context: LoweringContext, o: StablehloBroadcastInDimOptions, _inputs: Specs, outputs: Specs
 ) -> Function:
     dims, shape = o.broadcast_dimensions, outputs[0].shape
-    order = sorted(range(len(dims)), key=lambda i: dims[i])  # lax wants them ascending
+    order = sorted(range(len(dims)), key=lambda i: dims[i])  # lax requires ascending dimensions
 
     def broadcast_in_dim(x: jax.Array) -> tuple[jax.Array]:
         return (lax.broadcast_in_dim(lax.transpose(x, order), shape, sorted(dims)),)
@@ -222,7 +222,7 @@ def _why_not_slice(
         return reason
     bounds = zip(o.start_indices, o.limit_indices, o.strides, x.shape, strict=True)
     inside = all(0 <= start <= limit <= n and stride > 0 for start, limit, stride, n in bounds)
-    return None if inside else f"{o} does not lie in {list(x.shape)}"
+    return None if inside else f"{o} is not within {list(x.shape)}"
 
 
 def _lower_slice(
@@ -251,7 +251,7 @@ def _why_not_window(x: TensorSpec, sizes: Sequence[int], starts: Specs) -> str |
 
 
 def _clamped(starts: Sequence[Any], shape: Shape, sizes: Sequence[int]) -> list[jax.Array]:
-    """Start indices, moved so that the whole slice lies inside; int64 scalars."""
+    """Start indices, clamped so that the whole slice is inside; int64 scalars."""
     return [
         jnp.clip(signed(jnp.asarray(start).reshape(())).astype(np.int64), 0, n - m)
         for start, n, m in zip(starts, shape, sizes, strict=True)
@@ -349,10 +349,10 @@ def _why_not_pad(
 
 
 def _pad(widths: Sequence[tuple[int, int, int]]) -> Function:
-    """By (low, high, interior) for each dimension; a negative edge cuts off."""
+    """Pad by (low, high, interior) for each dimension; a negative edge crops."""
 
     def pad(x: jax.Array, fill: jax.Array) -> tuple[jax.Array]:
-        if np.size(x) == 0:  # which JAX cannot derive
+        if np.size(x) == 0:  # JAX cannot differentiate this padding
             size = [
                 max(low + high + n + max(n - 1, 0) * k, 0)
                 for n, (low, high, k) in zip(x.shape, widths, strict=True)

@@ -1,4 +1,4 @@
-"""STABLEHLO_SORT: several operands at once, along one dimension, by a comparator of any kind.
+"""STABLEHLO_SORT: several operands at once, along one dimension, by any comparator.
 
 Semantics: the StableHLO specification.
 """
@@ -25,7 +25,7 @@ from jaxdelegate.op_lowering.stablehlo.body import Body, Order, why_not_body
 from jaxdelegate.op_lowering.stablehlo.elementwise import ELEMENTS
 from jaxdelegate.op_lowering.stablehlo.options import StablehloSortOptions
 
-_MOST_PAIRS = 1 << 24  # comparators that are no order of keys compare every pair
+_MOST_PAIRS = 1 << 24  # comparators without a single key compare every pair
 
 
 def _arguments(specs: Specs) -> list[np.dtype]:
@@ -78,7 +78,7 @@ def _lower_sort(
 def _by_key(
     order: Order, arrays: list[jax.Array], axis: int, *, is_stable: bool
 ) -> tuple[jax.Array, ...]:
-    """Descending is ascending backwards; turning the input around as well keeps equals in order."""
+    """Descending is ascending reversed; reversing the input as well keeps equals in order."""
     turned = arrays if order.ascending else [lax.rev(x, [axis]) for x in arrays]
     key = order.operand
     keys = turned[key] if key is not None else order.keys(turned)
@@ -92,7 +92,7 @@ def _by_key(
 
 
 def _by_rank(body: Body, arrays: list[jax.Array], axis: int) -> tuple[jax.Array, ...]:
-    """An element's rank is the number of those that come before it; equals keep their order."""
+    """An element's rank is the number of elements that precede it; equals keep their order."""
     rows = [jnp.moveaxis(x, axis, -1) for x in arrays]  # [..., n]
     n = rows[0].shape[-1]
     square = (*rows[0].shape, n)

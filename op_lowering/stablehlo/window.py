@@ -1,7 +1,7 @@
 """Reductions by a body: STABLEHLO_REDUCE, STABLEHLO_REDUCE_WINDOW; the deprecated REDUCE_WINDOW.
 
-Semantics: the StableHLO specification and kernels/stablehlo_reduce_window.cc: padding and the holes
-of a dilation hold the initial value, which each result also starts with.
+Semantics: the StableHLO specification and kernels/stablehlo_reduce_window.cc: padding and the gaps
+of a dilation hold the initial value, with which each result also starts.
 """
 
 import dataclasses
@@ -45,7 +45,7 @@ from jaxdelegate.op_lowering.stablehlo.options import (
 )
 from jaxdelegate.op_lowering.stablehlo.shape import why_not_dims, why_not_length, why_not_one_value
 
-# Windows of more elements are left to XLA's reduce-window instead of one slice for each element.
+# Larger windows use XLA's reduce-window instead of one slice for each element.
 _MOST_TAPS = 64
 
 Arrays = Sequence[Any]
@@ -55,9 +55,9 @@ Arrays = Sequence[Any]
 class _Reducer:
     """How results and values combine.
 
-    `pairs` applies it to arrays of one shape, element by element: (results, values) -> results.
-    `folds` are its lax functions, one for each operand, where it has them.
-    `wide` are the dtypes that it works in.
+    `pairs` combines arrays of one shape, element by element: (results, values) -> results.
+    `folds` are lax's functions, one for each operand, if they all exist.
+    `wide` are the dtypes of the arithmetic.
     """
 
     pairs: Callable[[Arrays, Arrays], Arrays]
@@ -66,7 +66,7 @@ class _Reducer:
 
     @classmethod
     def of(cls, context: LoweringContext, index: int, dtypes: Sequence[np.dtype]) -> Self:
-        """The reducer that a body is; sums of half precision run in the accumulator's dtype."""
+        """The reducer of a body; sums of half precision have the accumulator's dtype."""
         body = Body.of(context, index, (*dtypes, *dtypes))
         wide = tuple(map(context.precision.accumulator, dtypes))
         found = [body.fold(i, dtype) for i, dtype in enumerate(wide)]
@@ -80,12 +80,12 @@ class _Reducer:
         return cls(pairs, folds, wide)
 
     def upcast(self, arrays: Arrays) -> list[jax.Array]:
-        """The arrays in its dtypes."""
+        """The arrays in the dtypes of the arithmetic."""
         return [jnp.asarray(a, d) for a, d in zip(arrays, self.wide, strict=True)]
 
 
 def _why_not_reduced(inputs: Specs, outputs: Specs) -> str | None:
-    """A reason unless n operands of one shape and n scalars make n outputs of their dtypes."""
+    """A reason unless n operands of one shape, n scalars and n outputs have the same dtypes."""
     reason = why_not_present(*inputs)
     if reason is not None:
         return reason
@@ -135,10 +135,10 @@ def _lower_reduce(
 
 
 def _reduce(reducer: _Reducer, operands: Arrays, starts: Arrays, dims: Sequence[int]) -> Arrays:
-    """Folds begin with their identity, so that each result takes its start in exactly once."""
+    """Folds start with their identity, so that each result combines with its start exactly once."""
     shape = operands[0].shape
     if reducer.folds is None and math.prod(shape[d] for d in dims) == 1:
-        # XLA drops a reduction over one element, start and all.
+        # XLA removes a reduction over one element, together with its start.
         one = [lax.squeeze(x, dims) for x in operands]
         return reducer.pairs([jnp.full_like(y, a) for y, a in zip(one, starts, strict=True)], one)
     if reducer.folds is None:
@@ -169,7 +169,7 @@ class _Windows:
 
     @classmethod
     def of(cls, o: StablehloReduceWindowOptions) -> Self:
-        """As the options have them; an absent attribute is neutral."""
+        """An absent attribute is neutral."""
         rank = len(o.window_dimensions)
         flat = o.padding or (0,) * 2 * rank
         holes = [d - 1 for d in o.base_dilations or (1,) * rank]
@@ -181,7 +181,7 @@ class _Windows:
         )
 
     def why_not(self, shape: Shape) -> str | None:
-        """A reason unless the windows fit the rank and cut off no more than there is."""
+        """A reason unless the windows fit the rank and negative padding leaves a valid length."""
         reason = why_not_length(
             len(shape),
             window_dimensions=self.sizes,
@@ -204,7 +204,7 @@ class _Windows:
         ]
 
     def read(self, padded: jax.Array, tap: Sequence[int], out: Shape) -> jax.Array:
-        """What all windows read at one place inside them: [*padded] -> [*out], a strided slice."""
+        """The element at one position of all windows: [*padded] -> [*out], a strided slice."""
         first = [t * d for t, d in zip(tap, self.dilations, strict=True)]
         ends = zip(first, out, self.strides, strict=True)
         return lax.slice(padded, first, [a + (n - 1) * s + 1 for a, n, s in ends], self.strides)
@@ -213,7 +213,7 @@ class _Windows:
 def _slide(
     reducer: _Reducer, windows: _Windows, operands: Arrays, starts: Arrays, out: Shape
 ) -> Arrays:
-    """Reduce every window, in row-major order; each result begins with its start."""
+    """Reduce every window, in row-major order; each result starts with its initial value."""
     wide = [padded(x, a, windows.padding) for x, a in zip(operands, starts, strict=True)]
     results: Arrays = [jnp.full(out, a, a.dtype) for a in starts]
     if math.prod(windows.sizes) <= _MOST_TAPS:
@@ -291,7 +291,7 @@ _Pair = Callable[[jax.Array, jax.Array], jax.Array]
 
 
 def _logical(function: _Pair) -> _Pair:
-    """On the truth of the values; the result is 0 or 1 in their dtype."""
+    """A function of truth values; the result is 0 or 1 in the values' dtype."""
 
     def run(x: jax.Array, y: jax.Array) -> jax.Array:
         return function(x != jnp.zeros_like(x), y != jnp.zeros_like(y)).astype(x.dtype)
@@ -312,7 +312,7 @@ _FUNCTIONS: dict[ReduceWindowFunction, _Pair] = {
 
 
 def _options_of(inputs: Specs) -> StablehloReduceWindowOptions:
-    """The windows that the last three inputs describe."""
+    """The windows given by the last three inputs."""
     sizes, strides, dilations = map(integers, inputs[2:5])
     return StablehloReduceWindowOptions(sizes, strides, (), dilations)
 

@@ -283,14 +283,14 @@ REFUSED = {
     "input dimensions [0, 3, 1, 1] are not": convolution(
         "", X, W, layout={**NHWC, "input_spatial_dimensions": (1, 1)}
     ),
-    "kernel_dimensions [3, 2, 0] has not one entry": convolution(
+    "kernel_dimensions [3, 2, 0] does not have one entry": convolution(
         "", X, W, layout={**NHWC, "kernel_spatial_dimensions": (0,)}
     ),
-    "window_strides [1] has not one entry": convolution("", X, W, window_strides=(1,)),
+    "window_strides [1] does not have one entry": convolution("", X, W, window_strides=(1,)),
     "does not come in pairs": convolution("", X, W, padding=(1, 2, 3, 4, 5)),
     "is not positive": convolution("", X, W, rhs_dilation=(0, 1)),
     "does not split into 2 feature groups": convolution("", X, W, feature_group_count=2),
-    "do not go together": convolution("", X, W, feature_group_count=2, batch_group_count=2),
+    "are incompatible": convolution("", X, W, feature_group_count=2, batch_group_count=2),
 }
 
 

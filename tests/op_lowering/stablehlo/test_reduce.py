@@ -302,7 +302,7 @@ REFUSED = {
     "'in1' is int32 and 'out' float32": why_reduce(X, value(0, np.int32)),
     "no access to the subgraph of its body": why_reduce(X, ZERO, context=UNREACHABLE),
     "does not take float32, float32, float32, float32": why_reduce(X, X, ZERO, ZERO, outputs=2),
-    "window_dimensions [2] has not one entry": why_window(X, ZERO, window_dimensions=(2,)),
+    "window_dimensions [2] does not have one entry": why_window(X, ZERO, window_dimensions=(2,)),
     "does not come in pairs": why_window(X, ZERO, padding=(1, 2, 3, 4, 5)),
     "must be positive": why_window(X, ZERO, base_dilations=(0, 1)),
     "leaves a length of -1": why_window(X, ZERO, padding=(-4, 0, 0, 0)),

@@ -292,7 +292,9 @@ REFUSED = {
     "update_window_dims [1, 0] are not ascending": why(
         X, PLACES, UPDATES, update_window_dims=(1, 0)
     ),
-    "update_window_dims [1] has not one entry": why(X, PLACES, UPDATES, inserted_window_dims=()),
+    "update_window_dims [1] does not have one entry": why(
+        X, PLACES, UPDATES, inserted_window_dims=()
+    ),
     "do not match indices": why(X, PLACES, f32(7, 4)),
     "updates of [1, 5] do not fit": why(X, PLACES, f32(6, 5)),
 }
