@@ -61,8 +61,13 @@ def quantization_of(operator: str, spec: TensorSpec, *dtypes: Any) -> Quantizati
 def require_symmetric(operator: str, *specs: TensorSpec) -> None:
     """Raise a ValueError if an int16 tensor has a zero point, as the kernels do."""
     for spec in specs:
-        if spec.dtype == np.int16 and spec.quantization and tensor_zero_point(spec.quantization):
-            raise ValueError(f"{operator}: the zero point of int16 {spec.name!r} must be 0")
+        if spec.dtype != np.int16 or spec.quantization is None:
+            continue
+        zero_point = tensor_zero_point(spec.quantization)
+        if zero_point:
+            raise ValueError(
+                f"{operator}: the zero point of int16 {spec.name!r} is {zero_point}, not 0"
+            )
 
 
 def require_quantization(
