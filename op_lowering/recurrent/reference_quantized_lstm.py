@@ -1,4 +1,4 @@
-"""The LSTMs in integers, one time step after the other, as the kernels run them."""
+"""The LSTMs in integers, step by step as in the kernels."""
 
 import dataclasses
 from collections.abc import Callable
@@ -162,7 +162,8 @@ class Cell:
             total = saturate(products[0](x), _INT16)
             total = saturate(total + products[1](h), _INT16)
             total = saturate(total + peephole(c), _INT16)
-            return activate(norm(total) if norm else total, 3)
+            y: Array = activate(norm(total) if norm else total, 3)
+            return y
 
         return run
 

@@ -192,7 +192,9 @@ def custom_call(
     o: StablehloCustomCallOptions, _inputs: Specs, _outputs: Specs, *_arrays: Array
 ) -> tuple[Array, ...]:
     """Refuse: the file names a runtime's function, but does not contain it."""
-    raise ValueError(f"custom call {o.call_target_name!r}: what it computes is not in the file")
+    raise ValueError(
+        f"the file does not contain the function of custom call {o.call_target_name!r}"
+    )
 
 
 KERNELS = {

@@ -29,6 +29,7 @@ from jaxdelegate.op_lowering.records.enums import ReduceWindowFunction
 from jaxdelegate.op_lowering.rule import (
     Function,
     LoweringContext,
+    Op,
     OpRule,
     first_reason,
     table,
@@ -101,34 +102,33 @@ def _why_not_reduced(inputs: Specs, outputs: Specs) -> str | None:
     )
 
 
-def _why_not_reducer(context: LoweringContext, index: int, outputs: Specs) -> str | None:
-    dtypes = [spec.dtype for spec in outputs]
-    return why_not_body(context, index, (*dtypes, *dtypes), dtypes)
+_Options = StablehloReduceOptions | StablehloReduceWindowOptions
+
+
+def _why_not_reducer(op: Op[_Options]) -> str | None:
+    dtypes = [spec.dtype for spec in op.outputs]
+    return why_not_body(op.context, op.options.body_subgraph_index, (*dtypes, *dtypes), dtypes)
 
 
 # ---- STABLEHLO_REDUCE
 
 
-def _why_not_reduce(
-    context: LoweringContext, o: StablehloReduceOptions, inputs: Specs, outputs: Specs
-) -> str | None:
+def _why_not_reduce(op: Op[StablehloReduceOptions]) -> str | None:
     return (
-        _why_not_reduced(inputs, outputs)
-        or why_not_dims("dimensions", o.dimensions, len(inputs[0].shape))
-        or _why_not_reducer(context, o.body_subgraph_index, outputs)
+        _why_not_reduced(op.inputs, op.outputs)
+        or why_not_dims("dimensions", op.options.dimensions, len(op.inputs[0].shape))
+        or _why_not_reducer(op)
     )
 
 
-def _lower_reduce(
-    context: LoweringContext, o: StablehloReduceOptions, _inputs: Specs, outputs: Specs
-) -> Function:
-    n, dtypes = len(outputs), [spec.dtype for spec in outputs]
-    reducer = _Reducer.of(context, o.body_subgraph_index, dtypes)
+def _lower_reduce(op: Op[StablehloReduceOptions]) -> Function:
+    n, dtypes = len(op.outputs), [spec.dtype for spec in op.outputs]
+    reducer = _Reducer.of(op.context, op.options.body_subgraph_index, dtypes)
 
     def reduce(*arrays: jax.Array) -> tuple[jax.Array, ...]:
         operands = reducer.upcast(arrays[:n])
         starts = [a.reshape(()) for a in reducer.upcast(arrays[n:])]
-        reduced = _reduce(reducer, operands, starts, o.dimensions)
+        reduced = _reduce(reducer, operands, starts, op.options.dimensions)
         return tuple(y.astype(d) for y, d in zip(reduced, dtypes, strict=True))
 
     return reduce
@@ -172,12 +172,12 @@ class _Windows:
         """An absent attribute is neutral."""
         rank = len(o.window_dimensions)
         flat = o.padding or (0,) * 2 * rank
-        holes = [d - 1 for d in o.base_dilations or (1,) * rank]
+        gaps = [d - 1 for d in o.base_dilations or (1,) * rank]
         return cls(
-            o.window_dimensions,
-            o.window_strides or (1,) * rank,
-            o.window_dilations or (1,) * rank,
-            tuple(zip(flat[::2], flat[1::2], holes, strict=False)),
+            sizes=o.window_dimensions,
+            strides=o.window_strides or (1,) * rank,
+            dilations=o.window_dilations or (1,) * rank,
+            padding=tuple(zip(flat[::2], flat[1::2], gaps, strict=False)),
         )
 
     def why_not(self, shape: Shape) -> str | None:
@@ -191,7 +191,12 @@ class _Windows:
         )
         if reason is not None:
             return reason
-        steps = (*self.sizes, *self.strides, *self.dilations, *(h + 1 for _, _, h in self.padding))
+        steps = (
+            *self.sizes,
+            *self.strides,
+            *self.dilations,
+            *(gap + 1 for _, _, gap in self.padding),
+        )
         if min(steps, default=1) < 1:
             return f"{self}: sizes, strides and dilations must be positive"
         least = min(self._padded(shape), default=0)
@@ -199,8 +204,8 @@ class _Windows:
 
     def _padded(self, shape: Shape) -> list[int]:
         return [
-            n + max(n - 1, 0) * hole + low + high
-            for n, (low, high, hole) in zip(shape, self.padding, strict=True)
+            n + max(n - 1, 0) * gap + low + high
+            for n, (low, high, gap) in zip(shape, self.padding, strict=True)
         ]
 
     def read(self, padded: jax.Array, tap: Sequence[int], out: Shape) -> jax.Array:
@@ -241,15 +246,13 @@ def _reduce_window(windows: _Windows, padded: Any, starts: Any, function: Any) -
     )
 
 
-def _why_not_reduce_window(
-    context: LoweringContext, o: StablehloReduceWindowOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    odd = f"padding {list(o.padding)} does not come in pairs" if len(o.padding) % 2 else None
+def _why_not_reduce_window(op: Op[StablehloReduceWindowOptions]) -> str | None:
+    padding = op.options.padding
     return (
-        _why_not_reduced(inputs, outputs)
-        or odd
-        or _Windows.of(o).why_not(inputs[0].shape)
-        or _why_not_reducer(context, o.body_subgraph_index, outputs)
+        _why_not_reduced(op.inputs, op.outputs)
+        or (f"padding {list(padding)} does not come in pairs" if len(padding) % 2 else None)
+        or _Windows.of(op.options).why_not(op.inputs[0].shape)
+        or _why_not_reducer(op)
     )
 
 
@@ -267,12 +270,10 @@ def _lower_windows(windows: _Windows, reducer: _Reducer, outputs: Specs) -> Func
     return reduce_window
 
 
-def _lower_reduce_window(
-    context: LoweringContext, o: StablehloReduceWindowOptions, _inputs: Specs, outputs: Specs
-) -> Function:
-    dtypes = [spec.dtype for spec in outputs]
-    reducer = _Reducer.of(context, o.body_subgraph_index, dtypes)
-    return _lower_windows(_Windows.of(o), reducer, outputs)
+def _lower_reduce_window(op: Op[StablehloReduceWindowOptions]) -> Function:
+    dtypes = [spec.dtype for spec in op.outputs]
+    reducer = _Reducer.of(op.context, op.options.body_subgraph_index, dtypes)
+    return _lower_windows(_Windows.of(op.options), reducer, op.outputs)
 
 
 STABLEHLO_REDUCE_WINDOW = OpRule(
@@ -317,31 +318,28 @@ def _options_of(inputs: Specs) -> StablehloReduceWindowOptions:
     return StablehloReduceWindowOptions(sizes, strides, (), dilations)
 
 
-def _why_not_builtin(
-    _context: LoweringContext, o: ReduceWindowOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    named = o.reduce_function in _FUNCTIONS
+def _why_not_builtin(op: Op[ReduceWindowOptions]) -> str | None:
+    x, function = op.inputs[0], op.options.reduce_function
     return (
-        why_not_count(inputs, 5)
-        or _why_not_reduced(inputs[:2], outputs)
-        or why_not_dtype(inputs[0], FLOATS, INTEGERS, BOOLS)
-        or why_not_const(*inputs[2:])
-        or first_reason(*(why_not_dtype(spec, np.int64) for spec in inputs[2:]))
-        or _Windows.of(_options_of(inputs)).why_not(inputs[0].shape)
-        or (None if named else f"there is no function {o.reduce_function.name}")
+        why_not_count(op.inputs, 5)
+        or _why_not_reduced(op.inputs[:2], op.outputs)
+        or why_not_dtype(x, FLOATS, INTEGERS, BOOLS)
+        or why_not_const(*op.inputs[2:])
+        or first_reason(*(why_not_dtype(spec, np.int64) for spec in op.inputs[2:]))
+        or _Windows.of(_options_of(op.inputs)).why_not(x.shape)
+        or (None if function in _FUNCTIONS else f"there is no function {function.name}")
     )
 
 
-def _lower_builtin(
-    context: LoweringContext, o: ReduceWindowOptions, inputs: Specs, outputs: Specs
-) -> Function:
-    function, dtype = _FUNCTIONS[o.reduce_function], outputs[0].dtype
-    wide = context.precision.accumulator(dtype)
+def _lower_builtin(op: Op[ReduceWindowOptions]) -> Function:
+    function = _FUNCTIONS[op.options.reduce_function]
+    wide = op.context.precision.accumulator(op.outputs[0].dtype)
 
     def pairs(x: Arrays, y: Arrays) -> Arrays:
         return [function(x[0], y[0])]
 
-    return _lower_windows(_Windows.of(_options_of(inputs)), _Reducer(pairs, None, (wide,)), outputs)
+    reducer = _Reducer(pairs, folds=None, wide=(wide,))
+    return _lower_windows(_Windows.of(_options_of(op.inputs)), reducer, op.outputs)
 
 
 REDUCE_WINDOW = OpRule(

@@ -239,7 +239,7 @@ def test_refuses(said: str) -> None:
 
 
 STOPPED = {
-    "zero point 2": activation("RELU", "int16", (0.1, 2), (0.1, 0)),
+    "is 2, not 0": activation("RELU", "int16", (0.1, 2), (0.1, 0)),
     "without a scale": requantized(RELU, 0, None),
     "is too small": activation("HARD_SWISH", "int8", (0.5, 0), (1e-3, 0)),
     "not 0.00390625": activation("LOGISTIC", "uint8", (0.1, 0), (0.01, 0)),

@@ -94,7 +94,7 @@ REFUSED = {
         TOLERATED, inputs=[integers(np.int8, 2, 3), f32(3, 2)], options=VERIFIED[0].options
     ),
     "'in0' is int32": rotate(of(np.int32, 2, 8), 8),
-    "want [rows, n]": rotate(f32(8), 8),
+    "expected [(batch,) rows, n]": rotate(f32(8), 8),
     "hadamard_size is 0": rotate(f32(2, 8), 0),
 }
 

@@ -449,7 +449,7 @@ def test_orders_of_int16_compare_what_is_stored(name: str) -> None:
 
 
 STOPPED = {
-    "zero point 3": binary("ADD", "int16", (0.1, 3), (0.1, 0)),
+    "is 3, not 0": binary("ADD", "int16", (0.1, 3), (0.1, 0)),
     "without a scale": requantized(SUM, 1, None),
     "multiplier in (0, 1)": binary("ADD", "int8", (0.1, 0), (0.1, 0), (1e-9, 0)),
     "is too small": binary("DIV", "int16", (1.0, 0), (1e-3, 0), (1e-9, 0)),

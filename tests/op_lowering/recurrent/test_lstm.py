@@ -286,9 +286,9 @@ REFUSED = {
 
 
 def test_another_number_of_inputs_is_refused_when_it_is_prepared() -> None:
-    """As in LiteRT, and before a step is taken: a file may ask for a million of them."""
+    """As in LiteRT, and before the first step: a file may have a million of them."""
     case = dataclasses.replace(PLAIN, inputs=[*PLAIN.inputs, None])
-    with pytest.raises(ValueError, match="expects 20 or 24 inputs, not 21"):
+    with pytest.raises(ValueError, match="expected 20 or 24 inputs, got 21"):
         case.reason(RULES["LSTM"])
 
 

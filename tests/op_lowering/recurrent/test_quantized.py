@@ -375,7 +375,7 @@ REFUSED = {
     ),
     "'in6' is int8": changed(STEP[0], 6, quantization=None),
     "is 4, and the int8 kernel wants 0": changed(STEP[0], 7, quantization=scaled(0.1, 4)),
-    "is no power of two": changed(STEP[0], 19, quantization=scaled(0.001)),
+    "is not a power of two": changed(STEP[0], 19, quantization=scaled(0.001)),
     "from 2**-15 to 2**-9": changed(STEP[0], 19, quantization=scaled(2.0**-8)),
     "has 12 intermediate tensors": dataclasses.replace(
         STEP[0], intermediates=[STEP[0].intermediates[4]] * 12

@@ -127,7 +127,7 @@ REFUSED = {
     "collapsed_slice_dims [3] are not ascending": gather("", X, PLACES, collapsed_slice_dims=(3,)),
     "offset_dims [3, 2] are not ascending": gather("", X, PLACES, offset_dims=(3, 2)),
     "offset_dims [3] does not have one entry": gather("", X, PLACES, offset_dims=(3,)),
-    "slice_sizes [1, 2] has not one": gather("", X, PLACES, slice_sizes=(1, 2)),
+    "slice_sizes [1, 2] does not have one": gather("", X, PLACES, slice_sizes=(1, 2)),
     "slices of [1, 2, 3] do not fit": gather("", X, PLACES, slice_sizes=(1, 2, 3)),
     "are collapsed along [0]": gather("", X, PLACES, slice_sizes=(2, 2, 2)),
     "indices 'in1' are float32": gather("", X, f32(2, 3, 2)),

@@ -278,7 +278,7 @@ def why(x: Arg, indices: Arg, updates: Arg, *more: Arg, **o: Any) -> str:
 
 X, PLACES, UPDATES = f32(5, 4), of(np.int32, 6, 1), f32(6, 4)
 REFUSED = {
-    "4 inputs and 1 outputs": why(X, PLACES, UPDATES, X),
+    "got 4 inputs, 1 outputs": why(X, PLACES, UPDATES, X),
     "'in0' is float32 and 'in2' int32": why(X, PLACES, of(np.int32, 6, 4)),
     "indices 'in1' are float32": why(X, f32(6, 1), UPDATES),
     "index vectors have 1 entries for 2": why(
