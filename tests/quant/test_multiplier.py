@@ -17,7 +17,7 @@ def _half_away(x: Fraction) -> int:
 
 
 def _expected(real: float) -> tuple[int, int]:
-    """By the definition: 31 bits of the real, rounded, and where they stand."""
+    """By definition: 31 bits of the real, rounded, and their exponent."""
     x = Fraction(real)
     if x == 0:
         return 0, 0

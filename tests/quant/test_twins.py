@@ -68,7 +68,7 @@ SCALES = np.random.default_rng(3).uniform(0.01, 2, (4, 3)).astype(np.float16)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Twins:
-    """One call of both halves: arrays are traced, the rest is static."""
+    """One call with numpy and with jax: arrays are traced, the rest is static."""
 
     function: Callable[..., Any]
     arrays: tuple[np.ndarray, ...]

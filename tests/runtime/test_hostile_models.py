@@ -448,7 +448,7 @@ def test_lists_of_lstm_inputs_may_not_end_anywhere(
     w = builder.constant(np.ones((2, 2), np.float32))
     builder.operator(name, [x, *[w] * (count - 1)], [y], options())
     builder.outputs(y)
-    with pytest.raises(jd.InterpreterError, match=f"or 24 inputs, not {count}|48 inputs, not 45"):
+    with pytest.raises(jd.InterpreterError, match=f"or 24 inputs, got {count}|48 inputs, got 45"):
         Interpreter(model_content=builder.build()).allocate_tensors()
 
 

@@ -44,7 +44,7 @@ ONLY_OPTIMIZED = {"ELU"}  # BUILTIN_REF lacks it
 
 
 def _half_case(label: str, dtype: str, name: str, options: Options | None) -> Case:
-    """Small numbers: LiteRT computes GELU in half precision throughout."""
+    """Small numbers, since LiteRT computes all of GELU in half precision."""
     reason = None if (name, dtype) in HALF_IN_LITERT else "LiteRT has no such kernel"
     x = of(HALVES[dtype], 3, 17, low=-4, high=4)
     return Case(name, f"{label}-{dtype}", [x], options, litert=reason)

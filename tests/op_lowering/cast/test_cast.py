@@ -213,7 +213,7 @@ CASES = [*CASTS, *DEQUANTIZE, *FAKE_QUANT, *QUANTIZE]
 @pytest.mark.parametrize("case", [c for c in CASES if c.litert is None], ids=str)
 def test_reference_matches_litert(case: Case) -> None:
     want = case.run_litert()
-    # The interpreter hands out packed integers one per byte.
+    # The interpreter returns packed integers, one per byte.
     got = [
         y.astype(w.dtype) if y.dtype.name in PACKED else y
         for y, w in zip(case.run_reference(), want, strict=True)

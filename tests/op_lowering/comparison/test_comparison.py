@@ -46,7 +46,7 @@ def _compare(name: str, label: str, x: Arg, y: Arg) -> Case:
 
 
 def _few(dtype: np.dtype | str, *shape: int, seed: int = 0) -> Arg:
-    """Small whole numbers, so that many are equal."""
+    """Small whole numbers, so that many pairs are equal."""
     return value(of(np.int8, *shape, low=0, high=3, seed=seed).value.astype(dtype))
 
 

@@ -32,12 +32,12 @@ EXACT: dict[str, Any] = {
     "tolerance": Tolerance(),
     "because": "every step is rounded as the kernels round it",
 }
-# Sums of floats (layer norms, SVDF's memory), and gates that are no whole vectors of four.
+# Sums of floats (layer norms, SVDF's memory), and gates that are not whole vectors of four.
 SUMS: dict[str, Any] = {"accumulated": 32}
 
 
 def closeness(label: str) -> dict[str, Any]:
-    """What holds for an LSTM of that form."""
+    """The tolerance for an LSTM of this form."""
     return SUMS if any(form in label for form in ("norm", "everything", "wide")) else EXACT
 
 
@@ -352,7 +352,7 @@ BEGUN = STEP + SEQUENCE[::3] + BOTH[1::3] + BOTH_RNN[:24:5] + BOTH_RNN[24:] + RN
 
 
 def under_way(case: Case) -> Case:
-    """The case with states that are not zero."""
+    """The case with nonzero states."""
     inputs = [
         dataclasses.replace(a, value=f32(*a.value.shape, low=-0.9, high=0.9).value)
         if a is not None and a.is_variable

@@ -19,7 +19,7 @@ DENSE, CSR = False, True
 
 
 def compress(nodes: list[np.ndarray], kinds: Sequence[bool]) -> tuple[Any, list[np.ndarray]]:
-    """Levels and stored values of arrays whose dimensions are the levels; by recursion."""
+    """Levels and stored values of arrays whose dimensions are the levels, recursively."""
     if not kinds:
         return (), nodes
     size = nodes[0].shape[0]

@@ -133,7 +133,7 @@ WINDOWS: dict[str, dict[str, Any]] = {
 
 
 def layout_of(rank: int) -> dict[str, Any]:
-    """Images [N, *spatial, C] of so many spatial dimensions, filters [*spatial, I, O]."""
+    """Images [N, *spatial, C] of this number of spatial dimensions, filters [*spatial, I, O]."""
     spatial = tuple(range(rank + 1))
     return {
         **NHWC,

@@ -133,7 +133,7 @@ def scatters() -> list[BodyCase]:
 
 
 def scatters_by_row() -> list[BodyCase]:
-    """With ends of indices' types, nothing to scatter, and several operands at once."""
+    """Bounds of index types, nothing to scatter, and several operands at once."""
     places = of(np.int32, 6, low=-1, high=5)
     return [
         scatter(

@@ -39,7 +39,7 @@ def case(name: str, label: str, options: Options, *inputs: Arg, **details: Any) 
 def declared(
     name: str, label: str, options: Options, shape: Shape, *inputs: Arg, **details: Any
 ) -> Case:
-    """Its output has a shape that only the file knows."""
+    """An operator whose output shape only the file has."""
     return case(name, label, options, *inputs, litert=NO_KERNEL, shapes=[shape], **details)
 
 

@@ -1,4 +1,4 @@
-"""The deprecated builtin REDUCE_WINDOW; STABLEHLO_REDUCE_WINDOW is in test_stablehlo_bodies.py."""
+"""The deprecated builtin REDUCE_WINDOW; STABLEHLO_REDUCE_WINDOW is in test_reduce.py."""
 
 from typing import Any
 
