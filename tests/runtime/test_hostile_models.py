@@ -166,7 +166,7 @@ def test_a_subgraph_yields_what_its_caller_declares(run: Callable[..., list[np.n
     builder.outputs(y)
     graph = builder.subgraph("same")
     graph.outputs(graph.input((2,)))
-    with pytest.raises(jd.InterpreterError, match="yields float32 for 't1', which is float16"):
+    with pytest.raises(jd.InterpreterError, match="returns float32 for 't1', which is float16"):
         run(builder.build(), np.zeros(2, np.float32))
 
 

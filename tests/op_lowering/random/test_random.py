@@ -198,7 +198,7 @@ REFUSED = {
     "'out0' is int8": sampled("int8", f32(2, 3), 2, np.int8),
     "from 0 classes": sampled("classes", f32(2, 0), 2),
     "draw -1 samples": sampled("negative", f32(2, 3), -1),
-    "want logits [batch, classes]": sampled("rank", f32(2, 3, 4), 2),
+    "expected logits [batch, classes]": sampled("rank", f32(2, 3, 4), 2),
     "THREEFRY has no state of [3]": bits(THREEFRY, [1, 2, 3], (3,)),
     "PHILOX has no state of [4]": bits(RngAlgorithm.PHILOX, [1, 2, 3, 4], (3,)),
     "'out1' is uint8": bits(RngAlgorithm.PHILOX, [1, 2], (3,), np.uint8),
