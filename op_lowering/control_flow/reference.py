@@ -81,11 +81,7 @@ def case(
 def while_shapes(
     infer: Infer, o: WhileOptions | StablehloWhileOptions, inputs: Specs, _outputs: Specs
 ) -> _Shapes:
-    """The inputs' shapes where the body keeps them.
-
-    Raises:
-        TypeError: the condition is not a boolean (while.cc).
-    """
+    """The inputs' shapes where the body keeps them."""
     started = tuple(dataclasses.replace(spec, const=None) for spec in inputs)
     conditions = infer(o.cond_subgraph_index, started)
     if len(conditions) != 1 or conditions[0].dtype != bool:

@@ -42,7 +42,7 @@ def why_not_joined(context: LoweringContext, y: TensorSpec, inputs: Specs) -> st
 
 
 def rescaler(x: TensorSpec, y: TensorSpec) -> Callable[[jax.Array], jax.Array]:
-    """The function from integers of `x` to integers of `y`, by a table of all of them.
+    """The function from integers of `x` to integers of `y`, by a lookup table.
 
     Source: ConcatenationWithScaling of kernels/internal/reference/concatenation.h, in float32.
     """
@@ -91,9 +91,9 @@ def _why_not_row_scales(quantization: Quantization, table: TensorSpec) -> str | 
 
 
 def lower_dequantizing_lookup(table: TensorSpec, y: TensorSpec) -> Function:
-    """Rows of a quantized table as floats; blocks may have zero points, which the kernel forgets.
+    """Rows of a quantized table as floats, including zero points of blocks, which LiteRT ignores.
 
-    EvalHybrid and EvalBlockwise of kernels/embedding_lookup.cc.
+    Source: EvalHybrid and EvalBlockwise of kernels/embedding_lookup.cc.
     """
     kept = Kept.of(table)
     scale, points = _row_parameters(table)
@@ -120,7 +120,7 @@ def _row_parameters(table: TensorSpec) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _of_rows(values: np.ndarray, ids: jax.Array, taken: jax.Array) -> jax.Array:
-    """Those of `values` that belong to the rows taken, spread over their blocks."""
+    """The `values` of the rows taken, repeated within blocks."""
     picked = jnp.asarray(values)
     if len(values) > 1:
         picked = jnp.take(picked, ids, axis=0, mode="clip")

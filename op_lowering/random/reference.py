@@ -82,9 +82,6 @@ def multinomial(
     """Classes drawn by logits [batch, classes]: the first whose cumulative weight exceeds a real.
 
     Logits that are not finite have no weight; a row of them gives the number of classes.
-
-    Raises:
-        ValueError: shapes or a count that the kernel stops at.
     """
     n = int(samples)
     if logits.ndim != 2 or logits.shape[1] < 1 or samples.ndim or n < 0:
@@ -164,9 +161,6 @@ def stablehlo_rng_bit_generator(
 
     The state is uint64: the key, the low 64 bits of the counter (the only ones that advance) and
     the high ones. Without those Philox uses the key in their place; Threefry never has them.
-
-    Raises:
-        ValueError: a state of another size.
     """
     sizes = (2,) if o.algorithm is RngAlgorithm.THREEFRY else (2, 3)
     if state.ndim != 1 or len(state) not in sizes:

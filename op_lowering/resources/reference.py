@@ -55,11 +55,7 @@ def read_variable_shape(_options: Options, inputs: Specs) -> tuple[Shape | None,
 def read_variable(
     call: Services, _options: Options, _i: Specs, _o: Specs, resource: Array, *_state: Array | None
 ) -> tuple[Array]:
-    """Return the variable's value.
-
-    Raises:
-        LookupError: nothing was assigned yet.
-    """
+    """Return the variable's value."""
     value = call.resources.get(handle_key(resource))
     if value is None:
         raise LookupError("the variable is read before anything was assigned to it")
@@ -74,11 +70,7 @@ def nothing(_options: Options, _inputs: Specs) -> tuple[Shape | None, ...]:
 def none_declared(
     _infer: Infer, _options: Options, _inputs: Specs, outputs: Specs
 ) -> tuple[Shape | None, ...]:
-    """No outputs.
-
-    Raises:
-        ValueError: the file declares outputs, which the kernel would not write.
-    """
+    """No outputs."""
     if outputs:
         raise ValueError(f"it has no outputs, not {len(outputs)}")
     return ()
@@ -132,11 +124,7 @@ def hashtable_find(
     keys: Array,
     default: Array,
 ) -> tuple[Array]:
-    """The value of each key; the default for keys that the table lacks.
-
-    Raises:
-        LookupError: the table was never filled.
-    """
+    """The value of each key; the default for keys that the table lacks."""
     pairs = _table(call, table)
     missing = default.reshape(-1)[0]
     found = np.empty(keys.size, outputs[0].dtype)
@@ -148,11 +136,7 @@ def hashtable_find(
 def hashtable_size(
     call: Services, _options: Options, _i: Specs, _o: Specs, table: Array
 ) -> tuple[Array]:
-    """How many keys the table holds, int64 [1].
-
-    Raises:
-        LookupError: the table was never filled.
-    """
+    """How many keys the table holds, int64 [1]."""
     return (np.array([len(_table(call, table))], np.int64),)
 
 

@@ -27,11 +27,7 @@ def _count_segments(ids: Array) -> int:
 def segment_sum(
     _o: SegmentSumOptions, inputs: Specs, outputs: Specs, x: Array, ids: Array
 ) -> tuple[Array]:
-    """Add up the rows of each segment.
-
-    Raises:
-        ValueError: the ids do not rise from 0 in steps of at most 1, or are not one for each row.
-    """
+    """Add up the rows of each segment."""
     refuse_quantized("SEGMENT_SUM", inputs[0])
     if ids.shape != x.shape[:1]:
         raise ValueError(f"segment ids {list(ids.shape)} do not name the rows of {list(x.shape)}")

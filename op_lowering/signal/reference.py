@@ -51,7 +51,7 @@ def irfft2d_shape(_o: CustomOptions, inputs: Specs) -> tuple[Shape | None, ...]:
 def irfft2d(
     _o: CustomOptions, inputs: Specs, outputs: Specs, x: Array, length: Array
 ) -> tuple[Array]:
-    """As tf.signal.irfft2d; kernels/irfft2d.cc differs if no real signal has the spectrum."""
+    """Compute tf.signal.irfft2d; kernels/irfft2d.cc differs if no real signal has the spectrum."""
     _check(inputs, np.complex64)
     n_rows, n_columns = (int(n) for n in length)
     signal = np.fft.irfft2(x.astype(np.complex128), (n_rows, n_columns))

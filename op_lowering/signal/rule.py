@@ -94,7 +94,7 @@ def _why_not_irfft2d(op: Op[CustomOptions]) -> str | None:
 
 
 def _lower_irfft2d(op: Op[CustomOptions]) -> Function:
-    """As tf.signal.irfft2d: a complex transform along H, then a real one along W.
+    """The transform of tf.signal.irfft2d: a complex one along H, then a real one along W.
 
     The real one ignores the imaginary parts of the first and the middle bin. They are removed,
     because not every FFT library ignores them.
@@ -123,7 +123,7 @@ def _why_not_spectrogram(op: Op[AudioSpectrogramOptions]) -> str | None:
 
 
 def _lower_spectrogram(op: Op[AudioSpectrogramOptions]) -> Function:
-    """As kernels/audio_spectrogram.cc: Hann windows, padded to a power of two."""
+    """Hann windows, padded to a power of two (kernels/audio_spectrogram.cc)."""
     window, is_power = op.options.window_size, op.options.magnitude_squared
     n_fft = 1 << (window - 1).bit_length()
     starts = np.arange(0, op.inputs[0].shape[0] - window + 1, op.options.stride)
@@ -186,7 +186,7 @@ def _mel_bands(o: MfccOptions, n_bins: int, rate: int) -> tuple[int, np.ndarray]
 
 
 def _lower_mfcc(op: Op[MfccOptions]) -> Function:
-    """As kernels/internal/mfcc.cc: mel bands of the magnitudes, logarithm, cosine transform."""
+    """Mel bands of the magnitudes, logarithm, cosine transform (kernels/internal/mfcc.cc)."""
     first_and_bands = _mel_bands(op.options, op.inputs[0].shape[2], *integers(op.inputs[1]))
     shape, precision = op.outputs[0].shape, op.context.precision.dot_precision
     if first_and_bands is None:  # the kernel then transforms nothing

@@ -21,11 +21,7 @@ def topk_shapes(_o: TopKV2Options, inputs: Specs) -> tuple[Shape | None, ...]:
 def topk(
     _o: TopKV2Options, _inputs: Specs, outputs: Specs, x: Array, k: Array
 ) -> tuple[Array, Array]:
-    """The k largest values of each row, descending; equal ones by index, NaN last.
-
-    Raises:
-        ValueError: a row has fewer values.
-    """
+    """The k largest values of each row, descending; equal ones by index, NaN last."""
     n, wanted = x.shape[-1], max(int(k.ravel()[0]), 0)
     if wanted > n:
         raise ValueError(f"k is {wanted}, of {n} values")
@@ -39,11 +35,7 @@ def topk(
 
 
 def bucketize(o: BucketizeOptions, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
-    """How many boundaries are not above each value; all of them for NaN.
-
-    Raises:
-        ValueError: the boundaries are not sorted.
-    """
+    """How many boundaries are not above each value; all of them for NaN."""
     refuse_quantized("BUCKETIZE", inputs[0])
     boundaries = np.asarray(o.boundaries, np.float32)
     if np.any(np.diff(boundaries) < 0):

@@ -221,7 +221,7 @@ def test_equal_scores_are_selected_by_index() -> None:
         assert count == 6
 
 
-def test_equal_classes_of_a_box_stand_by_index() -> None:
+def test_equal_classes_of_a_box_are_ordered_by_index() -> None:
     scores = np.full((1, 12, 9), 0.5, np.float32)
     case = postprocess("", 12, 8, scores=scores, max_classes_per_detection=4, max_detections=3)
     for y in (case.run_reference(), case.run_lowered(RULES[case.name])):

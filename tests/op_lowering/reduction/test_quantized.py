@@ -15,7 +15,7 @@ DTYPES = {
     "SUM": [np.int8, np.uint8, np.int16],
     "REDUCE_PROD": [np.int8, np.int16],
 }
-UNWRITTEN = "LiteRT leaves the output as it finds it"
+UNWRITTEN = "LiteRT does not write the output"
 
 
 def reducer(
@@ -116,7 +116,7 @@ CASES = [*axes_cases(), *scale_cases(), *shape_cases(), *value_cases()]
 
 
 def run_litert(case: Case) -> list[np.ndarray]:
-    """The reference kernels, but that of SUM takes int8 and int16 for uint8."""
+    """Run the reference kernels, except for SUM, which reads int8 and int16 as uint8."""
     first = case.inputs[0]
     assert first is not None
     return case.run_litert(optimized=case.name == "SUM" and first.value.dtype != np.uint8)

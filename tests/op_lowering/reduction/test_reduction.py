@@ -199,7 +199,7 @@ CASES = [
 def test_integer_mode_rounds_float_sums_as_litert(
     name: str, shape: tuple[int, ...], axes: list[int]
 ) -> None:
-    """To the bit: dynamic range operators after a sum quantize it on the fly."""
+    """Exact equality, because dynamic range operators after a sum quantize it on the fly."""
     case = reducer(name, "long", of(np.float32, *shape, low=0, high=3), axes)
     want = case.run_litert()[0]
     context = LoweringContext(quant_mode="integer", quantized_later=True)

@@ -50,8 +50,8 @@ def test_skip_gram_matches_litert(case: Case) -> None:
     assert got.tolist() == want.tolist()
 
 
-def test_skip_gram_wants_a_string() -> None:
-    with pytest.raises(ValueError, match="want a string"):
+def test_skip_gram_needs_a_string() -> None:
+    with pytest.raises(ValueError, match="expected a string"):
         dataclasses.replace(SKIP_GRAMS[0], inputs=[strings()]).run_reference()
 
 
