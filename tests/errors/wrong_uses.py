@@ -595,7 +595,7 @@ WRONG_USES: dict[str, tuple[WrongUse, ...]] = {
             "jax.grad(lambda v: apply(params, v, np.int32(3))[0])(np.float32(1))",
             "GradientError",
             "WHILE ('last', 'y', 'end'): the number of iterations depends on data",
-            "jax.jvp and jax.jacfwd differentiate it",
+            "jax.jvp and jax.jacfwd work",
         ),
     ),
     "Commands": (

@@ -199,5 +199,5 @@ STOPPED = {
     "must be SPARSE or DENSE": projection(LSHProjectionType.UNKNOWN, f32(3)),
     "seeds are (2, 33)": projection(DENSE, f32(3), (2, 33)),
     "seeds are (2, 3)": projection(DENSE, f32(3), (2, 3), f32(2)),
-    ("strings", TypeError): projection(DENSE, value(WORDS)),
+    ("string tensors", TypeError): projection(DENSE, value(WORDS)),
 }
