@@ -1,8 +1,6 @@
 """The operator record: what a rule declares, and what it is told. Knows no jax and no graph."""
 
 import dataclasses
-import functools
-import inspect
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Generic, Literal, Self, TypeVar
 
@@ -141,23 +139,6 @@ Algorithms = Callable[[Op[OptionsT]], Mapping[str, Any]]
 States = Callable[[Op[OptionsT]], tuple[int, ...]]
 
 
-# While families are converted, a function may take (context, options, inputs, outputs) instead, and
-# one that `common/pointwise.py` gets (options, inputs, outputs) or (options, inputs).
-def of_op(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A rule's function as one of an Op, whatever it takes."""
-    parameters = inspect.signature(function, follow_wrapped=False).parameters.values()
-    count = len([p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD])
-    if count < 2:
-        return function
-
-    @functools.wraps(function)
-    def run(op: Op[Any]) -> Any:
-        arguments = (op.options, op.inputs, op.outputs)
-        return function(op.context, *arguments) if count == 4 else function(*arguments[:count])
-
-    return run
-
-
 @dataclasses.dataclass(frozen=True)
 class OpRule(Generic[OptionsT]):
     """One TFLite operator: who it is, when it cannot be lowered, and how it is.
@@ -185,11 +166,6 @@ class OpRule(Generic[OptionsT]):
     host_reason: str | None = None
     algorithms: Algorithms[OptionsT] | None = None
     built_in: tuple[int, ...] = ()
-
-    def __post_init__(self) -> None:
-        for name in ("why_not", "lower", "algorithms"):
-            if getattr(self, name) is not None:
-                object.__setattr__(self, name, of_op(getattr(self, name)))
 
     def reason(self, op: Op[Any]) -> str | None:
         """Why this operator, as it is in the file, cannot be lowered; None if it can."""

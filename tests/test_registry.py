@@ -55,8 +55,6 @@ def functions() -> Iterator[tuple[str, str, Callable[..., object] | None, int]]:
 def annotation(function: Callable[..., object], position: int) -> object:
     """What a function says of its parameter at a position."""
     parameters = list(inspect.signature(function).parameters.values())
-    if parameters[0].annotation is LoweringContext:  # of (context, options, inputs, outputs)
-        position = 1
     annotation = parameters[min(position, len(parameters) - 1)].annotation
     return typing.get_args(annotation)[0] if typing.get_origin(annotation) is Op else annotation
 

@@ -88,6 +88,3 @@ class WeightStorage:
     def read(self, stored: jax.Array) -> jax.Array:
         """The stored form -> int8 or int16."""
         return stored if self.packed is None else self.packed.unpack(stored)
-
-
-Kept = WeightStorage

@@ -20,7 +20,6 @@ from jaxdelegate.op_lowering.rule import (
     OptionsT,
     WhyNot,
     first_reason,
-    of_op,
     why_not_dtype,
 )
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
@@ -52,9 +51,6 @@ class IntegerKernel(Generic[OptionsT_contra]):
     dtypes: frozenset[tuple[np.dtype, ...]]
     build: Build[OptionsT_contra]
     symmetric: bool = True
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "build", of_op(self.build))
 
     def why_not(self, name: str, op: Op[OptionsT_contra]) -> str | None:
         """A reason if the kernel cannot take these tensors."""
@@ -160,8 +156,6 @@ def pointwise(
         why_not: reasons besides the common ones, asked when those found nothing.
         integer: how quantized tensors are computed.
     """
-    build = of_op(build)
-    why_not_more = None if why_not is None else of_op(why_not)
 
     def refuse(op: Op[OptionsT]) -> str | None:
         count = None if variadic else why_not_count(op.inputs, arity)
@@ -171,7 +165,7 @@ def pointwise(
             reason = _why_not_quantized(name, integer, op)
         else:
             reason = why_not_elements(op.inputs, dtypes) or _why_not_result(op, results)
-        return reason if reason or why_not_more is None else why_not_more(op)
+        return reason if reason or why_not is None else why_not(op)
 
     def lower(op: Op[OptionsT]) -> Function:
         if integer is not None and _is_quantized(op):

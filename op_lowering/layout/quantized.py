@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 
 from jaxdelegate.op_lowering.common.movement import why_not_moved
-from jaxdelegate.op_lowering.common.packed_weights import Kept
+from jaxdelegate.op_lowering.common.packed_weights import WeightStorage
 from jaxdelegate.op_lowering.common.pointwise import INT8, UINT8
 from jaxdelegate.op_lowering.common.quantization import (
     quantization_of,
@@ -95,17 +95,17 @@ def lower_dequantizing_lookup(table: TensorSpec, y: TensorSpec) -> Function:
 
     Source: EvalHybrid and EvalBlockwise of kernels/embedding_lookup.cc.
     """
-    kept = Kept.of(table)
+    storage = WeightStorage.of(table)
     scale, points = _row_parameters(table)
 
     def lookup(ids: jax.Array, rows: jax.Array) -> tuple[jax.Array]:
-        taken = kept.read(jnp.take(rows, ids, axis=0, mode="clip")).astype(np.int32)
+        taken = storage.read(jnp.take(rows, ids, axis=0, mode="clip")).astype(np.int32)
         reals = (taken - _of_rows(points, ids, taken)).astype(np.float32)
         return ((reals * _of_rows(scale, ids, taken)).astype(y.dtype),)
 
     # The kernel reads uint8, an old name of signed bytes, as int8; and XLA packs no int4.
-    prepare = (lambda rows: rows.astype(INT8)) if kept.packed is None else kept.prepare
-    return Lowered(lookup, {1: prepare}, kept)
+    prepare = (lambda rows: rows.astype(INT8)) if storage.packed is None else storage.prepare
+    return Lowered(lookup, {1: prepare}, storage)
 
 
 def _row_parameters(table: TensorSpec) -> tuple[np.ndarray, np.ndarray]:

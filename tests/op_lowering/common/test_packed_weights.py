@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import jaxdelegate as jd
-from jaxdelegate.op_lowering.common.packed_weights import Kept, Packed
+from jaxdelegate.op_lowering.common.packed_weights import Packed, WeightStorage
 from jaxdelegate.op_lowering.options import Conv2DOptions, Padding
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import Lowered, LoweringContext, Op
@@ -53,9 +53,9 @@ def test_large_constants_are_packed(
     dtype: np.dtype, shape: Shape, known: bool, is_packed: bool
 ) -> None:
     w = weights(dtype, shape)
-    kept = Kept.of(TensorSpec("w", shape, dtype, const=w if known else None))
-    assert (kept.packed is not None) == is_packed
-    np.testing.assert_array_equal(kept.read(jnp.asarray(kept.prepare(w))), w.astype(np.int8))
+    storage = WeightStorage.of(TensorSpec("w", shape, dtype, const=w if known else None))
+    assert (storage.packed is not None) == is_packed
+    np.testing.assert_array_equal(storage.read(jnp.asarray(storage.prepare(w))), w.astype(np.int8))
 
 
 def row_bytes(dtype: np.dtype) -> int:
