@@ -1,9 +1,8 @@
-"""Several algorithms to lower one operator: which one is taken, and the key of a choice.
+"""Several algorithms to lower one operator: how one is chosen, and the key of a choice.
 
-A rule that has a choice offers its algorithms as data (`OpRule.algorithms`): by name, the default
-of its own heuristics first. All of them compute the same, but that floats are added up in another
-order. Which one runs is named in `LoweringContext.algorithm`; whoever measures keeps choices by
-`operator_key`.
+A rule with several algorithms lists them by name, the default of its heuristics first
+(`OpRule.algorithms`). All of them compute the same, except that floats are added in another order.
+`LoweringContext.algorithm` names the one that runs; the tuner stores choices by `operator_key`.
 """
 
 import dataclasses
@@ -19,7 +18,7 @@ _Algorithm = TypeVar("_Algorithm")
 
 
 def chosen(algorithms: Mapping[str, _Algorithm], name: str | None) -> _Algorithm:
-    """The algorithm of this name; the default, which is the first, if there is none."""
+    """The algorithm of this name; if there is none, the default, which is the first."""
     return (
         next(iter(algorithms.values()))
         if name is None or name not in algorithms
@@ -45,7 +44,7 @@ def with_algorithm(rule: OpRule, op: Op[Options]) -> Op[Options]:
 def with_barriers(run: Function, inputs: Specs) -> Function:
     """The function with its run-time inputs and its outputs in memory, as it was measured.
 
-    Some ways XLA would fuse with what goes before and after, and repeat one or the other.
+    XLA would fuse some algorithms with the operators before and after, and repeat their work.
     """
 
     def with_barriers(*arrays: Any) -> tuple[Any, ...]:

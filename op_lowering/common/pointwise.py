@@ -1,4 +1,4 @@
-"""The shell around operators that act element by element: dtypes, broadcasting, float32 inside."""
+"""Common parts of elementwise operators: dtypes, broadcasting, the accumulator's dtype."""
 
 import dataclasses
 from collections.abc import Callable
@@ -40,12 +40,13 @@ INT8, UINT8, INT16 = (np.dtype(t) for t in (np.int8, np.uint8, np.int16))
 
 @dataclasses.dataclass(frozen=True)
 class IntegerKernel(Generic[OptionsT_contra]):
-    """How an operator computes on quantized tensors, one scale each.
+    """How an operator computes on quantized tensors with one scale each.
 
-    `dtypes` lists what the inputs, then the output, may hold together.
-    `build` makes the function: stored integers of one rank -> stored integers. It raises ValueError
-    or ArithmeticError where the kernel has none for such scales; why_not gives that sentence.
-    `symmetric`: the kernel wants zero points of 0 in int16 tensors.
+    `dtypes` lists the supported combinations of inputs, then the output.
+    `build` returns the function: stored integers of one rank -> stored integers. It raises
+    ValueError or ArithmeticError if the kernel does not support the scales; `why_not` returns the
+    error's message.
+    `symmetric`: the kernel requires zero points of 0 in int16 tensors.
     """
 
     dtypes: frozenset[tuple[np.dtype, ...]]
@@ -53,7 +54,7 @@ class IntegerKernel(Generic[OptionsT_contra]):
     symmetric: bool = True
 
     def why_not(self, name: str, op: Op[OptionsT_contra]) -> str | None:
-        """A reason if the kernel cannot take these tensors."""
+        """A reason if the kernel does not support these tensors."""
         specs = (*op.inputs, *op.outputs)
         if tuple(spec.dtype for spec in specs) not in self.dtypes:
             kinds = ", ".join(str(spec.dtype) for spec in op.inputs)
@@ -87,7 +88,7 @@ def unary(
     why_not: WhyNot[OptionsT] | None = None,
     integer: IntegerKernel[OptionsT] | None = None,
 ) -> OpRule[OptionsT]:
-    """The record of `y = function(x)`; see `pointwise`."""
+    """The rule of `y = function(x)`; see `pointwise`."""
     return pointwise(
         name,
         options_type,
@@ -111,7 +112,7 @@ def binary(
     why_not: WhyNot[OptionsT] | None = None,
     integer: IntegerKernel[OptionsT] | None = None,
 ) -> OpRule[OptionsT]:
-    """The record of `z = function(x, y)` over broadcast inputs; see `pointwise`."""
+    """The rule of `z = function(x, y)` over broadcast inputs; see `pointwise`."""
     return pointwise(
         name,
         options_type,
@@ -148,12 +149,12 @@ def pointwise(
         name: the operator.
         options_type: its options table.
         max_version: the newest version that LiteRT registers.
-        build: makes the function.
-        dtypes: what the inputs may hold; all hold the same.
-        arity: how many inputs there are, or, if `variadic`, are at least.
+        build: returns the function.
+        dtypes: supported dtypes of the inputs, which all have the same one.
+        arity: the number of inputs, or, if `variadic`, the least number.
         variadic: more inputs than `arity` may follow.
-        results: what the output may hold; None: the inputs' dtype.
-        why_not: reasons besides the common ones, asked when those found nothing.
+        results: supported dtypes of the output; None: the inputs' dtype.
+        why_not: further reasons, if the common checks find none.
         integer: how quantized tensors are computed.
     """
 
@@ -219,12 +220,12 @@ def _why_not_result(op: Op[Options], results: Dtypes | None) -> str | None:
 
 
 def why_not_count(inputs: Specs, count: int) -> str | None:
-    """A reason unless there are exactly so many inputs."""
+    """A reason unless there are exactly `count` inputs."""
     return None if len(inputs) == count else f"has {len(inputs)} inputs, not {count}"
 
 
 def why_not_stored(spec: TensorSpec, dtypes: Dtypes) -> str | None:
-    """As `why_not_dtype`, for operators that take stored values as they are, quantized or not."""
+    """Like `why_not_dtype`, for operators on stored values, quantized or not."""
     if spec.dtype in dtypes:
         return None
     names = ", ".join(sorted(map(str, dtypes)))

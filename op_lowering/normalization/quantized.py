@@ -54,7 +54,7 @@ def _why_not_scale(spec: TensorSpec, wanted: float, tolerance: float = 0.0) -> s
     found = scale_of(spec)
     if abs(found - wanted) <= tolerance * wanted:
         return None
-    return f"the scale of {spec.name!r} is {found}, and the {spec.dtype} kernel needs {wanted}"
+    return f"the scale of {spec.name!r} is {found}, and the {spec.dtype} kernel expects {wanted}"
 
 
 # ---- SOFTMAX

@@ -1,4 +1,4 @@
-"""What several options tables have in common, for functions that serve all of them."""
+"""Fields that several options tables have in common, for functions of any of them."""
 
 from typing import Protocol
 

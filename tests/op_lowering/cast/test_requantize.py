@@ -106,10 +106,10 @@ REFUSED = {
     "LiteRT has no kernel that requantizes int8 to int32": requantize("int8", "int32"),
     "LiteRT has no kernel that requantizes int16 to uint8": requantize("int16", "uint8"),
     "LiteRT has no kernel that requantizes uint16 to int8": requantize("uint16", "int8"),
-    "the zero point of int16 'in0' is 3; the kernel wants 0": requantize(
+    "the zero point of int16 'in0' is 3; the kernel expects 0": requantize(
         "int16", "int16", (0.1, 3)
     ),
-    "the zero point of int16 'out0' is 3; the kernel wants 0": requantize(
+    "the zero point of int16 'out0' is 3; the kernel expects 0": requantize(
         "int16", "int16", (0.1, 0), (0.1, 3)
     ),
     "the zero point of 'in0' is 200, not of int8": requantize("int8", "int8", (0.1, 200)),

@@ -390,7 +390,7 @@ REFUSED: list[tuple[dict[str, TensorSpec], str]] = [
     ({"b": spec((8,), np.int64)}, "int64"),
     ({"b": spec((8,), np.int32, 0.01, 3)}, "has a zero point"),
     ({"y": spec((1, 6, 6, 8), np.int8, 1e-30)}, "sums are shifted by"),
-    ({**WIDE, "x": spec((1, 6, 6, 4), np.int16, 0.1, 4)}, "the kernel wants 0"),
+    ({**WIDE, "x": spec((1, 6, 6, 4), np.int16, 0.1, 4)}, "the kernel expects 0"),
     ({**WIDE, "y": spec((1, 6, 6, 8), np.int16, 1e-5)}, "sums are shifted by 10 bits"),
     ({**BYTES, "w": spec((8, 3, 3, 4), np.uint8, [0.1] * 8)}, "8 scales"),
     ({**BYTES, "b": spec((8,), np.int32, 0.3)}, "not that of the products"),

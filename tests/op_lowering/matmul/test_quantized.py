@@ -288,7 +288,7 @@ REFUSED: list[tuple[dict[str, TensorSpec], str]] = [
     ({"b": spec((5,), np.float32, None)}, "float32"),
     ({"b": spec((5,), np.int32, 0.5)}, "not that of the products"),
     ({"x": spec((4, 6), np.uint8), "y": spec((4, 5), np.uint8)}, "quantized int8"),
-    ({"x": spec((4, 6), np.int16, 0.1, 2), "y": spec((4, 5), np.int16)}, "the kernel wants 0"),
+    ({"x": spec((4, 6), np.int16, 0.1, 2), "y": spec((4, 5), np.int16)}, "the kernel expects 0"),
 ]
 
 

@@ -331,7 +331,7 @@ REFUSED = {
     "the kernel takes one scale": PLAIN.with_inputs(
         {4: rescaled(PLAIN.inputs[4], Quantization(np.ones(6, np.float32), np.zeros(6, int)))},
     ),
-    "and the int8 kernel wants 0": PLAIN.with_inputs(
+    "and the int8 kernel expects 0": PLAIN.with_inputs(
         {5: rescaled(PLAIN.inputs[5], scaled(0.1, 3))}
     ),
     "is float16; next to 8-bit weights": PLAIN.with_inputs({0: Arg(HALVES)}),

@@ -374,7 +374,7 @@ REFUSED = {
         quantization=Quantization(np.full(6, 0.1, np.float32), np.zeros(6, np.int64)),
     ),
     "'in6' is int8": changed(STEP[0], 6, quantization=None),
-    "is 4, and the int8 kernel wants 0": changed(STEP[0], 7, quantization=scaled(0.1, 4)),
+    "is 4, and the int8 kernel expects 0": changed(STEP[0], 7, quantization=scaled(0.1, 4)),
     "is not a power of two": changed(STEP[0], 19, quantization=scaled(0.001)),
     "from 2**-15 to 2**-9": changed(STEP[0], 19, quantization=scaled(2.0**-8)),
     "has 12 intermediate tensors": dataclasses.replace(
