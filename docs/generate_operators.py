@@ -76,7 +76,7 @@ def lowered_dtypes() -> dict[str, set[str]]:
             continue
         live = [a for a in case.inputs if a is not None and not a.is_const]
         context = LoweringContext(op_version=case.version, quant_mode="integer")
-        if live and rule.reason(context, case.op_options, *case.read_specs()) is None:
+        if live and rule.reason(case.op(context)) is None:
             quantized = "q" if live[0].quantization is not None else ""
             found[case.name].add(f"{quantized}{live[0].value.dtype}")
     return found

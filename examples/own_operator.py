@@ -19,11 +19,11 @@ def mish(options, inputs, outputs, x):  # numpy: the reference
     return ((x * np.tanh(np.logaddexp(0, x))).astype(x.dtype),)
 
 
-def why_not(context, options, inputs, outputs):  # the reason why XLA cannot run it, or None
-    return why_not_dtype(inputs[0], np.float32)
+def why_not(op):  # the reason why XLA cannot run it, or None
+    return why_not_dtype(op.inputs[0], np.float32)
 
 
-def lower(context, options, inputs, outputs):  # decides everything static, once
+def lower(op):  # decides everything static, once
     return lambda x: (x * jnp.tanh(jax.nn.softplus(x)),)
 
 

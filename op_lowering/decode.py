@@ -46,24 +46,24 @@ _TABLES = {r.options.__name__: r.options for r in _BUILTIN.values() if r.options
 
 
 def record_of(operator: str) -> OperatorRecord:
-    """The record of an operator; of one that nobody here knows, the defaults."""
+    """The record of an operator; for an unknown one, the defaults."""
     return OPERATORS.get(operator) or OperatorRecord(
         operator, CustomOptions, cost=costs.unknown, ignores_scales=frozenset()
     )
 
 
 def options_class(operator: str) -> type[Options]:
-    """The options class of a builtin operator, by its name; NoOptions where it has no table."""
+    """The options class of a builtin operator; NoOptions if it has no table."""
     return _BUILTIN[operator].options if operator in _BUILTIN else NoOptions
 
 
 def default_options(operator: str) -> Options:
-    """What a file means that leaves the operator's table out: schema.fbs's default values."""
+    """The options of an operator whose table the file leaves out: schema.fbs's default values."""
     return options_class(operator)()
 
 
 def custom_options(operator: str, data: bytes) -> CustomOptions:
-    """A custom operator's parameters, decoded where the name is known.
+    """A custom operator's parameters, decoded if the operator is known.
 
     Raises:
         ValueError: the bytes are not what the operator writes.
@@ -90,7 +90,7 @@ _WIDE = frozenset(
 
 @functools.cache
 def widest_scalar(table_name: str) -> int | None:
-    """How many bytes a field of a table takes at the most; None: not all of them are scalars."""
+    """The most bytes that a field of a table takes; None: not all of them are scalars."""
     if any(hint is str or _is_vector(hint) for _, _, hint in _accessors(table_name)):
         return None
     return 8 if table_name in _WIDE else 4
@@ -135,7 +135,7 @@ def _value(table: Any, accessor: str, hint: Any) -> Any:
 
 def _vector(table: Any, accessor: str, hint: Any) -> Any:
     values = getattr(table, f"{accessor}AsNumpy")()
-    present = not isinstance(values, int)  # the generated accessor answers 0 for an absent vector
+    present = not isinstance(values, int)  # the generated accessor returns 0 for an absent vector
     if hint is bytes:
         return values.tobytes() if present else b""
     element = typing.get_args(hint)[0]

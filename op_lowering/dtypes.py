@@ -1,4 +1,4 @@
-"""TensorType of schema.fbs <-> numpy dtype (ml_dtypes for what numpy lacks)."""
+"""TensorType of schema.fbs <-> numpy dtype (ml_dtypes for those that numpy lacks)."""
 
 import ml_dtypes
 import numpy as np
@@ -19,7 +19,7 @@ DTYPES: dict[TensorType, np.dtype] = {
     TensorType.FLOAT64: np.dtype(np.float64),
     TensorType.COMPLEX128: np.dtype(np.complex128),
     TensorType.UINT64: np.dtype(np.uint64),
-    TensorType.RESOURCE: np.dtype("V4"),  # an opaque handle: hosts keep what it stands for
+    TensorType.RESOURCE: np.dtype("V4"),  # an opaque handle: the resource stays on the host
     TensorType.VARIANT: np.dtype("V8"),
     TensorType.UINT32: np.dtype(np.uint32),
     TensorType.UINT16: np.dtype(np.uint16),

@@ -1,5 +1,5 @@
 # ruff: noqa: F403  (every table of every family; a list of 170 names would only repeat them)
-"""What an operator is told besides its tensors: one dataclass per options table of schema.fbs."""
+"""The parameters of operators: one dataclass for each options table of schema.fbs."""
 
 from jaxdelegate.op_lowering.activation.options import *
 from jaxdelegate.op_lowering.cast.options import *

@@ -1,9 +1,9 @@
 """The precision policy: in which dtype tensors are stored, multiplied and accumulated.
 
-An operator is always lowered for the dtypes that the file declares. What a policy shortens lies
-around and inside of it: how a float32 tensor is stored between two operators of one program, and
-the operands of sums of products. All other arithmetic is float32, so that sums, means, softmax,
-normalizations, exponentials and powers never see the end of float16, 65504.
+An operator is always lowered for the dtypes that the file declares. A policy reduces only how a
+float32 tensor is stored between two operators of one program, and the operands of sums of products.
+All other arithmetic is float32, so that sums, means, softmax, normalizations, exponentials and
+powers never exceed the largest float16, 65504.
 """
 
 import dataclasses
@@ -28,11 +28,11 @@ _FLOAT16_MAX = 65504.0
 
 @dataclasses.dataclass(frozen=True)
 class PrecisionPolicy:
-    """What lowerings ask; nobody else decides. The default computes in float32 throughout.
+    """All decisions about precision. The default computes in float32 throughout.
 
     Attributes:
-        storage: how float32 tensors are stored between operators, where that is safe.
-        operand: as what products multiply float32 tensors.
+        storage: the dtype of float32 tensors between operators, where that is safe.
+        operand: the dtype in which products multiply float32 tensors.
         dot_precision: `precision=` of products of float32 operands: XLA's default would use
             tensorfloat32 on a GPU and bfloat16 on a TPU.
         accumulate_float32: whether products of reduced operands are summed in float32.
@@ -40,13 +40,13 @@ class PrecisionPolicy:
             operands.
         least_columns: see `least_rows`.
         reduces_convolutions: whether `operand` holds for convolutions too.
-        rounds_convolutions: whether reduced operands yield a convolution's result in their dtype,
-            summed in float32 though: XLA:GPU would widen the operands of one whose result is
-            longer, and leave its tensor cores.
+        rounds_convolutions: whether a convolution of reduced operands returns their dtype, summed
+            in float32 nevertheless: for a wider result XLA:GPU would widen the operands too, and
+            not use tensor cores.
         rounds_exactly: round wherever the policy says so, even where XLA would fuse the rounding
-            away: what an emulation of another device wants. That has none of this one's kernels.
-        float32_operators: indices, in the subgraph, of operators to compute in float32; where one
-            of them is joined with others, all of these.
+            away. An emulation of another device needs that, and uses none of this one's kernels.
+        float32_operators: indices, in the subgraph, of operators to compute in float32; if one
+            of them is fused with others, all of these.
     """
 
     storage: np.dtype = FLOAT32
@@ -79,7 +79,7 @@ class PrecisionPolicy:
         """The dtype in which a GEMM [rows, K] x [K, N] multiplies tensors of `dtype`.
 
         Args:
-            dtype: what the file declares; anything but float32 stays.
+            dtype: what the file declares; only float32 is reduced.
             *consts: the values of operands that are constant; all must fit.
             rows: of the result.
             output_channels: N, columns of the result.
@@ -91,16 +91,16 @@ class PrecisionPolicy:
         return self.operand if known else dtype
 
     def convolved(self, dtype: np.dtype, *consts: np.ndarray | None) -> np.dtype:
-        """As what a convolution multiplies tensors of `dtype`."""
+        """The dtype in which a convolution multiplies tensors of `dtype`."""
         return self.operand_dtype(dtype, *consts) if self.reduces_convolutions else dtype
 
     def total(self, operand: np.dtype) -> np.dtype:
-        """The dtype in which products of such operands are summed and yielded."""
+        """The dtype of the sums of products of such operands."""
         wide = self.accumulate_float32 or operand not in HALVES
         return self.accumulator(operand) if wide else operand
 
     def convolution_total(self, operand: np.dtype) -> np.dtype:
-        """The same of a convolution."""
+        """The dtype of a convolution's sums of products of such operands."""
         return operand if self.rounds_convolutions and operand in HALVES else self.total(operand)
 
     def precision(self, operand: np.dtype) -> str:
@@ -108,7 +108,7 @@ class PrecisionPolicy:
         return "default" if operand in HALVES else self.dot_precision
 
     def constant(self, const: np.ndarray) -> np.dtype:
-        """As what a constant lies on the device that no product has prepared for itself."""
+        """The dtype of a constant on the device, unless a product prepares it."""
         is_large = const.dtype == FLOAT32 and const.nbytes >= _LARGE_CONSTANT
         return self.storage if is_large and self.keeps(const, self.storage) else const.dtype
 
@@ -129,7 +129,7 @@ class PrecisionPolicy:
         return self.in_float32() if index in self.float32_operators else self
 
     def in_float32(self) -> Self:
-        """The same with everything in float32."""
+        """The policy with everything in float32."""
         return dataclasses.replace(self, storage=FLOAT32, operand=FLOAT32, float32_operators=())
 
     def of_callee(self) -> Self:
@@ -140,7 +140,7 @@ class PrecisionPolicy:
 def why_not_float16(const: np.ndarray) -> str | None:
     """Why a float32 constant is not stored in float16; None if it can be.
 
-    A few values that vanish next to others are no reason: they do not matter to a sum with them.
+    A few values that vanish next to larger ones are no reason: they do not matter in a sum.
     """
     finite = const[np.isfinite(const)]
     largest = float(np.abs(finite).max(initial=0))

@@ -17,10 +17,10 @@ def _rules(attribute: str) -> Iterator[OpRule]:
 
 RULES: dict[str, OpRule] = table(*_rules("RULES"))
 
-# Operators that no file holds; only rewrites make them.
+# Operators that no file holds; only rewrites create them.
 FUSED: dict[str, OpRule] = table(*_rules("FUSED"))
 
 
 def rule_of(name: str, options: Options) -> OpRule | None:
-    """The rule of an operator; the options tell those that rewrites made from a file's."""
+    """The rule of an operator; its options show whether a rewrite created it."""
     return (FUSED if isinstance(options, FusedOptions) else RULES).get(name)

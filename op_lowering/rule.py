@@ -1,4 +1,4 @@
-"""The operator record: what a rule declares, and what it is told. Knows no jax and no graph."""
+"""The rule of an operator, and what it depends on. Independent of jax and of the graph."""
 
 import dataclasses
 from collections.abc import Callable, Hashable, Mapping
@@ -17,20 +17,20 @@ Prepare = Callable[[Any], Any]
 
 @dataclasses.dataclass(frozen=True)
 class Lowered:
-    """A lowered operator that wants some constant inputs in another layout.
+    """A lowered operator that reads some constant inputs in another layout.
 
-    `run` takes those inputs as `prepare[input position]` leaves them; whoever compiles prepares a
-    constant once and keeps the result on the device. Calling the object takes every array as the
-    file stores it. A preparation uses array methods only (`reshape`, `transpose`, `astype`): it
-    serves numpy and jax alike.
+    `run` gets those inputs as `prepare[input position]` returns them; the compiler prepares a
+    constant once and keeps the result on the device. Calling the object with all arrays in the
+    file's layout prepares them first. A preparation uses array methods only (`reshape`,
+    `transpose`, `astype`), because it gets arrays of numpy and of jax.
 
     Attributes:
         run: the function.
         prepare: by input position.
-        layout: what the preparations depend on; where that is the same for other input shapes,
-            they share the prepared constants. None: the input shapes.
-        takes_reduced: `run` also takes float32 inputs as float16 or bfloat16.
-        is_on_grid: its result is on the context's grid already.
+        layout: what the preparations depend on; operators with equal layouts share prepared
+            constants whatever the shapes of their inputs. None: the input shapes.
+        takes_reduced: `run` also accepts float32 inputs as float16 or bfloat16.
+        is_on_grid: its result is already on the context's grid.
         may_overflow: a result beyond float16's range is infinite.
     """
 
@@ -50,11 +50,11 @@ class Lowered:
 
 @dataclasses.dataclass(frozen=True)
 class StaticLoop:
-    """A loop of which it is known beforehand how often it runs.
+    """A loop whose number of iterations is known when it is lowered.
 
     Attributes:
-        trips: how often.
-        kept: positions of values that the body hands on as they came.
+        trips: the number of iterations.
+        kept: positions of values that the body returns unchanged.
     """
 
     trips: int
@@ -63,7 +63,7 @@ class StaticLoop:
 
 @dataclasses.dataclass(frozen=True)
 class LoweringContext:
-    """Everything outside the operator that a rule may depend on; subgraphs go by their index."""
+    """Everything outside the operator that a rule may depend on; indices stand for subgraphs."""
 
     platform: str = "cpu"  # "cpu" | "gpu" | "tpu"
     precision: PrecisionPolicy = PrecisionPolicy()
@@ -71,31 +71,30 @@ class LoweringContext:
     enable_quant: bool = True
     op_version: int = 1
     native_kernels: bool = False  # may call jaxdelegate/kernels, whose calls JAX cannot transform
-    native_bfloat16: bool = False  # and that one among them which multiplies bfloat16
-    triton_kernels: bool = False  # may call a GPU's, which JAX cannot differentiate
-    quantized_later: bool = False  # a quantized operator works on the result of its results
-    grid: Grid | None = None  # its only result goes on that one next; `Lowered.is_on_grid`
+    native_bfloat16: bool = False  # may also call the CPU kernel that multiplies bfloat16
+    triton_kernels: bool = False  # may call the GPU kernels, which JAX cannot differentiate
+    quantized_later: bool = False  # a quantized operator depends on its results
+    grid: Grid | None = None  # its only result is rounded to this grid next; `Lowered.is_on_grid`
     intermediates: tuple[TensorSpec, ...] = ()  # integer LSTM: scales between its gates
-    # Both take (subgraph, specs of its inputs); without specs the declared ones stand. The first
-    # one's `is_closed=True`: the function holds its constants, also where others become parameters.
+    # Both take (subgraph, specs of its inputs); None: the declared specs. With `is_closed=True`
+    # the function of the first one holds its constants, even if others become parameters.
     lower_subgraph: Callable[..., Function] | None = None
     why_not_subgraph: Callable[..., str | None] | None = None
-    # (condition's subgraph, body's, specs of the loop's inputs) -> what is known of the loop. Where
-    # this is None, nobody is going to differentiate loops.
+    # (condition's subgraph, body's, specs of the loop's inputs) -> the loop, if its number of
+    # iterations is known. None: loops are not going to be differentiated.
     static_loop: Callable[[int, int, Specs], StaticLoop | None] | None = None
     # By operator_key.
     algorithms: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)
-    # How to run this operator, of its rule's `algorithms`; None: the default.
+    # One of the rule's `algorithms`; None: the default.
     algorithm: str | None = None
 
     @property
     def follows_kernels(self) -> bool:
-        """Whether floats are added in their kernels' order: what follows quantizes them."""
-        is_asked = self.quant_mode == "integer" and self.platform == "cpu"
-        return is_asked and self.quantized_later
+        """Whether to add floats in LiteRT's order, because a later operator quantizes them."""
+        return self.quant_mode == "integer" and self.platform == "cpu" and self.quantized_later
 
     def on_gpu(self, precision: PrecisionPolicy) -> Self:
-        """The same as for a GPU, whose part any device may take, under a precision policy."""
+        """The context of an emulated GPU, on any device, under a precision policy."""
         return dataclasses.replace(
             self,
             platform="gpu",
@@ -107,26 +106,51 @@ class LoweringContext:
 
 
 OptionsT = TypeVar("OptionsT", bound=Options)
-WhyNot = Callable[[LoweringContext, OptionsT, Specs, Specs], str | None]
-Lower = Callable[[LoweringContext, OptionsT, Specs, Specs], Function]
-Algorithms = Callable[[LoweringContext, OptionsT, Specs, Specs], Mapping[str, Any]]
+OptionsT_co = TypeVar("OptionsT_co", covariant=True)  # Options, or a protocol of some of them
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Op(Generic[OptionsT_co]):
+    """One operator as its rule sees it.
+
+    Attributes:
+        context: everything outside the operator that its rule may depend on.
+        options: its parameters.
+        inputs: specs of its inputs; an optional input that the file leaves out is None, so read
+            those through `optional`.
+        outputs: specs of its outputs.
+    """
+
+    context: LoweringContext
+    options: OptionsT_co
+    inputs: Specs
+    outputs: Specs
+
+    def in_context(self, **changes: Any) -> Self:
+        """The same operator with other values for fields of its context."""
+        return dataclasses.replace(self, context=dataclasses.replace(self.context, **changes))
+
+
+WhyNot = Callable[[Op[OptionsT]], str | None]
+Lower = Callable[[Op[OptionsT]], Function]
+Algorithms = Callable[[Op[OptionsT]], Mapping[str, Any]]
 # Positions of inputs that the operator updates.
-States = Callable[[OptionsT, Specs], tuple[int, ...]]
+States = Callable[[Op[OptionsT]], tuple[int, ...]]
 
 
 @dataclasses.dataclass(frozen=True)
 class OpRule(Generic[OptionsT]):
-    """One TFLite operator: who it is, when it cannot be lowered, and how it is.
+    """One TFLite operator: its name, when it cannot be lowered, and how to lower it.
 
-    `why_not` is total: it never raises, and what it lets pass `lower` lowers.
+    `why_not` is total: it never raises, and `lower` lowers everything that it accepts.
     `is_identity_in_float_view`: it only changes how reals are stored (QUANTIZE, DEQUANTIZE).
     `host_reason`: why the operator stays on the host whatever its attributes (see host_only).
-    `arity` counts the leading inputs that must be there, `results` the outputs; none of the outputs
-    may be left out. `max_version` is the newest that LiteRT
-    registers. `algorithms`: the alternatives that `lower` has for what `why_not` accepts, by
-    name, the default first (see common/algorithms.py); None, or a single one: there is no choice.
+    `arity` is the number of leading inputs that are required, `results` the number of outputs; no
+    output may be left out. `max_version` is the newest version that LiteRT registers.
+    `algorithms`: the candidate implementations of `lower` by name, the default first (see
+    common/algorithms.py); None, or a single one: there is no choice.
     `built_in`: positions of constants whose values `lower` builds into the function: another value
-    for them would have no effect, so they are no parameters of a model.
+    for them would have no effect, so they are not parameters of a model.
     """
 
     name: str
@@ -142,32 +166,30 @@ class OpRule(Generic[OptionsT]):
     algorithms: Algorithms[OptionsT] | None = None
     built_in: tuple[int, ...] = ()
 
-    def reason(
-        self, context: LoweringContext, options: Options, inputs: Specs, outputs: Specs
-    ) -> str | None:
+    def reason(self, op: Op[Any]) -> str | None:
         """Why this operator, as it is in the file, cannot be lowered; None if it can."""
-        if context.op_version > self.max_version:
+        if op.context.op_version > self.max_version:
             return (
-                f"version {context.op_version} is newer than the newest supported version, "
+                f"version {op.context.op_version} is newer than the newest supported version, "
                 f"{self.max_version}"
             )
-        if not isinstance(options, self.options_type):
-            return f"options are {type(options).__name__}, not {self.options_type.__name__}"
-        missing = self._missing(inputs, outputs)
+        if not isinstance(op.options, self.options_type):
+            return f"options are {type(op.options).__name__}, not {self.options_type.__name__}"
+        missing = self._missing(op.inputs, op.outputs)
         if missing is not None:
             return missing
-        present = [spec for spec in (*inputs, *outputs) if spec is not None]
+        present = [spec for spec in (*op.inputs, *op.outputs) if spec is not None]
         strings = next((spec for spec in present if spec.dtype.hasobject), None)
         if strings is not None:
             return f"{strings.name!r} holds strings, which XLA does not support"
         dynamic = next((spec for spec in present if spec.is_dynamic), None)
         if dynamic is not None:
             return f"the shape of {dynamic.name!r} depends on data; XLA needs static shapes"
-        handles = (f"{s.name!r} is a resource handle" for s in outputs if s.dtype in HANDLES)
-        return self.why_not(context, options, inputs, outputs) or next(handles, None)
+        handles = (f"{s.name!r} is a resource handle" for s in op.outputs if s.dtype in HANDLES)
+        return self.why_not(op) or next(handles, None)
 
     def _missing(self, inputs: Specs, outputs: Specs) -> str | None:
-        """A reason if there are too few tensors, or not such as `why_not` and `lower` rely on."""
+        """A reason if a tensor is missing, or an output is a variable."""
         if len(inputs) < self.arity or any(spec is None for spec in inputs[: self.arity]):
             return f"needs {self.arity} inputs"
         if len(outputs) < self.results:
@@ -195,12 +217,12 @@ def table(*rules: OpRule) -> dict[str, OpRule]:
 def host_only(
     name: str, options_type: type[OptionsT], max_version: int, reason: str
 ) -> OpRule[OptionsT]:
-    """The record of an operator that is never lowered, with the reason that the report prints."""
+    """The rule of an operator that is never lowered, with the reason that the report prints."""
 
-    def why_not(*_: object) -> str:
+    def why_not(_op: Op[OptionsT]) -> str:
         return reason
 
-    def lower(*_: object) -> Function:
+    def lower(_op: Op[OptionsT]) -> Function:
         raise ValueError(f"{name} is never lowered: {reason}")
 
     return OpRule(
@@ -209,13 +231,13 @@ def host_only(
 
 
 def optional(inputs: Specs, position: int) -> TensorSpec | None:
-    """An optional input, or None where the file leaves it out (index -1, or a shorter list)."""
+    """An optional input, or None if the file leaves it out (index -1, or a shorter list)."""
     return inputs[position] if position < len(inputs) else None
 
 
-def variable_inputs(_options: Options, inputs: Specs) -> tuple[int, ...]:
+def variable_inputs(op: Op[Options]) -> tuple[int, ...]:
     """The `states` of a recurrent operator: its variable tensors, in input order."""
-    return tuple(i for i, spec in enumerate(inputs) if spec is not None and spec.is_variable)
+    return tuple(i for i, spec in enumerate(op.inputs) if spec is not None and spec.is_variable)
 
 
 def why_not_dtype(spec: TensorSpec, *allowed: frozenset[np.dtype] | type) -> str | None:
@@ -230,18 +252,18 @@ def why_not_dtype(spec: TensorSpec, *allowed: frozenset[np.dtype] | type) -> str
 
 
 def why_not_result(spec: TensorSpec, dtype: np.dtype | type) -> str | None:
-    """A reason if the file wants another dtype than the one that the operator computes."""
+    """A reason if the file declares another dtype than the operator computes."""
     if spec.dtype == dtype:
         return None
     return f"{spec.name!r} is {spec.dtype}, but the operator yields {np.dtype(dtype)}"
 
 
 def why_not_const(*specs: TensorSpec | None) -> str | None:
-    """A reason if one of these inputs, which XLA needs beforehand, is computed at run time."""
+    """A reason if one of these inputs, which XLA needs as constants, is computed at run time."""
     late = next((s for s in specs if s is not None and s.const is None), None)
     return None if late is None else f"{late.name!r} is computed at run time; XLA needs it constant"
 
 
 def first_reason(*reasons: str | None) -> str | None:
-    """The first reason that is one."""
+    """The first reason that is not None."""
     return next((reason for reason in reasons if reason is not None), None)

@@ -1,4 +1,4 @@
-"""What a rule and a reference kernel know of a tensor before any data is there. numpy only."""
+"""What a rule and a reference kernel know of a tensor ahead of time. numpy only."""
 
 import dataclasses
 
@@ -9,21 +9,21 @@ from jaxdelegate.quant.params import Quantization
 
 Shape = tuple[int, ...]
 
-_NEVER_QUANTIZED = (np.uint32, np.uint64)  # no kernel reads a scale of theirs
+_NEVER_QUANTIZED = (np.uint32, np.uint64)  # no kernel reads their scales
 
 
 @dataclasses.dataclass(frozen=True)
 class DimensionSparsity:
     """One level of a sparse tensor's storage: dense of a given size, or compressed rows."""
 
-    dense_size: int  # 0 where compressed
+    dense_size: int  # 0 if compressed
     segments: np.ndarray | None = None  # CSR row starts
     indices: np.ndarray | None = None  # CSR column indices
 
 
 @dataclasses.dataclass(frozen=True)
 class Sparsity:
-    """SparsityParameters of schema.fbs: how the stored values unfold into the dense tensor."""
+    """SparsityParameters of schema.fbs: how to expand the stored values to the dense tensor."""
 
     traversal_order: tuple[int, ...]
     block_map: tuple[int, ...]
@@ -32,7 +32,7 @@ class Sparsity:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TensorSpec:
-    """A tensor's static side. `const` is its value where that is known before the first invoke.
+    """A tensor's static side. `const` is its value if that is known before the first invoke.
 
     `is_dynamic`: the shape depends on data and is known only at run time (`shape` is then a hint).
     """
@@ -48,7 +48,7 @@ class TensorSpec:
 
     @property
     def is_quantized(self) -> bool:
-        """Whether the integers stand for reals (a scale is given); uint32 and uint64 never do."""
+        """Whether the integers stand for reals (they have a scale); uint32 and uint64 never do."""
         return (
             self.quantization is not None
             and (self.dtype.kind in "iu" or self.dtype in BITS)
@@ -57,8 +57,8 @@ class TensorSpec:
         )
 
 
-# An optional input that the file leaves out is None in here: read those through rule.optional.
+# An optional input that the file leaves out is None in it: read those through rule.optional.
 Specs = tuple[TensorSpec, ...]
 
-# The reals of a quantized tensor as the fields of `Grid` in kernels/elements.h have them.
+# The reals of a quantized tensor, as the fields of `Grid` in kernels/elements.h.
 Grid = tuple[float, float, float, float, float]

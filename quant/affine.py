@@ -5,6 +5,7 @@ import numpy as np
 from jaxdelegate.quant.params import Blockwise, Quantization, along_axis
 from jaxdelegate.quant.params import integer_range as integer_range
 
+xp = np  # for functions that serve numpy and jax
 _MOST_BYTES = 2  # of integers whose steps float32 holds
 
 
@@ -15,7 +16,7 @@ def along(quantization: Quantization, rank: int) -> tuple[np.ndarray, np.ndarray
         ValueError: the scales are blockwise, see block_parameters.
     """
     if quantization.blockwise is not None:
-        raise ValueError("blockwise scales do not lie along one dimension")
+        raise ValueError("blockwise scales vary along more than one dimension")
     scale = quantization.scale.astype(np.float32)
     zero_point = np.broadcast_to(
         quantization.zero_point.astype(np.int32) if quantization.zero_point.size else np.int32(0),
@@ -30,7 +31,7 @@ def along(quantization: Quantization, rank: int) -> tuple[np.ndarray, np.ndarray
 def dequantize(q: np.ndarray, quantization: Quantization) -> np.ndarray:
     """float32 reals: the exact product, rounded once, for integers of up to 32 bits.
 
-    As kernels/internal/reference/dequantize.h. Blockwise integers have 16 bits at most.
+    Source: kernels/internal/reference/dequantize.h. Blockwise integers have at most 16 bits.
 
     Raises:
         ValueError: blockwise scales are not known, or do not fit.
@@ -64,15 +65,11 @@ def quantize(x: np.ndarray, quantization: Quantization, dtype: np.dtype) -> np.n
 
 
 def is_narrow(stored: np.ndarray, quantization: Quantization) -> bool:
-    """Whether a file's weight leaves out the least integer of its dtype, as converters do.
+    """Whether a file's weight does not use the least integer of its dtype, as converters write it.
 
     Kernels that multiply pairs of 8-bit weights in 16 bits rely on that: int8 in [-127, 127]
     (quantization_spec), uint8 in [1, 255] (gemmlowp's L8R8WithLhsNonzeroBitDepthParams). A weight
-    that holds the least integer has the whole range.
-
-    Args:
-        stored: the file's integers.
-        quantization: theirs.
+    that holds the least integer uses the whole range.
     """
     low, _ = integer_range(stored.dtype)
     blockwise = quantization.blockwise
@@ -96,7 +93,7 @@ def quantize_weight(
         x: in the file's layout; float64 keeps biases of more than 24 bits.
         quantization: per tensor, per channel, or in blocks.
         dtype: of the integers.
-        narrow: whether the least one is left out; see `is_narrow`.
+        narrow: whether the least integer is not used; see `is_narrow`.
 
     Raises:
         ValueError: blockwise scales are not known, or do not fit.
@@ -121,13 +118,12 @@ def quantize_weight(
 
 
 def block_scales(scales: np.ndarray, shape: tuple[int, ...], blockwise: Blockwise) -> np.ndarray:
-    """The scales of a blockwise or multi-axis tensor, with the tensor's rank; also zero points.
+    """The scales (or zero points) of a blockwise or multi-axis tensor, with the tensor's rank.
 
-    A single one counts for all. A scale tensor of the tensor's rank says by its shape how large the
-    blocks are. Another one is read in C order: BlockwiseQuantization has scales for every row,
-    `block_size` values of the last dimension sharing one; MultiAxisQuantization has them along its
-    dimensions, the last of which is the blocked one if there are too few scales for each of its
-    indices.
+    A single one applies to all blocks. The shape of a scale tensor of the tensor's rank determines
+    the size of the blocks. Any other scale tensor is read in C order: BlockwiseQuantization has
+    scales for every row, one for `block_size` values of the last dimension; MultiAxisQuantization
+    has them along its dimensions, the last of which is blocked if it has fewer scales than indices.
     Sources: schema.fbs, EvalBlockwise4Bit in kernels/fully_connected.cc; no kernel of LiteRT reads
     MultiAxisQuantization.
 
@@ -140,7 +136,7 @@ def block_scales(scales: np.ndarray, shape: tuple[int, ...], blockwise: Blockwis
         `scales` of a shape that divides `shape`.
 
     Raises:
-        ValueError: so many scales do not fit the shape.
+        ValueError: the number of scales does not fit the shape.
     """
     rank, block_size = len(shape), blockwise.block_size
     if scales.size == 1:
@@ -164,7 +160,7 @@ def block_parameters(blockwise: Blockwise, shape: tuple[int, ...]) -> tuple[np.n
     """Scales (float32) and zero points (int32) of a tensor, of shapes that divide `shape`.
 
     Raises:
-        ValueError: they are not known beforehand, or so many do not fit the shape.
+        ValueError: they are not constants, or their number does not fit the shape.
     """
     scale, points = blockwise.scale, blockwise.zero_point
     if scale is None or (points is None and blockwise.zero_points >= 0):
@@ -175,7 +171,7 @@ def block_parameters(blockwise: Blockwise, shape: tuple[int, ...]) -> tuple[np.n
 
 
 def why_not_blocks(quantization: Quantization | None, shape: tuple[int, ...]) -> str | None:
-    """What is wrong with a tensor's blockwise scales, if it has some; None: nothing."""
+    """A reason if a tensor has blockwise scales that do not fit it or are not finite."""
     if quantization is None or quantization.blockwise is None:
         return None
     try:
@@ -205,7 +201,7 @@ def dequantize_blocks(
         blockwise: says which dimensions have scales.
 
     Raises:
-        ValueError: so many scales do not fit the shape.
+        ValueError: the number of scales does not fit the shape.
     """
     scale = spread(block_scales(scales, q.shape, blockwise), q.shape).astype(np.float32)
     steps = q.astype(np.int32)
@@ -223,7 +219,7 @@ def symmetric_quantize(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     Source: NeonSymmetricQuantizeFloats of optimized/neon_tensor_utils.cc.
 
     Args:
-        x: float32 [..., n]; each [n] is a row, with a scale of its own.
+        x: float32 [..., n]; each row [n] has its own scale.
 
     Returns:
         int8 [..., n], and the scales, float32 [...]; 1 for a row of zeros.
@@ -296,8 +292,8 @@ def nudged_range(
 ) -> tuple[np.float32, np.float32, np.float32]:
     """First level, last level, step (float32): [low, high] moved so that zero is a level.
 
-    As NudgeQuantizationRange (quantization_util.cc). narrow_range leaves out level 0, as TensorFlow
-    does.
+    Source: NudgeQuantizationRange (quantization_util.cc). With narrow_range, level 0 is unused, as
+    in TensorFlow.
     """
     first, last = np.float32(narrow_range), np.float32(2**num_bits - 1)
     with np.errstate(all="ignore"):
@@ -308,7 +304,7 @@ def nudged_range(
 
 
 def quantize_and_dequantize(x: np.ndarray, low: float, high: float, scale: float) -> np.ndarray:
-    """float32 `x`, clamped to [low, high], on steps of `scale` from `low`.
+    """float32 `x`, clamped to [low, high] and rounded to steps of `scale` from `low`.
 
     This is how TFLite's GPU delegate runs a quantized tensor as a float one.
     Source: delegates/gpu/common/tasks/quantize_and_dequantize.cc. NaN becomes `low`.
@@ -320,7 +316,12 @@ def quantize_and_dequantize(x: np.ndarray, low: float, high: float, scale: float
         return round_half_away((inside - first) / step) * step + first
 
 
-@np.errstate(invalid="ignore")  # infinity less itself
+def as_float32(x: np.ndarray) -> np.ndarray:
+    """float64 values rounded to float32's precision."""
+    return np.asarray(x).astype(np.float32).astype(np.float64)
+
+
+@np.errstate(invalid="ignore")  # infinity minus infinity
 def round_half_away(x: np.ndarray | np.floating) -> np.ndarray:
     """std::round. Not trunc(x + 0.5): the sum rounds 0.49999997 up to 1."""
     whole = np.trunc(x)

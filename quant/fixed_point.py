@@ -1,20 +1,21 @@
-"""Fixed-point arithmetic on int32 and int16 arrays. Its counterpart is jax_fixed_point.py.
+"""Fixed-point arithmetic on int32 and int16 arrays of numpy; for jax: jax_fixed_point.py.
 
 A raw value r of Qm, m integer bits, stands for r * 2**(m - 31), or r * 2**(m - 15) for int16.
-Arguments are arrays or Python integers; what is computed exceeds no int64, and results have the
-dtype of the first argument (of an int32 for a Python integer). Where C++ would overflow a signed
-integer, they wrap around, as its compilers do on x86-64.
+Arguments are arrays or Python integers; intermediate values fit int64, and results have the dtype
+of the first argument (int32 for a Python integer). Where C++ would overflow a signed integer, they
+wrap around, as its compilers do on x86-64.
 
 Sources: kernels/internal/common.h and common.cc, gemmlowp's fixedpoint.h.
 """
 
 import numpy as np
 
+xp = np  # for functions that serve numpy and jax
 Integers = np.ndarray | int
 
 
 def wide(x: Integers) -> np.ndarray:
-    """int64."""
+    """The integers as int64."""
     return np.asarray(x, np.int64)
 
 
@@ -38,25 +39,20 @@ def saturate(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 def multiply_by_quantized_multiplier(
-    x: Integers, multiplier: Integers, shift: Integers, *, single_rounding: bool = False
+    x: Integers, multiplier: Integers, shift: Integers
 ) -> np.ndarray:
     """int32: x * multiplier * 2**(shift - 31), rounded.
 
-    ai-edge-litert's x86-64 wheels (2.3.0 was tried) are built for double rounding, the default:
-    first to the high half of the product (ties upwards), then in the right shift (ties away from
-    zero). The left shift comes before the product and wraps around.
-    Source: MultiplyByQuantizedMultiplier(int32), common.cc.
+    Rounds twice, as ai-edge-litert's x86-64 wheels (2.3.0 was tried): first to the high half of the
+    product (ties upwards), then in the right shift (ties away from zero). The left shift comes
+    before the product and wraps around.
+    Source: MultiplyByQuantizedMultiplier(int32), common.cc, without TFLITE_SINGLE_ROUNDING.
 
     Args:
         x: int32.
-        multiplier: int32; not negative for single rounding.
-        shift: -31 to 31; to 30 for single rounding.
-        single_rounding: as TFLITE_SINGLE_ROUNDING, ties upwards.
+        multiplier: int32.
+        shift: -31 to 31.
     """
-    if single_rounding:
-        right = 31 - wide(shift)
-        product = wide(x) * wide(multiplier) + (np.int64(1) << (right - 1))
-        return wrap(product >> right, np.dtype(np.int32))
     left, right = np.maximum(wide(shift), 0), np.maximum(-wide(shift), 0)
     shifted = wrap(wide(x) << left, np.dtype(np.int32))
     return rounding_divide_by_pot(saturating_rounding_doubling_high_mul(shifted, multiplier), right)
@@ -65,7 +61,7 @@ def multiply_by_quantized_multiplier(
 def multiply_by_quantized_multiplier_64(
     x: Integers, multiplier: Integers, shift: Integers
 ) -> np.ndarray:
-    """int32: the same for int64 accumulators, with a multiplier of 16 bits, rounded once.
+    """int32: int64 accumulators times a multiplier of 16 bits, rounded once.
 
     The kernels of int16 activations accumulate in int64, whether they have a bias or not, unless
     their options' quantized_bias_type is INT32. Builds of either rounding compute the same.
@@ -80,24 +76,6 @@ def multiply_by_quantized_multiplier_64(
     reduced = np.where(multiplier < 0x7FFF0000, (multiplier + (1 << 15)) >> 16, 0x7FFF)
     right = 15 - wide(shift)
     return wrap((wide(x) * reduced + (np.int64(1) << (right - 1))) >> right, np.dtype(np.int32))
-
-
-def multiply_smaller_than_one(
-    x: Integers, multiplier: Integers, left_shift: Integers, *, single_rounding: bool = False
-) -> np.ndarray:
-    """int32, for int32 and shifts <= 0 (MultiplyByQuantizedMultiplierSmallerThanOneExp)."""
-    return multiply_by_quantized_multiplier(
-        x, multiplier, left_shift, single_rounding=single_rounding
-    )
-
-
-def multiply_greater_than_one(
-    x: Integers, multiplier: Integers, left_shift: Integers, *, single_rounding: bool = False
-) -> np.ndarray:
-    """int32, for int32 and shifts >= 0 (MultiplyByQuantizedMultiplierGreaterThanOne)."""
-    return multiply_by_quantized_multiplier(
-        x, multiplier, left_shift, single_rounding=single_rounding
-    )
 
 
 # ---- Products of fixed-point numbers
@@ -167,11 +145,21 @@ def saturating_multiply_by_pot(x: Integers, exponent: Integers) -> np.ndarray:
 
 
 def rescale(x: Integers, from_integer_bits: int, to_integer_bits: int) -> np.ndarray:
-    """The same number with other integer bits, saturated or rounded (gemmlowp's Rescale)."""
+    """A number with other integer bits, saturated or rounded (gemmlowp's Rescale)."""
     return saturating_multiply_by_pot(x, from_integer_bits - to_integer_bits)
 
 
 # ---- Sums
+
+
+def wrapping_add(a: Integers, b: Integers) -> np.ndarray:
+    """The sum a + b modulo 2**bits."""
+    return wrap(wide(a) + wide(b), dtype_of(a))
+
+
+def wrapping_sub(a: Integers, b: Integers) -> np.ndarray:
+    """The difference a - b modulo 2**bits."""
+    return wrap(wide(a) - wide(b), dtype_of(a))
 
 
 def saturating_add(a: Integers, b: Integers) -> np.ndarray:
@@ -206,7 +194,7 @@ def count_leading_zeros(x: Integers) -> np.ndarray:
 
 
 def _bit_length(x: np.ndarray) -> np.ndarray:
-    """Of integers in [0, 2**32), which float64 holds exactly."""
+    """The bit length of integers in [0, 2**32), which float64 holds exactly."""
     return np.asarray(np.frexp(x.astype(np.float64))[1])
 
 
@@ -214,8 +202,3 @@ def count_leading_sign_bits(x: Integers) -> np.ndarray:
     """int32: copies of the sign bit after it (CountLeadingSignBits of common.h)."""
     x = np.asarray(x, dtype_of(x))
     return np.asarray(count_leading_zeros(np.where(x >= 0, x, ~x)) - 1)
-
-
-def floor_log2(x: Integers) -> np.ndarray:
-    """int32: the whole part of log2 of positive integers (FloorLog2 of common.h)."""
-    return np.asarray(8 * dtype_of(x).itemsize - 1 - count_leading_zeros(x))

@@ -1,7 +1,7 @@
 """The jax counterpart of affine.py: the same functions on traced arrays, equal bit for bit.
 
-Needs 64-bit types: float32 steps that XLA would merge or approximate are done in float64, where
-they are exact or round to the same float32. XLA's CPU code takes denormal numbers for zeros, which
+Needs 64-bit types: float32 steps that XLA would merge or approximate are computed in float64, where
+they are exact or round to the same float32. XLA's CPU code flushes denormal numbers to zero, which
 affine.py does not.
 """
 
@@ -13,7 +13,8 @@ from jax import lax
 from jaxdelegate.quant.affine import along, block_parameters, block_scales, nudged_range
 from jaxdelegate.quant.params import Blockwise, Quantization, integer_range
 
-_BEYOND = 2.0**127  # all products here
+xp = jnp  # for functions that serve numpy and jax
+_BEYOND = 2.0**127  # more than any product here
 _Real = jax.Array | np.ndarray | np.floating
 
 
@@ -22,7 +23,7 @@ def _round_half_away(x: jax.Array) -> jax.Array:
 
 
 def as_float32(x: jax.Array) -> jax.Array:
-    """A float64 value rounded to float32's precision; a conversion there and back may vanish."""
+    """float64 rounded to float32's precision; XLA may remove a conversion to float32 and back."""
     rounded: jax.Array = lax.platform_dependent(x, tpu=_there_and_back, default=_reduced)
     return rounded
 
@@ -32,7 +33,7 @@ def _reduced(x: jax.Array) -> jax.Array:
 
 
 def _there_and_back(x: jax.Array) -> jax.Array:
-    """XLA:TPU, which has no float64, reduces the precision of no pair of float32."""
+    """The conversion for XLA:TPU, which emulates float64 and has no reduce_precision for it."""
     kept: jax.Array = lax.optimization_barrier(x.astype(np.float32))  # type: ignore[no-untyped-call]
     return kept.astype(np.float64)
 
@@ -40,15 +41,15 @@ def _there_and_back(x: jax.Array) -> jax.Array:
 def quotient(x: _Real, y: _Real) -> jax.Array:
     """The float32 quotient of float32 values, in float64.
 
-    XLA replaces x / (a constant) by x * (1 / constant), and float32 division is approximate on
-    some GPUs. In float64 either still rounds to the float32 quotient: a quotient of two float32
-    stays 2**-49 away from the middle between two float32, and the error is below 2**-51.
+    XLA replaces x / constant by x * (1 / constant), and float32 division is approximate on some
+    GPUs. In float64 either still rounds to the float32 quotient: a quotient of two float32 is at
+    least 2**-49 away from the middle between two float32, and the error is below 2**-51.
     """
     return as_float32(jnp.asarray(x, np.float64) / jnp.asarray(y, np.float64))
 
 
 def product(x: jax.Array, y: _Real) -> jax.Array:
-    """The product of float32 values, which no compiler fuses with a sum: a minimum is between."""
+    """The product of float32 values; the minimum keeps compilers from fusing it with a sum."""
     return lax.min(x * y, jnp.asarray(_BEYOND, np.float32))
 
 
@@ -71,7 +72,7 @@ def quantize(x: jax.Array, quantization: Quantization, dtype: np.dtype) -> jax.A
 
 
 def quantize_by(x: jax.Array, scale: _Real, zero_point: np.ndarray, dtype: np.dtype) -> jax.Array:
-    """As `quantize`, with a scale that may be traced; both broadcast to `x`."""
+    """Integers of `dtype`, by a scale that may be traced; scale and zero point broadcast to `x`."""
     low, high = (
         jnp.asarray((bound - zero_point).astype(np.float32)) for bound in integer_range(dtype)
     )
@@ -114,7 +115,7 @@ def spread(values: jax.Array, shape: tuple[int, ...]) -> jax.Array:
 # ---- Floats on the fly, for dynamic range kernels
 
 
-@jax.jit  # traced once for each shape; so are the other functions with this line
+@jax.jit  # traced once for each shape
 def symmetric_quantize(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     """int8 rows and their scales; see affine.symmetric_quantize."""
     extent = jnp.max(jnp.abs(x), -1, keepdims=True, initial=0)
@@ -143,7 +144,7 @@ def asymmetric_quantize(x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
 
 
 def _divided_by_255(x: jax.Array) -> jax.Array:
-    """The float64 quotient; of a constant divisor XLA would take the rounded inverse."""
+    """The float64 quotient; XLA would replace a constant divisor by its rounded inverse."""
     divisor: jax.Array = lax.optimization_barrier(jnp.full_like(x, 255))  # type: ignore[no-untyped-call]
     return x / divisor
 

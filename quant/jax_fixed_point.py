@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+xp = jnp  # for functions that serve numpy and jax
 Integers = jax.Array | np.ndarray | int
 
 _INT16, _INT32 = np.dtype(np.int16), np.dtype(np.int32)
@@ -22,7 +23,7 @@ _LEAST, _MOST = -(1 << 31), (1 << 31) - 1
 
 
 def wide(x: Integers) -> jax.Array:
-    """int64.
+    """The integers as int64.
 
     Raises:
         RuntimeError: 64-bit types are off; products would lose their high halves.
@@ -55,24 +56,24 @@ def _doubled(x: Integers, dtype: np.dtype) -> jax.Array:
 
 
 def _of(x: Integers, dtype: np.dtype) -> jax.Array:
-    """`x` as a dtype, modulo 2**bits."""
+    """`x` modulo 2**bits."""
     return jnp.asarray(x).astype(dtype)
 
 
 def _is_zero(x: Integers) -> bool:
-    """Whether nothing but zeros is known of `x` now, so that a step can be left out."""
+    """Whether `x` is known at trace time and all zeros, so that a step can be left out."""
     return not isinstance(x, jax.Array) and not np.any(x)
 
 
 def _is_between(x: Integers, low: int, high: int) -> bool:
-    """Whether `x` is known now, and lies in [low, high]."""
+    """Whether `x` is known at trace time and in [low, high]."""
     return not isinstance(x, jax.Array) and bool(
         np.all((low <= np.asarray(x)) & (np.asarray(x) <= high))
     )
 
 
 def _number(x: Integers) -> Integers:
-    """int64, in numpy where it is known now: what is computed of it is no part of the program."""
+    """int64, in numpy if known at trace time: its arithmetic then stays out of the program."""
     return wide(x) if isinstance(x, jax.Array) else np.asarray(x, np.int64)
 
 
@@ -84,11 +85,9 @@ def _positive_part(x: Integers) -> Integers:
 
 
 def multiply_by_quantized_multiplier(
-    x: Integers, multiplier: Integers, shift: Integers, *, single_rounding: bool = False
+    x: Integers, multiplier: Integers, shift: Integers
 ) -> jax.Array:
     """int32; see fixed_point.multiply_by_quantized_multiplier."""
-    if single_rounding:
-        return _scale_once(x, multiplier, 31 - _number(shift))
     left, right = _positive_part(shift), _positive_part(-shift)
     x = jnp.asarray(x).astype(_INT32)
     if not _is_zero(left):
@@ -97,14 +96,8 @@ def multiply_by_quantized_multiplier(
     return product if _is_zero(right) else rounding_divide_by_pot(product, right)
 
 
-def _scale_once(x: Integers, multiplier: Integers, right_shift: Integers) -> jax.Array:
-    """int32: x * multiplier / 2**right_shift, ties upwards."""
-    half = np.int64(1) << (right_shift - 1)
-    return wrap((wide(x) * _number(multiplier) + half) >> right_shift, _INT32)
-
-
 def multiply_in_halves(x: jax.Array, multiplier: jax.Array, shift: jax.Array) -> jax.Array:
-    """multiply_by_quantized_multiplier in nothing but int32: for kernels of a device's own.
+    """multiply_by_quantized_multiplier in int32 only, for a device's own kernels.
 
     Args:
         x: int32.
@@ -123,25 +116,8 @@ def multiply_by_quantized_multiplier_64(
     multiplier = _number(multiplier)
     numpy: Any = jnp if isinstance(multiplier, jax.Array) else np
     reduced = numpy.where(multiplier < 0x7FFF0000, (multiplier + (1 << 15)) >> 16, 0x7FFF)
-    return _scale_once(x, reduced, 15 - _number(shift))
-
-
-def multiply_smaller_than_one(
-    x: Integers, multiplier: Integers, left_shift: Integers, *, single_rounding: bool = False
-) -> jax.Array:
-    """int32, for shifts <= 0; see fixed_point.multiply_smaller_than_one."""
-    return multiply_by_quantized_multiplier(
-        x, multiplier, left_shift, single_rounding=single_rounding
-    )
-
-
-def multiply_greater_than_one(
-    x: Integers, multiplier: Integers, left_shift: Integers, *, single_rounding: bool = False
-) -> jax.Array:
-    """int32, for shifts >= 0; see fixed_point.multiply_greater_than_one."""
-    return multiply_by_quantized_multiplier(
-        x, multiplier, left_shift, single_rounding=single_rounding
-    )
+    right = 15 - _number(shift)
+    return wrap((wide(x) * reduced + (np.int64(1) << (right - 1))) >> right, _INT32)
 
 
 # ---- Products of fixed-point numbers
@@ -163,7 +139,7 @@ def saturating_rounding_doubling_high_mul(a: Integers, b: Integers) -> jax.Array
     return result
 
 
-@functools.partial(jax.jit, inline=True)  # traced once for each shape: Newton's steps are alike
+@functools.partial(jax.jit, inline=True)  # traced once for each shape: Newton's steps are equal
 def _high_mul_of_traced(a: jax.Array, b: jax.Array) -> jax.Array:
     result: jax.Array = lax.platform_dependent(
         a, b, cpu=_doubled_high_mul, default=_saturated_in_halves
@@ -186,7 +162,7 @@ def _saturated_in_halves(a: jax.Array, b: Integers) -> jax.Array:
     product = high_mul_in_halves(a, b)
     if _is_between(b, _LEAST + 1, _MOST):
         return product
-    # No product but the square of the least value comes out as the least value.
+    # Only the square of the least value wraps around to the least value.
     return jnp.where(product == _LEAST, np.int32(_MOST), product)
 
 
@@ -194,8 +170,8 @@ def high_mul_in_halves(a: jax.Array, b: Integers) -> jax.Array:
     """saturating_rounding_doubling_high_mul of int32 without 64-bit integers; it wraps around.
 
     With a = a1 * 2**16 + a0 and b likewise, a1 and b1 signed, the product is high * 2**32 + low *
-    2**16 + a rest of 16 bits, which the rounding at bit 30 does not see. No step but a0 * b0, which
-    is taken for unsigned, exceeds int32.
+    2**16 + a rest of 16 bits, which the rounding at bit 30 does not see. Only a0 * b0 exceeds
+    int32; its bits are read as unsigned.
     """
     b = jnp.asarray(b, _INT32)
     a1, a0, b1, b0 = a >> 16, a & 0xFFFF, b >> 16, b & 0xFFFF
@@ -259,7 +235,7 @@ def saturating_left_shift(x: Integers, amount: Integers) -> jax.Array:
     dtype = dtype_of(x)
     numpy: Any = jnp if isinstance(amount, jax.Array) else np
     bits = _of(numpy.minimum(amount, 8 * dtype.itemsize - 1), _INT32)
-    x = _of(x, _INT32)  # from here on nothing but 0 and -1 would fit, and they end the same
+    x = _of(x, _INT32)  # larger shifts than `bits` give the same: 0, or a bound
     shifted = x << bits
     if dtype == _INT16:
         return saturate(shifted, dtype)
@@ -267,7 +243,7 @@ def saturating_left_shift(x: Integers, amount: Integers) -> jax.Array:
 
 
 def _end(x: jax.Array) -> jax.Array:
-    """The end of int32's range on the side of `x`."""
+    """int32's bound on the side of `x`."""
     return (x >> 31) ^ _MOST
 
 
@@ -283,11 +259,21 @@ def saturating_multiply_by_pot(x: Integers, exponent: Integers) -> jax.Array:
 
 
 def rescale(x: Integers, from_integer_bits: int, to_integer_bits: int) -> jax.Array:
-    """The same number with other integer bits, saturated or rounded."""
+    """A number with other integer bits, saturated or rounded."""
     return saturating_multiply_by_pot(x, from_integer_bits - to_integer_bits)
 
 
 # ---- Sums
+
+
+def wrapping_add(a: jax.Array, b: Integers) -> jax.Array:
+    """The sum a + b modulo 2**bits."""
+    return a + jnp.asarray(b, a.dtype)
+
+
+def wrapping_sub(a: jax.Array, b: Integers) -> jax.Array:
+    """The difference a - b modulo 2**bits."""
+    return a - jnp.asarray(b, a.dtype)
 
 
 def saturating_add(a: Integers, b: Integers) -> jax.Array:
@@ -331,8 +317,3 @@ def count_leading_sign_bits(x: Integers) -> jax.Array:
     """int32: copies of the sign bit after it."""
     x = jnp.asarray(x, dtype_of(x))
     return count_leading_zeros(jnp.where(x >= 0, x, ~x)) - 1
-
-
-def floor_log2(x: Integers) -> jax.Array:
-    """int32: the whole part of log2 of positive integers."""
-    return 8 * dtype_of(x).itemsize - 1 - count_leading_zeros(x)

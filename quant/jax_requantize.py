@@ -1,4 +1,4 @@
-"""The jax counterpart of requantize.py: the same functions on traced arrays, equal bit for bit."""
+"""The jax counterpart of requantize.py: its functions on traced arrays, equal bit for bit."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ from jaxdelegate.quant.params import Quantization, along_axis, integer_range, te
 from jaxdelegate.quant.requantize import rescale_multiplier
 
 _INT32 = np.dtype(np.int32)
-_LEAST_RIGHT = 13  # a shift that leaves products from 2**16 on beyond 16 bits
+_LEAST_RIGHT = 13  # a shift that leaves products of at least 2**16 with more than 16 bits
 
 
 def clamp(x: Integers, low: int, high: int, dtype: np.dtype) -> jax.Array:
@@ -30,7 +30,7 @@ def clamp(x: Integers, low: int, high: int, dtype: np.dtype) -> jax.Array:
 
 
 def add_and_clamp(x: jax.Array, zero_point: int, low: int, high: int, dtype: np.dtype) -> jax.Array:
-    """The sum of int32 and a zero point in [low, high], which does not wrap around before."""
+    """The sum of int32 and a zero point, clamped to [low, high] without wrapping around."""
     return (clamp(x, low - zero_point, high - zero_point, _INT32) + zero_point).astype(dtype)
 
 
@@ -80,7 +80,7 @@ def requantize_accumulator_by_real(
     bounds: tuple[int, int],
     dtype: np.dtype,
 ) -> jax.Array:
-    """The same in float64; see requantize.requantize_accumulator_by_real."""
+    """Scale in float64, add the zero point, clamp; see the function in requantize.py."""
     real = np.asarray(_for_last_axis(scale, accumulator.ndim), np.float64)
     end = zero_point, bounds, dtype
     if accumulator.dtype != _INT32:
@@ -107,20 +107,20 @@ def _by_real_in_float64(
 
 
 def times_real_in_halves(x: jax.Array, scale: np.ndarray) -> jax.Array:
-    """Products as float64 rounds them, then halves away from zero, in nothing but 32 bits.
+    """Products rounded as in float64, then halves away from zero, in 32-bit arithmetic.
 
     Let u = |x| * 2**zeros fill 32 bits, and the scale be s * 2**(exponent - 64), where s fills 64,
-    the last 11 of them zeros. u * s has 95 or 96 bits, the upper 53 of which float64 keeps. Whether
-    that number reaches the half above an integer, which float64 holds as an even number, is whether
-    u * s and half of the 53rd bit do. Then the upper 32 bits say everything: a result that needs
-    more of them is beyond 16 bits.
+    the last 11 of them zeros. u * s has 95 or 96 bits, of which float64 keeps the upper 53. The
+    rounded number reaches the half above an integer, which is an even number in float64, if and
+    only if u * s plus half of the 53rd bit does. The upper 32 bits then determine the result: one
+    that needs more of them exceeds 16 bits.
 
     Args:
         x: int32.
-        scale: float64, not negative, known now; broadcasts to `x`.
+        scale: float64, not negative, known at trace time; broadcasts to `x`.
 
     Returns:
-        int32; products from 2**16 on are some number from there on.
+        int32; for products of at least 2**16, some number of at least 2**16.
     """
     fraction, exponent = np.frexp(scale)
     bits = (fraction * 2**53).astype(np.uint64) << np.uint64(11)

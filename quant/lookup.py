@@ -1,4 +1,7 @@
-"""Real functions of quantized tensors through tables; lookups for jax: jax_lookup.py.
+"""Real functions of quantized tensors through tables.
+
+Tables are numpy's. The lookups take the array namespace `xp`: numpy, or jax.numpy for traced arrays
+(with 64-bit types).
 
 Sources: LUTPopulate and LUTLookup of kernels/internal/common.h; reference/integer_ops/
 {logistic,tanh}.h for int16.
@@ -6,6 +9,7 @@ Sources: LUTPopulate and LUTLookup of kernels/internal/common.h; reference/integ
 
 import math
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -13,6 +17,7 @@ import numpy as np
 from jaxdelegate.quant.affine import round_half_away
 from jaxdelegate.quant.multiplier import checked_log2
 
+Array = Any  # of numpy or of jax
 # From float32 (or float64) reals to as many of the same dtype.
 RealFunction = Callable[[np.ndarray], np.ndarray]
 
@@ -20,8 +25,8 @@ SEGMENTS = 512  # of the range of int16, 128 values each
 
 
 # ---- Real functions, each float32 operation rounded as in the C++ lambdas of the kernels.
-# Library functions are computed in float64 and rounded; the C library's float32 ones may differ
-# from that in the last bit, in rare cases.
+# Library functions are computed in float64 and rounded; the C library's float32 results rarely
+# differ from that, in the last bit.
 
 
 def _rounded(function: Any, x: np.ndarray) -> np.ndarray:
@@ -112,11 +117,11 @@ def lookup_table(
         output_scale: see input_scale.
         output_zero_point: see input_scale.
         dtype: of input and output: int8, uint8 or int16.
-        real: the type that everything is computed in; float64 only in the int16 SOFTMAX.
+        real: the type of all arithmetic; float64 only in the int16 SOFTMAX.
 
     Returns:
-        [256] of the dtype, at the input's bits taken as uint8; or for int16 [513], at
-        every 128th input from -32768 to 32768.
+        [256] of the dtype, indexed by the input's bits as uint8; or for int16 [513], at every 128th
+        input from -32768 to 32768.
     """
     build = _table_of_int16 if dtype == np.int16 else _table_of_8_bits
     scales = real(input_scale), real(output_scale)
@@ -139,7 +144,7 @@ def _table_of_8_bits(
 def _table_of_int16(
     function: RealFunction, scales: tuple[Any, Any], zero_points: tuple[int, int], _dtype: np.dtype
 ) -> np.ndarray:
-    """Each value is moved by half the error that interpolation makes in the segment's middle."""
+    """Each value is shifted by half the interpolation error in the middle of its segment."""
     real = type(scales[0])
     first, last, lowest, highest = (
         scale * real(bound - point)
@@ -159,15 +164,17 @@ def _table_of_int16(
     return np.asarray(np.where(np.isnan(table), real(0), table), np.int16)
 
 
-def lut_lookup(x: np.ndarray, table: np.ndarray) -> np.ndarray:
+@np.errstate(over="ignore")  # a slope of int16 wraps around
+def lut_lookup(x: Array, table: np.ndarray, xp: ModuleType = np) -> Array:
     """The table's values at 8 bit integers, or at int16 ones, interpolated (LUTLookup)."""
+    values = xp.asarray(table)
     if x.dtype != np.int16:
-        return np.asarray(table[x.view(np.uint8)])
-    wide = x.astype(np.int64)
+        return values[x.view(np.uint8).astype(np.int32)]
+    wide = x.astype(np.int32)
     index, offset = 256 + (wide >> 7), wide & 0x7F
-    base, following = table[index].astype(np.int64), table[index + 1].astype(np.int64)
-    slope = (following - base).astype(np.int16).astype(np.int64)  # wraps around
-    return np.asarray(base + ((slope * offset + 64) >> 7), np.int16)
+    base, following = values[index], values[index + 1]
+    slope = (following - base).astype(np.int32)
+    return (base.astype(np.int32) + ((slope * offset + 64) >> 7)).astype(np.int16)
 
 
 # ---- LOGISTIC and TANH of int16
@@ -176,8 +183,8 @@ def lut_lookup(x: np.ndarray, table: np.ndarray) -> np.ndarray:
 def _sigmoid_table() -> np.ndarray:
     """logistic(i / 24) in 16 bits, int64 [256]: sigmoid_table_uint16 of common.h.
 
-    Each value is raised by half of what linear interpolation loses in a segment's middle, by the
-    second derivative; the last one is the largest uint16.
+    Each value is raised by half of the error of linear interpolation in the middle of a segment, by
+    the second derivative; the last one is the largest uint16.
     """
     y = 1 / (1 + np.exp(-np.arange(256) / 24))
     lost = y * (1 - y) * (2 * y - 1) / 24**2 / 8
@@ -190,7 +197,7 @@ SIGMOID_TABLE = _sigmoid_table()
 
 
 def int16_input_multiplier(input_scale: float, largest_exact_shift: int) -> tuple[int, int]:
-    """Multiplier and shift that logistic_int16 and tanh_int16 take for an input scale.
+    """Multiplier and shift of logistic_int16 and tanh_int16 for an input scale.
 
     The table's steps are 1 / 24, so inputs become multiples of 1 / (3 * 4096); a multiplier of 0
     stands for 3 * 2**shift, for scales that are powers of two.
@@ -198,8 +205,8 @@ def int16_input_multiplier(input_scale: float, largest_exact_shift: int) -> tupl
 
     Args:
         input_scale: the input's.
-        largest_exact_shift: which shifts are taken from the scale itself: 0 in LOGISTIC (only a
-            scale of 2**-12), 1 in TANH (2**-11 too).
+        largest_exact_shift: the largest shift for scales that are powers of two: 0 in LOGISTIC
+            (only 2**-12), 1 in TANH (2**-11 too).
     """
     power, is_power_of_two = checked_log2(input_scale)
     if is_power_of_two and 0 <= 12 + power <= largest_exact_shift:
@@ -210,36 +217,36 @@ def int16_input_multiplier(input_scale: float, largest_exact_shift: int) -> tupl
     return int(real), shift
 
 
-def _table_steps(x: np.ndarray, multiplier: int, shift: int) -> np.ndarray:
-    """int64: the inputs as multiples of 1 / (3 * 4096), wrapped to int32 as there."""
+def _table_steps(x: Array, multiplier: int, shift: int) -> Array:
+    """int64: the inputs as multiples of 1 / (3 * 4096), wrapped to int32 as in C++."""
     if multiplier == 0:
         multiplier, shift = 3 << shift, 0
     half = 1 << (shift - 1) if shift > 0 else 0
     scaled = (x.astype(np.int64) * multiplier + half).astype(np.int32)
-    return np.asarray(scaled >> shift, np.int64)
+    return (scaled >> shift).astype(np.int64)
 
 
-def _interpolate(magnitude: np.ndarray, bits: int) -> tuple[np.ndarray, np.ndarray]:
-    """SIGMOID_TABLE at magnitude / 2**bits, times 2**bits, and whether that is beyond its end."""
+def _interpolate(magnitude: Array, bits: int, xp: ModuleType) -> tuple[Array, Array]:
+    """SIGMOID_TABLE at magnitude / 2**bits, times 2**bits, and whether the index exceeds it."""
     index, offset = magnitude >> bits, magnitude & ((1 << bits) - 1)
-    inside = np.minimum(index, 254)
-    base = SIGMOID_TABLE[inside]
-    return (base << bits) + offset * (SIGMOID_TABLE[inside + 1] - base), index >= 255
+    inside, table = xp.minimum(index, 254), xp.asarray(SIGMOID_TABLE)
+    base = table[inside]
+    return (base << bits) + offset * (table[inside + 1] - base), index >= 255
 
 
-def logistic_int16(x: np.ndarray, multiplier: int, shift: int) -> np.ndarray:
+def logistic_int16(x: Array, multiplier: int, shift: int, xp: ModuleType = np) -> Array:
     """LOGISTIC of int16, as Q0 (reference/integer_ops/logistic.h)."""
     steps = _table_steps(x, multiplier, shift)
-    y, beyond = _interpolate(np.abs(steps), 9)
-    y = np.where(beyond, 0x7FFF << 10, y)
-    y = np.where(steps >= 0, y + (1 << 9), (1 << 25) - y + (1 << 9) - 1)
+    y, beyond = _interpolate(xp.abs(steps), 9, xp)
+    y = xp.where(beyond, 0x7FFF << 10, y)
+    y = xp.where(steps >= 0, y + (1 << 9), (1 << 25) - y + (1 << 9) - 1)
     return (y >> 10).astype(np.int16)
 
 
-def tanh_int16(x: np.ndarray, multiplier: int, shift: int) -> np.ndarray:
+def tanh_int16(x: Array, multiplier: int, shift: int, xp: ModuleType = np) -> Array:
     """TANH of int16 as 2 * logistic(2 * x) - 1, as Q0 (reference/integer_ops/tanh.h)."""
     steps = _table_steps(x, multiplier, shift)
-    y, beyond = _interpolate(np.abs(steps), 8)
-    y = np.where(beyond, 0xFFFF << 8, y) - (1 << 23)
-    y = np.where(steps >= 0, y, -y - 1) + (1 << 7)
+    y, beyond = _interpolate(xp.abs(steps), 8, xp)
+    y = xp.where(beyond, 0xFFFF << 8, y) - (1 << 23)
+    y = xp.where(steps >= 0, y, -y - 1) + (1 << 7)
     return (y >> 8).astype(np.int16)

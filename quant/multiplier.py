@@ -1,19 +1,17 @@
 """A positive real as an int32 multiplier and a shift: real ~ multiplier * 2**(shift - 31).
 
-All of it happens when a model is prepared, on float64. Source: kernels/internal/
-quantization_util.cc; that file aborts where these functions raise ValueError.
+Computed on float64 when a model is prepared. Source: kernels/internal/quantization_util.cc, which
+aborts where these functions raise ValueError.
 """
 
 import math
 
 import numpy as np
 
-_LEAST_ABOVE_ONE = 1 + 2.0**-30  # that a multiplier of 31 bits holds
+_LEAST_ABOVE_ONE = 1 + 2.0**-30  # with a multiplier of 31 bits
 
 
-def quantize_multipliers(
-    reals: np.ndarray, *, single_rounding: bool = False
-) -> tuple[np.ndarray, np.ndarray]:
+def quantize_multipliers(reals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Multipliers and shifts, both int32 of the shape of `reals` (QuantizeMultiplier).
 
     The multiplier lies in [2**30, 2**31), or is 0 for a real that is 0 or nearly so (its shift
@@ -21,7 +19,6 @@ def quantize_multipliers(
 
     Args:
         reals: float64, any shape.
-        single_rounding: as TFLITE_SINGLE_ROUNDING, which stops at a shift of 30.
 
     Raises:
         ValueError: a real is NaN or infinite.
@@ -35,23 +32,18 @@ def quantize_multipliers(
     full = multiplier == 1 << 31
     multiplier = np.where(full, 1 << 30, multiplier)
     shift = shift.astype(np.int64) + full
-    if single_rounding:
-        multiplier = np.where(shift > 30, (1 << 31) - 1, multiplier)
-        shift = np.minimum(shift, 30)
     vanishes = shift < -31
     shift, multiplier = np.where(vanishes, 0, shift), np.where(vanishes, 0, multiplier)
     return multiplier.astype(np.int32), shift.astype(np.int32)
 
 
-def quantize_multiplier(real: float, *, single_rounding: bool = False) -> tuple[int, int]:
+def quantize_multiplier(real: float) -> tuple[int, int]:
     """Multiplier and shift of one real; see quantize_multipliers."""
-    multiplier, shift = quantize_multipliers(np.asarray(real), single_rounding=single_rounding)
+    multiplier, shift = quantize_multipliers(np.asarray(real))
     return int(multiplier), int(shift)
 
 
-def quantize_multiplier_smaller_than_one(
-    real: float, *, single_rounding: bool = False
-) -> tuple[int, int]:
+def quantize_multiplier_smaller_than_one(real: float) -> tuple[int, int]:
     """Multiplier and shift <= 0 of a real in (0, 1) (QuantizeMultiplierSmallerThanOneExp).
 
     Raises:
@@ -59,15 +51,13 @@ def quantize_multiplier_smaller_than_one(
     """
     if not 0 < real < 1:
         raise ValueError(f"a multiplier in (0, 1) is needed, got {real}")
-    multiplier, shift = quantize_multiplier(real, single_rounding=single_rounding)
+    multiplier, shift = quantize_multiplier(real)
     if shift > 0:
         raise ValueError(f"a multiplier in (0, 1) is needed, {real} rounds to 1")
     return multiplier, shift
 
 
-def quantize_multiplier_greater_than_one(
-    real: float, *, single_rounding: bool = False
-) -> tuple[int, int]:
+def quantize_multiplier_greater_than_one(real: float) -> tuple[int, int]:
     """Multiplier and shift > 0 of a real above 1 (QuantizeMultiplierGreaterThanOne).
 
     Raises:
@@ -75,11 +65,11 @@ def quantize_multiplier_greater_than_one(
     """
     if not real > 1:
         raise ValueError(f"a multiplier above 1 is needed, got {real}")
-    return quantize_multiplier(real, single_rounding=single_rounding)
+    return quantize_multiplier(real)
 
 
 def downscale_multiplier(multiplier: int) -> int:
-    """An int32 multiplier as an int16 one, saturated (DownScaleInt32ToInt16Multiplier, common.h).
+    """An int32 multiplier in int16, saturated (DownScaleInt32ToInt16Multiplier, common.h).
 
     Raises:
         ValueError: the multiplier is negative.
@@ -89,9 +79,7 @@ def downscale_multiplier(multiplier: int) -> int:
     return min((multiplier + (1 << 15)) >> 16, (1 << 15) - 1)
 
 
-def softmax_multiplier(
-    beta: float, input_scale: float, input_integer_bits: int, *, single_rounding: bool = False
-) -> tuple[int, int]:
+def softmax_multiplier(beta: float, input_scale: float, input_integer_bits: int) -> tuple[int, int]:
     """Multiplier and shift from input steps to the exponent of a softmax, in Qm.31-m.
 
     Source: PreprocessSoftmaxScaling; SOFTMAX and LOG_SOFTMAX of 8 bits have 5 integer bits. The
@@ -101,17 +89,16 @@ def softmax_multiplier(
     Raises:
         ValueError: beta is negative.
     """
-    largest = 2.0 ** (30 if single_rounding else 31) - 1
-    real = min(beta * input_scale * 2.0 ** (31 - input_integer_bits), largest)
+    real = min(beta * input_scale * 2.0 ** (31 - input_integer_bits), 2.0**31 - 1)
     if 0 <= real < _LEAST_ABOVE_ONE:
         real = _LEAST_ABOVE_ONE
-    return quantize_multiplier_greater_than_one(real, single_rounding=single_rounding)
+    return quantize_multiplier_greater_than_one(real)
 
 
 def log_softmax_multipliers(
     beta: float, input_scale: float, input_integer_bits: int
 ) -> tuple[int, int, int, int]:
-    """softmax_multiplier's pair, then multiplier and shift (<= 0) of the way back.
+    """softmax_multiplier's pair, then multiplier and shift (<= 0) of the inverse.
 
     Source: PreprocessLogSoftmaxScalingExp.
 
@@ -124,15 +111,15 @@ def log_softmax_multipliers(
 
 
 def input_radius(input_integer_bits: int, left_shift: int, total_signed_bits: int = 31) -> int:
-    """The largest input step that still fits Qm after the left shift (CalculateInputRadius)."""
+    """The largest input step that fits Qm after the left shift (CalculateInputRadius)."""
     largest = float((1 << input_integer_bits) - 1)
     return math.floor(largest * 2.0 ** (total_signed_bits - input_integer_bits) / 2.0**left_shift)
 
 
 def checked_log2(x: float) -> tuple[int, bool]:
-    """The integer next to log2(x), and whether log2(x) lies within 1e-3 of it (CheckedLog2).
+    """The integer nearest to log2(x), and whether log2(x) is within 1e-3 of it (CheckedLog2).
 
-    Computed in float32, as there; the natural logarithm is rounded to float32 from float64.
+    Computed in float32, as in C++; the natural logarithm is rounded to float32 from float64.
     """
     one_over_log_2 = np.float32(1) / np.float32(math.log(2.0))
     log2 = np.float32(math.log(np.float32(x))) * one_over_log_2

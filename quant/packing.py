@@ -1,4 +1,4 @@
-"""Integers of 4 and 2 bits in bytes, the first one lowest. Its counterpart is jax_packing.py.
+"""Integers of 4 and 2 bits in bytes, the first one lowest.
 
 Sources: UnpackPackedIntToInt8 and PackInt8IntoDenseInt of kernels/internal/
 portable_tensor_utils.cc.
@@ -14,7 +14,7 @@ def bits_of(dtype: np.dtype) -> int:
     """Bits of a packed dtype.
 
     Raises:
-        ValueError: elements of the dtype have bytes of their own.
+        ValueError: elements of the dtype are whole bytes.
     """
     if dtype not in BITS:
         raise ValueError(f"{dtype} is not packed, only int4, uint4 and int2 are")
@@ -22,7 +22,7 @@ def bits_of(dtype: np.dtype) -> int:
 
 
 def pack(values: np.ndarray) -> np.ndarray:
-    """Elements in C order as bytes; the last one is filled up with zeros.
+    """Elements in C order as bytes; the last byte is padded with zeros.
 
     Args:
         values: int4, uint4 or int2, any shape.
@@ -31,7 +31,7 @@ def pack(values: np.ndarray) -> np.ndarray:
         uint8 [ceil(values.size * bits / 8)].
 
     Raises:
-        ValueError: the dtype is none of these.
+        ValueError: another dtype.
     """
     bits = bits_of(values.dtype)
     per_byte = 8 // bits
@@ -46,14 +46,14 @@ def unpack(data: np.ndarray, count: int, dtype: np.dtype) -> np.ndarray:
 
     Args:
         data: uint8 [at least ceil(count * bits / 8)].
-        count: how many there are.
+        count: the number of elements.
         dtype: int4, uint4 or int2.
 
     Returns:
-        [count] of the dtype; each element has a byte of its own in memory.
+        [count] of the dtype; each element takes one byte in memory.
 
     Raises:
-        ValueError: the dtype is none of these, or there are too few bytes.
+        ValueError: another dtype, or too few bytes.
     """
     bits = bits_of(dtype)
     if 8 * data.size < bits * count:

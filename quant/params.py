@@ -1,4 +1,4 @@
-"""How a tensor's integers stand for real numbers."""
+"""How a tensor's integers represent real numbers."""
 
 import dataclasses
 from typing import Any
@@ -11,8 +11,8 @@ import numpy as np
 class Blockwise:
     """One scale for each block of values; scales and zero points are tensors of the subgraph.
 
-    `scale` and `zero_point` are what those tensors hold, None where nothing is known of it; see
-    affine.block_parameters for how they belong to the values.
+    `scale` and `zero_point` are the values of those tensors, None where they are not known; see
+    affine.block_parameters for how they apply to the values.
     """
 
     scales: int  # tensor index
@@ -40,12 +40,12 @@ class Quantization:
 
     @property
     def has_scale(self) -> bool:
-        """Whether integers stand for reals at all: the table may hold a range only."""
+        """Whether integers represent reals: the table may hold a range only."""
         return self.scale.size > 0 or self.blockwise is not None
 
     @property
     def is_per_channel(self) -> bool:
-        """Whether each slice along `quantized_dimension` has a scale of its own."""
+        """Whether each slice along `quantized_dimension` has its own scale."""
         return self.scale.size > 1
 
 
@@ -64,7 +64,7 @@ def tensor_scale(quantization: Quantization) -> float:
     """The tensor's only scale; a float32 value that is exact in this float64.
 
     Raises:
-        ValueError: there is none, or one for each channel.
+        ValueError: it has no scale, or one for each channel.
     """
     return float(_only(quantization.scale, "scale"))
 
@@ -73,7 +73,7 @@ def tensor_zero_point(quantization: Quantization) -> int:
     """The tensor's only zero point, 0 where it has none.
 
     Raises:
-        ValueError: there is one for each channel.
+        ValueError: it has one for each channel.
     """
     points = quantization.zero_point
     return int(_only(points, "zero point")) if points.size else 0
@@ -81,33 +81,20 @@ def tensor_zero_point(quantization: Quantization) -> int:
 
 def _only(values: np.ndarray, what: str) -> Any:
     if values.size != 1:
-        raise ValueError(f"a tensor with one {what} is needed, this one has {values.size}")
+        raise ValueError(f"expected a tensor with one {what}, got {values.size}")
     return values.reshape(())[()]
 
 
 def channel_scales(quantization: Quantization, channels: int) -> np.ndarray:
-    """float32 [channels]; a single scale counts for every channel.
+    """float32 [channels]; a single scale applies to every channel.
 
     Raises:
         ValueError: there are neither 1 nor `channels` scales.
     """
-    return _for_channels(quantization.scale.astype(np.float32), channels, "scales")
-
-
-def channel_zero_points(quantization: Quantization, channels: int) -> np.ndarray:
-    """int64 [channels]; none are zeros, a single one counts for every channel.
-
-    Raises:
-        ValueError: there are neither 0, 1 nor `channels` zero points.
-    """
-    points = quantization.zero_point.astype(np.int64)
-    return _for_channels(points if points.size else np.zeros(1, np.int64), channels, "zero points")
-
-
-def _for_channels(values: np.ndarray, channels: int, what: str) -> np.ndarray:
-    if values.size not in (1, channels):
-        raise ValueError(f"{values.size} {what} do not fit {channels} channels")
-    return np.broadcast_to(values.reshape(-1), (channels,))
+    scale = quantization.scale.astype(np.float32)
+    if scale.size not in (1, channels):
+        raise ValueError(f"{scale.size} scales do not fit {channels} channels")
+    return np.broadcast_to(scale.reshape(-1), (channels,))
 
 
 def along_axis(values: np.ndarray, rank: int, axis: int) -> np.ndarray:
@@ -134,14 +121,15 @@ _BOUNDS: dict[int, tuple[float | None, float | None]] = {
 def activation_range(
     activation: int, quantization: Quantization, dtype: np.dtype
 ) -> tuple[int, int]:
-    """What a fused activation leaves of the output's integers, as (low, high).
+    """The range of the output's integers under a fused activation, as (low, high).
 
-    Other activations than the RELUs, NONE among them, leave the whole range.
+    Activations other than the RELUs, and NONE, leave the whole range.
     Source: CalculateActivationRangeQuantized in kernels/kernel_util.cc: the bound is divided by
     the scale in float32, then rounded half away from zero.
 
     Raises:
-        ValueError: the output has not one scale, or a bound leaves int32 (the kernel refuses).
+        ValueError: the output does not have exactly one scale, or a bound exceeds int32 (where the
+            kernel fails too).
     """
     low, high = integer_range(dtype)
     least, most = _BOUNDS.get(int(activation), (None, None))

@@ -89,17 +89,17 @@ def float32_product_multiplier(
 
 
 def bias_scale_fits(x: Quantization, w: Quantization, bias: Quantization, y: Quantization) -> bool:
-    """Whether the bias' scale is x scale * w scale, as the kernel takes for granted.
+    """Whether the bias' scale is x scale * w scale, as the kernel assumes.
 
     Source: GetQuantizedConvolutionMultipler in kernels/kernel_util.cc, which refuses a difference
-    of more than 0.02 output steps; where it is called without a bias, nothing is asked.
+    of more than 0.02 output steps; without a bias it checks nothing.
     """
     difference = abs(tensor_scale(x) * tensor_scale(w) - tensor_scale(bias))
     return bool(_quotient(difference, tensor_scale(y)) <= 0.02)
 
 
 def _quotient(x: Any, y: Any) -> Any:
-    """Division that gives infinity or NaN for a divisor of 0, which no multiplier is made of."""
+    """Division; for a divisor of 0 infinity or NaN, which quantize_multiplier refuses."""
     with np.errstate(all="ignore"):
         return np.divide(x, y)
 
@@ -128,8 +128,9 @@ def requantize(
 ) -> np.ndarray:
     """Integers of the source's scale as integers of the target's, rounded and saturated.
 
-    As the reference kernel of QUANTIZE between int8, uint8, int16 and int32 (kernels/quantize.cc,
-    reference/requantize.h). Differences of an int32 input from its zero point wrap around.
+    Source: the reference kernel of QUANTIZE between int8, uint8, int16 and int32
+    (kernels/quantize.cc, reference/requantize.h). Differences of an int32 input from its zero point
+    wrap around.
     """
     multiplier, shift = rescale_multiplier(source, target)
     steps = wrap(wide(q) - tensor_zero_point(source), _INT32)
@@ -147,14 +148,14 @@ def requantize_accumulator(
     bounds: tuple[int, int],
     dtype: np.dtype,
 ) -> np.ndarray:
-    """How integer kernels end: scale the accumulator, add the zero point, clamp.
+    """The end of an integer kernel: scale the accumulator, add the zero point, clamp.
 
     Args:
-        accumulator: int32, or int64, which has a multiplication of its own.
+        accumulator: int32, or int64, whose multiplication differs.
         multiplier: one, or [channels] for the last dimension.
         shift: as many.
         zero_point: the output's.
-        bounds: the fused activation's (params.activation_range).
+        bounds: the output's range under the fused activation (params.activation_range).
         dtype: the output's.
     """
     multiply = (
@@ -174,17 +175,11 @@ def requantize_accumulator_by_real(
     bounds: tuple[int, int],
     dtype: np.dtype,
 ) -> np.ndarray:
-    """The same in float64, rounded once, halves away from zero; what exceeds int32 saturates.
+    """requantize_accumulator in float64, rounded once, halves away from zero; int32 saturates.
 
-    As the reference kernels of FULLY_CONNECTED end (reference/fully_connected.h, reference/
-    integer_ops/fully_connected.h); the optimized ones use fixed point.
-
-    Args:
-        accumulator: int32 or int64.
-        scale: one, or float64 [channels] for the last dimension (effective_scales).
-        zero_point: the output's.
-        bounds: the fused activation's.
-        dtype: the output's.
+    Source: the reference kernels of FULLY_CONNECTED (reference/fully_connected.h, reference/
+    integer_ops/fully_connected.h); the optimized ones use fixed point. `scale` is one, or float64
+    [channels] for the last dimension (effective_scales).
     """
     steps = round_half_away(accumulator.astype(np.float64) * scale)
     return np.asarray(np.clip(steps + zero_point, *bounds), dtype)

@@ -32,6 +32,7 @@ from jaxdelegate.op_lowering.rule import (
     Function,
     Lowered,
     LoweringContext,
+    Op,
     OpRule,
     Prepare,
 )
@@ -231,35 +232,33 @@ def _step(
     if integers is not None:
         context = dataclasses.replace(context, quant_mode="integer", grid=None)
     inputs, outputs = as_read(record_of(operator.name), inputs, outputs)
-    context = context_for(context, operator, specs)
     rule = rule_for(operator)
     if rule is None:
         raise LoweringError(f"node {operator.index} ({printable(operator.name)}) has no rule")
-    context = with_algorithm(context, rule, operator.options, inputs, outputs)
-    lower = functools.partial(
-        _lowered, operator=operator, rule=rule, inputs=inputs, outputs=outputs
-    )
+    own_context = context_for(context, operator, specs)
+    op = with_algorithm(rule, Op(own_context, operator.options, inputs, outputs))
+    lower = functools.partial(_lowered, operator, rule)
     run: Function
     found: CalledWeights = {}
     prepared: Mapping[int, Prepare] = {}
     if integers is not None:
-        lowered = run = fake_quantization.run_on_integers(lower(context), operator.name, *integers)
+        lowered = run = fake_quantization.run_on_integers(lower(op), operator.name, *integers)
     elif called is not None:
-        lowered, found = _with_called_weights(context, lower, len(inputs))
+        lowered, found = _with_called_weights(lower, op)
         called.update((weight, array) for weight, (array, _) in found.items())
         run = lowered
     else:
-        lowered = run = lower(context)
+        lowered = run = lower(op)
         if isinstance(lowered, Lowered):
             constant = {
                 p for p, spec in enumerate(inputs) if spec is not None and spec.const is not None
             }
             prepared = {p: prepare for p, prepare in lowered.prepare.items() if p in constant}
             run = _partly_prepared(lowered, frozenset(prepared))
-    if context.algorithm is not None:
+    if op.context.algorithm is not None:
         run = with_barriers(run, inputs)
-    layout = (context.algorithm, _layout(lowered, inputs))
-    constants = _Constants(context.precision, prepared, layout)
+    layout = (op.context.algorithm, _layout(lowered, inputs))
+    constants = _Constants(op.context.precision, prepared, layout)
     sources: list[int | Weight | None] = []
     for position, index in enumerate(operator.inputs):
         source, prepare = constants.source(operator, position, specs.get(index))
@@ -267,7 +266,7 @@ def _step(
         if isinstance(source, Weight):
             preparations[source] = prepare
     preparations.update((weight, prepare) for weight, (_, prepare) in found.items())
-    states = rule.states(operator.options, inputs) if rule.states is not None else ()
+    states = rule.states(op) if rule.states is not None else ()
     return LoweredOperator(
         name=next(part.name for part in parts if part.index == operator.index),
         operator=operator,
@@ -287,37 +286,30 @@ def _step(
     )
 
 
-def _lowered(
-    context: LoweringContext, operator: Operator, rule: OpRule, inputs: Specs, outputs: Specs
-) -> Function:
-    if _is_identity(context, rule, inputs, outputs):
+def _lowered(operator: Operator, rule: OpRule, op: Op[Options]) -> Function:
+    if _is_identity(rule, op):
         return _identity
     with naming(operator):
-        return rule.lower(context, operator.options, inputs, outputs)
+        return rule.lower(op)
 
 
 def _with_called_weights(
-    context: LoweringContext, lower: Callable[[LoweringContext], Function], count: int
+    lower: Callable[[Op[Options]], Function], op: Op[Options]
 ) -> tuple[Function, CalledWeights]:
     """An operator as a function of its inputs, then of its callees' weights; and these weights.
 
     A first lowering shows which subgraphs it calls. Another one, at each call, makes of them
     functions that hold the weights of the call.
-
-    Args:
-        context: the operator's own.
-        lower: makes the operator's function of its inputs.
-        count: how many inputs it has.
     """
-    callee_of, callees = context.lower_subgraph, list[Any]()
+    callee_of, callees, count = op.context.lower_subgraph, list[Any](), len(op.inputs)
     if callee_of is None:
-        return lower(context), {}
+        return lower(op), {}
 
     def collecting(*which: Any, **how: Any) -> Function:
         callees.append(callee_of(*which, **how))
         return callees[-1]  # type: ignore[no-any-return]
 
-    lowered = lower(dataclasses.replace(context, lower_subgraph=collecting))
+    lowered = lower(op.in_context(lower_subgraph=collecting))
     found: CalledWeights = {}
     for callee in callees:
         found.update(callee.weights)
@@ -330,7 +322,7 @@ def _with_called_weights(
         def holding(*which: Any, **how: Any) -> Function:
             return callee_of(*which, **how).holding(weights)  # type: ignore[attr-defined,no-any-return]
 
-        return lower(dataclasses.replace(context, lower_subgraph=holding))(*arrays[:count])
+        return lower(op.in_context(lower_subgraph=holding))(*arrays[:count])
 
     if isinstance(lowered, Lowered):
         return dataclasses.replace(lowered, run=run, prepare={}), found
@@ -412,41 +404,35 @@ def why_not(
     if not context.enable_quant and any(spec.is_quantized for spec in present):
         return "it is quantized, and the option enable_quant is off"
     if context.quant_mode == "integer":
-        return _reason(context, rule, operator, operator.options, inputs, outputs)
+        return _reason(rule, operator, Op(context, operator.options, inputs, outputs))
     reason = fake_quantization.why_not(operator.name, operator.options, inputs, outputs)
     if reason is not None:
         return reason
     if fake_quantization.is_on_integers(operator.name, inputs, outputs):
         context = dataclasses.replace(context, quant_mode="integer")
-        return _reason(context, rule, operator, operator.options, inputs, outputs)
+        return _reason(rule, operator, Op(context, operator.options, inputs, outputs))
     options = fake_quantization.options_of(operator.options, inputs)
     viewed = map(fake_quantization.viewed_all, (inputs, outputs))
-    return _reason(context, rule, operator, options, *viewed)
+    return _reason(rule, operator, Op(context, options, *viewed))
 
 
-def _reason(
-    context: LoweringContext,
-    rule: OpRule,
-    operator: Operator,
-    options: Options,
-    inputs: Specs,
-    outputs: Specs,
-) -> str | None:
-    inputs, outputs = as_read(record_of(operator.name), inputs, outputs)
-    if _is_identity(context, rule, inputs, outputs):
+def _reason(rule: OpRule, operator: Operator, op: Op[Options]) -> str | None:
+    inputs, outputs = as_read(record_of(operator.name), op.inputs, op.outputs)
+    op = dataclasses.replace(op, inputs=inputs, outputs=outputs)
+    if _is_identity(rule, op):
         return None
     try:
         with naming(operator):
-            return rule.reason(context, options, inputs, outputs)
+            return rule.reason(op)
     except KERNEL_ERRORS as error:  # of a damaged file; a reference kernel refuses it, too
         return f"{RULE_RAISED} {type(error).__name__}: {error}"
 
 
-def _is_identity(context: LoweringContext, rule: OpRule, inputs: Specs, outputs: Specs) -> bool:
+def _is_identity(rule: OpRule, op: Op[Options]) -> bool:
     """Whether the float view leaves nothing of the operator (QUANTIZE between two views)."""
-    if not rule.is_identity_in_float_view or context.quant_mode != "float_view":
+    if not rule.is_identity_in_float_view or op.context.quant_mode != "float_view":
         return False
-    dtypes = {spec.dtype for spec in (*inputs[:1], *outputs) if spec is not None}
+    dtypes = {spec.dtype for spec in (*op.inputs[:1], *op.outputs) if spec is not None}
     return dtypes == {np.dtype(np.float32)}
 
 

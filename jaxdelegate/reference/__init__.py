@@ -1,6 +1,6 @@
-"""The numpy CPU reference: it shares no code with the lowerings. Imports no jax.
+"""The numpy CPU reference. It imports no jax; rules and it share options, specs and `quant/` only.
 
-The kernels are in the folders of `jaxdelegate.op_lowering`; what they share is here.
+The kernels are in the folders of `jaxdelegate.op_lowering`; this package has their common parts.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    # Late, since the kernels import this package.
+    # Imported late, since the kernels import this package.
     if name != "KERNELS":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from jaxdelegate.reference.registry import KERNELS  # noqa: PLC0415

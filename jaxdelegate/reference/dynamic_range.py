@@ -1,4 +1,4 @@
-"""What dynamic range convolutions and matrix products share: float32 rows by integer filters."""
+"""Common parts of dynamic range convolutions and matrix products: float32 rows, integer filters."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ Rows = tuple[Array, Array, Array]
 
 
 def quantize_rows(x: Array, *, asymmetric: bool) -> Rows:
-    """Rows [..., n] of float32 on the fly: x ~ scale * (q - zero point).
+    """Quantize rows [..., n] of float32 on the fly: x ~ scale * (q - zero point).
 
     Returns:
         int8 [..., n], the scales, float32 [...], and the zero points, int32 [...].
@@ -21,5 +21,5 @@ def quantize_rows(x: Array, *, asymmetric: bool) -> Rows:
 
 
 def signed(w: Array) -> Array:
-    """A stored filter as int8; the kernels read the bytes of an uint8 one as signed ones."""
+    """A stored filter as int8; the kernels read uint8 as signed bytes."""
     return w.view(np.int8) if w.dtype == np.uint8 else w.astype(np.int8)

@@ -1,4 +1,4 @@
-"""The reference record: a numpy kernel, the shapes it yields, and when it may be run beforehand."""
+"""The reference record: a numpy kernel, its output shapes, and when it can be folded."""
 
 import dataclasses
 import enum
@@ -20,20 +20,20 @@ Shapes = Callable[[Any, Specs], tuple[Shape | None, ...]]
 
 
 class Folds(enum.Enum):
-    """What must be known for the graph passes to run the kernel before the first invoke."""
+    """The condition under which the graph passes run the kernel before the first invoke."""
 
     CONSTANTS = "every input is constant"
-    SHAPES = "every input's shape is known: the values do not matter"
+    SHAPES = "every input's shape is known; the values do not matter"
     NEVER = "random, stateful or with a side effect"
 
 
 class Services(Protocol):
-    """What the host offers to kernels that need more than their arrays."""
+    """The host's services for kernels that need more than their arrays."""
 
-    resources: MutableMapping[Any, Any]  # variables and tables of the model, by whatever names them
+    resources: MutableMapping[Any, Any]  # variables and tables of the model, by their handles
 
     def __call__(self, subgraph: int, *arrays: Array) -> tuple[Array, ...]:
-        """Run a subgraph on its inputs; answers its outputs."""
+        """Run a subgraph on its inputs and return its outputs."""
         ...
 
 
@@ -45,22 +45,22 @@ InferredShapes = Callable[[Infer, Any, Specs, Specs], tuple[Shape | None, ...]]
 class Kernel:
     """One operator in numpy.
 
-    `run(options, inputs, outputs, *arrays)` takes the arrays of the inputs (None where absent) and
+    `run(options, inputs, outputs, *arrays)` takes the arrays of the inputs (None if absent) and
     returns the outputs in the operator's order, then the new values of its variable inputs. dtypes
-    follow `outputs`. With `calls`, `run` has the host's Services as its first parameter.
-    `shapes(options, inputs)` gives each output's shape, None for one that depends on data;
-    `inferred_shapes(infer, options, inputs, outputs)` takes its place where shapes come out of
+    are those of `outputs`. With `calls`, `run` has the host's Services as its first parameter.
+    `shapes(options, inputs)` returns each output's shape, None if it depends on data;
+    `inferred_shapes(infer, options, inputs, outputs)` replaces it where shapes are those of
     subgraphs or follow from the outputs' dtypes.
-    `settled(options, inputs)` gives the shapes that are known although the shape of some input
-    depends on data (RESHAPE to a constant shape), None for one that is not; without it no output's
-    shape is known then.
-    `initial_state(options)` gives the first values of a state that no tensor of the file holds (a
-    random counter). Hosts append such states to the inputs, as variables; the kernel returns their
-    new values last.
+    `settled(options, inputs)` returns the shapes that are known although the shape of some input
+    depends on data (RESHAPE to a constant shape), None for other outputs. Without it, no output
+    shape is known in that case.
+    `initial_state(options)` returns the initial values of a state that no tensor of the file holds
+    (a random counter). Hosts append such states to the inputs, as variables; the kernel returns
+    their new values last.
     `takes_intermediates`: `run` has the keyword `intermediates`, the specs of the operator's
     intermediate tensors (integer LSTM: the scales between its gates).
-    `takes_handle`: the first input is a variable's handle. Where its variable is known beforehand,
-    hosts append that variable to the inputs, so that delegates can keep it on the device.
+    `takes_handle`: the first input is a variable's handle. If the variable is known before the
+    model runs, hosts append it to the inputs, so that delegates can keep it on the device.
     """
 
     run: Run
@@ -83,7 +83,7 @@ class Kernel:
 
     @functools.cached_property
     def least_inputs(self) -> int:
-        """How many inputs `run` needs, absent ones among them; 0 where states follow them."""
+        """How many inputs `run` needs, including absent ones; 0 if states follow them."""
         if self.initial_state is not None:
             return 0
         kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -99,17 +99,17 @@ class Kernel:
 
 
 def same_shape(_options: Options, inputs: Specs) -> tuple[Shape | None, ...]:
-    """The one output has the first input's shape."""
+    """The only output has the first input's shape."""
     return (inputs[0].shape,)
 
 
 def undeclared_shapes(_options: object, _inputs: Specs) -> tuple[Shape | None, ...]:
-    """What is known without the declared outputs: nothing. StableHLO keeps shapes in the type."""
+    """Unknown without the declared outputs: in StableHLO, shapes are part of the type."""
     return ()
 
 
 def broadcast_shape(_options: Options, inputs: Specs) -> tuple[Shape | None, ...]:
-    """The one output has the shape that all inputs broadcast to.
+    """The only output has the shape that all inputs broadcast to.
 
     Raises:
         ValueError: they do not broadcast.

@@ -1,4 +1,4 @@
-"""What the kernels that only move data share: axes, integers that decide a shape, scales."""
+"""Common parts of kernels that only move data: axes, integers that determine a shape, scales."""
 
 import numpy as np
 
@@ -7,45 +7,33 @@ from jaxdelegate.reference.kernel import Array
 
 
 def ints(array: Array) -> list[int]:
-    """The values of an integer tensor, in row-major order.
-
-    Raises:
-        TypeError: it holds other numbers, or strings.
-    """
+    """The values of an integer tensor, in row-major order."""
     if array.dtype.kind in "fcO":
-        raise TypeError(f"integers are needed, got {array.dtype}")
+        raise TypeError(f"expected integers, got {array.dtype}")
     return [int(value) for value in np.ravel(array)]
 
 
 def known(*specs: TensorSpec) -> list[list[int]] | None:
-    """The values of integer tensors, None while one of them is not known."""
+    """The values of integer tensors; None if one of them is not constant."""
     values = [ints(spec.const) for spec in specs if spec.const is not None]
     return values if len(values) == len(specs) else None
 
 
 def resolved_axis(axis: int, rank: int, operator: str) -> int:
-    """A dimension counted from the front; a negative axis counts from the end.
-
-    Raises:
-        ValueError: there is no such dimension.
-    """
+    """A dimension counted from the front; a negative axis counts from the end."""
     if not -rank <= axis < rank:
         raise ValueError(f"{operator}: axis must be in [{-rank}, {rank}), got {axis}")
     return axis + rank if axis < 0 else axis
 
 
 def scaling(spec: TensorSpec) -> tuple[list[float], list[int]]:
-    """Scales and zero points; nothing where the tensor has none."""
+    """Scales and zero points; empty lists if the tensor has none."""
     q = spec.quantization if spec.is_quantized else None
     return ([], []) if q is None else (q.scale.tolist(), q.zero_point.tolist())
 
 
 def require_one_scaling(operator: str, *specs: TensorSpec) -> None:
-    """Check that stored integers mean the same in all of these tensors, as some kernels do.
-
-    Raises:
-        TypeError: scales or zero points differ.
-    """
+    """Raise a TypeError unless all of these tensors have the same scales and zero points."""
     for spec in specs[1:]:
         if scaling(spec) != scaling(specs[0]):
             names = f"{specs[0].name!r} and {spec.name!r}"

@@ -1,4 +1,4 @@
-"""The shell around numpy kernels that act element by element."""
+"""The common part of numpy kernels that act element by element."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,23 +19,19 @@ def elementwise(function: Callable[..., Any]) -> Run:
 
     def call(_o: Options, *arrays: Array) -> Any:
         if isinstance(function, np.ufunc) and len(arrays) != function.nin:
-            # The next one would be where numpy puts the result.
-            raise TypeError(f"it has {function.nin} inputs, not {len(arrays)}")
+            # numpy would write the result to another argument.
+            raise TypeError(f"expected {function.nin} inputs, got {len(arrays)}")
         return function(*arrays)
 
     return with_options(call)
 
 
 def with_options(function: Callable[..., Any]) -> Run:
-    """A kernel that applies `function(options, *arrays)`; half precision is computed in float32.
-
-    Args:
-        function: of plain numbers.
-    """
+    """A kernel that applies `function(options, *arrays)`; half precision is computed in float32."""
 
     def run(o: Options, inputs: Specs, outputs: Specs, *arrays: Array) -> tuple[Array]:
         reject_quantized(inputs)
-        with np.errstate(all="ignore"):  # overflow, NaN and division by zero are results here
+        with np.errstate(all="ignore"):  # overflow, NaN and division by zero are valid results
             y = function(o, *(widen(a) for a in arrays))
             return (np.asarray(y).astype(outputs[0].dtype),)
 
@@ -43,7 +39,7 @@ def with_options(function: Callable[..., Any]) -> Run:
 
 
 def by_scale(plain: Run, integer: Run, takes: str) -> Run:
-    """The kernel `integer` where tensors have scales and the first input is of a dtype it takes."""
+    """The kernel `integer` if tensors have scales and it takes the first input's dtype."""
 
     def run(o: Options, inputs: Specs, outputs: Specs, *arrays: Array) -> tuple[Array, ...]:
         is_quantized = any(s is not None and s.is_quantized for s in (*inputs, *outputs))
@@ -56,10 +52,9 @@ def by_scale(plain: Run, integer: Run, takes: str) -> Run:
 
 
 def by_table(run: Run) -> Run:
-    """A kernel of one quantized input, 8 or 16 bits, that computes each integer once for many.
+    """A kernel of one quantized input, 8 or 16 bits, that computes each integer only once.
 
-    Args:
-        run: acts element by element, and takes every integer of its dtypes.
+    `run` acts element by element and accepts every integer of its dtypes.
     """
 
     def looked_up(o: Options, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array, ...]:
@@ -79,16 +74,12 @@ def by_table(run: Run) -> Run:
 
 
 def widen(x: Array) -> Array:
-    """Half precision as float32, anything else as it is."""
+    """Half precision as float32; other arrays unchanged."""
     return x.astype(np.float32) if x.dtype in _HALF else x
 
 
 def reject_quantized(inputs: Specs) -> None:
-    """Keep integers that stand for reals out of arithmetic on plain numbers.
-
-    Raises:
-        TypeError: an input has a scale.
-    """
+    """Raise a TypeError if an input has a scale: its integers are not plain numbers."""
     for spec in inputs:
         if spec is not None and spec.is_quantized:
             raise TypeError(

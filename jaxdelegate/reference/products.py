@@ -1,4 +1,4 @@
-"""What integer convolutions and matrix products share: exact sums, and how a kernel ends."""
+"""Common parts of integer convolutions and matrix products: exact sums, and a kernel's end."""
 
 import numpy as np
 
@@ -10,15 +10,15 @@ from jaxdelegate.reference.kernel import Array
 
 
 def centered(q: Array, zero_point: int) -> Array:
-    """Integers less their zero point, as float64: their sums are exact below 2**53."""
+    """Integers minus their zero point, as float64: their sums are exact below 2**53."""
     return q.astype(np.float64) - zero_point
 
 
 def accumulated(total: Array, x: TensorSpec, bias_type: TensorType, b: Array | None) -> Array:
-    """Exact sums [..., O] as the kernel's accumulator, with the bias added.
+    """Exact sums [..., O] in the kernel's accumulator, with the bias added.
 
-    The accumulator is int32, which wraps around; int64 for int16 activations, unless the options
-    say that their bias is int32.
+    The accumulator is int32, which wraps around; int64 for int16 activations, unless the bias type
+    is int32.
     """
     wide = x.dtype == np.int16 and bias_type is not TensorType.INT32
     accumulator = total.astype(np.int64).astype(np.int64 if wide else np.int32)

@@ -1,11 +1,46 @@
-"""What integer kernels ask of the tensors that they compute on."""
+"""Scales and zero points of tensors, and what integer kernels require of them."""
 
 from typing import Any
 
 import numpy as np
 
+from jaxdelegate.op_lowering.records.enums import ActivationFunctionType
 from jaxdelegate.op_lowering.spec import TensorSpec
-from jaxdelegate.quant.params import Quantization, tensor_zero_point
+from jaxdelegate.quant.params import (
+    Quantization,
+    activation_range,
+    tensor_scale,
+    tensor_zero_point,
+)
+from jaxdelegate.reference.kernel import Array
+
+
+def _scaled(spec: TensorSpec) -> Quantization:
+    if spec.quantization is None or not spec.is_quantized:
+        raise ValueError(f"{spec.name!r} is {spec.dtype} without a scale")
+    return spec.quantization
+
+
+def scale_of(spec: TensorSpec) -> np.float32:
+    """The tensor's only scale."""
+    return np.float32(tensor_scale(_scaled(spec)))
+
+
+def zero_point_of(spec: TensorSpec) -> int:
+    """The tensor's only zero point."""
+    return tensor_zero_point(_scaled(spec))
+
+
+def range_of(
+    spec: TensorSpec, activation: ActivationFunctionType = ActivationFunctionType.NONE
+) -> tuple[int, int]:
+    """The range of an output's integers under a fused activation."""
+    return activation_range(activation, _scaled(spec), spec.dtype)
+
+
+def steps_of(q: Array, spec: TensorSpec) -> Array:
+    """Integers minus their zero point, int32: reals / scale."""
+    return q.astype(np.int32) - np.int32(zero_point_of(spec))
 
 
 def quantization_of(operator: str, spec: TensorSpec, *dtypes: Any) -> Quantization:
@@ -24,24 +59,21 @@ def quantization_of(operator: str, spec: TensorSpec, *dtypes: Any) -> Quantizati
 
 
 def require_symmetric(operator: str, *specs: TensorSpec) -> None:
-    """Check that int16 tensors have no zero point.
-
-    Raises:
-        ValueError: one has; the kernels refuse it.
-    """
+    """Raise a ValueError if an int16 tensor has a zero point, as the kernels do."""
     for spec in specs:
-        if spec.dtype == np.int16 and spec.quantization and tensor_zero_point(spec.quantization):
-            raise ValueError(f"{operator}: the zero point of int16 {spec.name!r} must be 0")
+        if spec.dtype != np.int16 or spec.quantization is None:
+            continue
+        zero_point = tensor_zero_point(spec.quantization)
+        if zero_point:
+            raise ValueError(
+                f"{operator}: the zero point of int16 {spec.name!r} is {zero_point}, not 0"
+            )
 
 
 def require_quantization(
     operator: str, spec: TensorSpec, scale: float, zero_point: int, tolerance: float = 0.0
 ) -> None:
-    """Check that a tensor has the scale and zero point that its kernel takes for granted.
-
-    Raises:
-        ValueError: it has others.
-    """
+    """Raise a ValueError unless a tensor has the scale and zero point that its kernel assumes."""
     q = spec.quantization
     right = (
         q is not None

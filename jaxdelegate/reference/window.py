@@ -1,4 +1,4 @@
-"""Windows over [N, *spatial, C] (kernels/padding.h); clamps and checks that kernels share."""
+"""Windows over [N, *spatial, C] (kernels/padding.h); common clamps and checks."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -18,11 +18,7 @@ _RANGES = {
 
 
 def require_floats(name: str, *specs: TensorSpec | None) -> None:
-    """Check that no tensor is quantized and all are floats.
-
-    Raises:
-        TypeError: the first that is not.
-    """
+    """Raise a TypeError for the first tensor that is quantized or not a float."""
     for spec in specs:
         if spec is not None and (spec.is_quantized or spec.dtype not in FLOATS):
             kind = "quantized " if spec.is_quantized else ""
@@ -32,15 +28,15 @@ def require_floats(name: str, *specs: TensorSpec | None) -> None:
 
 
 def sums_of(x: Array) -> Array:
-    """The values in the dtype that sums run in: float32, as the kernels, but for float64."""
+    """The values in the dtype of sums: float32 as in the kernels, or float64."""
     return x.astype(np.result_type(x.dtype, np.float32) if x.dtype.kind == "f" else np.float32)
 
 
 def clamp(activation: ActivationFunctionType, y: Array) -> Array:
-    """The fused activation. These kernels know ranges only: TANH and SIGN_BIT are as NONE.
+    """Apply a fused activation. These kernels only clamp: TANH and SIGN_BIT count as NONE.
 
-    The range ends with the largest float32 (CalculateActivationRange, kernels/kernel_util.h); of
-    half types, which no kernel has, with infinity.
+    The range ends at the largest float32 (CalculateActivationRange, kernels/kernel_util.h); for
+    half precision, which no kernel has, at infinity.
     """
     low, high = _RANGES.get(activation, (-np.inf, np.inf))
     largest = float(np.finfo(np.float32).max) if y.dtype.itemsize >= 4 else np.inf
@@ -70,7 +66,7 @@ def size_out(padding: Padding, n: int, window: int, stride: int, dilation: int =
 def pad_before(
     padding: Padding, n: int, window: int, stride: int, n_out: int, dilation: int = 1
 ) -> int:
-    """How far the first window begins ahead of the values; the larger half of padding is after."""
+    """How far the first window starts before the values; the larger half of padding is after."""
     if padding is Padding.VALID:
         return 0
     return max((n_out - 1) * stride + (window - 1) * dilation + 1 - n, 0) // 2
@@ -85,12 +81,12 @@ def windows(
     dilations: Sequence[int],
     fill: float = 0,
 ) -> Iterator[tuple[tuple[int, ...], Array]]:
-    """Walk over the places within a window that read anything of the values, or over the first.
+    """Iterate over the places within a window that read any of the values; at least the first.
 
-    What the others read is outside everywhere: a file's options may ask for a billion of them.
+    All other places, of which a file's options may request a billion, read only padding.
 
     Yields:
-        The place, and what all windows read there: [N, *out, C], `fill` where that is outside.
+        The place, and the elements that all windows read there: [N, *out, C], `fill` outside.
     """
     dims = list(zip(x.shape[1:-1], out, before, sizes, strides, dilations, strict=True))
     places = [_places_inside(*dim) for dim in dims]
@@ -112,18 +108,14 @@ def windows(
 
 
 def _places_inside(n: int, out: int, before: int, size: int, stride: int, dilation: int) -> range:
-    """Of a window's `size` places those at which some window reads a value; at least one."""
+    """The places in a window at which some window reads a value; at least one."""
     first = max(-(((out - 1) * stride - before) // dilation), 0)
     last = min((before + n - 1) // dilation, size - 1)
     return range(first, last + 1) if first <= last else range(1)
 
 
 def image_shape(name: str, shape: Shape, rank: int) -> Shape:
-    """The shape, if it has `rank` dimensions.
-
-    Raises:
-        ValueError: it has not.
-    """
+    """Check that a shape has `rank` dimensions."""
     if len(shape) != rank:
         raise ValueError(f"{name}: {list(shape)} must have {rank} dimensions")
     return shape

@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxdelegate.measuring.tolerance import Tolerance, assert_close
 from jaxdelegate.op_lowering.options import NoOptions, Options, as_read, default_options, record_of
-from jaxdelegate.op_lowering.rule import LoweringContext, OpRule
+from jaxdelegate.op_lowering.rule import LoweringContext, Op, OpRule
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
 from jaxdelegate.passes.propagation import known_shapes, with_shape
 from jaxdelegate.quant.params import Quantization
@@ -169,11 +169,10 @@ class Case:
         Raises:
             AssertionError: the rule refuses the case.
         """
-        inputs, outputs = self.read_specs()
-        context = self._context(context)
-        reason = rule.reason(context, self.op_options, inputs, outputs)
+        op = self.op(context)
+        reason = rule.reason(op)
         assert reason is None, f"{self}: refused: {reason}"
-        lowered = rule.lower(context, self.op_options, inputs, outputs)
+        lowered = rule.lower(op)
 
         def call(*live_arrays: Any) -> tuple[Any, ...]:
             live = iter(live_arrays)
@@ -186,19 +185,24 @@ class Case:
 
         return call, self.live_arrays()
 
-    def _context(self, context: LoweringContext | None = None) -> LoweringContext:
-        return dataclasses.replace(
+    def op(self, context: LoweringContext | None = None, shape: Shape | None = None) -> Op[Options]:
+        """The operator as its rule sees it, by default in integer mode on a CPU.
+
+        The output's shape is given where the reference knows none.
+        """
+        context = dataclasses.replace(
             context or LoweringContext(quant_mode="integer"),
             op_version=self.version,
             intermediates=self.intermediate_specs(),
         )
+        return Op(context, self.op_options, *self.read_specs(shape))
 
     def reason(self, rule: OpRule, shape: Shape | None = None) -> str:
         """Why the rule refuses the case; empty if it accepts it.
 
         The output's shape is given where the reference knows none.
         """
-        return rule.reason(self._context(), self.op_options, *self.read_specs(shape)) or ""
+        return rule.reason(self.op(shape=shape)) or ""
 
     def live_arrays(self) -> list[np.ndarray]:
         """The values of the inputs that are no constants, variable tensors among them."""

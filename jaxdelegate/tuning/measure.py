@@ -28,7 +28,7 @@ from jaxdelegate.model.records import Operator
 from jaxdelegate.op_lowering.common.algorithms import operator_key
 from jaxdelegate.op_lowering.options import default_options
 from jaxdelegate.op_lowering.precision import PrecisionPolicy
-from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.op_lowering.rule import LoweringContext, Op
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.passes.propagation import gather
 from jaxdelegate.pjrt import client
@@ -109,11 +109,11 @@ def _candidate(
     if rule is None or rule.algorithms is None:
         return None
     inputs, outputs = gather(specs, operator.inputs), gather(specs, operator.outputs)
-    own = lowering.context_for(context, operator, specs)
-    algorithms = tuple(rule.algorithms(own, operator.options, inputs, outputs))
+    op = Op(lowering.context_for(context, operator, specs), operator.options, inputs, outputs)
+    algorithms = tuple(rule.algorithms(op))
     if len(algorithms) < 2:
         return None
-    key = operator_key(operator.name, own, operator.options, inputs, outputs)
+    key = operator_key(operator.name, op)
     cost = operator_cost(operator.name, operator.options, inputs, outputs)
     return Candidate(key, operator, algorithms, cost, count=1)
 

@@ -3,6 +3,8 @@
 Sources: kernels/activations.cc and the headers of kernels/internal/reference named below.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,15 +14,16 @@ from jaxdelegate.op_lowering.common.pointwise import (
     INT8,
     INT16,
     UINT8,
-    BuildInteger,
+    Build,
     Elementwise,
     IntegerKernel,
 )
 from jaxdelegate.op_lowering.common.quantization import quantization_of, scale_of, zero_point_of
-from jaxdelegate.op_lowering.elementwise.quantized import alike, steps_of, tabulated
+from jaxdelegate.op_lowering.elementwise.quantized import alike, steps_of, table_lookup
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.records.record import Options
-from jaxdelegate.op_lowering.spec import Specs, TensorSpec
+from jaxdelegate.op_lowering.rule import Op
+from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.quant import lookup
 from jaxdelegate.quant.jax_fixed_point import (
     multiply_by_quantized_multiplier,
@@ -30,9 +33,12 @@ from jaxdelegate.quant.jax_fixed_point import (
     wrap,
 )
 from jaxdelegate.quant.jax_fixed_point import saturating_rounding_doubling_high_mul as mul
-from jaxdelegate.quant.jax_lookup import logistic_int16, tanh_int16
 from jaxdelegate.quant.jax_requantize import clamp, requantize_accumulator
-from jaxdelegate.quant.lookup import RealFunction, int16_input_multiplier
+from jaxdelegate.quant.lookup import (
+    int16_input_multiplier,
+    logistic_int16,
+    tanh_int16,
+)
 from jaxdelegate.quant.multiplier import (
     checked_log2,
     downscale_multiplier,
@@ -41,14 +47,14 @@ from jaxdelegate.quant.multiplier import (
 from jaxdelegate.quant.params import activation_range, integer_range
 from jaxdelegate.quant.requantize import float32_product_multiplier, rescale_multiplier
 
-# ---- RELU and its kin
+# ---- RELU and variants
 
 
-def _rescaled(lower: Act, upper: Act) -> BuildInteger[Options]:
+def _rescaled(lower: Act, upper: Act) -> Build[Options]:
     """Rescale and clamp to the lower bound of one fused activation, the upper one of another."""
 
-    def build(_o: Options, inputs: Specs, outputs: Specs) -> Elementwise:
-        (x,), (y,) = inputs, outputs
+    def build(op: Op[Options]) -> Elementwise:
+        (x,), (y,) = op.inputs, op.outputs
         pair = rescale_multiplier(quantization_of(x), quantization_of(y), in_float32=True)
         low, _ = activation_range(lower, quantization_of(y), y.dtype)
         _, high = activation_range(upper, quantization_of(y), y.dtype)
@@ -58,11 +64,11 @@ def _rescaled(lower: Act, upper: Act) -> BuildInteger[Options]:
     return build
 
 
-def _leaky_relu(o: LeakyReluOptions, inputs: Specs, outputs: Specs) -> Elementwise:
-    """reference/leaky_relu.h: a negative alpha counts by its magnitude, the product is negated."""
-    (x,), (y,) = inputs, outputs
+def _leaky_relu(op: Op[LeakyReluOptions]) -> Elementwise:
+    """reference/leaky_relu.h: multiply by the magnitude of alpha, negate if alpha is negative."""
+    (x,), (y,) = op.inputs, op.outputs
     identity = rescale_multiplier(quantization_of(x), quantization_of(y), in_float32=True)
-    real = np.float32(scale_of(x)) * np.float32(o.alpha) / np.float32(scale_of(y))
+    real = np.float32(scale_of(x)) * np.float32(op.options.alpha) / np.float32(scale_of(y))
     multiplier, shift = quantize_multiplier(float(real))
     sign = np.int32(-1 if multiplier < 0 else 1)
 
@@ -72,9 +78,9 @@ def _leaky_relu(o: LeakyReluOptions, inputs: Specs, outputs: Specs) -> Elementwi
     return _by_sign(x, y, identity, negative)
 
 
-def _prelu(_o: Options, inputs: Specs, outputs: Specs) -> Elementwise:
+def _prelu(op: Op[Options]) -> Elementwise:
     """reference/prelu.h."""
-    (x, alpha), (y,) = inputs, outputs
+    (x, alpha), (y,) = op.inputs, op.outputs
     identity = rescale_multiplier(quantization_of(x), quantization_of(y), in_float32=True)
     pair = float32_product_multiplier(*map(quantization_of, (x, alpha, y)))
 
@@ -87,7 +93,7 @@ def _prelu(_o: Options, inputs: Specs, outputs: Specs) -> Elementwise:
 def _by_sign(
     x: TensorSpec, y: TensorSpec, identity: tuple[int, int], negative: Elementwise
 ) -> Elementwise:
-    """Rescaled inputs, but `negative(steps, ...)` where they stand for less than 0."""
+    """Rescaled inputs, but `negative(steps, ...)` of negative reals."""
     bounds = integer_range(y.dtype)
 
     def function(a: jax.Array, *others: jax.Array) -> jax.Array:
@@ -102,9 +108,9 @@ def _by_sign(
 # ---- HARD_SWISH
 
 
-def _hard_swish(_o: Options, inputs: Specs, outputs: Specs) -> Elementwise:
-    """reference/hard_swish.h: int16 fixed point, 32768 standing for 3 in the gate's argument."""
-    (x,), (y,) = inputs, outputs
+def _hard_swish(op: Op[Options]) -> Elementwise:
+    """reference/hard_swish.h: int16 fixed point; in the gate's argument 32768 represents 3."""
+    (x,), (y,) = op.inputs, op.outputs
     fine_scale = np.float32(1 / 128) * np.float32(scale_of(x))
     to_output, output_shift = _int16_multiplier(fine_scale / np.float32(scale_of(y)))
     to_gate, gate_shift = _int16_multiplier(fine_scale / np.float32(3 / 32768))
@@ -133,31 +139,31 @@ def _int16_multiplier(real: np.float32) -> tuple[int, int]:
 # ---- sigmoids
 
 
-def _logistic(o: Options, inputs: Specs, outputs: Specs) -> Elementwise:
+def _logistic(op: Op[Options]) -> Elementwise:
     """LOGISTIC: a table for 8 bits, reference/integer_ops/logistic.h for int16."""
-    (x,), (y,) = inputs, outputs
-    wanted = 1 / 32768 if y.dtype == INT16 else 1 / 256
-    if scale_of(y) != wanted:
-        raise ValueError(f"the output's is {scale_of(y)}, not {wanted}")
+    (x,), (y,) = op.inputs, op.outputs
+    expected = 1 / 32768 if y.dtype == INT16 else 1 / 256
+    if scale_of(y) != expected:
+        raise ValueError(f"the output's is {scale_of(y)}, not {expected}")
     if y.dtype != INT16:
-        return tabulated(lambda _o, _y: lookup.logistic)(o, inputs, outputs)
+        return table_lookup(lookup.logistic, op)
     pair = int16_input_multiplier(scale_of(x), 0)
-    return lambda a: logistic_int16(a, *pair)
+    return lambda a: logistic_int16(a, *pair, jnp)
 
 
-def _tanh(o: Options, inputs: Specs, outputs: Specs) -> Elementwise:
+def _tanh(op: Op[Options]) -> Elementwise:
     """TANH: a table for 8 bits, reference/integer_ops/tanh.h for int16."""
-    (x,), (y,) = inputs, outputs
+    (x,), (y,) = op.inputs, op.outputs
     if y.dtype != INT16:
-        return tabulated(lambda _o, _y: lookup.tanh)(o, inputs, outputs)
+        return table_lookup(lookup.tanh, op)
     if checked_log2(scale_of(y)) != (-15, True):
         raise ValueError(f"the output's is {scale_of(y)}, not {1 / 32768}")
     pair = int16_input_multiplier(scale_of(x), 1)
-    return lambda a: tanh_int16(a, *pair)
+    return lambda a: tanh_int16(a, *pair, jnp)
 
 
-def _gelu(o: GeluOptions, _y: TensorSpec) -> RealFunction:
-    return lookup.gelu_approximate if o.approximate else lookup.gelu
+def _gelu(op: Op[GeluOptions]) -> Elementwise:
+    return table_lookup(lookup.gelu_approximate if op.options.approximate else lookup.gelu, op)
 
 
 _8_BITS = alike(1, INT8, UINT8)
@@ -169,7 +175,9 @@ RELU_0_TO_1 = IntegerKernel(_8_BITS, _rescaled(Act.RELU, Act.RELU_N1_TO_1))
 LEAKY_RELU = IntegerKernel(_8_OR_16_BITS, _leaky_relu)
 PRELU = IntegerKernel(alike(2, INT8, UINT8) | {(INT16, INT8, INT16)}, _prelu, symmetric=False)
 HARD_SWISH = IntegerKernel(_8_BITS, _hard_swish)
-ELU: IntegerKernel[Options] = IntegerKernel(alike(1, INT8), tabulated(lambda _o, _y: lookup.elu))
-GELU = IntegerKernel(_8_OR_16_BITS, tabulated(_gelu), symmetric=False)
+ELU: IntegerKernel[Options] = IntegerKernel(
+    alike(1, INT8), functools.partial(table_lookup, lookup.elu)
+)
+GELU = IntegerKernel(_8_OR_16_BITS, _gelu, symmetric=False)
 LOGISTIC = IntegerKernel(_8_OR_16_BITS, _logistic)
 TANH = IntegerKernel(_8_OR_16_BITS, _tanh)

@@ -6,15 +6,7 @@ Sources: kernels/activations.cc and the headers of kernels/internal/reference na
 import numpy as np
 
 from jaxdelegate.op_lowering.activation.options import GeluOptions, LeakyReluOptions
-from jaxdelegate.op_lowering.elementwise.reference_quantized import (
-    centered,
-    clamped,
-    quantization_of,
-    require_symmetric,
-    scale_of,
-    tabulated,
-    zero_point_of,
-)
+from jaxdelegate.op_lowering.elementwise.reference_quantized import clamped, tabulated
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 from jaxdelegate.quant import lookup
@@ -30,40 +22,46 @@ from jaxdelegate.quant.multiplier import (
     downscale_multiplier,
     quantize_multiplier,
 )
-from jaxdelegate.quant.params import activation_range
 from jaxdelegate.reference.kernel import Array, Run
+from jaxdelegate.reference.quantization import (
+    range_of,
+    require_symmetric,
+    scale_of,
+    steps_of,
+    zero_point_of,
+)
 
-# ---- RELU and its kin
+# ---- RELU and variants
 
 
-def _relu(lower: Act, upper: Act) -> Run:
-    """Rescale, then clamp between bounds that fused activations have too (QuantizedReluX)."""
+def _relu(name: str, lower: Act, upper: Act) -> Run:
+    """Rescale, then clamp to the bounds of two fused activations (QuantizedReluX)."""
 
     def run(_o: object, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
         (y,) = outputs
-        require_symmetric(*inputs, y)
+        require_symmetric(name, *inputs, y)
         pair = quantize_multiplier(float(scale_of(inputs[0]) / scale_of(y)))
-        steps = multiply_by_quantized_multiplier(centered(x, inputs[0]), *pair)
-        low, _ = activation_range(lower, quantization_of(y), y.dtype)
-        _, high = activation_range(upper, quantization_of(y), y.dtype)
+        steps = multiply_by_quantized_multiplier(steps_of(x, inputs[0]), *pair)
+        (low, _), (_, high) = range_of(y, lower), range_of(y, upper)
         (q,) = clamped(steps, y)
         return (np.clip(q, low, high).astype(y.dtype),)
 
     return run
 
 
-relu, relu6 = _relu(Act.RELU, Act.RELU), _relu(Act.RELU, Act.RELU6)
-relu_n1_to_1 = _relu(Act.RELU_N1_TO_1, Act.RELU_N1_TO_1)
-relu_0_to_1 = _relu(Act.RELU, Act.RELU_N1_TO_1)
+relu = _relu("RELU", Act.RELU, Act.RELU)
+relu6 = _relu("RELU6", Act.RELU, Act.RELU6)
+relu_n1_to_1 = _relu("RELU_N1_TO_1", Act.RELU_N1_TO_1, Act.RELU_N1_TO_1)
+relu_0_to_1 = _relu("RELU_0_TO_1", Act.RELU, Act.RELU_N1_TO_1)
 
 
 def leaky_relu(o: LeakyReluOptions, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
     """x, or alpha * x below 0 (reference/leaky_relu.h)."""
-    require_symmetric(*inputs, *outputs)
+    require_symmetric("LEAKY_RELU", *inputs, *outputs)
     source, target = scale_of(inputs[0]), scale_of(outputs[0])
     kept = quantize_multiplier(float(source / target))
     multiplier, shift = quantize_multiplier(float(source * np.float32(o.alpha) / target))
-    steps = centered(x, inputs[0])
+    steps = steps_of(x, inputs[0])
     positive = multiply_by_quantized_multiplier(steps, *kept)
     negative = multiply_by_quantized_multiplier(steps, abs(multiplier), shift)
     negative = -negative if multiplier < 0 else negative
@@ -71,10 +69,10 @@ def leaky_relu(o: LeakyReluOptions, inputs: Specs, outputs: Specs, x: Array) -> 
 
 
 def prelu(_o: object, inputs: Specs, outputs: Specs, x: Array, alpha: Array) -> tuple[Array]:
-    """x, or alpha * x below 0 (reference/prelu.h); alpha is of int8 for x of int16."""
+    """x, or alpha * x below 0 (reference/prelu.h); alpha is int8 if x is int16."""
     of_x, of_alpha, of_y = scale_of(inputs[0]), scale_of(inputs[1]), scale_of(outputs[0])
-    steps = centered(x, inputs[0])
-    product = steps * centered(alpha, inputs[1])
+    steps = steps_of(x, inputs[0])
+    product = steps * steps_of(alpha, inputs[1])
     positive = multiply_by_quantized_multiplier(steps, *quantize_multiplier(float(of_x / of_y)))
     pair = quantize_multiplier(float(of_x * of_alpha / of_y))
     negative = multiply_by_quantized_multiplier(product, *pair)
@@ -85,11 +83,7 @@ def prelu(_o: object, inputs: Specs, outputs: Specs, x: Array, alpha: Array) -> 
 
 
 def hard_swish(_o: object, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
-    """X * min(max(x + 3, 0), 6) / 6 in int16 (reference/hard_swish.h).
-
-    Raises:
-        ValueError: the output's scale is too small for the input's.
-    """
+    """X * min(max(x + 3, 0), 6) / 6 in int16 (reference/hard_swish.h)."""
     hires_scale = np.float32(1) / np.float32(128) * scale_of(inputs[0])
     reluish_scale = np.float32(3) / np.float32(32768)
     output_multiplier, output_exponent = quantize_multiplier(
@@ -99,7 +93,7 @@ def hard_swish(_o: object, inputs: Specs, outputs: Specs, x: Array) -> tuple[Arr
     if output_exponent > 0:
         raise ValueError(f"the output's scale {scale_of(outputs[0])} is too small")
 
-    hires = (centered(x, inputs[0]) * 128).astype(np.int16)
+    hires = (steps_of(x, inputs[0]) * 128).astype(np.int16)
     on_output_scale = saturating_rounding_doubling_high_mul(
         hires, downscale_multiplier(output_multiplier)
     )
@@ -126,14 +120,14 @@ def hard_swish(_o: object, inputs: Specs, outputs: Specs, x: Array) -> tuple[Arr
 # ---- sigmoids and tables
 
 
-def _require_scale(spec: TensorSpec, wanted: float) -> None:
-    if scale_of(spec) != wanted:
-        raise ValueError(f"the scale of {spec.name!r} is {scale_of(spec)}, not {wanted}")
+def _require_scale(spec: TensorSpec, expected: float) -> None:
+    if scale_of(spec) != expected:
+        raise ValueError(f"the scale of {spec.name!r} is {scale_of(spec)}, not {expected}")
 
 
 def logistic(_o: object, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
     """1 / (1 + exp(-x)) (SigmoidPrepare; reference/integer_ops/logistic.h for int16)."""
-    require_symmetric(*inputs, *outputs)
+    require_symmetric("LOGISTIC", *inputs, *outputs)
     if x.dtype != np.int16:
         _require_scale(outputs[0], 1 / 256)
         return tabulated(x, inputs[0], outputs[0], lookup.logistic)
@@ -143,12 +137,8 @@ def logistic(_o: object, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array
 
 
 def tanh(_o: object, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
-    """Hyperbolic tangent (TanhPrepare; reference/integer_ops/tanh.h for int16).
-
-    Raises:
-        ValueError: an int16 output's scale is not 2**-15.
-    """
-    require_symmetric(*inputs, *outputs)
+    """Hyperbolic tangent (TanhPrepare; reference/integer_ops/tanh.h for int16)."""
+    require_symmetric("TANH", *inputs, *outputs)
     if x.dtype != np.int16:
         return tabulated(x, inputs[0], outputs[0], lookup.tanh)
     if checked_log2(float(scale_of(outputs[0]))) != (-15, True):

@@ -15,9 +15,8 @@ from jaxdelegate.op_lowering.common.basics import clamp, hard_swish, scalar
 from jaxdelegate.op_lowering.common.derivatives import derived_as
 from jaxdelegate.op_lowering.common.pointwise import Elementwise, pointwise, unary
 from jaxdelegate.op_lowering.dtypes import FLOATS
-from jaxdelegate.op_lowering.records.record import NoOptions, Options
-from jaxdelegate.op_lowering.rule import LoweringContext, table
-from jaxdelegate.op_lowering.spec import Specs
+from jaxdelegate.op_lowering.records.record import NoOptions
+from jaxdelegate.op_lowering.rule import Op, table
 
 _SQRT_HALF = 0.7071067811865476
 _SQRT_TWO_OVER_PI = 0.7978845608028654
@@ -28,7 +27,7 @@ def _elu(x: jax.Array) -> jax.Array:
 
 
 def _gelu(x: jax.Array) -> jax.Array:
-    # 1 + erf(x) cancels where x is far below zero; erfc(-x) does not
+    # 1 + erf(x) cancels far below zero; erfc(-x) does not
     return scalar(0.5, x) * x * lax.erfc(x * scalar(-_SQRT_HALF, x))
 
 
@@ -51,14 +50,12 @@ def _prelu(x: jax.Array, alpha: jax.Array) -> jax.Array:
     return jnp.where(x >= 0, x, x * alpha)
 
 
-def _leaky_relu(o: LeakyReluOptions, _inputs: Specs) -> Elementwise:
-    return lambda x: jnp.where(x > 0, x, x * scalar(o.alpha, x))
+def _leaky_relu(op: Op[LeakyReluOptions]) -> Elementwise:
+    return lambda x: jnp.where(x > 0, x, x * scalar(op.options.alpha, x))
 
 
-def _why_not_prelu(
-    _context: LoweringContext, _o: Options, inputs: Specs, _outputs: Specs
-) -> str | None:
-    x, alpha = inputs[:2]
+def _why_not_prelu(op: Op[NoOptions]) -> str | None:
+    x, alpha = op.inputs[:2]
     if np.broadcast_shapes(x.shape, alpha.shape) == x.shape:
         return None
     return f"alpha {list(alpha.shape)} is larger than the input {list(x.shape)}"
@@ -83,7 +80,7 @@ GELU = pointwise(
     "GELU",
     GeluOptions,
     3,
-    lambda o, _inputs: _derived_gelu if o.approximate else _gelu,
+    lambda op: _derived_gelu if op.options.approximate else _gelu,
     FLOATS,
     integer=quantized.GELU,
 )
@@ -91,7 +88,7 @@ PRELU = pointwise(
     "PRELU",
     NoOptions,
     1,
-    lambda _o, _inputs: _prelu,
+    lambda _op: _prelu,
     FLOATS,
     arity=2,
     why_not=_why_not_prelu,

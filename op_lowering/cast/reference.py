@@ -23,7 +23,7 @@ _REQUANTIZED = {  # QUANTIZE from integers (kernels/quantize.cc)
 
 
 def cast(_options: object, _inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
-    """Convert the stored values: a scale does not matter."""
+    """Convert the stored values; scales are ignored."""
     dtype = outputs[0].dtype
     if x.dtype.kind == "c" and dtype.kind != "c":
         x = np.real(x)
@@ -51,11 +51,7 @@ def _float_to_integer(x: Array, dtype: np.dtype) -> Array:
 
 
 def dequantize(_options: object, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
-    """Integers with a scale, or half precision, as reals.
-
-    Raises:
-        ValueError: integers without a scale.
-    """
+    """Integers with a scale, or half precision, as reals."""
     spec = inputs[0]
     if not _is_integer(spec.dtype):
         return (x.astype(outputs[0].dtype),)
@@ -65,12 +61,7 @@ def dequantize(_options: object, inputs: Specs, outputs: Specs, x: Array) -> tup
 
 
 def quantize(_options: object, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
-    """Reals, or integers with another scale, as integers with the output's scale.
-
-    Raises:
-        ValueError: a tensor has no scale, or one that the kernel does not take.
-        TypeError: no kernel requantizes between these dtypes.
-    """
+    """Reals, or integers with another scale, as integers with the output's scale."""
     quantization, dtype = outputs[0].quantization, outputs[0].dtype
     if quantization is None or not outputs[0].is_quantized:
         raise ValueError(f"QUANTIZE: {outputs[0].name!r} has no scale")
@@ -87,18 +78,14 @@ def quantize(_options: object, inputs: Specs, outputs: Specs, x: Array) -> tuple
 
 
 def fake_quant_shape(o: FakeQuantOptions, inputs: Specs) -> tuple[Shape | None, ...]:
-    """As the input.
-
-    Raises:
-        ValueError: the levels cannot be counted: LiteRT shifts an int32 by `num_bits`.
-    """
+    """The input's shape, if `num_bits` is valid: LiteRT shifts an int32 by it."""
     if not 1 <= o.num_bits <= _MOST_BITS:
         raise ValueError(f"num_bits is {o.num_bits}, not in [1, {_MOST_BITS}]")
     return same_shape(o, inputs)
 
 
 def fake_quant(o: FakeQuantOptions, _inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
-    """Reals snapped to 2**num_bits levels."""
+    """Reals rounded to 2**num_bits levels."""
     y = affine.fake_quantize(
         x.astype(np.float32), o.min, o.max, o.num_bits, narrow_range=o.narrow_range
     )

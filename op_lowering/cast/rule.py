@@ -36,12 +36,13 @@ from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.rule import (
     Function,
     LoweringContext,
+    Op,
     OpRule,
     first_reason,
     table,
     why_not_dtype,
 )
-from jaxdelegate.op_lowering.spec import Specs, TensorSpec
+from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.quant import jax_affine
 from jaxdelegate.quant.affine import nudged_range, why_not_blocks
 from jaxdelegate.quant.jax_requantize import requantize
@@ -53,8 +54,8 @@ _HALF: Dtypes = frozenset(np.dtype(t) for t in (np.float16, ml_dtypes.bfloat16))
 _FLOAT8: Dtypes = frozenset(np.dtype(t) for t in (ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2))
 _NARROW: Dtypes = PACKED | frozenset(
     np.dtype(t) for t in (np.int8, np.uint8, np.int16, np.uint16)
-)  # what QUANTIZE makes of floats
-_DEQUANTIZED: Dtypes = _NARROW | {_INT32}  # LiteRT's kernel leaves int32 and uint16 out
+)  # results of QUANTIZE from floats
+_DEQUANTIZED: Dtypes = _NARROW | {_INT32}  # LiteRT's kernel does not take int32 and uint16
 _CASTS: Dtypes = NUMBERS | COMPLEX | BOOLS | PACKED
 _REQUANTIZED = {  # QUANTIZE from integers (kernels/quantize.cc)
     INT8: (INT8, UINT8, INT16),
@@ -67,17 +68,15 @@ _REQUANTIZED = {  # QUANTIZE from integers (kernels/quantize.cc)
 # ---- CAST
 
 
-def _why_not_cast(
-    _context: LoweringContext, _o: CastOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    """Quantized tensors pass: the kernel converts the stored integers."""
-    x, y = inputs[0], outputs[0]
+def _why_not_cast(op: Op[CastOptions]) -> str | None:
+    """Quantized tensors are accepted: the kernel converts the stored integers."""
+    x, y = op.inputs[0], op.outputs[0]
     unpaired = x.dtype != y.dtype and (
         (x.dtype in PACKED and y.dtype not in FLOATS)
         or (y.dtype in PACKED and x.dtype not in FLOATS)
     )
     return first_reason(
-        why_not_count(inputs, 1),
+        why_not_count(op.inputs, 1),
         why_not_stored(x, _CASTS),
         why_not_stored(y, _CASTS),
         f"{x.dtype} is not cast to {y.dtype}: packed integers pair with floats only"
@@ -86,19 +85,17 @@ def _why_not_cast(
     )
 
 
-def _lower_cast(
-    _context: LoweringContext, _o: CastOptions, _inputs: Specs, outputs: Specs
-) -> Function:
-    dtype = outputs[0].dtype
+def _lower_cast(op: Op[CastOptions]) -> Function:
+    dtype = op.outputs[0].dtype
     return lambda x: (_cast(jnp.asarray(x), dtype),)
 
 
 def _cast(x: jax.Array, dtype: np.dtype) -> jax.Array:
-    """static_cast, but float -> integer saturates (NaN at the largest); complex: its real part."""
+    """static_cast, but float -> integer saturates (NaN to the largest); complex: the real part."""
     if x.dtype in COMPLEX and dtype not in COMPLEX:
         x = jnp.real(x)
     if dtype == BOOL:
-        return x.astype(bool)  # whatever is not zero, NaN included
+        return x.astype(bool)  # True unless zero, also for NaN
     if x.dtype in FLOATS and dtype in INTEGERS | PACKED:
         return _saturate(x.astype(np.float32) if x.dtype in _HALF else x, dtype)
     if dtype in _HALF:
@@ -132,21 +129,17 @@ def _why_not_scale(context: LoweringContext, spec: TensorSpec, dtypes: Dtypes) -
     )
 
 
-def _why_not_dequantize(
-    context: LoweringContext, _o: DequantizeOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    x = inputs[0]
+def _why_not_dequantize(op: Op[DequantizeOptions]) -> str | None:
+    x = op.inputs[0]
     return first_reason(
-        why_not_count(inputs, 1),
-        why_not_dtype(outputs[0], FLOATS),
-        None if x.dtype in _HALF | _FLOAT8 else _why_not_scale(context, x, _DEQUANTIZED),
+        why_not_count(op.inputs, 1),
+        why_not_dtype(op.outputs[0], FLOATS),
+        None if x.dtype in _HALF | _FLOAT8 else _why_not_scale(op.context, x, _DEQUANTIZED),
     )
 
 
-def _lower_dequantize(
-    _context: LoweringContext, _o: DequantizeOptions, inputs: Specs, outputs: Specs
-) -> Function:
-    spec, dtype = inputs[0], outputs[0].dtype
+def _lower_dequantize(op: Op[DequantizeOptions]) -> Function:
+    spec, dtype = op.inputs[0], op.outputs[0].dtype
 
     def dequantize(x: jax.Array) -> tuple[jax.Array]:
         if spec.dtype in _HALF | _FLOAT8 or spec.quantization is None:
@@ -156,16 +149,14 @@ def _lower_dequantize(
     return dequantize
 
 
-def _why_not_quantize(
-    context: LoweringContext, _o: QuantizeOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    x, y = inputs[0], outputs[0]
+def _why_not_quantize(op: Op[QuantizeOptions]) -> str | None:
+    x, y = op.inputs[0], op.outputs[0]
     if x.dtype in INTEGERS | PACKED:
-        return first_reason(why_not_count(inputs, 1), _why_not_requantize(x, y))
+        return first_reason(why_not_count(op.inputs, 1), _why_not_requantize(x, y))
     return first_reason(
-        why_not_count(inputs, 1),
+        why_not_count(op.inputs, 1),
         why_not_dtype(x, FLOATS),
-        _why_not_scale(context, y, _NARROW),
+        _why_not_scale(op.context, y, _NARROW),
         f"{y.name!r} is quantized in blocks, which no kernel writes" if _in_blocks(y) else None,
     )
 
@@ -191,38 +182,35 @@ def _why_not_multiplier(x: TensorSpec, y: TensorSpec) -> str | None:
     return None
 
 
-def _lower_quantize(
-    _context: LoweringContext, _o: QuantizeOptions, inputs: Specs, outputs: Specs
-) -> Function:
-    dtype, target = outputs[0].dtype, quantization_of(outputs[0])
-    if inputs[0].dtype not in INTEGERS:
+def _lower_quantize(op: Op[QuantizeOptions]) -> Function:
+    x, y = op.inputs[0], op.outputs[0]
+    target, dtype = quantization_of(y), y.dtype
+    if x.dtype not in INTEGERS:
         quantize = underivable(
-            lambda x: jax_affine.quantize(x, target, dtype),
-            f"QUANTIZE makes {outputs[0].name!r} {dtype}",
+            lambda reals: jax_affine.quantize(reals, target, dtype),
+            f"QUANTIZE makes {y.name!r} {dtype}",
         )
-        return lambda x: (quantize(jnp.asarray(x)),)
-    source = quantization_of(inputs[0])
-    return lambda x: (requantize(jnp.asarray(x), source, target, dtype),)
+        return lambda reals: (quantize(jnp.asarray(reals)),)
+    source = quantization_of(x)
+    return lambda q: (requantize(jnp.asarray(q), source, target, dtype),)
 
 
 # ---- FAKE_QUANT
 
 
-def _why_not_fake_quant(
-    _context: LoweringContext, o: FakeQuantOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    """narrow_range passes, though LiteRT's kernel refuses it: its meaning is TensorFlow's."""
+def _why_not_fake_quant(op: Op[FakeQuantOptions]) -> str | None:
+    """narrow_range is accepted, though LiteRT's kernel refuses it: its meaning is TensorFlow's."""
+    bits = op.options.num_bits
     return first_reason(
-        why_not_count(inputs, 1),
-        why_not_dtype(inputs[0], FLOATS),
-        why_not_dtype(outputs[0], FLOATS),
-        None if 1 <= o.num_bits <= 16 else f"num_bits is {o.num_bits}, not in [1, 16]",
+        why_not_count(op.inputs, 1),
+        why_not_dtype(op.inputs[0], FLOATS),
+        why_not_dtype(op.outputs[0], FLOATS),
+        None if 1 <= bits <= 16 else f"num_bits is {bits}, not in [1, 16]",
     )
 
 
-def _lower_fake_quant(
-    _context: LoweringContext, o: FakeQuantOptions, _inputs: Specs, outputs: Specs
-) -> Function:
+def _lower_fake_quant(op: Op[FakeQuantOptions]) -> Function:
+    o, dtype = op.options, op.outputs[0].dtype
     low, high, _ = nudged_range(o.min, o.max, o.num_bits, narrow_range=o.narrow_range)
 
     def on_levels(x: jax.Array) -> jax.Array:
@@ -231,7 +219,7 @@ def _lower_fake_quant(
     derived = straight_through(on_levels, float(low), float(high))
 
     def fake_quant(x: jax.Array) -> tuple[jax.Array]:
-        return (derived(jnp.asarray(x, np.float32)).astype(outputs[0].dtype),)
+        return (derived(jnp.asarray(x, np.float32)).astype(dtype),)
 
     return fake_quant
 

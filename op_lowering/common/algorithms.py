@@ -1,9 +1,8 @@
-"""Several algorithms to lower one operator: which one is taken, and the key of a choice.
+"""Several algorithms to lower one operator: how one is chosen, and the key of a choice.
 
-A rule that has a choice offers its algorithms as data (`OpRule.algorithms`): by name, the default
-of its own heuristics first. All of them compute the same, but that floats are added up in another
-order. Which one runs is named in `LoweringContext.algorithm`; whoever measures keeps choices by
-`operator_key`.
+A rule with several algorithms lists them by name, the default of its heuristics first
+(`OpRule.algorithms`). All of them compute the same, except that floats are added in another order.
+`LoweringContext.algorithm` names the one that runs; the tuner stores choices by `operator_key`.
 """
 
 import dataclasses
@@ -12,14 +11,14 @@ from typing import Any, TypeVar
 
 from jaxdelegate.op_lowering.common.fusion_barrier import fusion_barrier
 from jaxdelegate.op_lowering.records.record import Options
-from jaxdelegate.op_lowering.rule import Function, LoweringContext, OpRule
+from jaxdelegate.op_lowering.rule import Function, Op, OpRule
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 
 _Algorithm = TypeVar("_Algorithm")
 
 
 def chosen(algorithms: Mapping[str, _Algorithm], name: str | None) -> _Algorithm:
-    """The algorithm of this name; the default, which is the first, if there is none."""
+    """The algorithm of this name; if there is none, the default, which is the first."""
     return (
         next(iter(algorithms.values()))
         if name is None or name not in algorithms
@@ -27,37 +26,25 @@ def chosen(algorithms: Mapping[str, _Algorithm], name: str | None) -> _Algorithm
     )
 
 
-def operator_key(
-    name: str, context: LoweringContext, options: Options, inputs: Specs, outputs: Specs
-) -> str:
-    """What operators have in common that run equally fast: all but the values.
-
-    Args:
-        name: of the operator.
-        context: its own.
-        options: its parameters.
-        inputs: the specs that its rule sees.
-        outputs: likewise.
-    """
+def operator_key(name: str, op: Op[Options]) -> str:
+    """A key that operators share which run equally fast: everything except the values."""
+    context = op.context
     precision = dataclasses.replace(context.precision, float32_operators=())
-    tensors = f"{_listed(inputs)} -> {_listed(outputs)}"
-    return f"{name} {tensors}; {options}; {context.platform} {context.quant_mode} {precision}"
+    tensors = f"{_listed(op.inputs)} -> {_listed(op.outputs)}"
+    return f"{name} {tensors}; {op.options}; {context.platform} {context.quant_mode} {precision}"
 
 
-def with_algorithm(
-    context: LoweringContext, rule: OpRule, options: Options, inputs: Specs, outputs: Specs
-) -> LoweringContext:
-    """An operator's own context with the algorithm that was chosen for operators like it."""
-    if not context.algorithms or rule.algorithms is None:
-        return context
-    key = operator_key(rule.name, context, options, inputs, outputs)
-    return dataclasses.replace(context, algorithm=context.algorithms.get(key))
+def with_algorithm(rule: OpRule, op: Op[Options]) -> Op[Options]:
+    """The operator with the algorithm in its context that was chosen for operators of its key."""
+    if not op.context.algorithms or rule.algorithms is None:
+        return op
+    return op.in_context(algorithm=op.context.algorithms.get(operator_key(rule.name, op)))
 
 
 def with_barriers(run: Function, inputs: Specs) -> Function:
     """The function with its run-time inputs and its outputs in memory, as it was measured.
 
-    Some ways XLA would fuse with what goes before and after, and repeat one or the other.
+    XLA would fuse some algorithms with the operators before and after, and repeat their work.
     """
 
     def with_barriers(*arrays: Any) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""Helpers that several categories of rules share: fused activations, padding, broadcasting."""
+"""Helpers that several families of rules share: fused activations, padding, broadcasting."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +12,7 @@ from jaxdelegate.op_lowering.records.enums import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.records.enums import Nonlinearity, Padding
 from jaxdelegate.op_lowering.spec import Shape
 
-# A value that numpy computes beforehand or jax at run time: array methods serve both.
+# A value that numpy computes ahead of time or jax at run time; both have the same methods.
 Array = np.ndarray | jax.Array
 
 
@@ -26,8 +26,8 @@ def clamp(x: jax.Array, low: float, high: float) -> jax.Array:
     return jnp.minimum(jnp.maximum(x, scalar(low, x)), scalar(high, x))
 
 
-# The end of a fused activation's range (CalculateActivationRange, kernels/kernel_util.h): infinity
-# becomes this number.
+# The largest value of a fused activation, which infinity becomes (CalculateActivationRange,
+# kernels/kernel_util.h).
 LARGEST = float(np.finfo(np.float32).max)
 
 _ACTIVATIONS: dict[Act, Callable[[jax.Array], jax.Array]] = {
@@ -59,10 +59,10 @@ def fused_activation(activation: Act) -> Callable[[jax.Array], jax.Array]:
 
 
 def int32_indices(indices: Any) -> jax.Array:
-    """Indices as int32 at most; what it cannot hold is at its end: no dimension is as long.
+    """Indices as int32 or narrower; larger ones saturate, because no dimension is as long.
 
-    JAX derives a gather that clamps by a scatter that clamps, which it lowers when whoever asked
-    for the gradient does: without 64-bit types it has none of int64 and uint32.
+    The gradient of a gather that clamps is a scatter that clamps. The caller of `jax.grad` lowers
+    it, perhaps without 64-bit types, and then it supports neither int64 nor uint32.
     """
     wide = jnp.asarray(indices)
     if wide.dtype in (np.int64, np.uint32, np.uint64):
@@ -78,8 +78,10 @@ def hard_swish(x: jax.Array) -> jax.Array:
     return x * clamp(x + scalar(3, x), 0, 6) / scalar(6, x)
 
 
-def end_of(activation: Act, nonlinearity: Nonlinearity) -> Callable[[jax.Array], jax.Array]:
-    """What a convolution ends in: its nonlinearity if it has one, else its fused activation."""
+def final_activation(
+    activation: Act, nonlinearity: Nonlinearity
+) -> Callable[[jax.Array], jax.Array]:
+    """A convolution's nonlinearity if it has one, else its fused activation."""
     if nonlinearity is Nonlinearity.NONE:
         return fused_activation(activation)
     return hard_swish if nonlinearity is Nonlinearity.HARD_SWISH else lambda x: x * lax.logistic(x)

@@ -1,6 +1,6 @@
-"""Derivatives that a rule gives itself, where JAX has none of its arithmetic, or a useless one.
+"""Custom derivatives of rules whose arithmetic JAX cannot differentiate, or only uselessly.
 
-Values are computed as without them: a compiled program is the same.
+They do not change how values are computed: a compiled program is the same.
 """
 
 import functools
@@ -18,9 +18,10 @@ Unary = Callable[[jax.Array], Any]
 
 
 def with_64_bits(rule: Callable[..., Any]) -> Callable[..., Any]:
-    """A derivative's rule, with 64-bit types as what it derives: JAX may ask it under any setting.
+    """A derivative's rule with 64-bit types enabled, like the function that it differentiates.
 
-    It does so late, for instance, where a caller derives what `jax.checkpoint` or `jax.jit` holds.
+    JAX may call it under any setting, for instance late, when a caller differentiates a function
+    under `jax.checkpoint` or `jax.jit`.
     """
 
     @functools.wraps(rule)
@@ -35,7 +36,7 @@ def derived_as(function: Callable[..., Any], like: Callable[..., Any]) -> Callab
     """The values of `function`, and the derivative of `like`: of the same shapes and dtypes.
 
     `Model.function` computes with 64-bit types, but JAX may transpose the result without them:
-    what is float64 inside of `function` is float32 in `like`.
+    float64 inside of `function` is float32 in `like`.
     """
     derived = jax.custom_jvp(function)
 
@@ -49,10 +50,10 @@ def derived_as(function: Callable[..., Any], like: Callable[..., Any]) -> Callab
 
 
 def straight_through(function: Unary, low: float, high: float) -> Unary:
-    """`function` rounds: it gets the slope one from `low` to `high`, and zero beyond.
+    """`function`, which rounds, with the slope one from `low` to `high`, and zero beyond.
 
-    Rounding itself has the slope zero everywhere, by which nothing could be trained (Bengio et al.
-    2013; tf.quantization.fake_quant_with_min_max_args does the same).
+    Rounding itself has the slope zero everywhere, so nothing could be trained through it (Bengio
+    et al. 2013; tf.quantization.fake_quant_with_min_max_args does the same).
     """
 
     def inside(x: jax.Array) -> jax.Array:
@@ -68,9 +69,9 @@ FLOAT_VIEW = (
 
 
 def underivable(function: Unary, step: str, remedy: str = FLOAT_VIEW) -> Unary:
-    """`function` makes integers, and to derive what comes of them raises a GradientError.
+    """`function`, which returns integers; differentiating through it raises a GradientError.
 
-    JAX would answer zeros. The message: what is done to which tensor, and what to do instead.
+    JAX would return zeros. The error names the step and a remedy.
     """
 
     def like(_x: jax.Array) -> NoReturn:
@@ -80,7 +81,7 @@ def underivable(function: Unary, step: str, remedy: str = FLOAT_VIEW) -> Unary:
 
 
 def root(x: jax.Array) -> jax.Array:
-    """The square root, as a norm has it: its slope at zero is zero, not infinite."""
+    """The square root of a norm: its slope at zero is zero, not infinite."""
     result: jax.Array = _ROOT(x)
     return result
 
@@ -93,7 +94,7 @@ _ROOT = derived_as(jnp.sqrt, _flat_root)
 
 
 def padded(x: jax.Array, fill: jax.Array, widths: Sequence[tuple[int, int, int]]) -> jax.Array:
-    """`lax.pad` by one value, of any shape, which JAX cannot derive by that value alone."""
+    """`lax.pad` by one value; JAX cannot differentiate it with respect to that value alone."""
 
     def chosen(x: jax.Array, fill: jax.Array) -> jax.Array:
         is_inside = lax.pad(jnp.ones(x.shape, bool), jnp.zeros((), bool), widths)

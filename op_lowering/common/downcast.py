@@ -1,4 +1,4 @@
-"""float32 to float16 or bfloat16, without making infinities of what was finite."""
+"""float32 to float16 or bfloat16, without turning finite values into infinities."""
 
 from typing import Any
 
@@ -10,8 +10,8 @@ from jax import lax
 
 from jaxdelegate.op_lowering.dtypes import HALVES
 
-# Largest value, bits of the exponent, bits of the mantissa. float16 ends at 65504; bfloat16 just
-# short of float32's end, which masks are made of.
+# Largest value, bits of the exponent, bits of the mantissa. bfloat16 ends just below float32's
+# largest value, which attention masks contain.
 _FORMATS = {
     np.dtype(np.float16): (65504.0, 5, 10),
     np.dtype(ml_dtypes.bfloat16): (3.3895313892515355e38, 8, 7),
@@ -22,12 +22,12 @@ def downcast(x: Any, dtype: np.dtype, *, exactly: bool = False, infinities: bool
     """A float array as `dtype`; finite values beyond its range become its largest.
 
     Args:
-        x: numpy or jax; what is that already passes.
-        dtype: where to.
-        exactly: round even if the value is upcast again right after, which XLA leaves out.
-        infinities: whether they stay what they are; else they become the largest value too, by one
-            clamp, which XLA:GPU computes at the end of the matrix product before it. What reads the
-            sums twice it does not, and writes them to memory in float32 first.
+        x: an array of numpy or jax.
+        dtype: of the result.
+        exactly: round even if the value is upcast right afterwards, which XLA optimizes away.
+        infinities: whether infinities stay; else they become the largest value too. That takes one
+            clamp, which XLA:GPU fuses into the matrix product before it. It would not fuse what
+            reads the sums twice, and write them to memory in float32 first.
     """
     dtype = np.dtype(dtype)
     if x.dtype == dtype or dtype not in HALVES:
@@ -42,7 +42,7 @@ def downcast(x: Any, dtype: np.dtype, *, exactly: bool = False, infinities: bool
 
 
 def rounded(x: jax.Array, dtype: np.dtype) -> jax.Array:
-    """A float array as `dtype`, certainly rounded; values beyond its range become infinite."""
+    """A float array as `dtype`, always rounded; values beyond its range become infinite."""
     dtype = np.dtype(dtype)
     if x.dtype == dtype:
         return x
@@ -52,7 +52,7 @@ def rounded(x: jax.Array, dtype: np.dtype) -> jax.Array:
 
 
 def upcast(y: jax.Array, dtype: np.dtype) -> jax.Array:
-    """A reduced result as `dtype`, an infinity that rounding made as the largest value it had."""
+    """A reduced result as `dtype`; infinities become the reduced dtype's largest value."""
     if y.dtype == dtype or y.dtype not in HALVES:
         return y.astype(dtype)
     most = jnp.asarray(_FORMATS[y.dtype][0], y.dtype)

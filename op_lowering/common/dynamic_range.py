@@ -1,4 +1,4 @@
-"""What dynamic range convolutions and GEMMs share: float32 activations by integer filters."""
+"""Common parts of dynamic range convolutions and GEMMs: float32 activations by integer filters."""
 
 import dataclasses
 import functools
@@ -22,11 +22,11 @@ from jaxdelegate.quant.params import channel_scales
 
 @dataclasses.dataclass(frozen=True)
 class DynamicRange:
-    """What an operator's dynamic range kernels take.
+    """What an operator's dynamic range kernels support.
 
     `symmetric`: one of them quantizes activations symmetrically; the other one, CONV_2D's, scales
     sums by the filter, then by the activations.
-    `why_not_blocks`: what a kernel of filters quantized in blocks says of one; None: there is none.
+    `why_not_blocks`: the check of the kernel of blockwise filters; None: there is no such kernel.
     """
 
     filters: frozenset[np.dtype] = frozenset()
@@ -34,7 +34,7 @@ class DynamicRange:
     why_not_blocks: Callable[[TensorSpec], str | None] | None = None
 
     def why_not(self, tensors: Tensors, channel_axis: int) -> str | None:
-        """A reason unless a kernel takes these tensors."""
+        """A reason unless a kernel supports these tensors."""
         x, w, bias, y = tensors
         floats = (spec for spec in (x, bias, y) if spec is not None)
         other = f"{w.name!r} is quantized {w.dtype}, which this operator has no kernel for"
@@ -62,12 +62,12 @@ def signed(w: np.ndarray) -> np.ndarray: ...
 
 
 def signed(w: Array) -> Array:
-    """A stored filter as int8; the kernels read the bytes of an uint8 one as signed ones."""
+    """A stored filter as int8; the kernels read the bytes of a uint8 filter as signed."""
     return w.view(np.int8) if np.dtype(w.dtype) == UINT8 else w.astype(np.int8)
 
 
 def filter_scales(w: TensorSpec, channels: int) -> np.ndarray:
-    """float32 [channels]; the kernels leave zero points out."""
+    """float32 [channels]; the kernels ignore zero points."""
     return channel_scales(quantization_of(w), channels)
 
 

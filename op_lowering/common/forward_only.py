@@ -1,4 +1,4 @@
-"""What JAX can differentiate forwards only, with words of ours where somebody tries backwards."""
+"""An identity that can be differentiated in forward mode only; reverse mode raises our error."""
 
 import functools
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ def forward_only(x: jax.Array, message: str) -> jax.Array:
     """`x`, of any shape and dtype; derivatives and batches pass through.
 
     Raises:
-        GradientError: with this message, when JAX transposes it, in the middle of a gradient.
+        GradientError: with this message, when JAX transposes it for a gradient.
     """
     result: jax.Array = _identity(message, x)
     return result

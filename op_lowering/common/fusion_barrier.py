@@ -1,8 +1,8 @@
-"""Values that XLA:CPU computes once, into memory, however many read them.
+"""Values that XLA:CPU computes once, into memory, however many operations read them.
 
-XLA:CPU fuses what computes a value into each of its readers, and computes it again there, even a
-sum of many taps; `optimization_barrier` is gone before it does so. A call that must not be inlined
-stays, and its argument lies in memory. The call itself does nothing, and costs below a microsecond.
+XLA:CPU fuses the computation of a value into each of its readers and repeats it there, even a sum
+of many taps; it removes `optimization_barrier` before that. A call that must not be inlined stays,
+and its argument is in memory. The call itself does nothing and costs less than a microsecond.
 """
 
 import functools
@@ -14,7 +14,7 @@ from jax.experimental.xla_metadata import set_xla_metadata
 
 
 def fusion_barrier(x: jax.Array) -> jax.Array:
-    """`x`, which no fusion after computes again; other platforms than a CPU decide by themselves.
+    """`x`, which no later fusion on a CPU computes again; no effect on other platforms.
 
     Args:
         x: of any shape and dtype. Derivatives, batches and exports pass through.
@@ -39,5 +39,5 @@ def _called(x: jax.Array) -> jax.Array:
     return result
 
 
-# A bare identity JAX would drop itself.
+# JAX would drop a bare identity.
 _BARRIER = jax.jit(lax.optimization_barrier, inline=False)

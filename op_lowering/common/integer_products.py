@@ -1,9 +1,9 @@
 """Exact sums of products of integers: int8 times int8, added up in int32.
 
-A quantized tensor is taken apart into int8 pieces, value - zero point = sum of factor * (piece -
-zero): int8 is one piece; uint8 is one, moved by 128; int16 is two, its high byte, and its low byte
-moved by 128. So every product is one that devices have units for, and nothing is rounded. Zeros
-are taken out of the sums afterwards: sum (x - a)(w - b) = sum xw - b sum x - a sum (w - b).
+A quantized tensor is split into int8 pieces, value - zero point = sum of factor * (piece - zero):
+int8 is one piece; uint8 is one, shifted by 128; int16 is two, its high byte, and its low byte
+shifted by 128. So devices have units for every product, and nothing is rounded. The zero points
+are subtracted from the sums: sum (x - a)(w - b) = sum xw - b sum x - a sum (w - b).
 A sum of int32 wraps around as the kernels' do. Of two pieces, int64 sums of fewer than
 MOST_PRODUCTS products are exact.
 """
@@ -38,7 +38,7 @@ def to_int8(q: np.ndarray) -> np.ndarray: ...
 
 
 def to_int8(q: Array) -> Array:
-    """Stored integers as int8, in array methods only: uint8 moves by 128, int16 stays as it is."""
+    """Stored integers as int8, with array methods only: uint8 minus 128; int16 stays int16."""
     dtype = np.dtype(q.dtype)
     if dtype == np.int16:
         return q
@@ -46,7 +46,7 @@ def to_int8(q: Array) -> Array:
 
 
 def moved(zero_point: int, dtype: np.dtype) -> int:
-    """The zero point of what `to_int8` makes of a dtype."""
+    """The zero point of `to_int8`'s result for this dtype."""
     return zero_point - 128 if dtype == np.uint8 else zero_point
 
 
@@ -87,8 +87,8 @@ def matrix_product(
         x: [*B, M, K], or [*B, K, M].
         w: [*B, N, K], or [*B, K, N].
         axes: where K is, in x and in w: -1 or -2.
-        w_sums: int32 [*B, N], sums of w - zero over K, if they are known beforehand; `w` is one
-            piece then.
+        w_sums: int32 [*B, N], sums of w - zero over K, if they are known ahead of time; `w` then
+            is one piece.
 
     Returns:
         [*B, M, N], int32 or int64.
@@ -99,8 +99,8 @@ def matrix_product(
 def product(x: jax.Array, w: jax.Array, contract: Axes, batch: Axes) -> jax.Array:
     """lax.dot_general of int8, in int32.
 
-    One row by a small matrix is a sum: XLA:CPU compiles it in half the time that a product takes,
-    and only once where several are alike. It runs as fast.
+    One row by a small matrix is a sum: XLA:CPU compiles it in half the time of a product, and
+    several equal ones only once. It runs as fast.
     """
     (i,), (k,) = contract
     is_row = x.size == x.shape[i] > 0

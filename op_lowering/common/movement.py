@@ -1,4 +1,4 @@
-"""What the rules that only move data share: which tensors XLA moves, axes, constant integers."""
+"""Common parts of rules that only move data: which tensors XLA moves, axes, constant integers."""
 
 import ml_dtypes
 import numpy as np
@@ -16,9 +16,9 @@ MOVABLE = frozenset(DTYPES.values()) - _PACKED - _HANDLES - {_STRING}
 
 
 def why_not_moved(context: LoweringContext, *specs: TensorSpec | None) -> str | None:
-    """A reason if the values of these tensors cannot pass from one to another as they are.
+    """A reason if values of these tensors cannot be copied from one to another.
 
-    All that are there must have one dtype that XLA holds and one quantization (scale and zero
+    All that are present must have one dtype that XLA supports and one quantization (scale and zero
     point; `quantized_dimension` may move with the data).
     """
     present = [spec for spec in specs if spec is not None]
@@ -45,7 +45,7 @@ def integers(spec: TensorSpec) -> tuple[int, ...]:
 
 
 def zero_point(spec: TensorSpec) -> int:
-    """What stands for real zero in a tensor (per tensor: the kernels that pad know no other)."""
+    """The integer of real zero in a tensor (per tensor, the only kind that padding supports)."""
     quantization = spec.quantization
     if quantization is None or not spec.is_quantized or quantization.zero_point.size == 0:
         return 0

@@ -1,12 +1,13 @@
-"""Constant filters of int4 and int2 that stay packed where programs keep their weights.
+"""Constant filters of int4 and int2 that stay packed in a program's memory.
 
-XLA gives such an element a byte of its own; packed, it takes half or a quarter of one. Unlike in a
-file (quant/packing.py), a byte does not hold neighbors: of a row's elements, cut into as many equal
-runs as fit a byte, it holds one of each run. So unpacking is shifts and one concatenation, which
-takes XLA:CPU a fifth of the time.
+XLA stores such an element in a byte; packed, it takes half or a quarter of one. Unlike in a file
+(quant/packing.py), a byte does not hold neighbors: a row is cut into as many equal runs as a byte
+holds elements, and a byte has one element of each run. So unpacking is shifts and one
+concatenation, which takes XLA:CPU a fifth of the time.
 """
 
 import dataclasses
+from typing import Self
 
 import jax
 import jax.numpy as jnp
@@ -18,8 +19,8 @@ from jaxdelegate.op_lowering.common.integer_products import to_int8
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.quant.packing import BITS, bits_of
 
-# Elements from which on packing is worth an unpacking at every invoke. Smaller constants are baked
-# into programs.
+# Packing is worth an unpacking at every invoke from so many elements on. Smaller constants are
+# compiled into programs.
 _MANY = 1 << 16
 
 
@@ -35,7 +36,7 @@ class Packed:
         return bits_of(self.dtype)
 
     def pack(self, w: Array) -> Array:
-        """Stored elements, of numpy or jax -> uint8; the last run is filled up with zeros."""
+        """Stored elements, of numpy or jax -> uint8; the last run is padded with zeros."""
         xp = np if isinstance(w, np.ndarray) else jnp
         runs = 8 // self._bits
         padded = xp.pad(w.astype(np.int8), [(0, 0)] * (w.ndim - 1) + [(0, -self.columns % runs)])
@@ -57,33 +58,33 @@ class Packed:
 
 
 @dataclasses.dataclass(frozen=True)
-class Kept:
-    """How an integer filter is kept: packed, or as int8 (int16 as it is)."""
+class WeightStorage:
+    """How a program stores an integer filter: packed, or as int8 (int16 stays int16)."""
 
     packed: Packed | None
 
     @classmethod
-    def of(cls, w: TensorSpec, columns: int | None = None) -> "Kept":
-        """Packed where that saves memory: a large constant of less than a byte for each element.
+    def of(cls, w: TensorSpec, columns: int | None = None) -> Self:
+        """Packed if that saves memory: a large constant of less than a byte for each element.
 
-        `columns` is the size of the last dimension, if that is not the filter's own.
+        `columns` is the size of the last dimension, if a layout changes the filter's.
         """
         if w.const is None or w.const.size < _MANY or w.dtype not in BITS:
             return cls(None)
         return cls(Packed(w.dtype, w.shape[-1] if columns is None else columns))
 
     @classmethod
-    def of_convolution(cls, w: TensorSpec, output_channels: int, groups: int) -> "Kept":
-        """The same for a convolution's filter as it is laid out: output channels stand last.
+    def of_convolution(cls, w: TensorSpec, output_channels: int, groups: int) -> Self:
+        """The storage of a convolution's filter, laid out with output channels last.
 
-        Those of a group may be too few to fill bytes.
+        With groups it is not packed: one group may have too few output channels to fill bytes.
         """
         return cls.of(w, output_channels) if groups == 1 else cls(None)
 
     def prepare(self, w: Array) -> Array:
-        """As the file stores it, or laid out already -> as it is kept (see to_int8)."""
+        """A filter of the file, perhaps laid out already -> its stored form (see to_int8)."""
         return to_int8(w) if self.packed is None else self.packed.pack(w)
 
-    def read(self, kept: jax.Array) -> jax.Array:
-        """As it is kept -> as int8 or int16."""
-        return kept if self.packed is None else self.packed.unpack(kept)
+    def read(self, stored: jax.Array) -> jax.Array:
+        """The stored form -> int8 or int16."""
+        return stored if self.packed is None else self.packed.unpack(stored)

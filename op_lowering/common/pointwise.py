@@ -1,4 +1,4 @@
-"""The shell around operators that act element by element: dtypes, broadcasting, float32 inside."""
+"""Common parts of elementwise operators: dtypes, broadcasting, the accumulator's dtype."""
 
 import dataclasses
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.records.record import Options
 from jaxdelegate.op_lowering.rule import (
     Function,
-    LoweringContext,
+    Op,
     OpRule,
     OptionsT,
     WhyNot,
@@ -25,8 +25,7 @@ from jaxdelegate.op_lowering.rule import (
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 
 Elementwise = Callable[..., jax.Array]  # arrays of one rank -> their elementwise result
-Build = Callable[[OptionsT, Specs], Elementwise]  # options, inputs -> the function to apply
-BuildInteger = Callable[[OptionsT, Specs, Specs], Elementwise]  # and outputs -> likewise
+Build = Callable[[Op[OptionsT]], Elementwise]  # -> the function to apply
 OptionsT_contra = TypeVar("OptionsT_contra", bound=Options, contravariant=True)
 Dtypes = frozenset[np.dtype]
 
@@ -41,39 +40,38 @@ INT8, UINT8, INT16 = (np.dtype(t) for t in (np.int8, np.uint8, np.int16))
 
 @dataclasses.dataclass(frozen=True)
 class IntegerKernel(Generic[OptionsT_contra]):
-    """How an operator computes on quantized tensors, one scale each.
+    """How an operator computes on quantized tensors with one scale each.
 
-    `dtypes` lists what the inputs, then the output, may hold together.
-    `build` makes the function: stored integers of one rank -> stored integers. It raises ValueError
-    or ArithmeticError where the kernel has none for such scales; why_not gives that sentence.
-    `symmetric`: the kernel wants zero points of 0 in int16 tensors.
+    `dtypes` lists the supported combinations of inputs, then the output.
+    `build` returns the function: stored integers of one rank -> stored integers. It raises
+    ValueError or ArithmeticError if the kernel does not support the scales; `why_not` returns the
+    error's message.
+    `symmetric`: the kernel requires zero points of 0 in int16 tensors.
     """
 
     dtypes: frozenset[tuple[np.dtype, ...]]
-    build: BuildInteger[OptionsT_contra]
+    build: Build[OptionsT_contra]
     symmetric: bool = True
 
-    def why_not(self, name: str, o: OptionsT_contra, inputs: Specs, outputs: Specs) -> str | None:
-        """A reason if the kernel cannot take these tensors."""
-        specs = (*inputs, *outputs)
+    def why_not(self, name: str, op: Op[OptionsT_contra]) -> str | None:
+        """A reason if the kernel does not support these tensors."""
+        specs = (*op.inputs, *op.outputs)
         if tuple(spec.dtype for spec in specs) not in self.dtypes:
-            kinds = ", ".join(str(spec.dtype) for spec in inputs)
-            return f"LiteRT has no integer kernel of {name} from {kinds} to {outputs[0].dtype}"
+            kinds = ", ".join(str(spec.dtype) for spec in op.inputs)
+            return f"LiteRT has no integer kernel of {name} from {kinds} to {op.outputs[0].dtype}"
         reason = first_reason(
-            *(why_not_one_scale(spec, or_zero=True) for spec in inputs),
-            *(why_not_one_scale(spec) for spec in outputs if spec.dtype != BOOL),
-            why_not_broadcast(*(spec.shape for spec in inputs)),
+            *(why_not_one_scale(spec, or_zero=True) for spec in op.inputs),
+            *(why_not_one_scale(spec) for spec in op.outputs if spec.dtype != BOOL),
+            why_not_broadcast(*(spec.shape for spec in op.inputs)),
         )
         if reason is None and self.symmetric:
             reason = first_reason(*map(why_not_symmetric, specs))
-        return reason or self._why_not_build(name, o, inputs, outputs)
+        return reason or self._why_not_build(name, op)
 
-    def _why_not_build(
-        self, name: str, o: OptionsT_contra, inputs: Specs, outputs: Specs
-    ) -> str | None:
+    def _why_not_build(self, name: str, op: Op[OptionsT_contra]) -> str | None:
         try:
             with np.errstate(all="ignore"):
-                self.build(o, inputs, outputs)
+                self.build(op)
         except (ValueError, ArithmeticError) as error:
             return f"{name} has no arithmetic for these scales: {error}"
         return None
@@ -90,12 +88,12 @@ def unary(
     why_not: WhyNot[OptionsT] | None = None,
     integer: IntegerKernel[OptionsT] | None = None,
 ) -> OpRule[OptionsT]:
-    """The record of `y = function(x)`; see `pointwise`."""
+    """The rule of `y = function(x)`; see `pointwise`."""
     return pointwise(
         name,
         options_type,
         max_version,
-        lambda _o, _inputs: function,
+        lambda _op: function,
         dtypes,
         results=results,
         why_not=why_not,
@@ -114,12 +112,12 @@ def binary(
     why_not: WhyNot[OptionsT] | None = None,
     integer: IntegerKernel[OptionsT] | None = None,
 ) -> OpRule[OptionsT]:
-    """The record of `z = function(x, y)` over broadcast inputs; see `pointwise`."""
+    """The rule of `z = function(x, y)` over broadcast inputs; see `pointwise`."""
     return pointwise(
         name,
         options_type,
         max_version,
-        lambda _o, _inputs: function,
+        lambda _op: function,
         dtypes,
         arity=2,
         results=results,
@@ -141,7 +139,7 @@ def pointwise(
     why_not: WhyNot[OptionsT] | None = None,
     integer: IntegerKernel[OptionsT] | None = None,
 ) -> OpRule[OptionsT]:
-    """The record of an operator whose function `build` makes from the options and the input specs.
+    """The rule of an operator whose function `build` makes.
 
     The function gets every input in the accumulator's dtype and at one rank (leading ones, as
     kernels/internal/reference/broadcast_loop.h extends shapes); its result takes the output's
@@ -151,49 +149,50 @@ def pointwise(
         name: the operator.
         options_type: its options table.
         max_version: the newest version that LiteRT registers.
-        build: makes the function.
-        dtypes: what the inputs may hold; all hold the same.
-        arity: how many inputs there are, or, if `variadic`, are at least.
+        build: returns the function.
+        dtypes: supported dtypes of the inputs, which all have the same one.
+        arity: the number of inputs, or, if `variadic`, the least number.
         variadic: more inputs than `arity` may follow.
-        results: what the output may hold; None: the inputs' dtype.
-        why_not: reasons besides the common ones, asked when those found nothing.
+        results: supported dtypes of the output; None: the inputs' dtype.
+        why_not: further reasons, if the common checks find none.
         integer: how quantized tensors are computed.
     """
 
-    def refuse(context: LoweringContext, o: OptionsT, inputs: Specs, outputs: Specs) -> str | None:
-        count = None if variadic else why_not_count(inputs, arity)
-        if count is not None or any(s is None for s in inputs):
+    def refuse(op: Op[OptionsT]) -> str | None:
+        count = None if variadic else why_not_count(op.inputs, arity)
+        if count is not None or any(s is None for s in op.inputs):
             return count or "an input is left out"
-        if _is_quantized(inputs, outputs):
-            reason = _why_not_quantized(name, integer, o, inputs, outputs)
+        if _is_quantized(op):
+            reason = _why_not_quantized(name, integer, op)
         else:
-            reason = why_not_elements(inputs, dtypes) or _why_not_result(inputs, outputs, results)
-        return reason if reason or why_not is None else why_not(context, o, inputs, outputs)
+            reason = why_not_elements(op.inputs, dtypes) or _why_not_result(op, results)
+        return reason if reason or why_not is None else why_not(op)
 
-    def lower(context: LoweringContext, o: OptionsT, inputs: Specs, outputs: Specs) -> Function:
-        if integer is not None and _is_quantized(inputs, outputs):
-            return _lower_integer(integer.build(o, inputs, outputs))
-        function, wide = build(o, inputs), context.precision.accumulator(inputs[0].dtype)
+    def lower(op: Op[OptionsT]) -> Function:
+        if integer is not None and _is_quantized(op):
+            return _lower_integer(integer.build(op))
+        function, wide = build(op), op.context.precision.accumulator(op.inputs[0].dtype)
+        dtype = op.outputs[0].dtype
 
         def run(*arrays: Array) -> tuple[jax.Array]:
             y = function(*align_ranks(*(jnp.asarray(a, wide) for a in arrays)))
-            return (y.astype(outputs[0].dtype),)
+            return (y.astype(dtype),)
 
         return run
 
     return OpRule(name, options_type, max_version, refuse, lower, arity=arity)
 
 
-def _is_quantized(inputs: Specs, outputs: Specs) -> bool:
-    return any(spec.is_quantized for spec in (*inputs, *outputs))
+def _is_quantized(op: Op[Options]) -> bool:
+    return any(spec.is_quantized for spec in (*op.inputs, *op.outputs))
 
 
 def _why_not_quantized(
-    name: str, kernel: IntegerKernel[OptionsT] | None, o: OptionsT, inputs: Specs, outputs: Specs
+    name: str, kernel: IntegerKernel[OptionsT] | None, op: Op[OptionsT]
 ) -> str | None:
     if kernel is not None:
-        return kernel.why_not(name, o, inputs, outputs)
-    spec = next(spec for spec in (*inputs, *outputs) if spec.is_quantized)
+        return kernel.why_not(name, op)
+    spec = next(spec for spec in (*op.inputs, *op.outputs) if spec.is_quantized)
     return f"{spec.name!r} is quantized {spec.dtype}: LiteRT has no integer kernel of {name}"
 
 
@@ -215,18 +214,18 @@ def why_not_elements(inputs: Specs, dtypes: Dtypes) -> str | None:
     )
 
 
-def _why_not_result(inputs: Specs, outputs: Specs, results: Dtypes | None) -> str | None:
-    wanted = frozenset([inputs[0].dtype]) if results is None else results
-    return why_not_dtype(outputs[0], wanted)
+def _why_not_result(op: Op[Options], results: Dtypes | None) -> str | None:
+    wanted = frozenset([op.inputs[0].dtype]) if results is None else results
+    return why_not_dtype(op.outputs[0], wanted)
 
 
 def why_not_count(inputs: Specs, count: int) -> str | None:
-    """A reason unless there are exactly so many inputs."""
+    """A reason unless there are exactly `count` inputs."""
     return None if len(inputs) == count else f"has {len(inputs)} inputs, not {count}"
 
 
 def why_not_stored(spec: TensorSpec, dtypes: Dtypes) -> str | None:
-    """As `why_not_dtype`, for operators that take stored values as they are, quantized or not."""
+    """Like `why_not_dtype`, for operators on stored values, quantized or not."""
     if spec.dtype in dtypes:
         return None
     names = ", ".join(sorted(map(str, dtypes)))

@@ -1,9 +1,9 @@
-"""Products of int8 matrices on a GPU that end in int8: a kernel in Pallas, compiled by Triton.
+"""Requantized products of int8 matrices on a GPU: a kernel in Pallas, compiled by Triton.
 
-XLA's matrix products end in nothing that reads a sum twice or shifts it, so that requantization
-would be another kernel, and its input four times as large as its output. This kernel requantizes
-sums in registers, in 32 bits. Like a call of the CPU kernels it cannot be differentiated, so that
-the context has to ask for it.
+XLA fuses nothing into a matrix product that reads a sum twice or shifts it, so requantization would
+be another kernel, whose input is four times as large as its output. This kernel requantizes sums in
+registers, in 32 bits. Like the CPU kernels it cannot be differentiated, so the context must allow
+it.
 """
 
 import functools
@@ -21,21 +21,14 @@ from jaxdelegate.quant.jax_requantize import clamp
 
 # Rows, columns and products of one step, at most; warps.
 _ROWS, _COLUMNS, _DEPTH, _WARPS = 128, 128, 64, 8
-_LEAST = 16  # of each that Triton's product takes; of depth for int8 the double
+_LEAST = 16  # the least of each in Triton's product; of depth for int8 the double
 _MOST_VALUES = 1 << 31  # of a matrix whose positions are int32
 
 
 def takes(
     context: LoweringContext, tensors: Tensors, end: Epilogue, shape: tuple[int, ...]
 ) -> bool:
-    """Whether the kernel multiplies matrices of these tensors.
-
-    Args:
-        context: the lowering context.
-        tensors: what the operator reads and writes.
-        end: how it ends.
-        shape: rows, depth and columns.
-    """
+    """Whether the kernel supports these tensors; `shape` is rows, depth and columns."""
     x, w, _, y = tensors
     rows, depth, columns = shape
     return (
@@ -50,7 +43,7 @@ def takes(
 def product(x: jax.Array, w: jax.Array, offset: jax.Array, end: Epilogue) -> jax.Array:
     """int8 [M, N] of x [M, K] and w [K, N], int8, with int32 [N] added to the sums.
 
-    Sums wrap around; their end is that of `Epilogue`, whose bias `offset` stands for.
+    Sums wrap around and are requantized by `end`; `offset` includes the bias.
     """
     from jax.experimental import pallas as pl  # noqa: PLC0415 (a GPU's programs alone need it)
     from jax.experimental.pallas import triton  # noqa: PLC0415

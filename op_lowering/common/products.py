@@ -1,4 +1,4 @@
-"""Sums of products, what convolutions and matrix products share: dtypes, precision, bias, clamp."""
+"""Common parts of convolutions and matrix products: dtypes, precision, bias, activation."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from jaxdelegate.op_lowering.records.enums import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.rule import Function, LoweringContext, first_reason, why_not_dtype
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 
-# LiteRT's kernels take float32; half types are how a GPU's precision policy stores such tensors.
+# LiteRT's kernels accept float32; a GPU's precision policy stores such tensors in half types.
 PRODUCT_FLOATS = FLOATS - {np.dtype(np.float64)}
 _CLAMPS = frozenset([Act.NONE, Act.RELU, Act.RELU_N1_TO_1, Act.RELU6])
 
@@ -24,12 +24,12 @@ Axes = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 def why_not_floats(*specs: TensorSpec | None) -> str | None:
-    """A reason for the first tensor that is quantized or no float; absent ones pass."""
+    """A reason for the first tensor that is quantized or not a float; absent ones are None."""
     return first_reason(*(why_not_dtype(s, PRODUCT_FLOATS) for s in specs if s is not None))
 
 
 def why_not_fused(activation: Act) -> str | None:
-    """A reason for a fused activation other than a clamp, the only kind that these kernels apply.
+    """A reason for a fused activation other than a clamp: these kernels apply only clamps.
 
     CalculateActivationRange (kernels/kernel_util.h) has no range for TANH and SIGN_BIT.
     """
@@ -43,33 +43,33 @@ class Arithmetic:
     """How one operator multiplies and adds, as the precision policy has it."""
 
     operand: np.dtype
-    accumulator: np.dtype  # in which the kernel goes on
+    accumulator: np.dtype  # of bias and activation
     precision: str
-    total: np.dtype | None = None  # what `lax` yields; None: the accumulator's dtype
+    total: np.dtype | None = None  # the dtype of `lax`'s result; None: the accumulator's dtype
     rounds_exactly: bool = False
-    ends_short: bool = False  # cuDNN computes the end too, and rounds once, after it
-    is_finite: bool = False  # see `finish`; elsewhere libraries end products in what is no clamp
+    has_short_epilogue: bool = False  # cuDNN computes the epilogue too, and rounds once, after it
+    is_finite: bool = False  # see `finish`; False where libraries only fuse other epilogues
 
     @classmethod
     def of_convolution(
-        cls, context: LoweringContext, *specs: TensorSpec, ends_in_library: bool = False
+        cls, context: LoweringContext, *specs: TensorSpec, epilogue_in_library: bool = False
     ) -> Self:
         """The arithmetic of a convolution of tensors like these.
 
         Args:
             context: the lowering context.
             *specs: the operands.
-            ends_in_library: whether bias, residual and RELU after it are computed by cuDNN, if the
+            epilogue_in_library: whether cuDNN computes bias, residual and RELU after it, if the
                 dtype allows.
         """
         policy = context.precision
         operand = policy.convolved(_operand(context, specs), *(s.const for s in specs))
         arithmetic = cls._of(context, operand, policy.convolution_total(operand))
-        if not (ends_in_library and policy.rounds_convolutions and operand in HALVES):
+        if not (epilogue_in_library and policy.rounds_convolutions and operand in HALVES):
             return arithmetic
         # An emulation stays in float32 until cuDNN would round.
         total = arithmetic.accumulator if policy.rounds_exactly else arithmetic.total
-        return dataclasses.replace(arithmetic, total=total, ends_short=True)
+        return dataclasses.replace(arithmetic, total=total, has_short_epilogue=True)
 
     @classmethod
     def of_dot(
@@ -95,17 +95,21 @@ class Arithmetic:
         )
 
     @property
-    def _yielded(self) -> np.dtype:
+    def _result_dtype(self) -> np.dtype:
         return self.accumulator if self.total is None else self.total
 
     def reduced(self, x: Any) -> Any:
-        """An operand in the operand's dtype; None, where an input lacks, stays."""
+        """An operand in the operand's dtype; None, for an absent input, stays None."""
         return None if x is None else downcast(x, self.operand, exactly=self.rounds_exactly)
 
     def dot(self, x: jax.Array, w: jax.Array, contract: Axes, batch: Axes = ((), ())) -> jax.Array:
         """lax.dot_general; the result is in the accumulator's dtype."""
         y = lax.dot_general(
-            x, w, (contract, batch), precision=self.precision, preferred_element_type=self._yielded
+            x,
+            w,
+            (contract, batch),
+            precision=self.precision,
+            preferred_element_type=self._result_dtype,
         )
         return upcast(y, self.accumulator)
 
@@ -123,7 +127,7 @@ class Arithmetic:
     ) -> jax.Array:
         """lax.conv_general_dilated on [N, *spatial, C] and [*spatial, I, O] or [O, *spatial, I].
 
-        The result is as that of `dot`, or the total as it is where it `ends_short`.
+        The result has the accumulator's dtype, or with a short epilogue the total's.
         """
         spatial = "DHW"[-len(strides) :]
         filters = f"O{spatial}I" if units_first else f"{spatial}IO"
@@ -138,17 +142,17 @@ class Arithmetic:
             dimension_numbers=layouts,
             feature_group_count=groups,
             precision=self.precision,
-            preferred_element_type=self._yielded,
+            preferred_element_type=self._result_dtype,
         )
-        return y if self.ends_short else upcast(y, self.accumulator)
+        return y if self.has_short_epilogue else upcast(y, self.accumulator)
 
-    def ended(self, y: jax.Array) -> jax.Array:
-        """A result after its end; cuDNN's is reduced, and infinite beyond the range."""
-        return rounded(y, self.operand) if self.ends_short else y
+    def rounded_result(self, y: jax.Array) -> jax.Array:
+        """A result after its epilogue; cuDNN's is reduced, and infinite beyond the range."""
+        return rounded(y, self.operand) if self.has_short_epilogue else y
 
 
 def _operand(context: LoweringContext, specs: Sequence[TensorSpec]) -> np.dtype:
-    """What the file allows: a CPU does not multiply half precision, and no device mixed dtypes."""
+    # A CPU does not multiply half precision, and no device mixed dtypes.
     dtype = specs[0].dtype
     mixed = any(s.dtype != dtype for s in specs)
     return context.precision.accumulator(dtype) if mixed or context.platform == "cpu" else dtype
@@ -163,10 +167,10 @@ def finish(
     *,
     is_finite: bool = False,
 ) -> jax.Array:
-    """Add the bias to `y` [..., O], apply the fused activation, store: the end of every kernel.
+    """The epilogue of every kernel: add the bias to `y` [..., O], apply the activation, store.
 
-    What is reduced already ends in its dtype, which is how XLA:GPU knows what cuDNN can do at the
-    end of a convolution. A residual has the shape of `y` and is added before the activation.
+    A reduced `y` keeps its dtype: XLA:GPU recognizes by that what cuDNN can fuse into a
+    convolution. A residual has the shape of `y` and is added before the activation.
     `is_finite`: infinities become the largest number, as they do in LiteRT's kernels.
     """
     if bias is not None:

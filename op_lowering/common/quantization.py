@@ -1,4 +1,4 @@
-"""Scales and zero points as integer kernels read them, and what they ask of tensors."""
+"""Scales and zero points as integer kernels read them, and their requirements on tensors."""
 
 import numpy as np
 
@@ -38,7 +38,7 @@ def zero_point_of(spec: TensorSpec) -> int:
 
 
 def why_not_scales(spec: TensorSpec) -> str | None:
-    """A reason if the tensor's scales or zero points are not as many as it has channels, or one."""
+    """A reason unless the tensor has one scale and zero point, or one for each channel."""
     q = spec.quantization
     if q is None or q.blockwise is not None:
         return None
@@ -54,7 +54,7 @@ def why_not_scales(spec: TensorSpec) -> str | None:
 def why_not_one_scale(spec: TensorSpec, *, or_zero: bool = False) -> str | None:
     """A reason unless the tensor has one scale above 0 and a zero point of its own dtype.
 
-    `or_zero`: the scale may be 0, as the converter writes it for constants that are all 0.
+    `or_zero`: the scale may be 0, which the converter writes for constants that are all 0.
     """
     q = spec.quantization
     if q is not None and q.blockwise is not None:
@@ -75,7 +75,7 @@ def why_not_symmetric(spec: TensorSpec) -> str | None:
     """A reason for an int16 tensor whose zero point is not 0."""
     if spec.dtype != _INT16 or spec.quantization is None or zero_point_of(spec) == 0:
         return None
-    return f"the zero point of int16 {spec.name!r} is {zero_point_of(spec)}; the kernel wants 0"
+    return f"the zero point of int16 {spec.name!r} is {zero_point_of(spec)}; the kernel expects 0"
 
 
 def why_not_per_tensor(spec: TensorSpec, dtypes: frozenset[np.dtype]) -> str | None:
@@ -92,11 +92,13 @@ def why_not_same(x: TensorSpec, y: TensorSpec, dtypes: frozenset[np.dtype]) -> s
 
 
 def why_not_zero_point(spec: TensorSpec, wanted: int) -> str | None:
-    """A reason unless the zero point is the one that the kernel takes for granted."""
+    """A reason unless the zero point is the one that the kernel assumes."""
     found = zero_point_of(spec)
     if found == wanted:
         return None
-    return f"the zero point of {spec.name!r} is {found}, and the {spec.dtype} kernel wants {wanted}"
+    return (
+        f"the zero point of {spec.name!r} is {found}, and the {spec.dtype} kernel expects {wanted}"
+    )
 
 
 def why_not_activation_range(activation: ActivationFunctionType, y: TensorSpec) -> str | None:

@@ -1,8 +1,8 @@
-"""What integer convolutions and matrix products share: the dtypes they take, and how they end."""
+"""Common parts of integer convolutions and matrix products: supported dtypes, requantization."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import jax
 import ml_dtypes
@@ -17,7 +17,7 @@ from jaxdelegate.op_lowering.common.quantization import (
 )
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.records.enums import TensorType
-from jaxdelegate.op_lowering.rule import first_reason, why_not_dtype
+from jaxdelegate.op_lowering.rule import Op, first_reason, optional, why_not_dtype
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.quant.jax_requantize import (
     add_bias,
@@ -31,15 +31,15 @@ INT2, INT4 = np.dtype(ml_dtypes.int2), np.dtype(ml_dtypes.int4)
 INT8, UINT8, INT16 = (np.dtype(t) for t in (np.int8, np.uint8, np.int16))
 INT32, INT64 = np.dtype(np.int32), np.dtype(np.int64)
 
-# Shifts that the two multiplications take (kernels/internal/common.cc).
+# The largest shifts of the two multiplications (kernels/internal/common.cc).
 _MOST_SHIFT = {INT32: 30, INT64: 7}
 
 
 @dataclasses.dataclass(frozen=True)
 class Dtypes:
-    """What an integer kernel takes together with one dtype of activations.
+    """The dtypes that an integer kernel accepts together with one dtype of activations.
 
-    `symmetric`: it takes for granted that the filter's zero point is 0.
+    `symmetric`: the kernel assumes that the filter's zero point is 0.
     """
 
     filters: frozenset[np.dtype]
@@ -52,12 +52,18 @@ Kernels = Mapping[np.dtype, Dtypes]  # by the activations' dtype
 
 
 class Tensors(NamedTuple):
-    """What an operator of this category reads and writes."""
+    """The activations, filter, bias and output of a convolution or matrix product."""
 
     x: TensorSpec
     w: TensorSpec
     bias: TensorSpec | None
     y: TensorSpec
+
+    @classmethod
+    def of(cls, op: Op[Any]) -> Self:
+        """The tensors of an operator whose inputs are x, filter and perhaps a bias."""
+        x, w = op.inputs[:2]
+        return cls(x, w, optional(op.inputs, 2), op.outputs[0])
 
     @property
     def is_integer(self) -> bool:
@@ -66,14 +72,14 @@ class Tensors(NamedTuple):
 
     @property
     def is_dynamic_range(self) -> bool:
-        """Whether only the filter is: kernels quantize float activations on the fly."""
+        """Whether only the filter is quantized: kernels quantize activations on the fly."""
         return not self.is_integer and self.w.is_quantized
 
 
 def why_not_tensors(kernels: Kernels, tensors: Tensors, channel_axis: int | None) -> str | None:
-    """A reason unless one of the kernels takes these tensors.
+    """A reason unless one of the kernels accepts these tensors.
 
-    `channel_axis` is the filter's dimension that may have scales of its own; None: it has none.
+    `channel_axis` is the filter's dimension that may have one scale per index; None: no dimension.
     """
     x, w, bias, y = tensors
     if x.dtype not in kernels:
@@ -92,7 +98,7 @@ def why_not_tensors(kernels: Kernels, tensors: Tensors, channel_axis: int | None
 
 
 def why_not_points(w: TensorSpec) -> str | None:
-    """A reason if a filter that the kernel takes for symmetric has a zero point other than 0."""
+    """A reason if a filter that the kernel assumes symmetric has a zero point other than 0."""
     if not quantization_of(w).zero_point.any():
         return None
     return f"{w.name!r} has zero points, and the kernel takes none"
@@ -132,7 +138,7 @@ def _why_not_bias(bias: TensorSpec, dtypes: frozenset[np.dtype]) -> str | None:
 
 
 def why_not_sums(tensors: Tensors, bias_type: TensorType, products: int) -> str | None:
-    """A reason for int16 sums of another bias than the options say, or of too many products."""
+    """A reason for int16 sums whose bias has not the options' dtype, or of too many products."""
     x, bias = tensors.x, tensors.bias
     if x.dtype != INT16:
         return None
@@ -147,7 +153,7 @@ def why_not_sums(tensors: Tensors, bias_type: TensorType, products: int) -> str 
 
 
 def why_not_bias_scale(tensors: Tensors) -> str | None:
-    """A reason if the bias has another scale than the products; checked with one filter scale."""
+    """A reason if the bias has another scale than the products; for one filter scale only."""
     x, w, bias, y = tensors
     if bias is None:
         return None
@@ -157,15 +163,15 @@ def why_not_bias_scale(tensors: Tensors) -> str | None:
     return None if fits else f"the scale of {bias.name!r} is not that of the products"
 
 
-# What LiteRT reads where there is no scale, or more than one.
+# The values that LiteRT reads if there is no scale, or more than one.
 _NO_SCALE = Quantization(np.zeros(1, np.float32), np.zeros(1, np.int64))
 
 
 @dataclasses.dataclass(frozen=True)
 class Epilogue:
-    """How a kernel makes the output's integers out of its sums.
+    """How a kernel requantizes its sums to the output's integers.
 
-    `scale`, float64, stands for multiplier and shift in a kernel that rounds real numbers.
+    `scale`, float64, replaces multiplier and shift in a kernel that rounds real numbers.
     """
 
     accumulator: np.dtype
@@ -177,7 +183,7 @@ class Epilogue:
     scale: np.ndarray | None = None
 
     def why_not(self) -> str | None:
-        """A reason for a shift that the multiplication does not take."""
+        """A reason for a shift that the multiplication does not support."""
         most = int(np.max(self.shift, initial=0))
         if most <= _MOST_SHIFT[self.accumulator]:
             return None
@@ -194,7 +200,7 @@ class Epilogue:
 
 
 def why_not_epilogue(build: Callable[[], Epilogue]) -> str | None:
-    """A reason if the scales make no multiplier that the kernels take."""
+    """A reason if the scales result in no multiplier that the kernels support."""
     try:
         with np.errstate(all="ignore"):
             return build().why_not()
@@ -203,7 +209,7 @@ def why_not_epilogue(build: Callable[[], Epilogue]) -> str | None:
 
 
 def epilogue(activation: Act, y: TensorSpec, accumulator: np.dtype, **scale: Any) -> Epilogue:
-    """The end of a kernel, but for its scale.
+    """An Epilogue; `scale` are its multiplier and shift, or its scale.
 
     Raises:
         ValueError: a bound of the fused activation is no integer of the output's scale.
@@ -213,5 +219,5 @@ def epilogue(activation: Act, y: TensorSpec, accumulator: np.dtype, **scale: Any
 
 
 def accumulator(x: TensorSpec, bias_type: TensorType) -> np.dtype:
-    """What a kernel sums in: int64 for int16 activations, unless the options have an int32 bias."""
+    """The dtype of a kernel's sums: int64 for int16 activations, unless the bias is int32."""
     return INT64 if x.dtype == INT16 and bias_type is not TensorType.INT32 else INT32

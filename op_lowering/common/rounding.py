@@ -1,4 +1,4 @@
-"""Float arithmetic in the steps of a kernel, where compilers would merge two into one."""
+"""Float products that are rounded before a sum, which compilers would fuse into one step."""
 
 import jax
 import jax.numpy as jnp
@@ -7,10 +7,10 @@ _BEYOND = 2.0**127
 
 
 def rounded(product: jax.Array) -> jax.Array:
-    """A float32 product that is rounded before it is added to something, or multiplied again.
+    """A float32 product, rounded before it is added to another value or multiplied again.
 
     XLA lets LLVM fuse a product and a sum into one rounding, on CPU and GPU, and neither
-    `lax.optimization_barrier` nor a detour over float64 keeps it from that; a minimum with
-    something beyond all products does.
+    `lax.optimization_barrier` nor a conversion to float64 and back prevents that; a minimum with a
+    number beyond all products does.
     """
     return jnp.minimum(product, jnp.asarray(_BEYOND, product.dtype))

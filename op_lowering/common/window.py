@@ -1,4 +1,4 @@
-"""Windows that slide over [N, *spatial, C]: where they lie, and the slices that they read."""
+"""Windows that slide over [N, *spatial, C]: their positions, and the slices that they read."""
 
 import dataclasses
 import functools
@@ -20,7 +20,7 @@ _FAR = 256  # values that a window may reach beyond twice the input's
 class Window:
     """A window sliding along one spatial dimension, as kernels/padding.h places it.
 
-    `explicit` are zeros before and after that a VALID window slides over as well.
+    `explicit` are zeros before and after, over which a VALID window slides as well.
     """
 
     n_in: int
@@ -32,12 +32,12 @@ class Window:
 
     @property
     def span(self) -> int:
-        """From the first value that the window reads to the last, both counted."""
+        """The distance from the first to the last value that the window reads, plus one."""
         return (self.size - 1) * self.dilation + 1
 
     @property
     def n_out(self) -> int:
-        """How many places the window takes."""
+        """The number of the window's positions."""
         if self.padding is Padding.SAME:
             return -(-self.n_in // self.stride)
         n_in = self.n_in + sum(self.explicit)
@@ -52,7 +52,7 @@ class Window:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the window takes one place and reads every value there."""
+        """Whether the window has one position and reads every value there."""
         return self.n_out == 1 and self.size - self.pads[0] >= self.n_in and self.dilation == 1
 
 
@@ -67,12 +67,12 @@ class Spread:
     n_out: int
     size: int
     stride: int
-    before: int  # how far the first window begins ahead of the output
+    before: int  # how far before the output the first window starts
     dilation: int = 1
 
     @property
     def pads(self) -> tuple[int, int]:
-        """Padding of the dilated input, so that a plain convolution yields n_out values."""
+        """Padding of the dilated input, so that a plain convolution has n_out results."""
         reach = (self.size - 1) * self.dilation
         low = reach - self.before
         return low, self.n_out + reach - low - ((self.n_in - 1) * self.stride + 1)
@@ -92,7 +92,7 @@ Spreads = tuple[Spread, ...]
 
 
 def why_not_windows(windows: Windows) -> str | None:
-    """A reason for windows without size, stride or dilation, or that hardly meet the input.
+    """A reason for windows without size, stride or dilation, or that hardly overlap the input.
 
     XLA would pad an input of 4 values for a window over 2**31, or walk over all of them.
     """
@@ -124,12 +124,12 @@ def pad_windows(x: Array, windows: Windows, value: ArrayLike) -> jax.Array:
 
 
 def taps(windows: Windows) -> Iterator[tuple[int, ...]]:
-    """Every place within the window, in row-major order."""
+    """Every position in the window, in row-major order."""
     return iter(np.ndindex(*(w.size for w in windows)))
 
 
 def read_tap(padded: jax.Array, windows: Windows, tap: Sequence[int]) -> jax.Array:
-    """What the windows read at one tap: [N, *padded, ...] -> [N, *out, ...], a strided slice."""
+    """The values that windows read at one tap: [N, *padded, ...] -> [N, *out, ...], a slice."""
     behind = padded.ndim - 1 - len(windows)
     first = [t * w.dilation for t, w in zip(tap, windows, strict=True)]
     past = [i + (w.n_out - 1) * w.stride + 1 for i, w in zip(first, windows, strict=True)]

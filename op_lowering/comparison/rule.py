@@ -31,15 +31,8 @@ from jaxdelegate.op_lowering.comparison.options import (
     SelectV2Options,
 )
 from jaxdelegate.op_lowering.elementwise import quantized
-from jaxdelegate.op_lowering.rule import (
-    Function,
-    LoweringContext,
-    OpRule,
-    OptionsT,
-    first_reason,
-    table,
-)
-from jaxdelegate.op_lowering.spec import Shape, Specs
+from jaxdelegate.op_lowering.rule import Function, Op, OpRule, OptionsT, first_reason, table
+from jaxdelegate.op_lowering.spec import Shape
 
 _VALUES = NUMBERS | COMPLEX | BOOLS
 
@@ -51,15 +44,7 @@ def _equality(
     function: Elementwise,
     integer: IntegerKernel[OptionsT],
 ) -> OpRule[OptionsT]:
-    return binary(
-        name,
-        options,
-        version,
-        function,
-        dtypes=_VALUES,
-        results=BOOLS,
-        integer=integer,
-    )
+    return binary(name, options, version, function, dtypes=_VALUES, results=BOOLS, integer=integer)
 
 
 def _order(
@@ -86,25 +71,23 @@ LOGICAL_OR = binary("LOGICAL_OR", LogicalOrOptions, 1, jnp.logical_or, dtypes=BO
 LOGICAL_NOT = unary("LOGICAL_NOT", LogicalNotOptions, 1, jnp.logical_not, dtypes=BOOLS)
 
 
-def _why_not_choice(inputs: Specs, outputs: Specs) -> str | None:
-    """A boolean condition and two inputs of one dtype, quantized or not."""
-    condition, x, y = inputs[:3]
+def _why_not_choice(op: Op[SelectOptions] | Op[SelectV2Options]) -> str | None:
+    """A reason unless the inputs are a boolean condition and two tensors of the output's dtype."""
+    condition, x, y = op.inputs[:3]
     return first_reason(
-        why_not_count(inputs, 3),
+        why_not_count(op.inputs, 3),
         why_not_stored(condition, BOOLS),
         why_not_stored(x, _VALUES),
         why_not_one_dtype(x, y),
-        why_not_one_dtype(x, outputs[0]),
+        why_not_one_dtype(x, op.outputs[0]),
     )
 
 
-def _why_not_select(
-    _context: LoweringContext, _o: SelectOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    condition, x, y = inputs[:3]
+def _why_not_select(op: Op[SelectOptions]) -> str | None:
+    condition, x, y = op.inputs[:3]
     fits = condition.shape in (x.shape, (), x.shape[:1]) or _is_one(condition.shape, x.shape)
     return first_reason(
-        _why_not_choice(inputs, outputs),
+        _why_not_choice(op),
         why_not_one_shape(x, y),
         None if fits else f"a {list(condition.shape)} condition for {list(x.shape)} inputs",
     )
@@ -114,11 +97,9 @@ def _is_one(*shapes: Shape) -> bool:
     return all(n == 1 for shape in shapes for n in shape)
 
 
-def _lower_select(
-    _context: LoweringContext, _o: SelectOptions, inputs: Specs, _outputs: Specs
-) -> Function:
-    """A condition of rank 1 lines up with the first dimension, not the last: it chooses rows."""
-    condition, x = inputs[:2]
+def _lower_select(op: Op[SelectOptions]) -> Function:
+    """A condition of rank 1 aligns with the first dimension, not the last: it selects rows."""
+    condition, x = op.inputs[:2]
     wide = condition.shape + (1,) * (len(x.shape) - len(condition.shape))
     wide = (1,) * len(x.shape) if _is_one(condition.shape) else wide
 
@@ -128,17 +109,11 @@ def _lower_select(
     return select
 
 
-def _why_not_select_v2(
-    _context: LoweringContext, _o: SelectV2Options, inputs: Specs, outputs: Specs
-) -> str | None:
-    return first_reason(
-        _why_not_choice(inputs, outputs), why_not_broadcast(*(s.shape for s in inputs[:3]))
-    )
+def _why_not_select_v2(op: Op[SelectV2Options]) -> str | None:
+    return first_reason(_why_not_choice(op), why_not_broadcast(*(s.shape for s in op.inputs[:3])))
 
 
-def _lower_select_v2(
-    _context: LoweringContext, _o: SelectV2Options, _inputs: Specs, _outputs: Specs
-) -> Function:
+def _lower_select_v2(_op: Op[SelectV2Options]) -> Function:
     def select_v2(*arrays: jax.Array) -> tuple[jax.Array]:
         condition, x, y = align_ranks(*arrays)
         return (jnp.where(condition, x, y),)

@@ -1,7 +1,7 @@
-"""STABLEHLO_COMPOSITE: its decomposition, or a fused form of the names for which that pays.
+"""STABLEHLO_COMPOSITE: its decomposition, or a fused implementation where that is faster.
 
-Whatever its name, a composite carries a subgraph that says what it computes. Fused so far:
-`odml.scaled_dot_product_attention` in half precision on a GPU (attention.py).
+Every composite has a subgraph that defines it. One is fused: `odml.scaled_dot_product_attention`
+in half precision on a GPU (fused/attention.py).
 """
 
 import dataclasses
@@ -11,15 +11,14 @@ from jaxdelegate.op_lowering.control_flow.options import StableHLOCompositeOptio
 from jaxdelegate.op_lowering.control_flow.rule import calling
 from jaxdelegate.op_lowering.fused.attention import by_cudnn, is_by_cudnn, is_mask_shape
 from jaxdelegate.op_lowering.records.custom import FlexbufferOptions
-from jaxdelegate.op_lowering.rule import Function, LoweringContext, optional, table
-from jaxdelegate.op_lowering.spec import Specs
+from jaxdelegate.op_lowering.rule import Function, Op, optional, table
 
 _ATTENTION = "odml.scaled_dot_product_attention"
 
 
 @dataclasses.dataclass(frozen=True)
 class AttentionAttributes(FlexbufferOptions):
-    """What `odml.scaled_dot_product_attention` says about itself; NaN and 0: not said."""
+    """Attributes of `odml.scaled_dot_product_attention`; NaN and 0: absent."""
 
     scale: float = math.nan
     logit_cap: float = 0.0
@@ -30,39 +29,35 @@ _decomposition = calling(
 )
 
 
-def _lower(
-    context: LoweringContext, o: StableHLOCompositeOptions, inputs: Specs, outputs: Specs
-) -> Function:
-    decomposed = _decomposition.lower(context, o, inputs, outputs)
-    scale = fused_scale(context, o, inputs, outputs)
+def _lower(op: Op[StableHLOCompositeOptions]) -> Function:
+    decomposed = _decomposition.lower(op)
+    scale = fused_scale(op)
     if scale is None:
         return decomposed
-    return by_cudnn(scale, context.precision.operand_dtype(inputs[0].dtype), decomposed)
+    return by_cudnn(scale, op.context.precision.operand_dtype(op.inputs[0].dtype), decomposed)
 
 
 STABLEHLO_COMPOSITE = dataclasses.replace(_decomposition, lower=_lower)
 
 
-def fused_scale(
-    context: LoweringContext, o: StableHLOCompositeOptions, inputs: Specs, outputs: Specs
-) -> float | None:
+def fused_scale(op: Op[StableHLOCompositeOptions]) -> float | None:
     """The factor of the logits if the composite is an attention that cuDNN computes, else None."""
-    if o.name != _ATTENTION or not _fits(context, inputs, outputs):
+    if op.options.name != _ATTENTION or not _fits(op):
         return None
     try:
-        attributes = AttentionAttributes.from_bytes(o.composite_attributes)
+        attributes = AttentionAttributes.from_bytes(op.options.composite_attributes)
     except ValueError:
         return None
     is_plain = math.isfinite(attributes.scale) and attributes.logit_cap == 0
     return attributes.scale if is_plain else None
 
 
-def _fits(context: LoweringContext, inputs: Specs, outputs: Specs) -> bool:
+def _fits(op: Op[StableHLOCompositeOptions]) -> bool:
     """Query and output [B, T, N, H], key and value [B, S, K, H], mask [B, N, T, S] or with ones."""
-    if len(inputs) not in (3, 4) or any(spec is None for spec in inputs[:3]):
+    if len(op.inputs) not in (3, 4) or any(spec is None for spec in op.inputs[:3]):
         return False
-    q, k, v = inputs[:3]
-    y, mask = outputs[0], optional(inputs, 3)
+    q, k, v = op.inputs[:3]
+    y, mask = op.outputs[0], optional(op.inputs, 3)
     if any(len(spec.shape) != 4 for spec in (q, k, v, y)):
         return False
     (b, t, n, h), (_, s, heads, _) = q.shape, k.shape
@@ -71,7 +66,7 @@ def _fits(context: LoweringContext, inputs: Specs, outputs: Specs) -> bool:
         and k.shape == v.shape == (b, s, heads, h)
         and y.shape == (b, t, n, h)
         and n % max(heads, 1) == 0
-        and is_by_cudnn(context, q.dtype, h, mask)
+        and is_by_cudnn(op.context, q.dtype, h, mask)
         and (mask is None or is_mask_shape(mask.shape, (b, n, t, s)))
     )
 

@@ -26,21 +26,17 @@ _Shapes = tuple[Shape | None, ...]
 
 
 def unknown_shapes(_options: object, _inputs: Specs) -> _Shapes:
-    """What is known without the subgraphs: nothing."""
+    """Nothing is known without the subgraphs."""
     return ()
 
 
 def _agreed(branches: Sequence[Specs], outputs: Specs = ()) -> _Shapes:
-    """For each output the shape that all branches yield; None where they differ.
-
-    Raises:
-        ValueError: a branch yields another dtype than the output's.
-    """
+    """For each output the shape that all branches return; None where they differ."""
     for specs in branches:
         for spec, output in zip(specs, outputs, strict=False):
             if output is not None and spec.dtype != output.dtype:
                 raise ValueError(
-                    f"a subgraph yields {spec.dtype} for {output.name!r}, which is {output.dtype}"
+                    f"a subgraph returns {spec.dtype} for {output.name!r}, which is {output.dtype}"
                 )
     agreed: list[Shape | None] = []
     for specs in zip(*branches, strict=True):
@@ -50,7 +46,7 @@ def _agreed(branches: Sequence[Specs], outputs: Specs = ()) -> _Shapes:
 
 
 def if_shapes(infer: Infer, o: IfOptions, inputs: Specs, outputs: Specs) -> _Shapes:
-    """Where both branches agree, their shapes."""
+    """The branches' shapes where both agree."""
     branches = (o.then_subgraph_index, o.else_subgraph_index)
     return _agreed([infer(branch, inputs[1:]) for branch in branches], outputs)
 
@@ -64,7 +60,7 @@ def if_(
 
 
 def case_shapes(infer: Infer, o: StablehloCaseOptions, inputs: Specs, outputs: Specs) -> _Shapes:
-    """Where all branches agree, their shapes."""
+    """The branches' shapes where all agree."""
     called = [infer(branch, inputs[1:]) for branch in o.branch_subgraph_indices]
     return _agreed(called, outputs)
 
@@ -85,17 +81,13 @@ def case(
 def while_shapes(
     infer: Infer, o: WhileOptions | StablehloWhileOptions, inputs: Specs, _outputs: Specs
 ) -> _Shapes:
-    """The inputs' shapes where the body keeps them.
-
-    Raises:
-        TypeError: the condition is no boolean (while.cc).
-    """
+    """The inputs' shapes where the body keeps them."""
     started = tuple(dataclasses.replace(spec, const=None) for spec in inputs)
     conditions = infer(o.cond_subgraph_index, started)
     if len(conditions) != 1 or conditions[0].dtype != bool:
         found = ", ".join(str(spec.dtype) for spec in conditions) or "nothing"
         raise TypeError(
-            f"the condition must be one boolean, subgraph {o.cond_subgraph_index} yields {found}"
+            f"the condition must be one boolean, subgraph {o.cond_subgraph_index} returns {found}"
         )
     return _agreed([started, infer(o.body_subgraph_index, started)])
 
@@ -133,12 +125,12 @@ def composite_shapes(
 def composite(
     call_: Services, o: StableHLOCompositeOptions, _i: Specs, _o: Specs, *arrays: Array
 ) -> _Arrays:
-    """Run the decomposition, whatever the composite is called."""
+    """Run the decomposition."""
     return call_(o.decomposition_subgraph_index, *arrays)
 
 
 def call_once(call_: Services, o: CallOnceOptions, _i: Specs, _o: Specs) -> _Arrays:
-    """Run the initialization subgraph, the first time that the interpreter comes here."""
+    """Run the initialization subgraph at the interpreter's first call."""
     key = ("CALL_ONCE", o.init_subgraph_index)
     if key not in call_.resources:
         call_(o.init_subgraph_index)

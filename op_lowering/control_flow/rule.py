@@ -1,7 +1,7 @@
 """Control flow: IF, WHILE, CALL, STABLEHLO_CASE, STABLEHLO_WHILE.
 
-Subgraphs are reached through the context. They are lowered where they can be; an operator with a
-branch that cannot be stays on the host, where its subgraphs are partitioned by themselves.
+The context gives access to subgraphs. An operator is lowered if all its subgraphs can be; otherwise
+it stays on the host, where each subgraph is partitioned separately.
 """
 
 import dataclasses
@@ -24,6 +24,7 @@ from jaxdelegate.op_lowering.control_flow.options import (
 from jaxdelegate.op_lowering.rule import (
     Function,
     LoweringContext,
+    Op,
     OpRule,
     OptionsT,
     StaticLoop,
@@ -46,13 +47,13 @@ def _why_not_called(context: LoweringContext, callees: Sequence[int], inputs: Sp
 
 
 def _unknown(specs: Specs) -> Specs:
-    """The specs without values: lax's branches and loops see every operand as a variable."""
+    """The specs without constants: in lax's branches and loops every operand is traced."""
     return tuple(spec and dataclasses.replace(spec, const=None) for spec in specs)
 
 
 def _lowered(context: LoweringContext, index: int, inputs: Specs) -> Function:
     if context.lower_subgraph is None:
-        raise ValueError(f"subgraph {index} is out of reach")
+        raise ValueError(f"no access to subgraph {index}")
     return context.lower_subgraph(index, inputs)
 
 
@@ -62,20 +63,19 @@ def _branching(
     branches: _Callees[OptionsT],
     select: Callable[[jax.Array], jax.Array],
 ) -> OpRule[OptionsT]:
-    """A choice among branches by the first input, which `select` makes a branch number."""
+    """The rule of a choice among branches; `select` maps the first input to a branch number."""
 
-    def why_not(
-        context: LoweringContext, o: OptionsT, inputs: Specs, _outputs: Specs
-    ) -> str | None:
-        chosen = inputs[0]
+    def why_not(op: Op[OptionsT]) -> str | None:
+        chosen = op.inputs[0]
         return first_reason(
-            None if branches(o) else "there are no branches",
+            None if branches(op.options) else "there are no branches",
             None if chosen.shape in ((), (1,)) else f"{chosen.name!r} must hold one value",
-            _why_not_called(context, branches(o), _unknown(inputs[1:])),
+            _why_not_called(op.context, branches(op.options), _unknown(op.inputs[1:])),
         )
 
-    def lower(context: LoweringContext, o: OptionsT, inputs: Specs, _outputs: Specs) -> Function:
-        functions = [_lowered(context, index, _unknown(inputs[1:])) for index in branches(o)]
+    def lower(op: Op[OptionsT]) -> Function:
+        inputs = _unknown(op.inputs[1:])
+        functions = [_lowered(op.context, index, inputs) for index in branches(op.options)]
 
         def branch(chosen: jax.Array, *arrays: jax.Array) -> tuple[Any, ...]:
             number = select(chosen.reshape(()))
@@ -101,29 +101,28 @@ STABLEHLO_CASE = _branching(
 
 
 def _loop(name: str, options_type: type[_Loop]) -> OpRule[_Loop]:
-    def why_not(context: LoweringContext, o: _Loop, inputs: Specs, outputs: Specs) -> str | None:
-        callees = (o.cond_subgraph_index, o.body_subgraph_index)
-        reason = _why_not_called(context, callees, _unknown(inputs))
+    def why_not(op: Op[_Loop]) -> str | None:
+        callees = (op.options.cond_subgraph_index, op.options.body_subgraph_index)
+        reason = _why_not_called(op.context, callees, _unknown(op.inputs))
         if reason is not None:
             return reason
-        kept = all(a.dtype == b.dtype for a, b in zip(inputs, outputs, strict=False))
-        return None if len(inputs) == len(outputs) and kept else "the body changes a dtype"
+        dtypes = [[spec.dtype for spec in specs] for specs in (op.inputs, op.outputs)]
+        return None if dtypes[0] == dtypes[1] else "the body changes a dtype"
 
-    def lower(context: LoweringContext, o: _Loop, inputs: Specs, outputs: Specs) -> Function:
-        body = _lowered(context, o.body_subgraph_index, _unknown(inputs))
-        static = None
-        if context.static_loop is not None:
-            static = context.static_loop(o.cond_subgraph_index, o.body_subgraph_index, inputs)
+    def lower(op: Op[_Loop]) -> Function:
+        condition, body = op.options.cond_subgraph_index, op.options.body_subgraph_index
+        inputs, static_loop = _unknown(op.inputs), op.context.static_loop
+        run_body = _lowered(op.context, body, inputs)
+        static = None if static_loop is None else static_loop(condition, body, op.inputs)
         if static is not None:
-            return _repeated(body, static)
-        loop = _until(_lowered(context, o.cond_subgraph_index, _unknown(inputs)), body)
-        return loop if context.static_loop is None else _forward_only(loop, name, outputs)
+            return _repeated(run_body, static)
+        loop = _while(_lowered(op.context, condition, inputs), run_body)
+        return loop if static_loop is None else _forward_only(loop, name, op.outputs)
 
     return OpRule(name, options_type, 1, why_not, lower, results=0)
 
 
-def _until(condition: Function, body: Function) -> Function:
-    """The loop that runs while a condition holds."""
+def _while(condition: Function, body: Function) -> Function:
 
     def loop(*arrays: jax.Array) -> tuple[Any, ...]:
         start = tuple(map(jnp.asarray, arrays))
@@ -137,19 +136,19 @@ def _until(condition: Function, body: Function) -> Function:
 def _repeated(body: Function, static: StaticLoop) -> Function:
     """The loop of known length, which JAX differentiates in both modes.
 
-    Values that stay the same are no part of what derivatives have to keep of every turn.
+    Values that stay the same are not carried, so derivatives do not store them at every iteration.
     """
 
     def loop(*arrays: jax.Array) -> tuple[Any, ...]:
         values = list(map(jnp.asarray, arrays))
         varying = [p for p in range(len(values)) if p not in static.kept]
 
-        def turn(carry: tuple[Any, ...], _: None) -> tuple[tuple[Any, ...], None]:
+        def iterate(carry: tuple[Any, ...], _: None) -> tuple[tuple[Any, ...], None]:
             known = dict(enumerate(values)) | dict(zip(varying, carry, strict=True))
             following = body(*(known[p] for p in range(len(values))))
             return tuple(following[p] for p in varying), None
 
-        last, _ = lax.scan(turn, tuple(values[p] for p in varying), None, length=static.trips)
+        last, _ = lax.scan(iterate, tuple(values[p] for p in varying), None, length=static.trips)
         known = dict(enumerate(values)) | dict(zip(varying, last, strict=True))
         return tuple(known[p] for p in range(len(values)))
 
@@ -157,12 +156,12 @@ def _repeated(body: Function, static: StaticLoop) -> Function:
 
 
 def _forward_only(loop: Function, name: str, outputs: Specs) -> Function:
-    """The loop with our words where JAX cannot differentiate it."""
+    """The loop, whose reverse-mode derivative raises an error with an explanation."""
     named = ", ".join(repr(spec.name) for spec in outputs if spec is not None)
     message = (
-        f"{name} ({named}): how often the loop runs follows from its data, so that JAX has no "
-        "gradient of it (jax.grad, jax.vjp, jax.jacrev). jax.jvp and jax.jacfwd differentiate it; "
-        "and JAX has one where the loop's counter begins and ends with constants of the model"
+        f"{name} ({named}): the number of iterations depends on data, so JAX cannot compute "
+        "gradients of the loop (jax.grad, jax.vjp, jax.jacrev). jax.jvp and jax.jacfwd work; so do "
+        "gradients if the loop's counter starts and ends at constants of the model"
     )
 
     def guarded(*arrays: jax.Array) -> tuple[Any, ...]:
@@ -178,15 +177,13 @@ STABLEHLO_WHILE = _loop("STABLEHLO_WHILE", StablehloWhileOptions)
 def calling(
     name: str, options_type: type[OptionsT], callee: Callable[[OptionsT], int]
 ) -> OpRule[OptionsT]:
-    """The rule of an operator that is the subgraph which `callee(options)` names."""
+    """The rule of an operator that runs the subgraph `callee(options)`."""
 
-    def why_not(
-        context: LoweringContext, o: OptionsT, inputs: Specs, _outputs: Specs
-    ) -> str | None:
-        return _why_not_called(context, (callee(o),), inputs)
+    def why_not(op: Op[OptionsT]) -> str | None:
+        return _why_not_called(op.context, (callee(op.options),), op.inputs)
 
-    def lower(context: LoweringContext, o: OptionsT, inputs: Specs, _outputs: Specs) -> Function:
-        return _lowered(context, callee(o), inputs)
+    def lower(op: Op[OptionsT]) -> Function:
+        return _lowered(op.context, callee(op.options), op.inputs)
 
     return OpRule(name, options_type, 1, why_not, lower, arity=0, results=0)
 

@@ -1,9 +1,9 @@
-"""The geometry of a convolution, and the algorithms to run it.
+"""The geometry of a convolution, and the algorithms that compute it.
 
-The filter is laid out as [*spatial, I, O] first, I being the input channels of one group. For
-floats a GPU and a TPU run XLA's convolution. XLA's CPU backend has a good one for deep sums only,
-so the CPU has other algorithms, and so have integers everywhere: the choices and their limits were
-measured on a CPU, layer by layer, on the shapes of MobileNet, ResNet and ResNeXt.
+The filter is first laid out as [*spatial, I, O]; I are the input channels of one group. For floats
+a GPU and a TPU run XLA's convolution. XLA:CPU's is fast for deep sums only, so there are other
+algorithms for a CPU, and for integers everywhere. The choices and their limits were measured on a
+CPU, layer by layer, on the shapes of MobileNet, ResNet and ResNeXt.
 """
 
 import dataclasses
@@ -22,40 +22,40 @@ from jaxdelegate.op_lowering.common.products import Arithmetic
 from jaxdelegate.op_lowering.common.window import Windows, pad_windows, read_tap, taps
 from jaxdelegate.op_lowering.spec import Shape
 
-# Limits of the CPU's ways. Products that one output value sums:
+# Limits of the CPU's algorithms. Products that one output value sums:
 _DEPTHWISE_TAPS = 256  # beyond, the unrolled sum takes seconds to compile
 _GROUPED_TAPS = 40  # up to here a sum of taps beats products of patches
-_TAPS = 32  # the same, without groups
-_SHALLOW = 160  # up to here XLA:CPU's convolution is slow, if it yields few channels:
+_TAPS = 32  # the limit without groups
+_SHALLOW = 160  # up to here XLA:CPU's convolution is slow, if it has few output channels:
 _NARROW, _NARROW_FROM_RGB = 16, 32
 # Groups that deserve a convolution each: few of many channels.
 _DEEP_GROUP, _FEW_GROUPS = 32, 16
-_PATCHES = 1 << 28  # bytes of one image that are better not laid out in memory
-# Products of one pixel that are more writing than computing: of few channels, many results.
+_PATCHES = 1 << 28  # bytes of one image's patches, beyond which they are not worth writing
+# A window of one pixel that takes longer to write than to compute: few channels, many results.
 _SHORT, _MANY_RESULTS = 8, 1 << 19
-# Depthwise filters of more bytes leave the first-level cache from one pixel to the next.
+# Depthwise filters of more bytes do not stay in the first-level cache.
 _CACHED_FILTER = 1 << 15
-# Products up to which a GPU's depthwise convolution is a sum of taps: XLA's loop takes about ten
-# instructions for each (SASS for an H100), all of them as long as another kernel's launch. Of few
-# taps it always is: as many instructions take as long as cuDNN's way through memory.
+# Up to so many products a GPU's depthwise convolution is a sum of taps: XLA's loop takes about ten
+# instructions for each (SASS for an H100), together as long as another kernel's launch. With few
+# taps it always is: its instructions take as long as cuDNN's passes over memory.
 _SHORT_ON_GPU = 1 << 23
 _FEW_TAPS = 9
-_BLOCK, _VECTOR = 96, 16  # channels of one block, at most, and what they are a multiple of
+_BLOCK, _VECTOR = 96, 16  # the most channels of a block, and a divisor of their number
 
 
 @dataclasses.dataclass(frozen=True)
 class Convolution:
-    """The static side of one convolution, whichever operator it comes from."""
+    """The geometry of one convolution, of any operator."""
 
     windows: Windows
     channels: int
     depth: int  # input channels of one group
-    output_channels: int  # output channels
+    output_channels: int
     batch: int = 1
 
     @property
     def groups(self) -> int:
-        """How many groups of channels have filters of their own."""
+        """The number of groups of channels."""
         return self.channels // self.depth
 
     @property
@@ -65,12 +65,12 @@ class Convolution:
 
     @property
     def is_matrix_product(self) -> bool:
-        """Whether it multiplies every pixel by one matrix."""
+        """Whether it multiplies every pixel by the same matrix."""
         return self.groups == 1 and self.is_pointwise and all(w.stride == 1 for w in self.windows)
 
     @property
     def is_depthwise(self) -> bool:
-        """Whether each channel is a group of its own."""
+        """Whether each channel is a group."""
         return self.groups > 1 and self.depth == 1
 
     @property
@@ -80,12 +80,12 @@ class Convolution:
 
     @property
     def products(self) -> int:
-        """How many products one output value sums."""
+        """The number of products that one output value sums."""
         return math.prod(w.size for w in self.windows) * self.depth
 
     @property
     def results(self) -> int:
-        """How many values the output has."""
+        """The number of values of the output."""
         return self.batch * math.prod(self.out) * self.output_channels
 
     @property
@@ -100,12 +100,12 @@ Run = Callable[[Arithmetic, Convolution, jax.Array, jax.Array], jax.Array]
 
 
 def algorithm(platform: str, c: Convolution, *, is_clamped: bool = False) -> tuple[Layout, Run]:
-    """How to run a convolution of floats: a filter layout, and what reads it.
+    """The default algorithm for floats: a filter layout, and the function that reads it.
 
     Args:
         platform: "cpu", "gpu" or "tpu".
         c: its geometry.
-        is_clamped: whether a clamp follows that has an upper end, if only that of float16's range.
+        is_clamped: whether a clamp with an upper bound follows, if only that of float16's range.
     """
     if platform == "gpu":
         return _gpu_algorithm(c, is_clamped=is_clamped)
@@ -122,10 +122,10 @@ def algorithm(platform: str, c: Convolution, *, is_clamped: bool = False) -> tup
 
 
 def _gpu_algorithm(c: Convolution, *, is_clamped: bool) -> tuple[Layout, Run]:
-    """XLA has cuDNN compute bias and RELU at the end of a convolution, if there are no groups.
+    """XLA lets cuDNN fuse bias and RELU into a convolution without groups.
 
-    Triton ends matrix products in any clamp, but XLA writes those of one row out as float32 first.
-    A sum of taps is one kernel with all that follows.
+    Triton fuses any clamp into matrix products, but XLA writes those of one row as float32 first.
+    A sum of taps is one kernel with everything that follows.
     """
     if is_clamped and c.is_matrix_product and c.results > c.output_channels:
         return as_matrix, dot
@@ -135,7 +135,7 @@ def _gpu_algorithm(c: Convolution, *, is_clamped: bool) -> tuple[Layout, Run]:
 
 
 def is_short_on_gpu(c: Convolution) -> bool:
-    """Whether any kernel computes it in as long as a GPU needs to start one."""
+    """Whether any kernel computes it within the time that a GPU needs to launch one."""
     return c.results * c.products <= _SHORT_ON_GPU
 
 
@@ -150,9 +150,9 @@ def _grouped_algorithm(c: Convolution) -> tuple[Layout, Run]:
 
 
 def integer_algorithm(platform: str, c: Convolution) -> tuple[Layout, Run]:
-    """The same for int8, summed in int32: products of patches, or sums of taps.
+    """The default algorithm for int8, summed in int32: products of patches, or sums of taps.
 
-    They beat XLA's own convolution on a CPU, and a GPU has int8 units for matrices at any rate.
+    They are faster than XLA's convolution on a CPU, and a GPU has int8 units for matrices.
     """
     patches = math.prod(c.out) * c.groups * c.products
     if c.groups == 1 and c.is_pointwise:
@@ -165,47 +165,47 @@ def integer_algorithm(platform: str, c: Convolution) -> tuple[Layout, Run]:
 
 
 def _is_few(c: Convolution) -> bool:
-    """Whether a sum of taps beats products of patches on a CPU."""
+    """Whether a sum of taps is faster than products of patches on a CPU."""
     return c.products <= (_GROUPED_TAPS if c.groups > 1 else _TAPS)
 
 
 def _is_mostly_writing(c: Convolution) -> bool:
-    """Whether the loop that reads the result had better compute it, in place of a product."""
+    """Whether the loop that reads the result should compute it, instead of a product."""
     return c.products <= _SHORT and c.results >= _MANY_RESULTS
 
 
 def _is_unrolled_depthwise(c: Convolution) -> bool:
-    """Whether each channel has filters of its own, short enough to add up tap by tap."""
+    """Whether it is depthwise, with filters short enough to add up tap by tap."""
     return c.is_depthwise and c.products <= _DEPTHWISE_TAPS
 
 
 def has_blocks(c: Convolution) -> bool:
-    """Whether it is a depthwise one, with a filter for each channel, whose channels divide."""
+    """Whether it is depthwise, with one filter for each channel and channels that form blocks."""
     return _is_unrolled_depthwise(c) and c.output_channels == c.channels and _block(c) > 0
 
 
 def _block(c: Convolution) -> int:
-    """How many channels to take together; 0 where they do not divide evenly."""
+    """The channels of a block; 0 if they do not divide evenly."""
     return next((n for n in range(_BLOCK, 0, -_VECTOR) if c.channels % n == 0), 0)
 
 
 def by_library(platform: str) -> tuple[Layout, Run]:
-    """XLA's own convolution, with the filter as the platform reads it next to [N, *spatial, C].
+    """XLA's convolution, with the platform's layout of filters for images [N, *spatial, C].
 
-    XLA:GPU would transpose another filter in every run of the program.
+    XLA:GPU would transpose a filter with another layout in every run of the program.
     """
     return (units_first, xla_units_first) if platform == "gpu" else (as_stored, xla)
 
 
 def as_stored(_c: Convolution, w: Array) -> Array:
-    """[*spatial, I, O], as it comes."""
+    """[*spatial, I, O], unchanged."""
     return w
 
 
 def xla(
     a: Arithmetic, c: Convolution, x: jax.Array, w: jax.Array, *, has_units_first: bool = False
 ) -> jax.Array:
-    """XLA's own convolution; `w` is [*spatial, I, O]."""
+    """XLA's convolution; `w` is [*spatial, I, O]."""
     return a.convolution(
         x,
         w,
@@ -218,12 +218,12 @@ def xla(
 
 
 def units_first(_c: Convolution, w: Array) -> Array:
-    """[O, *spatial, I], as cuDNN reads a filter."""
+    """[O, *spatial, I], cuDNN's layout of filters."""
     return w.transpose(w.ndim - 1, *range(w.ndim - 1))
 
 
 def xla_units_first(a: Arithmetic, c: Convolution, x: jax.Array, w: jax.Array) -> jax.Array:
-    """The same; `w` is [O, *spatial, I]."""
+    """XLA's convolution; `w` is [O, *spatial, I]."""
     return xla(a, c, x, w, has_units_first=True)
 
 
@@ -233,7 +233,7 @@ def as_matrix(c: Convolution, w: Array) -> Array:
 
 
 def dot(a: Arithmetic, c: Convolution, x: jax.Array, w: jax.Array) -> jax.Array:
-    """A window of one pixel: a matrix product over the pixels that the strides leave."""
+    """A window of one pixel: a matrix product over the pixels that the strides select."""
     x = read_tap(x, c.windows, [0] * len(c.windows))
     y = a.dot(x.reshape(-1, c.channels), w, ((1,), (0,)))
     return y.reshape(*x.shape[:-1], c.output_channels)
@@ -245,12 +245,12 @@ def by_tap(c: Convolution, w: Array) -> Array:
 
 
 def tap_sum(a: Arithmetic, c: Convolution, x: jax.Array, w: jax.Array) -> jax.Array:
-    """Shifted inputs times filter rows, one for each tap and channel of a group, in one fused loop.
+    """Shifted inputs times filter rows, for each tap and channel of a group, in one fused loop.
 
     `w` is [*spatial, I, groups, O / groups]; depthwise has I = 1.
     """
-    # In memory, or XLA:CPU would compute it again for every tap; and before it is seen as channels
-    # of groups, which XLA:CPU pads slowly.
+    # In memory, or XLA:CPU would compute it again for every tap; and padded before the reshape to
+    # channels of groups, which XLA:CPU pads slowly.
     padded = fusion_barrier(pad_windows(x, c.windows, 0))
     padded = padded.reshape(*padded.shape[:-1], c.groups, c.depth)
     rows = w.astype(a.accumulator).reshape(-1, *[1] * len(c.windows), *w.shape[-2:])
@@ -271,7 +271,7 @@ def by_block(c: Convolution, w: Array) -> Array:
 
 
 def tap_sum_by_block(a: Arithmetic, c: Convolution, x: jax.Array, w: jax.Array) -> jax.Array:
-    """The same for depthwise ones, some channels after the other, whose filter stays in the cache.
+    """Depthwise sums of taps, block by block of channels, whose filter stays in the cache.
 
     `w` is [*spatial, blocks, channels of a block].
     """
@@ -286,7 +286,7 @@ def tap_sum_by_block(a: Arithmetic, c: Convolution, x: jax.Array, w: jax.Array) 
         shifted = read_tap(images, c.windows, tap).reshape(n_blocks, -1, *c.out, block)
         row = w[tap].astype(a.accumulator).reshape(n_blocks, *ones, block)
         terms.append(shifted.astype(a.accumulator) * row)
-    # In memory before it is moved, and then again: what comes next would divide every index.
+    # In memory before and after it is moved: the next loop would divide every index.
     y = fusion_barrier(functools.reduce(operator.add, terms))  # [blocks, N, *out, block]
     return fusion_barrier(jnp.moveaxis(y, 0, -2)).reshape(-1, *c.out, c.output_channels)
 
@@ -310,10 +310,10 @@ def grouped_dot(a: Arithmetic, c: Convolution, x: jax.Array, w: jax.Array) -> ja
 
 
 def _patches(x: jax.Array, windows: Windows) -> jax.Array:
-    """[N, *in, C] -> [N, *out, taps * C]: all that each window reads.
+    """[N, *in, C] -> [N, *out, taps * C]: all values that each window reads.
 
-    Dimension by dimension: XLA:CPU compiles a kernel for each slice, and two rows of three slices
-    in half the time that nine take.
+    Dimension by dimension, because XLA:CPU compiles a kernel for each slice: two times three slices
+    compile in half the time of nine.
     """
     for i, d in reversed([*enumerate(windows, 1)]):
         starts = range(0, d.span, d.dilation)

@@ -1,7 +1,7 @@
-"""Every algorithm for a convolution that can be worth measuring, the heuristics' default first.
+"""Every algorithm for a convolution that is worth measuring, the heuristics' default first.
 
-An algorithm is named after the function that runs it. Left out is what never pays: sums so long
-that they take seconds to compile, and patches that take memory of another order than the image.
+An algorithm is named after the function that runs it. Left out are sums so long that they take
+seconds to compile, and patches that take orders of magnitude more memory than the image.
 """
 
 import math
@@ -39,14 +39,14 @@ Algorithms = Mapping[str, tuple[Layout, Run]]
 def float_algorithms(
     platform: str, c: Convolution, *, can_transform: bool = False, is_clamped: bool = False
 ) -> Algorithms:
-    """The algorithms to run a convolution of floats.
+    """The algorithms for a convolution of floats.
 
     Args:
         platform: "cpu", "gpu" or "tpu".
         c: its geometry.
         can_transform: whether the filter is float32 and constant, so that sums of its values cost
             neither time nor precision.
-        is_clamped: whether a clamp follows that has an upper end, if only that of float16's range.
+        is_clamped: whether a clamp with an upper bound follows, if only that of float16's range.
     """
     own = [*_of_cpu(c, can_transform=can_transform)] if platform == "cpu" else []
     tiled = (transformed, winograd)
@@ -55,7 +55,7 @@ def float_algorithms(
 
 
 def integer_algorithms(platform: str, c: Convolution) -> Algorithms:
-    """The same of int8, summed in int32."""
+    """The algorithms for a convolution of int8, summed in int32."""
     return _named(integer_algorithm(platform, c), *_possible(platform, c))
 
 

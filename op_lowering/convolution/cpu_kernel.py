@@ -1,8 +1,8 @@
-"""Convolutions and FULLY_CONNECTED of float32 by this package's own CPU kernels.
+"""Convolutions and FULLY_CONNECTED of float32 by this package's CPU kernels.
 
-The kernels add the bias and clamp while sums are in registers, and read weights as they were laid
-out beforehand; XLA sees a call. It can be neither differentiated nor exported, so that the context
-has to ask for it, and an algorithm of XLA's stands next to it for all that the kernels do not take.
+The kernels add the bias and clamp while sums are in registers, and read weights that were laid out
+ahead of time; XLA sees a call. It can be neither differentiated nor exported, so the context must
+allow it, and XLA computes everything that the kernels do not support.
 """
 
 import math
@@ -40,16 +40,16 @@ from jaxdelegate.op_lowering.spec import Grid, Shape
 # a product of matrices whose operands are rounded to bfloat16.
 NATIVE, NATIVE_WINOGRAD, NATIVE_BFLOAT16 = "native", "native_winograd", "native_bfloat16"
 
-# Where Winograd's way is the default one: measured on AVX-512 and AVX2, on the shapes of ResNet50,
-# DenseNet121, Inception v3 and U-Net. Less work is not worth its rounding.
+# From so many products on Winograd's algorithm is the default: measured on AVX-512 and AVX2, on the
+# shapes of ResNet50, DenseNet121, Inception v3 and U-Net. Less work is not worth its rounding.
 _LEAST_PRODUCTS = 4_000_000
 
-# Groups of so few output channels are left to XLA where one sums few products: measured as above,
-# on images of 14 to 56 pixels. Where a panel is nearly empty, of more products as well.
+# XLA computes groups of so few output channels that sum so few products: measured as above, on
+# images of 14 to 56 pixels. If a panel is nearly empty, then also those of more products.
 _NARROW, _SHORT = 7, 8
 _FEW, _LONG = 2, 40
 
-# Units of groups whose products share a panel: a vector of 8 or 16 holds several.
+# Output channels of groups whose products share a panel: a vector of 8 or 16 holds several.
 _SHARES = (2, 4, 8)
 _LEAST_SAVED = 4  # products for each copied value of float32
 
@@ -64,10 +64,10 @@ _RANGES = {
 def algorithms(
     context: LoweringContext, tensors: Tensors, c: Convolution | None = None
 ) -> tuple[str, ...]:
-    """The ways in which the kernels take an operator, the default first.
+    """The kernels' algorithms for an operator, the default first.
 
     Args:
-        context: the operator's own.
+        context: the operator's context.
         tensors: its input, weights, bias and output.
         c: the geometry of a convolution; None: FULLY_CONNECTED.
     """
@@ -86,7 +86,7 @@ def algorithms(
 
 
 def _operand(context: LoweringContext, tensors: Tensors, c: Convolution | None) -> np.dtype | None:
-    """The operands' dtype by the precision policy; None: it stores tensors in reduced precision."""
+    """The policy's dtype of operands; None if it stores tensors in reduced precision."""
     policy, w, output_channels = context.precision, tensors.w, tensors.y.shape[-1]
     if policy.storage != FLOAT32:
         return None
@@ -97,7 +97,7 @@ def _operand(context: LoweringContext, tensors: Tensors, c: Convolution | None) 
 
 
 def _multiplies_reduced(context: LoweringContext, c: Convolution | None, tensors: Tensors) -> bool:
-    """Whether the kernel takes operands of bfloat16, which it sums in float32."""
+    """Whether the kernel multiplies in bfloat16, which it sums in float32."""
     is_matrix = c is None or (c.groups == 1 and len(c.windows) == 2 and c.is_pointwise)
     depth = tensors.w.shape[1] if c is None else c.channels
     sums = context.precision.accumulate_float32
@@ -115,9 +115,9 @@ def _algorithms_of(c: Convolution) -> tuple[str, ...]:
 
 
 def runs_as_products(c: Convolution) -> bool:
-    """Whether the kernels multiply matrices, of windows by filters: one product for each group.
+    """Whether the kernels multiply matrices, windows by filters, one product for each group.
 
-    Groups have to be worth it.
+    They do for groups only where that is faster than XLA.
     """
     if c.groups == 1:
         return True
@@ -137,7 +137,7 @@ def _winograd_pays(c: Convolution) -> bool:
 
 
 def chosen(context: LoweringContext, tensors: Tensors, c: Convolution | None = None) -> str | None:
-    """The algorithm of these that an operator runs in; None: another one."""
+    """The kernels' algorithm that computes an operator; None if XLA does."""
     names = algorithms(context, tensors, c)
     return next((name for name in names if context.algorithm in (None, name)), None)
 
@@ -152,16 +152,16 @@ def convolution(
 ) -> Lowered:
     """CONV_2D or DEPTHWISE_CONV_2D, [N, H, W, C] -> [N, *out, O].
 
-    Its function takes a residual of that shape as well, after the bias, and adds it before the
+    Its function also takes a residual of that shape, after the bias, and adds it before the
     activation.
 
     Args:
-        name: of one of its algorithms.
+        name: one of its algorithms.
         c: its geometry.
         activation: its fused activation.
-        spatial_io: turns the file's filter into [H, W, I, O].
-        nonlinearity: its activation, if that is no clamp.
-        grid: what the result goes on at last, if on any.
+        spatial_io: transposes the file's filter to [H, W, I, O].
+        nonlinearity: its activation if that is not a clamp.
+        grid: the grid to which the result is rounded; None: no rounding.
     """
     target, layout = _kernel(name, c)
     out = (c.batch, *c.out, c.output_channels)
@@ -171,7 +171,7 @@ def convolution(
 
 
 def _kernel(name: str, c: Convolution) -> tuple[str, Prepare]:
-    """What to call, and how it wants a filter [H, W, I, O]."""
+    """The call's target, and its layout of a filter [H, W, I, O]."""
     if name == NATIVE_WINOGRAD:
         return WINOGRAD, lambda w: panels(transformed(c, w))
     if name == NATIVE_BFLOAT16:
@@ -182,25 +182,20 @@ def _kernel(name: str, c: Convolution) -> tuple[str, Prepare]:
 
 
 def fully_connected(
-    name: str,
-    rows: int,
-    depth: int,
-    output_channels: int,
-    activation: Act,
-    out: Shape,
-    grid: Grid | None = None,
+    name: str, tensors: Tensors, activation: Act, grid: Grid | None = None
 ) -> Lowered:
-    """[..., depth] x [N, K] -> `out`, which has `rows` times `output_channels` elements.
-
-    `name` is that of one of its algorithms; `grid` is as `convolution` has it.
-    """
+    """[..., K] x [N, K] -> y, with rows * N elements; see `convolution`."""
+    x, w, _, y = tensors
+    output_channels, depth = w.shape
+    rows = math.prod(x.shape) // depth
     is_reduced = name == NATIVE_BFLOAT16
     target, layout = (PRODUCT_BFLOAT16, pairs) if is_reduced else (PRODUCT, panels)
     fields = matrix_geometry(rows, depth, output_channels)
     product = _call(target, fields, activation, (rows, output_channels), grid=grid)
+    out = y.shape
 
     def run(x: jax.Array, w: jax.Array, bias: jax.Array | None = None) -> tuple[jax.Array]:
-        whole = x.reshape(-1)[: rows * depth]  # what is left over, LiteRT's kernel ignores
+        whole = x.reshape(-1)[: rows * depth]  # LiteRT's kernel ignores the rest
         (y,) = product(whole.reshape(rows, depth), w, bias)
         return (y.reshape(out),)
 
@@ -209,7 +204,7 @@ def fully_connected(
 
 
 def panels(w: Array) -> Array:
-    """Matrices [..., K, N] -> [..., panels, depth, PANEL], filled up with zeros."""
+    """Matrices [..., K, N] -> [..., panels, depth, PANEL], padded with zeros."""
     numpy: Any = jnp if isinstance(w, jax.Array) else np
     *more, depth, output_channels = w.shape
     count = math.ceil(output_channels / PANEL)
@@ -227,26 +222,26 @@ def pairs(w: Array) -> Array:
 
 
 def matrices(w: Array, count: int) -> Array:
-    """Filters [..., O] of so many groups, or packed ones -> [count, depth, O / count]."""
+    """Filters [..., O] of `count` groups, or packed ones -> [count, depth, O / count]."""
     return w.reshape(-1, count, w.shape[-1] // count).transpose(1, 0, 2)
 
 
 def packed_groups(c: Convolution, deep: int = 1) -> int:
-    """How many groups share a panel: one of few output channels would leave most of it zeros.
+    """How many groups share a panel: one group of few output channels would leave it mostly empty.
 
-    `deep`: values of the depth that lie side by side in a panel.
+    `deep`: adjacent values of the depth in a panel.
     """
     output_channels = c.output_channels // c.groups
     fits = c.groups > 1 and output_channels in _SHARES and 0 < c.depth <= output_channels * deep
     count = PANEL // output_channels if fits and c.depth % deep == 0 else 1
-    # Each value is copied once for every column of its group, and saves products of other panels.
+    # Each value is copied for every column of its group, and saves products of other panels.
     taps, steps = math.prod(w.size for w in c.windows), math.prod(w.stride for w in c.windows)
     pays = deep > 1 or (count - 1) * taps >= _LEAST_SAVED * steps
     return count if c.groups % count == 0 and pays else 1
 
 
 def geometry(c: Convolution, packed: int = 1) -> tuple[int, ...]:
-    """The fields of `Geometry` in kernels.h, of a convolution."""
+    """A convolution's `Geometry` of kernels.h."""
     height, width = c.windows
     image = (c.batch, height.n_in, width.n_in, c.channels)
     sizes = (*image, *c.out, c.output_channels, c.groups, packed, height.size, width.size)
@@ -255,7 +250,7 @@ def geometry(c: Convolution, packed: int = 1) -> tuple[int, ...]:
 
 
 def matrix_geometry(rows: int, depth: int, output_channels: int) -> tuple[int, ...]:
-    """The same of a matrix product, a convolution of one pixel."""
+    """A matrix product's `Geometry`: a convolution with a window of one pixel."""
     return (1, rows, 1, depth, rows, 1, output_channels, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0)
 
 
@@ -267,7 +262,7 @@ def _call(
     nonlinearity: Nonlinearity = Nonlinearity.NONE,
     grid: Grid | None = None,
 ) -> Callable[..., tuple[jax.Array]]:
-    """x, weights as the kernel reads them, bias, perhaps a residual -> y."""
+    """The function of x, weights in the kernel's layout, bias and perhaps a residual."""
     y_type = jax.ShapeDtypeStruct(out, jnp.float32)  # type: ignore[no-untyped-call]
     call = jax.ffi.ffi_call(target, y_type, vmap_method="sequential")
     attributes = {

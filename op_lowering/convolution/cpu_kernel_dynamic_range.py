@@ -1,8 +1,8 @@
-"""Dynamic range convolutions, and FULLY_CONNECTED of one row, by this package's own CPU kernels.
+"""Dynamic range convolutions, and FULLY_CONNECTED of one row, by this package's CPU kernels.
 
 A kernel quantizes each image on the fly, sums in int32, and scales sums back while they are in the
-nearest cache: what it computes equals XLA's ways bit for bit. XLA:CPU would compile ten kernels for
-each operator.
+nearest cache; results equal those of XLA's algorithms bit for bit. XLA:CPU would compile ten
+kernels for each operator.
 """
 
 import math
@@ -15,7 +15,7 @@ import numpy as np
 from jaxdelegate.kernels.library import DEPTHWISE_DYNAMIC_RANGE, PANEL, PRODUCT_DYNAMIC_RANGE
 from jaxdelegate.op_lowering.common.basics import Array
 from jaxdelegate.op_lowering.common.dynamic_range import filter_scales, signed
-from jaxdelegate.op_lowering.common.packed_weights import Kept
+from jaxdelegate.op_lowering.common.packed_weights import WeightStorage
 from jaxdelegate.op_lowering.common.quantized_products import Tensors
 from jaxdelegate.op_lowering.common.window import Window
 from jaxdelegate.op_lowering.convolution.algorithms import Convolution
@@ -43,15 +43,14 @@ _RANGES = {
 def algorithms(
     context: LoweringContext, tensors: Tensors, activation: Act, c: Convolution | None = None
 ) -> tuple[str, ...]:
-    """The ways in which the kernels take an operator: none, or one.
+    """The kernels' algorithm for an operator that LiteRT's dynamic range kernels accept, or none.
 
     Args:
-        context: the operator's own.
-        tensors: its input, weights, bias and output, which a dynamic range kernel of LiteRT's
-            takes.
+        context: the operator's context.
+        tensors: its input, weights, bias and output.
         activation: its fused activation.
-        c: the geometry of a convolution; None: FULLY_CONNECTED, of which they would read all
-            weights again for every row.
+        c: the geometry of a convolution; None: FULLY_CONNECTED, only of one row, because the
+            kernels read all weights for every row.
     """
     w = tensors.w
     if not context.native_kernels or w.const is None or activation not in _RANGES:
@@ -59,21 +58,21 @@ def algorithms(
     if c is None:
         in_blocks = w.quantization is not None and w.quantization.blockwise is not None
         is_row = math.prod(tensors.x.shape) // w.shape[1] == 1
-        is_taken = is_row and not in_blocks and Kept.of(w).packed is None
+        fits, storage = is_row and not in_blocks, WeightStorage.of(w)
     else:
-        is_taken = takes(c) and Kept.of_convolution(w, c.output_channels, c.groups).packed is None
-    return (NATIVE,) if is_taken else ()
+        fits, storage = takes(c), WeightStorage.of_convolution(w, c.output_channels, c.groups)
+    return (NATIVE,) if fits and storage.packed is None else ()
 
 
 def is_chosen(
     context: LoweringContext, tensors: Tensors, activation: Act, c: Convolution | None = None
 ) -> bool:
-    """Whether an operator runs in their algorithm."""
+    """Whether the kernels compute an operator."""
     return context.algorithm in (None, NATIVE) and bool(algorithms(context, tensors, activation, c))
 
 
-def row_by_matrix(o: FullyConnectedOptions, tensors: Tensors) -> Lowered:
-    """[..., depth] x [N, K] -> y, which has as many elements as output channels."""
+def row_by_matrix(options: FullyConnectedOptions, tensors: Tensors) -> Lowered:
+    """[..., K] x [N, K] -> y, which has N elements."""
 
     def spatial_io(w: Array) -> Array:
         return w.transpose(1, 0).reshape(1, 1, w.shape[1], w.shape[0])
@@ -81,7 +80,8 @@ def row_by_matrix(o: FullyConnectedOptions, tensors: Tensors) -> Lowered:
     output_channels, depth = tensors.w.shape
     pixel = Window(1, 1, 1, Padding.VALID)
     c = Convolution((pixel, pixel), depth, depth, output_channels)
-    activation, asymmetric = o.fused_activation_function, o.asymmetric_quantize_inputs
+    activation = options.fused_activation_function
+    asymmetric = options.asymmetric_quantize_inputs
     return convolution(c, spatial_io, activation, tensors, asymmetric=asymmetric)
 
 
@@ -94,13 +94,13 @@ def convolution(
     asymmetric: bool,
     in_turn: bool = False,
 ) -> Lowered:
-    """[N, H, W, C] -> y, of as many elements as [N, *out, O].
+    """[N, H, W, C] -> y, with as many elements as [N, *out, O].
 
     Args:
         c: its geometry.
-        spatial_io: turns the file's filter into [H, W, I, O].
+        spatial_io: transposes the file's filter to [H, W, I, O].
         activation: its fused activation.
-        tensors: what it reads and writes.
+        tensors: its input, filter, bias and output.
         asymmetric: whether images have zero points.
         in_turn: see `quantized.dynamic_range.rescaled`.
     """
@@ -117,7 +117,7 @@ def convolution(
     }
 
     def columns(values: Array) -> Array:
-        """Of all output channels -> of the columns of all panels."""
+        # Values of all output channels -> of the columns of all panels.
         if by_channel:
             return values.reshape(-1)
         numpy: Any = jnp if isinstance(values, jax.Array) else np
@@ -132,7 +132,7 @@ def convolution(
 
     scales = columns(filter_scales(tensors.w, c.output_channels).astype(np.float32))
     sums = columns(filter_sums(signed(spatial_io(tensors.w.const)), 0))
-    # What is added to it leaves zeros their sign.
+    # -0.0, so that zeros keep their sign.
     none = columns(np.full(c.output_channels, -0.0, np.float32))
 
     def run(x: jax.Array, w: jax.Array, bias: jax.Array | None = None) -> tuple[jax.Array]:

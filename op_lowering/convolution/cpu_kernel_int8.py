@@ -1,8 +1,8 @@
-"""Convolutions and FULLY_CONNECTED of integers of 8 bits by this package's own CPU kernels.
+"""Convolutions and FULLY_CONNECTED of 8-bit integers by this package's CPU kernels.
 
-The kernels sum in int32 and requantize while sums are in registers or the nearest cache: what they
-compute equals XLA's ways bit for bit. They multiply x as unsigned bytes, so that what x's zero
-point, and the 128 of int8, adds to a sum is taken off the bias beforehand.
+The kernels sum in int32 and requantize while sums are in registers or the nearest cache; results
+equal those of XLA's algorithms bit for bit. They multiply x as unsigned bytes, so the contribution
+of x's zero point, and of int8's 128, to each sum is subtracted from the bias ahead of time.
 """
 
 import math
@@ -33,18 +33,18 @@ from jaxdelegate.op_lowering.convolution.integer import filter_sums
 from jaxdelegate.op_lowering.rule import Lowered, LoweringContext, Prepare
 from jaxdelegate.op_lowering.spec import Shape
 
-QUAD = 4  # values of the depth that lie side by side in a panel (kDeep in elements.h)
-_ROWS = 2  # window rows that do in a depthwise filter (kRows)
+QUAD = 4  # adjacent values of the depth in a panel (kDeep in elements.h)
+_ROWS = 2  # adjacent window rows in a depthwise filter (kRows)
 
 
 def algorithms(
     context: LoweringContext, tensors: Tensors, c: Convolution | None = None
 ) -> tuple[str, ...]:
-    """The ways in which the kernels take an operator: none, or one.
+    """The kernels' algorithm for an operator that LiteRT's integer kernels accept, or none.
 
     Args:
-        context: the operator's own.
-        tensors: its input, weights, bias and output, which an integer kernel of LiteRT's takes.
+        context: the operator's context.
+        tensors: its input, weights, bias and output.
         c: the geometry of a convolution; None: FULLY_CONNECTED.
     """
     x, w, bias, y = tensors
@@ -54,12 +54,12 @@ def algorithms(
 
 
 def takes(c: Convolution | None) -> bool:
-    """Whether the kernels compute this geometry; None: FULLY_CONNECTED's."""
+    """Whether the kernels support this geometry; None: FULLY_CONNECTED's."""
     return c is None or (len(c.windows) == 2 and (runs_as_products(c) or runs_by_channel(c)))
 
 
 def is_chosen(context: LoweringContext, tensors: Tensors, c: Convolution | None = None) -> bool:
-    """Whether an operator runs in their algorithm."""
+    """Whether the kernels compute an operator."""
     return context.algorithm in (None, NATIVE) and bool(algorithms(context, tensors, c))
 
 
@@ -70,10 +70,10 @@ def convolution(
 
     Args:
         c: its geometry.
-        spatial_io: turns the file's filter into [H, W, I, O].
-        tensors: what it reads and writes.
+        spatial_io: transposes the file's filter to [H, W, I, O].
+        tensors: its input, filter, bias and output.
         w_zero: the filter's zero point, as stored.
-        end: how its kernel ends.
+        end: the requantization.
     """
     zero, out = moved(w_zero, tensors.w.dtype), (c.batch, *c.out, c.output_channels)
     filters = to_int8(spatial_io(tensors.w.const))
@@ -89,16 +89,16 @@ def convolution(
 
 
 def fully_connected(rows: int, tensors: Tensors, w_zero: int, end: Epilogue) -> Lowered:
-    """[..., depth] x [N, K] -> y, which has `rows` times N elements.
+    """[..., K] x [N, K] -> y, with rows * N elements.
 
-    `w_zero`, of the filter as int8 (`to_int8`), and `end` are as its kernel has them.
+    `w_zero` is the zero point of the filter as int8 (see `to_int8`).
     """
     output_channels, depth = tensors.w.shape
     fields = matrix_geometry(rows, depth, output_channels)
     call = _call(PRODUCT_INT8, fields, (rows, output_channels), tensors, w_zero, end)
 
     def product(x: jax.Array, *rest: jax.Array) -> jax.Array:
-        whole = x.reshape(-1)[: rows * depth]  # what is left over, LiteRT's kernel ignores
+        whole = x.reshape(-1)[: rows * depth]  # LiteRT's kernel ignores the rest
         return call(whole.reshape(rows, depth), *rest).reshape(tensors.y.shape)
 
     def prepare(w: Array) -> Array:
@@ -117,10 +117,7 @@ def _lowered(
     prepare: Prepare,
     matrices: int = 1,
 ) -> Lowered:
-    """An operator, of what calls its kernel.
-
-    `filters` are int8 [..., I, O], their zero point is `w_zero`.
-    """
+    # `filters` are int8 [..., I, O], their zero point is `w_zero`.
     unsigned = zero_point_of(tensors.x) + (128 if tensors.x.dtype == INT8 else 0)
     offset = (-unsigned * filter_sums(filters, w_zero).astype(np.int64)).astype(np.int32)
 
@@ -140,9 +137,9 @@ def _call(
     end: Epilogue,
     matrices: int = 1,
 ) -> Callable[..., jax.Array]:
-    """x, weights as the kernel reads them, bias [N] -> y.
+    """The function of x, weights in the kernel's layout, and a bias [N].
 
-    Each of the matrices gets whole panels of what belongs to its output channels.
+    Bias and scales are padded to whole panels for each matrix.
     """
     output_channels = out[-1] // matrices
     more = -output_channels % PANEL if target == PRODUCT_INT8 else 0
@@ -165,7 +162,7 @@ def _call(
 
 
 def _scales(end: Epilogue, output_channels: int) -> np.ndarray:
-    """float64 [1, N], or multipliers and shifts, int32 [2, N]."""
+    """Scales, float64 [1, N], or multipliers and shifts, int32 [2, N]."""
     if end.scale is not None:
         return np.broadcast_to(end.scale, (1, output_channels))
     multiplier = np.broadcast_to(np.asarray(end.multiplier, np.int32), output_channels)
@@ -176,8 +173,8 @@ def _scales(end: Epilogue, output_channels: int) -> np.ndarray:
 def quads(w: Array, count: int = 1) -> Array:
     """Filters of int8 [H, W, I, O] -> panels [count, panels, depth / 4, PANEL, 4].
 
-    The depth is that of every window row, W * I, filled up to a multiple of 4 with zeros; `count`
-    is of matrices.
+    The depth is that of every window row, W * I, padded to a multiple of 4 with zeros; `count` is
+    the number of matrices.
     """
     numpy: Any = jnp if isinstance(w, jax.Array) else np
     height, output_channels = w.shape[0], w.shape[-1]
@@ -190,7 +187,7 @@ def quads(w: Array, count: int = 1) -> Array:
 def pairs(w: Array, zero: int) -> Array:
     """Depthwise filters of int8 [H, W, 1, O] -> int16 [H / 2, W, O, 2], less their zero point.
 
-    The last rows are filled up with zeros.
+    An odd number of rows is padded with zeros.
     """
     numpy: Any = jnp if isinstance(w, jax.Array) else np
     height, width, _, output_channels = w.shape

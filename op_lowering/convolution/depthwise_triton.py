@@ -1,9 +1,9 @@
 """Depthwise convolutions of floats on a GPU: a kernel in Pallas, which XLA compiles by Triton.
 
-cuDNN needs an image that is padded before, and leaves the end to another kernel. XLA's loop over a
-sum of taps reads values of 16 bits one by one. This kernel reads 16 bytes of neighbouring channels
-at once, adds in float32, ends in bias, residual and activation, and rounds once. Like a call of the
-CPU kernels it cannot be differentiated, so that the context has to ask for it.
+cuDNN needs a padded image and a separate kernel for the epilogue. XLA's loop over a sum of taps
+reads 16-bit values one by one. This kernel reads 16 bytes of neighboring channels at once, adds in
+float32, applies bias, residual and activation, and rounds once. Like the CPU kernels it cannot be
+differentiated, so the context must allow it.
 """
 
 import functools
@@ -27,8 +27,8 @@ from jaxdelegate.op_lowering.spec import Grid
 TRITON = "triton"  # the algorithm's name
 
 _MOST_TAPS = 64  # all written out
-_VECTOR = 8  # channels that one thread reads, and what they are a multiple of
-# Channels that one program computes, at most, and values: 4 warps, 16 values for each thread.
+_VECTOR = 8  # channels that one thread reads; a divisor of their number
+# The most channels and values that one program computes: 4 warps, 16 values for each thread.
 _CHANNELS, _VALUES, _WARPS = 64, 2048, 4
 _MOST_VALUES = 1 << 31  # of a tensor whose positions are int32
 
@@ -36,7 +36,7 @@ End = Callable[[jax.Array], jax.Array]
 
 
 def takes(context: LoweringContext, tensors: Tensors, c: Convolution) -> bool:
-    """Whether the kernel computes a convolution of these tensors."""
+    """Whether the kernel supports a convolution of these tensors."""
     specs = [spec for spec in tensors if spec is not None]
     sizes = (tensors.x.shape, tensors.y.shape)
     return (
@@ -52,7 +52,7 @@ def takes(context: LoweringContext, tensors: Tensors, c: Convolution) -> bool:
 
 
 def is_chosen(context: LoweringContext, tensors: Tensors, c: Convolution) -> bool:
-    """Whether an operator runs in it: by name, or by default where it is long enough."""
+    """Whether the kernel computes an operator: by name, or by default if that is long enough."""
     if not takes(context, tensors, c):
         return False
     return context.algorithm == TRITON or (context.algorithm is None and not is_short_on_gpu(c))
@@ -61,14 +61,14 @@ def is_chosen(context: LoweringContext, tensors: Tensors, c: Convolution) -> boo
 def convolution(context: LoweringContext, c: Convolution, spatial_io: Prepare, end: End) -> Lowered:
     """DEPTHWISE_CONV_2D, [N, H, W, C] -> [N, *out, C].
 
-    Its function takes a residual as well, after the bias. Both, and the input, are float32, float16
+    Its function also takes a residual, after the bias. Both, and the input, are float32, float16
     or bfloat16; the result has the precision policy's storage dtype.
 
     Args:
         context: the lowering context.
         c: its geometry.
-        spatial_io: turns the file's filter into [H, W, 1, C].
-        end: what follows the sums, bias and residual added; of float32.
+        spatial_io: transposes the file's filter to [H, W, 1, C].
+        end: a function of float32, applied to the sums of products, bias and residual.
     """
     grid = context.grid
     whole = end if grid is None else lambda total: on_grid(end(total), grid)
@@ -101,7 +101,7 @@ def depthwise(
     residual: jax.Array | None = None,
 ) -> jax.Array:
     """The convolution of x [N, H, W, C] with w, float32 [taps, C]; a result of `dtype`."""
-    from jax.experimental import pallas as pl  # noqa: PLC0415 (a GPU's programs alone need it)
+    from jax.experimental import pallas as pl  # noqa: PLC0415 (only a GPU's programs need it)
     from jax.experimental.pallas import triton  # noqa: PLC0415
 
     given = [x, w, *(v for v in (bias, residual) if v is not None)]
@@ -150,7 +150,7 @@ def _pixels(
 ) -> tuple[jax.Array, jax.Array]:
     """Rows and columns of a tile, int32 [pixels] each.
 
-    Beyond the image they are its last ones: these programs write the same there as others do.
+    Beyond the image they are its last ones, to which several programs then write equal values.
     """
     within = lax.iota(np.int32, height * width)
     rows = jnp.minimum(top + within // width, c.out[0] - 1)
@@ -164,7 +164,7 @@ def _positions(
     at: jax.Array,
     channels: int,
 ) -> jax.Array:
-    """Where [pixels, channels `at`] lie in an array [N, *size, channels], flat."""
+    """The flat indices of [pixels, channels `at`] in an array [N, *size, channels]."""
     row, column = pixels
     return (((image * size[0] + row) * size[1] + column) * channels)[:, None] + at[None, :]
 

@@ -1,6 +1,6 @@
 """Dynamic range convolutions, plain, depthwise and transposed: float32 images, integer filters.
 
-Each image is quantized on the fly, to int8; sums of integers are scaled back. Sources: EvalHybrid
+Each image is quantized to int8 on the fly; sums of integers are scaled back. Sources: EvalHybrid
 and EvalHybridPerChannel of kernels/conv.cc, depthwise_conv.cc and transpose_conv.cc.
 """
 
@@ -20,7 +20,7 @@ from jaxdelegate.op_lowering.common.dynamic_range import (
     rescaled,
     signed,
 )
-from jaxdelegate.op_lowering.common.packed_weights import Kept
+from jaxdelegate.op_lowering.common.packed_weights import WeightStorage
 from jaxdelegate.op_lowering.common.products import finish
 from jaxdelegate.op_lowering.common.quantized_products import INT4, INT8, UINT8, Tensors
 from jaxdelegate.op_lowering.common.window import Spreads
@@ -28,30 +28,25 @@ from jaxdelegate.op_lowering.convolution import cpu_kernel_dynamic_range
 from jaxdelegate.op_lowering.convolution.algorithms import Convolution
 from jaxdelegate.op_lowering.convolution.integer import IntegerConvolution, constant
 from jaxdelegate.op_lowering.records.protocols import Activated
-from jaxdelegate.op_lowering.rule import Function, Lowered, LoweringContext, Prepare
+from jaxdelegate.op_lowering.rule import Function, Lowered, Op, Prepare
 
 CONV_2D = DynamicRange(frozenset([INT8, UINT8, INT4]), symmetric=True)
 DEPTHWISE_CONV_2D = TRANSPOSE_CONV = DynamicRange(frozenset([INT8]))
 NONE = DynamicRange()  # CONV_3D, CONV_3D_TRANSPOSE
-# Channels that one pass over the output adds: 8 or 32 take four times as long on a CPU.
+# Channels that one pass over the output adds: with 8 or 32 a CPU takes four times as long.
 _UNROLL = 16
 
 
 def lower(
-    context: LoweringContext,
-    c: Convolution,
-    spatial_io: Prepare,
-    o: Activated,
-    tensors: Tensors,
-    kernels: DynamicRange,
+    op: Op[Activated], c: Convolution, spatial_io: Prepare, kernels: DynamicRange
 ) -> Function:
-    """Plain convolutions; `spatial_io` turns the file's filter into [*spatial, I, O]."""
+    """Plain convolutions; `spatial_io` transposes the file's filter to [*spatial, I, O]."""
+    context, tensors, activation = op.context, Tensors.of(op), op.options.fused_activation_function
     scales = filter_scales(tensors.w, c.output_channels)
-    kept = Kept.of_convolution(tensors.w, c.output_channels, c.groups)
+    storage = WeightStorage.of_convolution(tensors.w, c.output_channels, c.groups)
     # The symmetric kernel is for filters without groups whose scales are all the same.
     asymmetric = not kernels.symmetric or c.groups > 1 or bool((scales != scales[0]).any())
     in_turn = asymmetric and kernels.symmetric
-    activation = o.fused_activation_function
     if cpu_kernel_dynamic_range.is_chosen(context, tensors, activation, c):
         modes = {"asymmetric": asymmetric, "in_turn": in_turn}
         return cpu_kernel_dynamic_range.convolution(c, spatial_io, activation, tensors, **modes)
@@ -61,17 +56,17 @@ def lower(
 
     def convolution(x: jax.Array, w: jax.Array, bias: jax.Array | None = None) -> tuple[jax.Array]:
         q, scale, zero = _quantize_images(x, asymmetric=asymmetric)
-        y = rescaled(convolve(q, zero, kept.read(w)), scale, scales, in_turn=in_turn)
+        y = rescaled(convolve(q, zero, storage.read(w)), scale, scales, in_turn=in_turn)
         return (finish(y, bias, activation, tensors.y.dtype),)
 
     def prepare(w: Array) -> Array:
-        return kept.prepare(convolve.prepare(signed(spatial_io(w))))
+        return storage.prepare(convolve.prepare(signed(spatial_io(w))))
 
-    return Lowered(convolution, {1: prepare}, (convolve.layout, kept))
+    return Lowered(convolution, {1: prepare}, (convolve.layout, storage))
 
 
 def lower_transposed(
-    spreads: Spreads, spatial_io: Prepare, o: Activated, tensors: Tensors
+    options: Activated, spreads: Spreads, spatial_io: Prepare, tensors: Tensors
 ) -> Function:
     """Transposed convolutions; inputs are (output shape, filter, x, bias)."""
     scales = filter_scales(tensors.w, tensors.y.shape[-1])
@@ -82,7 +77,8 @@ def lower_transposed(
     ) -> tuple[jax.Array]:
         q, scale, zero = _quantize_images(x, asymmetric=True)
         y = _add_in_order(q.astype(np.int32) - zero, w, (scale, scales))
-        return (finish(_unfolded(y, spreads), bias, o.fused_activation_function, tensors.y.dtype),)
+        y = _unfolded(y, spreads)
+        return (finish(y, bias, options.fused_activation_function, tensors.y.dtype),)
 
     return Lowered(transposed, {1: lambda w: _folded(spatial_io(w), spreads)}, ())
 
@@ -90,7 +86,7 @@ def lower_transposed(
 def _folded(w: Array, spreads: Spreads) -> Array:
     """Filters [*size, I, O] -> [*turns, I, *stride * O]: taps a stride apart reach the same place.
 
-    A turn is what one pixel adds to the outputs between it and the next.
+    In a turn each pixel adds to the outputs between it and the next.
     """
     rank = len(spreads)
     turns = [-(-s.size // s.stride) for s in spreads]
@@ -103,7 +99,7 @@ def _folded(w: Array, spreads: Spreads) -> Array:
 
 
 def _unfolded(y: jax.Array, spreads: Spreads) -> jax.Array:
-    """What `_add_in_order` returns -> [N, *out, O]."""
+    """The result of `_add_in_order` -> [N, *out, O]."""
     rank = len(spreads)
     y = y.reshape(*y.shape[:-1], *(s.stride for s in spreads), -1)
     y = y.transpose(0, *(1 + i + rank * j for i in range(rank) for j in (0, 1)), 1 + 2 * rank)
@@ -117,9 +113,9 @@ def _unfolded(y: jax.Array, spreads: Spreads) -> jax.Array:
 def _add_in_order(
     steps: jax.Array, w: jax.Array, scales: tuple[jax.Array, np.ndarray]
 ) -> jax.Array:
-    """Products scaled one by one and added as floats, as the kernel does, in its order.
+    """Products scaled one by one and added as floats, in the kernel's order.
 
-    It goes through the input by pixel and channel; to an output the pixels come by falling taps.
+    The kernel loops over the input's pixels and channels; an output gets pixels by falling taps.
 
     Args:
         steps: int32 [N, *in, I].
@@ -149,7 +145,7 @@ def _add_in_order(
 
 
 def _quantize_images(x: jax.Array, *, asymmetric: bool) -> tuple[jax.Array, jax.Array, Any]:
-    """int8 images, and for each of them a scale and a zero point, [N, 1, ..., 1]."""
+    """int8 images, and a scale and a zero point for each, [N, 1, ..., 1]."""
     q, scale, zero = quantize_rows(x.reshape(x.shape[0], -1), asymmetric=asymmetric)
     each = (-1, *(1,) * (x.ndim - 1))
     zero = zero if isinstance(zero, int) else zero.reshape(each)

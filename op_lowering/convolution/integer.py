@@ -44,13 +44,12 @@ class _Bytes(Arithmetic):
     """int8, summed in int32."""
 
     def dot(self, x: jax.Array, w: jax.Array, contract: Axes, batch: Axes = ((), ())) -> jax.Array:
-        """See integer_products.product."""
         return product(x, w, contract, batch)
 
 
 @dataclasses.dataclass(frozen=True)
-class _EndedBytes(Arithmetic):
-    """int8, summed in int32, and requantized by the kernel that sums; see product_triton.py."""
+class _RequantizedBytes(Arithmetic):
+    """int8, summed in int32 and requantized by the same kernel; see product_triton.py."""
 
     offset: jax.Array | None = None  # int32 [O], added to the sums
     end: Epilogue | None = None
@@ -58,7 +57,7 @@ class _EndedBytes(Arithmetic):
     def dot(
         self, x: jax.Array, w: jax.Array, _contract: Axes, _batch: Axes = ((), ())
     ) -> jax.Array:
-        """Of one matrix, [*1, M, K] x [*1, K, N]."""
+        # [*1, M, K] x [*1, K, N]
         assert self.offset is not None
         assert self.end is not None
         y = product_triton.product(
@@ -75,8 +74,8 @@ _INT32 = Arithmetic(np.dtype(np.int32), np.dtype(np.int32), "default")
 class IntegerConvolution:
     """[N, *spatial, C] -> int32 or int64 [N, *out, O].
 
-    Filters [*spatial, I, O] are laid out by `prepare`; `w_zero` is the zero point of the result,
-    `w_sums`, int32 [O], the sums of a constant filter less that zero point.
+    `prepare` lays out filters [*spatial, I, O]; `w_zero` is the zero point of its result, and
+    `w_sums`, int32 [O], are the sums of a constant filter less that zero point.
     """
 
     c: Convolution
@@ -95,15 +94,13 @@ class IntegerConvolution:
         filters: Array | None,
     ) -> Self:
         """For filters of this dtype and zero point; `filters` is [*spatial, I, O] if constant."""
-        zero, algorithm = (
-            moved(w_zero, dtype),
-            chosen(integer_algorithms(context.platform, c), context.algorithm),
-        )
+        zero = moved(w_zero, dtype)
+        algorithm = chosen(integer_algorithms(context.platform, c), context.algorithm)
         sums = None if filters is None else filter_sums(filters, zero)
         return cls(c, *algorithm, zero, sums)
 
     def prepare(self, filters: Array) -> Array:
-        """[*spatial, I, O] -> int8, as `__call__` wants it."""
+        """[*spatial, I, O] -> int8, in the algorithm's layout."""
         return self.layout(self.c, to_int8(filters))
 
     def __call__(self, x: jax.Array, zero: Zero, w: jax.Array) -> jax.Array:
@@ -123,26 +120,26 @@ class IntegerConvolution:
         parts = pieces(to_int8(x), zero)
         return add_up((part.factor, self._centered(part, w)) for part in parts)
 
-    def takes_end(self, context: LoweringContext, tensors: Tensors, end: Epilogue) -> bool:
-        """Whether one kernel of a GPU multiplies matrices and ends them: see `ended`."""
+    def fuses(self, context: LoweringContext, tensors: Tensors, end: Epilogue) -> bool:
+        """Whether one GPU kernel multiplies and requantizes; see `fused`."""
         rows = self.c.results // self.c.output_channels
         is_matrix = self.c.groups == 1 and self.run in (dot, grouped_dot)
         shape = rows, self.c.products, self.c.output_channels
         is_known = self.w_sums is not None
         return is_matrix and is_known and product_triton.takes(context, tensors, end, shape)
 
-    def ended(
+    def fused(
         self, x: jax.Array, zero: int, w: jax.Array, bias: jax.Array | None, end: Epilogue
     ) -> jax.Array:
-        """Convolve and end at once; as `end(self(x, zero, w), bias)`."""
+        """Convolve and requantize in one kernel; equals `end(self(x, zero, w), bias)`."""
         offset = -zero * jnp.asarray(self.w_sums)
         offset = offset if bias is None else offset + bias.reshape(-1)
-        arithmetic = _EndedBytes(INT8, INT32, "default", offset=offset, end=end)
+        arithmetic = _RequantizedBytes(INT8, INT32, "default", offset=offset, end=end)
         return self.run(arithmetic, self._bare, self._padded(Piece(x, zero)), w)
 
     @functools.cached_property
     def _bare(self) -> Convolution:
-        """The same over an image that is padded already."""
+        """The convolution over an image that is already padded."""
         windows = (
             dataclasses.replace(
                 d, n_in=d.n_in + sum(d.pads), padding=Padding.VALID, explicit=(0, 0)
@@ -162,7 +159,7 @@ class IntegerConvolution:
         return total
 
     def _padded(self, x: Piece) -> jax.Array:
-        """Zeros stand around the image, as the piece has them."""
+        """The image with the piece's zero point around it."""
         if not any(any(d.pads) for d in self.c.windows):
             return x.values
         edges = [(0, 0), *(d.pads for d in self.c.windows), (0, 0)]
@@ -174,7 +171,7 @@ class IntegerConvolution:
         return jnp.where(np.pad(ones, edges), padded, x.zero.astype(np.int8))
 
     def _window_sums(self, padded: jax.Array) -> jax.Array:
-        """What each window reads of each group, in all: int32 [N, *out, O]."""
+        """The sum of each window's values in each group: int32 [N, *out, O]."""
         c = dataclasses.replace(self._bare, output_channels=self.c.groups)
         ones = np.ones((*(d.size for d in c.windows), c.depth, c.output_channels), np.int8)
         sums = self.run(_INT8, c, padded, jnp.asarray(self.layout(c, ones)))
@@ -214,7 +211,7 @@ class IntegerTransposedConvolution:
         return to_int8(filters).transpose(axes).reshape(-1, filters.shape[-2])
 
     def __call__(self, x: jax.Array, zero: int, w: jax.Array) -> jax.Array:
-        """Convolve; arguments are those of IntegerConvolution."""
+        """Convolve; see IntegerConvolution."""
         zero = moved(zero, np.dtype(x.dtype))
         rows = to_int8(x).reshape(-1, x.shape[-1])
         # [N * *in, *spatial * O]
@@ -224,7 +221,7 @@ class IntegerTransposedConvolution:
 
 
 def overlap(y: jax.Array, spreads: Spreads) -> jax.Array:
-    """Patches [N, *in, *size, O], each laid down where its pixel spreads it: sums [N, *out, O]."""
+    """Patches [N, *in, *size, O], added up where they overlap in the output: [N, *out, O]."""
     rank = len(spreads)
     for i in reversed(range(rank)):  # the last size goes first
         s, axis = spreads[i], 1 + rank + i
@@ -242,12 +239,12 @@ def _at(edges: tuple[int, int, int], axis: int, rank: int) -> list[tuple[int, in
 
 
 def filter_sums(filters: Array, zero: int) -> np.ndarray:
-    """int32 [O]: a constant filter [*spatial, I, O], less its zero point as int8, added up."""
+    """int32 [O]: sums of a constant filter [*spatial, I, O], less its zero point as int8."""
     count = int(np.prod(filters.shape[:-1]))
     axes = tuple(range(filters.ndim - 1))
     return np.asarray(np.sum(to_int8(filters), axes, dtype=np.int32) - count * zero)
 
 
 def constant(spec: TensorSpec, spatial_io: Prepare) -> Array | None:
-    """The constant filter as [*spatial, I, O]; None: it comes at run time."""
+    """The constant filter as [*spatial, I, O]; None if it is computed at run time."""
     return None if spec.const is None else spatial_io(spec.const)

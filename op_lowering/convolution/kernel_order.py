@@ -1,8 +1,8 @@
-"""Short convolutions of floats in their kernels' order, so that they equal them to the bit.
+"""Short convolutions of floats in the order of LiteRT's kernels, which they equal bit for bit.
 
-In a dynamic range model, what follows quantizes their results on the fly, which turns a difference
-in the last bit into one of a step. Source: Conv of kernels/internal/reference/conv.h, DepthwiseConv
-of depthwiseconv_float.h: taps by rows, then channels, then the bias.
+In a dynamic range model, later operators quantize their results on the fly, which turns a
+difference in the last bit into one of a step. Source: Conv of kernels/internal/reference/conv.h,
+DepthwiseConv of depthwiseconv_float.h: taps by rows, then channels, then the bias.
 """
 
 import itertools
@@ -20,11 +20,11 @@ from jaxdelegate.op_lowering.convolution.algorithms import Convolution
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.rule import Function, Lowered, LoweringContext, Prepare
 
-_MOST_PRODUCTS = 64  # of one output; each is a step of its own in the program
+_MOST_PRODUCTS = 64  # of one output; each is a separate step of the program
 
 
 def is_chosen(context: LoweringContext, c: Convolution, tensors: Tensors) -> bool:
-    """Whether a convolution of floats is to add in order, and is short enough for that."""
+    """Whether a convolution of floats must add in order, and is short enough for that."""
     is_float32 = all(spec.dtype == np.float32 for spec in tensors if spec is not None)
     has_form = c.groups == 1 or c.output_channels == c.channels == c.groups
     wanted = context.follows_kernels and not context.precision.is_reduced
@@ -32,7 +32,7 @@ def is_chosen(context: LoweringContext, c: Convolution, tensors: Tensors) -> boo
 
 
 def lower(c: Convolution, spatial_io: Prepare, activation: Act, tensors: Tensors) -> Function:
-    """[N, *in, C] -> [N, *out, O]; `spatial_io` turns the file's filter into [*spatial, I, O]."""
+    """[N, *in, C] -> [N, *out, O]; `spatial_io` transposes a filter to [*spatial, I, O]."""
 
     def convolution(x: jax.Array, w: jax.Array, bias: jax.Array | None = None) -> tuple[jax.Array]:
         padded = pad_windows(x, c.windows, 0)

@@ -50,7 +50,7 @@ class ExplicitDepthwiseConv2DOptions(DepthwiseConv2DOptions):
 
 
 def explicit_pads(options: Options) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Zeros before and after height and width; none where the schema's table stands alone."""
+    """Zeros before and after height and width; none in the schema's options."""
     if isinstance(options, ExplicitConv2DOptions | ExplicitDepthwiseConv2DOptions):
         return options.pads
     return (0, 0), (0, 0)
@@ -101,7 +101,7 @@ class Convolution2DTransposeBiasOptions(CustomOptions):
         """
         if len(data) < 12:
             raise ValueError(
-                f"Convolution2DTransposeBias: want 12 bytes of parameters, got {len(data)}"
+                f"Convolution2DTransposeBias: expected 12 bytes of parameters, got {len(data)}"
             )
         padding, stride_w, stride_h = struct.unpack_from("<iii", data)
         return cls(data, Padding(padding - 1), stride_w, stride_h)

@@ -1,7 +1,7 @@
 """Integer kernels of CONV_2D, DEPTHWISE_CONV_2D and TRANSPOSE_CONV.
 
-kernels/internal/reference/conv.h, depthwiseconv_uint8.h and transpose_conv.h for uint8, the headers
-of integer_ops/ for int8, and for int16 with filters of int8.
+Sources: kernels/internal/reference/conv.h, depthwiseconv_uint8.h and transpose_conv.h for uint8,
+the headers of integer_ops/ for int8, and for int16 with filters of int8.
 """
 
 from typing import Any
@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from jaxdelegate.op_lowering.common.basics import Array
-from jaxdelegate.op_lowering.common.packed_weights import Kept
+from jaxdelegate.op_lowering.common.packed_weights import WeightStorage
 from jaxdelegate.op_lowering.common.quantization import quantization_of, zero_point_of
 from jaxdelegate.op_lowering.common.quantized_products import (
     INT4,
@@ -40,7 +40,7 @@ from jaxdelegate.op_lowering.convolution.integer import (
 )
 from jaxdelegate.op_lowering.records.enums import TensorType
 from jaxdelegate.op_lowering.records.protocols import Activated
-from jaxdelegate.op_lowering.rule import Function, Lowered, LoweringContext, Prepare, first_reason
+from jaxdelegate.op_lowering.rule import Function, Lowered, Op, Prepare, first_reason
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.quant.requantize import convolution_multipliers, product_multiplier
 
@@ -63,89 +63,79 @@ NONE: Kernels = {}  # CONV_3D, CONV_3D_TRANSPOSE
 
 
 def why_not(
-    kernels: Kernels, o: Activated, tensors: Tensors, channel_axis: int, products: int
+    kernels: Kernels, options: Activated, tensors: Tensors, channel_axis: int, products: int
 ) -> str | None:
-    """A reason unless an integer kernel takes these tensors; `products`: summed in one output."""
+    """A reason unless an integer kernel accepts these tensors.
+
+    `products` is the number that one output value sums.
+    """
     return first_reason(
         why_not_tensors(kernels, tensors, channel_axis),
-        why_not_sums(tensors, _bias_type(o), products),
+        why_not_sums(tensors, _bias_type(options), products),
     ) or first_reason(
         why_not_bias_scale(tensors) if tensors.x.dtype == UINT8 else None,
-        why_not_epilogue(lambda: _epilogue(o, tensors)),
+        why_not_epilogue(lambda: _epilogue(options, tensors)),
     )
 
 
-def _bias_type(o: Activated) -> TensorType:
-    """DEPTHWISE_CONV_2D has no such option: FLOAT32 stands for nothing said."""
-    return getattr(o, "quantized_bias_type", TensorType.FLOAT32)
+def _bias_type(options: Activated) -> TensorType:
+    # DEPTHWISE_CONV_2D has no such option; FLOAT32 means that the file does not say.
+    return getattr(options, "quantized_bias_type", TensorType.FLOAT32)
 
 
-def _epilogue(o: Activated, tensors: Tensors) -> Epilogue:
-    """How the kernel ends.
-
-    Raises:
-        ValueError: the scales make no multipliers.
-    """
+def _epilogue(options: Activated, tensors: Tensors) -> Epilogue:
     x, w, _, y = tensors
     scales = quantization_of(x), quantization_of(w), quantization_of(y)
-    find = product_multiplier if x.dtype == UINT8 else _by_channel(tensors)
-    multiplier, shift = find(*scales)
+    multiplier: Any
+    shift: Any
+    if x.dtype == UINT8:
+        multiplier, shift = product_multiplier(*scales)
+    else:
+        multiplier, shift = convolution_multipliers(*scales, y.shape[-1])
     return epilogue(
-        o.fused_activation_function,
+        options.fused_activation_function,
         y,
-        accumulator(x, _bias_type(o)),
+        accumulator(x, _bias_type(options)),
         multiplier=multiplier,
         shift=shift,
     )
 
 
-def _by_channel(tensors: Tensors) -> Any:
-    channels = tensors.y.shape[-1]
-    return lambda x, w, y: convolution_multipliers(x, w, y, channels)
-
-
 def _filter_zero(w: TensorSpec) -> int:
-    """The kernels of int8 filters take them for symmetric."""
+    # The kernels of int8 filters assume that these are symmetric.
     return zero_point_of(w) if w.dtype == UINT8 else 0
 
 
-def lower(
-    context: LoweringContext, c: Convolution, spatial_io: Prepare, o: Activated, tensors: Tensors
-) -> Function:
-    """Plain convolutions; `spatial_io` turns the file's filter into [*spatial, I, O]."""
-    x, w = tensors.x, tensors.w
+def lower(op: Op[Activated], c: Convolution, spatial_io: Prepare) -> Function:
+    """Plain convolutions; `spatial_io` transposes the file's filter to [*spatial, I, O]."""
+    context, tensors = op.context, Tensors.of(op)
+    w, zero, end = tensors.w, zero_point_of(tensors.x), _epilogue(op.options, tensors)
     if cpu_kernel_int8.is_chosen(context, tensors, c):
-        end = _epilogue(o, tensors)
         return cpu_kernel_int8.convolution(c, spatial_io, tensors, _filter_zero(w), end)
     convolve = IntegerConvolution.of(context, c, w.dtype, _filter_zero(w), constant(w, spatial_io))
-    zero, end, kept = (
-        zero_point_of(x),
-        _epilogue(o, tensors),
-        Kept.of_convolution(w, c.output_channels, c.groups),
-    )
-
-    is_at_once = convolve.takes_end(context, tensors, end)
+    storage = WeightStorage.of_convolution(w, c.output_channels, c.groups)
+    is_fused = convolve.fuses(context, tensors, end)
 
     def convolution(x: jax.Array, w: jax.Array, bias: jax.Array | None = None) -> tuple[jax.Array]:
-        if is_at_once:
-            return (convolve.ended(x, zero, kept.read(w), bias, end),)
-        return end(convolve(x, zero, kept.read(w)), bias)
+        if is_fused:
+            return (convolve.fused(x, zero, storage.read(w), bias, end),)
+        return end(convolve(x, zero, storage.read(w)), bias)
 
     def prepare(w: Array) -> Array:
-        return kept.prepare(convolve.prepare(spatial_io(w)))
+        return storage.prepare(convolve.prepare(spatial_io(w)))
 
-    return Lowered(convolution, {1: prepare}, (convolve.layout, kept))
+    return Lowered(convolution, {1: prepare}, (convolve.layout, storage))
 
 
 def lower_transposed(
-    spreads: Spreads, spatial_io: Prepare, o: Activated, tensors: Tensors
+    options: Activated, spreads: Spreads, spatial_io: Prepare, tensors: Tensors
 ) -> Function:
     """Transposed convolutions; inputs are (output shape, filter, x, bias)."""
     x, w = tensors.x, tensors.w
     convolve = IntegerTransposedConvolution.of(
         spreads, w.dtype, _filter_zero(w), constant(w, spatial_io)
     )
-    zero, end = zero_point_of(x), _epilogue(o, tensors)
+    zero, end = zero_point_of(x), _epilogue(options, tensors)
 
     def transposed(
         _shape: object, w: jax.Array, x: jax.Array, bias: jax.Array | None = None

@@ -40,7 +40,7 @@ def conv_2d_shape(o: Conv2DOptions, inputs: Specs) -> tuple[Shape | None, ...]:
     """[N, H, W, C] with a filter [O, h, w, C / groups] -> [N, H', W', O].
 
     Raises:
-        ValueError: the shapes do not go together.
+        ValueError: the shapes are incompatible.
     """
     x = image_shape("CONV_2D input", inputs[0].shape, 4)
     w = image_shape("CONV_2D filter", inputs[1].shape, 4)
@@ -57,7 +57,7 @@ def depthwise_conv_2d_shape(o: DepthwiseConv2DOptions, inputs: Specs) -> tuple[S
     """[N, H, W, C] with a filter [1, h, w, C * multiplier] -> [N, H', W', C * multiplier].
 
     Raises:
-        ValueError: the shapes do not go together.
+        ValueError: the shapes are incompatible.
     """
     x = image_shape("DEPTHWISE_CONV_2D input", inputs[0].shape, 4)
     w = image_shape("DEPTHWISE_CONV_2D filter", inputs[1].shape, 4)
@@ -77,7 +77,7 @@ def conv_3d_shape(o: Conv3DOptions, inputs: Specs) -> tuple[Shape | None, ...]:
     """[N, D, H, W, C] with a filter [d, h, w, C, O] -> [N, D', H', W', O].
 
     Raises:
-        ValueError: the shapes do not go together.
+        ValueError: the shapes are incompatible.
     """
     x = image_shape("CONV_3D input", inputs[0].shape, 5)
     w = image_shape("CONV_3D filter", inputs[1].shape, 5)
@@ -91,7 +91,7 @@ def conv_3d_shape(o: Conv3DOptions, inputs: Specs) -> tuple[Shape | None, ...]:
 def conv_2d(
     o: Conv2DOptions, inputs: Specs, outputs: Specs, x: Array, w: Array, b: Array | None = None
 ) -> tuple[Array]:
-    """Each group of input channels meets its own filters; `w` is [O, h, w, C / groups]."""
+    """Sums of each group of input channels with its filters; `w` is [O, h, w, C / groups]."""
     specs = ("CONV_2D", partial(_conv_2d_sums, o), o, inputs, outputs)
     if inputs[0].is_quantized:
         return quantized_convolution.convolution(*specs, x, w, b)
@@ -162,7 +162,7 @@ def _depthwise_sums(o: DepthwiseConv2DOptions, x: Array, w: Array) -> Array:
 def conv_3d(
     o: Conv3DOptions, inputs: Specs, outputs: Specs, x: Array, w: Array, b: Array | None = None
 ) -> tuple[Array]:
-    """A window over depth, height and width; `w` is [d, h, w, C, O]."""
+    """Sums over depth, height and width; `w` is [d, h, w, C, O]."""
     return _floats("CONV_3D", partial(_conv_3d_sums, o), o, inputs, outputs, x=x, w=w, b=b)
 
 
@@ -184,8 +184,8 @@ def _floats(
     b: Array | None,
 ) -> tuple[Array]:
     require_floats(name, *inputs, *outputs)
-    # On some processors numpy's matrix products meet infinity with the zeros that fill a vector up:
-    # a warning of values that nobody reads.
+    # On some processors numpy's matrix products multiply infinity by the zeros that pad a vector,
+    # and warn of results that are not used.
     with np.errstate(invalid="ignore"):
         return _finish(o, outputs, sums(sums_of(x), sums_of(w)), b)
 

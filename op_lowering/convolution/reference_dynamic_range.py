@@ -20,7 +20,8 @@ from jaxdelegate.reference.quantization import quantization_of
 from jaxdelegate.reference.window import clamp, require_floats
 
 Sums = Callable[[Array, Array], Array]  # image and filter, padded with zeros -> [N, *out, O]
-# Adds, in place, what pixels [N, *in, I] and one tap of the filter, [O, I], make of [N, *in, O].
+# Adds, in place, the products of pixels [N, *in, I] and one tap of the filter, [O, I], to
+# [N, *in, O].
 Add = Callable[[Array, Array, Array], None]
 Scatter = Callable[[Array, Array, Add], Array]  # image, filter, for each tap -> [N, *out, O]
 
@@ -39,7 +40,7 @@ def convolution(
     symmetric: bool = False,
     in_turn: bool = False,
 ) -> tuple[Array]:
-    """Each image has a scale, and without `symmetric` a zero point, of its own.
+    """Each image has its own scale, and without `symmetric` its own zero point.
 
     Args:
         name: the operator.
@@ -50,7 +51,7 @@ def convolution(
         x: the image, float32 [N, *spatial, C].
         w: the filter, as the file stores it.
         b: the bias, float32 [O].
-        filters: which dtypes the kernel takes.
+        filters: the dtypes that the kernel supports.
         symmetric: the zero points are 0.
         in_turn: sums are scaled by the filter, then by the image, not by the scales' product.
 
@@ -78,7 +79,7 @@ def transposed(
 ) -> tuple[Array]:
     """Products are scaled one by one and added up in float32, by pixel and channel.
 
-    Arguments and errors are those of `convolution`; `scatter` is how pixels reach the output.
+    Arguments and errors are those of `convolution`; `scatter` adds pixels to the output.
     """
     integers, scale, each = _quantized(name, inputs, outputs, x, filters=(np.int8,))
 

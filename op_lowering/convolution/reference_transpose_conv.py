@@ -105,7 +105,7 @@ def _asked(
     dilations: Sequence[int],
     add: Add = _add_products,
 ) -> Array:
-    """Sums of products over an output of the shape asked for; `w` is [*size, O, C]."""
+    """Sums of products over an output of the requested shape; `w` is [*size, O, C]."""
     out = tuple(int(n) for n in image_shape(f"{name} output", tuple(shape), x.ndim))
     # The padding is that of the convolution from the output to the input.
     image = [
@@ -125,7 +125,7 @@ def grown_shape(o: Convolution2DTransposeBiasOptions, inputs: Specs) -> tuple[Sh
     """[N, H, W, C] with a filter [O, h, w, C] -> [N, H', W', O], grown by the strides.
 
     Raises:
-        ValueError: the shapes do not go together, or a stride is not positive.
+        ValueError: the shapes are incompatible, or a stride is not positive.
     """
     x = image_shape("Convolution2DTransposeBias input", inputs[0].shape, 4)
     w = image_shape("Convolution2DTransposeBias filter", inputs[1].shape, 4)
@@ -156,7 +156,7 @@ def convolution_2d_transpose_bias(
 
 
 def _grown(o: Convolution2DTransposeBiasOptions, x: Shape, w: Shape) -> list[tuple[int, int]]:
-    """Height and width: the output's size, and how much of it SAME takes away in front."""
+    """Height and width: the output's size, and how much of its start SAME crops."""
     result = []
     for n, k, stride in zip(x[1:3], w[1:3], (o.stride_h, o.stride_w), strict=True):
         cropped = max(0, k - (n - 1) % stride - 1) if o.padding is Padding.SAME else 0

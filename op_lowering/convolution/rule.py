@@ -1,6 +1,7 @@
 """Convolutions: CONV_2D, DEPTHWISE_CONV_2D, CONV_3D.
 
-Floats are computed here, quantized tensors in quantized.py and dynamic_range.py.
+This module has the rules and the float arithmetic; quantized tensors are in quantized.py and
+dynamic_range.py.
 """
 
 import dataclasses
@@ -13,7 +14,7 @@ import numpy as np
 
 from jaxdelegate.op_lowering.common import quantized_products
 from jaxdelegate.op_lowering.common.algorithms import chosen
-from jaxdelegate.op_lowering.common.basics import Array, end_of, fused_activation
+from jaxdelegate.op_lowering.common.basics import Array, final_activation, fused_activation
 from jaxdelegate.op_lowering.common.dynamic_range import DynamicRange
 from jaxdelegate.op_lowering.common.products import (
     Arithmetic,
@@ -59,13 +60,13 @@ from jaxdelegate.op_lowering.rule import (
     Function,
     Lowered,
     LoweringContext,
+    Op,
     OpRule,
     Prepare,
     first_reason,
-    optional,
     table,
 )
-from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
+from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 
 _Conv2D = Conv2DOptions | DepthwiseConv2DOptions
 _Conv = TypeVar("_Conv", bound=_Conv2D | Conv3DOptions)
@@ -107,10 +108,10 @@ def _windows_2d(o: _Conv2D, x: Shape, w: Shape) -> Windows:
 
 @dataclasses.dataclass(frozen=True)
 class _Family(Generic[_Conv]):
-    """What one operator says of itself: its geometry, and its kernels besides that of floats.
+    """The operator-specific parts of a convolution: its geometry, and what LiteRT's kernels accept.
 
-    `spatial_io` turns the file's filter, of which `channel_axis` holds the output channels, into
-    [*spatial, I, O].
+    `spatial_io` transposes the file's filter to [*spatial, I, O]; `channel_axis` is the dimension
+    of the file's filter that holds the output channels.
     """
 
     rank: int
@@ -120,36 +121,47 @@ class _Family(Generic[_Conv]):
     kernels: quantized_products.Kernels
     dynamic_range: DynamicRange
 
-    def why_not(
-        self, _context: LoweringContext, o: _Conv, inputs: Specs, outputs: Specs
-    ) -> str | None:
-        x, w = inputs[:2]
-        tensors = Tensors(x, w, optional(inputs, 2), outputs[0])
+    def _convolution(self, op: Op[_Conv]) -> Convolution:
+        x, w = op.inputs[:2]
+        return self.geometry(op.options, x.shape, w.shape)
+
+    def why_not(self, op: Op[_Conv]) -> str | None:
+        tensors = Tensors.of(op)
         reason = first_reason(
-            why_not_fused(o.fused_activation_function),
-            _why_not_shapes(self.geometry, self.rank, o, x, w, tensors.bias),
+            why_not_fused(op.options.fused_activation_function),
+            self._why_not_shapes(op.options, tensors),
         )
         if reason is not None:
             return reason
         if tensors.is_integer:
-            products = self.geometry(o, x.shape, w.shape).products
+            products = self._convolution(op).products
             return quantized_convolution.why_not(
-                self.kernels, o, tensors, self.channel_axis, products
+                self.kernels, op.options, tensors, self.channel_axis, products
             )
         if tensors.is_dynamic_range:
             return self.dynamic_range.why_not(tensors, self.channel_axis)
         return why_not_floats(*tensors)
 
-    def algorithms(
-        self, context: LoweringContext, o: _Conv, inputs: Specs, outputs: Specs
-    ) -> Mapping[str, Any]:
-        x, w = inputs[:2]
-        c = self.geometry(o, x.shape, w.shape)
-        if 0 in (x.shape[0], *c.out):
+    def _why_not_shapes(self, options: _Conv, tensors: Tensors) -> str | None:
+        x, w = tensors.x.shape, tensors.w.shape
+        if len(x) != self.rank or len(w) != self.rank:
+            return f"input {list(x)} and filter {list(w)} must have {self.rank} dimensions"
+        if min(*x[1:], *w) <= 0:
+            return f"input {list(x)} or filter {list(w)} has an empty dimension"
+        c = self.geometry(options, x, w)
+        return first_reason(
+            _why_not_filter(options, c, w),
+            _why_not_channels(c, tensors.bias),
+            why_not_windows(c.windows),
+            why_not_fit(c.windows),
+        )
+
+    def algorithms(self, op: Op[_Conv]) -> Mapping[str, Any]:
+        context, tensors, c = op.context, Tensors.of(op), self._convolution(op)
+        if 0 in (c.batch, *c.out):
             return {}
-        tensors = Tensors(x, w, optional(inputs, 2), outputs[0])
-        if w.is_quantized:
-            activation = o.fused_activation_function
+        activation = op.options.fused_activation_function
+        if tensors.w.is_quantized:
             by_kernel = (
                 cpu_kernel_int8.algorithms(context, tensors, c)
                 if tensors.is_integer
@@ -158,87 +170,74 @@ class _Family(Generic[_Conv]):
             return {**dict.fromkeys(by_kernel), **integer_algorithms(context.platform, c)}
         if kernel_order.is_chosen(context, c, tensors):
             return {}
-        own = cpu_kernel.algorithms(context, tensors, c)
-        others = _float_algorithms(context, c, tensors, o.fused_activation_function)
+        native = cpu_kernel.algorithms(context, tensors, c)
+        others = _float_algorithms(context, c, tensors, activation)
         if not depthwise_triton.takes(context, tensors, c):
-            return {**dict.fromkeys(own), **others}
+            return {**dict.fromkeys(native), **others}
         triton = {depthwise_triton.TRITON: None}
         by_default = depthwise_triton.is_chosen(context, tensors, c)
         return {**triton, **others} if by_default else {**others, **triton}
 
-    def lower(self, context: LoweringContext, o: _Conv, inputs: Specs, outputs: Specs) -> Function:
-        x, w = inputs[:2]
-        tensors = Tensors(x, w, optional(inputs, 2), outputs[0])
-        c = self.geometry(o, x.shape, w.shape)
-        if 0 in (x.shape[0], *c.out):
-            return nothing(outputs)
+    def lower(self, op: Op[_Conv]) -> Function:
+        tensors, c = Tensors.of(op), self._convolution(op)
+        if 0 in (c.batch, *c.out):
+            return nothing(op.outputs)
         if tensors.is_integer:
-            return quantized_convolution.lower(context, c, self.spatial_io, o, tensors)
+            return quantized_convolution.lower(op, c, self.spatial_io)
         if tensors.is_dynamic_range:
-            return dynamic_range_convolution.lower(
-                context, c, self.spatial_io, o, tensors, self.dynamic_range
-            )
-        return self._lower_floats(context, c, o, tensors)
+            return dynamic_range_convolution.lower(op, c, self.spatial_io, self.dynamic_range)
+        return self._lower_floats(op)
 
-    def ended(
-        self,
-        context: LoweringContext,
-        o: _Conv,
-        tensors: Tensors,
-        activation: Act,
-        nonlinearity: Nonlinearity,
+    def with_epilogue(
+        self, op: Op[_Conv], activation: Act, nonlinearity: Nonlinearity
     ) -> Lowered | None:
-        """A convolution of floats with another end; None: nobody computes it at once.
+        """A float convolution that ends in these, by one kernel; None: no kernel does that.
 
         Its function takes a residual after the bias, and adds it before the activation.
         """
-        c = self.geometry(o, tensors.x.shape, tensors.w.shape)
+        context, tensors, c = op.context, Tensors.of(op), self._convolution(op)
         is_whole = (
             tensors.y.shape == (c.batch, *c.out, c.output_channels) and 0 not in tensors.y.shape
         )
         if not is_whole or kernel_order.is_chosen(context, c, tensors):
             return None
-        own = cpu_kernel.chosen(context, tensors, c)
-        if own is not None:
+        native = cpu_kernel.chosen(context, tensors, c)
+        if native is not None:
             return cpu_kernel.convolution(
-                own, c, activation, self.spatial_io, nonlinearity, context.grid
+                native, c, activation, self.spatial_io, nonlinearity, context.grid
             )
         if depthwise_triton.is_chosen(context, tensors, c):
-            end = end_of(activation, nonlinearity)
+            end = final_activation(activation, nonlinearity)
             return depthwise_triton.convolution(context, c, self.spatial_io, end)
         layout, run = by_library(context.platform)
-        is_meant = context.platform == "gpu" and context.algorithm in (None, run.__name__)
-        by_cudnn = is_meant and nonlinearity is Nonlinearity.NONE and c.groups == 1
+        is_chosen = context.platform == "gpu" and context.algorithm in (None, run.__name__)
+        by_cudnn = is_chosen and nonlinearity is Nonlinearity.NONE and c.groups == 1
         if not by_cudnn or why_not_floats(*tensors) is not None:
             return None
-        return self._by_algorithm(context, c, tensors, activation, (layout, run))
+        return self._by_algorithm(op, activation, (layout, run))
 
-    def _lower_floats(
-        self, context: LoweringContext, c: Convolution, o: _Conv, tensors: Tensors
-    ) -> Function:
-        activation = o.fused_activation_function
+    def _lower_floats(self, op: Op[_Conv]) -> Function:
+        context, tensors, c = op.context, Tensors.of(op), self._convolution(op)
+        activation = op.options.fused_activation_function
         if kernel_order.is_chosen(context, c, tensors):
             return kernel_order.lower(c, self.spatial_io, activation, tensors)
-        own = cpu_kernel.chosen(context, tensors, c)
-        if own is not None:
-            return cpu_kernel.convolution(own, c, activation, self.spatial_io, grid=context.grid)
+        native = cpu_kernel.chosen(context, tensors, c)
+        if native is not None:
+            return cpu_kernel.convolution(native, c, activation, self.spatial_io, grid=context.grid)
         if depthwise_triton.is_chosen(context, tensors, c):
             end = fused_activation(activation)
             return depthwise_triton.convolution(context, c, self.spatial_io, end)
         algorithm = chosen(_float_algorithms(context, c, tensors, activation), context.algorithm)
-        return self._by_algorithm(context, c, tensors, activation, algorithm)
+        return self._by_algorithm(op, activation, algorithm)
 
     def _by_algorithm(
-        self,
-        context: LoweringContext,
-        c: Convolution,
-        tensors: Tensors,
-        activation: Act,
-        algorithm: tuple[Layout, Run],
+        self, op: Op[_Conv], activation: Act, algorithm: tuple[Layout, Run]
     ) -> Lowered:
-        """The function of x, a filter, a bias and a residual, the last two of which may lack."""
+        """The function of x, a filter, a bias and a residual; the last two may be None."""
         layout, run = algorithm
-        arithmetic = _arithmetic(context, run, c, tensors)
+        tensors, c = Tensors.of(op), self._convolution(op)
+        arithmetic = _arithmetic(op.context, run, c, tensors)
+        has_short_epilogue = arithmetic.has_short_epilogue
 
         def convolution(
             x: jax.Array,
@@ -247,23 +246,23 @@ class _Family(Generic[_Conv]):
             residual: jax.Array | None = None,
         ) -> tuple[jax.Array]:
             y = run(arithmetic, c, arithmetic.reduced(x), w)  # [N, *out, O]
-            residual = arithmetic.reduced(residual) if arithmetic.ends_short else residual
+            residual = arithmetic.reduced(residual) if has_short_epilogue else residual
             dtype, is_finite = tensors.y.dtype, arithmetic.is_finite
-            done = finish(y, bias, activation, dtype, residual, is_finite=is_finite)
-            return (arithmetic.ended(done),)
+            y = finish(y, bias, activation, dtype, residual, is_finite=is_finite)
+            return (arithmetic.rounded_result(y),)
 
         def prepare(w: Array) -> Array:
             laid_out: Array = arithmetic.reduced(layout(c, self.spatial_io(w)))
             return laid_out
 
-        prepared = {1: prepare, 2: arithmetic.reduced} if arithmetic.ends_short else {1: prepare}
+        prepared = {1: prepare, 2: arithmetic.reduced} if has_short_epilogue else {1: prepare}
         is_bounded = activation in _BOUNDED or arithmetic.operand != np.float16
         return Lowered(
             convolution,
             prepared,
             (layout, arithmetic.operand),
             takes_reduced=True,
-            may_overflow=arithmetic.ends_short and not is_bounded,
+            may_overflow=has_short_epilogue and not is_bounded,
         )
 
 
@@ -280,29 +279,8 @@ def _arithmetic(context: LoweringContext, run: Run, c: Convolution, tensors: Ten
     if run is dot:
         rows = tensors.x.shape[0] * math.prod(c.out)
         return Arithmetic.of_dot(context, rows, c.output_channels, tensors.x, tensors.w)
-    ends_in_library = run in (xla, xla_units_first) and c.groups == 1
-    return Arithmetic.of_convolution(context, tensors.x, tensors.w, ends_in_library=ends_in_library)
-
-
-def _why_not_shapes(
-    geometry: _Geometry[_Conv],
-    rank: int,
-    o: _Conv,
-    x: TensorSpec,
-    w: TensorSpec,
-    bias: TensorSpec | None,
-) -> str | None:
-    if len(x.shape) != rank or len(w.shape) != rank:
-        return f"input {list(x.shape)} and filter {list(w.shape)} must have {rank} dimensions"
-    if min(*x.shape[1:], *w.shape) <= 0:
-        return f"input {list(x.shape)} or filter {list(w.shape)} has an empty dimension"
-    c = geometry(o, x.shape, w.shape)
-    return first_reason(
-        _why_not_filter(o, c, w.shape),
-        _why_not_channels(c, bias),
-        why_not_windows(c.windows),
-        why_not_fit(c.windows),
-    )
+    in_library = run in (xla, xla_units_first) and c.groups == 1
+    return Arithmetic.of_convolution(context, tensors.x, tensors.w, epilogue_in_library=in_library)
 
 
 def _why_not_filter(o: _Conv2D | Conv3DOptions, c: Convolution, w: Shape) -> str | None:
@@ -338,23 +316,33 @@ def _from_dhwio(w: Array) -> Array:
 
 
 _CONV_2D = _Family(
-    4, _conv_2d, _from_ohwi, 0, quantized_convolution.CONV_2D, dynamic_range_convolution.CONV_2D
+    rank=4,
+    geometry=_conv_2d,
+    spatial_io=_from_ohwi,
+    channel_axis=0,
+    kernels=quantized_convolution.CONV_2D,
+    dynamic_range=dynamic_range_convolution.CONV_2D,
 )
 _DEPTHWISE = _Family(
-    4,
-    _depthwise,
-    _from_1hwo,
-    3,
-    quantized_convolution.DEPTHWISE_CONV_2D,
-    dynamic_range_convolution.DEPTHWISE_CONV_2D,
+    rank=4,
+    geometry=_depthwise,
+    spatial_io=_from_1hwo,
+    channel_axis=3,
+    kernels=quantized_convolution.DEPTHWISE_CONV_2D,
+    dynamic_range=dynamic_range_convolution.DEPTHWISE_CONV_2D,
 )
 _CONV_3D = _Family(
-    5, _conv_3d, _from_dhwio, 4, quantized_convolution.NONE, dynamic_range_convolution.NONE
+    rank=5,
+    geometry=_conv_3d,
+    spatial_io=_from_dhwio,
+    channel_axis=4,
+    kernels=quantized_convolution.NONE,
+    dynamic_range=dynamic_range_convolution.NONE,
 )
 
 
 def family(options: _Conv2D) -> _Family[_Conv2D]:
-    """What CONV_2D or DEPTHWISE_CONV_2D says of itself, with padding written out or not."""
+    """The parts of CONV_2D or DEPTHWISE_CONV_2D, with explicit padding or not."""
     return _DEPTHWISE if isinstance(options, DepthwiseConv2DOptions) else _CONV_2D
 
 

@@ -41,6 +41,7 @@ from jaxdelegate.op_lowering.rule import (
     Function,
     Lowered,
     LoweringContext,
+    Op,
     OpRule,
     Prepare,
     first_reason,
@@ -49,7 +50,7 @@ from jaxdelegate.op_lowering.rule import (
     why_not_const,
     why_not_dtype,
 )
-from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
+from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 
 
 def _why_not_shapes(
@@ -68,7 +69,7 @@ def _why_not_shapes(
 
 
 def _why_not_output(windows: Windows, x: Shape, out: Shape, output_channels: int) -> str | None:
-    """The windows of the convolution that this one transposes slide over the output asked for."""
+    """A reason unless the transposed convolution's windows slide over the requested output."""
     reason = why_not_windows(windows)
     if reason is not None:
         return reason
@@ -79,19 +80,15 @@ def _why_not_output(windows: Windows, x: Shape, out: Shape, output_channels: int
 
 
 def _transposed(
-    context: LoweringContext,
-    spreads: Spreads,
-    activation: Act,
-    inputs: tuple[TensorSpec, TensorSpec],
-    outputs: Specs,
+    context: LoweringContext, spreads: Spreads, activation: Act, tensors: Tensors
 ) -> tuple[Function, Prepare]:
     """(x, laid out filter, bias) -> ([N, *out, O],), and the layout from [*spatial, I, O]."""
     layout, run = chosen(_float_algorithms(context.platform, spreads), context.algorithm)
-    arithmetic = Arithmetic.of_convolution(context, *inputs)
+    arithmetic = Arithmetic.of_convolution(context, tensors.x, tensors.w)
+    dtype = tensors.y.dtype
 
     def transposed(x: jax.Array, w: jax.Array, bias: jax.Array | None) -> tuple[jax.Array]:
         y = run(arithmetic, spreads, arithmetic.reduced(x), w)
-        dtype = outputs[0].dtype
         return (finish(y, bias, activation, dtype, is_finite=arithmetic.is_finite),)
 
     return transposed, lambda w: arithmetic.reduced(layout(w))
@@ -102,7 +99,7 @@ _Run = Callable[[Arithmetic, Spreads, jax.Array, jax.Array], jax.Array]
 
 
 def _float_algorithms(platform: str, spreads: Spreads) -> Mapping[str, tuple[_Layout, _Run]]:
-    """The algorithms to run a transposed convolution of floats, the default first."""
+    """The algorithms for a transposed convolution of floats, the default first."""
     algorithms: dict[str, tuple[_Layout, _Run]] = {
         "xla": (_mirrored, _xla),
         "overlap": (_by_pixel, _overlapping),
@@ -160,9 +157,9 @@ def _spread(n_in: int, w: Window) -> Spread:
 
 
 # TRANSPOSE_CONV and CONV_3D_TRANSPOSE: inputs are (output shape, filter, x, bias).
+_OptionsT = TypeVar("_OptionsT", bound=TransposeConvOptions | Conv3DOptions)
 # Options, the output's shape and the filter's [*spatial, I, O] -> windows over the output.
-_Asking = TypeVar("_Asking", bound=TransposeConvOptions | Conv3DOptions)
-_Geometry = Callable[[_Asking, Shape, Shape], Windows]
+_Geometry = Callable[[_OptionsT, Shape, Shape], Windows]
 
 
 def _windows_2d(o: TransposeConvOptions, out: Shape, w: Shape) -> Windows:
@@ -180,101 +177,103 @@ def _windows_3d(o: Conv3DOptions, out: Shape, w: Shape) -> Windows:
     )
 
 
-def _asked(shape: TensorSpec) -> Shape:
-    return tuple(int(n) for n in np.asarray(shape.const).ravel())
+def _requested(op: Op[_OptionsT]) -> Shape:
+    return tuple(int(n) for n in np.asarray(op.inputs[0].const).ravel())
+
+
+def _tensors(op: Op[_OptionsT]) -> Tensors:
+    _, w, x = op.inputs[:3]
+    return Tensors(x, w, optional(op.inputs, 3), op.outputs[0])
 
 
 @dataclasses.dataclass(frozen=True)
-class _Asked(Generic[_Asking]):
-    """An operator that is told the shape of its output.
+class _Family(Generic[_OptionsT]):
+    """The operator-specific parts of a transposed convolution whose first input is a shape.
 
     `order`: the axes of the file's filter, in the order of [*spatial, I, O].
     """
 
-    geometry: _Geometry[_Asking]
+    geometry: _Geometry[_OptionsT]
     order: tuple[int, ...]
     kernels: quantized_products.Kernels
     dynamic_range: DynamicRange
 
-    def why_not(
-        self, _context: LoweringContext, o: _Asking, inputs: Specs, outputs: Specs
-    ) -> str | None:
-        tensors = self._tensors(inputs, outputs)
+    def why_not(self, op: Op[_OptionsT]) -> str | None:
+        tensors, shape = _tensors(op), op.inputs[0]
         reason = first_reason(
-            why_not_const(inputs[0]),
-            why_not_dtype(inputs[0], np.int32),
-            why_not_fused(o.fused_activation_function),
-        ) or self._why_not_shapes(o, inputs[0], tensors)
+            why_not_const(shape),
+            why_not_dtype(shape, np.int32),
+            why_not_fused(op.options.fused_activation_function),
+        ) or self._why_not_shapes(op)
         if reason is not None:
             return reason
         channel_axis = self.order[-1]
         if tensors.is_integer:
-            depth = tensors.x.shape[-1]
-            return quantized_convolution.why_not(self.kernels, o, tensors, channel_axis, depth)
+            return quantized_convolution.why_not(
+                self.kernels, op.options, tensors, channel_axis, tensors.x.shape[-1]
+            )
         if tensors.is_dynamic_range:
             return self.dynamic_range.why_not(tensors, channel_axis)
         return why_not_floats(*tensors)
 
-    def _why_not_shapes(self, o: _Asking, shape: TensorSpec, tensors: Tensors) -> str | None:
-        rank, w = len(self.order), tensors.w.shape
+    def _why_not_shapes(self, op: Op[_OptionsT]) -> str | None:
+        (x, w, bias, _), shape = _tensors(op), op.inputs[0]
+        rank = len(self.order)
         if shape.shape != (rank,):
             return f"{shape.name!r} must hold {rank} values"
-        if len(w) != rank:
-            return f"filter {list(w)} must have {rank} dimensions"
-        filter_shape = tuple(w[axis] for axis in self.order)
-        x = tensors.x
-        return _why_not_shapes(x, filter_shape, tensors.bias, rank) or _why_not_output(
-            self.geometry(o, _asked(shape), filter_shape), x.shape, _asked(shape), filter_shape[-1]
+        if len(w.shape) != rank:
+            return f"filter {list(w.shape)} must have {rank} dimensions"
+        filter_shape, out = self._filter_shape(w), _requested(op)
+        return _why_not_shapes(x, filter_shape, bias, rank) or _why_not_output(
+            self.geometry(op.options, out, filter_shape), x.shape, out, filter_shape[-1]
         )
 
-    def algorithms(
-        self, context: LoweringContext, o: _Asking, inputs: Specs, outputs: Specs
-    ) -> Mapping[str, Any]:
-        tensors = self._tensors(inputs, outputs)
-        if 0 in _asked(inputs[0]) or tensors.w.is_quantized:
+    def algorithms(self, op: Op[_OptionsT]) -> Mapping[str, Any]:
+        if 0 in _requested(op) or _tensors(op).w.is_quantized:
             return {}
-        return _float_algorithms(context.platform, self._spreads(o, inputs[0], tensors))
+        return _float_algorithms(op.context.platform, self._spreads(op))
 
-    def _spreads(self, o: _Asking, shape: TensorSpec, tensors: Tensors) -> Spreads:
-        filter_shape = tuple(tensors.w.shape[axis] for axis in self.order)
-        windows = self.geometry(o, _asked(shape), filter_shape)
-        return tuple(map(_spread, tensors.x.shape[1:-1], windows))
+    def _spreads(self, op: Op[_OptionsT]) -> Spreads:
+        x, w, *_ = _tensors(op)
+        windows = self.geometry(op.options, _requested(op), self._filter_shape(w))
+        return tuple(map(_spread, x.shape[1:-1], windows))
 
-    def lower(
-        self, context: LoweringContext, o: _Asking, inputs: Specs, outputs: Specs
-    ) -> Function:
-        shape, tensors = inputs[0], self._tensors(inputs, outputs)
-        if 0 in _asked(shape):
-            return nothing(outputs)
-        x, w = tensors.x, tensors.w
-        spreads = self._spreads(o, shape, tensors)
+    def lower(self, op: Op[_OptionsT]) -> Function:
+        if 0 in _requested(op):
+            return nothing(op.outputs)
+        tensors, spreads = _tensors(op), self._spreads(op)
         if tensors.is_integer:
-            return quantized_convolution.lower_transposed(spreads, self._spatial_io, o, tensors)
+            return quantized_convolution.lower_transposed(
+                op.options, spreads, self._spatial_io, tensors
+            )
         if tensors.is_dynamic_range:
-            return dynamic_range_convolution.lower_transposed(spreads, self._spatial_io, o, tensors)
-        run, layout = _transposed(context, spreads, o.fused_activation_function, (x, w), outputs)
+            return dynamic_range_convolution.lower_transposed(
+                op.options, spreads, self._spatial_io, tensors
+            )
+        activation = op.options.fused_activation_function
+        run, layout = _transposed(op.context, spreads, activation, tensors)
         return Lowered(
             lambda _shape, w, x, bias=None: run(x, w, bias),
             {1: lambda w: layout(self._spatial_io(w))},
         )
 
+    def _filter_shape(self, w: TensorSpec) -> Shape:
+        return tuple(w.shape[axis] for axis in self.order)
+
     def _spatial_io(self, w: Array) -> Array:
         return w.transpose(self.order)
-
-    def _tensors(self, inputs: Specs, outputs: Specs) -> Tensors:
-        return Tensors(inputs[2], inputs[1], optional(inputs, 3), outputs[0])
 
 
 _OHWI = (1, 2, 3, 0)
 _DHWOI = (0, 1, 2, 4, 3)
 
-_TRANSPOSE_CONV = _Asked(
+_TRANSPOSE_CONV = _Family(
     _windows_2d,
     _OHWI,
     quantized_convolution.TRANSPOSE_CONV,
     dynamic_range_convolution.TRANSPOSE_CONV,
 )
-_CONV_3D_TRANSPOSE = _Asked(
+_CONV_3D_TRANSPOSE = _Family(
     _windows_3d, _DHWOI, quantized_convolution.NONE, dynamic_range_convolution.NONE
 )
 
@@ -299,52 +298,36 @@ CONV_3D_TRANSPOSE = OpRule(
 
 
 # Convolution2DTransposeBias: inputs are (x, filter [O, H, W, I], bias).
-def _why_not_bias(
-    _context: LoweringContext,
-    o: Convolution2DTransposeBiasOptions,
-    inputs: Specs,
-    outputs: Specs,
-) -> str | None:
-    x, w = inputs[:2]
-    bias = optional(inputs, 2)
+def _why_not_bias(op: Op[Convolution2DTransposeBiasOptions]) -> str | None:
+    x, w, bias, y = Tensors.of(op)
     if len(w.shape) != 4:
         return f"filter {list(w.shape)} must have 4 dimensions"
+    strides = op.options.stride_h, op.options.stride_w
     return first_reason(
-        why_not_floats(x, w, bias, *outputs),
+        why_not_floats(x, w, bias, y),
         _why_not_shapes(x, tuple(w.shape[axis] for axis in _OHWI), bias, 4),
-        None if min(o.stride_h, o.stride_w) > 0 else f"strides {o.stride_h}, {o.stride_w}",
+        None if min(strides) > 0 else f"strides {strides[0]}, {strides[1]}",
     )
 
 
-def _lower_bias(
-    context: LoweringContext,
-    o: Convolution2DTransposeBiasOptions,
-    inputs: Specs,
-    outputs: Specs,
-) -> Function:
-    x, w = inputs[:2]
-    if x.shape[0] == 0:
-        return nothing(outputs)
-    spreads = _bias_spreads(o, x.shape, w.shape)
-    run, layout = _transposed(context, spreads, Act.NONE, (x, w), outputs)
+def _lower_bias(op: Op[Convolution2DTransposeBiasOptions]) -> Function:
+    if op.inputs[0].shape[0] == 0:
+        return nothing(op.outputs)
+    run, layout = _transposed(op.context, _bias_spreads(op), Act.NONE, Tensors.of(op))
     return Lowered(
         lambda x, w, bias=None: run(x, w, bias), {1: lambda w: layout(w.transpose(_OHWI))}
     )
 
 
-def _bias_algorithms(
-    context: LoweringContext,
-    o: Convolution2DTransposeBiasOptions,
-    inputs: Specs,
-    _outputs: Specs,
-) -> Mapping[str, Any]:
-    x, w = inputs[:2]
-    spreads = _bias_spreads(o, x.shape, w.shape)
-    return {} if x.shape[0] == 0 else _float_algorithms(context.platform, spreads)
+def _bias_algorithms(op: Op[Convolution2DTransposeBiasOptions]) -> Mapping[str, Any]:
+    if op.inputs[0].shape[0] == 0:
+        return {}
+    return _float_algorithms(op.context.platform, _bias_spreads(op))
 
 
-def _bias_spreads(o: Convolution2DTransposeBiasOptions, x: Shape, w: Shape) -> Spreads:
-    sizes = zip(x[1:3], w[1:3], (o.stride_h, o.stride_w), strict=True)
+def _bias_spreads(op: Op[Convolution2DTransposeBiasOptions]) -> Spreads:
+    (x, w), o = op.inputs[:2], op.options
+    sizes = zip(x.shape[1:3], w.shape[1:3], (o.stride_h, o.stride_w), strict=True)
     return tuple(_grown(o.padding, n, size, stride) for n, size, stride in sizes)
 
 

@@ -22,13 +22,13 @@ from jaxdelegate.op_lowering.convolution.algorithms import Convolution
 from jaxdelegate.op_lowering.spec import Shape
 
 _POINTS = 4  # of a tile, along each axis
-_STEP = 2  # from tile to tile; as many results a tile has
+_STEP = 2  # from tile to tile, and the results of a tile, along each axis
 
 # Where it is faster than XLA:CPU's convolution, measured on the shapes of ResNet50, Inception v3,
 # DenseNet121 and U-Net.
 _LEAST_CHANNELS = 32  # shorter sums do not make up for the transforms
-_LEAST_PRODUCTS = 10_000_000  # less work does not make up for what a dozen kernels cost
-_MOST_FILTERS = 12_288  # pairs of channels by tiles: all 16 matrices are read, however few tiles
+_LEAST_PRODUCTS = 10_000_000  # less work does not make up for the cost of a dozen kernels
+_MOST_FILTERS = 12_288  # pairs of channels per tile: all 16 matrices are read, however few tiles
 _MOST_BYTES = 24 << 20  # of transformed tiles; see jaxdelegate/lowering/microbatching.py
 
 # From the three values of a filter to four points.
@@ -42,7 +42,7 @@ def is_possible(c: Convolution) -> bool:
 
 
 def pays(c: Convolution) -> bool:
-    """Whether a possible one is faster than the convolution on a CPU."""
+    """Whether it is faster than XLA's convolution on a CPU, if it is possible."""
     bytes_transformed = 4 * _POINTS**2 * _n_tiles(c) * (c.depth + c.output_channels)
     return (
         min(c.depth, c.output_channels) >= _LEAST_CHANNELS
@@ -53,12 +53,12 @@ def pays(c: Convolution) -> bool:
 
 
 def work(c: Convolution) -> int:
-    """How many products the convolution itself takes."""
+    """The number of products of a plain convolution."""
     return c.batch * math.prod(c.out) * c.products * c.output_channels
 
 
 def has_few_filters(c: Convolution) -> bool:
-    """Whether its filters, of which all are read, are few next to the tiles that they multiply."""
+    """Whether its filters, all of which are read, are few relative to the tiles."""
     return c.depth * c.output_channels <= _n_tiles(c) * _MOST_FILTERS
 
 
@@ -88,7 +88,7 @@ def _tiles(c: Convolution) -> Shape:
 
 
 def _padded(c: Convolution, x: jax.Array) -> jax.Array:
-    """Zeros around [N, H, W, C], also where the last tiles reach beyond the last window."""
+    """Zeros around [N, H, W, C], enough for tiles that extend beyond the last window."""
     odd = (_STEP * n - out for n, out in zip(_tiles(c), c.out, strict=True))
     edges = [(w.pads[0], w.pads[1] + more, 0) for w, more in zip(c.windows, odd, strict=True)]
     return lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), *edges, (0, 0, 0)])
@@ -97,8 +97,7 @@ def _padded(c: Convolution, x: jax.Array) -> jax.Array:
 def _points(padded: jax.Array, tiles: Shape) -> jax.Array:
     """The 16 points of all tiles, [4, 4, N, *tiles, C].
 
-    Each step lies in memory before the next, because XLA:CPU would compute it for each reader
-    again.
+    The input of each step is in memory, because XLA:CPU would compute it again for each reader.
     """
     columns = jnp.stack(_point(_values(fusion_barrier(padded), 2, tiles[1])))
     return jnp.stack(_point(_values(fusion_barrier(columns), 2, tiles[0])))

@@ -18,7 +18,7 @@ class HadamardRotationOptions(FlexbufferOptions):
 
 @dataclasses.dataclass(frozen=True)
 class NumericVerifyOptions(FlexbufferOptions):
-    """NumericVerify: how many quantization steps may lie between, and whether more is an error."""
+    """NumericVerify: the tolerance in quantization steps, and whether more is an error."""
 
     tolerance: float = 0.0
     log_if_failed: bool = False

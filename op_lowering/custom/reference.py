@@ -1,4 +1,4 @@
-"""Custom operators that LiteRT registers by itself, in numpy: NumericVerify, aeq.hadamard_rotation.
+"""Custom operators that LiteRT registers: NumericVerify, aeq.hadamard_rotation.
 
 Source: kernels/numeric_verify.cc, kernels/hadamard_rotation.cc.
 """
@@ -15,24 +15,23 @@ _LEAST_TOLERANCE = 0.1
 
 
 def numeric_verify(
-    o: NumericVerifyOptions, inputs: Specs, _outputs: Specs, x: Array, wanted: Array
+    o: NumericVerifyOptions, inputs: Specs, _outputs: Specs, x: Array, expected: Array
 ) -> tuple[Array]:
-    """How far the quantized values of x are from the float32 reals that they stand for.
+    """The difference of the quantized values of x from the float32 reals that they represent.
 
     Raises:
-        TypeError: x has no scale.
-        ValueError: they are further than the options tolerate, or the shapes differ.
+        ValueError: a difference exceeds the options' tolerance.
     """
     quantization = inputs[0].quantization
-    if x.shape != wanted.shape:
-        raise ValueError(f"NumericVerify: {list(x.shape)} and {list(wanted.shape)} differ")
+    if x.shape != expected.shape:
+        raise ValueError(f"NumericVerify: {list(x.shape)} and {list(expected.shape)} differ")
     if x.dtype == np.float16:
         reals = x.astype(np.float32)
     elif quantization is None or not inputs[0].is_quantized:
         raise TypeError(f"NumericVerify: {inputs[0].name!r} is {x.dtype} without a scale")
     else:
         reals = affine.dequantize(x, quantization)
-    difference = reals - wanted
+    difference = reals - expected
     if o.log_if_failed and o.tolerance >= _LEAST_TOLERANCE:
         scale = quantization.scale if quantization is not None else np.zeros(1, np.float32)
         step = scale[0] if scale.size == 1 else np.float32(0)  # as TfLiteQuantizationParams
@@ -46,14 +45,10 @@ def numeric_verify(
 def hadamard_rotation(
     o: HadamardRotationOptions, _inputs: Specs, _outputs: Specs, x: Array
 ) -> tuple[Array]:
-    """The Walsh-Hadamard transform, divided by the root of its size, of each run of that size.
+    """The Walsh-Hadamard transform of each run of `size` values, divided by the root of the size.
 
-    Runs lie one after the other, as many as fit into the last dimension of each row. A size that
-    is not a power of two changes nothing, as the kernel has it.
-
-    Raises:
-        TypeError: x is not float32.
-        ValueError: x is neither [rows, n] nor [batch, rows, n], or the size is not positive.
+    Runs are contiguous, as many as fit into the last dimension of each row. A size that is not a
+    power of two changes nothing, as in the kernel.
     """
     size = o.hadamard_size
     if x.dtype != np.float32:

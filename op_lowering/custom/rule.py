@@ -1,4 +1,4 @@
-"""Custom operators that LiteRT registers by itself: NumericVerify, aeq.hadamard_rotation."""
+"""Custom operators that LiteRT registers: NumericVerify, aeq.hadamard_rotation."""
 
 import math
 
@@ -11,43 +11,40 @@ from jaxdelegate.op_lowering.cast.rule import DEQUANTIZE
 from jaxdelegate.op_lowering.custom.options import HadamardRotationOptions, NumericVerifyOptions
 from jaxdelegate.op_lowering.rule import (
     Function,
-    LoweringContext,
+    Op,
     OpRule,
     first_reason,
     table,
     why_not_dtype,
 )
-from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 
 
-def _why_not_numeric_verify(
-    context: LoweringContext, o: NumericVerifyOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    x, wanted = inputs[:2]
-    stops = o.log_if_failed and o.tolerance >= 0.1
+def _why_not_numeric_verify(op: Op[NumericVerifyOptions]) -> str | None:
+    x, expected = op.inputs[:2]
+    stops = op.options.log_if_failed and op.options.tolerance >= 0.1
     return first_reason(
         "it stops the model at a mismatch, which compiled code cannot" if stops else None,
-        None
-        if _is_viewed(context, x)
-        else DEQUANTIZE.why_not(context, DequantizeOptions(), inputs[:1], outputs),
-        why_not_dtype(wanted, np.float32),
-        why_not_dtype(outputs[0], np.float32),
-        None if x.shape == wanted.shape else f"{list(x.shape)} and {list(wanted.shape)} differ",
+        None if _is_viewed(op) else DEQUANTIZE.why_not(_dequantize(op)),
+        why_not_dtype(expected, np.float32),
+        why_not_dtype(op.outputs[0], np.float32),
+        None if x.shape == expected.shape else f"{list(x.shape)} and {list(expected.shape)} differ",
     )
 
 
-def _is_viewed(context: LoweringContext, x: TensorSpec) -> bool:
+def _is_viewed(op: Op[NumericVerifyOptions]) -> bool:
     """Whether the float view has the reals that the operator would dequantize."""
-    return context.quant_mode == "float_view" and x.dtype == np.float32
+    return op.context.quant_mode == "float_view" and op.inputs[0].dtype == np.float32
 
 
-def _lower_numeric_verify(
-    context: LoweringContext, _o: NumericVerifyOptions, inputs: Specs, outputs: Specs
-) -> Function:
-    if _is_viewed(context, inputs[0]):
-        return lambda x, wanted: (x - wanted,)
-    dequantize = DEQUANTIZE.lower(context, DequantizeOptions(), inputs[:1], outputs)
-    return lambda x, wanted: (dequantize(x)[0] - wanted,)
+def _dequantize(op: Op[NumericVerifyOptions]) -> Op[DequantizeOptions]:
+    return Op(op.context, DequantizeOptions(), op.inputs[:1], op.outputs)
+
+
+def _lower_numeric_verify(op: Op[NumericVerifyOptions]) -> Function:
+    if _is_viewed(op):
+        return lambda x, expected: (x - expected,)
+    dequantize = DEQUANTIZE.lower(_dequantize(op))
+    return lambda x, expected: (dequantize(x)[0] - expected,)
 
 
 NUMERIC_VERIFY = OpRule(
@@ -60,25 +57,21 @@ NUMERIC_VERIFY = OpRule(
 )
 
 
-def _why_not_hadamard_rotation(
-    _context: LoweringContext, o: HadamardRotationOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    x = inputs[0]
+def _why_not_hadamard_rotation(op: Op[HadamardRotationOptions]) -> str | None:
+    x, size = op.inputs[0], op.options.hadamard_size
     return first_reason(
         why_not_dtype(x, np.float32),
-        why_not_dtype(outputs[0], np.float32),
-        None if len(x.shape) in (2, 3) else f"want [rows, n] or [batch, rows, n], got {x.shape}",
-        None if o.hadamard_size > 0 else f"hadamard_size is {o.hadamard_size}",
+        why_not_dtype(op.outputs[0], np.float32),
+        None if len(x.shape) in (2, 3) else f"expected [(batch,) rows, n], got {list(x.shape)}",
+        None if size > 0 else f"hadamard_size is {size}",
     )
 
 
-def _lower_hadamard_rotation(
-    _context: LoweringContext, o: HadamardRotationOptions, inputs: Specs, _outputs: Specs
-) -> Function:
-    """Runs lie one after the other, as many as fit into the last dimension of each row."""
-    shape, size = inputs[0].shape, o.hadamard_size
+def _lower_hadamard_rotation(op: Op[HadamardRotationOptions]) -> Function:
+    """Runs are contiguous, as many as fit into the last dimension of each row."""
+    shape, size = op.inputs[0].shape, op.options.hadamard_size
     n_runs = math.prod(shape[:-1]) * (shape[-1] // size)
-    if size & (size - 1) or n_runs == 0:  # the kernel leaves other sizes than powers of two alone
+    if size & (size - 1) or n_runs == 0:  # the kernel ignores sizes other than powers of two
         return lambda x: (x,)
 
     def hadamard_rotation(x: jax.Array) -> tuple[jax.Array]:
@@ -91,7 +84,7 @@ def _lower_hadamard_rotation(
 
 
 def _butterflies(runs: jax.Array, size: int) -> jax.Array:
-    """[runs, size] -> the same: sums and differences of neighbors at distances 1, 2, 4..."""
+    """[runs, size] -> [runs, size]: sums and differences at distances 1, 2, 4..."""
     for step in range(size.bit_length() - 1):
         pairs = runs.reshape(len(runs), -1, 2, 2**step)
         low, high = pairs[:, :, 0], pairs[:, :, 1]

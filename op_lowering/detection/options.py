@@ -34,17 +34,12 @@ class DetectionPostProcessOptions(FlexbufferOptions):
 
 
 RECORDS = table(
-    OperatorRecord(
-        "NON_MAX_SUPPRESSION_V4",
-        NonMaxSuppressionV4Options,
-        cost=costs.suppression,
-        reads_unrounded=True,
-    ),
-    OperatorRecord(
-        "NON_MAX_SUPPRESSION_V5",
-        NonMaxSuppressionV5Options,
-        cost=costs.suppression,
-        reads_unrounded=True,
+    *(
+        OperatorRecord(name, options, cost=costs.suppression, reads_unrounded=True)
+        for name, options in (
+            ("NON_MAX_SUPPRESSION_V4", NonMaxSuppressionV4Options),
+            ("NON_MAX_SUPPRESSION_V5", NonMaxSuppressionV5Options),
+        )
     ),
     OperatorRecord(
         "TFLite_Detection_PostProcess",

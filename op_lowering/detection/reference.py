@@ -1,9 +1,8 @@
 """Object detection, in numpy.
 
-Source: kernels/detection_postprocess.cc, kernels/internal/reference/non_max_suppression.h. What
-those leave to the sorting algorithm at hand - the order of equal scores in V4 and V5, and of equal
-classes of one box - is by index here, the lower first. What they leave uninitialized, the slots
-after the last detection, is zero.
+Source: kernels/detection_postprocess.cc, kernels/internal/reference/non_max_suppression.h. The
+kernels leave two things open: equal scores in V4 and V5, and equal classes of one box, which they
+sort in any order, are ordered by index here, and slots after the last detection are zero.
 """
 
 import heapq
@@ -40,9 +39,6 @@ def detection_postprocess(
 
     The arrays are box encodings [1, n, 4 or more] as (y, x, h, w), scores [1, n, classes] and
     anchors [n, 4].
-
-    Raises:
-        ValueError: settings, shapes or boxes that the kernel stops at.
     """
     encodings, scores, anchors = map(_real, arrays, inputs)
     _check_settings(o, encodings, scores, anchors)
@@ -102,7 +98,7 @@ def _overlap(box: Array, others: Array) -> Array:
 def _keep_best(
     o: DetectionPostProcessOptions, boxes: Array, scores: Array, at_most: int
 ) -> list[int]:
-    """The boxes of one class that overlap no better one, best first; lower indices first."""
+    """The boxes of one class that do not overlap a better one, best first, then by index."""
     above = np.flatnonzero(scores >= np.float32(o.nms_score_threshold))
     waiting = above[np.argsort(-scores[above], kind="stable")]
     kept: list[int] = []
@@ -118,7 +114,7 @@ _Slots = dict[int, tuple[int, int]]  # slot -> box, class
 
 
 def _at_once(o: DetectionPostProcessOptions, boxes: Array, scores: Array) -> tuple[int, _Slots]:
-    """Suppress by each box's best class, and give every box that stays its best classes."""
+    """Suppress by each box's best class, and list every remaining box with its best classes."""
     n_classes = min(o.max_classes_per_detection, o.num_classes)
     numbers = np.where(np.isnan(scores), -np.inf, scores)
     ranked = np.argsort(-numbers, axis=1, kind="stable")[:, :n_classes]
@@ -132,7 +128,7 @@ def _at_once(o: DetectionPostProcessOptions, boxes: Array, scores: Array) -> tup
 
 
 def _by_class(o: DetectionPostProcessOptions, boxes: Array, scores: Array) -> tuple[int, _Slots]:
-    """Suppress in each class on its own, and list the best of all; the lower class among equals."""
+    """Suppress within each class, and list the best of all; lower classes first among equals."""
     at_most = min(o.detections_per_class, o.max_detections)
     found = [
         (box, label)
@@ -144,13 +140,13 @@ def _by_class(o: DetectionPostProcessOptions, boxes: Array, scores: Array) -> tu
 
 
 def v4_shapes(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
-    """As many indices as may be selected, and their count."""
+    """The most indices that may be selected, and their count."""
     limit = inputs[2].const
     return (None if limit is None else (int(limit.ravel()[0]),)), ()
 
 
 def v5_shapes(o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
-    """As many indices and scores as may be selected, and their count."""
+    """The most indices and scores that may be selected, and their count."""
     slots, count = v4_shapes(o, inputs)
     return slots, slots, count
 
@@ -171,9 +167,6 @@ def non_max_suppression_v5(
     """Indices and scores of the selected boxes, zeros after, and their count.
 
     A positive sigma lowers the scores of boxes by their overlap with those selected before.
-
-    Raises:
-        ValueError: sigma is negative.
     """
     limit, iou, threshold, sigma = settings
     if sigma.ravel()[0] < 0:
@@ -188,7 +181,8 @@ def _suppress(
 ) -> tuple[Array, Array, Array]:
     """The kernel's queue of candidates.
 
-    The one in front meets the boxes selected since it last was there, the latest first.
+    The candidate in front is compared with the boxes selected since it was last in front, the
+    latest first.
     """
     boxes = np.concatenate(
         [np.minimum(boxes[:, :2], boxes[:, 2:]), np.maximum(boxes[:, :2], boxes[:, 2:])], axis=1
@@ -213,7 +207,7 @@ def _suppress(
             if score == -front:
                 selected.append((i, score))
             if score > low:
-                # Also a selected box goes back: it meets itself next, and stays if it has no area.
+                # A selected box is queued too: next it overlaps itself, unless it has no area.
                 heapq.heappush(queue, (-score, i, seen))
     indices, values = np.zeros(limit, np.int32), np.zeros(limit, np.float32)
     for k, (i, score) in enumerate(selected):

@@ -2,10 +2,10 @@
 
 Semantics: kernels/detection_postprocess.cc, kernels/internal/reference/non_max_suppression.h.
 Suppression takes one step per box to select, each over all boxes at once: nothing is sorted, and
-nothing has a shape that depends on data. Boxes are held coordinate by coordinate, [4, n], so that
-these steps are vectors. Two things the kernels leave open: slots after the last detection are zero
-here, and what their sorting leaves in any order (equal scores in V4 and V5, equal classes of one
-box) stands by index.
+no shape depends on data. Boxes are stored by coordinate, [4, n], so that XLA vectorizes these
+steps. The kernels leave two things open: slots after the last detection are zero here, and values
+that they sort in any order (equal scores in V4 and V5, equal classes of one box) are ordered by
+index.
 """
 
 import jax
@@ -23,7 +23,7 @@ from jaxdelegate.op_lowering.records.record import Options
 from jaxdelegate.op_lowering.reduction.rule import why_not_count
 from jaxdelegate.op_lowering.rule import (
     Function,
-    LoweringContext,
+    Op,
     OpRule,
     first_reason,
     optional,
@@ -44,11 +44,11 @@ _Detections = tuple[jax.Array, jax.Array, jax.Array, jax.Array]  # box, class, s
 def overlaps(box: jax.Array, boxes: jax.Array) -> jax.Array:
     """Intersection over union of one box [4] with many [4, n], each (y1, x1, y2, x2): [n].
 
-    It is 0 where one of the areas is not positive.
+    The result is 0 where one of the areas is not positive.
     """
     area = (box[2] - box[0]) * (box[3] - box[1])
     areas = (boxes[2] - boxes[0]) * (boxes[3] - boxes[1])
-    # Axis by axis: XLA:CPU runs pairs of rows at less than half the speed.
+    # One axis at a time: XLA:CPU runs pairs of rows at less than half the speed.
     inner = [jnp.minimum(box[i + 2], boxes[i + 2]) - jnp.maximum(box[i], boxes[i]) for i in (0, 1)]
     height, width = (jnp.maximum(n, jnp.zeros_like(n)) for n in inner)
     intersection = height * width
@@ -57,9 +57,9 @@ def overlaps(box: jax.Array, boxes: jax.Array) -> jax.Array:
 
 
 def _best(live: jax.Array, scores: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Where the highest score of those alive stands, the first of equal ones; and if one is alive.
+    """The first index of the highest live score, and whether there is a live one.
 
-    As two reductions, because XLA:CPU does not run `argmax` in vectors.
+    Two reductions, because XLA:CPU does not vectorize `argmax`.
     """
     highest = jnp.max(jnp.where(live, scores, jnp.full_like(scores, -jnp.inf)))
     places = jnp.arange(live.size, dtype=np.int32)
@@ -70,20 +70,15 @@ def _best(live: jax.Array, scores: jax.Array) -> tuple[jax.Array, jax.Array]:
 _BYTES = frozenset((np.dtype(np.int8), np.dtype(np.uint8)))
 
 
-def _why_not_postprocess(
-    _context: LoweringContext,
-    o: DetectionPostProcessOptions,
-    inputs: Specs,
-    outputs: Specs,
-) -> str | None:
-    encodings, scores, anchors = inputs[:3]
+def _why_not_postprocess(op: Op[DetectionPostProcessOptions]) -> str | None:
+    encodings, scores, anchors = op.inputs[:3]
     reason = first_reason(
-        _why_not_more(inputs, 3),
-        why_not_count(outputs, 4),
+        _why_not_more(op.inputs, 3),
+        why_not_count(op.outputs, 4),
         *(_why_not_real(spec) for spec in (encodings, scores, anchors)),
-        *(why_not_dtype(spec, np.float32) for spec in outputs),
+        *(why_not_dtype(spec, np.float32) for spec in op.outputs),
         _why_not_shapes(encodings, scores, anchors),
-        _why_not_settings(o, scores),
+        _why_not_settings(op.options, scores),
     )
     return _why_not_anchors(anchors) if reason is None else reason
 
@@ -135,21 +130,19 @@ def _why_not_anchors(anchors: TensorSpec) -> str | None:
     return "an anchor has a negative size: the kernel stops there" if inverted else None
 
 
-def _lower_postprocess(
-    _context: LoweringContext, o: DetectionPostProcessOptions, inputs: Specs, _outputs: Specs
-) -> Function:
-    specs = inputs[:3]
-    with_background = inputs[1].shape[2] - o.num_classes
-    suppress = _suppress_by_class if o.use_regular_nms else _suppress_at_once
-    n_slots = o.max_detections * o.max_classes_per_detection
+def _lower_postprocess(op: Op[DetectionPostProcessOptions]) -> Function:
+    specs, settings = op.inputs[:3], op.options
+    first_class = specs[1].shape[2] - settings.num_classes  # 1 if there is a background class
+    suppress = _suppress_by_class if settings.use_regular_nms else _suppress_at_once
+    n_slots = settings.max_detections * settings.max_classes_per_detection
 
     def detection_postprocess(
         encodings: jax.Array, scores: jax.Array, anchors: jax.Array
     ) -> tuple[jax.Array, ...]:
         encodings, scores, anchors = map(_real, (encodings, scores, anchors), specs)
-        boxes = _decode(encodings[0, :, :4], anchors, o)
-        found, count = suppress(boxes, scores[0, :, with_background:], o)
-        slots = [_fill(values, found[3], n_slots) for values in found[:3]]
+        boxes = _decode(encodings[0, :, :4], anchors, settings)
+        (*detections, found), count = suppress(boxes, scores[0, :, first_class:], settings)
+        slots = [_fill(values, found, n_slots) for values in detections]
         return (*slots, count.astype(np.float32).reshape(1))
 
     return detection_postprocess
@@ -172,9 +165,9 @@ def _decode(encodings: jax.Array, anchors: jax.Array, o: DetectionPostProcessOpt
 def _greedy(
     boxes: jax.Array, scores: jax.Array, o: DetectionPostProcessOptions, n_out: int
 ) -> tuple[jax.Array, jax.Array]:
-    """The boxes of one class that overlap no better one, best first; and whether there is one.
+    """The boxes of one class that do not overlap a better one, best first; and whether one exists.
 
-    Both [n_out]; the lower index among equal scores, and no NaN.
+    Both are [n_out]. Equal scores are ordered by index; a NaN is never selected.
     """
     live = scores >= jnp.float32(o.nms_score_threshold)
 
@@ -191,7 +184,7 @@ def _greedy(
 def _suppress_at_once(
     boxes: jax.Array, scores: jax.Array, o: DetectionPostProcessOptions
 ) -> tuple[_Detections, jax.Array]:
-    """Fast suppression: by each box's best class, then every kept box with its best classes."""
+    """Fast suppression: by each box's best class; each kept box is listed with its best classes."""
     n_boxes, n_classes = scores.shape
     n_kept, n_best = min(o.max_detections, n_boxes), min(o.max_classes_per_detection, n_classes)
     if n_kept == 0:
@@ -208,7 +201,7 @@ def _suppress_at_once(
 def _suppress_by_class(
     boxes: jax.Array, scores: jax.Array, o: DetectionPostProcessOptions
 ) -> tuple[_Detections, jax.Array]:
-    """Regular suppression: in each class on its own, then the best of all, lower classes first."""
+    """Regular suppression: within each class, then the best of all, lower classes first."""
     n_kept = min(o.detections_per_class, o.max_detections, scores.shape[0])
     if n_kept == 0:
         return _nothing(), jnp.zeros((), np.int32)
@@ -244,17 +237,15 @@ DETECTION_POSTPROCESS = OpRule(
 )
 
 
-def _why_not_nms(
-    _context: LoweringContext, _o: Options, inputs: Specs, outputs: Specs
-) -> str | None:
-    boxes, scores, n_out, iou, threshold = inputs[:5]
-    sigma = optional(inputs, 5)
+def _why_not_nms(op: Op[Options]) -> str | None:
+    boxes, scores, n_out, iou, threshold = op.inputs[:5]
+    sigma = optional(op.inputs, 5)
     matching = boxes.shape == (*scores.shape, 4) and len(scores.shape) == 1
     yields = (np.int32, np.int32) if sigma is None else (np.int32, np.float32, np.int32)
     reason = first_reason(
-        _why_not_more(inputs, 6),
-        why_not_count(outputs, len(yields)),
-        *map(why_not_result, outputs, yields),
+        _why_not_more(op.inputs, 6),
+        why_not_count(op.outputs, len(yields)),
+        *map(why_not_result, op.outputs, yields),
         *(why_not_dtype(spec, np.float32) for spec in (boxes, scores, iou, threshold)),
         None if matching else f"boxes {list(boxes.shape)}, scores {list(scores.shape)}",
         why_not_const(n_out),
@@ -288,10 +279,10 @@ def _one_value(spec: TensorSpec | None) -> float:
     return 0.0 if spec is None or spec.const is None else float(spec.const.ravel()[0])
 
 
-def _lower_nms(_context: LoweringContext, _o: Options, inputs: Specs, outputs: Specs) -> Function:
-    sigma = _one_value(optional(inputs, 5))
-    n_slots = outputs[0].shape[0]
-    n_out = min(n_slots, inputs[1].shape[0])
+def _lower_nms(op: Op[Options]) -> Function:
+    sigma = _one_value(optional(op.inputs, 5))
+    n_slots, n_listed = op.outputs[0].shape[0], len(op.outputs) - 1
+    n_out = min(n_slots, op.inputs[1].shape[0])
 
     def non_max_suppression(
         boxes: jax.Array, scores: jax.Array, _n: jax.Array, *settings: jax.Array
@@ -300,12 +291,12 @@ def _lower_nms(_context: LoweringContext, _o: Options, inputs: Specs, outputs: S
         decay = np.float32(-0.5) / rest[0] if sigma > 0 else None
         if n_out == 0:
             empty = jnp.zeros(n_slots, np.float32)
-            nothing = (empty.astype(np.int32), empty)[: len(outputs) - 1]
+            nothing = (empty.astype(np.int32), empty)[:n_listed]
             return (*nothing, jnp.zeros((), np.int32))
         indices, best, found = _select(boxes, scores, iou, threshold, decay=decay, n_out=n_out)
         chosen = (jnp.where(found, a, jnp.zeros_like(a)) for a in (indices, best))
         padded = [jnp.pad(a, (0, n_slots - n_out)) for a in chosen]
-        return (*padded[: len(outputs) - 1], jnp.sum(found, dtype=np.int32))
+        return (*padded[:n_listed], jnp.sum(found, dtype=np.int32))
 
     return non_max_suppression
 
@@ -319,12 +310,12 @@ def _select(
     decay: jax.Array | None,
     n_out: int,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Indices, scores at their selection and whether there was one, each [n_out].
+    """Indices, scores when selected and whether a box was selected, each [n_out].
 
-    The kernel keeps a queue, and brings a candidate's score up to date when it comes to the front.
-    Scores only fall, so bringing all up to date at each selection selects the same boxes. A
-    selected box stays a candidate, as in the kernel: its overlap with itself suppresses it, unless
-    it has no area or the threshold is above 1.
+    The kernel keeps a queue, and updates a candidate's score when it comes to the front. Scores
+    only fall, so updating all of them at each selection selects the same boxes. A selected box
+    remains a candidate, as in the kernel: its overlap with itself suppresses it, unless it has no
+    area or the threshold is above 1.
     """
     corners = (boxes[:, :2], boxes[:, 2:])
     boxes = jnp.concatenate([jnp.minimum(*corners), jnp.maximum(*corners)], axis=1).T

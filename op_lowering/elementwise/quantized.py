@@ -4,6 +4,7 @@ Sources: kernels/{add,sub,mul,div,squared_difference,comparisons,elementwise,exp
 of kernels/internal/reference that they name.
 """
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -17,7 +18,7 @@ from jaxdelegate.op_lowering.common.pointwise import (
     INT8,
     INT16,
     UINT8,
-    BuildInteger,
+    Build,
     Elementwise,
     IntegerKernel,
 )
@@ -30,15 +31,12 @@ from jaxdelegate.op_lowering.elementwise.options import (
 )
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.records.record import Options
-from jaxdelegate.op_lowering.rule import OptionsT
+from jaxdelegate.op_lowering.rule import Op
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
-from jaxdelegate.quant import fixed_math, fixed_point, lookup
-from jaxdelegate.quant.jax_fixed_math import reciprocal
+from jaxdelegate.quant import fixed_math, fixed_point, jax_fixed_point, lookup
 from jaxdelegate.quant.jax_fixed_point import (
     count_leading_sign_bits,
     multiply_by_quantized_multiplier,
-    multiply_greater_than_one,
-    multiply_smaller_than_one,
     rounding_divide_by_pot,
     saturating_add,
     saturating_left_shift,
@@ -46,9 +44,8 @@ from jaxdelegate.quant.jax_fixed_point import (
     saturating_sub,
     wide,
 )
-from jaxdelegate.quant.jax_lookup import lut_lookup
 from jaxdelegate.quant.jax_requantize import clamp, requantize_accumulator
-from jaxdelegate.quant.lookup import RealFunction, lookup_table
+from jaxdelegate.quant.lookup import RealFunction, lookup_table, lut_lookup
 from jaxdelegate.quant.multiplier import (
     checked_log2,
     quantize_multiplier,
@@ -64,19 +61,19 @@ _INT32 = np.dtype(np.int32)
 
 
 def alike(arity: int, *dtypes: np.dtype) -> DtypeRows:
-    """The inputs, then the output, all of one dtype, which is any of these."""
+    """Rows of inputs and output that all have the same one of these dtypes."""
     return frozenset((dtype,) * (arity + 1) for dtype in dtypes)
 
 
 def steps_of(x: jax.Array, spec: TensorSpec) -> jax.Array:
-    """int32: how many scales each integer stands for."""
+    """Integers minus their zero point, int32: reals / scale."""
     return x.astype(np.int32) - np.int32(zero_point_of(spec))
 
 
 def requantizer(
     y: TensorSpec, multiplier: int, shift: int, activation: Act = Act.NONE
 ) -> Callable[[jax.Array], jax.Array]:
-    """How a kernel ends: int32 or int64 accumulators -> integers of the output."""
+    """The end of a kernel: int32 or int64 accumulators -> integers of the output."""
     zero_point, dtype = zero_point_of(y), y.dtype
     bounds = activation_range(activation, quantization_of(y), dtype)
     return lambda total: requantize_accumulator(total, multiplier, shift, zero_point, bounds, dtype)
@@ -88,16 +85,16 @@ def requantizer(
 def _on_common_scale(
     inputs: Specs, left_shift: int
 ) -> tuple[Callable[..., list[jax.Array]], float]:
-    """The way to multiples of (common scale / 2**left_shift), int32, and the common scale.
+    """The conversion to multiples of (common scale / 2**left_shift), int32; the common scale.
 
-    An input whose scale is 0 is 0 (LiteRT's kernels abort).
+    An input with a scale of 0 is 0 (LiteRT's kernels abort).
     """
     common = 2 * max(scale_of(spec) for spec in inputs)
     factors = [quantize_multiplier(scale_of(spec) / common) for spec in inputs]
 
     def convert(*arrays: jax.Array) -> list[jax.Array]:
         return [
-            multiply_smaller_than_one(steps_of(x, spec) << left_shift, *factor)
+            multiply_by_quantized_multiplier(steps_of(x, spec) << left_shift, *factor)
             for x, spec, factor in zip(arrays, inputs, factors, strict=True)
         ]
 
@@ -106,20 +103,20 @@ def _on_common_scale(
 
 def _sum(
     combine: Elementwise, saturating: Elementwise, multiplier: Multiplier
-) -> BuildInteger[AddOptions | SubOptions]:
+) -> Build[AddOptions | SubOptions]:
     """ADD or SUB (reference/{add,sub}.h)."""
 
-    def build(o: AddOptions | SubOptions, inputs: Specs, outputs: Specs) -> Elementwise:
-        (y,) = outputs
-        if y.dtype == INT16 and o.pot_scale_int16:
-            powers = [checked_log2(scale_of(spec)) for spec in (*inputs, y)]
+    def build(op: Op[AddOptions | SubOptions]) -> Elementwise:
+        (y,), activation = op.outputs, op.options.fused_activation_function
+        if y.dtype == INT16 and op.options.pot_scale_int16:
+            powers = [checked_log2(scale_of(spec)) for spec in (*op.inputs, y)]
             if all(is_power_of_two for _, is_power_of_two in powers):
-                return _sum_of_powers(o, y, [power for power, _ in powers], saturating)
+                return _sum_of_powers(activation, y, [power for power, _ in powers], saturating)
         left_shift = 15 if y.dtype == INT16 else 20
-        convert, common = _on_common_scale(inputs, left_shift)
+        convert, common = _on_common_scale(op.inputs, left_shift)
         real = common / float(np.float32(2**left_shift) * np.float32(scale_of(y)))
         factor, shift = multiplier(real)
-        finish = requantizer(y, factor, min(shift, 0), o.fused_activation_function)
+        finish = requantizer(y, factor, min(shift, 0), activation)
         if shift <= 0:
             return lambda *arrays: finish(combine(*convert(*arrays)))
         return lambda *arrays: finish(saturating_left_shift(combine(*convert(*arrays)), shift))
@@ -128,13 +125,13 @@ def _sum(
 
 
 def _sum_of_powers(
-    o: AddOptions | SubOptions, y: TensorSpec, powers: list[int], saturating: Elementwise
+    activation: Act, y: TensorSpec, powers: list[int], saturating: Elementwise
 ) -> Elementwise:
     """ADD or SUB of int16 by shifts: one input has the output's scale, the other a finer one."""
     shifts = [powers[2] - power for power in powers[:2]]
     if min(shifts) < 0 or 0 not in shifts:
         raise ValueError(f"scales are 2**{powers[0]}, 2**{powers[1]} -> 2**{powers[2]}")
-    bounds = activation_range(o.fused_activation_function, quantization_of(y), y.dtype)
+    bounds = activation_range(activation, quantization_of(y), y.dtype)
 
     def function(*arrays: jax.Array) -> jax.Array:
         parts = [rounding_divide_by_pot(x, n) for x, n in zip(arrays, shifts, strict=True)]
@@ -143,15 +140,15 @@ def _sum_of_powers(
     return function
 
 
-def _squared_difference(_o: Options, inputs: Specs, outputs: Specs) -> Elementwise:
+def _squared_difference(op: Op[Options]) -> Elementwise:
     """kernels/squared_difference.cc, which is for int8.
 
-    int16, which LiteRT's converter writes and none of its kernels takes, is so with an int64
-    square and the multiplication that int64 accumulators have. That one wraps around at 32 bits:
-    differences whose square is past the output's range are cut before.
+    LiteRT's converter writes int16 too, but LiteRT has no kernel for it. It is computed with an
+    int64 square and the multiplication of int64 accumulators, which wraps around at 32 bits:
+    differences whose square exceeds the output's range are clamped first.
     """
-    (y,), left_shift = outputs, 7
-    convert, common = _on_common_scale(inputs, left_shift)
+    (y,), left_shift = op.outputs, 7
+    convert, common = _on_common_scale(op.inputs, left_shift)
     real = common * common / float(np.float32(2 ** (2 * left_shift)) * np.float32(scale_of(y)))
     multiplier, shift = quantize_multiplier(real)
     if shift > (7 if y.dtype == INT16 else 0):
@@ -172,20 +169,20 @@ def _squared_difference(_o: Options, inputs: Specs, outputs: Specs) -> Elementwi
 # ---- MUL, DIV
 
 
-def _multiply(o: MulOptions, inputs: Specs, outputs: Specs) -> Elementwise:
+def _multiply(op: Op[MulOptions]) -> Elementwise:
     """reference/integer_ops/mul.h."""
-    (a, b), (y,) = inputs, outputs
+    (a, b), (y,), activation = op.inputs, op.outputs, op.options.fused_activation_function
     if y.dtype != a.dtype:
-        return _multiply_int16_to_8_bits(o, y)
+        return _multiply_int16_to_8_bits(activation, y)
     pair = float32_product_multiplier(*map(quantization_of, (a, b, y)))
-    finish = requantizer(y, *pair, o.fused_activation_function)
+    finish = requantizer(y, *pair, activation)
     return lambda x1, x2: finish(steps_of(x1, a) * steps_of(x2, b))
 
 
-def _multiply_int16_to_8_bits(o: MulOptions, y: TensorSpec) -> Elementwise:
-    """The high 8 bits of the product; scales do not count (Mul of int16 in the same header)."""
+def _multiply_int16_to_8_bits(activation: Act, y: TensorSpec) -> Elementwise:
+    """The high 8 bits of the product; scales are ignored (Mul of int16 in the same header)."""
     zero_point = zero_point_of(y)
-    bounds = activation_range(o.fused_activation_function, quantization_of(y), y.dtype)
+    bounds = activation_range(activation, quantization_of(y), y.dtype)
 
     def function(x1: jax.Array, x2: jax.Array) -> jax.Array:
         product = rounding_divide_by_pot(saturating_rounding_doubling_high_mul(x1, x2), 8)
@@ -194,21 +191,23 @@ def _multiply_int16_to_8_bits(o: MulOptions, y: TensorSpec) -> Elementwise:
     return function
 
 
-def _divide(o: DivOptions, inputs: Specs, outputs: Specs) -> Elementwise:
-    """reference/div.h: times the reciprocal, with as many bits as the dividend leaves free."""
-    (a, b), (y,) = inputs, outputs
+def _divide(op: Op[DivOptions]) -> Elementwise:
+    """reference/div.h: multiply by the reciprocal, in the bits that the dividend leaves free."""
+    (a, b), (y,) = op.inputs, op.outputs
     scales = [np.float32(scale_of(spec)) for spec in (a, b, y)]
     multiplier, shift = quantize_multiplier(float(scales[0] / (scales[1] * scales[2])))
     if shift > 31 - 8 * y.dtype.itemsize:
         raise ValueError(f"{scale_of(y)} of {y.name!r} is too small for the inputs'")
-    bounds = activation_range(o.fused_activation_function, quantization_of(y), y.dtype)
+    bounds = activation_range(op.options.fused_activation_function, quantization_of(y), y.dtype)
 
     def function(x1: jax.Array, x2: jax.Array) -> jax.Array:
         divisor = steps_of(x2, b)
         dividend = jnp.where(divisor < 0, -steps_of(x1, a), steps_of(x1, a))
-        inverse, exponent = reciprocal(jnp.abs(divisor), 31)
+        inverse, exponent = fixed_math.reciprocal(jnp.abs(divisor), 31, jax_fixed_point)
         headroom = count_leading_sign_bits(dividend)
-        quotient = multiply_greater_than_one(*jnp.broadcast_arrays(dividend, inverse, headroom))
+        quotient = multiply_by_quantized_multiplier(
+            *jnp.broadcast_arrays(dividend, inverse, headroom)
+        )
         total_shift = shift - exponent - headroom  # C++ leaves shifts by more than 31 undefined
         scaled = multiply_by_quantized_multiplier(
             quotient, multiplier, jnp.maximum(total_shift, -31)
@@ -225,14 +224,14 @@ def _divide(o: DivOptions, inputs: Specs, outputs: Specs) -> Elementwise:
 def _comparison(function: Elementwise) -> IntegerKernel[Options]:
     """Compare in steps of 2**-8 (ComparisonWithScaling of reference/comparisons.h)."""
 
-    def build(_o: Options, inputs: Specs, _outputs: Specs) -> Elementwise:
-        factors = [_comparison_multiplier(spec) for spec in inputs]
+    def build(op: Op[Options]) -> Elementwise:
+        factors = [_comparison_multiplier(spec) for spec in op.inputs]
 
         def compare(*arrays: jax.Array) -> jax.Array:
             return function(
                 *(
                     multiply_by_quantized_multiplier(steps_of(x, spec) << 8, *factor)
-                    for x, spec, factor in zip(arrays, inputs, factors, strict=True)
+                    for x, spec, factor in zip(arrays, op.inputs, factors, strict=True)
                 )
             )
 
@@ -254,55 +253,50 @@ _COMPARED = frozenset((dtype, dtype, BOOL) for dtype in (INT8, UINT8, INT16))
 # ---- unary operators
 
 
-def _absolute(_o: Options, inputs: Specs, outputs: Specs) -> Elementwise:
+def _absolute(op: Op[Options]) -> Elementwise:
     """kernels/elementwise.cc."""
-    (x,), (y,) = inputs, outputs
+    (x,), (y,) = op.inputs, op.outputs
     pair = rescale_multiplier(quantization_of(x), quantization_of(y), in_float32=True)
     finish = requantizer(y, *pair)
     return lambda a: finish(jnp.abs(steps_of(a, x)))
 
 
-def tabulated(
-    function: Callable[[OptionsT, TensorSpec], RealFunction],
-) -> BuildInteger[OptionsT]:
-    """The kernel that looks a real function up; the function may depend on options and output."""
-
-    def build(o: OptionsT, inputs: Specs, outputs: Specs) -> Elementwise:
-        (x,), (y,) = inputs, outputs
-        of_x, of_y = (scale_of(x), zero_point_of(x)), (scale_of(y), zero_point_of(y))
-        table = lookup_table(function(o, y), *of_x, *of_y, x.dtype)
-        return lambda q: lut_lookup(q, table)
-
-    return build
+def table_lookup(function: RealFunction, op: Op[Options]) -> Elementwise:
+    """A kernel that looks up a real function of its only input."""
+    (x,), (y,) = op.inputs, op.outputs
+    of_x, of_y = (scale_of(x), zero_point_of(x)), (scale_of(y), zero_point_of(y))
+    table = lookup_table(function, *of_x, *of_y, x.dtype)
+    return lambda q: lut_lookup(q, table, jnp)
 
 
 def _every(dtype: np.dtype) -> np.ndarray:
-    """Every integer of a dtype, int64, at the place that its bits have as an unsigned number."""
+    """Every integer of a dtype, int64, indexed by its bits as an unsigned number."""
     bits = 8 * dtype.itemsize
     return np.arange(1 << bits, dtype=f"uint{bits}").view(dtype).astype(np.int64)
 
 
-def _chosen_from(table: np.ndarray) -> Elementwise:
-    """Look up in a table over `_every` integer."""
+def _indexed(table: np.ndarray) -> Elementwise:
+    """The lookup in a table over `_every` integer."""
     unsigned = np.dtype(f"uint{8 * table.dtype.itemsize}")
     return lambda x: jnp.asarray(table)[lax.bitcast_convert_type(x, unsigned)]
 
 
-def _square_root(_o: Options, inputs: Specs, outputs: Specs) -> Elementwise:
-    """kernels/elementwise.cc: in float32, the quotient truncated. It stops at negative reals."""
-    (x,), (y,) = inputs, outputs
+def _square_root(op: Op[Options]) -> Elementwise:
+    """kernels/elementwise.cc, which fails at negative reals: in float32, the quotient truncated."""
+    (x,), (y,) = op.inputs, op.outputs
     low, high = (bound - zero_point_of(y) for bound in integer_range(y.dtype))
     steps = np.maximum(_every(x.dtype) - zero_point_of(x), 0).astype(np.float32)
     root = np.sqrt(np.float32(scale_of(x)) * steps) / np.float32(scale_of(y))
     table = np.clip(np.trunc(root), low, high).astype(np.int64) + zero_point_of(y)
-    return _chosen_from(table.astype(y.dtype))
+    return _indexed(table.astype(y.dtype))
 
 
-def _inverse_square_root(o: Options, inputs: Specs, outputs: Specs) -> Elementwise:
-    """kernels/elementwise.cc; int8 in fixed point. It stops at negative reals; 0 is the largest."""
-    (x,), (y,) = inputs, outputs
+def _inverse_square_root(op: Op[Options]) -> Elementwise:
+    """kernels/elementwise.cc: int8 in fixed point. It fails at negative reals; 0: the largest."""
+    (x,), (y,) = op.inputs, op.outputs
     if x.dtype == INT16:
-        return tabulated(_inverse_square_root_of_reals)(o, inputs, outputs)
+        largest = np.float32(32767) * np.float32(scale_of(y))
+        return table_lookup(lookup.rsqrt(float(largest)), op)
     product = np.sqrt(np.float32(scale_of(x))) * np.float32(scale_of(y))
     multiplier, shift = quantize_multiplier(float(np.float64(1) / np.float64(product)))
     steps = np.maximum(_every(x.dtype) - zero_point_of(x), 0)
@@ -311,16 +305,14 @@ def _inverse_square_root(o: Options, inputs: Specs, outputs: Specs) -> Elementwi
     root = fixed_point.multiply_by_quantized_multiplier(with_20_bits, multiplier, shift - 20)
     low, high = integer_range(y.dtype)
     q = np.clip(root.astype(np.int64) + zero_point_of(y), low, high)
-    return _chosen_from(np.where(steps == 0, high, q).astype(y.dtype))
+    return _indexed(np.where(steps == 0, high, q).astype(y.dtype))
 
 
-def _inverse_square_root_of_reals(_o: Options, y: TensorSpec) -> RealFunction:
-    return lookup.rsqrt(float(np.float32(32767) * np.float32(scale_of(y))))
-
-
-def _logarithm(_o: Options, y: TensorSpec) -> RealFunction:
+def _logarithm(op: Op[Options]) -> Elementwise:
+    (y,) = op.outputs
     low, _ = integer_range(y.dtype)
-    return lookup.log(float(np.float32(low - zero_point_of(y)) * np.float32(scale_of(y))))
+    lowest = np.float32(low - zero_point_of(y)) * np.float32(scale_of(y))
+    return table_lookup(lookup.log(float(lowest)), op)
 
 
 _SUMMED = alike(2, INT8, UINT8, INT16)
@@ -334,8 +326,8 @@ LESS, LESS_EQUAL = _comparison(jnp.less), _comparison(jnp.less_equal)
 GREATER, GREATER_EQUAL = _comparison(jnp.greater), _comparison(jnp.greater_equal)
 ABS = IntegerKernel(alike(1, INT8, INT16), _absolute)
 EXP: IntegerKernel[Options] = IntegerKernel(
-    alike(1, INT8, INT16), tabulated(lambda _o, _y: lookup.exp)
+    alike(1, INT8, INT16), functools.partial(table_lookup, lookup.exp)
 )
-LOG = IntegerKernel(alike(1, INT8, INT16), tabulated(_logarithm))
+LOG = IntegerKernel(alike(1, INT8, INT16), _logarithm)
 SQRT = IntegerKernel(alike(1, INT8, INT16), _square_root)
 RSQRT = IntegerKernel(alike(1, INT8, INT16), _inverse_square_root)

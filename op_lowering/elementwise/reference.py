@@ -173,7 +173,7 @@ complex_abs = elementwise(np.abs)
 
 
 def zeros_like(_options: object, inputs: Specs, outputs: Specs, _x: Array | None) -> tuple[Array]:
-    """Zeros of the input's shape, whatever it holds."""
+    """Zeros of the input's shape."""
     return (np.zeros(inputs[0].shape, outputs[0].dtype),)
 
 
@@ -181,7 +181,7 @@ def zeros_like(_options: object, inputs: Specs, outputs: Specs, _x: Array | None
 
 
 def bitcast(_o: BitcastOptions, _inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
-    """The same bytes as another dtype; a wider element splits into a new last dimension."""
+    """Read the bytes as another dtype; a wider element splits into a new last dimension."""
     shape = _bitcast_shape(x.shape, x.dtype, outputs[0].dtype)
     flat = np.frombuffer(np.ascontiguousarray(x).tobytes(), outputs[0].dtype)
     return (flat.reshape(shape),)
@@ -190,7 +190,7 @@ def bitcast(_o: BitcastOptions, _inputs: Specs, outputs: Specs, x: Array) -> tup
 def bitcast_shape(
     _infer: object, _options: object, inputs: Specs, outputs: Specs
 ) -> tuple[Shape | None, ...]:
-    """The output's shape: an axis more or less where its dtype's width differs."""
+    """The output's shape: one axis more or fewer if its dtype has another width."""
     return (_bitcast_shape(inputs[0].shape, inputs[0].dtype, outputs[0].dtype),)
 
 
@@ -199,7 +199,7 @@ def _bitcast_shape(shape: Shape, source: np.dtype, target: np.dtype) -> Shape:
         return (*shape, source.itemsize // target.itemsize)
     ratio = target.itemsize // source.itemsize
     if ratio > 1 and shape[-1:] != (ratio,):
-        raise ValueError(f"BITCAST: {shape} {source} do not make whole {target}")
+        raise ValueError(f"BITCAST: {shape} {source} do not fill whole {target}")
     return shape[:-1] if ratio > 1 else shape
 
 

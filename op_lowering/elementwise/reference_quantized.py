@@ -37,84 +37,37 @@ from jaxdelegate.quant.multiplier import (
     quantize_multiplier,
     quantize_multiplier_smaller_than_one,
 )
-from jaxdelegate.quant.params import (
-    Quantization,
-    activation_range,
-    integer_range,
-    tensor_scale,
-    tensor_zero_point,
-)
+from jaxdelegate.quant.params import Quantization, activation_range, integer_range
 from jaxdelegate.quant.requantize import clamp, requantize_accumulator
 from jaxdelegate.reference.kernel import Array, Run
-
-# ---- what kernels ask of their tensors
-
-
-def quantization_of(spec: TensorSpec) -> Quantization:
-    """How the tensor is quantized.
-
-    Raises:
-        ValueError: it is not, or in blocks.
-    """
-    if spec.quantization is None or not spec.is_quantized:
-        raise ValueError(f"{spec.name!r} is {spec.dtype} without a scale")
-    return spec.quantization
-
-
-def scale_of(spec: TensorSpec) -> np.float32:
-    """The tensor's only scale.
-
-    Raises:
-        ValueError: it has none, or more than one.
-    """
-    return np.float32(tensor_scale(quantization_of(spec)))
-
-
-def zero_point_of(spec: TensorSpec) -> int:
-    """The tensor's only zero point.
-
-    Raises:
-        ValueError: it has no scale, or more than one zero point.
-    """
-    return tensor_zero_point(quantization_of(spec))
-
-
-def centered(x: Array, spec: TensorSpec) -> Array:
-    """int32: real / scale."""
-    return x.astype(np.int32) - np.int32(zero_point_of(spec))
-
-
-def require_symmetric(*specs: TensorSpec) -> None:
-    """Stop at int16 tensors with a zero point.
-
-    Raises:
-        ValueError: a zero point is not 0.
-    """
-    for spec in specs:
-        if spec.dtype == np.int16 and zero_point_of(spec) != 0:
-            raise ValueError(f"int16 {spec.name!r} has the zero point {zero_point_of(spec)}")
+from jaxdelegate.reference.quantization import (
+    range_of,
+    require_symmetric,
+    scale_of,
+    steps_of,
+    zero_point_of,
+)
 
 
 def finish(
     total: Array, y: TensorSpec, multiplier: int, shift: int, activation: Act = Act.NONE
 ) -> tuple[Array]:
     """Scale an accumulator of int32 or int64, add the zero point, clamp."""
-    bounds = activation_range(activation, quantization_of(y), y.dtype)
-    q = requantize_accumulator(total, multiplier, shift, zero_point_of(y), bounds, y.dtype)
-    return (q,)
+    bounds = range_of(y, activation)
+    return (requantize_accumulator(total, multiplier, shift, zero_point_of(y), bounds, y.dtype),)
 
 
 def clamped(total: Array, y: TensorSpec, activation: Act = Act.NONE) -> tuple[Array]:
-    """Add the zero point to an int32 that is in the output's steps, and clamp."""
-    low, high = activation_range(activation, quantization_of(y), y.dtype)
+    """Add the zero point to int32 steps of the output, and clamp."""
     q = wrap(total.astype(np.int64) + zero_point_of(y), np.dtype(np.int32))
-    return (clamp(q, low, high, y.dtype),)
+    return (clamp(q, *range_of(y, activation), y.dtype),)
 
 
 # ---- ADD, SUB
 
 
 def _sum(
+    name: str,
     combine: Callable[[Any, Any], Any],
     saturating: Callable[..., Array],
     to_multiplier: Callable[[float], tuple[int, int]],
@@ -127,7 +80,7 @@ def _sum(
         (y,) = outputs
         if any(_is_in_blocks(spec) for spec in inputs):
             return _sum_of_reals(combine, o, inputs, y, a, b)
-        require_symmetric(*inputs, y)
+        require_symmetric(name, *inputs, y)
         if y.dtype == np.int16 and o.pot_scale_int16:
             powers = [checked_log2(float(scale_of(spec))) for spec in (*inputs, y)]
             if all(is_power_of_two for _, is_power_of_two in powers):
@@ -154,14 +107,11 @@ def _sum_of_reals(
     y: TensorSpec,
     *arrays: Array,
 ) -> tuple[Array]:
-    """ADD or SUB with a constant that is scaled in blocks, by definition: no kernel takes one.
+    """ADD or SUB with a constant scaled in blocks, by definition: LiteRT has no kernel for it.
 
-    Integers without a scale stand for themselves.
-
-    Raises:
-        ValueError: the blocks do not fit; before any operand is read, which may be large.
+    Integers without a scale are their own reals.
     """
-    for spec in inputs:
+    for spec in inputs:  # before an operand is read, which may be large
         if spec.quantization is not None and spec.quantization.blockwise is not None:
             affine.block_parameters(spec.quantization.blockwise, spec.shape)
     one = Quantization(np.ones(1, np.float32), np.zeros(1, np.int64))
@@ -175,13 +125,13 @@ def _sum_of_reals(
 def _rescaled(inputs: Specs, left_shift: int, *arrays: Array) -> tuple[list[Array], float]:
     """Both inputs, int32, in units of twice the larger scale / 2**left_shift; that double scale.
 
-    A scale of 0, which the converter gives to constants of zeros, makes an input 0: LiteRT aborts.
+    An input is 0 if its scale is 0, as the converter writes it for zeros; LiteRT aborts.
     """
     twice_larger = float(2 * max(scale_of(spec) for spec in inputs))
     rescaled = []
     for x, spec in zip(arrays, inputs, strict=True):
         multiplier, shift = quantize_multiplier(float(scale_of(spec)) / twice_larger)
-        shifted = centered(x, spec) * np.int32(1 << left_shift)
+        shifted = steps_of(x, spec) * np.int32(1 << left_shift)
         rescaled.append(multiply_by_quantized_multiplier(shifted, multiplier, shift))
     return rescaled, twice_larger
 
@@ -194,7 +144,7 @@ def _sum_by_shifts(
     a: Array,
     b: Array,
 ) -> tuple[Array]:
-    """int16 with scales that are powers of two; one input may be finer than the output."""
+    """int16 with scales that are powers of two; one input may have a finer one than the output."""
     of_a, of_b = logs[0] - logs[2], logs[1] - logs[2]
     if of_a > 0 or of_b > 0 or (of_a != 0 and of_b != 0):
         raise ValueError(f"int16 scales 2**{logs[0]} and 2**{logs[1]} do not give 2**{logs[2]}")
@@ -202,8 +152,8 @@ def _sum_by_shifts(
     return clamped(total.astype(np.int32), y, o.fused_activation_function)
 
 
-add = _sum(operator.add, saturating_add, quantize_multiplier_smaller_than_one)
-sub = _sum(operator.sub, saturating_sub, quantize_multiplier)
+add = _sum("ADD", operator.add, saturating_add, quantize_multiplier_smaller_than_one)
+sub = _sum("SUB", operator.sub, saturating_sub, quantize_multiplier)
 
 
 # ---- SQUARED_DIFFERENCE, MUL, DIV
@@ -214,12 +164,12 @@ def squared_difference(
 ) -> tuple[Array]:
     """(a - b)**2 (kernels/squared_difference.cc).
 
-    LiteRT has the kernel for int8 only, its converter writes int16 too: there the square is of
-    int64, and scaled as the accumulators of int16 convolutions are. Squares that int32 would not
-    hold after that are saturated, by way of the difference.
+    LiteRT has a kernel for int8 only, but its converter writes int16 too: there the square is an
+    int64, scaled as the accumulators of int16 convolutions. The difference is clamped so that the
+    scaled square fits int32.
     """
     (y,) = outputs
-    require_symmetric(*inputs, y)
+    require_symmetric("SQUARED_DIFFERENCE", *inputs, y)
     (a, b), twice_larger = _rescaled(inputs, 7, a, b)
     real = twice_larger * twice_larger / float((1 << 14) * scale_of(y))
     if y.dtype != np.int16:
@@ -237,32 +187,28 @@ def squared_difference(
 def mul(o: MulOptions, inputs: Specs, outputs: Specs, a: Array, b: Array) -> tuple[Array]:
     """Product (reference/integer_ops/mul.h)."""
     (y,) = outputs
-    require_symmetric(*inputs, y)
+    require_symmetric("MUL", *inputs, y)
     if a.dtype == np.int16 and y.dtype.itemsize == 1:
-        high = saturating_rounding_doubling_high_mul(a, b)  # the scales do not count
+        high = saturating_rounding_doubling_high_mul(a, b)  # the kernel ignores the scales
         product = rounding_divide_by_pot(high, 8).astype(np.int32)
         return clamped(product, y, o.fused_activation_function)
     real = scale_of(inputs[0]) * scale_of(inputs[1]) / scale_of(y)
-    product = centered(a, inputs[0]) * centered(b, inputs[1])
+    product = steps_of(a, inputs[0]) * steps_of(b, inputs[1])
     return finish(product, y, *quantize_multiplier(float(real)), o.fused_activation_function)
 
 
 def div(o: DivOptions, inputs: Specs, outputs: Specs, a: Array, b: Array) -> tuple[Array]:
-    """Quotient, by way of the divisor's reciprocal (reference/div.h).
+    """Quotient, by the divisor's reciprocal (reference/div.h).
 
-    Quotients below a quarter of the output's step are 0: there C++ shifts by more than 31 bits,
-    which it leaves undefined (LiteRT's x86-64 build gives the least or the largest output).
-
-    Raises:
-        ZeroDivisionError: b holds a real 0.
-        ValueError: the output's scale is too small for the inputs'.
+    Quotients below a quarter of the output's step are 0: C++ shifts them by more than 31 bits,
+    which is undefined (LiteRT's x86-64 build returns the least or the largest output).
     """
     (y,) = outputs
     real = scale_of(inputs[0]) / (scale_of(inputs[1]) * scale_of(y))
     multiplier, shift = quantize_multiplier(float(real))
     if shift > 31 - 8 * y.dtype.itemsize:
         raise ValueError(f"DIV: the output's scale {scale_of(y)} is too small")
-    dividend, divisor = np.broadcast_arrays(centered(a, inputs[0]), centered(b, inputs[1]))
+    dividend, divisor = np.broadcast_arrays(steps_of(a, inputs[0]), steps_of(b, inputs[1]))
     if not np.all(divisor):
         raise ZeroDivisionError("DIV: division by zero")
     dividend = np.where(divisor < 0, -dividend, dividend)
@@ -279,7 +225,7 @@ def div(o: DivOptions, inputs: Specs, outputs: Specs, a: Array, b: Array) -> tup
 
 
 def _comparison(compare: Callable[[Array, Array], Any]) -> Run:
-    """Of reals in steps of 1/256 (ComparisonWithScaling of reference/comparisons.h)."""
+    """Compare reals in steps of 1/256 (ComparisonWithScaling of reference/comparisons.h)."""
 
     def run(_o: Options, inputs: Specs, _outputs: Specs, *arrays: Array) -> tuple[Array]:
         a, b = (_in_steps_of_256th(x, spec) for x, spec in zip(arrays, inputs, strict=True))
@@ -293,7 +239,7 @@ def _in_steps_of_256th(x: Array, spec: TensorSpec) -> Array:
     difference_bits = 8 * x.dtype.itemsize
     if difference_bits + 8 + shift > 31:
         raise ValueError(f"the scale of {spec.name!r}, {scale_of(spec)}, leaves no room in int32")
-    return multiply_by_quantized_multiplier(centered(x, spec) * np.int32(1 << 8), multiplier, shift)
+    return multiply_by_quantized_multiplier(steps_of(x, spec) * np.int32(1 << 8), multiplier, shift)
 
 
 equal, not_equal = _comparison(np.equal), _comparison(np.not_equal)
@@ -306,9 +252,9 @@ greater, greater_equal = _comparison(np.greater), _comparison(np.greater_equal)
 
 def absolute(_o: object, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
     """|x| (AbsEvalQuantized of kernels/elementwise.cc)."""
-    require_symmetric(*inputs, *outputs)
+    require_symmetric("ABS", *inputs, *outputs)
     pair = quantize_multiplier(float(scale_of(inputs[0]) / scale_of(outputs[0])))
-    return finish(np.abs(centered(x, inputs[0])), outputs[0], *pair)
+    return finish(np.abs(steps_of(x, inputs[0])), outputs[0], *pair)
 
 
 def tabulated(
@@ -328,25 +274,21 @@ def tabulated(
 
 def exp(_o: object, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
     """e**x (kernels/exp.cc)."""
-    require_symmetric(*inputs, *outputs)
+    require_symmetric("EXP", *inputs, *outputs)
     return tabulated(x, inputs[0], outputs[0], lookup.exp)
 
 
 def log(_o: object, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
     """Natural log, the least output for x <= 0 (LogLUTPrepare of kernels/elementwise.cc)."""
-    require_symmetric(*inputs, *outputs)
+    require_symmetric("LOG", *inputs, *outputs)
     low, _ = integer_range(outputs[0].dtype)
     least = np.float32(low - zero_point_of(outputs[0])) * scale_of(outputs[0])
     return tabulated(x, inputs[0], outputs[0], lookup.log(float(least)))
 
 
 def sqrt(_o: object, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
-    """The root in float32, truncated to the output's steps (kernels/elementwise.cc).
-
-    Raises:
-        ValueError: x holds a negative real.
-    """
-    require_symmetric(*inputs, *outputs)
+    """The root in float32, truncated to the output's steps (kernels/elementwise.cc)."""
+    require_symmetric("SQRT", *inputs, *outputs)
     real = scale_of(inputs[0]) * _not_negative("SQRT", x, inputs[0]).astype(np.float32)
     steps = np.trunc(np.sqrt(real) / scale_of(outputs[0]))
     low, high = integer_range(outputs[0].dtype)
@@ -356,13 +298,9 @@ def sqrt(_o: object, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
 
 
 def rsqrt(_o: object, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
-    """1 / sqrt(x), the largest output for 0 (kernels/elementwise.cc).
-
-    Raises:
-        ValueError: x holds a negative real.
-    """
+    """1 / sqrt(x), the largest output for 0 (kernels/elementwise.cc)."""
     source, target = inputs[0], outputs[0]
-    require_symmetric(source, target)
+    require_symmetric("RSQRT", source, target)
     steps = _not_negative("RSQRT", x, source)
     if x.dtype == np.int16:
         largest = np.float32(np.iinfo(np.int16).max) * scale_of(target)
@@ -377,7 +315,7 @@ def rsqrt(_o: object, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
 
 
 def _not_negative(name: str, x: Array, spec: TensorSpec) -> Array:
-    steps = centered(x, spec)
+    steps = steps_of(x, spec)
     if np.any(steps < 0):
         raise ValueError(f"{name}: {spec.name!r} holds a negative number")
     return steps

@@ -1,8 +1,8 @@
 """Elementwise arithmetic. Sources: kernels/elementwise.cc and the files named as the operators.
 
-Wider than LiteRT's kernels in dtypes: all floats, and integers of every width, which wrap around
-as C++ integers do. Where a kernel stops with an error on the values of a run-time tensor (an
-integer division by zero), the result is unspecified; the same values in a constant are refused.
+More dtypes than LiteRT's kernels: all floats, and integers of every width, which wrap around as C++
+integers do. Where a kernel fails at values of a run-time tensor (an integer division by zero), the
+result is unspecified; such values in a constant are refused.
 """
 
 import dataclasses
@@ -61,13 +61,12 @@ from jaxdelegate.op_lowering.records.enums import ActivationFunctionType
 from jaxdelegate.op_lowering.records.record import NoOptions, Options
 from jaxdelegate.op_lowering.rule import (
     Function,
-    LoweringContext,
+    Op,
     OpRule,
     WhyNot,
     first_reason,
     table,
 )
-from jaxdelegate.op_lowering.spec import Specs
 
 Act = ActivationFunctionType
 
@@ -78,10 +77,9 @@ _Activated = TypeVar("_Activated", bound=AddOptions | SubOptions | MulOptions | 
 
 
 def _limits(activation: Act, dtype: np.dtype) -> tuple[Any, Any]:
-    """What a kernel clamps its result to (CalculateActivationRange, kernels/kernel_util.h).
+    """The range to which a kernel clamps (CalculateActivationRange, kernels/kernel_util.h).
 
-    NONE is the finite range of the dtype: infinities become the largest number. TANH and SIGN_BIT
-    are as NONE.
+    NONE, TANH and SIGN_BIT: the finite range of the dtype; infinities become the largest number.
     """
     info: Any = np.iinfo(dtype) if dtype in INTEGERS else ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
     low, high = info.min, info.max
@@ -99,19 +97,18 @@ def _activated(
 ) -> OpRule[_Activated]:
     """A binary operator whose result is clamped to the range of its fused activation."""
 
-    def build(o: _Activated, inputs: Specs) -> Elementwise:
-        dtype, activation = inputs[0].dtype, o.fused_activation_function
+    def build(op: Op[_Activated]) -> Elementwise:
+        dtype, activation = op.inputs[0].dtype, op.options.fused_activation_function
         if dtype in COMPLEX or (dtype in INTEGERS and activation is Act.NONE):
             return function
         low, high = _limits(activation, dtype)
         return lambda x, y: clamp(function(x, y), low, high)
 
-    def refuse(
-        context: LoweringContext, o: _Activated, inputs: Specs, outputs: Specs
-    ) -> str | None:
-        if inputs[0].dtype in COMPLEX and o.fused_activation_function is not Act.NONE:
+    def refuse(op: Op[_Activated]) -> str | None:
+        is_complex = op.inputs[0].dtype in COMPLEX
+        if is_complex and op.options.fused_activation_function is not Act.NONE:
             return "complex results take no fused activation"
-        return None if why_not is None else why_not(context, o, inputs, outputs)
+        return None if why_not is None else why_not(op)
 
     return pointwise(
         name,
@@ -129,17 +126,15 @@ def _divide(x: jax.Array, y: jax.Array) -> jax.Array:
     """The quotient; integers truncate toward zero."""
     if x.dtype in INTEGERS:
         return lax.div(*jnp.broadcast_arrays(x, y))
-    # XLA turns x / (a broadcast y) into x * (1 / y), off by one ulp: floor(49 / 49) would be 0.
-    # A divisor that depends on x, without changing any quotient, keeps the division.
+    # XLA replaces x / (a broadcast y) by x * (1 / y), off by one ulp: floor(49 / 49) would be 0.
+    # A divisor that depends on x, without changing any quotient, prevents this.
     return x / jnp.where(jnp.isnan(x), x, y)
 
 
-def _why_not_zero(
-    _context: LoweringContext, o: Options, inputs: Specs, _outputs: Specs
-) -> str | None:
-    """Integer DIV, FLOOR_MOD and every FLOOR_DIV stop on a zero divisor."""
-    divisor = inputs[1]
-    stops = divisor.dtype in INTEGERS or isinstance(o, FloorDivOptions)
+def _why_not_zero(op: Op[Options]) -> str | None:
+    """Integer DIV, FLOOR_MOD and every FLOOR_DIV fail at a zero divisor."""
+    divisor = op.inputs[1]
+    stops = divisor.dtype in INTEGERS or isinstance(op.options, FloorDivOptions)
     zero = zero_point_of(divisor) if divisor.is_quantized else 0
     if stops and divisor.const is not None and not np.all(divisor.const != zero):
         return f"{divisor.name!r} holds a zero: LiteRT stops with an error on that division"
@@ -162,12 +157,12 @@ def _floor_divide(x: jax.Array, y: jax.Array) -> jax.Array:
     a, b = x.astype(np.float64), y.astype(np.float64)
     quotient = a / b
     nearest = jnp.rint(quotient)
-    # XLA may multiply by 1 / b instead; a quotient that is an integer must not fall below it
+    # XLA may multiply by 1 / b instead; an integer quotient must not fall below that integer
     return jnp.where(nearest * b == a, nearest, jnp.floor(quotient))
 
 
 def _maximum(x: jax.Array, y: jax.Array) -> jax.Array:
-    return jnp.where(x > y, x, y)  # a NaN on either side gives y
+    return jnp.where(x > y, x, y)  # y if either is NaN
 
 
 def _minimum(x: jax.Array, y: jax.Array) -> jax.Array:
@@ -184,18 +179,17 @@ def _right_shift(x: jax.Array, y: jax.Array) -> jax.Array:
 
 
 def _atan2(y: jax.Array, x: jax.Array) -> jax.Array:
-    # XLA divides one by the other. On a CPU subnormal numbers are zeros there, but not yet where
-    # it looks for zeros, and 0 / 0 is NaN: small operands are scaled up first, or become zeros.
+    # XLA divides one by the other. On a CPU this division flushes subnormal numbers to zero, but
+    # the check for zeros before it does not, and 0 / 0 is NaN: small operands are scaled up first,
+    # or become zeros.
     up = 2.0 ** (-int(jnp.finfo(x.dtype).minexp) // 2)  # type: ignore[no-untyped-call]
     small = jnp.maximum(jnp.abs(x), jnp.abs(y)) < scalar(1 / up, x)
     scale = jnp.where(small, scalar(up, x), scalar(1, x))
     return jnp.arctan2(y * scale, x * scale)
 
 
-def _why_not_atan2(
-    _context: LoweringContext, _o: Options, inputs: Specs, _outputs: Specs
-) -> str | None:
-    return why_not_one_shape(*inputs[:2])
+def _why_not_atan2(op: Op[ATan2Options]) -> str | None:
+    return why_not_one_shape(*op.inputs[:2])
 
 
 FLOOR_DIV = binary("FLOOR_DIV", FloorDivOptions, 3, _floor_divide, why_not=_why_not_zero)
@@ -217,12 +211,12 @@ RIGHT_SHIFT = binary("RIGHT_SHIFT", RightShiftOptions, 1, _right_shift, dtypes=I
 # ---- ADD_N
 
 
-def _add_n(_o: AddNOptions, inputs: Specs) -> Elementwise:
-    dtype = inputs[0].dtype
+def _add_n(op: Op[AddNOptions]) -> Elementwise:
+    dtype = op.inputs[0].dtype
 
     def add_n(*terms: jax.Array) -> jax.Array:
         total = terms[0]
-        for term in terms[1:]:  # each partial sum is clamped, as ADD's result
+        for term in terms[1:]:  # each partial sum is clamped, like ADD's result
             total = total + term
             total = total if dtype in INTEGERS else clamp(total, *_limits(Act.NONE, dtype))
         return total
@@ -230,10 +224,8 @@ def _add_n(_o: AddNOptions, inputs: Specs) -> Elementwise:
     return add_n
 
 
-def _why_not_add_n(
-    _context: LoweringContext, _o: AddNOptions, inputs: Specs, _outputs: Specs
-) -> str | None:
-    return first_reason(*(why_not_one_shape(inputs[0], s) for s in inputs[1:]))
+def _why_not_add_n(op: Op[AddNOptions]) -> str | None:
+    return first_reason(*(why_not_one_shape(op.inputs[0], s) for s in op.inputs[1:]))
 
 
 ADD_N = pointwise(
@@ -244,13 +236,13 @@ ADD_N = pointwise(
 # ---- POW
 
 
-def _power(_o: PowOptions, inputs: Specs) -> Elementwise:
-    """pow; one exponent for a whole tensor has a path of its own (BroadcastPow4D, optimized_ops.h).
+def _power(op: Op[PowOptions]) -> Elementwise:
+    """pow; with a scalar exponent and a larger base, BroadcastPow4D (optimized_ops.h).
 
-    There an exponent within 1e-5 of a whole number is that number, and float products are clamped
-    as MUL's are.
+    That rounds an exponent within 1e-5 of a whole number to that number, and clamps float products
+    like MUL's.
     """
-    base, exponent = inputs[:2]
+    base, exponent = op.inputs[:2]
     if base.shape == exponent.shape or np.prod(exponent.shape) != 1 or base.dtype in INTEGERS:
         return jnp.power
     low, high = _limits(Act.NONE, base.dtype)
@@ -275,10 +267,8 @@ def _constant_power(exponent: float, low: float, high: float) -> Elementwise:
     return lambda x, _y: clamp(lax.integer_pow(x, whole), low, high)
 
 
-def _why_not_power(
-    _context: LoweringContext, _o: PowOptions, inputs: Specs, _outputs: Specs
-) -> str | None:
-    exponent = inputs[1]
+def _why_not_power(op: Op[PowOptions]) -> str | None:
+    exponent = op.inputs[1]
     if exponent.dtype in INTEGERS and exponent.const is not None and np.any(exponent.const < 0):
         return f"{exponent.name!r} holds a negative integer exponent: LiteRT stops with an error"
     return None
@@ -293,25 +283,23 @@ POW = dataclasses.replace(
 # ---- unary operators
 
 
-def _why_not_negative(
-    _context: LoweringContext, _o: Options, inputs: Specs, _outputs: Specs
-) -> str | None:
-    """The integer kernels of SQRT and RSQRT stop at a negative number."""
-    x = inputs[0]
+def _why_not_negative(op: Op[NoOptions]) -> str | None:
+    """The integer kernels of SQRT and RSQRT fail at a negative number."""
+    x = op.inputs[0]
     if x.is_quantized and x.const is not None and np.any(x.const < zero_point_of(x)):
         return f"{x.name!r} holds a negative number: LiteRT stops with an error on its root"
     return None
 
 
 def _modulus(x: jax.Array) -> jax.Array:
-    """Infinite where a part is, as in C: XLA makes NaN of an infinity beside a NaN."""
-    endless = jnp.isinf(jnp.real(x)) | jnp.isinf(jnp.imag(x))
+    """Infinite if either part is, as in C; XLA returns NaN if the other part is NaN."""
+    infinite = jnp.isinf(jnp.real(x)) | jnp.isinf(jnp.imag(x))
     modulus = jnp.abs(x)
-    return jnp.where(endless, scalar(np.inf, modulus), modulus)
+    return jnp.where(infinite, scalar(np.inf, modulus), modulus)
 
 
 def _rsqrt(x: jax.Array) -> jax.Array:
-    """1 / sqrt(x), each rounded as in C: but for the maximum, XLA would merge the two."""
+    """1 / sqrt(x), each rounded as in C; the maximum keeps XLA from merging the two."""
     return 1 / jnp.maximum(jnp.sqrt(x), scalar(-1, x))
 
 
@@ -336,42 +324,35 @@ COMPLEX_ABS = unary("COMPLEX_ABS", NoOptions, 1, _modulus, dtypes=COMPLEX, resul
 # ---- operators that read no number: ZEROS_LIKE, BITCAST
 
 
-def _why_not_zeros(
-    _context: LoweringContext, _o: ZerosLikeOptions, inputs: Specs, outputs: Specs
-) -> str | None:
+def _why_not_zeros(op: Op[ZerosLikeOptions]) -> str | None:
     return first_reason(
-        why_not_count(inputs, 1),
-        why_not_stored(inputs[0], NUMBERS | COMPLEX | BOOLS | PACKED),
-        why_not_one_dtype(inputs[0], outputs[0]),
+        why_not_count(op.inputs, 1),
+        why_not_stored(op.inputs[0], NUMBERS | COMPLEX | BOOLS | PACKED),
+        why_not_one_dtype(op.inputs[0], op.outputs[0]),
     )
 
 
-def _lower_zeros(
-    _context: LoweringContext, _o: ZerosLikeOptions, inputs: Specs, _outputs: Specs
-) -> Function:
-    shape, dtype = inputs[0].shape, inputs[0].dtype
-    return lambda _x: (jnp.zeros(shape, dtype),)
+def _lower_zeros(op: Op[ZerosLikeOptions]) -> Function:
+    x = op.inputs[0]
+    return lambda _x: (jnp.zeros(x.shape, x.dtype),)
 
 
-def _why_not_bitcast(
-    _context: LoweringContext, _o: BitcastOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    x, y = inputs[0], outputs[0]
+def _why_not_bitcast(op: Op[BitcastOptions]) -> str | None:
+    x, y = op.inputs[0], op.outputs[0]
     ratio = y.dtype.itemsize // x.dtype.itemsize
     parts = ratio <= 1 or x.shape[-1:] == (ratio,)
     return first_reason(
-        why_not_count(inputs, 1),
+        why_not_count(op.inputs, 1),
         why_not_stored(x, NUMBERS),
         why_not_stored(y, NUMBERS),
         None if parts else f"the last dimension of {x.name!r} is not the {ratio} of one {y.dtype}",
     )
 
 
-def _lower_bitcast(
-    _context: LoweringContext, _o: BitcastOptions, _inputs: Specs, outputs: Specs
-) -> Function:
+def _lower_bitcast(op: Op[BitcastOptions]) -> Function:
     """A wider element splits into a new last dimension; narrower ones merge over it."""
-    return lambda x: (lax.bitcast_convert_type(x, outputs[0].dtype),)
+    dtype = op.outputs[0].dtype
+    return lambda x: (lax.bitcast_convert_type(x, dtype),)
 
 
 ZEROS_LIKE = OpRule("ZEROS_LIKE", ZerosLikeOptions, 1, _why_not_zeros, _lower_zeros)

@@ -1,7 +1,7 @@
 """Attention: by cuDNN in half precision, which keeps logits and softmax in float32.
 
-In float32 XLA's own attention equals the operators written out to the bit and is no faster; on a
-CPU our own kernel is.
+In float32 XLA's own attention equals the separate operators bit for bit and is no faster; on a CPU
+our kernel is.
 """
 
 import dataclasses
@@ -23,21 +23,22 @@ from jaxdelegate.op_lowering.rule import (
     Function,
     Lowered,
     LoweringContext,
+    Op,
     OpRule,
     first_reason,
     optional,
     table,
     why_not_dtype,
 )
-from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
+from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 
-_HEAD_SIZES = range(8, 129, 8)  # what cuDNN's flash attention takes on every GPU that has it
+_HEAD_SIZES = range(8, 129, 8)  # of cuDNN's flash attention on every GPU that supports it
 
 
 def is_by_cudnn(
     context: LoweringContext, dtype: np.dtype, head_size: int, mask: TensorSpec | None
 ) -> bool:
-    """Whether cuDNN computes attention of such tensors; a boolean mask selects: it does not."""
+    """Whether cuDNN computes attention of such tensors; it does not support boolean masks."""
     return (
         context.platform == "gpu"
         and not context.precision.rounds_exactly  # on any device
@@ -55,11 +56,11 @@ def is_mask_shape(shape: Shape, logits: Shape) -> bool:
 
 
 def by_cudnn(scale: float, operand: np.dtype, written_out: Function) -> Function:
-    """The function of q [B, T, N, H], k and v [B, S, K, H], and a mask [B, N, T, S] or with ones.
+    """The function of q [B, T, N, H], k and v [B, S, K, H], and a mask that broadcasts to logits.
 
     Args:
-        scale: of the logits.
-        operand: as what cuDNN multiplies them; arrays in reduced precision yield a result in it.
+        scale: of the logits, [B, N, T, S].
+        operand: the dtype in which cuDNN multiplies; the result keeps the dtype of `q`.
         written_out: the same function, for a GPU or a cuDNN without such a kernel.
     """
 
@@ -67,7 +68,7 @@ def by_cudnn(scale: float, operand: np.dtype, written_out: Function) -> Function
         q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array | None = None
     ) -> tuple[jax.Array]:
         bias = None
-        if mask is not None:  # cuDNN wants sequence lengths written out, jax.vmap of it the heads
+        if mask is not None:  # cuDNN needs full sequence lengths, jax.vmap of it all heads
             bias = jnp.broadcast_to(mask, (mask.shape[0], q.shape[2], q.shape[1], k.shape[1]))
             bias = downcast(bias, operand)
         try:
@@ -91,41 +92,39 @@ def by_cudnn(scale: float, operand: np.dtype, written_out: Function) -> Function
 # ---- as rewrites find it: heads before positions
 
 
-def _why_not(
-    context: LoweringContext, o: AttentionOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    q, mask = inputs[0], optional(inputs, 3)
-    logits = _of_heads(o.logits, len(o.logits))
-    fits = mask is None or is_mask_shape(_of_heads(mask.shape, len(o.logits)), logits)
+def _why_not(op: Op[AttentionOptions]) -> str | None:
+    q, mask = op.inputs[0], optional(op.inputs, 3)
+    shape = op.options.logits
+    logits = _of_heads(shape, len(shape))
+    fits = mask is None or is_mask_shape(_of_heads(mask.shape, len(shape)), logits)
     return first_reason(
-        *(why_not_dtype(spec, FLOATS) for spec in (*inputs, *outputs) if spec is not None),
-        None if fits else f"the mask does not broadcast to {list(o.logits)}",
+        *(why_not_dtype(spec, FLOATS) for spec in (*op.inputs, *op.outputs) if spec is not None),
+        None if fits else f"the mask does not broadcast to {list(shape)}",
         None
-        if attention_cpu_kernel.takes(context, o.logits, inputs)
-        else _why_not_by_cudnn(context, q.shape[-1]),
+        if attention_cpu_kernel.takes(op.context, shape, op.inputs)
+        else _why_not_by_cudnn(op.context, q.shape[-1]),
     )
 
 
 def _why_not_by_cudnn(context: LoweringContext, head_size: int) -> str | None:
     if context.platform != "gpu" or context.precision.rounds_exactly:
         return "only cuDNN and our own kernels gain by it"
-    return None if head_size in _HEAD_SIZES else f"cuDNN takes no heads of {head_size} values"
+    return None if head_size in _HEAD_SIZES else f"cuDNN has no kernel for heads of {head_size}"
 
 
-def _lower(
-    context: LoweringContext, o: AttentionOptions, inputs: Specs, outputs: Specs
-) -> Function:
-    q, mask = inputs[0], optional(inputs, 3)
-    rank = len(o.logits)
-    run = _written_out(context, o, q)
+def _lower(op: Op[AttentionOptions]) -> Function:
+    context, o = op.context, op.options
+    q, mask = op.inputs[0], optional(op.inputs, 3)
+    rank, shape = len(o.logits), op.outputs[0].shape
+    run = _written_out(op)
     in_cudnn = is_by_cudnn(context, q.dtype, q.shape[-1], mask)
     if in_cudnn:
         run = by_cudnn(o.scale, context.precision.operand_dtype(q.dtype), run)
-    if attention_cpu_kernel.takes(context, o.logits, inputs):
+    if attention_cpu_kernel.takes(context, o.logits, op.inputs):
         run = attention_cpu_kernel.attention(o.scale)
 
     def by_position(x: jax.Array, is_last: bool = False) -> jax.Array:
-        """[..., T, H], or [..., H, T] if positions are last, as [B, T, N, H]."""
+        # [..., T, H], or [..., H, T] if positions are last -> [B, T, N, H]
         x = x.swapaxes(-1, -2) if is_last else x
         *batch, _, _ = _of_heads(o.logits, rank)
         return x.reshape(*batch, *x.shape[-2:]).swapaxes(1, 2)
@@ -134,31 +133,32 @@ def _lower(
         q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array | None = None
     ) -> tuple[jax.Array]:
         masks = () if mask is None else (mask.reshape(_of_heads(mask.shape, rank)),)
-        # XLA merges these transpositions with those that the file has around.
+        # XLA merges these transpositions with those of the file before and after.
         arrays = by_position(q), by_position(k, o.keys_last), by_position(v, o.values_last)
         (y,) = run(*arrays, *masks)
-        return (y.swapaxes(1, 2).reshape(outputs[0].shape),)
+        return (y.swapaxes(1, 2).reshape(shape),)
 
     return Lowered(attention, {}, takes_reduced=True) if in_cudnn else attention
 
 
 def _of_heads(shape: Shape, rank: int) -> Shape:
-    """The shape [B, N, T, S] of logits of this rank, or of what broadcasts to them."""
+    """The shape [B, N, T, S] of logits of this rank, or of a mask that broadcasts to them."""
     whole = (1,) * (rank - len(shape)) + tuple(shape)
     return whole if rank == 4 else (whole[0], 1, *whole[1:])
 
 
-def _written_out(context: LoweringContext, o: AttentionOptions, q: TensorSpec) -> Function:
-    """The operators that attention stands for, on q [B, T, N, H], k, v [B, S, N, H] and a mask."""
+def _written_out(op: Op[AttentionOptions]) -> Function:
+    """The separate operators, on q [B, T, N, H], k, v [B, S, N, H] and a mask."""
+    context, o, q = op.context, op.options, op.inputs[0]
     *batch, t, s = _of_heads(o.logits, len(o.logits))
     queries, keys = (
         dataclasses.replace(q, shape=(*batch, n, q.shape[-1]), const=None) for n in (t, s)
     )
     logits = dataclasses.replace(queries, shape=(*batch, t, s))
     both = BatchMatMulOptions(adj_y=True)
-    multiply = BATCH_MATMUL.lower(context, both, (queries, keys), (logits,))
-    normalize = SOFTMAX.lower(context, SoftmaxOptions(beta=1.0), (logits,), (logits,))
-    mix = BATCH_MATMUL.lower(context, BatchMatMulOptions(), (logits, keys), (queries,))
+    multiply = BATCH_MATMUL.lower(Op(context, both, (queries, keys), (logits,)))
+    normalize = SOFTMAX.lower(Op(context, SoftmaxOptions(beta=1.0), (logits,), (logits,)))
+    mix = BATCH_MATMUL.lower(Op(context, BatchMatMulOptions(), (logits, keys), (queries,)))
 
     def written_out(
         q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array | None = None

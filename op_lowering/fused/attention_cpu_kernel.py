@@ -1,4 +1,4 @@
-"""Attention of float32 by this package's own CPU kernel, whose logits never leave the cache."""
+"""Attention of float32 by this package's CPU kernel, whose logits never leave the cache."""
 
 import math
 
@@ -30,7 +30,7 @@ def takes(context: LoweringContext, logits: Shape, arrays: Specs) -> bool:
 
 
 def attention(scale: float) -> Function:
-    """The function of q [B, T, N, H], k, v [B, S, N, H] and a mask [B, N, T, S] or with ones."""
+    """The function of q [B, T, N, H], k, v [B, S, N, H] and a mask, broadcast to [B, N, T, S]."""
     factor = np.array([scale], np.float32)
 
     def run(q: jax.Array, k: jax.Array, v: jax.Array, *mask: jax.Array) -> tuple[jax.Array]:

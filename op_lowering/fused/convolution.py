@@ -1,8 +1,8 @@
-"""A convolution with a residual or a nonlinearity after it, which only rewrites make.
+"""A convolution with a residual or a nonlinearity after it, which only rewrites create.
 
-Our own CPU kernels compute it at once, while sums are in the cache, and cuDNN a residual on a GPU;
-where they do not, the rule refuses, and the operators stay apart. Where they do, other algorithms
-to run the convolution stand next to them, for whoever measures.
+Our CPU kernels compute both in one call, while sums are in the cache, and cuDNN adds a residual on
+a GPU. If neither can, the rule refuses, and the operators stay separate. Otherwise the rule also
+offers the convolution's other algorithms to the tuner.
 """
 
 import dataclasses
@@ -11,94 +11,88 @@ from typing import Any
 
 import jax
 
-from jaxdelegate.op_lowering.common.basics import end_of
+from jaxdelegate.op_lowering.common.basics import final_activation
 from jaxdelegate.op_lowering.common.products import why_not_fused
-from jaxdelegate.op_lowering.common.quantized_products import Tensors
 from jaxdelegate.op_lowering.convolution.algorithms import by_library
+from jaxdelegate.op_lowering.convolution.options import Conv2DOptions, DepthwiseConv2DOptions
 from jaxdelegate.op_lowering.convolution.rule import family
 from jaxdelegate.op_lowering.fused.options import FusedConvolutionOptions
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType
 from jaxdelegate.op_lowering.rule import (
     Function,
     Lowered,
-    LoweringContext,
+    Op,
     OpRule,
     first_reason,
     optional,
     table,
 )
-from jaxdelegate.op_lowering.spec import Specs
 
 
-def _why_not(
-    context: LoweringContext, o: FusedConvolutionOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    residual, y = optional(inputs, 3), outputs[0]
+def _convolution(
+    op: Op[FusedConvolutionOptions],
+) -> Op[Conv2DOptions | DepthwiseConv2DOptions]:
+    return Op(op.context, op.options.convolution, op.inputs[:3], op.outputs)
+
+
+def _why_not(op: Op[FusedConvolutionOptions]) -> str | None:
+    residual, y = optional(op.inputs, 3), op.outputs[0]
     reason = first_reason(
-        family(o.convolution).why_not(context, o.convolution, inputs[:3], outputs),
-        why_not_fused(o.fused_activation_function),
-        _why_not_activations(o),
+        family(op.options.convolution).why_not(_convolution(op)),
+        why_not_fused(op.options.fused_activation_function),
+        _why_not_activations(op.options),
         None
         if residual is None or (residual.shape, residual.dtype) == (y.shape, y.dtype)
         else f"residual and result differ: {list(residual.shape)} and {list(y.shape)}",
     )
-    by_default = dataclasses.replace(context, algorithm=None)
-    if reason is not None or _at_once(by_default, o, inputs, outputs) is not None:
+    if reason is not None or _by_one_kernel(op.in_context(algorithm=None)) is not None:
         return reason
-    return "neither our kernels nor cuDNN compute it at once"
+    return "neither our kernels nor cuDNN compute it in one call"
 
 
-def _why_not_activations(o: FusedConvolutionOptions) -> str | None:
-    inner = o.convolution.fused_activation_function
+def _why_not_activations(options: FusedConvolutionOptions) -> str | None:
+    inner = options.convolution.fused_activation_function
     if inner is ActivationFunctionType.NONE:
         return None
-    return f"{inner.name} stands between the convolution and what is after it"
+    return f"the convolution itself has a fused {inner.name}"
 
 
-def _at_once(
-    context: LoweringContext, o: FusedConvolutionOptions, inputs: Specs, outputs: Specs
-) -> Lowered | None:
-    tensors = Tensors(inputs[0], inputs[1], optional(inputs, 2), outputs[0])
-    return family(o.convolution).ended(
-        context, o.convolution, tensors, o.fused_activation_function, o.nonlinearity
+def _by_one_kernel(op: Op[FusedConvolutionOptions]) -> Lowered | None:
+    o = op.options
+    return family(o.convolution).with_epilogue(
+        _convolution(op), o.fused_activation_function, o.nonlinearity
     )
 
 
-def _lower(
-    context: LoweringContext, o: FusedConvolutionOptions, inputs: Specs, outputs: Specs
-) -> Function:
-    own = _at_once(context, o, inputs, outputs)
-    return _by_xla(context, o, inputs, outputs) if own is None else own
+def _lower(op: Op[FusedConvolutionOptions]) -> Function:
+    fused = _by_one_kernel(op)
+    return _by_xla(op) if fused is None else fused
 
 
-def _by_xla(
-    context: LoweringContext, o: FusedConvolutionOptions, inputs: Specs, outputs: Specs
-) -> Function:
-    """The convolution in another algorithm, and then what stands after it."""
-    bare = dataclasses.replace(context, grid=None)  # what goes on the grid is the end
-    plain: Any = family(o.convolution).lower(bare, o.convolution, inputs[:3], outputs)
-    ended = end_of(o.fused_activation_function, o.nonlinearity)
+def _by_xla(op: Op[FusedConvolutionOptions]) -> Function:
+    """The convolution by another algorithm, then residual and activation."""
+    bare = op.in_context(grid=None)  # only the final result goes on the grid
+    plain: Any = family(op.options.convolution).lower(_convolution(bare))
+    activate = final_activation(op.options.fused_activation_function, op.options.nonlinearity)
 
     def run(
         x: jax.Array, w: jax.Array, bias: jax.Array | None = None, residual: jax.Array | None = None
     ) -> tuple[jax.Array]:
         (y,) = plain.run(x, w, bias)
-        return (ended(y if residual is None else y + residual.astype(y.dtype)),)
+        return (activate(y if residual is None else y + residual.astype(y.dtype)),)
 
     lowered: Lowered = dataclasses.replace(plain, run=run)
     return lowered
 
 
-def _algorithms(
-    context: LoweringContext, o: FusedConvolutionOptions, inputs: Specs, outputs: Specs
-) -> Mapping[str, Any]:
-    algorithms = family(o.convolution).algorithms(context, o.convolution, inputs[:3], outputs)
-    library = by_library(context.platform)[1].__name__
+def _algorithms(op: Op[FusedConvolutionOptions]) -> Mapping[str, Any]:
+    algorithms = family(op.options.convolution).algorithms(_convolution(op))
+    library = by_library(op.context.platform)[1].__name__
     # The default first.
-    return {library: None, **algorithms} if context.platform == "gpu" else algorithms
+    return {library: None, **algorithms} if op.context.platform == "gpu" else algorithms
 
 
-ENDED_CONVOLUTION = OpRule(
+FUSED_CONVOLUTION = OpRule(
     "fused_convolution",
     FusedConvolutionOptions,
     1,
@@ -108,4 +102,4 @@ ENDED_CONVOLUTION = OpRule(
     algorithms=_algorithms,
 )
 
-FUSED = table(ENDED_CONVOLUTION)
+FUSED = table(FUSED_CONVOLUTION)

@@ -1,6 +1,6 @@
-"""Layer, instance and root-mean-square normalization as one operator, which only rewrites make.
+"""Layer, instance and root-mean-square normalization as one operator, which only rewrites create.
 
-All of it is computed in the accumulator's dtype and rounded once, at the end.
+It computes in the accumulator's dtype and rounds once, at the end.
 """
 
 import jax
@@ -18,34 +18,28 @@ from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.fused.options import LayerNormOptions
 from jaxdelegate.op_lowering.rule import (
     Function,
-    LoweringContext,
+    Op,
     OpRule,
     first_reason,
     table,
     why_not_dtype,
 )
-from jaxdelegate.op_lowering.spec import Specs
 
 
-def _why_not(
-    context: LoweringContext, o: LayerNormOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    x, y = inputs[0], outputs[0]
+def _why_not(op: Op[LayerNormOptions]) -> str | None:
+    x, y = op.inputs[0], op.outputs[0]
+    follows_kernels = op.context.follows_kernels
     return first_reason(
-        "in integer mode each operator rounds as its kernel does"
-        if context.follows_kernels
-        else None,
-        *(why_not_dtype(spec, FLOATS) for spec in (*inputs, y) if spec is not None),
+        "in integer mode each operator rounds as its kernel does" if follows_kernels else None,
+        *(why_not_dtype(spec, FLOATS) for spec in (*op.inputs, y) if spec is not None),
         None if x.shape == y.shape else f"{list(x.shape)} and {list(y.shape)} differ",
-        why_not_activation(o.fused_activation_function),
+        why_not_activation(op.options.fused_activation_function),
     )
 
 
-def _lower(
-    context: LoweringContext, o: LayerNormOptions, inputs: Specs, outputs: Specs
-) -> Function:
-    wide = context.precision.accumulator(inputs[0].dtype)
-    activate, dtype = fused_activation(o.fused_activation_function), outputs[0].dtype
+def _lower(op: Op[LayerNormOptions]) -> Function:
+    o, wide = op.options, op.context.precision.accumulator(op.inputs[0].dtype)
+    activate, dtype = fused_activation(o.fused_activation_function), op.outputs[0].dtype
 
     def layer_norm(
         x: jax.Array, scale: jax.Array | None = None, offset: jax.Array | None = None

@@ -1,4 +1,4 @@
-"""Parameters of operators that no file holds: rewrites make them of several that one does."""
+"""Options and records of operators that no file holds: rewrites fuse several operators to one."""
 
 from jaxdelegate.op_lowering.convolution.options import Conv2DOptions, DepthwiseConv2DOptions
 from jaxdelegate.op_lowering.records import costs
@@ -9,7 +9,7 @@ from jaxdelegate.op_lowering.spec import Specs
 
 
 class FusedOptions(Record):
-    """No table of the schema: the operator stands for several of the file's."""
+    """No table of the schema: the operator replaces several of the file's."""
 
 
 class LayerNormOptions(FusedOptions):
@@ -18,7 +18,7 @@ class LayerNormOptions(FusedOptions):
     Attributes:
         axes: of `x`, over which mean and variance are taken.
         epsilon: added to the variance.
-        is_centered: whether the mean is taken off first; else the mean square is the variance.
+        is_centered: whether the mean is subtracted first; else the mean square is the variance.
         fused_activation_function: of the result.
     """
 

@@ -1,6 +1,6 @@
-"""Indices as data, each operator as LiteRT's kernels/<operator>.cc has it.
+"""Gather, scatter and index operators, each as LiteRT's kernels/<operator>.cc computes it.
 
-Where those kernels fail on an index that names no element, these raise IndexError.
+For an index outside the tensor, where those kernels fail, these raise IndexError.
 """
 
 import math
@@ -43,7 +43,7 @@ def _axis_and_batch(o: GatherOptions, x: Shape, positions: Shape) -> tuple[int, 
 def gather(
     o: GatherOptions, _inputs: Specs, _outputs: Specs, x: Array, positions: Array
 ) -> tuple[Array]:
-    """The elements of one dimension at given positions, for each batch its own."""
+    """The elements of one dimension at given positions, separate ones for each batch."""
     axis, batch = _axis_and_batch(o, x.shape, positions.shape)
     _check("GATHER", positions, x.shape[axis])
     n_batch, n_picked = math.prod(x.shape[:batch]), math.prod(positions.shape[batch:])
@@ -57,7 +57,7 @@ def gather(
 
 
 def gathered_nd_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
-    """The indices' shape, its last dimension replaced by those that the coordinates leave."""
+    """The indices' shape, its last dimension replaced by those that have no coordinate."""
     x, indices = inputs[:2]
     return ((*indices.shape[:-1], *x.shape[indices.shape[-1] :]),)
 
@@ -89,7 +89,7 @@ def _sizes(operator: str, shape: Array) -> Shape:
 def scatter_nd(
     _o: Options, _inputs: Specs, outputs: Specs, indices: Array, updates: Array, shape: Array
 ) -> tuple[Array]:
-    """Zeros, to which the update at every vector of coordinates is added; true + true is true."""
+    """Add the update at every vector of coordinates to zeros; true + true is true."""
     dtype = outputs[0].dtype
     is_half = dtype in (np.float16, ml_dtypes.bfloat16)
     y = np.zeros(_sizes("SCATTER_ND", shape), np.float32 if is_half else dtype)
@@ -119,7 +119,7 @@ def sparse_to_dense(
     values: Array,
     default: Array,
 ) -> tuple[Array]:
-    """Values at coordinates and a default elsewhere; of several values for one place the last."""
+    """Values at coordinates, the last for equal ones, and a default elsewhere."""
     y = np.full(_sizes("SPARSE_TO_DENSE", shape), default.reshape(()), values.dtype)
     coordinates = indices.reshape(-1, y.ndim)
     for i in range(y.ndim):
@@ -183,11 +183,7 @@ def one_hot(
 def reverse_sequence(
     o: ReverseSequenceOptions, _inputs: Specs, _outputs: Specs, x: Array, lengths: Array
 ) -> tuple[Array]:
-    """The first elements of each batch's sequence, as many as its length says, turned round.
-
-    Raises:
-        ValueError: the dimensions do not name a sequence and a batch, or a length is too large.
-    """
+    """Reverse the first `length` elements of each batch's sequence."""
     seq, batch = o.seq_dim, o.batch_dim
     if seq == batch or not (0 <= seq < x.ndim and 0 <= batch < x.ndim):
         raise ValueError(f"REVERSE_SEQUENCE: dimensions {seq}, {batch} of a rank of {x.ndim}")
@@ -217,7 +213,7 @@ def matrix_diag(_o: Options, _inputs: Specs, _outputs: Specs, x: Array) -> tuple
 def matrix_set_diag(
     _o: Options, _inputs: Specs, _outputs: Specs, x: Array, diagonal: Array
 ) -> tuple[Array]:
-    """Matrices with other diagonals."""
+    """Replace the diagonals of matrices."""
     y = x.copy()
     every = np.arange(min(x.shape[-2:]))
     y[..., every, every] = diagonal
@@ -233,18 +229,14 @@ def where_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
 
 
 def where(_o: Options, _inputs: Specs, outputs: Specs, condition: Array) -> tuple[Array]:
-    """The coordinates of what is not zero, row by row.
-
-    Raises:
-        ValueError: the condition is a scalar.
-    """
+    """The coordinates of what is not zero, row by row."""
     if condition.ndim == 0:
         raise ValueError("WHERE: the condition must be at least a vector, got a scalar")
     return (np.stack(np.nonzero(condition), -1).astype(outputs[0].dtype),)
 
 
 def unique_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
-    """As many values as differ, and a position for each element."""
+    """A place for each distinct value, and a position for each element."""
     x = inputs[0]
     different = None if x.const is None else (np.unique(x.const).size,)
     return different, x.shape

@@ -1,4 +1,4 @@
-"""Indices as data: GATHER, SCATTER_ND, ONE_HOT, REVERSE_SEQUENCE, MATRIX_DIAG, WHERE and their kin.
+"""Gather, scatter and index operators: GATHER, SCATTER_ND, ONE_HOT, REVERSE_SEQUENCE and others.
 
 LiteRT's kernels fail on an index that names no element. Compiled code cannot: a gather takes the
 nearest element, a scatter drops the update.
@@ -14,6 +14,7 @@ from jax import lax
 
 from jaxdelegate.op_lowering.common.basics import int32_indices
 from jaxdelegate.op_lowering.common.movement import why_not_axis, why_not_indices, why_not_moved
+from jaxdelegate.op_lowering.common.pointwise import INTEGERS
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.indexing.options import (
     GatherNdOptions,
@@ -31,52 +32,48 @@ from jaxdelegate.op_lowering.layout.quantized import lower_dequantizing_lookup, 
 from jaxdelegate.op_lowering.records.record import NoOptions
 from jaxdelegate.op_lowering.rule import (
     Function,
-    LoweringContext,
+    Op,
     OpRule,
     first_reason,
     table,
     why_not_const,
     why_not_dtype,
 )
-from jaxdelegate.op_lowering.spec import Specs, TensorSpec
-
-_INTEGERS = frozenset(np.dtype(t) for t in ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8"))
+from jaxdelegate.op_lowering.spec import TensorSpec
 
 
-def _why_not_gather(
-    context: LoweringContext, o: GatherOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    x, positions = inputs[:2]
+def _why_not_gather(op: Op[GatherOptions]) -> str | None:
+    x, positions = op.inputs[:2]
     reason = first_reason(
-        why_not_moved(context, x, outputs[0]),
+        why_not_moved(op.context, x, op.outputs[0]),
         why_not_indices(positions),
-        why_not_axis(o.axis, len(x.shape)),
+        why_not_axis(op.options.axis, len(x.shape)),
     )
     if reason is not None:
         return reason
-    axis, batch = o.axis % len(x.shape), _batch_dims(o, positions)
+    axis, batch = op.options.axis % len(x.shape), _batch_dims(op)
     batched = 0 <= batch <= min(axis, len(positions.shape))
     if not batched or x.shape[:batch] != positions.shape[:batch]:
-        return f"batch_dims {o.batch_dims} does not fit {list(x.shape)} and {list(positions.shape)}"
-    return _why_not_picked(x.shape[axis], outputs[0])
+        shapes = f"{list(x.shape)} and {list(positions.shape)}"
+        return f"batch_dims {op.options.batch_dims} does not fit {shapes}"
+    return _why_not_picked(x.shape[axis], op.outputs[0])
 
 
-def _batch_dims(o: GatherOptions, positions: TensorSpec) -> int:
-    return o.batch_dims + (len(positions.shape) if o.batch_dims < 0 else 0)
+def _batch_dims(op: Op[GatherOptions]) -> int:
+    n = op.options.batch_dims
+    return n + len(op.inputs[1].shape) if n < 0 else n
 
 
 def _why_not_picked(n: int, y: TensorSpec) -> str | None:
     return "there is nothing to gather from" if n == 0 < math.prod(y.shape) else None
 
 
-def _lower_gather(
-    _context: LoweringContext, o: GatherOptions, inputs: Specs, outputs: Specs
-) -> Function:
-    x, positions = inputs[:2]
-    if math.prod(outputs[0].shape) == 0:  # jnp.take gives empty results a wrong shape
-        return _empty(outputs[0])
-    batch = _batch_dims(o, positions)
-    take = functools.partial(jnp.take, axis=o.axis % len(x.shape) - batch, mode="clip")
+def _lower_gather(op: Op[GatherOptions]) -> Function:
+    if math.prod(op.outputs[0].shape) == 0:  # jnp.take gives empty results a wrong shape
+        return _empty(op.outputs[0])
+    batch = _batch_dims(op)
+    axis = op.options.axis % len(op.inputs[0].shape) - batch
+    take = functools.partial(jnp.take, axis=axis, mode="clip")
     for _ in range(batch):
         take = jax.vmap(take)
     return lambda x, positions: (take(x, int32_indices(positions)),)
@@ -89,12 +86,10 @@ def _empty(y: TensorSpec) -> Function:
 GATHER = OpRule("GATHER", GatherOptions, 8, _why_not_gather, _lower_gather, arity=2)
 
 
-def _why_not_gather_nd(
-    context: LoweringContext, _o: GatherNdOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    x, indices = inputs[:2]
+def _why_not_gather_nd(op: Op[GatherNdOptions]) -> str | None:
+    x, indices = op.inputs[:2]
     reason = first_reason(
-        why_not_moved(context, x, outputs[0]),
+        why_not_moved(op.context, x, op.outputs[0]),
         why_not_indices(indices),
         None if indices.shape else f"{indices.name!r} must be at least a vector",
     )
@@ -103,15 +98,13 @@ def _why_not_gather_nd(
     depth = indices.shape[-1]
     if depth > len(x.shape):
         return f"{depth} coordinates for {len(x.shape)} dimensions"
-    return _why_not_picked(math.prod(x.shape[:depth]), outputs[0])
+    return _why_not_picked(math.prod(x.shape[:depth]), op.outputs[0])
 
 
-def _lower_gather_nd(
-    _context: LoweringContext, _o: GatherNdOptions, inputs: Specs, outputs: Specs
-) -> Function:
-    shape, depth = outputs[0].shape, inputs[1].shape[-1]
+def _lower_gather_nd(op: Op[GatherNdOptions]) -> Function:
+    shape, depth = op.outputs[0].shape, op.inputs[1].shape[-1]
     if math.prod(shape) == 0:
-        return _empty(outputs[0])
+        return _empty(op.outputs[0])
 
     def gather_nd(x: jax.Array, indices: jax.Array) -> tuple[jax.Array]:
         where = tuple(int32_indices(indices)[..., i] for i in range(depth))
@@ -124,27 +117,23 @@ def _lower_gather_nd(
 GATHER_ND = OpRule("GATHER_ND", GatherNdOptions, 6, _why_not_gather_nd, _lower_gather_nd, arity=2)
 
 
-def _why_not_scatter_nd(
-    _context: LoweringContext, _o: ScatterNdOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    indices, updates, _shape = inputs[:3]
+def _why_not_scatter_nd(op: Op[ScatterNdOptions]) -> str | None:
+    (indices, updates), y = op.inputs[:2], op.outputs[0]
     reason = first_reason(
-        why_not_dtype(updates, FLOATS, _INTEGERS, np.bool_),
+        why_not_dtype(updates, FLOATS, INTEGERS, np.bool_),
         why_not_indices(indices),
         None if indices.shape else f"{indices.name!r} must be at least a vector",
     )
     if reason is not None:
         return reason
     outer, depth = indices.shape[:-1], indices.shape[-1]
-    fits = 0 < depth <= len(outputs[0].shape) and updates.shape == outer + outputs[0].shape[depth:]
-    return None if fits else f"updates {list(updates.shape)} do not fit {list(outputs[0].shape)}"
+    fits = 0 < depth <= len(y.shape) and updates.shape == outer + y.shape[depth:]
+    return None if fits else f"updates {list(updates.shape)} do not fit {list(y.shape)}"
 
 
-def _lower_scatter_nd(
-    context: LoweringContext, _o: ScatterNdOptions, inputs: Specs, outputs: Specs
-) -> Function:
-    shape, dtype, depth = outputs[0].shape, outputs[0].dtype, inputs[0].shape[-1]
-    sum_dtype = context.precision.accumulator(dtype)
+def _lower_scatter_nd(op: Op[ScatterNdOptions]) -> Function:
+    shape, dtype, depth = op.outputs[0].shape, op.outputs[0].dtype, op.inputs[0].shape[-1]
+    sum_dtype = op.context.precision.accumulator(dtype)
 
     def scatter_nd(indices: jax.Array, updates: jax.Array, _shape: jax.Array) -> tuple[jax.Array]:
         where = tuple(indices[..., i] for i in range(depth))
@@ -161,14 +150,12 @@ SCATTER_ND = OpRule(
 )
 
 
-def _why_not_sparse_to_dense(
-    context: LoweringContext, _o: SparseToDenseOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    indices, _shape, values, default = inputs[:4]
+def _why_not_sparse_to_dense(op: Op[SparseToDenseOptions]) -> str | None:
+    indices, _shape, values, default = op.inputs[:4]
     return first_reason(
-        why_not_moved(context, values, default, outputs[0]),
+        why_not_moved(op.context, values, default, op.outputs[0]),
         why_not_indices(indices),
-        _why_not_coordinates(indices, values, len(outputs[0].shape)),
+        _why_not_coordinates(indices, values, len(op.outputs[0].shape)),
         None if math.prod(default.shape) == 1 else f"{default.name!r} must hold one value",
     )
 
@@ -176,18 +163,16 @@ def _why_not_sparse_to_dense(
 def _why_not_coordinates(indices: TensorSpec, values: TensorSpec, rank: int) -> str | None:
     shape = indices.shape
     if len(shape) > 2:
-        return f"{indices.name!r} must be a matrix at most"
+        return f"{indices.name!r} must have rank 2 or less"
     count, depth = shape if len(shape) == 2 else (math.prod(shape), 1)
     fits = 0 < depth == rank and values.shape in ((), (count,))
     return None if fits else f"{list(shape)} indices do not place {list(values.shape)} values"
 
 
-def _lower_sparse_to_dense(
-    _context: LoweringContext, _o: SparseToDenseOptions, inputs: Specs, outputs: Specs
-) -> Function:
-    """Of several values for one element the last one stays, as in the kernel, on every platform."""
-    shape = outputs[0].shape
-    count = inputs[0].shape[0] if inputs[0].shape else 1
+def _lower_sparse_to_dense(op: Op[SparseToDenseOptions]) -> Function:
+    """The last of several values for one element is kept, as in the kernel, on every platform."""
+    shape = op.outputs[0].shape
+    count = op.inputs[0].shape[0] if op.inputs[0].shape else 1
 
     def sparse_to_dense(
         indices: jax.Array, _shape: jax.Array, values: jax.Array, default: jax.Array
@@ -213,27 +198,22 @@ SPARSE_TO_DENSE = OpRule(
 )
 
 
-def _why_not_embedding_lookup(
-    context: LoweringContext, _o: NoOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    ids, table = inputs[:2]
-    dynamic_range = table.dtype != outputs[0].dtype
+def _why_not_embedding_lookup(op: Op[NoOptions]) -> str | None:
+    (ids, table), y = op.inputs[:2], op.outputs[0]
+    is_dequantized = table.dtype != y.dtype
     return first_reason(
-        why_not_dequantized(table, outputs[0])
-        if dynamic_range
-        else why_not_moved(context, table, outputs[0]),
+        why_not_dequantized(table, y) if is_dequantized else why_not_moved(op.context, table, y),
         why_not_indices(ids),
         None if len(ids.shape) == 1 and table.shape else "ids must be a vector, the table rows",
-    ) or _why_not_picked(table.shape[0], outputs[0])
+    ) or _why_not_picked(table.shape[0], y)
 
 
-def _lower_embedding_lookup(
-    _context: LoweringContext, _o: NoOptions, inputs: Specs, outputs: Specs
-) -> Function:
-    if math.prod(outputs[0].shape) == 0:
-        return _empty(outputs[0])
-    if inputs[1].dtype != outputs[0].dtype:
-        return lower_dequantizing_lookup(inputs[1], outputs[0])
+def _lower_embedding_lookup(op: Op[NoOptions]) -> Function:
+    table, y = op.inputs[1], op.outputs[0]
+    if math.prod(y.shape) == 0:
+        return _empty(y)
+    if table.dtype != y.dtype:
+        return lower_dequantizing_lookup(table, y)
     return lambda ids, table: (jnp.take(table, ids, axis=0, mode="clip"),)
 
 
@@ -242,24 +222,21 @@ EMBEDDING_LOOKUP = OpRule(
 )
 
 
-def _why_not_one_hot(
-    context: LoweringContext, o: OneHotOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    indices, _depth, on, off = inputs[:4]
+def _why_not_one_hot(op: Op[OneHotOptions]) -> str | None:
+    indices, _depth, on, off = op.inputs[:4]
+    axis = op.options.axis
     single = math.prod(on.shape) == math.prod(off.shape) == 1
     return first_reason(
-        why_not_moved(context, on, off, outputs[0]),
+        why_not_moved(op.context, on, off, op.outputs[0]),
         why_not_indices(indices),
-        None if -1 <= o.axis <= len(indices.shape) else f"axis {o.axis} is outside the result",
+        None if -1 <= axis <= len(indices.shape) else f"axis {axis} is outside the result",
         None if single else "on_value and off_value must be one value each",
     )
 
 
-def _lower_one_hot(
-    _context: LoweringContext, o: OneHotOptions, _inputs: Specs, outputs: Specs
-) -> Function:
-    shape = outputs[0].shape
-    axis = o.axis % len(shape)
+def _lower_one_hot(op: Op[OneHotOptions]) -> Function:
+    shape = op.outputs[0].shape
+    axis = op.options.axis % len(shape)
 
     def one_hot(
         indices: jax.Array, _depth: jax.Array, on: jax.Array, off: jax.Array
@@ -275,37 +252,33 @@ def _lower_one_hot(
 ONE_HOT = OpRule("ONE_HOT", OneHotOptions, 1, _why_not_one_hot, _lower_one_hot, arity=4)
 
 
-def _why_not_reverse_sequence(
-    context: LoweringContext, o: ReverseSequenceOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    x, lengths = inputs[:2]
-    dims = (o.seq_dim, o.batch_dim)
-    named = o.seq_dim != o.batch_dim and all(0 <= i < len(x.shape) for i in dims)
-    return first_reason(
-        why_not_moved(context, x, outputs[0]),
+def _why_not_reverse_sequence(op: Op[ReverseSequenceOptions]) -> str | None:
+    x, lengths = op.inputs[:2]
+    dims = (op.options.seq_dim, op.options.batch_dim)
+    valid = len(set(dims)) == 2 and all(0 <= i < len(x.shape) for i in dims)
+    reason = first_reason(
+        why_not_moved(op.context, x, op.outputs[0]),
         why_not_indices(lengths),
-        None if named else f"dimensions {dims} do not name a sequence and a batch",
-    ) or (
-        None
-        if lengths.shape == (x.shape[o.batch_dim],)
-        else f"{list(lengths.shape)} lengths for a batch of {x.shape[o.batch_dim]}"
+        None if valid else f"dimensions {dims} do not name a sequence and a batch",
     )
+    if reason is not None:
+        return reason
+    n = x.shape[op.options.batch_dim]
+    return None if lengths.shape == (n,) else f"{list(lengths.shape)} lengths for a batch of {n}"
 
 
-def _lower_reverse_sequence(
-    _context: LoweringContext, o: ReverseSequenceOptions, inputs: Specs, outputs: Specs
-) -> Function:
-    shape = inputs[0].shape
+def _lower_reverse_sequence(op: Op[ReverseSequenceOptions]) -> Function:
+    shape, seq, batch = op.inputs[0].shape, op.options.seq_dim, op.options.batch_dim
     if math.prod(shape) == 0:
-        return _empty(outputs[0])
-    thin = [n if i in (o.seq_dim, o.batch_dim) else 1 for i, n in enumerate(shape)]
-    per_batch = [n if i == o.batch_dim else 1 for i, n in enumerate(shape)]
+        return _empty(op.outputs[0])
+    thin = [n if i in (seq, batch) else 1 for i, n in enumerate(shape)]
+    per_batch = [n if i == batch else 1 for i, n in enumerate(shape)]
 
     def reverse_sequence(x: jax.Array, lengths: jax.Array) -> tuple[jax.Array]:
-        step = lax.broadcasted_iota(lengths.dtype, thin, o.seq_dim)
+        step = lax.broadcasted_iota(lengths.dtype, thin, seq)
         length = jnp.broadcast_to(lengths.reshape(per_batch), thin)
         source = jnp.where(step < length, length - 1 - step, step)
-        return (jnp.take_along_axis(x, source, o.seq_dim, mode="clip"),)
+        return (jnp.take_along_axis(x, source, seq, mode="clip"),)
 
     return reverse_sequence
 
@@ -320,25 +293,21 @@ REVERSE_SEQUENCE = OpRule(
 )
 
 
-def _why_not_matrix_diag(
-    context: LoweringContext, _o: MatrixDiagOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    x = inputs[0]
+def _why_not_matrix_diag(op: Op[MatrixDiagOptions]) -> str | None:
+    x = op.inputs[0]
     return first_reason(
-        why_not_moved(context, x, outputs[0]),
+        why_not_moved(op.context, x, op.outputs[0]),
         None if x.shape else f"{x.name!r} must be at least a vector",
     )
 
 
-def _lower_matrix_diag(
-    _context: LoweringContext, _o: MatrixDiagOptions, _inputs: Specs, outputs: Specs
-) -> Function:
-    y = outputs[0]
+def _lower_matrix_diag(op: Op[MatrixDiagOptions]) -> Function:
+    y = op.outputs[0]
     return lambda diagonal: (_with_diagonal(jnp.zeros(y.shape, y.dtype), diagonal),)
 
 
 def _with_diagonal(x: jax.Array, diagonal: jax.Array) -> jax.Array:
-    """[..., rows, columns] with [..., min(rows, columns)] on its diagonal."""
+    """Replace the diagonal of [..., rows, columns] by [..., min(rows, columns)]."""
     rows, columns = x.shape[-2:]
     beyond = [(0, 0, 0)] * (x.ndim - 2) + [(0, columns - diagonal.shape[-1], 0)]
     by_column = lax.pad(diagonal, jnp.zeros((), x.dtype), beyond)
@@ -350,21 +319,17 @@ def _with_diagonal(x: jax.Array, diagonal: jax.Array) -> jax.Array:
 MATRIX_DIAG = OpRule("MATRIX_DIAG", MatrixDiagOptions, 1, _why_not_matrix_diag, _lower_matrix_diag)
 
 
-def _why_not_matrix_set_diag(
-    context: LoweringContext, _o: MatrixSetDiagOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    x, diagonal = inputs[:2]
+def _why_not_matrix_set_diag(op: Op[MatrixSetDiagOptions]) -> str | None:
+    x, diagonal = op.inputs[:2]
     matrix = len(x.shape) >= 2
     fits = matrix and diagonal.shape == (*x.shape[:-2], min(x.shape[-2:]))
     return first_reason(
-        why_not_moved(context, x, diagonal, outputs[0]),
+        why_not_moved(op.context, x, diagonal, op.outputs[0]),
         None if fits else f"{list(diagonal.shape)} is not the diagonal of {list(x.shape)}",
     )
 
 
-def _lower_matrix_set_diag(
-    _context: LoweringContext, _o: MatrixSetDiagOptions, _inputs: Specs, _outputs: Specs
-) -> Function:
+def _lower_matrix_set_diag(_op: Op[MatrixSetDiagOptions]) -> Function:
     return lambda x, diagonal: (_with_diagonal(x, diagonal),)
 
 
@@ -378,47 +343,39 @@ MATRIX_SET_DIAG = OpRule(
 )
 
 
-def _why_not_where(
-    _context: LoweringContext, _o: WhereOptions, inputs: Specs, _outputs: Specs
-) -> str | None:
-    condition = inputs[0]
+def _why_not_where(op: Op[WhereOptions]) -> str | None:
+    condition = op.inputs[0]
     return first_reason(
         why_not_const(condition),
-        why_not_dtype(condition, FLOATS, _INTEGERS, np.bool_),
+        why_not_dtype(condition, FLOATS, INTEGERS, np.bool_),
         None if condition.shape else f"{condition.name!r} must be at least a vector",
     )
 
 
-def _lower_where(
-    _context: LoweringContext, _o: WhereOptions, inputs: Specs, outputs: Specs
-) -> Function:
-    coordinates = np.argwhere(np.not_equal(np.asarray(inputs[0].const), 0)).astype(outputs[0].dtype)
+def _lower_where(op: Op[WhereOptions]) -> Function:
+    coordinates = np.argwhere(np.asarray(op.inputs[0].const)).astype(op.outputs[0].dtype)
     return lambda _condition: (jnp.asarray(coordinates),)
 
 
 WHERE = OpRule("WHERE", WhereOptions, 2, _why_not_where, _lower_where)
 
 
-def _why_not_unique(
-    _context: LoweringContext, _o: UniqueOptions, inputs: Specs, _outputs: Specs
-) -> str | None:
-    x = inputs[0]
+def _why_not_unique(op: Op[UniqueOptions]) -> str | None:
+    x = op.inputs[0]
     return first_reason(
         why_not_const(x),
-        why_not_dtype(x, FLOATS, _INTEGERS),
+        why_not_dtype(x, FLOATS, INTEGERS),
         None if len(x.shape) == 1 else f"{x.name!r} must be a vector",
     )
 
 
-def _lower_unique(
-    _context: LoweringContext, _o: UniqueOptions, inputs: Specs, outputs: Specs
-) -> Function:
+def _lower_unique(op: Op[UniqueOptions]) -> Function:
     ranks: dict[object, int] = {}  # value -> its position among the values in order of appearance
-    of_each = [
-        ranks.setdefault(value, len(ranks)) for value in np.asarray(inputs[0].const).tolist()
-    ]
-    values = np.asarray(list(ranks)).astype(outputs[0].dtype)
-    positions = np.asarray(of_each, outputs[1].dtype)
+    x = np.asarray(op.inputs[0].const).tolist()
+    positions = np.asarray(
+        [ranks.setdefault(value, len(ranks)) for value in x], op.outputs[1].dtype
+    )
+    values = np.asarray(list(ranks)).astype(op.outputs[0].dtype)
     return lambda _x: (jnp.asarray(values), jnp.asarray(positions))
 
 

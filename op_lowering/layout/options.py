@@ -65,13 +65,19 @@ class DepthToSpaceOptions(Record):
 
 
 RECORDS = table(
-    OperatorRecord(
-        "BATCH_TO_SPACE_ND",
-        BatchToSpaceNDOptions,
-        cost=costs.movement,
-        result=Result.MOVED,
-        scales=Scales.EQUAL,
-        ignores_scales=WIDE_OR_UINT16,
+    *(
+        OperatorRecord(
+            name,
+            options,
+            cost=costs.movement,
+            result=Result.MOVED,
+            scales=Scales.EQUAL,
+            ignores_scales=WIDE_OR_UINT16,
+        )
+        for name, options in (
+            ("BATCH_TO_SPACE_ND", BatchToSpaceNDOptions),
+            ("SPACE_TO_BATCH_ND", SpaceToBatchNDOptions),
+        )
     ),
     OperatorRecord(
         "CONCATENATION",
@@ -84,14 +90,20 @@ RECORDS = table(
         ignores_scales=WIDE_OR_INT16,
         rescales=frozenset([np.dtype(np.uint8)]),
     ),
-    OperatorRecord(
-        "DEPTH_TO_SPACE",
-        DepthToSpaceOptions,
-        cost=costs.movement,
-        struct={"block_size": c.INT},
-        result=Result.MOVED,
-        batch=Batch.FIRST_INPUT,
-        scales=Scales.EQUAL,
+    *(
+        OperatorRecord(
+            name,
+            options,
+            cost=costs.movement,
+            struct={"block_size": c.INT},
+            result=Result.MOVED,
+            batch=Batch.FIRST_INPUT,
+            scales=Scales.EQUAL,
+        )
+        for name, options in (
+            ("DEPTH_TO_SPACE", DepthToSpaceOptions),
+            ("SPACE_TO_DEPTH", SpaceToDepthOptions),
+        )
     ),
     OperatorRecord(
         "PACK",
@@ -110,23 +122,6 @@ RECORDS = table(
     ),
     OperatorRecord(
         "Roll", CustomOptions, cost=costs.movement, result=Result.MOVED, scales=Scales.EQUAL
-    ),
-    OperatorRecord(
-        "SPACE_TO_BATCH_ND",
-        SpaceToBatchNDOptions,
-        cost=costs.movement,
-        result=Result.MOVED,
-        scales=Scales.EQUAL,
-        ignores_scales=WIDE_OR_UINT16,
-    ),
-    OperatorRecord(
-        "SPACE_TO_DEPTH",
-        SpaceToDepthOptions,
-        cost=costs.movement,
-        struct={"block_size": c.INT},
-        result=Result.MOVED,
-        batch=Batch.FIRST_INPUT,
-        scales=Scales.EQUAL,
     ),
     OperatorRecord(
         "TILE", TileOptions, cost=costs.movement, result=Result.MOVED, scales=Scales.EQUAL

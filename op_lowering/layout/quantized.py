@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 
 from jaxdelegate.op_lowering.common.movement import why_not_moved
-from jaxdelegate.op_lowering.common.packed_weights import Kept
+from jaxdelegate.op_lowering.common.packed_weights import WeightStorage
 from jaxdelegate.op_lowering.common.pointwise import INT8, UINT8
 from jaxdelegate.op_lowering.common.quantization import (
     quantization_of,
@@ -23,7 +23,7 @@ from jaxdelegate.op_lowering.common.quantization import (
 from jaxdelegate.op_lowering.rule import Function, Lowered, LoweringContext, first_reason
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 from jaxdelegate.quant.affine import block_parameters, round_half_away, spread, why_not_blocks
-from jaxdelegate.quant.jax_lookup import lut_lookup
+from jaxdelegate.quant.lookup import lut_lookup
 from jaxdelegate.quant.params import Quantization
 
 _TABLES = frozenset(np.dtype(t) for t in (np.int8, np.uint8, ml_dtypes.int4, ml_dtypes.int2))
@@ -42,7 +42,7 @@ def why_not_joined(context: LoweringContext, y: TensorSpec, inputs: Specs) -> st
 
 
 def rescaler(x: TensorSpec, y: TensorSpec) -> Callable[[jax.Array], jax.Array]:
-    """The function from integers of `x` to integers of `y`, by a table of all of them.
+    """The function from integers of `x` to integers of `y`, by a lookup table.
 
     Source: ConcatenationWithScaling of kernels/internal/reference/concatenation.h, in float32.
     """
@@ -52,7 +52,7 @@ def rescaler(x: TensorSpec, y: TensorSpec) -> Callable[[jax.Array], jax.Array]:
     if pairs[0] == pairs[1]:
         return lambda q: q
     table = _rescaled(*pairs)
-    return lambda q: lut_lookup(q, table)
+    return lambda q: lut_lookup(q, table, jnp)
 
 
 def _rescaled(source: tuple[float, int], target: tuple[float, int]) -> np.ndarray:
@@ -91,21 +91,21 @@ def _why_not_row_scales(quantization: Quantization, table: TensorSpec) -> str | 
 
 
 def lower_dequantizing_lookup(table: TensorSpec, y: TensorSpec) -> Function:
-    """Rows of a quantized table as floats; blocks may have zero points, which the kernel forgets.
+    """Rows of a quantized table as floats, including zero points of blocks, which LiteRT ignores.
 
-    EvalHybrid and EvalBlockwise of kernels/embedding_lookup.cc.
+    Source: EvalHybrid and EvalBlockwise of kernels/embedding_lookup.cc.
     """
-    kept = Kept.of(table)
+    storage = WeightStorage.of(table)
     scale, points = _row_parameters(table)
 
     def lookup(ids: jax.Array, rows: jax.Array) -> tuple[jax.Array]:
-        taken = kept.read(jnp.take(rows, ids, axis=0, mode="clip")).astype(np.int32)
+        taken = storage.read(jnp.take(rows, ids, axis=0, mode="clip")).astype(np.int32)
         reals = (taken - _of_rows(points, ids, taken)).astype(np.float32)
         return ((reals * _of_rows(scale, ids, taken)).astype(y.dtype),)
 
     # The kernel reads uint8, an old name of signed bytes, as int8; and XLA packs no int4.
-    prepare = (lambda rows: rows.astype(INT8)) if kept.packed is None else kept.prepare
-    return Lowered(lookup, {1: prepare}, kept)
+    prepare = (lambda rows: rows.astype(INT8)) if storage.packed is None else storage.prepare
+    return Lowered(lookup, {1: prepare}, storage)
 
 
 def _row_parameters(table: TensorSpec) -> tuple[np.ndarray, np.ndarray]:
@@ -120,7 +120,7 @@ def _row_parameters(table: TensorSpec) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _of_rows(values: np.ndarray, ids: jax.Array, taken: jax.Array) -> jax.Array:
-    """Those of `values` that belong to the rows taken, spread over their blocks."""
+    """The `values` of the rows taken, repeated within blocks."""
     picked = jnp.asarray(values)
     if len(values) > 1:
         picked = jnp.take(picked, ids, axis=0, mode="clip")

@@ -1,4 +1,4 @@
-"""Order in memory, each operator as LiteRT's kernels/<operator>.cc has it."""
+"""Data movement, each operator as LiteRT's kernels/<operator>.cc computes it."""
 
 import math
 from collections.abc import Callable
@@ -43,9 +43,9 @@ def concatenated_shape(o: ConcatenationOptions, inputs: Specs) -> tuple[Shape | 
     """The sum of the sizes along the axis."""
     shapes = [spec.shape or (1,) for spec in inputs]  # scalars join to a vector
     axis = resolved_axis(o.axis, len(shapes[0]), "CONCATENATION")
-    beside = {(*shape[:axis], None, *shape[axis + 1 :]) for shape in shapes}
-    if len(beside) != 1 or len({len(shape) for shape in shapes}) != 1:
-        raise ValueError(f"CONCATENATION: {shapes} differ next to axis {axis}")
+    others = {(*shape[:axis], None, *shape[axis + 1 :]) for shape in shapes}
+    if len(others) != 1 or len({len(shape) for shape in shapes}) != 1:
+        raise ValueError(f"CONCATENATION: {shapes} differ in a dimension other than axis {axis}")
     n = sum(shape[axis] for shape in shapes)
     return ((*shapes[0][:axis], n, *shapes[0][axis + 1 :]),)
 
@@ -56,9 +56,6 @@ def concatenation(
     """Join along one dimension.
 
     LiteRT's kernel applies no activation, TFLite's GPU delegate does.
-
-    Raises:
-        TypeError: an input that is not uint8 would have to be requantized.
     """
     parts = [
         x if scaling(spec) == scaling(outputs[0]) else rescaled(spec, outputs[0], x)
@@ -85,7 +82,7 @@ def packed_shape(o: PackOptions, inputs: Specs) -> tuple[Shape | None, ...]:
 
 
 def pack(o: PackOptions, inputs: Specs, outputs: Specs, *xs: Array) -> tuple[Array]:
-    """Lay tensors of one shape side by side."""
+    """Stack tensors of one shape."""
     require_one_scaling("PACK", outputs[0], *inputs)
     return (np.stack(xs, resolved_axis(o.axis, xs[0].ndim + 1, "PACK")),)
 
@@ -110,15 +107,15 @@ def _multiples(times: Array) -> list[int]:
 
 
 def reverse_v2(_o: Options, _inputs: Specs, _outputs: Specs, x: Array, axes: Array) -> tuple[Array]:
-    """Turn dimensions round. LiteRT's kernel wants them contiguous, TensorFlow's does not."""
-    turned = {resolved_axis(axis, x.ndim, "REVERSE_V2") for axis in ints(axes)}
-    return (np.flip(x, tuple(turned)),)
+    """Reverse dimensions. LiteRT's kernel requires contiguous ones, TensorFlow's does not."""
+    dimensions = {resolved_axis(axis, x.ndim, "REVERSE_V2") for axis in ints(axes)}
+    return (np.flip(x, tuple(dimensions)),)
 
 
 def roll(
     _o: Options, _inputs: Specs, _outputs: Specs, x: Array, shift: Array, axis: Array
 ) -> tuple[Array]:
-    """TensorFlow's Roll: shift dimensions round, those named twice by the sum."""
+    """TensorFlow's Roll: rotate dimensions; several shifts of one add up."""
     for by, along in zip(ints(shift), ints(axis), strict=True):
         x = np.roll(x, by, resolved_axis(along, x.ndim, "Roll"))
     return (x,)
@@ -148,7 +145,7 @@ def _padded_sides(shape: Shape, block: list[int], paddings: list[int]) -> list[i
 def space_to_batch_nd(
     _o: Options, inputs: Specs, outputs: Specs, x: Array, block: Array, paddings: Array
 ) -> tuple[Array]:
-    """Every block's position becomes a batch of its own; the first position's batch comes first."""
+    """Each position within a block becomes a batch, in row-major order."""
     require_one_scaling("SPACE_TO_BATCH_ND", inputs[0], outputs[0])
     steps, y = ints(block), outputs[0]
     sides = _padded_sides(x.shape, steps, ints(paddings))
@@ -161,7 +158,7 @@ def space_to_batch_nd(
 
 
 def _every(block: list[int]) -> list[list[slice]]:
-    """For each position within a block, row by row: all elements that stand there."""
+    """The elements at each position within a block, row by row."""
     return [
         [slice(i, None, b) for i, b in zip(position, block, strict=True)]
         for position in np.ndindex(*block)
@@ -196,7 +193,7 @@ def _kept(sides: list[int], crops: list[int]) -> list[tuple[int, int]]:
 def batch_to_space_nd(
     _o: Options, inputs: Specs, outputs: Specs, x: Array, block: Array, crops: Array
 ) -> tuple[Array]:
-    """SPACE_TO_BATCH_ND backwards, then cropped."""
+    """The inverse of SPACE_TO_BATCH_ND, then a crop."""
     require_one_scaling("BATCH_TO_SPACE_ND", inputs[0], outputs[0])
     n, sides = _joined(x.shape, ints(block))
     whole = np.empty((n, *sides, *x.shape[len(sides) + 1 :]), x.dtype)
@@ -217,7 +214,7 @@ def space_to_depth_shape(o: SpaceToDepthOptions, inputs: Specs) -> tuple[Shape |
 def space_to_depth(
     o: SpaceToDepthOptions, _inputs: Specs, _outputs: Specs, x: Array
 ) -> tuple[Array]:
-    """Every block's position becomes a group of channels."""
+    """Each position within a block becomes a group of channels."""
     b = o.block_size
     return (np.concatenate([x[:, i::b, j::b] for i, j in np.ndindex(b, b)], 3),)
 

@@ -22,9 +22,6 @@ def rescaled(x_spec: TensorSpec, y_spec: TensorSpec, x: Array) -> Array:
     """An input of CONCATENATION as integers of the output's scale, rounded in float32.
 
     As ConcatenationWithScaling of kernels/internal/reference/concatenation.h.
-
-    Raises:
-        TypeError: the scales differ and the dtypes are not uint8, for which there is no kernel.
     """
     source = quantization_of("CONCATENATION", x_spec, np.uint8)
     target = quantization_of("CONCATENATION", y_spec, np.uint8)
@@ -39,12 +36,8 @@ def rescaled(x_spec: TensorSpec, y_spec: TensorSpec, x: Array) -> Array:
 def dequantized_rows(table: TensorSpec, y: TensorSpec, rows: Array, ids: Array) -> Array:
     """The rows `ids` of a table with one scale, or one for each row or block, as floats.
 
-    As EvalHybrid and EvalBlockwise of kernels/embedding_lookup.cc: uint8 counts as int8. The zero
-    points of blocks, which that kernel forgets, count.
-
-    Raises:
-        TypeError: the table is not quantized, or of another dtype, or the output no float.
-        ValueError: a zero point, or scales along another dimension.
+    As EvalHybrid and EvalBlockwise of kernels/embedding_lookup.cc: uint8 is read as int8. Unlike
+    that kernel, it applies the zero points of blocks.
     """
     if y.dtype not in (np.float32, np.float16):
         raise TypeError(

@@ -1,4 +1,4 @@
-"""Order in memory: TRANSPOSE, CONCATENATION, PACK, TILE, REVERSE_V2, space to batch or depth."""
+"""Data movement: TRANSPOSE, CONCATENATION, PACK, TILE, REVERSE_V2, space to batch or depth."""
 
 import math
 
@@ -33,22 +33,20 @@ from jaxdelegate.op_lowering.records.custom import CustomOptions
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType
 from jaxdelegate.op_lowering.rule import (
     Function,
-    LoweringContext,
+    Op,
     OpRule,
     first_reason,
     table,
     why_not_const,
 )
-from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
+from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 
 
-def _why_not_transpose(
-    context: LoweringContext, _o: TransposeOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    x, perm = inputs[:2]
+def _why_not_transpose(op: Op[TransposeOptions]) -> str | None:
+    x, perm = op.inputs[:2]
     rank = len(x.shape)
     reason = first_reason(
-        why_not_moved(context, x, outputs[0]), why_not_const(perm), why_not_indices(perm)
+        why_not_moved(op.context, x, op.outputs[0]), why_not_const(perm), why_not_indices(perm)
     )
     if reason is not None:
         return reason
@@ -56,48 +54,43 @@ def _why_not_transpose(
     return None if once else f"{integers(perm)} does not permute {rank} dimensions"
 
 
-def _lower_transpose(
-    _context: LoweringContext, _o: TransposeOptions, inputs: Specs, _outputs: Specs
-) -> Function:
-    perm = [i % len(inputs[0].shape) for i in integers(inputs[1])]
+def _lower_transpose(op: Op[TransposeOptions]) -> Function:
+    perm = [i % len(op.inputs[0].shape) for i in integers(op.inputs[1])]
     return lambda x, _perm: (lax.transpose(x, perm),)
 
 
 TRANSPOSE = OpRule("TRANSPOSE", TransposeOptions, 9, _why_not_transpose, _lower_transpose, arity=2)
 
 
-def _why_not_concatenation(
-    context: LoweringContext, o: ConcatenationOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    reason = why_not_present(*inputs) or first_reason(
-        why_not_joined(context, outputs[0], inputs),
-        why_not_activation(o.fused_activation_function),
-        why_not_axis(o.axis, len(outputs[0].shape)),
+def _why_not_concatenation(op: Op[ConcatenationOptions]) -> str | None:
+    y, activation = op.outputs[0], op.options.fused_activation_function
+    rank = len(y.shape)
+    reason = why_not_present(*op.inputs) or first_reason(
+        why_not_joined(op.context, y, op.inputs),
+        why_not_activation(activation),
+        why_not_axis(op.options.axis, rank),
     )
     if reason is not None:
         return reason
-    activated = o.fused_activation_function is not ActivationFunctionType.NONE
-    if activated and outputs[0].dtype not in FLOATS:
-        return f"no activation fuses into a concatenation of {outputs[0].dtype}"
-    shapes = [spec.shape or (1,) for spec in inputs]
-    rank, axis = len(outputs[0].shape), o.axis % len(outputs[0].shape)
-    one = all(len(s) == rank for s in shapes) and all(
+    if activation is not ActivationFunctionType.NONE and y.dtype not in FLOATS:
+        return f"no activation fuses into a concatenation of {y.dtype}"
+    shapes = [spec.shape or (1,) for spec in op.inputs]
+    axis = op.options.axis % rank
+    fits = all(len(s) == rank for s in shapes) and all(
         len({s[i] for s in shapes}) == 1 for i in range(rank) if i != axis
     )
-    return None if one else f"shapes differ next to axis {axis}"
+    return None if fits else f"shapes differ in a dimension other than axis {axis}"
 
 
-def _lower_concatenation(
-    _context: LoweringContext, o: ConcatenationOptions, inputs: Specs, outputs: Specs
-) -> Function:
-    shapes = [spec.shape or (1,) for spec in inputs]  # the kernel joins constant scalars too
-    rescale = [rescaler(spec, outputs[0]) for spec in inputs]
-    activation = fused_activation(o.fused_activation_function)
+def _lower_concatenation(op: Op[ConcatenationOptions]) -> Function:
+    axis, activation = op.options.axis, fused_activation(op.options.fused_activation_function)
+    shapes = [spec.shape or (1,) for spec in op.inputs]  # the kernel joins constant scalars too
+    rescale = [rescaler(spec, op.outputs[0]) for spec in op.inputs]
 
     def concatenation(*xs: jax.Array) -> tuple[jax.Array]:
         joined = zip(rescale, xs, shapes, strict=True)
         parts = [to_output(x).reshape(shape) for to_output, x, shape in joined]
-        return (activation(jnp.concatenate(parts, o.axis)),)
+        return (activation(jnp.concatenate(parts, axis)),)
 
     return concatenation
 
@@ -107,31 +100,26 @@ CONCATENATION = OpRule(
 )
 
 
-def _why_not_pack(
-    context: LoweringContext, o: PackOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    return why_not_present(*inputs) or first_reason(
-        why_not_moved(context, outputs[0], *inputs),
-        why_not_axis(o.axis, len(inputs[0].shape) + 1),
-        None if len({spec.shape for spec in inputs}) == 1 else "the inputs' shapes differ",
+def _why_not_pack(op: Op[PackOptions]) -> str | None:
+    return why_not_present(*op.inputs) or first_reason(
+        why_not_moved(op.context, op.outputs[0], *op.inputs),
+        why_not_axis(op.options.axis, len(op.inputs[0].shape) + 1),
+        None if len({spec.shape for spec in op.inputs}) == 1 else "the inputs' shapes differ",
     )
 
 
-def _lower_pack(
-    _context: LoweringContext, o: PackOptions, _inputs: Specs, _outputs: Specs
-) -> Function:
-    return lambda *xs: (jnp.stack(xs, o.axis),)
+def _lower_pack(op: Op[PackOptions]) -> Function:
+    axis = op.options.axis
+    return lambda *xs: (jnp.stack(xs, axis),)
 
 
 PACK = OpRule("PACK", PackOptions, 5, _why_not_pack, _lower_pack)
 
 
-def _why_not_tile(
-    context: LoweringContext, _o: TileOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    x, times = inputs[:2]
+def _why_not_tile(op: Op[TileOptions]) -> str | None:
+    x, times = op.inputs[:2]
     reason = first_reason(
-        why_not_moved(context, x, outputs[0]), why_not_const(times), why_not_indices(times)
+        why_not_moved(op.context, x, op.outputs[0]), why_not_const(times), why_not_indices(times)
     )
     if reason is not None:
         return reason
@@ -139,44 +127,36 @@ def _why_not_tile(
     return None if fits else f"{integers(times)} does not multiply {list(x.shape)}"
 
 
-def _lower_tile(
-    _context: LoweringContext, _o: TileOptions, inputs: Specs, _outputs: Specs
-) -> Function:
-    times = integers(inputs[1])
+def _lower_tile(op: Op[TileOptions]) -> Function:
+    times = integers(op.inputs[1])
     return lambda x, _times: (jnp.tile(x, times),)
 
 
 TILE = OpRule("TILE", TileOptions, 3, _why_not_tile, _lower_tile, arity=2)
 
 
-def _why_not_reverse(
-    context: LoweringContext, _o: ReverseV2Options, inputs: Specs, outputs: Specs
-) -> str | None:
-    x, axes = inputs[:2]
+def _why_not_reverse(op: Op[ReverseV2Options]) -> str | None:
+    x, axes = op.inputs[:2]
     reason = first_reason(
-        why_not_moved(context, x, outputs[0]), why_not_const(axes), why_not_indices(axes)
+        why_not_moved(op.context, x, op.outputs[0]), why_not_const(axes), why_not_indices(axes)
     )
     if reason is not None:
         return reason
     return first_reason(*(why_not_axis(axis, len(x.shape)) for axis in integers(axes)))
 
 
-def _lower_reverse(
-    _context: LoweringContext, _o: ReverseV2Options, inputs: Specs, _outputs: Specs
-) -> Function:
-    axes = sorted({axis % len(inputs[0].shape) for axis in integers(inputs[1])})
+def _lower_reverse(op: Op[ReverseV2Options]) -> Function:
+    axes = sorted({axis % len(op.inputs[0].shape) for axis in integers(op.inputs[1])})
     return lambda x, _axes: (lax.rev(x, axes),)
 
 
 REVERSE_V2 = OpRule("REVERSE_V2", ReverseV2Options, 4, _why_not_reverse, _lower_reverse, arity=2)
 
 
-def _why_not_roll(
-    context: LoweringContext, _o: CustomOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    x, shift, axis = inputs[:3]
+def _why_not_roll(op: Op[CustomOptions]) -> str | None:
+    x, shift, axis = op.inputs[:3]
     reason = first_reason(
-        why_not_moved(context, x, outputs[0]),
+        why_not_moved(op.context, x, op.outputs[0]),
         why_not_indices(shift, axis),
         None if shift.shape == axis.shape else "shift and axis have different shapes",
     )
@@ -185,11 +165,9 @@ def _why_not_roll(
     return first_reason(*(why_not_axis(i, len(x.shape)) for i in integers(axis)))
 
 
-def _lower_roll(
-    _context: LoweringContext, _o: CustomOptions, inputs: Specs, _outputs: Specs
-) -> Function:
-    """TensorFlow's Roll, to the converter a custom operator. Several shifts of one axis add up."""
-    rank = len(inputs[0].shape)
+def _lower_roll(op: Op[CustomOptions]) -> Function:
+    """TensorFlow's Roll, a custom operator in files. Several shifts of one axis add up."""
+    rank = len(op.inputs[0].shape)
 
     def roll(x: jax.Array, shift: jax.Array, axis: jax.Array) -> tuple[jax.Array]:
         shifts, axes = jnp.ravel(shift), jnp.ravel(axis) % rank
@@ -197,10 +175,10 @@ def _lower_roll(
             x = jnp.roll(x, jnp.sum(jnp.where(axes == i, shifts, 0)), i)
         return (x,)
 
-    def constant_roll(x: jax.Array, _shift: jax.Array, _axis: jax.Array) -> tuple[jax.Array]:
-        return (jnp.roll(x, integers(inputs[1]), integers(inputs[2])),)
-
-    return roll if why_not_const(*inputs[1:3]) else constant_roll
+    if why_not_const(*op.inputs[1:3]):
+        return roll
+    shifts, axes = integers(op.inputs[1]), integers(op.inputs[2])
+    return lambda x, _shift, _axis: (jnp.roll(x, shifts, axes),)
 
 
 ROLL = OpRule("Roll", CustomOptions, 1, _why_not_roll, _lower_roll, arity=3)
@@ -214,7 +192,7 @@ def _why_not_blocks(x: TensorSpec, block: TensorSpec, margins: TensorSpec) -> st
     m = len(integers(block))
     aligned = block.shape == (m,) and margins.shape == (m, 2) and m < len(x.shape)
     positive = min(integers(block), default=1) > 0 <= min(integers(margins), default=0)
-    return None if aligned and positive else f"{integers(block)} is no block of {list(x.shape)}"
+    return None if aligned and positive else f"{integers(block)} is not a block of {list(x.shape)}"
 
 
 def _blocks(block: TensorSpec, margins: TensorSpec) -> tuple[Shape, list[tuple[int, int]]]:
@@ -222,11 +200,9 @@ def _blocks(block: TensorSpec, margins: TensorSpec) -> tuple[Shape, list[tuple[i
     return integers(block), list(zip(flat[::2], flat[1::2], strict=True))
 
 
-def _why_not_space_to_batch(
-    context: LoweringContext, _o: SpaceToBatchNDOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    x, block, paddings = inputs[:3]
-    reason = why_not_moved(context, x, outputs[0]) or _why_not_blocks(x, block, paddings)
+def _why_not_space_to_batch(op: Op[SpaceToBatchNDOptions]) -> str | None:
+    x, block, paddings = op.inputs[:3]
+    reason = why_not_moved(op.context, x, op.outputs[0]) or _why_not_blocks(x, block, paddings)
     if reason is not None:
         return reason
     sides = zip(x.shape[1:], *_blocks(block, paddings), strict=False)
@@ -234,11 +210,9 @@ def _why_not_space_to_batch(
     return None if even else f"padded {list(x.shape)} does not divide into {integers(block)}"
 
 
-def _lower_space_to_batch(
-    _context: LoweringContext, _o: SpaceToBatchNDOptions, inputs: Specs, outputs: Specs
-) -> Function:
-    (n, *_), y = inputs[0].shape, outputs[0]
-    block, paddings = _blocks(*inputs[1:3])
+def _lower_space_to_batch(op: Op[SpaceToBatchNDOptions]) -> Function:
+    (n, *_), y = op.inputs[0].shape, op.outputs[0]
+    block, paddings = _blocks(*op.inputs[1:3])
     m = len(block)
     rest = y.shape[m + 1 :]
     widths = [(0, 0, 0), *((low, high, 0) for low, high in paddings), *((0, 0, 0) for _ in rest)]
@@ -265,11 +239,9 @@ SPACE_TO_BATCH_ND = OpRule(
 )
 
 
-def _why_not_batch_to_space(
-    context: LoweringContext, _o: BatchToSpaceNDOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    x, block, crops = inputs[:3]
-    reason = why_not_moved(context, x, outputs[0]) or _why_not_blocks(x, block, crops)
+def _why_not_batch_to_space(op: Op[BatchToSpaceNDOptions]) -> str | None:
+    x, block, crops = op.inputs[:3]
+    reason = why_not_moved(op.context, x, op.outputs[0]) or _why_not_blocks(x, block, crops)
     if reason is not None:
         return reason
     if x.shape[0] % math.prod(integers(block)):
@@ -279,11 +251,9 @@ def _why_not_batch_to_space(
     return None if inside else f"crops {integers(crops)} leave nothing of {list(x.shape)}"
 
 
-def _lower_batch_to_space(
-    _context: LoweringContext, _o: BatchToSpaceNDOptions, inputs: Specs, outputs: Specs
-) -> Function:
-    shape = inputs[0].shape
-    block, crops = _blocks(*inputs[1:3])
+def _lower_batch_to_space(op: Op[BatchToSpaceNDOptions]) -> Function:
+    shape = op.inputs[0].shape
+    block, crops = _blocks(*op.inputs[1:3])
     m = len(block)
     n, sides, rest = shape[0] // math.prod(block), shape[1 : m + 1], shape[m + 1 :]
     # [b1, b2, ..., N, n1, n2, ..., rest] -> [N, n1, b1, n2, b2, ..., rest]
@@ -291,7 +261,7 @@ def _lower_batch_to_space(
     order += range(2 * m + 1, 2 * m + 1 + len(rest))
     whole = [n, *(side * b for side, b in zip(sides, block, strict=True)), *rest]
     low = [0, *(crop[0] for crop in crops), *(0 for _ in rest)]
-    high = [start + size for start, size in zip(low, outputs[0].shape, strict=True)]
+    high = [start + size for start, size in zip(low, op.outputs[0].shape, strict=True)]
 
     def batch_to_space(x: jax.Array, _block: jax.Array, _crops: jax.Array) -> tuple[jax.Array]:
         x = lax.transpose(x.reshape(*block, n, *sides, *rest), order)
@@ -310,25 +280,22 @@ BATCH_TO_SPACE_ND = OpRule(
 )
 
 
-def _why_not_space_to_depth(
-    context: LoweringContext, o: SpaceToDepthOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    x, b = inputs[0], o.block_size
+def _why_not_space_to_depth(op: Op[SpaceToDepthOptions]) -> str | None:
+    x, b = op.inputs[0], op.options.block_size
     even = b > 0 and len(x.shape) == 4 and x.shape[1] % b == x.shape[2] % b == 0
     return first_reason(
-        why_not_moved(context, x, outputs[0]),
+        why_not_moved(op.context, x, op.outputs[0]),
         None if even else f"{list(x.shape)} does not divide into blocks of {b}",
     )
 
 
-def _lower_space_to_depth(
-    _context: LoweringContext, o: SpaceToDepthOptions, inputs: Specs, outputs: Specs
-) -> Function:
-    (n, h, w, c), b = inputs[0].shape, o.block_size
+def _lower_space_to_depth(op: Op[SpaceToDepthOptions]) -> Function:
+    (n, h, w, c), b = op.inputs[0].shape, op.options.block_size
+    shape = op.outputs[0].shape
 
     def space_to_depth(x: jax.Array) -> tuple[jax.Array]:
         x = x.reshape(n, h // b, b, w // b, b, c)
-        return (lax.transpose(x, (0, 1, 3, 2, 4, 5)).reshape(outputs[0].shape),)
+        return (lax.transpose(x, (0, 1, 3, 2, 4, 5)).reshape(shape),)
 
     return space_to_depth
 
@@ -338,25 +305,22 @@ SPACE_TO_DEPTH = OpRule(
 )
 
 
-def _why_not_depth_to_space(
-    context: LoweringContext, o: DepthToSpaceOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    x, b = inputs[0], o.block_size
+def _why_not_depth_to_space(op: Op[DepthToSpaceOptions]) -> str | None:
+    x, b = op.inputs[0], op.options.block_size
     even = b > 0 and len(x.shape) == 4 and x.shape[3] % (b * b) == 0
     return first_reason(
-        why_not_moved(context, x, outputs[0]),
-        None if even else f"{list(x.shape)} has no channels for blocks of {b}",
+        why_not_moved(op.context, x, op.outputs[0]),
+        None if even else f"{list(x.shape)} does not have the channels for blocks of {b}",
     )
 
 
-def _lower_depth_to_space(
-    _context: LoweringContext, o: DepthToSpaceOptions, inputs: Specs, outputs: Specs
-) -> Function:
-    (n, h, w, c), b = inputs[0].shape, o.block_size
+def _lower_depth_to_space(op: Op[DepthToSpaceOptions]) -> Function:
+    (n, h, w, c), b = op.inputs[0].shape, op.options.block_size
+    shape = op.outputs[0].shape
 
     def depth_to_space(x: jax.Array) -> tuple[jax.Array]:
         x = x.reshape(n, h, w, b, b, c // (b * b))
-        return (lax.transpose(x, (0, 1, 3, 2, 4, 5)).reshape(outputs[0].shape),)
+        return (lax.transpose(x, (0, 1, 3, 2, 4, 5)).reshape(shape),)
 
     return depth_to_space
 

@@ -93,7 +93,7 @@ def _up_to_64(read: _Read, n: int) -> jax.Array:
 
 
 def _beyond_64(keys: jax.Array) -> jax.Array:
-    """A state takes in 64 bytes at a time, the last 64 at last: some of them once more."""
+    """Mix 64 bytes at a time into a state, then the last 64, which may repeat some."""
     n = keys.shape[-1]
     first, last = _number(keys[..., :8]), _words(keys[..., n - 64 :])
     y = jnp.full_like(first, (_SEED * int(_K1) + 113) % 2**64)
@@ -127,7 +127,7 @@ def _take_in(
     multiplier: jax.Array | np.uint64,
     weight: np.uint64,
 ) -> _State:
-    """Eight words into the state; `weight` is 9 for the last ones."""
+    """Mix eight words into the state; `weight` is 9 for the last ones."""
     x, y, z, v0, v1, w0, w1 = state
     x = _turn(x + y + v0 + words[1], 37) * multiplier ^ w1 * weight
     y = _turn(y + v1 + words[6], 42) * multiplier + v0 * weight + words[5]
@@ -138,7 +138,7 @@ def _take_in(
 
 
 def _weak(words: Sequence[jax.Array], a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Four words into two."""
+    """Mix four words into two."""
     start = a + words[0]
     end = start + words[1] + words[2]
     turned = _turn(b + start + words[3], 21)

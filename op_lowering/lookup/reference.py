@@ -1,4 +1,4 @@
-"""Tables asked for rows, in numpy: EMBEDDING_LOOKUP_SPARSE, HASHTABLE_LOOKUP, LSH_PROJECTION.
+"""Lookups in tables, in numpy: EMBEDDING_LOOKUP_SPARSE, HASHTABLE_LOOKUP, LSH_PROJECTION.
 
 Source: kernels/embedding_lookup_sparse.cc, hashtable_lookup.cc, lsh_projection.cc.
 """
@@ -18,7 +18,7 @@ from jaxdelegate.reference.kernel import Array, Kernel
 
 
 def embedding_lookup_sparse_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
-    """The lookup's shape but for its last dimension, then a row's shape."""
+    """The lookup's shape without its last dimension, then a row's shape."""
     lookup_shape, table = inputs[2].const, inputs[4]
     if lookup_shape is None:
         return (None,)
@@ -29,15 +29,11 @@ def embedding_lookup_sparse_shape(_o: Options, inputs: Specs) -> tuple[Shape | N
 def embedding_lookup_sparse(
     o: EmbeddingLookupSparseOptions, inputs: Specs, _outputs: Specs, *arrays: Array
 ) -> tuple[Array]:
-    """Weighted sums of rows, one for each place of the lookup but for its last dimension.
+    """Weighted sums of rows, one for each place of the lookup without its last dimension.
 
     The arrays are ids [n], indices [n, rank] into the lookup, its shape [rank], weights [n] and a
-    table [rows, ...]. Lookups of one place that follow each other are one run: a run's rows are
-    added to what is there, and the result is divided by the run's weight.
-
-    Raises:
-        IndexError: an id that names no row.
-        ValueError: inputs whose shapes do not match.
+    table [rows, ...]. Consecutive lookups of one place form a run: a run's rows are added to the
+    place's sum, which is then divided by the run's weight.
     """
     ids, indices, lookup_shape, weights, table = arrays
     _check_lookup(inputs, *arrays)
@@ -86,11 +82,7 @@ def hashtable_lookup_shapes(_o: Options, inputs: Specs) -> tuple[Shape | None, .
 def hashtable_lookup(
     _o: Options, _inputs: Specs, _outputs: Specs, queries: Array, keys: Array, rows: Array
 ) -> tuple[Array, Array]:
-    """Rows by ascending int32 keys; zeros, or empty strings, where a query is none of them.
-
-    Raises:
-        ValueError: queries or keys that are no vectors, or not one key for each row.
-    """
+    """Rows by ascending int32 keys; zeros, or empty strings, for queries without a key."""
     if queries.ndim != 1 or keys.ndim != 1 or rows.shape[:1] != keys.shape or not len(keys):
         shapes = [list(array.shape) for array in (queries, keys, rows)]
         raise ValueError(f"HASHTABLE_LOOKUP: queries, keys and rows are {shapes}")
@@ -101,7 +93,7 @@ def hashtable_lookup(
 
 
 def _search(query: int, keys: list[int]) -> int:
-    """C's bsearch, with a comparison that subtracts and wraps; -1 where nothing is found."""
+    """C's bsearch, whose comparison subtracts and wraps; -1 if the query is not a key."""
     low, high = 0, len(keys)
     while low < high:
         middle = (low + high) // 2
@@ -113,11 +105,7 @@ def _search(query: int, keys: list[int]) -> int:
 
 
 def lsh_projection_shape(o: LSHProjectionOptions, inputs: Specs) -> tuple[Shape | None, ...]:
-    """SPARSE: a number for each hash function. DENSE: each of their bits.
-
-    Raises:
-        ValueError: neither of them.
-    """
+    """A number for each hash function (SPARSE), or each of their bits (DENSE)."""
     n_hashes, n_bits = inputs[0].shape
     if o.type not in (LSHProjectionType.SPARSE, LSHProjectionType.DENSE):
         raise ValueError(f"LSH_PROJECTION: type must be SPARSE or DENSE, got {o.type.name}")
@@ -132,14 +120,9 @@ def lsh_projection(
     x: Array,
     weights: Array | None = None,
 ) -> tuple[Array]:
-    """Signs of sums of hashes of the items of x, [items, ...], one for each seed [hashes, bits].
-
-    Raises:
-        TypeError: strings.
-        ValueError: shapes that the kernel stops at.
-    """
+    """Signs of sums of hashes of the items of x, [items, ...], one for each seed [hashes, bits]."""
     if x.dtype == object:
-        raise TypeError("LSH_PROJECTION: no items of one size in a tensor of strings")
+        raise TypeError("LSH_PROJECTION: string tensors are not supported")
     bad_weights = weights is not None and weights.shape != x.shape[:1]
     if seeds.ndim != 2 or seeds.shape[1] > 32 or x.shape[:1] in ((), (0,)) or bad_weights:
         raise ValueError(f"LSH_PROJECTION: seeds are {seeds.shape}, items {x.shape}")
@@ -152,7 +135,7 @@ def lsh_projection(
 
 
 def _scores(seeds: Array, x: Array, weights: Array | None) -> Array:
-    """Sums of hashes, each taken for a signed number: float64 [hashes, bits]."""
+    """Sums of hashes as signed numbers: float64 [hashes, bits]."""
     items = np.ascontiguousarray(x).reshape(len(x), -1).view(np.uint8)
     seed_bytes = np.ascontiguousarray(seeds, "<f4")[..., None].view(np.uint8)
     shape = (*seeds.shape, len(x))

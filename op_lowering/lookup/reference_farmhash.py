@@ -41,7 +41,7 @@ def _shift_mix(x: Array) -> Array:
 
 
 def _join(u: Array, v: Array, factor: Array) -> Array:
-    """HashLen16: two words into one."""
+    """Mix two words into one (HashLen16)."""
     a = _shift_mix((u ^ v) * factor)
     return _number(_shift_mix((v ^ a) * factor) * factor)
 
@@ -67,7 +67,7 @@ def _short(keys: Array) -> Array:
 
 
 def _ends(keys: Array, first_factor: Array) -> tuple[Array, Array, Array]:
-    """What the 16 bytes at either end make of a key: two words to join, and the first word."""
+    """The 16 bytes at either end as two words to join, and the first word."""
     n = keys.shape[-1]
     a, b = _fetch(keys, 0) * first_factor, _fetch(keys, 8)
     c, d = _fetch(keys, -8) * _factor(n), _fetch(keys, -16) * _K2
@@ -91,7 +91,7 @@ def _longer(keys: Array) -> Array:
 
 
 def _mix_32(keys: Array, at: int, a: Array, b: Array) -> _Pair:
-    """WeakHashLen32WithSeeds: 32 bytes into a pair."""
+    """Mix 32 bytes into a pair (WeakHashLen32WithSeeds)."""
     w, x, y, z = (_fetch(keys, at + 8 * i) for i in range(4))
     a = a + w
     b = _rotate(b + a + z, 21)
@@ -126,7 +126,7 @@ def _round(
     factor: Array,
     nine: int,
 ) -> tuple[Array, Array, Array, _Pair, _Pair]:
-    """Take in 64 bytes; `nine` is 9 in the last round, and 1 before."""
+    """Mix in 64 bytes; `nine` is 9 in the last round, and 1 before."""
     x, y, z, v, w = state
     x = _rotate(x + y + v[0] + _fetch(keys, at + 8), 37) * factor
     y = _rotate(y + v[1] + _fetch(keys, at + 48), 42) * factor

@@ -1,4 +1,4 @@
-"""Tables asked for rows: EMBEDDING_LOOKUP_SPARSE, HASHTABLE_LOOKUP; and LSH_PROJECTION.
+"""Lookups in tables: EMBEDDING_LOOKUP_SPARSE and HASHTABLE_LOOKUP; and LSH_PROJECTION.
 
 LiteRT's kernel fails on an id that names no row. Compiled code cannot: it takes the nearest row.
 """
@@ -11,6 +11,7 @@ import numpy as np
 from jax import lax
 
 from jaxdelegate.op_lowering.common.movement import integers, why_not_moved
+from jaxdelegate.op_lowering.common.pointwise import INTEGERS
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.lookup.farmhash import fingerprint64
 from jaxdelegate.op_lowering.lookup.options import (
@@ -21,7 +22,7 @@ from jaxdelegate.op_lowering.records.enums import CombinerType, LSHProjectionTyp
 from jaxdelegate.op_lowering.records.record import NoOptions
 from jaxdelegate.op_lowering.rule import (
     Function,
-    LoweringContext,
+    Op,
     OpRule,
     first_reason,
     optional,
@@ -31,22 +32,17 @@ from jaxdelegate.op_lowering.rule import (
 )
 from jaxdelegate.op_lowering.spec import Specs
 
-_INTEGERS = frozenset(
-    np.dtype(f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)
-)
-_Pair = tuple[jax.Array, jax.Array, jax.Array]
+_Run = tuple[jax.Array, jax.Array, jax.Array]  # whether it begins a place, factor, mean
 
 
-def _why_not_embedding_lookup_sparse(
-    _context: LoweringContext, _o: EmbeddingLookupSparseOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    ids, indices, lookup_shape, weights, table = inputs[:5]
+def _why_not_embedding_lookup_sparse(op: Op[EmbeddingLookupSparseOptions]) -> str | None:
+    ids, indices, lookup_shape, weights, table = op.inputs[:5]
     return first_reason(
-        None if len(inputs) == 5 else f"has {len(inputs)} inputs, not 5",
+        None if len(op.inputs) == 5 else f"has {len(op.inputs)} inputs, not 5",
         why_not_const(lookup_shape),
         *(why_not_dtype(spec, np.int32) for spec in (ids, indices, lookup_shape)),
-        *(why_not_dtype(spec, np.float32) for spec in (weights, table, outputs[0])),
-        _why_not_lookup_shapes(inputs),
+        *(why_not_dtype(spec, np.float32) for spec in (weights, table, op.outputs[0])),
+        _why_not_lookup_shapes(op.inputs),
     )
 
 
@@ -58,13 +54,11 @@ def _why_not_lookup_shapes(inputs: Specs) -> str | None:
     return "the table has no rows" if table[0] == 0 < ids[0] else None
 
 
-def _lower_embedding_lookup_sparse(
-    _context: LoweringContext, o: EmbeddingLookupSparseOptions, inputs: Specs, outputs: Specs
-) -> Function:
-    shape, sizes = outputs[0].shape, integers(inputs[2])[:-1]
-    n, row = math.prod(inputs[0].shape), inputs[4].shape[1:]
-    if n == 0 or math.prod(shape) == 0:
-        return lambda *_arrays: (jnp.zeros(shape, outputs[0].dtype),)
+def _lower_embedding_lookup_sparse(op: Op[EmbeddingLookupSparseOptions]) -> Function:
+    y, combiner, sizes = op.outputs[0], op.options.combiner, integers(op.inputs[2])[:-1]
+    n, row = math.prod(op.inputs[0].shape), op.inputs[4].shape[1:]
+    if n == 0 or math.prod(y.shape) == 0:
+        return lambda *_arrays: (jnp.zeros(y.shape, y.dtype),)
     strides = np.array([math.prod(sizes[i + 1 :]) for i in range(len(sizes))], np.int64)
     n_places = math.prod(sizes)
 
@@ -73,11 +67,11 @@ def _lower_embedding_lookup_sparse(
     ) -> tuple[jax.Array]:
         places = (indices[:, :-1].astype(np.int64) * strides[None]).sum(axis=1)
         rows = jnp.take(table, ids, axis=0, mode="clip").reshape(n, -1) * weights[:, None]
-        if o.combiner is CombinerType.SUM:
-            y = jax.ops.segment_sum(rows, places, n_places)
+        if combiner is CombinerType.SUM:
+            combined = jax.ops.segment_sum(rows, places, n_places)
         else:
-            y = _means(o.combiner, rows, weights, places, n_places)
-        return (y.reshape(*sizes, *row),)
+            combined = _means(combiner, rows, weights, places, n_places)
+        return (combined.reshape(*sizes, *row),)
 
     return embedding_lookup_sparse
 
@@ -87,31 +81,33 @@ def _means(
 ) -> jax.Array:
     """Weighted rows [n, row] -> [n_places, row], as kernels/embedding_lookup_sparse.cc.
 
-    Lookups of one place that follow each other are one run: the kernel adds a run's rows to what is
-    there and divides by the run's weight. A place is usually one run, but need not be.
+    Consecutive lookups of one place form a run: the kernel adds a run's rows to the place's sum and
+    divides it by the run's weight. A place usually has one run, but can have several.
     """
     n = len(rows)
     begins = jnp.concatenate([jnp.zeros(1, bool), places[1:] != places[:-1]])
     run = jnp.cumsum(begins)
     sums = weights * weights if combiner is CombinerType.SQRTN else weights
     total = jax.ops.segment_sum(sums, run, n)
-    total = jnp.where(jnp.arange(n) <= run[-1], total, jnp.ones_like(total))  # there is such a run
+    total = jnp.where(
+        jnp.arange(n) <= run[-1], total, jnp.ones_like(total)
+    )  # for run numbers in use
     if combiner is CombinerType.SQRTN:
         total = jnp.sqrt(total)
     mean = jax.ops.segment_sum(rows, run, n) / total[:, None]
-    place = jnp.full(n, -1, places.dtype).at[run].set(places)  # -1: there is no such run
+    place = jnp.full(n, -1, places.dtype).at[run].set(places)  # -1: an unused run number
     order = jnp.argsort(place, stable=True)
     place = place[order]
     new = jnp.concatenate([jnp.ones(1, bool), place[1:] != place[:-1]])
-    pairs = new[:, None], (1 / total[order])[:, None], mean[order]
-    _, _, y = lax.associative_scan(_one_run_after_another, pairs)
+    runs = new[:, None], (1 / total[order])[:, None], mean[order]
+    _, _, y = lax.associative_scan(_composed, runs)
     last = jnp.concatenate([new[1:], jnp.ones(1, bool)]) & (place >= 0)
     target = jnp.where(last, place, n_places)
     return jnp.zeros((n_places, rows.shape[1]), rows.dtype).at[target].set(y, mode="drop")
 
 
-def _one_run_after_another(first: _Pair, then: _Pair) -> _Pair:
-    """A run makes scale * y + mean of what is there, y; at a new place that is nothing."""
+def _composed(first: _Run, then: _Run) -> _Run:
+    """Two runs as one: each maps its place's sum y, 0 at first, to scale * y + mean."""
     (begins, scale, mean), (new, next_scale, next_mean) = first, then
     return (
         begins | new,
@@ -130,26 +126,21 @@ EMBEDDING_LOOKUP_SPARSE = OpRule(
 )
 
 
-def _why_not_hashtable_lookup(
-    context: LoweringContext, _o: NoOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    queries, keys, rows = inputs[:3]
+def _why_not_hashtable_lookup(op: Op[NoOptions]) -> str | None:
+    queries, keys, rows = op.inputs[:3]
     return first_reason(
-        why_not_moved(context, rows, outputs[0]),
+        why_not_moved(op.context, rows, op.outputs[0]),
         why_not_dtype(queries, np.int32),
         why_not_dtype(keys, np.int32),
-        why_not_dtype(outputs[1], np.uint8),
+        why_not_dtype(op.outputs[1], np.uint8),
         None if len(queries.shape) == len(keys.shape) == 1 else "queries and keys must be vectors",
         None if rows.shape[:1] == keys.shape else "there must be one row for each key",
         None if rows.shape[:1] != (0,) else f"the table {rows.name!r} has no rows",
     )
 
 
-def _lower_hashtable_lookup(
-    _context: LoweringContext, _o: NoOptions, inputs: Specs, _outputs: Specs
-) -> Function:
-    n = inputs[1].shape[0]
-    rank = len(inputs[2].shape)
+def _lower_hashtable_lookup(op: Op[NoOptions]) -> Function:
+    n, rank = op.inputs[1].shape[0], len(op.inputs[2].shape)
 
     def hashtable_lookup(
         queries: jax.Array, keys: jax.Array, rows: jax.Array
@@ -163,9 +154,9 @@ def _lower_hashtable_lookup(
 
 
 def _search(queries: jax.Array, keys: jax.Array, n: int) -> tuple[jax.Array, jax.Array]:
-    """C's bsearch with a comparison that subtracts, and wraps: positions, and whether found."""
+    """C's bsearch, whose comparison subtracts and wraps: positions, and whether they match."""
     low, high = jnp.zeros_like(queries), jnp.full_like(queries, n)
-    for _ in range(n.bit_length()):  # each halves what is left; what is found stays
+    for _ in range(n.bit_length()):  # each step halves the range; a match stays in it
         middle = (low + high) >> 1
         difference = queries - jnp.take(keys, middle, mode="clip")
         low = jnp.where(difference > 0, middle + 1, low)
@@ -185,16 +176,14 @@ HASHTABLE_LOOKUP = OpRule(
 )
 
 
-def _why_not_lsh_projection(
-    _context: LoweringContext, o: LSHProjectionOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    seeds, x, weights = *inputs[:2], optional(inputs, 2)
-    known = o.type in (LSHProjectionType.SPARSE, LSHProjectionType.DENSE)
+def _why_not_lsh_projection(op: Op[LSHProjectionOptions]) -> str | None:
+    seeds, x, weights = *op.inputs[:2], optional(op.inputs, 2)
+    known = op.options.type in (LSHProjectionType.SPARSE, LSHProjectionType.DENSE)
     weighed = weights is None or weights.shape == x.shape[:1]
     return first_reason(
-        None if known else f"the projection's type is {o.type.name}",
-        why_not_dtype(x, FLOATS, _INTEGERS, np.bool_),
-        why_not_dtype(outputs[0], np.int32),
+        None if known else f"the projection's type is {op.options.type.name}",
+        why_not_dtype(x, FLOATS, INTEGERS, np.bool_),
+        why_not_dtype(op.outputs[0], np.int32),
         *(why_not_dtype(spec, np.float32) for spec in (seeds, weights) if spec is not None),
         None if len(seeds.shape) == 2 and seeds.shape[1] <= 32 else "seeds must be [n, 32] at most",
         None if x.shape[:1] not in ((), (0,)) else f"{x.name!r} has no items",
@@ -202,13 +191,12 @@ def _why_not_lsh_projection(
     )
 
 
-def _lower_lsh_projection(
-    _context: LoweringContext, o: LSHProjectionOptions, inputs: Specs, outputs: Specs
-) -> Function:
-    (n_hashes, n_bits), shape = inputs[0].shape, outputs[0].shape
+def _lower_lsh_projection(op: Op[LSHProjectionOptions]) -> Function:
+    (n_hashes, n_bits), shape = op.inputs[0].shape, op.outputs[0].shape
+    is_dense = op.options.type is LSHProjectionType.DENSE
     if n_hashes * n_bits == 0:
         return lambda *_arrays: (jnp.zeros(shape, np.int32),)
-    # Bits into a number, the first one highest; numbers of different hashes differ. Both wrap.
+    # The bits form a number, the first one highest; an offset separates the hashes. Both wrap.
     places = (np.int64(1) << np.arange(n_bits)[::-1]).astype(np.int32)
     offsets = (np.arange(n_hashes, dtype=np.int64) << n_bits).astype(np.int32)
 
@@ -216,7 +204,7 @@ def _lower_lsh_projection(
         seeds: jax.Array, x: jax.Array, weights: jax.Array | None = None
     ) -> tuple[jax.Array]:
         bits = (_scores(seeds, x, weights) > 0).astype(np.int32)
-        if o.type is LSHProjectionType.DENSE:
+        if is_dense:
             return (bits.reshape(-1),)
         return (jnp.sum(bits * places[None], axis=1, dtype=np.int32) + offsets,)
 

@@ -1,9 +1,9 @@
 """Dynamic range kernels of FULLY_CONNECTED and BATCH_MATMUL: float32 rows, integer filters.
 
-Each row of K values is quantized on the fly, to int8; sums of integers are scaled back. Sources:
+Each row of K values is quantized to int8 on the fly; sums of integers are scaled back. Sources:
 EvalHybridDense of kernels/fully_connected.cc, EvalHybrid of kernels/batch_matmul.cc.
-BATCH_MATMUL takes each row's own scale: LiteRT's kernel reads that of another row where two or more
-batch dimensions of the activations are larger than 1.
+BATCH_MATMUL uses each row's own scale; LiteRT's kernel reads another row's if two or more batch
+dimensions of the activations are larger than 1.
 """
 
 import math
@@ -20,7 +20,7 @@ from jaxdelegate.op_lowering.common.dynamic_range import (
     signed,
 )
 from jaxdelegate.op_lowering.common.integer_products import matrix_product, pieces
-from jaxdelegate.op_lowering.common.packed_weights import Kept
+from jaxdelegate.op_lowering.common.packed_weights import WeightStorage
 from jaxdelegate.op_lowering.common.products import finish
 from jaxdelegate.op_lowering.common.quantized_products import INT2, INT4, INT8, UINT8, Tensors
 from jaxdelegate.op_lowering.convolution import cpu_kernel_dynamic_range
@@ -28,7 +28,7 @@ from jaxdelegate.op_lowering.matmul import dynamic_range_blockwise
 from jaxdelegate.op_lowering.matmul.options import BatchMatMulOptions, FullyConnectedOptions
 from jaxdelegate.op_lowering.matmul.quantized import batch_product, row_sums
 from jaxdelegate.op_lowering.records.protocols import QuantizesInputs
-from jaxdelegate.op_lowering.rule import Function, Lowered, LoweringContext
+from jaxdelegate.op_lowering.rule import Function, Lowered, Op
 
 FULLY_CONNECTED = DynamicRange(
     frozenset([INT8, UINT8, INT4, INT2]), why_not_blocks=dynamic_range_blockwise.why_not
@@ -36,42 +36,41 @@ FULLY_CONNECTED = DynamicRange(
 BATCH_MATMUL = DynamicRange(frozenset([INT8]))
 
 
-def lower_fully_connected(
-    context: LoweringContext, o: FullyConnectedOptions, tensors: Tensors
-) -> Function:
+def lower_fully_connected(op: Op[FullyConnectedOptions]) -> Function:
     """[..., K] x [N, K] -> [rows, N], or [..., N] with keep_num_dims."""
+    tensors, activation = Tensors.of(op), op.options.fused_activation_function
     x_spec, w_spec, _, y_spec = tensors
     blocks = dynamic_range_blockwise.blocks_of(w_spec)
     if blocks is not None:
-        return dynamic_range_blockwise.lower_fully_connected(context, o, tensors, blocks)
+        return dynamic_range_blockwise.lower_fully_connected(op, blocks)
     output_channels, depth = w_spec.shape
     rows = math.prod(x_spec.shape) // depth
-    if cpu_kernel_dynamic_range.is_chosen(context, tensors, o.fused_activation_function):
-        return cpu_kernel_dynamic_range.row_by_matrix(o, tensors)
-    scales, kept = filter_scales(w_spec, output_channels), Kept.of(w_spec)
+    if cpu_kernel_dynamic_range.is_chosen(op.context, tensors, activation):
+        return cpu_kernel_dynamic_range.row_by_matrix(op.options, tensors)
+    scales, storage = filter_scales(w_spec, output_channels), WeightStorage.of(w_spec)
     sums = None if w_spec.const is None else row_sums(signed(w_spec.const))
 
     def fully_connected(
         x: jax.Array, w: jax.Array, bias: jax.Array | None = None
     ) -> tuple[jax.Array]:
         whole = x.reshape(-1)[: rows * depth].reshape(rows, depth)
-        q, scale, zero = _quantize(whole, o)
-        total = matrix_product(pieces(q, zero), pieces(kept.read(w), 0), w_sums=sums)
+        q, scale, zero = _quantize(whole, op.options)
+        total = matrix_product(pieces(q, zero), pieces(storage.read(w), 0), w_sums=sums)
         y = rescaled(total, scale, scales)
-        return (finish(y, bias, o.fused_activation_function, y_spec.dtype).reshape(y_spec.shape),)
+        return (finish(y, bias, activation, y_spec.dtype).reshape(y_spec.shape),)
 
-    prepare = kept.prepare if kept.packed is not None else signed
-    return Lowered(fully_connected, {1: prepare}, kept)
+    prepare = storage.prepare if storage.packed is not None else signed
+    return Lowered(fully_connected, {1: prepare}, storage)
 
 
-def lower_batch_matmul(o: BatchMatMulOptions, tensors: Tensors) -> Function:
+def lower_batch_matmul(options: BatchMatMulOptions, tensors: Tensors) -> Function:
     """[..., M, K] x [..., K, N] -> [..., M, N]; adj_x and adj_y swap the last two dimensions."""
     y_spec = tensors.y
-    straight = BatchMatMulOptions(adj_y=o.adj_y)
+    straight = BatchMatMulOptions(adj_y=options.adj_y)
     scales = filter_scales(tensors.w, y_spec.shape[-1])
 
     def batch_matmul(x: jax.Array, w: jax.Array) -> tuple[jax.Array]:
-        q, scale, zero = _quantize(x.swapaxes(-1, -2) if o.adj_x else x, o)
+        q, scale, zero = _quantize(x.swapaxes(-1, -2) if options.adj_x else x, options)
         total = batch_product(straight, q, w, zero).reshape(y_spec.shape)
         scale = scale.reshape((1,) * (total.ndim - scale.ndim) + scale.shape)
         return (rescaled(total, scale, scales),)
@@ -79,8 +78,8 @@ def lower_batch_matmul(o: BatchMatMulOptions, tensors: Tensors) -> Function:
     return batch_matmul
 
 
-def _quantize(x: jax.Array, o: QuantizesInputs) -> tuple[jax.Array, jax.Array, Any]:
-    """int8 rows [..., K], and for each of them a scale and a zero point, [..., 1]."""
-    q, scale, zero = quantize_rows(x, asymmetric=o.asymmetric_quantize_inputs)
+def _quantize(x: jax.Array, options: QuantizesInputs) -> tuple[jax.Array, jax.Array, Any]:
+    """int8 rows [..., K], and a scale and a zero point for each, [..., 1]."""
+    q, scale, zero = quantize_rows(x, asymmetric=options.asymmetric_quantize_inputs)
     zero = zero if isinstance(zero, int) else jnp.expand_dims(zero, -1)
     return q, jnp.expand_dims(scale, -1), zero

@@ -1,13 +1,14 @@
 """The dynamic range kernel of FULLY_CONNECTED whose filter has a scale for each block of a row.
 
 EvalBlockwise4Bit of kernels/fully_connected.cc: rows of activations are quantized asymmetrically,
-whatever the options say, the integer sum of each block is scaled by itself, and the activations'
-scale comes last. That kernel forgets the fused activation and the zero points; XNNPACK applies the
-former. Here both count, and int8 and int2 are taken as well.
+whatever the options say, the integer sum of each block is scaled separately, and the activations'
+scale comes last. That kernel ignores the fused activation and the zero points; XNNPACK applies the
+former. Here both count, and int8 and int2 filters are supported as well.
 """
 
 import dataclasses
 import math
+from typing import Self
 
 import jax
 import jax.numpy as jnp
@@ -16,29 +17,29 @@ from jax import lax
 
 from jaxdelegate.op_lowering.common.basics import Array
 from jaxdelegate.op_lowering.common.dynamic_range import quantize_rows
-from jaxdelegate.op_lowering.common.packed_weights import Kept
+from jaxdelegate.op_lowering.common.packed_weights import WeightStorage
 from jaxdelegate.op_lowering.common.products import finish
 from jaxdelegate.op_lowering.common.quantized_products import INT2, INT4, INT8, Tensors
 from jaxdelegate.op_lowering.common.rounding import rounded
 from jaxdelegate.op_lowering.matmul.options import FullyConnectedOptions
-from jaxdelegate.op_lowering.rule import Function, Lowered, LoweringContext, first_reason
+from jaxdelegate.op_lowering.rule import Function, Lowered, Op, first_reason
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.quant.affine import block_parameters, spread, why_not_blocks
 from jaxdelegate.quant.params import Blockwise, integer_range
 
 _FILTERS = frozenset([INT8, INT4, INT2])
-# Bytes of the sums of all blocks, beyond which blocks are computed one after another everywhere.
+# Beyond so many bytes of the sums of all blocks, all devices compute blocks one after another.
 _MOST_SUMS = 1 << 26
 _EXACT = 1 << 24  # float32 holds all integers up to here
 
 
 def blocks_of(w: TensorSpec) -> Blockwise | None:
-    """How the filter is quantized in blocks; None: otherwise."""
+    """The blockwise quantization of a filter; None if it has another."""
     return None if w.quantization is None else w.quantization.blockwise
 
 
 def why_not(w: TensorSpec) -> str | None:
-    """A reason unless the kernel takes this filter, [N, K], quantized in blocks."""
+    """A reason unless the kernel accepts this filter, [N, K], quantized in blocks."""
     blocks = blocks_of(w)
     reason = why_not_blocks(w.quantization, w.shape)
     if blocks is None or reason is not None:
@@ -65,8 +66,7 @@ class _Blocks:
     operand: np.dtype
 
     @classmethod
-    def of(cls, w: TensorSpec, blocks: Blockwise) -> "_Blocks":
-        """Those of a filter that `why_not` lets pass."""
+    def of(cls, w: TensorSpec, blocks: Blockwise) -> Self:
         scale, points = block_parameters(blocks, w.shape)
         shape = w.shape[0], scale.shape[1]
         scale, points = (np.broadcast_to(spread(v, shape), shape).T for v in (scale, points))
@@ -88,57 +88,58 @@ class _Blocks:
         return rounded(total.astype(np.float32) * jnp.expand_dims(jnp.asarray(scale), -2))
 
 
-def lower_fully_connected(
-    context: LoweringContext, o: FullyConnectedOptions, tensors: Tensors, blocks: Blockwise
-) -> Function:
+def lower_fully_connected(op: Op[FullyConnectedOptions], blocks: Blockwise) -> Function:
     """[..., K] x [N, K] -> [rows, N], or [..., N] with keep_num_dims.
 
-    The filter is kept as [blocks, block size, N], or packed along its output channels.
+    The filter is stored as [blocks, block size, N], or packed along its output channels.
     """
-    x_spec, w_spec, _, y_spec = tensors
+    x_spec, w_spec, _, y_spec = Tensors.of(op)
+    activation = op.options.fused_activation_function
     output_channels, depth = w_spec.shape
     rows = math.prod(x_spec.shape) // depth
-    filters, kept = _Blocks.of(w_spec, blocks), Kept.of(w_spec, output_channels)
+    filters, storage = _Blocks.of(w_spec, blocks), WeightStorage.of(w_spec, output_channels)
     count = len(filters.scales)
     small = 4 * rows * filters.scales.size <= _MOST_SUMS
-    add_up = _all_blocks if small and context.platform != "cpu" else _block_by_block
+    add_up = _all_blocks if small and op.context.platform != "cpu" else _block_by_block
 
     def fully_connected(
         x: jax.Array, w: jax.Array, bias: jax.Array | None = None
     ) -> tuple[jax.Array]:
         whole = x.reshape(-1)[: rows * depth].reshape(rows, depth)
         q, scale, zero = quantize_rows(whole, asymmetric=True)
-        # A row of ones gives the filter's own sums, by which the zero points move the others.
+        # The products of a row of ones are the filter's sums, which the zero points multiply.
         q = jnp.concatenate([q, jnp.ones((1, depth), np.int8)])
-        y = add_up(filters, kept, q.reshape(rows + 1, count, -1).swapaxes(0, 1), w)
+        y = add_up(filters, storage, q.reshape(rows + 1, count, -1).swapaxes(0, 1), w)
         moved = rounded(jnp.expand_dims(jnp.asarray(zero), -1).astype(np.float32) * y[rows:])
         y = rounded((y[:rows] - moved) * jnp.expand_dims(scale, -1))
-        return (finish(y, bias, o.fused_activation_function, y_spec.dtype).reshape(y_spec.shape),)
+        return (finish(y, bias, activation, y_spec.dtype).reshape(y_spec.shape),)
 
     def prepare(w: Array) -> Array:
-        return kept.prepare(w.transpose(1, 0).reshape(count, depth // count, output_channels))
+        return storage.prepare(w.transpose(1, 0).reshape(count, depth // count, output_channels))
 
-    return Lowered(fully_connected, {1: prepare}, kept)
+    return Lowered(fully_connected, {1: prepare}, storage)
 
 
-def _all_blocks(filters: _Blocks, kept: Kept, q: jax.Array, w: jax.Array) -> jax.Array:
+def _all_blocks(filters: _Blocks, storage: WeightStorage, q: jax.Array, w: jax.Array) -> jax.Array:
     """The sum of all scaled blocks, float32 [rows, N].
 
     Args:
         filters: scales and zero points.
-        kept: how the filter is kept.
+        storage: of the filter.
         q: int8 [blocks, rows, block size].
-        w: the filter, as it is kept.
+        w: the stored filter.
     """
-    return jnp.sum(filters.scaled(q, kept.read(w), filters.scales, filters.points), 0)
+    return jnp.sum(filters.scaled(q, storage.read(w), filters.scales, filters.points), 0)
 
 
-def _block_by_block(filters: _Blocks, kept: Kept, q: jax.Array, w: jax.Array) -> jax.Array:
-    """As _all_blocks, faster on a CPU, and in less memory."""
+def _block_by_block(
+    filters: _Blocks, storage: WeightStorage, q: jax.Array, w: jax.Array
+) -> jax.Array:
+    """Equals _all_blocks; faster on a CPU, and takes less memory."""
 
     def add(y: jax.Array, block: tuple[jax.Array, ...]) -> tuple[jax.Array, None]:
         q, w, scale, points = block
-        return y + filters.scaled(q, kept.read(w), scale, points), None
+        return y + filters.scaled(q, storage.read(w), scale, points), None
 
     start = jnp.zeros((q.shape[1], filters.scales.shape[1]), np.float32)
     y, _ = lax.scan(add, start, (q, w, jnp.asarray(filters.scales), jnp.asarray(filters.points)))

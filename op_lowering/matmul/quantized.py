@@ -1,7 +1,7 @@
 """Integer kernels of FULLY_CONNECTED and BATCH_MATMUL.
 
-kernels/internal/reference/fully_connected.h, integer_ops/fully_connected.h and batch_matmul.h;
-filters of int16 are in kernels/fully_connected.cc.
+Sources: kernels/internal/reference/fully_connected.h, integer_ops/fully_connected.h and
+batch_matmul.h; filters of int16 are in kernels/fully_connected.cc.
 """
 
 import math
@@ -18,7 +18,7 @@ from jaxdelegate.op_lowering.common.integer_products import (
     pieces,
     to_int8,
 )
-from jaxdelegate.op_lowering.common.packed_weights import Kept
+from jaxdelegate.op_lowering.common.packed_weights import WeightStorage
 from jaxdelegate.op_lowering.common.quantization import quantization_of, zero_point_of
 from jaxdelegate.op_lowering.common.quantized_products import (
     INT2,
@@ -44,7 +44,7 @@ from jaxdelegate.op_lowering.convolution import cpu_kernel_int8
 from jaxdelegate.op_lowering.matmul.options import BatchMatMulOptions, FullyConnectedOptions
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.records.enums import TensorType
-from jaxdelegate.op_lowering.rule import Function, Lowered, LoweringContext, first_reason
+from jaxdelegate.op_lowering.rule import Function, Lowered, Op, first_reason
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 from jaxdelegate.quant.requantize import (
     convolution_multipliers,
@@ -64,12 +64,12 @@ _BATCH_MATMUL: Kernels = {
 }
 
 
-def why_not_fully_connected(o: FullyConnectedOptions, tensors: Tensors) -> str | None:
-    """A reason unless an integer kernel takes these tensors."""
+def why_not_fully_connected(options: FullyConnectedOptions, tensors: Tensors) -> str | None:
+    """A reason unless an integer kernel accepts these tensors."""
     x, w, bias, y = tensors
     reason = first_reason(
         why_not_tensors(_FULLY_CONNECTED, tensors, 0),
-        why_not_sums(tensors, o.quantized_bias_type, w.shape[1]),
+        why_not_sums(tensors, options.quantized_bias_type, w.shape[1]),
     )
     if reason is not None:
         return reason
@@ -78,21 +78,17 @@ def why_not_fully_connected(o: FullyConnectedOptions, tensors: Tensors) -> str |
     return first_reason(
         why_not_points(w) if by_row or w.dtype in _PACKED else None,
         None if by_row else why_not_bias_scale(tensors),
-        "the kernel from uint8 to int16 wants a bias" if bare else None,
-        why_not_epilogue(lambda: _fully_connected_epilogue(o, tensors)),
+        "the kernel from uint8 to int16 needs a bias" if bare else None,
+        why_not_epilogue(lambda: _fully_connected_epilogue(options, tensors)),
     )
 
 
-def _fully_connected_epilogue(o: FullyConnectedOptions, tensors: Tensors) -> Epilogue:
-    """The reference kernels round real numbers, but for filters of int16.
-
-    Raises:
-        ValueError: the scales make no multiplier.
-    """
+def _fully_connected_epilogue(options: FullyConnectedOptions, tensors: Tensors) -> Epilogue:
+    """The reference kernels round real numbers, except for filters of int16."""
     x, w, _, y = tensors
     scales = quantization_of(x), quantization_of(w), quantization_of(y)
-    output_channels, total = w.shape[0], accumulator(x, o.quantized_bias_type)
-    activation = o.fused_activation_function
+    output_channels, total = w.shape[0], accumulator(x, options.quantized_bias_type)
+    activation = options.fused_activation_function
     if w.dtype != INT16:
         return epilogue(activation, y, total, scale=effective_scales(*scales, output_channels))
     multiplier, shift = (
@@ -103,28 +99,28 @@ def _fully_connected_epilogue(o: FullyConnectedOptions, tensors: Tensors) -> Epi
     return epilogue(activation, y, INT64, multiplier=multiplier, shift=shift)
 
 
-def lower_fully_connected(
-    context: LoweringContext, o: FullyConnectedOptions, tensors: Tensors
-) -> Function:
+def lower_fully_connected(op: Op[FullyConnectedOptions]) -> Function:
     """[..., K] x [N, K] -> [rows, N], or [..., N] with keep_num_dims."""
+    tensors = Tensors.of(op)
     x_spec, w_spec, _, y = tensors
     depth = w_spec.shape[1]
     rows = math.prod(x_spec.shape) // depth
-    end = _fully_connected_epilogue(o, tensors)
+    end = _fully_connected_epilogue(op.options, tensors)
     x_zero, w_zero = _moved_zero(x_spec), _filter_zero(w_spec)
-    if cpu_kernel_int8.is_chosen(context, tensors):
+    if cpu_kernel_int8.is_chosen(op.context, tensors):
         return cpu_kernel_int8.fully_connected(rows, tensors, w_zero, end)
-    const, kept = w_spec.const, Kept.of(w_spec)
+    const, storage = w_spec.const, WeightStorage.of(w_spec)
     sums = None if const is None or w_spec.dtype == INT16 else row_sums(to_int8(const), w_zero)
 
     def fully_connected(
         x: jax.Array, w: jax.Array, bias: jax.Array | None = None
     ) -> tuple[jax.Array]:
         whole = to_int8(x).reshape(-1)[: rows * depth].reshape(rows, depth)
-        total = matrix_product(pieces(whole, x_zero), pieces(kept.read(w), w_zero), w_sums=sums)
+        w = storage.read(w)
+        total = matrix_product(pieces(whole, x_zero), pieces(w, w_zero), w_sums=sums)
         return end(total.reshape(y.shape), bias)
 
-    return Lowered(fully_connected, {1: kept.prepare}, kept)
+    return Lowered(fully_connected, {1: storage.prepare}, storage)
 
 
 def _moved_zero(spec: TensorSpec) -> int:
@@ -132,25 +128,24 @@ def _moved_zero(spec: TensorSpec) -> int:
 
 
 def _filter_zero(w: TensorSpec) -> int:
-    """Filters with a scale for each row are symmetric."""
+    # Filters with a scale for each row are symmetric.
     return 0 if quantization_of(w).is_per_channel else _moved_zero(w)
 
 
 def row_sums(w: np.ndarray, zero: int = 0) -> np.ndarray:
-    """int32 [N]: a constant filter [N, K] of int8, less its zero, added up."""
+    """int32 [N]: sums of a constant filter [N, K] of int8, less its zero."""
     return np.asarray(np.sum(w, 1, dtype=np.int32) - w.shape[1] * zero)
 
 
 def is_unscaled(tensors: Tensors) -> bool:
-    """Whether int8 times int8 gives int32: sums of what is stored, whatever it stands for."""
+    """Whether int8 times int8 gives int32: sums of the stored integers, without scales."""
     return tensors.x.dtype == INT8 and tensors.y.dtype == INT32
 
 
 def why_not_batch_matmul(tensors: Tensors, products: int, columns: int) -> str | None:
-    """A reason unless an integer kernel takes these tensors.
+    """A reason unless an integer kernel accepts these tensors.
 
-    `columns` is the axis of the second matrix that may have a scale for each index; LiteRT's kernel
-    takes the product of such scales for zero.
+    `columns` is the axis of the second matrix that may have a scale for each index.
     """
     if is_unscaled(tensors):
         w = tensors.w
@@ -178,7 +173,7 @@ def _batch_matmul_epilogue(tensors: Tensors) -> Epilogue:
     return epilogue(Act.NONE, y, total, multiplier=multiplier, shift=shift)
 
 
-def lower_batch_matmul(o: BatchMatMulOptions, tensors: Tensors) -> Function:
+def lower_batch_matmul(options: BatchMatMulOptions, tensors: Tensors) -> Function:
     """[..., M, K] x [..., K, N] -> [..., M, N]; adj_x and adj_y swap the last two dimensions."""
     y = tensors.y
     unscaled = is_unscaled(tensors)
@@ -187,21 +182,21 @@ def lower_batch_matmul(o: BatchMatMulOptions, tensors: Tensors) -> Function:
     end = None if unscaled else _batch_matmul_epilogue(tensors)
 
     def batch_matmul(x: jax.Array, w: jax.Array) -> tuple[jax.Array]:
-        total = batch_product(o, x, w, x_zero, w_zero).reshape(y.shape)
+        total = batch_product(options, x, w, x_zero, w_zero).reshape(y.shape)
         return (total,) if end is None else end(total, None)
 
     return batch_matmul
 
 
 def batch_product(
-    o: BatchMatMulOptions, x: jax.Array, w: jax.Array, x_zero: Zero, w_zero: int = 0
+    options: BatchMatMulOptions, x: jax.Array, w: jax.Array, x_zero: Zero, w_zero: int = 0
 ) -> jax.Array:
     """Exact products of int8 or int16 matrices whose batches broadcast.
 
-    `x_zero` may be an array [..., M, 1]; there is no adj_x then.
+    `x_zero` may be an array [..., M, 1] if there is no adj_x.
     """
-    axes = (-2 if o.adj_x else -1, -1 if o.adj_y else -2)
-    if math.prod(w.shape[:-2]) == 1 and not o.adj_x:  # all rows of all batches, one matrix
+    axes = (-2 if options.adj_x else -1, -1 if options.adj_y else -2)
+    if math.prod(w.shape[:-2]) == 1 and not options.adj_x:  # all rows of all batches, one matrix
         rows = math.prod(x.shape[:-1])
         x_zero = x_zero if isinstance(x_zero, int) else x_zero.reshape(rows, 1)
         x, w = x.reshape(rows, x.shape[-1]), w.reshape(w.shape[-2:])

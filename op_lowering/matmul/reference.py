@@ -1,6 +1,6 @@
 """Matrix products: kernels/internal/reference/fully_connected.h and batch_matmul.h.
 
-Quantized tensors go to quantized.py and dynamic_range.py.
+Quantized tensors are in reference_quantized.py and reference_dynamic_range.py.
 """
 
 import numpy as np
@@ -23,7 +23,7 @@ def fully_connected_shape(o: FullyConnectedOptions, inputs: Specs) -> tuple[Shap
     """Weights [N, K] turn rows of K values into [rows, N], or [..., K] into [..., N].
 
     Raises:
-        ValueError: the shapes do not go together, or the weights are not stored as [output
+        ValueError: the shapes are incompatible, or the weights are not stored as [output
             channels, K].
     """
     x, w = inputs[0].shape, inputs[1].shape
@@ -52,7 +52,7 @@ def fully_connected(
     w: Array,
     b: Array | None = None,
 ) -> tuple[Array]:
-    """Rows of K values times weights [N, K]; values that fill no row are left out."""
+    """Rows of K values times weights [N, K]; an incomplete last row is ignored."""
     depth = w.shape[1]
     if depth == 0:  # fully_connected.cc clears the output then, without the bias
         return (np.zeros(outputs[0].shape, outputs[0].dtype),)
@@ -78,7 +78,7 @@ def batch_matmul_shape(o: BatchMatMulOptions, inputs: Specs) -> tuple[Shape | No
     """[..., M, K] times [..., K, N] -> [..., M, N]; the leading dimensions broadcast.
 
     Raises:
-        ValueError: the shapes do not go together.
+        ValueError: the shapes are incompatible.
     """
     x, w = inputs[0].shape, inputs[1].shape
     if min(len(x), len(w)) < 2:

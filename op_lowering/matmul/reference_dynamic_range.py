@@ -73,7 +73,7 @@ def _product_in_blocks(x: Array, w: Array, spec: TensorSpec) -> Array:
 
 
 def _activated(activation: ActivationFunctionType, y: Array) -> Array:
-    """ApplyActivationToVector (kernels/internal/tensor_utils.h) knows more than clamps."""
+    """Activations of ApplyActivationToVector (kernels/internal/tensor_utils.h), not only clamps."""
     if activation is ActivationFunctionType.TANH:
         return np.asarray(np.tanh(y))
     if activation is ActivationFunctionType.SIGN_BIT:

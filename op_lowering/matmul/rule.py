@@ -1,6 +1,7 @@
 """Matrix products: FULLY_CONNECTED, BATCH_MATMUL.
 
-Floats are computed here, quantized tensors in quantized.py and dynamic_range.py.
+This module has the rules and the float arithmetic; quantized tensors are in quantized.py and
+dynamic_range.py.
 """
 
 import math
@@ -38,21 +39,19 @@ from jaxdelegate.op_lowering.rule import (
     Function,
     Lowered,
     LoweringContext,
+    Op,
     OpRule,
     first_reason,
-    optional,
     table,
 )
-from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
+from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 
-_XLA = "dot"  # the algorithm of integers that is not a kernel's
+_XLA = "dot"  # XLA's algorithm of integers
 
 
-def _why_not_fully_connected(
-    _context: LoweringContext, o: FullyConnectedOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    x, w = inputs[:2]
-    tensors = Tensors(x, w, optional(inputs, 2), outputs[0])
+def _why_not_fully_connected(op: Op[FullyConnectedOptions]) -> str | None:
+    o, tensors = op.options, Tensors.of(op)
+    w = tensors.w
     default = o.weights_format is FullyConnectedOptionsWeightsFormat.DEFAULT
     fused = o.fused_activation_function
     return first_reason(
@@ -60,61 +59,55 @@ def _why_not_fully_connected(
         f"weights {w.name!r} are sparse" if w.sparsity is not None else None,
         "the option quant_spec is not supported" if o.quant_spec else None,
         why_not_activation(fused) if tensors.is_dynamic_range else why_not_fused(fused),
-        _why_not_rows(o, x, w, tensors.bias),
+        _why_not_rows(o, tensors),
     ) or _why_not_dtypes(o, tensors)
 
 
-def _why_not_dtypes(o: FullyConnectedOptions, tensors: Tensors) -> str | None:
+def _why_not_dtypes(options: FullyConnectedOptions, tensors: Tensors) -> str | None:
     if tensors.is_integer:
-        return quantized_matmul.why_not_fully_connected(o, tensors)
+        return quantized_matmul.why_not_fully_connected(options, tensors)
     if tensors.is_dynamic_range:
         return dynamic_range_matmul.FULLY_CONNECTED.why_not(tensors, 0)
     return why_not_floats(*tensors)
 
 
-def _why_not_rows(
-    o: FullyConnectedOptions, x: TensorSpec, w: TensorSpec, bias: TensorSpec | None
-) -> str | None:
+def _why_not_rows(options: FullyConnectedOptions, tensors: Tensors) -> str | None:
+    x, w, bias, _ = tensors
     if len(w.shape) != 2:
         return f"weights {list(w.shape)} must have 2 dimensions"
-    if o.keep_num_dims and x.shape[-1:] != w.shape[1:]:
+    if options.keep_num_dims and x.shape[-1:] != w.shape[1:]:
         return f"input {list(x.shape)} does not end in rows of {w.shape[1]}"
     if bias is not None and math.prod(bias.shape) != w.shape[0]:
         return f"a bias of {math.prod(bias.shape)} values for {w.shape[0]} output channels"
     return None
 
 
-def _lower_fully_connected(
-    context: LoweringContext, o: FullyConnectedOptions, inputs: Specs, outputs: Specs
-) -> Function:
+def _lower_fully_connected(op: Op[FullyConnectedOptions]) -> Function:
     """[..., K] x [N, K] -> [rows, N], or [..., N] with keep_num_dims."""
-    x, w = inputs[:2]
-    y, depth = outputs[0], w.shape[1]
+    context, tensors = op.context, Tensors.of(op)
+    x, w, _, y = tensors
+    output_channels, depth = w.shape
     if 0 in y.shape or depth == 0:  # the kernel then leaves zeros, without bias
-        return nothing(outputs)
-    tensors = Tensors(x, w, optional(inputs, 2), y)
+        return nothing(op.outputs)
     if tensors.is_integer:
-        return quantized_matmul.lower_fully_connected(context, o, tensors)
+        return quantized_matmul.lower_fully_connected(op)
     if tensors.is_dynamic_range:
-        return dynamic_range_matmul.lower_fully_connected(context, o, tensors)
-    rows, activation = math.prod(x.shape) // depth, o.fused_activation_function
-    own = cpu_kernel.chosen(context, tensors)
-    if own is not None:
-        output_channels, grid = w.shape[0], context.grid
-        return cpu_kernel.fully_connected(
-            own, rows, depth, output_channels, activation, out=y.shape, grid=grid
-        )
-    arithmetic = Arithmetic.of_dot(context, rows, w.shape[0], x, w)
-    flip = chosen(_layouts(context, x, w), context.algorithm)
+        return dynamic_range_matmul.lower_fully_connected(op)
+    rows, activation = math.prod(x.shape) // depth, op.options.fused_activation_function
+    native = cpu_kernel.chosen(context, tensors)
+    if native is not None:
+        return cpu_kernel.fully_connected(native, tensors, activation, context.grid)
+    arithmetic = Arithmetic.of_dot(context, rows, output_channels, x, w)
+    flip = chosen(_layouts(context, w), context.algorithm)
     contract = ((1,), (0 if flip else 1,))
 
     def fully_connected(
         x: jax.Array, w: jax.Array, bias: jax.Array | None = None
     ) -> tuple[jax.Array]:
-        whole = x.reshape(-1)[: rows * depth]  # what is left over, the kernel ignores
+        whole = x.reshape(-1)[: rows * depth]  # LiteRT's kernel ignores the rest
         total = arithmetic.dot(arithmetic.reduced(whole).reshape(rows, depth), w, contract)
-        done = finish(total, bias, activation, y.dtype, is_finite=arithmetic.is_finite)
-        return (done.reshape(y.shape),)
+        result = finish(total, bias, activation, y.dtype, is_finite=arithmetic.is_finite)
+        return (result.reshape(y.shape),)
 
     def prepare(w: Array) -> Array:
         laid_out: Array = arithmetic.reduced(w.transpose(1, 0) if flip else w)
@@ -123,51 +116,48 @@ def _lower_fully_connected(
     return Lowered(fully_connected, {1: prepare}, (flip, arithmetic.operand), takes_reduced=True)
 
 
-def _algorithms(
-    context: LoweringContext, o: FullyConnectedOptions, inputs: Specs, outputs: Specs
-) -> Mapping[str, bool | None]:
-    """How a product reads its filter: one of floats, or of integers that a kernel takes."""
-    x, w = inputs[:2]
-    tensors = Tensors(x, w, optional(inputs, 2), outputs[0])
-    if 0 in (*outputs[0].shape, w.shape[1]):
+def _algorithms(op: Op[FullyConnectedOptions]) -> Mapping[str, bool | None]:
+    """How a product reads its filter, if it is one of floats or the CPU kernels support it."""
+    context, tensors = op.context, Tensors.of(op)
+    w = tensors.w
+    if 0 in (*tensors.y.shape, w.shape[1]):
         return {}
     if w.is_quantized:
+        activation = op.options.fused_activation_function
         by_kernel = (
             cpu_kernel_int8.algorithms(context, tensors)
             if tensors.is_integer
-            else cpu_kernel_dynamic_range.algorithms(context, tensors, o.fused_activation_function)
+            else cpu_kernel_dynamic_range.algorithms(context, tensors, activation)
         )
         return dict.fromkeys((*by_kernel, _XLA) if by_kernel else ())
-    return {**dict.fromkeys(cpu_kernel.algorithms(context, tensors)), **_layouts(context, x, w)}
+    return {**dict.fromkeys(cpu_kernel.algorithms(context, tensors)), **_layouts(context, w)}
 
 
-def _layouts(context: LoweringContext, x: TensorSpec, w: TensorSpec) -> Mapping[str, bool]:
-    """How XLA reads the filter of a product, and whether that is transposed."""
+def _layouts(context: LoweringContext, w: TensorSpec) -> Mapping[str, bool]:
+    """XLA's layouts of the filter by name, and whether each transposes it; the default first."""
     as_stored = {"units_first": False}
     if w.const is None:
         return as_stored
-    # XLA:CPU reads [N, K] faster for one row, [K, N] for more; worth
-    # laying out constants.
-    several = context.platform == "cpu" and math.prod(x.shape) // w.shape[1] > 1
-    flipped = {"depth_first": True}
-    return flipped | as_stored if several else as_stored | flipped
+    # XLA:CPU multiplies several rows faster by [K, N] than by [N, K]. One row takes as long by
+    # either, within 10%, and with one default the signatures of a language model share one copy of
+    # the weights, whatever their numbers of rows.
+    transposed = {"depth_first": True}
+    return transposed | as_stored if context.platform == "cpu" else as_stored | transposed
 
 
-def _why_not_batch_matmul(
-    _context: LoweringContext, o: BatchMatMulOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    x, w = inputs[:2]
+def _why_not_batch_matmul(op: Op[BatchMatMulOptions]) -> str | None:
+    (x, w), y, o = op.inputs[:2], op.outputs[0], op.options
     if min(len(x.shape), len(w.shape)) < 2:
         return f"{list(x.shape)} and {list(w.shape)} must have 2 dimensions or more"
     k_x, k_w = x.shape[-2 if o.adj_x else -1], w.shape[-1 if o.adj_y else -2]
     return first_reason(
         why_not_broadcast(x.shape[:-2], w.shape[:-2]),
         None if k_x == k_w else f"rows of {k_x} values times columns of {k_w}",
-    ) or _why_not_matrices(o, Tensors(x, w, None, outputs[0]), k_x)
+    ) or _why_not_matrices(o, Tensors(x, w, None, y), k_x)
 
 
-def _why_not_matrices(o: BatchMatMulOptions, tensors: Tensors, depth: int) -> str | None:
-    columns = len(tensors.w.shape) - (2 if o.adj_y else 1)
+def _why_not_matrices(options: BatchMatMulOptions, tensors: Tensors, depth: int) -> str | None:
+    columns = len(tensors.w.shape) - (2 if options.adj_y else 1)
     if tensors.is_integer or quantized_matmul.is_unscaled(tensors):
         return quantized_matmul.why_not_batch_matmul(tensors, depth, columns)
     if tensors.is_dynamic_range:
@@ -175,26 +165,23 @@ def _why_not_matrices(o: BatchMatMulOptions, tensors: Tensors, depth: int) -> st
     return why_not_floats(*tensors)
 
 
-def _lower_batch_matmul(
-    context: LoweringContext, o: BatchMatMulOptions, inputs: Specs, outputs: Specs
-) -> Function:
+def _lower_batch_matmul(op: Op[BatchMatMulOptions]) -> Function:
     """[..., M, K] x [..., K, N] -> [..., M, N]; adj_x and adj_y swap the last two dimensions."""
-    x, w = inputs[:2]
-    y = outputs[0]
+    (x, w), y, o = op.inputs[:2], op.outputs[0], op.options
     tensors = Tensors(x, w, None, y)
     if 0 in y.shape:
-        return nothing(outputs)
+        return nothing(op.outputs)
     if tensors.is_integer or quantized_matmul.is_unscaled(tensors):
         return quantized_matmul.lower_batch_matmul(o, tensors)
     if tensors.is_dynamic_range:
         return dynamic_range_matmul.lower_batch_matmul(o, tensors)
     if 0 in (*x.shape, *w.shape):
-        return nothing(outputs)
+        return nothing(op.outputs)
     rows, output_channels = (1, *y.shape)[-2], y.shape[-1]
     shared = math.prod(w.shape[:-2]) == 1 and not o.adj_x
     if shared:
         rows *= math.prod(x.shape[:-2])
-    arithmetic = Arithmetic.of_dot(context, rows, output_channels, x, w)
+    arithmetic = Arithmetic.of_dot(op.context, rows, output_channels, x, w)
     product = _one_matrix if shared else _many_matrices
 
     def batch_matmul(x: jax.Array, w: jax.Array) -> tuple[jax.Array]:
@@ -205,7 +192,7 @@ def _lower_batch_matmul(
 
 
 def _one_matrix(a: Arithmetic, o: BatchMatMulOptions, x: jax.Array, w: jax.Array) -> jax.Array:
-    """All rows of all batches times the same matrix."""
+    """All rows of all batches times one matrix."""
     w = w.reshape(w.shape[-2:])
     return a.dot(x.reshape(-1, x.shape[-1]), w, ((1,), (1 if o.adj_y else 0,)))
 

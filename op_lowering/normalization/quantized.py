@@ -3,8 +3,8 @@
 Semantics: LiteRT's reference kernels, kernels/activations.cc, kernels/l2norm.cc and, in
 kernels/internal/reference, softmax.h, log_softmax.h, l2normalization.h and integer_ops/.
 
-The difference of an 8 bit value from the largest of its row takes 256 values at most: what the
-kernels compute of it is looked up in tables. `below` is that difference, sign turned.
+An 8-bit value is at most 255 below the largest of its row, so the kernels' functions of that
+difference, `below`, are tables.
 """
 
 from collections.abc import Callable
@@ -24,8 +24,8 @@ from jaxdelegate.op_lowering.common.quantization import (
 from jaxdelegate.op_lowering.normalization.options import SoftmaxOptions
 from jaxdelegate.op_lowering.rule import first_reason
 from jaxdelegate.op_lowering.spec import TensorSpec
-from jaxdelegate.quant import fixed_math, fixed_point, lookup, multiplier
-from jaxdelegate.quant.jax_fixed_math import inverse_sqrt, log_at_least_one, reciprocal
+from jaxdelegate.quant import fixed_math, fixed_point, jax_fixed_point, lookup, multiplier
+from jaxdelegate.quant.fixed_math import inverse_sqrt, log_at_least_one, reciprocal
 from jaxdelegate.quant.jax_fixed_point import (
     count_leading_zeros,
     multiply_by_quantized_multiplier,
@@ -33,8 +33,8 @@ from jaxdelegate.quant.jax_fixed_point import (
     saturate,
     saturating_rounding_doubling_high_mul,
 )
-from jaxdelegate.quant.jax_lookup import lut_lookup
 from jaxdelegate.quant.jax_requantize import add_and_clamp, clamp
+from jaxdelegate.quant.lookup import lut_lookup
 from jaxdelegate.quant.params import integer_range
 
 _Integers = Callable[[jax.Array], jax.Array]
@@ -54,14 +54,14 @@ def _why_not_scale(spec: TensorSpec, wanted: float, tolerance: float = 0.0) -> s
     found = scale_of(spec)
     if abs(found - wanted) <= tolerance * wanted:
         return None
-    return f"the scale of {spec.name!r} is {found}, and the {spec.dtype} kernel wants {wanted}"
+    return f"the scale of {spec.name!r} is {found}, and the {spec.dtype} kernel expects {wanted}"
 
 
 # ---- SOFTMAX
 
 
-def why_not_softmax(o: SoftmaxOptions, x: TensorSpec, y: TensorSpec) -> str | None:
-    """A reason if the kernels have no softmax of quantized `x` into `y`."""
+def why_not_softmax(options: SoftmaxOptions, x: TensorSpec, y: TensorSpec) -> str | None:
+    """A reason if LiteRT has no kernel for a softmax of quantized `x` into `y`."""
     reason = first_reason(
         why_not_per_tensor(x, frozenset(_RESULTS)),
         why_not_per_tensor(y, _RESULTS.get(x.dtype, frozenset())),
@@ -69,17 +69,17 @@ def why_not_softmax(o: SoftmaxOptions, x: TensorSpec, y: TensorSpec) -> str | No
     if reason is not None:
         return reason
     if x.dtype != INT16:
-        return first_reason(_why_not_exponents(o.beta, x), *_why_not_probabilities(x, y))
-    finite = bool(np.isfinite(_int16_step(o, x)))
+        return first_reason(_why_not_exponents(options.beta, x), *_why_not_probabilities(x, y))
+    finite = bool(np.isfinite(_int16_step(options.beta, x)))
     return first_reason(
         why_not_zero_point(x, 0),
         *_why_not_probabilities(x, y),
-        None if finite else f"steps of {x.name!r} times beta {o.beta} are not finite",
+        None if finite else f"steps of {x.name!r} times beta {options.beta} are not finite",
     )
 
 
 def _why_not_probabilities(x: TensorSpec, y: TensorSpec) -> tuple[str | None, str | None]:
-    """All of the output's range is [0, 1]; but of int16 inputs it is the positive half."""
+    """[0, 1] must be the output's whole range, or for int16 inputs the positive half of it."""
     low, high = (0, 32767) if x.dtype == INT16 else integer_range(y.dtype)
     return why_not_zero_point(y, low), _why_not_scale(y, 1 / (high - low + 1), 1e-3)
 
@@ -96,11 +96,12 @@ def _float32(value: float) -> float:
     return float(np.float32(value))
 
 
-def lower_softmax(o: SoftmaxOptions, x: TensorSpec, y: TensorSpec) -> _Integers:
+def lower_softmax(options: SoftmaxOptions, x: TensorSpec, y: TensorSpec) -> _Integers:
     """The function from stored integers to stored integers."""
     if 0 in x.shape:
         return lambda _q: jnp.zeros(y.shape, y.dtype)
-    return _softmax_int16(o, x) if x.dtype == INT16 else _softmax_bytes(o, x, y)
+    beta = options.beta
+    return _softmax_int16(beta, x) if x.dtype == INT16 else _softmax_bytes(beta, x, y)
 
 
 def _below_largest(q: jax.Array) -> jax.Array:
@@ -109,7 +110,7 @@ def _below_largest(q: jax.Array) -> jax.Array:
 
 
 def _tables(multiplier_: int, shift: int) -> tuple[np.ndarray, np.ndarray]:
-    """Exponents (Q5) and exponentials (Q0) by `below`, int32 [256]; 0 where e^-x counts for 0."""
+    """Exponents (Q5) and exponentials (Q0) by `below`, int32 [256]; 0 where e^-x counts as 0."""
     below = np.arange(256, dtype=np.int32)
     exponents = fixed_point.multiply_by_quantized_multiplier(-below, multiplier_, shift)
     exponentials = fixed_math.exp_on_negative_values(exponents, _INPUT_BITS)
@@ -118,7 +119,7 @@ def _tables(multiplier_: int, shift: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _sum_exponentials(exponentials: np.ndarray, below: jax.Array) -> jax.Array:
-    """The row's sum in Q12, int32 [..., 1]; it saturates, where the kernels overflow."""
+    """The row's sum in Q12, int32 [..., 1]; it saturates where LiteRT's kernels overflow."""
     table = fixed_point.rescale(exponentials, 0, _SUM_BITS)
     most = int(table.max()) * below.shape[-1]
     total = np.int32 if most <= np.iinfo(np.int32).max else np.int64
@@ -129,16 +130,15 @@ def _at(table: np.ndarray, below: jax.Array) -> jax.Array:
     return jnp.take(jnp.asarray(table), below, mode="clip")
 
 
-def _softmax_bytes(o: SoftmaxOptions, x: TensorSpec, y: TensorSpec) -> _Integers:
-    scale = scale_of(x)
-    pair = multiplier.softmax_multiplier(_float32(o.beta), scale, _INPUT_BITS)
-    _, exponentials = _tables(*pair)
+def _softmax_bytes(beta: float, x: TensorSpec, y: TensorSpec) -> _Integers:
+    factor, shift = multiplier.softmax_multiplier(_float32(beta), scale_of(x), _INPUT_BITS)
+    _, exponentials = _tables(factor, shift)
     low, high = integer_range(y.dtype)
 
     def softmax(q: jax.Array) -> jax.Array:
         below = _below_largest(q)
         total = _sum_exponentials(exponentials, below)
-        over_total, exponent = reciprocal(total, _SUM_BITS)
+        over_total, exponent = reciprocal(total, _SUM_BITS, jax_fixed_point)
         product = saturating_rounding_doubling_high_mul(over_total, _at(exponentials, below))
         exponent = exponent + (31 - 8 * y.dtype.itemsize)
         steps = rounding_divide_by_pot(product, jnp.minimum(exponent, 31))
@@ -149,12 +149,12 @@ def _softmax_bytes(o: SoftmaxOptions, x: TensorSpec, y: TensorSpec) -> _Integers
     return softmax
 
 
-def _int16_step(o: SoftmaxOptions, x: TensorSpec) -> float:
+def _int16_step(beta: float, x: TensorSpec) -> float:
     with np.errstate(over="ignore"):
-        return float(np.float32(scale_of(x)) * np.float32(o.beta))
+        return float(np.float32(scale_of(x)) * np.float32(beta))
 
 
-def _softmax_int16(o: SoftmaxOptions, x: TensorSpec) -> _Integers:
+def _softmax_int16(beta: float, x: TensorSpec) -> _Integers:
     """Exponents in [-10, 0] and the reciprocal of the sum come from interpolated tables."""
     span, low, high = _INT16_SPAN, -32768, 32767
     unit, real = 2 / span, np.float64
@@ -162,16 +162,18 @@ def _softmax_int16(o: SoftmaxOptions, x: TensorSpec) -> _Integers:
     inverse = lookup.lookup_table(
         lookup.one_over_one_plus, 1 / span, low, unit, 0, INT16, real=real
     )
-    factor, shift = multiplier.quantize_multiplier(_int16_step(o, x) / (10 / span))
+    factor, shift = multiplier.quantize_multiplier(_int16_step(beta, x) / (10 / span))
 
     def softmax(q: jax.Array) -> jax.Array:
         exponents = multiply_by_quantized_multiplier(-_below_largest(q), factor, shift)
-        exps = lut_lookup(add_and_clamp(exponents, high, low, high, INT16), exp).astype(np.int32)
+        positions = add_and_clamp(exponents, high, low, high, INT16)
+        exps = lut_lookup(positions, exp, jnp).astype(np.int32)
         total = jnp.sum(exps, axis=-1, keepdims=True, dtype=np.int32)
         zeros = count_leading_zeros(total)
         scaled = (total << (zeros - 1)).astype(np.uint32)
         fraction = (scaled + (1 << 13) >> 14).astype(np.int32)  # in [1, 2], 2**16 is 1
-        over_total = lut_lookup(clamp(fraction - (1 << 16) - (1 << 15), low, high, INT16), inverse)
+        position = clamp(fraction - (1 << 16) - (1 << 15), low, high, INT16)
+        over_total = lut_lookup(position, inverse, jnp)
         half = jnp.int32(1) << (30 - zeros)
         product = (exps * over_total.astype(np.int32) + half) >> (31 - zeros)  # below 2**31
         return clamp(product, 0, high, INT16)
@@ -183,17 +185,17 @@ def _softmax_int16(o: SoftmaxOptions, x: TensorSpec) -> _Integers:
 
 
 def why_not_log_softmax(x: TensorSpec, y: TensorSpec) -> str | None:
-    """A reason if the kernels have no logarithmic softmax of quantized `x` into `y`."""
+    """A reason if LiteRT has no kernel for a logarithmic softmax of quantized `x` into `y`."""
     return (
         why_not_same(x, y, _BYTES)
         or first_reason(
             why_not_zero_point(y, integer_range(y.dtype)[1]), _why_not_scale(y, 16 / 256)
         )
-        or _why_not_algorithm_back(x)
+        or _why_not_multipliers(x)
     )
 
 
-def _why_not_algorithm_back(x: TensorSpec) -> str | None:
+def _why_not_multipliers(x: TensorSpec) -> str | None:
     try:
         multiplier.log_softmax_multipliers(1.0, scale_of(x), _INPUT_BITS)
     except ValueError as error:
@@ -205,22 +207,24 @@ def lower_log_softmax(x: TensorSpec, y: TensorSpec) -> _Integers:
     """The function from stored integers to stored integers."""
     if 0 in x.shape:
         return lambda _q: jnp.zeros(y.shape, y.dtype)
-    scale = scale_of(x)
-    *pair, back, back_shift = multiplier.log_softmax_multipliers(1.0, scale, _INPUT_BITS)
-    exponents, exponentials = _tables(*pair)
-    radius = multiplier.input_radius(_INPUT_BITS, pair[1])
+    factor, shift, inverse, inverse_shift = multiplier.log_softmax_multipliers(
+        1.0, scale_of(x), _INPUT_BITS
+    )
+    exponents, exponentials = _tables(factor, shift)
+    radius = multiplier.input_radius(_INPUT_BITS, shift)
     low, high = integer_range(y.dtype)
 
     def log_softmax(q: jax.Array) -> jax.Array:
         below = _below_largest(q)
-        log_total = log_at_least_one(_sum_exponentials(exponentials, below), _SUM_BITS, _INPUT_BITS)
-        lowest = log_total + np.int32(-(2**31))  # what Q5 holds less the logarithm
-        reach = multiply_by_quantized_multiplier(lowest, back, back_shift)
-        reached = -below > jnp.maximum(reach, -radius - 1)
+        total = _sum_exponentials(exponentials, below)
+        log_total = log_at_least_one(total, _SUM_BITS, _INPUT_BITS, jax_fixed_point)
+        lowest = log_total + np.int32(-(2**31))  # the lowest result that Q5 can hold
+        reach = multiply_by_quantized_multiplier(lowest, inverse, inverse_shift)
+        is_in_range = -below > jnp.maximum(reach, -radius - 1)
         y_q5 = _at(exponents, below) - log_total
         steps = rounding_divide_by_pot(y_q5, 31 - _INPUT_BITS - _OUTPUT_BITS)
         return jnp.where(
-            reached, add_and_clamp(steps, high, low, high, y.dtype), np.asarray(low, y.dtype)
+            is_in_range, add_and_clamp(steps, high, low, high, y.dtype), np.asarray(low, y.dtype)
         )
 
     return log_softmax
@@ -230,7 +234,7 @@ def lower_log_softmax(x: TensorSpec, y: TensorSpec) -> _Integers:
 
 
 def why_not_l2_normalization(x: TensorSpec, y: TensorSpec) -> str | None:
-    """A reason if the kernels do not normalize quantized `x` into `y`."""
+    """A reason if LiteRT has no kernel that normalizes quantized `x` into `y`."""
     return why_not_same(x, y, _BYTES) or first_reason(
         why_not_zero_point(y, 128 if y.dtype == UINT8 else 0), _why_not_scale(y, 1 / 128)
     )
@@ -240,14 +244,14 @@ def lower_l2_normalization(x: TensorSpec, y: TensorSpec) -> _Integers:
     """The function from stored integers to stored integers, of scale 1/128."""
     offset = np.int32(zero_point_of(x))
     zero_point = zero_point_of(y)
-    # int8 scales up in the multiplier's shift, uint8 before it: other roundings.
-    before, behind = (128, 0) if x.dtype == UINT8 else (1, 7)
+    # The kernel of int8 scales up in the multiplier's shift, that of uint8 before it.
+    factor, more = (128, 0) if x.dtype == UINT8 else (1, 7)
 
     def l2_normalization(q: jax.Array) -> jax.Array:
         steps = q.astype(np.int32) - offset
         squares = jnp.sum(steps * steps, axis=-1, keepdims=True, dtype=np.int32)
-        over_norm, shift = inverse_sqrt(squares)
-        scaled = multiply_by_quantized_multiplier(steps * before, over_norm, shift + behind)
+        over_norm, shift = inverse_sqrt(squares, fixed=jax_fixed_point)
+        scaled = multiply_by_quantized_multiplier(steps * factor, over_norm, shift + more)
         return add_and_clamp(scaled, zero_point, *integer_range(y.dtype), y.dtype)
 
     return l2_normalization

@@ -65,8 +65,7 @@ def local_response_normalization(
 ) -> tuple[Array]:
     """Compute x (bias + alpha sum of squares up to `radius` channels away)^-beta.
 
-    As kernels/internal/optimized/optimized_ops.h; the reference kernel leaves the last neighbor
-    out.
+    As kernels/internal/optimized/optimized_ops.h; the reference kernel omits the last neighbor.
     """
     refuse_quantized("LOCAL_RESPONSE_NORMALIZATION", inputs[0])
     wide = x.astype(accumulator(x.dtype))

@@ -17,8 +17,6 @@ from jaxdelegate.quant.fixed_math import (
 from jaxdelegate.quant.fixed_point import (
     count_leading_zeros,
     multiply_by_quantized_multiplier,
-    multiply_greater_than_one,
-    multiply_smaller_than_one,
     rescale,
     rounding_divide_by_pot,
     saturate,
@@ -90,7 +88,7 @@ def _softmax_8_bits(x: Array, scale: float, beta: float, dtype: np.dtype) -> Arr
     multiplier, shift = softmax_multiplier(beta, scale, _EXPONENT)
     difference = _less_largest(x)
     counted = difference >= -input_radius(_EXPONENT, shift)
-    exponents = multiply_greater_than_one(difference, multiplier, shift)
+    exponents = multiply_by_quantized_multiplier(difference, multiplier, shift)
     exponentials = exp_on_negative_values(exponents, _EXPONENT)
     over_sum, bits_over_one = reciprocal(_sum_exponentials(exponentials, counted), _SUM)
     exponent = np.broadcast_to(bits_over_one + 31 - 8 * dtype.itemsize, x.shape)
@@ -142,12 +140,12 @@ def log_softmax(inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
         1.0, tensor_scale(source), _EXPONENT
     )
     difference, radius = _less_largest(x), input_radius(_EXPONENT, shift)
-    exponents = multiply_greater_than_one(difference, multiplier, shift)
+    exponents = multiply_by_quantized_multiplier(difference, multiplier, shift)
     exponentials = exp_on_negative_values(exponents, _EXPONENT)
     total = _sum_exponentials(exponentials, difference >= -radius)
     log_total = log_at_least_one(total, _SUM, _EXPONENT).astype(np.int64)
     # Below this difference, exponents less the logarithm leave the range of Q5.
-    reach = multiply_smaller_than_one(wrap(log_total - 2**31, _INT32), back, back_shift)
+    reach = multiply_by_quantized_multiplier(wrap(log_total - 2**31, _INT32), back, back_shift)
     y = rounding_divide_by_pot(wrap(exponents - log_total, _INT32), 31 - _EXPONENT - _LOG)
     y = np.where(difference > np.maximum(reach, -radius - 1), y.astype(np.int64) + high, low)
     return (clamp(y, low, high, x.dtype),)
@@ -168,7 +166,7 @@ def l2_normalization(inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
     squares = wrap(np.square(steps).sum(axis=-1, keepdims=True), _INT32)
     multiplier, shift = inverse_sqrt(squares)
     if x.dtype == np.uint8:
-        y = multiply_smaller_than_one(wrap(128 * steps, _INT32), multiplier, shift)
+        y = multiply_by_quantized_multiplier(wrap(128 * steps, _INT32), multiplier, shift)
     else:
         y = multiply_by_quantized_multiplier(wrap(steps, _INT32), multiplier, shift + 7)
     return (clamp(y + zero_point, np.iinfo(x.dtype).min, np.iinfo(x.dtype).max, x.dtype),)

@@ -31,14 +31,14 @@ from jaxdelegate.op_lowering.normalization.quantized import (
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType
 from jaxdelegate.op_lowering.rule import (
     Function,
-    LoweringContext,
+    Op,
     OpRule,
     first_reason,
     table,
     why_not_dtype,
     why_not_result,
 )
-from jaxdelegate.op_lowering.spec import Specs, TensorSpec
+from jaxdelegate.op_lowering.spec import TensorSpec
 
 _L2_EPSILON = 1e-6  # kernels/l2norm.cc
 
@@ -47,11 +47,8 @@ def _why_not_scalar(x: TensorSpec) -> str | None:
     return None if x.shape else f"{x.name!r} is a scalar: it has no last axis"
 
 
-def _why_not(inputs: Specs, outputs: Specs) -> str | None:
-    x = inputs[0]
-    return first_reason(
-        _why_not_scalar(x), why_not_dtype(x, FLOATS), why_not_result(outputs[0], x.dtype)
-    )
+def _why_not_floats(x: TensorSpec, y: TensorSpec) -> str | None:
+    return first_reason(_why_not_scalar(x), why_not_dtype(x, FLOATS), why_not_result(y, x.dtype))
 
 
 def _integers(run: Callable[[jax.Array], jax.Array]) -> Function:
@@ -59,31 +56,29 @@ def _integers(run: Callable[[jax.Array], jax.Array]) -> Function:
 
 
 def _shifted(x: jax.Array) -> jax.Array:
-    """`x` less its largest value, so that no exponential overflows; results do not depend on it."""
+    """`x` minus its largest value, so that no exponential overflows; it cancels in the result."""
     return x - lax.stop_gradient(jnp.max(x, axis=-1, keepdims=True))
 
 
-def _why_not_softmax(
-    _context: LoweringContext, o: SoftmaxOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    if inputs[0].is_quantized:
-        return _why_not_scalar(inputs[0]) or why_not_softmax(o, inputs[0], outputs[0])
-    return _why_not(inputs, outputs)
+def _why_not_softmax(op: Op[SoftmaxOptions]) -> str | None:
+    x, y = op.inputs[0], op.outputs[0]
+    if x.is_quantized:
+        return _why_not_scalar(x) or why_not_softmax(op.options, x, y)
+    return _why_not_floats(x, y)
 
 
-def _lower_softmax(
-    context: LoweringContext, o: SoftmaxOptions, inputs: Specs, outputs: Specs
-) -> Function:
+def _lower_softmax(op: Op[SoftmaxOptions]) -> Function:
     """Compute exp(beta (x - max)) / sum, kernels/internal/reference/softmax.h."""
-    if inputs[0].is_quantized:
-        return _integers(lower_softmax(o, inputs[0], outputs[0]))
-    accumulator = context.precision.accumulator(inputs[0].dtype)
+    x, y, beta = op.inputs[0], op.outputs[0], op.options.beta
+    if x.is_quantized:
+        return _integers(lower_softmax(op.options, x, y))
+    accumulator = op.context.precision.accumulator(x.dtype)
 
     def softmax(x: jax.Array) -> tuple[jax.Array]:
         if x.size == 0:
             return (x,)
         shifted = _shifted(x.astype(accumulator))
-        y = jnp.exp(shifted * scalar(o.beta, shifted))
+        y = jnp.exp(shifted * scalar(beta, shifted))
         return ((y / jnp.sum(y, axis=-1, keepdims=True)).astype(x.dtype),)
 
     return softmax
@@ -92,21 +87,19 @@ def _lower_softmax(
 SOFTMAX = OpRule("SOFTMAX", SoftmaxOptions, 4, _why_not_softmax, _lower_softmax)
 
 
-def _why_not_log_softmax(
-    _context: LoweringContext, _o: LogSoftmaxOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    if inputs[0].is_quantized:
-        return _why_not_scalar(inputs[0]) or why_not_log_softmax(inputs[0], outputs[0])
-    return _why_not(inputs, outputs)
+def _why_not_log_softmax(op: Op[LogSoftmaxOptions]) -> str | None:
+    x, y = op.inputs[0], op.outputs[0]
+    if x.is_quantized:
+        return _why_not_scalar(x) or why_not_log_softmax(x, y)
+    return _why_not_floats(x, y)
 
 
-def _lower_log_softmax(
-    context: LoweringContext, _o: LogSoftmaxOptions, inputs: Specs, outputs: Specs
-) -> Function:
+def _lower_log_softmax(op: Op[LogSoftmaxOptions]) -> Function:
     """Compute x - max - log(sum), kernels/internal/reference/log_softmax.h."""
-    if inputs[0].is_quantized:
-        return _integers(lower_log_softmax(inputs[0], outputs[0]))
-    accumulator = context.precision.accumulator(inputs[0].dtype)
+    x, y = op.inputs[0], op.outputs[0]
+    if x.is_quantized:
+        return _integers(lower_log_softmax(x, y))
+    accumulator = op.context.precision.accumulator(x.dtype)
 
     def log_softmax(x: jax.Array) -> tuple[jax.Array]:
         if x.size == 0:
@@ -121,25 +114,21 @@ def _lower_log_softmax(
 LOG_SOFTMAX = OpRule("LOG_SOFTMAX", LogSoftmaxOptions, 2, _why_not_log_softmax, _lower_log_softmax)
 
 
-def _why_not_l2(
-    _context: LoweringContext, o: L2NormOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    activation = o.fused_activation_function
-    fused = f"LiteRT normalizes without a fused activation, not with {activation.name}"
+def _why_not_l2(op: Op[L2NormOptions]) -> str | None:
+    x, y, activation = op.inputs[0], op.outputs[0], op.options.fused_activation_function
     if activation is not ActivationFunctionType.NONE:
-        return fused
-    if inputs[0].is_quantized:
-        return _why_not_scalar(inputs[0]) or why_not_l2_normalization(inputs[0], outputs[0])
-    return _why_not(inputs, outputs)
+        return f"LiteRT normalizes without a fused activation, not with {activation.name}"
+    if x.is_quantized:
+        return _why_not_scalar(x) or why_not_l2_normalization(x, y)
+    return _why_not_floats(x, y)
 
 
-def _lower_l2(
-    context: LoweringContext, _o: L2NormOptions, inputs: Specs, outputs: Specs
-) -> Function:
+def _lower_l2(op: Op[L2NormOptions]) -> Function:
     """Compute x / max(sqrt(sum x^2), epsilon), kernels/internal/reference/l2normalization.h."""
-    if inputs[0].is_quantized:
-        return _integers(lower_l2_normalization(inputs[0], outputs[0]))
-    accumulator = context.precision.accumulator(inputs[0].dtype)
+    x, y = op.inputs[0], op.outputs[0]
+    if x.is_quantized:
+        return _integers(lower_l2_normalization(x, y))
+    accumulator = op.context.precision.accumulator(x.dtype)
 
     def l2_normalization(x: jax.Array) -> tuple[jax.Array]:
         wide = x.astype(accumulator)
@@ -152,34 +141,25 @@ def _lower_l2(
 L2_NORMALIZATION = OpRule("L2_NORMALIZATION", L2NormOptions, 2, _why_not_l2, _lower_l2)
 
 
-def _why_not_local_response(
-    _context: LoweringContext,
-    o: LocalResponseNormalizationOptions,
-    inputs: Specs,
-    outputs: Specs,
-) -> str | None:
-    x = inputs[0]
+def _why_not_local_response(op: Op[LocalResponseNormalizationOptions]) -> str | None:
+    x, radius = op.inputs[0], op.options.radius
     return first_reason(
         None if len(x.shape) == 4 else f"{x.name!r} has rank {len(x.shape)}, not 4",
         why_not_dtype(x, FLOATS),
-        why_not_result(outputs[0], x.dtype),
-        f"radius {o.radius} is negative" if o.radius < 0 else None,
+        why_not_result(op.outputs[0], x.dtype),
+        f"radius {radius} is negative" if radius < 0 else None,
     )
 
 
-def _lower_local_response(
-    context: LoweringContext,
-    o: LocalResponseNormalizationOptions,
-    inputs: Specs,
-    _outputs: Specs,
-) -> Function:
+def _lower_local_response(op: Op[LocalResponseNormalizationOptions]) -> Function:
     """Compute x (bias + alpha sum x_i^2)^-beta, over the channels up to `radius` away.
 
-    As kernels/internal/optimized/optimized_ops.h and TensorFlow; the reference kernel leaves the
-    last neighbor out.
+    As kernels/internal/optimized/optimized_ops.h and TensorFlow; the reference kernel omits the
+    last neighbor.
     """
-    accumulator = context.precision.accumulator(inputs[0].dtype)
-    radius = min(o.radius, inputs[0].shape[-1])  # beyond the channels there are only zeros
+    o, x = op.options, op.inputs[0]
+    accumulator = op.context.precision.accumulator(x.dtype)
+    radius = min(o.radius, x.shape[-1])  # beyond the channels there are only zeros
 
     def local_response_normalization(x: jax.Array) -> tuple[jax.Array]:  # [N, H, W, C]
         wide = x.astype(accumulator)

@@ -39,20 +39,15 @@ RECORDS = table(
         scales=Scales.EQUAL,
         ignores_scales=WIDE_OR_UINT16,
     ),
-    OperatorRecord(
-        "PAD",
-        PadOptions,
-        cost=costs.movement,
-        result=Result.MOVED,
-        batch=Batch.EDGES,
-        scales=Scales.EQUAL,
-    ),
-    OperatorRecord(
-        "PADV2",
-        PadV2Options,
-        cost=costs.movement,
-        result=Result.MOVED,
-        batch=Batch.EDGES,
-        scales=Scales.EQUAL,
+    *(
+        OperatorRecord(
+            name,
+            options,
+            cost=costs.movement,
+            result=Result.MOVED,
+            batch=Batch.EDGES,
+            scales=Scales.EQUAL,
+        )
+        for name, options in (("PAD", PadOptions), ("PADV2", PadV2Options))
     ),
 )

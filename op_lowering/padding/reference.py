@@ -1,4 +1,4 @@
-"""Padding, as kernels/pad.cc and kernels/mirror_pad.cc have it."""
+"""Padding, as kernels/pad.cc and kernels/mirror_pad.cc compute it."""
 
 import numpy as np
 
@@ -13,11 +13,7 @@ _NAMES: dict[type, str] = {PadV2Options: "PADV2", MirrorPadOptions: "MIRROR_PAD"
 
 
 def padded_shape(o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
-    """Every dimension longer by its two paddings, where those are constant.
-
-    Raises:
-        ValueError: they are not two for each dimension, or negative.
-    """
+    """Each dimension and its two paddings added up, where those are constant."""
     x, paddings = inputs[:2]
     if paddings.const is None:
         return (None,)
@@ -44,7 +40,7 @@ def pad(
     paddings: Array,
     fill: Array | None = None,
 ) -> tuple[Array]:
-    """Surround with the third input, else with real zero, which is the output's zero point."""
+    """Surround with the third input, or with the output's zero point, which stands for 0."""
     if fill is not None:
         require_one_scaling("PADV2", inputs[2], outputs[0])
     pairs = _pairs(o, x.shape, paddings)
@@ -60,10 +56,9 @@ def _zero(y: TensorSpec) -> Array:
 
 
 def mirror_padded_shape(o: MirrorPadOptions, inputs: Specs) -> tuple[Shape | None, ...]:
-    """As padded_shape; neither padding may be longer than what there is to mirror.
+    """Each dimension and its two paddings added up, where those are constant.
 
-    Raises:
-        ValueError: one is.
+    Neither padding may be longer than what it mirrors.
     """
     paddings = inputs[1].const
     if paddings is not None:

@@ -14,14 +14,14 @@ from jaxdelegate.op_lowering.records.enums import MirrorPadMode
 from jaxdelegate.op_lowering.records.record import Options
 from jaxdelegate.op_lowering.rule import (
     Function,
-    LoweringContext,
+    Op,
     OpRule,
     first_reason,
     optional,
     table,
     why_not_const,
 )
-from jaxdelegate.op_lowering.spec import Specs, TensorSpec
+from jaxdelegate.op_lowering.spec import TensorSpec
 
 _Widths = list[tuple[int, int]]  # before and after, for each dimension
 
@@ -43,21 +43,19 @@ def _widths(paddings: TensorSpec) -> _Widths:
     return list(zip(flat[::2], flat[1::2], strict=True))
 
 
-def _why_not_pad(
-    context: LoweringContext, _o: Options, inputs: Specs, outputs: Specs
-) -> str | None:
-    x, fill = inputs[0], optional(inputs, 2)
+def _why_not_pad(op: Op[Options]) -> str | None:
+    x, fill = op.inputs[0], optional(op.inputs, 2)
     one = fill is None or math.prod(fill.shape) == 1
     return first_reason(
-        why_not_moved(context, x, outputs[0], fill),
-        _why_not_widths(x, inputs[1]),
+        why_not_moved(op.context, x, op.outputs[0], fill),
+        _why_not_widths(x, op.inputs[1]),
         None if one else "the value to pad with must be one value",
     )
 
 
-def _lower_pad(_context: LoweringContext, _o: Options, inputs: Specs, outputs: Specs) -> Function:
-    widths = [(low, high, 0) for low, high in _widths(inputs[1])]
-    zero = np.asarray(zero_point(outputs[0])).astype(outputs[0].dtype)
+def _lower_pad(op: Op[Options]) -> Function:
+    widths = [(low, high, 0) for low, high in _widths(op.inputs[1])]
+    zero = np.asarray(zero_point(op.outputs[0])).astype(op.outputs[0].dtype)
 
     def pad(x: jax.Array, _widths: jax.Array, fill: jax.Array | None = None) -> tuple[jax.Array]:
         return (lax.pad(x, zero, widths) if fill is None else padded(x, fill, widths),)
@@ -69,27 +67,23 @@ PAD = OpRule("PAD", PadOptions, 6, _why_not_pad, _lower_pad, arity=2)
 PADV2 = OpRule("PADV2", PadV2Options, 6, _why_not_pad, _lower_pad, arity=2)
 
 
-def _why_not_mirror_pad(
-    context: LoweringContext, o: MirrorPadOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    x, paddings = inputs[:2]
-    reason = first_reason(why_not_moved(context, x, outputs[0]), _why_not_widths(x, paddings))
+def _why_not_mirror_pad(op: Op[MirrorPadOptions]) -> str | None:
+    x, paddings = op.inputs[:2]
+    reason = first_reason(why_not_moved(op.context, x, op.outputs[0]), _why_not_widths(x, paddings))
     if reason is not None:
         return reason
-    edge = _edge(o)
-    long = any(max(w) > n - edge for n, w in zip(x.shape, _widths(paddings), strict=True))
-    return f"{o.mode.name} paddings are longer than what they mirror" if long else None
+    edge = _edge(op.options)
+    is_long = any(max(w) > n - edge for n, w in zip(x.shape, _widths(paddings), strict=True))
+    return f"{op.options.mode.name} paddings are longer than what they mirror" if is_long else None
 
 
 def _edge(o: MirrorPadOptions) -> int:
-    """Whether the border itself is left out of what is mirrored (kernels/mirror_pad.cc)."""
-    return 1 if o.mode is MirrorPadMode.REFLECT else 0
+    """1 if the mirror image leaves out the border itself (kernels/mirror_pad.cc)."""
+    return int(o.mode is MirrorPadMode.REFLECT)
 
 
-def _lower_mirror_pad(
-    _context: LoweringContext, o: MirrorPadOptions, inputs: Specs, _outputs: Specs
-) -> Function:
-    widths, edge = _widths(inputs[1]), _edge(o)
+def _lower_mirror_pad(op: Op[MirrorPadOptions]) -> Function:
+    widths, edge = _widths(op.inputs[1]), _edge(op.options)
 
     def mirror_pad(x: jax.Array, _widths: jax.Array) -> tuple[jax.Array]:
         for axis, (low, high) in enumerate(widths):

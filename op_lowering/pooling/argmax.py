@@ -1,7 +1,7 @@
-"""Custom pools that name the maximum's place, and their inverse.
+"""Custom pools that return the position of each maximum, and their inverse.
 
-MaxPoolWithArgmax (TensorFlow), MaxPoolingWithArgmax2D and MaxUnpooling2D (MediaPipe). A place is a
-flat index into the image [H, W, C], or an index into the window [h, w], mostly in a float32 tensor.
+MaxPoolWithArgmax (TensorFlow), MaxPoolingWithArgmax2D and MaxUnpooling2D (MediaPipe). A position is
+a flat index into the image [H, W, C], or an index into the window [h, w], mostly as float32.
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ from jaxdelegate.op_lowering.pooling.rule import (
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType
 from jaxdelegate.op_lowering.rule import (
     Function,
-    LoweringContext,
+    Op,
     OpRule,
     first_reason,
     table,
@@ -40,81 +40,73 @@ from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
 
 _FRACTION = 0.1  # MediaPipe adds it to a float index, so that truncation finds the integer again
 
-# The number of the tap that read each maximum, -1 for none -> the place as the operator gives it.
-_Place = Callable[[jax.Array], jax.Array]
+# The tap that read each maximum, -1 for none -> the position that the operator returns.
+_Position = Callable[[jax.Array], jax.Array]
 
 
 def _why_not_image(x: TensorSpec) -> str | None:
     return None if len(x.shape) == 4 else f"input {list(x.shape)} must have 4 dimensions"
 
 
-def _why_not_places(x: TensorSpec, outputs: Specs, *dtypes: type) -> str | None:
+def _why_not_positions(x: TensorSpec, outputs: Specs, *dtypes: type) -> str | None:
     if len(outputs) != 2:
-        return f"{len(outputs)} outputs instead of values and places"
+        return f"{len(outputs)} outputs instead of values and positions"
     return first_reason(why_not_floats(x, outputs[0]), why_not_dtype(outputs[1], *dtypes))
 
 
-def _why_not_tensorflow(
-    _context: LoweringContext, o: MaxPoolWithArgmaxOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    x = inputs[0]
+def _why_not_tensorflow(op: Op[MaxPoolWithArgmaxOptions]) -> str | None:
+    x = op.inputs[0]
     reason = first_reason(
-        _why_not_places(x, outputs, np.int32, np.int64),
+        _why_not_positions(x, op.outputs, np.int32, np.int64),
         _why_not_image(x),
-        why_not_tensorflow(o, 4),
+        why_not_tensorflow(op.options, 4),
     )
-    return reason or why_not_windows(tensorflow_windows(o, x.shape))
+    return reason or why_not_windows(tensorflow_windows(op.options, x.shape))
 
 
-def _lower_tensorflow(
-    _context: LoweringContext, o: MaxPoolWithArgmaxOptions, inputs: Specs, outputs: Specs
-) -> Function:
-    n, h, w, c = inputs[0].shape
-    windows = tensorflow_windows(o, inputs[0].shape)
-    dtype = outputs[1].dtype
+def _lower_tensorflow(op: Op[MaxPoolWithArgmaxOptions]) -> Function:
+    o, (n, h, w, c) = op.options, op.inputs[0].shape
+    windows = tensorflow_windows(o, op.inputs[0].shape)
+    dtype = op.outputs[1].dtype
     top, left = (np.arange(d.n_out, dtype=dtype) * d.stride - d.pads[0] for d in windows)
     image = np.arange(n, dtype=dtype) * (h * w * c if o.include_batch_in_index else 0)
     corner = image.reshape(-1, 1, 1, 1) + np.arange(c, dtype=dtype)
 
-    def place(tap: jax.Array) -> jax.Array:  # the corner of the image where no value is a number
+    def position(tap: jax.Array) -> jax.Array:  # the image's corner if no value is a number
         tap = tap.astype(dtype)
         y = top.reshape(1, -1, 1, 1) + tap // windows[1].size
         x = left.reshape(1, 1, -1, 1) + tap % windows[1].size
         return jnp.where(tap < 0, 0, (y * w + x) * c) + corner
 
-    return _with_argmax(windows, place, ActivationFunctionType.NONE, outputs)
+    return _with_argmax(windows, position, ActivationFunctionType.NONE, op.outputs)
 
 
-def _why_not_mediapipe(
-    _context: LoweringContext, o: PoolParamsOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    x = inputs[0]
+def _why_not_mediapipe(op: Op[PoolParamsOptions]) -> str | None:
+    x = op.inputs[0]
     reason = first_reason(
-        _why_not_places(x, outputs, np.float32, np.int32),
-        why_not_fused(o.fused_activation_function),
+        _why_not_positions(x, op.outputs, np.float32, np.int32),
+        why_not_fused(op.options.fused_activation_function),
         _why_not_image(x),
     )
-    return reason or why_not_windows(windows_2d(o, x.shape))
+    return reason or why_not_windows(windows_2d(op.options, x.shape))
 
 
-def _lower_mediapipe(
-    _context: LoweringContext, o: PoolParamsOptions, inputs: Specs, outputs: Specs
-) -> Function:
-    dtype = outputs[1].dtype
+def _lower_mediapipe(op: Op[PoolParamsOptions]) -> Function:
+    dtype = op.outputs[1].dtype
     fraction = dtype.type(_FRACTION if dtype == np.float32 else 0)
 
-    def place(tap: jax.Array) -> jax.Array:
+    def position(tap: jax.Array) -> jax.Array:
         found: jax.Array = jnp.maximum(tap, 0).astype(dtype) + fraction
         return found
 
-    windows = windows_2d(o, inputs[0].shape)
-    return _with_argmax(windows, place, o.fused_activation_function, outputs)
+    windows = windows_2d(op.options, op.inputs[0].shape)
+    return _with_argmax(windows, position, op.options.fused_activation_function, op.outputs)
 
 
 def _with_argmax(
-    windows: Windows, place: _Place, activation: ActivationFunctionType, outputs: Specs
+    windows: Windows, position: _Position, activation: ActivationFunctionType, outputs: Specs
 ) -> Function:
-    """Values and places of the first maxima in row-major order.
+    """Values and positions of the first maxima in row-major order.
 
     kernels/perception/max_pool_with_argmax.cc.
     """
@@ -131,54 +123,52 @@ def _with_argmax(
             where = jnp.where(value > best, i, where)
             best = jnp.maximum(best, value)
         best = finite(fused_activation(activation)(best))
-        return best.astype(values.dtype), place(where)
+        return best.astype(values.dtype), position(where)
 
     return argmax_pool
 
 
-def _why_not_unpool(
-    _context: LoweringContext, o: PoolParamsOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    x, places = inputs[:2]
+def _why_not_unpool(op: Op[PoolParamsOptions]) -> str | None:
+    x, positions = op.inputs[:2]
     reason = first_reason(
-        why_not_floats(x, outputs[0]),
-        why_not_dtype(places, np.float32, np.int32),
+        why_not_floats(x, op.outputs[0]),
+        why_not_dtype(positions, np.float32, np.int32),
         _why_not_image(x),
-        None if x.shape == places.shape else "values and places must have one shape",
+        None if x.shape == positions.shape else "values and positions must have one shape",
     )
-    return reason or why_not_windows(windows_2d(o, x.shape))
+    return reason or why_not_windows(windows_2d(op.options, x.shape))
 
 
-def _lower_unpool(
-    _context: LoweringContext, o: PoolParamsOptions, inputs: Specs, outputs: Specs
-) -> Function:
-    y = outputs[0]
+def _lower_unpool(op: Op[PoolParamsOptions]) -> Function:
+    (x_spec, positions_spec), y, o = op.inputs[:2], op.outputs[0], op.options
     if 0 in y.shape:
-        return nothing(outputs)
-    if inputs[1].dtype == np.int32:
-        return lambda x, places: (_scatter(x, places, y),)
+        return nothing(op.outputs)
+    if positions_spec.dtype == np.int32:
+        return lambda x, positions: (_scatter(x, positions, y),)
     if (o.filter_height, o.filter_width) == (o.stride_h, o.stride_w):
-        return lambda x, places: (_fill_tiles(o, x, places, y),)
-    origins = _origins(o, inputs[0].shape)
+        return lambda x, positions: (_fill_tiles(o, x, positions, y),)
+    origins = _origins(o, x_spec.shape)
 
-    def unpool(x: jax.Array, places: jax.Array) -> tuple[jax.Array]:
-        return (_scatter(x, _flat_places(o, origins, places, y.shape), y),)
+    def unpool(x: jax.Array, positions: jax.Array) -> tuple[jax.Array]:
+        return (_scatter(x, _flat_positions(o, origins, positions, y.shape), y),)
 
     return unpool
 
 
-def _fill_tiles(o: PoolParamsOptions, x: jax.Array, places: jax.Array, y: TensorSpec) -> jax.Array:
-    """Windows that tile the output: each of its values asks whether it is the one named."""
+def _fill_tiles(
+    o: PoolParamsOptions, x: jax.Array, positions: jax.Array, y: TensorSpec
+) -> jax.Array:
+    """Fill windows that tile the output: every other value of a window is zero."""
     n, h, w, c = x.shape
     inside = jnp.arange(o.filter_height * o.filter_width, dtype=jnp.int32)
     inside = inside.reshape(1, 1, o.filter_height, 1, o.filter_width, 1)
-    named = places.astype(jnp.int32).reshape(n, h, 1, w, 1, c) == inside
+    named = positions.astype(jnp.int32).reshape(n, h, 1, w, 1, c) == inside
     tiles = jnp.where(named, x.reshape(n, h, 1, w, 1, c), jnp.zeros((), x.dtype))
     return tiles.reshape(y.shape).astype(y.dtype)
 
 
 def _origins(o: PoolParamsOptions, x: Shape) -> tuple[np.ndarray, np.ndarray]:
-    """Where each window begins in the output, which is as large as all windows side by side."""
+    """Where each window starts in the output, which is as large as all windows side by side."""
     sizes = zip(x[1:3], (o.filter_height, o.filter_width), (o.stride_h, o.stride_w), strict=True)
     rows, columns = (
         np.arange(n) * stride - max((n - 1) * (stride - window), 0) // 2
@@ -187,11 +177,11 @@ def _origins(o: PoolParamsOptions, x: Shape) -> tuple[np.ndarray, np.ndarray]:
     return rows.reshape(1, -1, 1, 1), columns.reshape(1, 1, -1, 1)
 
 
-def _flat_places(
-    o: PoolParamsOptions, origins: tuple[np.ndarray, np.ndarray], places: jax.Array, y: Shape
+def _flat_positions(
+    o: PoolParamsOptions, origins: tuple[np.ndarray, np.ndarray], positions: jax.Array, y: Shape
 ) -> jax.Array:
     """Window indices -> indices into the output image; -1 outside of it."""
-    within = places.astype(jnp.int32)
+    within = positions.astype(jnp.int32)
     rows = jnp.asarray(origins[0], jnp.int32) + within // o.filter_width
     columns = jnp.asarray(origins[1], jnp.int32) + within % o.filter_width
     flat = (rows * y[2] + columns) * y[3] + jnp.arange(y[3], dtype=jnp.int32).reshape(1, 1, 1, -1)
@@ -201,7 +191,7 @@ def _flat_places(
 
 
 def _scatter(x: jax.Array, flat: jax.Array, y: TensorSpec) -> jax.Array:
-    """Values to their places within each image; a place outside drops its value."""
+    """Write values to their positions in each image; a position outside drops its value."""
     n, size = y.shape[0], y.shape[1] * y.shape[2] * y.shape[3]
     flat = jnp.where(flat < 0, size, flat).reshape(n, -1)
     images = jnp.zeros((n, size), y.dtype)

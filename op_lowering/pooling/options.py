@@ -51,7 +51,7 @@ class PoolParamsOptions(CustomOptions):
             ValueError: fewer than 24 bytes, or a number that its enumeration does not name.
         """
         if len(data) < 24:
-            raise ValueError(f"TfLitePoolParams: want 24 bytes of parameters, got {len(data)}")
+            raise ValueError(f"TfLitePoolParams: expected 24 bytes of parameters, got {len(data)}")
         padding, stride_w, stride_h, width, height, activation = struct.unpack_from("<6i", data)
         return cls(
             data,
@@ -85,7 +85,7 @@ class TensorFlowPoolOptions(CustomOptions):
             values = {name: _attribute(entries, name, fields[name]) for name in fields}
         except (struct.error, LookupError, TypeError, OverflowError, AssertionError) as error:
             raise ValueError(
-                f"custom options: want the attributes of a pool, got {error!r}"
+                f"custom options: expected the attributes of a pool, got {error!r}"
             ) from error
         return cls(data, **values)
 

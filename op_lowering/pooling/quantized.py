@@ -1,7 +1,7 @@
 """Integer pools of averages and maxima, on int8, uint8 and int16.
 
-Input and output share a scale, so that the stored integers are pooled as they are; only the fused
-activation asks for the scale. Semantics: kernels/pooling.cc, pooling3d.cc, and pooling.h and
+Input and output share a scale, so a pool reduces the stored integers; only the fused activation
+depends on the scale. Semantics: kernels/pooling.cc, pooling3d.cc, and pooling.h and
 integer_ops/pooling.h of kernels/internal/reference.
 """
 
@@ -32,11 +32,7 @@ def why_not_pooled(
 ) -> str | None:
     """A reason if values of `x`, quantized or not, cannot be pooled into `y`.
 
-    Args:
-        x: the input.
-        y: the output.
-        dtypes: what the operator takes.
-        activation: the fused one.
+    `dtypes` are the operator's inputs.
     """
     if not x.is_quantized:
         return why_not_dtype(x, dtypes) or why_not_result(y, x.dtype)

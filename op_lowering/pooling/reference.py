@@ -37,7 +37,7 @@ def pool_2d_shape(o: Pool2DOptions | PoolParamsOptions, inputs: Specs) -> tuple[
 
 
 def argmax_pool_2d_shape(o: PoolParamsOptions, inputs: Specs) -> tuple[Shape | None, ...]:
-    """As pool_2d_shape, for values and places."""
+    """[N, H, W, C] -> [N, H', W', C], once for values and once for positions."""
     return pool_2d_shape(o, inputs) * 2
 
 
@@ -56,7 +56,7 @@ def pool_3d_shape(o: Pool3DOptions, inputs: Specs) -> tuple[Shape | None, ...]:
 def max_pool_with_argmax_shape(
     o: MaxPoolWithArgmaxOptions, inputs: Specs
 ) -> tuple[Shape | None, ...]:
-    """[N, H, W, C] -> [N, H', W', C], for values and places.
+    """[N, H, W, C] -> [N, H', W', C], for values and positions.
 
     Raises:
         ValueError: other dimensions, or attributes that make no window.
@@ -163,7 +163,7 @@ def _total(x: Array, dimensions: list[_Dimension]) -> Array:
 
 
 def _count(x: Array, dimensions: list[_Dimension]) -> Array:
-    """How many values of the image each window reads, [1, *out, 1]."""
+    """The number of values of the image that each window reads, [1, *out, 1]."""
     return _total(np.ones((1, *x.shape[1:-1], 1), np.int32), dimensions)
 
 
@@ -212,7 +212,7 @@ def _clamp(o: Pool2DOptions, y: Array) -> Array:
 def max_pool_with_argmax(
     o: MaxPoolWithArgmaxOptions, inputs: Specs, outputs: Specs, x: Array
 ) -> tuple[Array, Array]:
-    """TensorFlow's: a place is (y * W + x) * C + c, with the batch in front if asked for."""
+    """TensorFlow's operator: a position is (y * W + x) * C + c, perhaps with the batch in front."""
     require_floats("MaxPoolWithArgmax", *inputs, outputs[0])
     n, h, w, c = x.shape
     dimensions = _dimensions_tensorflow(o, x.shape)
@@ -231,7 +231,7 @@ def max_pool_with_argmax(
 def max_pooling_with_argmax_2d(
     o: PoolParamsOptions, inputs: Specs, outputs: Specs, x: Array
 ) -> tuple[Array, Array]:
-    """MediaPipe's: a place is an index into the window; as float32 it carries 0.1 more."""
+    """MediaPipe's operator: a position is an index into the window; as float32 it has 0.1 more."""
     require_floats("MaxPoolingWithArgmax2D", *inputs, outputs[0])
     best, i, j = _first_maximum(x, _dimensions_2d(o, x.shape))
     place = np.maximum(i, 0) * o.filter_width + np.maximum(j, 0)
@@ -242,7 +242,7 @@ def max_pooling_with_argmax_2d(
 
 
 def _first_maximum(x: Array, dimensions: list[_Dimension]) -> tuple[Array, Array, Array]:
-    """The maximum, its row and its column within the window; -1 where all values are the lowest."""
+    """The maximum, its row and its column in the window; -1 where all values are the lowest."""
     lowest = _lowest(x.dtype)
     best = np.full(_shape(dimensions, x.shape), lowest, x.dtype)
     row, column = np.full(best.shape, -1), np.full(best.shape, -1)
@@ -258,7 +258,7 @@ def max_unpooling_2d_shape(o: PoolParamsOptions, inputs: Specs) -> tuple[Shape |
     """[N, H, W, C] -> [N, H', W', C]: windows side by side; flat places go by the strides.
 
     Raises:
-        ValueError: values and places differ in shape, or window or stride is not positive.
+        ValueError: values and positions differ in shape, or window or stride is not positive.
     """
     n, h, w, c = image_shape("MaxUnpooling2D", inputs[0].shape, 4)
     if inputs[1].shape != inputs[0].shape:

@@ -57,7 +57,7 @@ def maximum(
 
 
 def _reads(dimensions: _Dimensions, x: Array, fill: int) -> Iterator[Array]:
-    """What all windows read at each place within them; `fill` outside of the image."""
+    """The values of all windows at each position in them; `fill` outside of the image."""
     sizes, strides, before, out = zip(*dimensions, strict=True)
     return (
         read

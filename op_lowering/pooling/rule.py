@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -35,36 +35,34 @@ from jaxdelegate.op_lowering.records.enums import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.records.enums import Padding
 from jaxdelegate.op_lowering.records.protocols import Pool2D
 from jaxdelegate.op_lowering.rule import (
-    Algorithms,
     Function,
-    Lower,
     LoweringContext,
+    Op,
     OpRule,
-    WhyNot,
     first_reason,
     table,
 )
-from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
+from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 
 _INTEGERS = frozenset(np.dtype(t) for t in (np.uint8, np.int8, np.int16))
-_FEW_TAPS = 16  # on a CPU: windows that do not overlap are read in one fused loop up to here
-_LONGEST_SUM = 64  # beyond, that loop is not even an alternative
+_FEW_TAPS = 16  # a CPU reads windows that do not overlap in one fused loop up to this size
+_LONGEST_SUM = 64  # beyond this size that loop is not a candidate
 
 
 @dataclasses.dataclass(frozen=True)
-class _Pool:
-    """What a pool does with the values under its window."""
+class _Reduction:
+    """How a pool reduces the values in its window."""
 
     dtypes: frozenset[np.dtype]
     fold: "_Fold"
-    enter: Callable[[jax.Array, LoweringContext], jax.Array]  # before folding
-    # (folded, how many values each window read) -> result
-    leave: Callable[[jax.Array, jax.Array], jax.Array]
+    before: Callable[[jax.Array, LoweringContext], jax.Array]
+    # (folded, the number of values that each window read) -> result
+    after: Callable[[jax.Array, jax.Array], jax.Array]
 
 
 @dataclasses.dataclass(frozen=True)
 class _Fold:
-    """An associative way to put two values together."""
+    """An associative function of two values."""
 
     pair: Callable[[jax.Array, jax.Array], jax.Array]
     lax_pair: Callable[[jax.Array, jax.Array], jax.Array]
@@ -77,7 +75,7 @@ def _bottom(dtype: np.dtype) -> Any:
 
 
 def _sum(x: jax.Array, axis: tuple[int, ...], *, keepdims: bool) -> jax.Array:
-    """In the dtype of `x`: numpy's rule would add up int32 in int64."""
+    # In the dtype of `x`: numpy's rule would add up int32 in int64.
     return jnp.sum(x, axis=axis, keepdims=keepdims, dtype=x.dtype)
 
 
@@ -95,7 +93,7 @@ def _squares(x: jax.Array, context: LoweringContext) -> jax.Array:
 
 
 def numbers(x: jax.Array) -> jax.Array:
-    """NaN and -infinity become the lowest number: kernels begin there and take what is greater."""
+    """NaN and -infinity become the lowest number, with which kernels initialize a maximum."""
     if np.dtype(x.dtype) in _INTEGERS:
         return x
     bottom = jnp.asarray(lowest(x.dtype), x.dtype)
@@ -108,7 +106,7 @@ def lowest(dtype: np.dtype) -> Any:
 
 
 def _mean(total: jax.Array, count: jax.Array) -> jax.Array:
-    """A quotient; integers round half away from zero, as reference/integer_ops/pooling.h has it."""
+    """Quotients; integers round half away from zero, as in reference/integer_ops/pooling.h."""
     if not jnp.issubdtype(total.dtype, jnp.integer):
         return total / count
     return jnp.sign(total) * ((jnp.abs(total) + count // 2) // count)
@@ -118,13 +116,13 @@ def _root_mean(total: jax.Array, count: jax.Array) -> jax.Array:
     return root(total / count)
 
 
-_AVERAGE = _Pool(PRODUCT_FLOATS | _INTEGERS, _SUM, _accumulate, _mean)
-_MAX = _Pool(PRODUCT_FLOATS | _INTEGERS, _MAXIMUM, lambda x, _c: numbers(x), lambda y, _count: y)
-_L2 = _Pool(PRODUCT_FLOATS, _SUM, _squares, _root_mean)
+_AVERAGE = _Reduction(PRODUCT_FLOATS | _INTEGERS, _SUM, _accumulate, _mean)
+_MAX = _Reduction(
+    PRODUCT_FLOATS | _INTEGERS, _MAXIMUM, lambda x, _c: numbers(x), lambda y, _count: y
+)
+_L2 = _Reduction(PRODUCT_FLOATS, _SUM, _squares, _root_mean)
 
-
-_PoolT = TypeVar("_PoolT", bound=Pool2DOptions | Pool3DOptions)
-_Geometry = Callable[[_PoolT, Shape], Windows]
+_OptionsT = TypeVar("_OptionsT", bound=Pool2DOptions | Pool3DOptions)
 
 
 def windows_2d(o: Pool2D, x: Shape) -> Windows:
@@ -153,21 +151,56 @@ def why_not_tensorflow(o: TensorFlowPoolOptions, rank: int) -> str | None:
     return None
 
 
-def _why_not(pool: _Pool, geometry: _Geometry[_PoolT], rank: int) -> WhyNot[_PoolT]:
-    def why_not(_context: LoweringContext, o: _PoolT, inputs: Specs, outputs: Specs) -> str | None:
-        x = inputs[0]
-        activation = getattr(o, "fused_activation_function", Act.NONE)
+@dataclasses.dataclass(frozen=True)
+class _Pool(Generic[_OptionsT]):
+    """The functions of a pool's rule."""
+
+    reduction: _Reduction
+    geometry: Callable[[_OptionsT, Shape], Windows]
+    rank: int
+
+    def why_not(self, op: Op[_OptionsT]) -> str | None:
+        x, y, rank = op.inputs[0], op.outputs[0], self.rank
+        activation = _activation(op.options)
         reason = first_reason(
-            why_not_pooled(x, outputs[0], pool.dtypes, activation),
+            why_not_pooled(x, y, self.reduction.dtypes, activation),
             why_not_fused(activation),
             None if len(x.shape) == rank else f"input {list(x.shape)} must have {rank} dimensions",
-            why_not_tensorflow(o, rank) if isinstance(o, Pool3DOptions) else None,
+            why_not_tensorflow(op.options, rank) if isinstance(op.options, Pool3DOptions) else None,
         )
         return reason or first_reason(
-            _why_not_integer(x, activation), why_not_windows(geometry(o, x.shape))
+            _why_not_integer(x, activation), why_not_windows(self.geometry(op.options, x.shape))
         )
 
-    return why_not
+    def lower(self, op: Op[_OptionsT]) -> Function:
+        windows = self._windows(op)
+        if windows is None:
+            return nothing(op.outputs)
+        context, y_spec, reduction = op.context, op.outputs[0], self.reduction
+        count = _count(windows)
+        slide = chosen(_algorithms(context.platform, windows), context.algorithm)
+        activate = fused_activation(_activation(op.options), y_spec)
+
+        def pool(x: jax.Array) -> tuple[jax.Array]:  # [N, *spatial, C] -> [N, *out, C]
+            folded = slide(reduction.fold, reduction.before(x, context), windows)
+            y = reduction.after(folded, jnp.asarray(count, folded.dtype))
+            return (activate(finite(y)).astype(y_spec.dtype),)
+
+        return pool
+
+    def algorithms(self, op: Op[_OptionsT]) -> Mapping[str, "_Slide"]:
+        windows = self._windows(op)
+        return {} if windows is None else _algorithms(op.context.platform, windows)
+
+    def _windows(self, op: Op[_OptionsT]) -> Windows | None:
+        """None if the input or the output has no elements."""
+        x = op.inputs[0].shape
+        windows = self.geometry(op.options, x)
+        return None if 0 in (*x, *(w.n_out for w in windows)) else windows
+
+
+def _activation(options: Pool2DOptions | Pool3DOptions) -> Act:
+    return options.fused_activation_function if isinstance(options, Pool2DOptions) else Act.NONE
 
 
 def _why_not_integer(x: TensorSpec, activation: Act) -> str | None:
@@ -176,39 +209,8 @@ def _why_not_integer(x: TensorSpec, activation: Act) -> str | None:
     return None
 
 
-def _lower(pool: _Pool, geometry: _Geometry[_PoolT]) -> Lower[_PoolT]:
-    def lower(context: LoweringContext, o: _PoolT, inputs: Specs, outputs: Specs) -> Function:
-        windows = geometry(o, inputs[0].shape)
-        if 0 in (*inputs[0].shape, *(w.n_out for w in windows)):
-            return nothing(outputs)
-        count = _count(windows)
-        slide = chosen(_algorithms(context.platform, windows), context.algorithm)
-        activation = fused_activation(getattr(o, "fused_activation_function", Act.NONE), outputs[0])
-
-        def pooled(x: jax.Array) -> tuple[jax.Array]:  # [N, *spatial, C] -> [N, *out, C]
-            folded = slide(pool.fold, pool.enter(x, context), windows)
-            y = pool.leave(folded, jnp.asarray(count, folded.dtype))
-            return (activation(finite(y)).astype(outputs[0].dtype),)
-
-        return pooled
-
-    return lower
-
-
-def _offered(geometry: _Geometry[_PoolT]) -> Algorithms[_PoolT]:
-    def algorithms(
-        context: LoweringContext, o: _PoolT, inputs: Specs, _outputs: Specs
-    ) -> Mapping[str, "_Slide"]:
-        windows = geometry(o, inputs[0].shape)
-        if 0 in (*inputs[0].shape, *(w.n_out for w in windows)):
-            return {}
-        return _algorithms(context.platform, windows)
-
-    return algorithms
-
-
 def _count(windows: Windows) -> np.ndarray:
-    """How many values of the image each window reads, [1, *out, 1]."""
+    """The number of values of the image that each window reads, [1, *out, 1]."""
     per_axis = []
     for w in windows:
         first = np.arange(w.n_out) * w.stride - w.pads[0]
@@ -220,7 +222,7 @@ _Slide = Callable[[_Fold, jax.Array, Windows], jax.Array]
 
 
 def _algorithm(platform: str, windows: Windows) -> _Slide:
-    """How to slide on this platform. XLA:CPU's reduce-window is slow in two dimensions."""
+    """The default of this platform. XLA:CPU's reduce-window is slow in two dimensions."""
     if all(w.is_whole for w in windows):
         return _whole
     if platform != "cpu":
@@ -231,7 +233,7 @@ def _algorithm(platform: str, windows: Windows) -> _Slide:
 
 
 def _algorithms(platform: str, windows: Windows) -> Mapping[str, _Slide]:
-    """All of them that can be worth measuring, the default first."""
+    """All algorithms that are worth measuring, the default first."""
     default = _algorithm(platform, windows)
     algorithms = {"reduce_window": _reduce_window, "axis_by_axis": _axis_by_axis}
     if math.prod(w.size for w in windows) <= _LONGEST_SUM:
@@ -269,7 +271,7 @@ def _tap_by_tap(fold: _Fold, x: jax.Array, windows: Windows) -> jax.Array:
 
 
 def _axis_by_axis(fold: _Fold, x: jax.Array, windows: Windows) -> jax.Array:
-    """H + W steps instead of H * W, over a copy that needs no bounds."""
+    """H + W steps instead of H * W, over a padded copy."""
     x = pad_windows(x, windows, fold.identity(np.dtype(x.dtype)))
     for axis, window in enumerate(windows):
         passes = [Window(n, 1, 1, Padding.VALID) for n in x.shape[1:-1]]
@@ -279,45 +281,22 @@ def _axis_by_axis(fold: _Fold, x: jax.Array, windows: Windows) -> jax.Array:
     return folded
 
 
-AVERAGE_POOL_2D = OpRule(
-    "AVERAGE_POOL_2D",
-    Pool2DOptions,
-    3,
-    _why_not(_AVERAGE, windows_2d, 4),
-    _lower(_AVERAGE, windows_2d),
-    algorithms=_offered(windows_2d),
-)
-MAX_POOL_2D = OpRule(
-    "MAX_POOL_2D",
-    Pool2DOptions,
-    3,
-    _why_not(_MAX, windows_2d, 4),
-    _lower(_MAX, windows_2d),
-    algorithms=_offered(windows_2d),
-)
-L2_POOL_2D = OpRule(
-    "L2_POOL_2D",
-    Pool2DOptions,
-    1,
-    _why_not(_L2, windows_2d, 4),
-    _lower(_L2, windows_2d),
-    algorithms=_offered(windows_2d),
-)
-AVG_POOL_3D = OpRule(
-    "AvgPool3D",
-    Pool3DOptions,
-    1,
-    _why_not(_AVERAGE, tensorflow_windows, 5),
-    _lower(_AVERAGE, tensorflow_windows),
-    algorithms=_offered(tensorflow_windows),
-)
-MAX_POOL_3D = OpRule(
-    "MaxPool3D",
-    Pool3DOptions,
-    1,
-    _why_not(_MAX, tensorflow_windows, 5),
-    _lower(_MAX, tensorflow_windows),
-    algorithms=_offered(tensorflow_windows),
-)
+def _rule_2d(name: str, max_version: int, reduction: _Reduction) -> OpRule[Pool2DOptions]:
+    pool: _Pool[Pool2DOptions] = _Pool(reduction, windows_2d, 4)
+    return OpRule(
+        name, Pool2DOptions, max_version, pool.why_not, pool.lower, algorithms=pool.algorithms
+    )
+
+
+def _rule_3d(name: str, reduction: _Reduction) -> OpRule[Pool3DOptions]:
+    pool: _Pool[Pool3DOptions] = _Pool(reduction, tensorflow_windows, 5)
+    return OpRule(name, Pool3DOptions, 1, pool.why_not, pool.lower, algorithms=pool.algorithms)
+
+
+AVERAGE_POOL_2D = _rule_2d("AVERAGE_POOL_2D", 3, _AVERAGE)
+MAX_POOL_2D = _rule_2d("MAX_POOL_2D", 3, _MAX)
+L2_POOL_2D = _rule_2d("L2_POOL_2D", 1, _L2)
+AVG_POOL_3D = _rule_3d("AvgPool3D", _AVERAGE)
+MAX_POOL_3D = _rule_3d("MaxPool3D", _MAX)
 
 RULES = table(AVERAGE_POOL_2D, MAX_POOL_2D, L2_POOL_2D, AVG_POOL_3D, MAX_POOL_3D)

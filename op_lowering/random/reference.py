@@ -2,7 +2,7 @@
 
 Source: kernels/random_ops.cc with TensorFlow's philox_random.h and random_distributions_utils.h
 (the operators that keep a generator), kernels/stablehlo_rng_bit_generator.cc and rng_util.cc (the
-one that is given its state). Philox and Threefry: Salmon et al., "Parallel random numbers: as easy
+operator that gets its state). Philox and Threefry: Salmon et al., "Parallel random numbers: as easy
 as 1, 2, 3", 2011.
 
 The state of a generator that an operator keeps is uint32 [6]: a counter of 128 bits, its low word
@@ -26,7 +26,7 @@ _RESERVED = 2 * 256  # counters that MULTINOMIAL sets aside for each sample, as 
 
 def philox_state(o: RandomOptions) -> tuple[Array]:
     """The generator before the first invoke; from the system's entropy if both seeds are zero."""
-    # TfLiteRandomParams holds C ints: of the file's 64 bits 32 are left, their sign extended.
+    # TfLiteRandomParams holds C ints: the low 32 of the file's 64 bits, with their sign extended.
     seed, seed2 = (np.int64(seed % 2**32).astype(np.int32) for seed in (o.seed, o.seed2))
     if seed == seed2 == 0:
         seed, seed2 = np.frombuffer(os.urandom(16), np.int64)
@@ -34,7 +34,7 @@ def philox_state(o: RandomOptions) -> tuple[Array]:
 
 
 def random_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
-    """What the first input says, where that is constant."""
+    """The shape that the first input holds, where that is constant."""
     sizes = inputs[0].const
     return (None if sizes is None else _sizes(sizes),)
 
@@ -58,7 +58,7 @@ def random_uniform(
 def random_standard_normal(
     _o: Options, _inputs: Specs, outputs: Specs, sizes: Array, state: Array
 ) -> tuple[Array, Array]:
-    """Normal reals of mean 0 and variance 1: BoxMullerFloat makes two of each two words."""
+    """Normal reals of mean 0 and variance 1: BoxMullerFloat turns two words into two reals."""
     _check_float("RANDOM_STANDARD_NORMAL", outputs[0])
     shape = _sizes(sizes)
     n = math.prod(shape)
@@ -81,10 +81,7 @@ def multinomial(
 ) -> tuple[Array, Array]:
     """Classes drawn by logits [batch, classes]: the first whose cumulative weight exceeds a real.
 
-    Logits that are not finite weigh nothing; a row of such gives the number of classes.
-
-    Raises:
-        ValueError: shapes or a count that the kernel stops at.
+    Logits that are not finite have no weight; a row of them gives the number of classes.
     """
     n = int(samples)
     if logits.ndim != 2 or logits.shape[1] < 1 or samples.ndim or n < 0:
@@ -153,20 +150,17 @@ def _unit_double(high: Array, low: Array) -> Array:
 def bit_generator_shapes(
     _infer: Infer, _o: Options, inputs: Specs, outputs: Specs
 ) -> tuple[Shape | None, ...]:
-    """The new state's, and that of the bits as the file declares it."""
+    """The state's shape, and the shape that the file declares for the bits."""
     return inputs[0].shape, outputs[1].shape
 
 
 def stablehlo_rng_bit_generator(
     o: StablehloRngBitGeneratorOptions, _inputs: Specs, outputs: Specs, state: Array
 ) -> tuple[Array, Array]:
-    """State after, and integers of 32 or 64 random bits.
+    """The next state, and integers of 32 or 64 random bits.
 
     The state is uint64: the key, the low 64 bits of the counter (the only ones that advance) and
-    its high ones, which Philox takes from the key where they are absent and Threefry does not have.
-
-    Raises:
-        ValueError: a state of another size.
+    the high ones. Without those Philox uses the key in their place; Threefry never has them.
     """
     sizes = (2,) if o.algorithm is RngAlgorithm.THREEFRY else (2, 3)
     if state.ndim != 1 or len(state) not in sizes:

@@ -1,6 +1,6 @@
 """Random numbers: RANDOM_UNIFORM, RANDOM_STANDARD_NORMAL, MULTINOMIAL, STABLEHLO_RNG_BIT_GENERATOR.
 
-The generators are written out, not taken from jax.random or `lax.rng_bit_generator`: a seeded
+The generators are implemented here instead of with jax.random or `lax.rng_bit_generator`: a seeded
 model must draw LiteRT's numbers (kernels/random_ops.cc, kernels/rng_util.cc) on every platform.
 
 The first three keep a generator between invokes. Its state, the last input, is uint32 [6]: a
@@ -17,7 +17,7 @@ from jaxdelegate.op_lowering.random.options import RandomOptions, StablehloRngBi
 from jaxdelegate.op_lowering.records.enums import RngAlgorithm
 from jaxdelegate.op_lowering.rule import (
     Function,
-    LoweringContext,
+    Op,
     OpRule,
     first_reason,
     table,
@@ -53,7 +53,7 @@ def _split(words: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _advance(counter: jax.Array, steps: np.ndarray) -> jax.Array:
-    """A counter of 128 bits, uint64 [2], after each of so many steps: uint64 [*steps.shape, 2]."""
+    """A counter of 128 bits, uint64 [2], after each number of steps: uint64 [*steps.shape, 2]."""
     low = counter[0] + steps
     return jnp.stack([low, counter[1] + (low < steps).astype(np.uint64)], axis=-1)
 
@@ -69,7 +69,7 @@ def _philox(key: jax.Array, counters: jax.Array) -> jax.Array:
 
 
 def _product(word: jax.Array, multiplier: int) -> tuple[jax.Array, jax.Array]:
-    """Low and high word of the 64-bit product."""
+    """The low and the high word of the 64-bit product."""
     return _split(word.astype(np.uint64) * jnp.uint64(multiplier))
 
 
@@ -86,7 +86,7 @@ def _skip(state: jax.Array, blocks: int) -> jax.Array:
 
 
 def _unit(words: jax.Array) -> jax.Array:
-    """Reals in [0, 1) from 23 bits of each word: exact, as the kernel's by way of a mantissa is."""
+    """Reals in [0, 1) from 23 bits of each word: exact, like the kernel's use of a mantissa."""
     reals: jax.Array = (words & jnp.uint32(0x7FFFFF)).astype(np.float32) * np.float32(2**-23)
     return reals
 
@@ -99,21 +99,17 @@ def _why_not_generator(inputs: Specs) -> str | None:
     return f"the state is {state.dtype} {list(state.shape)}, not uint32 [6]" if wrong else None
 
 
-def _why_not_random(
-    _context: LoweringContext, _o: RandomOptions, inputs: Specs, outputs: Specs
-) -> str | None:
+def _why_not_random(op: Op[RandomOptions]) -> str | None:
     return first_reason(
-        _why_not_generator(inputs),
-        why_not_const(inputs[0]),
-        why_not_dtype(inputs[0], np.int32),
-        why_not_dtype(outputs[0], np.float32),
+        _why_not_generator(op.inputs),
+        why_not_const(op.inputs[0]),
+        why_not_dtype(op.inputs[0], np.int32),
+        why_not_dtype(op.outputs[0], np.float32),
     )
 
 
-def _lower_uniform(
-    _context: LoweringContext, _o: RandomOptions, _inputs: Specs, outputs: Specs
-) -> Function:
-    shape = outputs[0].shape
+def _lower_uniform(op: Op[RandomOptions]) -> Function:
+    shape = op.outputs[0].shape
 
     def random_uniform(_shape: jax.Array, state: jax.Array) -> tuple[jax.Array, jax.Array]:
         words, state = _draw(state, math.prod(shape))
@@ -142,10 +138,8 @@ def _normal_pairs(words: jax.Array) -> jax.Array:
     return jnp.stack([jnp.sin(angle) * radius, jnp.cos(angle) * radius], axis=1).reshape(-1)
 
 
-def _lower_normal(
-    _context: LoweringContext, _o: RandomOptions, _inputs: Specs, outputs: Specs
-) -> Function:
-    shape = outputs[0].shape
+def _lower_normal(op: Op[RandomOptions]) -> Function:
+    shape = op.outputs[0].shape
     n = math.prod(shape)
 
     def random_standard_normal(_shape: jax.Array, state: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -166,23 +160,21 @@ RANDOM_STANDARD_NORMAL = OpRule(
 )
 
 
-def _why_not_multinomial(
-    _context: LoweringContext, _o: RandomOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    logits, samples = inputs[:2]
+def _why_not_multinomial(op: Op[RandomOptions]) -> str | None:
+    logits, samples = op.inputs[:2]
     return first_reason(
-        _why_not_generator(inputs),
+        _why_not_generator(op.inputs),
         why_not_const(samples),
         why_not_dtype(logits, np.float32),
         why_not_dtype(samples, np.int32),
-        why_not_dtype(outputs[0], np.int32, np.int64),
+        why_not_dtype(op.outputs[0], np.int32, np.int64),
         _why_not_classes(logits, samples),
     )
 
 
 def _why_not_classes(logits: TensorSpec, samples: TensorSpec) -> str | None:
     if len(logits.shape) != 2 or samples.shape:
-        return f"want logits [batch, classes] and one count, got {logits.shape}, {samples.shape}"
+        return f"expected logits [batch, classes] and a count, got {logits.shape}, {samples.shape}"
     if logits.shape[1] == 0 or int(np.asarray(samples.const)) < 0:
         return f"cannot draw {samples.const} samples from {logits.shape[1]} classes"
     return None
@@ -196,10 +188,8 @@ def _cumulative_weights(logits: jax.Array) -> jax.Array:
     return jnp.cumsum(jnp.where(finite, jnp.exp(exponents), np.float64(0)), axis=1)
 
 
-def _lower_multinomial(
-    _context: LoweringContext, _o: RandomOptions, _inputs: Specs, outputs: Specs
-) -> Function:
-    shape, dtype = outputs[0].shape, outputs[0].dtype
+def _lower_multinomial(op: Op[RandomOptions]) -> Function:
+    shape, dtype = op.outputs[0].shape, op.outputs[0].dtype
     n = math.prod(shape)
     skipped = shape[0] * (-(-shape[1] // 4) * 4) * _WORDS_PER_SAMPLE
 
@@ -234,28 +224,25 @@ MULTINOMIAL = OpRule(
 )
 
 
-def _why_not_bits(
-    _context: LoweringContext, o: StablehloRngBitGeneratorOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    state = inputs[0]
-    sizes = ((2,),) if o.algorithm is RngAlgorithm.THREEFRY else ((2,), (3,))
+def _why_not_bits(op: Op[StablehloRngBitGeneratorOptions]) -> str | None:
+    state = op.inputs[0]
+    algorithm = op.options.algorithm
+    sizes = ((2,),) if algorithm is RngAlgorithm.THREEFRY else ((2,), (3,))
     return first_reason(
         why_not_dtype(state, np.uint64),
-        why_not_result(outputs[0], np.uint64),
-        why_not_dtype(outputs[1], _INTEGERS),
-        None if state.shape in sizes else f"{o.algorithm.name} has no state of {list(state.shape)}",
+        why_not_result(op.outputs[0], np.uint64),
+        why_not_dtype(op.outputs[1], _INTEGERS),
+        None if state.shape in sizes else f"{algorithm.name} has no state of {list(state.shape)}",
     )
 
 
-def _lower_bits(
-    _context: LoweringContext, o: StablehloRngBitGeneratorOptions, inputs: Specs, outputs: Specs
-) -> Function:
-    """The state: a key, the low half of the counter, which alone advances, and its high half."""
-    shape, dtype = outputs[1].shape, outputs[1].dtype
-    width = 2 if o.algorithm is RngAlgorithm.THREEFRY else 4
+def _lower_bits(op: Op[StablehloRngBitGeneratorOptions]) -> Function:
+    """The state holds a key, the counter's low half, which alone advances, and its high half."""
+    shape, dtype = op.outputs[1].shape, op.outputs[1].dtype
+    width = 2 if op.options.algorithm is RngAlgorithm.THREEFRY else 4
     blocks = -(-math.prod(shape) * (dtype.itemsize // 4) // width)
     steps = np.arange(blocks, dtype=np.uint64)
-    high = 2 if inputs[0].shape == (3,) else 0
+    high = 2 if op.inputs[0].shape == (3,) else 0  # Philox takes the key in its place
 
     def stablehlo_rng_bit_generator(state: jax.Array) -> tuple[jax.Array, jax.Array]:
         key, counters = _words32(state[:1]), state[1] + steps

@@ -1,9 +1,8 @@
-"""Operator parameters in memory of stock interpreters: the kinds of members of C structs.
+"""Operator parameters in stock interpreters' memory: the structs of builtin_op_data.h as data.
 
-The structs of builtin_op_data.h, as data. Each is the list of its members in C's order; a member's
-name is that of the field of our options class it fills, its kind says which C members hold it and
-how they are read. Structs only ever grow at their end; every member that a record names is there in
-the oldest interpreter that the bridge lets pass.
+A struct is a list of its members in C's order: the name of a field of our options class, and a kind
+that says which C members hold it and how to read them. Structs only grow at their end; the oldest
+interpreter that the bridge accepts has every member that a record names.
 """
 
 import ctypes
@@ -14,7 +13,7 @@ from typing import Any
 
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType, Padding, TensorType
 
-# TfLiteType -> TensorType. 0, kTfLiteNoType, stands where the file has no options table.
+# TfLiteType -> TensorType. It is 0, kTfLiteNoType, if the file has no options table.
 TENSOR_TYPES: dict[int, TensorType] = {
     1: TensorType.FLOAT32,
     2: TensorType.INT32,
@@ -44,12 +43,12 @@ TENSOR_TYPES: dict[int, TensorType] = {
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """How a parameter lies in memory.
+    """How a parameter is stored.
 
     Attributes:
-        ctypes: of the consecutive C members that hold it.
-        read: their values and the rank of the operator's first input -> the parameter; None: it was
-            not set.
+        ctypes: the types of the consecutive C members that hold it.
+        read: their values and the rank of the operator's first input -> the parameter, or None if
+            it was not set.
     """
 
     ctypes: tuple[Any, ...]
@@ -61,7 +60,7 @@ def _plain(ctype: Any) -> Kind:
 
 
 def enumeration(table: Mapping[int, enum.IntEnum]) -> Kind:
-    """C's numbers -> ours; a 0 that the table lacks means that nothing was set."""
+    """C's numbers -> ours; a 0 that the table lacks means not set."""
     absent = {} if 0 in table else {0: None}
     known = {**table, **absent}
     return Kind((ctypes.c_int,), lambda values, _rank: known[values[0]])
@@ -73,7 +72,7 @@ def same(names: type[enum.IntEnum]) -> Kind:
 
 
 def after_unknown(names: type[enum.IntEnum]) -> Kind:
-    """An enumeration that begins with an "unknown" of its own."""
+    """An enumeration that starts with an additional "unknown"."""
     return enumeration({name + 1: name for name in names})
 
 
@@ -136,5 +135,5 @@ RANDOM: Layout = {"seed": INT, "seed2": INT}
 REDUCER: Layout = {"keep_dims": BOOL}
 RESIZE: Layout = {"align_corners": BOOL, "half_pixel_centers": BOOL}
 SPLIT: Layout = {"num_splits": INT}
-# Stock interpreters do not hand these parameters to delegates.
+# Stock interpreters do not pass these parameters to delegates.
 NOT_HANDED_OUT: Layout = {}

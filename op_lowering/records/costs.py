@@ -31,7 +31,7 @@ _BILINEAR_OPERATIONS = 7  # four products and three sums
 
 
 def n(spec: TensorSpec) -> int:
-    """How many elements a tensor has."""
+    """The number of elements of a tensor."""
     return math.prod(spec.shape)
 
 
@@ -113,17 +113,17 @@ def elementwise(_o: Options, _inputs: Specs, outputs: Specs, _called: Called) ->
 
 
 def transcendental(_o: Options, _inputs: Specs, outputs: Specs, _called: Called) -> Work:
-    """The same, each an exponential, a logarithm, a root or their like."""
+    """One exponential, logarithm, root or similar function for each value of the result."""
     return Work(n(outputs[0]), n(outputs[0]))
 
 
 def movement(*_: object) -> Work:
-    """None: values only move."""
+    """No operation: values only move."""
     return Work(0)
 
 
 def add_n(_o: Options, inputs: Specs, outputs: Specs, _called: Called) -> Work:
-    """One sum for each operand but the first."""
+    """One sum for each operand except the first."""
     return Work(max(len(inputs) - 1, 0) * n(outputs[0]))
 
 
@@ -133,7 +133,7 @@ def per_input(_o: Options, inputs: Specs, _outputs: Specs, _called: Called) -> W
 
 
 def host_work(*_: object) -> Work:
-    """None that is counted."""
+    """No operation that is counted."""
     return Work(0, note="work on strings or tables is not counted")
 
 
@@ -184,13 +184,13 @@ def batch_matmul(o: _Matrices, inputs: Specs, outputs: Specs, _called: Called) -
 
 
 def dot_general(o: _DotGeneral, inputs: Specs, outputs: Specs, _called: Called) -> Work:
-    """Of the contracted dimensions."""
+    """A sum over the contracted dimensions for each value of the result."""
     contracted = math.prod(inputs[0].shape[i] for i in o.lhs_contracting_dimensions)
     return Work(2 * n(outputs[0]) * contracted)
 
 
 def stablehlo_convolution(o: _Filter, inputs: Specs, outputs: Specs, _called: Called) -> Work:
-    """Of a whole filter for each pixel and output channel."""
+    """A whole filter for each pixel and output channel."""
     kernel = inputs[1]
     return Work(2 * n(outputs[0]) * n(kernel) // kernel.shape[o.kernel_output_feature_dimension])
 
@@ -375,7 +375,7 @@ def _calling(field: str, o: Options, _inputs: Specs, _outputs: Specs, called: Ca
 
 
 def loop(o: _Loop, _inputs: Specs, _outputs: Specs, called: Called) -> Work:
-    """Of one iteration."""
+    """The cost of one iteration."""
     works = [called(o.cond_subgraph_index), called(o.body_subgraph_index)]
     return _sum(works, "per iteration; how many there are depends on data")
 
@@ -392,7 +392,7 @@ def _branches(fields: tuple[str, ...], o: Options, _i: Specs, _o: Specs, called:
 
 
 def once(*_: object) -> Work:
-    """None at most invokes."""
+    """No operation at most invokes."""
     return Work(0, note="runs at the first invoke only")
 
 

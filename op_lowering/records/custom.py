@@ -1,4 +1,4 @@
-"""What the tables of custom operators share."""
+"""Base classes for the options of custom operators."""
 
 import dataclasses
 import struct
@@ -14,13 +14,13 @@ _MAX_FLEXBUFFER = 1 << 16  # a map of scalars and short vectors takes a few hund
 
 @dataclasses.dataclass(frozen=True)
 class CustomOptions(Options):
-    """A custom operator's parameters; this class keeps those of unknown operators as bytes."""
+    """A custom operator's parameters; for unknown operators this class holds the bytes."""
 
     data: bytes = b""
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Keep the bytes as they are."""
+        """The options of these bytes."""
         return cls(data)
 
 
@@ -33,7 +33,7 @@ class FlexbufferOptions(CustomOptions):
         """Read the map; a key that is absent keeps the field's default.
 
         Raises:
-            ValueError: the bytes are no flexbuffer map, or an entry is not of its field's type.
+            ValueError: the bytes are not a flexbuffer map, or an entry has not its field's type.
         """
         kinds = {f.name: type(f.default) for f in dataclasses.fields(cls) if f.name != "data"}
         return cls(data, **(_entries(data, kinds) if data else {}))
@@ -42,10 +42,12 @@ class FlexbufferOptions(CustomOptions):
 def _entries(data: bytes, kinds: dict[str, type]) -> dict[str, Any]:
     """The entries of a flexbuffer map that `kinds` names: numbers, strings, tuples of numbers.
 
-    Nothing else in the map is read: nested vectors of a hostile one unfold without end.
+    Nothing else in the map is read: nested vectors of a hostile one expand without end.
     """
     if len(data) > _MAX_FLEXBUFFER:
-        raise ValueError(f"custom options: want at most {_MAX_FLEXBUFFER} bytes, got {len(data)}")
+        raise ValueError(
+            f"custom options: expected at most {_MAX_FLEXBUFFER} bytes, got {len(data)}"
+        )
     try:
         entries = flexbuffers.GetRoot(data).AsMap
         found = {name: _find(entries, name) for name in kinds}
@@ -62,7 +64,9 @@ def _entries(data: bytes, kinds: dict[str, type]) -> dict[str, Any]:
         OverflowError,
         AssertionError,
     ) as error:
-        raise ValueError(f"custom options: want a readable flexbuffer map: {error!r}") from error
+        raise ValueError(
+            f"custom options: expected a readable flexbuffer map: {error!r}"
+        ) from error
 
 
 def _find(entries: Any, name: str) -> Any | None:
@@ -76,13 +80,13 @@ def _find(entries: Any, name: str) -> Any | None:
 
 def _number(entry: Any) -> Any:
     if not (entry.IsNumeric or entry.IsBool):
-        raise TypeError("an entry is no number")
+        raise TypeError("an entry is not a number")
     return entry.AsFloat if entry.IsFloat else entry.AsInt
 
 
 def _string(entry: Any) -> Any:
     if not entry.IsString:
-        raise TypeError("an entry is no string")
+        raise TypeError("an entry is not a string")
     return entry.AsString
 
 

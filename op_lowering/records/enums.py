@@ -149,7 +149,7 @@ class TensorType(enum.IntEnum):
 
 
 class Nonlinearity(enum.IntEnum):
-    """An activation that is no clamp: x * min(max(x + 3, 0), 6) / 6, or x / (1 + e^-x)."""
+    """An activation that is not a clamp: x * min(max(x + 3, 0), 6) / 6, or x / (1 + e^-x)."""
 
     NONE = 0
     HARD_SWISH = 1

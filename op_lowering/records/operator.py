@@ -1,4 +1,4 @@
-"""The record of an operator: what every part of the program asks of it. No jax.
+"""The record of an operator, which every part of the program reads. No jax.
 
 A record is in the table `RECORDS` of the module that has the operator's options. The rule and the
 numpy kernel are registered under its name.
@@ -34,7 +34,7 @@ class Result(enum.Enum):
 
     FLOAT32 = enum.auto()  # sums, exponentials, quotients...: beyond float16, or too coarse in it
     REDUCED = enum.auto()  # in reduced precision
-    MOVED = enum.auto()  # values of inputs, or bounded by them: as reduced as all of them
+    MOVED = enum.auto()  # values of inputs, or bounded by them: as reduced as the inputs
 
 
 @enum.unique
@@ -42,7 +42,7 @@ class Batch(enum.Enum):
     """When images of a batch can be computed one after the other (lowering/microbatching.py)."""
 
     TOGETHER = enum.auto()  # never
-    FIRST_INPUT = enum.auto()  # it alone holds images
+    FIRST_INPUT = enum.auto()  # if only the first input holds images
     LAST_AXIS = enum.auto()  # works along the last axis, which must not be the batch
     ROWS = enum.auto()  # every image is a whole number of rows of the matrix
     AXES = enum.auto()  # the second input is constant and holds axes other than the batch
@@ -69,13 +69,13 @@ class Scales(enum.Enum):
     quantization_spec.
     """
 
-    OF_KERNEL = enum.auto()  # none: the kernel demands them, or nobody here knows what it demands
-    OF_INPUTS = enum.auto()  # those of inputs; the kernel demands the output's
+    OF_KERNEL = enum.auto()  # none: the kernel requires them, or its requirements are unknown
+    OF_INPUTS = enum.auto()  # those of inputs; the kernel requires the output's
     EQUAL = enum.auto()  # one for all: it copies or compares integers as they are
-    FREE = enum.auto()  # each: the kernel multiplies, or computes with the reals
+    FREE = enum.auto()  # all: the kernel multiplies, or computes with the reals
 
 
-# The options are those of the record -> input and output channels.
+# (the record's options, input specs, output specs) -> input and output channels.
 Channels = Callable[[Any, Specs, Specs], tuple[int, int]]
 
 
@@ -84,25 +84,25 @@ class OperatorRecord:
     """One operator.
 
     Attributes:
-        name: the builtin operator's in schema.fbs, or the custom operator's.
+        name: the builtin operator's name in schema.fbs, or the custom operator's.
         options: the class of its parameters.
         cost: arithmetic operations, by its specs (costs.py).
         struct: its parameters in `builtin_data` of stock interpreters; None: it has none there.
-        is_elementwise: each value of its result from the values at the same place.
+        is_elementwise: each value of its result depends only on the values at the same position.
         multiplies: sums products, whose operands may be downcast.
         result: how its result is stored.
-        reads_unrounded: magnifies a rounding of its input, or decides by it.
+        reads_unrounded: magnifies a rounding error of its input, or branches on the input.
         float16: how its result leaves float16.
         rereads: XLA:CPU reads an input in several loops, or each value for many results.
-        is_costly_requantized: XLA:CPU must not compute its quantized result more than once.
+        is_costly_requantized: XLA:CPU should not compute its quantized result more than once.
         batch: when images of a batch can be computed one after the other, if it is not elementwise.
-        reads_uint8_as_int8: its dynamic range kernel takes the bytes of uint8 weights for int8.
-        picks_from: the input of which it reads as much as it writes; None: it reads all of them.
-        reads_values: False: it needs the shape of its input only.
-        channels: what tensor cores pad; None: it does not run on them.
-        scales: which ones a file may choose.
-        ignores_scales: dtypes on whose integers its kernel computes as they are stored, if no
-            quantized tensor has another.
+        reads_uint8_as_int8: its dynamic range kernel reads the bytes of uint8 weights as int8.
+        picks_from: the input of which it reads as much as it writes; None: it reads all inputs.
+        reads_values: False: it depends on the shape of its input only.
+        channels: the channels that tensor cores pad; None: it does not run on them.
+        scales: which scales a file may choose.
+        ignores_scales: its kernel computes on the stored integers of these dtypes, if no
+            quantized tensor has another dtype.
         rescales: dtypes whose integers it converts where it moves them, though `scales` are EQUAL.
         writes: the dtype of its result, whatever the file declares; None: what the file declares.
         bias: positions of data, weights and bias, whose scale is the product of theirs.

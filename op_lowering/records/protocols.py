@@ -1,4 +1,5 @@
-"""What several options tables have in common, for functions that serve all of them."""
+# ruff: noqa: D102  (the names of the fields say what they are)
+"""Fields that several options tables have in common, for functions of any of them."""
 
 from typing import Protocol
 
@@ -6,47 +7,33 @@ from jaxdelegate.op_lowering.records.enums import ActivationFunctionType, Paddin
 
 
 class Activated(Protocol):
-    """The kernel ends in an activation."""
+    """Options of a kernel that ends in an activation."""
 
     @property
-    def fused_activation_function(self) -> ActivationFunctionType:
-        """Of the result."""
-        ...
+    def fused_activation_function(self) -> ActivationFunctionType: ...
 
 
 class QuantizesInputs(Protocol):
     """Dynamic range kernels quantize the activations, symmetrically or not."""
 
     @property
-    def asymmetric_quantize_inputs(self) -> bool:
-        """Whether they get a zero point."""
-        ...
+    def asymmetric_quantize_inputs(self) -> bool: ...
 
 
 class Pool2D(Protocol):
     """A window in two dimensions."""
 
     @property
-    def padding(self) -> Padding:
-        """Around the image."""
-        ...
+    def padding(self) -> Padding: ...
 
     @property
-    def stride_h(self) -> int:
-        """Of the window."""
-        ...
+    def stride_h(self) -> int: ...
 
     @property
-    def stride_w(self) -> int:
-        """Of the window."""
-        ...
+    def stride_w(self) -> int: ...
 
     @property
-    def filter_height(self) -> int:
-        """The window's."""
-        ...
+    def filter_height(self) -> int: ...
 
     @property
-    def filter_width(self) -> int:
-        """The window's."""
-        ...
+    def filter_width(self) -> int: ...

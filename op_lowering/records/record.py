@@ -1,4 +1,4 @@
-"""What every options table shares: records that are dataclasses, and quick to define."""
+"""The base classes of options: records that are dataclasses, and fast to define."""
 
 import dataclasses
 import typing
@@ -27,7 +27,7 @@ class Record(Options):
         cls._defaults = {field.name: field.default for field in dataclasses.fields(cls)}
 
     def __init__(self, *values: Any, **named: Any) -> None:
-        """Take fields by position or by name.
+        """Set fields by position or by name.
 
         Raises:
             TypeError: there is no such field, or it is given twice.

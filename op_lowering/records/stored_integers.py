@@ -1,6 +1,6 @@
 """Quantized tensors as LiteRT's kernels read them: integers that stand for reals, or integers.
 
-What a kernel looks at is in its operator's record: `scales`, `ignores_scales`, `rescales`.
+The operator's record has which scales its kernel reads: `scales`, `ignores_scales`, `rescales`.
 """
 
 import dataclasses
@@ -10,16 +10,16 @@ from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 
 
 def as_read(record: OperatorRecord, inputs: Specs, outputs: Specs) -> tuple[Specs, Specs]:
-    """The specs without the scales that the operator's kernel does not look at."""
+    """The specs without the scales that the operator's kernel does not read."""
     if not _ignores_scales(record, _quantized(inputs, outputs)):
         return inputs, outputs
     return _without_scales(inputs), _without_scales(outputs)
 
 
 def why_not_in_reals(record: OperatorRecord, inputs: Specs, outputs: Specs) -> str | None:
-    """Why what the tensors stand for does not tell what the kernel makes of their integers.
+    """Why the reals of the tensors do not determine what the kernel does with their integers.
 
-    The float view has to compute on the integers then. None: the reals will do, or no tensor is
+    The float view then has to compute on the integers. None: the reals suffice, or no tensor is
     quantized.
     """
     quantized = _quantized(inputs, outputs)
@@ -36,7 +36,7 @@ def why_not_in_reals(record: OperatorRecord, inputs: Specs, outputs: Specs) -> s
 
 
 def why_not_alike(first: TensorSpec, spec: TensorSpec) -> str | None:
-    """A reason if an integer that moves from one tensor to the other stands for another real.
+    """A reason if an integer that is copied from one tensor to the other changes its real value.
 
     `quantized_dimension` does not count: it may move with the data.
     """

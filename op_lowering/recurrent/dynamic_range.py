@@ -1,4 +1,6 @@
-"""Dynamic range recurrent operators: float activations meet 8-bit weights in integers, row by row.
+"""Dynamic range recurrent operators: integer products of float activations and 8-bit weights.
+
+Each row of activations is quantized on the fly.
 
 Sources: kernels/lstm_eval.cc (CalculateLstmGateHybrid), kernels/internal/kernel_utils.cc
 (RnnBatchStep), kernels/internal/reference/svdf.h (EvalHybridSVDF).
@@ -20,8 +22,8 @@ from jaxdelegate.op_lowering.common.quantization import (
     why_not_zero_point,
 )
 from jaxdelegate.op_lowering.common.rounding import rounded
-from jaxdelegate.op_lowering.records.protocols import QuantizesInputs
-from jaxdelegate.op_lowering.rule import first_reason
+from jaxdelegate.op_lowering.recurrent.options import RecurrentOptions
+from jaxdelegate.op_lowering.rule import Op, first_reason
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 
 _WEIGHTS = frozenset(np.dtype(t) for t in (np.int8, np.uint8))
@@ -40,10 +42,10 @@ class Matrix:
 
     @classmethod
     def of(cls, w: jax.Array, scale: float, *, asymmetric: bool) -> Self:
-        """Of weights with one scale, int8 or the same bytes as uint8."""
+        """From weights with one scale; uint8 weights are read as int8 bytes."""
         steps = lax.bitcast_convert_type(jnp.asarray(w), np.int8)
         sums = jnp.sum(steps, 1, dtype=np.int32) if asymmetric else None
-        return cls(steps, np.full(w.shape[0], scale, np.float32), sums)
+        return cls(steps=steps, scales=np.full(w.shape[0], scale, np.float32), row_sums=sums)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -76,29 +78,24 @@ def _row(vector: jax.Array, like: jax.Array) -> jax.Array:
 
 
 def joined(weights: Sequence[Any]) -> Any:
-    """Matrices one below the other: one product for all of them."""
+    """Matrices stacked along their rows, for a single product."""
     if not isinstance(weights[0], Matrix):
         return jnp.concatenate(weights)
     sums = [w.row_sums for w in weights]
     return Matrix(
-        jnp.concatenate([w.steps for w in weights]),
-        np.concatenate([w.scales for w in weights]),
-        None if sums[0] is None else jnp.concatenate(sums),
+        steps=jnp.concatenate([w.steps for w in weights]),
+        scales=np.concatenate([w.scales for w in weights]),
+        row_sums=None if sums[0] is None else jnp.concatenate(sums),
     )
 
 
-def operands(o: QuantizesInputs, inputs: Specs, dequantized: Collection[int] = ()) -> Operands:
-    """The function from an operator's arrays to what its arithmetic takes.
+def operands(op: Op[RecurrentOptions], dequantized: Collection[int] = ()) -> Operands:
+    """The conversion of an operator's arrays to the operands of its arithmetic.
 
-    8-bit matrices become a `Matrix`; vectors, and the matrices at `dequantized`, floats: they
-    multiply element by element. The rest stays.
-
-    Args:
-        o: options with `asymmetric_quantize_inputs`.
-        inputs: the operator's.
-        dequantized: positions.
+    8-bit matrices become a `Matrix`. Vectors and the matrices at the positions `dequantized` become
+    floats, since they multiply element by element. Other arrays are not converted.
     """
-    asymmetric = o.asymmetric_quantize_inputs
+    asymmetric = op.options.asymmetric_quantize_inputs
 
     def maker(position: int, spec: TensorSpec | None) -> Callable[[Any], Any]:
         if spec is None or not spec.is_quantized:
@@ -108,7 +105,7 @@ def operands(o: QuantizesInputs, inputs: Specs, dequantized: Collection[int] = (
             return lambda w: _dequantized(w, scale)
         return lambda w: Matrix.of(w, scale, asymmetric=asymmetric)
 
-    makers = tuple(map(maker, range(len(inputs)), inputs))
+    makers = tuple(map(maker, range(len(op.inputs)), op.inputs))
     return lambda arrays: [make(array) for make, array in zip(makers, arrays, strict=True)]
 
 
@@ -118,7 +115,7 @@ def _dequantized(w: jax.Array, scale: float) -> jax.Array:
 
 
 def is_dynamic_range(inputs: Specs, weights: Collection[int]) -> bool:
-    """Whether one of the weights, given by their positions, is quantized."""
+    """Whether one of the weights at these positions is quantized."""
     specs = (inputs[i] for i in weights if i < len(inputs))
     return any(spec is not None and spec.is_quantized for spec in specs)
 
@@ -139,7 +136,7 @@ def _why_not_weight(spec: TensorSpec, one: np.dtype) -> str | None:
 
 
 def why_not_activation(spec: TensorSpec) -> str | None:
-    """A reason unless the tensor is what a dynamic range kernel takes: float32."""
+    """A reason unless the tensor is dense float32, as dynamic range kernels require."""
     if spec.sparsity is not None:
         return f"{spec.name!r} is stored sparse"
     if spec.dtype == _FLOAT32:

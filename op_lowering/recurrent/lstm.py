@@ -25,7 +25,7 @@ from jaxdelegate.op_lowering.recurrent.options import (
 )
 from jaxdelegate.op_lowering.recurrent.rnn import (
     along_rows,
-    both_algorithms,
+    both_directions,
     matmul,
     results,
     row_length,
@@ -41,6 +41,7 @@ from jaxdelegate.op_lowering.recurrent.rnn import (
 from jaxdelegate.op_lowering.rule import (
     Function,
     LoweringContext,
+    Op,
     OpRule,
     first_reason,
     optional,
@@ -49,126 +50,109 @@ from jaxdelegate.op_lowering.rule import (
 )
 from jaxdelegate.op_lowering.spec import Specs
 
-_FULL_INPUTS = (20, 24)  # the older form ends before the layer norm's tensors
+_FULL_INPUTS = (20, 24)  # the older one without the layer norm's tensors
 _BIDIRECTIONAL_INPUTS = (48,)
 _AUX_INPUT = 39
 _BASIC_HIDDEN, _BASIC_STATE = 1, 4  # the basic kernel's previous output and cell state
 
 
-def _why_not_full(
-    context: LoweringContext,
-    o: LSTMOptions | UnidirectionalSequenceLSTMOptions,
-    inputs: Specs,
-    outputs: Specs,
-) -> str | None:
-    if inputs[0].is_quantized:
-        return quantized_lstm.why_not(context, o, inputs, outputs)
-    x, sequence = inputs[0], isinstance(o, UnidirectionalSequenceLSTMOptions)
+def _why_not_full(op: Op[LSTMOptions | UnidirectionalSequenceLSTMOptions]) -> str | None:
+    x, o = op.inputs[0], op.options
+    if x.is_quantized:
+        return quantized_lstm.why_not(op)
     reason = first_reason(
-        why_not_counts(inputs, _FULL_INPUTS, outputs, 1),
-        why_not_operands(inputs, outputs, weights_of(CELL, inputs)),
-        why_not_states(o, inputs, CELL.hidden, CELL.state),
-        why_not_rank(x, 3 if sequence else 2),
+        why_not_counts(op, _FULL_INPUTS, 1),
+        why_not_operands(op, weights_of(CELL, op.inputs)),
+        why_not_states(op, CELL.hidden, CELL.state),
+        why_not_rank(x, 3 if isinstance(o, UnidirectionalSequenceLSTMOptions) else 2),
         why_not_parameters(o),
     )
     if reason:
         return reason
     n_batch = x.shape[int(isinstance(o, UnidirectionalSequenceLSTMOptions) and o.time_major)]
-    return why_not_cell(read(CELL, inputs), n_batch, x.shape[-1])
+    return why_not_cell(read(CELL, op.inputs), n_batch, x.shape[-1])
 
 
-def _lower_full(
-    context: LoweringContext, o: LSTMOptions, inputs: Specs, outputs: Specs
-) -> Function:
-    if inputs[0].is_quantized:
-        return quantized_lstm.lower(context, o, inputs, outputs)
-    prepared = operands(o, inputs)
+def _lower_full(op: Op[LSTMOptions]) -> Function:
+    if op.inputs[0].is_quantized:
+        return quantized_lstm.lower(op)
+    prepared = operands(op)
 
     def lstm(*arrays: jax.Array) -> tuple[jax.Array, ...]:  # [N, n_input] -> [N, n_output]
-        y, h, c = sweep(context, o, read(CELL, prepared(arrays)), arrays[0][None])
-        return results(outputs, [y[0]], inputs[CELL.hidden : CELL.state + 1], [h, c])
+        y, h, c = sweep(op, read(CELL, prepared(arrays)), arrays[0][None])
+        return results(op.outputs, [y[0]], op.inputs[CELL.hidden : CELL.state + 1], [h, c])
 
     return lstm
 
 
-def _lower_unidirectional(
-    context: LoweringContext, o: UnidirectionalSequenceLSTMOptions, inputs: Specs, outputs: Specs
-) -> Function:
-    if inputs[0].is_quantized:
-        return quantized_lstm.lower(context, o, inputs, outputs)
-    prepared = operands(o, inputs)
+def _lower_unidirectional(op: Op[UnidirectionalSequenceLSTMOptions]) -> Function:
+    if op.inputs[0].is_quantized:
+        return quantized_lstm.lower(op)
+    prepared, time_major = operands(op), op.options.time_major
 
     def unidirectional_sequence_lstm(*arrays: jax.Array) -> tuple[jax.Array, ...]:
-        x = steps(arrays[0], time_major=o.time_major)
-        y, h, c = sweep(context, o, read(CELL, prepared(arrays)), x)
-        y = steps(y, time_major=o.time_major)
-        return results(outputs, [y], inputs[CELL.hidden : CELL.state + 1], [h, c])
+        x = steps(arrays[0], time_major=time_major)
+        y, h, c = sweep(op, read(CELL, prepared(arrays)), x)
+        y = steps(y, time_major=time_major)
+        return results(op.outputs, [y], op.inputs[CELL.hidden : CELL.state + 1], [h, c])
 
     return unidirectional_sequence_lstm
 
 
-def _why_not_bidirectional(
-    _context: LoweringContext, o: BidirectionalSequenceLSTMOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    x, aux = inputs[0], optional(inputs, _AUX_INPUT)
-    at = range(FORWARD.hidden, BACKWARD.state + 1)
-    weights = weights_of(FORWARD, inputs) | weights_of(BACKWARD, inputs)
+def _why_not_bidirectional(op: Op[BidirectionalSequenceLSTMOptions]) -> str | None:
+    x, aux = op.inputs[0], optional(op.inputs, _AUX_INPUT)
+    weights = weights_of(FORWARD, op.inputs) | weights_of(BACKWARD, op.inputs)
     reason = first_reason(
-        why_not_counts(inputs, _BIDIRECTIONAL_INPUTS, outputs, 1 if o.merge_outputs else 2),
-        why_not_operands(inputs, outputs, weights),
-        why_not_states(o, inputs, *at),
+        why_not_counts(op, _BIDIRECTIONAL_INPUTS, 1 if op.options.merge_outputs else 2),
+        why_not_operands(op, weights),
+        why_not_states(op, *range(FORWARD.hidden, BACKWARD.state + 1)),
         why_not_rank(x, 3),
-        why_not_parameters(o),
+        why_not_parameters(op.options),
     )
     if reason:
         return reason
-    n_batch, n_aux = x.shape[int(o.time_major)], row_length(aux)
-    cells = [read(at, inputs) for at in (FORWARD, BACKWARD)]
+    n_batch, n_aux = x.shape[int(op.options.time_major)], row_length(aux)
+    cells = [read(at, op.inputs) for at in (FORWARD, BACKWARD)]
     return first_reason(
         why_not_aux(x, aux, *(cell.forget.aux for cell in cells)),
         *(why_not_cell(cell, n_batch, x.shape[2], n_aux) for cell in cells),
     )
 
 
-def _lower_bidirectional(
-    context: LoweringContext, o: BidirectionalSequenceLSTMOptions, inputs: Specs, outputs: Specs
-) -> Function:
-    """As kernels/bidirectional_sequence_lstm.cc.
+def _lower_bidirectional(op: Op[BidirectionalSequenceLSTMOptions]) -> Function:
+    """Source: kernels/bidirectional_sequence_lstm.cc.
 
     An auxiliary input without weights replaces the input of the backward direction.
     """
-    has_weights, prepared = inputs[FORWARD.forget.aux] is not None, operands(o, inputs)
+    has_weights, prepared = op.inputs[FORWARD.forget.aux] is not None, operands(op)
+    time_major = op.options.time_major
 
     def bidirectional_sequence_lstm(*arrays: jax.Array) -> tuple[jax.Array, ...]:
-        x, aux = (steps(arrays[i], time_major=o.time_major) for i in (0, _AUX_INPUT))
+        x, aux = (steps(arrays[i], time_major=time_major) for i in (0, _AUX_INPUT))
         instead = aux is not None and not has_weights
         shared = aux if has_weights else None
         there, back = (read(at, prepared(arrays)) for at in (FORWARD, BACKWARD))
-        forward, *states = sweep(context, o, there, x, shared)
-        backward, *states_back = sweep(
-            context, o, back, aux if instead else x, shared, reverse=True
-        )
-        ys = both_algorithms(forward, backward, merge=o.merge_outputs)
-        ys = tuple(steps(y, time_major=o.time_major) for y in ys)
-        kept = inputs[FORWARD.hidden : BACKWARD.state + 1]
-        return results(outputs, ys, kept, (*states, *states_back))
+        forward, *states = sweep(op, there, x, shared)
+        backward, *states_back = sweep(op, back, aux if instead else x, shared, reverse=True)
+        ys = both_directions(forward, backward, merge=op.options.merge_outputs)
+        ys = tuple(steps(y, time_major=time_major) for y in ys)
+        specs = op.inputs[FORWARD.hidden : BACKWARD.state + 1]
+        return results(op.outputs, ys, specs, (*states, *states_back))
 
     return bidirectional_sequence_lstm
 
 
-def _why_not_basic(
-    _context: LoweringContext, o: LSTMOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    if len(inputs) != 5 or any(spec is None for spec in inputs):
+def _why_not_basic(op: Op[LSTMOptions]) -> str | None:
+    if len(op.inputs) != 5 or any(spec is None for spec in op.inputs):
         return "the basic kernel needs 5 inputs"
-    if len(outputs) != 4:
-        return f"has {len(outputs)} outputs, not 4"
-    x, hidden, w, bias, state = inputs
+    if len(op.outputs) != 4:
+        return f"has {len(op.outputs)} outputs, not 4"
+    x, hidden, w, bias, state = op.inputs
     reason = first_reason(
-        quantized_lstm.why_not_basic(inputs, outputs)
-        if quantized_lstm.is_basic(inputs)
-        else why_not_floats(inputs, outputs),
-        why_not_states(o, inputs, *_basic_states(inputs)),
+        quantized_lstm.why_not_basic(op)
+        if quantized_lstm.is_basic(op.inputs)
+        else why_not_floats(op),
+        why_not_states(op, *_basic_states(op.inputs)),
         why_not_rank(x, 2),
         why_not_rank(state, 2),
     )
@@ -187,16 +171,15 @@ def _basic_states(inputs: Specs) -> tuple[int, ...]:
     return tuple(i for i in (_BASIC_HIDDEN, _BASIC_STATE) if inputs[i].is_variable)
 
 
-def _lower_basic(
-    context: LoweringContext, _o: LSTMOptions, inputs: Specs, outputs: Specs
-) -> Function:
-    """As kernels/internal/reference/lstm_cell.h: the previous output and state are ordinary inputs.
+def _lower_basic(op: Op[LSTMOptions]) -> Function:
+    """Source: kernels/internal/reference/lstm_cell.h.
 
-    The kernel also writes the new ones over them; that lasts where they are variable tensors.
+    The previous output and state are ordinary inputs. The kernel also overwrites them, which has a
+    lasting effect on variable tensors.
     """
-    kept = _basic_states(inputs)
-    integer = quantized_lstm.is_basic(inputs)
-    step = quantized_lstm.basic_step(inputs) if integer else _basic_step(context)
+    positions = _basic_states(op.inputs)
+    integer = quantized_lstm.is_basic(op.inputs)
+    step = quantized_lstm.basic_step(op.inputs) if integer else _basic_step(op.context)
 
     def lstm(
         x: jax.Array, h: jax.Array, w: jax.Array, bias: jax.Array, c: jax.Array
@@ -205,7 +188,10 @@ def _lower_basic(
         totals, h, c = step(joined, w, bias, c)
         states = {_BASIC_HIDDEN: h, _BASIC_STATE: c}
         return results(
-            outputs, [h, c, joined, totals], [inputs[i] for i in kept], [states[i] for i in kept]
+            op.outputs,
+            [h, c, joined, totals],
+            [op.inputs[i] for i in positions],
+            [states[i] for i in positions],
         )
 
     return lstm
@@ -228,16 +214,12 @@ _WHY_NOT = {LSTMKernelType.FULL: _why_not_full, LSTMKernelType.BASIC: _why_not_b
 _LOWER = {LSTMKernelType.FULL: _lower_full, LSTMKernelType.BASIC: _lower_basic}
 
 
-def _why_not_lstm(
-    context: LoweringContext, o: LSTMOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    return _WHY_NOT[o.kernel_type](context, o, inputs, outputs)
+def _why_not_lstm(op: Op[LSTMOptions]) -> str | None:
+    return _WHY_NOT[op.options.kernel_type](op)
 
 
-def _lower_lstm(
-    context: LoweringContext, o: LSTMOptions, inputs: Specs, outputs: Specs
-) -> Function:
-    return _LOWER[o.kernel_type](context, o, inputs, outputs)
+def _lower_lstm(op: Op[LSTMOptions]) -> Function:
+    return _LOWER[op.options.kernel_type](op)
 
 
 LSTM = OpRule("LSTM", LSTMOptions, 4, _why_not_lstm, _lower_lstm, variable_inputs)

@@ -28,12 +28,12 @@ from jaxdelegate.op_lowering.recurrent.rnn import (
     row_length,
     why_not_shape,
 )
-from jaxdelegate.op_lowering.rule import LoweringContext, first_reason, optional
+from jaxdelegate.op_lowering.rule import LoweringContext, Op, first_reason, optional
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 from jaxdelegate.quant import affine, jax_affine
 from jaxdelegate.quant.params import integer_range
 
-LstmLikeOptions = LSTMOptions | UnidirectionalSequenceLSTMOptions | BidirectionalSequenceLSTMOptions
+LstmOptions = LSTMOptions | UnidirectionalSequenceLSTMOptions | BidirectionalSequenceLSTMOptions
 _VARIANCE_GUARD = 1e-8  # PortableMeanStddevNormalization
 
 
@@ -51,7 +51,7 @@ class Gate(Generic[T]):
 
 @dataclasses.dataclass(frozen=True)
 class Cell(Generic[T]):
-    """One direction's tensors. Without an input gate (CIFG), that gate is 1 - forget gate."""
+    """One direction's tensors. Without its tensors (CIFG), the input gate is 1 - forget gate."""
 
     input: Gate[T]
     forget: Gate[T]
@@ -69,8 +69,8 @@ class Cell(Generic[T]):
         return gates if self.input.weights is not None else gates[1:]
 
 
-# Where the tensors are in the input list (kernels/lstm_shared.h, bidirectional_sequence_lstm.cc);
-# -1: nowhere.
+# The tensors' positions among the inputs (kernels/lstm_shared.h, bidirectional_sequence_lstm.cc);
+# -1: absent.
 CELL = Cell[int](
     # weights, recurrent, bias, peephole, norm, aux
     input=Gate[int](1, 5, 12, 9, 20, -1),
@@ -105,7 +105,7 @@ BACKWARD = Cell[int](
 
 
 def read(at: Cell[int], tensors: Sequence[Any]) -> Cell[Any]:
-    """The cell's tensors out of an operator's inputs; None where the list has none."""
+    """The cell's tensors among an operator's inputs; None if absent."""
 
     def tensor(i: int) -> Any:
         return tensors[i] if 0 <= i < len(tensors) else None
@@ -114,16 +114,19 @@ def read(at: Cell[int], tensors: Sequence[Any]) -> Cell[Any]:
         return Gate(*map(tensor, dataclasses.astuple(positions)))
 
     return Cell(
-        gate(at.input),
-        gate(at.forget),
-        gate(at.cell),
-        gate(at.output),
-        *map(tensor, (at.projection, at.projection_bias, at.hidden, at.state)),
+        input=gate(at.input),
+        forget=gate(at.forget),
+        cell=gate(at.cell),
+        output=gate(at.output),
+        projection=tensor(at.projection),
+        projection_bias=tensor(at.projection_bias),
+        hidden=tensor(at.hidden),
+        state=tensor(at.state),
     )
 
 
 def weights_of(at: Cell[int], inputs: Specs) -> frozenset[int]:
-    """Positions of what dynamic range kernels take in 8 bits: no biases, norms or diagonals."""
+    """Positions of 8-bit tensors in dynamic range kernels: no biases, norms or diagonals."""
     gates = (at.input, at.forget, at.cell, at.output)
     several = [(gate.weights, gate.peephole, gate.aux) for gate in gates]
     recurrent = [gate.recurrent for gate in gates if _rank(inputs, gate.recurrent) != 1]
@@ -141,7 +144,7 @@ def _all_or_none(what: str, *specs: TensorSpec | None) -> str | None:
 
 
 def _why_not_complete(cell: Cell[TensorSpec | None]) -> str | None:
-    """A reason if tensors are missing, or there that only a complete set would use."""
+    """A reason if tensors are missing, or present without the others of their group."""
     live, absent = cell.gates, None if len(cell.gates) == 4 else cell.input
     needed = [t for gate in live for t in (gate.weights, gate.recurrent, gate.bias)]
     if any(t is None for t in needed):
@@ -176,7 +179,7 @@ def _why_not_size(spec: TensorSpec, rows: int, columns: int) -> str | None:
 
 
 def why_not_cell(cell: Cell[Any], n_batch: int, n_input: int, n_aux: int = 0) -> str | None:
-    """A reason if the cell's tensors are incomplete or do not fit together."""
+    """A reason if the cell's tensors are incomplete or their shapes are inconsistent."""
     incomplete = _why_not_complete(cell)
     if incomplete:
         return incomplete
@@ -192,15 +195,15 @@ def why_not_cell(cell: Cell[Any], n_batch: int, n_input: int, n_aux: int = 0) ->
     )
 
 
-def why_not_parameters(o: LstmLikeOptions) -> str | None:
-    """A reason if LiteRT refuses the options, or has no meaning for them."""
+def why_not_parameters(o: LstmOptions) -> str | None:
+    """A reason if LiteRT refuses the options, or gives undefined results."""
     if o.fused_activation_function is Act.NONE:
         return "without a fused activation, LiteRT's kernel returns what its scratch memory holds"
     return None if min(o.cell_clip, o.proj_clip) >= 0 else "a clip is negative"
 
 
 def _clipped(x: jax.Array, limit: float) -> jax.Array:
-    """PortableCwiseClipping: no limit where it is 0, and NaN becomes the limit."""
+    """PortableCwiseClipping: a limit of 0 does nothing, and NaN becomes the limit."""
     if not limit:
         return x
     top = scalar(limit, x)
@@ -218,11 +221,11 @@ _N_BETWEEN = 5  # tensors between the gates of an integer LSTM: the gates' sums,
 
 
 def _grids(context: LoweringContext) -> tuple[_OnGrid, ...]:
-    """In the float view of an integer LSTM: the rounding and the range of those five tensors."""
+    """In the float view of an integer LSTM, the rounding and clamping of those five tensors."""
     between = context.intermediates
     if context.quant_mode != "float_view" or len(between) != _N_BETWEEN:
         return (lambda x: x,) * _N_BETWEEN
-    # Before a projection, the kernel takes the hidden output's zero point with the other sign.
+    # Before a projection, the kernel uses the hidden output's zero point with the opposite sign.
     return (*map(_grid, between[:4]), _grid(between[4], flipped=True))
 
 
@@ -244,7 +247,7 @@ def _grid(spec: TensorSpec | None, *, flipped: bool = False) -> _OnGrid:
 def _finished(
     f: Functions, gate: Gate[Any], total: jax.Array, state: jax.Array, on_grid: _OnGrid
 ) -> jax.Array:
-    """What a gate activates, from the sum over its inputs: peephole, layer norm."""
+    """A gate's argument: the sum over its inputs with peephole and layer norm."""
     if gate.peephole is not None:
         total += f.rounded(along_rows(gate.peephole, total) * state)
     if gate.norm is None:
@@ -255,7 +258,7 @@ def _finished(
 def _recurrence(
     context: LoweringContext, f: Functions, weights: Sequence[Any], n_time: int
 ) -> Callable[[jax.Array], list[jax.Array]]:
-    """The last output's share in each gate. Several steps are worth one joined matrix."""
+    """The last output's term in each gate. Several steps justify joining the matrices."""
     if n_time > 1 and all(w.ndim == 2 for w in weights):
         together = joined(weights)
         return lambda h: jnp.split(matmul(context, h, together), len(weights), -1)
@@ -265,37 +268,31 @@ def _recurrence(
 
 
 def _step(
-    context: LoweringContext,
-    o: LstmLikeOptions,
-    f: Functions,
-    cell: Cell[Any],
-    totals: Sequence[jax.Array],
-    c: jax.Array,
+    op: Op[LstmOptions], f: Functions, cell: Cell[Any], totals: Sequence[jax.Array], c: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """One step from each gate's sum over its inputs, [n_batch, n_cell], to output and state."""
-    *grids, hidden_grid = _grids(context)
+    """Output and state of one step, from the gates' sums over their inputs, [n_batch, n_cell]."""
+    *grids, hidden_grid = _grids(op.context)
     *update, forget, new, output = totals
     keep = f.logistic(_finished(f, cell.forget, forget, c, grids[1]))
     take = f.logistic(_finished(f, cell.input, update[0], c, grids[0])) if update else 1 - keep
     new = f.activate(_finished(f, cell.cell, new, c, grids[2]))
-    c = _clipped(f.rounded(keep * c) + f.rounded(take * new), o.cell_clip)
+    c = _clipped(f.rounded(keep * c) + f.rounded(take * new), op.options.cell_clip)
     h = f.logistic(_finished(f, cell.output, output, c, grids[3])) * f.activate(c)
     if cell.projection is not None:
-        h = matmul(context, hidden_grid(h), cell.projection)
+        h = matmul(op.context, hidden_grid(h), cell.projection)
         h = h if cell.projection_bias is None else h + along_rows(cell.projection_bias, h)
-        h = _clipped(h, o.proj_clip)
+        h = _clipped(h, op.options.proj_clip)
     return h, c
 
 
 def _driven(context: LoweringContext, x: jax.Array, gate: Gate[Any]) -> jax.Array:
-    """The input's share in a gate, and the bias unless a layer norm comes first."""
+    """The input's term in a gate, with the bias unless a layer norm comes first."""
     total = matmul(context, x, gate.weights)
     return total if gate.norm is not None else total + along_rows(gate.bias, total)
 
 
 def sweep(
-    context: LoweringContext,
-    o: LstmLikeOptions,
+    op: Op[LstmOptions],
     cell: Cell[Any],
     x: jax.Array,
     aux: jax.Array | None = None,
@@ -304,14 +301,13 @@ def sweep(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """[time, n_batch, n_input] -> [time, n_batch, n_output], the last output and cell state.
 
-    As LstmStepFloat of kernels/lstm_eval.cc, but the inputs' share is one product over all time.
+    Source: LstmStepFloat of kernels/lstm_eval.cc; here one product covers the inputs of all steps.
     """
+    context, dynamic_range = op.context, isinstance(cell.output.weights, Matrix)
     driven = [_driven(context, x, gate) for gate in cell.gates]
     if aux is not None:
         driven = [d + matmul(context, aux, g.aux) for d, g in zip(driven, cell.gates, strict=True)]
-    f = Functions.of(
-        o.fused_activation_function, dynamic_range=isinstance(cell.output.weights, Matrix)
-    )
+    f = Functions.of(op.options.fused_activation_function, dynamic_range=dynamic_range)
     recurrent = [gate.recurrent for gate in cell.gates]
     recurrence = _recurrence(context, f, recurrent, x.shape[0])
 
@@ -320,7 +316,7 @@ def sweep(
     ) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
         h, c = carry
         totals = [d + r for d, r in zip(driven_now, recurrence(h), strict=True)]
-        h, c = _step(context, o, f, cell, totals, c)
+        h, c = _step(op, f, cell, totals, c)
         return (h, c), h
 
     n_batch, wide = x.shape[1], driven[0].dtype

@@ -71,6 +71,16 @@ class UnidirectionalSequenceLSTMOptions(Record):
     diagonal_recurrent_tensors: bool = False
 
 
+RecurrentOptions = (
+    SVDFOptions
+    | RNNOptions
+    | SequenceRNNOptions
+    | BidirectionalSequenceRNNOptions
+    | LSTMOptions
+    | UnidirectionalSequenceLSTMOptions
+    | BidirectionalSequenceLSTMOptions
+)
+
 RECORDS = table(
     OperatorRecord(
         "BIDIRECTIONAL_SEQUENCE_LSTM",

@@ -13,12 +13,12 @@ from jaxdelegate.op_lowering.common import quantization
 from jaxdelegate.op_lowering.common.quantization import why_not_per_tensor, why_not_zero_point
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.recurrent.options import SVDFOptions
-from jaxdelegate.op_lowering.rule import first_reason
-from jaxdelegate.op_lowering.spec import Specs, TensorSpec
+from jaxdelegate.op_lowering.rule import Op, first_reason
+from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.quant.jax_fixed_point import multiply_by_quantized_multiplier, saturate, wide
 from jaxdelegate.quant.multiplier import quantize_multiplier
 
-_MOST_SHIFT = 30  # of what multiply_by_quantized_multiplier takes
+_MOST_SHIFT = 30
 INT8, INT16, INT32 = np.dtype(np.int8), np.dtype(np.int16), np.dtype(np.int32)
 
 
@@ -31,7 +31,7 @@ class Scaling:
 
     @classmethod
     def of(cls, real: np.floating | float, more: int = 0) -> Self:
-        """Of `real`, and 2**more.
+        """The factor real * 2**more.
 
         Raises:
             ValueError: the factor is infinite, or so large that kernels would shift out all bits.
@@ -42,12 +42,12 @@ class Scaling:
         return cls(multiplier, shift + more)
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """int32 -> the scaled number, int64."""
+        """Scale int32 accumulators; int64."""
         return wide(multiply_by_quantized_multiplier(x, self.multiplier, self.shift))
 
 
 def side_by_side(scalings: Sequence[Scaling], widths: Sequence[int]) -> Scaling:
-    """The scalings of the columns of [n, sum of widths]."""
+    """One scaling for the columns of concatenated [n, width] arrays."""
 
     def row(values: list[int]) -> np.ndarray:
         return np.repeat(np.array(values, np.int32), widths)[None]
@@ -56,7 +56,7 @@ def side_by_side(scalings: Sequence[Scaling], widths: Sequence[int]) -> Scaling:
 
 
 def scale_of(spec: TensorSpec) -> np.float32:
-    """The one scale of a tensor that the checks have let pass."""
+    """The tensor's only scale."""
     return np.float32(quantization.scale_of(spec))
 
 
@@ -67,7 +67,7 @@ def integer_dot(x: jax.Array, w: jax.Array) -> jax.Array:
 
 
 def why_not_integers(spec: TensorSpec | None, dtype: np.dtype) -> str | None:
-    """A reason unless an absent tensor, or one of this dtype, stored dense."""
+    """A reason unless the tensor is absent, or has this dtype and is stored dense."""
     if spec is None:
         return None
     if spec.sparsity is not None:
@@ -76,20 +76,20 @@ def why_not_integers(spec: TensorSpec | None, dtype: np.dtype) -> str | None:
 
 
 def why_not_scaled(spec: TensorSpec | None, dtype: np.dtype) -> str | None:
-    """A reason unless an absent tensor, or one of this dtype with one scale."""
+    """A reason unless the tensor is absent, or has this dtype and one scale."""
     if spec is None:
         return None
     return why_not_integers(spec, dtype) or why_not_per_tensor(spec, frozenset([dtype]))
 
 
 def why_not_scaled_symmetric(spec: TensorSpec | None, dtype: np.dtype) -> str | None:
-    """A reason unless an absent tensor, or one of this dtype with one scale, zero at 0."""
+    """A reason unless the tensor is absent, or has this dtype, one scale and no zero point."""
     reason = why_not_scaled(spec, dtype)
     return reason if reason or spec is None else why_not_zero_point(spec, 0)
 
 
 def why_not_numbers(build: Callable[[], object]) -> str | None:
-    """A reason if the scales, each one fine, do not go together."""
+    """A reason if the scales, each of them valid, are incompatible."""
     try:
         build()
     except ValueError as error:
@@ -97,12 +97,13 @@ def why_not_numbers(build: Callable[[], object]) -> str | None:
     return None
 
 
-def why_not_svdf(o: SVDFOptions, inputs: Specs, outputs: Specs) -> str | None:
+def why_not_svdf(op: Op[SVDFOptions]) -> str | None:
     """A reason unless dtypes, scales and activation are those of the integer kernel."""
-    if len(inputs) != 5 or len(outputs) != 1 or any(inputs[i] is None for i in (0, 1, 2, 4)):
+    is_complete = len(op.inputs) == 5 and not any(op.inputs[i] is None for i in (0, 1, 2, 4))
+    if not is_complete or len(op.outputs) != 1:
         return "the integer kernel needs 5 inputs, of which the bias is optional, and 1 output"
-    x, feature, time, bias, state = inputs
-    if o.fused_activation_function is not Act.RELU:
+    x, feature, time, bias, state = op.inputs
+    if op.options.fused_activation_function is not Act.RELU:
         return "the integer kernel takes RELU only"
     reason = first_reason(
         why_not_scaled(x, INT8),
@@ -110,31 +111,31 @@ def why_not_svdf(o: SVDFOptions, inputs: Specs, outputs: Specs) -> str | None:
         why_not_scaled_symmetric(time, INT16),
         why_not_integers(bias, INT32),
         why_not_scaled_symmetric(state, INT16),
-        why_not_scaled(outputs[0], INT8),
+        why_not_scaled(op.outputs[0], INT8),
     )
-    return reason or why_not_numbers(lambda: _svdf_scalings(inputs, outputs[0]))
+    return reason or why_not_numbers(lambda: _svdf_scalings(op))
 
 
-def _svdf_scalings(inputs: Specs, y: TensorSpec) -> tuple[Scaling, Scaling]:
-    """To the state, and from there to the output."""
-    x_scale, feature_scale, time_scale = map(scale_of, inputs[:3])
+def _svdf_scalings(op: Op[SVDFOptions]) -> tuple[Scaling, Scaling]:
+    """From the input to the state, and from the state to the output."""
+    x_scale, feature_scale, time_scale = map(scale_of, op.inputs[:3])
+    state_scale = scale_of(op.inputs[4])
     with np.errstate(over="ignore"):
-        to_state = x_scale * feature_scale / scale_of(inputs[4])
-        to_output = scale_of(inputs[4]) * time_scale / scale_of(y)
+        to_state = x_scale * feature_scale / state_scale
+        to_output = state_scale * time_scale / scale_of(op.outputs[0])
     return Scaling.of(to_state), Scaling.of(to_output)
 
 
-def svdf_step(
-    o: SVDFOptions, inputs: Specs, outputs: Specs
-) -> Callable[..., tuple[jax.Array, jax.Array]]:
+def svdf_step(op: Op[SVDFOptions]) -> Callable[..., tuple[jax.Array, jax.Array]]:
     """The function from an SVDF's arrays to its output and new state.
 
-    As EvalIntegerSVDF of kernels/internal/reference/svdf.h, which leaves RELU to the output's
-    range.
+    Source: EvalIntegerSVDF of kernels/internal/reference/svdf.h, which applies RELU only by the
+    output's range.
     """
-    to_state, to_output = _svdf_scalings(inputs, outputs[0])
-    x_zero_point, y_zero_point = map(quantization.zero_point_of, (inputs[0], outputs[0]))
-    n_batch, (n_filters, n_memory) = inputs[0].shape[0], inputs[2].shape
+    to_state, to_output = _svdf_scalings(op)
+    x_zero_point, y_zero_point = map(quantization.zero_point_of, (op.inputs[0], op.outputs[0]))
+    n_batch, (n_filters, n_memory) = op.inputs[0].shape[0], op.inputs[2].shape
+    rank = op.options.rank
 
     def svdf(
         x: jax.Array, feature: jax.Array, time: jax.Array, bias: jax.Array | None, state: jax.Array
@@ -144,7 +145,7 @@ def svdf_step(
         memory = state.reshape(n_batch, n_filters, n_memory)
         memory = jnp.concatenate([memory[:, :, 1:], now[:, :, None]], 2)
         filtered = jnp.sum(memory.astype(INT32) * time.astype(INT32)[None], 2, dtype=INT32)
-        y = jnp.sum(filtered.reshape(n_batch, n_filters // o.rank, o.rank), 2, dtype=INT32)
+        y = jnp.sum(filtered.reshape(n_batch, n_filters // rank, rank), 2, dtype=INT32)
         y = y if bias is None else y + bias[None]
         return saturate(to_output(y) + y_zero_point, INT8), memory
 

@@ -38,10 +38,9 @@ from jaxdelegate.op_lowering.recurrent.rnn import (
     why_not_rank,
     why_not_states,
 )
-from jaxdelegate.op_lowering.rule import Function, LoweringContext, first_reason
+from jaxdelegate.op_lowering.rule import Function, Op, first_reason
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
-from jaxdelegate.quant import fixed_math
-from jaxdelegate.quant.jax_fixed_math import inverse_sqrt
+from jaxdelegate.quant import fixed_math, jax_fixed_point
 from jaxdelegate.quant.jax_fixed_point import (
     multiply_by_quantized_multiplier,
     rescale,
@@ -65,24 +64,24 @@ _EXPONENTS = range(-15, -8)  # of the cell state's scale: tanh takes 0 to 6 inte
 # ---- Support
 
 
-def why_not(context: LoweringContext, o: _Options, inputs: Specs, outputs: Specs) -> str | None:
+def why_not(op: Op[_Options]) -> str | None:
     """A reason unless the tensors are those of the kernel for 16-bit gates."""
-    x, sequence = inputs[0], isinstance(o, UnidirectionalSequenceLSTMOptions)
+    x, o = op.inputs[0], op.options
     reason = first_reason(
-        why_not_counts(inputs, (20, 24), outputs, 1),
-        why_not_states(o, inputs, CELL.hidden, CELL.state),
-        why_not_rank(x, 3 if sequence else 2),
+        why_not_counts(op, (20, 24), 1),
+        why_not_states(op, CELL.hidden, CELL.state),
+        why_not_rank(x, 3 if isinstance(o, UnidirectionalSequenceLSTMOptions) else 2),
         None if min(o.cell_clip, o.proj_clip) >= 0 else "a clip is negative",
     )
     if reason:
         return reason
-    cell = read(CELL, inputs)
+    cell = read(CELL, op.inputs)
     n_batch = x.shape[int(isinstance(o, UnidirectionalSequenceLSTMOptions) and o.time_major)]
-    reason = why_not_cell(cell, n_batch, x.shape[-1]) or _why_not_tensors(cell, x, outputs[0])
     return (
-        reason
-        or _why_not_scales(cell, context.intermediates)
-        or why_not_numbers(lambda: _numbers(o, inputs, outputs, context.intermediates))
+        why_not_cell(cell, n_batch, x.shape[-1])
+        or _why_not_tensors(cell, x, op.outputs[0])
+        or _why_not_scales(cell, op.context.intermediates)
+        or why_not_numbers(lambda: _numbers(op))
     )
 
 
@@ -110,10 +109,10 @@ def _why_not_gate(gate: Gate[Any]) -> str | None:
 
 
 def _why_not_scales(cell: Cell[Any], between: Specs) -> str | None:
-    """The cell state's scale, the scales of intermediates, and what the kernel gets wrong."""
+    """A reason from the scales of states and intermediates, or the kernel's out-of-bounds reads."""
     exponent, is_power = checked_log2(float(scale_of(cell.state)))
     if not is_power or exponent not in _EXPONENTS:
-        return f"the scale of {cell.state.name!r} is no power of two from 2**-15 to 2**-9"
+        return f"the scale of {cell.state.name!r} is not a power of two from 2**-15 to 2**-9"
     if len(between) != _N_INTERMEDIATES:
         return (
             f"has {len(between)} intermediate tensors, not {_N_INTERMEDIATES}; with 12, LiteRT's "
@@ -131,18 +130,18 @@ def _four(cell: Cell[Any]) -> tuple[Gate[Any], ...]:
     return cell.input, cell.forget, cell.cell, cell.output
 
 
-# ---- What is known beforehand
+# ---- Constants of an operator
 
 
 @dataclasses.dataclass(frozen=True)
 class _GateNumbers:
-    """How a gate's sum is put together."""
+    """The constants of a gate's sum."""
 
     x: Scaling
     hidden: Scaling
     peephole: Scaling | None
     norm: Scaling | None
-    least_variance: int  # instead of 0
+    least_variance: int  # replaces 0
 
     @classmethod
     def of(cls, gate: Gate[Any], cell: Cell[Any], x: TensorSpec, y_scale: np.float32) -> Self:
@@ -158,17 +157,17 @@ class _GateNumbers:
             norm = Scaling.of(scale, _SUM_BITS)
             variance = max(1, int(np.float32(10000) * scale))
         return cls(
-            Scaling.of(scale_of(gate.weights) * scale_of(x) / y_scale),
-            Scaling.of(scale_of(gate.recurrent) * scale_of(cell.hidden) / y_scale),
-            peephole,
-            norm,
-            variance,
+            x=Scaling.of(scale_of(gate.weights) * scale_of(x) / y_scale),
+            hidden=Scaling.of(scale_of(gate.recurrent) * scale_of(cell.hidden) / y_scale),
+            peephole=peephole,
+            norm=norm,
+            least_variance=variance,
         )
 
 
 @dataclasses.dataclass(frozen=True)
 class _Numbers:
-    """Everything of one operator that is no array."""
+    """The constants of one operator."""
 
     gates: tuple[_GateNumbers, ...]  # in the order of Cell.gates
     x_zero_point: int
@@ -177,14 +176,14 @@ class _Numbers:
     hidden: Scaling  # of the output before a projection
     hidden_zero_point: int
     projection: Scaling | None
-    state_clip: int  # 0: none
+    state_clip: int  # 0: no clip
     output_clip: int
 
 
-@np.errstate(over="ignore")  # Scaling.of refuses what is infinite
-def _numbers(o: _Options, inputs: Specs, outputs: Specs, between: Specs) -> _Numbers:
-    """As PopulateQuantizedLstmParams8x8_16, which keeps every factor as a float32."""
-    cell = read(CELL, inputs)
+@np.errstate(over="ignore")  # Scaling.of refuses infinite factors
+def _numbers(op: Op[_Options]) -> _Numbers:
+    """Source: PopulateQuantizedLstmParams8x8_16, which rounds every factor to float32."""
+    cell, between = read(CELL, op.inputs), op.context.intermediates
     scales = [
         _GATE_SCALE if g.norm is None else scale_of(between[i]) for i, g in enumerate(_four(cell))
     ]
@@ -195,28 +194,28 @@ def _numbers(o: _Options, inputs: Specs, outputs: Specs, between: Specs) -> _Num
         projection = Scaling.of(real)
     return _Numbers(
         gates=tuple(
-            _GateNumbers.of(gate, cell, inputs[0], scale)
+            _GateNumbers.of(gate, cell, op.inputs[0], scale)
             for gate, scale in zip(cell.gates, scales, strict=True)
         ),
-        x_zero_point=zero_point_of(inputs[0]),
+        x_zero_point=zero_point_of(op.inputs[0]),
         h_zero_point=zero_point_of(cell.hidden),
         exponent=checked_log2(float(scale_of(cell.state)))[0],
         hidden=Scaling.of(np.float32(2.0**-15 / float(scale_of(hidden)) * 2.0**-15)),
         hidden_zero_point=zero_point_of(hidden),
         projection=projection,
-        state_clip=_steps(o.cell_clip, scale_of(cell.state), INT16),
-        output_clip=_steps(o.proj_clip, scale_of(outputs[0]), INT8),
+        state_clip=_steps(op.options.cell_clip, scale_of(cell.state), INT16),
+        output_clip=_steps(op.options.proj_clip, scale_of(op.outputs[0]), INT8),
     )
 
 
 def _steps(limit: float, scale: np.float32, dtype: np.dtype) -> int:
-    """A clip in steps of `scale`, cut off and saturated."""
+    """A clip in steps of `scale`, truncated and saturated."""
     return int(np.minimum(np.float32(limit) / scale, np.iinfo(dtype).max)) if limit > 0 else 0
 
 
 @functools.cache
 def _table(function: Callable[[np.ndarray, int], np.ndarray], bits: int) -> np.ndarray:
-    """The int16 values of a fixed-point function, from -2**15 on."""
+    """A fixed-point function of every int16, in ascending order."""
     return function(np.arange(-(1 << 15), 1 << 15).astype(INT16), bits)
 
 
@@ -227,9 +226,9 @@ def _look_up(table: np.ndarray, x: jax.Array) -> jax.Array:
 # ---- The cell
 
 
-def lower(context: LoweringContext, o: _Options, inputs: Specs, outputs: Specs) -> Function:
-    """LSTM, or its sequence. The inputs' share in the gates is one product over all time."""
-    numbers = _numbers(o, inputs, outputs, context.intermediates)
+def lower(op: Op[_Options]) -> Function:
+    """LSTM, or its sequence. One product covers the inputs of all time steps."""
+    numbers, o = _numbers(op), op.options
     sequence = isinstance(o, UnidirectionalSequenceLSTMOptions)
     time_major = not isinstance(o, UnidirectionalSequenceLSTMOptions) or o.time_major
 
@@ -238,7 +237,7 @@ def lower(context: LoweringContext, o: _Options, inputs: Specs, outputs: Specs) 
         rows_at_once = x.shape[1] if time_major else 1
         y, h, c = _sweep(numbers, read(CELL, arrays), x, rows_at_once)
         y = steps(y, time_major=time_major) if sequence else y[0]
-        return results(outputs, [y], inputs[CELL.hidden : CELL.state + 1], [h, c])
+        return results(op.outputs, [y], op.inputs[CELL.hidden : CELL.state + 1], [h, c])
 
     return lstm
 
@@ -277,14 +276,14 @@ def _sweep(
 
 
 def _driven(gate: Gate[Any], k: _GateNumbers, x: jax.Array, zero_point: int) -> jax.Array:
-    """The input's share in a gate, int16 [..., n_cell]; the bias, unless a layer norm comes."""
+    """The input's term in a gate, int16 [..., n_cell], with the bias if there is no layer norm."""
     share = -zero_point * jnp.sum(gate.weights, 1, dtype=INT32)
     share = share if gate.norm is not None else share + gate.bias
     return saturate(k.x(integer_dot(x, gate.weights) + share[None, None]), INT16)
 
 
 def _recurrence(numbers: _Numbers, cell: Cell[Any]) -> Callable[[jax.Array], list[jax.Array]]:
-    """The last output's share in each gate, int64: one product for all of them."""
+    """The last output's term in each gate, int64: one product for all of them."""
     together = jnp.concatenate([gate.recurrent for gate in cell.gates])
     share = -numbers.h_zero_point * jnp.sum(together, 1, dtype=INT32)[None]
     n_gates, n_cell = len(cell.gates), cell.output.recurrent.shape[0]
@@ -295,8 +294,8 @@ def _recurrence(numbers: _Numbers, cell: Cell[Any]) -> Callable[[jax.Array], lis
 def _peephole(gate: Gate[Any], n_cell: int, n_output: int, n_rows: int) -> jax.Array | None:
     """The weight of each cell, int32 [n_rows, n_cell].
 
-    The kernel walks through rows of n_output values where a row has n_cell; with a projection,
-    weights meet the cells of other columns and rows, and the last cells none.
+    The kernel steps through rows of n_output values although a row has n_cell: with a projection,
+    it multiplies weights by cells of other columns and rows, and skips the last ones.
     """
     if gate.peephole is None:
         return None
@@ -308,7 +307,7 @@ def _peephole(gate: Gate[Any], n_cell: int, n_output: int, n_rows: int) -> jax.A
 def _finished(
     gate: Gate[Any], k: _GateNumbers, peephole: jax.Array | None, total: jax.Array, c: jax.Array
 ) -> jax.Array:
-    """What a gate activates: its sum with the peephole's share, normalized."""
+    """A gate's argument: its sum with the peephole's term, normalized."""
     if peephole is not None and k.peephole is not None:
         total = saturate(wide(total) + k.peephole(c.astype(INT32) * peephole), INT16)
     if k.norm is None:
@@ -324,15 +323,15 @@ def _normalized(x: jax.Array, gate: Gate[Any], scaling: Scaling, least: int) -> 
     squares = jnp.sum(x * x, 1, keepdims=True)
     variance = _quotient(squares * ((1 << 20) // n) - mean * mean, 1 << 20)
     variance = jnp.where(variance < 1, least, variance)
-    inverse, shift = inverse_sqrt(wrap(variance, INT32))
+    inverse, shift = fixed_math.inverse_sqrt(wrap(variance, INT32), fixed=jax_fixed_point)
     y = multiply_by_quantized_multiplier(wrap(1024 * x - mean, INT32), inverse, shift)
-    y = wide(y * gate.norm[None].astype(INT32) + gate.bias[None])  # the kernel's int32 wraps, too
+    y = wide(y * gate.norm[None].astype(INT32) + gate.bias[None])  # int32 wraps as in the kernel
     y = _quotient(jnp.where(y > 0, y + 512, y - 512), 1024)
     return saturate(scaling(wrap(y, INT32)), INT16)
 
 
 def _quotient(x: jax.Array, y: int) -> jax.Array:
-    """As C++ divides: towards zero."""
+    """The quotient, truncated as in C++."""
     return lax.div(x, jnp.full_like(x, y))
 
 
@@ -367,8 +366,8 @@ def _times(a: jax.Array, b: jax.Array, shift: int) -> jax.Array:
     """The product of int16 values by 2**-shift, ties away from zero (PortableCwiseMul).
 
     This is rounding_divide_by_pot, with the rounding before the shift: LLVM (as of jaxlib 0.10.2,
-    on x86) takes a product of int16 values that is shifted by more than 16 and cut to int16 for
-    the high half of the product, shifted as if it had no sign.
+    on x86) replaces a product of int16 values that is shifted by more than 16 and truncated to
+    int16 by the high half of the product, shifted without its sign.
     """
     product = a.astype(INT32) * b.astype(INT32)
     half = (1 << (shift - 1)) - (product < 0).astype(INT32)
@@ -407,10 +406,10 @@ def is_basic(inputs: Specs) -> bool:
     return inputs[0].dtype == _UINT8
 
 
-def why_not_basic(inputs: Specs, outputs: Specs) -> str | None:
-    """A reason unless dtypes and scales are those of the uint8 kernel, with its five inputs."""
-    x, hidden, w, bias, state = inputs
-    y, state_out, joined, totals = outputs
+def why_not_basic(op: Op[LSTMOptions]) -> str | None:
+    """A reason unless dtypes and scales of the five inputs are those of the uint8 kernel."""
+    x, hidden, w, bias, state = op.inputs
+    y, state_out, joined, totals = op.outputs
     reason = first_reason(
         *(why_not_integers(spec, _UINT8) for spec in (x, hidden, y, joined)),
         *(why_not_integers(spec, INT16) for spec in (state, state_out, totals)),
@@ -427,10 +426,10 @@ def why_not_basic(inputs: Specs, outputs: Specs) -> str | None:
 
 
 def basic_step(inputs: Specs) -> Callable[..., tuple[jax.Array, ...]]:
-    """The function of joined activations, weights, bias and cell state: sums, output, new state.
+    """The function from joined activations, weights, bias, cell state to sums, output, new state.
 
-    As LstmCell of kernels/internal/reference/lstm_cell.h: gates in Q3.12, the state in Q4.11. It
-    takes activations for [-1, 1), whatever their scale; of scales, it reads the bias's alone.
+    Source: LstmCell of kernels/internal/reference/lstm_cell.h: gates in Q3.12, the state in Q4.11.
+    It assumes activations in [-1, 1) and reads only the bias's scale.
     """
     zero_point = moved(zero_point_of(inputs[2]), _UINT8)
     scaling = _basic_scaling(inputs[3])
@@ -459,9 +458,9 @@ def _basic_scaling(bias: TensorSpec) -> Scaling:
 
 
 def _rescaled_upwards(x: jax.Array, scaling: Scaling) -> jax.Array:
-    """int64: as multiply_by_quantized_multiplier, but ties of its second rounding go upwards.
+    """int64: multiply_by_quantized_multiplier, but ties of its second rounding go upwards.
 
-    LiteRT runs LstmCell on ruy's kernels in either of its resolvers, and that is how they round.
+    LiteRT runs LstmCell on ruy's kernels with both of its resolvers, and they round this way.
     """
     left, right = max(scaling.shift, 0), max(-scaling.shift, 0)
     shifted = wrap(wide(x) << left, INT32)

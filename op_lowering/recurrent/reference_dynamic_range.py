@@ -1,4 +1,6 @@
-"""Dynamic range recurrent kernels: float activations meet 8-bit weights in integers, row by row.
+"""Dynamic range recurrent kernels: integer products of float activations and 8-bit weights.
+
+Each row of activations is quantized on the fly.
 
 Sources: kernels/lstm_eval.cc (CalculateLstmGateHybrid), kernels/internal/kernel_utils.cc
 (RnnBatchStep), kernels/internal/reference/svdf.h (EvalHybridSVDF).
@@ -11,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from jaxdelegate.op_lowering.dtypes import FLOATS
-from jaxdelegate.op_lowering.records.protocols import QuantizesInputs
+from jaxdelegate.op_lowering.recurrent.options import RecurrentOptions
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 from jaxdelegate.quant import affine
 from jaxdelegate.quant.params import tensor_scale, tensor_zero_point
@@ -62,21 +64,14 @@ def product(x: Array, w: Array | Matrix) -> Array:
 
 
 def as_operands(
-    o: QuantizesInputs,
+    o: RecurrentOptions,
     inputs: Specs,
     arrays: tuple[Array | None, ...],
     dequantized: Collection[int] = (),
 ) -> tuple[Any, ...]:
-    """An operator's tensors for `product`: 8-bit matrices as such, the rest as floats.
+    """An operator's tensors for `product`: 8-bit matrices as `Matrix`, the others as floats.
 
-    Args:
-        o: options with `asymmetric_quantize_inputs`.
-        inputs: the operator's.
-        arrays: their values; None where absent.
-        dequantized: positions of matrices that only ever multiply element by element.
-
-    Raises:
-        TypeError: the kernels take no such tensor.
+    Matrices at the positions `dequantized`, which multiply element by element, become floats too.
     """
 
     def operand(position: int, spec: TensorSpec | None, array: Array | None) -> Any:

@@ -1,4 +1,4 @@
-"""The LSTMs, one time step after the other, as the kernels run them."""
+"""The LSTMs, step by step as in the kernels."""
 
 import dataclasses
 from typing import Any
@@ -29,9 +29,9 @@ _Options = LSTMOptions | UnidirectionalSequenceLSTMOptions | BidirectionalSequen
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """At which input each group of tensors begins; the gates come as input, forget, cell, output.
+    """The first input of each group of tensors; the gates' order is input, forget, cell, output.
 
-    Peepholes have no cell gate. A group that the operator lacks begins at None.
+    Peepholes have no cell gate. None: the operator does not have the group.
     """
 
     weights: int
@@ -56,7 +56,7 @@ class Direction:
     """One direction's weights, and its step (LstmStepFloat of kernels/lstm_eval.cc)."""
 
     def __init__(self, o: _Options, at: Layout, tensors: tuple[Any, ...]) -> None:
-        """Pick the tensors out of an operator's inputs; lists may end early."""
+        """Read the tensors from an operator's inputs; trailing ones may be missing."""
 
         def group(start: int | None, size: int) -> list[Any]:
             if start is None:
@@ -77,7 +77,7 @@ class Direction:
     def before_activation(
         self, gate: int, x: Array, aux: Array | None, h: Array, c: Array
     ) -> Array:
-        """A gate's sum over what it sees (CalculateLstmGateFloat, CalculateLstmGateHybrid)."""
+        """A gate's sum over its inputs (CalculateLstmGateFloat, CalculateLstmGateHybrid)."""
         norm, bias = self.norm[gate], self.bias[gate]
         total = product(x, self.weights[gate])
         total = total + bias if norm is None else total
@@ -100,7 +100,7 @@ class Direction:
         proposal = apply_activation(act, self.before_activation(2, x, aux, h, c))
         c = _clip(forget * c + update * proposal, self.o.cell_clip)
         shown = _logistic(self.before_activation(3, x, aux, h, c))
-        # With no activation the kernel copies nothing: its scratch still holds the proposal.
+        # Without an activation the kernel copies nothing: its scratch still holds the proposal.
         nothing = act is ActivationFunctionType.NONE
         h = shown * (proposal if nothing else apply_activation(act, c))
         if self.projection is not None:
@@ -111,7 +111,7 @@ class Direction:
 
 
 def _logistic(x: Array) -> Array:
-    """As the full kernels' library; of float64, which they do not take, exactly."""
+    """The full kernels' approximation for float32; exact for float64, which they do not take."""
     return eigen.logistic(x) if x.dtype == np.float32 else _sigmoid(x)
 
 
@@ -121,7 +121,7 @@ def _sigmoid(x: Array) -> Array:
 
 
 def _clip(x: Array, limit: float) -> Array:
-    """To [-limit, limit], where that is not 0; NaN goes to the limit (PortableCwiseClipping)."""
+    """Clip to [-limit, limit] unless that is 0; NaN becomes the limit (PortableCwiseClipping)."""
     if limit <= 0:
         return x
     top = x.dtype.type(limit)
@@ -140,7 +140,7 @@ def _normalize(x: Array) -> Array:
 def _sequence(
     d: Direction, x: Array, aux: Array | None, h: Array, c: Array, *, backward: bool = False
 ) -> tuple[Array, Array, Array]:
-    """Take a step at each time of [time, batch, n_input]; outputs stay where their input was."""
+    """Take a step at each time of [time, batch, n_input]; outputs have the order of the inputs."""
     n_time, n_batch = x.shape[:2]
     h, c = h.reshape(n_batch, d.n_output), c.reshape(n_batch, d.n_cell)
     y = np.empty((n_time, n_batch, d.n_output), x.dtype)
@@ -153,7 +153,7 @@ def _sequence(
 def _require_inputs(inputs: Specs, counts: tuple[int, ...]) -> None:
     if len(inputs) not in counts:
         expected = " or ".join(map(str, counts))
-        raise ValueError(f"it expects {expected} inputs, not {len(inputs)}")
+        raise ValueError(f"expected {expected} inputs, got {len(inputs)}")
 
 
 # --- LSTM ---

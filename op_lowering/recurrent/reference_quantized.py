@@ -4,37 +4,17 @@ import numpy as np
 
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType
 from jaxdelegate.op_lowering.recurrent.options import SVDFOptions
-from jaxdelegate.op_lowering.spec import Specs, TensorSpec
+from jaxdelegate.op_lowering.spec import Specs
 from jaxdelegate.quant.fixed_point import multiply_by_quantized_multiplier, saturate
 from jaxdelegate.quant.multiplier import quantize_multiplier
-from jaxdelegate.quant.params import tensor_scale, tensor_zero_point
 from jaxdelegate.reference.kernel import Array
+from jaxdelegate.reference.quantization import scale_of, steps_of, zero_point_of
 
 _DTYPES = (np.int8, np.int8, np.int16, np.int32, np.int16)  # input, feature, time, bias, state
 
 
-def scale_of(spec: TensorSpec) -> np.float32:
-    """The tensor's one scale.
-
-    Raises:
-        TypeError: it is not quantized, or per channel.
-    """
-    if spec.quantization is None or not spec.is_quantized or spec.quantization.is_per_channel:
-        raise TypeError(f"{spec.name!r} is {spec.dtype} without one scale")
-    return np.float32(tensor_scale(spec.quantization))
-
-
-def zero_point_of(spec: TensorSpec) -> int:
-    """The tensor's one zero point."""
-    return 0 if spec.quantization is None else tensor_zero_point(spec.quantization)
-
-
 def check_dtypes(inputs: Specs, dtypes: tuple[type, ...]) -> None:
-    """Make sure that the tensors that are there have the integer kernel's dtypes.
-
-    Raises:
-        TypeError: one has another.
-    """
+    """Raise a TypeError unless the tensors have the integer kernel's dtypes, or are absent."""
     for spec, dtype in zip(inputs, dtypes, strict=False):
         if spec is not None and spec.dtype != dtype:
             raise TypeError(f"{spec.name!r} is {spec.dtype}: the integer kernel takes {dtype}")
@@ -52,7 +32,7 @@ def svdf(
 ) -> tuple[Array, Array]:
     """Output and state (EvalIntegerSVDF of kernels/internal/reference/svdf.h).
 
-    The kernel demands RELU and applies none: it is the output's range that clamps.
+    The kernel requires RELU but does not apply it: the output's range clamps.
     """
     if o.fused_activation_function is not ActivationFunctionType.RELU:
         raise TypeError("the integer kernel takes RELU only")
@@ -62,7 +42,7 @@ def svdf(
     n_batch, (n_filters, n_memory) = len(x), w_time.shape
     memory = state.reshape(n_batch, n_filters, n_memory).copy()
     memory[:, :, :-1] = memory[:, :, 1:].copy()
-    now = (x.astype(np.int32) - zero_point_of(inputs[0])) @ w_feature.astype(np.int32).T
+    now = steps_of(x, inputs[0]) @ w_feature.astype(np.int32).T
     scaling = quantize_multiplier(float(x_scale * feature_scale / state_scale))
     memory[:, :, -1] = saturate(multiply_by_quantized_multiplier(now, *scaling), memory.dtype)
     filtered = np.einsum("bfm,fm->bf", memory.astype(np.int32), w_time.astype(np.int32))

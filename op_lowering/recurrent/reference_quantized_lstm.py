@@ -1,4 +1,4 @@
-"""The LSTMs in integers, one time step after the other, as the kernels run them."""
+"""The LSTMs in integers, step by step as in the kernels."""
 
 import dataclasses
 from collections.abc import Callable
@@ -7,11 +7,7 @@ from typing import Any
 import numpy as np
 
 from jaxdelegate.op_lowering.recurrent.options import LSTMOptions, UnidirectionalSequenceLSTMOptions
-from jaxdelegate.op_lowering.recurrent.reference_quantized import (
-    check_dtypes,
-    scale_of,
-    zero_point_of,
-)
+from jaxdelegate.op_lowering.recurrent.reference_quantized import check_dtypes
 from jaxdelegate.op_lowering.recurrent.reference_rnn import time_first, with_states
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 from jaxdelegate.quant import fixed_math
@@ -27,11 +23,12 @@ from jaxdelegate.quant.fixed_point import (
 )
 from jaxdelegate.quant.multiplier import checked_log2, quantize_multiplier
 from jaxdelegate.reference.kernel import Array
+from jaxdelegate.reference.quantization import scale_of, steps_of, zero_point_of
 
 _Options = LSTMOptions | UnidirectionalSequenceLSTMOptions
 _INT8, _INT16, _INT32 = np.dtype(np.int8), np.dtype(np.int16), np.dtype(np.int32)
 _INPUT, _FORGET, _CELL, _OUTPUT = range(4)
-_N_INTERMEDIATES = 5  # what the four gates sum up to, then the output before a projection
+_N_INTERMEDIATES = 5  # the sums of the four gates, then the output before a projection
 
 # The inputs, in order: activations, weights and recurrent weights of four gates, three peepholes,
 # four biases, projection weights and bias, output state, cell state, four layer norms.
@@ -60,16 +57,16 @@ _PEEPHOLE_OF = {_INPUT: 9, _FORGET: 10, _OUTPUT: 11}
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Product:
-    """int8 vectors times a matrix, at another scale."""
+    """int8 vectors times a matrix, rescaled."""
 
     w: Array  # int8 [n_out, n_in]
-    b: Array  # int32 [n_out]; holds the share of the vectors' zero point
+    b: Array  # int32 [n_out]; includes the term of the vectors' zero point
     multiplier: int
     shift: int
 
     @classmethod
     def of(cls, w: Array, b: Array | None, offset: int, real: np.floating) -> "_Product":
-        """Of vectors that are short of `offset`, with the effective scale `real`."""
+        """The product for vectors to which `offset` is added, scaled by `real`."""
         share = w.sum(axis=1, dtype=np.int64) * offset + (0 if b is None else b)
         return cls(w, wrap(share, _INT32), *quantize_multiplier(float(real)))
 
@@ -104,7 +101,7 @@ class _Norm:
 
 
 def _quotient(x: Array, y: int) -> Array:
-    """As C++ divides: towards zero."""
+    """The quotient, truncated as in C++."""
     z: Array = np.sign(x) * (np.abs(x) // y)
     return z
 
@@ -123,13 +120,8 @@ class Cell:
     ) -> None:
         """Prepare products (PopulateQuantizedLstmParams8x8_16 of kernels/lstm.cc).
 
-        Args:
-            o: the options.
-            inputs: the specs of 20 or 24 inputs.
-            outputs: the spec of the output.
-            arrays: the inputs.
-            between: the specs of the intermediate tensors.
-            rows_at_once: how many rows of the batch the kernel takes in one go.
+        `between` has the specs of the intermediate tensors; the kernel processes `rows_at_once`
+        rows of the batch together.
         """
         check_dtypes(inputs, _DTYPES)
         if len(between) != _N_INTERMEDIATES or between[4] is None:
@@ -157,7 +149,7 @@ class Cell:
         return scale_of(between[gate]) if has_norm else np.float32(2**-12)
 
     def _gate(self, gate: int, y_scale: np.float32) -> Callable[[Array, Array, Array], Array]:
-        """A gate's function of input, last output and cell state; int16 Q3.12 -> Q0.15."""
+        """A gate as a function of input, last output and cell state; int16 Q3.12 -> Q0.15."""
         norm, bias = self._norm(gate), self._arrays[_BIAS + gate]
         products = [
             self._product(_WEIGHTS + gate, 0, None if norm else bias, y_scale),
@@ -170,20 +162,21 @@ class Cell:
             total = saturate(products[0](x), _INT16)
             total = saturate(total + products[1](h), _INT16)
             total = saturate(total + peephole(c), _INT16)
-            return activate(norm(total) if norm else total, 3)
+            y: Array = activate(norm(total) if norm else total, 3)
+            return y
 
         return run
 
     def _product(self, w: int, x: int, bias: Array | None, y_scale: np.float32) -> _Product:
-        """The product of input `x` with the weights at input `w`, at the scale of a gate."""
+        """The product of input `x` with the weights at input `w`, at a gate's scale."""
         real = scale_of(self._specs[w]) * scale_of(self._specs[x]) / y_scale
         return _Product.of(self._arrays[w], bias, -zero_point_of(self._specs[x]), real)
 
     def _peephole(self, gate: int, y_scale: np.float32) -> Callable[[Array], Array]:
-        """The share of the cell state in a gate (VectorBatchVectorCwiseProductAccumulate).
+        """The cell state's term in a gate (VectorBatchVectorCwiseProductAccumulate).
 
-        The kernel walks through rows of n_output values where a row has n_cell; with a projection,
-        weights meet the cells of other columns and rows, and the last cells none.
+        The kernel steps through rows of n_output values although a row has n_cell: with a
+        projection, it multiplies weights by cells of other columns and rows and skips the last.
         """
         at = _PEEPHOLE_OF.get(gate)
         if at is None or self._arrays[at] is None:
@@ -208,7 +201,7 @@ class Cell:
         return _Norm(w, self._arrays[_BIAS + gate], multiplier, shift + 12, guard)
 
     def _set_output(self, hidden: TensorSpec) -> None:
-        """Scales of the output before and after a projection; before it, -zero point is added."""
+        """Scales of the output before and after a projection; before, -zero point is added."""
         w, state = self._arrays[_PROJECTION], self._specs[_HIDDEN]
         zero_point = zero_point_of(hidden)
         real = np.float32(2.0**-15 / float(scale_of(hidden)) * 2.0**-15)
@@ -248,7 +241,7 @@ def _state_exponent(state: TensorSpec) -> int:
 
 
 def _steps(limit: float, scale: np.float32, dtype: np.dtype) -> int:
-    """A clip in steps, cut off; 0: none."""
+    """A clip in steps, truncated; 0: no clip."""
     with np.errstate(over="ignore"):
         return int(np.minimum(np.float32(limit) / scale, np.iinfo(dtype).max)) if limit > 0 else 0
 
@@ -258,7 +251,7 @@ def _clip(x: Array, limit: int) -> Array:
 
 
 def _times(a: Array, b: Array, shift: int) -> Array:
-    """The product of int16 values by 2**-shift, rounded (PortableCwiseMul)."""
+    """The product of int16 values, times 2**-shift, rounded (PortableCwiseMul)."""
     return wrap(rounding_divide_by_pot(a.astype(np.int32) * b, shift), _INT16)
 
 
@@ -310,7 +303,7 @@ def basic(
 ) -> tuple[Array, ...]:
     """LstmCell of kernels/internal/reference/lstm_cell.h: gates in Q3.12, the cell state in Q4.11.
 
-    It takes activations for [-1, 1), whatever their scale; of scales, it reads the bias's alone.
+    It assumes activations in [-1, 1) and reads only the bias's scale.
     """
     check_dtypes(inputs, _BASIC_DTYPES)
     exponent, is_power = checked_log2(float(scale_of(outputs[1])))
@@ -318,7 +311,7 @@ def basic(
         raise TypeError(f"{outputs[1].name!r} must have a scale of 2**-11")
     joined = np.concatenate([x, h], axis=1)
     steps = joined.astype(np.int32) - _ACTIVATION_ZERO_POINT
-    total = steps @ (w.astype(np.int32) - zero_point_of(inputs[2])).T + b
+    total = steps @ steps_of(w, inputs[2]).T + b
     scaling = quantize_multiplier(4096 * float(scale_of(inputs[3])))
     gates = saturate(_rescale_upwards(total, *scaling), _INT16)
     update, proposal, forget, shown = np.split(gates, 4, axis=1)
@@ -331,9 +324,9 @@ def basic(
 
 
 def _rescale_upwards(x: Array, multiplier: int, shift: int) -> Array:
-    """int64: as multiply_by_quantized_multiplier, but ties of its second rounding go upwards.
+    """int64: multiply_by_quantized_multiplier, but ties of its second rounding go upwards.
 
-    LiteRT runs LstmCell on ruy's kernels in either of its resolvers, and that is how they round.
+    LiteRT runs LstmCell on ruy's kernels with both of its resolvers, and they round this way.
     """
     left, right = max(shift, 0), max(-shift, 0)
     y = wide(saturating_rounding_doubling_high_mul(wrap(wide(x) << left, _INT32), multiplier))

@@ -1,4 +1,4 @@
-"""RNN, its sequences and SVDF, one time step after the other, as the kernels run them."""
+"""RNN, its sequences and SVDF, step by step as in the kernels."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +21,7 @@ from jaxdelegate.reference.kernel import Array, Folds, Kernel
 
 
 def apply_activation(kind: ActivationFunctionType, x: Array) -> Array:
-    """ApplyActivationToVector of kernels/internal/tensor_utils.h. Its bounds swallow NaN."""
+    """ApplyActivationToVector of kernels/internal/tensor_utils.h; NaN becomes a bound."""
     return _ACTIVATIONS[kind](x)
 
 
@@ -30,7 +30,7 @@ def _between(low: float, high: float) -> Callable[[Array], Array]:
 
 
 def _tanh(x: Array) -> Array:
-    """As the kernels' library; of float64, which they do not take, exactly."""
+    """The kernels' approximation for float32; exact for float64, which they do not take."""
     return eigen.tanh(x) if x.dtype == np.float32 else np.asarray(np.tanh(x))
 
 
@@ -45,11 +45,7 @@ _ACTIVATIONS: dict[ActivationFunctionType, Callable[[Array], Array]] = {
 
 
 def as_floats(specs: Specs, arrays: tuple[Array | None, ...]) -> tuple[Any, ...]:
-    """The arrays, halves upcast to float32; None where absent.
-
-    Raises:
-        TypeError: a tensor is quantized or no float.
-    """
+    """The arrays, half precision upcast to float32; None where absent."""
     for spec in specs:
         if spec is not None and (spec.is_quantized or spec.dtype not in FLOATS):
             raise TypeError(f"{spec.name!r} is {spec.dtype}: the kernel takes floats only")
@@ -59,7 +55,7 @@ def as_floats(specs: Specs, arrays: tuple[Array | None, ...]) -> tuple[Any, ...]
 def with_states(
     inputs: Specs, outputs: Specs, ys: list[Array], states: dict[int, Array]
 ) -> tuple[Array, ...]:
-    """Outputs, then the new values of the variable inputs, as the tensors declare them."""
+    """Outputs, then the new values of the variable inputs, in their declared dtypes and shapes."""
     variables = [i for i, spec in enumerate(inputs) if spec is not None and spec.is_variable]
     return (
         *(y.astype(spec.dtype) for y, spec in zip(ys, outputs, strict=True)),
@@ -68,7 +64,7 @@ def with_states(
 
 
 def time_first(x: Array, *, time_major: bool) -> Array:
-    """[time, batch, ...], from or to the order in the file."""
+    """Swap the file's order of time and batch and [time, batch, ...]."""
     return x if time_major else x.swapaxes(0, 1)
 
 
@@ -97,7 +93,7 @@ def rnn(o: RNNOptions, inputs: Specs, outputs: Specs, *arrays: Array | None) -> 
     return with_states(inputs, outputs, [h], {4: h})
 
 
-# --- UNIDIRECTIONAL_SEQUENCE_RNN: as RNN, over a sequence ---
+# --- UNIDIRECTIONAL_SEQUENCE_RNN: RNN over a sequence ---
 
 
 def _sequence(
@@ -109,7 +105,7 @@ def _sequence(
     *,
     backward: bool = False,
 ) -> tuple[Array, Array]:
-    """Take a step at each time of [time, batch, n_input]; outputs stay where their input was."""
+    """Take a step at each time of [time, batch, n_input]; outputs have the order of the inputs."""
     y = np.empty((*x.shape[:2], h.shape[1]), x.dtype)
     for t in reversed(range(len(x))) if backward else range(len(x)):
         h = apply_activation(act, _rnn_step(cell, x[t], h, None if aux is None else aux[t]))
@@ -157,10 +153,10 @@ def bidirectional_sequence_rnn(
 ) -> tuple[Array, ...]:
     """kernels/bidirectional_sequence_rnn.cc.
 
-    The auxiliary input has weights in both directions, or it is the backward direction's input;
-    the kernel knows the latter in the time-major order only, and else reads the input both ways.
-    In that order the dynamic range kernel sweeps as many times as there are steps, over the same
-    states.
+    The auxiliary input has weights in both directions, or it is the backward direction's input; the
+    kernel supports the latter only in time-major order, else both directions read the input. In
+    time-major order, the dynamic range kernel sweeps once for each time step, and keeps the states
+    between the sweeps.
     """
     x, *cells, aux, w_aux_forward, w_aux_backward = as_operands(o, inputs, arrays)
     x = time_first(x, time_major=o.time_major)

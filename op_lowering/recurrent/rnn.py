@@ -1,9 +1,10 @@
-"""Recurrent operators: RNN, its sequences, SVDF; and what the LSTMs share with them.
+"""RNN, its sequences and SVDF; functions that the LSTMs share.
 
-Variable tensors come in as arrays, and their new values leave after the outputs.
+A lowered function gets variable tensors as arrays, and returns their new values after the outputs.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Generic, Self, TypeVar
@@ -17,7 +18,6 @@ from jaxdelegate.op_lowering.common.downcast import downcast, upcast
 from jaxdelegate.op_lowering.common.rounding import rounded
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType as Act
-from jaxdelegate.op_lowering.records.protocols import Activated
 from jaxdelegate.op_lowering.records.record import Options
 from jaxdelegate.op_lowering.recurrent import quantized as quantized_recurrent
 from jaxdelegate.op_lowering.recurrent.dynamic_range import (
@@ -29,6 +29,7 @@ from jaxdelegate.op_lowering.recurrent.dynamic_range import (
 )
 from jaxdelegate.op_lowering.recurrent.options import (
     BidirectionalSequenceRNNOptions,
+    RecurrentOptions,
     RNNOptions,
     SequenceRNNOptions,
     SVDFOptions,
@@ -36,6 +37,7 @@ from jaxdelegate.op_lowering.recurrent.options import (
 from jaxdelegate.op_lowering.rule import (
     Function,
     LoweringContext,
+    Op,
     OpRule,
     first_reason,
     optional,
@@ -43,8 +45,8 @@ from jaxdelegate.op_lowering.rule import (
     variable_inputs,
     why_not_dtype,
 )
-from jaxdelegate.op_lowering.spec import Specs, TensorSpec
-from jaxdelegate.quant import jax_eigen
+from jaxdelegate.op_lowering.spec import TensorSpec
+from jaxdelegate.quant import eigen, jax_affine
 
 T = TypeVar("T")  # a cell's tensors: int positions, TensorSpec | None, or arrays
 Activate = Callable[[jax.Array], jax.Array]
@@ -58,7 +60,7 @@ def _bounded(low: float, high: float) -> Activate:
     return bounded
 
 
-# As kernels/internal/portable_tensor_utils.cc: a NaN becomes the lower bound.
+# From kernels/internal/portable_tensor_utils.cc: a NaN becomes the lower bound.
 _ACTIVATIONS: dict[Act, Activate] = {
     Act.NONE: lambda x: x,
     Act.RELU: _bounded(0, jnp.inf),
@@ -71,19 +73,21 @@ _ACTIVATIONS: dict[Act, Activate] = {
 
 @dataclasses.dataclass(frozen=True)
 class Functions:
-    """What a cell is made of next to its matrices."""
+    """The elementwise functions of a cell."""
 
     activate: Activate
     logistic: Activate
-    rounded: Activate  # a product that is added to something
+    rounded: Activate  # of a product before an addition
 
     @classmethod
     def of(cls, kind: Act, *, dynamic_range: bool) -> Self:
-        """Those of dynamic range cells equal the kernels' to the bit."""
+        """The functions of dynamic range cells equal the kernels' bit for bit."""
         if not dynamic_range:
             return cls(_ACTIVATIONS[kind], jax.nn.sigmoid, lambda x: x)
-        activate = jax_eigen.tanh if kind is Act.TANH else _ACTIVATIONS[kind]
-        return cls(activate, jax_eigen.logistic, rounded)
+        tanh, logistic = (
+            functools.partial(f, arithmetic=jax_affine) for f in (eigen.tanh, eigen.logistic)
+        )
+        return cls(tanh if kind is Act.TANH else _ACTIVATIONS[kind], logistic, rounded)
 
 
 def matmul(context: LoweringContext, x: jax.Array, w: jax.Array | Matrix) -> jax.Array:
@@ -108,14 +112,14 @@ def along_rows(vector: jax.Array, like: jax.Array) -> jax.Array:
 
 
 def steps(x: jax.Array, *, time_major: bool) -> jax.Array:
-    """From the file's order of time and batch to [time, batch, ...], or back. None stays None."""
+    """Swap the file's order of time and batch and [time, batch, ...]. None stays None."""
     return x if x is None or time_major else jnp.swapaxes(x, 0, 1)
 
 
-def both_algorithms(
+def both_directions(
     forward: jax.Array, backward: jax.Array, *, merge: bool
 ) -> tuple[jax.Array, ...]:
-    """The outputs of a bidirectional operator: two, or one that joins them along the last axis."""
+    """The outputs of a bidirectional operator, concatenated along the last axis if `merge`."""
     return (jnp.concatenate([forward, backward], -1),) if merge else (forward, backward)
 
 
@@ -125,13 +129,13 @@ def results(
     states: Sequence[TensorSpec],
     new: Sequence[jax.Array],
 ) -> tuple[jax.Array, ...]:
-    """Outputs, then new states, in their tensors' dtypes; a state may be declared flat."""
+    """Outputs, then new states, in their tensors' dtypes and shapes."""
     kept = (h.astype(spec.dtype).reshape(spec.shape) for h, spec in zip(new, states, strict=True))
     return (*(y.astype(spec.dtype) for y, spec in zip(ys, outputs, strict=True)), *kept)
 
 
 def n_rows(spec: TensorSpec) -> int:
-    """The first dimension; 0 for a scalar, since rules must not raise on it."""
+    """The first dimension; 0 for a scalar, since rules must not raise."""
     return spec.shape[0] if spec.shape else 0
 
 
@@ -141,7 +145,7 @@ def row_length(spec: TensorSpec | None) -> int:
 
 
 def why_not_shape(spec: TensorSpec | None, *shape: int) -> str | None:
-    """A reason if a tensor that is there has another shape."""
+    """A reason if a tensor is present and has another shape."""
     if spec is None or spec.shape == shape:
         return None
     return f"{spec.name!r} has shape {list(spec.shape)}, not {list(shape)}"
@@ -154,29 +158,29 @@ def why_not_rank(spec: TensorSpec, rank: int) -> str | None:
     return f"{spec.name!r} has rank {len(spec.shape)}, not {rank}"
 
 
-def why_not_floats(inputs: Specs, outputs: Specs) -> str | None:
-    """A reason if the tensors are not all of one float dtype, or one is stored sparse."""
-    present = [spec for spec in (*inputs, *outputs) if spec is not None]
+def why_not_floats(op: Op[Options]) -> str | None:
+    """A reason unless all tensors have the same float dtype and are stored dense."""
+    present = [spec for spec in (*op.inputs, *op.outputs) if spec is not None]
     sparse = next((f"{s.name!r} is stored sparse" for s in present if s.sparsity is not None), None)
-    one = frozenset([inputs[0].dtype])
+    one = frozenset([op.inputs[0].dtype])
     others = (why_not_dtype(spec, one) for spec in present)
-    return first_reason(sparse, why_not_dtype(inputs[0], FLOATS), *others)
+    return first_reason(sparse, why_not_dtype(op.inputs[0], FLOATS), *others)
 
 
-def why_not_operands(inputs: Specs, outputs: Specs, weights: Collection[int]) -> str | None:
-    """A reason unless all is float, or the weights are 8-bit and all else is float32."""
-    if not is_dynamic_range(inputs, weights):
-        return why_not_floats(inputs, outputs)
-    others = [spec for i, spec in enumerate(inputs) if spec is not None and i not in weights]
+def why_not_operands(op: Op[Options], weights: Collection[int]) -> str | None:
+    """A reason unless all tensors are float, or the weights 8-bit and the others float32."""
+    if not is_dynamic_range(op.inputs, weights):
+        return why_not_floats(op)
+    others = [spec for i, spec in enumerate(op.inputs) if spec is not None and i not in weights]
     return first_reason(
-        why_not_weights([spec for i, spec in enumerate(inputs) if i in weights]),
-        *(why_not_activation(spec) for spec in (*others, *outputs)),
+        why_not_weights([spec for i, spec in enumerate(op.inputs) if i in weights]),
+        *(why_not_activation(spec) for spec in (*others, *op.outputs)),
     )
 
 
-def why_not_states(options: Options, inputs: Specs, *states: int) -> str | None:
-    """A reason if the inputs at `states`, and they alone, are not variable tensors."""
-    variables = set(variable_inputs(options, inputs))
+def why_not_states(op: Op[Options], *states: int) -> str | None:
+    """A reason unless exactly the inputs at `states` are variable tensors."""
+    variables = set(variable_inputs(op))
     for i in states:
         if i not in variables:
             return f"input {i} holds state, but is not a variable tensor"
@@ -184,13 +188,11 @@ def why_not_states(options: Options, inputs: Specs, *states: int) -> str | None:
     return f"input {min(extra)} is a variable tensor, but holds no state" if extra else None
 
 
-def why_not_counts(
-    inputs: Specs, n_inputs: Sequence[int], outputs: Specs, n_out: int
-) -> str | None:
+def why_not_counts(op: Op[Options], n_inputs: Sequence[int], n_out: int) -> str | None:
     """A reason if the operator has another number of inputs or outputs."""
-    if len(inputs) not in n_inputs:
-        return f"has {len(inputs)} inputs, not {' or '.join(map(str, n_inputs))}"
-    return None if len(outputs) == n_out else f"has {len(outputs)} outputs, not {n_out}"
+    if len(op.inputs) not in n_inputs:
+        return f"has {len(op.inputs)} inputs, not {' or '.join(map(str, n_inputs))}"
+    return None if len(op.outputs) == n_out else f"has {len(op.outputs)} outputs, not {n_out}"
 
 
 def why_not_aux(
@@ -199,12 +201,12 @@ def why_not_aux(
     forward: TensorSpec | None,
     backward: TensorSpec | None,
 ) -> str | None:
-    """A reason if an auxiliary input and its weights do not go together."""
+    """A reason if an auxiliary input and its weights are incompatible."""
     if (forward is None) != (backward is None):
         return "one direction has weights for the auxiliary input, the other has none"
     if aux is None:
         return None if forward is None else "has weights for an auxiliary input, but not that input"
-    # Without weights it takes the place of the backward direction's input.
+    # Without weights, it replaces the backward direction's input.
     return why_not_shape(aux, *x.shape[:2], x.shape[2] if forward is None else row_length(aux))
 
 
@@ -242,22 +244,16 @@ def _why_not_cell(cell: RnnCell[Any], n_batch: int, n_input: int, n_aux: int = 0
     )
 
 
-def _why_not_rnn(
-    _context: LoweringContext,
-    o: RNNOptions | SequenceRNNOptions,
-    inputs: Specs,
-    outputs: Specs,
-) -> str | None:
-    x = inputs[0]
-    sequence = isinstance(o, SequenceRNNOptions)
+def _why_not_rnn(op: Op[RNNOptions | SequenceRNNOptions]) -> str | None:
+    x, o = op.inputs[0], op.options
     reason = first_reason(
-        why_not_counts(inputs, (5,), outputs, 1),
-        why_not_operands(inputs, outputs, _CELL_WEIGHTS),
-        why_not_states(o, inputs, _CELL.state),
-        why_not_rank(x, 3 if sequence else 2),
+        why_not_counts(op, (5,), 1),
+        why_not_operands(op, _CELL_WEIGHTS),
+        why_not_states(op, _CELL.state),
+        why_not_rank(x, 3 if isinstance(o, SequenceRNNOptions) else 2),
     )
-    n_batch_at = int(isinstance(o, SequenceRNNOptions) and o.time_major)
-    return reason or _why_not_cell(_read(_CELL, inputs), x.shape[n_batch_at], x.shape[-1])
+    batch_axis = int(isinstance(o, SequenceRNNOptions) and o.time_major)
+    return reason or _why_not_cell(_read(_CELL, op.inputs), x.shape[batch_axis], x.shape[-1])
 
 
 def _sweep(
@@ -271,7 +267,7 @@ def _sweep(
 ) -> tuple[jax.Array, jax.Array]:
     """[time, n_batch, n_input] -> [time, n_batch, n_units] and the last state.
 
-    As RnnBatchStep of kernels/internal/kernel_utils.cc, step by step.
+    Source: RnnBatchStep of kernels/internal/kernel_utils.cc.
     """
     driven = matmul(context, x, cell.weights)
     driven += along_rows(cell.bias, driven)
@@ -286,74 +282,69 @@ def _sweep(
     return y, state
 
 
-def _activation(o: Activated, inputs: Specs, weights: Collection[int]) -> Activate:
-    return Functions.of(
-        o.fused_activation_function, dynamic_range=is_dynamic_range(inputs, weights)
-    ).activate
+def _activation(op: Op[RecurrentOptions], weights: Collection[int]) -> Activate:
+    dynamic_range = is_dynamic_range(op.inputs, weights)
+    return Functions.of(op.options.fused_activation_function, dynamic_range=dynamic_range).activate
 
 
-def _lower_rnn(context: LoweringContext, o: RNNOptions, inputs: Specs, outputs: Specs) -> Function:
-    activate, prepared = _activation(o, inputs, _CELL_WEIGHTS), operands(o, inputs)
+def _lower_rnn(op: Op[RNNOptions]) -> Function:
+    activate, prepared = _activation(op, _CELL_WEIGHTS), operands(op)
 
     def rnn(*arrays: jax.Array) -> tuple[jax.Array, ...]:  # [N, n_input] -> [N, n_units]
-        y, state = _sweep(context, activate, _read(_CELL, prepared(arrays)), arrays[0][None])
-        return results(outputs, [y[0]], [inputs[_CELL.state]], [state])
+        y, state = _sweep(op.context, activate, _read(_CELL, prepared(arrays)), arrays[0][None])
+        return results(op.outputs, [y[0]], [op.inputs[_CELL.state]], [state])
 
     return rnn
 
 
-def _lower_sequence(
-    context: LoweringContext, o: SequenceRNNOptions, inputs: Specs, outputs: Specs
-) -> Function:
-    activate, prepared = _activation(o, inputs, _CELL_WEIGHTS), operands(o, inputs)
+def _lower_sequence(op: Op[SequenceRNNOptions]) -> Function:
+    activate, prepared = _activation(op, _CELL_WEIGHTS), operands(op)
+    time_major = op.options.time_major
 
     def unidirectional_sequence_rnn(*arrays: jax.Array) -> tuple[jax.Array, ...]:
-        x = steps(arrays[0], time_major=o.time_major)
-        y, state = _sweep(context, activate, _read(_CELL, prepared(arrays)), x)
-        return results(outputs, [steps(y, time_major=o.time_major)], [inputs[_CELL.state]], [state])
+        x = steps(arrays[0], time_major=time_major)
+        y, state = _sweep(op.context, activate, _read(_CELL, prepared(arrays)), x)
+        y = steps(y, time_major=time_major)
+        return results(op.outputs, [y], [op.inputs[_CELL.state]], [state])
 
     return unidirectional_sequence_rnn
 
 
-def _why_not_bidirectional(
-    _context: LoweringContext, o: BidirectionalSequenceRNNOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    x, aux = inputs[0], optional(inputs, _AUX_INPUT)
+def _why_not_bidirectional(op: Op[BidirectionalSequenceRNNOptions]) -> str | None:
+    x, aux = op.inputs[0], optional(op.inputs, _AUX_INPUT)
     reason = first_reason(
-        why_not_counts(inputs, (12,), outputs, 1 if o.merge_outputs else 2),
-        why_not_operands(inputs, outputs, _BOTH_WEIGHTS),
-        why_not_states(o, inputs, _FORWARD.state, _BACKWARD.state),
+        why_not_counts(op, (12,), 1 if op.options.merge_outputs else 2),
+        why_not_operands(op, _BOTH_WEIGHTS),
+        why_not_states(op, _FORWARD.state, _BACKWARD.state),
         why_not_rank(x, 3),
     )
     if reason:
         return reason
-    n_batch, n_aux = x.shape[int(o.time_major)], row_length(aux)
-    cells = [_read(at, inputs) for at in (_FORWARD, _BACKWARD)]
+    n_batch, n_aux = x.shape[int(op.options.time_major)], row_length(aux)
+    cells = [_read(at, op.inputs) for at in (_FORWARD, _BACKWARD)]
     return first_reason(
         why_not_aux(x, aux, *(cell.aux for cell in cells)),
         *(_why_not_cell(cell, n_batch, x.shape[2], n_aux) for cell in cells),
     )
 
 
-def _lower_bidirectional(
-    context: LoweringContext, o: BidirectionalSequenceRNNOptions, inputs: Specs, outputs: Specs
-) -> Function:
-    """As kernels/bidirectional_sequence_rnn.cc.
+def _lower_bidirectional(op: Op[BidirectionalSequenceRNNOptions]) -> Function:
+    """Source: kernels/bidirectional_sequence_rnn.cc.
 
-    An auxiliary input without weights replaces the input of the backward direction, but only where
-    time is the major axis: batch major, the kernel reads the input both ways.
-    In that order the dynamic range kernel sweeps as many times as there are steps, over the same
-    states.
+    An auxiliary input without weights replaces the input of the backward direction, but only in
+    time-major order: in batch-major order, the kernel reads the input in both directions.
+    In time-major order, the dynamic range kernel sweeps once for each time step, and keeps the
+    states between the sweeps.
     """
-    dynamic_range = is_dynamic_range(inputs, _BOTH_WEIGHTS)
-    activate = Functions.of(o.fused_activation_function, dynamic_range=dynamic_range).activate
-    prepared, has_weights = operands(o, inputs), inputs[_FORWARD.aux] is not None
-    states = inputs[_FORWARD.state], inputs[_BACKWARD.state]
-    n_before = max(inputs[0].shape[0] - 1, 0) if o.time_major and dynamic_range else 0
+    activate, prepared = _activation(op, _BOTH_WEIGHTS), operands(op)
+    time_major, has_weights = op.options.time_major, op.inputs[_FORWARD.aux] is not None
+    states = op.inputs[_FORWARD.state], op.inputs[_BACKWARD.state]
+    repeats = time_major and is_dynamic_range(op.inputs, _BOTH_WEIGHTS)
+    n_before = max(op.inputs[0].shape[0] - 1, 0) if repeats else 0
 
     def bidirectional_sequence_rnn(*arrays: jax.Array) -> tuple[jax.Array, ...]:
-        x, aux = (steps(arrays[i], time_major=o.time_major) for i in (0, _AUX_INPUT))
-        instead = aux is not None and not has_weights and o.time_major
+        x, aux = (steps(arrays[i], time_major=time_major) for i in (0, _AUX_INPUT))
+        instead = aux is not None and not has_weights and time_major
         shared = aux if has_weights else None
         forward, backward = (_read(at, prepared(arrays)) for at in (_FORWARD, _BACKWARD))
 
@@ -363,8 +354,8 @@ def _lower_bidirectional(
                 for cell, state in ((forward, h), (backward, h_back))
             )
             return (
-                _sweep(context, activate, there, x, shared),
-                _sweep(context, activate, back, aux if instead else x, shared, reverse=True),
+                _sweep(op.context, activate, there, x, shared),
+                _sweep(op.context, activate, back, aux if instead else x, shared, reverse=True),
             )
 
         h, h_back = forward.state, backward.state
@@ -373,9 +364,9 @@ def _lower_bidirectional(
                 0, n_before, lambda _, now: tuple(state for _, state in sweeps(*now)), (h, h_back)
             )
         (y, h), (y_back, h_back) = sweeps(h, h_back)
-        ys = both_algorithms(y, y_back, merge=o.merge_outputs)
-        ys = tuple(steps(y, time_major=o.time_major) for y in ys)
-        return results(outputs, ys, states, (h, h_back))
+        ys = both_directions(y, y_back, merge=op.options.merge_outputs)
+        ys = tuple(steps(y, time_major=time_major) for y in ys)
+        return results(op.outputs, ys, states, (h, h_back))
 
     return bidirectional_sequence_rnn
 
@@ -385,61 +376,55 @@ _SVDF_WEIGHTS = (1, 2)
 _SVDF_TIME = 2  # weights over time
 
 
-def _why_not_svdf(
-    _context: LoweringContext, o: SVDFOptions, inputs: Specs, outputs: Specs
-) -> str | None:
+def _why_not_svdf(op: Op[SVDFOptions]) -> str | None:
     reason = first_reason(
-        why_not_counts(inputs, (5,), outputs, 1),
-        quantized_recurrent.why_not_svdf(o, inputs, outputs)
-        if inputs[0].is_quantized
-        else why_not_operands(inputs, outputs, _SVDF_WEIGHTS),
-        why_not_states(o, inputs, _SVDF_STATE),
-        *(why_not_rank(spec, 2) for spec in inputs[:3]),
+        why_not_counts(op, (5,), 1),
+        quantized_recurrent.why_not_svdf(op)
+        if op.inputs[0].is_quantized
+        else why_not_operands(op, _SVDF_WEIGHTS),
+        why_not_states(op, _SVDF_STATE),
+        *(why_not_rank(spec, 2) for spec in op.inputs[:3]),
     )
     if reason:
         return reason
-    x, feature, time, bias, state = inputs
-    n_filters, n_memory = time.shape
-    if o.rank < 1 or n_filters % o.rank or not n_memory:
-        return (
-            f"{n_filters} filters with {n_memory} steps of memory do not divide into rank {o.rank}"
-        )
+    x, feature, time, bias, state = op.inputs
+    (n_filters, n_memory), rank = time.shape, op.options.rank
+    if rank < 1 or n_filters % rank or not n_memory:
+        return f"{n_filters} filters with {n_memory} steps of memory do not divide into rank {rank}"
     return first_reason(
         why_not_shape(feature, n_filters, x.shape[1]),
-        why_not_shape(bias, n_filters // o.rank),
+        why_not_shape(bias, n_filters // rank),
         why_not_shape(state, x.shape[0], n_memory * n_filters),
     )
 
 
-def _lower_svdf(
-    context: LoweringContext, o: SVDFOptions, inputs: Specs, outputs: Specs
-) -> Function:
-    """As kernels/internal/reference/svdf.h: a filter weighs the activations it remembers."""
-    if inputs[0].is_quantized:
-        return _lower_integer_svdf(o, inputs, outputs)
-    n_filters, n_memory = inputs[_SVDF_TIME].shape
-    activate = _activation(o, inputs, _SVDF_WEIGHTS)
-    prepared = operands(o, inputs, dequantized=[_SVDF_TIME])
+def _lower_svdf(op: Op[SVDFOptions]) -> Function:
+    """Source: kernels/internal/reference/svdf.h. A filter weights the activations in its memory."""
+    if op.inputs[0].is_quantized:
+        return _lower_integer_svdf(op)
+    (n_filters, n_memory), rank = op.inputs[_SVDF_TIME].shape, op.options.rank
+    activate = _activation(op, _SVDF_WEIGHTS)
+    prepared = operands(op, dequantized=[_SVDF_TIME])
 
     def svdf(*arrays: jax.Array) -> tuple[jax.Array, ...]:  # [N, n_input] -> [N, n_units]
         x, feature, time, bias, state = prepared(arrays)
-        now = matmul(context, x, feature)
+        now = matmul(op.context, x, feature)
         memory = state.astype(now.dtype).reshape(x.shape[0], n_filters, n_memory)
         memory = jnp.concatenate([memory[:, :, 1:], now[:, :, None]], 2)
         filtered = jnp.sum(memory * time.astype(now.dtype)[None], 2)
-        y = jnp.sum(filtered.reshape(x.shape[0], n_filters // o.rank, o.rank), 2)
+        y = jnp.sum(filtered.reshape(x.shape[0], n_filters // rank, rank), 2)
         y = y if bias is None else y + along_rows(bias, y)
-        return results(outputs, [activate(y)], [inputs[_SVDF_STATE]], [memory])
+        return results(op.outputs, [activate(y)], [op.inputs[_SVDF_STATE]], [memory])
 
     return svdf
 
 
-def _lower_integer_svdf(o: SVDFOptions, inputs: Specs, outputs: Specs) -> Function:
-    step = quantized_recurrent.svdf_step(o, inputs, outputs)
+def _lower_integer_svdf(op: Op[SVDFOptions]) -> Function:
+    step = quantized_recurrent.svdf_step(op)
 
     def svdf(*arrays: jax.Array) -> tuple[jax.Array, ...]:
         y, memory = step(*arrays)
-        return results(outputs, [y], [inputs[_SVDF_STATE]], [memory])
+        return results(op.outputs, [y], [op.inputs[_SVDF_STATE]], [memory])
 
     return svdf
 

@@ -1,4 +1,4 @@
-"""Means of float32 over whole images by this package's own CPU kernel."""
+"""Means of float32 over whole images, by a native CPU kernel."""
 
 import math
 from collections.abc import Callable
@@ -11,8 +11,8 @@ from jaxdelegate.kernels.library import LEAST_CHANNELS, MEAN
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec
 
-# The function of an operator's input, reduced over these axes; None: the kernels do not take it.
-Own = Callable[
+# The reduction of an operator's input over these axes; None: the kernel does not support it.
+Native = Callable[
     [LoweringContext, TensorSpec, tuple[int, ...]], Callable[[jax.Array], jax.Array] | None
 ]
 
@@ -20,7 +20,7 @@ Own = Callable[
 def mean(
     context: LoweringContext, x: TensorSpec, axes: tuple[int, ...]
 ) -> Callable[[jax.Array], jax.Array] | None:
-    """The mean over all axes but the first and the last; None: the kernel does not take it."""
+    """The mean over all axes except the first and the last; None for other tensors and contexts."""
     is_float32 = x.dtype == np.float32 and not x.is_quantized
     fits = axes == tuple(range(1, len(x.shape) - 1)) != () and 0 not in x.shape
     is_asked = context.native_kernels and context.precision.storage == np.float32

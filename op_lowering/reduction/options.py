@@ -40,25 +40,18 @@ class ArgMinOptions(Record):
 
 
 RECORDS = table(
-    OperatorRecord(
-        "ARG_MAX",
-        ArgMaxOptions,
-        cost=costs.per_input,
-        struct={"output_type": c.TYPE},
-        reads_unrounded=True,
-        rereads=True,
-        batch=Batch.AXES,
-        scales=Scales.EQUAL,
-    ),
-    OperatorRecord(
-        "ARG_MIN",
-        ArgMinOptions,
-        cost=costs.per_input,
-        struct={"output_type": c.TYPE},
-        reads_unrounded=True,
-        rereads=True,
-        batch=Batch.AXES,
-        scales=Scales.EQUAL,
+    *(
+        OperatorRecord(
+            name,
+            options,
+            cost=costs.per_input,
+            struct={"output_type": c.TYPE},
+            reads_unrounded=True,
+            rereads=True,
+            batch=Batch.AXES,
+            scales=Scales.EQUAL,
+        )
+        for name, options in (("ARG_MAX", ArgMaxOptions), ("ARG_MIN", ArgMinOptions))
     ),
     OperatorRecord(
         "CUMSUM",
@@ -67,34 +60,31 @@ RECORDS = table(
         struct={"exclusive": c.BOOL, "reverse": c.BOOL},
         float16=Float16.SUM,
     ),
-    OperatorRecord(
-        "MEAN",
-        ReducerOptions,
-        cost=costs.per_input,
-        struct=c.REDUCER,
-        float16=Float16.SUM,
-        batch=Batch.AXES,
-        scales=Scales.FREE,
+    *(
+        OperatorRecord(
+            name,
+            ReducerOptions,
+            cost=costs.per_input,
+            struct=c.REDUCER,
+            float16=Float16.SUM,
+            batch=Batch.AXES,
+            scales=Scales.FREE,
+        )
+        for name in ("MEAN", "SUM")
     ),
     OperatorRecord("REDUCE_ALL", ReducerOptions, cost=costs.per_input, struct=c.REDUCER),
     OperatorRecord("REDUCE_ANY", ReducerOptions, cost=costs.per_input, struct=c.REDUCER),
-    OperatorRecord(
-        "REDUCE_MAX",
-        ReducerOptions,
-        cost=costs.per_input,
-        struct=c.REDUCER,
-        result=Result.MOVED,
-        batch=Batch.AXES,
-        scales=Scales.EQUAL,
-    ),
-    OperatorRecord(
-        "REDUCE_MIN",
-        ReducerOptions,
-        cost=costs.per_input,
-        struct=c.REDUCER,
-        result=Result.MOVED,
-        batch=Batch.AXES,
-        scales=Scales.EQUAL,
+    *(
+        OperatorRecord(
+            name,
+            ReducerOptions,
+            cost=costs.per_input,
+            struct=c.REDUCER,
+            result=Result.MOVED,
+            batch=Batch.AXES,
+            scales=Scales.EQUAL,
+        )
+        for name in ("REDUCE_MAX", "REDUCE_MIN")
     ),
     OperatorRecord(
         "REDUCE_PROD",
@@ -102,15 +92,6 @@ RECORDS = table(
         cost=costs.per_input,
         struct=c.REDUCER,
         float16=Float16.SUM,
-        scales=Scales.FREE,
-    ),
-    OperatorRecord(
-        "SUM",
-        ReducerOptions,
-        cost=costs.per_input,
-        struct=c.REDUCER,
-        float16=Float16.SUM,
-        batch=Batch.AXES,
         scales=Scales.FREE,
     ),
 )

@@ -42,7 +42,7 @@ class IntegerReduction:
     """A reduction of quantized values.
 
     `build(x, y, axes)` makes the function from stored integers to stored integers; it drops the
-    axes. `why_not_more(x, y, axes)` asks what is particular to the operator.
+    axes. `why_not_more(x, y, axes)` gives reasons that are specific to the operator.
     """
 
     dtypes: frozenset[np.dtype]
@@ -59,7 +59,7 @@ class IntegerReduction:
         return self.why_not_more(x, y, axes)
 
     def lower(self, x: TensorSpec, y: TensorSpec, axes: _Axes) -> _Integers:
-        """The function from `x` to values of `y`, without the axes; of nothing: stored zeros."""
+        """The function from `x` to values of `y`, without the axes; stored 0 if `x` is empty."""
         if 0 in x.shape:
             return lambda _x: jnp.zeros(y.shape, y.dtype)
         return self.build(x, y, axes)
@@ -109,7 +109,7 @@ def _round(x: jax.Array) -> jax.Array:
 
 
 def _mean(x: TensorSpec, y: TensorSpec, axes: _Axes) -> _Integers:
-    """The sum, with the division by the count put into the multiplier, at full precision."""
+    """The sum, with the division by the count in the multiplier, at full precision."""
     multiplier, shift = rescale_multiplier(quantization_of(x), quantization_of(y))
     count = _count(x, axes)
     headroom = min(count.bit_length() - 1, 32, 31 + shift)
@@ -117,7 +117,7 @@ def _mean(x: TensorSpec, y: TensorSpec, axes: _Axes) -> _Integers:
 
 
 def _prod_multiplier(x: TensorSpec, y: TensorSpec, axes: _Axes) -> tuple[int, int]:
-    """Multiplier and shift of x scale / y scale^(1/n): every factor takes a part of the rescale."""
+    """Multiplier and shift of x scale / y scale^(1/n): every factor is rescaled by its part."""
     root = scale_of(y) ** (1 / _count(x, axes))
     return quantize_multiplier(scale_of(x) / root)
 

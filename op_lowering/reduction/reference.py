@@ -19,11 +19,7 @@ _NEEDS_SCALE = frozenset(np.dtype(t) for t in (np.int8, np.uint8, np.int16))
 
 
 def refuse_quantized(operator: str, *specs: TensorSpec) -> None:
-    """Stop before integers that stand for reals are computed with as integers.
-
-    Raises:
-        TypeError: one of the tensors is quantized.
-    """
+    """Raise TypeError if a tensor is quantized: its integers are not the numbers they represent."""
     for spec in specs:
         if spec.is_quantized:
             raise TypeError(f"{operator}: no kernel for quantized {spec.dtype} {spec.name!r}")
@@ -35,11 +31,7 @@ def accumulator(dtype: np.dtype) -> np.dtype:
 
 
 def _resolve(axes: Array, rank: int) -> tuple[int, ...]:
-    """The axes counted from the front, each once; a scalar has none, whatever is asked.
-
-    Raises:
-        ValueError: an axis is outside the rank.
-    """
+    """The axes, each once and not negative; a scalar has none."""
     if rank == 0:
         return ()
     resolved = set()
@@ -66,14 +58,14 @@ def _check_scale(operator: str, x: TensorSpec) -> None:
 
 
 def _kept(y: Array, over: tuple[int, ...], o: ReducerOptions) -> Array:
-    """`y`, which has lost the axes, with 1 in their place where the options keep them."""
+    """`y`, which lacks the axes, with size 1 in their place if the options keep them."""
     return np.expand_dims(y, over) if o.keep_dims else y
 
 
 def _total(o: ReducerOptions, x: Array, over: tuple[int, ...], dtype: np.dtype) -> Array:
     """The sum, value after value in the array's order, as the kernel rounds it.
 
-    numpy's own sum takes pairs along some axes, which is more exact.
+    numpy.sum adds pairs along some axes, which is more exact.
     """
     if dtype not in FLOATS or not x.size or not over:
         return np.asarray(np.sum(x, axis=over, keepdims=o.keep_dims, dtype=dtype))
@@ -97,7 +89,7 @@ def reduce_sum(
 
 @np.errstate(all="ignore")
 def mean(o: ReducerOptions, inputs: Specs, outputs: Specs, x: Array, axes: Array) -> tuple[Array]:
-    """The sum over the count; integers are summed in int64 and truncated. Of nothing: NaN, or 0."""
+    """The sum over the count; integers are summed in int64 and truncated. No values: NaN, or 0."""
     _check_scale("MEAN", inputs[0])
     over = _resolve(axes, x.ndim)
     if inputs[0].is_quantized:
@@ -128,7 +120,7 @@ def reduce_prod(
 def _extreme(o: ReducerOptions, x: Array, axes: Array, reduce: np.ufunc, worst: float) -> Array:
     """`reduce` is fmax or fmin: a comparison with NaN never replaces the best so far.
 
-    What it starts from is the worst finite value, or, where every axis goes, the first value.
+    The start is the worst finite value, or the first value if all axes are reduced.
     """
     over = _resolve(axes, x.ndim)
     first = x.ravel()[:1] if len(over) == x.ndim and x.size else None
@@ -145,7 +137,7 @@ def _is_nan(x: Array) -> Array:
 def reduce_max(
     o: ReducerOptions, inputs: Specs, outputs: Specs, x: Array, axes: Array
 ) -> tuple[Array]:
-    """The largest value; the lowest of the dtype where there is none."""
+    """The largest value; the lowest of the dtype for an empty tensor."""
     require_one_scaling("REDUCE_MAX", inputs[0], outputs[0])
     return (_extreme(o, x, axes, np.fmax, limits(x.dtype)[0]).astype(outputs[0].dtype),)
 
@@ -153,7 +145,7 @@ def reduce_max(
 def reduce_min(
     o: ReducerOptions, inputs: Specs, outputs: Specs, x: Array, axes: Array
 ) -> tuple[Array]:
-    """The smallest value; the highest of the dtype where there is none."""
+    """The smallest value; the highest of the dtype for an empty tensor."""
     require_one_scaling("REDUCE_MIN", inputs[0], outputs[0])
     return (_extreme(o, x, axes, np.fmin, limits(x.dtype)[1]).astype(outputs[0].dtype),)
 
@@ -196,7 +188,7 @@ def _arg(better: np.ufunc) -> Run:
             raise ValueError("no values along the axis")
         best, index = rows[0], np.zeros(rows.shape[1:], outputs[0].dtype)
         for i, row in enumerate(rows[1:], 1):
-            # NaN never replaces anything, and anything but NaN replaces it.
+            # NaN never replaces a number, and a number replaces NaN.
             replaces = ~_is_nan(row) & (better(row, best) | _is_nan(best))
             best, index = np.where(replaces, row, best), np.where(replaces, i, index)
         return (np.asarray(index, outputs[0].dtype),)

@@ -50,11 +50,7 @@ def _multiplier(operator: str, x: TensorSpec, y: TensorSpec) -> tuple[int, int]:
 def reduce_sum(x_spec: TensorSpec, y_spec: TensorSpec, x: Array, axes: _Axes) -> Array:
     """The sum of differences from the zero point, rescaled. The reduced axes are gone.
 
-    Of nothing: 0, as stored.
-
-    Raises:
-        TypeError: a dtype other than int8, uint8 and int16, or two different ones, or no scale.
-        ValueError: int16 with a zero point.
+    An empty tensor gives stored 0.
     """
     multiplier, shift = _multiplier("SUM", x_spec, y_spec)
     if x.size == 0:
@@ -76,12 +72,7 @@ def _float_sum(x_spec: TensorSpec, y_spec: TensorSpec, x: Array, axes: _Axes) ->
 
 
 def mean(x_spec: TensorSpec, y_spec: TensorSpec, x: Array, axes: _Axes) -> Array:
-    """The sum, divided by the count within the multiplier; 0, as stored, where there is no value.
-
-    Raises:
-        TypeError: as reduce_sum.
-        ValueError: as reduce_sum.
-    """
+    """The sum, with the division by the count in the multiplier; stored 0 for an empty tensor."""
     multiplier, shift = _multiplier("MEAN", x_spec, y_spec)
     if x.size == 0:
         return np.zeros(_reduced(x, axes), y_spec.dtype)
@@ -91,13 +82,9 @@ def mean(x_spec: TensorSpec, y_spec: TensorSpec, x: Array, axes: _Axes) -> Array
 
 
 def reduce_prod(x_spec: TensorSpec, y_spec: TensorSpec, x: Array, axes: _Axes) -> Array:
-    """The product, in row-major order; every factor takes its part of the output's scale with it.
+    """The product, in row-major order; every factor is rescaled by its part of the output's scale.
 
-    Of nothing: stored zeros, where the kernel leaves the output as it finds it.
-
-    Raises:
-        TypeError: a dtype other than int8 and int16, or two different ones, or no scale.
-        ValueError: int16 with a zero point.
+    An empty tensor gives stored 0; the kernel does not write the output.
     """
     require_symmetric("REDUCE_PROD", x_spec, y_spec)
     source = quantization_of("REDUCE_PROD", x_spec, *_MULTIPLIED)

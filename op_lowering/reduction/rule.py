@@ -12,7 +12,14 @@ import numpy as np
 from jax import lax
 
 from jaxdelegate.op_lowering.common.movement import why_not_axis, why_not_moved
-from jaxdelegate.op_lowering.common.pointwise import why_not_stored
+from jaxdelegate.op_lowering.common.pointwise import (
+    BOOLS,
+    INT8,
+    INT16,
+    INTEGERS,
+    UINT8,
+    why_not_stored,
+)
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.records.record import Options
 from jaxdelegate.op_lowering.reduction import cpu_kernel as mean_cpu_kernel
@@ -26,6 +33,7 @@ from jaxdelegate.op_lowering.reduction.options import (
 from jaxdelegate.op_lowering.rule import (
     Function,
     LoweringContext,
+    Op,
     OpRule,
     first_reason,
     table,
@@ -41,17 +49,13 @@ _Compare = Callable[..., jax.Array]
 _Dtypes = frozenset[np.dtype]
 
 _INDICES: _Dtypes = frozenset(np.dtype(t) for t in (np.int32, np.int64))
-_BOOL: _Dtypes = frozenset([np.dtype(np.bool_)])
-_SHORT: _Dtypes = frozenset(np.dtype(t) for t in (np.int8, np.uint8, np.int16))
-INTEGERS: _Dtypes = frozenset(
-    np.dtype(f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)
-)
+_SHORT: _Dtypes = frozenset([INT8, UINT8, INT16])
 
 
 def why_not_ordered(context: LoweringContext, x: TensorSpec, y: TensorSpec | None) -> str | None:
-    """A reason if `x` cannot be compared as it is stored, or its values not handed on to `y`.
+    """A reason if `x` cannot be compared as stored, or `y` cannot hold its values unchanged.
 
-    A quantized tensor is ordered as its stored integers are.
+    Quantized values have the order of their stored integers.
     """
     return first_reason(why_not_stored(x, FLOATS | INTEGERS), why_not_moved(context, x, y))
 
@@ -62,13 +66,13 @@ def why_not_count(outputs: Specs, count: int) -> str | None:
 
 
 def why_not_axes(x: TensorSpec, axes: TensorSpec) -> str | None:
-    """A reason if the axes are not known, or one of them is outside the rank of `x`."""
+    """A reason if the axes are not constant, or one of them is outside the rank of `x`."""
     reason = first_reason(why_not_const(axes), why_not_dtype(axes, _INDICES))
     if reason is not None or axes.const is None:
         return reason
     rank = len(x.shape)
     if rank == 0:
-        return None  # the reductions leave the axes of a scalar unread
+        return None  # the reductions ignore the axes of a scalar
     return first_reason(*(why_not_axis(a, rank) for a in axes.const.ravel().tolist()))
 
 
@@ -83,10 +87,10 @@ def _sum(x: jax.Array, axes: _Axes) -> jax.Array:
 
 
 def _sum_in_order(x: jax.Array, axes: _Axes) -> jax.Array:
-    """A float sum as the kernels take it: value after value, in the array's order.
+    """A float sum in the kernels' order: value after value, as stored.
 
-    XLA's CPU compiler cuts sums into partial ones, but not a reduction to two results, as long as
-    both are wanted: here the sum and the maximum.
+    XLA's CPU compiler splits sums into partial ones, but not a reduction with two results, as long
+    as both are used: here the sum and the maximum.
     """
     if x.dtype not in FLOATS:
         return _sum(x, axes)
@@ -111,7 +115,7 @@ def _mean(x: jax.Array, axes: _Axes) -> jax.Array:
 def _mean_in_order(x: jax.Array, axes: _Axes) -> jax.Array:
     if x.dtype not in FLOATS:
         return _mean(x, axes)
-    # XLA multiplies by the inverse of a constant divisor; only in float64 that rounds the same.
+    # XLA multiplies by the inverse of a constant divisor, which rounds correctly only in float64.
     total = _sum_in_order(x, axes).astype(np.float64)
     return (total / np.prod([x.shape[a] for a in axes], dtype=np.float64)).astype(x.dtype)
 
@@ -123,10 +127,10 @@ def _prod(x: jax.Array, axes: _Axes) -> jax.Array:
 def _extreme(
     x: jax.Array, axes: _Axes, reduce: _Compare, both: _Compare, worst: float
 ) -> jax.Array:
-    """The largest or smallest value, from `worst` on, which is what a reduction of nothing gives.
+    """The largest or smallest value, starting from `worst`, the result for an empty tensor.
 
-    A value replaces the best so far only if it is better: NaN never does, nor an infinity on the
-    worst side. A reduction of every axis, though, starts from the first value, and keeps its NaN.
+    A value replaces the best so far only if it is better: NaN never does, nor the infinity on the
+    worst side. But a reduction of all axes starts from the first value, and keeps it if it is NaN.
     """
     if x.size == 0:
         shape = [n for i, n in enumerate(x.shape) if i not in axes]
@@ -172,44 +176,41 @@ def _reducer(
     compares: bool = False,
     quantized: quantized_reduction.IntegerReduction | None = None,
     in_order: _Reduce | None = None,
-    own: mean_cpu_kernel.Own | None = None,
+    native: mean_cpu_kernel.Native | None = None,
 ) -> OpRule:
-    """A rule of the category: inputs x and axes, one output.
+    """The rule of a reduction: inputs x and axes, one output.
 
-    `compares`: the operator hands on one of the values, so that quantized ones need no arithmetic.
-    `quantized`: the arithmetic that quantized values need.
-    `in_order`: `reduce` as exactly as the kernels round. It is in for `reduce` on CPU, in
-    integer mode: dynamic range operators after it quantize floats on the fly, and a difference in
-    the last bit that moves one over the edge of a step is large after a few layers of them.
-    `own`: the function of our own kernels, where they take the operator.
+    `compares`: the result is one of the values, so quantized ones need no arithmetic.
+    `quantized`: the arithmetic of quantized values.
+    `in_order`: `reduce` with the kernels' rounding, for a CPU in integer mode: dynamic range
+    operators that follow quantize floats on the fly, and a difference in the last bit that moves
+    a value to the next step grows large after a few layers.
+    `native`: our CPU kernel's function, if it supports the operator.
     """
 
-    def why_not(
-        context: LoweringContext, _o: ReducerOptions, inputs: Specs, outputs: Specs
-    ) -> str | None:
-        x, axes = inputs[:2]
+    def why_not(op: Op[ReducerOptions]) -> str | None:
+        x, axes = op.inputs[:2]
         reason = why_not_axes(x, axes)
         if reason is not None:
             return reason
         if x.is_quantized and quantized is not None:
-            return quantized.why_not(x, outputs[0], _resolve(axes, len(x.shape)))
-        return why_not_ordered(context, x, outputs[0]) if compares else why_not_dtype(x, dtypes)
+            return quantized.why_not(x, op.outputs[0], _resolve(axes, len(x.shape)))
+        if compares:
+            return why_not_ordered(op.context, x, op.outputs[0])
+        return why_not_dtype(x, dtypes)
 
-    def lower(
-        context: LoweringContext, _o: ReducerOptions, inputs: Specs, outputs: Specs
-    ) -> Function:
-        x, axes = inputs[:2]
+    def lower(op: Op[ReducerOptions]) -> Function:
+        (x, axes), y = op.inputs[:2], op.outputs[0]
         over = _resolve(axes, len(x.shape))
-        wide = x.dtype if compares else context.precision.accumulator(x.dtype)
-        y = outputs[0]
         if x.is_quantized and quantized is not None:
             of_integers = quantized.lower(x, y, over)
             return lambda x, _axes: (of_integers(x).reshape(y.shape),)
 
-        by_kernel = None if own is None else own(context, x, over)
+        by_kernel = None if native is None else native(op.context, x, over)
         if by_kernel is not None:
             return lambda x, _axes: (by_kernel(x).reshape(y.shape),)
-        chosen = in_order if in_order is not None and context.follows_kernels else reduce
+        wide = x.dtype if compares else op.context.precision.accumulator(x.dtype)
+        chosen = in_order if in_order is not None and op.context.follows_kernels else reduce
 
         def run(x: jax.Array, _axes: jax.Array) -> tuple[jax.Array]:
             return (chosen(x.astype(wide), over).reshape(y.shape).astype(y.dtype),)
@@ -226,7 +227,7 @@ MEAN = _reducer(
     FLOATS | _INDICES,
     quantized=quantized_reduction.MEAN,
     in_order=_mean_in_order,
-    own=mean_cpu_kernel.mean,
+    native=mean_cpu_kernel.mean,
 )
 SUM = _reducer(
     "SUM",
@@ -241,19 +242,17 @@ REDUCE_PROD = _reducer(
 )
 REDUCE_MAX = _reducer("REDUCE_MAX", 3, _max, FLOATS | INTEGERS, compares=True)
 REDUCE_MIN = _reducer("REDUCE_MIN", 3, _min, FLOATS | INTEGERS, compares=True)
-REDUCE_ANY = _reducer("REDUCE_ANY", 1, _any, _BOOL)
-REDUCE_ALL = _reducer("REDUCE_ALL", 1, _all, _BOOL)
+REDUCE_ANY = _reducer("REDUCE_ANY", 1, _any, BOOLS)
+REDUCE_ALL = _reducer("REDUCE_ALL", 1, _all, BOOLS)
 
 
-def _why_not_arg(
-    context: LoweringContext, _o: Options, inputs: Specs, outputs: Specs
-) -> str | None:
-    x, axis = inputs[:2]
+def _why_not_arg(op: Op[Options]) -> str | None:
+    x, axis = op.inputs[:2]
     reason = first_reason(
         why_not_one_axis(x, axis),
-        why_not_stored(x, FLOATS | INTEGERS | _BOOL),
-        why_not_moved(context, x),
-        why_not_dtype(outputs[0], _INDICES),
+        why_not_stored(x, FLOATS | INTEGERS | BOOLS),
+        why_not_moved(op.context, x),
+        why_not_dtype(op.outputs[0], _INDICES),
     )
     if reason is not None or axis.const is None:
         return reason
@@ -272,22 +271,22 @@ def why_not_one_axis(x: TensorSpec, axis: TensorSpec) -> str | None:
 
 
 def _arg_rule(name: str, options: type[Options], reduce: Callable[..., jax.Array]) -> OpRule:
-    """ARG_MAX or ARG_MIN: the lowest index among equals; NaN loses against every number."""
+    """The rule of ARG_MAX or ARG_MIN: the lowest index among equal values; any number beats NaN."""
 
-    def lower(context: LoweringContext, _o: Options, inputs: Specs, outputs: Specs) -> Function:
-        shape = inputs[0].shape
-        (axis,) = _resolve(inputs[1], len(shape))
-        steps = context.platform == "cpu" and _is_stepwise(shape, axis)
+    def lower(op: Op[Options]) -> Function:
+        shape, dtype = op.inputs[0].shape, op.outputs[0].dtype
+        (axis,) = _resolve(op.inputs[1], len(shape))
+        is_stepwise = op.context.platform == "cpu" and _is_stepwise(shape, axis)
 
         def arg(x: jax.Array, _axis: jax.Array) -> tuple[jax.Array]:
             x = x.astype(np.uint8) if x.dtype == np.bool_ else x
-            if steps:
-                return (_arg_stepwise(x, reduce, outputs[0].dtype),)
+            if is_stepwise:
+                return (_arg_stepwise(x, reduce, dtype),)
             if x.dtype in _SHORT and x.shape[axis] <= 1 << 16:
-                return (_place_of_short(x, axis, reduce).astype(outputs[0].dtype),)
-            # JAX lowers argmax when whoever jits the model does, perhaps without 64-bit types.
-            place = lax.argmax(x == _best(x, axis, reduce), axis, np.int32)
-            return (place.astype(outputs[0].dtype),)
+                return (_arg_of_short(x, axis, reduce).astype(dtype),)
+            # JAX lowers argmax when the model is jitted, perhaps without 64-bit types.
+            index = lax.argmax(x == _best(x, axis, reduce), axis, np.int32)
+            return (index.astype(dtype),)
 
         return arg
 
@@ -295,17 +294,17 @@ def _arg_rule(name: str, options: type[Options], reduce: Callable[..., jax.Array
 
 
 def _is_stepwise(shape: Shape, axis: int) -> bool:
-    """Whether the best class of many pixels is found class by class: four times faster on a CPU.
+    """Whether to go class by class through all pixels, which is four times faster on a CPU.
 
-    XLA:CPU reduces a short last axis pixel by pixel, and takes one pass for the extreme and one
-    for its index. Of more than 64 classes the program grows long, of few pixels it does not pay.
+    XLA:CPU reduces a short last axis pixel by pixel, with one pass for the extreme and one for its
+    index. More than 64 classes make a long program; few pixels gain nothing.
     """
     classes, pixels = shape[axis], math.prod(shape[:-1])
     return axis == len(shape) - 1 and 1 < classes <= 64 and pixels >= 256
 
 
 def _arg_stepwise(x: jax.Array, reduce: Callable[..., jax.Array], dtype: np.dtype) -> jax.Array:
-    """[..., classes] -> [...], all pixels at a time."""
+    """[..., classes] -> [...], a vector of all pixels for each class."""
     is_better = lax.lt if reduce is jnp.min else lax.gt
     best, at = x[..., 0], jnp.zeros(x.shape[:-1], dtype)
     for i in range(1, x.shape[-1]):
@@ -317,20 +316,21 @@ def _arg_stepwise(x: jax.Array, reduce: Callable[..., jax.Array], dtype: np.dtyp
     return at
 
 
-def _place_of_short(x: jax.Array, axis: int, reduce: Callable[..., jax.Array]) -> jax.Array:
-    """Where the extreme of integers of 8 or 16 bits stands: int32, the lowest index among equals.
+def _arg_of_short(x: jax.Array, axis: int, reduce: Callable[..., jax.Array]) -> jax.Array:
+    """The lowest index of the extreme of integers of 8 or 16 bits, int32.
 
-    One extreme, of values with indices after them: XLA:CPU does not search in vectors.
+    One reduction of values with their indices in the low bits: XLA:CPU vectorizes no `argmax`.
     """
     count = x.shape[axis]
-    places = np.arange(count) if reduce is jnp.min else np.arange(count)[::-1]
-    behind = jnp.asarray(np.expand_dims(places, [i for i in range(x.ndim) if i != axis]), np.int32)
-    best = reduce((x.astype(np.int32) << 16) | behind, axis=axis) & 0xFFFF
+    indices = np.arange(count) if reduce is jnp.min else np.arange(count)[::-1]
+    indices = np.expand_dims(indices, [i for i in range(x.ndim) if i != axis])
+    low_bits = jnp.asarray(indices, np.int32)
+    best = reduce((x.astype(np.int32) << 16) | low_bits, axis=axis) & 0xFFFF
     return best if reduce is jnp.min else count - 1 - best
 
 
 def _best(x: jax.Array, axis: int, reduce: Callable[..., jax.Array]) -> jax.Array:
-    """The extreme of the numbers along `axis`, which stays, as 1."""
+    """The extreme along `axis`, which is kept with size 1; NaN is ignored."""
     if x.dtype in FLOATS:
         worst = jnp.inf if reduce is jnp.min else -jnp.inf
         x = jnp.where(jnp.isnan(x), jnp.asarray(worst, x.dtype), x)
@@ -341,32 +341,28 @@ ARG_MAX = _arg_rule("ARG_MAX", ArgMaxOptions, jnp.max)
 ARG_MIN = _arg_rule("ARG_MIN", ArgMinOptions, jnp.min)
 
 
-def _why_not_cumsum(
-    _context: LoweringContext, _o: CumsumOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    x, axis = inputs[:2]
+def _why_not_cumsum(op: Op[CumsumOptions]) -> str | None:
+    x, axis = op.inputs[:2]
     return first_reason(
         why_not_one_axis(x, axis),
         why_not_dtype(x, FLOATS | _INDICES),
-        why_not_result(outputs[0], x.dtype),
+        why_not_result(op.outputs[0], x.dtype),
     )
 
 
-def _lower_cumsum(
-    context: LoweringContext, o: CumsumOptions, inputs: Specs, _outputs: Specs
-) -> Function:
-    spec = inputs[0]
-    (axis,) = _resolve(inputs[1], len(spec.shape))
-    accumulator = context.precision.accumulator(spec.dtype)
-    # One zero in front, one value off the end; the other way round in reverse.
-    shift = (-1, 1, 0) if o.reverse else (1, -1, 0)
+def _lower_cumsum(op: Op[CumsumOptions]) -> Function:
+    spec, is_exclusive, reverse = op.inputs[0], op.options.exclusive, op.options.reverse
+    (axis,) = _resolve(op.inputs[1], len(spec.shape))
+    accumulator = op.context.precision.accumulator(spec.dtype)
+    # Exclusive: a zero at the start and one value less at the end; the opposite in reverse.
+    shift = (-1, 1, 0) if reverse else (1, -1, 0)
     padding = [shift if i == axis else (0, 0, 0) for i in range(len(spec.shape))]
 
     def cumsum(x: jax.Array, _axis: jax.Array) -> tuple[jax.Array]:
         terms = x.astype(accumulator)
-        if o.exclusive and x.shape[axis]:
+        if is_exclusive and x.shape[axis]:
             terms = lax.pad(terms, jnp.zeros((), accumulator), padding)
-        return (lax.cumsum(terms, axis, reverse=o.reverse).astype(x.dtype),)
+        return (lax.cumsum(terms, axis, reverse=reverse).astype(x.dtype),)
 
     return cumsum
 

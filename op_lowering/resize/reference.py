@@ -28,9 +28,6 @@ def resize_bilinear(
     """Weigh the four nearest pixels of [N, H, W, C] by their distance.
 
     Quantized images keep their scale, so that a mean of them is the mean of the stored integers.
-
-    Raises:
-        ValueError: both coordinate modes at once, or a size that is not positive.
     """
     n_out_h, n_out_w = (int(n) for n in size)
     if (o.align_corners and o.half_pixel_centers) or min(n_out_h, n_out_w) < 1:

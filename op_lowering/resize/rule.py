@@ -1,6 +1,6 @@
 """Image resizing: RESIZE_BILINEAR, RESIZE_NEAREST_NEIGHBOR.
 
-Not jax.image.resize, which antialiases and knows half-pixel centers only.
+jax.image.resize does not serve here: it antialiases and has half-pixel centers only.
 """
 
 import jax
@@ -17,14 +17,14 @@ from jaxdelegate.op_lowering.resize.options import (
 )
 from jaxdelegate.op_lowering.rule import (
     Function,
-    LoweringContext,
+    Op,
     OpRule,
     first_reason,
     table,
     why_not_const,
     why_not_dtype,
 )
-from jaxdelegate.op_lowering.spec import Specs, TensorSpec
+from jaxdelegate.op_lowering.spec import TensorSpec
 
 _Taps = tuple[np.ndarray, np.ndarray, np.ndarray]  # lower tap, upper tap, weight of the upper
 _FIXED_POINT = frozenset(np.dtype(t) for t in (np.int8, np.int16))
@@ -36,23 +36,23 @@ def _why_not_size(image: TensorSpec, size: TensorSpec, *, at_least: int) -> str 
     if reason is not None or size.const is None:
         return reason
     if len(image.shape) != 4 or size.shape != (2,):
-        return f"want an image of rank 4 and 2 sizes, got {list(image.shape)}, {list(size.shape)}"
+        return (
+            f"expected an image of rank 4 and 2 sizes, got {list(image.shape)}, {list(size.shape)}"
+        )
     if 0 in image.shape[1:3]:
         return f"{image.name!r} of {list(image.shape)} has no pixels"
     sizes = size.const.tolist()
     return f"the size is {sizes}" if min(sizes) < at_least else None
 
 
-def _why_not_bilinear(
-    context: LoweringContext, o: ResizeBilinearOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    image, size = inputs[:2]
-    both = o.align_corners and o.half_pixel_centers
+def _why_not_bilinear(op: Op[ResizeBilinearOptions]) -> str | None:
+    image, size = op.inputs[:2]
+    both = op.options.align_corners and op.options.half_pixel_centers
     return first_reason(
         _why_not_size(image, size, at_least=1),
         # A mean of quantized values is the mean of the integers: no scale is needed.
         why_not_stored(image, FLOATS | _FIXED_POINT | _BYTES),
-        why_not_moved(context, image, outputs[0]),
+        why_not_moved(op.context, image, op.outputs[0]),
         "align_corners and half_pixel_centers exclude each other" if both else None,
     )
 
@@ -65,7 +65,7 @@ def _step(n_in: int, n_out: int, *, align_corners: bool) -> np.float32:
 
 
 def _taps(n_in: int, n_out: int, o: ResizeBilinearOptions) -> _Taps:
-    """Each [n_out]. As kernels/internal/reference/resize_bilinear.h."""
+    """Taps [n_out], as kernels/internal/reference/resize_bilinear.h finds them."""
     step = _step(n_in, n_out, align_corners=o.align_corners)
     at = np.arange(n_out, dtype=np.float32)
     at = (at + np.float32(0.5)) * step - np.float32(0.5) if o.half_pixel_centers else at * step
@@ -75,7 +75,7 @@ def _taps(n_in: int, n_out: int, o: ResizeBilinearOptions) -> _Taps:
 
 
 def _fixed_point_taps(n_in: int, n_out: int, o: ResizeBilinearOptions) -> _Taps:
-    """Each [n_out], the weight in units of 1/1024. As ResizeBilinearInteger of the same header."""
+    """Taps [n_out], the weight in units of 1/1024, as ResizeBilinearInteger finds them."""
     aligned = int(o.align_corners and n_out > 1)
     steps = n_out - aligned
     step = (1024 * (n_in - aligned) + steps // 2) // steps
@@ -87,18 +87,16 @@ def _fixed_point_taps(n_in: int, n_out: int, o: ResizeBilinearOptions) -> _Taps:
     return low.astype(np.int32), high.astype(np.int32), at - 1024 * low
 
 
-def _lower_bilinear(
-    context: LoweringContext, o: ResizeBilinearOptions, inputs: Specs, outputs: Specs
-) -> Function:
-    dtype = inputs[0].dtype
-    n_in, n_out = inputs[0].shape[1:3], outputs[0].shape[1:3]
+def _lower_bilinear(op: Op[ResizeBilinearOptions]) -> Function:
+    dtype = op.inputs[0].dtype
+    n_in, n_out = op.inputs[0].shape[1:3], op.outputs[0].shape[1:3]
     find = _fixed_point_taps if dtype in _FIXED_POINT else _taps
-    rows, columns = (find(n, m, o) for n, m in zip(n_in, n_out, strict=True))
+    rows, columns = (find(n, m, op.options) for n, m in zip(n_in, n_out, strict=True))
     if dtype in _FIXED_POINT:
         return _resize_fixed_point(rows, columns, dtype)
     if dtype in _BYTES:
         return _resize_bytes(rows, columns)
-    return _resize_float(rows, columns, context.precision.accumulator(dtype))
+    return _resize_float(rows, columns, op.context.precision.accumulator(dtype))
 
 
 def _resize_float(rows: _Taps, columns: _Taps, accumulator: np.dtype) -> Function:
@@ -124,7 +122,7 @@ def _corners(x: jax.Array, rows: _Taps, columns: _Taps) -> tuple[jax.Array, ...]
 
 
 def _resize_bytes(rows: _Taps, columns: _Taps) -> Function:
-    """Computed in float32, term by term in the kernel's order, and rounded half up."""
+    """In float32, term by term in the kernel's order, rounded half up."""
     v, u = _along(rows[2], 1), _along(columns[2], 2)
 
     def weighed(corner: jax.Array, by_row: np.ndarray, by_column: np.ndarray) -> jax.Array:
@@ -147,7 +145,7 @@ def _resize_fixed_point(rows: _Taps, columns: _Taps, dtype: np.dtype) -> Functio
         a, b, c, d = _corners(x.astype(wide), rows, columns)
         left = a * ((1024 - v) * (1024 - u)) + b * (v * (1024 - u))
         y = left + c * ((1024 - v) * u) + d * (v * u)
-        away = (y < 0).astype(wide)  # what takes halves of negative numbers away from zero
+        away = (y < 0).astype(wide)  # rounds halves of negative numbers away from zero
         return (((y + (1 << 19) - away) >> 20).astype(x.dtype),)
 
     return resize_bilinear
@@ -158,20 +156,15 @@ RESIZE_BILINEAR = OpRule(
 )
 
 
-def _why_not_nearest(
-    context: LoweringContext, _o: ResizeNearestNeighborOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    image, size = inputs[:2]
+def _why_not_nearest(op: Op[ResizeNearestNeighborOptions]) -> str | None:
+    image, size = op.inputs[:2]
     return first_reason(
-        _why_not_size(image, size, at_least=0), why_not_moved(context, image, outputs[0])
+        _why_not_size(image, size, at_least=0), why_not_moved(op.context, image, op.outputs[0])
     )
 
 
 def _nearest(n_in: int, n_out: int, o: ResizeNearestNeighborOptions) -> np.ndarray:
-    """The input pixel of each output pixel, [n_out].
-
-    As kernels/internal/reference/resize_nearest_neighbor.h.
-    """
+    """The input pixel of each output pixel, [n_out] (resize_nearest_neighbor.h)."""
     if n_out == 0:
         return np.zeros(0, np.int32)
     step = _step(n_in, n_out, align_corners=o.align_corners)
@@ -183,11 +176,9 @@ def _nearest(n_in: int, n_out: int, o: ResizeNearestNeighborOptions) -> np.ndarr
     return np.asarray(np.minimum(nearest, n_in - 1), np.int32)
 
 
-def _lower_nearest(
-    _context: LoweringContext, o: ResizeNearestNeighborOptions, inputs: Specs, outputs: Specs
-) -> Function:
-    sizes = zip(inputs[0].shape[1:3], outputs[0].shape[1:3], strict=True)
-    rows, columns = (_nearest(n_in, n_out, o) for n_in, n_out in sizes)
+def _lower_nearest(op: Op[ResizeNearestNeighborOptions]) -> Function:
+    sizes = zip(op.inputs[0].shape[1:3], op.outputs[0].shape[1:3], strict=True)
+    rows, columns = (_nearest(n_in, n_out, op.options) for n_in, n_out in sizes)
 
     def resize_nearest_neighbor(x: jax.Array, _size: jax.Array) -> tuple[jax.Array]:
         return (jnp.take(jnp.take(x, rows, 1), columns, 2),)  # [N, H, W, C] -> [N, h, w, C]

@@ -1,4 +1,4 @@
-"""Resource variables and hash tables, in the store that the host keeps for the model.
+"""Resource variables and hash tables, in the store that the interpreter keeps for a model.
 
 Sources: kernels/var_handle.cc, read_variable.cc, assign_variable.cc, hashtable*.cc.
 """
@@ -17,14 +17,14 @@ from jaxdelegate.reference.kernel import Array, Infer, Kernel, Services
 _HANDLE = DTYPES[TensorType.RESOURCE]
 
 
-_NAMES: dict[int, tuple[str, ...]] = {}  # of the handles of this process
+_NAMES: dict[int, tuple[str, ...]] = {}  # each handle of this process, and its resource
 
 
 def handle(*name: str) -> Array:
     """The value of a RESOURCE tensor: one opaque number, the same in each process.
 
     Args:
-        name: the resource's kind, and what it is called.
+        name: the resource's kind and name.
     """
     number = zlib.crc32("/".join(name).encode())
     while _NAMES.setdefault(number, name) != name:  # another resource has this one
@@ -33,12 +33,12 @@ def handle(*name: str) -> Array:
 
 
 def handle_key(array: Array) -> tuple[str, bytes]:
-    """Where the store keeps what a handle stands for."""
+    """The key of a handle's resource in the store."""
     return "resource", array.reshape(-1)[:1].tobytes()
 
 
 def one_handle(_options: Options, _inputs: Specs) -> tuple[Shape | None, ...]:
-    """[1], a handle."""
+    """The shape of a handle, [1]."""
     return ((1,),)
 
 
@@ -48,18 +48,14 @@ def var_handle(o: VarHandleOptions, _i: Specs, _o: Specs) -> tuple[Array]:
 
 
 def read_variable_shape(_options: Options, inputs: Specs) -> tuple[Shape | None, ...]:
-    """The variable's shape where the host knows the variable; else it is known at run time."""
+    """The variable's shape if the host knows the variable; otherwise it is known at run time."""
     return (inputs[1].shape if len(inputs) > 1 else None,)
 
 
 def read_variable(
     call: Services, _options: Options, _i: Specs, _o: Specs, resource: Array, *_state: Array | None
 ) -> tuple[Array]:
-    """The variable's value.
-
-    Raises:
-        LookupError: nothing was assigned yet.
-    """
+    """Return the variable's value."""
     value = call.resources.get(handle_key(resource))
     if value is None:
         raise LookupError("the variable is read before anything was assigned to it")
@@ -74,11 +70,7 @@ def nothing(_options: Options, _inputs: Specs) -> tuple[Shape | None, ...]:
 def none_declared(
     _infer: Infer, _options: Options, _inputs: Specs, outputs: Specs
 ) -> tuple[Shape | None, ...]:
-    """As `nothing`.
-
-    Raises:
-        ValueError: the file names outputs, which nobody would write.
-    """
+    """No outputs."""
     if outputs:
         raise ValueError(f"it has no outputs, not {len(outputs)}")
     return ()
@@ -112,7 +104,7 @@ def hashtable_import(
     keys: Array,
     values: Array,
 ) -> tuple[Array, ...]:
-    """Fill the table, once: a table that holds something keeps it."""
+    """Fill the table if it is empty; a filled table keeps its contents."""
     pairs = dict(zip(keys.reshape(-1).tolist(), values.reshape(-1).tolist(), strict=True))
     call.resources.setdefault(handle_key(table), pairs)
     return ()
@@ -132,11 +124,7 @@ def hashtable_find(
     keys: Array,
     default: Array,
 ) -> tuple[Array]:
-    """The value of each key; the default for keys that the table lacks.
-
-    Raises:
-        LookupError: the table was never filled.
-    """
+    """The value of each key; the default for keys that the table lacks."""
     pairs = _table(call, table)
     missing = default.reshape(-1)[0]
     found = np.empty(keys.size, outputs[0].dtype)
@@ -148,11 +136,7 @@ def hashtable_find(
 def hashtable_size(
     call: Services, _options: Options, _i: Specs, _o: Specs, table: Array
 ) -> tuple[Array]:
-    """How many keys the table holds, int64 [1].
-
-    Raises:
-        LookupError: the table was never filled.
-    """
+    """How many keys the table holds, int64 [1]."""
     return (np.array([len(_table(call, table))], np.int64),)
 
 

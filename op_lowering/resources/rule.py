@@ -1,11 +1,9 @@
 """Resource variables as explicit state: VAR_HANDLE, READ_VARIABLE, ASSIGN_VARIABLE.
 
 A host that knows which variable a handle stands for appends it to the operator's inputs, as a
-variable tensor. VAR_HANDLE has no inputs and folds away; a handle that comes from elsewhere keeps
-its users on the host, and so do hash tables.
+variable tensor. VAR_HANDLE has no inputs and is folded; operators that get their handle from
+elsewhere stay on the host, as hash tables do.
 """
-
-import jax
 
 from jaxdelegate.op_lowering.dtypes import HANDLES
 from jaxdelegate.op_lowering.records.record import Options
@@ -20,14 +18,14 @@ from jaxdelegate.op_lowering.resources.options import (
 )
 from jaxdelegate.op_lowering.rule import (
     Function,
-    LoweringContext,
+    Op,
     OpRule,
     host_only,
     optional,
     table,
     variable_inputs,
 )
-from jaxdelegate.op_lowering.spec import Specs, TensorSpec
+from jaxdelegate.op_lowering.spec import TensorSpec
 
 
 def _why_not_state(state: TensorSpec | None, value: TensorSpec) -> str | None:
@@ -40,23 +38,20 @@ def _why_not_state(state: TensorSpec | None, value: TensorSpec) -> str | None:
     return None
 
 
-def _why_not_read(_c: LoweringContext, _o: Options, inputs: Specs, outputs: Specs) -> str | None:
-    return _why_not_state(optional(inputs, 1), outputs[0])
+def _why_not_read(op: Op[Options]) -> str | None:
+    return _why_not_state(optional(op.inputs, 1), op.outputs[0])
 
 
-def _lower_read(_c: LoweringContext, _o: Options, _i: Specs, _s: Specs) -> Function:
+def _lower_read(_op: Op[Options]) -> Function:
     return lambda _handle, state: (state,)
 
 
-def _why_not_assign(_c: LoweringContext, _o: Options, inputs: Specs, _s: Specs) -> str | None:
-    return _why_not_state(optional(inputs, 2), inputs[1])
+def _why_not_assign(op: Op[Options]) -> str | None:
+    return _why_not_state(optional(op.inputs, 2), op.inputs[1])
 
 
-def _lower_assign(_c: LoweringContext, _o: Options, _i: Specs, _s: Specs) -> Function:
-    def assign(_handle: object, value: jax.Array, _old: jax.Array) -> tuple[jax.Array]:
-        return (value,)
-
-    return assign
+def _lower_assign(_op: Op[Options]) -> Function:
+    return lambda _handle, value, _old: (value,)
 
 
 READ_VARIABLE = OpRule("READ_VARIABLE", ReadVariableOptions, 1, _why_not_read, _lower_read)

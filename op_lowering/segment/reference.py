@@ -12,7 +12,7 @@ from jaxdelegate.reference.kernel import Array, Kernel, Run
 
 
 def segment_sum_shape(_o: SegmentSumOptions, inputs: Specs) -> tuple[Shape | None, ...]:
-    """One row for each segment: as many as the last id says."""
+    """One row for each segment; the last id is the highest."""
     x, ids = inputs[:2]
     if ids.const is None:
         return (None,)
@@ -27,11 +27,7 @@ def _count_segments(ids: Array) -> int:
 def segment_sum(
     _o: SegmentSumOptions, inputs: Specs, outputs: Specs, x: Array, ids: Array
 ) -> tuple[Array]:
-    """Add up the rows of each segment.
-
-    Raises:
-        ValueError: the ids do not rise from 0 in steps of at most 1, or are not one for each row.
-    """
+    """Add up the rows of each segment."""
     refuse_quantized("SEGMENT_SUM", inputs[0])
     if ids.shape != x.shape[:1]:
         raise ValueError(f"segment ids {list(ids.shape)} do not name the rows of {list(x.shape)}")
@@ -65,7 +61,7 @@ def _unsorted(operator: str, reduce: np.ufunc, initial: Callable[[np.dtype], flo
                 f"{operator}: ids {list(ids.shape)} for {list(x.shape)}, {n_segments} segments"
             )
         y = np.full((n_segments, *rest), initial(x.dtype), accumulator(x.dtype))
-        kept = ids >= 0  # values of a negative id count nowhere
+        kept = ids >= 0  # values with a negative id are dropped
         reduce.at(y, ids[kept], x[kept].astype(y.dtype))
         return (y.astype(outputs[0].dtype),)
 
@@ -74,7 +70,7 @@ def _unsorted(operator: str, reduce: np.ufunc, initial: Callable[[np.dtype], flo
 
 unsorted_segment_sum = _unsorted("UNSORTED_SEGMENT_SUM", np.add, lambda _: 0)
 unsorted_segment_prod = _unsorted("UNSORTED_SEGMENT_PROD", np.multiply, lambda _: 1)
-# fmax and fmin: a comparison never prefers NaN.
+# fmax and fmin ignore NaN, as the kernel's comparisons do.
 unsorted_segment_max = _unsorted("UNSORTED_SEGMENT_MAX", np.fmax, lambda d: limits(d)[0])
 unsorted_segment_min = _unsorted("UNSORTED_SEGMENT_MIN", np.fmin, lambda d: limits(d)[1])
 

@@ -16,7 +16,7 @@ from jaxdelegate.op_lowering.records.record import Options
 from jaxdelegate.op_lowering.reduction.rule import limits
 from jaxdelegate.op_lowering.rule import (
     Function,
-    LoweringContext,
+    Op,
     OpRule,
     first_reason,
     table,
@@ -30,13 +30,11 @@ from jaxdelegate.op_lowering.segment.options import (
     UnsortedSegmentProdOptions,
     UnsortedSegmentSumOptions,
 )
-from jaxdelegate.op_lowering.spec import Specs, TensorSpec
+from jaxdelegate.op_lowering.spec import TensorSpec
 
 
-def _why_not_segment_sum(
-    _context: LoweringContext, _o: SegmentSumOptions, inputs: Specs, _outputs: Specs
-) -> str | None:
-    x, ids = inputs[:2]
+def _why_not_segment_sum(op: Op[SegmentSumOptions]) -> str | None:
+    x, ids = op.inputs[:2]
     reason = first_reason(
         why_not_const(ids), why_not_dtype(x, FLOATS, np.int32), why_not_dtype(ids, np.int32)
     )
@@ -49,10 +47,8 @@ def _why_not_segment_sum(
     return None if rising else "segment ids do not rise from 0 in steps of at most 1"
 
 
-def _lower_segment_sum(
-    context: LoweringContext, _o: SegmentSumOptions, inputs: Specs, outputs: Specs
-) -> Function:
-    accumulator, y = context.precision.accumulator(inputs[0].dtype), outputs[0]
+def _lower_segment_sum(op: Op[SegmentSumOptions]) -> Function:
+    accumulator, y = op.context.precision.accumulator(op.inputs[0].dtype), op.outputs[0]
 
     def segment_sum(x: jax.Array, ids: jax.Array) -> tuple[jax.Array]:
         zeros = jnp.zeros(y.shape, accumulator)
@@ -67,17 +63,15 @@ SEGMENT_SUM = OpRule(
 )
 
 
-def _why_not_unsorted(
-    _context: LoweringContext, _o: Options, inputs: Specs, _outputs: Specs
-) -> str | None:
-    x, ids, count = inputs[:3]
+def _why_not_unsorted(op: Op[Options]) -> str | None:
+    x, ids, count = op.inputs[:3]
     prefix = ids.shape == x.shape[: len(ids.shape)]
     reason = first_reason(
         why_not_const(count),
         why_not_dtype(x, FLOATS, np.int32),
         why_not_dtype(ids, np.int32),
         why_not_dtype(count, np.int32),
-        None if prefix else f"segment ids {list(ids.shape)} do not begin {list(x.shape)}",
+        None if prefix else f"segment ids {list(ids.shape)} are not a prefix of {list(x.shape)}",
     )
     return reason or _why_not_count(ids, count)
 
@@ -97,7 +91,7 @@ _Reduce = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 
 
 def _scattered(scatter: str) -> _Reduce:
-    """By a method of `array.at[...]`: of values, their rows, and what there is before."""
+    """Combine values with the rows of `start` by a method of `array.at[...]`."""
 
     def reduce(values: jax.Array, rows: jax.Array, start: jax.Array) -> jax.Array:
         reduced: jax.Array = getattr(start.at[rows], scatter)(values, mode="drop")
@@ -116,10 +110,10 @@ def _multiplied(values: jax.Array, rows: jax.Array, start: jax.Array) -> jax.Arr
 def _multiplied_jvp(
     primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]
 ) -> tuple[jax.Array, jax.Array]:
-    """JAX has none where two values meet: each one's slope is the product of the others.
+    """The derivative by each value: the product of the others, which JAX does not define.
 
-    That is the product less this one, unless it is zero; one zero is left out of it, and two are
-    not.
+    That is the product without zeros, divided by the value unless that is zero; and 0 for a value
+    whose segment has another zero.
     """
     values, rows, ones = primals
     is_zero = values == 0
@@ -140,17 +134,17 @@ def _unsorted_rule(
     *,
     skips_nan: bool = False,
 ) -> OpRule:
-    """UNSORTED_SEGMENT_*: `reduce` puts each value to the others of its segment.
+    """The rule of an UNSORTED_SEGMENT_ operator: `reduce` combines the values of each segment.
 
-    A negative id drops its values (so does, here, one beyond the segments, at which the kernel
-    stops); a segment without any keeps the initial value. A comparison never prefers NaN, so the
-    extremes pass it over.
+    Values with a negative id are dropped; so are those with an id beyond the segments, at which
+    the kernel stops. A segment without values keeps the initial value. `skips_nan`: minimum and
+    maximum ignore NaN, because a comparison with it is false.
     """
 
-    def lower(context: LoweringContext, _o: Options, inputs: Specs, outputs: Specs) -> Function:
-        x, ids = inputs[:2]
-        accumulator, y = context.precision.accumulator(x.dtype), outputs[0]
-        if 0 in y.shape:  # which JAX cannot derive
+    def lower(op: Op[Options]) -> Function:
+        x, ids = op.inputs[:2]
+        accumulator, y = op.context.precision.accumulator(x.dtype), op.outputs[0]
+        if 0 in y.shape:  # JAX cannot differentiate an empty scatter
             return lambda *_arrays: (jnp.zeros(y.shape, y.dtype),)
         start = np.asarray(initial(x.dtype), accumulator)
         rows = (math.prod(ids.shape), *x.shape[len(ids.shape) :])

@@ -1,4 +1,4 @@
-"""Shapes, each operator as LiteRT's kernels/<operator>.cc has it."""
+"""Shape operators, each as LiteRT's kernels/<operator>.cc computes it."""
 
 import math
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ def reshape_shape(o: ReshapeOptions, inputs: Specs) -> tuple[Shape | None, ...]:
 
 
 def settled_reshape(o: ReshapeOptions, inputs: Specs) -> tuple[Shape | None, ...]:
-    """A shape without -1 needs no input's."""
+    """The requested shape, if it has no -1."""
     asked = inputs[1] if len(inputs) > 1 else None
     if asked is None or asked.dtype != np.int32 or len(asked.shape) != 1:
         sizes = _legacy(o)
@@ -35,7 +35,7 @@ def settled_reshape(o: ReshapeOptions, inputs: Specs) -> tuple[Shape | None, ...
 def reshape(
     o: ReshapeOptions, _inputs: Specs, _outputs: Specs, x: Array, asked: Array | None = None
 ) -> tuple[Array]:
-    """The same values in another shape; kernels/internal/reshape_utils.h resolves its -1."""
+    """Change the shape; its -1 is resolved as in kernels/internal/reshape_utils.h."""
     if asked is None or asked.dtype != np.int32 or asked.ndim != 1:
         return (x.reshape(_resolve(_legacy(o), x.shape)),)
     return (x.reshape(_resolve(ints(asked), x.shape)),)
@@ -64,7 +64,7 @@ def _nonzero_product(sizes: Sequence[int]) -> int:
 
 
 def squeeze_shape(o: SqueezeOptions, inputs: Specs) -> tuple[Shape | None, ...]:
-    """Without the named dimensions of size one, or without all of them where none is named."""
+    """The shape without the named dimensions of size one, or without all if none is named."""
     return (_squeezed(o, inputs[0].shape),)
 
 
@@ -125,7 +125,7 @@ def broadcast_to_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
 
 
 def settled_broadcast_to(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
-    """The shape that the second input holds, whatever the first one's is."""
+    """The shape that the second input holds, even if the first one's is unknown."""
     asked = inputs[1].const
     return (None if asked is None else tuple(ints(asked)),)
 
@@ -146,7 +146,7 @@ def _broadcast(shape: Shape, asked: list[int]) -> Shape:
 
 
 def broadcast_args_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
-    """As long as the longer of two shapes."""
+    """The length of the longer of two shapes."""
     return ((max(inputs[0].shape[0], inputs[1].shape[0]),),)
 
 
@@ -168,7 +168,7 @@ def _aligned(a: list[int], b: list[int]) -> tuple[list[int], list[int]]:
 
 
 def broadcast_gradient_args_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
-    """Two lists of axes, whose lengths the values decide."""
+    """Two lists of axes, whose lengths depend on the values."""
     shapes = known(*inputs[:2])
     return (None, None) if shapes is None else tuple((len(axes),) for axes in _reduced(*shapes))
 
@@ -209,7 +209,7 @@ def _filled(sizes: list[int]) -> Shape:
 
 
 def range_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
-    """A vector as long as the three values say."""
+    """A vector whose length the three values determine."""
     values = [spec.const for spec in inputs[:3] if spec.const is not None]
     return ((_count(*values),) if len(values) == 3 else None,)
 

@@ -33,7 +33,7 @@ def rfft2d_shape(_o: Rfft2dOptions, inputs: Specs) -> tuple[Shape | None, ...]:
 def rfft2d(
     _o: Rfft2dOptions, inputs: Specs, outputs: Specs, x: Array, length: Array
 ) -> tuple[Array]:
-    """kernels/rfft2d.cc. Cuts the signal to the lengths, or lets zeros follow it."""
+    """Transform the signal cropped or zero-padded to the lengths, as kernels/rfft2d.cc does."""
     _check(inputs, np.float32)
     n_rows, n_columns = (int(n) for n in length)
     spectrum = np.fft.rfft2(x.astype(np.float64), (n_rows, n_columns))
@@ -51,7 +51,7 @@ def irfft2d_shape(_o: CustomOptions, inputs: Specs) -> tuple[Shape | None, ...]:
 def irfft2d(
     _o: CustomOptions, inputs: Specs, outputs: Specs, x: Array, length: Array
 ) -> tuple[Array]:
-    """tf.signal.irfft2d: kernels/irfft2d.cc differs for what is no real signal's spectrum."""
+    """Compute tf.signal.irfft2d; kernels/irfft2d.cc differs if no real signal has the spectrum."""
     _check(inputs, np.complex64)
     n_rows, n_columns = (int(n) for n in length)
     signal = np.fft.irfft2(x.astype(np.complex128), (n_rows, n_columns))
@@ -69,7 +69,7 @@ def _power_of_two(at_least: int) -> int:
 
 
 def audio_spectrogram_shape(o: AudioSpectrogramOptions, inputs: Specs) -> tuple[Shape | None, ...]:
-    """[channels, windows that fit, bins] of [samples, channels]."""
+    """[samples, channels] -> [channels, windows that fit, bins]."""
     n_samples, n_channels = inputs[0].shape
     beyond_first = n_samples - o.window_size
     n_frames = 0 if beyond_first < 0 else 1 + beyond_first // o.stride
@@ -79,7 +79,7 @@ def audio_spectrogram_shape(o: AudioSpectrogramOptions, inputs: Specs) -> tuple[
 def audio_spectrogram(
     o: AudioSpectrogramOptions, inputs: Specs, outputs: Specs, x: Array
 ) -> tuple[Array]:
-    """kernels/internal/spectrogram.cc: the spectrum of each window, weighed by a periodic Hann."""
+    """The spectrum of each window, weighted by a periodic Hann window (spectrogram.cc)."""
     _check(inputs, np.float32)
     n_channels, n_frames, n_bins = outputs[0].shape
     i = np.arange(o.window_size if n_frames else 0)
@@ -102,7 +102,7 @@ def mfcc_shape(o: MfccOptions, inputs: Specs) -> tuple[Shape | None, ...]:
 
 
 def mfcc(o: MfccOptions, inputs: Specs, outputs: Specs, x: Array, rate: Array) -> tuple[Array]:
-    """kernels/internal/mfcc.cc and mfcc_dct.cc."""
+    """Mel-frequency cepstral coefficients, as kernels/internal/mfcc.cc and mfcc_dct.cc."""
     _check(inputs, np.float32)
     n = o.filterbank_channel_count
     bands = _mel_filterbank(o, x.astype(np.float64), float(rate.reshape(())))
@@ -117,19 +117,19 @@ def mfcc(o: MfccOptions, inputs: Specs, outputs: Specs, x: Array, rate: Array) -
 
 
 def _mel_filterbank(o: MfccOptions, x: Array, rate: float) -> Array | None:
-    """Magnitudes gathered into mel channels, bin by bin; None where the spectrum ends too early.
+    """Magnitudes summed into mel channels; None where the spectrum ends below the upper limit.
 
-    Each bin is shared by the two channels whose centers it lies between (mfcc_mel_filterbank.cc).
+    The two channels on either side share each bin (mfcc_mel_filterbank.cc).
     """
     n_bins, n = x.shape[-1], o.filterbank_channel_count
     hz_per_bin = 0.5 * rate / (n_bins - 1)
-    start = int(1.5 + o.lower_frequency_limit / hz_per_bin)  # never the constant part
+    start = int(1.5 + o.lower_frequency_limit / hz_per_bin)  # without the constant component
     end = int(o.upper_frequency_limit / hz_per_bin)
     if n_bins <= end:
         return None
     mel_low, mel_high = _mel(o.lower_frequency_limit), _mel(o.upper_frequency_limit)
     centers = [mel_low + (mel_high - mel_low) / (n + 1) * i for i in range(n + 2)]
-    channels = np.zeros((*x.shape[:-1], n + 2))  # with one below the first and one above the last
+    channels = np.zeros((*x.shape[:-1], n + 2))  # and one below and one above
     left = 0
     for i in range(start, end + 1):
         mel = _mel(i * hz_per_bin)

@@ -1,8 +1,7 @@
 """Fourier transforms and audio features: RFFT2D, and the custom IRFFT2D, AudioSpectrogram and Mfcc.
 
-The kernels compute in float64, and what follows is often a logarithm: a pure tone leaves bins that
-float32 would fill with its own noise. So the transforms run in float64, except on a TPU, which has
-none.
+The kernels compute in float64, and a logarithm often follows: float32 would add noise to bins that
+a pure tone leaves empty. So the transforms run in float64, except on a TPU, which does not have it.
 """
 
 from collections.abc import Callable
@@ -14,10 +13,12 @@ import numpy as np
 from jax import lax
 
 from jaxdelegate.op_lowering.common.derivatives import derived_as, root
+from jaxdelegate.op_lowering.common.movement import integers
 from jaxdelegate.op_lowering.records.custom import CustomOptions
 from jaxdelegate.op_lowering.rule import (
     Function,
     LoweringContext,
+    Op,
     OpRule,
     first_reason,
     table,
@@ -30,7 +31,7 @@ from jaxdelegate.op_lowering.signal.options import (
     MfccOptions,
     Rfft2dOptions,
 )
-from jaxdelegate.op_lowering.spec import Specs, TensorSpec
+from jaxdelegate.op_lowering.spec import Specs
 
 _FLOOR = 1e-12  # of a mel band, before the logarithm
 
@@ -46,15 +47,10 @@ def _complex(real: np.dtype) -> np.dtype:
 def _derived_in_float32(
     context: LoweringContext, function: Callable[[jax.Array, np.dtype], jax.Array]
 ) -> Function:
-    """A rule's function; JAX, which may derive it without 64-bit types, takes it in float32."""
+    """A rule's function. JAX differentiates it in float32, because 64-bit types may be disabled."""
     wide, narrow = _wide(context), np.dtype(np.float32)
     derived = derived_as(lambda x: function(x, wide), lambda x: function(x, narrow))
     return lambda x, *_lengths: (derived(x),)
-
-
-def _integers(spec: TensorSpec) -> list[int]:
-    """The values of a constant."""
-    return [int(n) for n in np.asarray(spec.const).ravel()]
 
 
 def _why_not_transform(inputs: Specs, dtype: type[np.generic]) -> str | None:
@@ -66,52 +62,44 @@ def _why_not_transform(inputs: Specs, dtype: type[np.generic]) -> str | None:
     )
     if reason:
         return reason
-    sizes = _integers(lengths)
+    sizes = list(integers(lengths))
     if len(sizes) == 2 and min(sizes) > 0:
         return None
     return f"transform lengths {sizes} are not two positive numbers"
 
 
 def _fitted(x: jax.Array, rows: int, columns: int) -> jax.Array:
-    """The last two dimensions cropped, or padded with zeros after, to the given sizes."""
+    """Crop the last two dimensions to the given sizes, or pad them with zeros at the end."""
     x = x[..., :rows, :columns]
     missing = (rows - x.shape[-2], columns - x.shape[-1])
     return jnp.pad(x, [(0, 0)] * (x.ndim - 2) + [(0, n) for n in missing])
 
 
-def _why_not_rfft2d(
-    _context: LoweringContext, _o: Rfft2dOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    return why_not_result(outputs[0], np.complex64) or _why_not_transform(inputs, np.float32)
+def _why_not_rfft2d(op: Op[Rfft2dOptions]) -> str | None:
+    return why_not_result(op.outputs[0], np.complex64) or _why_not_transform(op.inputs, np.float32)
 
 
-def _lower_rfft2d(
-    context: LoweringContext, _o: Rfft2dOptions, inputs: Specs, _outputs: Specs
-) -> Function:
-    rows, columns = _integers(inputs[1])
+def _lower_rfft2d(op: Op[Rfft2dOptions]) -> Function:
+    rows, columns = integers(op.inputs[1])
 
     def rfft2d(x: jax.Array, wide: np.dtype) -> jax.Array:
         """[..., H, W] -> [..., rows, columns // 2 + 1]."""
         return jnp.fft.rfft2(_fitted(x.astype(wide), rows, columns)).astype(np.complex64)
 
-    return _derived_in_float32(context, rfft2d)
+    return _derived_in_float32(op.context, rfft2d)
 
 
-def _why_not_irfft2d(
-    _context: LoweringContext, _o: CustomOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    return why_not_result(outputs[0], np.float32) or _why_not_transform(inputs, np.complex64)
+def _why_not_irfft2d(op: Op[CustomOptions]) -> str | None:
+    return why_not_result(op.outputs[0], np.float32) or _why_not_transform(op.inputs, np.complex64)
 
 
-def _lower_irfft2d(
-    context: LoweringContext, _o: CustomOptions, inputs: Specs, _outputs: Specs
-) -> Function:
-    """As tf.signal.irfft2d: a complex transform along H, then a real one along W.
+def _lower_irfft2d(op: Op[CustomOptions]) -> Function:
+    """The transform of tf.signal.irfft2d: a complex one along H, then a real one along W.
 
-    The real one ignores the imaginary parts of the first and the middle bin. Not every library
-    does when they are there, and so they are removed.
+    The real one ignores the imaginary parts of the first and the middle bin. They are removed,
+    because not every FFT library ignores them.
     """
-    rows, columns = _integers(inputs[1])
+    rows, columns = integers(op.inputs[1])
     n_bins = columns // 2 + 1
     is_real = np.isin(np.arange(n_bins), [0, columns / 2])
 
@@ -122,62 +110,55 @@ def _lower_irfft2d(
         x = jnp.where(jnp.broadcast_to(is_real, x.shape), x.real.astype(x.dtype), x)
         return jnp.fft.irfft(x, columns, axis=-1).astype(np.float32)
 
-    return _derived_in_float32(context, irfft2d)
+    return _derived_in_float32(op.context, irfft2d)
 
 
-def _why_not_spectrogram(
-    _context: LoweringContext, o: AudioSpectrogramOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    if len(inputs[0].shape) != 2:
-        return f"{inputs[0].name!r} has rank {len(inputs[0].shape)}, not 2"
-    if o.window_size < 2 or o.stride < 1:
-        return f"windows of {o.window_size} samples every {o.stride} are too short"
-    return why_not_dtype(inputs[0], np.float32) or why_not_result(outputs[0], np.float32)
+def _why_not_spectrogram(op: Op[AudioSpectrogramOptions]) -> str | None:
+    x, window, stride = op.inputs[0], op.options.window_size, op.options.stride
+    if len(x.shape) != 2:
+        return f"{x.name!r} has rank {len(x.shape)}, not 2"
+    if window < 2 or stride < 1:
+        return f"windows of {window} samples every {stride} are too short"
+    return why_not_dtype(x, np.float32) or why_not_result(op.outputs[0], np.float32)
 
 
-def _lower_spectrogram(
-    context: LoweringContext, o: AudioSpectrogramOptions, inputs: Specs, _outputs: Specs
-) -> Function:
-    """As kernels/audio_spectrogram.cc: Hann windows, padded to a power of two."""
-    n_fft = 1 << (o.window_size - 1).bit_length()
-    starts = np.arange(0, inputs[0].shape[0] - o.window_size + 1, o.stride)
-    samples = starts[:, None] + np.arange(o.window_size)  # [frames, window]
-    hann = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(o.window_size) / o.window_size)
+def _lower_spectrogram(op: Op[AudioSpectrogramOptions]) -> Function:
+    """Hann windows, padded to a power of two (kernels/audio_spectrogram.cc)."""
+    window, is_power = op.options.window_size, op.options.magnitude_squared
+    n_fft = 1 << (window - 1).bit_length()
+    starts = np.arange(0, op.inputs[0].shape[0] - window + 1, op.options.stride)
+    samples = starts[:, None] + np.arange(window)  # [frames, window]
+    hann = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(window) / window)
 
     def audio_spectrogram(x: jax.Array, wide: np.dtype) -> jax.Array:
         """[samples, channels] -> [channels, frames, n_fft // 2 + 1]."""
         frames = x.T.astype(wide)[:, samples] * hann.astype(wide)[None, None]
         bins = jnp.fft.rfft(frames, n_fft)
         power = (bins.real * bins.real + bins.imag * bins.imag).astype(np.float32)
-        return power if o.magnitude_squared else root(power)
+        return power if is_power else root(power)
 
-    return _derived_in_float32(context, audio_spectrogram)
+    return _derived_in_float32(op.context, audio_spectrogram)
 
 
-def _why_not_mfcc(
-    _context: LoweringContext, o: MfccOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    x, rate = inputs[:2]
+def _why_not_mfcc(op: Op[MfccOptions]) -> str | None:
+    x, rate = op.inputs[:2]
     if len(x.shape) != 3:
         return f"{x.name!r} has rank {len(x.shape)}, not 3"
     reason = first_reason(
         why_not_dtype(x, np.float32),
         why_not_dtype(rate, np.int32),
         why_not_const(rate),
-        why_not_result(outputs[0], np.float32),
+        why_not_result(op.outputs[0], np.float32),
     )
     if reason:
         return reason
-    if len(_integers(rate)) != 1 or _integers(rate)[0] < 1:
+    if len(integers(rate)) != 1 or integers(rate)[0] < 1:
         return f"the sample rate {rate.name!r} is not one positive number"
-    if x.shape[2] < 2 or not 0 <= o.lower_frequency_limit < o.upper_frequency_limit:
+    low, high = op.options.lower_frequency_limit, op.options.upper_frequency_limit
+    if x.shape[2] < 2 or not 0 <= low < high:
         return "has no bins between the frequency limits"
-    if not 1 <= o.dct_coefficient_count <= o.filterbank_channel_count:
-        return (
-            f"{o.dct_coefficient_count} coefficients do not come "
-            f"from {o.filterbank_channel_count} channels"
-        )
-    return None
+    n, channels = op.options.dct_coefficient_count, op.options.filterbank_channel_count
+    return None if 1 <= n <= channels else f"{n} coefficients do not come from {channels} channels"
 
 
 def _mel(frequency: np.ndarray | float) -> Any:
@@ -185,11 +166,11 @@ def _mel(frequency: np.ndarray | float) -> Any:
 
 
 def _mel_bands(o: MfccOptions, n_bins: int, rate: int) -> tuple[int, np.ndarray] | None:
-    """The first bin in use, and what each bin gives to each channel, [bins in use, channels].
+    """The first bin in use, and the weight of each bin in each channel, [bins in use, channels].
 
-    None where the spectrum ends below the upper limit.
-    Triangles that touch their neighbors' centers, evenly spaced in mel: each bin is shared by two
-    channels (kernels/internal/mfcc_mel_filterbank.cc).
+    None where the spectrum ends below the upper limit. The weights are triangles that touch their
+    neighbors' centers, evenly spaced in mel: two channels share each bin
+    (kernels/internal/mfcc_mel_filterbank.cc).
     """
     bin_width = 0.5 * rate / (n_bins - 1)
     first = int(1.5 + o.lower_frequency_limit / bin_width)
@@ -204,21 +185,21 @@ def _mel_bands(o: MfccOptions, n_bins: int, rate: int) -> tuple[int, np.ndarray]
     return first, np.maximum(1 - distance, 0)
 
 
-def _lower_mfcc(
-    context: LoweringContext, o: MfccOptions, inputs: Specs, outputs: Specs
-) -> Function:
-    """As kernels/internal/mfcc.cc: mel bands of the magnitudes, logarithm, cosine transform."""
-    first_and_bands = _mel_bands(o, inputs[0].shape[2], *_integers(inputs[1]))
+def _lower_mfcc(op: Op[MfccOptions]) -> Function:
+    """Mel bands of the magnitudes, logarithm, cosine transform (kernels/internal/mfcc.cc)."""
+    first_and_bands = _mel_bands(op.options, op.inputs[0].shape[2], *integers(op.inputs[1]))
+    shape, precision = op.outputs[0].shape, op.context.precision.dot_precision
     if first_and_bands is None:  # the kernel then transforms nothing
-        return lambda *_arrays: (jnp.zeros(outputs[0].shape, np.float32),)
+        return lambda *_arrays: (jnp.zeros(shape, np.float32),)
     first, bands = first_and_bands
-    angle = np.pi / o.filterbank_channel_count * (np.arange(o.filterbank_channel_count) + 0.5)
-    cosines = np.cos(np.arange(o.dct_coefficient_count) * angle[:, None])
-    cosines *= np.sqrt(2 / o.filterbank_channel_count)
+    n_channels = op.options.filterbank_channel_count
+    angle = np.pi / n_channels * (np.arange(n_channels) + 0.5)
+    cosines = np.cos(np.arange(op.options.dct_coefficient_count) * angle[:, None])
+    cosines *= np.sqrt(2 / n_channels)
 
     def product(x: jax.Array, w: np.ndarray) -> jax.Array:
         contract = (((x.ndim - 1,), (0,)), ((), ()))
-        return lax.dot_general(x, w, contract, precision=context.precision.dot_precision)
+        return lax.dot_general(x, w, contract, precision=precision)
 
     def mfcc(x: jax.Array, wide: np.dtype) -> jax.Array:
         """[channels, frames, bins] -> [channels, frames, coefficients]."""
@@ -226,7 +207,7 @@ def _lower_mfcc(
         energy = jnp.maximum(product(root(used), bands.astype(wide)), _FLOOR)
         return product(jnp.log(energy), cosines.astype(wide)).astype(np.float32)
 
-    return _derived_in_float32(context, mfcc)
+    return _derived_in_float32(op.context, mfcc)
 
 
 RFFT2D = OpRule("RFFT2D", Rfft2dOptions, 1, _why_not_rfft2d, _lower_rfft2d, arity=2)

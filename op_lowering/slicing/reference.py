@@ -1,4 +1,4 @@
-"""Slices, each operator as LiteRT's kernels/<operator>.cc has it."""
+"""Slices, each operator as LiteRT's kernels/<operator>.cc computes it."""
 
 import itertools
 from collections.abc import Sequence
@@ -26,11 +26,7 @@ def slice_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
 def slice_(
     _o: Options, _inputs: Specs, _outputs: Specs, x: Array, begin: Array, size: Array
 ) -> tuple[Array]:
-    """`size` elements of each dimension from `begin` on.
-
-    Raises:
-        ValueError: the slice leaves the tensor.
-    """
+    """The `size` elements of each dimension that start at `begin`."""
     starts = ints(begin)
     sizes = _sizes(x.shape, starts, ints(size))
     return (x[tuple(slice(i, i + n) for i, n in zip(starts, sizes, strict=True))],)
@@ -44,9 +40,9 @@ def _sizes(shape: Shape, begin: list[int], size: list[int]) -> Shape:
 
 
 def strided_slice_shape(o: StridedSliceOptions, inputs: Specs) -> tuple[Shape | None, ...]:
-    """What the constants among begin, end and strides decide.
+    """The sizes that the constants among begin, end and strides decide.
 
-    A dimension that is dropped, new or taken whole needs neither; with `offset` end is a size.
+    A dimension that is dropped, new or whole needs none; with `offset` end is a size.
     """
     x, *entries = inputs[:4]
     begin, end, strides = (None if e.const is None else ints(e.const) for e in entries)
@@ -70,7 +66,7 @@ def _taken(
     end: list[int] | None,
     strides: list[int],
 ) -> int | None:
-    """How many elements entry j takes of a dimension of n; None if that is not known yet."""
+    """How many elements of a dimension of n entry j selects; None if that is not known yet."""
     if j is None:
         return n
     from_start, to_end = o.begin_mask >> j & 1, o.end_mask >> j & 1
@@ -91,11 +87,7 @@ def strided_slice(
     end: Array,
     strides: Array,
 ) -> tuple[Array]:
-    """Each dimension from begin to end in strides, under kernels/strided_slice.cc's masks.
-
-    Raises:
-        ValueError: a stride is zero, or an index names no element.
-    """
+    """Each dimension from begin to end in strides, with the masks of kernels/strided_slice.cc."""
     entries = (ints(begin), ints(end), ints(strides))
     dimensions = _dimensions(o, x.shape, strides.size)
     x = x.reshape([n for n, _ in dimensions])
@@ -111,8 +103,8 @@ def strided_slice(
 def _dimensions(o: StridedSliceOptions, shape: Shape, n: int) -> list[tuple[int, int | None]]:
     """The dimensions, the new ones among them: size, and the entry that slices it (None: whole).
 
-    The ellipsis stands for the dimensions that no entry names, but for one at least, as in the
-    kernel (numpy's may stand for none); entries too many are ignored.
+    The ellipsis stands for the dimensions without an entry, at least one, as in the kernel (numpy's
+    may stand for none); surplus entries are ignored.
     """
     is_ellipsis = [bool(o.ellipsis_mask >> j & 1) for j in range(n)]
     is_new = [bool(o.new_axis_mask >> j & 1) and not is_ellipsis[j] for j in range(n)]
@@ -135,7 +127,7 @@ def _positions(
     end: Sequence[int],
     strides: Sequence[int],
 ) -> range:
-    """What entry j takes of a dimension of n (kernels/internal/reference/strided_slice.h)."""
+    """The elements of a dimension of n that entry j selects (reference/strided_slice.h)."""
     stride = strides[j]
     if stride == 0:
         raise ValueError("STRIDED_SLICE: strides must not be zero")
@@ -158,7 +150,7 @@ def split_shape(o: SplitOptions, inputs: Specs) -> tuple[Shape | None, ...]:
     """`num_splits` equal parts."""
     axis, x = inputs[:2]
     if o.num_splits > _MOST_PARTS:
-        raise ValueError(f"SPLIT: {o.num_splits} parts, {_MOST_PARTS} are the most")
+        raise ValueError(f"SPLIT: at most {_MOST_PARTS} parts, got {o.num_splits}")
     if axis.const is None:
         return (None,) * o.num_splits
     at = resolved_axis(ints(axis.const)[0], len(x.shape), "SPLIT")
@@ -218,7 +210,7 @@ def unpack_shape(o: UnpackOptions, inputs: Specs) -> tuple[Shape | None, ...]:
     shape = inputs[0].shape
     axis = _unpacked_axis(o, shape)
     if o.num > _MOST_PARTS:
-        raise ValueError(f"UNPACK: {o.num} parts, {_MOST_PARTS} are the most")
+        raise ValueError(f"UNPACK: at most {_MOST_PARTS} parts, got {o.num}")
     return ((*shape[:axis], *shape[axis + 1 :]),) * o.num
 
 
@@ -236,18 +228,14 @@ def _unpacked_axis(o: UnpackOptions, shape: Shape) -> int:
 
 
 def settled_update(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
-    """The operand's shape, whatever the update's is."""
+    """The operand's shape, even if the update's is unknown."""
     return (None if inputs[0].is_dynamic else inputs[0].shape,)
 
 
 def dynamic_update_slice(
     _o: Options, _inputs: Specs, _outputs: Specs, x: Array, update: Array, start: Array
 ) -> tuple[Array]:
-    """`x` with `update` written over it; a start from which it would leave `x` is moved.
-
-    Raises:
-        ValueError: the update is larger than the tensor.
-    """
+    """Overwrite a part of `x` by `update`; a start is clamped so that the update fits."""
     if any(n > end for n, end in zip(update.shape, x.shape, strict=True)):
         raise ValueError(f"DYNAMIC_UPDATE_SLICE: {update.shape} does not fit into {x.shape}")
     room = zip(ints(start), x.shape, update.shape, strict=True)

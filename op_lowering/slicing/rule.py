@@ -1,6 +1,6 @@
 """Slices: SLICE, STRIDED_SLICE, SPLIT, SPLIT_V, UNPACK, DYNAMIC_UPDATE_SLICE.
 
-A start that is computed at run time is clamped, as XLA's dynamic slices do, so that the slice lies
+A start that is computed at run time is clamped, as in XLA's dynamic slices, so that the slice stays
 inside the tensor. LiteRT's kernels fail there instead (SLICE) or write nothing (STRIDED_SLICE).
 """
 
@@ -23,6 +23,7 @@ from jaxdelegate.op_lowering.records.record import Options
 from jaxdelegate.op_lowering.rule import (
     Function,
     LoweringContext,
+    Op,
     OpRule,
     first_reason,
     table,
@@ -39,17 +40,15 @@ from jaxdelegate.op_lowering.slicing.options import (
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
 
 
-def _why_not_slice(
-    context: LoweringContext, _o: SliceOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    x, begin, size = inputs[:3]
+def _why_not_slice(op: Op[SliceOptions]) -> str | None:
+    x, begin, size = op.inputs[:3]
     rank = len(x.shape)
     aligned = begin.shape == size.shape == (rank,)
     return first_reason(
-        why_not_moved(context, x, outputs[0]),
+        why_not_moved(op.context, x, op.outputs[0]),
         why_not_indices(begin, size),
         None if aligned else f"begin and size must be vectors of {rank}",
-    ) or _why_not_inside(x, begin, outputs[0])
+    ) or _why_not_inside(x, begin, op.outputs[0])
 
 
 def _why_not_inside(x: TensorSpec, begin: TensorSpec, y: TensorSpec) -> str | None:
@@ -59,10 +58,8 @@ def _why_not_inside(x: TensorSpec, begin: TensorSpec, y: TensorSpec) -> str | No
     return None if inside else f"{list(y.shape)} values at {starts} leave {list(x.shape)}"
 
 
-def _lower_slice(
-    _context: LoweringContext, _o: SliceOptions, inputs: Specs, outputs: Specs
-) -> Function:
-    sizes, begin = outputs[0].shape, inputs[1]
+def _lower_slice(op: Op[SliceOptions]) -> Function:
+    sizes, begin = op.outputs[0].shape, op.inputs[1]
 
     def moving_slice(x: jax.Array, begin: jax.Array, _size: jax.Array) -> tuple[jax.Array]:
         return (lax.dynamic_slice(x, begin, sizes, allow_negative_indices=False),)
@@ -87,7 +84,7 @@ class _Moving:
 
     @property
     def span(self) -> int:
-        """How many elements it reaches over."""
+        """The distance from the first to the last element, both included."""
         return (self.count - 1) * self.stride + 1 if self.count else 0
 
 
@@ -95,7 +92,7 @@ class _Moving:
 class _Slicing:
     """The entries of begin, end and strides, as kernels/strided_slice.cc reads them.
 
-    None stands for a tensor computed at run time.
+    None: the tensor is computed at run time.
     """
 
     options: StridedSliceOptions
@@ -108,7 +105,7 @@ class _Slicing:
         o, n = self.options, len(self.strides)
         is_new = [_bit(o.new_axis_mask & ~o.ellipsis_mask, j) for j in range(n)]
         rank = len(shape) + sum(is_new)
-        ellipsis = max(rank + 1 - n, 1)  # for one dimension at least; numpy's may stand for none
+        ellipsis = max(rank + 1 - n, 1)  # at least one dimension; numpy's may be none
         entries: list[int | None] = []
         for j in range(n):
             entries += [None] * ellipsis if _bit(o.ellipsis_mask, j) else [j]
@@ -117,7 +114,7 @@ class _Slicing:
         return [(1, None) if j is not None and is_new[j] else (next(sizes, 0), j) for j in entries]
 
     def why_not(self, j: int | None, n: int) -> str | None:
-        """A reason if entry j does not say, before the run, what it takes of a dimension of n."""
+        """A reason if the range of entry j in a dimension of n is not known before the run."""
         if j is None:
             return None
         if self.strides[j] == 0:
@@ -130,7 +127,7 @@ class _Slicing:
         return "end is computed at run time; XLA needs it constant" if late else None
 
     def window(self, j: int | None, n: int) -> range | _Moving:
-        """What entry j takes of a dimension of n."""
+        """The elements of a dimension of n that entry j selects."""
         if j is None:
             return range(n)
         is_index = _bit(self.options.shrink_axis_mask, j)
@@ -152,7 +149,7 @@ class _Slicing:
         return f"the slice is longer than a dimension of {n}" if longer else None
 
     def _size(self, j: int) -> int:
-        """With `offset` end is a size, from which the stride takes its share."""
+        """The number of elements: with `offset` end is a size, which the stride divides."""
         return 0 if self.end is None else max(-(-self.end[j] // self.strides[j]), 0)
 
     def _start(self, j: int, n: int) -> int:
@@ -174,28 +171,26 @@ def _bit(mask: int, j: int) -> bool:
 
 
 def _clamped(at: int, n: int, *, backward: bool) -> int:
-    """A begin or an end, from after where negative, within what its direction may name."""
+    """A begin or an end within the dimension; a negative one counts from the end."""
     at += n if at < 0 else 0
     return min(max(at, -1), n - 1) if backward else min(max(at, 0), n)
 
 
-def _slicing(o: StridedSliceOptions, inputs: Specs) -> _Slicing:
-    begin, end = (None if spec.const is None else integers(spec) for spec in inputs[1:3])
-    return _Slicing(o, begin, end, integers(inputs[3]))
+def _slicing(op: Op[StridedSliceOptions]) -> _Slicing:
+    begin, end = (None if spec.const is None else integers(spec) for spec in op.inputs[1:3])
+    return _Slicing(op.options, begin, end, integers(op.inputs[3]))
 
 
-def _why_not_strided_slice(
-    context: LoweringContext, o: StridedSliceOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    x, *places = inputs[:4]
+def _why_not_strided_slice(op: Op[StridedSliceOptions]) -> str | None:
+    x, *places = op.inputs[:4]
     vectors = len({place.shape for place in places}) == len(places[0].shape) == 1
     reason = first_reason(
-        why_not_moved(context, x, outputs[0]),
+        why_not_moved(op.context, x, op.outputs[0]),
         why_not_indices(*places),
         why_not_const(places[2]),
         None if vectors else "begin, end and strides must be vectors of one length",
     )
-    return reason or _why_not_taken(_slicing(o, inputs), x.shape, outputs[0].shape)
+    return reason or _why_not_taken(_slicing(op), x.shape, op.outputs[0].shape)
 
 
 def _why_not_taken(slicing: _Slicing, shape: Shape, out: Shape) -> str | None:
@@ -209,11 +204,9 @@ def _why_not_taken(slicing: _Slicing, shape: Shape, out: Shape) -> str | None:
     return None if alike else f"the masks do not lead from {list(shape)} to {list(out)}"
 
 
-def _lower_strided_slice(
-    _context: LoweringContext, o: StridedSliceOptions, inputs: Specs, outputs: Specs
-) -> Function:
-    slicing = _slicing(o, inputs)
-    dimensions = slicing.dimensions(inputs[0].shape)
+def _lower_strided_slice(op: Op[StridedSliceOptions]) -> Function:
+    slicing, shape = _slicing(op), op.outputs[0].shape
+    dimensions = slicing.dimensions(op.inputs[0].shape)
     sizes = [n for n, _ in dimensions]
     windows = [slicing.window(j, n) for n, j in dimensions]
     moving = {i: w for i, w in enumerate(windows) if isinstance(w, _Moving)}
@@ -228,13 +221,13 @@ def _lower_strided_slice(
             zero = jnp.zeros((), begin.dtype)
             starts = [begin[moving[i].entry] if i in moving else zero for i in range(x.ndim)]
             x = lax.dynamic_slice(x, starts, spans)
-        return (_take_ranges(x, fixed).reshape(outputs[0].shape),)
+        return (_take_ranges(x, fixed).reshape(shape),)
 
     return strided_slice
 
 
 def _take_ranges(x: jax.Array, ranges: list[range]) -> jax.Array:
-    """What each range takes of its dimension; XLA slices forward only, and reverses after."""
+    """Slice each dimension by a range; XLA slices forward only, so negative steps are reversed."""
     low = [min(r[0], r[-1]) if r else 0 for r in ranges]
     high = [max(r[0], r[-1]) + 1 if r else 0 for r in ranges]
     x = lax.slice(x, low, high, [abs(r.step) for r in ranges])
@@ -246,16 +239,12 @@ STRIDED_SLICE = OpRule(
 )
 
 
-def _why_not_split(
-    context: LoweringContext, _o: SplitOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    return _why_not_pieces(context, inputs[1], inputs[0], outputs)
+def _why_not_split(op: Op[SplitOptions]) -> str | None:
+    return _why_not_pieces(op.context, op.inputs[1], op.inputs[0], op.outputs)
 
 
-def _why_not_split_v(
-    context: LoweringContext, _o: SplitVOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    return _why_not_pieces(context, inputs[0], inputs[2], outputs)
+def _why_not_split_v(op: Op[SplitVOptions]) -> str | None:
+    return _why_not_pieces(op.context, op.inputs[0], op.inputs[2], op.outputs)
 
 
 def _why_not_pieces(
@@ -276,22 +265,18 @@ def _why_not_pieces(
 def _why_not_sum(x: TensorSpec, axis: int, outputs: Specs) -> str | None:
     n = x.shape[axis]
     if any(len(y.shape) != len(x.shape) for y in outputs):
-        return "the pieces have another rank than the tensor"
+        return "the pieces and the tensor differ in rank"
     sizes = [y.shape[axis] for y in outputs]
     return None if sum(sizes) == n else f"pieces of {sizes} do not make up {n}"
 
 
-def _lower_split(
-    _context: LoweringContext, _o: SplitOptions, inputs: Specs, outputs: Specs
-) -> Function:
-    cut = _cutter(inputs[1], integers(inputs[0])[0], outputs)
+def _lower_split(op: Op[SplitOptions]) -> Function:
+    cut = _cutter(op.inputs[1], integers(op.inputs[0])[0], op.outputs)
     return lambda _axis, x: cut(x)
 
 
-def _lower_split_v(
-    _context: LoweringContext, _o: SplitVOptions, inputs: Specs, outputs: Specs
-) -> Function:
-    cut = _cutter(inputs[0], integers(inputs[2])[0], outputs)
+def _lower_split_v(op: Op[SplitVOptions]) -> Function:
+    cut = _cutter(op.inputs[0], integers(op.inputs[2])[0], op.outputs)
     return lambda x, _sizes, _axis: cut(x)
 
 
@@ -311,23 +296,22 @@ SPLIT = OpRule("SPLIT", SplitOptions, 5, _why_not_split, _lower_split, arity=2)
 SPLIT_V = OpRule("SPLIT_V", SplitVOptions, 3, _why_not_split_v, _lower_split_v, arity=3)
 
 
-def _why_not_unpack(
-    context: LoweringContext, o: UnpackOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    x = inputs[0]
-    reason = first_reason(why_not_moved(context, x, *outputs), why_not_axis(o.axis, len(x.shape)))
+def _why_not_unpack(op: Op[UnpackOptions]) -> str | None:
+    x, axis = op.inputs[0], op.options.axis
+    reason = first_reason(
+        why_not_moved(op.context, x, *op.outputs), why_not_axis(axis, len(x.shape))
+    )
     if reason is not None:
         return reason
-    n = x.shape[o.axis]
-    return None if n == len(outputs) else f"{n} slices for {len(outputs)} outputs"
+    n = x.shape[axis]
+    return None if n == len(op.outputs) else f"{n} slices for {len(op.outputs)} outputs"
 
 
-def _lower_unpack(
-    _context: LoweringContext, o: UnpackOptions, _inputs: Specs, outputs: Specs
-) -> Function:
+def _lower_unpack(op: Op[UnpackOptions]) -> Function:
+    axis, n = op.options.axis, len(op.outputs)
+
     def unpack(x: jax.Array) -> tuple[jax.Array, ...]:
-        n = len(outputs)
-        return tuple(lax.index_in_dim(x, i, o.axis, keepdims=False) for i in range(n))
+        return tuple(lax.index_in_dim(x, i, axis, keepdims=False) for i in range(n))
 
     return unpack
 
@@ -335,27 +319,23 @@ def _lower_unpack(
 UNPACK = OpRule("UNPACK", UnpackOptions, 6, _why_not_unpack, _lower_unpack)
 
 
-def _why_not_dynamic_update_slice(
-    context: LoweringContext, _o: Options, inputs: Specs, outputs: Specs
-) -> str | None:
-    x, update, start = inputs[:3]
+def _why_not_dynamic_update_slice(op: Op[Options]) -> str | None:
+    x, update, start = op.inputs[:3]
     inside = len(x.shape) == len(update.shape) and all(
         n <= end for n, end in zip(update.shape, x.shape, strict=True)
     )
     aligned = start.shape == (len(x.shape),)
     return first_reason(
-        why_not_moved(context, x, update, outputs[0]),
+        why_not_moved(op.context, x, update, op.outputs[0]),
         why_not_indices(start),
         None if inside else f"{list(update.shape)} does not fit into {list(x.shape)}",
         None if aligned else f"{start.name!r} must be a vector of {len(x.shape)}",
     )
 
 
-def _lower_dynamic_update_slice(
-    _context: LoweringContext, _o: DynamicUpdateSliceOptions, inputs: Specs, _outputs: Specs
-) -> Function:
-    x, update = inputs[:2]
-    last = np.subtract(x.shape, update.shape).astype(inputs[2].dtype)
+def _lower_dynamic_update_slice(op: Op[DynamicUpdateSliceOptions]) -> Function:
+    x, update = op.inputs[:2]
+    last = np.subtract(x.shape, update.shape).astype(op.inputs[2].dtype)
 
     def dynamic_update_slice(x: jax.Array, update: jax.Array, start: jax.Array) -> tuple[jax.Array]:
         start = jnp.clip(start, np.zeros_like(last), last)

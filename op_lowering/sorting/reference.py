@@ -21,15 +21,11 @@ def topk_shapes(_o: TopKV2Options, inputs: Specs) -> tuple[Shape | None, ...]:
 def topk(
     _o: TopKV2Options, _inputs: Specs, outputs: Specs, x: Array, k: Array
 ) -> tuple[Array, Array]:
-    """The k largest values of each row, descending; the lowest index among equals, NaN after all.
-
-    Raises:
-        ValueError: a row has fewer values.
-    """
+    """The k largest values of each row, descending; equal ones by index, NaN last."""
     n, wanted = x.shape[-1], max(int(k.ravel()[0]), 0)
     if wanted > n:
         raise ValueError(f"k is {wanted}, of {n} values")
-    # Ascending and stable over the reversed row: read backwards, equals stand by rising index.
+    # A stable sort of the reversed row: read backwards, equal values are ordered by index.
     backwards = x[..., ::-1].astype(accumulator(x.dtype))
     is_number = ~np.isnan(backwards) if x.dtype in FLOATS else np.ones(x.shape, bool)
     ascending = np.lexsort((backwards, is_number), axis=-1)
@@ -39,11 +35,7 @@ def topk(
 
 
 def bucketize(o: BucketizeOptions, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
-    """How many boundaries are not above each value; all of them for NaN.
-
-    Raises:
-        ValueError: the boundaries are not sorted.
-    """
+    """How many boundaries are not above each value; all of them for NaN."""
     refuse_quantized("BUCKETIZE", inputs[0])
     boundaries = np.asarray(o.boundaries, np.float32)
     if np.any(np.diff(boundaries) < 0):

@@ -1,5 +1,7 @@
 """Operators that order values: TOPK_V2 and BUCKETIZE."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +11,7 @@ from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.reduction.rule import why_not_count, why_not_ordered
 from jaxdelegate.op_lowering.rule import (
     Function,
-    LoweringContext,
+    Op,
     OpRule,
     first_reason,
     table,
@@ -18,21 +20,19 @@ from jaxdelegate.op_lowering.rule import (
     why_not_result,
 )
 from jaxdelegate.op_lowering.sorting.options import BucketizeOptions, TopKV2Options
-from jaxdelegate.op_lowering.spec import Specs
 
 
 def top_k(x: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
     """The k largest values along the last axis, descending, and their indices (int32).
 
-    Equal values are in the order of their indices, and NaN after every number
-    (kernels/topk_v2.cc).
+    Equal values are ordered by index, and NaN comes after every number (kernels/topk_v2.cc).
     """
     _, indices = lax.top_k(_keys(x), k)
     return jnp.take_along_axis(x, indices, axis=-1), indices
 
 
 def _keys(x: jax.Array) -> jax.Array:
-    """Integers that order as the values do: lax.top_k itself puts NaN first and 0 before -0."""
+    """Integers in the order of the values: lax.top_k itself puts NaN first and 0 before -0."""
     if x.dtype not in FLOATS:
         return x
     integer = np.dtype(f"int{8 * x.dtype.itemsize}")
@@ -43,17 +43,15 @@ def _keys(x: jax.Array) -> jax.Array:
     return jnp.where(jnp.isnan(x), jnp.asarray(limits.min, integer), keys)
 
 
-def _why_not_topk(
-    context: LoweringContext, _o: TopKV2Options, inputs: Specs, outputs: Specs
-) -> str | None:
-    x, k = inputs[:2]
-    if len(outputs) != 2:
-        return why_not_count(outputs, 2)
+def _why_not_topk(op: Op[TopKV2Options]) -> str | None:
+    x, k = op.inputs[:2]
+    if len(op.outputs) != 2:
+        return why_not_count(op.outputs, 2)
     reason = first_reason(
         why_not_const(k),
         why_not_dtype(k, np.int16, np.int32),
-        why_not_dtype(outputs[1], np.int16, np.int32),
-        why_not_ordered(context, x, outputs[0]),
+        why_not_dtype(op.outputs[1], np.int16, np.int32),
+        why_not_ordered(op.context, x, op.outputs[0]),
         None if x.shape else f"{x.name!r} is a scalar: it has no last axis",
     )
     if reason is not None or k.const is None:
@@ -64,11 +62,9 @@ def _why_not_topk(
     return f"k is {largest}, of {x.shape[-1]} values" if largest > x.shape[-1] else None
 
 
-def _lower_topk(
-    _context: LoweringContext, _o: TopKV2Options, _inputs: Specs, outputs: Specs
-) -> Function:
-    k = outputs[0].shape[-1]  # 0 where the operator asks for less
-    index_dtype = outputs[1].dtype
+def _lower_topk(op: Op[TopKV2Options]) -> Function:
+    k = op.outputs[0].shape[-1]  # 0 where the input is negative
+    index_dtype = op.outputs[1].dtype
 
     def topk(x: jax.Array, _k: jax.Array) -> tuple[jax.Array, jax.Array]:
         values, indices = top_k(x, k)
@@ -80,23 +76,20 @@ def _lower_topk(
 TOPK_V2 = OpRule("TOPK_V2", TopKV2Options, 3, _why_not_topk, _lower_topk, arity=2)
 
 
-def _why_not_bucketize(
-    _context: LoweringContext, o: BucketizeOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    ascending = all(a <= b for a, b in zip(o.boundaries, o.boundaries[1:], strict=False))
+def _why_not_bucketize(op: Op[BucketizeOptions]) -> str | None:
+    boundaries = op.options.boundaries
+    ascending = all(a <= b for a, b in itertools.pairwise(boundaries))
     return first_reason(
-        why_not_dtype(inputs[0], FLOATS, np.int32, np.int64),
-        why_not_result(outputs[0], np.int32),
+        why_not_dtype(op.inputs[0], FLOATS, np.int32, np.int64),
+        why_not_result(op.outputs[0], np.int32),
         None if ascending else "the boundaries are not sorted",
     )
 
 
-def _lower_bucketize(
-    _context: LoweringContext, o: BucketizeOptions, inputs: Specs, _outputs: Specs
-) -> Function:
+def _lower_bucketize(op: Op[BucketizeOptions]) -> Function:
     # The boundaries are float32: C++ compares integers with them in float32, doubles in float64.
-    compared = np.float64 if inputs[0].dtype == np.float64 else np.float32
-    boundaries = np.asarray(o.boundaries, np.float32).astype(compared)
+    compared = np.float64 if op.inputs[0].dtype == np.float64 else np.float32
+    boundaries = np.asarray(op.options.boundaries, np.float32).astype(compared)
 
     def bucketize(x: jax.Array) -> tuple[jax.Array]:
         below = x.astype(compared)[..., None] < boundaries.reshape((1,) * x.ndim + (-1,))

@@ -1,9 +1,9 @@
-"""Sparse tensors, in numpy: DENSIFY, and any constant that a file stores so.
+"""Sparse tensors: DENSIFY, and any constant that a file stores sparse.
 
 Source: kernels/densify.cc, kernels/internal/utils/sparsity_format_converter.cc. The format: levels
-nest, the outermost first. A dense level has an entry for each index; a compressed one lists, for
-each entry above it, the indices that are stored. Levels are the tensor's dimensions in some order,
-then the blocks that some of them are cut into.
+nest, the outermost first. A dense level has an entry for each index; a compressed one lists the
+stored indices for each entry above it. Levels are the tensor's dimensions in some order, then the
+blocks that some of them are divided into.
 """
 
 import dataclasses
@@ -16,19 +16,18 @@ from jaxdelegate.reference.kernel import Array, Kernel, same_shape
 
 
 def densify(_o: Options, inputs: Specs, _outputs: Specs, stored: Array) -> tuple[Array]:
-    """Every value at its place, raw zeros elsewhere."""
+    """Every stored value at its position, zero bytes elsewhere."""
     return (densified(dataclasses.replace(inputs[0], const=stored)),)
 
 
 def densified(spec: TensorSpec) -> Array:
-    """A constant tensor in full, [*spec.shape]: what a kernel that takes sparse weights sees.
+    """A constant tensor in full, [*spec.shape], as a kernel of sparse weights reads it.
 
     Args:
-        spec: its `const` is the flat array of stored values where `sparsity` is there, and the
-            tensor itself where it is not.
+        spec: with `sparsity`, its `const` is the flat array of stored values, else the tensor.
 
     Raises:
-        ValueError: the tensor is not constant, or not as many values are stored as the levels hold.
+        ValueError: the tensor is not constant, or the number of stored values is wrong.
     """
     if spec.const is None:
         raise ValueError(f"{spec.name!r} is not constant")
@@ -54,7 +53,7 @@ def densified(spec: TensorSpec) -> Array:
 
 
 def _entries(level: DimensionSparsity, count: int) -> tuple[Array, Array]:
-    """A level's entries in order: which of `count` entries above holds each, and its index."""
+    """A level's entries in order: the parent among `count` entries above, and the index."""
     if level.segments is None or level.indices is None:
         n = level.dense_size
         return np.repeat(np.arange(count), n), np.tile(np.arange(n), count)

@@ -7,26 +7,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdelegate.op_lowering.common.movement import why_not_moved
-from jaxdelegate.op_lowering.rule import (
-    Function,
-    LoweringContext,
-    OpRule,
-    first_reason,
-    table,
-    why_not_const,
-)
+from jaxdelegate.op_lowering.rule import Function, Op, OpRule, first_reason, table, why_not_const
 from jaxdelegate.op_lowering.sparse.options import DensifyOptions
-from jaxdelegate.op_lowering.spec import Shape, Sparsity, Specs
+from jaxdelegate.op_lowering.spec import Shape, Sparsity
 
 
-def _why_not_densify(
-    context: LoweringContext, _o: DensifyOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    return first_reason(why_not_const(inputs[0]), why_not_moved(context, inputs[0], outputs[0]))
+def _why_not_densify(op: Op[DensifyOptions]) -> str | None:
+    x = op.inputs[0]
+    return first_reason(why_not_const(x), why_not_moved(op.context, x, op.outputs[0]))
 
 
 def _strides(sparsity: Sparsity, shape: Shape) -> list[int]:
-    """How far apart, in the dense tensor, neighbors on each level lie."""
+    """The distance, in the dense tensor, between neighbors on each level."""
     of_dimension = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
     of_level = (*range(len(shape)), *sparsity.block_map)  # the dimension that each belongs to
     strides = []
@@ -39,7 +31,7 @@ def _strides(sparsity: Sparsity, shape: Shape) -> list[int]:
 
 
 def _positions(sparsity: Sparsity, shape: Shape) -> np.ndarray:
-    """Where each stored value lies in the flat dense tensor. As sparsity_format_converter.cc."""
+    """The position of each stored value in the flat dense tensor (sparsity_format_converter.cc)."""
     positions = np.zeros(1, np.int64)
     for level, stride in zip(sparsity.dimensions, _strides(sparsity, shape), strict=True):
         if level.segments is None or level.indices is None:
@@ -50,10 +42,8 @@ def _positions(sparsity: Sparsity, shape: Shape) -> np.ndarray:
     return positions
 
 
-def _lower_densify(
-    _context: LoweringContext, _o: DensifyOptions, inputs: Specs, outputs: Specs
-) -> Function:
-    shape, sparsity = outputs[0].shape, inputs[0].sparsity
+def _lower_densify(op: Op[DensifyOptions]) -> Function:
+    shape, sparsity = op.outputs[0].shape, op.inputs[0].sparsity
     if sparsity is None:  # densified already
         return lambda x: (x.reshape(shape),)
     positions = _positions(sparsity, shape)

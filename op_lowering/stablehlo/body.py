@@ -1,7 +1,7 @@
 """The bodies of StableHLO operators: functions of scalars that other subgraphs hold.
 
-A body is traced to see what it is. One that adds, multiplies, compares... its two arguments has a
-lax function of its own (`Fold`); any other is applied element by element as it stands.
+A body is traced to find out what it computes. For one that adds, multiplies or compares its two
+arguments, lax has a function (`Fold`); any other is applied element by element.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ def _scalars(dtypes: _Dtypes) -> Specs:
 def why_not_body(
     context: LoweringContext, index: int, arguments: _Dtypes, results: _Dtypes
 ) -> str | None:
-    """A reason unless the subgraph takes scalars of these dtypes to scalars of those."""
+    """A reason unless the subgraph maps scalars of these dtypes to scalars of those."""
     if context.why_not_subgraph is None or context.lower_subgraph is None:
         return "the delegate has no access to the subgraph of its body"
     if not set(arguments) <= ELEMENTS:
@@ -41,7 +41,7 @@ def why_not_body(
             return f"its body: {reason}"
         found = Body.of(context, index, arguments).closed.out_avals
     except (TypeError, ValueError, LookupError, RuntimeError) as error:
-        # A file may name a subgraph that was made for something else.
+        # The file may refer to a subgraph with another purpose.
         return (
             f"its body, subgraph {index}, does not take {', '.join(map(str, arguments))}: {error}"
         )
@@ -62,13 +62,13 @@ class Body:
         """Trace a subgraph for scalars of these dtypes.
 
         Raises:
-            ValueError: the context knows no subgraphs.
+            ValueError: the context has no access to subgraphs.
         """
         if context.lower_subgraph is None:
             raise ValueError(f"subgraph {index} is out of reach")
         with jax.enable_x64(True):
             scalars = [np.zeros((), dtype) for dtype in arguments]
-            # XLA's reductions take no body that reads what others have computed.
+            # Bodies of XLA's reductions cannot read values from outside.
             body = context.lower_subgraph(index, _scalars(arguments), is_closed=True)
             return cls(jax.make_jaxpr(body)(*scalars))
 
@@ -83,14 +83,14 @@ class Body:
         return tuple(y.reshape(shape) for y in jax.vmap(self.scalars)(*flat))
 
     def passes_on(self, position: int, argument: int) -> bool:
-        """Whether a result is an argument as it is."""
+        """Whether a result is an argument, unchanged."""
         jaxpr = self.closed.jaxpr
         return jaxpr.outvars[position] is jaxpr.invars[argument]
 
     def fold(self, position: int, wide: np.dtype) -> "Fold | None":
-        """The fold that result i is of arguments i and n + i, n being the number of results.
+        """The fold that computes result i of arguments i and n + i, for n results.
 
-        Conversions to `wide` and back, around it, belong to how half precision is computed.
+        Half precision is computed with conversions to `wide` and back, which do not count.
         """
         jaxpr, makers = self.closed.jaxpr, self._makers()
         n, y = len(jaxpr.outvars), jaxpr.outvars[position]
@@ -107,11 +107,11 @@ class Body:
         return FOLDS[_OF_BOOLEANS.get(name, name) if y.aval.dtype == BOOL else name]
 
     def _makers(self) -> dict[Any, Any]:
-        """The equation after each variable that is no argument."""
+        """The equation of each variable that is not an argument."""
         return {var: eqn for eqn in self.closed.jaxpr.eqns for var in eqn.outvars}
 
     def order(self) -> "Order | None":
-        """A comparator's order, if it compares one key of both sides: key(a) < key(b)."""
+        """A comparator's order, if it compares one key on both sides: key(a) < key(b)."""
         jaxpr = self.closed.jaxpr
         makers = self._makers()
         eqn = _maker(jaxpr.outvars[0], makers)
@@ -132,7 +132,7 @@ _ASCENDING = {"lt": True, "le": True, "gt": False, "ge": False}
 
 
 def _source(var: Any, makers: dict[Any, Any], *dtypes: np.dtype) -> Any:
-    """Where a scalar comes from, before reshapes and conversions between the given dtypes."""
+    """The origin of a scalar, before reshapes and conversions between the given dtypes."""
     while not isinstance(var, core.Literal) and var in makers:
         eqn = makers[var]
         passes = eqn.primitive.name == "reshape" or (
@@ -146,7 +146,7 @@ def _source(var: Any, makers: dict[Any, Any], *dtypes: np.dtype) -> Any:
 
 
 def _maker(var: Any, makers: dict[Any, Any], *dtypes: np.dtype) -> Any:
-    """The equation after a scalar; None where it is an argument or a constant."""
+    """The equation of a scalar; None for an argument or a constant."""
     source = _source(var, makers, *dtypes)
     return None if isinstance(source, core.Literal) else makers.get(source)
 
@@ -196,14 +196,14 @@ _OF_BOOLEANS = {"or": "max", "and": "min"}
 
 @dataclasses.dataclass(frozen=True)
 class Order:
-    """The order of a sort: by a key that one element of each operand gives."""
+    """The order of a sort: by a key of one element of each operand."""
 
-    key: Body  # of as many arguments as the comparator; both sides are given the same ones
+    key: Body  # takes the comparator's arguments; both sides are the same element
     ascending: bool
 
     @property
     def operand(self) -> int | None:
-        """The operand that is the key itself; None: the key is computed."""
+        """The operand that is the key; None: the key is computed."""
         n = len(self.key.closed.jaxpr.invars)
         return next((i // 2 for i in range(n) if self.key.passes_on(0, i)), None)
 

@@ -1,8 +1,8 @@
 """StableHLO operators that act element by element, and STABLEHLO_CUSTOM_CALL.
 
-Their semantics are the StableHLO specification's: inputs have one shape, nothing broadcasts but the
-scalars of SELECT and CLAMP, maximum and minimum pass NaN on, integer division truncates.
-Source of what LiteRT runs of them: kernels/stablehlo_elementwise.h.
+Semantics: the StableHLO specification. Inputs have one shape, only the scalars of SELECT and CLAMP
+broadcast, maximum and minimum propagate NaN, integer division truncates. LiteRT's kernels are in
+kernels/stablehlo_elementwise.h.
 """
 
 from collections.abc import Callable
@@ -35,13 +35,12 @@ from jaxdelegate.op_lowering.records.enums import (
 from jaxdelegate.op_lowering.records.record import NoOptions, Options
 from jaxdelegate.op_lowering.rule import (
     Function,
-    LoweringContext,
+    Op,
     OpRule,
     first_reason,
     table,
     why_not_dtype,
 )
-from jaxdelegate.op_lowering.spec import Specs
 from jaxdelegate.op_lowering.stablehlo.options import (
     StablehloCompareOptions,
     StablehloCustomCallOptions,
@@ -52,32 +51,20 @@ ELEMENTS: Dtypes = NUMBERS | COMPLEX | BOOLS
 _INEXACT: Dtypes = FLOATS | COMPLEX
 
 
-def _why_not_shapes(
-    _context: LoweringContext, _o: Options, inputs: Specs, _outputs: Specs
-) -> str | None:
-    return first_reason(*(why_not_one_shape(inputs[0], s) for s in inputs[1:]))
+def _why_not_shapes(op: Op[Options]) -> str | None:
+    return first_reason(*(why_not_one_shape(op.inputs[0], s) for s in op.inputs[1:]))
 
 
 def _binary(
-    name: str,
-    function: Elementwise,
-    dtypes: Dtypes,
-    *,
-    options_type: type[Options] = NoOptions,
+    name: str, function: Elementwise, dtypes: Dtypes, *, options_type: type[Options] = NoOptions
 ) -> OpRule:
     return pointwise(
-        name,
-        options_type,
-        1,
-        lambda _o, _inputs: function,
-        dtypes,
-        arity=2,
-        why_not=_why_not_shapes,
+        name, options_type, 1, lambda _op: function, dtypes, arity=2, why_not=_why_not_shapes
     )
 
 
 def _unary(name: str, function: Elementwise, dtypes: Dtypes = _INEXACT) -> OpRule:
-    return pointwise(name, NoOptions, 1, lambda _o, _inputs: function, dtypes)
+    return pointwise(name, NoOptions, 1, lambda _op: function, dtypes)
 
 
 # ---- two inputs
@@ -105,7 +92,7 @@ def _power(x: jax.Array, y: jax.Array) -> jax.Array:
     start = (jnp.ones_like(x), x, y)
     result: jax.Array = lax.fori_loop(0, 8 * x.dtype.itemsize, square, start)[0]
     is_unit = (x == one) | (x == zero - one)
-    # Powers of 1 and -1 depend on the lowest bit alone, which two's complement keeps.
+    # Powers of 1 and -1 depend only on the exponent's lowest bit, which two's complement keeps.
     return jnp.where((y < zero) & ~is_unit, zero, result)
 
 
@@ -130,18 +117,16 @@ _REAL_PARTS = {np.dtype(np.complex64): np.float32, np.dtype(np.complex128): np.f
 _SIGNED: Dtypes = frozenset(d for d in INTEGERS if d.kind == "i")
 
 
-def _why_not_abs(
-    _context: LoweringContext, _o: Options, inputs: Specs, outputs: Specs
-) -> str | None:
-    x = inputs[0].dtype
-    return why_not_dtype(outputs[0], frozenset([np.dtype(_REAL_PARTS.get(x, x))]))
+def _why_not_abs(op: Op[NoOptions]) -> str | None:
+    x = op.inputs[0].dtype
+    return why_not_dtype(op.outputs[0], frozenset([np.dtype(_REAL_PARTS.get(x, x))]))
 
 
 STABLEHLO_ABS = pointwise(
     "STABLEHLO_ABS",
     NoOptions,
     1,
-    lambda _o, _inputs: lax.abs,
+    lambda _op: lax.abs,
     _SIGNED | _INEXACT,
     results=_SIGNED | FLOATS,
     why_not=_why_not_abs,
@@ -164,7 +149,7 @@ _Compare = Callable[[jax.Array, jax.Array], jax.Array]
 
 
 def _lexicographic(compare: _Compare) -> _Compare:
-    """The order of complex numbers: by their real parts, then by their imaginary parts."""
+    """The order of complex numbers: by real parts, then by imaginary parts."""
 
     def run(x: jax.Array, y: jax.Array) -> jax.Array:
         by_imaginary = compare(lax.imag(x), lax.imag(y))
@@ -191,26 +176,22 @@ def total_order(x: jax.Array) -> jax.Array:
     return jnp.where(bits < scalar(0, bits), bits ^ scalar(np.iinfo(width).max, bits), bits)
 
 
-def _why_not_compare(
-    _context: LoweringContext, _o: Options, inputs: Specs, outputs: Specs
-) -> str | None:
-    x, y = inputs[:2]
+def _why_not_compare(op: Op[StablehloCompareOptions]) -> str | None:
+    x, y = op.inputs[:2]
     return first_reason(
-        why_not_count(inputs, 2),
+        why_not_count(op.inputs, 2),
         why_not_dtype(x, ELEMENTS),
         why_not_dtype(y, ELEMENTS),
         why_not_one_dtype(x, y),
         why_not_one_shape(x, y),
-        why_not_dtype(outputs[0], BOOLS),
+        why_not_dtype(op.outputs[0], BOOLS),
     )
 
 
-def _lower_compare(
-    _context: LoweringContext, o: StablehloCompareOptions, inputs: Specs, _outputs: Specs
-) -> Function:
-    """Of the comparison type only the total order of floats says what the dtype does not."""
-    compare, dtype = _LAX[o.comparison_direction], inputs[0].dtype
-    if dtype in FLOATS and o.compare_type is _TOTAL_ORDER:
+def _lower_compare(op: Op[StablehloCompareOptions]) -> Function:
+    """Except for the total order of floats, the comparison type follows from the dtype."""
+    compare, dtype = _LAX[op.options.comparison_direction], op.inputs[0].dtype
+    if dtype in FLOATS and op.options.compare_type is _TOTAL_ORDER:
         return lambda x, y: (compare(total_order(jnp.asarray(x)), total_order(jnp.asarray(y))),)
     if dtype in COMPLEX and compare not in (lax.eq, lax.ne):
         compare = _lexicographic(compare)
@@ -230,20 +211,16 @@ STABLEHLO_COMPARE = OpRule(
 # ---- CONVERT
 
 
-def _why_not_convert(
-    _context: LoweringContext, _o: Options, inputs: Specs, outputs: Specs
-) -> str | None:
+def _why_not_convert(op: Op[NoOptions]) -> str | None:
     return first_reason(
-        why_not_count(inputs, 1),
-        why_not_dtype(inputs[0], ELEMENTS),
-        why_not_dtype(outputs[0], ELEMENTS),
+        why_not_count(op.inputs, 1),
+        why_not_dtype(op.inputs[0], ELEMENTS),
+        why_not_dtype(op.outputs[0], ELEMENTS),
     )
 
 
-def _lower_convert(
-    _context: LoweringContext, _o: Options, _inputs: Specs, outputs: Specs
-) -> Function:
-    dtype = outputs[0].dtype
+def _lower_convert(op: Op[NoOptions]) -> Function:
+    dtype = op.outputs[0].dtype
     return lambda x: (convert(jnp.asarray(x), dtype),)
 
 
@@ -259,23 +236,21 @@ def convert(x: jax.Array, dtype: np.dtype) -> jax.Array:
 STABLEHLO_CONVERT = OpRule("STABLEHLO_CONVERT", NoOptions, 1, _why_not_convert, _lower_convert)
 
 
-# ---- SELECT, CLAMP: a scalar may stand for a whole tensor
+# ---- SELECT, CLAMP: the predicate and the bounds may be scalars
 
 
-def _why_not_select(
-    context: LoweringContext, _o: Options, inputs: Specs, outputs: Specs
-) -> str | None:
-    predicate, x, y = inputs[:3]
+def _why_not_select(op: Op[NoOptions]) -> str | None:
+    predicate, x, y = op.inputs[:3]
     return first_reason(
-        why_not_count(inputs, 3),
+        why_not_count(op.inputs, 3),
         why_not_dtype(predicate, BOOLS),
-        why_not_moved(context, x, y, outputs[0]),
+        why_not_moved(op.context, x, y, op.outputs[0]),
         why_not_one_shape(x, y),
         None if predicate.shape == () else why_not_one_shape(predicate, x),
     )
 
 
-def _lower_select(_context: LoweringContext, _o: Options, _i: Specs, _outputs: Specs) -> Function:
+def _lower_select(_op: Op[NoOptions]) -> Function:
     def select(predicate: jax.Array, x: jax.Array, y: jax.Array) -> tuple[jax.Array]:
         return (lax.select(jnp.asarray(predicate), jnp.asarray(x), jnp.asarray(y)),)
 
@@ -285,19 +260,17 @@ def _lower_select(_context: LoweringContext, _o: Options, _i: Specs, _outputs: S
 STABLEHLO_SELECT = OpRule("STABLEHLO_SELECT", NoOptions, 1, _why_not_select, _lower_select, arity=3)
 
 
-def _why_not_clamp(
-    _context: LoweringContext, _o: Options, inputs: Specs, outputs: Specs
-) -> str | None:
-    low, x, high = inputs[:3]
+def _why_not_clamp(op: Op[NoOptions]) -> str | None:
+    low, x, high = op.inputs[:3]
     return first_reason(
-        why_not_count(inputs, 3),
+        why_not_count(op.inputs, 3),
         *(why_not_dtype(spec, ELEMENTS) for spec in (low, x, high)),
-        *(why_not_one_dtype(x, spec) for spec in (low, high, outputs[0])),
+        *(why_not_one_dtype(x, spec) for spec in (low, high, op.outputs[0])),
         *(None if spec.shape == () else why_not_one_shape(spec, x) for spec in (low, high)),
     )
 
 
-def _lower_clamp(_context: LoweringContext, _o: Options, _i: Specs, _outputs: Specs) -> Function:
+def _lower_clamp(_op: Op[NoOptions]) -> Function:
     def clamp(low: jax.Array, x: jax.Array, high: jax.Array) -> tuple[jax.Array]:
         low, high = (jnp.broadcast_to(jnp.asarray(a), x.shape) for a in (low, high))
         return (lax.min(lax.max(jnp.asarray(x), low), high),)
@@ -311,16 +284,12 @@ STABLEHLO_CLAMP = OpRule("STABLEHLO_CLAMP", NoOptions, 1, _why_not_clamp, _lower
 # ---- CUSTOM_CALL
 
 
-def _why_not_custom_call(
-    _context: LoweringContext, o: StablehloCustomCallOptions, _i: Specs, _outputs: Specs
-) -> str:
-    return f"custom call {o.call_target_name!r}: what it computes is not in the file"
+def _why_not_custom_call(op: Op[StablehloCustomCallOptions]) -> str:
+    return f"the file does not contain the function of custom call {op.options.call_target_name!r}"
 
 
-def _lower_custom_call(
-    _context: LoweringContext, o: StablehloCustomCallOptions, _i: Specs, _outputs: Specs
-) -> Function:
-    raise ValueError(f"custom call {o.call_target_name!r} cannot be lowered")
+def _lower_custom_call(op: Op[StablehloCustomCallOptions]) -> Function:
+    raise ValueError(f"custom call {op.options.call_target_name!r} cannot be lowered")
 
 
 STABLEHLO_CUSTOM_CALL = OpRule(

@@ -1,7 +1,7 @@
 """STABLEHLO_GATHER and STABLEHLO_SCATTER.
 
-Semantics: the StableHLO specification and kernels/stablehlo_{gather,scatter}.cc. A gather moves its
-windows inside; a scatter leaves out the elements that fall outside.
+Semantics: the StableHLO specification and kernels/stablehlo_{gather,scatter}.cc. A gather clamps
+its windows to the operand; a scatter ignores elements outside.
 """
 
 import dataclasses
@@ -23,13 +23,13 @@ from jaxdelegate.op_lowering.common.pointwise import (
 from jaxdelegate.op_lowering.common.products import nothing
 from jaxdelegate.op_lowering.rule import (
     Function,
-    LoweringContext,
+    Op,
     OpRule,
     first_reason,
     table,
     why_not_dtype,
 )
-from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
+from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 from jaxdelegate.op_lowering.stablehlo.body import Body, why_not_body
 from jaxdelegate.op_lowering.stablehlo.elementwise import ELEMENTS
 from jaxdelegate.op_lowering.stablehlo.options import (
@@ -38,11 +38,11 @@ from jaxdelegate.op_lowering.stablehlo.options import (
 )
 from jaxdelegate.op_lowering.stablehlo.shape import signed, why_not_dims, why_not_length
 
-_Scatter = Callable[..., jax.Array]  # lax.scatter, or one of its kin that combine
+_Scatter = Callable[..., jax.Array]  # lax.scatter, or a variant that combines values
 
 
 def _why_not_index_vectors(indices: TensorSpec, axis: int, depth: int) -> str | None:
-    """A reason unless vectors along `axis` (or single indices after the rank) are so long."""
+    """A reason unless vectors along `axis` (single indices if `axis` is the rank) have `depth`."""
     shape = (*indices.shape, 1)
     if not 0 <= axis < len(shape):
         return f"index_vector_dim {axis} is outside of {list(indices.shape)}"
@@ -68,15 +68,13 @@ def _index_vectors(indices: jax.Array, axis: int) -> jax.Array:
 # ---- GATHER
 
 
-def _why_not_gather(
-    context: LoweringContext, o: StablehloGatherOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    x, indices = inputs[:2]
+def _why_not_gather(op: Op[StablehloGatherOptions]) -> str | None:
+    (x, indices), o = op.inputs[:2], op.options
     rank, n_batch = len(x.shape), len(_batch_shape(indices.shape, o.index_vector_dim))
     n_window = rank - len(o.collapsed_slice_dims)
     reason = first_reason(
-        why_not_count(inputs, 2),
-        why_not_moved(context, x, outputs[0]),
+        why_not_count(op.inputs, 2),
+        why_not_moved(op.context, x, op.outputs[0]),
         _why_not_index_vectors(indices, o.index_vector_dim, len(o.start_index_map)),
         why_not_dims("start_index_map", o.start_index_map, rank),
         why_not_dims("collapsed_slice_dims", o.collapsed_slice_dims, rank, ordered=True),
@@ -95,11 +93,10 @@ def _why_not_gather(
     )
 
 
-def _lower_gather(
-    _context: LoweringContext, o: StablehloGatherOptions, inputs: Specs, outputs: Specs
-) -> Function:
-    if 0 in (*outputs[0].shape, *inputs[0].shape):
-        return nothing(outputs)
+def _lower_gather(op: Op[StablehloGatherOptions]) -> Function:
+    if 0 in (*op.outputs[0].shape, *op.inputs[0].shape):
+        return nothing(op.outputs)
+    o = op.options
     dims = lax.GatherDimensionNumbers(o.offset_dims, o.collapsed_slice_dims, o.start_index_map)
 
     def gather(x: jax.Array, indices: jax.Array) -> tuple[jax.Array]:
@@ -117,27 +114,25 @@ STABLEHLO_GATHER = OpRule(
 # ---- SCATTER
 
 
-def _why_not_scatter(
-    context: LoweringContext, o: StablehloScatterOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    reason = why_not_present(*inputs)
+def _why_not_scatter(op: Op[StablehloScatterOptions]) -> str | None:
+    reason = why_not_present(*op.inputs)
     if reason is not None:
         return reason
-    n = len(outputs)
-    if len(inputs) != 2 * n + 1 or n == 0:
-        return f"has {len(inputs)} inputs and {n} outputs: wants n operands, indices, n updates"
-    operands, indices, updates = inputs[:n], inputs[n], inputs[n + 1 :]
-    dtypes = [spec.dtype for spec in outputs]
+    n, o = len(op.outputs), op.options
+    if len(op.inputs) != 2 * n + 1 or n == 0:
+        return f"expected n operands, indices, n updates; got {len(op.inputs)} inputs, {n} outputs"
+    operands, indices, updates = op.inputs[:n], op.inputs[n], op.inputs[n + 1 :]
+    dtypes = [spec.dtype for spec in op.outputs]
     return (
         first_reason(
             *(why_not_dtype(spec, ELEMENTS) for spec in (*operands, *updates)),
-            *(why_not_one_dtype(a, b) for a, b in zip(operands, outputs, strict=True)),
+            *(why_not_one_dtype(a, b) for a, b in zip(operands, op.outputs, strict=True)),
             *(why_not_one_dtype(a, b) for a, b in zip(operands, updates, strict=True)),
             *(why_not_one_shape(operands[0], spec) for spec in operands[1:]),
             *(why_not_one_shape(updates[0], spec) for spec in updates[1:]),
         )
         or _why_not_placed(o, operands[0], indices, updates[0])
-        or why_not_body(context, o.update_computation_subgraph_index, (*dtypes, *dtypes), dtypes)
+        or why_not_body(op.context, o.update_computation_subgraph_index, (*dtypes, *dtypes), dtypes)
     )
 
 
@@ -165,10 +160,10 @@ def _why_not_placed(
 
 @dataclasses.dataclass(frozen=True)
 class _Places:
-    """Where updates go: their dimensions besides the windows', a window's size in the operand."""
+    """Where updates go in the operand."""
 
-    batch_dims: tuple[int, ...]
-    window: tuple[int, ...]
+    batch_dims: tuple[int, ...]  # the updates' dimensions outside of the windows
+    window: tuple[int, ...]  # a window's size in the operand
     starts: tuple[int, ...]  # operand dimensions that an index vector moves
 
     @classmethod
@@ -182,14 +177,14 @@ class _Places:
 
     @property
     def margins(self) -> tuple[int, ...]:
-        """How far a window may stand out while still touching the operand.
+        """How far a window may reach beyond the operand's start and still overlap it.
 
-        lax leaves out a whole window that stands out; with such margins it leaves out elements.
+        lax drops a window that is not completely inside; with these margins it drops elements.
         """
         return tuple(m - 1 if d in self.starts else 0 for d, m in enumerate(self.window))
 
     def shifted(self, vectors: jax.Array) -> jax.Array:
-        """Index vectors [*batch, depth] into an operand with margins."""
+        """Index vectors [*batch, depth] for an operand with margins."""
         margins = [self.margins[d] for d in self.starts]
         return vectors + jnp.broadcast_to(jnp.asarray(margins, vectors.dtype), vectors.shape)
 
@@ -198,15 +193,14 @@ def _with_margins(x: jax.Array, margins: Sequence[int], sign: int) -> jax.Array:
     return lax.pad(x, jnp.zeros((), x.dtype), [(sign * m, sign * m, 0) for m in margins])
 
 
-def _lower_scatter(
-    context: LoweringContext, o: StablehloScatterOptions, inputs: Specs, outputs: Specs
-) -> Function:
-    n, dtypes = len(outputs), [spec.dtype for spec in outputs]
-    places = _Places.of(o, inputs[n + 1].shape)
-    if 0 in (*inputs[0].shape, *inputs[n + 1].shape):
+def _lower_scatter(op: Op[StablehloScatterOptions]) -> Function:
+    n, dtypes, o = len(op.outputs), [spec.dtype for spec in op.outputs], op.options
+    places = _Places.of(o, op.inputs[n + 1].shape)
+    if 0 in (*op.inputs[0].shape, *op.inputs[n + 1].shape):
         return lambda *arrays: tuple(map(jnp.asarray, arrays[:n]))
-    body = Body.of(context, o.update_computation_subgraph_index, (*dtypes, *dtypes))
-    found = (_scatter_of(body, i, context.precision.accumulator(d)) for i, d in enumerate(dtypes))
+    body = Body.of(op.context, o.update_computation_subgraph_index, (*dtypes, *dtypes))
+    wide = map(op.context.precision.accumulator, dtypes)
+    found = (_scatter_of(body, i, dtype) for i, dtype in enumerate(wide))
     known = [function for function in found if function is not None]
 
     def scatter(*arrays: jax.Array) -> tuple[jax.Array, ...]:
@@ -224,9 +218,9 @@ def _lower_scatter(
 
 
 def _scatter_of(body: Body, i: int, wide: np.dtype) -> _Scatter | None:
-    """Lax's scatter for one result of the body; None: there is none.
+    """Lax's scatter for one result of the body; None if lax has none.
 
-    Half precision is summed in `wide`, so that many updates of one place do not round one by one.
+    Half precision is summed in `wide`, so that the updates of one element are rounded once.
     """
     n = len(body.closed.out_avals)
     if body.passes_on(i, n + i):
@@ -265,7 +259,7 @@ def _one_by_one(
     vectors: jax.Array,
     updates: list[jax.Array],
 ) -> list[jax.Array]:
-    """Apply any body, window after window: two windows may meet, one's elements do not."""
+    """Apply any body, one window at a time: two windows may overlap."""
     depth, window = vectors.shape[-1], places.window
     rest = [d for d in range(updates[0].ndim) if d not in places.batch_dims]
     order = (*places.batch_dims, *rest)

@@ -1,7 +1,7 @@
 """StableHLO's sums of products: DOT_GENERAL, CONVOLUTION.
 
 Semantics: the StableHLO specification. Its precision_config is a lower bound, which the precision
-policy keeps.
+policy satisfies.
 """
 
 import dataclasses
@@ -28,13 +28,13 @@ from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.precision import PrecisionPolicy
 from jaxdelegate.op_lowering.rule import (
     Function,
-    LoweringContext,
+    Op,
     OpRule,
     first_reason,
     table,
     why_not_dtype,
 )
-from jaxdelegate.op_lowering.spec import Specs, TensorSpec
+from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.op_lowering.stablehlo.elementwise import ELEMENTS, convert
 from jaxdelegate.op_lowering.stablehlo.options import (
     StablehloConvolutionOptions,
@@ -46,11 +46,14 @@ _HALF = frozenset(np.dtype(t) for t in (np.float16, ml_dtypes.bfloat16))
 _KINDS = (FLOATS, INTEGERS, COMPLEX, BOOLS)
 
 
-def _why_not_products(inputs: Specs, outputs: Specs) -> str | None:
-    x, w, y = *inputs[:2], outputs[0]
+_Options = StablehloConvolutionOptions | StablehloDotGeneralOptions
+
+
+def _why_not_products(op: Op[_Options]) -> str | None:
+    x, w, y = *op.inputs[:2], op.outputs[0]
     one_kind = any(x.dtype in kind and y.dtype in kind for kind in _KINDS)
     return first_reason(
-        why_not_count(inputs, 2),
+        why_not_count(op.inputs, 2),
         *(why_not_dtype(spec, ELEMENTS) for spec in (x, w, y)),
         why_not_one_dtype(x, w),
         None if one_kind else f"products of {x.dtype} are not {y.dtype}",
@@ -59,42 +62,42 @@ def _why_not_products(inputs: Specs, outputs: Specs) -> str | None:
 
 @dataclasses.dataclass(frozen=True)
 class _Arithmetic:
-    """The dtypes of operands and of their sum, as the precision policy has them."""
+    """The dtypes of operands and of their sums under the precision policy."""
 
     operand: np.dtype
-    total: np.dtype  # what `lax` yields
+    total: np.dtype  # lax's result
     precision: str
     rounds_exactly: bool
 
     @classmethod
-    def of(cls, context: LoweringContext, x: TensorSpec, y: TensorSpec) -> Self:
-        """Sums run in the wider of input and output; booleans are counted.
+    def of(cls, op: Op[_Options]) -> Self:
+        """Sums have the wider dtype of input and output; booleans are counted.
 
-        Half-precision operands stay as they are where the device multiplies them; a CPU does not.
+        Half-precision operands are not converted where the device multiplies them; a CPU does not.
         """
-        policy = context.precision
-        widest = max(x.dtype, y.dtype, key=lambda dtype: dtype.itemsize)
-        total = np.dtype(np.int32) if x.dtype == BOOL else policy.accumulator(widest)
-        stays = x.dtype in _HALF and context.platform != "cpu"
-        operand = x.dtype if stays else total
+        policy, dtype = op.context.precision, op.inputs[0].dtype
+        widest = max(dtype, op.outputs[0].dtype, key=lambda d: d.itemsize)
+        total = np.dtype(np.int32) if dtype == BOOL else policy.accumulator(widest)
+        stays = dtype in _HALF and op.context.platform != "cpu"
+        operand = dtype if stays else total
         return cls(operand, total, policy.precision(operand), policy.rounds_exactly)
 
     def reduced(self, policy: PrecisionPolicy, operand: np.dtype, total: np.dtype) -> Self:
-        """The same with operands and sums that the policy reduces."""
+        """This arithmetic with the reduced operands and sums of the policy."""
         precision = policy.precision(operand)
         return dataclasses.replace(self, operand=operand, total=total, precision=precision)
 
     @property
     def preferred(self) -> np.dtype | None:
-        """What `lax` is told to yield; None: the operands' dtype.
+        """The `preferred_element_type`; None: the operands' dtype.
 
-        JAX lowers and derives products without 64-bit types, perhaps, and would cut what it is told
-        to 32 bits.
+        JAX may lower and differentiate products without 64-bit types, and would then cut an
+        explicit dtype to 32 bits.
         """
         return None if self.total == self.operand else self.total
 
     def downcast(self, x: jax.Array) -> jax.Array:
-        """An operand in its dtype; what is not reduced is converted."""
+        """An operand in its reduced dtype, or converted."""
         if self.operand in _HALF and x.dtype == np.float32:
             reduced: jax.Array = downcast(x, self.operand, exactly=self.rounds_exactly)
             return reduced
@@ -109,14 +112,12 @@ def _stored(y: jax.Array, dtype: np.dtype) -> jax.Array:
 # ---- DOT_GENERAL
 
 
-def _why_not_dot(
-    _context: LoweringContext, o: StablehloDotGeneralOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    x, w = inputs[:2]
+def _why_not_dot(op: Op[StablehloDotGeneralOptions]) -> str | None:
+    (x, w), o = op.inputs[:2], op.options
     lhs = (*o.lhs_batching_dimensions, *o.lhs_contracting_dimensions)
     rhs = (*o.rhs_batching_dimensions, *o.rhs_contracting_dimensions)
     reason = first_reason(
-        _why_not_products(inputs, outputs),
+        _why_not_products(op),
         why_not_dims("lhs dimensions", lhs, len(x.shape)),
         why_not_dims("rhs dimensions", rhs, len(w.shape)),
     )
@@ -128,27 +129,23 @@ def _why_not_dot(
     return None
 
 
-def _dot_arithmetic(
-    context: LoweringContext, o: StablehloDotGeneralOptions, inputs: Specs, outputs: Specs
-) -> _Arithmetic:
-    x, w = inputs[:2]
-    arithmetic, policy = _Arithmetic.of(context, x, outputs[0]), context.precision
-    if not x.dtype == outputs[0].dtype == np.float32:
+def _dot_arithmetic(op: Op[StablehloDotGeneralOptions]) -> _Arithmetic:
+    (x, w), (y,), o = op.inputs[:2], op.outputs, op.options
+    arithmetic, policy = _Arithmetic.of(op), op.context.precision
+    if not x.dtype == y.dtype == np.float32:
         return arithmetic
     bound = (*o.rhs_batching_dimensions, *o.rhs_contracting_dimensions)
     output_channels = math.prod(n for axis, n in enumerate(w.shape) if axis not in bound)
     batches = math.prod(x.shape[axis] for axis in o.lhs_batching_dimensions)
-    rows = math.prod(outputs[0].shape) // max(output_channels * batches, 1)
+    rows = math.prod(y.shape) // max(output_channels * batches, 1)
     operand = policy.operand_dtype(
         x.dtype, x.const, w.const, rows=rows, output_channels=output_channels
     )
     return arithmetic.reduced(policy, operand, policy.total(operand))
 
 
-def _lower_dot(
-    context: LoweringContext, o: StablehloDotGeneralOptions, inputs: Specs, outputs: Specs
-) -> Function:
-    arithmetic = _dot_arithmetic(context, o, inputs, outputs)
+def _lower_dot(op: Op[StablehloDotGeneralOptions]) -> Function:
+    arithmetic, o, dtype = _dot_arithmetic(op), op.options, op.outputs[0].dtype
     contract = (o.lhs_contracting_dimensions, o.rhs_contracting_dimensions)
     batch = (o.lhs_batching_dimensions, o.rhs_batching_dimensions)
 
@@ -160,7 +157,7 @@ def _lower_dot(
             precision=arithmetic.precision,
             preferred_element_type=arithmetic.preferred,
         )
-        return (_stored(y, outputs[0].dtype),)
+        return (_stored(y, dtype),)
 
     return dot_general
 
@@ -185,7 +182,6 @@ class _Windows:
 
     @classmethod
     def of(cls, o: StablehloConvolutionOptions) -> Self:
-        """As the options have them."""
         rank = len(o.input_spatial_dimensions)
         flat = o.padding or (0,) * 2 * rank
         return cls(
@@ -203,7 +199,7 @@ _Dims = tuple[int, ...]
 def _dimensions(o: StablehloConvolutionOptions) -> tuple[_Dims, _Dims, _Dims]:
     """The dimensions of input, kernel and output in lax's order.
 
-    (batch, feature, *spatial), but (output feature, input feature, *spatial) of the kernel.
+    (batch, feature, *spatial); for the kernel (output feature, input feature, *spatial).
     """
     return (
         (o.input_batch_dimension, o.input_feature_dimension, *o.input_spatial_dimensions),
@@ -216,21 +212,19 @@ def _dimensions(o: StablehloConvolutionOptions) -> tuple[_Dims, _Dims, _Dims]:
     )
 
 
-def _why_not_convolution(
-    context: LoweringContext, o: StablehloConvolutionOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    x, w = inputs[:2]
+def _why_not_convolution(op: Op[StablehloConvolutionOptions]) -> str | None:
+    (x, w), o = op.inputs[:2], op.options
     names = ("input dimensions", "kernel dimensions", "output dimensions")
-    specs = (x, w, outputs[0])
+    specs = (x, w, op.outputs[0])
     reason = first_reason(
-        _why_not_products(inputs, outputs),
+        _why_not_products(op),
         *(
             why_not_length(len(spec.shape), **{name.replace(" ", "_"): dims})
             or why_not_dims(name, dims, len(spec.shape))
             for name, dims, spec in zip(names, _dimensions(o), specs, strict=True)
         ),
         _why_not_window_attributes(o),
-        _why_not_on_device(context, x),
+        _why_not_on_device(op),
     )
     return reason or _why_not_groups(o, x, w)
 
@@ -251,9 +245,10 @@ def _why_not_window_attributes(o: StablehloConvolutionOptions) -> str | None:
     return reason or (None if min(steps, default=1) > 0 else "a stride or dilation is not positive")
 
 
-def _why_not_on_device(context: LoweringContext, x: TensorSpec) -> str | None:
-    if x.dtype in INTEGERS | BOOLS and context.platform != "cpu":
-        return f"{context.platform} libraries have no convolution of {x.dtype}"
+def _why_not_on_device(op: Op[StablehloConvolutionOptions]) -> str | None:
+    platform, dtype = op.context.platform, op.inputs[0].dtype
+    if dtype in INTEGERS | BOOLS and platform != "cpu":
+        return f"{platform} libraries have no convolution of {dtype}"
     return None
 
 
@@ -262,7 +257,7 @@ def _why_not_groups(o: StablehloConvolutionOptions, x: TensorSpec, w: TensorSpec
     (batch, feature, *_), (out_feature, in_feature, *_), _ = _dimensions(o)
     n_out = w.shape[out_feature]
     if min(features, batches) < 1 or (features > 1 and batches > 1):
-        return f"feature groups {features} and batch groups {batches} do not go together"
+        return f"feature groups {features} and batch groups {batches} are incompatible"
     fits = (
         x.shape[feature] == w.shape[in_feature] * features
         and n_out % features == 0
@@ -282,14 +277,13 @@ def _groups(o: StablehloConvolutionOptions) -> tuple[int, int]:
     return o.feature_group_count or 1, o.batch_group_count or 1
 
 
-def _lower_convolution(
-    context: LoweringContext, o: StablehloConvolutionOptions, inputs: Specs, outputs: Specs
-) -> Function:
-    if 0 in (*map(math.prod, (inputs[0].shape, inputs[1].shape, outputs[0].shape)),):
-        return nothing(outputs)
-    arithmetic, policy = _Arithmetic.of(context, inputs[0], outputs[0]), context.precision
-    if inputs[0].dtype == outputs[0].dtype == np.float32:
-        operand = policy.convolved(inputs[0].dtype, *(spec.const for spec in inputs[:2]))
+def _lower_convolution(op: Op[StablehloConvolutionOptions]) -> Function:
+    (x_spec, w_spec), (y_spec,), o = op.inputs[:2], op.outputs, op.options
+    if 0 in (*x_spec.shape, *w_spec.shape, *y_spec.shape):
+        return nothing(op.outputs)
+    arithmetic, policy = _Arithmetic.of(op), op.context.precision
+    if x_spec.dtype == y_spec.dtype == np.float32:
+        operand = policy.convolved(x_spec.dtype, x_spec.const, w_spec.const)
         arithmetic = arithmetic.reduced(policy, operand, policy.convolution_total(operand))
     windows, (feature_groups, batch_groups) = _Windows.of(o), _groups(o)
     reversed_dims = [
@@ -310,7 +304,7 @@ def _lower_convolution(
             precision=arithmetic.precision,
             preferred_element_type=arithmetic.preferred,
         )
-        return (_stored(y, outputs[0].dtype),)
+        return (_stored(y, y_spec.dtype),)
 
     return convolution
 

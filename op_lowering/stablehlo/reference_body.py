@@ -17,7 +17,7 @@ def elementwise(
 ) -> Apply:
     """The body as a function of arrays, element by element.
 
-    A body that runs on vectors is called once for all elements, any other once for each.
+    A body that accepts vectors is called once for all elements, any other once for each.
     """
     whole = _runs_on_vectors(call, index, arguments, len(results))
 
@@ -40,10 +40,10 @@ def elementwise(
 
 
 def _runs_on_vectors(call: Call, index: int, arguments: Sequence[np.dtype], n_results: int) -> bool:
-    """Whether the body maps vectors to vectors without a look at the values.
+    """Whether the body maps vectors to vectors, independently of the values.
 
-    Tried on vectors of no elements, where there is no value that a branch could be chosen by. What
-    is defined on scalars has no axis that it could reduce or reorder along.
+    Tried on empty vectors, which have no value for a branch to depend on. A body defined on scalars
+    has no axis to reduce or reorder.
     """
     try:
         results = call(index, *(np.zeros(0, dtype) for dtype in arguments))

@@ -36,7 +36,7 @@ def one_shape(_options: object, inputs: Specs) -> Shapes:
 
 
 def _divide(x: Array, y: Array) -> Any:
-    """Integers truncate; x / 0 has all bits set, as on XLA: the specification leaves it open."""
+    """Integers truncate; x / 0, which is unspecified, has all bits set, as in XLA."""
     if x.dtype.kind not in "iu":
         return x / y
     down, rest = np.floor_divide(x, y), np.remainder(x, y)
@@ -45,7 +45,7 @@ def _divide(x: Array, y: Array) -> Any:
 
 
 def _remainder(x: Array, y: Array) -> Any:
-    """The dividend's sign; x % 0 is x, as on XLA, for integers."""
+    """The dividend's sign; x % 0 is x for integers, as in XLA."""
     rest = np.fmod(x, y)
     return rest if x.dtype.kind not in "iu" else np.where(y == 0, x, rest)
 
@@ -60,7 +60,7 @@ def _power(x: Array, y: Array) -> Any:
 
 
 def _shift_left(x: Array, y: Array) -> Any:
-    """Zero once every bit has left; a negative distance counts as a large one."""
+    """Zero once every bit is shifted out; a negative distance counts as a large one."""
     bits = 8 * x.dtype.itemsize
     inside = (y >= 0) & (y < bits)
     return np.where(inside, np.left_shift(x, np.where(inside, y, 0)), 0)
@@ -107,7 +107,7 @@ _TOTAL_ORDER = StablehloComparisonType.STABLEHLO_COMPARISON_TYPE_FLOAT_TOTAL_ORD
 def compare(
     o: StablehloCompareOptions, inputs: Specs, outputs: Specs, x: Array, y: Array
 ) -> tuple[Array]:
-    """Booleans. Floats compare as numbers or in IEEE 754's total order, whatever else is named."""
+    """Booleans. Floats compare in IEEE 754's total order if the options say so, else as numbers."""
     reject_quantized(inputs)
     if o.compare_type is _TOTAL_ORDER and x.dtype.kind in "fV":
         x, y = _totally_ordered(x), _totally_ordered(y)
@@ -127,7 +127,7 @@ def _totally_ordered(x: Array) -> Array:
 
 
 def convert(_options: object, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
-    """Another dtype. Floats lose their fraction and saturate, NaN becomes 0, any but 0 is true."""
+    """Floats truncate and saturate as integers, NaN becomes 0; as booleans, all but 0 are true."""
     reject_quantized(inputs)
     dtype = outputs[0].dtype
     if x.dtype.kind == "c" and dtype.kind != "c":
@@ -142,7 +142,7 @@ def convert(_options: object, inputs: Specs, outputs: Specs, x: Array) -> tuple[
 
 
 def _saturated(x: Array, limits: np.iinfo) -> Array:
-    """Toward zero. The least integer is a float; the largest may not be, but one more is."""
+    """Toward zero. The least integer is a float; the largest may not be, but the next one is."""
     past = float(int(limits.max) + 1)
     inside = (x >= float(limits.min)) & (x < past)
     whole = np.where(inside, np.trunc(x), 0).astype(limits.dtype)
@@ -151,10 +151,10 @@ def _saturated(x: Array, limits: np.iinfo) -> Array:
 
 
 def select_shape(_options: object, inputs: Specs) -> Shapes:
-    """That of the values; the predicate has it too, or is a scalar.
+    """The shape of the values; the predicate has that shape or is a scalar.
 
     Raises:
-        ValueError: it is of another shape, or the values differ.
+        ValueError: the shapes differ.
     """
     predicate, x, y = inputs
     return one_shape(None, (x, y) if predicate.shape == () else (predicate, x, y))
@@ -168,10 +168,10 @@ def select(
 
 
 def clamp_shape(_options: object, inputs: Specs) -> Shapes:
-    """That of the operand; the bounds have it too, or are scalars.
+    """The shape of the operand; the bounds have that shape or are scalars.
 
     Raises:
-        ValueError: a bound is of another shape.
+        ValueError: a bound has another shape.
     """
     low, x, high = inputs
     return one_shape(None, (x, *(spec for spec in (low, high) if spec.shape != ())))
@@ -191,12 +191,10 @@ def declared_shapes(_infer: object, _options: object, _inputs: Specs, outputs: S
 def custom_call(
     o: StablehloCustomCallOptions, _inputs: Specs, _outputs: Specs, *_arrays: Array
 ) -> tuple[Array, ...]:
-    """Refuse: the file names a function of some runtime, and does not hold it.
-
-    Raises:
-        ValueError: always.
-    """
-    raise ValueError(f"custom call {o.call_target_name!r}: what it computes is not in the file")
+    """Refuse: the file names a runtime's function, but does not contain it."""
+    raise ValueError(
+        f"the file does not contain the function of custom call {o.call_target_name!r}"
+    )
 
 
 KERNELS = {

@@ -1,4 +1,7 @@
-"""GATHER and SCATTER, as the StableHLO specification and kernels/stablehlo_{gather,scatter}.cc."""
+"""StableHLO's GATHER and SCATTER.
+
+Sources: the StableHLO specification, kernels/stablehlo_{gather,scatter}.cc.
+"""
 
 from collections.abc import Sequence
 
@@ -38,7 +41,7 @@ def _check_dims(name: str, dims: Sequence[int], rank: int, *, ordered: bool = Tr
 
 
 def gathered_shape(o: StablehloGatherOptions, inputs: Specs) -> Shapes:
-    """The batch of indices, with the slices' dimensions where offset_dims say.
+    """The batch of indices, with the slices' dimensions at offset_dims.
 
     Raises:
         ValueError: the attributes do not fit the shapes.
@@ -63,7 +66,7 @@ def gathered_shape(o: StablehloGatherOptions, inputs: Specs) -> Shapes:
 def gather(
     o: StablehloGatherOptions, _inputs: Specs, outputs: Specs, x: Array, indices: Array
 ) -> tuple[Array]:
-    """Slice at each index vector; a slice that would stand out moves inside."""
+    """Slice at each index vector, clamped so that the slice is inside."""
     vectors = _index_vectors(indices, o.index_vector_dim)
     batch = vectors.shape[:-1]
     window = [m for d, m in enumerate(o.slice_sizes) if d not in o.collapsed_slice_dims]
@@ -101,18 +104,18 @@ def scattered_shapes(o: StablehloScatterOptions, inputs: Specs) -> Shapes:
     _check_dims("update_window_dims", o.update_window_dims, len(updates))
     rank = len(o.update_window_dims) + len(o.inserted_window_dims)
     check(rank == len(shape), f"windows {o.update_window_dims} in {shape}")
-    beside = tuple(m for d, m in enumerate(updates) if d not in o.update_window_dims)
-    check(beside == batch, f"updates {updates} for indices {inputs[n].shape}")
+    update_batch = tuple(m for d, m in enumerate(updates) if d not in o.update_window_dims)
+    check(update_batch == batch, f"updates {updates} for indices {inputs[n].shape}")
     return (shape,) * n
 
 
 def scatter(
     call: Call, o: StablehloScatterOptions, inputs: Specs, outputs: Specs, *arrays: Array
 ) -> tuple[Array, ...]:
-    """Combine each update with the element it belongs to; updates outside are left out.
+    """Combine each update with its element; updates outside are ignored.
 
-    Updates of one element come in row-major order: those of the first round are each element's
-    first, and so on, so that no two of a round meet.
+    The updates of an element are applied in row-major order: the first round applies each element's
+    first update, and so on, so that no element has two updates in one round.
     """
     reject_quantized(inputs)
     n, dtypes = len(outputs), [spec.dtype for spec in outputs]
@@ -133,7 +136,7 @@ def scatter(
 
 
 def _targets(o: StablehloScatterOptions, shape: Shape, indices: Array, updates: Shape) -> Array:
-    """For each update in row-major order the element that it belongs to, -1 for none."""
+    """The element of each update, both in row-major order; -1 for updates outside."""
     vectors = _index_vectors(indices, o.index_vector_dim)
     at = np.indices(updates).reshape(len(updates), -1)
     batch = tuple(at[d] for d in range(len(updates)) if d not in o.update_window_dims)
@@ -152,7 +155,7 @@ def _targets(o: StablehloScatterOptions, shape: Shape, indices: Array, updates: 
 
 
 def _occurrence(targets: Array) -> Array:
-    """How many earlier entries equal each one."""
+    """The number of equal earlier entries, for each entry."""
     order = np.argsort(targets, kind="stable")
     grouped = targets[order]
     first = np.searchsorted(grouped, grouped, "left")

@@ -12,7 +12,7 @@ from jaxdelegate.op_lowering.stablehlo.options import (
     StablehloConvolutionOptions,
     StablehloDotGeneralOptions,
 )
-from jaxdelegate.op_lowering.stablehlo.reference_shape import check
+from jaxdelegate.op_lowering.stablehlo.reference_shape import check, padded
 from jaxdelegate.reference.kernel import Array, Kernel
 from jaxdelegate.reference.pointwise import reject_quantized
 
@@ -21,7 +21,7 @@ _HALF = (np.float16, ml_dtypes.bfloat16)
 
 
 def _factor(x: Array, dtype: np.dtype) -> Array:
-    """A factor in the dtype that sums run in: the result's, but float32 for half precision."""
+    """A factor in the dtype of sums: the result's, but float32 for half precision."""
     wide = np.dtype(np.float32) if dtype in _HALF else dtype
     return x.astype(wide if wide.itemsize >= x.dtype.itemsize else x.dtype)
 
@@ -30,10 +30,10 @@ def _factor(x: Array, dtype: np.dtype) -> Array:
 
 
 def dot_general_shape(o: StablehloDotGeneralOptions, inputs: Specs) -> Shapes:
-    """Batch dimensions, then what is left of the first input, then of the second.
+    """Batch dimensions, then the other dimensions of the first input, then of the second.
 
     Raises:
-        ValueError: the dimensions that are matched differ.
+        ValueError: paired dimensions differ.
     """
     x, w = inputs[0].shape, inputs[1].shape
     lhs = (*o.lhs_batching_dimensions, *o.lhs_contracting_dimensions)
@@ -54,7 +54,7 @@ def _others(rank: int, dims: Sequence[int]) -> list[int]:
 def dot_general(
     o: StablehloDotGeneralOptions, inputs: Specs, outputs: Specs, x: Array, w: Array
 ) -> tuple[Array]:
-    """Sum products over the contracting dimensions; booleans: any of all."""
+    """Sum products over the contracting dimensions; for booleans, any of all."""
     reject_quantized(inputs)
     letters = iter(string.ascii_letters)
     left, right = ([""] * a.ndim for a in (x, w))
@@ -102,7 +102,7 @@ class _Axis:
 
 
 def _axes(o: StablehloConvolutionOptions) -> list[_Axis]:
-    """One for each spatial dimension; attributes that the file leaves out are neutral."""
+    """One for each spatial dimension; absent attributes are neutral."""
     rank = len(o.input_spatial_dimensions)
     padding = o.padding or (0, 0) * rank
     ones = (1,) * rank
@@ -137,7 +137,7 @@ def _output_dims(o: StablehloConvolutionOptions) -> tuple[int, ...]:
 
 
 def convolution_shape(o: StablehloConvolutionOptions, inputs: Specs) -> Shapes:
-    """The batch over its groups, places of the window, output features, in the output's layout.
+    """Batch / groups, places of the window, output features, in the output's layout.
 
     Raises:
         ValueError: dimensions or groups do not fit the shapes.
@@ -159,7 +159,7 @@ def convolution_shape(o: StablehloConvolutionOptions, inputs: Specs) -> Shapes:
 def convolution(
     o: StablehloConvolutionOptions, inputs: Specs, outputs: Specs, x: Array, w: Array
 ) -> tuple[Array]:
-    """Sum products under a sliding window; booleans: any of all."""
+    """Sum products under a sliding window; for booleans, any of all."""
     reject_quantized(inputs)
     dtype = outputs[0].dtype
     x = _factor(x.transpose(_input_dims(o)), dtype)  # [N, *spatial, C]
@@ -180,10 +180,11 @@ def _convolve(x: Array, w: Array, axes: Sequence[_Axis]) -> Array:
     """[N, *spatial, C] by [*window, C, O] -> [N, *places, O], without groups."""
     spatial, window = x.shape[1:-1], w.shape[:-2]
     places = [a.n_out(n, k) for a, n, k in zip(axes, spatial, window, strict=True)]
-    base = _padded(x, axes)
     y = np.zeros((x.shape[0], *places, w.shape[-1]), x.dtype)
     if 0 in y.shape:
         return y
+    widths = [(a.low, a.high, a.base_dilation - 1) for a in axes]
+    base = padded(x, np.zeros(()), [(0, 0, 0), *widths, (0, 0, 0)])
     for tap in np.ndindex(*window):
         starts = [t * a.dilation for t, a in zip(tap, axes, strict=True)]
         reads = tuple(
@@ -195,18 +196,6 @@ def _convolve(x: Array, w: Array, axes: Sequence[_Axis]) -> Array:
         )
         y = y + np.einsum("...i,io->...o", base[(slice(None), *reads)], w[at])
     return y
-
-
-def _padded(x: Array, axes: Sequence[_Axis]) -> Array:
-    """Zeros between elements and around them; a negative padding cuts off."""
-    for d, a in enumerate(axes, start=1):
-        n, length = x.shape[d], a.padded(x.shape[d])
-        to = np.arange(n) * a.base_dilation + a.low
-        inside = (to >= 0) & (to < length)
-        y = np.zeros((*x.shape[:d], max(length, 0), *x.shape[d + 1 :]), x.dtype)
-        np.moveaxis(y, d, 0)[to[inside]] = np.moveaxis(x, d, 0)[inside]
-        x = y
-    return x
 
 
 KERNELS = {

@@ -1,6 +1,6 @@
-"""StableHLO operators that move data, as their specification defines them; the builtin DILATE.
+"""StableHLO operators that move data, and the builtin DILATE.
 
-Sources next to it: kernels/stablehlo_pad.cc, kernels/dilate.cc.
+Sources: the StableHLO specification, kernels/stablehlo_pad.cc, kernels/dilate.cc.
 """
 
 import math
@@ -36,7 +36,7 @@ def reshaped_shape(_infer: object, _options: object, inputs: Specs, outputs: Spe
     """The declared shape.
 
     Raises:
-        ValueError: it holds another number of elements.
+        ValueError: the number of elements differs.
     """
     x, y = inputs[0].shape, outputs[0].shape
     check(math.prod(x) == math.prod(y), f"{list(x)} does not reshape to {list(y)}")
@@ -44,7 +44,7 @@ def reshaped_shape(_infer: object, _options: object, inputs: Specs, outputs: Spe
 
 
 def reshape(_options: object, _inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
-    """The same elements in row-major order."""
+    """Keep the elements in row-major order."""
     return (x.reshape(outputs[0].shape),)
 
 
@@ -84,7 +84,7 @@ def transposed_shape(o: StablehloTransposeOptions, inputs: Specs) -> Shapes:
     """The dimensions in the permutation's order.
 
     Raises:
-        ValueError: it is no permutation of them.
+        ValueError: it is not a permutation of them.
     """
     shape, order = inputs[0].shape, o.permutation
     check(sorted(order) == list(range(len(shape))), f"{list(order)} does not permute {list(shape)}")
@@ -105,12 +105,12 @@ def concatenated_shape(o: StablehloConcatenateOptions, inputs: Specs) -> Shapes:
     """The lengths along the dimension added up.
 
     Raises:
-        ValueError: the shapes differ in another dimension, or there is no such dimension.
+        ValueError: the shapes differ in another dimension, or the dimension does not exist.
     """
     first, axis = inputs[0].shape, o.dimension
     check(0 <= axis < len(first), f"dimension {axis} is outside of {list(first)}")
-    beside = {(*spec.shape[:axis], 0, *spec.shape[axis + 1 :]) for spec in inputs}
-    check(len(beside) == 1, f"shapes {[spec.shape for spec in inputs]} differ next to {axis}")
+    others = {(*spec.shape[:axis], 0, *spec.shape[axis + 1 :]) for spec in inputs}
+    check(len(others) == 1, f"shapes {[spec.shape for spec in inputs]} differ outside of {axis}")
     return ((*first[:axis], sum(s.shape[axis] for s in inputs), *first[axis + 1 :]),)
 
 
@@ -128,13 +128,13 @@ def sliced_shape(o: StablehloSliceOptions, inputs: Specs) -> Shapes:
     """ceil((limit - start) / stride) of each dimension.
 
     Raises:
-        ValueError: the slice does not lie inside.
+        ValueError: the slice is not within the input.
     """
     shape = inputs[0].shape
     bounds = list(zip(o.start_indices, o.limit_indices, o.strides, strict=True))
     check(len(bounds) == len(shape), f"{o} is not for {list(shape)}")
     inside = all(0 <= a <= b <= n and s > 0 for (a, b, s), n in zip(bounds, shape, strict=True))
-    check(inside, f"{o} does not lie in {list(shape)}")
+    check(inside, f"{o} is not within {list(shape)}")
     return (tuple(-(-(b - a) // s) for a, b, s in bounds),)
 
 
@@ -145,7 +145,7 @@ def slice_(o: StablehloSliceOptions, _inputs: Specs, _outputs: Specs, x: Array) 
 
 
 def _window(x: Array, sizes: Sequence[int], starts: Sequence[Array]) -> tuple[slice, ...]:
-    """The slice of these sizes; starts move so that it lies inside."""
+    """The slice of these sizes; starts are clamped so that it is inside."""
     lasts = [n - m for n, m in zip(x.shape, sizes, strict=True)]
     check(all(m >= 0 for m in (*lasts, *sizes)), f"{list(sizes)} does not fit into {x.shape}")
     first = [min(max(i.item(), 0), last) for i, last in zip(starts, lasts, strict=True)]
@@ -156,7 +156,7 @@ def dynamic_sliced_shape(o: StablehloDynamicSliceOptions, inputs: Specs) -> Shap
     """The slice sizes.
 
     Raises:
-        ValueError: there is not one size and one start for each dimension.
+        ValueError: a dimension does not have exactly one size and one start.
     """
     rank = len(inputs[0].shape)
     check(rank == len(o.slice_sizes) == len(inputs) - 1, f"{o} is not for {inputs[0].shape}")
@@ -166,14 +166,14 @@ def dynamic_sliced_shape(o: StablehloDynamicSliceOptions, inputs: Specs) -> Shap
 def dynamic_slice(
     o: StablehloDynamicSliceOptions, _inputs: Specs, _outputs: Specs, x: Array, *starts: Array
 ) -> tuple[Array]:
-    """Slice from where the scalars say."""
+    """Slice from the start that the scalars give."""
     return (x[_window(x, o.slice_sizes, starts)].copy(),)
 
 
 def dynamic_update_slice(
     _options: object, _inputs: Specs, _outputs: Specs, x: Array, update: Array, *starts: Array
 ) -> tuple[Array]:
-    """Replace a slice from where the scalars say."""
+    """Replace the slice at the start that the scalars give."""
     y = x.copy()
     y[_window(x, update.shape, starts)] = update
     return (y,)
@@ -181,10 +181,11 @@ def dynamic_update_slice(
 
 # ---- PAD, DILATE
 
-_Widths = list[tuple[int, int, int]]  # low, high, between elements
+Widths = list[tuple[int, int, int]]  # low, high, between elements
 
 
-def _padded_shape(shape: Shape, widths: _Widths) -> Shape:
+def shape_of_padded(shape: Shape, widths: Widths) -> Shape:
+    """The lengths after padding."""
     check(len(widths) == len(shape), f"{len(widths)} paddings for {list(shape)}")
     check(all(inner >= 0 for *_, inner in widths), "interior padding must not be negative")
     lengths = tuple(
@@ -195,9 +196,9 @@ def _padded_shape(shape: Shape, widths: _Widths) -> Shape:
     return lengths
 
 
-def _padded(x: Array, value: Array, widths: _Widths) -> Array:
-    """Element i goes to low + i * (between + 1), where that lies inside."""
-    y = np.full(_padded_shape(x.shape, widths), value.reshape(()), x.dtype)
+def padded(x: Array, value: Array, widths: Widths) -> Array:
+    """Element i moves to low + i * (between + 1), or is dropped if that is outside."""
+    y = np.full(shape_of_padded(x.shape, widths), value.reshape(()), x.dtype)
     targets = [
         low + np.arange(n) * (inner + 1) for n, (low, _, inner) in zip(x.shape, widths, strict=True)
     ]
@@ -208,27 +209,27 @@ def _padded(x: Array, value: Array, widths: _Widths) -> Array:
     return y
 
 
-def _edges(o: StablehloPadOptions) -> _Widths:
+def _edges(o: StablehloPadOptions) -> Widths:
     return list(zip(o.edge_padding_low, o.edge_padding_high, o.interior_padding, strict=True))
 
 
 def padded_shape(o: StablehloPadOptions, inputs: Specs) -> Shapes:
-    """Longer by the edges and by what stands between elements; a negative edge cuts off.
+    """Longer by the edges and the padding between elements; a negative edge crops.
 
     Raises:
         ValueError: a length would be negative.
     """
-    return (_padded_shape(inputs[0].shape, _edges(o)),)
+    return (shape_of_padded(inputs[0].shape, _edges(o)),)
 
 
 def pad(
     o: StablehloPadOptions, _inputs: Specs, _outputs: Specs, x: Array, value: Array
 ) -> tuple[Array]:
     """Surround and interleave with one value."""
-    return (_padded(x, value, _edges(o)),)
+    return (padded(x, value, _edges(o)),)
 
 
-def _holes(dilations: Array) -> _Widths:
+def _gaps(dilations: Array) -> Widths:
     check(all(int(d) >= 1 for d in dilations), f"dilations {dilations.tolist()} must be positive")
     return [(0, 0, int(d) - 1) for d in dilations]
 
@@ -240,14 +241,14 @@ def dilated_shape(_options: object, inputs: Specs) -> Shapes:
         ValueError: a dilation is not positive.
     """
     dilations = inputs[1].const
-    return (None if dilations is None else _padded_shape(inputs[0].shape, _holes(dilations)),)
+    return (None if dilations is None else shape_of_padded(inputs[0].shape, _gaps(dilations)),)
 
 
 def dilate(
     _options: object, _inputs: Specs, _outputs: Specs, x: Array, dilations: Array, value: Array
 ) -> tuple[Array]:
     """Interleave with one value."""
-    return (_padded(x, value, _holes(dilations)),)
+    return (padded(x, value, _gaps(dilations)),)
 
 
 # ---- IOTA
@@ -257,7 +258,7 @@ def iota_shape(_infer: object, o: StablehloIotaOptions, _inputs: Specs, outputs:
     """The declared shape.
 
     Raises:
-        ValueError: it has no such dimension.
+        ValueError: it does not have the dimension.
     """
     shape = outputs[0].shape
     check(0 <= o.iota_dimension < len(shape), f"dimension {o.iota_dimension} of {list(shape)}")

@@ -16,7 +16,7 @@ def sorted_shapes(o: StablehloSortOptions, inputs: Specs) -> tuple[Shape | None,
     """The operands' shapes.
 
     Raises:
-        ValueError: they differ, or there is no such dimension.
+        ValueError: they differ, or the dimension does not exist.
     """
     shape = inputs[0].shape
     check(all(spec.shape == shape for spec in inputs), "the operands differ in shape")
@@ -38,7 +38,7 @@ def sort(
 
 
 def _order(rows: list[Array], less: Apply) -> Array:
-    """Where each place's element comes from, [n, ...]. An element's place: how many precede it."""
+    """The source of each place, [n, ...]. An element's place is the number that precede it."""
     n = len(rows[0])
     places = np.zeros(rows[0].shape, np.int64)
     position = np.arange(n).reshape(-1, *(1 for _ in rows[0].shape[1:]))

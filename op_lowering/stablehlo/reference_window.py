@@ -18,7 +18,12 @@ from jaxdelegate.op_lowering.stablehlo.options import (
     StablehloReduceWindowOptions,
 )
 from jaxdelegate.op_lowering.stablehlo.reference_body import Apply, Call, elementwise
-from jaxdelegate.op_lowering.stablehlo.reference_shape import check
+from jaxdelegate.op_lowering.stablehlo.reference_shape import (
+    Widths,
+    check,
+    padded,
+    shape_of_padded,
+)
 from jaxdelegate.reference.kernel import Array, Kernel
 from jaxdelegate.reference.pointwise import reject_quantized
 
@@ -27,11 +32,7 @@ _HALF = (np.float16, ml_dtypes.bfloat16)
 
 
 def _operands(inputs: Specs) -> Specs:
-    """The first half of the inputs; the other half are the initial values.
-
-    Raises:
-        ValueError: there are no halves, or the operands differ in shape.
-    """
+    """The first half of the inputs; the second half are the initial values."""
     n = len(inputs) // 2
     check(
         n > 0 and len(inputs) == 2 * n, f"{len(inputs)} inputs are not operands and initial values"
@@ -65,7 +66,7 @@ def reduced_shapes(o: StablehloReduceOptions, inputs: Specs) -> Shapes:
 def reduce(
     call: Call, o: StablehloReduceOptions, inputs: Specs, outputs: Specs, *arrays: Array
 ) -> tuple[Array, ...]:
-    """Combine neighbors in row-major order until one is left, and that with the initial value."""
+    """Combine neighbors in row-major order until one is left, then that with the initial value."""
     reject_quantized(inputs)
     n, body = len(outputs), _reducer(call, o.body_subgraph_index, outputs)
     (shape, *_) = reduced_shapes(o, inputs)
@@ -99,15 +100,15 @@ class _Windows:
 
     @classmethod
     def of(cls, o: StablehloReduceWindowOptions, rank: int) -> Self:
-        """As the options have them; what the file leaves out is neutral."""
+        """Absent attributes are neutral."""
         ones, padding = (1,) * rank, o.padding or (0, 0) * rank
         windows = cls(
-            o.window_dimensions,
-            o.window_strides or ones,
-            o.window_dilations or ones,
-            o.base_dilations or ones,
-            padding[::2],
-            padding[1::2],
+            sizes=o.window_dimensions,
+            strides=o.window_strides or ones,
+            dilations=o.window_dilations or ones,
+            base_dilations=o.base_dilations or ones,
+            low=padding[::2],
+            high=padding[1::2],
         )
         columns = dataclasses.astuple(windows)
         check(all(len(column) == rank for column in columns), f"{o} is not for rank {rank}")
@@ -115,43 +116,32 @@ class _Windows:
         check(all(value > 0 for value in steps), f"{windows} must be positive")
         return windows
 
-    def padded(self, shape: Shape) -> Shape:
-        """The shape of the dilated and padded operand."""
-        rows = zip(shape, self.base_dilations, self.low, self.high, strict=True)
-        lengths = tuple(max((n - 1) * d + 1, 0) + low + high for n, d, low, high in rows)
-        check(min(lengths, default=0) >= 0, f"padding {list(shape)} leaves {list(lengths)}")
-        return lengths
+    @property
+    def widths(self) -> Widths:
+        """The padding with the gaps of the base dilation."""
+        gaps = [d - 1 for d in self.base_dilations]
+        return list(zip(self.low, self.high, gaps, strict=True))
 
     def places(self, shape: Shape) -> Shape:
         """How many places the windows take."""
-        rows = zip(self.padded(shape), self.sizes, self.dilations, self.strides, strict=True)
+        lengths = shape_of_padded(shape, self.widths)
+        rows = zip(lengths, self.sizes, self.dilations, self.strides, strict=True)
         return tuple(max(n - ((k - 1) * d + 1) + s, 0) // s for n, k, d, s in rows)
-
-    def fill(self, x: Array, start: Array) -> Array:
-        """The operand with `start` between its elements and around them."""
-        y = np.full(self.padded(x.shape), start.reshape(()), x.dtype)
-        rows = zip(x.shape, self.base_dilations, self.low, strict=True)
-        targets = [np.arange(n) * d + low for n, d, low in rows]
-        inside = [(t >= 0) & (t < n) for t, n in zip(targets, y.shape, strict=True)]
-        if x.ndim == 0:
-            return x.copy()
-        y[np.ix_(*(t[i] for t, i in zip(targets, inside, strict=True)))] = x[np.ix_(*inside)]
-        return y
 
 
 def _slide(
     windows: _Windows, body: Apply, operands: Sequence[Array], starts: Sequence[Array]
 ) -> tuple[Array, ...]:
-    """Each result begins with its start and takes in the window's elements in row-major order."""
+    """Each result combines its initial value with the window's elements in row-major order."""
     places = windows.places(operands[0].shape)
-    padded = [windows.fill(x, a) for x, a in zip(operands, starts, strict=True)]
+    filled = [padded(x, a, windows.widths) for x, a in zip(operands, starts, strict=True)]
     results = tuple(np.full(places, a.reshape(()), a.dtype) for a in starts)
     if 0 in places:
         return results
     for tap in np.ndindex(*windows.sizes):
         rows = zip(tap, windows.dilations, places, windows.strides, strict=True)
         reads = tuple(slice(t * d, t * d + (n - 1) * s + 1, s) for t, d, n, s in rows)
-        results = body(*results, *(x[reads] for x in padded))
+        results = body(*results, *(x[reads] for x in filled))
     return results
 
 
@@ -215,11 +205,7 @@ def builtin_reduce_window(
     start: Array,
     *windows: Array,
 ) -> tuple[Array]:
-    """Reduce what each window reads, by a function that the options name.
-
-    Raises:
-        ValueError: they name none.
-    """
+    """Reduce what each window reads, by the function that the options name."""
     reject_quantized(inputs)
     dtype = outputs[0].dtype
     check(o.reduce_function in _FUNCTIONS, f"there is no function {o.reduce_function.name}")

@@ -24,7 +24,7 @@ from jaxdelegate.op_lowering.common.pointwise import COMPLEX, NUMBERS, why_not_c
 from jaxdelegate.op_lowering.records.record import NoOptions
 from jaxdelegate.op_lowering.rule import (
     Function,
-    LoweringContext,
+    Op,
     OpRule,
     first_reason,
     table,
@@ -43,7 +43,7 @@ from jaxdelegate.op_lowering.stablehlo.options import (
     StablehloTransposeOptions,
 )
 
-# ---- what attributes must be
+# ---- attributes
 
 
 def why_not_dims(name: str, dims: Sequence[int], rank: int, *, ordered: bool = False) -> str | None:
@@ -56,10 +56,10 @@ def why_not_dims(name: str, dims: Sequence[int], rank: int, *, ordered: bool = F
 
 
 def why_not_length(rank: int, **attributes: Sequence[int]) -> str | None:
-    """A reason for the first attribute that has not one entry for each dimension."""
+    """A reason for the first attribute without exactly one entry for each dimension."""
     for name, values in attributes.items():
         if len(values) != rank:
-            return f"{name} {list(values)} has not one entry for each of {rank} dimensions"
+            return f"{name} {list(values)} does not have one entry for each of {rank} dimensions"
     return None
 
 
@@ -70,7 +70,7 @@ def why_not_one_value(spec: TensorSpec) -> str | None:
 
 
 def signed(indices: jax.Array) -> jax.Array:
-    """Indices as int32 or int64, whichever holds every value; what none holds is at its end."""
+    """Indices as int32 or int64, whichever holds every value; larger uint64 values saturate."""
     if indices.dtype == np.uint64:
         indices = lax.min(indices, jnp.asarray(np.iinfo(np.int64).max, indices.dtype))
     wide = indices.dtype in (np.int64, np.uint64, np.uint32)
@@ -80,34 +80,29 @@ def signed(indices: jax.Array) -> jax.Array:
 # ---- RESHAPE, BROADCAST_IN_DIM, TRANSPOSE
 
 
-def _why_not_reshape(
-    context: LoweringContext, _o: NoOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    x, y = inputs[0], outputs[0]
+def _why_not_reshape(op: Op[NoOptions]) -> str | None:
+    x, y = op.inputs[0], op.outputs[0]
     fits = math.prod(x.shape) == math.prod(y.shape)
     return first_reason(
-        why_not_count(inputs, 1),
-        why_not_moved(context, x, y),
+        why_not_count(op.inputs, 1),
+        why_not_moved(op.context, x, y),
         None if fits else f"{list(x.shape)} and {list(y.shape)} hold different numbers of elements",
     )
 
 
-def _lower_reshape(
-    _context: LoweringContext, _o: NoOptions, _inputs: Specs, outputs: Specs
-) -> Function:
-    return lambda x: (lax.reshape(jnp.asarray(x), outputs[0].shape),)
+def _lower_reshape(op: Op[NoOptions]) -> Function:
+    shape = op.outputs[0].shape
+    return lambda x: (lax.reshape(jnp.asarray(x), shape),)
 
 
 STABLEHLO_RESHAPE = OpRule("STABLEHLO_RESHAPE", NoOptions, 1, _why_not_reshape, _lower_reshape)
 
 
-def _why_not_broadcast(
-    context: LoweringContext, o: StablehloBroadcastInDimOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    x, y, dims = inputs[0], outputs[0], o.broadcast_dimensions
+def _why_not_broadcast(op: Op[StablehloBroadcastInDimOptions]) -> str | None:
+    x, y, dims = op.inputs[0], op.outputs[0], op.options.broadcast_dimensions
     reason = first_reason(
-        why_not_count(inputs, 1),
-        why_not_moved(context, x, y),
+        why_not_count(op.inputs, 1),
+        why_not_moved(op.context, x, y),
         why_not_length(len(x.shape), broadcast_dimensions=dims),
         why_not_dims("broadcast_dimensions", dims, len(y.shape)),
     )
@@ -118,11 +113,9 @@ def _why_not_broadcast(
     return None if stretched else given
 
 
-def _lower_broadcast(
-    _context: LoweringContext, o: StablehloBroadcastInDimOptions, _inputs: Specs, outputs: Specs
-) -> Function:
-    dims, shape = o.broadcast_dimensions, outputs[0].shape
-    order = sorted(range(len(dims)), key=lambda i: dims[i])  # lax wants them ascending
+def _lower_broadcast(op: Op[StablehloBroadcastInDimOptions]) -> Function:
+    dims, shape = op.options.broadcast_dimensions, op.outputs[0].shape
+    order = sorted(range(len(dims)), key=lambda i: dims[i])  # lax requires ascending dimensions
 
     def broadcast_in_dim(x: jax.Array) -> tuple[jax.Array]:
         return (lax.broadcast_in_dim(lax.transpose(x, order), shape, sorted(dims)),)
@@ -139,22 +132,18 @@ STABLEHLO_BROADCAST_IN_DIM = OpRule(
 )
 
 
-def _why_not_transpose(
-    context: LoweringContext, o: StablehloTransposeOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    rank = len(inputs[0].shape)
+def _why_not_transpose(op: Op[StablehloTransposeOptions]) -> str | None:
+    rank, permutation = len(op.inputs[0].shape), op.options.permutation
     return first_reason(
-        why_not_count(inputs, 1),
-        why_not_moved(context, inputs[0], outputs[0]),
-        why_not_length(rank, permutation=o.permutation),
-        why_not_dims("permutation", o.permutation, rank),
+        why_not_count(op.inputs, 1),
+        why_not_moved(op.context, op.inputs[0], op.outputs[0]),
+        why_not_length(rank, permutation=permutation),
+        why_not_dims("permutation", permutation, rank),
     )
 
 
-def _lower_transpose(
-    _context: LoweringContext, o: StablehloTransposeOptions, _inputs: Specs, _outputs: Specs
-) -> Function:
-    return lambda x: (lax.transpose(x, o.permutation),)
+def _lower_transpose(op: Op[StablehloTransposeOptions]) -> Function:
+    return lambda x: (lax.transpose(x, op.options.permutation),)
 
 
 STABLEHLO_TRANSPOSE = OpRule(
@@ -165,31 +154,28 @@ STABLEHLO_TRANSPOSE = OpRule(
 # ---- CONCATENATE
 
 
-def _why_not_concatenate(
-    context: LoweringContext, o: StablehloConcatenateOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    reason = why_not_present(*inputs)
+def _why_not_concatenate(op: Op[StablehloConcatenateOptions]) -> str | None:
+    reason = why_not_present(*op.inputs)
     if reason is not None:
         return reason
-    first, axis = inputs[0].shape, o.dimension
+    first, axis = op.inputs[0].shape, op.options.dimension
     return first_reason(
-        why_not_moved(context, *inputs, outputs[0]),
+        why_not_moved(op.context, *op.inputs, op.outputs[0]),
         why_not_dims("dimension", (axis,), len(first)),
-        *(_why_not_beside(first, spec.shape, axis) for spec in inputs[1:]),
+        *(_why_not_joined(first, spec.shape, axis) for spec in op.inputs[1:]),
     )
 
 
-def _why_not_beside(first: Shape, other: Shape, axis: int) -> str | None:
+def _why_not_joined(first: Shape, other: Shape, axis: int) -> str | None:
     alike = len(first) == len(other) and all(
         n == m for i, (n, m) in enumerate(zip(first, other, strict=True)) if i != axis
     )
-    return None if alike else f"{list(first)} and {list(other)} differ next to dimension {axis}"
+    return None if alike else f"{list(first)} and {list(other)} differ outside of dimension {axis}"
 
 
-def _lower_concatenate(
-    _context: LoweringContext, o: StablehloConcatenateOptions, _inputs: Specs, _outputs: Specs
-) -> Function:
-    return lambda *parts: (lax.concatenate([jnp.asarray(p) for p in parts], o.dimension),)
+def _lower_concatenate(op: Op[StablehloConcatenateOptions]) -> Function:
+    axis = op.options.dimension
+    return lambda *parts: (lax.concatenate([jnp.asarray(p) for p in parts], axis),)
 
 
 STABLEHLO_CONCATENATE = OpRule(
@@ -204,13 +190,11 @@ STABLEHLO_CONCATENATE = OpRule(
 # ---- SLICE, DYNAMIC_SLICE, DYNAMIC_UPDATE_SLICE
 
 
-def _why_not_slice(
-    context: LoweringContext, o: StablehloSliceOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    x = inputs[0]
+def _why_not_slice(op: Op[StablehloSliceOptions]) -> str | None:
+    x, o = op.inputs[0], op.options
     reason = first_reason(
-        why_not_count(inputs, 1),
-        why_not_moved(context, x, outputs[0]),
+        why_not_count(op.inputs, 1),
+        why_not_moved(op.context, x, op.outputs[0]),
         why_not_length(
             len(x.shape),
             start_indices=o.start_indices,
@@ -222,12 +206,11 @@ def _why_not_slice(
         return reason
     bounds = zip(o.start_indices, o.limit_indices, o.strides, x.shape, strict=True)
     inside = all(0 <= start <= limit <= n and stride > 0 for start, limit, stride, n in bounds)
-    return None if inside else f"{o} does not lie in {list(x.shape)}"
+    return None if inside else f"{o} is not within {list(x.shape)}"
 
 
-def _lower_slice(
-    _context: LoweringContext, o: StablehloSliceOptions, _inputs: Specs, _outputs: Specs
-) -> Function:
+def _lower_slice(op: Op[StablehloSliceOptions]) -> Function:
+    o = op.options
     return lambda x: (lax.slice(jnp.asarray(x), o.start_indices, o.limit_indices, o.strides),)
 
 
@@ -251,29 +234,27 @@ def _why_not_window(x: TensorSpec, sizes: Sequence[int], starts: Specs) -> str |
 
 
 def _clamped(starts: Sequence[Any], shape: Shape, sizes: Sequence[int]) -> list[jax.Array]:
-    """Start indices, moved so that the whole slice lies inside; int64 scalars."""
+    """Start indices, clamped so that the whole slice is inside; int64 scalars."""
     return [
         jnp.clip(signed(jnp.asarray(start).reshape(())).astype(np.int64), 0, n - m)
         for start, n, m in zip(starts, shape, sizes, strict=True)
     ]
 
 
-def _why_not_dynamic_slice(
-    context: LoweringContext, o: StablehloDynamicSliceOptions, inputs: Specs, outputs: Specs
-) -> str | None:
+def _why_not_dynamic_slice(op: Op[StablehloDynamicSliceOptions]) -> str | None:
     return first_reason(
-        why_not_moved(context, inputs[0], outputs[0]),
-        _why_not_window(inputs[0], o.slice_sizes, inputs[1:]),
+        why_not_moved(op.context, op.inputs[0], op.outputs[0]),
+        _why_not_window(op.inputs[0], op.options.slice_sizes, op.inputs[1:]),
     )
 
 
-def _lower_dynamic_slice(
-    _context: LoweringContext, o: StablehloDynamicSliceOptions, _inputs: Specs, _outputs: Specs
-) -> Function:
+def _lower_dynamic_slice(op: Op[StablehloDynamicSliceOptions]) -> Function:
+    sizes = op.options.slice_sizes
+
     def dynamic_slice(x: jax.Array, *starts: jax.Array) -> tuple[jax.Array]:
         if x.ndim == 0:
             return (x,)
-        return (lax.dynamic_slice(x, _clamped(starts, x.shape, o.slice_sizes), o.slice_sizes),)
+        return (lax.dynamic_slice(x, _clamped(starts, x.shape, sizes), sizes),)
 
     return dynamic_slice
 
@@ -287,19 +268,15 @@ STABLEHLO_DYNAMIC_SLICE = OpRule(
 )
 
 
-def _why_not_dynamic_update(
-    context: LoweringContext, _o: NoOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    x, update = inputs[:2]
+def _why_not_dynamic_update(op: Op[NoOptions]) -> str | None:
+    x, update = op.inputs[:2]
     return first_reason(
-        why_not_moved(context, x, update, outputs[0]),
-        _why_not_window(x, update.shape, inputs[2:]),
+        why_not_moved(op.context, x, update, op.outputs[0]),
+        _why_not_window(x, update.shape, op.inputs[2:]),
     )
 
 
-def _lower_dynamic_update(
-    _context: LoweringContext, _o: NoOptions, _inputs: Specs, _outputs: Specs
-) -> Function:
+def _lower_dynamic_update(_op: Op[NoOptions]) -> Function:
     def dynamic_update_slice(
         x: jax.Array, update: jax.Array, *starts: jax.Array
     ) -> tuple[jax.Array]:
@@ -324,14 +301,12 @@ STABLEHLO_DYNAMIC_UPDATE_SLICE = OpRule(
 # ---- PAD, DILATE
 
 
-def _why_not_pad(
-    context: LoweringContext, o: StablehloPadOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    x, fill = inputs[:2]
+def _why_not_pad(op: Op[StablehloPadOptions]) -> str | None:
+    (x, fill), o = op.inputs[:2], op.options
     low, high, interior = o.edge_padding_low, o.edge_padding_high, o.interior_padding
     reason = first_reason(
-        why_not_count(inputs, 2),
-        why_not_moved(context, x, fill, outputs[0]),
+        why_not_count(op.inputs, 2),
+        why_not_moved(op.context, x, fill, op.outputs[0]),
         why_not_one_value(fill),
         why_not_length(
             len(x.shape), edge_padding_low=low, edge_padding_high=high, interior_padding=interior
@@ -349,10 +324,10 @@ def _why_not_pad(
 
 
 def _pad(widths: Sequence[tuple[int, int, int]]) -> Function:
-    """By (low, high, interior) for each dimension; a negative edge cuts off."""
+    """Pad by (low, high, interior) for each dimension; a negative edge crops."""
 
     def pad(x: jax.Array, fill: jax.Array) -> tuple[jax.Array]:
-        if np.size(x) == 0:  # which JAX cannot derive
+        if np.size(x) == 0:  # JAX cannot differentiate this padding
             size = [
                 max(low + high + n + max(n - 1, 0) * k, 0)
                 for n, (low, high, k) in zip(x.shape, widths, strict=True)
@@ -363,9 +338,8 @@ def _pad(widths: Sequence[tuple[int, int, int]]) -> Function:
     return pad
 
 
-def _lower_pad(
-    _context: LoweringContext, o: StablehloPadOptions, _inputs: Specs, _outputs: Specs
-) -> Function:
+def _lower_pad(op: Op[StablehloPadOptions]) -> Function:
+    o = op.options
     edges = zip(o.edge_padding_low, o.edge_padding_high, o.interior_padding, strict=True)
     return _pad(list(edges))
 
@@ -373,13 +347,11 @@ def _lower_pad(
 STABLEHLO_PAD = OpRule("STABLEHLO_PAD", StablehloPadOptions, 1, _why_not_pad, _lower_pad, arity=2)
 
 
-def _why_not_dilate(
-    context: LoweringContext, _o: DilateOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    x, dilations, fill = inputs[:3]
+def _why_not_dilate(op: Op[DilateOptions]) -> str | None:
+    x, dilations, fill = op.inputs[:3]
     reason = first_reason(
-        why_not_count(inputs, 3),
-        why_not_moved(context, x, fill, outputs[0]),
+        why_not_count(op.inputs, 3),
+        why_not_moved(op.context, x, fill, op.outputs[0]),
         why_not_one_value(fill),
         why_not_const(dilations),
         why_not_dtype(dilations, np.int32),
@@ -391,10 +363,8 @@ def _why_not_dilate(
     return f"a dilation is {least}, not positive" if least < 1 else None
 
 
-def _lower_dilate(
-    _context: LoweringContext, _o: DilateOptions, inputs: Specs, _outputs: Specs
-) -> Function:
-    pad = _pad([(0, 0, d - 1) for d in integers(inputs[1])])
+def _lower_dilate(op: Op[DilateOptions]) -> Function:
+    pad = _pad([(0, 0, d - 1) for d in integers(op.inputs[1])])
     return lambda x, _dilations, fill: pad(x, fill)
 
 
@@ -404,23 +374,19 @@ DILATE = OpRule("DILATE", DilateOptions, 1, _why_not_dilate, _lower_dilate, arit
 # ---- IOTA
 
 
-def _why_not_iota(
-    _context: LoweringContext, o: StablehloIotaOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    if not outputs:
+def _why_not_iota(op: Op[StablehloIotaOptions]) -> str | None:
+    if not op.outputs:
         return "has no output"
     return first_reason(
-        why_not_count(inputs, 0),
-        why_not_dtype(outputs[0], NUMBERS, COMPLEX),
-        why_not_dims("iota_dimension", (o.iota_dimension,), len(outputs[0].shape)),
+        why_not_count(op.inputs, 0),
+        why_not_dtype(op.outputs[0], NUMBERS, COMPLEX),
+        why_not_dims("iota_dimension", (op.options.iota_dimension,), len(op.outputs[0].shape)),
     )
 
 
-def _lower_iota(
-    _context: LoweringContext, o: StablehloIotaOptions, _inputs: Specs, outputs: Specs
-) -> Function:
-    y = outputs[0]
-    return lambda: (lax.broadcasted_iota(np.int64, y.shape, o.iota_dimension).astype(y.dtype),)
+def _lower_iota(op: Op[StablehloIotaOptions]) -> Function:
+    y, axis = op.outputs[0], op.options.iota_dimension
+    return lambda: (lax.broadcasted_iota(np.int64, y.shape, axis).astype(y.dtype),)
 
 
 STABLEHLO_IOTA = OpRule(

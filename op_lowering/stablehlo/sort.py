@@ -1,4 +1,4 @@
-"""STABLEHLO_SORT: several operands at once, along one dimension, by a comparator of any kind.
+"""STABLEHLO_SORT: several operands at once, along one dimension, by any comparator.
 
 Semantics: the StableHLO specification.
 """
@@ -14,7 +14,7 @@ from jaxdelegate.op_lowering.common.movement import why_not_present
 from jaxdelegate.op_lowering.common.pointwise import BOOL, why_not_one_dtype, why_not_one_shape
 from jaxdelegate.op_lowering.rule import (
     Function,
-    LoweringContext,
+    Op,
     OpRule,
     first_reason,
     table,
@@ -25,7 +25,7 @@ from jaxdelegate.op_lowering.stablehlo.body import Body, Order, why_not_body
 from jaxdelegate.op_lowering.stablehlo.elementwise import ELEMENTS
 from jaxdelegate.op_lowering.stablehlo.options import StablehloSortOptions
 
-_MOST_PAIRS = 1 << 24  # comparators that are no order of keys compare every pair
+_MOST_PAIRS = 1 << 24  # comparators without a single key compare every pair
 
 
 def _arguments(specs: Specs) -> list[np.dtype]:
@@ -33,24 +33,22 @@ def _arguments(specs: Specs) -> list[np.dtype]:
     return [spec.dtype for spec in specs for _ in range(2)]
 
 
-def _why_not_sort(
-    context: LoweringContext, o: StablehloSortOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    reason = why_not_present(*inputs)
+def _why_not_sort(op: Op[StablehloSortOptions]) -> str | None:
+    reason = why_not_present(*op.inputs)
     if reason is not None:
         return reason
-    shape, axis = inputs[0].shape, o.dimension
-    if len(inputs) != len(outputs):
-        return f"sorts {len(inputs)} operands into {len(outputs)}"
+    shape, axis = op.inputs[0].shape, op.options.dimension
+    if len(op.inputs) != len(op.outputs):
+        return f"sorts {len(op.inputs)} operands into {len(op.outputs)}"
     if not -len(shape) <= axis < len(shape):
         return f"dimension {axis} is outside rank {len(shape)}"
-    index, arguments = o.comparator_subgraph_index, _arguments(inputs)
+    index, arguments = op.options.comparator_subgraph_index, _arguments(op.inputs)
     reason = first_reason(
-        *(why_not_dtype(spec, ELEMENTS) for spec in inputs),
-        *(why_not_one_dtype(x, y) for x, y in zip(inputs, outputs, strict=True)),
-        *(why_not_one_shape(inputs[0], x) for x in inputs[1:]),
-    ) or why_not_body(context, index, arguments, [BOOL])
-    if reason is not None or Body.of(context, index, arguments).order() is not None:
+        *(why_not_dtype(spec, ELEMENTS) for spec in op.inputs),
+        *(why_not_one_dtype(x, y) for x, y in zip(op.inputs, op.outputs, strict=True)),
+        *(why_not_one_shape(op.inputs[0], x) for x in op.inputs[1:]),
+    ) or why_not_body(op.context, index, arguments, [BOOL])
+    if reason is not None or Body.of(op.context, index, arguments).order() is not None:
         return reason
     pairs = math.prod(shape) * shape[axis]
     if pairs <= _MOST_PAIRS:
@@ -58,18 +56,16 @@ def _why_not_sort(
     return f"its comparator, subgraph {index}, orders by no single key, and there are {pairs} pairs"
 
 
-def _lower_sort(
-    context: LoweringContext, o: StablehloSortOptions, inputs: Specs, _outputs: Specs
-) -> Function:
-    body = Body.of(context, o.comparator_subgraph_index, _arguments(inputs))
-    order, axis = body.order(), o.dimension % len(inputs[0].shape)
+def _lower_sort(op: Op[StablehloSortOptions]) -> Function:
+    body = Body.of(op.context, op.options.comparator_subgraph_index, _arguments(op.inputs))
+    order, axis = body.order(), op.options.dimension % len(op.inputs[0].shape)
 
     def sort(*operands: jax.Array) -> tuple[jax.Array, ...]:
         arrays = [jnp.asarray(x) for x in operands]
         if arrays[0].size == 0:
             return tuple(arrays)
         if order is not None:
-            return _by_key(order, arrays, axis, is_stable=o.is_stable)
+            return _by_key(order, arrays, axis, is_stable=op.options.is_stable)
         return _by_rank(body, arrays, axis)
 
     return sort
@@ -78,11 +74,11 @@ def _lower_sort(
 def _by_key(
     order: Order, arrays: list[jax.Array], axis: int, *, is_stable: bool
 ) -> tuple[jax.Array, ...]:
-    """Descending is ascending backwards; turning the input around as well keeps equals in order."""
-    turned = arrays if order.ascending else [lax.rev(x, [axis]) for x in arrays]
+    """Descending is ascending reversed; reversing the input as well keeps equals in order."""
+    operands = arrays if order.ascending else [lax.rev(x, [axis]) for x in arrays]
     key = order.operand
-    keys = turned[key] if key is not None else order.keys(turned)
-    rest = [x for i, x in enumerate(turned) if i != key]
+    keys = operands[key] if key is not None else order.keys(operands)
+    rest = [x for i, x in enumerate(operands) if i != key]
     results = list(lax.sort([keys, *rest], dimension=axis, is_stable=is_stable, num_keys=1))
     if key is None:
         results = results[1:]
@@ -92,7 +88,7 @@ def _by_key(
 
 
 def _by_rank(body: Body, arrays: list[jax.Array], axis: int) -> tuple[jax.Array, ...]:
-    """An element's rank is the number of those that come before it; equals keep their order."""
+    """An element's rank is the number of elements that precede it; equals keep their order."""
     rows = [jnp.moveaxis(x, axis, -1) for x in arrays]  # [..., n]
     n = rows[0].shape[-1]
     square = (*rows[0].shape, n)

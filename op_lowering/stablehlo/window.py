@@ -1,7 +1,7 @@
 """Reductions by a body: STABLEHLO_REDUCE, STABLEHLO_REDUCE_WINDOW; the deprecated REDUCE_WINDOW.
 
-Semantics: the StableHLO specification and kernels/stablehlo_reduce_window.cc: padding and the holes
-of a dilation hold the initial value, which each result also starts with.
+Semantics: the StableHLO specification and kernels/stablehlo_reduce_window.cc: padding and the gaps
+of a dilation hold the initial value, with which each result also starts.
 """
 
 import dataclasses
@@ -29,6 +29,7 @@ from jaxdelegate.op_lowering.records.enums import ReduceWindowFunction
 from jaxdelegate.op_lowering.rule import (
     Function,
     LoweringContext,
+    Op,
     OpRule,
     first_reason,
     table,
@@ -45,7 +46,7 @@ from jaxdelegate.op_lowering.stablehlo.options import (
 )
 from jaxdelegate.op_lowering.stablehlo.shape import why_not_dims, why_not_length, why_not_one_value
 
-# Windows of more elements are left to XLA's reduce-window instead of one slice for each element.
+# Larger windows use XLA's reduce-window instead of one slice for each element.
 _MOST_TAPS = 64
 
 Arrays = Sequence[Any]
@@ -55,9 +56,9 @@ Arrays = Sequence[Any]
 class _Reducer:
     """How results and values combine.
 
-    `pairs` applies it to arrays of one shape, element by element: (results, values) -> results.
-    `folds` are its lax functions, one for each operand, where it has them.
-    `wide` are the dtypes that it works in.
+    `pairs` combines arrays of one shape, element by element: (results, values) -> results.
+    `folds` are lax's functions, one for each operand, if they all exist.
+    `wide` are the dtypes of the arithmetic.
     """
 
     pairs: Callable[[Arrays, Arrays], Arrays]
@@ -66,7 +67,7 @@ class _Reducer:
 
     @classmethod
     def of(cls, context: LoweringContext, index: int, dtypes: Sequence[np.dtype]) -> Self:
-        """The reducer that a body is; sums of half precision run in the accumulator's dtype."""
+        """The reducer of a body; sums of half precision have the accumulator's dtype."""
         body = Body.of(context, index, (*dtypes, *dtypes))
         wide = tuple(map(context.precision.accumulator, dtypes))
         found = [body.fold(i, dtype) for i, dtype in enumerate(wide)]
@@ -80,12 +81,12 @@ class _Reducer:
         return cls(pairs, folds, wide)
 
     def upcast(self, arrays: Arrays) -> list[jax.Array]:
-        """The arrays in its dtypes."""
+        """The arrays in the dtypes of the arithmetic."""
         return [jnp.asarray(a, d) for a, d in zip(arrays, self.wide, strict=True)]
 
 
 def _why_not_reduced(inputs: Specs, outputs: Specs) -> str | None:
-    """A reason unless n operands of one shape and n scalars make n outputs of their dtypes."""
+    """A reason unless n operands of one shape, n scalars and n outputs have the same dtypes."""
     reason = why_not_present(*inputs)
     if reason is not None:
         return reason
@@ -101,44 +102,43 @@ def _why_not_reduced(inputs: Specs, outputs: Specs) -> str | None:
     )
 
 
-def _why_not_reducer(context: LoweringContext, index: int, outputs: Specs) -> str | None:
-    dtypes = [spec.dtype for spec in outputs]
-    return why_not_body(context, index, (*dtypes, *dtypes), dtypes)
+_Options = StablehloReduceOptions | StablehloReduceWindowOptions
+
+
+def _why_not_reducer(op: Op[_Options]) -> str | None:
+    dtypes = [spec.dtype for spec in op.outputs]
+    return why_not_body(op.context, op.options.body_subgraph_index, (*dtypes, *dtypes), dtypes)
 
 
 # ---- STABLEHLO_REDUCE
 
 
-def _why_not_reduce(
-    context: LoweringContext, o: StablehloReduceOptions, inputs: Specs, outputs: Specs
-) -> str | None:
+def _why_not_reduce(op: Op[StablehloReduceOptions]) -> str | None:
     return (
-        _why_not_reduced(inputs, outputs)
-        or why_not_dims("dimensions", o.dimensions, len(inputs[0].shape))
-        or _why_not_reducer(context, o.body_subgraph_index, outputs)
+        _why_not_reduced(op.inputs, op.outputs)
+        or why_not_dims("dimensions", op.options.dimensions, len(op.inputs[0].shape))
+        or _why_not_reducer(op)
     )
 
 
-def _lower_reduce(
-    context: LoweringContext, o: StablehloReduceOptions, _inputs: Specs, outputs: Specs
-) -> Function:
-    n, dtypes = len(outputs), [spec.dtype for spec in outputs]
-    reducer = _Reducer.of(context, o.body_subgraph_index, dtypes)
+def _lower_reduce(op: Op[StablehloReduceOptions]) -> Function:
+    n, dtypes = len(op.outputs), [spec.dtype for spec in op.outputs]
+    reducer = _Reducer.of(op.context, op.options.body_subgraph_index, dtypes)
 
     def reduce(*arrays: jax.Array) -> tuple[jax.Array, ...]:
         operands = reducer.upcast(arrays[:n])
         starts = [a.reshape(()) for a in reducer.upcast(arrays[n:])]
-        reduced = _reduce(reducer, operands, starts, o.dimensions)
+        reduced = _reduce(reducer, operands, starts, op.options.dimensions)
         return tuple(y.astype(d) for y, d in zip(reduced, dtypes, strict=True))
 
     return reduce
 
 
 def _reduce(reducer: _Reducer, operands: Arrays, starts: Arrays, dims: Sequence[int]) -> Arrays:
-    """Folds begin with their identity, so that each result takes its start in exactly once."""
+    """Folds start with their identity, so that each result combines with its start exactly once."""
     shape = operands[0].shape
     if reducer.folds is None and math.prod(shape[d] for d in dims) == 1:
-        # XLA drops a reduction over one element, start and all.
+        # XLA removes a reduction over one element, together with its start.
         one = [lax.squeeze(x, dims) for x in operands]
         return reducer.pairs([jnp.full_like(y, a) for y, a in zip(one, starts, strict=True)], one)
     if reducer.folds is None:
@@ -169,19 +169,19 @@ class _Windows:
 
     @classmethod
     def of(cls, o: StablehloReduceWindowOptions) -> Self:
-        """As the options have them; an absent attribute is neutral."""
+        """An absent attribute is neutral."""
         rank = len(o.window_dimensions)
         flat = o.padding or (0,) * 2 * rank
-        holes = [d - 1 for d in o.base_dilations or (1,) * rank]
+        gaps = [d - 1 for d in o.base_dilations or (1,) * rank]
         return cls(
-            o.window_dimensions,
-            o.window_strides or (1,) * rank,
-            o.window_dilations or (1,) * rank,
-            tuple(zip(flat[::2], flat[1::2], holes, strict=False)),
+            sizes=o.window_dimensions,
+            strides=o.window_strides or (1,) * rank,
+            dilations=o.window_dilations or (1,) * rank,
+            padding=tuple(zip(flat[::2], flat[1::2], gaps, strict=False)),
         )
 
     def why_not(self, shape: Shape) -> str | None:
-        """A reason unless the windows fit the rank and cut off no more than there is."""
+        """A reason unless the windows fit the rank and negative padding leaves a valid length."""
         reason = why_not_length(
             len(shape),
             window_dimensions=self.sizes,
@@ -191,7 +191,12 @@ class _Windows:
         )
         if reason is not None:
             return reason
-        steps = (*self.sizes, *self.strides, *self.dilations, *(h + 1 for _, _, h in self.padding))
+        steps = (
+            *self.sizes,
+            *self.strides,
+            *self.dilations,
+            *(gap + 1 for _, _, gap in self.padding),
+        )
         if min(steps, default=1) < 1:
             return f"{self}: sizes, strides and dilations must be positive"
         least = min(self._padded(shape), default=0)
@@ -199,12 +204,12 @@ class _Windows:
 
     def _padded(self, shape: Shape) -> list[int]:
         return [
-            n + max(n - 1, 0) * hole + low + high
-            for n, (low, high, hole) in zip(shape, self.padding, strict=True)
+            n + max(n - 1, 0) * gap + low + high
+            for n, (low, high, gap) in zip(shape, self.padding, strict=True)
         ]
 
     def read(self, padded: jax.Array, tap: Sequence[int], out: Shape) -> jax.Array:
-        """What all windows read at one place inside them: [*padded] -> [*out], a strided slice."""
+        """The element at one position of all windows: [*padded] -> [*out], a strided slice."""
         first = [t * d for t, d in zip(tap, self.dilations, strict=True)]
         ends = zip(first, out, self.strides, strict=True)
         return lax.slice(padded, first, [a + (n - 1) * s + 1 for a, n, s in ends], self.strides)
@@ -213,7 +218,7 @@ class _Windows:
 def _slide(
     reducer: _Reducer, windows: _Windows, operands: Arrays, starts: Arrays, out: Shape
 ) -> Arrays:
-    """Reduce every window, in row-major order; each result begins with its start."""
+    """Reduce every window, in row-major order; each result starts with its initial value."""
     wide = [padded(x, a, windows.padding) for x, a in zip(operands, starts, strict=True)]
     results: Arrays = [jnp.full(out, a, a.dtype) for a in starts]
     if math.prod(windows.sizes) <= _MOST_TAPS:
@@ -241,15 +246,13 @@ def _reduce_window(windows: _Windows, padded: Any, starts: Any, function: Any) -
     )
 
 
-def _why_not_reduce_window(
-    context: LoweringContext, o: StablehloReduceWindowOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    odd = f"padding {list(o.padding)} does not come in pairs" if len(o.padding) % 2 else None
+def _why_not_reduce_window(op: Op[StablehloReduceWindowOptions]) -> str | None:
+    padding = op.options.padding
     return (
-        _why_not_reduced(inputs, outputs)
-        or odd
-        or _Windows.of(o).why_not(inputs[0].shape)
-        or _why_not_reducer(context, o.body_subgraph_index, outputs)
+        _why_not_reduced(op.inputs, op.outputs)
+        or (f"padding {list(padding)} does not come in pairs" if len(padding) % 2 else None)
+        or _Windows.of(op.options).why_not(op.inputs[0].shape)
+        or _why_not_reducer(op)
     )
 
 
@@ -267,12 +270,10 @@ def _lower_windows(windows: _Windows, reducer: _Reducer, outputs: Specs) -> Func
     return reduce_window
 
 
-def _lower_reduce_window(
-    context: LoweringContext, o: StablehloReduceWindowOptions, _inputs: Specs, outputs: Specs
-) -> Function:
-    dtypes = [spec.dtype for spec in outputs]
-    reducer = _Reducer.of(context, o.body_subgraph_index, dtypes)
-    return _lower_windows(_Windows.of(o), reducer, outputs)
+def _lower_reduce_window(op: Op[StablehloReduceWindowOptions]) -> Function:
+    dtypes = [spec.dtype for spec in op.outputs]
+    reducer = _Reducer.of(op.context, op.options.body_subgraph_index, dtypes)
+    return _lower_windows(_Windows.of(op.options), reducer, op.outputs)
 
 
 STABLEHLO_REDUCE_WINDOW = OpRule(
@@ -291,7 +292,7 @@ _Pair = Callable[[jax.Array, jax.Array], jax.Array]
 
 
 def _logical(function: _Pair) -> _Pair:
-    """On the truth of the values; the result is 0 or 1 in their dtype."""
+    """A function of truth values; the result is 0 or 1 in the values' dtype."""
 
     def run(x: jax.Array, y: jax.Array) -> jax.Array:
         return function(x != jnp.zeros_like(x), y != jnp.zeros_like(y)).astype(x.dtype)
@@ -312,36 +313,33 @@ _FUNCTIONS: dict[ReduceWindowFunction, _Pair] = {
 
 
 def _options_of(inputs: Specs) -> StablehloReduceWindowOptions:
-    """The windows that the last three inputs describe."""
+    """The windows given by the last three inputs."""
     sizes, strides, dilations = map(integers, inputs[2:5])
     return StablehloReduceWindowOptions(sizes, strides, (), dilations)
 
 
-def _why_not_builtin(
-    _context: LoweringContext, o: ReduceWindowOptions, inputs: Specs, outputs: Specs
-) -> str | None:
-    named = o.reduce_function in _FUNCTIONS
+def _why_not_builtin(op: Op[ReduceWindowOptions]) -> str | None:
+    x, function = op.inputs[0], op.options.reduce_function
     return (
-        why_not_count(inputs, 5)
-        or _why_not_reduced(inputs[:2], outputs)
-        or why_not_dtype(inputs[0], FLOATS, INTEGERS, BOOLS)
-        or why_not_const(*inputs[2:])
-        or first_reason(*(why_not_dtype(spec, np.int64) for spec in inputs[2:]))
-        or _Windows.of(_options_of(inputs)).why_not(inputs[0].shape)
-        or (None if named else f"there is no function {o.reduce_function.name}")
+        why_not_count(op.inputs, 5)
+        or _why_not_reduced(op.inputs[:2], op.outputs)
+        or why_not_dtype(x, FLOATS, INTEGERS, BOOLS)
+        or why_not_const(*op.inputs[2:])
+        or first_reason(*(why_not_dtype(spec, np.int64) for spec in op.inputs[2:]))
+        or _Windows.of(_options_of(op.inputs)).why_not(x.shape)
+        or (None if function in _FUNCTIONS else f"there is no function {function.name}")
     )
 
 
-def _lower_builtin(
-    context: LoweringContext, o: ReduceWindowOptions, inputs: Specs, outputs: Specs
-) -> Function:
-    function, dtype = _FUNCTIONS[o.reduce_function], outputs[0].dtype
-    wide = context.precision.accumulator(dtype)
+def _lower_builtin(op: Op[ReduceWindowOptions]) -> Function:
+    function = _FUNCTIONS[op.options.reduce_function]
+    wide = op.context.precision.accumulator(op.outputs[0].dtype)
 
     def pairs(x: Arrays, y: Arrays) -> Arrays:
         return [function(x[0], y[0])]
 
-    return _lower_windows(_Windows.of(_options_of(inputs)), _Reducer(pairs, None, (wide,)), outputs)
+    reducer = _Reducer(pairs, folds=None, wide=(wide,))
+    return _lower_windows(_Windows.of(_options_of(op.inputs)), reducer, op.outputs)
 
 
 REDUCE_WINDOW = OpRule(

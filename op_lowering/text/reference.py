@@ -13,18 +13,14 @@ _SPACES = b" \t\n\v\f\r"  # isspace in the C locale
 
 
 def skip_gram_shape(_o: Options, _inputs: Specs) -> tuple[Shape | None, ...]:
-    """As many as the words allow."""
+    """The number of sequences depends on the text."""
     return (None,)
 
 
 def skip_gram(o: SkipGramOptions, _inputs: Specs, _outputs: Specs, x: Array) -> tuple[Array]:
-    """Sequences of words of the first string, in its order, with at most so many left out between.
-
-    Raises:
-        ValueError: there is no string.
-    """
+    """Sequences of the first string's words, with at most `max_skip_size` skipped between two."""
     if x.size == 0:
-        raise ValueError("SKIP_GRAM: want a string, got none")
+        raise ValueError("SKIP_GRAM: expected a string, got an empty tensor")
     words = _words(x.flat[0])
     grams: list[bytes] = []
     if 0 < o.ngram_size <= len(words):
@@ -35,9 +31,9 @@ def skip_gram(o: SkipGramOptions, _inputs: Specs, _outputs: Specs, x: Array) -> 
 
 
 def _words(text: bytes) -> list[bytes]:
-    """The kernel's words: the first byte separates nothing, and no word begins with a space.
+    """The kernel's words: a space as the first byte does not separate words.
 
-    But for the last one, which may: " a" is a word where " a b" begins with none.
+    Only the last word may begin with a space: " a" is a word, but " a b" has the one word "b".
     """
     words, start = [], 0
     for i in range(1, len(text)):

@@ -23,10 +23,10 @@ _Example = dict[bytes, _Feature]
 
 @dataclasses.dataclass(frozen=True)
 class _Layout:
-    """How many features there are of each kind. Outputs come by kind, a feature in each group.
+    """The number of features of each kind. Outputs are grouped, with one per feature in a group.
 
-    The groups: indices, values and shapes of the sparse ones, the dense ones, values and row splits
-    of the ragged ones.
+    The groups are the indices, values and shapes of sparse features, the dense features, and the
+    values and row splits of ragged ones.
     """
 
     n_sparse: int
@@ -75,11 +75,7 @@ def _shapes(layout: _Layout, batch: Shape, outputs: Specs) -> tuple[Shape | None
 
 
 def parse_example(_o: object, inputs: Specs, outputs: Specs, *arrays: Array) -> tuple[Array, ...]:
-    """Version 1: every key is an input of its own.
-
-    Raises:
-        ValueError: an example that is damaged, or lacks what a dense feature needs.
-    """
+    """Version 1: every key is a separate input."""
     layout = _layout_v1(inputs, outputs)
     keys = [array.flat[0] for array in arrays[2 : 2 + layout.n_sparse + layout.n_dense]]
     return _parse(layout, arrays[0], keys, arrays[2 + len(keys) :], outputs)
@@ -88,11 +84,7 @@ def parse_example(_o: object, inputs: Specs, outputs: Specs, *arrays: Array) -> 
 def parse_example_v2(
     _o: object, inputs: Specs, outputs: Specs, *arrays: Array
 ) -> tuple[Array, ...]:
-    """Version 2: one input holds all keys of a kind.
-
-    Raises:
-        ValueError: an example that is damaged, or lacks what a dense feature needs.
-    """
+    """Version 2: one input holds all keys of a kind."""
     keys = [key for array in arrays[2:5] for key in array.ravel()]
     return _parse(_layout_v2(inputs, outputs), arrays[0], keys, arrays[5:], outputs)
 
@@ -135,7 +127,7 @@ def _joined(lists: _Lists, dtype: np.dtype) -> tuple[Array, Array]:
 
 
 def _sparse(lists: _Lists, batch: Shape, dtype: np.dtype) -> tuple[Array, Array, Array]:
-    """Where each value stands, the values, and the shape that holds the longest list."""
+    """The index of each value, the values, and the shape that holds the longest list."""
     values, counts = _joined(lists, dtype)
     examples = np.repeat(np.arange(len(counts)), counts)
     positions = np.arange(values.size) - (np.cumsum(counts) - counts)[examples]
@@ -144,7 +136,7 @@ def _sparse(lists: _Lists, batch: Shape, dtype: np.dtype) -> tuple[Array, Array,
 
 
 def _dense(lists: _Lists, key: bytes, default: Array, batch: Shape, spec: TensorSpec) -> Array:
-    """As many values as the shape holds, or the default."""
+    """The values of each example, or the default, in the declared shape."""
     shape = spec.shape[len(batch) :]
     if any(values is None for values in lists) and default.size == 0:
         raise ValueError(f"an example lacks the feature {key!r}, which has no default")
@@ -163,7 +155,7 @@ def _ragged(lists: _Lists, dtype: np.dtype, split_dtype: np.dtype) -> tuple[Arra
 
 
 def _values(example: _Example, key: bytes, dtype: np.dtype) -> Array | None:
-    """A feature's values; None where the example lacks it or it says nothing."""
+    """A feature's values; None if the example lacks it or it is empty."""
     if key not in example:
         return None
     if dtype not in _LISTS:
@@ -218,16 +210,12 @@ def _read_example(message: bytes) -> _Example:
 
 
 def _pieces(message: bytes, number: int) -> list[bytes]:
-    """What a message holds in one field: every occurrence, as it is encoded."""
+    """Every occurrence of one field in a message, encoded."""
     return [piece for found, piece in _fields(message) if found == number]
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
-    """Numbers and contents of a protobuf message's fields.
-
-    Raises:
-        ValueError: it is damaged.
-    """
+    """Numbers and contents of a protobuf message's fields."""
     at = 0
     while at < len(message):
         tag, at = _varint(message, at)

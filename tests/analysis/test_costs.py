@@ -30,7 +30,7 @@ from jaxdelegate.op_lowering.options import (
 )
 from jaxdelegate.op_lowering.records.costs import Work
 from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.op_lowering.rule import LoweringContext, Op
 from jaxdelegate.op_lowering.spec import TensorSpec
 
 
@@ -137,7 +137,7 @@ def test_products_cost_what_xla_counts(name: str) -> None:
         "BATCH_MATMUL": ([(3, 4, 5), (3, 5, 6)], default_options("BATCH_MATMUL"), (3, 4, 6)),
     }[name]
     inputs, outputs = tuple(spec(*s) for s in shapes), (spec(*out),)
-    lowered = RULES[name].lower(LoweringContext(), options, inputs, outputs)
+    lowered = RULES[name].lower(Op(LoweringContext(), options, inputs, outputs))
     compiled = jax.jit(lowered.__call__).lower(*(jnp.zeros(s, np.float32) for s in shapes))
     # XLA also counts the clamp to TFLite's range (CalculateActivationRange): two for each result.
     clamp = 0 if name == "BATCH_MATMUL" else 2 * math.prod(out)

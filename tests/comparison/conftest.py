@@ -29,9 +29,9 @@ def break_rule(monkeypatch: pytest.MonkeyPatch) -> Break:
     def swap(name: str, change: Callable[[Any], Any], tensor: str | None = None) -> None:
         rule = RULES[name]
 
-        def lower(context: Any, options: Any, inputs: Any, outputs: Any) -> Any:
-            right = rule.lower(context, options, inputs, outputs)
-            if tensor not in (None, outputs[0].name):
+        def lower(op: Any) -> Any:
+            right = rule.lower(op)
+            if tensor not in (None, op.outputs[0].name):
                 return right
 
             def wrong(*arrays: Any) -> tuple[Any, ...]:

@@ -594,8 +594,8 @@ WRONG_USES: dict[str, tuple[WrongUse, ...]] = {
             'import jax\napply, params = jd.load("loop.tflite").function()\n'
             "jax.grad(lambda v: apply(params, v, np.int32(3))[0])(np.float32(1))",
             "GradientError",
-            "WHILE ('last', 'y', 'end'): how often the loop runs follows from its data",
-            "jax.jvp and jax.jacfwd differentiate it",
+            "WHILE ('last', 'y', 'end'): the number of iterations depends on data",
+            "jax.jvp and jax.jacfwd work",
         ),
     ),
     "Commands": (

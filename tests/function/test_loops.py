@@ -170,10 +170,10 @@ def test_a_loop_of_unknown_length_runs_and_has_forward_derivatives() -> None:
 def test_a_gradient_through_a_loop_of_unknown_length_is_refused() -> None:
     apply, params = function(loop(end=None))
     with pytest.raises(
-        jd.GradientError, match=r"WHILE \('i', 'y', 'n'\): how often .* from its data"
+        jd.GradientError, match=r"WHILE \('i', 'y', 'n'\): the number of iterations depends on data"
     ):
         jax.grad(loss_of(apply, X, jnp.int32(3)))(params)
-    with pytest.raises(ValueError, match=r"jax\.jvp and jax\.jacfwd differentiate it"):
+    with pytest.raises(ValueError, match=r"jax\.jvp and jax\.jacfwd work"):
         jax.jit(jax.grad(loss_of(apply, X, jnp.int32(3))))(params)
 
 

@@ -20,7 +20,7 @@ from jaxdelegate.errors import GradientError
 from jaxdelegate.lowering import fake_quantization
 from jaxdelegate.op_lowering.options import FakeQuantOptions, FullyConnectedOptions
 from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.op_lowering.rule import LoweringContext, Op
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.quant import affine
 from jaxdelegate.quant.params import integer_range
@@ -203,10 +203,12 @@ def of_operator(case: Case, given: Sequence[Any]) -> Callable[[Arrays], list[Any
     """The operator on floats, without grids."""
     inputs, outputs = case.specs()
     lowered = RULES[case.name].lower(
-        LoweringContext(op_version=case.version),
-        fake_quantization.options_of(case.op_options, inputs),
-        fake_quantization.viewed_all(inputs),
-        fake_quantization.viewed_all(outputs),
+        Op(
+            LoweringContext(op_version=case.version),
+            fake_quantization.options_of(case.op_options, inputs),
+            fake_quantization.viewed_all(inputs),
+            fake_quantization.viewed_all(outputs),
+        ),
     )
     compute = jax.jit(lambda values: lowered(*(values.get(key(i), a) for i, a in enumerate(given))))
 

@@ -34,7 +34,7 @@ def test_concurrent_calls() -> None:
     inputs = [f32(1, 30, 30, 8), const(f32(40, 3, 3, 8, seed=1)), const(f32(40, seed=2))]
     case = Case("CONV_2D", "", inputs, Conv2DOptions(Padding.SAME, 1, 1))
     context = LoweringContext(native_kernels=True)
-    lowered: Any = RULES["CONV_2D"].lower(context, case.op_options, *case.specs())
+    lowered: Any = RULES["CONV_2D"].lower(case.op(context))
     w, bias = lowered.prepare[1](case.inputs[1].value), case.inputs[2].value  # type: ignore[union-attr]
     images = [f32(1, 30, 30, 8, seed=i).value for i in range(8)]
     with jax.enable_x64(True):

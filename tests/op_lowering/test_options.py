@@ -188,7 +188,7 @@ def _self_reference() -> bytes:
 )
 def test_a_damaged_flexbuffer_is_a_value_error(data: bytes) -> None:
     with pytest.raises(
-        ValueError, match=r"want a readable flexbuffer map|want at most 65536 bytes"
+        ValueError, match=r"expected a readable flexbuffer map|expected at most 65536 bytes"
     ):
         custom_options("TFLite_Detection_PostProcess", data)
 
@@ -204,10 +204,10 @@ class WindowOptions(FlexbufferOptions):
     ("entry", "message"),
     [
         ({"ksize": 3}, "cannot convert"),
-        ({"ksize": [[1]]}, "no number"),
-        ({"ksize": {"a": [1]}}, "no number"),
-        ({"padding": 3}, "no string"),
-        ({"rate": [1.0]}, "no number"),
+        ({"ksize": [[1]]}, "not a number"),
+        ({"ksize": {"a": [1]}}, "not a number"),
+        ({"padding": 3}, "not a string"),
+        ({"rate": [1.0]}, "not a number"),
     ],
     ids=str,
 )

@@ -18,7 +18,7 @@ from jaxdelegate.op_lowering.options import (
 from jaxdelegate.op_lowering.precision import BFLOAT16, FLOAT16, FLOAT32, PrecisionPolicy
 from jaxdelegate.op_lowering.records.operator import Result
 from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.op_lowering.rule import Function, Lowered, LoweringContext
+from jaxdelegate.op_lowering.rule import Function, Lowered, LoweringContext, Op
 from jaxdelegate.op_lowering.spec import TensorSpec
 
 BF16_CPU = cpu_policy("bfloat16", frozenset(["avx512_bf16"]))
@@ -128,8 +128,8 @@ def lowered(
 ) -> Function:
     rule, where = RULES[name], LoweringContext(**context)  # type: ignore[arg-type]
     output = TensorSpec("y", y, FLOAT32)
-    assert rule.reason(where, options, inputs, (output,)) is None  # type: ignore[arg-type]
-    return rule.lower(where, options, inputs, (output,))
+    assert rule.reason(Op(where, options, inputs, (output,))) is None  # type: ignore[arg-type]
+    return rule.lower(Op(where, options, inputs, (output,)))
 
 
 def product(run: Function, inputs: tuple[TensorSpec, ...]) -> tuple[list[str], str, str]:

@@ -10,7 +10,7 @@ import numpy as np
 from jaxdelegate.op_lowering.dtypes import DTYPES
 from jaxdelegate.op_lowering.options import TensorType
 from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.op_lowering.rule import LoweringContext, Op
 from jaxdelegate.testing import Case
 from tests.support.case_tables import cases_in
 
@@ -33,14 +33,14 @@ def wrong_dtypes(case: Case) -> Iterator[str]:
     )
     for dtype in (*map(np.dtype, DECLARED), HANDLE):
         declared = (dataclasses.replace(outputs[0], dtype=dtype), *outputs[1:])
-        if rule.reason(context, case.op_options, inputs, declared) is None:
+        if rule.reason(Op(context, case.op_options, inputs, declared)) is None:
             found = HANDLE if dtype == HANDLE else result_dtype(case, context, declared)
             if found != dtype or dtype == HANDLE:
                 yield f"{case}: {dtype} is let pass, {found} comes out"
 
 
 def result_dtype(case: Case, context: LoweringContext, declared: tuple) -> np.dtype:
-    lowered = RULES[case.name].lower(context, case.op_options, case.read_specs()[0], declared)
+    lowered = RULES[case.name].lower(Op(context, case.op_options, case.read_specs()[0], declared))
     live = [a.value for a in case.inputs if a is not None and not a.is_const]
 
     def call(*arrays: jax.Array) -> jax.Array:

@@ -1,4 +1,4 @@
-"""The properties of numbers: no test of them is about time, whatever else a machine does."""
+"""Property tests of numbers have no deadline, since other work may slow the machine down."""
 
 import hypothesis
 

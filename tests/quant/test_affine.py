@@ -73,7 +73,7 @@ def test_the_twins_fake_quantize_alike(
 
 
 def _nearest_float32(x: Fraction) -> Fraction:
-    """The float32 next to a rational number, by exact comparison."""
+    """The float32 nearest to a rational number, by exact comparison."""
     near = np.float32(float(x))
     candidates = [
         Fraction(float(c)) for c in (near, *np.nextafter(near, [np.float32(9e9), np.float32(-9e9)]))

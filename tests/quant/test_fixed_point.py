@@ -52,23 +52,9 @@ def test_multiplication_rounds_twice(x: int, multiplier: int, shift: int) -> Non
     assert got.tolist() == [_double_rounding(x, multiplier, shift)]
 
 
-@given(INT32, MULTIPLIER, st.integers(-31, 30))
-def test_multiplication_rounds_once(x: int, multiplier: int, shift: int) -> None:
-    got = fixed_point.multiply_by_quantized_multiplier(
-        np.int32([x]), multiplier, shift, single_rounding=True
-    )
-    assert got.tolist() == [
-        _int32(_half_up(Fraction(x * multiplier) * Fraction(2) ** (shift - 31)))
-    ]
-
-
-def test_the_roundings_differ() -> None:
-    # A quarter: the first rounding makes 1 of the half, the second one makes 1 of that one's half.
-    x, multiplier, shift = np.int32([1]), 2**30, -1
-    assert fixed_point.multiply_by_quantized_multiplier(x, multiplier, shift).tolist() == [1]
-    assert fixed_point.multiply_by_quantized_multiplier(
-        x, multiplier, shift, single_rounding=True
-    ).tolist() == [0]
+def test_a_quarter_rounds_up() -> None:
+    # The first rounding turns the half into 1, the second one half of that into 1 again.
+    assert fixed_point.multiply_by_quantized_multiplier(np.int32([1]), 2**30, -1).tolist() == [1]
 
 
 @given(st.integers(-(2**47), 2**47 - 1), MULTIPLIER, st.integers(-31, 7))
@@ -81,14 +67,6 @@ def test_multiplication_of_64_bits(x: int, multiplier: int, shift: int) -> None:
     got = fixed_point.multiply_by_quantized_multiplier_64(np.int64([x]), multiplier, shift)
     assert got.dtype == np.int32
     assert got.tolist() == [want]
-
-
-@given(INT32, MULTIPLIER, st.integers(0, 31))
-def test_one_sided_multiplications(x: int, multiplier: int, shift: int) -> None:
-    smaller = fixed_point.multiply_smaller_than_one(np.int32([x]), multiplier, -shift)
-    greater = fixed_point.multiply_greater_than_one(np.int32([x]), multiplier, shift)
-    assert smaller.tolist() == [_double_rounding(x, multiplier, -shift)]
-    assert greater.tolist() == [_double_rounding(x, multiplier, shift)]
 
 
 def test_channels_have_multipliers_of_their_own() -> None:
@@ -196,8 +174,6 @@ def test_leading_bits_of_32_bits(x: int) -> None:
     zeros, signs = len(bits) - len(bits.lstrip("0")), len(bits) - len(bits.lstrip(bits[0])) - 1
     assert fixed_point.count_leading_zeros(np.int32([x])).tolist() == [zeros]
     assert fixed_point.count_leading_sign_bits(np.int32([x])).tolist() == [signs]
-    if x > 0:
-        assert fixed_point.floor_log2(np.int32([x])).tolist() == [x.bit_length() - 1]
 
 
 def test_python_integers_count_as_int32() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from jaxdelegate.op_lowering.normalization.quantized import lower_softmax
 from jaxdelegate.op_lowering.options import SoftmaxOptions
 from jaxdelegate.op_lowering.spec import TensorSpec
-from jaxdelegate.quant import fixed_math, fixed_point, jax_fixed_math, jax_requantize, requantize
+from jaxdelegate.quant import fixed_math, fixed_point, jax_fixed_point, jax_requantize, requantize
 from jaxdelegate.quant.jax_fixed_point import (
     high_mul_in_halves,
     multiply_in_halves,
@@ -38,7 +38,7 @@ def test_products_of_all_corners() -> None:
 
 
 def test_products_that_end_next_to_a_tie() -> None:
-    """Multiples of 2**30 and their neighbours, where the last bit of the quotient turns."""
+    """Multiples of 2**30 and their neighbors, where the last bit of the quotient changes."""
     random = np.random.default_rng(0)
     b = random.integers(1, HIGH, 200_000, endpoint=True)
     most = (b << 31) // (1 << 30)
@@ -71,7 +71,7 @@ def test_products_of_what_may_be_negative() -> None:
 @pytest.mark.usefixtures("as_on_a_gpu")
 def test_reciprocals() -> None:
     x = SIGNED[SIGNED > 0]
-    got = jax.jit(lambda x: jax_fixed_math.reciprocal(x, 12))(x)
+    got = jax.jit(lambda x: fixed_math.reciprocal(x, 12, jax_fixed_point))(x)
     np.testing.assert_array_equal(got, fixed_math.reciprocal(x, 12))
 
 
@@ -93,7 +93,7 @@ SCALES = np.concatenate(
     [("int8", -128, (-128, 127)), ("uint8", 255, (3, 255)), ("int16", 0, (-32768, 32767))],
 )
 def test_real_factors(dtype: str, zero_point: int, bounds: tuple[int, int]) -> None:
-    """Sums on both sides of every half that some scales know, and of every size."""
+    """Sums on both sides of every half of some scales, and of every magnitude."""
     halves = RANDOM.integers(0, 1 << RANDOM.integers(1, 17, (300, SCALES.size))) + 0.5
     nearest = np.rint(halves / np.maximum(SCALES, 1e-30)) + RANDOM.integers(-1, 2, halves.shape)
     near = np.clip(nearest * RANDOM.choice([-1, 1], halves.shape), LOW, HIGH).astype(np.int32)

@@ -40,7 +40,7 @@ def test_symmetric_rows(x: np.ndarray) -> None:
 
 
 def _asymmetric(row: np.ndarray) -> tuple[list[int], np.float32, int]:
-    """Step by step as the kernel; Python's floats are its doubles."""
+    """Step by step as in the kernel, with Python's floats for doubles."""
     low, high = min(F32(0), row.min()), max(F32(0), row.max())
     if low == high:
         return [0] * row.size, F32(1), 0

@@ -50,14 +50,9 @@ def test_the_only_scale() -> None:
 def test_scales_of_channels() -> None:
     one, three = _quantization([0.1], [7]), _quantization([1, 2, 3], [4, 5, 6])
     assert params.channel_scales(one, 3).tolist() == [np.float32(0.1)] * 3
-    assert params.channel_zero_points(one, 3).tolist() == [7] * 3
     assert params.channel_scales(three, 3).tolist() == [1, 2, 3]
-    assert params.channel_zero_points(three, 3).tolist() == [4, 5, 6]
-    assert params.channel_zero_points(_quantization([1, 2], []), 2).tolist() == [0, 0]
     with pytest.raises(ValueError, match="3 scales do not fit 4 channels"):
         params.channel_scales(three, 4)
-    with pytest.raises(ValueError, match="3 zero points"):
-        params.channel_zero_points(three, 4)
 
 
 @pytest.mark.parametrize(("axis", "shape"), [(0, (3, 1, 1)), (1, (1, 3, 1)), (-1, (1, 1, 3))])

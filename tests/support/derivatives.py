@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxdelegate.op_lowering.rule import LoweringContext, OpRule
+from jaxdelegate.op_lowering.rule import LoweringContext, Op, OpRule
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.testing.case import COMPILER_OPTIONS, Case
 
@@ -71,7 +71,7 @@ class Point:
     @property
     def reason(self) -> str | None:
         """Why the rule refuses the case; None if it accepts it."""
-        return self.rule.reason(self.context, self.case.op_options, *self.case.read_specs())
+        return self.rule.reason(self.case.op(self.context))
 
     def function(self, dtype: np.dtype, step: float = 0) -> Callable[[Values], list[Any]]:
         """The lowering in a dtype, of the float inputs; the file's constants have moved a step."""
@@ -82,7 +82,7 @@ class Point:
             for i, spec in enumerate(inputs)
         )
         lowered = self.rule.lower(
-            self.context, options, moved, tuple(_retyped(spec, dtype, None) for spec in outputs)
+            Op(self.context, options, moved, tuple(_retyped(spec, dtype, None) for spec in outputs))
         )
         return lambda values: _inexact(lowered(*self._arguments(values)))
 

@@ -4,7 +4,7 @@ import pytest
 
 from jaxdelegate.op_lowering.options import GeluOptions, LeakyReluOptions, Options
 from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.op_lowering.rule import LoweringContext, Op
 from jaxdelegate.testing import Arg, Case, const, f32, of, value
 from tests.support.quantized import scaled
 
@@ -44,7 +44,7 @@ ONLY_OPTIMIZED = {"ELU"}  # BUILTIN_REF lacks it
 
 
 def _half_case(label: str, dtype: str, name: str, options: Options | None) -> Case:
-    """Small numbers: LiteRT computes GELU in half precision throughout."""
+    """Small numbers, since LiteRT computes all of GELU in half precision."""
     reason = None if (name, dtype) in HALF_IN_LITERT else "LiteRT has no such kernel"
     x = of(HALVES[dtype], 3, 17, low=-4, high=4)
     return Case(name, f"{label}-{dtype}", [x], options, litert=reason)
@@ -103,7 +103,7 @@ SCALE = scaled(0.1)
 )
 def test_refusals(case: Case, said: str) -> None:
     context = LoweringContext(op_version=case.version)
-    reason = RULES[case.name].reason(context, case.op_options, *case.specs())
+    reason = RULES[case.name].reason(case.op(context))
     assert reason is not None
     assert reason.startswith(said)
 
@@ -112,7 +112,7 @@ def test_alpha_may_not_be_larger_than_the_input() -> None:
     (small, _), outputs = _prelu("", f32(1, 3), f32(1, 3)).specs()
     (large, _), _ = _prelu("", f32(2, 3), f32(2, 3)).specs()
     reason = RULES["PRELU"].reason(
-        LoweringContext(), _prelu("", f32(1), f32(1)).op_options, (small, large), outputs
+        Op(LoweringContext(), _prelu("", f32(1), f32(1)).op_options, (small, large), outputs)
     )
     assert reason == "alpha [2, 3] is larger than the input [1, 3]"
     with pytest.raises(ValueError, match="alpha"):

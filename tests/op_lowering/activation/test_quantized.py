@@ -38,7 +38,7 @@ EMPTY = "LiteRT does not run on empty tensors"
 
 
 def every(dtype: str, pair: Scale) -> Arg:
-    """Every integer of 8 bits; of 16 bits each 37th, the ends and the middle."""
+    """Every 8-bit integer; every 37th of 16 bits, the bounds and the middle."""
     low, high = ends(dtype)
     x = np.arange(low, high + 1, 37 if dtype == "int16" else 1)
     return Arg(np.append(x, [low, high, 0, 1]).astype(dtype), quantization=scaled(*pair))
@@ -60,7 +60,7 @@ def activation(name: str, dtype: str, of_x: Scale, of_y: Scale, **details: Any) 
 
 
 def points(name: str, dtype: str) -> list[tuple[int, int]]:
-    """Zero points of input and output: in the middle, and at the ends of the range."""
+    """Zero points of input and output: in the middle, and at the bounds of the range."""
     low, high = ends(dtype)
     if dtype == "int16" and name != "GELU":
         return [(0, 0)]
@@ -68,7 +68,7 @@ def points(name: str, dtype: str) -> list[tuple[int, int]]:
 
 
 def output_scale(name: str, dtype: str, wanted: float) -> float:
-    """Sigmoids take one scale only."""
+    """Sigmoids require one scale."""
     if name == "LOGISTIC":
         return 1 / 32768 if dtype == "int16" else 1 / 256
     return 1 / 32768 if name == "TANH" and dtype == "int16" else wanted
@@ -108,7 +108,7 @@ def prelu(
     shape: tuple[int, ...] = (6,),
     **details: Any,
 ) -> Case:
-    """alpha is of int8 where x is of int16."""
+    """alpha is int8 if x is int16."""
     alpha_dtype = "int8" if dtype == "int16" else dtype
     rng = np.random.default_rng(len(shape))
     x = np.resize(every(dtype, of_x).value, (2, 5, 6))
@@ -239,7 +239,7 @@ def test_refuses(said: str) -> None:
 
 
 STOPPED = {
-    "zero point 2": activation("RELU", "int16", (0.1, 2), (0.1, 0)),
+    "is 2, not 0": activation("RELU", "int16", (0.1, 2), (0.1, 0)),
     "without a scale": requantized(RELU, 0, None),
     "is too small": activation("HARD_SWISH", "int8", (0.5, 0), (1e-3, 0)),
     "not 0.00390625": activation("LOGISTIC", "uint8", (0.1, 0), (0.01, 0)),

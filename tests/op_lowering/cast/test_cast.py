@@ -213,7 +213,7 @@ CASES = [*CASTS, *DEQUANTIZE, *FAKE_QUANT, *QUANTIZE]
 @pytest.mark.parametrize("case", [c for c in CASES if c.litert is None], ids=str)
 def test_reference_matches_litert(case: Case) -> None:
     want = case.run_litert()
-    # The interpreter hands out packed integers one per byte.
+    # The interpreter returns packed integers, one per byte.
     got = [
         y.astype(w.dtype) if y.dtype.name in PACKED else y
         for y, w in zip(case.run_reference(), want, strict=True)
@@ -274,7 +274,7 @@ REFUSALS = [
 @pytest.mark.parametrize(("case", "said"), REFUSALS, ids=lambda v: getattr(v, "name", ""))
 def test_refusals(case: Case, said: str) -> None:
     context = LoweringContext(op_version=case.version)
-    reason = RULES[case.name].reason(context, case.op_options, *case.specs())
+    reason = RULES[case.name].reason(case.op(context))
     assert reason is not None
     assert reason.startswith(said)
 
@@ -282,7 +282,7 @@ def test_refusals(case: Case, said: str) -> None:
 @pytest.mark.parametrize("case", [DEQUANTIZE[0], QUANTIZE[0]], ids=str)
 def test_quantization_can_be_switched_off(case: Case) -> None:
     context = LoweringContext(enable_quant=False)
-    reason = RULES[case.name].reason(context, case.op_options, *case.specs())
+    reason = RULES[case.name].reason(case.op(context))
     assert reason == "it is quantized, and the option enable_quant is off"
 
 

@@ -1,4 +1,4 @@
-"""QUANTIZE between integers. Floats are in test_cast.py."""
+"""QUANTIZE between integers; test_cast.py has floats."""
 
 import dataclasses
 from typing import Any
@@ -31,7 +31,7 @@ ENDS = {d: (int(np.iinfo(d).min), int(np.iinfo(d).max)) for d in ("int8", "uint8
 
 
 def spread(dtype: Any, count: int = 300) -> np.ndarray:
-    """Integers from end to end."""
+    """Integers over the whole range."""
     info = np.iinfo(dtype)
     return np.linspace(info.min, info.max, count).astype(np.int64).astype(dtype)
 
@@ -53,7 +53,7 @@ def requantize(
 
 
 def zero_points(source: str, target: str) -> list[tuple[int, int]]:
-    """At both ends of both ranges, as far as the kernel takes them."""
+    """Zero points at both bounds of both ranges, if the kernel takes them."""
     if source == target == "int16":
         return [(0, 0)]
     ends = [ENDS.get(dtype, (-100, 100)) for dtype in (source, target)]
@@ -106,10 +106,10 @@ REFUSED = {
     "LiteRT has no kernel that requantizes int8 to int32": requantize("int8", "int32"),
     "LiteRT has no kernel that requantizes int16 to uint8": requantize("int16", "uint8"),
     "LiteRT has no kernel that requantizes uint16 to int8": requantize("uint16", "int8"),
-    "the zero point of int16 'in0' is 3; the kernel wants 0": requantize(
+    "the zero point of int16 'in0' is 3; the kernel expects 0": requantize(
         "int16", "int16", (0.1, 3)
     ),
-    "the zero point of int16 'out0' is 3; the kernel wants 0": requantize(
+    "the zero point of int16 'out0' is 3; the kernel expects 0": requantize(
         "int16", "int16", (0.1, 0), (0.1, 3)
     ),
     "the zero point of 'in0' is 200, not of int8": requantize("int8", "int8", (0.1, 200)),

@@ -158,11 +158,7 @@ CHOICES = [
 def algorithms_of(case: Case, platform: str) -> Mapping[str, Any]:
     rule = RULES[case.name]
     context = LoweringContext(platform=platform, quant_mode=mode_of(case))  # type: ignore[arg-type]
-    return (
-        rule.algorithms(context, case.op_options, *case.specs())
-        if rule.algorithms is not None
-        else {}
-    )
+    return rule.algorithms(case.op(context)) if rule.algorithms is not None else {}
 
 
 @pytest.mark.parametrize("case", CHOICES, ids=str)
@@ -200,7 +196,7 @@ def test_the_default_comes_first(case: Case) -> None:
 
 
 def lowered_text(case: Case, context: LoweringContext) -> str:
-    lowered = RULES[case.name].lower(context, case.op_options, *case.specs())
+    lowered = RULES[case.name].lower(case.op(context))
     with jax.enable_x64(True):
         arrays = [None if a is None else jnp.asarray(a) for a in case.arrays()]
         return str(jax.make_jaxpr(lambda: lowered(*arrays))())
@@ -252,7 +248,7 @@ def test_what_a_cpu_runs_by_default(case: Case, first: str) -> None:
 
 
 def key_of(case: Case, **context: Any) -> str:
-    return operator_key(case.name, LoweringContext(**context), case.op_options, *case.specs())
+    return operator_key(case.name, case.op(LoweringContext(**context)))
 
 
 @pytest.mark.usefixtures("bfloat16_dots")

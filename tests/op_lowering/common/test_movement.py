@@ -21,7 +21,7 @@ from jaxdelegate.op_lowering.options import (
     UnpackOptions,
 )
 from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.op_lowering.rule import LoweringContext, Op
 from jaxdelegate.op_lowering.spec import Specs
 from jaxdelegate.quant.params import Blockwise, Quantization
 from jaxdelegate.testing import Arg, Case, const, of, value
@@ -84,14 +84,16 @@ def specs_of(case: Case, moved: tuple[int, ...], **changes: Any) -> tuple[Specs,
 
 
 def reason(case: Case, inputs: Specs, outputs: Specs, **settings: Any) -> str | None:
-    return RULES[case.name].reason(LoweringContext(**settings), case.op_options, inputs, outputs)
+    return RULES[case.name].reason(
+        Op(LoweringContext(**settings), case.op_options, inputs, outputs)
+    )
 
 
 @every_case
 def test_moves_equally_quantized_values(case: Case, moved: tuple[int, ...]) -> None:
     inputs, outputs = specs_of(case, moved, quantization=HALF)
     assert reason(case, inputs, outputs) is None
-    lowered = RULES[case.name].lower(LoweringContext(), case.op_options, inputs, outputs)
+    lowered = RULES[case.name].lower(Op(LoweringContext(), case.op_options, inputs, outputs))
     plain = case.run_reference()
     pads = case.name in {"PAD", "SPACE_TO_BATCH_ND"}
     for got, want in zip(lowered(*case.arrays()), plain, strict=True):

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import jaxdelegate as jd
-from jaxdelegate.op_lowering.common.packed_weights import Kept, Packed
+from jaxdelegate.op_lowering.common.packed_weights import Packed, WeightStorage
 from jaxdelegate.op_lowering.options import Conv2DOptions, Padding
 from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.op_lowering.rule import Lowered, LoweringContext
+from jaxdelegate.op_lowering.rule import Lowered, LoweringContext, Op
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.quant.params import Quantization, integer_range
 from jaxdelegate.testing import Arg, Case
@@ -53,9 +53,9 @@ def test_large_constants_are_packed(
     dtype: np.dtype, shape: Shape, known: bool, is_packed: bool
 ) -> None:
     w = weights(dtype, shape)
-    kept = Kept.of(TensorSpec("w", shape, dtype, const=w if known else None))
-    assert (kept.packed is not None) == is_packed
-    np.testing.assert_array_equal(kept.read(jnp.asarray(kept.prepare(w))), w.astype(np.int8))
+    storage = WeightStorage.of(TensorSpec("w", shape, dtype, const=w if known else None))
+    assert (storage.packed is not None) == is_packed
+    np.testing.assert_array_equal(storage.read(jnp.asarray(storage.prepare(w))), w.astype(np.int8))
 
 
 def row_bytes(dtype: np.dtype) -> int:
@@ -113,7 +113,7 @@ CONVOLUTIONS = [convolution(a, window) for a in (INT8, FLOAT) for window in (1, 
 def test_convolutions_compute_on_packed_filters(case: Case) -> None:
     rule, (inputs, outputs) = RULES[case.name], case.specs()
     context = LoweringContext(op_version=case.version, quant_mode="integer")
-    lowered = rule.lower(context, case.op_options, inputs, outputs)
+    lowered = rule.lower(Op(context, case.op_options, inputs, outputs))
     assert isinstance(lowered, Lowered)
     prepared = lowered.prepare[1](case.arrays()[1])
     assert (prepared.dtype, prepared.shape[-1]) == (np.uint8, 130)
@@ -132,7 +132,7 @@ def test_operators_compute_on_packed_constants(case: Case) -> None:
     w = case.inputs[1]
     assert w is not None
     context = LoweringContext(op_version=case.version, quant_mode="integer")
-    lowered = rule.lower(context, case.op_options, inputs, outputs)
+    lowered = rule.lower(Op(context, case.op_options, inputs, outputs))
     assert isinstance(lowered, Lowered)
     prepared = lowered.prepare[1](w.value)
     assert (prepared.dtype, prepared.shape) == (np.uint8, (260, row_bytes(w.value.dtype)))

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.op_lowering.rule import LoweringContext, Op
 from jaxdelegate.testing import Arg, Case, f32, of, value
 from tests.support.quantized import scaled
 
@@ -46,7 +46,7 @@ def _compare(name: str, label: str, x: Arg, y: Arg) -> Case:
 
 
 def _few(dtype: np.dtype | str, *shape: int, seed: int = 0) -> Arg:
-    """Small whole numbers, so that many are equal."""
+    """Small whole numbers, so that many pairs are equal."""
     return value(of(np.int8, *shape, low=0, high=3, seed=seed).value.astype(dtype))
 
 
@@ -113,7 +113,7 @@ def test_strings_compare_on_the_host(name: str, other: Arg) -> None:
     words = [Arg(a.value, is_const=True) for a in (WORDS, other)]
     case = Case(name, "strings", words, outputs=["bool"])
     case.check(case.run_reference(), case.run_litert())
-    reason = RULES[name].reason(LoweringContext(), case.op_options, *case.specs())
+    reason = RULES[name].reason(case.op(LoweringContext()))
     assert reason == "'in0' holds strings, which XLA does not support"
 
 
@@ -154,7 +154,7 @@ def test_selection_moves_quantized_values_as_they_are() -> None:
 )
 def test_refusals(case: Case, said: str) -> None:
     context = LoweringContext(op_version=case.version)
-    reason = RULES[case.name].reason(context, case.op_options, *case.specs())
+    reason = RULES[case.name].reason(case.op(context))
     assert reason is not None
     assert reason.startswith(said)
 
@@ -177,6 +177,6 @@ def test_select_does_not_broadcast(
         for spec, a in zip(specs, args, strict=True)
     )
     case = Case("SELECT", "", args, outputs=["float32"])
-    assert RULES["SELECT"].reason(LoweringContext(), case.op_options, inputs, outputs) == said
+    assert RULES["SELECT"].reason(Op(LoweringContext(), case.op_options, inputs, outputs)) == said
     with pytest.raises(ValueError, match="SELECT"):
         case.specs()

@@ -1,7 +1,6 @@
-"""Attention composites: which are fused, and that the fused form is the decomposition's value."""
+"""Attention composites: which are fused, and that the fused ones equal their decompositions."""
 
 import dataclasses
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +13,7 @@ from flatbuffers import flexbuffers
 from jaxdelegate.compile.precision_policy import device_policy
 from jaxdelegate.op_lowering.control_flow import composite
 from jaxdelegate.op_lowering.options import StableHLOCompositeOptions
-from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.op_lowering.rule import LoweringContext, Op
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.testing.case import Call, run_together
 
@@ -45,16 +44,20 @@ Q, KV, Y = (B, T, N, H), (B, S, N, H), (B, T, N, H)
 GPU = LoweringContext(platform="gpu", lower_subgraph=lambda *_: decomposition)
 
 
+def attention(o: Any = None, inputs: Any = None, outputs: Any = None) -> Op[Any]:
+    return Op(GPU, o or options(), inputs or specs(Q, KV, KV), outputs or specs(Y))
+
+
 @pytest.mark.parametrize("heads", [N, 2, 1])
 def test_fused_attention_is_its_decomposition(monkeypatch: pytest.MonkeyPatch, heads: int) -> None:
     asked = []
-    attention = jax.nn.dot_product_attention
+    by_jax = jax.nn.dot_product_attention
 
     def by_xla(*arrays: Any, implementation: str, **more: Any) -> jax.Array:
         asked.append(implementation)
         *_, bias = arrays
         assert bias is None or bias.shape[1:] == (N, T, S)  # jax's batching of cuDNN's reshapes it
-        return attention(*arrays, implementation="xla", **more)
+        return by_jax(*arrays, implementation="xla", **more)
 
     monkeypatch.setattr(jax.nn, "dot_product_attention", by_xla)
     kv = (B, S, heads, H)
@@ -64,9 +67,7 @@ def test_fused_attention_is_its_decomposition(monkeypatch: pytest.MonkeyPatch, h
         inputs = specs(Q, kv, kv, *mask)
         random = np.random.default_rng(0)
         arrays = [random.normal(size=spec.shape).astype(BF16) for spec in inputs]
-        calls.append(
-            (composite.STABLEHLO_COMPOSITE.lower(GPU, options(), inputs, specs(Y)), arrays)
-        )
+        calls.append((composite.STABLEHLO_COMPOSITE.lower(attention(inputs=inputs)), arrays))
     results = run_together(calls)
     assert asked == ["cudnn"] * len(masks)
     for (got,), (_, arrays) in zip(results, calls, strict=True):
@@ -82,16 +83,13 @@ def test_a_device_without_the_kernel_runs_the_decomposition() -> None:
     arrays = [
         np.random.default_rng(i).normal(size=s.shape).astype(BF16) for i, s in enumerate(inputs)
     ]
-    run = composite.STABLEHLO_COMPOSITE.lower(GPU, options(), inputs, specs(Y))
+    run = composite.STABLEHLO_COMPOSITE.lower(attention(inputs=inputs))
     (got,) = jax.jit(run)(*arrays)  # this machine has no cuDNN
     np.testing.assert_array_equal(np.asarray(got), np.asarray(jax.jit(decomposition)(*arrays)[0]))
 
 
-fused = functools.partial(composite.fused_scale, GPU)
-
-
 def test_the_scale_comes_from_the_attributes() -> None:
-    assert fused(options(scale=0.5), specs(Q, KV, KV), specs(Y)) == 0.5
+    assert composite.fused_scale(attention(options(scale=0.5))) == 0.5
 
 
 @pytest.mark.parametrize(
@@ -113,21 +111,21 @@ def test_the_scale_comes_from_the_attributes() -> None:
          "boolean-mask", "mask-rank"],
 )  # fmt: skip
 def test_what_is_not_fused(o: Any, inputs: Any, outputs: Any) -> None:
-    assert fused(o, inputs, outputs) is None
+    assert composite.fused_scale(attention(o, inputs, outputs)) is None
 
 
 def test_damaged_attributes_are_not_fused() -> None:
     o = StableHLOCompositeOptions("odml.scaled_dot_product_attention", 1, b"\xff\xff")
-    assert fused(o, specs(Q, KV, KV), specs(Y)) is None
+    assert composite.fused_scale(attention(o)) is None
 
 
 def test_nothing_is_fused_on_a_cpu() -> None:
-    assert composite.fused_scale(LoweringContext(), options(), specs(Q, KV, KV), specs(Y)) is None
+    assert composite.fused_scale(attention().in_context(platform="cpu")) is None
 
 
 def test_a_policy_of_short_factors_fuses_float32_attention() -> None:
     wide = [tuple(dataclasses.replace(s, dtype=np.dtype(np.float32)) for s in given)
             for given in (specs(Q, KV, KV), specs(Y))]  # fmt: skip
-    short = dataclasses.replace(GPU, precision=device_policy("bfloat16"))
-    assert composite.fused_scale(short, options(scale=0.5), *wide) == 0.5
-    assert composite.fused_scale(GPU, options(scale=0.5), *wide) is None
+    op = attention(options(scale=0.5), *wide)
+    assert composite.fused_scale(op.in_context(precision=device_policy("bfloat16"))) == 0.5
+    assert composite.fused_scale(op) is None

@@ -104,12 +104,12 @@ def test_the_right_subgraph_runs_as_often_as_it_must(
 
 @pytest.mark.parametrize("options", [WhileOptions, StablehloWhileOptions])
 @pytest.mark.parametrize("delegates", [list, lambda: [jd.JaxDelegate()]], ids=["host", "delegate"])
-def test_a_condition_that_is_no_boolean_is_refused(
+def test_a_condition_that_is_not_a_boolean_is_refused(
     options: type[WhileOptions | StablehloWhileOptions], delegates: Any
 ) -> None:
     name = "WHILE" if options is WhileOptions else "STABLEHLO_WHILE"
     content = loop(name, options(2, 2))
     interpreter = jd.Interpreter(model_content=content, experimental_delegates=delegates())
-    message = "the condition must be one boolean, subgraph 2 yields int32, float32"
+    message = "the condition must be one boolean, subgraph 2 returns int32, float32"
     with pytest.raises(jd.InterpreterError, match=message):
         interpreter.allocate_tensors()

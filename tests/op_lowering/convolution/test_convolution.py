@@ -23,7 +23,7 @@ from jaxdelegate.op_lowering.options import (
     Padding,
 )
 from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.op_lowering.rule import Lowered, LoweringContext
+from jaxdelegate.op_lowering.rule import Lowered, LoweringContext, Op
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.reference.registry import KERNELS
 from jaxdelegate.testing import Arg, Case, const, f32, of
@@ -235,7 +235,7 @@ def gpu_program(activation: Act, stride: int = 1, size: int = 1, precision: str 
         TensorSpec("w", w.shape, w.dtype, const=w),
         TensorSpec("b", bias.shape, bias.dtype, const=bias),
     )
-    lowered = RULES["CONV_2D"].lower(context, options, specs, (spec((1, n_out, n_out, 32)),))
+    lowered = RULES["CONV_2D"].lower(Op(context, options, specs, (spec((1, n_out, n_out, 32)),)))
     assert isinstance(lowered, Lowered)
     arrays = [lowered.prepare[i](a) if i in lowered.prepare else a for i, a in ((1, w), (2, bias))]
     x = jax.ShapeDtypeStruct((1, 8, 8, 16), precision)
@@ -292,7 +292,7 @@ def emulated(channels: Any, filters: Any, bias: Any, activation: Act = Act.NONE)
     specs = [TensorSpec("t", a.shape, a.dtype, const=None if a is x else a) for a in arrays]
     context = LoweringContext().on_gpu(emulated_policy("float16"))
     options = Conv2DOptions(SAME, 1, 1, activation)
-    lowered = RULES["CONV_2D"].lower(context, options, specs, (spec((1, 1, 1, len(w))),))
+    lowered = RULES["CONV_2D"].lower(Op(context, options, specs, (spec((1, 1, 1, len(w))),)))
     return lowered(*arrays)[0]
 
 
@@ -318,7 +318,7 @@ def test_groups_end_in_float32_on_a_gpu(name: str, depth: int, size: int, filter
     specs = [TensorSpec("t", a.shape, a.dtype, const=None if a is x else a) for a in (x, w, bias)]
     options = (DepthwiseConv2DOptions if is_depthwise else Conv2DOptions)(SAME, 1, 1)
     context = LoweringContext(platform="gpu", precision=device_policy("float16"))
-    lowered = RULES[name].lower(context, options, specs, (spec(x.shape),))
+    lowered = RULES[name].lower(Op(context, options, specs, (spec(x.shape),)))
     ((y,),) = run_together([(lowered, [x, w, bias])])
     assert y.dtype == np.float32
     assert np.all(np.isfinite(y))
@@ -353,7 +353,7 @@ IMPOSSIBLE = [
 
 def reason(name: str, options: Any, *inputs: TensorSpec) -> str:
     rule = RULES[name]
-    return rule.reason(LoweringContext(), options, inputs, (inputs[0],)) or ""
+    return rule.reason(Op(LoweringContext(), options, inputs, (inputs[0],))) or ""
 
 
 @pytest.mark.parametrize(("options", "x", "w", "said"), REFUSED + IMPOSSIBLE)
@@ -397,7 +397,7 @@ def test_the_reference_refuses_a_filter_without_its_scale() -> None:
 
 def test_constants_are_laid_out_ahead() -> None:
     case = conv("deep", *ALGORITHMS["deep"], PLACES["same"])
-    lowered: Any = RULES["CONV_2D"].lower(LoweringContext(), case.op_options, *case.specs())
+    lowered: Any = RULES["CONV_2D"].lower(case.op(LoweringContext()))
     x, w, b = case.arrays()
     with jax.enable_x64(True):
         prepared = lowered.prepare[1](w)
@@ -427,8 +427,8 @@ def test_why_not_is_total(rng: np.random.Generator) -> None:
             assert reason("CONV_2D", options, x, w)
             continue
         out = spec(shape or ())
-        assert RULES["CONV_2D"].reason(LoweringContext(), options, (x, w), (out,)) is None
-        lowered = RULES["CONV_2D"].lower(LoweringContext(), options, (x, w), (out,))
+        assert RULES["CONV_2D"].reason(Op(LoweringContext(), options, (x, w), (out,))) is None
+        lowered = RULES["CONV_2D"].lower(Op(LoweringContext(), options, (x, w), (out,)))
         arrays = (jax.ShapeDtypeStruct(s.shape, s.dtype) for s in (x, w))
         assert jax.eval_shape(lowered, *arrays)[0].shape == out.shape
         accepted += 1

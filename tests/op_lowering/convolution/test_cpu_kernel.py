@@ -35,7 +35,7 @@ SAME, VALID = Padding.SAME, Padding.VALID
 
 
 def jaxpr(case: Case, context: LoweringContext) -> str:
-    lowered = RULES[case.name].lower(context, case.op_options, *case.specs())
+    lowered = RULES[case.name].lower(case.op(context))
     with jax.enable_x64(True):
         return str(jax.make_jaxpr(lowered)(*case.arrays()))
 
@@ -172,7 +172,7 @@ WINOGRAD = [
 def test_both_algorithms_of_3x3_match_the_reference(algorithm: str) -> None:
     context = dataclasses.replace(CONTEXT, algorithm=algorithm)
     rule: Any = RULES["CONV_2D"]
-    assert all(algorithm in rule.algorithms(context, c.op_options, *c.specs()) for c in WINOGRAD)
+    assert all(algorithm in rule.algorithms(c.op(context)) for c in WINOGRAD)
     tiled = algorithm == cpu_kernel.NATIVE_WINOGRAD
     CaseGroup([in_tiles(c) if tiled else c for c in WINOGRAD]).check_lowerings(RULES, context)
 
@@ -188,7 +188,7 @@ def test_winograd_is_the_default_of_much_work_on_few_filters() -> None:
     def first(size: int, channels: int, output_channels: int) -> str:
         case = conv((1, size, size, channels), (output_channels, 3, 3, channels), ONE)
         rule: Any = RULES["CONV_2D"]
-        return next(iter(rule.algorithms(CONTEXT, case.op_options, *case.specs())))
+        return next(iter(rule.algorithms(case.op(CONTEXT))))
 
     assert first(56, 64, 64) == first(14, 256, 256) == cpu_kernel.NATIVE_WINOGRAD
     assert first(7, 512, 512) == first(14, 16, 16) == first(56, 64, 8) == cpu_kernel.NATIVE
@@ -248,7 +248,7 @@ def check_on_grid(cases: Sequence[tuple[Case, LoweringContext]], spec: TensorSpe
     grid = fake_quantization.grid_of(spec)
     ended = [(case, dataclasses.replace(context, grid=grid)) for case, context in cases]
     for case, context in ended:
-        assert RULES[case.name].lower(context, case.op_options, *case.specs()).is_on_grid
+        assert RULES[case.name].lower(case.op(context)).is_on_grid
         assert "to_grid" in jaxpr(case, context)
     plain, got = (
         [y for (y,) in run_together([case.lowered_call(RULES[case.name], c) for case, c in some])]
@@ -404,8 +404,8 @@ def test_what_the_kernel_of_bfloat16_does_not_take() -> None:
 def test_it_is_the_first_algorithm_where_it_is_one() -> None:
     for case in (conv((1, 5, 5, 4), (6, 3, 3, 4), ONE), product(2, 3, 4)):
         algorithms: Any = RULES[case.name].algorithms
-        names = list(algorithms(CONTEXT, case.op_options, *case.specs()))
-        plain = list(algorithms(LoweringContext(), case.op_options, *case.specs()))
+        names = list(algorithms(case.op(CONTEXT)))
+        plain = list(algorithms(case.op(LoweringContext())))
         assert names == [cpu_kernel.NATIVE, *plain]
 
 

@@ -157,7 +157,7 @@ CONVOLUTIONS = [
 
 def jaxpr(case: Case, context: LoweringContext = CONTEXT) -> str:
     context = dataclasses.replace(context, op_version=case.version)
-    lowered = RULES[case.name].lower(context, case.op_options, *case.specs())
+    lowered = RULES[case.name].lower(case.op(context))
     with jax.enable_x64(True):
         return str(jax.make_jaxpr(lowered)(*case.arrays()))
 
@@ -240,7 +240,7 @@ def test_other_contexts_get_xla() -> None:
 def test_they_are_the_first_algorithm() -> None:
     def names(example: Case, context: LoweringContext = CONTEXT) -> list[str]:
         rule: Any = RULES[example.name]
-        return list(rule.algorithms(context, example.op_options, *example.specs()))
+        return list(rule.algorithms(example.op(context)))
 
     example, plain = LEFT["few-channels"], dataclasses.replace(CONTEXT, native_kernels=False)
     assert names(example) == names(example, plain)

@@ -32,7 +32,7 @@ def conv(x: tuple[int, ...], w: tuple[int, ...], options: Conv2DOptions, label: 
 
 
 def taken(case: Case) -> bool:
-    lowered = RULES[case.name].lower(CONTEXT, case.op_options, *case.specs())
+    lowered = RULES[case.name].lower(case.op(CONTEXT))
     with jax.enable_x64(True):
         return "ffi_call" in str(jax.make_jaxpr(lowered)(*case.arrays()))
 
@@ -123,7 +123,7 @@ def test_layouts_tell_numbers_of_groups_apart() -> None:
 
     def layout(size: int, channels: int) -> Any:
         case = conv((1, size, size, channels), (32, 3, 3, 4), ONE)
-        return rule.lower(CONTEXT, case.op_options, *case.specs()).layout
+        return rule.lower(case.op(CONTEXT)).layout
 
     assert layout(6, 8) == layout(7, 8) != layout(6, 16)
 

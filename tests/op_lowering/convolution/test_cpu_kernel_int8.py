@@ -220,7 +220,7 @@ DEPTHWISE = [
 
 
 def jaxpr(case: Case, context: LoweringContext) -> str:
-    lowered = RULES[case.name].lower(context, case.op_options, *case.specs())
+    lowered = RULES[case.name].lower(case.op(context))
     with jax.enable_x64(True):
         return str(jax.make_jaxpr(lowered)(*case.arrays()))
 
@@ -296,11 +296,10 @@ def test_what_the_kernels_do_not_take_xla_does() -> None:
 def test_it_is_the_first_algorithm_where_it_is_one() -> None:
     for case in (conv((1, 5, 5, 4), (6, 3, 3, 4), ONE), product(2, 3, 4)):
         algorithms: Any = RULES[case.name].algorithms
-        own = list(algorithms(CONTEXT, case.op_options, *case.specs()))
-        assert own[0] == NATIVE
-        assert len(own) > 1
-        plain = LoweringContext(quant_mode="integer")
-        assert NATIVE not in algorithms(plain, case.op_options, *case.specs())
+        names = list(algorithms(case.op(CONTEXT)))
+        assert names[0] == NATIVE
+        assert len(names) > 1
+        assert NATIVE not in algorithms(case.op(LoweringContext(quant_mode="integer")))
 
 
 @pytest.mark.parametrize("numpy", [np, jnp], ids=["numpy", "jax"])

@@ -25,7 +25,7 @@ from jaxdelegate.op_lowering.options import (
     Padding,
 )
 from jaxdelegate.op_lowering.registry import FUSED, RULES
-from jaxdelegate.op_lowering.rule import Lowered, LoweringContext
+from jaxdelegate.op_lowering.rule import Lowered, LoweringContext, Op
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.testing import Case, const, f32
 from jaxdelegate.testing.case import run_together
@@ -109,7 +109,7 @@ def lowered_as(
     specs = [TensorSpec("x", x, np.dtype(np.float32))]
     specs += [TensorSpec("c", a.shape, a.dtype, const=a) for a in (w, bias)]
     options = DepthwiseConv2DOptions(SAME, 1, 1, 1, activation)
-    lowered: Any = RULE.lower(context, options, tuple(specs), (specs[0],))
+    lowered: Any = RULE.lower(Op(context, options, tuple(specs), (specs[0],)))
     assert lowered.takes_reduced
     windows = tuple(Window(n, k, 1, SAME) for n, k in zip(x[1:3], w.shape[1:3], strict=True))
     return lowered, Convolution(windows, x[3], 1, x[3], x[0])
@@ -127,7 +127,10 @@ def test_ends_in_what_stands_after_it(nonlinearity: Nonlinearity, count: int) ->
     specs = tuple(TensorSpec(str(i), a.shape, a.dtype) for i, a in enumerate(arrays))
     rule = FUSED["fused_convolution"]
     calls = [
-        (rule.lower(dataclasses.replace(GPU, algorithm=name), options, specs, specs[:1]), arrays)
+        (
+            rule.lower(Op(dataclasses.replace(GPU, algorithm=name), options, specs, specs[:1])),
+            arrays,
+        )
         for name in (TRITON, "tap_sum")
     ]
     (got,), (want,) = run_together(calls)
@@ -176,7 +179,7 @@ def test_triton_takes_it(dtype: Any) -> None:
 def algorithms(example: Case, context: LoweringContext = GPU) -> list[str]:
     rule: Any = RULE
     inputs, outputs = example.specs()
-    return list(rule.algorithms(context, example.op_options, inputs, outputs))
+    return list(rule.algorithms(Op(context, example.op_options, inputs, outputs)))
 
 
 def test_is_the_default_where_it_is_long_and_an_offer_elsewhere() -> None:

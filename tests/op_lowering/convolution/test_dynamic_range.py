@@ -14,7 +14,7 @@ from jaxdelegate.op_lowering.options import (
     TransposeConvOptions,
 )
 from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.op_lowering.rule import LoweringContext, Op
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.quant.params import integer_range
 from jaxdelegate.testing import Arg, Case, Tolerance
@@ -185,12 +185,12 @@ def test_refuses(
     name: str, options: Any, x: TensorSpec, w: TensorSpec, b: TensorSpec, said: str
 ) -> None:
     context = LoweringContext(quant_mode="integer")
-    assert said in (RULES[name].reason(context, options, (x, w, b), (Y,)) or "")
+    assert said in (RULES[name].reason(Op(context, options, (x, w, b), (Y,))) or "")
 
 
 def test_convolutions_in_3d_have_no_dynamic_range_kernel() -> None:
     x, w = spec((1, 4, 4, 4, 2), np.float32), spec((2, 2, 2, 2, 3), np.int8, 0.1)
     b, y = spec((3,), np.float32), spec((1, 4, 4, 4, 3), np.float32)
     context, options = LoweringContext(quant_mode="integer"), Conv3DOptions(SAME, 1, 1, 1)
-    got = RULES["CONV_3D"].reason(context, options, (x, w, b), (y,))
+    got = RULES["CONV_3D"].reason(Op(context, options, (x, w, b), (y,)))
     assert "no kernel for" in (got or "")

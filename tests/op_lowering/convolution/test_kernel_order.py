@@ -46,7 +46,7 @@ def test_equals_litert(case: Case) -> None:
 def test_long_ones_and_other_modes_are_left_to_the_usual_algorithms() -> None:
     def algorithms(case: Case, context: LoweringContext) -> Any:
         rule: Any = RULES[case.name].algorithms
-        return rule(context, case.op_options, *case.specs())
+        return rule(case.op(context))
 
     assert not algorithms(ORDERED[0], INTEGER)
     assert algorithms(ORDERED[0], LoweringContext(native_kernels=True, quantized_later=True))

@@ -19,7 +19,7 @@ from jaxdelegate.op_lowering.options import (
     TransposeConvOptions,
 )
 from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.op_lowering.rule import LoweringContext, Op
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.quant.params import Blockwise, Quantization, integer_range
 from jaxdelegate.testing import Arg, Case
@@ -343,7 +343,7 @@ def test_random_convolutions_equal_litert(kind: str, rng: np.random.Generator) -
 
 def test_filters_stay_int8() -> None:
     case = conv("deep", *ALGORITHMS["deep"], PLACES["same"], KINDS["uint8"])
-    lowered: Any = RULES["CONV_2D"].lower(LoweringContext(), case.op_options, *case.specs())
+    lowered: Any = RULES["CONV_2D"].lower(case.op(LoweringContext()))
     x, w, b = case.arrays()
     prepared = lowered.prepare[1](w)
     assert (prepared.dtype, prepared.shape) == (np.int8, (1, 180, 5))
@@ -390,7 +390,7 @@ REFUSED: list[tuple[dict[str, TensorSpec], str]] = [
     ({"b": spec((8,), np.int64)}, "int64"),
     ({"b": spec((8,), np.int32, 0.01, 3)}, "has a zero point"),
     ({"y": spec((1, 6, 6, 8), np.int8, 1e-30)}, "sums are shifted by"),
-    ({**WIDE, "x": spec((1, 6, 6, 4), np.int16, 0.1, 4)}, "the kernel wants 0"),
+    ({**WIDE, "x": spec((1, 6, 6, 4), np.int16, 0.1, 4)}, "the kernel expects 0"),
     ({**WIDE, "y": spec((1, 6, 6, 8), np.int16, 1e-5)}, "sums are shifted by 10 bits"),
     ({**BYTES, "w": spec((8, 3, 3, 4), np.uint8, [0.1] * 8)}, "8 scales"),
     ({**BYTES, "b": spec((8,), np.int32, 0.3)}, "not that of the products"),
@@ -400,7 +400,7 @@ OPTIONS = Conv2DOptions(SAME, 1, 1)
 
 
 def reason(name: str, o: Any, x: TensorSpec, w: TensorSpec, b: TensorSpec, y: TensorSpec) -> str:
-    return RULES[name].reason(LoweringContext(quant_mode="integer"), o, (x, w, b), (y,)) or ""
+    return RULES[name].reason(Op(LoweringContext(quant_mode="integer"), o, (x, w, b), (y,))) or ""
 
 
 @pytest.mark.parametrize(("replaced", "said"), REFUSED)
@@ -462,7 +462,7 @@ def test_padding_that_is_written_out(kind: str, window: int) -> None:
     fields = {f.name: getattr(case.options, f.name) for f in dataclasses.fields(Conv2DOptions)}
     rule, outputs = RULES["CONV_2D"], padded.specs()[1]
     lowered = rule.lower(
-        context, ExplicitConv2DOptions(**fields, pads=pads), case.specs()[0], outputs
+        Op(context, ExplicitConv2DOptions(**fields, pads=pads), case.specs()[0], outputs)
     )
     with jax.enable_x64(True):
         got = jax.jit(lambda x: lowered(x, *case.arrays()[1:]))(x.value)

@@ -16,7 +16,7 @@ from jaxdelegate.op_lowering.options import (
     custom_options,
 )
 from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.op_lowering.rule import LoweringContext, Op
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.reference.registry import KERNELS
 from jaxdelegate.testing import Arg, Case, const, f32, of
@@ -195,7 +195,9 @@ def test_no_infinity_and_no_rounded_bias_on_a_gpu() -> None:
     specs = [spec(a.shape, a.dtype, None if a is x else a) for a in arrays]
     context = LoweringContext(platform="gpu", precision=device_policy("float16"))
     options = TransposeConvOptions(SAME, 2, 2)
-    (y,) = RULES["TRANSPOSE_CONV"].lower(context, options, specs, (spec((1, 4, 4, 2)),))(*arrays)
+    (y,) = RULES["TRANSPOSE_CONV"].lower(Op(context, options, specs, (spec((1, 4, 4, 2)),)))(
+        *arrays
+    )
     assert y.dtype == np.float32
     assert np.all(np.isfinite(y))
     assert y[0, 0, 0, 0] == 2049
@@ -238,7 +240,7 @@ REFUSED = [
 @pytest.mark.parametrize(("options", "shape", "w", "x", "said"), REFUSED)
 def test_refuses(options: Any, shape: TensorSpec, w: TensorSpec, x: TensorSpec, said: str) -> None:
     inputs, out = (shape, w, x), spec((1, 6, 6, 3))
-    reason = RULES["TRANSPOSE_CONV"].reason(LoweringContext(), options, inputs, (out,))
+    reason = RULES["TRANSPOSE_CONV"].reason(Op(LoweringContext(), options, inputs, (out,)))
     assert said in (reason or "")
 
 
@@ -278,6 +280,6 @@ def test_the_reference_refuses_an_output_that_does_not_fit() -> None:
 )
 def test_mediapipe_refuses_what_does_not_fit(options: Any, x: Shape, w: Shape) -> None:
     name, inputs = "Convolution2DTransposeBias", (spec(x), spec(w))
-    assert RULES[name].reason(LoweringContext(), options, inputs, (spec(()),))
+    assert RULES[name].reason(Op(LoweringContext(), options, inputs, (spec(()),)))
     with pytest.raises(ValueError, match=name):
         KERNELS[name].shapes(options, inputs)

@@ -81,7 +81,7 @@ def test_as_exact_as_the_convolution_itself() -> None:
 def offered(x: Arg, w: Arg, **context: Any) -> list[str]:
     case = Case("CONV_2D", "", [x, w], Conv2DOptions(SAME, 1, 1), version=3)
     assert CONV_2D.algorithms is not None
-    return list(CONV_2D.algorithms(LoweringContext(**context), case.op_options, *case.specs()))
+    return list(CONV_2D.algorithms(case.op(LoweringContext(**context))))
 
 
 @pytest.mark.usefixtures("bfloat16_dots")

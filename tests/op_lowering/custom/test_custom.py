@@ -63,14 +63,14 @@ CASES = [*VERIFIED, *ROTATED]
 
 
 def run_litert(case: Case) -> list[np.ndarray]:
-    # The reference resolver lacks the rotation.
+    # The reference resolver does not have the rotation.
     return case.run_litert(optimized=case.name != "NumericVerify")
 
 
 @pytest.mark.litert
 @pytest.mark.parametrize("quant_mode", [None, "float_view", "integer"])
 def test_a_debugger_declares_the_result_as_it_does_its_input(quant_mode: str | None) -> None:
-    """Files of TensorFlow's QuantizationDebugger do; the kernel writes float32 all the same."""
+    """Files of TensorFlow's QuantizationDebugger do so; the kernel writes float32 nevertheless."""
     case = verify("debugger", integers(np.int8, 2, 3))
     declared = dataclasses.replace(case, outputs=[np.int8], output_quantization=[SCALE])
     delegates = [] if quant_mode is None else [jd.JaxDelegate(quant_mode=quant_mode)]
@@ -94,7 +94,7 @@ REFUSED = {
         TOLERATED, inputs=[integers(np.int8, 2, 3), f32(3, 2)], options=VERIFIED[0].options
     ),
     "'in0' is int32": rotate(of(np.int32, 2, 8), 8),
-    "want [rows, n]": rotate(f32(8), 8),
+    "expected [(batch,) rows, n]": rotate(f32(8), 8),
     "hadamard_size is 0": rotate(f32(2, 8), 0),
 }
 

@@ -9,7 +9,7 @@ from flatbuffers import flexbuffers
 
 from jaxdelegate.op_lowering.options import DetectionPostProcessOptions
 from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.op_lowering.rule import LoweringContext, Op
 from jaxdelegate.quant import affine
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import Arg, Case, const, value
@@ -221,7 +221,7 @@ def test_equal_scores_are_selected_by_index() -> None:
         assert count == 6
 
 
-def test_equal_classes_of_a_box_stand_by_index() -> None:
+def test_equal_classes_of_a_box_are_ordered_by_index() -> None:
     scores = np.full((1, 12, 9), 0.5, np.float32)
     case = postprocess("", 12, 8, scores=scores, max_classes_per_detection=4, max_detections=3)
     for y in (case.run_reference(), case.run_lowered(RULES[case.name])):
@@ -247,7 +247,7 @@ def test_thresholds_may_be_found_at_run_time() -> None:
 def test_gradients_reach_the_boxes() -> None:
     case = postprocess("fast")
     inputs, outputs = case.specs()
-    lowered = RULES[POSTPROCESS].lower(LoweringContext(), case.op_options, inputs, outputs)
+    lowered = RULES[POSTPROCESS].lower(Op(LoweringContext(), case.op_options, inputs, outputs))
     with jax.enable_x64(True):
         slope = jax.grad(lambda x: lowered(x, *case.arrays()[1:])[0].sum())(case.arrays()[0])
     assert np.count_nonzero(np.any(np.asarray(slope)[0] != 0, axis=1)) == case.run_reference()[3][0]

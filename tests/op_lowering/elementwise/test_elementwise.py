@@ -14,7 +14,7 @@ from jaxdelegate.op_lowering.options import (
     SubOptions,
 )
 from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.op_lowering.rule import LoweringContext, Op
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.passes.propagation import known_shapes
 from jaxdelegate.reference.registry import KERNELS
@@ -36,7 +36,7 @@ def _words(text: str) -> set[str]:
     return set(text.split())
 
 
-# What LiteRT's kernels take unquantized; the lowerings take more.
+# The unquantized dtypes of LiteRT's kernels; the lowerings take more.
 IN_LITERT = {
     "ADD": _words("float32 float16 int16 int32 int64"),
     "SUB": _words("float32 int32 int64"),
@@ -81,7 +81,7 @@ def _case(
 
 
 def _numbers(name: str, *shape: int, seed: int = 0, low: float = -9, high: float = 9) -> Arg:
-    """Values of a dtype without zeros: they may divide."""
+    """Values without zeros, for divisors."""
     x = of(DTYPES[name], *shape, low=low, high=high, seed=seed).value
     return value(np.where(x == 0, np.ones_like(x), x))
 
@@ -151,7 +151,7 @@ INTEGER_CASES = [
     ),
 ]
 FLOAT_CASES = [
-    # An exact quotient must not fall below itself: XLA likes to multiply by a reciprocal.
+    # An exact quotient must not be rounded down: XLA may multiply by a reciprocal.
     _case("FLOOR_DIV", "exact", [value(np.arange(-98, 99) * 49, "float32"), const(49, "float32")]),
     _case("FLOOR_DIV", "tenth", [value([6, -6, 0.3, 1e30], "float32"), const(0.1, "float32")]),
     _case("DIV", "by_zero", [value([1, -1, 0, INF], "float32"), value([0], "float32")]),
@@ -312,7 +312,7 @@ def test_bitcast_between_widths(
     assert known_shapes(KERNELS["BITCAST"], options, inputs, outputs) == (wanted,)
     want = KERNELS["BITCAST"](options, inputs, outputs, x)
     with jax.enable_x64(True):
-        lowered = RULES["BITCAST"].lower(LoweringContext(), options, inputs, outputs)
+        lowered = RULES["BITCAST"].lower(Op(LoweringContext(), options, inputs, outputs))
         got = [np.asarray(y) for y in jax.jit(lowered)(x)]
     assert_close([y.view(f"u{y.itemsize}") for y in got], [y.view(f"u{y.itemsize}") for y in want])
 
@@ -349,7 +349,7 @@ SCALE = scaled(0.1)
 )
 def test_refusals(case: Case, said: str) -> None:
     context = LoweringContext(op_version=case.version)
-    reason = RULES[case.name].reason(context, case.op_options, *case.specs())
+    reason = RULES[case.name].reason(case.op(context))
     assert reason is not None
     assert reason.startswith(said)
 
@@ -359,7 +359,7 @@ def test_bitcast_refuses_broken_elements(shape: tuple[int, ...]) -> None:
     inputs = (TensorSpec("x", shape, np.dtype(np.uint8)),)
     outputs = (TensorSpec("y", shape[:-1], np.dtype(np.int32)),)
     options = Case("BITCAST", "", [f32(1)]).op_options
-    reason = RULES["BITCAST"].reason(LoweringContext(), options, inputs, outputs)
+    reason = RULES["BITCAST"].reason(Op(LoweringContext(), options, inputs, outputs))
     assert reason == "the last dimension of 'x' is not the 4 of one int32"
 
 
@@ -375,7 +375,7 @@ def test_the_reference_stops_on_a_negative_integer_exponent() -> None:
 
 
 def test_arctangent_of_subnormal_numbers_is_a_number() -> None:
-    """XLA:CPU may take them for zeros, whose arctangent is 0."""
+    """XLA:CPU may flush them to zero, whose arctangent is 0."""
     y, x = np.float32([[6e-39, 5e-41, -1e-44, 1e-30], [6e-39, 5e-41, 3e-39, 1e-30]])
     (got,) = Case("ATAN2", "", [value(y), value(x)]).run_lowered(RULES["ATAN2"])
     exact = np.arctan2(y, x)

@@ -40,7 +40,7 @@ EMPTY = "LiteRT does not run on empty tensors"
 
 
 def stored(dtype: str, shape: tuple[int, ...], pair: Scale) -> Arg:
-    """Random integers, the ends of the range among them."""
+    """Random integers, including the bounds of the range."""
     rng = np.random.default_rng(len(shape) + 7 * int(np.prod(shape)))
     low, high = ends(dtype)
     x = np.asarray(rng.integers(low, high + 1, shape))
@@ -78,7 +78,7 @@ def binary(
 
 
 def without_zeros(b: Arg) -> Arg:
-    """A divisor of up to 7 steps; larger ones make quotients that C++ leaves undefined."""
+    """A divisor of up to 7 steps; the quotients of larger ones are undefined in C++."""
     assert b.quantization is not None
     zero, (low, high) = int(b.quantization.zero_point[0]), ends(b.value.dtype.name)
     steps = b.value.astype(np.int64) % 15 - 7
@@ -92,7 +92,7 @@ def symmetric(name: str, dtype: str) -> bool:
 
 
 def points(name: str, dtype: str) -> list[tuple[int, int, int]]:
-    """Zero points of the inputs and the output: in the middle, and at the ends of the range."""
+    """Zero points of the inputs and the output: in the middle, and at the bounds of the range."""
     low, high = ends(dtype)
     if symmetric(name, dtype):
         return [(0, 0, 0)]
@@ -100,12 +100,12 @@ def points(name: str, dtype: str) -> list[tuple[int, int, int]]:
 
 
 def some_points(name: str, dtype: str, i: int) -> list[tuple[int, int, int]]:
-    """Every second of them, for the i-th scale."""
+    """Every second item, for the i-th scale."""
     all_points = points(name, dtype)
     return all_points[i % len(all_points) :: 2]
 
 
-# Scales of both inputs and the output: alike, far apart, factors above 1 and far below.
+# Scales of both inputs and the output: similar, far apart, factors above 1 and far below.
 SCALES = {
     "ADD": [(0.1, 0.1, 0.1), (0.1, 3e-4, 0.02), (0.003, 0.5, 0.7), (0.1, 0.2, 90.0)],
     "SUB": [(0.1, 0.1, 0.1), (0.1, 3e-4, 0.02), (0.003, 0.5, 0.7), (0.1, 0.2, 90.0)],
@@ -173,7 +173,7 @@ def activation_cases() -> list[Case]:
 
 
 def power_of_two_cases() -> list[Case]:
-    """int16 by shifts; LiteRT's kernel of ADD does not broadcast there."""
+    """int16 by shifts; LiteRT's kernel of ADD does not broadcast in this case."""
     return [
         binary(
             name,
@@ -204,7 +204,7 @@ def power_of_two_cases() -> list[Case]:
 
 
 def product_cases() -> list[Case]:
-    """MUL of int16 whose result has 8 bits: the scales do not count."""
+    """MUL of int16 with an 8-bit result, which ignores the scales."""
     return [
         dataclasses.replace(
             binary(
@@ -224,7 +224,7 @@ def product_cases() -> list[Case]:
 
 
 def defined_here_cases() -> list[Case]:
-    """Where LiteRT's build leaves shifts undefined, or stops, but reals say what is right."""
+    """Where LiteRT's build has undefined shifts, or fails; real arithmetic gives the result."""
     wide = {"litert": UNDEFINED, "label": "scale above 1"}
     return [
         *(
@@ -292,7 +292,7 @@ def test_random_scales_match_litert(name: str, dtype: str, rng: np.random.Genera
 
 
 def reals(case: Case) -> list[np.ndarray]:
-    """What the inputs stand for, float64."""
+    """The inputs' reals, float64."""
     return [
         (a.value - a.quantization.zero_point[0]) * a.quantization.scale[0].astype(np.float64)
         for a in case.inputs
@@ -301,7 +301,7 @@ def reals(case: Case) -> list[np.ndarray]:
 
 
 def error_in_steps(case: Case, exact: np.ndarray) -> float:
-    """How far the reference is from the real result, in the output's steps."""
+    """The difference of the reference from the real result, in the output's steps."""
     assert case.output_quantization is not None
     y = case.output_quantization[0]
     assert y is not None
@@ -449,7 +449,7 @@ def test_orders_of_int16_compare_what_is_stored(name: str) -> None:
 
 
 STOPPED = {
-    "zero point 3": binary("ADD", "int16", (0.1, 3), (0.1, 0)),
+    "is 3, not 0": binary("ADD", "int16", (0.1, 3), (0.1, 0)),
     "without a scale": requantized(SUM, 1, None),
     "multiplier in (0, 1)": binary("ADD", "int8", (0.1, 0), (0.1, 0), (1e-9, 0)),
     "is too small": binary("DIV", "int16", (1.0, 0), (1e-3, 0), (1e-9, 0)),

@@ -1,4 +1,4 @@
-"""Unary elementwise operators on quantized tensors. Activation functions have their own file."""
+"""Unary elementwise operators on quantized tensors, except activation functions."""
 
 import dataclasses
 from typing import Any
@@ -18,7 +18,7 @@ EMPTY = "LiteRT does not run on empty tensors"
 
 
 def stored(dtype: str, pair: Scale, least: int | None = None) -> Arg:
-    """Every integer of 8 bits, some 1800 of 16 bits; none below `least`."""
+    """Every 8-bit integer, about 1800 of 16 bits; none below `least`."""
     low, high = ends(dtype)
     low = low if least is None else least
     x = np.arange(low, high + 1, 37 if dtype == "int16" else 1)
@@ -41,7 +41,7 @@ def unary(name: str, dtype: str, of_x: Scale, of_y: Scale, **details: Any) -> Ca
 
 
 def points(dtype: str) -> list[tuple[int, int]]:
-    """Zero points of input and output: in the middle, and at the ends of the range."""
+    """Zero points of input and output: in the middle, and at the bounds of the range."""
     low, high = ends(dtype)
     if dtype == "int16":
         return [(0, 0)]
@@ -132,7 +132,7 @@ def test_the_reference_stops_at_negative_numbers(name: str) -> None:
 
 
 def test_the_reference_stops_at_zero_points_of_int16() -> None:
-    with pytest.raises(ValueError, match="zero point 3"):
+    with pytest.raises(ValueError, match="is 3, not 0"):
         unary("ABS", "int16", (0.1, 3), (0.1, 0)).run_reference()
 
 

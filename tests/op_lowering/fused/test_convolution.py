@@ -23,7 +23,7 @@ from jaxdelegate.op_lowering.options import (
 )
 from jaxdelegate.op_lowering.precision import BFLOAT16, PrecisionPolicy
 from jaxdelegate.op_lowering.registry import FUSED
-from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.op_lowering.rule import LoweringContext, Op
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import ModelBuilder, assert_close
@@ -83,15 +83,17 @@ class Example:
         self.y = TensorSpec("y", (2, 9, 7, output_channels), np.dtype(np.float32))
 
     def why_not(self, context: LoweringContext = CONTEXT, count: int = 4) -> str | None:
-        return RULE.reason(context, self.options, tuple(self.specs[:count]), (self.y,))
+        return RULE.reason(Op(context, self.options, tuple(self.specs[:count]), (self.y,)))
 
     def algorithms(self, count: int = 4) -> list[str]:
         rule: Any = RULE
-        return list(rule.algorithms(CONTEXT, self.options, tuple(self.specs[:count]), (self.y,)))
+        return list(
+            rule.algorithms(Op(CONTEXT, self.options, tuple(self.specs[:count]), (self.y,)))
+        )
 
     def call(self, algorithm: str | None, count: int, context: LoweringContext = CONTEXT) -> Call:
         context = dataclasses.replace(context, algorithm=algorithm)
-        lowered = RULE.lower(context, self.options, tuple(self.specs[:count]), (self.y,))
+        lowered = RULE.lower(Op(context, self.options, tuple(self.specs[:count]), (self.y,)))
         return lowered.__call__, self.arrays[:count]
 
     def run(
@@ -242,7 +244,7 @@ def test_infinities_and_nan_pass(instruction_set: str) -> None:
 REFUSED: dict[str, Any] = {
     "neither our kernels nor cuDNN": {"context": LoweringContext()},
     "residual and result differ": {"residual": (2, 9, 7, 1)},
-    "RELU stands between": {"inner": Act.RELU},
+    "has a fused RELU": {"inner": Act.RELU},
     "does not apply a fused TANH": {"outer": Act.TANH},
 }
 

@@ -301,7 +301,7 @@ def test_gathers_take_the_nearest_element(case: Case, nearest: list[int]) -> Non
         case.run_reference()
 
 
-def test_scatters_drop_what_lies_outside() -> None:
+def test_scatters_drop_updates_outside_the_tensor() -> None:
     added = scatter("", [[-1], [1], [9]], value([1, 2, 3], "float32"), [3])
     added.check(added.run_lowered(RULES["SCATTER_ND"]), [np.float32([0, 2, 0])])
     placed = dense("", [-1, 1, 9], [3], value([1, 2, 3], "float32"))

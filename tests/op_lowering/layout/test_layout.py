@@ -13,7 +13,7 @@ from jaxdelegate.op_lowering.options import (
     SpaceToDepthOptions,
 )
 from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.op_lowering.rule import LoweringContext, Op
 from jaxdelegate.reference.registry import KERNELS
 from jaxdelegate.testing import Arg, Case, const, f32, of, value
 from tests.support.dtypes import BF16, NO_KERNEL, OTHERS, name, unless
@@ -257,7 +257,7 @@ def test_a_concatenation_of_int8_does_not_requantize() -> None:
     case = concatenation("requantizing", [x, z], 0)
     inputs, (y,) = case.specs()
     y = dataclasses.replace(y, quantization=x.quantization)
-    reason = RULES[case.name].reason(LoweringContext(), case.op_options, inputs, (y,))
+    reason = RULES[case.name].reason(Op(LoweringContext(), case.op_options, inputs, (y,)))
     assert reason is not None
     assert "quantized differently" in reason
     with pytest.raises(TypeError, match="no kernel for quantized int8"):

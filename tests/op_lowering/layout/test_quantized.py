@@ -22,7 +22,7 @@ from jaxdelegate.op_lowering.options import (
     default_options,
 )
 from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.op_lowering.rule import LoweringContext, Op
 from jaxdelegate.quant.params import Blockwise, Quantization
 from jaxdelegate.testing import Arg, Case, const, value
 from tests.support.case_groups import CaseGroup
@@ -254,7 +254,7 @@ def test_refuses_a_table_quantized_in_blocks() -> None:
     inputs, outputs = lookup("blocks", TABLE, HALF).specs()
     blocks = Quantization(np.float32([]), np.int64([]), blockwise=Blockwise(0, -1, 32))
     inputs = (inputs[0], dataclasses.replace(inputs[1], quantization=blocks))
-    why = RULES["EMBEDDING_LOOKUP"].reason(LoweringContext(), NoOptions(), inputs, outputs)
+    why = RULES["EMBEDDING_LOOKUP"].reason(Op(LoweringContext(), NoOptions(), inputs, outputs))
     assert "quantized in blocks" in (why or "")
 
 

@@ -16,7 +16,7 @@ from jaxdelegate.op_lowering.options import (
     LSHProjectionType,
 )
 from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.op_lowering.rule import LoweringContext, Op
 from jaxdelegate.testing import Arg, Case, const, f32, of, value
 from tests.support.quantized import scaled
 
@@ -186,7 +186,7 @@ def test_quantized_rows_keep_their_scale() -> None:
     inputs, (rows, hits) = case.specs()
     outputs = dataclasses.replace(rows, quantization=SCALE), hits
     rule = RULES["HASHTABLE_LOOKUP"]
-    assert rule.reason(LoweringContext(), case.op_options, inputs, outputs) is None
+    assert rule.reason(Op(LoweringContext(), case.op_options, inputs, outputs)) is None
     assert "quantized differently" in case.reason(RULES[case.name])
 
 
@@ -199,5 +199,5 @@ STOPPED = {
     "must be SPARSE or DENSE": projection(LSHProjectionType.UNKNOWN, f32(3)),
     "seeds are (2, 33)": projection(DENSE, f32(3), (2, 33)),
     "seeds are (2, 3)": projection(DENSE, f32(3), (2, 3), f32(2)),
-    ("strings", TypeError): projection(DENSE, value(WORDS)),
+    ("string tensors", TypeError): projection(DENSE, value(WORDS)),
 }

@@ -10,7 +10,7 @@ from jaxdelegate.op_lowering.common.dynamic_range import quantize_rows
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.options import BatchMatMulOptions, FullyConnectedOptions
 from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.op_lowering.rule import LoweringContext, Op
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.quant.params import Blockwise, Quantization, integer_range
 from jaxdelegate.reference.dynamic_range import quantize_rows as reference_rows
@@ -208,15 +208,15 @@ REFUSED = [
 @pytest.mark.parametrize(("specs", "said"), REFUSED)
 def test_refuses(specs: tuple[TensorSpec, ...], said: str) -> None:
     rule, context = RULES["FULLY_CONNECTED"], LoweringContext(quant_mode="integer")
-    got = rule.reason(context, FullyConnectedOptions(), specs[:-1], specs[-1:])
+    got = rule.reason(Op(context, FullyConnectedOptions(), specs[:-1], specs[-1:]))
     assert said in (got or "")
-    assert rule.reason(context, FullyConnectedOptions(), (X, W, B), (Y,)) is None
+    assert rule.reason(Op(context, FullyConnectedOptions(), (X, W, B), (Y,))) is None
 
 
 def test_refuses_a_fused_sign_bit() -> None:
     rule, context = RULES["FULLY_CONNECTED"], LoweringContext(quant_mode="integer")
     options = FullyConnectedOptions(Act.SIGN_BIT)
-    assert "SIGN_BIT" in (rule.reason(context, options, (X, W, B), (Y,)) or "")
+    assert "SIGN_BIT" in (rule.reason(Op(context, options, (X, W, B), (Y,))) or "")
 
 
 def test_the_reference_refuses_other_dtypes() -> None:

@@ -12,7 +12,7 @@ from jaxdelegate.op_lowering.matmul import dynamic_range_blockwise
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.options import FullyConnectedOptions
 from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.op_lowering.rule import LoweringContext, Op
 from jaxdelegate.quant.affine import dequantize
 from jaxdelegate.quant.params import Blockwise, Quantization, integer_range
 from jaxdelegate.testing import Arg, Case, Tolerance
@@ -280,5 +280,5 @@ def test_refuses(quantization: Quantization, said: str) -> None:
     x, w, b = inputs
     w = dataclasses.replace(w, quantization=quantization)
     rule, context = RULES["FULLY_CONNECTED"], LoweringContext(quant_mode="integer")
-    assert said in (rule.reason(context, FullyConnectedOptions(), (x, w, b), outputs) or "")
-    assert rule.reason(context, FullyConnectedOptions(), inputs, outputs) is None
+    assert said in (rule.reason(Op(context, FullyConnectedOptions(), (x, w, b), outputs)) or "")
+    assert rule.reason(Op(context, FullyConnectedOptions(), inputs, outputs)) is None

@@ -11,7 +11,7 @@ from jaxdelegate.op_lowering.options import (
     FullyConnectedOptionsWeightsFormat,
 )
 from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.op_lowering.rule import LoweringContext, Op
 from jaxdelegate.op_lowering.spec import Sparsity, TensorSpec
 from jaxdelegate.reference.registry import KERNELS
 from jaxdelegate.testing import Arg, Case, const, f32, of
@@ -170,10 +170,19 @@ IMPOSSIBLE = [
 ]
 
 
+@pytest.mark.parametrize(("platform", "default"), [("cpu", "depth_first"), ("gpu", "units_first")])
+def test_any_number_of_rows_shares_the_layout_of_a_filter(platform: str, default: str) -> None:
+    rule: Any = RULES["FULLY_CONNECTED"]
+    ops = [dense("", (rows, 7), (5, 7)).op(LoweringContext(platform)) for rows in (1, 4)]
+    assert [next(iter(rule.algorithms(op))) for op in ops] == [default] * 2
+    one, several = (rule.lower(op).layout for op in ops)
+    assert one == several
+
+
 @pytest.mark.parametrize(("options", "x", "w", "said"), REFUSED + IMPOSSIBLE)
 def test_refuses(options: Any, x: TensorSpec, w: TensorSpec, said: str) -> None:
     rule, out = RULES["FULLY_CONNECTED"], spec((4, 5))
-    assert said in (rule.reason(LoweringContext(), options, (x, w, spec((5,))), (out,)) or "")
+    assert said in (rule.reason(Op(LoweringContext(), options, (x, w, spec((5,))), (out,))) or "")
 
 
 @pytest.mark.parametrize(("options", "x", "w", "said"), IMPOSSIBLE)
@@ -196,7 +205,7 @@ def test_impossible_shapes_are_a_value_error(
 )
 def test_batch_matmul_refuses_other_shapes(x: Shape, w: Shape, adj_x: bool) -> None:
     options, inputs = BatchMatMulOptions(adj_x), (spec(x), spec(w))
-    assert RULES["BATCH_MATMUL"].reason(LoweringContext(), options, inputs, (spec(x),))
+    assert RULES["BATCH_MATMUL"].reason(Op(LoweringContext(), options, inputs, (spec(x),)))
     with pytest.raises(ValueError, match=r"BATCH_MATMUL|broadcast"):
         KERNELS["BATCH_MATMUL"].shapes(options, inputs)
 
@@ -211,5 +220,7 @@ def test_batch_matmul_refuses_other_shapes(x: Shape, w: Shape, adj_x: bool) -> N
 )
 def test_batch_matmul_refuses_other_dtypes(x: TensorSpec, out: TensorSpec) -> None:
     w = spec((5, 5), x.dtype, quantization=x.quantization)
-    reason = RULES["BATCH_MATMUL"].reason(LoweringContext(), BatchMatMulOptions(), (x, w), (out,))
+    reason = RULES["BATCH_MATMUL"].reason(
+        Op(LoweringContext(), BatchMatMulOptions(), (x, w), (out,))
+    )
     assert str(x.dtype) in (reason or "")

@@ -13,7 +13,7 @@ from jaxdelegate.op_lowering.options import (
     TensorType,
 )
 from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.op_lowering.rule import LoweringContext, Op
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.quant.params import Blockwise, Quantization, integer_range
 from jaxdelegate.testing import Arg, Case
@@ -288,14 +288,14 @@ REFUSED: list[tuple[dict[str, TensorSpec], str]] = [
     ({"b": spec((5,), np.float32, None)}, "float32"),
     ({"b": spec((5,), np.int32, 0.5)}, "not that of the products"),
     ({"x": spec((4, 6), np.uint8), "y": spec((4, 5), np.uint8)}, "quantized int8"),
-    ({"x": spec((4, 6), np.int16, 0.1, 2), "y": spec((4, 5), np.int16)}, "the kernel wants 0"),
+    ({"x": spec((4, 6), np.int16, 0.1, 2), "y": spec((4, 5), np.int16)}, "the kernel expects 0"),
 ]
 
 
 def reason(o: Any, *specs: TensorSpec) -> str:
     *inputs, y = specs
     rule = RULES["FULLY_CONNECTED"]
-    return rule.reason(LoweringContext(quant_mode="integer"), o, tuple(inputs), (y,)) or ""
+    return rule.reason(Op(LoweringContext(quant_mode="integer"), o, tuple(inputs), (y,))) or ""
 
 
 @pytest.mark.parametrize(("replaced", "said"), REFUSED)
@@ -312,7 +312,7 @@ def test_wide_outputs_of_bytes_want_a_bias() -> None:
     x, w, _, y = tensors(
         x=spec((4, 6), np.uint8), w=spec((5, 6), np.uint8), y=spec((4, 5), np.int16)
     )
-    assert "wants a bias" in reason(FullyConnectedOptions(), x, w, y)
+    assert "needs a bias" in reason(FullyConnectedOptions(), x, w, y)
 
 
 @pytest.mark.parametrize(
@@ -327,7 +327,7 @@ def test_wide_outputs_of_bytes_want_a_bias() -> None:
 def test_batch_matmul_refuses(x: Any, w: Any, y: Any, said: str) -> None:
     inputs, outputs = (spec((2, 4, 5), x), spec((2, 5, 3), w)), (spec((2, 4, 3), y),)
     context = LoweringContext(quant_mode="integer")
-    got = RULES["BATCH_MATMUL"].reason(context, BatchMatMulOptions(), inputs, outputs)
+    got = RULES["BATCH_MATMUL"].reason(Op(context, BatchMatMulOptions(), inputs, outputs))
     assert said in (got or "")
 
 
@@ -341,5 +341,5 @@ def test_batch_matmul_refuses(x: Any, w: Any, y: Any, said: str) -> None:
 def test_batch_matmul_refuses_other_scales(w: TensorSpec, said: str) -> None:
     inputs, outputs = (spec((4, 5), np.int8), w), (spec((4, 3), np.int8),)
     context = LoweringContext(quant_mode="integer")
-    got = RULES["BATCH_MATMUL"].reason(context, BatchMatMulOptions(), inputs, outputs)
+    got = RULES["BATCH_MATMUL"].reason(Op(context, BatchMatMulOptions(), inputs, outputs))
     assert said in (got or "")

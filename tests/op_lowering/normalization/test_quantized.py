@@ -5,7 +5,7 @@ import pytest
 
 from jaxdelegate.op_lowering.options import L2NormOptions, LogSoftmaxOptions, SoftmaxOptions
 from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.op_lowering.rule import LoweringContext, Op
 from jaxdelegate.testing import Arg, Case
 from tests.support.case_groups import CaseGroup
 from tests.support.quantized import any_integers, scaled
@@ -213,7 +213,7 @@ REFUSED = [
 @pytest.mark.parametrize(("case", "said", "error"), REFUSED)
 def test_refuses(case: Case, said: str, error: type[Exception]) -> None:
     inputs, outputs = case.specs()
-    reason = RULES[case.name].reason(LoweringContext(), case.op_options, inputs, outputs)
+    reason = RULES[case.name].reason(Op(LoweringContext(), case.op_options, inputs, outputs))
     assert said in (reason or "")
     with pytest.raises(error):
         case.run_reference()
@@ -222,11 +222,11 @@ def test_refuses(case: Case, said: str, error: type[Exception]) -> None:
 def test_int16_softmax_is_symmetric() -> None:
     x = Arg(np.int16([[1, 2]]), quantization=scaled(0.1, 3))
     case = softmax("", x, 0.1, np.int16)
-    reason = RULES["SOFTMAX"].reason(LoweringContext(), case.op_options, *case.specs())
+    reason = RULES["SOFTMAX"].reason(case.op(LoweringContext()))
     assert "the zero point of 'in0' is 3" in (reason or "")
 
 
 def test_beta_must_leave_int16_steps_finite() -> None:
     case = softmax("", np.int16([[1, 2]]), 0.1, np.int16, beta=float("inf"))
-    reason = RULES["SOFTMAX"].reason(LoweringContext(), case.op_options, *case.specs())
+    reason = RULES["SOFTMAX"].reason(case.op(LoweringContext()))
     assert "not finite" in (reason or "")

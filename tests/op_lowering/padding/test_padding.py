@@ -6,7 +6,7 @@ import pytest
 
 from jaxdelegate.op_lowering.options import MirrorPadMode, MirrorPadOptions
 from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.op_lowering.rule import LoweringContext, Op
 from jaxdelegate.op_lowering.spec import Specs
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.reference.registry import KERNELS
@@ -133,8 +133,8 @@ def test_quantized_padding_is_the_zero_point(dtype: Any, quantization: Quantizat
     reference = KERNELS["PAD"](case.op_options, inputs, outputs, *case.arrays())
     assert reference[0][0, 0] == quantization.zero_point[0]
     context, rule = LoweringContext(op_version=2), RULES["PAD"]
-    assert rule.reason(context, case.op_options, inputs, outputs) is None
-    lowered = rule.lower(context, case.op_options, inputs, outputs)
+    assert rule.reason(Op(context, case.op_options, inputs, outputs)) is None
+    lowered = rule.lower(Op(context, case.op_options, inputs, outputs))
     case.check(lowered(*case.arrays()), reference)
     case.check(reference, _litert_pad(x, outputs))
 

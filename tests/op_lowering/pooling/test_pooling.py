@@ -19,7 +19,7 @@ from jaxdelegate.op_lowering.options import (
     custom_options,
 )
 from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.op_lowering.rule import LoweringContext, Op
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.reference.registry import KERNELS
 from jaxdelegate.testing import Arg, Case, f32, of, value
@@ -253,7 +253,7 @@ def test_pools_and_their_inverse_agree() -> None:
 @pytest.mark.parametrize("size", [3, 5])
 def test_pools_have_gradients(name: str, size: int, platform: str) -> None:
     case = pool(name, "gradient", f32(1, 6, 6, 1), Pool2DOptions(SAME, 2, 2, size, size))
-    lowered = RULES[name].lower(LoweringContext(platform), case.op_options, *case.specs())
+    lowered = RULES[name].lower(case.op(LoweringContext(platform)))
     x = np.asarray(case.arrays()[0])
     gradient = jax.grad(lambda x: jnp.sum(lowered(x)[0]))(x)
     np.testing.assert_allclose(np.sum(gradient), 9, rtol=1e-5)
@@ -313,7 +313,7 @@ MALFORMED = [
 
 def reason(name: str, options: Any, x: TensorSpec) -> str:
     outputs = (spec(x.shape, x.dtype), spec(x.shape, np.int32))
-    return RULES[name].reason(LoweringContext(), options, (x,), outputs) or ""
+    return RULES[name].reason(Op(LoweringContext(), options, (x,), outputs)) or ""
 
 
 @pytest.mark.parametrize(("name", "options", "x", "said"), REFUSED + IMPOSSIBLE)
@@ -353,7 +353,7 @@ def test_the_reference_refuses_half_quantized_operators() -> None:
 
 def test_unpooling_needs_a_place_for_every_value() -> None:
     options, places = PoolParamsOptions(b"", SAME, 2, 2, 2, 2), spec((1, 6, 6, 3), np.int32)
-    why = RULES["MaxUnpooling2D"].reason(LoweringContext(), options, (IMAGE, places), (IMAGE,))
+    why = RULES["MaxUnpooling2D"].reason(Op(LoweringContext(), options, (IMAGE, places), (IMAGE,)))
     assert "one shape" in (why or "")
     with pytest.raises(ValueError, match="places"):
         KERNELS["MaxUnpooling2D"].shapes(options, (IMAGE, places))

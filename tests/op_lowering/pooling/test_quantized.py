@@ -7,7 +7,7 @@ import pytest
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.options import Padding, Pool2DOptions, Pool3DOptions
 from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.op_lowering.rule import LoweringContext, Op
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import Arg, Case, of
 from tests.support.case_groups import CaseGroup
@@ -161,14 +161,14 @@ REFUSED = [
 def test_refuses(said: str, x: Arg, details: dict[str, Any]) -> None:
     case = pool("MAX_POOL_2D", "", x, options((2, 2), activation=Act.RELU6), **details)
     inputs, outputs = case.specs()
-    reason = RULES[case.name].reason(LoweringContext(), case.options, inputs, outputs)
+    reason = RULES[case.name].reason(Op(LoweringContext(), case.options, inputs, outputs))
     assert said in (reason or "")
 
 
 def test_the_square_pool_has_no_integer_kernel() -> None:
     case = pool("L2_POOL_2D", "", X, options((2, 2)))
     inputs, outputs = case.specs()
-    reason = RULES[case.name].reason(LoweringContext(), case.options, inputs, outputs)
+    reason = RULES[case.name].reason(Op(LoweringContext(), case.options, inputs, outputs))
     assert "no kernel" in (reason or "")
     with pytest.raises(TypeError, match="float"):
         case.run_reference()

@@ -99,7 +99,7 @@ def litert_invokes(case: Case) -> list[list[np.ndarray]]:
 
 
 @pytest.mark.parametrize("case", [UNIFORM[0], NORMAL[0], MULTINOMIAL[0]], ids=str)
-def test_lowering_goes_on_where_it_was(case: Case) -> None:
+def test_lowering_continues_from_the_state(case: Case) -> None:
     later = again(case, case.run_lowered(RULES[case.name])[-1])
     later.check(later.run_lowered(RULES[case.name]), later.run_reference())
     assert not np.array_equal(later.run_reference()[0], case.run_reference()[0])
@@ -198,7 +198,7 @@ REFUSED = {
     "'out0' is int8": sampled("int8", f32(2, 3), 2, np.int8),
     "from 0 classes": sampled("classes", f32(2, 0), 2),
     "draw -1 samples": sampled("negative", f32(2, 3), -1),
-    "want logits [batch, classes]": sampled("rank", f32(2, 3, 4), 2),
+    "expected logits [batch, classes]": sampled("rank", f32(2, 3, 4), 2),
     "THREEFRY has no state of [3]": bits(THREEFRY, [1, 2, 3], (3,)),
     "PHILOX has no state of [4]": bits(RngAlgorithm.PHILOX, [1, 2, 3, 4], (3,)),
     "'out1' is uint8": bits(RngAlgorithm.PHILOX, [1, 2], (3,), np.uint8),
@@ -213,6 +213,6 @@ STOPPED = {
 
 
 @pytest.mark.parametrize("sizes", [[[1, 2]], [3, -1]])
-def test_a_shape_that_is_none_is_refused(sizes: list[Any]) -> None:
+def test_an_invalid_shape_is_refused(sizes: list[Any]) -> None:
     with pytest.raises(ValueError, match="vector of sizes"):
         shaped("RANDOM_UNIFORM", (1, 2), sizes, value).run_reference()

@@ -1,6 +1,7 @@
 """Recurrent operators with float activations and 8-bit weights."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import numpy as np
@@ -17,51 +18,37 @@ from jaxdelegate.op_lowering.options import (
     UnidirectionalSequenceLSTMOptions,
 )
 from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.op_lowering.rule import LoweringContext, Op
 from jaxdelegate.op_lowering.spec import Sparsity
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import Arg, Case, Tolerance, const, f32, variable
 from tests.support.case_groups import CaseGroup, in_groups
 from tests.support.quantized import scaled
+from tests.support.recurrent import (
+    BATCH,
+    INPUT,
+    ORDERS,
+    TIME,
+    LstmForm,
+    floats,
+    rnn_cell,
+    series,
+)
 from tests.support.stateful import litert_twice, twice
 
-BATCH, TIME, INPUT, CELL = 3, 4, 5, 8
-ORDERS = {"time-major": True, "batch-major": False}
+CELL = 8
 ALGORITHMS = {"symmetric": False, "asymmetric": True}
 EXACT: dict[str, Any] = {
     "tolerance": Tolerance(),
     "because": "every step is rounded as the kernels round it",
 }
-# Sums of floats (layer norms, SVDF's memory), and gates that are no whole vectors of four.
+# Sums of floats (layer norms, SVDF's memory), and gates that are not whole vectors of four.
 SUMS: dict[str, Any] = {"accumulated": 32}
 
 
 def closeness(label: str) -> dict[str, Any]:
-    """What holds for an LSTM of that form."""
+    """The tolerance for an LSTM of this form."""
     return SUMS if any(form in label for form in ("norm", "everything", "wide")) else EXACT
-
-
-@dataclasses.dataclass(frozen=True)
-class Form:
-    """Which of a cell's tensors are there."""
-
-    cifg: bool = False
-    peephole: bool = False
-    projection: int = 0  # its outputs; 0: none
-    projection_bias: bool = False
-    norm: bool = False
-    diagonal: bool = False
-    aux: int = 0  # width of the auxiliary input that has weights
-    n_cell: int = CELL
-    dtype: Any = np.int8
-
-    @property
-    def n_output(self) -> int:
-        return self.projection or self.n_cell
-
-
-def floats(*shape: int, seed: int = 0) -> Arg:
-    return const(f32(*shape, low=-0.8, high=0.8, seed=seed))
 
 
 def weights(*shape: int, seed: int = 0, dtype: Any = np.int8) -> Arg:
@@ -72,55 +59,8 @@ def weights(*shape: int, seed: int = 0, dtype: Any = np.int8) -> Arg:
     return Arg(steps, is_const=True, quantization=scaled(scale))
 
 
-def gates(form: Form, make: Any, *shape: int, seed: int = 0) -> list[Arg | None]:
-    """One tensor for the input, forget, cell and output gate."""
-    tensors: list[Arg | None] = [make(*shape, seed=seed + i) for i in range(4)]
-    return [None, *tensors[1:]] if form.cifg else tensors
-
-
-def cell(form: Form, n_input: int = INPUT, seed: int = 0) -> list[Arg | None]:
-    """Weights, recurrent weights, peepholes, biases, projection: 17 tensors."""
-    n = form.n_cell
-
-    def matrix(*shape: int, seed: int = 0) -> Arg:
-        return weights(*shape, seed=seed, dtype=form.dtype)
-
-    recurrent = gates(form, matrix, n, form.n_output, seed=seed + 10)
-    if form.diagonal:
-        recurrent = gates(form, floats, n, seed=seed + 10)
-    peepholes = gates(form, matrix, n, seed=seed + 20) if form.peephole else [None] * 4
-    return [
-        *gates(form, matrix, n, n_input, seed=seed),
-        *recurrent,
-        *(peepholes[i] for i in (0, 1, 3)),
-        *gates(form, floats, n, seed=seed + 30),
-        matrix(form.n_output, n, seed=seed) if form.projection else None,
-        floats(form.n_output, seed=seed) if form.projection_bias else None,
-    ]
-
-
-def full(form: Form, x: Arg, n_batch: int = BATCH) -> list[Arg | None]:
-    """The 24 inputs of LSTM and UNIDIRECTIONAL_SEQUENCE_LSTM; 20 without layer norm."""
-    states = [variable(n_batch, form.n_output), variable(n_batch, form.n_cell)]
-    norms = gates(form, floats, form.n_cell, seed=40) if form.norm else []
-    return [x, *cell(form, x.value.shape[-1]), *states, *norms]
-
-
-def both(form: Form, x: Arg, aux: Arg | None = None) -> list[Arg | None]:
-    """The 48 inputs of BIDIRECTIONAL_SEQUENCE_LSTM."""
-    states = [variable(BATCH, form.n_output), variable(BATCH, form.n_cell)] * 2
-    aux_weights = [
-        t
-        for seed in (50, 60)
-        for t in (
-            gates(form, weights, form.n_cell, form.aux, seed=seed) if form.aux else [None] * 4
-        )
-    ]
-    return [x, *cell(form), *cell(form, seed=100), *states, aux, *aux_weights]
-
-
-def series(*, time_major: bool, n_time: int = TIME, width: int = INPUT, seed: int = 0) -> Arg:
-    return f32(*((n_time, BATCH) if time_major else (BATCH, n_time)), width, seed=seed)
+Form = functools.partial(LstmForm, n_cell=CELL, matrix=weights)
+UINT8 = functools.partial(weights, dtype=np.uint8)
 
 
 def lstm(label: str, inputs: list[Arg | None], **o: Any) -> Case:
@@ -153,28 +93,28 @@ FORMS = {
     "norm-cifg": Form(norm=True, cifg=True),
     "everything": Form(peephole=True, projection=4, projection_bias=True, norm=True),
     "wide": Form(peephole=True, n_cell=37),
-    "uint8": Form(peephole=True, projection=4, dtype=np.uint8),
+    "uint8": Form(peephole=True, projection=4, matrix=UINT8),
 }
 STEP = [
     lstm(
-        f"{name}-{algorithm}", full(form, f32(BATCH, INPUT)), asymmetric_quantize_inputs=asymmetric
+        f"{name}-{algorithm}", form.inputs(f32(BATCH, INPUT)), asymmetric_quantize_inputs=asymmetric
     )
     for name, form in FORMS.items()
     for algorithm, asymmetric in ALGORITHMS.items()
 ]
 STEP += [
-    lstm("clips", full(FORMS["projection"], f32(BATCH, INPUT)), cell_clip=0.3, proj_clip=0.2),
-    lstm("zeros", full(Form(), const(np.zeros((BATCH, INPUT), np.float32)))),
+    lstm("clips", FORMS["projection"].inputs(f32(BATCH, INPUT)), cell_clip=0.3, proj_clip=0.2),
+    lstm("zeros", Form().inputs(const(np.zeros((BATCH, INPUT), np.float32)))),
     lstm(
         "zeros-asymmetric",
-        full(Form(), const(np.zeros((BATCH, INPUT), np.float32))),
+        Form().inputs(const(np.zeros((BATCH, INPUT), np.float32))),
         asymmetric_quantize_inputs=True,
     ),
 ]
 SEQUENCE = [
     sequence(
         f"{name}-{order}-{algorithm}",
-        full(FORMS[name], series(time_major=major)),
+        FORMS[name].inputs(series(time_major=major)),
         time_major=major,
         asymmetric_quantize_inputs=asymmetric,
     )
@@ -183,16 +123,16 @@ SEQUENCE = [
     for algorithm, asymmetric in ALGORITHMS.items()
 ]
 SEQUENCE += [
-    sequence("diagonal", full(Form(diagonal=True), series(time_major=True)), time_major=True),
+    sequence("diagonal", Form(diagonal=True).inputs(series(time_major=True)), time_major=True),
     sequence(
         "diagonal-cifg-batch-major",
-        full(Form(diagonal=True, cifg=True), series(time_major=False)),
+        Form(diagonal=True, cifg=True).inputs(series(time_major=False)),
         time_major=False,
         asymmetric_quantize_inputs=True,
     ),
     sequence(
         "no-step",
-        full(Form(), series(time_major=True, n_time=0)),
+        Form().inputs(series(time_major=True, n_time=0)),
         time_major=True,
         litert="refuses empty tensors",
     ),
@@ -200,7 +140,7 @@ SEQUENCE += [
 BOTH = [
     bidirectional(
         f"{order}-{'merged' if merge else 'apart'}-{algorithm}",
-        both(Form(cifg=merge, peephole=not merge), series(time_major=major)),
+        Form(cifg=merge, peephole=not merge).both(series(time_major=major)),
         time_major=major,
         merge_outputs=merge,
         asymmetric_quantize_inputs=asymmetric,
@@ -212,48 +152,42 @@ BOTH = [
 ]
 AUX = f32(TIME, BATCH, 7, seed=9)
 BOTH += [
-    bidirectional("aux", both(Form(aux=7), series(time_major=True), AUX), time_major=True),
+    bidirectional("aux", Form(aux=7).both(series(time_major=True), AUX), time_major=True),
     bidirectional(
         "aux-cifg-asymmetric",
-        both(Form(aux=7, cifg=True), series(time_major=True), AUX),
+        Form(aux=7, cifg=True).both(series(time_major=True), AUX),
         time_major=True,
         asymmetric_quantize_inputs=True,
     ),
     bidirectional(
         "aux-instead",
-        both(Form(), series(time_major=True), f32(TIME, BATCH, INPUT, seed=9)),
+        Form().both(series(time_major=True), f32(TIME, BATCH, INPUT, seed=9)),
         time_major=True,
     ),
 ]
 
 
-def rnn_cell(seed: int = 0, output_channels: int = CELL, dtype: Any = np.int8) -> list[Arg]:
-    """Weights, recurrent weights, bias, state."""
-    return [
-        weights(output_channels, INPUT, seed=seed, dtype=dtype),
-        weights(output_channels, output_channels, seed=seed + 1, dtype=dtype),
-        floats(output_channels, seed=seed + 2),
-        variable(BATCH, output_channels),
-    ]
-
-
 RNN = [
     Case(
         "RNN",
-        f"{act.name}-{algorithm}-{np.dtype(dtype)}",
-        [f32(BATCH, INPUT), *rnn_cell(dtype=dtype)],
+        f"{act.name}-{algorithm}-{dtype}",
+        [f32(BATCH, INPUT), *rnn_cell(CELL, matrix)],
         RNNOptions(act, asymmetric_quantize_inputs=asymmetric),
         version=3,
         **EXACT,
     )
-    for act, dtype in ((Act.TANH, np.int8), (Act.RELU, np.int8), (Act.NONE, np.uint8))
+    for act, dtype, matrix in (
+        (Act.TANH, "int8", weights),
+        (Act.RELU, "int8", weights),
+        (Act.NONE, "uint8", UINT8),
+    )
     for algorithm, asymmetric in ALGORITHMS.items()
 ]
 RNN += [
     Case(
         "UNIDIRECTIONAL_SEQUENCE_RNN",
         f"{order}-{algorithm}",
-        [series(time_major=major), *rnn_cell()],
+        [series(time_major=major), *rnn_cell(CELL, weights)],
         SequenceRNNOptions(
             time_major=major,
             fused_activation_function=Act.TANH,
@@ -287,7 +221,7 @@ def both_rnn(
     return Case(
         "BIDIRECTIONAL_SEQUENCE_RNN",
         label,
-        [x, *rnn_cell(), *rnn_cell(40, CELL - 2), second, *aux_weights],
+        [x, *rnn_cell(CELL, weights), *rnn_cell(CELL - 2, weights, seed=40), second, *aux_weights],
         options,
         [np.float32] * (1 if options.merge_outputs else 2),
         version=3,
@@ -352,7 +286,7 @@ BEGUN = STEP + SEQUENCE[::3] + BOTH[1::3] + BOTH_RNN[:24:5] + BOTH_RNN[24:] + RN
 
 
 def under_way(case: Case) -> Case:
-    """The case with states that are not zero."""
+    """The case with nonzero states."""
     inputs = [
         dataclasses.replace(a, value=f32(*a.value.shape, low=-0.9, high=0.9).value)
         if a is not None and a.is_variable
@@ -376,8 +310,8 @@ def test_reference_matches_litert(case: Case) -> None:
 
 def test_uint8_weights_are_read_as_the_same_bytes_of_int8() -> None:
     signed, unsigned = (
-        Case("RNN", "", [f32(BATCH, INPUT), *rnn_cell(dtype=dtype)], RNNOptions(Act.TANH))
-        for dtype in (np.int8, np.uint8)
+        Case("RNN", "", [f32(BATCH, INPUT), *rnn_cell(CELL, matrix)], RNNOptions(Act.TANH))
+        for matrix in (weights, UINT8)
     )
     np.testing.assert_array_equal(signed.run_reference()[0], unsigned.run_reference()[0])
 
@@ -397,7 +331,7 @@ REFUSED = {
     "the kernel takes one scale": PLAIN.with_inputs(
         {4: rescaled(PLAIN.inputs[4], Quantization(np.ones(6, np.float32), np.zeros(6, int)))},
     ),
-    "and the int8 kernel wants 0": PLAIN.with_inputs(
+    "and the int8 kernel expects 0": PLAIN.with_inputs(
         {5: rescaled(PLAIN.inputs[5], scaled(0.1, 3))}
     ),
     "is float16; next to 8-bit weights": PLAIN.with_inputs({0: Arg(HALVES)}),
@@ -413,10 +347,12 @@ def test_refuses_sparse_weights() -> None:
     inputs, outputs = PLAIN.specs()
     sparse = dataclasses.replace(inputs[2], sparsity=Sparsity((0, 1), (), ()))
     why = RULES["LSTM"].reason(
-        LoweringContext(quant_mode="integer"),
-        PLAIN.op_options,
-        (*inputs[:2], sparse, *inputs[3:]),
-        outputs,
+        Op(
+            LoweringContext(quant_mode="integer"),
+            PLAIN.op_options,
+            (*inputs[:2], sparse, *inputs[3:]),
+            outputs,
+        ),
     )
     assert "stored sparse" in (why or "")
 

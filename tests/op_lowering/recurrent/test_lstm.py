@@ -16,82 +16,22 @@ from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.testing import Arg, Case, const, f32, of, variable
 from tests.support.case_groups import CaseGroup, in_groups
 from tests.support.quantized import scaled
+from tests.support.recurrent import BATCH, INPUT, ORDERS, TIME, LstmForm, floats, series
 from tests.support.stateful import litert_twice, lowered_twice, twice
 
-BATCH, TIME, INPUT, CELL = 3, 4, 5, 6
+CELL = 6
 NO_FLOAT16 = "the kernel takes float32 only"
 
-
-@dataclasses.dataclass(frozen=True)
-class Form:
-    """Which of a cell's tensors are there."""
-
-    cifg: bool = False
-    peephole: bool = False
-    projection: int = 0  # its outputs; 0: none
-    projection_bias: bool = False
-    norm: bool = False
-    diagonal: bool = False
-    aux: int = 0  # width of the auxiliary input that has weights
-
-    @property
-    def n_output(self) -> int:
-        return self.projection or CELL
-
-
-def weights(*shape: int, seed: int = 0) -> Arg:
-    return const(f32(*shape, low=-0.8, high=0.8, seed=seed))
-
-
-def gates(form: Form, *shape: int, seed: int = 0) -> list[Arg | None]:
-    """One tensor for the input, forget, cell and output gate."""
-    tensors: list[Arg | None] = [weights(*shape, seed=seed + i) for i in range(4)]
-    return [None, *tensors[1:]] if form.cifg else tensors
-
-
-def cell(form: Form, seed: int = 0) -> list[Arg | None]:
-    """Weights, recurrent weights, peepholes, biases, projection: 17 tensors."""
-    recurrent = (CELL,) if form.diagonal else (CELL, form.n_output)
-    peepholes = gates(form, CELL, seed=seed + 20) if form.peephole else [None] * 4
-    return [
-        *gates(form, CELL, INPUT, seed=seed),
-        *gates(form, *recurrent, seed=seed + 10),
-        *(peepholes[i] for i in (0, 1, 3)),
-        *gates(form, CELL, seed=seed + 30),
-        weights(form.n_output, CELL, seed=seed) if form.projection else None,
-        weights(form.n_output, seed=seed) if form.projection_bias else None,
-    ]
-
-
-def full(form: Form, x: Arg, *, flat: bool = False) -> list[Arg | None]:
-    """The 24 inputs of LSTM and UNIDIRECTIONAL_SEQUENCE_LSTM; 20 without layer norm."""
-    sizes = (BATCH, form.n_output), (BATCH, CELL)
-    states = [variable(*((n * m,) if flat else (n, m))) for n, m in sizes]
-    norms = gates(form, CELL, seed=40) if form.norm else []
-    return [x, *cell(form), *states, *norms]
-
-
-def both(form: Form, x: Arg, aux: Arg | None = None, batch: int = BATCH) -> list[Arg | None]:
-    """The 48 inputs of BIDIRECTIONAL_SEQUENCE_LSTM."""
-    states = [variable(batch, form.n_output), variable(batch, CELL)] * 2
-    aux_weights = [
-        t
-        for seed in (50, 60)
-        for t in (gates(form, CELL, form.aux, seed=seed) if form.aux else [None] * 4)
-    ]
-    return [x, *cell(form), *cell(form, seed=100), *states, aux, *aux_weights]
-
-
 FORMS = {
-    "plain": Form(),
-    "cifg": Form(cifg=True),
-    "peephole": Form(peephole=True),
-    "cifg-peephole": Form(cifg=True, peephole=True),
-    "projection": Form(projection=4),
-    "projection-bias": Form(projection=4, projection_bias=True),
-    "norm": Form(norm=True),
-    "norm-cifg": Form(norm=True, cifg=True),
-    "everything": Form(peephole=True, projection=4, projection_bias=True, norm=True),
+    "plain": LstmForm(),
+    "cifg": LstmForm(cifg=True),
+    "peephole": LstmForm(peephole=True),
+    "cifg-peephole": LstmForm(cifg=True, peephole=True),
+    "projection": LstmForm(projection=4),
+    "projection-bias": LstmForm(projection=4, projection_bias=True),
+    "norm": LstmForm(norm=True),
+    "norm-cifg": LstmForm(norm=True, cifg=True),
+    "everything": LstmForm(peephole=True, projection=4, projection_bias=True, norm=True),
 }
 CLIPS = {"cell": (0.3, 0.0), "projection": (0.0, 0.2), "both": (0.3, 0.2)}
 
@@ -104,11 +44,11 @@ def tanh(**details: Any) -> LSTMOptions:
     return LSTMOptions(fused_activation_function=Act.TANH, **details)
 
 
-STEP = [lstm(name, full(form, f32(BATCH, INPUT)), tanh()) for name, form in FORMS.items()]
+STEP = [lstm(name, form.inputs(f32(BATCH, INPUT)), tanh()) for name, form in FORMS.items()]
 STEP += [
     lstm(
         f"clip-{name}",
-        full(Form(projection=4), f32(BATCH, INPUT)),
+        LstmForm(projection=4).inputs(f32(BATCH, INPUT)),
         tanh(cell_clip=clip, proj_clip=proj_clip),
     )
     for name, (clip, proj_clip) in CLIPS.items()
@@ -116,21 +56,21 @@ STEP += [
 STEP += [
     lstm(
         act.name.lower(),
-        full(Form(), f32(BATCH, INPUT)),
+        LstmForm().inputs(f32(BATCH, INPUT)),
         LSTMOptions(fused_activation_function=act),
     )
     for act in (Act.RELU, Act.RELU_N1_TO_1, Act.RELU6, Act.SIGN_BIT)
 ]
 STEP += [
-    lstm("flat-states", full(Form(), f32(BATCH, INPUT), flat=True), tanh()),
-    lstm("24-inputs-no-norm", [*full(Form(), f32(BATCH, INPUT)), *[None] * 4], tanh()),
+    lstm("flat-states", LstmForm().inputs(f32(BATCH, INPUT), flat=True), tanh()),
+    lstm("24-inputs-no-norm", [*LstmForm().inputs(f32(BATCH, INPUT)), *[None] * 4], tanh()),
 ]
-NO_ACTIVATION = lstm("none", full(Form(), f32(BATCH, INPUT)), LSTMOptions())
+NO_ACTIVATION = lstm("none", LstmForm().inputs(f32(BATCH, INPUT)), LSTMOptions())
 
 
 def basic(label: str, x: Arg, h: Arg, c: Arg) -> Case:
     n_cell, n_input = c.value.shape[1], x.value.shape[1]
-    inputs = [x, h, weights(4 * n_cell, n_input + n_cell), weights(4 * n_cell), c]
+    inputs = [x, h, floats(4 * n_cell, n_input + n_cell), floats(4 * n_cell), c]
     options = LSTMOptions(kernel_type=LSTMKernelType.BASIC, fused_activation_function=Act.TANH)
     return lstm(label, inputs, options, outputs=[np.float32] * 4, version=2)
 
@@ -153,32 +93,32 @@ def sequence(
     return Case(name, label, inputs, options, accumulated=32, litert=litert)
 
 
-def series(*, time_major: bool, n_time: int = TIME, batch: int = BATCH, width: int = INPUT) -> Arg:
-    return f32(*((n_time, batch) if time_major else (batch, n_time)), width)
-
-
 SERIES = series(time_major=True)
-ORDERS = {"time-major": True, "batch-major": False}
 SEQUENCE = [
-    sequence(f"{name}-{order}", full(FORMS[name], series(time_major=major)), time_major=major)
+    sequence(f"{name}-{order}", FORMS[name].inputs(series(time_major=major)), time_major=major)
     for order, major in ORDERS.items()
     for name in ("plain", "cifg-peephole", "everything")
 ]
 SEQUENCE += [
-    sequence("clips", full(FORMS["projection"], SERIES), cell_clip=0.3, proj_clip=0.2),
-    sequence("diagonal", full(Form(diagonal=True), SERIES), diagonal_recurrent_tensors=True),
+    sequence("clips", FORMS["projection"].inputs(SERIES), cell_clip=0.3, proj_clip=0.2),
+    sequence("diagonal", LstmForm(diagonal=True).inputs(SERIES), diagonal_recurrent_tensors=True),
     sequence(
         "diagonal-cifg-batch-major",
-        full(Form(diagonal=True, cifg=True), series(time_major=False)),
+        LstmForm(diagonal=True, cifg=True).inputs(series(time_major=False)),
         time_major=False,
     ),
-    sequence("one-step", full(Form(), series(time_major=True, n_time=1))),
+    sequence("one-step", LstmForm().inputs(series(time_major=True, n_time=1))),
     sequence(
-        "no-step", full(Form(), series(time_major=True, n_time=0)), litert="refuses empty tensors"
+        "no-step",
+        LstmForm().inputs(series(time_major=True, n_time=0)),
+        litert="refuses empty tensors",
     ),
     sequence(
         "run-time-weights",
-        [a if a is None else dataclasses.replace(a, is_const=False) for a in full(Form(), SERIES)],
+        [
+            a if a is None else dataclasses.replace(a, is_const=False)
+            for a in LstmForm().inputs(SERIES)
+        ],
     ),
 ]
 
@@ -194,7 +134,7 @@ def bidirectional(label: str, inputs: list[Arg | None], **details: Any) -> Case:
 BOTH = [
     bidirectional(
         f"{name}-{order}-{'merged' if merge else 'apart'}",
-        both(FORMS[name], series(time_major=major)),
+        FORMS[name].both(series(time_major=major)),
         time_major=major,
         merge_outputs=merge,
         litert="batch major merged reads beyond its states" if merge and not major else None,
@@ -206,19 +146,21 @@ BOTH = [
 AUX = f32(TIME, BATCH, 7, seed=9)
 BOTH += [
     bidirectional(
-        "projection-clips", both(FORMS["projection-bias"], SERIES), cell_clip=0.3, proj_clip=0.2
+        "projection-clips", FORMS["projection-bias"].both(SERIES), cell_clip=0.3, proj_clip=0.2
     ),
-    bidirectional("aux", both(Form(aux=7), SERIES, AUX)),
-    bidirectional("aux-cifg-merged", both(Form(aux=7, cifg=True), SERIES, AUX), merge_outputs=True),
-    bidirectional("aux-instead", both(Form(), SERIES, f32(TIME, BATCH, INPUT, seed=9))),
+    bidirectional("aux", LstmForm(aux=7).both(SERIES, AUX)),
+    bidirectional(
+        "aux-cifg-merged", LstmForm(aux=7, cifg=True).both(SERIES, AUX), merge_outputs=True
+    ),
+    bidirectional("aux-instead", LstmForm().both(SERIES, f32(TIME, BATCH, INPUT, seed=9))),
     bidirectional(
         "aux-instead-batch-major",
-        both(Form(), series(time_major=False), f32(BATCH, TIME, INPUT, seed=9)),
+        LstmForm().both(series(time_major=False), f32(BATCH, TIME, INPUT, seed=9)),
         time_major=False,
     ),
     bidirectional(
         "one-row-merged-batch-major",
-        both(Form(), series(time_major=False, batch=1), batch=1),
+        LstmForm().both(series(time_major=False, batch=1), batch=1),
         time_major=False,
         merge_outputs=True,
     ),
@@ -267,7 +209,7 @@ REFUSED = {
     "need projection weights": STEP_WITH_ALL.with_inputs({16: None, 17: None}),
     "peephole tensors are incomplete": STEP_WITH_ALL.with_inputs({10: None}),
     "layer norm tensors are incomplete": STEP_WITH_ALL.with_inputs({22: None}),
-    "has shape [6, 4], not [6, 5]": PLAIN.with_inputs({3: weights(CELL, INPUT - 1)}),
+    "has shape [6, 4], not [6, 5]": PLAIN.with_inputs({3: floats(CELL, INPUT - 1)}),
     "has shape [3, 5], not [3, 6]": PLAIN.with_inputs({19: variable(BATCH, CELL - 1)}),
     "input 18 holds state": PLAIN.with_inputs({18: f32(BATCH, CELL)}),
     "is a variable tensor, but holds no state": PLAIN.with_inputs({15: variable(CELL)}),
@@ -277,18 +219,18 @@ REFUSED = {
     "needs 5 inputs": dataclasses.replace(
         PLAIN, options=BASIC[0].options, outputs=BASIC[0].outputs
     ),
-    "has shape [16], not [20]": BASIC[1].with_inputs({3: weights(16)}),
-    "has weights for an auxiliary input": bidirectional("", both(Form(aux=7), SERIES)),
+    "has shape [16], not [20]": BASIC[1].with_inputs({3: floats(16)}),
+    "has weights for an auxiliary input": bidirectional("", LstmForm(aux=7).both(SERIES)),
     "one direction has weights": BOTH[9].with_inputs(dict.fromkeys(range(44, 48))),
     "auxiliary weight tensors are incomplete": BOTH[9].with_inputs({40: None}),
-    "not [4, 3, 5]": bidirectional("", both(Form(), SERIES, AUX)),
+    "not [4, 3, 5]": bidirectional("", LstmForm().both(SERIES, AUX)),
 }
 
 
 def test_another_number_of_inputs_is_refused_when_it_is_prepared() -> None:
-    """As in LiteRT, and before a step is taken: a file may ask for a million of them."""
+    """LiteRT does the same. A file may have a million steps, so that this must come first."""
     case = dataclasses.replace(PLAIN, inputs=[*PLAIN.inputs, None])
-    with pytest.raises(ValueError, match="expects 20 or 24 inputs, not 21"):
+    with pytest.raises(ValueError, match="expected 20 or 24 inputs, got 21"):
         case.reason(RULES["LSTM"])
 
 

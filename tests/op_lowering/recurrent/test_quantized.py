@@ -22,7 +22,7 @@ from tests.support.stateful import litert_twice, state, twice, under_way
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """Which of a cell's tensors are there, and how large its pieces are."""
+    """A cell's optional tensors and its sizes."""
 
     cifg: bool = False
     peephole: bool = False
@@ -56,7 +56,7 @@ BATCH, TIME, INPUT = 3, 4, 5
 
 
 class CellMaker:
-    """The 24 inputs and 5 intermediates of an integer LSTM, at random."""
+    """Random inputs (24) and intermediates (5) of an integer LSTM."""
 
     def __init__(self, form: Form, s: Scales, seed: int = 0) -> None:
         self.form, self.s, self.rng = form, s, np.random.default_rng(seed)
@@ -343,7 +343,7 @@ def test_lowering_equals_the_reference_on_random_cases() -> None:
 
 
 def changed(case: Case, position: int, **changes: Any) -> Case:
-    """One input with another field, or None."""
+    """The case with one input changed or left out."""
     now: Any = case.inputs[position]
     new = dataclasses.replace(now, **changes) if changes else None
     inputs = [new if i == position else a for i, a in enumerate(case.inputs)]
@@ -374,8 +374,8 @@ REFUSED = {
         quantization=Quantization(np.full(6, 0.1, np.float32), np.zeros(6, np.int64)),
     ),
     "'in6' is int8": changed(STEP[0], 6, quantization=None),
-    "is 4, and the int8 kernel wants 0": changed(STEP[0], 7, quantization=scaled(0.1, 4)),
-    "is no power of two": changed(STEP[0], 19, quantization=scaled(0.001)),
+    "is 4, and the int8 kernel expects 0": changed(STEP[0], 7, quantization=scaled(0.1, 4)),
+    "is not a power of two": changed(STEP[0], 19, quantization=scaled(0.001)),
     "from 2**-15 to 2**-9": changed(STEP[0], 19, quantization=scaled(2.0**-8)),
     "has 12 intermediate tensors": dataclasses.replace(
         STEP[0], intermediates=[STEP[0].intermediates[4]] * 12

@@ -125,5 +125,5 @@ REFUSED = {
 def test_refuses(said: str) -> None:
     case = REFUSED[said]
     context = LoweringContext(quant_mode="integer")
-    reason = RULES["SVDF"].reason(context, case.op_options, *case.specs())
+    reason = RULES["SVDF"].reason(case.op(context))
     assert said in (reason or "")

@@ -13,43 +13,25 @@ from jaxdelegate.op_lowering.options import (
     SVDFOptions,
 )
 from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.op_lowering.rule import LoweringContext, Op
 from jaxdelegate.op_lowering.spec import Sparsity
 from jaxdelegate.testing import Arg, Case, const, f32, of, value, variable
 from tests.support.case_groups import CaseGroup, in_groups
 from tests.support.quantized import scaled
+from tests.support.recurrent import BATCH, INPUT, ORDERS, TIME, floats, rnn_cell, series
 from tests.support.stateful import litert_twice, lowered_twice, twice
 
-BATCH, TIME, INPUT, UNITS = 3, 4, 5, 6
-ORDERS = {"time-major": True, "batch-major": False}
-
-
-def weights(*shape: int, seed: int = 0) -> Arg:
-    return const(f32(*shape, low=-0.8, high=0.8, seed=seed))
-
-
-def cell(seed: int = 0, output_channels: int = UNITS) -> list[Arg]:
-    """Weights, recurrent weights, bias, state."""
-    shapes = (output_channels, INPUT), (output_channels, output_channels), (output_channels,)
-    return [
-        *(weights(*s, seed=seed + i) for i, s in enumerate(shapes)),
-        variable(BATCH, output_channels),
-    ]
-
-
-def series(time_major: bool, width: int = INPUT, n_time: int = TIME, seed: int = 0) -> Arg:
-    return f32(*((n_time, BATCH) if time_major else (BATCH, n_time)), width, seed=seed)
-
+UNITS = 6
 
 RNN = [
-    Case("RNN", act.name, [f32(BATCH, INPUT), *cell()], RNNOptions(act), accumulated=16)
+    Case("RNN", act.name, [f32(BATCH, INPUT), *rnn_cell(UNITS)], RNNOptions(act), accumulated=16)
     for act in Act
 ]
 SEQUENCE = [
     Case(
         "UNIDIRECTIONAL_SEQUENCE_RNN",
         f"{act.name}-{order}-{n_time}",
-        [series(major, n_time=n_time), *cell()],
+        [series(time_major=major, n_time=n_time), *rnn_cell(UNITS)],
         SequenceRNNOptions(time_major=major, fused_activation_function=act),
         accumulated=32,
         litert=None if n_time else "refuses empty tensors",
@@ -63,12 +45,18 @@ def bidirectional(
     label: str, *, time_major: bool, merge: bool = False, aux: int = 0, instead: bool = False
 ) -> Case:
     """`aux`: width of the auxiliary input with weights; `instead`: an auxiliary input without."""
-    second = series(time_major, aux or INPUT, seed=9) if aux or instead else None
-    aux_weights = [weights(n, aux, seed=n) if aux else None for n in (UNITS, UNITS - 2)]
+    second = series(time_major=time_major, width=aux or INPUT, seed=9) if aux or instead else None
+    aux_weights = [floats(n, aux, seed=n) if aux else None for n in (UNITS, UNITS - 2)]
     return Case(
         "BIDIRECTIONAL_SEQUENCE_RNN",
         label,
-        [series(time_major), *cell(), *cell(40, UNITS - 2), second, *aux_weights],
+        [
+            series(time_major=time_major),
+            *rnn_cell(UNITS),
+            *rnn_cell(UNITS - 2, seed=40),
+            second,
+            *aux_weights,
+        ],
         BidirectionalSequenceRNNOptions(
             time_major=time_major, merge_outputs=merge, fused_activation_function=Act.TANH
         ),
@@ -106,9 +94,9 @@ def svdf(
     n_filters = rank * output_channels
     inputs = [
         f32(BATCH, INPUT),
-        weights(n_filters, INPUT),
-        weights(n_filters, memory),
-        weights(output_channels) if bias else None,
+        floats(n_filters, INPUT),
+        floats(n_filters, memory),
+        floats(output_channels) if bias else None,
         variable(BATCH, memory * n_filters),
     ]
     return Case("SVDF", label, inputs, SVDFOptions(rank, act), accumulated=32)
@@ -157,7 +145,7 @@ def test_reference_matches_litert(case: Case) -> None:
 @pytest.mark.parametrize("act", [Act.RELU, Act.RELU_N1_TO_1, Act.RELU6])
 def test_bounded_activations_turn_nan_into_their_lower_bound(act: Act) -> None:
     nan = value(np.full((BATCH, INPUT), np.nan, np.float32))
-    case = Case("RNN", act.name, [nan, *cell()], RNNOptions(act))
+    case = Case("RNN", act.name, [nan, *rnn_cell(UNITS)], RNNOptions(act))
     want = case.run_litert()
     assert not np.isnan(want[0]).any()
     case.check(case.run_reference()[:1], want)
@@ -173,7 +161,7 @@ REFUSED = {
     "is int32, not one of float32": RNN[0].with_inputs({3: const(of(np.int32, UNITS))}),
     "input 4 holds state, but": RNN[0].with_inputs({4: f32(BATCH, UNITS)}),
     "has shape [2, 6], not [3, 6]": RNN[0].with_inputs({4: variable(2, UNITS)}),
-    "has shape [6, 5], not [6, 6]": RNN[0].with_inputs({2: weights(UNITS, INPUT)}),
+    "has shape [6, 5], not [6, 6]": RNN[0].with_inputs({2: floats(UNITS, INPUT)}),
     "needs 5 inputs": RNN[0].with_inputs({3: None}),
     "has 6 inputs, not 5": dataclasses.replace(RNN[0], inputs=[*RNN[0].inputs, None]),
     "has rank 4, not 3": SEQUENCE[0].with_inputs({0: f32(TIME, BATCH, INPUT, 1)}),
@@ -189,7 +177,7 @@ REFUSED = {
 def test_refuses_a_missing_output() -> None:
     inputs, outputs = BOTH[0].specs()
     rule = RULES[BOTH[0].name]
-    why = rule.reason(LoweringContext(), BOTH[0].op_options, inputs, outputs[:1])
+    why = rule.reason(Op(LoweringContext(), BOTH[0].op_options, inputs, outputs[:1]))
     assert why == "has 1 outputs, not 2"
 
 
@@ -197,7 +185,7 @@ def test_refuses_sparse_weights() -> None:
     inputs, outputs = RNN[0].specs()
     sparse = dataclasses.replace(inputs[1], sparsity=Sparsity((0, 1), (), ()))
     why = RULES["RNN"].reason(
-        LoweringContext(), RNN[0].op_options, (inputs[0], sparse, *inputs[2:]), outputs
+        Op(LoweringContext(), RNN[0].op_options, (inputs[0], sparse, *inputs[2:]), outputs)
     )
     assert "stored sparse" in (why or "")
 

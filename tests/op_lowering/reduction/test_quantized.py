@@ -5,7 +5,7 @@ import pytest
 
 from jaxdelegate.op_lowering.options import ReducerOptions
 from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.op_lowering.rule import LoweringContext, Op
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import Arg, Case, const, value
 from tests.support.case_groups import CaseGroup
@@ -16,7 +16,7 @@ DTYPES = {
     "SUM": [np.int8, np.uint8, np.int16],
     "REDUCE_PROD": [np.int8, np.int16],
 }
-UNWRITTEN = "LiteRT leaves the output as it finds it"
+UNWRITTEN = "LiteRT does not write the output"
 
 
 def reducer(
@@ -117,7 +117,7 @@ CASES = [*axes_cases(), *scale_cases(), *shape_cases(), *value_cases()]
 
 
 def run_litert(case: Case) -> list[np.ndarray]:
-    """The reference kernels, but that of SUM takes int8 and int16 for uint8."""
+    """Run the reference kernels, except for SUM, which reads int8 and int16 as uint8."""
     first = case.inputs[0]
     assert first is not None
     return case.run_litert(optimized=case.name == "SUM" and first.value.dtype != np.uint8)
@@ -184,7 +184,7 @@ REFUSED = [
 @pytest.mark.parametrize(("case", "said", "error"), REFUSED)
 def test_refuses(case: Case, said: str, error: type[Exception]) -> None:
     inputs, outputs = case.specs()
-    reason = RULES[case.name].reason(LoweringContext(), case.op_options, inputs, outputs)
+    reason = RULES[case.name].reason(Op(LoweringContext(), case.op_options, inputs, outputs))
     assert said in (reason or "")
     with pytest.raises(error):
         case.run_reference()
@@ -200,5 +200,5 @@ def test_refuses(case: Case, said: str, error: type[Exception]) -> None:
 )
 def test_refuses_to_lower(case: Case, said: str) -> None:
     inputs, outputs = case.specs()
-    reason = RULES[case.name].reason(LoweringContext(), case.op_options, inputs, outputs)
+    reason = RULES[case.name].reason(Op(LoweringContext(), case.op_options, inputs, outputs))
     assert said in (reason or "")

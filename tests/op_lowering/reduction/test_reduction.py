@@ -13,7 +13,7 @@ from jaxdelegate.op_lowering.options import (
     default_options,
 )
 from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.op_lowering.rule import LoweringContext, Op
 from jaxdelegate.testing import Arg, Case, const, of, value
 from tests.support.dtypes import BF16, NO_KERNEL
 from tests.support.quantized import scaled
@@ -199,7 +199,7 @@ CASES = [
 def test_integer_mode_rounds_float_sums_as_litert(
     name: str, shape: tuple[int, ...], axes: list[int]
 ) -> None:
-    """To the bit: dynamic range operators after a sum quantize it on the fly."""
+    """Exact equality, because dynamic range operators after a sum quantize it on the fly."""
     case = reducer(name, "long", of(np.float32, *shape, low=0, high=3), axes)
     want = case.run_litert()[0]
     context = LoweringContext(quant_mode="integer", quantized_later=True)
@@ -235,7 +235,7 @@ def test_refuses_an_axis_outside_the_rank(name: str) -> None:
     axis = dataclasses.replace(x, name="axis", shape=(1,), dtype=np.dtype("int32"))
     axis = dataclasses.replace(axis, const=np.int32([2]))
     options = default_options(name)
-    why = RULES[name].reason(LoweringContext(), options, (x, axis), (x,))
+    why = RULES[name].reason(Op(LoweringContext(), options, (x, axis), (x,)))
     assert why == "axis 2 is outside rank 2"
 
 
@@ -243,14 +243,14 @@ def test_refuses_to_hand_values_to_another_scale() -> None:
     inputs, outputs = quantized_order_cases()[1].specs()
     other = scaled(0.25, 3)
     y = dataclasses.replace(outputs[0], quantization=other)
-    why = RULES["REDUCE_MIN"].reason(LoweringContext(), ReducerOptions(), inputs, (y,))
+    why = RULES["REDUCE_MIN"].reason(Op(LoweringContext(), ReducerOptions(), inputs, (y,)))
     assert "'in0' and 'out0' are quantized differently" in (why or "")
 
 
 def test_refuses_quantized_tensors_where_they_are_switched_off() -> None:
     inputs, outputs = quantized_order_cases()[0].specs()
     context = LoweringContext(enable_quant=False)
-    why = RULES["ARG_MAX"].reason(context, ArgMaxOptions(), inputs, outputs)
+    why = RULES["ARG_MAX"].reason(Op(context, ArgMaxOptions(), inputs, outputs))
     assert "enable_quant" in (why or "")
 
 

@@ -76,7 +76,7 @@ REFUSED = {
     "is quantized int8": segment_sum("quantized", QUANTIZED, const([0, 0], "int32")),
     "the shape of 'out0'": unsorted(MAX, "late", X, [0, 0, 1, 2], value(3, "int32")),
     "segment id 3 has no segment": unsorted(MAX, "beyond", X, const([0, 1, 3, 2], "int32"), 3),
-    "do not begin [4, 2]": unsorted(MAX, "rows", X, [0, 1], 3),
+    "are not a prefix of [4, 2]": unsorted(MAX, "rows", X, [0, 1], 3),
     "not a number of segments": unsorted(MAX, "negative", X, [0, 1, 1, 1], -2),
     "is int64, not one of": unsorted(MAX, "int64", of(np.int64, 2), [0, 1], 2),
 }

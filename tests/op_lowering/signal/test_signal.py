@@ -111,8 +111,8 @@ MFCC = [
 CASES = RFFT2D + IRFFT2D + SPECTROGRAM + MFCC
 
 
-def test_bins_beside_a_tone_are_as_quiet_as_in_litert() -> None:
-    # Float32 transforms would fill them with noise, which a logarithm then brings up.
+def test_bins_next_to_a_tone_are_as_quiet_as_in_litert() -> None:
+    # Float32 transforms would fill them with noise, which a logarithm then amplifies.
     case = spectrogram(TONE, 256, 64, squared=True, label="tone")
     (want,) = case.run_litert()
     assert want.min() < 1e-9 * want.max()

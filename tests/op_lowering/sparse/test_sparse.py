@@ -8,7 +8,7 @@ import pytest
 
 from jaxdelegate.op_lowering.options import DensifyOptions
 from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.op_lowering.rule import LoweringContext, Op
 from jaxdelegate.op_lowering.sparse.reference import densified
 from jaxdelegate.op_lowering.spec import DimensionSparsity, Sparsity, Specs, TensorSpec
 from jaxdelegate.testing import Arg, Case, ModelBuilder
@@ -19,7 +19,7 @@ DENSE, CSR = False, True
 
 
 def compress(nodes: list[np.ndarray], kinds: Sequence[bool]) -> tuple[Any, list[np.ndarray]]:
-    """Levels and stored values of arrays whose dimensions are the levels; by recursion."""
+    """Levels and stored values of arrays whose dimensions are the levels, recursively."""
     if not kinds:
         return (), nodes
     size = nodes[0].shape[0]
@@ -133,7 +133,7 @@ def test_what_is_dense_already_stays() -> None:
 
 
 def reason(inputs: Specs, outputs: Specs) -> str | None:
-    return RULES["DENSIFY"].reason(LoweringContext(), DensifyOptions(), inputs, outputs)
+    return RULES["DENSIFY"].reason(Op(LoweringContext(), DensifyOptions(), inputs, outputs))
 
 
 def test_refuses_values_of_the_run_and_other_dtypes() -> None:

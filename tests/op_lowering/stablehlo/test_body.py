@@ -1,4 +1,4 @@
-"""What the lowering recognizes in a body."""
+"""Folds and orders that the lowering recognizes in a body."""
 
 import ml_dtypes
 import numpy as np

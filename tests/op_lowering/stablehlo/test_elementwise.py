@@ -56,7 +56,7 @@ UNARY = {
     "STABLEHLO_CBRT": FLOAT,
     "STABLEHLO_FLOOR": FLOAT,
 }
-# What LiteRT runs, and on what (kernels/stablehlo_elementwise.h, stablehlo_shift_left.cc).
+# LiteRT's operators and dtypes (kernels/stablehlo_elementwise.h, stablehlo_shift_left.cc).
 _STOCK = [
     *(np.dtype(t) for t in (np.float32, np.float64, np.float16, bool)),
     *INTEGERS,
@@ -77,7 +77,7 @@ def stock(name: str, dtype: np.dtype, shape: tuple[int, ...] = (3, 4)) -> str | 
 
 
 def near(dtype: np.dtype, *shape: int, seed: int = 0) -> Arg:
-    """Values on both sides of zero, and zero among the integers."""
+    """Values on both sides of zero; integers include zero."""
     return of(dtype, *shape, low=-5, high=7, seed=seed)
 
 
@@ -297,12 +297,12 @@ CASES = [
 
 
 def run_litert(case: Case) -> list[np.ndarray]:
-    # Its reference kernels lack STABLEHLO_AND and STABLEHLO_SHIFT_LEFT.
+    # Its reference resolver does not have STABLEHLO_AND and STABLEHLO_SHIFT_LEFT.
     return case.run_litert(optimized=True)
 
 
 PI = np.pi
-# The specification's own examples, and what follows from its messages.
+# The specification's examples, and consequences of its text.
 EXAMPLES: list[tuple[str, list[Any], Any]] = [
     ("ABS", [np.int32([-2, 0, 2])], np.int32([2, 0, 2])),
     ("ABS", [np.int8([-128])], np.int8([-128])),
@@ -459,7 +459,7 @@ STOPPED = {
 def test_custom_calls_are_refused_with_the_same_sentence_everywhere() -> None:
     options: Options = StablehloCustomCallOptions(call_target_name="my_kernel")
     one = Case("STABLEHLO_CUSTOM_CALL", "", [X, const(Y)], options)
-    said = "custom call 'my_kernel': what it computes is not in the file"
+    said = "the file does not contain the function of custom call 'my_kernel'"
     assert reason(one) == said
     with pytest.raises(ValueError, match=said):
         one.run_reference()

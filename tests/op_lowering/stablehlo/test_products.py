@@ -133,7 +133,7 @@ WINDOWS: dict[str, dict[str, Any]] = {
 
 
 def layout_of(rank: int) -> dict[str, Any]:
-    """Images [N, *spatial, C] of so many spatial dimensions, filters [*spatial, I, O]."""
+    """Images [N, *spatial, C] of this number of spatial dimensions, filters [*spatial, I, O]."""
     spatial = tuple(range(rank + 1))
     return {
         **NHWC,
@@ -283,20 +283,20 @@ REFUSED = {
     "input dimensions [0, 3, 1, 1] are not": convolution(
         "", X, W, layout={**NHWC, "input_spatial_dimensions": (1, 1)}
     ),
-    "kernel_dimensions [3, 2, 0] has not one entry": convolution(
+    "kernel_dimensions [3, 2, 0] does not have one entry": convolution(
         "", X, W, layout={**NHWC, "kernel_spatial_dimensions": (0,)}
     ),
-    "window_strides [1] has not one entry": convolution("", X, W, window_strides=(1,)),
+    "window_strides [1] does not have one entry": convolution("", X, W, window_strides=(1,)),
     "does not come in pairs": convolution("", X, W, padding=(1, 2, 3, 4, 5)),
     "is not positive": convolution("", X, W, rhs_dilation=(0, 1)),
     "does not split into 2 feature groups": convolution("", X, W, feature_group_count=2),
-    "do not go together": convolution("", X, W, feature_group_count=2, batch_group_count=2),
+    "are incompatible": convolution("", X, W, feature_group_count=2, batch_group_count=2),
 }
 
 
 def test_refuses_integer_convolutions_beside_the_cpu() -> None:
     case = convolution("", of(np.int8, 1, 3, 3, 1), of(np.int8, 2, 2, 1, 1))
-    gpu = RULES[case.name].reason(LoweringContext("gpu"), case.op_options, *case.specs())
+    gpu = RULES[case.name].reason(case.op(LoweringContext("gpu")))
     assert "gpu libraries have no convolution of int8" in str(gpu)
     assert reason(case) == ""
 

@@ -10,7 +10,7 @@ import pytest
 import jaxdelegate as jd
 from jaxdelegate.op_lowering.options import StablehloReduceOptions, StablehloReduceWindowOptions
 from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.op_lowering.rule import Function, LoweringContext
+from jaxdelegate.op_lowering.rule import Function, LoweringContext, Op
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.testing import Arg, assert_close, f32, of, value
 from tests.support.bodies import (
@@ -281,7 +281,7 @@ UNREACHABLE = LoweringContext()
 def why(name: str, options: Any, *inputs: Arg, outputs: int = 1, context: Any = CONTEXT) -> str:
     specs = tuple(TensorSpec(f"in{i}", a.value.shape, a.value.dtype) for i, a in enumerate(inputs))
     results = (TensorSpec("out", (), specs[0].dtype),) * outputs
-    return RULES[name].reason(context, options, specs, results) or ""
+    return RULES[name].reason(Op(context, options, specs, results)) or ""
 
 
 def why_reduce(*inputs: Arg, dims: tuple[int, ...] = (0,), **details: Any) -> str:
@@ -302,7 +302,7 @@ REFUSED = {
     "'in1' is int32 and 'out' float32": why_reduce(X, value(0, np.int32)),
     "no access to the subgraph of its body": why_reduce(X, ZERO, context=UNREACHABLE),
     "does not take float32, float32, float32, float32": why_reduce(X, X, ZERO, ZERO, outputs=2),
-    "window_dimensions [2] has not one entry": why_window(X, ZERO, window_dimensions=(2,)),
+    "window_dimensions [2] does not have one entry": why_window(X, ZERO, window_dimensions=(2,)),
     "does not come in pairs": why_window(X, ZERO, padding=(1, 2, 3, 4, 5)),
     "must be positive": why_window(X, ZERO, base_dilations=(0, 1)),
     "leaves a length of -1": why_window(X, ZERO, padding=(-4, 0, 0, 0)),

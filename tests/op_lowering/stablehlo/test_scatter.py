@@ -10,7 +10,7 @@ import pytest
 import jaxdelegate as jd
 from jaxdelegate.op_lowering.options import StablehloScatterOptions
 from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.op_lowering.rule import LoweringContext, Op
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.testing import Arg, assert_close, f32, of, value
 from tests.support.bodies import (
@@ -133,7 +133,7 @@ def scatters() -> list[BodyCase]:
 
 
 def scatters_by_row() -> list[BodyCase]:
-    """With ends of indices' types, nothing to scatter, and several operands at once."""
+    """Bounds of index types, nothing to scatter, and several operands at once."""
     places = of(np.int32, 6, low=-1, high=5)
     return [
         scatter(
@@ -273,12 +273,12 @@ def why(x: Arg, indices: Arg, updates: Arg, *more: Arg, **o: Any) -> str:
     specs = tuple(TensorSpec(f"in{i}", a.shape, a.dtype) for i, a in enumerate(arrays))
     options = StablehloScatterOptions(**{**ROWS, **o})
     rule = RULES["STABLEHLO_SCATTER"]
-    return rule.reason(CONTEXT, options, specs, (specs[0],)) or ""
+    return rule.reason(Op(CONTEXT, options, specs, (specs[0],))) or ""
 
 
 X, PLACES, UPDATES = f32(5, 4), of(np.int32, 6, 1), f32(6, 4)
 REFUSED = {
-    "4 inputs and 1 outputs": why(X, PLACES, UPDATES, X),
+    "got 4 inputs, 1 outputs": why(X, PLACES, UPDATES, X),
     "'in0' is float32 and 'in2' int32": why(X, PLACES, of(np.int32, 6, 4)),
     "indices 'in1' are float32": why(X, f32(6, 1), UPDATES),
     "index vectors have 1 entries for 2": why(
@@ -292,7 +292,9 @@ REFUSED = {
     "update_window_dims [1, 0] are not ascending": why(
         X, PLACES, UPDATES, update_window_dims=(1, 0)
     ),
-    "update_window_dims [1] has not one entry": why(X, PLACES, UPDATES, inserted_window_dims=()),
+    "update_window_dims [1] does not have one entry": why(
+        X, PLACES, UPDATES, inserted_window_dims=()
+    ),
     "do not match indices": why(X, PLACES, f32(7, 4)),
     "updates of [1, 5] do not fit": why(X, PLACES, f32(6, 5)),
 }

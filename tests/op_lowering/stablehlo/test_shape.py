@@ -39,7 +39,7 @@ def case(name: str, label: str, options: Options, *inputs: Arg, **details: Any) 
 def declared(
     name: str, label: str, options: Options, shape: Shape, *inputs: Arg, **details: Any
 ) -> Case:
-    """Its output has a shape that only the file knows."""
+    """An operator whose output shape only the file has."""
     return case(name, label, options, *inputs, litert=NO_KERNEL, shapes=[shape], **details)
 
 
@@ -236,15 +236,15 @@ def reason(case: Case) -> str:
 
 REFUSED = {
     "different numbers of elements": reshape(f32(5), (3, 4)),
-    "broadcast_dimensions [0] has not one entry": broadcast(X, (0,), (3, 4)),
+    "broadcast_dimensions [0] does not have one entry": broadcast(X, (0,), (3, 4)),
     "broadcast_dimensions [0, 0] are not dimensions": broadcast(X, (0, 0), (3, 4)),
     "does not broadcast to [3, 4]": broadcast(f32(2), (0,), (3, 4)),
     "permutation [0, 0] are not": transpose(X, (0, 0)),
     "dimension [2] are not dimensions of rank 2": concatenate(2, X, X),
-    "differ next to dimension 0": concatenate(0, X, f32(3, 5)),
+    "differ outside of dimension 0": concatenate(0, X, f32(3, 5)),
     "'in1' is int8, but 'in0' is float32": concatenate(0, X, of(np.int8, 3, 4)),
-    "does not lie in [3, 4]": slice_(X, (0, 2), (3, 5), (1, 1)),
-    "strides [1] has not one entry": slice_(X, (0, 2), (3, 4), (1,)),
+    "is not within [3, 4]": slice_(X, (0, 2), (3, 5), (1, 1)),
+    "strides [1] does not have one entry": slice_(X, (0, 2), (3, 4), (1,)),
     "needs a start index": dynamic_slice(X, (1, 1), [0]),
     "a slice of [4, 1] does not fit": dynamic_slice(X, (4, 1), [0, 0]),
     "indices 'in1' are float32": dynamic_slice(X, (1, 1), [0, 0], np.float32),
@@ -274,8 +274,8 @@ STOPPED = {
     "does not reshape": reshape(X, (5,)),
     "does not broadcast": broadcast(f32(2), (0,), (3, 4)),
     "does not permute": transpose(X, (0, 0)),
-    "differ next to": concatenate(0, X, f32(3, 5)),
-    "does not lie in": slice_(X, (0, 2), (3, 5), (1, 1)),
+    "differ outside of": concatenate(0, X, f32(3, 5)),
+    "is not within": slice_(X, (0, 2), (3, 5), (1, 1)),
     "is not for": dynamic_slice(X, (1, 1), [0]),
     "does not fit": dynamic_slice(X, (4, 1), [0, 0]),
     "leaves": pad(X, (-2, 0), (-2, 0), (0, 0)),

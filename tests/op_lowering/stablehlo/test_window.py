@@ -1,4 +1,4 @@
-"""The deprecated builtin REDUCE_WINDOW; STABLEHLO_REDUCE_WINDOW is in test_stablehlo_bodies.py."""
+"""The deprecated builtin REDUCE_WINDOW; STABLEHLO_REDUCE_WINDOW is in test_reduce.py."""
 
 from typing import Any
 
@@ -113,7 +113,7 @@ X = f32(5, 6)
 LATE = window("", Function.ADD, X, 0, [2, 2])
 REFUSED = {
     "there is no function UNSUPPORTED": window("", Function.UNSUPPORTED, X, 0, [2, 2]),
-    "window_dimensions [2] has not one entry": window("", Function.ADD, X, 0, [2]),
+    "window_dimensions [2] does not have one entry": window("", Function.ADD, X, 0, [2]),
     "must be positive": window("", Function.ADD, X, 0, [2, 0]),
     "must hold one value": window("", Function.ADD, X, [0, 1], [2, 2]),
     "computed at run time": Case(

@@ -1,0 +1,89 @@
+"""Inputs of recurrent operators with float activations, and float or 8-bit weights."""
+
+import dataclasses
+from collections.abc import Callable
+
+from jaxdelegate.testing import Arg, const, f32, variable
+
+BATCH, TIME, INPUT = 3, 4, 5
+ORDERS = {"time-major": True, "batch-major": False}
+
+
+def floats(*shape: int, seed: int = 0) -> Arg:
+    return const(f32(*shape, low=-0.8, high=0.8, seed=seed))
+
+
+def series(
+    *, time_major: bool, n_time: int = TIME, batch: int = BATCH, width: int = INPUT, seed: int = 0
+) -> Arg:
+    return f32(*((n_time, batch) if time_major else (batch, n_time)), width, seed=seed)
+
+
+@dataclasses.dataclass(frozen=True)
+class LstmForm:
+    """An LSTM cell's optional tensors and its size."""
+
+    cifg: bool = False
+    peephole: bool = False
+    projection: int = 0  # its outputs; 0: no projection
+    projection_bias: bool = False
+    norm: bool = False
+    diagonal: bool = False
+    aux: int = 0  # width of the auxiliary input that has weights
+    n_cell: int = 6
+    matrix: Callable[..., Arg] = floats
+
+    @property
+    def n_output(self) -> int:
+        return self.projection or self.n_cell
+
+    def gates(self, make: Callable[..., Arg], *shape: int, seed: int = 0) -> list[Arg | None]:
+        """One tensor for the input, forget, cell and output gate."""
+        tensors: list[Arg | None] = [make(*shape, seed=seed + i) for i in range(4)]
+        return [None, *tensors[1:]] if self.cifg else tensors
+
+    def cell(self, n_input: int, seed: int = 0) -> list[Arg | None]:
+        """Weights, recurrent weights, peepholes, biases, projection: 17 tensors."""
+        n = self.n_cell
+        recurrent = self.gates(self.matrix, n, self.n_output, seed=seed + 10)
+        if self.diagonal:
+            recurrent = self.gates(floats, n, seed=seed + 10)
+        peepholes = self.gates(self.matrix, n, seed=seed + 20) if self.peephole else [None] * 4
+        return [
+            *self.gates(self.matrix, n, n_input, seed=seed),
+            *recurrent,
+            *(peepholes[i] for i in (0, 1, 3)),
+            *self.gates(floats, n, seed=seed + 30),
+            self.matrix(self.n_output, n, seed=seed) if self.projection else None,
+            floats(self.n_output, seed=seed) if self.projection_bias else None,
+        ]
+
+    def inputs(self, x: Arg, *, flat: bool = False) -> list[Arg | None]:
+        """The 24 inputs of LSTM and UNIDIRECTIONAL_SEQUENCE_LSTM; 20 without layer norm."""
+        sizes = (BATCH, self.n_output), (BATCH, self.n_cell)
+        states = [variable(*((n * m,) if flat else (n, m))) for n, m in sizes]
+        norms = self.gates(floats, self.n_cell, seed=40) if self.norm else []
+        return [x, *self.cell(x.value.shape[-1]), *states, *norms]
+
+    def both(self, x: Arg, aux: Arg | None = None, batch: int = BATCH) -> list[Arg | None]:
+        """The 48 inputs of BIDIRECTIONAL_SEQUENCE_LSTM."""
+        states = [variable(batch, self.n_output), variable(batch, self.n_cell)] * 2
+        aux_weights: list[Arg | None] = [None] * 8
+        if self.aux:
+            aux_weights = [
+                weights
+                for seed in (50, 60)
+                for weights in self.gates(self.matrix, self.n_cell, self.aux, seed=seed)
+            ]
+        cells = [*self.cell(INPUT), *self.cell(INPUT, seed=100)]
+        return [x, *cells, *states, aux, *aux_weights]
+
+
+def rnn_cell(n_units: int, matrix: Callable[..., Arg] = floats, seed: int = 0) -> list[Arg]:
+    """Weights, recurrent weights, bias, state."""
+    return [
+        matrix(n_units, INPUT, seed=seed),
+        matrix(n_units, n_units, seed=seed + 1),
+        floats(n_units, seed=seed + 2),
+        variable(BATCH, n_units),
+    ]
