@@ -240,7 +240,7 @@ def asymmetric_quantize(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarr
     too. It takes the range in float32, and rounds before it adds the offset.
 
     Args:
-        x: float32 [..., n]; each [n] is a row, with a scale and an offset of its own.
+        x: float32 [..., n]; each row [n] has its own scale and offset.
 
     Returns:
         int8 [..., n], the scales, float32 [...], and the offsets, int32 [...]; 1 and 0 for a row

@@ -1,6 +1,6 @@
 """Fixed-point arithmetic on int32 and int16 arrays of numpy; for jax: jax_fixed_point.py.
 
-A raw value r of Qm, m integer bits, stands for r * 2**(m - 31), or r * 2**(m - 15) for int16.
+A raw value r of Qm, m integer bits, is the number r * 2**(m - 31), or r * 2**(m - 15) for int16.
 Arguments are arrays or Python integers; intermediate values fit int64, and results have the dtype
 of the first argument (int32 for a Python integer). Where C++ would overflow a signed integer, they
 wrap around, as its compilers do on x86-64.

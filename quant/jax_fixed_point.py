@@ -61,7 +61,7 @@ def _of(x: Integers, dtype: np.dtype) -> jax.Array:
 
 
 def _is_zero(x: Integers) -> bool:
-    """Whether `x` is known at trace time and all zeros, so that a step can be left out."""
+    """Whether `x` is known at trace time and all zeros, so that a step can be skipped."""
     return not isinstance(x, jax.Array) and not np.any(x)
 
 

@@ -200,7 +200,7 @@ def int16_input_multiplier(input_scale: float, largest_exact_shift: int) -> tupl
     """Multiplier and shift of logistic_int16 and tanh_int16 for an input scale.
 
     The table's steps are 1 / 24, so inputs become multiples of 1 / (3 * 4096); a multiplier of 0
-    stands for 3 * 2**shift, for scales that are powers of two.
+    means 3 * 2**shift, for scales that are powers of two.
     Source: SigmoidPrepare and TanhPrepare in kernels/activations.cc.
 
     Args:

@@ -14,7 +14,7 @@ _LEAST_ABOVE_ONE = 1 + 2.0**-30  # with a multiplier of 31 bits
 def quantize_multipliers(reals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Multipliers and shifts, both int32 of the shape of `reals` (QuantizeMultiplier).
 
-    The multiplier lies in [2**30, 2**31), or is 0 for a real that is 0 or nearly so (its shift
+    The multiplier is in [2**30, 2**31), or 0 for a real that is 0 or nearly so (its shift
     would be below -31). Negative reals give negative multipliers.
 
     Args:

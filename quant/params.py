@@ -50,11 +50,9 @@ class Quantization:
 
 
 def integer_range(dtype: np.dtype, *, narrow: bool = False) -> tuple[int, int]:
-    """The smallest and the largest integer of a dtype, packed ones included.
+    """The smallest and the largest integer of a dtype, which may be ml_dtypes' int4, uint4 or int2.
 
-    Args:
-        dtype: any integer dtype, ml_dtypes' int4, uint4 and int2 among them.
-        narrow: leave out the smallest one, so that a signed range is symmetric.
+    With `narrow`, without the smallest one, so that a signed range is symmetric.
     """
     info: Any = ml_dtypes.iinfo(dtype)  # type: ignore[no-untyped-call]
     return int(info.min) + narrow, int(info.max)

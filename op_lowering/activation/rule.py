@@ -1,4 +1,4 @@
-"""Activation functions, each an operator of its own. Source: kernels/activations.cc."""
+"""Activation functions as operators. Source: kernels/activations.cc."""
 
 import jax
 import jax.numpy as jnp

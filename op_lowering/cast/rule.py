@@ -116,7 +116,6 @@ def _saturate(x: jax.Array, dtype: np.dtype) -> jax.Array:
 
 
 def _why_not_scale(context: LoweringContext, spec: TensorSpec, dtypes: Dtypes) -> str | None:
-    """A reason unless `spec` holds integers of these dtypes with affine scales."""
     if spec.quantization is None or not spec.is_quantized:
         return f"{spec.name!r} is {spec.dtype} without a scale"
     blocks = why_not_blocks(spec.quantization, spec.shape)

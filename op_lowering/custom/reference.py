@@ -64,7 +64,6 @@ def hadamard_rotation(
 
 
 def _transform(runs: Array) -> Array:
-    """Sums and differences of the two halves' transforms."""
     if runs.shape[1] == 1:
         return runs
     low, high = (_transform(half) for half in np.split(runs, 2, axis=1))

@@ -95,7 +95,6 @@ def _activated(
     integer: IntegerKernel[_Activated],
     why_not: WhyNot[_Activated] | None = None,
 ) -> OpRule[_Activated]:
-    """A binary operator whose result is clamped to the range of its fused activation."""
 
     def build(op: Op[_Activated]) -> Elementwise:
         dtype, activation = op.inputs[0].dtype, op.options.fused_activation_function

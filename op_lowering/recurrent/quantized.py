@@ -117,7 +117,6 @@ def why_not_svdf(op: Op[SVDFOptions]) -> str | None:
 
 
 def _svdf_scalings(op: Op[SVDFOptions]) -> tuple[Scaling, Scaling]:
-    """From the input to the state, and from the state to the output."""
     x_scale, feature_scale, time_scale = map(scale_of, op.inputs[:3])
     state_scale = scale_of(op.inputs[4])
     with np.errstate(over="ignore"):

@@ -167,8 +167,6 @@ class _GateNumbers:
 
 @dataclasses.dataclass(frozen=True)
 class _Numbers:
-    """The constants of one operator."""
-
     gates: tuple[_GateNumbers, ...]  # in the order of Cell.gates
     x_zero_point: int
     h_zero_point: int

@@ -168,7 +168,6 @@ class Cell:
         return run
 
     def _product(self, w: int, x: int, bias: Array | None, y_scale: np.float32) -> _Product:
-        """The product of input `x` with the weights at input `w`, at a gate's scale."""
         real = scale_of(self._specs[w]) * scale_of(self._specs[x]) / y_scale
         return _Product.of(self._arrays[w], bias, -zero_point_of(self._specs[x]), real)
 
@@ -281,7 +280,6 @@ def unidirectional_sequence_lstm(
 
 
 def _sequence(cell: Cell, x: Array, h: Any, c: Any) -> tuple[Array, Array, Array]:
-    """Take a step at each time of [time, batch, n_input]."""
     n_time, n_batch = x.shape[:2]
     h, c = h.reshape(n_batch, cell.n_output), c.reshape(n_batch, cell.n_cell)
     y = np.empty((n_time, n_batch, cell.n_output), x.dtype)

@@ -99,15 +99,14 @@ class Body:
         if eqn is None or eqn.primitive.name not in FOLDS:
             return None
         sources = [_source(v, makers, *dtypes) for v in eqn.invars]
-        wanted = [jaxpr.invars[position], jaxpr.invars[n + position]]
-        same = all(any(v is s for s in sources) for v in wanted)
-        if not same or y.aval.dtype != wanted[0].aval.dtype:
+        pair = [jaxpr.invars[position], jaxpr.invars[n + position]]
+        same = all(any(v is s for s in sources) for v in pair)
+        if not same or y.aval.dtype != pair[0].aval.dtype:
             return None
         name = eqn.primitive.name
         return FOLDS[_OF_BOOLEANS.get(name, name) if y.aval.dtype == BOOL else name]
 
     def _makers(self) -> dict[Any, Any]:
-        """The equation of each variable that is not an argument."""
         return {var: eqn for eqn in self.closed.jaxpr.eqns for var in eqn.outvars}
 
     def order(self) -> "Order | None":

@@ -26,7 +26,6 @@ def _index_vectors(indices: Array, axis: int) -> Array:
 
 
 def _vectors_shape(shape: Shape, axis: int) -> tuple[Shape, int]:
-    """The batch shape, and how many entries a vector has."""
     check(0 <= axis <= len(shape), f"index_vector_dim {axis} is outside of {list(shape)}")
     return (*shape[:axis], *shape[axis + 1 :]), (*shape, 1)[axis]
 

@@ -32,7 +32,6 @@ _HALF = (np.float16, ml_dtypes.bfloat16)
 
 
 def _operands(inputs: Specs) -> Specs:
-    """The first half of the inputs; the second half are the initial values."""
     n = len(inputs) // 2
     check(
         n > 0 and len(inputs) == 2 * n, f"{len(inputs)} inputs are not operands and initial values"

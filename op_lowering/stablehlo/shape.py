@@ -218,7 +218,6 @@ STABLEHLO_SLICE = OpRule("STABLEHLO_SLICE", StablehloSliceOptions, 1, _why_not_s
 
 
 def _why_not_window(x: TensorSpec, sizes: Sequence[int], starts: Specs) -> str | None:
-    """A reason unless there is one start and one fitting size for each dimension."""
     reason = why_not_length(len(x.shape), sizes=sizes)
     if reason is not None:
         return reason

@@ -313,7 +313,6 @@ _FUNCTIONS: dict[ReduceWindowFunction, _Pair] = {
 
 
 def _options_of(inputs: Specs) -> StablehloReduceWindowOptions:
-    """The windows given by the last three inputs."""
     sizes, strides, dilations = map(integers, inputs[2:5])
     return StablehloReduceWindowOptions(sizes, strides, (), dilations)
 

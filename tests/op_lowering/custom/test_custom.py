@@ -70,7 +70,7 @@ def run_litert(case: Case) -> list[np.ndarray]:
 @pytest.mark.litert
 @pytest.mark.parametrize("quant_mode", [None, "float_view", "integer"])
 def test_a_debugger_declares_the_result_as_it_does_its_input(quant_mode: str | None) -> None:
-    """Files of TensorFlow's QuantizationDebugger do so; the kernel writes float32 nevertheless."""
+    """TensorFlow's QuantizationDebugger writes such files; the kernel's output is float32."""
     case = verify("debugger", integers(np.int8, 2, 3))
     declared = dataclasses.replace(case, outputs=[np.int8], output_quantization=[SCALE])
     delegates = [] if quant_mode is None else [jd.JaxDelegate(quant_mode=quant_mode)]
