@@ -59,6 +59,7 @@ assert library.why_not() is None
 from jaxdelegate.op_lowering.convolution.algorithms import Convolution
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act, Padding
 from jaxdelegate.op_lowering.common.window import Window
+from jaxdelegate.op_lowering.spec import TensorSpec
 rng = np.random.default_rng(0)
 
 def save(lowered, x, w):
@@ -66,12 +67,10 @@ def save(lowered, x, w):
     np.save(sys.stdout.buffer, np.asarray(y))
 
 for rows, depth, units in ((500, 70, 90), (49, 300, 500), (1, 2000, 1001), (3000, 20, 17)):
-    x, w = (rng.standard_normal(s).astype(np.float32) for s in ((rows, depth), (units, depth)))
-    shape = rows, units
-    lowered = cpu_kernel.fully_connected(
-        cpu_kernel.NATIVE, rows, depth, units, Act.NONE, shape
-    )
-    save(lowered, x, w)
+    shapes = (rows, depth), (units, depth), (units,), (rows, units)
+    x, w = (rng.standard_normal(s).astype(np.float32) for s in shapes[:2])
+    tensors = tuple(TensorSpec("", s, np.dtype(np.float32)) for s in shapes)
+    save(cpu_kernel.fully_connected(cpu_kernel.NATIVE, tensors, Act.NONE), x, w)
 for size, depth, groups in ((30, 4, 8), (14, 20, 7), (3, 64, 2)):
     window, channels = Window(size, 3, 1, Padding.SAME, 1), depth * groups
     c = Convolution((window, window), channels, depth, channels, batch=2)

@@ -32,12 +32,10 @@ def numbers(rng: np.random.Generator) -> Numbers:
 
 def layer(x: Any, w: Any, act: Act = Act.RELU) -> Any:
     """x [rows, depth], w [units, depth] -> [rows, units], by a kernel."""
-    (rows, depth), output_channels = x.shape, len(w)
-    bias = np.linspace(-1, 1, output_channels, dtype=np.float32)
-    shape = (rows, output_channels)
-    (y,) = cpu_kernel.fully_connected(cpu_kernel.NATIVE, rows, depth, output_channels, act, shape)(
-        x, w, bias
-    )
+    shapes = x.shape, w.shape, w.shape[:1], (len(x), len(w))
+    tensors = tuple(TensorSpec("", shape, np.dtype(np.float32)) for shape in shapes)
+    bias = np.linspace(-1, 1, len(w), dtype=np.float32)
+    (y,) = cpu_kernel.fully_connected(cpu_kernel.NATIVE, tensors, act)(x, w, bias)
     return y
 
 
