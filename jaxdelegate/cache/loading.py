@@ -1,6 +1,6 @@
 """Load a stored entry as a program: its machine code and weights on the device."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -8,7 +8,7 @@ import numpy as np
 from jaxdelegate.cache.entry import Entry, EntryError, StoredWeight
 from jaxdelegate.cache.store import ProgramStore
 from jaxdelegate.xla.program import Program, stored_states
-from jaxdelegate.xla.weights import DeviceWeights, ModelWeights, weight_name
+from jaxdelegate.xla.weights import DeviceWeights, ModelWeights, put_constant, weight_name
 
 
 class ResultSpec(NamedTuple):
@@ -52,9 +52,14 @@ def loaded(
     named = {_name(weight): weight for weight in entry.weights}
     resident: dict[str, Any] = {name: weights.find(name) for name in named}
     missing = {name: w for name, w in named.items() if resident[name] is None}
-    elements = _elements(list(missing.values()), entry, store, model)
-    for name, array in zip(missing, elements, strict=True):
-        resident[name] = weights.share(name, runtime.put(array))
+    is_in_file = any(weight.tensor is None for weight in missing.values())
+    read = store.weights(entry) if is_in_file else {}
+    for name, weight in missing.items():
+        if weight.digest in read:
+            array = runtime.put(_shaped(read[weight.digest], weight))
+        else:
+            array = put_constant(runtime, _constant(weight, model))
+        resident[name] = weights.share(name, array)
     return Program(
         executable=executable,
         weights=tuple(resident[_name(w)] for w in entry.weights),
@@ -66,16 +71,6 @@ def loaded(
             runtime.put(np.frombuffer(call_list, np.uint8)) for call_list in entry.call_lists
         ),
     )
-
-
-def _elements(
-    weights: Sequence[StoredWeight], entry: Entry, store: ProgramStore, model: ModelData
-) -> list[np.ndarray]:
-    is_in_file = any(weight.tensor is None for weight in weights)
-    read = store.weights(entry) if is_in_file else {}
-    return [
-        _constant(w, model) if w.digest not in read else _shaped(read[w.digest], w) for w in weights
-    ]
 
 
 def _name(weight: StoredWeight) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 
 from jaxdelegate.digests import array_digests
 from jaxdelegate.pjrt.client import Runtime
+from jaxdelegate.runtime.buffers import aligned_copy
 
 
 class DeviceWeights:
@@ -49,6 +50,15 @@ def on_device(runtime: Runtime) -> DeviceWeights:
 def weight_name(digest: str, dtype: np.dtype, shape: tuple[int, ...]) -> str:
     """What a weight is called on its device: elements, dtype and shape."""
     return f"{digest} {dtype} {shape}"
+
+
+def put_constant(runtime: Runtime, array: np.ndarray) -> Any:
+    """Copy a constant of a model to a device.
+
+    `Runtime.put` may return a view, on a CPU. The constant's memory may change, as that of a mapped
+    file does, or be freed with a stock interpreter, while other models use the array.
+    """
+    return runtime.put(aligned_copy(array) if runtime.device.platform == "cpu" else array)
 
 
 class ModelWeights:
@@ -94,7 +104,9 @@ class ModelWeights:
         name = weight_name(digest, prepared.dtype, prepared.shape)
         array = self._shared.find(name)
         if array is None:
-            array = self._shared.share(name, self.runtime.put(prepared))
+            is_view = const is not None and np.may_share_memory(prepared, const)
+            put = put_constant if is_view else Runtime.put
+            array = self._shared.share(name, put(self.runtime, prepared))
         self._names[weight] = None if const is None else weakref.ref(const), name
         return array
 
