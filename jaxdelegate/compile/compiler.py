@@ -221,9 +221,9 @@ class Compiler:
             lambda: self._loaded_or_compiled(partition, specs, outputs, state, over),
         )
 
-    def forget(self, graph: GraphKey) -> None:
-        """Drop a graph's programs from memory."""
-        programs_of(graph.model).forget(self._group(graph))
+    def forget(self, graph: GraphKey, program: Program) -> None:
+        """Drop a graph's programs from memory if this one, which cannot run, is among them."""
+        programs_of(graph.model).forget(self._group(graph), program)
 
     def _group(self, graph: GraphKey) -> Hashable:
         return graph.entry, self._key, _jax_settings()

@@ -27,11 +27,17 @@ if TYPE_CHECKING:
 
 
 class ModelPrograms:
-    """The programs of one model, by options and graph: for each, those of the latest shapes."""
+    """The programs of one model, by options and graph.
+
+    Those in use are shared. For each group and limits, those of the latest shapes are kept as well.
+    """
 
     def __init__(self) -> None:
         """Start empty."""
-        self._groups: dict[Hashable, LruCache[Hashable, Program]] = {}
+        self._kept: dict[tuple[Hashable, Hashable], LruCache[Hashable, Program]] = {}
+        self._in_use: MutableMapping[tuple[Hashable, Hashable], Program] = (
+            weakref.WeakValueDictionary()
+        )
         self._lock = threading.Lock()
 
     def get(
@@ -49,24 +55,37 @@ class ModelPrograms:
             options: `max_programs` and `max_program_bytes` say how many are kept.
             compute: compiles it.
         """
+        limits = options.max_programs, options.max_program_bytes
         with self._lock:
-            kept = self._groups.setdefault(group, LruCache(options.max_programs))
+            kept = self._kept.setdefault((group, limits), LruCache(options.max_programs))
+            known = self._in_use.get((group, key))
+        if known is not None and known.is_deleted:
+            self.forget(group, known)
+            return self.get(group, key, options, compute)
         is_new = False
 
-        def computed() -> Program:
+        def shared() -> Program:
             nonlocal is_new
             is_new = True
-            return compute()
+            # Another thread, or one with other limits, may have compiled it meanwhile.
+            program = self._in_use.get((group, key)) or compute()
+            with self._lock:
+                return self._in_use.setdefault((group, key), program)
 
-        program = kept.get(key, computed)
+        program = kept.get(key, shared)
         if is_new:
             drop_idle(kept, options.max_program_bytes)
         return program
 
-    def forget(self, group: Hashable) -> None:
-        """Drop the programs of a group."""
+    def forget(self, group: Hashable, program: Program) -> None:
+        """Drop the programs of a group, if this program is one of them."""
         with self._lock:
-            self._groups.pop(group, None)
+            of_group = {key: p for key, p in self._in_use.items() if key[0] == group}
+            if all(p is not program for p in of_group.values()):
+                return  # other callers have dropped it already
+            for key in of_group:
+                del self._in_use[key]
+            self._kept = {key: kept for key, kept in self._kept.items() if key[0] != group}
 
 
 def drop_idle(kept: LruCache[Hashable, Program], most: int) -> None:

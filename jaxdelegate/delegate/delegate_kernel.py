@@ -77,7 +77,7 @@ class JaxKernel(SimpleDelegateKernel):
             try:
                 results = program(values)
             except NeedsJaxError:
-                self._compiler.forget(context.graph_key)
+                self._compiler.forget(context.graph_key, program)
                 self.prepare(context, node)
                 self.eval(context, node)
                 return

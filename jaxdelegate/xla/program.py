@@ -54,6 +54,11 @@ class Program:
         """The executable's arguments before inputs and states."""
         return (*self.call_lists, *self.weights)
 
+    @property
+    def is_deleted(self) -> bool:
+        """Whether a caller has deleted its arrays, as all of `jax.live_arrays()`."""
+        return any(array.is_deleted() for array in self.constants)
+
     @functools.cached_property
     def code_bytes(self) -> int:
         """Bytes of machine code; 0 where XLA does not report them, as on a CPU."""

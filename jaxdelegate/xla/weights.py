@@ -29,12 +29,16 @@ class DeviceWeights:
 
     def find(self, name: str) -> Any | None:
         """The device array of this name (see `weight_name`), if a program uses it."""
-        return self._arrays.get(name)
+        array = self._arrays.get(name)
+        return None if array is None or array.is_deleted() else array
 
     def share(self, name: str, array: Any) -> Any:
         """The array to use for a name: the one in use, or else this one."""
         with self._lock:
-            return self._arrays.setdefault(name, array)
+            known = self.find(name)
+            if known is None:
+                known = self._arrays[name] = array
+            return known
 
 
 _ON_DEVICES: MutableMapping[Runtime, DeviceWeights] = weakref.WeakKeyDictionary()

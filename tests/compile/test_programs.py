@@ -11,8 +11,11 @@ from ai_edge_litert.interpreter import Interpreter as StockInterpreter
 
 import jaxdelegate as jd
 from jaxdelegate.compile.compiler import Compiler
+from jaxdelegate.compile.programs import ModelPrograms
 from jaxdelegate.op_lowering.options import FullyConnectedOptions
+from jaxdelegate.options import DelegateOptions
 from jaxdelegate.testing import ModelBuilder
+from jaxdelegate.xla.program import Program
 
 WIDTH = 256
 W = np.random.default_rng(0).normal(size=(WIDTH, WIDTH)).astype(np.float32)
@@ -236,3 +239,50 @@ def test_programs_of_other_shapes_are_dropped(compilations: list[Compiler]) -> N
         interpreter.resize_tensor_input(0, [rows, WIDTH])
         interpreter.allocate_tensors()
     assert len(compilations) == 4
+
+
+def test_programs_in_use_are_shared_beyond_the_limit(compilations: list[Compiler]) -> None:
+    content, delegate = dense(), jd.JaxDelegate(platform="cpu", min_gain=0, max_programs=1)
+    interpreters = []
+    for rows in (1, 2, 3, 1, 2, 3):
+        interpreter = opened(content, delegate=delegate)
+        interpreter.resize_tensor_input(0, [rows, WIDTH])
+        interpreter.allocate_tensors()
+        interpreters.append(interpreter)
+    assert len(compilations) == 3
+
+
+def test_each_delegate_keeps_as_many_programs_as_its_options_say(
+    compilations: list[Compiler],
+) -> None:
+    content, interpreters = dense(), []
+    for most in (1, 3):
+        delegate = jd.JaxDelegate(platform="cpu", min_gain=0, max_programs=most)
+        interpreters.append(opened(content, delegate=delegate))
+    for rows in (1, 2, 3, 1, 2, 3):
+        interpreters[1].resize_tensor_input(0, [rows, WIDTH])
+        interpreters[1].allocate_tensors()
+    assert len(compilations) == 3
+
+
+def test_a_program_whose_arrays_were_deleted_is_compiled_again() -> None:
+    content, delegate = dense(), jd.JaxDelegate(platform="cpu", min_gain=0)
+    first = opened(content, delegate=delegate)
+    before = run(first)
+    (partition,) = delegate.partitions()
+    for array in partition.program.constants:  # as those who delete all of jax.live_arrays()
+        array.delete()
+    np.testing.assert_array_equal(run(opened(content, delegate=delegate)), before)
+
+
+def test_a_program_that_cannot_run_is_forgotten_once() -> None:
+    programs, options = ModelPrograms(), DelegateOptions()
+    bad, good = (
+        Program(executable=None, weights=(), inputs=(), outputs=(), states={})  # type: ignore[arg-type]
+        for _ in range(2)
+    )
+    assert programs.get("group", "key", options, lambda: bad) is bad
+    for _ in range(2):  # two kernels have it
+        programs.forget("group", bad)
+        assert programs.get("group", "key", options, lambda: good) is good
+    assert programs.get("group", "key", options, lambda: bad) is good
