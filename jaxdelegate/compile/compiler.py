@@ -239,6 +239,7 @@ class Compiler:
             self.context,
             self.rewrites,
             self.target.key,
+            self.choices_digest(),
         )
 
     def _loaded_or_compiled(

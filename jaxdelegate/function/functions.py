@@ -28,7 +28,8 @@ from jaxdelegate.function.states import ModelStates
 from jaxdelegate.function.subgraph import SubgraphFunction
 from jaxdelegate.function.training import Trainable
 from jaxdelegate.function.weights import Params
-from jaxdelegate.model.records import Model, SignatureDef, Subgraph, Tensor, read_model
+from jaxdelegate.model.open_models import open_model
+from jaxdelegate.model.records import Model, SignatureDef, Subgraph, Tensor
 from jaxdelegate.model.source import Source
 from jaxdelegate.op_lowering.spec import Shape
 from jaxdelegate.options import DelegateOptions
@@ -300,8 +301,8 @@ class Functions:
 def _read_again(name: str, content: bytes | None, view: View) -> Functions:
     """What `Functions.__reduce__` stored."""
     if content is None:
-        return Functions(read_model(name), view, name)
-    return Functions(read_model(Source(name, memoryview(content))), view, content)
+        return Functions(open_model(name), view, name)
+    return Functions(open_model(Source(name, memoryview(content))), view, content)
 
 
 def _cut(file: Model, view: View) -> Model:

@@ -67,9 +67,12 @@ class OpenModel:
                 raise ValueError(f"signatures: the model has {printable(there)}, got {key!r}")
         runners = [self.runner(by_key[key]) for key in dict.fromkeys(signatures)]
         waiting = [runner for runner in dict.fromkeys(runners) if not runner.is_allocated]
-        # Other threads would not have JAX's settings of this one.
-        workers = core_count() if jax_settings.are_of_environment() else 1
-        with ThreadPoolExecutor(max_workers=max(1, min(workers, len(waiting)))) as executor:
+        workers = min(core_count(), len(waiting))
+        if workers < 2 or not _threads_have_these_settings():
+            for runner in waiting:
+                runner.allocate()
+            return
+        with ThreadPoolExecutor(workers) as executor:
             list(executor.map(SubgraphRunner.allocate, waiting))
 
     def runner(self, index: int) -> SubgraphRunner:
@@ -88,3 +91,11 @@ class OpenModel:
                 may_rebatch=True,
             )
         return self.runners[index]
+
+
+def _threads_have_these_settings() -> bool:
+    """Whether no context manager of JAX has changed a setting for this thread alone."""
+    if not jax_settings.is_jax_imported():
+        return True
+    with ThreadPoolExecutor(1) as executor:
+        return executor.submit(jax_settings.current).result() == jax_settings.current()

@@ -1,6 +1,7 @@
 """Programs and weights of a process: one for all that run the same graph with the same options."""
 
 import gc
+import pickle
 import threading
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from jaxdelegate.compile.compiler import Compiler
 from jaxdelegate.compile.programs import ModelPrograms
 from jaxdelegate.op_lowering.options import FullyConnectedOptions
 from jaxdelegate.options import DelegateOptions
+from jaxdelegate.report.tuning import Choice
+from jaxdelegate.runtime import open_model as runtime_open_model
 from jaxdelegate.testing import ModelBuilder
 from jaxdelegate.xla.program import Program
 
@@ -286,3 +289,55 @@ def test_a_program_that_cannot_run_is_forgotten_once() -> None:
         programs.forget("group", bad)
         assert programs.get("group", "key", options, lambda: good) is good
     assert programs.get("group", "key", options, lambda: bad) is good
+
+
+def test_an_unpickled_model_shares_programs(compilations: list[Compiler], tmp_path: Path) -> None:
+    path = tmp_path / "dense.tflite"
+    path.write_bytes(dense())
+    x, model = np.ones((1, WIDTH), np.float32), jd.load(path)
+    again = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(model(x)[0], again(x)[0])
+    assert len(compilations) == 1
+
+
+def test_signatures_are_compiled_with_the_settings_of_the_caller(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = []
+
+    def noted(self: Compiler, *arguments: object) -> object:
+        settings.append(jax.config.jax_default_matmul_precision)
+        return original(self, *arguments)  # type: ignore[arg-type]
+
+    original = Compiler.newly_compiled
+    monkeypatch.setattr(Compiler, "newly_compiled", noted)
+    monkeypatch.setattr(runtime_open_model, "core_count", lambda: 4)
+    delegate = jd.JaxDelegate(platform="cpu", min_gain=0)
+    interpreter = jd.Interpreter(
+        model_content=signatures((2, 4, 16)), experimental_delegates=[delegate]
+    )
+    with jax.default_matmul_precision("bfloat16"):
+        interpreter.allocate_tensors(signatures="all")
+    assert settings == ["bfloat16"] * 3
+
+
+def test_other_stored_choices_are_other_programs(
+    compilations: list[Compiler], tmp_path: Path
+) -> None:
+    def balanced() -> jd.JaxDelegate:
+        return jd.JaxDelegate(
+            platform="cpu",
+            min_gain=0,
+            inference_preference="balanced",
+            serialization_dir=str(tmp_path),
+        )
+
+    content, delegate = dense(), balanced()
+    interpreters = [opened(content, delegate=delegate), opened(content, delegate=balanced())]
+    assert len(compilations) == 1
+    assert delegate.programs is not None
+    store = delegate.programs.choices(delegate.device)
+    assert store is not None
+    store.add({"an operator": Choice("other", "default", {"default": 2.0, "other": 1.0})})
+    interpreters.append(opened(content, delegate=balanced()))
+    assert len(compilations) == 2
