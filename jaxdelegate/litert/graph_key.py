@@ -25,12 +25,18 @@ def graph_key(graph: Graph, shared: MutableMapping[Any, Any]) -> GraphKey:
     known = shared.get(GraphKey)
     if known is None:
         constants = shared.setdefault(ConstantDigests, ConstantDigests())
-        digest = _digest(graph, constants)
-        with _LOCK:
-            content = _CONTENTS.setdefault(digest, _Content())
-        known = shared[GraphKey] = GraphKey(content, graph.index)
+        known = shared[GraphKey] = GraphKey(_content(graph, constants), graph.index)
     key: GraphKey = known
     return key
+
+
+def _content(graph: Graph, constants: ConstantDigests) -> _Content:
+    try:
+        digest = _digest(graph, constants)
+    except TypeError:  # options of a custom operator, of a type that no digest covers
+        return _Content()
+    with _LOCK:
+        return _CONTENTS.setdefault(digest, _Content())
 
 
 def _digest(graph: Graph, constants: ConstantDigests) -> str:

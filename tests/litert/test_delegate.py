@@ -1,7 +1,8 @@
 """Delegates written in Python, in the unmodified stock interpreter."""
 
+import dataclasses
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import ml_dtypes
@@ -23,6 +24,10 @@ from jaxdelegate.op_lowering.options import (
     TensorType,
     WhileOptions,
 )
+from jaxdelegate.op_lowering.registry import RULES
+from jaxdelegate.op_lowering.rule import OpRule
+from jaxdelegate.reference.kernel import Kernel, same_shape
+from jaxdelegate.reference.registry import KERNELS
 from jaxdelegate.simple_delegate import SimpleDelegateOptions
 from jaxdelegate.testing import ModelBuilder, assert_close
 from jaxdelegate.testing.running import random_inputs, run_once
@@ -333,6 +338,49 @@ def test_custom_operators_that_the_interpreter_does_not_know(stock: Stock) -> No
     got = run_once(stock(builder.build(), [Halving(Halve=lambda x: x / 2)]), pair()[1:])
     assert_close(got, [np.full(4, 1.5, np.float32)])
     assert seen == [("Halve", True, b"bytes")]
+
+
+class _Factor:
+    def __init__(self, value: float) -> None:
+        self.value = np.float32(value)
+
+
+@dataclasses.dataclass(frozen=True)
+class _ScaleOptions(CustomOptions):
+    """Parameters of a type that no digest covers."""
+
+    factor: Any = None
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "_ScaleOptions":
+        return cls(data, _Factor(data[0]))
+
+
+@pytest.fixture
+def scale() -> Iterator[None]:
+    rule = OpRule(
+        "Scale",
+        _ScaleOptions,
+        1,
+        lambda *_: None,
+        lambda _c, o, *_: lambda x: (x * o.factor.value,),
+    )
+    kernel = Kernel(lambda o, _i, _o, x: (x * o.factor.value,), same_shape)
+    jd.register_operator("Scale", kernel, rule, options_type=_ScaleOptions)
+    yield
+    del KERNELS["Scale"], RULES["Scale"]
+
+
+@pytest.mark.usefixtures("scale")
+def test_custom_operators_whose_options_have_no_digest(stock: Stock) -> None:
+    for factor in (2, 3):
+        builder = ModelBuilder()
+        x, y = builder.input((4,)), builder.tensor((4,))
+        builder.operator("Scale", [x], [y], CustomOptions(bytes([factor])))
+        builder.outputs(y)
+        delegate = jd.JaxDelegate(platform="cpu", min_gain=0)
+        got = run_once(stock(builder.build(), [delegate]), pair()[:1])
+        assert_close(got, [pair()[0] * factor])
 
 
 # ---- what stays with the interpreter
