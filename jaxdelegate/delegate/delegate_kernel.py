@@ -16,6 +16,7 @@ from jaxdelegate.pjrt.out_of_memory import is_out_of_memory
 from jaxdelegate.simple_delegate import (
     DelegateContext,
     DelegateParams,
+    GraphKey,
     Node,
     SimpleDelegateKernel,
 )
@@ -40,13 +41,15 @@ class JaxKernel(SimpleDelegateKernel):
     def __init__(self, compiler: Compiler) -> None:
         """Compile by the delegate's compiler."""
         self._compiler = compiler
+        self._graph: GraphKey | None = None
         self._program: Program | None = None
         self._is_constant = False  # nothing is left to run
         self.compiled: CompiledPartition | None = None
         self._constant_outputs: tuple[tuple[int, Any], ...] = ()
 
-    def init(self, context: DelegateContext, params: DelegateParams) -> None:
-        """Nothing to do before the shapes are final."""
+    def init(self, context: DelegateContext, params: DelegateParams) -> None:  # noqa: ARG002 (the API's)
+        """Keep what equal graphs share: the interpreter that has it may be deleted meanwhile."""
+        self._graph = context.graph_key
 
     def prepare(self, context: DelegateContext, node: DelegateParams) -> None:
         """Compile for the current shapes, or take the program that was kept for them."""

@@ -77,6 +77,18 @@ def test_interpreters_of_one_model_share_a_program(
         np.testing.assert_array_equal(result, results[0])
 
 
+@pytest.mark.parametrize("kind", [jd.Interpreter, StockInterpreter])
+def test_an_interpreter_that_replaces_another_has_its_program(
+    kind: type, compilations: list[Compiler]
+) -> None:
+    content, delegate = dense(), jd.JaxDelegate(platform="cpu", min_gain=0)
+    for _ in range(2):
+        interpreter = kind(model_content=content, experimental_delegates=[delegate])
+        gc.collect()  # the first is gone before the second is allocated
+        interpreter.allocate_tensors()
+    assert len(compilations) == 1
+
+
 def test_interpreters_of_two_models_do_not(compilations: list[Compiler]) -> None:
     first, second = opened(dense()), opened(dense(scale=2.0))
     np.testing.assert_allclose(2 * run(first), run(second), rtol=1e-5, atol=1e-5)
