@@ -62,7 +62,8 @@ class FileContent:
             if not stat.S_ISREG(state.st_mode):
                 raise NotRegularError("not a regular file")
             self._state, size = _version(state), state.st_size
-            self._identity = (state.st_dev, state.st_ino, *self._state)
+            # Unlike the time of its last write, that of its last change cannot be set.
+            self._identity = (state.st_dev, state.st_ino, *self._state, state.st_ctime_ns)
             self._mapped: int | None = None
             if size <= (READ_BYTES if limit is None else limit):
                 self.content = self._read(file, size)
@@ -80,7 +81,7 @@ class FileContent:
 
     @property
     def identity(self) -> tuple[int, ...]:
-        """Device, inode, size and time of change: equal for the same content of the same file."""
+        """Device, inode, size and times of change: equal for the same content of the same file."""
         return self._identity
 
     def check_unchanged(self) -> None:

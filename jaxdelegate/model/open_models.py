@@ -20,7 +20,7 @@ def open_model(source: ModelSource | Source) -> Model:
 
     What the process keeps with a model (plans, programs, weights) is shared by all that open it.
     A file counts as equal if its path and its content are; of one that is mapped, its path, inode,
-    size and time of change.
+    size and times of change.
 
     Args:
         source: a path, or the content of a file; opened, perhaps.
