@@ -10,11 +10,12 @@ import dataclasses
 import functools
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jaxdelegate.cache.programs import ProgramCache
-from jaxdelegate.compile.programs import GraphState, programs_of
+from jaxdelegate.compile.programs import GraphState, RecentPrograms, programs_of
 from jaxdelegate.compile.target import Target, compilation_module
 from jaxdelegate.errors import OptionError
 from jaxdelegate.kernels import library as kernels
@@ -69,7 +70,11 @@ class Compiler:
         if options.compute_dtype not in (None, "float32"):
             _ = self.context  # logs which of it has no effect
         self.compiled = 0
-        self._counting = threading.Lock()
+        # What it uses of each model, which would be dropped otherwise.
+        self._recent: MutableMapping[Any, dict[Hashable, RecentPrograms]] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._lock = threading.Lock()
         self.cache: ProgramCache | None = None
         if options.serialization_dir:
             self.cache = ProgramCache(options.serialization_dir)
@@ -214,10 +219,15 @@ class Compiler:
         # Not the partition's own input shapes: folded constants may differ where those agree.
         key = nodes, partition.inputs, partition.outputs, partition.runs, shapes, over
         state.known.name = graph.name
-        return programs_of(graph.model).get(
-            self._group(graph),
+        programs, group = programs_of(graph.model), self._group(graph)
+        recent = programs.recent(group, self.options)
+        with self._lock:
+            self._recent.setdefault(graph.model, {})[group] = recent
+        return programs.get(
+            group,
             key,
-            self.options,
+            recent,
+            self.options.max_program_bytes,
             lambda: self._loaded_or_compiled(partition, specs, outputs, state, over),
         )
 
@@ -296,7 +306,7 @@ class Compiler:
             DeviceMemoryError: the device has no memory for it.
         """
         program = self.compilation.program(partition, specs, outputs, weights, over)
-        with self._counting:
+        with self._lock:
             self.compiled += 1
         return program
 

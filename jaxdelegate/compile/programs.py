@@ -1,7 +1,7 @@
 """Compiled programs in memory: one for all callers that run a graph with the same options.
 
 Programs belong to the model, not to an interpreter, a delegate or a function: the second caller
-gets the program of the first. They are freed with the model.
+gets the program of the first. They are freed with the last compiler that uses them, or the model.
 """
 
 from __future__ import annotations
@@ -26,25 +26,39 @@ if TYPE_CHECKING:
     from jaxdelegate.xla.program import Program
 
 
-class ModelPrograms:
-    """The programs of one model, by options and graph.
+RecentPrograms = LruCache[Hashable, "Program"]
 
-    Those in use are shared. For each group and limits, those of the latest shapes are kept as well.
-    """
+
+class ModelPrograms:
+    """The programs of one model by options and graph: those in use, and recent ones."""
 
     def __init__(self) -> None:
         """Start empty."""
-        self._kept: dict[tuple[Hashable, Hashable], LruCache[Hashable, Program]] = {}
+        self._recent: MutableMapping[tuple[Hashable, Hashable], RecentPrograms] = (
+            weakref.WeakValueDictionary()
+        )
         self._in_use: MutableMapping[tuple[Hashable, Hashable], Program] = (
             weakref.WeakValueDictionary()
         )
         self._lock = threading.Lock()
 
+    def recent(self, group: Hashable, options: DelegateOptions) -> RecentPrograms:
+        """The programs of a group for the latest shapes; kept as long as a caller holds the cache.
+
+        Args:
+            group: options and graph.
+            options: `max_programs` and `max_program_bytes` say how many are kept.
+        """
+        limits = options.max_programs, options.max_program_bytes
+        with self._lock:
+            return self._recent.setdefault((group, limits), LruCache(options.max_programs))
+
     def get(
         self,
         group: Hashable,
         key: Hashable,
-        options: DelegateOptions,
+        recent: RecentPrograms,
+        most_bytes: int,
         compute: Callable[[], Program],
     ) -> Program:
         """A program, compiled if it is missing; threads that ask for it at once compile it once.
@@ -52,16 +66,14 @@ class ModelPrograms:
         Args:
             group: options and graph.
             key: partition and input shapes.
-            options: `max_programs` and `max_program_bytes` say how many are kept.
+            recent: those of the group.
+            most_bytes: that idle ones may hold; see `drop_idle`.
             compute: compiles it.
         """
-        limits = options.max_programs, options.max_program_bytes
-        with self._lock:
-            kept = self._kept.setdefault((group, limits), LruCache(options.max_programs))
-            known = self._in_use.get((group, key))
+        known = self._in_use.get((group, key))
         if known is not None and known.is_deleted:
             self.forget(group, known)
-            return self.get(group, key, options, compute)
+
         is_new = False
 
         def shared() -> Program:
@@ -72,9 +84,9 @@ class ModelPrograms:
             with self._lock:
                 return self._in_use.setdefault((group, key), program)
 
-        program = kept.get(key, shared)
+        program = recent.get(key, shared)
         if is_new:
-            drop_idle(kept, options.max_program_bytes)
+            drop_idle(recent, most_bytes)
         return program
 
     def forget(self, group: Hashable, program: Program) -> None:
@@ -85,10 +97,12 @@ class ModelPrograms:
                 return  # other callers have dropped it already
             for key in of_group:
                 del self._in_use[key]
-            self._kept = {key: kept for key, kept in self._kept.items() if key[0] != group}
+            for (name, _), recent in self._recent.items():
+                if name == group:
+                    recent.clear()
 
 
-def drop_idle(kept: LruCache[Hashable, Program], most: int) -> None:
+def drop_idle(kept: RecentPrograms, most: int) -> None:
     """Drop the programs used longest ago, while they hold too much that the latest one does not.
 
     Args:

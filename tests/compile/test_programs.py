@@ -3,6 +3,7 @@
 import gc
 import pickle
 import threading
+import weakref
 from pathlib import Path
 
 import jax
@@ -291,16 +292,21 @@ def test_a_program_whose_arrays_were_deleted_is_compiled_again() -> None:
 
 
 def test_a_program_that_cannot_run_is_forgotten_once() -> None:
-    programs, options = ModelPrograms(), DelegateOptions()
+    programs = ModelPrograms()
+    recent = programs.recent("group", DelegateOptions())
+
+    def asked(program: Program) -> Program:
+        return programs.get("group", "key", recent, 0, lambda: program)
+
     bad, good = (
         Program(executable=None, weights=(), inputs=(), outputs=(), states={})  # type: ignore[arg-type]
         for _ in range(2)
     )
-    assert programs.get("group", "key", options, lambda: bad) is bad
+    assert asked(bad) is bad
     for _ in range(2):  # two kernels have it
         programs.forget("group", bad)
-        assert programs.get("group", "key", options, lambda: good) is good
-    assert programs.get("group", "key", options, lambda: bad) is good
+        assert asked(good) is good
+    assert asked(bad) is good
 
 
 def test_an_unpickled_model_shares_programs(compilations: list[Compiler], tmp_path: Path) -> None:
@@ -353,3 +359,20 @@ def test_other_stored_choices_are_other_programs(
     store.add({"an operator": Choice("other", "default", {"default": 2.0, "other": 1.0})})
     interpreters.append(opened(content, delegate=balanced()))
     assert len(compilations) == 2
+
+
+def test_programs_go_with_the_last_delegate_that_uses_them() -> None:
+    """Although the model is open: a search for the best options would fill the memory."""
+    content = dense()
+    first = opened(content)
+    gone = []
+    for index in range(3):
+        delegate = jd.JaxDelegate(platform="cpu", min_gain=0, float32_operators=str(index))
+        interpreter = opened(content, delegate=delegate)
+        gone += [weakref.ref(partition.program) for partition in delegate.partitions()]
+        del delegate, interpreter
+    second = opened(content)
+    del first
+    gc.collect()
+    assert [program() for program in gone] == [None] * 3
+    run(second)
