@@ -22,6 +22,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
 from jaxlib import _jax, xla_client
 
 from jaxdelegate.errors import InterpreterError
+from jaxdelegate.pjrt import jax_settings
 from jaxdelegate.pjrt.out_of_memory import is_out_of_memory
 
 # Errors of loading if the bytes are not an executable of this jaxlib, or if its private API
@@ -335,7 +336,9 @@ def check_process() -> None:
 
 def _note_fork() -> None:
     global _is_forked  # noqa: PLW0603 (a property of the process)
-    _is_forked = _is_forked or _has_client()
+    # The thread that imports jax is missing in this process, too.
+    is_importing = jax_settings.is_imported_by_another_thread()
+    _is_forked = _is_forked or _has_client() or is_importing
 
 
 def _has_client() -> bool:

@@ -97,6 +97,29 @@ print(served(interpreter))
     assert 'multiprocessing.get_context("spawn")' in said[1]
 
 
+def test_while_another_thread_imports_jax(lines) -> None:
+    """The child would wait forever for the end of the import."""
+    said = lines("""
+import threading
+from jaxdelegate.pjrt import jax_settings
+imports, forked = threading.Event(), threading.Event()
+def importing():
+    with jax_settings._importing:
+        imports.set()
+        forked.wait()
+thread = threading.Thread(target=importing)
+thread.start()
+imports.wait()
+in_child(jd.JaxDelegate)
+in_child(lambda: served(opened()))
+forked.set()
+thread.join()
+in_child(lambda: served(opened(jd.JaxDelegate())))
+""")
+    assert said[0].startswith(LOST)
+    assert said[1:] == ["answer right"] * 2
+
+
 @pytest.mark.slow
 def test_after_a_start_from_a_stored_program(lines) -> None:
     """The error is the same without an import of jax."""
