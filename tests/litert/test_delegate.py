@@ -362,8 +362,8 @@ def scale() -> Iterator[None]:
         "Scale",
         _ScaleOptions,
         1,
-        lambda *_: None,
-        lambda _c, o, *_: lambda x: (x * o.factor.value,),
+        lambda _op: None,
+        lambda op: lambda x: (x * op.options.factor.value,),
     )
     kernel = Kernel(lambda o, _i, _o, x: (x * o.factor.value,), same_shape)
     jd.register_operator("Scale", kernel, rule, options_type=_ScaleOptions)
