@@ -1,1 +1,1 @@
-"""Model -> Model: shapes, folded constants, explicit state, tensor lists. Knows no device."""
+"""Model -> Model: shapes, folded constants, explicit state, tensor lists; for any device."""

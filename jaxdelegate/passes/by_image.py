@@ -1,4 +1,4 @@
-"""Which graphs compute every image of a batch by itself: proved operator by operator."""
+"""Proves, operator by operator, that a graph computes each image of a batch independently."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +13,7 @@ from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.passes.propagation import gather, is_constant
 from jaxdelegate.text import printable
 
-_ONLY_ITS_SHAPE = ("RESHAPE",)  # a constant input says no more than the result's shape does
+_ONLY_ITS_SHAPE = ("RESHAPE",)  # a constant input only repeats the result's shape
 
 
 def why_not_by_image(
@@ -24,18 +24,18 @@ def why_not_by_image(
     *,
     single: Mapping[int, TensorSpec] | None = None,
 ) -> str | None:
-    """Why a graph may not compute every image of a batch by itself; None: it provably does.
+    """Why a graph may not compute each image of a batch independently; None if it provably does.
 
     Args:
-        operators: of the graph, in execution order.
-        specs: of every tensor that they touch, for the whole batch.
-        inputs: run-time tensors that come in with images along the first dimension, all as many.
-        outputs: tensors that leave.
-        single: the specs for a batch of one; given, each image has to be computed as it is there:
-            with the same constants, and with its part of every shape.
+        operators: the graph's, in execution order.
+        specs: specs of their tensors, for the whole batch.
+        inputs: run-time inputs, with the same number of images along the first dimension.
+        outputs: the graph's outputs.
+        single: specs for a batch of one. If given, the graph must also compute each image as it
+            does in a batch of one: with the same constants, and its part of every shape.
 
     Returns:
-        The first operator that may mix images, or what else is in the way.
+        The first operator that may mix images, or another reason.
     """
     counts = {specs[i].shape[0] if specs[i].shape else 0 for i in inputs}
     if len(counts) != 1 or min(counts) < 1:
@@ -49,7 +49,7 @@ def why_not_by_image(
         return f"node {mixing.index} ({printable(mixing.name)}) may mix the images of a batch"
     if single is not None:
         for op in pending:
-            if not _is_as_alone(op, specs, single, min(counts)):
+            if not _is_as_for_one(op, specs, single, min(counts)):
                 name = printable(op.name)
                 return f"node {op.index} ({name}) computes something else for a batch of 1"
     whole = next((i for i in outputs if i not in split), None)
@@ -62,13 +62,13 @@ def split_by_image(
     inputs: Sequence[int],
     batch: int,
 ) -> tuple[set[int], Operator | None]:
-    """The tensors that hold images, and the first operator that may mix them (None: none does).
+    """The tensors that hold images, and the first operator that may mix them, if any.
 
     Args:
-        pending: operators with something to compute, in execution order.
-        specs: of every tensor that they touch, for the whole batch.
-        inputs: run-time tensors that come in, with images along the first dimension.
-        batch: of how many images.
+        pending: operators whose results are not constant, in execution order.
+        specs: specs of their tensors, for the whole batch.
+        inputs: run-time inputs, with images along the first dimension.
+        batch: the number of images.
     """
     split = set(inputs)
     for operator in pending:
@@ -82,13 +82,13 @@ def _is_variable(specs: Mapping[int, TensorSpec], index: int) -> bool:
     return index in specs and specs[index].is_variable
 
 
-def _is_as_alone(
+def _is_as_for_one(
     operator: Operator,
     specs: Mapping[int, TensorSpec],
     single: Mapping[int, TensorSpec],
     batch: int,
 ) -> bool:
-    """Whether an operator has the constants of a batch of one, and that many times its results."""
+    """Whether an operator has the constants of a batch of one, and `batch` times its results."""
     if operator.name not in _ONLY_ITS_SHAPE and any(
         _differs(specs[i].const, single[i].const) for i in operator.inputs if i >= 0
     ):
@@ -109,7 +109,7 @@ _Test = Callable[[Operator, Mapping[int, TensorSpec], set[int]], bool]
 def _is_by_image(
     operator: Operator, specs: Mapping[int, TensorSpec], split: set[int], batch: int
 ) -> bool:
-    """Whether the n-th part of every output depends on the n-th part of the split inputs only."""
+    """Whether the nth part of every output depends on the nth part of the split inputs only."""
     record = record_of(operator.name)
     test = _pointwise if record.is_elementwise else _TESTS.get(record.batch)
     if test is None or any(i not in specs for i in operator.outputs) or operator.intermediates:
@@ -124,12 +124,11 @@ def _is_by_image(
 
 
 def _first_only(operator: Operator, _specs: Mapping[int, TensorSpec], split: set[int]) -> bool:
-    """Only the first input holds images."""
     return operator.inputs[0] in split and split.isdisjoint(operator.inputs[1:])
 
 
 def _pointwise(operator: Operator, specs: Mapping[int, TensorSpec], split: set[int]) -> bool:
-    """Operands have the output's leading dimension, or are constants that are the same for all."""
+    """Operands have the output's leading dimension, or are the same for all images."""
     y = specs[operator.outputs[0]].shape
     for i in operator.inputs:
         shape = specs[i].shape
@@ -142,12 +141,12 @@ def _pointwise(operator: Operator, specs: Mapping[int, TensorSpec], split: set[i
 
 
 def _along_rows(operator: Operator, specs: Mapping[int, TensorSpec], split: set[int]) -> bool:
-    """The last dimension of the first input is another than that of the images."""
+    """The last dimension of the first input is not that of the images."""
     return _first_only(operator, specs, split) and len(specs[operator.inputs[0]].shape) > 1
 
 
 def _keeps_rows(operator: Operator, specs: Mapping[int, TensorSpec], split: set[int]) -> bool:
-    """Every image is a whole number of rows of the matrix."""
+    """Every image is a whole number of the matrix's rows."""
     x, w, y = (specs[i].shape for i in (*operator.inputs[:2], operator.outputs[0]))
     rows_match = math.prod(x) == math.prod(y[:-1]) * w[-1]
     return _first_only(operator, specs, split) and rows_match and x[-1] == w[-1]
@@ -183,7 +182,7 @@ def _joins_images(operator: Operator, specs: Mapping[int, TensorSpec], split: se
 def _multiplies_images(
     operator: Operator, specs: Mapping[int, TensorSpec], split: set[int]
 ) -> bool:
-    """Batches of matrices, each by one of its own."""
+    """Each image has its own matrices."""
     shapes = [specs[i].shape for i in (*operator.inputs, *operator.outputs)]
     aligned = len({shape[0] for shape in shapes}) == 1 and len({len(s) for s in shapes}) == 1
     return aligned and len(shapes[0]) > 2 and split.issuperset(operator.inputs)

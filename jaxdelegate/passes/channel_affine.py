@@ -1,6 +1,7 @@
-"""MUL, DIV, ADD and SUB by a constant of each channel, next to a convolution or matrix product.
+"""MUL, DIV, ADD and SUB by a constant for each channel, next to a convolution or matrix product.
 
-Normalizations leave them in a file: scale x + offset. Both can join filter and bias of the product.
+Converted normalizations leave them in a file, as scale * x + offset. Scale and offset can be folded
+into the filter and bias of the product.
 """
 
 import dataclasses
@@ -14,14 +15,14 @@ ARITHMETIC = ("MUL", "DIV", "ADD", "SUB")
 
 @dataclasses.dataclass(frozen=True)
 class Product:
-    """A convolution or matrix product: its inputs by position, and the axes of its filter.
+    """A convolution or matrix product: the positions of its inputs, and the axes of its filter.
 
     Attributes:
-        x: what is multiplied with the filter.
-        filter: the filter.
-        bias: the bias, which may be absent.
+        x: the position of the input that is multiplied by the filter.
+        filter: the filter's position.
+        bias: the bias's position; the bias may be absent.
         units: the filter's axis of output channels.
-        depth: its axis of input channels (of a group); None: there is one for each output channel.
+        depth: its axis of input channels (of a group); None in a depthwise filter.
     """
 
     x: int
@@ -32,7 +33,7 @@ class Product:
 
     @property
     def rank(self) -> int:
-        """How many dimensions the filter has."""
+        """The filter's number of dimensions."""
         return max(self.units, self.depth or 0) + 1
 
 
@@ -49,7 +50,8 @@ _AXES: dict[str, tuple[int, int | None]] = {
 def _product(operator: str, units: int, depth: int | None) -> Product:
     positions = record_of(operator).bias
     assert positions is not None  # all of these take a bias
-    return Product(*positions, units, depth)
+    x, filter_, bias = positions
+    return Product(x=x, filter=filter_, bias=bias, units=units, depth=depth)
 
 
 PRODUCTS = {operator: _product(operator, *axes) for operator, axes in _AXES.items()}
@@ -58,7 +60,7 @@ PRODUCTS = {operator: _product(operator, *axes) for operator, axes in _AXES.item
 def by_channel(constant: np.ndarray, channels: int) -> np.ndarray | None:
     """A constant that is broadcast over tensors [..., channels] as float64 [channels].
 
-    None: it has other values at other places, or some that are not finite.
+    None if it varies along other axes, or is not finite.
     """
     is_scalar = constant.size == 1
     if not is_scalar and (constant.size != channels or constant.shape[-1] != channels):
@@ -71,15 +73,15 @@ def by_channel(constant: np.ndarray, channels: int) -> np.ndarray | None:
 def affine(
     operator: str, c: np.ndarray, *, is_first: bool = False
 ) -> tuple[np.ndarray, np.ndarray] | None:
-    """What an operator with the constant `c`, float64 [channels], does with its other input.
+    """An operator with the constant `c` as scale and offset of its other input.
 
     Args:
-        operator: of `ARITHMETIC`.
-        c: the constant; a divisor of zero leads to results that are not finite.
-        is_first: whether it is the first input.
+        operator: its name, in `ARITHMETIC`.
+        c: float64 [channels]; a divisor of zero leads to results that are not finite.
+        is_first: whether `c` is the first input.
 
     Returns:
-        scale and offset, float64 [channels]; None: it does something else (c / x).
+        Scale and offset, float64 [channels]; None if the operator is not affine (c / x).
     """
     one, zero = np.ones_like(c), np.zeros_like(c)
     if operator == "MUL":

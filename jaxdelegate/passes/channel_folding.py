@@ -1,6 +1,6 @@
-"""Finds the arithmetic that convolutions and matrix products of a file can do with new constants.
+"""Finds arithmetic that can be folded into the constants of convolutions and matrix products.
 
-Exact but for rounding: constants are computed in float64 and rounded once, to float32.
+Exact except for rounding: constants are computed in float64 and rounded once, to float32.
 """
 
 from collections import Counter
@@ -18,7 +18,7 @@ from jaxdelegate.passes.channel_affine import ARITHMETIC, PRODUCTS, affine, by_c
 
 Affine = tuple[np.ndarray, np.ndarray]  # scale and offset, float64 [channels]
 
-_CLAMPS = (Act.NONE, Act.RELU, Act.RELU_N1_TO_1, Act.RELU6)  # what products can do afterwards
+_CLAMPS = (Act.NONE, Act.RELU, Act.RELU_N1_TO_1, Act.RELU6)  # that can be fused into products
 # TRANSPOSE_CONV's versions; source: tools/versioning/op_version.cc.
 _WITH_BIAS, _WITH_ACTIVATION = 3, 4
 
@@ -26,10 +26,11 @@ _WITH_BIAS, _WITH_ACTIVATION = 3, 4
 def foldable(model: Model) -> list[Merged]:
     """Products, each merged with the MUL, DIV, ADD and SUB by constants directly around it.
 
-    The product and all its tensors are float32, filter and bias dense constants. Results between
-    merged operators are read by nobody else, and are no outputs. What stands behind a product needs
-    one that has no fused activation, and gives it its own. What stands before it adds nothing where
-    the product pads. Constants are scalars or have a value for each channel, and are finite.
+    The product and all its tensors are float32; its filter and bias are dense constants. No other
+    operator reads the results between merged operators, and they are not outputs. An operator after
+    the product is merged only if the product has no fused activation; the product takes over the
+    operator's. An operator before the product must not add an offset if the product pads. Constants
+    are scalars or have a value for each channel, and are finite.
 
     Raises:
         TensorError: a new filter or bias would not be finite.
@@ -51,7 +52,7 @@ def _activation(operator: Operator) -> Act:
 
 
 class _Graph:
-    """Who makes and reads each tensor of a subgraph."""
+    """The producers and readers of a subgraph's tensors, and the operators merged so far."""
 
     def __init__(self, model: Model, subgraph: Subgraph) -> None:
         self.index, self._tensors = subgraph.index, subgraph.tensors
@@ -60,27 +61,26 @@ class _Graph:
         counts = Counter(i for operator in subgraph.operators for i in operator.inputs)
         once = {i for i, count in counts.items() if count == 1}
         self._private = once - named - {*subgraph.inputs, *subgraph.outputs, -1}
-        self._makers = {i: o for o in subgraph.operators for i in o.outputs}
+        self._producers = {i: o for o in subgraph.operators for i in o.outputs}
         self._readers = {i: o for o in subgraph.operators for i in o.inputs}
         self._shared = {i for i, count in counts.items() if count > 1} | named | {*subgraph.outputs}
-        self._taken: set[int] = set()
+        self._merged: set[int] = set()
 
     def tensor(self, index: int) -> Tensor:
-        """A tensor of the subgraph."""
         return self._tensors[index]
 
     def values(self, index: int) -> np.ndarray | None:
-        """A dense float32 constant; None: it is none."""
+        """The values of a dense float32 constant; None for other tensors."""
         tensor = None if index < 0 else self._tensors[index]
         is_dense = tensor is not None and tensor.sparsity is None and self._is_float(index)
         return tensor.data if tensor is not None and is_dense else None
 
     def is_shared(self, index: int) -> bool:
-        """Whether others than one operator see a tensor."""
+        """Whether several operators, or a signature, use a tensor."""
         return index in self._shared
 
     def is_constant_product(self, operator: Operator) -> bool:
-        """Whether it is a product in float32 with a finite constant filter, and bias if any."""
+        """Whether it is a float32 product with a finite constant filter, and bias if it has one."""
         if operator.custom or operator.name not in PRODUCTS or len(operator.outputs) != 1:
             return False
         product = PRODUCTS[operator.name]
@@ -97,44 +97,45 @@ class _Graph:
         return self._tensors[index].type is TensorType.FLOAT32
 
     def reader(self, tensor: int) -> Operator | None:
-        """The operator that alone sees a tensor."""
+        """The only operator that reads a tensor; None if it has other uses."""
         return self._readers[tensor] if tensor in self._private else None
 
-    def maker(self, tensor: int) -> Operator | None:
-        """The operator that makes a tensor which only one operator sees."""
-        return self._makers.get(tensor) if tensor in self._private else None
+    def producer(self, tensor: int) -> Operator | None:
+        """The operator that computes a tensor with only one use; None if it has other uses."""
+        return self._producers.get(tensor) if tensor in self._private else None
 
     def step(
         self, operator: Operator | None, channels: int, rank: int
     ) -> tuple[int, Affine] | None:
-        """The input of an operator that is no constant, and what the operator does with it.
+        """The variable input of arithmetic by a constant, and the scale and offset.
 
         Args:
-            operator: any.
-            channels: how many its result has, in the last dimension.
-            rank: how many dimensions its result has.
+            operator: any operator; None is returned for those that cannot be merged.
+            channels: the size of its result's last dimension.
+            rank: its result's number of dimensions.
         """
         if operator is None or operator.custom or operator.name not in ARITHMETIC:
             return None
         is_binary = (len(operator.inputs), len(operator.outputs)) == (2, 1)
-        if not is_binary or -1 in operator.inputs or operator.index in self._taken:
+        if not is_binary or -1 in operator.inputs or operator.index in self._merged:
             return None
         for position in (1, 0):
             x, constant = operator.inputs[1 - position], self.values(operator.inputs[position])
             if constant is None or constant.ndim > rank or not self._is_elementwise(operator, x):
                 continue
             c = by_channel(constant, channels)
-            done = None if c is None else affine(operator.name, c, is_first=position == 0)
-            return None if done is None else (x, done)
+            scale_and_offset = (
+                None if c is None else affine(operator.name, c, is_first=position == 0)
+            )
+            return None if scale_and_offset is None else (x, scale_and_offset)
         return None
 
     def _is_elementwise(self, operator: Operator, x: int) -> bool:
         a, b = self._tensors[x], self._tensors[operator.outputs[0]]
         return a.stored is None and a.shape == b.shape and self._is_float(x) and b.type is a.type
 
-    def take(self, operator: Operator) -> None:
-        """Note that an operator goes."""
-        self._taken.add(operator.index)
+    def merge(self, operator: Operator) -> None:
+        self._merged.add(operator.index)
 
 
 def _input(operator: Operator, position: int) -> int:
@@ -142,12 +143,12 @@ def _input(operator: Operator, position: int) -> int:
 
 
 def _along(values: np.ndarray, axis: int, rank: int) -> np.ndarray:
-    """A vector as an array with one dimension that is not 1."""
+    """A vector as an array of this rank, along one axis."""
     return values.reshape([-1 if i == axis else 1 for i in range(rank)])
 
 
 class _Folding:
-    """One product, and the operators around it that join it."""
+    """One product, and the operators around it that are merged into it."""
 
     def __init__(self, graph: _Graph, operator: Operator) -> None:
         self._graph, self._operator = graph, operator
@@ -164,14 +165,14 @@ class _Folding:
         channels = 0 if self._reads is None else int(self._reads.max()) + 1
         self._before: Affine = np.ones(channels), np.zeros(channels)
         self.others: list[Operator] = []
-        with np.errstate(all="ignore"):  # `_check_finite` looks at what comes of it
-            while self._takes_next() or self._takes_previous():
+        with np.errstate(all="ignore"):  # `_check_finite` checks the results
+            while self._merge_next() or self._merge_previous():
                 pass
 
     # ---- which operators
 
-    def _takes_next(self) -> bool:
-        """Whether the operator behind joined: a (a' x + b') + b."""
+    def _merge_next(self) -> bool:
+        """Merge the operator after the product, a (a' x + b') + b; return whether it could be."""
         reader, rank = self._graph.reader(self._y), len(self._graph.tensor(self._y).shape)
         if getattr(self._operator.options, "keep_num_dims", None) is False:
             rank = 2  # of FULLY_CONNECTED, whatever the file declares
@@ -183,31 +184,31 @@ class _Folding:
         (inner, bias), (scale, offset) = self._after, step[1]
         self._after = scale * inner, scale * bias + offset
         self._y, self._activation = reader.outputs[0], _activation(reader)
-        self._take(reader)
+        self._merge(reader)
         return True
 
-    def _takes_previous(self) -> bool:
-        """Whether the operator before joined: a' (a x + b) + b'."""
-        maker = None if self._reads is None else self._graph.maker(self._x)
+    def _merge_previous(self) -> bool:
+        """Merge the operator before the product, a' (a x + b) + b'; return whether it could be."""
+        producer = None if self._reads is None else self._graph.producer(self._x)
         rank = len(self._graph.tensor(self._x).shape)
-        step = self._graph.step(maker, self._before[0].size, rank)
-        if maker is None or step is None or _activation(maker) is not Act.NONE:
+        step = self._graph.step(producer, self._before[0].size, rank)
+        if producer is None or step is None or _activation(producer) is not Act.NONE:
             return False
         x, (scale, offset) = step
-        # A variable may have another value by the time when the product reads it.
+        # A variable may have another value by the time the product reads it.
         if self._graph.tensor(x).is_variable or (offset.any() and self._pads()):
             return False
         (outer, bias) = self._before
         self._x, self._before = x, (outer * scale, outer * offset + bias)
-        self._take(maker)
+        self._merge(producer)
         return True
 
-    def _take(self, operator: Operator) -> None:
-        self._graph.take(operator)
+    def _merge(self, operator: Operator) -> None:
+        self._graph.merge(operator)
         self.others.append(operator)
 
     def _pads(self) -> bool:
-        """Whether the product puts zeros around what it reads, or adds fewer products there."""
+        """Whether the product pads its input with zeros, or sums fewer terms at the edges."""
         name, product = self._operator.name, self._product
         channels = {product.units, product.depth}
         window = [n for axis, n in enumerate(self._w.shape) if axis not in channels]
@@ -217,9 +218,9 @@ class _Folding:
         return name == "TRANSPOSE_CONV" or not (is_valid or set(window) <= {1})
 
     def _channels_read(self) -> np.ndarray | None:
-        """The input channel that each weight is multiplied with; broadcasts to the filter.
+        """The input channel that each weight multiplies, broadcastable to the filter.
 
-        None: that is not known.
+        None if it is unknown.
         """
         w, product = self._w, self._product
         depth = 1 if product.depth is None else w.shape[product.depth]
@@ -237,7 +238,6 @@ class _Folding:
     # ---- new constants
 
     def merged(self) -> Merged:
-        """The product with all that joined it."""
         product, operator = self._product, self._operator
         w, bias = self._constants()
         inputs: list[int | Constant] = [*operator.inputs]
@@ -261,7 +261,7 @@ class _Folding:
         )
 
     def _constants(self) -> tuple[np.ndarray, np.ndarray]:
-        """The filter and the bias, float32."""
+        """The new filter and bias, float32."""
         units = self._product.units
         w = self._w.astype(np.float64)
         bias = np.zeros(self._units) if self._bias is None else self._bias.reshape(-1)
@@ -291,7 +291,7 @@ class _Folding:
             )
 
     def _constant(self, position: int, name: str, values: np.ndarray) -> Constant:
-        """In the place of the old one, unless others see that too."""
+        """A constant that replaces the old one, unless that has other uses."""
         old = _input(self._operator, position)
         if old < 0:
             return Constant(name, values, None)

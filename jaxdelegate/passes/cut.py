@@ -1,4 +1,4 @@
-"""A subgraph from some of its tensors to others: only the operators that lie between."""
+"""Cuts a subgraph: keeps only the operators between given tensors."""
 
 import dataclasses
 from collections.abc import Collection, Sequence
@@ -11,18 +11,19 @@ _ONCE = "CALL_ONCE"
 
 
 def cut(subgraph: Subgraph, inputs: Sequence[int] | None, outputs: Sequence[int]) -> Subgraph:
-    """The operators that compute `outputs` from `inputs`, under their own indices.
+    """The operators that compute `outputs` from `inputs`, with their original indices.
 
-    A state that one of them reads goes on as in the whole graph: what updates it is kept, too.
+    States change as in the whole graph: operators that update a state which the others read are
+    kept, too.
 
     Args:
-        subgraph: the whole one.
-        inputs: tensors that are to be given; what computes them is left out. None: those of the
-            graph's inputs that the outputs need.
-        outputs: tensors that are to be returned.
+        subgraph: the whole subgraph.
+        inputs: the new inputs; the operators that compute them are left out. None: those of the
+            graph's inputs that the outputs depend on.
+        outputs: the new outputs.
 
     Raises:
-        TensorError: an input is a constant, or `inputs` do not suffice for the outputs.
+        TensorError: an input is a constant, or the outputs do not follow from `inputs`.
     """
     given = subgraph.inputs if inputs is None else tuple(inputs)
     constant = [i for i in given if subgraph.tensors[i].stored is not None]
@@ -37,8 +38,8 @@ def cut(subgraph: Subgraph, inputs: Sequence[int] | None, outputs: Sequence[int]
     if missing:
         names = ", ".join(repr(subgraph.tensors[i].name) for i in sorted(missing))
         raise TensorError(
-            f"the tensors given do not suffice: the outputs still need the model's input {names}; "
-            "give it, too, or a tensor that lies between"
+            f"the given tensors are not sufficient: the outputs also depend on the model's input "
+            f"{names}; add it, or a tensor between it and the outputs"
         )
     used = given if inputs is not None else tuple(i for i in given if i in read)
     return _with_given(subgraph, kept, used, tuple(outputs))
@@ -47,7 +48,7 @@ def cut(subgraph: Subgraph, inputs: Sequence[int] | None, outputs: Sequence[int]
 def _needed(
     subgraph: Subgraph, given: Collection[int], outputs: Sequence[int]
 ) -> tuple[Operator, ...]:
-    """The operators that `outputs` depend on, and those that update a state which these read."""
+    """The operators that `outputs` depend on, and those that update the states these read."""
     explicit = with_explicit_states(subgraph).subgraph
     states = {t.index for t in explicit.tensors if t.is_variable}
     wanted, before = set(outputs).difference(given), None
@@ -69,7 +70,7 @@ def _with_given(
     inputs: tuple[int, ...],
     outputs: tuple[int, ...],
 ) -> Subgraph:
-    """The cut subgraph. An operator that is kept and also computes an input writes elsewhere."""
+    """The cut subgraph. Operators that are kept and also compute an input write to new tensors."""
     tensors = list(subgraph.tensors)
 
     def elsewhere(index: int) -> int:

@@ -1,8 +1,8 @@
-"""State that no tensor of the file holds, made explicit: random counters and resource variables.
+"""Makes hidden state explicit: random counters and resource variables, which have no tensor.
 
-Each becomes a variable tensor after the file's own, appended to its operators' inputs. From there
-on it is state like a recurrent operator's: the partitioner orders its users, programs take it and
-return it.
+Each becomes a variable tensor after the file's tensors and an additional input of the operators
+that use it. The partitioner and programs then treat it like the state of a recurrent operator: its
+users run in order, and programs take it as an input and return its new value.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ Initial = Callable[[], np.ndarray]
 
 
 def state_zero(spec: TensorSpec) -> int:
-    """What a variable tensor begins with: 0, but int8 ones at their zero point.
+    """The initial value of a variable tensor: 0, or the zero point if it is int8.
 
     Source: Subgraph::ResetVariableTensors, core/subgraph.cc.
     """
@@ -35,12 +35,12 @@ class ExplicitStates:
     """A subgraph with its hidden states as variable tensors."""
 
     subgraph: Subgraph
-    initial: Mapping[int, Initial]  # tensor -> its first value, where that is not zeros
+    initial: Mapping[int, Initial]  # tensor -> its initial value, where that is not zeros
     resources: Mapping[int, Hashable]  # tensor -> its key in the model's store, shared by subgraphs
 
 
 def with_explicit_states(subgraph: Subgraph) -> ExplicitStates:
-    """Append every hidden state to the tensors, and to the inputs of its operators."""
+    """Append each hidden state to the tensors, and to the inputs of its operators."""
     builder = _Builder(subgraph)
     operators = tuple(builder.extended(operator) for operator in subgraph.operators)
     if len(builder.tensors) == len(subgraph.tensors):
@@ -101,11 +101,11 @@ class _Builder:
         return bool(operator.inputs) and operator.inputs[0] in self._handles
 
     def _value(self, operator: Operator) -> Tensor:
-        """What an operator on a variable reads from it, or assigns to it."""
+        """The tensor that an operator reads from a variable, or assigns to it."""
         return self.tensors[operator.outputs[0] if operator.outputs else operator.inputs[1]]
 
     def _scale(self, key: Hashable) -> Quantization | None:
-        """How a variable's integers stand for reals, if all its users say the same."""
+        """A variable's quantization, if all its users agree."""
         users = filter(self._holds_value, self._users[key])
         values = [self._value(operator).quantization for operator in users]
         first = values[0]
@@ -147,10 +147,10 @@ def _is_same(a: Quantization | None, b: Quantization | None) -> bool:
 
 
 def _known_handles(subgraph: Subgraph) -> dict[int, Hashable]:
-    """Handle tensors that an operator without inputs makes: the variable is known beforehand.
+    """Handles that an operator without inputs creates: their variables are known beforehand.
 
-    Nothing has checked the operators yet: a damaged file may give a SUM no inputs and a handle for
-    its output.
+    Nothing has checked the operators yet: in a damaged file, a SUM may have no inputs and a handle
+    as its output.
     """
     known: dict[int, Hashable] = {}
     for operator in subgraph.operators:

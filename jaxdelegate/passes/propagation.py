@@ -1,7 +1,6 @@
 """Graph passes with the reference kernels: shapes from the current inputs, and constant folding.
 
-Shapes declared in a file are a hint; what counts follows from the inputs' current shapes. dtypes
-are binding.
+Shapes declared in a file are hints: the inputs' current shapes decide. dtypes are binding.
 """
 
 import dataclasses
@@ -25,7 +24,7 @@ from jaxdelegate.text import printable
 
 T = TypeVar("T")
 
-# What a kernel may raise on a graph that is wrong, or too large, as opposed to a bug of ours.
+# Errors that a kernel may raise because a graph is wrong or too large.
 KERNEL_ERRORS = (
     ValueError,
     TypeError,
@@ -38,19 +37,20 @@ KERNEL_ERRORS = (
 
 
 def kernel_errors(operator: Operator) -> tuple[type[Exception], ...]:
-    """What its kernel raises that refuses its tensors; one of the user's own may raise anything."""
+    """Errors by which an operator's kernel rejects its tensors; a user's kernel may raise any."""
     return (Exception,) if operator.custom else KERNEL_ERRORS
 
 
 # Folding must not turn a small file into a large one (FILL, TILE, BROADCAST_TO of constants).
 _FOLD_BYTES = 1 << 20
 _FOLD_GROWTH = 4  # int8 weights -> float32
-# Nor may a chain of them, or many: all that one graph folds, besides so many times its constants.
+# Limits for all results that are folded in one graph: a number of bytes, plus a multiple of the
+# graph's constants.
 _FOLDED_BYTES = 1 << 28
 _FOLDED_GROWTH = 16
 
 
-# Every call of a subgraph begins with these.
+# Each call of a subgraph starts from its declared specs.
 _DECLARED: weakref.WeakKeyDictionary[Subgraph, tuple[TensorSpec, ...]]
 _DECLARED = weakref.WeakKeyDictionary()
 # By operator: its kernel, the constants that it read, and its results.
@@ -58,16 +58,17 @@ _COMPUTED: MutableMapping[Operator, tuple[Kernel, Sequence[Any], Sequence[np.nda
     weakref.WeakKeyDictionary()
 )
 _SHARED_BYTES = 1 << 16
-_MOST_KNOWN, _ENTRY = 1 << 20, 64  # tensors of calls that are remembered; an answer counts as some
+# The cache of calls holds results about this many tensors; each entry counts as at least 64.
+_MAX_KNOWN, _ENTRY = 1 << 20, 64
 
 
 def is_constant(outputs: Specs) -> bool:
-    """Whether an operator with these outputs has nothing left to compute."""
+    """Whether all outputs of an operator are constant, so that it does not need to run."""
     return bool(outputs) and all(spec is None or spec.const is not None for spec in outputs)
 
 
 def gather(specs: Sequence[TensorSpec] | Mapping[int, TensorSpec], indices: Iterable[int]) -> Specs:
-    """The specs of an operator's tensors; None stands for an absent optional input."""
+    """The specs of an operator's tensors; None for an absent optional input."""
     return tuple(specs[i] if i >= 0 else None for i in indices)  # type: ignore[misc]
 
 
@@ -79,33 +80,33 @@ def propagate(
 ) -> list[TensorSpec]:
     """Specs of all tensors after shape propagation and constant folding, in operator order.
 
-    The write of one element of a tensor list keeps the list's shape, although the sizes of the
-    slices around the element depend on data: see `passes/tensor_lists`.
+    Writing one element of a tensor list keeps the list's shape, although the sizes of the slices
+    around the element depend on data: see `passes/tensor_lists`.
 
     Args:
         operators: in execution order.
-        specs: by tensor index; inputs carry their current shapes, constants their values.
-        subgraphs: of the model, for operators that call them.
-        limits: what tensors, those of called subgraphs too, may take; None: whatever they take.
+        specs: by tensor index; inputs have their current shapes, constants their values.
+        subgraphs: the model's, for operators that call them.
+        limits: limits on tensors, also those of called subgraphs; None: no limits.
 
     Returns:
-        New specs: `shape` and `is_dynamic` follow the inputs, `const` holds what is known.
+        New specs: `shape` and `is_dynamic` follow the inputs, `const` has values that are known.
 
     Raises:
-        InterpreterError: an operator refuses the shapes; names the node. Or tensors take more than
-            `limits` allow: before anything is allocated for them.
+        InterpreterError: an operator rejects the shapes, or tensors exceed the limits; raised
+            before anything is allocated for them.
     """
-    result, makers = list(specs), dict[int, Operator]()
+    result, producers = list(specs), dict[int, Operator]()
     constants = sum(spec_bytes(spec) for spec in specs if spec.const is not None)
     room = _FOLDED_BYTES + _FOLDED_GROWTH * constants
     for stored in operators:
         try:
-            operator = list_update(stored, makers, result) or stored
+            operator = list_update(stored, producers, result) or stored
         except ValueError as error:
             raise InterpreterError(prepare_message(stored, error)) from error
-        makers.update((i, stored) for i in stored.outputs if i >= 0)
+        producers.update((i, stored) for i in stored.outputs if i >= 0)
         kernel = KERNELS.get(operator.name)
-        if kernel is None:  # an unknown custom operator: the host says so when it has to run it
+        if kernel is None:  # an unknown custom operator: an error only if the host has to run it
             continue
         inputs = gather(result, operator.inputs)
         declared = gather(result, operator.outputs)
@@ -123,7 +124,7 @@ def propagate(
 
 
 def declared_specs(subgraph: Subgraph) -> list[TensorSpec]:
-    """The specs of a subgraph's tensors as its file has them, sparse constants unfolded."""
+    """The specs of a subgraph's tensors as declared in the file, with sparse constants as dense."""
     found = _DECLARED.get(subgraph)
     if found is None:
         found = _DECLARED[subgraph] = tuple(unfolded(tensor.spec()) for tensor in subgraph.tensors)
@@ -131,44 +132,44 @@ def declared_specs(subgraph: Subgraph) -> list[TensorSpec]:
 
 
 def unfolded(spec: TensorSpec) -> TensorSpec:
-    """The spec of a sparse constant as the dense one that it stands for; others as they are."""
+    """The spec of a sparse constant as a dense one; other specs unchanged."""
     if spec.const is None or spec.sparsity is None:
         return spec
     return dataclasses.replace(spec, const=densified(spec), sparsity=None)
 
 
 class Subgraphs(tuple[Subgraph, ...]):
-    """A model's subgraphs, and what is known of calls of them.
+    """A model's subgraphs, with a cache of what was computed for calls of them.
 
-    Calls nest, and each level asks about all below it: what is the same is found out once.
+    Calls nest, and each level analyzes all levels below it: equal calls are analyzed once.
     """
 
     _known: dict[Hashable, tuple[Any, Any]]
     _size = 0
 
     def known(self, key: Hashable, held: Any, size: int, find: Callable[[], T]) -> T:
-        """What `find` answers; it is not called again for an equal key.
+        """The result of `find`, computed once for equal keys.
 
         Args:
-            key: of what it depends on; may have the `id` of what `held` keeps alive.
-            held: whatever lives as long as the answer is known.
-            size: how many tensors the answer tells of.
-            find: what it raises is not kept.
+            key: everything the result depends on; may contain the `id` of objects in `held`.
+            held: objects to keep alive with the cache entry.
+            size: the number of tensors in the result.
+            find: computes the result; its errors are not cached.
         """
         known = self.__dict__.setdefault("_known", {})
         if key in known:
             return cast("T", known[key][0])
-        answer = find()
-        if self._size > _MOST_KNOWN:
+        result = find()
+        if self._size > _MAX_KNOWN:
             known = self._known = {}
             self._size = 0
-        known[key] = answer, held
+        known[key] = result, held
         self._size += size + _ENTRY
-        return answer
+        return result
 
 
 def call_key(inputs: Specs | None) -> Hashable:
-    """What a call of a subgraph depends on; has the `id` of constants."""
+    """A key of all that a call of a subgraph depends on; constants by their `id`."""
     if inputs is None:
         return None
     return tuple(
@@ -184,11 +185,11 @@ def subgraph_specs(
     subgraphs: Sequence[Subgraph],
     limits: Limits | None = None,
 ) -> list[TensorSpec]:
-    """Specs of a called subgraph's tensors, for inputs like these; None: as declared.
+    """Specs of a called subgraph's tensors for these inputs; None: as declared.
 
     Raises:
-        InterpreterError: the inputs do not fit, an operator refuses the shapes, or the tensors
-            take more than `limits` allow.
+        InterpreterError: the inputs do not match the subgraph's, an operator rejects the shapes,
+            or the tensors exceed the limits.
     """
 
     def find() -> list[TensorSpec]:
@@ -216,7 +217,7 @@ def _called(
     for index, spec in zip(subgraph.inputs, given, strict=True):
         if spec.dtype != specs[index].dtype:
             raise InterpreterError(
-                f"subgraph {subgraph.index}: input {specs[index].name!r} wants "
+                f"subgraph {subgraph.index}: input {specs[index].name!r}: expected "
                 f"{specs[index].dtype}, got {spec.dtype}"
             )
         specs[index] = dataclasses.replace(
@@ -230,7 +231,7 @@ def _called(
 
 
 def reads_and_writes(operators: Iterable[Operator]) -> list[Row]:
-    """What each operator reads and writes, for `Limits.check_graph`."""
+    """The tensors that each operator reads and writes, for `Limits.check_graph`."""
     return [
         ([i for i in op.inputs if i >= 0], [i for i in op.outputs if i >= 0]) for op in operators
     ]
@@ -266,7 +267,7 @@ def _outputs(
     subgraphs: Sequence[Subgraph],
     limits: Limits | None,
 ) -> Specs:
-    """The outputs with their shapes, not folded."""
+    """The outputs with their shapes, before folding."""
     is_dynamic = any(spec is not None and spec.is_dynamic for spec in inputs)
     refusals: tuple[type[Exception], ...] = (*kernel_errors(operator), InterpreterError)
     try:
@@ -292,12 +293,12 @@ def _outputs(
 
 
 def prepare_message(operator: Operator, error: Exception) -> str:
-    """TFLite's message for an operator that refuses its tensors, with the cause after it."""
+    """TFLite's message for an operator that rejects its tensors, followed by the cause."""
     return f"Node number {operator.index} ({printable(operator.name)}) failed to prepare: {error}"
 
 
 def with_shape(spec: TensorSpec, shape: Shape | None) -> TensorSpec:
-    """The spec with a propagated shape; None: known only at run time."""
+    """The spec with a propagated shape; None: the shape is known only at run time."""
     if shape is None:
         return dataclasses.replace(spec, is_dynamic=True)
     return dataclasses.replace(spec, shape=tuple(int(n) for n in shape), is_dynamic=False)
@@ -306,7 +307,7 @@ def with_shape(spec: TensorSpec, shape: Shape | None) -> TensorSpec:
 def _folded(
     operator: Operator, kernel: Kernel, inputs: Specs, outputs: Specs, room: int
 ) -> Specs | None:
-    """The outputs with their values; None: they are not known, or take too much."""
+    """The outputs with their values; None if they are not known, or too large."""
     present = [spec for spec in inputs if spec is not None]
     if any(spec.is_dynamic for spec in present):
         return None
@@ -331,7 +332,7 @@ def _folded(
 def _computed(
     operator: Operator, kernel: Kernel, inputs: Specs, outputs: Specs
 ) -> Sequence[np.ndarray]:
-    """The operator's results. Large ones are computed once for all plans of an open model."""
+    """The operator's results. Large ones are cached for all plans of an open model."""
     consts = tuple(None if spec is None else spec.const for spec in inputs)
     known = _COMPUTED.get(operator)
     if known is not None and known[0] is kernel and _are_same(known[1], consts):
@@ -350,10 +351,10 @@ def _are_same(arrays: Sequence[Any], others: Sequence[Any]) -> bool:
 
 
 def check_dtypes(outputs: Specs, results: Iterable[np.ndarray]) -> None:
-    """Refuse results that whoever reads the tensors would take for something else.
+    """Check that results have the dtypes that readers of the tensors expect.
 
     Raises:
-        ValueError: a kernel that hands its input's dtype on (RESHAPE) found another one declared.
+        ValueError: a kernel that keeps its input's dtype (RESHAPE) has an output of another dtype.
     """
     for spec, array in zip(outputs, results, strict=False):
         if spec is not None and array.dtype != spec.dtype:

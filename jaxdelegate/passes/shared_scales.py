@@ -1,8 +1,8 @@
-"""Which scales of a quantized model can change, and which have to change together.
+"""Finds which scales of a quantized model can change, and which must change together.
 
-A scale can change where the kernels take it as the file says: an integer kernel reads its
-multipliers from the scales when it is prepared. Where an operator hands integers on, what it reads
-and writes has one scale. The records of operators say which is which.
+A scale can change if the kernels use it from the file: an integer kernel computes its multipliers
+from the scales in Prepare. If an operator passes integers on unchanged, its inputs and outputs have
+one scale. The records of operators have this information (`Scales`).
 """
 
 import dataclasses
@@ -19,23 +19,23 @@ from jaxdelegate.text import printable
 
 Place = tuple[int, int]  # subgraph, tensor
 
-NEAR = 1e-3  # relative: scales of a bias that count as one
+NEAR = 1e-3  # relative difference up to which the scales of a bias count as equal
 
 _LOOPS = ("STABLEHLO_WHILE", "WHILE")
-_BRANCHES = ("IF", "STABLEHLO_CASE")  # their first input chooses
+_BRANCHES = ("IF", "STABLEHLO_CASE")  # their first input selects the branch
 _CALLS = ("CALL", "STABLEHLO_COMPOSITE")
-_BIAS_BYTES = 4  # and more: sums, whose scale follows from others
+_BIAS_BYTES = 4  # wider integers are sums, such as biases, whose scale follows from others
 
 
 @dataclasses.dataclass(frozen=True)
 class ScaleGroup:
-    """Quantized tensors that have one scale in the file, and must always have one.
+    """Quantized tensors that share one scale in the file, and must always share it.
 
     Attributes:
-        tensors: all of them; each tensor is in one group.
-        tied_by: an operator that hands integers from one to another, if there is one.
-        fixed_by: what demands the scale, so that it cannot change; None: nothing.
-        is_unequal: one is handed on to a tensor with another scale.
+        tensors: each quantized tensor is in exactly one group.
+        tied_by: an operator that passes integers from one of them to another, if there is one.
+        fixed_by: an operator or state that requires this scale; None: the scale can change.
+        is_unequal: whether integers of one are passed to a tensor with another scale.
     """
 
     tensors: tuple[Place, ...]
@@ -46,12 +46,12 @@ class ScaleGroup:
 
 @dataclasses.dataclass(frozen=True)
 class Bias:
-    """A bias of integers, and the tensors whose scales make its own.
+    """An integer bias, and the tensors that determine its scale.
 
     Attributes:
         place: the bias.
-        data, weights: those whose product of scales it has.
-        operator: which adds it.
+        data, weights: the tensors whose scales are multiplied to give the bias's.
+        operator: the operator that adds the bias.
     """
 
     place: Place
@@ -62,11 +62,11 @@ class Bias:
 
 @dataclasses.dataclass(frozen=True)
 class SharedScales:
-    """The scales of a model; those of blocks are tensors themselves, and not here.
+    """The scales of a model, except those of blocks, which are tensors themselves.
 
     Attributes:
-        groups: of all quantized tensors but biases.
-        biases: once for every operator that adds one.
+        groups: all quantized tensors except biases.
+        biases: one for each operator that adds a bias.
     """
 
     groups: tuple[ScaleGroup, ...]
@@ -76,11 +76,11 @@ class SharedScales:
 def shared_scales(
     subgraphs: Sequence[Subgraph], leaves: Iterable[Sequence[Place]] = ()
 ) -> SharedScales:
-    """What the scales of a model have to do with each other.
+    """The groups of tensors with one scale in a model, and its biases.
 
     Args:
         subgraphs: all of the model's.
-        leaves: constant tensors that hold one value, each with the others.
+        leaves: groups of constant tensors that share one value.
     """
     found = _Found(subgraphs)
     for places in leaves:
@@ -94,14 +94,14 @@ def shared_scales(
 def handed_on(
     operator: Operator, caller: int, called: Sequence[Subgraph]
 ) -> Iterator[tuple[Place, ...]]:
-    """Tensors that hold the same integers, one after the other, where an operator calls subgraphs.
+    """Groups of tensors that hold the same integers because an operator calls subgraphs.
 
-    Nothing of operators that apply a subgraph to each element.
+    Yields nothing for operators that apply a subgraph to each element.
 
     Args:
-        operator: loops, chooses, or calls.
-        caller: the number of its subgraph.
-        called: those that it calls.
+        operator: a loop, a branch or a call.
+        caller: the index of its subgraph.
+        called: the subgraphs that it calls.
     """
     if operator.name not in (*_LOOPS, *_BRANCHES, *_CALLS):
         return
@@ -149,7 +149,7 @@ class _Found:
         )
 
     def add(self, subgraph: Subgraph, operator: Operator) -> None:
-        """What an operator demands of the tensors that it touches."""
+        """Record what an operator requires of its tensors."""
         s, label = subgraph.index, f"{printable(operator.name)} {operator.index}"
         record = record_of(operator.name)
         results = self._quantized(s, operator.outputs)
@@ -160,7 +160,7 @@ class _Found:
         elif record.scales is Scales.EQUAL:
             self.tie(touched, label)
         elif all(self._tensor(place).dtype in record.ignores_scales for place in touched):
-            self._fix(touched, label)  # integers go in that have the file's scale
+            self._fix(touched, label)  # its integer inputs have the file's scale
         elif record.scales is Scales.OF_INPUTS:
             self._fix(results, label)
         elif record.scales is Scales.OF_KERNEL or self._wants_powers_of_two(operator, touched):
@@ -169,7 +169,7 @@ class _Found:
             self._add_bias(s, operator, record.bias, label)
 
     def tie(self, places: Sequence[Place], label: str | None = None) -> None:
-        """These have one scale, as far as the file has one for them."""
+        """Record that these have one scale, except those whose scales differ in the file."""
         own = [place for place in places if place in self._parent]
         if not own:
             return
@@ -204,7 +204,7 @@ class _Found:
         return self._subgraphs[place[0]].tensors[place[1]]
 
     def _wants_powers_of_two(self, operator: Operator, touched: Iterable[Place]) -> bool:
-        """ADD and SUB of int16 shift by whole bits, unless their options say otherwise."""
+        """Whether the kernel shifts by whole bits: int16 ADD and SUB, unless options disable it."""
         is_int16 = any(self._tensor(place).dtype == np.int16 for place in touched)
         return is_int16 and getattr(operator.options, "pot_scale_int16", False)
 
@@ -220,7 +220,6 @@ class _Found:
     def _call(
         self, subgraph: int, operator: Operator, touched: Sequence[Place], label: str
     ) -> None:
-        """What goes in and comes out is the called subgraph's, integer for integer."""
         called = [self._subgraphs[i] for _, i in called_subgraphs(operator.options)]
         ends = [(s.index, i) for s in called for i in (*s.inputs, *s.outputs)]
         if operator.name not in (*_LOOPS, *_BRANCHES, *_CALLS):
@@ -230,7 +229,7 @@ class _Found:
 
 
 def _has_own_scale(tensor: Tensor) -> bool:
-    """Whether it is quantized, and neither in blocks nor a sum such as a bias."""
+    """Whether it is quantized, but not in blocks, and is not a sum such as a bias."""
     q = tensor.quantization
     if q is None or not q.has_scale or q.blockwise is not None:
         return False
@@ -238,7 +237,7 @@ def _has_own_scale(tensor: Tensor) -> bool:
 
 
 def _is_sum(tensor: Tensor) -> bool:
-    """Whether it holds integers of a sum's width, as biases of integer kernels do."""
+    """Whether its integers are as wide as sums, like the biases of integer kernels."""
     return tensor.dtype.kind == "i" and tensor.dtype.itemsize >= _BIAS_BYTES
 
 

@@ -1,8 +1,8 @@
-"""How often a loop runs, where that follows from the model alone.
+"""Counts the iterations of a loop, if the model alone determines them.
 
-What the condition reads, and what the body computes of it, runs with the reference kernels, until
-the condition is false. Only integers and booleans count: of them, every implementation computes
-the same.
+The condition, and the part of the body that computes the condition's inputs, run with the reference
+kernels until the condition is false. These values must be integers or booleans, which are equal in
+every implementation.
 """
 
 import dataclasses
@@ -18,65 +18,63 @@ from jaxdelegate.passes.propagation import KERNEL_ERRORS, gather, is_constant, s
 from jaxdelegate.reference.kernel import Folds, Kernel
 from jaxdelegate.reference.registry import KERNELS
 
-_MOST_TRIPS = 10_000
-_MOST_CALLS = 200_000  # of kernels: a few seconds
-_MOST_ELEMENTS = 1024  # of a tensor that counts
+_MAX_TRIPS = 10_000
+_MAX_CALLS = 200_000  # of kernels: a few seconds
+_MAX_ELEMENTS = 1024  # of a counter
 
 _Values = Mapping[int, np.ndarray]  # by position among the loop's values
 
 
 def static_loop(condition: Subgraph, body: Subgraph, inputs: Specs) -> StaticLoop | None:
-    """What is known of a loop before it runs; None: how often it runs depends on data.
+    """The number of a loop's iterations and its invariants; None if data determine the number.
 
     Args:
-        condition: the loop's values -> whether to go on.
-        body: the loop's values -> the next ones.
-        inputs: what the loop begins with; constants are known.
+        condition: the loop's values -> whether to continue.
+        body: the loop's values -> the next values.
+        inputs: the loop's initial values.
     """
     lengths = {len(s) for s in (condition.inputs, body.inputs, body.outputs, inputs)}
     if len(lengths) != 1 or len(condition.outputs) != 1:
         return None
-    asked = _Slice.of(condition, condition.outputs)
-    counters = asked.reads
+    test = _Slice.of(condition, condition.outputs)
+    counters = test.reads
     while True:
-        turned = _Slice.of(body, [body.outputs[p] for p in counters])
-        more = tuple(sorted({*counters, *turned.reads}))
+        step = _Slice.of(body, [body.outputs[p] for p in counters])
+        more = tuple(sorted({*counters, *step.reads}))
         if more == counters:
             break
         counters = more
-    trips = _counted(asked.runner(inputs), turned.runner(inputs), _first(inputs, counters))
+    trips = _counted(test.runner(inputs), step.runner(inputs), _initial(inputs, counters))
     kept = tuple(p for p, i in enumerate(body.inputs) if body.outputs[p] == i)
     return None if trips is None else StaticLoop(trips, kept)
 
 
-def _first(inputs: Specs, positions: Sequence[int]) -> dict[int, np.ndarray] | None:
-    """What the counters begin with; None: that is not known."""
-    values = {p: inputs[p].const for p in positions if _counts(inputs[p])}
+def _initial(inputs: Specs, positions: Sequence[int]) -> dict[int, np.ndarray] | None:
+    """The initial values of the counters; None if they are not known."""
+    values = {p: inputs[p].const for p in positions if _may_count(inputs[p])}
     known = {p: value for p, value in values.items() if value is not None}
     return known if len(known) == len(positions) else None
 
 
-def _counted(
-    goes_on: "_Runner | None", following: "_Runner | None", values: _Values | None
-) -> int | None:
-    if goes_on is None or following is None or values is None:
+def _counted(test: "_Runner | None", step: "_Runner | None", values: _Values | None) -> int | None:
+    if test is None or step is None or values is None:
         return None
-    kernels = len(goes_on.operators) + len(following.operators)
-    most = min(_MOST_TRIPS, _MOST_CALLS // max(1, kernels))
+    kernels = len(test.operators) + len(step.operators)
+    max_trips = min(_MAX_TRIPS, _MAX_CALLS // max(1, kernels))
     try:
-        for trips in range(most + 1):
-            (more,) = goes_on(values)
+        for trips in range(max_trips + 1):
+            (more,) = test(values)
             if not more.reshape(-1)[0]:
                 return trips
-            values = dict(zip(values, following(values), strict=True))
-    except KERNEL_ERRORS:  # the same error meets the user at run time
+            values = dict(zip(values, step(values), strict=True))
+    except KERNEL_ERRORS:  # raised again when the loop runs
         return None
     return None
 
 
 @dataclasses.dataclass(frozen=True)
 class _Slice:
-    """The operators of a subgraph that some of its tensors need, and the inputs that these read."""
+    """The operators that compute some tensors of a subgraph, and the inputs that they read."""
 
     subgraph: Subgraph
     results: tuple[int, ...]
@@ -95,7 +93,7 @@ class _Slice:
         return cls(subgraph, results, tuple(reversed(kept)), reads)
 
     def runner(self, inputs: Specs) -> "_Runner | None":
-        """What runs it on values of the loop; None: they cannot be known beforehand."""
+        """A function that runs it on values of the loop; None if they depend on data."""
         unknown = tuple(dataclasses.replace(spec, const=None) for spec in inputs)
         subgraph = dataclasses.replace(self.subgraph, operators=self.operators)
         try:
@@ -104,7 +102,7 @@ class _Slice:
             return None
         steps = [o for o in self.operators if not is_constant(gather(specs, o.outputs))]
         touched = {i for o in steps for i in (*o.inputs, *o.outputs) if i >= 0}
-        if not all(_counts(specs[i]) for i in touched.union(self.results)):
+        if not all(_may_count(specs[i]) for i in touched.union(self.results)):
             return None
         rows = []
         for operator in steps:
@@ -121,16 +119,16 @@ def _is_plain(kernel: Kernel) -> bool:
     return is_alone and kernel.folds is not Folds.NEVER
 
 
-def _counts(spec: TensorSpec) -> bool:
-    """Whether a tensor is small, and of numbers of which every kernel computes the same."""
+def _may_count(spec: TensorSpec) -> bool:
+    """Whether a tensor is small, with values that are equal in every implementation."""
     is_whole = spec.dtype.kind in "iub" and not spec.is_quantized and not spec.is_variable
-    is_small = not spec.is_dynamic and int(np.prod(spec.shape)) <= _MOST_ELEMENTS
+    is_small = not spec.is_dynamic and int(np.prod(spec.shape)) <= _MAX_ELEMENTS
     return is_whole and is_small
 
 
 @dataclasses.dataclass(frozen=True)
 class _Runner:
-    """Runs a slice."""
+    """Runs the operators of a slice with the reference kernels."""
 
     specs: Sequence[TensorSpec]
     constants: Mapping[int, np.ndarray]
@@ -139,11 +137,7 @@ class _Runner:
     operators: Sequence[tuple[Operator, Kernel]]
 
     def __call__(self, values: _Values) -> list[np.ndarray]:
-        """The results for values of the loop by position.
-
-        Raises:
-            LookupError: one that is needed is not among them.
-        """
+        """The results for the loop's values, by position."""
         known = dict(self.constants)
         known.update((self.inputs[p], value) for p, value in values.items())
         for operator, kernel in self.operators:

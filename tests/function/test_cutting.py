@@ -59,7 +59,7 @@ def test_only_inputs_that_are_needed_stay() -> None:
     model = jd.load(builder.build())
     np.testing.assert_array_equal(model.until("a")(np.float32([-1, 1]))[0], [0, 1])
     with pytest.raises(
-        jd.TensorError, match=r"the tensors given do not suffice: .* the model's input 'y'"
+        jd.TensorError, match=r"the given tensors are not sufficient: .* the model's input 'y'"
     ):
         model.from_("a")
     got = model.from_(["a", "y"])(np.float32([1, 2]), np.float32([3, 4]))[0]

@@ -1,4 +1,4 @@
-"""Resource variables: delegated as state, and what their integers stand for."""
+"""Resource variables: delegated as state, and quantized."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def quantized(scale: float, zero_point: int = 3) -> Quantization:
 
 
 def doubled(read: Quantization | None, q: Quantization | None, dtype: type) -> bytes:
-    """variable = x; y = x + variable, which is read with a scale of its own."""
+    """variable = x; y = x + variable, which is read with another scale."""
     builder = ModelBuilder()
     x = builder.input((4,), dtype, "x", quantization=q)
     handle = builder.tensor((1,), DTYPES[TensorType.RESOURCE], "handle")

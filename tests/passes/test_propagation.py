@@ -40,7 +40,7 @@ def test_what_follows_a_settled_shape_is_delegated() -> None:
 
 
 def reshaped(asked: list[int]) -> bytes:
-    """The true places as a tensor of the asked shape, plus themselves."""
+    """The true places as a tensor of the requested shape, added to itself."""
     builder = ModelBuilder()
     is_marked = builder.input((6,), np.bool_)
     places, y = builder.tensor((1, 1), np.int64), builder.tensor((3,), np.int64)

@@ -1,4 +1,4 @@
-"""Loops of which it is known beforehand how often they run."""
+"""Loops whose number of iterations is known beforehand."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ def subgraphs(values: Sequence[TensorSpec], *parts: Part) -> tuple[Subgraph, ...
 
 
 def value(initial: object, dtype: object = np.int32, shape: tuple[int, ...] = ()) -> TensorSpec:
-    """What a loop begins with; None: not known beforehand."""
+    """An initial value of a loop; None: it depends on data."""
     const = None if initial is None else np.broadcast_to(np.asarray(initial, dtype), shape)
     return TensorSpec("v", shape, np.dtype(dtype), const=const)
 
@@ -83,7 +83,7 @@ def test_an_end_that_the_caller_knows() -> None:
 
 
 def test_only_what_the_condition_needs_has_to_be_known() -> None:
-    """Two counters feed one another; the data that they go with may be anything."""
+    """Two counters depend on each other, but not on the third value."""
 
     def fibonacci(g: SubgraphBuilder, values: Sequence[int]) -> Sequence[int]:
         a, b, x = values
@@ -95,7 +95,7 @@ def test_only_what_the_condition_needs_has_to_be_known() -> None:
 
 
 def test_floats_do_not_count() -> None:
-    """Whoever sums them up may round otherwise, and run once more."""
+    """Another implementation may round sums differently, and run once more."""
     assert found([value(0, np.float32)], below(np.float32(1)), adding(np.float32(0.1))) is None
 
 

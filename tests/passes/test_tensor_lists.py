@@ -30,7 +30,7 @@ UNKNOWN = (-1, -1, -1)
 
 @dataclasses.dataclass(frozen=True)
 class Scan:
-    """state = 2 * state + x[i]; list[i] = state: as the converter writes a recurrent layer.
+    """state = 2 * state + x[i]; list[i] = state, as the converter writes recurrent layers.
 
     The list is as long as the time and holds states of the input's batch. In the loop, its shape is
     declared as the converter does: nothing is known.
@@ -267,7 +267,7 @@ def test_a_list_of_another_batch_is_refused_before_the_run() -> None:
 
 
 def body(scan: Scan, steps: int = STEPS, batch: int = 3) -> list[str]:
-    """The operators of the loop's body, for such an input."""
+    """The operators of the loop's body, planned for this input."""
     model = read_model(scan.build())
     main = declared_specs(model.subgraphs[0])
     main[0] = dataclasses.replace(main[0], shape=(steps, batch, WIDTH))
