@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from jaxdelegate.errors import JaxDelegateError
     from jaxdelegate.model.records import Operator, Subgraph
     from jaxdelegate.op_lowering.spec import Specs, TensorSpec
-    from jaxdelegate.passes.runs import Runs
+    from jaxdelegate.passes.batch_slices import BatchSlices
     from jaxdelegate.report.delegation import DelegationReport
 
 _LOGGER = logging.getLogger("jaxdelegate")
@@ -73,14 +73,15 @@ class Node:
 class DelegateParams:
     """What one kernel replaces. `inputs` and `outputs` are tensor indices, without constants.
 
-    `runs`: the nodes, whose specs are one run's, are to be run several times (only for delegates
-    whose `rebatches` is true); the context's specs and values are those of all runs together.
+    `slices`: the kernel runs the nodes on each of these slices of the batch (only for delegates
+    whose `rebatches` is true). The nodes' specs are those of one slice, the context's specs and
+    values those of the whole batch.
     """
 
     nodes: tuple[Node, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
-    runs: Runs | None = None
+    slices: BatchSlices | None = None
 
 
 @runtime_checkable
@@ -233,7 +234,7 @@ class SimpleDelegate(abc.ABC):
 
     @property
     def rebatches(self) -> bool:
-        """Whether its kernels follow `DelegateParams.runs`."""
+        """Whether its kernels support `DelegateParams.slices`."""
         return False
 
     @abc.abstractmethod

@@ -17,7 +17,7 @@ from jaxdelegate.op_lowering.options import (
 )
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing.builder import ModelBuilder
-from jaxdelegate.xla import aot, in_runs
+from jaxdelegate.xla import aot, over_slices
 from tests.support.detectors import color_detector
 
 MODELS = Path(__file__).parents[1].parent / "shared" / "models" / "networks"
@@ -436,12 +436,12 @@ def test_stored_programs(tmp_path: Path, rng: np.random.Generator) -> None:
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Vectorizes over the runs, as on a GPU."""
+    """Vectorizes over the items, as on a GPU."""
 
-    def vectorized(call: Any, runs: Any, ends: Any, **_: Any) -> Any:
-        return in_runs.in_runs(call, runs, ends, at_once=True)
+    def vectorized(call: Any, slices: Any, ends: Any, **_: Any) -> Any:
+        return over_slices.over_slices(call, slices, ends, at_once=True)
 
-    monkeypatch.setattr(aot, "in_runs", vectorized)
+    monkeypatch.setattr(aot, "over_slices", vectorized)
 
 
 @pytest.mark.usefixtures("at_once")

@@ -114,7 +114,6 @@ NOT_YET = {
     "jaxdelegate/lowering",
     "jaxdelegate/measuring",
     "jaxdelegate/model",
-    "jaxdelegate/passes",
     "jaxdelegate/ray",
     "jaxdelegate/reference",
     "jaxdelegate/report",
@@ -160,7 +159,6 @@ NOT_YET = {
     "tests/lowering",
     "tests/model",
     "tests/op_lowering",
-    "tests/passes",
     "tests/quant",
     "tests/test_architecture",
 }

@@ -103,9 +103,9 @@ def operators_part(nodes: Sequence[Node], specs: Mapping[int, TensorSpec]) -> Pa
 
 def boundary_parts(params: DelegateParams, specs: Mapping[int, TensorSpec]) -> dict[str, Part]:
     """The parts for a partition's inputs and outputs."""
-    inputs, runs = sorted(params.inputs), params.runs
-    several = {} if runs is None else {"runs": Part.of(runs)}
-    return several | {
+    inputs, slices = sorted(params.inputs), params.slices
+    sliced = {} if slices is None else {"slices": Part.of(slices)}
+    return sliced | {
         "inputs": Part.of([[i, specs[i].dtype, specs[i].shape] for i in inputs if i in specs]),
         "outputs": Part.of(sorted(params.outputs)),
     }

@@ -92,11 +92,11 @@ def _of_program(
     params: DelegateParams, specs: Mapping[int, TensorSpec]
 ) -> Mapping[int, TensorSpec]:
     """Specs with the shapes that the program's inputs, outputs and states have."""
-    if params.runs is None:
+    if params.slices is None:
         return specs
     states = [i for i, spec in specs.items() if spec.is_variable]
     ends = {*params.inputs, *params.outputs, *states} & specs.keys()
-    return {**specs, **params.runs.specs(specs, ends)}
+    return {**specs, **params.slices.specs(specs, ends)}
 
 
 def _summary(params: DelegateParams, specs: Mapping[int, TensorSpec]) -> str:

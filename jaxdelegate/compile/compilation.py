@@ -22,7 +22,7 @@ from jaxdelegate.model.records import Operator
 from jaxdelegate.op_lowering.precision import PrecisionPolicy
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec
-from jaxdelegate.passes.runs import ONCE, Runs
+from jaxdelegate.passes.batch_slices import WHOLE_BATCH, BatchSlices
 from jaxdelegate.pjrt.out_of_memory import is_out_of_memory
 from jaxdelegate.simple_delegate import DelegateParams, Node
 from jaxdelegate.text import printable
@@ -162,7 +162,7 @@ class Compilation:
             DeviceMemoryError: the device, or the host, has no memory for it.
         """
         operators = [n.operator for n in node.nodes]
-        runs, specs = self._runs(node, specs, outputs)
+        slices, specs = self._slices(node, specs, outputs)
         lower = self.lowering_of(node, specs, outputs)
         precision = self.context.precision
         try:
@@ -170,7 +170,7 @@ class Compilation:
                 precision = error_probe.guarded(lower, precision, self.device)
             partition = self._tuned(node, specs, outputs, lower(precision))
             self._warn_of_overflow(partition)
-            return aot.compile_partition(partition, weights, self.donates, runs, over)
+            return aot.compile_partition(partition, weights, self.donates, slices, over)
         except JaxDelegateError:
             raise
         except _COMPILE_ERRORS as error:
@@ -198,21 +198,22 @@ class Compilation:
                 _named(found),
             )
 
-    def _runs(
+    def _slices(
         self, node: DelegateParams, specs: Mapping[int, TensorSpec], outputs: Sequence[int]
-    ) -> tuple[Runs, Mapping[int, TensorSpec]]:
-        """How often the program runs the partition, and the specs of one run.
+    ) -> tuple[BatchSlices, Mapping[int, TensorSpec]]:
+        """The slices of the batch on which the program runs the partition, and the specs of one.
 
-        The host may want single runs; else a large batch is cut up. Donated buffers are not.
+        The plan may have decided; otherwise large batches become microbatches, unless inputs are
+        donated.
         """
-        if node.runs is not None:
-            return node.runs, specs
+        if node.slices is not None:
+            return node.slices, specs
         if self.context.platform != "cpu" or self.donates:
-            return ONCE, specs
+            return WHOLE_BATCH, specs
         parts = microbatching.microbatches(
             [n.operator for n in node.nodes], specs, node.inputs, outputs
         )
-        return (ONCE, specs) if parts is None else (Runs(parts.count), parts.specs)
+        return (WHOLE_BATCH, specs) if parts is None else (BatchSlices(parts.count), parts.specs)
 
     def _tuned(
         self,

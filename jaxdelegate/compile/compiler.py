@@ -217,7 +217,7 @@ class Compiler:
         client.check_process()
         nodes = tuple(node.index for node in partition.nodes)
         # Not the partition's own input shapes: folded constants may differ where those agree.
-        key = nodes, partition.inputs, partition.outputs, partition.runs, shapes, over
+        key = nodes, partition.inputs, partition.outputs, partition.slices, shapes, over
         state.known.name = graph.name
         programs, group = programs_of(graph.model), self._group(graph)
         recent = programs.recent(group, self.options)

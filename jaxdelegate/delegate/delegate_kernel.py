@@ -121,8 +121,8 @@ def _state(context: DelegateContext, index: int, spec: TensorSpec) -> Any:
 
 
 def partition_specs(context: DelegateContext, node: DelegateParams) -> dict[int, TensorSpec]:
-    """The specs of all tensors that a partition's operators touch; those of one of several runs."""
-    if node.runs is not None:
+    """The specs of a partition's tensors, for one slice if the batch is sliced."""
+    if node.slices is not None:
         return _of_nodes(node)
     return {i: context.spec(i) for i in tensors_of(node.nodes).union(node.outputs)}
 

@@ -15,8 +15,8 @@ from jaxdelegate.function.records import Batching, Parameter
 from jaxdelegate.function.subgraph import SubgraphFunction
 from jaxdelegate.function.weights import Params
 from jaxdelegate.model.records import Tensor
+from jaxdelegate.passes.batch_slices import WHOLE_BATCH, BatchSlices
 from jaxdelegate.passes.by_image import why_not_by_image
-from jaxdelegate.passes.runs import ONCE, Runs
 from jaxdelegate.pjrt import client
 from jaxdelegate.xla.over_mesh import OverMesh
 
@@ -140,7 +140,10 @@ class BatchedFunction:
             return self._single.run(arrays)
         if not self._whole.isdisjoint(self._single.outputs):
             return None
-        return self._single.run(arrays, Runs(self._size_of(arrays), self._whole, are_single=True))
+        return self._single.run(arrays, self._items(self._size_of(arrays)))
+
+    def _items(self, size: int) -> BatchSlices:
+        return BatchSlices(size, self._whole, are_single=True)
 
     @property
     def _whole(self) -> frozenset[int]:
@@ -157,8 +160,8 @@ class BatchedFunction:
             return None
         size = self._size_of(arrays) // over.parts
         is_native = self._why_not_native(size) is None
-        runs = ONCE if is_native else Runs(size, self._whole, are_single=True)
-        return self._single.run_over(dataclasses.replace(over, whole=self._whole), arrays, runs)
+        slices = WHOLE_BATCH if is_native else self._items(size)
+        return self._single.run_over(dataclasses.replace(over, whole=self._whole), arrays, slices)
 
     def call(
         self,

@@ -29,9 +29,9 @@ from jaxdelegate.lru_cache import LruCache
 from jaxdelegate.model.records import Model, Tensor
 from jaxdelegate.op_lowering.spec import Shape
 from jaxdelegate.options import DelegateOptions
+from jaxdelegate.passes.batch_slices import WHOLE_BATCH, BatchSlices
 from jaxdelegate.passes.limits import Limits
 from jaxdelegate.passes.propagation import Subgraphs
-from jaxdelegate.passes.runs import ONCE, Runs
 from jaxdelegate.pjrt import client
 from jaxdelegate.pjrt.out_of_memory import is_out_of_memory
 from jaxdelegate.plan.planner import EntryPoint
@@ -145,47 +145,52 @@ class SubgraphFunction:
 
     # ---- compiled, as delegates compile
 
-    def run(self, arrays: Sequence[Any], runs: Runs = ONCE) -> tuple[jax.Array, ...] | None:
-        """Outputs; compiled as delegates compile, with weights laid out once.
+    def run(
+        self, arrays: Sequence[Any], slices: BatchSlices = WHOLE_BATCH
+    ) -> tuple[jax.Array, ...] | None:
+        """The outputs, by a program compiled as for a delegate.
 
         Args:
             arrays: the inputs, as `checked` returns them.
-            runs: how many single runs they are for.
+            slices: the slices of the batch to compute one by one.
 
         Returns:
-            None: JAX traces the inputs, or they are on several devices: see `call`.
+            None if JAX traces the inputs, or they are on several devices: see `call`.
 
         Raises:
             DeviceMemoryError: the device has no memory for it.
         """
         device = device_of(arrays, self._options.platform)
-        return None if device is None else self._run(device, arrays, runs)
+        return None if device is None else self._run(device, arrays, slices)
 
     def run_over(
-        self, over: OverMesh, arrays: Sequence[Any], runs: Runs = ONCE
+        self, over: OverMesh, arrays: Sequence[Any], slices: BatchSlices = WHOLE_BATCH
     ) -> tuple[jax.Array, ...]:
-        """Outputs, each device of a mesh by itself: one program, compiled as delegates compile.
+        """The outputs, each device of a mesh computing its part, by one program for all of them.
 
         Args:
             over: the mesh.
             arrays: the inputs, placed on it.
-            runs: how many single runs one device's part is for.
+            slices: the slices of one device's part to compute one by one.
 
         Raises:
             DeviceMemoryError: a device has no memory for it.
         """
-        return self._run(over, arrays, runs)
+        return self._run(over, arrays, slices)
 
-    def _run(self, place: Place, arrays: Sequence[Any], runs: Runs) -> tuple[jax.Array, ...]:
+    def _run(
+        self, place: Place, arrays: Sequence[Any], slices: BatchSlices
+    ) -> tuple[jax.Array, ...]:
         given = zip(self._inputs, arrays, strict=True)
         over = place if isinstance(place, OverMesh) else None
         parts = [(i, a.shape if over is None else over.part(i, a.shape)) for i, a in given]
-        shapes = tuple(_of_one(i, shape, self._subgraph.tensors[i], runs) for i, shape in parts)
-        program = self._program(place, shapes, runs)
+        tensors = self._subgraph.tensors
+        shapes = tuple(_shape_in_slice(i, shape, tensors[i], slices) for i, shape in parts)
+        program = self._program(place, shapes, slices)
         known = dict(zip(self._inputs, arrays, strict=True))
         if program is not None:
-            states = self._states.begin() if program.states else {}
-            first = {i: _of_all(i, states[self._states.names[i]], runs) for i in program.states}
+            states, names = self._states.begin() if program.states else {}, self._states.names
+            first = {i: _for_slices(i, states[names[i]], slices) for i in program.states}
             if over is not None:
                 first = {i: placed(value, over.sharding(None)) for i, value in first.items()}
             values = [(known | first)[i] for i in (*program.inputs, *program.states)]
@@ -203,9 +208,9 @@ class SubgraphFunction:
         with jax.enable_x64(True), client.on_purpose():
             return tuple(jnp.asarray(known[i]) for i in self.outputs)
 
-    def _program(self, place: Place, shapes: Shapes, runs: Runs) -> Program | None:
-        """As a delegate compiles it; None: there is nothing to compute."""
-        program = self._programs.get((place, shapes, runs))
+    def _program(self, place: Place, shapes: Shapes, slices: BatchSlices) -> Program | None:
+        """The program that a delegate would use; None if all outputs are constant."""
+        program = self._programs.get((place, shapes, slices))
         if program is not None:
             return program
         compiler = self._compilers.on(_device(place))
@@ -214,7 +219,7 @@ class SubgraphFunction:
         if not plan.nodes:
             return None
         whole = DelegateParams(
-            plan.nodes, self._inputs, plan.outputs, None if runs == ONCE else runs
+            plan.nodes, self._inputs, plan.outputs, None if slices == WHOLE_BATCH else slices
         )
         program = compiler.program(
             whole,
@@ -225,7 +230,7 @@ class SubgraphFunction:
             state=self._state,
             over=place if isinstance(place, OverMesh) else None,
         )
-        self._programs[place, shapes, runs] = program
+        self._programs[place, shapes, slices] = program
         return program
 
     # ---- traced
@@ -401,16 +406,16 @@ def _device(place: Place) -> jax.Device:
     return place.device if isinstance(place, OverMesh) else place
 
 
-def _of_one(index: int, shape: Shape, tensor: Tensor, runs: Runs) -> Shape:
-    """An input's shape in one run, of its shape for all of them."""
-    if not runs.are_single or index in runs.shared:
+def _shape_in_slice(index: int, shape: Shape, tensor: Tensor, slices: BatchSlices) -> Shape:
+    """An input's shape in one slice, from its shape in the whole batch."""
+    if not slices.are_single or index in slices.shared:
         return shape
     return (1, *shape[1:]) if len(shape) == len(tensor.shape) else shape[1:]
 
 
-def _of_all(index: int, value: jax.Array, runs: Runs) -> jax.Array:
-    """What a state begins with, for all runs."""
-    if runs == ONCE:
+def _for_slices(index: int, value: jax.Array, slices: BatchSlices) -> jax.Array:
+    """A state's initial value, repeated for each slice."""
+    if slices == WHOLE_BATCH:
         return value
-    shape = runs.shape(index, value.shape)
-    return jnp.broadcast_to(value, (runs.count, *value.shape)).reshape(shape)
+    shape = slices.shape(index, value.shape)
+    return jnp.broadcast_to(value, (slices.count, *value.shape)).reshape(shape)

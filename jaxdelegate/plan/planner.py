@@ -14,10 +14,10 @@ import numpy as np
 from jaxdelegate.errors import InterpreterError
 from jaxdelegate.model.records import Operator, Subgraph
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
+from jaxdelegate.passes.batch_slices import BatchSlices
 from jaxdelegate.passes.explicit_state import with_explicit_states
 from jaxdelegate.passes.limits import Limits
 from jaxdelegate.passes.propagation import Subgraphs, declared_specs, gather, propagate
-from jaxdelegate.passes.runs import Runs
 from jaxdelegate.passes.tensor_lists import with_list_updates
 from jaxdelegate.plan import node_subsets, rebatching
 from jaxdelegate.plan.fitting import remedy
@@ -42,13 +42,13 @@ class Plan:
     Attributes:
         specs: of all tensors, by index.
         steps: in the order of execution.
-        runs: how often a partition runs for one batch; None: once.
+        slices: the slices of the batch on which its partition runs; None: the whole batch.
         why_rebatched: why the graph does not take the batch at once; None: it does.
     """
 
     specs: GraphSpecs
     steps: tuple[PlannedStep, ...]
-    runs: Runs | None = None
+    slices: BatchSlices | None = None
     why_rebatched: str | None = None
 
 
@@ -197,21 +197,21 @@ def _single_runs(
     entry: EntryPoint, batch: rebatching.AskedBatch, why: str, delegation: Delegation
 ) -> Plan:
     """One partition of the graph as it is for one item, which runs once for each."""
-    subgraph, runs = entry.subgraph, batch.runs
+    subgraph, slices = entry.subgraph, batch.slices
     hidden = {*entry.explicit.initial, *entry.explicit.resources}
     rebatching.check_state([entry.declared[i].name for i in sorted(hidden)], why)
     rebatching.check_inputs(subgraph, batch)
     specs = entry.specs(batch.shapes)
-    steps = _steps(entry, specs, batch.shapes, delegation, runs)
+    steps = _steps(entry, specs, batch.shapes, delegation, slices)
     rebatching.check_is_one_partition(steps, delegation.delegates, subgraph.index, why)
     partitions = (step for step in steps if isinstance(step, PlannedPartition))
     made = [i for step in partitions for i in step.params.outputs]
     variables = (i for i, spec in enumerate(specs) if spec.is_variable)
-    of_all = runs.specs(
+    of_all = slices.specs(
         dict(enumerate(specs)), sorted({*batch.inputs, *variables, *subgraph.outputs, *made})
     )
     entry.limits.check_sizes(of_all.items())
-    return Plan([of_all.get(i, spec) for i, spec in enumerate(specs)], steps, runs, why)
+    return Plan([of_all.get(i, spec) for i, spec in enumerate(specs)], steps, slices, why)
 
 
 def _steps(
@@ -219,12 +219,12 @@ def _steps(
     specs: GraphSpecs,
     shapes: Shapes,
     delegation: Delegation,
-    runs: Runs | None,
+    slices: BatchSlices | None,
 ) -> tuple[PlannedStep, ...]:
     nodes = entry.nodes(specs, as_in_file=not delegation.delegates)
     steps: tuple[PlannedStep, ...] = tuple(map(PlannedOperator, nodes))
     for delegate in delegation.delegates:
-        steps = _applied(delegate, entry, specs, shapes, delegation, steps=steps, runs=runs)
+        steps = _applied(delegate, entry, specs, shapes, delegation, steps=steps, slices=slices)
     return steps
 
 
@@ -236,7 +236,7 @@ def _applied(
     delegation: Delegation,
     *,
     steps: tuple[PlannedStep, ...],
-    runs: Runs | None,
+    slices: BatchSlices | None,
 ) -> tuple[PlannedStep, ...]:
     """The steps after a delegate chose among the operators that are left (simple_delegate.cc)."""
     left = {i: s.node for i, s in enumerate(steps) if isinstance(s, PlannedOperator)}
@@ -261,7 +261,7 @@ def _applied(
         read = {i for step in inside for i in step.writes if readers[i] > own[i]}
         wanted = None if delegation.preserve_all_tensors else read
         taken = tuple(step.node for step in inside if isinstance(step, PlannedOperator))
-        return [PlannedPartition(partition_params(taken, wanted, specs, runs), delegate)]
+        return [PlannedPartition(partition_params(taken, wanted, specs, slices), delegate)]
 
     return tuple(step for subset in subsets for step in replaced(subset))
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from jaxdelegate.errors import DelegationError, InterpreterError
 from jaxdelegate.model.records import Subgraph
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
+from jaxdelegate.passes.batch_slices import BatchSlices
 from jaxdelegate.passes.by_image import why_not_by_image
-from jaxdelegate.passes.runs import Runs
 from jaxdelegate.plan.steps import PlannedPartition, PlannedStep
 from jaxdelegate.simple_delegate import SimpleDelegate
 
@@ -32,9 +32,9 @@ class AskedBatch:
     shapes: Mapping[int, Shape]
 
     @property
-    def runs(self) -> Runs:
-        """The single runs that compute it."""
-        return Runs(self.size, frozenset(self.shared), are_single=True)
+    def slices(self) -> BatchSlices:
+        """Its items, one for each run."""
+        return BatchSlices(self.size, frozenset(self.shared), are_single=True)
 
 
 def asked_batch(
@@ -87,7 +87,7 @@ def why_not_at_once(
     )
     if reason is not None:
         return reason
-    wanted = {i: batch.runs.shape(i, single[i].shape) for i in subgraph.outputs}
+    wanted = {i: batch.slices.shape(i, single[i].shape) for i in subgraph.outputs}
     other = next((i for i, shape in wanted.items() if whole[i].shape != shape), None)
     return None if other is None else f"output {other} would be {list(whole[other].shape)}"
 

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from jaxdelegate.op_lowering.dtypes import HANDLES
 from jaxdelegate.op_lowering.spec import TensorSpec
-from jaxdelegate.passes.runs import Runs
+from jaxdelegate.passes.batch_slices import BatchSlices
 from jaxdelegate.reference.registry import KERNELS
 from jaxdelegate.simple_delegate import DelegateParams, Node, SimpleDelegate
 
@@ -100,7 +100,7 @@ class PlannedPartition:
     @property
     def is_in_host_memory(self) -> bool:
         """Whether the tensors inside take memory of the host."""
-        return self.delegate.is_in_host_memory and self.params.runs is None
+        return self.delegate.is_in_host_memory and self.params.slices is None
 
     @functools.cached_property
     def _inside(self) -> tuple[PlannedOperator, ...]:
@@ -134,7 +134,7 @@ def partition_params(
     nodes: tuple[Node, ...],
     wanted: Container[int] | None,
     specs: Sequence[TensorSpec],
-    runs: Runs | None,
+    slices: BatchSlices | None,
 ) -> DelegateParams:
     """What a kernel for these nodes replaces.
 
@@ -142,14 +142,14 @@ def partition_params(
         nodes: of the partition.
         wanted: tensors that other steps read; None: all.
         specs: of all tensors.
-        runs: see `DelegateParams`.
+        slices: see `DelegateParams`.
     """
     made = {i: None for node in nodes for i in node.operator.outputs if i >= 0}
     read = {i: None for node in nodes for i in node.operator.inputs if i >= 0}
     inputs = [i for i in read if i not in made and specs[i].const is None]
     outputs = [i for i in made if wanted is None or i in wanted]
     outputs = [i for i in outputs if specs[i].const is None]
-    return DelegateParams(nodes, tuple(inputs), tuple(outputs), runs)
+    return DelegateParams(nodes, tuple(inputs), tuple(outputs), slices)
 
 
 def last_reads(steps: Iterable[Step], kept: Container[int]) -> dict[int, list[int]]:

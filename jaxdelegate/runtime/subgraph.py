@@ -225,7 +225,7 @@ class SubgraphRunner:
                 step.kernel.prepare(self, step.params)
                 steps.append(step)
             except JaxDelegateError as error:
-                if not step.delegate.options.fallback_on_error or step.params.runs is not None:
+                if not step.delegate.options.fallback_on_error or step.params.slices is not None:
                     raise
                 step.delegate.on_fallback(self.subgraph.index, step.params.nodes, error)
                 steps += [OperatorStep(node) for node in step.params.nodes]

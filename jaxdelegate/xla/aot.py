@@ -10,13 +10,13 @@ import numpy as np
 from jax.sharding import SingleDeviceSharding
 
 from jaxdelegate.lowering.computation import LoweredPartition, Weight
-from jaxdelegate.passes.runs import ONCE, Runs
+from jaxdelegate.passes.batch_slices import WHOLE_BATCH, BatchSlices
 from jaxdelegate.pjrt import client
 from jaxdelegate.whole_imports import whole_imports
-from jaxdelegate.xla.in_runs import in_runs
 from jaxdelegate.xla.jax_compat import watch_jax_cache, without_source_lines
 from jaxdelegate.xla.options import Options, compiler_options, platform_of
 from jaxdelegate.xla.over_mesh import OverMesh
+from jaxdelegate.xla.over_slices import over_slices
 from jaxdelegate.xla.program import Program, stored_states
 from jaxdelegate.xla.weights import ModelWeights
 
@@ -66,7 +66,7 @@ def compile_partition(
     partition: LoweredPartition,
     weights: ModelWeights,
     donate_inputs: bool = False,
-    runs: Runs = ONCE,
+    slices: BatchSlices = WHOLE_BATCH,
     over: OverMesh | None = None,
 ) -> Program:
     """Compile for the device of `weights`, which take in what is missing, one at a time.
@@ -75,7 +75,8 @@ def compile_partition(
         partition: what to compile.
         weights: its prepared constants.
         donate_inputs: let results take the place of inputs of the same shape and dtype.
-        runs: how often the program runs the partition; it takes and yields the arrays of all runs.
+        slices: the slices of the batch on which the program runs the partition; it takes and
+            returns whole arrays.
         over: a mesh whose devices all run it, each on its part: the program takes and yields whole
             arrays, and no new states. `weights` are those of a `MeshRuntime`.
 
@@ -100,13 +101,13 @@ def compile_partition(
                 results: tuple[Any, ...] = call(*arrays[:n], *values)
                 return results
 
-            return in_runs(once, runs, ends, at_once=platform != "cpu")(arrays[n:])
+            return over_slices(once, slices, ends, at_once=platform != "cpu")(arrays[n:])
 
         program.__name__ = _name(partition)
         avals = [
             *(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in resident),  # type: ignore[no-untyped-call]
             *(
-                jax.ShapeDtypeStruct(runs.shape(i, shape), a.dtype)  # type: ignore[no-untyped-call]
+                jax.ShapeDtypeStruct(slices.shape(i, shape), a.dtype)  # type: ignore[no-untyped-call]
                 for (i, shape), a in zip(ends, live, strict=True)
             ),
         ]
@@ -115,7 +116,7 @@ def compile_partition(
         else:
             places = [None] * n + [*partition.inputs] + [None] * len(partition.states)
             whole, avals = over.on_each(program, avals, places, len(partition.outputs))
-        donated = _replaceable(partition, runs) if donate_inputs else ()
+        donated = _replaceable(partition, slices) if donate_inputs else ()
         numbers = tuple(n + position for position in donated)
         with without_source_lines():
             # A loaded program takes every argument, used or not.
@@ -200,14 +201,14 @@ def _name(partition: LoweredPartition) -> str:
     return f"partition_{indices[0]}_{indices[-1]}" if indices else "partition"
 
 
-def _replaceable(partition: LoweredPartition, runs: Runs) -> tuple[int, ...]:
+def _replaceable(partition: LoweredPartition, slices: BatchSlices) -> tuple[int, ...]:
     """Positions of inputs whose memory an output can take: JAX warns of any other donation."""
     outputs = [(i, partition.outside(i)) for i in partition.outputs]
-    free = [(runs.shape(i, spec.shape), spec.dtype) for i, spec in outputs]
+    free = [(slices.shape(i, spec.shape), spec.dtype) for i, spec in outputs]
     positions = []
     for position, index in enumerate(partition.inputs):
         spec = partition.outside(index)
-        whole = runs.shape(index, spec.shape), spec.dtype
+        whole = slices.shape(index, spec.shape), spec.dtype
         if whole in free:
             free.remove(whole)
             positions.append(position)

@@ -1,4 +1,4 @@
-"""Several runs of a graph in one program: which part of an array is one run's."""
+"""Programs that run a partition once for each of several slices of a batch."""
 
 import dataclasses
 from collections.abc import Collection, Mapping
@@ -9,15 +9,15 @@ from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 
 
 @dataclasses.dataclass(frozen=True)
-class Runs:
-    """How often a program runs a partition, and how the runs' arrays lie in its own.
+class BatchSlices:
+    """The slices of a batch, and how a program's arrays contain them.
 
     Attributes:
-        count: of runs.
-        shared: tensors that every run reads whole.
-        are_single: each run is the model's own, with a batch of 1 or none: what has no first
-            dimension of 1 gets a new one in front. False: all lies side by side along the first
-            dimension that it has.
+        count: the number of slices; the partition runs once for each.
+        shared: tensors that are not sliced: every run reads them whole.
+        are_single: each slice is one item, for a model with a batch of 1 or without a batch
+            dimension: tensors without a first dimension of 1 are stacked along a new one. If False,
+            slices are concatenated along the first dimension.
     """
 
     count: int
@@ -25,11 +25,11 @@ class Runs:
     are_single: bool = False
 
     def shape(self, index: int, shape: Shape) -> Shape:
-        """The shape of all runs together, for a tensor of this shape in one of them."""
+        """The program's shape of a tensor that has `shape` in one slice."""
         return shape if index in self.shared else self.joined(shape)
 
     def joined(self, shape: Shape) -> Shape:
-        """The same for a tensor that is not shared."""
+        """The shape of all slices together, for a tensor that is not shared."""
         if self.are_single and shape[:1] != (1,):
             return (self.count, *shape)
         if not self.are_single and self.count == 1:  # of any rank
@@ -39,7 +39,7 @@ class Runs:
     def specs(
         self, specs: Mapping[int, TensorSpec], indices: Collection[int]
     ) -> dict[int, TensorSpec]:
-        """These tensors' specs for all runs together; a constant is repeated for each run."""
+        """The program's specs of these tensors; a constant is repeated for each slice."""
         return {i: self._spec(i, specs[i]) for i in indices}
 
     def _spec(self, index: int, spec: TensorSpec) -> TensorSpec:
@@ -49,4 +49,4 @@ class Runs:
         return dataclasses.replace(spec, shape=shape, const=const)
 
 
-ONCE = Runs(1)
+WHOLE_BATCH = BatchSlices(1)
