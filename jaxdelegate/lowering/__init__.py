@@ -1,1 +1,1 @@
-"""A partition -> one pure JAX function. Knows no device and no host."""
+"""A partition -> one pure JAX function. Independent of the device and of the interpreter."""

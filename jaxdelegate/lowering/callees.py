@@ -1,7 +1,7 @@
-"""The subgraphs that operators call, as rules reach them: why not, or a function.
+"""Lowers the subgraphs that operators call, for their rules, or returns why that is impossible.
 
-Called plainly, the function holds the subgraph's constants. `Model.function` gives it those of its
-caller's weights instead.
+By default the function contains the subgraph's constants. `Model.function` passes them as weights
+of the caller instead.
 """
 
 import dataclasses
@@ -36,19 +36,19 @@ from jaxdelegate.passes.static_loops import static_loop
 from jaxdelegate.passes.tensor_lists import with_list_updates
 from jaxdelegate.text import printable
 
-_CALLER = -1  # in place of a subgraph's number
+_CALLER = -1  # in place of a subgraph's index
 
 
 @dataclasses.dataclass(frozen=True)
 class Callees:
-    """The subgraphs that control flow calls, as rules reach them."""
+    """Lowers the subgraphs that operators call."""
 
     subgraphs: Sequence[Subgraph]
     context: LoweringContext
     learned: frozenset[tuple[int, int]] = frozenset()  # (subgraph, tensor): see lower_partition
 
     def in_context(self) -> LoweringContext:
-        """The lowering context with these subgraphs in reach."""
+        """The lowering context, extended by functions that lower these subgraphs."""
         return dataclasses.replace(
             self.context,
             lower_subgraph=self.lower,
@@ -57,7 +57,7 @@ class Callees:
         )
 
     def why_not(self, index: int, inputs: Specs | None = None) -> str | None:
-        """Why a subgraph cannot be lowered for inputs like these (None: as declared)."""
+        """Why a subgraph cannot be lowered for these inputs (None: as declared)."""
 
         def find() -> str | None:
             return self._why_not(index, inputs)
@@ -91,14 +91,14 @@ class Callees:
         return None
 
     def why_not_operator(self, operator: Operator, specs: Mapping[int, TensorSpec]) -> str | None:
-        """Why XLA cannot run an operator that may call the subgraphs; `specs`: of its tensors."""
+        """Why XLA cannot run an operator, which may call subgraphs; `specs`: its tensors' specs."""
         inputs, outputs = (gather(specs, i) for i in (operator.inputs, operator.outputs))
-        reason = self._why_not_handed_on(operator, specs)
+        reason = self._why_not_passed_on(operator, specs)
         context = context_for(self.in_context(), operator, specs)
         return reason or why_not(context, operator, inputs, outputs)
 
-    def _why_not_handed_on(self, operator: Operator, specs: Mapping[int, TensorSpec]) -> str | None:
-        """A reason if the float view would hand on another integer than the file says."""
+    def _why_not_passed_on(self, operator: Operator, specs: Mapping[int, TensorSpec]) -> str | None:
+        """A reason if the float view would pass on other integers than the operator does."""
         called = [self.subgraphs[i] for _, i in called_subgraphs(operator.options)]
         if self.context.quant_mode != "float_view" or not called:
             return None
@@ -122,13 +122,13 @@ class Callees:
         is_closed: bool = False,
         precision: PrecisionPolicy | None = None,
     ) -> "Callee":
-        """A subgraph as a function of its inputs, of any shapes; constants come from `inputs`.
+        """A subgraph as a function of its inputs, for any shapes.
 
         Args:
-            index: the subgraph's.
-            inputs: specs of the call; None: as declared.
-            is_closed: it holds its constants, whoever calls it.
-            precision: that of the operator that calls it, where it has one of its own.
+            index: the subgraph's index.
+            inputs: the inputs' specs in this call, with known values; None: as declared.
+            is_closed: whether it always contains its constants, instead of taking weights.
+            precision: the calling operator's policy, if it has its own.
         """
         subgraph = self.subgraphs[index]
         policy = (precision or self.context.precision).of_callee()
@@ -137,16 +137,16 @@ class Callees:
         )
         declared = gather(declared_specs(subgraph), subgraph.inputs)
         given = declared if inputs is None else inputs
-        handed = tuple(
+        known = tuple(
             dataclasses.replace(
                 stored, shape=spec.shape, const=spec.const if spec.dtype == stored.dtype else None
             )
             for stored, spec in zip(declared, given, strict=True)
         )
-        return Callee(callees, subgraph, handed, is_closed)
+        return Callee(callees, subgraph, known, is_closed)
 
     def static_loop(self, condition: int, body: int, inputs: Specs) -> StaticLoop | None:
-        """What is known beforehand of a loop that begins with such inputs; None: not enough."""
+        """The loop's number of iterations and invariants; None if data determine the number."""
         first, second = self.subgraphs[condition], self.subgraphs[body]
         return static_loop(first, second, _as_stored(second, inputs))
 
@@ -164,9 +164,9 @@ def _as_stored(subgraph: Subgraph, inputs: Specs) -> Specs:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Callee:
-    """One subgraph as a function of its inputs, of any shapes.
+    """One subgraph as a function of its inputs, for any shapes.
 
-    `inputs` are specs as the subgraph stores them, with shapes and constants of one call.
+    `inputs` are specs as stored by the subgraph, with the shapes and constants of one call.
     """
 
     callees: Callees
@@ -175,16 +175,16 @@ class Callee:
     is_closed: bool
 
     def __call__(self, *arrays: Any) -> tuple[Any, ...]:
-        """Run with the constants of the file."""
+        """Run with the file's constants."""
         partition = self._partition(self.inputs, arrays, raw_weights=False)
         weights = {w: jnp.asarray(partition.value(w)) for w in partition.preparations}
         return partition.call(weights, arrays, inside=True)
 
     @functools.cached_property
     def weights(self) -> CalledWeights:
-        """The constants that are the same in all calls, as a caller names them.
+        """The constants that are equal in all calls, as weights of the caller.
 
-        What follows from the shapes or values of one call is no weight.
+        Values that follow from the shapes or values of one call are not weights.
         """
         if self.is_closed:
             return {}
@@ -196,7 +196,7 @@ class Callee:
         }
 
     def holding(self, weights: Mapping[Weight, Any]) -> Function:
-        """The function with these for its `weights`, prepared; a call's arguments stay variable."""
+        """The function with these prepared `weights`; the arguments of a call stay variable."""
         if self.is_closed:
             return self
 
@@ -214,7 +214,7 @@ class Callee:
     def _partition(
         self, inputs: Specs, arrays: Sequence[Any], *, raw_weights: bool
     ) -> LoweredPartition:
-        """Lowered for the constants of `inputs` and the shapes of `arrays`."""
+        """The subgraph, lowered for the constants of `inputs` and the shapes of `arrays`."""
         given = tuple(
             dataclasses.replace(spec, shape=_shape(array))
             for spec, array in zip(inputs, arrays, strict=True)
@@ -235,9 +235,9 @@ class Callee:
 
     @functools.cached_property
     def _variable(self) -> Specs:
-        """The inputs without the values of floats, unless a rule needs them beforehand.
+        """The inputs without values of floats, unless a rule needs these to be constant.
 
-        A caller's weight that is an argument here must not be folded away.
+        A caller's weight that is an argument here must not be folded.
         """
         unknown = tuple(
             dataclasses.replace(spec, const=None)
@@ -275,7 +275,7 @@ class Callee:
 
     @functools.cached_property
     def _own(self) -> frozenset[int]:
-        """Tensors that are constant whatever comes in."""
+        """Tensors that are constant for all inputs."""
         declared = gather(declared_specs(self.subgraph), self.subgraph.inputs)
         anything = tuple(
             dataclasses.replace(spec, const=None, is_dynamic=True) for spec in declared

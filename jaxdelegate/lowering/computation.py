@@ -1,6 +1,6 @@
-"""What lowering makes of a partition: one pure JAX function of weights, inputs and states.
+"""A lowered partition: one pure JAX function of weights, inputs and states.
 
-It runs the operators in order, and checks while it is traced that every result has the propagated
+It runs the operators in order. While it is traced, it checks that each result has the propagated
 shape and the declared dtype.
 """
 
@@ -27,11 +27,7 @@ from jaxdelegate.text import printable
 
 @contextlib.contextmanager
 def naming(operator: Operator) -> Iterator[None]:
-    """Whatever a rule of the user's own raises inside is told with the operator's name.
-
-    Raises:
-        LoweringError: in place of it.
-    """
+    """Add the operator's name to the errors of user-defined rules, raised as `LoweringError`."""
     try:
         yield
     except JaxDelegateError:
@@ -40,38 +36,38 @@ def naming(operator: Operator) -> Iterator[None]:
         if not operator.custom:
             raise
         raise LoweringError(
-            f"node {operator.index} ({printable(operator.name)}): the rule that was registered for "
-            f"it raised {type(error).__name__}: {error}"
+            f"node {operator.index} ({printable(operator.name)}): its registered rule raised "
+            f"{type(error).__name__}: {error}"
         ) from error
 
 
 @dataclasses.dataclass(frozen=True)
 class Weight:
-    """A constant tensor as one operator wants it: in the file's layout, or prepared.
+    """A constant tensor as an operator reads it: in the file's layout, or prepared.
 
-    Or the scale of a tensor that is not constant, where that is to be trained.
+    Or the scale of a variable tensor, if it is trained.
     """
 
     tensor: int
-    operator: int | None = None  # index of the operator that prepares it for itself
+    operator: int | None = None  # index of the operator that the constant is prepared for
     position: int | None = None
-    layout: Hashable = None  # tells apart the result of it: other input shapes, other dtypes
-    subgraph: int | None = None  # the called one that the tensor is of; None: the partition's own
+    layout: Hashable = None  # distinguishes results for other input shapes or dtypes
+    subgraph: int | None = None  # the called subgraph with the tensor; None: the partition's own
     is_scale: bool = False
 
 
-# Weights of called subgraphs: the array, in the file's layout, and what prepares it.
+# Weights of called subgraphs: the array, in the file's layout, and the function that prepares it.
 CalledWeights = dict[Weight, tuple[np.ndarray, Prepare | None]]
 
 
 @dataclasses.dataclass(frozen=True)
 class LoweredOperator:
-    """One lowered operator: where its inputs come from and where its outputs go.
+    """One lowered operator, the sources of its inputs, and its outputs.
 
-    `inputs` holds tensor indices, Weights or None, then the Weights of the subgraphs that it calls;
-    `states` the variable tensors that it updates.
-    `name` is the file's for the operator of this index, whatever a rewrite made of it; `parts` are
-    all operators of the file whose work it does.
+    `inputs` contains tensor indices, Weights or None, then the Weights of the subgraphs that it
+    calls; `states` the variable tensors that it updates.
+    `name` is the name of the file's operator with this index, even if a rewrite replaced it;
+    `parts` are all operators of the file that it replaces.
     """
 
     name: str
@@ -80,9 +76,9 @@ class LoweredOperator:
     inputs: tuple[int | Weight | None, ...]
     outputs: tuple[int, ...]
     states: tuple[int, ...]
-    built_in: frozenset[Weight]  # constants whose values are in `run`
-    takes_reduced: bool  # its inputs may come as they are held
-    is_on_grid: bool  # it rounds its result itself, as the float view wants it
+    built_in: frozenset[Weight]  # constants whose values `run` contains
+    takes_reduced: bool  # it accepts inputs in reduced precision
+    is_on_grid: bool  # it rounds its result to the float view's grid
     parts: tuple[Operator, ...]
     may_overflow: bool = False  # a result beyond float16's range is infinite
 
@@ -97,21 +93,21 @@ class LoweredPartition:
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     states: tuple[int, ...]
-    stored: Mapping[int, TensorSpec]  # outside of the program, where `specs` is a float view
+    stored: Mapping[int, TensorSpec]  # of quantized tensors, where `specs` is a float view
     reduced: Mapping[int, np.dtype]  # tensors that the program stores in reduced precision
     precision: PrecisionPolicy
-    shared: frozenset[int] = frozenset()  # results to lay out in memory once
+    shared: frozenset[int] = frozenset()  # results to materialize
     called: Mapping[Weight, np.ndarray] = dataclasses.field(default_factory=dict)  # of callees
-    passed: Mapping[int, Weight] = dataclasses.field(default_factory=dict)  # outputs as they are
-    scales: Mapping[int, Weight] = dataclasses.field(default_factory=dict)  # that come as weights
+    passed: Mapping[int, Weight] = dataclasses.field(default_factory=dict)  # constant outputs
+    scales: Mapping[int, Weight] = dataclasses.field(default_factory=dict)  # trained scales
 
     @functools.cached_property
     def built_in(self) -> frozenset[Weight]:
-        """Weights whose values an operator's function holds: other ones would have no effect."""
+        """Weights whose values an operator's function contains: other values have no effect."""
         return frozenset().union(*(step.built_in for step in self.operators))
 
     def outside(self, index: int) -> TensorSpec:
-        """A tensor's spec as hosts store it."""
+        """A tensor's spec outside the program."""
         return self.stored.get(index, self.specs[index])
 
     @property
@@ -124,16 +120,12 @@ class LoweredPartition:
         return any(self.specs[i].is_quantized for i in read)
 
     def value(self, weight: Weight) -> np.ndarray:
-        """A weight's host array, prepared; made again at every call: only one is in memory."""
+        """A weight's prepared host array. It is not cached, so that only one is in memory."""
         array, prepare = self.constant(weight), self.preparations[weight]
         return array if prepare is None else np.ascontiguousarray(prepare(array))
 
     def constant(self, weight: Weight) -> np.ndarray:
-        """The constant after a weight, in the file's layout; of a scale, the file's.
-
-        Raises:
-            LoweringError: the tensor is not constant.
-        """
+        """A weight's constant, in the file's layout; for a trained scale, the file's scale."""
         if weight.subgraph is not None:
             return self.called[weight]
         if weight.is_scale:
@@ -150,13 +142,16 @@ class LoweredPartition:
         *,
         inside: bool = False,
     ) -> tuple[Any, ...]:
-        """Outputs, then new states, for the values of `inputs`, then `states`. Pure; jit this.
+        """Compute outputs and new states. A pure function, to be jitted.
 
         Args:
             weights: the prepared constants.
-            values: of `inputs`, then `states`.
-            inside: another program, where quantized values come and go as the floats that they
-                stand for.
+            values: the values of `inputs`, then `states`.
+            inside: whether it is part of another program of the float view, so that quantized
+                inputs and outputs are floats.
+
+        Returns:
+            Outputs, then new states.
         """
         known = self.unpack(values, weights, inside=inside)
         known.update((i, self._as_read(weight, weights)) for i, weight in self.passed.items())
@@ -167,7 +162,7 @@ class LoweredPartition:
     def unpack(
         self, values: Sequence[Any], weights: Mapping[Weight, Any], *, inside: bool = False
     ) -> dict[int, Any]:
-        """The values of `inputs` and `states`, by tensor, as operators read them."""
+        """The values of `inputs` and `states` by tensor, dequantized for a float view."""
         known: dict[int, Any] = dict(zip((*self.inputs, *self.states), values, strict=True))
         if not inside:
             known.update(
@@ -179,7 +174,7 @@ class LoweredPartition:
     def pack(
         self, known: Mapping[int, Any], weights: Mapping[Weight, Any], *, inside: bool = False
     ) -> tuple[Any, ...]:
-        """Outputs, then new states, out of all values, as whoever runs the program stores them."""
+        """Outputs, then new states, from the values of all tensors; quantized as declared."""
         leaving = (*self.outputs, *self.states)
         left = {i: self._result(known, i) for i in leaving}
         put = fake_quantization.simulate if inside else fake_quantization.leave
@@ -189,14 +184,14 @@ class LoweredPartition:
         return tuple(left[i] for i in leaving)
 
     def scale(self, index: int, weights: Mapping[Weight, Any]) -> Any:
-        """A quantized tensor's scale, if that is trained; None: the file's stands."""
+        """A quantized tensor's trained scale; None if the file's is used."""
         return weights[self.scales[index]] if index in self.scales else None
 
     def run_step(
         self, step: LoweredOperator, known: Mapping[int, Any], weights: Mapping[Weight, Any]
     ) -> dict[int, Any]:
-        """One operator's outputs and new states, by tensor, as the program holds them."""
-        # The operators' own names in the HLO metadata: profilers map device time back to them.
+        """One operator's outputs and new states by tensor, as the program stores them."""
+        # Profilers map device time to operators by these names in the HLO metadata.
         with jax.named_scope("+".join(part.scope for part in step.parts)):
             arrays = [self._read_by(step, s, known, weights) for s in step.inputs]
             with naming(step.operator):
@@ -234,7 +229,7 @@ class LoweredPartition:
         return fusion_barrier(stored) if index in self.shared else stored
 
     def _viewed(self, indices: Iterable[int]) -> list[int]:
-        """Those tensors that are integers outside and floats here."""
+        """The tensors that are integers outside the program and floats inside."""
         return [i for i in indices if i in self.stored]
 
     @functools.cached_property
@@ -242,7 +237,7 @@ class LoweredPartition:
         return frozenset(source for step in self.operators for source in step.inputs)
 
     def _simulated(self, index: int, value: Any, weights: Mapping[Weight, Any]) -> Any:
-        """A quantized result that somebody here reads, back on its grid."""
+        """A result, rounded to its grid if it is quantized and an operator reads it."""
         if index not in self.stored or index not in self._read:
             return value
         wide = mixed_precision.upcast(value, self.specs[index])
@@ -257,14 +252,13 @@ class LoweredPartition:
         node = f"node {step.operator.index} ({printable(step.operator.name)})"
         if len(results) != len(written):
             raise LoweringError(f"{node}: {len(results)} results traced, {len(written)} declared")
-        # What moves values leaves them as they come; cuDNN yields convolutions and attention
-        # reduced.
+        # Operators that move values keep reduced precision, and cuDNN's convolutions and attention
+        # yield it.
         may_be_reduced = step.takes_reduced or self.precision.rounds_convolutions
         for index, result in zip(written, results, strict=True):
-            spec = self.specs.get(index, result)  # an output that the file leaves out has no spec
+            spec = self.specs.get(index, result)  # an absent optional output has no spec
             if not mixed_precision.is_as_declared(result, spec, may_be_reduced=may_be_reduced):
                 raise LoweringError(
                     f"{node}: output {spec.name!r} was traced as {result.dtype} "
-                    f"{list(result.shape)}, "
-                    f"propagated as {spec.dtype} {list(spec.shape)}"
+                    f"{list(result.shape)}, propagated as {spec.dtype} {list(spec.shape)}"
                 )

@@ -1,7 +1,7 @@
-"""A partition in float32 and in reduced precision: which operators need float32.
+"""Compares a partition in float32 and in reduced precision to find operators that need float32.
 
-Each operator runs three times in one program: in float32; in the reduced program; and reduced,
-but on what float32 yielded, which tells its own error from what it was given.
+Each operator runs three times in one program: in float32; in reduced precision; and in reduced
+precision on inputs computed in float32, to separate its own error from that of its inputs.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.pjrt import client
 from jaxdelegate.report.precision import OperatorPrecision
 
-# Of the largest value of each tensor: the tolerance of half-precision results.
+# The tolerance of half-precision results, relative to the largest value of each tensor.
 ERROR_BOUND = 1e-2
 
 Lower = Callable[[PrecisionPolicy], LoweredPartition]
@@ -28,7 +28,7 @@ Rows = tuple[OperatorPrecision, ...]
 
 @dataclasses.dataclass(frozen=True)
 class ProbeResult:
-    """What became of one partition's operators, and those to keep in float32."""
+    """The errors of one partition's operators, and the indices of those to keep in float32."""
 
     operators: Rows
     float32_operators: tuple[int, ...]
@@ -41,13 +41,13 @@ def probe(
     device: jax.Device,
     error_bound: float = ERROR_BOUND,
 ) -> ProbeResult:
-    """Find the operators that a policy makes wrong by themselves.
+    """Find the operators whose own error under a policy exceeds the bound.
 
     Args:
         lower: lowers the partition under a policy.
-        policy: the one to judge; `float32_operators` are given.
-        values: of the partition's inputs and states.
-        device: where to compute.
+        policy: the policy to check; its `float32_operators` are kept.
+        values: the partition's inputs and states.
+        device: the device to compute on.
         error_bound: relative to the largest value of each tensor.
     """
     policy = dataclasses.replace(policy, rounds_exactly=True)
@@ -57,21 +57,21 @@ def probe(
 
 
 def _first_to_lose(rows: Rows) -> list[int]:
-    """Where no operator loses values by itself, the first after which they are lost.
+    """If no operator loses values on exact inputs, the first one whose results lose values.
 
-    Those that read infinities lose values too, and need not stay float32.
+    Those that read infinities lose values too, but do not need float32.
     """
     is_own = any(o.own_lost for o in rows)
     return [] if is_own else [o.index for o in rows if o.lost][:1]
 
 
 def guarded(lower: Lower, policy: PrecisionPolicy, device: jax.Device) -> PrecisionPolicy:
-    """The policy with the operators in float32 that seeded random values show to need it."""
+    """The policy with the operators in float32 that need it on seeded random values."""
     if not policy.is_reduced:
         return policy
     partition = lower(policy.in_float32())
-    arriving = [partition.outside(i) for i in (*partition.inputs, *partition.states)]
-    found = probe(lower, policy, seeded_values(arriving), device)
+    inputs = [partition.outside(i) for i in (*partition.inputs, *partition.states)]
+    found = probe(lower, policy, seeded_values(inputs), device)
     return dataclasses.replace(policy, float32_operators=found.float32_operators)
 
 
@@ -88,22 +88,22 @@ def compare(
         exact_weights = dict(zip(exact.preparations, exact_w, strict=True))
         reduced_weights = dict(zip(reduced.preparations, reduced_w, strict=True))
         known = exact.unpack(values, exact_weights)
-        there = reduced.unpack(values, reduced_weights)
+        known_reduced = reduced.unpack(values, reduced_weights)
         numbers = []
         for step, other in zip(exact.operators, reduced.operators, strict=True):
-            # The barrier keeps XLA from computing what comes before again for each statistic.
+            # Without the barrier, XLA recomputes earlier operators for each statistic.
             own, right, wrong = jax.lax.optimization_barrier(  # type: ignore[no-untyped-call]
                 (
                     reduced.run_step(other, known, reduced_weights),
                     exact.run_step(step, known, exact_weights),
-                    reduced.run_step(other, there, reduced_weights),
+                    reduced.run_step(other, known_reduced, reduced_weights),
                 )
             )
-            known, there = {**known, **right}, {**there, **wrong}
+            known, known_reduced = {**known, **right}, {**known_reduced, **wrong}
             floats = tuple(i for i in step.outputs if i in own and _is_probed(exact.specs.get(i)))
             if floats:
                 probed.append((other, floats))
-                numbers.append(_numbers(floats, known, there, own))
+                numbers.append(_numbers(floats, known, known_reduced, own))
         return jnp.stack(numbers) if numbers else jnp.zeros((0, 5))
 
     with client.as_programs(device):
@@ -127,20 +127,20 @@ def _numbers(
     reduced: Mapping[int, Any],
     own: Mapping[int, Any],
 ) -> jax.Array:
-    """Largest magnitude, error, own error, lost, own lost: over all results of one operator."""
+    """Largest magnitude, error, own error, lost, own lost: for all results of one operator."""
     rows = []
     for i in indices:
         y = exact[i].astype(np.float32)
         finite = jnp.isfinite(y)
         largest = jnp.max(jnp.where(finite, jnp.abs(y), 0))
         scale = jnp.where(largest > 0, largest, 1)
-        errors, lost = zip(*(_parting(y, finite, a[i]) for a in (reduced, own)), strict=True)
+        errors, lost = zip(*(_difference(y, finite, a[i]) for a in (reduced, own)), strict=True)
         rows.append(jnp.stack([largest, *(e / scale for e in errors), *lost]))
     return jnp.max(jnp.stack(rows), axis=0)
 
 
-def _parting(y: jax.Array, finite: jax.Array, other: Any) -> tuple[jax.Array, jax.Array]:
-    """The largest difference where both are finite, and how many values only `y` has."""
+def _difference(y: jax.Array, finite: jax.Array, other: Any) -> tuple[jax.Array, jax.Array]:
+    """The largest difference where both are finite, and the number of values only finite in `y`."""
     other = other.astype(np.float32)
     both = finite & jnp.isfinite(other)
     error = jnp.max(jnp.where(both, jnp.abs(other - y), 0))

@@ -1,11 +1,11 @@
-"""Quantized operators as simulated floats, as TFLite's GPU delegate runs them.
+"""The float view: quantized operators simulated in float32, as in TFLite's GPU delegate.
 
-Constants are dequantized once. A quantized output that somebody reads is put back on its grid, so
-that rounding happens where the integer kernels round. Values that enter or leave a program are
-integers outside and are converted at its border, on the device.
+Constants are dequantized once. A quantized result that another operator reads is rounded to its
+grid, so that rounding happens where the integer kernels round. A program's inputs and outputs are
+integers; it converts them on the device.
 Source: delegates/gpu/common/transformations/add_quant_adjustments.cc, gpu/common/object_reader.cc.
 
-Where LiteRT's kernels do other than the file says, the view follows the kernels.
+Where LiteRT's kernels deviate from the file, the view follows the kernels.
 """
 
 import dataclasses
@@ -36,12 +36,12 @@ from jaxdelegate.passes.propagation import gather
 from jaxdelegate.quant import affine, jax_affine
 from jaxdelegate.quant.params import Quantization
 
-_MOST_BYTES = 2  # of integers whose steps float32 holds
+_MAX_BYTES = 2  # of integers whose steps float32 represents
 _BELOW_HALF = np.nextafter(np.float32(0.5), np.float32(0))
 
 
 def why_not(operator: str, options: Options, inputs: Specs, outputs: Specs) -> str | None:
-    """Why the view has no such operator; None if it has, or no tensor is quantized."""
+    """Why the view does not support an operator; None if it does, or no tensor is quantized."""
     present = [spec for spec in (*inputs, *outputs) if spec is not None]
     reason = next(filter(None, map(_why_not_viewed, present)), None)
     if reason is not None:
@@ -56,25 +56,25 @@ def _in_blocks(spec: TensorSpec) -> bool:
 
 
 def is_on_integers(operator: str, inputs: Specs, outputs: Specs) -> bool:
-    """Whether the view lowers an operator as integer mode does: reals do not tell its result."""
+    """Whether the view lowers an operator as integer mode does, because it depends on integers."""
     return why_not_in_reals(record_of(operator), inputs, outputs) is not None
 
 
 def on_integers(
     operators: Iterable[Operator], specs: Mapping[int, TensorSpec]
 ) -> dict[int, tuple[Specs, Specs]]:
-    """By index, the operators that `is_on_integers` is true of: their inputs and outputs."""
+    """The inputs and outputs of the operators for which `is_on_integers` is true, by index."""
     rows = ((op, gather(specs, op.inputs), gather(specs, op.outputs)) for op in operators)
     return {op.index: (ins, outs) for op, ins, outs in rows if is_on_integers(op.name, ins, outs)}
 
 
 def run_on_integers(run: Function, operator: str, inputs: Specs, outputs: Specs) -> Function:
-    """A lowering of integer mode as the view calls it, on floats.
+    """A lowering of integer mode as a function on floats, for the view.
 
     Args:
         run: the lowering.
-        operator: whose it is.
-        inputs: as hosts store them.
+        operator: the operator's name.
+        inputs: the stored specs, not viewed.
         outputs: likewise.
     """
 
@@ -101,8 +101,8 @@ def _why_not_viewed(spec: TensorSpec) -> str | None:
     if spec.const is None and (q.is_per_channel or q.blockwise is not None):
         how = "per channel" if q.is_per_channel else "in blocks"
         return f"{spec.name!r} is quantized {how}, but not constant"
-    if spec.const is None and spec.dtype.itemsize > _MOST_BYTES:
-        return f"{spec.name!r} is {spec.dtype}, whose steps floats do not hold"
+    if spec.const is None and spec.dtype.itemsize > _MAX_BYTES:
+        return f"{spec.name!r} is {spec.dtype}, whose steps float32 cannot represent"
     reason = affine.why_not_blocks(q, spec.shape)
     if reason is not None:
         return f"{spec.name!r} is quantized in blocks: {reason}"
@@ -110,14 +110,14 @@ def _why_not_viewed(spec: TensorSpec) -> str | None:
 
 
 def _why_not_steps(spec: TensorSpec) -> str | None:
-    """A reason if floats do not hold every real that the tensor's integers may stand for."""
+    """A reason if float32 cannot represent all real values of the tensor's integers."""
     q = spec.quantization
     if q is None or q.blockwise is not None:
         return None
     with np.errstate(all="ignore"):
         scale = q.scale.astype(np.float32)
         ends = [scale * np.float32(end) for end in affine.integer_range(spec.dtype)]
-    is_zero = spec.const is not None and scale == 0  # a converter's scale of nothing but zeros
+    is_zero = spec.const is not None and scale == 0  # converters write it if all values are zero
     is_right = is_zero | ((scale >= np.finfo(np.float32).tiny) & np.isfinite(ends).all(0))
     if not is_right.all():
         return f"the scale of {spec.name!r} is {scale[~is_right][0]}"
@@ -139,9 +139,9 @@ def viewed(spec: TensorSpec) -> TensorSpec:
 def view(
     operators: Sequence[Operator], specs: Mapping[int, TensorSpec]
 ) -> tuple[list[Operator], dict[int, TensorSpec]]:
-    """Operators and the tensors that they touch as rules see them.
+    """Operators and their tensors' specs as rules see them.
 
-    Tensors between the gates of an integer LSTM keep their quantization: they have no values.
+    Intermediates of an integer LSTM keep their quantization: they have no values.
     """
     kept = without_values(operators)
     signed = set(read_as_int8(operators, specs))
@@ -153,7 +153,7 @@ def view(
 
 
 def without_values(operators: Sequence[Operator]) -> set[int]:
-    """Intermediates that no operator reads or writes. A damaged file may name any tensor as one."""
+    """Intermediates that no operator reads or writes. Damaged files may list any tensor as one."""
     touched = {i for operator in operators for i in (*operator.inputs, *operator.outputs)}
     return {i for operator in operators for i in operator.intermediates} - touched
 
@@ -164,9 +164,9 @@ def _as_run(operator: Operator, specs: Mapping[int, TensorSpec]) -> Operator:
 
 
 def options_of(options: Options, inputs: Sequence[TensorSpec | None]) -> Options:
-    """An operator's options as far as its kernel follows them.
+    """An operator's options, corrected to what its kernel computes.
 
-    The integer kernel of SVDF demands RELU, and applies none.
+    The integer kernel of SVDF requires RELU, but does not apply it.
     """
     if isinstance(options, SVDFOptions) and inputs and inputs[0] and inputs[0].is_quantized:
         return dataclasses.replace(options, fused_activation_function=ActivationFunctionType.NONE)
@@ -174,7 +174,7 @@ def options_of(options: Options, inputs: Sequence[TensorSpec | None]) -> Options
 
 
 def read_as_int8(operators: Iterable[Operator], specs: Mapping[int, TensorSpec]) -> Iterable[int]:
-    """Tensors of uint8 weights whose bytes a dynamic range kernel takes for int8."""
+    """Tensors of uint8 weights whose bytes a dynamic range kernel interprets as int8."""
     for operator in operators:
         results = [specs[i] for i in operator.outputs if i in specs]
         is_float = not any(spec.is_quantized for spec in results)
@@ -187,7 +187,7 @@ def _is_uint8(spec: TensorSpec) -> bool:
 
 
 def as_int8(spec: TensorSpec) -> TensorSpec:
-    """The int8 tensor that a kernel sees in the bytes of a uint8 constant."""
+    """The bytes of a uint8 constant, interpreted as int8."""
     q = spec.quantization
     if spec.const is None or q is None:
         return spec
@@ -200,17 +200,17 @@ def as_int8(spec: TensorSpec) -> TensorSpec:
 
 
 def viewed_all(specs: Specs) -> Specs:
-    """The view of each spec; an absent one stays absent."""
+    """The specs that rules see; None for absent tensors."""
     return tuple(spec and viewed(spec) for spec in specs)
 
 
 def enter(value: Any, spec: TensorSpec, scale: Any = None) -> Any:
-    """Integers that come into the program -> float32; what is not quantized passes.
+    """Dequantize an input of the program to float32; values that are not quantized are unchanged.
 
     Args:
-        value: as hosts store it.
-        spec: says how integers stand for reals.
-        scale: float32 [1] in place of the file's; None: the file's.
+        value: the stored value.
+        spec: the tensor's stored spec.
+        scale: float32 [1], which replaces the file's; None: the file's.
     """
     if spec.quantization is None or not spec.is_quantized:
         return value
@@ -220,12 +220,10 @@ def enter(value: Any, spec: TensorSpec, scale: Any = None) -> Any:
 
 
 def leave(value: Any, spec: TensorSpec, scale: Any = None) -> Any:
-    """float32 that leaves the program -> the integers that `spec` declares; `scale`: see `enter`.
+    """Quantize a float32 output of the program as `spec` declares; `scale`: see `enter`.
 
-    A state leaves with the outputs, wanted or not: it ends derivatives without a word.
-
-    Raises:
-        GradientError: they are derived.
+    States are outputs of every program, so they end derivatives silently. Other outputs raise a
+    `GradientError` when they are differentiated.
     """
     quantization = spec.quantization
     if quantization is None or not spec.is_quantized:
@@ -240,17 +238,18 @@ def leave(value: Any, spec: TensorSpec, scale: Any = None) -> Any:
     leaves = underivable(
         quantize,
         f"output {spec.name!r} is {spec.dtype}",
-        'here they are all that leaves. Derive it as floats: model.function(io="float")',
+        'this output has no other form. For float outputs, use model.function(io="float")',
     )
     return leaves(value)
 
 
 def grid_of(spec: TensorSpec) -> Grid | None:
-    """What `simulate` rounds to, for kernels that do so themselves; None: they do not.
+    """The grid that `simulate` rounds to, for kernels that round their own results.
 
-    XLA:CPU multiplies by the inverse of a constant, and so do they.
+    It contains the scale's inverse: XLA:CPU multiplies by the inverse of a constant divisor, and so
+    must the kernels. None if kernels cannot round to it.
     """
-    if spec.quantization is None or not spec.is_quantized or spec.dtype.itemsize > _MOST_BYTES:
+    if spec.quantization is None or not spec.is_quantized or spec.dtype.itemsize > _MAX_BYTES:
         return None
     scale, low, high = _grid(spec.quantization, spec.dtype)
     with np.errstate(all="ignore"):
@@ -260,12 +259,13 @@ def grid_of(spec: TensorSpec) -> Grid | None:
 
 
 def simulate(value: Any, spec: TensorSpec, scale: Any = None) -> Any:
-    """float32 on the grid of the quantized tensor that it stands for; NaN is its lowest value.
+    """Round float32 to the grid of the quantized tensor `spec`; NaN becomes its lowest value.
 
     `scale`: see `enter`.
 
-    Plain float32 arithmetic, as on the GPU (common/tasks/quantize_and_dequantize.cc); but the
-    result is the float that `enter` makes of the same integer, so that equal integers stay equal.
+    float32 arithmetic as in the GPU delegate (common/tasks/quantize_and_dequantize.cc), except that
+    the result is the float that `enter` returns for the same integer, so that equal integers stay
+    equal.
     """
     if spec.quantization is None or not spec.is_quantized:
         return value
@@ -275,7 +275,7 @@ def simulate(value: Any, spec: TensorSpec, scale: Any = None) -> Any:
 
 
 def _grid(quantization: Quantization, dtype: np.dtype) -> tuple[np.float32, np.float32, np.float32]:
-    """The scale, and the integers' bounds less their zero point."""
+    """The scale, and the integers' bounds minus their zero point."""
     scale, zero_point = (x.reshape(()) for x in affine.along(quantization, 0))
     low, high = (np.float32(q - zero_point) for q in affine.integer_range(dtype))
     return np.float32(scale), low, high
@@ -284,14 +284,14 @@ def _grid(quantization: Quantization, dtype: np.dtype) -> tuple[np.float32, np.f
 @jax.custom_jvp
 @jax.jit  # traced and lowered once for each shape
 def _on_grid(value: jax.Array, scale: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
-    gpus = dict.fromkeys(("cuda", "rocm"), _on_grid_at_one_reading)
+    gpus = dict.fromkeys(("cuda", "rocm"), _on_grid_of_one_read)
     grid: jax.Array = lax.platform_dependent(
-        value, scale, low, high, default=_on_grid_in_turn, **gpus
+        value, scale, low, high, default=_on_grid_by_round, **gpus
     )
     return grid
 
 
-def _on_grid_in_turn(
+def _on_grid_by_round(
     value: jax.Array, scale: jax.Array, low: jax.Array, high: jax.Array
 ) -> jax.Array:
     first, last = scale * low, scale * high
@@ -300,14 +300,14 @@ def _on_grid_in_turn(
     return (steps + low) * scale
 
 
-def _on_grid_at_one_reading(
+def _on_grid_of_one_read(
     value: jax.Array, scale: jax.Array, low: jax.Array, high: jax.Array
 ) -> jax.Array:
-    """The same floats, by operations that XLA:GPU has a matrix product end in.
+    """Equal to `_on_grid_by_round`, by operations that XLA:GPU fuses into matrix products.
 
-    It does so with what reads a value once, and does not round. NaN is the integer 0. The float
-    next to 1/2 rounds steps, which are not negative, as AWAY_FROM_ZERO does: 1/2 itself would lift
-    the float below 1/2 to 1.
+    XLA fuses operations that read the product once and do not round. NaN becomes the integer 0.
+    The steps are not negative: adding the float below 1/2 and truncating rounds them as
+    AWAY_FROM_ZERO does. Adding 1/2 would round the float below 1/2 up to 1.
     """
     first = scale * low
     steps = jnp.minimum((jnp.maximum(value, first) - first) / scale, high - low)
@@ -320,10 +320,10 @@ def _on_grid_at_one_reading(
 def _straight_through(
     primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]
 ) -> tuple[jax.Array, jax.Array]:
-    """The slope of what is rounded: one inside of the grid's range, zero beyond its ends.
+    """The straight-through estimator: slope one inside the grid's range, zero outside.
 
-    Rounding itself has the slope zero everywhere, by which nothing could be trained (Bengio et al.
-    2013; tf.quantization.fake_quant_with_min_max_args does the same).
+    The slope of rounding is zero, with which nothing could be trained (Bengio et al. 2013;
+    tf.quantization.fake_quant_with_min_max_args does the same).
     """
     value, scale, low, high = primals
     is_inside = (value >= scale * low) & (value <= scale * high)

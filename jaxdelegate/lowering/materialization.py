@@ -1,4 +1,4 @@
-"""Which results XLA:CPU is to lay out in memory instead of fusing them into what reads them."""
+"""Chooses the results that XLA:CPU materializes instead of fusing them into their readers."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -7,23 +7,23 @@ from jaxdelegate.model.records import Operator
 from jaxdelegate.op_lowering.options import record_of
 from jaxdelegate.op_lowering.spec import TensorSpec
 
-# Smaller results cost less than to lay them out in memory.
-_LEAST_BYTES = 4096
+# Computing smaller results again is cheaper than storing them.
+_MIN_BYTES = 4096
 
 
 def shared_results(
     operators: Sequence[Operator], specs: Mapping[int, TensorSpec], kept: Collection[int]
 ) -> frozenset[int]:
-    """Results to lay out in memory once.
+    """Results to materialize, because XLA would otherwise compute them for each reader.
 
-    Those with several readers that do not meet again at once, or with one that reads them several
-    times, and each time would compute them again: `x` of x * sigmoid(x) is not among them. And
-    quantized convolutions, which cost too much.
+    They have several readers whose results are not combined right away (as those of `x` are in
+    x * sigmoid(x)), or a reader that reads them several times. Results of quantized convolutions
+    are always materialized, because they are expensive.
 
     Args:
-        operators: of one program, in execution order.
-        specs: of every tensor that they touch.
-        kept: tensors that somebody outside of the program reads.
+        operators: a program's operators, in execution order.
+        specs: specs of their tensors.
+        kept: tensors that are read outside the program.
     """
     readers: dict[int, list[Operator]] = {}
     for operator in operators:
@@ -31,7 +31,7 @@ def shared_results(
             readers.setdefault(i, []).append(operator)
     made = (i for operator in operators for i in operator.outputs if i in specs)
     several = (i for i in made if _is_read_again(readers.get(i, ())) and _is_large(specs[i]))
-    apart = (i for i in several if not _meet(i, readers, specs, kept))
+    apart = (i for i in several if not _is_combined(i, readers, specs, kept))
     costly = (op.outputs[0] for op in operators if record_of(op.name).is_costly_requantized)
     quantized = (i for i in costly if specs[i].is_quantized and _is_large(specs[i]))
     return frozenset((*apart, *quantized))
@@ -42,16 +42,16 @@ def _is_read_again(readers: Sequence[Operator]) -> bool:
 
 
 def _is_large(spec: TensorSpec) -> bool:
-    return math.prod(spec.shape) * spec.dtype.itemsize >= _LEAST_BYTES
+    return math.prod(spec.shape) * spec.dtype.itemsize >= _MIN_BYTES
 
 
-def _meet(
+def _is_combined(
     tensor: int,
     readers: Mapping[int, Sequence[Operator]],
     specs: Mapping[int, TensorSpec],
     kept: Collection[int],
 ) -> bool:
-    """Whether all that is made of a tensor ends in one value, before anything else sees it."""
+    """Whether elementwise operators combine all results of a tensor's readers into one value."""
     waiting = {op.index: op for op in readers[tensor]}
     while len(waiting) > 1:
         operator = waiting.pop(min(waiting))

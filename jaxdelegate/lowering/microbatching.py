@@ -1,8 +1,8 @@
-"""A large batch as a loop over a few images at a time, on a CPU.
+"""Splits a large batch into microbatches, which a program on a CPU computes in a loop.
 
-Temporaries beyond 32 MiB are mapped again by the C library at every call: a batch of eight images
-in MobileNet v2 spends a third of its time in page faults, and no tensor stays in the processor's
-cache.
+The C library maps temporaries of more than 32 MiB again at every call: MobileNet v2 spends a third
+of its time in page faults with a batch of eight images. Tensors of a large batch also do not fit
+into the processor's cache.
 """
 
 import dataclasses
@@ -14,9 +14,9 @@ from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.passes.by_image import split_by_image
 from jaxdelegate.passes.propagation import gather, is_constant
 
-# What the temporaries of one microbatch may take, about: below the C library's 32 MiB.
+# Approximate limit for the temporaries of one microbatch: below the C library's 32 MiB.
 _MICROBATCH_BYTES = 24 << 20
-# Temporaries are about that many times as large as the largest result: it, and what it is made of.
+# Temporaries are about twice as large as the largest result: it and its inputs are live.
 _LIVE = 2
 
 Shapes = dict[int, TensorSpec]
@@ -24,11 +24,11 @@ Shapes = dict[int, TensorSpec]
 
 @dataclasses.dataclass(frozen=True)
 class Microbatches:
-    """How often to run a partition, on how much of the batch.
+    """The microbatches on which a partition runs.
 
     Attributes:
-        count: of microbatches.
-        specs: of all tensors in one microbatch.
+        count: the number of microbatches.
+        specs: specs of all tensors in one microbatch.
     """
 
     count: int
@@ -41,15 +41,15 @@ def microbatches(
     inputs: Sequence[int],
     outputs: Sequence[int],
 ) -> Microbatches | None:
-    """The microbatches in which to run a partition; None: all at once.
+    """The microbatches on which to run a partition; None if it runs on the whole batch.
 
-    Only operators that compute every image by itself are run so; values do not depend on it.
+    All operators must compute each image independently, so results do not change.
 
     Args:
-        operators: of one partition, in execution order.
-        specs: of every tensor that they touch, for the whole batch.
-        inputs: run-time tensors that come in.
-        outputs: tensors that leave.
+        operators: the partition's operators, in execution order.
+        specs: specs of their tensors, for the whole batch.
+        inputs: the partition's run-time inputs.
+        outputs: the partition's outputs.
     """
     images = {specs[i].shape[0] if specs[i].shape else 1 for i in inputs}
     if len(images) != 1 or any(specs[i].is_variable for i in inputs):
@@ -76,7 +76,7 @@ def _bytes(spec: TensorSpec) -> int:
 
 
 def _images_in_a_microbatch(batch: int, image_bytes: int) -> int:
-    """The largest divisor of the batch that fits."""
+    """The largest divisor of the batch whose temporaries are within the limit."""
     fitting = (
         n for n in range(batch, 1, -1) if batch % n == 0 and n * image_bytes <= _MICROBATCH_BYTES
     )

@@ -1,9 +1,9 @@
-"""How the tensors of one program are stored between its operators, as the precision policy has it.
+"""Chooses the tensors that a program stores in reduced precision under a precision policy.
 
 Operators are lowered for float32. A tensor in reduced precision is downcast once, after the
-operator that yields it, and upcast by whatever reads it; XLA fuses both. What comes into a program
-or leaves it keeps the file's dtype. Finite values beyond float16's range become 65504: storing them
-in reduced precision yields no infinity, and no NaN after it.
+operator that yields it, and upcast by each reader; XLA fuses both. A program's inputs and outputs
+keep the file's dtype. Finite values beyond float16's range become 65504, so that storing them in
+reduced precision does not result in infinities, and then NaN.
 """
 
 import logging
@@ -35,14 +35,14 @@ def reduced_tensors(
     stored: Mapping[int, TensorSpec],
     passing: AbstractSet[int],
 ) -> dict[int, np.dtype]:
-    """The tensors that are stored in the policy's storage dtype, where that is not float32.
+    """The tensors to store in the policy's storage dtype, if that is not float32.
 
     Args:
         policy: the precision policy.
-        operators: of the program, in execution order.
-        specs: of their tensors, as rules see them.
-        stored: the quantized tensors after a float view: those of more than 8 bits stay float32.
-        passing: tensors that come in or leave, and states.
+        operators: the program's operators, in execution order.
+        specs: specs of their tensors, as rules see them.
+        stored: the quantized tensors of a float view: those of more than 8 bits stay float32.
+        passing: inputs, outputs and states.
     """
     if policy.storage == FLOAT32:
         return {}
@@ -65,7 +65,7 @@ def reduced_tensors(
 
 
 def _read_unrounded(operators: Sequence[Operator], passing: AbstractSet[int]) -> set[int]:
-    """Tensors that leave or that somebody reads unrounded, also through operators that move."""
+    """`passing` and tensors that operators read unrounded, also through operators that move."""
     found = set(passing)
     for operator in reversed(operators):
         moves_one = record_of(operator.name).result is Result.MOVED and any(
@@ -103,21 +103,15 @@ def stored(
     reduced: Mapping[int, np.dtype],
     policy: PrecisionPolicy,
 ) -> Any:
-    """A tensor as the program stores it.
+    """The value of tensor `index`, a result of `operator`, as the program stores it.
 
-    Args:
-        value: the tensor's, as `operator` yields it.
-        index: the tensor's.
-        operator: which yields it.
-        specs: of the tensors that the operator reads.
-        reduced: the dtypes of what is stored in reduced precision.
-        policy: the precision policy.
+    `reduced` has the dtypes of tensors in reduced precision.
     """
     dtype = reduced.get(index)
-    if dtype is None:  # an operator may have left it reduced
+    if dtype is None:  # the operator may yield it in reduced precision
         return finite(value, FLOAT32) if _is_float32(specs.get(index)) else value
     if moves_reduced(operator, specs, reduced):
-        return value.astype(dtype)  # without an end of the range, XLA drops both conversions
+        return value.astype(dtype)  # without a clamp, XLA removes both conversions
     is_product = record_of(operator.name).multiplies
     return downcast(value, dtype, exactly=policy.rounds_exactly, infinities=not is_product)
 
@@ -125,7 +119,7 @@ def stored(
 def moves_reduced(
     operator: Operator, specs: Mapping[int, TensorSpec], reduced: Mapping[int, np.dtype]
 ) -> bool:
-    """Whether an operator yields only values that it reads, from tensors in reduced precision."""
+    """Whether an operator only moves values of tensors in reduced precision."""
     if record_of(operator.name).result is not Result.MOVED:
         return False
     floats = [i for i in operator.inputs if i >= 0 and specs[i].dtype == FLOAT32]
@@ -133,13 +127,13 @@ def moves_reduced(
 
 
 def is_as_declared(result: Any, spec: Any, *, may_be_reduced: bool) -> bool:
-    """Whether an operator yields `result` as `spec` says: in its shape and dtype, or reduced."""
+    """Whether `result` has the shape of `spec`, and its dtype or, if allowed, a reduced one."""
     is_reduced = may_be_reduced and spec.dtype == FLOAT32 and result.dtype in HALVES
     return tuple(result.shape) == tuple(spec.shape) and (result.dtype == spec.dtype or is_reduced)
 
 
 def upcast(value: Any, spec: TensorSpec | None) -> Any:
-    """A value as an operator reads it that was lowered for `spec`."""
+    """A value in the dtype of the spec that its reader was lowered for."""
     is_reduced = spec is not None and spec.dtype == FLOAT32 and value.dtype != FLOAT32
     return value.astype(FLOAT32) if is_reduced else value
 
@@ -147,7 +141,7 @@ def upcast(value: Any, spec: TensorSpec | None) -> Any:
 def unfit_constants(
     policy: PrecisionPolicy, operators: Iterable[Operator], specs: Mapping[int, TensorSpec]
 ) -> dict[int, str]:
-    """Constants that the policy would store in reduced precision, and why they stay float32."""
+    """Constants that stay float32 although the policy stores constants reduced, with reasons."""
     operands = {i for op in operators if record_of(op.name).multiplies for i in op.inputs[:2]}
     reasons = {}
     for index in sorted({i for op in operators for i in op.inputs if i >= 0}):

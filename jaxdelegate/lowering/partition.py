@@ -1,6 +1,7 @@
-"""The operators of a partition, or of a subgraph that control flow calls, -> a LoweredPartition.
+"""The operators of a partition, or of a called subgraph, -> a LoweredPartition.
 
-Lowers each operator by its rule and collects the weights; `why_not` says what has no rule.
+Lowers each operator by its rule and collects the weights; `why_not` returns why an operator cannot
+be lowered.
 """
 
 import dataclasses
@@ -52,29 +53,30 @@ def lower_partition(
     rewrites: Collection[str] = (),
     learned: Collection[int] = (),
 ) -> LoweredPartition:
-    """Lower every operator that still has something to compute.
+    """Lower every operator whose results are not constant.
 
-    Whoever calls this has asked `why_not` of each operator: a rule is asked once, before operators
-    become a partition. Rewrites ask for the operators that they make.
+    The caller must have checked each operator with `why_not`; rewrites check the operators that
+    they create.
 
     Args:
-        operators: in execution order, by different indices; what is constant already is left out.
-        specs: of every tensor that they touch.
-        inputs: run-time tensors that come in, without variables.
-        outputs: tensors that leave.
-        context: the lowering context; the operator's version and intermediates are filled in here.
-        raw_weights: keep every constant in the file's layout, also those of called subgraphs and
-            those that are outputs: `Model.function` shows them.
+        operators: in execution order, with different indices; those with constant results are
+            skipped.
+        specs: specs of their tensors.
+        inputs: run-time inputs, without variables.
+        outputs: the outputs.
+        context: the lowering context; the operator's version and intermediates are added here.
+        raw_weights: keep all constants in the file's layout as weights, also those of called
+            subgraphs and those that are outputs, for `Model.function`.
         rewrites: names of the rewrites (`lowering/rewrites`) to apply first.
-        learned: quantized tensors whose scales come as weights, where they are not constant.
+        learned: quantized tensors whose scales are weights, unless they are constant.
 
     Raises:
         LoweringError: an operator has no rule.
     """
     if context.precision.rounds_exactly:
-        # Another device has no such kernels: which rewrites are made depends on no dtype then.
+        # No device-specific kernels, so that the same rewrites apply to every dtype.
         context = dataclasses.replace(context, native_kernels=False, triton_kernels=False)
-    if not raw_weights:  # a loop of the delegate's programs runs until its condition ends it
+    if not raw_weights:  # in a delegate's program, a loop's condition decides when it ends
         context = dataclasses.replace(context, static_loop=None)
     preparations: dict[Weight, Prepare | None] = {}
     called: dict[Weight, np.ndarray] = {}
@@ -141,28 +143,27 @@ def lower_partition(
 def _states(
     steps: Sequence[LoweredOperator], read: Collection[int], specs: Mapping[int, TensorSpec]
 ) -> tuple[int, ...]:
-    """Variables that operators update, then those that are only read, and given by nobody."""
+    """Variables that operators update, then those that are only read."""
     updated = dict.fromkeys(index for step in steps for index in step.states)
     kept = (i for i in sorted(read) if i in specs and specs[i].is_variable)
     return tuple(dict.fromkeys((*updated, *kept)))
 
 
 def _hidden(operator: Operator) -> Operator:
-    """The operator under a name that no rewrite knows: they would take it for one on floats."""
+    """The operator under another name, so that no rewrite for floats matches it."""
     return dataclasses.replace(operator, name=f"{operator.name} on integers")
 
 
 def _constant_outputs(
     specs: Mapping[int, TensorSpec], inputs: Sequence[int], outputs: Sequence[int]
 ) -> dict[int, Weight]:
-    """The weights that leave as they are."""
     return {i: Weight(i) for i in outputs if specs[i].const is not None and i not in inputs}
 
 
 def _quantized_later(
     operators: Sequence[Operator], specs: Mapping[int, TensorSpec]
 ) -> frozenset[int]:
-    """Operators, by index, that compute what a quantized one among them works on."""
+    """The indices of operators on whose results a quantized operator depends."""
     found: set[int] = set()
     read: set[int] = set()
     for operator in reversed(operators):
@@ -176,7 +177,7 @@ def _quantized_later(
 
 
 def _grids(operators: Sequence[Operator], stored: Mapping[int, TensorSpec]) -> dict[int, Grid]:
-    """By operator, the grid that its result goes on, if that is its only one and is read here."""
+    """The grids of operators' results, by operator: of single results that an operator reads."""
     read = {i for operator in operators for i in operator.inputs}
     made = {op.outputs[0]: op.index for op in operators if len(op.outputs) == 1}
     grids = {
@@ -202,7 +203,7 @@ def _is_lowered(
 def _keeping_whole(
     context: LoweringContext, parts: Mapping[int, Iterable[Operator]]
 ) -> LoweringContext:
-    """The context in which an operator stays in float32 if one of its parts has to."""
+    """The context with operators in float32 if the policy keeps one of their parts in float32."""
     named = context.precision.float32_operators
     kept = {i for i, whole in parts.items() if any(part.index in named for part in whole)}
     precision = dataclasses.replace(
@@ -220,10 +221,10 @@ def _step(
     called: dict[Weight, np.ndarray] | None,
     integers: tuple[Specs, Specs] | None = None,
 ) -> LoweredOperator:
-    """One operator; its weights join `preparations`, and its callees' join `called` too.
+    """Lower one operator; add its weights to `preparations`, and those of its callees to `called`.
 
-    Without `called` callees keep theirs to themselves, and its own may have other layouts.
-    `integers`: its tensors as hosts store them, where a float view lowers it as integer mode does.
+    Without `called`, callees contain their weights, and weights may have other layouts than the
+    file's. `integers`: the stored specs, if the float view lowers it as integer mode does.
     """
     inputs, outputs = integers or (
         gather(specs, operator.inputs),
@@ -298,8 +299,8 @@ def _with_called_weights(
 ) -> tuple[Function, CalledWeights]:
     """An operator as a function of its inputs, then of its callees' weights; and these weights.
 
-    A first lowering shows which subgraphs it calls. Another one, at each call, makes of them
-    functions that hold the weights of the call.
+    The first lowering collects the subgraphs that it calls. Each call lowers it again, with
+    subgraphs as functions that contain the weights of the call.
     """
     callee_of, callees, count = op.context.lower_subgraph, list[Any](), len(op.inputs)
     if callee_of is None:
@@ -336,14 +337,14 @@ def _layout(lowered: Function, inputs: Specs) -> Hashable:
 
 
 def _partly_prepared(lowered: Lowered, done: frozenset[int]) -> Function:
-    """The function for arrays of which some are prepared and others come in the file's layout."""
+    """The function for arrays of which those in `done` are prepared, the others in file layout."""
     late = {p: prepare for p, prepare in lowered.prepare.items() if p not in done}
     return Lowered(lowered.run, late) if late else lowered.run
 
 
 @dataclasses.dataclass(frozen=True)
 class _Constants:
-    """The result of one operator's constants."""
+    """How one operator reads its constants."""
 
     precision: PrecisionPolicy
     prepared: Mapping[int, Prepare]
@@ -352,9 +353,9 @@ class _Constants:
     def source(
         self, operator: Operator, position: int, spec: TensorSpec | None
     ) -> tuple[int | Weight | None, Prepare | None]:
-        """Where an input comes from, and what prepares it."""
+        """The tensor or weight of an input, and the function that prepares a weight."""
         index = operator.inputs[position]
-        if spec is None or spec.dtype in HANDLES:  # a handle's state comes as an input of its own
+        if spec is None or spec.dtype in HANDLES:  # a handle's state is another input
             return None, None
         if spec.const is None:
             return index, None
@@ -384,19 +385,19 @@ def context_for(
     )
 
 
-RULE_RAISED = "its rule raised"  # a bug of ours: rules answer, whatever a file holds
+RULE_RAISED = "its rule raised"  # a bug in jaxdelegate: rules must not raise for any file
 _NO_CUSTOM_RULE = "custom operator without an XLA lowering; jaxdelegate.register_operator adds one"
 
 
 def rule_for(operator: Operator) -> OpRule | None:
-    """An operator's rule, also of one that a rewrite made."""
+    """The rule of an operator of the file, or of one that a rewrite created."""
     return rule_of(operator.name, operator.options)
 
 
 def why_not(
     context: LoweringContext, operator: Operator, inputs: Specs, outputs: Specs
 ) -> str | None:
-    """Why XLA cannot run an operator; None if it can. `context` is the operator's own."""
+    """Why XLA cannot run an operator; None if it can. `context` is that of `context_for`."""
     rule = rule_for(operator)
     if rule is None:
         return _NO_CUSTOM_RULE if operator.custom else "jaxdelegate has no XLA lowering of it"
@@ -424,12 +425,12 @@ def _reason(rule: OpRule, operator: Operator, op: Op[Options]) -> str | None:
     try:
         with naming(operator):
             return rule.reason(op)
-    except KERNEL_ERRORS as error:  # of a damaged file; a reference kernel refuses it, too
+    except KERNEL_ERRORS as error:  # a damaged file, which reference kernels reject, too
         return f"{RULE_RAISED} {type(error).__name__}: {error}"
 
 
 def _is_identity(rule: OpRule, op: Op[Options]) -> bool:
-    """Whether the float view leaves nothing of the operator (QUANTIZE between two views)."""
+    """Whether the operator is an identity in the float view (QUANTIZE between two views)."""
     if not rule.is_identity_in_float_view or op.context.quant_mode != "float_view":
         return False
     dtypes = {spec.dtype for spec in (*op.inputs[:1], *op.outputs) if spec is not None}

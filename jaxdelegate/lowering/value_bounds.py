@@ -1,8 +1,8 @@
-"""Which convolutions may leave float16's range: bounds of values, by the weights alone.
+"""Finds convolutions whose results may exceed float16's range, from bounds of their values.
 
-On a GPU cuDNN ends most convolutions in float16, and what is beyond its range becomes infinite. A
-clamp would be another kernel for each. Where RELU6 or the like bounds what a convolution reads, its
-weights bound what it yields, and often that is enough.
+On a GPU, cuDNN stores most convolutions in float16, where larger values become infinite. Clamping
+would need another kernel for each. If RELU6 or a similar operator bounds a convolution's input, its
+weights bound its result, and often that is enough to exclude an overflow.
 """
 
 import math
@@ -29,18 +29,16 @@ _ENDS: dict[Any, float] = {
     ActivationFunctionType.RELU_N1_TO_1: 1.0,
 }
 _BOUNDED = {"RELU6": 6.0, "RELU_N1_TO_1": 1.0, "LOGISTIC": 1.0, "TANH": 1.0, "SOFTMAX": 1.0}
-
-
 _AVERAGES = frozenset(["MEAN", "AVERAGE_POOL_2D"])
 
 
 def overflowing(partition: LoweredPartition) -> list[Operator]:
-    """The operators of which float16 makes infinities, unless their values are smaller than known.
+    """The operators whose results may become infinite in float16, as far as bounds are known.
 
     Args:
-        partition: as lowered under its precision policy.
+        partition: lowered under its precision policy.
     """
-    bounds: dict[int, float] = {}  # of magnitudes, by tensor; what is absent is not known
+    bounds: dict[int, float] = {}  # known bounds of magnitudes, by tensor
     found = []
     for step in partition.operators:
         operator = step.operator
@@ -81,7 +79,7 @@ def _of_sums(
     specs: Mapping[int, TensorSpec],
     bounds: Mapping[int, float],
 ) -> float:
-    """The bound of x times each filter's magnitudes in all, plus bias and residual."""
+    """The bound of x times the largest sum of a filter's magnitudes, plus bias and residual."""
     x, w, *rest = operator.inputs
     filters = specs[w].const
     if filters is None:

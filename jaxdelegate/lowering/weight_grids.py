@@ -1,8 +1,8 @@
-"""Float weights on the grids of a file's integers: what is trained is what will be stored.
+"""Rounds float weights to the grids of a file's integers, so that training sees the stored values.
 
-Each value becomes the float that its nearest integer stands for, exactly as affine.dequantize makes
-it of what affine.quantize_weight stores. The gradient passes straight through, and is zero beyond
-the range (Bengio et al. 2013).
+Each value becomes the float of its nearest integer, exactly as affine.dequantize computes it from
+the result of affine.quantize_weight. The gradient passes unchanged inside the range, and is zero
+outside (straight-through estimator; Bengio et al. 2013).
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ from jaxdelegate.op_lowering.common.derivatives import with_64_bits
 from jaxdelegate.quant import affine, jax_affine
 from jaxdelegate.quant.params import Quantization
 
-_MOST_BYTES = 2  # of integers whose steps float32 holds
+_MAX_BYTES = 2  # of integers whose steps float32 represents
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -27,9 +27,9 @@ class WeightGrid:
     """The grid of one stored weight.
 
     Attributes:
-        quantization: of the stored integers.
-        dtype: of the stored integers.
-        is_narrow: whether the least integer of the dtype is left out.
+        quantization: the stored integers' quantization.
+        dtype: the stored integers' dtype.
+        is_narrow: whether the range excludes the dtype's lowest integer.
     """
 
     quantization: Quantization
@@ -37,11 +37,11 @@ class WeightGrid:
     is_narrow: bool
 
     def put(self, value: Any, scale: Any = None) -> jax.Array:
-        """float32 on the grid.
+        """Round a weight to the grid.
 
         Args:
             value: float32, in the file's layout.
-            scale: float32 in place of the file's, of as many values; None: the file's.
+            scale: float32, which replaces the file's scales, with as many values; None: the file's.
         """
         x, rank = jnp.asarray(value, np.float32), np.ndim(value)
         if self.quantization.blockwise is not None:
@@ -56,7 +56,7 @@ class WeightGrid:
         return _on_grid(x, used, low, high, self._is_wide)
 
     def put_by(self, value: Any, scales: Any) -> jax.Array:
-        """As `put`, with scales that are not trained themselves: one, or one for each channel."""
+        """Round to the grid with scales that have no gradient: one, or one for each channel."""
         x = jnp.asarray(value, np.float32)
         low, high = self._bounds(affine.along(self.quantization, x.ndim)[1])
         shape = [1] * x.ndim
@@ -65,10 +65,10 @@ class WeightGrid:
 
     @property
     def _is_wide(self) -> bool:
-        return self.dtype.itemsize > _MOST_BYTES
+        return self.dtype.itemsize > _MAX_BYTES
 
     def _bounds(self, zero_point: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The least and the largest integer less the zero point: float64 of wide integers."""
+        """The lowest and highest integer minus the zero point; float64 for wide integers."""
         ends = affine.integer_range(self.dtype, narrow=self.is_narrow)
         kind = np.float64 if self._is_wide else np.float32
         low, high = (np.asarray(end - zero_point.astype(np.float64), kind) for end in ends)
@@ -101,7 +101,7 @@ def _steps(steps: jax.Array, low: Any, high: Any) -> jax.Array:
 @_on_grid.defjvp
 @with_64_bits
 def _straight_through(is_wide: bool, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
-    """As LSQ has it: see learned_scales."""
+    """The gradient of LSQ: see learned_scales."""
     x, scale, low, high = primals
     low32, high32 = (jnp.asarray(end).astype(np.float32) for end in (low, high))
     result = _on_grid(x, scale, low, high, is_wide)

@@ -331,7 +331,7 @@ WRONG_USES: dict[str, tuple[WrongUse, ...]] = {
             "an unknown rewrite",
             'jd.JaxDelegate(rewrites="fuse")',
             "OptionError",
-            "want 'all', 'none' or names of",
+            "expected 'all', 'none' or some of",
         ),
         use(
             "priorities in an invalid order",

@@ -1,4 +1,4 @@
-"""The float view of quantized models: what is dequantized, rounded, folded and converted where."""
+"""The float view of quantized models: dequantization, rounding, folding and conversion."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -129,7 +129,7 @@ def test_a_simulator_rounds_halves_up_from_the_lowest_value() -> None:
 @pytest.mark.usefixtures("as_on_a_gpu")
 @pytest.mark.parametrize(("dtype", "scale", "zero_point"), GRIDS)
 def test_a_gpu_gives_the_same_floats(dtype: Any, scale: float, zero_point: int) -> None:
-    """Both sides of every half, and what is no number."""
+    """Both sides of every half, and NaN."""
     info, spec = np.iinfo(dtype), spec_of(scaled(scale, zero_point), dtype)
     halves = (np.arange(info.min - 2, info.max + 2) - zero_point + 0.5) * np.float32(scale)
     halves = halves.astype(np.float32)
@@ -198,7 +198,7 @@ def test_graph_inputs_and_unread_outputs_have_no_simulator(
 
 @pytest.mark.usefixtures("built")
 def test_native_kernels_round_what_they_yield_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What one of them computes, what another operator does, and what nobody reads."""
+    """Results of a native kernel, of another operator, and one that no operator reads."""
     builder, random = ModelBuilder(), np.random.default_rng(0)
     x = builder.input((4, 256), np.int8, quantization=scaled(0.01))
     w = builder.constant(
@@ -245,7 +245,7 @@ def test_an_output_that_is_also_read_is_one_value() -> None:
 
 
 def test_values_that_are_equal_integers_are_equal_floats() -> None:
-    """One side comes in, the other one was moved and put on its grid again."""
+    """One operand is an input, the other was moved and rounded to its grid again."""
     builder = ModelBuilder()
     quantization = scaled(0.00783961, -1)
     x = builder.input((16, 16), np.int8, quantization=quantization)

@@ -1,4 +1,4 @@
-"""Integer mode is for what is quantized: everything else is lowered as it is by default."""
+"""Integer mode applies to quantized operators: all others are lowered as by default."""
 
 from typing import Any
 
@@ -40,7 +40,7 @@ def mean(builder: ModelBuilder, x: int, *shape: int) -> int:
 
 
 def normalized(builder: ModelBuilder, x: int, *shape: int) -> int:
-    """What `fuse_layer_norm` looks for."""
+    """A normalization that `fuse_layer_norm` matches."""
     rows = (*shape[:-1], 1)
     epsilon = builder.constant(np.float32(1e-3))
     centered, squares, variance, root, y = (
@@ -55,7 +55,7 @@ def normalized(builder: ModelBuilder, x: int, *shape: int) -> int:
 
 
 def float_network() -> bytes:
-    """Operators that add up in their kernels' order where a quantized one follows."""
+    """Operators that sum in their kernels' order if a quantized one follows."""
     builder = ModelBuilder()
     x, w = builder.input((1, 12, 12, 3)), builder.constant(values(16, 3, 3, 3))
     y, z = builder.tensor((1, 6, 6, 16)), builder.tensor((1, 6, 6, 16))

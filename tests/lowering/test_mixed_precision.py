@@ -1,4 +1,4 @@
-"""Programs that store tensors in reduced precision: which ones; what whole networks compute."""
+"""Programs that store tensors in reduced precision: the tensors, and results of whole networks."""
 
 import dataclasses
 
@@ -44,7 +44,7 @@ def run(
 
 
 def interpreter(content: bytes, policy: PrecisionPolicy, **options: object) -> jd.Interpreter:
-    """A GPU's policy on the CPU: hosts compile with whatever the delegate's context says."""
+    """A GPU's policy on the CPU: programs follow the context of the delegate's compiler."""
     delegate = jd.JaxDelegate(platform="cpu", require_full_delegation=True, **options)
     delegate.compiler.context = dataclasses.replace(delegate.compiler.context, precision=policy)
     return jd.Interpreter(model_content=content, experimental_delegates=[delegate])
@@ -167,7 +167,7 @@ def test_mobilenet_in_shorter_dtypes() -> None:
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_mobilenet_as_a_gpu_runs_it(dtype: str) -> None:
-    """Its ways of convolutions, which yield results in reduced precision, on the CPU."""
+    """On the CPU, with a GPU's convolutions, which have results in reduced precision."""
     content = mobilenet_v1(size=32, width=0.5, classes=10)
     x = np.random.default_rng(0).uniform(-1, 1, (1, 32, 32, 3)).astype(np.float32)
     (want,) = run(content, PrecisionPolicy(), x)

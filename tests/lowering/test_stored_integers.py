@@ -158,7 +158,7 @@ def quantized(dtype: Any, scale: float) -> Quantization:
 
 
 def scales_of(dtype: Any) -> dict[str, tuple[Quantization | None, Quantization | None]]:
-    """Of what comes in and what goes out."""
+    """Quantizations of input and output."""
     x, y = quantized(dtype, 0.5), quantized(dtype, 0.25)
     return {"equal": (x, x), "different": (x, y), "in only": (x, None), "out only": (None, y)}
 
@@ -200,7 +200,7 @@ def _parts(tensor: Any, dtype: Any, scale: Quantization | None) -> Any:
 
 
 def litert(model: Built) -> list[np.ndarray] | None:
-    """None: it refuses the model."""
+    """LiteRT's outputs; None if it rejects the model."""
     from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
     kind = OpResolverType.BUILTIN_REF
@@ -216,7 +216,7 @@ def reference(model: Built) -> list[np.ndarray]:
 
 
 def why_not(model: Built) -> str | None:
-    """Why the float view leaves the operator on the host."""
+    """Why the float view does not support the operator."""
     subgraph = jd.load(model.content).graph.subgraphs[0]
     (operator,), specs = subgraph.operators, propagation.subgraph_specs(subgraph, None, [])
     inputs, outputs = (gather(specs, i) for i in (operator.inputs, operator.outputs))
@@ -249,7 +249,7 @@ def test_the_reference_ignores_the_scales_that_litert_ignores(
 
 
 def needs_scales(operator: Operator, dtype: Any, scales: Sequence[Any]) -> bool:
-    """Whether LiteRT's result is one of a missing scale, which counts as 0 there."""
+    """Whether LiteRT computes with a missing scale, which is 0 there."""
     reads = operator.name in ("PAD", "MAX_POOL_2D", "AVERAGE_POOL_2D")
     rescales = np.dtype(dtype) in OPERATORS[operator.name].rescales
     return None in scales and (reads or rescales)
@@ -292,7 +292,7 @@ def test_the_float_view_computes_on_integers(operator: Operator, dtype: Any) -> 
 @pytest.mark.parametrize("dtype", WIDE)
 def test_the_float_view_leaves_integers_that_floats_do_not_hold(dtype: Any) -> None:
     model = built(MOVING[:1], dtype, scales_of(dtype)["equal"])
-    assert "whose steps floats do not hold" in (why_not(model) or "")
+    assert "whose steps float32 cannot represent" in (why_not(model) or "")
 
 
 @pytest.mark.parametrize("scale", [np.nan, np.inf, 0.0, -1.0, 1e-45, 3e38])

@@ -1,4 +1,4 @@
-"""Which convolutions are said to leave float16's range, and which of them do."""
+"""Convolutions that may exceed float16's range according to `overflowing`, and those that do."""
 
 import dataclasses
 import logging
@@ -27,7 +27,7 @@ PRODUCTS = 9 * CHANNELS
 
 
 def conv(g: Any, x: int, gain: float, activation: Any = RELU, size: int = 3) -> int:
-    """A convolution whose results are at most `gain` times what it reads, and 1."""
+    """A convolution whose results are at most `gain` times its input, plus 1."""
     w = np.full((CHANNELS, size, size, CHANNELS), gain / (size * size * CHANNELS), np.float32)
     options = Conv2DOptions(Padding.SAME, 1, 1, activation)
     return int(g("CONV_2D", x, w, np.ones(CHANNELS, np.float32), options=options))
@@ -64,8 +64,7 @@ def residual(g: Any) -> int:
     return int(g("ADD", x, y, options=AddOptions()))
 
 
-def matrix_product(g: Any) -> int:
-    """Which saturates."""
+def saturating_product(g: Any) -> int:
     return conv(g, image(g), 1e6, size=1)
 
 
@@ -75,7 +74,7 @@ EXAMPLES = {
     too_large: ["CONV_2D"],
     clamped: [],
     residual: ["fused_convolution"],
-    matrix_product: [],
+    saturating_product: [],
 }
 
 
@@ -94,7 +93,7 @@ def test_other_dtypes_end_where_float32_does(precision: Any, graph: Any, lowered
 
 
 def test_a_delegate_warns_of_them(graph: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """By index and name. Two 1x1 convolutions saturate where those of windows do not."""
+    """The warning has indices and names; 1x1 convolutions saturate and are not in it."""
     content = graph.content(conv(graph, unknown(graph), 1.0, size=1))
     delegate = jd.JaxDelegate(platform="cpu", require_full_delegation=True)
     on_gpu = dataclasses.replace(
@@ -110,7 +109,7 @@ def test_a_delegate_warns_of_them(graph: Any, caplog: pytest.LogCaptureFixture) 
 
 
 def test_a_matrix_product_saturates_in_float16(graph: Any, lowered: Any) -> None:
-    content = graph.content(conv(graph, matrix_product(graph), 1.0, size=1))
+    content = graph.content(conv(graph, saturating_product(graph), 1.0, size=1))
     _, (y,) = lowered(content, [], GPU, 10.0)
     assert np.all(np.isfinite(y))
     assert y.max() > 6e4

@@ -1,1 +1,1 @@
-"""Patterns of operators -> fewer operators that compute the same."""
+"""Replaces patterns of operators by fewer operators that compute the same."""

@@ -1,4 +1,4 @@
-"""What a tensor is of others, as a sum of products: one form for all the orders of writing it."""
+"""Expands a tensor into a sum of products of others: one normal form for equivalent arithmetic."""
 
 import dataclasses
 import math
@@ -9,40 +9,40 @@ from jaxdelegate.model.records import Operator
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.options import ActivationFunctionType
 
-# A product of tensors, by index, in ascending order; ~index stands for one over the tensor.
+# A product of tensors, by index, in ascending order; ~index is the tensor's reciprocal.
 Monomial = tuple[int, ...]
 
 RESHAPES = ("RESHAPE", "EXPAND_DIMS", "SQUEEZE")
-_DEPTH = 8  # operators between a tensor and what it is expanded to
-_MOST_TERMS = 16
-_CLOSE = 1e-6  # constants and their products, in float32
+_DEPTH = 8  # operators between a tensor and its terms
+_MAX_TERMS = 16
+_CLOSE = 1e-6  # relative; for constants and their products in float32
 
 
 @dataclasses.dataclass(frozen=True)
 class Expansion:
-    """A tensor as the sum of `terms`, products by coefficient; `parts` computed it from those."""
+    """A tensor as the sum of `terms`, products with coefficients, that `parts` compute."""
 
     terms: Mapping[Monomial, float]
     parts: frozenset[int] = frozenset()  # operators, by index
 
     def is_close(self, wanted: Mapping[Monomial, float]) -> bool:
-        """Whether these are the terms, coefficients as exact as float32."""
+        """Whether the terms are equal, with coefficients equal up to float32 rounding."""
         return self.terms.keys() == wanted.keys() and all(
             is_close(self.terms[monomial], value) for monomial, value in wanted.items()
         )
 
 
 def is_close(a: float, b: float) -> bool:
-    """Whether two numbers are the same in float32, or but for the rounding of a product."""
+    """Whether two numbers are equal up to the rounding of a float32 product."""
     return math.isclose(a, b, rel_tol=_CLOSE)
 
 
 def expanded(
     rewriter: PatternRewriter, tensor: int, atoms: Collection[int], depth: int = _DEPTH
 ) -> Expansion:
-    """Write a tensor as a sum of products of `atoms` and of what does not depend on them."""
+    """Write a tensor as a sum of products of `atoms` and of tensors that do not depend on them."""
     itself = Expansion({(tensor,): 1.0})
-    operator = rewriter.maker(tensor)
+    operator = rewriter.producer(tensor)
     if tensor in atoms or operator is None or depth == 0 or not is_plain(rewriter, operator):
         return itself
     found = expanded_result(rewriter, operator, atoms, depth)
@@ -54,19 +54,19 @@ def expanded(
 def expanded_result(
     rewriter: PatternRewriter, operator: Operator, atoms: Collection[int], depth: int = _DEPTH
 ) -> Expansion | None:
-    """The same for what an operator yields, but for its activation; None: it is not arithmetic."""
+    """The expansion of an operator's result before its activation; None if it is not arithmetic."""
     expand = _ARITHMETIC.get(operator.name)
     if expand is None:
         return None
     operands = [_operand(rewriter, i, atoms, depth - 1) for i in operator.inputs]
     terms = expand(*(o.terms for o in operands))
-    if terms is None or len(terms) > _MOST_TERMS:
+    if terms is None or len(terms) > _MAX_TERMS:
         return None
     return Expansion(terms, frozenset({operator.index}).union(*(o.parts for o in operands)))
 
 
 def following(rewriter: PatternRewriter, tensor: int, depth: int = _DEPTH) -> list[Operator]:
-    """The arithmetic operators that depend on a tensor through arithmetic alone, the last first."""
+    """Arithmetic operators that depend on a tensor only through arithmetic, the last one first."""
     found: dict[int, Operator] = {}
     tensors = [tensor]
     for _ in range(depth):
@@ -77,8 +77,8 @@ def following(rewriter: PatternRewriter, tensor: int, depth: int = _DEPTH) -> li
 
 
 def operands(rewriter: PatternRewriter, tensor: int, depth: int = _DEPTH) -> Iterable[int]:
-    """The tensors that a tensor is arithmetic of, over however many operators; none is constant."""
-    operator = rewriter.maker(tensor)
+    """The variable tensors from which arithmetic operators compute a tensor."""
+    operator = rewriter.producer(tensor)
     if operator is None or depth == 0 or operator.name not in _ARITHMETIC:
         return
     for i in operator.inputs:
@@ -88,16 +88,16 @@ def operands(rewriter: PatternRewriter, tensor: int, depth: int = _DEPTH) -> Ite
 
 
 def before_reshapes(rewriter: PatternRewriter, tensor: int) -> tuple[int, frozenset[int]]:
-    """The tensor whose values a tensor has in the same order, and the operators between them."""
+    """The tensor that reshapes compute a tensor from, and these operators."""
     parts: set[int] = set()
-    while (operator := rewriter.maker(tensor)) is not None and operator.name in RESHAPES:
+    while (operator := rewriter.producer(tensor)) is not None and operator.name in RESHAPES:
         parts.add(operator.index)
         tensor = operator.inputs[0]
     return tensor, frozenset(parts)
 
 
 def is_plain(rewriter: PatternRewriter, operator: Operator) -> bool:
-    """Whether an operator yields floats without scales, and applies no activation to them."""
+    """Whether an operator yields floats that are not quantized, and has no fused activation."""
     none = ActivationFunctionType.NONE
     activation = getattr(operator.options, "fused_activation_function", none)
     specs = [rewriter.spec(i) for i in operator.outputs]
@@ -105,7 +105,7 @@ def is_plain(rewriter: PatternRewriter, operator: Operator) -> bool:
 
 
 def scalar(rewriter: PatternRewriter, tensor: int) -> float | None:
-    """The value of a constant of one element."""
+    """The value of a constant with one element."""
     value = rewriter.const(tensor)
     return float(value.reshape(())) if value is not None and value.size == 1 else None
 
@@ -142,7 +142,7 @@ def _product(a: _Terms, b: _Terms) -> _Terms:
 
 
 def _quotient(a: _Terms, b: _Terms) -> _Terms | None:
-    """Over one product only; a sum has no inverse of this form."""
+    """The quotient if `b` is one product; a sum has no inverse in this form."""
     if len(b) != 1:
         return None
     ((monomial, value),) = b.items()
@@ -152,7 +152,7 @@ def _quotient(a: _Terms, b: _Terms) -> _Terms | None:
 
 
 def _power(a: _Terms, b: _Terms) -> _Terms | None:
-    """To a small positive integer."""
+    """The power if `b` is a small positive integer."""
     exponent = b.get((), 0.0)
     if set(b) != {()} or exponent not in (1, 2, 3, 4):
         return None

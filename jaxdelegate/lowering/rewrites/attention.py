@@ -1,4 +1,4 @@
-"""softmax(scale * q k^T + mask) v, written out, becomes one operator where its rule takes it."""
+"""Fuses softmax(scale * q k^T + mask) v into one operator, if its rule accepts it."""
 
 import dataclasses
 import math
@@ -18,7 +18,7 @@ from jaxdelegate.op_lowering.options import AttentionOptions, BatchMatMulOptions
 
 @dataclasses.dataclass(frozen=True)
 class _Logits:
-    """A product of queries and keys, times `scale`, plus a mask if there is one."""
+    """A product of queries and keys, times `scale`, plus an optional mask."""
 
     product: Operator
     scale: float
@@ -27,7 +27,7 @@ class _Logits:
 
 
 def fuse_attention(rewriter: PatternRewriter, operator: Operator) -> bool:
-    """Let one operator do what stands before and after a SOFTMAX."""
+    """Fuse a SOFTMAX with the products before and after it."""
     o = operator.options
     if operator.name != "SOFTMAX" or not isinstance(o, SoftmaxOptions) or o.beta != 1:
         return False
@@ -46,7 +46,7 @@ def fuse_attention(rewriter: PatternRewriter, operator: Operator) -> bool:
 
 
 def _mixed(rewriter: PatternRewriter, operator: Operator) -> tuple[Operator, frozenset[int]] | None:
-    """The product of a softmax with values, and the operators that reshape it before."""
+    """The product of a softmax and values, and the reshapes between them."""
     parts: set[int] = set()
     reader, tensor = operator, operator.outputs[0]
     while len(readers := rewriter.readers(tensor)) == 1:
@@ -60,10 +60,10 @@ def _mixed(rewriter: PatternRewriter, operator: Operator) -> tuple[Operator, fro
 
 
 def _logits(rewriter: PatternRewriter, tensor: int) -> _Logits | None:
-    """What a softmax is taken of; None if that is not a product, scaled and masked at the most."""
+    """A softmax's input; None if it is not a product that may be scaled and masked."""
     for scores in dict.fromkeys((tensor, *operands(rewriter, tensor))):
         source, reshapes = before_reshapes(rewriter, scores)
-        product = rewriter.maker(source)
+        product = rewriter.producer(source)
         if product is None or not _is_product(product):
             continue
         found = expanded(rewriter, tensor, (scores,))
@@ -91,7 +91,7 @@ def _fits(
     logits: Sequence[int],
     are_last: tuple[bool, bool],
 ) -> bool:
-    """Whether q, k and v have every dimension of the logits, and heads of one size."""
+    """Whether the shapes of q, k and v match the logits without broadcasting, and each other."""
     if len(logits) not in (3, 4):
         return False
     *batch, t, s = logits

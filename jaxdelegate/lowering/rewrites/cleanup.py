@@ -1,4 +1,4 @@
-"""Operators that change nothing: XLA would remove them too, but only after it has compiled them."""
+"""Removes operators without effect. XLA would remove them too, but lowering them takes time."""
 
 import math
 from collections.abc import Callable
@@ -10,14 +10,14 @@ from jaxdelegate.model.records import Operator
 
 
 def remove_no_op(rewriter: PatternRewriter, operator: Operator) -> bool:
-    """Let the readers of a copy read the original."""
+    """Remove an operator without effect; its readers read its input instead."""
     test = _TESTS.get(operator.name)
     if test is None or len(operator.outputs) != 1 or rewriter.is_kept(operator.outputs[0]):
         return False
     source, target = rewriter.spec(operator.inputs[0]), rewriter.spec(operator.outputs[0])
     if source.const is not None or source.is_variable or source.dtype != target.dtype:
         return False
-    if source.is_quantized or target.is_quantized:  # the readers' scale would be another
+    if source.is_quantized or target.is_quantized:  # the readers could see another scale
         return False
     if source.shape != target.shape or not test(rewriter, operator):
         return False
@@ -30,7 +30,7 @@ def _always(_rewriter: PatternRewriter, _operator: Operator) -> bool:
 
 
 def _holds(value: int) -> Callable[[PatternRewriter, Operator], bool]:
-    """Whether the second input is a constant that holds nothing but `value`."""
+    """A test whether all elements of the second input are the constant `value`."""
 
     def test(rewriter: PatternRewriter, operator: Operator) -> bool:
         array = rewriter.const(operator.inputs[1])
@@ -40,7 +40,7 @@ def _holds(value: int) -> Callable[[PatternRewriter, Operator], bool]:
 
 
 def _keeps_order(rewriter: PatternRewriter, operator: Operator) -> bool:
-    """Whether a permutation moves no dimension that has more than one element."""
+    """Whether a permutation keeps the order of all dimensions larger than one."""
     array = rewriter.const(operator.inputs[1])
     if array is None:
         return False
@@ -54,12 +54,11 @@ def _is_one(_rewriter: PatternRewriter, operator: Operator) -> bool:
     return len(operator.inputs) == 1
 
 
-def _is_all(rewriter: PatternRewriter, operator: Operator) -> bool:
-    """A slice as large as its input is its input."""
+def _is_not_empty(rewriter: PatternRewriter, operator: Operator) -> bool:
     return math.prod(rewriter.shape(operator.inputs[0])) > 0
 
 
-# Those whose output, if it has the input's shape and dtype, is the input; under what condition.
+# Conditions under which an output with its input's shape and dtype is equal to the input.
 _TESTS: dict[str, Callable[[PatternRewriter, Operator], bool]] = {
     "RESHAPE": _always,
     "SQUEEZE": _always,
@@ -70,8 +69,7 @@ _TESTS: dict[str, Callable[[PatternRewriter, Operator], bool]] = {
     "PADV2": _holds(0),
     "TRANSPOSE": _keeps_order,
     "CONCATENATION": _is_one,
-    "SLICE": _is_all,
+    "SLICE": _is_not_empty,
 }
-
 
 REWRITES = {"remove_no_ops": remove_no_op}

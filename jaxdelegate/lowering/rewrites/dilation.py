@@ -1,4 +1,4 @@
-"""SPACE_TO_BATCH_ND, convolution, BATCH_TO_SPACE_ND: a dilated convolution, as it was once written.
+"""Merges SPACE_TO_BATCH_ND, convolution, BATCH_TO_SPACE_ND into a dilated convolution.
 
 Source: the converter's IdentifyDilatedConvPass (mlir/lite/transforms/dilated_conv.h).
 """
@@ -15,13 +15,13 @@ from jaxdelegate.op_lowering.options import Conv2DOptions, DepthwiseConv2DOption
 
 
 def dilate_convolution(rewriter: PatternRewriter, operator: Operator) -> bool:
-    """Let the convolution between the two take every n-th value instead."""
+    """Replace SPACE_TO_BATCH_ND and BATCH_TO_SPACE_ND around a convolution by its dilation."""
     if operator.name != "BATCH_TO_SPACE_ND":
         return False
-    convolution = rewriter.private_maker(operator.inputs[0])
+    convolution = rewriter.private_producer(operator.inputs[0])
     if convolution is None or not _is_dense(convolution):
         return False
-    to_batch = rewriter.private_maker(convolution.inputs[0])
+    to_batch = rewriter.private_producer(convolution.inputs[0])
     if to_batch is None or to_batch.name != "SPACE_TO_BATCH_ND":
         return False
     touched = (*to_batch.inputs[:1], *convolution.inputs[:2], *operator.outputs)
@@ -44,7 +44,7 @@ def dilate_convolution(rewriter: PatternRewriter, operator: Operator) -> bool:
 
 
 def _is_dense(operator: Operator) -> bool:
-    """Whether it is a VALID convolution whose window moves by one and has no holes."""
+    """Whether it is a VALID convolution with strides and dilations of one."""
     o = operator.options
     if not is_valid_convolution(operator):
         return False
@@ -60,13 +60,13 @@ def _geometry(
     block_back: np.ndarray | None,
     crops: np.ndarray | None,
 ) -> tuple[tuple[int, int], tuple[tuple[int, int], tuple[int, int]]] | None:
-    """Dilations and padding of height and width; None if the two operators do not fit."""
+    """Dilations and padding of height and width; None if the two operators do not match."""
     if block is None or pads is None or block_back is None or crops is None:
         return None
     if block.shape != (2,) or pads.shape != crops.shape != (2, 2):
         return None
     rest = pads.astype(np.int64) - crops
-    # Rows that are cropped at the top would begin the dilated windows elsewhere.
+    # Cropping at the top or left would shift the dilated windows.
     if not np.array_equal(block, block_back) or crops[:, 0].any() or (rest < 0).any():
         return None
     height, width = block.tolist()

@@ -1,4 +1,4 @@
-"""What stands after a convolution, product or sum joins it where its rule takes it."""
+"""Fuses epilogues into convolutions, products and sums, if their rules accept them."""
 
 import dataclasses
 from typing import Any
@@ -23,63 +23,55 @@ _CLAMPED = frozenset(["CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "ADD"])
 
 
 def fuse_activation(rewriter: PatternRewriter, operator: Operator) -> bool:
-    """Let an operator end in the RELU or RELU6 after it."""
+    """Fuse a RELU or RELU6 into the operator before it."""
     x = operator.inputs[0]
-    maker = rewriter.private_maker(x) if operator.name in _CLAMPS else None
-    if maker is None or maker.name not in _CLAMPED or rewriter.spec(x).dtype != np.float32:
+    producer = rewriter.private_producer(x) if operator.name in _CLAMPS else None
+    if producer is None or producer.name not in _CLAMPED or rewriter.spec(x).dtype != np.float32:
         return False
-    options: Any = maker.options
+    options: Any = producer.options
     clamps = {options.fused_activation_function, _CLAMPS[operator.name]}
     if not clamps <= {_NONE, _RELU, _RELU6}:
         return False
     both = _RELU6 if _RELU6 in clamps else _RELU
     options = dataclasses.replace(options, fused_activation_function=both)
-    return rewriter.fuse(maker.name, options, maker.inputs, operator, {maker.index})
+    return rewriter.fuse(producer.name, options, producer.inputs, operator, {producer.index})
 
 
 def end_convolution(rewriter: PatternRewriter, operator: Operator) -> bool:
-    """Let one operator do a convolution and what stands after it."""
+    """Fuse a HARD_SWISH, x * logistic(x) or residual ADD into the convolution before it."""
     if operator.name == "HARD_SWISH":
-        return _bend(rewriter, operator, operator.inputs[0], Nonlinearity.HARD_SWISH, frozenset())
+        hard_swish = FusedConvolutionOptions(nonlinearity=Nonlinearity.HARD_SWISH)
+        return _fuse(rewriter, operator, operator.inputs[0], frozenset(), hard_swish)
     if operator.name == "MUL" and isinstance(operator.options, MulOptions):
-        return _end_in_swish(rewriter, operator, operator.options)
+        return _fuse_swish(rewriter, operator, operator.options)
     if operator.name == "ADD" and isinstance(operator.options, AddOptions):
         return _add_residual(rewriter, operator, operator.options)
     return False
 
 
-def _end_in_swish(rewriter: PatternRewriter, operator: Operator, o: MulOptions) -> bool:
-    """X * logistic(x), in either order."""
+def _fuse_swish(rewriter: PatternRewriter, operator: Operator, o: MulOptions) -> bool:
+    """Fuse x * logistic(x), in either order."""
     x, gate = operator.inputs
-    if (maker := rewriter.maker(x)) is not None and maker.inputs == (gate,):
+    if (producer := rewriter.producer(x)) is not None and producer.inputs == (gate,):
         x, gate = gate, x
-    logistic = rewriter.maker(gate)
+    logistic = rewriter.producer(gate)
     if logistic is None or logistic.name != "LOGISTIC" or logistic.inputs != (x,):
         return False
     if o.fused_activation_function is not ActivationFunctionType.NONE:
         return False
-    return _bend(rewriter, operator, x, Nonlinearity.SWISH, frozenset([logistic.index]))
-
-
-def _bend(
-    rewriter: PatternRewriter,
-    root: Operator,
-    x: int,
-    nonlinearity: Nonlinearity,
-    parts: frozenset[int],
-) -> bool:
-    return _end(rewriter, root, x, parts, FusedConvolutionOptions(nonlinearity=nonlinearity))
+    swish = FusedConvolutionOptions(nonlinearity=Nonlinearity.SWISH)
+    return _fuse(rewriter, operator, x, frozenset([logistic.index]), swish)
 
 
 def _add_residual(rewriter: PatternRewriter, operator: Operator, o: AddOptions) -> bool:
     options = FusedConvolutionOptions(fused_activation_function=o.fused_activation_function)
     first, second = operator.inputs
-    return _end(rewriter, operator, first, frozenset(), options, second) or _end(
+    return _fuse(rewriter, operator, first, frozenset(), options, second) or _fuse(
         rewriter, operator, second, frozenset(), options, first
     )
 
 
-def _end(
+def _fuse(
     rewriter: PatternRewriter,
     root: Operator,
     x: int,
@@ -87,13 +79,13 @@ def _end(
     options: FusedConvolutionOptions,
     *residual: int,
 ) -> bool:
-    """Let the convolution that makes `x` do what `root` and the other parts do with it."""
-    made = rewriter.maker(x)
-    if made is None or not isinstance(made.options, Conv2DOptions | DepthwiseConv2DOptions):
+    """Fuse `root` and the other parts into the convolution that computes `x`."""
+    conv = rewriter.producer(x)
+    if conv is None or not isinstance(conv.options, Conv2DOptions | DepthwiseConv2DOptions):
         return False
-    options = dataclasses.replace(options, convolution=made.options)
-    inputs = (*made.inputs, *[-1] * (3 - len(made.inputs)), *residual)
-    return rewriter.fuse("fused_convolution", options, inputs, root, parts | {made.index})
+    options = dataclasses.replace(options, convolution=conv.options)
+    inputs = (*conv.inputs, *[-1] * (3 - len(conv.inputs)), *residual)
+    return rewriter.fuse("fused_convolution", options, inputs, root, parts | {conv.index})
 
 
 REWRITES = {"fuse_activation": fuse_activation, "end_convolution": end_convolution}

@@ -1,7 +1,7 @@
-"""The Gaussian error linear unit, written out with a hyperbolic tangent, becomes GELU.
+"""Fuses the tanh approximation of the Gaussian error linear unit into GELU.
 
-x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))), in whatever order it is multiplied out. The
-exact form has no operator in the schema that it could be written out with.
+x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))), in any equivalent form. The exact unit cannot
+occur in this way, because the schema has no operator for the error function.
 """
 
 import math
@@ -22,7 +22,7 @@ _CUBIC = 0.044715 * _SLOPE
 
 
 def fuse_gelu(rewriter: PatternRewriter, operator: Operator) -> bool:
-    """Let GELU do what stands before and after a TANH."""
+    """Fuse a TANH with the arithmetic before and after it."""
     if operator.name != "TANH":
         return False
     inside, t = operator.inputs[0], operator.outputs[0]

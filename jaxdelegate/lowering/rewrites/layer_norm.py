@@ -1,6 +1,6 @@
-"""Layer, instance and root-mean-square normalization, written out, become one operator.
+"""Fuses layer, instance and root-mean-square normalization into one operator.
 
-(x - mean) / sqrt(variance + epsilon) * scale + offset, in whatever order it is multiplied out.
+(x - mean) / sqrt(variance + epsilon) * scale + offset, in any equivalent form.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ _ABSENT = -1
 
 @dataclasses.dataclass(frozen=True)
 class _Mean:
-    """The mean of a tensor over axes, which `parts` compute."""
+    """The mean of a tensor over axes, computed by `parts`."""
 
     source: int
     axes: tuple[int, ...]
@@ -36,7 +36,7 @@ class _Mean:
 
 @dataclasses.dataclass(frozen=True)
 class _Deviation:
-    """sqrt(mean((x - mean)^2) + epsilon); without a mean, of x itself."""
+    """sqrt(mean((x - mean)^2) + epsilon); sqrt(mean(x^2) + epsilon) without a mean."""
 
     x: int
     mean: int | None
@@ -46,7 +46,7 @@ class _Deviation:
 
 
 def fuse_layer_norm(rewriter: PatternRewriter, operator: Operator) -> bool:
-    """Let one operator do what stands before and after the root of a variance."""
+    """Fuse the root of a variance with the arithmetic before and after it."""
     inverse = _inverse(rewriter, operator)
     deviation = None if inverse is None else _deviation(rewriter, operator)
     if inverse is None or deviation is None:
@@ -56,7 +56,7 @@ def fuse_layer_norm(rewriter: PatternRewriter, operator: Operator) -> bool:
 
 
 def _inverse(rewriter: PatternRewriter, operator: Operator) -> int | None:
-    """The operator's output, ~ if it is a root; as it is in an Expansion for one over that."""
+    """One over the deviation as an index in a Monomial: ~output of a root, output of an inverse."""
     if not is_plain(rewriter, operator) or not operator.outputs:
         return None
     if operator.name == "POW":
@@ -88,7 +88,7 @@ def _fuse(rewriter: PatternRewriter, root: Operator, deviation: _Deviation, inve
 def _scale_and_offset(
     result: Expansion, deviation: _Deviation, inverse: int
 ) -> tuple[int, int] | None:
-    """The tensors that make `result` the normalized x; _ABSENT without one; None: it is not."""
+    """Scale and offset, or _ABSENT, with which `result` is the normalized x; None if it is not."""
     normalized = [m for m in result.terms if inverse in m and deviation.x in m]
     offsets = [m for m in result.terms if inverse not in m]
     if len(normalized) != 1 or len(offsets) > 1:
@@ -108,7 +108,7 @@ def _scale_and_offset(
 
 
 def _fits(rewriter: PatternRewriter, tensor: int, x: int) -> bool:
-    """Whether it is a scale or an offset: a constant, or smaller than what is normalized."""
+    """Whether it can be a scale or an offset: a constant, or smaller than the normalized tensor."""
     if tensor == _ABSENT:
         return True
     spec, normalized = rewriter.spec(tensor), rewriter.spec(x)
@@ -117,7 +117,7 @@ def _fits(rewriter: PatternRewriter, tensor: int, x: int) -> bool:
 
 
 def _has_shape(rewriter: PatternRewriter, root: Operator, operands: Iterable[int]) -> bool:
-    """Whether the operands broadcast to what is normalized, and the result has its shape."""
+    """Whether the operands broadcast to the normalized tensor, and the result has its shape."""
     shapes = [rewriter.shape(i) for i in operands if i != _ABSENT]
     try:
         whole = np.broadcast_shapes(*shapes)
@@ -127,9 +127,9 @@ def _has_shape(rewriter: PatternRewriter, root: Operator, operands: Iterable[int
 
 
 def _deviation(rewriter: PatternRewriter, operator: Operator) -> _Deviation | None:
-    """What an operator takes the root of; None if that is no variance and epsilon."""
+    """The variance and epsilon whose root an operator computes; None if its input is not that."""
     tensor, parts = before_reshapes(rewriter, operator.inputs[0])
-    add = rewriter.maker(tensor)
+    add = rewriter.producer(tensor)
     if add is None or add.name != "ADD" or not is_plain(rewriter, add):
         return None
     for variance, constant in (add.inputs, add.inputs[::-1]):
@@ -146,8 +146,8 @@ def _deviation(rewriter: PatternRewriter, operator: Operator) -> _Deviation | No
 
 
 def _mean_of_squares(rewriter: PatternRewriter, square: _Mean) -> _Deviation | None:
-    """What the mean of squares is taken of: x less its own mean, or anything else as it is."""
-    operator = rewriter.maker(square.source)
+    """The tensor whose squares are averaged: x minus its mean, or any tensor without a mean."""
+    operator = rewriter.producer(square.source)
     if operator is None or not is_plain(rewriter, operator):
         return None
     parts = square.parts | {operator.index}
@@ -159,7 +159,7 @@ def _mean_of_squares(rewriter: PatternRewriter, square: _Mean) -> _Deviation | N
     x = operator.inputs[0]
     if not _is_square(rewriter, operator, x):
         return None
-    sub = rewriter.maker(x)
+    sub = rewriter.producer(x)
     if sub is not None and sub.name == "SUB" and is_plain(rewriter, sub):
         centered = _centered(rewriter, sub.inputs[0], sub.inputs[1], square.axes)
         if centered is not None:
@@ -169,7 +169,6 @@ def _mean_of_squares(rewriter: PatternRewriter, square: _Mean) -> _Deviation | N
 
 
 def _is_square(rewriter: PatternRewriter, operator: Operator, x: int) -> bool:
-    """Whether an operator yields the square of `x`."""
     result = expanded_result(rewriter, operator, (x,))
     return result is not None and result.is_close({(x, x): 1.0})
 
@@ -177,7 +176,7 @@ def _is_square(rewriter: PatternRewriter, operator: Operator, x: int) -> bool:
 def _centered(
     rewriter: PatternRewriter, x: int, mean: int, axes: tuple[int, ...]
 ) -> _Deviation | None:
-    """The deviation of `x` if `mean` is its mean over the axes, which stay as ones."""
+    """The deviation of `x` if `mean` is its mean over the axes, kept as dimensions of one."""
     found = _mean(rewriter, mean)
     if found is None or (found.source, found.axes) != (x, axes):
         return None
@@ -191,9 +190,9 @@ def _kept(rewriter: PatternRewriter, x: int, axes: tuple[int, ...]) -> Shape:
 
 
 def _mean(rewriter: PatternRewriter, tensor: int) -> _Mean | None:
-    """A MEAN, or a SUM over the count of what is summed; the axes may be reshaped away or back."""
+    """A MEAN, or a SUM divided by the number of terms; reshapes may drop or restore the axes."""
     tensor, parts = before_reshapes(rewriter, tensor)
-    operator = rewriter.maker(tensor)
+    operator = rewriter.producer(tensor)
     if operator is None or not is_plain(rewriter, operator):
         return None
     if operator.name == "MEAN":
@@ -201,7 +200,7 @@ def _mean(rewriter: PatternRewriter, tensor: int) -> _Mean | None:
     total = next((i for i in operator.inputs if rewriter.const(i) is None), _ABSENT)
     share = expanded_result(rewriter, operator, (total,))
     tensor, reshapes = before_reshapes(rewriter, total)
-    summed = rewriter.maker(tensor)
+    summed = rewriter.producer(tensor)
     if share is None or summed is None or summed.name != "SUM" or not is_plain(rewriter, summed):
         return None
     found = _reduction(rewriter, summed, parts | reshapes | share.parts)

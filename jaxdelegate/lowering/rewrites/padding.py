@@ -1,4 +1,4 @@
-"""PAD before a convolution becomes the convolution's own padding.
+"""Merges PAD into the convolution after it, as explicit padding.
 
 Source: delegates/gpu/common/transformations/merge_padding_with.cc.
 """
@@ -27,10 +27,10 @@ _EXPLICIT: dict[type, type] = {
 
 
 def pad_convolution(rewriter: PatternRewriter, operator: Operator) -> bool:
-    """Merge the zeros that a PAD puts around [N, H, W, C] into a VALID convolution after it."""
+    """Merge the zeros that a PAD adds to height and width into the VALID convolution after it."""
     if not is_valid_convolution(operator) or rewriter.spec(operator.inputs[1]).is_quantized:
         return False
-    pad = rewriter.private_maker(operator.inputs[0])
+    pad = rewriter.private_producer(operator.inputs[0])
     if pad is None or rewriter.spec(pad.inputs[0]).is_quantized:
         return False
     pads = _zeros_around(rewriter, pad)
@@ -45,19 +45,19 @@ def pad_convolution(rewriter: PatternRewriter, operator: Operator) -> bool:
 
 
 def is_valid_convolution(operator: Operator) -> bool:
-    """Whether it is a 2-D convolution that pads nothing by itself."""
+    """Whether it is a 2-D convolution without padding."""
     o = operator.options
     return type(o) in _EXPLICIT and getattr(o, "padding", None) is Padding.VALID
 
 
 def explicit(options: Any, pads: Pads) -> Any:
-    """A VALID convolution's options with padding written out."""
+    """A VALID convolution's options with explicit padding."""
     fields = {f.name: getattr(options, f.name) for f in dataclasses.fields(options)}
     return _EXPLICIT[type(options)](**fields, pads=pads)
 
 
 def _zeros_around(rewriter: PatternRewriter, pad: Operator) -> Pads | None:
-    """What a PAD or PADV2 puts around height and width, if that is zeros and nothing else."""
+    """The padding of a PAD or PADV2, if it only adds zeros to height and width."""
     if pad.name not in ("PAD", "PADV2"):
         return None
     amounts = rewriter.const(pad.inputs[1])

@@ -12,18 +12,18 @@ from jaxdelegate.op_lowering.options import Options
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 from jaxdelegate.passes.propagation import gather
 
-# New constants stand after every tensor of any file; each operator has room for some.
+# New constants have indices larger than any file's tensors, up to 16 for each operator.
 _FIRST_NEW, _ROOM = 1 << 40, 16
 
-# (operator, the file's operators whose work it does, input specs, output specs)
+# (operator, the file's operators that it replaces, input specs, output specs)
 IsLowered = Callable[[Operator, Sequence[Operator], Any, Any], bool]
 
 
 @dataclasses.dataclass(frozen=True)
 class Rewritten:
-    """Operators, still in execution order, and the specs of all tensors that they touch.
+    """The rewritten operators in execution order, and the specs of their tensors.
 
-    `parts` are the operators of the file that each of them, by index, does the work of.
+    `parts` are the operators of the file that each of them, by index, replaces.
     """
 
     operators: tuple[Operator, ...]
@@ -31,17 +31,17 @@ class Rewritten:
     parts: Mapping[int, tuple[Operator, ...]]
 
     def restored(self, known: Mapping[int, Operator]) -> Self:
-        """With these in place of those of the same indices, which no rewrite has touched."""
+        """Replace operators, which no rewrite has changed, by those with the same indices."""
         parts = {i: (operator,) for i, operator in known.items()}
         operators = tuple(known.get(operator.index, operator) for operator in self.operators)
         return dataclasses.replace(self, operators=operators, parts={**self.parts, **parts})
 
 
 class PatternRewriter:
-    """Operators of one partition, and who makes and reads each tensor.
+    """Operators of one partition, with the producer and readers of each tensor.
 
-    A rewrite looks at one operator and changes it, or what stands before it. Tensors that are
-    `kept` are seen from outside of the partition: their values must come out as they were.
+    A rewrite matches one operator and changes it or operators before it. Values of `kept` tensors,
+    which are used outside the partition, must not change.
     """
 
     def __init__(
@@ -51,9 +51,9 @@ class PatternRewriter:
         kept: Collection[int],
         is_lowered: IsLowered,
     ) -> None:
-        """Begin with operators in execution order; `is_lowered` is what the rules say."""
+        """Create a rewriter of `operators`, which are in execution order."""
         self._operators: dict[int, Operator] = {}
-        self._makers: dict[int, int] = {}  # tensor -> operator
+        self._producers: dict[int, int] = {}  # tensor -> operator
         self._readers: dict[int, Counter[int]] = {}  # tensor -> how often each operator reads it
         for operator in operators:
             self._add(operator)
@@ -68,14 +68,14 @@ class PatternRewriter:
 
     def _add(self, operator: Operator) -> None:
         self._operators[operator.index] = operator
-        self._makers.update(dict.fromkeys(operator.outputs, operator.index))
+        self._producers.update(dict.fromkeys(operator.outputs, operator.index))
         for tensor in operator.inputs:
             self._readers.setdefault(tensor, Counter())[operator.index] += 1
 
     def _remove(self, operator: Operator) -> None:
         del self._operators[operator.index]
         for tensor in operator.outputs:
-            self._makers.pop(tensor, None)
+            self._producers.pop(tensor, None)
         for tensor in operator.inputs:
             self._readers[tensor].pop(operator.index, None)
 
@@ -83,60 +83,60 @@ class PatternRewriter:
         return [self._operators[i] for i in sorted(indices, key=self._places.__getitem__)]
 
     def result(self) -> Rewritten:
-        """The operators as they stand now."""
+        """The current operators."""
         operators = self.operators()
         parts = {op.index: self._parts[op.index] for op in operators}
         return Rewritten(tuple(operators), {**self._specs, **self._new}, parts)
 
     def operators(self) -> Sequence[Operator]:
-        """A snapshot to walk over; `get` tells whether one is still there."""
+        """A snapshot in execution order."""
         return self._in_order(self._operators)
 
     def get(self, index: int) -> Operator | None:
-        """The operator with this index as it stands now; None: it is gone."""
+        """The current operator with this index; None if it was removed."""
         return self._operators.get(index)
 
     def spec(self, tensor: int) -> TensorSpec:
-        """A tensor's static side."""
+        """A tensor's spec."""
         return self._new[tensor] if tensor in self._new else self._specs[tensor]
 
     def const(self, tensor: int) -> np.ndarray | None:
-        """A tensor's value where it is known."""
+        """A tensor's value if it is constant."""
         return self.spec(tensor).const if tensor >= 0 else None
 
     def is_kept(self, tensor: int) -> bool:
-        """Whether somebody outside sees the tensor."""
+        """Whether a tensor is used outside the partition."""
         return tensor in self._kept
 
-    def maker(self, tensor: int) -> Operator | None:
-        """The operator here that makes a tensor."""
-        index = self._makers.get(tensor)
+    def producer(self, tensor: int) -> Operator | None:
+        """The operator that computes a tensor; None if it is not in the partition."""
+        index = self._producers.get(tensor)
         return None if index is None else self._operators[index]
 
-    def private_maker(self, tensor: int) -> Operator | None:
-        """The operator that makes a tensor which nobody but one operator here ever sees."""
+    def private_producer(self, tensor: int) -> Operator | None:
+        """The operator that computes a tensor that is used only once, within the partition."""
         readers = self._readers.get(tensor, Counter())
         if self.is_kept(tensor) or readers.total() != 1:
             return None
-        return self.maker(tensor)
+        return self.producer(tensor)
 
     def readers(self, tensor: int) -> Sequence[Operator]:
-        """The operators here that read a tensor, each once."""
+        """The partition's operators that read a tensor, each once."""
         return self._in_order(self._readers.get(tensor, ()))
 
     def constant(self, operator: Operator, array: np.ndarray, name: str) -> int:
-        """Add a constant that a rewrite of `operator` has computed; answers its tensor index."""
+        """Add a constant for a rewrite of `operator`, and return its tensor index."""
         base = _FIRST_NEW + operator.index * _ROOM
         index = next(i for i in range(base, base + _ROOM) if i not in self._new)
         self._new[index] = TensorSpec(name, array.shape, array.dtype, const=array)
         return index
 
     def merge(self, merged: Operator, parts: Sequence[Operator]) -> bool:
-        """Let `merged`, one of the parts changed, do what they all do, unless its rule refuses.
+        """Replace the parts by `merged`, a changed one of them; False if its rule rejects it.
 
-        It stands where the last part stood: by then everything that it reads is there.
+        It takes the last part's place in the execution order, after everything that it reads.
         """
-        specs = ChainMap(self._new, self._specs)  # type: ignore[arg-type]  # nobody writes to it
+        specs = ChainMap(self._new, self._specs)  # type: ignore[arg-type]  # it is only read
         inputs, outputs = gather(specs, merged.inputs), gather(specs, merged.outputs)
         gone = {part.index for part in parts}
         found = (part for i in gone for part in self._parts[i])
@@ -159,9 +159,9 @@ class PatternRewriter:
         root: Operator,
         parts: Collection[int],
     ) -> bool:
-        """Let an operator of another name do what `root` and the other parts, by index, do.
+        """Replace `root` and the other parts, by index, by an operator of another name.
 
-        Unless its rule refuses, or somebody else sees what a part yields.
+        False if its rule rejects it, or if intermediate results are used elsewhere.
         """
         whole = frozenset({*parts, root.index})
         operators = [self._operators[i] for i in sorted(whole)]
@@ -178,7 +178,7 @@ class PatternRewriter:
         return not self.is_kept(tensor) and all(i in parts for i in readers)
 
     def skip(self, operator: Operator, source: int) -> None:
-        """Remove an operator; who read its one output reads `source`."""
+        """Remove an operator; readers of its only output read `source` instead."""
         (target,) = operator.outputs
         self._remove(operator)
         for reader in self.readers(target):

@@ -1,4 +1,4 @@
-"""All rewrites, by the names that the option `rewrites` knows them by."""
+"""All rewrites, by their names in the option `rewrites`."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 
@@ -19,7 +19,7 @@ from jaxdelegate.op_lowering.spec import TensorSpec
 
 Rewrite = Callable[[PatternRewriter, Operator], bool]  # whether it changed anything
 
-# As they are tried: each may make room for those after it.
+# In the order of application: each may enable those after it.
 _MODULES = (cleanup, dilation, padding, scaling, gelu, layer_norm, attention, epilogues)
 
 REWRITES: dict[str, Rewrite] = {
@@ -28,18 +28,16 @@ REWRITES: dict[str, Rewrite] = {
 
 
 def enabled(text: str) -> tuple[str, ...]:
-    """The rewrites that the option names: "all", "none", or names with commas.
-
-    Raises:
-        OptionError: an unknown name; lists those that there are.
-    """
-    if text in ("all", "none"):
-        return tuple(REWRITES) if text == "all" else ()
+    """The rewrites that the option enables: "all", "none", or comma-separated names."""
+    if text == "none":
+        return ()
+    if text == "all":
+        return tuple(REWRITES)
     names = tuple(name.strip() for name in text.split(","))
     unknown = [name for name in names if name not in REWRITES]
     if unknown:
         raise OptionError(
-            f"rewrites: want 'all', 'none' or names of {', '.join(REWRITES)}, got {unknown[0]!r}"
+            f"rewrites: expected 'all', 'none' or some of {', '.join(REWRITES)}; got {unknown[0]!r}"
         )
     return names
 
@@ -51,14 +49,14 @@ def rewritten(
     is_lowered: IsLowered,
     names: Collection[str] = tuple(REWRITES),
 ) -> Rewritten:
-    """Apply the named rewrites until none of them finds anything.
+    """Apply the named rewrites until none matches.
 
     Args:
-        operators: of one partition, in execution order.
-        specs: of every tensor that they touch.
-        kept: tensors whose values must come out as they are.
-        is_lowered: whether a changed operator still has a lowering.
-        names: which rewrites to apply.
+        operators: the partition's operators, in execution order.
+        specs: specs of their tensors.
+        kept: tensors whose values must not change.
+        is_lowered: whether a changed operator can be lowered.
+        names: the names of the rewrites to apply.
     """
     rewriter = PatternRewriter(operators, specs, kept, is_lowered)
     for name, rewrite in REWRITES.items():

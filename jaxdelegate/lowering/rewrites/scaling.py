@@ -1,4 +1,4 @@
-"""A scale or bias for each channel, after a convolution or matrix product, joins its constants.
+"""Merges a scale or bias for each channel into the constants of the product before it.
 
 Source: delegates/gpu/common/transformations/fuse_mul_to_conv.cc and fuse_add_to_conv.cc.
 """
@@ -17,14 +17,14 @@ _COMMUTES = ("MUL", "ADD")
 
 
 def scale_convolution(rewriter: PatternRewriter, operator: Operator) -> bool:
-    """Join MUL, DIV, ADD or SUB by a constant of each channel with the product before it."""
+    """Merge MUL, DIV, ADD or SUB by a constant for each channel into the product before it."""
     if operator.name not in ARITHMETIC:
         return False
     for y, c in _operands(operator):
-        product = rewriter.private_maker(y)
+        product = rewriter.private_producer(y)
         if product is not None and _is_linear(rewriter, product):
             value = _by_channel(rewriter, product, operator, c)
-            if value is not None and _join(rewriter, product, operator, value):
+            if value is not None and _merge(rewriter, product, operator, value):
                 return True
     return False
 
@@ -36,7 +36,7 @@ def _operands(operator: Operator) -> list[tuple[int, int]]:
 
 
 def _is_linear(rewriter: PatternRewriter, product: Operator) -> bool:
-    """Whether its result has no activation, and filter and bias are float constants."""
+    """Whether it has no fused activation, and filter and bias are float constants."""
     if product.name not in PRODUCTS:
         return False
     activation = getattr(product.options, "fused_activation_function", None)
@@ -54,14 +54,14 @@ def _is_linear(rewriter: PatternRewriter, product: Operator) -> bool:
 def _by_channel(
     rewriter: PatternRewriter, product: Operator, operator: Operator, tensor: int
 ) -> np.ndarray | None:
-    """The constant as one value for each output channel, float64; None if it is not that."""
+    """The constant as one value for each output channel, float64; None if it varies otherwise."""
     value, shape = rewriter.const(tensor), rewriter.shape(product.outputs[0])
     if value is None or value.dtype not in FLOATS or rewriter.shape(operator.outputs[0]) != shape:
         return None
     return by_channel(value, shape[-1])
 
 
-def _join(
+def _merge(
     rewriter: PatternRewriter, product: Operator, operator: Operator, value: np.ndarray
 ) -> bool:
     at = PRODUCTS[product.name]

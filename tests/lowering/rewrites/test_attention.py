@@ -1,4 +1,4 @@
-"""Attention written out: which orders of writing it are found, and that the numbers stay."""
+"""Fusion of attention: the forms that are matched, and equal results."""
 
 from collections.abc import Callable
 from typing import Any
@@ -27,7 +27,7 @@ ADJOINT, PLAIN, ONE = BatchMatMulOptions(adj_y=True), BatchMatMulOptions(), Soft
 
 @pytest.fixture(autouse=True)
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Which implementation is asked for; XLA's is in, since there is no GPU here."""
+    """The requested implementations; XLA's runs instead, since there is no GPU."""
     names = []
     attention = jax.nn.dot_product_attention
 
@@ -66,7 +66,7 @@ def keys_transposed(g: Any) -> int:
 
 
 def heads_in_the_batch(g: Any) -> int:
-    """As PyTorch's bmm: three dimensions for the products, four for the mask."""
+    """Attention with PyTorch's bmm: three dimensions for the products, four for the mask."""
     q, k, v = (g.input(B * N, n, H) for n in (T, S, S))
     logits = g("BATCH_MATMUL", q, k, options=ADJOINT)
     apart = g("RESHAPE", logits, np.array([B, N, T, S], np.int32))

@@ -1,4 +1,4 @@
-"""What stands after a convolution joins it: which patterns are found, and that numbers stay."""
+"""Fusion of epilogues into convolutions: the patterns that are matched, and equal results."""
 
 from collections.abc import Callable
 from typing import Any
@@ -45,7 +45,7 @@ def depthwise_hard_swish(g: Any) -> int:
 
 
 def padded_hard_swish(g: Any) -> int:
-    """Whose padding `pad_convolution` writes out."""
+    """A model whose PAD `pad_convolution` merges."""
     around = g("PAD", g.input(1, 5, 6, 20), np.array([(0, 0), (0, 2), (1, 0), (0, 0)], np.int32))
     return g("HARD_SWISH", conv(g, around, Conv2DOptions(Padding.VALID, 2, 2)))
 
@@ -171,7 +171,7 @@ def test_a_convolution_that_is_read_elsewhere_stays(graph: Any, lowered: Any) ->
 
 @pytest.mark.usefixtures("built")
 def test_a_residual_made_after_the_convolution(graph: Any, lowered: Any) -> None:
-    """The merged operator stands where the last part stood."""
+    """The merged operator takes the last part's place."""
     x = graph.input(1, 5, 6, 20)
     y = conv(graph, x)
     content = graph.content(graph("ADD", y, graph("ABS", x)))

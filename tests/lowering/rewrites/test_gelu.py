@@ -1,4 +1,4 @@
-"""GELU written out: which orders of writing it are found, and what only looks like it."""
+"""Fusion of GELU: the forms that are matched, and others that only look similar."""
 
 import math
 from typing import Any

@@ -1,4 +1,4 @@
-"""Normalizations written out: which orders of writing them are found, and with what precision."""
+"""Fusion of normalizations: the forms that are matched, and their precision."""
 
 from collections.abc import Callable
 from typing import Any
@@ -61,7 +61,7 @@ def as_onnx(g: Any, x: int, scale: Any, offset: Any, axes: np.ndarray) -> int:
 
 
 def as_sums(g: Any, x: int, scale: Any, offset: Any, axes: np.ndarray) -> int:
-    """As StableHLO is converted: reductions drop their axes, and a division follows."""
+    """Converted StableHLO: reductions drop their axes, and a division follows."""
     shape = np.array([1 if i in axes % 4 else n for i, n in enumerate(SHAPE)], np.int32)
     count = float(np.prod([SHAPE[i] for i in axes]))
     total = g("DIV", g("SUM", x, axes, options=DROP), count)
@@ -91,7 +91,6 @@ def test_it_is_found_however_it_is_written(
 
 
 def test_a_variance_beyond_float32_is_the_largest_number(graph: Any, lowered: Any) -> None:
-    """As after ADD."""
     x = graph("MUL", graph.input(*SHAPE), 1e25)
     content = graph.content(as_keras(graph, x, graph.values(8), graph.values(8), LAST))
     assert_close(lowered(content, ALL)[1], lowered(content)[1], accumulated=8)
@@ -114,7 +113,7 @@ def test_root_mean_square(root: str, graph: Any, lowered: Any) -> None:
 
 def test_scale_and_offset_may_be_computed(graph: Any, lowered: Any) -> None:
     x, scale, offset = graph.input(*SHAPE), graph.input(2, 1, 1, 8), graph.input(2, 1, 1, 8)
-    late = graph("ABS", offset)  # in the file it stands before what uses it
+    late = graph("ABS", offset)  # in the file it is right before its reader
     content = graph.content(as_batch_normalization(graph, x, scale, late, PLACES))
     partition, got = lowered(content, ALL)
     assert [s.operator.name for s in partition.operators] == ["ABS", "fused_layer_norm"]

@@ -1,4 +1,4 @@
-"""Rewrites under a precision policy: what stays in float32, and what checks compare."""
+"""Rewrites under a precision policy: operators that stay in float32, and comparisons."""
 
 import dataclasses
 from typing import Any
@@ -52,7 +52,7 @@ def test_any_part_keeps_a_joined_operator_in_float32(
 
 @pytest.mark.usefixtures("built")
 def test_a_rule_is_asked_in_the_precision_of_all_parts(graph: Any, lowered: Any) -> None:
-    """Our own kernel takes attention in float32 alone."""
+    """Our kernel supports attention only in float32."""
     content = attention(graph)
     reduced = PrecisionPolicy(operand=BFLOAT16)
 

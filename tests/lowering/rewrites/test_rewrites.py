@@ -1,4 +1,4 @@
-"""Each rewrite: what is left of a small graph, that its numbers stay, and what is let alone."""
+"""Each rewrite: the operators left of a small graph, equal results, and graphs that stay as is."""
 
 import dataclasses
 from collections.abc import Callable, Collection, Sequence
@@ -64,7 +64,7 @@ Lowered = tuple[list[str], list[np.ndarray]]
 
 
 def lowered(content: bytes, *choices: Collection[str]) -> list[Lowered]:
-    """By choice of rewrites: names of the operators that are lowered, outputs of a seeded input."""
+    """For each choice of rewrites: the lowered operators' names, and outputs of a seeded input."""
     subgraph = read_model(content).subgraphs[0]
     specs = dict(enumerate(propagate(subgraph.operators, declared_specs(subgraph))))
     ends = subgraph.inputs, subgraph.outputs
@@ -350,5 +350,5 @@ def test_the_option(text: str, left: list[str]) -> None:
 
 
 def test_an_unknown_rewrite_is_an_error() -> None:
-    with pytest.raises(jd.OptionError, match=r"rewrites: want .*scale_convolution, .*, got 'fuse'"):
+    with pytest.raises(jd.OptionError, match=r"expected .*scale_convolution, .*; got 'fuse'"):
         jd.JaxDelegate(rewrites="fuse")
