@@ -1,4 +1,4 @@
-"""`apply`, as `model.function()` answers it: pure; it can be jitted, copied and stored."""
+"""The `apply` of `model.function()`: a pure function that can be jitted, copied and stored."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from jaxdelegate.function.weights import Params
 
 
 class Function(Protocol):
-    """What computes a subgraph, or a batch of it."""
+    """A function that computes a subgraph, or a batch of it."""
 
     @property
     def params(self) -> Params:
@@ -24,19 +24,19 @@ class Function(Protocol):
 
     @property
     def parameters(self) -> Mapping[str, Parameter]:
-        """What is known of each leaf of `params`."""
+        """A record for each leaf of `params`."""
 
     def leaves(self, mode: Mode) -> Params:
         """The weights, and the scales that are trained."""
 
     def shapes(self) -> list[tuple[int | str, ...]]:
-        """The inputs' shapes, as declared; the name of a batch of any size in its place."""
+        """The inputs' declared shapes; the dimension of a batch of any size is its name."""
 
     def dtypes(self, io: str = "file") -> list[np.dtype]:
         """The inputs' dtypes."""
 
     def checked(self, inputs: Sequence[Any], io: str = "file") -> list[Any]:
-        """The inputs as arrays."""
+        """The inputs as arrays, checked."""
 
     def call(
         self,
@@ -45,16 +45,16 @@ class Function(Protocol):
         state: Params | None = None,
         mode: Mode = AS_STORED,
     ) -> tuple[tuple[Any, ...], Params]:
-        """Outputs and the new state."""
+        """The outputs and the new state."""
 
     def run(self, arrays: Sequence[Any]) -> tuple[Any, ...] | None:
-        """Outputs, compiled as delegates compile; None where JAX does not let us."""
+        """The outputs, by a program compiled as for a delegate; None if JAX must compile it."""
 
     def initial_state(self, io: str = "file") -> Params:
-        """What every state begins with."""
+        """The initial value of each state."""
 
     def with_random_key(self, key: Any, state: Params | None, io: str = "file") -> Params:
-        """The state with random generators that begin where a key says."""
+        """The state with random generators seeded by a key."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -65,11 +65,7 @@ class Names:
     outputs: Sequence[str]
 
     def in_order(self, named: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Named inputs in the function's order.
-
-        Raises:
-            TensorError: other names than the function's.
-        """
+        """Named inputs in the function's order."""
         if set(named) != set(self.inputs):
             raise TensorError(
                 f"the inputs are named {sorted(named)}, the model's {sorted(self.inputs)}"
@@ -81,10 +77,10 @@ class Names:
 class Apply:
     """A pure function of parameters and inputs: `apply(params, *inputs)`.
 
-    Two of the same model and options are equal, so that `jax.jit` compiles them once.
+    Two for the same model and options are equal, so that `jax.jit` compiles them once.
     """
 
-    model: Any  # hashable, and answers `function_of(signature)` and `names_of(signature)`
+    model: Any  # hashable, with methods `function_of(signature)` and `names_of(signature)`
     signature: str | None
     mode: Mode
 
@@ -96,21 +92,24 @@ class Apply:
         key: Any = None,
         **named: Any,
     ) -> Any:
-        """Outputs for inputs of any shapes that the model accepts.
+        """Compute the outputs for inputs of any shapes that the model accepts.
 
         Args:
-            params: as `model.function()` returned them, perhaps changed; more leaves are passed
-                over.
-            *inputs: in the signature's order: the outputs are a tuple. A single dictionary counts
-                as named inputs.
-            state: what the last call returned, or `model.initial_state()`: the answer is
-                `(outputs, new_state)`. None: every call begins anew.
-            key: a `jax.random.key`: random operators draw by it. None: by the file's seeds.
-            **named: inputs by name: the outputs are a dictionary.
+            params: as `model.function()` returned them, perhaps changed; additional leaves are
+                ignored.
+            *inputs: in the signature's order. A single dictionary has the meaning of `named`.
+            state: the new state of the last call, or `model.initial_state()`. None: each call
+                starts from the initial state.
+            key: a `jax.random.key` that seeds random operators. None: the file's seeds.
+            **named: inputs by name.
+
+        Returns:
+            Outputs: a tuple, or a dictionary for named inputs. With `state`, the pair
+            `(outputs, new_state)`.
 
         Raises:
-            TensorError: an input, a parameter or a state that is missing, or does not fit.
-            DelegationError: an operator that XLA cannot run; lists all of them.
+            TensorError: an input, a parameter or a state is missing or has a wrong shape or dtype.
+            DelegationError: XLA cannot run some operators; lists all of them.
         """
         check_names("params", params, ())
         if inputs and named:
@@ -125,7 +124,7 @@ class Apply:
         return outputs if state is None else (outputs, new)
 
     def inputs(self) -> list[jax.ShapeDtypeStruct]:
-        """Shapes and dtypes of the inputs, as declared; a batch of any size as a symbol."""
+        """Declared shapes and dtypes of the inputs; a batch of any size is a symbolic dimension."""
         function: Function = self.model.function_of(self.signature)
         scope = export.SymbolicScope()
 

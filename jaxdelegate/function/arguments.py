@@ -1,4 +1,4 @@
-"""What callers give to a model's function: inputs, parameters and state, checked."""
+"""Checks the arguments of a model's function: inputs, parameters and state."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -17,20 +17,11 @@ _SOURCES = {"params": "model.function()", "state": "model.initial_state()"}
 
 
 def check_names(what: str, given: Any, wanted: Collection[str]) -> None:
-    """Whether a dictionary has every leaf.
-
-    Args:
-        what: "params" or "state".
-        given: by the caller.
-        wanted: names.
-
-    Raises:
-        TensorError: it is no dictionary, or lacks a name.
-    """
+    """Check that `given`, the argument "params" or "state", is a dictionary with these names."""
     if not isinstance(given, Mapping):
         raise TensorError(
-            f"apply(params, *inputs, state=None): {what} is a dictionary by tensor name, as "
-            f"{_SOURCES[what]} returns it, got {type(given).__name__}"
+            f"apply(params, *inputs, state=None): expected {what} to be a dictionary by tensor "
+            f"name, as {_SOURCES[what]} returns it, got {type(given).__name__}"
         )
     missing = [name for name in wanted if name not in given]
     if missing:
@@ -41,21 +32,12 @@ def check_names(what: str, given: Any, wanted: Collection[str]) -> None:
 
 
 def check_alive(what: str, name: str, leaf: Any) -> None:
-    """Whether a leaf still holds values.
-
-    Args:
-        what: the dictionary that it is of.
-        name: its key there.
-        leaf: anything.
-
-    Raises:
-        TensorError: a jitted function has consumed it.
-    """
+    """Check that a leaf, `what[name]`, was not donated to a jitted function."""
     if isinstance(leaf, jax.Array) and not _is_traced(leaf) and leaf.is_deleted():
         raise TensorError(
-            f"{what}[{name!r}] has been deleted, as jax.jit does to what it is given to keep "
-            "(donate_argnums): use what that function returned in its place; the file's weights "
-            "are in jaxdelegate.load(path).params"
+            f"{what}[{name!r}] has been deleted, because it was donated to a jitted function "
+            "(donate_argnums): use the array that this function returned instead; the file's "
+            "weights are in jaxdelegate.load(path).params"
         )
 
 
@@ -63,10 +45,10 @@ def fitting(tensor: Tensor, x: Any, io: str, *, may_be_symbolic: bool = False) -
     """An input as an array of the tensor's dtype.
 
     Args:
-        tensor: the file's.
+        tensor: the file's tensor.
         x: an array, or numbers.
         io: "float": floats for a quantized tensor.
-        may_be_symbolic: whether a dimension may have a name in place of a size.
+        may_be_symbolic: whether dimensions may be symbolic.
 
     Raises:
         TensorError: it has another dtype, or a symbolic dimension.
@@ -75,7 +57,7 @@ def fitting(tensor: Tensor, x: Any, io: str, *, may_be_symbolic: bool = False) -
     array = x if isinstance(x, jax.Array | np.ndarray) else _as_array(x, dtype)
     is_narrowed = array.dtype.kind == dtype.kind and isinstance(x, jax.Array)
     if array.dtype != dtype and is_narrowed and dtype in _WIDE:
-        with jax.enable_x64(True), client.on_purpose():  # JAX has no such array to offer without
+        with jax.enable_x64(True), client.on_purpose():  # JAX has no such arrays otherwise
             return jnp.asarray(array, dtype)
     if array.dtype != dtype:
         what_to_do = remedy(array.dtype, array.shape, dtype, tensor.shape)
@@ -93,15 +75,15 @@ def fitting(tensor: Tensor, x: Any, io: str, *, may_be_symbolic: bool = False) -
 
 
 def dtype_of(tensor: Tensor, io: str) -> np.dtype:
-    """An input's dtype; with `io="float"` float32 of a quantized one."""
+    """An input's dtype; with `io="float"`, float32 for quantized inputs."""
     is_float = io == "float" and tensor.spec().is_quantized
     return np.dtype(np.float32) if is_float else tensor.dtype
 
 
 def _as_array(x: Any, dtype: np.dtype) -> np.ndarray:
-    """An array of what is none. Numbers and lists of them have no dtype: they take the tensor's.
+    """An array of the tensor's dtype from numbers or lists of them, unless floats became integers.
 
-    Integers become integers or floats, but floats only floats.
+    Other objects keep the dtype of their numpy array.
     """
     array = np.asarray(x)
     is_number = array.dtype.kind in "iuf" and dtype.kind in "iuf"
@@ -111,7 +93,7 @@ def _as_array(x: Any, dtype: np.dtype) -> np.ndarray:
 
 
 def device_of(arrays: Sequence[Any], platform: str | None) -> jax.Device | None:
-    """The one device to run on; None for what JAX traces, and for arrays on several devices."""
+    """The device to run on; None for traced arrays, and for arrays on several devices."""
     if any(map(_is_traced, arrays)):
         return None
     devices = {d for a in arrays if isinstance(a, jax.Array) and a.committed for d in a.devices()}
@@ -125,7 +107,7 @@ def _is_traced(x: Any) -> bool:
 
 
 def _default_device(platform: str | None) -> jax.Device:
-    """The platform's first device; without one, where JAX would put an array."""
+    """The platform's first device; without a platform, JAX's default device."""
     chosen = jax.config.jax_default_device  # type: ignore[attr-defined]
     if platform is not None:
         return jax.local_devices(backend=platform)[0]

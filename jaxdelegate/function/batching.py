@@ -1,4 +1,4 @@
-"""A batch of a model, whatever sizes its graph fixes: n single runs, computed at once."""
+"""Batches for a model of any fixed batch size: equal to running the model once for each image."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -20,22 +20,21 @@ from jaxdelegate.passes.by_image import why_not_by_image
 from jaxdelegate.pjrt import client
 from jaxdelegate.xla.over_mesh import OverMesh
 
-_PROBE = 2  # images: what holds for two holds for more
+_PROBE = 2  # images: conditions that hold for two hold for more
 
 
 class BatchedFunction:
-    """A subgraph for a batch: along the first axis of every input that has the size 1 there.
+    """A subgraph for a batch, along the first axis of every input whose first axis has the size 1.
 
-    Inputs of other shapes are the same for all; if there are no others, all of them get a new first
-    axis. An output of one image is [1, ...], and becomes [n, ...]; or any other shape, and gets a
-    new first axis. A state gets a new first axis.
+    Other inputs are the same for all images; but if no input has such an axis, all of them get a
+    new first axis. Outputs [1, ...] become [n, ...]; other outputs and states get a new first axis.
 
     Attributes:
-        is_batched: whether each input has a part for every image; the others are the same for all.
+        is_batched: for each input, whether it has a part for each image.
     """
 
     def __init__(self, single: SubgraphFunction, size: int | str) -> None:
-        """Take the function of one image; `size`: of the batch, or a name for any size."""
+        """Wrap the function for one image; `size`: the batch size, or a name for any size."""
         self._single, self._size = single, size
         sizes = [_first(t) for t in single.tensors()]
         self.is_batched = [n == 1 for n in sizes] if 1 in sizes else [True for _ in sizes]
@@ -44,20 +43,20 @@ class BatchedFunction:
 
     @property
     def params(self) -> Params:
-        """As of one image."""
+        """The weights by name, in the file's layout."""
         return self._single.params
 
     @property
     def parameters(self) -> Mapping[str, Parameter]:
-        """As of one image."""
+        """A record for each leaf of `params`."""
         return self._single.parameters
 
     def leaves(self, mode: Mode) -> Params:
-        """As of one image."""
+        """The weights, and the scales that are trained."""
         return self._single.leaves(mode)
 
     def dtypes(self, io: str = "file") -> list[np.dtype]:
-        """As of one image."""
+        """The inputs' dtypes."""
         return self._single.dtypes(io)
 
     @property
@@ -68,7 +67,7 @@ class BatchedFunction:
         return Batching(self._size, "vmap" if reason else "native", reason or "")
 
     def shapes(self) -> list[tuple[Any, ...]]:
-        """The inputs' shapes, as declared; the name of a batch of any size in its place."""
+        """The inputs' declared shapes; the dimension of a batch of any size is its name."""
         return [
             self._shape(t, is_batched)
             for t, is_batched in zip(self._single.tensors(), self.is_batched, strict=True)
@@ -80,10 +79,10 @@ class BatchedFunction:
         return (self._size, *(tensor.shape if self._has_new_axis else tensor.shape[1:]))
 
     def initial_state(self, io: str = "file") -> Params:
-        """What the state of each image begins with.
+        """The initial state of each image.
 
         Raises:
-            TensorError: the batch has any size.
+            TensorError: the batch has no fixed size.
         """
         first = self._single.initial_state(io)
         if first and not isinstance(self._size, int):
@@ -98,20 +97,21 @@ class BatchedFunction:
             }
 
     def with_random_key(self, key: Any, state: Params | None, io: str = "file") -> Params:
-        """The state with random generators that begin where a key says, each image's elsewhere."""
+        """The state with random generators seeded by a key, differently for each image."""
         states = self.initial_state(io) if state is None else state
         keys = jax.random.split(key, next((len(leaf) for leaf in states.values()), 1))
         return jax.vmap(lambda k, s: self._single.with_random_key(k, s, io))(keys, states)
 
     def checked(self, inputs: Sequence[Any], io: str = "file") -> list[Any]:
-        """The inputs as arrays; every batched one holds as many images.
+        """The inputs as arrays.
 
         Raises:
-            TensorError: it does not; or as of one image.
+            TensorError: there are too many or too few, one has another dtype, or batched inputs
+                have different numbers of images.
         """
         tensors = self._single.tensors()
         if len(inputs) != len(tensors):
-            return self._single.checked(inputs, io)  # says so
+            return self._single.checked(inputs, io)  # raises an error
         arrays = [
             fitting(t, x, io, may_be_symbolic=True) for t, x in zip(tensors, inputs, strict=True)
         ]
@@ -127,14 +127,14 @@ class BatchedFunction:
         return arrays
 
     def _has_other_rank(self, tensor: Tensor, array: Any) -> bool:
-        """Whether an array is no batch of images: one of [8, 4] would pass for eight of [4]."""
+        """Whether an array has another rank than a batch: an input [8, 4] is not eight of [4]."""
         is_known = bool(tensor.shape) or tensor.has_rank
         return self._has_new_axis and is_known and len(array.shape) != len(tensor.shape) + 1
 
     def run(self, arrays: Sequence[Any]) -> tuple[Any, ...] | None:
-        """Outputs; compiled as delegates compile: as single runs in one program, if need be.
+        """The outputs, by a program compiled as for a delegate; it may run once for each image.
 
-        None: JAX traces the inputs, or they are on several devices: see `call`.
+        None if JAX traces the inputs, or they are on several devices: see `call`.
         """
         if self._reason_for(arrays) is None:
             return self._single.run(arrays)
@@ -147,14 +147,14 @@ class BatchedFunction:
 
     @property
     def _whole(self) -> frozenset[int]:
-        """The inputs, by tensor, that are the same for all images."""
+        """The indices of inputs that are the same for all images."""
         tensors = zip(self._single.tensors(), self.is_batched, strict=True)
         return frozenset(t.index for t, is_batched in tensors if not is_batched)
 
     def run_over(self, over: OverMesh, arrays: Sequence[Any]) -> tuple[Any, ...] | None:
-        """Outputs of arrays that are placed on a mesh, each device's part by itself.
+        """The outputs for inputs on a mesh; each device computes its part.
 
-        None: an output is an input that all images share: see `call`.
+        None if an output is an input that all images share: see `call`.
         """
         if not self._whole.isdisjoint(self._single.outputs):
             return None
@@ -170,7 +170,7 @@ class BatchedFunction:
         state: Params | None = None,
         mode: Mode = AS_STORED,
     ) -> tuple[tuple[Any, ...], Params]:
-        """Outputs and the new state."""
+        """The outputs and the new state."""
         if self._reason_for(arrays) is None:
             return self._single.call(params, arrays, state, mode)
 
@@ -187,7 +187,7 @@ class BatchedFunction:
             return jax.vmap(image, (axes, None if state is None else 0))(list(arrays), state)
 
     def _reason_for(self, arrays: Sequence[Any]) -> str | None:
-        """Why the graph cannot run on the whole batch; None: it can."""
+        """Why the graph cannot run on the whole batch; None if it can."""
         size = self._size_of(arrays)
         if not isinstance(size, int):
             return "the size of the batch is a symbol"
@@ -203,7 +203,7 @@ class BatchedFunction:
 
     def _reason(self, size: int) -> str | None:
         if self._single.has_state:
-            return "every image has a state of its own"
+            return "each image has its own state"
         if self._has_new_axis:
             return "no input has the size 1 along its first axis"
         if not all(self.is_batched):
@@ -212,7 +212,7 @@ class BatchedFunction:
         try:
             plan = self._single.plan(tuple((size, *t.shape[1:]) for t in tensors))
         except InterpreterError as error:
-            return str(error).partition("; input ")[0]  # whose shapes the caller knows
+            return str(error).partition("; input ")[0]  # without the inputs' shapes
         image = self._single.plan(tuple((1, *t.shape[1:]) for t in tensors))
         for i in image.outputs:
             one, all_ = image.specs[i].shape, plan.specs[i].shape
@@ -228,7 +228,7 @@ class BatchedFunction:
 
 
 def _first(tensor: Tensor) -> int:
-    """The size along the first axis for one image: 1 where the model leaves it open."""
+    """The size of the first axis for one image: 1 if it is free."""
     if not tensor.shape:
         return 0
     signature = tensor.shape_signature or tensor.shape

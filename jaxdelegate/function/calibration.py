@@ -1,6 +1,6 @@
-"""Ranges of activations, seen on inputs, for new scales and zero points.
+"""Calibration: new scales and zero points from the ranges of activations on given inputs.
 
-The graph runs in floats that nothing rounds or clamps: every quantized tensor is float32 in it.
+The graph runs in float32, without rounding or clamping: every quantized tensor becomes float32.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ from jaxdelegate.quant import affine
 from jaxdelegate.quant.params import integer_range
 
 Range = tuple[float, float]
-_MOST_BYTES = 2  # of the integers of activations
+_MAX_BYTES = 2  # of the integers of activations
 
 
 def calibrated(
@@ -32,22 +32,18 @@ def calibrated(
     values: Mapping[str, np.ndarray],
     batches: Iterable[Any],
 ) -> Iterator[tuple[Place, np.ndarray, np.ndarray]]:
-    """Scale (float32 [1]) and zero point (int64 [1]) of each activation that may have others.
+    """New scale (float32 [1]) and zero point (int64 [1]) of each activation that can change.
 
-    Tensors that must have one scale get one for all of them.
+    Tensors that must share a scale get the same one.
 
     Args:
-        functions: of the model.
-        rules: of its file.
+        functions: the model's functions.
+        rules: the rules for its scales.
         leaves: its stored leaves, as floats.
-        values: new values of some of them.
+        values: new values of some leaves.
         batches: inputs of the main subgraph, each a tuple of arrays or a dictionary by name.
-
-    Raises:
-        OptionError: there are no inputs.
-        TensorError: inputs that do not fit, or results that are not finite.
     """
-    seen = _seen(functions, leaves, values, batches)
+    seen = _ranges(functions, leaves, values, batches)
     for leaf in leaves.values():
         array = values.get(leaf.name, leaf.value)
         if array.size and leaf.quantization is not None:
@@ -68,11 +64,11 @@ def calibrated(
 
 def _is_activation(rules: ScaleRules, place: Place) -> bool:
     q = rules.quantization(place)
-    return q is not None and q.scale.size == 1 and rules.tensor(place).dtype.itemsize <= _MOST_BYTES
+    return q is not None and q.scale.size == 1 and rules.tensor(place).dtype.itemsize <= _MAX_BYTES
 
 
 def _chosen(dtype: np.dtype, low: float, high: float) -> tuple[np.ndarray, np.ndarray] | None:
-    """A grid over a range, zero on it; int16 is symmetric. None: the range is empty."""
+    """Scale and zero point for a range and zero; int16 is symmetric. None if the range is empty."""
     first, last = integer_range(dtype)
     low, high = min(low, 0.0), max(high, 0.0)
     if dtype == np.int16:
@@ -85,13 +81,13 @@ def _chosen(dtype: np.dtype, low: float, high: float) -> tuple[np.ndarray, np.nd
     return np.array([scale], np.float32), np.array([point], np.int64)
 
 
-def _seen(
+def _ranges(
     functions: Functions,
     leaves: Mapping[str, StoredLeaf],
     values: Mapping[str, np.ndarray],
     batches: Iterable[Any],
 ) -> dict[Place, Range]:
-    """The least and the largest value of each quantized tensor that is computed."""
+    """The lowest and highest value of each computed quantized tensor."""
     file = functions.file
     names = {n: i for n, i in computed_names(file.subgraphs[0]).items() if _is_quantized(file, i)}
     if not names:
@@ -109,7 +105,7 @@ def _seen(
             before = ranges.get((0, i), (low, high))
             ranges[0, i] = min(low, before[0]), max(high, before[1])
     if not ranges:
-        raise OptionError("calibrate: want at least one set of inputs, got none")
+        raise OptionError("calibrate: expected at least one set of inputs, got none")
     return ranges
 
 
@@ -118,16 +114,18 @@ def _is_quantized(file: Model, index: int) -> bool:
 
 
 def _as_floats(file: Model, names: list[str], batch: Any) -> list[Any]:
-    """Inputs in order; integers of quantized ones become the floats that they stand for."""
+    """Inputs in order, dequantized."""
     if isinstance(batch, Mapping):
         missing = [name for name in names if name not in batch]
         if missing:
-            raise TensorError(f"calibrate: the inputs have no {missing[0]!r}; want {names}")
+            raise TensorError(f"calibrate: the inputs have no {missing[0]!r}; expected {names}")
         batch = [batch[name] for name in names]
     arrays = list(batch) if isinstance(batch, tuple | list) else [batch]
     main = file.subgraphs[0]
     if len(arrays) != len(main.inputs):
-        raise TensorError(f"calibrate: want {len(main.inputs)} inputs each time, got {len(arrays)}")
+        raise TensorError(
+            f"calibrate: expected {len(main.inputs)} inputs in each set, got {len(arrays)}"
+        )
     return [_as_float(main.tensors[i], a) for i, a in zip(main.inputs, arrays, strict=True)]
 
 
@@ -141,7 +139,7 @@ def _as_float(tensor: Tensor, array: Any) -> Any:
 def _floats(
     file: Model, leaves: Mapping[str, StoredLeaf], values: Mapping[str, np.ndarray]
 ) -> Model:
-    """The model with floats in place of quantized integers, and with new values."""
+    """The model with float32 instead of quantized integers, and with new values."""
     arrays = {
         place: values.get(leaf.name, leaf.value)
         for leaf in leaves.values()

@@ -1,4 +1,4 @@
-"""The compilers of a model's functions: for programs on a device, and for what JAX traces."""
+"""The compilers of a model's functions: for programs on devices, and for functions to trace."""
 
 import dataclasses
 import functools
@@ -9,24 +9,24 @@ from jaxdelegate.compile.compiler import Compiler
 from jaxdelegate.lru_cache import LruCache
 from jaxdelegate.options import DelegateOptions
 
-_MOST_DEVICES = 64
+_MAX_DEVICES = 64
 
 
 class Compilers:
     """Compilers with one model's options."""
 
     def __init__(self, options: DelegateOptions) -> None:
-        """Find no device yet."""
+        """Create compilers lazily: devices are not initialized here."""
         self._options = options
-        self._by_device: LruCache[jax.Device, Compiler] = LruCache(_MOST_DEVICES)
+        self._by_device: LruCache[jax.Device, Compiler] = LruCache(_MAX_DEVICES)
 
     @functools.cached_property
     def traced(self) -> Compiler:
-        """For functions that JAX transforms: it cannot transform calls of native kernels."""
+        """The compiler for functions that JAX transforms, without native kernels."""
         return Compiler(dataclasses.replace(self._options, native_kernels=False))
 
     def on(self, device: jax.Device) -> Compiler:
-        """For programs on a device."""
+        """The compiler for programs on a device."""
 
         def compiler() -> Compiler:
             index = jax.devices(device.platform).index(device)

@@ -1,4 +1,4 @@
-"""A model as StableHLO for one platform, which need not be there (`jax.export`)."""
+"""Exports a model as StableHLO for one platform, which need not be available (`jax.export`)."""
 
 from typing import Any
 
@@ -13,20 +13,9 @@ _PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 def exported(
     model: Any, platform: str, signature: str | None, io: str, has_state: bool
 ) -> export.Exported:
-    """The function of a signature, exported.
-
-    Args:
-        model: a CallableModel, perhaps batched.
-        platform: as jax.export names it.
-        signature: which one; None: the main subgraph.
-        io: as for `CallableModel.function`.
-        has_state: whether it takes and returns state.
-
-    Raises:
-        OptionError: an unknown platform.
-    """
+    """See `CallableModel.export`."""
     if platform not in _PLATFORMS:
-        raise OptionError(f"platforms: want some of {', '.join(_PLATFORMS)}, got {platform!r}")
+        raise OptionError(f"platforms: expected some of {', '.join(_PLATFORMS)}, got {platform!r}")
     apply, params = model.function(signature, io, platform)
 
     def run(params: Any, *inputs: Any, state: Any = None) -> Any:

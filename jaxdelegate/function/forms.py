@@ -1,12 +1,12 @@
-"""For which platforms a trace is lowered, and how: a program for each, chosen when XLA compiles.
+"""Lowers a trace in one form for CPUs and in a neutral form; XLA selects one when it compiles.
 
-A CPU has algorithms of its own (tap sums, Winograd, blocks), which no other device should run, and
-which are as good in gradients: on a Zen 4, MobileNet v1 takes a third of the time that it takes
-with XLA:CPU's convolutions (bench/gradients.py). All others get the neutral form, plain
-convolutions and products, which XLA fuses and differentiates well everywhere; a delegate's programs
-for a GPU write small convolutions out, for inference only. What is traced on a machine that has
-only a CPU may still be compiled or exported for another: so the trace holds both forms, and
-`jax.lax.platform_dependent` leaves one of them in each program.
+The form for CPUs uses algorithms (tap sums, Winograd, blocks) that suit no other device. They help
+gradients as well: on a Zen 4, MobileNet v1 takes a third of the time that it takes with XLA:CPU's
+convolutions (bench/gradients.py). The neutral form consists of plain convolutions and products,
+which XLA fuses and differentiates well on all devices. (A delegate's programs for a GPU expand
+small convolutions, which is good for inference only.) A function that is traced on a machine with
+only a CPU may be compiled or exported for another device. So the trace contains both forms, and
+`jax.lax.platform_dependent` selects one of them for each program.
 """
 
 import dataclasses
@@ -22,25 +22,22 @@ from jaxdelegate.kernels.processor import cpu_features
 from jaxdelegate.op_lowering.rule import LoweringContext
 
 DEFAULT = "default"
-# jax's names of platforms, as exports take them, and what rules call them.
+# jax's names of platforms, which exports accept, and those that rules use.
 PLATFORMS = {"cpu": "cpu", "cuda": "gpu", "rocm": "gpu", "gpu": "gpu", "tpu": "tpu"}
-_NEUTRAL = "tpu"  # whose rules write nothing out that a library or a compiler knows by name
+_NEUTRAL = "tpu"  # whose rules do not expand operators that libraries or compilers have
 
 
 def contexts(compiler: Compiler, platform: str | None) -> dict[str, LoweringContext]:
-    """The lowering contexts of a trace, by jax's platform; `DEFAULT`: of every other one.
+    """The lowering contexts of a trace, by jax's platform; `DEFAULT` for all others.
 
     Args:
-        compiler: for functions that JAX transforms.
-        platform: the only one to lower for; None: the options' platform, or whatever XLA will
-            compile for.
-
-    Raises:
-        OptionError: an unknown platform.
+        compiler: the compiler for functions that JAX transforms.
+        platform: the only platform to lower for; None: the options' platform, or any platform that
+            XLA may compile for.
     """
     if platform is not None:
         if platform not in PLATFORMS:
-            raise OptionError(f"platform: want one of {', '.join(PLATFORMS)}, got {platform!r}")
+            raise OptionError(f"platform: expected one of {', '.join(PLATFORMS)}, got {platform!r}")
         return {DEFAULT: _on(compiler, PLATFORMS[platform])}
     own = compiler.context.platform
     if compiler.options.platform is not None or own != "cpu":
@@ -67,10 +64,10 @@ def _on(compiler: Compiler, platform: str) -> LoweringContext:
 
 
 def for_platform(forms: Mapping[str, Callable[..., Any]], *arguments: Any) -> Any:
-    """What the form of the platform that XLA compiles for makes of the arguments.
+    """Call the form for the platform that XLA compiles for.
 
     Args:
-        forms: by jax's platform, or `DEFAULT`; all of them answer the same shapes and dtypes.
+        forms: by jax's platform, or `DEFAULT`; all of them return the same shapes and dtypes.
         *arguments: arrays, or pytrees of them.
     """
     if list(forms) == [DEFAULT]:

@@ -1,4 +1,4 @@
-"""All functions of a model: one for each signature, whole or cut, of one image or of a batch."""
+"""The functions of a model's signatures: of the whole graph or a part, for an image or a batch."""
 
 import dataclasses
 import difflib
@@ -44,14 +44,14 @@ Ends = tuple[int, tuple[int, ...], tuple[int, ...]]  # subgraph, inputs, outputs
 
 @dataclasses.dataclass(frozen=True)
 class View:
-    """What of a model is computed.
+    """The part of a model to compute, and how.
 
     Attributes:
-        options: how, and where.
-        limits: what tensors may take.
-        inputs: tensors of the main subgraph that are given instead of its inputs; None: those.
-        outputs: tensors that are returned instead of its outputs; None: those.
-        batch: its size, a name for any size, or None: what the file declares.
+        options: the options.
+        limits: limits on tensors.
+        inputs: tensors that replace the main subgraph's inputs; None: its own inputs.
+        outputs: tensors that replace the main subgraph's outputs; None: its own outputs.
+        batch: the batch size, or a name for any size; None: the file's.
     """
 
     options: DelegateOptions
@@ -62,23 +62,24 @@ class View:
 
     @property
     def is_cut(self) -> bool:
-        """Whether it is less than the whole graph."""
+        """Whether it is only a part of the graph."""
         return self.inputs is not None or self.outputs is not None
 
 
 class Functions:
-    """A model's functions, lowered when they are asked for. Equal for equal files and views."""
+    """A model's functions, lowered when they are first used. Equal for equal files and views."""
 
     def __init__(self, file: Model, view: View, source: Any = None) -> None:
-        """Lower nothing yet.
+        """Select the part of the file; lower nothing yet.
 
         Args:
-            file: all of it.
-            view: what of it is computed.
-            source: what the file was read from.
+            file: the whole file.
+            view: the part to compute.
+            source: the path or content that the file was read from.
 
         Raises:
-            TensorError: the view names tensors that are not there, or do not suffice.
+            TensorError: the view names unknown tensors, or its outputs do not follow from its
+                inputs.
         """
         self.file, self.view, self.source = file, view, source
         self.graph = _cut(file, view)
@@ -90,11 +91,11 @@ class Functions:
         self._compilers = Compilers(view.options)
         self._arrays: Params = {}
         self._functions: dict[Ends, Function] = {}
-        self._making = threading.Lock()
+        self._lock = threading.Lock()
 
     @functools.cached_property
     def signatures(self) -> dict[str, Signature]:
-        """By key; -1 for dimensions that the model leaves open."""
+        """The signatures by key, with -1 for free dimensions."""
         return {s.key: self._signature(s) for s in self.graph.signatures}
 
     @functools.cached_property
@@ -119,22 +120,22 @@ class Functions:
         return Signature(*ends)
 
     def tensors(self) -> dict[str, TensorInfo]:
-        """What the main subgraph of the file reads and computes, by name, in that order."""
+        """The inputs and computed tensors of the file's main subgraph, by name, in order."""
         subgraph = self.file.subgraphs[0]
         return {n: info_of(subgraph.tensors[i], n) for n, i in computed_names(subgraph).items()}
 
     def function_of(self, key: str | None) -> Function:
-        """The function of a signature; None: of the main subgraph.
+        """The function of a signature; None: the main subgraph's.
 
         Raises:
             ValueError: no such signature.
             InterpreterError: the process was forked from one that had used XLA.
             ModelError: a mapped file was changed in place.
         """
-        check_process()  # here, since all that computes a model asks for its functions
+        check_process()  # here, because every computation needs a function
         self.file.origin.check_unchanged()
         ends = self._ends(key)
-        with self._making:
+        with self._lock:
             if ends not in self._functions:
                 single = self._single(*ends)
                 batch = self.view.batch
@@ -161,12 +162,12 @@ class Functions:
         )
 
     def initial_state(self, key: str | None, io: str) -> Params:
-        """What the states of a signature begin with, by name; None: of all."""
+        """The initial states of a signature, by name; None: those of all signatures."""
         functions = self.each() if key is None else [self.function_of(key)]
         return {n: v for f in reversed(functions) for n, v in f.initial_state(io).items()}
 
     def each(self) -> list[Function]:
-        """A function for the main subgraph and for each signature that yields something else."""
+        """The function of the main subgraph, and of each signature with other outputs."""
         found: dict[tuple[int, frozenset[int]], str | None] = {}
         for key in (None, *self.signatures):
             subgraph, _, outputs = self._ends(key)
@@ -180,22 +181,21 @@ class Functions:
         s = self._by_key(key)
         return s.subgraph, tuple(s.inputs.values()), tuple(s.outputs.values())
 
-    def answered(
+    def called(
         self,
         run: Callable[[str | None, tuple[Any, ...]], tuple[Any, ...]],
         inputs: tuple[Any, ...],
         named: Mapping[str, Any],
     ) -> Any:
-        """What a call of the model answers: a tuple, or a dictionary if inputs are named.
+        """The result of calling the model: a tuple, or a dictionary if inputs are named.
 
         Args:
-            run: of a signature (None: the main subgraph) and its inputs in order.
-            inputs: positional ones, or a single dictionary.
-            named: the others.
+            run: runs a signature (None: the main subgraph) on its inputs in order.
+            inputs: positional inputs, or a single dictionary.
+            named: inputs by name.
 
         Raises:
-            TensorError: inputs of both kinds.
-            ValueError: no signature has these names.
+            TensorError: both kinds of inputs are given, or no signature has these names.
         """
         if inputs and named:
             raise TensorError("call a model with positional or with named inputs, not with both")
@@ -216,13 +216,10 @@ class Functions:
         return Names(list(s.inputs), list(s.outputs))
 
     def key_for(self, named: Mapping[str, Any]) -> str | None:
-        """The signature whose inputs have these names; None: the main subgraph's tensors have.
+        """The signature whose inputs have these names; None if the main subgraph's inputs do.
 
-        Language models have a signature for each length of a prompt, all with the same names: the
-        first one whose shapes fit counts, or else the first.
-
-        Raises:
-            TensorError: none has.
+        Language models have a signature for each prompt length, all with the same names: the first
+        one whose shapes match is used, or the first one if none matches.
         """
         of_names = [s for s in self.graph.signatures if set(s.inputs) == set(named)]
         shapes = {name: np.shape(value) for name, value in named.items()}
@@ -242,23 +239,19 @@ class Functions:
     def _by_key(self, key: str) -> SignatureDef:
         by_key = {s.key: s for s in self.graph.signatures}
         if key not in by_key:
-            there = f"it has {sorted(by_key)}" if by_key else "it has none: leave the argument out"
-            raise ValueError(f"signature {key!r} is not in the model; {there}")
+            known = f"it has {sorted(by_key)}" if by_key else "it has none: leave the argument out"
+            raise ValueError(f"signature {key!r} is not in the model; {known}")
         return by_key[key]
 
     def leaves(self) -> dict[str, Any]:
-        """All weights by name, those that are folded among them.
-
-        Raises:
-            DelegationError: XLA can run none of the functions.
-        """
+        """All weights by name, including folded ones; see `lowerable`."""
         return {n: leaf for f in self.lowerable() for n, leaf in f.params.items()}
 
     def lowerable(self) -> list[Function]:
         """The functions of all signatures that XLA can run.
 
         Raises:
-            DelegationError: it can run none.
+            DelegationError: XLA cannot run any of them.
         """
         found, refusals = [], []
         for function in self.each():
@@ -276,7 +269,7 @@ class Functions:
         return hashlib.sha256(self.file.content).digest()
 
     def __eq__(self, other: object) -> bool:
-        """Whether both compute the same of the same file."""
+        """Whether both have the same file and view."""
         if self is other:
             return True
         if not isinstance(other, Functions) or self.view != other.view:
@@ -284,12 +277,12 @@ class Functions:
         return self.file is other.file or self._digest == other._digest
 
     def __hash__(self) -> int:
-        """By the view and the file's size."""
+        """A hash of the view and the file's size."""
         return hash((self.view, self.file.nbytes))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """The file's content, not its path: it may be gone, or another, where it is read again."""
-        if self.file.external_buffer_groups:  # they lie next to the file
+        """Pickle the file's content instead of its path, which may not exist elsewhere."""
+        if self.file.external_buffer_groups:  # stored in files next to it
             return _read_again, (self.file.source, None, self.view)
         return _read_again, (self.file.source, bytes(self.file.content), self.view)
 
@@ -299,14 +292,13 @@ class Functions:
 
 
 def _read_again(name: str, content: bytes | None, view: View) -> Functions:
-    """What `Functions.__reduce__` stored."""
     if content is None:
         return Functions(open_model(name), view, name)
     return Functions(open_model(Source(name, memoryview(content))), view, content)
 
 
 def _cut(file: Model, view: View) -> Model:
-    """The file with the main subgraph from some tensors to others; it has no signatures then."""
+    """The file with the part of the main subgraph that a view selects, without signatures."""
     if not view.is_cut:
         return file
     main = file.subgraphs[0]

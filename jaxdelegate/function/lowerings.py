@@ -1,4 +1,4 @@
-"""A subgraph lowered as JAX can transform it, once for every input-shape signature."""
+"""Lowers a subgraph for transformation by JAX, once for each set of input shapes."""
 
 import dataclasses
 from collections.abc import Hashable, Sequence
@@ -19,7 +19,7 @@ from jaxdelegate.plan.whole import Shapes, WholePlan, WholePlans
 
 
 class Lowerings:
-    """The lowerings of one subgraph; weights keep the file's layout in them."""
+    """The lowerings of one subgraph, with weights in the file's layout."""
 
     def __init__(
         self,
@@ -34,11 +34,11 @@ class Lowerings:
 
         Args:
             subgraphs: all of the model's.
-            index: which of them.
-            inputs: tensors to be given.
-            plans: its nodes and tensors, by shapes of the inputs.
-            compiler: for functions that JAX transforms.
-            trainable: scales of the whole file.
+            index: the subgraph's index.
+            inputs: its inputs, in the caller's order.
+            plans: its plans.
+            compiler: the compiler for functions that JAX transforms.
+            trainable: the scales of the whole file.
         """
         self._subgraphs, self._index, self._inputs = subgraphs, index, inputs
         self._plans, self._trainable = plans, trainable
@@ -49,26 +49,26 @@ class Lowerings:
 
     @property
     def platform(self) -> str:
-        """The options' platform."""
+        """The options' platform, or JAX's default one."""
         return self._compiler.platform
 
     def declared(self, shapes: Shapes, *, learns: bool) -> LoweredPartition:
-        """All operators, for whatever platform: to ask for their weights."""
+        """The lowering for any platform, from which the weights are read."""
         context = next(iter(forms.contexts(self._compiler, None).values()))
         return self._partition(shapes, context, learns=learns)
 
     def by_platform(
         self, shapes: Shapes, platform: str | None, *, learns: bool
     ) -> dict[str, LoweredPartition]:
-        """All operators, by the platforms of a trace.
+        """The lowerings of a trace, by platform.
 
         Args:
-            shapes: of the inputs.
-            platform: the only one; None: those that XLA may compile for.
-            learns: whether scales are read as weights.
+            shapes: the inputs' shapes.
+            platform: the only platform; None: those that XLA may compile for.
+            learns: whether scales are weights.
 
         Raises:
-            DelegationError: operators that XLA can run on none of them.
+            DelegationError: XLA can run the subgraph on none of the platforms.
         """
         contexts = forms.contexts(self._compiler, platform)
         plan = self._plans.plan(shapes)

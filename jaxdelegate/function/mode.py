@@ -1,4 +1,4 @@
-"""How a function computes: the arguments of `CallableModel.function`, checked."""
+"""The mode of a function: the arguments of `CallableModel.function`, checked."""
 
 import dataclasses
 from typing import Literal, get_args
@@ -13,12 +13,12 @@ Ranges = Literal["kept", "learned"]
 
 @dataclasses.dataclass(frozen=True)
 class Mode:
-    """What `function` was asked for.
+    """How a function computes.
 
     Attributes:
-        io: "float": quantized inputs, outputs and states are the floats that they stand for.
-        platform: the only one to lower for; None: whatever XLA compiles for.
-        weights: "fake_quantized": put on their grids in every call.
+        io: "float": quantized inputs, outputs and states are float32.
+        platform: the only platform to lower for; None: any that XLA may compile for.
+        weights: "fake_quantized": every call rounds quantized weights to their grids.
         ranges: "learned": the scales are parameters.
     """
 
@@ -29,7 +29,7 @@ class Mode:
 
     @property
     def on_grid(self) -> bool:
-        """Whether weights are put on their grids."""
+        """Whether weights are rounded to their grids."""
         return self.weights == "fake_quantized"
 
     @property
@@ -42,21 +42,18 @@ AS_STORED = Mode()
 
 
 def checked(mode: Mode, quant_mode: str) -> Mode:
-    """The same mode.
-
-    Raises:
-        OptionError: an unknown value, or one that `quant_mode` has no use for.
-    """
+    """Check a mode's values, and that `quant_mode` supports them; return the mode."""
     for field, values in ("io", Io), ("weights", Weights), ("ranges", Ranges):
         known, given = get_args(values), getattr(mode, field)
         if given not in known:
-            raise OptionError(f"{field}: want {' or '.join(map(repr, known))}, got {given!r}")
+            raise OptionError(f"{field}: expected {' or '.join(map(repr, known))}, got {given!r}")
     if mode.platform is not None and mode.platform not in PLATFORMS:
-        raise OptionError(f"platform: want one of {', '.join(PLATFORMS)}, got {mode.platform!r}")
+        platforms = ", ".join(PLATFORMS)
+        raise OptionError(f"platform: expected one of {platforms}, got {mode.platform!r}")
     if (mode.on_grid or mode.learns) and quant_mode != "float_view":
         which = f"weights={mode.weights!r}" if mode.on_grid else f"ranges={mode.ranges!r}"
         raise OptionError(
-            f"{which} trains the floats that integers stand for, and this model was loaded with "
+            f"{which} trains quantized weights as floats, but this model was loaded with "
             f"quant_mode={quant_mode!r}: load it with quant_mode='float_view', the default"
         )
     return mode

@@ -28,61 +28,62 @@ from jaxdelegate.text import printable
 
 Names = str | Sequence[str]
 
-# Of JaxDelegate's options those that change a program, less what is the caller's here.
+# JaxDelegate's options that change a program, except those that are up to the caller here.
 _KEYED = {field.name for field in dataclasses.fields(DelegateOptions) if field.metadata["keyed"]}
 _OPTIONS = (_KEYED - {"donate_inputs", "device_index"}) | {"max_programs", "max_program_bytes"}
 
 
 @jax.tree_util.register_pytree_with_keys_class
 class CallableModel:
-    """A model to call from JAX; `jaxdelegate.load` makes it.
+    """A model to call from JAX, returned by `jaxdelegate.load`.
 
-    `model(*inputs)` answers a tuple, `model(**named)` a dictionary, as jax arrays: compiled for
-    each set of input shapes as delegates compile, or, called with what JAX traces, part of the
-    caller's program. State (variable tensors and the like) begins anew in every call; `function()`
-    lets the caller thread it.
+    `model(*inputs)` returns a tuple of jax arrays, `model(**named)` a dictionary. Calls run
+    programs that are compiled for each set of input shapes, as a delegate's are; when JAX traces
+    the inputs, the model becomes part of the caller's program. Every call starts from the initial
+    state (variable tensors, resource variables, random generators); with `function()` the caller
+    can pass states from call to call.
 
-    A model is a pytree, whose leaves are its weights: `jax.grad`, `jax.tree.map` and optax take it
-    as it is. It can be pickled: the file's content and changed weights are stored.
+    A model is a pytree whose leaves are its weights: `jax.grad`, `jax.tree.map` and optax accept
+    it. It can be pickled, with the file's content and changed weights.
     """
 
     def __init__(self, functions: Functions, params: Params | None = None) -> None:
-        """Lower nothing yet.
+        """Lower nothing yet; use `jaxdelegate.load`.
 
         Args:
-            functions: the file, and what of it is computed.
-            params: weights in place of the file's.
+            functions: the model's functions.
+            params: weights that replace the file's.
         """
         self._functions, self._params = functions, params
 
-    # ---- what the model is
+    # ---- properties
 
     @property
     def graph(self) -> Model:
-        """The file as frozen records; of a cut model, what is left of it."""
+        """The file as frozen records, without the operators that were cut off."""
         return self._functions.graph
 
     @property
     def source(self) -> Any:
-        """What the file was read from: a path, or its content."""
+        """The path or content that the file was read from."""
         return self._functions.source
 
     @property
     def options(self) -> DelegateOptions:
-        """What is computed, and where."""
+        """The options."""
         return self._functions.view.options
 
     @property
     def signatures(self) -> dict[str, Signature]:
-        """The model's signatures by key; empty if the file names none."""
+        """The model's signatures by key; empty if the file has none."""
         return self._functions.signatures
 
     @property
     def tensors(self) -> dict[str, TensorInfo]:
         """Inputs and computed tensors of the main subgraph, by name, in the order of execution.
 
-        `until` and `from_` take these names. One that another tensor has already, or that is
-        empty, shows the tensor's index.
+        `until` and `from_` accept these names. Empty and duplicate names are made unique by the
+        tensor's index.
         """
         return self._functions.tensors()
 
@@ -90,18 +91,14 @@ class CallableModel:
     def params(self) -> Params:
         """All weights by name, in the file's layout; one leaf for each buffer of the file.
 
-        What follows from constants alone is folded. Quantized weights are the floats that they
-        stand for (`quant_mode="integer"`: the integers).
+        Tensors that depend only on constants are folded. Quantized weights are dequantized
+        (`quant_mode="integer"`: the integers).
         """
         own = self._own_params()
         return self._functions.leaves() if own is None else own
 
     def _own_params(self) -> Params | None:
-        """Weights in place of the file's; None: there are none.
-
-        Raises:
-            TensorError: a jitted function has consumed one of them.
-        """
+        """The weights that replace the file's, if any; checks that none was donated."""
         if self._params is None:
             return None
         for name, leaf in self._params.items():
@@ -110,12 +107,12 @@ class CallableModel:
 
     @property
     def parameters(self) -> dict[str, Parameter]:
-        """What is known of each leaf of `params`: where the file stores it, and how."""
+        """A record for each leaf of `params`: where the file stores it, and how."""
         return {n: p for f in self._functions.lowerable() for n, p in f.parameters.items()}
 
     @property
     def batching(self) -> Batching | None:
-        """How a batched model computes the main subgraph, and why; None: it is not batched."""
+        """How a batched model computes the main subgraph, and why; None if it is not batched."""
         function = self._functions.function_of(None)
         return function.batching if isinstance(function, BatchedFunction) else None
 
@@ -133,15 +130,19 @@ class CallableModel:
         """Run the model.
 
         Args:
-            *inputs: numpy or jax arrays in the main subgraph's input order: the answer is a tuple.
-            **named: the same by name, of the signature that has these names (or by tensor name):
-                the answer is a dictionary. A single dictionary is taken for named inputs, too.
+            *inputs: numpy or jax arrays in the main subgraph's input order. A single dictionary has
+                the meaning of `named`.
+            **named: arrays by name; they run the signature with these input names, or the main
+                subgraph if they are its tensors' names.
+
+        Returns:
+            Outputs as jax arrays: a tuple, or a dictionary for named inputs.
 
         Raises:
-            TensorError: a missing, superfluous or wrongly typed input.
-            DelegationError: an operator that XLA cannot run.
+            TensorError: an input is missing or superfluous, or has a wrong dtype.
+            DelegationError: XLA cannot run some operators.
         """
-        return self._functions.answered(self._run, inputs, named)
+        return self._functions.called(self._run, inputs, named)
 
     def _run(self, key: str | None, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         function = self._functions.function_of(key)
@@ -166,26 +167,28 @@ class CallableModel:
         """The model as `(apply, params)`: `apply(params, *inputs) -> tuple` is pure and traceable.
 
         Args:
-            signature: which one; None: the main subgraph, inputs and outputs in the file's order.
-            io: "float": quantized inputs, outputs and states are float32, on their grids; so an
-                integer network has gradients by its inputs. "file": as the file has them.
-            platform: "cpu", "gpu" ("cuda", "rocm") or "tpu": the only one that the trace is for.
-                None: the one of the options, or whatever XLA will compile for.
-            weights: "fake_quantized": every call puts each leaf behind quantized weights on the
-                grid of its integers, with a straight-through gradient, so that what is trained is
-                what a saved file computes. "file": leaves are taken as they are.
-            ranges: "learned": `params` also has the scales (see `scales`), float32; they are used
-                in place of the file's, and have gradients. "kept": the file's scales.
+            signature: the key of a signature; None: the main subgraph, with inputs and outputs in
+                the file's order.
+            io: "float": quantized inputs, outputs and states are float32, rounded to their grids,
+                so that integer networks have gradients with respect to their inputs. "file": their
+                dtypes are the file's.
+            platform: "cpu", "gpu" ("cuda", "rocm") or "tpu": the only platform of the trace. None:
+                the options' platform, or any that XLA may compile for.
+            weights: "fake_quantized": every call rounds the leaves of quantized weights to the
+                grids of their integers, with a straight-through gradient, so that training sees the
+                values of a saved file. "file": leaves are used unchanged.
+            ranges: "learned": `params` also contains the scales (see `scales`), float32, which
+                replace the file's and have gradients. "kept": the file's scales.
 
         Returns:
-            apply: shapes follow the arrays it is given. With `state=` (see `initial_state`) it
-                answers `(outputs, new_state)`; with `key=` random operators draw by that key.
+            apply: a function for any input shapes. With `state=` (see `initial_state`) it returns
+                `(outputs, new_state)`; `key=` seeds random operators.
             params: the leaves of `self.params` that this signature reads, and learned scales.
 
         Raises:
-            DelegationError: an operator that XLA cannot run; lists all of them.
-            OptionError: an unknown value; `weights` or `ranges` where the model has no quantized
-                weights, no scales that can change, or is computed in integers.
+            DelegationError: XLA cannot run some operators; lists all of them.
+            OptionError: an unknown value; or `weights` or `ranges` for a model without quantized
+                weights or scales that can change, or that is computed in integers.
             ValueError: no such signature.
         """
         mode = checked(Mode(io, platform, weights, ranges), self.options.quant_mode)
@@ -197,40 +200,40 @@ class CallableModel:
     def scales(self) -> dict[str, Scale]:
         """The scales that `function(ranges="learned")` can train, by their names in `params`.
 
-        Of quantized activations and weights: `"<tensor name>/scale"`. Tensors whose scales the
-        kernels want equal have one, under the name of the first. Scales that a kernel demands
-        (the output of SOFTMAX), of recurrent and custom operators, of biases (they follow from
-        others) and of blocks are none.
+        They belong to quantized activations and weights: `"<tensor name>/scale"`. Tensors whose
+        scales must be equal share one, named after the first tensor. Not included are scales that a
+        kernel requires (the output of SOFTMAX), those of recurrent and custom operators, of biases
+        (they follow from others) and of blocks.
         """
         return dict(self._functions.trainable.scales)
 
     def initial_state(self, signature: str | None = None, io: Io = "file") -> Params:
-        """What every state begins with, by name.
+        """The initial value of each state, by name.
 
-        Zeros for variable tensors, seeds for random operators, and for resource variables what the
-        model's initialization (CALL_ONCE) assigns, or zeros. A resource variable has the name that
-        the file gives it (`shared_name`), in all signatures.
+        Zeros for variable tensors, seeds for random operators, and for resource variables the value
+        that the model's initialization (CALL_ONCE) assigns, or zeros. A resource variable has the
+        same name in all signatures, its `shared_name` in the file.
 
         Args:
-            signature: whose; None: of all signatures. The functions of all of them take this one,
-                and return it with what they changed.
+            signature: the key of a signature; None: the states of all signatures, which the
+                functions of all of them accept and return updated.
             io: as for `function`.
         """
         return self._functions.initial_state(signature, io)
 
     def partition(self, predicate: Callable[[Parameter], bool]) -> tuple[Params, Params]:
-        """Some of the weights, and the others: `apply({**some, **others}, x)`.
+        """Divide the weights in two: `apply({**some, **others}, x)`.
 
         Args:
-            predicate: whether a leaf is among the first, by its record: its name, shape, dtype,
-                tensors and quantization.
+            predicate: whether a leaf belongs to the first part, from its record: its name, shape,
+                dtype, tensors and quantization.
         """
         chosen = {name for name, parameter in self.parameters.items() if predicate(parameter)}
         some = {name: leaf for name, leaf in self.params.items() if name in chosen}
         return some, {n: leaf for n, leaf in self.params.items() if n not in chosen}
 
     def with_params(self, params: Params) -> Self:
-        """The same model with other weights, all of them by name.
+        """A copy of the model with other weights, all of them by name.
 
         Raises:
             TensorError: a leaf is missing or unknown, or has another shape.
@@ -239,19 +242,19 @@ class CallableModel:
         for name in (*known, *params):
             if name in self.scales:
                 raise TensorError(
-                    f"with_params: {name!r} is a scale, and this takes weights; apply and save "
-                    "take both"
+                    f"with_params: {name!r} is a scale, but only weights can be replaced; apply "
+                    "and save accept both"
                 )
             wanted = known[name].shape if name in known else None
             given = np.shape(params[name]) if name in params else None
             if wanted != given:
                 raise TensorError(
-                    f"with_params: {name!r} wants {_shape(wanted)}, got {_shape(given)}; "
+                    f"with_params: {name!r}: expected {_shape(wanted)}, got {_shape(given)}; "
                     "model.params has all leaves"
                 )
         return self._like(self._functions, dict(params))
 
-    # ---- back into a file
+    # ---- saving
 
     def save(
         self,
@@ -261,25 +264,28 @@ class CallableModel:
         rescale: bool = False,
         calibrate: Iterable[Any] | None = None,
     ) -> None:
-        """Write the file, all of it, with these weights; everything else stays byte for byte.
+        """Write the whole file with these weights; everything else stays byte for byte.
 
-        Quantized weights are rounded to their stored grid, halves away from zero; values beyond
-        its range are clamped, and a warning says how many. Biases (int32, int64) follow when the
-        scales of inputs or weights change. The file appears whole or not at all; it may be the one
-        that the model was read from.
+        Quantized weights are rounded to their stored grid, halves away from zero; values outside
+        its range are clamped, with a warning about their number. Biases (int32, int64) are adapted
+        when the scales of inputs or weights change. The file is written atomically; it may be the
+        one that the model was read from.
 
         Args:
-            path: where to.
-            params: leaves by name, in place of the file's. `"<tensor name>/scale"`: a quantized
-                tensor's scale, float32 in its stored shape; a weight is put on the new grid.
+            path: the file to write.
+            params: leaves by name, which replace the file's. `"<tensor name>/scale"`: a quantized
+                tensor's scale, float32 in its stored shape; weights are rounded to the new grid.
                 None: this model's weights.
-            rescale: whether changed weights get new scales that just hold them (zero points stay).
+            rescale: whether changed weights get the smallest scales that hold them (zero points do
+                not change).
             calibrate: inputs, each a tuple of arrays (or a dictionary by name) as for a call: the
-                activations' scales and zero points are chosen anew, by the ranges that are seen.
+                activations get new scales and zero points from their ranges on these inputs.
 
         Raises:
-            TensorError: an unknown name, a wrong shape or dtype, values that the file cannot store.
-            ModelError: the file shares what changes with what stays, and cannot be parted.
+            TensorError: an unknown name, a wrong shape or dtype, or values that the file cannot
+                store.
+            ModelError: tensors that change and tensors that do not share data in the file, and
+                cannot be separated.
             OSError: the file cannot be written.
         """
         self._save(path, params, rescale=rescale, calibrate=calibrate)
@@ -288,39 +294,41 @@ class CallableModel:
         saving.save(self._functions, path, self._all(params), **how)
 
     def exact(self, params: Params | None = None) -> Self:
-        """The model that integer kernels run: what `save` would write, with quant_mode="integer".
+        """The model as integer kernels run it: the file of `save`, with quant_mode="integer".
 
         Args:
             params: as for `save`; None: this model's weights.
 
         Raises:
-            TensorError, ModelError: as for `save`; or weights lie in files next to the model.
+            TensorError, ModelError: as for `save`; or weights are in files next to the model.
         """
         return self._like(saving.exact(self._functions, self._all(params)), None)
 
     def _all(self, params: Params | None) -> Params | None:
         return self._own_params() if params is None else params
 
-    # ---- other models of the same file
+    # ---- variants
 
     def batched(self, size: int | str) -> Self:
-        """The model for a batch of images, whatever its graph fixes: as many single runs at once.
+        """The model for a batch, even if its graph has a fixed size: equal to one run per image.
 
-        Inputs [1, ...] become [size, ...]; other inputs stay what they are, the same for all
-        images; if there are only others, each becomes [size, *shape]. Outputs [1, ...] become
-        [size, ...], others [size, *shape]; each state [size, *shape]. The graph itself runs on the
-        whole batch if every operator is known to compute each image by itself and all shapes come
-        out so; otherwise jax.vmap of the single run does: see `batching`.
+        Inputs [1, ...] become [size, ...]; other inputs do not change, and are the same for all
+        images; but if there are only others, each becomes [size, *shape]. Outputs [1, ...] become
+        [size, ...], others [size, *shape]; each state [size, *shape]. The graph runs on the whole
+        batch if every operator is known to compute each image independently and all shapes match;
+        otherwise `jax.vmap` of the model is used: see `batching`.
 
         Args:
-            size: of the batch. A name ("b"): any size, also a symbolic dimension of `jax.export`.
+            size: the batch size. A name ("b"): any size, also a symbolic dimension of `jax.export`.
 
         Raises:
-            OptionError: no positive number and no name.
+            OptionError: `size` is neither a positive number nor a name.
         """
         is_size = isinstance(size, int) and size > 0 and not isinstance(size, bool)
         if not is_size and not (isinstance(size, str) and size.isidentifier()):
-            raise OptionError(f"batched: want a positive number, or a name as 'b', got {size!r}")
+            raise OptionError(
+                f"batched: expected a positive number, or a name such as 'b', got {size!r}"
+            )
         return self._viewed(batch=size)
 
     def sharded(
@@ -330,49 +338,49 @@ class CallableModel:
         *,
         weights: WeightShardings = "replicated",
     ) -> ShardedModel:
-        """The model over the devices of a mesh, of this process and of others: call it likewise.
+        """The model over the devices of a mesh, which may belong to several processes.
 
-        Where the batch is divided the model is the one that `batched` makes: inputs [1, ...] become
-        [n, ...], and so on; n is a multiple of the devices along the axis. The images of a batch do
-        not see each other, so their parts need not either.
+        If the batch is divided, the model is batched as by `batched`: inputs [1, ...] become
+        [n, ...], and so on, where n must be a multiple of the number of devices along the axis.
+        Images are computed independently, so devices do not communicate.
 
         Args:
-            mesh: of devices of one platform.
-            batch: the axis, or axes, over which the batch is divided. None: every device has it
-                whole, and weights are divided.
-            weights: "replicated": every device has all of them. An axis: weights and biases of
-                convolutions and products are divided along it by output channels, where these
-                divide. A dictionary from name patterns (`fnmatch`) to `PartitionSpec`s, the first
-                that fits; or a function (name, shape) -> PartitionSpec or None (whole).
-                `model.parameters` has names and shapes.
+            mesh: a mesh of devices of one platform.
+            batch: the axis, or axes, along which the batch is divided. None: the batch is
+                replicated, and weights are divided.
+            weights: "replicated": every device has all weights. An axis: weights and biases of
+                convolutions and products are divided along it by output channels, if these are
+                divisible. A dictionary from name patterns (`fnmatch`) to `PartitionSpec`s, of which
+                the first match is used; or a function (name, shape) -> PartitionSpec, or None for
+                replicated weights. `model.parameters` has names and shapes.
 
         Raises:
-            DelegationError: an operator that XLA cannot run.
-            OptionError: an axis that the mesh does not have, a weight that cannot be divided so, a
-                mesh of another platform than the model's, or nothing that is divided.
+            DelegationError: XLA cannot run some operators.
+            OptionError: the mesh does not have an axis or is of another platform than the model, a
+                weight cannot be divided as specified, or nothing is divided.
         """
         return ShardedModel(self._functions, self._own_params(), mesh, batch, weights)
 
     def until(self, tensors: Names) -> Self:
-        """The model that answers these tensors instead of its outputs, and computes no more.
+        """The model with these tensors as outputs, without the operators after them.
 
         Args:
             tensors: one name or several, of `self.tensors`.
 
         Raises:
-            TensorError: an unknown name; offers the closest ones.
+            TensorError: an unknown name.
         """
         return self._viewed(outputs=_names(tensors))
 
     def from_(self, tensors: Names) -> Self:
-        """The model that is given these tensors instead of its inputs.
+        """The model with these tensors as inputs, without the operators before them.
 
         Args:
-            tensors: one name or several, of `self.tensors`; together with constants and states,
-                the outputs must follow from them.
+            tensors: one name or several, of `self.tensors`; the outputs must follow from them,
+                constants and states.
 
         Raises:
-            TensorError: an unknown name, or the tensors do not suffice.
+            TensorError: an unknown name, or the outputs do not follow from the tensors.
         """
         return self._viewed(inputs=_names(tensors))
 
@@ -385,22 +393,24 @@ class CallableModel:
         io: Io = "file",
         state: bool = False,
     ) -> dict[str, jax.export.Exported]:
-        """The model as StableHLO for each platform, lowered as suits it; none has to be there.
+        """Export the model as StableHLO, lowered for each platform, which need not be available.
 
-        `exported.call(params, *inputs)` answers the outputs as `apply` does, and
-        `exported.serialize()` the bytes that `jax.export.deserialize` reads. Weights are arguments:
-        they are the same for all platforms, and stored once (`numpy.savez(file, **params)`).
+        `exported.call(params, *inputs)` returns the outputs as `apply` does, and
+        `exported.serialize()` the bytes for `jax.export.deserialize`. Weights are arguments: they
+        are the same for all platforms, and can be stored once (`numpy.savez(file, **params)`).
 
         Args:
             platforms: "cpu", "cuda", "rocm", "tpu".
-            batch: as for `batched`; a name becomes a symbolic dimension. None: what the file
-                declares.
+            batch: as for `batched`; a name becomes a symbolic dimension. None: the file's size.
             signature: as for `function`.
             io: as for `function`.
             state: whether the exported functions take and return state, as `apply(..., state=)`.
 
+        Returns:
+            The exported functions by platform.
+
         Raises:
-            DelegationError: an operator that XLA cannot run on a platform.
+            DelegationError: XLA cannot run some operators on a platform.
             OptionError: an unknown platform.
         """
         model = self if batch is None else self.batched(batch)
@@ -413,7 +423,7 @@ class CallableModel:
         if again:
             before = getattr(view, again[0])
             raise OptionError(
-                f"{again[0]}: this model has been given {before!r} already; begin with the whole"
+                f"{again[0]}: this model already has {before!r}; start from the uncut model"
             )
         functions = Functions(
             self._functions.file, dataclasses.replace(view, **changes), self.source
@@ -426,28 +436,28 @@ class CallableModel:
     # ---- pytree, copy, pickle
 
     def tree_flatten_with_keys(self) -> tuple[tuple[tuple[Any, Params]], Any]:
-        """The weights, and what is static."""
+        """The weights, with their key, and the static part."""
         return ((jax.tree_util.GetAttrKey("params"), self.params),), self._functions
 
     def tree_flatten(self) -> tuple[tuple[Params], Any]:
-        """The weights, and what is static."""
+        """The weights, and the static part."""
         return (self.params,), self._functions
 
     @classmethod
     def tree_unflatten(cls, static: Functions, children: tuple[Params]) -> Self:
-        """The model with these weights, or whatever JAX puts in their place."""
+        """The model with these weights, or with objects by which JAX replaces them."""
         return cls(static, children[0])
 
     def __copy__(self) -> Self:
-        """The same functions, with weights that can be exchanged."""
+        """A copy that shares functions and weights."""
         return self._like(self._functions, self._own_params())
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """The same functions, which never change, and weights of its own."""
+        """A copy that shares the functions, which never change, with copied weights."""
         return self._like(self._functions, copy.deepcopy(self._own_params(), memo))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """The file's content, the options, and weights that are not the file's."""
+        """Pickle the file's content, the options, and weights that replace the file's."""
         params = self._own_params()
         host = None if params is None else jax.tree.map(np.asarray, params)
         return type(self), (self._functions, host)
@@ -465,30 +475,30 @@ def load(
 
     Args:
         source: a path, or the file's content as bytes.
-        options: those of JaxDelegate that say what is computed and where: platform, quant_mode,
-            compute_dtype and the like. Those of partitions and of the cache do not apply here.
-        **more: single options, which win over `options`.
-        max_tensor_bytes: how much one tensor may take; more is an error before anything is
+        options: options of JaxDelegate about the computation: platform, quant_mode, compute_dtype
+            and so on. Those about partitions and the cache do not apply here.
+        **more: single options, which override `options`.
+        max_tensor_bytes: the largest size of a tensor. Larger ones are an error before anything is
             allocated, since a damaged file may declare any shape. None: 2 GiB.
-        max_host_memory: bytes that the tensors may take at once where a CPU computes them, counted
-            operator by operator (XLA may need less). None: four fifths of the machine's memory, or
-            of what its control group allows.
+        max_host_memory: the largest total size, in bytes, of the tensors that are live at the same
+            time on a CPU, operator by operator (XLA may need less). None: four fifths of the
+            machine's memory, or of its control group's limit.
 
     Raises:
         ModelError: the file cannot be opened or is damaged.
-        OptionError: an unknown or impossible option, or one that does not apply here.
+        OptionError: an option is unknown, has an invalid value, or does not apply here.
     """
     given = DelegateOptions.of(options, **more)
     wrong = sorted(set(given.changed()) - _OPTIONS)
     if wrong:
         raise OptionError(
-            f"load: {wrong[0]} is an option of delegates in interpreters; "
-            f"here these apply: {', '.join(sorted(_OPTIONS))}"
+            f"load: {wrong[0]} is an option for delegates in interpreters; "
+            f"these apply here: {', '.join(sorted(_OPTIONS))}"
         )
     graph = open_model(source)
     if not graph.subgraphs:
         raise ModelError(
-            f"{printable(graph.source)}: Model.subgraphs: at least one is needed, got none"
+            f"{printable(graph.source)}: Model.subgraphs: expected at least one, got none"
         )
     limits = Limits.of(max_tensor_bytes, max_host_memory)
     return CallableModel(Functions(graph, View(given, limits), source))
@@ -504,34 +514,35 @@ def save(
     rescale: bool = False,
     calibrate: Iterable[Any] | None = None,
 ) -> None:
-    """Write a .tflite with other weights or scales, trained or not: see `Model.save`.
+    """Write a .tflite with other weights or scales: see `Model.save`.
 
-    Any constant of numbers can be replaced by its tensor's name; the model need not be one that
-    XLA can run.
+    All numeric constants can be replaced, by their tensors' names, also in models that XLA cannot
+    run.
 
     Args:
         source: a model, a path, or a file's content.
-        path: where to; it may be the source.
+        path: the file to write; it may be the source.
         params: as for `Model.save`.
-        fold_normalizations: remove MUL, DIV, ADD and SUB by constants of each channel directly
-            behind or before a float32 convolution or FULLY_CONNECTED, which gets other weights and
-            a bias for it, and their fused activation. The results are equal but for rounding.
-            The log names what is folded, and says where nothing is: the file stays as it is then.
+        fold_normalizations: fold MUL, DIV, ADD and SUB by a constant for each channel into the
+            weights and bias of the float32 convolution or FULLY_CONNECTED directly before or after
+            them, together with their fused activations. Results are equal except for rounding. The
+            log lists the folded operators; if there are no such operators, it contains a warning,
+            and the file's operators do not change.
         dtype: "float16": store float32 weights as float16, with a DEQUANTIZE operator for each, as
-            TFLite's converter does. Scalars, and what custom operators read, stay float32.
+            TFLite's converter does. Scalars and inputs of custom operators stay float32.
         rescale: as for `Model.save`.
         calibrate: as for `Model.save`.
 
     Raises:
         OptionError: another dtype.
-        TensorError: see `Model.save`; or folded weights that are not finite, or values beyond the
+        TensorError: as for `Model.save`; or folded weights are not finite, or values exceed the
             range of float16.
-        ModelError: see `Model.save`; or a file that cannot be written anew, as `dtype` and
-            `fold_normalizations` need.
+        ModelError: as for `Model.save`; or the file cannot be rewritten, as `dtype` and
+            `fold_normalizations` require.
         OSError: the file cannot be written.
     """
     if dtype not in (None, "float16"):
-        raise OptionError(f"save: dtype: want 'float16' or None, got {dtype!r}")
+        raise OptionError(f"save: dtype: expected 'float16' or None, got {dtype!r}")
     model = source if isinstance(source, CallableModel) else load(source)
     how = {"rescale": rescale, "calibrate": calibrate}
     model._save(path, params, fold=fold_normalizations, half=dtype is not None, **how)

@@ -1,4 +1,4 @@
-"""Names for the weights of a whole model: one leaf for each buffer, whoever reads it."""
+"""Names the weights of a whole model: one leaf for each buffer, for all its readers."""
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 
@@ -14,10 +14,10 @@ _SPARSE = "DENSIFY"
 
 
 class Leaves:
-    """The parameters of a model, named the same for every signature and every use.
+    """The parameters of a model, with the same names in every signature and use.
 
-    A leaf is what a buffer stores, read as one shape, dtype and quantization. What an operator only
-    decodes (DEQUANTIZE of float16, DENSIFY) is the leaf of the stored tensor.
+    A leaf is a buffer's content with one shape, dtype and quantization. A tensor that an operator
+    only decodes (DEQUANTIZE of float16, DENSIFY) is the leaf of the stored tensor.
     """
 
     def __init__(self, subgraphs: Sequence[Subgraph], *, as_floats: bool) -> None:
@@ -25,7 +25,7 @@ class Leaves:
 
         Args:
             subgraphs: all of the model's.
-            as_floats: whether quantized weights are computed as the floats that they stand for.
+            as_floats: whether quantized weights are computed as floats.
         """
         self._subgraphs, self._as_floats = subgraphs, as_floats
         self._decoded = {
@@ -46,7 +46,7 @@ class Leaves:
                 taken.add(self._names[key])
 
     def name(self, subgraph: int, tensor: int) -> str:
-        """The leaf that a constant tensor is."""
+        """The name of a constant tensor's leaf."""
         return self._names[self._key((subgraph, tensor))]
 
     def shared(self) -> Iterable[Sequence[Place]]:
@@ -54,25 +54,19 @@ class Leaves:
         return self._places.values()
 
     def stored(self, subgraph: int, tensor: int) -> Place | None:
-        """The first stored tensor of the leaf that a constant tensor is; None: it is folded."""
+        """The first stored tensor of a constant tensor's leaf; None if the tensor is folded."""
         return next(iter(self._places.get(self._key((subgraph, tensor)), ())), None)
 
     def stored_leaves(self) -> dict[str, tuple[Place, ...]]:
-        """The tensors that hold each leaf in the file; other leaves follow from these."""
+        """The file's tensors for each leaf; leaves without tensors follow from these."""
         return {self._names[key]: tuple(places) for key, places in self._places.items()}
 
     def is_parameter(self, subgraph: int, tensor: int, dtype: np.dtype) -> bool:
-        """Whether a constant is a parameter: it is float, or stands for floats.
-
-        Args:
-            subgraph: the tensor's.
-            tensor: its index.
-            dtype: as which it is computed.
-        """
+        """Whether a constant, computed in `dtype`, is a parameter: it is float, or quantized."""
         return dtype in FLOATS or _scales(self._tensor((subgraph, tensor))) is not None
 
     def parameter(self, subgraph: int, tensor: int, value: np.ndarray) -> Parameter:
-        """The record of the leaf that a constant tensor is, and that holds such values."""
+        """The record of a constant tensor's leaf with these values."""
         key = self._key((subgraph, tensor))
         places = tuple(self._places.get(key, ()))
         stored = self._tensor(places[0] if places else (subgraph, tensor))
@@ -87,7 +81,7 @@ class Leaves:
         )
 
     def _every_place(self) -> Iterator[Place]:
-        """Stored tensors first: they have the first claim to their names."""
+        """All tensors; stored ones come first, so that their names do not change."""
         places = [(s.index, t.index) for s in self._subgraphs for t in s.tensors]
         yield from (p for p in places if self._tensor(p).stored is not None)
         yield from (p for p in places if self._tensor(p).stored is None)
@@ -112,7 +106,7 @@ class Leaves:
         return self._subgraphs[subgraph].tensors[tensor]
 
     def _decodes(self, subgraph: Subgraph, operator: Operator) -> bool:
-        """Whether an operator's result is a stored tensor in another format, as reals the same."""
+        """Whether an operator's result is a stored tensor in another format with equal values."""
         if operator.name not in ("DEQUANTIZE", _SPARSE):
             return False
         stored = subgraph.tensors[operator.inputs[0]]
@@ -126,7 +120,7 @@ def _scales(tensor: Tensor) -> Quantization | None:
 
 
 def _identity(q: Quantization | None) -> Hashable:
-    """What two tensors of one buffer must have in common to be the same reals."""
+    """A key that is equal for two tensors of one buffer if they have the same real values."""
     if q is None:
         return None
     if q.blockwise is not None:

@@ -1,4 +1,4 @@
-"""What a model says of itself: its tensors, its signatures, and what its parameters are."""
+"""Records of a model's tensors, signatures and parameters."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from jaxdelegate.quant.params import Quantization
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TensorInfo:
-    """A tensor of the file. -1 stands for a dimension that the model leaves open."""
+    """A tensor of the file, with -1 for free dimensions."""
 
     name: str
     shape: Shape
@@ -38,17 +38,18 @@ class Signature:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Parameter:
-    """What is known of one leaf of `params`; the leaf itself is an array of `shape` and `dtype`.
+    """The record of one leaf of `params`, an array of `shape` and `dtype`.
 
     Attributes:
         name: its key in `params`.
-        shape: in the file's layout.
-        dtype: float32 for quantized weights too, if they are computed as floats.
-        tensors: those of the file that hold it, as (subgraph, tensor index); several where
-            subgraphs or signatures share it. Empty: it follows from other constants.
-        buffer: index of the file's buffer; 0: none, or an external one.
-        stored_dtype: of its elements in the file.
-        quantization: scale, zero point and axis of the stored integers; None: there are none.
+        shape: its shape, in the file's layout.
+        dtype: its dtype; float32 also for quantized weights that are computed as floats.
+        tensors: the file's tensors that contain it, as (subgraph, tensor index): several if
+            subgraphs or signatures share it, none if it follows from other constants.
+        buffer: the index of the file's buffer; 0: no buffer, or an external one.
+        stored_dtype: the dtype in the file.
+        quantization: scale, zero point and axis of the stored integers; None if it is not
+            quantized.
     """
 
     name: str
@@ -61,7 +62,7 @@ class Parameter:
 
     @property
     def scale(self) -> np.ndarray | None:
-        """float32 [1] or [channels]; None where the file stores no quantized integers."""
+        """float32 [1] or [channels]; None if it is not quantized."""
         return None if self.quantization is None else self.quantization.scale
 
     @property
@@ -71,7 +72,7 @@ class Parameter:
 
     @property
     def axis(self) -> int | None:
-        """The dimension along which scales differ; None: there is one scale, or none."""
+        """The dimension along which scales differ; None if there is at most one scale."""
         q = self.quantization
         return q.quantized_dimension if q is not None and q.is_per_channel else None
 
@@ -81,9 +82,10 @@ class Scale:
     """One trainable scale of `function(ranges="learned")`: its key in `params` is `name`.
 
     Attributes:
-        name: that of a tensor, and "/scale".
-        value: the file's, float32 [1], or [channels] of a weight.
-        tensors: those that have it, as (subgraph, tensor index): their scales have to be equal.
+        name: the name of a tensor, and "/scale".
+        value: the file's scale, float32 [1], or [channels] for a weight.
+        tensors: the tensors with this scale, as (subgraph, tensor index): their scales must be
+            equal.
     """
 
     name: str
@@ -96,9 +98,9 @@ class Batching:
     """How a batched model computes its batch.
 
     Attributes:
-        size: of the batch; a name: any size.
-        how: "native": the graph runs on the whole batch. "vmap": jax.vmap of the single run.
-        reason: why not natively; empty for "native".
+        size: the batch size; a name: any size.
+        how: "native": the graph runs on the whole batch. "vmap": `jax.vmap` of a run on one image.
+        reason: why the batch is not computed natively; empty for "native".
     """
 
     size: int | str
@@ -106,12 +108,12 @@ class Batching:
     reason: str
 
     def __str__(self) -> str:
-        """How, and why."""
+        """The method, and the reason for "vmap"."""
         return f"{self.how}: {self.reason}" if self.reason else self.how
 
 
 def info_of(tensor: Tensor, name: str | None = None) -> TensorInfo:
-    """A tensor's record, under its own or another name."""
+    """A tensor's record, with its own or another name."""
     shape = tensor.shape_signature or tensor.shape
     return TensorInfo(
         tensor.name if name is None else name, shape, tensor.dtype, tensor.quantization
@@ -127,7 +129,7 @@ def signature_of(subgraph: Subgraph, s: SignatureDef) -> Signature:
 
 
 def unique_names(subgraph: Subgraph, indices: Sequence[int]) -> list[str]:
-    """Names of tensors; one without a name, or whose name another has, shows its index."""
+    """Names of tensors; missing and duplicate names are made unique by the index."""
     taken: set[str] = set()
     names = []
     for i in indices:

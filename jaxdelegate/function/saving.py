@@ -1,4 +1,4 @@
-"""Write a model back: leaves and scales become what its file stores of them."""
+"""Saves a model: converts leaves and scales to their stored form and edits the file."""
 
 import dataclasses
 import difflib
@@ -35,19 +35,14 @@ from jaxdelegate.quant.params import Quantization, integer_range
 from jaxdelegate.text import printable
 
 _LOGGER = logging.getLogger("jaxdelegate")
-_HALF_LIMIT = 65520  # what float16 rounds to infinity
+_HALF_LIMIT = 65520  # rounds to infinity in float16
 
 
 class Saving:
-    """One writing of a file: what of it changes."""
+    """The changes for one saving of a model."""
 
     def __init__(self, functions: Functions, *, rescale: bool) -> None:
-        """Change nothing yet.
-
-        Args:
-            functions: of the model.
-            rescale: whether changed weights get new scales.
-        """
+        """Change nothing yet; `rescale`: whether changed weights get new scales."""
         self._functions, self._rescale = functions, rescale
         self._file = file = functions.file
         self._as_floats = functions.view.options.quant_mode == "float_view"
@@ -63,11 +58,7 @@ class Saving:
         self._clamped: list[str] = []
 
     def take(self, params: Mapping[str, Any]) -> None:
-        """Take leaves and scales by name.
-
-        Raises:
-            TensorError: an unknown name, or a value that cannot be stored under it.
-        """
+        """Add leaves and scales by name."""
         for name, value in params.items():
             if name in self._leaves:
                 self._take_leaf(self._leaves[name], value)
@@ -77,13 +68,11 @@ class Saving:
                 self._check_folded(name, value)
 
     def calibrate(self, batches: Iterable[Any]) -> None:
-        """Take scales and zero points of activations from what inputs lead to.
-
-        Raises:
-            OptionError: there are none, no activation is quantized, or leaves are integers.
-        """
+        """Add scales and zero points of activations, calibrated on inputs."""
         if not self._as_floats:
-            raise OptionError('calibrate: want quant_mode="float_view", the default, got "integer"')
+            raise OptionError(
+                'calibrate: expected quant_mode="float_view", the default, got "integer"'
+            )
         ranges = calibrated(self._functions, self._rules, self._leaves, self._arrays, batches)
         for place, scale, point in ranges:
             if place not in self._given:
@@ -99,13 +88,13 @@ class Saving:
         return Trainable(self._file.subgraphs).scales if self._as_floats else {}
 
     def _scaled_by(self, key: str) -> tuple[Place, ...]:
-        """Tensors whose scale has this key; others follow."""
+        """Tensors whose scale has this key; those of others follow."""
         if key in self._learned:
             return self._learned[key].tensors[:1]
         return self._places(key.removesuffix(SUFFIX))
 
     def _places(self, name: str) -> tuple[Place, ...]:
-        """The tensors that have this name."""
+        """The tensors with this name."""
         if name in self._leaves:
             return self._leaves[name].places
         return ((0, self._computed[name]),) if name in self._computed else ()
@@ -124,12 +113,12 @@ class Saving:
     def _take_block_scale(
         self, key: str, places: tuple[Place, ...], q: Quantization, value: Any
     ) -> None:
-        """Blockwise scales are a tensor of their own."""
+        """Add blockwise scales, which are stored in another tensor."""
         assert q.blockwise is not None
         holders = [(subgraph, q.blockwise.scales) for subgraph, _ in places]
         holder = self._leaf_at.get(holders[0])
         if holder is None:
-            raise TensorError(f"save: params[{key!r}]: the file holds no scales for this tensor")
+            raise TensorError(f"save: params[{key!r}]: the file has no scales for this tensor")
         for leaf in self._leaves.values():
             if leaf.places != places and _scale_tensors(leaf) & set(holder.places):
                 raise TensorError(
@@ -145,10 +134,10 @@ class Saving:
         self._blocks[name] = dataclasses.replace(q, blockwise=blocks)
 
     def _check_folded(self, name: str, value: Any) -> None:
-        """A leaf that no tensor of the file holds must be what it was."""
+        """Check that a leaf without a tensor in the file did not change."""
         try:
             folded = self._functions.leaves()
-        except DelegationError:  # XLA cannot run the model: it has the file's leaves alone
+        except DelegationError:  # XLA cannot run the model, so there are no folded leaves
             folded = {}
         if name not in folded:
             known = [*folded, *self._leaves, *(f"{n}{SUFFIX}" for n in self._scaled())]
@@ -171,14 +160,14 @@ class Saving:
         names = [*self._leaves, *self._computed]
         return (n for n in names if self._rules.quantization(self._places(n)[0]) is not None)
 
-    # ---- what the file stores
+    # ---- the stored form
 
     def edited(self) -> Edited:
-        """The file with all that was taken.
+        """The file with all changes.
 
         Raises:
-            TensorError: values or scales that the file cannot hold, or that do not go together.
-            ModelError: the file shares what is to change with what is to stay.
+            TensorError: the file cannot store values or scales, or scales are incompatible.
+            ModelError: tensors that change share data with others, and cannot be separated.
         """
         if self._rescale:
             self._choose_scales()
@@ -194,7 +183,7 @@ class Saving:
         return edited(self._file, self._data, self._numbers(scales))
 
     def _moved(self) -> dict[Place, bool]:
-        """Biases with new values, or of zeros, and whether any value is not zero."""
+        """Biases with new values, or with zeros, and whether any new value is not zero."""
         found = {}
         for place in self._rules.by_bias():
             leaf = self._leaf_at.get(place)
@@ -204,7 +193,7 @@ class Saving:
         return found
 
     def _store(self, leaf: StoredLeaf, scales: NewScales) -> None:
-        """Put a leaf's bytes down if its values change, or the grid that they are on."""
+        """Add a leaf's bytes if its values or their quantization changes."""
         given = self._arrays.get(leaf.name)
         for place in leaf.places:
             new = self._new_quantization(leaf, place, scales)
@@ -214,20 +203,20 @@ class Saving:
                 leaf = dataclasses.replace(leaf, as_floats=True)
             result = encoded(leaf, leaf.exact if given is None else given, new)
             self._data[place] = result.data
-            is_given = place in self._given  # a scale that was trained with its values
+            is_given = place in self._given  # a scale that was trained together with the values
             if result.clamped and place == leaf.places[0] and not is_given:
                 self._clamped.append(
                     f"{printable(leaf.name)} ({result.clamped} of {leaf.raw.size})"
                 )
 
     def _stays(self, place: Place) -> bool:
-        """Whether integers are the leaves, and keep their values under a new scale."""
+        """Whether the leaves are integers, which do not change with the scale."""
         return not self._as_floats and place in self._given
 
     def _new_quantization(
         self, leaf: StoredLeaf, place: Place, scales: NewScales
     ) -> Quantization | None:
-        """The grid that replaces the file's; None: the file's."""
+        """The quantization that replaces the file's, if any."""
         if leaf.name in self._blocks:
             return self._blocks[leaf.name]
         q = leaf.spec.quantization
@@ -237,7 +226,7 @@ class Saving:
         return dataclasses.replace(q, scale=scale, zero_point=self._points.get(place, q.zero_point))
 
     def _numbers(self, scales: NewScales) -> dict[Place, dict[str, np.ndarray]]:
-        """The fields of tensors' quantization that change; the recorded range follows."""
+        """The changed fields of tensors' quantization, including recorded ranges."""
         numbers: dict[Place, dict[str, np.ndarray]] = {}
         for place in {**scales, **self._points}:
             tensor = self._rules.tensor(place)
@@ -282,7 +271,7 @@ class Saving:
 
 
 def _scale_tensors(leaf: StoredLeaf) -> set[Place]:
-    """The tensors that hold a leaf's scales in blocks."""
+    """The tensors that contain a leaf's blockwise scales."""
     q = leaf.tensor.quantization
     if q is None or q.blockwise is None:
         return set()
@@ -290,13 +279,13 @@ def _scale_tensors(leaf: StoredLeaf) -> set[Place]:
 
 
 def _scale(key: str, value: Any, old: np.ndarray) -> np.ndarray:
-    """A scale that a caller gives, float32 of the stored shape."""
+    """A given scale, checked, as float32 in the stored shape."""
     new = np.asarray(value)
     what = None
     if new.shape != old.shape and not (new.shape == () and old.shape == (1,)):
-        what = f"wants the shape {list(old.shape)} of the stored scale, got {list(new.shape)}"
+        what = f"expected the shape {list(old.shape)} of the stored scale, got {list(new.shape)}"
     elif new.dtype.kind not in "fV":
-        what = f"wants float32, got {new.dtype}"
+        what = f"expected float32, got {new.dtype}"
     elif not (is_good := _is_scale(new)).all():
         bad = new[~is_good].reshape(-1)[0]
         what = f"a scale must be positive and finite, got {bad:g}: train its logarithm"
@@ -306,14 +295,14 @@ def _scale(key: str, value: Any, old: np.ndarray) -> np.ndarray:
 
 
 def _is_scale(values: np.ndarray) -> np.ndarray:
-    """Whether each is a normal float32 above zero."""
+    """Whether each value is a positive normal float32."""
     with np.errstate(over="ignore"):
         single = values.astype(np.float32)
     return np.isfinite(single) & (single >= np.finfo(np.float32).tiny)
 
 
 def _scales(leaf: StoredLeaf, array: np.ndarray) -> np.ndarray:
-    """Scales that the values just fit, for the channels that change; float32 as the stored ones."""
+    """The smallest scales, float32, that hold a weight's values; the file's for equal channels."""
     q = leaf.quantization
     assert q is not None
     axes = tuple(
@@ -328,7 +317,7 @@ def _scales(leaf: StoredLeaf, array: np.ndarray) -> np.ndarray:
 def _fitting(
     leaf: StoredLeaf, array: np.ndarray, point: np.ndarray, axes: tuple[int, ...]
 ) -> np.ndarray:
-    """The smallest scale by which every value lies between the ends of the integers' range."""
+    """The smallest scale with which all values are within the integers' range."""
     low, high = leaf.range
     wide = array.astype(np.float64)
     with np.errstate(all="ignore"):
@@ -340,7 +329,7 @@ def _fitting(
 
 
 def _block_scales(leaf: StoredLeaf, array: np.ndarray) -> np.ndarray:
-    """The same for scales in blocks, in the shape of their tensor."""
+    """The smallest blockwise scales that hold a weight's values, in the shape of their tensor."""
     q = leaf.quantization
     assert q is not None
     assert q.blockwise is not None
@@ -379,7 +368,9 @@ def exact(functions: Functions, params: Mapping[str, Any] | None) -> Functions:
     """See `CallableModel.exact`."""
     result, view = _edited(functions, params), functions.view
     if result.groups:
-        raise ModelError("exact: weights lie in files next to the model: save it, and load that")
+        raise ModelError(
+            "exact: weights are in files next to the model: save the model, and load that file"
+        )
     options = dataclasses.replace(view.options, quant_mode="integer")
     file = read_again(functions.file, result.content)
     return Functions(file, dataclasses.replace(view, options=options), bytes(result.content))
@@ -400,11 +391,7 @@ def _edited(
 
 
 def _folded(file: Model, result: Edited) -> Edited:
-    """The content with arithmetic by constants folded into products; the log says what.
-
-    Raises:
-        TensorError: new constants that would not be finite.
-    """
+    """The content with arithmetic by constants folded into products."""
     model = read_again(file, result.content)
     merged = foldable(model)
     if not merged:
@@ -417,11 +404,7 @@ def _folded(file: Model, result: Edited) -> Edited:
 
 
 def _with_halves(file: Model, result: Edited) -> Edited:
-    """The content with float32 weights as float16.
-
-    Raises:
-        TensorError: a value beyond float16's range.
-    """
+    """The content with float32 weights as float16."""
     new = read_again(file, result.content)
     places = list(castable(new))
     for subgraph, i in places:
@@ -430,7 +413,8 @@ def _with_halves(file: Model, result: Edited) -> Edited:
         largest = np.abs(tensor.data[np.isfinite(tensor.data)]).max(initial=0)
         if largest >= _HALF_LIMIT:
             raise TensorError(
-                f"save: dtype='float16': tensor {tensor.name!r} holds {largest:.6g}, float16 ends "
-                f"at {np.finfo(np.float16).max}; make its values smaller, or save float32"
+                f"save: dtype='float16': tensor {tensor.name!r} contains {largest:.6g}, float16's "
+                f"largest value is {np.finfo(np.float16).max}; make its values smaller, or save "
+                "float32"
             )
     return Edited(with_halves(new, places), {}) if places else result

@@ -1,4 +1,4 @@
-"""New scales for a file, and what follows from them: scales of other tensors, and of biases."""
+"""Completes new scales for a file by those that follow: of other tensors, and of biases."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -14,26 +14,26 @@ NewScales = dict[Place, np.ndarray]
 
 
 class ScaleRules:
-    """The quantized tensors of a file, and what their scales have to do with each other."""
+    """The quantized tensors of a file, and the relations of their scales."""
 
     def __init__(self, file: Model, leaves: Iterable[Sequence[Place]]) -> None:
-        """Read the rules off every operator; `leaves`: the tensors of each constant."""
+        """Collect the relations from all operators; `leaves`: the tensors of each constant."""
         self._file = file
         shared = shared_scales(file.subgraphs, leaves)
         self.groups, self.biases = shared.groups, shared.biases
         self._group_of = {place: group for group in shared.groups for place in group.tensors}
 
     def tensor(self, place: Place) -> Tensor:
-        """The tensor there."""
+        """The tensor at a place."""
         return self._file.subgraphs[place[0]].tensors[place[1]]
 
     def quantization(self, place: Place) -> Quantization | None:
-        """How a tensor's integers stand for reals, if they do."""
+        """A tensor's quantization, if it is quantized."""
         tensor = self.tensor(place)
         return tensor.quantization if tensor.spec().is_quantized else None
 
     def group(self, place: Place) -> ScaleGroup:
-        """The tensors that have the scale of this one, itself among them."""
+        """The tensors that share this tensor's scale, including itself."""
         return self._group_of.get(place) or ScaleGroup((place,), None, None, is_unequal=False)
 
     def by_bias(self) -> dict[Place, list[Bias]]:
@@ -49,15 +49,15 @@ def completed(
 ) -> NewScales:
     """New scales, with those that follow from them: of tied tensors, and of biases.
 
-    Converters share biases of zeros between operators with different scales; those keep theirs.
+    Converters share biases of zeros between operators with different scales; those do not change.
 
     Args:
-        rules: of the file.
-        given: scales, of the shapes that the file has.
-        moved: constants with new values, or of zeros; whether any of their values is not zero.
+        rules: the file's rules.
+        given: scales in the file's shapes.
+        moved: constants with new values, or with zeros, and whether any new value is not zero.
 
     Raises:
-        TensorError: a scale is fixed by an operator, or tied tensors are given different ones.
+        TensorError: an operator fixes a scale, or tied tensors are given different ones.
     """
     scales = {p: new for p, new in given.items() if not _same(rules, p, new)}
     biases = {bias.place for bias in rules.biases}
@@ -88,20 +88,20 @@ def completed(
 def _check_one_scale(
     rules: ScaleRules, group: ScaleGroup, given: Mapping[Place, np.ndarray]
 ) -> None:
-    """Tensors of a group are given one scale, or some of them none."""
+    """Check that the tensors of a group are not given different scales."""
     named = [place for place in group.tensors if place in given]
     if any(not np.array_equal(given[named[0]], given[place]) for place in named):
         listed = ", ".join(repr(rules.tensor(place).name) for place in named)
         raise TensorError(
-            f"save: {group.tied_by} hands integers on, so {listed} must have one scale; "
-            "give them the same one, or give it for one of them: the others follow"
+            f"save: {group.tied_by} passes integers on unchanged, so {listed} must have one scale; "
+            "give it for all of them or for one: the others follow"
         )
 
 
 def _bias_scale(rules: ScaleRules, bias: Bias, scales: NewScales) -> np.ndarray:
     old, given, weights = map(rules.quantization, (bias.place, bias.data, bias.weights))
     if old is None or given is None or weights is None or rules.tensor(bias.place).stored is None:
-        raise _error(rules, bias.place, f"of {bias.operator} has no stored scale to be rewritten")
+        raise _error(rules, bias.place, f"of {bias.operator} is not stored and cannot follow")
     product = np.asarray(scales.get(bias.data, given.scale), np.float64) * np.asarray(
         scales.get(bias.weights, weights.scale), np.float64
     )

@@ -31,18 +31,19 @@ Batch = str | Sequence[str] | None
 
 
 class ShardedModel:
-    """A model over a mesh, to call as the model itself; `Model.sharded` makes it.
+    """A model over a mesh, with the calls of the model itself; `Model.sharded` returns it.
 
-    `sharded(*inputs)` answers a tuple, `sharded(**named)` a dictionary, of jax arrays on the mesh:
-    their first dimension is divided as that of the inputs. State begins anew in every call.
+    `sharded(*inputs)` returns a tuple, `sharded(**named)` a dictionary, of jax arrays on the mesh:
+    their first dimension is divided like that of the inputs. Every call starts from the initial
+    state.
 
-    With whole weights on every device each device runs the program that a delegate compiles for its
-    part of the batch, native kernels included, and no device waits for another: a part has the bits
-    that one device computes for it. With divided weights, or weights in place of the file's, the
-    program is that of `function()`.
+    With replicated weights each device runs the program that a delegate compiles for its part of
+    the batch, with native kernels and without communication: results are bit for bit those of one
+    device. With divided weights, or weights that replace the file's, the program is that of
+    `function()`.
 
     Attributes:
-        mesh: where it runs, with `AxisType.Auto` axes.
+        mesh: the mesh, with `AxisType.Auto` axes.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class ShardedModel:
         batch: Batch,
         weights: WeightShardings,
     ) -> None:
-        """Place nothing yet; see `Model.sharded`."""
+        """Check the arguments, see `Model.sharded`; move nothing to the mesh yet."""
         axes = _batch_axes(batch, mesh)
         _check_mesh(mesh, functions.view.options)
         if not axes and isinstance(weights, str) and weights == REPLICATED:
@@ -81,7 +82,7 @@ class ShardedModel:
         """All weights by name, in the file's layout, on the mesh.
 
         Raises:
-            TensorError: a jitted function has consumed a weight in place of the file's.
+            TensorError: a weight that replaces the file's was donated to a jitted function.
         """
         made = self._made
         if not made or any(leaf.is_deleted() for leaf in made.values()):
@@ -101,15 +102,15 @@ class ShardedModel:
     ) -> tuple["ShardedApply", Params]:
         """The model as `(apply, params)`; `apply(params, *inputs) -> tuple` is pure and traceable.
 
-        It can be put in `jax.jit` and `jax.grad`. Inputs are arrays of the whole batch, laid out
-        on the mesh by `apply` where they are not yet.
+        `jax.jit` and `jax.grad` accept it. Inputs are arrays of the whole batch; `apply` moves them
+        to the mesh if necessary.
 
         Args:
-            signature: which one; None: the main subgraph.
+            signature: the key of a signature; None: the main subgraph.
             io: as for `Model.function`.
 
         Raises:
-            DelegationError: an operator that XLA cannot run; lists all of them.
+            DelegationError: XLA cannot run some operators; lists all of them.
             OptionError: an unknown value.
             ValueError: no such signature.
         """
@@ -130,17 +131,17 @@ class ShardedModel:
         """Run the model on a batch.
 
         Args:
-            *inputs: in the main subgraph's input order: arrays of the host or of one device, or
-                jax arrays on the mesh. In a program of several processes arrays of the host are
-                this process's part of the batch, and arrays on the mesh are whole.
-            **named: the same by name, of the signature that has these names.
+            *inputs: in the main subgraph's input order: arrays on the host or on one device, or jax
+                arrays on the mesh. If several processes run the program, arrays on the host are
+                this process's part of the batch, and arrays on the mesh the whole batch.
+            **named: arrays by name; they run the signature with these input names.
 
         Raises:
-            TensorError: an input is missing, of another dtype, or its batch cannot be divided
+            TensorError: an input is missing or has a wrong dtype, or its batch cannot be divided
                 equally among the devices.
-            DelegationError: an operator that XLA cannot run.
+            DelegationError: XLA cannot run some operators.
         """
-        return self._functions.answered(self._run, inputs, named)
+        return self._functions.called(self._run, inputs, named)
 
     def _run(self, key: str | None, inputs: Sequence[Any]) -> tuple[Any, ...]:
         function = self._functions.function_of(key)
@@ -154,7 +155,7 @@ class ShardedModel:
         return apply.on_mesh(self.params, arrays)
 
     def _check_size(self, arrays: Sequence[Any], apply: "ShardedApply") -> None:
-        """Whether the batch is the one that `batched` was given."""
+        """Check that the batch has the size given to `batched`."""
         if not isinstance(self._size, int):
             return
         for name, array, is_batched in zip(
@@ -173,9 +174,9 @@ class ShardedModel:
 
 
 class ShardedApply:
-    """A pure function of parameters and a whole batch: `apply(params, *inputs)`, over a mesh.
+    """A pure function of parameters and a whole batch, over a mesh: `apply(params, *inputs)`.
 
-    `ShardedModel.function` makes it.
+    `ShardedModel.function` returns it.
     """
 
     def __init__(
@@ -189,11 +190,11 @@ class ShardedApply:
         """Lower nothing yet.
 
         Args:
-            functions: the model's; for a batch of any size if batches are divided.
-            signature: which one; None: the main subgraph.
-            mode: how it is computed.
-            over_mesh: how batches are divided.
-            specs: how weights are; those without one are whole on every device.
+            functions: the model's functions; for a batch of any size if batches are divided.
+            signature: the key of a signature; None: the main subgraph.
+            mode: how it computes.
+            over_mesh: the division of batches.
+            specs: the division of weights; those without a spec are replicated.
         """
         self._functions, self._signature, self._mode = functions, signature, mode
         self._over, self._specs = over_mesh, specs
@@ -202,34 +203,38 @@ class ShardedApply:
 
     @property
     def input_names(self) -> Sequence[str]:
-        """Of the inputs, in order."""
+        """The names of the inputs, in order."""
         return self._functions.names_of(self._signature).inputs
 
     @property
     def is_batched(self) -> list[bool]:
-        """Whether each input is divided along its first dimension."""
+        """For each input, whether it is divided along its first dimension."""
         function = self._function
         if not self._over.axes or not isinstance(function, BatchedFunction):
             return [False for _ in self.input_names]
         return function.is_batched
 
     def __call__(self, params: Params, *inputs: Any, **named: Any) -> Any:
-        """Outputs of a whole batch, divided as the inputs are.
+        """Compute the outputs for a whole batch, divided like the inputs.
 
         Args:
             params: as `ShardedModel.function` returned them, perhaps changed.
-            *inputs: in the signature's order: the outputs are a tuple. What JAX traces, or arrays
-                as for a call of the sharded model.
-            **named: inputs by name: the outputs are a dictionary.
+            *inputs: in the signature's order: traced arrays, or arrays as for a call of the sharded
+                model.
+            **named: inputs by name.
+
+        Returns:
+            Outputs: a tuple, or a dictionary for named inputs.
 
         Raises:
-            TensorError: an input or a parameter that is missing or does not fit, a batch that
-                cannot be divided equally, or a state.
+            TensorError: an input or a parameter is missing or has a wrong shape or dtype, a batch
+                cannot be divided equally, or a state is given.
         """
         if {"state", "key"} & named.keys() and not {"state", "key"} & set(self.input_names):
             raise TensorError(
-                "apply of a sharded model takes no state and no key: every call begins anew. To "
-                "keep states on a mesh put apply of model.function() in jax.shard_map"
+                "apply of a sharded model accepts neither state nor key: every call starts from "
+                "the initial state. To keep states on a mesh, use the apply of model.function() in "
+                "jax.shard_map"
             )
         if inputs and named:
             raise TensorError("call apply with positional or with named inputs, not with both")
@@ -241,10 +246,10 @@ class ShardedApply:
         return dict(zip(names.outputs, results, strict=True)) if named else results
 
     def laid_out(self, arrays: Sequence[Any]) -> list[Any]:
-        """Checked inputs on the mesh; what JAX traces stays, for `on_mesh` to lay out.
+        """Move checked inputs to the mesh, except traced ones, which `on_mesh` lays out.
 
         Raises:
-            TensorError: a batch that cannot be divided equally.
+            TensorError: a batch cannot be divided equally.
         """
         rows = zip(self.input_names, arrays, self.is_batched, strict=True)
         return [self._laid_out(name, x, is_batched) for name, x, is_batched in rows]
@@ -265,7 +270,7 @@ class ShardedApply:
         return NamedSharding(self._over.mesh, spec)
 
     def on_mesh(self, params: Params, arrays: Sequence[Any]) -> tuple[Any, ...]:
-        """Outputs of what `laid_out` answered."""
+        """The outputs for inputs that `laid_out` returned."""
         with jax.enable_x64(True), on_purpose():
             results: tuple[Any, ...] = self._jitted(params, tuple(arrays))
         return results
@@ -304,60 +309,53 @@ def _indivisible(name: str, shape: Sequence[int], parts: int, on: OverMesh, is_o
     below, above = size // parts * parts, -(-size // parts) * parts
     near = f"{below} or {above}" if below else str(above)
     return (
-        f"input {name!r} {list(shape)}: {whose} is {size}, and axis {axes} of the mesh wants a "
-        f"multiple of {parts}, as {near}: add images of zeros at the end and cut the outputs"
+        f"input {name!r} {list(shape)}: {whose} is {size}, but axis {axes} of the mesh needs a "
+        f"multiple of {parts}, such as {near}: pad the batch with images of zeros and drop their "
+        "outputs"
     )
 
 
 def _batch_axes(batch: Batch, mesh: Any) -> tuple[str, ...]:
-    """The axes of the batch.
-
-    Raises:
-        OptionError: no mesh, an axis that it does not have, or the same one twice.
-    """
+    """The axes of the batch, checked."""
     if not isinstance(mesh, Mesh):
         raise OptionError(
-            f"sharded: mesh: want a jax.sharding.Mesh, as jax.make_mesh makes it, got "
+            f"sharded: mesh: expected a jax.sharding.Mesh, as jax.make_mesh returns it, got "
             f"{type(mesh).__name__}"
         )
     axes = () if batch is None else (batch,) if isinstance(batch, str) else tuple(batch)
     check_axes("batch", axes, mesh)
     if len(set(axes)) != len(axes):
-        raise OptionError(f"sharded: batch: an axis is named twice: {axes}")
+        raise OptionError(f"sharded: batch: duplicate axis: {axes}")
     return axes
 
 
 def _check_mesh(mesh: Mesh, options: DelegateOptions) -> None:
-    """Whether the model is for the devices of a mesh.
-
-    Raises:
-        OptionError: it is not.
-    """
-    there = sorted({platform_of(d.platform) for d in mesh.devices.flat})
-    if options.platform is not None and there != [options.platform]:
+    """Check that the model can run on a mesh with these options."""
+    platforms = sorted({platform_of(d.platform) for d in mesh.devices.flat})
+    if options.platform is not None and platforms != [options.platform]:
         raise OptionError(
-            f"sharded: the model was loaded with platform={options.platform!r}, and the mesh has "
-            f"devices of {', '.join(there)}: load it without platform, or make the mesh of "
+            f"sharded: the model was loaded with platform={options.platform!r}, but the mesh has "
+            f"devices of {', '.join(platforms)}: load it without platform, or make the mesh of "
             f"jax.devices({options.platform!r})"
         )
-    if len(there) > 1:
+    if len(platforms) > 1:
         raise OptionError(
-            f"sharded: the mesh has devices of {' and '.join(there)}; want those of one platform"
+            f"sharded: the mesh has devices of {' and '.join(platforms)}; expected one platform"
         )
     if not mesh.local_devices:
         raise OptionError(
-            f"sharded: no device of the mesh is of this process, number {jax.process_index()}; "
+            f"sharded: the mesh has no device of this process, number {jax.process_index()}; "
             "make the mesh of jax.devices(), or call only in processes that have a part of it"
         )
     is_several = len({d.process_index for d in mesh.devices.flat}) > 1
     if is_several and options.inference_preference == "sustained_speed":
         raise OptionError(
-            "sharded: inference_preference='sustained_speed' measures in every process, and the "
-            "programs of several processes have to be equal: use 'balanced' or the default"
+            "sharded: inference_preference='sustained_speed' measures in every process, but the "
+            "programs of all processes must be equal: use 'balanced' or the default"
         )
 
 
 def _of_any_batch(functions: Functions) -> Functions:
-    """The same functions for a batch of any size, as `Model.batched` makes them."""
+    """The functions for a batch of any size, as for `Model.batched`."""
     view = dataclasses.replace(functions.view, batch="b")
     return Functions(functions.file, view, functions.source)

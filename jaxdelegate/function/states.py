@@ -1,4 +1,4 @@
-"""What a model keeps from one call to the next: by name, and what it begins with."""
+"""The states of a model: their names and initial values."""
 
 import functools
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -22,11 +22,11 @@ State = dict[str, Any]
 
 
 class ModelStates:
-    """The states of all subgraphs of a model: no two of them have one name.
+    """The states of all subgraphs of a model, with unique names.
 
-    A resource variable belongs to the model, by its container and `shared_name`: it has one name
-    and one first value, whichever subgraphs use it. Variable tensors and random generators belong
-    to their subgraph.
+    A resource variable belongs to the model and is identified by its container and `shared_name`:
+    it has one name and one initial value in all subgraphs. Variable tensors and random generators
+    belong to their subgraph.
     """
 
     def __init__(
@@ -34,18 +34,13 @@ class ModelStates:
         subgraphs: Sequence[Subgraph],
         resources_after: Callable[[Iterable[int]], Mapping[Hashable, np.ndarray]],
     ) -> None:
-        """Compute nothing yet.
-
-        Args:
-            subgraphs: of the model.
-            resources_after: runs subgraphs of its initialization.
-        """
+        """Compute nothing yet; `resources_after` runs subgraphs of the initialization."""
         self._subgraphs, self._resources_after = subgraphs, resources_after
         self._assigned: dict[int, Mapping[Hashable, np.ndarray]] = {}
 
     @functools.cached_property
     def _names(self) -> Mapping[tuple[int, int], str]:
-        """By subgraph and tensor."""
+        """The names by subgraph and tensor."""
         resources = _resource_names(self._subgraphs)
         taken, names = set(resources.values()), {}
         for explicit in map(with_explicit_states, self._subgraphs):
@@ -59,16 +54,16 @@ class ModelStates:
         return names
 
     def of(self, explicit: ExplicitStates) -> "States":
-        """Those of one subgraph, which may be a part of the file's."""
+        """The states of one subgraph, which may be a part of the file's."""
         subgraph = explicit.subgraph
         variables = [t for t in subgraph.tensors if t.is_variable]
         names = {t.index: self._names[subgraph.index, t.index] for t in variables}
-        return States(explicit, names, functools.partial(self._first_values, subgraph.index))
+        return States(explicit, names, functools.partial(self._initial_values, subgraph.index))
 
-    def _first_values(self, subgraph: int) -> Mapping[Hashable, np.ndarray]:
-        """What initialization assigns to resource variables, by their keys in the store.
+    def _initial_values(self, subgraph: int) -> Mapping[Hashable, np.ndarray]:
+        """The values that initialization assigns to resource variables, by their keys.
 
-        The subgraph's own counts first, then what that of others assigns to other variables.
+        The subgraph's own initialization has priority over those of others.
         """
         others = (s for s in self._subgraphs if s.index != subgraph)
         found: dict[Hashable, np.ndarray] = {}
@@ -77,7 +72,7 @@ class ModelStates:
         return found
 
     def _assigned_in(self, subgraph: Subgraph) -> Mapping[Hashable, np.ndarray]:
-        """What the CALL_ONCE operators of a subgraph assign."""
+        """The values that a subgraph's CALL_ONCE operators assign."""
         if subgraph.index not in self._assigned:
             called = [
                 operator.options.init_subgraph_index  # type: ignore[attr-defined]
@@ -89,7 +84,7 @@ class ModelStates:
 
 
 def _resource_names(subgraphs: Sequence[Subgraph]) -> dict[Hashable | None, str]:
-    """A name for each resource variable, by its key in the store."""
+    """A name for each resource variable, by its key."""
     names: dict[Hashable | None, str] = {}
     taken: set[str] = set()
     for operator in (o for s in subgraphs for o in s.operators if o.name == _HANDLE):
@@ -103,7 +98,6 @@ def _resource_names(subgraphs: Sequence[Subgraph]) -> dict[Hashable | None, str]
 
 
 def _unique(subgraph: int, tensor: Tensor, taken: set[str]) -> str:
-    """As parameters are named."""
     name = tensor.name or f"tensor_{tensor.index}"
     if name not in taken:
         return name
@@ -114,40 +108,40 @@ class States:
     """Variable tensors, resource variables and random generators of a subgraph.
 
     Attributes:
-        names: by tensor.
+        names: the states' names, by tensor.
     """
 
     def __init__(
         self,
         explicit: ExplicitStates,
         names: Mapping[int, str],
-        first_values: Callable[[], Mapping[Hashable, np.ndarray]],
+        initial_values: Callable[[], Mapping[Hashable, np.ndarray]],
     ) -> None:
         """Compute nothing yet.
 
         Args:
-            explicit: the subgraph, with a variable tensor for each of them.
-            names: of these.
-            first_values: what initialization assigns to resource variables.
+            explicit: the subgraph, with a variable tensor for each state.
+            names: the names of the variable tensors.
+            initial_values: returns the values that initialization assigns to resource variables.
         """
         self._explicit, self.names = explicit, names
         self._variables = [explicit.subgraph.tensors[i] for i in names]
-        self._first_values = first_values
+        self._initial_values = initial_values
 
     @functools.cached_property
     def _resources(self) -> Mapping[Hashable, np.ndarray]:
-        return self._first_values()
+        return self._initial_values()
 
     def initial(self, io: str = "file") -> State:
-        """What every state begins with, by name."""
+        """The initial value of each state, by name."""
         with jax.enable_x64(True), jax.ensure_compile_time_eval(), client.on_purpose():
-            first = {t: jnp.asarray(self._first_value(t)) for t in self._variables}
+            values = {t: jnp.asarray(self._initial_value(t)) for t in self._variables}
             if io == "float":
-                first = {t: fake_quantization.enter(v, t.spec()) for t, v in first.items()}
-            return {self.names[t.index]: value for t, value in first.items()}
+                values = {t: fake_quantization.enter(v, t.spec()) for t, v in values.items()}
+            return {self.names[t.index]: value for t, value in values.items()}
 
-    def begin(self, io: str = "file") -> State:
-        """The same, for a call that is given no state.
+    def for_call(self, io: str = "file") -> State:
+        """The initial states for a call without states.
 
         Raises:
             TensorError: the subgraph reads a resource variable that neither it nor the model's
@@ -158,19 +152,15 @@ class States:
         for index, key in self._explicit.resources.items():
             if index not in assigned and key not in self._resources:
                 raise TensorError(
-                    f"the model reads the variable {self.names[index]!r}, which nothing has "
-                    "assigned: begin with model.initial_state(), call a function of a signature "
+                    f"the model reads the variable {self.names[index]!r}, which has not been "
+                    "assigned: start with model.initial_state(), call the function of a signature "
                     "that assigns it, and pass on the state that it returns: "
                     "apply(params, *inputs, state=state)"
                 )
         return self.initial(io)
 
     def fitting(self, state: Any) -> State:
-        """The states of this subgraph among those that a caller gives.
-
-        Raises:
-            TensorError: one is missing, or has another shape than the file's.
-        """
+        """Select this subgraph's states from those that a caller gives, and check them."""
         check_names("state", state, self.names.values())
         for tensor in self._variables:
             name = self.names[tensor.index]
@@ -178,27 +168,23 @@ class States:
             given, wanted = jnp.shape(state[name]), tensor.shape
             if given != wanted:
                 raise TensorError(
-                    f"apply: state[{name!r}] wants the shape {list(wanted)}, got {list(given)}"
+                    f"apply: state[{name!r}]: expected the shape {list(wanted)}, got {list(given)}"
                 )
         return {name: state[name] for name in self.names.values()}
 
     def with_random_key(self, key: Any, state: State | None, io: str = "file") -> State:
-        """The state (None: the initial one) with random generators that begin where a key says.
-
-        Raises:
-            TensorError: the model draws no random numbers.
-        """
+        """The state (None: the initial one) with random generators seeded by a key."""
         generators = [self.names[i] for i in sorted(self._explicit.initial)]
         if not generators:
             raise TensorError("apply: the model draws no random numbers: leave `key` out")
-        states = dict(self.begin(io) if state is None else state)
+        states = dict(self.for_call(io) if state is None else state)
         for number, name in enumerate(generators):
             own = jax.random.fold_in(key, number)
             states[name] = jax.random.bits(own, jnp.shape(states[name])[-1:], jnp.uint32)
         return states
 
-    def _first_value(self, tensor: Tensor) -> np.ndarray:
-        """Zeros, a random generator's seeds, or what CALL_ONCE assigns to a resource variable."""
+    def _initial_value(self, tensor: Tensor) -> np.ndarray:
+        """Zeros, a random generator's seeds, or the value that CALL_ONCE assigns."""
         if tensor.index in self._explicit.initial:
             return self._explicit.initial[tensor.index]()
         value = self._resources.get(self._explicit.resources.get(tensor.index))

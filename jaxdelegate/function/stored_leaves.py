@@ -1,4 +1,4 @@
-"""Leaves as the file stores them: what they are there, and what other values become."""
+"""The stored form of leaves: reads it from the file, and encodes other values in it."""
 
 import dataclasses
 import functools
@@ -24,14 +24,14 @@ _EXACT_BYTES = 2  # wider integers are quantized in float64
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class StoredLeaf:
-    """A leaf that tensors of the file hold.
+    """A leaf that is stored in the file.
 
     Attributes:
         name: its key in `params`.
-        places: the tensors that hold it, all the same.
+        places: the tensors that contain it, all equal.
         tensor: the first of them.
-        spec: as kernels see it, in full: of the dense shape if it is sparse.
-        as_floats: whether the leaf is the floats that its integers stand for.
+        spec: its spec as kernels see it, dense if it is sparse.
+        as_floats: whether the leaf's quantized values are dequantized.
     """
 
     name: str
@@ -42,29 +42,29 @@ class StoredLeaf:
 
     @property
     def shape(self) -> Shape:
-        """The leaf's."""
+        """The leaf's shape."""
         return self.spec.shape
 
     @property
     def quantization(self) -> Quantization | None:
-        """How its integers stand for the leaf's floats; None: the leaf is what is stored."""
+        """The quantization from which the leaf is dequantized; None: it is the stored values."""
         return self.spec.quantization if self.as_floats and self.spec.is_quantized else None
 
     @functools.cached_property
     def raw(self) -> np.ndarray:
-        """The stored values in full."""
+        """The stored values, in dense form."""
         assert self.spec.const is not None
         return self.spec.const
 
     @functools.cached_property
     def value(self) -> np.ndarray:
-        """The leaf as the file has it."""
+        """The file's value of the leaf."""
         q = self.quantization
         return self.raw if q is None else affine.dequantize(self.raw, q)
 
     @property
     def exact(self) -> np.ndarray:
-        """The same, of wide integers in float64."""
+        """The file's value of the leaf; wide integers are dequantized to float64."""
         q = self.quantization
         if q is None or self.spec.dtype.itemsize <= _EXACT_BYTES:
             return self.value
@@ -74,7 +74,7 @@ class StoredLeaf:
 
     @functools.cached_property
     def order(self) -> np.ndarray | None:
-        """Where each stored value of a sparse tensor lies in the dense one; None: it is dense."""
+        """Each stored value's index in the dense form of a sparse tensor; None if it is dense."""
         if self.tensor.sparsity is None:
             return None
         count = self.tensor.stored_shape[0]
@@ -89,7 +89,7 @@ class StoredLeaf:
 
     @functools.cached_property
     def is_narrow(self) -> bool:
-        """Whether the lowest integer is left out, where the leaf is floats."""
+        """Whether the range of a dequantized leaf excludes the lowest integer."""
         q = self.quantization
         return q is not None and affine.is_narrow(self.raw, q)
 
@@ -99,19 +99,19 @@ class StoredLeaf:
         return affine.integer_range(self.spec.dtype, narrow=self.is_narrow)
 
     def fail(self, what: str, remedy: str) -> TensorError:
-        """An error about values for this leaf."""
+        """An error about new values for this leaf."""
         which = f" (tensor {self.tensor.name!r})" if self.tensor.name != self.name else ""
         return TensorError(f"save: params[{self.name!r}]{which}: {what}; {remedy}")
 
 
 def stored_leaves(file: Model, *, as_floats: bool) -> dict[str, StoredLeaf]:
-    """All constants of a file that hold numbers, by the names that `params` has for them.
+    """All numeric constants of a file, by their names in `params`.
 
     Args:
-        file: all of it.
+        file: the whole file.
         as_floats: whether quantized weights are floats in `params`.
     """
-    specs = [_seen(subgraph, as_floats=as_floats) for subgraph in file.subgraphs]
+    specs = [_specs(subgraph, as_floats=as_floats) for subgraph in file.subgraphs]
     found = {}
     for name, places in Leaves(file.subgraphs, as_floats=as_floats).stored_leaves().items():
         subgraph, index = places[0]
@@ -121,7 +121,7 @@ def stored_leaves(file: Model, *, as_floats: bool) -> dict[str, StoredLeaf]:
     return found
 
 
-def _seen(subgraph: Subgraph, *, as_floats: bool) -> list[TensorSpec]:
+def _specs(subgraph: Subgraph, *, as_floats: bool) -> list[TensorSpec]:
     specs = declared_specs(subgraph)
     if as_floats:
         known: Mapping[int, TensorSpec] = dict(enumerate(specs))
@@ -131,23 +131,18 @@ def _seen(subgraph: Subgraph, *, as_floats: bool) -> list[TensorSpec]:
 
 
 def checked(leaf: StoredLeaf, value: Any) -> np.ndarray:
-    """What a caller gives for a leaf, as an array.
-
-    Raises:
-        TensorError: another shape or kind of dtype, or values that are not finite.
-    """
+    """A given value for a leaf as an array, with shape, kind of dtype and finiteness checked."""
     array = np.asarray(value)
-    wanted = list(leaf.shape)
     if array.shape != leaf.shape:
         raise leaf.fail(
-            f"wants the shape {wanted}, got {list(array.shape)}",
-            "the file's layout stays; model.params shows it",
+            f"expected the shape {list(leaf.shape)}, got {list(array.shape)}",
+            "the file's layout does not change; model.params shows it",
         )
     is_float = leaf.quantization is not None or leaf.spec.dtype in FLOATS
     kind = _kind(leaf.spec.dtype)
     if array.dtype not in FLOATS if is_float else _kind(array.dtype) != kind:
         wanted_dtype = "floats" if is_float else str(leaf.spec.dtype)
-        raise leaf.fail(f"wants {wanted_dtype}, got {array.dtype}", "convert it with astype")
+        raise leaf.fail(f"expected {wanted_dtype}, got {array.dtype}", "convert it with astype")
     if is_float:
         same = (array == leaf.value) | (np.isnan(array) & np.isnan(leaf.value))
         wrong = ~np.isfinite(array.astype(np.float64)) & ~same
@@ -155,7 +150,7 @@ def checked(leaf: StoredLeaf, value: Any) -> np.ndarray:
             where = [int(i) for i in np.argwhere(wrong)[0]]
             raise leaf.fail(
                 f"{np.count_nonzero(wrong)} values are NaN or infinite, the first at {where}",
-                "a training step diverged, perhaps: save earlier weights",
+                "if the training diverged, save earlier weights",
             )
     return array
 
@@ -166,23 +161,23 @@ def _kind(dtype: np.dtype) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Encoded:
-    """A leaf in the file's form: bytes, uint8 [n], and how many values left the stored range."""
+    """A leaf's stored bytes, uint8 [n], and the number of clamped values."""
 
     data: np.ndarray
     clamped: int = 0
 
 
 def encoded(leaf: StoredLeaf, array: np.ndarray, new: Quantization | None = None) -> Encoded:
-    """The bytes of a leaf's values.
+    """The stored bytes of a leaf's new values.
 
     Args:
-        leaf: where they go.
-        array: as `checked` returns it.
-        new: in place of the file's quantization; all values are put on that grid. None: values
-            that did not change stay the integers that they are.
+        leaf: the leaf.
+        array: its new values, as `checked` returns them.
+        new: quantization that replaces the file's, for all values. None: the file's; the integers
+            of values that did not change do not change.
 
     Raises:
-        TensorError: a value that the stored type cannot hold, or outside of a sparse pattern.
+        TensorError: the stored type or sparse pattern cannot represent a value.
     """
     clamped = 0
     if leaf.quantization is not None:
@@ -195,7 +190,6 @@ def encoded(leaf: StoredLeaf, array: np.ndarray, new: Quantization | None = None
 
 
 def _cast(leaf: StoredLeaf, array: np.ndarray) -> np.ndarray:
-    """Floats in the stored type."""
     with np.errstate(over="ignore"):
         values = array.astype(leaf.spec.dtype)
     lost = ~np.isfinite(values.astype(np.float64)) & np.isfinite(array.astype(np.float64))
@@ -209,14 +203,13 @@ def _cast(leaf: StoredLeaf, array: np.ndarray) -> np.ndarray:
 
 
 def _integers(leaf: StoredLeaf, array: np.ndarray) -> np.ndarray:
-    """What is stored as it is given."""
     if leaf.spec.dtype.kind not in "iuV" and leaf.spec.dtype not in BITS:
         return array.astype(leaf.spec.dtype)
     low, high = integer_range(leaf.spec.dtype)
     wide = array.astype(np.int64) if array.dtype in BITS else array
     if wide.size and (wide.min() < low or wide.max() > high):
         raise leaf.fail(
-            f"{leaf.spec.dtype} holds {low} to {high}, got {wide.min()} to {wide.max()}",
+            f"the range of {leaf.spec.dtype} is {low} to {high}, got {wide.min()} to {wide.max()}",
             "clip it",
         )
     return wide.astype(leaf.spec.dtype)
@@ -225,7 +218,7 @@ def _integers(leaf: StoredLeaf, array: np.ndarray) -> np.ndarray:
 def _quantized(
     leaf: StoredLeaf, array: np.ndarray, new: Quantization | None
 ) -> tuple[np.ndarray, int]:
-    """Integers on the grid, halves away from zero, and how many values left it."""
+    """Quantized integers, rounded with halves away from zero, and the number of clamped values."""
     own = leaf.quantization
     assert own is not None
     q = own if new is None else new
@@ -240,7 +233,7 @@ def _quantized(
 
 
 def parameters(q: Quantization, shape: Shape) -> tuple[np.ndarray, np.ndarray]:
-    """Scale (float32) and zero point, to broadcast with a tensor of this shape."""
+    """Scale (float32) and zero point, broadcastable to a tensor of this shape."""
     if q.blockwise is None:
         return affine.along(q, len(shape))
     scale, points = affine.block_parameters(q.blockwise, shape)
@@ -248,11 +241,7 @@ def parameters(q: Quantization, shape: Shape) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _bytes(leaf: StoredLeaf, values: np.ndarray) -> np.ndarray:
-    """Values as they lie in the file, uint8 [n].
-
-    Raises:
-        TensorError: a value where a sparse tensor has no place for one.
-    """
+    """Values in the file's layout, uint8 [n]; those outside a sparse pattern must not change."""
     flat = values.reshape(-1)
     if leaf.order is not None:
         outside = np.ones(flat.size, bool)
@@ -262,7 +251,7 @@ def _bytes(leaf: StoredLeaf, values: np.ndarray) -> np.ndarray:
             raise leaf.fail(
                 f"{np.count_nonzero(wrong)} values are not zero where the file's sparse tensor "
                 "stores none",
-                "multiply it by (model.params[name] != 0) before it is saved: the pattern stays",
+                "multiply it by (model.params[name] != 0) before saving, to keep the pattern",
             )
         flat = flat[leaf.order]
     stored = pack(flat) if leaf.spec.dtype in BITS else np.ascontiguousarray(flat)

@@ -47,14 +47,14 @@ V = TypeVar("V")
 Place: TypeAlias = jax.Device | OverMesh
 
 _EXPLICIT_AXES = (
-    "apply: the inputs lie on a mesh with explicit axes; make it with axis_types=(AxisType.Auto, "
-    "...), or call jax.sharding.auto_axes(apply, out_sharding=...)"
+    "apply: the inputs are on a mesh with explicit axes; create it with axis_types=("
+    "AxisType.Auto, ...), or call jax.sharding.auto_axes(apply, out_sharding=...)"
 )
 
 
 @dataclasses.dataclass(frozen=True)
 class Lowering:
-    """A subgraph for certain input shapes, operator by operator, and what it begins with.
+    """A subgraph, lowered for certain input shapes, with its weights and initial states.
 
     `weights` are those of `partition.preparations`, `states` those of `partition.states`.
     """
@@ -65,7 +65,7 @@ class Lowering:
 
 
 class SubgraphFunction:
-    """One subgraph with chosen inputs and outputs, lowered once for every input-shape signature."""
+    """One subgraph with given inputs and outputs, lowered once for each set of input shapes."""
 
     def __init__(
         self,
@@ -86,17 +86,17 @@ class SubgraphFunction:
 
         Args:
             graph: the model.
-            subgraph_index: which of its subgraphs.
-            inputs: tensors to be given, in the caller's order.
-            outputs: tensors to be returned, in the caller's order.
-            options: what is computed, and where.
-            limits: what tensors may take.
+            subgraph_index: the subgraph's index.
+            inputs: the inputs, in the caller's order.
+            outputs: the outputs, in the caller's order.
+            options: the options.
+            limits: limits on tensors.
             trainable: grids and scales of the whole file.
-            states: of the whole model.
-            compilers: with these options.
+            states: states of the whole model.
+            compilers: compilers with these options.
             leaves: names for the weights of the whole model.
-            arrays: the weights that are on a device, by name.
-            key: of this function's graph.
+            arrays: the weights on a device, by name, shared by the model's functions.
+            key: identifies this function's graph.
         """
         self._compilers = compilers
         self._options = options
@@ -119,7 +119,7 @@ class SubgraphFunction:
             arrays=arrays,
         )
         self._key, self._state = key, GraphState()
-        # What the process keeps in memory of the latest shapes.
+        # Programs that the process still has in memory.
         self._programs: MutableMapping[Hashable, Program] = weakref.WeakValueDictionary()
         self._jitted: LruCache[Hashable, Callable[..., Any]] = LruCache(options.max_programs)
 
@@ -127,7 +127,7 @@ class SubgraphFunction:
 
     @property
     def parameters(self) -> dict[str, Parameter]:
-        """What is known of each leaf of `params`, by name."""
+        """A record for each leaf of `params`."""
         return self._weights.parameters
 
     @property
@@ -139,11 +139,11 @@ class SubgraphFunction:
         """`params`, and the scales that are trained.
 
         Raises:
-            OptionError: the subgraph has nothing of what is to be trained.
+            OptionError: the subgraph has no weights or scales that the mode trains.
         """
         return self._weights.leaves(mode)
 
-    # ---- compiled, as delegates compile
+    # ---- programs as for a delegate
 
     def run(
         self, arrays: Sequence[Any], slices: BatchSlices = WHOLE_BATCH
@@ -189,11 +189,11 @@ class SubgraphFunction:
         program = self._program(place, shapes, slices)
         known = dict(zip(self._inputs, arrays, strict=True))
         if program is not None:
-            states, names = self._states.begin() if program.states else {}, self._states.names
-            first = {i: _for_slices(i, states[names[i]], slices) for i in program.states}
+            states, names = self._states.for_call() if program.states else {}, self._states.names
+            initial = {i: _for_slices(i, states[names[i]], slices) for i in program.states}
             if over is not None:
-                first = {i: placed(value, over.sharding(None)) for i, value in first.items()}
-            values = [(known | first)[i] for i in (*program.inputs, *program.states)]
+                initial = {i: placed(value, over.sharding(None)) for i, value in initial.items()}
+            values = [(known | initial)[i] for i in (*program.inputs, *program.states)]
             try:
                 results = program(values)
             except (RuntimeError, MemoryError) as error:
@@ -218,11 +218,11 @@ class SubgraphFunction:
         plan = self._plans.all_taken(shapes, compiler.why_not, on_cpu=on_cpu)
         if not plan.nodes:
             return None
-        whole = DelegateParams(
+        partition = DelegateParams(
             plan.nodes, self._inputs, plan.outputs, None if slices == WHOLE_BATCH else slices
         )
         program = compiler.program(
-            whole,
+            partition,
             plan.specs,
             plan.outputs,
             graph=self._key,
@@ -242,32 +242,29 @@ class SubgraphFunction:
         state: Params | None = None,
         mode: Mode = AS_STORED,
     ) -> tuple[tuple[Any, ...], Params]:
-        """Outputs and the new state. Compiled for each set of shapes, where JAX does not trace it.
+        """The outputs and the new state. Compiled for each set of shapes, unless JAX traces it.
 
         Args:
-            params: all leaves, by name; others are passed over.
+            params: all leaves by name; others are ignored.
             arrays: the inputs, as `checked` returns them.
-            state: by name, perhaps with those of other subgraphs, which pass; None: the initial
-                one.
-            mode: how it is computed.
+            state: the states by name; those of other subgraphs are returned unchanged. None: the
+                initial states.
+            mode: how it computes.
         """
         params = self._weights.fitting(params, mode)
         own = None if state is None else self._states.fitting(state)
-        # The inputs' 64-bit dtypes must survive on the way into the jitted function.
+        # The jitted function must get the inputs' 64-bit dtypes.
         with jax.enable_x64(True), client.on_purpose():
             run = self._jit(mode, tuple(a.shape for a in arrays))
             outputs, new = _with_advice(lambda: run(params, tuple(arrays), own))
         return outputs, {**new, **{n: v for n, v in (state or {}).items() if n not in new}}
 
     def lowered(self, shapes: Shapes, params: Params | None = None) -> Lowering:
-        """The operators one by one, as JAX can transform them, for the options' device.
+        """The lowering for the options' device, whose operators can run one by one.
 
         Args:
-            shapes: of the inputs.
-            params: all leaves, by name; None: the file's.
-
-        Raises:
-            DelegationError: an operator that XLA cannot run; lists all of them.
+            shapes: the inputs' shapes.
+            params: all leaves by name; None: the file's.
         """
         platform = self._lowerings.platform
         with jax.enable_x64(True):
@@ -275,12 +272,12 @@ class SubgraphFunction:
             given = self.params if params is None else params
             leaves = self._weights.fitting(given, AS_STORED)
             weights = self._weights.read_by(partition, leaves, AS_STORED)
-            first = self.initial_state() if partition.states else {}
-            states = tuple(first[self._states.names[i]] for i in partition.states)
+            initial = self.initial_state() if partition.states else {}
+            states = tuple(initial[self._states.names[i]] for i in partition.states)
         return Lowering(partition, weights, states)
 
     def _jit(self, mode: Mode, shapes: Shapes) -> Callable[..., Any]:
-        """A function for each set of shapes: what JAX compiled for others goes with theirs."""
+        """One function for each set of shapes, so that JAX's programs are evicted with it."""
 
         def jitted() -> Callable[..., Any]:
             return jax.jit(functools.partial(self._call, mode))
@@ -291,7 +288,7 @@ class SubgraphFunction:
         self, mode: Mode, params: Params, arrays: tuple[Any, ...], state: Params | None
     ) -> tuple[tuple[Any, ...], Params]:
         shapes = tuple(a.shape for a in arrays)
-        states = self._states.begin(mode.io) if state is None else state
+        states = self._states.for_call(mode.io) if state is None else state
         lowered = self._lowerings.by_platform(shapes, mode.platform, learns=mode.learns)
         by_platform = {
             name: functools.partial(self._lowered_call, partition, mode)
@@ -325,9 +322,9 @@ class SubgraphFunction:
     def _float_call(
         self, partition: LoweredPartition, weights: Mapping[Weight, Any], values: Sequence[Any]
     ) -> tuple[Any, ...]:
-        """As `partition.call`, on floats in place of quantized integers, in and out."""
+        """`partition.call`, with floats instead of quantized integers as inputs and outputs."""
         read = [partition.outside(i) for i in (*partition.inputs, *partition.states)]
-        if partition.stored:  # a float view: it rounds floats as it would round integers
+        if partition.stored:  # a float view, which rounds floats to the grids of integers
             indices = (*partition.inputs, *partition.states)
             scales = (partition.scale(i, weights) for i in indices)
             on_grid = map(fake_quantization.simulate, values, read, scales)
@@ -340,15 +337,15 @@ class SubgraphFunction:
 
     @property
     def has_state(self) -> bool:
-        """Whether anything is kept from one call to the next."""
+        """Whether the subgraph has states."""
         return bool(self._states.names)
 
     def initial_state(self, io: str = "file") -> Params:
-        """What every state begins with, by name."""
+        """The initial value of each state, by name."""
         return self._states.initial(io)
 
     def with_random_key(self, key: Any, state: Params | None, io: str = "file") -> Params:
-        """The state (None: the initial one) with random generators that begin where a key says.
+        """The state (None: the initial one) with random generators seeded by a key.
 
         Raises:
             TensorError: the model draws no random numbers.
@@ -362,7 +359,7 @@ class SubgraphFunction:
         return [self._subgraph.tensors[i] for i in self._inputs]
 
     def shapes(self) -> list[tuple[int | str, ...]]:
-        """The inputs' shapes, as declared."""
+        """The inputs' declared shapes."""
         return [t.shape for t in self.tensors()]
 
     def dtypes(self, io: str = "file") -> list[np.dtype]:
@@ -373,7 +370,7 @@ class SubgraphFunction:
         """The inputs as arrays.
 
         Raises:
-            TensorError: too many or too few, or one of another dtype.
+            TensorError: there are too many or too few, or one has another dtype.
         """
         if len(inputs) != len(self._inputs):
             names = ", ".join(repr(t.name) for t in self.tensors())
@@ -383,16 +380,16 @@ class SubgraphFunction:
         return [fitting(t, x, io) for t, x in zip(self.tensors(), inputs, strict=True)]
 
     def plan(self, shapes: Shapes) -> WholePlan:
-        """The nodes and tensors for such inputs.
+        """The plan for inputs of these shapes.
 
         Raises:
-            InterpreterError: an operator refuses the shapes.
+            InterpreterError: an operator rejects the shapes.
         """
         return self._plans.plan(shapes)
 
 
 def _with_advice(run: Callable[[], V]) -> V:
-    """What `run` returns; what JAX says about shardings is said for users of `apply`, too."""
+    """Call `run`; add advice for users of `apply` to JAX's errors about shardings."""
     try:
         return run()
     except Exception as error:
@@ -402,7 +399,7 @@ def _with_advice(run: Callable[[], V]) -> V:
 
 
 def _device(place: Place) -> jax.Device:
-    """The device, or the one of a mesh that stands for all of them."""
+    """The device, or the device of a mesh for which programs are compiled."""
     return place.device if isinstance(place, OverMesh) else place
 
 

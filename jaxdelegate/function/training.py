@@ -1,4 +1,4 @@
-"""How a model is trained: its weights on their grids, its scales among the parameters."""
+"""Quantization-aware training: weights on their grids, and scales that are parameters."""
 
 import dataclasses
 import functools
@@ -25,7 +25,7 @@ class Trainable:
     """The grids of a model's weights, and the scales that can be trained."""
 
     def __init__(self, subgraphs: Sequence[Subgraph]) -> None:
-        """Find out nothing yet; `subgraphs`: all of the model's."""
+        """Analyze nothing yet; `subgraphs`: all of the model's."""
         self._subgraphs = subgraphs
         self._grids: dict[Place, WeightGrid | None] = {}
 
@@ -41,7 +41,7 @@ class Trainable:
 
     @functools.cached_property
     def scales(self) -> dict[str, Scale]:
-        """All scales that can be trained, by name, in the order of execution."""
+        """All scales that can be trained, by name, in execution order."""
         named = {place: name for name, place in reversed(self._names())}
         found: dict[str, Scale] = {}
         order = {place: n for n, place in enumerate(dict.fromkeys(p for _, p in self._names()))}
@@ -52,7 +52,7 @@ class Trainable:
         return found
 
     def _trainable(self) -> Iterator[tuple[Place, ...]]:
-        """The groups whose scale can be any, and every bias that follows from it, too."""
+        """The groups whose scale can change, together with all biases that follow from it."""
         kept = {place for factors in self._kept_factors() for place in factors}
         for group in self._shared.groups:
             is_free = group.fixed_by is None and not group.is_unequal
@@ -60,7 +60,7 @@ class Trainable:
                 yield group.tensors
 
     def _kept_factors(self) -> Iterator[tuple[Place, Place]]:
-        """Data and weights whose bias has other uses, no scale, or is computed."""
+        """Data and weights whose bias is computed, or has other uses or no scale."""
         for bias in self._shared.biases:
             leaf = self._first(bias.place)
             factors = (bias.data, bias.weights)
@@ -70,7 +70,7 @@ class Trainable:
 
     @functools.cached_property
     def _biases(self) -> dict[Place, tuple[Place, Place]]:
-        """For the first tensor of a bias's leaf, data and weights of its first use."""
+        """Data and weights of each bias's first use, by the first tensor of the bias's leaf."""
         found: dict[Place, tuple[Place, Place]] = {}
         for bias in self._shared.biases:
             found.setdefault(self._first(bias.place), (bias.data, bias.weights))
@@ -78,7 +78,7 @@ class Trainable:
 
     @functools.cached_property
     def _of_many_grids(self) -> frozenset[Place]:
-        """Biases, by the first tensors of their leaves, whose uses have different scales."""
+        """The first tensors of the leaves of biases whose uses have different scales."""
         products: dict[Place, list[np.ndarray]] = {}
         for bias in self._shared.biases:
             factors = [self._tensor(p).quantization for p in (bias.data, bias.weights)]
@@ -96,11 +96,11 @@ class Trainable:
 
     @functools.cached_property
     def by_place(self) -> dict[Place, str]:
-        """Which of `scales` a tensor has."""
+        """The name in `scales` of a tensor's scale."""
         return {place: name for name, scale in self.scales.items() for place in scale.tensors}
 
     def _names(self) -> list[tuple[str, Place]]:
-        """What is computed first, in the order of execution; a place may come twice."""
+        """Names of computed tensors in execution order, then of all; places may be repeated."""
         rows: list[tuple[str, Place]] = []
         for s in self._subgraphs:
             rows += [(name, (s.index, i)) for name, i in computed_names(s).items()]
@@ -123,24 +123,24 @@ class Trainable:
     # ---- weights
 
     def is_weight(self, place: Place) -> bool:
-        """Whether a constant is stored as quantized integers, and read as floats."""
+        """Whether a constant is a weight with a grid: stored as quantized integers."""
         return self._grid(place) is not None
 
     def scale_of_weight(self, place: Place) -> str | None:
-        """Which of `scales` a constant tensor has, if it is quantized and its scale can change."""
+        """The name in `scales` of a constant tensor's scale, if it can change."""
         stored = self._leaves.stored(*place)
         return None if stored is None else self.by_place.get(stored)
 
     def on_grid(self, place: Place, leaf: Any, scales: Mapping[str, Any]) -> Any:
-        """A leaf on the grid of the integers that the file stores for it.
+        """Round a leaf to the grid of its stored integers.
 
-        A bias that operators with different scales share has several grids, and is zero on all of
-        them: it stays as it is, and has no gradient.
+        A bias that operators with different scales share has several grids. It is zero, which is on
+        all of them, so it is returned unchanged and has no gradient.
 
         Args:
-            place: the constant tensor that reads it.
+            place: a constant tensor with this leaf.
             leaf: float32, in the file's layout.
-            scales: those that are trained, by name.
+            scales: the trained scales, by name.
         """
         grid = self._grid(place)
         if grid is None:
@@ -162,7 +162,7 @@ class Trainable:
     def _bias_scale(
         self, grid: WeightGrid, factors: Sequence[Place], scales: Mapping[str, Any]
     ) -> Any:
-        """The file's, times what has become of the product that it was of."""
+        """A bias's scale: the file's, times the change of the product of its factors' scales."""
         before, now = np.ones(1, np.float32), jnp.ones(1, np.float32)
         for place in factors:
             q = self._tensor(place).quantization
@@ -170,7 +170,7 @@ class Trainable:
             given = scales.get(self.by_place.get(place, ""), file)
             before = before * file
             now = now * learned_scales.positive(given, 1.0)
-        change = jax_affine.quotient(now, before).astype(np.float32)  # exactly 1 if there is none
+        change = jax_affine.quotient(now, before).astype(np.float32)  # exactly 1 without a change
         return jnp.asarray(grid.quantization.scale) * change
 
     def _grid(self, place: Place) -> WeightGrid | None:
@@ -204,7 +204,7 @@ class Trainable:
 
     def _quantization(self, place: Place) -> Quantization:
         quantization = self._tensor(place).quantization
-        assert quantization is not None  # it has a scale
+        assert quantization is not None  # all places of `ScaleGroup` have scales
         return quantization
 
 

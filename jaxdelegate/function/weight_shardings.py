@@ -1,4 +1,4 @@
-"""Where each weight lies on a mesh: whole on every device, or along which axes it is divided."""
+"""The sharding of each weight on a mesh: replicated, or divided along axes."""
 
 import difflib
 import fnmatch
@@ -20,7 +20,7 @@ WeightShardings = (
     str | Mapping[str, PartitionSpec | None] | Callable[[str, Shape], PartitionSpec | None]
 )
 
-# Which dimension of an operator's weights, its operand 1, is that of the output channels.
+# The dimension of output channels in an operator's weights, its operand 1.
 _OUTPUT_CHANNELS = {
     "CONV_2D": 0,
     "FULLY_CONNECTED": 0,
@@ -29,24 +29,20 @@ _OUTPUT_CHANNELS = {
     "CONV_3D": 4,
     "CONV_3D_TRANSPOSE": 3,
 }
-_DECODERS = ("DEQUANTIZE", "DENSIFY")  # what lies between stored weights and their operator
+_DECODERS = ("DEQUANTIZE", "DENSIFY")  # between stored weights and the operator that reads them
 
 
 def weight_specs(
     wanted: WeightShardings, mesh: Mesh, graph: Model, parameters: Mapping[str, Parameter]
 ) -> Specs:
-    """How each weight that is divided lies on a mesh; all others are whole everywhere.
+    """The specs of divided weights; all others are replicated.
 
     Args:
         wanted: "replicated"; an axis; patterns of names with specs; or a function of name and
             shape.
-        mesh: where they lie.
-        graph: whose operators read the weights.
+        mesh: the mesh.
+        graph: the model.
         parameters: the weights by name.
-
-    Raises:
-        OptionError: an axis that the mesh does not have, a spec that does not fit a weight, a
-            pattern that no name fits, or something else in place of these.
     """
     if isinstance(wanted, str):
         found = {} if wanted == REPLICATED else _by_channels(wanted, mesh, graph, parameters)
@@ -56,8 +52,8 @@ def weight_specs(
         found = {name: wanted(name, p.shape) for name, p in parameters.items()}
     else:
         raise OptionError(
-            f"sharded: weights: want {REPLICATED!r}, an axis of the mesh, a dictionary from name "
-            "patterns to PartitionSpecs, or a function (name, shape) -> PartitionSpec, got "
+            f"sharded: weights: expected {REPLICATED!r}, an axis of the mesh, a dictionary from "
+            "name patterns to PartitionSpecs, or a function (name, shape) -> PartitionSpec, got "
             f"{type(wanted).__name__}"
         )
     for name, spec in found.items():
@@ -67,28 +63,20 @@ def weight_specs(
 
 
 def check_axes(what: str, axes: tuple[str, ...], mesh: Mesh) -> None:
-    """Whether a mesh has these axes.
-
-    Raises:
-        OptionError: it has not; names its axes.
-    """
+    """Check that a mesh has these axes."""
     for axis in axes:
         if axis not in mesh.axis_names:
-            there = ", ".join(map(repr, mesh.axis_names))
+            known = ", ".join(map(repr, mesh.axis_names))
             raise OptionError(
-                f"sharded: {what}: the mesh has no axis {axis!r}; its axes are {there}"
+                f"sharded: {what}: the mesh has no axis {axis!r}; its axes are {known}"
             )
 
 
 def check_spec(spec: Any, what: str, shape: Shape, mesh: Mesh) -> None:
-    """Whether an array of a shape can be divided so.
-
-    Raises:
-        OptionError: it cannot.
-    """
+    """Check that an array of this shape can be divided as `spec` describes."""
     if not isinstance(spec, PartitionSpec):
         raise OptionError(
-            f"sharded: weights: {what}: want a jax.sharding.PartitionSpec or None, got {spec!r}"
+            f"sharded: weights: {what}: expected a jax.sharding.PartitionSpec or None, got {spec!r}"
         )
     if len(spec) > len(shape):
         raise OptionError(
@@ -103,20 +91,20 @@ def check_spec(spec: Any, what: str, shape: Shape, mesh: Mesh) -> None:
         if size % parts:
             raise OptionError(
                 f"sharded: weights: {what} is {list(shape)}: {size} cannot be divided into {parts} "
-                f"equal parts, as {spec} wants; leave this dimension whole (None)"
+                f"equal parts, as {spec} requires; use None for this dimension"
             )
 
 
 def _by_pattern(
     wanted: Mapping[str, PartitionSpec | None], parameters: Mapping[str, Parameter]
 ) -> dict[str, PartitionSpec | None]:
-    """Of each name that a pattern fits, the spec of the first one."""
+    """The specs of weights by name, each that of the first matching pattern."""
     for pattern in wanted:
         if not fnmatch.filter(parameters, pattern):
             close = difflib.get_close_matches(pattern, parameters, n=3, cutoff=0.3)
             hint = f"; the closest: {', '.join(map(repr, close))}" if close else ""
             raise OptionError(
-                f"sharded: weights: no name in model.parameters fits {pattern!r}{hint}"
+                f"sharded: weights: no name in model.parameters matches {pattern!r}{hint}"
             )
     return {
         name: next(spec for pattern, spec in wanted.items() if fnmatch.fnmatchcase(name, pattern))
@@ -128,7 +116,7 @@ def _by_pattern(
 def _by_channels(
     axis: str, mesh: Mesh, graph: Model, parameters: Mapping[str, Parameter]
 ) -> dict[str, PartitionSpec | None]:
-    """Weights and biases of convolutions and products by output channels, where these divide."""
+    """Specs that divide weights and biases of convolutions and products by output channels."""
     check_axes("weights", (axis,), mesh)
     found: dict[str, PartitionSpec | None] = {}
     for name, parameter in parameters.items():
@@ -142,15 +130,15 @@ def _by_channels(
             found[name] = divided(*(None for _ in range(d)), axis)
     if not found:
         raise OptionError(
-            f"sharded: weights: no convolution and no product has output channels that "
-            f"{mesh.shape[axis]}, the size of axis {axis!r}, divides; weights={REPLICATED!r} keeps "
-            "all weights on every device"
+            f"sharded: weights: no convolution or product has a number of output channels that is "
+            f"divisible by {mesh.shape[axis]}, the size of axis {axis!r}; weights={REPLICATED!r} "
+            "keeps all weights on every device"
         )
     return found
 
 
 def _channel_dimensions(graph: Model, subgraph: int, tensor: int, shape: Shape) -> Iterator[int]:
-    """The dimension of output channels, for each operator that reads a weight."""
+    """The dimension of output channels for each operator that reads a weight."""
     for operator in graph.subgraphs[subgraph].operators:
         if tensor not in operator.inputs:
             continue

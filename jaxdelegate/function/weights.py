@@ -1,4 +1,4 @@
-"""The weights of a subgraph: what is known of them, and how its operators read them."""
+"""The weights of a subgraph: their records and values, and their form for its operators."""
 
 import dataclasses
 import functools
@@ -27,7 +27,7 @@ Params = dict[str, Any]
 
 
 class SubgraphWeights:
-    """The leaves that a subgraph reads, and the scales that it can be trained with."""
+    """The leaves that a subgraph reads, and its trainable scales."""
 
     def __init__(
         self,
@@ -43,12 +43,12 @@ class SubgraphWeights:
 
         Args:
             subgraphs: all of the model's.
-            subgraph: with explicit states.
-            inputs: tensors to be given.
-            lowerings: its own.
+            subgraph: the subgraph, with explicit states.
+            inputs: its inputs, in the caller's order.
+            lowerings: its lowerings.
             leaves: names for the weights of the whole model.
             trainable: grids and scales of the whole file.
-            arrays: the leaves that functions of the model have put on a device, by name.
+            arrays: the leaves on a device, by name, shared by the model's functions.
         """
         self._subgraphs, self._subgraph, self._inputs = subgraphs, subgraph, inputs
         self._lowerings, self._leaves, self._trainable = lowerings, leaves, trainable
@@ -65,7 +65,7 @@ class SubgraphWeights:
 
     @functools.cached_property
     def parameters(self) -> dict[str, Parameter]:
-        """What is known of each leaf of `params`, by name."""
+        """A record for each leaf of `params`, by name."""
         found = {}
         for weight in self._parameters_of(self._declared):
             place = self._place(weight)
@@ -75,7 +75,7 @@ class SubgraphWeights:
 
     @functools.cached_property
     def _values(self) -> dict[str, np.ndarray]:
-        """The file's, by name."""
+        """The file's values of the leaves, by name."""
         return {
             self._leaves.name(*self._place(weight)): self._declared.constant(weight)
             for weight in self._parameters_of(self._declared)
@@ -85,12 +85,12 @@ class SubgraphWeights:
     def params(self) -> Params:
         """The weights by name, in the file's layout.
 
-        All functions of the model share the arrays: one that was donated is created again for the
-        next caller.
+        All functions of the model share the arrays; a donated one is created again when it is
+        next used.
         """
         found = {name: self._arrays.get(name) for name in self._values}
         lost = [name for name, array in found.items() if array is None or array.is_deleted()]
-        if lost:  # also inside of a trace
+        if lost:  # concrete arrays, also during a trace
             with jax.enable_x64(True), jax.ensure_compile_time_eval(), client.on_purpose():
                 found.update((name, jnp.asarray(self._values[name])) for name in lost)
             self._arrays.update((name, found[name]) for name in lost)
@@ -103,10 +103,10 @@ class SubgraphWeights:
         return {**self.params, **scales}
 
     def scales(self, mode: Mode) -> dict[str, Scale]:
-        """The scales that are trained, by name: of activations, and of weights put on their grids.
+        """The trained scales by name: of activations, and of weights that are put on their grids.
 
         Raises:
-            OptionError: the subgraph has nothing of what is to be trained.
+            OptionError: the subgraph has no weights or scales that the mode trains.
         """
         if mode not in self._scales:
             places = [self._place(weight) for weight in self._parameters_of(self._declared)]
@@ -135,7 +135,7 @@ class SubgraphWeights:
         if weight.is_scale:
             return False
         if weight.subgraph is None and weight.tensor not in self._fixed:
-            return False  # it follows from the inputs' shapes
+            return False  # it depends on the inputs' shapes
         if weight in partition.built_in:
             return False
         dtype = partition.constant(weight).dtype
@@ -143,7 +143,7 @@ class SubgraphWeights:
 
     @functools.cached_property
     def _fixed(self) -> frozenset[int]:
-        """Tensors that are constant whatever comes in."""
+        """Tensors that are constant for all inputs."""
         declared = declared_specs(self._subgraph)
         anything = tuple(
             dataclasses.replace(declared[i], is_dynamic=True) for i in self._subgraph.inputs
@@ -156,13 +156,13 @@ class SubgraphWeights:
         return subgraph, weight.tensor
 
     def read_by(self, partition: LoweredPartition, params: Params, mode: Mode) -> dict[Weight, Any]:
-        """Every weight of a partition, made of the leaves."""
+        """All weights of a partition, from the leaves."""
         return {w: self._weight(partition, w, params, mode) for w in partition.preparations}
 
     def _weight(
         self, partition: LoweredPartition, weight: Weight, params: Params, mode: Mode
     ) -> Any:
-        """A weight as the partition reads it: a leaf, downcast where it is held so, or a value."""
+        """A weight as the partition reads it: a leaf, downcast if necessary, or a constant."""
         value, place = partition.value(weight), self._place(weight)
         scales = self.scales(mode)
         if weight.is_scale:
@@ -173,15 +173,11 @@ class SubgraphWeights:
         leaf = params[self._leaves.name(*place)]
         if mode.on_grid:
             leaf = self._trainable.on_grid(place, leaf, {name: params[name] for name in scales})
-            leaf = fusion_barrier(leaf)  # operators see an array, as if it came in so
+            leaf = fusion_barrier(leaf)  # XLA then compiles operators as for an input
         return downcast(jnp.asarray(leaf), value.dtype)
 
     def fitting(self, params: Any, mode: Mode) -> Params:
-        """The leaves that this subgraph reads, and the scales.
-
-        Raises:
-            TensorError: one is missing, or has another shape than the file's.
-        """
+        """Select this subgraph's leaves and scales from those that a caller gives; check them."""
         wanted = {name: parameter.shape for name, parameter in self.parameters.items()}
         wanted |= {name: scale.value.shape for name, scale in self.scales(mode).items()}
         check_names("params", params, wanted)
@@ -190,6 +186,6 @@ class SubgraphWeights:
             given = jnp.shape(params[name])
             if given != shape:
                 raise TensorError(
-                    f"apply: params[{name!r}] wants the shape {list(shape)}, got {list(given)}"
+                    f"apply: params[{name!r}]: expected the shape {list(shape)}, got {list(given)}"
                 )
         return {name: params[name] for name in wanted}

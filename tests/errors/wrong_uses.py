@@ -90,7 +90,7 @@ WRONG_USES: dict[str, tuple[WrongUse, ...]] = {
             'jd.Interpreter("huge.tflite").allocate_tensors()',
             "InterpreterError",
             "tensor 2 'y' is float32 [1048576, 1048576], which takes 4398046511104 bytes",
-            "A larger max_tensor_bytes allows it",
+            "a larger max_tensor_bytes allows it",
         ),
         use(
             "tensors that take too much memory in total",
@@ -522,7 +522,7 @@ WRONG_USES: dict[str, tuple[WrongUse, ...]] = {
             f"model = {LOAD}\nname, leaf = next(iter(model.params.items()))\n"
             'model.save("tuned.tflite", {name: leaf[:1]})',
             "TensorError",
-            "wants the shape",
+            "expected the shape",
             "the file's layout stays",
         ),
         use(
@@ -537,7 +537,7 @@ WRONG_USES: dict[str, tuple[WrongUse, ...]] = {
             "weights of a wrong type",
             'jd.save("model.tflite", "small.tflite", dtype="int8")',
             "OptionError",
-            "dtype: want 'float16' or None, got 'int8'",
+            "dtype: expected 'float16' or None, got 'int8'",
         ),
         use(
             "the sensitivity of a quantized model",

@@ -66,7 +66,7 @@ def softmax_over_images() -> bytes:
 
 
 def scaled() -> bytes:
-    """images [1, 4] times a scalar; also what does not depend on the images: [3]."""
+    """images [1, 4] times a scalar, and an output [3] that does not depend on the images."""
     builder = ModelBuilder()
     x, factor = builder.input((1, 4), np.float32, "x"), builder.input((), np.float32, "factor")
     y, z = builder.tensor((1, 4), name="y"), builder.tensor((3,), name="z")
@@ -90,7 +90,7 @@ def noisy() -> bytes:
 
 
 def shared_weights() -> bytes:
-    """Two signatures, each with a subgraph of its own, over one float16 buffer."""
+    """Two signatures, each with its own subgraph, that share one float16 buffer."""
     builder = ModelBuilder()
     w = np.linspace(-1, 1, 12).astype(np.float16).reshape(3, 4)
     half = builder.constant(w, "kernel")

@@ -21,7 +21,7 @@ RNG = np.random.default_rng(3)
 
 
 def mesh(**sizes: int) -> jax.sharding.Mesh:
-    """As users make it: with axes that are explicit, by JAX's default."""
+    """A mesh as users make it: with explicit axes, JAX's default."""
     return jax.make_mesh(tuple(sizes.values()), tuple(sizes))
 
 
@@ -112,7 +112,7 @@ def an_input_that_all_images_share_is_whole() -> None:
 
 
 @case
-def states_begin_anew() -> None:
+def every_call_starts_from_the_initial_state() -> None:
     x = floats(8, 2)
     for make, shape in ((counter, (2,)), (lstm, (1, 2))):
         model = jd.load(make())
@@ -121,7 +121,7 @@ def states_begin_anew() -> None:
         for _ in range(2):
             assert_close(sharded(x), [want.reshape(8, -1)], accumulated=8)
     apply, params = sharded.function()
-    with pytest.raises(jd.TensorError, match="no state and no key"):
+    with pytest.raises(jd.TensorError, match="neither state nor key"):
         apply(params, x, state={})
 
 
@@ -224,7 +224,7 @@ def weights_by_pattern_and_by_function() -> None:
 @case
 def weights_of_float16_that_are_decoded() -> None:
     model = jd.load(graphs.shared_weights())
-    with pytest.raises(jd.OptionError, match="has output channels that 8, the size of axis"):
+    with pytest.raises(jd.OptionError, match="divisible by 8, the size of axis"):
         model.sharded(mesh(model=8), None, weights="model")
     three = jax.sharding.Mesh(np.array(jax.devices()[:3]), ("model",))
     sharded = model.sharded(three, None, weights="model")
@@ -254,14 +254,14 @@ def wrong_meshes_axes_and_weights() -> None:
         ((over,), {"weights": "rows"}, "weights: the mesh has no axis 'rows'"),
         ((over,), {"weights": "data"}, "'data' is the axis of the batch"),
         ((over, None), {}, "batch=None and weights='replicated' divide nothing"),
-        ((over, ("data", "data")), {}, "an axis is named twice"),
-        ((jax.devices(),), {}, "want a jax.sharding.Mesh, .* got list"),
-        ((over,), {"weights": {"w3": P("model")}}, "no name in .* fits 'w3'; the closest: 'w"),
+        ((over, ("data", "data")), {}, "batch: duplicate axis"),
+        ((jax.devices(),), {}, "expected a jax.sharding.Mesh, .* got list"),
+        ((over,), {"weights": {"w3": P("model")}}, "no name in .* matches 'w3'; the closest: 'w"),
         ((over,), {"weights": {"w2": P("model")}}, r"'w2' is \[6, 256\]: 6 cannot be divided"),
         ((over,), {"weights": {"b1": P(None, "model")}}, "'b1' is .256., and .* has 2 dimensions"),
         ((over,), {"weights": {"w1": P("rows")}}, "weight 'w1': the mesh has no axis 'rows'"),
-        ((over,), {"weights": {"w1": "model"}}, "'w1': want a jax.sharding.PartitionSpec"),
-        ((over,), {"weights": 3}, "want 'replicated', an axis of the mesh, .* got int"),
+        ((over,), {"weights": {"w1": "model"}}, "'w1': expected a jax.sharding.PartitionSpec"),
+        ((over,), {"weights": 3}, "expected 'replicated', an axis of the mesh, .* got int"),
     ):
         with pytest.raises(jd.OptionError, match=said):
             model.sharded(*arguments, **options)
@@ -270,10 +270,12 @@ def wrong_meshes_axes_and_weights() -> None:
 @case
 def wrong_batches() -> None:
     sharded = jd.load(wide()).sharded(mesh(data=8))
-    said = r"input 'x' \[20, 16\]: the batch is 20, and axis 'data' .* multiple of 8, as 16 or 24"
+    said = (
+        r"input 'x' \[20, 16\]: the batch is 20, but axis 'data' .* multiple of 8, such as 16 or 24"
+    )
     with pytest.raises(jd.TensorError, match=said):
         sharded(floats(20, 16))
-    with pytest.raises(jd.TensorError, match="multiple of 8, as 8: add"):
+    with pytest.raises(jd.TensorError, match="multiple of 8, such as 8: pad"):
         sharded(floats(4, 16))
     apply, params = sharded.function()
     with pytest.raises(jd.TensorError, match=said):
@@ -287,7 +289,7 @@ def wrong_batches() -> None:
 @case
 def another_platform() -> None:
     model = jd.load(wide(), platform="gpu")
-    with pytest.raises(jd.OptionError, match="platform='gpu', and the mesh has devices of cpu"):
+    with pytest.raises(jd.OptionError, match="platform='gpu', but the mesh has devices of cpu"):
         model.sharded(mesh(data=8))
     jd.load(wide(), platform="cpu").sharded(mesh(data=8))(floats(8, 16))
 

@@ -20,7 +20,7 @@ PARTS = 3  # devices of each process
 
 
 def own_rows(array: jax.Array) -> np.ndarray:
-    """What this process has of a batch, each part once, in order."""
+    """This process's parts of a batch, each once, in order."""
     parts = {s.index[0].start or 0: np.asarray(s.data) for s in array.addressable_shards}
     return np.concatenate([parts[start] for start in sorted(parts)])
 

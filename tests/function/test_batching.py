@@ -51,7 +51,7 @@ def test_a_batch_is_as_many_single_runs(
 
 
 def test_a_wrong_native_batch_is_what_batched_avoids() -> None:
-    """The graph runs on a batch, and mixes the images: TFLite does so, too."""
+    """The graph runs on a batch, but mixes the images, as in TFLite."""
     x = np.random.default_rng(0).normal(size=(2, 4)).astype(np.float32)
     model = jd.load(softmax_over_images())
     assert np.abs(np.asarray(model(x)[0]) - singly(model, x)).max() > 0.1
@@ -88,7 +88,7 @@ def test_every_image_has_a_state_of_its_own(make: Callable[[], bytes]) -> None:
     shape = model.graph.subgraphs[0].tensors[0].shape
     x = np.random.default_rng(0).normal(size=(4, 3, *shape)).astype(np.float32)
     batched = model.batched(3)
-    assert str(batched.batching) == "vmap: every image has a state of its own"
+    assert str(batched.batching) == "vmap: each image has its own state"
     apply, params = model.function()
     together, _ = batched.function()
     states, state = [model.initial_state() for _ in range(3)], batched.initial_state()
@@ -135,9 +135,9 @@ def test_wrong_batches_are_refused() -> None:
     with pytest.raises(jd.TensorError, match=r"input 0 'x' of a batch wants \['b'\], got \[\]"):
         jd.load(negative()).batched("b")(np.float32(1))
     for wrong in (0, -1, "2 b", True, 1.5):
-        with pytest.raises(jd.OptionError, match="batched: want a positive number, or a name"):
+        with pytest.raises(jd.OptionError, match="batched: expected a positive number, or a name"):
             model.batched(wrong)  # type: ignore[arg-type]
-    with pytest.raises(jd.OptionError, match="batch: this model has been given 2 already"):
+    with pytest.raises(jd.OptionError, match="batch: this model already has 2; start from"):
         model.batched(2).batched(2)
     with pytest.raises(jd.TensorError, match="a batch of any size \\('b'\\) has no initial state"):
         jd.load(lstm()).batched("b").initial_state()

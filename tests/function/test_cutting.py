@@ -107,5 +107,5 @@ def test_wrong_tensors_are_refused() -> None:
         model.until("feature")
     with pytest.raises(jd.TensorError, match="computes no tensor 'filter'"):
         model.from_("filter")
-    with pytest.raises(jd.OptionError, match=r"outputs: this model has been given \('flat',\) alr"):
+    with pytest.raises(jd.OptionError, match=r"outputs: this model already has \('flat',\); start"):
         model.until("flat").until("features")

@@ -111,7 +111,7 @@ def test_weights_in_place_of_the_files_are_gone(
     other = model.with_params(jax.tree.map(lambda leaf: 1 * leaf, model.params))
     doubled(other.function()[1])
     with pytest.raises(
-        jd.TensorError, match=r"params\['bias'\] has been deleted, .*\(donate_argnums\): use what"
+        jd.TensorError, match=r"params\['bias'\] has been deleted, .*\(donate_argnums\): use the"
     ):
         use(other, tmp_path)
     assert not list(tmp_path.iterdir())
@@ -131,7 +131,7 @@ def test_apply_refuses_what_is_gone() -> None:
 
 
 def test_a_loop_that_donates_trains_as_one_that_does_not() -> None:
-    """The idiom of flax and optax, begun with what `function` returned."""
+    """The idiom of flax and optax, starting from the params of `function`."""
     builder = ModelBuilder()
     x, w = builder.input((2,), name="x"), builder.constant(np.float32([1, 2]), "w")
     y = builder.tensor((2,), name="y")

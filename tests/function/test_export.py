@@ -22,7 +22,7 @@ def counts(exported: export.Exported) -> dict[str, int]:
 
 
 def test_each_platform_has_its_own_lowering() -> None:
-    """28 convolutions for whoever has them in a library; a CPU writes most of them out."""
+    """28 convolutions for devices with a library of them; a CPU expands most of them."""
     model = jd.load(mobilenet_v1(size=32, width=0.25, classes=10))
     exported = model.export()
     assert list(exported) == ["cpu", "cuda", "tpu"]
@@ -83,7 +83,9 @@ def test_float_io_is_exported() -> None:
 
 
 def test_an_unknown_platform_is_refused() -> None:
-    with pytest.raises(jd.OptionError, match="platforms: want some of cpu, cuda, rocm, tpu, got"):
+    with pytest.raises(
+        jd.OptionError, match="platforms: expected some of cpu, cuda, rocm, tpu, got"
+    ):
         jd.load(classifier()).export("vulkan")
-    with pytest.raises(jd.OptionError, match="platform: want one of cpu, cuda"):
+    with pytest.raises(jd.OptionError, match="platform: expected one of cpu, cuda"):
         jd.load(classifier()).function(platform="vulkan")

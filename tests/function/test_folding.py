@@ -51,7 +51,7 @@ class Chain:
     def add(
         self, name: str, inputs: list[int | None], shape: tuple[int, ...], options: Any, **how: Any
     ) -> int:
-        """An operator; its result is called as it is."""
+        """Add an operator; its result has its name."""
         self.last, self.shape = self.builder.tensor(shape, name=name.lower()), shape
         self.builder.operator(name, inputs, [self.last], options, **how)
         return self.last
@@ -59,7 +59,7 @@ class Chain:
     def arithmetic(
         self, name: str, c: Array, act: Act = Act.NONE, *, first: bool = False, cname: str = "c"
     ) -> None:
-        """With a constant."""
+        """Add an operator with a constant."""
         constant = self.builder.constant(c, cname)
         inputs: list[int | None] = [constant, self.last] if first else [self.last, constant]
         self.add(name, inputs, self.shape, OPTIONS[name](act))
@@ -139,7 +139,7 @@ def names(model: Model, subgraph: int = 0) -> list[str]:
 
 
 def folded(content: bytes, path: Path, *expected: str, **how: Any) -> Model:
-    """The saved model, which has these operators left and computes the same in stock LiteRT."""
+    """The saved model, checked to have only these operators and equal results in stock LiteRT."""
     jd.save(content, path / "m", fold_normalizations=True, **how)
     new = (path / "m").read_bytes()
     model = read_model(new)
@@ -150,7 +150,7 @@ def folded(content: bytes, path: Path, *expected: str, **how: Any) -> Model:
 
 
 def kept(content: bytes, path: Path) -> None:
-    """Nothing is folded: the same file."""
+    """Check that nothing is folded: the file does not change."""
     jd.save(content, path / "m", fold_normalizations=True)
     assert (path / "m").read_bytes() == content
 

@@ -279,7 +279,7 @@ def test_a_missing_parameter_or_state_is_named(x: np.ndarray) -> None:
     with pytest.raises(jd.TensorError, match=r"params has no 'w', and lacks 1 of 2 names; model.f"):
         apply({"b": params["b"]}, x)
     with pytest.raises(
-        jd.TensorError, match=r"params is a dictionary by tensor name, as model\.function\(\)"
+        jd.TensorError, match=r"params to be a dictionary by tensor name, as model\.function\(\)"
     ):
         apply(x)
     apply, params = jd.load(lstm()).function()
@@ -307,7 +307,7 @@ def random_numbers() -> bytes:
 
 
 def counter() -> bytes:
-    """y = variable + x, which is kept; CALL_ONCE makes the variable [10, 20]."""
+    """y = variable = variable + x; CALL_ONCE initializes the variable to [10, 20]."""
     builder = ModelBuilder()
     x = builder.input((2,), np.float32, "x")
     body = builder.subgraph("initialize")
@@ -342,7 +342,7 @@ def test_states_go_on_as_in_the_interpreter(make: Callable[[], bytes]) -> None:
         seen.append(np.asarray(y))
     assert not np.array_equal(seen[0], seen[1])
     for _ in range(2):
-        np.testing.assert_array_equal(model(x)[0], seen[0])  # a call begins anew
+        np.testing.assert_array_equal(model(x)[0], seen[0])  # from the initial state
     np.testing.assert_array_equal(apply(params, x)[0], seen[0])
 
 
@@ -432,7 +432,7 @@ def test_integer_mode_as_a_function_has_the_reference_kernels_bits() -> None:
 
 
 def test_options_that_do_not_apply_are_refused() -> None:
-    with pytest.raises(jd.OptionError, match="load: min_gain is an option of delegates in interp"):
+    with pytest.raises(jd.OptionError, match="load: min_gain is an option for delegates in inter"):
         jd.load(dense(), min_gain=0)
     with pytest.raises(jd.OptionError, match="unknown option 'dtype'; did you mean: compute_dtype"):
         jd.load(dense(), dtype="float16")
@@ -441,7 +441,7 @@ def test_options_that_do_not_apply_are_refused() -> None:
 
 
 def test_reduced_precision_is_that_of_the_delegate(x: np.ndarray) -> None:
-    """float32 on a CPU, which says so; the policy reaches what `apply` lowers."""
+    """float32 on a CPU; `apply` is lowered with the options' policy."""
     model = jd.load(dense(), compute_dtype="auto")
     assert_close(model(x), jd.load(dense())(x), accumulated=4)
     assert model.options.compute_dtype == "auto"

@@ -60,7 +60,7 @@ def layer_subgraph(builder: ModelBuilder, name: str = "cell") -> None:
 
 
 def loop(*, end: int | None = 3) -> bytes:
-    """The layer, `end` times; None: as often as the second input says."""
+    """The layer, `end` times; None: the second input is the number of times."""
     builder = ModelBuilder()
     x = builder.input((2, N), name="x")
     last = builder.input((), np.int32, "end") if end is None else builder.constant(np.int32(end))
@@ -98,7 +98,7 @@ def loss_of(apply: Any, *inputs: Any) -> Callable[[Params], jax.Array]:
 def assert_slopes(
     loss: Callable[[Params], jax.Array], params: Params, want: Callable[[Params], jax.Array]
 ) -> None:
-    """The gradient is that of a function written by hand, and what finite differences say."""
+    """The gradient is equal to that of a function written by hand, and to finite differences."""
     got = jax.grad(loss)(params)
     right = jax.grad(want)(params)
     assert set(got) == set(params)
@@ -209,7 +209,7 @@ def test_loops_in_loops() -> None:
 
 @pytest.mark.parametrize("raw_weights", [False, True])
 def test_delegates_compile_the_loop_as_it_is(raw_weights: bool) -> None:
-    """Only who differentiates needs its length, and only who trains its weights."""
+    """Only differentiation needs the loop's length, and only training its weights."""
     subgraphs = read_model(loop()).subgraphs
     main = subgraphs[0]
     partition = lower_partition(

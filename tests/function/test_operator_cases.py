@@ -1,7 +1,7 @@
 """Every operator case through `jax.jit(apply)` and its gradients, with 64-bit types off and on.
 
-JAX lowers and transposes a program when whoever jits or derives it does, under that one's settings.
-A rule that chose a 64-bit type for JAX to make later fails there, or is cut to 32 bits.
+JAX lowers and transposes a program under the settings of the caller that jits or differentiates it.
+A rule that needs a 64-bit type then fails there, or JAX truncates the type to 32 bits.
 
 Of the operators' own cases some are traced, and those that bring an equation that was not lowered
 yet, with such dtypes, are lowered as well. The slow tests lower all recorded cases, `--exhaustive`
@@ -65,13 +65,13 @@ def listed(cases: Sequence[Case]) -> Iterator[Example]:
 
 @functools.cache
 def tables() -> tuple[Case, ...]:
-    """Of the operators' own tests, those that XLA runs."""
+    """The cases of the operators' own tests that XLA runs."""
     found = cases_in(ROOT / "tests" / "op_lowering").items()
     return tuple(c for name, cases in found for c in cases if RULES[name].host_reason is None)
 
 
 def various() -> list[Case]:
-    """Those that have a dtype where no case of the operator before has it."""
+    """The cases with a dtype in a place where no earlier case of the operator has it."""
     known: set[tuple[str, int, str]] = set()
     found = []
     for case in tables():
@@ -84,7 +84,7 @@ def various() -> list[Case]:
 
 
 def faults(examples: Iterator[Example], wide: bool, lowered: set[Any] | None) -> list[str]:
-    """What fails; `lowered` are the equations that were lowered before, None: lower all."""
+    """The failures; `lowered` are the equations that were lowered before, None: lower all."""
     found = []
     for example in examples:
         with jax.enable_x64(wide):
@@ -129,7 +129,7 @@ def computes_float64(apply: Any) -> bool:
 def derivatives(
     apply: Any, params: Any, inputs: Sequence[np.ndarray], outputs: Any
 ) -> Iterator[Callable[..., Any]]:
-    """Gradients by the weights alone; and by the inputs alone, of what is derived later."""
+    """Gradients only with respect to the weights; and of these, with respect to the inputs."""
     if not any(is_float(y) for y in outputs):
         return
     if not jax.config.jax_enable_x64 and computes_float64(apply):
@@ -166,7 +166,7 @@ def kind(eqn: Any) -> tuple[Any, ...]:
 
 
 def equations(jaxpr: Any) -> Iterator[Any]:
-    """All of them, those inside of others too."""
+    """All equations, including nested ones."""
     for eqn in jaxpr.eqns:
         yield eqn
         for value in eqn.params.values():

@@ -1,4 +1,4 @@
-"""What options of `load` change, and that a delegate with the same options answers the same."""
+"""Effects of the options of `load`, and equal results of a delegate with the same options."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from tests.function.test_function import lstm
 
 
 def delegated(content: bytes, x: np.ndarray, options: dict[str, Any]) -> list[np.ndarray]:
-    """What an interpreter answers with a delegate of these options."""
+    """The outputs of an interpreter with a delegate that has these options."""
     delegates = [jd.JaxDelegate(options, require_full_delegation=True)]
     return run_once(jd.Interpreter(model_content=content, experimental_delegates=delegates), [x])
 
@@ -68,7 +68,7 @@ def test_integers_in_and_out_as_floats() -> None:
     assert_close([slope], [np.asarray(params["w"]).sum(0, keepdims=True)], accumulated=3)
     exact, stored = jd.load(integers(), quant_mode="integer").function(io="float")
     assert_close(exact(stored, real), [y])
-    with pytest.raises(jd.OptionError, match="io: want 'file' or 'float', got 'real'"):
+    with pytest.raises(jd.OptionError, match="io: expected 'file' or 'float', got 'real'"):
         model.function(io="real")  # type: ignore[arg-type]
     with pytest.raises(jd.TensorError, match=r"input 0 'x' wants float32 \[1, 4\], got int8"):
         apply(params, x)

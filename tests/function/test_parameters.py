@@ -77,17 +77,19 @@ def test_weights_that_do_not_fit_are_named() -> None:
     model, x = jd.load(classifier()), np.ones((1, 3, 3, 2), np.float32)
     params = model.params
     with pytest.raises(
-        jd.TensorError, match=r"'head' wants an array of the shape \[5, 36\], got no"
+        jd.TensorError, match=r"'head': expected an array of the shape \[5, 36\], got no"
     ):
         model.with_params({"filter": params["filter"], "bias": params["bias"]})
-    with pytest.raises(jd.TensorError, match="'heads' wants nothing, got an array of the shape"):
+    with pytest.raises(
+        jd.TensorError, match="'heads': expected nothing, got an array of the shape"
+    ):
         model.with_params({**params, "heads": params["head"]})
     quantized = jd.load(integers())
-    with pytest.raises(jd.TensorError, match="'x/scale' is a scale, and this takes weights"):
+    with pytest.raises(jd.TensorError, match="'x/scale' is a scale, but only weights can be"):
         quantized.with_params({**quantized.params, "x/scale": np.ones(1, np.float32)})
     apply, _ = model.function()
     with pytest.raises(
-        jd.TensorError, match=r"params\['head'\] wants the shape \[5, 36\], got \[36, 5\]"
+        jd.TensorError, match=r"params\['head'\]: expected the shape \[5, 36\], got \[36, 5\]"
     ):
         apply({**params, "head": params["head"].T}, x)
 

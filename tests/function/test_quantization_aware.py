@@ -166,7 +166,7 @@ def inputs_of(apply: Any) -> list[np.ndarray]:
 
 
 def on_grid_by_hand(model: Any, params: dict[str, Any]) -> dict[str, Any]:
-    """Each leaf as a file would store and read it: numpy alone."""
+    """Each leaf as a file would store and read it, computed with numpy only."""
     found = dict(params)
     for name, parameter in model.parameters.items():
         subgraph, index = parameter.tensors[0]
@@ -217,7 +217,7 @@ def test_the_files_scales_change_nothing(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["int8, one scale", "in a loop"])
 def test_integers_come_and_go_by_the_learned_scales(name: str) -> None:
-    """Weights are taken as they are: their scales play no part, and are no leaves."""
+    """Weights are not rounded: their scales are not used, and are not leaves."""
     model = jd.load(FILES[name]())
     learned, params = model.function(ranges="learned")
     of_activations = {"x/scale", "between/scale" if name == "in a loop" else "y/scale"}
@@ -244,7 +244,7 @@ def test_a_weights_gradient_ends_at_its_range() -> None:
 
 
 def test_scales_have_lsqs_gradient() -> None:
-    """Of one value in the middle, and of some beyond: by hand."""
+    """Gradients of one value inside the range, and of some outside, computed by hand."""
     model = jd.load(FILES["int8, one scale"]())
     learned, params = model.function(**LEARNED)
     assert set(params) == {"w", "w/scale", "x/scale", "y/scale"}
@@ -437,14 +437,16 @@ def test_what_cannot_be_trained_is_said() -> None:
     plain = jd.load(TASKS["classification"].network())
     with pytest.raises(jd.OptionError, match="the model has no quantized weights"):
         plain.function(weights="fake_quantized")
-    for wrong, what in ({"weights": "x"}, "weights: want"), ({"ranges": "x"}, "ranges: want"):
-        with pytest.raises(jd.OptionError, match=what):
-            plain.function(**wrong)
+    for name in ("weights", "ranges"):
+        with pytest.raises(jd.OptionError, match=f"{name}: expected"):
+            plain.function(**{name: "x"})
     learned, params = jd.load(small_network()).function(ranges="learned")
     short = {n: p for n, p in params.items() if n != "logits/scale"}
     with pytest.raises(jd.TensorError, match="params has no 'logits/scale'"):
         learned(short, np.zeros((1, 4, 4, 2), np.int8))
-    with pytest.raises(jd.TensorError, match=r"'logits/scale'\] wants the shape \[1\], got \[\]"):
+    with pytest.raises(
+        jd.TensorError, match=r"'logits/scale'\]: expected the shape \[1\], got \[\]"
+    ):
         learned({**params, "logits/scale": 0.1}, np.zeros((1, 4, 4, 2), np.int8))
 
 
@@ -478,7 +480,7 @@ def test_an_anomaly_detector_learns_other_sounds(ranges: Any, tmp_path: Path) ->
 
 
 def reference_kernels(path: Path, x: np.ndarray) -> np.ndarray:
-    """LiteRT's, of one input and one output."""
+    """LiteRT's output, for models with one input and one output."""
     kernels = litert.OpResolverType.BUILTIN_REF
     interpreter = litert.Interpreter(str(path), experimental_op_resolver_type=kernels)
     return run_once(interpreter, [x])[0]

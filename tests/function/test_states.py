@@ -100,7 +100,7 @@ def test_states_of_single_signatures_suffice_for_them() -> None:
     np.testing.assert_array_equal(y, FIRST * X)
     with pytest.raises(jd.TensorError, match=r"state has no 'w'.*model.initial_state\(\) returns"):
         infer({}, X, state=model.initial_state("other"))
-    with pytest.raises(jd.TensorError, match=r"state\['w'\] wants the shape \[2\], got \[3\]"):
+    with pytest.raises(jd.TensorError, match=r"state\['w'\]: expected the shape \[2\], got \[3\]"):
         infer({}, X, state={"w": jnp.zeros(3)})
 
 
@@ -128,7 +128,7 @@ def test_what_nothing_assigns_cannot_be_read() -> None:
     model = jd.load(trained(is_initialized=False))
     infer, _ = model.function("infer")
     for call in (lambda: model(x=X), lambda: infer({}, X), lambda: jax.jit(infer)({}, X)):
-        with pytest.raises(jd.TensorError, match=r"reads the variable 'w', which nothing has"):
+        with pytest.raises(jd.TensorError, match=r"reads the variable 'w', which has not been"):
             call()
     interpreter = jd.Interpreter(model_content=trained(is_initialized=False))
     with pytest.raises(jd.InterpreterError, match="read before anything was assigned"):

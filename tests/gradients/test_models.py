@@ -32,7 +32,7 @@ STEP = 2e-2  # no two values of DISTINCT meet
 
 
 def check(content: bytes, *inputs: Any, by: int = 0) -> None:
-    """Forward and by reverse mode, by one input and by all parameters, against differences."""
+    """Forward and reverse mode, for one input and all parameters, against finite differences."""
     apply, params = jd.load(content).function()
     random = np.random.default_rng(0)
     floats = {name: p for name, p in params.items() if p.dtype == np.float32}
@@ -93,7 +93,7 @@ def test_called_subgraphs(content: bytes, inputs: Sequence[Any]) -> None:
 
 
 def test_a_loop_is_derived_forward_only() -> None:
-    """How often it runs is known at run time only: JAX says what it cannot do."""
+    """The number of iterations is known only at run time: JAX raises an error."""
     builder = ModelBuilder()
     i, x = builder.input((), np.int32), builder.input((3,))
     last, y = builder.tensor((), np.int32), builder.tensor((3,))

@@ -45,7 +45,7 @@ LARGE = [
     "networks/style_transfer_f16_384",
 ]
 QUANTIZED = [
-    "zoo/lstm_text_classifier_dynrange",  # the rows of its embedding lie on a grid
+    "zoo/lstm_text_classifier_dynrange",  # the rows of its embedding are on a grid
     "networks/model_ToyCar_quant_fullint",
 ]
 LARGE_QUANTIZED = [
@@ -97,7 +97,7 @@ class Loss:
         return cls(jax.jit(value), jax.jit(jax.grad(value)), {"params": trained, "inputs": floats})
 
     def ratio(self, slope: Any, part: str, *, along: bool, steps: Sequence[float] = STEPS) -> float:
-        """Differences over the slope along the gradient, or along a random direction beside it.
+        """Differences over the slope along the gradient, or along a random direction near it.
 
         Of several steps that whose difference is the most like its neighbor's: longer ones meet
         kinks, shorter ones rounding.
@@ -123,8 +123,8 @@ class Loss:
         def one(g: Any, x: Any) -> np.ndarray:
             g, size = np.asarray(g, np.float64), np.sqrt(np.mean(np.square(x))) + 1e-3
             steepest = g * np.sqrt(g.size) / (np.linalg.norm(g) + 1e-30)
-            beside = steepest * random.uniform(0, 2, g.shape) + 0.1 * random.normal(size=g.shape)
-            return size * (steepest if along else beside)
+            near = steepest * random.uniform(0, 2, g.shape) + 0.1 * random.normal(size=g.shape)
+            return size * (steepest if along else near)
 
         return jax.tree.map(one, slope, self.at[part])
 
@@ -158,7 +158,7 @@ def faults(content: bytes, name: str) -> Iterator[str]:
         for along in (True, False):
             if slope[part]:
                 ratio = loss.ratio(slope, part, along=along)
-                print(f"{name}: by {part}, {'steepest' if along else 'beside'}: {ratio:.5f}")
+                print(f"{name}: by {part}, {'steepest' if along else 'near it'}: {ratio:.5f}")
                 if not abs(ratio - 1) < NEAR:
                     yield f"by {part}: differences are {ratio:.4f} of the slope"
     print(

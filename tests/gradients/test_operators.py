@@ -20,14 +20,14 @@ from tests.support.derivatives import Derived, Point, wrong
 
 OPERATOR_TESTS = Path(__file__).parents[1] / "op_lowering"
 PLATFORMS = pytest.mark.parametrize("platform", ["cpu", "tpu"])
-# Differences say nothing of these.
+# Finite differences of these are not accurate.
 ILL_CONDITIONED = {
     "EMBEDDING_LOOKUP_SPARSE-MEAN-zero-weight-const",  # divides by a sum that cancels
-    "TFLite_Detection_PostProcess-fast-large",  # so many boxes that some overlap changes in a step
+    "TFLite_Detection_PostProcess-fast-large",  # some overlap of its many boxes changes in a step
 }
 GROUP = 16  # cases in one program
 
-# By the reason: operators that have no derivative, or none that helps.
+# By the reason: operators that have no derivative, or no useful one.
 UNDERIVED = {
     "takes no floats": """LOGICAL_AND LOGICAL_OR LOGICAL_NOT BITWISE_XOR RIGHT_SHIFT REDUCE_ANY
         REDUCE_ALL STABLEHLO_AND STABLEHLO_OR STABLEHLO_SHIFT_LEFT STABLEHLO_IOTA BROADCAST_ARGS
@@ -57,7 +57,7 @@ CALLING = [
     "READ_VARIABLE",
     "fused_layer_norm",
 ]
-# Rewrites make them only for kernels that `Model.function` goes without.
+# Rewrites create them only for kernels that `Model.function` does not use.
 KERNELS_ONLY = ["fused_attention", "fused_convolution"]
 
 
@@ -71,7 +71,7 @@ def cases(name: str) -> list[Case]:
 
 
 def derived(name: str, platform: str) -> Iterable[Derived]:
-    """The cases of one operator that can be derived."""
+    """The cases of one operator that can be differentiated."""
     context = LoweringContext(platform)
     for case in cases(name):
         if str(case) in ILL_CONDITIONED or is_softened(case):
@@ -88,13 +88,13 @@ def first(name: str, platform: str) -> tuple[Derived, ...]:
 
 
 def is_softened(case: Case) -> bool:
-    """Whether a sigma other than zero is given, which is a setting: rules read its value."""
+    """Whether sigma is not zero: it must be constant, because rules read its value."""
     sigma = case.inputs[5].value if case.name == "NON_MAX_SUPPRESSION_V5" else 0  # type: ignore[union-attr]
     return bool(sigma != 0)
 
 
 def separated(case: Case) -> Case:
-    """Inputs that a step of differences in float32 does not take over a kink."""
+    """Inputs at which a finite difference in float32 does not cross a kink."""
     if case.name == "AudioSpectrogram":  # loud, that no bin is near zero
         return case.with_inputs({0: value(case.inputs[0].value * np.float32(30))})  # type: ignore[union-attr]
     if case.name != "TFLite_Detection_PostProcess":

@@ -1,7 +1,7 @@
-"""Derivatives of quantized operators in the float view, and that integers have none.
+"""Derivatives of quantized operators in the float view; integers have none.
 
-A quantized operator between QUANTIZE and DEQUANTIZE is derived as the same operator on the floats
-that its integers stand for, but for results beyond the ends of their grid, whose slope is zero.
+A quantized operator between QUANTIZE and DEQUANTIZE has the derivative of the same operator on
+dequantized values, except for results outside the range of their grid, whose slope is zero.
 """
 
 import dataclasses
@@ -110,7 +110,7 @@ class Compared:
 
     @classmethod
     def of(cls, case: Case) -> "Compared | None":
-        """None: the float view has no such operator, or it has nothing to derive."""
+        """None if the float view does not support the operator, or nothing can be differentiated."""
         inputs, outputs = case.specs()
         if fake_quantization.why_not(case.name, case.op_options, inputs, outputs) is not None:
             return None
@@ -136,7 +136,7 @@ class Compared:
         return cls(case, values, slopes)
 
     def faults(self, found: tuple[Arrays, Arrays]) -> Iterator[str]:
-        """Which slopes differ from the floats', beyond rounding."""
+        """The slopes that differ from the floats' by more than rounding."""
         for i in found[1]:
             got, want = (np.asarray(each[i], np.float64) for each in found)
             known = np.isfinite(want)  # roots and logarithms of what has none
@@ -174,7 +174,7 @@ def ends(spec: TensorSpec) -> np.ndarray | None:
 
 
 def within(asked: Any, y: jax.Array, ends: np.ndarray | None) -> jax.Array:
-    """Weights, but zero where a result is beyond its grid."""
+    """Weights, set to zero where a result is outside its grid's range."""
     if ends is None:
         return jnp.asarray(asked)
     return jnp.where((y >= ends[0]) & (y <= ends[1]), asked, 0 * asked)
@@ -220,7 +220,7 @@ def of_operator(case: Case, given: Sequence[Any]) -> Callable[[Arrays], list[Any
 
 
 def kinds(case: Case) -> tuple[Any, ...]:
-    """By what cases are told apart here: operator, dtypes, and whether scales are per channel."""
+    """The kind of a case: operator, dtypes, and whether scales are per channel."""
     specs = [spec for each in case.specs() for spec in each if spec is not None]
     scales = [spec.quantization for spec in specs]
     per_channel = any(q is not None and q.is_per_channel for q in scales)
@@ -228,7 +228,7 @@ def kinds(case: Case) -> tuple[Any, ...]:
 
 
 def one_of_each(names: Iterable[str]) -> list[Case]:
-    """Of each kind the case with most that is derived."""
+    """For each kind, the case with the most differentiated values."""
     found: dict[tuple[Any, ...], Case] = {}
     for case in itertools.chain(*(cases_in(OPERATOR_TESTS).get(name, ()) for name in names)):
         if str(case) in NOT_COMPARED:
