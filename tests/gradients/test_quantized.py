@@ -110,7 +110,7 @@ class Compared:
 
     @classmethod
     def of(cls, case: Case) -> "Compared | None":
-        """None if the float view does not support the operator, or nothing can be differentiated."""
+        """None if the float view does not support the operator, or it has no derivatives."""
         inputs, outputs = case.specs()
         if fake_quantization.why_not(case.name, case.op_options, inputs, outputs) is not None:
             return None
