@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from jaxdelegate.custom import register_operator
     from jaxdelegate.delegate.jax_delegate import JaxDelegate
     from jaxdelegate.digests import fingerprint
+    from jaxdelegate.function.files import load, save
     from jaxdelegate.function.model import CallableModel as Model
-    from jaxdelegate.function.model import load, save
     from jaxdelegate.interpreter import Interpreter, OpResolverType
     from jaxdelegate.litert import load_delegate
     from jaxdelegate.options import DelegateOptions
@@ -92,10 +92,10 @@ _LAZY = {
     "check_precision": ("jaxdelegate.comparison.precision_check", "check_precision"),
     "SensitivityReport": ("jaxdelegate.sensitivity.records", "SensitivityReport"),
     "quantization_sensitivity": ("jaxdelegate.sensitivity.ranking", "quantization_sensitivity"),
-    "load": ("jaxdelegate.function.model", "load"),
+    "load": ("jaxdelegate.function.files", "load"),
     "register_delegate_provider": ("jaxdelegate.providers", "register_delegate_provider"),
     "register_operator": ("jaxdelegate.custom", "register_operator"),
-    "save": ("jaxdelegate.function.model", "save"),
+    "save": ("jaxdelegate.function.files", "save"),
     "load_delegate": ("jaxdelegate.litert", "load_delegate"),
 }
 _SUBMODULES = ("litert", "reference", "testing")

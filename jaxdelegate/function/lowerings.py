@@ -52,8 +52,10 @@ class Lowerings:
         """The options' platform, or JAX's default one."""
         return self._compiler.platform
 
-    def declared(self, shapes: Shapes, *, learns: bool) -> LoweredPartition:
-        """The lowering for any platform, from which the weights are read."""
+    def declared(self, *, learns: bool) -> LoweredPartition:
+        """The lowering for the declared shapes and any platform, which determines the weights."""
+        tensors = self._subgraphs[self._index].tensors
+        shapes = tuple(tensors[i].shape for i in self._inputs)
         context = next(iter(forms.contexts(self._compiler, None).values()))
         return self._partition(shapes, context, learns=learns)
 

@@ -3,34 +3,27 @@
 import copy
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, Self
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Self
 
 import jax
 import numpy as np
 
-from jaxdelegate.errors import ModelError, OptionError, TensorError
+from jaxdelegate.errors import OptionError, TensorError
 from jaxdelegate.function import exporting, saving
 from jaxdelegate.function.apply import Apply
 from jaxdelegate.function.arguments import check_alive
 from jaxdelegate.function.batching import BatchedFunction
-from jaxdelegate.function.functions import Functions, View
+from jaxdelegate.function.functions import Functions
 from jaxdelegate.function.mode import Io, Mode, Ranges, Weights, checked
 from jaxdelegate.function.records import Batching, Parameter, Scale, Signature, TensorInfo
 from jaxdelegate.function.sharded import ShardedModel
 from jaxdelegate.function.weight_shardings import WeightShardings
 from jaxdelegate.function.weights import Params
-from jaxdelegate.model.open_models import open_model
 from jaxdelegate.model.records import Model
 from jaxdelegate.options import DelegateOptions
-from jaxdelegate.passes.limits import Limits
-from jaxdelegate.text import printable
 
 Names = str | Sequence[str]
-
-# JaxDelegate's options that change a program, except those that are up to the caller here.
-_KEYED = {field.name for field in dataclasses.fields(DelegateOptions) if field.metadata["keyed"]}
-_OPTIONS = (_KEYED - {"donate_inputs", "device_index"}) | {"max_programs", "max_program_bytes"}
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -461,91 +454,6 @@ class CallableModel:
         params = self._own_params()
         host = None if params is None else jax.tree.map(np.asarray, params)
         return type(self), (self._functions, host)
-
-
-def load(
-    source: Any,
-    options: Mapping[str, Any] | DelegateOptions | None = None,
-    *,
-    max_tensor_bytes: int | None = None,
-    max_host_memory: int | None = None,
-    **more: Any,
-) -> CallableModel:
-    """Read a .tflite for use from JAX.
-
-    Args:
-        source: a path, or the file's content as bytes.
-        options: options of JaxDelegate about the computation: platform, quant_mode, compute_dtype
-            and so on. Those about partitions and the cache do not apply here.
-        **more: single options, which override `options`.
-        max_tensor_bytes: the largest size of a tensor. Larger ones are an error before anything is
-            allocated, since a damaged file may declare any shape. None: 2 GiB.
-        max_host_memory: the largest total size, in bytes, of the tensors that are live at the same
-            time on a CPU, operator by operator (XLA may need less). None: four fifths of the
-            machine's memory, or of its control group's limit.
-
-    Raises:
-        ModelError: the file cannot be opened or is damaged.
-        OptionError: an option is unknown, has an invalid value, or does not apply here.
-    """
-    given = DelegateOptions.of(options, **more)
-    wrong = sorted(set(given.changed()) - _OPTIONS)
-    if wrong:
-        raise OptionError(
-            f"load: {wrong[0]} is an option for delegates in interpreters; "
-            f"these apply here: {', '.join(sorted(_OPTIONS))}"
-        )
-    graph = open_model(source)
-    if not graph.subgraphs:
-        raise ModelError(
-            f"{printable(graph.source)}: Model.subgraphs: expected at least one, got none"
-        )
-    limits = Limits.of(max_tensor_bytes, max_host_memory)
-    return CallableModel(Functions(graph, View(given, limits), source))
-
-
-def save(
-    source: Any,
-    path: str | os.PathLike[str],
-    params: Params | None = None,
-    *,
-    fold_normalizations: bool = False,
-    dtype: Literal["float16"] | None = None,
-    rescale: bool = False,
-    calibrate: Iterable[Any] | None = None,
-) -> None:
-    """Write a .tflite with other weights or scales: see `Model.save`.
-
-    All numeric constants can be replaced, by their tensors' names, also in models that XLA cannot
-    run.
-
-    Args:
-        source: a model, a path, or a file's content.
-        path: the file to write; it may be the source.
-        params: as for `Model.save`.
-        fold_normalizations: fold MUL, DIV, ADD and SUB by a constant for each channel into the
-            weights and bias of the float32 convolution or FULLY_CONNECTED directly before or after
-            them, together with their fused activations. Results are equal except for rounding. The
-            log lists the folded operators; if there are no such operators, it contains a warning,
-            and the file's operators do not change.
-        dtype: "float16": store float32 weights as float16, with a DEQUANTIZE operator for each, as
-            TFLite's converter does. Scalars and inputs of custom operators stay float32.
-        rescale: as for `Model.save`.
-        calibrate: as for `Model.save`.
-
-    Raises:
-        OptionError: another dtype.
-        TensorError: as for `Model.save`; or folded weights are not finite, or values exceed the
-            range of float16.
-        ModelError: as for `Model.save`; or the file cannot be rewritten, as `dtype` and
-            `fold_normalizations` require.
-        OSError: the file cannot be written.
-    """
-    if dtype not in (None, "float16"):
-        raise OptionError(f"save: dtype: expected 'float16' or None, got {dtype!r}")
-    model = source if isinstance(source, CallableModel) else load(source)
-    how = {"rescale": rescale, "calibrate": calibrate}
-    model._save(path, params, fold=fold_normalizations, half=dtype is not None, **how)
 
 
 def _names(tensors: Names) -> tuple[str, ...]:

@@ -112,7 +112,6 @@ class SubgraphFunction:
         self._weights = SubgraphWeights(
             self._subgraphs,
             self._subgraph,
-            inputs,
             lowerings=self._lowerings,
             leaves=leaves,
             trainable=trainable,

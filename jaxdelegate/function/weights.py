@@ -33,7 +33,6 @@ class SubgraphWeights:
         self,
         subgraphs: Sequence[Subgraph],
         subgraph: Subgraph,
-        inputs: tuple[int, ...],
         lowerings: Lowerings,
         leaves: Leaves,
         trainable: Trainable,
@@ -44,24 +43,19 @@ class SubgraphWeights:
         Args:
             subgraphs: all of the model's.
             subgraph: the subgraph, with explicit states.
-            inputs: its inputs, in the caller's order.
             lowerings: its lowerings.
             leaves: names for the weights of the whole model.
             trainable: grids and scales of the whole file.
             arrays: the leaves on a device, by name, shared by the model's functions.
         """
-        self._subgraphs, self._subgraph, self._inputs = subgraphs, subgraph, inputs
+        self._subgraphs, self._subgraph = subgraphs, subgraph
         self._lowerings, self._leaves, self._trainable = lowerings, leaves, trainable
         self._scales: dict[Mode, dict[str, Scale]] = {}
         self._arrays = arrays
 
     @functools.cached_property
     def _declared(self) -> LoweredPartition:
-        return self._as_declared(learns=False)
-
-    def _as_declared(self, *, learns: bool) -> LoweredPartition:
-        shapes = tuple(self._subgraph.tensors[i].shape for i in self._inputs)
-        return self._lowerings.declared(shapes, learns=learns)
+        return self._lowerings.declared(learns=False)
 
     @functools.cached_property
     def parameters(self) -> dict[str, Parameter]:
@@ -120,7 +114,7 @@ class SubgraphWeights:
         return self._scales[mode]
 
     def _used_scales(self, mode: Mode, places: Iterable[tuple[int, int]]) -> set[str]:
-        partition = self._as_declared(learns=True)
+        partition = self._lowerings.declared(learns=True)
         activations = [self._place(w) for w in partition.preparations if w.is_scale]
         found = {self._trainable.by_place[place] for place in activations}
         of_weights = map(self._trainable.scale_of_weight, places if mode.on_grid else ())

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from jaxdelegate.errors import ModelError, OptionError, TensorError
+from jaxdelegate.function.files import load
 from jaxdelegate.function.functions import Functions, View
-from jaxdelegate.function.model import CallableModel, load
+from jaxdelegate.function.model import CallableModel
 from jaxdelegate.function.subgraph import SubgraphFunction
 from jaxdelegate.model.records import Model, Operator, Subgraph
 from jaxdelegate.passes.limits import Limits
