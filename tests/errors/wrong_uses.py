@@ -460,7 +460,7 @@ WRONG_USES: dict[str, tuple[WrongUse, ...]] = {
             "apply without params",
             f"apply, params = {LOAD}.function()\napply(x)",
             "TensorError",
-            "params is a dictionary by tensor name, as model.function() returns it",
+            "expected params to be a dictionary by tensor name, as model.function() returns it",
         ),
         use(
             "a gradient in integer mode",
@@ -523,14 +523,14 @@ WRONG_USES: dict[str, tuple[WrongUse, ...]] = {
             'model.save("tuned.tflite", {name: leaf[:1]})',
             "TensorError",
             "expected the shape",
-            "the file's layout stays",
+            "the file's layout does not change",
         ),
         use(
             "weights beyond float16",
             f"model = {LOAD}\nname, leaf = next(iter(model.params.items()))\n"
             'jd.save("model.tflite", "half.tflite", {name: leaf * 1e6}, dtype="float16")',
             "TensorError",
-            "float16 ends at 65504",
+            "float16's largest value is 65504",
             "save float32",
         ),
         use(
