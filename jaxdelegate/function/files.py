@@ -54,7 +54,7 @@ def load(
     graph = open_model(source)
     if not graph.subgraphs:
         raise ModelError(
-            f"{printable(graph.source)}: Model.subgraphs: expected at least one, got none"
+            f"{printable(graph.source)}: Model.subgraphs: at least one is needed, got none"
         )
     limits = Limits.of(max_tensor_bytes, max_host_memory)
     return CallableModel(Functions(graph, View(given, limits), source))
