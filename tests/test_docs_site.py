@@ -1,7 +1,9 @@
 """The site builds without warnings, loads nothing from other hosts, and has all public names."""
 
 import html.parser
+import inspect
 import logging
+import pkgutil
 import re
 from pathlib import Path
 
@@ -50,6 +52,25 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
             logging.getLogger("mkdocs").removeHandler(heard)
     assert heard.messages == []
     return folder
+
+
+def _documented() -> list[str]:
+    pages = (page.read_text() for page in sorted((DOCS / "api").glob("*.md")))
+    return [name for page in pages for name in re.findall(r"^::: (\S+)$", page, re.MULTILINE)]
+
+
+@pytest.mark.parametrize("name", _documented())
+def test_the_public_api_has_docstrings(name: str) -> None:
+    shown = pkgutil.resolve_name(name)
+    assert inspect.getdoc(shown), name
+    if not inspect.isclass(shown) and not inspect.ismodule(shown):
+        return
+    module = shown.__name__ if inspect.ismodule(shown) else shown.__module__
+    for member, value in inspect.getmembers(shown):
+        own = getattr(value, "fget", None) or getattr(value, "func", None) or value
+        is_ours = getattr(own, "__module__", None) == module
+        if not member.startswith("_") and callable(own) and is_ours:
+            assert inspect.getdoc(own), f"{name}.{member}"
 
 
 class _Heard(logging.Handler):

@@ -51,11 +51,7 @@ _COMPILE_ERRORS = (
 
 
 def find_device(platform: str | None, index: int) -> jax.Device:
-    """The device that options name.
-
-    Raises:
-        OptionError: no such platform or device; lists the available ones.
-    """
+    """The device that options name."""
     try:
         devices = jax.devices(platform) if platform else jax.devices()
     except _NO_DEVICE as error:
@@ -72,7 +68,6 @@ def find_device(platform: str | None, index: int) -> jax.Device:
 
 
 def _platforms() -> str:
-    """What JAX has, in words."""
     try:
         return ", ".join(sorted({d.platform for d in jax.devices()}))
     except _NO_DEVICE:
@@ -94,13 +89,7 @@ def _how_to_install(platform: str, error: Exception) -> str:
 def context_for(
     node: Node, context: LoweringContext, precision: PrecisionPolicy | None = None
 ) -> LoweringContext:
-    """A lowering context with the subgraphs of the node's model in reach.
-
-    Args:
-        node: the node.
-        context: of the delegate.
-        precision: another policy than the context's.
-    """
+    """A lowering context with the subgraphs of the node's model in reach."""
     if precision is not None:
         context = dataclasses.replace(context, precision=precision)
     return Callees(node.subgraphs, context).in_context()
@@ -116,7 +105,6 @@ def why_not(node: Node, context: LoweringContext) -> str | None:
 
 
 def why_not_in(context: LoweringContext) -> Callable[[Node], str | None]:
-    """`why_not` in one context."""
     return functools.partial(why_not, context=context)
 
 
@@ -148,19 +136,7 @@ class Compilation:
         weights: ModelWeights,
         over: OverMesh | None = None,
     ) -> Program:
-        """The program of a partition.
-
-        Args:
-            node: the partition.
-            specs: of every tensor that it touches.
-            outputs: those that are no constants.
-            weights: of the device.
-            over: a mesh whose devices all run it; see `aot.compile_partition`.
-
-        Raises:
-            LoweringError: it cannot be compiled.
-            DeviceMemoryError: the device, or the host, has no memory for it.
-        """
+        """The program of a partition."""
         operators = [n.operator for n in node.nodes]
         slices, specs = self._slices(node, specs, outputs)
         lower = self.lowering_of(node, specs, outputs)

@@ -49,16 +49,6 @@ class Compiler:
     """
 
     def __init__(self, options: DelegateOptions, target: Target | None = None) -> None:
-        """Find the device.
-
-        Args:
-            options: of a delegate.
-            target: the device; None: the one that the options name.
-
-        Raises:
-            OptionError: an impossible option, or a platform that is not available.
-            InterpreterError: the process was forked from one that had used XLA.
-        """
         client.check_process()
         self.target = target or Target(options.platform, options.device_index)
         if options.native_kernels is None and self.platform == "cpu":
@@ -86,7 +76,6 @@ class Compiler:
 
     @property
     def device(self) -> Any:
-        """The jax.Device; imports jax."""
         return self.target.device
 
     @functools.cached_property
@@ -111,18 +100,12 @@ class Compiler:
 
     @functools.cached_property
     def rewrites(self) -> tuple[str, ...]:
-        """The names of the rewrites that are applied.
-
-        Raises:
-            OptionError: an unknown name.
-        """
         from jaxdelegate.lowering.rewrites import registry  # noqa: PLC0415
 
         return registry.enabled(self.options.rewrites)
 
     @functools.cached_property
     def tuner(self) -> Tuner:
-        """Chooses among the algorithms of an operator."""
         from jaxdelegate.tuning.selector import Tuner  # noqa: PLC0415
 
         store = None if self.cache is None else self.cache.choices(self.device)
@@ -163,14 +146,7 @@ class Compiler:
         specs: Mapping[int, TensorSpec],
         state: GraphState,
     ) -> list[str | None]:
-        """The rules' reasons for several nodes; the cache keeps those of earlier processes.
-
-        Args:
-            nodes: those in question.
-            graph: all nodes.
-            specs: of all tensors.
-            state: of the graph.
-        """
+        """The rules' reasons for several nodes; the cache keeps those of earlier processes."""
         cache = self.cache
         if cache is None:
             return [self.why_not(node) for node in nodes]
@@ -292,19 +268,7 @@ class Compiler:
         weights: ModelWeights,
         over: OverMesh | None = None,
     ) -> Program:
-        """The program of a partition, compiled now.
-
-        Args:
-            partition: nodes, inputs and outputs.
-            specs: of every tensor of its operators.
-            outputs: those that are not constants.
-            weights: on the device, or on each of the mesh.
-            over: a mesh whose devices all run it.
-
-        Raises:
-            LoweringError: it cannot be compiled.
-            DeviceMemoryError: the device has no memory for it.
-        """
+        """The program of a partition, compiled now."""
         program = self.compilation.program(partition, specs, outputs, weights, over)
         with self._lock:
             self.compiled += 1
@@ -336,11 +300,7 @@ def _jax_settings() -> Hashable:
 
 
 def _calls_native_kernels(asked: bool | None, platform: str) -> bool:
-    """Whether programs may call this package's own kernels; loads these if so.
-
-    Raises:
-        OptionError: they were requested, and are not available.
-    """
+    """Whether programs may call this package's own kernels; loads these if so."""
     if asked is False or (asked is None and platform != "cpu"):
         return False
     reason = kernels.why_not() if platform == "cpu" else f"they do not run on a {platform}"

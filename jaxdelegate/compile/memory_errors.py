@@ -27,15 +27,7 @@ def of_partition(
     specs: Mapping[int, TensorSpec],
     outputs: Sequence[int],
 ) -> str:
-    """The message for a partition that was being compiled, or whose weights were being moved.
-
-    Args:
-        error: what was raised.
-        platform: of the device.
-        node: the partition.
-        specs: of every tensor of its operators.
-        outputs: those that are not constants.
-    """
+    """The message for a partition that was being compiled, or whose weights were being moved."""
     weights = [i for i, spec in specs.items() if spec.const is not None]
     sizes = (
         f"{_bytes(specs, weights)} of weights, {_bytes(specs, node.inputs)} of inputs and "
@@ -46,13 +38,7 @@ def of_partition(
 
 
 def of_program(error: BaseException, platform: str, program: Program) -> str:
-    """The message for a program that was running.
-
-    Args:
-        error: what was raised.
-        platform: of the device.
-        program: of the partition.
-    """
+    """The message for a program that was running."""
     constants = sum(array.nbytes for array in program.constants)
     plan = program.executable.memory_analysis()
     sizes = f"{_in_words(sum(array.nbytes for array in program.weights))} of weights"

@@ -33,7 +33,6 @@ class ModelPrograms:
     """The programs of one model by options and graph: those in use, and recent ones."""
 
     def __init__(self) -> None:
-        """Start empty."""
         self._recent: MutableMapping[tuple[Hashable, Hashable], RecentPrograms] = (
             weakref.WeakValueDictionary()
         )
@@ -132,7 +131,6 @@ class GraphState:
     """What a compiler remembers of an open graph: digests of constants, and names of weights."""
 
     def __init__(self, constants: ConstantDigests | None = None) -> None:
-        """Start with the digests that are known."""
         self.known = KnownModel(constants)
         self._weights: dict[Runtime, ModelWeights] = {}
 
@@ -148,7 +146,6 @@ class GraphState:
         return state
 
     def on(self, where: Runtime) -> ModelWeights:
-        """The weights on a device."""
         return self._weights.setdefault(where, ModelWeights(where))
 
     def weights(self, target: Target) -> Iterator[ModelWeights]:

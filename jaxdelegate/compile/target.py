@@ -36,31 +36,16 @@ class Target:
     """
 
     def __init__(self, platform: str | None, index: int) -> None:
-        """Find the device.
-
-        Args:
-            platform: the option; None: JAX's default.
-            index: the option `device_index`.
-
-        Raises:
-            OptionError: there is no such device.
-        """
         self._asked = platform, index
         self.can_do_without_jax = index == 0 and platforms.is_cpu(platform)
         self.platform = platform_of("cpu" if self.can_do_without_jax else self.device.platform)
 
     @functools.cached_property
     def device(self) -> Any:
-        """The jax.Device.
-
-        Raises:
-            OptionError: there is no such device.
-        """
         return compilation_module().find_device(*self._asked)
 
     @property
     def key(self) -> Any:
-        """Equal for targets that are the same device."""
         return ("cpu", 0) if self.can_do_without_jax else self.device
 
     @property

@@ -36,10 +36,7 @@ class CompiledPartition:
 
 
 class JaxKernel(SimpleDelegateKernel):
-    """One partition on one device."""
-
     def __init__(self, compiler: Compiler) -> None:
-        """Compile by the delegate's compiler."""
         self._compiler = compiler
         self._graph: GraphKey | None = None
         self._program: Program | None = None
@@ -99,11 +96,7 @@ class JaxKernel(SimpleDelegateKernel):
 
 
 def input_values(program: Program, context: DelegateContext) -> list[Any]:
-    """The values of a program's inputs, then of its states.
-
-    Raises:
-        InterpreterError: an input is a resource variable that nothing was assigned to yet.
-    """
+    """The values of a program's inputs, then of its states."""
     values = [context.value(i) for i in program.inputs]
     for index, value in zip(program.inputs, values, strict=True):
         if value is None:

@@ -45,7 +45,6 @@ class StoredStart:
         content: memoryview,
         read: Callable[[], object],
     ) -> None:
-        """Called by `find`."""
         self._delegate, self._start, self._content = delegate, start, content
         self.read = read
         self._program: Program | None = None
@@ -54,17 +53,14 @@ class StoredStart:
 
     @property
     def is_allocated(self) -> bool:
-        """Whether it can run."""
         return self._program is not None
 
     @property
     def inputs(self) -> Sequence[StoredTensor]:
-        """The inputs of the main subgraph."""
         return self._start.inputs
 
     @property
     def outputs(self) -> Sequence[StoredTensor]:
-        """The outputs of the main subgraph."""
         return self._start.outputs
 
     def input(self, index: int) -> StoredTensor | None:
@@ -84,11 +80,6 @@ class StoredStart:
         return True
 
     def _loaded(self) -> Program:
-        """The program, its weights on the device.
-
-        Raises:
-            LOAD_ERRORS: it cannot be loaded without reading the model.
-        """
         delegate = self._delegate
         if delegate.programs is None:
             raise LookupError("programs are not stored")
@@ -96,12 +87,7 @@ class StoredStart:
         return delegate.programs.load_started(self._start, self._content, weights)
 
     def invoke(self) -> bool:
-        """Run the program and wait for the results; False: running it needs jax.
-
-        Raises:
-            InterpreterError: the device failed.
-            DeviceMemoryError: the device has too little memory.
-        """
+        """Run the program and wait for the results; False: running it needs jax."""
         program = self._program
         if program is None:
             raise RuntimeError("invoke before allocate")

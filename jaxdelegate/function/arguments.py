@@ -49,9 +49,6 @@ def fitting(tensor: Tensor, x: Any, io: str, *, may_be_symbolic: bool = False) -
         x: an array, or numbers.
         io: "float": floats for a quantized tensor.
         may_be_symbolic: whether dimensions may be symbolic.
-
-    Raises:
-        TensorError: it has another dtype, or a symbolic dimension.
     """
     dtype = dtype_of(tensor, io)
     array = x if isinstance(x, jax.Array | np.ndarray) else _as_array(x, dtype)

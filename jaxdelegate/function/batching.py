@@ -43,31 +43,25 @@ class BatchedFunction:
 
     @property
     def params(self) -> Params:
-        """The weights by name, in the file's layout."""
         return self._single.params
 
     @property
     def parameters(self) -> Mapping[str, Parameter]:
-        """A record for each leaf of `params`."""
         return self._single.parameters
 
     def leaves(self, mode: Mode) -> Params:
-        """The weights, and the scales that are trained."""
         return self._single.leaves(mode)
 
     def dtypes(self, io: str = "file") -> list[np.dtype]:
-        """The inputs' dtypes."""
         return self._single.dtypes(io)
 
     @property
     def batching(self) -> Batching:
-        """How the batch is computed, and why."""
         size = self._size if isinstance(self._size, int) else _PROBE
         reason = self._why_not_native(size)
         return Batching(self._size, "vmap" if reason else "native", reason or "")
 
     def shapes(self) -> list[tuple[Any, ...]]:
-        """The inputs' declared shapes; the dimension of a batch of any size is its name."""
         return [
             self._shape(t, is_batched)
             for t, is_batched in zip(self._single.tensors(), self.is_batched, strict=True)
@@ -79,11 +73,7 @@ class BatchedFunction:
         return (self._size, *(tensor.shape if self._has_new_axis else tensor.shape[1:]))
 
     def initial_state(self, io: str = "file") -> Params:
-        """The initial state of each image.
-
-        Raises:
-            TensorError: the batch has no fixed size.
-        """
+        """The initial state of each image."""
         first = self._single.initial_state(io)
         if first and not isinstance(self._size, int):
             raise TensorError(
@@ -97,18 +87,12 @@ class BatchedFunction:
             }
 
     def with_random_key(self, key: Any, state: Params | None, io: str = "file") -> Params:
-        """The state with random generators seeded by a key, differently for each image."""
         states = self.initial_state(io) if state is None else state
         keys = jax.random.split(key, next((len(leaf) for leaf in states.values()), 1))
         return jax.vmap(lambda k, s: self._single.with_random_key(k, s, io))(keys, states)
 
     def checked(self, inputs: Sequence[Any], io: str = "file") -> list[Any]:
-        """The inputs as arrays.
-
-        Raises:
-            TensorError: there are too many or too few, one has another dtype, or batched inputs
-                have different numbers of images.
-        """
+        """The inputs as arrays."""
         tensors = self._single.tensors()
         if len(inputs) != len(tensors):
             return self._single.checked(inputs, io)  # raises an error
@@ -170,7 +154,6 @@ class BatchedFunction:
         state: Params | None = None,
         mode: Mode = AS_STORED,
     ) -> tuple[tuple[Any, ...], Params]:
-        """The outputs and the new state."""
         if self._reason_for(arrays) is None:
             return self._single.call(params, arrays, state, mode)
 

@@ -35,13 +35,6 @@ def calibrated(
     """New scale (float32 [1]) and zero point (int64 [1]) of each activation that can change.
 
     Tensors that must share a scale get the same one.
-
-    Args:
-        functions: the model's functions.
-        rules: the rules for its scales.
-        leaves: its stored leaves, as floats.
-        values: new values of some leaves.
-        batches: inputs of the main subgraph, each a tuple of arrays or a dictionary by name.
     """
     seen = _ranges(functions, leaves, values, batches)
     for leaf in leaves.values():

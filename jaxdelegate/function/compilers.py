@@ -13,10 +13,7 @@ _MAX_DEVICES = 64
 
 
 class Compilers:
-    """Compilers with one model's options."""
-
     def __init__(self, options: DelegateOptions) -> None:
-        """Create compilers lazily: devices are not initialized here."""
         self._options = options
         self._by_device: LruCache[jax.Device, Compiler] = LruCache(_MAX_DEVICES)
 
@@ -26,8 +23,6 @@ class Compilers:
         return Compiler(dataclasses.replace(self._options, native_kernels=False))
 
     def on(self, device: jax.Device) -> Compiler:
-        """The compiler for programs on a device."""
-
         def compiler() -> Compiler:
             index = jax.devices(device.platform).index(device)
             own = {"platform": device.platform, "device_index": index}

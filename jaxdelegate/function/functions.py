@@ -70,17 +70,6 @@ class Functions:
     """A model's functions, lowered when they are first used. Equal for equal files and views."""
 
     def __init__(self, file: Model, view: View, source: Any = None) -> None:
-        """Select the part of the file; lower nothing yet.
-
-        Args:
-            file: the whole file.
-            view: the part to compute.
-            source: the path or content that the file was read from.
-
-        Raises:
-            TensorError: the view names unknown tensors, or its outputs do not follow from its
-                inputs.
-        """
         self.file, self.view, self.source = file, view, source
         self.graph = _cut(file, view)
         self.trainable = Trainable(file.subgraphs)
@@ -125,13 +114,7 @@ class Functions:
         return {n: info_of(subgraph.tensors[i], n) for n, i in computed_names(subgraph).items()}
 
     def function_of(self, key: str | None) -> Function:
-        """The function of a signature; None: the main subgraph's.
-
-        Raises:
-            ValueError: no such signature.
-            InterpreterError: the process was forked from one that had used XLA.
-            ModelError: a mapped file was changed in place.
-        """
+        """The function of a signature; None: the main subgraph's."""
         check_process()  # here, because every computation needs a function
         self.file.origin.check_unchanged()
         ends = self._ends(key)
@@ -193,9 +176,6 @@ class Functions:
             run: runs a signature (None: the main subgraph) on its inputs in order.
             inputs: positional inputs, or a single dictionary.
             named: inputs by name.
-
-        Raises:
-            TensorError: both kinds of inputs are given, or no signature has these names.
         """
         if inputs and named:
             raise TensorError("call a model with positional or with named inputs, not with both")
@@ -209,7 +189,6 @@ class Functions:
         return dict(zip(names.outputs, run(key, names.in_order(named)), strict=True))
 
     def names_of(self, key: str | None) -> Names:
-        """The inputs and outputs of a signature's function, in order."""
         if key is None:
             return Names(list(self.main.inputs), list(self.main.outputs))
         s = self._by_key(key)
@@ -248,11 +227,7 @@ class Functions:
         return {n: leaf for f in self.lowerable() for n, leaf in f.params.items()}
 
     def lowerable(self) -> list[Function]:
-        """The functions of all signatures that XLA can run.
-
-        Raises:
-            DelegationError: XLA cannot run any of them.
-        """
+        """The functions of all signatures that XLA can run."""
         found, refusals = [], []
         for function in self.each():
             try:
@@ -269,7 +244,6 @@ class Functions:
         return hashlib.sha256(self.file.content).digest()
 
     def __eq__(self, other: object) -> bool:
-        """Whether both have the same file and view."""
         if self is other:
             return True
         if not isinstance(other, Functions) or self.view != other.view:
@@ -277,7 +251,6 @@ class Functions:
         return self.file is other.file or self._digest == other._digest
 
     def __hash__(self) -> int:
-        """A hash of the view and the file's size."""
         return hash((self.view, self.file.nbytes))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -287,7 +260,6 @@ class Functions:
         return _read_again, (self.file.source, bytes(self.file.content), self.view)
 
     def __repr__(self) -> str:
-        """The file's name."""
         return f"<functions of {self.file.source!r}>"
 
 

@@ -30,16 +30,6 @@ class Lowerings:
         compiler: Compiler,
         trainable: Trainable,
     ) -> None:
-        """Lower nothing yet.
-
-        Args:
-            subgraphs: all of the model's.
-            index: the subgraph's index.
-            inputs: its inputs, in the caller's order.
-            plans: its plans.
-            compiler: the compiler for functions that JAX transforms.
-            trainable: the scales of the whole file.
-        """
         self._subgraphs, self._index, self._inputs = subgraphs, index, inputs
         self._plans, self._trainable = plans, trainable
         self._compiler = compiler
@@ -68,9 +58,6 @@ class Lowerings:
             shapes: the inputs' shapes.
             platform: the only platform; None: those that XLA may compile for.
             learns: whether scales are weights.
-
-        Raises:
-            DelegationError: XLA can run the subgraph on none of the platforms.
         """
         contexts = forms.contexts(self._compiler, platform)
         plan = self._plans.plan(shapes)

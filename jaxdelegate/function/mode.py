@@ -29,12 +29,10 @@ class Mode:
 
     @property
     def on_grid(self) -> bool:
-        """Whether weights are rounded to their grids."""
         return self.weights == "fake_quantized"
 
     @property
     def learns(self) -> bool:
-        """Whether scales are parameters."""
         return self.ranges == "learned"
 
 

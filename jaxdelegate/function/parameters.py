@@ -21,12 +21,6 @@ class Leaves:
     """
 
     def __init__(self, subgraphs: Sequence[Subgraph], *, as_floats: bool) -> None:
-        """Name every tensor of the model that may be a parameter.
-
-        Args:
-            subgraphs: all of the model's.
-            as_floats: whether quantized weights are computed as floats.
-        """
         self._subgraphs, self._as_floats = subgraphs, as_floats
         self._decoded = {
             (subgraph.index, operator.outputs[0]): (subgraph.index, operator.inputs[0])

@@ -20,7 +20,6 @@ class TensorInfo:
     quantization: Quantization | None
 
     def __str__(self) -> str:
-        """Name, dtype and shape."""
         return f"{self.name} {self.dtype} {list(self.shape)}"
 
 
@@ -32,7 +31,6 @@ class Signature:
     outputs: Mapping[str, TensorInfo]
 
     def __str__(self) -> str:
-        """Inputs -> outputs."""
         return f"{_listed(self.inputs)} -> {_listed(self.outputs)}"
 
 
@@ -108,7 +106,6 @@ class Batching:
     reason: str
 
     def __str__(self) -> str:
-        """The method, and the reason for "vmap"."""
         return f"{self.how}: {self.reason}" if self.reason else self.how
 
 
@@ -121,7 +118,6 @@ def info_of(tensor: Tensor, name: str | None = None) -> TensorInfo:
 
 
 def signature_of(subgraph: Subgraph, s: SignatureDef) -> Signature:
-    """A signature's record."""
     return Signature(
         {name: info_of(subgraph.tensors[i]) for name, i in s.inputs.items()},
         {name: info_of(subgraph.tensors[i]) for name, i in s.outputs.items()},

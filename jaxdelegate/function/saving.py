@@ -42,7 +42,6 @@ class Saving:
     """The changes for one saving of a model."""
 
     def __init__(self, functions: Functions, *, rescale: bool) -> None:
-        """Change nothing yet; `rescale`: whether changed weights get new scales."""
         self._functions, self._rescale = functions, rescale
         self._file = file = functions.file
         self._as_floats = functions.view.options.quant_mode == "float_view"
@@ -163,12 +162,7 @@ class Saving:
     # ---- the stored form
 
     def edited(self) -> Edited:
-        """The file with all changes.
-
-        Raises:
-            TensorError: the file cannot store values or scales, or scales are incompatible.
-            ModelError: tensors that change share data with others, and cannot be separated.
-        """
+        """The file with all changes."""
         if self._rescale:
             self._choose_scales()
         scales = completed(self._rules, self._given, self._moved())

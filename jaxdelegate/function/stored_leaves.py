@@ -42,7 +42,6 @@ class StoredLeaf:
 
     @property
     def shape(self) -> Shape:
-        """The leaf's shape."""
         return self.spec.shape
 
     @property
@@ -175,9 +174,6 @@ def encoded(leaf: StoredLeaf, array: np.ndarray, new: Quantization | None = None
         array: its new values, as `checked` returns them.
         new: quantization that replaces the file's, for all values. None: the file's; the integers
             of values that did not change do not change.
-
-    Raises:
-        TensorError: the stored type or sparse pattern cannot represent a value.
     """
     clamped = 0
     if leaf.quantization is not None:

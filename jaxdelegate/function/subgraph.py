@@ -82,22 +82,6 @@ class SubgraphFunction:
         arrays: Params,
         key: GraphKey,
     ) -> None:
-        """Lower nothing yet.
-
-        Args:
-            graph: the model.
-            subgraph_index: the subgraph's index.
-            inputs: the inputs, in the caller's order.
-            outputs: the outputs, in the caller's order.
-            options: the options.
-            limits: limits on tensors.
-            trainable: grids and scales of the whole file.
-            states: states of the whole model.
-            compilers: compilers with these options.
-            leaves: names for the weights of the whole model.
-            arrays: the weights on a device, by name, shared by the model's functions.
-            key: identifies this function's graph.
-        """
         self._compilers = compilers
         self._options = options
         self._subgraphs = Subgraphs(graph.subgraphs)
@@ -126,20 +110,13 @@ class SubgraphFunction:
 
     @property
     def parameters(self) -> dict[str, Parameter]:
-        """A record for each leaf of `params`."""
         return self._weights.parameters
 
     @property
     def params(self) -> Params:
-        """The weights by name, in the file's layout."""
         return self._weights.params
 
     def leaves(self, mode: Mode) -> Params:
-        """`params`, and the scales that are trained.
-
-        Raises:
-            OptionError: the subgraph has no weights or scales that the mode trains.
-        """
         return self._weights.leaves(mode)
 
     # ---- programs as for a delegate
@@ -155,9 +132,6 @@ class SubgraphFunction:
 
         Returns:
             None if JAX traces the inputs, or they are on several devices: see `call`.
-
-        Raises:
-            DeviceMemoryError: the device has no memory for it.
         """
         device = device_of(arrays, self._options.platform)
         return None if device is None else self._run(device, arrays, slices)
@@ -165,16 +139,7 @@ class SubgraphFunction:
     def run_over(
         self, over: OverMesh, arrays: Sequence[Any], slices: BatchSlices = WHOLE_BATCH
     ) -> tuple[jax.Array, ...]:
-        """The outputs, each device of a mesh computing its part, by one program for all of them.
-
-        Args:
-            over: the mesh.
-            arrays: the inputs, placed on it.
-            slices: the slices of one device's part to compute one by one.
-
-        Raises:
-            DeviceMemoryError: a device has no memory for it.
-        """
+        """The outputs, each device of a mesh computing its part, by one program for all of them."""
         return self._run(over, arrays, slices)
 
     def _run(
@@ -336,41 +301,26 @@ class SubgraphFunction:
 
     @property
     def has_state(self) -> bool:
-        """Whether the subgraph has states."""
         return bool(self._states.names)
 
     def initial_state(self, io: str = "file") -> Params:
-        """The initial value of each state, by name."""
         return self._states.initial(io)
 
     def with_random_key(self, key: Any, state: Params | None, io: str = "file") -> Params:
-        """The state (None: the initial one) with random generators seeded by a key.
-
-        Raises:
-            TensorError: the model draws no random numbers.
-        """
         return self._states.with_random_key(key, state, io)
 
     # ---- inputs
 
     def tensors(self) -> list[Tensor]:
-        """The inputs."""
         return [self._subgraph.tensors[i] for i in self._inputs]
 
     def shapes(self) -> list[tuple[int | str, ...]]:
-        """The inputs' declared shapes."""
         return [t.shape for t in self.tensors()]
 
     def dtypes(self, io: str = "file") -> list[np.dtype]:
-        """The inputs' dtypes."""
         return [dtype_of(t, io) for t in self.tensors()]
 
     def checked(self, inputs: Sequence[Any], io: str = "file") -> list[Any]:
-        """The inputs as arrays.
-
-        Raises:
-            TensorError: there are too many or too few, or one has another dtype.
-        """
         if len(inputs) != len(self._inputs):
             names = ", ".join(repr(t.name) for t in self.tensors())
             raise TensorError(
@@ -379,11 +329,6 @@ class SubgraphFunction:
         return [fitting(t, x, io) for t, x in zip(self.tensors(), inputs, strict=True)]
 
     def plan(self, shapes: Shapes) -> WholePlan:
-        """The plan for inputs of these shapes.
-
-        Raises:
-            InterpreterError: an operator rejects the shapes.
-        """
         return self._plans.plan(shapes)
 
 

@@ -25,7 +25,6 @@ class Trainable:
     """The grids of a model's weights, and the scales that can be trained."""
 
     def __init__(self, subgraphs: Sequence[Subgraph]) -> None:
-        """Analyze nothing yet; `subgraphs`: all of the model's."""
         self._subgraphs = subgraphs
         self._grids: dict[Place, WeightGrid | None] = {}
 
@@ -91,7 +90,6 @@ class Trainable:
         )
 
     def _first(self, place: Place) -> Place:
-        """The first tensor of a constant's leaf."""
         return self._leaves.stored(*place) or place
 
     @functools.cached_property

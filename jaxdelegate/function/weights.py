@@ -38,16 +38,6 @@ class SubgraphWeights:
         trainable: Trainable,
         arrays: Params,
     ) -> None:
-        """Read nothing yet.
-
-        Args:
-            subgraphs: all of the model's.
-            subgraph: the subgraph, with explicit states.
-            lowerings: its lowerings.
-            leaves: names for the weights of the whole model.
-            trainable: grids and scales of the whole file.
-            arrays: the leaves on a device, by name, shared by the model's functions.
-        """
         self._subgraphs, self._subgraph = subgraphs, subgraph
         self._lowerings, self._leaves, self._trainable = lowerings, leaves, trainable
         self._scales: dict[Mode, dict[str, Scale]] = {}
@@ -97,11 +87,7 @@ class SubgraphWeights:
         return {**self.params, **scales}
 
     def scales(self, mode: Mode) -> dict[str, Scale]:
-        """The trained scales by name: of activations, and of weights that are put on their grids.
-
-        Raises:
-            OptionError: the subgraph has no weights or scales that the mode trains.
-        """
+        """The trained scales by name: of activations, and of weights that are rounded to grids."""
         if mode not in self._scales:
             places = [self._place(weight) for weight in self._parameters_of(self._declared)]
             if mode.on_grid and not any(map(self._trainable.is_weight, places)):

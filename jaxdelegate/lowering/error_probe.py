@@ -41,15 +41,7 @@ def probe(
     device: jax.Device,
     error_bound: float = ERROR_BOUND,
 ) -> ProbeResult:
-    """Find the operators whose own error under a policy exceeds the bound.
-
-    Args:
-        lower: lowers the partition under a policy.
-        policy: the policy to check; its `float32_operators` are kept.
-        values: the partition's inputs and states.
-        device: the device to compute on.
-        error_bound: relative to the largest value of each tensor.
-    """
+    """Find the operators whose own error under a policy exceeds the bound."""
     policy = dataclasses.replace(policy, rounds_exactly=True)
     rows = compare(lower(policy.in_float32()), lower(policy), values, device)
     wrong = {o.index for o in rows if o.is_wrong(error_bound)}.union(_first_to_lose(rows))

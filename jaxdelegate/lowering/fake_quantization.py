@@ -200,7 +200,6 @@ def as_int8(spec: TensorSpec) -> TensorSpec:
 
 
 def viewed_all(specs: Specs) -> Specs:
-    """The specs that rules see; None for absent tensors."""
     return tuple(spec and viewed(spec) for spec in specs)
 
 

@@ -69,9 +69,6 @@ def lower_partition(
             subgraphs and those that are outputs, for `Model.function`.
         rewrites: names of the rewrites (`lowering/rewrites`) to apply first.
         learned: quantized tensors whose scales are weights, unless they are constant.
-
-    Raises:
-        LoweringError: an operator has no rule.
     """
     if context.precision.rounds_exactly:
         # No device-specific kernels, so that the same rewrites apply to every dtype.

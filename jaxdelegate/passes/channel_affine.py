@@ -33,7 +33,6 @@ class Product:
 
     @property
     def rank(self) -> int:
-        """The filter's number of dimensions."""
         return max(self.units, self.depth or 0) + 1
 
 

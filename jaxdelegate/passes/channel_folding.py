@@ -31,9 +31,6 @@ def foldable(model: Model) -> list[Merged]:
     the product is merged only if the product has no fused activation; the product takes over the
     operator's. An operator before the product must not add an offset if the product pads. Constants
     are scalars or have a value for each channel, and are finite.
-
-    Raises:
-        TensorError: a new filter or bias would not be finite.
     """
     return [m for subgraph in model.subgraphs for m in _in_subgraph(model, subgraph)]
 

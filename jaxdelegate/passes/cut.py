@@ -21,9 +21,6 @@ def cut(subgraph: Subgraph, inputs: Sequence[int] | None, outputs: Sequence[int]
         inputs: the new inputs; the operators that compute them are left out. None: those of the
             graph's inputs that the outputs depend on.
         outputs: the new outputs.
-
-    Raises:
-        TensorError: an input is a constant, or the outputs do not follow from `inputs`.
     """
     given = subgraph.inputs if inputs is None else tuple(inputs)
     constant = [i for i in given if subgraph.tensors[i].stored is not None]

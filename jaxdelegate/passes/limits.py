@@ -50,15 +50,7 @@ class Limits:
         return self.max_host_memory
 
     def check_sizes(self, specs: Iterable[tuple[int, TensorSpec]]) -> None:
-        """Check each tensor before it is allocated.
-
-        Args:
-            specs: indices and specs of the tensors. A constant that is a view of the file needs no
-                memory.
-
-        Raises:
-            InterpreterError: a tensor is larger than `max_tensor_bytes`.
-        """
+        """Check each tensor before it is allocated."""
         for index, spec in specs:
             # Kernels loop over every dimension, so the others must not be huge if one is empty.
             is_empty = 0 in spec.shape
@@ -77,9 +69,6 @@ class Limits:
         Args:
             specs: indices and specs of the tensors.
             what: what to call them in the message.
-
-        Raises:
-            InterpreterError: together they exceed `max_host_memory`.
         """
         held = [(spec_bytes(spec), index, spec) for index, spec in specs]
         if sum(nbytes for nbytes, _, _ in held) > self.host_memory:
@@ -103,9 +92,6 @@ class Limits:
             specs: by tensor.
             permanent: tensors that are always live: inputs, outputs, variables, constants.
             keeps_all: whether no tensor is freed.
-
-        Raises:
-            InterpreterError: live tensors exceed `max_host_memory`.
         """
         staying, rows = set(permanent), [((), ()), *rows]  # checks these before the first step
         last = {i: at for at, row in enumerate(rows) for i in (*row[0], *row[1])}

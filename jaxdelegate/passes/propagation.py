@@ -185,12 +185,7 @@ def subgraph_specs(
     subgraphs: Sequence[Subgraph],
     limits: Limits | None = None,
 ) -> list[TensorSpec]:
-    """Specs of a called subgraph's tensors for these inputs; None: as declared.
-
-    Raises:
-        InterpreterError: the inputs do not match the subgraph's, an operator rejects the shapes,
-            or the tensors exceed the limits.
-    """
+    """Specs of a called subgraph's tensors for these inputs; None: as declared."""
 
     def find() -> list[TensorSpec]:
         return _called(subgraph, inputs, subgraphs, limits)
@@ -351,11 +346,7 @@ def _are_same(arrays: Sequence[Any], others: Sequence[Any]) -> bool:
 
 
 def check_dtypes(outputs: Specs, results: Iterable[np.ndarray]) -> None:
-    """Check that results have the dtypes that readers of the tensors expect.
-
-    Raises:
-        ValueError: a kernel that keeps its input's dtype (RESHAPE) has an output of another dtype.
-    """
+    """Check that results have the dtypes that readers of the tensors expect."""
     for spec, array in zip(outputs, results, strict=False):
         if spec is not None and array.dtype != spec.dtype:
             raise ValueError(

@@ -38,14 +38,7 @@ def mismatch(
 
 
 def remedy(got: np.dtype, shape: Sequence[int], wanted: np.dtype, declared: Sequence[int]) -> str:
-    """What to add to a message, with a semicolon before it; empty where nothing is sure.
-
-    Args:
-        got: the array's dtype.
-        shape: the array's shape.
-        wanted: the tensor's dtype.
-        declared: the tensor's shape; -1 for a dimension that the model leaves open.
-    """
+    """What to add to a message, with a semicolon before it; empty where nothing is sure."""
     if got != wanted:  # integers of another width may mean another quantization
         are_floats = got in _FLOATS and wanted in _FLOATS
         return f"; convert it with .astype({str(wanted)!r})" if are_floats else ""

@@ -53,9 +53,6 @@ def delegated_subsets(
 
     Returns:
         The subsets of the plan, delegated or not.
-
-    Raises:
-        DelegationError: the delegate requires every operator and cannot run all of them.
     """
     reasons = _reasons(delegate, context, plan, refused or {})
     supported = {position for position, reason in reasons.items() if reason is None}

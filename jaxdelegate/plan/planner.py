@@ -64,7 +64,6 @@ class EntryPoint:
     """
 
     def __init__(self, subgraph: Subgraph, subgraphs: Subgraphs, limits: Limits) -> None:
-        """Plan nothing yet."""
         self.explicit = with_explicit_states(subgraph)
         self.subgraph = self.explicit.subgraph
         self.subgraphs, self.limits = subgraphs, limits
@@ -72,15 +71,10 @@ class EntryPoint:
 
     @property
     def declared_shapes(self) -> dict[int, Shape]:
-        """The declared shape of each input, by tensor."""
         return {i: self.declared[i].shape for i in self.subgraph.inputs}
 
     def specs(self, shapes: Shapes) -> list[TensorSpec]:
-        """The specs of all tensors for some input shapes, constants folded.
-
-        Raises:
-            InterpreterError: an operator refuses its inputs, or a tensor is too large.
-        """
+        """The specs of all tensors for some input shapes, constants folded."""
         specs = list(self.declared)
         for index, shape in shapes.items():
             specs[index] = dataclasses.replace(specs[index], shape=shape)

@@ -33,7 +33,6 @@ class AskedBatch:
 
     @property
     def slices(self) -> BatchSlices:
-        """Its items, one for each run."""
         return BatchSlices(self.size, frozenset(self.shared), are_single=True)
 
 
@@ -45,9 +44,6 @@ def asked_batch(
     Args:
         declared: the inputs as in the file; those of shape [1, ...] hold items.
         shapes: as they were resized.
-
-    Raises:
-        InterpreterError: inputs ask for different batches; names them.
     """
     holding = tuple(i for i, spec in declared.items() if spec.shape[:1] == (1,))
     sizes = {shapes[i][:1] for i in holding}
@@ -93,11 +89,7 @@ def why_not_at_once(
 
 
 def check_state(states: Sequence[str], why: str) -> None:
-    """Refuse state that no tensor of the file holds: it is not each item's own.
-
-    Raises:
-        InterpreterError: there is some; names the first.
-    """
+    """Refuse state that no tensor of the file holds: it is not each item's own."""
     if states:
         more = f" and {len(states) - 1} more" if len(states) > 1 else ""
         raise InterpreterError(
@@ -108,11 +100,7 @@ def check_state(states: Sequence[str], why: str) -> None:
 
 
 def check_inputs(subgraph: Subgraph, batch: AskedBatch) -> None:
-    """Refuse an output that is an input which all items share.
-
-    Raises:
-        InterpreterError: there is one.
-    """
+    """Refuse an output that is an input which all items share."""
     both = [i for i in batch.shared if i in subgraph.outputs]
     if both:
         raise InterpreterError(
@@ -124,11 +112,7 @@ def check_inputs(subgraph: Subgraph, batch: AskedBatch) -> None:
 def check_is_one_partition(
     steps: Sequence[PlannedStep], delegates: Sequence[SimpleDelegate], subgraph: int, why: str
 ) -> None:
-    """Refuse a plan in which a delegate that rebatches has not taken the whole graph.
-
-    Raises:
-        DelegationError: lists what stays, and why.
-    """
+    """Refuse a plan in which a delegate that rebatches has not taken the whole graph."""
     taken = [
         step for step in steps if isinstance(step, PlannedPartition) and step.delegate.rebatches
     ]
@@ -145,12 +129,7 @@ def check_is_one_partition(
 
 
 def remedy(declared: Mapping[int, TensorSpec], shapes: Mapping[int, Shape]) -> str:
-    """What an error should add if the user gave a batch to a graph with a fixed batch of 1.
-
-    Args:
-        declared: the inputs as in the file.
-        shapes: as they were resized.
-    """
+    """What an error should add if the user gave a batch to a graph with a fixed batch of 1."""
     single = [i for i, spec in declared.items() if spec.shape[:1] == (1,)]
     is_batch = any(
         len(shapes[i]) == len(declared[i].shape) and shapes[i][:1] != (1,) for i in single

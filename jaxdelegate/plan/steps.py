@@ -57,28 +57,23 @@ class PlannedOperator:
 
     @property
     def row(self) -> Node:
-        """The node itself: delegates may take it."""
         return self.node
 
     @functools.cached_property
     def reads(self) -> frozenset[int]:
-        """Tensors it reads."""
         return frozenset(i for i in self.node.operator.inputs if i >= 0)
 
     @functools.cached_property
     def writes(self) -> frozenset[int]:
-        """Tensors it writes."""
         return frozenset(i for i in self.node.operator.outputs if i >= 0)
 
     @functools.cached_property
     def variables(self) -> frozenset[int]:
-        """Variable tensors it reads or updates."""
         pairs = zip(self.node.operator.inputs, self.node.inputs, strict=True)
         return frozenset(i for i, spec in pairs if spec is not None and spec.is_variable)
 
     @property
     def has_side_effect(self) -> bool:
-        """Whether it may change what no tensor shows: resources, or state of called subgraphs."""
         specs = [spec for spec in (*self.node.inputs, *self.node.outputs) if spec is not None]
         kernel = KERNELS.get(self.node.name)
         calls = kernel is not None and kernel.calls
@@ -94,7 +89,6 @@ class PlannedPartition:
 
     @property
     def row(self) -> DelegatedNodes:
-        """Its nodes, which no other delegate can take."""
         return DelegatedNodes(self.delegate.name, self.params.nodes)
 
     @property
@@ -108,22 +102,18 @@ class PlannedPartition:
 
     @functools.cached_property
     def reads(self) -> frozenset[int]:
-        """Tensors it reads."""
         return frozenset(self.params.inputs)
 
     @functools.cached_property
     def writes(self) -> frozenset[int]:
-        """Tensors it writes."""
         return frozenset().union(*(step.writes for step in self._inside))
 
     @functools.cached_property
     def variables(self) -> frozenset[int]:
-        """Variable tensors it reads or updates."""
         return frozenset().union(*(step.variables for step in self._inside))
 
     @property
     def has_side_effect(self) -> bool:
-        """Whether an operator inside has one."""
         return any(step.has_side_effect for step in self._inside)
 
 

@@ -26,7 +26,6 @@ class WholePlan:
     outputs: tuple[int, ...]
 
     def refused(self, why_not: WhyNot) -> list[tuple[Node, str]]:
-        """The nodes that XLA cannot run, and why."""
         reasons = ((node, None if node.is_constant else why_not(node)) for node in self.nodes)
         return [(node, reason) for node, reason in reasons if reason is not None]
 
@@ -37,23 +36,10 @@ class WholePlans:
     def __init__(
         self, entry: EntryPoint, inputs: tuple[int, ...], outputs: tuple[int, ...], most: int
     ) -> None:
-        """Plan nothing yet.
-
-        Args:
-            entry: the subgraph.
-            inputs: tensors that callers give, in their order.
-            outputs: tensors that callers get.
-            most: how many plans are kept.
-        """
         self._entry, self._inputs, self._outputs = entry, inputs, outputs
         self._plans: LruCache[Shapes, WholePlan] = LruCache(most)
 
     def plan(self, shapes: Shapes) -> WholePlan:
-        """The nodes and tensors for some inputs.
-
-        Raises:
-            InterpreterError: an operator refuses the shapes.
-        """
         return self._plans.get(shapes, lambda: self._planned(shapes))
 
     def all_taken(self, shapes: Shapes, why_not: WhyNot, *, on_cpu: bool) -> WholePlan:
@@ -82,8 +68,6 @@ class WholePlans:
 
 
 def _by_reason(refused: Sequence[tuple[Node, str]]) -> str:
-    """A line for each reason and operator."""
-
     def key(row: tuple[Node, str]) -> tuple[str, str]:
         return row[0].name, row[1]
 

@@ -45,7 +45,6 @@ class Regions:
     """The regions of host memory that some arrays occupy."""
 
     def __init__(self, arrays: Iterable[object]) -> None:
-        """Note the regions of the arrays that are numpy's."""
         spans = sorted(_bounds(a) for a in arrays if isinstance(a, np.ndarray) and a.size)
         self._starts: list[int] = []
         self._ends: list[int] = []
@@ -86,7 +85,6 @@ class HeldViews:
     """Numpy views of buffers, as long as a user holds them or slices of them."""
 
     def __init__(self) -> None:
-        """Start without views."""
         self._views: list[weakref.ref[np.ndarray]] = []
 
     def of(self, buffer: np.ndarray) -> np.ndarray:
@@ -99,6 +97,5 @@ class HeldViews:
         return base.reshape(buffer.shape)
 
     def __bool__(self) -> bool:
-        """Whether there are any."""
         self._views = [view for view in self._views if view() is not None]
         return bool(self._views)

@@ -41,9 +41,7 @@ class OperatorHost(DelegateContext, Protocol):
 class Step(plan.Step, Protocol):
     """A step that runs."""
 
-    def run(self, host: OperatorHost) -> None:
-        """Do it."""
-        ...
+    def run(self, host: OperatorHost) -> None: ...
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -51,11 +49,6 @@ class OperatorStep(plan.PlannedOperator):
     """An operator on the host, by its reference kernel."""
 
     def check(self) -> None:
-        """Make sure that a kernel exists.
-
-        Raises:
-            InterpreterError: it does not; TFLite's message.
-        """
         operator = self.node.operator
         if operator.name in KERNELS or self.node.is_constant:
             return
@@ -73,11 +66,7 @@ class OperatorStep(plan.PlannedOperator):
         )
 
     def run(self, host: OperatorHost) -> None:
-        """Call the kernel on host arrays; keep its outputs and new states.
-
-        Raises:
-            InterpreterError: the kernel refuses its data; names the node.
-        """
+        """Call the kernel on host arrays; keep its outputs and new states."""
         if self.node.is_constant:
             return
         operator = self.node.operator
@@ -143,12 +132,6 @@ class PartitionStep(plan.PlannedPartition):
     kernel: SimpleDelegateKernel
 
     def run(self, host: OperatorHost) -> None:
-        """Evaluate the kernel.
-
-        Raises:
-            InterpreterError: the device failed; names the nodes.
-            DeviceMemoryError: the device has too little memory.
-        """
         try:
             self.kernel.eval(host, self.params)
         except JaxDelegateError:

@@ -18,9 +18,6 @@ def resources_after(
         called: indices of subgraphs without inputs: those that CALL_ONCE names.
         subgraphs: all of the model.
         limits: of memory.
-
-    Raises:
-        InterpreterError: an operator failed.
     """
     store = ModelStore(subgraphs, limits=limits)
     for index in called:

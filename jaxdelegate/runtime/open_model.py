@@ -37,11 +37,6 @@ class OpenModel:
         limits: Limits,
         timeout: float | None = None,
     ) -> Self:
-        """Read it.
-
-        Raises:
-            ModelError: the file is damaged.
-        """
         model = open_model(source)
         if not model.subgraphs:
             raise ModelError(
@@ -54,12 +49,7 @@ class OpenModel:
         return cls(model, store, delegates, preserve)
 
     def allocate(self, signatures: Sequence[str]) -> None:
-        """Allocate the subgraphs of some signatures, several at the same time where cores allow.
-
-        Raises:
-            ValueError: no such signature.
-            InterpreterError, LoweringError: as `SubgraphRunner.allocate`.
-        """
+        """Allocate the subgraphs of some signatures, several at the same time where cores allow."""
         by_key = {s.key: s.subgraph for s in self.model.signatures}
         for key in signatures:
             if key not in by_key:
@@ -76,7 +66,6 @@ class OpenModel:
             list(executor.map(SubgraphRunner.allocate, waiting))
 
     def runner(self, index: int) -> SubgraphRunner:
-        """The runner of a subgraph, created at its first use."""
         count = len(self.model.subgraphs)
         if not 0 <= index < count:
             raise TensorError(

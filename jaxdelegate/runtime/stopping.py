@@ -19,7 +19,6 @@ class Stop:
     """
 
     def __init__(self, timeout: float | None = None) -> None:
-        """Nothing runs yet."""
         self.timeout = timeout
         self._deadline, self._is_cancelled = math.inf, False
 
@@ -34,11 +33,7 @@ class Stop:
         self._is_cancelled = True
 
     def check(self) -> None:
-        """Go on.
-
-        Raises:
-            StoppedError: not after `cancel`, and not beyond the timeout.
-        """
+        """Go on."""
         if self._is_cancelled:
             raise StoppedError("invoke was cancelled: cancel() was called while it ran")
         if self.timeout is not None and time.monotonic() > self._deadline:

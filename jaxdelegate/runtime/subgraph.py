@@ -61,9 +61,6 @@ class SubgraphRunner:
             model: what its subgraphs share; None: there is only this one.
             may_rebatch: whether a batch may become single runs, as delegates that rebatch want it:
                 only for graphs that are called from outside of the model.
-
-        Raises:
-            DelegationError: a delegate that requires it cannot take every operator.
         """
         model = ModelStore((subgraph,)) if model is None else model
         self._store = model
@@ -109,12 +106,10 @@ class SubgraphRunner:
 
     @property
     def steps(self) -> Sequence[Step]:
-        """The plan, in order."""
         return self._steps
 
     @property
     def services(self) -> Services:
-        """What kernels may ask for besides their arrays: subgraphs and resources."""
         return self._store
 
     # ---- shapes and plan
@@ -126,7 +121,6 @@ class SubgraphRunner:
             self.is_allocated = False
 
     def shapes(self) -> Hashable:
-        """The graph's current input shapes."""
         return tuple(sorted(self._shapes.items()))
 
     @property
@@ -135,7 +129,6 @@ class SubgraphRunner:
         return self._plan.why_rebatched
 
     def spec(self, index: int) -> TensorSpec:
-        """A tensor's current static side."""
         return self._plan.specs[index]
 
     def nodes(self) -> Sequence[Node]:
@@ -162,19 +155,13 @@ class SubgraphRunner:
         self.is_allocated = True
 
     def plan(self) -> None:
-        """Plan for the current input shapes, and create the kernels of partitions.
-
-        Raises:
-            InterpreterError: an operator refuses the shapes, or inputs have different batches.
-            DelegationError: a delegate has to take every operator and cannot.
-        """
+        """Plan for the current input shapes, and create the kernels of partitions."""
         self._planned = None
         self._plan = planned = plan(self._entry, self._shapes, self._delegation)
         self._steps = [self._runnable(step) for step in planned.steps]
         self._planned = self._wanted()
 
     def _wanted(self) -> Hashable:
-        """What a plan depends on."""
         return self.shapes(), self._delegation.rebatches
 
     def _runnable(self, step: PlannedStep) -> Step:
@@ -196,11 +183,7 @@ class SubgraphRunner:
             raise InterpreterError(f"{error}{self._entry.resized(self._shapes)}") from error
 
     def check_room(self, specs: Iterable[tuple[int, TensorSpec]]) -> None:
-        """Refuse tensors whose shapes only data told.
-
-        Raises:
-            InterpreterError: one of them, or all that is held then, takes too much.
-        """
+        """Refuse tensors whose shapes only data told."""
         new = list(specs)
         self._store.limits.check_sizes(new)
         if sum(own_bytes(spec) for _, spec in new) < _SMALL_BYTES:
@@ -485,9 +468,6 @@ class ModelStore:
             timeout: seconds that an invoke may take; None: any.
             origin: the files that constants are views of; None: they cannot change.
             key: the open Model, if these are its subgraphs: all that run it share its programs.
-
-        Raises:
-            InterpreterError: sparse constants would take too much.
         """
         self.check_unchanged = _nothing
         if origin is not None and origin.is_mapped:
@@ -526,6 +506,5 @@ class ModelStore:
             host.set_states(states.callees.get(index, {}))
 
     def reset_variables(self) -> None:
-        """Set the variable tensors of called subgraphs to their first values."""
         for host in self._callees.values():
             host.reset_variables()

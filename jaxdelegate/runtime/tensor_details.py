@@ -93,7 +93,6 @@ def _sparsity_details(tensor: Tensor) -> dict[str, Any]:
 
 
 def op_details(subgraph: Subgraph, index: int) -> dict[str, Any]:
-    """What `_get_op_details` says of one operator."""
     operator = subgraph.operators[index]
     tensors = subgraph.tensors
     return {

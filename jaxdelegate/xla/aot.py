@@ -31,11 +31,9 @@ class JaxExecutable:
     """What jax has compiled: called under 64-bit types, as it was compiled."""
 
     def __init__(self, compiled: jax.stages.Compiled, runtime: client.Runtime) -> None:
-        """Take it over; it is for the device of `runtime`."""
         self.compiled, self._runtime = compiled, runtime
 
     def run(self, constants: Sequence[Any], values: Sequence[Any]) -> Sequence[jax.Array]:
-        """Run on device arrays, then on values of the host or the device."""
         results: Sequence[jax.Array]
         if client.is_guarded() or jax.config.jax_disable_jit:  # type: ignore[attr-defined]
             # The executable itself may not move arrays, or not run at all.
@@ -50,15 +48,12 @@ class JaxExecutable:
         return results
 
     def as_text(self) -> str:
-        """The program as HLO."""
         return str(self.compiled.as_text())
 
     def memory_analysis(self) -> Any:
-        """XLA's plan of its memory."""
         return self.compiled.memory_analysis()
 
     def serialized(self) -> bytes:
-        """What `Runtime.load` takes."""
         return client.serialized(self.compiled.runtime_executable())
 
 
@@ -79,9 +74,6 @@ def compile_partition(
             returns whole arrays.
         over: a mesh whose devices all run it, each on its part: the program takes and yields whole
             arrays, and no new states. `weights` are those of a `MeshRuntime`.
-
-    Raises:
-        LoweringError: a traced shape or dtype is not the propagated one.
     """
     device = weights.runtime.device
     platform = platform_of(device.platform)
@@ -153,14 +145,7 @@ def _traced(
     arguments: Sequence[Weight],
     constants: Mapping[Weight, np.ndarray | None],
 ) -> tuple[Callable[..., Any], tuple[np.ndarray, ...]]:
-    """A function of call lists (see `call_batching`) and of such arrays, and the call lists.
-
-    Args:
-        partition: what it computes.
-        arrays: with the shapes and dtypes of arguments, inputs and states.
-        arguments: weights that it takes.
-        constants: those that it holds.
-    """
+    """A function of call lists (see `call_batching`) and of such arrays, and the call lists."""
 
     def once(*values: Any) -> tuple[Any, ...]:
         known: dict[Weight, Any] = dict(zip(arguments, values, strict=False))

@@ -81,7 +81,6 @@ class _Program:
         self._views = {eqn.outvars[0]: eqn.invars[-1] for eqn in jaxpr.eqns if _is_view(eqn)}
 
     def with_batches(self) -> tuple[core.ClosedJaxpr, tuple[np.ndarray, ...]]:
-        """See `with_call_batches`."""
         eqns: list[core.JaxprEqn] = []
         call_lists: dict[Any, np.ndarray] = {}
         needed = set(_variables(self._jaxpr.outvars))

@@ -25,7 +25,6 @@ _PLATFORMS = {"cuda": "gpu", "rocm": "gpu"}
 
 
 def platform_of(name: str) -> str:
-    """Returns cpu, gpu or tpu for the platform of a jax.Device."""
     return _PLATFORMS.get(name, name)
 
 

@@ -38,12 +38,10 @@ class OverMesh:
 
     @property
     def parts(self) -> int:
-        """The number of parts of a batch."""
         return math.prod(self.mesh.shape[axis] for axis in self.axes)
 
     @property
     def local_parts(self) -> int:
-        """The number of parts on this process's devices."""
         along = [self.mesh.axis_names.index(axis) for axis in self.axes]
         own = jax.process_index()
         places = np.ndenumerate(self.mesh.devices)
@@ -52,7 +50,6 @@ class OverMesh:
 
     @property
     def device(self) -> jax.Device:
-        """This process's first device."""
         device: jax.Device = self.mesh.local_devices[0]
         return device
 
@@ -113,7 +110,6 @@ class OverMesh:
         )
 
     def __str__(self) -> str:
-        """Axes and devices."""
         sizes = ", ".join(f"{name}: {size}" for name, size in self.mesh.shape.items())
         return f"a mesh of {self.mesh.size} {self.device.platform} devices ({sizes})"
 
@@ -158,7 +154,6 @@ class MeshRuntime(Runtime):
     """This process's devices of a mesh, each with all weights."""
 
     def __init__(self, over_mesh: OverMesh) -> None:
-        """Create a runtime without arrays."""
         self.replicated = NamedSharding(over_mesh.mesh, WHOLE)
         super().__init__(over_mesh.device, self.replicated, jax.core.ShapedArray)
 

@@ -66,11 +66,7 @@ class Program:
         return 0 if stats is None else int(stats.generated_code_size_in_bytes)
 
     def __call__(self, values: Sequence[Any]) -> Sequence[Any]:
-        """Run on the values of `inputs`, then `states`; returns before the device is done.
-
-        Raises:
-            InterpreterError: in a process that was forked from one that had used XLA.
-        """
+        """Run on the values of `inputs`, then `states`; returns before the device is done."""
         check_process()
         return self.executable.run(self.constants, self._given_up(values))
 

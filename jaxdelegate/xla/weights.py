@@ -22,7 +22,6 @@ class DeviceWeights:
     """
 
     def __init__(self, runtime: Runtime) -> None:
-        """Use `on_device` instead."""
         self.runtime = runtime
         self._arrays: MutableMapping[str, Any] = weakref.WeakValueDictionary()
         self._lock = threading.Lock()
@@ -46,7 +45,6 @@ _MAKING = threading.Lock()
 
 
 def on_device(runtime: Runtime) -> DeviceWeights:
-    """The weights on a device."""
     with _MAKING:
         return _ON_DEVICES.setdefault(runtime, DeviceWeights(runtime))
 
@@ -76,17 +74,14 @@ class ModelWeights:
     """
 
     def __init__(self, runtime: Runtime) -> None:
-        """Start empty."""
         self.runtime = runtime
         self._shared = on_device(runtime)
         self._names: dict[Hashable, tuple[weakref.ref[np.ndarray] | None, str]] = {}
 
     def find(self, name: str) -> Any | None:
-        """See `DeviceWeights.find`."""
         return self._shared.find(name)
 
     def share(self, name: str, array: Any) -> Any:
-        """See `DeviceWeights.share`."""
         return self._shared.share(name, array)
 
     def get(self, weight: Hashable, const: np.ndarray | None, value: Callable[[], Any]) -> Any:

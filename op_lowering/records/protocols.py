@@ -1,4 +1,3 @@
-# ruff: noqa: D102  (the names of the fields say what they are)
 """Fields that several options tables have in common, for functions of any of them."""
 
 from typing import Protocol

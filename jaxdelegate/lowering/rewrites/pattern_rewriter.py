@@ -51,7 +51,6 @@ class PatternRewriter:
         kept: Collection[int],
         is_lowered: IsLowered,
     ) -> None:
-        """Create a rewriter of `operators`, which are in execution order."""
         self._operators: dict[int, Operator] = {}
         self._producers: dict[int, int] = {}  # tensor -> operator
         self._readers: dict[int, Counter[int]] = {}  # tensor -> how often each operator reads it
@@ -83,13 +82,11 @@ class PatternRewriter:
         return [self._operators[i] for i in sorted(indices, key=self._places.__getitem__)]
 
     def result(self) -> Rewritten:
-        """The current operators."""
         operators = self.operators()
         parts = {op.index: self._parts[op.index] for op in operators}
         return Rewritten(tuple(operators), {**self._specs, **self._new}, parts)
 
     def operators(self) -> Sequence[Operator]:
-        """A snapshot in execution order."""
         return self._in_order(self._operators)
 
     def get(self, index: int) -> Operator | None:
@@ -97,11 +94,9 @@ class PatternRewriter:
         return self._operators.get(index)
 
     def spec(self, tensor: int) -> TensorSpec:
-        """A tensor's spec."""
         return self._new[tensor] if tensor in self._new else self._specs[tensor]
 
     def const(self, tensor: int) -> np.ndarray | None:
-        """A tensor's value if it is constant."""
         return self.spec(tensor).const if tensor >= 0 else None
 
     def is_kept(self, tensor: int) -> bool:
@@ -187,5 +182,4 @@ class PatternRewriter:
             self._add(dataclasses.replace(reader, inputs=inputs))
 
     def shape(self, tensor: int) -> Shape:
-        """A tensor's shape."""
         return self.spec(tensor).shape
