@@ -16,76 +16,42 @@ SCHEMA_VERSION = 1  # of the JSON; changes when a field changes its meaning or i
 
 @dataclasses.dataclass(frozen=True)
 class TensorAnalysis:
-    """A tensor of a subgraph.
-
-    Attributes:
-        index: its position in the subgraph.
-        name: as the file has it.
-        type: the element type as the schema names it: "FLOAT32".
-        shape: propagated from the inputs' declared shapes.
-        declared_shape: as the file has it; only a hint.
-        shape_signature: `declared_shape` with -1 for free dimensions; None: no dimension is free.
-        kind: "input", "output", "constant", "variable", "activation" or "unused".
-        is_dynamic: whether the shape depends on data; `shape` is then the declared one.
-        buffer: the index of the file's buffer with its data; 0: none.
-        stored_bytes: the size of that data.
-        nbytes: its size at run time; None: it depends on data.
-        data: the first values of a constant, as text; None: it is not a constant.
-        quantization: scale and zero point, as text; None: it is not quantized.
-    """
+    """A tensor of a subgraph."""
 
     index: int
-    name: str
-    type: str
-    shape: tuple[int, ...]
-    declared_shape: tuple[int, ...]
-    shape_signature: tuple[int, ...] | None
-    kind: str
-    is_dynamic: bool
-    buffer: int
-    stored_bytes: int
-    nbytes: int | None
-    data: str | None
-    quantization: str | None
+    name: str  # as the file has it
+    type: str  # the element type as the schema names it: "FLOAT32"
+    shape: tuple[int, ...]  # propagated from the inputs' declared shapes
+    declared_shape: tuple[int, ...]  # as the file has it; only a hint
+    shape_signature: tuple[int, ...] | None  # with -1 for free dimensions; None: none is free
+    kind: str  # "input", "output", "constant", "variable", "activation" or "unused"
+    is_dynamic: bool  # whether the shape depends on data; `shape` is then the declared one
+    buffer: int  # the index of the file's buffer with its data; 0: none
+    stored_bytes: int  # the size of that data
+    nbytes: int | None  # its size at run time; None: it depends on data
+    data: str | None  # the first values of a constant, as text; None: it is not a constant
+    quantization: str | None  # scale and zero point, as text; None: it is not quantized
 
 
 @dataclasses.dataclass(frozen=True)
 class OperatorAnalysis:
-    """An operator: what it is, what it costs, and where it runs.
-
-    Attributes:
-        index: its position, which is the order of execution.
-        name: the builtin operator's, or the custom operator's.
-        version: the operator version that the file requires.
-        custom: whether it is a custom operator.
-        inputs: tensor indices, -1 for an absent one.
-        outputs: tensor indices.
-        options: its parameters by their name in schema.fbs.
-        subgraphs: (option, index) of those that it calls.
-        cost: of one run without fusion, which moves fewer bytes.
-        folded: whether its outputs are known before the first invoke, so that it costs nothing.
-        partition: the partition that contains it; None: it stays on the CPU.
-        reason: why it is not delegated; None: it is.
-        other_reason: the reason with the other `quant_mode`; None also where there is no other.
-        latency_ms: measured, if a profile was given.
-        error: of its output, measured, if a comparison was given.
-    """
+    """An operator: what it is, what it costs, and where it runs."""
 
     index: int
-    name: str
+    name: str  # the builtin operator's, or the custom operator's
     version: int
     custom: bool
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-    options: Mapping[str, Any]
-    subgraphs: tuple[tuple[str, int], ...]
-    cost: Cost
-    folded: bool
+    inputs: tuple[int, ...]  # tensor indices, -1 for an absent one
+    outputs: tuple[int, ...]  # tensor indices
+    options: Mapping[str, Any]  # its parameters by their name in schema.fbs
+    subgraphs: tuple[tuple[str, int], ...]  # (option, index) of those that it calls
+    cost: Cost  # of one run without fusion, which moves fewer bytes
+    folded: bool  # whether its outputs are known before the first invoke, so that it costs nothing
     partition: int | None
     reason: str | None
-    other_reason: str | None = None
-    latency_ms: float | None = None
-    error: float | None = None
+    other_reason: str | None = None  # with the other `quant_mode`, if there is one
+    latency_ms: float | None = None  # measured, if a profile was given
+    error: float | None = None  # of its output, measured, if a comparison was given
 
     @property
     def delegated(self) -> bool:
@@ -117,33 +83,19 @@ class OtherMode:
 
 @dataclasses.dataclass(frozen=True)
 class SubgraphAnalysis:
-    """One subgraph.
-
-    Attributes:
-        index: its position; the main one is 0.
-        name: as the file has it.
-        inputs: tensor indices.
-        outputs: tensor indices.
-        tensors: all of them.
-        operators: all of them, in execution order.
-        partitions: those of the delegate.
-        summary: how many operations run where, in one line.
-        problem: why it cannot be planned with its declared shapes; None: it can.
-        called_by: (subgraph, operator) of every caller.
-        other_mode: the plan with the other `quant_mode`; None: nothing is quantized.
-    """
+    """One subgraph."""
 
     index: int
     name: str
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
+    inputs: tuple[int, ...]  # tensor indices
+    outputs: tuple[int, ...]  # tensor indices
     tensors: tuple[TensorAnalysis, ...]
-    operators: tuple[OperatorAnalysis, ...]
+    operators: tuple[OperatorAnalysis, ...]  # all of them, in execution order
     partitions: tuple[PartitionAnalysis, ...]
-    summary: str
-    problem: str | None
-    called_by: tuple[tuple[int, int], ...]
-    other_mode: OtherMode | None
+    summary: str  # how many operations run where, in one line
+    problem: str | None  # why it cannot be planned with its declared shapes; None: it can
+    called_by: tuple[tuple[int, int], ...]  # (subgraph, operator) of every caller
+    other_mode: OtherMode | None  # the plan with the other `quant_mode`; None: nothing is quantized
 
     @property
     def flops(self) -> int:
@@ -178,77 +130,44 @@ class SignatureAnalysis:
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """Where a file's bytes are.
-
-    Attributes:
-        file: the whole file, without external buffers.
-        buffers: the data of all buffers.
-        zero_buffers: the buffers with only zeros.
-        unused_buffers: the buffers that neither a tensor nor metadata refers to.
-        metadata: the buffers that metadata refers to.
-        external: data of tensors in files next to this one.
-        subgraphs: the constants of each subgraph; shared ones count in each.
-    """
+    """Where a file's bytes are."""
 
     file: int
-    buffers: int
-    zero_buffers: int
-    unused_buffers: int
-    metadata: int
-    external: int
-    subgraphs: tuple[int, ...]
+    buffers: int  # the data of all buffers
+    zero_buffers: int  # the buffers with only zeros
+    unused_buffers: int  # the buffers that neither a tensor nor metadata refers to
+    metadata: int  # the buffers that metadata refers to
+    external: int  # data of tensors in files next to this one
+    subgraphs: tuple[int, ...]  # the constants of each subgraph; shared ones count in each
 
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """One piece of advice.
+    """One piece of advice."""
 
-    Attributes:
-        kind: the name of the rule, for example "partition_splits".
-        subgraph: its index.
-        operators: the operators concerned; may be empty.
-        message: what was found, with numbers.
-        remedy: what to do about it.
-        numbers: the numbers of the message by name: bytes, operations, counts.
-    """
-
-    kind: str
+    kind: str  # the name of the rule, for example "partition_splits"
     subgraph: int
-    operators: tuple[int, ...]
-    message: str
-    remedy: str
-    numbers: Mapping[str, float]
+    operators: tuple[int, ...]  # the operators concerned; may be empty
+    message: str  # what was found, with numbers
+    remedy: str  # what to do about it
+    numbers: Mapping[str, float]  # the numbers of the message by name: bytes, operations, counts
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelAnalysis:
-    """What is known about a model without running it. `str()` is the report as text.
+    """What is known about a model without running it. `str()` is the report as text."""
 
-    Attributes:
-        source: its path, or "<bytes>".
-        description: as the file has it.
-        version: of jaxdelegate.
-        delegate: the delegate's name.
-        device: where partitions run, as reasons name it.
-        options: the delegate's, by name.
-        subgraphs: the main one first.
-        signatures: in the file's order.
-        metadata: the size of each entry by its name.
-        sizes: where the bytes are.
-        findings: advice, the most important rules first.
-    """
-
-    source: str
-    description: str
-    version: str
+    source: str  # its path, or "<bytes>"
+    description: str  # as the file has it
+    version: str  # of jaxdelegate
     delegate: str
-    device: str
-    options: Mapping[str, Any]
-    subgraphs: tuple[SubgraphAnalysis, ...]
-    signatures: tuple[SignatureAnalysis, ...]
+    device: str  # where partitions run, as reasons name it
+    options: Mapping[str, Any]  # the delegate's, by name
+    subgraphs: tuple[SubgraphAnalysis, ...]  # the main one first
+    signatures: tuple[SignatureAnalysis, ...]  # in the file's order
     metadata: Mapping[str, int]
-    sizes: Sizes
-    findings: tuple[Finding, ...]
+    sizes: Sizes  # where the bytes are
+    findings: tuple[Finding, ...]  # advice, the most important rules first
 
     @property
     def is_compatible(self) -> bool:
@@ -272,7 +191,6 @@ class ModelAnalysis:
         return record
 
     def __str__(self) -> str:
-        """The report."""
         return report(self)
 
 

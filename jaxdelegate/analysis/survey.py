@@ -30,45 +30,35 @@ _PASSING = frozenset(
 
 @dataclasses.dataclass(frozen=True)
 class Survey:
-    """One subgraph as a delegate plans it.
-
-    Attributes:
-        subgraph: as the file has it.
-        nodes: its operators with propagated specs, or declared ones if planning failed.
-        specs: of its tensors, likewise.
-        report: where every operator runs; None: planning failed.
-        partitions: in the report's numbering.
-        problem: why the subgraph cannot be planned with its declared shapes.
-    """
+    """One subgraph as a delegate plans it."""
 
     subgraph: Subgraph
+    # Its operators with propagated specs, or declared ones if planning failed.
     nodes: tuple[Node, ...]
-    specs: Mapping[int, TensorSpec]
-    report: DelegationReport | None
+    specs: Mapping[int, TensorSpec]  # of its tensors, likewise
+    report: DelegationReport | None  # where every operator runs; None: planning failed
     partitions: tuple[DelegateParams, ...]
-    problem: str | None = None
+    problem: str | None = None  # why the subgraph cannot be planned with its declared shapes
 
 
 def survey(model: Model, delegate: SimpleDelegate | None) -> tuple[Survey, ...]:
     """Plan every subgraph of a model, called ones with the shapes that their callers pass.
 
-    Args:
-        model: the model to plan.
-        delegate: the delegate to plan for; it never sees the plan. None: nothing is delegated.
+    The delegate never sees the plan; None: nothing is delegated.
     """
-    asked = _Asked(delegate)
+    planned_for = _ReasonsOnly(delegate)
     found: dict[int, Survey] = {}
     arguments: dict[int, Specs] = {}
     for index in _callers_first(model):
-        found[index] = _surveyed(model, index, asked, arguments.get(index))
+        found[index] = _surveyed(model, index, planned_for, arguments.get(index))
         for node in found[index].nodes:
             for callee, given in _passed(model, node):
                 arguments.setdefault(callee, given)
     return tuple(found[i] for i in range(len(model.subgraphs)))
 
 
-class _Asked(SimpleDelegate):
-    """Another delegate, which is asked for reasons and gets no report.
+class _ReasonsOnly(SimpleDelegate):
+    """Wraps a delegate, which only gives reasons and gets no report.
 
     Its transfers cost nothing: whether a partition gains depends on the interpreter that opens the
     model.
@@ -120,7 +110,7 @@ def _passed(model: Model, node: Node) -> Iterator[tuple[int, Specs]]:
             yield callee, node.inputs[len(node.inputs) - wanted :]
 
 
-def _surveyed(model: Model, index: int, delegate: _Asked, given: Specs | None) -> Survey:
+def _surveyed(model: Model, index: int, delegate: _ReasonsOnly, given: Specs | None) -> Survey:
     subgraph = model.subgraphs[index]
     entry = EntryPoint(subgraph, Subgraphs(model.subgraphs), Limits())
     known = (

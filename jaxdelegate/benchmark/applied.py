@@ -13,25 +13,16 @@ NO_FALLBACK = "Disallowed CPU fallback detected."  # TFLite's words
 
 @dataclasses.dataclass(frozen=True)
 class AppliedDelegate:
-    """One delegate.
-
-    Attributes:
-        name: of its provider.
-        kernels: partitions.
-        is_complete: whether it runs the whole graph.
-        operators: operators that it was offered; None: a compiled delegate does not say.
-        taken: operators that it runs; None: a compiled delegate does not say.
-        reasons: why it does not run the others, a line for each kind.
-        remark: how it runs its operators.
-    """
+    """What one delegate runs of a subgraph."""
 
     name: str
-    kernels: int
-    is_complete: bool
+    kernels: int  # partitions
+    is_complete: bool  # whether it runs the whole graph
+    # Operators that it was offered; None: a compiled delegate does not say.
     operators: int | None = None
-    taken: int | None = None
-    reasons: str = ""
-    remark: str = ""
+    taken: int | None = None  # operators that it runs; None: a compiled delegate does not say
+    reasons: str = ""  # why it does not run the others, a line for each kind
+    remark: str = ""  # how it runs its operators
 
     def line(self) -> str:
         """TFLite's message."""
@@ -88,11 +79,7 @@ def _of_compiled(name: str, session: Session) -> AppliedDelegate:
 
 
 def require_full_delegation(rows: Sequence[AppliedDelegate]) -> None:
-    """Check that one delegate runs everything, as TFLite's tool does.
-
-    Raises:
-        DelegationError: an operator runs on the CPU.
-    """
+    """Check that one delegate runs everything, as TFLite's tool does; else a DelegationError."""
     if any(row.is_complete for row in rows):
         return
     raise DelegationError("\n".join([NO_FALLBACK, *(r.reasons for r in rows if r.reasons)]))

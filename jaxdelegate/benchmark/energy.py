@@ -33,12 +33,9 @@ class EnergyMeter:
 
 @contextlib.contextmanager
 def energy_meter(device: Any, *, is_requested: bool | None = None) -> Iterator[EnergyMeter | None]:
-    """A meter for a jax.Device; None if it is not an NVIDIA GPU that counts its energy.
+    """A meter for a jax.Device or None; None if it is not an NVIDIA GPU that counts its energy.
 
-    Args:
-        device: may be None.
-        is_requested: True: a missing library is an error; False: no meter; None: a meter if the
-            library is installed.
+    With `is_requested` None, a missing library means no meter; with True it is an error.
     """
     if device is None or device.platform not in ("gpu", "cuda") or is_requested is False:
         yield None

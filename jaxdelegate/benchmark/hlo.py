@@ -33,38 +33,24 @@ _SILENT = frozenset(("parameter", "constant", "get-tuple-element", "tuple", "bit
 
 @dataclasses.dataclass(frozen=True)
 class CallBatch:
-    """Several calls in one instruction.
+    """Several calls in one instruction."""
 
-    Attributes:
-        number: its number in `call_times`.
-        scopes: of the operators that each call computes.
-    """
-
-    number: int
-    scopes: tuple[tuple[str, ...], ...]
+    number: int  # its number in `call_times`
+    scopes: tuple[tuple[str, ...], ...]  # of the operators that each call computes
 
 
 @dataclasses.dataclass(frozen=True)
 class Instruction:
-    """One instruction of a compiled program.
+    """One instruction of a compiled program."""
 
-    Attributes:
-        name: unique in the program.
-        opcode: HLO's.
-        scopes: of the operators that it computes, in the order of the program.
-        bytes: of its results.
-        traffic: bytes of its results and operands.
-        called: instructions of the computations that it calls, at all levels.
-        batch: None: it is not a call batch.
-    """
-
-    name: str
+    name: str  # unique in the program
     opcode: str
-    scopes: tuple[str, ...]
-    bytes: int
-    traffic: int
+    scopes: tuple[str, ...]  # of the operators that it computes, in the order of the program
+    bytes: int  # of its results
+    traffic: int  # bytes of its results and operands
+    # Instructions of the computations that it calls, at all levels.
     called: frozenset[str] = frozenset()
-    batch: CallBatch | None = None
+    batch: CallBatch | None = None  # None: it is not a call batch
 
     @property
     def is_control(self) -> bool:
@@ -84,12 +70,7 @@ class _Parsed:
 
 
 def read_program(text: str, scopes: Collection[str]) -> dict[str, Instruction]:
-    """The instructions of a compiled program by name.
-
-    Args:
-        text: from `jax.stages.Compiled.as_text()`.
-        scopes: the named scopes of operators.
-    """
+    """The instructions of a compiled program, from `jax.stages.Compiled.as_text()`, by name."""
     bodies = _parse(text, frozenset(scopes))
     return _Program(bodies, list(scopes)).instructions()
 
@@ -167,7 +148,6 @@ class _Program:
         return [name for name in instruction.operands if name in self._by_name]
 
     def _inside(self, instruction: _Parsed) -> Iterable[_Parsed]:
-        """Instructions of the computations that it calls, at all levels."""
         for computation in instruction.computations:
             for inner in self._bodies.get(computation, ()):
                 yield inner

@@ -13,10 +13,7 @@ def make_inputs(
 ) -> list[np.ndarray]:
     """One array for each input: a file's values, or random ones as TFLite draws them.
 
-    Args:
-        details: the inputs as the interpreter describes them after allocation.
-        layers: the flags' descriptions of them, in the same order; may be empty.
-        seed: of the random values.
+    `layers` are the flags' descriptions in the order of `details`, or empty.
     """
     inputs = []
     for position, detail in enumerate(details):

@@ -72,14 +72,7 @@ def parse_options(text: str) -> tuple[str, ...]:
 def configurations(
     chosen: Sequence[str], platforms: Sequence[str], threads: Sequence[int], dtypes: Sequence[str]
 ) -> list[Configuration]:
-    """Every combination that makes a difference.
-
-    Args:
-        chosen: as `parse_options` returns them.
-        platforms: JAX's available platforms.
-        threads: thread counts for the CPU.
-        dtypes: values of `--jax_compute_dtype`.
-    """
+    """Every combination that makes a difference; `platforms` are those that JAX has."""
     if "none" in chosen:
         return [Configuration("as given", ())]
     requested = ("cpu", "gpu", "tpu") if "all" in chosen else tuple(chosen)
@@ -154,12 +147,8 @@ def run_all(
 ) -> list[Outcome]:
     """Run `benchmark_model` for each configuration; returns the fastest first.
 
-    Args:
-        rows: as `configurations` returns them.
-        flags: for every run, including `--graph=...`.
-        delay: seconds between two runs.
-        shuffle: run them in random order, so that a slow drift of the machine affects all equally.
-        seed: of the order.
+    `delay` is in seconds. The order is random unless `shuffle` is false, so that a slow drift of
+    the machine affects all equally.
     """
     order = list(rows)
     if shuffle:

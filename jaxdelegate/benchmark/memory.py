@@ -82,21 +82,14 @@ class PeakMonitor:
 
 @dataclasses.dataclass(frozen=True)
 class DeviceMemory:
-    """The memory of one device in bytes.
-
-    Attributes:
-        device: its name.
-        programs_bytes: what XLA planned for the compiled partitions: arguments, results and
-            temporaries.
-        in_use_bytes: of the allocator; None: the platform has no such figures (the CPU).
-        peak_bytes: of the allocator, or None.
-        limit_bytes: of the allocator, or None.
-    """
+    """The memory of one device in bytes."""
 
     device: str
+    # What XLA planned for the compiled partitions: arguments, results and temporaries.
     programs_bytes: int
+    # Of the allocator; None: the platform has no such figures (the CPU).
     in_use_bytes: int | None = None
-    peak_bytes: int | None = None
+    peak_bytes: int | None = None  # of the allocator, or None
     limit_bytes: int | None = None
 
     @classmethod

@@ -26,25 +26,15 @@ _T = TypeVar("_T")
 
 @dataclasses.dataclass(frozen=True)
 class OpTime:
-    """A row of the profile.
+    """A row of the profile."""
 
-    Attributes:
-        type: the operator's name, or several joined by + if XLA fused them.
-        name: its outputs and its index, as TFLite names nodes.
-        times: microseconds in each profiled run.
-        bytes: of its results.
-        times_called: in one run; inside a partition the number of XLA instructions.
-        nodes: the operators' indices.
-        traffic: bytes that XLA's instructions read and write.
-    """
-
-    type: str
-    name: str
-    times: Stat
-    bytes: int = 0
-    times_called: int = 1
-    nodes: tuple[int, ...] = ()
-    traffic: int = 0
+    type: str  # the operator's name, or several joined by + if XLA fused them
+    name: str  # its outputs and its index, as TFLite names nodes
+    times: Stat  # microseconds in each profiled run
+    bytes: int = 0  # of its results
+    times_called: int = 1  # in one run; inside a partition the number of XLA instructions
+    nodes: tuple[int, ...] = ()  # the operators' indices
+    traffic: int = 0  # bytes that XLA's instructions read and write
 
     def span(self) -> Span:
         """Its time and memory traffic in one run."""
@@ -64,21 +54,13 @@ class OpTime:
 
 @dataclasses.dataclass(frozen=True)
 class Profile:
-    """The time of each step, in the order of execution.
+    """The time of each step, in the order of execution."""
 
-    Attributes:
-        init: the steps of preparation, each run once.
-        nodes: host operators, and each partition as a whole.
-        inside: the operators in partitions, by device time.
-        runs: the number of profiled runs.
-        work: operations, bytes and seconds of the operators.
-    """
-
-    init: tuple[OpTime, ...]
-    nodes: tuple[OpTime, ...]
-    inside: tuple[OpTime, ...]
-    runs: int
-    work: tuple[OperatorWork, ...] = ()
+    init: tuple[OpTime, ...]  # the steps of preparation, each run once
+    nodes: tuple[OpTime, ...]  # host operators, and each partition as a whole
+    inside: tuple[OpTime, ...]  # the operators in partitions, by device time
+    runs: int  # the number of profiled runs
+    work: tuple[OperatorWork, ...] = ()  # operations, bytes and seconds of the operators
 
     def as_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
@@ -105,15 +87,9 @@ def collect(
     init: Sequence[OpTime] = (),
     perfetto_trace: str = "",
 ) -> Profile:
-    """Profile runs.
+    """Profile runs, inside those delegates that have `partitions()`.
 
-    Args:
-        session: allocated.
-        arrays: the inputs.
-        delegates: the delegates of the session; those with `partitions()` are profiled inside.
-        runs: how many.
-        init: the steps of preparation.
-        perfetto_trace: a file for a trace of the runs for ui.perfetto.dev; empty: none.
+    `perfetto_trace` names a file for a trace for ui.perfetto.dev; empty: none.
     """
     partitions = [p for d in delegates if hasattr(d, "partitions") for p in d.partitions()]
     invokes: list[float] = []

@@ -20,17 +20,12 @@ _LOOPS = 8  # over the largest array, so that the copy before the loop hardly co
 
 @dataclasses.dataclass(frozen=True)
 class DevicePeaks:
-    """The peaks of one device.
+    """The peaks of one device."""
 
-    Attributes:
-        flops: per second, in a matrix product.
-        bandwidths: bytes read and written per second, by the size of the array in bytes.
-        dtype: of the factors.
-    """
-
-    flops: float
+    flops: float  # per second, in a matrix product
+    # Bytes read and written per second, by the size of the array in bytes.
     bandwidths: Mapping[int, float]
-    dtype: str = "float32"
+    dtype: str = "float32"  # of the factors
 
     def as_dict(self) -> dict[str, Any]:
         """Ready for JSON, as `jaxdelegate plot --kind=roofline` reads it."""
@@ -45,12 +40,7 @@ class DevicePeaks:
 
 
 def measured_peaks(device: Any, dtype: np.dtype) -> DevicePeaks:
-    """Measure a device with matrix products and additions in place; takes some seconds.
-
-    Args:
-        device: a jax.Device.
-        dtype: of the factors; sums are float32.
-    """
+    """Measure with matrix products (float32 sums) and additions in place; takes some seconds."""
     sides = _SIDES.get(device.platform, _DEFAULT_SIDES)
     return DevicePeaks(
         max(_product_flops(device, dtype, n) for n in sides),

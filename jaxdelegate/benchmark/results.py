@@ -29,61 +29,34 @@ class InputRecord:
 
 @dataclasses.dataclass(frozen=True)
 class BenchmarkReport:
-    """One benchmark. Times in microseconds.
-
-    Attributes:
-        name: of the benchmark, or empty.
-        model: the path, or "<bytes>".
-        model_bytes: the file's size.
-        interpreter: "jaxdelegate" or "litert".
-        signature: its key, or empty.
-        inputs: as they ran.
-        seed: of the random inputs.
-        batch: the first dimension of the first input, or 1.
-        delegates: in the order in which they were applied.
-        platform: of the partitions: "gpu", "tpu" or "cpu"; None without JaxDelegate.
-        device: its name; None without JaxDelegate.
-        startup_us: creating the delegates, and starting jax's devices.
-        init_us: reading, partitioning, compiling, moving weights, allocating tensors.
-        warmup: the untimed runs; the first one is the first inference.
-        inference: the timed runs.
-        input_bytes: of all inputs together.
-        footprint: growth of the process.
-        device_memory: None without JaxDelegate.
-        throughput: with several runs in flight; None: not requested.
-        joules: per inference, of the whole GPU; None: not measured.
-        profile: the operators' times; None: not requested.
-        precision: the report of check_precision; None: not requested.
-        peaks: of the device; None: not requested, or no JaxDelegate.
-        flags: delegate flags that were given.
-        versions: of the libraries.
-    """
+    """One benchmark. Times are in microseconds. None: not requested, or without JaxDelegate."""
 
     name: str
-    model: str
-    model_bytes: int
-    interpreter: str
-    signature: str
-    inputs: tuple[InputRecord, ...]
-    seed: int
-    batch: int
-    delegates: tuple[AppliedDelegate, ...]
-    platform: str | None
-    device: str | None
-    startup_us: int
-    init_us: int
-    warmup: Stat
-    inference: Stat
-    input_bytes: int
-    footprint: Footprint
+    model: str  # the path, or "<bytes>"
+    model_bytes: int  # the file's size
+    interpreter: str  # "jaxdelegate" or "litert"
+    signature: str  # its key, or empty
+    inputs: tuple[InputRecord, ...]  # as they ran
+    seed: int  # of the random inputs
+    batch: int  # the first dimension of the first input, or 1
+    delegates: tuple[AppliedDelegate, ...]  # in the order in which they were applied
+    platform: str | None  # of the partitions: "gpu", "tpu" or "cpu"; None without JaxDelegate
+    device: str | None  # its name; None without JaxDelegate
+    startup_us: int  # creating the delegates, and starting jax's devices
+    init_us: int  # reading, partitioning, compiling, moving weights, allocating tensors
+    warmup: Stat  # the untimed runs; the first one is the first inference
+    inference: Stat  # the timed runs
+    input_bytes: int  # of all inputs together
+    footprint: Footprint  # growth of the process
     device_memory: DeviceMemory | None = None
-    throughput: Throughput | None = None
-    joules: float | None = None
+    throughput: Throughput | None = None  # with several runs in flight; None: not requested
+    joules: float | None = None  # per inference, of the whole GPU; None: not measured
     profile: Profile | None = None
     precision: Any = None
     peaks: DevicePeaks | None = None
+    # Delegate flags that were given.
     flags: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    versions: Mapping[str, str] = dataclasses.field(default_factory=dict)  # of the libraries
 
     @property
     def inferences_per_second(self) -> float:

@@ -26,12 +26,7 @@ class Session:
     """Runs one subgraph of an interpreter. Stock interpreters' errors become InterpreterErrors."""
 
     def __init__(self, interpreter: Any, signature: str = "") -> None:
-        """Find the subgraph.
-
-        Args:
-            interpreter: a jaxdelegate.Interpreter or a stock one.
-            signature: the key; may be empty if the model has at most one signature.
-        """
+        """Find the subgraph; `signature` may be empty if the model has at most one."""
         self.interpreter = interpreter
         self.signature = signature
         self._keys = list(interpreter.get_signature_list())
@@ -121,21 +116,14 @@ class Session:
             self._guarded(self._subgraph.allocate)
 
     def on_device(self, arrays: Sequence[np.ndarray], device: Any) -> list[Any]:
-        """The inputs as arrays on a device, for `set`.
-
-        Args:
-            arrays: one for each input.
-            device: the delegate's jax.Device, or None.
-        """
+        """The inputs, one array for each, as arrays on a jax.Device, for `set`."""
         self._check_own("device_inputs", device)
         return [device_arrays.placed(array, device) for array in arrays]
 
     def start(self, arrays: Sequence[np.ndarray], device: Any) -> Callable[[], Any]:
         """Start a run on host arrays; the returned function waits for the outputs on the host.
 
-        Args:
-            arrays: one for each input; they must not change until the outputs are available.
-            device: the delegate's jax.Device, or None.
+        The arrays must not change until the outputs are available.
         """
         self._check_own("inflight", device)
         return functools.partial(self._guarded, self._guarded(self._subgraph.start, arrays))

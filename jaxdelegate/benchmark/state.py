@@ -17,14 +17,7 @@ from jaxdelegate.text import printable
 def state_text(
     session: Session, *, name_length: int = 25, type_length: int = 15, alloc_length: int = 18
 ) -> str:
-    """Tensors and nodes of the session's subgraph, in the layout of TFLite's debug tools.
-
-    Args:
-        session: allocated.
-        name_length: width of tensor names.
-        type_length: width of types.
-        alloc_length: width of allocation types.
-    """
+    """Tensors and nodes of an allocated session, in the layout of TFLite's debug tools."""
     interpreter, index = session.interpreter, session.subgraph
     details = _tensors(session)
     nodes = _nodes(session)

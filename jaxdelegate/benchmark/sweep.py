@@ -1,4 +1,4 @@
-"""The same benchmark for several batch sizes."""
+"""One benchmark for several batch sizes."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -31,9 +31,6 @@ def batch_sweep(
 
     A size that the model rejects, or that does not fit in the device's memory, is reported with its
     error; the sweep continues with the next one.
-
-    Raises:
-        JaxDelegateError: as `benchmark`, unless the batch size is the cause.
     """
     results = []
     for size in sorted(set(sizes)):

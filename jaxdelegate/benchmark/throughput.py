@@ -34,13 +34,8 @@ def measured(
 ) -> Throughput:
     """Start runs, and wait for the oldest one whenever `in_flight` runs are started.
 
-    Args:
-        start: starts a run; the function that it returns waits for the results.
-        in_flight: at least 1.
-        batch: inferences per run.
-        runs: the minimum number of runs.
-        min_secs: the minimum time.
-        max_secs: no run is started after this time.
+    `start` returns a function that waits for the results; `batch` is the number of inferences per
+    run.
     """
     start()()  # warm up
     waiting: deque[Callable[[], Any]] = deque()

@@ -28,11 +28,7 @@ def newest_file(folder: Path, pattern: str) -> Path | None:
 
 
 def read_events(folder: Path) -> list[Event]:
-    """All executions of instructions in a trace, ordered by start.
-
-    Args:
-        folder: the argument of `jax.profiler.start_trace`.
-    """
+    """All executions of instructions in `jax.profiler`'s trace in a folder, ordered by start."""
     path = newest_file(folder, "*.xplane.pb")
     if path is None:
         return []

@@ -9,44 +9,28 @@ from jaxdelegate.simple_delegate import Node
 
 @dataclasses.dataclass(frozen=True)
 class Span:
-    """A measured part of a program.
+    """A measured part of a program."""
 
-    Attributes:
-        nodes: the operators that it computes.
-        seconds: in one run.
-        bytes: that it reads and writes.
-    """
-
-    nodes: tuple[int, ...]
-    seconds: float
-    bytes: int
+    nodes: tuple[int, ...]  # the operators that it computes
+    seconds: float  # in one run
+    bytes: int  # that it reads and writes
 
 
 @dataclasses.dataclass(frozen=True)
 class OperatorWork:
-    """One operator, or several that XLA fused, whose times cannot be separated.
+    """One operator, or several that XLA fused, whose times cannot be separated."""
 
-    Attributes:
-        name: types and indices.
-        nodes: their indices.
-        seconds: in one run.
-        flops: arithmetic operations in one run; None: unknown.
-        bytes: that reach memory; values inside a fusion stay in registers.
-    """
-
-    name: str
+    name: str  # types and indices
     nodes: tuple[int, ...]
-    seconds: float
-    flops: int | None
-    bytes: int
+    seconds: float  # in one run
+    flops: int | None  # arithmetic operations in one run; None: unknown
+    bytes: int  # that reach memory; values inside a fusion stay in registers
 
 
 def work_of(spans: Iterable[Span], nodes: Sequence[Node]) -> list[OperatorWork]:
     """The spans of one partition or of the host, merged if they share an operator.
 
-    Args:
-        spans: those without nodes are ignored.
-        nodes: the operators that they refer to.
+    Spans without nodes are ignored.
     """
     by_index = {node.index: node for node in nodes}
     known = [span for span in spans if span.nodes]

@@ -38,19 +38,12 @@ _NOWHERE = 2**31 - 1  # larger than any operator index: nothing is delegated
 
 @dataclasses.dataclass(frozen=True)
 class Probe:
-    """One run: the operators that were delegated, and the comparison of the outputs.
+    """One run: the operators that were delegated, and the comparison of the outputs."""
 
-    Attributes:
-        first: the first delegated operator.
-        last: the last delegated operator.
-        outputs: the comparisons; empty if the run failed.
-        error: why it failed.
-    """
-
-    first: int
-    last: int
+    first: int  # the first delegated operator
+    last: int  # the last delegated operator
     outputs: tuple[TensorComparison, ...]
-    error: str | None = None
+    error: str | None = None  # why it failed
 
     @property
     def is_wrong(self) -> bool:
@@ -80,41 +73,28 @@ class NodeName:
 
 @dataclasses.dataclass(frozen=True)
 class Culprit:
-    """A minimal range of operators: wrong when delegated, right without its first or its last.
-
-    Attributes:
-        first: its first operator.
-        last: its last operator.
-        nodes: those operators of the range that are enough to make an output wrong.
-        probe: the run in which only the range was delegated.
-    """
+    """A minimal range of operators: wrong when delegated, right without its first or its last."""
 
     first: int
     last: int
+    # Those operators of the range that are enough to make an output wrong.
     nodes: tuple[NodeName, ...]
     probe: Probe
 
 
 @dataclasses.dataclass(frozen=True)
 class Bisection:
-    """The result of a search.
+    """The result of a search."""
 
-    Attributes:
-        verdict: "agrees": nothing is wrong; "rounding": the outputs differ only by the rounding of
-            quantized operators; "wrong_without_delegate": the outputs are wrong although nothing is
-            delegated; "found": see `culprits`.
-        full: the run with everything in the searched range delegated.
-        empty: the run with nothing delegated.
-        culprits: in execution order.
-        probes: the number of ranges that were run.
-        rounding: for a quantized model whose outputs differ, whether that is rounding.
-    """
-
+    # "agrees": nothing is wrong; "rounding": the outputs differ only by the rounding of quantized
+    # operators; "wrong_without_delegate": the outputs are wrong although nothing is delegated;
+    # "found": see `culprits`.
     verdict: ProbeResult
-    full: Probe
+    full: Probe  # the run with everything in the searched range delegated
     empty: Probe | None
     culprits: tuple[Culprit, ...]
     probes: int
+    # For a quantized model whose outputs differ, whether that is rounding.
     rounding: RoundingCheck | None = None
 
 
@@ -159,20 +139,8 @@ def bisect(
     debugging (Zeller and Hildebrandt 2002, ddmin) removes the operators in it that are not needed.
     The search continues after the range until the rest is right.
 
-    Args:
-        model: the .tflite.
-        open_range: opens the side under test for a range, e.g. `ranged(model, JaxDelegate())`.
-        reference: a key of `sides.REFERENCES`.
-        num_runs: how many sets of inputs every probe runs.
-        inputs: where the inputs come from; None: random ones.
-        bounds: when an output agrees; None: `Bounds()`.
-        first: the first operator to consider.
-        last: the last operator to consider.
-
-    Raises:
-        OptionError: an impossible value.
-        ModelError: the file cannot be read.
-        InterpreterError: the reference, or the test without its delegates, cannot run the model.
+    `open_range` opens the side under test, e.g. `ranged(model, JaxDelegate())`; `num_runs` is the
+    number of sets of inputs for each probe; `first` and `last` limit the operators to consider.
     """
     record = read_model(model)
     last = min(last, len(record.subgraphs[0].operators) - 1)
@@ -215,10 +183,7 @@ def _culprits(prober: "_Prober", record: Model, first: int, last: int) -> Sequen
 def minimal_range(is_wrong: Callable[[int, int], bool], first: int, last: int) -> tuple[int, int]:
     """A part of a wrong range that is wrong, but right without its first or its last item.
 
-    Args:
-        is_wrong: whether the range `a .. b` is wrong; an empty one is right.
-        first: the first item of the wrong range.
-        last: its last item.
+    `is_wrong(a, b)` is about the range `a .. b`; an empty one is right.
     """
     high = bisect_left(range(last), True, lo=first, key=lambda i: is_wrong(first, i))
     after = bisect_left(range(high + 1), True, lo=first + 1, key=lambda i: not is_wrong(i, high))

@@ -15,24 +15,20 @@ _NOISE = 1e-2  # of the bound: an operator's error relative to its inputs, for t
 
 @dataclasses.dataclass(frozen=True)
 class Bounds:
-    """How far a tensor may differ from the reference's.
+    """How far a tensor may differ from the reference's."""
 
-    Attributes:
-        of_largest: for floats, as a fraction of the largest reference value. None: 1e-4, the
-            tolerance of whole networks; 1e-2 for tensors stored in float16 or bfloat16, and for
-            all floats if the delegate computes in reduced precision.
-        max_lsb: for quantized integers, in quantization steps. 1, since computing quantized
-            operators in floats, as TFLite's GPU delegate does, may round a tie the other way.
-            Integers without a scale, booleans and strings must be equal.
-        max_abs_error: an absolute bound in raw units, which replaces the other two.
-    """
-
+    # For floats, as a fraction of the largest reference value. None: 1e-4, the tolerance of whole
+    # networks; 1e-2 for tensors stored in float16 or bfloat16, and for all floats if the delegate
+    # computes in reduced precision.
     of_largest: float | None = None
+    # For quantized integers, in quantization steps. 1, since computing quantized operators in
+    # floats, as TFLite's GPU delegate does, may round a tie the other way. Integers without a
+    # scale, booleans and strings must be equal.
     max_lsb: int = 1
+    # An absolute bound in raw units, which replaces the other two.
     max_abs_error: float | None = None
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if value is not None and not value >= 0:
@@ -53,14 +49,10 @@ class Bounds:
     def limit(
         self, dtype: np.dtype, largest: float, *, is_quantized: bool, inputs_largest: float = 0.0
     ) -> float:
-        """The largest allowed absolute error, in raw units.
+        """The largest allowed absolute error in raw units; `largest` is the reference's.
 
-        Args:
-            dtype: of the tensor.
-            largest: the largest finite absolute reference value.
-            is_quantized: whether it has integers with a scale.
-            inputs_largest: the same of the operator's inputs, if one operator is compared: the
-                rounding of terms that cancel is proportional to them, not to their sum.
+        `inputs_largest` is that of the inputs if one operator is compared: the rounding of terms
+        that cancel is proportional to them, not to their sum.
         """
         if self.max_abs_error is not None:
             return self.max_abs_error

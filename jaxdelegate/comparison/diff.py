@@ -31,33 +31,20 @@ from jaxdelegate.model.records import read_model
 
 @dataclasses.dataclass(frozen=True)
 class InferenceDiff:
-    """The result of a comparison.
+    """The result of a comparison."""
 
-    Attributes:
-        model: the file, or "<bytes>".
-        test: the delegates under test.
-        reference: the interpreter that they were compared with.
-        delegation: how many operators the delegates took, as a sentence.
-        num_runs: the number of sets of inputs.
-        seed: of the inputs.
-        reference_latency: of the reference's invocations.
-        test_latency: of the test's.
-        outputs: one comparison for each output of the model.
-        layers: the comparison of all computed tensors; None: not requested.
-        rounding: if outputs of a quantized model are out of bounds, whether that is rounding;
-            None: they are not, or the delegates cannot be checked.
-    """
-
-    model: str
-    test: str
-    reference: str
-    delegation: str
-    num_runs: int
-    seed: int
-    reference_latency: Latency
-    test_latency: Latency
+    model: str  # the file, or "<bytes>"
+    test: str  # the delegates under test
+    reference: str  # the interpreter that they were compared with
+    delegation: str  # how many operators the delegates took, as a sentence
+    num_runs: int  # the number of sets of inputs
+    seed: int  # of the inputs
+    reference_latency: Latency  # of the reference's invocations
+    test_latency: Latency  # of the test's
     outputs: tuple[TensorComparison, ...]
-    layers: LayerReport | None = None
+    layers: LayerReport | None = None  # the comparison of all computed tensors; None: not requested
+    # If outputs of a quantized model are out of bounds, whether that is rounding; None: they are
+    # not, or the delegates cannot be checked.
     rounding: RoundingCheck | None = None
 
     @property
@@ -98,11 +85,6 @@ def inference_diff(
         bounds: when a tensor agrees; None: `Bounds()`.
         per_layer: compare all intermediate tensors, too, in a program that returns them all.
         layer_runs: how many sets of inputs that comparison runs.
-
-    Raises:
-        OptionError: an impossible value.
-        ModelError: the file cannot be read.
-        InterpreterError: a side cannot run the model.
     """
     _check_counts(num_runs=num_runs, invocations_per_run=invocations_per_run, layer_runs=layer_runs)
     record = read_model(model)

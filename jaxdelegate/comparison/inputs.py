@@ -27,21 +27,17 @@ INDEX_RANGES = ((0, 99), (0, 9), (0, 1))
 
 @dataclasses.dataclass(frozen=True)
 class InputSettings:
-    """Where the inputs come from. The mappings are by input name; every entry is optional.
+    """Where the inputs come from. The mappings are by input name; every entry is optional."""
 
-    Attributes:
-        seed: of the random values.
-        shapes: to use instead of the file's, whose free dimensions are 1.
-        ranges: smallest and largest value of an integer input.
-        files: raw bytes in the tensor's dtype and C order, or a .npy file, used in every run.
-        index_range: of all other integer inputs of 32 and 64 bits; None: the first of INDEX_RANGES
-            with which the model runs.
-    """
-
-    seed: int = 0
+    seed: int = 0  # of the random values
+    # To use instead of the file's, whose free dimensions are 1.
     shapes: Mapping[str, Shape] = dataclasses.field(default_factory=dict)
+    # Smallest and largest value of an integer input.
     ranges: Mapping[str, Range] = dataclasses.field(default_factory=dict)
+    # Raw bytes in the tensor's dtype and C order, or a .npy file, used in every run.
     files: Mapping[str, str | os.PathLike[str]] = dataclasses.field(default_factory=dict)
+    # Of all other integer inputs of 32 and 64 bits; None: the first of INDEX_RANGES with which the
+    # model runs.
     index_range: Range | None = None
 
     def source(self, details: Details) -> InputSource:
@@ -80,12 +76,7 @@ def parse_inputs(
 ) -> InputSettings:
     """Settings from flags in the format of TFLite's benchmark tool, by the model's names.
 
-    Args:
-        seed: of the random values.
-        names: `input_layer`; for the format of all see `parse_input_flags`.
-        shapes: `input_layer_shape`; none, or one for each name.
-        ranges: `input_layer_value_range`.
-        files: `input_layer_value_files`.
+    `shapes` may be empty; for the formats see `parse_input_flags`.
     """
     flags = parse_input_flags(names, shapes, ranges, files)
     return InputSettings(seed, flags.shapes, flags.ranges, flags.files)

@@ -19,23 +19,16 @@ Kind = Literal["operator", "program"]
 
 @dataclasses.dataclass(frozen=True)
 class LayerError:
-    """One output of one operator.
-
-    Attributes:
-        node: the operator's index.
-        operator: its name.
-        delegated: whether the delegate under test ran it; None: not known.
-        tensor: the error in the whole run, which includes errors of earlier operators.
-        local: the error when the operator gets the reference's inputs; None: not known.
-        inputs_agree: whether the operator's inputs were within the bounds in the whole run.
-    """
+    """One output of one operator."""
 
     node: int
-    operator: str
-    delegated: bool | None
+    operator: str  # its name
+    delegated: bool | None  # whether the delegate under test ran it; None: not known
+    # The error in the whole run, which includes errors of earlier operators.
     tensor: TensorComparison
+    # The error when the operator gets the reference's inputs; None: not known.
     local: TensorComparison | None
-    inputs_agree: bool
+    inputs_agree: bool  # whether the operator's inputs were within the bounds in the whole run
 
     @property
     def own(self) -> TensorComparison:
@@ -61,7 +54,6 @@ class Divergence:
     layer: LayerError
 
     def __str__(self) -> str:
-        """The divergence in one sentence."""
         if self.kind == "operator":
             return (
                 f"First divergence: {self.layer.label}: wrong on the reference's inputs, "
@@ -76,17 +68,11 @@ class Divergence:
 
 @dataclasses.dataclass(frozen=True)
 class LayerReport:
-    """The errors of all layers.
+    """The errors of all layers."""
 
-    Attributes:
-        layers: in execution order.
-        skipped: the number of tensors that a side did not keep.
-        outputs_agree: whether the model's outputs are within the bounds in these runs.
-    """
-
-    layers: tuple[LayerError, ...]
-    skipped: int
-    outputs_agree: bool
+    layers: tuple[LayerError, ...]  # in execution order
+    skipped: int  # the number of tensors that a side did not keep
+    outputs_agree: bool  # whether the model's outputs are within the bounds in these runs
 
     def ranked(self) -> list[LayerError]:
         """The layers by their own error, the largest first."""
@@ -110,7 +96,7 @@ class LayerReport:
         return None
 
     def conclusion(self) -> str:
-        """The first divergence in one sentence, or that there is none."""
+        """The first divergence, or that no operator is wrong, in one sentence."""
         divergence = self.first_divergence()
         if divergence is not None:
             return str(divergence)

@@ -30,55 +30,34 @@ class TensorComparison:
     the magnitude of a value matters (relative errors, cosine, SNR). A metric that is undefined (for
     strings, an all-zero tensor, shapes that differ) is None. Elements that are NaN or infinite on
     either side are counted, and left out of all other metrics.
-
-    Attributes:
-        index: the tensor's index in the subgraph.
-        name: its name in the file.
-        dtype: numpy's name.
-        shape: the reference's in the latest run.
-        runs: the number of runs that were compared.
-        elements: the number of elements in all runs.
-        mean_abs: mean absolute error over the elements; TFLite's avg_error.
-        std_dev: population standard deviation of the runs' mean absolute errors, as TFLite's.
-        min_mean_abs: the smallest of the runs' mean absolute errors.
-        max_mean_abs: the largest of them.
-        max_abs: the largest absolute error of any element.
-        relative: sum of absolute errors / sum of absolute reference values.
-        relative_to_largest: `max_abs` / the largest absolute reference value.
-        cosine: cosine similarity, with all runs as one vector.
-        snr_db: 10 log10(energy of the reference / energy of the error); None without an error.
-        unequal: the number of elements that are not equal (NaN equals NaN).
-        nonfinite_mismatches: the number of elements where only one side is NaN or infinite, or the
-            sides differ in that.
-        exceeding: the number of elements whose error is larger than `limit`.
-        limit: the largest allowed absolute error in the latest run.
-        lsb_histogram: for quantized integers, the number of elements by test - reference; the bins
-            -16 and 16 include everything beyond.
-        shape_mismatch: a text about shapes or dtypes that differ.
-        worst: the largest error; None: all elements are equal.
     """
 
     index: int
     name: str
-    dtype: str
-    shape: tuple[int, ...]
+    dtype: str  # numpy's name
+    shape: tuple[int, ...]  # the reference's in the latest run
     runs: int
     elements: int
-    mean_abs: float | None
+    mean_abs: float | None  # mean absolute error over the elements; TFLite's avg_error
+    # Population standard deviation of the runs' mean absolute errors, as TFLite's.
     std_dev: float | None
-    min_mean_abs: float | None
-    max_mean_abs: float | None
+    min_mean_abs: float | None  # the smallest of the runs' mean absolute errors
+    max_mean_abs: float | None  # the largest of them
     max_abs: float | None
-    relative: float | None
-    relative_to_largest: float | None
-    cosine: float | None
+    relative: float | None  # sum of absolute errors / sum of absolute reference values
+    relative_to_largest: float | None  # `max_abs` / the largest absolute reference value
+    cosine: float | None  # cosine similarity, with all runs as one vector
+    # 10 log10(energy of the reference / energy of the error); None without an error.
     snr_db: float | None
-    unequal: int
+    unequal: int  # the number of elements that are not equal (NaN equals NaN)
+    # The number of elements where only one side is NaN or infinite, or the sides differ in that.
     nonfinite_mismatches: int
-    exceeding: int
-    limit: float | None
+    exceeding: int  # the number of elements whose error is larger than `limit`
+    limit: float | None  # the largest allowed absolute error in the latest run
+    # For quantized integers, the number of elements by test - reference; the bins -16 and 16
+    # include everything beyond.
     lsb_histogram: dict[int, int] | None
-    shape_mismatch: str | None
+    shape_mismatch: str | None  # a text about shapes or dtypes that differ
     worst: Worst | None
 
     @property
@@ -138,13 +117,7 @@ class Comparer:
         self._runs = 0
 
     def add(self, got: np.ndarray, want: np.ndarray, inputs_largest: float = 0.0) -> None:
-        """Compare one run's arrays.
-
-        Args:
-            got: the test's.
-            want: the reference's.
-            inputs_largest: see `Bounds.limit`.
-        """
+        """Compare one run's arrays; for `inputs_largest` see `Bounds.limit`."""
         self._shape = want.shape
         self._counts["elements"] += want.size
         strings = {got.dtype.kind, want.dtype.kind} <= set("OSU")

@@ -42,19 +42,13 @@ class WrongOperator:
 
 @dataclasses.dataclass(frozen=True)
 class RoundingCheck:
-    """The result of the check.
+    """The result of the check."""
 
-    Attributes:
-        operators: the number of delegated operators that were checked.
-        wrong: those that differ by more than rounding, in execution order.
-        unseen: the number of delegated operators whose results were not kept.
-        is_same_program: whether the program that keeps all tensors has the same outputs as the
-            original one except for rounding, so that the check applies to both.
-    """
-
-    operators: int
-    wrong: tuple[WrongOperator, ...]
-    unseen: int
+    operators: int  # the number of delegated operators that were checked
+    wrong: tuple[WrongOperator, ...]  # those that differ by more than rounding, in execution order
+    unseen: int  # the number of delegated operators whose results were not kept
+    # Whether the program that keeps all tensors has the same outputs as the original one except for
+    # rounding, so that the check applies to both.
     is_same_program: bool
 
     @property
@@ -82,13 +76,7 @@ def check_rounding(
 ) -> RoundingCheck:
     """Compare every delegated operator with the reference on the delegates' own values.
 
-    Args:
-        model: the model that both sides run.
-        test: delegates written in Python.
-        bounds: when a tensor agrees.
-        arrays: inputs for which the outputs differ.
-        outputs: the delegates' outputs for these.
-        reference: the reference's outputs.
+    `outputs` are the delegates' for the inputs `arrays`, and `reference` the reference's.
     """
     subgraph = model.subgraphs[0]
     runner = Runner("test", test.open(preserve_all_tensors=True))
@@ -118,7 +106,6 @@ class _Probe:
     values: Mapping[int, np.ndarray]
 
     def against_kernels(self, operators: Sequence[Operator]) -> list[WrongOperator]:
-        """The operators whose results are out of bounds of LiteRT's kernels."""
         return self._wrong(operators, self.model.subgraphs[0], self.values)
 
     def is_float_result(self, row: WrongOperator) -> bool:

@@ -23,11 +23,9 @@ class SeveredGraph:
 
 
 def sever(subgraph: Subgraph, tensors: Collection[int]) -> SeveredGraph:
-    """Cut a subgraph at tensors: their readers read new inputs instead.
+    """Cut a subgraph at computed tensors: their readers read new inputs instead.
 
-    Args:
-        subgraph: with its operators in execution order.
-        tensors: computed tensors whose values will be given; those without readers do not change.
+    The operators are in execution order. Tensors without readers do not change.
     """
     read = {i for operator in subgraph.operators for i in operator.inputs}
     cut = [i for i in tensors if i in read]

@@ -188,13 +188,7 @@ class Restricted(SimpleDelegate):
     def __init__(
         self, delegate: SimpleDelegate, nodes: Iterable[int] | None = None, options: Any = None
     ) -> None:
-        """Limit `delegate` to some operators.
-
-        Args:
-            delegate: the one that runs them.
-            nodes: their indices; None: all.
-            options: those that interpreters read; None: the delegate's.
-        """
+        """Limit `delegate` to operators (None: all); `options` are those that interpreters read."""
         super().__init__()
         self._delegate = delegate
         self._nodes = None if nodes is None else frozenset(nodes)

@@ -21,11 +21,7 @@ class Outline:
 
 
 def background(rng: np.random.Generator, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """A smooth pattern with noise.
-
-    Returns:
-        The image, float32 [size, size, 3], and its mean color [3], with values 0 to 255.
-    """
+    """A smooth pattern with noise, float32 [size, size, 3], and its mean color [3]; 0 to 255."""
     color = rng.uniform(20, 235, 3)
     patches = color + rng.normal(0, rng.uniform(2, 20), (5, 5, 3))
     smooth = resized(patches, size, size)
@@ -42,16 +38,7 @@ def contrasting(rng: np.random.Generator, color: np.ndarray) -> np.ndarray:
 
 
 def paint(image: np.ndarray, outline: Outline, color: np.ndarray) -> np.ndarray:
-    """Fill an outline in place.
-
-    Args:
-        image: float32 [size, size, 3].
-        outline: what to fill; it is clipped to the image.
-        color: [3].
-
-    Returns:
-        bool [size, size]: the pixels of the outline.
-    """
+    """Fill an outline in place; returns bool [size, size], the pixels of the outline."""
     size = len(image)
     rows = slice(max(int(size * outline.top) - 1, 0), max(int(size * outline.bottom) + 2, 0))
     columns = slice(max(int(size * outline.left) - 1, 0), max(int(size * outline.right) + 2, 0))

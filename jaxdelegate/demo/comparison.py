@@ -38,17 +38,10 @@ def compare(
     *,
     is_compared: bool = True,
 ) -> Iterator[Row]:
-    """Run the network in each engine and yield a row after each.
+    """Run the network in each engine and yield a row after each, with an error if it cannot run.
 
-    Args:
-        engines: opened networks.
-        chosen: the engines, in order.
-        network: returns the .tflite file, float or int8.
-        inputs: an array for each input; both networks have the same inputs.
-        is_compared: also run the numpy reference, on each network that is run.
-
-    Yields:
-        A row for each engine; if it cannot run the network, with its error.
+    With `is_compared`, the numpy reference also runs each network. Both networks have the same
+    inputs.
     """
 
     @functools.cache

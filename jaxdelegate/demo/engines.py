@@ -27,30 +27,15 @@ _LITERT_REPORT = (
 
 @dataclasses.dataclass(frozen=True, eq=False)  # hashable, whatever the options
 class Engine:
-    """An interpreter with or without a delegate.
-
-    Attributes:
-        name: on the page.
-        options: of JaxDelegate; None: no delegate.
-        is_litert: whether it is LiteRT's interpreter.
-        is_quantized: whether it runs the int8 network of a task.
-    """
+    """An interpreter with or without a delegate."""
 
     name: str
-    options: Mapping[str, str] | None = None
-    is_litert: bool = False
-    is_quantized: bool = False
+    options: Mapping[str, str] | None = None  # of JaxDelegate; None: no delegate
+    is_litert: bool = False  # whether it is LiteRT's interpreter
+    is_quantized: bool = False  # whether it runs the int8 network of a task
 
     def open(self, content: bytes) -> "Opened":
-        """Load the network and allocate its tensors, which compiles it.
-
-        Args:
-            content: a .tflite file.
-
-        Raises:
-            JaxDelegateError: the file is damaged, too large, or unsupported by this engine.
-            RuntimeError: LiteRT cannot run it.
-        """
+        """Load a .tflite file and allocate its tensors, which compiles it."""
         start = time.perf_counter()
         if self.is_litert:
             interpreter, report = _litert(content), _LITERT_REPORT
@@ -104,13 +89,7 @@ class Opened:
     def run(self, inputs: Sequence[np.ndarray], *, repeats: int = 20) -> Run:
         """Invoke once to warm up and for the outputs, then up to `repeats` times for the latency.
 
-        Args:
-            inputs: an array for each input, with its shape and dtype.
-            repeats: the maximum number; 0: the first invoke is timed.
-
-        Raises:
-            JaxDelegateError: the inputs do not fit, or an operator failed.
-            ValueError, RuntimeError: the same in LiteRT.
+        Without repeats, the first invoke is timed.
         """
         with self._lock:
             for detail, array in zip(self.inputs, inputs, strict=True):
@@ -137,11 +116,7 @@ class Engines:
         self._cached = functools.lru_cache(size)(lambda content, engine: engine.open(content))
 
     def open(self, content: bytes, engine: Engine) -> Opened:
-        """The network in the engine.
-
-        Raises:
-            JaxDelegateError, RuntimeError: as `Engine.open`. The next call tries again.
-        """
+        """The network in the engine; after an error the next call tries again."""
         with self._lock:
             opened: Opened = self._cached(content, engine)
         return opened

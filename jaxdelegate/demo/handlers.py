@@ -66,14 +66,10 @@ class Handlers:
         self._folder = folder
 
     def run(self, *values: Any) -> Iterator[tuple[Any, ...]]:
-        """Run every chosen engine.
+        """Run every chosen engine; `values` are a Choice's.
 
-        Args:
-            *values: of a Choice.
-
-        Yields:
-            After each engine the showing, and updates: the problem, the results' visibility, the
-            shown engine, image, video, what was found, the comparison, the report.
+        Yields after each engine the showing, and updates: the problem, the results' visibility, the
+        shown engine, image, video, what was found, the comparison, the report.
         """
         choice = Choice(*values)
         try:
@@ -102,8 +98,7 @@ class Handlers:
     ) -> tuple[Any, ...]:
         """Run one frame of the camera in the shown engine.
 
-        Returns:
-            Updates: the problem, the results' visibility, image, video, what was found.
+        Returns updates: the problem, the results' visibility, image, video, what was found.
         """
         if camera is None:
             return tuple([gr.skip()] * 5)

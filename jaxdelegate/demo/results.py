@@ -36,21 +36,13 @@ class KeyPoint:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Found:
-    """Everything that a network found in one image; each task fills some fields.
+    """Everything that a network found in one image; each task fills some fields."""
 
-    Attributes:
-        labels: classes of the whole image, best first.
-        boxes: objects, best first.
-        key_points: joints.
-        bones: pairs of names of joints that a line connects.
-        mask: integers [height, width], the class of each pixel, 0 for the background. Its size may
-            differ from the image's.
-        mask_names: names of the mask's classes; the first is the background's.
-    """
-
-    labels: tuple[Label, ...] = ()
-    boxes: tuple[Box, ...] = ()
+    labels: tuple[Label, ...] = ()  # classes of the whole image, best first
+    boxes: tuple[Box, ...] = ()  # objects, best first
     key_points: tuple[KeyPoint, ...] = ()
-    bones: tuple[tuple[str, str], ...] = ()
+    bones: tuple[tuple[str, str], ...] = ()  # pairs of names of joints that a line connects
+    # Integers [height, width], the class of each pixel, 0 for the background. Its size may differ
+    # from the image's.
     mask: np.ndarray | None = None
-    mask_names: tuple[str, ...] = ()
+    mask_names: tuple[str, ...] = ()  # names of the mask's classes; the first is the background's

@@ -18,19 +18,14 @@ _MIN_HEIGHT = 512
 
 @dataclasses.dataclass(frozen=True)
 class Subject:
-    """A network that the page runs.
+    """A network that the page runs."""
 
-    Attributes:
-        network: the .tflite file; True: the int8 one.
-        inputs: an array for each input, from an image, uint8 [h, w, 3].
-        drawn: the image with what the outputs mean.
-        words: what the outputs mean, as HTML.
-    """
-
-    network: Callable[[bool], bytes]
+    network: Callable[[bool], bytes]  # the .tflite file; True: the int8 one
+    # An array for each input, from an image, uint8 [h, w, 3].
     inputs: Callable[[np.ndarray], list[np.ndarray]]
+    # The image with what the outputs mean.
     drawn: Callable[[np.ndarray, Sequence[np.ndarray]], np.ndarray]
-    words: Callable[[Sequence[np.ndarray]], str]
+    words: Callable[[Sequence[np.ndarray]], str]  # what the outputs mean, as HTML
 
 
 def task_subject(task: Task) -> Subject:

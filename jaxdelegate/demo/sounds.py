@@ -20,7 +20,7 @@ WORDS = {
 }
 _OTHERS = ((0, 2, 1), (2, 0, 1), (1, 0, 2), (1, 2, 0), (0, 0, 2), (2, 2, 0), (1, 1, 2))
 LABELS = ("silence", "unknown", *WORDS)
-_MIN_FRAMES = 5  # a word must be the most likely one for so many frames
+_MIN_FRAMES = 5  # in which a word must be the most likely one
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,28 +18,18 @@ _REACH = 2  # cells around the peak of a heatmap that determine the joint's posi
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """One task.
+    """One task."""
 
-    Attributes:
-        name: the key in `TASKS`.
-        size: height and width of the network's input.
-        names: the classes or joints, in the order of the network's outputs.
-        example: from a seed to a generated picture, 256 x 256, with the truth about it.
-        found: from the network's float outputs to what they mean.
-    """
-
-    name: str
-    size: int
-    names: tuple[str, ...]
+    name: str  # the key in `TASKS`
+    size: int  # height and width of the network's input
+    names: tuple[str, ...]  # the classes or joints, in the order of the network's outputs
+    # From a seed to a generated picture, 256 x 256, with the truth about it.
     example: Callable[[int], Picture]
+    # From the network's float outputs to what they mean.
     found: Callable[[Sequence[np.ndarray]], Found]
 
     def network(self, quantized: bool = False) -> bytes:
-        """The content of the packaged .tflite file.
-
-        Args:
-            quantized: with int8 weights and activations; inputs and outputs are float32.
-        """
+        """The packaged .tflite file; the int8 one has float32 inputs and outputs, too."""
         return packaged(f"{self.name}_int8" if quantized else self.name)
 
     def picture(self, seed: int) -> np.ndarray:

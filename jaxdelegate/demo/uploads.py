@@ -48,12 +48,9 @@ class Upload:
         return is_image and min(shape[1:3]) > 1 and dtype in _IMAGE_DTYPES
 
     def arrays(self, image: np.ndarray, seed: int) -> list[np.ndarray]:
-        """Arrays for its inputs.
+        """Arrays for its inputs: a resized image, uint8 [h, w, 3], or seeded random values.
 
-        Args:
-            image: uint8 [h, w, 3], for a network that takes images. It is resized: to float32 from
-                -1 to 1, int8 from -128 to 127, or uint8.
-            seed: of random arrays, for any other network.
+        Images become float32 from -1 to 1, int8 from -128 to 127, or uint8.
         """
         if not self.takes_image:
             return random_inputs(self.inputs, seed)
@@ -73,11 +70,7 @@ class Upload:
         return f"Random values: {', '.join(map(_type, self.inputs)) or 'no inputs'}."
 
     def table(self, arrays: Sequence[np.ndarray]) -> list[Output]:
-        """A row for each output. An output [1, N] is shown as scores of classes, the highest ones.
-
-        Args:
-            arrays: the outputs; quantized ones are shown dequantized.
-        """
+        """A row for each output, dequantized; [1, N] is shown as its highest scores of classes."""
         return [
             Output(
                 str(detail["name"]),
@@ -90,10 +83,6 @@ class Upload:
 
 def read(path: str | os.PathLike[str], engines: Engines) -> Upload:
     """Read a file, and check that the numpy reference can run it within the limits.
-
-    Args:
-        path: the file.
-        engines: opened networks.
 
     Raises:
         ModelError: the file is not a .tflite file, damaged, or larger than 64 MiB.

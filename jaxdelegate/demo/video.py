@@ -20,17 +20,9 @@ class VideoError(JaxDelegateError, ValueError):
 
 
 def frames(path: str | os.PathLike[str]) -> Iterator[np.ndarray]:
-    """The first 10 seconds of a video, 10 frames a second.
+    """The first 10 seconds of a video that FFmpeg can read, 10 frames a second.
 
-    Args:
-        path: a file that FFmpeg can read.
-
-    Yields:
-        uint8 [h, w, 3]; h and w are even and at most 640.
-
-    Raises:
-        VideoError: the file is damaged, has no video, or a format that FFmpeg does not support.
-        OptionError: PyAV is not installed.
+    Frames are uint8 [h, w, 3]; h and w are even and at most 640.
     """
     av = optional_module("av", "web")
     try:
@@ -52,14 +44,9 @@ def first_frame(path: str | os.PathLike[str]) -> np.ndarray:
 
 
 def write(path: str | os.PathLike[str], images: Iterable[np.ndarray]) -> int:
-    """Write an MP4 file (H.264) that browsers play, 10 frames a second.
+    """Write an MP4 file (H.264) that browsers play, 10 frames a second; returns their number.
 
-    Args:
-        path: the file; it is overwritten.
-        images: uint8 [h, w, 3], all of one shape; h and w are even.
-
-    Returns:
-        How many frames it holds.
+    Images are uint8 [h, w, 3], all of one shape; h and w are even.
     """
     av = optional_module("av", "web")
     images = iter(images)

@@ -58,13 +58,9 @@ def average_precisions(
     thresholds: Sequence[float] = IOU_THRESHOLDS,
     on_class: Callable[[], object] = lambda: None,
 ) -> AveragePrecisions:
-    """TFLite's average precisions over images.
+    """TFLite's average precisions over images, whose objects are in `truth` and in `detected`.
 
-    Args:
-        truth: the annotated objects of each image.
-        detected: the detected objects of each image.
-        thresholds: of intersection over union.
-        on_class: called after each class.
+    `thresholds` are of intersection over union; `on_class` is called after each class.
     """
     limits = np.asarray(thresholds, np.float32)
     all_truth, all_detected = _merged(truth), _merged(detected)

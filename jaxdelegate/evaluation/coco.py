@@ -81,7 +81,6 @@ class CocoResult(EvaluationResult):
         return "\n".join(f"{_predictions(row)}\n{'=' * 54}\n" for row in self.run.good)
 
     def __str__(self) -> str:
-        """TFLite's lines, then COCO's."""
         lines = [str(self.run)]
         if self.tflite is not None:
             pairs = zip(self.tflite.thresholds, self.tflite.at_threshold, strict=False)
@@ -122,11 +121,6 @@ def evaluate_coco(
         interpreter: jaxdelegate's or a stock one, not allocated; None: jaxdelegate's with
             JaxDelegate. A list of interpreters, each on another device, takes batches in turn. With
             a runner in the settings it is not used.
-
-    Raises:
-        DataError: images, annotations and model do not fit.
-        OptionError: an impossible number, or options that exclude each other.
-        ModelError: the file cannot be read, is not a model, or damaged.
     """
     settings = settings or RunSettings()
     truth = _read_truth(images, instances, ground_truth_proto, allowlist, num_images)
@@ -218,7 +212,7 @@ def _count_classes(model_labels: StrPath | None, instances: Instances | None) ->
 def _output_order(source: str, model: ImageModel) -> tuple[int, ...]:
     """Positions of boxes, classes, scores and count among the model's outputs.
 
-    The order of the operator's outputs if these are the model's, in whatever order.
+    The order of the operator's outputs, if the model's outputs are the same tensors.
     """
     order: tuple[int, ...] = (0, 1, 2, 3)
     for name, outputs in model.operators:

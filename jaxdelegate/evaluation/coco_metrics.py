@@ -29,7 +29,6 @@ class CocoMetrics:
     ar_large: float
 
     def __str__(self) -> str:
-        """The lines that pycocotools prints."""
         values = dataclasses.astuple(self)
         return "\n".join(f" {row} = {x:0.3f}" for row, x in zip(_ROWS, values, strict=True))
 

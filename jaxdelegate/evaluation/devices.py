@@ -28,7 +28,7 @@ class _Device:
     thread: ThreadPoolExecutor  # one thread: the only one that runs the model
 
     def start(self, images: np.ndarray) -> Callable[[], Outputs]:
-        """As `ImageModel.start`; a call that would block the caller runs in the thread."""
+        """`ImageModel.start`; a call that would block the caller runs in the thread."""
         if self.model.in_flight > 1:
             return self.model.start(images)
         return self.thread.submit(self.model.invoke, images).result
@@ -51,20 +51,9 @@ class ModelOnDevices(ImageModel):
 def open_on_devices(
     path: StrPath, interpreter: Any, *, batch_size: int, num_outputs: int
 ) -> ImageModel:
-    """As `open_image_model`, with one interpreter or several, each on another device.
+    """Call `open_image_model` for one interpreter, or for several, each on another device.
 
     The first one determines how the model runs batches; the others follow it concurrently.
-
-    Args:
-        path: the .tflite file.
-        interpreter: of that file, not allocated; or a list of interpreters.
-        batch_size: how many images an invocation should take.
-        num_outputs: how many outputs the model must have.
-
-    Raises:
-        DataError: as `open_image_model`, or the list is empty.
-        InterpreterError: an interpreter cannot be allocated.
-        ModelError: the file cannot be read.
     """
     more = {"batch_size": batch_size, "num_outputs": num_outputs}
     if not isinstance(interpreter, Sequence):

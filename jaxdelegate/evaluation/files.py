@@ -55,13 +55,11 @@ def imagenet_images(
     ground_truth_labels: StrPath | None,
     synset_labels: StrPath | None,
 ) -> list[LabeledImage]:
-    """The labeled images of a validation set, in either layout.
+    """The labeled images of a validation set: in one folder, or in a folder per synset.
 
-    Args:
-        folder: holds either the images, or one folder of images per synset (n01440764/*.JPEG).
-        ground_truth_labels: for the flat layout: a label per line, in the order of file names.
-        synset_labels: for folders: lines `n01440764 tench, Tinca tinca` (synset_words.txt); the
-            label is the text before the first comma. By default the folder's name is the label.
+    `ground_truth_labels` has a label per line, in the order of file names. `synset_labels` has
+    lines `n01440764 tench, Tinca tinca` (synset_words.txt); the label is the text before the first
+    comma. By default the folder's name is the label.
     """
     names = list_images(folder)
     if names:

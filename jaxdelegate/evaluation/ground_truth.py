@@ -59,9 +59,7 @@ class Instances:
 def read_instances(path: StrPath, allowlist: StrPath | None = None) -> Instances:
     """Read an instances json such as instances_val2017.json.
 
-    Args:
-        path: the file.
-        allowlist: a file with the ids of the images to keep, one per line (mscoco_minival_ids.txt).
+    `allowlist` has the ids of the images to keep, one per line (mscoco_minival_ids.txt).
     """
     source = os.fspath(path)
     data = _read_json(path)
@@ -162,8 +160,7 @@ def _read_ids(path: StrPath) -> set[int]:
 def read_ground_truth_proto(path: StrPath) -> dict[str, Objects]:
     """Objects by image name from an ObjectDetectionGroundTruth message.
 
-    Args:
-        path: a text message if the suffix is .pbtxt, .textproto or .txt, otherwise a binary one.
+    It is a text message if the suffix is .pbtxt, .textproto or .txt, otherwise a binary one.
     """
     source = os.fspath(path)
     try:

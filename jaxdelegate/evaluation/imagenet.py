@@ -62,7 +62,6 @@ class ImagenetResult(EvaluationResult):
         return metrics
 
     def __str__(self) -> str:
-        """TFLite's lines."""
         lines = (f"Top-{k} Accuracy: {share:g}" for k, share in enumerate(self.top_k, 1))
         return "\n".join([str(self.run), *lines])
 
@@ -95,11 +94,6 @@ def evaluate_imagenet(
         interpreter: jaxdelegate's or a stock one, not allocated; None: jaxdelegate's with
             JaxDelegate. A list of interpreters, each on another device, takes batches in turn. With
             a runner in the settings it is not used.
-
-    Raises:
-        DataError: images, labels and model do not fit.
-        OptionError: an impossible number.
-        ModelError: the file cannot be read, is not a model, or damaged.
     """
     settings = settings or RunSettings()
     chosen = _chosen_images(images, ground_truth_labels, synset_labels, denylist, num_images)

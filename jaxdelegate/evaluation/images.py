@@ -41,11 +41,7 @@ class Preprocessing:
     crop_fraction: float | None = None  # None: the whole image, without its aspect ratio
 
     def __call__(self, path: Path) -> np.ndarray:
-        """Read and prepare one image.
-
-        Raises:
-            DataError: the file cannot be read, is damaged, or is a raw image of another size.
-        """
+        """Read and prepare one image; DataError: it is damaged, or a raw image of another size."""
         if path.suffix.lower() == _RAW:
             return self._normalized(self._raw(path).astype(np.float32))
         image = decode(path)

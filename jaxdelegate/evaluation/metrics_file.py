@@ -10,14 +10,9 @@ from jaxdelegate.measuring import protos
 
 
 def new_metrics(stage: str, run: ImageRun) -> tuple[Any, Any]:
-    """A message with the counts and latencies that all stages have.
+    """EvaluationStageMetrics with a run's counts and latencies, and its part for the stage.
 
-    Args:
-        stage: the field of ProcessMetrics.
-        run: has the counts and latencies.
-
-    Returns:
-        The EvaluationStageMetrics, and the stage's part of it.
+    `stage` is a field of ProcessMetrics.
     """
     metrics = protos.message("tflite.evaluation.EvaluationStageMetrics")
     metrics.num_runs = len(run.good)

@@ -24,35 +24,20 @@ _STOCK_ERRORS = (RuntimeError, ValueError)  # what stock interpreters raise
 
 @dataclasses.dataclass(frozen=True)
 class ImageModel:
-    """An allocated interpreter, jaxdelegate's or a stock one, with one image input [B, H, W, 3].
+    """An allocated interpreter, jaxdelegate's or a stock one, with one image input [B, H, W, 3]."""
 
-    Attributes:
-        interpreter: None where the model runs in another process.
-        digest: SHA-256 of the file.
-        input_index: the tensor's.
-        input_shape: [B, H, W, 3].
-        dtype: of the input.
-        outputs: tensor indices.
-        output_shapes: with the batch.
-        output_dtypes: in the order of `outputs`.
-        operators: name and output tensors of each operator.
-        notes: what the user may want to know about how it runs.
-        in_flight: how many batches to start before waiting for the results of the first.
-        devices: how many devices take batches in turn.
-    """
-
-    interpreter: Any
-    digest: str
+    interpreter: Any  # None where the model runs in another process
+    digest: str  # SHA-256 of the file
     input_index: int
-    input_shape: tuple[int, int, int, int]
-    dtype: np.dtype
+    input_shape: tuple[int, int, int, int]  # [B, H, W, 3]
+    dtype: np.dtype  # of the input
     outputs: tuple[int, ...]
-    output_shapes: tuple[tuple[int, ...], ...]
-    output_dtypes: tuple[np.dtype, ...]
-    operators: tuple[tuple[str, tuple[int, ...]], ...]
-    notes: tuple[str, ...]
-    in_flight: int = 1
-    devices: int = 1
+    output_shapes: tuple[tuple[int, ...], ...]  # with the batch
+    output_dtypes: tuple[np.dtype, ...]  # in the order of `outputs`
+    operators: tuple[tuple[str, tuple[int, ...]], ...]  # name and output tensors of each operator
+    notes: tuple[str, ...]  # what the user may want to know about how it runs
+    in_flight: int = 1  # how many batches to start before waiting for the results of the first
+    devices: int = 1  # how many devices take batches in turn
 
     @property
     def batch_size(self) -> int:
@@ -118,11 +103,7 @@ def open_image_model(
 ) -> ImageModel:
     """Check a model and set its batch size: 1, with a note, if it does not support the given one.
 
-    Args:
-        path: the .tflite file.
-        interpreter: of that file, with its delegates, not allocated.
-        batch_size: how many images an invocation should take.
-        num_outputs: how many outputs the model must have.
+    The interpreter of the file is not allocated yet.
     """
     source, digest = os.fspath(path), digest_of(path)
     inputs, outputs = interpreter.get_input_details(), interpreter.get_output_details()

@@ -41,18 +41,12 @@ class Waits:
     """Where the wall time went.
 
     Decoders and the device work at the same time; the slower side makes the other wait.
-
-    Attributes:
-        wall_s: seconds.
-        decode_wait: fraction of the wall time in which the device waited for decoded images.
-        device_wait: fraction of the decoders' time in which they waited for the device.
-        device_busy: fraction of the wall time in which the model was started or waited for.
     """
 
     wall_s: float
-    decode_wait: float
-    device_wait: float
-    device_busy: float
+    decode_wait: float  # fraction of the wall time in which the device waited for decoded images
+    device_wait: float  # fraction of the decoders' time in which they waited for the device
+    device_busy: float  # fraction of the wall time in which the model was started or waited for
 
     def __str__(self) -> str:
         return (
@@ -63,22 +57,13 @@ class Waits:
 
 @dataclasses.dataclass
 class Times:
-    """Seconds that batches took so far.
+    """Seconds that batches took so far."""
 
-    Attributes:
-        decode: per image.
-        invoke: per image.
-        decode_wait: time in which the device waited for decoded images.
-        device_wait: time in which decoded images waited for the device.
-        busy: time in which the model was started or waited for.
-        wall: elapsed time.
-    """
-
-    decode: list[float] = dataclasses.field(default_factory=list)
-    invoke: list[float] = dataclasses.field(default_factory=list)
-    decode_wait: float = 0.0
-    device_wait: float = 0.0
-    busy: float = 0.0
+    decode: list[float] = dataclasses.field(default_factory=list)  # per image
+    invoke: list[float] = dataclasses.field(default_factory=list)  # per image
+    decode_wait: float = 0.0  # time in which the device waited for decoded images
+    device_wait: float = 0.0  # time in which decoded images waited for the device
+    busy: float = 0.0  # time in which the model was started or waited for
     wall: float = 0.0
 
     def add(self, other: "Times") -> None:
@@ -141,16 +126,7 @@ class Pipeline:
         workers: int,
         in_flight: int = 1,
     ) -> None:
-        """Prepare; nothing runs yet.
-
-        Args:
-            decode: called in `workers` threads.
-            start: called in the thread that iterates `run`, like the function that it returns.
-            input_shape: [B, height, width, 3].
-            dtype: of the input.
-            workers: threads that decode, at least 1.
-            in_flight: how many batches to start before waiting for the outputs of the first.
-        """
+        """Prepare; `decode` will be called in `workers` threads, `start` by the caller of `run`."""
         self._decode, self._start = decode, start
         self._in_flight = in_flight
         self._shape, self._dtype = tuple(input_shape), dtype

@@ -48,11 +48,7 @@ def identity(
 ) -> dict[str, Any]:
     """What must be the same in a run and the run that it resumes.
 
-    Args:
-        task: the evaluation's name.
-        model_digest: of the model file.
-        options: everything that results depend on.
-        images: what identifies each image.
+    `options` are everything that results depend on, `images` what identifies each image.
     """
     listed = hashlib.sha256()
     for image in images:
@@ -72,14 +68,9 @@ class PartFile:
     def __init__(
         self, path: Path, run: Mapping[str, Any], *, batch_size: int, total: int, resume: bool
     ) -> None:
-        """Open the file, and read the rows of an earlier run.
+        """Open the file and read the rows of an earlier run, or discard them without `resume`.
 
-        Args:
-            path: of the file.
-            run: as `identity` returns it.
-            batch_size: rows of a batch.
-            total: rows of the whole run.
-            resume: continue an earlier run; otherwise its rows are discarded.
+        `run` is an `identity`; `total` is the number of rows of the whole run.
         """
         self.path = path
         self.rows: list[Row] = []
@@ -95,7 +86,7 @@ class PartFile:
             self._append(f"{header}\n")
 
     def _read(self, header: str, batch_size: int, total: int) -> int:
-        """Read whole batches; returns the offset at which they end, 0 if there are none."""
+        """Read whole batches; returns the offset at which they end, or 0."""
         first, *lines = self.path.read_bytes().split(b"\n")[:-1] or [b""]
         if not first:
             return 0

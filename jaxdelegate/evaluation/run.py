@@ -31,35 +31,27 @@ class Runner(Protocol):
     """Runs images in other processes, with a model that it opens there."""
 
     def open(self, path: StrPath, *, batch_size: int, num_outputs: int) -> ImageModel:
-        """As `open_image_model`, without an interpreter: the model runs elsewhere."""
+        """`open_image_model` without an interpreter: the model runs elsewhere."""
         ...
 
     def batches(
         self, model: ImageModel, crop_fraction: float | None, decode_threads: int | None
     ) -> BatchSource:
-        """Returns what runs the images of one evaluation."""
+        """The source that runs the images of one evaluation."""
         ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunSettings:
-    """How to run images; accuracies do not depend on it.
+    """How to run images; accuracies do not depend on it."""
 
-    Attributes:
-        batch_size: of an invocation; a model that does not support it runs image by image.
-        decode_threads: None: one per CPU.
-        results_path: a file for per-image results, .jsonl or .parquet.
-        resume: continue a run that was killed, from the part file next to the results.
-        runs_on: must be the same in a run that is resumed.
-        runner: None: this process runs the images.
-    """
-
-    batch_size: int = 32
-    decode_threads: int | None = None
-    results_path: StrPath | None = None
-    resume: bool = True
+    batch_size: int = 32  # of an invocation; a model that does not support it runs image by image
+    decode_threads: int | None = None  # None: one per CPU
+    results_path: StrPath | None = None  # a file for per-image results, .jsonl or .parquet
+    resume: bool = True  # continue a run that was killed, from the part file next to the results
+    # Must be the same in a run that is resumed.
     runs_on: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    runner: Runner | None = None
+    runner: Runner | None = None  # None: this process runs the images
 
     def __post_init__(self) -> None:
         for name, count in (
@@ -85,27 +77,16 @@ class Skipped:
 
 @dataclasses.dataclass(frozen=True)
 class ImageRun:
-    """The rows of all images in order, and times of this process.
-
-    Attributes:
-        rows: one for each image.
-        batch_size: of an invocation.
-        num_resumed: images whose rows come from an earlier run.
-        preprocessing: per image.
-        inference: per image.
-        waits: where the time went.
-        notes: what the user may want to know about how the model ran.
-        devices: how many devices took batches in turn.
-    """
+    """The rows of all images in order, and times of this process."""
 
     rows: tuple[Row, ...]
     batch_size: int
-    num_resumed: int
-    preprocessing: Latency
-    inference: Latency
-    waits: Waits
-    notes: tuple[str, ...]
-    devices: int = 1
+    num_resumed: int  # images whose rows come from an earlier run
+    preprocessing: Latency  # per image
+    inference: Latency  # per image
+    waits: Waits  # where the time went
+    notes: tuple[str, ...]  # what the user may want to know about how the model ran
+    devices: int = 1  # how many devices took batches in turn
 
     @property
     def good(self) -> list[Row]:
@@ -141,20 +122,13 @@ class EvaluationResult:
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """What an evaluation does with each image.
-
-    Attributes:
-        name: of the evaluation.
-        crop_fraction: as in `Preprocessing`.
-        options: everything else that rows depend on.
-        fields: the types of the columns that `row` returns.
-        row: the columns of an image, from its number and its outputs; outputs None: empty values.
-    """
+    """How an evaluation handles each image."""
 
     name: str
-    crop_fraction: float | None
-    options: Mapping[str, Any]
-    fields: tuple[Field, ...]
+    crop_fraction: float | None  # as in `Preprocessing`
+    options: Mapping[str, Any]  # everything else that rows depend on
+    fields: tuple[Field, ...]  # the types of the columns that `row` returns
+    # The columns of an image, from its number and its outputs; outputs None: empty values.
     row: Callable[[int, tuple[np.ndarray, ...] | None], Row]
 
 
@@ -168,13 +142,8 @@ def open_to_run(
 ) -> ImageModel:
     """Open the model in this process, or with the runner of the settings.
 
-    Args:
-        path: the .tflite file.
-        interpreter: of that file, not allocated, or a list with one for each device; None:
-            jaxdelegate's, with JaxDelegate. A runner does not use it.
-        settings: how to run the images.
-        num_images: limits the batch size.
-        num_outputs: how many outputs the model must have.
+    The interpreter is not allocated; it may be a list with one for each device. None:
+    jaxdelegate's, with JaxDelegate. A runner does not use it.
     """
     size = min(settings.batch_size, num_images)
     if settings.runner is not None:

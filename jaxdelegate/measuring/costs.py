@@ -29,21 +29,13 @@ _DYNAMIC = "a shape depends on data"
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """The cost of one run of an operator.
+    """The cost of one run of an operator."""
 
-    Attributes:
-        flops: arithmetic operations, also on integers; None: not known before the run.
-        bytes_read: of inputs and constants; None: not known before the run.
-        bytes_written: of outputs; None: not known before the run.
-        transcendentals: how many of `flops` are exponentials, logarithms, roots and similar.
-        note: what the numbers leave out or assume beyond the conventions; may be empty.
-    """
-
-    flops: int | None
-    bytes_read: int | None
-    bytes_written: int | None
-    transcendentals: int = 0
-    note: str = ""
+    flops: int | None  # arithmetic operations, also on integers; None: not known before the run
+    bytes_read: int | None  # of inputs and constants; None: not known before the run
+    bytes_written: int | None  # of outputs; None: not known before the run
+    transcendentals: int = 0  # how many of `flops` are exponentials, logarithms, roots and similar
+    note: str = ""  # what the numbers leave out or assume beyond the conventions; may be empty
 
     @property
     def bytes(self) -> int | None:
@@ -68,14 +60,9 @@ def operator_cost(
     outputs: Specs,
     called: Called | None = None,
 ) -> Cost:
-    """The cost of one operator.
+    """The cost of one operator, from specs with the current shapes (None: an absent input).
 
-    Args:
-        name: the builtin operator's, or the custom operator's.
-        options: its parameters.
-        inputs: specs with the current shapes; None for an absent optional input.
-        outputs: likewise.
-        called: the work of one run of a subgraph, for operators that call one.
+    `called` returns the work of one run of a subgraph, for operators that call one.
     """
     read, written = _bytes_read(name, inputs, outputs), specs_bytes(outputs)
     if any(spec is not None and spec.is_dynamic for spec in (*inputs, *outputs)):

@@ -33,18 +33,14 @@ _MEAN, _DEVIATION = 0.5, 1 / 3  # of TFLite's inference_diff, truncated to [0, 1
 
 @dataclasses.dataclass(frozen=True)
 class InputFlags:
-    """The parsed flags, by the names that they use.
+    """The parsed flags, by the names that they use."""
 
-    Attributes:
-        names: in the order of `--input_layer`.
-        shapes: one for each name, or empty.
-        ranges: smallest and largest value of integer inputs.
-        files: paths of files with an input's values.
-    """
-
-    names: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()  # in the order of `--input_layer`
+    # One for each name, or empty.
     shapes: Mapping[str, Shape] = dataclasses.field(default_factory=dict)
+    # Smallest and largest value of integer inputs.
     ranges: Mapping[str, Range] = dataclasses.field(default_factory=dict)
+    # Paths of files with an input's values.
     files: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
@@ -53,11 +49,8 @@ def parse_input_flags(
 ) -> InputFlags:
     """Parse `--input_layer`, `..._shape`, `..._value_range` and `..._value_files`.
 
-    Args:
-        names: `a,b`.
-        shapes: `1,224,224,3:1,10`.
-        ranges: `a,low,high:b,low,high`, both inclusive.
-        files: `a:path,b:path`. In ranges and files, `::` stands for a colon in a name or path.
+    For example `a,b`, `1,224,224,3:1,10`, `a,low,high:b,low,high` (both inclusive), and
+    `a:path,b:path`. In ranges and files, `::` stands for a colon in a name or path.
     """
     listed = tuple(name for name in names.split(",") if name)
     sizes = [_parse_shape(shape) for shape in shapes.split(":") if shape]
@@ -73,28 +66,19 @@ def parse_input_flags(
 
 @dataclasses.dataclass(frozen=True)
 class InputLayer:
-    """The parsed flags of one input.
+    """The parsed flags of one input."""
 
-    Attributes:
-        name: may differ from the model's if inputs are matched by order, as in TFLite's benchmark.
-        shape: its shape.
-        range: smallest and largest value of an integer input.
-        path: a file with its values.
-    """
-
+    # May differ from the model's if inputs are matched by order, as in TFLite's benchmark.
     name: str
     shape: Shape
-    range: Range | None = None
-    path: str | os.PathLike[str] | None = None
+    range: Range | None = None  # smallest and largest value of an integer input
+    path: str | os.PathLike[str] | None = None  # a file with its values
 
 
 def parse_input_layers(
     names: str, shapes: str, ranges: str = "", files: str = ""
 ) -> tuple[InputLayer, ...]:
-    """Parse the flags of tools that need all inputs in the model's order, with their shapes.
-
-    Args: see `parse_input_flags`.
-    """
+    """`parse_input_flags` for tools that need all inputs in the model's order, with shapes."""
     flags = parse_input_flags(names, shapes, ranges, files)
     if len(flags.shapes) != len(flags.names):
         raise _wrong_count(names, len(flags.names), shapes, len(flags.shapes))
@@ -196,13 +180,9 @@ class UniformValues:
 
 @dataclasses.dataclass(frozen=True)
 class NormalValues:
-    """The values of TFLite's inference_diff: a truncated normal distribution, from -1 to 1.
+    """The values of TFLite's inference_diff: a truncated normal distribution, from -1 to 1."""
 
-    Attributes:
-        index_range: of integers of 32 and 64 bits, which may be indices.
-    """
-
-    index_range: Range = (0, 99)
+    index_range: Range = (0, 99)  # of integers of 32 and 64 bits, which may be indices
 
     def real(self, rng: np.random.Generator, shape: Shape) -> np.ndarray:
         """Draw floats, or the parts of complex numbers."""
@@ -243,7 +223,7 @@ class InputSource:
         distribution: Distribution,
         seed: int,
     ) -> None:
-        """Read the files; `inputs` are in the model's order, with their dtypes."""
+        """Read the files; `inputs` are in the model's order."""
         self._inputs = [(layer, np.dtype(dtype)) for layer, dtype in inputs]
         self._distribution = distribution
         self._rng = np.random.default_rng(seed)
@@ -307,12 +287,7 @@ def read_input(
 
 
 def load_arrays(path: str | os.PathLike[str]) -> np.ndarray | dict[str, np.ndarray]:
-    """The array of a .npy file, or those of a .npz file by name.
-
-    Raises:
-        OptionError: another format, a truncated file, or not enough memory.
-        OSError: it cannot be read.
-    """
+    """The array of a .npy file, or those of a .npz file by name."""
     return _loaded(path, ".npy or .npz file")
 
 

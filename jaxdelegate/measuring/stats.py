@@ -68,7 +68,7 @@ class Stat:
         return sorted(self.values)[at]
 
     def line(self) -> str:
-        """The values in TFLite's format without percentiles."""
+        """Everything except the percentiles, in TFLite's format."""
         if not self.values:
             return "count=0"
         if self.min == self.max:
@@ -80,7 +80,6 @@ class Stat:
         )
 
     def __str__(self) -> str:
-        """The values in TFLite's format with percentiles."""
         p5, median, p95 = (self.percentile(p) for p in (5, 50, 95))
         return f"{self.line()} p5={p5} median={median} p95={p95}"
 
@@ -109,7 +108,7 @@ class Latency:
 
     @classmethod
     def of(cls, seconds: Iterable[float]) -> "Latency":
-        """The statistics of some times in seconds; all zero if there are none."""
+        """The statistics of times in seconds; zeros without times."""
         stat = Stat(tuple(1e6 * s for s in seconds))
         return cls(
             count=stat.count,
@@ -122,7 +121,6 @@ class Latency:
         )
 
     def __str__(self) -> str:
-        """The statistics in the format of TFLite's tools."""
         return f"avg={self.avg_us:g}(us), std_dev={int(self.std_deviation_us)}(us)"
 
     def fill(self, message: Any) -> None:

@@ -110,7 +110,6 @@ class DelegationReport:
         return [printable(line) for line in lines]
 
     def __str__(self) -> str:
-        """A table of all operators, then the delegate's remark and the summary."""
         rows = [("#", "operator", "version", "runs on", "why not delegated")]
         rows += [
             (

@@ -21,10 +21,8 @@ def plain(
 ) -> Any:
     """A value as dictionaries, lists, strings and numbers; values of other types become strings.
 
-    Args:
-        value: dataclasses, mappings, sequences and scalars.
-        derived: properties to add to the fields of a dataclass.
-        non_finite: converts NaN and infinities.
+    `derived` are properties to add to the fields of a dataclass; `non_finite` converts NaN and
+    infinities.
     """
     derived = derived or {}
 

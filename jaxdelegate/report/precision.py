@@ -90,7 +90,6 @@ class PrecisionReport:
         return {"compute_dtype": self.compute_dtype, "float32_operators": kept}
 
     def __str__(self) -> str:
-        """The notable operators, then the verdict and the next step."""
         kept, beyond = self.float32_operators, self.out_of_range
         shown = [o for o in self.operators if o.index in kept or o in beyond]
         rows = [self._row(o) for o in shown[:_ROWS]]

@@ -8,18 +8,12 @@ from jaxdelegate.report.tables import table
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """The choice for all operators with the same key.
-
-    Attributes:
-        algorithm: the chosen algorithm.
-        default: the algorithm without measurements.
-        seconds: median time of one run by algorithm.
-        refused: why algorithms were not measured, by algorithm.
-    """
+    """The choice for all operators with the same key."""
 
     algorithm: str
-    default: str
-    seconds: Mapping[str, float]
+    default: str  # the algorithm without measurements
+    seconds: Mapping[str, float]  # median time of one run by algorithm
+    # Why algorithms were not measured, by algorithm.
     refused: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
@@ -36,7 +30,6 @@ class TuningReport:
     choices: Mapping[str, Choice]
 
     def __str__(self) -> str:
-        """A line for each operator, the slowest by default first, then a summary."""
         rows = [("default ms", "chosen ms", "algorithm", "default", "operator")]
         by_time = sorted(self.choices.items(), key=lambda kv: -kv[1].seconds[kv[1].default])
         rows += [_row(key, choice) for key, choice in by_time]

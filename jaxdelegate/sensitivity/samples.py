@@ -29,10 +29,8 @@ def _shape(tensor: Tensor) -> tuple[int, ...]:
 def given(inputs: Sequence[Tensor], samples: Sequence[Any]) -> list[Sample]:
     """Sets of inputs by tensor.
 
-    Args:
-        inputs: the model's.
-        samples: each an array (for a model with one input), arrays in the inputs' order, or a
-            mapping by their names.
+    Each sample is an array (for a model with one input), arrays in the inputs' order, or a mapping
+    by their names.
     """
     found = [_sample(inputs, sample, number) for number, sample in enumerate(samples)]
     if not found:
@@ -82,13 +80,10 @@ def _fitting(tensor: Tensor, x: Any, number: int) -> np.ndarray:
 
 
 def read(names: str, inputs: Sequence[Tensor]) -> list[Any]:
-    """Samples from files, for `given`.
+    """Samples from comma-separated files and folders, for `given`.
 
-    Args:
-        names: files and folders, separated by commas. A .npz file is a sample: arrays by input
-            names. A .npy file is for a model with one input; it has several samples if it is longer
-            than the input along the first axis, or has one more axis.
-        inputs: the model's.
+    A .npz file is a sample: arrays by input names. A .npy file is for a model with one input; it
+    has several samples if it is longer than the input along the first axis, or has one more axis.
     """
     paths = [path for name in names.split(",") if name for path in _files(Path(name))]
     if not paths:

@@ -45,24 +45,15 @@ class Activations(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Scheme:
-    """A quantization of operators.
+    """A quantization of operators."""
 
-    Attributes:
-        name: in flags and reports.
-        weight_bits: the number of bits of an integer weight.
-        block_size: the number of weights in a row that share a scale; 0: a scale for each output
-            channel.
-        activations: how they are represented.
-        activation_bits: the number of bits of calibrated activations.
-        operators: those that ai-edge-quantizer quantizes in this scheme.
-    """
-
-    name: str
-    weight_bits: int
+    name: str  # in flags and reports
+    weight_bits: int  # the number of bits of an integer weight
+    # The number of weights in a row that share a scale; 0: a scale for each output channel.
     block_size: int
-    activations: Activations
-    activation_bits: int
-    operators: frozenset[str]
+    activations: Activations  # how they are represented
+    activation_bits: int  # the number of bits of calibrated activations
+    operators: frozenset[str]  # those that ai-edge-quantizer quantizes in this scheme
 
     @property
     def is_calibrated(self) -> bool:

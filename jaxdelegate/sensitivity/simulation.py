@@ -36,20 +36,13 @@ NOTHING = -1  # not the number of a variant: the float network
 
 @dataclasses.dataclass(frozen=True)
 class Deviation:
-    """The differences of variants' outputs from the float network's, as sums over samples.
+    """The differences of variants' outputs from the float network's, as sums over samples."""
 
-    Attributes:
-        signal: float64 [outputs], the sum of squares of the float network's outputs.
-        noise: float64 [numbers, outputs], the sum of squares of the differences.
-        changes: int64 [numbers], the number of rows whose largest value is at another index.
-    """
-
-    signal: np.ndarray
-    noise: np.ndarray
-    changes: np.ndarray
+    signal: np.ndarray  # float64 [outputs], the sum of squares of the float network's outputs
+    noise: np.ndarray  # float64 [numbers, outputs], the sum of squares of the differences
+    changes: np.ndarray  # int64 [numbers], how many rows have their largest value elsewhere
 
     def __add__(self, other: "Deviation") -> "Deviation":
-        """The sums over the samples of both."""
         return Deviation(
             self.signal + other.signal, self.noise + other.noise, self.changes + other.changes
         )
@@ -166,10 +159,7 @@ class Simulation:
     ) -> Deviation:
         """The deviation for several variants at once.
 
-        Args:
-            samples: inputs by tensor.
-            variants: by operator, with their numbers.
-            choices: for each row of the result, the numbers of the variants in it.
+        `choices` has, for each row of the result, the numbers of the variants in it.
         """
         numbers = [number for rows in variants.values() for number, _ in rows]
         chosen = np.array([[n in choice for n in sorted(numbers)] for choice in ((), *choices)])
@@ -219,7 +209,6 @@ class Simulation:
         weights: Weights,
         constants: Mapping[int, Any],
     ) -> dict[int, Any]:
-        """The results of an operator whose tensors are rounded to the variant's grids."""
         own = dict(known)
         own.update((i, _simulated(known[i], grid)) for i, grid in variant.inputs.items())
         if variant.dynamic_range is not None:

@@ -51,23 +51,15 @@ _PLACES = {
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Variant:
-    """One operator in one scheme.
-
-    Attributes:
-        scheme: of the operator.
-        constants: by tensor, float32, rounded to their grids.
-        inputs: by tensor, the grid of a run-time input.
-        outputs: by tensor, the grid of a result.
-        dynamic_range: the input that is rounded at each invoke, and whether row by row.
-        bytes_saved: of its weights in the file.
-    """
+    """One operator in one scheme."""
 
     scheme: Scheme
-    constants: Mapping[int, np.ndarray]
-    inputs: Mapping[int, Grid]
-    outputs: Mapping[int, Grid]
+    constants: Mapping[int, np.ndarray]  # by tensor, float32, rounded to their grids
+    inputs: Mapping[int, Grid]  # by tensor, the grid of a run-time input
+    outputs: Mapping[int, Grid]  # by tensor, the grid of a result
+    # The input that is rounded at each invoke, and whether row by row.
     dynamic_range: tuple[int, bool] | None
-    bytes_saved: int
+    bytes_saved: int  # of its weights in the file
 
 
 def why_not(

@@ -47,7 +47,7 @@ _ROUNDS = 9
 _SAMPLE_SECONDS = 2e-3  # shorter runs are repeated
 _MAX_REPEATS = 50
 _MAX_SECONDS = 1.0  # for the rounds of one operator, after the first three
-_HOPELESS = 2.0  # an algorithm that takes so many times the default's time is not timed further
+_HOPELESS = 2.0  # times the default's time: a slower algorithm is not timed further
 _MIN_WORK = 1 / 500  # of a partition: a gain of smaller operators would be lost in noise
 _EXTRA_MEMORY = 1 << 28  # bytes of temporaries that an algorithm may need beyond the default's
 _OPERATIONS_PER_BYTE = 16  # that a device executes in the time of one byte
@@ -84,12 +84,7 @@ class Candidate:
 
 
 def candidates(partition: LoweredPartition, context: LoweringContext) -> list[Candidate]:
-    """The operators of a partition worth measuring, one of each kind, most expensive first.
-
-    Args:
-        partition: lowered with default algorithms.
-        context: of that lowering.
-    """
+    """The operators of a partition worth measuring, one of each kind, most expensive first."""
     found: dict[str, Candidate] = {}
     for step in partition.operators:
         own = _candidate(step.operator, partition, context)
@@ -128,19 +123,11 @@ def tune(
     clock: Clock = time.perf_counter,
     timer: Timer | None = None,
 ) -> dict[str, Choice]:
-    """Measure the operators of a partition that have no choice yet.
+    """Measure operators of a partition that have no choice yet; returns choices by operator key.
 
-    Args:
-        partition: lowered with default algorithms.
-        context: of that lowering.
-        device: where it will run.
-        known: earlier choices, by operator key.
-        budget: seconds after which no further operator is measured.
-        clock: measures the budget.
-        timer: returns the seconds of several runs of each algorithm; None: `interleaved`.
-
-    Returns:
-        The new choices, by operator key.
+    The partition is lowered with default algorithms. After `budget` seconds by `clock` no further
+    operator is measured. `timer` returns the seconds of several runs of each algorithm; None:
+    `interleaved`.
     """
     todo = [c for c in candidates(partition, context) if c.key not in (known or {})]
     bench = _Bench(partition, context, device, timer or interleaved)

@@ -30,7 +30,7 @@ def measured(
     *,
     budget: float,
 ) -> dict[str, Choice]:
-    """As `tuning.tune`."""
+    """Call `tuning.tune`."""
     from jaxdelegate.tuning import measure as tuning  # noqa: PLC0415 (few programs need it)
 
     return tuning.tune(partition, context, device, known, budget=budget)
@@ -48,16 +48,11 @@ class Tuner:
         budget: float = BUDGET_SECONDS,
         clock: Clock = time.perf_counter,
     ) -> None:
-        """Start without choices.
+        """Start without choices; `budget` is in seconds, for all partitions.
 
-        Args:
-            preference: "sustained_speed" measures operators without a stored choice; "balanced"
-                uses stored choices; "fast_single_answer" does neither.
-            device: where programs run.
-            store: stored choices; None: they are not stored.
-            measure: `tuning.tune`, perhaps with another clock or timer.
-            budget: seconds for all partitions.
-            clock: measures the budget.
+        With "sustained_speed", operators without a stored choice are measured; "balanced" uses
+        stored choices; "fast_single_answer" does neither. `measure` is `tuning.tune`, perhaps with
+        another clock or timer.
         """
         self._preference = preference
         self._device = device
@@ -70,9 +65,7 @@ class Tuner:
     def algorithms(self, partition: "LoweredPartition", context: LoweringContext) -> dict[str, str]:
         """The algorithms of operators that do not use their defaults, by operator key.
 
-        Args:
-            partition: lowered with default algorithms.
-            context: of that lowering.
+        The partition is lowered with default algorithms.
         """
         if self._preference == "fast_single_answer":
             return {}

@@ -98,7 +98,7 @@ def test_images_are_decoded_while_the_model_runs() -> None:
         return number(path)
 
     def invoke(images: np.ndarray) -> tuple[np.ndarray, ...]:
-        following = int(images[0, 0, 0, 0]) + 4  # of the next batch, which nobody waits for yet
+        following = int(images[0, 0, 0, 0]) + 4  # of the next batch, not waited for yet
         assert following >= 12 or decoded[str(following)].wait(TIMEOUT)
         return double(images)
 
@@ -150,7 +150,7 @@ def test_a_slow_model_shows_as_device_wait() -> None:
     run = pipeline(invoke=invoke)
     list(run.run(paths(60)))
     assert run.waits.device_busy > 0.8
-    assert run.waits.device_wait > 0.5  # the last batches wait for nobody
+    assert run.waits.device_wait > 0.5  # the last batches do not wait
     assert run.waits.decode_wait < 0.2
 
 

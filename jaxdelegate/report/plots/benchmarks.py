@@ -47,9 +47,6 @@ def latency_distribution(runs: Sequence[LatencyRuns], *, title: str = "") -> "Fi
     """The cumulative distribution of each benchmark, with its median marked.
 
     Benchmarks without latencies are left out. `title` follows the name of the figure.
-
-    Raises:
-        OptionError: there is nothing to draw, or matplotlib is missing.
     """
     runs = [run for run in runs if run.values or run.percentiles]
     if not runs:
@@ -92,9 +89,6 @@ def batch_scaling(points: Sequence[BatchPoint], *, title: str = "") -> "Figure":
     """Samples per second and latency by batch, with a line for each series.
 
     Points without a batch or a latency are left out. `title` follows the name of the figure.
-
-    Raises:
-        OptionError: there is nothing to draw, or matplotlib is missing.
     """
     usable = [point for point in points if point.batch > 0 and point.latency_ms > 0]
     if not usable:

@@ -43,10 +43,6 @@ def draw(
             roofline needs only `{"operators": [{"name", "flops", "bytes", "seconds"}], "peaks":
             {"flops_per_second", "bytes_per_second"}}`.
         peaks: of the device, instead of those in the file.
-
-    Raises:
-        OptionError: an unknown kind, a file that is no such result, or matplotlib is missing.
-        OSError: a file cannot be read.
     """
     if kind not in KINDS:
         raise OptionError(f"plot: expected one of {', '.join(KINDS)}, got {kind!r}")

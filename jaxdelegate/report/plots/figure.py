@@ -126,7 +126,7 @@ def _end_of(text: str, letters: int) -> str:
 
 
 def bars_height(count: int) -> float:
-    """Inches that so many bars and their axis take."""
+    """The height of `count` bars and their axis, in inches."""
     return 0.9 + 0.27 * count
 
 

@@ -45,9 +45,6 @@ def error_per_layer(points: Sequence[LayerPoint], *, title: str = "") -> "Figure
 
     Layers out of bounds come first among these and have hatched bars. The scale is logarithmic,
     unless all errors are zero. `title` follows the name of the figure.
-
-    Raises:
-        OptionError: there is nothing to draw, or matplotlib is missing.
     """
     if not points:
         raise OptionError("layers plot: expected at least one layer (--per_layer), got none")

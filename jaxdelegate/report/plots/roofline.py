@@ -79,9 +79,6 @@ def roofline(operators: Sequence[MeasuredOperator], peaks: Peaks, *, title: str 
 
     Operators without arithmetic or without memory traffic have bars, but no dots. `title` follows
     the name of the figure.
-
-    Raises:
-        OptionError: there is nothing to draw, an impossible peak, or matplotlib is missing.
     """
     if min(peaks.flops_per_second, peaks.bytes_per_second, *peaks.cached.values()) <= 0:
         raise OptionError(f"roofline: peaks must be positive, got {peaks}")
