@@ -14,7 +14,6 @@ from jaxdelegate.optional import optional_module
 class EnergyMeter:
     """Joules since the meter was opened; the counter is updated every 20 to 100 ms."""
 
-    device: str
     _library: Any
     _handle: Any
     _start: int = 0
@@ -60,8 +59,7 @@ def energy_meter(device: Any, *, is_requested: bool | None = None) -> Iterator[E
 
 def _opened(library: Any, ordinal: int) -> EnergyMeter | None:
     try:
-        handle = _handle(library, ordinal)
-        meter = EnergyMeter(str(library.nvmlDeviceGetName(handle)), library, handle)
+        meter = EnergyMeter(library, _handle(library, ordinal))
         meter.start()
     except library.NVMLError:  # a GPU older than Volta, or no permission
         return None

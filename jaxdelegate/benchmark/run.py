@@ -8,7 +8,7 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -232,13 +232,10 @@ class _Run:
         self._log(f"The input model file size (MB): {self._bytes / 1e6:g}")
         self._log(f"Initialized session in {ready.init_us / 1e3:g}ms.")
 
-    @contextlib.contextmanager
-    def _peak_monitor(self) -> Iterator[PeakMonitor | None]:
-        if not self._options.report_peak_memory_footprint:
-            yield None
-            return
-        with PeakMonitor(self._options.memory_footprint_check_interval_ms) as monitor:
-            yield monitor
+    def _peak_monitor(self) -> contextlib.AbstractContextManager[PeakMonitor | None]:
+        if self._options.report_peak_memory_footprint:
+            return PeakMonitor(self._options.memory_footprint_check_interval_ms)
+        return contextlib.nullcontext()
 
     # ---- runs
 

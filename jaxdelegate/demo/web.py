@@ -1,9 +1,9 @@
 """The demo's page in Gradio: choose a network, a picture and engines, and compare the results."""
 
-import dataclasses
 import html
 import importlib.metadata
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gradio as gr
@@ -63,108 +63,64 @@ def build(folder: str) -> gr.Blocks:
     return page
 
 
-@dataclasses.dataclass(frozen=True)
-class _Controls:
-    network: Any
-    file: Any
-    source: Any
-    seed: Any
-    another: Any
-    image: Any
-    video: Any
-    camera: Any
-    engines: Any
-    run: Any
-    generated: Any  # the row of seed and button
-
-
-@dataclasses.dataclass(frozen=True)
-class _Results:
-    showing: Any
-    problem: Any
-    everything: Any  # except the problem
-    shown: Any
-    image: Any
-    video: Any
-    words: Any
-    comparison: Any
-    report: Any
-
-
-def _controls() -> _Controls:
+def _controls() -> SimpleNamespace:
+    widgets = SimpleNamespace()
     networks = [(name.capitalize(), name) for name in TASKS]
-    network = gr.Radio([*networks, UPLOAD], value="detection", label="Network", elem_id="network")
-    file = gr.File(label=".tflite file", visible=False, elem_id="file", height=120)
-    source = gr.Radio(list(SOURCES), value=GENERATED, label="Picture", elem_id="source")
-    with gr.Row(elem_id="generated") as generated:
-        seed = gr.Number(0, label="Seed", precision=0, minimum=0, min_width=80, elem_id="seed")
-        another = gr.Button("Another picture", min_width=120, elem_id="another")
-    image = gr.Image(
+    widgets.network = gr.Radio(
+        [*networks, UPLOAD], value="detection", label="Network", elem_id="network"
+    )
+    widgets.file = gr.File(label=".tflite file", visible=False, elem_id="file", height=120)
+    widgets.source = gr.Radio(list(SOURCES), value=GENERATED, label="Picture", elem_id="source")
+    with gr.Row(elem_id="generated") as widgets.generated:
+        widgets.seed = gr.Number(
+            0, label="Seed", precision=0, minimum=0, min_width=80, elem_id="seed"
+        )
+        widgets.another = gr.Button("Another picture", min_width=120, elem_id="another")
+    widgets.image = gr.Image(
         label="Image", sources=["upload", "webcam", "clipboard"], visible=False, elem_id="image",
         height=220,
     )  # fmt: skip
-    video = gr.Video(label="Video", sources=["upload"], visible=False, elem_id="video", height=220)
-    camera = gr.Image(
+    widgets.video = gr.Video(
+        label="Video", sources=["upload"], visible=False, elem_id="video", height=220
+    )
+    widgets.camera = gr.Image(
         label="Live camera", sources=["webcam"], streaming=True, visible=False, elem_id="camera",
         height=220,
     )  # fmt: skip
-    engines = gr.CheckboxGroup(
+    widgets.engines = gr.CheckboxGroup(
         list(ENGINES), value=list(_FIRST), label="Engines", elem_id="engines"
     )
-    run = gr.Button("Run", variant="primary", elem_id="run")
-    return _Controls(
-        network=network,
-        file=file,
-        source=source,
-        seed=seed,
-        another=another,
-        image=image,
-        video=video,
-        camera=camera,
-        engines=engines,
-        run=run,
-        generated=generated,
-    )
+    widgets.run = gr.Button("Run", variant="primary", elem_id="run")
+    return widgets
 
 
-def _results() -> _Results:
-    problem = gr.HTML(visible=False, elem_id="problem")
-    with gr.Column(elem_id="all") as everything:
-        shown = gr.Radio(
+def _results() -> SimpleNamespace:
+    widgets = SimpleNamespace(showing=gr.State(), problem=gr.HTML(visible=False, elem_id="problem"))
+    with gr.Column(elem_id="all") as widgets.whole:  # except the problem
+        widgets.shown = gr.Radio(
             list(_FIRST), value=handlers.SHOWN_FIRST, label="Result of", elem_id="shown"
         )
         with gr.Row(elem_id="outcome"):
             with gr.Column(elem_id="found"):
-                image = gr.Image(
+                widgets.image = gr.Image(
                     show_label=False, interactive=False, elem_id="drawn", buttons=["fullscreen"],
                     alt_text="The picture with what the network found",
                 )  # fmt: skip
-                video = gr.Video(
+                widgets.video = gr.Video(
                     show_label=False, interactive=False, visible=False, autoplay=True, loop=True,
                     elem_id="annotated",
                 )  # fmt: skip
-                words = gr.HTML(elem_id="words")
+                widgets.words = gr.HTML(elem_id="words")
             with gr.Column(elem_id="numbers"):
                 gr.HTML("<h2>Comparison</h2>")
-                comparison = gr.HTML(elem_id="comparison")
+                widgets.comparison = gr.HTML(elem_id="comparison")
                 gr.HTML(_EXPLANATION)
                 gr.HTML("<h2>Delegation report</h2>")
-                report = gr.HTML(elem_id="report")
-    return _Results(
-        showing=gr.State(),
-        problem=problem,
-        everything=everything,
-        shown=shown,
-        image=image,
-        video=video,
-        words=words,
-        comparison=comparison,
-        report=report,
-    )
+                widgets.report = gr.HTML(elem_id="report")
+    return widgets
 
 
-def _connect(page: gr.Blocks, controls: _Controls, results: _Results, handle: Handlers) -> None:
-    c, r = controls, results
+def _connect(page: gr.Blocks, c: SimpleNamespace, r: SimpleNamespace, handle: Handlers) -> None:
     choice = [c.network, c.file, c.source, c.seed, c.image, c.video, c.camera, c.engines, r.shown]
     views = [r.image, r.video, r.words, r.comparison, r.report]
     c.network.change(_visible(UPLOAD), c.network, c.file, **_at_once())
@@ -176,7 +132,7 @@ def _connect(page: gr.Blocks, controls: _Controls, results: _Results, handle: Ha
          c.image.change, c.video.change],
         handle.run,
         choice,
-        [r.showing, r.problem, r.everything, r.shown, *views],
+        [r.showing, r.problem, r.whole, r.shown, *views],
         trigger_mode="always_last",
         concurrency_id=_QUEUE,
         show_progress="hidden",
@@ -188,7 +144,7 @@ def _connect(page: gr.Blocks, controls: _Controls, results: _Results, handle: Ha
     )  # fmt: skip
     c.camera.stream(  # not in the queue, which it would block as long as the camera runs
         handle.live, [c.camera, c.network, c.file, r.shown],
-        [r.problem, r.everything, r.image, r.video, r.words],
+        [r.problem, r.whole, r.image, r.video, r.words],
         stream_every=0.1, time_limit=600, concurrency_limit=4, show_progress="hidden",
         api_visibility="private",
     )  # fmt: skip

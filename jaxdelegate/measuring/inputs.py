@@ -7,7 +7,6 @@ import zipfile
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
@@ -149,19 +148,6 @@ def _parse_file(item: str) -> tuple[str, str]:
     return parts[0], parts[1]
 
 
-class Distribution(Protocol):
-    """The distribution of inputs without a file or a range."""
-
-    def real(self, rng: np.random.Generator, shape: Shape) -> np.ndarray:
-        """Draw floats, or the parts of complex numbers."""
-
-    def integers(self, rng: np.random.Generator, shape: Shape, dtype: np.dtype) -> np.ndarray:
-        """Draw integers of `dtype`."""
-
-    def strings(self, rng: np.random.Generator, shape: Shape) -> np.ndarray:
-        """Draw bytes objects."""
-
-
 class UniformValues:
     """The values of TFLite's benchmark_model: uniform, floats from -0.5 to 0.5."""
 
@@ -220,7 +206,7 @@ class InputSource:
     def __init__(
         self,
         inputs: Iterable[tuple[InputLayer, np.dtype]],
-        distribution: Distribution,
+        distribution: UniformValues | NormalValues,
         seed: int,
     ) -> None:
         """Read the files; `inputs` are in the model's order."""
@@ -286,20 +272,18 @@ def read_input(
     return np.frombuffer(content, dtype).reshape(shape).copy()
 
 
-def load_arrays(path: str | os.PathLike[str]) -> np.ndarray | dict[str, np.ndarray]:
-    """The array of a .npy file, or those of a .npz file by name."""
-    return _loaded(path, ".npy or .npz file")
-
-
 def load_array(path: str | os.PathLike[str]) -> np.ndarray:
     """The array of a .npy file."""
-    array = _loaded(path, ".npy file")
+    array = load_arrays(path, ".npy file")
     if isinstance(array, dict):
         raise OptionError(f"{os.fspath(path)} is not a .npy file: it is an archive")
     return array
 
 
-def _loaded(path: str | os.PathLike[str], kind: str) -> np.ndarray | dict[str, np.ndarray]:
+def load_arrays(
+    path: str | os.PathLike[str], kind: str = ".npy or .npz file"
+) -> np.ndarray | dict[str, np.ndarray]:
+    """The array of a .npy file, or those of a .npz file by name; errors name the kind of file."""
     try:
         if zipfile.is_zipfile(path):
             with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as archive:

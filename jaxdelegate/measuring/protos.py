@@ -180,9 +180,7 @@ def _classes(package: str) -> dict[str, Any]:
         declared = file.message_type.add(name=name)
         for field in fields:
             _declare(declared.field.add(), package, *field)
-    pool = (
-        descriptor_pool.DescriptorPool()
-    )  # a separate pool: other packages may add the same files to the default one
+    pool = descriptor_pool.DescriptorPool()  # other packages may add these files to the default one
     pool.Add(file)
     return {
         name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.{name}"))

@@ -35,13 +35,10 @@ class Nvml(types.ModuleType):
     def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:  # noqa: N802
         return f"uuid {uuid}"
 
-    def nvmlDeviceGetName(self, handle: str) -> str:  # noqa: N802
-        self.asked = handle
-        return "GPU"
-
-    def nvmlDeviceGetTotalEnergyConsumption(self, _handle: str) -> int:  # noqa: N802
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle: str) -> int:  # noqa: N802
         if not self.counts:
             raise NVMLError
+        self.asked = handle
         self.millijoules += 5000
         return self.millijoules
 
