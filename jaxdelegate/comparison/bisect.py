@@ -3,7 +3,7 @@
 import dataclasses
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 from tqdm import tqdm
@@ -152,9 +152,9 @@ def bisect(
     settings = with_usable_indices(inputs or InputSettings(), model, reference)
     is_reduced = open_range(first, last).is_reduced
     bounds = (bounds or Bounds()).for_precision(is_reduced=is_reduced)
-    prober = _Prober(record, open_range, bounds)
-    prober.prepare(model, reference, settings, num_runs)
-    with prober:
+    arrays, want = _reference_runs(model, reference, settings, num_runs)
+    with tqdm(desc="bisecting", unit=" ranges", disable=None, leave=False) as bar:
+        prober = _Prober(record, open_range, bounds, arrays, want, bar)
         full = prober(first, last)
         if not full.is_wrong:
             return Bisection("agrees", full, None, (), prober.count)
@@ -220,71 +220,66 @@ def _name(record: Model, index: int) -> NodeName:
     return NodeName(index, operator.name, names)
 
 
+def _reference_runs(
+    model: ModelPath, reference: str, settings: InputSettings, runs: int
+) -> tuple[list[list[np.ndarray]], list[list[np.ndarray]]]:
+    """The inputs and the reference's outputs of each run."""
+    if runs < 1:
+        raise OptionError(f"num_runs: must be at least 1, got {runs}")
+    runner = reference_runner(reference, model)
+    source = settings.source(runner.interpreter.get_input_details())
+    arrays, outputs = [], []
+    for _ in range(runs):
+        arrays.append(source())
+        runner(arrays[-1])
+        outputs.append(runner.outputs())
+    return arrays, outputs
+
+
+@dataclasses.dataclass
 class _Prober:
     """Runs the model with a range delegated, each range once; shows a progress bar."""
 
-    def __init__(self, record: Model, open_range: OpenRange, bounds: Bounds) -> None:
-        self._record, self._open, self._bounds = record, open_range, bounds
-        self._arrays: list[list[np.ndarray]] = []
-        self._want: list[list[np.ndarray]] = []
-        self._known: dict[tuple[int, int, tuple[int, ...] | None], Probe] = {}
-        self._bar = tqdm(desc="bisecting", unit=" ranges", disable=True)
-
-    def prepare(self, model: ModelPath, reference: str, settings: InputSettings, runs: int) -> None:
-        if runs < 1:
-            raise OptionError(f"num_runs: must be at least 1, got {runs}")
-        want = reference_runner(reference, model)
-        source = settings.source(want.interpreter.get_input_details())
-        for _ in range(runs):
-            self._arrays.append(source())
-            want(self._arrays[-1])
-            self._want.append(want.outputs())
-
-    def __enter__(self) -> Self:
-        self._bar = tqdm(desc="bisecting", unit=" ranges", disable=None, leave=False)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.close()
+    record: Model
+    open_range: OpenRange
+    bounds: Bounds
+    arrays: Sequence[Sequence[np.ndarray]]
+    want: Sequence[Sequence[np.ndarray]]
+    bar: tqdm
+    known: dict[tuple[int, int, tuple[int, ...]], Probe] = dataclasses.field(default_factory=dict)
 
     @property
     def count(self) -> int:
-        return len(self._known)
+        return len(self.known)
 
-    def __call__(self, first: int, last: int) -> Probe:
-        key = (first, last, None)
-        if key not in self._known:
-            self._known[key] = self._run(first, last, lambda: self._open(first, last))
-        return self._known[key]
-
-    def _subset(self, first: int, last: int, nodes: Sequence[int]) -> Probe:
+    def __call__(self, first: int, last: int, nodes: Sequence[int] = ()) -> Probe:
+        """Delegate the range, or only some nodes of it."""
         if len(nodes) == last - first + 1:
-            return self(first, last)
+            nodes = ()
         key = (first, last, tuple(nodes))
-        if key not in self._known:
-            self._known[key] = self._run(
-                first, last, lambda: self._open(first, last).restricted(nodes)
-            )
-        return self._known[key]
+        if key not in self.known:
+            test = self.open_range(first, last)
+            self.known[key] = self._run(first, last, test.restricted(nodes) if nodes else test)
+        return self.known[key]
 
     def rounding(self, first: int, last: int) -> RoundingCheck | None:
         """Whether a wrong range only rounds; None: not quantized, or delegates not in Python."""
-        test = self._open(first, last)
-        if not (test.can_be_restricted and simulates_quantization(test, self._record)):
+        test = self.open_range(first, last)
+        if not (test.can_be_restricted and simulates_quantization(test, self.record)):
             return None
         runner = Runner("test", test.open())
-        for arrays, want in zip(self._arrays, self._want, strict=True):
+        for arrays, want in zip(self.arrays, self.want, strict=True):
             runner(arrays)
             got = runner.outputs()
             if not all(c.agrees for c in self._compared([got], [want])):
-                return check_rounding(self._record, test, self._bounds, arrays, got, want)
+                return check_rounding(self.record, test, self.bounds, arrays, got, want)
         return None
 
     def _compared(
         self, got: Iterable[Sequence[np.ndarray]], want: Iterable[Sequence[np.ndarray]]
     ) -> tuple[TensorComparison, ...]:
-        subgraph = self._record.subgraphs[0]
-        comparers = [comparer_for(subgraph.tensors[i], self._bounds) for i in subgraph.outputs]
+        subgraph = self.record.subgraphs[0]
+        comparers = [comparer_for(subgraph.tensors[i], self.bounds) for i in subgraph.outputs]
         for one, other in zip(got, want, strict=True):
             for comparer, g, w in zip(comparers, one, other, strict=True):
                 comparer.add(g, w)
@@ -293,21 +288,20 @@ class _Prober:
     def minimal_subset(self, first: int, last: int) -> list[int]:
         """The operators of a wrong range that are enough; all if a delegate is not in Python."""
         nodes = range(first, last + 1)
-        if not self._open(first, last).can_be_restricted:
+        if not self.open_range(first, last).can_be_restricted:
             return list(nodes)
-        return ddmin(nodes, lambda some: self._subset(first, last, some).is_wrong)
+        return ddmin(nodes, lambda some: self(first, last, some).is_wrong)
 
-    def _run(self, first: int, last: int, make: Callable[[], Test]) -> Probe:
-        self._bar.update()
-        test = make()
+    def _run(self, first: int, last: int, test: Test) -> Probe:
+        self.bar.update()
         results = []
         try:
             runner = Runner("test", test.open())
-            for arrays in self._arrays:
+            for arrays in self.arrays:
                 runner(arrays)
                 results.append(runner.outputs())
         except JaxDelegateError as error:
             return Probe(first, last, (), str(error).splitlines()[0])
         if first == _NOWHERE and any(test.nodes(d) for d in test.own_delegates()):
             raise OptionError(f"{test.name}: the delegate ignores first_delegate_node_index")
-        return Probe(first, last, self._compared(results, self._want))
+        return Probe(first, last, self._compared(results, self.want))
