@@ -1,6 +1,6 @@
 """quantization_sensitivity: ranks operators by the output error of quantizing them."""
 
-import dataclasses
+import itertools
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ from jaxdelegate.sensitivity.records import (
 )
 from jaxdelegate.sensitivity.samples import Sample
 from jaxdelegate.sensitivity.schemes import SCHEMES, Scheme, named
-from jaxdelegate.sensitivity.simulation import Deviation, Simulation
+from jaxdelegate.sensitivity.simulation import Deviation, Simulation, Variants
 from jaxdelegate.sensitivity.variants import Variant
 from jaxdelegate.text import printable
 
@@ -75,15 +75,25 @@ def quantization_sensitivity(
         raise ModelError(
             f"{printable(graph.source)}: no output is float32, so there is nothing to compare"
         )
-    plan = _Plan.of(graph, main, simulation, chosen)
-    ranges = simulation.ranges(arrays, plan.tensors(simulation))
-    return _report(
-        graph=graph,
-        schemes=chosen,
-        arrays=arrays,
+    operators, left = _schemes_by_operator(graph, simulation, chosen)
+    tensors = planning.calibrated([o for o, _ in operators], simulation.specs)
+    variants = _variants(operators, simulation.ranges(arrays, tensors), simulation)
+    errors = _errors(simulation.deviation(arrays, variants), simulation)
+    rows = [_row(main, operator, variants[operator.index], errors) for operator, _ in operators]
+    rank = chosen[0].name
+    rows.sort(key=lambda o: -o.errors[rank].error if rank in o.errors else 1)
+    n_rows = simulation.specs[simulation.outputs[0]].shape[0] if simulation.classes else 0
+    return SensitivityReport(
+        source=os.path.basename(graph.source),
+        schemes=tuple(s.name for s in chosen),
+        samples=len(arrays),
         is_random=inputs is None,
-        simulation=simulation,
-        variants=plan.variants(ranges, simulation),
+        rows=n_rows * len(arrays) or None,
+        operators=tuple(rows),
+        left=tuple(LeftOperator(o.index, o.name, _names(main, o), why) for o, why in left),
+        whole=_whole(chosen, arrays, simulation, variants),
+        inputs=tuple(main.tensors[i].name for i in main.inputs),
+        outputs=tuple(main.tensors[i].name for i in main.outputs),
     )
 
 
@@ -108,91 +118,51 @@ def _simulation(loaded: CallableModel, main: Subgraph, sample: Sample) -> Simula
     return Simulation(function.lowered(shapes, loaded.params))
 
 
-@dataclasses.dataclass(frozen=True)
-class _Plan:
+def _schemes_by_operator(
+    graph: Model, simulation: Simulation, schemes: Sequence[Scheme]
+) -> tuple[list[tuple[Operator, tuple[Scheme, ...]]], list[tuple[Operator, str]]]:
     """The schemes of each operator, and why other operators have none."""
-
-    graph: Model
-    operators: tuple[tuple[Operator, tuple[Scheme, ...]], ...]
-    left: tuple[tuple[Operator, str], ...]
-
-    @classmethod
-    def of(
-        cls, graph: Model, main: Subgraph, simulation: Simulation, schemes: Sequence[Scheme]
-    ) -> "_Plan":
-        operators, left = [], []
-        for step in simulation.steps:
-            op = step.operator
-            reasons = {s: planning.why_not(s, op, simulation.specs, main.tensors) for s in schemes}
-            possible = tuple(s for s, reason in reasons.items() if reason is None)
-            if possible:
-                operators.append((op, possible))
-            else:
-                left.append((op, next(reason for reason in reasons.values() if reason)))
-        if not operators:
-            why = left[0][1] if left else "it has no operators that run"
-            raise ModelError(f"{printable(graph.source)}: no operator can be quantized: {why}")
-        return cls(graph, tuple(operators), tuple(left))
-
-    def tensors(self, simulation: Simulation) -> tuple[int, ...]:
-        return planning.calibrated([o for o, _ in self.operators], simulation.specs)
-
-    def variants(self, ranges: Mapping[int, Range], simulation: Simulation) -> "_Variants":
-        rows: dict[int, list[tuple[int, Variant]]] = {}
-        count = 0
-        for operator, schemes in self.operators:
-            for scheme in schemes:
-                made = planning.variant(scheme, operator, simulation.specs, ranges)
-                rows.setdefault(operator.index, []).append((count, made))
-                count += 1
-        return _Variants(self, rows)
+    tensors, operators, left = graph.subgraphs[0].tensors, [], []
+    for step in simulation.steps:
+        op = step.operator
+        reasons = {s: planning.why_not(s, op, simulation.specs, tensors) for s in schemes}
+        possible = tuple(s for s, reason in reasons.items() if reason is None)
+        if possible:
+            operators.append((op, possible))
+        else:
+            left.append((op, next(reason for reason in reasons.values() if reason)))
+    if not operators:
+        why = left[0][1] if left else "it has no operators that run"
+        raise ModelError(f"{printable(graph.source)}: no operator can be quantized: {why}")
+    return operators, left
 
 
-@dataclasses.dataclass(frozen=True)
-class _Variants:
-    plan: _Plan
-    rows: Mapping[int, Sequence[tuple[int, Variant]]]
-
-    def of(self, scheme: Scheme) -> frozenset[int]:
-        every = (row for rows in self.rows.values() for row in rows)
-        return frozenset(number for number, variant in every if variant.scheme == scheme)
-
-
-def _report(
-    graph: Model,
-    schemes: Sequence[Scheme],
-    arrays: Sequence[Sample],
-    is_random: bool,
+def _variants(
+    operators: Sequence[tuple[Operator, Sequence[Scheme]]],
+    ranges: Mapping[int, Range],
     simulation: Simulation,
-    variants: _Variants,
-) -> SensitivityReport:
-    main, plan = graph.subgraphs[0], variants.plan
-    errors = _errors(simulation.deviation(arrays, variants.rows), simulation)
-    used = [scheme for scheme in schemes if variants.of(scheme)]
-    choices = [variants.of(scheme) for scheme in used]
-    together = _errors(simulation.together(arrays, variants.rows, choices), simulation)
-    whole = {scheme.name: error for scheme, error in zip(used, together, strict=True)}
-    rows = [
-        _row(main, operator, variants.rows[operator.index], errors)
-        for operator, _ in plan.operators
-    ]
-    rank = schemes[0].name
-    rows.sort(key=lambda o: -o.errors[rank].error if rank in o.errors else 1)
-    n_rows = simulation.specs[simulation.outputs[0]].shape[0] if simulation.classes else 0
-    return SensitivityReport(
-        source=os.path.basename(graph.source),
-        schemes=tuple(s.name for s in schemes),
-        samples=len(arrays),
-        is_random=is_random,
-        rows=n_rows * len(arrays) or None,
-        operators=tuple(rows),
-        left=tuple(
-            LeftOperator(o.index, o.name, _names(main, o), reason) for o, reason in plan.left
-        ),
-        whole=whole,
-        inputs=tuple(main.tensors[i].name for i in main.inputs),
-        outputs=tuple(main.tensors[i].name for i in main.outputs),
-    )
+) -> dict[int, list[tuple[int, Variant]]]:
+    """The variants of each operator, by its index, with their numbers."""
+    number = itertools.count()
+    return {
+        operator.index: [
+            (next(number), planning.variant(scheme, operator, simulation.specs, ranges))
+            for scheme in schemes
+        ]
+        for operator, schemes in operators
+    }
+
+
+def _whole(
+    schemes: Sequence[Scheme], arrays: Sequence[Sample], simulation: Simulation, variants: Variants
+) -> dict[str, OutputError]:
+    """The errors of quantizing all operators of a scheme."""
+    numbers: dict[str, list[int]] = {}
+    for number, variant in itertools.chain.from_iterable(variants.values()):
+        numbers.setdefault(variant.scheme.name, []).append(number)
+    used = [scheme.name for scheme in schemes if scheme.name in numbers]
+    deviation = simulation.together(arrays, variants, [numbers[name] for name in used])
+    return dict(zip(used, _errors(deviation, simulation), strict=True))
 
 
 def _errors(found: Deviation, simulation: Simulation) -> list[OutputError]:
