@@ -6,7 +6,6 @@ the inputs is a straight column.
 """
 
 import collections
-import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -24,8 +23,7 @@ _MAX_WAY_POINTS = 20_000  # with more, edges that skip layers are straight
 INPUTS, OUTPUTS = -1, -2  # the boxes of the subgraph's own inputs and outputs
 
 
-@dataclasses.dataclass(frozen=True)
-class Box:
+class Box(NamedTuple):
     """A node on the page: an operator's index, INPUTS or OUTPUTS, and its center."""
 
     node: int
@@ -33,8 +31,7 @@ class Box:
     y: float
 
 
-@dataclasses.dataclass(frozen=True)
-class Edge:
+class Edge(NamedTuple):
     """A tensor drawn from one node to another through these points."""
 
     source: int
@@ -43,8 +40,7 @@ class Edge:
     points: tuple[tuple[float, float], ...]
 
 
-@dataclasses.dataclass(frozen=True)
-class Layout:
+class Layout(NamedTuple):
     """A drawing; all coordinates are within [0, width] and [0, height]."""
 
     boxes: tuple[Box, ...]
@@ -96,8 +92,8 @@ def layout(subgraph: SubgraphAnalysis) -> Layout:
             Edge(*link, points=tuple(map(at, path)))
             for link, path in zip(links, paths, strict=True)
         ),
-        width=right - left,
-        height=len(layers) * (NODE_HEIGHT + _ROW_GAP) - _ROW_GAP,
+        width=round(right - left, 1),
+        height=round(len(layers) * (NODE_HEIGHT + _ROW_GAP) - _ROW_GAP, 1),
     )
 
 

@@ -7,7 +7,7 @@ object of numbers by the name of a tensor, or by "#12" or "12" for an operator o
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -135,13 +135,10 @@ def _with(
     change: Callable[[OperatorAnalysis, float | None], OperatorAnalysis],
 ) -> ModelAnalysis:
     main = analysis.subgraphs[0]
-    _check(values, len(main.operators), path)
+    count = len(main.operators)
+    beyond = [i for i in values if not 0 <= i < count]
+    if beyond:
+        raise OptionError(f"{path}: the model has {count} operators, got operator {beyond[0]}")
     operators = tuple(change(op, values.get(op.index)) for op in main.operators)
     main = dataclasses.replace(main, operators=operators)
     return dataclasses.replace(analysis, subgraphs=(main, *analysis.subgraphs[1:]))
-
-
-def _check(indices: Iterable[int], count: int, path: str | Path) -> None:
-    beyond = [i for i in indices if not 0 <= i < count]
-    if beyond:
-        raise OptionError(f"{path}: the model has {count} operators, got operator {beyond[0]}")

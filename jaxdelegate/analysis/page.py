@@ -4,15 +4,14 @@ import html
 import importlib.resources
 import json
 
-from jaxdelegate.analysis.layout import NODE_HEIGHT, NODE_WIDTH, Layout, layout
+from jaxdelegate.analysis.layout import NODE_HEIGHT, NODE_WIDTH, layout
 from jaxdelegate.analysis.records import ModelAnalysis
 
 
 def html_page(analysis: ModelAnalysis) -> str:
     """The page: graph, operators, tensors and advice, with all data and scripts inside."""
     record = analysis.to_dict()
-    drawings = [_drawing(layout(subgraph)) for subgraph in analysis.subgraphs]
-    record["layouts"] = drawings
+    record["layouts"] = [layout(subgraph)._asdict() for subgraph in analysis.subgraphs]
     record["node_size"] = [NODE_WIDTH, NODE_HEIGHT]
     parts = {
         "@TITLE@": html.escape(f"{analysis.source} - jaxdelegate analyze"),
@@ -39,12 +38,3 @@ def script_json(record: object) -> str:
 
 def _part(name: str) -> str:
     return importlib.resources.files("jaxdelegate.analysis").joinpath(name).read_text("utf-8")
-
-
-def _drawing(drawn: Layout) -> dict[str, object]:
-    return {
-        "width": round(drawn.width, 1),
-        "height": round(drawn.height, 1),
-        "boxes": [[box.node, box.x, box.y] for box in drawn.boxes],
-        "edges": [[edge.source, edge.target, edge.tensor, edge.points] for edge in drawn.edges],
-    }

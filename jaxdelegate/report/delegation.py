@@ -2,7 +2,6 @@
 
 import dataclasses
 import re
-from collections import Counter
 from collections.abc import Container, Iterable
 from typing import Any, Self
 
@@ -82,13 +81,12 @@ class DelegationReport:
 
     def reasons(self) -> str:
         """The operators on the host, grouped by reason, the most frequent first; may be empty."""
-        counts = Counter((node.op, node.reason or "") for node in self.left)
         where: dict[tuple[str, str], list[int]] = {}
         for n in self.left:
             where.setdefault((n.op, n.reason or ""), []).append(n.index)
         lines = [
-            f"{op}: {reason} ({count} operator{'s' * (count > 1)}: {_some(where[op, reason])})"
-            for (op, reason), count in counts.most_common()
+            f"{op}: {reason} ({_some(indices)})"
+            for (op, reason), indices in sorted(where.items(), key=lambda item: -len(item[1]))
         ]
         return "\n".join(map(printable, lines))
 
@@ -133,14 +131,14 @@ def _cause(cause: str, nodes: list[NodeReport]) -> str:
     """`ADD, MUL and 3 more: ... (12 operators: #1, #2, ...)`."""
     names = list(dict.fromkeys(node.op for node in nodes))
     more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
-    count = f"{len(nodes)} operator{'s' * (len(nodes) > 1)}"
     indices = _some([node.index for node in nodes])
-    return f"{', '.join(names[:_NAMES])}{more}: {cause} ({count}: {indices})"
+    return f"{', '.join(names[:_NAMES])}{more}: {cause} ({indices})"
 
 
 def _some(indices: list[int]) -> str:
     shown = ", ".join(f"#{i}" for i in indices[:8])
-    return shown + (", ..." if len(indices) > 8 else "")
+    rest = ", ..." if len(indices) > 8 else ""
+    return f"{len(indices)} operator{'s' * (len(indices) > 1)}: {shown}{rest}"
 
 
 def fully_delegated(
