@@ -11,10 +11,7 @@ from jaxdelegate.measuring.inputs import InputLayer, InputSource, UniformValues
 def make_inputs(
     details: Sequence[Mapping[str, Any]], layers: Sequence[InputLayer], seed: int
 ) -> list[np.ndarray]:
-    """One array for each input: a file's values, or random ones as TFLite draws them.
-
-    `layers` are the flags' descriptions in the order of `details`, or empty.
-    """
+    """One array for each input: a file's values, or random ones as TFLite draws them."""
     inputs = []
     for position, detail in enumerate(details):
         shape = tuple(int(n) for n in detail["shape"])

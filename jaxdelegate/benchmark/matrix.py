@@ -147,8 +147,7 @@ def run_all(
 ) -> list[Outcome]:
     """Run `benchmark_model` for each configuration; returns the fastest first.
 
-    `delay` is in seconds. The order is random unless `shuffle` is false, so that a slow drift of
-    the machine affects all equally.
+    The order is random, unless `shuffle` is false, so that a drift of the machine affects all.
     """
     order = list(rows)
     if shuffle:

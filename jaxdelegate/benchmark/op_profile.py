@@ -174,7 +174,6 @@ def _pieces(
     instructions: Mapping[str, hlo.Instruction],
     calls: Iterable[CallTime],
 ) -> Iterator[_Piece]:
-    """All executed instructions, and the calls of call batches."""
     seen = {event.instruction for event in events}
     by_position = _group(lambda call: (call.batch, call.call), calls)
     timed = {position: iter(group) for position, group in by_position.items()}

@@ -76,13 +76,6 @@ def benchmark(
         log: called with each of TFLite's lines, without the line end.
         before: called with the session when it is ready to run.
         after: called after the last timed run.
-
-    Raises:
-        ModelError: the file is not a model.
-        OptionError: an option, or an input that the options describe, does not fit.
-        DelegationError: full delegation is required and impossible.
-        InterpreterError: an operator rejects its shapes, or failed.
-        OSError: a file cannot be read or written.
     """
     options = options or BenchmarkOptions()
     run = _Run(model, options, values or registrar.flag_values(), log)
@@ -99,8 +92,6 @@ def _micros() -> int:
 
 @dataclasses.dataclass
 class _Prepared:
-    """An allocated session, and the times of its preparation."""
-
     session: Session
     provided: Sequence[ProvidedDelegate]
     delegates: list[AppliedDelegate]

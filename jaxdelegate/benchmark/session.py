@@ -84,10 +84,7 @@ class Session:
             self._subgraph.resize(int(detail["index"]), shape)
 
     def resize_batch(self, size: int) -> None:
-        """Set the first dimension of the inputs where it is 1, or of all inputs if none has 1.
-
-        A model that fixes 1 is rebatched if possible (JaxDelegate in jaxdelegate's interpreter).
-        """
+        """Set the first dimension of the inputs where it is 1, or of all inputs if none has 1."""
         inputs = [d for d in self.inputs if len(d["shape"])]
         inputs = [d for d in inputs if d["shape"][0] == 1] or inputs
         if not inputs:
@@ -121,10 +118,7 @@ class Session:
         return [device_arrays.placed(array, device) for array in arrays]
 
     def start(self, arrays: Sequence[np.ndarray], device: Any) -> Callable[[], Any]:
-        """Start a run on host arrays; the returned function waits for the outputs on the host.
-
-        The arrays must not change until the outputs are available.
-        """
+        """Start a run on host arrays, which must not change until the returned function returns."""
         self._check_own("inflight", device)
         return functools.partial(self._guarded, self._guarded(self._subgraph.start, arrays))
 
@@ -159,8 +153,6 @@ class Session:
 
 
 class _OwnSubgraph:
-    """A signature's subgraph in a jaxdelegate.Interpreter."""
-
     def __init__(self, interpreter: Interpreter, signature: str) -> None:
         self._interpreter = interpreter
         definitions = {s.key: s for s in interpreter._model.signatures}

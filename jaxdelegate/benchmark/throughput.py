@@ -34,8 +34,7 @@ def measured(
 ) -> Throughput:
     """Start runs, and wait for the oldest one whenever `in_flight` runs are started.
 
-    `start` returns a function that waits for the results; `batch` is the number of inferences per
-    run.
+    `start` returns a function that waits for the results; a run has `batch` inferences.
     """
     start()()  # warm up
     waiting: deque[Callable[[], Any]] = deque()

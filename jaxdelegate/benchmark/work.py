@@ -28,10 +28,7 @@ class OperatorWork:
 
 
 def work_of(spans: Iterable[Span], nodes: Sequence[Node]) -> list[OperatorWork]:
-    """The spans of one partition or of the host, merged if they share an operator.
-
-    Spans without nodes are ignored.
-    """
+    """The spans that have nodes, merged if they share an operator."""
     by_index = {node.index: node for node in nodes}
     known = [span for span in spans if span.nodes]
     rows = []

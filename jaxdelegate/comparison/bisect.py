@@ -181,10 +181,7 @@ def _culprits(prober: "_Prober", record: Model, first: int, last: int) -> Sequen
 
 
 def minimal_range(is_wrong: Callable[[int, int], bool], first: int, last: int) -> tuple[int, int]:
-    """A part of a wrong range that is wrong, but right without its first or its last item.
-
-    `is_wrong(a, b)` is about the range `a .. b`; an empty one is right.
-    """
+    """A part of a wrong range that is wrong, but right without its first or its last item."""
     high = bisect_left(range(last), True, lo=first, key=lambda i: is_wrong(first, i))
     after = bisect_left(range(high + 1), True, lo=first + 1, key=lambda i: not is_wrong(i, high))
     return after - 1, high

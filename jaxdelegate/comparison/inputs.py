@@ -74,9 +74,6 @@ class InputSettings:
 def parse_inputs(
     *, seed: int = 0, names: str = "", shapes: str = "", ranges: str = "", files: str = ""
 ) -> InputSettings:
-    """Settings from flags in the format of TFLite's benchmark tool, by the model's names.
-
-    `shapes` may be empty; for the formats see `parse_input_flags`.
-    """
+    """Settings from flags in the format of `parse_input_flags`, by the model's names."""
     flags = parse_input_flags(names, shapes, ranges, files)
     return InputSettings(seed, flags.shapes, flags.ranges, flags.files)

@@ -92,7 +92,6 @@ def _report(
 
 
 def _arrays(graph: Model, inputs: Sequence[Any] | Mapping[str, Any] | None) -> list[Any]:
-    """The inputs in the main subgraph's order."""
     main = graph.subgraphs[0]
     if inputs is None:
         return list(error_probe.seeded_values([main.tensors[i].spec() for i in main.inputs]))

@@ -76,7 +76,7 @@ def check_rounding(
 ) -> RoundingCheck:
     """Compare every delegated operator with the reference on the delegates' own values.
 
-    `outputs` are the delegates' for the inputs `arrays`, and `reference` the reference's.
+    For the inputs `arrays`, `outputs` are the delegates' and `reference` the reference's.
     """
     subgraph = model.subgraphs[0]
     runner = Runner("test", test.open(preserve_all_tensors=True))

@@ -13,11 +13,7 @@ _DERIVED: Derived = {TensorComparison: ("agrees",)}
 
 
 def diff_record(result: InferenceDiff) -> dict[str, Any]:
-    """The whole comparison as JSON types; the keys are the dataclasses' fields.
-
-    There are also `agrees` of the whole and of every comparison, `is_healthy` (agrees, or differs
-    by rounding), and `first_divergence`.
-    """
+    """The comparison as JSON types: the dataclasses' fields, the verdicts, the first divergence."""
     fields = plain(result, derived=_DERIVED)
     record = {"tool": "inference_diff", "version": __version__, **fields}
     record["agrees"], record["is_healthy"] = result.agrees, result.is_healthy

@@ -23,10 +23,7 @@ class SeveredGraph:
 
 
 def sever(subgraph: Subgraph, tensors: Collection[int]) -> SeveredGraph:
-    """Cut a subgraph at computed tensors: their readers read new inputs instead.
-
-    The operators are in execution order. Tensors without readers do not change.
-    """
+    """Cut a subgraph at computed tensors: their readers read new inputs instead."""
     read = {i for operator in subgraph.operators for i in operator.inputs}
     cut = [i for i in tensors if i in read]
     first = len(subgraph.tensors)
@@ -61,7 +58,7 @@ class SeveredRunner:
         delegates: Sequence[SimpleDelegate],
         tensors: Collection[int],
     ) -> None:
-        """Cut the main subgraph at `tensors`."""
+        """Cut the main subgraph at `tensors`; those without readers do not change."""
         self._tensors = subgraphs[0].tensors
         self._graph = sever(subgraphs[0], tensors)
         store = ModelStore(subgraphs, delegates)

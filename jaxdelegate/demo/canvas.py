@@ -100,10 +100,7 @@ def polygon(corners: np.ndarray) -> Outline:
 
 
 def resized(image: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Resize an image [h, w, channels] by bilinear interpolation with antialiasing, to float32.
-
-    The same as Pillow's resize and `tf.image.resize(antialias=True)`.
-    """
+    """Resize [h, w, channels] to float32, as `tf.image.resize(antialias=True)` and Pillow do."""
     rows = _weights(image.shape[0], height)
     columns = _weights(image.shape[1], width)
     narrow = np.einsum("oi,iwc->owc", rows, image.astype(np.float32), optimize=True)

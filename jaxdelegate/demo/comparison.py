@@ -40,8 +40,7 @@ def compare(
 ) -> Iterator[Row]:
     """Run the network in each engine and yield a row after each, with an error if it cannot run.
 
-    With `is_compared`, the numpy reference also runs each network. Both networks have the same
-    inputs.
+    With `is_compared`, the numpy reference also runs each network.
     """
 
     @functools.cache

@@ -25,15 +25,7 @@ _MAX_LABELS = 3
 
 
 def drawn(image: np.ndarray, found: Found) -> np.ndarray:
-    """A copy of the image with labels, boxes, the mask and joints.
-
-    Args:
-        image: uint8 [height, width, 3].
-        found: what to draw; the mask is stretched to the image.
-
-    Returns:
-        uint8 [height, width, 3].
-    """
+    """A copy of an image, uint8 [height, width, 3], with labels, boxes, the mask and joints."""
     picture = Image.fromarray(_masked(image, found))
     pen = _Pen(picture)
     for box, color in zip(found.boxes, _colors([b.label.name for b in found.boxes]), strict=True):

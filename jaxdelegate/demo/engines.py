@@ -87,10 +87,7 @@ class Opened:
         self._lock = threading.Lock()
 
     def run(self, inputs: Sequence[np.ndarray], *, repeats: int = 20) -> Run:
-        """Invoke once to warm up and for the outputs, then up to `repeats` times for the latency.
-
-        Without repeats, the first invoke is timed.
-        """
+        """Invoke once for the outputs, then up to `repeats` times for the latency."""
         with self._lock:
             for detail, array in zip(self.inputs, inputs, strict=True):
                 self._interpreter.set_tensor(detail["index"], array)

@@ -27,14 +27,8 @@ def mobilenet_v1(
 ) -> bytes:
     """MobileNet v1 as a .tflite, float32: images [1, size, size, 3] to probabilities [1, classes].
 
-    Args:
-        size: height and width of the input, a multiple of 32.
-        width: the width multiplier of all channels.
-        classes: how many classes.
-        seed: of the random weights.
-
-    Returns:
-        The file's content: 31 operators, about 17 MB at full width.
+    `size` is a multiple of 32; `width` multiplies all channels. The file has 31 operators, and
+    about 17 MB at full width. Weights are random.
     """
     net = Layers(seed, "MobileNet v1, random weights")
     x, shape = net.image(size)

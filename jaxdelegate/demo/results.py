@@ -36,7 +36,7 @@ class KeyPoint:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Found:
-    """Everything that a network found in one image; each task fills some fields."""
+    """What a network found in one image; each task fills some fields."""
 
     labels: tuple[Label, ...] = ()  # classes of the whole image, best first
     boxes: tuple[Box, ...] = ()  # objects, best first

@@ -10,13 +10,9 @@ _NEEDED = ("gradio", "PIL")
 
 
 def serve(host: str = "127.0.0.1", port: int | None = None) -> None:
-    """Serve the page until Ctrl-C.
+    """Serve the page until Ctrl-C; its files are in a temporary folder.
 
-    Uploads and the page's pictures are in a temporary folder that is removed at the end.
-
-    Args:
-        host: the address to listen on; 0.0.0.0 accepts other machines.
-        port: None: the first free port starting with 7860.
+    Host 0.0.0.0 accepts other machines; without a port it is the first free one starting with 7860.
     """
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"

@@ -76,22 +76,14 @@ def sound(seed: int, seconds: float = 6.0) -> Sound:
 
 
 def features(samples: np.ndarray) -> np.ndarray:
-    """Logarithms of the energies in mel bands, float32 [frames, BANDS], about -1 to 1.
-
-    Args:
-        samples: [n], -1 to 1 at `RATE`; an incomplete last frame is dropped.
-    """
+    """Log energies of [n] samples in mel bands, float32 [frames, BANDS], about -1 to 1."""
     frames = samples[: len(samples) // FRAME * FRAME].reshape(-1, FRAME)
     spectrum = np.abs(np.fft.rfft(frames * np.hanning(FRAME), 512)) ** 2
     return np.asarray(np.log10(spectrum @ _bands() + 1e-4) / 3, np.float32)
 
 
 def heard(scores: np.ndarray) -> tuple[Heard, ...]:
-    """The words in a stream, in order.
-
-    Args:
-        scores: the network's outputs, [frames, labels].
-    """
+    """The words, in order, in a stream of the network's outputs [frames, labels]."""
     best = scores.argmax(axis=1)
     starts = np.flatnonzero(np.diff(best, prepend=-1))
     ends = [*starts[1:], len(best)]

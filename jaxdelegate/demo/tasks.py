@@ -37,17 +37,7 @@ class Task:
         return self.example(seed).image
 
     def inputs(self, image: np.ndarray) -> np.ndarray:
-        """Preprocess an image.
-
-        Args:
-            image: uint8 [height, width, 3] of any size; it is stretched to the network's size.
-
-        Returns:
-            float32 [1, size, size, 3] from -1 to 1.
-
-        Raises:
-            ValueError: the image is not uint8 [height, width, 3].
-        """
+        """The network's input, float32 [1, size, size, 3] from -1 to 1, from uint8 [h, w, 3]."""
         if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8:
             raise ValueError(
                 f"an image is uint8 [height, width, 3], got {image.dtype} {list(image.shape)}; "

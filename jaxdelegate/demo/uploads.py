@@ -82,13 +82,7 @@ class Upload:
 
 
 def read(path: str | os.PathLike[str], engines: Engines) -> Upload:
-    """Read a file, and check that the numpy reference can run it within the limits.
-
-    Raises:
-        ModelError: the file is not a .tflite file, damaged, or larger than 64 MiB.
-        InterpreterError: an operator has no kernel, or a tensor exceeds
-            `engines.MAX_TENSOR_BYTES`.
-    """
+    """Read a file, and check that the numpy reference can run it within the limits."""
     name = Path(path).name
     try:
         if (size := os.path.getsize(path)) > MAX_FILE_BYTES:

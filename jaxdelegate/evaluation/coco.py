@@ -137,8 +137,6 @@ def evaluate_coco(
 
 @dataclasses.dataclass
 class _Truth:
-    """The images to run, and what is known about them."""
-
     names: list[str]
     objects: Mapping[str, Objects] | None  # None: no annotations
     instances: Instances | None
@@ -210,10 +208,7 @@ def _count_classes(model_labels: StrPath | None, instances: Instances | None) ->
 
 
 def _output_order(source: str, model: ImageModel) -> tuple[int, ...]:
-    """Positions of boxes, classes, scores and count among the model's outputs.
-
-    The order of the operator's outputs, if the model's outputs are the same tensors.
-    """
+    """Positions of boxes, classes, scores and count among the model's outputs."""
     order: tuple[int, ...] = (0, 1, 2, 3)
     for name, outputs in model.operators:
         if name == _POSTPROCESS and sorted(outputs) == sorted(model.outputs):

@@ -41,10 +41,7 @@ class ModelOnDevices(ImageModel):
     round_robin: Iterator[_Device]
 
     def start(self, images: np.ndarray) -> Callable[[], Outputs]:
-        """Start to run [B, H, W, 3] on the next device.
-
-        Do not change the images until the outputs are available.
-        """
+        """Start to run [B, H, W, 3], which must not change until the outputs are available."""
         return next(self.round_robin).start(images)
 
 

@@ -4,7 +4,4 @@ from jaxdelegate.errors import JaxDelegateError
 
 
 class DataError(JaxDelegateError, ValueError):
-    """Images, labels, annotations or the model do not fit the evaluation.
-
-    The message names the file and the line or field, what was expected and what was found.
-    """
+    """Images, labels, annotations or the model do not fit the evaluation."""

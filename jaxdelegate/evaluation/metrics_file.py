@@ -10,10 +10,7 @@ from jaxdelegate.measuring import protos
 
 
 def new_metrics(stage: str, run: ImageRun) -> tuple[Any, Any]:
-    """EvaluationStageMetrics with a run's counts and latencies, and its part for the stage.
-
-    `stage` is a field of ProcessMetrics.
-    """
+    """EvaluationStageMetrics of a run, and the part for `stage`, a field of ProcessMetrics."""
     metrics = protos.message("tflite.evaluation.EvaluationStageMetrics")
     metrics.num_runs = len(run.good)
     target = getattr(metrics.process_metrics, stage)

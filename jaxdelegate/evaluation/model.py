@@ -101,10 +101,7 @@ def digest_of(path: StrPath) -> str:
 def open_image_model(
     path: StrPath, interpreter: Any, *, batch_size: int, num_outputs: int
 ) -> ImageModel:
-    """Check a model and set its batch size: 1, with a note, if it does not support the given one.
-
-    The interpreter of the file is not allocated yet.
-    """
+    """Check a model and set its batch size: 1, with a note, if it does not support another."""
     source, digest = os.fspath(path), digest_of(path)
     inputs, outputs = interpreter.get_input_details(), interpreter.get_output_details()
     if len(inputs) != 1 or len(outputs) != num_outputs:

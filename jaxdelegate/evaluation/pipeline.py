@@ -38,10 +38,7 @@ class Batch:
 
 @dataclasses.dataclass(frozen=True)
 class Waits:
-    """Where the wall time went.
-
-    Decoders and the device work at the same time; the slower side makes the other wait.
-    """
+    """Where the wall time went: decoders and the device work at the same time."""
 
     wall_s: float
     decode_wait: float  # fraction of the wall time in which the device waited for decoded images
@@ -83,8 +80,7 @@ class Times:
     def inference(self) -> Latency:
         """The model, per image: the images of a batch share its time evenly.
 
-        With two batches in flight it is the time to start a batch and to wait for it, without what
-        the device computed while the host did something else.
+        With two batches in flight it is the time to start a batch and to wait for it.
         """
         return Latency.of(self.invoke)
 

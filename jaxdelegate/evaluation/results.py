@@ -46,10 +46,7 @@ def check_results_path(path: StrPath) -> Path:
 def identity(
     task: str, model_digest: str, options: Mapping[str, Any], images: Iterable[Sequence[Any]]
 ) -> dict[str, Any]:
-    """What must be the same in a run and the run that it resumes.
-
-    `options` are everything that results depend on, `images` what identifies each image.
-    """
+    """What must be the same in a run and the run that it resumes."""
     listed = hashlib.sha256()
     for image in images:
         listed.update(f"{json.dumps(list(image))}\n".encode())
@@ -68,10 +65,7 @@ class PartFile:
     def __init__(
         self, path: Path, run: Mapping[str, Any], *, batch_size: int, total: int, resume: bool
     ) -> None:
-        """Open the file and read the rows of an earlier run, or discard them without `resume`.
-
-        `run` is an `identity`; `total` is the number of rows of the whole run.
-        """
+        """Open the file and read the rows of an earlier run, or discard them without `resume`."""
         self.path = path
         self.rows: list[Row] = []
         header = json.dumps(run, sort_keys=True)

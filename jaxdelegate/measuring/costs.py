@@ -60,10 +60,7 @@ def operator_cost(
     outputs: Specs,
     called: Called | None = None,
 ) -> Cost:
-    """The cost of one operator, from specs with the current shapes (None: an absent input).
-
-    `called` returns the work of one run of a subgraph, for operators that call one.
-    """
+    """The cost of one operator; `called` returns the work of one run of a called subgraph."""
     read, written = _bytes_read(name, inputs, outputs), specs_bytes(outputs)
     if any(spec is not None and spec.is_dynamic for spec in (*inputs, *outputs)):
         return Cost(None, read, written, note=_DYNAMIC)

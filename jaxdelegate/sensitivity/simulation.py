@@ -52,7 +52,7 @@ class Simulation:
     """A lowered network that can be run with variants of its operators."""
 
     def __init__(self, lowering: Lowering) -> None:
-        """Simulate the lowered network; nothing is compiled yet."""
+        """Take a lowered network; nothing is compiled yet."""
         self._partition, self._weights = lowering.partition, lowering.weights
         self._states = lowering.states
         specs = self._partition.specs
@@ -157,10 +157,7 @@ class Simulation:
         variants: Variants,
         choices: Sequence[Collection[int]],
     ) -> Deviation:
-        """The deviation for several variants at once.
-
-        `choices` has, for each row of the result, the numbers of the variants in it.
-        """
+        """The deviation for each choice of variants, given by their numbers."""
         numbers = [number for rows in variants.values() for number, _ in rows]
         chosen = np.array([[n in choice for n in sorted(numbers)] for choice in ((), *choices)])
         program = functools.partial(self._all_at_once, variants)

@@ -181,7 +181,6 @@ def _grids(
     ranges: Mapping[int, Range],
     left_out: set[int | None],
 ) -> tuple[dict[int, Grid], dict[int, Grid]]:
-    """The grids of an operator's inputs, including constants, and of its results."""
     bits = scheme.activation_bits
     read = [i for i in operator.inputs if i in specs and i not in left_out]
     read = [i for i in read if specs[i].dtype == np.float32 and 0 not in specs[i].shape]

@@ -103,7 +103,6 @@ class Case:
     shapes: Sequence[Shape] | None = None  # of the outputs, where only the file knows them
 
     def __str__(self) -> str:
-        """The test id."""
         return f"{self.name}-{self.label}"
 
     @property
@@ -155,20 +154,12 @@ class Case:
         return list(kernel.run(self.op_options, *self.read_specs(), *self.arrays(), **more))
 
     def run_lowered(self, rule: OpRule, context: LoweringContext | None = None) -> list[np.ndarray]:
-        """Outputs, then new states, from the lowering, compiled with COMPILER_OPTIONS.
-
-        Raises:
-            AssertionError: the rule refuses the case.
-        """
+        """Outputs, then new states, from the lowering, compiled with COMPILER_OPTIONS."""
         (results,) = run_together([self.lowered_call(rule, context)])
         return results
 
     def lowered_call(self, rule: OpRule, context: LoweringContext | None = None) -> Call:
-        """The lowering as a function of the inputs that are no constants, and these inputs.
-
-        Raises:
-            AssertionError: the rule refuses the case.
-        """
+        """The lowering as a function of the inputs that are no constants, and these inputs."""
         op = self.op(context)
         reason = rule.reason(op)
         assert reason is None, f"{self}: refused: {reason}"
@@ -198,10 +189,7 @@ class Case:
         return Op(context, self.op_options, *self.read_specs(shape))
 
     def reason(self, rule: OpRule, shape: Shape | None = None) -> str:
-        """Why the rule refuses the case; empty if it accepts it.
-
-        The output's shape is given where the reference knows none.
-        """
+        """Why the rule refuses the case; empty if it accepts it. For the shape see `op`."""
         return rule.reason(self.op(shape=shape)) or ""
 
     def live_arrays(self) -> list[np.ndarray]:

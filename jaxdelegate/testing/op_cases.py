@@ -48,7 +48,6 @@ class OpCase:
             return {name: data[name] for name in data.files}
 
     def __str__(self) -> str:
-        """The test's and the case's folder."""
         return f"{self.path.parent.name}/{self.path.name}"
 
     @property
@@ -107,11 +106,7 @@ def find_cases(root: Path) -> Iterator[OpCase]:
 
 
 def check(case: OpCase, run: Run) -> None:
-    """Run a case and compare every output with the recorded one.
-
-    Raises:
-        AssertionError: an output differs; says where and by how much.
-    """
+    """Run a case and compare every output with the recorded one."""
     got, expected = run(case.model, case.inputs), case.expected
     assert len(got) == len(expected), f"{len(got)} outputs, expected {len(expected)}"
     for i, (y, want) in enumerate(zip(got, expected, strict=True)):

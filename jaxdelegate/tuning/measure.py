@@ -157,7 +157,6 @@ class _Bench:
     timer: Timer
 
     def choose(self, candidate: Candidate) -> Choice | None:
-        """Measure one operator; None: its default does not run alone."""
         default, *others = candidate.algorithms
         with client.as_programs(self.device):
             try:

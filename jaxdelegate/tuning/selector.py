@@ -51,8 +51,7 @@ class Tuner:
         """Start without choices; `budget` is in seconds, for all partitions.
 
         With "sustained_speed", operators without a stored choice are measured; "balanced" uses
-        stored choices; "fast_single_answer" does neither. `measure` is `tuning.tune`, perhaps with
-        another clock or timer.
+        stored choices; "fast_single_answer" does neither. `measure` is `tuning.tune`, or a test's.
         """
         self._preference = preference
         self._device = device
@@ -63,10 +62,7 @@ class Tuner:
         self._choices: dict[str, Choice] | None = None
 
     def algorithms(self, partition: "LoweredPartition", context: LoweringContext) -> dict[str, str]:
-        """The algorithms of operators that do not use their defaults, by operator key.
-
-        The partition is lowered with default algorithms.
-        """
+        """The algorithms of operators that do not use their defaults, by operator key."""
         if self._preference == "fast_single_answer":
             return {}
         choices = self._known()

@@ -44,10 +44,7 @@ class LatencyRuns:
 
 
 def latency_distribution(runs: Sequence[LatencyRuns], *, title: str = "") -> "Figure":
-    """The cumulative distribution of each benchmark, with its median marked.
-
-    Benchmarks without latencies are left out. `title` follows the name of the figure.
-    """
+    """The cumulative distribution of each benchmark that has latencies, with its median marked."""
     runs = [run for run in runs if run.values or run.percentiles]
     if not runs:
         raise OptionError("latency plot: expected latencies of at least one run, got none")
@@ -86,10 +83,7 @@ class BatchPoint:
 
 
 def batch_scaling(points: Sequence[BatchPoint], *, title: str = "") -> "Figure":
-    """Samples per second and latency by batch, with a line for each series.
-
-    Points without a batch or a latency are left out. `title` follows the name of the figure.
-    """
+    """Samples per second and latency by batch, with a line for each series."""
     usable = [point for point in points if point.batch > 0 and point.latency_ms > 0]
     if not usable:
         raise OptionError("batch plot: expected benchmarks with a batch and a latency, got none")

@@ -80,10 +80,9 @@ def ticker() -> Any:
 
 
 def log_scale(axis: Any, extent: float, formatter: Any = "{x:g}") -> None:
-    """Set a logarithmic scale whose labels do not overlap.
+    """Set a logarithmic scale for values whose ratio is up to `extent`, without overlapping labels.
 
-    `extent` is the largest value shown, divided by the smallest; without a formatter, labels are
-    powers of ten.
+    Without a formatter, labels are powers of ten.
     """
     axis.axes.set(**{f"{axis.axis_name}scale": "log"})
     axis.set_minor_formatter("")

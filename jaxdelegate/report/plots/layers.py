@@ -43,8 +43,7 @@ class LayerPoint:
 def error_per_layer(points: Sequence[LayerPoint], *, title: str = "") -> "Figure":
     """Errors in execution order, and below them the layers with the largest errors by name.
 
-    Layers out of bounds come first among these and have hatched bars. The scale is logarithmic,
-    unless all errors are zero. `title` follows the name of the figure.
+    Layers out of bounds come first among these. Unless all errors are 0, the scale is logarithmic.
     """
     if not points:
         raise OptionError("layers plot: expected at least one layer (--per_layer), got none")

@@ -77,8 +77,7 @@ class Peaks:
 def roofline(operators: Sequence[MeasuredOperator], peaks: Peaks, *, title: str = "") -> "Figure":
     """Each operator as a dot under the roof; below, the slowest by name with their times.
 
-    Operators without arithmetic or without memory traffic have bars, but no dots. `title` follows
-    the name of the figure.
+    Operators without arithmetic or without memory traffic have bars, but no dots.
     """
     if min(peaks.flops_per_second, peaks.bytes_per_second, *peaks.cached.values()) <= 0:
         raise OptionError(f"roofline: peaks must be positive, got {peaks}")
