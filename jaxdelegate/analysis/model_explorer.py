@@ -5,6 +5,7 @@ graphs by id, nodes by id. Its TFLite adapter uses an operator's index as id, an
 or if that is empty the first signature's key, "main" or "subgraph_<index>".
 """
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from jaxdelegate.analysis.records import ModelAnalysis, OperatorAnalysis, Subgra
 from jaxdelegate.report.json_records import write_json
 
 NodeData = dict[str, dict[str, Any]]
-_Value = Callable[[OperatorAnalysis], float | str | None]
+_Value = Callable[[OperatorAnalysis], float | None]
 
 _CPU_COLOR = "#e9a23b"
 _PARTITION_COLORS = ("#3f7fd6", "#2f9e72", "#8a63c9", "#c2558f", "#2a93a5", "#7c8b2f")
@@ -73,12 +74,8 @@ def _by_graph(
 
 def _graph(subgraph: SubgraphAnalysis, title: str, value: _Value) -> dict[str, Any]:
     values = ((op.index, value(op)) for op in subgraph.operators)
-    results = {str(i): {"value": v} for i, v in values if v is not None and _is_finite(v)}
+    results = {str(i): {"value": v} for i, v in values if v is not None and abs(v) < math.inf}
     return {"results": results, "name": title, "gradient": _GRADIENT}
-
-
-def _is_finite(value: float | str) -> bool:
-    return isinstance(value, str) or abs(value) < float("inf")
 
 
 def _partitions(subgraph: SubgraphAnalysis) -> dict[str, Any]:

@@ -93,7 +93,10 @@ def _parsed(found: re.Match[str], scopes: frozenset[str]) -> _Parsed:
     rest = found["rest"]
     metadata = _OP_NAME.search(rest)
     parts = metadata[1].split("/") if metadata else []
-    by_part = {part: [_known(call, scopes) for call in part.split(",")] for part in parts}
+    by_part = {
+        part: [tuple(s for s in call.split("+") if s in scopes) for call in part.split(",")]
+        for part in parts
+    }
     name = next((part for part, calls in by_part.items() if any(calls)), "")
     calls = tuple(by_part.get(name, ()))
     computations = [c for group in _CALLED.findall(rest) for c in group.strip("{}").split(",")]
@@ -107,10 +110,6 @@ def _parsed(found: re.Match[str], scopes: frozenset[str]) -> _Parsed:
         computations=tuple(c.strip().lstrip("%") for c in computations if c.strip()),
         batch=CallBatch(batch_number(name), calls) if len(calls) > 1 else None,
     )
-
-
-def _known(names: str, scopes: frozenset[str]) -> tuple[str, ...]:
-    return tuple(scope for scope in names.split("+") if scope in scopes)
 
 
 class _Program:

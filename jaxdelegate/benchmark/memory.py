@@ -24,18 +24,14 @@ class HostMemory:
     def now(cls) -> "HostMemory":
         """The current figures."""
         if _STATUS.exists():
-            fields = _status_fields()
+            lines = (line.split() for line in _STATUS.read_text().splitlines())
+            fields = {words[0][:-1]: int(words[1]) for words in lines if words[-1:] == ["kB"]}
             shared = fields.get("RssFile", 0) + fields.get("RssShmem", 0)
             return cls(fields.get("VmRSS", 0), fields.get("VmHWM", 0), shared)
         resource = importlib.import_module("resource")  # not on Windows
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         peak //= 1024 if sys.platform == "darwin" else 1
         return cls(peak, peak)
-
-
-def _status_fields() -> dict[str, int]:
-    lines = (line.split() for line in _STATUS.read_text().splitlines())
-    return {words[0][:-1]: int(words[1]) for words in lines if words[-1:] == ["kB"]}
 
 
 def reset_peak() -> None:

@@ -101,23 +101,18 @@ class Bisection:
 def ranged(model: ModelPath, delegate: SimpleDelegate) -> OpenRange:
     """A function that opens our interpreter with a range of operators delegated to `delegate`."""
     options: Any = delegate.options
-    names = {f.name for f in dataclasses.fields(options)} if _is_record(options) else set()
-    if not {"first_delegate_node_index", "last_delegate_node_index"} <= names:
+    names = ("first_delegate_node_index", "last_delegate_node_index")
+    if not all(hasattr(options, name) for name in names):
         raise OptionError(
             f"{delegate.name}: a search needs the options first_delegate_node_index and "
             "last_delegate_node_index"
         )
 
     def open_range(first: int, last: int) -> Test:
-        bounds = {"first_delegate_node_index": first, "last_delegate_node_index": last}
-        changed = dataclasses.replace(options, **bounds)
+        changed = dataclasses.replace(options, **dict(zip(names, (first, last), strict=True)))
         return delegated(model, [Restricted(delegate, options=changed)])
 
     return open_range
-
-
-def _is_record(options: Any) -> bool:
-    return dataclasses.is_dataclass(options) and not isinstance(options, type)
 
 
 def bisect(

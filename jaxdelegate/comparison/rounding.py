@@ -89,10 +89,11 @@ def check_rounding(
             value = runner.value(index)
             if value is not None:
                 values[index] = value
-    probe = _Probe(model, bounds, values)
+    probe = _Probe(model, bounds, values, compared, computed(model, values))
     nodes = [operator for operator in subgraph.operators if operator.index in taken]
     seen = [o for o in nodes if compared.intersection(o.outputs) <= values.keys()]
-    wrong = [row for row in probe.against_kernels(seen) if not probe.is_float_result(row)]
+    unequal = probe.wrong(seen, subgraph, values)
+    wrong = [row for row in unequal if not probe.is_float_result(row)]
     same = _is_same_program(runner.outputs(), outputs, reference)
     return RoundingCheck(len(seen), tuple(wrong), len(nodes) - len(seen), same)
 
@@ -104,9 +105,8 @@ class _Probe:
     model: Model
     bounds: Bounds
     values: Mapping[int, np.ndarray]
-
-    def against_kernels(self, operators: Sequence[Operator]) -> list[WrongOperator]:
-        return self._wrong(operators, self.model.subgraphs[0], self.values)
+    compared: frozenset[int]
+    computed: Sequence[int]
 
     def is_float_result(self, row: WrongOperator) -> bool:
         """Whether an operator's result is that of the float operator on dequantized inputs.
@@ -119,17 +119,9 @@ class _Probe:
         operator = subgraph.operators[row.node]
         graph = dataclasses.replace(self._floats, operators=(operator,))
         try:
-            return not self._wrong([operator], graph, self._reals)
+            return not self.wrong([operator], graph, self._reals)
         except InterpreterError:  # not an operator on floats, for example QUANTIZE
             return False
-
-    @functools.cached_property
-    def _comparable(self) -> frozenset[int]:
-        return comparable(self.model.subgraphs[0])
-
-    @functools.cached_property
-    def _computed(self) -> list[int]:
-        return computed(self.model, self.values)
 
     @functools.cached_property
     def _floats(self) -> Subgraph:
@@ -140,14 +132,14 @@ class _Probe:
         tensors = self.model.subgraphs[0].tensors
         return {i: _reals(value, tensors[i]) for i, value in self.values.items()}
 
-    def _wrong(
+    def wrong(
         self, operators: Sequence[Operator], subgraph: Subgraph, values: Mapping[int, np.ndarray]
     ) -> list[WrongOperator]:
-        severed = SeveredRunner((subgraph, *self.model.subgraphs[1:]), (), self._computed)
+        severed = SeveredRunner((subgraph, *self.model.subgraphs[1:]), (), self.computed)
         severed(values)
         declared, found = self.model.subgraphs[0].tensors, []
         for operator in operators:
-            for index in filter(self._comparable.__contains__, operator.outputs):
+            for index in filter(self.compared.__contains__, operator.outputs):
                 want = severed.value(index)
                 if want is None or index not in values:
                     continue

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-from jaxdelegate.model.records import Operator, Subgraph, Tensor
+from jaxdelegate.model.records import Subgraph
 from jaxdelegate.runtime.subgraph import ModelStore, SubgraphRunner
 from jaxdelegate.runtime.tensor_details import from_api_dtype, to_api_dtype
 from jaxdelegate.simple_delegate import SimpleDelegate
@@ -28,25 +28,23 @@ def sever(subgraph: Subgraph, tensors: Collection[int]) -> SeveredGraph:
     cut = [i for i in tensors if i in read]
     first = len(subgraph.tensors)
     copies = {index: first + n for n, index in enumerate(cut)}
-    added = [_copy(subgraph.tensors[index], new) for index, new in copies.items()]
+    added = (
+        dataclasses.replace(subgraph.tensors[index], index=new, shape_signature=None)
+        for index, new in copies.items()
+    )
+    operators = (
+        dataclasses.replace(operator, inputs=tuple(copies.get(i, i) for i in operator.inputs))
+        for operator in subgraph.operators
+    )
     return SeveredGraph(
         dataclasses.replace(
             subgraph,
             tensors=(*subgraph.tensors, *added),
             inputs=(*subgraph.inputs, *copies.values()),
-            operators=tuple(_reading(operator, copies) for operator in subgraph.operators),
+            operators=tuple(operators),
         ),
         copies,
     )
-
-
-def _copy(tensor: Tensor, index: int) -> Tensor:
-    return dataclasses.replace(tensor, index=index, shape_signature=None)
-
-
-def _reading(operator: Operator, copies: Mapping[int, int]) -> Operator:
-    inputs = tuple(copies.get(i, i) for i in operator.inputs)
-    return dataclasses.replace(operator, inputs=inputs)
 
 
 class SeveredRunner:

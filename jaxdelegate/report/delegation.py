@@ -98,7 +98,11 @@ class DelegationReport:
         """
         found: dict[str, list[NodeReport]] = {}
         for node in self.left:
-            cause = _ESTIMATE.sub("", _TENSOR.sub(_generic, node.reason or "no reason"))
+            cause = _TENSOR.sub(
+                lambda match: "a shape" if match[0].startswith("the shape") else "a tensor",
+                node.reason or "no reason",
+            )
+            cause = _ESTIMATE.sub("", cause)
             found.setdefault(cause, []).append(node)
         order = sorted(found, key=lambda cause: (_CONSEQUENCE in cause, -len(found[cause])))
         lines = [_cause(cause, found[cause]) for cause in order[:_CAUSES]]
@@ -121,10 +125,6 @@ class DelegationReport:
         ]
         end = [*([self.remark] if self.remark else []), self.summary()]
         return "\n".join([f"{self.delegate} delegate", *table(rows), *end])
-
-
-def _generic(match: re.Match[str]) -> str:
-    return "a shape" if match[0].startswith("the shape") else "a tensor"
 
 
 def _cause(cause: str, nodes: list[NodeReport]) -> str:

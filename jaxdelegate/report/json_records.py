@@ -12,12 +12,11 @@ from typing import Any
 Derived = Mapping[type[Any], tuple[str, ...]]
 
 
-def _null(_number: float) -> None:
-    return None
-
-
 def plain(
-    value: Any, *, derived: Derived | None = None, non_finite: Callable[[float], Any] = _null
+    value: Any,
+    *,
+    derived: Derived | None = None,
+    non_finite: Callable[[float], Any] = lambda _: None,
 ) -> Any:
     """A value as dictionaries, lists, strings and numbers; values of other types become strings.
 

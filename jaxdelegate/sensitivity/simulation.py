@@ -212,7 +212,9 @@ class Simulation:
             index, is_row_by_row = variant.dynamic_range
             if index in known:
                 own[index] = _rounded_dynamically(known[index], is_row_by_row)
-        given = {w: constants.get(w.tensor, a) if _is_own(w) else a for w, a in weights.items()}
+        given = {
+            w: constants.get(w.tensor, a) if w.subgraph is None else a for w, a in weights.items()
+        }
         made = self._run(step, own, given)
         return {
             i: _simulated(y, variant.outputs[i]) if i in variant.outputs else y
@@ -229,10 +231,6 @@ class Simulation:
 
     def _values(self, sample: Mapping[int, Any]) -> list[Any]:
         return [*(sample[i] for i in self._partition.inputs), *self._states]
-
-
-def _is_own(weight: Weight) -> bool:
-    return weight.subgraph is None
 
 
 def _constants(variants: Variants) -> dict[int, dict[int, Any]]:

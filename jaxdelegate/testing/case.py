@@ -47,20 +47,17 @@ def of(dtype: Any, *shape: int, low: float = -2.0, high: float = 2.0, seed: int 
     """A run-time input of any dtype; integers take [low, high], booleans both values."""
     rng = np.random.default_rng(zlib.crc32(f"{np.dtype(dtype)}{shape}{seed}".encode()))
     kind = np.dtype(dtype).kind
+    array: Any
     if kind == "b":
-        return Arg(np.asarray(rng.integers(0, 2, shape), dtype))
-    if kind in "iu":
-        return Arg(
-            np.asarray(
-                rng.integers(int(max(low, np.iinfo(dtype).min)), int(high), shape, endpoint=True),
-                dtype,
-            )
-        )
-    if kind == "c":
-        return Arg(
-            np.asarray(rng.uniform(low, high, shape) + 1j * rng.uniform(low, high, shape), dtype)
-        )
-    return Arg(np.asarray(rng.uniform(low, high, shape), dtype))
+        array = rng.integers(0, 2, shape)
+    elif kind in "iu":
+        least = int(max(low, np.iinfo(dtype).min))
+        array = rng.integers(least, int(high), shape, endpoint=True)
+    else:
+        array = rng.uniform(low, high, shape)
+        if kind == "c":
+            array = array + 1j * rng.uniform(low, high, shape)
+    return Arg(np.asarray(array, dtype))
 
 
 def value(array: Any, dtype: Any = None) -> Arg:
@@ -167,7 +164,7 @@ class Case:
 
         def call(*live_arrays: Any) -> tuple[Any, ...]:
             live = iter(live_arrays)
-            given = [next(live) if _is_live(a) else a and a.value for a in self.inputs]
+            given = [a and (a.value if a.is_const else next(live)) for a in self.inputs]
             try:
                 return lowered(*given)
             except Exception as error:
@@ -210,27 +207,20 @@ class Case:
             None if a is None else _add(builder, spec, a)
             for spec, a in zip(inputs, self.inputs, strict=True)
         ]
-        results = [
-            builder.tensor(spec.shape, spec.dtype, spec.name, quantization=spec.quantization)
-            for spec in outputs
-        ]
-        between = [
-            builder.tensor(spec.shape, spec.dtype, spec.name, quantization=spec.quantization)
-            for spec in self.intermediate_specs()
-        ]
+        results, between = (
+            [builder.tensor(s.shape, s.dtype, s.name, quantization=s.quantization) for s in specs]
+            for specs in (outputs, self.intermediate_specs())
+        )
         builder.operator(
             self.name,
             tensors,
             results,
-            self._written_options(),
+            None if isinstance(self.options, NoOptions) else self.options,
             version=self.version,
             intermediates=between,
         )
         builder.outputs(*results)
         return builder.build()
-
-    def _written_options(self) -> Options | None:
-        return None if isinstance(self.options, NoOptions) else self.options
 
     def feeds(self) -> list[np.ndarray]:
         """The run-time inputs, in the model's input order."""
@@ -242,12 +232,10 @@ class Case:
         """Outputs of stock LiteRT: its reference kernels, or the optimized ones."""
         from ai_edge_litert.interpreter import Interpreter, OpResolverType  # noqa: PLC0415 (heavy)
 
-        kind = (
-            OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
-            if optimized
-            else OpResolverType.BUILTIN_REF
+        kind = "BUILTIN_WITHOUT_DEFAULT_DELEGATES" if optimized else "BUILTIN_REF"
+        interpreter = Interpreter(
+            model_content=self.model(), experimental_op_resolver_type=OpResolverType[kind]
         )
-        interpreter = Interpreter(model_content=self.model(), experimental_op_resolver_type=kind)
         interpreter.allocate_tensors()
         for detail, array in zip(interpreter.get_input_details(), self.feeds(), strict=True):
             interpreter.set_tensor(detail["index"], array)
@@ -281,10 +269,6 @@ def compiled(calls: Sequence[Call]) -> Callable[[Any], list[list[np.ndarray]]]:
 
 def _first_dtype(inputs: Sequence[Arg | None]) -> np.dtype:
     return next(a.value.dtype for a in inputs if a is not None)
-
-
-def _is_live(a: Arg | None) -> bool:
-    return a is not None and not a.is_const
 
 
 def _spec(name: str, a: Arg) -> TensorSpec:

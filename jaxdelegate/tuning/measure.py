@@ -160,7 +160,8 @@ class _Bench:
         default, *others = candidate.algorithms
         with client.as_programs(self.device):
             try:
-                values = [jax.device_put(v, self.device) for v in self._values(candidate.operator)]
+                specs = [self.partition.specs[i] for i in self._inputs(candidate.operator)]
+                values = [jax.device_put(v, self.device) for v in seeded_values(specs)]
                 program = self._program(candidate, default)
                 expected = _outputs(_run(program, values)())
             except _ALGORITHM_ERRORS as error:
@@ -211,9 +212,6 @@ class _Bench:
         specs = self.partition.specs
         live = (i for i in operator.inputs if i in specs and specs[i].const is None)
         return tuple(dict.fromkeys(live))
-
-    def _values(self, operator: Operator) -> list[np.ndarray]:
-        return seeded_values([self.partition.specs[i] for i in self._inputs(operator)])
 
 
 _Alone = tuple[list[Operator], dict[int, TensorSpec], tuple[int, ...], tuple[int, ...]]
