@@ -8,32 +8,16 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from jaxdelegate import tuning
 from jaxdelegate.cache.choices import ChoiceStore
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.options import Preference
 from jaxdelegate.report.tuning import Choice, TuningReport
-from jaxdelegate.tuning import BUDGET_SECONDS
 
 if TYPE_CHECKING:
     from jaxdelegate.lowering.computation import LoweredPartition
 
 _LOGGER = logging.getLogger("jaxdelegate")
-
-Clock = Callable[[], float]
-
-
-def measured(
-    partition: "LoweredPartition",
-    context: LoweringContext,
-    device: Any,
-    known: Mapping[str, Choice],
-    *,
-    budget: float,
-) -> dict[str, Choice]:
-    """Call `tuning.tune`."""
-    from jaxdelegate.tuning import measure as tuning  # noqa: PLC0415 (few programs need it)
-
-    return tuning.tune(partition, context, device, known, budget=budget)
 
 
 class Tuner:
@@ -44,19 +28,19 @@ class Tuner:
         preference: Preference,
         device: Any,
         store: ChoiceStore | None,
-        measure: Callable[..., dict[str, Choice]] = measured,
-        budget: float = BUDGET_SECONDS,
-        clock: Clock = time.perf_counter,
+        measure: Callable[..., dict[str, Choice]] | None = None,
+        budget: float = tuning.BUDGET_SECONDS,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """Start without choices; `budget` is in seconds, for all partitions.
 
         With "sustained_speed", operators without a stored choice are measured; "balanced" uses
-        stored choices; "fast_single_answer" does neither. `measure` is `tuning.tune`, or a test's.
+        stored choices; "fast_single_answer" does neither. By default `measure` is `tuning.tune`.
         """
         self._preference = preference
         self._device = device
         self._store = store
-        self.measure = measure
+        self._measure = measure
         self._budget = budget
         self._clock = clock
         self._choices: dict[str, Choice] | None = None
@@ -74,7 +58,8 @@ class Tuner:
         self, partition: "LoweredPartition", context: LoweringContext, known: Mapping[str, Choice]
     ) -> dict[str, Choice]:
         start = self._clock()
-        new = self.measure(partition, context, self._device, known, budget=self._budget)
+        measure = self._measure or tuning.tune
+        new = measure(partition, context, self._device, known, budget=self._budget)
         self._budget -= self._clock() - start
         if new:
             _LOGGER.info("tuning: %s", TuningReport(str(self._device), new).summary())
