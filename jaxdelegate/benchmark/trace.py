@@ -32,6 +32,7 @@ def read_events(folder: Path) -> list[Event]:
     path = newest_file(folder, "*.xplane.pb")
     if path is None:
         return []
+    # Not jax.profiler.ProfileData, which aborts the process in jax 0.12.
     space = message("tensorflow.profiler.XSpace")
     space.ParseFromString(path.read_bytes())
     by_plane = {_text(plane.name): list(_plane_events(plane)) for plane in space.planes}
