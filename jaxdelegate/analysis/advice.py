@@ -32,7 +32,6 @@ _GRAPH_RULES: Sequence[Callable[[Graph], Iterable[Finding]]] = (
 def findings(
     model: Model, graphs: Sequence[Graph], subgraphs: Sequence[SubgraphAnalysis]
 ) -> tuple[Finding, ...]:
-    """All findings, the most important rule first."""
     found = [f for rule in _GRAPH_RULES for graph in graphs for f in rule(graph)]
     found += [f for subgraph in subgraphs for f in advice_partitions.quantized_modes(subgraph)]
     found += advice_storage.duplicates(model)

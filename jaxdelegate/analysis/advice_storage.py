@@ -78,7 +78,6 @@ def unused_buffers(model: Model) -> list[Finding]:
 
 
 def duplicates(model: Model) -> list[Finding]:
-    """Constants that are stored in several buffers."""
     groups: dict[tuple[int, bytes], dict[int, tuple[int, Tensor]]] = {}
     for subgraph in model.subgraphs:
         for tensor in subgraph.tensors:

@@ -23,17 +23,14 @@ class Graph:
 
     @property
     def index(self) -> int:
-        """The subgraph's index."""
         return self.survey.subgraph.index
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        """Its operators with their specs."""
         return self.survey.nodes
 
     @functools.cached_property
     def costs(self) -> tuple[Cost, ...]:
-        """The cost of every node."""
         return tuple(self.cost(node) for node in self.nodes)
 
     @functools.cached_property
@@ -66,11 +63,9 @@ class Graph:
 
     @functools.cached_property
     def outputs(self) -> frozenset[int]:
-        """Tensors that leave the subgraph."""
         return frozenset(self.survey.subgraph.outputs)
 
     def spec(self, tensor: int) -> TensorSpec:
-        """A tensor's spec with its propagated shape."""
         return self.survey.specs[tensor]
 
     def bytes_of(self, tensors: Iterable[int]) -> int | None:

@@ -16,8 +16,6 @@ SCHEMA_VERSION = 1  # of the JSON; changes when a field changes its meaning or i
 
 @dataclasses.dataclass(frozen=True)
 class TensorAnalysis:
-    """A tensor of a subgraph."""
-
     index: int
     name: str  # as the file has it
     type: str  # the element type as the schema names it: "FLOAT32"
@@ -55,7 +53,6 @@ class OperatorAnalysis:
 
     @property
     def delegated(self) -> bool:
-        """Whether it is in a partition."""
         return self.partition is not None
 
 
@@ -83,8 +80,6 @@ class OtherMode:
 
 @dataclasses.dataclass(frozen=True)
 class SubgraphAnalysis:
-    """One subgraph."""
-
     index: int
     name: str
     inputs: tuple[int, ...]  # tensor indices
@@ -114,7 +109,6 @@ class SubgraphAnalysis:
 
     @property
     def left(self) -> tuple[OperatorAnalysis, ...]:
-        """The operators that stay on the CPU."""
         return tuple(op for op in self.operators if not op.delegated)
 
 
@@ -143,8 +137,6 @@ class Sizes:
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """One piece of advice."""
-
     kind: str  # the name of the rule, for example "partition_splits"
     subgraph: int
     operators: tuple[int, ...]  # the operators concerned; may be empty

@@ -12,7 +12,6 @@ from jaxdelegate.model.records import Model
 
 
 def measure(model: Model) -> Sizes:
-    """The sizes of a model's buffers."""
     stored = list(_buffers(model))
     used = _used_buffers(model)
     external = [

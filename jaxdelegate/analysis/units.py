@@ -17,12 +17,10 @@ def scaled(value: float | None, unit: str) -> str:
 
 
 def data(value: float | None) -> str:
-    """A number of bytes."""
     return scaled(value, "B")
 
 
 def operations(value: float | None) -> str:
-    """A number of arithmetic operations."""
     return scaled(value, "FLOP")
 
 

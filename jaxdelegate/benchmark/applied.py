@@ -25,7 +25,6 @@ class AppliedDelegate:
     remark: str = ""  # how it runs its operators
 
     def line(self) -> str:
-        """TFLite's message."""
         if self.is_complete:
             return (
                 f"Explicitly applied {self.name} delegate, and the model graph will be completely "
@@ -43,7 +42,6 @@ class AppliedDelegate:
 
 
 def applied(session: Session, provided: Sequence[ProvidedDelegate]) -> list[AppliedDelegate]:
-    """What each delegate runs of the session's subgraph."""
     return [
         _of_python(row.provider.name, row.delegate, session.subgraph)
         if isinstance(row.delegate, SimpleDelegate)

@@ -19,7 +19,6 @@ class EnergyMeter:
     _start: int = 0
 
     def start(self) -> None:
-        """Start counting."""
         self._start = self._millijoules()
 
     def joules(self) -> float:

@@ -33,16 +33,12 @@ _SILENT = frozenset(("parameter", "constant", "get-tuple-element", "tuple", "bit
 
 @dataclasses.dataclass(frozen=True)
 class CallBatch:
-    """Several calls in one instruction."""
-
     number: int  # its number in `call_times`
     scopes: tuple[tuple[str, ...], ...]  # of the operators that each call computes
 
 
 @dataclasses.dataclass(frozen=True)
 class Instruction:
-    """One instruction of a compiled program."""
-
     name: str  # unique in the program
     opcode: str
     scopes: tuple[str, ...]  # of the operators that it computes, in the order of the program

@@ -41,8 +41,6 @@ class Configuration:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """The result of a configuration, as in the JSON file, or its error."""
-
     configuration: Configuration
     result: dict[str, Any] | None
     error: str = ""
@@ -62,7 +60,6 @@ class Outcome:
 
 
 def parse_options(text: str) -> tuple[str, ...]:
-    """The items of `--perf_options_list`."""
     chosen = parse_names("perf_options_list", text, OPTIONS)
     if "none" in chosen and len(chosen) > 1:
         raise OptionError("perf_options_list: 'none' cannot be used together with other options")

@@ -22,7 +22,6 @@ class HostMemory:
 
     @classmethod
     def now(cls) -> "HostMemory":
-        """The current figures."""
         if _STATUS.exists():
             lines = (line.split() for line in _STATUS.read_text().splitlines())
             fields = {words[0][:-1]: int(words[1]) for words in lines if words[-1:] == ["kB"]}
@@ -55,7 +54,6 @@ class PeakMonitor:
     """Samples the memory of the process in a thread, as a context manager."""
 
     def __init__(self, interval_ms: int) -> None:
-        """Prepare; nothing is sampled yet."""
         self._interval = interval_ms / 1000
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._sample, daemon=True)
@@ -90,7 +88,6 @@ class DeviceMemory:
 
     @classmethod
     def of(cls, device: Any, executables: list[Any]) -> "DeviceMemory":
-        """The memory of a jax.Device that runs compiled programs."""
         stats = device.memory_stats() or {}
         return cls(
             str(device),

@@ -26,8 +26,6 @@ _T = TypeVar("_T")
 
 @dataclasses.dataclass(frozen=True)
 class OpTime:
-    """A row of the profile."""
-
     type: str  # the operator's name, or several joined by + if XLA fused them
     name: str  # its outputs and its index, as TFLite names nodes
     times: Stat  # microseconds in each profiled run
@@ -37,11 +35,9 @@ class OpTime:
     traffic: int = 0  # bytes that XLA's instructions read and write
 
     def span(self) -> Span:
-        """Its time and memory traffic in one run."""
         return Span(self.nodes, self.times.avg / 1e6, self.traffic)
 
     def as_dict(self) -> dict[str, Any]:
-        """Ready for JSON."""
         return {
             "type": self.type,
             "name": self.name,
@@ -63,7 +59,6 @@ class Profile:
     work: tuple[OperatorWork, ...] = ()  # operations, bytes and seconds of the operators
 
     def as_dict(self) -> dict[str, Any]:
-        """Ready for JSON."""
         return {
             "runs": self.runs,
             "init": [row.as_dict() for row in self.init],

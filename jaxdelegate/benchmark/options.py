@@ -136,7 +136,6 @@ class BenchmarkOptions:
         self.layers()
 
     def layers(self) -> tuple[InputLayer, ...]:
-        """The inputs that the options describe."""
         return parse_input_layers(
             self.input_layer,
             self.input_layer_shape,
@@ -146,12 +145,10 @@ class BenchmarkOptions:
 
     @property
     def is_profiled(self) -> bool:
-        """Whether operators are timed."""
         return self.enable_op_profiling or bool(self.perfetto_trace)
 
 
 def benchmark_flags() -> tuple[Flag, ...]:
-    """One flag for each option."""
     hints = get_type_hints(BenchmarkOptions)
     return tuple(
         Flag(
@@ -167,7 +164,6 @@ def benchmark_flags() -> tuple[Flag, ...]:
 
 
 def parse_names(flag: str, text: str, known: Sequence[str]) -> tuple[str, ...]:
-    """A comma-separated list of known names."""
     names = tuple(item.strip() for item in text.split(",") if item.strip())
     if not names or not set(names) <= set(known):
         raise OptionError(f"{flag}: expected some of {', '.join(known)}, got {text!r}")
@@ -175,7 +171,6 @@ def parse_names(flag: str, text: str, known: Sequence[str]) -> tuple[str, ...]:
 
 
 def parse_counts(flag: str, text: str) -> tuple[int, ...]:
-    """A comma-separated list of positive integers."""
     items = [item.strip() for item in text.split(",") if item.strip()]
     if not items or not all(item.isdigit() and int(item) for item in items):
         raise OptionError(f"{flag}: expected positive integers, such as 1,2,4, got {text!r}")

@@ -20,8 +20,6 @@ _LOOPS = 8  # over the largest array, so that the copy before the loop hardly co
 
 @dataclasses.dataclass(frozen=True)
 class DevicePeaks:
-    """The peaks of one device."""
-
     flops: float  # per second, in a matrix product
     # Bytes read and written per second, by the size of the array in bytes.
     bandwidths: Mapping[int, float]

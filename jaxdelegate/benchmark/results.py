@@ -20,8 +20,6 @@ _MS = 1000.0  # microseconds
 
 @dataclasses.dataclass(frozen=True)
 class InputRecord:
-    """An input as it ran."""
-
     name: str
     shape: tuple[int, ...]
     dtype: str
@@ -73,7 +71,6 @@ class BenchmarkReport:
 
     @property
     def joules_per_sample(self) -> float | None:
-        """Joules per batch element."""
         return None if self.joules is None else self.joules / max(self.batch, 1)
 
     def metrics(self) -> dict[str, Any]:
@@ -145,7 +142,6 @@ class BenchmarkReport:
         return record
 
     def row(self) -> dict[str, Any]:
-        """The figures of a table row."""
         return row_of(self.as_dict())
 
 
@@ -163,7 +159,6 @@ def row_of(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    """CSV with a header."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     text = io.StringIO()
     writer = csv.DictWriter(text, names, restval="", lineterminator="\n")

@@ -57,17 +57,14 @@ class Session:
 
     @property
     def subgraph(self) -> int:
-        """The subgraph's index."""
         return int(self._subgraph.index)
 
     @property
     def inputs(self) -> list[Details]:
-        """Details of the inputs."""
         return [self._subgraph.details(i) for i in self._subgraph.inputs]
 
     @property
     def outputs(self) -> list[Details]:
-        """Details of the outputs."""
         return [self._subgraph.details(i) for i in self._subgraph.outputs]
 
     def resize(self, shapes: Sequence[tuple[int, ...]]) -> None:
@@ -102,7 +99,6 @@ class Session:
         return reason
 
     def allocate(self) -> None:
-        """Partition, compile and allocate tensors."""
         try:
             self._guarded(self._subgraph.allocate)
         except DelegationError as error:
@@ -136,7 +132,6 @@ class Session:
             self._guarded(self._subgraph.set, index, array)
 
     def invoke(self) -> None:
-        """Run and wait for the results."""
         self._guarded(self._subgraph.invoke)
 
     def output(self, index: int) -> np.ndarray:

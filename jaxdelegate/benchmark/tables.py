@@ -19,7 +19,6 @@ _TOP = 10  # rows of the table by time
 
 
 def profile_text(profile: Profile, *, as_csv: bool = False) -> str:
-    """The profiles of initialization and runs."""
     parts = []
     if profile.init:
         parts.append(f"{_INIT}\n{_report(profile.init, as_csv)}")

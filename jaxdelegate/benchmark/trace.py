@@ -23,7 +23,6 @@ class Event:
 
 
 def newest_file(folder: Path, pattern: str) -> Path | None:
-    """The newest file below a folder that matches a pattern."""
     return max(folder.rglob(pattern), key=lambda path: path.stat().st_mtime, default=None)
 
 

@@ -9,8 +9,6 @@ from jaxdelegate.simple_delegate import Node
 
 @dataclasses.dataclass(frozen=True)
 class Span:
-    """A measured part of a program."""
-
     nodes: tuple[int, ...]  # the operators that it computes
     seconds: float  # in one run
     bytes: int  # that it reads and writes

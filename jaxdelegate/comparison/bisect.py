@@ -47,7 +47,6 @@ class Probe:
 
     @property
     def is_wrong(self) -> bool:
-        """Whether an output is out of bounds, or the run failed."""
         return self.error is not None or not all(output.agrees for output in self.outputs)
 
     def brief(self) -> str:
@@ -84,8 +83,6 @@ class Culprit:
 
 @dataclasses.dataclass(frozen=True)
 class Bisection:
-    """The result of a search."""
-
     # "agrees": nothing is wrong; "rounding": the outputs differ only by the rounding of quantized
     # operators; "wrong_without_delegate": the outputs are wrong although nothing is delegated;
     # "found": see `culprits`.

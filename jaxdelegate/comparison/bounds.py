@@ -41,7 +41,6 @@ class Bounds:
         return _REDUCED if dtype in _SHORT_FLOATS else NETWORK.of_largest
 
     def for_precision(self, *, is_reduced: bool) -> "Bounds":
-        """The bounds for a delegate that computes in reduced precision, or does not."""
         if is_reduced and self.of_largest is None:
             return dataclasses.replace(self, of_largest=_REDUCED)
         return self

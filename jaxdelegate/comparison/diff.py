@@ -31,8 +31,6 @@ from jaxdelegate.model.records import read_model
 
 @dataclasses.dataclass(frozen=True)
 class InferenceDiff:
-    """The result of a comparison."""
-
     model: str  # the file, or "<bytes>"
     test: str  # the delegates under test
     reference: str  # the interpreter that they were compared with

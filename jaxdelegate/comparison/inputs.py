@@ -53,7 +53,6 @@ class InputSettings:
         return InputSource([(self._layer(d), d["dtype"]) for d in details], values, self.seed)
 
     def draws_indices(self, details: Details) -> bool:
-        """Whether any input is drawn from `index_range`."""
         given = {*self.ranges, *self.files}
         dtypes = [np.dtype(d["dtype"]) for d in details if d["name"] not in given]
         return any(dtype.kind in "iu" and dtype.itemsize > 2 for dtype in dtypes)

@@ -68,8 +68,6 @@ class Divergence:
 
 @dataclasses.dataclass(frozen=True)
 class LayerReport:
-    """The errors of all layers."""
-
     layers: tuple[LayerError, ...]  # in execution order
     skipped: int  # the number of tensors that a side did not keep
     outputs_agree: bool  # whether the model's outputs are within the bounds in these runs
@@ -173,7 +171,6 @@ class LayerDiff:
         return where[index]
 
     def report(self) -> LayerReport:
-        """The errors of all runs so far."""
         whole = {i: comparer.result() for i, comparer in self._whole.items()}
         local = {i: comparer.result() for i, comparer in self._local.items()}
         wrong = {i for i, comparison in whole.items() if not comparison.agrees}

@@ -62,7 +62,6 @@ class TensorComparison:
 
     @property
     def agrees(self) -> bool:
-        """Whether all elements are within the bounds."""
         return not (self.exceeding or self.nonfinite_mismatches or self.shape_mismatch)
 
     @property
@@ -77,7 +76,6 @@ class TensorComparison:
         return not self.agrees, math.inf if odd else error, self.mean_abs or 0.0
 
     def brief(self) -> str:
-        """The error in a few words."""
         if self.shape_mismatch:
             return self.shape_mismatch
         if self.max_abs is None:
@@ -197,7 +195,6 @@ class Comparer:
         return result
 
     def result(self) -> TensorComparison:
-        """The comparison of all runs so far."""
         counts, sums = self._counts, self._sums
         means, numbers = np.array(self._means), bool(self._means)
         return TensorComparison(

@@ -29,7 +29,6 @@ _DECADES = 8  # of the logarithmic bars, which end at an error of 100 %
 
 
 def page(result: InferenceDiff) -> str:
-    """The HTML page."""
     parts = [
         f"<h1>Inference diff: {html.escape(_file(result.model))}</h1>",
         f'<p class="{"ok" if result.is_healthy else "bad"}">{html.escape(verdict(result))}</p>',

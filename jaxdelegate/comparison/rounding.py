@@ -42,8 +42,6 @@ class WrongOperator:
 
 @dataclasses.dataclass(frozen=True)
 class RoundingCheck:
-    """The result of the check."""
-
     operators: int  # the number of delegated operators that were checked
     wrong: tuple[WrongOperator, ...]  # those that differ by more than rounding, in execution order
     unseen: int  # the number of delegated operators whose results were not kept
@@ -53,7 +51,6 @@ class RoundingCheck:
 
     @property
     def explains(self) -> bool:
-        """Whether rounding explains the difference."""
         is_known = self.operators > 0 and not self.unseen and self.is_same_program
         return is_known and not self.wrong
 
@@ -154,7 +151,6 @@ class _Probe:
 
 
 def as_floats(subgraph: Subgraph) -> Subgraph:
-    """The subgraph with quantized tensors as float32."""
     return dataclasses.replace(subgraph, tensors=tuple(map(_as_float, subgraph.tensors)))
 
 

@@ -56,7 +56,6 @@ class SeveredRunner:
         delegates: Sequence[SimpleDelegate],
         tensors: Collection[int],
     ) -> None:
-        """Cut the main subgraph at `tensors`; those without readers do not change."""
         self._tensors = subgraphs[0].tensors
         self._graph = sever(subgraphs[0], tensors)
         store = ModelStore(subgraphs, delegates)

@@ -29,9 +29,7 @@ REFERENCES: dict[str, str | None] = {
 class Open(Protocol):
     """A function that opens an interpreter, ours or the stock one."""
 
-    def __call__(self, delegates: Sequence[Any], *, preserve_all_tensors: bool = False) -> Any:
-        """A new interpreter with delegates; optionally one that keeps intermediate tensors."""
-        ...
+    def __call__(self, delegates: Sequence[Any], *, preserve_all_tensors: bool = False) -> Any: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,13 +43,11 @@ class Test:
     label: str = ""
 
     def open(self, *, preserve_all_tensors: bool = False) -> Any:
-        """A new interpreter with the delegates."""
         with _without_warnings():
             return self.open_with(self.delegates, preserve_all_tensors=preserve_all_tensors)
 
     @property
     def name(self) -> str:
-        """The label, or the delegates' names."""
         names = [getattr(d, "name", type(d).__name__) for d in self.delegates]
         return self.label or " + ".join(map(str, names)) or "no delegate"
 
@@ -62,7 +58,6 @@ class Test:
 
     @property
     def is_reduced(self) -> bool:
-        """Whether a delegate computes in reduced precision."""
         contexts = (getattr(d, "lowering_context", None) for d in self.delegates)
         policies = [context.precision for context in contexts if context is not None]
         return any(p.is_reduced or p.dot_precision != "highest" for p in policies)
@@ -129,12 +124,10 @@ class Runner:
     """Runs one interpreter on arrays and records latencies; errors name the side."""
 
     def __init__(self, side: str, interpreter: Any) -> None:
-        """Run `interpreter`; `side` names it in errors."""
         self._side, self.interpreter = side, interpreter
         self.latencies: list[float] = []  # seconds
 
     def __call__(self, arrays: Sequence[np.ndarray], invocations: int = 1) -> None:
-        """Set the inputs, resize and allocate if necessary, and invoke."""
         interpreter = self.interpreter
         try:
             self._allocate(arrays)
@@ -164,7 +157,6 @@ class Runner:
             return None
 
     def outputs(self) -> list[np.ndarray]:
-        """The values of the model's outputs."""
         details = self.interpreter.get_output_details()
         try:
             return [np.asarray(self.interpreter.get_tensor(d["index"])) for d in details]
@@ -173,7 +165,6 @@ class Runner:
 
 
 def reference_runner(kind: str, model: ModelPath, *, preserve_all_tensors: bool = False) -> Runner:
-    """A runner of the reference interpreter; see `open_reference`."""
     interpreter = open_reference(kind, model, preserve_all_tensors=preserve_all_tensors)
     return Runner(f"reference ({kind})", interpreter)
 
@@ -198,11 +189,9 @@ class Restricted(SimpleDelegate):
         self.lowering_context = getattr(delegate, "lowering_context", None)
 
     def initialize(self, context: Any) -> None:
-        """Show the delegate the graph."""
         self._delegate.initialize(context)
 
     def is_node_supported(self, node: Node) -> bool:
-        """Whether the node is one of `nodes`, and supported."""
         return self.why_not(node) is None
 
     def why_not(self, node: Node) -> str | None:
@@ -211,7 +200,6 @@ class Restricted(SimpleDelegate):
         return self._delegate.why_not(node) if is_chosen else "not chosen"
 
     def create_kernel(self) -> SimpleDelegateKernel:
-        """The delegate's kernel."""
         return self._delegate.create_kernel()
 
 

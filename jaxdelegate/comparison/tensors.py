@@ -35,12 +35,10 @@ def computed(model: Model, values: Mapping[int, np.ndarray]) -> list[int]:
 
 
 def comparer_for(tensor: Tensor, bounds: Bounds) -> Comparer:
-    """A comparer for a tensor as interpreters return it."""
     quantization = tensor.quantization if tensor.spec().is_quantized else None
     dtype = np.dtype(array_type(tensor))
     return Comparer(tensor.index, tensor.name, dtype, bounds, quantization)
 
 
 def read_by(operator: Operator, values: Mapping[int, np.ndarray]) -> float:
-    """The largest magnitude of an operator's computed inputs."""
     return max((largest_magnitude(values[i]) for i in operator.inputs if i in values), default=0.0)

@@ -27,7 +27,6 @@ def summary(result: InferenceDiff, top: int = 10) -> str:
 
 
 def verdict(result: InferenceDiff) -> str:
-    """The conclusion, with the next step."""
     off = [repr(output.name) for output in result.outputs if not output.agrees]
     if off and result.rounding is not None and result.is_healthy:
         return (
@@ -48,7 +47,6 @@ def verdict(result: InferenceDiff) -> str:
 
 
 def rounding(check: RoundingCheck) -> str:
-    """The explanation of a difference by rounding."""
     return (
         f"Given the same inputs, each of the {check.operators} operators is at most one "
         "quantization step off LiteRT's kernel, or off the float operator that it simulates. "
@@ -124,7 +122,6 @@ def _errors(comparison: TensorComparison) -> tuple[str, str]:
 
 
 def bisection(result: Bisection, reference: str) -> str:
-    """The result of a search."""
     tail = f"{result.probes} ranges were run."
     if result.verdict == "agrees":
         return f"Nothing is wrong: fully delegated, all outputs agree with {reference}.\n{tail}"

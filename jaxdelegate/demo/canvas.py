@@ -56,8 +56,6 @@ def to_bytes(image: np.ndarray) -> np.ndarray:
 
 
 def disc(x: float, y: float, radius: float) -> Outline:
-    """A filled circle."""
-
     def distance(points: np.ndarray) -> np.ndarray:
         return _away(points, x, y) - radius
 
@@ -65,8 +63,6 @@ def disc(x: float, y: float, radius: float) -> Outline:
 
 
 def ring(x: float, y: float, radius: float, width: float) -> Outline:
-    """A ring with an outer radius and a width."""
-
     def distance(points: np.ndarray) -> np.ndarray:
         return np.abs(_away(points, x, y) - radius + width / 2) - width / 2
 

@@ -26,7 +26,6 @@ class Row:
 
     @property
     def frames_per_second(self) -> float:
-        """Sequential inferences per second."""
         return 1e3 / self.milliseconds if self.milliseconds else float("inf")
 
 

@@ -78,7 +78,6 @@ class Opened:
     """A network in an engine, ready to run. Threads may share it; one runs at a time."""
 
     def __init__(self, interpreter: Any, report: str, ready_milliseconds: float) -> None:
-        """Wrap an allocated interpreter."""
         self.report = report  # remarks, an empty line, and a table of where each operator runs
         self.ready_milliseconds = ready_milliseconds  # load, partition, compile
         self.inputs: list[dict[str, Any]] = interpreter.get_input_details()
@@ -108,7 +107,6 @@ class Engines:
     """The last used opened networks: opening one again would compile it again."""
 
     def __init__(self, size: int = 8) -> None:
-        """Keep up to `size` networks."""
         self._lock = threading.Lock()  # threads that need the same network open it once
         self._cached = functools.lru_cache(size)(lambda content, engine: engine.open(content))
 

@@ -87,7 +87,6 @@ def _scores(rows: Iterable[tuple[str, float]], most: int = _MAX_ROWS) -> str:
 
 
 def outputs(rows: Sequence[Output], inputs: str) -> str:
-    """The outputs of an uploaded network."""
     heads = "".join(f"<th scope='col'>{t}</th>" for t in ("Output", "Type", "Values"))
     body = [
         f"<tr><th scope='row'>{html.escape(r.name)}</th><td>{html.escape(r.type)}</td>"
@@ -107,17 +106,14 @@ def report(text: str) -> str:
 
 
 def message(text: str) -> str:
-    """A paragraph."""
     return f"<p class='note'>{html.escape(text)}</p>"
 
 
 def hint(text: str) -> str:
-    """What the user must do first."""
     return f"<p class='hint' role='status'>{html.escape(text)}</p>"
 
 
 def error(text: str) -> str:
-    """An error message."""
     return f"<p class='error' role='alert'>{html.escape(text)}</p>"
 
 

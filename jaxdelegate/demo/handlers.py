@@ -61,7 +61,6 @@ class Handlers:
     """The handlers of a page; all sessions share the opened networks."""
 
     def __init__(self, folder: str) -> None:
-        """Write videos into `folder`."""
         self._engines = Engines()
         self._folder = folder
 

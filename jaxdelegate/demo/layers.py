@@ -32,7 +32,6 @@ class Layers:
     """Builds a float32 network layer by layer; images are [1, height, width, channels]."""
 
     def __init__(self, seed: int, description: str = "random weights") -> None:
-        """Start an empty model."""
         self.builder = ModelBuilder(description)
         self._rng = np.random.default_rng(seed)
         self._count = 0

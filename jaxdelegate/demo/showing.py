@@ -18,8 +18,6 @@ _MIN_HEIGHT = 512
 
 @dataclasses.dataclass(frozen=True)
 class Subject:
-    """A network that the page runs."""
-
     network: Callable[[bool], bytes]  # the .tflite file; True: the int8 one
     # An array for each input, from an image, uint8 [h, w, 3].
     inputs: Callable[[np.ndarray], list[np.ndarray]]
@@ -29,7 +27,6 @@ class Subject:
 
 
 def task_subject(task: Task) -> Subject:
-    """One of the demo's networks."""
     return Subject(
         network=task.network,
         inputs=lambda image: [task.inputs(image)],
@@ -59,7 +56,6 @@ class Showing:
     video: str | None = None  # the file whose first frame is the picture
 
     def row(self, name: str) -> Row | None:
-        """The engine's row if it has run."""
         return next((row for row in self.rows if row.engine.name == name), None)
 
     def image(self, name: str) -> np.ndarray:
@@ -70,7 +66,6 @@ class Showing:
         return self.subject.drawn(large, row.outputs)
 
     def words(self, name: str) -> str:
-        """What the engine found, or its error."""
         row = self.row(name)
         if row is None:
             return fragments.message(f"{name} is running ...")
@@ -79,12 +74,10 @@ class Showing:
         return self.subject.words(row.outputs)
 
     def comparison(self) -> str:
-        """The table of engines."""
         waiting = [engine.name for engine in self.chosen[len(self.rows) :]]
         return fragments.comparison(self.rows, waiting)
 
     def report(self, name: str) -> str:
-        """Where the engine runs each operator."""
         row = self.row(name)
         return "" if row is None or row.error is not None else fragments.report(row.report)
 

@@ -18,8 +18,6 @@ _REACH = 2  # cells around the peak of a heatmap that determine the joint's posi
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """One task."""
-
     name: str  # the key in `TASKS`
     size: int  # height and width of the network's input
     names: tuple[str, ...]  # the classes or joints, in the order of the network's outputs

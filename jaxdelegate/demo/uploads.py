@@ -22,8 +22,6 @@ _GRAY = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R BT.601, as TFLite's
 
 @dataclasses.dataclass(frozen=True)
 class Output:
-    """One output as text."""
-
     name: str
     type: str  # float32 [1, 1001]
     values: str
@@ -61,7 +59,6 @@ class Upload:
         return [_normalized(pixels, np.dtype(self.inputs[0]["dtype"]))[None]]
 
     def inputs_in_words(self) -> str:
-        """A description of its inputs."""
         first = self.inputs[0] if self.inputs else None
         if self.takes_image and first is not None:
             scaled = {"f": ", scaled to -1 ... 1", "i": ", minus 128", "u": ""}

@@ -30,7 +30,6 @@ class Objects:
         boxes: Sequence[Sequence[float]],
         scores: Sequence[float] | None = None,
     ) -> "Objects":
-        """From Python numbers; scores are 1 by default."""
         n = len(classes)
         return cls(
             np.asarray(classes, np.int64).reshape(n),

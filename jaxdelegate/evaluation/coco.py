@@ -63,7 +63,6 @@ class CocoResult(EvaluationResult):
     coco: CocoMetrics | None  # None: no instances file
 
     def to_proto(self) -> Any:
-        """TFLite's EvaluationStageMetrics."""
         metrics, target = new_metrics("object_detection_metrics", self.run)
         if self.tflite is not None:
             precision = target.average_precision_metrics

@@ -53,7 +53,6 @@ def coco_metrics(
     detected: Sequence[Objects],
     categories: Sequence[Mapping[str, Any]],
 ) -> CocoMetrics:
-    """Evaluate the detections of images; classes are category ids."""
     coco_class = optional_module("pycocotools.coco", "eval").COCO
     evaluation_class = optional_module("pycocotools.cocoeval", "eval").COCOeval
     listed = [

@@ -46,7 +46,6 @@ def _names(folder: StrPath, *, folders: bool = False) -> list[str]:
 
 
 def no_images(folder: StrPath) -> DataError:
-    """The error for a folder without images."""
     return DataError(f"no images ({', '.join(SUFFIXES)}) in {os.fspath(folder)!r}")
 
 

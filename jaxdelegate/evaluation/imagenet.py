@@ -56,7 +56,6 @@ class ImagenetResult(EvaluationResult):
     top_k: tuple[float, ...]  # k from 1
 
     def to_proto(self) -> Any:
-        """TFLite's EvaluationStageMetrics."""
         metrics, target = new_metrics("image_classification_metrics", self.run)
         target.topk_accuracy_metrics.topk_accuracies.extend(self.top_k)
         return metrics

@@ -41,11 +41,9 @@ class ImageModel:
 
     @property
     def batch_size(self) -> int:
-        """The number of images in an invocation."""
         return self.input_shape[0]
 
     def preprocessing(self, crop_fraction: float | None) -> Preprocessing:
-        """The preprocessing of its images."""
         return Preprocessing(*self.input_shape[1:3], self.dtype, crop_fraction)
 
     def invoke(self, images: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -70,7 +68,6 @@ class ImageModel:
 
 @contextlib.contextmanager
 def stock_errors() -> Iterator[None]:
-    """Turn the errors of stock interpreters into InterpreterError."""
     try:
         yield
     except JaxDelegateError:
@@ -91,7 +88,6 @@ def open_interpreter(path: StrPath) -> Interpreter:
 
 
 def digest_of(path: StrPath) -> str:
-    """SHA-256 of a model file."""
     try:
         return hashlib.sha256(Path(path).read_bytes()).hexdigest()
     except OSError as error:

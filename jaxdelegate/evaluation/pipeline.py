@@ -54,8 +54,6 @@ class Waits:
 
 @dataclasses.dataclass
 class Times:
-    """Seconds that batches took so far."""
-
     decode: list[float] = dataclasses.field(default_factory=list)  # per image
     invoke: list[float] = dataclasses.field(default_factory=list)  # per image
     decode_wait: float = 0.0  # time in which the device waited for decoded images
@@ -93,14 +91,10 @@ class BatchSource(Protocol):
         ...
 
     @property
-    def times(self) -> Times:
-        """What was measured so far."""
-        ...
+    def times(self) -> Times: ...
 
     @property
-    def waits(self) -> Waits:
-        """Where the time went so far."""
-        ...
+    def waits(self) -> Waits: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -209,7 +203,6 @@ class Pipeline:
 
     @property
     def waits(self) -> Waits:
-        """Where the time went so far."""
         wall = self.times.wall or 1.0
         return Waits(
             self.times.wall,

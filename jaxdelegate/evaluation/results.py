@@ -27,12 +27,10 @@ _SUFFIXES = (".jsonl", ".parquet")
 
 
 def is_results_path(path: StrPath) -> bool:
-    """Whether the suffix is that of a per-image results file."""
     return Path(path).suffix in _SUFFIXES
 
 
 def check_results_path(path: StrPath) -> Path:
-    """Return the path if results can be written there."""
     path = Path(path)
     if path.suffix not in _SUFFIXES:
         raise OptionError(f"results file {str(path)!r}: must end in {' or '.join(_SUFFIXES)}")

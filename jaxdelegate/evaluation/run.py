@@ -36,9 +36,7 @@ class Runner(Protocol):
 
     def batches(
         self, model: ImageModel, crop_fraction: float | None, decode_threads: int | None
-    ) -> BatchSource:
-        """The source that runs the images of one evaluation."""
-        ...
+    ) -> BatchSource: ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -66,8 +64,6 @@ class RunSettings:
 
 @dataclasses.dataclass(frozen=True)
 class Skipped:
-    """An image that could not be used."""
-
     image: str
     reason: str
 
@@ -90,12 +86,10 @@ class ImageRun:
 
     @property
     def good(self) -> list[Row]:
-        """Rows of the images that were evaluated."""
         return [row for row in self.rows if row["error"] is None]
 
     @property
     def skipped(self) -> tuple[Skipped, ...]:
-        """The images that were not evaluated."""
         bad = (row for row in self.rows if row["error"] is not None)
         return tuple(Skipped(row["image"], row["error"]) for row in bad)
 
@@ -116,7 +110,6 @@ class EvaluationResult:
 
     @property
     def num_images(self) -> int:
-        """How many images were evaluated."""
         return len(self.run.good)
 
 

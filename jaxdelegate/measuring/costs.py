@@ -29,8 +29,6 @@ _DYNAMIC = "a shape depends on data"
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """The cost of one run of an operator."""
-
     flops: int | None  # arithmetic operations, also on integers; None: not known before the run
     bytes_read: int | None  # of inputs and constants; None: not known before the run
     bytes_written: int | None  # of outputs; None: not known before the run
@@ -39,7 +37,6 @@ class Cost:
 
     @property
     def bytes(self) -> int | None:
-        """The bytes read and written."""
         if self.bytes_read is None or self.bytes_written is None:
             return None
         return self.bytes_read + self.bytes_written

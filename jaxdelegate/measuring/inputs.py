@@ -65,8 +65,6 @@ def parse_input_flags(
 
 @dataclasses.dataclass(frozen=True)
 class InputLayer:
-    """The parsed flags of one input."""
-
     # May differ from the model's if inputs are matched by order, as in TFLite's benchmark.
     name: str
     shape: Shape
@@ -152,7 +150,6 @@ class UniformValues:
     """The values of TFLite's benchmark_model: uniform, floats from -0.5 to 0.5."""
 
     def real(self, rng: np.random.Generator, shape: Shape) -> np.ndarray:
-        """Draw floats, or the parts of complex numbers."""
         return np.asarray(rng.uniform(-0.5, 0.5, shape))
 
     def integers(self, rng: np.random.Generator, shape: Shape, dtype: np.dtype) -> np.ndarray:
@@ -160,7 +157,6 @@ class UniformValues:
         return _integers(rng, _INTEGERS[dtype.kind, dtype.itemsize], shape, dtype)
 
     def strings(self, rng: np.random.Generator, shape: Shape) -> np.ndarray:  # noqa: ARG002
-        """The text that TFLite uses."""
         return np.full(shape, _TEXT, object)
 
 
@@ -171,7 +167,6 @@ class NormalValues:
     index_range: Range = (0, 99)  # of integers of 32 and 64 bits, which may be indices
 
     def real(self, rng: np.random.Generator, shape: Shape) -> np.ndarray:
-        """Draw floats, or the parts of complex numbers."""
         return _normal(rng, shape) * 2 - 1
 
     def integers(self, rng: np.random.Generator, shape: Shape, dtype: np.dtype) -> np.ndarray:
@@ -184,7 +179,6 @@ class NormalValues:
         return values.astype(dtype)
 
     def strings(self, rng: np.random.Generator, shape: Shape) -> np.ndarray:
-        """Strings of eight random letters."""
         letters = rng.integers(ord("a"), ord("z") + 1, (*shape, 8), np.uint8)
         return np.ascontiguousarray(letters).view("S8")[..., 0].astype(object)
 
@@ -273,7 +267,6 @@ def read_input(
 
 
 def load_array(path: str | os.PathLike[str]) -> np.ndarray:
-    """The array of a .npy file."""
     array = load_arrays(path, ".npy file")
     if isinstance(array, dict):
         raise OptionError(f"{os.fspath(path)} is not a .npy file: it is an archive")

@@ -19,37 +19,30 @@ class Stat:
 
     @property
     def count(self) -> int:
-        """The number of values."""
         return len(self.values)
 
     @property
     def first(self) -> float:
-        """The first value, or 0."""
         return self.values[0] if self.values else 0
 
     @property
     def newest(self) -> float:
-        """The last value, or 0."""
         return self.values[-1] if self.values else 0
 
     @property
     def min(self) -> float:
-        """The smallest value, or 0."""
         return min(self.values, default=0)
 
     @property
     def max(self) -> float:
-        """The largest value, or 0."""
         return max(self.values, default=0)
 
     @property
     def sum(self) -> float:
-        """The sum of the values."""
         return sum(self.values)
 
     @property
     def avg(self) -> float:
-        """The mean, or 0."""
         return self.sum / self.count if self.values else 0.0
 
     @property
@@ -84,7 +77,6 @@ class Stat:
         return f"{self.line()} p5={p5} median={median} p95={p95}"
 
     def as_dict(self, unit: float = 1.0) -> dict[str, Any]:
-        """All statistics by name, divided by `unit`."""
         names = ("first", "newest", "min", "max", "avg", "std")
         record: dict[str, Any] = {"count": self.count}
         record.update({name: getattr(self, name) / unit for name in names})

@@ -17,8 +17,6 @@ _BIAS_LIMIT = 2.0**31 - 1
 
 @dataclasses.dataclass(frozen=True)
 class Range:
-    """The smallest and the largest value of a tensor."""
-
     low: float
     high: float
 
@@ -33,7 +31,6 @@ class Grid:
 
     @property
     def quantization(self) -> Quantization:
-        """The grid as a tensor's quantization."""
         return Quantization(np.array([self.scale], np.float32), np.array([self.zero_point]))
 
 

@@ -45,8 +45,6 @@ class Activations(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Scheme:
-    """A quantization of operators."""
-
     name: str  # in flags and reports
     weight_bits: int  # the number of bits of an integer weight
     # The number of weights in a row that share a scale; 0: a scale for each output channel.
@@ -57,7 +55,6 @@ class Scheme:
 
     @property
     def is_calibrated(self) -> bool:
-        """Whether activations are integers with a calibrated range."""
         return self.activations is Activations.CALIBRATED
 
     @property
@@ -125,7 +122,6 @@ SCHEMES = {
 
 
 def named(names: str) -> tuple[Scheme, ...]:
-    """The schemes of a comma-separated list."""
     listed = [name.strip() for name in names.split(",") if name.strip()]
     unknown = [name for name in listed if name not in SCHEMES]
     if unknown or not listed:

@@ -52,7 +52,6 @@ class Simulation:
     """A lowered network that can be run with variants of its operators."""
 
     def __init__(self, lowering: Lowering) -> None:
-        """Take a lowered network; nothing is compiled yet."""
         self._partition, self._weights = lowering.partition, lowering.weights
         self._states = lowering.states
         specs = self._partition.specs

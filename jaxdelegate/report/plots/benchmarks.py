@@ -78,7 +78,6 @@ class BatchPoint:
 
     @property
     def per_second(self) -> float:
-        """Samples per second."""
         return 1e3 * self.batch / self.latency_ms
 
 

@@ -58,7 +58,6 @@ def new_figure(
 
 
 def color(i: int) -> str:
-    """The color of the series at index `i`."""
     return COLORS[i % len(COLORS)]
 
 
@@ -101,8 +100,6 @@ def spread_scale(axis: Any, values: Sequence[float]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Bar:
-    """A horizontal bar."""
-
     label: str  # to the left
     value: float  # its length; 0: only the words
     text: str  # to the right
@@ -160,7 +157,6 @@ def draw_bars(axes: Any, bars: Sequence[Bar], *, is_log: bool = False) -> None:
 
 
 def check_path(path: str | os.PathLike[str]) -> Path:
-    """The path of a figure's file."""
     path = Path(path)
     if path.suffix not in FORMATS:
         raise OptionError(f"figure {str(path)!r}: the name must end in {', '.join(FORMATS)}")

@@ -68,7 +68,6 @@ def distinguished(records: Records) -> list[tuple[str, Record]]:
 
 
 def title(records: Records) -> str:
-    """The models and the devices of some results."""
     models = _distinct(_model(path, record) for path, record in records)
     return f"{models}\n{_distinct(_device(record) for _, record in records)}".rstrip()
 

@@ -46,7 +46,6 @@ class MeasuredOperator:
 
     @property
     def flops_per_second(self) -> float:
-        """The rate that it reached."""
         return self.flops / self.seconds
 
 
