@@ -30,7 +30,7 @@ from jaxdelegate.evaluation.ground_truth import (
 )
 from jaxdelegate.evaluation.metrics_file import new_metrics
 from jaxdelegate.evaluation.model import ImageModel
-from jaxdelegate.evaluation.results import Field, Row, finite
+from jaxdelegate.evaluation.results import Row, finite
 from jaxdelegate.evaluation.run import (
     EvaluationResult,
     ImageRun,
@@ -43,12 +43,12 @@ from jaxdelegate.text import printable
 
 CLASS_OFFSET = 1  # the model's class 0 is the labels' second line, after the background
 _POSTPROCESS = "TFLite_Detection_PostProcess"
-_FIELDS = (
-    Field("image_id", "int64"),
-    Field("class_ids", "int32[]"),
-    Field("scores", "float[]"),
-    Field("boxes", "float[][]"),
-)
+_FIELDS = {
+    "image_id": "int64",
+    "class_ids": "int32[]",
+    "scores": "float[]",
+    "boxes": "float[][]",
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,7 @@ from jaxdelegate.evaluation.files import (
 from jaxdelegate.evaluation.images import IMAGENET_CROP
 from jaxdelegate.evaluation.metrics_file import new_metrics
 from jaxdelegate.evaluation.model import ImageModel
-from jaxdelegate.evaluation.results import Field, Row, finite
+from jaxdelegate.evaluation.results import Row, finite
 from jaxdelegate.evaluation.run import (
     EvaluationResult,
     RunSettings,
@@ -36,13 +36,13 @@ from jaxdelegate.text import printable
 
 DEFAULT_RANKS = 10
 _OUTPUT_TYPES = (np.float32, np.uint8, np.int8)
-_FIELDS = (
-    Field("label", "string"),
-    Field("rank", "int32"),
-    Field("indices", "int32[]"),
-    Field("labels", "string[]"),
-    Field("scores", "float[]"),
-)
+_FIELDS = {
+    "label": "string",
+    "rank": "int32",
+    "indices": "int32[]",
+    "labels": "string[]",
+    "scores": "float[]",
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,6 @@ batches are used, so that a resumed run computes the same batches.
 """
 
 import contextlib
-import dataclasses
 import hashlib
 import json
 import math
@@ -121,16 +120,11 @@ class PartFile:
         self._file.close()
 
 
-@dataclasses.dataclass(frozen=True)
-class Field:
-    """A column of the results, and the name of its Parquet type."""
+def write_results(path: Path, rows: Sequence[Row], fields: Mapping[str, str]) -> None:
+    """Write rows as JSON lines or Parquet, by the suffix; the file is complete or absent.
 
-    name: str
-    type: str
-
-
-def write_results(path: Path, rows: Sequence[Row], fields: Sequence[Field]) -> None:
-    """Write rows as JSON lines or Parquet, by the suffix; the file is complete or absent."""
+    `fields` are the columns with the names of their Parquet types.
+    """
     with atomically(path) as temporary:
         if path.suffix == ".parquet":
             _write_parquet(temporary, rows, fields)
@@ -149,9 +143,9 @@ def atomically(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
-def _write_parquet(path: Path, rows: Sequence[Row], fields: Sequence[Field]) -> None:
+def _write_parquet(path: Path, rows: Sequence[Row], fields: Mapping[str, str]) -> None:
     pa, parquet = (optional_module(name, "eval") for name in ("pyarrow", "pyarrow.parquet"))
-    schema = pa.schema([(f.name, _parquet_type(pa, f.type)) for f in fields])
+    schema = pa.schema([(name, _parquet_type(pa, kind)) for name, kind in fields.items()])
     parquet.write_table(pa.Table.from_pylist(list(rows), schema=schema), path)
 
 

@@ -16,7 +16,6 @@ from jaxdelegate.evaluation.files import StrPath
 from jaxdelegate.evaluation.model import ImageModel, open_interpreter
 from jaxdelegate.evaluation.pipeline import Batch, BatchSource, Pipeline, Waits
 from jaxdelegate.evaluation.results import (
-    Field,
     PartFile,
     Row,
     check_results_path,
@@ -120,7 +119,7 @@ class Task:
     name: str
     crop_fraction: float | None  # as in `Preprocessing`
     options: Mapping[str, Any]  # everything else that rows depend on
-    fields: tuple[Field, ...]  # the types of the columns that `row` returns
+    fields: Mapping[str, str]  # the Parquet types of the columns that `row` returns
     # The columns of an image, from its number and its outputs; outputs None: empty values.
     row: Callable[[int, tuple[np.ndarray, ...] | None], Row]
 
@@ -208,8 +207,7 @@ def _collect_on_disk(
     ) as file:
         done = len(file.rows)
         _collect(pipeline, task, paths, names, file.rows, file.add)
-    fields = (Field("image", "string"), *task.fields, Field("error", "string"))
-    write_results(target, file.rows, fields)
+    write_results(target, file.rows, {"image": "string", **task.fields, "error": "string"})
     part.unlink()
     return file.rows, done
 

@@ -7,6 +7,7 @@ import zipfile
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,25 +23,16 @@ _INTEGERS = {
     ("u", 1): (0, 254),
     ("i", 2): (-32767, 32767),
     ("u", 2): (0, 65534),
-    ("i", 4): (0, 99),
-    ("u", 4): (0, 99),
-    ("i", 8): (0, 99),
-    ("u", 8): (0, 99),
 }
+_INDICES = (0, 99)  # of integers with 4 and 8 bytes
 _MEAN, _DEVIATION = 0.5, 1 / 3  # of TFLite's inference_diff, truncated to [0, 1)
 
 
-@dataclasses.dataclass(frozen=True)
-class InputFlags:
-    """The parsed flags, by the names that they use."""
-
-    names: tuple[str, ...] = ()  # in the order of `--input_layer`
-    # One for each name, or empty.
-    shapes: Mapping[str, Shape] = dataclasses.field(default_factory=dict)
-    # Smallest and largest value of integer inputs.
-    ranges: Mapping[str, Range] = dataclasses.field(default_factory=dict)
-    # Paths of files with an input's values.
-    files: Mapping[str, str] = dataclasses.field(default_factory=dict)
+class InputFlags(NamedTuple):
+    names: tuple[str, ...]  # in the order of `--input_layer`
+    shapes: Mapping[str, Shape]  # one for each name, or empty
+    ranges: Mapping[str, Range]  # smallest and largest value of integer inputs
+    files: Mapping[str, str]  # paths of files with an input's values
 
 
 def parse_input_flags(
@@ -154,7 +146,8 @@ class UniformValues:
 
     def integers(self, rng: np.random.Generator, shape: Shape, dtype: np.dtype) -> np.ndarray:
         """Almost all of the dtype's range, or 0 to 99 if it may be an index."""
-        return _integers(rng, _INTEGERS[dtype.kind, dtype.itemsize], shape, dtype)
+        limits = _INTEGERS.get((dtype.kind, dtype.itemsize), _INDICES)
+        return _integers(rng, limits, shape, dtype)
 
     def strings(self, rng: np.random.Generator, shape: Shape) -> np.ndarray:  # noqa: ARG002
         return np.full(shape, _TEXT, object)
@@ -164,7 +157,7 @@ class UniformValues:
 class NormalValues:
     """The values of TFLite's inference_diff: a truncated normal distribution, from -1 to 1."""
 
-    index_range: Range = (0, 99)  # of integers of 32 and 64 bits, which may be indices
+    index_range: Range = _INDICES  # of integers with 4 and 8 bytes, which may be indices
 
     def real(self, rng: np.random.Generator, shape: Shape) -> np.ndarray:
         return _normal(rng, shape) * 2 - 1

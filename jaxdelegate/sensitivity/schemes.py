@@ -5,7 +5,6 @@ installed package. They leave out STABLEHLO_COMPOSITE, which is for the quantize
 """
 
 import dataclasses
-import enum
 from typing import Any
 
 from jaxdelegate.errors import OptionError
@@ -35,27 +34,19 @@ _INT16 = frozenset(
 _INT8 = _INT16 | {"HARD_SWISH", "SPACE_TO_DEPTH", "SQUARED_DIFFERENCE"}
 
 
-class Activations(enum.Enum):
-    """How a scheme represents the tensors between operators."""
-
-    CALIBRATED = enum.auto()  # integers with the range that calibration inputs have
-    DYNAMIC_RANGE = enum.auto()  # floats; operands of products are rounded to int8 at each invoke
-    FLOAT = enum.auto()
-
-
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Scheme:
     name: str  # in flags and reports
-    weight_bits: int  # the number of bits of an integer weight
-    # The number of weights in a row that share a scale; 0: a scale for each output channel.
-    block_size: int
-    activations: Activations  # how they are represented
-    activation_bits: int  # the number of bits of calibrated activations
     operators: frozenset[str]  # those that ai-edge-quantizer quantizes in this scheme
+    # Of integer activations with the range that calibration inputs have; 0: activations are floats.
+    activation_bits: int = 0
+    is_dynamic_range: bool = False  # operands of products are rounded to int8 at each invoke
+    weight_bits: int = 8
+    block_size: int = 0  # weights in a row that share a scale; 0: a scale for each output channel
 
     @property
     def is_calibrated(self) -> bool:
-        return self.activations is Activations.CALIBRATED
+        return self.activation_bits > 0
 
     @property
     def config(self) -> dict[str, Any]:
@@ -85,37 +76,14 @@ class Scheme:
 SCHEMES = {
     scheme.name: scheme
     for scheme in (
-        Scheme(
-            name="int8",
-            weight_bits=8,
-            block_size=0,
-            activations=Activations.CALIBRATED,
-            activation_bits=8,
-            operators=_INT8,
-        ),
-        Scheme(
-            name="int16x8",
-            weight_bits=8,
-            block_size=0,
-            activations=Activations.CALIBRATED,
-            activation_bits=16,
-            operators=_INT16,
-        ),
-        Scheme(
-            name="dynamic",
-            weight_bits=8,
-            block_size=0,
-            activations=Activations.DYNAMIC_RANGE,
-            activation_bits=0,
-            operators=_WEIGHTED,
-        ),
+        Scheme(name="int8", operators=_INT8, activation_bits=8),
+        Scheme(name="int16x8", operators=_INT16, activation_bits=16),
+        Scheme(name="dynamic", operators=_WEIGHTED, is_dynamic_range=True),
         Scheme(
             name="int4",
+            operators=frozenset({"EMBEDDING_LOOKUP", "FULLY_CONNECTED"}),
             weight_bits=4,
             block_size=32,
-            activations=Activations.FLOAT,
-            activation_bits=0,
-            operators=frozenset({"EMBEDDING_LOOKUP", "FULLY_CONNECTED"}),
         ),
     )
 }

@@ -13,7 +13,7 @@ from jaxdelegate.model.records import Operator, Tensor
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.sensitivity import grids
 from jaxdelegate.sensitivity.grids import Grid, Range
-from jaxdelegate.sensitivity.schemes import Activations, Scheme
+from jaxdelegate.sensitivity.schemes import Scheme
 
 # Kernels that move or compare values: all tensors have the scale of the input or of the output.
 SAME_AS_INPUT = frozenset(
@@ -124,10 +124,12 @@ def variant(
         constants[weight], saved = _quantized_weight(scheme, specs[weight], axis)
     if not scheme.is_calibrated:
         dynamic = None
-        if scheme.activations is Activations.DYNAMIC_RANGE and places and places.data is not None:
+        if scheme.is_dynamic_range and places and places.data is not None:
             dynamic = (operator.inputs[places.data], places.is_row_by_row)
         return Variant(scheme, constants, {}, {}, dynamic, saved)
-    bias = _optional(operator, places.bias) if places else None
+    bias = None
+    if places and places.bias is not None and places.bias < len(operator.inputs):
+        bias = operator.inputs[places.bias]
     inputs, outputs = _grids(scheme, operator, specs, ranges, {weight, bias})
     for index in [i for i in inputs if specs[i].const is not None]:
         constants[index] = grids.on_grid(_const(specs[index]), inputs.pop(index))
@@ -137,12 +139,6 @@ def variant(
             scales = grids.channel_scales(_const(specs[weight]), axis)
             constants[bias] = grids.bias_on_grid(_const(specs[bias]), data.scale, scales)
     return Variant(scheme, constants, inputs, outputs, None, saved)
-
-
-def _optional(operator: Operator, position: int | None) -> int | None:
-    if position is None or position >= len(operator.inputs):
-        return None
-    return operator.inputs[position]
 
 
 def _weight(

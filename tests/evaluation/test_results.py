@@ -8,7 +8,6 @@ import pytest
 from jaxdelegate.errors import OptionError
 from jaxdelegate.evaluation.errors import DataError
 from jaxdelegate.evaluation.results import (
-    Field,
     PartFile,
     Row,
     atomically,
@@ -19,7 +18,7 @@ from jaxdelegate.evaluation.results import (
 from jaxdelegate.optional import optional_module
 
 RUN = identity("task", "digest", {"k": 1}, [("a", 3)])
-FIELDS = (Field("image", "string"), Field("ids", "int32[]"), Field("boxes", "float[][]"))
+FIELDS = {"image": "string", "ids": "int32[]", "boxes": "float[][]"}
 
 
 def rows(first: int, count: int) -> list[Row]:

@@ -62,8 +62,8 @@ def test_flags_of_some_inputs_by_name() -> None:
         {"ids:0": (0, 9), "b": (-1, 1)},
         {"in:0": "data/x:y", "b": "z.npy"},
     )
-    assert parse_input_flags("a", "", "", "a:f") == InputFlags(("a",), files={"a": "f"})
-    assert parse_input_flags() == InputFlags()
+    assert parse_input_flags("a", "", "", "a:f") == InputFlags(("a",), {}, {}, {"a": "f"})
+    assert parse_input_flags() == InputFlags((), {}, {}, {})
 
 
 @pytest.mark.parametrize(
