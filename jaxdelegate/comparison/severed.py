@@ -14,16 +14,8 @@ from jaxdelegate.runtime.tensor_details import from_api_dtype, to_api_dtype
 from jaxdelegate.simple_delegate import SimpleDelegate
 
 
-@dataclasses.dataclass(frozen=True)
-class SeveredGraph:
-    """The cut subgraph; `copies`: a tensor -> the input that operators read instead of it."""
-
-    subgraph: Subgraph
-    copies: Mapping[int, int]
-
-
-def sever(subgraph: Subgraph, tensors: Collection[int]) -> SeveredGraph:
-    """Cut a subgraph at computed tensors: their readers read new inputs instead."""
+def sever(subgraph: Subgraph, tensors: Collection[int]) -> tuple[Subgraph, dict[int, int]]:
+    """Cut a subgraph at computed tensors; returns also the inputs that replace them."""
     read = {i for operator in subgraph.operators for i in operator.inputs}
     cut = [i for i in tensors if i in read]
     first = len(subgraph.tensors)
@@ -36,15 +28,13 @@ def sever(subgraph: Subgraph, tensors: Collection[int]) -> SeveredGraph:
         dataclasses.replace(operator, inputs=tuple(copies.get(i, i) for i in operator.inputs))
         for operator in subgraph.operators
     )
-    return SeveredGraph(
-        dataclasses.replace(
-            subgraph,
-            tensors=(*subgraph.tensors, *added),
-            inputs=(*subgraph.inputs, *copies.values()),
-            operators=tuple(operators),
-        ),
-        copies,
+    severed = dataclasses.replace(
+        subgraph,
+        tensors=(*subgraph.tensors, *added),
+        inputs=(*subgraph.inputs, *copies.values()),
+        operators=tuple(operators),
     )
+    return severed, copies
 
 
 class SeveredRunner:
@@ -57,17 +47,15 @@ class SeveredRunner:
         tensors: Collection[int],
     ) -> None:
         self._tensors = subgraphs[0].tensors
-        self._graph = sever(subgraphs[0], tensors)
+        self._graph, self._copies = sever(subgraphs[0], tensors)
         store = ModelStore(subgraphs, delegates)
-        self._host = SubgraphRunner(
-            self._graph.subgraph, delegates, preserve_all_tensors=True, model=store
-        )
+        self._host = SubgraphRunner(self._graph, delegates, preserve_all_tensors=True, model=store)
 
     def __call__(self, values: Mapping[int, np.ndarray]) -> None:
         """Run on the values of the model's inputs and of all tensors that the graph is cut at."""
-        inputs = {i: values[i] for i in self._graph.subgraph.inputs if i in values}
-        inputs.update((new, values[i]) for i, new in self._graph.copies.items())
-        tensors, host = self._graph.subgraph.tensors, self._host
+        inputs = {i: values[i] for i in self._graph.inputs if i in values}
+        inputs.update((new, values[i]) for i, new in self._copies.items())
+        tensors, host = self._graph.tensors, self._host
         arrays = {i: from_api_dtype(tensors[i], array) for i, array in inputs.items()}
         for index, array in arrays.items():
             host.resize(index, array.shape)

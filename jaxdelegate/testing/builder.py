@@ -214,7 +214,7 @@ class ModelBuilder(SubgraphBuilder):
 
         Args:
             outside: put the buffers and custom options after the flatbuffer.
-            edit: changes the schema's objects before they are written, say to damage them.
+            edit: changes the schema's objects before they are written, for example to damage them.
         """
         t = self._table()
         if edit is not None:

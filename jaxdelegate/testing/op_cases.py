@@ -38,7 +38,7 @@ class OpCase:
 
     @functools.cached_property
     def meta(self) -> Mapping[str, Any]:
-        """What `meta.json` says."""
+        """The content of `meta.json`."""
         meta: Mapping[str, Any] = json.loads((self.path / "meta.json").read_text())
         return meta
 
@@ -79,7 +79,7 @@ class OpCase:
         return [self._data[name] for name in names if name in self._data]
 
     def tolerance(self, position: int, want: np.ndarray) -> tuple[Tolerance, str]:
-        """How close output `position` must come, and why not closer."""
+        """The tolerance for output `position`, and its reason."""
         recorded = self.meta["outputs"][position]
         if want.dtype.kind not in "fcV":
             return EXACT, ""
