@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping
 from jaxdelegate.analysis.survey import Survey
 from jaxdelegate.measuring.costs import Cost, specs_bytes
 from jaxdelegate.model.records import Model, Tensor
-from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.plan import node_subsets
 from jaxdelegate.plan.steps import PlannedOperator
 from jaxdelegate.simple_delegate import Node
@@ -64,9 +63,6 @@ class Graph:
     @functools.cached_property
     def outputs(self) -> frozenset[int]:
         return frozenset(self.survey.subgraph.outputs)
-
-    def spec(self, tensor: int) -> TensorSpec:
-        return self.survey.specs[tensor]
 
     def bytes_of(self, tensors: Iterable[int]) -> int | None:
         """The size of tensors at run time; None: it depends on data."""

@@ -33,16 +33,12 @@ _MAX_INDICES = 3  # of fused operators, in a label
 def draw(
     kind: str, paths: Sequence[str | os.PathLike[str]], peaks: Peaks | None = None
 ) -> "Figure":
-    """The figure of one kind from one or more JSON files.
+    """The figure of one kind, a key of KINDS, from the JSON files of tools.
 
-    Args:
-        kind: a key of KINDS.
-        paths: results of `jaxdelegate benchmark_model` (latency, batch; with operator profile:
-            roofline), of `benchmark_performance_options` (latency), of `inference_diff
-            --per_layer` (layers). A file may also hold a list of results, or one in each line. A
-            roofline needs only `{"operators": [{"name", "flops", "bytes", "seconds"}], "peaks":
-            {"flops_per_second", "bytes_per_second"}}`.
-        peaks: of the device, instead of those in the file.
+    `benchmark_model` writes those for latency and batch, with an operator profile also for a
+    roofline, `benchmark_performance_options` for latency, `inference_diff --per_layer` for layers.
+    A roofline needs only `{"operators": [{"name", "flops", "bytes", "seconds"}], "peaks":
+    {"flops_per_second", "bytes_per_second"}}`; `peaks` replace those in the file.
     """
     if kind not in KINDS:
         raise OptionError(f"plot: expected one of {', '.join(KINDS)}, got {kind!r}")
