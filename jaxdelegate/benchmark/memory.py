@@ -81,7 +81,7 @@ class DeviceMemory:
     device: str
     # What XLA planned for the compiled partitions: arguments, results and temporaries.
     programs_bytes: int
-    # Of the allocator; None: the platform has no such figures (the CPU).
+    # Figures of the allocator; None: the platform has no such figures (the CPU).
     in_use_bytes: int | None = None
     peak_bytes: int | None = None  # of the allocator, or None
     limit_bytes: int | None = None

@@ -30,14 +30,14 @@ class InputSettings:
     """Where the inputs come from. The mappings are by input name; every entry is optional."""
 
     seed: int = 0  # of the random values
-    # To use instead of the file's, whose free dimensions are 1.
+    # Shapes that replace those of the file, whose free dimensions are 1.
     shapes: Mapping[str, Shape] = dataclasses.field(default_factory=dict)
     # Smallest and largest value of an integer input.
     ranges: Mapping[str, Range] = dataclasses.field(default_factory=dict)
     # Raw bytes in the tensor's dtype and C order, or a .npy file, used in every run.
     files: Mapping[str, str | os.PathLike[str]] = dataclasses.field(default_factory=dict)
-    # Of all other integer inputs of 32 and 64 bits; None: the first of INDEX_RANGES with which the
-    # model runs.
+    # The range of other integer inputs of 32 and 64 bits; None: the first of INDEX_RANGES with
+    # which the model runs.
     index_range: Range | None = None
 
     def source(self, details: Details) -> InputSource:
