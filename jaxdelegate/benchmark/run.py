@@ -93,9 +93,7 @@ def _micros() -> int:
 @dataclasses.dataclass
 class _Prepared:
     session: Session
-    provided: Sequence[ProvidedDelegate]
     delegates: list[AppliedDelegate]
-    startup_us: int
     init_us: int
     steps: list[OpTime]
 
@@ -117,7 +115,7 @@ class _Run:
             startup = _micros() - startup
             reset_peak()
             base = HostMemory.now()
-            ready = self._prepare(provided, startup)
+            ready = self._prepare(provided)
             session, at_init = ready.session, HostMemory.now()
             self._log_prepared(ready)
             arrays = make_inputs(session.inputs, options.layers(), self._seed)
@@ -146,7 +144,7 @@ class _Run:
             delegates=tuple(ready.delegates),
             platform=None if device is None else platform_of(device.platform),
             device=None if device is None else f"{device.device_kind} ({device})",
-            startup_us=ready.startup_us,
+            startup_us=startup,
             init_us=ready.init_us,
             warmup=warmup,
             inference=inference,
@@ -162,14 +160,14 @@ class _Run:
         after(session)
         return dataclasses.replace(
             report,
-            profile=self._profile(ready, arrays),
+            profile=self._profile(ready, provided, arrays),
             precision=self._precision(session, arrays) if options.check_precision else None,
             peaks=_peaks(provided) if options.measure_peaks else None,
         )
 
     # ---- preparation
 
-    def _prepare(self, provided: Sequence[ProvidedDelegate], startup_us: int) -> _Prepared:
+    def _prepare(self, provided: Sequence[ProvidedDelegate]) -> _Prepared:
         options, full = self._options, registrar.requires_full_delegation(self._values)
         start = _micros()
         before = HostMemory.now()
@@ -200,7 +198,7 @@ class _Run:
             _step("ModifyGraphWithDelegate", opened - start, at_opened.peak - before.resident),
             _step("AllocateTensors", allocated - opened, HostMemory.now().peak - before.resident),
         ]
-        return _Prepared(session, provided, rows, startup_us, allocated - start, steps)
+        return _Prepared(session, rows, allocated - start, steps)
 
     def _resize(self, session: Session) -> None:
         layers = self._options.layers()
@@ -319,14 +317,16 @@ class _Run:
         for line in _our_lines(report):
             self._log(line)
 
-    def _profile(self, ready: _Prepared, arrays: Sequence[np.ndarray]) -> Profile | None:
+    def _profile(
+        self, ready: _Prepared, provided: Sequence[ProvidedDelegate], arrays: Sequence[np.ndarray]
+    ) -> Profile | None:
         options = self._options
         if not options.is_profiled or options.dry_run:
             return None
         return collect(
             ready.session,
             arrays,
-            [row.delegate for row in ready.provided],
+            [row.delegate for row in provided],
             runs=options.profile_runs,
             init=ready.steps,
             perfetto_trace=options.perfetto_trace,

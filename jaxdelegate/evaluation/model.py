@@ -67,13 +67,13 @@ class ImageModel:
 
 
 @contextlib.contextmanager
-def stock_errors() -> Iterator[None]:
+def stock_errors(prefix: str = "") -> Iterator[None]:
     try:
         yield
     except JaxDelegateError:
         raise
     except _STOCK_ERRORS as error:
-        raise InterpreterError(str(error)) from error
+        raise InterpreterError(f"{prefix}{error}") from error
 
 
 def open_interpreter(path: StrPath) -> Interpreter:
@@ -107,12 +107,8 @@ def open_image_model(
         )
     _check_input(source, inputs[0])
     index, indices = inputs[0]["index"], tuple(d["index"] for d in outputs)
-    try:
+    with stock_errors(f"{printable(source)}: "):
         notes = _set_batch(interpreter, inputs[0], batch_size, indices)
-    except JaxDelegateError:
-        raise
-    except _STOCK_ERRORS as error:
-        raise InterpreterError(f"{printable(source)}: {error}") from error
     details = interpreter.get_input_details()[0]
     return ImageModel(
         interpreter=interpreter,
@@ -153,29 +149,27 @@ def _set_batch(
     interpreter: Any, details: dict[str, Any], batch_size: int, outputs: tuple[int, ...]
 ) -> tuple[str, ...]:
     """Resize and allocate; a fixed batch dimension is tried and compared with a single image."""
+
+    def why_not_batch() -> str | None:
+        try:
+            return _why_not_batch(interpreter, details, batch_size, outputs)
+        except _STOCK_ERRORS as error:
+            return str(error).partition("\n")[0]
+
     index, (_, *image) = details["index"], details["shape"].tolist()
     why_not: str | None = None
     if batch_size > 1:
-        why_not = _why_not_batch_or_error(interpreter, details, batch_size, outputs)
+        why_not = why_not_batch()
         if why_not is None:
             return ()
         if isinstance(interpreter, Interpreter) and interpreter._set_rebatch(True):
-            if _why_not_batch_or_error(interpreter, details, batch_size, outputs) is None:
+            if why_not_batch() is None:
                 reason = interpreter._why_rebatched()
                 return (f"rebatched: {batch_size} single runs in one program, because {reason}",)
             interpreter._set_rebatch(False)
         interpreter.resize_tensor_input(index, [1, *image])
     interpreter.allocate_tensors()
     return () if why_not is None else (f"the model runs image by image: {why_not}",)
-
-
-def _why_not_batch_or_error(
-    interpreter: Any, details: dict[str, Any], batch_size: int, outputs: tuple[int, ...]
-) -> str | None:
-    try:
-        return _why_not_batch(interpreter, details, batch_size, outputs)
-    except _STOCK_ERRORS as error:
-        return str(error).partition("\n")[0]
 
 
 def _why_not_batch(
