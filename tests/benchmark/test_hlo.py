@@ -43,7 +43,7 @@ SCOPES = ("CONV_2D.0", "RELU.1", "WHILE.3", "TFLite_Detection_PostProcess.4")
 @pytest.mark.parametrize(
     ("name", "scopes", "n_bytes"),
     [
-        ("fusion", ("CONV_2D.0", "RELU.1"), 128),  # what it swallowed, in the model's order
+        ("fusion", ("CONV_2D.0", "RELU.1"), 128),  # what it fused, in the model's order
         ("dot.5", ("CONV_2D.0",), 128),  # no metadata: its first reader's
         ("while.2", ("WHILE.3",), 132),  # a called subgraph's operators are the caller's
         ("inner", ("WHILE.3",), 128),

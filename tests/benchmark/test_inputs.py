@@ -27,7 +27,7 @@ def detail(dtype: Any, *shape: int) -> dict[str, Any]:
         (np.bool_, 0, 1),
     ],
 )
-def test_random_values_lie_in_tflites_ranges(dtype: Any, low: float, high: float) -> None:
+def test_random_values_are_in_tflites_ranges(dtype: Any, low: float, high: float) -> None:
     (array,) = make_inputs([detail(dtype, 4, 500)], (), seed=1)
     assert (array.shape, array.dtype) == ((4, 500), np.dtype(dtype))
     assert low <= array.min() < array.max() <= high

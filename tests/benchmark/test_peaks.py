@@ -50,7 +50,7 @@ def test_a_benchmark_reports_them_in_the_dtype_of_its_products() -> None:
     assert json.loads(json.dumps(report.as_dict()))["peaks"] == report.peaks.as_dict()
 
 
-def test_there_are_none_without_jax_delegate() -> None:
+def test_no_peaks_without_jax_delegate() -> None:
     options = BenchmarkOptions(
         num_runs=1, min_secs=0, warmup_runs=0, warmup_min_secs=0, measure_peaks=True
     )

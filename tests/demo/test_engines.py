@@ -124,7 +124,7 @@ def test_a_network_is_opened_once_by_many_threads(
     assert count == 1
     alone = REFERENCE.open(content)
     assert sorted(seed for seed, _ in outputs) == list(range(8))
-    for seed, got in outputs:  # no thread got what another one asked for
+    for seed, got in outputs:  # no thread got the result of another one
         np.testing.assert_array_equal(got, alone.run([np.full_like(X, seed / 8)]).outputs[0])
 
 

@@ -36,7 +36,7 @@ def test_resizing_is_the_operator(
     np.testing.assert_array_equal(resize_bilinear(image, *target), want[0])
 
 
-class FLOAT_SPEC:  # noqa: N801 (stands for a TensorSpec: the kernel asks for its dtype only)
+class FLOAT_SPEC:  # noqa: N801 (in place of a TensorSpec: the kernel reads only its dtype)
     dtype = FLOAT
 
 
@@ -70,7 +70,7 @@ def test_normalization_by_input_type(tmp_path: Path) -> None:
 
 def test_integers_are_truncated_not_rounded(tmp_path: Path) -> None:
     path = saved(tmp_path, Image.fromarray(np.array([[[0] * 3, [3] * 3]], np.uint8)))
-    # halfway between 0 and 3 stands 1.5; of x - 128 that is -126.5
+    # halfway between 0 and 3 is 1.5; of x - 128 that is -126.5
     assert Preprocessing(1, 4, BYTE)(path)[0, :, 0].tolist() == [0, 1, 3, 3]
     assert Preprocessing(1, 4, SIGNED)(path)[0, :, 0].tolist() == [-128, -126, -125, -125]
 

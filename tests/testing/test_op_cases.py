@@ -52,7 +52,7 @@ def test_nothing_recorded(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("off", "is_right"), [(0.0, True), (1.9, True), (2.1, False)])
-def test_integers_beside_real_numbers(tmp_path: Path, off: float, is_right: bool) -> None:
+def test_integers_compared_with_real_numbers(tmp_path: Path, off: float, is_right: bool) -> None:
     real = np.float32(SCALE) * (np.array([1, 2, 3], np.float32) - ZERO) + np.float32(off)
     found = case(tmp_path, {"tf_0": real}, is_quantized=True)
     if is_right:

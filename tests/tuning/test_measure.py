@@ -120,7 +120,7 @@ def test_end_to_end(timer: FakeTimer) -> None:
         CONV_1: "tap_sum",
         POOL: "reduce_window",
     }
-    # Each kind once, though one is there twice; and what wins must win again.
+    # Each kind once, although one occurs twice; the winner is measured again.
     assert len(timer.asked) == 2 * 4
     text = str(delegate.tuner.report())
     assert text.endswith(
@@ -315,7 +315,7 @@ def test_choices_are_kept_for_other_programs(timer: FakeTimer, tmp_path: Path) -
     asked = list(timer.asked)
     (file,) = (tmp_path / "cache").glob("*.choices")
     assert file.stat().st_mode & 0o777 == 0o600
-    # The same program is loaded; a model with the same operators and more of them is not there.
+    # The same program is loaded; one with more of these operators is not stored.
     second, got, _ = tuned(ONE, **where)
     np.testing.assert_array_equal(got[0], want[0])
     assert timer.asked == asked
