@@ -80,7 +80,11 @@ def configurations(
         )
     rows = []
     for platform in (p for p in requested if p not in absent):
-        rows += _on_cpu(threads, dtypes) if platform == "cpu" else _on_device(platform, dtypes)
+        if platform == "cpu":
+            rows += _on_cpu(threads, dtypes)
+        else:
+            programs = _by_program(platform, dtypes)
+            rows += [Configuration(f"{platform}-{names}", flags) for names, flags in programs]
     return rows
 
 
@@ -94,13 +98,6 @@ def _on_cpu(threads: Sequence[int], dtypes: Sequence[str]) -> list[Configuration
         for names, flags in _by_program("cpu", dtypes):
             rows.append(Configuration(f"{name} (jax-{names})", (*flags, count)))
     return rows
-
-
-def _on_device(platform: str, dtypes: Sequence[str]) -> list[Configuration]:
-    return [
-        Configuration(f"{platform}-{names}", flags)
-        for names, flags in _by_program(platform, dtypes)
-    ]
 
 
 def _by_program(platform: str, dtypes: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:

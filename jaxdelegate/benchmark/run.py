@@ -242,11 +242,9 @@ class _Run:
     def _repeat(self, session: Session, arrays: Sequence[Any], *, warm: bool) -> Stat:
         """Run until both the count and the seconds are reached, but at most max_secs."""
         options = self._options
-        n_runs, seconds = (
-            (options.warmup_runs, options.warmup_min_secs)
-            if warm
-            else (options.num_runs, options.min_secs)
-        )
+        label, n_runs, seconds = "inference", options.num_runs, options.min_secs
+        if warm:
+            label, n_runs, seconds = "warm-up", options.warmup_runs, options.warmup_min_secs
         if options.dry_run:
             n_runs, seconds = 0, -1.0
         self._log(
@@ -257,7 +255,6 @@ class _Run:
         now = time.perf_counter()
         enough, most = now + seconds, now + options.max_secs
         pace = _Pace(now, options.run_delay, options.run_frequency)
-        label = "warm-up" if warm else "inference"
         with tqdm(total=n_runs or None, desc=label, unit="run", leave=False, disable=None) as bar:
             while (len(times) < n_runs or now < enough) and now <= most:
                 session.set(arrays)

@@ -32,11 +32,8 @@ class Session:
         self._keys = list(interpreter.get_signature_list())
         self._check_signature()
         self._tries_rebatch = False  # without being requested
-        self._subgraph: Any = (
-            _OwnSubgraph(interpreter, signature)
-            if isinstance(interpreter, Interpreter)
-            else _StockSubgraph(interpreter, signature)
-        )
+        kind = _OwnSubgraph if isinstance(interpreter, Interpreter) else _StockSubgraph
+        self._subgraph: Any = kind(interpreter, signature)
 
     def _check_signature(self) -> None:
         if self.signature and self.signature not in self._keys:

@@ -170,14 +170,11 @@ def _read_truth(
     objects = read_ground_truth_proto(proto)
     if not set(names) & set(objects):
         raise DataError(f"{os.fspath(proto)}: none of its images is in {os.fspath(folder)!r}")
-    return _Truth(names, objects, None, _missing_note(objects, set(present)))
-
-
-def _missing_note(objects: Mapping[str, Objects], present: set[str]) -> list[str]:
-    missing = [name for name in objects if name not in present]
-    if not missing:
-        return []
-    return [f"{len(missing)} annotated images are missing; the first: {missing[0]!r}"]
+    known, notes = set(present), []
+    missing = [name for name in objects if name not in known]
+    if missing:
+        notes.append(f"{len(missing)} annotated images are missing; the first: {missing[0]!r}")
+    return _Truth(names, objects, None, notes)
 
 
 def _truth_of_instances(folder: Path, found: Instances, last: int | None) -> _Truth:

@@ -193,12 +193,8 @@ class ModelBuilder(SubgraphBuilder):
             self._groups.append(schema.ExternalBufferGroupT())
             self._groups[-1].name = group
         t = schema.ExternalBufferT()
-        t.id, t.group, t.offset, t.length = (
-            2**31 + len(self._slices),
-            names.index(group),
-            offset,
-            length,
-        )
+        t.id, t.group = 2**31 + len(self._slices), names.index(group)
+        t.offset, t.length = offset, length
         t.packing = "unpacked"
         self._slices.append(t)
         return int(t.id)
@@ -272,11 +268,8 @@ def _buffer(data: bytes) -> schema.BufferT:
 def _operator_code(name: str, version: int) -> schema.OperatorCodeT:
     t = schema.OperatorCodeT()
     code = getattr(schema.BuiltinOperator, name, schema.BuiltinOperator.CUSTOM)
-    t.builtinCode, t.deprecatedBuiltinCode, t.version = (
-        code,
-        min(code, _FIRST_LARGE_OPCODE),
-        version,
-    )
+    t.builtinCode, t.version = code, version
+    t.deprecatedBuiltinCode = min(code, _FIRST_LARGE_OPCODE)
     t.customCode = name if code == schema.BuiltinOperator.CUSTOM else None
     return t
 
@@ -367,9 +360,7 @@ def _set_options(operator: schema.OperatorT, options: Options) -> None:
         setattr(t, head + "".join(part.capitalize() for part in rest), value)
     kind = getattr(schema.BuiltinOptions, table, None)
     if kind is None:
-        operator.builtinOptions2, operator.builtinOptions2Type = (
-            t,
-            getattr(schema.BuiltinOptions2, table),
-        )
+        operator.builtinOptions2 = t
+        operator.builtinOptions2Type = getattr(schema.BuiltinOptions2, table)
     else:
         operator.builtinOptions, operator.builtinOptionsType = t, kind
