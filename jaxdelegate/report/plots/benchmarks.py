@@ -1,7 +1,8 @@
 """Figures of benchmarks: how latencies are distributed, and how they grow with the batch."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import statistics
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from jaxdelegate.errors import OptionError
@@ -20,47 +21,36 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class LatencyRuns:
-    """The latencies of one benchmark, in milliseconds: of every run, or by percent."""
+    """The latencies of the runs of one benchmark, in milliseconds."""
 
     name: str
-    values: tuple[float, ...] = ()
-    percentiles: Mapping[float, float] = dataclasses.field(default_factory=dict)
+    values: tuple[float, ...]
 
-    def curve(self) -> tuple[list[float], list[float]]:
-        """Latencies in rising order, and the share of runs (in percent) that took no longer."""
-        if self.values:
-            n = len(self.values)
-            return sorted(self.values), [100 * (i + 1) / n for i in range(n)]
-        points = sorted(self.percentiles.items())
-        return [latency for _, latency in points], [percent for percent, _ in points]
-
+    @property
     def median(self) -> float:
-        """The median, or of percentiles the one nearest to it."""
-        latencies, shares = self.curve()
-        if self.values:
-            middle = len(latencies) // 2
-            return (latencies[middle] + latencies[-middle - 1]) / 2
-        return min(zip(latencies, shares, strict=True), key=lambda point: abs(point[1] - 50))[0]
+        return statistics.median(self.values)
 
 
 def latency_distribution(runs: Sequence[LatencyRuns], *, title: str = "") -> "Figure":
     """The cumulative distribution of each benchmark that has latencies, with its median marked."""
-    runs = [run for run in runs if run.values or run.percentiles]
+    runs = [run for run in runs if run.values]
     if not runs:
         raise OptionError("latency plot: expected latencies of at least one run, got none")
     height = 5.0 + 0.2 * len(runs)
     figure, (axes,) = new_figure(f"Latency distribution\n{title}", height=height)
     lines = []
     for i, run in enumerate(runs):
+        count = len(run.values)
         lines += axes.plot(
-            *run.curve(),
-            drawstyle="steps-post" if run.values else "default",
-            label=f"{run.name} (median {run.median():.4g} ms)",
-            markevery=max(1, len(run.values) // 12),
+            sorted(run.values),
+            [100 * (i + 1) / count for i in range(count)],
+            drawstyle="steps-post",
+            label=f"{run.name} (median {run.median:.4g} ms)",
+            markevery=max(1, count // 12),
             **style(i),
         )
-        axes.axvline(run.median(), color=color(i), linestyle=":", linewidth=1)
-    spread_scale(axes.xaxis, [latency for run in runs for latency in run.curve()[0]])
+        axes.axvline(run.median, color=color(i), linestyle=":", linewidth=1)
+    spread_scale(axes.xaxis, [latency for run in runs for latency in run.values])
     axes.set_xlabel("latency of one inference (ms); dotted: median")
     axes.set_ylabel("inferences that took no longer (%)")
     axes.set_ylim(0, 102)

@@ -56,19 +56,12 @@ def draw(
 
 
 def _latency(records: Records, _peaks: Peaks | None) -> "Figure":
-    runs = [_latency_runs(path, record) for path, record in records]
+    runs = []
+    for path, record in records:
+        batch = record.get("batch", 1)
+        name = series_name(path, record) + (f", batch {batch}" if batch != 1 else "")
+        runs.append(LatencyRuns(name, tuple(map(float, record["inference_ms"]["values"]))))
     return latency_distribution(runs, title=title(records))
-
-
-def _latency_runs(path: str, record: Record) -> LatencyRuns:
-    batch, times = record.get("batch", 1), record["inference_ms"]
-    name = series_name(path, record) + (f", batch {batch}" if batch != 1 else "")
-    if times.get("values"):
-        return LatencyRuns(name, tuple(float(ms) for ms in times["values"]))
-    percents = {key: float(key[1:]) for key in times if key[0] == "p" and key[1:].isdigit()}
-    percents |= {"min": 0.0, "median": 50.0, "max": 100.0}
-    percentiles = {percent: float(times[key]) for key, percent in percents.items()}
-    return LatencyRuns(name, percentiles=percentiles)
 
 
 def _batch(records: Records, _peaks: Peaks | None) -> "Figure":
