@@ -33,8 +33,6 @@ _NAMES = {"float32": "fp32", "tensorfloat32": "tf32", "float16": "fp16", "bfloat
 
 @dataclasses.dataclass(frozen=True)
 class Configuration:
-    """One configuration: its name in the table, and its flags."""
-
     name: str
     flags: tuple[str, ...]
 

@@ -125,7 +125,6 @@ class Pipeline:
         self._idleness = _Idleness(workers)
 
     def run(self, paths: Sequence[Path], first: int = 0) -> Generator[Batch]:
-        """Yield the batches in order, starting with image `first`, a multiple of B."""
         size = self._shape[0]
         starts = deque(range(first, len(paths), size))
         ahead = max(

@@ -102,8 +102,6 @@ class ImageRun:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvaluationResult:
-    """The rows of a run, and notes for the user."""
-
     run: ImageRun
     notes: tuple[str, ...]
 

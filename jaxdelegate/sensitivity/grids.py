@@ -55,11 +55,11 @@ def fixed_grid(operator: str, bits: int) -> Grid | None:
     return None
 
 
-def channel_scales(weights: np.ndarray, axis: int, bits: int = 8) -> np.ndarray:
-    """float32 [channels]: the symmetric scale of the weights at each index of an axis."""
+def channel_scales(weights: np.ndarray, axis: int) -> np.ndarray:
+    """float32 [channels]: the symmetric int8 scale of the weights at each index of an axis."""
     others = tuple(i for i in range(weights.ndim) if i != axis % weights.ndim)
     bound = np.maximum(np.abs(weights).max(others, initial=0), _MIN_RANGE)
-    return np.asarray(bound / (2 ** (bits - 1) - 1), np.float32)
+    return np.asarray(bound / 127, np.float32)
 
 
 def by_channel(weights: np.ndarray, axis: int) -> np.ndarray:
