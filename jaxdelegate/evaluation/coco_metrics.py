@@ -27,25 +27,10 @@ class CocoMetrics:
     ar_small: float
     ar_medium: float
     ar_large: float
+    summary: str  # the lines that pycocotools prints
 
     def __str__(self) -> str:
-        values = dataclasses.astuple(self)
-        return "\n".join(f" {row} = {x:0.3f}" for row, x in zip(_ROWS, values, strict=True))
-
-
-def _rows() -> tuple[str, ...]:
-    precision = [("0.50:0.95", "all"), ("0.50", "all"), ("0.75", "all")]
-    precision += [("0.50:0.95", area) for area in ("small", "medium", "large")]
-    recall = [("all", n) for n in (1, 10, 100)]
-    recall += [(area, 100) for area in ("small", "medium", "large")]
-    form = "{:<18} {} @[ IoU={:<9} | area={:>6s} | maxDets={:>3d} ]"
-    return (
-        *(form.format("Average Precision", "(AP)", iou, area, 100) for iou, area in precision),
-        *(form.format("Average Recall", "(AR)", "0.50:0.95", area, n) for area, n in recall),
-    )
-
-
-_ROWS = _rows()
+        return self.summary
 
 
 def coco_metrics(
@@ -67,8 +52,9 @@ def coco_metrics(
         evaluation = evaluation_class(*tables, "bbox")
         evaluation.evaluate()
         evaluation.accumulate()
+    with contextlib.redirect_stdout(io.StringIO()) as summary:
         evaluation.summarize()
-    return CocoMetrics(*(float(x) for x in evaluation.stats))
+    return CocoMetrics(*map(float, evaluation.stats), summary=summary.getvalue().rstrip())
 
 
 def _coco(
