@@ -4,9 +4,7 @@ import importlib
 import os
 import tempfile
 
-from jaxdelegate.errors import OptionError
-
-_NEEDED = ("gradio", "PIL")
+from jaxdelegate.optional import optional_module
 
 
 def serve(host: str = "127.0.0.1", port: int | None = None) -> None:
@@ -18,13 +16,6 @@ def serve(host: str = "127.0.0.1", port: int | None = None) -> None:
     os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
     with tempfile.TemporaryDirectory(prefix="jaxdelegate-demo-") as folder:
         os.environ["GRADIO_TEMP_DIR"] = folder
-        try:
-            web = importlib.import_module("jaxdelegate.demo.web")
-        except ModuleNotFoundError as error:
-            package = (error.name or "").partition(".")[0]
-            if package not in _NEEDED:
-                raise
-            raise OptionError(
-                f"--web needs {package}, which is not installed: pip install 'jaxdelegate[web]'"
-            ) from None
-        web.launch(folder, host, port)
+        for name in ("PIL", "gradio"):
+            optional_module(name, "web")
+        importlib.import_module("jaxdelegate.demo.web").launch(folder, host, port)
