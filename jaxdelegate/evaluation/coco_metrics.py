@@ -15,6 +15,7 @@ from jaxdelegate.optional import optional_module
 class CocoMetrics:
     """The twelve numbers of COCOeval.summarize for boxes; -1 where nothing is annotated."""
 
+    summary: str  # the lines that pycocotools prints
     ap: float  # mean over IoU 0.50:0.95
     ap_50: float
     ap_75: float
@@ -27,7 +28,6 @@ class CocoMetrics:
     ar_small: float
     ar_medium: float
     ar_large: float
-    summary: str  # the lines that pycocotools prints
 
     def __str__(self) -> str:
         return self.summary
@@ -54,7 +54,7 @@ def coco_metrics(
         evaluation.accumulate()
     with contextlib.redirect_stdout(io.StringIO()) as summary:
         evaluation.summarize()
-    return CocoMetrics(*map(float, evaluation.stats), summary=summary.getvalue().rstrip())
+    return CocoMetrics(summary.getvalue().rstrip(), *map(float, evaluation.stats))
 
 
 def _coco(
