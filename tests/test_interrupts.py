@@ -139,7 +139,9 @@ def test_a_rule_that_fails_is_named(registered: Callable[..., bytes], part: str)
     rule = {"lower": lambda *_: fails} if part == "traced" else {part: fails}
     content = registered(Kernel(identity, same_shape), rule)
     delegate = jd.JaxDelegate(min_gain=0)
-    with pytest.raises(jd.LoweringError, match=r"node 0 \(Own\): its registered rule raised OwnError: no such"):
+    with pytest.raises(
+        jd.LoweringError, match=r"node 0 \(Own\): its registered rule raised OwnError: no such"
+    ):
         jd.Interpreter(model_content=content, experimental_delegates=[delegate]).allocate_tensors()
     np.testing.assert_array_equal(run_once(jd.Interpreter(model_content=content), [X])[0], X)
 
