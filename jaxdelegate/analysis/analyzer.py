@@ -37,6 +37,7 @@ from jaxdelegate.version import __version__
 
 _SHOWN = 5  # values of a constant
 _FOLDED = Cost(0, 0, 0, note="known before the first invoke")
+_REPLACED = Cost(0, 0, 0, note="part of a list update")
 
 
 def analyze_model(
@@ -70,7 +71,7 @@ def analyze_with(source: ModelSource | Model, delegate: SimpleDelegate | None) -
     surveys = survey(model, delegate)
     others = _other_surveys(model, delegate)
     costs = _Costs(surveys)
-    graphs = tuple(Graph(model, s, costs.of) for s in surveys)
+    graphs = tuple(Graph(model, s, costs.of(s)) for s in surveys)
     callers = _callers(model)
     subgraphs = tuple(
         _subgraph(graph, tuple(callers.get(graph.index, ())), others) for graph in graphs
@@ -126,7 +127,11 @@ class _Costs:
         self._surveys = surveys
         self._called = functools.cache(self._sum)
 
-    def of(self, node: Node) -> Cost:
+    def of(self, survey: Survey) -> tuple[Cost, ...]:
+        replaced = survey.replaced
+        return tuple(_REPLACED if n.index in replaced else self._cost(n) for n in survey.nodes)
+
+    def _cost(self, node: Node) -> Cost:
         if node.is_constant:
             return _FOLDED
         operator = node.operator
@@ -135,7 +140,7 @@ class _Costs:
         )
 
     def _sum(self, subgraph: int) -> Work | None:
-        costs = [self.of(node) for node in self._surveys[subgraph].nodes]
+        costs = self.of(self._surveys[subgraph])
         known = [cost for cost in costs if cost.flops is not None]
         if costs and not known:
             return None
@@ -197,12 +202,13 @@ def _operator(node: Node, graph: Graph, other_reason: str | None) -> OperatorAna
 
 
 def _partition(graph: Graph, number: int) -> PartitionAnalysis:
-    params = graph.survey.partitions[number]
+    params, replaced = graph.survey.partitions[number], graph.survey.replaced.items()
+    own = {node.index for node in params.nodes}
     counts = [graph.costs[node.index].flops for node in params.nodes]
     known = [count for count in counts if count is not None]
     return PartitionAnalysis(
         number=number,
-        operators=tuple(node.index for node in params.nodes),
+        operators=tuple(sorted({*own, *(i for i, by in replaced if by in own)})),
         inputs=params.inputs,
         outputs=params.outputs,
         bytes_in=graph.bytes_of(params.inputs),

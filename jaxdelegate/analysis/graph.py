@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from jaxdelegate.analysis.survey import Survey
 from jaxdelegate.measuring.costs import Cost, specs_bytes
@@ -18,7 +18,7 @@ class Graph:
 
     model: Model
     survey: Survey
-    cost: Callable[[Node], Cost]
+    costs: tuple[Cost, ...]
 
     @property
     def index(self) -> int:
@@ -29,21 +29,21 @@ class Graph:
         return self.survey.nodes
 
     @functools.cached_property
-    def costs(self) -> tuple[Cost, ...]:
-        return tuple(self.cost(node) for node in self.nodes)
-
-    @functools.cached_property
     def partition_of(self) -> Mapping[int, int]:
         """Operator -> its partition; operators on the CPU are absent."""
         report = self.survey.report
         rows = report.nodes if report is not None else ()
-        return {row.index: row.partition for row in rows if row.partition is not None}
+        found = {row.index: row.partition for row in rows if row.partition is not None}
+        replaced = self.survey.replaced.items()
+        return found | {i: found[by] for i, by in replaced if by in found}
 
     @functools.cached_property
     def reasons(self) -> Mapping[int, str | None]:
         """Operator -> why it is not delegated."""
         report = self.survey.report
-        return {row.index: row.reason for row in report.nodes} if report is not None else {}
+        found = {row.index: row.reason for row in report.nodes} if report is not None else {}
+        unused = "nothing reads its result"
+        return found | {i: found.get(by, unused) for i, by in self.survey.replaced.items()}
 
     @functools.cached_property
     def producer(self) -> Mapping[int, int]:

@@ -1,7 +1,7 @@
 """Plans of a model's subgraphs for a delegate, without compiling."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 import numpy as np
 
@@ -39,6 +39,8 @@ class Survey:
     report: DelegationReport | None  # where every operator runs; None: planning failed
     partitions: tuple[DelegateParams, ...]
     problem: str | None = None  # why the subgraph cannot be planned with its declared shapes
+    # Operators that a rewritten list update left without work -> the one that does it instead.
+    replaced: Mapping[int, int] = dataclasses.field(default_factory=dict)
 
 
 def survey(model: Model, delegate: SimpleDelegate | None) -> tuple[Survey, ...]:
@@ -123,14 +125,29 @@ def _surveyed(model: Model, index: int, delegate: _ReasonsOnly, given: Specs | N
         return _as_declared(model, subgraph, str(error))
     partitions = [s.params for s in planned.steps if isinstance(s, PlannedPartition)]
     staying = [s.node for s in planned.steps if isinstance(s, PlannedOperator)]
-    nodes = (*staying, *(node for partition in partitions for node in partition.nodes))
+    nodes = {n.index: n for n in (*staying, *(n for p in partitions for n in p.nodes))}
+    in_file = entry.nodes(planned.specs, as_in_file=True)
     return Survey(
         subgraph=subgraph,
-        nodes=tuple(sorted(nodes, key=lambda node: node.index)),
+        nodes=tuple(nodes.get(node.index, node) for node in in_file),
         specs=dict(enumerate(planned.specs[: len(subgraph.tensors)])),
         report=delegate.report(index),
         partitions=tuple(partitions),
+        replaced=_replaced(subgraph, nodes.keys()),
     )
+
+
+def _replaced(subgraph: Subgraph, planned: Collection[int]) -> dict[int, int]:
+    """Each operator that is not planned -> the planned one that reads its result, or itself."""
+    readers: dict[int, int] = {}  # tensor -> the planned operator that it is for
+    replaced = {}
+    for operator in reversed(subgraph.operators):
+        by = operator.index
+        if by not in planned:
+            by = next((readers[t] for t in operator.outputs if t in readers), by)
+            replaced[operator.index] = by
+        readers.update((t, by) for t in operator.inputs if t >= 0)
+    return replaced
 
 
 def _as_declared(model: Model, subgraph: Subgraph, problem: str) -> Survey:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import jaxdelegate as jd
+from jaxdelegate.analysis.analyzer import analyze_model
 from jaxdelegate.errors import InterpreterError
 from jaxdelegate.model.records import read_model
 from jaxdelegate.op_lowering.options import (
@@ -294,3 +295,13 @@ def test_other_slices_stay_as_they_are(scan: Scan) -> None:
 def test_a_graph_without_lists_is_itself() -> None:
     subgraph = read_model(Scan().build()).subgraphs[1]
     assert with_list_updates(subgraph, declared_specs(subgraph)) is subgraph
+
+
+def test_the_analysis_shows_the_operators_of_the_file() -> None:
+    body = analyze_model(Scan().build()).subgraphs[2]
+    in_file = read_model(Scan().build()).subgraphs[2].operators
+    assert [o.name for o in body.operators] == [o.name for o in in_file]
+    assert {o.partition for o in body.operators} == {0}
+    assert body.partitions[0].operators == tuple(o.index for o in in_file)
+    slices = [o.cost for o in body.operators if o.name == "SLICE"]
+    assert [(c.bytes, c.note) for c in slices] == [(0, "part of a list update")] * 2
