@@ -183,7 +183,7 @@ def operator_room(module: str) -> str:
 
 
 def operator_word(module: str) -> str:
-    """What a module of op_lowering/ is to the rooms that know no jax."""
+    """What a module of op_lowering/ is to the rooms that do not import jax."""
     return "options" if operator_room(module) == "options" else module.split(".")[2]
 
 
@@ -317,7 +317,7 @@ _VARIADIC = ("table", "first_reason")  # of any number of things of one kind
 
 
 def test_long_calls_name_their_arguments() -> None:
-    """Nobody can check the seventh positional argument by eye."""
+    """No reader can check the seventh positional argument by eye."""
     for module, path in modules().items():
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and ast.unparse(node.func) not in _VARIADIC:

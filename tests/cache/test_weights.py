@@ -138,7 +138,7 @@ def test_a_file_that_cannot_be_checked_is_not_read(
 
 
 def test_weights_that_contain_a_program_stay_weights() -> None:
-    """A model's constants are a stranger's bytes; under any file name they are only weights."""
+    """The author of a model chooses its constants; under any file name they are only weights."""
     program = np.frombuffer(b"".join(pack(entry_of(None))), np.uint8)
     assert unpack(program.tobytes()).code == b"code"
     (record,) = stored_weights([program], {})

@@ -106,7 +106,7 @@ def test_an_error_names_the_operator() -> None:
             raise ValueError(f"cannot think about {node.name}")
 
         def create_kernel(self) -> jd.SimpleDelegateKernel:
-            raise ValueError("nobody asked for one")
+            raise ValueError("not requested")
 
     with pytest.raises((RuntimeError, ValueError), match="cannot think about ADD"):
         run_once(host(sums(), Failing()), [np.ones((2, 3), np.float32), np.ones((1, 3), "f")])

@@ -186,7 +186,7 @@ def finish(builder: flatbuffers.Builder, graph: int, codes: list[int], *, copies
 
 
 def tensor_bomb(*, name_size: int, subgraphs: int = 1) -> bytes:
-    """The same tensor, with a long name, many times."""
+    """A model that repeats one tensor with a long name."""
     b = flatbuffers.Builder()
     name = b.CreateString("x" * name_size)
     schema.TensorStart(b)
@@ -198,7 +198,7 @@ def tensor_bomb(*, name_size: int, subgraphs: int = 1) -> bytes:
 
 
 def operator_bomb(*, inputs: int, new_shape: int) -> bytes:
-    """The same RESHAPE, with many inputs or a long vector in its options, many times."""
+    """A model that repeats one RESHAPE with many inputs or a long vector in its options."""
     b = flatbuffers.Builder()
     schema.OperatorCodeStart(b)
     schema.OperatorCodeAddBuiltinCode(b, schema.BuiltinOperator.RESHAPE)
@@ -249,7 +249,7 @@ def test_offsets_to_shared_data_are_limited_by_the_size_of_the_file(
 
 
 def shared_options(code: str, data: bytes) -> bytes:
-    """The same custom operator many times."""
+    """A model that repeats one custom operator."""
     b = flatbuffers.Builder()
     name, options = b.CreateString(code), b.CreateByteVector(data)
     schema.OperatorCodeStart(b)

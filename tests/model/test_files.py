@@ -189,7 +189,7 @@ def test_a_folder_that_is_swapped_for_a_link_is_not_read(folder: Path) -> None:
 
 
 def test_the_model_s_own_name_may_be_a_link(folder: Path) -> None:
-    """As in a Hugging Face cache; the other files are next to the link."""
+    """A link as in a Hugging Face cache; the other files are next to the link."""
     (folder.parent / "blob").write_bytes(content("w.bin"))
     (folder / "w.bin").write_bytes(W.tobytes())
     _link(folder / "m.tflite", folder.parent / "blob")
