@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 from jaxdelegate.quant.packing import BITS
-from jaxdelegate.quant.params import Quantization
+from jaxdelegate.quant.params import Blockwise, Quantization
 
 Shape = tuple[int, ...]
 
@@ -55,6 +55,11 @@ class TensorSpec:
             and self.dtype not in _NEVER_QUANTIZED
             and self.quantization.has_scale
         )
+
+    @property
+    def blocks(self) -> Blockwise | None:
+        """The scales of a tensor that is quantized in blocks."""
+        return None if self.quantization is None else self.quantization.blockwise
 
 
 # An optional input that the file leaves out is None in it: read those through rule.optional.

@@ -34,16 +34,8 @@ from jaxdelegate.quant.jax_fixed_point import (
 )
 from jaxdelegate.quant.jax_fixed_point import saturating_rounding_doubling_high_mul as mul
 from jaxdelegate.quant.jax_requantize import clamp, requantize_accumulator
-from jaxdelegate.quant.lookup import (
-    int16_input_multiplier,
-    logistic_int16,
-    tanh_int16,
-)
-from jaxdelegate.quant.multiplier import (
-    checked_log2,
-    downscale_multiplier,
-    quantize_multiplier,
-)
+from jaxdelegate.quant.lookup import int16_input_multiplier, logistic_int16, tanh_int16
+from jaxdelegate.quant.multiplier import checked_log2, downscale_multiplier, quantize_multiplier
 from jaxdelegate.quant.params import activation_range, integer_range
 from jaxdelegate.quant.requantize import float32_product_multiplier, rescale_multiplier
 
@@ -93,7 +85,7 @@ def _prelu(op: Op[Options]) -> Elementwise:
 def _by_sign(
     x: TensorSpec, y: TensorSpec, identity: tuple[int, int], negative: Elementwise
 ) -> Elementwise:
-    """Rescaled inputs, but `negative(steps, ...)` of negative reals."""
+    """Rescaled inputs, or `negative(steps, ...)` for negative reals."""
     bounds = integer_range(y.dtype)
 
     def function(a: jax.Array, *others: jax.Array) -> jax.Array:
@@ -140,7 +132,7 @@ def _int16_multiplier(real: np.float32) -> tuple[int, int]:
 
 
 def _logistic(op: Op[Options]) -> Elementwise:
-    """LOGISTIC: a table for 8 bits, reference/integer_ops/logistic.h for int16."""
+    """A table for 8 bits, reference/integer_ops/logistic.h for int16."""
     (x,), (y,) = op.inputs, op.outputs
     expected = 1 / 32768 if y.dtype == INT16 else 1 / 256
     if scale_of(y) != expected:
@@ -152,7 +144,7 @@ def _logistic(op: Op[Options]) -> Elementwise:
 
 
 def _tanh(op: Op[Options]) -> Elementwise:
-    """TANH: a table for 8 bits, reference/integer_ops/tanh.h for int16."""
+    """A table for 8 bits, reference/integer_ops/tanh.h for int16."""
     (x,), (y,) = op.inputs, op.outputs
     if y.dtype != INT16:
         return table_lookup(lookup.tanh, op)

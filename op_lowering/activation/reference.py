@@ -63,11 +63,6 @@ gelu = by_scale(with_options(_gelu), by_table(quantized.gelu), _16_BITS)
 
 
 def prelu_shape(_options: object, inputs: Specs) -> tuple[Shape]:
-    """The shape of x, to which alpha broadcasts.
-
-    Raises:
-        ValueError: alpha is larger than x.
-    """
     x, alpha = inputs[:2]
     if np.broadcast_shapes(x.shape, alpha.shape) != x.shape:
         raise ValueError(f"PRELU: alpha {alpha.shape} is larger than the input {x.shape}")

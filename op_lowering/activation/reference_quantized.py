@@ -56,7 +56,7 @@ relu_0_to_1 = _relu("RELU_0_TO_1", Act.RELU, Act.RELU_N1_TO_1)
 
 
 def leaky_relu(o: LeakyReluOptions, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
-    """x, or alpha * x below 0 (reference/leaky_relu.h)."""
+    """reference/leaky_relu.h."""
     require_symmetric("LEAKY_RELU", *inputs, *outputs)
     source, target = scale_of(inputs[0]), scale_of(outputs[0])
     kept = quantize_multiplier(float(source / target))
@@ -69,7 +69,7 @@ def leaky_relu(o: LeakyReluOptions, inputs: Specs, outputs: Specs, x: Array) -> 
 
 
 def prelu(_o: object, inputs: Specs, outputs: Specs, x: Array, alpha: Array) -> tuple[Array]:
-    """x, or alpha * x below 0 (reference/prelu.h); alpha is int8 if x is int16."""
+    """reference/prelu.h; alpha is int8 if x is int16."""
     of_x, of_alpha, of_y = scale_of(inputs[0]), scale_of(inputs[1]), scale_of(outputs[0])
     steps = steps_of(x, inputs[0])
     product = steps * steps_of(alpha, inputs[1])
@@ -83,7 +83,7 @@ def prelu(_o: object, inputs: Specs, outputs: Specs, x: Array, alpha: Array) -> 
 
 
 def hard_swish(_o: object, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
-    """X * min(max(x + 3, 0), 6) / 6 in int16 (reference/hard_swish.h)."""
+    """reference/hard_swish.h, in int16."""
     hires_scale = np.float32(1) / np.float32(128) * scale_of(inputs[0])
     reluish_scale = np.float32(3) / np.float32(32768)
     output_multiplier, output_exponent = quantize_multiplier(
@@ -126,7 +126,7 @@ def _require_scale(spec: TensorSpec, expected: float) -> None:
 
 
 def logistic(_o: object, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
-    """1 / (1 + exp(-x)) (SigmoidPrepare; reference/integer_ops/logistic.h for int16)."""
+    """SigmoidPrepare; reference/integer_ops/logistic.h for int16."""
     require_symmetric("LOGISTIC", *inputs, *outputs)
     if x.dtype != np.int16:
         _require_scale(outputs[0], 1 / 256)
@@ -137,7 +137,7 @@ def logistic(_o: object, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array
 
 
 def tanh(_o: object, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
-    """Hyperbolic tangent (TanhPrepare; reference/integer_ops/tanh.h for int16)."""
+    """TanhPrepare; reference/integer_ops/tanh.h for int16."""
     require_symmetric("TANH", *inputs, *outputs)
     if x.dtype != np.int16:
         return tabulated(x, inputs[0], outputs[0], lookup.tanh)
@@ -148,11 +148,11 @@ def tanh(_o: object, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
 
 
 def elu(_o: object, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
-    """x, or exp(x) - 1 below 0, of int8 (EluPrepare)."""
+    """EluPrepare, for int8."""
     return tabulated(x, inputs[0], outputs[0], lookup.elu)
 
 
 def gelu(o: GeluOptions, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
-    """X * Phi(x) (GeluPrepare, reference/gelu.h)."""
+    """GeluPrepare, reference/gelu.h."""
     function = lookup.gelu_approximate if o.approximate else lookup.gelu
     return tabulated(x, inputs[0], outputs[0], function)

@@ -23,7 +23,7 @@ _REQUANTIZED = {  # QUANTIZE from integers (kernels/quantize.cc)
 
 
 def cast(_options: object, _inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
-    """Convert the stored values; scales are ignored."""
+    """Scales are ignored."""
     dtype = outputs[0].dtype
     if x.dtype.kind == "c" and dtype.kind != "c":
         x = np.real(x)
@@ -51,7 +51,7 @@ def _float_to_integer(x: Array, dtype: np.dtype) -> Array:
 
 
 def dequantize(_options: object, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
-    """Integers with a scale, or half precision, as reals."""
+    """From integers with a scale, or half precision."""
     spec = inputs[0]
     if not _is_integer(spec.dtype):
         return (x.astype(outputs[0].dtype),)
@@ -61,7 +61,7 @@ def dequantize(_options: object, inputs: Specs, outputs: Specs, x: Array) -> tup
 
 
 def quantize(_options: object, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
-    """Reals, or integers with another scale, as integers with the output's scale."""
+    """From reals, or from integers with another scale."""
     quantization, dtype = outputs[0].quantization, outputs[0].dtype
     if quantization is None or not outputs[0].is_quantized:
         raise ValueError(f"QUANTIZE: {outputs[0].name!r} has no scale")
@@ -78,14 +78,14 @@ def quantize(_options: object, inputs: Specs, outputs: Specs, x: Array) -> tuple
 
 
 def fake_quant_shape(o: FakeQuantOptions, inputs: Specs) -> tuple[Shape | None, ...]:
-    """The input's shape, if `num_bits` is valid: LiteRT shifts an int32 by it."""
+    """LiteRT shifts an int32 by `num_bits`."""
     if not 1 <= o.num_bits <= _MOST_BITS:
         raise ValueError(f"num_bits is {o.num_bits}, not in [1, {_MOST_BITS}]")
     return same_shape(o, inputs)
 
 
 def fake_quant(o: FakeQuantOptions, _inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
-    """Reals rounded to 2**num_bits levels."""
+    """2**num_bits levels."""
     y = affine.fake_quantize(
         x.astype(np.float32), o.min, o.max, o.num_bits, narrow_range=o.narrow_range
     )

@@ -156,12 +156,8 @@ def _why_not_quantize(op: Op[QuantizeOptions]) -> str | None:
         why_not_count(op.inputs, 1),
         why_not_dtype(x, FLOATS),
         _why_not_scale(op.context, y, _NARROW),
-        f"{y.name!r} is quantized in blocks, which no kernel writes" if _in_blocks(y) else None,
+        None if y.blocks is None else f"{y.name!r} is quantized in blocks, which no kernel writes",
     )
-
-
-def _in_blocks(spec: TensorSpec) -> bool:
-    return spec.quantization is not None and spec.quantization.blockwise is not None
 
 
 def _why_not_requantize(x: TensorSpec, y: TensorSpec) -> str | None:

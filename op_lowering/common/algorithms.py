@@ -18,12 +18,9 @@ _Algorithm = TypeVar("_Algorithm")
 
 
 def chosen(algorithms: Mapping[str, _Algorithm], name: str | None) -> _Algorithm:
-    """The algorithm of this name; if there is none, the default, which is the first."""
-    return (
-        next(iter(algorithms.values()))
-        if name is None or name not in algorithms
-        else algorithms[name]
-    )
+    """The algorithm of this name, or the default, which is the first."""
+    default = next(iter(algorithms.values()))
+    return default if name is None else algorithms.get(name, default)
 
 
 def operator_key(name: str, op: Op[Options]) -> str:
@@ -35,14 +32,14 @@ def operator_key(name: str, op: Op[Options]) -> str:
 
 
 def with_algorithm(rule: OpRule, op: Op[Options]) -> Op[Options]:
-    """The operator with the algorithm in its context that was chosen for operators of its key."""
+    """The operator with the algorithm that was chosen for operators of its key."""
     if not op.context.algorithms or rule.algorithms is None:
         return op
     return op.in_context(algorithm=op.context.algorithms.get(operator_key(rule.name, op)))
 
 
 def with_barriers(run: Function, inputs: Specs) -> Function:
-    """The function with its run-time inputs and its outputs in memory, as it was measured.
+    """Keep run-time inputs and outputs in memory, as they were when the function was measured.
 
     XLA would fuse some algorithms with the operators before and after, and repeat their work.
     """

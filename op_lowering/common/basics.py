@@ -1,6 +1,6 @@
 """Helpers that several families of rules share: fused activations, padding, broadcasting."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -45,12 +45,9 @@ def finite(x: jax.Array) -> jax.Array:
 
 
 def why_not_activation(activation: Act) -> str | None:
-    """A reason for a fused activation that no LiteRT kernel applies."""
-    return (
-        None
-        if activation in _ACTIVATIONS
-        else f"fused activation {activation.name} has no kernel in LiteRT"
-    )
+    if activation in _ACTIVATIONS:
+        return None
+    return f"fused activation {activation.name} has no kernel in LiteRT"
 
 
 def fused_activation(activation: Act) -> Callable[[jax.Array], jax.Array]:
@@ -74,7 +71,6 @@ def int32_indices(indices: Any) -> jax.Array:
 
 
 def hard_swish(x: jax.Array) -> jax.Array:
-    """X * min(max(x + 3, 0), 6) / 6."""
     return x * clamp(x + scalar(3, x), 0, 6) / scalar(6, x)
 
 
@@ -104,8 +100,12 @@ def align_ranks(*arrays: Any) -> tuple[Any, ...]:
     return tuple(a.reshape((1,) * (rank - a.ndim) + tuple(a.shape)) for a in arrays)
 
 
+def pad(x: Array, edges: Sequence[tuple[int, int]]) -> Array:
+    """Zeros around `x`, by numpy or jax."""
+    return np.pad(x, edges) if isinstance(x, np.ndarray) else jnp.pad(x, edges)
+
+
 def why_not_broadcast(*shapes: Shape) -> str | None:
-    """A reason if the shapes do not broadcast."""
     try:
         np.broadcast_shapes(*shapes)
     except ValueError:

@@ -18,7 +18,7 @@ Unary = Callable[[jax.Array], Any]
 
 
 def with_64_bits(rule: Callable[..., Any]) -> Callable[..., Any]:
-    """A derivative's rule with 64-bit types enabled, like the function that it differentiates.
+    """A derivative's rule with 64-bit types, like the function that it differentiates.
 
     JAX may call it under any setting, for instance late, when a caller differentiates a function
     under `jax.checkpoint` or `jax.jit`.
@@ -33,7 +33,7 @@ def with_64_bits(rule: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def derived_as(function: Callable[..., Any], like: Callable[..., Any]) -> Callable[..., Any]:
-    """The values of `function`, and the derivative of `like`: of the same shapes and dtypes.
+    """The values of `function`, and the derivative of `like`, of the same shapes and dtypes.
 
     `Model.function` computes with 64-bit types, but JAX may transpose the result without them:
     float64 inside of `function` is float32 in `like`.

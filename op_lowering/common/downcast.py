@@ -19,15 +19,12 @@ _FORMATS = {
 
 
 def downcast(x: Any, dtype: np.dtype, *, exactly: bool = False, infinities: bool = True) -> Any:
-    """A float array as `dtype`; finite values beyond its range become its largest.
+    """A float array of numpy or jax; finite values beyond the dtype's range become its largest.
 
-    Args:
-        x: an array of numpy or jax.
-        dtype: of the result.
-        exactly: round even if the value is upcast right afterwards, which XLA optimizes away.
-        infinities: whether infinities stay; else they become the largest value too. That takes one
-            clamp, which XLA:GPU fuses into the matrix product before it. It would not fuse what
-            reads the sums twice, and write them to memory in float32 first.
+    `exactly`: round even if the value is upcast right afterwards, which XLA optimizes away.
+    Without `infinities` they become the largest value too. That takes one clamp, which XLA:GPU
+    fuses into the matrix product before it. It would not fuse what reads the sums twice, and write
+    them to memory in float32 first.
     """
     dtype = np.dtype(dtype)
     if x.dtype == dtype or dtype not in HALVES:
@@ -42,7 +39,7 @@ def downcast(x: Any, dtype: np.dtype, *, exactly: bool = False, infinities: bool
 
 
 def rounded(x: jax.Array, dtype: np.dtype) -> jax.Array:
-    """A float array as `dtype`, always rounded; values beyond its range become infinite."""
+    """Always rounded, unlike `astype` before an upcast; values beyond the range become infinite."""
     dtype = np.dtype(dtype)
     if x.dtype == dtype:
         return x
@@ -52,7 +49,7 @@ def rounded(x: jax.Array, dtype: np.dtype) -> jax.Array:
 
 
 def upcast(y: jax.Array, dtype: np.dtype) -> jax.Array:
-    """A reduced result as `dtype`; infinities become the reduced dtype's largest value."""
+    """Infinities become the reduced dtype's largest value."""
     if y.dtype == dtype or y.dtype not in HALVES:
         return y.astype(dtype)
     most = jnp.asarray(_FORMATS[y.dtype][0], y.dtype)

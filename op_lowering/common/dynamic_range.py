@@ -11,7 +11,11 @@ import numpy as np
 
 from jaxdelegate.op_lowering.common.basics import Array
 from jaxdelegate.op_lowering.common.derivatives import underivable
-from jaxdelegate.op_lowering.common.quantization import quantization_of, why_not_one_scale
+from jaxdelegate.op_lowering.common.quantization import (
+    quantization_of,
+    why_not_kernel,
+    why_not_one_scale,
+)
 from jaxdelegate.op_lowering.common.quantized_products import UINT8, Tensors, why_not_scales
 from jaxdelegate.op_lowering.common.rounding import rounded
 from jaxdelegate.op_lowering.rule import first_reason, why_not_dtype
@@ -34,12 +38,10 @@ class DynamicRange:
     why_not_blocks: Callable[[TensorSpec], str | None] | None = None
 
     def why_not(self, tensors: Tensors, channel_axis: int) -> str | None:
-        """A reason unless a kernel supports these tensors."""
         x, w, bias, y = tensors
         floats = (spec for spec in (x, bias, y) if spec is not None)
-        other = f"{w.name!r} is quantized {w.dtype}, which this operator has no kernel for"
         return first_reason(
-            None if w.dtype in self.filters else other,
+            why_not_kernel(w, self.filters),
             *(why_not_dtype(spec, np.float32) for spec in floats),
             self._why_not_scales(w, channel_axis),
         )
@@ -47,8 +49,7 @@ class DynamicRange:
     def _why_not_scales(self, w: TensorSpec, channel_axis: int) -> str | None:
         if self.symmetric and w.dtype == UINT8:
             return why_not_one_scale(w)
-        in_blocks = w.quantization is not None and w.quantization.blockwise is not None
-        if in_blocks and self.why_not_blocks is not None:
+        if w.blocks is not None and self.why_not_blocks is not None:
             return self.why_not_blocks(w)
         return why_not_scales(w, channel_axis)
 
@@ -74,11 +75,7 @@ def filter_scales(w: TensorSpec, channels: int) -> np.ndarray:
 def quantize_rows(
     x: jax.Array, *, asymmetric: bool
 ) -> tuple[jax.Array, jax.Array, jax.Array | int]:
-    """Rows [..., n] of float32 on the fly: x ~ scale * (q - zero point).
-
-    Returns:
-        int8 [..., n], the scales, float32 [...], and the zero points, int32 [...], or 0.
-    """
+    """float32 [..., n] -> int8 [..., n], scales, float32 [...], zero points, int32 [...], or 0."""
     return _ASYMMETRIC(x) if asymmetric else (*_SYMMETRIC(x), 0)
 
 
@@ -90,13 +87,10 @@ _ASYMMETRIC, _SYMMETRIC = (underivable(f, _STEP) for f in (asymmetric_quantize, 
 def rescaled(
     total: jax.Array, scale: jax.Array, scales: np.ndarray, *, in_turn: bool = False
 ) -> jax.Array:
-    """Sums [..., O] scaled back to float32, as the kernels round them.
+    """Sums, int32 [..., O], scaled back to float32, as the kernels round them.
 
-    Args:
-        total: int32.
-        scale: float32 [..., 1], of the activations.
-        scales: float32 [O], of the filter.
-        in_turn: by the filter, then by the activations; not by the product of both.
+    The scale of the activations is float32 [..., 1], the scales of the filter [O]. `in_turn`: by
+    the filter, then by the activations; not by the product of both.
     """
     each = jnp.asarray(scales).reshape((1,) * (total.ndim - 1) + (-1,))
     sums = total.astype(np.float32)

@@ -16,8 +16,7 @@ _IDENTITY = Primitive("forward_only")
 def forward_only(x: jax.Array, message: str) -> jax.Array:
     """`x`, of any shape and dtype; derivatives and batches pass through.
 
-    Raises:
-        GradientError: with this message, when JAX transposes it for a gradient.
+    A GradientError has the message when JAX transposes it for a gradient.
     """
     result: jax.Array = _identity(message, x)
     return result

@@ -14,16 +14,15 @@ from jax.experimental.xla_metadata import set_xla_metadata
 
 
 def fusion_barrier(x: jax.Array) -> jax.Array:
-    """`x`, which no later fusion on a CPU computes again; no effect on other platforms.
+    """`x`, of any shape and dtype, which no later fusion on a CPU computes again.
 
-    Args:
-        x: of any shape and dtype. Derivatives, batches and exports pass through.
+    It has no effect on other platforms. Derivatives, batches and exports pass through.
     """
     result: jax.Array = _by_platform(x)
     return result
 
 
-# From JAX 0.12 on `inline=True` is at the end of lowering: xla/call_batching.py looks earlier.
+# Since JAX 0.12 `inline=True` is at the end of lowering: xla/call_batching.py looks earlier.
 _INLINE: Any = jax.Inline.JAX_EARLY if hasattr(jax, "Inline") else True
 
 

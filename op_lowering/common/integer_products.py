@@ -81,17 +81,10 @@ def matrix_product(
     axes: tuple[int, int] = (-1, -1),
     w_sums: np.ndarray | None = None,
 ) -> jax.Array:
-    """Products of matrices, batch by batch.
+    """[*B, M, K] or [*B, K, M] times [*B, N, K] or [*B, K, N] -> int32 or int64 [*B, M, N].
 
-    Args:
-        x: [*B, M, K], or [*B, K, M].
-        w: [*B, N, K], or [*B, K, N].
-        axes: where K is, in x and in w: -1 or -2.
-        w_sums: int32 [*B, N], sums of w - zero over K, if they are known ahead of time; `w` then
-            is one piece.
-
-    Returns:
-        [*B, M, N], int32 or int64.
+    `axes` are those of K, -1 or -2, in x and in w. `w_sums`, int32 [*B, N], are sums of w - zero
+    over K, if they are known ahead of time; `w` then is one piece.
     """
     return add_up((a.factor * b.factor, _product(a, b, axes, w_sums)) for a in x for b in w)
 

@@ -18,8 +18,8 @@ MOVABLE = frozenset(DTYPES.values()) - _PACKED - _HANDLES - {_STRING}
 def why_not_moved(context: LoweringContext, *specs: TensorSpec | None) -> str | None:
     """A reason if values of these tensors cannot be copied from one to another.
 
-    All that are present must have one dtype that XLA supports and one quantization (scale and zero
-    point; `quantized_dimension` may move with the data).
+    Those that are not None must have one dtype that XLA supports and one quantization (scale and
+    zero point; `quantized_dimension` may move with the data).
     """
     present = [spec for spec in specs if spec is not None]
     return first_reason(
@@ -29,23 +29,21 @@ def why_not_moved(context: LoweringContext, *specs: TensorSpec | None) -> str | 
 
 
 def why_not_axis(axis: int, rank: int) -> str | None:
-    """A reason if `axis`, which may be negative, names none of `rank` dimensions."""
     return None if -rank <= axis < rank else f"axis {axis} is outside rank {rank}"
 
 
 def why_not_indices(*specs: TensorSpec) -> str | None:
-    """A reason if one of these tensors does not hold integers."""
     wrong = next((s for s in specs if s.dtype.kind not in "iu" or s.dtype in _PACKED), None)
     return None if wrong is None else f"indices {wrong.name!r} are {wrong.dtype}, not integers"
 
 
 def integers(spec: TensorSpec) -> tuple[int, ...]:
-    """The values of a constant tensor of integers, in row-major order."""
+    """The values of a constant tensor, in row-major order."""
     return tuple(int(value) for value in np.ravel(np.asarray(spec.const)))
 
 
 def zero_point(spec: TensorSpec) -> int:
-    """The integer of real zero in a tensor (per tensor, the only kind that padding supports)."""
+    """The integer of real zero, which is one for the tensor: padding supports no other kind."""
     quantization = spec.quantization
     if quantization is None or not spec.is_quantized or quantization.zero_point.size == 0:
         return 0
@@ -53,7 +51,6 @@ def zero_point(spec: TensorSpec) -> int:
 
 
 def why_not_present(*specs: TensorSpec | None) -> str | None:
-    """A reason if an operator that takes any number of inputs leaves one out."""
     return "an input is missing" if any(spec is None for spec in specs) else None
 
 
@@ -62,7 +59,7 @@ def _why_not_held(context: LoweringContext, spec: TensorSpec) -> str | None:
         return f"{spec.name!r} is {spec.dtype}, which XLA cannot move"
     if spec.is_quantized and not context.enable_quant:
         return f"{spec.name!r} is quantized and enable_quant is off"
-    if spec.quantization is not None and spec.quantization.blockwise is not None:
+    if spec.blocks is not None:
         return f"{spec.name!r} is quantized in blocks, which do not move with the values"
     return None
 

@@ -19,8 +19,8 @@ from jaxdelegate.op_lowering.common.integer_products import to_int8
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.quant.packing import BITS, bits_of
 
-# Packing is worth an unpacking at every invoke from so many elements on. Smaller constants are
-# compiled into programs.
+# With at least this many elements, packing is worth an unpacking at every invoke. Smaller constants
+# are compiled into programs.
 _MANY = 1 << 16
 
 
@@ -59,7 +59,7 @@ class Packed:
 
 @dataclasses.dataclass(frozen=True)
 class WeightStorage:
-    """How a program stores an integer filter: packed, or as int8 (int16 stays int16)."""
+    """An integer filter in a program: packed, or int8 (int16 stays int16)."""
 
     packed: Packed | None
 
@@ -75,7 +75,7 @@ class WeightStorage:
 
     @classmethod
     def of_convolution(cls, w: TensorSpec, output_channels: int, groups: int) -> Self:
-        """The storage of a convolution's filter, laid out with output channels last.
+        """Laid out with output channels last.
 
         With groups it is not packed: one group may have too few output channels to fill bytes.
         """

@@ -54,7 +54,6 @@ class IntegerKernel(Generic[OptionsT_contra]):
     symmetric: bool = True
 
     def why_not(self, name: str, op: Op[OptionsT_contra]) -> str | None:
-        """A reason if the kernel does not support these tensors."""
         specs = (*op.inputs, *op.outputs)
         if tuple(spec.dtype for spec in specs) not in self.dtypes:
             kinds = ", ".join(str(spec.dtype) for spec in op.inputs)
@@ -88,7 +87,6 @@ def unary(
     why_not: WhyNot[OptionsT] | None = None,
     integer: IntegerKernel[OptionsT] | None = None,
 ) -> OpRule[OptionsT]:
-    """The rule of `y = function(x)`; see `pointwise`."""
     return pointwise(
         name,
         options_type,
@@ -112,7 +110,7 @@ def binary(
     why_not: WhyNot[OptionsT] | None = None,
     integer: IntegerKernel[OptionsT] | None = None,
 ) -> OpRule[OptionsT]:
-    """The rule of `z = function(x, y)` over broadcast inputs; see `pointwise`."""
+    """The inputs broadcast."""
     return pointwise(
         name,
         options_type,
@@ -139,23 +137,13 @@ def pointwise(
     why_not: WhyNot[OptionsT] | None = None,
     integer: IntegerKernel[OptionsT] | None = None,
 ) -> OpRule[OptionsT]:
-    """The rule of an operator whose function `build` makes.
+    """The rule of an operator; `build` returns its function.
 
     The function gets every input in the accumulator's dtype and at one rank (leading ones, as
     kernels/internal/reference/broadcast_loop.h extends shapes); its result takes the output's
-    dtype.
-
-    Args:
-        name: the operator.
-        options_type: its options table.
-        max_version: the newest version that LiteRT registers.
-        build: returns the function.
-        dtypes: supported dtypes of the inputs, which all have the same one.
-        arity: the number of inputs, or, if `variadic`, the least number.
-        variadic: more inputs than `arity` may follow.
-        results: supported dtypes of the output; None: the inputs' dtype.
-        why_not: further reasons, if the common checks find none.
-        integer: how quantized tensors are computed.
+    dtype. All inputs have the same one of `dtypes`; `results` are those of the output, None: the
+    inputs' dtype. `arity` is the least number of inputs if `variadic`. `why_not` has further
+    reasons, if the common checks find none.
     """
 
     def refuse(op: Op[OptionsT]) -> str | None:
@@ -170,7 +158,8 @@ def pointwise(
 
     def lower(op: Op[OptionsT]) -> Function:
         if integer is not None and _is_quantized(op):
-            return _lower_integer(integer.build(op))
+            kernel = integer.build(op)
+            return lambda *arrays: (kernel(*align_ranks(*map(jnp.asarray, arrays))),)
         function, wide = build(op), op.context.precision.accumulator(op.inputs[0].dtype)
         dtype = op.outputs[0].dtype
 
@@ -196,10 +185,6 @@ def _why_not_quantized(
     return f"{spec.name!r} is quantized {spec.dtype}: LiteRT has no integer kernel of {name}"
 
 
-def _lower_integer(function: Elementwise) -> Function:
-    return lambda *arrays: (function(*align_ranks(*map(jnp.asarray, arrays))),)
-
-
 # ---- reasons
 
 
@@ -220,7 +205,6 @@ def _why_not_result(op: Op[Options], results: Dtypes | None) -> str | None:
 
 
 def why_not_count(inputs: Specs, count: int) -> str | None:
-    """A reason unless there are exactly `count` inputs."""
     return None if len(inputs) == count else f"has {len(inputs)} inputs, not {count}"
 
 
@@ -233,12 +217,10 @@ def why_not_stored(spec: TensorSpec, dtypes: Dtypes) -> str | None:
 
 
 def why_not_one_dtype(x: TensorSpec, y: TensorSpec) -> str | None:
-    """A reason if two inputs differ in dtype."""
     differ = x.dtype != y.dtype
     return f"{x.name!r} is {x.dtype} and {y.name!r} {y.dtype}" if differ else None
 
 
 def why_not_one_shape(x: TensorSpec, y: TensorSpec) -> str | None:
-    """A reason if two inputs differ in shape."""
     differ = x.shape != y.shape
     return f"shapes {list(x.shape)} and {list(y.shape)} differ" if differ else None

@@ -28,7 +28,7 @@ _MOST_VALUES = 1 << 31  # of a matrix whose positions are int32
 def takes(
     context: LoweringContext, tensors: Tensors, end: Epilogue, shape: tuple[int, ...]
 ) -> bool:
-    """Whether the kernel supports these tensors; `shape` is rows, depth and columns."""
+    """`shape` is rows, depth and columns."""
     x, w, _, y = tensors
     rows, depth, columns = shape
     return (
@@ -121,5 +121,5 @@ def _sums(x: Any, w: Any, row: jax.Array, column: jax.Array) -> jax.Array:
 
 
 def _both(a: jax.Array, b: jax.Array) -> jax.Array:
-    """Whether both hold, [size of a, size of b]."""
+    """[size of a, size of b]."""
     return a[:, None] & b[None, :]

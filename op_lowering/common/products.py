@@ -24,12 +24,11 @@ Axes = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 def why_not_floats(*specs: TensorSpec | None) -> str | None:
-    """A reason for the first tensor that is quantized or not a float; absent ones are None."""
     return first_reason(*(why_not_dtype(s, PRODUCT_FLOATS) for s in specs if s is not None))
 
 
 def why_not_fused(activation: Act) -> str | None:
-    """A reason for a fused activation other than a clamp: these kernels apply only clamps.
+    """These kernels apply only clamps.
 
     CalculateActivationRange (kernels/kernel_util.h) has no range for TANH and SIGN_BIT.
     """
@@ -54,14 +53,7 @@ class Arithmetic:
     def of_convolution(
         cls, context: LoweringContext, *specs: TensorSpec, epilogue_in_library: bool = False
     ) -> Self:
-        """The arithmetic of a convolution of tensors like these.
-
-        Args:
-            context: the lowering context.
-            *specs: the operands.
-            epilogue_in_library: whether cuDNN computes bias, residual and RELU after it, if the
-                dtype allows.
-        """
+        """`epilogue_in_library`: cuDNN computes bias, residual and RELU, if the dtype allows."""
         policy = context.precision
         operand = policy.convolved(_operand(context, specs), *(s.const for s in specs))
         arithmetic = cls._of(context, operand, policy.convolution_total(operand))
@@ -75,7 +67,7 @@ class Arithmetic:
     def of_dot(
         cls, context: LoweringContext, rows: int, output_channels: int, *specs: TensorSpec
     ) -> Self:
-        """The arithmetic of a matrix product of tensors like these, with a result [rows, N]."""
+        """The arithmetic of a matrix product with a result [rows, N]."""
         policy, consts = context.precision, [s.const for s in specs]
         operand = policy.operand_dtype(
             _operand(context, specs), *consts, rows=rows, output_channels=output_channels
@@ -99,11 +91,11 @@ class Arithmetic:
         return self.accumulator if self.total is None else self.total
 
     def reduced(self, x: Any) -> Any:
-        """An operand in the operand's dtype; None, for an absent input, stays None."""
+        """`x` in the operand's dtype; None, for an absent input, stays None."""
         return None if x is None else downcast(x, self.operand, exactly=self.rounds_exactly)
 
     def dot(self, x: jax.Array, w: jax.Array, contract: Axes, batch: Axes = ((), ())) -> jax.Array:
-        """lax.dot_general; the result is in the accumulator's dtype."""
+        """The result is in the accumulator's dtype."""
         y = lax.dot_general(
             x,
             w,
@@ -184,9 +176,5 @@ def finish(
 
 
 def nothing(outputs: Specs) -> Function:
-    """The lowering of an operator whose outputs have no elements."""
-
-    def empty(*_arrays: object) -> tuple[jax.Array, ...]:
-        return tuple(jnp.zeros(spec.shape, spec.dtype) for spec in outputs)
-
-    return empty
+    """The lowering of an operator whose outputs are empty, or zeros without products."""
+    return lambda *_arrays: tuple(jnp.zeros(spec.shape, spec.dtype) for spec in outputs)

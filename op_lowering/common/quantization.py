@@ -1,5 +1,7 @@
 """Scales and zero points as integer kernels read them, and their requirements on tensors."""
 
+from collections.abc import Container
+
 import numpy as np
 
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType
@@ -17,23 +19,18 @@ _INT16 = np.dtype(np.int16)
 
 
 def quantization_of(spec: TensorSpec) -> Quantization:
-    """How the tensor is quantized.
-
-    Raises:
-        ValueError: it is not.
-    """
+    """Raises a ValueError if the tensor is not quantized."""
     if spec.quantization is None:
         raise ValueError(f"{spec.name!r} is {spec.dtype} without a scale")
     return spec.quantization
 
 
 def scale_of(spec: TensorSpec) -> float:
-    """The tensor's only scale, a float32 value."""
+    """The only scale, a float32 value."""
     return tensor_scale(quantization_of(spec))
 
 
 def zero_point_of(spec: TensorSpec) -> int:
-    """The tensor's only zero point."""
     return tensor_zero_point(quantization_of(spec))
 
 
@@ -57,7 +54,7 @@ def why_not_one_scale(spec: TensorSpec, *, or_zero: bool = False) -> str | None:
     `or_zero`: the scale may be 0, which the converter writes for constants that are all 0.
     """
     q = spec.quantization
-    if q is not None and q.blockwise is not None:
+    if spec.blocks is not None:
         return f"{spec.name!r} has blockwise scales; the kernel takes one scale"
     if q is None or not spec.is_quantized:
         return f"{spec.name!r} is {spec.dtype} without a scale"
@@ -72,27 +69,28 @@ def why_not_one_scale(spec: TensorSpec, *, or_zero: bool = False) -> str | None:
 
 
 def why_not_symmetric(spec: TensorSpec) -> str | None:
-    """A reason for an int16 tensor whose zero point is not 0."""
     if spec.dtype != _INT16 or spec.quantization is None or zero_point_of(spec) == 0:
         return None
     return f"the zero point of int16 {spec.name!r} is {zero_point_of(spec)}; the kernel expects 0"
 
 
 def why_not_per_tensor(spec: TensorSpec, dtypes: frozenset[np.dtype]) -> str | None:
-    """A reason unless `spec` is quantized in one of these dtypes, with one scale."""
-    if spec.dtype not in dtypes:
-        return f"{spec.name!r} is quantized {spec.dtype}, which this operator has no kernel for"
-    return why_not_one_scale(spec)
+    return why_not_kernel(spec, dtypes) or why_not_one_scale(spec)
+
+
+def why_not_kernel(spec: TensorSpec, dtypes: Container[np.dtype]) -> str | None:
+    if spec.dtype in dtypes:
+        return None
+    return f"{spec.name!r} is quantized {spec.dtype}, which this operator has no kernel for"
 
 
 def why_not_same(x: TensorSpec, y: TensorSpec, dtypes: frozenset[np.dtype]) -> str | None:
-    """A reason unless `x` and `y` hold one of these dtypes, the same, each with its scale."""
+    """A reason unless `x` and `y` have the same one of these dtypes, each with its scale."""
     same = f"{x.name!r} is {x.dtype} and {y.name!r} {y.dtype}" if x.dtype != y.dtype else None
     return first_reason(why_not_per_tensor(x, dtypes), why_not_per_tensor(y, dtypes), same)
 
 
 def why_not_zero_point(spec: TensorSpec, wanted: int) -> str | None:
-    """A reason unless the zero point is the one that the kernel assumes."""
     found = zero_point_of(spec)
     if found == wanted:
         return None
@@ -102,7 +100,7 @@ def why_not_zero_point(spec: TensorSpec, wanted: int) -> str | None:
 
 
 def why_not_activation_range(activation: ActivationFunctionType, y: TensorSpec) -> str | None:
-    """A reason if a bound of the fused activation is no integer of the output's scale."""
+    """A reason if a bound of the fused activation is not an integer of the output's scale."""
     try:
         activation_range(activation, quantization_of(y), y.dtype)
     except ValueError as error:

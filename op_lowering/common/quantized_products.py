@@ -11,6 +11,7 @@ import numpy as np
 from jaxdelegate.op_lowering.common.integer_products import MOST_PRODUCTS
 from jaxdelegate.op_lowering.common.quantization import (
     quantization_of,
+    why_not_kernel,
     why_not_per_tensor,
     why_not_symmetric,
     zero_point_of,
@@ -61,29 +62,26 @@ class Tensors(NamedTuple):
 
     @classmethod
     def of(cls, op: Op[Any]) -> Self:
-        """The tensors of an operator whose inputs are x, filter and perhaps a bias."""
+        """The operator's inputs are x, filter and perhaps a bias."""
         x, w = op.inputs[:2]
         return cls(x, w, optional(op.inputs, 2), op.outputs[0])
 
     @property
     def is_integer(self) -> bool:
-        """Whether the activations are quantized: integer kernels compute."""
+        """Integer kernels compute."""
         return self.x.is_quantized
 
     @property
     def is_dynamic_range(self) -> bool:
-        """Whether only the filter is quantized: kernels quantize activations on the fly."""
+        """Kernels quantize activations on the fly."""
         return not self.is_integer and self.w.is_quantized
 
 
 def why_not_tensors(kernels: Kernels, tensors: Tensors, channel_axis: int | None) -> str | None:
-    """A reason unless one of the kernels accepts these tensors.
-
-    `channel_axis` is the filter's dimension that may have one scale per index; None: no dimension.
-    """
+    """`channel_axis`, if not None, is the filter's dimension that may have one scale per index."""
     x, w, bias, y = tensors
     if x.dtype not in kernels:
-        return f"{x.name!r} is quantized {x.dtype}, which this operator has no kernel for"
+        return why_not_kernel(x, kernels)
     kernel = kernels[x.dtype]
     return first_reason(
         why_not_per_tensor(x, frozenset([x.dtype])),
@@ -98,7 +96,7 @@ def why_not_tensors(kernels: Kernels, tensors: Tensors, channel_axis: int | None
 
 
 def why_not_points(w: TensorSpec) -> str | None:
-    """A reason if a filter that the kernel assumes symmetric has a zero point other than 0."""
+    """A reason for zero points other than 0 in a filter that the kernel assumes symmetric."""
     if not quantization_of(w).zero_point.any():
         return None
     return f"{w.name!r} has zero points, and the kernel takes none"
@@ -109,16 +107,14 @@ def _why_not_filter(
 ) -> str | None:
     if channel_axis is None or w.quantization is None or not w.quantization.is_per_channel:
         return why_not_per_tensor(w, dtypes)
-    if w.dtype not in dtypes:
-        return f"{w.name!r} is quantized {w.dtype}, which this operator has no kernel for"
-    return why_not_scales(w, channel_axis)
+    return why_not_kernel(w, dtypes) or why_not_scales(w, channel_axis)
 
 
 def why_not_scales(w: TensorSpec, channel_axis: int) -> str | None:
     """A reason unless a filter has a scale, or one for each index of this axis."""
     q = w.quantization
     if q is None or not w.is_quantized or q.blockwise is not None:
-        how = "in blocks" if q is not None and q.blockwise is not None else "without a scale"
+        how = "without a scale" if w.blocks is None else "in blocks"
         return f"{w.name!r} is quantized {w.dtype} {how}"
     axis, count = q.quantized_dimension, w.shape[channel_axis]
     along = 0 <= axis < len(w.shape) and w.shape[axis] == count
@@ -138,7 +134,7 @@ def _why_not_bias(bias: TensorSpec, dtypes: frozenset[np.dtype]) -> str | None:
 
 
 def why_not_sums(tensors: Tensors, bias_type: TensorType, products: int) -> str | None:
-    """A reason for int16 sums whose bias has not the options' dtype, or of too many products."""
+    """A reason for int16 sums with another bias than the options say, or of too many products."""
     x, bias = tensors.x, tensors.bias
     if x.dtype != INT16:
         return None
@@ -153,7 +149,7 @@ def why_not_sums(tensors: Tensors, bias_type: TensorType, products: int) -> str 
 
 
 def why_not_bias_scale(tensors: Tensors) -> str | None:
-    """A reason if the bias has another scale than the products; for one filter scale only."""
+    """A reason if the bias has another scale than the products; only for one filter scale."""
     x, w, bias, y = tensors
     if bias is None:
         return None
@@ -183,14 +179,13 @@ class Epilogue:
     scale: np.ndarray | None = None
 
     def why_not(self) -> str | None:
-        """A reason for a shift that the multiplication does not support."""
         most = int(np.max(self.shift, initial=0))
         if most <= _MOST_SHIFT[self.accumulator]:
             return None
         return f"the output's scale is so fine that sums are shifted by {most} bits"
 
     def __call__(self, total: jax.Array, bias: jax.Array | None) -> tuple[jax.Array]:
-        """Sums [..., O] -> the output: bias, scale, zero point, fused activation."""
+        """Sums [..., O] -> the output."""
         total = total.astype(self.accumulator)
         total = add_bias(total, None if bias is None else bias.reshape(-1))
         rest = (self.zero_point, self.bounds, self.dtype)
@@ -209,10 +204,9 @@ def why_not_epilogue(build: Callable[[], Epilogue]) -> str | None:
 
 
 def epilogue(activation: Act, y: TensorSpec, accumulator: np.dtype, **scale: Any) -> Epilogue:
-    """An Epilogue; `scale` are its multiplier and shift, or its scale.
+    """`scale` is multiplier and shift, or scale.
 
-    Raises:
-        ValueError: a bound of the fused activation is no integer of the output's scale.
+    A bound of the fused activation that is not an integer of the output's scale is a ValueError.
     """
     bounds = activation_range(activation, quantization_of(y), y.dtype)
     return Epilogue(accumulator, zero_point_of(y), bounds, y.dtype, **scale)

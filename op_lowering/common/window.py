@@ -37,7 +37,6 @@ class Window:
 
     @property
     def n_out(self) -> int:
-        """The number of the window's positions."""
         if self.padding is Padding.SAME:
             return -(-self.n_in // self.stride)
         n_in = self.n_in + sum(self.explicit)
@@ -45,7 +44,6 @@ class Window:
 
     @functools.cached_property
     def pads(self) -> tuple[int, int]:
-        """Padding before and after."""
         if self.padding is Padding.VALID:
             return self.explicit
         return window_padding(self.padding, self.n_in, self.size, self.stride, self.dilation)
@@ -79,7 +77,7 @@ class Spread:
 
     @property
     def crop(self) -> tuple[int, int, int]:
-        """lax.pad's edges from strides laid side by side to the output."""
+        """lax.pad's edges from adjacent strides to the output."""
         return -self.before, self.n_out + self.before - self.n_in * self.stride, 0
 
     def edges(self, tap: int) -> tuple[int, int, int]:

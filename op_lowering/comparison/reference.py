@@ -24,14 +24,14 @@ logical_not = elementwise(np.logical_not)
 def select(
     _options: object, _inputs: Specs, outputs: Specs, condition: Array, x: Array, y: Array
 ) -> tuple[Array]:
-    """Take x where the condition is true, else y; a condition of rank 1 selects whole rows."""
+    """A condition of rank 1 selects whole rows."""
     if condition.ndim == 1 and x.ndim > 1:
         condition = condition.reshape(-1, *[1] * (x.ndim - 1))
     return (np.where(condition, x, y).reshape(outputs[0].shape),)
 
 
 def select_shape(_options: object, inputs: Specs) -> tuple[Shape]:
-    """The shape of x and y; the condition is a scalar, or has an element per row or per element."""
+    """The condition is a scalar, or has an element per row or per element."""
     condition, x, y = (spec.shape for spec in inputs[:3])
     single = all(np.prod(shape) == 1 for shape in (condition, x))
     if x != y or not (single or condition in (x, (), x[:1])):
@@ -42,7 +42,7 @@ def select_shape(_options: object, inputs: Specs) -> tuple[Shape]:
 def select_v2(
     _options: object, _inputs: Specs, _outputs: Specs, condition: Array, x: Array, y: Array
 ) -> tuple[Array]:
-    """Take x where the condition is true, else y; all three broadcast."""
+    """All three broadcast."""
     return (np.where(condition, x, y),)
 
 

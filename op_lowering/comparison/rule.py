@@ -72,7 +72,6 @@ LOGICAL_NOT = unary("LOGICAL_NOT", LogicalNotOptions, 1, jnp.logical_not, dtypes
 
 
 def _why_not_choice(op: Op[SelectOptions] | Op[SelectV2Options]) -> str | None:
-    """A reason unless the inputs are a boolean condition and two tensors of the output's dtype."""
     condition, x, y = op.inputs[:3]
     return first_reason(
         why_not_count(op.inputs, 3),

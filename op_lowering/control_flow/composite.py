@@ -41,7 +41,7 @@ STABLEHLO_COMPOSITE = dataclasses.replace(_decomposition, lower=_lower)
 
 
 def fused_scale(op: Op[StableHLOCompositeOptions]) -> float | None:
-    """The factor of the logits if the composite is an attention that cuDNN computes, else None."""
+    """The factor of the logits if cuDNN computes the composite as attention, else None."""
     if op.options.name != _ATTENTION or not _fits(op):
         return None
     try:

@@ -26,7 +26,7 @@ _Shapes = tuple[Shape | None, ...]
 
 
 def unknown_shapes(_options: object, _inputs: Specs) -> _Shapes:
-    """Nothing is known without the subgraphs."""
+    """The shapes are those of subgraphs."""
     return ()
 
 
@@ -46,7 +46,6 @@ def _agreed(branches: Sequence[Specs], outputs: Specs = ()) -> _Shapes:
 
 
 def if_shapes(infer: Infer, o: IfOptions, inputs: Specs, outputs: Specs) -> _Shapes:
-    """The branches' shapes where both agree."""
     branches = (o.then_subgraph_index, o.else_subgraph_index)
     return _agreed([infer(branch, inputs[1:]) for branch in branches], outputs)
 
@@ -54,13 +53,11 @@ def if_shapes(infer: Infer, o: IfOptions, inputs: Specs, outputs: Specs) -> _Sha
 def if_(
     call: Services, o: IfOptions, _i: Specs, _o: Specs, condition: Array, *arrays: Array
 ) -> _Arrays:
-    """Run one of two subgraphs on the inputs after the condition."""
     branch = o.then_subgraph_index if condition.reshape(-1)[0] else o.else_subgraph_index
     return call(branch, *arrays)
 
 
 def case_shapes(infer: Infer, o: StablehloCaseOptions, inputs: Specs, outputs: Specs) -> _Shapes:
-    """The branches' shapes where all agree."""
     called = [infer(branch, inputs[1:]) for branch in o.branch_subgraph_indices]
     return _agreed(called, outputs)
 
@@ -73,7 +70,7 @@ def case(
     index: Array,
     *arrays: Array,
 ) -> _Arrays:
-    """Run the branch that the index names; an index out of range names the last one."""
+    """An index out of range names the last branch."""
     branches, chosen = o.branch_subgraph_indices, int(index.reshape(-1)[0])
     return call(branches[chosen if 0 <= chosen < len(branches) else -1], *arrays)
 
@@ -99,38 +96,33 @@ def while_(
     _o: Specs,
     *arrays: Array,
 ) -> _Arrays:
-    """Replace the values by the body's results as long as the condition holds."""
     while call(o.cond_subgraph_index, *arrays)[0].reshape(-1)[0]:
         arrays = call(o.body_subgraph_index, *arrays)
     return arrays
 
 
 def call_shapes(infer: Infer, o: CallOptions, inputs: Specs, outputs: Specs) -> _Shapes:
-    """The subgraph's output shapes."""
     return _agreed([infer(o.subgraph, inputs)], outputs)
 
 
 def call(call_: Services, o: CallOptions, _i: Specs, _o: Specs, *arrays: Array) -> _Arrays:
-    """Run the subgraph."""
     return call_(o.subgraph, *arrays)
 
 
 def composite_shapes(
     infer: Infer, o: StableHLOCompositeOptions, inputs: Specs, outputs: Specs
 ) -> _Shapes:
-    """The decomposition's output shapes."""
     return _agreed([infer(o.decomposition_subgraph_index, inputs)], outputs)
 
 
 def composite(
     call_: Services, o: StableHLOCompositeOptions, _i: Specs, _o: Specs, *arrays: Array
 ) -> _Arrays:
-    """Run the decomposition."""
     return call_(o.decomposition_subgraph_index, *arrays)
 
 
 def call_once(call_: Services, o: CallOnceOptions, _i: Specs, _o: Specs) -> _Arrays:
-    """Run the initialization subgraph at the interpreter's first call."""
+    """Only at the interpreter's first call."""
     key = ("CALL_ONCE", o.init_subgraph_index)
     if key not in call_.resources:
         call_(o.init_subgraph_index)

@@ -63,7 +63,7 @@ def _branching(
     branches: _Callees[OptionsT],
     select: Callable[[jax.Array], jax.Array],
 ) -> OpRule[OptionsT]:
-    """The rule of a choice among branches; `select` maps the first input to a branch number."""
+    """`select` maps the first input to a branch number."""
 
     def why_not(op: Op[OptionsT]) -> str | None:
         chosen = op.inputs[0]
@@ -134,7 +134,7 @@ def _while(condition: Function, body: Function) -> Function:
 
 
 def _repeated(body: Function, static: StaticLoop) -> Function:
-    """The loop of known length, which JAX differentiates in both modes.
+    """A loop of known length, which JAX differentiates in both modes.
 
     Values that stay the same are not carried, so derivatives do not store them at every iteration.
     """
@@ -156,7 +156,7 @@ def _repeated(body: Function, static: StaticLoop) -> Function:
 
 
 def _forward_only(loop: Function, name: str, outputs: Specs) -> Function:
-    """The loop, whose reverse-mode derivative raises an error with an explanation."""
+    """Reverse-mode derivatives raise an error with an explanation."""
     named = ", ".join(repr(spec.name) for spec in outputs if spec is not None)
     message = (
         f"{name} ({named}): the number of iterations depends on data, so JAX cannot compute "
@@ -189,8 +189,6 @@ def calling(
 
 
 CALL = calling("CALL", CallOptions, lambda o: o.subgraph)
-
-
 CALL_ONCE = host_only("CALL_ONCE", CallOnceOptions, 1, "initialization runs once, on the host")
 
 RULES = table(CALL, CALL_ONCE, IF, STABLEHLO_CASE, STABLEHLO_WHILE, WHILE)

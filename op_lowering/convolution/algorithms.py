@@ -35,9 +35,9 @@ _PATCHES = 1 << 28  # bytes of one image's patches, beyond which they are not wo
 _SHORT, _MANY_RESULTS = 8, 1 << 19
 # Depthwise filters of more bytes do not stay in the first-level cache.
 _CACHED_FILTER = 1 << 15
-# Up to so many products a GPU's depthwise convolution is a sum of taps: XLA's loop takes about ten
-# instructions for each (SASS for an H100), together as long as another kernel's launch. With few
-# taps it always is: its instructions take as long as cuDNN's passes over memory.
+# A GPU's depthwise convolution of up to this many products is a sum of taps: XLA's loop takes about
+# ten instructions for each (SASS for an H100), together as long as another kernel's launch. With
+# few taps it always is: its instructions take as long as cuDNN's passes over memory.
 _SHORT_ON_GPU = 1 << 23
 _FEW_TAPS = 9
 _BLOCK, _VECTOR = 96, 16  # the most channels of a block, and a divisor of their number
@@ -55,27 +55,22 @@ class Convolution:
 
     @property
     def groups(self) -> int:
-        """The number of groups of channels."""
         return self.channels // self.depth
 
     @property
     def is_pointwise(self) -> bool:
-        """Whether the window is one pixel of the image."""
         return all(w.size == 1 for w in self.windows) and not self.is_padded
 
     @property
     def is_matrix_product(self) -> bool:
-        """Whether it multiplies every pixel by the same matrix."""
         return self.groups == 1 and self.is_pointwise and all(w.stride == 1 for w in self.windows)
 
     @property
     def is_depthwise(self) -> bool:
-        """Whether each channel is a group."""
         return self.groups > 1 and self.depth == 1
 
     @property
     def is_padded(self) -> bool:
-        """Whether windows reach beyond the image."""
         return any(any(w.pads) for w in self.windows)
 
     @property
@@ -85,12 +80,10 @@ class Convolution:
 
     @property
     def results(self) -> int:
-        """The number of values of the output."""
         return self.batch * math.prod(self.out) * self.output_channels
 
     @property
     def out(self) -> Shape:
-        """The output's spatial sizes."""
         return tuple(w.n_out for w in self.windows)
 
 
@@ -100,12 +93,9 @@ Run = Callable[[Arithmetic, Convolution, jax.Array, jax.Array], jax.Array]
 
 
 def algorithm(platform: str, c: Convolution, *, is_clamped: bool = False) -> tuple[Layout, Run]:
-    """The default algorithm for floats: a filter layout, and the function that reads it.
+    """The default for floats: a filter layout, and the function that reads it.
 
-    Args:
-        platform: "cpu", "gpu" or "tpu".
-        c: its geometry.
-        is_clamped: whether a clamp with an upper bound follows, if only that of float16's range.
+    `is_clamped`: a clamp with an upper bound follows, if only that of float16's range.
     """
     if platform == "gpu":
         return _gpu_algorithm(c, is_clamped=is_clamped)
@@ -150,7 +140,7 @@ def _grouped_algorithm(c: Convolution) -> tuple[Layout, Run]:
 
 
 def integer_algorithm(platform: str, c: Convolution) -> tuple[Layout, Run]:
-    """The default algorithm for int8, summed in int32: products of patches, or sums of taps.
+    """The default for int8, summed in int32: products of patches, or sums of taps.
 
     They are faster than XLA's convolution on a CPU, and a GPU has int8 units for matrices.
     """
@@ -175,12 +165,10 @@ def _is_mostly_writing(c: Convolution) -> bool:
 
 
 def _is_unrolled_depthwise(c: Convolution) -> bool:
-    """Whether it is depthwise, with filters short enough to add up tap by tap."""
     return c.is_depthwise and c.products <= _DEPTHWISE_TAPS
 
 
 def has_blocks(c: Convolution) -> bool:
-    """Whether it is depthwise, with one filter for each channel and channels that form blocks."""
     return _is_unrolled_depthwise(c) and c.output_channels == c.channels and _block(c) > 0
 
 
@@ -233,7 +221,7 @@ def as_matrix(c: Convolution, w: Array) -> Array:
 
 
 def dot(a: Arithmetic, c: Convolution, x: jax.Array, w: jax.Array) -> jax.Array:
-    """A window of one pixel: a matrix product over the pixels that the strides select."""
+    """A matrix product over the pixels that the strides select, for a window of one pixel."""
     x = read_tap(x, c.windows, [0] * len(c.windows))
     y = a.dot(x.reshape(-1, c.channels), w, ((1,), (0,)))
     return y.reshape(*x.shape[:-1], c.output_channels)

@@ -39,14 +39,10 @@ Algorithms = Mapping[str, tuple[Layout, Run]]
 def float_algorithms(
     platform: str, c: Convolution, *, can_transform: bool = False, is_clamped: bool = False
 ) -> Algorithms:
-    """The algorithms for a convolution of floats.
+    """See `algorithm` for `is_clamped`.
 
-    Args:
-        platform: "cpu", "gpu" or "tpu".
-        c: its geometry.
-        can_transform: whether the filter is float32 and constant, so that sums of its values cost
-            neither time nor precision.
-        is_clamped: whether a clamp with an upper bound follows, if only that of float16's range.
+    `can_transform`: the filter is float32 and constant, so that sums of its values cost neither
+    time nor precision.
     """
     own = [*_of_cpu(c, can_transform=can_transform)] if platform == "cpu" else []
     tiled = (transformed, winograd)
@@ -55,7 +51,7 @@ def float_algorithms(
 
 
 def integer_algorithms(platform: str, c: Convolution) -> Algorithms:
-    """The algorithms for a convolution of int8, summed in int32."""
+    """For int8, summed in int32."""
     return _named(integer_algorithm(platform, c), *_possible(platform, c))
 
 

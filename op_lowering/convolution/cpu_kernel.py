@@ -7,7 +7,6 @@ allow it, and XLA computes everything that the kernels do not support.
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +20,7 @@ from jaxdelegate.kernels.library import (
     PRODUCT_BFLOAT16,
     WINOGRAD,
 )
-from jaxdelegate.op_lowering.common.basics import LARGEST, Array
+from jaxdelegate.op_lowering.common.basics import LARGEST, Array, pad
 from jaxdelegate.op_lowering.common.quantized_products import Tensors
 from jaxdelegate.op_lowering.convolution.algorithms import Convolution
 from jaxdelegate.op_lowering.convolution.winograd import (
@@ -40,11 +39,11 @@ from jaxdelegate.op_lowering.spec import Grid, Shape
 # a product of matrices whose operands are rounded to bfloat16.
 NATIVE, NATIVE_WINOGRAD, NATIVE_BFLOAT16 = "native", "native_winograd", "native_bfloat16"
 
-# From so many products on Winograd's algorithm is the default: measured on AVX-512 and AVX2, on the
-# shapes of ResNet50, DenseNet121, Inception v3 and U-Net. Less work is not worth its rounding.
+# For at least this many products Winograd's algorithm is the default: measured on AVX-512 and AVX2,
+# on the shapes of ResNet50, DenseNet121, Inception v3 and U-Net. Less is not worth its rounding.
 _LEAST_PRODUCTS = 4_000_000
 
-# XLA computes groups of so few output channels that sum so few products: measured as above, on
+# XLA computes groups of at most this many output channels and products: measured as above, on
 # images of 14 to 56 pixels. If a panel is nearly empty, then also those of more products.
 _NARROW, _SHORT = 7, 8
 _FEW, _LONG = 2, 40
@@ -64,13 +63,7 @@ _RANGES = {
 def algorithms(
     context: LoweringContext, tensors: Tensors, c: Convolution | None = None
 ) -> tuple[str, ...]:
-    """The kernels' algorithms for an operator, the default first.
-
-    Args:
-        context: the operator's context.
-        tensors: its input, weights, bias and output.
-        c: the geometry of a convolution; None: FULLY_CONNECTED.
-    """
+    """The default first; `c` is None for FULLY_CONNECTED."""
     specs = [spec for spec in tensors if spec is not None]
     is_float32 = all(spec.dtype == np.float32 and not spec.is_quantized for spec in specs)
     if not (context.native_kernels and is_float32 and tensors.w.const is not None):
@@ -97,7 +90,7 @@ def _operand(context: LoweringContext, tensors: Tensors, c: Convolution | None) 
 
 
 def _multiplies_reduced(context: LoweringContext, c: Convolution | None, tensors: Tensors) -> bool:
-    """Whether the kernel multiplies in bfloat16, which it sums in float32."""
+    """Whether the kernel multiplies in bfloat16; it sums in float32."""
     is_matrix = c is None or (c.groups == 1 and len(c.windows) == 2 and c.is_pointwise)
     depth = tensors.w.shape[1] if c is None else c.channels
     sums = context.precision.accumulate_float32
@@ -128,7 +121,6 @@ def runs_as_products(c: Convolution) -> bool:
 
 
 def runs_by_channel(c: Convolution) -> bool:
-    """Whether the kernels compute it channel by channel: each has one filter."""
     return c.is_depthwise and c.output_channels == c.channels >= LEAST_CHANNELS
 
 
@@ -137,7 +129,7 @@ def _winograd_pays(c: Convolution) -> bool:
 
 
 def chosen(context: LoweringContext, tensors: Tensors, c: Convolution | None = None) -> str | None:
-    """The kernels' algorithm that computes an operator; None if XLA does."""
+    """None if XLA computes the operator."""
     names = algorithms(context, tensors, c)
     return next((name for name in names if context.algorithm in (None, name)), None)
 
@@ -153,15 +145,8 @@ def convolution(
     """CONV_2D or DEPTHWISE_CONV_2D, [N, H, W, C] -> [N, *out, O].
 
     Its function also takes a residual of that shape, after the bias, and adds it before the
-    activation.
-
-    Args:
-        name: one of its algorithms.
-        c: its geometry.
-        activation: its fused activation.
-        spatial_io: transposes the file's filter to [H, W, I, O].
-        nonlinearity: its activation if that is not a clamp.
-        grid: the grid to which the result is rounded; None: no rounding.
+    activation. `spatial_io` transposes the file's filter to [H, W, I, O]; `nonlinearity` is the
+    activation if that is not a clamp; the result is rounded to the grid, if there is one.
     """
     target, layout = _kernel(name, c)
     out = (c.batch, *c.out, c.output_channels)
@@ -205,13 +190,9 @@ def fully_connected(
 
 def panels(w: Array) -> Array:
     """Matrices [..., K, N] -> [..., panels, depth, PANEL], padded with zeros."""
-    numpy: Any = jnp if isinstance(w, jax.Array) else np
     *more, depth, output_channels = w.shape
-    count = math.ceil(output_channels / PANEL)
-    edges = [(0, 0)] * (len(more) + 1)
-    filled = numpy.pad(w, (*edges, (0, count * PANEL - output_channels)))
-    laid_out: Array = numpy.moveaxis(filled.reshape(*more, depth, count, PANEL), -2, -3)
-    return laid_out
+    filled = pad(w, [*[(0, 0)] * (len(more) + 1), (0, -output_channels % PANEL)])
+    return filled.reshape(*more, depth, -1, PANEL).swapaxes(-2, -3)
 
 
 def pairs(w: Array) -> Array:

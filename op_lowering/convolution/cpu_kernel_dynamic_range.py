@@ -6,14 +6,13 @@ kernels for each operator.
 """
 
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxdelegate.kernels.library import DEPTHWISE_DYNAMIC_RANGE, PANEL, PRODUCT_DYNAMIC_RANGE
-from jaxdelegate.op_lowering.common.basics import Array
+from jaxdelegate.op_lowering.common.basics import Array, pad
 from jaxdelegate.op_lowering.common.dynamic_range import filter_scales, signed
 from jaxdelegate.op_lowering.common.packed_weights import WeightStorage
 from jaxdelegate.op_lowering.common.quantized_products import Tensors
@@ -43,22 +42,16 @@ _RANGES = {
 def algorithms(
     context: LoweringContext, tensors: Tensors, activation: Act, c: Convolution | None = None
 ) -> tuple[str, ...]:
-    """The kernels' algorithm for an operator that LiteRT's dynamic range kernels accept, or none.
+    """For operators that LiteRT's dynamic range kernels accept; `c` is None for FULLY_CONNECTED.
 
-    Args:
-        context: the operator's context.
-        tensors: its input, weights, bias and output.
-        activation: its fused activation.
-        c: the geometry of a convolution; None: FULLY_CONNECTED, only of one row, because the
-            kernels read all weights for every row.
+    That must have one row, because the kernels read all weights for every row.
     """
     w = tensors.w
     if not context.native_kernels or w.const is None or activation not in _RANGES:
         return ()
     if c is None:
-        in_blocks = w.quantization is not None and w.quantization.blockwise is not None
         is_row = math.prod(tensors.x.shape) // w.shape[1] == 1
-        fits, storage = is_row and not in_blocks, WeightStorage.of(w)
+        fits, storage = is_row and w.blocks is None, WeightStorage.of(w)
     else:
         fits, storage = takes(c), WeightStorage.of_convolution(w, c.output_channels, c.groups)
     return (NATIVE,) if fits and storage.packed is None else ()
@@ -67,7 +60,6 @@ def algorithms(
 def is_chosen(
     context: LoweringContext, tensors: Tensors, activation: Act, c: Convolution | None = None
 ) -> bool:
-    """Whether the kernels compute an operator."""
     return context.algorithm in (None, NATIVE) and bool(algorithms(context, tensors, activation, c))
 
 
@@ -96,13 +88,8 @@ def convolution(
 ) -> Lowered:
     """[N, H, W, C] -> y, with as many elements as [N, *out, O].
 
-    Args:
-        c: its geometry.
-        spatial_io: transposes the file's filter to [H, W, I, O].
-        activation: its fused activation.
-        tensors: its input, filter, bias and output.
-        asymmetric: whether images have zero points.
-        in_turn: see `quantized.dynamic_range.rescaled`.
+    `spatial_io` transposes the file's filter to [H, W, I, O]. `asymmetric`: images have zero
+    points. `in_turn`: see `rescaled` in common/dynamic_range.py.
     """
     by_channel = runs_by_channel(c)
     count = 1 if by_channel else c.groups // packed_groups(c, QUAD)
@@ -120,11 +107,9 @@ def convolution(
         # Values of all output channels -> of the columns of all panels.
         if by_channel:
             return values.reshape(-1)
-        numpy: Any = jnp if isinstance(values, jax.Array) else np
         output_channels = c.output_channels // count
         edges = [(0, 0), (0, -output_channels % PANEL)]
-        filled: Array = numpy.pad(values.reshape(count, output_channels), edges)
-        return filled.reshape(-1)
+        return pad(values.reshape(count, output_channels), edges).reshape(-1)
 
     def laid_out(w: Array) -> Array:
         filters = signed(spatial_io(w))

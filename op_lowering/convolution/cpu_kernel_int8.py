@@ -5,16 +5,14 @@ equal those of XLA's algorithms bit for bit. They multiply x as unsigned bytes, 
 of x's zero point, and of int8's 128, to each sum is subtracted from the bias ahead of time.
 """
 
-import math
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxdelegate.kernels.library import DEPTHWISE_INT8, PANEL, PRODUCT_INT8
-from jaxdelegate.op_lowering.common.basics import Array
+from jaxdelegate.op_lowering.common.basics import Array, pad
 from jaxdelegate.op_lowering.common.integer_products import moved, to_int8
 from jaxdelegate.op_lowering.common.quantization import zero_point_of
 from jaxdelegate.op_lowering.common.quantized_products import INT8, INT32, UINT8, Epilogue, Tensors
@@ -40,13 +38,7 @@ _ROWS = 2  # adjacent window rows in a depthwise filter (kRows)
 def algorithms(
     context: LoweringContext, tensors: Tensors, c: Convolution | None = None
 ) -> tuple[str, ...]:
-    """The kernels' algorithm for an operator that LiteRT's integer kernels accept, or none.
-
-    Args:
-        context: the operator's context.
-        tensors: its input, weights, bias and output.
-        c: the geometry of a convolution; None: FULLY_CONNECTED.
-    """
+    """For operators that LiteRT's integer kernels accept; `c` is None for FULLY_CONNECTED."""
     x, w, bias, y = tensors
     are_bytes = x.dtype == w.dtype == y.dtype and x.dtype in (INT8, UINT8)
     fits = are_bytes and w.const is not None and (bias is None or bias.dtype == INT32)
@@ -59,7 +51,6 @@ def takes(c: Convolution | None) -> bool:
 
 
 def is_chosen(context: LoweringContext, tensors: Tensors, c: Convolution | None = None) -> bool:
-    """Whether the kernels compute an operator."""
     return context.algorithm in (None, NATIVE) and bool(algorithms(context, tensors, c))
 
 
@@ -68,12 +59,8 @@ def convolution(
 ) -> Lowered:
     """CONV_2D or DEPTHWISE_CONV_2D, [N, H, W, C] -> [N, *out, O].
 
-    Args:
-        c: its geometry.
-        spatial_io: transposes the file's filter to [H, W, I, O].
-        tensors: its input, filter, bias and output.
-        w_zero: the filter's zero point, as stored.
-        end: the requantization.
+    `spatial_io` transposes the file's filter to [H, W, I, O]; `w_zero` is the filter's zero point,
+    as stored.
     """
     zero, out = moved(w_zero, tensors.w.dtype), (c.batch, *c.out, c.output_channels)
     filters = to_int8(spatial_io(tensors.w.const))
@@ -176,10 +163,9 @@ def quads(w: Array, count: int = 1) -> Array:
     The depth is that of every window row, W * I, padded to a multiple of 4 with zeros; `count` is
     the number of matrices.
     """
-    numpy: Any = jnp if isinstance(w, jax.Array) else np
     height, output_channels = w.shape[0], w.shape[-1]
     rows = w.reshape(height, -1, output_channels)
-    filled = numpy.pad(rows, [(0, 0), (0, -rows.shape[1] % QUAD), (0, 0)])
+    filled = pad(rows, [(0, 0), (0, -rows.shape[1] % QUAD), (0, 0)])
     laid_out = panels(matrices(filled.reshape(-1, output_channels), count))
     return laid_out.reshape(*laid_out.shape[:2], -1, QUAD, PANEL).swapaxes(-2, -1)
 
@@ -189,9 +175,7 @@ def pairs(w: Array, zero: int) -> Array:
 
     An odd number of rows is padded with zeros.
     """
-    numpy: Any = jnp if isinstance(w, jax.Array) else np
     height, width, _, output_channels = w.shape
     centered = (w.astype(np.int16) - np.int16(zero)).reshape(height, width, output_channels)
-    filled: Array = numpy.pad(centered, [(0, -height % _ROWS), (0, 0), (0, 0)])
-    count = math.ceil(height / _ROWS)
-    return filled.reshape(count, _ROWS, width, output_channels).transpose(0, 2, 3, 1)
+    filled = pad(centered, [(0, -height % _ROWS), (0, 0), (0, 0)])
+    return filled.reshape(-1, _ROWS, width, output_channels).transpose(0, 2, 3, 1)

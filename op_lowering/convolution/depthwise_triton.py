@@ -52,7 +52,7 @@ def takes(context: LoweringContext, tensors: Tensors, c: Convolution) -> bool:
 
 
 def is_chosen(context: LoweringContext, tensors: Tensors, c: Convolution) -> bool:
-    """Whether the kernel computes an operator: by name, or by default if that is long enough."""
+    """By name, or by default if the operator is long enough."""
     if not takes(context, tensors, c):
         return False
     return context.algorithm == TRITON or (context.algorithm is None and not is_short_on_gpu(c))
@@ -62,13 +62,9 @@ def convolution(context: LoweringContext, c: Convolution, spatial_io: Prepare, e
     """DEPTHWISE_CONV_2D, [N, H, W, C] -> [N, *out, C].
 
     Its function also takes a residual, after the bias. Both, and the input, are float32, float16
-    or bfloat16; the result has the precision policy's storage dtype.
-
-    Args:
-        context: the lowering context.
-        c: its geometry.
-        spatial_io: transposes the file's filter to [H, W, 1, C].
-        end: a function of float32, applied to the sums of products, bias and residual.
+    or bfloat16; the result has the precision policy's storage dtype. `spatial_io` transposes the
+    file's filter to [H, W, 1, C]; `end` is applied to the sums of products, bias and residual, in
+    float32.
     """
     grid = context.grid
     whole = end if grid is None else lambda total: on_grid(end(total), grid)

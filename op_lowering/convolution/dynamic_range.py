@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdelegate.op_lowering.common.basics import Array
+from jaxdelegate.op_lowering.common.basics import Array, pad
 from jaxdelegate.op_lowering.common.dynamic_range import (
     DynamicRange,
     filter_scales,
@@ -91,7 +91,7 @@ def _folded(w: Array, spreads: Spreads) -> Array:
     rank = len(spreads)
     turns = [-(-s.size // s.stride) for s in spreads]
     missing = [(0, t * s.stride - s.size) for t, s in zip(turns, spreads, strict=True)]
-    w = (jnp if isinstance(w, jax.Array) else np).pad(w, [*missing, (0, 0), (0, 0)])
+    w = pad(w, [*missing, (0, 0), (0, 0)])
     pairs = (n for t, s in zip(turns, spreads, strict=True) for n in (t, s.stride))
     w = w.reshape(*pairs, *w.shape[-2:])
     w = w.transpose(*range(0, 2 * rank, 2), 2 * rank, *range(1, 2 * rank, 2), 2 * rank + 1)
@@ -113,17 +113,11 @@ def _unfolded(y: jax.Array, spreads: Spreads) -> jax.Array:
 def _add_in_order(
     steps: jax.Array, w: jax.Array, scales: tuple[jax.Array, np.ndarray]
 ) -> jax.Array:
-    """Products scaled one by one and added as floats, in the kernel's order.
+    """int32 [N, *in, I] and folded filters -> float32 [N, *(in + turns - 1), *stride * O].
 
-    The kernel loops over the input's pixels and channels; an output gets pixels by falling taps.
-
-    Args:
-        steps: int32 [N, *in, I].
-        w: folded filters.
-        scales: of the images, float32 [N, 1, ..., 1], and of the filters, [*stride * O].
-
-    Returns:
-        float32 [N, *(in + turns - 1), *stride * O].
+    Products are scaled one by one and added as floats, in the kernel's order: it loops over the
+    input's pixels and channels, and an output gets pixels by falling taps. `scales` are of the
+    images, float32 [N, 1, ..., 1], and of the filters, [*stride * O].
     """
     turns = w.shape[:-2]
     edges = [(t - 1, t - 1, 0) for t in turns]

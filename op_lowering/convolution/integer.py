@@ -104,12 +104,9 @@ class IntegerConvolution:
         return self.layout(self.c, to_int8(filters))
 
     def __call__(self, x: jax.Array, zero: Zero, w: jax.Array) -> jax.Array:
-        """Convolve.
+        """`x` are stored integers of 8 or 16 bits, `w` is prepared.
 
-        Args:
-            x: stored integers of 8 or 16 bits.
-            zero: their zero point; or int32 [N, 1, ..., 1] for int8, one for each image.
-            w: as prepared.
+        `zero` is the zero point of `x`; or int32 [N, 1, ..., 1] for int8, one for each image.
         """
         if self.run is tap_sum:  # at most 256 products of at most 2**22
             is_short = x.dtype.itemsize == 1 and isinstance(zero, int)  # half the bytes to pad
@@ -121,17 +118,18 @@ class IntegerConvolution:
         return add_up((part.factor, self._centered(part, w)) for part in parts)
 
     def fuses(self, context: LoweringContext, tensors: Tensors, end: Epilogue) -> bool:
-        """Whether one GPU kernel multiplies and requantizes; see `fused`."""
+        """Whether one GPU kernel multiplies and requantizes."""
         rows = self.c.results // self.c.output_channels
         is_matrix = self.c.groups == 1 and self.run in (dot, grouped_dot)
         shape = rows, self.c.products, self.c.output_channels
-        is_known = self.w_sums is not None
-        return is_matrix and is_known and product_triton.takes(context, tensors, end, shape)
+        if not is_matrix or self.w_sums is None:
+            return False
+        return product_triton.takes(context, tensors, end, shape)
 
     def fused(
         self, x: jax.Array, zero: int, w: jax.Array, bias: jax.Array | None, end: Epilogue
     ) -> jax.Array:
-        """Convolve and requantize in one kernel; equals `end(self(x, zero, w), bias)`."""
+        """`end(self(x, zero, w), bias)` by one GPU kernel."""
         offset = -zero * jnp.asarray(self.w_sums)
         offset = offset if bias is None else offset + bias.reshape(-1)
         arithmetic = _RequantizedBytes(INT8, INT32, "default", offset=offset, end=end)
@@ -139,7 +137,7 @@ class IntegerConvolution:
 
     @functools.cached_property
     def _bare(self) -> Convolution:
-        """The convolution over an image that is already padded."""
+        """Over an image that is already padded."""
         windows = (
             dataclasses.replace(
                 d, n_in=d.n_in + sum(d.pads), padding=Padding.VALID, explicit=(0, 0)
@@ -211,7 +209,6 @@ class IntegerTransposedConvolution:
         return to_int8(filters).transpose(axes).reshape(-1, filters.shape[-2])
 
     def __call__(self, x: jax.Array, zero: int, w: jax.Array) -> jax.Array:
-        """Convolve; see IntegerConvolution."""
         zero = moved(zero, np.dtype(x.dtype))
         rows = to_int8(x).reshape(-1, x.shape[-1])
         # [N * *in, *spatial * O]

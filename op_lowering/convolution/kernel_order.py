@@ -24,7 +24,7 @@ _MOST_PRODUCTS = 64  # of one output; each is a separate step of the program
 
 
 def is_chosen(context: LoweringContext, c: Convolution, tensors: Tensors) -> bool:
-    """Whether a convolution of floats must add in order, and is short enough for that."""
+    """A model that follows the kernels, in float32, and a convolution short enough for that."""
     is_float32 = all(spec.dtype == np.float32 for spec in tensors if spec is not None)
     has_form = c.groups == 1 or c.output_channels == c.channels == c.groups
     wanted = context.follows_kernels and not context.precision.is_reduced

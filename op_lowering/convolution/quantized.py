@@ -65,10 +65,7 @@ NONE: Kernels = {}  # CONV_3D, CONV_3D_TRANSPOSE
 def why_not(
     kernels: Kernels, options: Activated, tensors: Tensors, channel_axis: int, products: int
 ) -> str | None:
-    """A reason unless an integer kernel accepts these tensors.
-
-    `products` is the number that one output value sums.
-    """
+    """`products` is the number that one output value sums."""
     return first_reason(
         why_not_tensors(kernels, tensors, channel_axis),
         why_not_sums(tensors, _bias_type(options), products),

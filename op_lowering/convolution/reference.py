@@ -18,6 +18,7 @@ from jaxdelegate.op_lowering.convolution.options import (
     DepthwiseConv2DOptions,
 )
 from jaxdelegate.op_lowering.convolution.reference_quantized import Sums
+from jaxdelegate.op_lowering.records.enums import ActivationFunctionType
 from jaxdelegate.op_lowering.records.protocols import Activated
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
 from jaxdelegate.reference.kernel import Array, Kernel
@@ -37,11 +38,7 @@ _FEW_CHANNELS = 4  # an image's
 
 
 def conv_2d_shape(o: Conv2DOptions, inputs: Specs) -> tuple[Shape | None, ...]:
-    """[N, H, W, C] with a filter [O, h, w, C / groups] -> [N, H', W', O].
-
-    Raises:
-        ValueError: the shapes are incompatible.
-    """
+    """[N, H, W, C] with a filter [O, h, w, C / groups] -> [N, H', W', O]."""
     x = image_shape("CONV_2D input", inputs[0].shape, 4)
     w = image_shape("CONV_2D filter", inputs[1].shape, 4)
     _require_values("CONV_2D", x, w)
@@ -54,11 +51,7 @@ def conv_2d_shape(o: Conv2DOptions, inputs: Specs) -> tuple[Shape | None, ...]:
 
 
 def depthwise_conv_2d_shape(o: DepthwiseConv2DOptions, inputs: Specs) -> tuple[Shape | None, ...]:
-    """[N, H, W, C] with a filter [1, h, w, C * multiplier] -> [N, H', W', C * multiplier].
-
-    Raises:
-        ValueError: the shapes are incompatible.
-    """
+    """[N, H, W, C] with a filter [1, h, w, C * multiplier] -> [N, H', W', C * multiplier]."""
     x = image_shape("DEPTHWISE_CONV_2D input", inputs[0].shape, 4)
     w = image_shape("DEPTHWISE_CONV_2D filter", inputs[1].shape, 4)
     _require_values("DEPTHWISE_CONV_2D", x, w)
@@ -74,11 +67,7 @@ def depthwise_conv_2d_shape(o: DepthwiseConv2DOptions, inputs: Specs) -> tuple[S
 
 
 def conv_3d_shape(o: Conv3DOptions, inputs: Specs) -> tuple[Shape | None, ...]:
-    """[N, D, H, W, C] with a filter [d, h, w, C, O] -> [N, D', H', W', O].
-
-    Raises:
-        ValueError: the shapes are incompatible.
-    """
+    """[N, D, H, W, C] with a filter [d, h, w, C, O] -> [N, D', H', W', O]."""
     x = image_shape("CONV_3D input", inputs[0].shape, 5)
     w = image_shape("CONV_3D filter", inputs[1].shape, 5)
     _require_values("CONV_3D", x, w)
@@ -94,13 +83,12 @@ def conv_2d(
     """Sums of each group of input channels with its filters; `w` is [O, h, w, C / groups]."""
     specs = ("CONV_2D", partial(_conv_2d_sums, o), o, inputs, outputs)
     if inputs[0].is_quantized:
-        return quantized_convolution.convolution(*specs, x, w, b)
+        return quantized_convolution.convolution(*specs, x=x, w=w, b=b)
     if inputs[1].is_quantized:
         symmetric, dtypes = _is_symmetric(inputs), (np.int8, np.uint8, ml_dtypes.int4)
-        return dynamic_range_convolution.convolution(
-            *specs, x, w, b, filters=dtypes, symmetric=symmetric, in_turn=not symmetric
-        )
-    return _floats(*specs, x, w, b)
+        modes = {"symmetric": symmetric, "in_turn": not symmetric}
+        return dynamic_range_convolution.convolution(*specs, x=x, w=w, b=b, filters=dtypes, **modes)
+    return _floats(*specs, x=x, w=w, b=b)
 
 
 def _conv_2d_sums(o: Conv2DOptions, x: Array, w: Array) -> Array:
@@ -145,10 +133,10 @@ def depthwise_conv_2d(
     """Output channel c * multiplier + m reads input channel c; `w` is [1, h, w, C * multiplier]."""
     specs = ("DEPTHWISE_CONV_2D", partial(_depthwise_sums, o), o, inputs, outputs)
     if inputs[0].is_quantized:
-        return quantized_convolution.convolution(*specs, x, w, b)
+        return quantized_convolution.convolution(*specs, x=x, w=w, b=b)
     if inputs[1].is_quantized:
-        return dynamic_range_convolution.convolution(*specs, x, w, b)
-    return _floats(*specs, x, w, b)
+        return dynamic_range_convolution.convolution(*specs, x=x, w=w, b=b)
+    return _floats(*specs, x=x, w=w, b=b)
 
 
 def _depthwise_sums(o: DepthwiseConv2DOptions, x: Array, w: Array) -> Array:
@@ -187,7 +175,8 @@ def _floats(
     # On some processors numpy's matrix products multiply infinity by the zeros that pad a vector,
     # and warn of results that are not used.
     with np.errstate(invalid="ignore"):
-        return _finish(o, outputs, sums(sums_of(x), sums_of(w)), b)
+        y = sums(sums_of(x), sums_of(w)).reshape(outputs[0].shape)
+        return finish(y, b, o.fused_activation_function, outputs)
 
 
 def _strides_2d(o: Conv2DOptions | DepthwiseConv2DOptions) -> tuple[int, ...]:
@@ -228,11 +217,12 @@ def _taps(
     return windows(x, out, before, sizes, strides, dilations)
 
 
-def _finish(o: Activated, outputs: Specs, y: Array, b: Array | None) -> tuple[Array]:
-    y = y.reshape(outputs[0].shape)
+def finish(
+    y: Array, b: Array | None, activation: ActivationFunctionType, outputs: Specs
+) -> tuple[Array]:
     if b is not None:
         y = y + sums_of(b).reshape(-1)
-    return (clamp(o.fused_activation_function, y).astype(outputs[0].dtype),)
+    return (clamp(activation, y).astype(outputs[0].dtype),)
 
 
 def _require_values(name: str, x: Shape, w: Shape) -> None:

@@ -40,23 +40,10 @@ def convolution(
     symmetric: bool = False,
     in_turn: bool = False,
 ) -> tuple[Array]:
-    """Each image has its own scale, and without `symmetric` its own zero point.
+    """Each image, float32 [N, *spatial, C], has its own scale, and zero point if not `symmetric`.
 
-    Args:
-        name: the operator.
-        sums: its sums of products, over real numbers.
-        o: its options.
-        inputs: image, filter and perhaps bias.
-        outputs: the output.
-        x: the image, float32 [N, *spatial, C].
-        w: the filter, as the file stores it.
-        b: the bias, float32 [O].
-        filters: the dtypes that the kernel supports.
-        symmetric: the zero points are 0.
-        in_turn: sums are scaled by the filter, then by the image, not by the scales' product.
-
-    Raises:
-        TypeError: a tensor of another dtype, or a filter without scales.
+    `w` is the filter as the file stores it; `filters` are the dtypes that the kernel supports.
+    `in_turn`: sums are scaled by the filter, then by the image, not by the scales' product.
     """
     integers, scale, each = _quantized(
         name, inputs, outputs, x, filters=filters, symmetric=symmetric
@@ -77,10 +64,7 @@ def transposed(
     w: Array,
     b: Array | None,
 ) -> tuple[Array]:
-    """Products are scaled one by one and added up in float32, by pixel and channel.
-
-    Arguments and errors are those of `convolution`; `scatter` adds pixels to the output.
-    """
+    """Products are scaled one by one and added up in float32, by pixel and channel."""
     integers, scale, each = _quantized(name, inputs, outputs, x, filters=(np.int8,))
 
     def add(y: Array, x: Array, w: Array) -> None:

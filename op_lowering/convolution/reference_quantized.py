@@ -31,22 +31,7 @@ def convolution(
     w: Array,
     b: Array | None,
 ) -> tuple[Array]:
-    """Any convolution of the integers less their zero points.
-
-    Args:
-        name: the operator.
-        sums: its sums of products, over real numbers.
-        o: its options.
-        inputs: image, filter and perhaps bias.
-        outputs: the output.
-        x: the image [N, *spatial, C].
-        w: the filter, as the file stores it.
-        b: the bias [O].
-
-    Raises:
-        TypeError: dtypes without a kernel, or a tensor without a scale.
-        ValueError: an int16 tensor with a zero point.
-    """
+    """`sums` of the integers less their zero points; `w` is the filter as the file stores it."""
     y, is_uint8 = outputs[0], x.dtype == np.uint8
     dtypes = (np.uint8,) if is_uint8 else (np.int8, ml_dtypes.int4)
     source = quantization_of(name, inputs[0], np.int8, np.uint8, np.int16)

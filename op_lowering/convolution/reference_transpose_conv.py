@@ -16,12 +16,12 @@ from jaxdelegate.op_lowering.convolution.options import (
     Convolution2DTransposeBiasOptions,
     TransposeConvOptions,
 )
+from jaxdelegate.op_lowering.convolution.reference import finish
 from jaxdelegate.op_lowering.convolution.reference_dynamic_range import Add
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType, Padding
 from jaxdelegate.op_lowering.spec import Shape, Specs
 from jaxdelegate.reference.kernel import Array, Kernel
 from jaxdelegate.reference.window import (
-    clamp,
     image_shape,
     pad_before,
     require_floats,
@@ -35,11 +35,7 @@ def _add_products(y: Array, x: Array, w: Array) -> None:
 
 
 def asked_shape(_options: object, inputs: Specs) -> tuple[Shape | None, ...]:
-    """The output shape is the first input.
-
-    Raises:
-        ValueError: it has a negative dimension.
-    """
+    """The output shape is the first input."""
     if inputs[0].const is None:
         return (None,)
     shape = tuple(int(n) for n in np.asarray(inputs[0].const).ravel())
@@ -74,7 +70,7 @@ def transpose_conv(
             "TRANSPOSE_CONV", sums, o, specs, outputs, x=x, w=w, b=b
         )
     require_floats("TRANSPOSE_CONV", *specs, *outputs)
-    return _finish(sums(sums_of(x), sums_of(w)), b, o.fused_activation_function, outputs)
+    return finish(sums(sums_of(x), sums_of(w)), b, o.fused_activation_function, outputs)
 
 
 def conv_3d_transpose(
@@ -92,7 +88,7 @@ def conv_3d_transpose(
     dilations = (o.dilation_d_factor, o.dilation_h_factor, o.dilation_w_factor)
     x, w = sums_of(x), sums_of(w)
     y = _asked("CONV_3D_TRANSPOSE", o, shape, x, w, strides=strides, dilations=dilations)
-    return _finish(y, b, o.fused_activation_function, outputs)
+    return finish(y, b, o.fused_activation_function, outputs)
 
 
 def _asked(
@@ -122,11 +118,7 @@ def _asked(
 
 
 def grown_shape(o: Convolution2DTransposeBiasOptions, inputs: Specs) -> tuple[Shape | None, ...]:
-    """[N, H, W, C] with a filter [O, h, w, C] -> [N, H', W', O], grown by the strides.
-
-    Raises:
-        ValueError: the shapes are incompatible, or a stride is not positive.
-    """
+    """[N, H, W, C] with a filter [O, h, w, C] -> [N, H', W', O], grown by the strides."""
     x = image_shape("Convolution2DTransposeBias input", inputs[0].shape, 4)
     w = image_shape("Convolution2DTransposeBias filter", inputs[1].shape, 4)
     if min(o.stride_h, o.stride_w) <= 0 or min(*x[1:], *w) <= 0 or x[3] != w[3]:
@@ -152,7 +144,7 @@ def convolution_2d_transpose_bias(
     out = (x.shape[0], height, width, w.shape[0])
     x, w = sums_of(x), sums_of(w).transpose(1, 2, 0, 3)
     y = _scatter(x, w, out, (top, left), (o.stride_h, o.stride_w), (1, 1))
-    return _finish(y, b, ActivationFunctionType.NONE, outputs)
+    return finish(y, b, ActivationFunctionType.NONE, outputs)
 
 
 def _grown(o: Convolution2DTransposeBiasOptions, x: Shape, w: Shape) -> list[tuple[int, int]]:
@@ -191,14 +183,6 @@ def _scatter(
             read.append(slice(first, max(last + 1, first)))
         add(y[(slice(None), *reached)], x[(slice(None), *read)], w[place])
     return y
-
-
-def _finish(
-    y: Array, b: Array | None, activation: ActivationFunctionType, outputs: Specs
-) -> tuple[Array]:
-    if b is not None:
-        y = y + sums_of(b).reshape(-1)
-    return (clamp(activation, y).astype(outputs[0].dtype),)
 
 
 KERNELS = {

@@ -196,9 +196,8 @@ class _Family(Generic[_Conv]):
         Its function takes a residual after the bias, and adds it before the activation.
         """
         context, tensors, c = op.context, Tensors.of(op), self._convolution(op)
-        is_whole = (
-            tensors.y.shape == (c.batch, *c.out, c.output_channels) and 0 not in tensors.y.shape
-        )
+        shape = (c.batch, *c.out, c.output_channels)
+        is_whole = tensors.y.shape == shape and 0 not in shape
         if not is_whole or kernel_order.is_chosen(context, c, tensors):
             return None
         native = cpu_kernel.chosen(context, tensors, c)
@@ -342,7 +341,6 @@ _CONV_3D = _Family(
 
 
 def family(options: _Conv2D) -> _Family[_Conv2D]:
-    """The parts of CONV_2D or DEPTHWISE_CONV_2D, with explicit padding or not."""
     return _DEPTHWISE if isinstance(options, DepthwiseConv2DOptions) else _CONV_2D
 
 

@@ -99,7 +99,6 @@ _Run = Callable[[Arithmetic, Spreads, jax.Array, jax.Array], jax.Array]
 
 
 def _float_algorithms(platform: str, spreads: Spreads) -> Mapping[str, tuple[_Layout, _Run]]:
-    """The algorithms for a transposed convolution of floats, the default first."""
     algorithms: dict[str, tuple[_Layout, _Run]] = {
         "xla": (_mirrored, _xla),
         "overlap": (_by_pixel, _overlapping),
@@ -145,14 +144,13 @@ def _side_by_side(a: Arithmetic, spreads: Spreads, x: jax.Array, w: jax.Array) -
 
 
 def _overlapping(a: Arithmetic, spreads: Spreads, x: jax.Array, w: jax.Array) -> jax.Array:
-    """One matrix product yields every pixel's patch of the output, then patches are added up."""
+    """One matrix product yields every pixel's patch of the output; then patches are added up."""
     y = a.dot(x.reshape(-1, x.shape[-1]), w.reshape(w.shape[0], -1), ((1,), (0,)))
     sizes = (s.size for s in spreads)
     return overlap(y.reshape(*x.shape[:-1], *sizes, w.shape[-1]), spreads)
 
 
 def _spread(n_in: int, w: Window) -> Spread:
-    """From the window that slides over the output."""
     return Spread(n_in, w.n_in, w.size, w.stride, w.pads[0], w.dilation)
 
 

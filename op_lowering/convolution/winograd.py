@@ -36,7 +36,7 @@ _FILTER = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]], np
 
 
 def is_possible(c: Convolution) -> bool:
-    """Whether the window is 3x3, dense, and moves by one pixel."""
+    """For a 3x3 window, dense, that moves by one pixel."""
     dense = all((w.size, w.stride, w.dilation) == (3, 1, 1) for w in c.windows)
     return dense and len(c.windows) == 2 and c.groups == 1
 
@@ -53,7 +53,6 @@ def pays(c: Convolution) -> bool:
 
 
 def work(c: Convolution) -> int:
-    """The number of products of a plain convolution."""
     return c.batch * math.prod(c.out) * c.products * c.output_channels
 
 
@@ -104,16 +103,16 @@ def _points(padded: jax.Array, tiles: Shape) -> jax.Array:
 
 
 def _values(x: jax.Array, axis: int, n_tiles: int) -> list[jax.Array]:
-    """The first, second, third and fourth value of every tile along an axis."""
+    """The first to fourth value of every tile along an axis."""
     past = _STEP * (n_tiles - 1) + 1
     return [lax.slice_in_dim(x, i, i + past, _STEP, axis) for i in range(_POINTS)]
 
 
 def _point(d: Sequence[jax.Array]) -> Sequence[jax.Array]:
-    """From the four values of a tile to four points."""
+    """The four values of a tile -> four points."""
     return d[0] - d[2], d[1] + d[2], d[2] - d[1], d[1] - d[3]
 
 
 def _results(m: Sequence[jax.Array] | jax.Array) -> Sequence[jax.Array]:
-    """From four points to the two results of a tile."""
+    """Four points -> the two results of a tile."""
     return m[0] + m[1] + m[2], m[1] - m[2] - m[3]

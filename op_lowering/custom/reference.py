@@ -10,18 +10,13 @@ from jaxdelegate.op_lowering.spec import Specs
 from jaxdelegate.quant import affine
 from jaxdelegate.reference.kernel import Array, Kernel, same_shape
 
-# Below this tolerance the kernel reports statistics only.
-_LEAST_TOLERANCE = 0.1
+_LEAST_TOLERANCE = 0.1  # below, the kernel reports statistics only
 
 
 def numeric_verify(
     o: NumericVerifyOptions, inputs: Specs, _outputs: Specs, x: Array, expected: Array
 ) -> tuple[Array]:
-    """The difference of the quantized values of x from the float32 reals that they represent.
-
-    Raises:
-        ValueError: a difference exceeds the options' tolerance.
-    """
+    """The difference of the quantized values of x from the float32 reals that they represent."""
     quantization = inputs[0].quantization
     if x.shape != expected.shape:
         raise ValueError(f"NumericVerify: {list(x.shape)} and {list(expected.shape)} differ")

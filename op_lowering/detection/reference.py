@@ -140,13 +140,11 @@ def _by_class(o: DetectionPostProcessOptions, boxes: Array, scores: Array) -> tu
 
 
 def v4_shapes(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
-    """The most indices that may be selected, and their count."""
     limit = inputs[2].const
     return (None if limit is None else (int(limit.ravel()[0]),)), ()
 
 
 def v5_shapes(o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
-    """The most indices and scores that may be selected, and their count."""
     slots, count = v4_shapes(o, inputs)
     return slots, slots, count
 
@@ -179,7 +177,7 @@ def non_max_suppression_v5(
 def _suppress(
     boxes: Array, scores: Array, iou: Array, threshold: Array, *, limit: int, sigma: float
 ) -> tuple[Array, Array, Array]:
-    """The kernel's queue of candidates.
+    """A queue, as in the kernel.
 
     The candidate in front is compared with the boxes selected since it was last in front, the
     latest first.

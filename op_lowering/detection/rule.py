@@ -201,7 +201,7 @@ def _suppress_at_once(
 def _suppress_by_class(
     boxes: jax.Array, scores: jax.Array, o: DetectionPostProcessOptions
 ) -> tuple[_Detections, jax.Array]:
-    """Regular suppression: within each class, then the best of all, lower classes first."""
+    """Regular suppression: within each class; then the best of all, lower classes first."""
     n_kept = min(o.detections_per_class, o.max_detections, scores.shape[0])
     if n_kept == 0:
         return _nothing(), jnp.zeros((), np.int32)

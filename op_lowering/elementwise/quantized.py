@@ -61,19 +61,19 @@ _INT32 = np.dtype(np.int32)
 
 
 def alike(arity: int, *dtypes: np.dtype) -> DtypeRows:
-    """Rows of inputs and output that all have the same one of these dtypes."""
+    """All inputs and the output have the same one of these dtypes."""
     return frozenset((dtype,) * (arity + 1) for dtype in dtypes)
 
 
 def steps_of(x: jax.Array, spec: TensorSpec) -> jax.Array:
-    """Integers minus their zero point, int32: reals / scale."""
+    """int32: reals / scale."""
     return x.astype(np.int32) - np.int32(zero_point_of(spec))
 
 
 def requantizer(
     y: TensorSpec, multiplier: int, shift: int, activation: Act = Act.NONE
 ) -> Callable[[jax.Array], jax.Array]:
-    """The end of a kernel: int32 or int64 accumulators -> integers of the output."""
+    """int32 or int64 accumulators -> integers of the output."""
     zero_point, dtype = zero_point_of(y), y.dtype
     bounds = activation_range(activation, quantization_of(y), dtype)
     return lambda total: requantize_accumulator(total, multiplier, shift, zero_point, bounds, dtype)
@@ -104,7 +104,7 @@ def _on_common_scale(
 def _sum(
     combine: Elementwise, saturating: Elementwise, multiplier: Multiplier
 ) -> Build[AddOptions | SubOptions]:
-    """ADD or SUB (reference/{add,sub}.h)."""
+    """reference/{add,sub}.h."""
 
     def build(op: Op[AddOptions | SubOptions]) -> Elementwise:
         (y,), activation = op.outputs, op.options.fused_activation_function
@@ -127,7 +127,7 @@ def _sum(
 def _sum_of_powers(
     activation: Act, y: TensorSpec, powers: list[int], saturating: Elementwise
 ) -> Elementwise:
-    """ADD or SUB of int16 by shifts: one input has the output's scale, the other a finer one."""
+    """int16 by shifts: one input has the output's scale, the other a finer one."""
     shifts = [powers[2] - power for power in powers[:2]]
     if min(shifts) < 0 or 0 not in shifts:
         raise ValueError(f"scales are 2**{powers[0]}, 2**{powers[1]} -> 2**{powers[2]}")
@@ -262,7 +262,6 @@ def _absolute(op: Op[Options]) -> Elementwise:
 
 
 def table_lookup(function: RealFunction, op: Op[Options]) -> Elementwise:
-    """A kernel that looks up a real function of its only input."""
     (x,), (y,) = op.inputs, op.outputs
     of_x, of_y = (scale_of(x), zero_point_of(x)), (scale_of(y), zero_point_of(y))
     table = lookup_table(function, *of_x, *of_y, x.dtype)
@@ -270,7 +269,7 @@ def table_lookup(function: RealFunction, op: Op[Options]) -> Elementwise:
 
 
 def _every(dtype: np.dtype) -> np.ndarray:
-    """Every integer of a dtype, int64, indexed by its bits as an unsigned number."""
+    """int64, indexed by the integer's bits as an unsigned number."""
     bits = 8 * dtype.itemsize
     return np.arange(1 << bits, dtype=f"uint{bits}").view(dtype).astype(np.int64)
 

@@ -173,7 +173,6 @@ complex_abs = elementwise(np.abs)
 
 
 def zeros_like(_options: object, inputs: Specs, outputs: Specs, _x: Array | None) -> tuple[Array]:
-    """Zeros of the input's shape."""
     return (np.zeros(inputs[0].shape, outputs[0].dtype),)
 
 
@@ -190,7 +189,7 @@ def bitcast(_o: BitcastOptions, _inputs: Specs, outputs: Specs, x: Array) -> tup
 def bitcast_shape(
     _infer: object, _options: object, inputs: Specs, outputs: Specs
 ) -> tuple[Shape | None, ...]:
-    """The output's shape: one axis more or fewer if its dtype has another width."""
+    """One axis more or fewer if the dtype has another width."""
     return (_bitcast_shape(inputs[0].shape, inputs[0].dtype, outputs[0].dtype),)
 
 

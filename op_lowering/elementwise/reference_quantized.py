@@ -52,13 +52,13 @@ from jaxdelegate.reference.quantization import (
 def finish(
     total: Array, y: TensorSpec, multiplier: int, shift: int, activation: Act = Act.NONE
 ) -> tuple[Array]:
-    """Scale an accumulator of int32 or int64, add the zero point, clamp."""
+    """From an accumulator of int32 or int64."""
     bounds = range_of(y, activation)
     return (requantize_accumulator(total, multiplier, shift, zero_point_of(y), bounds, y.dtype),)
 
 
 def clamped(total: Array, y: TensorSpec, activation: Act = Act.NONE) -> tuple[Array]:
-    """Add the zero point to int32 steps of the output, and clamp."""
+    """From int32 steps of the output."""
     q = wrap(total.astype(np.int64) + zero_point_of(y), np.dtype(np.int32))
     return (clamp(q, *range_of(y, activation), y.dtype),)
 
@@ -72,13 +72,13 @@ def _sum(
     saturating: Callable[..., Array],
     to_multiplier: Callable[[float], tuple[int, int]],
 ) -> Run:
-    """The kernel of ADD or SUB (reference/{add,sub}.h, integer_ops/add.h)."""
+    """reference/{add,sub}.h, integer_ops/add.h."""
 
     def run(
         o: AddOptions | SubOptions, inputs: Specs, outputs: Specs, a: Array, b: Array
     ) -> tuple[Array]:
         (y,) = outputs
-        if any(_is_in_blocks(spec) for spec in inputs):
+        if any(spec.blocks is not None for spec in inputs):
             return _sum_of_reals(combine, o, inputs, y, a, b)
         require_symmetric(name, *inputs, y)
         if y.dtype == np.int16 and o.pot_scale_int16:
@@ -96,10 +96,6 @@ def _sum(
     return run
 
 
-def _is_in_blocks(spec: TensorSpec) -> bool:
-    return spec.quantization is not None and spec.quantization.blockwise is not None
-
-
 def _sum_of_reals(
     combine: Callable[[Any, Any], Any],
     o: AddOptions | SubOptions,
@@ -112,8 +108,8 @@ def _sum_of_reals(
     Integers without a scale are their own reals.
     """
     for spec in inputs:  # before an operand is read, which may be large
-        if spec.quantization is not None and spec.quantization.blockwise is not None:
-            affine.block_parameters(spec.quantization.blockwise, spec.shape)
+        if spec.blocks is not None:
+            affine.block_parameters(spec.blocks, spec.shape)
     one = Quantization(np.ones(1, np.float32), np.zeros(1, np.int64))
     q = [spec.quantization if spec.is_quantized else one for spec in (*inputs, y)]
     reals = [affine.dequantize(a, p or one) for a, p in zip(arrays, q, strict=False)]
@@ -185,7 +181,7 @@ def squared_difference(
 
 
 def mul(o: MulOptions, inputs: Specs, outputs: Specs, a: Array, b: Array) -> tuple[Array]:
-    """Product (reference/integer_ops/mul.h)."""
+    """reference/integer_ops/mul.h."""
     (y,) = outputs
     require_symmetric("MUL", *inputs, y)
     if a.dtype == np.int16 and y.dtype.itemsize == 1:
@@ -198,7 +194,7 @@ def mul(o: MulOptions, inputs: Specs, outputs: Specs, a: Array, b: Array) -> tup
 
 
 def div(o: DivOptions, inputs: Specs, outputs: Specs, a: Array, b: Array) -> tuple[Array]:
-    """Quotient, by the divisor's reciprocal (reference/div.h).
+    """By the divisor's reciprocal (reference/div.h).
 
     Quotients below a quarter of the output's step are 0: C++ shifts them by more than 31 bits,
     which is undefined (LiteRT's x86-64 build returns the least or the largest output).
@@ -251,7 +247,7 @@ greater, greater_equal = _comparison(np.greater), _comparison(np.greater_equal)
 
 
 def absolute(_o: object, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
-    """|x| (AbsEvalQuantized of kernels/elementwise.cc)."""
+    """AbsEvalQuantized of kernels/elementwise.cc."""
     require_symmetric("ABS", *inputs, *outputs)
     pair = quantize_multiplier(float(scale_of(inputs[0]) / scale_of(outputs[0])))
     return finish(np.abs(steps_of(x, inputs[0])), outputs[0], *pair)
@@ -260,7 +256,7 @@ def absolute(_o: object, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array
 def tabulated(
     x: Array, source: TensorSpec, target: TensorSpec, function: lookup.RealFunction
 ) -> tuple[Array]:
-    """A real function through LUTPopulate's table."""
+    """Through LUTPopulate's table."""
     table = lookup.lookup_table(
         function,
         float(scale_of(source)),
@@ -273,13 +269,13 @@ def tabulated(
 
 
 def exp(_o: object, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
-    """e**x (kernels/exp.cc)."""
+    """kernels/exp.cc."""
     require_symmetric("EXP", *inputs, *outputs)
     return tabulated(x, inputs[0], outputs[0], lookup.exp)
 
 
 def log(_o: object, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
-    """Natural log, the least output for x <= 0 (LogLUTPrepare of kernels/elementwise.cc)."""
+    """The least output for x <= 0 (LogLUTPrepare of kernels/elementwise.cc)."""
     require_symmetric("LOG", *inputs, *outputs)
     low, _ = integer_range(outputs[0].dtype)
     least = np.float32(low - zero_point_of(outputs[0])) * scale_of(outputs[0])
@@ -298,7 +294,7 @@ def sqrt(_o: object, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
 
 
 def rsqrt(_o: object, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
-    """1 / sqrt(x), the largest output for 0 (kernels/elementwise.cc)."""
+    """The largest output for 0 (kernels/elementwise.cc)."""
     source, target = inputs[0], outputs[0]
     require_symmetric("RSQRT", source, target)
     steps = _not_negative("RSQRT", x, source)

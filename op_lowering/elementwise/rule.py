@@ -57,19 +57,9 @@ from jaxdelegate.op_lowering.elementwise.options import (
     SubOptions,
     ZerosLikeOptions,
 )
-from jaxdelegate.op_lowering.records.enums import ActivationFunctionType
+from jaxdelegate.op_lowering.records.enums import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.records.record import NoOptions, Options
-from jaxdelegate.op_lowering.rule import (
-    Function,
-    Op,
-    OpRule,
-    WhyNot,
-    first_reason,
-    table,
-)
-
-Act = ActivationFunctionType
-
+from jaxdelegate.op_lowering.rule import Function, Op, OpRule, WhyNot, first_reason, table
 
 # ---- arithmetic with a fused activation: ADD, SUB, MUL, DIV
 
@@ -122,7 +112,7 @@ def _activated(
 
 
 def _divide(x: jax.Array, y: jax.Array) -> jax.Array:
-    """The quotient; integers truncate toward zero."""
+    """Integers truncate toward zero."""
     if x.dtype in INTEGERS:
         return lax.div(*jnp.broadcast_arrays(x, y))
     # XLA replaces x / (a broadcast y) by x * (1 / y), off by one ulp: floor(49 / 49) would be 0.

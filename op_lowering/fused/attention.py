@@ -38,7 +38,7 @@ _HEAD_SIZES = range(8, 129, 8)  # of cuDNN's flash attention on every GPU that s
 def is_by_cudnn(
     context: LoweringContext, dtype: np.dtype, head_size: int, mask: TensorSpec | None
 ) -> bool:
-    """Whether cuDNN computes attention of such tensors; it does not support boolean masks."""
+    """Boolean masks are not supported."""
     return (
         context.platform == "gpu"
         and not context.precision.rounds_exactly  # on any device
@@ -58,10 +58,8 @@ def is_mask_shape(shape: Shape, logits: Shape) -> bool:
 def by_cudnn(scale: float, operand: np.dtype, written_out: Function) -> Function:
     """The function of q [B, T, N, H], k and v [B, S, K, H], and a mask that broadcasts to logits.
 
-    Args:
-        scale: of the logits, [B, N, T, S].
-        operand: the dtype in which cuDNN multiplies; the result keeps the dtype of `q`.
-        written_out: the same function, for a GPU or a cuDNN without such a kernel.
+    Logits [B, N, T, S] are scaled. cuDNN multiplies in `operand`; the result keeps the dtype of
+    `q`. `written_out` runs instead on a GPU or a cuDNN without such a kernel.
     """
 
     def attention(

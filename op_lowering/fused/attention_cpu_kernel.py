@@ -15,7 +15,7 @@ _LEAST_QUERIES = 16
 
 
 def takes(context: LoweringContext, logits: Shape, arrays: Specs) -> bool:
-    """Whether the kernel computes attention with logits [..., T, S] of such q, k, v and mask."""
+    """`logits` is [..., T, S], `arrays` are q, k, v and perhaps a mask."""
     policy, specs = context.precision, [spec for spec in arrays if spec is not None]
     *_, queries, keys = logits
     return (

@@ -29,9 +29,7 @@ from jaxdelegate.op_lowering.rule import (
 )
 
 
-def _convolution(
-    op: Op[FusedConvolutionOptions],
-) -> Op[Conv2DOptions | DepthwiseConv2DOptions]:
+def _convolution(op: Op[FusedConvolutionOptions]) -> Op[Conv2DOptions | DepthwiseConv2DOptions]:
     return Op(op.context, op.options.convolution, op.inputs[:3], op.outputs)
 
 

@@ -16,14 +16,7 @@ from jaxdelegate.op_lowering.common.basics import (
 )
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.fused.options import LayerNormOptions
-from jaxdelegate.op_lowering.rule import (
-    Function,
-    Op,
-    OpRule,
-    first_reason,
-    table,
-    why_not_dtype,
-)
+from jaxdelegate.op_lowering.rule import Function, Op, OpRule, first_reason, table, why_not_dtype
 
 
 def _why_not(op: Op[LayerNormOptions]) -> str | None:

@@ -43,7 +43,7 @@ def _axis_and_batch(o: GatherOptions, x: Shape, positions: Shape) -> tuple[int, 
 def gather(
     o: GatherOptions, _inputs: Specs, _outputs: Specs, x: Array, positions: Array
 ) -> tuple[Array]:
-    """The elements of one dimension at given positions, separate ones for each batch."""
+    """Each batch has its own positions."""
     axis, batch = _axis_and_batch(o, x.shape, positions.shape)
     _check("GATHER", positions, x.shape[axis])
     n_batch, n_picked = math.prod(x.shape[:batch]), math.prod(positions.shape[batch:])
@@ -65,7 +65,6 @@ def gathered_nd_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
 def gather_nd(
     _o: Options, _inputs: Specs, _outputs: Specs, x: Array, indices: Array
 ) -> tuple[Array]:
-    """The slice at every vector of coordinates."""
     depth = indices.shape[-1]
     for i in range(depth):
         _check("GATHER_ND", indices[..., i], x.shape[i])
@@ -75,7 +74,6 @@ def gather_nd(
 
 
 def scattered_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
-    """The shape that the third input holds."""
     shape = inputs[2].const
     return (None if shape is None else _sizes("SCATTER_ND", shape),)
 
@@ -105,7 +103,6 @@ def scatter_nd(
 
 
 def dense_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
-    """The shape that the second input holds."""
     shape = inputs[1].const
     return (None if shape is None else _sizes("SPARSE_TO_DENSE", shape),)
 
@@ -129,7 +126,6 @@ def sparse_to_dense(
 
 
 def looked_up_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
-    """A row of the table for each id."""
     ids, table = inputs[:2]
     return ((ids.shape[0], *table.shape[1:]),)
 
@@ -137,7 +133,7 @@ def looked_up_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
 def embedding_lookup(
     _o: Options, inputs: Specs, outputs: Specs, ids: Array, table: Array
 ) -> tuple[Array]:
-    """Rows of a table, those of a quantized one as floats if the output is float."""
+    """Rows of a quantized table become floats if the output is float."""
     _check("EMBEDDING_LOOKUP", ids, table.shape[0])
     if table.dtype != outputs[0].dtype:
         return (dequantized_rows(inputs[1], outputs[0], table, ids),)
@@ -145,7 +141,6 @@ def embedding_lookup(
 
 
 def one_hot_shape(o: OneHotOptions, inputs: Specs) -> tuple[Shape | None, ...]:
-    """One more dimension of the constant depth."""
     indices, depth = inputs[:2]
     axis = _class_axis(o, len(indices.shape))
     if depth.const is None:
@@ -183,7 +178,6 @@ def one_hot(
 def reverse_sequence(
     o: ReverseSequenceOptions, _inputs: Specs, _outputs: Specs, x: Array, lengths: Array
 ) -> tuple[Array]:
-    """Reverse the first `length` elements of each batch's sequence."""
     seq, batch = o.seq_dim, o.batch_dim
     if seq == batch or not (0 <= seq < x.ndim and 0 <= batch < x.ndim):
         raise ValueError(f"REVERSE_SEQUENCE: dimensions {seq}, {batch} of a rank of {x.ndim}")
@@ -197,13 +191,11 @@ def reverse_sequence(
 
 
 def diagonal_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
-    """The last dimension twice."""
     shape = inputs[0].shape
     return ((*shape, shape[-1]),)
 
 
 def matrix_diag(_o: Options, _inputs: Specs, _outputs: Specs, x: Array) -> tuple[Array]:
-    """Square matrices with the given diagonals and zeros next to them."""
     y = np.zeros((*x.shape, x.shape[-1]), x.dtype)
     every = np.arange(x.shape[-1])
     y[..., every, every] = x
@@ -213,7 +205,6 @@ def matrix_diag(_o: Options, _inputs: Specs, _outputs: Specs, x: Array) -> tuple
 def matrix_set_diag(
     _o: Options, _inputs: Specs, _outputs: Specs, x: Array, diagonal: Array
 ) -> tuple[Array]:
-    """Replace the diagonals of matrices."""
     y = x.copy()
     every = np.arange(min(x.shape[-2:]))
     y[..., every, every] = diagonal
@@ -229,7 +220,7 @@ def where_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
 
 
 def where(_o: Options, _inputs: Specs, outputs: Specs, condition: Array) -> tuple[Array]:
-    """The coordinates of what is not zero, row by row."""
+    """The coordinates of nonzero elements, row by row."""
     if condition.ndim == 0:
         raise ValueError("WHERE: the condition must be at least a vector, got a scalar")
     return (np.stack(np.nonzero(condition), -1).astype(outputs[0].dtype),)

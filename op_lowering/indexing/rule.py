@@ -15,6 +15,7 @@ from jax import lax
 from jaxdelegate.op_lowering.common.basics import int32_indices
 from jaxdelegate.op_lowering.common.movement import why_not_axis, why_not_indices, why_not_moved
 from jaxdelegate.op_lowering.common.pointwise import INTEGERS
+from jaxdelegate.op_lowering.common.products import nothing
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.indexing.options import (
     GatherNdOptions,
@@ -70,17 +71,13 @@ def _why_not_picked(n: int, y: TensorSpec) -> str | None:
 
 def _lower_gather(op: Op[GatherOptions]) -> Function:
     if math.prod(op.outputs[0].shape) == 0:  # jnp.take gives empty results a wrong shape
-        return _empty(op.outputs[0])
+        return nothing(op.outputs)
     batch = _batch_dims(op)
     axis = op.options.axis % len(op.inputs[0].shape) - batch
     take = functools.partial(jnp.take, axis=axis, mode="clip")
     for _ in range(batch):
         take = jax.vmap(take)
     return lambda x, positions: (take(x, int32_indices(positions)),)
-
-
-def _empty(y: TensorSpec) -> Function:
-    return lambda *_arrays: (jnp.zeros(y.shape, y.dtype),)
 
 
 GATHER = OpRule("GATHER", GatherOptions, 8, _why_not_gather, _lower_gather, arity=2)
@@ -104,7 +101,7 @@ def _why_not_gather_nd(op: Op[GatherNdOptions]) -> str | None:
 def _lower_gather_nd(op: Op[GatherNdOptions]) -> Function:
     shape, depth = op.outputs[0].shape, op.inputs[1].shape[-1]
     if math.prod(shape) == 0:
-        return _empty(op.outputs[0])
+        return nothing(op.outputs)
 
     def gather_nd(x: jax.Array, indices: jax.Array) -> tuple[jax.Array]:
         where = tuple(int32_indices(indices)[..., i] for i in range(depth))
@@ -211,7 +208,7 @@ def _why_not_embedding_lookup(op: Op[NoOptions]) -> str | None:
 def _lower_embedding_lookup(op: Op[NoOptions]) -> Function:
     table, y = op.inputs[1], op.outputs[0]
     if math.prod(y.shape) == 0:
-        return _empty(y)
+        return nothing(op.outputs)
     if table.dtype != y.dtype:
         return lower_dequantizing_lookup(table, y)
     return lambda ids, table: (jnp.take(table, ids, axis=0, mode="clip"),)
@@ -270,7 +267,7 @@ def _why_not_reverse_sequence(op: Op[ReverseSequenceOptions]) -> str | None:
 def _lower_reverse_sequence(op: Op[ReverseSequenceOptions]) -> Function:
     shape, seq, batch = op.inputs[0].shape, op.options.seq_dim, op.options.batch_dim
     if math.prod(shape) == 0:
-        return _empty(op.outputs[0])
+        return nothing(op.outputs)
     thin = [n if i in (seq, batch) else 1 for i, n in enumerate(shape)]
     per_batch = [n if i == batch else 1 for i, n in enumerate(shape)]
 
@@ -307,7 +304,7 @@ def _lower_matrix_diag(op: Op[MatrixDiagOptions]) -> Function:
 
 
 def _with_diagonal(x: jax.Array, diagonal: jax.Array) -> jax.Array:
-    """Replace the diagonal of [..., rows, columns] by [..., min(rows, columns)]."""
+    """`x` is [..., rows, columns], the diagonal [..., min(rows, columns)]."""
     rows, columns = x.shape[-2:]
     beyond = [(0, 0, 0)] * (x.ndim - 2) + [(0, columns - diagonal.shape[-1], 0)]
     by_column = lax.pad(diagonal, jnp.zeros((), x.dtype), beyond)

@@ -34,7 +34,7 @@ _ROWS = frozenset(np.dtype(t) for t in (np.float32, np.float16))
 
 
 def why_not_joined(context: LoweringContext, y: TensorSpec, inputs: Specs) -> str | None:
-    """A reason if the inputs cannot be joined in `y`: only uint8 is rescaled."""
+    """Only uint8 is rescaled."""
     rescales = y.is_quantized and all(spec.is_quantized for spec in inputs)
     if rescales and all(spec.dtype == UINT8 for spec in (y, *inputs)):
         return first_reason(*(why_not_per_tensor(s, frozenset([UINT8])) for s in (y, *inputs)))
@@ -42,7 +42,7 @@ def why_not_joined(context: LoweringContext, y: TensorSpec, inputs: Specs) -> st
 
 
 def rescaler(x: TensorSpec, y: TensorSpec) -> Callable[[jax.Array], jax.Array]:
-    """The function from integers of `x` to integers of `y`, by a lookup table.
+    """Integers of `x` -> integers of `y`, by a lookup table.
 
     Source: ConcatenationWithScaling of kernels/internal/reference/concatenation.h, in float32.
     """

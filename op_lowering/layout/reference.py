@@ -20,7 +20,6 @@ from jaxdelegate.reference.movement import ints, known, require_one_scaling, res
 
 
 def transposed_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
-    """The dimensions in the order that the second input holds."""
     x, perm = inputs[:2]
     if perm.const is None:
         return (None,)
@@ -40,7 +39,6 @@ def _order(perm: Array, rank: int) -> list[int]:
 
 
 def concatenated_shape(o: ConcatenationOptions, inputs: Specs) -> tuple[Shape | None, ...]:
-    """The sum of the sizes along the axis."""
     shapes = [spec.shape or (1,) for spec in inputs]  # scalars join to a vector
     axis = resolved_axis(o.axis, len(shapes[0]), "CONCATENATION")
     others = {(*shape[:axis], None, *shape[axis + 1 :]) for shape in shapes}
@@ -53,10 +51,7 @@ def concatenated_shape(o: ConcatenationOptions, inputs: Specs) -> tuple[Shape | 
 def concatenation(
     o: ConcatenationOptions, inputs: Specs, outputs: Specs, *xs: Array
 ) -> tuple[Array]:
-    """Join along one dimension.
-
-    LiteRT's kernel applies no activation, TFLite's GPU delegate does.
-    """
+    """LiteRT's kernel applies no activation; TFLite's GPU delegate does."""
     parts = [
         x if scaling(spec) == scaling(outputs[0]) else rescaled(spec, outputs[0], x)
         for spec, x in zip(inputs, xs, strict=True)
@@ -75,20 +70,17 @@ _ACTIVATIONS: dict[ActivationFunctionType, Callable[[Array], Array]] = {
 
 
 def packed_shape(o: PackOptions, inputs: Specs) -> tuple[Shape | None, ...]:
-    """One more dimension, with an element for each input."""
     shape = inputs[0].shape
     axis = resolved_axis(o.axis, len(shape) + 1, "PACK")
     return ((*shape[:axis], len(inputs), *shape[axis:]),)
 
 
 def pack(o: PackOptions, inputs: Specs, outputs: Specs, *xs: Array) -> tuple[Array]:
-    """Stack tensors of one shape."""
     require_one_scaling("PACK", outputs[0], *inputs)
     return (np.stack(xs, resolved_axis(o.axis, xs[0].ndim + 1, "PACK")),)
 
 
 def tiled_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
-    """Every dimension times its entry of the second input."""
     x, times = inputs[:2]
     if times.const is None:
         return (None,)
@@ -96,7 +88,6 @@ def tiled_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
 
 
 def tile(_o: Options, _inputs: Specs, _outputs: Specs, x: Array, times: Array) -> tuple[Array]:
-    """Repeat the tensor along its dimensions."""
     return (np.tile(x, _multiples(times)),)
 
 
@@ -107,7 +98,7 @@ def _multiples(times: Array) -> list[int]:
 
 
 def reverse_v2(_o: Options, _inputs: Specs, _outputs: Specs, x: Array, axes: Array) -> tuple[Array]:
-    """Reverse dimensions. LiteRT's kernel requires contiguous ones, TensorFlow's does not."""
+    """LiteRT's kernel requires contiguous axes, TensorFlow's does not."""
     dimensions = {resolved_axis(axis, x.ndim, "REVERSE_V2") for axis in ints(axes)}
     return (np.flip(x, tuple(dimensions)),)
 
@@ -115,7 +106,7 @@ def reverse_v2(_o: Options, _inputs: Specs, _outputs: Specs, x: Array, axes: Arr
 def roll(
     _o: Options, _inputs: Specs, _outputs: Specs, x: Array, shift: Array, axis: Array
 ) -> tuple[Array]:
-    """TensorFlow's Roll: rotate dimensions; several shifts of one add up."""
+    """TensorFlow's Roll; several shifts of one dimension add up."""
     for by, along in zip(ints(shift), ints(axis), strict=True):
         x = np.roll(x, by, resolved_axis(along, x.ndim, "Roll"))
     return (x,)

@@ -43,8 +43,8 @@ def dequantized_rows(table: TensorSpec, y: TensorSpec, rows: Array, ids: Array) 
         raise TypeError(
             f"EMBEDDING_LOOKUP: {table.name!r} is {table.dtype} and {y.name!r} {y.dtype}"
         )
-    if table.quantization is not None and table.quantization.blockwise is not None:
-        return _dequantized_blocks(table.quantization.blockwise, rows, ids).astype(y.dtype)
+    if table.blocks is not None:
+        return _dequantized_blocks(table.blocks, rows, ids).astype(y.dtype)
     quantization = quantization_of("EMBEDDING_LOOKUP", table, *_TABLES)
     scales = quantization.scale.astype(np.float32)
     if scales.size > 1 and (quantization.quantized_dimension or scales.size != len(rows)):

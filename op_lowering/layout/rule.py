@@ -31,14 +31,7 @@ from jaxdelegate.op_lowering.layout.options import (
 from jaxdelegate.op_lowering.layout.quantized import rescaler, why_not_joined
 from jaxdelegate.op_lowering.records.custom import CustomOptions
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType
-from jaxdelegate.op_lowering.rule import (
-    Function,
-    Op,
-    OpRule,
-    first_reason,
-    table,
-    why_not_const,
-)
+from jaxdelegate.op_lowering.rule import Function, Op, OpRule, first_reason, table, why_not_const
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 
 

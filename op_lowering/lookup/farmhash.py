@@ -1,6 +1,7 @@
 """FarmHash's Fingerprint64 (the published algorithm `farmhashna::Hash64`) on traced arrays.
 
-Keys are uint8 [..., n]; n decides which of the algorithm's branches is traced. Needs 64-bit types.
+Keys are uint8 [..., n], fingerprints uint64 [...]; n decides which of the algorithm's branches is
+traced. Needs 64-bit types.
 """
 
 import functools
@@ -18,7 +19,6 @@ _State = tuple[jax.Array, ...]  # x, y, z, v0, v1, w0, w1
 
 
 def fingerprint64(keys: jax.Array) -> jax.Array:
-    """uint8 [..., n] -> uint64 [...]."""
     n = keys.shape[-1]
     if n < 8:
         return _up_to_7(keys)

@@ -14,7 +14,7 @@ _Pair = tuple[Array, Array]
 
 
 def fingerprint64(keys: Array) -> Array:
-    """The fingerprints, uint64 [...], of keys that are uint8 [..., n]."""
+    """uint8 [..., n] -> uint64 [...]."""
     n = keys.shape[-1]
     mix = _short if n <= 16 else _medium if n <= 32 else _longer if n <= 64 else _long
     with np.errstate(over="ignore"):  # a lone key makes scalars, which warn where arrays wrap

@@ -12,6 +12,7 @@ from jax import lax
 
 from jaxdelegate.op_lowering.common.movement import integers, why_not_moved
 from jaxdelegate.op_lowering.common.pointwise import INTEGERS
+from jaxdelegate.op_lowering.common.products import nothing
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.lookup.farmhash import fingerprint64
 from jaxdelegate.op_lowering.lookup.options import (
@@ -58,7 +59,7 @@ def _lower_embedding_lookup_sparse(op: Op[EmbeddingLookupSparseOptions]) -> Func
     y, combiner, sizes = op.outputs[0], op.options.combiner, integers(op.inputs[2])[:-1]
     n, row = math.prod(op.inputs[0].shape), op.inputs[4].shape[1:]
     if n == 0 or math.prod(y.shape) == 0:
-        return lambda *_arrays: (jnp.zeros(y.shape, y.dtype),)
+        return nothing(op.outputs)
     strides = np.array([math.prod(sizes[i + 1 :]) for i in range(len(sizes))], np.int64)
     n_places = math.prod(sizes)
 
@@ -89,9 +90,8 @@ def _means(
     run = jnp.cumsum(begins)
     sums = weights * weights if combiner is CombinerType.SQRTN else weights
     total = jax.ops.segment_sum(sums, run, n)
-    total = jnp.where(
-        jnp.arange(n) <= run[-1], total, jnp.ones_like(total)
-    )  # for run numbers in use
+    is_used = jnp.arange(n) <= run[-1]
+    total = jnp.where(is_used, total, jnp.ones_like(total))
     if combiner is CombinerType.SQRTN:
         total = jnp.sqrt(total)
     mean = jax.ops.segment_sum(rows, run, n) / total[:, None]
@@ -192,10 +192,10 @@ def _why_not_lsh_projection(op: Op[LSHProjectionOptions]) -> str | None:
 
 
 def _lower_lsh_projection(op: Op[LSHProjectionOptions]) -> Function:
-    (n_hashes, n_bits), shape = op.inputs[0].shape, op.outputs[0].shape
+    n_hashes, n_bits = op.inputs[0].shape
     is_dense = op.options.type is LSHProjectionType.DENSE
     if n_hashes * n_bits == 0:
-        return lambda *_arrays: (jnp.zeros(shape, np.int32),)
+        return nothing(op.outputs)
     # The bits form a number, the first one highest; an offset separates the hashes. Both wrap.
     places = (np.int64(1) << np.arange(n_bits)[::-1]).astype(np.int32)
     offsets = (np.arange(n_hashes, dtype=np.int64) << n_bits).astype(np.int32)

@@ -40,9 +40,8 @@ def lower_fully_connected(op: Op[FullyConnectedOptions]) -> Function:
     """[..., K] x [N, K] -> [rows, N], or [..., N] with keep_num_dims."""
     tensors, activation = Tensors.of(op), op.options.fused_activation_function
     x_spec, w_spec, _, y_spec = tensors
-    blocks = dynamic_range_blockwise.blocks_of(w_spec)
-    if blocks is not None:
-        return dynamic_range_blockwise.lower_fully_connected(op, blocks)
+    if w_spec.blocks is not None:
+        return dynamic_range_blockwise.lower_fully_connected(op, w_spec.blocks)
     output_channels, depth = w_spec.shape
     rows = math.prod(x_spec.shape) // depth
     if cpu_kernel_dynamic_range.is_chosen(op.context, tensors, activation):

@@ -28,23 +28,16 @@ from jaxdelegate.quant.affine import block_parameters, spread, why_not_blocks
 from jaxdelegate.quant.params import Blockwise, integer_range
 
 _FILTERS = frozenset([INT8, INT4, INT2])
-# Beyond so many bytes of the sums of all blocks, all devices compute blocks one after another.
-_MOST_SUMS = 1 << 26
+_MOST_SUMS = 1 << 26  # bytes of the sums of all blocks; beyond, devices compute them one by one
 _EXACT = 1 << 24  # float32 holds all integers up to here
 
 
-def blocks_of(w: TensorSpec) -> Blockwise | None:
-    """The blockwise quantization of a filter; None if it has another."""
-    return None if w.quantization is None else w.quantization.blockwise
-
-
 def why_not(w: TensorSpec) -> str | None:
-    """A reason unless the kernel accepts this filter, [N, K], quantized in blocks."""
-    blocks = blocks_of(w)
+    """`w` is [N, K], quantized in blocks."""
     reason = why_not_blocks(w.quantization, w.shape)
-    if blocks is None or reason is not None:
+    if w.blocks is None or reason is not None:
         return f"{w.name!r} is quantized in blocks: {reason}"
-    scale, points = block_parameters(blocks, w.shape)
+    scale, points = block_parameters(w.blocks, w.shape)
     return first_reason(
         None if w.dtype in _FILTERS else f"{w.name!r} is {w.dtype}, quantized in blocks",
         None
@@ -121,14 +114,7 @@ def lower_fully_connected(op: Op[FullyConnectedOptions], blocks: Blockwise) -> F
 
 
 def _all_blocks(filters: _Blocks, storage: WeightStorage, q: jax.Array, w: jax.Array) -> jax.Array:
-    """The sum of all scaled blocks, float32 [rows, N].
-
-    Args:
-        filters: scales and zero points.
-        storage: of the filter.
-        q: int8 [blocks, rows, block size].
-        w: the stored filter.
-    """
+    """int8 [blocks, rows, block size] and the stored filter -> float32 [rows, N]."""
     return jnp.sum(filters.scaled(q, storage.read(w), filters.scales, filters.points), 0)
 
 

@@ -65,7 +65,6 @@ _BATCH_MATMUL: Kernels = {
 
 
 def why_not_fully_connected(options: FullyConnectedOptions, tensors: Tensors) -> str | None:
-    """A reason unless an integer kernel accepts these tensors."""
     x, w, bias, y = tensors
     reason = first_reason(
         why_not_tensors(_FULLY_CONNECTED, tensors, 0),
@@ -138,15 +137,12 @@ def row_sums(w: np.ndarray, zero: int = 0) -> np.ndarray:
 
 
 def is_unscaled(tensors: Tensors) -> bool:
-    """Whether int8 times int8 gives int32: sums of the stored integers, without scales."""
+    """int8 times int8 gives int32: sums of the stored integers, without scales."""
     return tensors.x.dtype == INT8 and tensors.y.dtype == INT32
 
 
 def why_not_batch_matmul(tensors: Tensors, products: int, columns: int) -> str | None:
-    """A reason unless an integer kernel accepts these tensors.
-
-    `columns` is the axis of the second matrix that may have a scale for each index.
-    """
+    """`columns` is the axis of the second matrix that may have a scale for each index."""
     if is_unscaled(tensors):
         w = tensors.w
         return None if w.dtype == INT8 else f"{w.name!r} is {w.dtype}, not int8"

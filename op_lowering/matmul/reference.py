@@ -20,12 +20,7 @@ _UNFUSED = (ActivationFunctionType.TANH, ActivationFunctionType.SIGN_BIT)
 
 
 def fully_connected_shape(o: FullyConnectedOptions, inputs: Specs) -> tuple[Shape | None, ...]:
-    """Weights [N, K] turn rows of K values into [rows, N], or [..., K] into [..., N].
-
-    Raises:
-        ValueError: the shapes are incompatible, or the weights are not stored as [output
-            channels, K].
-    """
+    """Weights [N, K] turn rows of K values into [rows, N], or [..., K] into [..., N]."""
     x, w = inputs[0].shape, inputs[1].shape
     if o.weights_format is not FullyConnectedOptionsWeightsFormat.DEFAULT:
         raise ValueError(f"FULLY_CONNECTED: weights stored as {o.weights_format.name}")
@@ -75,11 +70,7 @@ def _is_dynamic_range(inputs: Specs) -> bool:
 
 
 def batch_matmul_shape(o: BatchMatMulOptions, inputs: Specs) -> tuple[Shape | None, ...]:
-    """[..., M, K] times [..., K, N] -> [..., M, N]; the leading dimensions broadcast.
-
-    Raises:
-        ValueError: the shapes are incompatible.
-    """
+    """[..., M, K] times [..., K, N] -> [..., M, N]; the leading dimensions broadcast."""
     x, w = inputs[0].shape, inputs[1].shape
     if min(len(x), len(w)) < 2:
         raise ValueError(f"BATCH_MATMUL: {list(x)} and {list(w)} must have 2 dimensions or more")
@@ -93,7 +84,7 @@ def batch_matmul_shape(o: BatchMatMulOptions, inputs: Specs) -> tuple[Shape | No
 def batch_matmul(
     o: BatchMatMulOptions, inputs: Specs, outputs: Specs, x: Array, w: Array
 ) -> tuple[Array]:
-    """One matrix product for each batch; int8 times int8 may give int32, whatever the scales."""
+    """int8 times int8 may give int32, whatever the scales."""
     if x.dtype == w.dtype == np.int8 and outputs[0].dtype == np.int32:
         x, w = x.astype(np.int32), w.astype(np.int32)
     elif inputs[0].is_quantized:

@@ -10,7 +10,7 @@ from jaxdelegate.op_lowering.matmul.options import BatchMatMulOptions, FullyConn
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 from jaxdelegate.quant.affine import block_parameters, spread
-from jaxdelegate.quant.params import Blockwise, Quantization, channel_scales
+from jaxdelegate.quant.params import Quantization, channel_scales
 from jaxdelegate.reference.dynamic_range import quantize_rows, signed
 from jaxdelegate.reference.kernel import Array
 from jaxdelegate.reference.quantization import quantization_of
@@ -27,13 +27,9 @@ def fully_connected(
     w: Array,
     b: Array | None,
 ) -> tuple[Array]:
-    """Rows [rows, K] times weights [N, K].
-
-    Raises:
-        TypeError: a tensor of another dtype, or weights without scales.
-    """
+    """Rows [rows, K] times weights [N, K]."""
     require_floats("FULLY_CONNECTED", inputs[0], *inputs[2:], *outputs)
-    if _blocks_of(inputs[1]) is not None:
+    if inputs[1].blocks is not None:
         y = _product_in_blocks(x, w, inputs[1])
     else:
         dtypes = (np.int8, np.uint8, ml_dtypes.int4, ml_dtypes.int2)
@@ -45,20 +41,15 @@ def fully_connected(
     return (y.reshape(outputs[0].shape).astype(outputs[0].dtype),)
 
 
-def _blocks_of(w: TensorSpec) -> Blockwise | None:
-    return None if w.quantization is None else w.quantization.blockwise
-
-
 def _product_in_blocks(x: Array, w: Array, spec: TensorSpec) -> Array:
     """Rows [rows, K] times weights [N, K] that have a scale for each block of a row.
 
     EvalBlockwise4Bit of kernels/fully_connected.cc: blocks are added up one after another, in
     float32. It reads int4 only, and no zero points.
     """
-    blocks = _blocks_of(spec)
-    if blocks is None or spec.dtype not in _IN_BLOCKS:
+    if spec.blocks is None or spec.dtype not in _IN_BLOCKS:
         raise TypeError(f"FULLY_CONNECTED: no kernel for blocks of {spec.dtype} {spec.name!r}")
-    scales, points = block_parameters(blocks, w.shape)
+    scales, points = block_parameters(spec.blocks, w.shape)
     steps = w.astype(np.float64) - spread(points, w.shape)
     count = scales.shape[1]
     scales = spread(scales, (len(w), count))
@@ -84,13 +75,10 @@ def _activated(activation: ActivationFunctionType, y: Array) -> Array:
 def batch_matmul(
     o: BatchMatMulOptions, inputs: Specs, outputs: Specs, x: Array, w: Array
 ) -> tuple[Array]:
-    """One matrix product for each batch.
+    """Each row has its own scale.
 
-    Each row has its own scale. LiteRT's kernel takes that of another row where two or more batch
-    dimensions of x are larger than 1.
-
-    Raises:
-        TypeError: a tensor of another dtype, or a filter without scales.
+    LiteRT's kernel takes that of another row where two or more batch dimensions of x are larger
+    than 1.
     """
     require_floats("BATCH_MATMUL", inputs[0], *outputs)
     scales = quantization_of("BATCH_MATMUL", inputs[1], np.int8)

@@ -44,12 +44,7 @@ def fully_connected(
     w: Array,
     b: Array | None,
 ) -> tuple[Array]:
-    """Rows [rows, K] times weights [N, K].
-
-    Raises:
-        TypeError: dtypes without a kernel, or a tensor without a scale.
-        ValueError: an int16 tensor with a zero point.
-    """
+    """Rows [rows, K] times weights [N, K]."""
     y = outputs[0]
     scales = _scales("FULLY_CONNECTED", _FULLY_CONNECTED, inputs, y)
     source, filters, target = scales
@@ -81,12 +76,6 @@ def fully_connected(
 def batch_matmul(
     o: BatchMatMulOptions, inputs: Specs, outputs: Specs, x: Array, w: Array
 ) -> tuple[Array]:
-    """One matrix product for each batch.
-
-    Raises:
-        TypeError: dtypes without a kernel, or a tensor without a scale.
-        ValueError: an int16 tensor with a zero point.
-    """
     y = outputs[0]
     source, filters, target = _scales("BATCH_MATMUL", _BATCH_MATMUL, inputs, y)
     x = centered(x, tensor_zero_point(source))

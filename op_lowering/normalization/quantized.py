@@ -37,7 +37,7 @@ from jaxdelegate.quant.jax_requantize import add_and_clamp, clamp
 from jaxdelegate.quant.lookup import lut_lookup
 from jaxdelegate.quant.params import integer_range
 
-_Integers = Callable[[jax.Array], jax.Array]
+_Integers = Callable[[jax.Array], jax.Array]  # stored integers -> stored integers
 
 _INT32 = np.dtype(np.int32)
 _BYTES = frozenset([INT8, UINT8])
@@ -61,7 +61,6 @@ def _why_not_scale(spec: TensorSpec, wanted: float, tolerance: float = 0.0) -> s
 
 
 def why_not_softmax(options: SoftmaxOptions, x: TensorSpec, y: TensorSpec) -> str | None:
-    """A reason if LiteRT has no kernel for a softmax of quantized `x` into `y`."""
     reason = first_reason(
         why_not_per_tensor(x, frozenset(_RESULTS)),
         why_not_per_tensor(y, _RESULTS.get(x.dtype, frozenset())),
@@ -97,7 +96,6 @@ def _float32(value: float) -> float:
 
 
 def lower_softmax(options: SoftmaxOptions, x: TensorSpec, y: TensorSpec) -> _Integers:
-    """The function from stored integers to stored integers."""
     if 0 in x.shape:
         return lambda _q: jnp.zeros(y.shape, y.dtype)
     beta = options.beta
@@ -142,7 +140,7 @@ def _softmax_bytes(beta: float, x: TensorSpec, y: TensorSpec) -> _Integers:
         product = saturating_rounding_doubling_high_mul(over_total, _at(exponentials, below))
         exponent = exponent + (31 - 8 * y.dtype.itemsize)
         steps = rounding_divide_by_pot(product, jnp.minimum(exponent, 31))
-        # From sums of 512 on no value reaches half a step; the reference kernel aborts there.
+        # With sums of at least 512 no value reaches half a step; the reference kernel aborts there.
         steps = jnp.where(exponent > 31, jnp.zeros_like(steps), steps)
         return add_and_clamp(steps, low, low, high, y.dtype)
 
@@ -185,7 +183,6 @@ def _softmax_int16(beta: float, x: TensorSpec) -> _Integers:
 
 
 def why_not_log_softmax(x: TensorSpec, y: TensorSpec) -> str | None:
-    """A reason if LiteRT has no kernel for a logarithmic softmax of quantized `x` into `y`."""
     return (
         why_not_same(x, y, _BYTES)
         or first_reason(
@@ -204,7 +201,6 @@ def _why_not_multipliers(x: TensorSpec) -> str | None:
 
 
 def lower_log_softmax(x: TensorSpec, y: TensorSpec) -> _Integers:
-    """The function from stored integers to stored integers."""
     if 0 in x.shape:
         return lambda _q: jnp.zeros(y.shape, y.dtype)
     factor, shift, inverse, inverse_shift = multiplier.log_softmax_multipliers(
@@ -234,14 +230,13 @@ def lower_log_softmax(x: TensorSpec, y: TensorSpec) -> _Integers:
 
 
 def why_not_l2_normalization(x: TensorSpec, y: TensorSpec) -> str | None:
-    """A reason if LiteRT has no kernel that normalizes quantized `x` into `y`."""
     return why_not_same(x, y, _BYTES) or first_reason(
         why_not_zero_point(y, 128 if y.dtype == UINT8 else 0), _why_not_scale(y, 1 / 128)
     )
 
 
 def lower_l2_normalization(x: TensorSpec, y: TensorSpec) -> _Integers:
-    """The function from stored integers to stored integers, of scale 1/128."""
+    """The output's scale is 1/128."""
     offset = np.int32(zero_point_of(x))
     zero_point = zero_point_of(y)
     # The kernel of int8 scales up in the multiplier's shift, that of uint8 before it.

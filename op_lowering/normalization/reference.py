@@ -43,13 +43,7 @@ def log_softmax(_o: LogSoftmaxOptions, inputs: Specs, outputs: Specs, x: Array) 
 
 @np.errstate(all="ignore")
 def l2_normalization(o: L2NormOptions, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
-    """Divide by the norm, or by 1e-6 if that is larger.
-
-    As kernels/internal/reference/l2normalization.h.
-
-    Raises:
-        ValueError: a fused activation, which the kernel refuses.
-    """
+    """Divide by the norm, at least 1e-6, as kernels/internal/reference/l2normalization.h."""
     if o.fused_activation_function is not ActivationFunctionType.NONE:
         raise ValueError(f"L2_NORMALIZATION with {o.fused_activation_function.name}")
     if inputs[0].is_quantized:

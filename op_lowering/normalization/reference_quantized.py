@@ -53,11 +53,6 @@ def softmax(o: SoftmaxOptions, inputs: Specs, outputs: Specs, x: Array) -> tuple
     """exp(beta x) over its sum: 8 bits to 8 or 16, or 16 bits to 16.
 
     The output's scale is not read: its whole range, from int16 the positive half, is [0, 1].
-
-    Raises:
-        TypeError: other dtypes.
-        ValueError: beta is negative, the output's scale is not the one that the kernel demands,
-            or int16 comes with a zero point.
     """
     source = quantization_of("SOFTMAX", inputs[0], *_RESULTS)
     quantization_of("SOFTMAX", outputs[0], *_RESULTS[x.dtype])
@@ -123,13 +118,7 @@ def _softmax_int16(x: Array, step: np.float32) -> Array:
 
 
 def log_softmax(inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
-    """Compute x - max - log(sum(exp(x - max))), in sixteenths below the largest integer.
-
-    Raises:
-        TypeError: not int8 to int8 or uint8 to uint8.
-        ValueError: the output's scale is not the one that the kernel demands, or the input's is too
-            small for it.
-    """
+    """In sixteenths below the largest integer."""
     source = quantization_of("LOG_SOFTMAX", inputs[0], np.int8, np.uint8)
     quantization_of("LOG_SOFTMAX", outputs[0], x.dtype)
     low, high = int(np.iinfo(x.dtype).min), int(np.iinfo(x.dtype).max)
@@ -152,12 +141,7 @@ def log_softmax(inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
 
 
 def l2_normalization(inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
-    """Divide by the norm, in steps of 1/128; rows of zeros stay zeros.
-
-    Raises:
-        TypeError: not int8 to int8 or uint8 to uint8.
-        ValueError: the output's scale is not the one that the kernel demands.
-    """
+    """In steps of 1/128; rows of zeros stay zeros."""
     source = quantization_of("L2_NORMALIZATION", inputs[0], np.int8, np.uint8)
     quantization_of("L2_NORMALIZATION", outputs[0], x.dtype)
     zero_point = 128 if x.dtype == np.uint8 else 0
