@@ -57,48 +57,30 @@ RECORDS = table(
         scales=Scales.FREE,
     ),
     OperatorRecord(
-        "LOGISTIC",
-        cost=costs.transcendental,
-        is_elementwise=True,
-        result=Result.REDUCED,
-        scales=Scales.OF_INPUTS,
-    ),
-    OperatorRecord(
         "PRELU",
         cost=costs.elementwise,
         is_elementwise=True,
         result=Result.REDUCED,
         scales=Scales.FREE,
     ),
-    OperatorRecord(
-        "RELU", cost=costs.elementwise, is_elementwise=True, result=Result.MOVED, scales=Scales.FREE
+    *(
+        OperatorRecord(
+            name,
+            cost=costs.elementwise,
+            is_elementwise=True,
+            result=Result.MOVED,
+            scales=Scales.FREE,
+        )
+        for name in ("RELU", "RELU6", "RELU_0_TO_1", "RELU_N1_TO_1")
     ),
-    OperatorRecord(
-        "RELU6",
-        cost=costs.elementwise,
-        is_elementwise=True,
-        result=Result.MOVED,
-        scales=Scales.FREE,
-    ),
-    OperatorRecord(
-        "RELU_0_TO_1",
-        cost=costs.elementwise,
-        is_elementwise=True,
-        result=Result.MOVED,
-        scales=Scales.FREE,
-    ),
-    OperatorRecord(
-        "RELU_N1_TO_1",
-        cost=costs.elementwise,
-        is_elementwise=True,
-        result=Result.MOVED,
-        scales=Scales.FREE,
-    ),
-    OperatorRecord(
-        "TANH",
-        cost=costs.transcendental,
-        is_elementwise=True,
-        result=Result.REDUCED,
-        scales=Scales.OF_INPUTS,
+    *(
+        OperatorRecord(
+            name,
+            cost=costs.transcendental,
+            is_elementwise=True,
+            result=Result.REDUCED,
+            scales=Scales.OF_INPUTS,
+        )
+        for name in ("LOGISTIC", "TANH")
     ),
 )

@@ -56,75 +56,46 @@ class SelectV2Options(Record):
 
 
 RECORDS = table(
-    OperatorRecord(
-        "EQUAL",
-        EqualOptions,
-        cost=costs.elementwise,
-        is_elementwise=True,
-        reads_unrounded=True,
-        scales=Scales.FREE,
+    *(
+        OperatorRecord(
+            name,
+            options,
+            cost=costs.elementwise,
+            is_elementwise=True,
+            reads_unrounded=True,
+            scales=Scales.FREE,
+        )
+        for name, options in (("EQUAL", EqualOptions), ("NOT_EQUAL", NotEqualOptions))
     ),
-    OperatorRecord(
-        "GREATER",
-        GreaterOptions,
-        cost=costs.elementwise,
-        is_elementwise=True,
-        reads_unrounded=True,
-        scales=Scales.FREE,
-        ignores_scales=WIDE_OR_INT16,
-    ),
-    OperatorRecord(
-        "GREATER_EQUAL",
-        GreaterEqualOptions,
-        cost=costs.elementwise,
-        is_elementwise=True,
-        reads_unrounded=True,
-        scales=Scales.FREE,
-        ignores_scales=WIDE_OR_INT16,
-    ),
-    OperatorRecord(
-        "LESS",
-        LessOptions,
-        cost=costs.elementwise,
-        is_elementwise=True,
-        reads_unrounded=True,
-        scales=Scales.FREE,
-        ignores_scales=WIDE_OR_INT16,
-    ),
-    OperatorRecord(
-        "LESS_EQUAL",
-        LessEqualOptions,
-        cost=costs.elementwise,
-        is_elementwise=True,
-        reads_unrounded=True,
-        scales=Scales.FREE,
-        ignores_scales=WIDE_OR_INT16,
+    *(
+        OperatorRecord(
+            name,
+            options,
+            cost=costs.elementwise,
+            is_elementwise=True,
+            reads_unrounded=True,
+            scales=Scales.FREE,
+            ignores_scales=WIDE_OR_INT16,
+        )
+        for name, options in (
+            ("GREATER", GreaterOptions),
+            ("GREATER_EQUAL", GreaterEqualOptions),
+            ("LESS", LessOptions),
+            ("LESS_EQUAL", LessEqualOptions),
+        )
     ),
     OperatorRecord("LOGICAL_AND", LogicalAndOptions, cost=costs.elementwise, is_elementwise=True),
     OperatorRecord("LOGICAL_NOT", LogicalNotOptions, cost=costs.elementwise, is_elementwise=True),
     OperatorRecord("LOGICAL_OR", LogicalOrOptions, cost=costs.elementwise, is_elementwise=True),
-    OperatorRecord(
-        "NOT_EQUAL",
-        NotEqualOptions,
-        cost=costs.elementwise,
-        is_elementwise=True,
-        reads_unrounded=True,
-        scales=Scales.FREE,
-    ),
-    OperatorRecord(
-        "SELECT",
-        SelectOptions,
-        cost=costs.elementwise,
-        is_elementwise=True,
-        result=Result.MOVED,
-        scales=Scales.EQUAL,
-    ),
-    OperatorRecord(
-        "SELECT_V2",
-        SelectV2Options,
-        cost=costs.elementwise,
-        is_elementwise=True,
-        result=Result.MOVED,
-        scales=Scales.EQUAL,
+    *(
+        OperatorRecord(
+            name,
+            options,
+            cost=costs.elementwise,
+            is_elementwise=True,
+            result=Result.MOVED,
+            scales=Scales.EQUAL,
+        )
+        for name, options in (("SELECT", SelectOptions), ("SELECT_V2", SelectV2Options))
     ),
 )

@@ -8,6 +8,7 @@ from jaxdelegate.op_lowering.common.pointwise import (
     BOOLS,
     COMPLEX,
     NUMBERS,
+    Dtypes,
     Elementwise,
     IntegerKernel,
     binary,
@@ -37,32 +38,25 @@ from jaxdelegate.op_lowering.spec import Shape
 _VALUES = NUMBERS | COMPLEX | BOOLS
 
 
-def _equality(
+def _comparison(
     name: str,
     options: type[OptionsT],
     version: int,
     function: Elementwise,
     integer: IntegerKernel[OptionsT],
+    dtypes: Dtypes = NUMBERS,
 ) -> OpRule[OptionsT]:
-    return binary(name, options, version, function, dtypes=_VALUES, results=BOOLS, integer=integer)
+    return binary(name, options, version, function, dtypes=dtypes, results=BOOLS, integer=integer)
 
 
-def _order(
-    name: str,
-    options: type[OptionsT],
-    version: int,
-    function: Elementwise,
-    integer: IntegerKernel[OptionsT],
-) -> OpRule[OptionsT]:
-    return binary(name, options, version, function, results=BOOLS, integer=integer)
-
-
-EQUAL = _equality("EQUAL", EqualOptions, 5, jnp.equal, quantized.EQUAL)
-NOT_EQUAL = _equality("NOT_EQUAL", NotEqualOptions, 4, jnp.not_equal, quantized.NOT_EQUAL)
-LESS = _order("LESS", LessOptions, 3, jnp.less, quantized.LESS)
-LESS_EQUAL = _order("LESS_EQUAL", LessEqualOptions, 2, jnp.less_equal, quantized.LESS_EQUAL)
-GREATER = _order("GREATER", GreaterOptions, 2, jnp.greater, quantized.GREATER)
-GREATER_EQUAL = _order(
+EQUAL = _comparison("EQUAL", EqualOptions, 5, jnp.equal, quantized.EQUAL, _VALUES)
+NOT_EQUAL = _comparison(
+    "NOT_EQUAL", NotEqualOptions, 4, jnp.not_equal, quantized.NOT_EQUAL, _VALUES
+)
+LESS = _comparison("LESS", LessOptions, 3, jnp.less, quantized.LESS)
+LESS_EQUAL = _comparison("LESS_EQUAL", LessEqualOptions, 2, jnp.less_equal, quantized.LESS_EQUAL)
+GREATER = _comparison("GREATER", GreaterOptions, 2, jnp.greater, quantized.GREATER)
+GREATER_EQUAL = _comparison(
     "GREATER_EQUAL", GreaterEqualOptions, 3, jnp.greater_equal, quantized.GREATER_EQUAL
 )
 

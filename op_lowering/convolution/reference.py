@@ -86,8 +86,9 @@ def conv_2d(
         return quantized_convolution.convolution(*specs, x=x, w=w, b=b)
     if inputs[1].is_quantized:
         symmetric, dtypes = _is_symmetric(inputs), (np.int8, np.uint8, ml_dtypes.int4)
-        modes = {"symmetric": symmetric, "in_turn": not symmetric}
-        return dynamic_range_convolution.convolution(*specs, x=x, w=w, b=b, filters=dtypes, **modes)
+        return dynamic_range_convolution.convolution(
+            *specs, x=x, w=w, b=b, filters=dtypes, symmetric=symmetric, in_turn=not symmetric
+        )
     return _floats(*specs, x=x, w=w, b=b)
 
 

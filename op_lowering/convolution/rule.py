@@ -121,6 +121,17 @@ class _Family(Generic[_Conv]):
     kernels: quantized_products.Kernels
     dynamic_range: DynamicRange
 
+    def rule(self, name: str, options_type: type[_Conv], max_version: int) -> OpRule[_Conv]:
+        return OpRule(
+            name,
+            options_type,
+            max_version,
+            self.why_not,
+            self.lower,
+            arity=2,
+            algorithms=self.algorithms,
+        )
+
     def _convolution(self, op: Op[_Conv]) -> Convolution:
         x, w = op.inputs[:2]
         return self.geometry(op.options, x.shape, w.shape)
@@ -344,32 +355,8 @@ def family(options: _Conv2D) -> _Family[_Conv2D]:
     return _DEPTHWISE if isinstance(options, DepthwiseConv2DOptions) else _CONV_2D
 
 
-CONV_2D = OpRule(
-    "CONV_2D",
-    Conv2DOptions,
-    8,
-    _CONV_2D.why_not,
-    _CONV_2D.lower,
-    arity=2,
-    algorithms=_CONV_2D.algorithms,
-)
-DEPTHWISE_CONV_2D = OpRule(
-    "DEPTHWISE_CONV_2D",
-    DepthwiseConv2DOptions,
-    7,
-    _DEPTHWISE.why_not,
-    _DEPTHWISE.lower,
-    arity=2,
-    algorithms=_DEPTHWISE.algorithms,
-)
-CONV_3D = OpRule(
-    "CONV_3D",
-    Conv3DOptions,
-    1,
-    _CONV_3D.why_not,
-    _CONV_3D.lower,
-    arity=2,
-    algorithms=_CONV_3D.algorithms,
-)
+CONV_2D = _CONV_2D.rule("CONV_2D", Conv2DOptions, 8)
+DEPTHWISE_CONV_2D = _DEPTHWISE.rule("DEPTHWISE_CONV_2D", DepthwiseConv2DOptions, 7)
+CONV_3D = _CONV_3D.rule("CONV_3D", Conv3DOptions, 1)
 
 RULES = table(CONV_2D, DEPTHWISE_CONV_2D, CONV_3D)

@@ -196,6 +196,17 @@ class _Family(Generic[_OptionsT]):
     kernels: quantized_products.Kernels
     dynamic_range: DynamicRange
 
+    def rule(self, name: str, options_type: type[_OptionsT], max_version: int) -> OpRule[_OptionsT]:
+        return OpRule(
+            name,
+            options_type,
+            max_version,
+            self.why_not,
+            self.lower,
+            arity=3,
+            algorithms=self.algorithms,
+        )
+
     def why_not(self, op: Op[_OptionsT]) -> str | None:
         tensors, shape = _tensors(op), op.inputs[0]
         reason = first_reason(
@@ -275,24 +286,8 @@ _CONV_3D_TRANSPOSE = _Family(
     _windows_3d, _DHWOI, quantized_convolution.NONE, dynamic_range_convolution.NONE
 )
 
-TRANSPOSE_CONV = OpRule(
-    "TRANSPOSE_CONV",
-    TransposeConvOptions,
-    5,
-    _TRANSPOSE_CONV.why_not,
-    _TRANSPOSE_CONV.lower,
-    arity=3,
-    algorithms=_TRANSPOSE_CONV.algorithms,
-)
-CONV_3D_TRANSPOSE = OpRule(
-    "CONV_3D_TRANSPOSE",
-    Conv3DOptions,
-    1,
-    _CONV_3D_TRANSPOSE.why_not,
-    _CONV_3D_TRANSPOSE.lower,
-    arity=3,
-    algorithms=_CONV_3D_TRANSPOSE.algorithms,
-)
+TRANSPOSE_CONV = _TRANSPOSE_CONV.rule("TRANSPOSE_CONV", TransposeConvOptions, 5)
+CONV_3D_TRANSPOSE = _CONV_3D_TRANSPOSE.rule("CONV_3D_TRANSPOSE", Conv3DOptions, 1)
 
 
 # Convolution2DTransposeBias: inputs are (x, filter [O, H, W, I], bias).

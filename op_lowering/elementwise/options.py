@@ -117,14 +117,17 @@ RECORDS = table(
         result=Result.MOVED,
         scales=Scales.FREE,
     ),
-    OperatorRecord(
-        "ADD",
-        AddOptions,
-        cost=costs.elementwise,
-        struct=c.ADDED,
-        is_elementwise=True,
-        result=Result.REDUCED,
-        scales=Scales.FREE,
+    *(
+        OperatorRecord(
+            name,
+            options,
+            cost=costs.elementwise,
+            struct=c.ADDED,
+            is_elementwise=True,
+            result=Result.REDUCED,
+            scales=Scales.FREE,
+        )
+        for name, options in (("ADD", AddOptions), ("SUB", SubOptions))
     ),
     OperatorRecord("ADD_N", AddNOptions, cost=costs.add_n, result=Result.REDUCED),
     OperatorRecord("ATAN2", ATan2Options, cost=costs.transcendental, is_elementwise=True),
@@ -160,47 +163,39 @@ RECORDS = table(
         scales=Scales.FREE,
     ),
     OperatorRecord("FLOOR", cost=costs.elementwise, is_elementwise=True, reads_unrounded=True),
-    OperatorRecord(
-        "FLOOR_DIV",
-        FloorDivOptions,
-        cost=costs.elementwise,
-        is_elementwise=True,
-        reads_unrounded=True,
-        ignores_scales=INTEGERS,
-    ),
-    OperatorRecord(
-        "FLOOR_MOD",
-        FloorModOptions,
-        cost=costs.elementwise,
-        is_elementwise=True,
-        reads_unrounded=True,
-        ignores_scales=INTEGERS,
+    *(
+        OperatorRecord(
+            name,
+            options,
+            cost=costs.elementwise,
+            is_elementwise=True,
+            reads_unrounded=True,
+            ignores_scales=INTEGERS,
+        )
+        for name, options in (("FLOOR_DIV", FloorDivOptions), ("FLOOR_MOD", FloorModOptions))
     ),
     OperatorRecord("IMAG", cost=costs.movement),
-    OperatorRecord(
-        "LOG",
-        cost=costs.transcendental,
-        is_elementwise=True,
-        reads_unrounded=True,
-        scales=Scales.FREE,
+    *(
+        OperatorRecord(
+            name,
+            cost=costs.transcendental,
+            is_elementwise=True,
+            reads_unrounded=True,
+            scales=Scales.FREE,
+        )
+        for name in ("LOG", "RSQRT", "SQRT")
     ),
-    OperatorRecord(
-        "MAXIMUM",
-        MaximumMinimumOptions,
-        cost=costs.elementwise,
-        is_elementwise=True,
-        result=Result.MOVED,
-        scales=Scales.EQUAL,
-        ignores_scales=INTEGERS,
-    ),
-    OperatorRecord(
-        "MINIMUM",
-        MaximumMinimumOptions,
-        cost=costs.elementwise,
-        is_elementwise=True,
-        result=Result.MOVED,
-        scales=Scales.EQUAL,
-        ignores_scales=INTEGERS,
+    *(
+        OperatorRecord(
+            name,
+            MaximumMinimumOptions,
+            cost=costs.elementwise,
+            is_elementwise=True,
+            result=Result.MOVED,
+            scales=Scales.EQUAL,
+            ignores_scales=INTEGERS,
+        )
+        for name in ("MAXIMUM", "MINIMUM")
     ),
     OperatorRecord(
         "MUL",
@@ -232,22 +227,8 @@ RECORDS = table(
         "RIGHT_SHIFT", RightShiftOptions, cost=costs.elementwise, ignores_scales=INTEGERS
     ),
     OperatorRecord("ROUND", cost=costs.elementwise, is_elementwise=True, reads_unrounded=True),
-    OperatorRecord(
-        "RSQRT",
-        cost=costs.transcendental,
-        is_elementwise=True,
-        reads_unrounded=True,
-        scales=Scales.FREE,
-    ),
     OperatorRecord("SIGN", SignOptions, cost=costs.elementwise, is_elementwise=True),
     OperatorRecord("SIN", cost=costs.transcendental, is_elementwise=True, reads_unrounded=True),
-    OperatorRecord(
-        "SQRT",
-        cost=costs.transcendental,
-        is_elementwise=True,
-        reads_unrounded=True,
-        scales=Scales.FREE,
-    ),
     OperatorRecord(
         "SQUARE", SquareOptions, cost=costs.elementwise, is_elementwise=True, float16=Float16.GROWTH
     ),
@@ -256,15 +237,6 @@ RECORDS = table(
         SquaredDifferenceOptions,
         cost=costs.elementwise,
         is_elementwise=True,
-        scales=Scales.FREE,
-    ),
-    OperatorRecord(
-        "SUB",
-        SubOptions,
-        cost=costs.elementwise,
-        struct=c.ADDED,
-        is_elementwise=True,
-        result=Result.REDUCED,
         scales=Scales.FREE,
     ),
     OperatorRecord(
