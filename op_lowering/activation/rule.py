@@ -13,7 +13,7 @@ from jaxdelegate.op_lowering.activation.options import (
 )
 from jaxdelegate.op_lowering.common.basics import clamp, hard_swish, scalar
 from jaxdelegate.op_lowering.common.derivatives import derived_as
-from jaxdelegate.op_lowering.common.pointwise import Elementwise, pointwise, unary
+from jaxdelegate.op_lowering.common.pointwise import Elementwise, binary, pointwise, unary
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.records.record import NoOptions
 from jaxdelegate.op_lowering.rule import Op, table
@@ -44,10 +44,6 @@ def _gelu_in_range(x: jax.Array) -> jax.Array:
 
 
 _derived_gelu = derived_as(_gelu_approximate, _gelu_in_range)
-
-
-def _prelu(x: jax.Array, alpha: jax.Array) -> jax.Array:
-    return jnp.where(x >= 0, x, x * alpha)
 
 
 def _leaky_relu(op: Op[LeakyReluOptions]) -> Elementwise:
@@ -84,13 +80,12 @@ GELU = pointwise(
     FLOATS,
     integer=quantized.GELU,
 )
-PRELU = pointwise(
+PRELU = binary(
     "PRELU",
     NoOptions,
     1,
-    lambda _op: _prelu,
-    FLOATS,
-    arity=2,
+    lambda x, alpha: jnp.where(x >= 0, x, x * alpha),
+    dtypes=FLOATS,
     why_not=_why_not_prelu,
     integer=quantized.PRELU,
 )

@@ -29,6 +29,7 @@ from jaxdelegate.op_lowering.common.pointwise import (
 from jaxdelegate.op_lowering.common.quantization import (
     quantization_of,
     why_not_one_scale,
+    why_not_raised,
     why_not_scales,
     why_not_symmetric,
 )
@@ -166,15 +167,9 @@ def _why_not_requantize(x: TensorSpec, y: TensorSpec) -> str | None:
     reason = why_not_one_scale(x) or why_not_one_scale(y)
     if reason is None and x.dtype == y.dtype:
         reason = why_not_symmetric(x) or why_not_symmetric(y)
-    return reason or _why_not_multiplier(x, y)
-
-
-def _why_not_multiplier(x: TensorSpec, y: TensorSpec) -> str | None:
-    try:
-        rescale_multiplier(quantization_of(x), quantization_of(y))
-    except ValueError as error:
-        return str(error)
-    return None
+    return reason or why_not_raised(
+        lambda: rescale_multiplier(quantization_of(x), quantization_of(y))
+    )
 
 
 def _lower_quantize(op: Op[QuantizeOptions]) -> Function:

@@ -153,7 +153,8 @@ def pointwise(
         if _is_quantized(op):
             reason = _why_not_quantized(name, integer, op)
         else:
-            reason = why_not_elements(op.inputs, dtypes) or _why_not_result(op, results)
+            wanted = frozenset([op.inputs[0].dtype]) if results is None else results
+            reason = why_not_elements(op.inputs, dtypes) or why_not_dtype(op.outputs[0], wanted)
         return reason if reason or why_not is None else why_not(op)
 
     def lower(op: Op[OptionsT]) -> Function:
@@ -197,11 +198,6 @@ def why_not_elements(inputs: Specs, dtypes: Dtypes) -> str | None:
         *(why_not_one_dtype(inputs[0], s) for s in inputs[1:]),
         why_not_broadcast(*(s.shape for s in inputs)),
     )
-
-
-def _why_not_result(op: Op[Options], results: Dtypes | None) -> str | None:
-    wanted = frozenset([op.inputs[0].dtype]) if results is None else results
-    return why_not_dtype(op.outputs[0], wanted)
 
 
 def why_not_count(inputs: Specs, count: int) -> str | None:

@@ -1,6 +1,6 @@
 """Scales and zero points as integer kernels read them, and their requirements on tensors."""
 
-from collections.abc import Container
+from collections.abc import Callable, Container
 
 import numpy as np
 
@@ -101,8 +101,13 @@ def why_not_zero_point(spec: TensorSpec, wanted: int) -> str | None:
 
 def why_not_activation_range(activation: ActivationFunctionType, y: TensorSpec) -> str | None:
     """A reason if a bound of the fused activation is not an integer of the output's scale."""
+    return why_not_raised(lambda: activation_range(activation, quantization_of(y), y.dtype))
+
+
+def why_not_raised(compute: Callable[[], object]) -> str | None:
+    """The message of a ValueError that `compute` raises, as it does for unsupported scales."""
     try:
-        activation_range(activation, quantization_of(y), y.dtype)
+        compute()
     except ValueError as error:
         return str(error)
     return None

@@ -16,9 +16,6 @@ less = by_scale(elementwise(np.less), quantized.less, _8_BITS)
 less_equal = by_scale(elementwise(np.less_equal), quantized.less_equal, _8_BITS)
 greater = by_scale(elementwise(np.greater), quantized.greater, _8_BITS)
 greater_equal = by_scale(elementwise(np.greater_equal), quantized.greater_equal, _8_BITS)
-logical_and = elementwise(np.logical_and)
-logical_or = elementwise(np.logical_or)
-logical_not = elementwise(np.logical_not)
 
 
 def select(
@@ -53,9 +50,9 @@ KERNELS = {
     "LESS_EQUAL": Kernel(less_equal, broadcast_shape),
     "GREATER": Kernel(greater, broadcast_shape),
     "GREATER_EQUAL": Kernel(greater_equal, broadcast_shape),
-    "LOGICAL_AND": Kernel(logical_and, broadcast_shape),
-    "LOGICAL_OR": Kernel(logical_or, broadcast_shape),
-    "LOGICAL_NOT": Kernel(logical_not, same_shape),
+    "LOGICAL_AND": Kernel(elementwise(np.logical_and), broadcast_shape),
+    "LOGICAL_OR": Kernel(elementwise(np.logical_or), broadcast_shape),
+    "LOGICAL_NOT": Kernel(elementwise(np.logical_not), same_shape),
     "SELECT": Kernel(select, select_shape),
     "SELECT_V2": Kernel(select_v2, broadcast_shape),
 }

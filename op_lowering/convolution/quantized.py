@@ -4,8 +4,6 @@ Sources: kernels/internal/reference/conv.h, depthwiseconv_uint8.h and transpose_
 the headers of integer_ops/ for int8, and for int16 with filters of int8.
 """
 
-from typing import Any
-
 import jax
 import numpy as np
 
@@ -83,12 +81,11 @@ def _bias_type(options: Activated) -> TensorType:
 def _epilogue(options: Activated, tensors: Tensors) -> Epilogue:
     x, w, _, y = tensors
     scales = quantization_of(x), quantization_of(w), quantization_of(y)
-    multiplier: Any
-    shift: Any
-    if x.dtype == UINT8:
-        multiplier, shift = product_multiplier(*scales)
-    else:
-        multiplier, shift = convolution_multipliers(*scales, y.shape[-1])
+    multiplier, shift = (
+        product_multiplier(*scales)
+        if x.dtype == UINT8
+        else convolution_multipliers(*scales, y.shape[-1])
+    )
     return epilogue(
         options.fused_activation_function,
         y,

@@ -3,7 +3,7 @@
 Quantized tensors go to quantized.py and dynamic_range.py.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -39,42 +39,36 @@ _FEW_CHANNELS = 4  # an image's
 
 def conv_2d_shape(o: Conv2DOptions, inputs: Specs) -> tuple[Shape | None, ...]:
     """[N, H, W, C] with a filter [O, h, w, C / groups] -> [N, H', W', O]."""
-    x = image_shape("CONV_2D input", inputs[0].shape, 4)
-    w = image_shape("CONV_2D filter", inputs[1].shape, 4)
-    _require_values("CONV_2D", x, w)
+    x, w = _shapes("CONV_2D", inputs, 4)
     if x[3] % w[3] or w[0] % (x[3] // w[3]):
         raise ValueError(
             f"CONV_2D: {x[3]} input and {w[0]} output channels do not split into groups of {w[3]}"
         )
     _require_bias("CONV_2D", inputs, w[0])
-    return ((x[0], *_places(o, _strides_2d(o), _dilations_2d(o), x[1:3], w[1:3]), w[0]),)
+    return ((x[0], *_places(o, x[1:3], w[1:3]), w[0]),)
 
 
 def depthwise_conv_2d_shape(o: DepthwiseConv2DOptions, inputs: Specs) -> tuple[Shape | None, ...]:
     """[N, H, W, C] with a filter [1, h, w, C * multiplier] -> [N, H', W', C * multiplier]."""
-    x = image_shape("DEPTHWISE_CONV_2D input", inputs[0].shape, 4)
-    w = image_shape("DEPTHWISE_CONV_2D filter", inputs[1].shape, 4)
-    _require_values("DEPTHWISE_CONV_2D", x, w)
+    x, w = _shapes("DEPTHWISE_CONV_2D", inputs, 4)
     if w[0] != 1 or w[3] % x[3]:
         raise ValueError(f"DEPTHWISE_CONV_2D: filter {list(w)} over {x[3]} channels")
     _require_bias("DEPTHWISE_CONV_2D", inputs, w[3])
-    most = max(*_strides_2d(o), *_dilations_2d(o))
+    most = max(o.stride_h, o.stride_w, o.dilation_h_factor, o.dilation_w_factor)
     if most > _INT16_MAX:  # LiteRT's limit (kernels/depthwise_conv.cc, Prepare)
         raise ValueError(
             f"DEPTHWISE_CONV_2D: a stride or dilation of {most}, {_INT16_MAX} is the most"
         )
-    return ((x[0], *_places(o, _strides_2d(o), _dilations_2d(o), x[1:3], w[1:3]), w[3]),)
+    return ((x[0], *_places(o, x[1:3], w[1:3]), w[3]),)
 
 
 def conv_3d_shape(o: Conv3DOptions, inputs: Specs) -> tuple[Shape | None, ...]:
     """[N, D, H, W, C] with a filter [d, h, w, C, O] -> [N, D', H', W', O]."""
-    x = image_shape("CONV_3D input", inputs[0].shape, 5)
-    w = image_shape("CONV_3D filter", inputs[1].shape, 5)
-    _require_values("CONV_3D", x, w)
+    x, w = _shapes("CONV_3D", inputs, 5)
     if x[4] != w[3]:
         raise ValueError(f"CONV_3D: {x[4]} input channels for a filter over {w[3]}")
     _require_bias("CONV_3D", inputs, w[4])
-    return ((x[0], *_places(o, _strides_3d(o), _dilations_3d(o), x[1:4], w[:3]), w[4]),)
+    return ((x[0], *_places(o, x[1:4], w[:3]), w[4]),)
 
 
 def conv_2d(
@@ -96,7 +90,7 @@ def _conv_2d_sums(o: Conv2DOptions, x: Array, w: Array) -> Array:
     groups, depth = x.shape[3] // w.shape[3], w.shape[3]
     w = w.reshape(groups, -1, *w.shape[1:])  # [groups, O / groups, h, w, I]
     y: Any = 0
-    for (i, j), read in _taps(o, _strides_2d(o), _dilations_2d(o), x, w.shape[2:4]):
+    for (i, j), read in _taps(o, x, w.shape[2:4]):
         pixels = read.reshape(-1, groups, depth).swapaxes(0, 1)  # [groups, N * H' * W', I]
         for term in _terms(pixels, w[:, :, i, j].swapaxes(1, 2)):
             y = y + term
@@ -143,7 +137,7 @@ def depthwise_conv_2d(
 def _depthwise_sums(o: DepthwiseConv2DOptions, x: Array, w: Array) -> Array:
     multiplier = w.shape[3] // x.shape[3]
     y: Any = 0
-    for (i, j), read in _taps(o, _strides_2d(o), _dilations_2d(o), x, w.shape[1:3]):
+    for (i, j), read in _taps(o, x, w.shape[1:3]):
         y = y + (np.repeat(read, multiplier, -1) if multiplier > 1 else read) * w[0, i, j]
     return np.asarray(y)
 
@@ -157,7 +151,7 @@ def conv_3d(
 
 def _conv_3d_sums(o: Conv3DOptions, x: Array, w: Array) -> Array:
     y: Any = 0
-    for place, read in _taps(o, _strides_3d(o), _dilations_3d(o), x, w.shape[:3]):
+    for place, read in _taps(o, x, w.shape[:3]):
         y = y + read.reshape(-1, x.shape[4]) @ w[place]
     return np.asarray(y)
 
@@ -180,35 +174,23 @@ def _floats(
         return finish(y, b, o.fused_activation_function, outputs)
 
 
-def _strides_2d(o: Conv2DOptions | DepthwiseConv2DOptions) -> tuple[int, ...]:
-    return o.stride_h, o.stride_w
+def _steps(o: _Conv) -> tuple[Shape, Shape]:
+    """Strides and dilations."""
+    strides, dilations = (o.stride_h, o.stride_w), (o.dilation_h_factor, o.dilation_w_factor)
+    if isinstance(o, Conv3DOptions):
+        return (o.stride_d, *strides), (o.dilation_d_factor, *dilations)
+    return strides, dilations
 
 
-def _dilations_2d(o: Conv2DOptions | DepthwiseConv2DOptions) -> tuple[int, ...]:
-    return o.dilation_h_factor, o.dilation_w_factor
-
-
-def _strides_3d(o: Conv3DOptions) -> tuple[int, ...]:
-    return o.stride_d, o.stride_h, o.stride_w
-
-
-def _dilations_3d(o: Conv3DOptions) -> tuple[int, ...]:
-    return o.dilation_d_factor, o.dilation_h_factor, o.dilation_w_factor
-
-
-def _places(
-    o: _Conv, strides: Sequence[int], dilations: Sequence[int], image: Shape, sizes: Shape
-) -> Shape:
+def _places(o: _Conv, image: Shape, sizes: Shape) -> Shape:
     return tuple(
         size_out(o.padding, n, size, stride, dilation)
-        for n, size, stride, dilation in zip(image, sizes, strides, dilations, strict=True)
+        for n, size, stride, dilation in zip(image, sizes, *_steps(o), strict=True)
     )
 
 
-def _taps(
-    o: _Conv, strides: Sequence[int], dilations: Sequence[int], x: Array, sizes: Shape
-) -> Any:
-    out = _places(o, strides, dilations, x.shape[1:-1], sizes)
+def _taps(o: _Conv, x: Array, sizes: Shape) -> Any:
+    (strides, dilations), out = _steps(o), _places(o, x.shape[1:-1], sizes)
     before = [
         pad_before(o.padding, n, size, stride, n_out, dilation)
         for n, size, stride, n_out, dilation in zip(
@@ -226,9 +208,12 @@ def finish(
     return (clamp(activation, y).astype(outputs[0].dtype),)
 
 
-def _require_values(name: str, x: Shape, w: Shape) -> None:
+def _shapes(name: str, inputs: Specs, rank: int) -> tuple[Shape, Shape]:
+    x = image_shape(f"{name} input", inputs[0].shape, rank)
+    w = image_shape(f"{name} filter", inputs[1].shape, rank)
     if min(*x[1:], *w) <= 0:
         raise ValueError(f"{name}: input {list(x)} or filter {list(w)} has an empty dimension")
+    return x, w
 
 
 def _require_bias(name: str, inputs: Specs, channels: int) -> None:

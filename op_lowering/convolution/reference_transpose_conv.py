@@ -34,8 +34,8 @@ def _add_products(y: Array, x: Array, w: Array) -> None:
     y += x @ w.T
 
 
-def asked_shape(_options: object, inputs: Specs) -> tuple[Shape | None, ...]:
-    """The output shape is the first input."""
+def requested_shape(_options: object, inputs: Specs) -> tuple[Shape | None, ...]:
+    """The first input."""
     if inputs[0].const is None:
         return (None,)
     shape = tuple(int(n) for n in np.asarray(inputs[0].const).ravel())
@@ -58,7 +58,7 @@ def transpose_conv(
     def sums(x: Array, w: Array, add: Add = _add_products) -> Array:
         strides = (o.stride_h, o.stride_w)
         w = w.transpose(1, 2, 0, 3)
-        return _asked("TRANSPOSE_CONV", o, shape, x, w, strides=strides, dilations=(1, 1), add=add)
+        return _sums("TRANSPOSE_CONV", o, shape, x, w, strides=strides, dilations=(1, 1), add=add)
 
     specs = (inputs[2], inputs[1], *inputs[3:])
     if inputs[2].is_quantized:
@@ -87,11 +87,11 @@ def conv_3d_transpose(
     strides = (o.stride_d, o.stride_h, o.stride_w)
     dilations = (o.dilation_d_factor, o.dilation_h_factor, o.dilation_w_factor)
     x, w = sums_of(x), sums_of(w)
-    y = _asked("CONV_3D_TRANSPOSE", o, shape, x, w, strides=strides, dilations=dilations)
+    y = _sums("CONV_3D_TRANSPOSE", o, shape, x, w, strides=strides, dilations=dilations)
     return finish(y, b, o.fused_activation_function, outputs)
 
 
-def _asked(
+def _sums(
     name: str,
     o: TransposeConvOptions | Conv3DOptions,
     shape: Array,
@@ -165,9 +165,9 @@ def _scatter(
     dilations: Sequence[int],
     add: Add = _add_products,
 ) -> Array:
-    """Add each pixel times the filter [*size, O, C] to the output, as far as it gets there.
+    """Add each pixel times the filter [*size, O, C] to the output, where it is inside.
 
-    Taps are taken from the last: so the pixels reach each output in their order.
+    The last tap comes first, so that pixels reach each output in their order.
     """
     dims = list(
         zip(out[1:-1], before, w.shape[:-2], x.shape[1:-1], strides, dilations, strict=True)
@@ -186,7 +186,7 @@ def _scatter(
 
 
 KERNELS = {
-    "TRANSPOSE_CONV": Kernel(transpose_conv, asked_shape),
-    "CONV_3D_TRANSPOSE": Kernel(conv_3d_transpose, asked_shape),
+    "TRANSPOSE_CONV": Kernel(transpose_conv, requested_shape),
+    "CONV_3D_TRANSPOSE": Kernel(conv_3d_transpose, requested_shape),
     "Convolution2DTransposeBias": Kernel(convolution_2d_transpose_bias, grown_shape),
 }

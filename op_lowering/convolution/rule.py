@@ -14,7 +14,7 @@ import numpy as np
 
 from jaxdelegate.op_lowering.common import quantized_products
 from jaxdelegate.op_lowering.common.algorithms import chosen
-from jaxdelegate.op_lowering.common.basics import Array, final_activation, fused_activation
+from jaxdelegate.op_lowering.common.basics import Array, final_activation
 from jaxdelegate.op_lowering.common.dynamic_range import DynamicRange
 from jaxdelegate.op_lowering.common.products import (
     Arithmetic,
@@ -211,14 +211,9 @@ class _Family(Generic[_Conv]):
         is_whole = tensors.y.shape == shape and 0 not in shape
         if not is_whole or kernel_order.is_chosen(context, c, tensors):
             return None
-        native = cpu_kernel.chosen(context, tensors, c)
-        if native is not None:
-            return cpu_kernel.convolution(
-                native, c, activation, self.spatial_io, nonlinearity, context.grid
-            )
-        if depthwise_triton.is_chosen(context, tensors, c):
-            end = final_activation(activation, nonlinearity)
-            return depthwise_triton.convolution(context, c, self.spatial_io, end)
+        ours = self._by_own_kernel(op, activation, nonlinearity)
+        if ours is not None:
+            return ours
         layout, run = by_library(context.platform)
         is_chosen = context.platform == "gpu" and context.algorithm in (None, run.__name__)
         by_cudnn = is_chosen and nonlinearity is Nonlinearity.NONE and c.groups == 1
@@ -231,14 +226,25 @@ class _Family(Generic[_Conv]):
         activation = op.options.fused_activation_function
         if kernel_order.is_chosen(context, c, tensors):
             return kernel_order.lower(c, self.spatial_io, activation, tensors)
-        native = cpu_kernel.chosen(context, tensors, c)
-        if native is not None:
-            return cpu_kernel.convolution(native, c, activation, self.spatial_io, grid=context.grid)
-        if depthwise_triton.is_chosen(context, tensors, c):
-            end = fused_activation(activation)
-            return depthwise_triton.convolution(context, c, self.spatial_io, end)
+        ours = self._by_own_kernel(op, activation, Nonlinearity.NONE)
+        if ours is not None:
+            return ours
         algorithm = chosen(_float_algorithms(context, c, tensors, activation), context.algorithm)
         return self._by_algorithm(op, activation, algorithm)
+
+    def _by_own_kernel(
+        self, op: Op[_Conv], activation: Act, nonlinearity: Nonlinearity
+    ) -> Lowered | None:
+        context, tensors, c = op.context, Tensors.of(op), self._convolution(op)
+        native = cpu_kernel.chosen(context, tensors, c)
+        if native is not None:
+            return cpu_kernel.convolution(
+                native, c, activation, self.spatial_io, nonlinearity, context.grid
+            )
+        if depthwise_triton.is_chosen(context, tensors, c):
+            end = final_activation(activation, nonlinearity)
+            return depthwise_triton.convolution(context, c, self.spatial_io, end)
+        return None
 
     def _by_algorithm(
         self, op: Op[_Conv], activation: Act, algorithm: tuple[Layout, Run]

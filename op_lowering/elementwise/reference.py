@@ -111,8 +111,6 @@ def _atan2(y: Array, x: Array) -> Any:
     return np.arctan2(y, x)
 
 
-floor_div = elementwise(_floor_div)
-floor_mod = elementwise(_floor_mod)
 # not np.maximum: a NaN in x gives y
 maximum = elementwise(lambda x, y: np.where(x > y, x, y))
 minimum = elementwise(lambda x, y: np.where(x < y, x, y))
@@ -121,9 +119,6 @@ squared_difference = by_scale(
     quantized.squared_difference,
     "int8 int16",
 )
-atan2 = elementwise(_atan2)
-bitwise_xor = elementwise(np.bitwise_xor)
-right_shift = elementwise(_right_shift)
 
 
 # ---- POW
@@ -149,27 +144,13 @@ def _power_of_one_exponent(x: Array, y: Array) -> Any:
     return z if whole == 1 else _clamp(z, Act.NONE, x.dtype)
 
 
-power = elementwise(_power)
-
-
 # ---- unary operators
 
 absolute = by_scale(elementwise(np.abs), quantized.absolute, "int8 int16")
-neg = elementwise(np.negative)
-sign = elementwise(np.sign)
-square = elementwise(lambda x: x * x)
 sqrt = by_scale(elementwise(np.sqrt), quantized.sqrt, "int8 int16")
 rsqrt = by_scale(elementwise(lambda x: 1 / np.sqrt(x)), quantized.rsqrt, "int8 int16")
 exp = by_scale(elementwise(np.exp), quantized.exp, "int8 int16")
 log = by_scale(elementwise(np.log), quantized.log, "int8 int16")
-sin = elementwise(np.sin)
-cos = elementwise(np.cos)
-floor = elementwise(np.floor)
-ceil = elementwise(np.ceil)
-rounded = elementwise(np.rint)  # halves to even: kernels/internal/reference/round.h
-real = elementwise(np.real)
-imag = elementwise(np.imag)
-complex_abs = elementwise(np.abs)
 
 
 def zeros_like(_options: object, inputs: Specs, outputs: Specs, _x: Array | None) -> tuple[Array]:
@@ -207,32 +188,33 @@ KERNELS = {
     "SUB": Kernel(sub, broadcast_shape),
     "MUL": Kernel(mul, broadcast_shape),
     "DIV": Kernel(div, broadcast_shape),
-    "FLOOR_DIV": Kernel(floor_div, broadcast_shape),
-    "FLOOR_MOD": Kernel(floor_mod, broadcast_shape),
+    "FLOOR_DIV": Kernel(elementwise(_floor_div), broadcast_shape),
+    "FLOOR_MOD": Kernel(elementwise(_floor_mod), broadcast_shape),
     "MAXIMUM": Kernel(maximum, broadcast_shape),
     "MINIMUM": Kernel(minimum, broadcast_shape),
-    "POW": Kernel(power, broadcast_shape),
+    "POW": Kernel(elementwise(_power), broadcast_shape),
     "SQUARED_DIFFERENCE": Kernel(squared_difference, broadcast_shape),
     "ADD_N": Kernel(add_n, same_shape),
-    "ATAN2": Kernel(atan2, same_shape),
-    "BITWISE_XOR": Kernel(bitwise_xor, broadcast_shape),
-    "RIGHT_SHIFT": Kernel(right_shift, broadcast_shape),
+    "ATAN2": Kernel(elementwise(_atan2), same_shape),
+    "BITWISE_XOR": Kernel(elementwise(np.bitwise_xor), broadcast_shape),
+    "RIGHT_SHIFT": Kernel(elementwise(_right_shift), broadcast_shape),
     "ABS": Kernel(absolute, same_shape),
-    "NEG": Kernel(neg, same_shape),
-    "SIGN": Kernel(sign, same_shape),
-    "SQUARE": Kernel(square, same_shape),
+    "NEG": Kernel(elementwise(np.negative), same_shape),
+    "SIGN": Kernel(elementwise(np.sign), same_shape),
+    "SQUARE": Kernel(elementwise(lambda x: x * x), same_shape),
     "SQRT": Kernel(sqrt, same_shape),
     "RSQRT": Kernel(rsqrt, same_shape),
     "EXP": Kernel(exp, same_shape),
     "LOG": Kernel(log, same_shape),
-    "SIN": Kernel(sin, same_shape),
-    "COS": Kernel(cos, same_shape),
-    "FLOOR": Kernel(floor, same_shape),
-    "CEIL": Kernel(ceil, same_shape),
-    "ROUND": Kernel(rounded, same_shape),
-    "REAL": Kernel(real, same_shape),
-    "IMAG": Kernel(imag, same_shape),
-    "COMPLEX_ABS": Kernel(complex_abs, same_shape),
+    "SIN": Kernel(elementwise(np.sin), same_shape),
+    "COS": Kernel(elementwise(np.cos), same_shape),
+    "FLOOR": Kernel(elementwise(np.floor), same_shape),
+    "CEIL": Kernel(elementwise(np.ceil), same_shape),
+    # halves to even: kernels/internal/reference/round.h
+    "ROUND": Kernel(elementwise(np.rint), same_shape),
+    "REAL": Kernel(elementwise(np.real), same_shape),
+    "IMAG": Kernel(elementwise(np.imag), same_shape),
+    "COMPLEX_ABS": Kernel(elementwise(np.abs), same_shape),
     "ZEROS_LIKE": Kernel(zeros_like, same_shape, Folds.SHAPES),
     "BITCAST": Kernel(bitcast, same_shape, inferred_shapes=bitcast_shape),
 }

@@ -150,18 +150,6 @@ def _floor_divide(x: jax.Array, y: jax.Array) -> jax.Array:
     return jnp.where(nearest * b == a, nearest, jnp.floor(quotient))
 
 
-def _maximum(x: jax.Array, y: jax.Array) -> jax.Array:
-    return jnp.where(x > y, x, y)  # y if either is NaN
-
-
-def _minimum(x: jax.Array, y: jax.Array) -> jax.Array:
-    return jnp.where(x < y, x, y)
-
-
-def _squared_difference(x: jax.Array, y: jax.Array) -> jax.Array:
-    return (x - y) * (x - y)
-
-
 def _right_shift(x: jax.Array, y: jax.Array) -> jax.Array:
     """Arithmetic where signed; the distance is clamped to [0, bits - 1]."""
     return jnp.right_shift(x, clamp(y, 0, 8 * x.dtype.itemsize - 1))
@@ -178,18 +166,19 @@ def _atan2(y: jax.Array, x: jax.Array) -> jax.Array:
 
 
 def _why_not_atan2(op: Op[ATan2Options]) -> str | None:
-    return why_not_one_shape(*op.inputs[:2])
+    return why_not_one_shape(*op.inputs)
 
 
 FLOOR_DIV = binary("FLOOR_DIV", FloorDivOptions, 3, _floor_divide, why_not=_why_not_zero)
 FLOOR_MOD = binary("FLOOR_MOD", FloorModOptions, 2, jnp.remainder, why_not=_why_not_zero)
-MAXIMUM = binary("MAXIMUM", MaximumMinimumOptions, 4, _maximum)
-MINIMUM = binary("MINIMUM", MaximumMinimumOptions, 4, _minimum)
+# If either is NaN, y.
+MAXIMUM = binary("MAXIMUM", MaximumMinimumOptions, 4, lambda x, y: jnp.where(x > y, x, y))
+MINIMUM = binary("MINIMUM", MaximumMinimumOptions, 4, lambda x, y: jnp.where(x < y, x, y))
 SQUARED_DIFFERENCE = binary(
     "SQUARED_DIFFERENCE",
     SquaredDifferenceOptions,
     2,
-    _squared_difference,
+    lambda x, y: (x - y) * (x - y),
     integer=quantized.SQUARED_DIFFERENCE,
 )
 ATAN2 = binary("ATAN2", ATan2Options, 1, _atan2, dtypes=FLOATS, why_not=_why_not_atan2)

@@ -1,4 +1,4 @@
-"""Options and records of operators that no file holds: rewrites fuse several operators to one."""
+"""Options and records of operators that rewrites create from several of a file's."""
 
 from jaxdelegate.op_lowering.convolution.options import Conv2DOptions, DepthwiseConv2DOptions
 from jaxdelegate.op_lowering.records import costs

@@ -46,6 +46,7 @@ from jaxdelegate.op_lowering.records.enums import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.records.enums import TensorType
 from jaxdelegate.op_lowering.rule import Function, Lowered, Op, first_reason
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
+from jaxdelegate.quant.params import Quantization
 from jaxdelegate.quant.requantize import (
     convolution_multipliers,
     effective_scales,
@@ -90,12 +91,18 @@ def _fully_connected_epilogue(options: FullyConnectedOptions, tensors: Tensors) 
     activation = options.fused_activation_function
     if w.dtype != INT16:
         return epilogue(activation, y, total, scale=effective_scales(*scales, output_channels))
+    return epilogue(activation, y, INT64, **_multipliers(*scales, output_channels))
+
+
+def _multipliers(
+    x: Quantization, w: Quantization, y: Quantization, output_channels: int
+) -> dict[str, Any]:
     multiplier, shift = (
-        convolution_multipliers(*scales, output_channels)
-        if scales[1].is_per_channel
-        else product_multiplier(*scales)
+        convolution_multipliers(x, w, y, output_channels)
+        if w.is_per_channel
+        else product_multiplier(x, w, y)
     )
-    return epilogue(activation, y, INT64, multiplier=multiplier, shift=shift)
+    return {"multiplier": multiplier, "shift": shift}
 
 
 def lower_fully_connected(op: Op[FullyConnectedOptions]) -> Function:
@@ -159,14 +166,8 @@ def why_not_batch_matmul(tensors: Tensors, products: int, columns: int) -> str |
 def _batch_matmul_epilogue(tensors: Tensors) -> Epilogue:
     x, w, _, y = tensors
     scales = quantization_of(x), quantization_of(w), quantization_of(y)
-    multiplier: Any
-    shift: Any
-    if scales[1].is_per_channel:
-        multiplier, shift = convolution_multipliers(*scales, y.shape[-1])
-    else:
-        multiplier, shift = product_multiplier(*scales)
     total = accumulator(x, TensorType.FLOAT32)
-    return epilogue(Act.NONE, y, total, multiplier=multiplier, shift=shift)
+    return epilogue(Act.NONE, y, total, **_multipliers(*scales, y.shape[-1]))
 
 
 def lower_batch_matmul(options: BatchMatMulOptions, tensors: Tensors) -> Function:

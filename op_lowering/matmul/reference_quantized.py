@@ -24,6 +24,7 @@ from jaxdelegate.reference.products import accumulated, centered, requantized
 from jaxdelegate.reference.quantization import quantization_of, require_symmetric
 
 _PACKED = (ml_dtypes.int4, ml_dtypes.int2)
+_Scales = tuple[Quantization, Quantization, Quantization]  # activations, filter, output
 # Dtypes of the filter and of the output, by that of the activations.
 _FULLY_CONNECTED: dict[Any, tuple[tuple[Any, ...], tuple[Any, ...]]] = {
     np.dtype(np.uint8): ((np.uint8,), (np.uint8, np.int16)),
@@ -51,15 +52,8 @@ def fully_connected(
     zero = 0 if filters.is_per_channel else tensor_zero_point(filters)
     total = centered(x, tensor_zero_point(source)) @ centered(w, zero).T
     if w.dtype == np.int16:
-        multiplier, shift = (
-            convolution_multipliers(*scales, len(w))
-            if filters.is_per_channel
-            else product_multiplier(*scales)
-        )
         accumulator = accumulated(total, inputs[0], TensorType.INT64, b)
-        result = requantized(
-            accumulator, multiplier, shift, target, o.fused_activation_function, y.dtype
-        )
+        result = _requantized(accumulator, scales, o.fused_activation_function, y.dtype)
     else:
         accumulator = accumulated(total, inputs[0], o.quantized_bias_type, b)
         bounds = activation_range(o.fused_activation_function, target, y.dtype)
@@ -77,19 +71,24 @@ def batch_matmul(
     o: BatchMatMulOptions, inputs: Specs, outputs: Specs, x: Array, w: Array
 ) -> tuple[Array]:
     y = outputs[0]
-    source, filters, target = _scales("BATCH_MATMUL", _BATCH_MATMUL, inputs, y)
+    scales = _scales("BATCH_MATMUL", _BATCH_MATMUL, inputs, y)
+    source, filters, _ = scales
     x = centered(x, tensor_zero_point(source))
     w = centered(w, 0 if filters.is_per_channel else tensor_zero_point(filters))
     total = np.matmul(x.swapaxes(-1, -2) if o.adj_x else x, w.swapaxes(-1, -2) if o.adj_y else w)
-    multiplier: Any
-    shift: Any
-    if filters.is_per_channel:  # LiteRT takes the product of such scales for zero
-        multiplier, shift = convolution_multipliers(source, filters, target, total.shape[-1])
-    else:
-        multiplier, shift = product_multiplier(source, filters, target)
     accumulator = accumulated(total, inputs[0], TensorType.FLOAT32, None)
-    none = ActivationFunctionType.NONE
-    return (requantized(accumulator, multiplier, shift, target, none, y.dtype),)
+    return (_requantized(accumulator, scales, ActivationFunctionType.NONE, y.dtype),)
+
+
+def _requantized(
+    accumulator: Array, scales: _Scales, activation: ActivationFunctionType, dtype: np.dtype
+) -> Array:
+    multiplier, shift = (
+        convolution_multipliers(*scales, accumulator.shape[-1])
+        if scales[1].is_per_channel  # in BATCH_MATMUL LiteRT takes the product of these for zero
+        else product_multiplier(*scales)
+    )
+    return requantized(accumulator, multiplier, shift, scales[2], activation, dtype)
 
 
 def _scales(
@@ -97,7 +96,7 @@ def _scales(
     dtypes: dict[Any, tuple[tuple[Any, ...], tuple[Any, ...]]],
     inputs: Specs,
     y: TensorSpec,
-) -> tuple[Quantization, Quantization, Quantization]:
+) -> _Scales:
     source = quantization_of(name, inputs[0], *dtypes)
     filters, outputs = dtypes[inputs[0].dtype]
     require_symmetric(name, inputs[0], y)

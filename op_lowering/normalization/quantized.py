@@ -17,6 +17,7 @@ from jaxdelegate.op_lowering.common.pointwise import INT8, INT16, UINT8
 from jaxdelegate.op_lowering.common.quantization import (
     scale_of,
     why_not_per_tensor,
+    why_not_raised,
     why_not_same,
     why_not_zero_point,
     zero_point_of,
@@ -84,11 +85,9 @@ def _why_not_probabilities(x: TensorSpec, y: TensorSpec) -> tuple[str | None, st
 
 
 def _why_not_exponents(beta: float, x: TensorSpec) -> str | None:
-    try:
-        multiplier.softmax_multiplier(_float32(beta), scale_of(x), _INPUT_BITS)
-    except ValueError as error:
-        return f"steps of {x.name!r} times beta {beta}: {error}"
-    return None
+    factors = _float32(beta), scale_of(x), _INPUT_BITS
+    reason = why_not_raised(lambda: multiplier.softmax_multiplier(*factors))
+    return None if reason is None else f"steps of {x.name!r} times beta {beta}: {reason}"
 
 
 def _float32(value: float) -> float:
@@ -193,11 +192,9 @@ def why_not_log_softmax(x: TensorSpec, y: TensorSpec) -> str | None:
 
 
 def _why_not_multipliers(x: TensorSpec) -> str | None:
-    try:
-        multiplier.log_softmax_multipliers(1.0, scale_of(x), _INPUT_BITS)
-    except ValueError as error:
-        return f"steps of {x.name!r}: {error}"
-    return None
+    factors = 1.0, scale_of(x), _INPUT_BITS
+    reason = why_not_raised(lambda: multiplier.log_softmax_multipliers(*factors))
+    return None if reason is None else f"steps of {x.name!r}: {reason}"
 
 
 def lower_log_softmax(x: TensorSpec, y: TensorSpec) -> _Integers:

@@ -82,7 +82,7 @@ def test_equals_the_reference(example: Case, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.usefixtures("_interpreted")
 def test_sums_that_wrap_around_and_saturate() -> None:
-    """As the epilogue of XLA's products does: accumulators and shifts of any size."""
+    """Like the epilogue of XLA's products: accumulators and shifts of any size."""
     random = np.random.default_rng(0)
     x, w = (random.integers(-128, 128, s).astype(INT8) for s in ((33, 40), (40, 20)))
     offset = random.integers(-(2**31), 2**31, 20).astype(np.int32)

@@ -287,7 +287,7 @@ def emulated(channels: Any, filters: Any, bias: Any, activation: Act = Act.NONE)
     """What a GPU makes of CONV_2D in float16 on one pixel, by the emulation of its roundings."""
     x = np.float32(channels).reshape(1, 1, 1, -1)
     w = np.float32(filters).reshape(-1, 1, 1, x.size)
-    w = np.pad(w, ((0, 0), (1, 1), (1, 1), (0, 0)))  # one pixel by itself would be a matrix product
+    w = np.pad(w, ((0, 0), (1, 1), (1, 1), (0, 0)))  # one pixel alone would be a matrix product
     arrays = (x, w, np.float32(bias))
     specs = [TensorSpec("t", a.shape, a.dtype, const=None if a is x else a) for a in arrays]
     context = LoweringContext().on_gpu(emulated_policy("float16"))
@@ -297,7 +297,7 @@ def emulated(channels: Any, filters: Any, bias: Any, activation: Act = Act.NONE)
 
 
 def test_an_emulation_rounds_once_as_cudnn_does() -> None:
-    """After sum, bias and clamp; what is too large then is infinite, and not before."""
+    """After sum, bias and clamp: only then do values that are too large become infinite."""
     got = emulated([2048, 1], [[1, 1], [32, 0], [32, 0]], [-2048, 0, -6e4], Act.RELU)
     assert got.dtype == np.float16
     np.testing.assert_array_equal(got.ravel(), [1, np.inf, 5536])  # of 1, 65536 and 5536
@@ -306,7 +306,7 @@ def test_an_emulation_rounds_once_as_cudnn_does() -> None:
 @pytest.mark.parametrize(("name", "depth"), [("DEPTHWISE_CONV_2D", 1), ("CONV_2D", 2)])
 @pytest.mark.parametrize(("size", "filters"), [(32, 3), (300, 5)])  # a sum of taps, and cuDNN's
 def test_groups_end_in_float32_on_a_gpu(name: str, depth: int, size: int, filters: int) -> None:
-    """In the kernel after cuDNN's, which is there anyway: no infinity, and no rounded bias."""
+    """In the kernel after cuDNN's, which runs anyway: no infinity, and no rounded bias."""
     is_depthwise = name == "DEPTHWISE_CONV_2D"
     x = np.ones((1, size, size, 64), np.float32)
     x[0, 0, 0, 0] = 60000

@@ -275,7 +275,7 @@ def test_results_go_on_a_grid_as_behind_the_kernel(
 
 @pytest.mark.usefixtures("instruction_set")
 def test_ties_nan_and_infinity_go_on_a_grid_as_behind_the_kernel() -> None:
-    almost = np.nextafter(np.float32(0.5), np.float32(0))  # half and its neighbor are told apart
+    almost = np.nextafter(np.float32(0.5), np.float32(0))  # half and its neighbor must differ
     values = [*(n + 0.5 for n in range(-4, 9)), almost, -almost, 1 + almost, *SPECIAL]
     x = np.resize(np.float32(values), (1, 2, len(values), 16))
     one, bias = const(np.ones((1, 1, 1, 16), np.float32)), const(np.full(16, -0.0, np.float32))
@@ -339,7 +339,7 @@ MULTIPLIES_SHORT = pytest.mark.skipif(
 
 
 def rounded(case: Case) -> Case:
-    """The same with values that bfloat16 holds."""
+    """The case with values that bfloat16 represents exactly."""
     x, w, *bias = (arg for arg in case.inputs if arg is not None)
     short = (
         dataclasses.replace(arg, value=arg.value.astype(BFLOAT16).astype(np.float32))

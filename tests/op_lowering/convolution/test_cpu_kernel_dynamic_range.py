@@ -36,7 +36,7 @@ Shape = tuple[int, ...]
 
 
 def images(shape: Shape) -> np.ndarray:
-    """Of very different extents and means."""
+    """Images of very different extents and means."""
     rng = np.random.default_rng(shape)
     each = (shape[0], *(1,) * (len(shape) - 1))
     extents = np.exp(rng.normal(size=each) * 2)

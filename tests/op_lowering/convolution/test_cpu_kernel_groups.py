@@ -102,7 +102,7 @@ def test_which_groups_share_a_panel() -> None:
 @pytest.mark.usefixtures("instruction_set")
 @pytest.mark.parametrize("depth", [2, 5, 8])
 def test_nan_and_infinity_stay_in_their_group(depth: int) -> None:
-    """Of groups that share a panel, or not."""
+    """Some groups share a panel, some do not."""
     special = np.resize(np.float32([1.5, np.nan, np.inf, -np.inf, 1e30]), (1, 5, 1, 1))
     channels = 16 // depth * depth
     x = np.where(np.arange(channels) == 4, special, np.ones((1, 5, 7, channels), np.float32))

@@ -118,8 +118,8 @@ def lowered_as(
 @pytest.mark.usefixtures("_interpreted")
 @pytest.mark.parametrize("nonlinearity", list(Nonlinearity))
 @pytest.mark.parametrize("count", [3, 4], ids=["alone", "residual"])
-def test_ends_in_what_stands_after_it(nonlinearity: Nonlinearity, count: int) -> None:
-    """As the operators one by one, which a GPU without the kernel would run."""
+def test_applies_residual_and_nonlinearity(nonlinearity: Nonlinearity, count: int) -> None:
+    """Equals the separate operators, which a GPU without the kernel would run."""
     bare = DepthwiseConv2DOptions(SAME, 1, 1, 1)
     options = FusedConvolutionOptions(convolution=bare, nonlinearity=nonlinearity)
     shapes = [(2, 7, 5, 16), (1, 3, 3, 16), (16,), (2, 7, 5, 16)][:count]
@@ -138,7 +138,7 @@ def test_ends_in_what_stands_after_it(nonlinearity: Nonlinearity, count: int) ->
 
 
 def test_ends_on_the_grid_of_a_quantized_tensor() -> None:
-    """As the float view rounds: ties away from zero, NaN to the lowest value."""
+    """Rounds like the float view: ties away from zero, NaN to the lowest value."""
     scale, zero_point = np.float32(0.037), 11
     spec = TensorSpec("y", (4000,), np.dtype(np.int8), scaled(scale, zero_point))
     grid = fake_quantization.grid_of(spec)

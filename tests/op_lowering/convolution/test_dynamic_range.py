@@ -142,7 +142,7 @@ CASES = [
 
 
 def late(case: Case) -> Case:
-    """The same with a filter that is known at run time only."""
+    """The case with a filter that is known only at run time."""
     inputs = list(case.inputs)
     inputs[1] = dataclasses.replace(inputs[1], is_const=False)
     return dataclasses.replace(case, inputs=inputs, label=f"late-{case.label}")

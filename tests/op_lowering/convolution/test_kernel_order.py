@@ -1,4 +1,4 @@
-"""Short float convolutions ahead of quantized operators: what BUILTIN_REF computes, to the bit."""
+"""Short float convolutions before quantized operators equal BUILTIN_REF's bit for bit."""
 
 from typing import Any
 

@@ -287,7 +287,7 @@ CASES = CONV_2D + DEPTHWISE + TRANSPOSED
 
 
 def late(case: Case) -> Case:
-    """The same with a filter that is known at run time only."""
+    """The case with a filter that is known only at run time."""
     position = 1
     inputs = list(case.inputs)
     inputs[position] = dataclasses.replace(inputs[position], is_const=False)

@@ -44,7 +44,7 @@ def test_default_where_it_is_faster(c: Convolution) -> None:
         pytest.param(square(56, 64, 64, stride=2), id="strides"),
         pytest.param(square(128, 16, 16), id="few channels"),
         pytest.param(square(7, 128, 32), id="little work"),
-        pytest.param(square(7, 512, 512), id="few tiles for so many filters"),
+        pytest.param(square(7, 512, 512), id="few tiles for many filters"),
         pytest.param(square(224, 64, 64), id="much memory"),
         pytest.param(square(56, 64, 64, images=8), id="much memory, of several images"),
     ],

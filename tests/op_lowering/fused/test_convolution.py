@@ -103,7 +103,7 @@ class Example:
         return y
 
     def product(self, x: np.ndarray, w: np.ndarray) -> np.ndarray:
-        """Of pixels and a filter's tap, [N, K]; [1, N] where it is depthwise."""
+        """`w` is a filter's tap, [N, K]; [1, N] if the convolution is depthwise."""
         if isinstance(self.options.convolution, DepthwiseConv2DOptions):
             return x * w[0]
         groups = x.shape[-1] // w.shape[-1]
@@ -315,7 +315,7 @@ def test_where_a_factor_is_shortened_they_stay_apart() -> None:
 @pytest.mark.parametrize("algorithm", [None, "xla"])
 @COUNTS
 def test_the_result_goes_on_a_grid_at_last(algorithm: str | None, count: int) -> None:
-    """After the residual and the nonlinearity; what XLA computes does not go there by itself."""
+    """After the residual and the nonlinearity; XLA's results are not put on the grid."""
     examples = [Example("windows", 5, 17, epilogue) for epilogue in ENDINGS]
     spec = dataclasses.replace(
         examples[0].y,

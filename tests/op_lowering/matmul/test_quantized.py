@@ -53,7 +53,7 @@ class Numbers:
         return self.y if self.y is not None else self.x
 
     def scales(self, depth: int, output_channels: int) -> tuple[np.float32, np.ndarray, np.float32]:
-        """Of the input, of the weights and of the output."""
+        """Those of the input, of the weights and of the output."""
         x = np.float32(0.02)
         w = np.float32(
             np.geomspace(1 / self.spread, 1, output_channels if self.spread > 1 else 1) * 0.01
