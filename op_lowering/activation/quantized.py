@@ -1,7 +1,4 @@
-"""Activation functions of quantized tensors, as LiteRT's integer kernels compute them.
-
-Sources: kernels/activations.cc and the headers of kernels/internal/reference named below.
-"""
+"""Integer kernels of activation functions: kernels/activations.cc and the headers named below."""
 
 import functools
 

@@ -1,7 +1,4 @@
-"""Activation functions of quantized tensors: the integer kernels, value by value in numpy.
-
-Sources: kernels/activations.cc and the headers of kernels/internal/reference named below.
-"""
+"""Integer kernels of activation functions, in numpy; quantized.py names the sources."""
 
 import numpy as np
 

@@ -1,7 +1,4 @@
-"""Custom derivatives of rules whose arithmetic JAX cannot differentiate, or only uselessly.
-
-They do not change how values are computed: a compiled program is the same.
-"""
+"""Custom derivatives where JAX cannot differentiate, or only uselessly; values do not change."""
 
 import functools
 from collections.abc import Callable, Sequence

@@ -21,7 +21,7 @@ from jaxdelegate.quant.jax_requantize import clamp
 
 # Rows, columns and products of one step, at most; warps.
 _ROWS, _COLUMNS, _DEPTH, _WARPS = 128, 128, 64, 8
-_LEAST = 16  # the least of each in Triton's product; of depth for int8 the double
+_LEAST = 16  # of each in Triton's product; for int8 the least depth is twice that
 _MOST_VALUES = 1 << 31  # of a matrix whose positions are int32
 
 

@@ -1,8 +1,4 @@
-"""STABLEHLO_COMPOSITE: its decomposition, or a fused implementation where that is faster.
-
-Every composite has a subgraph that defines it. One is fused: `odml.scaled_dot_product_attention`
-in half precision on a GPU (fused/attention.py).
-"""
+"""STABLEHLO_COMPOSITE: its decomposition, or cuDNN's attention in half precision on a GPU."""
 
 import dataclasses
 import math

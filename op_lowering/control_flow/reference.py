@@ -1,7 +1,4 @@
-"""Control flow: IF, WHILE, CALL, CALL_ONCE, STABLEHLO_CASE, STABLEHLO_WHILE, STABLEHLO_COMPOSITE.
-
-Sources: kernels/if.cc, while.cc, call_once.cc, stablehlo_case.cc, stablehlo_composite.cc.
-"""
+"""Control flow: kernels/{if,while,call_once,stablehlo_case,stablehlo_composite}.cc."""
 
 import dataclasses
 from collections.abc import Sequence

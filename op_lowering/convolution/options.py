@@ -94,11 +94,7 @@ class Convolution2DTransposeBiasOptions(CustomOptions):
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Read TfLitePadding (1 SAME, 2 VALID), stride_width and stride_height.
-
-        Raises:
-            ValueError: fewer than twelve bytes, or a padding that is neither.
-        """
+        """Read TfLitePadding (1 SAME, 2 VALID), stride_width and stride_height."""
         if len(data) < 12:
             raise ValueError(
                 f"Convolution2DTransposeBias: expected 12 bytes of parameters, got {len(data)}"

@@ -1,7 +1,4 @@
-"""Convolutions: kernels/internal/reference/conv.h, depthwiseconv_float.h and conv3d.h.
-
-Quantized tensors go to quantized.py and dynamic_range.py.
-"""
+"""Convolutions: kernels/internal/reference/conv.h, depthwiseconv_float.h and conv3d.h."""
 
 from collections.abc import Iterator
 from functools import partial

@@ -1,8 +1,4 @@
-"""Integer convolutions, plain, depthwise and transposed.
-
-kernels/internal/reference/conv.h, depthwiseconv_uint8.h and transpose_conv.h for uint8, the headers
-of integer_ops/ for int8, and for int16 with filters of int8.
-"""
+"""Integer convolutions, plain, depthwise and transposed; quantized.py names the sources."""
 
 from collections.abc import Callable
 

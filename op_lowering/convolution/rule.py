@@ -1,8 +1,4 @@
-"""Convolutions: CONV_2D, DEPTHWISE_CONV_2D, CONV_3D.
-
-This module has the rules and the float arithmetic; quantized tensors are in quantized.py and
-dynamic_range.py.
-"""
+"""Convolutions: CONV_2D, DEPTHWISE_CONV_2D, CONV_3D."""
 
 import dataclasses
 import math

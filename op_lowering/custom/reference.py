@@ -1,7 +1,4 @@
-"""Custom operators that LiteRT registers: NumericVerify, aeq.hadamard_rotation.
-
-Source: kernels/numeric_verify.cc, kernels/hadamard_rotation.cc.
-"""
+"""Custom operators that LiteRT registers: kernels/{numeric_verify,hadamard_rotation}.cc."""
 
 import numpy as np
 

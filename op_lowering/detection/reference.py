@@ -1,9 +1,4 @@
-"""Object detection, in numpy.
-
-Source: kernels/detection_postprocess.cc, kernels/internal/reference/non_max_suppression.h. The
-kernels leave two things open: equal scores in V4 and V5, and equal classes of one box, which they
-sort in any order, are ordered by index here, and slots after the last detection are zero.
-"""
+"""Object detection, in numpy; rule.py names the sources, and what the kernels leave open."""
 
 import heapq
 

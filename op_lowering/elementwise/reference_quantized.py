@@ -1,8 +1,4 @@
-"""Elementwise arithmetic on quantized tensors: the integer kernels, value by value in numpy.
-
-Sources: kernels/{add,sub,mul,div,squared_difference,comparisons,elementwise,exp}.cc and the headers
-of kernels/internal/reference that they name.
-"""
+"""Elementwise arithmetic on quantized tensors, in numpy; quantized.py names the sources."""
 
 import math
 import operator

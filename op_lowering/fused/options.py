@@ -15,15 +15,11 @@ class FusedOptions(Record):
 class LayerNormOptions(FusedOptions):
     """x over the root of its variance: inputs x, scale, offset; the latter two may be absent.
 
-    Attributes:
-        axes: of `x`, over which mean and variance are taken.
-        epsilon: added to the variance.
-        is_centered: whether the mean is subtracted first; else the mean square is the variance.
-        fused_activation_function: of the result.
+    `is_centered`: the mean is subtracted first; else the mean square is the variance.
     """
 
-    axes: tuple[int, ...] = ()
-    epsilon: float = 0.0
+    axes: tuple[int, ...] = ()  # of `x`, over which mean and variance are taken
+    epsilon: float = 0.0  # added to the variance
     is_centered: bool = True
     fused_activation_function: ActivationFunctionType = ActivationFunctionType.NONE
 
@@ -31,30 +27,22 @@ class LayerNormOptions(FusedOptions):
 class AttentionOptions(FusedOptions):
     """softmax(scale * q k^T + mask) v: inputs q, k, v and perhaps a mask.
 
-    Attributes:
-        logits: the shape of the softmax, [B, N, T, S] or [B, T, S]; q [..., T, H], k and v
-            [..., S, H] may have their leading dimensions in one.
-        scale: of the logits.
-        keys_last: whether k is [..., H, S] instead.
-        values_last: whether v is.
+    q [..., T, H], k and v [..., S, H] may have their leading dimensions in one.
     """
 
-    logits: tuple[int, ...] = ()
-    scale: float = 1.0
-    keys_last: bool = False
-    values_last: bool = False
+    logits: tuple[int, ...] = ()  # the shape of the softmax, [B, N, T, S] or [B, T, S]
+    scale: float = 1.0  # of the logits
+    keys_last: bool = False  # k is [..., H, S]
+    values_last: bool = False  # v is [..., H, S]
 
 
 class FusedConvolutionOptions(FusedOptions):
     """A convolution, a residual added to it, an activation: inputs x, filter, bias, residual.
 
-    Attributes:
-        convolution: the options of CONV_2D or DEPTHWISE_CONV_2D, which have no activation.
-        nonlinearity: of the result.
-        fused_activation_function: of the result, if `nonlinearity` is none.
+    `fused_activation_function` applies if `nonlinearity` is none.
     """
 
-    convolution: Conv2DOptions | DepthwiseConv2DOptions = Conv2DOptions()
+    convolution: Conv2DOptions | DepthwiseConv2DOptions = Conv2DOptions()  # without an activation
     nonlinearity: Nonlinearity = Nonlinearity.NONE
     fused_activation_function: ActivationFunctionType = ActivationFunctionType.NONE
 

@@ -1,7 +1,4 @@
-"""Lookups in tables, in numpy: EMBEDDING_LOOKUP_SPARSE, HASHTABLE_LOOKUP, LSH_PROJECTION.
-
-Source: kernels/embedding_lookup_sparse.cc, hashtable_lookup.cc, lsh_projection.cc.
-"""
+"""Lookups in tables: kernels/{embedding_lookup_sparse,hashtable_lookup,lsh_projection}.cc."""
 
 import numpy as np
 

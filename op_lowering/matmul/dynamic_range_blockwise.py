@@ -28,7 +28,7 @@ from jaxdelegate.quant.affine import block_parameters, spread, why_not_blocks
 from jaxdelegate.quant.params import Blockwise, integer_range
 
 _FILTERS = frozenset([INT8, INT4, INT2])
-_MOST_SUMS = 1 << 26  # bytes of the sums of all blocks; beyond, devices compute them one by one
+_MOST_SUMS = 1 << 26  # bytes of the sums of all blocks; beyond, all devices go block by block
 _EXACT = 1 << 24  # float32 holds all integers up to here
 
 

@@ -1,7 +1,4 @@
-"""Matrix products: kernels/internal/reference/fully_connected.h and batch_matmul.h.
-
-Quantized tensors are in reference_quantized.py and reference_dynamic_range.py.
-"""
+"""Matrix products: kernels/internal/reference/fully_connected.h and batch_matmul.h."""
 
 import numpy as np
 

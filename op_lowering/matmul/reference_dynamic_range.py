@@ -1,7 +1,4 @@
-"""Dynamic range matrix products: float32 rows, quantized on the fly, by integer filters.
-
-EvalHybridDense of kernels/fully_connected.cc, EvalHybrid of kernels/batch_matmul.cc.
-"""
+"""Dynamic range matrix products, in numpy; dynamic_range.py names the sources."""
 
 import ml_dtypes
 import numpy as np
@@ -75,11 +72,7 @@ def _activated(activation: ActivationFunctionType, y: Array) -> Array:
 def batch_matmul(
     o: BatchMatMulOptions, inputs: Specs, outputs: Specs, x: Array, w: Array
 ) -> tuple[Array]:
-    """Each row has its own scale.
-
-    LiteRT's kernel takes that of another row where two or more batch dimensions of x are larger
-    than 1.
-    """
+    """Each row has its own scale; LiteRT's kernel sometimes reads another's (dynamic_range.py)."""
     require_floats("BATCH_MATMUL", inputs[0], *outputs)
     scales = quantization_of("BATCH_MATMUL", inputs[1], np.int8)
     x = x.swapaxes(-1, -2) if o.adj_x else x

@@ -1,8 +1,4 @@
-"""Integer matrix products.
-
-kernels/internal/reference/fully_connected.h, integer_ops/fully_connected.h and batch_matmul.h;
-filters of int16 are in kernels/fully_connected.cc.
-"""
+"""Integer matrix products, in numpy; quantized.py names the sources."""
 
 from typing import Any
 

@@ -1,8 +1,4 @@
-"""Matrix products: FULLY_CONNECTED, BATCH_MATMUL.
-
-This module has the rules and the float arithmetic; quantized tensors are in quantized.py and
-dynamic_range.py.
-"""
+"""Matrix products: FULLY_CONNECTED, BATCH_MATMUL."""
 
 import math
 from collections.abc import Mapping

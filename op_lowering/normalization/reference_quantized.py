@@ -1,8 +1,4 @@
-"""Integer normalizations along the last axis, as LiteRT's reference kernels compute them.
-
-Sources: kernels/activations.cc, kernels/l2norm.cc; softmax.h, log_softmax.h, l2normalization.h and
-integer_ops/ in kernels/internal/reference.
-"""
+"""Integer normalizations along the last axis, in numpy; quantized.py names the sources."""
 
 import numpy as np
 

@@ -1,8 +1,4 @@
-"""Normalizations along the last axis.
-
-SOFTMAX, LOG_SOFTMAX, L2_NORMALIZATION, LOCAL_RESPONSE_NORMALIZATION; all compute in the
-accumulator's dtype and round once, at the end.
-"""
+"""Normalizations along the last axis, in the accumulator's dtype, rounded once, at the end."""
 
 from collections.abc import Callable
 
