@@ -14,11 +14,7 @@ from jaxdelegate.quant.fixed_point import (
     saturating_left_shift,
     saturating_rounding_doubling_high_mul,
 )
-from jaxdelegate.quant.multiplier import (
-    checked_log2,
-    downscale_multiplier,
-    quantize_multiplier,
-)
+from jaxdelegate.quant.multiplier import checked_log2, downscale_multiplier, quantize_multiplier
 from jaxdelegate.reference.kernel import Array, Run
 from jaxdelegate.reference.quantization import (
     range_of,

@@ -60,12 +60,7 @@ def case_shapes(infer: Infer, o: StablehloCaseOptions, inputs: Specs, outputs: S
 
 
 def case(
-    call: Services,
-    o: StablehloCaseOptions,
-    _i: Specs,
-    _o: Specs,
-    index: Array,
-    *arrays: Array,
+    call: Services, o: StablehloCaseOptions, _i: Specs, _o: Specs, index: Array, *arrays: Array
 ) -> _Arrays:
     """An index out of range names the last branch."""
     branches, chosen = o.branch_subgraph_indices, int(index.reshape(-1)[0])
@@ -87,11 +82,7 @@ def while_shapes(
 
 
 def while_(
-    call: Services,
-    o: WhileOptions | StablehloWhileOptions,
-    _i: Specs,
-    _o: Specs,
-    *arrays: Array,
+    call: Services, o: WhileOptions | StablehloWhileOptions, _i: Specs, _o: Specs, *arrays: Array
 ) -> _Arrays:
     while call(o.cond_subgraph_index, *arrays)[0].reshape(-1)[0]:
         arrays = call(o.body_subgraph_index, *arrays)

@@ -21,13 +21,7 @@ from jaxdelegate.op_lowering.convolution.reference_dynamic_range import Add
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType, Padding
 from jaxdelegate.op_lowering.spec import Shape, Specs
 from jaxdelegate.reference.kernel import Array, Kernel
-from jaxdelegate.reference.window import (
-    image_shape,
-    pad_before,
-    require_floats,
-    size_out,
-    sums_of,
-)
+from jaxdelegate.reference.window import image_shape, pad_before, require_floats, size_out, sums_of
 
 
 def _add_products(y: Array, x: Array, w: Array) -> None:

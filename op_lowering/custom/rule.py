@@ -9,14 +9,7 @@ import numpy as np
 from jaxdelegate.op_lowering.cast.options import DequantizeOptions
 from jaxdelegate.op_lowering.cast.rule import DEQUANTIZE
 from jaxdelegate.op_lowering.custom.options import HadamardRotationOptions, NumericVerifyOptions
-from jaxdelegate.op_lowering.rule import (
-    Function,
-    Op,
-    OpRule,
-    first_reason,
-    table,
-    why_not_dtype,
-)
+from jaxdelegate.op_lowering.rule import Function, Op, OpRule, first_reason, table, why_not_dtype
 
 
 def _why_not_numeric_verify(op: Op[NumericVerifyOptions]) -> str | None:

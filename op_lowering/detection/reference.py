@@ -25,10 +25,7 @@ def _real(array: Array, spec: TensorSpec) -> Array:
 
 
 def detection_postprocess(
-    o: DetectionPostProcessOptions,
-    inputs: Specs,
-    outputs: Specs,
-    *arrays: Array,
+    o: DetectionPostProcessOptions, inputs: Specs, outputs: Specs, *arrays: Array
 ) -> tuple[Array, ...]:
     """Decode boxes, drop those that overlap a better one, and list the rest by score.
 

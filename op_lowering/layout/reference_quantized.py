@@ -5,12 +5,7 @@ import numpy as np
 
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.quant.affine import block_parameters, round_half_away, spread
-from jaxdelegate.quant.params import (
-    Blockwise,
-    integer_range,
-    tensor_scale,
-    tensor_zero_point,
-)
+from jaxdelegate.quant.params import Blockwise, integer_range, tensor_scale, tensor_zero_point
 from jaxdelegate.reference.kernel import Array
 from jaxdelegate.reference.quantization import quantization_of
 

@@ -122,10 +122,7 @@ def _words(some: jax.Array) -> list[jax.Array]:
 
 
 def _take_in(
-    words: Sequence[jax.Array],
-    state: _State,
-    multiplier: jax.Array | np.uint64,
-    weight: np.uint64,
+    words: Sequence[jax.Array], state: _State, multiplier: jax.Array | np.uint64, weight: np.uint64
 ) -> _State:
     """Mix eight words into the state; `weight` is 9 for the last ones."""
     x, y, z, v0, v1, w0, w1 = state

@@ -120,11 +120,7 @@ def _long(keys: Array) -> Array:
 
 
 def _round(
-    keys: Array,
-    at: int,
-    state: tuple[Array, Array, Array, _Pair, _Pair],
-    factor: Array,
-    nine: int,
+    keys: Array, at: int, state: tuple[Array, Array, Array, _Pair, _Pair], factor: Array, nine: int
 ) -> tuple[Array, Array, Array, _Pair, _Pair]:
     """Mix in 64 bytes; `nine` is 9 in the last round, and 1 before."""
     x, y, z, v, w = state

@@ -17,12 +17,7 @@ _IN_BLOCKS = [np.dtype(t) for t in (np.int8, ml_dtypes.int4, ml_dtypes.int2)]
 
 
 def fully_connected(
-    o: FullyConnectedOptions,
-    inputs: Specs,
-    outputs: Specs,
-    x: Array,
-    w: Array,
-    b: Array | None,
+    o: FullyConnectedOptions, inputs: Specs, outputs: Specs, x: Array, w: Array, b: Array | None
 ) -> tuple[Array]:
     """Rows [rows, K] times weights [N, K]."""
     require_floats("FULLY_CONNECTED", inputs[0], *inputs[2:], *outputs)

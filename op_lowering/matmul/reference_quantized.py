@@ -34,12 +34,7 @@ _BATCH_MATMUL: dict[Any, tuple[tuple[Any, ...], tuple[Any, ...]]] = {
 
 
 def fully_connected(
-    o: FullyConnectedOptions,
-    inputs: Specs,
-    outputs: Specs,
-    x: Array,
-    w: Array,
-    b: Array | None,
+    o: FullyConnectedOptions, inputs: Specs, outputs: Specs, x: Array, w: Array, b: Array | None
 ) -> tuple[Array]:
     """Rows [rows, K] times weights [N, K]."""
     y = outputs[0]
