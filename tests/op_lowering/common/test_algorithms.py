@@ -186,7 +186,7 @@ def annotated(algorithm: str) -> Iterator[None]:
 
 @pytest.mark.parametrize("case", CHOICES, ids=str)
 def test_the_default_comes_first(case: Case) -> None:
-    """On each platform, what runs without a choice is the first of what is offered."""
+    """On each platform, the first algorithm of the list runs without a choice."""
     assert len(algorithms_of(case, "cpu")) > 1
     for platform in ("cpu", "gpu"):
         context = LoweringContext(platform=platform, quant_mode=mode_of(case))  # type: ignore[arg-type]
@@ -252,7 +252,7 @@ def key_of(case: Case, **context: Any) -> str:
 
 
 @pytest.mark.usefixtures("bfloat16_dots")
-def test_keys_tell_geometry_and_surroundings_apart_but_not_values() -> None:
+def test_keys_depend_on_geometry_and_context_but_not_on_values() -> None:
     def make(h: int = 9, stride: int = 1, seed: int = 0) -> Case:
         case = conv("", (1, h, 8, 3), (4, 3, 3, 3), Conv2DOptions(SAME, stride, stride))
         w = const(f32(4, 3, 3, 3, seed=seed))

@@ -25,7 +25,7 @@ SAME, VALID = Padding.SAME, Padding.VALID
 
 
 def special(*shape: int) -> Arg:
-    """An image whose pixels are each of one of the values."""
+    """An image; each pixel holds one of the values."""
     pixels = np.resize(SPECIAL, shape[:-1])
     return value(np.broadcast_to(pixels[..., None], shape).copy())
 

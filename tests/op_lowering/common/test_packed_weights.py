@@ -90,7 +90,7 @@ def lookup(dtype: np.dtype) -> Case:
 
 
 def convolution(activations: np.dtype, window: int) -> Case:
-    """Padded, so that zero points stand around the image."""
+    """Padded, so that zero points surround the image."""
     rng = np.random.default_rng(window)
     channels = 259 if window == 1 else 31
     w = Arg(weights(INT4, (260, window, window, channels)), is_const=True, quantization=scale(0.02))

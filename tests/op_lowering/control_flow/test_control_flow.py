@@ -1,4 +1,4 @@
-"""Operators that call subgraphs: delegated, by the reference, and what they must give."""
+"""Operators that call subgraphs: delegated, by the reference, and the expected results."""
 
 from typing import Any
 

@@ -284,7 +284,7 @@ def test_a_short_depthwise_convolution_is_one_kernel_on_a_gpu(
 
 
 def emulated(channels: Any, filters: Any, bias: Any, activation: Act = Act.NONE) -> Any:
-    """What a GPU makes of CONV_2D in float16 on one pixel, by the emulation of its roundings."""
+    """CONV_2D in float16 on one pixel, with an emulation of a GPU's roundings."""
     x = np.float32(channels).reshape(1, 1, 1, -1)
     w = np.float32(filters).reshape(-1, 1, 1, x.size)
     w = np.pad(w, ((0, 0), (1, 1), (1, 1), (0, 0)))  # one pixel alone would be a matrix product

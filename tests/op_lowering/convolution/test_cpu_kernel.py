@@ -263,7 +263,7 @@ def check_on_grid(cases: Sequence[tuple[Case, LoweringContext]], spec: TensorSpe
 
 @pytest.mark.usefixtures("instruction_set")
 @pytest.mark.parametrize(("dtype", "scale", "zero_point"), GRIDS)
-def test_results_go_on_a_grid_as_behind_the_kernel(
+def test_results_on_a_grid_equal_those_rounded_after_the_kernel(
     dtype: Any, scale: float, zero_point: int
 ) -> None:
     quantization = scaled(scale, zero_point)
@@ -274,7 +274,7 @@ def test_results_go_on_a_grid_as_behind_the_kernel(
 
 
 @pytest.mark.usefixtures("instruction_set")
-def test_ties_nan_and_infinity_go_on_a_grid_as_behind_the_kernel() -> None:
+def test_ties_nan_and_infinity_on_a_grid_equal_those_rounded_after_the_kernel() -> None:
     almost = np.nextafter(np.float32(0.5), np.float32(0))  # half and its neighbor must differ
     values = [*(n + 0.5 for n in range(-4, 9)), almost, -almost, 1 + almost, *SPECIAL]
     x = np.resize(np.float32(values), (1, 2, len(values), 16))

@@ -1,4 +1,4 @@
-"""Convolutions with groups by the package's own CPU kernels: against the reference, and which."""
+"""Convolutions with groups by our CPU kernels: which they compute, and against the reference."""
 
 import dataclasses
 import math
@@ -117,8 +117,8 @@ def test_dilated_windows_are_left_to_xla() -> None:
     assert [taken(conv((1, 9, 9, 32), (32, 3, 3, 16), o)) for o in dilated] == [True, False]
 
 
-def test_layouts_tell_numbers_of_groups_apart() -> None:
-    """Weights are laid out once for all input shapes that want the same layout."""
+def test_layouts_depend_on_the_number_of_groups() -> None:
+    """Weights are laid out once for all input shapes with the same layout."""
     rule: Any = RULES["CONV_2D"]
 
     def layout(size: int, channels: int) -> Any:

@@ -245,7 +245,7 @@ def test_kernels_equal_the_reference(group: CaseGroup) -> None:
 def requantized(
     sums: np.ndarray, multiplier: int, shift: int, rows: int, dtype: np.dtype, bounds: Any
 ) -> np.ndarray:
-    """Bytes of sums that come as the bias of a product with nothing."""
+    """Bytes of sums that are the bias of a product with zeros."""
     units = len(sums)
     call = jax.ffi.ffi_call(library.PRODUCT_INT8, jax.ShapeDtypeStruct((rows, units), dtype))
     x, w = np.zeros((rows, 4), dtype), np.zeros((units // library.PANEL, 1, 16, 4), np.int8)

@@ -85,7 +85,7 @@ def test_matches_the_reference(example: Case) -> None:
 @pytest.mark.usefixtures("_interpreted")
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
 def test_reads_reduced_values_and_rounds_once(dtype: Any) -> None:
-    """Sums, bias and filters are float32; beyond the range stands the largest value."""
+    """Sums, bias and filters are float32; values beyond the range become the largest."""
     x = np.random.default_rng(0).normal(0, 2, (2, 5, 6, 8)).astype(dtype)
     w = np.random.default_rng(1).normal(0, 2, (1, 3, 3, 8)).astype(np.float32)
     bias = np.linspace(-3, 3, 8, dtype=np.float32)
@@ -182,7 +182,7 @@ def algorithms(example: Case, context: LoweringContext = GPU) -> list[str]:
     return list(rule.algorithms(Op(context, example.op_options, inputs, outputs)))
 
 
-def test_is_the_default_where_it_is_long_and_an_offer_elsewhere() -> None:
+def test_is_the_default_for_long_operators_and_a_candidate_for_others() -> None:
     options = DepthwiseConv2DOptions(SAME, 1, 1)
     long = case("", (64, 64, 64, 32), (3, 3), options)
     assert algorithms(long)[0] == TRITON
@@ -198,12 +198,12 @@ LEFT = {
 
 
 @pytest.mark.parametrize("example", LEFT.values(), ids=LEFT)
-def test_leaves_to_others_what_it_does_not_take(example: Case) -> None:
+def test_does_not_take_other_convolutions(example: Case) -> None:
     assert TRITON not in algorithms(example)
     example.check(example.run_lowered(RULE, NAMED), example.run_reference())
 
 
-def test_nobody_gets_it_who_does_not_ask() -> None:
+def test_other_contexts_do_not_get_it() -> None:
     assert TRITON not in algorithms(SHAPES[0], LoweringContext(platform="gpu"))
     assert not GPU.on_gpu(GPU.precision).triton_kernels
 

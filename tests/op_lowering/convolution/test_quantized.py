@@ -448,7 +448,7 @@ def test_the_reference_refuses_other_dtypes() -> None:
 @pytest.mark.parametrize("window", [1, 3])
 @pytest.mark.parametrize("kind", ["int8", "uint8", "int16"])
 def test_padding_that_is_written_out(kind: str, window: int) -> None:
-    """The zero point stands around the image."""
+    """The zero point surrounds the image."""
     numbers = KINDS[kind]
     case = conv("padded", (2, 7, 6, 5), (4, window, window, 5), PLACES["valid-3x2"], numbers)
     pads = ((1, 2), (0, 1))

@@ -187,7 +187,7 @@ ON_GPU = CASES
 
 
 def test_no_infinity_and_no_rounded_bias_on_a_gpu() -> None:
-    """cuDNN does not end transposed convolutions: what ends them goes on in float32."""
+    """cuDNN has no epilogue for transposed convolutions: XLA computes it, in float32."""
     x, w = np.full((1, 2, 2, 2), 60000, np.float32), np.ones((2, 3, 3, 2), np.float32)
     x[..., 0, :] = 0
     bias, out = np.array([2049, 0], np.float32), np.array([1, 4, 4, 2], np.int32)

@@ -57,7 +57,7 @@ def test_it_equals_the_operators_written_out(sizes: tuple[int, ...], mask: str) 
 
 @pytest.mark.usefixtures("instruction_set")
 @pytest.mark.parametrize("masked", [-100.0, -1e9, -np.inf])
-def test_masked_keys_count_for_nothing(masked: float) -> None:
+def test_masked_keys_do_not_count(masked: float) -> None:
     arrays = example(SIZES[1], "keys")
     arrays[3][...] = 0
     arrays[3][..., 7:] = masked

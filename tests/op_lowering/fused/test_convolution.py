@@ -144,7 +144,7 @@ def check(examples: Sequence[Example], count: int, calls: Sequence[Call]) -> Non
 @pytest.mark.usefixtures("instruction_set")
 @pytest.mark.parametrize("kind", KINDS)
 @COUNTS
-def test_the_end_of_a_convolution(kind: str, count: int) -> None:
+def test_the_epilogue_of_a_convolution(kind: str, count: int) -> None:
     sizes = [(16, 16), (20, 33), (40, 5)]
     examples = [Example(kind, *size, epilogue) for size in sizes for epilogue in ENDINGS]
     assert all(example.why_not(count=count) is None for example in examples)
@@ -287,12 +287,14 @@ def test_a_residual_on_a_gpu(kind: str, epilogue: FusedConvolutionOptions) -> No
 @pytest.mark.parametrize(
     ("kind", "epilogue"), [("depthwise", ENDINGS[2]), ("pixel", ENDINGS[0]), ("pixel", ENDINGS[1])]
 )
-def test_what_cudnn_does_not_end(kind: str, epilogue: FusedConvolutionOptions) -> None:
+def test_epilogues_that_cudnn_does_not_compute(
+    kind: str, epilogue: FusedConvolutionOptions
+) -> None:
     assert "nor cuDNN" in (Example(kind, 16, 16, epilogue).why_not(GPU) or "")
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8])
-def test_cudnn_ends_no_integers(dtype: Any) -> None:
+def test_cudnn_computes_no_epilogue_of_integers(dtype: Any) -> None:
     example = Example("pixel", 16, 16, ENDINGS[2])
     scale = scaled(0.5)
     stored = {"dtype": np.dtype(dtype), "quantization": scale}
@@ -306,7 +308,7 @@ def test_cudnn_ends_no_integers(dtype: Any) -> None:
     assert "nor cuDNN" in (example.why_not(GPU) or "")
 
 
-def test_where_a_factor_is_shortened_they_stay_apart() -> None:
+def test_operators_stay_separate_where_operands_are_rounded() -> None:
     short = dataclasses.replace(CONTEXT, precision=PrecisionPolicy(operand=BFLOAT16))
     assert Example("pixel", 16, 16, ENDINGS[0]).why_not(short) is not None
 
@@ -314,7 +316,7 @@ def test_where_a_factor_is_shortened_they_stay_apart() -> None:
 @pytest.mark.usefixtures("instruction_set")
 @pytest.mark.parametrize("algorithm", [None, "xla"])
 @COUNTS
-def test_the_result_goes_on_a_grid_at_last(algorithm: str | None, count: int) -> None:
+def test_the_final_result_goes_on_a_grid(algorithm: str | None, count: int) -> None:
     """After the residual and the nonlinearity; XLA's results are not put on the grid."""
     examples = [Example("windows", 5, 17, epilogue) for epilogue in ENDINGS]
     spec = dataclasses.replace(

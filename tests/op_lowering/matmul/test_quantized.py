@@ -308,7 +308,7 @@ def test_refuses_opaque_options() -> None:
     assert not reason(FullyConnectedOptions(), *tensors())
 
 
-def test_wide_outputs_of_bytes_want_a_bias() -> None:
+def test_wide_outputs_of_bytes_need_a_bias() -> None:
     x, w, _, y = tensors(
         x=spec((4, 6), np.uint8), w=spec((5, 6), np.uint8), y=spec((4, 5), np.int16)
     )

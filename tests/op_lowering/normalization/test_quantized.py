@@ -25,7 +25,7 @@ ABORTS = "LiteRT's reference kernel aborts the process"
 
 
 def ends(dtype: Any) -> np.ndarray:
-    """Rows whose differences are all nothing, or as large as they get, or one step."""
+    """Rows whose differences are all 0, or as large as possible, or one step."""
     low, high = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
     return np.array([[low, low, low], [high, high, high], [low, high, low], [0, 1, 0]], dtype)
 
