@@ -10,11 +10,7 @@ _MOST_BYTES = 2  # of integers whose steps float32 holds
 
 
 def along(quantization: Quantization, rank: int) -> tuple[np.ndarray, np.ndarray]:
-    """Scale (float32) and zero point (int32), shaped to broadcast with a tensor of this rank.
-
-    Raises:
-        ValueError: the scales are blockwise, see block_parameters.
-    """
+    """Scale (float32) and zero point (int32), shaped to broadcast with a tensor of this rank."""
     if quantization.blockwise is not None:
         raise ValueError("blockwise scales vary along more than one dimension")
     scale = quantization.scale.astype(np.float32)
@@ -32,9 +28,6 @@ def dequantize(q: np.ndarray, quantization: Quantization) -> np.ndarray:
     """float32 reals: the exact product, rounded once, for integers of up to 32 bits.
 
     Source: kernels/internal/reference/dequantize.h. Blockwise integers have at most 16 bits.
-
-    Raises:
-        ValueError: blockwise scales are not known, or do not fit.
     """
     if quantization.blockwise is not None:
         block_scale, points = block_parameters(quantization.blockwise, q.shape)
@@ -87,16 +80,8 @@ def quantize_weight(
 ) -> np.ndarray:
     """The integers that a file stores for float weights: the nearest, halves away from zero.
 
-    int32 and int64 (biases) are exact, where `quantize` has the precision of float32.
-
-    Args:
-        x: in the file's layout; float64 keeps biases of more than 24 bits.
-        quantization: per tensor, per channel, or in blocks.
-        dtype: of the integers.
-        narrow: whether the least integer is not used; see `is_narrow`.
-
-    Raises:
-        ValueError: blockwise scales are not known, or do not fit.
+    int32 and int64 (biases) are exact, where `quantize` has the precision of float32; float64
+    `x` keeps biases of more than 24 bits. `narrow`: see `is_narrow`.
     """
     if quantization.blockwise is not None:
         blocks = block_parameters(quantization.blockwise, x.shape)
@@ -118,25 +103,14 @@ def quantize_weight(
 
 
 def block_scales(scales: np.ndarray, shape: tuple[int, ...], blockwise: Blockwise) -> np.ndarray:
-    """The scales (or zero points) of a blockwise or multi-axis tensor, with the tensor's rank.
+    """The scales (or zero points) of a blockwise or multi-axis tensor, in a shape that divides its.
 
-    A single one applies to all blocks. The shape of a scale tensor of the tensor's rank determines
-    the size of the blocks. Any other scale tensor is read in C order: BlockwiseQuantization has
-    scales for every row, one for `block_size` values of the last dimension; MultiAxisQuantization
-    has them along its dimensions, the last of which is blocked if it has fewer scales than indices.
-    Sources: schema.fbs, EvalBlockwise4Bit in kernels/fully_connected.cc; no kernel of LiteRT reads
-    MultiAxisQuantization.
-
-    Args:
-        scales: the scale tensor, or the zero points.
-        shape: the quantized tensor's.
-        blockwise: says which dimensions have scales.
-
-    Returns:
-        `scales` of a shape that divides `shape`.
-
-    Raises:
-        ValueError: the number of scales does not fit the shape.
+    A single one applies to all blocks. The shape of a scale tensor of the tensor's rank
+    determines the size of the blocks. Any other scale tensor is read in C order:
+    BlockwiseQuantization has scales for every row, one for `block_size` values of the last
+    dimension; MultiAxisQuantization has them along its dimensions, the last of which is blocked
+    if it has fewer scales than indices. Sources: schema.fbs, EvalBlockwise4Bit in
+    kernels/fully_connected.cc; no kernel of LiteRT reads MultiAxisQuantization.
     """
     rank, block_size = len(shape), blockwise.block_size
     if scales.size == 1:
@@ -157,11 +131,7 @@ def block_scales(scales: np.ndarray, shape: tuple[int, ...], blockwise: Blockwis
 
 
 def block_parameters(blockwise: Blockwise, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """Scales (float32) and zero points (int32) of a tensor, of shapes that divide `shape`.
-
-    Raises:
-        ValueError: they are not constants, or their number does not fit the shape.
-    """
+    """Scales (float32) and zero points (int32) of a tensor, of shapes that divide `shape`."""
     scale, points = blockwise.scale, blockwise.zero_point
     if scale is None or (points is None and blockwise.zero_points >= 0):
         raise ValueError("its blockwise scales are not known before it runs")
@@ -192,17 +162,7 @@ def spread(values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 def dequantize_blocks(
     q: np.ndarray, scales: np.ndarray, zero_points: np.ndarray | None, blockwise: Blockwise
 ) -> np.ndarray:
-    """float32 reals of a blockwise or multi-axis tensor.
-
-    Args:
-        q: integers of up to 16 bits, any shape.
-        scales: float16 or float32, as the model has them; see block_scales.
-        zero_points: as many integers, or None.
-        blockwise: says which dimensions have scales.
-
-    Raises:
-        ValueError: the number of scales does not fit the shape.
-    """
+    """float32 reals of integers of up to 16 bits, by scales in float16 or float32."""
     scale = spread(block_scales(scales, q.shape, blockwise), q.shape).astype(np.float32)
     steps = q.astype(np.int32)
     if zero_points is not None:
@@ -214,15 +174,10 @@ def dequantize_blocks(
 
 
 def symmetric_quantize(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of finite floats as int8 in [-127, 127], x ~ scale * q.
+    """Rows [..., n] of finite floats as int8 in [-127, 127], x ~ scale * q.
 
-    Source: NeonSymmetricQuantizeFloats of optimized/neon_tensor_utils.cc.
-
-    Args:
-        x: float32 [..., n]; each row [n] has its own scale.
-
-    Returns:
-        int8 [..., n], and the scales, float32 [...]; 1 for a row of zeros.
+    The scales are float32 [...], 1 for a row of zeros. Source: NeonSymmetricQuantizeFloats of
+    optimized/neon_tensor_utils.cc.
     """
     extent = np.max(np.abs(x), -1, keepdims=True, initial=0).astype(np.float32)
     empty = extent == 0
@@ -234,17 +189,11 @@ def symmetric_quantize(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def asymmetric_quantize(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rows of finite floats as int8, x ~ scale * (q - offset).
+    """Rows [..., n] of finite floats as int8, x ~ scale * (q - offset).
 
-    Source: NeonAsymmetricQuantizeFloats of optimized/neon_tensor_utils.cc, which x86 builds run
-    too. It takes the range in float32, and rounds before it adds the offset.
-
-    Args:
-        x: float32 [..., n]; each row [n] has its own scale and offset.
-
-    Returns:
-        int8 [..., n], the scales, float32 [...], and the offsets, int32 [...]; 1 and 0 for a row
-        of zeros.
+    Scales are float32 [...], offsets int32 [...]; 1 and 0 for a row of zeros. Source:
+    NeonAsymmetricQuantizeFloats of optimized/neon_tensor_utils.cc, which x86 builds run too. It
+    takes the range in float32, and rounds before it adds the offset.
     """
     low, high = (f(x, -1, keepdims=True, initial=0) for f in (np.min, np.max))
     empty = low == high
@@ -317,7 +266,6 @@ def quantize_and_dequantize(x: np.ndarray, low: float, high: float, scale: float
 
 
 def as_float32(x: np.ndarray) -> np.ndarray:
-    """float64 values rounded to float32's precision."""
     return np.asarray(x).astype(np.float32).astype(np.float64)
 
 

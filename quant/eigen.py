@@ -34,7 +34,7 @@ def _constant(value: float) -> float:
 
 
 def _polynomial(coefficients: tuple[float, ...], x: Array, arithmetic: ModuleType) -> Array:
-    """The value by Horner's rule; coefficients start with that of the highest power."""
+    """Horner's rule; coefficients start with that of the highest power."""
     y = arithmetic.xp.full_like(x, _constant(coefficients[0]))
     for c in coefficients[1:]:
         y = arithmetic.as_float32(arithmetic.as_float32(y * x) + _constant(c))

@@ -15,12 +15,10 @@ Integers = np.ndarray | int
 
 
 def wide(x: Integers) -> np.ndarray:
-    """The integers as int64."""
     return np.asarray(x, np.int64)
 
 
 def dtype_of(x: Integers) -> np.dtype:
-    """An array's dtype; int32 for a Python integer."""
     return x.dtype if isinstance(x, np.ndarray | np.generic) else np.dtype(np.int32)
 
 
@@ -30,7 +28,6 @@ def wrap(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 def saturate(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """int64 values clamped to the range of an integer dtype of numpy."""
     info = np.iinfo(dtype)
     return np.asarray(np.clip(x, int(info.min), int(info.max)), dtype)
 
@@ -41,17 +38,12 @@ def saturate(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
 def multiply_by_quantized_multiplier(
     x: Integers, multiplier: Integers, shift: Integers
 ) -> np.ndarray:
-    """int32: x * multiplier * 2**(shift - 31), rounded.
+    """int32: x * multiplier * 2**(shift - 31), rounded; `x` is int32, shifts are -31 to 31.
 
-    Rounds twice, as ai-edge-litert's x86-64 wheels (2.3.0 was tried): first to the high half of the
-    product (ties upwards), then in the right shift (ties away from zero). The left shift comes
-    before the product and wraps around.
-    Source: MultiplyByQuantizedMultiplier(int32), common.cc, without TFLITE_SINGLE_ROUNDING.
-
-    Args:
-        x: int32.
-        multiplier: int32.
-        shift: -31 to 31.
+    Rounds twice, as ai-edge-litert's x86-64 wheels (2.3.0 was tried): first to the high half of
+    the product (ties upwards), then in the right shift (ties away from zero). The left shift
+    comes before the product and wraps around. Source: MultiplyByQuantizedMultiplier(int32),
+    common.cc, without TFLITE_SINGLE_ROUNDING.
     """
     left, right = np.maximum(wide(shift), 0), np.maximum(-wide(shift), 0)
     shifted = wrap(wide(x) << left, np.dtype(np.int32))
@@ -63,14 +55,10 @@ def multiply_by_quantized_multiplier_64(
 ) -> np.ndarray:
     """int32: int64 accumulators times a multiplier of 16 bits, rounded once.
 
-    The kernels of int16 activations accumulate in int64, whether they have a bias or not, unless
-    their options' quantized_bias_type is INT32. Builds of either rounding compute the same.
+    The kernels of int16 activations accumulate in int64, whether they have a bias or not,
+    unless their options' quantized_bias_type is INT32. `x` is in [-2**47, 2**47), `multiplier`
+    int32 and not negative, `shift` -31 to 7. Builds of either rounding compute the same.
     Source: MultiplyByQuantizedMultiplier(int64), common.cc.
-
-    Args:
-        x: int64 in [-2**47, 2**47).
-        multiplier: int32, not negative.
-        shift: -31 to 7.
     """
     multiplier = wide(multiplier)
     reduced = np.where(multiplier < 0x7FFF0000, (multiplier + (1 << 15)) >> 16, 0x7FFF)
@@ -94,10 +82,7 @@ def saturating_rounding_doubling_high_mul(a: Integers, b: Integers) -> np.ndarra
 
 
 def saturating_doubling_high_mul(a: Integers, b: Integers) -> np.ndarray:
-    """The product a * b / 2**(bits - 1), towards zero, saturated.
-
-    Source: SaturatingDoublingHighMul of reference/hard_swish.h.
-    """
+    """The product a * b / 2**(bits - 1), towards zero (reference/hard_swish.h)."""
     dtype = dtype_of(a)
     bits = 8 * dtype.itemsize
     product = wide(a) * wide(b)
@@ -121,10 +106,7 @@ def rounding_divide_by_pot(x: Integers, exponent: Integers) -> np.ndarray:
 
 
 def saturating_left_shift(x: Integers, amount: Integers) -> np.ndarray:
-    """The product x * 2**amount, saturated.
-
-    Source: gemmlowp's ShiftLeft, SaturatingLeftShift of reference/hard_swish.h.
-    """
+    """The product x * 2**amount (gemmlowp's ShiftLeft, and that of reference/hard_swish.h)."""
     return saturate(wide(x) << np.minimum(wide(amount), 32), dtype_of(x))
 
 
@@ -153,22 +135,20 @@ def rescale(x: Integers, from_integer_bits: int, to_integer_bits: int) -> np.nda
 
 
 def wrapping_add(a: Integers, b: Integers) -> np.ndarray:
-    """The sum a + b modulo 2**bits."""
     return wrap(wide(a) + wide(b), dtype_of(a))
 
 
 def wrapping_sub(a: Integers, b: Integers) -> np.ndarray:
-    """The difference a - b modulo 2**bits."""
     return wrap(wide(a) - wide(b), dtype_of(a))
 
 
 def saturating_add(a: Integers, b: Integers) -> np.ndarray:
-    """The sum a + b, saturated (gemmlowp's SaturatingAdd; SaturatingAddNonGemmlowp of common.h)."""
+    """SaturatingAdd of gemmlowp; SaturatingAddNonGemmlowp of common.h."""
     return saturate(wide(a) + wide(b), dtype_of(a))
 
 
 def saturating_sub(a: Integers, b: Integers) -> np.ndarray:
-    """The difference a - b, saturated (SaturatingSub of common.h)."""
+    """SaturatingSub of common.h."""
     return saturate(wide(a) - wide(b), dtype_of(a))
 
 
@@ -182,10 +162,7 @@ def rounding_half_sum(a: Integers, b: Integers) -> np.ndarray:
 
 
 def count_leading_zeros(x: Integers) -> np.ndarray:
-    """int32: zeros above the highest set bit of the unsigned pattern; all of them for 0.
-
-    Source: CountLeadingZeros of common.h.
-    """
+    """int32: zeros above the highest set bit of the unsigned pattern; all of them for 0."""
     bits = 8 * dtype_of(x).itemsize
     pattern = wide(x) & ((1 << bits) - 1) if bits < 64 else wide(x)
     high, low = (pattern >> 32) & 0xFFFFFFFF, pattern & 0xFFFFFFFF
@@ -194,7 +171,7 @@ def count_leading_zeros(x: Integers) -> np.ndarray:
 
 
 def _bit_length(x: np.ndarray) -> np.ndarray:
-    """The bit length of integers in [0, 2**32), which float64 holds exactly."""
+    """The integers are in [0, 2**32), which float64 holds exactly."""
     return np.asarray(np.frexp(x.astype(np.float64))[1])
 
 

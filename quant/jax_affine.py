@@ -54,7 +54,6 @@ def product(x: jax.Array, y: _Real) -> jax.Array:
 
 
 def dequantize(q: jax.Array, quantization: Quantization) -> jax.Array:
-    """float32 reals; see affine.dequantize."""
     if quantization.blockwise is not None:
         block_scale, points = block_parameters(quantization.blockwise, q.shape)
         return dequantize_blocks(q, block_scale, points, quantization.blockwise)
@@ -67,12 +66,11 @@ def dequantize(q: jax.Array, quantization: Quantization) -> jax.Array:
 
 
 def quantize(x: jax.Array, quantization: Quantization, dtype: np.dtype) -> jax.Array:
-    """Integers of `dtype`; see affine.quantize."""
     return quantize_by(x, *along(quantization, x.ndim), dtype)
 
 
 def quantize_by(x: jax.Array, scale: _Real, zero_point: np.ndarray, dtype: np.dtype) -> jax.Array:
-    """Integers of `dtype`, by a scale that may be traced; scale and zero point broadcast to `x`."""
+    """The scale may be traced; scale and zero point broadcast to `x`."""
     low, high = (
         jnp.asarray((bound - zero_point).astype(np.float32)) for bound in integer_range(dtype)
     )
@@ -90,7 +88,7 @@ def dequantize_blocks(
     zero_points: jax.Array | np.ndarray | None,
     blockwise: Blockwise,
 ) -> jax.Array:
-    """float32 reals; see affine.dequantize_blocks. Scales and zero points may be traced."""
+    """See affine.dequantize_blocks; scales and zero points may be traced."""
     scale = _spread(jnp.asarray(scales), q.shape, blockwise).astype(np.float32)
     steps = q.astype(np.int32)
     if zero_points is not None:
@@ -117,7 +115,6 @@ def spread(values: jax.Array, shape: tuple[int, ...]) -> jax.Array:
 
 @jax.jit  # traced once for each shape
 def symmetric_quantize(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """int8 rows and their scales; see affine.symmetric_quantize."""
     extent = jnp.max(jnp.abs(x), -1, keepdims=True, initial=0)
     empty = extent == 0
     divisor = jnp.where(empty, jnp.ones_like(extent), extent)
@@ -130,7 +127,6 @@ def symmetric_quantize(x: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 @jax.jit
 def asymmetric_quantize(x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """int8 rows, their scales and offsets; see affine.asymmetric_quantize."""
     low, high = (f(x, -1, keepdims=True, initial=0).astype(np.float64) for f in (jnp.min, jnp.max))
     empty = low == high
     exact = jnp.where(empty, jnp.ones_like(low), _divided_by_255(as_float32(high - low)))
@@ -162,7 +158,6 @@ def _nudged_offset(low_steps: jax.Array, high_steps: jax.Array) -> jax.Array:
 def fake_quantize(
     x: jax.Array, low: float, high: float, num_bits: int, *, narrow_range: bool
 ) -> jax.Array:
-    """float32 `x` on 2**num_bits levels; see affine.fake_quantize."""
     first, last, step = nudged_range(low, high, num_bits, narrow_range=narrow_range)
     with np.errstate(divide="ignore"):
         inverse = np.float32(1) / step
@@ -171,7 +166,6 @@ def fake_quantize(
 
 
 def quantize_and_dequantize(x: jax.Array, low: float, high: float, scale: float) -> jax.Array:
-    """float32 `x` on steps of `scale` from `low`; see affine.quantize_and_dequantize."""
     first, last, step = np.float32(low), np.float32(high), np.float32(scale)
     steps = _round_half_away(quotient(_clamp(x, first, last) - first, step)).astype(np.float32)
     return _on_grid(steps, first, step)

@@ -23,23 +23,17 @@ _LEAST, _MOST = -(1 << 31), (1 << 31) - 1
 
 
 def wide(x: Integers) -> jax.Array:
-    """The integers as int64.
-
-    Raises:
-        RuntimeError: 64-bit types are off; products would lose their high halves.
-    """
+    """int64; with 64-bit types off, products would lose their high halves."""
     if jax.dtypes.canonicalize_dtype(np.int64) != np.int64:
         raise RuntimeError("fixed-point arithmetic needs 64-bit types: jax.enable_x64(True)")
     return jnp.asarray(x).astype(np.int64)
 
 
 def dtype_of(x: Integers) -> np.dtype:
-    """An array's dtype; int32 for a Python integer."""
     return _INT32 if isinstance(x, int) else np.dtype(x.dtype)
 
 
 def wrap(x: jax.Array, dtype: np.dtype) -> jax.Array:
-    """int64 values modulo 2**bits."""
     return x.astype(dtype)
 
 
@@ -56,7 +50,6 @@ def _doubled(x: Integers, dtype: np.dtype) -> jax.Array:
 
 
 def _of(x: Integers, dtype: np.dtype) -> jax.Array:
-    """`x` modulo 2**bits."""
     return jnp.asarray(x).astype(dtype)
 
 
@@ -87,7 +80,6 @@ def _positive_part(x: Integers) -> Integers:
 def multiply_by_quantized_multiplier(
     x: Integers, multiplier: Integers, shift: Integers
 ) -> jax.Array:
-    """int32; see fixed_point.multiply_by_quantized_multiplier."""
     left, right = _positive_part(shift), _positive_part(-shift)
     x = jnp.asarray(x).astype(_INT32)
     if not _is_zero(left):
@@ -99,10 +91,8 @@ def multiply_by_quantized_multiplier(
 def multiply_in_halves(x: jax.Array, multiplier: jax.Array, shift: jax.Array) -> jax.Array:
     """multiply_by_quantized_multiplier in int32 only, for a device's own kernels.
 
-    Args:
-        x: int32.
-        multiplier: int32, not negative.
-        shift: int32, from -31 to 30; both broadcast to `x`, and may be traced.
+    `multiplier` is not negative, `shift` from -31 to 30; both are int32, broadcast to `x`, and
+    may be traced.
     """
     left, right = jnp.maximum(shift, 0), jnp.maximum(-shift, 0)
     product = high_mul_in_halves(x << left, multiplier)
@@ -112,7 +102,6 @@ def multiply_in_halves(x: jax.Array, multiplier: jax.Array, shift: jax.Array) ->
 def multiply_by_quantized_multiplier_64(
     x: Integers, multiplier: Integers, shift: Integers
 ) -> jax.Array:
-    """int32 from int64; see fixed_point.multiply_by_quantized_multiplier_64."""
     multiplier = _number(multiplier)
     numpy: Any = jnp if isinstance(multiplier, jax.Array) else np
     reduced = numpy.where(multiplier < 0x7FFF0000, (multiplier + (1 << 15)) >> 16, 0x7FFF)
@@ -124,7 +113,6 @@ def multiply_by_quantized_multiplier_64(
 
 
 def saturating_rounding_doubling_high_mul(a: Integers, b: Integers) -> jax.Array:
-    """The product a * b / 2**(bits - 1), ties upwards, saturated."""
     if dtype_of(a) == _INT16:
         return _doubled_high_mul(a, b)
     result: jax.Array
@@ -194,7 +182,6 @@ def unsigned_high_mul(a: jax.Array, b: jax.Array) -> jax.Array:
 
 
 def saturating_doubling_high_mul(a: Integers, b: Integers) -> jax.Array:
-    """The product a * b / 2**(bits - 1), towards zero, saturated."""
     dtype = dtype_of(a)
     value_bits = 8 * dtype.itemsize - 1
     product = _doubled(a, dtype) * _doubled(b, dtype)
@@ -207,10 +194,7 @@ def saturating_doubling_high_mul(a: Integers, b: Integers) -> jax.Array:
 
 
 def rounding_divide_by_pot(x: Integers, exponent: Integers) -> jax.Array:
-    """The quotient x / 2**exponent, ties away from zero; see fixed_point.rounding_divide_by_pot.
-
-    A traced exponent is 31 at most.
-    """
+    """See fixed_point.rounding_divide_by_pot; a traced exponent is 31 at most."""
     dtype = dtype_of(x)
     # 1 << 31 wraps around, and minus one it is the largest value again.
     ones: jax.Array | np.ndarray
@@ -231,7 +215,6 @@ def _divided_by_pot(x: jax.Array, exponent: jax.Array, mask: jax.Array) -> jax.A
 
 
 def saturating_left_shift(x: Integers, amount: Integers) -> jax.Array:
-    """The product x * 2**amount, saturated."""
     dtype = dtype_of(x)
     numpy: Any = jnp if isinstance(amount, jax.Array) else np
     bits = _of(numpy.minimum(amount, 8 * dtype.itemsize - 1), _INT32)
@@ -248,7 +231,6 @@ def _end(x: jax.Array) -> jax.Array:
 
 
 def saturating_multiply_by_pot(x: Integers, exponent: Integers) -> jax.Array:
-    """The product x * 2**exponent, saturated, or rounded where the exponent is negative."""
     up, down = _positive_part(exponent), _positive_part(-exponent)
     if _is_zero(down):
         return saturating_left_shift(x, up)
@@ -259,7 +241,6 @@ def saturating_multiply_by_pot(x: Integers, exponent: Integers) -> jax.Array:
 
 
 def rescale(x: Integers, from_integer_bits: int, to_integer_bits: int) -> jax.Array:
-    """A number with other integer bits, saturated or rounded."""
     return saturating_multiply_by_pot(x, from_integer_bits - to_integer_bits)
 
 
@@ -267,17 +248,14 @@ def rescale(x: Integers, from_integer_bits: int, to_integer_bits: int) -> jax.Ar
 
 
 def wrapping_add(a: jax.Array, b: Integers) -> jax.Array:
-    """The sum a + b modulo 2**bits."""
     return a + jnp.asarray(b, a.dtype)
 
 
 def wrapping_sub(a: jax.Array, b: Integers) -> jax.Array:
-    """The difference a - b modulo 2**bits."""
     return a - jnp.asarray(b, a.dtype)
 
 
 def saturating_add(a: Integers, b: Integers) -> jax.Array:
-    """The sum a + b, saturated."""
     dtype = dtype_of(a)
     a, b = _of(a, _INT32), _of(b, _INT32)
     total = a + b
@@ -287,7 +265,6 @@ def saturating_add(a: Integers, b: Integers) -> jax.Array:
 
 
 def saturating_sub(a: Integers, b: Integers) -> jax.Array:
-    """The difference a - b, saturated."""
     dtype = dtype_of(a)
     a, b = _of(a, _INT32), _of(b, _INT32)
     total = a - b
@@ -297,7 +274,6 @@ def saturating_sub(a: Integers, b: Integers) -> jax.Array:
 
 
 def rounding_half_sum(a: Integers, b: Integers) -> jax.Array:
-    """(a + b) / 2, ties away from zero."""
     dtype = dtype_of(a)
     a, b = _of(a, dtype), _of(b, dtype)
     differing = a ^ b
@@ -309,11 +285,9 @@ def rounding_half_sum(a: Integers, b: Integers) -> jax.Array:
 
 
 def count_leading_zeros(x: Integers) -> jax.Array:
-    """int32: zeros above the highest set bit of the unsigned pattern."""
     return lax.clz(jnp.asarray(x, dtype_of(x))).astype(np.int32)
 
 
 def count_leading_sign_bits(x: Integers) -> jax.Array:
-    """int32: copies of the sign bit after it."""
     x = jnp.asarray(x, dtype_of(x))
     return count_leading_zeros(jnp.where(x >= 0, x, ~x)) - 1

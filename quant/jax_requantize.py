@@ -22,7 +22,6 @@ _LEAST_RIGHT = 13  # a shift that leaves products of at least 2**16 with more th
 
 
 def clamp(x: Integers, low: int, high: int, dtype: np.dtype) -> jax.Array:
-    """`x` in [low, high], as integers of `dtype`."""
     whole = np.iinfo(np.int32)
     if isinstance(x, jax.Array) and x.dtype == _INT32 and whole.min <= low and high <= whole.max:
         return lax.clamp(np.int32(low), x, np.int32(high)).astype(dtype)
@@ -35,7 +34,6 @@ def add_and_clamp(x: jax.Array, zero_point: int, low: int, high: int, dtype: np.
 
 
 def add_bias(accumulator: jax.Array, bias: jax.Array | np.ndarray | None) -> jax.Array:
-    """The sum accumulator [..., channels] + bias [channels]; see requantize.add_bias."""
     if bias is None:
         return accumulator
     values = jnp.asarray(bias).astype(accumulator.dtype)
@@ -45,7 +43,6 @@ def add_bias(accumulator: jax.Array, bias: jax.Array | np.ndarray | None) -> jax
 def requantize(
     q: jax.Array, source: Quantization, target: Quantization, dtype: np.dtype
 ) -> jax.Array:
-    """Integers of the source's scale as integers of the target's; see requantize.requantize."""
     multiplier, shift = rescale_multiplier(source, target)
     steps = jnp.asarray(q).astype(_INT32) - np.int32(tensor_zero_point(source))
     bounds = integer_range(dtype)
@@ -62,7 +59,6 @@ def requantize_accumulator(
     bounds: tuple[int, int],
     dtype: np.dtype,
 ) -> jax.Array:
-    """Scale, add the zero point, clamp; see requantize.requantize_accumulator."""
     multiply = (
         multiply_by_quantized_multiplier_64
         if accumulator.dtype == np.int64
@@ -80,7 +76,6 @@ def requantize_accumulator_by_real(
     bounds: tuple[int, int],
     dtype: np.dtype,
 ) -> jax.Array:
-    """Scale in float64, add the zero point, clamp; see the function in requantize.py."""
     real = np.asarray(_for_last_axis(scale, accumulator.ndim), np.float64)
     end = zero_point, bounds, dtype
     if accumulator.dtype != _INT32:
@@ -107,20 +102,16 @@ def _by_real_in_float64(
 
 
 def times_real_in_halves(x: jax.Array, scale: np.ndarray) -> jax.Array:
-    """Products rounded as in float64, then halves away from zero, in 32-bit arithmetic.
+    """int32 products rounded as in float64, then halves away from zero, in 32-bit arithmetic.
 
-    Let u = |x| * 2**zeros fill 32 bits, and the scale be s * 2**(exponent - 64), where s fills 64,
-    the last 11 of them zeros. u * s has 95 or 96 bits, of which float64 keeps the upper 53. The
-    rounded number reaches the half above an integer, which is an even number in float64, if and
-    only if u * s plus half of the 53rd bit does. The upper 32 bits then determine the result: one
-    that needs more of them exceeds 16 bits.
+    Let u = |x| * 2**zeros fill 32 bits, and the scale be s * 2**(exponent - 64), where s fills
+    64, the last 11 of them zeros. u * s has 95 or 96 bits, of which float64 keeps the upper 53.
+    The rounded number reaches the half above an integer, which is an even number in float64, if
+    and only if u * s plus half of the 53rd bit does. The upper 32 bits then determine the
+    result: one that needs more of them exceeds 16 bits, and some number of at least 2**16 is
+    returned for it.
 
-    Args:
-        x: int32.
-        scale: float64, not negative, known at trace time; broadcasts to `x`.
-
-    Returns:
-        int32; for products of at least 2**16, some number of at least 2**16.
+    `x` is int32; `scale` is float64, not negative, known at trace time, and broadcasts to `x`.
     """
     fraction, exponent = np.frexp(scale)
     bits = (fraction * 2**53).astype(np.uint64) << np.uint64(11)

@@ -35,28 +35,28 @@ def _rounded(function: Any, x: np.ndarray) -> np.ndarray:
 
 
 def exp(x: np.ndarray) -> np.ndarray:
-    """The exponential, for EXP and the int16 SOFTMAX (kernels/exp.cc, activations.cc)."""
+    """For EXP and the int16 SOFTMAX (kernels/exp.cc, activations.cc)."""
     return _rounded(np.exp, x)
 
 
 def one_over_one_plus(x: np.ndarray) -> np.ndarray:
-    """1 / (1 + x), for the int16 SOFTMAX (kernels/activations.cc)."""
+    """For the int16 SOFTMAX (kernels/activations.cc)."""
     one = x.dtype.type(1)
     return np.asarray(one / (one + x))
 
 
 def logistic(x: np.ndarray) -> np.ndarray:
-    """1 / (1 + exp(-x)), for LOGISTIC of 8 bits (kernels/activations.cc)."""
+    """For LOGISTIC of 8 bits (kernels/activations.cc)."""
     return one_over_one_plus(exp(-x))
 
 
 def tanh(x: np.ndarray) -> np.ndarray:
-    """The tanh, for TANH of 8 bits (kernels/activations.cc)."""
+    """For TANH of 8 bits (kernels/activations.cc)."""
     return _rounded(np.tanh, x)
 
 
 def elu(x: np.ndarray) -> np.ndarray:
-    """x, or exp(x) - 1 below zero, for ELU (kernels/activations.cc)."""
+    """For ELU (kernels/activations.cc)."""
     return np.where(x < 0, _rounded(np.expm1, np.minimum(x, 0)), x)
 
 
@@ -73,7 +73,7 @@ def gelu_approximate(x: np.ndarray) -> np.ndarray:
 
 
 def log(lowest: float) -> RealFunction:
-    """The logarithm, or `lowest` where x <= 0: LOG's least output (kernels/elementwise.cc)."""
+    """`lowest` where x <= 0: LOG's least output (kernels/elementwise.cc)."""
 
     def function(x: np.ndarray) -> np.ndarray:
         return np.where(x <= 0, x.dtype.type(lowest), _rounded(np.log, x))
@@ -82,7 +82,7 @@ def log(lowest: float) -> RealFunction:
 
 
 def rsqrt(largest: float) -> RealFunction:
-    """1 / sqrt(x), or `largest` where x <= 0, for RSQRT of int16 (kernels/elementwise.cc)."""
+    """`largest` where x <= 0, for RSQRT of int16 (kernels/elementwise.cc)."""
 
     def function(x: np.ndarray) -> np.ndarray:
         with np.errstate(all="ignore"):
@@ -108,20 +108,12 @@ def lookup_table(
     """The table of `function` on all quantized inputs, for lut_lookup.
 
     Reals beyond the output's range saturate; a NaN becomes the lowest 8 bit integer, and 0 in a
-    table of int16 (C++ leaves both undefined; NaN as its compilers do on x86-64).
+    table of int16 (C++ leaves both undefined; NaN as its compilers do on x86-64). `dtype` is
+    that of input and output: int8, uint8 or int16. `real` is the type of all arithmetic;
+    float64 only in the int16 SOFTMAX.
 
-    Args:
-        function: from reals to reals, on whole arrays.
-        input_scale: real = scale * (q - zero_point), both sides.
-        input_zero_point: see input_scale.
-        output_scale: see input_scale.
-        output_zero_point: see input_scale.
-        dtype: of input and output: int8, uint8 or int16.
-        real: the type of all arithmetic; float64 only in the int16 SOFTMAX.
-
-    Returns:
-        [256] of the dtype, indexed by the input's bits as uint8; or for int16 [513], at every 128th
-        input from -32768 to 32768.
+    The table is [256] of the dtype, indexed by the input's bits as uint8; or for int16 [513],
+    at every 128th input from -32768 to 32768.
     """
     build = _table_of_int16 if dtype == np.int16 else _table_of_8_bits
     scales = real(input_scale), real(output_scale)
@@ -199,14 +191,10 @@ SIGMOID_TABLE = _sigmoid_table()
 def int16_input_multiplier(input_scale: float, largest_exact_shift: int) -> tuple[int, int]:
     """Multiplier and shift of logistic_int16 and tanh_int16 for an input scale.
 
-    The table's steps are 1 / 24, so inputs become multiples of 1 / (3 * 4096); a multiplier of 0
-    means 3 * 2**shift, for scales that are powers of two.
-    Source: SigmoidPrepare and TanhPrepare in kernels/activations.cc.
-
-    Args:
-        input_scale: the input's.
-        largest_exact_shift: the largest shift for scales that are powers of two: 0 in LOGISTIC
-            (only 2**-12), 1 in TANH (2**-11 too).
+    The table's steps are 1 / 24, so inputs become multiples of 1 / (3 * 4096); a multiplier of
+    0 means 3 * 2**shift, for scales that are powers of two up to 2**(largest_exact_shift - 12):
+    only 2**-12 in LOGISTIC, 2**-11 too in TANH. Source: SigmoidPrepare and TanhPrepare in
+    kernels/activations.cc.
     """
     power, is_power_of_two = checked_log2(input_scale)
     if is_power_of_two and 0 <= 12 + power <= largest_exact_shift:

@@ -14,14 +14,8 @@ _LEAST_ABOVE_ONE = 1 + 2.0**-30  # with a multiplier of 31 bits
 def quantize_multipliers(reals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Multipliers and shifts, both int32 of the shape of `reals` (QuantizeMultiplier).
 
-    The multiplier is in [2**30, 2**31), or 0 for a real that is 0 or nearly so (its shift
-    would be below -31). Negative reals give negative multipliers.
-
-    Args:
-        reals: float64, any shape.
-
-    Raises:
-        ValueError: a real is NaN or infinite.
+    The multiplier is in [2**30, 2**31), or 0 for a real that is 0 or nearly so (its shift would
+    be below -31). Negative reals give negative multipliers.
     """
     reals = np.asarray(reals, np.float64)
     if not np.isfinite(reals).all():
@@ -38,17 +32,12 @@ def quantize_multipliers(reals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def quantize_multiplier(real: float) -> tuple[int, int]:
-    """Multiplier and shift of one real; see quantize_multipliers."""
     multiplier, shift = quantize_multipliers(np.asarray(real))
     return int(multiplier), int(shift)
 
 
 def quantize_multiplier_smaller_than_one(real: float) -> tuple[int, int]:
-    """Multiplier and shift <= 0 of a real in (0, 1) (QuantizeMultiplierSmallerThanOneExp).
-
-    Raises:
-        ValueError: the real is not in (0, 1), or so near to 1 that it rounds to it.
-    """
+    """The shift is <= 0 (QuantizeMultiplierSmallerThanOneExp)."""
     if not 0 < real < 1:
         raise ValueError(f"a multiplier in (0, 1) is needed, got {real}")
     multiplier, shift = quantize_multiplier(real)
@@ -58,22 +47,14 @@ def quantize_multiplier_smaller_than_one(real: float) -> tuple[int, int]:
 
 
 def quantize_multiplier_greater_than_one(real: float) -> tuple[int, int]:
-    """Multiplier and shift > 0 of a real above 1 (QuantizeMultiplierGreaterThanOne).
-
-    Raises:
-        ValueError: the real is not above 1.
-    """
+    """The shift is > 0 (QuantizeMultiplierGreaterThanOne)."""
     if not real > 1:
         raise ValueError(f"a multiplier above 1 is needed, got {real}")
     return quantize_multiplier(real)
 
 
 def downscale_multiplier(multiplier: int) -> int:
-    """An int32 multiplier in int16, saturated (DownScaleInt32ToInt16Multiplier, common.h).
-
-    Raises:
-        ValueError: the multiplier is negative.
-    """
+    """An int32 multiplier in int16, saturated (DownScaleInt32ToInt16Multiplier, common.h)."""
     if multiplier < 0:
         raise ValueError(f"a multiplier of at least 0 is needed, got {multiplier}")
     return min((multiplier + (1 << 15)) >> 16, (1 << 15) - 1)
@@ -83,11 +64,8 @@ def softmax_multiplier(beta: float, input_scale: float, input_integer_bits: int)
     """Multiplier and shift from input steps to the exponent of a softmax, in Qm.31-m.
 
     Source: PreprocessSoftmaxScaling; SOFTMAX and LOG_SOFTMAX of 8 bits have 5 integer bits. The
-    kernels abort where the multiplier is not above 1. It is then the least one above 1 here: 255
-    such steps change an exponential by 4e-6, too little to show in 16 bits.
-
-    Raises:
-        ValueError: beta is negative.
+    kernels abort where the multiplier is not above 1. It is then the least one above 1 here:
+    255 such steps change an exponential by 4e-6, too little to show in 16 bits.
     """
     real = min(beta * input_scale * 2.0 ** (31 - input_integer_bits), 2.0**31 - 1)
     if 0 <= real < _LEAST_ABOVE_ONE:
@@ -98,12 +76,9 @@ def softmax_multiplier(beta: float, input_scale: float, input_integer_bits: int)
 def log_softmax_multipliers(
     beta: float, input_scale: float, input_integer_bits: int
 ) -> tuple[int, int, int, int]:
-    """softmax_multiplier's pair, then multiplier and shift (<= 0) of the inverse.
+    """softmax_multiplier's pair, then that of the inverse, with a shift <= 0.
 
     Source: PreprocessLogSoftmaxScalingExp.
-
-    Raises:
-        ValueError: as softmax_multiplier.
     """
     multiplier, shift = softmax_multiplier(beta, input_scale, input_integer_bits)
     back = quantize_multiplier_smaller_than_one(2.0 ** (31 - shift) / multiplier)

@@ -11,28 +11,13 @@ BITS = {np.dtype(ml_dtypes.int4): 4, np.dtype(ml_dtypes.uint4): 4, np.dtype(ml_d
 
 
 def bits_of(dtype: np.dtype) -> int:
-    """Bits of a packed dtype.
-
-    Raises:
-        ValueError: elements of the dtype are whole bytes.
-    """
     if dtype not in BITS:
         raise ValueError(f"{dtype} is not packed, only int4, uint4 and int2 are")
     return BITS[dtype]
 
 
 def pack(values: np.ndarray) -> np.ndarray:
-    """Elements in C order as bytes; the last byte is padded with zeros.
-
-    Args:
-        values: int4, uint4 or int2, any shape.
-
-    Returns:
-        uint8 [ceil(values.size * bits / 8)].
-
-    Raises:
-        ValueError: another dtype.
-    """
+    """Elements in C order as uint8 [ceil(size * bits / 8)]; the last byte is padded with zeros."""
     bits = bits_of(values.dtype)
     per_byte = 8 // bits
     raw = values.reshape(-1).astype(np.int8).view(np.uint8) & np.uint8((1 << bits) - 1)
@@ -42,18 +27,9 @@ def pack(values: np.ndarray) -> np.ndarray:
 
 
 def unpack(data: np.ndarray, count: int, dtype: np.dtype) -> np.ndarray:
-    """The first `count` elements of packed bytes, signs extended.
+    """The first `count` elements of packed uint8 [at least ceil(count * bits / 8)], signs extended.
 
-    Args:
-        data: uint8 [at least ceil(count * bits / 8)].
-        count: the number of elements.
-        dtype: int4, uint4 or int2.
-
-    Returns:
-        [count] of the dtype; each element takes one byte in memory.
-
-    Raises:
-        ValueError: another dtype, or too few bytes.
+    In the result [count] each element takes one byte in memory.
     """
     bits = bits_of(dtype)
     if 8 * data.size < bits * count:

@@ -59,20 +59,12 @@ def integer_range(dtype: np.dtype, *, narrow: bool = False) -> tuple[int, int]:
 
 
 def tensor_scale(quantization: Quantization) -> float:
-    """The tensor's only scale; a float32 value that is exact in this float64.
-
-    Raises:
-        ValueError: it has no scale, or one for each channel.
-    """
+    """The tensor's only scale; a float32 value that is exact in this float64."""
     return float(_only(quantization.scale, "scale"))
 
 
 def tensor_zero_point(quantization: Quantization) -> int:
-    """The tensor's only zero point, 0 where it has none.
-
-    Raises:
-        ValueError: it has one for each channel.
-    """
+    """The tensor's only zero point, 0 where it has none."""
     points = quantization.zero_point
     return int(_only(points, "zero point")) if points.size else 0
 
@@ -84,11 +76,7 @@ def _only(values: np.ndarray, what: str) -> Any:
 
 
 def channel_scales(quantization: Quantization, channels: int) -> np.ndarray:
-    """float32 [channels]; a single scale applies to every channel.
-
-    Raises:
-        ValueError: there are neither 1 nor `channels` scales.
-    """
+    """float32 [channels]; a single scale applies to every channel."""
     scale = quantization.scale.astype(np.float32)
     if scale.size not in (1, channels):
         raise ValueError(f"{scale.size} scales do not fit {channels} channels")
@@ -96,11 +84,7 @@ def channel_scales(quantization: Quantization, channels: int) -> np.ndarray:
 
 
 def along_axis(values: np.ndarray, rank: int, axis: int) -> np.ndarray:
-    """`values` [n] as [1, ..., n, ..., 1] of this rank, n at `axis` (negative: from the end).
-
-    Raises:
-        ValueError: there is no such axis.
-    """
+    """`values` [n] as [1, ..., n, ..., 1] of this rank, n at `axis` (negative: from the end)."""
     if not -rank <= axis < rank:
         raise ValueError(f"{values.size} scales along axis {axis} of a tensor of rank {rank}")
     shape = [1] * rank
@@ -121,13 +105,10 @@ def activation_range(
 ) -> tuple[int, int]:
     """The range of the output's integers under a fused activation, as (low, high).
 
-    Activations other than the RELUs, and NONE, leave the whole range.
-    Source: CalculateActivationRangeQuantized in kernels/kernel_util.cc: the bound is divided by
-    the scale in float32, then rounded half away from zero.
-
-    Raises:
-        ValueError: the output does not have exactly one scale, or a bound exceeds int32 (where the
-            kernel fails too).
+    Activations other than the RELUs, and NONE, leave the whole range. Source:
+    CalculateActivationRangeQuantized in kernels/kernel_util.cc, which fails too if a bound
+    exceeds int32: the bound is divided by the scale in float32, then rounded half away from
+    zero.
     """
     low, high = integer_range(dtype)
     least, most = _BOUNDS.get(int(activation), (None, None))

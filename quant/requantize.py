@@ -32,11 +32,8 @@ def rescale_multiplier(
 ) -> tuple[int, int]:
     """Multiplier and shift of source scale / target scale.
 
-    Args:
-        source: of the input.
-        target: of the output.
-        in_float32: round the quotient to float32 first, as RELU, LEAKY_RELU, PRELU and ABS do
-            (kernels/activations.cc, elementwise.cc); QUANTIZE does not (kernels/quantize.cc).
+    `in_float32` rounds the quotient to float32 first, as RELU, LEAKY_RELU, PRELU and ABS do
+    (kernels/activations.cc, elementwise.cc); QUANTIZE does not (kernels/quantize.cc).
     """
     real = _quotient(tensor_scale(source), tensor_scale(target))
     return quantize_multiplier(float(np.float32(real)) if in_float32 else real)
@@ -47,12 +44,9 @@ def convolution_multipliers(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Multipliers and shifts, int32 [channels], of x scale * w scale / y scale.
 
-    The float32 scales are multiplied, then divided, in float64.
-    Source: PopulateConvolutionQuantizationParams in kernels/kernel_util.cc, for all convolutions of
+    The float32 scales are multiplied, then divided, in float64. Source:
+    PopulateConvolutionQuantizationParams in kernels/kernel_util.cc, for all convolutions of
     int8 and int16, and FULLY_CONNECTED with a scale for each row (kernels/fully_connected.cc).
-
-    Raises:
-        ValueError: the filter has neither 1 nor `channels` scales, or the others not one.
     """
     return quantize_multipliers(effective_scales(x, w, y, channels))
 
@@ -108,7 +102,6 @@ def _quotient(x: Any, y: Any) -> Any:
 
 
 def clamp(x: Integers, low: Integers, high: Integers, dtype: np.dtype) -> np.ndarray:
-    """`x` in [low, high], as integers of `dtype`."""
     return np.asarray(np.minimum(np.maximum(wide(x), low), high), dtype)
 
 
@@ -150,13 +143,9 @@ def requantize_accumulator(
 ) -> np.ndarray:
     """The end of an integer kernel: scale the accumulator, add the zero point, clamp.
 
-    Args:
-        accumulator: int32, or int64, whose multiplication differs.
-        multiplier: one, or [channels] for the last dimension.
-        shift: as many.
-        zero_point: the output's.
-        bounds: the output's range under the fused activation (params.activation_range).
-        dtype: the output's.
+    int64 accumulators are multiplied differently from int32 ones. There is one multiplier and
+    shift, or [channels] for the last dimension. `bounds` is the output's range under the fused
+    activation (params.activation_range).
     """
     multiply = (
         multiply_by_quantized_multiplier_64

@@ -9,11 +9,7 @@ Rows = tuple[Array, Array, Array]
 
 
 def quantize_rows(x: Array, *, asymmetric: bool) -> Rows:
-    """Quantize rows [..., n] of float32 on the fly: x ~ scale * (q - zero point).
-
-    Returns:
-        int8 [..., n], the scales, float32 [...], and the zero points, int32 [...].
-    """
+    """Quantize float32 rows [..., n] on the fly; scales and zero points are [...]."""
     if asymmetric:
         return asymmetric_quantize(x)
     q, scale = symmetric_quantize(x)

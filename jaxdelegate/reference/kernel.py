@@ -32,9 +32,7 @@ class Services(Protocol):
 
     resources: MutableMapping[Any, Any]  # variables and tables of the model, by their handles
 
-    def __call__(self, subgraph: int, *arrays: Array) -> tuple[Array, ...]:
-        """Run a subgraph on its inputs and return its outputs."""
-        ...
+    def __call__(self, subgraph: int, *arrays: Array) -> tuple[Array, ...]: ...
 
 
 Infer = Callable[[int, Specs], Specs]  # (subgraph, specs of its inputs) -> specs of its outputs
@@ -94,12 +92,10 @@ class Kernel:
     def __call__(
         self, options: Options, inputs: Specs, outputs: Specs, *arrays: Array
     ) -> tuple[Array, ...]:
-        """Run the kernel."""
         return self.run(options, inputs, outputs, *arrays)
 
 
 def same_shape(_options: Options, inputs: Specs) -> tuple[Shape | None, ...]:
-    """The only output has the first input's shape."""
     return (inputs[0].shape,)
 
 
@@ -109,9 +105,4 @@ def undeclared_shapes(_options: object, _inputs: Specs) -> tuple[Shape | None, .
 
 
 def broadcast_shape(_options: Options, inputs: Specs) -> tuple[Shape | None, ...]:
-    """The only output has the shape that all inputs broadcast to.
-
-    Raises:
-        ValueError: they do not broadcast.
-    """
     return (np.broadcast_shapes(*(spec.shape for spec in inputs)),)

@@ -7,33 +7,30 @@ from jaxdelegate.reference.kernel import Array
 
 
 def ints(array: Array) -> list[int]:
-    """The values of an integer tensor, in row-major order."""
     if array.dtype.kind in "fcO":
         raise TypeError(f"expected integers, got {array.dtype}")
     return [int(value) for value in np.ravel(array)]
 
 
 def known(*specs: TensorSpec) -> list[list[int]] | None:
-    """The values of integer tensors; None if one of them is not constant."""
+    """None if one of the integer tensors is not constant."""
     values = [ints(spec.const) for spec in specs if spec.const is not None]
     return values if len(values) == len(specs) else None
 
 
 def resolved_axis(axis: int, rank: int, operator: str) -> int:
-    """A dimension counted from the front; a negative axis counts from the end."""
     if not -rank <= axis < rank:
         raise ValueError(f"{operator}: axis must be in [{-rank}, {rank}), got {axis}")
     return axis + rank if axis < 0 else axis
 
 
 def scaling(spec: TensorSpec) -> tuple[list[float], list[int]]:
-    """Scales and zero points; empty lists if the tensor has none."""
+    """Empty lists if the tensor has none."""
     q = spec.quantization if spec.is_quantized else None
     return ([], []) if q is None else (q.scale.tolist(), q.zero_point.tolist())
 
 
 def require_one_scaling(operator: str, *specs: TensorSpec) -> None:
-    """Raise a TypeError unless all of these tensors have the same scales and zero points."""
     for spec in specs[1:]:
         if scaling(spec) != scaling(specs[0]):
             names = f"{specs[0].name!r} and {spec.name!r}"

@@ -3,14 +3,13 @@
 from collections.abc import Callable
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
+from jaxdelegate.op_lowering.dtypes import HALVES
 from jaxdelegate.op_lowering.records.record import Options
 from jaxdelegate.op_lowering.spec import Specs
 from jaxdelegate.reference.kernel import Array, Run
 
-_HALF = (np.float16, ml_dtypes.bfloat16)
 _CHUNK = 1 << 20  # elements
 
 
@@ -74,12 +73,10 @@ def by_table(run: Run) -> Run:
 
 
 def widen(x: Array) -> Array:
-    """Half precision as float32; other arrays unchanged."""
-    return x.astype(np.float32) if x.dtype in _HALF else x
+    return x.astype(np.float32) if x.dtype in HALVES else x
 
 
 def reject_quantized(inputs: Specs) -> None:
-    """Raise a TypeError if an input has a scale: its integers are not plain numbers."""
     for spec in inputs:
         if spec is not None and spec.is_quantized:
             raise TypeError(

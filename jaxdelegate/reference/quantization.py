@@ -22,12 +22,10 @@ def _scaled(spec: TensorSpec) -> Quantization:
 
 
 def scale_of(spec: TensorSpec) -> np.float32:
-    """The tensor's only scale."""
     return np.float32(tensor_scale(_scaled(spec)))
 
 
 def zero_point_of(spec: TensorSpec) -> int:
-    """The tensor's only zero point."""
     return tensor_zero_point(_scaled(spec))
 
 
@@ -44,11 +42,6 @@ def steps_of(q: Array, spec: TensorSpec) -> Array:
 
 
 def quantization_of(operator: str, spec: TensorSpec, *dtypes: Any) -> Quantization:
-    """The scale and zero point of a tensor that must have one of these dtypes.
-
-    Raises:
-        TypeError: another dtype, no scale, or scales in blocks.
-    """
     if spec.dtype not in [np.dtype(dtype) for dtype in dtypes]:
         raise TypeError(f"{operator}: no kernel for quantized {spec.dtype} {spec.name!r}")
     if spec.quantization is None or not spec.is_quantized:
@@ -59,7 +52,7 @@ def quantization_of(operator: str, spec: TensorSpec, *dtypes: Any) -> Quantizati
 
 
 def require_symmetric(operator: str, *specs: TensorSpec) -> None:
-    """Raise a ValueError if an int16 tensor has a zero point, as the kernels do."""
+    """The kernels refuse an int16 tensor that has a zero point."""
     for spec in specs:
         if spec.dtype != np.int16 or spec.quantization is None:
             continue
@@ -73,7 +66,6 @@ def require_symmetric(operator: str, *specs: TensorSpec) -> None:
 def require_quantization(
     operator: str, spec: TensorSpec, scale: float, zero_point: int, tolerance: float = 0.0
 ) -> None:
-    """Raise a ValueError unless a tensor has the scale and zero point that its kernel assumes."""
     q = spec.quantization
     right = (
         q is not None

@@ -18,7 +18,6 @@ _RANGES = {
 
 
 def require_floats(name: str, *specs: TensorSpec | None) -> None:
-    """Raise a TypeError for the first tensor that is quantized or not a float."""
     for spec in specs:
         if spec is not None and (spec.is_quantized or spec.dtype not in FLOATS):
             kind = "quantized " if spec.is_quantized else ""
@@ -46,11 +45,7 @@ def clamp(activation: ActivationFunctionType, y: Array) -> Array:
 
 
 def size_out(padding: Padding, n: int, window: int, stride: int, dilation: int = 1) -> int:
-    """How many places a window takes along n values.
-
-    Raises:
-        ValueError: window, stride or dilation is not positive, or the window is far too large.
-    """
+    """How many places a window takes along n values."""
     if min(window, stride, dilation) <= 0:
         raise ValueError(
             f"window {window}, stride {stride}, dilation {dilation}: all must be positive"
@@ -83,10 +78,8 @@ def windows(
 ) -> Iterator[tuple[tuple[int, ...], Array]]:
     """Iterate over the places within a window that read any of the values; at least the first.
 
-    All other places, of which a file's options may request a billion, read only padding.
-
-    Yields:
-        The place, and the elements that all windows read there: [N, *out, C], `fill` outside.
+    All other places, of which a file's options may request a billion, read only padding. Yields
+    the place, and the elements that all windows read there: [N, *out, C], `fill` outside.
     """
     dims = list(zip(x.shape[1:-1], out, before, sizes, strides, dilations, strict=True))
     places = [_places_inside(*dim) for dim in dims]
@@ -115,7 +108,6 @@ def _places_inside(n: int, out: int, before: int, size: int, stride: int, dilati
 
 
 def image_shape(name: str, shape: Shape, rank: int) -> Shape:
-    """Check that a shape has `rank` dimensions."""
     if len(shape) != rank:
         raise ValueError(f"{name}: {list(shape)} must have {rank} dimensions")
     return shape
