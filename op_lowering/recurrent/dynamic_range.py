@@ -42,19 +42,17 @@ class Matrix:
 
     @classmethod
     def of(cls, w: jax.Array, scale: float, *, asymmetric: bool) -> Self:
-        """From weights with one scale; uint8 weights are read as int8 bytes."""
+        """uint8 weights are read as int8 bytes."""
         steps = lax.bitcast_convert_type(jnp.asarray(w), np.int8)
         sums = jnp.sum(steps, 1, dtype=np.int32) if asymmetric else None
         return cls(steps=steps, scales=np.full(w.shape[0], scale, np.float32), row_sums=sums)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """[n_out, n_in]."""
         return self.steps.shape
 
     @property
     def ndim(self) -> int:
-        """The rank, 2."""
         return self.steps.ndim
 
     def product(self, x: jax.Array) -> jax.Array:
@@ -92,8 +90,8 @@ def joined(weights: Sequence[Any]) -> Any:
 def operands(op: Op[RecurrentOptions], dequantized: Collection[int] = ()) -> Operands:
     """The conversion of an operator's arrays to the operands of its arithmetic.
 
-    8-bit matrices become a `Matrix`. Vectors and the matrices at the positions `dequantized` become
-    floats, since they multiply element by element. Other arrays are not converted.
+    8-bit matrices become a `Matrix`. Vectors and the matrices at the positions `dequantized`
+    become floats, since they multiply element by element. Other arrays are not converted.
     """
     asymmetric = op.options.asymmetric_quantize_inputs
 
@@ -115,13 +113,11 @@ def _dequantized(w: jax.Array, scale: float) -> jax.Array:
 
 
 def is_dynamic_range(inputs: Specs, weights: Collection[int]) -> bool:
-    """Whether one of the weights at these positions is quantized."""
     specs = (inputs[i] for i in weights if i < len(inputs))
     return any(spec is not None and spec.is_quantized for spec in specs)
 
 
 def why_not_weights(specs: Sequence[TensorSpec | None]) -> str | None:
-    """A reason unless the weights are quantized as dynamic range kernels read them."""
     present = [spec for spec in specs if spec is not None]
     one = next(spec.dtype for spec in present if spec.is_quantized)
     return first_reason(*(_why_not_weight(spec, one) for spec in present))
@@ -136,7 +132,6 @@ def _why_not_weight(spec: TensorSpec, one: np.dtype) -> str | None:
 
 
 def why_not_activation(spec: TensorSpec) -> str | None:
-    """A reason unless the tensor is dense float32, as dynamic range kernels require."""
     if spec.sparsity is not None:
         return f"{spec.name!r} is stored sparse"
     if spec.dtype == _FLOAT32:

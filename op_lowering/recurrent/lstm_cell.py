@@ -39,8 +39,6 @@ _VARIANCE_GUARD = 1e-8  # PortableMeanStddevNormalization
 
 @dataclasses.dataclass(frozen=True)
 class Gate(Generic[T]):
-    """One gate's tensors."""
-
     weights: T  # [n_cell, n_input]
     recurrent: T  # [n_cell, n_output], or [n_cell]: the diagonal of a square matrix
     bias: T  # [n_cell]
@@ -64,7 +62,6 @@ class Cell(Generic[T]):
 
     @property
     def gates(self) -> tuple[Gate[T], ...]:
-        """The gates that have tensors: all four, or three."""
         gates = (self.input, self.forget, self.cell, self.output)
         return gates if self.input.weights is not None else gates[1:]
 
@@ -105,7 +102,7 @@ BACKWARD = Cell[int](
 
 
 def read(at: Cell[int], tensors: Sequence[Any]) -> Cell[Any]:
-    """The cell's tensors among an operator's inputs; None if absent."""
+    """None for absent tensors."""
 
     def tensor(i: int) -> Any:
         return tensors[i] if 0 <= i < len(tensors) else None
@@ -144,7 +141,6 @@ def _all_or_none(what: str, *specs: TensorSpec | None) -> str | None:
 
 
 def _why_not_complete(cell: Cell[TensorSpec | None]) -> str | None:
-    """A reason if tensors are missing, or present without the others of their group."""
     live, absent = cell.gates, None if len(cell.gates) == 4 else cell.input
     needed = [t for gate in live for t in (gate.weights, gate.recurrent, gate.bias)]
     if any(t is None for t in needed):
@@ -179,7 +175,6 @@ def _why_not_size(spec: TensorSpec, rows: int, columns: int) -> str | None:
 
 
 def why_not_cell(cell: Cell[Any], n_batch: int, n_input: int, n_aux: int = 0) -> str | None:
-    """A reason if the cell's tensors are incomplete or their shapes are inconsistent."""
     incomplete = _why_not_complete(cell)
     if incomplete:
         return incomplete
@@ -247,7 +242,6 @@ def _grid(spec: TensorSpec | None, *, flipped: bool = False) -> _OnGrid:
 def _finished(
     f: Functions, gate: Gate[Any], total: jax.Array, state: jax.Array, on_grid: _OnGrid
 ) -> jax.Array:
-    """A gate's argument: the sum over its inputs with peephole and layer norm."""
     if gate.peephole is not None:
         total += f.rounded(along_rows(gate.peephole, total) * state)
     if gate.norm is None:

@@ -8,23 +8,17 @@ from jaxdelegate.op_lowering.records.record import Record
 
 
 class SVDFOptions(Record):
-    """Table `SVDFOptions`: SVDF."""
-
     rank: int = 0
     fused_activation_function: ActivationFunctionType = ActivationFunctionType.NONE
     asymmetric_quantize_inputs: bool = False
 
 
 class RNNOptions(Record):
-    """Table `RNNOptions`: RNN."""
-
     fused_activation_function: ActivationFunctionType = ActivationFunctionType.NONE
     asymmetric_quantize_inputs: bool = False
 
 
 class LSTMOptions(Record):
-    """Table `LSTMOptions`: LSTM."""
-
     fused_activation_function: ActivationFunctionType = ActivationFunctionType.NONE
     cell_clip: float = 0.0
     proj_clip: float = 0.0
@@ -33,7 +27,7 @@ class LSTMOptions(Record):
 
 
 class SequenceRNNOptions(Record):
-    """Table `SequenceRNNOptions`: UNIDIRECTIONAL_SEQUENCE_RNN."""
+    """Options of UNIDIRECTIONAL_SEQUENCE_RNN."""
 
     time_major: bool = False
     fused_activation_function: ActivationFunctionType = ActivationFunctionType.NONE
@@ -41,8 +35,6 @@ class SequenceRNNOptions(Record):
 
 
 class BidirectionalSequenceLSTMOptions(Record):
-    """Table `BidirectionalSequenceLSTMOptions`: BIDIRECTIONAL_SEQUENCE_LSTM."""
-
     fused_activation_function: ActivationFunctionType = ActivationFunctionType.NONE
     cell_clip: float = 0.0
     proj_clip: float = 0.0
@@ -52,8 +44,6 @@ class BidirectionalSequenceLSTMOptions(Record):
 
 
 class BidirectionalSequenceRNNOptions(Record):
-    """Table `BidirectionalSequenceRNNOptions`: BIDIRECTIONAL_SEQUENCE_RNN."""
-
     time_major: bool = False
     fused_activation_function: ActivationFunctionType = ActivationFunctionType.NONE
     merge_outputs: bool = False
@@ -61,8 +51,6 @@ class BidirectionalSequenceRNNOptions(Record):
 
 
 class UnidirectionalSequenceLSTMOptions(Record):
-    """Table `UnidirectionalSequenceLSTMOptions`: UNIDIRECTIONAL_SEQUENCE_LSTM."""
-
     fused_activation_function: ActivationFunctionType = ActivationFunctionType.NONE
     cell_clip: float = 0.0
     proj_clip: float = 0.0

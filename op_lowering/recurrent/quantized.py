@@ -31,18 +31,14 @@ class Scaling:
 
     @classmethod
     def of(cls, real: np.floating | float, more: int = 0) -> Self:
-        """The factor real * 2**more.
-
-        Raises:
-            ValueError: the factor is infinite, or so large that kernels would shift out all bits.
-        """
+        """The factor real * 2**more; an error if kernels would shift out all bits."""
         multiplier, shift = quantize_multiplier(float(real))
         if shift + more > _MOST_SHIFT:
             raise ValueError(f"accumulators would be multiplied by {real * 2.0**more:g}")
         return cls(multiplier, shift + more)
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Scale int32 accumulators; int64."""
+        """The accumulators are int32, the result int64."""
         return wide(multiply_by_quantized_multiplier(x, self.multiplier, self.shift))
 
 
@@ -56,7 +52,6 @@ def side_by_side(scalings: Sequence[Scaling], widths: Sequence[int]) -> Scaling:
 
 
 def scale_of(spec: TensorSpec) -> np.float32:
-    """The tensor's only scale."""
     return np.float32(quantization.scale_of(spec))
 
 
@@ -83,7 +78,6 @@ def why_not_scaled(spec: TensorSpec | None, dtype: np.dtype) -> str | None:
 
 
 def why_not_scaled_symmetric(spec: TensorSpec | None, dtype: np.dtype) -> str | None:
-    """A reason unless the tensor is absent, or has this dtype, one scale and no zero point."""
     reason = why_not_scaled(spec, dtype)
     return reason if reason or spec is None else why_not_zero_point(spec, 0)
 
@@ -98,7 +92,6 @@ def why_not_numbers(build: Callable[[], object]) -> str | None:
 
 
 def why_not_svdf(op: Op[SVDFOptions]) -> str | None:
-    """A reason unless dtypes, scales and activation are those of the integer kernel."""
     is_complete = len(op.inputs) == 5 and not any(op.inputs[i] is None for i in (0, 1, 2, 4))
     if not is_complete or len(op.outputs) != 1:
         return "the integer kernel needs 5 inputs, of which the bias is optional, and 1 output"
@@ -126,11 +119,7 @@ def _svdf_scalings(op: Op[SVDFOptions]) -> tuple[Scaling, Scaling]:
 
 
 def svdf_step(op: Op[SVDFOptions]) -> Callable[..., tuple[jax.Array, jax.Array]]:
-    """The function from an SVDF's arrays to its output and new state.
-
-    Source: EvalIntegerSVDF of kernels/internal/reference/svdf.h, which applies RELU only by the
-    output's range.
-    """
+    """EvalIntegerSVDF of kernels/internal/reference/svdf.h; RELU is in the output's range."""
     to_state, to_output = _svdf_scalings(op)
     x_zero_point, y_zero_point = map(quantization.zero_point_of, (op.inputs[0], op.outputs[0]))
     n_batch, (n_filters, n_memory) = op.inputs[0].shape[0], op.inputs[2].shape

@@ -65,7 +65,6 @@ _EXPONENTS = range(-15, -8)  # of the cell state's scale: tanh takes 0 to 6 inte
 
 
 def why_not(op: Op[_Options]) -> str | None:
-    """A reason unless the tensors are those of the kernel for 16-bit gates."""
     x, o = op.inputs[0], op.options
     reason = first_reason(
         why_not_counts(op, (20, 24), 1),
@@ -135,8 +134,6 @@ def _four(cell: Cell[Any]) -> tuple[Gate[Any], ...]:
 
 @dataclasses.dataclass(frozen=True)
 class _GateNumbers:
-    """The constants of a gate's sum."""
-
     x: Scaling
     hidden: Scaling
     peephole: Scaling | None
@@ -145,7 +142,7 @@ class _GateNumbers:
 
     @classmethod
     def of(cls, gate: Gate[Any], cell: Cell[Any], x: TensorSpec, y_scale: np.float32) -> Self:
-        """From the tensors' scales and that of the gate's sum."""
+        """`y_scale` is that of the gate's sum."""
         peephole = norm = None
         variance = 1
         if gate.peephole is not None:
@@ -213,7 +210,7 @@ def _steps(limit: float, scale: np.float32, dtype: np.dtype) -> int:
 
 @functools.cache
 def _table(function: Callable[[np.ndarray, int], np.ndarray], bits: int) -> np.ndarray:
-    """A fixed-point function of every int16, in ascending order."""
+    """The function of every int16, in ascending order."""
     return function(np.arange(-(1 << 15), 1 << 15).astype(INT16), bits)
 
 
@@ -225,7 +222,7 @@ def _look_up(table: np.ndarray, x: jax.Array) -> jax.Array:
 
 
 def lower(op: Op[_Options]) -> Function:
-    """LSTM, or its sequence. One product covers the inputs of all time steps."""
+    """One product covers the inputs of all time steps."""
     numbers, o = _numbers(op), op.options
     sequence = isinstance(o, UnidirectionalSequenceLSTMOptions)
     time_major = not isinstance(o, UnidirectionalSequenceLSTMOptions) or o.time_major
@@ -305,7 +302,6 @@ def _peephole(gate: Gate[Any], n_cell: int, n_output: int, n_rows: int) -> jax.A
 def _finished(
     gate: Gate[Any], k: _GateNumbers, peephole: jax.Array | None, total: jax.Array, c: jax.Array
 ) -> jax.Array:
-    """A gate's argument: its sum with the peephole's term, normalized."""
     if peephole is not None and k.peephole is not None:
         total = saturate(wide(total) + k.peephole(c.astype(INT32) * peephole), INT16)
     if k.norm is None:
@@ -314,7 +310,7 @@ def _finished(
 
 
 def _normalized(x: jax.Array, gate: Gate[Any], scaling: Scaling, least: int) -> jax.Array:
-    """Layer normalization of int16 rows (PortableApplyLayerNorm)."""
+    """PortableApplyLayerNorm on int16 rows."""
     n = max(x.shape[1], 1)
     x = wide(x)
     mean = _quotient(jnp.sum(x, 1, keepdims=True) * 1024, n)
@@ -329,7 +325,7 @@ def _normalized(x: jax.Array, gate: Gate[Any], scaling: Scaling, least: int) -> 
 
 
 def _quotient(x: jax.Array, y: int) -> jax.Array:
-    """The quotient, truncated as in C++."""
+    """Truncated as in C++."""
     return lax.div(x, jnp.full_like(x, y))
 
 
@@ -373,7 +369,7 @@ def _times(a: jax.Array, b: jax.Array, shift: int) -> jax.Array:
 
 
 def _output(numbers: _Numbers, cell: Cell[Any]) -> Callable[[jax.Array, jax.Array], jax.Array]:
-    """The function of cell state and output gate: the output, int8 [n_batch, n_output]."""
+    """The output, int8 [n_batch, n_output], as a function of cell state and output gate."""
     table = _table(fixed_math.tanh, 15 + numbers.exponent)
     zero_point, share = numbers.hidden_zero_point, None
     if cell.projection is not None:
@@ -400,12 +396,10 @@ _ACTIVATION_ZERO_POINT = 128
 
 
 def is_basic(inputs: Specs) -> bool:
-    """Whether these five inputs are the uint8 kernel's, which needs few scales."""
     return inputs[0].dtype == _UINT8
 
 
 def why_not_basic(op: Op[LSTMOptions]) -> str | None:
-    """A reason unless dtypes and scales of the five inputs are those of the uint8 kernel."""
     x, hidden, w, bias, state = op.inputs
     y, state_out, joined, totals = op.outputs
     reason = first_reason(

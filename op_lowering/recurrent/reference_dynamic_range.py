@@ -32,16 +32,13 @@ class Matrix:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """[n_out, n_in]."""
         return self.steps.shape
 
     @property
     def ndim(self) -> int:
-        """The rank, 2."""
         return self.steps.ndim
 
     def __len__(self) -> int:
-        """The rows, n_out."""
         return len(self.steps)
 
     def product(self, x: Array) -> Array:

@@ -56,7 +56,7 @@ class Direction:
     """One direction's weights, and its step (LstmStepFloat of kernels/lstm_eval.cc)."""
 
     def __init__(self, o: _Options, at: Layout, tensors: tuple[Any, ...]) -> None:
-        """Read the tensors from an operator's inputs; trailing ones may be missing."""
+        """Trailing tensors may be missing."""
 
         def group(start: int | None, size: int) -> list[Any]:
             if start is None:
@@ -77,7 +77,7 @@ class Direction:
     def before_activation(
         self, gate: int, x: Array, aux: Array | None, h: Array, c: Array
     ) -> Array:
-        """A gate's sum over its inputs (CalculateLstmGateFloat, CalculateLstmGateHybrid)."""
+        """CalculateLstmGateFloat, CalculateLstmGateHybrid."""
         norm, bias = self.norm[gate], self.bias[gate]
         total = product(x, self.weights[gate])
         total = total + bias if norm is None else total
@@ -121,7 +121,7 @@ def _sigmoid(x: Array) -> Array:
 
 
 def _clip(x: Array, limit: float) -> Array:
-    """Clip to [-limit, limit] unless that is 0; NaN becomes the limit (PortableCwiseClipping)."""
+    """PortableCwiseClipping: a limit of 0 does nothing, and NaN becomes the limit."""
     if limit <= 0:
         return x
     top = x.dtype.type(limit)
@@ -130,7 +130,7 @@ def _clip(x: Array, limit: float) -> Array:
 
 
 def _normalize(x: Array) -> Array:
-    """Each row to mean 0 and deviation 1 (PortableMeanStddevNormalization)."""
+    """PortableMeanStddevNormalization."""
     difference = x - x.mean(axis=1, keepdims=True)
     variance = np.square(difference).mean(axis=1, keepdims=True)
     y: Array = difference * (1 / np.sqrt(variance + x.dtype.type(1e-8)))
@@ -140,7 +140,7 @@ def _normalize(x: Array) -> Array:
 def _sequence(
     d: Direction, x: Array, aux: Array | None, h: Array, c: Array, *, backward: bool = False
 ) -> tuple[Array, Array, Array]:
-    """Take a step at each time of [time, batch, n_input]; outputs have the order of the inputs."""
+    """The input is [time, batch, n_input]; outputs have the order of the inputs."""
     n_time, n_batch = x.shape[:2]
     h, c = h.reshape(n_batch, d.n_output), c.reshape(n_batch, d.n_cell)
     y = np.empty((n_time, n_batch, d.n_output), x.dtype)
@@ -176,7 +176,7 @@ def lstm(
     *arrays: Array | None,
     intermediates: Specs = (),
 ) -> tuple[Array, ...]:
-    """One step of kernels/lstm.cc, by either of its kernels."""
+    """One step of kernels/lstm.cc."""
     if o.kernel_type is LSTMKernelType.BASIC:
         return _basic(inputs, outputs, arrays)
     if inputs[0].is_quantized:
@@ -206,7 +206,6 @@ def _basic(inputs: Specs, outputs: Specs, arrays: tuple[Any, ...]) -> tuple[Arra
 def sequence_shapes(
     _o: UnidirectionalSequenceLSTMOptions, inputs: Specs
 ) -> tuple[Shape | None, ...]:
-    """The input's time and batch, n_output."""
     _require_inputs(inputs, _FULL_INPUTS)
     return ((*inputs[0].shape[:2], inputs[FULL.recurrent + 3].shape[-1]),)
 
@@ -237,7 +236,6 @@ def unidirectional_sequence_lstm(
 def bidirectional_shapes(
     o: BidirectionalSequenceLSTMOptions, inputs: Specs
 ) -> tuple[Shape | None, ...]:
-    """The input's time and batch, and the outputs of each direction, or of both."""
     _require_inputs(inputs, _BIDIRECTIONAL_INPUTS)
     forward, backward = (inputs[at.recurrent + 3].shape[1] for at in (FORWARD, BACKWARD))
     return merged_shapes(inputs, forward, backward, merge=o.merge_outputs)

@@ -14,7 +14,6 @@ _DTYPES = (np.int8, np.int8, np.int16, np.int32, np.int16)  # input, feature, ti
 
 
 def check_dtypes(inputs: Specs, dtypes: tuple[type, ...]) -> None:
-    """Raise a TypeError unless the tensors have the integer kernel's dtypes, or are absent."""
     for spec, dtype in zip(inputs, dtypes, strict=False):
         if spec is not None and spec.dtype != dtype:
             raise TypeError(f"{spec.name!r} is {spec.dtype}: the integer kernel takes {dtype}")
@@ -30,7 +29,7 @@ def svdf(
     b: Array | None,
     state: Array,
 ) -> tuple[Array, Array]:
-    """Output and state (EvalIntegerSVDF of kernels/internal/reference/svdf.h).
+    """EvalIntegerSVDF of kernels/internal/reference/svdf.h.
 
     The kernel requires RELU but does not apply it: the output's range clamps.
     """

@@ -42,16 +42,7 @@ _DTYPES = (
     np.int16,
     *(np.int16,) * 4,
 )
-_WEIGHTS, _RECURRENT, _PEEPHOLE, _BIAS, _PROJECTION, _HIDDEN, _STATE, _NORM = (
-    1,
-    5,
-    9,
-    12,
-    16,
-    18,
-    19,
-    20,
-)
+_WEIGHTS, _RECURRENT, _BIAS, _PROJECTION, _HIDDEN, _STATE, _NORM = 1, 5, 12, 16, 18, 19, 20
 _PEEPHOLE_OF = {_INPUT: 9, _FORGET: 10, _OUTPUT: 11}
 
 
@@ -66,7 +57,7 @@ class _Product:
 
     @classmethod
     def of(cls, w: Array, b: Array | None, offset: int, real: np.floating) -> "_Product":
-        """The product for vectors to which `offset` is added, scaled by `real`."""
+        """`offset` is added to the vectors."""
         share = w.sum(axis=1, dtype=np.int64) * offset + (0 if b is None else b)
         return cls(w, wrap(share, _INT32), *quantize_multiplier(float(real)))
 
@@ -77,7 +68,7 @@ class _Product:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Norm:
-    """Layer normalization of int16 rows (PortableApplyLayerNorm)."""
+    """PortableApplyLayerNorm on int16 rows."""
 
     w: Array  # int16 [n_cell]
     b: Array  # int32 [n_cell]
@@ -101,13 +92,13 @@ class _Norm:
 
 
 def _quotient(x: Array, y: int) -> Array:
-    """The quotient, truncated as in C++."""
+    """Truncated as in C++."""
     z: Array = np.sign(x) * (np.abs(x) // y)
     return z
 
 
 class Cell:
-    """The weights, and one step (LstmStepInteger8x8_16 of kernels/lstm_eval.cc)."""
+    """LstmStepInteger8x8_16 of kernels/lstm_eval.cc."""
 
     def __init__(
         self,
@@ -118,10 +109,10 @@ class Cell:
         between: Specs,
         rows_at_once: int,
     ) -> None:
-        """Prepare products (PopulateQuantizedLstmParams8x8_16 of kernels/lstm.cc).
+        """PopulateQuantizedLstmParams8x8_16 of kernels/lstm.cc.
 
-        `between` has the specs of the intermediate tensors; the kernel processes `rows_at_once`
-        rows of the batch together.
+        `between` has the specs of the intermediate tensors; the kernel processes
+        `rows_at_once` rows of the batch together.
         """
         check_dtypes(inputs, _DTYPES)
         if len(between) != _N_INTERMEDIATES or between[4] is None:
@@ -213,7 +204,7 @@ class Cell:
             self._project = _Product.of(w, self._arrays[_PROJECTION + 1], zero_point, real)
 
     def step(self, x: Array, h: Array, c: Array) -> tuple[Array, Array]:
-        """New output and cell state, int8 [n_batch, n_output] and int16 [n_batch, n_cell]."""
+        """Output int8 [n_batch, n_output] and cell state int16 [n_batch, n_cell]."""
         forget = self._gates[_FORGET](x, h, c)
         update = 32767 - forget if self._is_coupled else self._gates[_INPUT](x, h, c)
         proposal = self._gates[_CELL](x, h, c)
@@ -250,14 +241,14 @@ def _clip(x: Array, limit: int) -> Array:
 
 
 def _times(a: Array, b: Array, shift: int) -> Array:
-    """The product of int16 values, times 2**-shift, rounded (PortableCwiseMul)."""
+    """PortableCwiseMul: the rounded product of int16 values, times 2**-shift."""
     return wrap(rounding_divide_by_pot(a.astype(np.int32) * b, shift), _INT16)
 
 
 def lstm(
     o: LSTMOptions, inputs: Specs, outputs: Specs, *arrays: Array | None, intermediates: Specs
 ) -> tuple[Array, ...]:
-    """One step of kernels/lstm.cc in integers."""
+    """One step of kernels/lstm.cc."""
     x: Any = arrays[0]
     cell = Cell(o, inputs, outputs, arrays, intermediates, len(x))
     y, h, c = _sequence(cell, x[np.newaxis], *arrays[_HIDDEN : _STATE + 1])
@@ -271,7 +262,7 @@ def unidirectional_sequence_lstm(
     *arrays: Array | None,
     intermediates: Specs,
 ) -> tuple[Array, ...]:
-    """kernels/unidirectional_sequence_lstm.cc in integers."""
+    """kernels/unidirectional_sequence_lstm.cc."""
     x: Any = time_first(arrays[0], time_major=o.time_major)  # type: ignore[arg-type]
     cell = Cell(o, inputs, outputs, arrays, intermediates, x.shape[1] if o.time_major else 1)
     y, h, c = _sequence(cell, x, *arrays[_HIDDEN : _STATE + 1])

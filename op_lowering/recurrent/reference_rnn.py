@@ -45,7 +45,7 @@ _ACTIVATIONS: dict[ActivationFunctionType, Callable[[Array], Array]] = {
 
 
 def as_floats(specs: Specs, arrays: tuple[Array | None, ...]) -> tuple[Any, ...]:
-    """The arrays, half precision upcast to float32; None where absent."""
+    """Half precision becomes float32; None where absent."""
     for spec in specs:
         if spec is not None and (spec.is_quantized or spec.dtype not in FLOATS):
             raise TypeError(f"{spec.name!r} is {spec.dtype}: the kernel takes floats only")
@@ -82,7 +82,6 @@ def _rnn_step(cell: list[Any], x: Array, h: Array, aux: Array | None = None) -> 
 
 
 def rnn_shapes(_o: RNNOptions, inputs: Specs) -> tuple[Shape | None, ...]:
-    """[n_batch, n_units]."""
     return ((inputs[0].shape[0], inputs[1].shape[0]),)
 
 
@@ -105,7 +104,7 @@ def _sequence(
     *,
     backward: bool = False,
 ) -> tuple[Array, Array]:
-    """Take a step at each time of [time, batch, n_input]; outputs have the order of the inputs."""
+    """The input is [time, batch, n_input]; outputs have the order of the inputs."""
     y = np.empty((*x.shape[:2], h.shape[1]), x.dtype)
     for t in reversed(range(len(x))) if backward else range(len(x)):
         h = apply_activation(act, _rnn_step(cell, x[t], h, None if aux is None else aux[t]))
@@ -114,7 +113,6 @@ def _sequence(
 
 
 def sequence_shapes(_o: SequenceRNNOptions, inputs: Specs) -> tuple[Shape | None, ...]:
-    """The input's time and batch, n_units."""
     return ((*inputs[0].shape[:2], inputs[1].shape[0]),)
 
 
@@ -136,14 +134,12 @@ def unidirectional_sequence_rnn(
 def bidirectional_shapes(
     o: BidirectionalSequenceRNNOptions, inputs: Specs
 ) -> tuple[Shape | None, ...]:
-    """The input's time and batch, and the units of each direction, or of both."""
     return merged_shapes(inputs, inputs[1].shape[0], inputs[5].shape[0], merge=o.merge_outputs)
 
 
 def merged_shapes(
     inputs: Specs, n_forward: int, n_backward: int, *, merge: bool
 ) -> tuple[Shape | None, ...]:
-    """Two sequences as long as the input, or one with the units of both."""
     output_channels = (n_forward + n_backward,) if merge else (n_forward, n_backward)
     return tuple((*inputs[0].shape[:2], n) for n in output_channels)
 
@@ -181,7 +177,7 @@ def bidirectional_sequence_rnn(
 
 
 def svdf_shapes(o: SVDFOptions, inputs: Specs) -> tuple[Shape | None, ...]:
-    """[n_batch, n_units]; each unit sums `rank` filters."""
+    """Each unit sums `rank` filters."""
     return ((inputs[0].shape[0], inputs[1].shape[0] // o.rank),)
 
 

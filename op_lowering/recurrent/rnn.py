@@ -73,8 +73,6 @@ _ACTIVATIONS: dict[Act, Activate] = {
 
 @dataclasses.dataclass(frozen=True)
 class Functions:
-    """The elementwise functions of a cell."""
-
     activate: Activate
     logistic: Activate
     rounded: Activate  # of a product before an addition
@@ -119,7 +117,6 @@ def steps(x: jax.Array, *, time_major: bool) -> jax.Array:
 def both_directions(
     forward: jax.Array, backward: jax.Array, *, merge: bool
 ) -> tuple[jax.Array, ...]:
-    """The outputs of a bidirectional operator, concatenated along the last axis if `merge`."""
     return (jnp.concatenate([forward, backward], -1),) if merge else (forward, backward)
 
 
@@ -145,14 +142,12 @@ def row_length(spec: TensorSpec | None) -> int:
 
 
 def why_not_shape(spec: TensorSpec | None, *shape: int) -> str | None:
-    """A reason if a tensor is present and has another shape."""
     if spec is None or spec.shape == shape:
         return None
     return f"{spec.name!r} has shape {list(spec.shape)}, not {list(shape)}"
 
 
 def why_not_rank(spec: TensorSpec, rank: int) -> str | None:
-    """A reason if a tensor has another rank."""
     if len(spec.shape) == rank:
         return None
     return f"{spec.name!r} has rank {len(spec.shape)}, not {rank}"
@@ -168,7 +163,6 @@ def why_not_floats(op: Op[Options]) -> str | None:
 
 
 def why_not_operands(op: Op[Options], weights: Collection[int]) -> str | None:
-    """A reason unless all tensors are float, or the weights 8-bit and the others float32."""
     if not is_dynamic_range(op.inputs, weights):
         return why_not_floats(op)
     others = [spec for i, spec in enumerate(op.inputs) if spec is not None and i not in weights]
@@ -179,7 +173,6 @@ def why_not_operands(op: Op[Options], weights: Collection[int]) -> str | None:
 
 
 def why_not_states(op: Op[Options], *states: int) -> str | None:
-    """A reason unless exactly the inputs at `states` are variable tensors."""
     variables = set(variable_inputs(op))
     for i in states:
         if i not in variables:
@@ -189,7 +182,6 @@ def why_not_states(op: Op[Options], *states: int) -> str | None:
 
 
 def why_not_counts(op: Op[Options], n_inputs: Sequence[int], n_out: int) -> str | None:
-    """A reason if the operator has another number of inputs or outputs."""
     if len(op.inputs) not in n_inputs:
         return f"has {len(op.inputs)} inputs, not {' or '.join(map(str, n_inputs))}"
     return None if len(op.outputs) == n_out else f"has {len(op.outputs)} outputs, not {n_out}"
@@ -201,7 +193,6 @@ def why_not_aux(
     forward: TensorSpec | None,
     backward: TensorSpec | None,
 ) -> str | None:
-    """A reason if an auxiliary input and its weights are incompatible."""
     if (forward is None) != (backward is None):
         return "one direction has weights for the auxiliary input, the other has none"
     if aux is None:

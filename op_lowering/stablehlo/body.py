@@ -59,11 +59,6 @@ class Body:
 
     @classmethod
     def of(cls, context: LoweringContext, index: int, arguments: _Dtypes) -> Self:
-        """Trace a subgraph for scalars of these dtypes.
-
-        Raises:
-            ValueError: the context has no access to subgraphs.
-        """
         if context.lower_subgraph is None:
             raise ValueError(f"subgraph {index} is out of reach")
         with jax.enable_x64(True):
@@ -73,17 +68,14 @@ class Body:
             return cls(jax.make_jaxpr(body)(*scalars))
 
     def scalars(self, *arguments: Any) -> list[jax.Array]:
-        """Apply it to scalars."""
         return list(core.jaxpr_as_fun(self.closed)(*map(jnp.asarray, arguments)))
 
     def elements(self, *arguments: Any) -> _Arrays:
-        """Apply it element by element to arrays of one shape."""
         shape = arguments[0].shape
         flat = (jnp.asarray(a).reshape(-1) for a in arguments)
         return tuple(y.reshape(shape) for y in jax.vmap(self.scalars)(*flat))
 
     def passes_on(self, position: int, argument: int) -> bool:
-        """Whether a result is an argument, unchanged."""
         jaxpr = self.closed.jaxpr
         return jaxpr.outvars[position] is jaxpr.invars[argument]
 
@@ -162,7 +154,6 @@ class Fold:
     scatter: Callable[..., jax.Array] | None  # None: lax has none for this dtype
 
     def start(self, dtype: np.dtype) -> np.ndarray:
-        """The identity as a scalar."""
         return np.asarray(self.identity(dtype)).astype(dtype)
 
 
@@ -202,12 +193,11 @@ class Order:
 
     @property
     def operand(self) -> int | None:
-        """The operand that is the key; None: the key is computed."""
+        """None: the key is computed."""
         n = len(self.key.closed.jaxpr.invars)
         return next((i // 2 for i in range(n) if self.key.passes_on(0, i)), None)
 
     def keys(self, operands: Sequence[Any]) -> jax.Array:
-        """The key of each element."""
         (key,) = self.key.elements(*(x for x in operands for _ in range(2)))
         return key
 

@@ -42,7 +42,7 @@ _Scatter = Callable[..., jax.Array]  # lax.scatter, or a variant that combines v
 
 
 def _why_not_index_vectors(indices: TensorSpec, axis: int, depth: int) -> str | None:
-    """A reason unless vectors along `axis` (single indices if `axis` is the rank) have `depth`."""
+    """Vectors along `axis` have `depth` entries; where `axis` is the rank, indices are single."""
     shape = (*indices.shape, 1)
     if not 0 <= axis < len(shape):
         return f"index_vector_dim {axis} is outside of {list(indices.shape)}"
@@ -58,7 +58,7 @@ def _batch_shape(indices: Shape, axis: int) -> Shape:
 
 
 def _index_vectors(indices: jax.Array, axis: int) -> jax.Array:
-    """[*batch, depth], signed."""
+    """Signed vectors [*batch, depth]."""
     vectors = signed(jnp.asarray(indices))
     if axis == vectors.ndim:
         return lax.expand_dims(vectors, [axis])
@@ -168,7 +168,6 @@ class _Places:
 
     @classmethod
     def of(cls, o: StablehloScatterOptions, updates: Shape) -> Self:
-        """For updates of this shape."""
         batch = tuple(d for d in range(len(updates)) if d not in o.update_window_dims)
         sizes = iter(updates[d] for d in o.update_window_dims)
         rank = len(o.update_window_dims) + len(o.inserted_window_dims)
@@ -259,7 +258,7 @@ def _one_by_one(
     vectors: jax.Array,
     updates: list[jax.Array],
 ) -> list[jax.Array]:
-    """Apply any body, one window at a time: two windows may overlap."""
+    """Any body is applied to one window at a time: two windows may overlap."""
     depth, window = vectors.shape[-1], places.window
     rest = [d for d in range(updates[0].ndim) if d not in places.batch_dims]
     order = (*places.batch_dims, *rest)

@@ -20,28 +20,20 @@ from jaxdelegate.op_lowering.records.record import Record
 
 
 class StablehloConcatenateOptions(Record):
-    """Table `StablehloConcatenateOptions`: STABLEHLO_CONCATENATE."""
-
     dimension: int = 0
 
 
 class StablehloBroadcastInDimOptions(Record):
-    """Table `StablehloBroadcastInDimOptions`: STABLEHLO_BROADCAST_IN_DIM."""
-
     broadcast_dimensions: tuple[int, ...] = ()
 
 
 class StablehloSliceOptions(Record):
-    """Table `StablehloSliceOptions`: STABLEHLO_SLICE."""
-
     start_indices: tuple[int, ...] = ()
     limit_indices: tuple[int, ...] = ()
     strides: tuple[int, ...] = ()
 
 
 class StablehloConvolutionOptions(Record):
-    """Table `StablehloConvolutionOptions`: STABLEHLO_CONVOLUTION."""
-
     window_strides: tuple[int, ...] = ()
     padding: tuple[int, ...] = ()
     lhs_dilation: tuple[int, ...] = ()
@@ -62,8 +54,6 @@ class StablehloConvolutionOptions(Record):
 
 
 class StablehloCustomCallOptions(Record):
-    """Table `StablehloCustomCallOptions`: STABLEHLO_CUSTOM_CALL."""
-
     call_target_name: str = ""
     has_side_effect: bool = False
     backend_config: str = ""
@@ -73,15 +63,11 @@ class StablehloCustomCallOptions(Record):
 
 
 class StablehloReduceOptions(Record):
-    """Table `StablehloReduceOptions`: STABLEHLO_REDUCE."""
-
     dimensions: tuple[int, ...] = ()
     body_subgraph_index: int = 0
 
 
 class StablehloScatterOptions(Record):
-    """Table `StablehloScatterOptions`: STABLEHLO_SCATTER."""
-
     indices_are_sorted: bool = False
     update_window_dims: tuple[int, ...] = ()
     inserted_window_dims: tuple[int, ...] = ()
@@ -92,8 +78,6 @@ class StablehloScatterOptions(Record):
 
 
 class StablehloCompareOptions(Record):
-    """Table `StablehloCompareOptions`: STABLEHLO_COMPARE."""
-
     comparison_direction: StablehloComparisonDirection = (
         StablehloComparisonDirection.STABLEHLO_COMPARISON_DIRECTION_EQ
     )
@@ -101,28 +85,20 @@ class StablehloCompareOptions(Record):
 
 
 class StablehloDynamicSliceOptions(Record):
-    """Table `StablehloDynamicSliceOptions`: STABLEHLO_DYNAMIC_SLICE."""
-
     slice_sizes: tuple[int, ...] = ()
 
 
 class StablehloPadOptions(Record):
-    """Table `StablehloPadOptions`: STABLEHLO_PAD."""
-
     edge_padding_low: tuple[int, ...] = ()
     edge_padding_high: tuple[int, ...] = ()
     interior_padding: tuple[int, ...] = ()
 
 
 class StablehloIotaOptions(Record):
-    """Table `StablehloIotaOptions`: STABLEHLO_IOTA."""
-
     iota_dimension: int = 0
 
 
 class StablehloDotGeneralOptions(Record):
-    """Table `StablehloDotGeneralOptions`: STABLEHLO_DOT_GENERAL."""
-
     lhs_batching_dimensions: tuple[int, ...] = ()
     rhs_batching_dimensions: tuple[int, ...] = ()
     lhs_contracting_dimensions: tuple[int, ...] = ()
@@ -131,8 +107,6 @@ class StablehloDotGeneralOptions(Record):
 
 
 class StablehloReduceWindowOptions(Record):
-    """Table `StablehloReduceWindowOptions`: STABLEHLO_REDUCE_WINDOW."""
-
     window_dimensions: tuple[int, ...] = ()
     window_strides: tuple[int, ...] = ()
     base_dilations: tuple[int, ...] = ()
@@ -142,16 +116,12 @@ class StablehloReduceWindowOptions(Record):
 
 
 class StablehloSortOptions(Record):
-    """Table `StablehloSortOptions`: STABLEHLO_SORT."""
-
     dimension: int = 0
     is_stable: bool = False
     comparator_subgraph_index: int = 0
 
 
 class StablehloGatherOptions(Record):
-    """Table `StablehloGatherOptions`: STABLEHLO_GATHER."""
-
     offset_dims: tuple[int, ...] = ()
     collapsed_slice_dims: tuple[int, ...] = ()
     start_index_map: tuple[int, ...] = ()
@@ -161,8 +131,6 @@ class StablehloGatherOptions(Record):
 
 
 class StablehloTransposeOptions(Record):
-    """Table `StablehloTransposeOptions`: STABLEHLO_TRANSPOSE."""
-
     permutation: tuple[int, ...] = ()
 
 
@@ -171,8 +139,6 @@ class DilateOptions(Record):
 
 
 class ReduceWindowOptions(Record):
-    """Table `ReduceWindowOptions`: REDUCE_WINDOW."""
-
     reduce_function: ReduceWindowFunction = ReduceWindowFunction.UNSUPPORTED
 
 

@@ -10,7 +10,6 @@ from typing import Self
 
 import jax
 import jax.numpy as jnp
-import ml_dtypes
 import numpy as np
 from jax import lax
 
@@ -24,7 +23,7 @@ from jaxdelegate.op_lowering.common.pointwise import (
     why_not_one_dtype,
 )
 from jaxdelegate.op_lowering.common.products import nothing
-from jaxdelegate.op_lowering.dtypes import FLOATS
+from jaxdelegate.op_lowering.dtypes import FLOATS, HALVES
 from jaxdelegate.op_lowering.precision import PrecisionPolicy
 from jaxdelegate.op_lowering.rule import (
     Function,
@@ -42,7 +41,6 @@ from jaxdelegate.op_lowering.stablehlo.options import (
 )
 from jaxdelegate.op_lowering.stablehlo.shape import why_not_dims, why_not_length
 
-_HALF = frozenset(np.dtype(t) for t in (np.float16, ml_dtypes.bfloat16))
 _KINDS = (FLOATS, INTEGERS, COMPLEX, BOOLS)
 
 
@@ -78,12 +76,11 @@ class _Arithmetic:
         policy, dtype = op.context.precision, op.inputs[0].dtype
         widest = max(dtype, op.outputs[0].dtype, key=lambda d: d.itemsize)
         total = np.dtype(np.int32) if dtype == BOOL else policy.accumulator(widest)
-        stays = dtype in _HALF and op.context.platform != "cpu"
+        stays = dtype in HALVES and op.context.platform != "cpu"
         operand = dtype if stays else total
         return cls(operand, total, policy.precision(operand), policy.rounds_exactly)
 
     def reduced(self, policy: PrecisionPolicy, operand: np.dtype, total: np.dtype) -> Self:
-        """This arithmetic with the reduced operands and sums of the policy."""
         precision = policy.precision(operand)
         return dataclasses.replace(self, operand=operand, total=total, precision=precision)
 
@@ -97,15 +94,14 @@ class _Arithmetic:
         return None if self.total == self.operand else self.total
 
     def downcast(self, x: jax.Array) -> jax.Array:
-        """An operand in its reduced dtype, or converted."""
-        if self.operand in _HALF and x.dtype == np.float32:
+        if self.operand in HALVES and x.dtype == np.float32:
             reduced: jax.Array = downcast(x, self.operand, exactly=self.rounds_exactly)
             return reduced
         return jnp.asarray(x, self.operand)
 
 
 def _stored(y: jax.Array, dtype: np.dtype) -> jax.Array:
-    reduced = y.dtype in _HALF and dtype == np.float32
+    reduced = y.dtype in HALVES and dtype == np.float32
     return upcast(y, dtype) if reduced else convert(y, dtype)
 
 

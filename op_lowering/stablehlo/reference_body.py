@@ -42,8 +42,8 @@ def elementwise(
 def _runs_on_vectors(call: Call, index: int, arguments: Sequence[np.dtype], n_results: int) -> bool:
     """Whether the body maps vectors to vectors, independently of the values.
 
-    Tried on empty vectors, which have no value for a branch to depend on. A body defined on scalars
-    has no axis to reduce or reorder.
+    Tried on empty vectors, which have no value for a branch to depend on. A body defined on
+    scalars has no axis to reduce or reorder.
     """
     try:
         results = call(index, *(np.zeros(0, dtype) for dtype in arguments))

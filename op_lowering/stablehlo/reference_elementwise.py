@@ -21,11 +21,6 @@ Shapes = tuple[Shape | None, ...]
 
 
 def one_shape(_options: object, inputs: Specs) -> Shapes:
-    """The shape that all inputs have.
-
-    Raises:
-        ValueError: they differ.
-    """
     shapes = {spec.shape for spec in inputs}
     if len(shapes) != 1:
         raise ValueError(f"StableHLO does not broadcast {[list(s) for s in sorted(shapes)]}")
@@ -107,7 +102,7 @@ _TOTAL_ORDER = StablehloComparisonType.STABLEHLO_COMPARISON_TYPE_FLOAT_TOTAL_ORD
 def compare(
     o: StablehloCompareOptions, inputs: Specs, outputs: Specs, x: Array, y: Array
 ) -> tuple[Array]:
-    """Booleans. Floats compare in IEEE 754's total order if the options say so, else as numbers."""
+    """Floats compare in IEEE 754's total order if the options say so, else as numbers."""
     reject_quantized(inputs)
     if o.compare_type is _TOTAL_ORDER and x.dtype.kind in "fV":
         x, y = _totally_ordered(x), _totally_ordered(y)
@@ -151,11 +146,7 @@ def _saturated(x: Array, limits: np.iinfo) -> Array:
 
 
 def select_shape(_options: object, inputs: Specs) -> Shapes:
-    """The shape of the values; the predicate has that shape or is a scalar.
-
-    Raises:
-        ValueError: the shapes differ.
-    """
+    """The predicate may be a scalar."""
     predicate, x, y = inputs
     return one_shape(None, (x, y) if predicate.shape == () else (predicate, x, y))
 
@@ -163,16 +154,11 @@ def select_shape(_options: object, inputs: Specs) -> Shapes:
 def select(
     _options: object, _inputs: Specs, _outputs: Specs, predicate: Array, x: Array, y: Array
 ) -> tuple[Array]:
-    """X where the predicate is true, else y."""
     return (np.where(predicate, x, y),)
 
 
 def clamp_shape(_options: object, inputs: Specs) -> Shapes:
-    """The shape of the operand; the bounds have that shape or are scalars.
-
-    Raises:
-        ValueError: a bound has another shape.
-    """
+    """The bounds may be scalars."""
     low, x, high = inputs
     return one_shape(None, (x, *(spec for spec in (low, high) if spec.shape != ())))
 
@@ -184,14 +170,13 @@ clamp = elementwise(lambda low, x, high: np.minimum(np.maximum(x, low), high))
 
 
 def declared_shapes(_infer: object, _options: object, _inputs: Specs, outputs: Specs) -> Shapes:
-    """The shapes that the file declares."""
     return tuple(spec.shape for spec in outputs)
 
 
 def custom_call(
     o: StablehloCustomCallOptions, _inputs: Specs, _outputs: Specs, *_arrays: Array
 ) -> tuple[Array, ...]:
-    """Refuse: the file names a runtime's function, but does not contain it."""
+    """The file names a runtime's function, but does not contain it."""
     raise ValueError(
         f"the file does not contain the function of custom call {o.call_target_name!r}"
     )

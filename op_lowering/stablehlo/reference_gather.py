@@ -40,11 +40,7 @@ def _check_dims(name: str, dims: Sequence[int], rank: int, *, ordered: bool = Tr
 
 
 def gathered_shape(o: StablehloGatherOptions, inputs: Specs) -> Shapes:
-    """The batch of indices, with the slices' dimensions at offset_dims.
-
-    Raises:
-        ValueError: the attributes do not fit the shapes.
-    """
+    """The batch of indices, with the slices' dimensions at offset_dims."""
     shape = inputs[0].shape
     batch, depth = _vectors_shape(inputs[1].shape, o.index_vector_dim)
     window = [m for d, m in enumerate(o.slice_sizes) if d not in o.collapsed_slice_dims]
@@ -65,7 +61,7 @@ def gathered_shape(o: StablehloGatherOptions, inputs: Specs) -> Shapes:
 def gather(
     o: StablehloGatherOptions, _inputs: Specs, outputs: Specs, x: Array, indices: Array
 ) -> tuple[Array]:
-    """Slice at each index vector, clamped so that the slice is inside."""
+    """Slices are clamped to be inside."""
     vectors = _index_vectors(indices, o.index_vector_dim)
     batch = vectors.shape[:-1]
     window = [m for d, m in enumerate(o.slice_sizes) if d not in o.collapsed_slice_dims]
@@ -85,11 +81,6 @@ def gather(
 
 
 def scattered_shapes(o: StablehloScatterOptions, inputs: Specs) -> Shapes:
-    """The operands' shapes.
-
-    Raises:
-        ValueError: the attributes do not fit the shapes.
-    """
     n = len(inputs) // 2
     check(len(inputs) == 2 * n + 1 and n > 0, f"{len(inputs)} inputs: operands, indices, updates")
     shape, updates = inputs[0].shape, inputs[n + 1].shape
@@ -111,10 +102,10 @@ def scattered_shapes(o: StablehloScatterOptions, inputs: Specs) -> Shapes:
 def scatter(
     call: Call, o: StablehloScatterOptions, inputs: Specs, outputs: Specs, *arrays: Array
 ) -> tuple[Array, ...]:
-    """Combine each update with its element; updates outside are ignored.
+    """Updates outside are ignored.
 
-    The updates of an element are applied in row-major order: the first round applies each element's
-    first update, and so on, so that no element has two updates in one round.
+    The updates of an element are applied in row-major order: the first round applies each
+    element's first update, and so on, so that no element has two updates in one round.
     """
     reject_quantized(inputs)
     n, dtypes = len(outputs), [spec.dtype for spec in outputs]

@@ -4,9 +4,9 @@ import dataclasses
 import string
 from collections.abc import Sequence
 
-import ml_dtypes
 import numpy as np
 
+from jaxdelegate.op_lowering.dtypes import HALVES
 from jaxdelegate.op_lowering.spec import Shape, Specs
 from jaxdelegate.op_lowering.stablehlo.options import (
     StablehloConvolutionOptions,
@@ -17,12 +17,11 @@ from jaxdelegate.reference.kernel import Array, Kernel
 from jaxdelegate.reference.pointwise import reject_quantized
 
 Shapes = tuple[Shape | None, ...]
-_HALF = (np.float16, ml_dtypes.bfloat16)
 
 
 def _factor(x: Array, dtype: np.dtype) -> Array:
     """A factor in the dtype of sums: the result's, but float32 for half precision."""
-    wide = np.dtype(np.float32) if dtype in _HALF else dtype
+    wide = np.dtype(np.float32) if dtype in HALVES else dtype
     return x.astype(wide if wide.itemsize >= x.dtype.itemsize else x.dtype)
 
 
@@ -30,11 +29,7 @@ def _factor(x: Array, dtype: np.dtype) -> Array:
 
 
 def dot_general_shape(o: StablehloDotGeneralOptions, inputs: Specs) -> Shapes:
-    """Batch dimensions, then the other dimensions of the first input, then of the second.
-
-    Raises:
-        ValueError: paired dimensions differ.
-    """
+    """Batch dimensions, then the other dimensions of the first input, then of the second."""
     x, w = inputs[0].shape, inputs[1].shape
     lhs = (*o.lhs_batching_dimensions, *o.lhs_contracting_dimensions)
     rhs = (*o.rhs_batching_dimensions, *o.rhs_contracting_dimensions)
@@ -54,7 +49,7 @@ def _others(rank: int, dims: Sequence[int]) -> list[int]:
 def dot_general(
     o: StablehloDotGeneralOptions, inputs: Specs, outputs: Specs, x: Array, w: Array
 ) -> tuple[Array]:
-    """Sum products over the contracting dimensions; for booleans, any of all."""
+    """For booleans, the sum is any and the product is all."""
     reject_quantized(inputs)
     letters = iter(string.ascii_letters)
     left, right = ([""] * a.ndim for a in (x, w))
@@ -81,8 +76,6 @@ def dot_general(
 
 @dataclasses.dataclass(frozen=True)
 class _Axis:
-    """The window's parameters along one spatial dimension."""
-
     stride: int
     low: int
     high: int
@@ -95,14 +88,13 @@ class _Axis:
         return max((n - 1) * self.base_dilation + 1, 0) + self.low + self.high
 
     def n_out(self, n: int, size: int) -> int:
-        """How many places a window of `size` takes along n values."""
         span = (size - 1) * self.dilation + 1 if size else 0
         room = self.padded(n) - span
         return room // self.stride + 1 if room >= 0 and self.padded(n) > 0 else 0
 
 
 def _axes(o: StablehloConvolutionOptions) -> list[_Axis]:
-    """One for each spatial dimension; absent attributes are neutral."""
+    """Absent attributes are neutral."""
     rank = len(o.input_spatial_dimensions)
     padding = o.padding or (0, 0) * rank
     ones = (1,) * rank
@@ -137,11 +129,7 @@ def _output_dims(o: StablehloConvolutionOptions) -> tuple[int, ...]:
 
 
 def convolution_shape(o: StablehloConvolutionOptions, inputs: Specs) -> Shapes:
-    """Batch / groups, places of the window, output features, in the output's layout.
-
-    Raises:
-        ValueError: dimensions or groups do not fit the shapes.
-    """
+    """Batch / groups, places of the window, output features, in the output's layout."""
     x, w = inputs[0].shape, inputs[1].shape
     for dims, shape in ((_input_dims(o), x), (_kernel_dims(o), w), (_output_dims(o), x)):
         check(sorted(dims) == list(range(len(shape))), f"{dims} are not the dimensions of {shape}")
@@ -159,7 +147,7 @@ def convolution_shape(o: StablehloConvolutionOptions, inputs: Specs) -> Shapes:
 def convolution(
     o: StablehloConvolutionOptions, inputs: Specs, outputs: Specs, x: Array, w: Array
 ) -> tuple[Array]:
-    """Sum products under a sliding window; for booleans, any of all."""
+    """For booleans, the sum is any and the product is all."""
     reject_quantized(inputs)
     dtype = outputs[0].dtype
     x = _factor(x.transpose(_input_dims(o)), dtype)  # [N, *spatial, C]

@@ -24,7 +24,6 @@ Shapes = tuple[Shape | None, ...]
 
 
 def check(holds: bool, what: str) -> None:
-    """Raise a ValueError unless a constraint of the specification holds."""
     if not holds:
         raise ValueError(what)
 
@@ -33,29 +32,18 @@ def check(holds: bool, what: str) -> None:
 
 
 def reshaped_shape(_infer: object, _options: object, inputs: Specs, outputs: Specs) -> Shapes:
-    """The declared shape.
-
-    Raises:
-        ValueError: the number of elements differs.
-    """
     x, y = inputs[0].shape, outputs[0].shape
     check(math.prod(x) == math.prod(y), f"{list(x)} does not reshape to {list(y)}")
     return (y,)
 
 
 def reshape(_options: object, _inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
-    """Keep the elements in row-major order."""
     return (x.reshape(outputs[0].shape),)
 
 
 def broadcast_shape(
     _infer: object, o: StablehloBroadcastInDimOptions, inputs: Specs, outputs: Specs
 ) -> Shapes:
-    """The declared shape.
-
-    Raises:
-        ValueError: the input does not stretch to it.
-    """
     _check_broadcast(inputs[0].shape, o.broadcast_dimensions, outputs[0].shape)
     return (outputs[0].shape,)
 
@@ -81,11 +69,6 @@ def broadcast_in_dim(
 
 
 def transposed_shape(o: StablehloTransposeOptions, inputs: Specs) -> Shapes:
-    """The dimensions in the permutation's order.
-
-    Raises:
-        ValueError: it is not a permutation of them.
-    """
     shape, order = inputs[0].shape, o.permutation
     check(sorted(order) == list(range(len(shape))), f"{list(order)} does not permute {list(shape)}")
     return (tuple(shape[d] for d in order),)
@@ -102,11 +85,6 @@ def transpose(
 
 
 def concatenated_shape(o: StablehloConcatenateOptions, inputs: Specs) -> Shapes:
-    """The lengths along the dimension added up.
-
-    Raises:
-        ValueError: the shapes differ in another dimension, or the dimension does not exist.
-    """
     first, axis = inputs[0].shape, o.dimension
     check(0 <= axis < len(first), f"dimension {axis} is outside of {list(first)}")
     others = {(*spec.shape[:axis], 0, *spec.shape[axis + 1 :]) for spec in inputs}
@@ -117,7 +95,6 @@ def concatenated_shape(o: StablehloConcatenateOptions, inputs: Specs) -> Shapes:
 def concatenate(
     o: StablehloConcatenateOptions, _inputs: Specs, _outputs: Specs, *parts: Array
 ) -> tuple[Array]:
-    """Join along a dimension."""
     return (np.concatenate(parts, o.dimension),)
 
 
@@ -125,11 +102,6 @@ def concatenate(
 
 
 def sliced_shape(o: StablehloSliceOptions, inputs: Specs) -> Shapes:
-    """ceil((limit - start) / stride) of each dimension.
-
-    Raises:
-        ValueError: the slice is not within the input.
-    """
     shape = inputs[0].shape
     bounds = list(zip(o.start_indices, o.limit_indices, o.strides, strict=True))
     check(len(bounds) == len(shape), f"{o} is not for {list(shape)}")
@@ -139,13 +111,12 @@ def sliced_shape(o: StablehloSliceOptions, inputs: Specs) -> Shapes:
 
 
 def slice_(o: StablehloSliceOptions, _inputs: Specs, _outputs: Specs, x: Array) -> tuple[Array]:
-    """Every stride-th element between start and limit."""
     bounds = zip(o.start_indices, o.limit_indices, o.strides, strict=True)
     return (x[tuple(slice(a, b, s) for a, b, s in bounds)].copy(),)
 
 
 def _window(x: Array, sizes: Sequence[int], starts: Sequence[Array]) -> tuple[slice, ...]:
-    """The slice of these sizes; starts are clamped so that it is inside."""
+    """Starts are clamped so that the slice is inside."""
     lasts = [n - m for n, m in zip(x.shape, sizes, strict=True)]
     check(all(m >= 0 for m in (*lasts, *sizes)), f"{list(sizes)} does not fit into {x.shape}")
     first = [min(max(i.item(), 0), last) for i, last in zip(starts, lasts, strict=True)]
@@ -153,11 +124,6 @@ def _window(x: Array, sizes: Sequence[int], starts: Sequence[Array]) -> tuple[sl
 
 
 def dynamic_sliced_shape(o: StablehloDynamicSliceOptions, inputs: Specs) -> Shapes:
-    """The slice sizes.
-
-    Raises:
-        ValueError: a dimension does not have exactly one size and one start.
-    """
     rank = len(inputs[0].shape)
     check(rank == len(o.slice_sizes) == len(inputs) - 1, f"{o} is not for {inputs[0].shape}")
     return (o.slice_sizes,)
@@ -166,14 +132,12 @@ def dynamic_sliced_shape(o: StablehloDynamicSliceOptions, inputs: Specs) -> Shap
 def dynamic_slice(
     o: StablehloDynamicSliceOptions, _inputs: Specs, _outputs: Specs, x: Array, *starts: Array
 ) -> tuple[Array]:
-    """Slice from the start that the scalars give."""
     return (x[_window(x, o.slice_sizes, starts)].copy(),)
 
 
 def dynamic_update_slice(
     _options: object, _inputs: Specs, _outputs: Specs, x: Array, update: Array, *starts: Array
 ) -> tuple[Array]:
-    """Replace the slice at the start that the scalars give."""
     y = x.copy()
     y[_window(x, update.shape, starts)] = update
     return (y,)
@@ -185,7 +149,6 @@ Widths = list[tuple[int, int, int]]  # low, high, between elements
 
 
 def shape_of_padded(shape: Shape, widths: Widths) -> Shape:
-    """The lengths after padding."""
     check(len(widths) == len(shape), f"{len(widths)} paddings for {list(shape)}")
     check(all(inner >= 0 for *_, inner in widths), "interior padding must not be negative")
     lengths = tuple(
@@ -214,18 +177,13 @@ def _edges(o: StablehloPadOptions) -> Widths:
 
 
 def padded_shape(o: StablehloPadOptions, inputs: Specs) -> Shapes:
-    """Longer by the edges and the padding between elements; a negative edge crops.
-
-    Raises:
-        ValueError: a length would be negative.
-    """
+    """A negative edge crops."""
     return (shape_of_padded(inputs[0].shape, _edges(o)),)
 
 
 def pad(
     o: StablehloPadOptions, _inputs: Specs, _outputs: Specs, x: Array, value: Array
 ) -> tuple[Array]:
-    """Surround and interleave with one value."""
     return (padded(x, value, _edges(o)),)
 
 
@@ -235,11 +193,7 @@ def _gaps(dilations: Array) -> Widths:
 
 
 def dilated_shape(_options: object, inputs: Specs) -> Shapes:
-    """(n - 1) * dilation + 1 of each dimension, where the dilations are constant.
-
-    Raises:
-        ValueError: a dilation is not positive.
-    """
+    """None where the dilations are not constant."""
     dilations = inputs[1].const
     return (None if dilations is None else shape_of_padded(inputs[0].shape, _gaps(dilations)),)
 
@@ -247,7 +201,6 @@ def dilated_shape(_options: object, inputs: Specs) -> Shapes:
 def dilate(
     _options: object, _inputs: Specs, _outputs: Specs, x: Array, dilations: Array, value: Array
 ) -> tuple[Array]:
-    """Interleave with one value."""
     return (padded(x, value, _gaps(dilations)),)
 
 
@@ -255,18 +208,12 @@ def dilate(
 
 
 def iota_shape(_infer: object, o: StablehloIotaOptions, _inputs: Specs, outputs: Specs) -> Shapes:
-    """The declared shape.
-
-    Raises:
-        ValueError: it does not have the dimension.
-    """
     shape = outputs[0].shape
     check(0 <= o.iota_dimension < len(shape), f"dimension {o.iota_dimension} of {list(shape)}")
     return (shape,)
 
 
 def iota(o: StablehloIotaOptions, _inputs: Specs, outputs: Specs) -> tuple[Array]:
-    """Each element's index along one dimension."""
     y = outputs[0]
     return (np.indices(y.shape)[o.iota_dimension].astype(y.dtype),)
 

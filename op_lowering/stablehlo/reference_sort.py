@@ -13,11 +13,6 @@ _BOOL = np.dtype(np.bool_)
 
 
 def sorted_shapes(o: StablehloSortOptions, inputs: Specs) -> tuple[Shape | None, ...]:
-    """The operands' shapes.
-
-    Raises:
-        ValueError: they differ, or the dimension does not exist.
-    """
     shape = inputs[0].shape
     check(all(spec.shape == shape for spec in inputs), "the operands differ in shape")
     check(-len(shape) <= o.dimension < len(shape), f"dimension {o.dimension} of {list(shape)}")
@@ -27,7 +22,7 @@ def sorted_shapes(o: StablehloSortOptions, inputs: Specs) -> tuple[Shape | None,
 def sort(
     call: Call, o: StablehloSortOptions, inputs: Specs, _outputs: Specs, *operands: Array
 ) -> tuple[Array, ...]:
-    """Order along a dimension by a comparator of two elements of each operand; always stable."""
+    """The sort is always stable."""
     reject_quantized(inputs)
     arguments = [x.dtype for x in operands for _ in range(2)]
     less = elementwise(call, o.comparator_subgraph_index, arguments, [_BOOL])

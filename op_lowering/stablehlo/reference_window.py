@@ -7,9 +7,9 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
-import ml_dtypes
 import numpy as np
 
+from jaxdelegate.op_lowering.dtypes import HALVES
 from jaxdelegate.op_lowering.records.enums import ReduceWindowFunction
 from jaxdelegate.op_lowering.spec import Shape, Specs
 from jaxdelegate.op_lowering.stablehlo.options import (
@@ -28,7 +28,6 @@ from jaxdelegate.reference.kernel import Array, Kernel
 from jaxdelegate.reference.pointwise import reject_quantized
 
 Shapes = tuple[Shape | None, ...]
-_HALF = (np.float16, ml_dtypes.bfloat16)
 
 
 def _operands(inputs: Specs) -> Specs:
@@ -49,11 +48,6 @@ def _reducer(call: Call, index: int, outputs: Specs) -> Apply:
 
 
 def reduced_shapes(o: StablehloReduceOptions, inputs: Specs) -> Shapes:
-    """The operands' shape without the reduced dimensions.
-
-    Raises:
-        ValueError: they are not distinct dimensions of the operands.
-    """
     operands = _operands(inputs)
     shape, dims = operands[0].shape, o.dimensions
     distinct = len(set(dims)) == len(dims) and all(0 <= d < len(shape) for d in dims)
@@ -117,12 +111,10 @@ class _Windows:
 
     @property
     def widths(self) -> Widths:
-        """The padding with the gaps of the base dilation."""
         gaps = [d - 1 for d in self.base_dilations]
         return list(zip(self.low, self.high, gaps, strict=True))
 
     def places(self, shape: Shape) -> Shape:
-        """How many places the windows take."""
         lengths = shape_of_padded(shape, self.widths)
         rows = zip(lengths, self.sizes, self.dilations, self.strides, strict=True)
         return tuple(max(n - ((k - 1) * d + 1) + s, 0) // s for n, k, d, s in rows)
@@ -145,11 +137,6 @@ def _slide(
 
 
 def window_shapes(o: StablehloReduceWindowOptions, inputs: Specs) -> Shapes:
-    """The places that the windows take.
-
-    Raises:
-        ValueError: an attribute does not fit.
-    """
     operands = _operands(inputs)
     shape = operands[0].shape
     return (_Windows.of(o, len(shape)).places(shape),) * len(operands)
@@ -158,7 +145,6 @@ def window_shapes(o: StablehloReduceWindowOptions, inputs: Specs) -> Shapes:
 def reduce_window(
     call: Call, o: StablehloReduceWindowOptions, inputs: Specs, outputs: Specs, *arrays: Array
 ) -> tuple[Array, ...]:
-    """Reduce what each window reads."""
     reject_quantized(inputs)
     n, body = len(outputs), _reducer(call, o.body_subgraph_index, outputs)
     return _slide(_Windows.of(o, arrays[0].ndim), body, arrays[:n], arrays[n:])
@@ -184,11 +170,7 @@ def _builtin(sizes: Array, strides: Array, dilations: Array) -> _Windows:
 
 
 def builtin_shape(_o: ReduceWindowOptions, inputs: Specs) -> Shapes:
-    """The places that the windows take, where sizes, strides and dilations are constant.
-
-    Raises:
-        ValueError: they do not fit the rank, or one is not positive.
-    """
+    """None where sizes, strides and dilations are not constant."""
     sizes, strides, dilations = (spec.const for spec in inputs[2:5])
     if sizes is None or strides is None or dilations is None:
         return (None,)
@@ -204,11 +186,10 @@ def builtin_reduce_window(
     start: Array,
     *windows: Array,
 ) -> tuple[Array]:
-    """Reduce what each window reads, by the function that the options name."""
     reject_quantized(inputs)
     dtype = outputs[0].dtype
     check(o.reduce_function in _FUNCTIONS, f"there is no function {o.reduce_function.name}")
-    wide = np.dtype(np.float32) if dtype in _HALF else dtype
+    wide = np.dtype(np.float32) if dtype in HALVES else dtype
 
     def body(total: Array, value: Array) -> tuple[Array]:
         return (np.asarray(_FUNCTIONS[o.reduce_function](total, value)).astype(wide),)

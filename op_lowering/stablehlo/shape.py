@@ -47,7 +47,6 @@ from jaxdelegate.op_lowering.stablehlo.options import (
 
 
 def why_not_dims(name: str, dims: Sequence[int], rank: int, *, ordered: bool = False) -> str | None:
-    """A reason unless `dims` are distinct dimensions of `rank`, ascending if `ordered`."""
     distinct = len(set(dims)) == len(dims) and all(0 <= d < rank for d in dims)
     if distinct and not (ordered and list(dims) != sorted(dims)):
         return None
@@ -56,7 +55,6 @@ def why_not_dims(name: str, dims: Sequence[int], rank: int, *, ordered: bool = F
 
 
 def why_not_length(rank: int, **attributes: Sequence[int]) -> str | None:
-    """A reason for the first attribute without exactly one entry for each dimension."""
     for name, values in attributes.items():
         if len(values) != rank:
             return f"{name} {list(values)} does not have one entry for each of {rank} dimensions"
@@ -64,7 +62,6 @@ def why_not_length(rank: int, **attributes: Sequence[int]) -> str | None:
 
 
 def why_not_one_value(spec: TensorSpec) -> str | None:
-    """A reason unless the tensor holds one element."""
     one = math.prod(spec.shape) == 1
     return None if one else f"{spec.name!r} {list(spec.shape)} must hold one value"
 
@@ -233,7 +230,7 @@ def _why_not_window(x: TensorSpec, sizes: Sequence[int], starts: Specs) -> str |
 
 
 def _clamped(starts: Sequence[Any], shape: Shape, sizes: Sequence[int]) -> list[jax.Array]:
-    """Start indices, clamped so that the whole slice is inside; int64 scalars."""
+    """int64 scalars, clamped so that the whole slice is inside."""
     return [
         jnp.clip(signed(jnp.asarray(start).reshape(())).astype(np.int64), 0, n - m)
         for start, n, m in zip(starts, shape, sizes, strict=True)

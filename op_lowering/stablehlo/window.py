@@ -67,7 +67,7 @@ class _Reducer:
 
     @classmethod
     def of(cls, context: LoweringContext, index: int, dtypes: Sequence[np.dtype]) -> Self:
-        """The reducer of a body; sums of half precision have the accumulator's dtype."""
+        """Sums of half precision have the accumulator's dtype."""
         body = Body.of(context, index, (*dtypes, *dtypes))
         wide = tuple(map(context.precision.accumulator, dtypes))
         found = [body.fold(i, dtype) for i, dtype in enumerate(wide)]
@@ -81,7 +81,6 @@ class _Reducer:
         return cls(pairs, folds, wide)
 
     def upcast(self, arrays: Arrays) -> list[jax.Array]:
-        """The arrays in the dtypes of the arithmetic."""
         return [jnp.asarray(a, d) for a, d in zip(arrays, self.wide, strict=True)]
 
 
@@ -181,7 +180,6 @@ class _Windows:
         )
 
     def why_not(self, shape: Shape) -> str | None:
-        """A reason unless the windows fit the rank and negative padding leaves a valid length."""
         reason = why_not_length(
             len(shape),
             window_dimensions=self.sizes,
@@ -209,7 +207,7 @@ class _Windows:
         ]
 
     def read(self, padded: jax.Array, tap: Sequence[int], out: Shape) -> jax.Array:
-        """The element at one position of all windows: [*padded] -> [*out], a strided slice."""
+        """[*padded] -> [*out]: the element at one position of all windows, as a strided slice."""
         first = [t * d for t, d in zip(tap, self.dilations, strict=True)]
         ends = zip(first, out, self.strides, strict=True)
         return lax.slice(padded, first, [a + (n - 1) * s + 1 for a, n, s in ends], self.strides)
