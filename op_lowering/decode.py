@@ -15,11 +15,6 @@ from jaxdelegate.op_lowering.records.record import NoOptions, Options
 
 
 def _records() -> dict[str, OperatorRecord]:
-    """The rows of every family.
-
-    Raises:
-        ValueError: two families have a record of the same operator.
-    """
     found: dict[str, OperatorRecord] = {}
     for module in option_modules():
         records = module.RECORDS
@@ -46,28 +41,24 @@ _TABLES = {r.options.__name__: r.options for r in _BUILTIN.values() if r.options
 
 
 def record_of(operator: str) -> OperatorRecord:
-    """The record of an operator; for an unknown one, the defaults."""
+    """For an unknown operator, the defaults."""
     return OPERATORS.get(operator) or OperatorRecord(
         operator, CustomOptions, cost=costs.unknown, ignores_scales=frozenset()
     )
 
 
 def options_class(operator: str) -> type[Options]:
-    """The options class of a builtin operator; NoOptions if it has no table."""
+    """NoOptions if the builtin operator has no table."""
     return _BUILTIN[operator].options if operator in _BUILTIN else NoOptions
 
 
 def default_options(operator: str) -> Options:
-    """The options of an operator whose table the file leaves out: schema.fbs's default values."""
+    """schema.fbs's default values, for an operator whose table the file leaves out."""
     return options_class(operator)()
 
 
 def custom_options(operator: str, data: bytes) -> CustomOptions:
-    """A custom operator's parameters, decoded if the operator is known.
-
-    Raises:
-        ValueError: the bytes are not what the operator writes.
-    """
+    """Decoded if the operator is known."""
     return _CUSTOM.get(operator, CustomOptions).from_bytes(data)
 
 
@@ -97,11 +88,7 @@ def widest_scalar(table_name: str) -> int | None:
 
 
 def decode(table_name: str, table: Any) -> Options:
-    """Read a generated accessor (`schema_py_generated.Conv2DOptions()`, initialized).
-
-    Raises:
-        ValueError: an enumeration holds a number that schema.fbs does not name.
-    """
+    """Read a generated accessor (`schema_py_generated.Conv2DOptions()`, initialized)."""
     values = {}
     for name, accessor, hint in _accessors(table_name):
         if hasattr(table, accessor):  # an older ai-edge-litert knows fewer fields

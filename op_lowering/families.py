@@ -43,7 +43,7 @@ FAMILIES = (
 
 
 def is_reference(module: str) -> bool:
-    """Whether a family's module of this name (without its package) holds numpy kernels."""
+    """Whether a family's module, named without its package, holds numpy kernels."""
     return module == "reference" or module.startswith("reference_")
 
 

@@ -62,7 +62,6 @@ class PrecisionPolicy:
 
     @property
     def is_reduced(self) -> bool:
-        """Whether anything is reduced."""
         return (self.storage, self.operand) != (FLOAT32, FLOAT32)
 
     def accumulator(self, dtype: np.dtype) -> np.dtype:
@@ -76,13 +75,10 @@ class PrecisionPolicy:
         rows: int = 1 << 30,
         output_channels: int = 1 << 30,
     ) -> np.dtype:
-        """The dtype in which a GEMM [rows, K] x [K, N] multiplies tensors of `dtype`.
+        """The dtype in which a GEMM [rows, K] x [K, output_channels] multiplies tensors of `dtype`.
 
-        Args:
-            dtype: what the file declares; only float32 is reduced.
-            *consts: the values of operands that are constant; all must fit.
-            rows: of the result.
-            output_channels: N, columns of the result.
+        Only float32 is reduced, and only if the values of all constant operands, `consts`,
+        fit.
         """
         fits = rows >= self.least_rows and output_channels >= self.least_columns
         if dtype != FLOAT32 or self.operand == FLOAT32 or not fits:
@@ -91,7 +87,6 @@ class PrecisionPolicy:
         return self.operand if known else dtype
 
     def convolved(self, dtype: np.dtype, *consts: np.ndarray | None) -> np.dtype:
-        """The dtype in which a convolution multiplies tensors of `dtype`."""
         return self.operand_dtype(dtype, *consts) if self.reduces_convolutions else dtype
 
     def total(self, operand: np.dtype) -> np.dtype:
@@ -113,7 +108,6 @@ class PrecisionPolicy:
         return self.storage if is_large and self.keeps(const, self.storage) else const.dtype
 
     def keeps(self, const: np.ndarray, dtype: np.dtype) -> bool:
-        """Whether a constant survives the rounding to `dtype`."""
         return dtype != FLOAT16 or why_not_float16(const) is None
 
     def why_not_constant(self, const: np.ndarray, *, is_operand: bool) -> str | None:
@@ -129,7 +123,6 @@ class PrecisionPolicy:
         return self.in_float32() if index in self.float32_operators else self
 
     def in_float32(self) -> Self:
-        """The policy with everything in float32."""
         return dataclasses.replace(self, storage=FLOAT32, operand=FLOAT32, float32_operators=())
 
     def of_callee(self) -> Self:
@@ -138,10 +131,7 @@ class PrecisionPolicy:
 
 
 def why_not_float16(const: np.ndarray) -> str | None:
-    """Why a float32 constant is not stored in float16; None if it can be.
-
-    A few values that vanish next to larger ones are no reason: they do not matter in a sum.
-    """
+    """A few values that vanish next to larger ones are no reason: they do not matter in a sum."""
     finite = const[np.isfinite(const)]
     largest = float(np.abs(finite).max(initial=0))
     if largest > _FLOAT16_MAX:

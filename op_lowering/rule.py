@@ -42,7 +42,6 @@ class Lowered:
     may_overflow: bool = False
 
     def __call__(self, *arrays: Any) -> tuple[Any, ...]:
-        """Run on arrays in the file's layout."""
         return self.run(
             *(self.prepare[i](a) if i in self.prepare else a for i, a in enumerate(arrays))
         )
@@ -94,7 +93,7 @@ class LoweringContext:
         return self.quant_mode == "integer" and self.platform == "cpu" and self.quantized_later
 
     def on_gpu(self, precision: PrecisionPolicy) -> Self:
-        """The context of an emulated GPU, on any device, under a precision policy."""
+        """The context of an emulated GPU, on any device."""
         return dataclasses.replace(
             self,
             platform="gpu",
@@ -127,7 +126,6 @@ class Op(Generic[OptionsT_co]):
     outputs: Specs
 
     def in_context(self, **changes: Any) -> Self:
-        """The same operator with other values for fields of its context."""
         return dataclasses.replace(self, context=dataclasses.replace(self.context, **changes))
 
 
@@ -203,11 +201,6 @@ class OpRule(Generic[OptionsT]):
 
 
 def table(*rules: OpRule) -> dict[str, OpRule]:
-    """The rules by name.
-
-    Raises:
-        ValueError: two rules claim one operator.
-    """
     rows = {rule.name: rule for rule in rules}
     if len(rows) != len(rules):
         raise ValueError(f"duplicate rules among {sorted(rule.name for rule in rules)}")
@@ -217,7 +210,7 @@ def table(*rules: OpRule) -> dict[str, OpRule]:
 def host_only(
     name: str, options_type: type[OptionsT], max_version: int, reason: str
 ) -> OpRule[OptionsT]:
-    """The rule of an operator that is never lowered, with the reason that the report prints."""
+    """The rule of an operator that is never lowered; the report prints the reason."""
 
     def why_not(_op: Op[OptionsT]) -> str:
         return reason
@@ -231,7 +224,7 @@ def host_only(
 
 
 def optional(inputs: Specs, position: int) -> TensorSpec | None:
-    """An optional input, or None if the file leaves it out (index -1, or a shorter list)."""
+    """None if the file leaves the input out (index -1, or a shorter list)."""
     return inputs[position] if position < len(inputs) else None
 
 
@@ -241,7 +234,7 @@ def variable_inputs(op: Op[Options]) -> tuple[int, ...]:
 
 
 def why_not_dtype(spec: TensorSpec, *allowed: frozenset[np.dtype] | type) -> str | None:
-    """A reason if `spec` holds a dtype outside the given sets and scalar types."""
+    """A reason if the dtype is outside the given sets and scalar types."""
     sets = [a if isinstance(a, frozenset) else frozenset([np.dtype(a)]) for a in allowed]
     if spec.is_quantized:
         return f"{spec.name!r} is quantized {spec.dtype}, which the operator has no lowering for"
@@ -265,5 +258,4 @@ def why_not_const(*specs: TensorSpec | None) -> str | None:
 
 
 def first_reason(*reasons: str | None) -> str | None:
-    """The first reason that is not None."""
     return next((reason for reason in reasons if reason is not None), None)

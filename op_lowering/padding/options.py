@@ -23,8 +23,6 @@ class PadV2Options(Record):
 
 
 class MirrorPadOptions(Record):
-    """Table `MirrorPadOptions`: MIRROR_PAD."""
-
     mode: MirrorPadMode = MirrorPadMode.REFLECT
 
 

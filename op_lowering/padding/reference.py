@@ -13,7 +13,7 @@ _NAMES: dict[type, str] = {PadV2Options: "PADV2", MirrorPadOptions: "MIRROR_PAD"
 
 
 def padded_shape(o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
-    """Each dimension and its two paddings added up, where those are constant."""
+    """None where the paddings are not constant."""
     x, paddings = inputs[:2]
     if paddings.const is None:
         return (None,)
@@ -40,7 +40,7 @@ def pad(
     paddings: Array,
     fill: Array | None = None,
 ) -> tuple[Array]:
-    """Surround with the third input, or with the output's zero point, which stands for 0."""
+    """The output's zero point, which stands for 0, replaces an absent third input."""
     if fill is not None:
         require_one_scaling("PADV2", inputs[2], outputs[0])
     pairs = _pairs(o, x.shape, paddings)
@@ -56,10 +56,7 @@ def _zero(y: TensorSpec) -> Array:
 
 
 def mirror_padded_shape(o: MirrorPadOptions, inputs: Specs) -> tuple[Shape | None, ...]:
-    """Each dimension and its two paddings added up, where those are constant.
-
-    Neither padding may be longer than what it mirrors.
-    """
+    """Neither padding may be longer than what it mirrors."""
     paddings = inputs[1].const
     if paddings is not None:
         _check_mirrored(o, inputs[0].shape, paddings)
@@ -80,7 +77,6 @@ def _offset(o: MirrorPadOptions) -> int:
 def mirror_pad(
     o: MirrorPadOptions, inputs: Specs, outputs: Specs, x: Array, paddings: Array
 ) -> tuple[Array]:
-    """Continue each dimension backwards beyond its borders."""
     require_one_scaling("MIRROR_PAD", inputs[0], outputs[0])
     _check_mirrored(o, x.shape, paddings)
     for axis, (before, after) in enumerate(_pairs(o, x.shape, paddings)):

@@ -106,10 +106,7 @@ def _lower_mediapipe(op: Op[PoolParamsOptions]) -> Function:
 def _with_argmax(
     windows: Windows, position: _Position, activation: ActivationFunctionType, outputs: Specs
 ) -> Function:
-    """Values and positions of the first maxima in row-major order.
-
-    kernels/perception/max_pool_with_argmax.cc.
-    """
+    """The first maxima in row-major order (kernels/perception/max_pool_with_argmax.cc)."""
     values = outputs[0]
     if 0 in values.shape:
         return nothing(outputs)
@@ -191,7 +188,7 @@ def _flat_positions(
 
 
 def _scatter(x: jax.Array, flat: jax.Array, y: TensorSpec) -> jax.Array:
-    """Write values to their positions in each image; a position outside drops its value."""
+    """A position outside drops its value."""
     n, size = y.shape[0], y.shape[1] * y.shape[2] * y.shape[3]
     flat = jnp.where(flat < 0, size, flat).reshape(n, -1)
     images = jnp.zeros((n, size), y.dtype)

@@ -45,11 +45,7 @@ class PoolParamsOptions(CustomOptions):
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Read TfLitePadding (1 SAME, 2 VALID), strides, window and fused activation.
-
-        Raises:
-            ValueError: fewer than 24 bytes, or a number that its enumeration does not name.
-        """
+        """Read TfLitePadding (1 SAME, 2 VALID), strides, window and fused activation."""
         if len(data) < 24:
             raise ValueError(f"TfLitePoolParams: expected 24 bytes of parameters, got {len(data)}")
         padding, stride_w, stride_h, width, height, activation = struct.unpack_from("<6i", data)

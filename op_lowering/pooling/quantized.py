@@ -30,10 +30,7 @@ _SCALE_TOLERANCE = 1e-6  # kernels/pooling.cc
 def why_not_pooled(
     x: TensorSpec, y: TensorSpec, dtypes: frozenset[np.dtype], activation: ActivationFunctionType
 ) -> str | None:
-    """A reason if values of `x`, quantized or not, cannot be pooled into `y`.
-
-    `dtypes` are the operator's inputs.
-    """
+    """`dtypes` are the operator's inputs."""
     if not x.is_quantized:
         return why_not_dtype(x, dtypes) or why_not_result(y, x.dtype)
     return (
@@ -53,7 +50,6 @@ def _why_not_one_scale(x: TensorSpec, y: TensorSpec) -> str | None:
 def fused_activation(
     activation: ActivationFunctionType, y: TensorSpec
 ) -> Callable[[jax.Array], jax.Array]:
-    """The function that a pool applies to its result before it stores it in `y`."""
     if not y.is_quantized:
         return basics.fused_activation(activation)
     low, high = activation_range(activation, quantization_of(y), y.dtype)

@@ -28,25 +28,17 @@ _Dimension = tuple[int, int, int, int]  # size, stride, padding before, places
 
 
 def pool_2d_shape(o: Pool2DOptions | PoolParamsOptions, inputs: Specs) -> tuple[Shape | None, ...]:
-    """[N, H, W, C] -> [N, H', W', C].
-
-    Raises:
-        ValueError: the input has other dimensions, or window or stride is not positive.
-    """
+    """[N, H, W, C] -> [N, H', W', C]."""
     return (_shape(_dimensions_2d(o, image_shape("pool", inputs[0].shape, 4)), inputs[0].shape),)
 
 
 def argmax_pool_2d_shape(o: PoolParamsOptions, inputs: Specs) -> tuple[Shape | None, ...]:
-    """[N, H, W, C] -> [N, H', W', C], once for values and once for positions."""
+    """[N, H, W, C] -> [N, H', W', C], for values and positions."""
     return pool_2d_shape(o, inputs) * 2
 
 
 def pool_3d_shape(o: Pool3DOptions, inputs: Specs) -> tuple[Shape | None, ...]:
-    """[N, D, H, W, C] -> [N, D', H', W', C].
-
-    Raises:
-        ValueError: other dimensions, or attributes that make no window.
-    """
+    """[N, D, H, W, C] -> [N, D', H', W', C]."""
     if o.data_format != "NDHWC":
         raise ValueError(f"pool: data_format {o.data_format!r} is not NDHWC")
     x = image_shape("pool", inputs[0].shape, 5)
@@ -56,18 +48,14 @@ def pool_3d_shape(o: Pool3DOptions, inputs: Specs) -> tuple[Shape | None, ...]:
 def max_pool_with_argmax_shape(
     o: MaxPoolWithArgmaxOptions, inputs: Specs
 ) -> tuple[Shape | None, ...]:
-    """[N, H, W, C] -> [N, H', W', C], for values and positions.
-
-    Raises:
-        ValueError: other dimensions, or attributes that make no window.
-    """
+    """[N, H, W, C] -> [N, H', W', C], for values and positions."""
     x = image_shape("MaxPoolWithArgmax", inputs[0].shape, 4)
     shape = _shape(_dimensions_tensorflow(o, x), x)
     return shape, shape
 
 
 def average_pool_2d(o: Pool2DOptions, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
-    """The mean of what the window reads of the image; padding does not count."""
+    """Padding does not count."""
     dimensions, activation = _dimensions_2d(o, x.shape), o.fused_activation_function
     if inputs[0].is_quantized:
         return (quantized_pooling.average(dimensions, activation, inputs, outputs, x),)
@@ -76,7 +64,6 @@ def average_pool_2d(o: Pool2DOptions, inputs: Specs, outputs: Specs, x: Array) -
 
 
 def max_pool_2d(o: Pool2DOptions, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
-    """The largest number that the window reads."""
     dimensions, activation = _dimensions_2d(o, x.shape), o.fused_activation_function
     if inputs[0].is_quantized:
         return (quantized_pooling.maximum(dimensions, activation, inputs, outputs, x),)
@@ -85,10 +72,7 @@ def max_pool_2d(o: Pool2DOptions, inputs: Specs, outputs: Specs, x: Array) -> tu
 
 
 def l2_pool_2d(o: Pool2DOptions, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
-    """The root of the mean square of what the window reads of the image.
-
-    Values whose squares float32 cannot hold give an infinite sum, as in the kernel.
-    """
+    """Values whose squares float32 cannot hold give an infinite sum, as in the kernel."""
     require_floats("L2_POOL_2D", *inputs, *outputs)
     dimensions = _dimensions_2d(o, x.shape)
     with np.errstate(over="ignore"):
@@ -98,7 +82,6 @@ def l2_pool_2d(o: Pool2DOptions, inputs: Specs, outputs: Specs, x: Array) -> tup
 
 
 def average_pool_3d(o: Pool3DOptions, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
-    """AVERAGE_POOL_2D over three dimensions."""
     dimensions, activation = _dimensions_tensorflow(o, x.shape), ActivationFunctionType.NONE
     if inputs[0].is_quantized:
         return (quantized_pooling.average(dimensions, activation, inputs, outputs, x),)
@@ -107,7 +90,6 @@ def average_pool_3d(o: Pool3DOptions, inputs: Specs, outputs: Specs, x: Array) -
 
 
 def max_pool_3d(o: Pool3DOptions, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
-    """MAX_POOL_2D over three dimensions."""
     dimensions, activation = _dimensions_tensorflow(o, x.shape), ActivationFunctionType.NONE
     if inputs[0].is_quantized:
         return (quantized_pooling.maximum(dimensions, activation, inputs, outputs, x),)
@@ -212,7 +194,7 @@ def _clamp(o: Pool2DOptions, y: Array) -> Array:
 def max_pool_with_argmax(
     o: MaxPoolWithArgmaxOptions, inputs: Specs, outputs: Specs, x: Array
 ) -> tuple[Array, Array]:
-    """TensorFlow's operator: a position is (y * W + x) * C + c, perhaps with the batch in front."""
+    """A position is (y * W + x) * C + c, perhaps with the batch in front (TensorFlow)."""
     require_floats("MaxPoolWithArgmax", *inputs, outputs[0])
     n, h, w, c = x.shape
     dimensions = _dimensions_tensorflow(o, x.shape)
@@ -231,7 +213,7 @@ def max_pool_with_argmax(
 def max_pooling_with_argmax_2d(
     o: PoolParamsOptions, inputs: Specs, outputs: Specs, x: Array
 ) -> tuple[Array, Array]:
-    """MediaPipe's operator: a position is an index into the window; as float32 it has 0.1 more."""
+    """MediaPipe's: a position is an index into the window; as float32 it has 0.1 more."""
     require_floats("MaxPoolingWithArgmax2D", *inputs, outputs[0])
     best, i, j = _first_maximum(x, _dimensions_2d(o, x.shape))
     place = np.maximum(i, 0) * o.filter_width + np.maximum(j, 0)
@@ -255,11 +237,7 @@ def _first_maximum(x: Array, dimensions: list[_Dimension]) -> tuple[Array, Array
 
 
 def max_unpooling_2d_shape(o: PoolParamsOptions, inputs: Specs) -> tuple[Shape | None, ...]:
-    """[N, H, W, C] -> [N, H', W', C]: windows side by side; flat places go by the strides.
-
-    Raises:
-        ValueError: values and positions differ in shape, or window or stride is not positive.
-    """
+    """[N, H, W, C] -> [N, H', W', C]: windows side by side; flat places go by the strides."""
     n, h, w, c = image_shape("MaxUnpooling2D", inputs[0].shape, 4)
     if inputs[1].shape != inputs[0].shape:
         raise ValueError(

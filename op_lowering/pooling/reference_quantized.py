@@ -27,11 +27,7 @@ def average(
     outputs: Specs,
     x: Array,
 ) -> Array:
-    """The mean of what the window reads of [N, *spatial, C], halves away from zero.
-
-    Raises:
-        TypeError: a dtype other than int8, uint8 and int16, or no scale.
-    """
+    """The mean over each window of [N, *spatial, C], halves away from zero."""
     quantization_of("average pool", inputs[0], *_POOLED)
     total = sum(_reads(dimensions, x.astype(np.int64), 0))
     count = sum(_reads(dimensions, np.ones((1, *x.shape[1:-1], 1), np.int64), 0))
@@ -46,11 +42,7 @@ def maximum(
     outputs: Specs,
     x: Array,
 ) -> Array:
-    """The largest value that the window reads of [N, *spatial, C].
-
-    Raises:
-        TypeError: a dtype other than int8, uint8 and int16, or no scale.
-    """
+    """The largest value in each window of [N, *spatial, C]."""
     quantization_of("maximum pool", inputs[0], *_POOLED)
     reads = _reads(dimensions, x, integer_range(x.dtype)[0])
     return _activated(activation, outputs, np.max(list(reads), axis=0))

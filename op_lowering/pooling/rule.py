@@ -51,8 +51,6 @@ _LONGEST_SUM = 64  # beyond this size that loop is not a candidate
 
 @dataclasses.dataclass(frozen=True)
 class _Reduction:
-    """How a pool reduces the values in its window."""
-
     dtypes: frozenset[np.dtype]
     fold: "_Fold"
     before: Callable[[jax.Array, LoweringContext], jax.Array]
@@ -101,7 +99,6 @@ def numbers(x: jax.Array) -> jax.Array:
 
 
 def lowest(dtype: np.dtype) -> Any:
-    """The most negative finite number of a float dtype."""
     return ml_dtypes.finfo(dtype).min  # type: ignore[no-untyped-call]
 
 
@@ -126,7 +123,7 @@ _OptionsT = TypeVar("_OptionsT", bound=Pool2DOptions | Pool3DOptions)
 
 
 def windows_2d(o: Pool2D, x: Shape) -> Windows:
-    """The windows of Pool2DOptions, or of MediaPipe's pools, over [N, H, W, C]."""
+    """The windows over [N, H, W, C]."""
     return (
         Window(x[1], o.filter_height, o.stride_h, o.padding),
         Window(x[2], o.filter_width, o.stride_w, o.padding),
@@ -134,7 +131,7 @@ def windows_2d(o: Pool2D, x: Shape) -> Windows:
 
 
 def tensorflow_windows(o: TensorFlowPoolOptions, x: Shape) -> Windows:
-    """The windows of a TensorFlow pool, whose `ksize` and `strides` name every dimension."""
+    """`ksize` and `strides` name every dimension."""
     sizes = zip(x[1:-1], o.ksize[1:-1], o.strides[1:-1], strict=True)
     return tuple(Window(n, size, stride, Padding[o.padding]) for n, size, stride in sizes)
 
@@ -153,8 +150,6 @@ def why_not_tensorflow(o: TensorFlowPoolOptions, rank: int) -> str | None:
 
 @dataclasses.dataclass(frozen=True)
 class _Pool(Generic[_OptionsT]):
-    """The functions of a pool's rule."""
-
     reduction: _Reduction
     geometry: Callable[[_OptionsT, Shape], Windows]
     rank: int
@@ -222,7 +217,7 @@ _Slide = Callable[[_Fold, jax.Array, Windows], jax.Array]
 
 
 def _algorithm(platform: str, windows: Windows) -> _Slide:
-    """The default of this platform. XLA:CPU's reduce-window is slow in two dimensions."""
+    """XLA:CPU's reduce-window is slow in two dimensions."""
     if all(w.is_whole for w in windows):
         return _whole
     if platform != "cpu":
@@ -233,7 +228,7 @@ def _algorithm(platform: str, windows: Windows) -> _Slide:
 
 
 def _algorithms(platform: str, windows: Windows) -> Mapping[str, _Slide]:
-    """All algorithms that are worth measuring, the default first."""
+    """The algorithms that are worth measuring, the default first."""
     default = _algorithm(platform, windows)
     algorithms = {"reduce_window": _reduce_window, "axis_by_axis": _axis_by_axis}
     if math.prod(w.size for w in windows) <= _LONGEST_SUM:

@@ -8,15 +8,13 @@ from jaxdelegate.op_lowering.records.record import Record
 
 
 class RandomOptions(Record):
-    """Table `RandomOptions`: RANDOM_UNIFORM, RANDOM_STANDARD_NORMAL, MULTINOMIAL."""
+    """Options of RANDOM_UNIFORM, RANDOM_STANDARD_NORMAL and MULTINOMIAL."""
 
     seed: int = 0
     seed2: int = 0
 
 
 class StablehloRngBitGeneratorOptions(Record):
-    """Table `StablehloRngBitGeneratorOptions`: STABLEHLO_RNG_BIT_GENERATOR."""
-
     algorithm: RngAlgorithm = RngAlgorithm.DEFAULT
 
 

@@ -34,7 +34,7 @@ def philox_state(o: RandomOptions) -> tuple[Array]:
 
 
 def random_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
-    """The shape that the first input holds, where that is constant."""
+    """The first input holds the shape; None where it is not constant."""
     sizes = inputs[0].const
     return (None if sizes is None else _sizes(sizes),)
 
@@ -58,7 +58,7 @@ def random_uniform(
 def random_standard_normal(
     _o: Options, _inputs: Specs, outputs: Specs, sizes: Array, state: Array
 ) -> tuple[Array, Array]:
-    """Normal reals of mean 0 and variance 1: BoxMullerFloat turns two words into two reals."""
+    """BoxMullerFloat turns two words into two reals, of mean 0 and variance 1."""
     _check_float("RANDOM_STANDARD_NORMAL", outputs[0])
     shape = _sizes(sizes)
     n = math.prod(shape)
@@ -71,7 +71,7 @@ def random_standard_normal(
 
 
 def multinomial_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
-    """[batch, samples], the latter where they are constant."""
+    """[batch, samples]; None where the samples are not constant."""
     logits, samples = inputs[:2]
     return (None if samples.const is None else (logits.shape[0], int(samples.const)),)
 
@@ -150,7 +150,6 @@ def _unit_double(high: Array, low: Array) -> Array:
 def bit_generator_shapes(
     _infer: Infer, _o: Options, inputs: Specs, outputs: Specs
 ) -> tuple[Shape | None, ...]:
-    """The state's shape, and the shape that the file declares for the bits."""
     return inputs[0].shape, outputs[1].shape
 
 

@@ -69,7 +69,7 @@ def _philox(key: jax.Array, counters: jax.Array) -> jax.Array:
 
 
 def _product(word: jax.Array, multiplier: int) -> tuple[jax.Array, jax.Array]:
-    """The low and the high word of the 64-bit product."""
+    """The low and the high word of the product."""
     return _split(word.astype(np.uint64) * jnp.uint64(multiplier))
 
 

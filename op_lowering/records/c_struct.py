@@ -45,10 +45,9 @@ TENSOR_TYPES: dict[int, TensorType] = {
 class Kind:
     """How a parameter is stored.
 
-    Attributes:
-        ctypes: the types of the consecutive C members that hold it.
-        read: their values and the rank of the operator's first input -> the parameter, or None if
-            it was not set.
+    `ctypes` are the types of the consecutive C members that hold it. `read` takes their values
+    and the rank of the operator's first input, and returns the parameter, or None if it was not
+    set.
     """
 
     ctypes: tuple[Any, ...]

@@ -14,7 +14,7 @@ from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """Arithmetic operations; None: not known. See `costs.Cost`."""
+    """Arithmetic operations, None if not known; see `costs.Cost`."""
 
     flops: int | None
     transcendentals: int = 0
@@ -31,7 +31,6 @@ _BILINEAR_OPERATIONS = 7  # four products and three sums
 
 
 def n(spec: TensorSpec) -> int:
-    """The number of elements of a tensor."""
     return math.prod(spec.shape)
 
 
@@ -108,32 +107,26 @@ class _Mfcc(Protocol):
 
 
 def elementwise(_o: Options, _inputs: Specs, outputs: Specs, _called: Called) -> Work:
-    """One operation for each value of the result."""
     return Work(n(outputs[0]))
 
 
 def transcendental(_o: Options, _inputs: Specs, outputs: Specs, _called: Called) -> Work:
-    """One exponential, logarithm, root or similar function for each value of the result."""
     return Work(n(outputs[0]), n(outputs[0]))
 
 
 def movement(*_: object) -> Work:
-    """No operation: values only move."""
     return Work(0)
 
 
 def add_n(_o: Options, inputs: Specs, outputs: Specs, _called: Called) -> Work:
-    """One sum for each operand except the first."""
     return Work(max(len(inputs) - 1, 0) * n(outputs[0]))
 
 
 def per_input(_o: Options, inputs: Specs, _outputs: Specs, _called: Called) -> Work:
-    """One operation for each value of the first input."""
     return Work(n(inputs[0]))
 
 
 def host_work(*_: object) -> Work:
-    """No operation that is counted."""
     return Work(0, note="work on strings or tables is not counted")
 
 
@@ -179,12 +172,10 @@ def fully_connected(_o: Options, inputs: Specs, _outputs: Specs, _called: Called
 
 
 def batch_matmul(o: _Matrices, inputs: Specs, outputs: Specs, _called: Called) -> Work:
-    """Matrices, perhaps transposed."""
     return Work(2 * n(outputs[0]) * inputs[0].shape[-2 if o.adj_x else -1])
 
 
 def dot_general(o: _DotGeneral, inputs: Specs, outputs: Specs, _called: Called) -> Work:
-    """A sum over the contracted dimensions for each value of the result."""
     contracted = math.prod(inputs[0].shape[i] for i in o.lhs_contracting_dimensions)
     return Work(2 * n(outputs[0]) * contracted)
 
@@ -196,7 +187,6 @@ def stablehlo_convolution(o: _Filter, inputs: Specs, outputs: Specs, _called: Ca
 
 
 def hadamard(o: _Hadamard, inputs: Specs, _outputs: Specs, _called: Called) -> Work:
-    """A fast transform of blocks."""
     return Work(n(inputs[0]) * int(math.log2(max(o.hadamard_size, 1))))
 
 
@@ -208,12 +198,10 @@ def _pool(per_tap: int, o: Pool2D, _inputs: Specs, outputs: Specs, _called: Call
 
 
 def tensorflow_pool(o: _TensorFlowPool, _inputs: Specs, outputs: Specs, _called: Called) -> Work:
-    """One operation for each value of a window."""
     return Work(n(outputs[0]) * math.prod(o.ksize))
 
 
 def reduce_window(o: Options, inputs: Specs, outputs: Specs, called: Called) -> Work:
-    """A body, or one operation, for each value of a window."""
     window = getattr(o, "window_dimensions", ()) or tuple(map(int, _values(inputs[2])))
     body = called(o.body_subgraph_index) if hasattr(o, "body_subgraph_index") else Work(1)
     return _times(n(outputs[0]) * math.prod(window), body)
@@ -226,12 +214,10 @@ def _values(spec: TensorSpec) -> Iterable[Any]:
 
 
 def stablehlo_reduce(o: _Body, inputs: Specs, _outputs: Specs, called: Called) -> Work:
-    """A body for each value."""
     return _times(n(inputs[0]), called(o.body_subgraph_index))
 
 
 def sort(o: _Sort, inputs: Specs, _outputs: Specs, called: Called) -> Work:
-    """A comparator, n log n times."""
     length = inputs[0].shape[o.dimension] if inputs[0].shape else 1
     comparisons = n(inputs[0]) * max(length - 1, 1).bit_length()
     work = _times(comparisons, called(o.comparator_subgraph_index))
@@ -239,12 +225,10 @@ def sort(o: _Sort, inputs: Specs, _outputs: Specs, called: Called) -> Work:
 
 
 def scatter(o: _Scatter, inputs: Specs, _outputs: Specs, called: Called) -> Work:
-    """A body for each update."""
     return _times(n(inputs[2]), called(o.update_computation_subgraph_index))
 
 
 def softmax(_o: Options, inputs: Specs, _outputs: Specs, _called: Called) -> Work:
-    """Maximum, difference, exponential, sum and quotient."""
     return Work(_SOFTMAX_OPERATIONS * n(inputs[0]), n(inputs[0]))
 
 
@@ -260,12 +244,10 @@ def local_response(o: _LocalResponse, inputs: Specs, _outputs: Specs, _called: C
 
 
 def top_k(_o: Options, inputs: Specs, _outputs: Specs, _called: Called) -> Work:
-    """One comparison for each value."""
     return Work(n(inputs[0]), note="estimate: one comparison per element")
 
 
 def bilinear(_o: Options, _inputs: Specs, outputs: Specs, _called: Called) -> Work:
-    """Four products and three sums."""
     return Work(_BILINEAR_OPERATIONS * n(outputs[0]))
 
 
@@ -273,7 +255,6 @@ def bilinear(_o: Options, _inputs: Specs, outputs: Specs, _called: Called) -> Wo
 
 
 def fourier(_o: Options, inputs: Specs, outputs: Specs, _called: Called) -> Work:
-    """2.5 n log2 n."""
     real = max(inputs[0], outputs[0], key=lambda spec: 0 if spec.dtype.kind == "c" else n(spec))
     points = math.prod(real.shape[-2:])
     return Work(
@@ -282,7 +263,6 @@ def fourier(_o: Options, inputs: Specs, outputs: Specs, _called: Called) -> Work
 
 
 def spectrogram(o: _Spectrogram, _inputs: Specs, outputs: Specs, _called: Called) -> Work:
-    """A Fourier transform of each frame."""
     points = 1 << max(o.window_size - 1, 1).bit_length()
     frames = n(outputs[0]) // (points // 2 + 1)
     flops = frames * (o.window_size + round(2.5 * points * math.log2(points)))
@@ -298,14 +278,12 @@ def mfcc(o: _Mfcc, inputs: Specs, outputs: Specs, _called: Called) -> Work:
 
 
 def detection(_o: Options, inputs: Specs, _outputs: Specs, _called: Called) -> Work:
-    """Decodes boxes and compares scores."""
     boxes = n(inputs[0]) // max(inputs[0].shape[-1], 1)
     note = "boxes and scores; how often boxes are compared depends on data"
     return Work(12 * boxes + n(inputs[1]), 2 * boxes, note)
 
 
 def suppression(_o: Options, inputs: Specs, _outputs: Specs, _called: Called) -> Work:
-    """One operation for each score."""
     return Work(n(inputs[1]), note="one per score; how often boxes are compared depends on data")
 
 
@@ -315,7 +293,6 @@ def embedding_lookup_sparse(_o: Options, inputs: Specs, _outputs: Specs, _called
 
 
 def random(_o: Options, _inputs: Specs, outputs: Specs, _called: Called) -> Work:
-    """One operation for each value."""
     return Work(n(outputs[0]), note="generator's rounds are not counted")
 
 
@@ -375,7 +352,6 @@ def _calling(field: str, o: Options, _inputs: Specs, _outputs: Specs, called: Ca
 
 
 def loop(o: _Loop, _inputs: Specs, _outputs: Specs, called: Called) -> Work:
-    """The cost of one iteration."""
     works = [called(o.cond_subgraph_index), called(o.body_subgraph_index)]
     return _sum(works, "per iteration; how many there are depends on data")
 
@@ -392,12 +368,10 @@ def _branches(fields: tuple[str, ...], o: Options, _i: Specs, _o: Specs, called:
 
 
 def once(*_: object) -> Work:
-    """No operation at most invokes."""
     return Work(0, note="runs at the first invoke only")
 
 
 def unknown(*_: object) -> Work:
-    """No rule: reports say that the cost is not known."""
     return Work(None, note="no cost is known for this operator")
 
 

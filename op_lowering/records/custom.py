@@ -14,13 +14,12 @@ _MAX_FLEXBUFFER = 1 << 16  # a map of scalars and short vectors takes a few hund
 
 @dataclasses.dataclass(frozen=True)
 class CustomOptions(Options):
-    """A custom operator's parameters; for unknown operators this class holds the bytes."""
+    """For unknown operators, this class holds the bytes."""
 
     data: bytes = b""
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """The options of these bytes."""
         return cls(data)
 
 
@@ -30,19 +29,15 @@ class FlexbufferOptions(CustomOptions):
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Read the map; a key that is absent keeps the field's default.
-
-        Raises:
-            ValueError: the bytes are not a flexbuffer map, or an entry has not its field's type.
-        """
+        """A key that is absent keeps the field's default."""
         kinds = {f.name: type(f.default) for f in dataclasses.fields(cls) if f.name != "data"}
         return cls(data, **(_entries(data, kinds) if data else {}))
 
 
 def _entries(data: bytes, kinds: dict[str, type]) -> dict[str, Any]:
-    """The entries of a flexbuffer map that `kinds` names: numbers, strings, tuples of numbers.
+    """The entries that `kinds` names: numbers, strings, tuples of numbers.
 
-    Nothing else in the map is read: nested vectors of a hostile one expand without end.
+    Nothing else in the map is read: nested vectors of a hostile one expand endlessly.
     """
     if len(data) > _MAX_FLEXBUFFER:
         raise ValueError(

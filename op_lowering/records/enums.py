@@ -4,8 +4,6 @@ import enum
 
 
 class ActivationFunctionType(enum.IntEnum):
-    """Enum `ActivationFunctionType`."""
-
     NONE = 0
     RELU = 1
     RELU_N1_TO_1 = 2
@@ -15,65 +13,47 @@ class ActivationFunctionType(enum.IntEnum):
 
 
 class CombinerType(enum.IntEnum):
-    """Enum `CombinerType`."""
-
     SUM = 0
     MEAN = 1
     SQRTN = 2
 
 
 class CustomOptionsFormat(enum.IntEnum):
-    """Enum `CustomOptionsFormat`."""
-
     FLEXBUFFERS = 0
 
 
 class DimensionType(enum.IntEnum):
-    """Enum `DimensionType`."""
-
     DENSE = 0
     SPARSE_CSR = 1
 
 
 class FullyConnectedOptionsWeightsFormat(enum.IntEnum):
-    """Enum `FullyConnectedOptionsWeightsFormat`."""
-
     DEFAULT = 0
     SHUFFLED4x16INT8 = 1
 
 
 class LSHProjectionType(enum.IntEnum):
-    """Enum `LSHProjectionType`."""
-
     UNKNOWN = 0
     SPARSE = 1
     DENSE = 2
 
 
 class LSTMKernelType(enum.IntEnum):
-    """Enum `LSTMKernelType`."""
-
     FULL = 0
     BASIC = 1
 
 
 class MirrorPadMode(enum.IntEnum):
-    """Enum `MirrorPadMode`."""
-
     REFLECT = 0
     SYMMETRIC = 1
 
 
 class Padding(enum.IntEnum):
-    """Enum `Padding`."""
-
     SAME = 0
     VALID = 1
 
 
 class ReduceWindowFunction(enum.IntEnum):
-    """Enum `ReduceWindowFunction`."""
-
     UNSUPPORTED = 0
     ADD = 1
     MUL = 2
@@ -84,16 +64,12 @@ class ReduceWindowFunction(enum.IntEnum):
 
 
 class RngAlgorithm(enum.IntEnum):
-    """Enum `RngAlgorithm`."""
-
     DEFAULT = 0
     PHILOX = 1
     THREEFRY = 2
 
 
 class StablehloComparisonDirection(enum.IntEnum):
-    """Enum `StablehloComparisonDirection`."""
-
     STABLEHLO_COMPARISON_DIRECTION_EQ = 0
     STABLEHLO_COMPARISON_DIRECTION_NE = 1
     STABLEHLO_COMPARISON_DIRECTION_GE = 2
@@ -103,8 +79,6 @@ class StablehloComparisonDirection(enum.IntEnum):
 
 
 class StablehloComparisonType(enum.IntEnum):
-    """Enum `StablehloComparisonType`."""
-
     STABLEHLO_COMPARISON_TYPE_NOTYPE = 0
     STABLEHLO_COMPARISON_TYPE_FLOAT = 1
     STABLEHLO_COMPARISON_TYPE_FLOAT_TOTAL_ORDER = 2
@@ -113,16 +87,12 @@ class StablehloComparisonType(enum.IntEnum):
 
 
 class StablehloPrecisionConfig(enum.IntEnum):
-    """Enum `StablehloPrecisionConfig`."""
-
     DEFAULT = 0
     HIGH = 1
     HIGHEST = 2
 
 
 class TensorType(enum.IntEnum):
-    """Enum `TensorType`."""
-
     FLOAT32 = 0
     FLOAT16 = 1
     INT32 = 2

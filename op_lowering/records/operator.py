@@ -133,11 +133,6 @@ class OperatorRecord:
 
 
 def table(*records: OperatorRecord) -> dict[str, OperatorRecord]:
-    """Records by their names.
-
-    Raises:
-        ValueError: two have the same name.
-    """
     rows = {record.name: record for record in records}
     if len(rows) != len(records):
         raise ValueError(f"duplicate records among {sorted(record.name for record in records)}")

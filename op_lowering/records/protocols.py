@@ -6,8 +6,6 @@ from jaxdelegate.op_lowering.records.enums import ActivationFunctionType, Paddin
 
 
 class Activated(Protocol):
-    """Options of a kernel that ends in an activation."""
-
     @property
     def fused_activation_function(self) -> ActivationFunctionType: ...
 
@@ -20,8 +18,6 @@ class QuantizesInputs(Protocol):
 
 
 class Pool2D(Protocol):
-    """A window in two dimensions."""
-
     @property
     def padding(self) -> Padding: ...
 

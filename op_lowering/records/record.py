@@ -6,8 +6,6 @@ from typing import Any, ClassVar
 
 
 class Options:
-    """An operator's parameters, a frozen dataclass."""
-
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
 
@@ -27,11 +25,6 @@ class Record(Options):
         cls._defaults = {field.name: field.default for field in dataclasses.fields(cls)}
 
     def __init__(self, *values: Any, **named: Any) -> None:
-        """Set fields by position or by name.
-
-        Raises:
-            TypeError: there is no such field, or it is given twice.
-        """
         placed = dict(zip(self._defaults, values, strict=False))
         fields = {**self._defaults, **placed, **named}
         if len(values) > len(placed) or placed.keys() & named or len(fields) > len(self._defaults):

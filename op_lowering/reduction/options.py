@@ -15,27 +15,21 @@ from jaxdelegate.op_lowering.records.record import Record
 
 
 class ReducerOptions(Record):
-    """Table `ReducerOptions`: MEAN, SUM and the REDUCE_ operators."""
+    """Options of MEAN, SUM and the REDUCE_ operators."""
 
     keep_dims: bool = False
 
 
 class CumsumOptions(Record):
-    """Table `CumsumOptions`: CUMSUM."""
-
     exclusive: bool = False
     reverse: bool = False
 
 
 class ArgMaxOptions(Record):
-    """Table `ArgMaxOptions`: ARG_MAX."""
-
     output_type: TensorType = TensorType.FLOAT32
 
 
 class ArgMinOptions(Record):
-    """Table `ArgMinOptions`: ARG_MIN."""
-
     output_type: TensorType = TensorType.FLOAT32
 
 

@@ -50,7 +50,6 @@ class IntegerReduction:
     why_not_more: Callable[[TensorSpec, TensorSpec, _Axes], str | None] | None = None
 
     def why_not(self, x: TensorSpec, y: TensorSpec, axes: _Axes) -> str | None:
-        """A reason if the kernel does not reduce `x` into `y`."""
         reason = why_not_same(x, y, self.dtypes) or first_reason(
             why_not_symmetric(x), why_not_symmetric(y)
         )

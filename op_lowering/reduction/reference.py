@@ -6,7 +6,7 @@ Source: kernels/reduce.cc, kernels/internal/reference/{reduce,arg_min_max,cumsum
 import ml_dtypes
 import numpy as np
 
-from jaxdelegate.op_lowering.dtypes import FLOATS
+from jaxdelegate.op_lowering.dtypes import FLOATS, HALVES
 from jaxdelegate.op_lowering.records.record import Options
 from jaxdelegate.op_lowering.reduction import reference_quantized as quantized_reduction
 from jaxdelegate.op_lowering.reduction.options import CumsumOptions, ReducerOptions
@@ -14,12 +14,10 @@ from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
 from jaxdelegate.reference.kernel import Array, Kernel, Run, same_shape
 from jaxdelegate.reference.movement import require_one_scaling
 
-_HALF = frozenset(np.dtype(t) for t in (np.float16, ml_dtypes.bfloat16))
 _NEEDS_SCALE = frozenset(np.dtype(t) for t in (np.int8, np.uint8, np.int16))
 
 
 def refuse_quantized(operator: str, *specs: TensorSpec) -> None:
-    """Raise TypeError if a tensor is quantized: its integers are not the numbers they represent."""
     for spec in specs:
         if spec.is_quantized:
             raise TypeError(f"{operator}: no kernel for quantized {spec.dtype} {spec.name!r}")
@@ -27,7 +25,7 @@ def refuse_quantized(operator: str, *specs: TensorSpec) -> None:
 
 def accumulator(dtype: np.dtype) -> np.dtype:
     """Half-precision floats are summed in float32, anything else in its own dtype."""
-    return np.dtype(np.float32) if dtype in _HALF else dtype
+    return np.dtype(np.float32) if dtype in HALVES else dtype
 
 
 def _resolve(axes: Array, rank: int) -> tuple[int, ...]:
@@ -43,7 +41,6 @@ def _resolve(axes: Array, rank: int) -> tuple[int, ...]:
 
 
 def reduced_shape(o: ReducerOptions, inputs: Specs) -> tuple[Shape | None, ...]:
-    """The input's shape with 1 in place of the reduced axes, or without them."""
     x, axes = inputs[:2]
     if axes.const is None:
         return (None,)
@@ -79,7 +76,7 @@ def _total(o: ReducerOptions, x: Array, over: tuple[int, ...], dtype: np.dtype) 
 def reduce_sum(
     o: ReducerOptions, inputs: Specs, outputs: Specs, x: Array, axes: Array
 ) -> tuple[Array]:
-    """Add up; integers wrap."""
+    """Integers wrap."""
     _check_scale("SUM", inputs[0])
     over = _resolve(axes, x.ndim)
     if inputs[0].is_quantized:
@@ -89,7 +86,7 @@ def reduce_sum(
 
 @np.errstate(all="ignore")
 def mean(o: ReducerOptions, inputs: Specs, outputs: Specs, x: Array, axes: Array) -> tuple[Array]:
-    """The sum over the count; integers are summed in int64 and truncated. No values: NaN, or 0."""
+    """Integers are summed in int64 and truncated. No values: NaN, or 0."""
     _check_scale("MEAN", inputs[0])
     over = _resolve(axes, x.ndim)
     if inputs[0].is_quantized:
@@ -109,7 +106,7 @@ def mean(o: ReducerOptions, inputs: Specs, outputs: Specs, x: Array, axes: Array
 def reduce_prod(
     o: ReducerOptions, inputs: Specs, outputs: Specs, x: Array, axes: Array
 ) -> tuple[Array]:
-    """Multiply; integers wrap."""
+    """Integers wrap."""
     over = _resolve(axes, x.ndim)
     if inputs[0].is_quantized:
         return (_kept(quantized_reduction.reduce_prod(inputs[0], outputs[0], x, over), over, o),)
@@ -137,7 +134,7 @@ def _is_nan(x: Array) -> Array:
 def reduce_max(
     o: ReducerOptions, inputs: Specs, outputs: Specs, x: Array, axes: Array
 ) -> tuple[Array]:
-    """The largest value; the lowest of the dtype for an empty tensor."""
+    """An empty tensor has the dtype's lowest value."""
     require_one_scaling("REDUCE_MAX", inputs[0], outputs[0])
     return (_extreme(o, x, axes, np.fmax, limits(x.dtype)[0]).astype(outputs[0].dtype),)
 
@@ -145,7 +142,7 @@ def reduce_max(
 def reduce_min(
     o: ReducerOptions, inputs: Specs, outputs: Specs, x: Array, axes: Array
 ) -> tuple[Array]:
-    """The smallest value; the highest of the dtype for an empty tensor."""
+    """An empty tensor has the dtype's highest value."""
     require_one_scaling("REDUCE_MIN", inputs[0], outputs[0])
     return (_extreme(o, x, axes, np.fmin, limits(x.dtype)[1]).astype(outputs[0].dtype),)
 
@@ -161,19 +158,16 @@ def limits(dtype: np.dtype) -> tuple[float, float]:
 def reduce_any(
     o: ReducerOptions, _inputs: Specs, _outputs: Specs, x: Array, axes: Array
 ) -> tuple[Array]:
-    """Whether one of the booleans is true."""
     return (np.asarray(np.any(x, axis=_resolve(axes, x.ndim), keepdims=o.keep_dims)),)
 
 
 def reduce_all(
     o: ReducerOptions, _inputs: Specs, _outputs: Specs, x: Array, axes: Array
 ) -> tuple[Array]:
-    """Whether all of the booleans are true."""
     return (np.asarray(np.all(x, axis=_resolve(axes, x.ndim), keepdims=o.keep_dims)),)
 
 
 def arg_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
-    """The input's shape without the axis."""
     x, axis = inputs[:2]
     if axis.const is None:
         return (None,)
@@ -201,7 +195,7 @@ arg_max, arg_min = _arg(np.greater), _arg(np.less)
 
 @np.errstate(all="ignore")
 def cumsum(o: CumsumOptions, inputs: Specs, outputs: Specs, x: Array, axis: Array) -> tuple[Array]:
-    """Running sums along the axis: up to a value, or up to the one before it; or from the end."""
+    """Running sums up to a value, or up to the one before it; or from the end."""
     refuse_quantized("CUMSUM", inputs[0])
     rows = np.moveaxis(x, int(axis.ravel()[0]), 0).astype(accumulator(x.dtype))
     rows = rows[::-1] if o.reverse else rows

@@ -48,10 +48,7 @@ def _multiplier(operator: str, x: TensorSpec, y: TensorSpec) -> tuple[int, int]:
 
 
 def reduce_sum(x_spec: TensorSpec, y_spec: TensorSpec, x: Array, axes: _Axes) -> Array:
-    """The sum of differences from the zero point, rescaled. The reduced axes are gone.
-
-    An empty tensor gives stored 0.
-    """
+    """The sum of differences from the zero point, without the axes; 0 for an empty tensor."""
     multiplier, shift = _multiplier("SUM", x_spec, y_spec)
     if x.size == 0:
         return np.zeros(_reduced(x, axes), y_spec.dtype)
@@ -72,7 +69,7 @@ def _float_sum(x_spec: TensorSpec, y_spec: TensorSpec, x: Array, axes: _Axes) ->
 
 
 def mean(x_spec: TensorSpec, y_spec: TensorSpec, x: Array, axes: _Axes) -> Array:
-    """The sum, with the division by the count in the multiplier; stored 0 for an empty tensor."""
+    """The multiplier includes the division by the count; stored 0 for an empty tensor."""
     multiplier, shift = _multiplier("MEAN", x_spec, y_spec)
     if x.size == 0:
         return np.zeros(_reduced(x, axes), y_spec.dtype)
@@ -82,7 +79,7 @@ def mean(x_spec: TensorSpec, y_spec: TensorSpec, x: Array, axes: _Axes) -> Array
 
 
 def reduce_prod(x_spec: TensorSpec, y_spec: TensorSpec, x: Array, axes: _Axes) -> Array:
-    """The product, in row-major order; every factor is rescaled by its part of the output's scale.
+    """The product in row-major order; every factor is rescaled by its part of the output's scale.
 
     An empty tensor gives stored 0; the kernel does not write the output.
     """

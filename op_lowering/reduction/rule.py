@@ -61,12 +61,10 @@ def why_not_ordered(context: LoweringContext, x: TensorSpec, y: TensorSpec | Non
 
 
 def why_not_count(outputs: Specs, count: int) -> str | None:
-    """A reason if the operator does not have `count` outputs."""
     return None if len(outputs) == count else f"has {len(outputs)} outputs, not {count}"
 
 
 def why_not_axes(x: TensorSpec, axes: TensorSpec) -> str | None:
-    """A reason if the axes are not constant, or one of them is outside the rank of `x`."""
     reason = first_reason(why_not_const(axes), why_not_dtype(axes, _INDICES))
     if reason is not None or axes.const is None:
         return reason
@@ -152,19 +150,11 @@ def _min(x: jax.Array, axes: _Axes) -> jax.Array:
 
 
 def limits(dtype: np.dtype) -> tuple[float, float]:
-    """The lowest and the highest finite value of a dtype."""
+    """The lowest and the highest finite value."""
     if dtype in FLOATS:
         floats = jnp.finfo(dtype)  # type: ignore[no-untyped-call]
         return float(floats.min), float(floats.max)
     return int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
-
-
-def _any(x: jax.Array, axes: _Axes) -> jax.Array:
-    return jnp.any(x, axis=axes)
-
-
-def _all(x: jax.Array, axes: _Axes) -> jax.Array:
-    return jnp.all(x, axis=axes)
 
 
 def _reducer(
@@ -181,11 +171,10 @@ def _reducer(
     """The rule of a reduction: inputs x and axes, one output.
 
     `compares`: the result is one of the values, so quantized ones need no arithmetic.
-    `quantized`: the arithmetic of quantized values.
-    `in_order`: `reduce` with the kernels' rounding, for a CPU in integer mode: dynamic range
-    operators that follow quantize floats on the fly, and a difference in the last bit that moves
-    a value to the next step grows large after a few layers.
-    `native`: our CPU kernel's function, if it supports the operator.
+    `quantized`: the arithmetic of quantized values. `in_order`: `reduce` with the kernels'
+    rounding, for a CPU in integer mode: dynamic range operators that follow quantize floats on
+    the fly, and a difference in the last bit that moves a value to the next step grows large
+    after a few layers. `native`: our CPU kernel's function, if it supports the operator.
     """
 
     def why_not(op: Op[ReducerOptions]) -> str | None:
@@ -242,8 +231,8 @@ REDUCE_PROD = _reducer(
 )
 REDUCE_MAX = _reducer("REDUCE_MAX", 3, _max, FLOATS | INTEGERS, compares=True)
 REDUCE_MIN = _reducer("REDUCE_MIN", 3, _min, FLOATS | INTEGERS, compares=True)
-REDUCE_ANY = _reducer("REDUCE_ANY", 1, _any, BOOLS)
-REDUCE_ALL = _reducer("REDUCE_ALL", 1, _all, BOOLS)
+REDUCE_ANY = _reducer("REDUCE_ANY", 1, jnp.any, BOOLS)
+REDUCE_ALL = _reducer("REDUCE_ALL", 1, jnp.all, BOOLS)
 
 
 def _why_not_arg(op: Op[Options]) -> str | None:
@@ -261,7 +250,6 @@ def _why_not_arg(op: Op[Options]) -> str | None:
 
 
 def why_not_one_axis(x: TensorSpec, axis: TensorSpec) -> str | None:
-    """A reason unless `axis` names one axis of `x`."""
     reason = first_reason(
         None if x.shape else f"{x.name!r} is a scalar: it has no axis", why_not_axes(x, axis)
     )
@@ -271,7 +259,7 @@ def why_not_one_axis(x: TensorSpec, axis: TensorSpec) -> str | None:
 
 
 def _arg_rule(name: str, options: type[Options], reduce: Callable[..., jax.Array]) -> OpRule:
-    """The rule of ARG_MAX or ARG_MIN: the lowest index among equal values; any number beats NaN."""
+    """The lowest index among equal values; any number beats NaN."""
 
     def lower(op: Op[Options]) -> Function:
         shape, dtype = op.inputs[0].shape, op.outputs[0].dtype
@@ -330,7 +318,7 @@ def _arg_of_short(x: jax.Array, axis: int, reduce: Callable[..., jax.Array]) -> 
 
 
 def _best(x: jax.Array, axis: int, reduce: Callable[..., jax.Array]) -> jax.Array:
-    """The extreme along `axis`, which is kept with size 1; NaN is ignored."""
+    """The extreme without NaN; `axis` is kept with size 1."""
     if x.dtype in FLOATS:
         worst = jnp.inf if reduce is jnp.min else -jnp.inf
         x = jnp.where(jnp.isnan(x), jnp.asarray(worst, x.dtype), x)

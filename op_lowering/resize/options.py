@@ -7,15 +7,11 @@ from jaxdelegate.op_lowering.records.record import Record
 
 
 class ResizeBilinearOptions(Record):
-    """Table `ResizeBilinearOptions`: RESIZE_BILINEAR."""
-
     align_corners: bool = False
     half_pixel_centers: bool = False
 
 
 class ResizeNearestNeighborOptions(Record):
-    """Table `ResizeNearestNeighborOptions`: RESIZE_NEAREST_NEIGHBOR."""
-
     align_corners: bool = False
     half_pixel_centers: bool = False
 

@@ -14,7 +14,7 @@ from jaxdelegate.reference.kernel import Array, Kernel
 
 
 def resized_shape(_options: object, inputs: Specs) -> tuple[Shape | None, ...]:
-    """[N, H, W, C] with H and W from the second input, where that is constant."""
+    """[N, H, W, C] with H and W from the second input; None where that is not constant."""
     image, size = inputs[:2]
     if size.const is None:
         return (None,)
@@ -25,10 +25,7 @@ def resized_shape(_options: object, inputs: Specs) -> tuple[Shape | None, ...]:
 def resize_bilinear(
     o: ResizeBilinearOptions, _inputs: Specs, outputs: Specs, x: Array, size: Array
 ) -> tuple[Array]:
-    """Weigh the four nearest pixels of [N, H, W, C] by their distance.
-
-    Quantized images keep their scale, so that a mean of them is the mean of the stored integers.
-    """
+    """Quantized images keep their scale: a mean of them is the mean of the stored integers."""
     n_out_h, n_out_w = (int(n) for n in size)
     if (o.align_corners and o.half_pixel_centers) or min(n_out_h, n_out_w) < 1:
         raise ValueError(f"RESIZE_BILINEAR to {size.tolist()} with {o}")
@@ -86,7 +83,6 @@ def _fixed_point_neighbors(
 def resize_nearest_neighbor(
     o: ResizeNearestNeighborOptions, _inputs: Specs, _outputs: Specs, x: Array, size: Array
 ) -> tuple[Array]:
-    """Take the pixel of [N, H, W, C] under each output pixel."""
     n_out_h, n_out_w = (int(n) for n in size)
     rows = [_nearest(i, x.shape[1], n_out_h, o) for i in range(n_out_h)]
     columns = [_nearest(j, x.shape[2], n_out_w, o) for j in range(n_out_w)]

@@ -8,8 +8,6 @@ from jaxdelegate.op_lowering.records.record import Record
 
 
 class HashtableOptions(Record):
-    """Table `HashtableOptions`: HASHTABLE."""
-
     table_id: int = 0
     key_dtype: TensorType = TensorType.FLOAT32
     value_dtype: TensorType = TensorType.FLOAT32
@@ -28,8 +26,6 @@ class HashtableSizeOptions(Record):
 
 
 class VarHandleOptions(Record):
-    """Table `VarHandleOptions`: VAR_HANDLE."""
-
     container: str = ""
     shared_name: str = ""
 

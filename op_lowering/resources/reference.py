@@ -21,11 +21,7 @@ _NAMES: dict[int, tuple[str, ...]] = {}  # each handle of this process, and its 
 
 
 def handle(*name: str) -> Array:
-    """The value of a RESOURCE tensor: one opaque number, the same in each process.
-
-    Args:
-        name: the resource's kind and name.
-    """
+    """The value of a RESOURCE tensor: one opaque number, equal in all processes."""
     number = zlib.crc32("/".join(name).encode())
     while _NAMES.setdefault(number, name) != name:  # another resource has this one
         number = (number + 1) % (1 << 32)
@@ -33,29 +29,26 @@ def handle(*name: str) -> Array:
 
 
 def handle_key(array: Array) -> tuple[str, bytes]:
-    """The key of a handle's resource in the store."""
+    """The key of the handle's resource in the store."""
     return "resource", array.reshape(-1)[:1].tobytes()
 
 
 def one_handle(_options: Options, _inputs: Specs) -> tuple[Shape | None, ...]:
-    """The shape of a handle, [1]."""
     return ((1,),)
 
 
 def var_handle(o: VarHandleOptions, _i: Specs, _o: Specs) -> tuple[Array]:
-    """The handle of the variable with this container and name."""
     return (handle("variable", o.container, o.shared_name),)
 
 
 def read_variable_shape(_options: Options, inputs: Specs) -> tuple[Shape | None, ...]:
-    """The variable's shape if the host knows the variable; otherwise it is known at run time."""
+    """None if the host does not know the variable before the model runs."""
     return (inputs[1].shape if len(inputs) > 1 else None,)
 
 
 def read_variable(
     call: Services, _options: Options, _i: Specs, _o: Specs, resource: Array, *_state: Array | None
 ) -> tuple[Array]:
-    """Return the variable's value."""
     value = call.resources.get(handle_key(resource))
     if value is None:
         raise LookupError("the variable is read before anything was assigned to it")
@@ -63,14 +56,12 @@ def read_variable(
 
 
 def nothing(_options: Options, _inputs: Specs) -> tuple[Shape | None, ...]:
-    """No outputs."""
     return ()
 
 
 def none_declared(
     _infer: Infer, _options: Options, _inputs: Specs, outputs: Specs
 ) -> tuple[Shape | None, ...]:
-    """No outputs."""
     if outputs:
         raise ValueError(f"it has no outputs, not {len(outputs)}")
     return ()
@@ -85,13 +76,11 @@ def assign_variable(
     value: Array,
     *_state: Array | None,
 ) -> tuple[Array, ...]:
-    """Keep a copy of the value."""
     call.resources[handle_key(resource)] = value.copy()
     return ()
 
 
 def hashtable(o: HashtableOptions, _i: Specs, _o: Specs) -> tuple[Array]:
-    """The handle of the table with this number."""
     return (handle("table", str(o.table_id)),)
 
 
@@ -104,14 +93,13 @@ def hashtable_import(
     keys: Array,
     values: Array,
 ) -> tuple[Array, ...]:
-    """Fill the table if it is empty; a filled table keeps its contents."""
+    """A filled table keeps its contents."""
     pairs = dict(zip(keys.reshape(-1).tolist(), values.reshape(-1).tolist(), strict=True))
     call.resources.setdefault(handle_key(table), pairs)
     return ()
 
 
 def hashtable_find_shape(_options: Options, inputs: Specs) -> tuple[Shape | None, ...]:
-    """The keys' shape."""
     return (inputs[1].shape,)
 
 
@@ -124,7 +112,7 @@ def hashtable_find(
     keys: Array,
     default: Array,
 ) -> tuple[Array]:
-    """The value of each key; the default for keys that the table lacks."""
+    """Keys that the table lacks have the default."""
     pairs = _table(call, table)
     missing = default.reshape(-1)[0]
     found = np.empty(keys.size, outputs[0].dtype)
@@ -136,7 +124,7 @@ def hashtable_find(
 def hashtable_size(
     call: Services, _options: Options, _i: Specs, _o: Specs, table: Array
 ) -> tuple[Array]:
-    """How many keys the table holds, int64 [1]."""
+    """The result is int64 [1]."""
     return (np.array([len(_table(call, table))], np.int64),)
 
 

@@ -12,7 +12,7 @@ from jaxdelegate.reference.kernel import Array, Kernel, Run
 
 
 def segment_sum_shape(_o: SegmentSumOptions, inputs: Specs) -> tuple[Shape | None, ...]:
-    """One row for each segment; the last id is the highest."""
+    """The last id is the highest."""
     x, ids = inputs[:2]
     if ids.const is None:
         return (None,)
@@ -27,7 +27,6 @@ def _count_segments(ids: Array) -> int:
 def segment_sum(
     _o: SegmentSumOptions, inputs: Specs, outputs: Specs, x: Array, ids: Array
 ) -> tuple[Array]:
-    """Add up the rows of each segment."""
     refuse_quantized("SEGMENT_SUM", inputs[0])
     if ids.shape != x.shape[:1]:
         raise ValueError(f"segment ids {list(ids.shape)} do not name the rows of {list(x.shape)}")

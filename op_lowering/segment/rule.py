@@ -91,7 +91,7 @@ _Reduce = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 
 
 def _scattered(scatter: str) -> _Reduce:
-    """Combine values with the rows of `start` by a method of `array.at[...]`."""
+    """`scatter` is a method of `array.at[...]`."""
 
     def reduce(values: jax.Array, rows: jax.Array, start: jax.Array) -> jax.Array:
         reduced: jax.Array = getattr(start.at[rows], scatter)(values, mode="drop")
@@ -134,7 +134,7 @@ def _unsorted_rule(
     *,
     skips_nan: bool = False,
 ) -> OpRule:
-    """The rule of an UNSORTED_SEGMENT_ operator: `reduce` combines the values of each segment.
+    """`reduce` combines the values of each segment.
 
     Values with a negative id are dropped; so are those with an id beyond the segments, at which
     the kernel stops. A segment without values keeps the initial value. `skips_nan`: minimum and

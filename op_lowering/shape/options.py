@@ -9,14 +9,10 @@ from jaxdelegate.op_lowering.records.record import Record
 
 
 class ReshapeOptions(Record):
-    """Table `ReshapeOptions`: RESHAPE."""
-
     new_shape: tuple[int, ...] = ()
 
 
 class SqueezeOptions(Record):
-    """Table `SqueezeOptions`: SQUEEZE."""
-
     squeeze_dims: tuple[int, ...] = ()
 
 
@@ -25,8 +21,6 @@ class ExpandDimsOptions(Record):
 
 
 class ShapeOptions(Record):
-    """Table `ShapeOptions`: SHAPE."""
-
     out_type: TensorType = TensorType.FLOAT32
 
 

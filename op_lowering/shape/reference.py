@@ -12,30 +12,29 @@ from jaxdelegate.reference.kernel import Array, Folds, Kernel
 from jaxdelegate.reference.movement import ints, known, require_one_scaling, resolved_axis
 
 
+def _requested(o: ReshapeOptions, inputs: Specs) -> list[int] | None:
+    """The second input if it is an int32 vector, else the options; None: known at run time only."""
+    sizes = inputs[1] if len(inputs) > 1 else None
+    if sizes is None or sizes.dtype != np.int32 or len(sizes.shape) != 1:
+        return _legacy(o)
+    return None if sizes.const is None else ints(sizes.const)
+
+
 def reshape_shape(o: ReshapeOptions, inputs: Specs) -> tuple[Shape | None, ...]:
-    """The second input says the shape if it is an int32 vector, else the options do."""
-    asked = inputs[1] if len(inputs) > 1 else None
-    if asked is None or asked.dtype != np.int32 or len(asked.shape) != 1:
-        return (_resolve(_legacy(o), inputs[0].shape),)
-    return (None if asked.const is None else _resolve(ints(asked.const), inputs[0].shape),)
+    sizes = _requested(o, inputs)
+    return (None if sizes is None else _resolve(sizes, inputs[0].shape),)
 
 
 def settled_reshape(o: ReshapeOptions, inputs: Specs) -> tuple[Shape | None, ...]:
-    """The requested shape, if it has no -1."""
-    asked = inputs[1] if len(inputs) > 1 else None
-    if asked is None or asked.dtype != np.int32 or len(asked.shape) != 1:
-        sizes = _legacy(o)
-    elif asked.const is None:
-        return (None,)
-    else:
-        sizes = ints(asked.const)
-    return (None if min(sizes, default=0) < 0 else tuple(sizes),)
+    """None if the requested shape has a -1."""
+    sizes = _requested(o, inputs)
+    return (None if sizes is None or min(sizes, default=0) < 0 else tuple(sizes),)
 
 
 def reshape(
     o: ReshapeOptions, _inputs: Specs, _outputs: Specs, x: Array, asked: Array | None = None
 ) -> tuple[Array]:
-    """Change the shape; its -1 is resolved as in kernels/internal/reshape_utils.h."""
+    """The -1 is resolved as in kernels/internal/reshape_utils.h."""
     if asked is None or asked.dtype != np.int32 or asked.ndim != 1:
         return (x.reshape(_resolve(_legacy(o), x.shape)),)
     return (x.reshape(_resolve(ints(asked), x.shape)),)
@@ -46,7 +45,7 @@ def _legacy(o: ReshapeOptions) -> list[int]:
 
 
 def _resolve(asked: list[int], shape: Shape) -> Shape:
-    """`asked` with its -1 replaced; for an empty tensor the sizes that are not zero decide it."""
+    """For an empty tensor the sizes that are not zero decide the -1."""
     if min(asked, default=0) < -1 or asked.count(-1) > 1:
         raise ValueError(f"RESHAPE: one size may be -1 and none less, got {asked}")
     if -1 in asked:
@@ -64,12 +63,10 @@ def _nonzero_product(sizes: Sequence[int]) -> int:
 
 
 def squeeze_shape(o: SqueezeOptions, inputs: Specs) -> tuple[Shape | None, ...]:
-    """The shape without the named dimensions of size one, or without all if none is named."""
     return (_squeezed(o, inputs[0].shape),)
 
 
 def squeeze(o: SqueezeOptions, _inputs: Specs, _outputs: Specs, x: Array) -> tuple[Array]:
-    """Leave out dimensions of size one."""
     return (x.reshape(_squeezed(o, x.shape)),)
 
 
@@ -82,13 +79,12 @@ def _squeezed(o: SqueezeOptions, shape: Shape) -> Shape:
 
 
 def expand_dims_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
-    """One more dimension, where the second input says."""
     axis = inputs[1].const
     return (None if axis is None else _expanded(inputs[0].shape, axis),)
 
 
 def expand_dims(_o: Options, inputs: Specs, outputs: Specs, x: Array, axis: Array) -> tuple[Array]:
-    """Insert a dimension of size one; a negative axis counts from after the last dimension."""
+    """A negative axis counts from after the last dimension."""
     require_one_scaling("EXPAND_DIMS", inputs[0], outputs[0])
     return (x.reshape(_expanded(x.shape, axis)),)
 
@@ -99,33 +95,28 @@ def _expanded(shape: Shape, axis: Array) -> Shape:
 
 
 def rank_vector(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
-    """A vector with an entry for each dimension."""
     return ((len(inputs[0].shape),),)
 
 
 def shape(_o: Options, _inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
-    """The input's shape, as the output's integers."""
     return (np.array(x.shape, outputs[0].dtype),)
 
 
 def scalar_shape(_o: Options, _inputs: Specs) -> tuple[Shape | None, ...]:
-    """A scalar."""
     return ((),)
 
 
 def rank(_o: Options, _inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
-    """The input's number of dimensions."""
     return (np.array(x.ndim, outputs[0].dtype),)
 
 
 def broadcast_to_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
-    """The shape that the second input holds."""
     asked = inputs[1].const
     return (None if asked is None else _broadcast(inputs[0].shape, ints(asked)),)
 
 
 def settled_broadcast_to(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
-    """The shape that the second input holds, even if the first one's is unknown."""
+    """The shape is known even if the first input's is not."""
     asked = inputs[1].const
     return (None if asked is None else tuple(ints(asked)),)
 
@@ -133,7 +124,6 @@ def settled_broadcast_to(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]
 def broadcast_to(
     _o: Options, _inputs: Specs, _outputs: Specs, x: Array, asked: Array
 ) -> tuple[Array]:
-    """Repeat dimensions of size one, and lead with new ones."""
     return (np.broadcast_to(x, _broadcast(x.shape, ints(asked))).copy(),)
 
 
@@ -146,14 +136,13 @@ def _broadcast(shape: Shape, asked: list[int]) -> Shape:
 
 
 def broadcast_args_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
-    """The length of the longer of two shapes."""
     return ((max(inputs[0].shape[0], inputs[1].shape[0]),),)
 
 
 def broadcast_args(
     _o: Options, _inputs: Specs, outputs: Specs, first: Array, second: Array
 ) -> tuple[Array]:
-    """The shape that two shapes broadcast to (kernels/internal/reference/broadcast_args.h)."""
+    """Source: kernels/internal/reference/broadcast_args.h."""
     sizes = zip(*_aligned(ints(first), ints(second)), strict=True)
     result = [b if a == 1 else a for a, b in sizes if a == b or 1 in (a, b)]
     if len(result) != max(first.size, second.size):
@@ -168,7 +157,6 @@ def _aligned(a: list[int], b: list[int]) -> tuple[list[int], list[int]]:
 
 
 def broadcast_gradient_args_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
-    """Two lists of axes, whose lengths depend on the values."""
     shapes = known(*inputs[:2])
     return (None, None) if shapes is None else tuple((len(axes),) for axes in _reduced(*shapes))
 
@@ -191,13 +179,11 @@ def _reduced(first: list[int], second: list[int]) -> list[list[int]]:
 
 
 def fill_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
-    """The shape that the first input holds."""
     sizes = known(inputs[0])
     return (None if sizes is None else _filled(sizes[0]),)
 
 
 def fill(_o: Options, inputs: Specs, outputs: Specs, sizes: Array, value: Array) -> tuple[Array]:
-    """One value everywhere."""
     require_one_scaling("FILL", inputs[1], outputs[0])
     return (np.full(_filled(ints(sizes)), value.reshape(()), outputs[0].dtype),)
 
@@ -209,7 +195,6 @@ def _filled(sizes: list[int]) -> Shape:
 
 
 def range_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
-    """A vector whose length the three values determine."""
     values = [spec.const for spec in inputs[:3] if spec.const is not None]
     return ((_count(*values),) if len(values) == 3 else None,)
 
@@ -217,7 +202,7 @@ def range_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
 def range_(
     _o: Options, _inputs: Specs, outputs: Specs, start: Array, limit: Array, delta: Array
 ) -> tuple[Array]:
-    """Start, start + delta, ... before limit, added up and rounded step by step."""
+    """The terms are added up and rounded step by step."""
     steps = np.full(_count(start, limit, delta), delta, outputs[0].dtype)
     steps[:1] = start
     return (np.add.accumulate(steps, dtype=steps.dtype),)

@@ -23,7 +23,7 @@ def _check(inputs: Specs, dtype: type[np.generic]) -> None:
 
 
 def rfft2d_shape(_o: Rfft2dOptions, inputs: Specs) -> tuple[Shape | None, ...]:
-    """[..., length H, length W / 2 + 1], where the lengths are constant."""
+    """[..., length H, length W / 2 + 1]; None where the lengths are not constant."""
     x, length = inputs[:2]
     if length.const is None:
         return (None,)
@@ -33,7 +33,7 @@ def rfft2d_shape(_o: Rfft2dOptions, inputs: Specs) -> tuple[Shape | None, ...]:
 def rfft2d(
     _o: Rfft2dOptions, inputs: Specs, outputs: Specs, x: Array, length: Array
 ) -> tuple[Array]:
-    """Transform the signal cropped or zero-padded to the lengths, as kernels/rfft2d.cc does."""
+    """The signal is cropped or zero-padded to the lengths, as in kernels/rfft2d.cc."""
     _check(inputs, np.float32)
     n_rows, n_columns = (int(n) for n in length)
     spectrum = np.fft.rfft2(x.astype(np.float64), (n_rows, n_columns))
@@ -41,7 +41,7 @@ def rfft2d(
 
 
 def irfft2d_shape(_o: CustomOptions, inputs: Specs) -> tuple[Shape | None, ...]:
-    """[..., length H, length W], where the lengths are constant."""
+    """[..., length H, length W]; None where the lengths are not constant."""
     x, length = inputs[:2]
     if length.const is None:
         return (None,)
@@ -51,7 +51,7 @@ def irfft2d_shape(_o: CustomOptions, inputs: Specs) -> tuple[Shape | None, ...]:
 def irfft2d(
     _o: CustomOptions, inputs: Specs, outputs: Specs, x: Array, length: Array
 ) -> tuple[Array]:
-    """Compute tf.signal.irfft2d; kernels/irfft2d.cc differs if no real signal has the spectrum."""
+    """tf.signal.irfft2d; kernels/irfft2d.cc differs if no real signal has the spectrum."""
     _check(inputs, np.complex64)
     n_rows, n_columns = (int(n) for n in length)
     signal = np.fft.irfft2(x.astype(np.complex128), (n_rows, n_columns))
@@ -102,7 +102,7 @@ def mfcc_shape(o: MfccOptions, inputs: Specs) -> tuple[Shape | None, ...]:
 
 
 def mfcc(o: MfccOptions, inputs: Specs, outputs: Specs, x: Array, rate: Array) -> tuple[Array]:
-    """Mel-frequency cepstral coefficients, as kernels/internal/mfcc.cc and mfcc_dct.cc."""
+    """Mel-frequency cepstral coefficients (kernels/internal/mfcc.cc, mfcc_dct.cc)."""
     _check(inputs, np.float32)
     n = o.filterbank_channel_count
     bands = _mel_filterbank(o, x.astype(np.float64), float(rate.reshape(())))

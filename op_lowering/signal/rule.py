@@ -47,7 +47,7 @@ def _complex(real: np.dtype) -> np.dtype:
 def _derived_in_float32(
     context: LoweringContext, function: Callable[[jax.Array, np.dtype], jax.Array]
 ) -> Function:
-    """A rule's function. JAX differentiates it in float32, because 64-bit types may be disabled."""
+    """JAX differentiates the function in float32, because 64-bit types may be disabled."""
     wide, narrow = _wide(context), np.dtype(np.float32)
     derived = derived_as(lambda x: function(x, wide), lambda x: function(x, narrow))
     return lambda x, *_lengths: (derived(x),)
@@ -69,7 +69,7 @@ def _why_not_transform(inputs: Specs, dtype: type[np.generic]) -> str | None:
 
 
 def _fitted(x: jax.Array, rows: int, columns: int) -> jax.Array:
-    """Crop the last two dimensions to the given sizes, or pad them with zeros at the end."""
+    """Zeros are added at the end."""
     x = x[..., :rows, :columns]
     missing = (rows - x.shape[-2], columns - x.shape[-1])
     return jnp.pad(x, [(0, 0)] * (x.ndim - 2) + [(0, n) for n in missing])

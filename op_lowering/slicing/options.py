@@ -7,8 +7,6 @@ from jaxdelegate.op_lowering.records.record import Record
 
 
 class StridedSliceOptions(Record):
-    """Table `StridedSliceOptions`: STRIDED_SLICE."""
-
     begin_mask: int = 0
     end_mask: int = 0
     ellipsis_mask: int = 0
@@ -18,8 +16,6 @@ class StridedSliceOptions(Record):
 
 
 class SplitOptions(Record):
-    """Table `SplitOptions`: SPLIT."""
-
     num_splits: int = 0
 
 
@@ -28,15 +24,11 @@ class SliceOptions(Record):
 
 
 class UnpackOptions(Record):
-    """Table `UnpackOptions`: UNPACK."""
-
     num: int = 0
     axis: int = 0
 
 
 class SplitVOptions(Record):
-    """Table `SplitVOptions`: SPLIT_V."""
-
     num_splits: int = 0
 
 

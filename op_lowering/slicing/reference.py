@@ -26,7 +26,6 @@ def slice_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
 def slice_(
     _o: Options, _inputs: Specs, _outputs: Specs, x: Array, begin: Array, size: Array
 ) -> tuple[Array]:
-    """The `size` elements of each dimension that start at `begin`."""
     starts = ints(begin)
     sizes = _sizes(x.shape, starts, ints(size))
     return (x[tuple(slice(i, i + n) for i, n in zip(starts, sizes, strict=True))],)
@@ -87,7 +86,7 @@ def strided_slice(
     end: Array,
     strides: Array,
 ) -> tuple[Array]:
-    """Each dimension from begin to end in strides, with the masks of kernels/strided_slice.cc."""
+    """The masks are those of kernels/strided_slice.cc."""
     entries = (ints(begin), ints(end), ints(strides))
     dimensions = _dimensions(o, x.shape, strides.size)
     x = x.reshape([n for n, _ in dimensions])
@@ -147,7 +146,6 @@ def _positions(
 
 
 def split_shape(o: SplitOptions, inputs: Specs) -> tuple[Shape | None, ...]:
-    """`num_splits` equal parts."""
     axis, x = inputs[:2]
     if o.num_splits > _MOST_PARTS:
         raise ValueError(f"SPLIT: at most {_MOST_PARTS} parts, got {o.num_splits}")
@@ -170,7 +168,6 @@ def _resized(shape: Shape, axis: int, size: int) -> Shape:
 def split(
     o: SplitOptions, _inputs: Specs, _outputs: Specs, axis: Array, x: Array
 ) -> tuple[Array, ...]:
-    """Equal parts along one dimension."""
     at = resolved_axis(ints(axis)[0], x.ndim, "SPLIT")
     return _cut(x, [_even(o, x.shape[at])] * o.num_splits, at)
 
@@ -180,7 +177,6 @@ def _cut(x: Array, sizes: list[int], axis: int) -> tuple[Array, ...]:
 
 
 def split_v_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
-    """Parts of the sizes that the second input holds."""
     x, sizes, axis = inputs[:3]
     values = known(sizes, axis)
     if values is None:
@@ -192,7 +188,7 @@ def split_v_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
 def split_v(
     _o: Options, _inputs: Specs, _outputs: Specs, x: Array, sizes: Array, axis: Array
 ) -> tuple[Array, ...]:
-    """Parts of given sizes along one dimension; one size may be -1, the rest."""
+    """One size may be -1, the rest."""
     at = resolved_axis(ints(axis)[0], x.ndim, "SPLIT_V")
     return _cut(x, _parts(ints(sizes), x.shape[at]), at)
 
@@ -206,7 +202,6 @@ def _parts(sizes: list[int], n: int) -> list[int]:
 
 
 def unpack_shape(o: UnpackOptions, inputs: Specs) -> tuple[Shape | None, ...]:
-    """`num` tensors without the dimension."""
     shape = inputs[0].shape
     axis = _unpacked_axis(o, shape)
     if o.num > _MOST_PARTS:
@@ -215,7 +210,6 @@ def unpack_shape(o: UnpackOptions, inputs: Specs) -> tuple[Shape | None, ...]:
 
 
 def unpack(o: UnpackOptions, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array, ...]:
-    """A tensor for each element of one dimension."""
     require_one_scaling("UNPACK", inputs[0], *outputs)
     return tuple(np.moveaxis(x, _unpacked_axis(o, x.shape), 0))
 
@@ -228,14 +222,14 @@ def _unpacked_axis(o: UnpackOptions, shape: Shape) -> int:
 
 
 def settled_update(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
-    """The operand's shape, even if the update's is unknown."""
+    """The shape is known even if the update's is not."""
     return (None if inputs[0].is_dynamic else inputs[0].shape,)
 
 
 def dynamic_update_slice(
     _o: Options, _inputs: Specs, _outputs: Specs, x: Array, update: Array, start: Array
 ) -> tuple[Array]:
-    """Overwrite a part of `x` by `update`; a start is clamped so that the update fits."""
+    """A start is clamped so that the update fits."""
     if any(n > end for n, end in zip(update.shape, x.shape, strict=True)):
         raise ValueError(f"DYNAMIC_UPDATE_SLICE: {update.shape} does not fit into {x.shape}")
     room = zip(ints(start), x.shape, update.shape, strict=True)

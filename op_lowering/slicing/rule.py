@@ -84,7 +84,6 @@ class _Moving:
 
     @property
     def span(self) -> int:
-        """The distance from the first to the last element, both included."""
         return (self.count - 1) * self.stride + 1 if self.count else 0
 
 
@@ -171,7 +170,7 @@ def _bit(mask: int, j: int) -> bool:
 
 
 def _clamped(at: int, n: int, *, backward: bool) -> int:
-    """A begin or an end within the dimension; a negative one counts from the end."""
+    """A negative one counts from the end."""
     at += n if at < 0 else 0
     return min(max(at, -1), n - 1) if backward else min(max(at, 0), n)
 

@@ -10,7 +10,7 @@ from jaxdelegate.reference.kernel import Array, Kernel, same_shape
 
 
 def topk_shapes(_o: TopKV2Options, inputs: Specs) -> tuple[Shape | None, ...]:
-    """Put k in place of the last dimension, for values and indices; 0 where k is negative."""
+    """Values and indices; k is 0 where it is negative."""
     x, k = inputs[:2]
     if k.const is None:
         return None, None
@@ -21,7 +21,7 @@ def topk_shapes(_o: TopKV2Options, inputs: Specs) -> tuple[Shape | None, ...]:
 def topk(
     _o: TopKV2Options, _inputs: Specs, outputs: Specs, x: Array, k: Array
 ) -> tuple[Array, Array]:
-    """The k largest values of each row, descending; equal ones by index, NaN last."""
+    """Values descend; equal ones are ordered by index, and NaN is last."""
     n, wanted = x.shape[-1], max(int(k.ravel()[0]), 0)
     if wanted > n:
         raise ValueError(f"k is {wanted}, of {n} values")

@@ -16,18 +16,13 @@ from jaxdelegate.reference.kernel import Array, Kernel, same_shape
 
 
 def densify(_o: Options, inputs: Specs, _outputs: Specs, stored: Array) -> tuple[Array]:
-    """Every stored value at its position, zero bytes elsewhere."""
     return (densified(dataclasses.replace(inputs[0], const=stored)),)
 
 
 def densified(spec: TensorSpec) -> Array:
     """A constant tensor in full, [*spec.shape], as a kernel of sparse weights reads it.
 
-    Args:
-        spec: with `sparsity`, its `const` is the flat array of stored values, else the tensor.
-
-    Raises:
-        ValueError: the tensor is not constant, or the number of stored values is wrong.
+    With `sparsity`, the spec's `const` is the flat array of stored values, else the tensor.
     """
     if spec.const is None:
         raise ValueError(f"{spec.name!r} is not constant")

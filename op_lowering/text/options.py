@@ -8,8 +8,6 @@ from jaxdelegate.op_lowering.records.record import Record
 
 
 class SkipGramOptions(Record):
-    """Table `SkipGramOptions`: SKIP_GRAM."""
-
     ngram_size: int = 0
     max_skip_size: int = 0
     include_all_ngrams: bool = False

@@ -13,7 +13,6 @@ _SPACES = b" \t\n\v\f\r"  # isspace in the C locale
 
 
 def skip_gram_shape(_o: Options, _inputs: Specs) -> tuple[Shape | None, ...]:
-    """The number of sequences depends on the text."""
     return (None,)
 
 

@@ -59,7 +59,6 @@ def parse_example_shapes(
 def parse_example_v2_shapes(
     _infer: Infer, _o: object, inputs: Specs, outputs: Specs
 ) -> tuple[Shape | None, ...]:
-    """A dense feature has the shape that the file declares, for each example."""
     return _shapes(_layout_v2(inputs, outputs), inputs[0].shape, outputs)
 
 
@@ -75,7 +74,7 @@ def _shapes(layout: _Layout, batch: Shape, outputs: Specs) -> tuple[Shape | None
 
 
 def parse_example(_o: object, inputs: Specs, outputs: Specs, *arrays: Array) -> tuple[Array, ...]:
-    """Version 1: every key is a separate input."""
+    """Every key is a separate input."""
     layout = _layout_v1(inputs, outputs)
     keys = [array.flat[0] for array in arrays[2 : 2 + layout.n_sparse + layout.n_dense]]
     return _parse(layout, arrays[0], keys, arrays[2 + len(keys) :], outputs)
@@ -84,7 +83,7 @@ def parse_example(_o: object, inputs: Specs, outputs: Specs, *arrays: Array) -> 
 def parse_example_v2(
     _o: object, inputs: Specs, outputs: Specs, *arrays: Array
 ) -> tuple[Array, ...]:
-    """Version 2: one input holds all keys of a kind."""
+    """One input holds all keys of a kind."""
     keys = [key for array in arrays[2:5] for key in array.ravel()]
     return _parse(_layout_v2(inputs, outputs), arrays[0], keys, arrays[5:], outputs)
 
@@ -155,7 +154,7 @@ def _ragged(lists: _Lists, dtype: np.dtype, split_dtype: np.dtype) -> tuple[Arra
 
 
 def _values(example: _Example, key: bytes, dtype: np.dtype) -> Array | None:
-    """A feature's values; None if the example lacks it or it is empty."""
+    """None if the example lacks the feature or it is empty."""
     if key not in example:
         return None
     if dtype not in _LISTS:
@@ -210,12 +209,11 @@ def _read_example(message: bytes) -> _Example:
 
 
 def _pieces(message: bytes, number: int) -> list[bytes]:
-    """Every occurrence of one field in a message, encoded."""
     return [piece for found, piece in _fields(message) if found == number]
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
-    """Numbers and contents of a protobuf message's fields."""
+    """The number and the content of each field."""
     at = 0
     while at < len(message):
         tag, at = _varint(message, at)
