@@ -10,7 +10,7 @@ ASAN_OPTIONS := detect_leaks=0:allocator_may_return_null=1
 ASAN_PRELOAD = $(foreach name,asan stdc++,$(shell $(CXX) -print-file-name=lib$(name).so))
 KERNEL_TESTS := $(wildcard tests/op_lowering/*/test_*cpu_kernel*.py) tests/kernels/test_library.py tests/op_lowering/fused/test_convolution.py
 ZIG := $(abspath $(BIN))/python -m ziglang
-CASES := -k 'test_lowering_ or test_gpu_lowering_ or test_every_algorithm_ or test_the_twins_'
+CASES := -k 'test_lowering_ or test_gpu_lowering_ or test_every_algorithm_ or test_jax_'
 
 .PHONY: demo test test-slow emulate emulate-arm sanitize sanitize-threads fuzz-sanitized lint types docs format wheel clean
 

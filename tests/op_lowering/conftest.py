@@ -1,8 +1,8 @@
 """What tests of operators share: the tests of the tables of cases, and the instruction sets.
 
 A module of operator tests holds tables by these names, and each test that `WALKED` names for one
-runs in that module, as if it stood there. A module that has a test of that name has its own. It
-may say otherwise how stock LiteRT runs a case (`run_litert`), and why a rule refuses one
+runs in that module, as if it were defined there, unless the module has a test of that name. The
+module may replace how stock LiteRT runs a case (`run_litert`), and how a rule's reason is found
 (`reason`).
 """
 
@@ -59,7 +59,7 @@ def test_impossible_shapes_are_a_value_error(case: Case) -> None:
         KERNELS[case.name].shapes(case.op_options, case.input_specs())
 
 
-# The tables, each with what walks it.
+# The tables, each with the tests that walk it.
 WALKED: dict[str, tuple[Callable[..., None], ...]] = {
     # Lowerings: compared with the reference. It is compared with LiteRT, unless `litert` says why.
     "CASES": (test_lowering_matches_the_reference, test_reference_matches_litert),
@@ -68,17 +68,15 @@ WALKED: dict[str, tuple[Callable[..., None], ...]] = {
     # Only the reference can run them.
     "RUN_TIME": (test_reference_matches_litert, test_refuses_what_only_the_run_decides),
     # By a part of the message: the rule's, and the reference's. A tuple has the error's class, too,
-    # where that is no ValueError.
+    # unless that is ValueError.
     "REFUSED": (test_refuses,),
     "STOPPED": (test_reference_stops,),
-    # What no shapes exist for.
+    # No shapes exist for these.
     "IMPOSSIBLE": (test_impossible_shapes_are_a_value_error,),
 }
 
 
 class OperatorTests(pytest.Module):
-    """A module of tests, with those of its tables."""
-
     def collect(self) -> Any:
         for table, tests in WALKED.items():
             for test in tests if hasattr(self.obj, table) else ():
@@ -115,7 +113,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """`-k` finds a group of cases by each of them."""
+    """`-k` finds a group of cases by any of its cases."""
     group = getattr(item, "callspec", None) and item.callspec.params.get("group")
     if isinstance(group, CaseGroup):
         item.extra_keyword_matches.update(map(str, group.cases))

@@ -1,4 +1,4 @@
-"""Every operator has a record, a rule, a reference kernel and cases; each says what is missing."""
+"""Every operator has a record, a rule, a reference kernel and cases."""
 
 import ast
 import dataclasses
@@ -38,16 +38,16 @@ def test_a_rule_and_a_kernel_have_a_record() -> None:
         assert rule is None or rule.options_type is OPERATORS[name].options, name
 
 
-def test_every_cost_is_known_but_of_custom_calls() -> None:
+def test_every_cost_except_of_custom_calls_is_known() -> None:
     unknown = {name for name, record in OPERATORS.items() if record.cost is cost.unknown}
     nothing_computes = {"CONCAT_EMBEDDINGS", "STABLEHLO_CUSTOM_CALL"}
     assert unknown - nothing_computes == {"fused_attention", "fused_layer_norm"}
 
 
-# ---- what fields imply of each other
+# ---- fields that depend on each other
 
 
-def test_the_fields_fit_each_other() -> None:
+def test_fields_are_consistent() -> None:
     for record in OPERATORS.values():
         _check(record)
 
@@ -70,12 +70,11 @@ def _check(record: OperatorRecord) -> None:
         assert issubclass(record.options, FusedOptions)
 
 
-def test_elementwise_and_moving_operators_are_told_by_their_cost() -> None:
-    """The other way round: whoever computes value by value says so."""
+def test_operators_with_an_elementwise_cost_are_elementwise() -> None:
     plain = {n for n, r in OPERATORS.items() if r.cost in (cost.elementwise, cost.transcendental)}
-    told = {name for name, record in OPERATORS.items() if record.is_elementwise}
-    # Sizes of elements differ; ranges are tensors of their own; a comparison of two networks.
-    assert plain - told == {"BITCAST", "FAKE_QUANT", "NumericVerify", "RIGHT_SHIFT"}
+    marked = {name for name, record in OPERATORS.items() if record.is_elementwise}
+    # Sizes of elements differ; ranges are separate tensors; a comparison of two networks.
+    assert plain - marked == {"BITCAST", "FAKE_QUANT", "NumericVerify", "RIGHT_SHIFT"}
 
 
 def test_two_records_of_one_name_are_refused() -> None:
@@ -88,7 +87,7 @@ def test_two_records_of_one_name_are_refused() -> None:
 
 
 def test_no_table_of_cases_is_left_out(tables: set[str]) -> None:
-    """What a module of operator tests gathers is walked by the agreed name, or it uses it."""
+    """A module of operator tests uses each table that it defines, or its name is in `WALKED`."""
     for path in Path(__file__).parent.rglob("test_*.py"):
         names = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Name)]
         stored = {n.id for n in names if isinstance(n.ctx, ast.Store) and n.id.isupper()}

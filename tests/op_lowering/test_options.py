@@ -85,7 +85,7 @@ def test_every_field_survives_the_file(cls: type[Options]) -> None:
 
 
 @pytest.mark.parametrize("cls", TABLES, ids=lambda c: c.__name__)
-def test_the_table_has_the_schema_s_fields_and_defaults(cls: type[Options]) -> None:
+def test_a_table_has_the_schema_s_fields_and_defaults(cls: type[Options]) -> None:
     fields = {
         snake(name): value for name, value in vars(getattr(schema, f"{cls.__name__}T")()).items()
     }
@@ -110,7 +110,7 @@ def test_every_operator_of_a_table_exists_and_has_one_table() -> None:
 @pytest.mark.parametrize(
     "cls", [c for c in TABLES if not dataclasses.fields(c)], ids=lambda c: c.__name__
 )
-def test_a_table_without_fields_is_the_same_as_none(cls: type[Options]) -> None:
+def test_a_table_without_fields_equals_no_table(cls: type[Options]) -> None:
     assert written_and_read(NAMES[cls][0], NoOptions()).options == cls()
 
 
@@ -163,7 +163,7 @@ def test_a_flexbuffer_of_a_known_custom_operator_is_read() -> None:
     assert operator.options.detections_per_class == 100  # absent: the default
 
 
-def test_a_custom_operator_nobody_knows_keeps_its_bytes() -> None:
+def test_an_unknown_custom_operator_keeps_its_bytes() -> None:
     operator = written_and_read("MyOperator", CustomOptions(b"\x01\x02"))
     assert (operator.name, operator.custom, operator.builtin_code) == ("MyOperator", True, 32)
     assert operator.options == CustomOptions(b"\x01\x02")
@@ -177,7 +177,7 @@ def test_convolution_2d_transpose_bias_reads_its_c_struct() -> None:
 
 
 def _self_reference() -> bytes:
-    """A flexbuffer vector whose elements are the vector: read whole, it has no end."""
+    """A flexbuffer vector whose elements are the vector itself, so that it expands endlessly."""
     return bytes([2, 1, 2, 0x28, 0x28, 3, 0x28, 1])
 
 
@@ -230,8 +230,8 @@ def accessors() -> dict[str, str]:
 
 
 @pytest.mark.parametrize("cls", TABLES, ids=lambda cls: cls.__name__)
-def test_no_scalar_is_wider_than_said(cls: type[Options]) -> None:
-    """By the generated accessors: who compares the bytes of two tables has to see all of them."""
+def test_widest_scalar_covers_the_generated_accessors(cls: type[Options]) -> None:
+    """Code that compares the bytes of two tables must read all of them."""
     source = accessors()[cls.__name__]
     width = widest_scalar(cls.__name__)
     is_flat = not any(words in source for words in ("Vector", ".String("))

@@ -23,7 +23,7 @@ from jaxdelegate.op_lowering.spec import TensorSpec
 
 BF16_CPU = cpu_policy("bfloat16", frozenset(["avx512_bf16"]))
 
-# Whose results the design keeps in float32 whatever the policy.
+# Operators whose results stay in float32 under every policy.
 OVERFLOW_PRONE = (
     "SUM", "MEAN", "SOFTMAX", "LOG_SOFTMAX", "L2_NORMALIZATION", "LOCAL_RESPONSE_NORMALIZATION",
     "L2_POOL_2D", "EXP", "POW", "SQUARE", "SQUARED_DIFFERENCE", "CUMSUM", "REDUCE_PROD",
@@ -34,7 +34,7 @@ OVERFLOW_PRONE = (
 
 
 @pytest.mark.parametrize("name", OVERFLOW_PRONE)
-def test_overflow_prone_operators_are_held_in_float32(name: str) -> None:
+def test_overflow_prone_operators_stay_in_float32(name: str) -> None:
     assert name in RULES
     assert record_of(name).result is Result.FLOAT32
 
@@ -52,13 +52,13 @@ def test_finite_values_saturate_and_others_pass() -> None:
     np.testing.assert_array_equal(downcast(jnp.asarray(x), FLOAT16, exactly=True), want)
 
 
-def test_of_products_infinities_saturate_too() -> None:
+def test_infinities_of_products_saturate_too() -> None:
     x = jnp.asarray([1e9, -np.inf, 1.5, np.nan], jnp.float32)
     want = np.array([65504, -65504, 1.5, np.nan], np.float16)
     np.testing.assert_array_equal(downcast(x, FLOAT16, infinities=False), want)
 
 
-def test_what_narrows_a_product_reads_it_once() -> None:
+def test_downcast_reads_a_product_once() -> None:
     """XLA:GPU ends a product in a chain of operations, not where its sums are read twice."""
     jaxpr = jax.make_jaxpr(lambda x: downcast(x, FLOAT16, infinities=False))(np.ones(2, np.float32))
     (x,) = jaxpr.jaxpr.invars
@@ -70,7 +70,7 @@ def test_the_lowest_float32_is_finite_in_bfloat16() -> None:
     assert np.isfinite(np.asarray(downcast(lowest, BFLOAT16)).astype(np.float32))
 
 
-def test_an_overflown_short_result_is_upcast_to_a_finite_one() -> None:
+def test_an_overflowed_reduced_result_is_upcast_to_a_finite_one() -> None:
     y = jnp.asarray([np.inf, -np.inf, 2, np.nan], jnp.float16)
     np.testing.assert_array_equal(upcast(y, FLOAT32), np.float32([65504, -65504, 2, np.nan]))
 
@@ -102,7 +102,7 @@ def test_constants_that_float16_does_not_hold(const: list[float], reason: str | 
     assert found is None if reason is None else reason in str(found)
 
 
-def test_large_constants_lie_short_on_the_device_and_others_do_not() -> None:
+def test_only_large_constants_are_reduced_on_the_device() -> None:
     policy = device_policy("float16")
     large = np.ones(16 * 1024, np.float32)
     assert policy.constant(large) == FLOAT16
@@ -212,7 +212,7 @@ def test_weights_beyond_float16_keep_their_product_in_float32() -> None:
     assert product(run, inputs)[0] == ["float32", "float32"]
 
 
-def test_a_product_takes_inputs_as_they_are_held() -> None:
+def test_a_product_takes_reduced_inputs() -> None:
     x = np.random.default_rng(1).normal(size=(64, 96)).astype(np.float16)
     w = np.random.default_rng(0).normal(size=(64, 96)).astype(np.float32)
     inputs = specs((64, 96), (64, 96))

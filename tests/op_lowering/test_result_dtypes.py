@@ -1,4 +1,4 @@
-"""Whatever dtype a file declares for a result: a rule refuses it, or yields it."""
+"""A rule refuses or yields the dtype that a file declares for a result."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ def wrong_dtypes(case: Case) -> Iterator[str]:
         if rule.reason(Op(context, case.op_options, inputs, declared)) is None:
             found = HANDLE if dtype == HANDLE else result_dtype(case, context, declared)
             if found != dtype or dtype == HANDLE:
-                yield f"{case}: {dtype} is let pass, {found} comes out"
+                yield f"{case}: {dtype} is accepted, the result is {found}"
 
 
 def result_dtype(case: Case, context: LoweringContext, declared: tuple) -> np.dtype:

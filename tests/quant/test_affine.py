@@ -7,16 +7,13 @@ import pytest
 
 from jaxdelegate.quant import affine, jax_affine
 from jaxdelegate.quant.params import Blockwise, Quantization
+from tests.support.quantized import scaled
 
 SCALES = [0.3, 0.0123, 7.7, 1.0, 1 / 3, 2.0**-7, 0.0078431377]
 DTYPES = [
     np.dtype(t)
     for t in (np.int8, np.uint8, np.int16, ml_dtypes.int4, ml_dtypes.uint4, ml_dtypes.int2)
 ]
-
-
-def _quantization(scale: list[float], zero_point: list[int], axis: int = 0) -> Quantization:
-    return Quantization(np.array(scale, np.float32), np.array(zero_point, np.int64), axis)
 
 
 def _ties(scale: float, rng: np.random.Generator) -> np.ndarray:
@@ -33,27 +30,27 @@ def _jitted(function, *arguments):  # type: ignore[no-untyped-def]
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_the_twins_quantize_alike(dtype: np.dtype, rng: np.random.Generator) -> None:
+def test_jax_quantizes_as_numpy(dtype: np.dtype, rng: np.random.Generator) -> None:
     for scale in SCALES:
-        x, q = _ties(scale, rng), _quantization([scale], [1])
+        x, q = _ties(scale, rng), scaled([scale], [1])
         got = _jitted(lambda x, q=q: jax_affine.quantize(x, q, dtype), x)
         assert got.dtype == dtype
         np.testing.assert_array_equal(got.astype(int), affine.quantize(x, q, dtype).astype(int))
 
 
-def test_the_twins_quantize_channels_alike(rng: np.random.Generator) -> None:
-    q = _quantization(SCALES, list(range(-3, 4)), 1)
+def test_jax_quantizes_channels_as_numpy(rng: np.random.Generator) -> None:
+    q = scaled(SCALES, list(range(-3, 4)), 1)
     x = rng.uniform(-50, 50, (300, len(SCALES), 3)).astype(np.float32)
     got = _jitted(lambda x: jax_affine.quantize(x, q, np.dtype(np.int8)), x)
     np.testing.assert_array_equal(got, affine.quantize(x, q, np.dtype(np.int8)))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_the_twins_dequantize_alike(dtype: np.dtype) -> None:
+def test_jax_dequantizes_as_numpy(dtype: np.dtype) -> None:
     low, high = affine.integer_range(dtype)
     values = np.arange(low, high + 1, max((high - low) // 500, 1)).astype(dtype)
     for scale in SCALES:
-        q = _quantization([scale], [low // 3])
+        q = scaled([scale], [low // 3])
         got = _jitted(lambda x, q=q: jax_affine.dequantize(x, q), values)
         want = affine.dequantize(values, q)
         assert got.dtype == want.dtype == np.float32
@@ -63,7 +60,7 @@ def test_the_twins_dequantize_alike(dtype: np.dtype) -> None:
 @pytest.mark.parametrize(
     ("low", "high", "bits", "narrow"), [(-1, 1, 8, False), (0, 6, 4, True), (-1.3, 2.9, 16, False)]
 )
-def test_the_twins_fake_quantize_alike(
+def test_jax_fake_quantizes_as_numpy(
     low: float, high: float, bits: int, narrow: bool, rng: np.random.Generator
 ) -> None:
     x = rng.uniform(low - 1, high + 1, 5000).astype(np.float32)
@@ -84,7 +81,7 @@ def _nearest_float32(x: Fraction) -> Fraction:
 def test_quantize_by_exact_arithmetic(rng: np.random.Generator) -> None:
     scale = np.float32(0.0123)
     x = rng.uniform(-1, 1, 400).astype(np.float32)
-    got = affine.quantize(x, _quantization([float(scale)], [5]), np.dtype(np.int8))
+    got = affine.quantize(x, scaled([float(scale)], [5]), np.dtype(np.int8))
     for value, q in zip(x, got, strict=True):
         ratio = _nearest_float32(Fraction(float(value)) / Fraction(float(scale)))
         steps = int(abs(ratio) + Fraction(1, 2)) * (1 if ratio >= 0 else -1)
@@ -93,7 +90,7 @@ def test_quantize_by_exact_arithmetic(rng: np.random.Generator) -> None:
 
 def test_dequantize_by_exact_arithmetic() -> None:
     scale, q = np.float32(0.0123), np.arange(-128, 128).astype(np.int8)
-    got = affine.dequantize(q, _quantization([float(scale)], [5]))
+    got = affine.dequantize(q, scaled([float(scale)], [5]))
     for value, x in zip(q, got, strict=True):
         assert Fraction(float(x)) == _nearest_float32(Fraction(float(scale)) * (int(value) - 5))
 
@@ -118,7 +115,7 @@ def _in_blocks(blocks: Blockwise) -> Quantization:
     return Quantization(np.float32([]), np.int64([]), blockwise=blocks)
 
 
-def test_blocks_are_dequantized_each_by_its_scale() -> None:
+def test_each_block_is_dequantized_by_its_scale() -> None:
     q = np.arange(-8, 8).reshape(2, 8).astype(ml_dtypes.int4)
     scale, points = np.array([[1, 2], [4, 0.5]]), np.array([[0, 1], [-2, 3]])
     want = (q.astype(int) - np.repeat(points, 4, 1)) * np.repeat(scale, 4, 1)
@@ -154,17 +151,17 @@ def test_one_block_scale_counts_for_all() -> None:
         (_blocks([[1, np.nan], [1, 1]], 4), "not finite"),
     ],
 )
-def test_what_is_wrong_with_blocks(blocks: Blockwise, problem: str) -> None:
+def test_reasons_against_blocks(blocks: Blockwise, problem: str) -> None:
     assert problem in (affine.why_not_blocks(_in_blocks(blocks), (2, 8)) or "")
 
 
-def test_nothing_is_wrong_with_other_scales() -> None:
+def test_no_reason_against_other_scales() -> None:
     assert affine.why_not_blocks(None, (2, 8)) is None
-    assert affine.why_not_blocks(_quantization([0.5], [0]), (2, 8)) is None
+    assert affine.why_not_blocks(scaled([0.5], [0]), (2, 8)) is None
     assert affine.why_not_blocks(_in_blocks(_blocks(np.ones(4), 4)), (2, 8)) is None
 
 
-def test_blocks_that_are_not_known_are_refused() -> None:
+def test_unknown_block_scales_are_refused() -> None:
     q = Quantization(np.ones(1, np.float32), np.zeros(1, np.int64), blockwise=Blockwise(1, -1, 32))
     for function in (affine.dequantize, jax_affine.dequantize):
         with pytest.raises(ValueError, match="blockwise"):

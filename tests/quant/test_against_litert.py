@@ -1,4 +1,4 @@
-"""The arithmetic in one-operator models: exactly what LiteRT's reference kernels compute."""
+"""The arithmetic in one-operator models, which equals that of LiteRT's reference kernels."""
 
 import dataclasses
 from collections.abc import Callable
@@ -27,6 +27,7 @@ from jaxdelegate.quant import (
 )
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import ModelBuilder
+from tests.support.quantized import scaled
 
 pytestmark = pytest.mark.litert
 
@@ -45,11 +46,6 @@ class Value:
     is_const: bool = False
 
 
-def _q(scale: Any, zero_point: Any = 0, axis: int = 0) -> Quantization:
-    scale = np.atleast_1d(np.float32(scale))
-    return Quantization(scale, np.broadcast_to(np.int64(zero_point), scale.shape), axis)
-
-
 def _litert(
     name: str,
     inputs: list[Value],
@@ -59,7 +55,6 @@ def _litert(
     version: int = 2,
     shape: tuple[int, ...] | None = None,
 ) -> np.ndarray:
-    """The operator's output from the reference kernels."""
     from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
     builder = ModelBuilder()
@@ -101,20 +96,20 @@ PAIRS = [
 def test_requantization(
     x: np.ndarray, x_zero: int, dtype: Any, y_zero: int, scales: tuple[float, float]
 ) -> None:
-    source, target = _q(scales[0], x_zero), _q(scales[1], y_zero)
+    source, target = scaled(scales[0], x_zero), scaled(scales[1], y_zero)
     got = requantize.requantize(x, source, target, np.dtype(dtype))
     np.testing.assert_array_equal(got, _litert("QUANTIZE", [Value(x, source)], dtype, target))
 
 
 def test_left_shifts_wrap_around() -> None:
     x = (np.arange(2**15, dtype=np.int64) * 131071 - 2**31).astype(np.int32)
-    source, target = _q(100.0), _q(0.37)
+    source, target = scaled(100.0), scaled(0.37)
     got = requantize.requantize(x, source, target, np.dtype(np.int16))
     np.testing.assert_array_equal(got, _litert("QUANTIZE", [Value(x, source)], np.int16, target))
 
 
 def test_the_wheel_rounds_twice() -> None:
-    source, target = _q(0.1), _q(1.6)
+    source, target = scaled(0.1), scaled(1.6)
     pair = requantize.rescale_multiplier(source, target)
     x = INT16.astype(np.int32)
     twice = fixed_point.multiply_by_quantized_multiplier(x, *pair)
@@ -146,7 +141,7 @@ def test_convolution(
     bias = np.arange(-4, 4).astype(bias_dtype) * 1000
     scale = 0.02 if dtype == np.int8 else 0.0003
     w_scales = np.float32(0.003) * np.float32(1.3) ** np.arange(8, dtype=np.float32)
-    q_x, q_w, q_y = _q(scale, zero), _q(w_scales), _q(7.3 * scale, -2 * zero)
+    q_x, q_w, q_y = scaled(scale, zero), scaled(w_scales), scaled(7.3 * scale, -2 * zero)
     accumulator = np.einsum(
         "nhwc,oc->nhwo", x.astype(np.int64) - zero, w[:, 0, 0].astype(np.int64)
     ).astype(bias_dtype)
@@ -160,7 +155,7 @@ def test_convolution(
     inputs = [
         Value(x, q_x),
         Value(w, q_w, is_const=True),
-        Value(bias, _q(np.float32(scale) * w_scales), is_const=True),
+        Value(bias, scaled(np.float32(scale) * w_scales), is_const=True),
     ]
     options = Conv2DOptions(
         stride_w=1,
@@ -168,14 +163,14 @@ def test_convolution(
         fused_activation_function=activation,
         quantized_bias_type=TensorType.INT32 if bias_dtype == np.int32 else TensorType.FLOAT32,
     )
-    want = _litert("CONV_2D", inputs, dtype, q_y, options, version, (1, 9, 9, 8))
+    want = _litert("CONV_2D", inputs, dtype, q_y, options, version, shape=(1, 9, 9, 8))
     np.testing.assert_array_equal(got, want)
 
 
 @pytest.mark.parametrize("w_scale", [0.0037, 0.011, 0.0203])
 def test_products_in_float64(w_scale: float) -> None:
     x, w = _activations(np.int8, (50, 16)), _activations(np.int8, (30, 16), 1)
-    q_x, q_w, q_y = _q(0.0213, 4), _q(w_scale), _q(0.317, -9)
+    q_x, q_w, q_y = scaled(0.0213, 4), scaled(w_scale), scaled(0.317, -9)
     bounds = params.integer_range(np.dtype(np.int8))
     accumulator = (x.astype(np.int32) - 4) @ w.T.astype(np.int32)
     scales = requantize.effective_scales(q_x, q_w, q_y, 30)
@@ -184,14 +179,14 @@ def test_products_in_float64(w_scale: float) -> None:
     )
     inputs = [Value(x, q_x), Value(w, q_w, is_const=True)]
     options = FullyConnectedOptions()
-    want = _litert("FULLY_CONNECTED", inputs, np.int8, q_y, options, 4, (50, 30))
+    want = _litert("FULLY_CONNECTED", inputs, np.int8, q_y, options, version=4, shape=(50, 30))
     np.testing.assert_array_equal(got, want)
 
 
 @pytest.mark.parametrize("w_scale", [0.0037, 0.011, 0.0203])
 def test_products_of_two_scales(w_scale: float) -> None:
     x, w = _activations(np.int8, (1, 90, 16)), _activations(np.int8, (1, 16, 70), 1)
-    q_x, q_w, q_y = _q(0.0213, 4), _q(w_scale, -8), _q(0.317, -9)
+    q_x, q_w, q_y = scaled(0.0213, 4), scaled(w_scale, -8), scaled(0.317, -9)
     bounds = params.integer_range(np.dtype(np.int8))
     accumulator = (x.astype(np.int32) - 4) @ (w.astype(np.int32) + 8)
     pair = requantize.product_multiplier(q_x, q_w, q_y)
@@ -204,7 +199,7 @@ def test_products_of_two_scales(w_scale: float) -> None:
 @pytest.mark.parametrize("y_scale", [0.0337, 0.1, 0.0071])
 def test_products_in_float32(y_scale: float) -> None:
     a, b = (part.reshape(-1).astype(np.int8) for part in np.meshgrid(INT8, INT8))
-    q_a, q_b, q_y = _q(0.0213, 4), _q(0.0371, -11), _q(y_scale, 20)
+    q_a, q_b, q_y = scaled(0.0213, 4), scaled(0.0371, -11), scaled(y_scale, 20)
     bounds = params.activation_range(RELU6, q_y, np.dtype(np.int8))
     accumulator = (a.astype(np.int32) - 4) * (b.astype(np.int32) + 11)
     pair = requantize.float32_product_multiplier(q_a, q_b, q_y)
@@ -220,12 +215,12 @@ def test_products_in_float32(y_scale: float) -> None:
 @pytest.mark.parametrize(
     ("name", "function", "q_y", "options", "version"),
     [
-        ("EXP", lookup.exp, _q(0.21, -60), None, 2),
-        ("LOGISTIC", lookup.logistic, _q(1 / 256, -128), None, 2),
-        ("TANH", lookup.tanh, _q(1 / 128), None, 2),
-        ("GELU", lookup.gelu, _q(0.0211, -100), GeluOptions(), 2),
-        ("GELU", lookup.gelu_approximate, _q(0.0211, -100), GeluOptions(approximate=True), 2),
-        ("LOG", lookup.log((-128 - 90) * np.float32(0.027)), _q(0.027, 90), None, 2),
+        ("EXP", lookup.exp, scaled(0.21, -60), None, 2),
+        ("LOGISTIC", lookup.logistic, scaled(1 / 256, -128), None, 2),
+        ("TANH", lookup.tanh, scaled(1 / 128), None, 2),
+        ("GELU", lookup.gelu, scaled(0.0211, -100), GeluOptions(), 2),
+        ("GELU", lookup.gelu_approximate, scaled(0.0211, -100), GeluOptions(approximate=True), 2),
+        ("LOG", lookup.log((-128 - 90) * np.float32(0.027)), scaled(0.027, 90), None, 2),
     ],
 )
 def test_tables_of_int8(
@@ -239,7 +234,7 @@ def test_tables_of_int8(
     table = lookup.lookup_table(
         function, 0.031, zero, params.tensor_scale(q_y), int(q_y.zero_point[0]), np.dtype(np.int8)
     )
-    want = _litert(name, [Value(INT8, _q(0.031, zero))], np.int8, q_y, options, version)
+    want = _litert(name, [Value(INT8, scaled(0.031, zero))], np.int8, q_y, options, version)
     np.testing.assert_array_equal(lookup.lut_lookup(INT8, table), want)
 
 
@@ -247,13 +242,13 @@ def test_tables_of_int8(
 def test_tables_of_int16(scales: tuple[float, float]) -> None:
     x_scale, y_scale = scales
     table = lookup.lookup_table(lookup.exp, x_scale, 0, y_scale, 0, np.dtype(np.int16))
-    want = _litert("EXP", [Value(INT16, _q(x_scale))], np.int16, _q(y_scale))
+    want = _litert("EXP", [Value(INT16, scaled(x_scale))], np.int16, scaled(y_scale))
     np.testing.assert_array_equal(lookup.lut_lookup(INT16, table), want)
 
 
 @pytest.mark.parametrize("scale", [2.0**-12, 2.0**-11, 3.3e-4, 1e-3, 2e-5])
 def test_sigmoids_of_int16(scale: float) -> None:
-    inputs, q_y = [Value(INT16, _q(scale))], _q(2.0**-15)
+    inputs, q_y = [Value(INT16, scaled(scale))], scaled(2.0**-15)
     got = lookup.logistic_int16(INT16, *lookup.int16_input_multiplier(scale, 0))
     np.testing.assert_array_equal(got, _litert("LOGISTIC", inputs, np.int16, q_y, version=3))
     got = lookup.tanh_int16(INT16, *lookup.int16_input_multiplier(scale, 1))
@@ -264,7 +259,7 @@ def test_sigmoids_of_int16(scale: float) -> None:
 
 
 def test_rsqrt_of_int8() -> None:
-    source, target = _q(0.04, -128), _q(0.021, -100)
+    source, target = scaled(0.04, -128), scaled(0.021, -100)
     steps = INT8[1:].astype(np.int32) + 128  # RsqrtEvalQuantizedInt8 in kernels/elementwise.cc
     inverse, shift = fixed_math.inverse_sqrt(steps)
     data = fixed_point.multiply_by_quantized_multiplier(1, inverse, shift + 20)
@@ -291,7 +286,7 @@ def test_softmax_of_int8(scale: float, beta: float) -> None:
     y = fixed_point.rounding_divide_by_pot(y, exponent + 31 - 8) - 128
     got = np.where(counts, np.clip(y, -128, 127), -128)
     options = SoftmaxOptions(beta=beta)
-    want = _litert("SOFTMAX", [Value(x, _q(scale))], np.int8, _q(1 / 256, -128), options)
+    want = _litert("SOFTMAX", [Value(x, scaled(scale))], np.int8, scaled(1 / 256, -128), options)
     np.testing.assert_array_equal(got, want)
 
 
@@ -308,7 +303,7 @@ def test_floats_on_the_fly(*, is_asymmetric: bool) -> None:
     else:
         (q, scale), offset = affine.symmetric_quantize(x), np.zeros(20, np.int32)
     steps = (q.astype(np.int32) - offset[:, None]) * 100
-    inputs = [Value(x), Value(w, _q(0.25), is_const=True)]
+    inputs = [Value(x), Value(w, scaled(0.25), is_const=True)]
     options = FullyConnectedOptions(asymmetric_quantize_inputs=is_asymmetric)
-    want = _litert("FULLY_CONNECTED", inputs, np.float32, None, options, 9, (20, 32))
+    want = _litert("FULLY_CONNECTED", inputs, np.float32, None, options, version=9, shape=(20, 32))
     np.testing.assert_allclose(steps * (scale[:, None] * np.float32(0.25)), want, rtol=2e-7)

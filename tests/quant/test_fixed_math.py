@@ -1,4 +1,4 @@
-"""Functions of fixed-point numbers: near the real functions, and bit for bit gemmlowp's.
+"""Functions of fixed-point numbers are near the real functions, and equal gemmlowp's bit for bit.
 
 The checksums (CRC-32 of the little-endian results) were recorded from a C++ program made of
 gemmlowp's fixedpoint.h and TFLite's kernels/internal/common.h.

@@ -69,7 +69,7 @@ def test_multiplication_of_64_bits(x: int, multiplier: int, shift: int) -> None:
     assert got.tolist() == [want]
 
 
-def test_channels_have_multipliers_of_their_own() -> None:
+def test_each_channel_has_its_multiplier() -> None:
     x = np.arange(-6, 6, dtype=np.int32).reshape(4, 3) * 1000
     multipliers, shifts = np.int32([2**30, HIGH, 3 * 2**29]), np.int32([-3, 0, 2])
     got = fixed_point.multiply_by_quantized_multiplier(x, multipliers, shifts)
@@ -137,7 +137,7 @@ def test_division_of_every_int16(exponent: int) -> None:
 
 
 def test_division_by_more_than_an_int16_holds() -> None:
-    # What gemmlowp's masks make of it: a mask of -1, and so a remainder that may be negative.
+    # gemmlowp's mask is then -1, so that the remainder may be negative.
     x = np.int16([-(2**15), -1, 0, 1, 2**15 - 1])
     assert fixed_point.rounding_divide_by_pot(x, 16).tolist() == [-1, -1, 1, 1, 1]
 

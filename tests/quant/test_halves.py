@@ -1,4 +1,4 @@
-"""Fixed point in 32 bits, as GPUs and TPUs compute it: the bits of the numpy functions."""
+"""Fixed point in 32 bits, as GPUs and TPUs compute it, equals the numpy functions bit for bit."""
 
 import re
 from collections.abc import Callable
@@ -62,7 +62,7 @@ def test_quantized_multipliers(values: list[int], factors: list[int], exponents:
 
 
 @pytest.mark.usefixtures("as_on_a_gpu")
-def test_products_of_what_may_be_negative() -> None:
+def test_products_of_factors_that_may_be_negative() -> None:
     a, b = (v.reshape(-1) for v in np.meshgrid(SIGNED, SIGNED))
     got = jax.jit(saturating_rounding_doubling_high_mul)(a, b)
     np.testing.assert_array_equal(got, high_mul(a, b))
@@ -123,7 +123,7 @@ ENDS: dict[str, Callable[[jax.Array], jax.Array]] = {
 
 @pytest.mark.parametrize("platform", ["cuda", "tpu"])
 @pytest.mark.parametrize("end", ENDS)
-def test_devices_do_without_64_bits(end: str, platform: str) -> None:
+def test_devices_need_no_64_bits(end: str, platform: str) -> None:
     x = np.arange(-300, 300, dtype=np.int32).reshape(-1, 2)
     with jax.enable_x64(True):
         traced = jax.jit(ENDS[end]).trace(x)
@@ -132,7 +132,7 @@ def test_devices_do_without_64_bits(end: str, platform: str) -> None:
         assert wide.findall(traced.lower(lowering_platforms=("cpu",)).as_text())
 
 
-def test_what_may_be_negative_keeps_its_saturation() -> None:
+def test_factors_that_may_be_negative_saturate() -> None:
     with jax.enable_x64(True):
         got = saturating_rounding_doubling_high_mul(np.int32([LOW]), np.int32([LOW]))
     np.testing.assert_array_equal(got, [HIGH])

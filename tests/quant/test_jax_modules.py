@@ -1,4 +1,4 @@
-"""Traced arrays give the bits of numpy's, on the corners and on samples of the domain."""
+"""Results for traced arrays equal numpy's bit for bit, on corners and samples of the domain."""
 
 import dataclasses
 import inspect
@@ -24,11 +24,12 @@ from jaxdelegate.quant import (
     requantize,
 )
 from jaxdelegate.quant.multiplier import quantize_multipliers
-from jaxdelegate.quant.params import Blockwise, Quantization
+from jaxdelegate.quant.params import Blockwise
 from jaxdelegate.testing.case import run_together
+from tests.support.quantized import scaled
 
 LOW, HIGH = -(2**31), 2**31 - 1
-TWINS = {affine: jax_affine, fixed_point: jax_fixed_point, requantize: jax_requantize}
+COUNTERPARTS = {affine: jax_affine, fixed_point: jax_fixed_point, requantize: jax_requantize}
 # Modules whose functions serve both: the argument that makes them take traced arrays.
 SHARED: dict[ModuleType, dict[str, ModuleType]] = {
     eigen: {"arithmetic": jax_affine},
@@ -67,7 +68,7 @@ SCALES = np.random.default_rng(3).uniform(0.01, 2, (4, 3)).astype(np.float16)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Twins:
+class Case:
     """One call with numpy and with jax: arrays are traced, the rest is static."""
 
     function: Callable[..., Any]
@@ -79,28 +80,23 @@ class Twins:
         return f"{self.function.__name__}{self.label and '-'}{self.label}"
 
 
-def _quantization(scale: Any, zero_point: Any = 0, axis: int = 0) -> Quantization:
-    scale = np.atleast_1d(np.float32(scale))
-    return Quantization(scale, np.broadcast_to(np.int64(zero_point), scale.shape), axis)
-
-
 f, m = fixed_point, fixed_math
-ONE, HALF = _quantization(1.0, 3), _quantization(0.5, -7)
+ONE, HALF = scaled(1.0, 3), scaled(0.5, -7)
 CASES = [
-    Twins(f.multiply_by_quantized_multiplier, (X32, MULTIPLIERS, SHIFTS), (), "traced"),
-    Twins(f.multiply_by_quantized_multiplier, (X32,), (MULTIPLIERS, SHIFTS), "static"),
-    *(Twins(f.multiply_by_quantized_multiplier, (X32,), (HIGH, s), f"{s}") for s in (-31, 0, 31)),
-    Twins(f.multiply_by_quantized_multiplier, (X32,), (-(2**30), -3), "negative"),
-    Twins(f.multiply_by_quantized_multiplier_64, (X64,), (2**30 + 12345, -9)),
-    Twins(f.multiply_by_quantized_multiplier_64, (X64,), (HIGH, 7), "largest"),
-    Twins(
+    Case(f.multiply_by_quantized_multiplier, (X32, MULTIPLIERS, SHIFTS), (), "traced"),
+    Case(f.multiply_by_quantized_multiplier, (X32,), (MULTIPLIERS, SHIFTS), "static"),
+    *(Case(f.multiply_by_quantized_multiplier, (X32,), (HIGH, s), f"{s}") for s in (-31, 0, 31)),
+    Case(f.multiply_by_quantized_multiplier, (X32,), (-(2**30), -3), "negative"),
+    Case(f.multiply_by_quantized_multiplier_64, (X64,), (2**30 + 12345, -9)),
+    Case(f.multiply_by_quantized_multiplier_64, (X64,), (HIGH, 7), "largest"),
+    Case(
         f.multiply_by_quantized_multiplier_64,
         (X32.astype(np.int64), MULTIPLIERS, np.minimum(SHIFTS, 7)),
         (),
         "traced",
     ),
     *(
-        Twins(function, arrays, (), str(arrays[0].dtype))
+        Case(function, arrays, (), str(arrays[0].dtype))
         for arrays in ((X32, Y32), (X16, Y16))
         for function in (
             f.saturating_rounding_doubling_high_mul,
@@ -112,18 +108,18 @@ CASES = [
             f.rounding_half_sum,
         )
     ),
-    Twins(f.rounding_divide_by_pot, (X32, EXPONENTS)),
-    Twins(f.rounding_divide_by_pot, (X16, EXPONENTS), (), "int16"),
-    Twins(f.saturating_left_shift, (X32, EXPONENTS + 9)),
-    Twins(f.saturating_left_shift, (X16,), (3,), "int16"),
-    Twins(f.saturating_multiply_by_pot, (X32, EXPONENTS - 15), (), "traced"),
-    *(Twins(f.saturating_multiply_by_pot, (X16,), (e,), f"{e}") for e in (-5, 0, 5)),
-    Twins(f.rescale, (X32,), (5, 12), "down"),
-    Twins(f.rescale, (X32,), (12, 5), "up"),
-    *(Twins(f.count_leading_zeros, (x,), (), str(x.dtype)) for x in (X32, X16, X64)),
-    *(Twins(f.count_leading_sign_bits, (x,), (), str(x.dtype)) for x in (X32, X16, X64)),
+    Case(f.rounding_divide_by_pot, (X32, EXPONENTS)),
+    Case(f.rounding_divide_by_pot, (X16, EXPONENTS), (), "int16"),
+    Case(f.saturating_left_shift, (X32, EXPONENTS + 9)),
+    Case(f.saturating_left_shift, (X16,), (3,), "int16"),
+    Case(f.saturating_multiply_by_pot, (X32, EXPONENTS - 15), (), "traced"),
+    *(Case(f.saturating_multiply_by_pot, (X16,), (e,), f"{e}") for e in (-5, 0, 5)),
+    Case(f.rescale, (X32,), (5, 12), "down"),
+    Case(f.rescale, (X32,), (12, 5), "up"),
+    *(Case(f.count_leading_zeros, (x,), (), str(x.dtype)) for x in (X32, X16, X64)),
+    *(Case(f.count_leading_sign_bits, (x,), (), str(x.dtype)) for x in (X32, X16, X64)),
     *(
-        Twins(
+        Case(
             function,
             (x[x <= 0] if function is m.exp_on_negative_values else x,),
             (bits,),
@@ -133,26 +129,26 @@ CASES = [
         for bits in many
         for function in (m.exp_on_negative_values, m.logistic, m.tanh)
     ),
-    Twins(m.one_over_one_plus_x, (POSITIVE,)),
-    Twins(m.one_minus_x_over_one_plus_x, (POSITIVE,)),
-    Twins(m.log_at_least_one, (POSITIVE,), (12, 5)),
-    Twins(m.reciprocal, (POSITIVE,), (12,)),
-    Twins(m.inverse_sqrt, (X32[X32 >= 0],)),
-    Twins(m.inverse_sqrt, (POSITIVE,), (1,), "reversed"),
-    Twins(lookup.lut_lookup, (INT8,), (TABLE8,), "int8"),
-    Twins(lookup.lut_lookup, (INT8.view(np.uint8),), (TABLE8.view(np.uint8),), "uint8"),
-    Twins(lookup.lut_lookup, (INT16,), (TABLE16,), "int16"),
-    Twins(lookup.lut_lookup, (INT16,), (STEEP,), "steep"),
+    Case(m.one_over_one_plus_x, (POSITIVE,)),
+    Case(m.one_minus_x_over_one_plus_x, (POSITIVE,)),
+    Case(m.log_at_least_one, (POSITIVE,), (12, 5)),
+    Case(m.reciprocal, (POSITIVE,), (12,)),
+    Case(m.inverse_sqrt, (X32[X32 >= 0],)),
+    Case(m.inverse_sqrt, (POSITIVE,), (1,), "reversed"),
+    Case(lookup.lut_lookup, (INT8,), (TABLE8,), "int8"),
+    Case(lookup.lut_lookup, (INT8.view(np.uint8),), (TABLE8.view(np.uint8),), "uint8"),
+    Case(lookup.lut_lookup, (INT16,), (TABLE16,), "int16"),
+    Case(lookup.lut_lookup, (INT16,), (STEEP,), "steep"),
     *(
-        Twins(function, (INT16,), (multiplier, shift), f"{multiplier}-{shift}")
+        Case(function, (INT16,), (multiplier, shift), f"{multiplier}-{shift}")
         for multiplier, shift in ((0, 0), (0, 1), (20132, 14), (400000, 0))
         for function in (lookup.logistic_int16, lookup.tanh_int16)
     ),
     *(
-        Twins(
+        Case(
             requantize.requantize,
             (q,),
-            (_quantization(s, z), HALF, np.dtype(to)),
+            (scaled(s, z), HALF, np.dtype(to)),
             f"{q.dtype}-{np.dtype(to)}-{s}",
         )
         for q, z in ((INT8, 5), (INT8.view(np.uint8), 127), (INT16, 0), (X32, -9))
@@ -160,7 +156,7 @@ CASES = [
         for to in (np.int8, np.uint8, np.int16)
     ),
     *(
-        Twins(
+        Case(
             requantize.requantize_accumulator,
             (X32[:5004].reshape(2, -1, 3).astype(dtype),),
             (
@@ -175,7 +171,7 @@ CASES = [
         for dtype in (np.int32, np.int64)
     ),
     *(
-        Twins(
+        Case(
             requantize.requantize_accumulator_by_real,
             (X32[:5004].reshape(-1, 3),),
             (scale, 3, (-100, 127), np.dtype(np.int8)),
@@ -183,42 +179,42 @@ CASES = [
         )
         for scale, label in ((0.037, "one"), (np.array([0.5, 1e-7, 0.0123]), "channels"))
     ),
-    Twins(requantize.add_bias, (X32[:5004].reshape(-1, 3), np.int32([HIGH, 0, LOW]))),
-    Twins(requantize.clamp, (X32,), (-3, 100, np.dtype(np.int16))),
-    *(Twins(function, (4 * FLOATS,)) for function in (eigen.tanh, eigen.logistic)),
-    *(Twins(function, (EXTREMES,), (), "extremes") for function in (eigen.tanh, eigen.logistic)),
-    Twins(affine.symmetric_quantize, (FLOATS,)),
-    Twins(affine.asymmetric_quantize, (FLOATS,)),
-    Twins(affine.asymmetric_quantize, (np.abs(FLOATS).reshape(4, 10, 33),), (), "positive"),
-    Twins(affine.dequantize, (X32,), (_quantization(0.0123, 7),), "int32"),
-    Twins(
+    Case(requantize.add_bias, (X32[:5004].reshape(-1, 3), np.int32([HIGH, 0, LOW]))),
+    Case(requantize.clamp, (X32,), (-3, 100, np.dtype(np.int16))),
+    *(Case(function, (4 * FLOATS,)) for function in (eigen.tanh, eigen.logistic)),
+    *(Case(function, (EXTREMES,), (), "extremes") for function in (eigen.tanh, eigen.logistic)),
+    Case(affine.symmetric_quantize, (FLOATS,)),
+    Case(affine.asymmetric_quantize, (FLOATS,)),
+    Case(affine.asymmetric_quantize, (np.abs(FLOATS).reshape(4, 10, 33),), (), "positive"),
+    Case(affine.dequantize, (X32,), (scaled(0.0123, 7),), "int32"),
+    Case(
         affine.dequantize,
         (X32[:5004].reshape(2, 3, -1),),
-        (_quantization([0.1, 0.2, 0.3], [1, 2, 3], 1),),
+        (scaled([0.1, 0.2, 0.3], [1, 2, 3], 1),),
         "int32 channels",
     ),
-    Twins(affine.quantize_and_dequantize, (FLOATS,), (-3.1, 7.9, 0.0371)),
-    Twins(affine.quantize, (FLOATS,), (_quantization(0.0, 3), np.dtype(np.int8)), "zero scale"),
-    Twins(
+    Case(affine.quantize_and_dequantize, (FLOATS,), (-3.1, 7.9, 0.0371)),
+    Case(affine.quantize, (FLOATS,), (scaled(0.0, 3), np.dtype(np.int8)), "zero scale"),
+    Case(
         affine.dequantize_blocks,
         (INT8.reshape(4, 64)[:, :6], SCALES),
         (None, Blockwise(1, -1, 2)),
         "traced scales",
     ),
-    Twins(
+    Case(
         affine.dequantize_blocks,
         (INT8.reshape(4, 16, 4)[..., :3], SCALES, np.arange(12).reshape(4, 3)),
         (Blockwise(1, -1, 0, (0, 2)),),
         "zero points",
     ),
-    Twins(affine.spread, (np.arange(6, dtype=np.float32).reshape(2, 3),), ((4, 6),), "blocks"),
+    Case(affine.spread, (np.arange(6, dtype=np.float32).reshape(2, 3),), ((4, 6),), "blocks"),
 ]
 
 
 @pytest.mark.parametrize("name", sorted({case.function.__name__ for case in CASES}))
-def test_the_twins_agree(name: str) -> None:
+def test_jax_agrees_with_numpy(name: str) -> None:
     cases = [case for case in CASES if case.function.__name__ == name]
-    calls = [(twin_of(case), list(case.arrays)) for case in cases]
+    calls = [(counterpart(case), list(case.arrays)) for case in cases]
     for case, got in zip(cases, run_together(calls), strict=True):
         want = jax.tree.leaves(case.function(*case.arrays, *case.rest))
         assert [y.dtype for y in got] == [y.dtype for y in want], str(case)
@@ -226,23 +222,23 @@ def test_the_twins_agree(name: str) -> None:
         assert [y.tobytes() for y in got] == [y.tobytes() for y in map(np.asarray, want)], str(case)
 
 
-def twin_of(case: Twins) -> Callable[..., Any]:
+def counterpart(case: Case) -> Callable[..., Any]:
     """The function for traced arrays; its results as a tuple."""
     module = sys.modules[case.function.__module__]
-    function = getattr(TWINS.get(module, module), case.function.__name__)
+    function = getattr(COUNTERPARTS.get(module, module), case.function.__name__)
     options = SHARED.get(module, {})
     return lambda *arrays: tuple(jax.tree.leaves(function(*arrays, *case.rest, **options)))
 
 
-def test_every_function_of_the_twins_is_tried() -> None:
+def test_every_function_of_both_is_tried() -> None:
     tried = {(case.function.__module__, case.function.__name__) for case in CASES}
     elsewhere = {"quantize", "dequantize", "fake_quantize"}  # test_affine.py
     helpers = {"high_mul_in_halves", "multiply_in_halves", "unsigned_high_mul"}  # test_halves.py
     helpers |= {"times_real_in_halves", "add_and_clamp"}
     helpers |= {"as_float32", "wide", "wrap", "dtype_of", "saturate", "product", "quotient"}
     helpers |= {"quantize_by"}  # test_quantization_aware.py
-    for module, twin in TWINS.items():
-        public = _public_functions(twin) - helpers - elsewhere
+    for module, traced in COUNTERPARTS.items():
+        public = _public_functions(traced) - helpers - elsewhere
         assert public <= set(vars(module))
         assert {n for n in public if (module.__name__, n) not in tried} == set()
     for module, options in SHARED.items():

@@ -52,13 +52,13 @@ def test_by_rational_arithmetic(real: float) -> None:
 
 
 @given(st.floats(1e-9, 2.0**30))
-def test_the_pair_stands_for_the_real(real: float) -> None:
+def test_the_pair_represents_the_real(real: float) -> None:
     q, shift = multiplier.quantize_multiplier(real)
     assert 2**30 <= q < 2**31
     assert abs(Fraction(q) * Fraction(2) ** (shift - 31) / Fraction(real) - 1) <= Fraction(1, 2**31)
 
 
-def test_arrays_are_their_elements() -> None:
+def test_arrays_are_computed_by_element() -> None:
     q, shift = multiplier.quantize_multipliers(np.array(CORNERS))
     assert q.dtype == shift.dtype == np.int32
     assert list(zip(q.tolist(), shift.tolist(), strict=True)) == [_expected(x) for x in CORNERS]
@@ -69,7 +69,7 @@ def test_the_largest_shift_is_31() -> None:
 
 
 @pytest.mark.parametrize("real", [math.nan, math.inf, -math.inf])
-def test_what_is_not_finite_is_refused(real: float) -> None:
+def test_a_real_that_is_not_finite_is_refused(real: float) -> None:
     with pytest.raises(ValueError, match="finite"):
         multiplier.quantize_multiplier(real)
 
@@ -116,7 +116,7 @@ def test_softmax_multipliers(
 
 
 @given(st.floats(0.1, 4.0), st.floats(2.0**-20, 2.0**8))
-def test_log_softmax_multipliers_undo_each_other(beta: float, scale: float) -> None:
+def test_log_softmax_multipliers_are_inverses(beta: float, scale: float) -> None:
     q, shift, back, back_shift = multiplier.log_softmax_multipliers(beta, scale, 5)
     there = Fraction(q) * Fraction(2) ** (shift - 31)
     and_back = Fraction(back) * Fraction(2) ** (back_shift - 31)
@@ -142,7 +142,7 @@ def test_the_input_radius(bits: int, shift: int, total: int) -> None:
 
 
 @pytest.mark.parametrize("power", [-15, -12, -1, 0, 3])
-def test_powers_of_two_are_seen(power: int) -> None:
+def test_powers_of_two_are_recognized(power: int) -> None:
     assert multiplier.checked_log2(2.0**power) == (power, True)
     assert multiplier.checked_log2(2.0**power * 1.0005) == (power, True)
     assert multiplier.checked_log2(2.0**power * 1.002) == (power, False)

@@ -20,7 +20,7 @@ def _bytes(values: list[int], bits: int) -> bytes:
 
 @pytest.mark.parametrize("dtype", BITS, ids=str)
 @given(data=st.data())
-def test_there_and_back(dtype: np.dtype, data: st.DataObject) -> None:
+def test_round_trip(dtype: np.dtype, data: st.DataObject) -> None:
     low = 0 if dtype == UINT4 else -(2 ** (BITS[dtype] - 1))
     element = st.integers(low, low + 2 ** BITS[dtype] - 1)
     values = data.draw(st.lists(element, max_size=30))

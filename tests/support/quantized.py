@@ -9,8 +9,8 @@ from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing.case import Arg, of
 
 
-def scaled(scale: Any, zero_point: int = 0, axis: int = 0) -> Quantization:
-    """One scale for a whole tensor, or one for each index of an axis; one zero point."""
+def scaled(scale: Any, zero_point: int | Sequence[int] = 0, axis: int = 0) -> Quantization:
+    """One scale for a whole tensor, or one for each index of an axis; zero points likewise."""
     scales = np.atleast_1d(np.asarray(scale, np.float32))
     return Quantization(scales, np.full(scales.shape, zero_point, np.int64), axis)
 

@@ -179,7 +179,7 @@ def window_places(window: Shape, *shape: int) -> Arg:
 
 
 def image_places(padding: Padding, window: Shape, stride: Shape, *shape: int) -> Arg:
-    """Distinct places for each image; two of them lie outside."""
+    """Distinct places for each image; two of them are outside."""
     n, h, w, c = shape
     if padding is SAME:
         size = h * stride[0] * w * stride[1] * c
@@ -338,7 +338,7 @@ def test_malformed_attributes(name: str, options: Any, x: TensorSpec) -> None:
 
 @pytest.mark.parametrize("data", [b"\x01", bytes(20), attributes(ksize="many"), b"\x00\x00\x00"])
 @pytest.mark.parametrize("name", ["MaxPoolingWithArgmax2D", "MaxPool3D", "MaxPoolWithArgmax"])
-def test_other_bytes_are_no_options(name: str, data: bytes) -> None:
+def test_other_bytes_are_refused(name: str, data: bytes) -> None:
     with pytest.raises(ValueError, match=r"pool|Pool|buffer|Padding|options"):
         custom_options(name, data)
 

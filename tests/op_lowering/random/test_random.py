@@ -79,7 +79,7 @@ def again(case: Case, state: np.ndarray) -> Case:
 
 
 def litert_invokes(case: Case) -> list[list[np.ndarray]]:
-    """Outputs of several invokes of one stock interpreter, which keeps the state for itself."""
+    """Outputs of several invokes of one stock interpreter, which keeps the state."""
     from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
     stateless = dataclasses.replace(case, inputs=case.inputs[:-1])
@@ -134,7 +134,7 @@ def test_the_counter_carries(run: str, before: list[int], after: list[int]) -> N
     case.check([y], case.run_reference()[:1])
 
 
-def test_without_seeds_no_two_states_are_alike() -> None:
+def test_states_without_seeds_differ() -> None:
     make = KERNELS["RANDOM_UNIFORM"].initial_state
     assert make is not None
     states = [make(RandomOptions(*seeds))[0] for seeds in ((0, 0), (0, 0), (2**32, 0))]
@@ -180,7 +180,7 @@ def test_bits_match_litert(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", [BITS[0], UNIFORM[0]], ids=str)
-def test_64_bit_types_need_not_be_on(case: Case) -> None:
+def test_64_bit_types_may_be_off(case: Case) -> None:
     with jax.enable_x64(False):
         case.check(case.run_lowered(RULES[case.name]), case.run_reference())
 

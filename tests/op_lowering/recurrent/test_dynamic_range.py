@@ -211,7 +211,7 @@ def both_rnn(
     litert: str | None = None,
     **o: Any,
 ) -> Case:
-    """`aux`: width of the auxiliary input with weights; `instead`: an auxiliary input without."""
+    """`aux`: width of an auxiliary input with weights; `instead`: one without weights."""
     second = series(time_major=time_major, width=aux or INPUT, seed=9) if aux or instead else None
     aux_weights = [weights(n, aux, seed=n) if aux else None for n in (CELL, CELL - 2)]
     options = BidirectionalSequenceRNNOptions(

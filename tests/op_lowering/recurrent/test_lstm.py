@@ -228,7 +228,7 @@ REFUSED = {
 
 
 def test_another_number_of_inputs_is_refused_when_it_is_prepared() -> None:
-    """LiteRT does the same. A file may have a million steps, so that this must come first."""
+    """LiteRT does so too, and it must come first: a file may have a million steps."""
     case = dataclasses.replace(PLAIN, inputs=[*PLAIN.inputs, None])
     with pytest.raises(ValueError, match="expected 20 or 24 inputs, got 21"):
         case.reason(RULES["LSTM"])

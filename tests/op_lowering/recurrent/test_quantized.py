@@ -22,8 +22,6 @@ from tests.support.stateful import litert_twice, state, twice, under_way
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """A cell's optional tensors and its sizes."""
-
     cifg: bool = False
     peephole: bool = False
     projection: int = 0  # its outputs; 0: none

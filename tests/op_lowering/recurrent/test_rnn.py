@@ -44,7 +44,7 @@ SEQUENCE = [
 def bidirectional(
     label: str, *, time_major: bool, merge: bool = False, aux: int = 0, instead: bool = False
 ) -> Case:
-    """`aux`: width of the auxiliary input with weights; `instead`: an auxiliary input without."""
+    """`aux`: width of an auxiliary input with weights; `instead`: one without weights."""
     second = series(time_major=time_major, width=aux or INPUT, seed=9) if aux or instead else None
     aux_weights = [floats(n, aux, seed=n) if aux else None for n in (UNITS, UNITS - 2)]
     return Case(

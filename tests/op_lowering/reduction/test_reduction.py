@@ -239,7 +239,7 @@ def test_refuses_an_axis_outside_the_rank(name: str) -> None:
     assert why == "axis 2 is outside rank 2"
 
 
-def test_refuses_to_hand_values_to_another_scale() -> None:
+def test_refuses_to_move_values_to_another_scale() -> None:
     inputs, outputs = quantized_order_cases()[1].specs()
     other = scaled(0.25, 3)
     y = dataclasses.replace(outputs[0], quantization=other)
@@ -247,7 +247,7 @@ def test_refuses_to_hand_values_to_another_scale() -> None:
     assert "'in0' and 'out0' are quantized differently" in (why or "")
 
 
-def test_refuses_quantized_tensors_where_they_are_switched_off() -> None:
+def test_refuses_quantized_tensors_if_they_are_disabled() -> None:
     inputs, outputs = quantized_order_cases()[0].specs()
     context = LoweringContext(enable_quant=False)
     why = RULES["ARG_MAX"].reason(Op(context, ArgMaxOptions(), inputs, outputs))

@@ -124,7 +124,7 @@ def test_reference_undoes_the_compression(case: Sparse) -> None:
     case.check(case.run_reference(), [case.dense])
 
 
-def test_what_is_dense_already_stays() -> None:
+def test_dense_constants_stay() -> None:
     case = dataclasses.replace(
         CASES[0], inputs=[Arg(MATRIX, is_const=True)], dense=MATRIX, sparsity=None
     )
@@ -136,7 +136,7 @@ def reason(inputs: Specs, outputs: Specs) -> str | None:
     return RULES["DENSIFY"].reason(Op(LoweringContext(), DensifyOptions(), inputs, outputs))
 
 
-def test_refuses_values_of_the_run_and_other_dtypes() -> None:
+def test_refuses_run_time_values_and_other_dtypes() -> None:
     inputs, outputs = CASES[0].specs()
     late = (dataclasses.replace(inputs[0], const=None),)
     assert "computed at run time" in (reason(late, outputs) or "")

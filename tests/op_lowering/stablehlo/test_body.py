@@ -51,7 +51,7 @@ def test_bits_fold() -> None:
     assert fold(pairwise("STABLEHLO_AND"), I32) is FOLDS["and"]
 
 
-def test_each_result_folds_by_itself() -> None:
+def test_each_result_folds_separately() -> None:
     body = pairwise("STABLEHLO_ADD", "STABLEHLO_MAXIMUM")
     assert fold(body, F32, I32, position=0) is FOLDS["add"]
     assert fold(body, F32, I32, position=1) is FOLDS["max"]
@@ -60,7 +60,7 @@ def test_each_result_folds_by_itself() -> None:
 @pytest.mark.parametrize(
     "body", [pairwise("STABLEHLO_SUBTRACT"), odds, argument(1), bodies.always(np.float32(1))]
 )
-def test_other_bodies_are_no_folds(body: bodies.Body) -> None:
+def test_other_bodies_are_not_folds(body: bodies.Body) -> None:
     assert fold(body, F32) is None
 
 

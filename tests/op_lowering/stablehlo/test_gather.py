@@ -146,6 +146,6 @@ def test_gathers_quantized_values_of_one_scale() -> None:
 @pytest.mark.parametrize(
     "said", [s for s in REFUSED if "float32" not in s and "quantized" not in s]
 )
-def test_reference_stops_at_what_is_not_defined(said: str) -> None:
+def test_reference_stops_at_undefined_attributes(said: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 (the messages are the reference's own)
         REFUSED[said].run_reference()

@@ -205,7 +205,7 @@ def test_dot_contracts_several_dimensions() -> None:
         assert_close(got, [want], accumulated=12)
 
 
-def test_dot_of_booleans_asks_whether_any_pair_is_true() -> None:
+def test_dot_of_booleans_is_whether_any_pair_is_true() -> None:
     x, w = value([[True, True], [False, True]]), value([[True, False], [True, False]])
     for got in both(dot(x, w, MATRIX)):
         assert_close(got, [np.array([[True, False], [True, False]])])
@@ -255,7 +255,7 @@ def test_reversal_turns_correlation_into_convolution() -> None:
         assert_close(got, [want], accumulated=4)
 
 
-def test_batch_groups_meet_their_own_kernels() -> None:
+def test_batch_groups_have_separate_kernels() -> None:
     x, w = f32(4, 3, 3, 2), f32(3, 3, 2, 2, seed=1)
     first = np.einsum("nhwc,hwc->n", x.value[:2], w.value[..., 0])
     second = np.einsum("nhwc,hwc->n", x.value[2:], w.value[..., 1])
@@ -294,7 +294,7 @@ REFUSED = {
 }
 
 
-def test_refuses_integer_convolutions_beside_the_cpu() -> None:
+def test_refuses_integer_convolutions_except_on_a_cpu() -> None:
     case = convolution("", of(np.int8, 1, 3, 3, 1), of(np.int8, 2, 2, 1, 1))
     gpu = RULES[case.name].reason(case.op(LoweringContext("gpu")))
     assert "gpu libraries have no convolution of int8" in str(gpu)

@@ -236,7 +236,7 @@ def test_single_operators_reduce_as_numpy_does(
 
 
 @pytest.mark.parametrize("run", [jd.Interpreter, delegated])
-def test_each_result_takes_its_start_in_once(run: Any) -> None:
+def test_each_result_includes_its_start_once(run: Any) -> None:
     x = f32(4, 3)
     (got,) = reduce("", (0,), ADD, x, starts=[10]).run(run)
     assert_close([got], [10 + x.value.sum(0)], accumulated=4)

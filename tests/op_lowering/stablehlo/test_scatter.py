@@ -156,9 +156,9 @@ def scatters_by_row() -> list[BodyCase]:
             f32(5, 4),
             places,
             f32(6, 4),
-            pairwise("STABLEHLO_ADD", "STABLEHLO_MAXIMUM"),
-            NO_BODY,
-            [(of(np.int32, 5, 4), of(np.int32, 6, 4))],
+            body=pairwise("STABLEHLO_ADD", "STABLEHLO_MAXIMUM"),
+            litert=NO_BODY,
+            more=[(of(np.int32, 5, 4), of(np.int32, 6, 4))],
             **ROWS,
         ),
         scatter(
@@ -166,9 +166,9 @@ def scatters_by_row() -> list[BodyCase]:
             f32(5, 4),
             places,
             f32(6, 4),
-            larger_and_where,
-            NO_BODY,
-            [(of(np.int32, 5, 4), of(np.int32, 6, 4))],
+            body=larger_and_where,
+            litert=NO_BODY,
+            more=[(of(np.int32, 5, 4), of(np.int32, 6, 4))],
             **ROWS,
         ),
     ]
@@ -215,7 +215,7 @@ def test_example_of_the_specification(run: Any) -> None:
 
 
 @RUNS
-def test_single_updates_as_numpy_makes_them(run: Any) -> None:
+def test_single_updates_match_numpy(run: Any) -> None:
     x, places, updates = f32(5, 3), value([4, 1, 4, 0], np.int32), f32(4, 3, seed=1)
     for body, function in (
         (ADD, np.add),
@@ -229,7 +229,7 @@ def test_single_updates_as_numpy_makes_them(run: Any) -> None:
 
 
 @RUNS
-def test_elements_that_fall_outside_are_left_out_one_by_one(run: Any) -> None:
+def test_elements_outside_are_dropped_individually(run: Any) -> None:
     x, updates = value(np.zeros((1, 5), np.float32)), value(np.float32([[[1, 2, 3]]] * 4))
     case = scatter(
         "",

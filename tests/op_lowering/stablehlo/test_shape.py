@@ -39,7 +39,7 @@ def case(name: str, label: str, options: Options, *inputs: Arg, **details: Any) 
 def declared(
     name: str, label: str, options: Options, shape: Shape, *inputs: Arg, **details: Any
 ) -> Case:
-    """An operator whose output shape only the file has."""
+    """Only the file has the output's shape."""
     return case(name, label, options, *inputs, litert=NO_KERNEL, shapes=[shape], **details)
 
 
@@ -219,7 +219,7 @@ def test_examples(case: Case, want: Any) -> None:
     assert_close(case.run_lowered(RULES[case.name]), expected)
 
 
-def test_reference_dilates_by_what_is_known_at_run_time() -> None:
+def test_reference_dilates_by_run_time_values() -> None:
     known = dilate(COUNT, [2, 3])
     late = dataclasses.replace(known, inputs=[COUNT, value([2, 3], np.int32), known.inputs[2]])
     assert_close(late.run_reference(), known.run_reference())

@@ -107,7 +107,7 @@ def test_equal_keys_keep_their_order_in_both_directions(run: Any) -> None:
 
 
 @RUNS
-def test_total_order_parts_zeros_and_keeps_nan_at_the_ends(run: Any) -> None:
+def test_total_order_separates_zeros_and_keeps_nan_at_the_ends(run: Any) -> None:
     (got,) = sort("", comparing(LT, compare_type=TOTAL), ODD).run(run)
     assert np.array_equal(np.signbit(got), [[True] * 4 + [False] * 5])
     assert np.array_equal(np.isnan(got), [[True] + [False] * 7 + [True]])
@@ -130,7 +130,7 @@ def test_large_sorts(run: Any) -> None:
 # ---- refusals
 
 
-def test_refuses_what_would_compare_too_many_pairs() -> None:
+def test_refuses_to_compare_too_many_pairs() -> None:
     x = value(np.zeros((2, 5000), np.int32))
     assert "orders by no single key, and there are 50000000 pairs" in why_left(
         sort("", lexicographic, x, x)
@@ -138,5 +138,5 @@ def test_refuses_what_would_compare_too_many_pairs() -> None:
     assert why_left(sort("", comparing(LT), x, x)) == ""
 
 
-def test_refuses_a_body_that_is_no_comparator() -> None:
+def test_refuses_a_body_that_is_not_a_comparator() -> None:
     assert "not scalars of bool" in why_left(sort("", always(np.int32(1)), f32(3)))

@@ -60,7 +60,7 @@ def cases() -> list[Case]:
             for f in NAMED
             for c in [
                 window("strides", f, f32(5, 6), 0, [2, 3], [2, 1]),
-                window("dilated", f, f32(5, 6), 2, [2, 2], [1, 2], [2, 1]),
+                window("dilated", f, f32(5, 6), 2, [2, 2], [1, 2], dilations=[2, 1]),
                 window("odd", f, value(ODD), 0, [2, 2]),
                 window("large", f, of(np.int32, 12, 12, low=0, high=1), 1, [9, 10]),
                 window("1d", f, f32(6), 0, [3]),
