@@ -82,7 +82,10 @@ def saturating_rounding_doubling_high_mul(a: Integers, b: Integers) -> np.ndarra
 
 
 def saturating_doubling_high_mul(a: Integers, b: Integers) -> np.ndarray:
-    """The product a * b / 2**(bits - 1), towards zero (reference/hard_swish.h)."""
+    """The product a * b / 2**(bits - 1), towards zero.
+
+    Source: SaturatingDoublingHighMul of reference/hard_swish.h.
+    """
     dtype = dtype_of(a)
     bits = 8 * dtype.itemsize
     product = wide(a) * wide(b)
@@ -106,7 +109,10 @@ def rounding_divide_by_pot(x: Integers, exponent: Integers) -> np.ndarray:
 
 
 def saturating_left_shift(x: Integers, amount: Integers) -> np.ndarray:
-    """The product x * 2**amount (gemmlowp's ShiftLeft, and that of reference/hard_swish.h)."""
+    """The product x * 2**amount.
+
+    Source: gemmlowp's ShiftLeft, SaturatingLeftShift of reference/hard_swish.h.
+    """
     return saturate(wide(x) << np.minimum(wide(amount), 32), dtype_of(x))
 
 
@@ -162,7 +168,7 @@ def rounding_half_sum(a: Integers, b: Integers) -> np.ndarray:
 
 
 def count_leading_zeros(x: Integers) -> np.ndarray:
-    """int32: zeros above the highest set bit of the unsigned pattern; all of them for 0."""
+    """int32: zeros above the highest set bit of the unsigned pattern (CountLeadingZeros)."""
     bits = 8 * dtype_of(x).itemsize
     pattern = wide(x) & ((1 << bits) - 1) if bits < 64 else wide(x)
     high, low = (pattern >> 32) & 0xFFFFFFFF, pattern & 0xFFFFFFFF

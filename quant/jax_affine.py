@@ -18,7 +18,7 @@ _BEYOND = 2.0**127  # more than any product here
 _Real = jax.Array | np.ndarray | np.floating
 
 
-def _round_half_away(x: jax.Array) -> jax.Array:
+def round_half_away(x: jax.Array) -> jax.Array:
     return lax.round(x, lax.RoundingMethod.AWAY_FROM_ZERO)
 
 
@@ -74,7 +74,7 @@ def quantize_by(x: jax.Array, scale: _Real, zero_point: np.ndarray, dtype: np.dt
     low, high = (
         jnp.asarray((bound - zero_point).astype(np.float32)) for bound in integer_range(dtype)
     )
-    steps = _round_half_away(quotient(x, scale).astype(np.float32))
+    steps = round_half_away(quotient(x, scale).astype(np.float32))
     steps = jnp.minimum(jnp.where(steps > low, steps, low), high)
     return (steps.astype(np.int32) + jnp.asarray(zero_point)).astype(dtype)
 
@@ -120,7 +120,7 @@ def symmetric_quantize(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     divisor = jnp.where(empty, jnp.ones_like(extent), extent)
     inverse = quotient(np.float32(127), divisor)
     inside = jnp.where(empty, jnp.zeros_like(x), x)
-    steps = _round_half_away(product(inside, inverse.astype(np.float32)))
+    steps = round_half_away(product(inside, inverse.astype(np.float32)))
     scale = jnp.where(empty, jnp.ones_like(inverse), quotient(extent, np.float32(127)))
     return jnp.clip(steps, -127, 127).astype(np.int8), scale[..., 0].astype(np.float32)
 
@@ -134,7 +134,7 @@ def asymmetric_quantize(x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     offset = jnp.where(empty, jnp.zeros_like(offset), offset)
     scale = as_float32(exact)
     inverse = quotient(np.float32(1), scale).astype(np.float32)
-    steps = _round_half_away(product(x, inverse)) + offset.astype(np.float32)
+    steps = round_half_away(product(x, inverse)) + offset.astype(np.float32)
     q = jnp.clip(steps, -128, 127).astype(np.int8)
     return q, scale[..., 0].astype(np.float32), offset[..., 0].astype(np.int32)
 
@@ -149,7 +149,7 @@ def _nudged_offset(low_steps: jax.Array, high_steps: jax.Array) -> jax.Array:
     from_low, from_high = -128.0 - low_steps, 127.0 - high_steps
     lower_is_better = 128.0 + jnp.abs(low_steps) < 127.0 + jnp.abs(high_steps)
     offset = jnp.where(lower_is_better, from_low, from_high)
-    return _round_half_away(jnp.clip(offset, -128, 127))
+    return round_half_away(jnp.clip(offset, -128, 127))
 
 
 # ---- Floats on a grid
@@ -161,13 +161,13 @@ def fake_quantize(
     first, last, step = nudged_range(low, high, num_bits, narrow_range=narrow_range)
     with np.errstate(divide="ignore"):
         inverse = np.float32(1) / step
-    steps = _round_half_away((_clamp(x, first, last) - first) * inverse)
+    steps = round_half_away((_clamp(x, first, last) - first) * inverse)
     return _on_grid(steps, first, step)
 
 
 def quantize_and_dequantize(x: jax.Array, low: float, high: float, scale: float) -> jax.Array:
     first, last, step = np.float32(low), np.float32(high), np.float32(scale)
-    steps = _round_half_away(quotient(_clamp(x, first, last) - first, step)).astype(np.float32)
+    steps = round_half_away(quotient(_clamp(x, first, last) - first, step)).astype(np.float32)
     return _on_grid(steps, first, step)
 
 

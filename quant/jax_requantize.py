@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxdelegate.quant.jax_affine import round_half_away
 from jaxdelegate.quant.jax_fixed_point import (
     Integers,
     multiply_by_quantized_multiplier,
@@ -95,8 +96,7 @@ def _by_real_in_float64(
     bounds: tuple[int, int],
     dtype: np.dtype,
 ) -> jax.Array:
-    product = wide(accumulator).astype(np.float64) * jnp.asarray(scale)
-    steps = lax.round(product, lax.RoundingMethod.AWAY_FROM_ZERO)
+    steps = round_half_away(wide(accumulator).astype(np.float64) * jnp.asarray(scale))
     low, high = map(np.float64, bounds)
     return lax.clamp(low, steps + zero_point, high).astype(dtype)
 

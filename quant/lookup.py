@@ -192,8 +192,8 @@ def int16_input_multiplier(input_scale: float, largest_exact_shift: int) -> tupl
     """Multiplier and shift of logistic_int16 and tanh_int16 for an input scale.
 
     The table's steps are 1 / 24, so inputs become multiples of 1 / (3 * 4096); a multiplier of
-    0 means 3 * 2**shift, for scales that are powers of two up to 2**(largest_exact_shift - 12):
-    only 2**-12 in LOGISTIC, 2**-11 too in TANH. Source: SigmoidPrepare and TanhPrepare in
+    0 means 3 * 2**shift, for a scale of 2**(shift - 12), where shift is at most
+    `largest_exact_shift`: 0 in LOGISTIC, 1 in TANH. Source: SigmoidPrepare and TanhPrepare in
     kernels/activations.cc.
     """
     power, is_power_of_two = checked_log2(input_scale)

@@ -133,36 +133,18 @@ def host_work(*_: object) -> Work:
 # ---- convolutions and products
 
 
-def convolution(_o: Options, inputs: Specs, outputs: Specs, _called: Called) -> Work:
-    """Filter [O, H, W, I]; I is a group's."""
-    return Work(2 * n(outputs[0]) * math.prod(inputs[1].shape[1:]))
-
-
-def depthwise(_o: Options, inputs: Specs, outputs: Specs, _called: Called) -> Work:
-    """Filter [1, H, W, C*M]."""
-    return Work(2 * n(outputs[0]) * math.prod(inputs[1].shape[1:3]))
-
-
-def convolution_3d(_o: Options, inputs: Specs, outputs: Specs, _called: Called) -> Work:
-    """Filter [D, H, W, I, O]."""
-    return Work(2 * n(outputs[0]) * math.prod(inputs[1].shape[:4]))
-
-
-def transpose_convolution(_o: Options, inputs: Specs, _outputs: Specs, _called: Called) -> Work:
-    """Inputs: output shape, filter [O, H, W, I], x [N, H, W, I]."""
-    return Work(2 * n(inputs[2]) * math.prod(inputs[1].shape[:3]))
-
-
-def transpose_convolution_3d(_o: Options, inputs: Specs, _outputs: Specs, _called: Called) -> Work:
-    """Inputs: output shape, filter [D, H, W, O, I], x [N, D, H, W, I]."""
-    return Work(2 * n(inputs[2]) * math.prod(inputs[1].shape[:4]))
-
-
-def transpose_convolution_bias(
-    _o: Options, inputs: Specs, _outputs: Specs, _called: Called
+def _convolution(
+    window: slice, _o: Options, inputs: Specs, outputs: Specs, _called: Called
 ) -> Work:
-    """MediaPipe's: x [N, H, W, I], filter [O, H, W, I], bias."""
-    return Work(2 * n(inputs[0]) * math.prod(inputs[1].shape[:3]))
+    """Each value of the result sums products over the axes `window` of the filter."""
+    return Work(2 * n(outputs[0]) * math.prod(inputs[1].shape[window]))
+
+
+def _transpose_convolution(
+    x: int, window: slice, _o: Options, inputs: Specs, _outputs: Specs, _called: Called
+) -> Work:
+    """Each value of input `x` is multiplied along the axes `window` of the filter."""
+    return Work(2 * n(inputs[x]) * math.prod(inputs[1].shape[window]))
 
 
 def fully_connected(_o: Options, inputs: Specs, _outputs: Specs, _called: Called) -> Work:
@@ -375,6 +357,13 @@ def unknown(*_: object) -> Work:
     return Work(None, note="no cost is known for this operator")
 
 
+convolution = functools.partial(_convolution, slice(1, None))  # filter [O, H, W, I], I is a group's
+depthwise = functools.partial(_convolution, slice(1, 3))  # filter [1, H, W, C*M]
+convolution_3d = functools.partial(_convolution, slice(4))  # filter [D, H, W, I, O]
+# Inputs: output shape, filter [O, H, W, I] or [D, H, W, O, I], x; MediaPipe's: x, filter, bias.
+transpose_convolution = functools.partial(_transpose_convolution, 2, slice(3))
+transpose_convolution_3d = functools.partial(_transpose_convolution, 2, slice(4))
+transpose_convolution_bias = functools.partial(_transpose_convolution, 0, slice(3))
 pool, l2_pool = functools.partial(_pool, 1), functools.partial(_pool, 2)
 rnn_step, rnn = (
     functools.partial(_recurrent, 1, 1, False),

@@ -24,6 +24,7 @@ from jaxdelegate.op_lowering.common.quantization import (
 from jaxdelegate.op_lowering.common.rounding import rounded
 from jaxdelegate.op_lowering.rule import first_reason
 from jaxdelegate.op_lowering.spec import TensorSpec
+from jaxdelegate.quant.jax_affine import round_half_away
 from jaxdelegate.quant.jax_fixed_point import multiply_by_quantized_multiplier_64, wide
 from jaxdelegate.quant.jax_requantize import add_and_clamp, requantize_accumulator
 from jaxdelegate.quant.multiplier import quantize_multiplier
@@ -96,15 +97,11 @@ def _float_sum(x: TensorSpec, y: TensorSpec, axes: _Axes) -> _Integers:
 
     def float_sum(q: jax.Array) -> jax.Array:
         total = jnp.sum(q.astype(np.int32), axis=axes, dtype=np.int32)
-        steps = _round(rounded(total.astype(np.float32) * scale) + bias)
+        steps = round_half_away(rounded(total.astype(np.float32) * scale) + bias)
         steps = jnp.clip(steps, _INT32_LOW, _INT32_HIGH).astype(np.int32)
         return add_and_clamp(steps, zero_point_of(y), *integer_range(y.dtype), y.dtype)
 
     return float_sum
-
-
-def _round(x: jax.Array) -> jax.Array:
-    return lax.round(x, lax.RoundingMethod.AWAY_FROM_ZERO)
 
 
 def _mean(x: TensorSpec, y: TensorSpec, axes: _Axes) -> _Integers:

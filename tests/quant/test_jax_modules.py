@@ -183,6 +183,7 @@ CASES = [
     Case(requantize.clamp, (X32,), (-3, 100, np.dtype(np.int16))),
     *(Case(function, (4 * FLOATS,)) for function in (eigen.tanh, eigen.logistic)),
     *(Case(function, (EXTREMES,), (), "extremes") for function in (eigen.tanh, eigen.logistic)),
+    Case(affine.round_half_away, (np.concatenate([EXTREMES, np.round(FLOATS[0]) / 2]),)),
     Case(affine.symmetric_quantize, (FLOATS,)),
     Case(affine.asymmetric_quantize, (FLOATS,)),
     Case(affine.asymmetric_quantize, (np.abs(FLOATS).reshape(4, 10, 33),), (), "positive"),
