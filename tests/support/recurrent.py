@@ -2,8 +2,16 @@
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
-from jaxdelegate.testing import Arg, const, f32, variable
+import numpy as np
+
+from jaxdelegate.op_lowering.options import (
+    ActivationFunctionType,
+    BidirectionalSequenceRNNOptions,
+    SVDFOptions,
+)
+from jaxdelegate.testing import Arg, Case, const, f32, variable
 
 BATCH, TIME, INPUT = 3, 4, 5
 ORDERS = {"time-major": True, "batch-major": False}
@@ -77,6 +85,52 @@ class LstmForm:
             ]
         cells = [*self.cell(INPUT), *self.cell(INPUT, seed=100)]
         return [x, *cells, *states, aux, *aux_weights]
+
+
+def both_rnn(
+    label: str,
+    n_units: int,
+    o: BidirectionalSequenceRNNOptions,
+    *,
+    aux: int = 0,
+    instead: bool = False,
+    n_time: int = TIME,
+    matrix: Callable[..., Arg] = floats,
+    **details: Any,
+) -> Case:
+    """`aux`: width of an auxiliary input with weights; `instead`: one without weights."""
+    x = series(time_major=o.time_major, n_time=n_time)
+    second = None
+    if aux or instead:
+        second = series(time_major=o.time_major, width=aux or INPUT, seed=9)
+    aux_weights = [matrix(n, aux, seed=n) if aux else None for n in (n_units, n_units - 2)]
+    cells = [*rnn_cell(n_units, matrix), *rnn_cell(n_units - 2, matrix, seed=40)]
+    inputs = [x, *cells, second, *aux_weights]
+    outputs = [np.float32] * (1 if o.merge_outputs else 2)
+    return Case("BIDIRECTIONAL_SEQUENCE_RNN", label, inputs, o, outputs, **details)
+
+
+def svdf(
+    label: str,
+    rank: int,
+    output_channels: int,
+    memory: int,
+    *,
+    bias: bool = True,
+    act: ActivationFunctionType = ActivationFunctionType.NONE,
+    asymmetric: bool = False,
+    matrix: Callable[..., Arg] = floats,
+    **details: Any,
+) -> Case:
+    n_filters = rank * output_channels
+    inputs = [
+        f32(BATCH, INPUT),
+        matrix(n_filters, INPUT),
+        matrix(n_filters, memory),
+        floats(output_channels) if bias else None,
+        variable(BATCH, memory * n_filters),
+    ]
+    return Case("SVDF", label, inputs, SVDFOptions(rank, act, asymmetric), **details)
 
 
 def rnn_cell(n_units: int, matrix: Callable[..., Arg] = floats, seed: int = 0) -> list[Arg]:

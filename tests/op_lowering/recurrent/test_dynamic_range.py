@@ -14,14 +14,13 @@ from jaxdelegate.op_lowering.options import (
     LSTMOptions,
     RNNOptions,
     SequenceRNNOptions,
-    SVDFOptions,
     UnidirectionalSequenceLSTMOptions,
 )
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext, Op
 from jaxdelegate.op_lowering.spec import Sparsity
 from jaxdelegate.quant.params import Quantization
-from jaxdelegate.testing import Arg, Case, Tolerance, const, f32, variable
+from jaxdelegate.testing import Arg, Case, Tolerance, const, f32
 from tests.support.case_groups import CaseGroup, in_groups
 from tests.support.quantized import scaled
 from tests.support.recurrent import (
@@ -30,9 +29,11 @@ from tests.support.recurrent import (
     ORDERS,
     TIME,
     LstmForm,
+    both_rnn,
     floats,
     rnn_cell,
     series,
+    svdf,
 )
 from tests.support.stateful import litert_twice, twice
 
@@ -201,41 +202,24 @@ RNN += [
 ]
 
 
-def both_rnn(
-    label: str,
-    *,
-    time_major: bool,
-    aux: int = 0,
-    instead: bool = False,
-    n_time: int = TIME,
-    litert: str | None = None,
-    **o: Any,
+def bidirectional_rnn(
+    label: str, *, time_major: bool, merge: bool = False, asymmetric: bool = False, **kind: Any
 ) -> Case:
-    """`aux`: width of an auxiliary input with weights; `instead`: one without weights."""
-    second = series(time_major=time_major, width=aux or INPUT, seed=9) if aux or instead else None
-    aux_weights = [weights(n, aux, seed=n) if aux else None for n in (CELL, CELL - 2)]
     options = BidirectionalSequenceRNNOptions(
-        time_major=time_major, fused_activation_function=Act.TANH, **o
+        time_major=time_major,
+        fused_activation_function=Act.TANH,
+        merge_outputs=merge,
+        asymmetric_quantize_inputs=asymmetric,
     )
-    x = series(time_major=time_major, n_time=n_time)
-    return Case(
-        "BIDIRECTIONAL_SEQUENCE_RNN",
-        label,
-        [x, *rnn_cell(CELL, weights), *rnn_cell(CELL - 2, weights, seed=40), second, *aux_weights],
-        options,
-        [np.float32] * (1 if options.merge_outputs else 2),
-        version=3,
-        **EXACT,
-        litert=litert,
-    )
+    return both_rnn(label, CELL, options, matrix=weights, version=3, **EXACT, **kind)
 
 
 BOTH_RNN = [
-    both_rnn(
+    bidirectional_rnn(
         f"{order}-{'merged' if merge else 'apart'}-{algorithm}-{kind}",
         time_major=major,
-        merge_outputs=merge,
-        asymmetric_quantize_inputs=asymmetric,
+        merge=merge,
+        asymmetric=asymmetric,
         litert="crashes: it counts rows from a null pointer"
         if merge and major and not asymmetric
         else None,
@@ -247,38 +231,14 @@ BOTH_RNN = [
     for kind, aux in {"alone": {}, "aux": {"aux": INPUT}, "instead": {"instead": True}}.items()
 ]
 BOTH_RNN += [
-    both_rnn("no-step", time_major=True, n_time=0, litert="refuses empty tensors"),
+    bidirectional_rnn("no-step", time_major=True, n_time=0, litert="refuses empty tensors"),
 ]
-
-
-def svdf(
-    label: str,
-    rank: int,
-    output_channels: int,
-    memory: int,
-    *,
-    bias: bool = True,
-    act: Act = Act.NONE,
-    dtype: Any = np.int8,
-    asymmetric: bool = False,
-) -> Case:
-    n_filters = rank * output_channels
-    inputs = [
-        f32(BATCH, INPUT),
-        weights(n_filters, INPUT, dtype=dtype),
-        weights(n_filters, memory, dtype=dtype),
-        floats(output_channels) if bias else None,
-        variable(BATCH, memory * n_filters),
-    ]
-    options = SVDFOptions(rank, act, asymmetric)
-    return Case("SVDF", label, inputs, options, version=4, **SUMS)
-
-
+svdf_8_bit = functools.partial(svdf, matrix=weights, version=4, **SUMS)
 SVDF = [
-    svdf("rank-1", 1, 4, 10),
-    svdf("rank-2-relu", 2, 3, 8, act=Act.RELU, asymmetric=True),
-    svdf("no-bias", 2, 4, 5, bias=False),
-    svdf("memory-of-one-uint8", 3, 2, 1, act=Act.TANH, dtype=np.uint8, asymmetric=True),
+    svdf_8_bit("rank-1", 1, 4, 10),
+    svdf_8_bit("rank-2-relu", 2, 3, 8, act=Act.RELU, asymmetric=True),
+    svdf_8_bit("no-bias", 2, 4, 5, bias=False),
+    svdf_8_bit("memory-of-one-uint8", 3, 2, 1, act=Act.TANH, matrix=UINT8, asymmetric=True),
 ]
 CASES = STEP + SEQUENCE + BOTH + BOTH_RNN + RNN + SVDF
 # Compiling takes long: one of several cases that differ in options only.

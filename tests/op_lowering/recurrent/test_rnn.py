@@ -18,7 +18,17 @@ from jaxdelegate.op_lowering.spec import Sparsity
 from jaxdelegate.testing import Arg, Case, const, f32, of, value, variable
 from tests.support.case_groups import CaseGroup, in_groups
 from tests.support.quantized import scaled
-from tests.support.recurrent import BATCH, INPUT, ORDERS, TIME, floats, rnn_cell, series
+from tests.support.recurrent import (
+    BATCH,
+    INPUT,
+    ORDERS,
+    TIME,
+    both_rnn,
+    floats,
+    rnn_cell,
+    series,
+    svdf,
+)
 from tests.support.stateful import litert_twice, lowered_twice, twice
 
 UNITS = 6
@@ -41,28 +51,11 @@ SEQUENCE = [
 ]
 
 
-def bidirectional(
-    label: str, *, time_major: bool, merge: bool = False, aux: int = 0, instead: bool = False
-) -> Case:
-    """`aux`: width of an auxiliary input with weights; `instead`: one without weights."""
-    second = series(time_major=time_major, width=aux or INPUT, seed=9) if aux or instead else None
-    aux_weights = [floats(n, aux, seed=n) if aux else None for n in (UNITS, UNITS - 2)]
-    return Case(
-        "BIDIRECTIONAL_SEQUENCE_RNN",
-        label,
-        [
-            series(time_major=time_major),
-            *rnn_cell(UNITS),
-            *rnn_cell(UNITS - 2, seed=40),
-            second,
-            *aux_weights,
-        ],
-        BidirectionalSequenceRNNOptions(
-            time_major=time_major, merge_outputs=merge, fused_activation_function=Act.TANH
-        ),
-        [np.float32] * (1 if merge else 2),
-        accumulated=32,
+def bidirectional(label: str, *, time_major: bool, merge: bool = False, **kind: Any) -> Case:
+    options = BidirectionalSequenceRNNOptions(
+        time_major=time_major, merge_outputs=merge, fused_activation_function=Act.TANH
     )
+    return both_rnn(label, UNITS, options, accumulated=32, **kind)
 
 
 BOTH = [
@@ -74,39 +67,15 @@ BOTH = [
     for kind, aux in {"alone": {}, "aux": {"aux": INPUT}, "instead": {"instead": True}}.items()
 ]
 # Time major, the kernel steps through an auxiliary input by the width of the input.
-WIDE = [bidirectional("wide-aux-batch-major", time_major=False, aux=7)]
-WIDE += [
-    dataclasses.replace(
-        bidirectional("wide-aux-time-major", time_major=True, aux=7), litert="reads at wrong places"
-    )
+WIDE = [
+    bidirectional("wide-aux-batch-major", time_major=False, aux=7),
+    bidirectional("wide-aux-time-major", time_major=True, aux=7, litert="reads at wrong places"),
 ]
-
-
-def svdf(
-    label: str,
-    rank: int,
-    output_channels: int,
-    memory: int,
-    *,
-    bias: bool = True,
-    act: Act = Act.NONE,
-) -> Case:
-    n_filters = rank * output_channels
-    inputs = [
-        f32(BATCH, INPUT),
-        floats(n_filters, INPUT),
-        floats(n_filters, memory),
-        floats(output_channels) if bias else None,
-        variable(BATCH, memory * n_filters),
-    ]
-    return Case("SVDF", label, inputs, SVDFOptions(rank, act), accumulated=32)
-
-
 SVDF = [
-    svdf("rank-1", 1, 4, 10),
-    svdf("rank-2-relu", 2, 3, 8, act=Act.RELU),
-    svdf("no-bias", 2, 4, 5, bias=False),
-    svdf("memory-of-one", 3, 2, 1, act=Act.TANH),
+    svdf("rank-1", 1, 4, 10, accumulated=32),
+    svdf("rank-2-relu", 2, 3, 8, act=Act.RELU, accumulated=32),
+    svdf("no-bias", 2, 4, 5, bias=False, accumulated=32),
+    svdf("memory-of-one", 3, 2, 1, act=Act.TANH, accumulated=32),
 ]
 
 
