@@ -7,6 +7,7 @@ import pytest
 
 from jaxdelegate.quant import affine, jax_affine
 from jaxdelegate.quant.params import Blockwise, Quantization
+from tests.support.exact import clamped, half_away
 from tests.support.quantized import scaled
 
 SCALES = [0.3, 0.0123, 7.7, 1.0, 1 / 3, 2.0**-7, 0.0078431377]
@@ -84,8 +85,7 @@ def test_quantize_by_exact_arithmetic(rng: np.random.Generator) -> None:
     got = affine.quantize(x, scaled([float(scale)], [5]), np.dtype(np.int8))
     for value, q in zip(x, got, strict=True):
         ratio = _nearest_float32(Fraction(float(value)) / Fraction(float(scale)))
-        steps = int(abs(ratio) + Fraction(1, 2)) * (1 if ratio >= 0 else -1)
-        assert q == min(max(steps + 5, -128), 127)
+        assert q == clamped(half_away(ratio) + 5, -128, 127)
 
 
 def test_dequantize_by_exact_arithmetic() -> None:

@@ -10,6 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from jaxdelegate.quant import fixed_point
+from tests.support.exact import half_away
 
 LOW, HIGH = -(2**31), 2**31 - 1
 INT32 = st.integers(LOW, HIGH) | st.integers(-300, 300) | st.sampled_from([LOW, LOW + 1, HIGH])
@@ -20,10 +21,6 @@ HALF = Fraction(1, 2)
 
 def _half_up(x: Fraction) -> int:
     return math.floor(x + HALF)
-
-
-def _half_away(x: Fraction) -> int:
-    return _half_up(x) if x >= 0 else -_half_up(-x)
 
 
 def _int32(x: int) -> int:
@@ -38,7 +35,7 @@ def _clamped(x: int, bits: int = 32) -> int:
 def _double_rounding(x: int, multiplier: int, shift: int) -> int:
     x = _int32(x * 2 ** max(shift, 0))
     high = _clamped(_half_up(Fraction(x * multiplier, 2**31)))
-    return _half_away(Fraction(high, 2 ** max(-shift, 0)))
+    return half_away(Fraction(high, 2 ** max(-shift, 0)))
 
 
 @given(INT32, MULTIPLIER | st.integers(LOW, HIGH), st.integers(-31, 31))
@@ -93,7 +90,7 @@ BINARY: dict[str, Definition] = {
     ),
     "saturating_add": lambda a, b, bits: _clamped(a + b, bits),
     "saturating_sub": lambda a, b, bits: _clamped(a - b, bits),
-    "rounding_half_sum": lambda a, b, _bits: _half_away(Fraction(a + b, 2)),
+    "rounding_half_sum": lambda a, b, _bits: half_away(Fraction(a + b, 2)),
 }
 
 
@@ -122,7 +119,7 @@ def test_binary_of_16_bits(name: str, a: int, b: int) -> None:
 @example(HIGH, 31)
 @example(-1, 31)
 def test_division_by_a_power_of_two(x: int, exponent: int) -> None:
-    want = _half_away(Fraction(x, 2**exponent))
+    want = half_away(Fraction(x, 2**exponent))
     assert fixed_point.rounding_divide_by_pot(np.int32([x]), exponent).tolist() == [want]
     by_array = fixed_point.rounding_divide_by_pot(np.int32([x, x]), np.int32([exponent, 0]))
     assert by_array.tolist() == [want, x]
@@ -151,7 +148,7 @@ def test_left_shifts_saturate(x: int, amount: int) -> None:
 @given(INT16, st.integers(-15, 15))
 def test_multiplication_by_powers_of_two(x: int, exponent: int) -> None:
     scaled = Fraction(x) * Fraction(2) ** exponent
-    want = _clamped(_half_away(scaled), 16)
+    want = _clamped(half_away(scaled), 16)
     array = np.int16([x])
     assert fixed_point.saturating_multiply_by_pot(array, exponent).tolist() == [want]
     by_array = fixed_point.saturating_multiply_by_pot(array, np.int32([exponent]))

@@ -1,6 +1,5 @@
 """Quantization of floats on the fly, blockwise scales and grids, value by value."""
 
-import math
 from fractions import Fraction
 
 import numpy as np
@@ -11,18 +10,10 @@ from hypothesis.extra.numpy import arrays
 
 from jaxdelegate.quant import affine, eigen
 from jaxdelegate.quant.params import Blockwise
+from tests.support.exact import clamped, half_away
 
 F32 = np.float32
 ROWS = arrays(np.float32, (3, 7), elements=st.floats(-1000, 1000, width=32, allow_subnormal=False))
-
-
-def _round(x: np.floating | float) -> int:
-    near = math.floor(abs(Fraction(float(x))) + Fraction(1, 2))
-    return near if x >= 0 else -near
-
-
-def _clamped(x: int, low: int, high: int) -> int:
-    return min(max(x, low), high)
 
 
 @given(ROWS)
@@ -36,7 +27,7 @@ def test_symmetric_rows(x: np.ndarray) -> None:
         if not np.isfinite(inverse):
             continue
         assert s == (extent / F32(127) if extent else 1)
-        assert got == [_clamped(_round(v * inverse), -127, 127) for v in row]
+        assert got == [clamped(half_away(v * inverse), -127, 127) for v in row]
 
 
 def _asymmetric(row: np.ndarray) -> tuple[list[int], np.float32, int]:
@@ -48,9 +39,9 @@ def _asymmetric(row: np.ndarray) -> tuple[list[int], np.float32, int]:
     low, high = float(low), float(high)
     from_low, from_high = -128.0 - low / scale, 127.0 - high / scale
     is_lower = 128.0 + abs(low / scale) < 127.0 + abs(high / scale)
-    offset = _clamped(_round(from_low if is_lower else from_high), -128, 127)
+    offset = clamped(half_away(from_low if is_lower else from_high), -128, 127)
     inverse = F32(1) / F32(scale)
-    return [_clamped(offset + _round(v * inverse), -128, 127) for v in row], F32(scale), offset
+    return [clamped(offset + half_away(v * inverse), -128, 127) for v in row], F32(scale), offset
 
 
 @given(ROWS)
@@ -132,7 +123,7 @@ def test_a_scale_of_zero(scale: float) -> None:
 def test_quantize_and_dequantize(x: float, scale: float) -> None:
     low, high = F32(-3.1), F32(7.9)
     got = affine.quantize_and_dequantize(np.array([x], F32), -3.1, 7.9, scale)
-    steps = _round((min(max(F32(x), low), high) - low) / F32(scale))
+    steps = half_away((min(max(F32(x), low), high) - low) / F32(scale))
     assert got.dtype == np.float32
     assert got[0] == F32(steps) * F32(scale) + low
 

@@ -11,19 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxdelegate.quant import lookup
+from tests.support.exact import clamped, half_away
 
 INT16 = np.arange(-(2**15), 2**15).astype(np.int16)
 F32 = np.float32
-
-
-def _round(x: np.floating) -> int:
-    """std::round, exactly."""
-    near = math.floor(abs(Fraction(float(x))) + Fraction(1, 2))
-    return near if x >= 0 else -near
-
-
-def _clamped(x: int, low: int, high: int) -> int:
-    return min(max(x, low), high)
 
 
 FUNCTIONS: dict[str, Callable[[float], float]] = {
@@ -67,7 +58,7 @@ def test_tables_of_8_bits(name: str, dtype: type) -> None:
         for q in range(low, high + 1):
             x = F32(scale) * F32(q - zero)
             y = function(np.array([x]))[0] * (F32(1) / F32(y_scale))
-            assert table[q % 256] == _clamped(_round(y) + y_zero, low, high)
+            assert table[q % 256] == clamped(half_away(y) + y_zero, low, high)
 
 
 def _entry(
@@ -82,11 +73,11 @@ def _entry(
     inverse = F32(65536) / (F32(y_scale) * F32(32767) - F32(y_scale) * F32(-32768))
     step = (last - first) / F32(512)
     if i == 512:
-        return _clamped(_round(at(last)), -32768, 32767)
+        return clamped(half_away(at(last)), -32768, 32767)
     here, there = first + F32(i) * step, first + F32(i + 1) * step
-    value = _round(at(here))
-    error = _round((at(there) + F32(value)) / F32(2)) - _round(at(here + step / F32(2)))
-    return _clamped(value - _round(F32(error) / F32(2)), -32768, 32767)
+    value = half_away(at(here))
+    error = half_away((at(there) + F32(value)) / F32(2)) - half_away(at(here + step / F32(2)))
+    return clamped(value - half_away(F32(error) / F32(2)), -32768, 32767)
 
 
 @pytest.mark.parametrize("name", ["exp", "logistic", "gelu"])
@@ -123,7 +114,7 @@ def test_lookups_of_8_bits() -> None:
 
 @given(st.integers(-(2**15), 2**15 - 1), st.integers(-(2**15), 2**15 - 1), st.integers(-9999, 9999))
 def test_lookups_of_int16(q: int, base: int, slope: int) -> None:
-    following = _clamped(base + slope, -(2**15), 2**15 - 1)
+    following = clamped(base + slope, -(2**15), 2**15 - 1)
     table = np.zeros(513, np.int16)
     table[256 + q // 128 : 258 + q // 128] = base, following
     delta = math.floor(Fraction((following - base) * (q % 128), 128) + Fraction(1, 2))

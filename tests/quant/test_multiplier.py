@@ -9,11 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxdelegate.quant import multiplier
-
-
-def _half_away(x: Fraction) -> int:
-    whole = math.floor(abs(x) + Fraction(1, 2))
-    return whole if x >= 0 else -whole
+from tests.support.exact import half_away
 
 
 def _expected(real: float) -> tuple[int, int]:
@@ -26,7 +22,7 @@ def _expected(real: float) -> tuple[int, int]:
         x, shift = x / 2, shift + 1
     while abs(x) < Fraction(1, 2):
         x, shift = x * 2, shift - 1
-    q = _half_away(x * 2**31)
+    q = half_away(x * 2**31)
     if q == 2**31:
         q, shift = 2**30, shift + 1
     return (0, 0) if shift < -31 else (q, shift)

@@ -4,7 +4,6 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from jaxdelegate.delegate.jax_delegate import JaxDelegate
@@ -18,17 +17,12 @@ from jaxdelegate.op_lowering.options import (
 )
 from jaxdelegate.testing.builder import ModelBuilder, SubgraphBuilder
 from jaxdelegate.testing.case import Arg
+from tests.support.dtypes import STABLEHLO
 
 # (model, the body's subgraph, dtypes of the results): adds tensors and operators
 Body = Callable[[ModelBuilder, SubgraphBuilder, Sequence[np.dtype]], None]
 
-DTYPES = [
-    np.dtype(t)
-    for t in (
-        *(np.float32, np.float16, ml_dtypes.bfloat16, np.float64, np.complex64),
-        *(np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64, bool),
-    )
-]
+DTYPES = [d for d in STABLEHLO if d != np.complex128]
 ORDERED = [d for d in DTYPES if d.kind != "c"]
 
 # Why stock LiteRT cannot run a case.
@@ -131,6 +125,12 @@ def pairwise(*names: str) -> Body:
         )
 
     return build
+
+
+ADD, MUL = pairwise("STABLEHLO_ADD"), pairwise("STABLEHLO_MULTIPLY")
+MAX, MIN = pairwise("STABLEHLO_MAXIMUM"), pairwise("STABLEHLO_MINIMUM")
+AND, OR = pairwise("STABLEHLO_AND"), pairwise("STABLEHLO_OR")
+SUB = pairwise("STABLEHLO_SUBTRACT")
 
 
 def argument(*positions: int) -> Body:

@@ -11,15 +11,9 @@ from jaxdelegate.op_lowering.options import (
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.testing import Arg, Case, assert_close, f32, of, value
+from tests.support.dtypes import STABLEHLO
 from tests.support.quantized import scaled
 
-DTYPES = [
-    np.dtype(t)
-    for t in (
-        *(np.float32, np.float16, ml_dtypes.bfloat16, np.float64, np.complex64, np.complex128),
-        *(np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64, bool),
-    )
-]
 Dims = tuple[int, ...]
 
 
@@ -42,7 +36,7 @@ MATRIX = ((1,), (0,))
 
 def dots() -> list[Case]:
     return [
-        *(dot(of(d, 3, 4, high=9), of(d, 4, 5, high=9, seed=1), MATRIX) for d in DTYPES),
+        *(dot(of(d, 3, 4, high=9), of(d, 4, 5, high=9, seed=1), MATRIX) for d in STABLEHLO),
         *(
             dot(of(a, 3, 4, low=-99, high=99), of(a, 4, 5, low=-99, high=99), MATRIX, dtype=b)
             for a, b in (
@@ -152,7 +146,7 @@ def convolutions() -> list[Case]:
         *(convolution(label, X, W, **o) for label, o in WINDOWS.items()),
         *(
             convolution("dtype", of(d, 1, 4, 5, 2, high=9), of(d, 2, 2, 2, 3, high=9, seed=1))
-            for d in DTYPES
+            for d in STABLEHLO
         ),
         *(
             convolution("wider", of(a, 1, 4, 5, 2, high=99), of(a, 2, 2, 2, 3, high=99), b)
@@ -240,18 +234,8 @@ def test_convolution_example_of_the_specification() -> None:
 
 def test_reversal_turns_correlation_into_convolution() -> None:
     x, w = f32(1, 9, 1), f32(4, 1, 1, seed=1)
-    layout = {
-        **NHWC,
-        "input_feature_dimension": 2,
-        "input_spatial_dimensions": (1,),
-        "kernel_input_feature_dimension": 1,
-        "kernel_output_feature_dimension": 2,
-        "kernel_spatial_dimensions": (0,),
-        "output_feature_dimension": 2,
-        "output_spatial_dimensions": (1,),
-    }
     want = np.convolve(x.value[0, :, 0], w.value[:, 0, 0], "valid").reshape(1, -1, 1)
-    for got in both(convolution("", x, w, layout=layout, window_reversal=(True,))):
+    for got in both(convolution("", x, w, layout=layout_of(1), window_reversal=(True,))):
         assert_close(got, [want], accumulated=4)
 
 

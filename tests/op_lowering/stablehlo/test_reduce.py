@@ -14,11 +14,18 @@ from jaxdelegate.op_lowering.rule import Function, LoweringContext, Op
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.testing import Arg, assert_close, f32, of, value
 from tests.support.bodies import (
+    ADD,
+    AND,
     DTYPES,
+    MAX,
+    MIN,
+    MUL,
     NO_BODY,
     NO_DTYPE,
     NO_KERNEL,
+    OR,
     ORDERED,
+    SUB,
     Body,
     BodyCase,
     always,
@@ -51,10 +58,6 @@ def reduce(
     )
 
 
-ADD, MUL = pairwise("STABLEHLO_ADD"), pairwise("STABLEHLO_MULTIPLY")
-MAX, MIN = pairwise("STABLEHLO_MAXIMUM"), pairwise("STABLEHLO_MINIMUM")
-AND, OR = pairwise("STABLEHLO_AND"), pairwise("STABLEHLO_OR")
-SUB = pairwise("STABLEHLO_SUBTRACT")
 DISTINCT = value(np.random.default_rng(0).permutation(24).reshape(4, 6).astype(np.float32))
 
 

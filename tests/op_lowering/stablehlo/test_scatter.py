@@ -14,9 +14,16 @@ from jaxdelegate.op_lowering.rule import LoweringContext, Op
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.testing import Arg, assert_close, f32, of, value
 from tests.support.bodies import (
+    ADD,
+    AND,
     DTYPES,
+    MAX,
+    MIN,
+    MUL,
     NO_BODY,
     NO_DTYPE,
+    OR,
+    SUB,
     Body,
     BodyCase,
     always,
@@ -28,11 +35,6 @@ from tests.support.bodies import (
     pairwise,
     why_left,
 )
-
-ADD, MUL = pairwise("STABLEHLO_ADD"), pairwise("STABLEHLO_MULTIPLY")
-MAX, MIN = pairwise("STABLEHLO_MAXIMUM"), pairwise("STABLEHLO_MINIMUM")
-AND, OR = pairwise("STABLEHLO_AND"), pairwise("STABLEHLO_OR")
-SUB = pairwise("STABLEHLO_SUBTRACT")
 
 
 def scatter(

@@ -20,16 +20,10 @@ from jaxdelegate.op_lowering.options import (
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.spec import Shape
 from jaxdelegate.testing import Arg, Case, assert_close, const, f32, of, value
+from tests.support.dtypes import STABLEHLO
 from tests.support.quantized import scaled
 
 NO_KERNEL = "LiteRT has no kernel for this operator"
-DTYPES = [
-    np.dtype(t)
-    for t in (
-        *(np.float32, np.float16, ml_dtypes.bfloat16, np.float64, np.complex64, np.complex128),
-        *(np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64, bool),
-    )
-]
 
 
 def case(name: str, label: str, options: Options, *inputs: Arg, **details: Any) -> Case:
@@ -114,9 +108,9 @@ SMALL = "LiteRT has no element size for it"
 
 def table() -> list[Case]:
     return [
-        *(reshape(of(d, 2, 6), (3, 1, 4)) for d in DTYPES),
+        *(reshape(of(d, 2, 6), (3, 1, 4)) for d in STABLEHLO),
         *(reshape(f32(*a), b) for a, b in (((), (1, 1)), ((1,), ()), ((0, 3), (5, 0)))),
-        *(broadcast(of(d, 4), (1,), (3, 4)) for d in DTYPES),
+        *(broadcast(of(d, 4), (1,), (3, 4)) for d in STABLEHLO),
         *(
             broadcast(f32(*x), dims, shape)
             for x, dims, shape in (
@@ -128,23 +122,23 @@ def table() -> list[Case]:
                 ((1,), (0,), (0, 2)),
             )
         ),
-        *(iota(d, (3, 4), 1) for d in DTYPES if d.kind != "b"),
+        *(iota(d, (3, 4), 1) for d in STABLEHLO if d.kind != "b"),
         *(iota(d, (300, 2), 0) for d in (np.int8, np.float16, ml_dtypes.bfloat16)),
         iota(np.float32, (0, 3), 0),
         iota(np.int32, (2, 1, 2, 3, 2), 3),
-        *(transpose(of(d, 2, 3), (1, 0)) for d in DTYPES),
+        *(transpose(of(d, 2, 3), (1, 0)) for d in STABLEHLO),
         *(
             transpose(f32(*s), o)
             for s, o in (((), ()), ((2, 3, 1, 2), (3, 1, 0, 2)), ((0, 2), (1, 0)))
         ),
-        *(concatenate(1, of(d, 2, 3), of(d, 2, 1, seed=1), of(d, 2, 3, seed=2)) for d in DTYPES),
+        *(concatenate(1, of(d, 2, 3), of(d, 2, 1, seed=1), of(d, 2, 3, seed=2)) for d in STABLEHLO),
         concatenate(0, f32(2)),
         concatenate(2, f32(1, 2, 0, 2), f32(1, 2, 3, 2)),
-        *(slice_(of(d, 3, 4), (1, 0), (3, 4), (1, 2)) for d in DTYPES),
+        *(slice_(of(d, 3, 4), (1, 0), (3, 4), (1, 2)) for d in STABLEHLO),
         slice_(f32(), (), (), ()),
         slice_(f32(9), (2,), (2,), (3,)),
         slice_(f32(9), (1,), (9,), (3,)),
-        *(dynamic_slice(of(d, 4, 4), (2, 3), [1, 0]) for d in DTYPES),
+        *(dynamic_slice(of(d, 4, 4), (2, 3), [1, 0]) for d in STABLEHLO),
         *(dynamic_slice(f32(4, 4), (2, 3), i) for i in ([-1, 1], [3, 9], [0, -(2**31)])),
         *(
             dynamic_slice(f32(300, 4), (2, 3), [250, 1], d)
@@ -154,17 +148,17 @@ def table() -> list[Case]:
         dynamic_slice(f32(), (), []),
         dynamic_slice(f32(4, 4), (2, 3), [[1], [0]]),
         dynamic_slice(f32(3, 0), (2, 0), [1, 5]),
-        *(dynamic_update(of(d, 4, 4), of(d, 2, 3, seed=1), [1, 1]) for d in DTYPES),
+        *(dynamic_update(of(d, 4, 4), of(d, 2, 3, seed=1), [1, 1]) for d in STABLEHLO),
         *(dynamic_update(f32(4, 4), f32(2, 3, seed=1), i) for i in ([-5, 3], [9, 9])),
         dynamic_update(f32(5, 4), f32(1, 2, seed=1), [2**63 + 1, 200], np.uint64),
         dynamic_update(f32(), f32(seed=1), []),
         dynamic_update(f32(3, 2), f32(0, 2), [2, 0]),
-        *(pad(of(d, 3, 4), *PADS[2], 1, litert=stock(d)) for d in DTYPES),
+        *(pad(of(d, 3, 4), *PADS[2], 1, litert=stock(d)) for d in STABLEHLO),
         *(pad(X, *p) for p in PADS),
         pad(f32(), (), (), (), litert="LiteRT wants a rank of at least 1"),
         pad(f32(0, 2), (1, 0), (2, 0), (3, 0), litert="LiteRT refuses empty tensors"),
         pad(X, (-3, 0), (0, 0), (0, 0), litert=EMPTY),
-        *(dilate(of(d, 3, 3), [2, 3], 1, litert=stock(d)) for d in DTYPES),
+        *(dilate(of(d, 3, 3), [2, 3], 1, litert=stock(d)) for d in STABLEHLO),
         dilate(f32(4), [3]),
         dilate(f32(2, 3, 2), [1, 2, 2]),
         dilate(f32(2, 3, 2), [1, 1, 1]),
