@@ -41,7 +41,7 @@ _TABLES = {r.options.__name__: r.options for r in _BUILTIN.values() if r.options
 
 
 def record_of(operator: str) -> OperatorRecord:
-    """For an unknown operator, the defaults."""
+    """The record of an operator; for an unknown one, the defaults."""
     return OPERATORS.get(operator) or OperatorRecord(
         operator, CustomOptions, cost=costs.unknown, ignores_scales=frozenset()
     )
@@ -53,12 +53,12 @@ def options_class(operator: str) -> type[Options]:
 
 
 def default_options(operator: str) -> Options:
-    """schema.fbs's default values, for an operator whose table the file leaves out."""
+    """The options of an operator whose table the file leaves out: schema.fbs's default values."""
     return options_class(operator)()
 
 
 def custom_options(operator: str, data: bytes) -> CustomOptions:
-    """Decoded if the operator is known."""
+    """A custom operator's parameters, decoded if the operator is known."""
     return _CUSTOM.get(operator, CustomOptions).from_bytes(data)
 
 

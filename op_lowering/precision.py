@@ -131,7 +131,10 @@ class PrecisionPolicy:
 
 
 def why_not_float16(const: np.ndarray) -> str | None:
-    """A few values that vanish next to larger ones are no reason: they do not matter in a sum."""
+    """Why a float32 constant is not stored in float16; None if it can be.
+
+    A few values that vanish next to larger ones are no reason: they do not matter in a sum.
+    """
     finite = const[np.isfinite(const)]
     largest = float(np.abs(finite).max(initial=0))
     if largest > _FLOAT16_MAX:

@@ -93,7 +93,7 @@ class LoweringContext:
         return self.quant_mode == "integer" and self.platform == "cpu" and self.quantized_later
 
     def on_gpu(self, precision: PrecisionPolicy) -> Self:
-        """The context of an emulated GPU, on any device."""
+        """The context of an emulated GPU, on any device, under a precision policy."""
         return dataclasses.replace(
             self,
             platform="gpu",
@@ -126,6 +126,7 @@ class Op(Generic[OptionsT_co]):
     outputs: Specs
 
     def in_context(self, **changes: Any) -> Self:
+        """The same operator with other values for fields of its context."""
         return dataclasses.replace(self, context=dataclasses.replace(self.context, **changes))
 
 
@@ -224,7 +225,7 @@ def host_only(
 
 
 def optional(inputs: Specs, position: int) -> TensorSpec | None:
-    """None if the file leaves the input out (index -1, or a shorter list)."""
+    """An optional input, or None if the file leaves it out (index -1, or a shorter list)."""
     return inputs[position] if position < len(inputs) else None
 
 

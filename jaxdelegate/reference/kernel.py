@@ -92,6 +92,7 @@ class Kernel:
     def __call__(
         self, options: Options, inputs: Specs, outputs: Specs, *arrays: Array
     ) -> tuple[Array, ...]:
+        """Run the kernel."""
         return self.run(options, inputs, outputs, *arrays)
 
 

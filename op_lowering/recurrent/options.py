@@ -1,5 +1,7 @@
 """Options and records of RNN, SVDF and the LSTMs."""
 
+import functools
+
 from jaxdelegate.op_lowering.records import c_struct as c
 from jaxdelegate.op_lowering.records import costs
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType, LSTMKernelType
@@ -69,8 +71,11 @@ RecurrentOptions = (
     | BidirectionalSequenceLSTMOptions
 )
 
+_record = functools.partial(
+    OperatorRecord, multiplies=True, result=Result.REDUCED, reads_uint8_as_int8=True
+)
 RECORDS = table(
-    OperatorRecord(
+    _record(
         "BIDIRECTIONAL_SEQUENCE_LSTM",
         BidirectionalSequenceLSTMOptions,
         cost=costs.lstm,
@@ -82,11 +87,8 @@ RECORDS = table(
             "time_major": c.BOOL,
             "asymmetric_quantize_inputs": c.BOOL,
         },
-        multiplies=True,
-        result=Result.REDUCED,
-        reads_uint8_as_int8=True,
     ),
-    OperatorRecord(
+    _record(
         "BIDIRECTIONAL_SEQUENCE_RNN",
         BidirectionalSequenceRNNOptions,
         cost=costs.rnn,
@@ -96,11 +98,8 @@ RECORDS = table(
             "merge_outputs": c.BOOL,
             "asymmetric_quantize_inputs": c.BOOL,
         },
-        multiplies=True,
-        result=Result.REDUCED,
-        reads_uint8_as_int8=True,
     ),
-    OperatorRecord(
+    _record(
         "LSTM",
         LSTMOptions,
         cost=costs.lstm_step,
@@ -111,20 +110,14 @@ RECORDS = table(
             "kernel_type": c.same(LSTMKernelType),
             "asymmetric_quantize_inputs": c.BOOL,
         },
-        multiplies=True,
-        result=Result.REDUCED,
-        reads_uint8_as_int8=True,
     ),
-    OperatorRecord(
+    _record(
         "RNN",
         RNNOptions,
         cost=costs.rnn_step,
         struct={"fused_activation_function": c.ACTIVATION, "asymmetric_quantize_inputs": c.BOOL},
-        multiplies=True,
-        result=Result.REDUCED,
-        reads_uint8_as_int8=True,
     ),
-    OperatorRecord(
+    _record(
         "SVDF",
         SVDFOptions,
         cost=costs.svdf,
@@ -133,11 +126,8 @@ RECORDS = table(
             "fused_activation_function": c.ACTIVATION,
             "asymmetric_quantize_inputs": c.BOOL,
         },
-        multiplies=True,
-        result=Result.REDUCED,
-        reads_uint8_as_int8=True,
     ),
-    OperatorRecord(
+    _record(
         "UNIDIRECTIONAL_SEQUENCE_LSTM",
         UnidirectionalSequenceLSTMOptions,
         cost=costs.lstm,
@@ -149,11 +139,8 @@ RECORDS = table(
             "asymmetric_quantize_inputs": c.BOOL,
             "diagonal_recurrent_tensors": c.BOOL,
         },
-        multiplies=True,
-        result=Result.REDUCED,
-        reads_uint8_as_int8=True,
     ),
-    OperatorRecord(
+    _record(
         "UNIDIRECTIONAL_SEQUENCE_RNN",
         SequenceRNNOptions,
         cost=costs.rnn,
@@ -162,8 +149,5 @@ RECORDS = table(
             "fused_activation_function": c.ACTIVATION,
             "asymmetric_quantize_inputs": c.BOOL,
         },
-        multiplies=True,
-        result=Result.REDUCED,
-        reads_uint8_as_int8=True,
     ),
 )

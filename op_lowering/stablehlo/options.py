@@ -156,34 +156,6 @@ RECORDS = table(
         ignores_scales=INTEGERS,
     ),
     OperatorRecord(
-        "STABLEHLO_ABS",
-        cost=costs.elementwise,
-        is_elementwise=True,
-        result=Result.MOVED,
-        ignores_scales=INTEGERS,
-    ),
-    OperatorRecord(
-        "STABLEHLO_ADD",
-        cost=costs.elementwise,
-        is_elementwise=True,
-        result=Result.REDUCED,
-        ignores_scales=INTEGERS,
-    ),
-    OperatorRecord(
-        "STABLEHLO_AND", cost=costs.elementwise, is_elementwise=True, ignores_scales=INTEGERS
-    ),
-    OperatorRecord(
-        "STABLEHLO_BROADCAST_IN_DIM",
-        StablehloBroadcastInDimOptions,
-        cost=costs.movement,
-        struct=c.NOT_HANDED_OUT,
-        result=Result.MOVED,
-        scales=Scales.EQUAL,
-    ),
-    OperatorRecord(
-        "STABLEHLO_CBRT", cost=costs.transcendental, is_elementwise=True, reads_unrounded=True
-    ),
-    OperatorRecord(
         "STABLEHLO_CLAMP",
         cost=costs.elementwise,
         is_elementwise=True,
@@ -201,14 +173,6 @@ RECORDS = table(
         ignores_scales=INTEGERS,
     ),
     OperatorRecord(
-        "STABLEHLO_CONCATENATE",
-        StablehloConcatenateOptions,
-        cost=costs.movement,
-        struct=c.NOT_HANDED_OUT,
-        result=Result.MOVED,
-        scales=Scales.EQUAL,
-    ),
-    OperatorRecord(
         "STABLEHLO_CONVERT",
         cost=costs.elementwise,
         is_elementwise=True,
@@ -222,9 +186,6 @@ RECORDS = table(
         struct=c.NOT_HANDED_OUT,
         multiplies=True,
         result=Result.REDUCED,
-    ),
-    OperatorRecord(
-        "STABLEHLO_COSINE", cost=costs.transcendental, is_elementwise=True, reads_unrounded=True
     ),
     OperatorRecord(
         "STABLEHLO_CUSTOM_CALL",
@@ -292,45 +253,6 @@ RECORDS = table(
         "STABLEHLO_IOTA", StablehloIotaOptions, cost=costs.movement, struct=c.NOT_HANDED_OUT
     ),
     OperatorRecord(
-        "STABLEHLO_LOG", cost=costs.transcendental, is_elementwise=True, reads_unrounded=True
-    ),
-    OperatorRecord(
-        "STABLEHLO_LOGISTIC", cost=costs.transcendental, is_elementwise=True, result=Result.REDUCED
-    ),
-    OperatorRecord(
-        "STABLEHLO_MAXIMUM",
-        cost=costs.elementwise,
-        is_elementwise=True,
-        result=Result.MOVED,
-        scales=Scales.EQUAL,
-        ignores_scales=INTEGERS,
-    ),
-    OperatorRecord(
-        "STABLEHLO_MINIMUM",
-        cost=costs.elementwise,
-        is_elementwise=True,
-        result=Result.MOVED,
-        scales=Scales.EQUAL,
-        ignores_scales=INTEGERS,
-    ),
-    OperatorRecord(
-        "STABLEHLO_MULTIPLY",
-        cost=costs.elementwise,
-        is_elementwise=True,
-        result=Result.REDUCED,
-        ignores_scales=INTEGERS,
-    ),
-    OperatorRecord(
-        "STABLEHLO_NEGATE",
-        cost=costs.elementwise,
-        is_elementwise=True,
-        result=Result.MOVED,
-        ignores_scales=INTEGERS,
-    ),
-    OperatorRecord(
-        "STABLEHLO_OR", cost=costs.elementwise, is_elementwise=True, ignores_scales=INTEGERS
-    ),
-    OperatorRecord(
         "STABLEHLO_PAD",
         StablehloPadOptions,
         cost=costs.movement,
@@ -372,13 +294,7 @@ RECORDS = table(
         ignores_scales=INTEGERS,
     ),
     OperatorRecord(
-        "STABLEHLO_REMAINDER", cost=costs.elementwise, is_elementwise=True, ignores_scales=INTEGERS
-    ),
-    OperatorRecord(
         "STABLEHLO_RESHAPE", cost=costs.movement, result=Result.MOVED, scales=Scales.EQUAL
-    ),
-    OperatorRecord(
-        "STABLEHLO_RSQRT", cost=costs.transcendental, is_elementwise=True, reads_unrounded=True
     ),
     OperatorRecord(
         "STABLEHLO_SCATTER",
@@ -426,22 +342,77 @@ RECORDS = table(
         reads_unrounded=True,
         ignores_scales=INTEGERS,
     ),
-    OperatorRecord(
-        "STABLEHLO_SUBTRACT",
-        cost=costs.elementwise,
-        is_elementwise=True,
-        result=Result.REDUCED,
-        ignores_scales=INTEGERS,
+    *(
+        OperatorRecord(
+            name,
+            cost=costs.elementwise,
+            is_elementwise=True,
+            ignores_scales=INTEGERS,
+        )
+        for name in ("STABLEHLO_AND", "STABLEHLO_OR", "STABLEHLO_REMAINDER")
     ),
-    OperatorRecord(
-        "STABLEHLO_TANH", cost=costs.transcendental, is_elementwise=True, result=Result.REDUCED
+    *(
+        OperatorRecord(
+            name,
+            cost=costs.elementwise,
+            is_elementwise=True,
+            result=Result.REDUCED,
+            ignores_scales=INTEGERS,
+        )
+        for name in ("STABLEHLO_ADD", "STABLEHLO_MULTIPLY", "STABLEHLO_SUBTRACT")
     ),
-    OperatorRecord(
-        "STABLEHLO_TRANSPOSE",
-        StablehloTransposeOptions,
-        cost=costs.movement,
-        struct=c.NOT_HANDED_OUT,
-        result=Result.MOVED,
-        scales=Scales.EQUAL,
+    *(
+        OperatorRecord(
+            name,
+            cost=costs.elementwise,
+            is_elementwise=True,
+            result=Result.MOVED,
+            ignores_scales=INTEGERS,
+        )
+        for name in ("STABLEHLO_ABS", "STABLEHLO_NEGATE")
+    ),
+    *(
+        OperatorRecord(
+            name,
+            cost=costs.elementwise,
+            is_elementwise=True,
+            result=Result.MOVED,
+            scales=Scales.EQUAL,
+            ignores_scales=INTEGERS,
+        )
+        for name in ("STABLEHLO_MAXIMUM", "STABLEHLO_MINIMUM")
+    ),
+    *(
+        OperatorRecord(
+            name,
+            cost=costs.transcendental,
+            is_elementwise=True,
+            result=Result.REDUCED,
+        )
+        for name in ("STABLEHLO_LOGISTIC", "STABLEHLO_TANH")
+    ),
+    *(
+        OperatorRecord(
+            name,
+            cost=costs.transcendental,
+            is_elementwise=True,
+            reads_unrounded=True,
+        )
+        for name in ("STABLEHLO_CBRT", "STABLEHLO_COSINE", "STABLEHLO_LOG", "STABLEHLO_RSQRT")
+    ),
+    *(
+        OperatorRecord(
+            name,
+            options,
+            cost=costs.movement,
+            struct=c.NOT_HANDED_OUT,
+            result=Result.MOVED,
+            scales=Scales.EQUAL,
+        )
+        for name, options in (
+            ("STABLEHLO_BROADCAST_IN_DIM", StablehloBroadcastInDimOptions),
+            ("STABLEHLO_CONCATENATE", StablehloConcatenateOptions),
+            ("STABLEHLO_TRANSPOSE", StablehloTransposeOptions),
+        )
     ),
 )
