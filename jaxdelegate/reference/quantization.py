@@ -6,12 +6,7 @@ import numpy as np
 
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType
 from jaxdelegate.op_lowering.spec import TensorSpec
-from jaxdelegate.quant.params import (
-    Quantization,
-    activation_range,
-    tensor_scale,
-    tensor_zero_point,
-)
+from jaxdelegate.quant.params import Quantization, activation_range, tensor_scale, tensor_zero_point
 from jaxdelegate.reference.kernel import Array
 
 

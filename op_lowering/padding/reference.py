@@ -33,12 +33,7 @@ def _pairs(o: Options, shape: Shape, paddings: Array) -> list[tuple[int, int]]:
 
 
 def pad(
-    o: Options,
-    inputs: Specs,
-    outputs: Specs,
-    x: Array,
-    paddings: Array,
-    fill: Array | None = None,
+    o: Options, inputs: Specs, outputs: Specs, x: Array, paddings: Array, fill: Array | None = None
 ) -> tuple[Array]:
     """The output's zero point, which stands for 0, replaces an absent third input."""
     if fill is not None:

@@ -28,14 +28,7 @@ from jaxdelegate.op_lowering.pooling.rule import (
     windows_2d,
 )
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType
-from jaxdelegate.op_lowering.rule import (
-    Function,
-    Op,
-    OpRule,
-    first_reason,
-    table,
-    why_not_dtype,
-)
+from jaxdelegate.op_lowering.rule import Function, Op, OpRule, first_reason, table, why_not_dtype
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
 
 _FRACTION = 0.1  # MediaPipe adds it to a float index, so that truncation finds the integer again

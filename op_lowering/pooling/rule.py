@@ -34,14 +34,7 @@ from jaxdelegate.op_lowering.pooling.quantized import fused_activation, why_not_
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.records.enums import Padding
 from jaxdelegate.op_lowering.records.protocols import Pool2D
-from jaxdelegate.op_lowering.rule import (
-    Function,
-    LoweringContext,
-    Op,
-    OpRule,
-    first_reason,
-    table,
-)
+from jaxdelegate.op_lowering.rule import Function, LoweringContext, Op, OpRule, first_reason, table
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 
 _INTEGERS = frozenset(np.dtype(t) for t in (np.uint8, np.int8, np.int16))

@@ -170,11 +170,7 @@ def lstm_shapes(o: LSTMOptions, inputs: Specs) -> tuple[Shape | None, ...]:
 
 
 def lstm(
-    o: LSTMOptions,
-    inputs: Specs,
-    outputs: Specs,
-    *arrays: Array | None,
-    intermediates: Specs = (),
+    o: LSTMOptions, inputs: Specs, outputs: Specs, *arrays: Array | None, intermediates: Specs = ()
 ) -> tuple[Array, ...]:
     """One step of kernels/lstm.cc."""
     if o.kernel_type is LSTMKernelType.BASIC:

@@ -188,10 +188,7 @@ def why_not_counts(op: Op[Options], n_inputs: Sequence[int], n_out: int) -> str 
 
 
 def why_not_aux(
-    x: TensorSpec,
-    aux: TensorSpec | None,
-    forward: TensorSpec | None,
-    backward: TensorSpec | None,
+    x: TensorSpec, aux: TensorSpec | None, forward: TensorSpec | None, backward: TensorSpec | None
 ) -> str | None:
     if (forward is None) != (backward is None):
         return "one direction has weights for the auxiliary input, the other has none"

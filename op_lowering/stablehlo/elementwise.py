@@ -33,14 +33,7 @@ from jaxdelegate.op_lowering.records.enums import (
     StablehloComparisonType,
 )
 from jaxdelegate.op_lowering.records.record import NoOptions, Options
-from jaxdelegate.op_lowering.rule import (
-    Function,
-    Op,
-    OpRule,
-    first_reason,
-    table,
-    why_not_dtype,
-)
+from jaxdelegate.op_lowering.rule import Function, Op, OpRule, first_reason, table, why_not_dtype
 from jaxdelegate.op_lowering.stablehlo.options import (
     StablehloCompareOptions,
     StablehloCustomCallOptions,

@@ -21,14 +21,7 @@ from jaxdelegate.op_lowering.common.pointwise import (
     why_not_one_shape,
 )
 from jaxdelegate.op_lowering.common.products import nothing
-from jaxdelegate.op_lowering.rule import (
-    Function,
-    Op,
-    OpRule,
-    first_reason,
-    table,
-    why_not_dtype,
-)
+from jaxdelegate.op_lowering.rule import Function, Op, OpRule, first_reason, table, why_not_dtype
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 from jaxdelegate.op_lowering.stablehlo.body import Body, why_not_body
 from jaxdelegate.op_lowering.stablehlo.elementwise import ELEMENTS

@@ -25,14 +25,7 @@ from jaxdelegate.op_lowering.common.pointwise import (
 from jaxdelegate.op_lowering.common.products import nothing
 from jaxdelegate.op_lowering.dtypes import FLOATS, HALVES
 from jaxdelegate.op_lowering.precision import PrecisionPolicy
-from jaxdelegate.op_lowering.rule import (
-    Function,
-    Op,
-    OpRule,
-    first_reason,
-    table,
-    why_not_dtype,
-)
+from jaxdelegate.op_lowering.rule import Function, Op, OpRule, first_reason, table, why_not_dtype
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.op_lowering.stablehlo.elementwise import ELEMENTS, convert
 from jaxdelegate.op_lowering.stablehlo.options import (

@@ -18,12 +18,7 @@ from jaxdelegate.op_lowering.stablehlo.options import (
     StablehloReduceWindowOptions,
 )
 from jaxdelegate.op_lowering.stablehlo.reference_body import Apply, Call, elementwise
-from jaxdelegate.op_lowering.stablehlo.reference_shape import (
-    Widths,
-    check,
-    padded,
-    shape_of_padded,
-)
+from jaxdelegate.op_lowering.stablehlo.reference_shape import Widths, check, padded, shape_of_padded
 from jaxdelegate.reference.kernel import Array, Kernel
 from jaxdelegate.reference.pointwise import reject_quantized
 
@@ -179,12 +174,7 @@ def builtin_shape(_o: ReduceWindowOptions, inputs: Specs) -> Shapes:
 
 
 def builtin_reduce_window(
-    o: ReduceWindowOptions,
-    inputs: Specs,
-    outputs: Specs,
-    x: Array,
-    start: Array,
-    *windows: Array,
+    o: ReduceWindowOptions, inputs: Specs, outputs: Specs, x: Array, start: Array, *windows: Array
 ) -> tuple[Array]:
     reject_quantized(inputs)
     dtype = outputs[0].dtype

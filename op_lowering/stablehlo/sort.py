@@ -12,14 +12,7 @@ from jax import lax
 
 from jaxdelegate.op_lowering.common.movement import why_not_present
 from jaxdelegate.op_lowering.common.pointwise import BOOL, why_not_one_dtype, why_not_one_shape
-from jaxdelegate.op_lowering.rule import (
-    Function,
-    Op,
-    OpRule,
-    first_reason,
-    table,
-    why_not_dtype,
-)
+from jaxdelegate.op_lowering.rule import Function, Op, OpRule, first_reason, table, why_not_dtype
 from jaxdelegate.op_lowering.spec import Specs
 from jaxdelegate.op_lowering.stablehlo.body import Body, Order, why_not_body
 from jaxdelegate.op_lowering.stablehlo.elementwise import ELEMENTS
