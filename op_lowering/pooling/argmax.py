@@ -191,11 +191,7 @@ def _scatter(x: jax.Array, flat: jax.Array, y: TensorSpec) -> jax.Array:
 
 
 MAX_POOL_WITH_ARGMAX = OpRule(
-    "MaxPoolWithArgmax",
-    MaxPoolWithArgmaxOptions,
-    1,
-    _why_not_tensorflow,
-    _lower_tensorflow,
+    "MaxPoolWithArgmax", MaxPoolWithArgmaxOptions, 1, _why_not_tensorflow, _lower_tensorflow
 )
 MAX_POOLING_WITH_ARGMAX_2D = OpRule(
     "MaxPoolingWithArgmax2D", PoolParamsOptions, 1, _why_not_mediapipe, _lower_mediapipe

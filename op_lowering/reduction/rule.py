@@ -219,12 +219,7 @@ MEAN = _reducer(
     native=mean_cpu_kernel.mean,
 )
 SUM = _reducer(
-    "SUM",
-    2,
-    _sum,
-    FLOATS | _INDICES,
-    quantized=quantized_reduction.SUM,
-    in_order=_sum_in_order,
+    "SUM", 2, _sum, FLOATS | _INDICES, quantized=quantized_reduction.SUM, in_order=_sum_in_order
 )
 REDUCE_PROD = _reducer(
     "REDUCE_PROD", 2, _prod, FLOATS | INTEGERS, quantized=quantized_reduction.REDUCE_PROD

@@ -195,12 +195,7 @@ def _lower_gradient_args(op: Op[CustomOptions]) -> Function:
 
 
 BROADCAST_GRADIENT_ARGS = OpRule(
-    "BroadcastGradientArgs",
-    CustomOptions,
-    1,
-    _why_not_gradient_args,
-    _lower_gradient_args,
-    arity=2,
+    "BroadcastGradientArgs", CustomOptions, 1, _why_not_gradient_args, _lower_gradient_args, arity=2
 )
 
 RULES = table(

@@ -192,12 +192,7 @@ def _lower_compare(op: Op[StablehloCompareOptions]) -> Function:
 
 
 STABLEHLO_COMPARE = OpRule(
-    "STABLEHLO_COMPARE",
-    StablehloCompareOptions,
-    1,
-    _why_not_compare,
-    _lower_compare,
-    arity=2,
+    "STABLEHLO_COMPARE", StablehloCompareOptions, 1, _why_not_compare, _lower_compare, arity=2
 )
 
 
