@@ -134,8 +134,7 @@ def test_quantize_and_dequantize_of_no_numbers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("function", "exact"),
-    [(eigen.tanh, np.tanh), (eigen.logistic, lambda x: 1 / (1 + np.exp(-x)))],
+    ("function", "exact"), [(eigen.tanh, np.tanh), (eigen.logistic, lambda x: 1 / (1 + np.exp(-x)))]
 )
 def test_vector_functions(function, exact) -> None:  # type: ignore[no-untyped-def]
     x = np.linspace(-20, 20, 40001, dtype=F32)

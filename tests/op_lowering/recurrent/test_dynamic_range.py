@@ -231,7 +231,7 @@ BOTH_RNN = [
     for kind, aux in {"alone": {}, "aux": {"aux": INPUT}, "instead": {"instead": True}}.items()
 ]
 BOTH_RNN += [
-    bidirectional_rnn("no-step", time_major=True, n_time=0, litert="refuses empty tensors"),
+    bidirectional_rnn("no-step", time_major=True, n_time=0, litert="refuses empty tensors")
 ]
 svdf_8_bit = functools.partial(svdf, matrix=weights, version=4, **SUMS)
 SVDF = [
@@ -289,7 +289,7 @@ REFUSED = {
         {3: weights(CELL, INPUT, dtype=np.uint8)}
     ),
     "the kernel takes one scale": PLAIN.with_inputs(
-        {4: rescaled(PLAIN.inputs[4], Quantization(np.ones(6, np.float32), np.zeros(6, int)))},
+        {4: rescaled(PLAIN.inputs[4], Quantization(np.ones(6, np.float32), np.zeros(6, int)))}
     ),
     "and the int8 kernel expects 0": PLAIN.with_inputs(
         {5: rescaled(PLAIN.inputs[5], scaled(0.1, 3))}
@@ -312,7 +312,7 @@ def test_refuses_sparse_weights() -> None:
             PLAIN.op_options,
             (*inputs[:2], sparse, *inputs[3:]),
             outputs,
-        ),
+        )
     )
     assert "stored sparse" in (why or "")
 

@@ -195,8 +195,7 @@ def test_reference_matches_litert(case: Case) -> None:
 
 PLAIN, STEP_WITH_ALL = STEP[0], STEP[8]
 INT8 = dataclasses.replace(
-    const(of(np.int8, CELL, INPUT, low=-127, high=127)),
-    quantization=scaled(0.01),
+    const(of(np.int8, CELL, INPUT, low=-127, high=127)), quantization=scaled(0.01)
 )
 REFUSED = {
     "other weights are quantized int8": PLAIN.with_inputs({2: INT8}),

@@ -360,9 +360,7 @@ REFUSED = {
     "is int8, not int16": as_dtype(EVERYTHING, 10, np.int8),
     "is int64, not int32": as_dtype(STEP[0], 13, np.int64),
     "the kernel takes one scale": changed(
-        STEP[0],
-        3,
-        quantization=Quantization(np.full(6, 0.1, np.float32), np.zeros(6, np.int64)),
+        STEP[0], 3, quantization=Quantization(np.full(6, 0.1, np.float32), np.zeros(6, np.int64))
     ),
     "'in6' is int8": changed(STEP[0], 6, quantization=None),
     "is 4, and the int8 kernel expects 0": changed(STEP[0], 7, quantization=scaled(0.1, 4)),

@@ -122,8 +122,7 @@ def test_bounded_activations_turn_nan_into_their_lower_bound(act: Act) -> None:
 
 
 INT8 = dataclasses.replace(
-    const(of(np.int8, UNITS, INPUT, low=-127, high=127)),
-    quantization=scaled(0.01),
+    const(of(np.int8, UNITS, INPUT, low=-127, high=127)), quantization=scaled(0.01)
 )
 REFUSED = {
     "other weights are quantized int8": RNN[0].with_inputs({1: INT8}),

@@ -9,11 +9,7 @@ from jaxdelegate.testing import Arg, Case, const, f32, of, value
 from tests.support.dtypes import NO_KERNEL
 from tests.support.quantized import scaled
 
-MODES = {
-    "plain": {},
-    "aligned": {"align_corners": True},
-    "half": {"half_pixel_centers": True},
-}
+MODES = {"plain": {}, "aligned": {"align_corners": True}, "half": {"half_pixel_centers": True}}
 BOTH = {"align_corners": True, "half_pixel_centers": True}
 SIZES = [
     ((1, 3, 4, 2), (6, 8)),

@@ -75,7 +75,7 @@ BROADCASTS = [
     for d in OTHERS
 ]
 BROADCASTS += [
-    Case("BROADCAST_TO", "empty", [f32(1, 3), const(i32(0, 3))], version=2, litert=EMPTY),
+    Case("BROADCAST_TO", "empty", [f32(1, 3), const(i32(0, 3))], version=2, litert=EMPTY)
 ]
 ARGS = [
     Case("BROADCAST_ARGS", f"{a}-{b}-{dtype}", [value(a, dtype), value(b, dtype)])

@@ -219,17 +219,7 @@ UPDATES = [
         for d in OTHERS
     ),
 ]
-CASES = [
-    *SLICES,
-    *EXHAUSTIVE,
-    *STRIDED,
-    *OFFSET,
-    *MOVING,
-    *SPLITS,
-    *SPLITS_V,
-    *UNPACKS,
-    *UPDATES,
-]
+CASES = [*SLICES, *EXHAUSTIVE, *STRIDED, *OFFSET, *MOVING, *SPLITS, *SPLITS_V, *UNPACKS, *UPDATES]
 RUN_TIME = [  # what only the run decides: the reference must know it, the lowering refuses
     Case("SLICE", "run-time", [X, value(i32(1, 0, 0)), value(i32(2, 3, 1))]),
     Case("SLICE", "run-time-rest", [X, value(i32(1, 0, 0)), const(i32(-1, 3, 1))]),

@@ -57,10 +57,7 @@ UNARY = {
     "STABLEHLO_FLOOR": FLOAT,
 }
 # LiteRT's operators and dtypes (kernels/stablehlo_elementwise.h, stablehlo_shift_left.cc).
-_STOCK = [
-    *(np.dtype(t) for t in (np.float32, np.float64, np.float16, bool)),
-    *INTEGERS,
-]
+_STOCK = [*(np.dtype(t) for t in (np.float32, np.float64, np.float16, bool)), *INTEGERS]
 STOCK = {
     **{f"STABLEHLO_{name}": _STOCK for name in ("ADD", "MULTIPLY", "MAXIMUM", "MINIMUM")},
     "STABLEHLO_AND": [np.dtype(bool), *INTEGERS],

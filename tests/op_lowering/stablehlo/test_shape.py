@@ -177,10 +177,7 @@ COUNT = value(np.arange(6, dtype=np.int32).reshape(2, 3))  # [[0, 1, 2], [3, 4, 
 # The specification's examples, and plain indexing.
 EXAMPLES: list[tuple[Case, Any]] = [
     (reshape(COUNT, (3, 2)), [[0, 1], [2, 3], [4, 5]]),
-    (
-        broadcast(value([[1, 2, 3]], np.int32), (2, 1), (2, 3, 2)),
-        [[[1, 1], [2, 2], [3, 3]]] * 2,
-    ),
+    (broadcast(value([[1, 2, 3]], np.int32), (2, 1), (2, 3, 2)), [[[1, 1], [2, 2], [3, 3]]] * 2),
     (broadcast(COUNT, (1, 0), (3, 2)), [[0, 3], [1, 4], [2, 5]]),
     (iota(np.int32, (4, 5), 0), [[i] * 5 for i in range(4)]),
     (iota(np.int32, (4, 5), 1), [[0, 1, 2, 3, 4]] * 4),
