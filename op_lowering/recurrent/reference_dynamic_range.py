@@ -1,10 +1,4 @@
-"""Dynamic range recurrent kernels: integer products of float activations and 8-bit weights.
-
-Each row of activations is quantized on the fly.
-
-Sources: kernels/lstm_eval.cc (CalculateLstmGateHybrid), kernels/internal/kernel_utils.cc
-(RnnBatchStep), kernels/internal/reference/svdf.h (EvalHybridSVDF).
-"""
+"""Dynamic range recurrent kernels, whose sources dynamic_range.py names."""
 
 import dataclasses
 from collections.abc import Collection

@@ -1,8 +1,4 @@
-"""Integer MEAN, SUM and REDUCE_PROD, as kernels/reduce.cc and reference/reduce.h compute them.
-
-LiteRT's reference SUM reads int8 and int16 as if they were uint8: those two are summed as the
-optimized kernel does it, in float32 (optimized/reduce.h).
-"""
+"""Integer MEAN, SUM and REDUCE_PROD, by the sources that quantized.py names."""
 
 import math
 

@@ -9,6 +9,4 @@ class DensifyOptions(Record):
     """Table `DensifyOptions`: DENSIFY."""
 
 
-RECORDS = table(
-    OperatorRecord("DENSIFY", DensifyOptions, cost=costs.movement),
-)
+RECORDS = table(OperatorRecord("DENSIFY", DensifyOptions, cost=costs.movement))

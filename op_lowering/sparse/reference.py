@@ -55,6 +55,4 @@ def _entries(level: DimensionSparsity, count: int) -> tuple[Array, Array]:
     return np.repeat(np.arange(count), np.diff(level.segments)), level.indices
 
 
-KERNELS = {
-    "DENSIFY": Kernel(densify, same_shape),
-}
+KERNELS = {"DENSIFY": Kernel(densify, same_shape)}

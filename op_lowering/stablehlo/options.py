@@ -343,12 +343,7 @@ RECORDS = table(
         ignores_scales=INTEGERS,
     ),
     *(
-        OperatorRecord(
-            name,
-            cost=costs.elementwise,
-            is_elementwise=True,
-            ignores_scales=INTEGERS,
-        )
+        OperatorRecord(name, cost=costs.elementwise, is_elementwise=True, ignores_scales=INTEGERS)
         for name in ("STABLEHLO_AND", "STABLEHLO_OR", "STABLEHLO_REMAINDER")
     ),
     *(
@@ -383,21 +378,11 @@ RECORDS = table(
         for name in ("STABLEHLO_MAXIMUM", "STABLEHLO_MINIMUM")
     ),
     *(
-        OperatorRecord(
-            name,
-            cost=costs.transcendental,
-            is_elementwise=True,
-            result=Result.REDUCED,
-        )
+        OperatorRecord(name, cost=costs.transcendental, is_elementwise=True, result=Result.REDUCED)
         for name in ("STABLEHLO_LOGISTIC", "STABLEHLO_TANH")
     ),
     *(
-        OperatorRecord(
-            name,
-            cost=costs.transcendental,
-            is_elementwise=True,
-            reads_unrounded=True,
-        )
+        OperatorRecord(name, cost=costs.transcendental, is_elementwise=True, reads_unrounded=True)
         for name in ("STABLEHLO_CBRT", "STABLEHLO_COSINE", "STABLEHLO_LOG", "STABLEHLO_RSQRT")
     ),
     *(

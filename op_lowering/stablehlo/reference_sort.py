@@ -47,6 +47,4 @@ def _order(rows: list[Array], less: Apply) -> Array:
     return np.argsort(places, axis=0, kind="stable")
 
 
-KERNELS = {
-    "STABLEHLO_SORT": Kernel(sort, sorted_shapes, calls=True),
-}
+KERNELS = {"STABLEHLO_SORT": Kernel(sort, sorted_shapes, calls=True)}

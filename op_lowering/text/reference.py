@@ -53,6 +53,4 @@ def _grams(o: SkipGramOptions, chosen: tuple[int, ...], n: int) -> Iterator[tupl
         yield chosen
 
 
-KERNELS = {
-    "SKIP_GRAM": Kernel(skip_gram, skip_gram_shape),
-}
+KERNELS = {"SKIP_GRAM": Kernel(skip_gram, skip_gram_shape)}
