@@ -126,7 +126,7 @@ class Op(Generic[OptionsT_co]):
     outputs: Specs
 
     def in_context(self, **changes: Any) -> Self:
-        """The same operator with other values for fields of its context."""
+        """Return this operator with other values for fields of its context."""
         return dataclasses.replace(self, context=dataclasses.replace(self.context, **changes))
 
 

@@ -2,11 +2,13 @@
 
 import dataclasses
 import struct
-from typing import Self
+from typing import Any, Self
+
+from flatbuffers import flexbuffers
 
 from jaxdelegate.op_lowering.records import c_struct as c
 from jaxdelegate.op_lowering.records import costs
-from jaxdelegate.op_lowering.records.custom import CustomOptions, FlexbufferOptions
+from jaxdelegate.op_lowering.records.custom import CustomOptions
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType, Padding
 from jaxdelegate.op_lowering.records.operator import (
     INTEGERS,
@@ -59,7 +61,7 @@ class PoolParamsOptions(CustomOptions):
 
 
 @dataclasses.dataclass(frozen=True)
-class TensorFlowPoolOptions(FlexbufferOptions):
+class TensorFlowPoolOptions(CustomOptions):
     """A TensorFlow pool's attributes in a flexbuffer map; window and strides of every dimension."""
 
     ksize: tuple[int, ...] = ()
@@ -68,10 +70,37 @@ class TensorFlowPoolOptions(FlexbufferOptions):
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        options = super().from_bytes(data)
-        if not all(isinstance(n, int) for n in (*options.ksize, *options.strides)):
-            raise ValueError("custom options: expected integers as window and strides of a pool")
-        return options
+        """A key that is absent keeps the field's default."""
+        fields = {f.name: f.default for f in dataclasses.fields(cls) if f.name != "data"}
+        try:
+            entries = flexbuffers.GetRoot(data).AsMap if data else {}
+            values = {name: _attribute(entries, name, fields[name]) for name in fields}
+        except (struct.error, LookupError, TypeError, OverflowError, AssertionError) as error:
+            raise ValueError(
+                f"custom options: expected the attributes of a pool, got {error!r}"
+            ) from error
+        return cls(data, **values)
+
+
+_MOST_DIMENSIONS = 8
+
+
+def _attribute(entries: Any, name: str, default: Any) -> Any:
+    """A string, a flag or a short vector of integers, whichever `default` is."""
+    try:
+        entry = entries[name]
+    except KeyError as error:
+        if error.args == (name,):
+            return default
+        raise
+    if isinstance(default, str):
+        return entry.AsString
+    if isinstance(default, bool):
+        return entry.AsBool
+    vector = entry.AsTypedVector if entry.IsTypedVector else entry.AsVector
+    if len(vector) > _MOST_DIMENSIONS:
+        raise TypeError(f"{len(vector)} values of {name}")
+    return tuple(number.AsInt for number in map(vector.__getitem__, range(len(vector))))
 
 
 @dataclasses.dataclass(frozen=True)
