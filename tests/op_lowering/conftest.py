@@ -34,7 +34,7 @@ def test_reference_matches_litert(case: Case, request: pytest.FixtureRequest) ->
     case.check(case.run_reference(), run_litert(case))
 
 
-def test_refuses_what_only_the_run_decides(case: Case) -> None:
+def test_refuses_run_time_values(case: Case) -> None:
     reason = case.reason(RULES[case.name])
     if any(a is not None and a.value.dtype.hasobject for a in case.inputs):
         assert "strings" in reason
@@ -66,7 +66,7 @@ WALKED: dict[str, tuple[Callable[..., None], ...]] = {
     "LOWERED": (test_lowering_matches_the_reference,),  # only that
     "ON_GPU": (test_gpu_lowering_matches_the_reference,),
     # Only the reference can run them.
-    "RUN_TIME": (test_reference_matches_litert, test_refuses_what_only_the_run_decides),
+    "RUN_TIME": (test_reference_matches_litert, test_refuses_run_time_values),
     # By a part of the message: the rule's, and the reference's. A tuple has the error's class, too,
     # unless that is ValueError.
     "REFUSED": (test_refuses,),

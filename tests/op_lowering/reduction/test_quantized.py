@@ -151,7 +151,7 @@ def test_fuzz() -> None:
 
 
 @pytest.mark.parametrize("name", DTYPES)
-def test_reference_takes_axes_found_at_run_time(name: str) -> None:
+def test_reference_takes_run_time_axes(name: str) -> None:
     known = reducer(name, "", any_integers(np.int8, 3, 4), [1], scaled(0.1, 3), scaled(0.2, 5))
     late = Case(
         name,

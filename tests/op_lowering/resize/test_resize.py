@@ -114,7 +114,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("make", [bilinear, nearest])
-def test_reference_resizes_to_a_size_found_at_run_time(make: Any) -> None:
+def test_reference_resizes_to_a_run_time_size(make: Any) -> None:
     late = make("", f32(1, 3, 4, 2), value([5, 6], "int32"), {})
     known = make("", f32(1, 3, 4, 2), [5, 6], {})
     late.check(late.run_reference(), known.run_reference())

@@ -121,7 +121,7 @@ CASES = [
     *RANGES,
     *GRADIENT_ARGS,
 ]
-RUN_TIME = [  # what only the run decides: the reference must know it, the lowering refuses
+RUN_TIME = [  # known at run time only: the reference takes it, the lowering refuses it
     Case("RESHAPE", "run-time", [X, value(i32(-1, 6))]),
     Case("RESHAPE", "strings", [STRINGS, const(i32(4))]),
     Case("SQUEEZE", "strings", [value(np.array([[b"a"], [b"bc"]], object))]),

@@ -11,7 +11,7 @@ from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.signal.options import AudioSpectrogramOptions, MfccOptions
 from jaxdelegate.testing import Arg, Case, Tolerance, assert_close, const, f32, of, value
 
-IRREGULAR = "the kernel's transform wants powers of two"
+IRREGULAR = "the kernel's transform needs powers of two"
 
 
 def rfft2d(x: Arg, rows: int, columns: int, **details: Any) -> Case:

@@ -114,7 +114,7 @@ OFFSET = [
         ("index", (1, -1, 2), (2, 1, 2), (1, 1, 1), 0b10),
     ]
 ]
-MOVING = [  # begin from the run, but a shape that does not depend on it
+MOVING = [  # begin is known at run time only, but the shape does not depend on it
     Case(
         "STRIDED_SLICE",
         label,
@@ -220,7 +220,7 @@ UPDATES = [
     ),
 ]
 CASES = [*SLICES, *EXHAUSTIVE, *STRIDED, *OFFSET, *MOVING, *SPLITS, *SPLITS_V, *UNPACKS, *UPDATES]
-RUN_TIME = [  # what only the run decides: the reference must know it, the lowering refuses
+RUN_TIME = [  # known at run time only: the reference takes it, the lowering refuses it
     Case("SLICE", "run-time", [X, value(i32(1, 0, 0)), value(i32(2, 3, 1))]),
     Case("SLICE", "run-time-rest", [X, value(i32(1, 0, 0)), const(i32(-1, 3, 1))]),
     Case("SLICE", "strings", [STRINGS, const(i32(1, 0)), const(i32(1, -1))]),

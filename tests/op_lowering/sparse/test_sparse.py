@@ -99,7 +99,7 @@ CASES = [
     sparse("dense", MATRIX, [DENSE, DENSE], order=[1, 0]),
     sparse("outer", random(np.float32, (8, 12), 0.05), [CSR, DENSE]),
     sparse("vector", random(np.float32, (20,)), [CSR]),
-    sparse("zeros", np.zeros((3, 4), np.float32), [DENSE, CSR], litert="wants a stored value"),
+    sparse("zeros", np.zeros((3, 4), np.float32), [DENSE, CSR], litert="needs a stored value"),
     sparse("blocks", MATRIX, [DENSE, CSR, DENSE, DENSE], blocks={0: 4, 1: 2}),
     sparse("1x4", MATRIX, [DENSE, CSR, DENSE], blocks={1: 4}),
     sparse("16x1", random(np.float32, (32, 3), 0.1), [CSR, CSR, DENSE], [1, 0, 2], {0: 16}),

@@ -12,7 +12,7 @@ from tests.support.dtypes import STABLEHLO
 from tests.support.quantized import scaled
 
 SIZES = "LiteRT has no gather for elements of this size"
-INDICES = "LiteRT wants int32 or int64 indices"
+INDICES = "LiteRT takes int32 and int64 indices only"
 EMPTY = "LiteRT refuses empty tensors"
 # Rows of [3, 4, 2] from two coordinates, the second first, as in the specification's example.
 SPEC: dict[str, Any] = {

@@ -155,7 +155,7 @@ def table() -> list[Case]:
         dynamic_update(f32(3, 2), f32(0, 2), [2, 0]),
         *(pad(of(d, 3, 4), *PADS[2], 1, litert=stock(d)) for d in STABLEHLO),
         *(pad(X, *p) for p in PADS),
-        pad(f32(), (), (), (), litert="LiteRT wants a rank of at least 1"),
+        pad(f32(), (), (), (), litert="LiteRT needs a rank of at least 1"),
         pad(f32(0, 2), (1, 0), (2, 0), (3, 0), litert="LiteRT refuses empty tensors"),
         pad(X, (-3, 0), (0, 0), (0, 0), litert=EMPTY),
         *(dilate(of(d, 3, 3), [2, 3], 1, litert=stock(d)) for d in STABLEHLO),

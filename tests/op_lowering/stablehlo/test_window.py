@@ -98,7 +98,7 @@ def test_examples(function: Function) -> None:
     assert_close(case.run_lowered(RULES[case.name]), want)
 
 
-def test_reference_takes_windows_found_at_run_time() -> None:
+def test_reference_takes_run_time_windows() -> None:
     known = window("", Function.ADD, f32(5, 6), 0, [2, 2])
     late = [value(a.value) for a in known.inputs if a is not None]
     case = Case("REDUCE_WINDOW", "", late, known.options)
