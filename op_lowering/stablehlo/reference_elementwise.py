@@ -9,15 +9,14 @@ from jaxdelegate.op_lowering.records.enums import (
     StablehloComparisonDirection,
     StablehloComparisonType,
 )
-from jaxdelegate.op_lowering.spec import Shape, Specs
+from jaxdelegate.op_lowering.spec import Specs
 from jaxdelegate.op_lowering.stablehlo.options import (
     StablehloCompareOptions,
     StablehloCustomCallOptions,
 )
+from jaxdelegate.op_lowering.stablehlo.reference_shape import Shapes
 from jaxdelegate.reference.kernel import Array, Folds, Kernel, same_shape, undeclared_shapes
 from jaxdelegate.reference.pointwise import elementwise, reject_quantized, widen
-
-Shapes = tuple[Shape | None, ...]
 
 
 def one_shape(_options: object, inputs: Specs) -> Shapes:

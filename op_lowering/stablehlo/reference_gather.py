@@ -13,11 +13,9 @@ from jaxdelegate.op_lowering.stablehlo.options import (
     StablehloScatterOptions,
 )
 from jaxdelegate.op_lowering.stablehlo.reference_body import Call, elementwise
-from jaxdelegate.op_lowering.stablehlo.reference_shape import check
+from jaxdelegate.op_lowering.stablehlo.reference_shape import Shapes, check
 from jaxdelegate.reference.kernel import Array, Kernel
 from jaxdelegate.reference.pointwise import reject_quantized
-
-Shapes = tuple[Shape | None, ...]
 
 
 def _index_vectors(indices: Array, axis: int) -> Array:

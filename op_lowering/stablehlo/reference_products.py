@@ -7,16 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from jaxdelegate.op_lowering.dtypes import HALVES
-from jaxdelegate.op_lowering.spec import Shape, Specs
+from jaxdelegate.op_lowering.spec import Specs
 from jaxdelegate.op_lowering.stablehlo.options import (
     StablehloConvolutionOptions,
     StablehloDotGeneralOptions,
 )
-from jaxdelegate.op_lowering.stablehlo.reference_shape import check, padded
+from jaxdelegate.op_lowering.stablehlo.reference_shape import Shapes, check, padded
 from jaxdelegate.reference.kernel import Array, Kernel
 from jaxdelegate.reference.pointwise import reject_quantized
-
-Shapes = tuple[Shape | None, ...]
 
 
 def _factor(x: Array, dtype: np.dtype) -> Array:

@@ -18,11 +18,15 @@ from jaxdelegate.op_lowering.stablehlo.options import (
     StablehloReduceWindowOptions,
 )
 from jaxdelegate.op_lowering.stablehlo.reference_body import Apply, Call, elementwise
-from jaxdelegate.op_lowering.stablehlo.reference_shape import Widths, check, padded, shape_of_padded
+from jaxdelegate.op_lowering.stablehlo.reference_shape import (
+    Shapes,
+    Widths,
+    check,
+    padded,
+    shape_of_padded,
+)
 from jaxdelegate.reference.kernel import Array, Kernel
 from jaxdelegate.reference.pointwise import reject_quantized
-
-Shapes = tuple[Shape | None, ...]
 
 
 def _operands(inputs: Specs) -> Specs:
