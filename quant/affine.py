@@ -266,6 +266,7 @@ def quantize_and_dequantize(x: np.ndarray, low: float, high: float, scale: float
 
 
 def as_float32(x: np.ndarray) -> np.ndarray:
+    """float64, rounded to float32's precision."""
     return np.asarray(x).astype(np.float32).astype(np.float64)
 
 

@@ -396,6 +396,7 @@ _ACTIVATION_ZERO_POINT = 128
 
 
 def is_basic(inputs: Specs) -> bool:
+    """Whether these five inputs are the uint8 kernel's."""
     return inputs[0].dtype == _UINT8
 
 
