@@ -61,12 +61,6 @@ _UNSUPPORTED = {
 
 
 def application(served: Service, lifespan: Lifespan[Starlette] | None = None) -> Starlette:
-    """The ASGI application of a service.
-
-    Args:
-        served: the models.
-        lifespan: Starlette's, to start and end things with the server.
-    """
     http = _Http(served)
     model = "/v2/models/{name}"
     version = model + "/versions/{version}"
@@ -130,7 +124,7 @@ class _EndpointApp:
 
 
 class _Pieces(Response):
-    """A body in pieces: a slow client has only one piece in the server's buffers."""
+    """A slow client has only one piece of the body in the server's buffers."""
 
     def __init__(
         self, pieces: Sequence[bytes | memoryview], headers: Mapping[str, str], kind: str
@@ -157,12 +151,11 @@ def error_response(message: str, status: int, headers: Mapping[str, str] | None 
 def json_response(
     content: object, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """A JSON response."""
     return Response(json.dumps(content), status, headers, "application/json")
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
-    """The response to requests that Starlette refuses: unknown paths and methods."""
+    """For the requests that Starlette refuses: unknown paths and methods."""
     if not isinstance(error, HTTPException):
         raise error
     reasons = {404: "unknown path", 405: f"the path does not support {request.method}"}
@@ -362,7 +355,7 @@ class _Http:
 
 
 async def _done(size: int, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function; for large data in a thread, so that it does not block other requests."""
+    """Call a function: for large data in a thread, so that it does not block other requests."""
     if size <= SMALL:
         return function(*arguments)
     return await asyncio.to_thread(function, *arguments)
@@ -375,7 +368,7 @@ def _address(request: Request) -> str:
 
 
 def _result_bytes(decoded: protocol.Decoded, model: ServedModel) -> int:
-    """An estimate of the size of all outputs: open sizes are the first input's first."""
+    """An estimate of the bytes of all outputs: open sizes are the first input's first."""
     shape = next((array.shape for array in decoded.request.inputs.values()), ())
     rows = shape[0] if shape else 1
     return sum(
@@ -385,7 +378,7 @@ def _result_bytes(decoded: protocol.Decoded, model: ServedModel) -> int:
 
 
 def metadata(model: ServedModel) -> dict[str, Any]:
-    """A model's name, versions and tensors, in the protocol's form."""
+    """What the protocol calls metadata: the name, versions and tensors."""
     return {
         "name": model.name,
         "versions": [model.version],

@@ -54,10 +54,9 @@ class RunResult(Protocol[R_co]):
 
 
 class Batcher(Generic[T, R]):
-    """A queue of requests, and the one thread that runs them in batches.
+    """Requests come from asyncio tasks, of one event loop or several.
 
-    Requests come from asyncio tasks, of one event loop or several. A model runs only in this
-    thread, since interpreters and hosts are not thread-safe.
+    A model runs only in the batcher's one thread, since interpreters and hosts are not thread-safe.
     """
 
     def __init__(
@@ -71,17 +70,10 @@ class Batcher(Generic[T, R]):
         recorder: ModelRecorder | None = None,
         prepare: Callable[[], None] | None = None,
     ) -> None:
-        """Create the batcher without starting its thread.
+        """A failed batch with `may_repeat` runs its items again, one by one.
 
-        Args:
-            run: runs items of the same key together; raises if one of them cannot be run.
-            name: of the model, for messages.
-            max_queue_delay_us: microseconds that a request may wait for others to join.
-            max_queue_size: how many requests may wait.
-            may_repeat: whether the items of a failed batch may run again, one by one.
-            recorder: of metrics; None: a new one.
-            prepare: called in the thread before all requests. If it raises, the batcher is closed
-                with this error.
+        `run` raises if one of the items, which have the same key, cannot be run. The thread calls
+        `prepare` before all requests; if that raises, the batcher is closed with its error.
         """
         self._run, self._name, self._prepare = run, name, prepare
         self._delay_s, self._max_queue_size = max_queue_delay_us * 1e-6, max_queue_size
@@ -97,11 +89,11 @@ class Batcher(Generic[T, R]):
         self._thread = threading.Thread(target=self._work, name=f"serve {name}", daemon=True)
 
     def start(self) -> None:
-        """Start the thread. Call it once."""
+        """Call it once."""
         self._thread.start()
 
     def fail_after_fork(self, error: BaseException) -> None:
-        """Refuse all requests: this process was forked, and the thread runs only in the parent."""
+        """This process was forked, and the thread runs only in the parent."""
         self._change = threading.Condition()  # the parent's thread may have held its lock
         self._error, self._waiting = error, []
         self._is_closing = self._has_ended = True
@@ -111,18 +103,10 @@ class Batcher(Generic[T, R]):
     ) -> R:
         """Queue an item, wait until it has run in a batch, and return its result.
 
-        If the awaiting task is cancelled, the item leaves the queue.
-
-        Args:
-            item: for `run`.
-            key: equal for items that may run in the same batch.
-            rows: the number of items of a batch that it takes up.
-            costs: of the batch sizes for items of this key.
-            timeout_s: the longest time it may take; 0: no limit.
-
-        Raises:
-            RequestError: 400: too many rows; 503: the queue is full or the batcher is closed;
-                504: a timeout.
+        Items of the same `key` may run in one batch, and an item takes up `rows` of it. A timeout
+        of 0 is no limit. If the awaiting task is cancelled, the item leaves the queue. A
+        RequestError has status 400 for too many rows, 503 if the queue is full or the batcher
+        closed, 504 for a timeout.
         """
         if rows > costs.max_rows:
             raise RequestError(
@@ -175,7 +159,6 @@ class Batcher(Generic[T, R]):
             self._change.notify_all()
 
     def join(self, timeout_s: float | None = None) -> None:
-        """Wait for the thread to end."""
         if self._thread.is_alive():
             self._thread.join(timeout_s)
 

@@ -20,7 +20,7 @@ _MIN_COMPRESSED = 1024  # bytes from which a response is compressed
 
 
 def header_length(headers: Mapping[str, str]) -> int | None:
-    """The number of bytes of JSON in the body; None: the whole body."""
+    """The bytes of JSON in the body; None: the whole body."""
     text = headers.get(HEADER_LENGTH)
     if text is None:
         return None
@@ -30,11 +30,10 @@ def header_length(headers: Mapping[str, str]) -> int | None:
 
 
 async def read(request: Request, limits: Limits, reservation: BodyReservation) -> Buffer:
-    """Receive and decompress a request's body.
+    """The request's body, decompressed.
 
-    Raises:
-        RequestError: 413 as soon as it is larger than allowed, 408 if it does not arrive in time,
-            415 for an unknown Content-Encoding, 400 for damaged data.
+    A RequestError has status 413 as soon as it is larger than allowed, 408 if it does not arrive in
+    time, 415 for an unknown Content-Encoding, 400 for damaged data.
     """
     encoding = request.headers.get("Content-Encoding", "identity").strip().lower()
     if encoding not in (*_WINDOWS, "identity"):
@@ -89,7 +88,7 @@ def _too_large(given: str, limits: Limits) -> RequestError:
 
 
 def _decompressed(body: Buffer, encoding: str, limits: Limits) -> bytes:
-    """The whole body; decompression stops one byte beyond the limit."""
+    """Decompression stops one byte beyond the limit."""
     stream = zlib.decompressobj(_WINDOWS[encoding])
     try:
         found = stream.decompress(body, limits.max_request_bytes + 1)
@@ -130,7 +129,7 @@ def _quality(weight: str) -> float:
 async def compressed(
     pieces: Sequence[bytes | memoryview], encoding: str | None
 ) -> tuple[Sequence[bytes | memoryview], str | None]:
-    """A response's body and encoding; compressed if accepted and large enough."""
+    """The body and its encoding; compressed if accepted and large enough."""
     if encoding is None or sum(map(len, pieces)) < _MIN_COMPRESSED:
         return pieces, None
     return await asyncio.to_thread(_compress, pieces, encoding), encoding

@@ -32,9 +32,6 @@ class BoundedConnection(HttpToolsProtocol):
     The bytes of a request outside the body (headers, chunk extensions, trailers) are limited by the
     limit of headers plus some for each byte of the body. Headers and bodies must arrive in time,
     even after the response, and clients must read responses.
-
-    Attributes:
-        limits: of bodies.
     """
 
     limits = Limits()
@@ -51,17 +48,14 @@ class BoundedConnection(HttpToolsProtocol):
     _unread: asyncio.TimerHandle | None = None
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        """Create the connection; called by uvicorn."""
         super().__init__(*arguments, **options)
         self._pending: collections.deque[Any] = collections.deque()  # cycles without a response
 
     def connection_made(self, transport: Any) -> None:
-        """Start the timeout for headers."""
         super().connection_made(transport)
         self._wait(MAX_HEADER_S)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop all timeouts."""
         self._wait(None)
         self._set_timer()
         self._disconnect()
@@ -69,7 +63,6 @@ class BoundedConnection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Count the bytes outside bodies."""
         if self._is_receiving:
             self._other_bytes += len(data)
         else:
@@ -94,7 +87,6 @@ class BoundedConnection(HttpToolsProtocol):
         return self.cycle is None or bool(self.cycle.response_complete)
 
     def on_message_begin(self) -> None:
-        """Start counting the bytes of a request."""
         super().on_message_begin()
         self._other_bytes, self._new_bytes = self._new_bytes, 0
         self._field_bytes = self._body_bytes = 0
@@ -104,18 +96,16 @@ class BoundedConnection(HttpToolsProtocol):
         self._wait(MAX_HEADER_S)
 
     def on_url(self, url: bytes) -> None:
-        """Count a part of a URL."""
         self._field_bytes += len(url)
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Count a header or trailer; trailers are dropped."""
+        """Trailers are dropped."""
         self._field_bytes += len(name) + len(value)
         if self._is_in_headers:
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Start the timeout for the body."""
         self._is_in_headers = False
         seconds = self.limits.seconds
         # The application waits for memory, then for the body, and responds if that takes too long.
@@ -124,13 +114,11 @@ class BoundedConnection(HttpToolsProtocol):
         self._pending.append(self.cycle)
 
     def on_body(self, body: bytes) -> None:
-        """Count a part of a body."""
         self._body_bytes += len(body)
         self._other_bytes = max(0, self._other_bytes - len(body))
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """Stop the timeout for the body."""
         self._is_receiving = False
         self._wait(MAX_HEADER_S if self._is_responded else None)
         super().on_message_complete()
@@ -143,12 +131,12 @@ class BoundedConnection(HttpToolsProtocol):
             self._wait(MAX_HEADER_S)
 
     def pause_writing(self) -> None:
-        """Start watching a client that reads slowly."""
+        """Watch the client, which reads slowly."""
         super().pause_writing()
         self._watch_reader()
 
     def resume_writing(self) -> None:
-        """Stop watching: the client has read most of the data."""
+        """The client has read most of the data."""
         if self._unread is not None:
             self._unread.cancel()
             self._unread = None
@@ -165,7 +153,7 @@ class BoundedConnection(HttpToolsProtocol):
             self._watch_reader()
 
     def send_400_response(self, _msg: str) -> None:
-        """Respond to invalid HTTP, in the form of all other errors."""
+        """In the form of all other errors."""
         self._refuse(400, "this is not an HTTP/1.1 request")
 
     def _should_upgrade(self) -> bool:
@@ -243,5 +231,4 @@ class BoundedConnection(HttpToolsProtocol):
 
 
 def bounded(limits: Limits) -> type[BoundedConnection]:
-    """The class of connections with these limits of bodies."""
     return type("BoundedConnection", (BoundedConnection,), {"limits": limits})

@@ -45,11 +45,7 @@ shown = _Shown().repr
 
 
 def name_of(dtype: np.dtype) -> str:
-    """The protocol's name of a dtype.
-
-    Raises:
-        RequestError: the protocol has none, for instance for complex numbers.
-    """
+    """A RequestError if the protocol has none, for instance for complex numbers."""
     if dtype.kind in "SU":
         return BYTES
     if dtype not in _NAMES:
@@ -58,22 +54,18 @@ def name_of(dtype: np.dtype) -> str:
 
 
 def dtype_of(name: object) -> np.dtype | None:
-    """The dtype of a datatype's name; None: an unknown datatype."""
+    """None: an unknown datatype."""
     return _DTYPES.get(name) if isinstance(name, str) else None
 
 
 def known() -> str:
-    """The names of all datatypes, for messages."""
     return ", ".join(_DTYPES)
 
 
 def split_bytes(data: memoryview, what: str, most: int = MAX_TEXTS) -> list[bytes]:
-    """The elements of BYTES in binary data: each follows its length, 4 bytes, little-endian.
+    """Each element of BYTES follows its length, 4 bytes, little-endian.
 
-    Args:
-        data: the tensor's binary data.
-        what: the tensor, for messages.
-        most: the largest number of elements.
+    `what` is the tensor, for messages.
     """
     found: list[bytes] = []
     start = 0
@@ -98,11 +90,10 @@ def split_bytes(data: memoryview, what: str, most: int = MAX_TEXTS) -> list[byte
 
 
 def elements(array: np.ndarray) -> list[bytes]:
-    """The elements of an array of str or bytes, row-major, strings in UTF-8."""
+    """Row-major, strings in UTF-8."""
     return [e.encode() if isinstance(e, str) else bytes(e) for e in array.ravel().tolist()]
 
 
 def joined_bytes(array: np.ndarray) -> bytes:
-    """The binary data of an array of str or bytes."""
     found = elements(array)
     return b"".join(part for e in found for part in (_LENGTH.pack(len(e)), e))

@@ -14,17 +14,10 @@ _OVERHEAD = 0.03
 
 @dataclasses.dataclass(frozen=True)
 class Costs:
-    """The costs of a signature's compiled batch sizes.
-
-    Attributes:
-        seconds: of one run, by batch size.
-    """
-
     seconds: Mapping[int, float]
 
     @property
     def max_rows(self) -> int:
-        """The largest number of items that run at once."""
         return max(self.seconds)
 
     @property
@@ -51,8 +44,6 @@ class Costs:
 
 
 class Waiting(Protocol):
-    """A request in the queue."""
-
     key: Hashable  # only requests with the same key run together: signature and shapes
     rows: int  # its items
     since: float  # when it arrived, in seconds of a monotonic clock
@@ -61,15 +52,8 @@ class Waiting(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Decision:
-    """What to do with a queue.
-
-    Attributes:
-        taken: positions of the requests to run now; empty: wait.
-        wait_s: the longest time to wait.
-    """
-
-    taken: tuple[int, ...]
-    wait_s: float = 0.0
+    taken: tuple[int, ...]  # positions of the requests to run now; empty: wait
+    wait_s: float = 0.0  # the longest time
 
 
 def compiled_sizes(max_batch_size: int) -> tuple[int, ...]:
@@ -79,16 +63,12 @@ def compiled_sizes(max_batch_size: int) -> tuple[int, ...]:
 
 
 def decide(waiting: Sequence[Waiting], now: float, max_delay_s: float) -> Decision:
-    """Which requests to run now.
+    """Which requests of the queue, oldest first and not empty, to run now.
 
     The oldest request is always among them. Others with its key join in order of arrival, up to the
     first that does not fit. As many run at once as finish all of them soonest by the measured
-    costs: a network that gains nothing from batches runs without them.
-
-    Args:
-        waiting: the queue, oldest first; not empty.
-        now: the time, by the clock of `since`.
-        max_delay_s: how long the oldest may wait for others.
+    costs: a network that gains nothing from batches runs without them. `now` is by the clock of
+    `since`.
     """
     oldest = waiting[0]
     fitting = _fitting(waiting, oldest.key, oldest.costs.max_rows)
@@ -100,7 +80,7 @@ def decide(waiting: Sequence[Waiting], now: float, max_delay_s: float) -> Decisi
 
 
 def _fitting(waiting: Sequence[Waiting], key: Hashable, max_rows: int) -> tuple[int, ...]:
-    """The requests with a key that fit into one batch; none overtakes another with its key."""
+    """None overtakes another with its key."""
     found: list[int] = []
     rows = 0
     for position, request in enumerate(waiting):

@@ -81,13 +81,13 @@ class ServedFile:
         )
 
     def start(self) -> None:
-        """Start the thread that compiles and runs it; later calls do nothing."""
+        """Later calls do nothing."""
         if self not in _STARTED:
             _STARTED.add(self)
             self.batcher.start()
 
     def fail_after_fork(self) -> None:
-        """Refuse all requests in a forked process, which does not have the thread."""
+        """A forked process does not have the thread."""
         self.is_ready = False
         self.error = StoppedError(
             f"{self.name} was started before this process ({os.getpid()}) was forked, and runs "
@@ -99,11 +99,7 @@ class ServedFile:
         self._loaded.set()
 
     def wait_until_ready(self, timeout_s: float | None = None) -> bool:
-        """Wait until every program is compiled; False: a timeout.
-
-        Raises:
-            JaxDelegateError: the compilation failed.
-        """
+        """False: a timeout. Raises the error of a failed compilation."""
         is_loaded = self._loaded.wait(timeout_s)
         if self.error is not None:
             raise self.error
@@ -145,7 +141,7 @@ class ServedFile:
             self._loaded.set()
 
     def _run(self, items: Sequence[_Item]) -> BatchResult:
-        """Run requests for one graph whose items have the same shapes."""
+        """All items are for one graph and have the same shapes."""
         first = items[0]
         if self._sessions is None:
             return self._computed(first.runner, items)
@@ -195,26 +191,25 @@ if hasattr(os, "register_at_fork"):
 
 
 class ServedSignature:
-    """A signature under the name that clients use. A `ServedModel`."""
+    """A `ServedModel`: a signature under the name that clients use."""
 
     def __init__(self, file: ServedFile, runner: GraphRunner, name: str) -> None:
-        """Serve one graph of a file."""
         self.name, self.version, self.recorder = name, _VERSION, file.recorder
         self._file, self._runner = file, runner
 
     @property
     def inputs(self) -> tuple[TensorMetadata, ...]:
-        """The inputs; a batch dimension is -1. Final once it is ready."""
+        """A batch dimension is -1. Final once it is ready."""
         return self._runner.inputs
 
     @property
     def outputs(self) -> tuple[TensorMetadata, ...]:
-        """The outputs; a batch dimension is -1. Final once it is ready."""
+        """A batch dimension is -1. Final once it is ready."""
         return self._runner.outputs
 
     @property
     def scheduling(self) -> Scheduling:
-        """How requests are scheduled. Final once it is ready."""
+        """Final once it is ready."""
         settings, runner = self._file.settings, self._runner
         return Scheduling(
             tuple(sorted(runner.costs.seconds)) if runner.is_batched else (),
@@ -225,7 +220,6 @@ class ServedSignature:
 
     @property
     def is_ready(self) -> bool:
-        """Whether every program is compiled and has run once."""
         return self._file.is_ready
 
     @property
@@ -234,15 +228,10 @@ class ServedSignature:
         return self._file.error
 
     def start(self) -> None:
-        """Start compiling, once for all signatures of a file. Call it after the last fork."""
+        """Once for all signatures of a file. Call it after the last fork."""
         self._file.start()
 
     def wait_until_ready(self, timeout_s: float | None = None) -> bool:
-        """Wait until it is ready; False: a timeout.
-
-        Raises:
-            JaxDelegateError: the model cannot be compiled.
-        """
         return self._file.wait_until_ready(timeout_s)
 
     async def close(self) -> None:
@@ -250,12 +239,7 @@ class ServedSignature:
         await self._file.close()
 
     async def infer(self, request: InferRequest) -> Mapping[str, np.ndarray]:
-        """All outputs by name, with as many items as the request; read-only.
-
-        Raises:
-            RequestError: see `ServedModel.infer`.
-            InterpreterError: an operator or the device failed.
-        """
+        """As `ServedModel.infer`; read-only arrays."""
         file, runner = self._file, self._runner
         if not file.is_ready:
             why = "is loading" if file.error is None else f"cannot be loaded: {file.error}"
@@ -278,7 +262,7 @@ class ServedSignature:
 
 
 def _timeout_s(parameters: Mapping[str, Parameter], most: float) -> float:
-    """Seconds that a request may take: its parameter `timeout`, at most the server's limit."""
+    """At most the server's limit; 0: no limit."""
     given = parameters.get("timeout")
     if given is None:
         return most
@@ -295,18 +279,8 @@ def open_model(
 ) -> list[ServedSignature]:
     """Read a .tflite. `start` compiles it; it accepts requests when `is_ready`.
 
-    A file with at most one signature is served as NAME. With several, each is NAME:KEY, and NAME
-    is also the default: 'serving_default', or the first if no signature has that key.
-
-    Args:
-        path: of the file.
-        name: the name that clients use.
-        settings: None: the defaults.
-        recorder: of metrics, `Metrics.recorder(name, "1")`; None: a new one.
-
-    Raises:
-        ModelError: the file cannot be read.
-        OptionError: an invalid option.
+    A file with at most one signature is served as NAME. With several, each is NAME:KEY, and NAME is
+    also the default: 'serving_default', or the first if no signature has that key.
     """
     file = ServedFile(path, name, settings or ServeSettings(), recorder or ModelRecorder())
     first, *others = file.runners

@@ -27,19 +27,17 @@ _PROGRAMS = 16  # shapes of a batch size whose programs stay in memory
 
 @dataclasses.dataclass(frozen=True)
 class RuntimeStates:
-    """The states of an open file after a run; the arrays are never modified."""
+    """The arrays are never modified."""
 
     store: StoreStates
     hosts: tuple[Mapping[int, Any], ...]  # `SubgraphRunner.states`, by graph
 
 
 class CountingDelegate(JaxDelegate):
-    """A JaxDelegate that counts the programs it compiles and loads."""
-
     _reported = _loaded = 0
 
     def new_programs(self) -> tuple[int, int]:
-        """The programs that were compiled, and loaded from the cache, since the last call."""
+        """How many were compiled, and how many loaded from the cache, since the last call."""
         count = self.compiler.compiled
         loaded = 0 if self.programs is None else self.programs.statistics.loaded
         new = count - self._reported, loaded - self._loaded
@@ -48,13 +46,10 @@ class CountingDelegate(JaxDelegate):
 
 
 def delegate_for(settings: ServeSettings) -> CountingDelegate | None:
-    """The delegate that runs a model; None: the numpy reference runs it.
+    """None: the numpy reference runs it.
 
     `rebatch` is on unless the user turns it off: it proves that a graph computes the items of a
     batch independently, and otherwise runs them one by one.
-
-    Raises:
-        OptionError: an invalid option.
     """
     if not settings.use_delegate:
         return None
@@ -66,19 +61,12 @@ def delegate_for(settings: ServeSettings) -> CountingDelegate | None:
 
 
 class GraphRunner:
-    """Compiles and runs one served graph. Only one thread calls `compile`, `warm_up` and `run`."""
+    """Only one thread calls `compile`, `warm_up` and `run`."""
 
     def __init__(
         self, graph: ServedGraph, opened: OpenModel, settings: ServeSettings, states: StateUse
     ) -> None:
-        """Decide about batches, without compiling.
-
-        Args:
-            graph: the signature or main subgraph.
-            opened: the file.
-            settings: the user's.
-            states: which states the model keeps.
-        """
+        """Decide about batches, without compiling."""
         self.graph, self._open, self._settings = graph, opened, settings
         self._why_single = _why_single(graph, opened, settings, states)
         self._set_costs({1: 1.0})
@@ -109,10 +97,8 @@ class GraphRunner:
     def checked(self, inputs: Arrays, name: str) -> tuple[int, Shapes]:
         """The number of items in a request, and the shape of one item of each input.
 
-        Without batching a request is one item, and the shapes are the inputs'.
-
-        Raises:
-            RequestError: 400: the inputs do not fit the graph.
+        Without batching a request is one item, and the shapes are the inputs'. A RequestError of
+        status 400 if they do not fit the graph.
         """
         if len(inputs) != len(self.inputs):
             expected = ", ".join(repr(t.name) for t in self.inputs) or "none"
@@ -149,12 +135,8 @@ class GraphRunner:
     def compile(self, name: str, is_ending: Callable[[], bool]) -> None:
         """Plan and compile the graph for every batch size that it can run in.
 
-        Args:
-            name: of the model, for messages.
-            is_ending: whether the server is shutting down; then no further program is compiled.
-
-        Raises:
-            JaxDelegateError: the graph cannot be compiled for single items.
+        When the server is ending, no further program is compiled. Raises if the graph cannot be
+        compiled for single items.
         """
         if is_ending():
             return
@@ -175,7 +157,7 @@ class GraphRunner:
         self._programs = {1: single}
 
     def _compile_batches(self, name: str, is_ending: Callable[[], bool]) -> str | None:
-        """Compile for batches; returns why the graph cannot run in batches, or None."""
+        """Returns why the graph cannot run in batches, or None."""
         for size in compiled_sizes(self._settings.max_batch_size)[1:]:
             if is_ending():
                 break
@@ -216,8 +198,7 @@ class GraphRunner:
     def prepare(self, shapes: Shapes, rows: int) -> BatchProgram:
         """The program for this many items of these shapes, compiled if necessary.
 
-        Raises:
-            RequestError: 400: the graph refuses the shapes.
+        A RequestError of status 400 if the graph refuses the shapes.
         """
         program = self._programs[self.costs.padded(rows)]
         whole = shapes if program.size is None else tuple((program.size, *s) for s in shapes)
@@ -233,17 +214,7 @@ class GraphRunner:
         return program
 
     def run(self, requests: Sequence[Arrays], shapes: Shapes, rows: int) -> BatchResult:
-        """Run requests together.
-
-        Args:
-            requests: all inputs of each by name.
-            shapes: of one item of each input, from `checked`; the same for all requests.
-            rows: the number of items in all requests.
-
-        Raises:
-            RequestError: 400: the graph refuses the shapes.
-            InterpreterError: an operator or the device failed.
-        """
+        """`shapes` from `checked` are of one item of each input, the same for all requests."""
         return self.prepare(shapes, rows).run(requests)
 
 

@@ -51,7 +51,7 @@ _Request, _Response = _messages()
 
 
 def handler(served: Service) -> Any:
-    """The service, for `add_generic_rpc_handlers`."""
+    """For `add_generic_rpc_handlers`."""
     health = _Health(served)
     parse, write = _Request.FromString, _Response.SerializeToString
     return grpc.method_handlers_generic_handler(
@@ -78,7 +78,6 @@ class _Health:
         return "SERVING" if self._served.is_model_ready(model) else "NOT_SERVING"
 
     async def check(self, request: Any, context: Any) -> Any:
-        """The current state."""
         state = self._state(request.service)
         if state == "SERVICE_UNKNOWN":
             known = ", ".join(map(repr, self._served.models))

@@ -26,7 +26,6 @@ _FIELDS = {
 
 
 def decode(message: Any, model: ServedModel, client: str = "") -> Decoded:
-    """Read a ModelInferRequest."""
     parameters = protocol.checked_parameters(_parameters(message.parameters))
     raw = list(message.raw_input_contents)
     if raw and len(raw) != len(message.inputs):
@@ -81,7 +80,7 @@ def _outputs(message: Any, model: ServedModel) -> tuple[RequestedOutput, ...]:
 
 
 def encode(decoded: Decoded, model: ServedModel, results: Mapping[str, np.ndarray]) -> Any:
-    """Write a ModelInferResponse, with raw data."""
+    """A ModelInferResponse with raw data."""
     response = service_pb2.ModelInferResponse(
         model_name=model.name, model_version=model.version, id=decoded.id
     )
@@ -93,7 +92,6 @@ def encode(decoded: Decoded, model: ServedModel, results: Mapping[str, np.ndarra
 
 
 def metadata(model: ServedModel, platform: str) -> Any:
-    """Write a ModelMetadataResponse."""
     response = service_pb2.ModelMetadataResponse(
         name=model.name, versions=[model.version], platform=platform
     )
@@ -108,5 +106,5 @@ def metadata(model: ServedModel, platform: str) -> Any:
 
 
 def failed(error: RequestError) -> Any:
-    """Write a stream's response to a request that is refused."""
+    """A stream's response to a request that is refused."""
     return service_pb2.ModelStreamInferResponse(error_message=str(error))

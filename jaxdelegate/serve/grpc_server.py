@@ -49,18 +49,9 @@ Call = Callable[[Any, Any], Awaitable[Any]]
 
 
 async def start(served: Service, host: str, port: int) -> tuple[Any, int]:
-    """Listen for gRPC.
+    """Start the `grpc.aio` server and return it and its port.
 
-    Args:
-        served: the models.
-        host: the address to listen on.
-        port: 0: any free port.
-
-    Returns:
-        The `grpc.aio` server, and its port.
-
-    Raises:
-        OSError: the port is in use, or the address does not exist.
+    Port 0 is any free port. Raises an OSError if the port is in use, or the address does not exist.
     """
     largest = ("grpc.max_receive_message_length", served.limits.max_request_bytes)
     server = aio.server(options=[*_OPTIONS, largest], maximum_concurrent_rpcs=MAX_CALLS)
@@ -75,7 +66,7 @@ async def start(served: Service, host: str, port: int) -> tuple[Any, int]:
 
 
 def _handler(servicer: "_Servicer") -> Any:
-    """The handlers of all methods of the service; unsupported ones are refused."""
+    """Unsupported methods are refused."""
     handlers = {}
     (described,) = service_pb2.DESCRIPTOR.services_by_name.values()
     for method in described.methods:
@@ -94,7 +85,7 @@ def _handler(servicer: "_Servicer") -> Any:
 
 
 def _guarded(name: str, method: Call) -> Call:
-    """A method whose errors become status codes."""
+    """Errors of the method become status codes."""
 
     async def call(request: Any, context: Any) -> Any:
         requests = [request]
@@ -171,7 +162,7 @@ class _Servicer:
     async def ModelStreamInfer(  # noqa: N802
         self, requests: AsyncIterator[bytes], context: Any
     ) -> AsyncIterator[Any]:
-        """Respond to each request in order; an error does not end the stream."""
+        """Respond in order; an error does not end the stream."""
         async for request in requests:
             try:
                 response = await self._infer(request, context)

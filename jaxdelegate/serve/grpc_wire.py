@@ -28,11 +28,7 @@ _REQUEST = _Kind({4: _Kind(), 5: _INPUT, 6: _OUTPUT})
 
 
 def check(message: bytes) -> None:
-    """Refuse a message whose objects would be far larger than its bytes.
-
-    Raises:
-        RequestError: too many fields or packed integers, or not a valid message.
-    """
+    """Refuse a message that is invalid, or whose objects would be far larger than its bytes."""
     packed = 0
     fields = _fields(message, 0, len(message), _REQUEST)
     for count, (size, is_packed) in enumerate(fields, start=1):

@@ -37,36 +37,26 @@ class Constant(float):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ListText:
-    """A JSON list that is not read yet.
-
-    Attributes:
-        body: contains the list.
-        start: position of the opening bracket.
-        end: position after the closing bracket.
-        commas: in the list, outside strings.
-        has_strings: whether the list contains strings.
-    """
+    """A JSON list that is not read yet."""
 
     body: Buffer
-    start: int
-    end: int
-    commas: int
+    start: int  # position of the opening bracket
+    end: int  # position after the closing bracket
+    commas: int  # outside strings
     has_strings: bool
 
     @property
     def is_nested(self) -> bool:
-        """Whether its first element is a list."""
         inner = re.compile(rb"\s*\[").match(self.body, self.start + 1, self.end)
         return inner is not None
 
     @property
     def length(self) -> int:
-        """The number of elements of a flat list."""
+        """Of a flat list."""
         blank = re.compile(rb"\s*+\]").match(self.body, self.start + 1, self.end)
         return 0 if blank is not None else self.commas + 1
 
     def read(self) -> list[Any]:
-        """The whole list, nested as in the text."""
         found: list[Any] = _read(memoryview(self.body)[self.start : self.end])
         return found
 
@@ -78,9 +68,7 @@ class ListText:
     def nested(self, shape: tuple[int, ...]) -> Iterator[list[Any]]:
         """The elements of lists without strings that are nested like a shape, in parts.
 
-        Raises:
-            NestingError: they are nested differently.
-            ValueError: they are not valid JSON.
+        A NestingError if they are nested differently, a ValueError if they are not valid JSON.
         """
         if not shape or _skeleton_size(shape) > self.end - self.start:
             raise NestingError
@@ -146,7 +134,6 @@ def _fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def duplicate_field(name: str) -> RequestError:
-    """The error for a duplicate field of an object."""
     name = "data" if name == LIST else name
     return RequestError(f"the JSON of the request has a duplicate field {shown(name)}")
 
@@ -154,21 +141,12 @@ def duplicate_field(name: str) -> RequestError:
 def read_object(
     body: Buffer, end: int | None = None, *, has_texts: bool = False
 ) -> tuple[dict[str, Any], list[ListText]]:
-    """Read a JSON object in UTF-8.
+    """Read the JSON object in UTF-8 at the start of a body, and the lists that were cut out.
 
-    Args:
-        body: starts with the object.
-        end: of the object; None: of the body.
-        has_texts: whether lists of strings are cut out; otherwise they are read with the object,
-            like all lists of a small request.
-
-    Returns:
-        The object, and the lists that were cut out: the field `LIST`, an index into them, replaces
-        a field `data` with a list that contains no objects.
-
-    Raises:
-        RequestError: invalid JSON, not an object, a duplicate field, or more than `MAX_OUTLINE`
-            bytes without the lists.
+    The field `LIST`, an index into the lists, replaces a field `data` with a list that contains no
+    objects. Lists of strings are cut out only with `has_texts`; otherwise they are read with the
+    object, like all lists of a small request. A RequestError if the JSON is invalid, not an object,
+    has a duplicate field, or more than `MAX_OUTLINE` bytes without the lists.
     """
     end = len(body) if end is None else end
     outline = None if end <= _STEP else _Outline(body, end, has_texts=has_texts)
@@ -229,7 +207,6 @@ class _Outline:
         self.text += body[start:end]
 
     def position_in_body(self, position: int) -> int:
-        """The position in the body of a position in the text."""
         at = bisect.bisect(self._starts, (position, len(self.text))) - 1
         in_text, in_body = self._starts[at]
         return in_body + position - in_text

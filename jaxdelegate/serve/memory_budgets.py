@@ -11,36 +11,20 @@ _RESULTS = 3  # times the budget of bodies or responses: queued results make bat
 
 
 class ByteBudget:
-    """A limit on bytes of one kind, for one event loop.
-
-    Attributes:
-        most: how many may be reserved.
-        used: how many are.
-    """
+    """A limit on bytes of one kind, for one event loop."""
 
     def __init__(self, what: str, most: int, seconds: float | None) -> None:
-        """Create a budget of which nothing is used.
-
-        Args:
-            what: the kind of bytes, for messages.
-            most: how many may be reserved.
-            seconds: how long callers wait; None: no limit.
-        """
+        """`what` names the bytes in messages; callers wait at most `seconds`, None: no limit."""
         self.most, self.used = most, 0
         self._what, self._seconds = what, seconds
         self._change = asyncio.Condition()
         self._waiting = 0
 
     def has_room(self, size: int) -> bool:
-        """Whether this many more bytes may be reserved."""
         return self.used + size <= self.most
 
     async def wait(self, is_free: Callable[[], bool]) -> None:
-        """Wait until a condition holds.
-
-        Raises:
-            RequestError: 503: a timeout.
-        """
+        """A RequestError of status 503 at a timeout."""
         self._waiting += 1
         try:
             async with asyncio.timeout(self._seconds), self._change:
@@ -55,7 +39,6 @@ class ByteBudget:
             self._waiting -= 1
 
     async def release(self, size: int) -> None:
-        """Return bytes to the budget."""
         self.used -= size
         if self._waiting:
             async with self._change:
@@ -66,11 +49,10 @@ class Reservation:
     """The bytes that one request has reserved of a budget, until its response is sent."""
 
     def __init__(self, budget: ByteBudget) -> None:
-        """Reserve nothing yet."""
         self._budget, self._size = budget, 0
 
     async def reserve(self, size: int) -> None:
-        """Reserve bytes, once; wait until they are available.
+        """Wait until the bytes are available; call it once.
 
         A reservation may exceed the whole budget if it is the only one that does: otherwise it
         would wait forever.
@@ -86,7 +68,6 @@ class Reservation:
         budget.used += size
 
     async def release(self) -> None:
-        """Return all bytes to the budget."""
         await self._budget.release(self._size)
 
 
@@ -101,7 +82,6 @@ class Budgets:
     """
 
     def __init__(self, limits: Limits) -> None:
-        """Create budgets of which nothing is used."""
         most, seconds = limits.max_held_bytes, limits.seconds
         self.bodies = ByteBudget("requests", most, seconds)
         self.results = ByteBudget("results", _RESULTS * most, seconds)
@@ -113,15 +93,13 @@ class BodyReservation:
     """A reservation that grows while a body is received, until the response is sent."""
 
     def __init__(self, budgets: Budgets) -> None:
-        """Reserve nothing yet."""
         self._budgets, self._size = budgets, 0
         budgets.incomplete[self] = None
 
     def has_room(self, size: int) -> bool:
-        """Whether this many more bytes may be reserved now.
+        """The oldest incomplete body may exceed the budget if all others are within it.
 
-        The oldest incomplete body may exceed the budget, if all others are within it: otherwise
-        none of them might ever be complete.
+        Otherwise none of them might ever be complete.
         """
         return self._size + size <= SMALL or self._budgets.bodies.has_room(size) or self._is_first()
 
@@ -131,22 +109,21 @@ class BodyReservation:
         return is_first and budget.used - self._size <= budget.most
 
     async def grow(self, size: int) -> None:
-        """Reserve more bytes; wait until they are available."""
+        """Wait until the bytes are available."""
         if not self.has_room(size):
             await self._budgets.bodies.wait(lambda: self.has_room(size))
         self._size += size
         self._budgets.bodies.used += size
 
     async def shrink(self, size: int) -> None:
-        """Return bytes to the budget."""
         self._size -= size
         await self._budgets.bodies.release(size)
 
     def complete(self) -> None:
-        """Note that the whole body was received."""
+        """The whole body was received."""
         self._budgets.incomplete.pop(self, None)
 
     async def release(self) -> None:
-        """Return all bytes to the budget, after the response."""
+        """After the response."""
         self.complete()
         await self.shrink(self._size)

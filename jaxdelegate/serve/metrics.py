@@ -31,63 +31,37 @@ _GAUGES = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Execution:
-    """One run of a model.
-
-    Attributes:
-        requests: the number of requests in it.
-        rows: items without padding.
-        request_s: seconds from arrival to the response, summed over the requests.
-        queue_s: seconds from arrival to the start of the run, summed over the requests.
-        input_s: seconds to write the inputs.
-        infer_s: seconds to run the model.
-        output_s: seconds to split the outputs.
-    """
+    """One run of a model; seconds of requests are summed."""
 
     requests: int
-    rows: int
-    request_s: float
-    queue_s: float
-    input_s: float
-    infer_s: float
-    output_s: float
+    rows: int  # without padding
+    request_s: float  # from arrival to the response
+    queue_s: float  # from arrival to the start of the run
+    input_s: float  # to write the inputs
+    infer_s: float  # to run the model
+    output_s: float  # to split the outputs
 
 
 @dataclasses.dataclass(slots=True)
 class BatchCounts:
-    """The number of runs of one batch size, and their seconds.
-
-    Attributes:
-        runs: the number.
-        input_s: to write the inputs.
-        infer_s: to run the model.
-        output_s: to split the outputs.
-    """
+    """The runs of one batch size, and their seconds."""
 
     runs: int = 0
-    input_s: float = 0.0
-    infer_s: float = 0.0
-    output_s: float = 0.0
+    input_s: float = 0.0  # to write the inputs
+    infer_s: float = 0.0  # to run the model
+    output_s: float = 0.0  # to split the outputs
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reading:
-    """The metrics of a model at one moment.
+    """The metrics of a model at one moment."""
 
-    Attributes:
-        counts: counters of `/metrics`, by name.
-        failures: the number of failed requests, by reason.
-        gauges: by name.
-        failed_s: seconds of failed requests, from their arrival.
-        batches: runs by their number of items.
-        last_s: when the last run ended, in seconds of Unix time; 0: there was none.
-    """
-
-    counts: Mapping[str, float]
-    failures: Mapping[str, int]
-    gauges: Mapping[str, int]
-    failed_s: float
-    batches: Mapping[int, BatchCounts]
-    last_s: float
+    counts: Mapping[str, float]  # counters of `/metrics`, by name
+    failures: Mapping[str, int]  # requests by reason
+    gauges: Mapping[str, int]  # by name
+    failed_s: float  # of failed requests, from their arrival
+    batches: Mapping[int, BatchCounts]  # runs by their number of items
+    last_s: float  # end of the last run in seconds of Unix time; 0: none
 
 
 class ModelRecorder:
@@ -97,7 +71,6 @@ class ModelRecorder:
     """
 
     def __init__(self) -> None:
-        """Start at zero."""
         self._lock = threading.Lock()
         self._counts: dict[str, float] = dict.fromkeys(_COUNTERS, 0)
         self._failures: dict[str, int] = {}
@@ -106,7 +79,6 @@ class ModelRecorder:
         self._batches: dict[int, BatchCounts] = {}
 
     def executed(self, execution: Execution) -> None:
-        """Record a run."""
         with self._lock:
             counts = self._counts
             counts["inference_request_success"] += execution.requests
@@ -126,26 +98,19 @@ class ModelRecorder:
             self._last_s = time.time()
 
     def failed(self, reason: str, seconds: float) -> None:
-        """Record a failed request.
-
-        Args:
-            reason: "REJECTED", "CANCELED", "TIMEOUT" or "BACKEND".
-            seconds: since its arrival.
-        """
+        """`reason` is "REJECTED", "CANCELED", "TIMEOUT" or "BACKEND"; seconds since its arrival."""
         with self._lock:
             self._failures[reason] = self._failures.get(reason, 0) + 1
             self._failed_s += seconds
 
     def pending(self, count: int) -> None:
-        """Set the number of waiting requests."""
         self._gauges["inference_pending_request_count"] = count
 
     def sessions(self, count: int) -> None:
-        """Set the number of open sequences."""
         self._gauges["session_count"] = count
 
     def programs(self, compiled: int, hits: int) -> None:
-        """Add programs that were compiled, and read from the cache, since the last call."""
+        """Programs that were compiled, and read from the cache, since the last call."""
         with self._lock:
             self._counts["compile_count"] += compiled
             self._counts["cache_hit_count"] += hits
@@ -167,7 +132,6 @@ class Metrics:
     """A separate registry of prometheus-client, and the models' recorders in it."""
 
     def __init__(self) -> None:
-        """Create the registry without models."""
         try:
             from prometheus_client import CollectorRegistry, core, exposition  # noqa: PLC0415
         except ImportError as error:
@@ -178,11 +142,11 @@ class Metrics:
         self.registry.register(self)
 
     def recorder(self, model: str, version: str) -> ModelRecorder:
-        """The recorder of a model, created at the first call."""
+        """Created at the first call."""
         return self._recorders.setdefault((model, version), ModelRecorder())
 
     def collect(self) -> Iterator[Any]:
-        """Every metric, for prometheus-client."""
+        """Called by prometheus-client."""
         read = {labels: recorder.read() for labels, recorder in list(self._recorders.items())}
         counter, gauge = self._core.CounterMetricFamily, self._core.GaugeMetricFamily
         name = f"jaxdelegate_{_FAILURE}"

@@ -20,9 +20,7 @@ def open_service(
 ) -> Service:
     """Read model files; `Service.start` compiles them.
 
-    Raises:
-        ModelError: a file cannot be read.
-        OptionError: no file, an invalid option, or a name that cannot be part of a URL.
+    An OptionError for no file, an invalid option, or a name that cannot be part of a URL.
     """
     if not models:
         raise OptionError("expected at least one model to serve, got none")
@@ -36,11 +34,7 @@ def open_service(
 
 
 def parse_models(text: str) -> dict[str, str]:
-    """Names and files of `name=path,name=path`.
-
-    Raises:
-        OptionError: a part has another form, or a name is not unique.
-    """
+    """Names and files of `name=path,name=path`."""
     found: dict[str, str] = {}
     for part in text.split(","):
         name, equals, path = part.strip().partition("=")

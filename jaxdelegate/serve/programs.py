@@ -19,32 +19,20 @@ Shapes = tuple[Shape, ...]  # of the inputs, in the graph's order
 
 @dataclasses.dataclass(frozen=True)
 class BatchResult:
-    """The results of a run, and its times.
-
-    Attributes:
-        results: the outputs of each request by name, as views of the batch's outputs.
-        input_s: seconds to write the inputs.
-        infer_s: seconds until the outputs were in host memory.
-        output_s: seconds to split them by request.
-    """
-
-    results: Sequence[Arrays]
-    input_s: float
-    infer_s: float
-    output_s: float
+    results: Sequence[Arrays]  # by request and name: views of the batch's outputs
+    input_s: float  # seconds to write the inputs
+    infer_s: float  # seconds until the outputs were in host memory
+    output_s: float  # seconds to split them by request
 
 
 class BatchProgram:
     """Runs requests together, as one batch of a fixed size. Not thread-safe."""
 
     def __init__(self, host: SubgraphRunner, graph: ServedGraph, size: int | None) -> None:
-        """Compile nothing yet.
+        """Compile nothing yet; `host` runs the graph's subgraph only for this program.
 
-        Args:
-            host: runs the graph's subgraph, only for this program.
-            graph: the signature or main subgraph.
-            size: items of the batch; None: the graph does not run in batches, and a run is one
-                request with arrays of any shapes.
+        The size is in items of the batch. None: the graph does not run in batches, and a run is one
+        request with arrays of any shapes.
         """
         self._host, self._graph, self.size = host, graph, size
         self._shapes: Shapes | None = None  # of the buffers
@@ -53,7 +41,6 @@ class BatchProgram:
 
     @property
     def host(self) -> SubgraphRunner:
-        """The host that runs the graph."""
         return self._host
 
     def declared(self) -> Shapes:
@@ -78,12 +65,7 @@ class BatchProgram:
         return shapes == self._shapes
 
     def prepare(self, shapes: Shapes) -> None:
-        """Plan and compile for these input shapes, and allocate input buffers of zeros.
-
-        Raises:
-            InterpreterError: the graph refuses the shapes.
-            LoweringError, DelegationError: it cannot be compiled for them.
-        """
+        """Plan and compile for these input shapes, and allocate input buffers of zeros."""
         if shapes == self._shapes:
             return
         self._shapes = None  # if it fails, the next run prepares again
@@ -98,14 +80,7 @@ class BatchProgram:
         self._filled, self._shapes = 0, shapes
 
     def run(self, requests: Sequence[Arrays]) -> BatchResult:
-        """Run requests whose items have the same shapes, after `prepare`.
-
-        Args:
-            requests: all inputs of each by name; together at most `size` items.
-
-        Raises:
-            InterpreterError: an operator or the device failed.
-        """
+        """Run requests, after `prepare`: items of the same shapes, together at most `size`."""
         begin = time.monotonic()
         bounds = self._write(requests)
         written = time.monotonic()
@@ -121,7 +96,7 @@ class BatchProgram:
         )
 
     def _write(self, requests: Sequence[Arrays]) -> list[tuple[int, int]]:
-        """Write all inputs; returns the first row and the end of each request."""
+        """Returns the first row and the end of each request."""
         if self.size is None:
             (request,) = requests
             for (name, tensor), buffer in zip(
@@ -143,7 +118,7 @@ class BatchProgram:
         return bounds
 
     def _output(self, index: int) -> np.ndarray:
-        """An output in host memory that later runs do not change."""
+        """In host memory; later runs do not change it."""
         tensor, array = self._host.subgraph.tensors[index], self._host.array(index)
         is_buffer = any(np.may_share_memory(array, buffer) for buffer in self._buffers)
         is_packed = tensor.dtype.kind == "V"  # integers of 2 and 4 bits

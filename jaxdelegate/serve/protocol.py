@@ -39,7 +39,7 @@ _NO_SHARED_MEMORY = (
 
 @dataclasses.dataclass(frozen=True)
 class RequestedOutput:
-    """An output to return: one that the request names, or any output if it names none."""
+    """One that the request names, or any output if it names none."""
 
     name: str
     is_binary: bool = False
@@ -47,7 +47,7 @@ class RequestedOutput:
 
 @dataclasses.dataclass(frozen=True)
 class Decoded:
-    """A decoded request: the model's inputs, and the form of the response."""
+    """The model's inputs, and the form of the response."""
 
     request: InferRequest
     outputs: tuple[RequestedOutput, ...]
@@ -57,19 +57,11 @@ class Decoded:
 def decode(
     body: Buffer, header_length: int | None, model: ServedModel, client: str = ""
 ) -> Decoded:
-    """Read an inference request.
+    """Read a request: JSON, then the binary data of inputs, in the order of the JSON.
 
-    Args:
-        body: JSON, then the binary data of inputs, in the order of the JSON.
-        header_length: bytes of JSON; None: the whole body.
-        model: which the request is for.
-        client: its address.
-
-    Returns:
-        The request with read-only arrays; those of binary data are views of `body`.
-
-    Raises:
-        RequestError: the first problem, with the input's or field's name.
+    `header_length` is the bytes of JSON; None: the whole body. Arrays are read-only; those of
+    binary data are views of `body`. A RequestError reports the first problem, with the input's or
+    field's name.
     """
     if header_length is not None and header_length > len(body):
         raise RequestError(
@@ -98,7 +90,7 @@ def check_id(what: str, identity: str) -> None:
 
 
 class _Binary:
-    """The bytes after the JSON, read from the front."""
+    """Bytes after the JSON, read from the front."""
 
     def __init__(self, data: memoryview) -> None:
         self._data = data
@@ -117,7 +109,7 @@ class _Data:
     has_header: bool
 
     def listed(self, entry: Mapping[str, Any]) -> object:
-        """The list of an input; None: it has none."""
+        """None: the input has no list."""
         if LIST not in entry:
             return entry.get("data")
         if "data" in entry:
@@ -139,7 +131,6 @@ _KNOWN: dict[str, tuple[tuple[type, ...], str]] = {
 
 
 def checked_parameters(parameters: object) -> dict[str, Parameter]:
-    """A request's parameters."""
     found = _parameters(parameters, "parameters")
     for name, value in found.items():
         types, what = _KNOWN.get(name, ((bool, int, float, str, Constant), "a scalar"))
@@ -195,7 +186,6 @@ def _inputs(
 
 
 def check_complete(arrays: Mapping[str, np.ndarray], wanted: Mapping[str, TensorMetadata]) -> None:
-    """Check that a request has every input of the model."""
     missing = [name for name in wanted if name not in arrays]
     if missing:
         raise RequestError(f"missing input {missing[0]!r}")
@@ -228,7 +218,7 @@ def _array(tensor: Declared, entry: Mapping[str, Any], data: _Data) -> np.ndarra
 
 
 def check_input_parameters(what: str, parameters: Mapping[str, Any]) -> None:
-    """Refuse unsupported parameters of an input."""
+    """Refuse unsupported parameters."""
     if _SHARED_MEMORY in parameters:
         raise RequestError(f"{what}: {_NO_SHARED_MEMORY}")
 
@@ -254,7 +244,6 @@ def _outputs(
 def checked_output(
     name: object, known: tuple[TensorMetadata, ...], found: Mapping[str, RequestedOutput]
 ) -> str:
-    """The name of a requested output."""
     if not isinstance(name, str):
         raise RequestError(f"outputs: an output's name: expected a string, got {shown(name)}")
     if name not in [t.name for t in known]:
@@ -268,7 +257,7 @@ def checked_output(
 
 
 def check_output_parameters(name: str, options: Mapping[str, Any]) -> None:
-    """Refuse unsupported parameters of an output."""
+    """Refuse unsupported parameters."""
     if _SHARED_MEMORY in options:
         raise RequestError(f"output {shown(name)}: {_NO_SHARED_MEMORY}")
     if "classification" in options:
@@ -291,11 +280,7 @@ def _is_binary(name: str, options: Mapping[str, Any], all_binary: bool) -> bool:
 def encode(
     decoded: Decoded, model: ServedModel, results: Mapping[str, np.ndarray]
 ) -> tuple[list[bytes | memoryview], int | None]:
-    """Write the response to a request.
-
-    Returns:
-        The body in pieces, and the number of bytes of JSON; None: all, since no output is binary.
-    """
+    """The body in pieces, and the bytes of JSON; None: all, since no output is binary."""
     chunks: list[bytes | memoryview] = []
     response = {"model_name": model.name, "model_version": model.version}
     if decoded.id:
@@ -329,7 +314,7 @@ def _view(array: np.ndarray) -> bytes | memoryview:
 
 
 def raw(array: np.ndarray) -> bytes:
-    """An array's binary data: little-endian, row-major; BYTES with lengths."""
+    """Little-endian, row-major; BYTES with lengths."""
     return joined_bytes(array) if name_of(array.dtype) == "BYTES" else array.tobytes()
 
 

@@ -21,15 +21,12 @@ class RequestError(JaxDelegateError, ValueError):
     """
 
     def __init__(self, message: str, status: int = 400) -> None:
-        """Create an error with a message for the client."""
         super().__init__(message)
         self.status = status
 
 
 @dataclasses.dataclass(frozen=True)
 class TensorMetadata:
-    """The metadata of one input or output of a model."""
-
     name: str
     dtype: np.dtype  # object: BYTES
     shape: tuple[int, ...]  # -1: any size; the batch dimension comes first
@@ -50,29 +47,20 @@ class InferRequest:
 
 @dataclasses.dataclass(frozen=True)
 class Scheduling:
-    """How a model's requests are scheduled.
+    """How a model's requests are scheduled."""
 
-    Attributes:
-        batch_sizes: that may run, in ascending order; empty: a run is one request, and the first
-            dimension of its tensors is not a batch dimension.
-        max_queue_delay_us: microseconds that a request may wait for others.
-        max_queue_size: requests that may wait.
-        session_idle_s: seconds after which a sequence is dropped; None: the model has no states.
-    """
-
+    # In ascending order; empty: a run is one request, without a batch dimension
     batch_sizes: tuple[int, ...] = ()
-    max_queue_delay_us: int = 0
-    max_queue_size: int = 1024
+    max_queue_delay_us: int = 0  # microseconds that a request may wait for others
+    max_queue_size: int = 1024  # in requests
+    # Before a sequence is dropped; None: the model has no states
     session_idle_s: float | None = None
 
 
 class ServedModel(Protocol):
     """A model, or one of its signatures, under the name that clients use.
 
-    Attributes:
-        name: for clients.
-        version: of the model.
-        recorder: of its metrics; the signatures of a file share one.
+    The signatures of a file share a recorder.
     """
 
     name: str
@@ -81,7 +69,7 @@ class ServedModel(Protocol):
 
     @property
     def scheduling(self) -> Scheduling:
-        """How its requests are scheduled; final once `is_ready`."""
+        """Final once `is_ready`."""
 
     @property
     def inputs(self) -> tuple[TensorMetadata, ...]:
@@ -103,11 +91,7 @@ class ServedModel(Protocol):
         """Start compiling, in threads."""
 
     def wait_until_ready(self, timeout_s: float | None = None) -> bool:
-        """Wait until it is ready, after `start`; False: a timeout.
-
-        Raises:
-            JaxDelegateError: the model cannot be compiled.
-        """
+        """Wait until it is ready, after `start`; False: a timeout. Raises an error of compiling."""
 
     async def close(self) -> None:
         """Refuse new requests, and return when all accepted ones have finished."""
@@ -115,6 +99,5 @@ class ServedModel(Protocol):
     async def infer(self, request: InferRequest) -> Mapping[str, np.ndarray]:
         """Run a request; returns all outputs by name, with as many items as the request.
 
-        Raises:
-            RequestError: wrong shapes, a full queue, a timeout, an unknown sequence.
+        A RequestError for wrong shapes, a full queue, a timeout, an unknown sequence.
         """

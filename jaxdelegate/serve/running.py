@@ -33,7 +33,7 @@ _INTERRUPTED = 128 + signal.SIGINT  # the exit code, by the convention of shells
 
 
 class Server:
-    """Serves models on one port for HTTP, and optionally on one for gRPC."""
+    """One port for HTTP, and optionally one for gRPC."""
 
     def __init__(
         self,
@@ -88,19 +88,13 @@ class Server:
         self._server = _Uvicorn(config, self.stop, is_whole_process=is_whole_process)
 
     def run(self) -> None:
-        """Serve until SIGTERM, SIGINT, SIGHUP or `stop`; then finish accepted requests and return.
-
-        Raises:
-            JaxDelegateError: a model cannot be compiled.
-            ImportError: gRPC was requested, but a package that it needs is not installed.
-            OSError: the port for gRPC is in use.
-        """
+        """Serve until SIGTERM, SIGINT, SIGHUP or `stop`, finish accepted requests and return."""
         self._server.run(sockets=[self._listener])
         if self._error is not None:
             raise self._error
 
     def stop(self) -> None:
-        """Start shutting down; may be called from any thread."""
+        """May be called from any thread."""
         self._served.is_ending = True
         self._server.should_exit = True
 
@@ -153,7 +147,7 @@ class Server:
 
 
 class _Uvicorn(uvicorn.Server):
-    """Uvicorn's server, which calls `stop` at the first signal, and returns after shutdown."""
+    """Calls `stop` at the first signal, and returns after shutdown."""
 
     def __init__(
         self, config: uvicorn.Config, stop: Callable[[], None], *, is_whole_process: bool
@@ -178,7 +172,7 @@ class _Uvicorn(uvicorn.Server):
             signal.signal(hangup, signal.SIG_DFL)
 
     def handle_exit(self, sig: int, frame: Any) -> None:
-        """Start shutting down; a second SIGINT exits immediately."""
+        """A second SIGINT exits immediately."""
         super().handle_exit(sig, frame)
         if self.force_exit and self._is_whole_process:
             os._exit(_INTERRUPTED)  # an ordinary exit waits for threads that are inside XLA
@@ -187,7 +181,7 @@ class _Uvicorn(uvicorn.Server):
 
 
 def _listening(host: str, port: int) -> socket.socket:
-    """A listening socket; created first, so that a port in use is an early error."""
+    """Created first, so that a port in use is an early error."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     return socket.create_server((host, port), family=family, backlog=_BACKLOG)
 

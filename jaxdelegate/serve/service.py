@@ -21,11 +21,8 @@ _LONGEST = 500  # characters of an error that a client sees
 class Service:
     """Finds models by name and runs them; refuses new requests during shutdown.
 
-    Attributes:
-        models: by name.
-        limits: of requests.
-        metrics: returns the text of `/metrics` and its content type; None: there are no metrics.
-        is_ending: whether the process is shutting down: not ready, but running requests finish.
+    `metrics` returns the text of `/metrics` and its content type; None: there are no metrics. While
+    `is_ending`, the service is not ready, but running requests finish.
     """
 
     def __init__(
@@ -34,15 +31,9 @@ class Service:
         limits: Limits | None = None,
         metrics: Callable[[], tuple[bytes, str]] | None = None,
     ) -> None:
-        """Create the service, without compiling.
+        """Compile nothing yet.
 
-        Args:
-            models: with different names.
-            limits: of requests.
-            metrics: returns the text of `/metrics` and its content type.
-
-        Raises:
-            OptionError: a duplicate name, or one that cannot be part of a URL.
+        An OptionError for a duplicate name, or one that cannot be part of a URL.
         """
         self.models = {model.name: model for model in models}
         self.limits = limits or Limits()
@@ -59,19 +50,10 @@ class Service:
 
     @property
     def is_ready(self) -> bool:
-        """Whether every model is compiled, and the process is not shutting down."""
         return not self.is_ending and all(m.is_ready for m in self.models.values())
 
     def model(self, name: str, version: str = "") -> ServedModel:
-        """The model with a name.
-
-        Args:
-            name: from a client.
-            version: "": any.
-
-        Raises:
-            RequestError: 404, no such model or version.
-        """
+        """The model; "" is any version. A RequestError of status 404 if it does not exist."""
         if name not in self.models:
             raise RequestError(f"model {shown(name)} is not served; see /v2/repository/index", 404)
         model = self.models[name]
@@ -82,15 +64,10 @@ class Service:
         return model
 
     def is_model_ready(self, model: ServedModel) -> bool:
-        """Whether a model is compiled, and the process is not shutting down."""
         return model.is_ready and not self.is_ending
 
     def check_ready(self, model: ServedModel) -> None:
-        """Check that a model accepts requests.
-
-        Raises:
-            RequestError: 503, the process is shutting down, or the model is not compiled.
-        """
+        """A RequestError of status 503 during shutdown, or if the model is not compiled."""
         if self.is_ending:
             raise RequestError("the server is shutting down; use another one", 503)
         if model.error is not None:
@@ -105,7 +82,7 @@ class Service:
         return f"{model.name!r} cannot be served: {str(model.error)[:_LONGEST]}"
 
     def start(self) -> None:
-        """Start compiling the models, in threads: call it after the process's last fork."""
+        """Compile the models in threads: call it after the process's last fork."""
         for model in self.models.values():
             model.start()
 
@@ -115,11 +92,7 @@ class Service:
         await asyncio.gather(*(m.close() for m in self.models.values()))
 
     async def infer(self, model: ServedModel, request: InferRequest) -> Mapping[str, np.ndarray]:
-        """Run a model; returns all outputs by name.
-
-        Raises:
-            RequestError: from the model; 500 if an operator or a device failed.
-        """
+        """All outputs by name; a RequestError of status 500 if an operator or a device failed."""
         try:
             return await model.infer(request)
         except RequestError:

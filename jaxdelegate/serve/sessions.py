@@ -16,25 +16,15 @@ _KNOWN = ("sequence_id", "sequence_start", "sequence_end")
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """A request's place in a sequence.
+    """A request's place in a sequence."""
 
-    Attributes:
-        id: of the sequence; None: the request belongs to none.
-        is_start: whether the request starts the sequence, or restarts it.
-        is_end: whether the request ends the sequence.
-    """
-
-    id: Id | None
-    is_start: bool = False
+    id: Id | None  # of the sequence; None: the request belongs to none
+    is_start: bool = False  # starts the sequence, or restarts it
     is_end: bool = False
 
 
 def step_of(parameters: Mapping[str, Parameter]) -> Step:
-    """The place of a request in a sequence, from its parameters.
-
-    Raises:
-        RequestError: 400: a value of the wrong type, or a start or end without an id.
-    """
+    """Refuse values of the wrong type, and a start or end without an id."""
     start, end = (_flag(parameters, name) for name in ("sequence_start", "sequence_end"))
     number = parameters.get("sequence_id")
     if number is None:
@@ -50,11 +40,7 @@ def step_of(parameters: Mapping[str, Parameter]) -> Step:
 
 
 def check_stateless(parameters: Mapping[str, Parameter], model: str) -> None:
-    """Refuse sequence parameters for a model without states.
-
-    Raises:
-        RequestError: 400: there are such parameters.
-    """
+    """Refuse sequence parameters for a model without states."""
     found = next((name for name in _KNOWN if name in parameters), None)
     if found is not None:
         raise RequestError(
@@ -103,15 +89,10 @@ class Sessions(Generic[S]):
         session_hold_s: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Start without sequences.
+        """Every sequence starts with `initial`, which is never modified.
 
-        Args:
-            initial: the states at the start of every sequence; never modified.
-            session_count: how many sequences may be open.
-            sessions_per_client: how many of them one client may have.
-            session_idle_s: seconds without a request after which a sequence is dropped.
-            session_hold_s: seconds after a request in which a sequence is not replaced.
-            clock: a monotonic clock, in seconds.
+        A sequence is dropped after `session_idle_s` seconds without a request, and not replaced in
+        the `session_hold_s` seconds after one.
         """
         self._initial, self._count, self._per_client = initial, session_count, sessions_per_client
         self._idle_s, self._hold_s, self._clock = session_idle_s, session_hold_s, clock
@@ -120,15 +101,13 @@ class Sessions(Generic[S]):
         self._open: collections.OrderedDict[Id, _Session[S]] = collections.OrderedDict()
 
     def __len__(self) -> int:
-        """How many sequences are open."""
         return len(self._open)
 
     def states(self, step: Step, client: str = "") -> S:
         """The states that a client's request starts from.
 
-        Raises:
-            RequestError: 400: the sequence is not open, and the request does not start it;
-                503: too many sequences are open.
+        A RequestError of status 400 if the sequence is not open and the request does not start it,
+        503 if too many sequences are open.
         """
         self._drop_idle()
         if step.id is None:
@@ -139,7 +118,7 @@ class Sessions(Generic[S]):
         return self._initial if session is None or step.is_start else session.states
 
     def keep(self, step: Step, states: S, client: str = "") -> None:
-        """Keep the states after a request, unless it ends its sequence."""
+        """Unless the request ends its sequence."""
         if step.id is None:
             return
         if step.id in self._open:

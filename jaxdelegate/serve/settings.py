@@ -41,11 +41,6 @@ class ServeSettings:
     use_delegate: bool = True
 
     def __post_init__(self) -> None:
-        """Check every value.
-
-        Raises:
-            OptionError: a value has the wrong type or is out of range.
-        """
         for name in ("max_batch_size", "max_queue_size", "session_count", "sessions_per_client"):
             self._check(name, int, 1)
         self._check("max_queue_delay_us", int, 0)

@@ -15,16 +15,9 @@ _DEFAULT = "serving_default"
 
 @dataclasses.dataclass(frozen=True)
 class ServedGraph:
-    """One signature, or the main subgraph of a file without signatures.
+    """One signature, or the main subgraph of a file without signatures."""
 
-    Attributes:
-        key: of the signature; empty: the file has no signatures.
-        subgraph: the index of its subgraph.
-        inputs: tensors by name.
-        outputs: tensors by name.
-    """
-
-    key: str
+    key: str  # empty: the file has no signatures
     subgraph: int
     inputs: Mapping[str, Tensor]
     outputs: Mapping[str, Tensor]
@@ -38,12 +31,12 @@ class ServedGraph:
     def metadata(
         self, tensors: Mapping[str, Tensor], *, is_batched: bool
     ) -> tuple[TensorMetadata, ...]:
-        """Inputs or outputs as metadata; the batch dimension is -1."""
+        """The batch dimension is -1."""
         return tuple(_metadata(name, tensor, is_batched) for name, tensor in tensors.items())
 
 
 def served_graphs(model: Model) -> tuple[ServedGraph, ...]:
-    """The graphs of a file that are served, the default signature first."""
+    """The default signature first."""
     if not model.subgraphs:
         return ()
     if not model.signatures:
@@ -65,23 +58,14 @@ def served_graphs(model: Model) -> tuple[ServedGraph, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class StateUse:
-    """Which states a model keeps from one run to the next.
-
-    Attributes:
-        is_stateful: whether it keeps any.
-        are_shared: whether the items of a batch would share some: resource variables, random
-            counters, and variables of called subgraphs.
-    """
+    """Which states a model keeps from one run to the next."""
 
     is_stateful: bool
-    are_shared: bool
+    are_shared: bool  # by the items of a batch
 
 
 def state_use(model: Model) -> StateUse:
-    """Which states a model keeps.
-
-    Resource variables that only the initialization assigns (CALL_ONCE) are constants.
-    """
+    """Resource variables that only the initialization assigns (CALL_ONCE) are constants."""
     once = {
         op.options.init_subgraph_index  # type: ignore[attr-defined]
         for subgraph in model.subgraphs
@@ -105,7 +89,7 @@ def _has_hidden_states(subgraph: Subgraph, is_initialization: bool) -> bool:
 
 
 def _named(subgraph: Subgraph, indices: Sequence[int]) -> dict[str, Tensor]:
-    """Tensors by name; missing and duplicate names get the tensor's index."""
+    """Missing and duplicate names get the tensor's index."""
     names = [subgraph.tensors[i].name for i in indices]
     named = {}
     for i, name in zip(indices, names, strict=True):

@@ -19,13 +19,7 @@ _PART = 1 << 16  # elements converted at once; other threads can run between two
 
 @dataclasses.dataclass(frozen=True)
 class Declared:
-    """An input as a request declares it, checked against the model before memory is allocated.
-
-    Attributes:
-        name: of the input.
-        dtype: of the request and the model.
-        shape: of the request.
-    """
+    """An input as a request declares it, checked against the model before memory is allocated."""
 
     name: str
     dtype: np.dtype
@@ -33,7 +27,6 @@ class Declared:
 
     @property
     def count(self) -> int:
-        """The number of elements."""
         return math.prod(self.shape)
 
     def __str__(self) -> str:
@@ -43,11 +36,7 @@ class Declared:
 def declared(
     inputs: Mapping[str, TensorMetadata], name: object, datatype: object, shape: object
 ) -> Declared:
-    """Check a request's declaration of an input.
-
-    Raises:
-        RequestError: an unknown name, the wrong datatype, or a shape that does not fit the model.
-    """
+    """Check a request's declaration of an input against the model."""
     if not isinstance(name, str):
         raise RequestError(f"an input's name: expected a string, got {shown(name)}")
     if name not in inputs:
@@ -96,14 +85,9 @@ def _checked_shape(what: str, wanted: tuple[int, ...], shape: object) -> tuple[i
 
 
 def from_binary(tensor: Declared, data: memoryview) -> np.ndarray:
-    """The array of a tensor's binary data.
+    """A read-only view of little-endian, row-major data, which may be unaligned.
 
-    Args:
-        tensor: its declaration.
-        data: all its bytes, little-endian, row-major.
-
-    Returns:
-        A read-only view of the data, which may be unaligned; BYTES: an object array of bytes.
+    BYTES become an object array of bytes.
     """
     if tensor.dtype == object:
         return from_elements(tensor, split_bytes(data, str(tensor), tensor.count))
@@ -119,14 +103,10 @@ def from_binary(tensor: Declared, data: memoryview) -> np.ndarray:
 
 
 def from_json(tensor: Declared, data: object) -> np.ndarray:
-    """The array of a tensor's JSON: one flat list, row-major, or lists nested like the shape.
+    """The array of one flat list, row-major, or lists nested like the shape.
 
     NaN, Infinity and -Infinity are numbers of float types, as in Triton. Numbers are rounded to the
-    datatype.
-
-    Args:
-        tensor: its declaration.
-        data: a `ListText`, or a list from `json.loads` with constants as `Constant`.
+    datatype. `data` is a `ListText`, or a list from `json.loads` with constants as `Constant`.
     """
     if isinstance(data, ListText):
         try:
@@ -182,12 +162,9 @@ _ELEMENTS: dict[str, tuple[frozenset[type], str]] = {
 
 
 def from_elements(tensor: Declared, data: Sequence[Any], *, are_exact: bool = False) -> np.ndarray:
-    """The array of all elements, row-major.
+    """The array of all elements, row-major: int, float, bool, str or bytes.
 
-    Args:
-        tensor: its declaration.
-        data: int, float, bool, str or bytes.
-        are_exact: whether floats already have the datatype's precision and may be infinite.
+    `are_exact` floats already have the datatype's precision and may be infinite.
     """
     _check_count(tensor, len(data))
     if len(data) <= _PART and not are_exact:
