@@ -24,15 +24,14 @@ _FORMAT = 2
 
 
 class ChoiceStore:
-    """The choices for one device in a directory. A faulty file costs time only."""
+    """A faulty file costs time only."""
 
     def __init__(self, directory: PrivateDirectory, device: Any) -> None:
-        """Use an opened directory."""
         self._directory = directory
         self._device = device
 
     def read(self) -> dict[str, Choice]:
-        """The stored choices by operator key; empty if none are stored or usable."""
+        """By operator key; empty if none are stored or usable."""
         try:
             return _unpacked(self._content())
         except (SourceError, FileNotFoundError):
@@ -42,7 +41,7 @@ class ChoiceStore:
             return {}
 
     def add(self, choices: Mapping[str, Choice]) -> None:
-        """Add choices to the stored ones. Concurrent writers may overwrite each other."""
+        """Concurrent writers may overwrite each other."""
         try:
             key = self._key()
             confirm(of_subgraphs=False)
@@ -52,7 +51,7 @@ class ChoiceStore:
             _warn(f"autotuning results are not stored: {error}")
 
     def digest(self) -> str | None:
-        """The digest of the stored choices; None: none are stored."""
+        """Of the stored choices; None: none are stored."""
         try:
             return hashlib.sha256(self._content()).hexdigest()
         except (SourceError, OSError):

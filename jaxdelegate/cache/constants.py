@@ -8,14 +8,13 @@ from jaxdelegate.digests import array_digests
 
 
 class ConstantDigests:
-    """Digests of an open model's constants, each computed once."""
+    """Each is computed once."""
 
     def __init__(self) -> None:
-        """Nothing is computed yet."""
         self._known: dict[int, tuple[np.ndarray, str]] = {}
 
     def of(self, constants: Mapping[int, np.ndarray]) -> dict[int, str]:
-        """The digest of each array's elements, by tensor."""
+        """Of each array's elements, by tensor."""
         new = {i: a for i, a in constants.items() if self._known.get(i, (None,))[0] is not a}
         digests = array_digests(list(new.values()))
         self._known.update((i, (a, d)) for (i, a), d in zip(new.items(), digests, strict=True))

@@ -26,9 +26,7 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 class PrivateDirectory:
     """Files by name, readable and writable by their owner.
 
-    Attributes:
-        path: of the directory, for people.
-        remark: why the files are in this user's subfolder; None: they are in the directory itself.
+    `remark` says why they are in this user's subfolder; None: they are in the directory itself.
     """
 
     def __init__(self, path: Path, file: int, remark: str | None) -> None:
@@ -42,11 +40,8 @@ class PrivateDirectory:
         """The directory, created with mode 0700 if it is missing.
 
         Where other users could change or replace it, this is a subfolder that only this user can
-        read. Callers that open the same directory share a descriptor.
-
-        Raises:
-            PermissionError: others can write to it, or own it, and this user has no subfolder.
-            OSError: it cannot be created, or is not a directory.
+        read. Callers that open the same directory share a descriptor. A PermissionError if others
+        can write to it, or own it, and this user has no subfolder.
         """
         given = os.fspath(path)
         if create:
@@ -71,12 +66,7 @@ class PrivateDirectory:
         return _shared(cls(Path(given), file, remark))
 
     def fileno(self) -> int:
-        """The directory's descriptor, for `dir_fd`.
-
-        Raises:
-            PermissionError: others can write to it now.
-            OSError: the descriptor was closed.
-        """
+        """For `dir_fd`; a PermissionError if others can write to it now."""
         state = os.fstat(self._file)
         if not os.path.samestat(state, self._state):
             raise OSError(errno.EBADF, f"the descriptor of {str(self.path)!r} was closed")
@@ -85,19 +75,19 @@ class PrivateDirectory:
         return self._file
 
     def names(self) -> list[str]:
-        """The names of its files, sorted, without temporary ones."""
+        """Sorted, without temporary files."""
         found = subfolder.listed(self.fileno())
         return [name for name in found if not name.startswith(TEMPORARY)]
 
     def state(self, name: str) -> os.stat_result | None:
-        """The status of a file, or of a link itself; None: it does not exist."""
+        """Of a file, or of a link itself; None: it does not exist."""
         try:
             return os.stat(name, dir_fd=self.fileno(), follow_symlinks=False)
         except FileNotFoundError:
             return None
 
     def size(self, name: str) -> int:
-        """Bytes of a file; 0 if it does not exist."""
+        """In bytes; 0 if it does not exist."""
         state = self.state(name)
         return 0 if state is None else state.st_size
 
@@ -109,9 +99,8 @@ class PrivateDirectory:
     def descriptor(self, name: str) -> int:
         """The descriptor of an opened file; the caller closes it.
 
-        Raises:
-            PermissionError: another user could have written it, or it is not a regular file.
-            OSError: it does not exist, or is a link.
+        A PermissionError if another user could have written it, or it is not a regular file;
+        another OSError if it does not exist, or is a link.
         """
         if os.path.basename(name) != name:
             raise PermissionError(f"{name!r} is not a file name")
@@ -128,7 +117,7 @@ class PrivateDirectory:
         return file
 
     def read(self, name: str) -> bytes:
-        """A file's content; raises the errors of `descriptor`."""
+        """Raises the errors of `descriptor`."""
         with open(self.descriptor(name), "rb") as file:
             return file.read()
 
@@ -148,12 +137,11 @@ class PrivateDirectory:
             raise
 
     def touch(self, name: str) -> None:
-        """Set a file's modification time to now, if the directory is writable."""
+        """Set the modification time to now, if the directory is writable."""
         with suppress(OSError):
             os.utime(name, dir_fd=self.fileno(), follow_symlinks=False)
 
     def remove(self, name: str) -> None:
-        """Remove a file, if it exists."""
         with suppress(FileNotFoundError):
             os.unlink(name, dir_fd=self.fileno())
 

@@ -48,7 +48,6 @@ class StoredWeight:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its elements."""
         return math.prod(self.shape) * self.dtype.itemsize
 
 
@@ -71,22 +70,19 @@ class Entry:
 
     @property
     def file(self) -> str:
-        """The name of its file."""
         return file_of(self.key)
 
     @property
     def weights_file(self) -> str | None:
-        """The name of the file with its weights; None: it needs none."""
+        """None: it needs none."""
         return None if self.weights_digest is None else f"{self.weights_digest}.weights"
 
 
 def file_of(key: Key) -> str:
-    """The name of the file that holds the entry of a key."""
     return f"{key.digest}.program"
 
 
 def pack(entry: Entry) -> list[bytes]:
-    """The file's content, in parts."""
     rest = b"".join([entry.code, *entry.call_lists])
     description = {
         "key": entry.key.as_json(),
@@ -117,11 +113,7 @@ def has_another_version(head: bytes) -> bool:
 
 
 def unpack(content: bytes) -> Entry:
-    """The entry in a file's content.
-
-    Raises:
-        EntryError: the content is not an entry, is damaged, or has another format version.
-    """
+    """An EntryError if it is not an entry, is damaged, or has another format version."""
     if len(content) < _HEADER.size:
         raise EntryError(f"the file is truncated: {len(content)} bytes are shorter than a header")
     magic, version, text_size, rest_size, digest = _HEADER.unpack_from(content)
@@ -156,7 +148,7 @@ def _check_digest(digest: str, rest: memoryview) -> None:
 
 
 def _entry(description: Any, rest: memoryview) -> Entry:
-    """The entry, whose code and call lists are views, since they may be large."""
+    """Code and call lists are views, since they may be large."""
 
     def indices(name: str) -> tuple[int, ...]:
         return tuple(int(i) for i in description[name])

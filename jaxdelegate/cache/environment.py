@@ -28,7 +28,7 @@ _VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "TF_XLA_FLAGS", "NVIDIA_TF32_OVER
 
 
 def environment_parts(device: Any) -> dict[str, Part]:
-    """The parts of a key that depend on neither the model nor options; without our sources."""
+    """The parts that depend on neither the model nor options; without our sources."""
     platform = platform_of(device.platform)
     options = (compiler_options(platform, exact=exact) for exact in (True, False))
     values = {
@@ -70,7 +70,7 @@ _VERSION_LINE = re.compile(r"^_version = ['\"](.+)['\"]$", re.MULTILINE)
 
 
 def jax_version() -> str | None:
-    """The version of jax, read from its version.py without importing jax; None: not found."""
+    """Read from jax's version.py without importing jax; None: not found."""
     spec = importlib.util.find_spec("jax")
     if spec is None or spec.origin is None:
         return None
@@ -88,7 +88,6 @@ def _installed(distribution: str) -> str | None:
 
 
 def device_identity(device: Any) -> list[Any]:
-    """Platform, kind, ordinal and runtime of a device."""
     return [
         device.platform,
         device.device_kind,

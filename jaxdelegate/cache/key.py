@@ -17,26 +17,18 @@ _TEXT = 100  # characters of a part's text that are kept, for people
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """One part: the digest and the beginning of its text."""
-
     digest: str
     text: str
 
     @classmethod
     def of(cls, value: Any) -> "Part":
-        """The part for a value of types that JSON or `_plain` knows.
-
-        Raises:
-            TypeError: it holds another type.
-        """
+        """For a value of types that JSON or `_plain` knows; a TypeError for others."""
         text = json.dumps(value, default=_plain, sort_keys=True, separators=(",", ":"))
         return cls(hashlib.sha256(text.encode()).hexdigest()[:32], text[:_TEXT])
 
 
 @dataclasses.dataclass(frozen=True)
 class Key:
-    """All parts by name."""
-
     parts: Mapping[str, Part]
 
     @functools.cached_property
@@ -46,7 +38,6 @@ class Key:
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
     def differing_parts(self, other: "Key") -> list[str]:
-        """The names of the parts that differ."""
         names = {*self.parts, *other.parts}
         return sorted(n for n in names if self._digest_of(n) != other._digest_of(n))
 
@@ -60,19 +51,14 @@ class Key:
 
     @classmethod
     def from_json(cls, value: Any) -> "Key":
-        """The inverse of `as_json`.
-
-        Raises:
-            ValueError, AttributeError, TypeError: the value has another form.
-        """
+        """A ValueError, AttributeError or TypeError if the value has another form."""
         return cls({str(n): Part(str(digest), str(text)) for n, (digest, text) in value.items()})
 
 
 def _plain(value: Any) -> Any:
     """A JSON value for a type that JSON does not know, the same in every process.
 
-    Raises:
-        TypeError: another type, which might print differently next time.
+    A TypeError for other types, which might print differently next time.
     """
     if isinstance(value, np.dtype):  # the most frequent type
         return dtype_name(value)
@@ -108,7 +94,6 @@ def _plain_record(record: Any) -> list[Any]:
 
 @functools.cache
 def field_names(cls: type) -> tuple[str, ...]:
-    """The names of a dataclass's fields."""
     return tuple(field.name for field in dataclasses.fields(cls))
 
 

@@ -12,23 +12,15 @@ from jaxdelegate.xla.weights import DeviceWeights, ModelWeights, put_constant, w
 
 
 class ResultSpec(NamedTuple):
-    """Shape and dtype of a result."""
-
     shape: tuple[int, ...]
     dtype: np.dtype
 
 
 class ModelData(NamedTuple):
-    """What storing and loading a program need of a model.
+    """What storing and loading a program need of a model, by tensor."""
 
-    Attributes:
-        specs: at least the shapes and dtypes of the program's results, by tensor.
-        constants: the elements of the constants that the program depends on, by tensor.
-        digests: of the constants.
-    """
-
-    specs: Mapping[int, Any]
-    constants: Mapping[int, np.ndarray]
+    specs: Mapping[int, Any]  # at least the shapes and dtypes of the program's results
+    constants: Mapping[int, np.ndarray]  # the elements of those that the program depends on
     digests: Mapping[int, str]
 
 
@@ -37,10 +29,8 @@ def loaded(
 ) -> Program:
     """The program, its weights on the device; those that are missing are added to `weights`.
 
-    Raises:
-        EntryError: a weight is damaged or missing.
-        OSError: another user could have written the weights.
-        LOAD_ERRORS: as `Runtime.load`.
+    An EntryError if a weight is damaged or missing, an OSError if another user could have written
+    the weights, LOAD_ERRORS as `Runtime.load`.
     """
     runtime = weights.runtime
     results = [model.specs[i] for i in (*entry.outputs, *entry.states)]

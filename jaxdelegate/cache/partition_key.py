@@ -27,7 +27,7 @@ _HANDLED_SEPARATELY = ("name", "const", "quantization", "dtype")  # fields of sp
 
 
 def tensors_of(nodes: Iterable[Node]) -> set[int]:
-    """The tensors that operators read or write, intermediates included."""
+    """Intermediates included."""
     operators = [node.operator for node in nodes]
     return {i for op in operators for i in (*op.inputs, *op.outputs, *op.intermediates) if i >= 0}
 
@@ -48,19 +48,12 @@ class OperatorParts:
     """
 
     def __init__(self) -> None:
-        """Create an empty memory."""
         self._latest: tuple[tuple[Node, ...], dict[str, Part]] | None = None
 
     def of(self, nodes: Sequence[Node], specs: Mapping[int, TensorSpec]) -> dict[str, Part]:
-        """The key part of operators and their tensors, without the elements of constants.
+        """The part of operators in order and their tensors, without the elements of constants.
 
-        Args:
-            nodes: in order.
-            specs: of every tensor that they use.
-
-        Raises:
-            TypeError: the options hold a type without a representation that is the same in every
-                process.
+        A TypeError if the options hold a type whose representation may differ between processes.
         """
         latest = self._latest
         if latest is None or not _are_same(latest[0], nodes):
@@ -77,7 +70,6 @@ class KnownModel:
     """Digests and key parts that were computed for an open model."""
 
     def __init__(self, constants: ConstantDigests | None = None) -> None:
-        """Start with the digests that are known."""
         self.constants = constants or ConstantDigests()
         self.operators = OperatorParts()
         self.name = ""  # for people
@@ -86,8 +78,7 @@ class KnownModel:
 def operators_part(nodes: Sequence[Node], specs: Mapping[int, TensorSpec]) -> Part:
     """What operators and their tensors add to a key, except for the constants' elements.
 
-    Raises:
-        TypeError: options of a kind that is not known to be the same in every process.
+    A TypeError for options of a kind that is not known to be the same in every process.
     """
     live = [node for node in nodes if not node.is_constant]
     operators = [node.operator for node in live]
@@ -102,7 +93,6 @@ def operators_part(nodes: Sequence[Node], specs: Mapping[int, TensorSpec]) -> Pa
 
 
 def boundary_parts(params: DelegateParams, specs: Mapping[int, TensorSpec]) -> dict[str, Part]:
-    """The parts for a partition's inputs and outputs."""
     inputs, slices = sorted(params.inputs), params.slices
     sliced = {} if slices is None else {"slices": Part.of(slices)}
     return sliced | {
@@ -112,7 +102,7 @@ def boundary_parts(params: DelegateParams, specs: Mapping[int, TensorSpec]) -> d
 
 
 def model_part(constants: Mapping[int, str]) -> dict[str, Part]:
-    """The part for the constants' elements, from their digests by tensor."""
+    """From the digests of the constants' elements by tensor."""
     return {"model": Part.of(sorted(constants.items()))}
 
 
@@ -129,7 +119,6 @@ def foreign_rule(nodes: Sequence[Node]) -> str | None:
 
 
 def calls_subgraphs(nodes: Iterable[Node]) -> bool:
-    """Whether one of the operators calls subgraphs of the model."""
     by_kind = {type(node.operator.options): node.operator.options for node in nodes}
     return any("subgraph" in name for options in by_kind.values() for name in vars(options))
 
@@ -152,7 +141,7 @@ def _operator(op: Operator) -> list[Any]:
 
 
 def _spec(spec: TensorSpec) -> list[Any]:
-    """A spec's fields without its name and its value, which has its own digest."""
+    """Without its name and its value, which has its own digest."""
     quantization = spec.quantization
     if quantization is not None:  # the ranges that the converter observed do not matter
         quantization = dataclasses.replace(quantization, minimum=None, maximum=None)

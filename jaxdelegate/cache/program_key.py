@@ -26,18 +26,11 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class ProgramKey(Key):
-    """The key of the program of one partition, for the current shapes.
+    """The key of the program of one partition, for the current shapes."""
 
-    Attributes:
-        data: what loading needs of the model, with the specs of every tensor of the partition.
-        model_name: of the model, for people.
-        operators: what the program computes, for people.
-        calls_subgraphs: whether the program contains subgraphs that operators call.
-    """
-
-    data: ModelData
-    model_name: str
-    operators: str
+    data: ModelData  # what loading needs, with the specs of every tensor of the partition
+    model_name: str  # for people
+    operators: str  # what the program computes, for people
     calls_subgraphs: bool
 
     @classmethod
@@ -50,12 +43,10 @@ class ProgramKey(Key):
         jax_config: Part,
         device: Any,
     ) -> ProgramKey:
-        """Compute the key; see `ProgramCache.program_key`.
+        """See `ProgramCache.program_key`.
 
-        Raises:
-            TypeError: the options hold a type without a representation that is the same in every
-                process.
-            SourceError: the sources that produce programs are not available.
+        A TypeError if the options hold a type whose representation may differ between processes, a
+        SourceError if the sources that produce programs are not available.
         """
         constants = read_constants(params.nodes, params.outputs, specs)
         digests = model.constants.of(constants)
@@ -83,7 +74,7 @@ class ProgramKey(Key):
 
 
 def process_parts(settings: Mapping[str, Any], device: Any) -> dict[str, Part]:
-    """The parts that do not depend on the model: settings, the digest's algorithm, environment."""
+    """Settings, the digest's algorithm, environment: parts that do not depend on the model."""
     own = {name: Part.of(value) for name, value in settings.items()}
     return own | {"digests": Part.of(PREFERRED)} | environment_parts(device)
 
@@ -91,7 +82,7 @@ def process_parts(settings: Mapping[str, Any], device: Any) -> dict[str, Part]:
 def _of_program(
     params: DelegateParams, specs: Mapping[int, TensorSpec]
 ) -> Mapping[int, TensorSpec]:
-    """Specs with the shapes that the program's inputs, outputs and states have."""
+    """The shapes are those of the program's inputs, outputs and states."""
     if params.slices is None:
         return specs
     states = [i for i, spec in specs.items() if spec.is_variable]

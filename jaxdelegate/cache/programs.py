@@ -52,8 +52,6 @@ _LOGGER = logging.getLogger("jaxdelegate")
 
 @dataclasses.dataclass(frozen=True)
 class Statistics:
-    """How many programs were loaded, and how many were compiled and stored."""
-
     loaded: int = 0
     stored: int = 0
 
@@ -62,11 +60,7 @@ class ProgramCache:
     """A delegate's view of a cache directory."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Open the directory. One that cannot be trusted is not used, with a CacheWarning.
-
-        Args:
-            path: created if it is missing.
-        """
+        """A directory that cannot be trusted is not used, with a CacheWarning."""
         self._store: ProgramStore | None = None
         self.compiles_once = False  # wait for a process that compiles the same program
         self.statistics = Statistics()
@@ -80,7 +74,7 @@ class ProgramCache:
             _warn(self._store.directory.remark)
 
     def choices(self, device: Any) -> ChoiceStore | None:
-        """The measured choices for a device; None: the directory is not used."""
+        """None: the directory is not used."""
         from jaxdelegate.cache.choices import ChoiceStore  # noqa: PLC0415 (rarely used)
 
         return None if self._store is None else ChoiceStore(self._store.directory, device)
@@ -97,12 +91,7 @@ class ProgramCache:
     ) -> Key | None:
         """The key of a graph's support verdicts; None: they are not stored.
 
-        Args:
-            nodes: in order.
-            specs: of every tensor that they use.
-            model: digests of the open model that are already known.
-            settings: as for `program_key`.
-            device: where programs run.
+        `specs` has every tensor that the nodes, in order, use.
         """
         if self._store is None or not nodes or foreign_rule(nodes) is not None:
             return None
@@ -120,7 +109,7 @@ class ProgramCache:
             return None
 
     def support(self, key: Key) -> Verdicts | None:
-        """The stored support verdicts for a graph; None: none that can be used."""
+        """None: none that can be used."""
         if self._store is None:
             return None
         try:
@@ -130,7 +119,6 @@ class ProgramCache:
             return None
 
     def save_support(self, key: Key, verdicts: Verdicts) -> None:
-        """Store the support verdicts for a graph."""
         if self._store is None:
             return
         try:
@@ -143,13 +131,7 @@ class ProgramCache:
     def start_key(
         self, content: memoryview, settings: Mapping[str, Any], device: Any
     ) -> Key | None:
-        """The key of a model's start record; None: it is not stored.
-
-        Args:
-            content: of the model's file.
-            settings: of the delegate.
-            device: where programs run.
-        """
+        """The key of a model's start record, from its file's content; None: it is not stored."""
         if self._store is None:
             return None
         jax_config = settings_part(self._store.directory)
@@ -169,7 +151,7 @@ class ProgramCache:
             return None
 
     def start_record(self, key: Key) -> StartRecord | None:
-        """The stored start record of a model; None: none that can be used."""
+        """None: none that can be used."""
         if self._store is None:
             return None
         try:
@@ -179,7 +161,6 @@ class ProgramCache:
             return None
 
     def save_start_record(self, key: Key, record: StartRecord) -> None:
-        """Store the start record of a model."""
         if self._store is None:
             return
         try:
@@ -190,11 +171,7 @@ class ProgramCache:
     def load_started(
         self, record: StartRecord, content: memoryview, weights: DeviceWeights
     ) -> Program:
-        """The program that a start record names, its weights on the device.
-
-        Raises:
-            LOAD_ERRORS: it cannot be loaded.
-        """
+        """The program that a start record names, its weights on the device; raises LOAD_ERRORS."""
         if self._store is None:
             raise LookupError("the cache directory is not used")
         entry = unpack(self._store.directory.read(record.program))
@@ -222,15 +199,9 @@ class ProgramCache:
     ) -> ProgramKey | None:
         """The key of a partition's program.
 
-        Args:
-            params: the partition.
-            specs: of every tensor that it uses.
-            model: digests of the open model that are already known.
-            settings: further parts of the key: options, model token.
-            device: where the program runs.
-
-        Returns:
-            None: the program cannot be stored; a warning or the debug log says why.
+        `specs` has every tensor that the partition uses; `settings` are further parts of the key:
+        options, model token. None: the program cannot be stored, and a warning or the debug log
+        says why.
         """
         if self._store is None:
             return None
@@ -274,8 +245,7 @@ class ProgramCache:
     def compile_lock(self, key: ProgramKey) -> Iterator[bool]:
         """Held while a program is compiled and stored; with `compiles_once`, by one process.
 
-        Yields:
-            Whether another process may have stored the program meanwhile.
+        Yields whether another process may have stored the program meanwhile.
         """
         if self._store is None or not self.compiles_once:
             yield False
@@ -343,7 +313,7 @@ _checked: set[str] = set()  # directories that were searched for programs of oth
 
 
 def _warn_of_other_versions(store: ProgramStore) -> None:
-    """Warn once per process and directory."""
+    """Once per process and directory."""
     path = str(store.directory.path)
     if path in _checked:
         return

@@ -11,9 +11,8 @@ _DIGEST_SIZE = hashlib.sha256().digest_size
 def read(directory: PrivateDirectory, key: Key, suffix: str) -> bytes | None:
     """The text that is stored under a key; None: nothing is.
 
-    Raises:
-        ValueError: the file is damaged, or another key's.
-        OSError: it cannot be read, or another user could have written it.
+    A ValueError if the file is damaged, or another key's, an OSError if it cannot be read, or
+    another user could have written it.
     """
     try:
         content = directory.read(key.digest + suffix)
@@ -26,7 +25,6 @@ def read(directory: PrivateDirectory, key: Key, suffix: str) -> bytes | None:
 
 
 def write(directory: PrivateDirectory, key: Key, suffix: str, text: bytes) -> None:
-    """Store a text under a key."""
     directory.write(key.digest + suffix, [_digest(key, text), text])
 
 

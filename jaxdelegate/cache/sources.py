@@ -33,14 +33,9 @@ class SourceError(Exception):
 
 
 def source_parts(*, of_subgraphs: bool, package: Path = PACKAGE) -> dict[str, Part]:
-    """The parts of a key.
+    """Called subgraphs add the code that determines their content.
 
-    Args:
-        of_subgraphs: include the code that determines the content of called subgraphs.
-        package: the folder of this package.
-
-    Raises:
-        SourceError: the files are missing, or newer than what this process runs.
+    A SourceError if the files are missing, or newer than what this process runs.
     """
     found = _folders(of_subgraphs=of_subgraphs)
     return {part: Part.of(_digest(package, names)) for part, names in found.items()}
@@ -49,10 +44,8 @@ def source_parts(*, of_subgraphs: bool, package: Path = PACKAGE) -> dict[str, Pa
 def confirm(*, of_subgraphs: bool, package: Path = PACKAGE) -> None:
     """Check that the modules imported since `source_parts` are those that it digested.
 
-    Modules of operators are imported when a model needs them.
-
-    Raises:
-        SourceError: a file has changed since this process started.
+    Modules of operators are imported when a model needs them. A SourceError if a file has changed
+    since this process started.
     """
     for names in _folders(of_subgraphs=of_subgraphs).values():
         _files(package, names)
@@ -88,7 +81,7 @@ def _files(package: Path, names: tuple[str, ...]) -> list[str]:
 
 
 def _in(root: str) -> Iterator[tuple[str, float]]:
-    """The Python files of a folder, with their modification times."""
+    """With their modification times."""
     for folder, inner, names in os.walk(root, onerror=_raise):
         inner[:] = [name for name in inner if name != "__pycache__"]
         for name in names:

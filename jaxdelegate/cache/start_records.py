@@ -34,7 +34,7 @@ class StoredTensor:
     quantized_dimension: int
 
     def details(self) -> dict[str, Any]:
-        """The same as `tensor_details.tensor_details` of the model's tensor."""
+        """As `tensor_details.tensor_details` of the model's tensor."""
         one = len(self.scales) == 1
         return {
             "name": self.name,
@@ -55,25 +55,17 @@ class StoredTensor:
 
 @dataclasses.dataclass(frozen=True)
 class StartRecord:
-    """What is stored of one model.
+    """Inputs and outputs are those of the main subgraph."""
 
-    Attributes:
-        program: the file name of the program.
-        inputs: of the main subgraph.
-        outputs: of the main subgraph.
-        constants: offset and size in bytes of each constant in the model file, by tensor.
-        nodes: index, operator, its code and version, of each operator that the program runs.
-    """
-
-    program: str
+    program: str  # its file's name
     inputs: tuple[StoredTensor, ...]
     outputs: tuple[StoredTensor, ...]
-    constants: dict[int, tuple[int, int]]
+    constants: dict[int, tuple[int, int]]  # offset and bytes in the model file, by tensor
     nodes: tuple[tuple[int, str, int, int], ...]
 
 
 def read(directory: PrivateDirectory, key: Key) -> StartRecord | None:
-    """The record of a key; None: none is stored."""
+    """None: none is stored."""
     text = records.read(directory, key, SUFFIX)
     if text is None:
         return None
@@ -88,7 +80,6 @@ def read(directory: PrivateDirectory, key: Key) -> StartRecord | None:
 
 
 def write(directory: PrivateDirectory, key: Key, record: StartRecord) -> None:
-    """Store a record."""
     row = dataclasses.asdict(record)
     row["constants"] = [[i, *place] for i, place in record.constants.items()]
     records.write(directory, key, SUFFIX, json.dumps(row).encode())

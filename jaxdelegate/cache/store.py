@@ -22,18 +22,16 @@ from jaxdelegate.digests import array_digests
 
 
 class ProgramStore:
-    """Entries by key. Weights are in separate files, which programs for several shapes share."""
+    """Weights are in separate files, which programs for several shapes share."""
 
     def __init__(self, directory: PrivateDirectory) -> None:
-        """Use an opened directory."""
         self.directory = directory
 
     def find(self, key: Key) -> Entry | None:
         """The entry of a key; None if nothing is stored under it.
 
-        Raises:
-            EntryError: the file holds no entry of this key.
-            OSError: the file cannot be read, or another user could have written it.
+        An EntryError if the file holds no entry of this key, an OSError if it cannot be read, or
+        another user could have written it.
         """
         try:
             entry = unpack(self.directory.read(file_of(key)))
@@ -51,11 +49,7 @@ class ProgramStore:
     def entries(
         self, names: Sequence[str] | None = None
     ) -> Iterator[tuple[str, Entry | EntryError]]:
-        """The name and entry of every program's file, or the error instead of the entry.
-
-        Args:
-            names: of the files to read; None: all.
-        """
+        """Name and entry, or error, of every program's file, or of those with `names`."""
         for name in self.directory.names() if names is None else names:
             if name.endswith(".program"):
                 try:
@@ -70,7 +64,6 @@ class ProgramStore:
                     yield name, _refused(error)
 
     def outdated(self) -> int:
-        """The number of programs in other versions of the format."""
         return sum(map(self._is_outdated, self.directory.names()))
 
     def _is_outdated(self, name: str) -> bool:
@@ -83,12 +76,7 @@ class ProgramStore:
             return False
 
     def save(self, entry: Entry, content: np.ndarray | None) -> None:
-        """Write an entry, and the file of its weights unless that is stored already.
-
-        Args:
-            entry: the entry.
-            content: of the file of weights.
-        """
+        """Write an entry, and `content`, its file of weights, unless that is stored already."""
         if entry.weights_file is None or content is None:
             self.directory.write(entry.file, pack(entry))
             return
@@ -107,7 +95,7 @@ class ProgramStore:
         return True
 
     def weights(self, entry: Entry) -> dict[str, np.ndarray]:
-        """The bytes of each weight in the entry's file of weights, by digest."""
+        """By digest."""
         return weights.read(self.directory, entry)
 
 
@@ -120,11 +108,9 @@ def _refused(error: OSError) -> EntryError:
 def stored_weights(
     arrays: Sequence[np.ndarray], constants: Mapping[str, int]
 ) -> tuple[StoredWeight, ...]:
-    """The records of a program's arguments.
+    """The records of a program's arguments, from their elements.
 
-    Args:
-        arrays: their elements.
-        constants: tensors of the model by the digests of their elements; these are not written.
+    `constants` are tensors of the model by the digests of their elements; these are not written.
     """
     found = zip(array_digests(arrays), arrays, strict=True)
     return tuple(StoredWeight(d, a.dtype, a.shape, constants.get(d)) for d, a in found)

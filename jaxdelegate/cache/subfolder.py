@@ -23,16 +23,15 @@ _TIMEOUT_S = 1.0  # creating a sealed folder takes less
 
 
 def folder_name() -> str:
-    """The name of the outer folder."""
+    """The outer folder's."""
     return f"jaxdelegate-{os.geteuid()}"
 
 
 def open_in(shared: int, *, create: bool) -> int:
     """A descriptor of the sealed folder.
 
-    Raises:
-        FileNotFoundError: this user has no sealed folder there.
-        OSError: it cannot be created, or another user has created it.
+    A FileNotFoundError if this user has none there, an OSError if it cannot be created, or another
+    user has created it.
     """
     if create:
         with contextlib.suppress(FileExistsError):
@@ -54,7 +53,6 @@ def open_in(shared: int, *, create: bool) -> int:
 
 
 def listed(folder: int) -> list[str]:
-    """The names in an open folder, sorted."""
     # Opened again: threads that list the same descriptor would share its position.
     again = os.open(".", FOLDER, dir_fd=folder)
     try:
@@ -64,7 +62,7 @@ def listed(folder: int) -> list[str]:
 
 
 def _sealed(outer: int) -> str | None:
-    """The name of the sealed folder; None: none exists, or others could have read its name."""
+    """None: no sealed folder exists, or others could have read its name."""
     if os.fstat(outer).st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         return None
     found = listed(outer)
@@ -73,7 +71,7 @@ def _sealed(outer: int) -> str | None:
 
 
 def _named_after(outer: int, seal: str) -> str | None:
-    """The name of a seal's folder; None: it is not a seal, is another user's, or does not exist."""
+    """None: it is not a seal, is another user's, or does not exist."""
     try:
         state = os.stat(seal, dir_fd=outer, follow_symlinks=False)
     except FileNotFoundError:
@@ -105,7 +103,7 @@ def _created(outer: int) -> str:
 
 
 def _lock(outer: int) -> None:
-    """Lock a folder until its descriptor is closed; after a timeout, continue without the lock."""
+    """Until the folder's descriptor is closed; after a timeout, continue without the lock."""
     deadline = time.monotonic() + _TIMEOUT_S
     with contextlib.suppress(OSError):  # a file system without locks
         while time.monotonic() < deadline:

@@ -17,7 +17,7 @@ Verdicts = Mapping[int, str | None]  # by operator: why it stays on the host; No
 
 
 def read(directory: PrivateDirectory, key: Key) -> Verdicts | None:
-    """The verdicts for a graph; None: none are stored."""
+    """None: none are stored."""
     text = records.read(directory, key, SUFFIX)
     if text is None:
         return None
@@ -25,6 +25,5 @@ def read(directory: PrivateDirectory, key: Key) -> Verdicts | None:
 
 
 def write(directory: PrivateDirectory, key: Key, verdicts: Verdicts) -> None:
-    """Store the verdicts for a graph."""
     text = json.dumps(sorted(verdicts.items())).encode()
     records.write(directory, key, SUFFIX, text)

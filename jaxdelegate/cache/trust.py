@@ -26,13 +26,8 @@ def why_shared(path: str) -> str | None:
 
     Checks every folder on its path, those of symbolic links included, as sshd does before it reads
     a user's keys (StrictModes). In a folder with the sticky bit, such as /tmp, other users cannot
-    replace what belongs to this user or root.
-
-    Returns:
-        None: only root could. Then `path` leads to the same folder the next time.
-
-    Raises:
-        OSError: the folder does not exist, or its status cannot be read.
+    replace what belongs to this user or root. None: only root could; then `path` leads to the same
+    folder the next time.
     """
     folder, state, links = "/", os.lstat("/"), 0
     remaining = os.path.join(os.getcwd(), path).split("/")[::-1]

@@ -27,12 +27,7 @@ _LARGE_PAGE = 2 << 20  # bytes; of x86, and of ARM with base pages of 4 KiB
 def file_content(
     weights: Sequence[StoredWeight], arrays: Mapping[str, np.ndarray]
 ) -> np.ndarray | None:
-    """The content to write, uint8 [n]; None: every weight is a constant of the model.
-
-    Args:
-        weights: of a program.
-        arrays: their elements by digest.
-    """
+    """The content to write, uint8 [n]; None: every weight is a constant of the model."""
     places = _places(weights)
     if not places:
         return None
@@ -49,13 +44,10 @@ def content_digest(content: np.ndarray | None) -> str | None:
 
 
 def read(directory: PrivateDirectory, entry: Entry) -> dict[str, np.ndarray]:
-    """The bytes of each weight in an entry's file by its digest, uint8 [n], aligned for XLA:CPU.
+    """Each weight by its digest, uint8 [n], aligned for XLA:CPU.
 
-    The file is read, not mapped, so that it cannot change after the check.
-
-    Raises:
-        EntryError: the file is damaged or missing, or cannot be checked.
-        OSError: another user could have written it.
+    The file is read, not mapped, so that it cannot change after the check. An EntryError if it is
+    damaged or missing, or cannot be checked, an OSError if another user could have written it.
     """
     name, digest = entry.weights_file, entry.weights_digest
     if name is None or digest is None:
@@ -76,7 +68,6 @@ def read(directory: PrivateDirectory, entry: Entry) -> dict[str, np.ndarray]:
 
 
 def _places(weights: Sequence[StoredWeight]) -> dict[str, slice]:
-    """The position of each weight in the file, by digest."""
     laid_out = {w.digest: w.nbytes for w in weights if w.tensor is None}
     sizes = dict(sorted(laid_out.items()))
     padded = (-(-nbytes // _ALIGNMENT) * _ALIGNMENT for nbytes in sizes.values())

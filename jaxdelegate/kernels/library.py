@@ -46,11 +46,7 @@ _ADVICE = (
 
 
 def why_not() -> str | None:
-    """Register the kernels at the first call; returns why they cannot be used, or None.
-
-    Raises:
-        OptionError: JAXDELEGATE_MAX_CPU_ISA is not an instruction set.
-    """
+    """Register the kernels at the first call; returns why they cannot be used, or None."""
     with _LOCK:
         return _why_not(LIBRARY)
 
@@ -104,7 +100,7 @@ _FFI_TYPES = {
 
 
 def ffi_type(dtype: np.dtype) -> int:
-    """The number of an element type in XLA's foreign function interface."""
+    """In XLA's foreign function interface."""
     return _FFI_TYPES[dtype.name]
 
 
@@ -115,11 +111,7 @@ def multiplies_bfloat16() -> bool:
 
 @functools.cache
 def opened(path: Path) -> ctypes.CDLL:
-    """The loaded library at `path`, with the types of its functions.
-
-    Raises:
-        OSError: it does not exist, or is not for this platform.
-    """
+    """With the types of its functions; an OSError if it is missing, or of another platform."""
     library = ctypes.CDLL(str(path))
     library.jaxdelegate_instruction_set.restype = ctypes.c_char_p
     library.jaxdelegate_limit_instruction_set.argtypes = [ctypes.c_char_p]
@@ -129,12 +121,12 @@ def opened(path: Path) -> ctypes.CDLL:
 
 
 def kernel_names(library: ctypes.CDLL) -> list[str]:
-    """The library's kernels, in the order of their indices in call batches."""
+    """In the order of their indices in call batches."""
     names = map(library.jaxdelegate_kernel_name, itertools.count())
     return [name.decode() for name in itertools.takewhile(bool, names)]
 
 
 def instruction_set(library: ctypes.CDLL) -> str | None:
-    """The instruction set that the library uses; None: it supports none of this processor's."""
+    """The library's; None: it supports none of this processor's."""
     name: bytes | None = library.jaxdelegate_instruction_set()
     return None if name is None else name.decode()

@@ -42,11 +42,7 @@ def host_cpu() -> list[str]:
 
 
 def max_cpu_isa() -> str | None:
-    """The newest instruction set that JAXDELEGATE_MAX_CPU_ISA allows; None: it is not set.
-
-    Raises:
-        OptionError: the variable is not one of INSTRUCTION_SETS.
-    """
+    """The newest that JAXDELEGATE_MAX_CPU_ISA allows; None: it is not set."""
     name = os.environ.get(MAX_CPU_ISA)
     if name and name not in INSTRUCTION_SETS:
         known = ", ".join(INSTRUCTION_SETS)
@@ -56,12 +52,12 @@ def max_cpu_isa() -> str | None:
 
 @functools.cache
 def cpu_features() -> frozenset[str]:
-    """The processor's features, such as avx512f, within the limit of `max_cpu_isa`."""
+    """Such as avx512f, within the limit of `max_cpu_isa`."""
     return allowed_features(frozenset(" ".join(host_cpu()).split()), max_cpu_isa())
 
 
 def allowed_features(features: frozenset[str], limit: str | None) -> frozenset[str]:
-    """The features that are not newer than a limit; None: no limit."""
+    """Those that are not newer than a limit; None: no limit."""
     if limit is None:
         return features
     newer = INSTRUCTION_SETS[INSTRUCTION_SETS.index(limit) + 1 :]
@@ -69,7 +65,7 @@ def allowed_features(features: frozenset[str], limit: str | None) -> frozenset[s
 
 
 def core_count() -> int:
-    """The number of cores that this process may use, or of all cores if that is unknown."""
+    """The cores that this process may use, or all cores if that is unknown."""
     # Not os.process_cpu_count, which PYTHON_CPU_COUNT overrides: XLA uses sched_getaffinity.
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))

@@ -63,16 +63,8 @@ _failures: list[BaseException] = []  # of running without jax
 
 
 class Runtime:
-    """One device, and transfers of arrays to it."""
-
     def __init__(self, device: Any, sharding: Any, aval: Callable[[Shape, np.dtype], Any]) -> None:
-        """Use `of_jax` or `without_jax` instead.
-
-        Args:
-            device: jaxlib's device.
-            sharding: for arrays on the device.
-            aval: describes an array for jaxlib.
-        """
+        """Use `of_jax` or `without_jax` instead; `aval` describes an array for jaxlib."""
         self.device = device
         self._sharding = sharding
         self._devices = [device]
@@ -91,7 +83,7 @@ class Runtime:
             )
 
     def to_device(self, value: Any) -> Any:
-        """A value as an argument of an executable; arrays on the device are not copied."""
+        """As an argument of an executable; arrays on the device are not copied."""
         if self.has_jax and is_device_array(value):
             return self.from_device(value)
         return self.put(np.asarray(value))
@@ -105,16 +97,10 @@ class Runtime:
     def load(
         self, code: bytes | memoryview, arguments: int, results: Sequence[Result]
     ) -> "Executable":
-        """Load a serialized executable, without tracing or compiling.
+        """Load an executable from `serialized`, without tracing or compiling.
 
-        Args:
-            code: from `serialized`. It is run as machine code: use only trusted bytes.
-            arguments: the expected number of arguments.
-            results: shape and dtype of each array that it returns.
-
-        Raises:
-            LOAD_ERRORS: it is not an executable of this jaxlib, has another number of arguments, or
-                cannot be run without jax.
+        It is run as machine code: use only trusted bytes. Raises LOAD_ERRORS if it is not an
+        executable of this jaxlib, has another number of arguments, or cannot be run without jax.
         """
         check_process()  # XLA links the code on threads
         if not self.has_jax:
@@ -149,13 +135,9 @@ class Executable:
     def run(self, constants: Sequence[Any], values: Sequence[Any]) -> list[Any]:
         """Start a run; returns before the device is done.
 
-        Args:
-            constants: the first arguments, already on the device (`Runtime.put`).
-            values: the other arguments, on the host or the device.
-
-        Raises:
-            NeedsJaxError: the private API of this jaxlib differs; `without_jax` fails from then on.
-            RuntimeError: the device failed.
+        Constants, the first arguments, are already on the device (`Runtime.put`); values are on the
+        host or the device. A NeedsJaxError if the private API of this jaxlib differs: `without_jax`
+        fails from then on. A RuntimeError if the device failed.
         """
         if self._runtime.has_jax or self._has_run:
             return self._run(constants, values)
@@ -175,7 +157,7 @@ class Executable:
         return results if self._runtime.has_jax else [_viewed(array) for array in results]
 
     def as_text(self) -> str:
-        """The program as HLO."""
+        """As HLO."""
         return "\n\n".join(module.to_string() for module in self._loaded.hlo_modules())
 
     def memory_analysis(self) -> Any:
@@ -183,16 +165,12 @@ class Executable:
         return self._loaded.get_compiled_memory_stats()
 
     def serialized(self) -> bytes:
-        """The bytes for `Runtime.load`."""
+        """For `Runtime.load`."""
         return serialized(self._loaded)
 
 
 def serialized(executable: Any) -> bytes:
-    """The bytes of a jaxlib LoadedExecutable.
-
-    Raises:
-        LOAD_ERRORS: its platform cannot serialize it.
-    """
+    """The bytes of a jaxlib LoadedExecutable; LOAD_ERRORS if its platform cannot serialize it."""
     return bytes(executable.client.serialize_executable(executable))
 
 
@@ -242,10 +220,8 @@ def _marked_as_explicit() -> Iterator[None]:
 def as_programs(device: Any = None) -> Iterator[None]:
     """Trace, compile and run this package's programs independently of the caller's settings.
 
-    With 64-bit types, jitted (even under `jax.disable_jit`), and with explicit transfers.
-
-    Args:
-        device: the default jax.Device; None: the caller's.
+    With 64-bit types, jitted (even under `jax.disable_jit`), and with explicit transfers. `device`
+    is the default jax.Device; None: the caller's.
     """
     import jax  # noqa: PLC0415 (imported already to trace a program)
 
@@ -256,7 +232,7 @@ def as_programs(device: Any = None) -> Iterator[None]:
 
 @functools.cache
 def of_jax(device: Any) -> Runtime:
-    """The runtime of a jax.Device, whose results are arrays of jax."""
+    """Results are arrays of jax."""
     import jax  # noqa: PLC0415 (imported already, since the device is jax's)
 
     sharding = jax.sharding.SingleDeviceSharding(device)
@@ -267,7 +243,7 @@ def of_jax(device: Any) -> Runtime:
 
 
 class _Sharding(_jax.SingleDeviceSharding):  # type: ignore[misc]
-    """A sharding with the methods that jaxlib calls, and that jax implements otherwise."""
+    """With the methods that jaxlib calls, and that jax implements otherwise."""
 
     memory_kind = None
 
@@ -296,8 +272,7 @@ class _Aval:
 def without_jax() -> Runtime:
     """The CPU in a process that has not imported jax; results are arrays of numpy.
 
-    Raises:
-        LOAD_ERRORS: the private API of this jaxlib differs.
+    Raises LOAD_ERRORS if the private API of this jaxlib differs.
     """
     if _failures:
         raise NeedsJaxError(str(_failures[0]))
@@ -321,10 +296,9 @@ _is_forked = False  # from a process with threads of XLA, which are missing here
 
 
 def check_process() -> None:
-    """Check that XLA can run in this process: without its threads it would wait forever.
+    """Check that the process was not forked from one that had used XLA.
 
-    Raises:
-        InterpreterError: the process was forked from one that had used XLA.
+    Without XLA's threads it would wait forever.
     """
     if _is_forked:
         raise InterpreterError(
@@ -355,10 +329,9 @@ os.register_at_fork(after_in_child=_note_fork)
 
 
 def register(name: str, function: Any) -> None:
-    """Register a handler of XLA's foreign function interface for programs on the CPU.
+    """A handler of XLA's foreign function interface for programs on the CPU.
 
-    Raises:
-        LOAD_ERRORS: another function is registered under the name.
+    Raises LOAD_ERRORS if another function is registered under the name.
     """
     address = ctypes.cast(function, ctypes.c_void_p)
     capsule = _new_capsule(address, None, None)

@@ -43,12 +43,11 @@ _importing = threading.RLock()  # other threads wait until the initial settings 
 
 
 def is_jax_imported() -> bool:
-    """Whether this process has imported jax."""
     return "jax" in sys.modules
 
 
 def is_imported_by_another_thread() -> bool:
-    """Whether another thread imports jax at the moment."""
+    """At the moment."""
     if not _importing.acquire(blocking=False):
         return True
     _importing.release()
@@ -56,7 +55,7 @@ def is_imported_by_another_thread() -> bool:
 
 
 def import_jax() -> Any:
-    """Import jax and return the module; if this is the first import, remember its settings."""
+    """If this is the first import, remember jax's settings."""
     with _importing:
         if is_jax_imported():
             import jax  # noqa: PLC0415 (another thread may still be importing it)
@@ -68,12 +67,12 @@ def import_jax() -> Any:
 
 
 def of_environment() -> Settings:
-    """The settings in the environment, by the names of variables."""
+    """By the names of variables."""
     return _relevant({k: v for k, v in os.environ.items() if k.lower().startswith("jax_")})
 
 
 def current() -> Settings:
-    """JAX's settings in this thread; imports jax."""
+    """Of this thread; imports jax."""
     config = import_jax().config
     return _relevant({name: getattr(config, name, value) for name, value in config.values.items()})
 

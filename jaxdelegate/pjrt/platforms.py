@@ -11,11 +11,7 @@ _GROUP = "[jax_plugins]"  # of entry points
 
 
 def is_cpu(platform: str | None) -> bool:
-    """Whether an option `platform` certainly means the CPU in this process.
-
-    Args:
-        platform: of the delegate's options; None: JAX's default.
-    """
+    """Whether an option `platform` (None: JAX's default) certainly means the CPU here."""
     if platform is not None:
         return platform == "cpu"
     return means_cpu(os.environ, sys.path, any(map(os.path.exists, _DEVICES)))
