@@ -41,8 +41,6 @@ _CALLER = -1  # in place of a subgraph's index
 
 @dataclasses.dataclass(frozen=True)
 class Callees:
-    """Lowers the subgraphs that operators call."""
-
     subgraphs: Sequence[Subgraph]
     context: LoweringContext
     learned: frozenset[tuple[int, int]] = frozenset()  # (subgraph, tensor): see lower_partition
@@ -91,7 +89,7 @@ class Callees:
         return None
 
     def why_not_operator(self, operator: Operator, specs: Mapping[int, TensorSpec]) -> str | None:
-        """Why XLA cannot run an operator, which may call subgraphs; `specs`: its tensors' specs."""
+        """Why XLA cannot run an operator, which may call subgraphs."""
         inputs, outputs = (gather(specs, i) for i in (operator.inputs, operator.outputs))
         reason = self._why_not_passed_on(operator, specs)
         context = context_for(self.in_context(), operator, specs)
@@ -124,11 +122,9 @@ class Callees:
     ) -> "Callee":
         """A subgraph as a function of its inputs, for any shapes.
 
-        Args:
-            index: the subgraph's index.
-            inputs: the inputs' specs in this call, with known values; None: as declared.
-            is_closed: whether it always contains its constants, instead of taking weights.
-            precision: the calling operator's policy, if it has its own.
+        `inputs` are specs in this call, with known values; None: as declared. If `is_closed`, it
+        always contains its constants, instead of taking weights. `precision` is the calling
+        operator's policy, if it has its own.
         """
         subgraph = self.subgraphs[index]
         policy = (precision or self.context.precision).of_callee()
@@ -146,7 +142,7 @@ class Callees:
         return Callee(callees, subgraph, known, is_closed)
 
     def static_loop(self, condition: int, body: int, inputs: Specs) -> StaticLoop | None:
-        """The loop's number of iterations and invariants; None if data determine the number."""
+        """The number of iterations and invariants; None if data determine the number."""
         first, second = self.subgraphs[condition], self.subgraphs[body]
         return static_loop(first, second, _as_stored(second, inputs))
 
@@ -214,7 +210,7 @@ class Callee:
     def _partition(
         self, inputs: Specs, arrays: Sequence[Any], *, raw_weights: bool
     ) -> LoweredPartition:
-        """The subgraph, lowered for the constants of `inputs` and the shapes of `arrays`."""
+        """Lowered for the constants of `inputs` and the shapes of `arrays`."""
         given = tuple(
             dataclasses.replace(spec, shape=_shape(array))
             for spec, array in zip(inputs, arrays, strict=True)

@@ -85,8 +85,6 @@ class LoweredOperator:
 
 @dataclasses.dataclass(frozen=True)
 class LoweredPartition:
-    """Operators as one pure function of weights, inputs and states."""
-
     operators: tuple[LoweredOperator, ...]
     specs: Mapping[int, TensorSpec]
     preparations: Mapping[Weight, Prepare | None]
@@ -107,7 +105,6 @@ class LoweredPartition:
         return frozenset().union(*(step.built_in for step in self.operators))
 
     def outside(self, index: int) -> TensorSpec:
-        """A tensor's spec outside the program."""
         return self.stored.get(index, self.specs[index])
 
     @property
@@ -120,12 +117,12 @@ class LoweredPartition:
         return any(self.specs[i].is_quantized for i in read)
 
     def value(self, weight: Weight) -> np.ndarray:
-        """A weight's prepared host array. It is not cached, so that only one is in memory."""
+        """The prepared host array. It is not cached, so that only one is in memory."""
         array, prepare = self.constant(weight), self.preparations[weight]
         return array if prepare is None else np.ascontiguousarray(prepare(array))
 
     def constant(self, weight: Weight) -> np.ndarray:
-        """A weight's constant, in the file's layout; for a trained scale, the file's scale."""
+        """In the file's layout; for a trained scale, the file's scale."""
         if weight.subgraph is not None:
             return self.called[weight]
         if weight.is_scale:
@@ -142,16 +139,9 @@ class LoweredPartition:
         *,
         inside: bool = False,
     ) -> tuple[Any, ...]:
-        """Compute outputs and new states. A pure function, to be jitted.
+        """Outputs, then new states, from the values of `inputs`, then `states`; a pure function.
 
-        Args:
-            weights: the prepared constants.
-            values: the values of `inputs`, then `states`.
-            inside: whether it is part of another program of the float view, so that quantized
-                inputs and outputs are floats.
-
-        Returns:
-            Outputs, then new states.
+        `inside` another program of the float view, quantized inputs and outputs are floats.
         """
         known = self.unpack(values, weights, inside=inside)
         known.update((i, self._as_read(weight, weights)) for i, weight in self.passed.items())
@@ -237,7 +227,7 @@ class LoweredPartition:
         return frozenset(source for step in self.operators for source in step.inputs)
 
     def _simulated(self, index: int, value: Any, weights: Mapping[Weight, Any]) -> Any:
-        """A result, rounded to its grid if it is quantized and an operator reads it."""
+        """Rounded to its grid if it is quantized and an operator reads it."""
         if index not in self.stored or index not in self._read:
             return value
         wide = mixed_precision.upcast(value, self.specs[index])

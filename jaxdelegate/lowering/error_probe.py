@@ -158,7 +158,7 @@ def _row(
 
 
 def seeded_values(specs: Sequence[TensorSpec], seed: int = 0) -> list[np.ndarray]:
-    """Values for tensors: floats in [-1, 1], quantized ones over their range, others zero."""
+    """Floats in [-1, 1], quantized values over their range, others zero."""
     rng = np.random.default_rng(seed)
     return [_seeded(rng, spec) for spec in specs]
 

@@ -63,7 +63,7 @@ def is_on_integers(operator: str, inputs: Specs, outputs: Specs) -> bool:
 def on_integers(
     operators: Iterable[Operator], specs: Mapping[int, TensorSpec]
 ) -> dict[int, tuple[Specs, Specs]]:
-    """The inputs and outputs of the operators for which `is_on_integers` is true, by index."""
+    """By index; see `is_on_integers`."""
     rows = ((op, gather(specs, op.inputs), gather(specs, op.outputs)) for op in operators)
     return {op.index: (ins, outs) for op, ins, outs in rows if is_on_integers(op.name, ins, outs)}
 
@@ -71,11 +71,7 @@ def on_integers(
 def run_on_integers(run: Function, operator: str, inputs: Specs, outputs: Specs) -> Function:
     """A lowering of integer mode as a function on floats, for the view.
 
-    Args:
-        run: the lowering.
-        operator: the operator's name.
-        inputs: the stored specs, not viewed.
-        outputs: likewise.
+    `inputs` and `outputs` are the stored specs, not viewed.
     """
 
     def stored(value: Any, spec: TensorSpec | None) -> Any:
@@ -206,10 +202,7 @@ def viewed_all(specs: Specs) -> Specs:
 def enter(value: Any, spec: TensorSpec, scale: Any = None) -> Any:
     """Dequantize an input of the program to float32; values that are not quantized are unchanged.
 
-    Args:
-        value: the stored value.
-        spec: the tensor's stored spec.
-        scale: float32 [1], which replaces the file's; None: the file's.
+    `spec` is as stored. `scale`, float32 [1], replaces the file's.
     """
     if spec.quantization is None or not spec.is_quantized:
         return value

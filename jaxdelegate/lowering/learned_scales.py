@@ -26,12 +26,9 @@ TINY = np.finfo(np.float32).tiny  # scales stay positive: a smaller one counts a
 
 
 def simulate(value: jax.Array, spec: TensorSpec, scale: Any) -> jax.Array:
-    """Round float32 to the grid with this scale; see fake_quantization.simulate.
+    """Round float32 of any shape to the grid with this scale; see fake_quantization.simulate.
 
-    Args:
-        value: float32, any shape.
-        spec: the spec of a tensor with one scale; its zero point does not change.
-        scale: float32 [1].
+    `scale` is float32 [1]; the zero point of `spec` does not change.
     """
     low, high = bounds(spec)
     used = positive(scale, damping(value, low, high)).reshape(())

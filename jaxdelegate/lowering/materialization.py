@@ -16,14 +16,9 @@ def shared_results(
 ) -> frozenset[int]:
     """Results to materialize, because XLA would otherwise compute them for each reader.
 
-    They have several readers whose results are not combined right away (as those of `x` are in
-    x * sigmoid(x)), or a reader that reads them several times. Results of quantized convolutions
-    are always materialized, because they are expensive.
-
-    Args:
-        operators: a program's operators, in execution order.
-        specs: specs of their tensors.
-        kept: tensors that are read outside the program.
+    They have several readers whose results are not combined right away (as those of `x` are in x *
+    sigmoid(x)), or a reader that reads them several times. Results of quantized convolutions are
+    always materialized, because they are expensive. `kept` tensors are read outside the program.
     """
     readers: dict[int, list[Operator]] = {}
     for operator in operators:

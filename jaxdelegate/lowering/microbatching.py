@@ -24,15 +24,8 @@ Shapes = dict[int, TensorSpec]
 
 @dataclasses.dataclass(frozen=True)
 class Microbatches:
-    """The microbatches on which a partition runs.
-
-    Attributes:
-        count: the number of microbatches.
-        specs: specs of all tensors in one microbatch.
-    """
-
     count: int
-    specs: Mapping[int, TensorSpec]
+    specs: Mapping[int, TensorSpec]  # of all tensors in one microbatch
 
 
 def microbatches(
@@ -43,13 +36,8 @@ def microbatches(
 ) -> Microbatches | None:
     """The microbatches on which to run a partition; None if it runs on the whole batch.
 
-    All operators must compute each image independently, so results do not change.
-
-    Args:
-        operators: the partition's operators, in execution order.
-        specs: specs of their tensors, for the whole batch.
-        inputs: the partition's run-time inputs.
-        outputs: the partition's outputs.
+    All operators must compute each image independently, so results do not change. `specs` are for
+    the whole batch.
     """
     images = {specs[i].shape[0] if specs[i].shape else 1 for i in inputs}
     if len(images) != 1 or any(specs[i].is_variable for i in inputs):

@@ -37,12 +37,8 @@ def reduced_tensors(
 ) -> dict[int, np.dtype]:
     """The tensors to store in the policy's storage dtype, if that is not float32.
 
-    Args:
-        policy: the precision policy.
-        operators: the program's operators, in execution order.
-        specs: specs of their tensors, as rules see them.
-        stored: the quantized tensors of a float view: those of more than 8 bits stay float32.
-        passing: inputs, outputs and states.
+    `specs` are as rules see them. `stored` are the quantized tensors of a float view: those of more
+    than 8 bits stay float32. `passing` are inputs, outputs and states.
     """
     if policy.storage == FLOAT32:
         return {}
@@ -103,10 +99,7 @@ def stored(
     reduced: Mapping[int, np.dtype],
     policy: PrecisionPolicy,
 ) -> Any:
-    """The value of tensor `index`, a result of `operator`, as the program stores it.
-
-    `reduced` has the dtypes of tensors in reduced precision.
-    """
+    """The value of tensor `index`, a result of `operator`, as the program stores it."""
     dtype = reduced.get(index)
     if dtype is None:  # the operator may yield it in reduced precision
         return finite(value, FLOAT32) if _is_float32(specs.get(index)) else value

@@ -56,19 +56,11 @@ def lower_partition(
     """Lower every operator whose results are not constant.
 
     The caller must have checked each operator with `why_not`; rewrites check the operators that
-    they create.
-
-    Args:
-        operators: in execution order, with different indices; those with constant results are
-            skipped.
-        specs: specs of their tensors.
-        inputs: run-time inputs, without variables.
-        outputs: the outputs.
-        context: the lowering context; the operator's version and intermediates are added here.
-        raw_weights: keep all constants in the file's layout as weights, also those of called
-            subgraphs and those that are outputs, for `Model.function`.
-        rewrites: names of the rewrites (`lowering/rewrites`) to apply first.
-        learned: quantized tensors whose scales are weights, unless they are constant.
+    they create. Operators are in execution order, with different indices. `inputs` are the run-time
+    inputs, without variables. `raw_weights`, for `Model.function`, keeps all constants in the
+    file's layout as weights, also those of called subgraphs and those that are outputs. `rewrites`
+    (of `lowering/rewrites`) are applied first. The scales of `learned` tensors are weights, unless
+    they are constant.
     """
     if context.precision.rounds_exactly:
         # No device-specific kernels, so that the same rewrites apply to every dtype.
@@ -147,7 +139,7 @@ def _states(
 
 
 def _hidden(operator: Operator) -> Operator:
-    """The operator under another name, so that no rewrite for floats matches it."""
+    """Under another name, so that no rewrite for floats matches it."""
     return dataclasses.replace(operator, name=f"{operator.name} on integers")
 
 
@@ -368,7 +360,7 @@ class _Constants:
 def context_for(
     context: LoweringContext, operator: Operator, specs: Mapping[int, TensorSpec]
 ) -> LoweringContext:
-    """The lowering context of one operator: version, intermediate tensors, precision."""
+    """Version, intermediate tensors, precision."""
     intermediates = tuple(specs[i] for i in operator.intermediates if i in specs)
     precision, lower_callee = context.precision.of_operator(operator.index), context.lower_subgraph
     if lower_callee is not None and precision != context.precision:
@@ -387,7 +379,7 @@ _NO_CUSTOM_RULE = "custom operator without an XLA lowering; jaxdelegate.register
 
 
 def rule_for(operator: Operator) -> OpRule | None:
-    """The rule of an operator of the file, or of one that a rewrite created."""
+    """Of an operator of the file, or of one that a rewrite created."""
     return rule_of(operator.name, operator.options)
 
 

@@ -35,8 +35,7 @@ _AVERAGES = frozenset(["MEAN", "AVERAGE_POOL_2D"])
 def overflowing(partition: LoweredPartition) -> list[Operator]:
     """The operators whose results may become infinite in float16, as far as bounds are known.
 
-    Args:
-        partition: lowered under its precision policy.
+    The partition was lowered under its precision policy.
     """
     bounds: dict[int, float] = {}  # known bounds of magnitudes, by tensor
     found = []

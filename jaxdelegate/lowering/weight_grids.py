@@ -24,24 +24,16 @@ _MAX_BYTES = 2  # of integers whose steps float32 represents
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class WeightGrid:
-    """The grid of one stored weight.
-
-    Attributes:
-        quantization: the stored integers' quantization.
-        dtype: the stored integers' dtype.
-        is_narrow: whether the range excludes the dtype's lowest integer.
-    """
+    """The grid of one stored weight."""
 
     quantization: Quantization
     dtype: np.dtype
-    is_narrow: bool
+    is_narrow: bool  # whether the range excludes the dtype's lowest integer
 
     def put(self, value: Any, scale: Any = None) -> jax.Array:
-        """Round a weight to the grid.
+        """Round float32 in the file's layout to the grid.
 
-        Args:
-            value: float32, in the file's layout.
-            scale: float32, which replaces the file's scales, with as many values; None: the file's.
+        `scale`, float32, replaces the file's scales, with as many values.
         """
         x, rank = jnp.asarray(value, np.float32), np.ndim(value)
         if self.quantization.blockwise is not None:

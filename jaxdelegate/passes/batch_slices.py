@@ -12,16 +12,13 @@ from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 class BatchSlices:
     """The slices of a batch, and how a program's arrays contain them.
 
-    Attributes:
-        count: the number of slices; the partition runs once for each.
-        shared: tensors that are not sliced: every run reads them whole.
-        are_single: each slice is one item, for a model with a batch of 1 or without a batch
-            dimension: tensors without a first dimension of 1 are stacked along a new one. If False,
-            slices are concatenated along the first dimension.
+    With `are_single`, for a model with a batch of 1 or without a batch dimension, each slice is one
+    item, and tensors without a first dimension of 1 are stacked along a new one. Otherwise slices
+    are concatenated along the first dimension.
     """
 
-    count: int
-    shared: frozenset[int] = frozenset()
+    count: int  # the partition runs once for each
+    shared: frozenset[int] = frozenset()  # tensors that every run reads whole
     are_single: bool = False
 
     def shape(self, index: int, shape: Shape) -> Shape:
@@ -39,7 +36,7 @@ class BatchSlices:
     def specs(
         self, specs: Mapping[int, TensorSpec], indices: Collection[int]
     ) -> dict[int, TensorSpec]:
-        """The program's specs of these tensors; a constant is repeated for each slice."""
+        """Of these tensors in the program; a constant is repeated for each slice."""
         return {i: self._spec(i, specs[i]) for i in indices}
 
     def _spec(self, index: int, spec: TensorSpec) -> TensorSpec:

@@ -24,18 +24,11 @@ def why_not_by_image(
     *,
     single: Mapping[int, TensorSpec] | None = None,
 ) -> str | None:
-    """Why a graph may not compute each image of a batch independently; None if it provably does.
+    """The first operator that may mix images, or another reason; None if provably none does.
 
-    Args:
-        operators: the graph's, in execution order.
-        specs: specs of their tensors, for the whole batch.
-        inputs: run-time inputs, with the same number of images along the first dimension.
-        outputs: the graph's outputs.
-        single: specs for a batch of one. If given, the graph must also compute each image as it
-            does in a batch of one: with the same constants, and its part of every shape.
-
-    Returns:
-        The first operator that may mix images, or another reason.
+    `specs` are for the whole batch; `inputs`, at run time, have the same number of images along the
+    first dimension. With `single`, the specs for a batch of one, the graph must also compute each
+    image as it does in a batch of one: with the same constants, and its part of every shape.
     """
     counts = {specs[i].shape[0] if specs[i].shape else 0 for i in inputs}
     if len(counts) != 1 or min(counts) < 1:
@@ -64,11 +57,8 @@ def split_by_image(
 ) -> tuple[set[int], Operator | None]:
     """The tensors that hold images, and the first operator that may mix them, if any.
 
-    Args:
-        pending: operators whose results are not constant, in execution order.
-        specs: specs of their tensors, for the whole batch.
-        inputs: run-time inputs, with images along the first dimension.
-        batch: the number of images.
+    Operators whose results are constant are not in `pending`. `specs` are for the whole batch, and
+    inputs have `batch` images along the first dimension.
     """
     split = set(inputs)
     for operator in pending:

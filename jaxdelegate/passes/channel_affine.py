@@ -15,21 +15,13 @@ ARITHMETIC = ("MUL", "DIV", "ADD", "SUB")
 
 @dataclasses.dataclass(frozen=True)
 class Product:
-    """A convolution or matrix product: the positions of its inputs, and the axes of its filter.
+    """A convolution or matrix product: the positions of its inputs, and the axes of its filter."""
 
-    Attributes:
-        x: the position of the input that is multiplied by the filter.
-        filter: the filter's position.
-        bias: the bias's position; the bias may be absent.
-        units: the filter's axis of output channels.
-        depth: its axis of input channels (of a group); None in a depthwise filter.
-    """
-
-    x: int
+    x: int  # multiplied by the filter
     filter: int
-    bias: int
-    units: int
-    depth: int | None
+    bias: int  # may be absent
+    units: int  # the filter's axis of output channels
+    depth: int | None  # its axis of input channels (of a group); None in a depthwise filter
 
     @property
     def rank(self) -> int:
@@ -72,15 +64,10 @@ def by_channel(constant: np.ndarray, channels: int) -> np.ndarray | None:
 def affine(
     operator: str, c: np.ndarray, *, is_first: bool = False
 ) -> tuple[np.ndarray, np.ndarray] | None:
-    """An operator with the constant `c` as scale and offset of its other input.
+    """Scale and offset, float64 [channels], that replace an operator with the constant `c`.
 
-    Args:
-        operator: its name, in `ARITHMETIC`.
-        c: float64 [channels]; a divisor of zero leads to results that are not finite.
-        is_first: whether `c` is the first input.
-
-    Returns:
-        Scale and offset, float64 [channels]; None if the operator is not affine (c / x).
+    A divisor of zero leads to results that are not finite. `is_first`: `c` is the first input. None
+    if the operator is not affine (c / x).
     """
     one, zero = np.ones_like(c), np.zeros_like(c)
     if operator == "MUL":

@@ -14,13 +14,8 @@ def cut(subgraph: Subgraph, inputs: Sequence[int] | None, outputs: Sequence[int]
     """The operators that compute `outputs` from `inputs`, with their original indices.
 
     States change as in the whole graph: operators that update a state which the others read are
-    kept, too.
-
-    Args:
-        subgraph: the whole subgraph.
-        inputs: the new inputs; the operators that compute them are left out. None: those of the
-            graph's inputs that the outputs depend on.
-        outputs: the new outputs.
+    kept, too. The operators that compute `inputs` are left out; None: those of the graph's inputs
+    that the outputs depend on.
     """
     given = subgraph.inputs if inputs is None else tuple(inputs)
     constant = [i for i in given if subgraph.tensors[i].stored is not None]
@@ -67,7 +62,7 @@ def _with_given(
     inputs: tuple[int, ...],
     outputs: tuple[int, ...],
 ) -> Subgraph:
-    """The cut subgraph. Operators that are kept and also compute an input write to new tensors."""
+    """Operators that are kept and also compute an input write to new tensors."""
     tensors = list(subgraph.tensors)
 
     def elsewhere(index: int) -> int:

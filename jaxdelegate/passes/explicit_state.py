@@ -32,8 +32,6 @@ def state_zero(spec: TensorSpec) -> int:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ExplicitStates:
-    """A subgraph with its hidden states as variable tensors."""
-
     subgraph: Subgraph
     initial: Mapping[int, Initial]  # tensor -> its initial value, where that is not zeros
     resources: Mapping[int, Hashable]  # tensor -> its key in the model's store, shared by subgraphs

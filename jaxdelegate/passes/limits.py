@@ -24,33 +24,26 @@ Row = tuple[Collection[int], Collection[int]]  # the tensors that a step reads, 
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """Limits on a model's host memory.
+    """Limits on a model's host memory, in bytes."""
 
-    Attributes:
-        max_tensor_bytes: the size of one tensor.
-        max_host_memory: the size of a plan's live tensors together, in bytes; None: four fifths of
-            the memory that this process may use.
-    """
-
-    max_tensor_bytes: int = MAX_TENSOR_BYTES
+    max_tensor_bytes: int = MAX_TENSOR_BYTES  # of one tensor
+    # Of live tensors together; None: four fifths of `usable_memory()`
     max_host_memory: int | None = None
 
     @classmethod
     def of(cls, max_tensor_bytes: int | None, max_host_memory: int | None) -> "Limits":
-        """The limits that a user gives; None: the defaults."""
+        """None: the defaults."""
         return cls(
             MAX_TENSOR_BYTES if max_tensor_bytes is None else max_tensor_bytes, max_host_memory
         )
 
     @property
     def host_memory(self) -> float:
-        """`max_host_memory` with its default."""
         if self.max_host_memory is None:
             return _HOST_SHARE * usable_memory()
         return self.max_host_memory
 
     def check_sizes(self, specs: Iterable[tuple[int, TensorSpec]]) -> None:
-        """Check each tensor before it is allocated."""
         for index, spec in specs:
             # Kernels loop over every dimension, so the others must not be huge if one is empty.
             is_empty = 0 in spec.shape
@@ -64,12 +57,7 @@ class Limits:
                 )
 
     def check_sum(self, specs: Iterable[tuple[int, TensorSpec]], what: str) -> None:
-        """Check tensors that are live at the same time.
-
-        Args:
-            specs: indices and specs of the tensors.
-            what: what to call them in the message.
-        """
+        """Check tensors that are live at the same time; the message calls them `what`."""
         held = [(spec_bytes(spec), index, spec) for index, spec in specs]
         if sum(nbytes for nbytes, _, _ in held) > self.host_memory:
             self._reject(what, held)
@@ -84,14 +72,10 @@ class Limits:
     ) -> None:
         """Check the live tensors of a graph after each step.
 
-        A tensor is live from the step that writes it to the last one that reads it. Constants that
-        are views of the file do not count: the system drops and reads their pages as needed.
-
-        Args:
-            rows: the tensors that each step reads and writes, in order.
-            specs: by tensor.
-            permanent: tensors that are always live: inputs, outputs, variables, constants.
-            keeps_all: whether no tensor is freed.
+        A tensor is live from the step that writes it to the last one that reads it; `permanent`
+        ones (inputs, outputs, variables, constants) always are, and with `keeps_all` none is freed.
+        `rows` are the tensors that each step reads and writes, in order. Constants that are views
+        of the file do not count: the system drops and reads their pages as needed.
         """
         staying, rows = set(permanent), [((), ()), *rows]  # checks these before the first step
         last = {i: at for at, row in enumerate(rows) for i in (*row[0], *row[1])}
@@ -118,7 +102,7 @@ class Limits:
 
 
 def spec_bytes(spec: TensorSpec) -> int:
-    """A tensor's size in bytes; 0 if its shape depends on data, and for strings."""
+    """0 if the shape depends on data, and for strings."""
     if spec.is_dynamic or spec.dtype.hasobject:
         return 0
     return math.prod(spec.shape) * spec.dtype.itemsize
@@ -129,7 +113,7 @@ def _without_empty(spec: TensorSpec) -> TensorSpec:
 
 
 def own_bytes(spec: TensorSpec) -> int:
-    """A tensor's size in bytes as by `spec_bytes`; 0 for a constant that is a view of the file."""
+    """As by `spec_bytes`; 0 for a constant that is a view of the file."""
     const = spec.const
     if const is not None and const.shape == spec.shape and _is_mapped(const):  # not sparse
         return 0

@@ -63,12 +63,12 @@ _MAX_KNOWN, _ENTRY = 1 << 20, 64
 
 
 def is_constant(outputs: Specs) -> bool:
-    """Whether all outputs of an operator are constant, so that it does not need to run."""
+    """An operator with such outputs does not need to run."""
     return bool(outputs) and all(spec is None or spec.const is not None for spec in outputs)
 
 
 def gather(specs: Sequence[TensorSpec] | Mapping[int, TensorSpec], indices: Iterable[int]) -> Specs:
-    """The specs of an operator's tensors; None for an absent optional input."""
+    """None for an absent optional input."""
     return tuple(specs[i] if i >= 0 else None for i in indices)  # type: ignore[misc]
 
 
@@ -80,21 +80,12 @@ def propagate(
 ) -> list[TensorSpec]:
     """Specs of all tensors after shape propagation and constant folding, in operator order.
 
-    Writing one element of a tensor list keeps the list's shape, although the sizes of the slices
-    around the element depend on data: see `passes/tensor_lists`.
-
-    Args:
-        operators: in execution order.
-        specs: by tensor index; inputs have their current shapes, constants their values.
-        subgraphs: the model's, for operators that call them.
-        limits: limits on tensors, also those of called subgraphs; None: no limits.
-
-    Returns:
-        New specs: `shape` and `is_dynamic` follow the inputs, `const` has values that are known.
-
-    Raises:
-        InterpreterError: an operator rejects the shapes, or tensors exceed the limits; raised
-            before anything is allocated for them.
+    Inputs have their current shapes in `specs`, constants their values. In the result, `shape` and
+    `is_dynamic` follow the inputs, and `const` has values that are known. Writing one element of a
+    tensor list keeps the list's shape, although the sizes of the slices around the element depend
+    on data: see `passes/tensor_lists`. `subgraphs` are the model's, whose tensors have the same
+    limits. An InterpreterError if an operator rejects the shapes, or tensors exceed the limits,
+    before anything is allocated for them.
     """
     result, producers = list(specs), dict[int, Operator]()
     constants = sum(spec_bytes(spec) for spec in specs if spec.const is not None)
@@ -124,7 +115,7 @@ def propagate(
 
 
 def declared_specs(subgraph: Subgraph) -> list[TensorSpec]:
-    """The specs of a subgraph's tensors as declared in the file, with sparse constants as dense."""
+    """With sparse constants as dense."""
     found = _DECLARED.get(subgraph)
     if found is None:
         found = _DECLARED[subgraph] = tuple(unfolded(tensor.spec()) for tensor in subgraph.tensors)
@@ -139,7 +130,7 @@ def unfolded(spec: TensorSpec) -> TensorSpec:
 
 
 class Subgraphs(tuple[Subgraph, ...]):
-    """A model's subgraphs, with a cache of what was computed for calls of them.
+    """Caches what was computed for calls of a model's subgraphs.
 
     Calls nest, and each level analyzes all levels below it: equal calls are analyzed once.
     """
@@ -148,13 +139,10 @@ class Subgraphs(tuple[Subgraph, ...]):
     _size = 0
 
     def known(self, key: Hashable, held: Any, size: int, find: Callable[[], T]) -> T:
-        """The result of `find`, computed once for equal keys.
+        """The result of `find`, computed once for equal keys; errors are not cached.
 
-        Args:
-            key: everything the result depends on; may contain the `id` of objects in `held`.
-            held: objects to keep alive with the cache entry.
-            size: the number of tensors in the result.
-            find: computes the result; its errors are not cached.
+        The key is everything the result depends on; it may contain the `id` of objects in `held`,
+        which stay alive with the cache entry. `size` is the number of tensors in the result.
         """
         known = self.__dict__.setdefault("_known", {})
         if key in known:
@@ -185,7 +173,7 @@ def subgraph_specs(
     subgraphs: Sequence[Subgraph],
     limits: Limits | None = None,
 ) -> list[TensorSpec]:
-    """Specs of a called subgraph's tensors for these inputs; None: as declared."""
+    """None: the inputs are as declared."""
 
     def find() -> list[TensorSpec]:
         return _called(subgraph, inputs, subgraphs, limits)
@@ -226,7 +214,7 @@ def _called(
 
 
 def reads_and_writes(operators: Iterable[Operator]) -> list[Row]:
-    """The tensors that each operator reads and writes, for `Limits.check_graph`."""
+    """For `Limits.check_graph`."""
     return [
         ([i for i in op.inputs if i >= 0], [i for i in op.outputs if i >= 0]) for op in operators
     ]
@@ -248,7 +236,7 @@ def known_shapes(
     subgraphs: Sequence[Subgraph] = (),
     limits: Limits | None = None,
 ) -> tuple[Shape | None, ...]:
-    """The shapes of an operator's outputs; None for those that depend on data."""
+    """None for those that depend on data."""
     if kernel.inferred_shapes is not None:
         return kernel.inferred_shapes(_infer(subgraphs, limits), options, inputs, outputs)
     return kernel.shapes(options, inputs)
@@ -262,7 +250,7 @@ def _outputs(
     subgraphs: Sequence[Subgraph],
     limits: Limits | None,
 ) -> Specs:
-    """The outputs with their shapes, before folding."""
+    """With their shapes, before folding."""
     is_dynamic = any(spec is not None and spec.is_dynamic for spec in inputs)
     refusals: tuple[type[Exception], ...] = (*kernel_errors(operator), InterpreterError)
     try:

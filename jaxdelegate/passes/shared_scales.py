@@ -29,58 +29,38 @@ _BIAS_BYTES = 4  # wider integers are sums, such as biases, whose scale follows 
 
 @dataclasses.dataclass(frozen=True)
 class ScaleGroup:
-    """Quantized tensors that share one scale in the file, and must always share it.
+    """Quantized tensors that share one scale in the file, and must always share it."""
 
-    Attributes:
-        tensors: each quantized tensor is in exactly one group.
-        tied_by: an operator that passes integers from one of them to another, if there is one.
-        fixed_by: an operator or state that requires this scale; None: the scale can change.
-        is_unequal: whether integers of one are passed to a tensor with another scale.
-    """
-
-    tensors: tuple[Place, ...]
-    tied_by: str | None
-    fixed_by: str | None
-    is_unequal: bool
+    tensors: tuple[Place, ...]  # each quantized tensor is in exactly one group
+    tied_by: str | None  # an operator that passes integers from one to another
+    fixed_by: str | None  # an operator or state that requires this scale; None: it can change
+    is_unequal: bool  # whether integers are passed to a tensor with another scale
 
 
 @dataclasses.dataclass(frozen=True)
 class Bias:
-    """An integer bias, and the tensors that determine its scale.
-
-    Attributes:
-        place: the bias.
-        data, weights: the tensors whose scales are multiplied to give the bias's.
-        operator: the operator that adds the bias.
-    """
+    """An integer bias; its scale is the product of those of data and weights."""
 
     place: Place
     data: Place
     weights: Place
-    operator: str
+    operator: str  # adds the bias
 
 
 @dataclasses.dataclass(frozen=True)
 class SharedScales:
-    """The scales of a model, except those of blocks, which are tensors themselves.
+    """The scales of a model, except those of blocks, which are tensors themselves."""
 
-    Attributes:
-        groups: all quantized tensors except biases.
-        biases: one for each operator that adds a bias.
-    """
-
-    groups: tuple[ScaleGroup, ...]
-    biases: tuple[Bias, ...]
+    groups: tuple[ScaleGroup, ...]  # all quantized tensors except biases
+    biases: tuple[Bias, ...]  # one for each operator that adds a bias
 
 
 def shared_scales(
     subgraphs: Sequence[Subgraph], leaves: Iterable[Sequence[Place]] = ()
 ) -> SharedScales:
-    """The groups of tensors with one scale in a model, and its biases.
+    """The groups of tensors with one scale, and the biases.
 
-    Args:
-        subgraphs: all of the model's.
-        leaves: groups of constant tensors that share one value.
+    `leaves` are groups of constant tensors that share one value.
     """
     found = _Found(subgraphs)
     for places in leaves:
@@ -96,12 +76,8 @@ def handed_on(
 ) -> Iterator[tuple[Place, ...]]:
     """Groups of tensors that hold the same integers because an operator calls subgraphs.
 
-    Yields nothing for operators that apply a subgraph to each element.
-
-    Args:
-        operator: a loop, a branch or a call.
-        caller: the index of its subgraph.
-        called: the subgraphs that it calls.
+    The operator, in subgraph `caller`, is a loop, a branch or a call of `called`. Yields nothing
+    for operators that apply a subgraph to each element.
     """
     if operator.name not in (*_LOOPS, *_BRANCHES, *_CALLS):
         return

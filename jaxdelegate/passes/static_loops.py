@@ -28,10 +28,8 @@ _Values = Mapping[int, np.ndarray]  # by position among the loop's values
 def static_loop(condition: Subgraph, body: Subgraph, inputs: Specs) -> StaticLoop | None:
     """The number of a loop's iterations and its invariants; None if data determine the number.
 
-    Args:
-        condition: the loop's values -> whether to continue.
-        body: the loop's values -> the next values.
-        inputs: the loop's initial values.
+    The condition maps the loop's values to whether it continues, the body to the next values;
+    `inputs` are the initial values.
     """
     lengths = {len(s) for s in (condition.inputs, body.inputs, body.outputs, inputs)}
     if len(lengths) != 1 or len(condition.outputs) != 1:
@@ -128,8 +126,6 @@ def _may_count(spec: TensorSpec) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class _Runner:
-    """Runs the operators of a slice with the reference kernels."""
-
     specs: Sequence[TensorSpec]
     constants: Mapping[int, np.ndarray]
     inputs: tuple[int, ...]

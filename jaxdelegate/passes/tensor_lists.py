@@ -30,12 +30,9 @@ _SLICING = frozenset(("SLICE", "CONCATENATION", "RESHAPE", "EXPAND_DIMS"))
 def with_list_updates(subgraph: Subgraph, specs: Sequence[TensorSpec]) -> Subgraph:
     """The subgraph with DYNAMIC_UPDATE_SLICE for each such write; unchanged without writes.
 
-    The result has the same tensors, so the specs are valid for it too. An index outside the list,
-    which is an error at run time in the original, writes the nearest element.
-
-    Args:
-        subgraph: a subgraph of the file.
-        specs: its tensors' specs, propagated from the current inputs.
+    The specs, propagated from the current inputs, are valid for the result too, which has the same
+    tensors. An index outside the list, which is an error at run time in the original, writes the
+    nearest element.
     """
     producers = {i: o for o in subgraph.operators for i in o.outputs if i >= 0}
     updates = {
@@ -54,15 +51,9 @@ def list_update(
 ) -> Operator | None:
     """The DYNAMIC_UPDATE_SLICE that is equivalent to a list write's CONCATENATION.
 
-    None if the operator is not a list write, or has static shapes already.
-
-    Args:
-        operator: any operator.
-        producers: the operators before it, by the tensors that they compute.
-        specs: specs that are propagated up to this operator.
-
-    Raises:
-        ValueError: the list holds elements of another shape.
+    `producers` are the operators before it, by the tensors that they compute; `specs` are
+    propagated up to it. None if the operator is not a list write, or has static shapes already. A
+    ValueError if the list holds elements of another shape.
     """
     o = operator.options
     if not isinstance(o, ConcatenationOptions) or len(operator.inputs) != 3 or o.axis != 0:
@@ -106,7 +97,6 @@ def _are_around_one(
     producers: Mapping[int, Operator],
     specs: Sequence[TensorSpec],
 ) -> bool:
-    """Whether two operators are list[:i] and list[i + 1:]."""
     if {head.name, tail.name} != {"SLICE"} or head.inputs[0] != tail.inputs[0]:
         return False
     (_, start, size), (_, next_start, rest) = head.inputs, tail.inputs
@@ -121,7 +111,6 @@ def _are_around_one(
 
 
 def _holds(spec: TensorSpec, value: int) -> bool:
-    """Whether all elements of a constant are `value`."""
     return spec.const is not None and bool(np.all(spec.const == value))
 
 

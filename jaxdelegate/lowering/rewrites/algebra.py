@@ -26,21 +26,21 @@ class Expansion:
     parts: frozenset[int] = frozenset()  # operators, by index
 
     def is_close(self, wanted: Mapping[Monomial, float]) -> bool:
-        """Whether the terms are equal, with coefficients equal up to float32 rounding."""
+        """Coefficients may differ by float32 rounding."""
         return self.terms.keys() == wanted.keys() and all(
             is_close(self.terms[monomial], value) for monomial, value in wanted.items()
         )
 
 
 def is_close(a: float, b: float) -> bool:
-    """Whether two numbers are equal up to the rounding of a float32 product."""
+    """Up to the rounding of a float32 product."""
     return math.isclose(a, b, rel_tol=_CLOSE)
 
 
 def expanded(
     rewriter: PatternRewriter, tensor: int, atoms: Collection[int], depth: int = _DEPTH
 ) -> Expansion:
-    """Write a tensor as a sum of products of `atoms` and of tensors that do not depend on them."""
+    """A sum of products of `atoms` and of tensors that do not depend on them."""
     itself = Expansion({(tensor,): 1.0})
     operator = rewriter.producer(tensor)
     if tensor in atoms or operator is None or depth == 0 or not is_plain(rewriter, operator):
@@ -54,7 +54,7 @@ def expanded(
 def expanded_result(
     rewriter: PatternRewriter, operator: Operator, atoms: Collection[int], depth: int = _DEPTH
 ) -> Expansion | None:
-    """The expansion of an operator's result before its activation; None if it is not arithmetic."""
+    """Before its activation; None if it is not arithmetic."""
     expand = _ARITHMETIC.get(operator.name)
     if expand is None:
         return None
@@ -105,7 +105,7 @@ def is_plain(rewriter: PatternRewriter, operator: Operator) -> bool:
 
 
 def scalar(rewriter: PatternRewriter, tensor: int) -> float | None:
-    """The value of a constant with one element."""
+    """Of a constant with one element."""
     value = rewriter.const(tensor)
     return float(value.reshape(())) if value is not None and value.size == 1 else None
 

@@ -10,7 +10,7 @@ from jaxdelegate.model.records import Operator
 
 
 def remove_no_op(rewriter: PatternRewriter, operator: Operator) -> bool:
-    """Remove an operator without effect; its readers read its input instead."""
+    """Readers of the operator, which has no effect, read its input instead."""
     test = _TESTS.get(operator.name)
     if test is None or len(operator.outputs) != 1 or rewriter.is_kept(operator.outputs[0]):
         return False
@@ -30,7 +30,7 @@ def _always(_rewriter: PatternRewriter, _operator: Operator) -> bool:
 
 
 def _holds(value: int) -> Callable[[PatternRewriter, Operator], bool]:
-    """A test whether all elements of the second input are the constant `value`."""
+    """Tests whether all elements of the second input are the constant `value`."""
 
     def test(rewriter: PatternRewriter, operator: Operator) -> bool:
         array = rewriter.const(operator.inputs[1])

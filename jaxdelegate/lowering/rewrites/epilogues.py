@@ -79,7 +79,6 @@ def _fuse(
     options: FusedConvolutionOptions,
     *residual: int,
 ) -> bool:
-    """Fuse `root` and the other parts into the convolution that computes `x`."""
     conv = rewriter.producer(x)
     if conv is None or not isinstance(conv.options, Conv2DOptions | DepthwiseConv2DOptions):
         return False

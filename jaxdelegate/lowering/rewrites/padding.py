@@ -45,13 +45,11 @@ def pad_convolution(rewriter: PatternRewriter, operator: Operator) -> bool:
 
 
 def is_valid_convolution(operator: Operator) -> bool:
-    """Whether it is a 2-D convolution without padding."""
     o = operator.options
     return type(o) in _EXPLICIT and getattr(o, "padding", None) is Padding.VALID
 
 
 def explicit(options: Any, pads: Pads) -> Any:
-    """A VALID convolution's options with explicit padding."""
     fields = {f.name: getattr(options, f.name) for f in dataclasses.fields(options)}
     return _EXPLICIT[type(options)](**fields, pads=pads)
 

@@ -28,7 +28,7 @@ REWRITES: dict[str, Rewrite] = {
 
 
 def enabled(text: str) -> tuple[str, ...]:
-    """The rewrites that the option enables: "all", "none", or comma-separated names."""
+    """The rewrites of "all", "none", or comma-separated names."""
     if text == "none":
         return ()
     if text == "all":
@@ -51,12 +51,8 @@ def rewritten(
 ) -> Rewritten:
     """Apply the named rewrites until none matches.
 
-    Args:
-        operators: the partition's operators, in execution order.
-        specs: specs of their tensors.
-        kept: tensors whose values must not change.
-        is_lowered: whether a changed operator can be lowered.
-        names: the names of the rewrites to apply.
+    Operators are in execution order; values of `kept` tensors must not change; `is_lowered` says
+    whether a changed operator can be lowered.
     """
     rewriter = PatternRewriter(operators, specs, kept, is_lowered)
     for name, rewrite in REWRITES.items():
