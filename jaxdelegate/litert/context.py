@@ -38,7 +38,6 @@ class _NoServices:
         self.resources: MutableMapping[Any, Any] = {}
 
     def __call__(self, subgraph: int, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Refuse: subgraphs cannot be run."""
         raise LookupError(f"subgraph {subgraph} with {len(arrays)} inputs cannot be run here")
 
 
@@ -46,7 +45,7 @@ _NO_SERVICES = _NoServices()
 
 
 class PartitionContext:
-    """One partition's view of its graph; while planning, the view of the whole graph.
+    """The view of one partition's graph; while planning, of the whole graph.
 
     Values are read from, and written to, the interpreter's memory. Arrays on it are cached: reading
     a tensor compares one pointer. Tensors that exist only inside the partition have no memory;
@@ -56,7 +55,7 @@ class PartitionContext:
     preserve_all_tensors = False  # the interpreter requests such tensors as outputs
 
     def __init__(self, graph: Graph, shared: MutableMapping[Any, Any]) -> None:
-        """Use the graph's current specs; `shared` lives as long as the interpreter."""
+        """`shared` lives as long as the interpreter."""
         self.graph, self.shared = graph, shared
         self._tensors: TensorTable = graph.tensors
         self._base = 0
@@ -83,7 +82,6 @@ class PartitionContext:
         return self._shapes
 
     def spec(self, index: int) -> TensorSpec:
-        """A tensor's current spec."""
         return self._specs[index]
 
     def update(self, specs: Specs, shapes: Hashable, intermediate: Iterable[int]) -> None:
@@ -99,7 +97,7 @@ class PartitionContext:
 
     @property
     def services(self) -> Services:
-        """No services: operators that call subgraphs or use resources are not delegated."""
+        """Operators that call subgraphs or use resources are not delegated."""
         return _NO_SERVICES
 
     # ---- values
@@ -116,7 +114,7 @@ class PartitionContext:
             self.forget()
 
     def value(self, index: int) -> Any:
-        """A tensor's value: an array on the interpreter's memory, or what a kernel assigned."""
+        """An array on the interpreter's memory, or what a kernel assigned."""
         if index in self.graph.resident:
             return self.graph.resident[index]
         cached = self._values.get(index)
@@ -125,7 +123,7 @@ class PartitionContext:
         return self._read(index)
 
     def array(self, index: int) -> np.ndarray:
-        """A tensor's value in host memory; do not write to it."""
+        """In host memory; do not write to it."""
         return np.asarray(self.value(index))
 
     def _read(self, index: int) -> np.ndarray:
@@ -146,7 +144,7 @@ class PartitionContext:
         return array
 
     def assign(self, index: int, value: Any) -> None:
-        """Set a tensor, after waiting for a value that a device still computes."""
+        """Wait for a value that a device still computes."""
         if index in self._intermediate:
             self._values[index] = _CachedArray(_NO_TENSOR, 0, value)
             return
@@ -213,12 +211,7 @@ class PartitionContext:
 
 
 def copy_resident(graph: Graph, address: int) -> None:
-    """Copy a value from the device to its tensor's memory.
-
-    Args:
-        graph: which the tensor belongs to.
-        address: of the TfLiteTensor.
-    """
+    """From the device to the memory of the TfLiteTensor at `address`."""
     index = (address - graph.tensors.base) // ctypes.sizeof(Tensor)
     view(graph.tensors[index])[...] = np.asarray(graph.resident[index])
 

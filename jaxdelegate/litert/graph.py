@@ -42,7 +42,6 @@ class TensorTable:
 
     @property
     def base(self) -> int:
-        """The address of the first tensor."""
         return int(self._context.tensors)
 
     def __getitem__(self, index: int) -> Tensor:
@@ -206,7 +205,6 @@ class Graph:
         return rows
 
     def nodes(self, operators: Iterable[Operator], specs: Specs) -> tuple[Node, ...]:
-        """Operators with the specs of their tensors."""
         return tuple(
             Node(
                 operator,
@@ -246,8 +244,6 @@ class Graph:
 
 @dataclasses.dataclass(frozen=True)
 class _Row:
-    """A row of the plan, as `independent_subsets` reads it."""
-
     reads: frozenset[int]
     writes: frozenset[int]
     variables: frozenset[int]

@@ -47,7 +47,6 @@ class NativeDelegate:
     """A SimpleDelegate's TfLiteDelegate; the SimpleDelegate owns it."""
 
     def __init__(self, delegate: SimpleDelegate) -> None:
-        """Fill in the structures."""
         self.owner = weakref.ref(delegate)
         self._name = delegate.name.encode()
         # With this flag the interpreter neither refuses graphs with dynamic tensors nor delegates
@@ -75,7 +74,6 @@ class NativeDelegate:
 
     @property
     def delegate(self) -> SimpleDelegate:
-        """The SimpleDelegate."""
         delegate = self.owner()
         if delegate is None:
             raise ReferenceError(_DROPPED)
@@ -84,11 +82,7 @@ class NativeDelegate:
     def apply(self, address: int) -> int:
         """Let the delegate select nodes of a subgraph, and the interpreter replace them.
 
-        Args:
-            address: of the subgraph's TfLiteContext.
-
-        Returns:
-            The interpreter's status.
+        `address` is the TfLiteContext's. Returns the interpreter's status.
         """
         delegate, reader, tensors = self.delegate, PlanReader(address), TensorTable(address)
         rows = reader.rows()
@@ -127,7 +121,6 @@ class NativeDelegate:
         return int(status)
 
     def partition(self, address: int, params: DelegateParams) -> Partition:
-        """A partition that the interpreter has formed."""
         application = self._applications[address]
         operators = {op.index: op for row in application.graph.rows for op in row.operators}
         return Partition(

@@ -52,7 +52,6 @@ class PlanReader:
         self.unreadable: dict[int, str] = {}
 
     def rows(self) -> tuple[PlanRow, ...]:
-        """The execution plan."""
         plan = ctypes.c_void_p()
         self._check(self._context.GetExecutionPlan(self._address, plan), "GetExecutionPlan")
         return tuple(map(self._row, elements(plan.value)))  # later calls may replace the array
@@ -142,7 +141,7 @@ class PlanReader:
 
 
 def _replaced(node: Node) -> list[int]:
-    """The nodes that another delegate's kernel replaces; empty if it does not expose them."""
+    """Empty if the delegate's kernel does not expose them."""
     if not node.builtin_data or not node.delegate:
         return []
     if Delegate.from_address(node.delegate).opaque_delegate_builder:

@@ -16,15 +16,11 @@ MISSING_FIELDS: dict[str, tuple[str, ...]] = {
 
 
 def decode(operator: str, address: int | None, rank: int = 0) -> Options:
-    """A builtin operator's options, copied from `node->builtin_data`.
+    """A builtin operator's options, copied from `node->builtin_data` at `address`.
 
-    Args:
-        operator: the BuiltinOperator's name.
-        address: of the struct; None: the interpreter has none.
-        rank: of the first input, for lists whose length is not stored.
-
-    Raises:
-        ValueError: the interpreter does not expose these options, or a number is unknown.
+    The address is None if the interpreter has no struct. `rank` is that of the first input, for
+    lists whose length is not stored. A ValueError if the interpreter does not expose these options,
+    or a number is unknown.
     """
     cls = options_class(operator)
     if not address or not (operator in OPERATORS and OPERATORS[operator].struct):

@@ -19,7 +19,7 @@ from jaxdelegate.text import printable
 
 
 class Partition:
-    """A partition whose methods the interpreter calls through a TfLiteRegistration."""
+    """The interpreter calls its methods through a TfLiteRegistration."""
 
     def __init__(
         self,
@@ -32,13 +32,8 @@ class Partition:
     ) -> None:
         """Create and initialize the kernel.
 
-        Args:
-            delegate: creates the kernel.
-            graph: the subgraph of the partition.
-            shared: the delegate's data for the lifetime of the interpreter.
-            operators: in execution order.
-            inputs: the node's input tensors, constants included.
-            outputs: the node's output tensors.
+        `shared` is the delegate's data for the lifetime of the interpreter. Operators are in
+        execution order; inputs, constants included, and outputs are the node's.
         """
         self.delegate, self._graph = delegate, graph
         self._operators, self._inputs, self._outputs = operators, inputs, outputs
@@ -67,12 +62,6 @@ class Partition:
         context.forget()
 
     def run(self) -> None:
-        """Evaluate the kernel.
-
-        Raises:
-            DeviceMemoryError: the device has not enough memory for the program.
-            Exception: any other error of the kernel.
-        """
         self._context.start_run()
         try:
             self._running.eval(self._context, self._params)
@@ -111,19 +100,14 @@ class HostKernel(SimpleDelegateKernel):
     """The fallback of a partition: runs its operators by the numpy reference."""
 
     def __init__(self, context: PartitionContext) -> None:
-        """Run in the partition that has this context."""
         self._host = context
         self._steps: list[OperatorStep] = []
 
     def init(self, context: DelegateContext, params: DelegateParams) -> None:
-        """Do nothing before the shapes are final."""
+        """Nothing to do before the shapes are final."""
 
     def prepare(self, context: DelegateContext, node: DelegateParams) -> None:  # noqa: ARG002 (the API's)
-        """Check that every operator has a reference kernel.
-
-        Raises:
-            InterpreterError: one has none.
-        """
+        """An InterpreterError if an operator has no reference kernel."""
         self._steps = [OperatorStep(n) for n in node.nodes]
         for step in self._steps:
             step.check()

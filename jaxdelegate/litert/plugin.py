@@ -14,15 +14,10 @@ DEFAULT = "jaxdelegate:JaxDelegate"
 
 
 def load(name: str, options: Mapping[str, Any] | None = None) -> SimpleDelegate:
-    """An instance of a delegate class.
+    """An instance of the importable class `package.module:Class`.
 
-    Args:
-        name: `package.module:Class`, importable.
-        options: for the class's `from_strings`; values become strings, as in the stock
-            `load_delegate`.
-
-    Raises:
-        OptionError: the class does not exist, or does not accept these options.
+    The options are for its `from_strings`; values become strings, as in the stock `load_delegate`.
+    An OptionError if the class does not exist, or does not accept these options.
     """
     module_name, _, class_name = name.partition(":")
     try:

@@ -45,8 +45,6 @@ class Quantization(ctypes.Structure):
 
 
 class AffineQuantization(ctypes.Structure):
-    """TfLiteAffineQuantization."""
-
     _fields_ = (
         ("scale", _POINTER),
         ("zero_point", _POINTER),
@@ -88,8 +86,6 @@ class DimensionMetadata(ctypes.Structure):
 
 
 class Sparsity(ctypes.Structure):
-    """TfLiteSparsity."""
-
     _fields_ = (
         ("traversal_order", _POINTER),
         ("block_map", _POINTER),
@@ -99,8 +95,6 @@ class Sparsity(ctypes.Structure):
 
 
 class Tensor(ctypes.Structure):
-    """TfLiteTensor."""
-
     _fields_ = (
         ("type", ctypes.c_int),
         ("data", _POINTER),
@@ -121,8 +115,6 @@ class Tensor(ctypes.Structure):
 
 
 class Node(ctypes.Structure):
-    """TfLiteNode."""
-
     _fields_ = (
         ("inputs", _POINTER),
         ("outputs", _POINTER),
@@ -143,8 +135,6 @@ RUN = ctypes.CFUNCTYPE(_STATUS, _POINTER, _POINTER)  # prepare and invoke: (cont
 
 
 class Registration(ctypes.Structure):
-    """TfLiteRegistration."""
-
     _fields_ = (
         ("init", INIT),
         ("free", FREE),
@@ -234,8 +224,6 @@ COPY_FROM_HANDLE = ctypes.CFUNCTYPE(_STATUS, _POINTER, _POINTER, ctypes.c_int, _
 
 
 class Delegate(ctypes.Structure):
-    """TfLiteDelegate."""
-
     _fields_ = (
         ("data_", _POINTER),
         ("Prepare", PREPARE),
@@ -262,11 +250,7 @@ _TOO_OLD = "tflite_runtime"
 
 
 def check_host() -> None:
-    """Refuse interpreters whose structures may differ, before any of them is read.
-
-    Raises:
-        InterpreterError: the machine, or an interpreter in this process, is not supported.
-    """
+    """Refuse interpreters whose structures may differ, before any of them is read."""
     if sys.platform == "win32" or any(ctypes.sizeof(cls) != n for cls, n in SIZES.items()):
         raise InterpreterError(
             "Python delegates run in stock interpreters on 64-bit Linux and macOS, not on "
@@ -290,7 +274,6 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def host_version(package: str) -> str:
-    """The version of an imported package with an interpreter."""
     version = getattr(sys.modules[package], "__version__", None)
     return version or importlib.metadata.version(package.replace("_", "-"))
 
@@ -304,7 +287,7 @@ def elements(address: int | None, ctype: type = ctypes.c_int) -> list:
 
 
 def int_array(values: Iterable[int]) -> ctypes.Array:
-    """A TfLiteIntArray for calls that only read it."""
+    """For calls that only read it."""
     listed = list(values)
     return (ctypes.c_int * (1 + len(listed)))(len(listed), *listed)
 

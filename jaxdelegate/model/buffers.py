@@ -11,10 +11,9 @@ from jaxdelegate.model.source import Source
 
 
 class Buffers:
-    """The model's buffers, which are checked to be within the file, and not copied."""
+    """Checked to be within the file, and not copied."""
 
     def __init__(self, file: Flatbuffer, tables: list[Table]) -> None:
-        """Locate the bytes of every buffer."""
         self._data = file.data
         self._spans = [_span(file, table) for table in tables]
 
@@ -27,7 +26,7 @@ class Buffers:
         return None if span is None else _view(self._data, *span)
 
     def span(self, index: int) -> tuple[int, int] | None:
-        """The offset in the file and the size of a buffer's bytes; None: no data."""
+        """Offset in the file and bytes of a buffer; None: no data."""
         return self._spans[index] if 0 < index < len(self._spans) else None
 
 
@@ -61,13 +60,12 @@ class _Slice:
 class ExternalBuffers:
     """Tensors' bytes in files next to the model, which are opened when a tensor refers to them.
 
-    Attributes:
-        groups: the names of all files that the model declares.
-        used: those that a tensor refers to.
+    `groups` are the names of all files that the model declares, `used` those that a tensor refers
+    to.
     """
 
     def __init__(self, model: Table, source: Source) -> None:
-        """Read the tables that describe the files, but open none of them."""
+        """Open none of the files."""
         self._folder = source.folder
         self.used: dict[str, None] = {}
         self._group_tables = model.tables("external_buffer_groups", "ExternalBufferGroup")
@@ -81,7 +79,7 @@ class ExternalBuffers:
             self._slices[number] = self._slice(table)
 
     def stored(self, tensor: Table) -> np.ndarray | None:
-        """The bytes of a tensor's external buffer, uint8 [n], read-only; None: it has none."""
+        """uint8 [n], read-only; None: the tensor has no external buffer."""
         number = tensor.scalar("external_buffer", UINT32)
         if number == 0:
             return None
@@ -100,7 +98,7 @@ class ExternalBuffers:
         return _view(data, part.offset, part.length)
 
     def span(self, tensor: Table) -> tuple[str, int, int] | None:
-        """The file, offset and length of a tensor's external buffer; None: it has none."""
+        """The file, offset and length; None: the tensor has no external buffer."""
         part = self._slices.get(tensor.scalar("external_buffer", UINT32))
         return None if part is None else (self.groups[part.group], part.offset, part.length)
 

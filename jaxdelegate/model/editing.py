@@ -25,15 +25,8 @@ _NUMBERS = {"scale": "<f4", "zero_point": "<i8", "min": "<f4", "max": "<f4"}
 
 @dataclasses.dataclass(frozen=True)
 class Edited:
-    """Content to be written.
-
-    Attributes:
-        content: of the model's file.
-        groups: of the files next to it that change, by name.
-    """
-
-    content: bytes | memoryview
-    groups: Mapping[str, bytes]
+    content: bytes | memoryview  # of the model's file
+    groups: Mapping[str, bytes]  # of the files next to it that change, by name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,14 +43,10 @@ def edited(
 ) -> Edited:
     """The model's file with other values.
 
-    Args:
-        model: as it was read; its files must not have changed.
-        data: new bytes of constant tensors, uint8 [n], with the sizes in the file.
-        numbers: "scale" (float32), "zero_point" (int64), "min" and "max" of tensors' quantization,
-            with the lengths in the file.
-
-    Raises:
-        ModelError: what changes is shared with what does not, and cannot be separated.
+    The files must not have changed since the model was read. `data` has new bytes of constant
+    tensors, uint8 [n], `numbers` has "scale" (float32), "zero_point" (int64), "min" and "max" of
+    tensors' quantization, both with the lengths in the file. A ModelError if what changes is shared
+    with what does not, and cannot be separated.
     """
     data = {place: new for place, new in data.items() if _differs(_tensor(model, place), new)}
     if not data and not any(numbers.values()):
@@ -71,7 +60,7 @@ def edited(
 
 
 def read_again(model: Model, content: bytes | memoryview) -> Model:
-    """Read other content as if it were in the model's file."""
+    """Other content, as if it were in the model's file."""
     return read_model(Source(model.source, memoryview(content), model.origin.folder))
 
 
@@ -152,7 +141,7 @@ class _Editor:
         self._groups[span.file][span.start : span.start + len(values)] = values
 
     def _separate(self, new: Mapping[Place, np.ndarray], spans: Mapping[Place, _Span]) -> None:
-        """Give tensors new buffers; those with the same bytes share one."""
+        """Tensors with the same bytes share a new buffer."""
         indices: dict[bytes, int] = {}
         for (subgraph, index), values in new.items():
             tensor = self._tensors[subgraph][index]
@@ -214,7 +203,7 @@ def _confirm(
     data: Mapping[Place, np.ndarray],
     numbers: Mapping[Place, Mapping[str, np.ndarray]],
 ) -> None:
-    """Read the new content, and check that exactly the requested values have changed."""
+    """Check in the new content that exactly the requested values have changed."""
     again = read_again(model, result.content)
     for subgraph in model.subgraphs:
         for old in subgraph.tensors:

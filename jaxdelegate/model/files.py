@@ -43,18 +43,10 @@ class FileContent:
     """
 
     def __init__(self, file: int, name: str, limit: int | None = None) -> None:
-        """Read or map an open file.
+        """Read or map an open file, whose descriptor is closed.
 
-        Args:
-            file: its descriptor, which is closed.
-            name: for messages.
-            limit: a larger file is mapped; None: `READ_BYTES`.
-
-        Raises:
-            NotRegularError: it is not a regular file.
-            ModelError: it was changed while it was read.
-            OSError: it cannot be read.
-            ValueError: it was shortened before it was mapped.
+        A file larger than `limit` (None: `READ_BYTES`) is mapped. A ModelError if it was changed
+        while it was read, a ValueError if it was shortened before it was mapped.
         """
         self._name = name
         try:
@@ -76,7 +68,6 @@ class FileContent:
 
     @property
     def is_mapped(self) -> bool:
-        """Whether `content` is a mapping of the file."""
         return self._mapped is not None
 
     @property
@@ -85,11 +76,7 @@ class FileContent:
         return self._identity
 
     def check_unchanged(self) -> None:
-        """Check that a mapped file has not changed since it was opened.
-
-        Raises:
-            ModelError: it was changed or shortened in place.
-        """
+        """A ModelError if a mapped file was changed or shortened in place since it was opened."""
         if self._mapped is not None and _version(os.fstat(self._mapped)) != self._state:
             self._fail("changed in place while this process had it open: open it again")
 
@@ -123,19 +110,15 @@ class Folder:
     """The files next to a model. Each is opened once; `READ_BYTES` is the limit for all of them."""
 
     def __init__(self, path: str) -> None:
-        """Name the folder; nothing is opened yet. Links in `path` are followed."""
+        """Nothing is opened yet. Links in `path` are followed."""
         self.path = path
         self._files: dict[str, FileContent] = {}
         self._limit = READ_BYTES
 
     def content(self, name: str) -> memoryview:
-        """The content of a file in the folder.
+        """The content of a file for whose name `why_not_below` returns None.
 
-        Args:
-            name: a path for which `why_not_below` returns None.
-
-        Raises:
-            ModelError: it cannot be opened, is not a regular file, or is reached through a link.
+        A ModelError if it cannot be opened, is not a regular file, or is reached through a link.
         """
         if name not in self._files:
             self._files[name] = self._opened(name)
@@ -143,7 +126,6 @@ class Folder:
 
     @property
     def is_mapped(self) -> bool:
-        """Whether any opened file is mapped."""
         return any(file.is_mapped for file in self._files.values())
 
     def check_unchanged(self) -> None:
@@ -193,11 +175,7 @@ def first_clash(names: Sequence[str]) -> tuple[int, int] | None:
 
 @contextlib.contextmanager
 def opened_folder(path: str) -> Iterator[int]:
-    """Open a folder, following links, and return its descriptor.
-
-    Raises:
-        OSError: it cannot be opened.
-    """
+    """The descriptor of a folder; links are followed."""
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield folder
@@ -207,18 +185,10 @@ def opened_folder(path: str) -> Iterator[int]:
 
 @contextlib.contextmanager
 def below(top: int, name: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
-    """Open the folder that contains a path below an open folder.
+    """The folder that contains a path below an open folder, and the last part of the path.
 
-    Args:
-        top: the descriptor of the open folder.
-        name: a path for which `why_not_below` returns None.
-        make: create missing folders.
-
-    Returns:
-        The descriptor, and the last part of the path.
-
-    Raises:
-        OSError: a part is missing, is not a folder, or is a link.
+    `top` and the result are descriptors; `why_not_below` returns None for `name`. An OSError if a
+    part is missing, is not a folder, or is a link.
     """
     *parts, last = name.split("/")
     folder = os.dup(top)
@@ -236,7 +206,7 @@ def below(top: int, name: str, *, make: bool = False) -> Iterator[tuple[int, str
 
 
 def open_file(folder: int, name: str) -> int:
-    """Open a file in an open folder, and return its descriptor, which the caller closes."""
+    """The descriptor, which the caller closes."""
     return _open(folder, name, os.O_RDONLY | os.O_NONBLOCK)  # a pipe must not block
 
 
@@ -254,7 +224,6 @@ def _open(folder: int, name: str, flags: int) -> int:
 
 
 def is_link(folder: int, name: str) -> bool:
-    """Whether a name in an open folder is a symbolic link."""
     try:
         return stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
     except OSError:

@@ -38,16 +38,9 @@ def layout(tables: Mapping[str, str]) -> Layout:
 
 
 class Flatbuffer:
-    """A file's bytes, the layout of its tables, and the rest of the budget for reads.
-
-    Attributes:
-        data: the whole file, a read-only view of bytes.
-        size: its number of bytes.
-        source: its name in error messages.
-    """
+    """A file's bytes, the layout of its tables, and the rest of the budget for reads."""
 
     def __init__(self, data: memoryview, source: str, tables: Layout) -> None:
-        """Read `data` with the field positions in `tables`."""
         self.data, self.source, self.layout = data, source, tables
         self.size = len(data)
         self._budget = _BUDGET_FLOOR + _BUDGET_PER_BYTE * len(data)
@@ -61,12 +54,12 @@ class Flatbuffer:
         return Table(self, UINT32.unpack_from(self.data)[0], kind, "")
 
     def fail(self, field: str, path: str, rule: str, got: object) -> NoReturn:
-        """Raise ModelError; `field` is `Table.field`, and `path` the path of the table."""
+        """`field` is `Table.field`, and `path` the path of the table."""
         where = f" at {path}" if path else ""
         raise ModelError(f"{printable(self.source)}: {field}{where}: {rule}, got {got}")
 
     def charge(self, amount: int, field: str, path: str) -> None:
-        """Subtract `amount` bytes from the budget."""
+        """Subtract bytes from the budget."""
         self._budget -= amount
         if self._budget < 0:
             rule = (
@@ -83,7 +76,7 @@ class Flatbuffer:
         self.charge(_TABLE_COST * count, field, path)
 
     def fields(self, at: int, kind: str, path: str) -> tuple[int, ...]:
-        """The offsets of the fields in the table at `at`, in schema order; 0: absent."""
+        """Offsets in the table at `at`, in schema order; 0: absent."""
         if at > self.size - 4:
             rule = f"must start within the file's {self.size} bytes"
             self.fail(kind, path, rule, f"{at}: {_TRUNCATED}")
@@ -108,9 +101,8 @@ class Flatbuffer:
 class Table:
     """One table, whose fields are read by name; each read is checked.
 
-    Attributes:
-        kind: the table's name in the schema.
-        path: its path in the file, for example `subgraphs[0].tensors[5]`.
+    `kind` is its name in the schema, `path` its path in the file, for example
+    `subgraphs[0].tensors[5]`.
     """
 
     __slots__ = ("_at", "_fields", "_file", "_positions", "kind", "path")
@@ -124,7 +116,6 @@ class Table:
 
     @property
     def is_empty(self) -> bool:
-        """Whether all of its fields are absent."""
         return not any(self._fields)
 
     def fail(self, field: str, rule: str, got: object) -> NoReturn:
@@ -142,11 +133,10 @@ class Table:
 
     @property
     def at(self) -> int:
-        """The position of the table in the file."""
         return self._at
 
     def scalar(self, field: str, number: struct.Struct = INT32, default: int = 0) -> int:
-        """An integer; `default` if it is absent."""
+        """`default` if it is absent."""
         offset = self._fields[self._positions[field]]
         if not offset:
             return default
@@ -164,7 +154,7 @@ class Table:
         return value
 
     def string(self, field: str) -> str | None:
-        """A string; bytes that are not UTF-8 become U+FFFD."""
+        """Bytes that are not UTF-8 become U+FFFD."""
         span = self.span(field)
         if span is None:
             return None
@@ -176,7 +166,7 @@ class Table:
         return str(self._file.data[start : start + size], "utf-8", "replace")
 
     def vector(self, field: str, dtype: Any) -> np.ndarray | None:
-        """A vector of numbers, shape [length], a read-only view of the file."""
+        """Numbers of shape [length], a read-only view of the file."""
         if not self._fields[self._positions[field]]:  # the most frequent case
             return None
         dtype = np.dtype(dtype)
@@ -197,7 +187,7 @@ class Table:
         return struct.unpack_from(f"<{length}i", self._file.data, start)
 
     def indices(self, field: str, size: int, *, optional: bool = False) -> tuple[int, ...]:
-        """A vector of indices into something with `size` entries, and -1 if `optional`."""
+        """Indices into something with `size` entries, and -1 if `optional`."""
         found = self.integers(field)
         if not found:
             return ()
@@ -208,7 +198,6 @@ class Table:
         return found
 
     def table(self, field: str, kind: str) -> "Table | None":
-        """The table that a field refers to."""
         at = self.target(field)
         if at == 0:
             return None
@@ -217,7 +206,7 @@ class Table:
         return Table(self._file, at, kind, path)
 
     def tables(self, field: str, kind: str) -> "list[Table]":
-        """A vector of tables; empty if it is absent."""
+        """Empty if it is absent."""
         span = self.span(field, 4)
         if span is None or span[1] == 0:
             return []
@@ -248,11 +237,8 @@ class Table:
     def inline(self, field: str, width: int) -> tuple[tuple[int, ...], bytes] | None:
         """The offsets of the fields of the table that a field refers to, and their bytes.
 
-        Tables of scalars that agree in both are equal.
-
-        Args:
-            field: a reference to a table with a checked vtable.
-            width: the bytes of the widest scalar.
+        Tables of scalars that agree in both are equal. The table has a checked vtable; `width` is
+        the bytes of the widest scalar.
         """
         at = self.target(field)
         if at == 0:

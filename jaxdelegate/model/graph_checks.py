@@ -45,12 +45,9 @@ def check_order(
 ) -> None:
     """Check that operators are in execution order and that each tensor has one writer.
 
-    Args:
-        operators: of one subgraph.
-        fixed: the tensors that no operator may write: inputs and constants.
-        variables: the tensors that keep their value between invokes; an operator may write one.
-        outputs: the subgraph's outputs.
-        fail: returns the function that raises for an operator's position, or (None) the subgraph.
+    No operator may write `fixed` tensors, inputs and constants; one may write each of `variables`,
+    which keep their value between invokes. `fail` returns the function that raises for an
+    operator's position, or (None) the subgraph.
     """
     values = {*fixed, *variables}
     writers: dict[int, int] = {}
@@ -98,11 +95,9 @@ def check_calls(
 ) -> None:
     """Check that no subgraph calls itself, and limit the depth and the number of calls.
 
-    Args:
-        calls: for each subgraph, the subgraphs that its operators call, once for each call.
-        sizes: for each subgraph, its planning work: `OPERATOR_SIZE` for each operator, 1 for each
-            tensor and for each input and output of an operator.
-        fail: returns the function that raises for a subgraph.
+    `calls` has, for each subgraph, those that its operators call, once for each call. `sizes` is
+    the planning work of each: `OPERATOR_SIZE` for each operator, 1 for each tensor and for each
+    input and output of an operator.
     """
     callers: list[list[int]] = [[] for _ in calls]
     for caller, below in enumerate(calls):

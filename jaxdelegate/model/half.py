@@ -39,7 +39,7 @@ def _keeps(operator: Operator, subgraph: Subgraph) -> bool:
 
 
 def with_halves(model: Model, places: Collection[Place]) -> bytes:
-    """The model's file with constants of `castable`, within float16's range, as float16."""
+    """The file with constants of `castable`, within float16's range, as float16."""
     if not places:
         return bytes(model.content)
     halves = _Halves(Rewriting(model, "casting to float16"))

@@ -14,44 +14,28 @@ from jaxdelegate.op_lowering.options import ActivationFunctionType
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Constant:
-    """Values of a new tensor.
-
-    Attributes:
-        name: of the tensor.
-        values: float32.
-        replaced: the tensor that it replaces; None: it is added.
-    """
+    """Values of a new tensor."""
 
     name: str
-    values: np.ndarray
-    replaced: int | None
+    values: np.ndarray  # float32
+    replaced: int | None  # None: the tensor is added
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Merged:
-    """An operator that replaces others.
-
-    Attributes:
-        subgraph: the index of its subgraph.
-        operator: the original operator.
-        others: the operators that are removed.
-        inputs: its new inputs: tensors of the file, or new constants.
-        output: its new output.
-        activation: its new fused activation.
-        version: the minimum version of the operator.
-    """
+    """An operator that replaces others, which are removed."""
 
     subgraph: int
-    operator: Operator
+    operator: Operator  # the original one
     others: tuple[Operator, ...]
-    inputs: tuple[int | Constant, ...]
+    inputs: tuple[int | Constant, ...]  # tensors of the file, or new constants
     output: int
     activation: ActivationFunctionType
-    version: int
+    version: int  # the minimum
 
 
 def with_merged(model: Model, merged: Sequence[Merged], purpose: str) -> bytes:
-    """The model's file with operators merged, and without tensors that only they used.
+    """The file with operators merged, and without tensors that only they used.
 
     No operator may be in two of `merged`. Errors name the purpose, see `Rewriting`.
     """

@@ -18,15 +18,9 @@ _OPEN: MutableMapping[Hashable, Model] = weakref.WeakValueDictionary()
 def open_model(source: ModelSource | Source) -> Model:
     """The Model of a file or of its content: the open one if there is one, else read now.
 
-    What the process keeps with a model (plans, programs, weights) is shared by all that open it.
-    A file counts as equal if its path and its content are; of one that is mapped, its path, inode,
+    What the process keeps with a model (plans, programs, weights) is shared by all that open it. A
+    file counts as equal if its path and its content are; of one that is mapped, its path, inode,
     size and times of change.
-
-    Args:
-        source: a path, or the content of a file; opened, perhaps.
-
-    Raises:
-        ModelError: it cannot be opened, is no TFLite model, or is damaged; names the field.
     """
     opened = source if isinstance(source, Source) else open_source(source)
     key = _key(opened)
@@ -55,7 +49,7 @@ def _key(source: Source) -> Hashable | None:
 
 
 def _is_equal(content: memoryview, other: memoryview) -> bool:
-    """Whether the bytes are equal; those of a mapped file are if its key is."""
+    """Those of a mapped file are if its key is."""
     if len(content) > READ_BYTES:
         return len(content) == len(other)
     return np.array_equal(np.frombuffer(content, np.uint8), np.frombuffer(other, np.uint8))

@@ -38,19 +38,14 @@ _ERRORS = (struct.error, TypeError, ValueError, LookupError, OverflowError)
 
 @dataclasses.dataclass(frozen=True)
 class OperatorCode:
-    """An operator code of the file; `name` of a custom operator is its custom code."""
-
-    name: str
+    name: str  # of a custom operator: its custom code
     builtin_code: int
     version: int
     custom: bool
 
 
 def read_operator_code(table: Table) -> OperatorCode:
-    """Read an OperatorCode table.
-
-    Codes above 126 are in a second, wider field; source: converter/schema/schema_utils.cc.
-    """
+    """Codes above 126 are in a second, wider field; source: converter/schema/schema_utils.cc."""
     code = max(table.scalar("deprecated_builtin_code", INT8), table.scalar("builtin_code"))
     name = _OPERATORS.get(code)
     if name is None:
@@ -66,13 +61,9 @@ def read_operator_code(table: Table) -> OperatorCode:
 
 
 class OptionsReader:
-    """Reads the options of a file's operators; equal bytes are decoded once.
-
-    Operators that share bytes of custom options therefore share one copy of them.
-    """
+    """Equal bytes are decoded once: operators share one copy of the same custom options."""
 
     def __init__(self, file: Flatbuffer) -> None:
-        """Read from this file."""
         self._file = file
         self._decoded: dict[Hashable, Options] = {}
         self._custom: dict[Hashable, tuple[Options, bytes]] = {}
@@ -162,7 +153,7 @@ def _charge(table: Table, field: str, values: Collection[object]) -> None:
 
 
 def _fitting(code: OperatorCode, options: Options) -> Options:
-    """The options; those of another operator are ignored, as in LiteRT."""
+    """Options of another operator are ignored, as in LiteRT."""
     fits = isinstance(options, options_class(code.name))
     return options if fits else default_options(code.name)
 

@@ -87,7 +87,6 @@ class Tensor:
 
     @property
     def dtype(self) -> np.dtype:
-        """The numpy dtype of its elements."""
         return DTYPES[self.type]
 
     @functools.cached_property
@@ -150,7 +149,7 @@ class Operator:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Subgraph:
-    """A graph of operators. The first is the main one; control flow and signatures use others."""
+    """The first is the main one; control flow and signatures use others."""
 
     index: int
     name: str
@@ -162,7 +161,7 @@ class Subgraph:
 
 @dataclasses.dataclass(frozen=True)
 class SignatureDef:
-    """A signature: the tensor indices of a subgraph's inputs and outputs by name."""
+    """The tensor indices of a subgraph's inputs and outputs by name."""
 
     key: str
     inputs: Mapping[str, int]
@@ -204,7 +203,7 @@ class Model:
 
     @property
     def nbytes(self) -> int:
-        """The size of the file, without external buffers."""
+        """Without external buffers."""
         return len(self.content)
 
 
@@ -213,24 +212,14 @@ def read_model(source: ModelSource | Source) -> Model:
 
     The arrays are views of the file's content and keep it alive. A file of more than 64 MiB is
     mapped, not read, and must not be changed in place during their lifetime: see
-    `jaxdelegate.model.files.FileContent`.
-
-    Args:
-        source: a path, the content of a file, or an open source.
-
-    Raises:
-        ModelError: it cannot be opened, is not a TFLite model, or is damaged; names the field.
+    `jaxdelegate.model.files.FileContent`. A ModelError names the field that is damaged.
     """
     opened = source if isinstance(source, Source) else open_source(source)
     return _Reader(opened).read()
 
 
 def declared_groups(source: Source) -> tuple[str, ...]:
-    """The names of all files next to a model that it declares; nothing else is read.
-
-    Raises:
-        ModelError: it is not a TFLite model, or these names are damaged.
-    """
+    """The names of all files next to a model that it declares; nothing else is read."""
     _check_header(source)
     root = Flatbuffer(source.content, source.name, LAYOUT).root("Model")
     return ExternalBuffers(root, source).groups

@@ -41,20 +41,14 @@ _ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError
 class Rewriting:
     """A model's tables as objects of the schema.
 
-    Attributes:
-        t: the Model table; changes must keep the indices of buffers and operator codes.
+    Changes to the Model table `t` must keep the indices of buffers and operator codes.
     """
 
     def __init__(self, model: Model, purpose: str) -> None:
         """Unpack a file, with the data after the flatbuffer moved into it.
 
-        Args:
-            model: as it was read.
-            purpose: why the file is rewritten, for errors.
-
-        Raises:
-            ModelError: the file has fields of a newer schema, refers to operators in its metadata,
-                or has weights in files next to it.
+        Errors name the purpose. A ModelError if the file has fields of a newer schema, refers to
+        operators in its metadata, or has weights in files next to it.
         """
         _check(model, purpose)
         self._content, self._what = model.content, f"{printable(model.source)}: {purpose}"
@@ -68,7 +62,7 @@ class Rewriting:
         self._buffers, self._codes = self._read_buffers(), self._used_codes()
 
     def add_buffer(self, values: np.ndarray) -> int:
-        """Add a buffer with the bytes of an array, and return its index."""
+        """Returns its index."""
         buffer = schema.BufferT()
         buffer.data = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
         self.t.buffers.append(buffer)
@@ -76,7 +70,7 @@ class Rewriting:
         return len(self.t.buffers) - 1
 
     def add_tensor(self, subgraph: int, tensor: Any) -> int:
-        """Add a TensorT to a subgraph, and return its index."""
+        """Add a TensorT; returns its index."""
         self.t.subgraphs[subgraph].tensors.append(tensor)
         return len(self.t.subgraphs[subgraph].tensors) - 1
 
@@ -99,8 +93,7 @@ class Rewriting:
     def content(self) -> bytes:
         """The file, without data and operator codes that are no longer used.
 
-        Raises:
-            ModelError: it would be too large, or its appended ZIP archive cannot be copied.
+        A ModelError if it would be too large, or its appended ZIP archive cannot be copied.
         """
         for i in self._buffers - self._read_buffers():
             self.t.buffers[i].data = None
@@ -114,7 +107,7 @@ class Rewriting:
             raise ModelError(f"{self._what}: {rule}: {error}") from error
 
     def _checked_size(self) -> int:
-        """The bytes of data and options, with shared ones counted each time."""
+        """Data and options, with shared ones counted each time."""
         parts = [*(b.data for b in self.t.buffers), *(o.customOptions for o in self._operators())]
         total = sum(len(part) for part in parts if part is not None)
         limit = min(_MAX_BYTES, _MAX_GROWTH * len(self._content) + self._added)
@@ -230,8 +223,7 @@ def _tables(root: Table) -> Iterator[Table]:
 def _with_files(new: bytes, content: memoryview) -> bytes:
     """The file with the old one's appended ZIP archive, in which metadata writers store files.
 
-    Raises:
-        _ZIP_ERRORS: the archive is damaged or cannot be copied.
+    Raises _ZIP_ERRORS if the archive is damaged or cannot be copied.
     """
     if not zipfile.is_zipfile(io.BytesIO(content)):
         return new

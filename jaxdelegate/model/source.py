@@ -13,19 +13,12 @@ ModelSource: TypeAlias = str | os.PathLike[str] | bytes | bytearray | memoryview
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """A model's bytes and where they come from.
+    """A model's bytes and where they come from."""
 
-    Attributes:
-        name: for messages: its path, or "<bytes>".
-        content: the bytes, read-only.
-        folder: the files next to it; None: it is from memory.
-        file: the file of `content`; None: it is from memory.
-    """
-
-    name: str
-    content: memoryview
-    folder: Folder | None = None
-    file: FileContent | None = None
+    name: str  # for messages: its path, or "<bytes>"
+    content: memoryview  # read-only
+    folder: Folder | None = None  # the files next to it; None: it is from memory
+    file: FileContent | None = None  # of `content`; None: it is from memory
 
     @property
     def is_mapped(self) -> bool:
@@ -33,7 +26,7 @@ class Source:
         return any(part is not None and part.is_mapped for part in (self.file, self.folder))
 
     def check_unchanged(self) -> None:
-        """Check that mapped files have not changed since they were opened."""
+        """A ModelError if mapped files have changed since they were opened."""
         if self.file is not None:
             self.file.check_unchanged()
         if self.folder is not None:
@@ -43,11 +36,8 @@ class Source:
 def open_source(source: ModelSource) -> Source:
     """Open a file, or view bytes.
 
-    A link is followed, but the folder is that of the link.
-
-    Raises:
-        ModelError: the file is missing or not a regular file, or the memory is not contiguous.
-        TypeError: neither a path nor bytes.
+    A link is followed, but the folder is that of the link. A ModelError if the file is missing or
+    not a regular file, or the memory is not contiguous.
     """
     if isinstance(source, bytes | bytearray | memoryview):
         return Source("<bytes>", _view(source))

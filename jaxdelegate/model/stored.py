@@ -15,7 +15,7 @@ from jaxdelegate.quant.packing import BITS, unpack
 
 
 def byte_count(tensor_type: TensorType, count: int) -> int:
-    """The bytes of `count` values in a file, with small integers packed. Not for STRING."""
+    """Small integers are packed. Not for STRING."""
     dtype = DTYPES[tensor_type]
     return -(-count * BITS[dtype] // 8) if dtype in BITS else count * dtype.itemsize
 
@@ -42,15 +42,9 @@ def why_not_stored(tensor_type: TensorType, count: int, stored: np.ndarray) -> P
 
 
 def decode(tensor_type: TensorType, shape: Shape, stored: np.ndarray) -> np.ndarray:
-    """The values of a tensor, read-only.
+    """Read-only values: a view, or a copy for packed integers, strings (bytes) and booleans.
 
-    Args:
-        tensor_type: determines the dtype; STRING gives an object array of bytes.
-        shape: of the result.
-        stored: uint8 [n], for which `why_not_stored` returns None.
-
-    Returns:
-        A view of `stored`, or a copy for packed integers, strings and booleans.
+    `stored` is uint8 [n], for which `why_not_stored` returns None.
     """
     count = math.prod(shape)
     if tensor_type is TensorType.STRING:

@@ -24,7 +24,6 @@ _INDEX_VECTORS = {
 
 
 def read_type(table: Table) -> TensorType:
-    """The element type."""
     number = table.scalar("type", INT8)
     try:
         return TensorType(number)
@@ -45,7 +44,7 @@ def read_shape(table: Table, tensor_type: TensorType) -> Shape:
 
 
 def read_shape_signature(table: Table, shape: Shape) -> Shape | None:
-    """The shape with -1 for unknown dimensions; None: the file has none."""
+    """-1 for unknown dimensions; None: the file has none."""
     signature = table.integers("shape_signature")
     if not signature:
         return None
@@ -56,7 +55,7 @@ def read_shape_signature(table: Table, shape: Shape) -> Shape | None:
 
 
 def read_quantization(tensor: Table, shape: Shape, tensor_count: int) -> Quantization | None:
-    """Read QuantizationParameters; None: the table is absent or empty.
+    """None: QuantizationParameters are absent or empty.
 
     Source of the rules: core/interpreter_builder.cc ParseQuantization.
     """
@@ -121,7 +120,7 @@ def _read_details(table: Table, tensor_count: int) -> tuple[Blockwise | None, by
 def with_block_values(
     quantization: Quantization, value_of: Callable[[int], np.ndarray | None]
 ) -> Quantization:
-    """Blockwise quantization with the values of its scale and zero point tensors."""
+    """With the values of the scale and zero point tensors of blockwise quantization."""
     blocks = quantization.blockwise
     if blocks is None:
         return quantization

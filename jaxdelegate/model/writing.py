@@ -19,17 +19,10 @@ _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 def write_files(path: str | os.PathLike[str], model: Model, edited: Edited) -> None:
     """Write a model, and the files next to it that it uses.
 
-    Files that are open or mapped do not change, since new files replace them.
-
-    Args:
-        path: of the model; a link is followed, as in reading. The other files are written to the
-            folder of the link, in which links are not followed.
-        model: the model of which `edited` is a version.
-        edited: the content.
-
-    Raises:
-        ModelError: files next to it belong to another model, or are links.
-        OSError: the folder is missing or cannot be written to, or the disk is full.
+    Files that are open or mapped do not change, since new files replace them. A link at `path` is
+    followed, as in reading; the other files are written to the folder of the link, in which links
+    are not followed. `edited` is a version of `model`. A ModelError if files next to it belong to
+    another model, or are links.
     """
     named, target = os.path.abspath(os.fsdecode(path)), os.path.realpath(os.fsdecode(path))
     for parent in map(os.path.dirname, (named, target)):
@@ -63,7 +56,7 @@ class _ExternalFiles:
             )
 
     def content(self, group: str, edited: Edited) -> memoryview | bytes | None:
-        """The content of a file to be written next to the model; None: it has this content."""
+        """None: the file next to the model has this content."""
         origin = self._model.origin.folder
         assert origin is not None
         content = edited.groups.get(group, origin.content(group))
