@@ -68,7 +68,7 @@ _Neighbors = Mapping[_Node, Sequence[_Node]]
 
 
 def layout(subgraph: SubgraphAnalysis) -> Layout:
-    """Lay a subgraph out; constants are not drawn."""
+    """Constants are not drawn."""
     links = _links(subgraph)
     order = [INPUTS, *(op.index for op in subgraph.operators), OUTPUTS]
     reached = _reached(order, links)

@@ -94,12 +94,12 @@ class SubgraphAnalysis:
 
     @property
     def flops(self) -> int:
-        """Operations of all operators whose count is known."""
+        """Of all operators whose count is known."""
         return sum(op.cost.flops or 0 for op in self.operators)
 
     @property
     def bytes(self) -> int:
-        """Bytes that all operators read and write if each runs alone, as far as known."""
+        """Read and written by all operators if each runs alone, as far as known."""
         return sum(op.cost.bytes or 0 for op in self.operators)
 
     @property
@@ -114,7 +114,7 @@ class SubgraphAnalysis:
 
 @dataclasses.dataclass(frozen=True)
 class SignatureAnalysis:
-    """A signature: the tensor indices of a subgraph's inputs and outputs by name."""
+    """The tensor indices of a subgraph's inputs and outputs by name."""
 
     key: str
     subgraph: int
@@ -124,8 +124,6 @@ class SignatureAnalysis:
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """Where a file's bytes are."""
-
     file: int
     buffers: int  # the data of all buffers
     zero_buffers: int  # the buffers with only zeros
@@ -208,7 +206,7 @@ _CALLS = {
 
 
 def report(analysis: ModelAnalysis, *, gpu_compatibility: bool = False) -> str:
-    """The report as text; `gpu_compatibility` adds Analyzer's lines of what is not delegated."""
+    """`gpu_compatibility` adds Analyzer's lines of what is not delegated."""
     parts = [f"=== {printable(analysis.source)} ===", "", *_head(analysis)]
     for subgraph in analysis.subgraphs:
         parts += _subgraph(subgraph)

@@ -30,8 +30,6 @@ _PASSING = frozenset(
 
 @dataclasses.dataclass(frozen=True)
 class Survey:
-    """One subgraph as a delegate plans it."""
-
     subgraph: Subgraph
     # Its operators with propagated specs, or declared ones if planning failed.
     nodes: tuple[Node, ...]

@@ -212,7 +212,6 @@ def _name(record: Model, index: int) -> NodeName:
 def _reference_runs(
     model: ModelPath, reference: str, settings: InputSettings, runs: int
 ) -> tuple[list[list[np.ndarray]], list[list[np.ndarray]]]:
-    """The inputs and the reference's outputs of each run."""
     if runs < 1:
         raise OptionError(f"num_runs: must be at least 1, got {runs}")
     runner = reference_runner(reference, model)

@@ -72,17 +72,11 @@ def inference_diff(
 ) -> InferenceDiff:
     """Run a model with delegates and in a reference interpreter, and compare.
 
-    Args:
-        model: the .tflite, a path or its content.
-        test: the side under test, e.g. `delegated(model, [JaxDelegate()])`.
-        reference: a key of `sides.REFERENCES`.
-        num_runs: how many sets of inputs.
-        invocations_per_run: how often each set is run and timed, 3 in TFLite's tool. The outputs
-            of the last run are compared.
-        inputs: where the inputs come from; None: random ones.
-        bounds: when a tensor agrees; None: `Bounds()`.
-        per_layer: compare all intermediate tensors, too, in a program that returns them all.
-        layer_runs: how many sets of inputs that comparison runs.
+    `test` is the side under test, e.g. `delegated(model, [JaxDelegate()])`, `reference` a key of
+    `sides.REFERENCES`. Each of `num_runs` sets of inputs (None: random ones) is run and timed
+    `invocations_per_run` times, 3 in TFLite's tool; the outputs of the last run are compared.
+    `per_layer` also compares all intermediate tensors for `layer_runs` sets, in a program that
+    returns them all.
     """
     _check_counts(num_runs=num_runs, invocations_per_run=invocations_per_run, layer_runs=layer_runs)
     record = read_model(model)

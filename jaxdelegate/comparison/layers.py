@@ -19,8 +19,6 @@ Kind = Literal["operator", "program"]
 
 @dataclasses.dataclass(frozen=True)
 class LayerError:
-    """One output of one operator."""
-
     node: int
     operator: str  # its name
     delegated: bool | None  # whether the delegate under test ran it; None: not known
@@ -73,7 +71,7 @@ class LayerReport:
     outputs_agree: bool  # whether the model's outputs are within the bounds in these runs
 
     def ranked(self) -> list[LayerError]:
-        """The layers by their own error, the largest first."""
+        """By their own error, the largest first."""
         return sorted(self.layers, key=lambda layer: layer.own.severity, reverse=True)
 
     def wrong_operators(self) -> list[LayerError]:

@@ -99,7 +99,7 @@ class Comparer:
         bounds: Bounds,
         quantization: Quantization | None = None,
     ) -> None:
-        """Start without runs; integers are quantized if there is a `quantization`."""
+        """Integers are quantized if there is a `quantization`."""
         self._index, self._name, self._dtype, self._bounds = index, name, dtype, bounds
         self._quantization = quantization if dtype.kind in "iu" else None
         self._shape: tuple[int, ...] = ()
@@ -115,7 +115,7 @@ class Comparer:
         self._runs = 0
 
     def add(self, got: np.ndarray, want: np.ndarray, inputs_largest: float = 0.0) -> None:
-        """Compare one run's arrays; for `inputs_largest` see `Bounds.limit`."""
+        """For `inputs_largest` see `Bounds.limit`."""
         self._shape = want.shape
         self._counts["elements"] += want.size
         strings = {got.dtype.kind, want.dtype.kind} <= set("OSU")
@@ -224,7 +224,7 @@ class Comparer:
 
 
 def largest_magnitude(array: np.ndarray) -> float:
-    """The largest finite absolute value of a float array; 0 for other dtypes."""
+    """Of a float array's finite elements; 0 for other dtypes."""
     if array.dtype.kind not in "fcV":
         return 0.0
     with np.errstate(invalid="ignore"):  # signaling NaN

@@ -27,8 +27,6 @@ from jaxdelegate.text import printable
 
 @dataclasses.dataclass(frozen=True)
 class WrongOperator:
-    """An operator whose result differs from the reference's on the same inputs."""
-
     node: int
     operator: str
     tensor: TensorComparison

@@ -13,7 +13,7 @@ _DERIVED: Derived = {TensorComparison: ("agrees",)}
 
 
 def diff_record(result: InferenceDiff) -> dict[str, Any]:
-    """The comparison as JSON types: the dataclasses' fields, the verdicts, the first divergence."""
+    """The dataclasses' fields as JSON types, the verdicts, the first divergence."""
     fields = plain(result, derived=_DERIVED)
     record = {"tool": "inference_diff", "version": __version__, **fields}
     record["agrees"], record["is_healthy"] = result.agrees, result.is_healthy
@@ -32,12 +32,12 @@ def diff_record(result: InferenceDiff) -> dict[str, Any]:
 
 
 def bisect_record(result: Bisection) -> dict[str, Any]:
-    """The result of a search as JSON types; the keys are the dataclasses' fields."""
+    """As JSON types; the keys are the dataclasses' fields."""
     return {"tool": "bisect", "version": __version__, **plain(result, derived=_DERIVED)}
 
 
 def stage_metrics(result: InferenceDiff) -> bytes:
-    """The comparison as a serialized tflite.evaluation.EvaluationStageMetrics.
+    """A serialized tflite.evaluation.EvaluationStageMetrics.
 
     As in TFLite, an output without numbers (strings) has an empty entry.
     """

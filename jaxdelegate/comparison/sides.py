@@ -27,8 +27,6 @@ REFERENCES: dict[str, str | None] = {
 
 
 class Open(Protocol):
-    """A function that opens an interpreter, ours or the stock one."""
-
     def __call__(self, delegates: Sequence[Any], *, preserve_all_tensors: bool = False) -> Any: ...
 
 
@@ -63,15 +61,15 @@ class Test:
         return any(p.is_reduced or p.dot_precision != "highest" for p in policies)
 
     def restricted(self, nodes: Iterable[int] | None = None) -> "Test":
-        """This side with delegates limited to some operators (None: all), which log nothing."""
+        """With delegates limited to some operators (None: all), which log nothing."""
         return dataclasses.replace(self, delegates=[Restricted(d, nodes) for d in self.delegates])
 
     def own_delegates(self) -> list[SimpleDelegate]:
-        """The delegates that are written in Python."""
+        """Those that are written in Python."""
         return [d for d in self.delegates if isinstance(d, SimpleDelegate)]
 
     def nodes(self, delegate: SimpleDelegate) -> frozenset[int]:
-        """The operators of the main subgraph that a delegate took at its latest partitioning."""
+        """Of the main subgraph, that a delegate took at its latest partitioning."""
         try:
             report = delegate.report()
         except LookupError:
@@ -95,7 +93,7 @@ def delegated(model: ModelPath, delegates: Sequence[SimpleDelegate]) -> Test:
 
 
 def open_reference(kind: str, model: ModelPath, *, preserve_all_tensors: bool = False) -> Any:
-    """Open the reference interpreter; a stock one runs on one thread."""
+    """A stock interpreter runs on one thread."""
     if kind not in REFERENCES:
         raise OptionError(f"reference: expected one of {', '.join(REFERENCES)}, got {kind!r}")
     arguments: dict[str, Any] = {"experimental_preserve_all_tensors": preserve_all_tensors}
@@ -121,7 +119,7 @@ def _without_warnings() -> Iterator[None]:
 
 
 class Runner:
-    """Runs one interpreter on arrays and records latencies; errors name the side."""
+    """Errors name the side."""
 
     def __init__(self, side: str, interpreter: Any) -> None:
         self._side, self.interpreter = side, interpreter
@@ -150,7 +148,7 @@ class Runner:
             interpreter.allocate_tensors()
 
     def value(self, index: int) -> np.ndarray | None:
-        """A tensor's value; None if the interpreter did not keep it."""
+        """None if the interpreter did not keep it."""
         try:
             return np.asarray(self.interpreter.get_tensor(index))
         except ValueError:
@@ -179,7 +177,7 @@ class Restricted(SimpleDelegate):
     def __init__(
         self, delegate: SimpleDelegate, nodes: Iterable[int] | None = None, options: Any = None
     ) -> None:
-        """Limit `delegate` to operators (None: all); `options` are those that interpreters read."""
+        """Operators of None are all; `options` are those that interpreters read."""
         super().__init__()
         self._delegate = delegate
         self._nodes = None if nodes is None else frozenset(nodes)

@@ -57,7 +57,7 @@ def operator_cost(
     outputs: Specs,
     called: Called | None = None,
 ) -> Cost:
-    """The cost of one operator; `called` returns the work of one run of a called subgraph."""
+    """`called` returns the work of one run of a called subgraph."""
     read, written = _bytes_read(name, inputs, outputs), specs_bytes(outputs)
     if any(spec is not None and spec.is_dynamic for spec in (*inputs, *outputs)):
         return Cost(None, read, written, note=_DYNAMIC)
@@ -75,7 +75,7 @@ def _work(
 
 
 def spec_bytes(spec: TensorSpec) -> int | None:
-    """The bytes of a tensor, with 4 and 2 bit integers packed; None: they depend on data."""
+    """With 4 and 2 bit integers packed; None: the size depends on data."""
     if spec.is_dynamic:
         return None
     n = math.prod(spec.shape)
@@ -85,14 +85,14 @@ def spec_bytes(spec: TensorSpec) -> int | None:
 
 
 def bits(dtype: np.dtype) -> int:
-    """The bits of one element in a file."""
+    """Of one element in a file."""
     if dtype.itemsize == 1 and "int" in dtype.name:
         return int(ml_dtypes.iinfo(dtype).bits)  # type: ignore[no-untyped-call]
     return dtype.itemsize * 8
 
 
 def specs_bytes(specs: Iterable[TensorSpec | None]) -> int | None:
-    """The bytes of several tensors, each counted once; None: one of them is not known."""
+    """Each tensor is counted once; None: one of them is not known."""
     total = 0
     for spec in {id(spec): spec for spec in specs if spec is not None}.values():
         n = spec_bytes(spec)

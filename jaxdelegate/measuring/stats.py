@@ -8,13 +8,13 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True)
 class Stat:
-    """Statistics of measurements, usually in microseconds."""
+    """Usually in microseconds."""
 
     values: tuple[float, ...] = ()
 
     @classmethod
     def of(cls, values: Iterable[float]) -> "Stat":
-        """The statistics of values truncated to integers, as in TFLite."""
+        """Values are truncated to integers, as in TFLite."""
         return cls(tuple(int(v) for v in values))
 
     @property
@@ -47,14 +47,14 @@ class Stat:
 
     @property
     def std(self) -> float:
-        """The population's standard deviation."""
+        """Of the population."""
         if not self.values:
             return 0.0
         mean = self.avg
         return math.sqrt(math.fsum((v - mean) ** 2 for v in self.values) / self.count)
 
     def percentile(self, percent: int) -> float:
-        """A percentile by TFLite's definition, which is one of the values, or 0."""
+        """By TFLite's definition, which is one of the values, or 0."""
         if not self.values:
             return 0
         at = min(self.count * percent // 100, self.count - 1)
@@ -100,7 +100,7 @@ class Latency:
 
     @classmethod
     def of(cls, seconds: Iterable[float]) -> "Latency":
-        """The statistics of times in seconds; zeros without times."""
+        """Of times in seconds; zeros without times."""
         stat = Stat(tuple(1e6 * s for s in seconds))
         return cls(
             count=stat.count,
@@ -116,7 +116,7 @@ class Latency:
         return f"avg={self.avg_us:g}(us), std_dev={int(self.std_deviation_us)}(us)"
 
     def fill(self, message: Any) -> None:
-        """Write them to a tflite.evaluation.LatencyMetrics, most of whose fields are integers."""
+        """Most fields of a tflite.evaluation.LatencyMetrics are integers."""
         message.last_us, message.max_us = int(self.last_us), int(self.max_us)
         message.min_us, message.sum_us = int(self.min_us), int(self.sum_us)
         message.avg_us, message.std_deviation_us = self.avg_us, int(self.std_deviation_us)

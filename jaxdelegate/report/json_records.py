@@ -52,6 +52,6 @@ def _scalar(value: Any, non_finite: Callable[[float], Any]) -> Any:
 
 
 def write_json(path: str | os.PathLike[str], record: Any) -> None:
-    """Write a record; NaN and infinities are null."""
+    """NaN and infinities are null."""
     text = json.dumps(plain(record), indent=1, allow_nan=False)
     Path(path).write_text(f"{text}\n", "utf-8")

@@ -8,7 +8,7 @@ from jaxdelegate.report.tables import table
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """The choice for all operators with the same key."""
+    """For all operators with the same key."""
 
     algorithm: str
     default: str  # the algorithm without measurements
@@ -18,7 +18,7 @@ class Choice:
 
     @property
     def gain(self) -> float:
-        """The speedup over the default."""
+        """Speedup over the default."""
         return self.seconds[self.default] / self.seconds[self.algorithm]
 
 

@@ -68,18 +68,17 @@ def style(i: int) -> dict[str, Any]:
 
 
 def legend_below(figure: "Figure", handles: Sequence[Any]) -> None:
-    """Add a legend under the axes, where it covers no data."""
+    """There it covers no data."""
     labels = [textwrap.fill(handle.get_label(), _LEGEND_LETTERS) for handle in handles]
     figure.legend(handles, labels, loc="outside lower center", fontsize=_SMALL)
 
 
 def ticker() -> Any:
-    """The module of tick locators and formatters."""
     return importlib.import_module("matplotlib.ticker")
 
 
 def log_scale(axis: Any, extent: float, formatter: Any = "{x:g}") -> None:
-    """Set a logarithmic scale for values whose ratio is up to `extent`, without overlapping labels.
+    """For values whose ratio is up to `extent`, without overlapping labels.
 
     Without a formatter, labels are powers of ten.
     """
@@ -91,7 +90,7 @@ def log_scale(axis: Any, extent: float, formatter: Any = "{x:g}") -> None:
 
 
 def spread_scale(axis: Any, values: Sequence[float]) -> None:
-    """Set a logarithmic scale for values that differ much, else one that starts at 0."""
+    """Logarithmic for values that differ much, else starting at 0."""
     if max(values) > _MUCH * min(values):
         log_scale(axis, max(values) / min(values))
     else:
@@ -122,12 +121,12 @@ def _end_of(text: str, letters: int) -> str:
 
 
 def bars_height(count: int) -> float:
-    """The height of `count` bars and their axis, in inches."""
+    """Of `count` bars and their axis, in inches."""
     return 0.9 + 0.27 * count
 
 
 def draw_bars(axes: Any, bars: Sequence[Bar], *, is_log: bool = False) -> None:
-    """Draw bars, the first on top; logarithmic only if they differ much."""
+    """The first bar is on top; logarithmic only if they differ much."""
     positive = [bar.value for bar in bars if bar.value > 0]
     low, high = min(positive, default=0.0) / 3, max(positive, default=1.0)
     is_log = is_log and bool(positive) and high > 3 * _MUCH * low
@@ -164,7 +163,7 @@ def check_path(path: str | os.PathLike[str]) -> Path:
 
 
 def save(figure: "Figure", path: str | os.PathLike[str]) -> None:
-    """Write a figure in the format of the path's suffix; .html is a page with an inline SVG."""
+    """In the format of the path's suffix; .html is a page with an inline SVG."""
     path = check_path(path)
     if path.suffix != ".html":
         figure.savefig(path, dpi=_DPI)
@@ -179,7 +178,7 @@ def save(figure: "Figure", path: str | os.PathLike[str]) -> None:
 
 
 def to_svg(figure: "Figure") -> str:
-    """The figure as an <svg> element that an HTML page can contain."""
+    """An <svg> element that an HTML page can contain."""
     text = io.StringIO()
     figure.savefig(text, format="svg", metadata={"Date": None})
     return text.getvalue()[text.getvalue().index("<svg") :]

@@ -26,8 +26,6 @@ _NAMED = 8  # operators that get a color and a name, by their time
 
 @dataclasses.dataclass(frozen=True)
 class MeasuredOperator:
-    """The work and time of one run of an operator."""
-
     name: str  # its type and index
     flops: float  # 0: none, or not known
     bytes: float
