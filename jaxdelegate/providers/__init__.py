@@ -41,17 +41,9 @@ _PROVIDERS: list[DelegateProvider] = [*BUILTIN]
 
 @dataclasses.dataclass(frozen=True)
 class ProvidedDelegate:
-    """A delegate and its provider.
-
-    Attributes:
-        provider: created it.
-        delegate: the delegate.
-        rank: the position of the flag that requested it; 0: a default.
-    """
-
     provider: DelegateProvider
     delegate: Any
-    rank: int = 0
+    rank: int = 0  # position of the flag that requested the delegate; 0: a default
 
 
 def register_delegate_provider(provider: DelegateProvider) -> None:
@@ -84,14 +76,14 @@ def register_delegate_provider(provider: DelegateProvider) -> None:
 
 
 def registered() -> tuple[DelegateProvider, ...]:
-    """All providers: built-in ones, those of installed packages, and registered ones."""
+    """Built-in ones, those of installed packages, and registered ones."""
     _load_installed()
     return tuple(_PROVIDERS)
 
 
 @functools.cache
 def _load_installed() -> None:
-    """Register the providers of installed packages once; skip those that cannot be loaded."""
+    """Once; skip those that cannot be loaded."""
     for entry in importlib.metadata.entry_points(group=_GROUP):
         try:
             register_delegate_provider(entry.load())
@@ -100,16 +92,15 @@ def _load_installed() -> None:
 
 
 def flag_values(**given: Any) -> FlagValues:
-    """The values of all providers' flags; the arguments replace the command line.
+    """The arguments replace the command line.
 
-    Raises:
-        OptionError: an unknown flag, or a value of another type.
+    An OptionError for an unknown flag, or a value of another type.
     """
     return FlagValues.of(map(as_flag, all_flags()), given)
 
 
 def all_flags() -> list[Any]:
-    """The flags of all providers, as `declared` returns them."""
+    """As `declared` returns them."""
     return [flag for provider in registered() for flag in declared(provider)]
 
 
@@ -153,9 +144,6 @@ def create_delegates(values: FlagValues) -> list[ProvidedDelegate]:
     """The delegates that the flags request, in the order of the command line.
 
     JaxDelegate if they request none, unless they request XNNPACK or no delegate (`use_jax=False`).
-
-    Raises:
-        OptionError: an impossible value or combination.
     """
     use_threads(values.num_threads)
     created = [(provider, _create(provider, values)) for provider in registered()]
@@ -179,18 +167,18 @@ def _create(provider: DelegateProvider, values: FlagValues) -> Any | None:
 
 
 def _rank(provider: DelegateProvider, values: FlagValues) -> int:
-    """The position of the provider's first flag; if it was not given, of its first given flag."""
+    """Of the provider's first flag; if it was not given, of its first given flag."""
     positions = [values.position(flag.name) for flag in declared(provider)] or [0]
     return positions[0] or min(filter(None, positions), default=0)
 
 
 def requires_full_delegation(values: FlagValues) -> bool:
-    """Whether either name of the flag is set; it holds for delegates of any kind."""
+    """Either name of the flag sets it; it holds for delegates of any kind."""
     return bool(values.require_full_delegation or values.jax_require_full_delegation)
 
 
 def use_threads(count: int) -> None:
-    """Set the number of XLA's CPU threads, which XLA reads from the environment when it starts."""
+    """XLA reads the number from the environment when it starts."""
     if count != -1 and count < 1:
         raise OptionError(f"num_threads: must be -1 or at least 1, got {count}")
     if count == -1 or os.environ.get("NPROC") == str(count):
@@ -202,7 +190,7 @@ def use_threads(count: int) -> None:
 
 
 def interpreter_name(values: FlagValues, delegates: Sequence[Any]) -> str:
-    """Which interpreter runs: "jaxdelegate" or "litert"."""
+    """Either "jaxdelegate" or "litert"."""
     stock_only = [type(d).__name__ for d in delegates if not isinstance(d, SimpleDelegate)]
     if values.use_xnnpack is not None:
         stock_only.append("use_xnnpack")
@@ -222,17 +210,10 @@ def open_interpreter(
 ) -> Any:
     """The interpreter that the flags request, with delegates applied.
 
-    Args:
-        values: of all providers' flags.
-        model: a path, or the file's content.
-        delegates: in the order in which they claim operators.
-        preserve_all_tensors: keep every intermediate tensor readable.
-
-    Raises:
-        ModelError: the file is not a model.
-        OptionError: `interpreter` contradicts another flag.
-        DelegationError: full delegation is required and a delegate does not support an operator;
-            the stock interpreter raises InterpreterError.
+    The values are those of all providers' flags; delegates claim operators in their order. An
+    OptionError if `interpreter` contradicts another flag, a DelegationError if full delegation is
+    required and a delegate does not support an operator; the stock interpreter raises
+    InterpreterError.
     """
     arguments: dict[str, Any] = {
         "experimental_delegates": list(delegates) or None,

@@ -30,7 +30,7 @@ class DelegateProvider(Protocol):
         ...
 
     def flags(self) -> Any:
-        """The flags that it declares: Flag records; absl.flags.Flag objects are accepted too."""
+        """Flag records; absl.flags.Flag objects are accepted too."""
         ...
 
     def create(self, flag_values: Any) -> Any | None:
@@ -40,24 +40,17 @@ class DelegateProvider(Protocol):
 
 @dataclasses.dataclass
 class BuiltinProvider:
-    """A provider of this package.
+    """A provider of this package."""
 
-    Attributes:
-        name: TFLite's.
-        declared: its flags.
-        function: creates the delegate; returns None if the flags do not request it.
-    """
-
-    name: str
-    declared: tuple[Flag, ...]
+    name: str  # TFLite's
+    declared: tuple[Flag, ...]  # its flags
+    # Returns None if the flags do not request the delegate
     function: Callable[[FlagValues], Any | None]
 
     def flags(self) -> tuple[Flag, ...]:
-        """The flags that it declares."""
         return self.declared
 
     def create(self, flag_values: FlagValues) -> Any | None:
-        """The delegate if the flags request it."""
         return self.function(flag_values)
 
 
@@ -75,17 +68,11 @@ def _sustained(value: bool) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class _Alias:
-    """A flag of TFLite's that is another name of an option of JaxDelegate.
-
-    Attributes:
-        flag: TFLite's.
-        option: of JaxDelegate; empty: the flag is accepted without effect.
-        convert: from the flag's value to the option's; None leaves the option unset.
-    """
+    """A flag of TFLite's that is another name of an option of JaxDelegate."""
 
     flag: Flag
-    option: str = ""
-    convert: Callable[[Any], Any] = lambda value: value
+    option: str = ""  # empty: the flag is accepted without effect
+    convert: Callable[[Any], Any] = lambda value: value  # None leaves the option unset
 
 
 def _alias(name: str, default: Any, option: str, note: str = "", **convert: Any) -> _Alias:
@@ -142,7 +129,7 @@ _FOR_GPU = (
 
 
 def aliases(option: str) -> tuple[str, ...]:
-    """TFLite's flags that are other names of an option of JaxDelegate."""
+    """TFLite's flags that are other names of the option."""
     return tuple(row.flag.name for row in (*_FOR_ALL, *_FOR_GPU) if row.option == option)
 
 
@@ -184,7 +171,6 @@ def _jax_flag(field: dataclasses.Field) -> Flag:
 
 
 def jax_delegate(values: FlagValues) -> Any:
-    """JaxDelegate with the options that the flags give it."""
     from jaxdelegate.delegate.jax_delegate import JaxDelegate  # noqa: PLC0415 (imports jax)
 
     return JaxDelegate(jax_options(values))
@@ -204,7 +190,7 @@ def _gpu_delegate(values: FlagValues) -> Any | None:
 
 
 def _check_xnnpack(values: FlagValues) -> None:
-    """Refuse options that cannot reach XNNPACK, which the stock interpreter creates itself."""
+    """XNNPACK is created by the stock interpreter, so some options cannot reach it."""
     for flag in _XNNPACK_FLAGS[1:]:
         value = values[flag.name]
         if value != flag.default:
@@ -227,7 +213,7 @@ def _external_delegate(values: FlagValues) -> Any | None:
 
 
 def external_options(text: str) -> dict[str, str]:
-    """`key:value;key:value` as a dictionary; values may contain colons."""
+    """`key:value;key:value`; values may contain colons."""
     items = [item for item in text.split(";") if item]
     for item in items:
         if ":" not in item:

@@ -13,15 +13,8 @@ def open_on_devices(
 ) -> list[Any]:
     """An interpreter on each of the first devices of the platform that the flags choose.
 
-    Args:
-        values: of all providers' flags.
-        model: a path, or the file's content.
-        count: how many devices; 0: all that this process has.
-
-    Raises:
-        ModelError: the file is not a model.
-        OptionError: there are fewer devices, the flags do not request JaxDelegate, or
-            `jax_device_index` names one device.
+    A count of 0 is all devices of this process. An OptionError if there are fewer, the flags do not
+    request JaxDelegate, or `jax_device_index` names one device.
     """
     if values.is_set("jax_device_index"):
         raise OptionError(

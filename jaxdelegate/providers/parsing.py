@@ -46,7 +46,6 @@ class Flag:
             raise OptionError(f"flag {self.name!r}: letters, digits and _ only")
 
     def checked(self, value: Any) -> Any:
-        """Return a value that the flag accepts."""
         accepted = (int, float) if self.type is float else self.type
         is_valid = isinstance(value, accepted) and (
             self.type is bool or not isinstance(value, bool)
@@ -60,7 +59,7 @@ class Flag:
 
 
 def type_and_choices(hint: Any) -> tuple[type, tuple[str, ...]]:
-    """The type and the choices of a flag for an option with a type hint such as `int | None`."""
+    """For an option with a type hint such as `int | None`."""
     alternatives = (hint,) if get_origin(hint) is Literal else get_args(hint) or (hint,)
     types = [a for a in alternatives if a in (bool, int, float)]
     literals = [get_args(a) for a in alternatives if get_origin(a) is Literal]
@@ -74,21 +73,15 @@ class FlagValues:
     """
 
     def __init__(self, values: Mapping[str, Any], positions: Mapping[str, int]) -> None:
-        """Hold the values.
-
-        Args:
-            values: of every declared flag.
-            positions: of the flags that were given: their places on the command line, from 1.
-        """
+        """Positions are the places of given flags on the command line, from 1."""
         self._values = dict(values)
         self._positions = dict(positions)
 
     @classmethod
     def of(cls, flags: Iterable[Flag], given: Mapping[str, Any] | None = None) -> "FlagValues":
-        """The values of `flags`; `given` replaces the command line, in its order.
+        """`given` replaces the command line, in its order.
 
-        Raises:
-            OptionError: an unknown flag, or a value of another type.
+        An OptionError for an unknown flag, or a value of another type.
         """
         declared = {flag.name: flag for flag in flags}
         values = {name: flag.default for name, flag in declared.items()}
@@ -116,7 +109,7 @@ class FlagValues:
         return self._values[name]
 
     def is_set(self, name: str) -> bool:
-        """Whether the flag was given, even with its default value."""
+        """Even with its default value."""
         return name in self._positions
 
     def position(self, name: str) -> int:
@@ -124,9 +117,8 @@ class FlagValues:
         return self._positions.get(name, 0)
 
     def given(self) -> dict[str, Any]:
-        """The flags that were given, in their order."""
+        """In their order."""
         return {name: self._values[name] for name in sorted(self._positions, key=self.position)}
 
     def as_dict(self) -> dict[str, Any]:
-        """Every value by name."""
         return dict(self._values)

@@ -44,16 +44,12 @@ class BatchedModel:
         trusts_batch: bool = False,
         compiles_once: bool = False,
     ) -> None:
-        """Read the model; programs are compiled when the first rows arrive.
+        """Programs are compiled when the first rows arrive.
 
-        Args:
-            model: a path, or a file's content.
-            options: of the delegate.
-            signature: its key; None: the only one.
-            batch_sizes: sizes that may be compiled; None: as batches arrive.
-            trusts_batch: run a graph that accepts a batch on batches, even if it is not known to
-                compute each row independently.
-            compiles_once: wait while another process compiles the same program.
+        A signature of None is the only one. Batch sizes of None are compiled as batches arrive.
+        With `trusts_batch` a graph that accepts a batch runs on batches, even if it is not known to
+        compute each row independently. With `compiles_once` this process waits while another
+        compiles the same program.
         """
         begun = time.perf_counter()
         if not trusts_batch:
@@ -74,17 +70,10 @@ class BatchedModel:
         self.open_seconds = time.perf_counter() - begun
 
     def run(self, rows: Rows) -> dict[str, np.ndarray]:
-        """Run n >= 1 rows.
+        """The outputs [n, ...] of n >= 1 checked rows; object [n] of arrays if shapes differ.
 
-        Args:
-            rows: the inputs [n, ...], checked.
-
-        Returns:
-            The outputs [n, ...]; object [n] of arrays where rows have different shapes.
-
-        Raises:
-            InterpreterError: an operator failed; DeviceMemoryError: the device is out of memory.
-            DelegationError: the options require full delegation, and it is impossible.
+        An InterpreterError if an operator failed, a DeviceMemoryError if the device is out of
+        memory, a DelegationError if required full delegation is impossible.
         """
         count = len(next(iter(rows.values())))
         size = 1 if self._is_one_by_one else self._size(rows, count)
@@ -103,13 +92,13 @@ class BatchedModel:
         }
 
     def no_rows(self) -> dict[str, np.ndarray]:
-        """The outputs for zero rows: [0, ...]."""
+        """[0, ...]."""
         signature = self.signature
         shapes = {t: [max(n, 0) for n in signature.row_shape(t)] for t in signature.outputs}
         return {t.name: np.zeros((0, *shape), t.dtype) for t, shape in shapes.items()}
 
     def _size(self, rows: Rows, count: int) -> int:
-        """The batch size for `count` rows, allocated; 1 if the model does not accept a batch."""
+        """For `count` rows, allocated; 1 if the model does not accept a batch."""
         size = self._sizes.of(count)
         if size == 1:
             self._allocate(rows, size)
@@ -209,7 +198,7 @@ def _opened(model: str | os.PathLike[str] | bytes, delegate: JaxDelegate) -> Int
 
 
 def concatenate(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """Concatenate arrays [k, ...]; object [n] of arrays if their rows differ in shape."""
+    """Arrays [k, ...]; object [n] of arrays if their rows differ in shape."""
     if len(parts) == 1:
         return parts[0]
     if len({part.shape[1:] for part in parts}) == 1:

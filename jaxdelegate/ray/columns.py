@@ -13,18 +13,11 @@ _HOW_TO_CAST = "cast it in a map_batches before this one"
 
 
 def num_rows(batch: Batch) -> int:
-    """The number of rows of a batch."""
     return len(next(iter(batch.values()))) if batch else 0
 
 
 def column(batch: Batch, name: str, purpose: str) -> Any:
-    """A column.
-
-    Args:
-        batch: the columns by name.
-        name: of the column.
-        purpose: what it is for; the error names it.
-    """
+    """An error for a missing column names the purpose."""
     if not isinstance(batch, Mapping):
         raise PredictionError(
             f'expected a batch as a dictionary of numpy arrays (batch_format="numpy"), got '
@@ -39,17 +32,10 @@ def column(batch: Batch, name: str, purpose: str) -> Any:
 def to_array(
     value: Any, tensor: TensorInfo, row_shape: tuple[int, ...], name: str
 ) -> tuple[np.ndarray, dict[int, str]]:
-    """A column as the array of an input, and the rows that do not fit.
+    """A column as the array of an input, and the rows that do not fit, with reasons.
 
-    Args:
-        value: the column, [n, ...]; object [n] where rows differ, as in Ray Data.
-        tensor: the input.
-        row_shape: the expected shape of a row, -1 for any size.
-        name: of the column.
-
-    Returns:
-        The array [n, ...] of the input's dtype, zeros in rows that do not fit; and for each of
-        those rows the reason.
+    The column is [n, ...], or object [n] where rows differ, as in Ray Data; -1 in `row_shape` is
+    any size. The array [n, ...] has the input's dtype, and zeros in rows that do not fit.
     """
     array = np.asarray(value)
     where = f"column {name!r} for input {tensor.name!r}"
@@ -93,7 +79,7 @@ def _stack(
 
 
 def _row(value: Any, tensor: TensorInfo) -> np.ndarray:
-    """One row; text as bytes where the input has strings."""
+    """Text as bytes where the input has strings."""
     if value is None:
         return np.array(None, object)
     if tensor.dtype != object:

@@ -27,19 +27,12 @@ _MAX_DEATHS = 3  # of actors with the same batch
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """Which cluster to use, and how much of it.
+    """Which cluster to use, and how much of it."""
 
-    Attributes:
-        address: as `ray.init` takes it; "local" starts a Ray for this run.
-        actors: how many; None: as many as fit.
-        cpus: CPUs of each actor.
-        gpus: GPUs of each actor; None: one if the cluster has any and the flags name no other
-            platform.
-    """
-
-    address: str = LOCAL
-    actors: int | None = None
-    cpus: float = 1.0
+    address: str = LOCAL  # as `ray.init` takes it; "local" starts a Ray for this run
+    actors: int | None = None  # None: as many as fit
+    cpus: float = 1.0  # of each actor
+    # Of each actor; None: one if the cluster has any and no flag names another platform
     gpus: float | None = None
 
     def __post_init__(self) -> None:
@@ -57,12 +50,7 @@ class RayRunner:
     """
 
     def __init__(self, cluster: Cluster, flags: Mapping[str, Any] | None = None) -> None:
-        """Join the cluster.
-
-        Args:
-            cluster: which one, and how much of it.
-            flags: the delegates' flags that were given, by name.
-        """
+        """`flags` are those of the delegates that were given, by name."""
         self._ray = optional_module("ray", "ray")
         self._cluster, self._flags = cluster, dict(flags or {})
         self._actors: _Actors | None = None
@@ -90,7 +78,6 @@ class RayRunner:
     def batches(
         self, model: ImageModel, crop_fraction: float | None, decode_threads: int | None
     ) -> "RayBatches":
-        """Returns what runs the images of one evaluation."""
         if self._actors is None:
             raise OptionError("open the model before its batches")
         return RayBatches(self._actors, model.batch_size, crop_fraction, decode_threads)
@@ -253,7 +240,7 @@ def _facts(model: ImageModel) -> tuple[Any, ...]:
 
 
 class RayBatches:
-    """The batches of one evaluation, run on actors; created by `RayRunner.batches`."""
+    """Created by `RayRunner.batches`."""
 
     def __init__(
         self,
@@ -262,7 +249,7 @@ class RayBatches:
         crop_fraction: float | None,
         decode_threads: int | None,
     ) -> None:
-        """Prepare; nothing runs yet."""
+        """Nothing runs yet."""
         self._actors, self._size = actors, batch_size
         self._arguments = (crop_fraction, decode_threads)
         self.times = Times()

@@ -18,25 +18,16 @@ from jaxdelegate.ray.resources import Resources, assigned_resources
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """What all actors of an evaluation need.
+    """What all actors of an evaluation need."""
 
-    Attributes:
-        path: of the model, on a disk that all actors can read.
-        flags: the delegates' flags that were given.
-        batch_size: how many images an invocation should take.
-        num_outputs: how many outputs the model must have.
-    """
-
-    path: str
-    flags: Mapping[str, Any]
-    batch_size: int
-    num_outputs: int
+    path: str  # on a disk that all actors can read
+    flags: Mapping[str, Any]  # of the delegates, those that were given
+    batch_size: int  # images that an invocation should take
+    num_outputs: int  # that the model must have
 
 
 @dataclasses.dataclass(frozen=True)
 class Done:
-    """A batch, and how long it took."""
-
     batch: Batch
     times: Times
 
@@ -45,14 +36,14 @@ class ImageActor:
     """Opens the model at the first call. Ray runs up to two calls at a time: one decodes."""
 
     def __init__(self, work: Work) -> None:
-        """Keep the work; the first call reports what is wrong with it."""
+        """The first call reports what is wrong with the work."""
         self._work = work
         self._opening, self._running = threading.Lock(), threading.Lock()
         self._opened: ImageModel | None = None
         self._resources = assigned_resources() or Resources()
 
     def describe(self) -> ImageModel:
-        """The model without its interpreter."""
+        """Without its interpreter."""
         return dataclasses.replace(self._model(), interpreter=None)
 
     def run(
@@ -62,13 +53,10 @@ class ImageActor:
         crop_fraction: float | None,
         decode_threads: int | None,
     ) -> Done:
-        """Run one batch.
+        """Run one batch: `paths` are at most the model's batch, `first` is the index of the first.
 
-        Args:
-            first: index of its first image.
-            paths: of its images, at most the model's batch.
-            crop_fraction: as `ImageModel.preprocessing` takes it.
-            decode_threads: None: one for each of the actor's CPUs.
+        `crop_fraction` is as in `ImageModel.preprocessing`. Threads of None are one for each of the
+        actor's CPUs.
         """
         model, waited = self._model(), 0.0
 

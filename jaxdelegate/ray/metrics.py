@@ -51,7 +51,6 @@ class Meter:
     """Adds to a record, and to Ray's metrics `jaxdelegate_<name>`, tagged with the model."""
 
     def __init__(self, model: str) -> None:
-        """Start at zero."""
         self.stats = PredictorStats()
         self._tags = {"model": model}
         self._metrics: dict[str, Any] = {}
@@ -66,13 +65,11 @@ class Meter:
             self._metrics[name] = module.Histogram(f"jaxdelegate_{name}", description=text, **more)
 
     def count(self, name: str, amount: int) -> None:
-        """Add to a counter."""
         setattr(self.stats, name, getattr(self.stats, name) + amount)
         if amount and name in self._metrics:
             self._metrics[name].inc(amount, tags=self._tags)
 
     def observe(self, name: str, seconds: float) -> None:
-        """Add a time."""
         setattr(self.stats, name, getattr(self.stats, name) + seconds)
         if name in self._metrics:
             self._metrics[name].observe(seconds, tags=self._tags)

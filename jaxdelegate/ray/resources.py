@@ -19,21 +19,14 @@ _MEMORY = "XLA_PYTHON_CLIENT_MEM_FRACTION"
 
 @dataclasses.dataclass(frozen=True)
 class Resources:
-    """The resources of an actor or a task.
+    """Of an actor or a task."""
 
-    Attributes:
-        cpus: how many CPUs; 0: Ray did not count them.
-        gpus: how many GPUs; a fraction of one that is shared with others.
-        tpus: how many TPU chips.
-    """
-
-    cpus: float = 0.0
-    gpus: float = 0.0
-    tpus: float = 0.0
+    cpus: float = 0.0  # 0: Ray did not count them
+    gpus: float = 0.0  # a fraction of one that is shared with others
+    tpus: float = 0.0  # chips
 
     @classmethod
     def of(cls, assigned: Mapping[str, float]) -> "Resources":
-        """From Ray's names of resources."""
         return cls(*(float(assigned.get(name, 0.0)) for name in ("CPU", "GPU", "TPU")))
 
     @property
@@ -43,12 +36,12 @@ class Resources:
 
     @property
     def threads(self) -> int | None:
-        """How many threads XLA's CPU client may have; None: its default."""
+        """Of XLA's CPU client; None: its default."""
         return max(1, int(self.cpus)) if self.cpus and self.platform == "cpu" else None
 
 
 def assigned_resources() -> Resources | None:
-    """The resources of this process; None: it is neither an actor nor a task."""
+    """None: this process is neither an actor nor a task."""
     ray = running_ray()
     if ray is None:
         return None
@@ -63,13 +56,7 @@ def restrict(
 ) -> DelegateOptions:
     """Restrict this process to its resources: threads and memory before jax starts, and platform.
 
-    Args:
-        resources: as `assigned_resources` returns them.
-        options: JaxDelegate's.
-        num_threads: of XLA's CPU client; None: one for each assigned CPU.
-
-    Returns:
-        The options, with the platform.
+    Threads of None are one for each assigned CPU. Returns the options, with the platform.
     """
     known = DelegateOptions.of(options)
     if num_threads is not None or resources is None:

@@ -14,25 +14,16 @@ _BATCH = ((-1,), (1,))
 
 @dataclasses.dataclass(frozen=True)
 class TensorInfo:
-    """An input or an output.
+    """An input or an output."""
 
-    Attributes:
-        name: the signature's, or the tensor's if the file has no signature.
-        index: of the tensor.
-        shape: as declared; -1 for a free dimension.
-        dtype: of its arrays; object: strings, as bytes.
-    """
-
-    name: str
+    name: str  # the signature's, or the tensor's if the file has no signature
     index: int
-    shape: tuple[int, ...]
-    dtype: np.dtype
+    shape: tuple[int, ...]  # as declared; -1 for a free dimension
+    dtype: np.dtype  # object: strings, as bytes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Signature:
-    """The inputs and outputs of one signature."""
-
     subgraph: int
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
@@ -47,13 +38,13 @@ class Signature:
         return all(tensor.shape[:1] in _BATCH for tensor in self.inputs) and bool(self.inputs)
 
     def row_shape(self, tensor: TensorInfo) -> tuple[int, ...]:
-        """The shape of an input or output in one row; -1 for a free dimension."""
+        """-1 for a free dimension."""
         has_batch = self.has_batch and tensor.shape[:1] in _BATCH
         return tensor.shape[1:] if has_batch else tensor.shape
 
 
 def read_signature(interpreter: Interpreter, key: str | None) -> Signature:
-    """A signature of the model, or the main subgraph of a file without signatures."""
+    """Of a file without signatures, the main subgraph."""
     found = {s.key: s for s in interpreter._model.signatures}
     if key is None and len(found) > 1:
         raise OptionError(f"signature: the model has several, name one: {', '.join(found)}")

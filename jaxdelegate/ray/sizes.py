@@ -16,11 +16,7 @@ class BatchSizes:
     """
 
     def __init__(self, given: Sequence[int] | None = None) -> None:
-        """Start without sizes, or with the given ones.
-
-        Args:
-            given: all sizes that may be compiled; None: chosen as batches arrive.
-        """
+        """Only the given sizes may be compiled; None: chosen as batches arrive."""
         if given is not None and (not given or min(given) < 1):
             raise OptionError(f"batch_sizes: must be at least 1, got {list(given)}")
         self._are_given = given is not None

@@ -170,7 +170,7 @@ def run(values: flags.FlagValues) -> int:
 
 
 def _chosen(values: flags.FlagValues) -> FlagValues:
-    """The delegates' flags, with --allow_fp16 applied."""
+    """With --allow_fp16 applied."""
     chosen = delegate_flags.read(values)
     if not values.allow_fp16:
         return chosen
@@ -181,7 +181,6 @@ def _chosen(values: flags.FlagValues) -> FlagValues:
 
 
 def options_of(values: flags.FlagValues) -> BenchmarkOptions:
-    """The benchmark's options."""
     return BenchmarkOptions(**{flag.name: values[flag.name].value for flag in benchmark_flags()})
 
 

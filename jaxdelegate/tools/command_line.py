@@ -46,20 +46,14 @@ def declared(tool: ModuleType) -> flags.FlagValues:
 
 
 def define(declared: Iterable[Any], values: flags.FlagValues, module: str) -> None:
-    """Declare flags.
-
-    Args:
-        declared: Flag records, or absl flags.
-        values: where to declare them.
-        module: the heading under which `--help` lists them.
-    """
+    """Declare Flag records or absl flags in `values`; `--help` lists them under `module`."""
     counter = itertools.count(1)
     for flag in declared:
         flags.DEFINE_flag(_ordered(flag, counter), values, module)
 
 
 def with_model(values: flags.FlagValues, arguments: Sequence[str]) -> list[str]:
-    """The arguments with `--graph=` before a first one that is not a flag: the model."""
+    """With `--graph=` before a first argument that is not a flag: the model."""
     if not arguments or arguments[0].startswith("-") or _MODEL[0] not in values:
         return list(arguments)
     if any(a.lstrip("-").partition("=")[0] in _MODEL for a in arguments[1:]):
@@ -91,7 +85,7 @@ def _check_output(name: str, path: Path) -> None:
 
 
 class _OrderedFlag(flags.Flag):  # type: ignore[misc]  # absl has no types
-    """A flag with its place on the command line: `position`, from 1; 0: not given."""
+    """`position` is the flag's place on the command line, from 1; 0: not given."""
 
     def __init__(self, counter: itertools.count, *arguments: Any, **more: Any) -> None:
         self._counter = counter

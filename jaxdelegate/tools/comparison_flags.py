@@ -47,7 +47,6 @@ FLAGS = (
 
 
 def inputs(values: flags.FlagValues) -> InputSettings:
-    """The inputs of both sides."""
     return parse_inputs(
         seed=values.seed,
         names=values.input_layer,

@@ -72,13 +72,7 @@ SOME_SKIPPED = 3  # the exit code of a run that skipped images it could not use
 
 
 def evaluate(values: flags.FlagValues, function: Callable[..., Any], **arguments: Any) -> Any:
-    """Run an evaluation with what the flags of this module say, here or on a Ray cluster.
-
-    Args:
-        values: parsed flags.
-        function: `evaluate_imagenet` or `evaluate_coco`.
-        **arguments: its other arguments.
-    """
+    """Run `evaluate_imagenet` or `evaluate_coco` by these flags, here or on a Ray cluster."""
     settings = RunSettings(
         batch_size=values.batch_size,
         decode_threads=values.num_decode_threads,
@@ -112,7 +106,7 @@ def _output_paths(values: flags.FlagValues) -> tuple[Path | None, Path | None]:
 
 @contextlib.contextmanager
 def _runner(values: flags.FlagValues) -> Iterator[RayRunner | None]:
-    """What runs the images on a Ray cluster; None: this process does."""
+    """Runs the images on a Ray cluster; None: this process does."""
     if values.ray_address is None:
         unused = [n for n in ("ray_actors", "ray_gpus") if getattr(values, n) is not None]
         if unused:

@@ -30,11 +30,7 @@ _COMMON = (
 def brief(name: str, what: str, values: flags.FlagValues, actions: Sequence[str] = ()) -> str:
     """The tool's common flags; all of them if there are not many.
 
-    Args:
-        name: the tool's.
-        what: what the tool does.
-        values: with its flags declared.
-        actions: words of which one must be given.
+    One of the words in `actions` must be given.
     """
     known = {flag.name for flags in values.flags_by_module_dict().values() for flag in flags}
     if len(known) <= _MANY:

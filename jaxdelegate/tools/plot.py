@@ -24,7 +24,6 @@ FLAGS = (
 
 
 def run(values: flags.FlagValues) -> int:
-    """Draw."""
     flops, bandwidth = values.peak_flops, values.peak_bandwidth
     if (flops is None) != (bandwidth is None):
         raise OptionError("--peak_flops and --peak_bandwidth: give both or neither")

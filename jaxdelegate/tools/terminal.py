@@ -26,14 +26,13 @@ def escaped(text: str, allowed: str = "") -> str:
 
 
 class EscapedStream:
-    """A text stream that writes `escaped` text; the rest is the stream's."""
+    """Writes `escaped` text; the rest is the stream's."""
 
     def __init__(self, stream: TextIO, allowed: str = "") -> None:
-        """Write to the stream; keep the allowed control characters."""
         self._stream, self._allowed = stream, allowed
 
     def write(self, text: str) -> int:
-        """Write; returns the length of the text before escaping."""
+        """Returns the length of the text before escaping."""
         self._stream.write(escaped(text, self._allowed))
         return len(text)
 
