@@ -65,7 +65,7 @@ def _masked(image: np.ndarray, found: Found) -> np.ndarray:
 
 
 class _Pen:
-    """Draws on an image, in sizes relative to it."""
+    """Sizes are relative to the image."""
 
     def __init__(self, picture: Image.Image) -> None:
         self._width, self._height = picture.size

@@ -27,8 +27,6 @@ _LITERT_REPORT = (
 
 @dataclasses.dataclass(frozen=True, eq=False)  # hashable, whatever the options
 class Engine:
-    """An interpreter with or without a delegate."""
-
     name: str
     options: Mapping[str, str] | None = None  # of JaxDelegate; None: no delegate
     is_litert: bool = False  # whether it is LiteRT's interpreter
@@ -68,8 +66,6 @@ ENGINES = {
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """The outputs and the latency of one engine on one set of inputs."""
-
     outputs: list[np.ndarray]
     milliseconds: float  # median of the timed invokes
 
@@ -111,7 +107,7 @@ class Engines:
         self._cached = functools.lru_cache(size)(lambda content, engine: engine.open(content))
 
     def open(self, content: bytes, engine: Engine) -> Opened:
-        """The network in the engine; after an error the next call tries again."""
+        """After an error the next call tries again."""
         with self._lock:
             opened: Opened = self._cached(content, engine)
         return opened

@@ -58,7 +58,7 @@ class Choice:
 
 
 class Handlers:
-    """The handlers of a page; all sessions share the opened networks."""
+    """All sessions share the opened networks."""
 
     def __init__(self, folder: str) -> None:
         self._engines = Engines()
@@ -165,6 +165,5 @@ def _view(now: Showing, name: str) -> tuple[Any, ...]:
 
 
 def _problem(text: str) -> tuple[Any, ...]:
-    """Show what is wrong or missing instead of results."""
     message = gr.update(value=text, visible=True)
     return None, message, gr.update(visible=False), *[gr.skip()] * 6

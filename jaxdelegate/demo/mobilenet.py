@@ -49,7 +49,7 @@ def mobilenet_v1(
 
 @dataclasses.dataclass(frozen=True)
 class DemoResult:
-    """The results of the demo. Times are in milliseconds."""
+    """Times are in milliseconds."""
 
     report: DelegationReport
     model_bytes: int
@@ -76,7 +76,6 @@ class DemoResult:
 
 
 def run_demo(*, size: int, width: float, num_runs: int) -> DemoResult:
-    """Run MobileNet v1 through the delegate and through the numpy reference."""
     content = mobilenet_v1(size=size, width=width)
     x = np.random.default_rng(0).uniform(-1, 1, (1, size, size, 3)).astype(np.float32)
     delegate = JaxDelegate()

@@ -7,10 +7,8 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class Label:
-    """A class and its score, 0 to 1."""
-
     name: str
-    score: float
+    score: float  # 0 to 1
 
 
 @dataclasses.dataclass(frozen=True)

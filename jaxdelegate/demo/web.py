@@ -51,7 +51,7 @@ def launch(folder: str, host: str, port: int | None) -> None:
 
 
 def build(folder: str) -> gr.Blocks:
-    """The page; its videos are written to `folder`."""
+    """The page's videos are written to `folder`."""
     with gr.Blocks(title="jaxdelegate", analytics_enabled=False, fill_width=True) as page:
         gr.HTML(_head())
         with gr.Row(elem_id="columns"):

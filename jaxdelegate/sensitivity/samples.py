@@ -27,11 +27,7 @@ def _shape(tensor: Tensor) -> tuple[int, ...]:
 
 
 def given(inputs: Sequence[Tensor], samples: Sequence[Any]) -> list[Sample]:
-    """Sets of inputs by tensor.
-
-    Each sample is an array (for a model with one input), arrays in the inputs' order, or a mapping
-    by their names.
-    """
+    """Each sample is an array (for one input), arrays in order, or a mapping by name."""
     found = [_sample(inputs, sample, number) for number, sample in enumerate(samples)]
     if not found:
         raise TensorError("inputs: expected at least one sample, got none")

@@ -49,8 +49,6 @@ class Deviation:
 
 
 class Simulation:
-    """A lowered network that can be run with variants of its operators."""
-
     def __init__(self, lowering: Lowering) -> None:
         self._partition, self._weights = lowering.partition, lowering.weights
         self._states = lowering.states
@@ -59,17 +57,17 @@ class Simulation:
 
     @property
     def specs(self) -> Mapping[int, TensorSpec]:
-        """Specs of all tensors, with folded constants."""
+        """With folded constants."""
         return self._partition.specs
 
     @property
     def steps(self) -> tuple[LoweredOperator, ...]:
-        """The operators that run, in execution order."""
+        """In execution order."""
         return self._partition.operators
 
     @property
     def classes(self) -> int:
-        """The number of classes, if the only output is [N, classes]; else 0."""
+        """If the only output is [N, classes]; else 0."""
         shapes = [self.specs[i].shape for i in self.outputs]
         is_scores = len(shapes) == 1 and len(shapes[0]) == 2 and shapes[0][1] > 1
         return shapes[0][1] if is_scores else 0
@@ -79,7 +77,7 @@ class Simulation:
     def ranges(
         self, samples: Sequence[Mapping[int, Any]], tensors: Sequence[int]
     ) -> dict[int, Range]:
-        """The smallest and largest finite values of tensors over samples."""
+        """The smallest and largest finite values over samples."""
 
         def program(weights: list[Any], values: list[Any]) -> jax.Array:
             known = dict(self._begin(values))
@@ -96,7 +94,7 @@ class Simulation:
     # ---- one operator at a time
 
     def deviation(self, samples: Sequence[Mapping[int, Any]], variants: Variants) -> Deviation:
-        """The deviation for each variant alone; numbers are consecutive from 0."""
+        """For each variant alone; numbers are consecutive from 0."""
         constants = _constants(variants)
         total = sum(len(rows) for rows in variants.values())
         size = min(total, self._chunk())
@@ -156,7 +154,7 @@ class Simulation:
         variants: Variants,
         choices: Sequence[Collection[int]],
     ) -> Deviation:
-        """The deviation for each choice of variants, given by their numbers."""
+        """For each choice of variants, given by their numbers."""
         numbers = [number for rows in variants.values() for number, _ in rows]
         chosen = np.array([[n in choice for n in sorted(numbers)] for choice in ((), *choices)])
         program = functools.partial(self._all_at_once, variants)
@@ -233,7 +231,7 @@ class Simulation:
 
 
 def _constants(variants: Variants) -> dict[int, dict[int, Any]]:
-    """Constants by number; schemes that quantize weights in the same way share arrays."""
+    """By number; schemes that quantize weights in the same way share arrays."""
     kept: dict[tuple[int, bytes], Any] = {}
     found: dict[int, dict[int, Any]] = {}
     for rows in variants.values():
@@ -263,7 +261,7 @@ def _simulated(value: Any, grid: Grid) -> Any:
 
 
 def _rounded_dynamically(value: jax.Array, is_row_by_row: bool) -> jax.Array:
-    """Round like dynamic range kernels: each row or image by its own range."""
+    """As dynamic range kernels do: each row or image by its own range."""
     rows = value if is_row_by_row else value.reshape(value.shape[0], -1)
     q, scale, offset = jax_affine.asymmetric_quantize(rows)
     steps = q.astype(np.int32) - offset[..., None]
@@ -292,6 +290,6 @@ def _energy(x: jax.Array, first_axis: int) -> jax.Array:
 
 
 def _joined(parts: Sequence[tuple[jax.Array, ...]]) -> Deviation:
-    """The deviation of one sample for several sets of variants, concatenated."""
+    """Of one sample for several sets of variants, concatenated."""
     signal, noise, changes = zip(*(map(np.asarray, part) for part in parts), strict=True)
     return Deviation(signal[0], np.concatenate(noise), np.concatenate(changes))

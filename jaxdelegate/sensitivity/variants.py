@@ -51,8 +51,6 @@ _PLACES = {
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Variant:
-    """One operator in one scheme."""
-
     scheme: Scheme
     constants: Mapping[int, np.ndarray]  # by tensor, float32, rounded to their grids
     inputs: Mapping[int, Grid]  # by tensor, the grid of a run-time input
@@ -144,7 +142,7 @@ def variant(
 def _weight(
     places: _Places | None, operator: Operator, specs: Mapping[int, TensorSpec]
 ) -> int | None:
-    """The constant weights; None: the operator has none, or they are computed."""
+    """None: the operator has none, or they are computed."""
     if places is None:
         return None
     index = operator.inputs[places.weight]
