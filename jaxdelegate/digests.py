@@ -50,7 +50,7 @@ def fingerprint(source: ModelSource) -> str:
 
 
 def file_digest(source: ModelSource, algorithm: str = PREFERRED) -> str:
-    """Of a whole file, which is mapped, or of its content."""
+    """The digest of a whole file, which is mapped, or of its content."""
     return digests([open_source(source).content], algorithm)[0]
 
 
@@ -142,12 +142,12 @@ def _batches(
 
 
 def array_digests(arrays: Sequence[np.ndarray]) -> list[str]:
-    """Of each array's elements, in C order."""
+    """The digest of each array's elements, in C order."""
     return digests([array_bytes(array) for array in arrays])
 
 
 def array_bytes(array: np.ndarray) -> memoryview:
-    """In C order; of strings, their text with lengths."""
+    """An array's bytes in C order; of strings, their text with lengths."""
     if array.dtype.hasobject:
         return memoryview(json.dumps([_text(x) for x in array.ravel().tolist()]).encode())
     flat = np.ascontiguousarray(array).reshape(-1)

@@ -113,7 +113,7 @@ def _used_by(graph: Graph, indices: list[int], tensors: set[int]) -> set[int]:
 
 
 def _by_reason(graph: Graph, left: list[int]) -> list[tuple[str, list[int]]]:
-    """By name and kind of reason: the first one's reason, and all indices."""
+    """Operators grouped by name and kind of reason: the first one's reason, and all indices."""
     groups: dict[tuple[str, str], list[int]] = {}
     for index in left:
         kind = _SPECIFIC.sub("", graph.reasons.get(index) or "")

@@ -68,7 +68,7 @@ class Graph:
         return specs_bytes(self.survey.specs[t] for t in set(tensors) if 0 <= t < n)
 
     def only_consumer(self, node: Node) -> Node | None:
-        """Of this operator's only output, if there is one."""
+        """The only reader of this operator's only output, if there is one."""
         outputs = [t for t in node.operator.outputs if t >= 0]
         if len(outputs) != 1 or outputs[0] in self.outputs:
             return None
@@ -76,13 +76,13 @@ class Graph:
         return self.nodes[readers[0]] if len(readers) == 1 else None
 
     def n_partitions(self, delegated: Iterable[int]) -> int:
-        """If exactly these operators were delegated."""
+        """The number of partitions if exactly these operators were delegated."""
         steps = [PlannedOperator(node) for node in self.nodes]
         subsets = node_subsets.independent_subsets(steps, set(delegated))
         return sum(subset.is_delegated for subset in subsets)
 
     def kind(self, tensor: Tensor) -> str:
-        """As in `TensorAnalysis.kind`."""
+        """A tensor's role in this subgraph, as in `TensorAnalysis.kind`."""
         index = tensor.index
         if index in self.survey.subgraph.inputs:
             return "input"

@@ -9,7 +9,7 @@ from jaxdelegate.analysis.records import ModelAnalysis
 
 
 def html_page(analysis: ModelAnalysis) -> str:
-    """With all data and scripts inside."""
+    """The page: graph, operators, tensors and advice, with all data and scripts inside."""
     record = analysis.to_dict()
     record["layouts"] = [layout(subgraph)._asdict() for subgraph in analysis.subgraphs]
     record["node_size"] = [NODE_WIDTH, NODE_HEIGHT]

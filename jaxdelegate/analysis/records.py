@@ -94,12 +94,12 @@ class SubgraphAnalysis:
 
     @property
     def flops(self) -> int:
-        """Of all operators whose count is known."""
+        """Operations of all operators whose count is known."""
         return sum(op.cost.flops or 0 for op in self.operators)
 
     @property
     def bytes(self) -> int:
-        """Read and written by all operators if each runs alone, as far as known."""
+        """Bytes that all operators read and write if each runs alone, as far as known."""
         return sum(op.cost.bytes or 0 for op in self.operators)
 
     @property

@@ -43,7 +43,7 @@ def _used_buffers(model: Model) -> frozenset[int]:
 
 
 def _buffers(model: Model) -> Iterator[tuple[int, np.ndarray]]:
-    """By index, uint8 [n], also of the buffers after the flatbuffer."""
+    """The bytes of every buffer, uint8 [n], by its index, also of those after the flatbuffer."""
     table = schema.Model.GetRootAs(model.content)
     content = np.frombuffer(model.content, np.uint8)
     for index in range(table.BuffersLength()):

@@ -31,7 +31,7 @@ class ChoiceStore:
         self._device = device
 
     def read(self) -> dict[str, Choice]:
-        """By operator key; empty if none are stored or usable."""
+        """The stored choices by operator key; empty if none are stored or usable."""
         try:
             return _unpacked(self._content())
         except (SourceError, FileNotFoundError):
@@ -51,7 +51,7 @@ class ChoiceStore:
             _warn(f"autotuning results are not stored: {error}")
 
     def digest(self) -> str | None:
-        """Of the stored choices; None: none are stored."""
+        """The digest of the stored choices; None: none are stored."""
         try:
             return hashlib.sha256(self._content()).hexdigest()
         except (SourceError, OSError):

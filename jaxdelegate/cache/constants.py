@@ -14,7 +14,7 @@ class ConstantDigests:
         self._known: dict[int, tuple[np.ndarray, str]] = {}
 
     def of(self, constants: Mapping[int, np.ndarray]) -> dict[int, str]:
-        """Of each array's elements, by tensor."""
+        """The digest of each array's elements, by tensor."""
         new = {i: a for i, a in constants.items() if self._known.get(i, (None,))[0] is not a}
         digests = array_digests(list(new.values()))
         self._known.update((i, (a, d)) for (i, a), d in zip(new.items(), digests, strict=True))

@@ -66,7 +66,7 @@ class PrivateDirectory:
         return _shared(cls(Path(given), file, remark))
 
     def fileno(self) -> int:
-        """For `dir_fd`; a PermissionError if others can write to it now."""
+        """The descriptor, for `dir_fd`; a PermissionError if others can write to it now."""
         state = os.fstat(self._file)
         if not os.path.samestat(state, self._state):
             raise OSError(errno.EBADF, f"the descriptor of {str(self.path)!r} was closed")
@@ -75,19 +75,19 @@ class PrivateDirectory:
         return self._file
 
     def names(self) -> list[str]:
-        """Sorted, without temporary files."""
+        """The names of its files, sorted, without temporary ones."""
         found = subfolder.listed(self.fileno())
         return [name for name in found if not name.startswith(TEMPORARY)]
 
     def state(self, name: str) -> os.stat_result | None:
-        """Of a file, or of a link itself; None: it does not exist."""
+        """The status of a file, or of a link itself; None: it does not exist."""
         try:
             return os.stat(name, dir_fd=self.fileno(), follow_symlinks=False)
         except FileNotFoundError:
             return None
 
     def size(self, name: str) -> int:
-        """In bytes; 0 if it does not exist."""
+        """Bytes of a file; 0 if it does not exist."""
         state = self.state(name)
         return 0 if state is None else state.st_size
 

@@ -74,7 +74,7 @@ class Entry:
 
     @property
     def weights_file(self) -> str | None:
-        """None: it needs none."""
+        """The name of the file with its weights; None: it needs none."""
         return None if self.weights_digest is None else f"{self.weights_digest}.weights"
 
 

@@ -70,7 +70,7 @@ _VERSION_LINE = re.compile(r"^_version = ['\"](.+)['\"]$", re.MULTILINE)
 
 
 def jax_version() -> str | None:
-    """Read from jax's version.py without importing jax; None: not found."""
+    """The version of jax, read from its version.py without importing jax; None: not found."""
     spec = importlib.util.find_spec("jax")
     if spec is None or spec.origin is None:
         return None

@@ -22,7 +22,7 @@ class Part:
 
     @classmethod
     def of(cls, value: Any) -> "Part":
-        """For a value of types that JSON or `_plain` knows; a TypeError for others."""
+        """The part for a value of types that JSON or `_plain` knows; a TypeError for others."""
         text = json.dumps(value, default=_plain, sort_keys=True, separators=(",", ":"))
         return cls(hashlib.sha256(text.encode()).hexdigest()[:32], text[:_TEXT])
 

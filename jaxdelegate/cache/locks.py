@@ -17,7 +17,7 @@ _LOGGER = logging.getLogger("jaxdelegate")
 
 @contextlib.contextmanager
 def program_lock(directory: PrivateDirectory, digest: str) -> Iterator[None]:
-    """If files cannot be locked, continue without the lock."""
+    """Hold the lock of a program's key; if files cannot be locked, continue without it."""
     name = f"{TEMPORARY}{digest}"  # what a killed process leaves is pruned
     try:
         file = _locked(directory, name)

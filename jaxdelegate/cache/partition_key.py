@@ -27,7 +27,7 @@ _HANDLED_SEPARATELY = ("name", "const", "quantization", "dtype")  # fields of sp
 
 
 def tensors_of(nodes: Iterable[Node]) -> set[int]:
-    """Intermediates included."""
+    """The tensors that operators read or write, intermediates included."""
     operators = [node.operator for node in nodes]
     return {i for op in operators for i in (*op.inputs, *op.outputs, *op.intermediates) if i >= 0}
 
@@ -102,7 +102,7 @@ def boundary_parts(params: DelegateParams, specs: Mapping[int, TensorSpec]) -> d
 
 
 def model_part(constants: Mapping[int, str]) -> dict[str, Part]:
-    """From the digests of the constants' elements by tensor."""
+    """The part for the constants' elements, from their digests by tensor."""
     return {"model": Part.of(sorted(constants.items()))}
 
 
@@ -141,7 +141,7 @@ def _operator(op: Operator) -> list[Any]:
 
 
 def _spec(spec: TensorSpec) -> list[Any]:
-    """Without its name and its value, which has its own digest."""
+    """A spec's fields without its name and its value, which has its own digest."""
     quantization = spec.quantization
     if quantization is not None:  # the ranges that the converter observed do not matter
         quantization = dataclasses.replace(quantization, minimum=None, maximum=None)

@@ -74,7 +74,7 @@ class ProgramCache:
             _warn(self._store.directory.remark)
 
     def choices(self, device: Any) -> ChoiceStore | None:
-        """None: the directory is not used."""
+        """The measured choices for a device; None: the directory is not used."""
         from jaxdelegate.cache.choices import ChoiceStore  # noqa: PLC0415 (rarely used)
 
         return None if self._store is None else ChoiceStore(self._store.directory, device)
@@ -109,7 +109,7 @@ class ProgramCache:
             return None
 
     def support(self, key: Key) -> Verdicts | None:
-        """None: none that can be used."""
+        """The stored support verdicts for a graph; None: none that can be used."""
         if self._store is None:
             return None
         try:
@@ -151,7 +151,7 @@ class ProgramCache:
             return None
 
     def start_record(self, key: Key) -> StartRecord | None:
-        """None: none that can be used."""
+        """The stored start record of a model; None: none that can be used."""
         if self._store is None:
             return None
         try:
@@ -313,7 +313,7 @@ _checked: set[str] = set()  # directories that were searched for programs of oth
 
 
 def _warn_of_other_versions(store: ProgramStore) -> None:
-    """Once per process and directory."""
+    """Warn once per process and directory."""
     path = str(store.directory.path)
     if path in _checked:
         return

@@ -18,7 +18,7 @@ _DIGEST = re.compile(r"[0-9a-f]{32}")
 
 
 def settings_part(directory: PrivateDirectory) -> Part | None:
-    """None: jax is not imported, and its settings are not stored."""
+    """The part of a key; None: jax is not imported, and its settings are not stored."""
     name = Part.of([versions("cpu"), jax_settings.of_environment()]).digest + SUFFIX
     if not jax_settings.is_jax_imported():
         return _read(directory, name)

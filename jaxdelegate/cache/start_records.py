@@ -1,9 +1,7 @@
 """Start records: what an interpreter needs to run one stored program without reading the model.
 
-A model has one if its main subgraph is a single stored program. The record is stored under the
-digest of the whole model file, the delegate's options and everything else that the program depends
-on. It names the program, describes the inputs and outputs, and gives the offsets in the model file
-of the weights that the program reads from there.
+A model has one if its main subgraph is a single stored program. The key covers the whole model
+file, the delegate's options and everything else that the program depends on.
 """
 
 import dataclasses
@@ -34,7 +32,7 @@ class StoredTensor:
     quantized_dimension: int
 
     def details(self) -> dict[str, Any]:
-        """As `tensor_details.tensor_details` of the model's tensor."""
+        """The result of `tensor_details.tensor_details` for the model's tensor."""
         one = len(self.scales) == 1
         return {
             "name": self.name,
@@ -61,11 +59,11 @@ class StartRecord:
     inputs: tuple[StoredTensor, ...]
     outputs: tuple[StoredTensor, ...]
     constants: dict[int, tuple[int, int]]  # offset and bytes in the model file, by tensor
-    nodes: tuple[tuple[int, str, int, int], ...]
+    nodes: tuple[tuple[int, str, int, int], ...]  # index, operator, its code and version
 
 
 def read(directory: PrivateDirectory, key: Key) -> StartRecord | None:
-    """None: none is stored."""
+    """The record of a key; None: none is stored."""
     text = records.read(directory, key, SUFFIX)
     if text is None:
         return None

@@ -95,7 +95,7 @@ class ProgramStore:
         return True
 
     def weights(self, entry: Entry) -> dict[str, np.ndarray]:
-        """By digest."""
+        """The bytes of each weight in the entry's file of weights, by digest."""
         return weights.read(self.directory, entry)
 
 

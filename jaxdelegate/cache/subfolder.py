@@ -2,7 +2,7 @@
 
 It is called `jaxdelegate-<user id>`, and only the user can read it. A user who can write to the
 shared directory can still move it away and put another folder *of this user* in its place: for
-instance one into which the user has unpacked a stranger's archive, whose files could be programs.
+instance one into which the user has unpacked an untrusted archive, whose files could be programs.
 So programs are one level deeper, in a folder that is used only with its seal. The seal is a socket
 next to it with a random name, and the folder is named after that and the time of the socket's last
 change. Archives and downloads contain no sockets, a copy has another time, and the name is visible
@@ -62,7 +62,7 @@ def listed(folder: int) -> list[str]:
 
 
 def _sealed(outer: int) -> str | None:
-    """None: no sealed folder exists, or others could have read its name."""
+    """The name of the sealed folder; None: none exists, or others could have read its name."""
     if os.fstat(outer).st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         return None
     found = listed(outer)
@@ -71,7 +71,7 @@ def _sealed(outer: int) -> str | None:
 
 
 def _named_after(outer: int, seal: str) -> str | None:
-    """None: it is not a seal, is another user's, or does not exist."""
+    """The name of a seal's folder; None: it is not a seal, is another user's, or does not exist."""
     try:
         state = os.stat(seal, dir_fd=outer, follow_symlinks=False)
     except FileNotFoundError:
@@ -103,7 +103,7 @@ def _created(outer: int) -> str:
 
 
 def _lock(outer: int) -> None:
-    """Until the folder's descriptor is closed; after a timeout, continue without the lock."""
+    """Lock a folder until its descriptor is closed; after a timeout, continue without the lock."""
     deadline = time.monotonic() + _TIMEOUT_S
     with contextlib.suppress(OSError):  # a file system without locks
         while time.monotonic() < deadline:

@@ -17,7 +17,7 @@ Verdicts = Mapping[int, str | None]  # by operator: why it stays on the host; No
 
 
 def read(directory: PrivateDirectory, key: Key) -> Verdicts | None:
-    """None: none are stored."""
+    """The verdicts for a graph; None: none are stored."""
     text = records.read(directory, key, SUFFIX)
     if text is None:
         return None

@@ -44,7 +44,7 @@ def content_digest(content: np.ndarray | None) -> str | None:
 
 
 def read(directory: PrivateDirectory, entry: Entry) -> dict[str, np.ndarray]:
-    """Each weight by its digest, uint8 [n], aligned for XLA:CPU.
+    """The bytes of each weight by its digest, uint8 [n], aligned for XLA:CPU.
 
     The file is read, not mapped, so that it cannot change after the check. An EntryError if it is
     damaged or missing, or cannot be checked, an OSError if another user could have written it.

@@ -71,7 +71,7 @@ class LayerReport:
     outputs_agree: bool  # whether the model's outputs are within the bounds in these runs
 
     def ranked(self) -> list[LayerError]:
-        """By their own error, the largest first."""
+        """The layers by their own error, the largest first."""
         return sorted(self.layers, key=lambda layer: layer.own.severity, reverse=True)
 
     def wrong_operators(self) -> list[LayerError]:

@@ -115,7 +115,7 @@ class Comparer:
         self._runs = 0
 
     def add(self, got: np.ndarray, want: np.ndarray, inputs_largest: float = 0.0) -> None:
-        """For `inputs_largest` see `Bounds.limit`."""
+        """Compare one run's arrays; for `inputs_largest` see `Bounds.limit`."""
         self._shape = want.shape
         self._counts["elements"] += want.size
         strings = {got.dtype.kind, want.dtype.kind} <= set("OSU")
@@ -224,7 +224,7 @@ class Comparer:
 
 
 def largest_magnitude(array: np.ndarray) -> float:
-    """Of a float array's finite elements; 0 for other dtypes."""
+    """The largest finite absolute value of a float array; 0 for other dtypes."""
     if array.dtype.kind not in "fcV":
         return 0.0
     with np.errstate(invalid="ignore"):  # signaling NaN

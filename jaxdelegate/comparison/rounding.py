@@ -2,9 +2,8 @@
 
 Fake-quantized execution rounds floats to each tensor's grid, where LiteRT rounds integers. An
 operator is therefore sometimes one quantization step off, and later operators propagate that. The
-check runs the numpy kernel of every operator on that operator's inputs in the delegated program. If
-all results are within the bounds, which is one step for quantized tensors, the difference is
-rounding.
+difference is rounding if every operator's numpy kernel, run on the operator's inputs in the
+delegated program, is within the bounds: one step for quantized tensors.
 """
 
 import dataclasses

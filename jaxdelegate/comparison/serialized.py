@@ -32,7 +32,7 @@ def diff_record(result: InferenceDiff) -> dict[str, Any]:
 
 
 def bisect_record(result: Bisection) -> dict[str, Any]:
-    """As JSON types; the keys are the dataclasses' fields."""
+    """The result of a search as JSON types; the keys are the dataclasses' fields."""
     return {"tool": "bisect", "version": __version__, **plain(result, derived=_DERIVED)}
 
 

@@ -66,6 +66,6 @@ class SeveredRunner:
         host.invoke()
 
     def value(self, index: int) -> np.ndarray | None:
-        """Computed by its operator from the given inputs; None: no value was kept."""
+        """The value that its operator computed from the given inputs; None: no value was kept."""
         value = self._host.value(index)
         return None if value is None else to_api_dtype(self._tensors[index], np.asarray(value))

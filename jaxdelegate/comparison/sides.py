@@ -61,15 +61,15 @@ class Test:
         return any(p.is_reduced or p.dot_precision != "highest" for p in policies)
 
     def restricted(self, nodes: Iterable[int] | None = None) -> "Test":
-        """With delegates limited to some operators (None: all), which log nothing."""
+        """This side with delegates limited to some operators (None: all), which log nothing."""
         return dataclasses.replace(self, delegates=[Restricted(d, nodes) for d in self.delegates])
 
     def own_delegates(self) -> list[SimpleDelegate]:
-        """Those that are written in Python."""
+        """The delegates that are written in Python."""
         return [d for d in self.delegates if isinstance(d, SimpleDelegate)]
 
     def nodes(self, delegate: SimpleDelegate) -> frozenset[int]:
-        """Of the main subgraph, that a delegate took at its latest partitioning."""
+        """The operators of the main subgraph that a delegate took at its latest partitioning."""
         try:
             report = delegate.report()
         except LookupError:
@@ -119,7 +119,7 @@ def _without_warnings() -> Iterator[None]:
 
 
 class Runner:
-    """Errors name the side."""
+    """Runs one interpreter on arrays and records latencies; errors name the side."""
 
     def __init__(self, side: str, interpreter: Any) -> None:
         self._side, self.interpreter = side, interpreter
@@ -148,7 +148,7 @@ class Runner:
             interpreter.allocate_tensors()
 
     def value(self, index: int) -> np.ndarray | None:
-        """None if the interpreter did not keep it."""
+        """A tensor's value; None if the interpreter did not keep it."""
         try:
             return np.asarray(self.interpreter.get_tensor(index))
         except ValueError:
@@ -177,7 +177,7 @@ class Restricted(SimpleDelegate):
     def __init__(
         self, delegate: SimpleDelegate, nodes: Iterable[int] | None = None, options: Any = None
     ) -> None:
-        """Operators of None are all; `options` are those that interpreters read."""
+        """Limit `delegate` to operators (None: all); `options` are those that interpreters read."""
         super().__init__()
         self._delegate = delegate
         self._nodes = None if nodes is None else frozenset(nodes)

@@ -51,7 +51,7 @@ def paint(image: np.ndarray, outline: Outline, color: np.ndarray) -> np.ndarray:
 
 
 def to_bytes(image: np.ndarray) -> np.ndarray:
-    """Rounded and clipped to 0 to 255."""
+    """Round to uint8, clipped to 0 to 255."""
     return np.asarray(np.clip(np.rint(image), 0, 255), np.uint8)
 
 
@@ -70,7 +70,7 @@ def ring(x: float, y: float, radius: float, width: float) -> Outline:
 
 
 def line(start: np.ndarray, end: np.ndarray, width: float) -> Outline:
-    """Between two points [2] (x, y), with round ends."""
+    """A line between two points [2] (x, y), with round ends."""
 
     def distance(points: np.ndarray) -> np.ndarray:
         return _to_segment(points, start, end) - width / 2
@@ -81,7 +81,7 @@ def line(start: np.ndarray, end: np.ndarray, width: float) -> Outline:
 
 
 def polygon(corners: np.ndarray) -> Outline:
-    """Filled; corners are [n, 2] (x, y)."""
+    """A filled polygon with corners [n, 2] (x, y)."""
 
     def distance(points: np.ndarray) -> np.ndarray:
         far = np.full(points.shape[:-1], np.inf, np.float32)

@@ -76,7 +76,7 @@ def largest_difference(got: Sequence[np.ndarray], expected: Sequence[np.ndarray]
 
 
 def _valid(outputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Without the rows after the last detection, which LiteRT does not write.
+    """The outputs without the rows after the last detection, which LiteRT does not write.
 
     The outputs of TFLite_Detection_PostProcess are boxes [1, n, 4], classes [1, n], scores [1, n]
     and the count [1]. Other outputs are unchanged.

@@ -107,7 +107,7 @@ class Engines:
         self._cached = functools.lru_cache(size)(lambda content, engine: engine.open(content))
 
     def open(self, content: bytes, engine: Engine) -> Opened:
-        """After an error the next call tries again."""
+        """The network in the engine; after an error the next call tries again."""
         with self._lock:
             opened: Opened = self._cached(content, engine)
         return opened

@@ -55,7 +55,7 @@ def _difference(value: float | None) -> str:
 
 
 def found(what: Found) -> str:
-    """Scores of objects, classes or joints, or the mask's shares."""
+    """What a network found: scores of objects, classes or joints, or the mask's shares."""
     if what.boxes:
         return _scores((box.label.name, box.label.score) for box in what.boxes)
     if what.labels:

@@ -53,7 +53,7 @@ class Layers:
         dilation: int = 1,
         gain: float = RECTIFIED,
     ) -> tuple[int, Shape]:
-        """Padding SAME."""
+        """CONV_2D with padding SAME."""
         name, channels = self._layer("conv"), shape[3]
         fan_in = window * window * channels
         w = self._weights((filters, window, window, channels), fan_in, f"{name}/weights", gain)
@@ -74,7 +74,7 @@ class Layers:
     def depthwise(
         self, x: int, shape: Shape, stride: int, *, dilation: int = 1
     ) -> tuple[int, Shape]:
-        """3x3 with padding SAME and RELU6."""
+        """DEPTHWISE_CONV_2D by 3x3 with padding SAME and RELU6."""
         name, channels = self._layer("depthwise"), shape[3]
         w = self._weights((1, 3, 3, channels), 9, f"{name}/weights", axis=3)
         options = DepthwiseConv2DOptions(
@@ -93,7 +93,7 @@ class Layers:
         return y, out
 
     def average_pool(self, x: int, shape: Shape) -> tuple[int, Shape]:
-        """[1, 1, 1, channels]."""
+        """The mean of each channel, [1, 1, 1, channels]."""
         options = Pool2DOptions(Padding.VALID, 1, 1, shape[2], shape[1])
         out = (1, 1, 1, shape[3])
         y = self.builder.tensor(out, name="pool")

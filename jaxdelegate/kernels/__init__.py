@@ -1,1 +1,1 @@
-"""This package's own CPU kernels, in C++, and how XLA comes to know them. They may be absent."""
+"""This package's own CPU kernels, in C++, and their registration with XLA. They may be absent."""

@@ -23,13 +23,13 @@ class CallTime(NamedTuple):
 
 
 def batch_number(name: str) -> int:
-    """From the scopes of a call batch's calls."""
+    """The number that identifies a call batch, from the scopes of its calls."""
     return zlib.crc32(name.encode())
 
 
 @contextlib.contextmanager
 def timed_calls(enabled: bool = True) -> Iterator[list[CallTime]]:
-    """All calls of all programs of this process; the list is filled when the block ends."""
+    """Time all calls of all programs of this process; the list is filled when the block ends."""
     found: list[CallTime] = []
     opened = _library() if enabled else None
     if opened is None:

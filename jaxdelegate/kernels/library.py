@@ -100,7 +100,7 @@ _FFI_TYPES = {
 
 
 def ffi_type(dtype: np.dtype) -> int:
-    """In XLA's foreign function interface."""
+    """The number of an element type in XLA's foreign function interface."""
     return _FFI_TYPES[dtype.name]
 
 
@@ -111,7 +111,7 @@ def multiplies_bfloat16() -> bool:
 
 @functools.cache
 def opened(path: Path) -> ctypes.CDLL:
-    """With the types of its functions; an OSError if it is missing, or of another platform."""
+    """The library with the types of its functions; an OSError if it is not for this platform."""
     library = ctypes.CDLL(str(path))
     library.jaxdelegate_instruction_set.restype = ctypes.c_char_p
     library.jaxdelegate_limit_instruction_set.argtypes = [ctypes.c_char_p]
@@ -121,7 +121,7 @@ def opened(path: Path) -> ctypes.CDLL:
 
 
 def kernel_names(library: ctypes.CDLL) -> list[str]:
-    """In the order of their indices in call batches."""
+    """The library's kernels, in the order of their indices in call batches."""
     names = map(library.jaxdelegate_kernel_name, itertools.count())
     return [name.decode() for name in itertools.takewhile(bool, names)]
 

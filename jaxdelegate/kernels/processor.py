@@ -52,12 +52,12 @@ def max_cpu_isa() -> str | None:
 
 @functools.cache
 def cpu_features() -> frozenset[str]:
-    """Such as avx512f, within the limit of `max_cpu_isa`."""
+    """The processor's features, such as avx512f, within the limit of `max_cpu_isa`."""
     return allowed_features(frozenset(" ".join(host_cpu()).split()), max_cpu_isa())
 
 
 def allowed_features(features: frozenset[str], limit: str | None) -> frozenset[str]:
-    """Those that are not newer than a limit; None: no limit."""
+    """The features that are not newer than a limit; None: no limit."""
     if limit is None:
         return features
     newer = INSTRUCTION_SETS[INSTRUCTION_SETS.index(limit) + 1 :]

@@ -123,7 +123,7 @@ class PartitionContext:
         return self._read(index)
 
     def array(self, index: int) -> np.ndarray:
-        """In host memory; do not write to it."""
+        """A tensor's value in host memory; do not write to it."""
         return np.asarray(self.value(index))
 
     def _read(self, index: int) -> np.ndarray:
@@ -144,7 +144,7 @@ class PartitionContext:
         return array
 
     def assign(self, index: int, value: Any) -> None:
-        """Wait for a value that a device still computes."""
+        """Set a tensor, after waiting for a value that a device still computes."""
         if index in self._intermediate:
             self._values[index] = _CachedArray(_NO_TENSOR, 0, value)
             return
@@ -211,7 +211,7 @@ class PartitionContext:
 
 
 def copy_resident(graph: Graph, address: int) -> None:
-    """From the device to the memory of the TfLiteTensor at `address`."""
+    """Copy a value from the device to the memory of the TfLiteTensor at `address`."""
     index = (address - graph.tensors.base) // ctypes.sizeof(Tensor)
     view(graph.tensors[index])[...] = np.asarray(graph.resident[index])
 

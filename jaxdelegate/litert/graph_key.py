@@ -21,7 +21,7 @@ _CONTENTS: MutableMapping[str, _Content] = weakref.WeakValueDictionary()
 
 
 def graph_key(graph: Graph, shared: MutableMapping[Any, Any]) -> GraphKey:
-    """`shared` keeps it as long as the interpreter lives."""
+    """The key of a graph; `shared` keeps it as long as the interpreter lives."""
     known = shared.get(GraphKey)
     if known is None:
         constants = shared.setdefault(ConstantDigests, ConstantDigests())

@@ -141,7 +141,7 @@ class PlanReader:
 
 
 def _replaced(node: Node) -> list[int]:
-    """Empty if the delegate's kernel does not expose them."""
+    """The nodes that another delegate's kernel replaces; empty if it does not expose them."""
     if not node.builtin_data or not node.delegate:
         return []
     if Delegate.from_address(node.delegate).opaque_delegate_builder:

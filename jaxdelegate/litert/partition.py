@@ -104,7 +104,7 @@ class HostKernel(SimpleDelegateKernel):
         self._steps: list[OperatorStep] = []
 
     def init(self, context: DelegateContext, params: DelegateParams) -> None:
-        """Nothing to do before the shapes are final."""
+        """Do nothing before the shapes are final."""
 
     def prepare(self, context: DelegateContext, node: DelegateParams) -> None:  # noqa: ARG002 (the API's)
         """An InterpreterError if an operator has no reference kernel."""

@@ -287,7 +287,7 @@ def elements(address: int | None, ctype: type = ctypes.c_int) -> list:
 
 
 def int_array(values: Iterable[int]) -> ctypes.Array:
-    """For calls that only read it."""
+    """A TfLiteIntArray for calls that only read it."""
     listed = list(values)
     return (ctypes.c_int * (1 + len(listed)))(len(listed), *listed)
 

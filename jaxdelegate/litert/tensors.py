@@ -28,12 +28,12 @@ def shape_of(tensor: Tensor) -> Shape:
 
 
 def signature_of(tensor: Tensor) -> Shape:
-    """As the file declares them, -1 for a free dimension; empty: all are fixed."""
+    """The dimensions as the file declares them, -1 for a free one; empty: all are fixed."""
     return tuple(elements(tensor.dims_signature))
 
 
 def spec_of(tensor: Tensor) -> TensorSpec:
-    """With its value if the tensor is a constant.
+    """The spec of a tensor, with its value if it is a constant.
 
     Values are views of the interpreter's memory where possible: they must not outlive its tensors.
     """
@@ -112,7 +112,7 @@ def _constant(tensor: Tensor, shape: Shape) -> np.ndarray | None:
 
 
 def memory(tensor: Tensor) -> np.ndarray:
-    """uint8 [n]; empty before the interpreter allocates it."""
+    """A tensor's bytes in the interpreter's memory, uint8 [n]; empty before it is allocated."""
     if not tensor.data or not tensor.bytes:
         return np.empty(0, np.uint8)
     return np.frombuffer((ctypes.c_uint8 * tensor.bytes).from_address(tensor.data), np.uint8)
@@ -130,5 +130,5 @@ def view(tensor: Tensor) -> np.ndarray:
 
 
 def value(tensor: Tensor) -> np.ndarray:
-    """Read-only, of any allocated tensor; a copy if it is not viewable."""
+    """The value of any allocated tensor, read-only; a copy if it is not viewable."""
     return decode(tensor_type(tensor), shape_of(tensor), memory(tensor))

@@ -122,7 +122,7 @@ class LoweredPartition:
         return array if prepare is None else np.ascontiguousarray(prepare(array))
 
     def constant(self, weight: Weight) -> np.ndarray:
-        """In the file's layout; for a trained scale, the file's scale."""
+        """A weight's constant, in the file's layout; for a trained scale, the file's scale."""
         if weight.subgraph is not None:
             return self.called[weight]
         if weight.is_scale:
@@ -227,7 +227,7 @@ class LoweredPartition:
         return frozenset(source for step in self.operators for source in step.inputs)
 
     def _simulated(self, index: int, value: Any, weights: Mapping[Weight, Any]) -> Any:
-        """Rounded to its grid if it is quantized and an operator reads it."""
+        """A result, rounded to its grid if it is quantized and an operator reads it."""
         if index not in self.stored or index not in self._read:
             return value
         wide = mixed_precision.upcast(value, self.specs[index])

@@ -75,7 +75,7 @@ def _work(
 
 
 def spec_bytes(spec: TensorSpec) -> int | None:
-    """With 4 and 2 bit integers packed; None: the size depends on data."""
+    """The bytes of a tensor, with 4 and 2 bit integers packed; None: they depend on data."""
     if spec.is_dynamic:
         return None
     n = math.prod(spec.shape)
@@ -85,14 +85,14 @@ def spec_bytes(spec: TensorSpec) -> int | None:
 
 
 def bits(dtype: np.dtype) -> int:
-    """Of one element in a file."""
+    """The bits of one element in a file."""
     if dtype.itemsize == 1 and "int" in dtype.name:
         return int(ml_dtypes.iinfo(dtype).bits)  # type: ignore[no-untyped-call]
     return dtype.itemsize * 8
 
 
 def specs_bytes(specs: Iterable[TensorSpec | None]) -> int | None:
-    """Each tensor is counted once; None: one of them is not known."""
+    """The bytes of several tensors, each counted once; None: one of them is not known."""
     total = 0
     for spec in {id(spec): spec for spec in specs if spec is not None}.values():
         n = spec_bytes(spec)

@@ -244,7 +244,7 @@ def _check_range(layer: InputLayer, dtype: np.dtype) -> None:
 def read_input(
     path: str | os.PathLike[str], name: str, shape: Shape, dtype: np.dtype
 ) -> np.ndarray:
-    """Raw in C order, null-separated strings, or a .npy file."""
+    """Read an input's values: raw in C order, null-separated strings, or a .npy file."""
     if dtype.kind in "OSU":
         return _read_strings(path, name, shape)
     if Path(path).suffix == ".npy":
@@ -291,7 +291,7 @@ def _read_npy(path: str | os.PathLike[str], name: str, shape: Shape, dtype: np.d
 
 
 def _read_strings(path: str | os.PathLike[str], name: str, shape: Shape) -> np.ndarray:
-    """Null-separated strings; a .pb file is one string, as in TFLite's tools."""
+    """Read null-separated strings; a .pb file is one string, as in TFLite's tools."""
     content = Path(path).read_bytes()
     is_one = Path(path).suffix == ".pb"
     items = [content] if is_one else content.removesuffix(b"\0").split(b"\0")

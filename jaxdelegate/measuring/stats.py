@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True)
 class Stat:
-    """Usually in microseconds."""
+    """Statistics of measurements, usually in microseconds."""
 
     values: tuple[float, ...] = ()
 
@@ -47,14 +47,14 @@ class Stat:
 
     @property
     def std(self) -> float:
-        """Of the population."""
+        """The population's standard deviation."""
         if not self.values:
             return 0.0
         mean = self.avg
         return math.sqrt(math.fsum((v - mean) ** 2 for v in self.values) / self.count)
 
     def percentile(self, percent: int) -> float:
-        """By TFLite's definition, which is one of the values, or 0."""
+        """A percentile by TFLite's definition, which is one of the values, or 0."""
         if not self.values:
             return 0
         at = min(self.count * percent // 100, self.count - 1)
@@ -100,7 +100,7 @@ class Latency:
 
     @classmethod
     def of(cls, seconds: Iterable[float]) -> "Latency":
-        """Of times in seconds; zeros without times."""
+        """The statistics of times in seconds; zeros without times."""
         stat = Stat(tuple(1e6 * s for s in seconds))
         return cls(
             count=stat.count,

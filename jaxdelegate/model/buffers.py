@@ -11,7 +11,7 @@ from jaxdelegate.model.source import Source
 
 
 class Buffers:
-    """Checked to be within the file, and not copied."""
+    """The model's buffers, which are checked to be within the file, and not copied."""
 
     def __init__(self, file: Flatbuffer, tables: list[Table]) -> None:
         self._data = file.data
@@ -79,7 +79,7 @@ class ExternalBuffers:
             self._slices[number] = self._slice(table)
 
     def stored(self, tensor: Table) -> np.ndarray | None:
-        """uint8 [n], read-only; None: the tensor has no external buffer."""
+        """The bytes of a tensor's external buffer, uint8 [n], read-only; None: it has none."""
         number = tensor.scalar("external_buffer", UINT32)
         if number == 0:
             return None

@@ -136,7 +136,7 @@ class Table:
         return self._at
 
     def scalar(self, field: str, number: struct.Struct = INT32, default: int = 0) -> int:
-        """`default` if it is absent."""
+        """An integer; `default` if it is absent."""
         offset = self._fields[self._positions[field]]
         if not offset:
             return default
@@ -206,7 +206,7 @@ class Table:
         return Table(self._file, at, kind, path)
 
     def tables(self, field: str, kind: str) -> "list[Table]":
-        """Empty if it is absent."""
+        """A vector of tables; empty if it is absent."""
         span = self.span(field, 4)
         if span is None or span[1] == 0:
             return []

@@ -49,7 +49,7 @@ def _key(source: Source) -> Hashable | None:
 
 
 def _is_equal(content: memoryview, other: memoryview) -> bool:
-    """Those of a mapped file are if its key is."""
+    """Whether the bytes are equal; those of a mapped file are if its key is."""
     if len(content) > READ_BYTES:
         return len(content) == len(other)
     return np.array_equal(np.frombuffer(content, np.uint8), np.frombuffer(other, np.uint8))

@@ -203,7 +203,7 @@ class Model:
 
     @property
     def nbytes(self) -> int:
-        """Without external buffers."""
+        """The size of the file, without external buffers."""
         return len(self.content)
 
 

@@ -62,7 +62,7 @@ class Rewriting:
         self._buffers, self._codes = self._read_buffers(), self._used_codes()
 
     def add_buffer(self, values: np.ndarray) -> int:
-        """Returns its index."""
+        """Add a buffer with the bytes of an array, and return its index."""
         buffer = schema.BufferT()
         buffer.data = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
         self.t.buffers.append(buffer)
@@ -107,7 +107,7 @@ class Rewriting:
             raise ModelError(f"{self._what}: {rule}: {error}") from error
 
     def _checked_size(self) -> int:
-        """Data and options, with shared ones counted each time."""
+        """The bytes of data and options, with shared ones counted each time."""
         parts = [*(b.data for b in self.t.buffers), *(o.customOptions for o in self._operators())]
         total = sum(len(part) for part in parts if part is not None)
         limit = min(_MAX_BYTES, _MAX_GROWTH * len(self._content) + self._added)

@@ -15,7 +15,7 @@ from jaxdelegate.quant.packing import BITS, unpack
 
 
 def byte_count(tensor_type: TensorType, count: int) -> int:
-    """Small integers are packed. Not for STRING."""
+    """The bytes of `count` values in a file, with small integers packed. Not for STRING."""
     dtype = DTYPES[tensor_type]
     return -(-count * BITS[dtype] // 8) if dtype in BITS else count * dtype.itemsize
 

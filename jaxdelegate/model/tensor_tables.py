@@ -44,7 +44,7 @@ def read_shape(table: Table, tensor_type: TensorType) -> Shape:
 
 
 def read_shape_signature(table: Table, shape: Shape) -> Shape | None:
-    """-1 for unknown dimensions; None: the file has none."""
+    """The shape with -1 for unknown dimensions; None: the file has none."""
     signature = table.integers("shape_signature")
     if not signature:
         return None
@@ -55,7 +55,7 @@ def read_shape_signature(table: Table, shape: Shape) -> Shape | None:
 
 
 def read_quantization(tensor: Table, shape: Shape, tensor_count: int) -> Quantization | None:
-    """None: QuantizationParameters are absent or empty.
+    """Read QuantizationParameters; None: the table is absent or empty.
 
     Source of the rules: core/interpreter_builder.cc ParseQuantization.
     """
@@ -120,7 +120,7 @@ def _read_details(table: Table, tensor_count: int) -> tuple[Blockwise | None, by
 def with_block_values(
     quantization: Quantization, value_of: Callable[[int], np.ndarray | None]
 ) -> Quantization:
-    """With the values of the scale and zero point tensors of blockwise quantization."""
+    """Blockwise quantization with the values of its scale and zero point tensors."""
     blocks = quantization.blockwise
     if blocks is None:
         return quantization

@@ -56,7 +56,7 @@ class _ExternalFiles:
             )
 
     def content(self, group: str, edited: Edited) -> memoryview | bytes | None:
-        """None: the file next to the model has this content."""
+        """The content of a file to be written next to the model; None: it has this content."""
         origin = self._model.origin.folder
         assert origin is not None
         content = edited.groups.get(group, origin.content(group))

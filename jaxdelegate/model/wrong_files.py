@@ -26,7 +26,7 @@ _SUFFIXES = {
 
 
 def hint(name: str, beginning: bytes) -> str:
-    """For a message about a file of this name and with these first bytes; may be empty."""
+    """A hint for a message about a file of this name and with these first bytes; may be empty."""
     found = _SUFFIXES.get(os.path.splitext(name)[1].lower())
     if found is None:
         text = beginning.lstrip(b"\xef\xbb\xbf \t\r\n")

@@ -36,7 +36,7 @@ class BatchSlices:
     def specs(
         self, specs: Mapping[int, TensorSpec], indices: Collection[int]
     ) -> dict[int, TensorSpec]:
-        """Of these tensors in the program; a constant is repeated for each slice."""
+        """The program's specs of these tensors; a constant is repeated for each slice."""
         return {i: self._spec(i, specs[i]) for i in indices}
 
     def _spec(self, index: int, spec: TensorSpec) -> TensorSpec:

@@ -67,7 +67,7 @@ class _Graph:
         return self._tensors[index]
 
     def values(self, index: int) -> np.ndarray | None:
-        """Of a dense float32 constant; None for other tensors."""
+        """The values of a dense float32 constant; None for other tensors."""
         tensor = None if index < 0 else self._tensors[index]
         is_dense = tensor is not None and tensor.sparsity is None and self._is_float(index)
         return tensor.data if tensor is not None and is_dense else None
@@ -94,11 +94,11 @@ class _Graph:
         return self._tensors[index].type is TensorType.FLOAT32
 
     def reader(self, tensor: int) -> Operator | None:
-        """None if the tensor has other uses."""
+        """The only operator that reads a tensor; None if it has other uses."""
         return self._readers[tensor] if tensor in self._private else None
 
     def producer(self, tensor: int) -> Operator | None:
-        """None if the tensor has other uses."""
+        """The operator that computes a tensor with only one use; None if it has other uses."""
         return self._producers.get(tensor) if tensor in self._private else None
 
     def step(
@@ -256,7 +256,7 @@ class _Folding:
         )
 
     def _constants(self) -> tuple[np.ndarray, np.ndarray]:
-        """float32."""
+        """The new filter and bias, float32."""
         units = self._product.units
         w = self._w.astype(np.float64)
         bias = np.zeros(self._units) if self._bias is None else self._bias.reshape(-1)

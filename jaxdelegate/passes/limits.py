@@ -32,7 +32,7 @@ class Limits:
 
     @classmethod
     def of(cls, max_tensor_bytes: int | None, max_host_memory: int | None) -> "Limits":
-        """None: the defaults."""
+        """The limits that a user gives; None: the defaults."""
         return cls(
             MAX_TENSOR_BYTES if max_tensor_bytes is None else max_tensor_bytes, max_host_memory
         )
@@ -102,7 +102,7 @@ class Limits:
 
 
 def spec_bytes(spec: TensorSpec) -> int:
-    """0 if the shape depends on data, and for strings."""
+    """A tensor's size in bytes; 0 if its shape depends on data, and for strings."""
     if spec.is_dynamic or spec.dtype.hasobject:
         return 0
     return math.prod(spec.shape) * spec.dtype.itemsize
@@ -113,7 +113,7 @@ def _without_empty(spec: TensorSpec) -> TensorSpec:
 
 
 def own_bytes(spec: TensorSpec) -> int:
-    """As by `spec_bytes`; 0 for a constant that is a view of the file."""
+    """A tensor's size in bytes as by `spec_bytes`; 0 for a constant that is a view of the file."""
     const = spec.const
     if const is not None and const.shape == spec.shape and _is_mapped(const):  # not sparse
         return 0

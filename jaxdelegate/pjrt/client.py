@@ -83,7 +83,7 @@ class Runtime:
             )
 
     def to_device(self, value: Any) -> Any:
-        """As an argument of an executable; arrays on the device are not copied."""
+        """A value as an argument of an executable; arrays on the device are not copied."""
         if self.has_jax and is_device_array(value):
             return self.from_device(value)
         return self.put(np.asarray(value))
@@ -157,7 +157,7 @@ class Executable:
         return results if self._runtime.has_jax else [_viewed(array) for array in results]
 
     def as_text(self) -> str:
-        """As HLO."""
+        """The program as HLO."""
         return "\n\n".join(module.to_string() for module in self._loaded.hlo_modules())
 
     def memory_analysis(self) -> Any:
@@ -165,7 +165,7 @@ class Executable:
         return self._loaded.get_compiled_memory_stats()
 
     def serialized(self) -> bytes:
-        """For `Runtime.load`."""
+        """The bytes for `Runtime.load`."""
         return serialized(self._loaded)
 
 
@@ -243,7 +243,7 @@ def of_jax(device: Any) -> Runtime:
 
 
 class _Sharding(_jax.SingleDeviceSharding):  # type: ignore[misc]
-    """With the methods that jaxlib calls, and that jax implements otherwise."""
+    """A sharding with the methods that jaxlib calls, and that jax implements otherwise."""
 
     memory_kind = None
 

@@ -47,7 +47,7 @@ def is_jax_imported() -> bool:
 
 
 def is_imported_by_another_thread() -> bool:
-    """At the moment."""
+    """Whether another thread imports jax at the moment."""
     if not _importing.acquire(blocking=False):
         return True
     _importing.release()
@@ -55,7 +55,7 @@ def is_imported_by_another_thread() -> bool:
 
 
 def import_jax() -> Any:
-    """If this is the first import, remember jax's settings."""
+    """Import jax and return the module; if this is the first import, remember its settings."""
     with _importing:
         if is_jax_imported():
             import jax  # noqa: PLC0415 (another thread may still be importing it)
@@ -67,12 +67,12 @@ def import_jax() -> Any:
 
 
 def of_environment() -> Settings:
-    """By the names of variables."""
+    """The settings in the environment, by the names of variables."""
     return _relevant({k: v for k, v in os.environ.items() if k.lower().startswith("jax_")})
 
 
 def current() -> Settings:
-    """Of this thread; imports jax."""
+    """JAX's settings in this thread; imports jax."""
     config = import_jax().config
     return _relevant({name: getattr(config, name, value) for name, value in config.values.items()})
 

@@ -76,14 +76,14 @@ def register_delegate_provider(provider: DelegateProvider) -> None:
 
 
 def registered() -> tuple[DelegateProvider, ...]:
-    """Built-in ones, those of installed packages, and registered ones."""
+    """All providers: built-in ones, those of installed packages, and registered ones."""
     _load_installed()
     return tuple(_PROVIDERS)
 
 
 @functools.cache
 def _load_installed() -> None:
-    """Once; skip those that cannot be loaded."""
+    """Register the providers of installed packages once; skip those that cannot be loaded."""
     for entry in importlib.metadata.entry_points(group=_GROUP):
         try:
             register_delegate_provider(entry.load())
@@ -100,7 +100,7 @@ def flag_values(**given: Any) -> FlagValues:
 
 
 def all_flags() -> list[Any]:
-    """As `declared` returns them."""
+    """The flags of all providers, as `declared` returns them."""
     return [flag for provider in registered() for flag in declared(provider)]
 
 
@@ -167,7 +167,7 @@ def _create(provider: DelegateProvider, values: FlagValues) -> Any | None:
 
 
 def _rank(provider: DelegateProvider, values: FlagValues) -> int:
-    """Of the provider's first flag; if it was not given, of its first given flag."""
+    """The position of the provider's first flag; if it was not given, of its first given flag."""
     positions = [values.position(flag.name) for flag in declared(provider)] or [0]
     return positions[0] or min(filter(None, positions), default=0)
 

@@ -213,7 +213,7 @@ def _external_delegate(values: FlagValues) -> Any | None:
 
 
 def external_options(text: str) -> dict[str, str]:
-    """`key:value;key:value`; values may contain colons."""
+    """`key:value;key:value` as a dictionary; values may contain colons."""
     items = [item for item in text.split(";") if item]
     for item in items:
         if ":" not in item:

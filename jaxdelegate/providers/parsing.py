@@ -46,6 +46,7 @@ class Flag:
             raise OptionError(f"flag {self.name!r}: letters, digits and _ only")
 
     def checked(self, value: Any) -> Any:
+        """Return a value that the flag accepts."""
         accepted = (int, float) if self.type is float else self.type
         is_valid = isinstance(value, accepted) and (
             self.type is bool or not isinstance(value, bool)
@@ -59,7 +60,7 @@ class Flag:
 
 
 def type_and_choices(hint: Any) -> tuple[type, tuple[str, ...]]:
-    """For an option with a type hint such as `int | None`."""
+    """The type and the choices of a flag for an option with a type hint such as `int | None`."""
     alternatives = (hint,) if get_origin(hint) is Literal else get_args(hint) or (hint,)
     types = [a for a in alternatives if a in (bool, int, float)]
     literals = [get_args(a) for a in alternatives if get_origin(a) is Literal]
@@ -109,7 +110,7 @@ class FlagValues:
         return self._values[name]
 
     def is_set(self, name: str) -> bool:
-        """Even with its default value."""
+        """Whether the flag was given, even with its default value."""
         return name in self._positions
 
     def position(self, name: str) -> int:
@@ -117,7 +118,7 @@ class FlagValues:
         return self._positions.get(name, 0)
 
     def given(self) -> dict[str, Any]:
-        """In their order."""
+        """The flags that were given, in their order."""
         return {name: self._values[name] for name in sorted(self._positions, key=self.position)}
 
     def as_dict(self) -> dict[str, Any]:

@@ -92,13 +92,13 @@ class BatchedModel:
         }
 
     def no_rows(self) -> dict[str, np.ndarray]:
-        """[0, ...]."""
+        """The outputs for zero rows: [0, ...]."""
         signature = self.signature
         shapes = {t: [max(n, 0) for n in signature.row_shape(t)] for t in signature.outputs}
         return {t.name: np.zeros((0, *shape), t.dtype) for t, shape in shapes.items()}
 
     def _size(self, rows: Rows, count: int) -> int:
-        """For `count` rows, allocated; 1 if the model does not accept a batch."""
+        """The batch size for `count` rows, allocated; 1 if the model does not accept a batch."""
         size = self._sizes.of(count)
         if size == 1:
             self._allocate(rows, size)
@@ -198,7 +198,7 @@ def _opened(model: str | os.PathLike[str] | bytes, delegate: JaxDelegate) -> Int
 
 
 def concatenate(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """Arrays [k, ...]; object [n] of arrays if their rows differ in shape."""
+    """Concatenate arrays [k, ...]; object [n] of arrays if their rows differ in shape."""
     if len(parts) == 1:
         return parts[0]
     if len({part.shape[1:] for part in parts}) == 1:

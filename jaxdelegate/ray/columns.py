@@ -79,7 +79,7 @@ def _stack(
 
 
 def _row(value: Any, tensor: TensorInfo) -> np.ndarray:
-    """Text as bytes where the input has strings."""
+    """One row; text as bytes where the input has strings."""
     if value is None:
         return np.array(None, object)
     if tensor.dtype != object:

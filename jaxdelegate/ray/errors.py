@@ -14,6 +14,6 @@ class PredictionError(JaxDelegateError, ValueError):
 
 
 def running_ray() -> Any | None:
-    """If this process has joined a cluster; never imports Ray."""
+    """Ray if this process has joined a cluster; never imports it."""
     ray = sys.modules.get("ray")
     return ray if ray is not None and ray.is_initialized() else None

@@ -240,7 +240,7 @@ def _facts(model: ImageModel) -> tuple[Any, ...]:
 
 
 class RayBatches:
-    """Created by `RayRunner.batches`."""
+    """The batches of one evaluation, run on actors; created by `RayRunner.batches`."""
 
     def __init__(
         self,

@@ -43,7 +43,7 @@ class ImageActor:
         self._resources = assigned_resources() or Resources()
 
     def describe(self) -> ImageModel:
-        """Without its interpreter."""
+        """The model without its interpreter."""
         return dataclasses.replace(self._model(), interpreter=None)
 
     def run(

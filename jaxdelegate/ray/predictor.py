@@ -244,7 +244,7 @@ def _select(rows: Rows, numbers: Sequence[int]) -> Rows:
 def _with_cache_dir(
     options: Mapping[str, Any] | DelegateOptions | None, cache_dir: str | os.PathLike[str] | None
 ) -> dict[str, Any]:
-    """Those that differ from their defaults, with `serialization_dir`."""
+    """The options that differ from their defaults, with `serialization_dir`."""
     given = options.changed() if isinstance(options, DelegateOptions) else dict(options or {})
     if cache_dir is None:
         return given

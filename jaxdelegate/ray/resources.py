@@ -19,7 +19,7 @@ _MEMORY = "XLA_PYTHON_CLIENT_MEM_FRACTION"
 
 @dataclasses.dataclass(frozen=True)
 class Resources:
-    """Of an actor or a task."""
+    """The resources of an actor or a task."""
 
     cpus: float = 0.0  # 0: Ray did not count them
     gpus: float = 0.0  # a fraction of one that is shared with others
@@ -36,12 +36,12 @@ class Resources:
 
     @property
     def threads(self) -> int | None:
-        """Of XLA's CPU client; None: its default."""
+        """How many threads XLA's CPU client may have; None: its default."""
         return max(1, int(self.cpus)) if self.cpus and self.platform == "cpu" else None
 
 
 def assigned_resources() -> Resources | None:
-    """None: this process is neither an actor nor a task."""
+    """The resources of this process; None: it is neither an actor nor a task."""
     ray = running_ray()
     if ray is None:
         return None

@@ -38,13 +38,13 @@ class Signature:
         return all(tensor.shape[:1] in _BATCH for tensor in self.inputs) and bool(self.inputs)
 
     def row_shape(self, tensor: TensorInfo) -> tuple[int, ...]:
-        """-1 for a free dimension."""
+        """The shape of an input or output in one row; -1 for a free dimension."""
         has_batch = self.has_batch and tensor.shape[:1] in _BATCH
         return tensor.shape[1:] if has_batch else tensor.shape
 
 
 def read_signature(interpreter: Interpreter, key: str | None) -> Signature:
-    """Of a file without signatures, the main subgraph."""
+    """A signature of the model, or the main subgraph of a file without signatures."""
     found = {s.key: s for s in interpreter._model.signatures}
     if key is None and len(found) > 1:
         raise OptionError(f"signature: the model has several, name one: {', '.join(found)}")

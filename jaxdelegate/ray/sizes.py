@@ -10,7 +10,7 @@ _UNCHANGED = 2  # the first batches of a data set: a full one, and perhaps the r
 class BatchSizes:
     """Chooses for each batch the size in which it runs.
 
-    Without given sizes a batch runs in the smallest size so far that holds it. If there is none,
+    Without given sizes a batch runs in the smallest size so far that holds it. If no size does,
     the first two sizes are those of the batches, and further ones are powers of two: a data set
     with varying batches compiles few programs, and one with equal batches pads none of them.
     """

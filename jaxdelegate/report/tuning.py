@@ -8,7 +8,7 @@ from jaxdelegate.report.tables import table
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """For all operators with the same key."""
+    """The choice for all operators with the same key."""
 
     algorithm: str
     default: str  # the algorithm without measurements

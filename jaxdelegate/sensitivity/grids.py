@@ -35,7 +35,7 @@ class Grid:
 
 
 def grid_of(seen: Range, bits: int) -> Grid:
-    """int8 asymmetric and including zero, int16 symmetric."""
+    """The grid for activations of a range: int8 asymmetric and including zero, int16 symmetric."""
     if bits == 16:
         bound = max(abs(seen.low), abs(seen.high), _MIN_RANGE)
         return Grid(np.float32(bound / 32767), 0, _DTYPES[bits])

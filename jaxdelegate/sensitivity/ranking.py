@@ -142,7 +142,7 @@ def _variants(
     ranges: Mapping[int, Range],
     simulation: Simulation,
 ) -> dict[int, list[tuple[int, Variant]]]:
-    """By the operator's index, with their numbers."""
+    """The variants of each operator, by its index, with their numbers."""
     number = itertools.count()
     return {
         operator.index: [

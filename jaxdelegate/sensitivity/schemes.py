@@ -50,7 +50,7 @@ class Scheme:
 
     @property
     def config(self) -> dict[str, Any]:
-        """As `op_config` of an ai-edge-quantizer recipe."""
+        """The scheme as `op_config` of an ai-edge-quantizer recipe."""
         weights = {
             "num_bits": self.weight_bits,
             "symmetric": True,

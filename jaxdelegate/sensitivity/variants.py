@@ -142,7 +142,7 @@ def variant(
 def _weight(
     places: _Places | None, operator: Operator, specs: Mapping[int, TensorSpec]
 ) -> int | None:
-    """None: the operator has none, or they are computed."""
+    """The constant weights; None: the operator has none, or they are computed."""
     if places is None:
         return None
     index = operator.inputs[places.weight]

@@ -153,7 +153,7 @@ class BoundedConnection(HttpToolsProtocol):
             self._watch_reader()
 
     def send_400_response(self, _msg: str) -> None:
-        """In the form of all other errors."""
+        """Respond to invalid HTTP, in the form of all other errors."""
         self._refuse(400, "this is not an HTTP/1.1 request")
 
     def _should_upgrade(self) -> bool:

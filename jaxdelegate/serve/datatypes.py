@@ -54,7 +54,7 @@ def name_of(dtype: np.dtype) -> str:
 
 
 def dtype_of(name: object) -> np.dtype | None:
-    """None: an unknown datatype."""
+    """The dtype of a datatype's name; None: an unknown datatype."""
     return _DTYPES.get(name) if isinstance(name, str) else None
 
 
@@ -90,7 +90,7 @@ def split_bytes(data: memoryview, what: str, most: int = MAX_TEXTS) -> list[byte
 
 
 def elements(array: np.ndarray) -> list[bytes]:
-    """Row-major, strings in UTF-8."""
+    """The elements of an array of str or bytes, row-major, strings in UTF-8."""
     return [e.encode() if isinstance(e, str) else bytes(e) for e in array.ravel().tolist()]
 
 

@@ -14,7 +14,7 @@ _OVERHEAD = 0.03
 
 @dataclasses.dataclass(frozen=True)
 class Costs:
-    seconds: Mapping[int, float]
+    seconds: Mapping[int, float]  # of one run, by batch size
 
     @property
     def max_rows(self) -> int:
@@ -80,7 +80,7 @@ def decide(waiting: Sequence[Waiting], now: float, max_delay_s: float) -> Decisi
 
 
 def _fitting(waiting: Sequence[Waiting], key: Hashable, max_rows: int) -> tuple[int, ...]:
-    """None overtakes another with its key."""
+    """The requests with a key that fit into one batch; none overtakes another with its key."""
     found: list[int] = []
     rows = 0
     for position, request in enumerate(waiting):

@@ -81,7 +81,7 @@ class ServedFile:
         )
 
     def start(self) -> None:
-        """Later calls do nothing."""
+        """Start the thread that compiles and runs it; later calls do nothing."""
         if self not in _STARTED:
             _STARTED.add(self)
             self.batcher.start()
@@ -99,7 +99,7 @@ class ServedFile:
         self._loaded.set()
 
     def wait_until_ready(self, timeout_s: float | None = None) -> bool:
-        """False: a timeout. Raises the error of a failed compilation."""
+        """Wait until every program is compiled; False: a timeout. Raises an error of compiling."""
         is_loaded = self._loaded.wait(timeout_s)
         if self.error is not None:
             raise self.error
@@ -209,7 +209,7 @@ class ServedSignature:
 
     @property
     def scheduling(self) -> Scheduling:
-        """Final once it is ready."""
+        """How requests are scheduled. Final once it is ready."""
         settings, runner = self._file.settings, self._runner
         return Scheduling(
             tuple(sorted(runner.costs.seconds)) if runner.is_batched else (),
@@ -228,7 +228,7 @@ class ServedSignature:
         return self._file.error
 
     def start(self) -> None:
-        """Once for all signatures of a file. Call it after the last fork."""
+        """Start compiling, once for all signatures of a file. Call it after the last fork."""
         self._file.start()
 
     def wait_until_ready(self, timeout_s: float | None = None) -> bool:
@@ -239,7 +239,7 @@ class ServedSignature:
         await self._file.close()
 
     async def infer(self, request: InferRequest) -> Mapping[str, np.ndarray]:
-        """As `ServedModel.infer`; read-only arrays."""
+        """All outputs by name, with as many items as the request; read-only."""
         file, runner = self._file, self._runner
         if not file.is_ready:
             why = "is loading" if file.error is None else f"cannot be loaded: {file.error}"
@@ -262,7 +262,7 @@ class ServedSignature:
 
 
 def _timeout_s(parameters: Mapping[str, Parameter], most: float) -> float:
-    """At most the server's limit; 0: no limit."""
+    """Seconds that a request may take: its parameter `timeout`, at most the server's limit."""
     given = parameters.get("timeout")
     if given is None:
         return most

@@ -46,7 +46,7 @@ class CountingDelegate(JaxDelegate):
 
 
 def delegate_for(settings: ServeSettings) -> CountingDelegate | None:
-    """None: the numpy reference runs it.
+    """The delegate that runs a model; None: the numpy reference runs it.
 
     `rebatch` is on unless the user turns it off: it proves that a graph computes the items of a
     batch independently, and otherwise runs them one by one.
@@ -61,7 +61,7 @@ def delegate_for(settings: ServeSettings) -> CountingDelegate | None:
 
 
 class GraphRunner:
-    """Only one thread calls `compile`, `warm_up` and `run`."""
+    """Compiles and runs one served graph. Only one thread calls `compile`, `warm_up` and `run`."""
 
     def __init__(
         self, graph: ServedGraph, opened: OpenModel, settings: ServeSettings, states: StateUse
@@ -157,7 +157,7 @@ class GraphRunner:
         self._programs = {1: single}
 
     def _compile_batches(self, name: str, is_ending: Callable[[], bool]) -> str | None:
-        """Returns why the graph cannot run in batches, or None."""
+        """Compile for batches; returns why the graph cannot run in batches, or None."""
         for size in compiled_sizes(self._settings.max_batch_size)[1:]:
             if is_ending():
                 break

@@ -51,7 +51,7 @@ _Request, _Response = _messages()
 
 
 def handler(served: Service) -> Any:
-    """For `add_generic_rpc_handlers`."""
+    """The service, for `add_generic_rpc_handlers`."""
     health = _Health(served)
     parse, write = _Request.FromString, _Response.SerializeToString
     return grpc.method_handlers_generic_handler(

@@ -52,7 +52,7 @@ class ListText:
 
     @property
     def length(self) -> int:
-        """Of a flat list."""
+        """The number of elements of a flat list."""
         blank = re.compile(rb"\s*+\]").match(self.body, self.start + 1, self.end)
         return 0 if blank is not None else self.commas + 1
 

@@ -35,5 +35,5 @@ class Limits:
 
     @property
     def seconds(self) -> float | None:
-        """For `asyncio.timeout`; None: no limit."""
+        """`body_timeout_s` for `asyncio.timeout`; None: no limit."""
         return self.body_timeout_s or None

@@ -124,6 +124,6 @@ class BodyReservation:
         self._budgets.incomplete.pop(self, None)
 
     async def release(self) -> None:
-        """After the response."""
+        """Return all bytes to the budget, after the response."""
         self.complete()
         await self.shrink(self._size)

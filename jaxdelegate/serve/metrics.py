@@ -142,11 +142,11 @@ class Metrics:
         self.registry.register(self)
 
     def recorder(self, model: str, version: str) -> ModelRecorder:
-        """Created at the first call."""
+        """The recorder of a model, created at the first call."""
         return self._recorders.setdefault((model, version), ModelRecorder())
 
     def collect(self) -> Iterator[Any]:
-        """Called by prometheus-client."""
+        """Every metric, for prometheus-client."""
         read = {labels: recorder.read() for labels, recorder in list(self._recorders.items())}
         counter, gauge = self._core.CounterMetricFamily, self._core.GaugeMetricFamily
         name = f"jaxdelegate_{_FAILURE}"

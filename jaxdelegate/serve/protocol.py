@@ -39,7 +39,7 @@ _NO_SHARED_MEMORY = (
 
 @dataclasses.dataclass(frozen=True)
 class RequestedOutput:
-    """One that the request names, or any output if it names none."""
+    """An output to return: one that the request names, or any output if it names none."""
 
     name: str
     is_binary: bool = False
@@ -109,7 +109,7 @@ class _Data:
     has_header: bool
 
     def listed(self, entry: Mapping[str, Any]) -> object:
-        """None: the input has no list."""
+        """The list of an input; None: it has none."""
         if LIST not in entry:
             return entry.get("data")
         if "data" in entry:
@@ -314,7 +314,7 @@ def _view(array: np.ndarray) -> bytes | memoryview:
 
 
 def raw(array: np.ndarray) -> bytes:
-    """Little-endian, row-major; BYTES with lengths."""
+    """An array's binary data: little-endian, row-major; BYTES with lengths."""
     return joined_bytes(array) if name_of(array.dtype) == "BYTES" else array.tobytes()
 
 

@@ -49,11 +49,11 @@ class InferRequest:
 class Scheduling:
     """How a model's requests are scheduled."""
 
-    # In ascending order; empty: a run is one request, without a batch dimension
+    # In ascending order; empty: a run is one request, without a batch dimension.
     batch_sizes: tuple[int, ...] = ()
     max_queue_delay_us: int = 0  # microseconds that a request may wait for others
     max_queue_size: int = 1024  # in requests
-    # Before a sequence is dropped; None: the model has no states
+    # Before a sequence is dropped; None: the model has no states.
     session_idle_s: float | None = None
 
 
@@ -69,7 +69,7 @@ class ServedModel(Protocol):
 
     @property
     def scheduling(self) -> Scheduling:
-        """Final once `is_ready`."""
+        """How its requests are scheduled; final once `is_ready`."""
 
     @property
     def inputs(self) -> tuple[TensorMetadata, ...]:

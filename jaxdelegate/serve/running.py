@@ -33,7 +33,7 @@ _INTERRUPTED = 128 + signal.SIGINT  # the exit code, by the convention of shells
 
 
 class Server:
-    """One port for HTTP, and optionally one for gRPC."""
+    """Serves models on one port for HTTP, and optionally on one for gRPC."""
 
     def __init__(
         self,
@@ -181,7 +181,7 @@ class _Uvicorn(uvicorn.Server):
 
 
 def _listening(host: str, port: int) -> socket.socket:
-    """Created first, so that a port in use is an early error."""
+    """A listening socket; created first, so that a port in use is an early error."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     return socket.create_server((host, port), family=family, backlog=_BACKLOG)
 

@@ -118,7 +118,7 @@ class Sessions(Generic[S]):
         return self._initial if session is None or step.is_start else session.states
 
     def keep(self, step: Step, states: S, client: str = "") -> None:
-        """Unless the request ends its sequence."""
+        """Keep the states after a request, unless it ends its sequence."""
         if step.id is None:
             return
         if step.id in self._open:

@@ -61,7 +61,8 @@ class StateUse:
     """Which states a model keeps from one run to the next."""
 
     is_stateful: bool
-    are_shared: bool  # by the items of a batch
+    # By the items of a batch: resource variables, random counters, variables of called subgraphs.
+    are_shared: bool
 
 
 def state_use(model: Model) -> StateUse:

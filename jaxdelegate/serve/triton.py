@@ -1,8 +1,7 @@
 """Triton's extensions of the protocol: a model's configuration, and its statistics.
 
-Both are the JSON forms of Triton's protocol buffers (`model_config.proto`, `grpc_service.proto`),
-which HTTP sends unchanged and gRPC parses into messages. Load generators such as perf_analyzer
-request both.
+Load generators such as perf_analyzer request both. They are the JSON forms of protocol buffers
+(`model_config.proto`, `grpc_service.proto`), which gRPC parses into messages.
 """
 
 from collections.abc import Iterable, Sequence

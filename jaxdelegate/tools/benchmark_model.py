@@ -170,7 +170,7 @@ def run(values: flags.FlagValues) -> int:
 
 
 def _chosen(values: flags.FlagValues) -> FlagValues:
-    """With --allow_fp16 applied."""
+    """The delegates' flags, with --allow_fp16 applied."""
     chosen = delegate_flags.read(values)
     if not values.allow_fp16:
         return chosen

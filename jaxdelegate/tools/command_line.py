@@ -53,7 +53,7 @@ def define(declared: Iterable[Any], values: flags.FlagValues, module: str) -> No
 
 
 def with_model(values: flags.FlagValues, arguments: Sequence[str]) -> list[str]:
-    """With `--graph=` before a first argument that is not a flag: the model."""
+    """The arguments with `--graph=` before a first one that is not a flag: the model."""
     if not arguments or arguments[0].startswith("-") or _MODEL[0] not in values:
         return list(arguments)
     if any(a.lstrip("-").partition("=")[0] in _MODEL for a in arguments[1:]):

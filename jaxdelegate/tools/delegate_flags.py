@@ -55,7 +55,7 @@ def _set(values: flags.FlagValues, name: str, other: str, value: object) -> None
 
 
 def read(values: flags.FlagValues) -> FlagValues:
-    """For code outside of tools."""
+    """The parsed values of the providers' flags, for code outside of tools."""
     names = [flag.name for flag in providers.all_flags()]
     positions = {name: values[name].position for name in names if values[name].present}
     return FlagValues({name: values[name].value for name in names}, positions)
@@ -69,7 +69,7 @@ def options(values: flags.FlagValues) -> DelegateOptions:
 
 
 def given_options(values: flags.FlagValues) -> dict[str, Any]:
-    """Those that the command line sets, by either name."""
+    """The options of JaxDelegate that the command line sets, by either name."""
     all_options = options(values)
     return {
         field.name: getattr(all_options, field.name)
@@ -81,7 +81,7 @@ def given_options(values: flags.FlagValues) -> dict[str, Any]:
 
 
 def delegates(values: flags.FlagValues) -> list[Any]:
-    """As `providers.create_delegates` orders them."""
+    """The delegates that the flags request, as `providers.create_delegates` orders them."""
     return [row.delegate for row in providers.create_delegates(read(values))]
 
 

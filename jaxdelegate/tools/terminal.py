@@ -32,7 +32,7 @@ class EscapedStream:
         self._stream, self._allowed = stream, allowed
 
     def write(self, text: str) -> int:
-        """Returns the length of the text before escaping."""
+        """Write; returns the length of the text before escaping."""
         self._stream.write(escaped(text, self._allowed))
         return len(text)
 

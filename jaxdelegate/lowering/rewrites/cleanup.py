@@ -30,7 +30,7 @@ def _always(_rewriter: PatternRewriter, _operator: Operator) -> bool:
 
 
 def _holds(value: int) -> Callable[[PatternRewriter, Operator], bool]:
-    """Tests whether all elements of the second input are the constant `value`."""
+    """A test whether all elements of the second input are the constant `value`."""
 
     def test(rewriter: PatternRewriter, operator: Operator) -> bool:
         array = rewriter.const(operator.inputs[1])

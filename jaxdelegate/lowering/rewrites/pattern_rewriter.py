@@ -90,7 +90,7 @@ class PatternRewriter:
         return self._in_order(self._operators)
 
     def get(self, index: int) -> Operator | None:
-        """None if it was removed."""
+        """The current operator with this index; None if it was removed."""
         return self._operators.get(index)
 
     def spec(self, tensor: int) -> TensorSpec:
@@ -104,7 +104,7 @@ class PatternRewriter:
         return tensor in self._kept
 
     def producer(self, tensor: int) -> Operator | None:
-        """None if it is not in the partition."""
+        """The operator that computes a tensor; None if it is not in the partition."""
         index = self._producers.get(tensor)
         return None if index is None else self._operators[index]
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class LatencyRuns:
-    """In milliseconds."""
+    """The latencies of the runs of one benchmark, in milliseconds."""
 
     name: str
     values: tuple[float, ...]

@@ -68,7 +68,7 @@ def style(i: int) -> dict[str, Any]:
 
 
 def legend_below(figure: "Figure", handles: Sequence[Any]) -> None:
-    """There it covers no data."""
+    """Add a legend under the axes, where it covers no data."""
     labels = [textwrap.fill(handle.get_label(), _LEGEND_LETTERS) for handle in handles]
     figure.legend(handles, labels, loc="outside lower center", fontsize=_SMALL)
 
@@ -78,7 +78,7 @@ def ticker() -> Any:
 
 
 def log_scale(axis: Any, extent: float, formatter: Any = "{x:g}") -> None:
-    """For values whose ratio is up to `extent`, without overlapping labels.
+    """Set a logarithmic scale for values whose ratio is up to `extent`, without overlapping labels.
 
     Without a formatter, labels are powers of ten.
     """
@@ -90,7 +90,7 @@ def log_scale(axis: Any, extent: float, formatter: Any = "{x:g}") -> None:
 
 
 def spread_scale(axis: Any, values: Sequence[float]) -> None:
-    """Logarithmic for values that differ much, else starting at 0."""
+    """Set a logarithmic scale for values that differ much, else one that starts at 0."""
     if max(values) > _MUCH * min(values):
         log_scale(axis, max(values) / min(values))
     else:
@@ -121,7 +121,7 @@ def _end_of(text: str, letters: int) -> str:
 
 
 def bars_height(count: int) -> float:
-    """Of `count` bars and their axis, in inches."""
+    """The height of `count` bars and their axis, in inches."""
     return 0.9 + 0.27 * count
 
 
@@ -163,7 +163,7 @@ def check_path(path: str | os.PathLike[str]) -> Path:
 
 
 def save(figure: "Figure", path: str | os.PathLike[str]) -> None:
-    """In the format of the path's suffix; .html is a page with an inline SVG."""
+    """Write a figure in the format of the path's suffix; .html is a page with an inline SVG."""
     path = check_path(path)
     if path.suffix != ".html":
         figure.savefig(path, dpi=_DPI)
