@@ -53,37 +53,21 @@ class VariantType:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Tensor:
-    """A tensor of a subgraph, with its data if the file has it.
+    """A tensor of a subgraph, with its data if the file has it."""
 
-    Attributes:
-        index: its position in `Subgraph.tensors`.
-        name: not necessarily unique.
-        shape: as declared; where `shape_signature` has -1, a placeholder.
-        shape_signature: `shape` with -1 for unknown dimensions; None: all are known.
-        type: the element type in the schema.
-        buffer: the index of the buffer with `stored`; 0: none.
-        stored: its bytes in the file, uint8 [n], a read-only view; None: no data.
-        quantization: scales and zero points; None: it is not quantized.
-        sparsity: the layout of the stored values in `shape`; None: dense.
-        is_variable: whether it keeps its value from one invoke to the next.
-        has_rank: False with an empty shape: the rank is unknown.
-        variant_types: the elements of a VARIANT tensor, if the file declares them.
-        stored_shape: the shape of `data`: `shape`, or of a sparse tensor [number of values].
-    """
-
-    index: int
-    name: str
-    shape: Shape
-    shape_signature: Shape | None
+    index: int  # in `Subgraph.tensors`
+    name: str  # not necessarily unique
+    shape: Shape  # as declared; where `shape_signature` has -1, a placeholder
+    shape_signature: Shape | None  # `shape` with -1 for unknown dimensions; None: all are known
     type: TensorType
-    buffer: int
-    stored: np.ndarray | None
-    quantization: Quantization | None
-    sparsity: Sparsity | None
-    is_variable: bool
-    has_rank: bool
-    variant_types: tuple[VariantType, ...]
-    stored_shape: Shape
+    buffer: int  # the index of the buffer with `stored`; 0: none
+    stored: np.ndarray | None  # its bytes in the file, uint8 [n], a read-only view; None: no data
+    quantization: Quantization | None  # None: it is not quantized
+    sparsity: Sparsity | None  # the layout of the stored values in `shape`; None: dense
+    is_variable: bool  # keeps its value from one invoke to the next
+    has_rank: bool  # False with an empty shape: the rank is unknown
+    variant_types: tuple[VariantType, ...]  # of a VARIANT tensor, if the file declares them
+    stored_shape: Shape  # of `data`: `shape`, or of a sparse tensor [number of values]
 
     @property
     def dtype(self) -> np.dtype:
@@ -113,33 +97,19 @@ class Tensor:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Operator:
-    """An operator of a subgraph; tensors by index, -1 for an optional one that is absent.
+    """An operator of a subgraph; tensors by index, -1 for an optional one that is absent."""
 
-    Attributes:
-        index: its position in `Subgraph.operators`, which is the order of execution.
-        name: the BuiltinOperator's name, or the custom operator's code.
-        builtin_code: the BuiltinOperator's number.
-        custom: whether it is a custom operator.
-        version: the operator version that the file requires.
-        inputs: tensor indices.
-        outputs: tensor indices.
-        intermediates: tensors inside it, for their quantization (integer LSTM).
-        options: its parameters; the schema's defaults if the file has none.
-        custom_options: the bytes after a custom operator's options.
-        mutating_variable_inputs: which inputs it updates; empty: not declared.
-    """
-
-    index: int
-    name: str
-    builtin_code: int
+    index: int  # in `Subgraph.operators`, which is the order of execution
+    name: str  # the BuiltinOperator's name, or the custom operator's code
+    builtin_code: int  # the BuiltinOperator's number
     custom: bool = False
-    version: int = 1
+    version: int = 1  # that the file requires
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
-    intermediates: tuple[int, ...] = ()
-    options: Options
-    custom_options: bytes = b""
-    mutating_variable_inputs: tuple[bool, ...] = ()
+    intermediates: tuple[int, ...] = ()  # tensors inside it, for their quantization (integer LSTM)
+    options: Options  # the schema's defaults if the file has none
+    custom_options: bytes = b""  # the bytes after a custom operator's options
+    mutating_variable_inputs: tuple[bool, ...] = ()  # which inputs it updates; empty: not declared
 
     @property
     def scope(self) -> str:
@@ -171,25 +141,15 @@ class SignatureDef:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Model:
-    """A model file.
-
-    Attributes:
-        origin: the source of its bytes.
-        version: of the schema: 3.
-        description: free text.
-        subgraphs: the main one first.
-        signatures: in the file's order.
-        metadata: the bytes in the file by name.
-        external_buffer_groups: the files next to this one that contain tensors.
-    """
+    """A model file."""
 
     origin: Source
-    version: int
-    description: str
-    subgraphs: tuple[Subgraph, ...]
-    signatures: tuple[SignatureDef, ...]
-    metadata: Mapping[str, memoryview]
-    external_buffer_groups: tuple[str, ...]
+    version: int  # of the schema: 3
+    description: str  # free text
+    subgraphs: tuple[Subgraph, ...]  # the main one first
+    signatures: tuple[SignatureDef, ...]  # in the file's order
+    metadata: Mapping[str, memoryview]  # the bytes in the file by name
+    external_buffer_groups: tuple[str, ...]  # the files next to this one that contain tensors
 
     @property
     def source(self) -> str:

@@ -72,21 +72,14 @@ class Reservation:
 
 
 class Budgets:
-    """The budgets of a server.
-
-    Attributes:
-        bodies: of requests, from their first byte until their response is sent.
-        results: of models, from the queue until the response is sent.
-        responses: while they are sent.
-        incomplete: the bodies that are still being received, oldest first.
-    """
-
     def __init__(self, limits: Limits) -> None:
         most, seconds = limits.max_held_bytes, limits.seconds
+        # Of requests, from their first byte until their response is sent.
         self.bodies = ByteBudget("requests", most, seconds)
+        # Of models, from the queue until the response is sent.
         self.results = ByteBudget("results", _RESULTS * most, seconds)
-        self.responses = ByteBudget("responses", most, seconds)
-        self.incomplete: dict[BodyReservation, None] = {}
+        self.responses = ByteBudget("responses", most, seconds)  # while they are sent
+        self.incomplete: dict[BodyReservation, None] = {}  # still being received, oldest first
 
 
 class BodyReservation:
