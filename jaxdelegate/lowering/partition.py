@@ -62,11 +62,7 @@ def lower_partition(
     (of `lowering/rewrites`) are applied first. The scales of `learned` tensors are weights, unless
     they are constant.
     """
-    if context.precision.rounds_exactly:
-        # No device-specific kernels, so that the same rewrites apply to every dtype.
-        context = dataclasses.replace(context, native_kernels=False, triton_kernels=False)
-    if not raw_weights:  # in a delegate's program, a loop's condition decides when it ends
-        context = dataclasses.replace(context, static_loop=None)
+    context = _context_of_program(context, raw_weights=raw_weights)
     preparations: dict[Weight, Prepare | None] = {}
     called: dict[Weight, np.ndarray] = {}
     stored: dict[int, TensorSpec] = {}
@@ -80,13 +76,13 @@ def lower_partition(
     is_lowered = functools.partial(_is_lowered, context, specs, quantized_later)
     apart = {op.index: op for op in pending if op.index in on_integers}
     shown = [_hidden(op) if op.index in apart else op for op in pending]
-    rewriter = rewritten(shown, specs, {*outputs, *stored}, is_lowered, rewrites).restored(apart)
-    specs, context = rewriter.specs, _keeping_whole(context, rewriter.parts)
+    result = rewritten(shown, specs, {*outputs, *stored}, is_lowered, rewrites).restored(apart)
+    specs, context = result.specs, _keeping_whole(context, result.parts)
     fixed = {i: spec for i, spec in stored.items() if i not in learned}
-    grids = _grids(rewriter.operators, fixed)
+    grids = _grids(result.operators, fixed)
     steps = [
         _step(
-            rewriter.parts[op.index],
+            result.parts[op.index],
             op,
             specs,
             dataclasses.replace(
@@ -96,7 +92,7 @@ def lower_partition(
             called=called if raw_weights else None,
             integers=on_integers.get(op.index),
         )
-        for op in rewriter.operators
+        for op in result.operators
     ]
     passed = _constant_outputs(specs, inputs, outputs) if raw_weights else {}
     preparations.update(dict.fromkeys(passed.values()))
@@ -129,6 +125,15 @@ def lower_partition(
     )
 
 
+def _context_of_program(context: LoweringContext, *, raw_weights: bool) -> LoweringContext:
+    if context.precision.rounds_exactly:
+        # No device-specific kernels, so that the same rewrites apply to every dtype.
+        context = dataclasses.replace(context, native_kernels=False, triton_kernels=False)
+    if not raw_weights:  # in a delegate's program, a loop's condition decides when it ends
+        context = dataclasses.replace(context, static_loop=None)
+    return context
+
+
 def _states(
     steps: Sequence[LoweredOperator], read: Collection[int], specs: Mapping[int, TensorSpec]
 ) -> tuple[int, ...]:
@@ -139,7 +144,7 @@ def _states(
 
 
 def _hidden(operator: Operator) -> Operator:
-    """Under another name, so that no rewrite for floats matches it."""
+    """The operator under another name, so that no rewrite for floats matches it."""
     return dataclasses.replace(operator, name=f"{operator.name} on integers")
 
 
@@ -228,52 +233,75 @@ def _step(
     own_context = context_for(context, operator, specs)
     op = with_algorithm(rule, Op(own_context, operator.options, inputs, outputs))
     lower = functools.partial(_lowered, operator, rule)
-    run: Function
-    found: CalledWeights = {}
-    prepared: Mapping[int, Prepare] = {}
-    if integers is not None:
-        lowered = run = fake_quantization.run_on_integers(lower(op), operator.name, *integers)
-    elif called is not None:
-        lowered, found = _with_called_weights(lower, op)
-        called.update((weight, array) for weight, (array, _) in found.items())
-        run = lowered
-    else:
-        lowered = run = lower(op)
-        if isinstance(lowered, Lowered):
-            constant = {
-                p for p, spec in enumerate(inputs) if spec is not None and spec.const is not None
-            }
-            prepared = {p: prepare for p, prepare in lowered.prepare.items() if p in constant}
-            run = _partly_prepared(lowered, frozenset(prepared))
-    if op.context.algorithm is not None:
-        run = with_barriers(run, inputs)
-    layout = (op.context.algorithm, _layout(lowered, inputs))
-    constants = _Constants(op.context.precision, prepared, layout)
-    sources: list[int | Weight | None] = []
-    for position, index in enumerate(operator.inputs):
-        source, prepare = constants.source(operator, position, specs.get(index))
-        sources.append(source)
-        if isinstance(source, Weight):
-            preparations[source] = prepare
-    preparations.update((weight, prepare) for weight, (_, prepare) in found.items())
-    states = rule.states(op) if rule.states is not None else ()
+    own = _run_of(lower, op, operator.name, integers, takes_weights=called is not None)
+    if called is not None:
+        called.update((weight, array) for weight, (array, _) in own.called.items())
+    constants = _Constants(op.context.precision, own.prepared, own.layout(op))
+    sources = [
+        constants.source(operator, position, specs.get(index))
+        for position, index in enumerate(operator.inputs)
+    ]
+    preparations.update((i, prepare) for i, prepare in sources if isinstance(i, Weight))
+    preparations.update((weight, prepare) for weight, (_, prepare) in own.called.items())
+    read = [source for source, _ in sources]
+    built_in = (read[p] for p in rule.built_in if p < len(read))
     return LoweredOperator(
         name=next(part.name for part in parts if part.index == operator.index),
         operator=operator,
-        run=run,
-        inputs=(*sources, *found),
+        run=own.run if op.context.algorithm is None else with_barriers(own.run, inputs),
+        inputs=(*read, *own.called),
         outputs=operator.outputs,
-        states=tuple(operator.inputs[p] for p in states),
-        built_in=frozenset(
-            source
-            for p in rule.built_in
-            if p < len(sources) and isinstance(source := sources[p], Weight)
-        ),
-        takes_reduced=isinstance(lowered, Lowered) and lowered.takes_reduced,
-        is_on_grid=isinstance(lowered, Lowered) and lowered.is_on_grid,
+        states=tuple(operator.inputs[p] for p in rule.states(op)) if rule.states else (),
+        built_in=frozenset(source for source in built_in if isinstance(source, Weight)),
+        takes_reduced=own.lowered.takes_reduced,
+        is_on_grid=own.lowered.is_on_grid,
         parts=parts,
-        may_overflow=isinstance(lowered, Lowered) and lowered.may_overflow,
+        may_overflow=own.lowered.may_overflow,
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Run:
+    """How a program runs one operator."""
+
+    lowered: Lowered  # by the operator's rule
+    run: Function  # gets the constants in `prepared` as prepared, others in the file's layout
+    prepared: Mapping[int, Prepare] = dataclasses.field(default_factory=dict)
+    called: CalledWeights = dataclasses.field(default_factory=dict)
+
+    def layout(self, op: Op[Options]) -> Hashable:
+        """What the preparations depend on."""
+        shapes = tuple(None if spec is None else spec.shape for spec in op.inputs)
+        own = shapes if self.lowered.layout is None else self.lowered.layout
+        return op.context.algorithm, own
+
+
+def _run_of(
+    lower: Callable[[Op[Options]], Function],
+    op: Op[Options],
+    name: str,
+    integers: tuple[Specs, Specs] | None,
+    *,
+    takes_weights: bool,
+) -> _Run:
+    if integers is not None:
+        run = fake_quantization.run_on_integers(lower(op), name, *integers)
+        return _Run(_as_lowered(run), run)
+    if takes_weights:
+        run, called = _with_called_weights(lower, op)
+        return _Run(_as_lowered(run), run, called=called)
+    run = lower(op)
+    if not isinstance(run, Lowered):
+        return _Run(_as_lowered(run), run)
+    constant = {
+        p for p, spec in enumerate(op.inputs) if spec is not None and spec.const is not None
+    }
+    prepared = {p: prepare for p, prepare in run.prepare.items() if p in constant}
+    return _Run(run, _partly_prepared(run, frozenset(prepared)), prepared)
+
+
+def _as_lowered(run: Function) -> Lowered:
+    return run if isinstance(run, Lowered) else Lowered(run, {})
 
 
 def _lowered(operator: Operator, rule: OpRule, op: Op[Options]) -> Function:
@@ -319,12 +347,6 @@ def _with_called_weights(
     return run, found
 
 
-def _layout(lowered: Function, inputs: Specs) -> Hashable:
-    if isinstance(lowered, Lowered) and lowered.layout is not None:
-        return lowered.layout
-    return tuple(None if spec is None else spec.shape for spec in inputs)
-
-
 def _partly_prepared(lowered: Lowered, done: frozenset[int]) -> Function:
     """The function for arrays of which those in `done` are prepared, the others in file layout."""
     late = {p: prepare for p, prepare in lowered.prepare.items() if p not in done}
@@ -360,7 +382,7 @@ class _Constants:
 def context_for(
     context: LoweringContext, operator: Operator, specs: Mapping[int, TensorSpec]
 ) -> LoweringContext:
-    """Version, intermediate tensors, precision."""
+    """The lowering context of one operator: version, intermediate tensors, precision."""
     intermediates = tuple(specs[i] for i in operator.intermediates if i in specs)
     precision, lower_callee = context.precision.of_operator(operator.index), context.lower_subgraph
     if lower_callee is not None and precision != context.precision:
@@ -379,7 +401,7 @@ _NO_CUSTOM_RULE = "custom operator without an XLA lowering; jaxdelegate.register
 
 
 def rule_for(operator: Operator) -> OpRule | None:
-    """Of an operator of the file, or of one that a rewrite created."""
+    """The rule of an operator of the file, or of one that a rewrite created."""
     return rule_of(operator.name, operator.options)
 
 
