@@ -5,6 +5,7 @@ graphs by id, nodes by id. Its TFLite adapter uses an operator's index as id, an
 or if that is empty the first signature's key, "main" or "subgraph_<index>".
 """
 
+import functools
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -37,7 +38,7 @@ def node_data(analysis: ModelAnalysis) -> dict[str, NodeData]:
     """Node data by quantity: "partition", "flops", "bytes", and if measured "latency", "error"."""
     found = {"partition": _by_graph(analysis, _partitions)}
     for name, (title, value) in _QUANTITIES.items():
-        graphs = _by_graph(analysis, lambda s, title=title, value=value: _graph(s, title, value))  # type: ignore[misc]
+        graphs = _by_graph(analysis, functools.partial(_graph, title=title, value=value))
         if any(graph["results"] for graph in graphs.values()):
             found[name] = graphs
     return found

@@ -113,9 +113,7 @@ def _passed(model: Model, node: Node) -> Iterator[tuple[int, Specs]]:
 def _surveyed(model: Model, index: int, delegate: _ReasonsOnly, given: Specs | None) -> Survey:
     subgraph = model.subgraphs[index]
     entry = EntryPoint(subgraph, Subgraphs(model.subgraphs), Limits())
-    known = (
-        pair for pair in zip(subgraph.inputs, given or (), strict=False) if pair[1] is not None
-    )
+    known = zip(subgraph.inputs, given or (), strict=False)
     shapes = {tensor: spec.shape for tensor, spec in known if spec and not spec.is_dynamic}
     try:
         planned = plan(entry, {**entry.declared_shapes, **shapes}, Delegation((delegate,)))

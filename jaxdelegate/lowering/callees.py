@@ -21,7 +21,7 @@ from jaxdelegate.op_lowering.dtypes import FLOATS, HANDLES
 from jaxdelegate.op_lowering.options import why_not_alike
 from jaxdelegate.op_lowering.precision import PrecisionPolicy
 from jaxdelegate.op_lowering.rule import Function, LoweringContext, StaticLoop
-from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
+from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 from jaxdelegate.passes.explicit_state import with_explicit_states
 from jaxdelegate.passes.propagation import (
     Subgraphs,
@@ -210,9 +210,9 @@ class Callee:
     def _partition(
         self, inputs: Specs, arrays: Sequence[Any], *, raw_weights: bool
     ) -> LoweredPartition:
-        """Lowered for the constants of `inputs` and the shapes of `arrays`."""
+        """The subgraph, lowered for the constants of `inputs` and the shapes of `arrays`."""
         given = tuple(
-            dataclasses.replace(spec, shape=_shape(array))
+            dataclasses.replace(spec, shape=tuple(array.shape))
             for spec, array in zip(inputs, arrays, strict=True)
         )
         subgraph, context = self.subgraph, self.callees.in_context()
@@ -278,7 +278,3 @@ class Callee:
         )
         specs = subgraph_specs(self.subgraph, anything, self.callees.subgraphs)
         return frozenset(i for i, spec in enumerate(specs) if spec.const is not None)
-
-
-def _shape(array: TensorSpec | Any) -> Shape:
-    return tuple(array.shape)

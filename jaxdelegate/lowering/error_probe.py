@@ -99,14 +99,13 @@ def compare(
         return jnp.stack(numbers) if numbers else jnp.zeros((0, 5))
 
     with client.as_programs(device):
-        placed = [_on_device(p, device) for p in (exact, reduced)]
+        placed = [
+            [jax.device_put(p.value(weight), device) for weight in p.preparations]
+            for p in (exact, reduced)
+        ]
         numbers = np.asarray(jax.jit(program)(*placed, list(values)))
     rows = zip(probed, numbers, strict=True)
     return tuple(_row(reduced, *which, row) for which, row in rows)
-
-
-def _on_device(partition: LoweredPartition, device: jax.Device) -> list[jax.Array]:
-    return [jax.device_put(partition.value(w), device) for w in partition.preparations]
 
 
 def _is_probed(spec: TensorSpec | None) -> bool:
@@ -158,7 +157,7 @@ def _row(
 
 
 def seeded_values(specs: Sequence[TensorSpec], seed: int = 0) -> list[np.ndarray]:
-    """Floats in [-1, 1], quantized values over their range, others zero."""
+    """Values for tensors: floats in [-1, 1], quantized ones over their range, others zero."""
     rng = np.random.default_rng(seed)
     return [_seeded(rng, spec) for spec in specs]
 

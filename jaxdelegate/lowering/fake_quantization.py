@@ -63,7 +63,7 @@ def is_on_integers(operator: str, inputs: Specs, outputs: Specs) -> bool:
 def on_integers(
     operators: Iterable[Operator], specs: Mapping[int, TensorSpec]
 ) -> dict[int, tuple[Specs, Specs]]:
-    """By index; see `is_on_integers`."""
+    """The inputs and outputs of the operators for which `is_on_integers` is true, by index."""
     rows = ((op, gather(specs, op.inputs), gather(specs, op.outputs)) for op in operators)
     return {op.index: (ins, outs) for op, ins, outs in rows if is_on_integers(op.name, ins, outs)}
 
@@ -175,11 +175,9 @@ def read_as_int8(operators: Iterable[Operator], specs: Mapping[int, TensorSpec])
         results = [specs[i] for i in operator.outputs if i in specs]
         is_float = not any(spec.is_quantized for spec in results)
         if is_float and record_of(operator.name).reads_uint8_as_int8:
-            yield from (i for i in operator.inputs if i in specs and _is_uint8(specs[i]))
-
-
-def _is_uint8(spec: TensorSpec) -> bool:
-    return spec.is_quantized and spec.dtype == np.uint8
+            for i in operator.inputs:
+                if i in specs and specs[i].is_quantized and specs[i].dtype == np.uint8:
+                    yield i
 
 
 def as_int8(spec: TensorSpec) -> TensorSpec:

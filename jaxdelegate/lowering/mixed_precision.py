@@ -54,9 +54,8 @@ def reduced_tensors(
         if is_kept or not _yields_reduced(operator, specs, reduced):
             continue
         reduced.update(i for i in operator.outputs if _is_float32(specs.get(i)))
-        reduced -= unrounded | {
-            i for i in operator.outputs if i in stored and not _is_byte(stored[i])
-        }
+        wide = {i for i in operator.outputs if i in stored and stored[i].dtype.itemsize > 1}
+        reduced -= unrounded | wide
     return dict.fromkeys(reduced, policy.storage)
 
 
@@ -85,10 +84,6 @@ def _yields_reduced(
 
 def _is_float32(spec: TensorSpec | None) -> bool:
     return spec is not None and spec.dtype == FLOAT32 and spec.const is None
-
-
-def _is_byte(spec: TensorSpec) -> bool:
-    return spec.dtype.itemsize == 1
 
 
 def stored(

@@ -48,7 +48,7 @@ def edited(
     tensors' quantization, both with the lengths in the file. A ModelError if what changes is shared
     with what does not, and cannot be separated.
     """
-    data = {place: new for place, new in data.items() if _differs(_tensor(model, place), new)}
+    data = {place: new for place, new in data.items() if _differs(model, place, new)}
     if not data and not any(numbers.values()):
         return Edited(model.content, {})
     editor = _Editor(model)
@@ -64,14 +64,11 @@ def read_again(model: Model, content: bytes | memoryview) -> Model:
     return read_model(Source(model.source, memoryview(content), model.origin.folder))
 
 
-def _tensor(model: Model, place: Place) -> Tensor:
+def _differs(model: Model, place: Place, new: np.ndarray) -> bool:
     subgraph, tensor = place
-    return model.subgraphs[subgraph].tensors[tensor]
-
-
-def _differs(tensor: Tensor, new: np.ndarray) -> bool:
-    assert tensor.stored is not None
-    return not np.array_equal(tensor.stored[: new.size], new)
+    stored = model.subgraphs[subgraph].tensors[tensor].stored
+    assert stored is not None
+    return not np.array_equal(stored[: new.size], new)
 
 
 class _Editor:

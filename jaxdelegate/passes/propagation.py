@@ -68,7 +68,7 @@ def is_constant(outputs: Specs) -> bool:
 
 
 def gather(specs: Sequence[TensorSpec] | Mapping[int, TensorSpec], indices: Iterable[int]) -> Specs:
-    """None for an absent optional input."""
+    """The specs of an operator's tensors; None for an absent optional input."""
     return tuple(specs[i] if i >= 0 else None for i in indices)  # type: ignore[misc]
 
 
@@ -115,7 +115,7 @@ def propagate(
 
 
 def declared_specs(subgraph: Subgraph) -> list[TensorSpec]:
-    """With sparse constants as dense."""
+    """The specs of a subgraph's tensors as declared in the file, with sparse constants as dense."""
     found = _DECLARED.get(subgraph)
     if found is None:
         found = _DECLARED[subgraph] = tuple(unfolded(tensor.spec()) for tensor in subgraph.tensors)
@@ -173,7 +173,7 @@ def subgraph_specs(
     subgraphs: Sequence[Subgraph],
     limits: Limits | None = None,
 ) -> list[TensorSpec]:
-    """None: the inputs are as declared."""
+    """Specs of a called subgraph's tensors for these inputs; None: as declared."""
 
     def find() -> list[TensorSpec]:
         return _called(subgraph, inputs, subgraphs, limits)
@@ -214,7 +214,7 @@ def _called(
 
 
 def reads_and_writes(operators: Iterable[Operator]) -> list[Row]:
-    """For `Limits.check_graph`."""
+    """The tensors that each operator reads and writes, for `Limits.check_graph`."""
     return [
         ([i for i in op.inputs if i >= 0], [i for i in op.outputs if i >= 0]) for op in operators
     ]
@@ -236,7 +236,7 @@ def known_shapes(
     subgraphs: Sequence[Subgraph] = (),
     limits: Limits | None = None,
 ) -> tuple[Shape | None, ...]:
-    """None for those that depend on data."""
+    """The shapes of an operator's outputs; None for those that depend on data."""
     if kernel.inferred_shapes is not None:
         return kernel.inferred_shapes(_infer(subgraphs, limits), options, inputs, outputs)
     return kernel.shapes(options, inputs)
@@ -250,7 +250,7 @@ def _outputs(
     subgraphs: Sequence[Subgraph],
     limits: Limits | None,
 ) -> Specs:
-    """With their shapes, before folding."""
+    """The outputs with their shapes, before folding."""
     is_dynamic = any(spec is not None and spec.is_dynamic for spec in inputs)
     refusals: tuple[type[Exception], ...] = (*kernel_errors(operator), InterpreterError)
     try:
@@ -343,8 +343,10 @@ def check_dtypes(outputs: Specs, results: Iterable[np.ndarray]) -> None:
 
 
 def _stand_in(spec: TensorSpec | None) -> np.ndarray | None:
-    if spec is None or spec.const is not None:
-        return None if spec is None else spec.const
+    if spec is None:
+        return None
+    if spec.const is not None:
+        return spec.const
     return np.broadcast_to(np.zeros((), spec.dtype), spec.shape)
 
 

@@ -55,9 +55,7 @@ class SharedScales:
     biases: tuple[Bias, ...]  # one for each operator that adds a bias
 
 
-def shared_scales(
-    subgraphs: Sequence[Subgraph], leaves: Iterable[Sequence[Place]] = ()
-) -> SharedScales:
+def shared_scales(subgraphs: Sequence[Subgraph], leaves: Iterable[Sequence[Place]]) -> SharedScales:
     """The groups of tensors with one scale, and the biases.
 
     `leaves` are groups of constant tensors that share one value.

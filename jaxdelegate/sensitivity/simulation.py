@@ -57,17 +57,17 @@ class Simulation:
 
     @property
     def specs(self) -> Mapping[int, TensorSpec]:
-        """With folded constants."""
+        """Specs of all tensors, with folded constants."""
         return self._partition.specs
 
     @property
     def steps(self) -> tuple[LoweredOperator, ...]:
-        """In execution order."""
+        """The operators that run, in execution order."""
         return self._partition.operators
 
     @property
     def classes(self) -> int:
-        """If the only output is [N, classes]; else 0."""
+        """The number of classes, if the only output is [N, classes]; else 0."""
         shapes = [self.specs[i].shape for i in self.outputs]
         is_scores = len(shapes) == 1 and len(shapes[0]) == 2 and shapes[0][1] > 1
         return shapes[0][1] if is_scores else 0
@@ -94,7 +94,7 @@ class Simulation:
     # ---- one operator at a time
 
     def deviation(self, samples: Sequence[Mapping[int, Any]], variants: Variants) -> Deviation:
-        """For each variant alone; numbers are consecutive from 0."""
+        """The deviation for each variant alone; numbers are consecutive from 0."""
         constants = _constants(variants)
         total = sum(len(rows) for rows in variants.values())
         size = min(total, self._chunk())
@@ -111,13 +111,13 @@ class Simulation:
         return Deviation(found.signal, found.noise[:total], found.changes[:total])
 
     def _chunk(self) -> int:
-        # The number of variants that fit in memory at once.
-        sizes = [
-            sum(_nbytes(self.specs[i]) for i in (*step.operator.inputs, *step.operator.outputs)
-                if i in self.specs and self.specs[i].const is None)
-            for step in self.steps
-        ]  # fmt: skip
-        return max(1, _CHUNK_BYTES // max(1, *sizes))
+        """The number of variants that fit in memory at once."""
+        return max(1, _CHUNK_BYTES // max(1, *map(self._nbytes, self.steps)))
+
+    def _nbytes(self, step: LoweredOperator) -> int:
+        tensors = (*step.operator.inputs, *step.operator.outputs)
+        specs = (self.specs[i] for i in tensors if i in self.specs)
+        return sum(int(np.prod(spec.shape)) * 4 for spec in specs if spec.const is None)
 
     def _one_at_a_time(
         self,
@@ -154,7 +154,7 @@ class Simulation:
         variants: Variants,
         choices: Sequence[Collection[int]],
     ) -> Deviation:
-        """For each choice of variants, given by their numbers."""
+        """The deviation for each choice of variants, given by their numbers."""
         numbers = [number for rows in variants.values() for number, _ in rows]
         chosen = np.array([[n in choice for n in sorted(numbers)] for choice in ((), *choices)])
         program = functools.partial(self._all_at_once, variants)
@@ -231,7 +231,7 @@ class Simulation:
 
 
 def _constants(variants: Variants) -> dict[int, dict[int, Any]]:
-    """By number; schemes that quantize weights in the same way share arrays."""
+    """Constants by number; schemes that quantize weights in the same way share arrays."""
     kept: dict[tuple[int, bytes], Any] = {}
     found: dict[int, dict[int, Any]] = {}
     for rows in variants.values():
@@ -241,10 +241,6 @@ def _constants(variants: Variants) -> dict[int, dict[int, Any]]:
                 for i, array in variant.constants.items()
             }
     return found
-
-
-def _nbytes(spec: TensorSpec) -> int:
-    return int(np.prod(spec.shape)) * 4
 
 
 def _extent(value: jax.Array) -> jax.Array:
@@ -261,7 +257,7 @@ def _simulated(value: Any, grid: Grid) -> Any:
 
 
 def _rounded_dynamically(value: jax.Array, is_row_by_row: bool) -> jax.Array:
-    """As dynamic range kernels do: each row or image by its own range."""
+    """Round like dynamic range kernels: each row or image by its own range."""
     rows = value if is_row_by_row else value.reshape(value.shape[0], -1)
     q, scale, offset = jax_affine.asymmetric_quantize(rows)
     steps = q.astype(np.int32) - offset[..., None]
@@ -290,6 +286,6 @@ def _energy(x: jax.Array, first_axis: int) -> jax.Array:
 
 
 def _joined(parts: Sequence[tuple[jax.Array, ...]]) -> Deviation:
-    """Of one sample for several sets of variants, concatenated."""
+    """The deviation of one sample for several sets of variants, concatenated."""
     signal, noise, changes = zip(*(map(np.asarray, part) for part in parts), strict=True)
     return Deviation(signal[0], np.concatenate(noise), np.concatenate(changes))

@@ -33,7 +33,7 @@ class Expansion:
 
 
 def is_close(a: float, b: float) -> bool:
-    """Up to the rounding of a float32 product."""
+    """Whether two numbers are equal up to the rounding of a float32 product."""
     return math.isclose(a, b, rel_tol=_CLOSE)
 
 
@@ -54,7 +54,7 @@ def expanded(
 def expanded_result(
     rewriter: PatternRewriter, operator: Operator, atoms: Collection[int], depth: int = _DEPTH
 ) -> Expansion | None:
-    """Before its activation; None if it is not arithmetic."""
+    """The expansion of an operator's result before its activation; None if it is not arithmetic."""
     expand = _ARITHMETIC.get(operator.name)
     if expand is None:
         return None
@@ -65,11 +65,11 @@ def expanded_result(
     return Expansion(terms, frozenset({operator.index}).union(*(o.parts for o in operands)))
 
 
-def following(rewriter: PatternRewriter, tensor: int, depth: int = _DEPTH) -> list[Operator]:
+def following(rewriter: PatternRewriter, tensor: int) -> list[Operator]:
     """Arithmetic operators that depend on a tensor only through arithmetic, the last one first."""
     found: dict[int, Operator] = {}
     tensors = [tensor]
-    for _ in range(depth):
+    for _ in range(_DEPTH):
         new = [op for i in tensors for op in rewriter.readers(i) if op.name in _ARITHMETIC]
         found.update((op.index, op) for op in new)
         tensors = [i for op in new if is_plain(rewriter, op) for i in op.outputs]
@@ -105,7 +105,7 @@ def is_plain(rewriter: PatternRewriter, operator: Operator) -> bool:
 
 
 def scalar(rewriter: PatternRewriter, tensor: int) -> float | None:
-    """Of a constant with one element."""
+    """The value of a constant with one element."""
     value = rewriter.const(tensor)
     return float(value.reshape(())) if value is not None and value.size == 1 else None
 
