@@ -155,7 +155,7 @@ def json_response(
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
-    """For the requests that Starlette refuses: unknown paths and methods."""
+    """The response to requests that Starlette refuses: unknown paths and methods."""
     if not isinstance(error, HTTPException):
         raise error
     reasons = {404: "unknown path", 405: f"the path does not support {request.method}"}
@@ -332,7 +332,6 @@ class _Http:
     ) -> protocol.Decoded:
         has_text = any(t.dtype.kind == "O" for t in model.inputs)  # read element by element
         size = len(body) if length is None or has_text else min(length, len(body))
-        arguments = (protocol.decode, body, length, model, client)
         if size <= SMALL:
             return protocol.decode(body, length, model, client)
         reading = self._reading[size > _LARGE]
@@ -343,8 +342,7 @@ class _Http:
             message = "other large requests are being read; try again later"
             raise RequestError(message, 503) from None
         try:
-            decoded: protocol.Decoded = await _done(size, *arguments)
-            return decoded
+            return await asyncio.to_thread(protocol.decode, body, length, model, client)
         finally:
             reading.release()
 

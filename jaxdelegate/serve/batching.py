@@ -152,12 +152,6 @@ class Batcher(Generic[T, R]):
             await ended
             self._thread.join()
 
-    def close_soon(self) -> None:
-        """Do as `close`, without waiting; for callers outside asyncio."""
-        with self._change:
-            self._is_closing = True
-            self._change.notify_all()
-
     def join(self, timeout_s: float | None = None) -> None:
         if self._thread.is_alive():
             self._thread.join(timeout_s)

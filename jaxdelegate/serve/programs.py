@@ -34,14 +34,10 @@ class BatchProgram:
         The size is in items of the batch. None: the graph does not run in batches, and a run is one
         request with arrays of any shapes.
         """
-        self._host, self._graph, self.size = host, graph, size
+        self.host, self._graph, self.size = host, graph, size
         self._shapes: Shapes | None = None  # of the buffers
         self._buffers: list[np.ndarray] = []
         self._filled = 0  # rows of the buffers that may not be zeros
-
-    @property
-    def host(self) -> SubgraphRunner:
-        return self._host
 
     def declared(self) -> Shapes:
         """The inputs' shapes that the file declares, with this batch size."""
@@ -50,7 +46,7 @@ class BatchProgram:
 
     def output_shapes(self) -> tuple[Shape | None, ...]:
         """The outputs' shapes, after `prepare`; None for one that depends on data."""
-        specs = [self._host.spec(tensor.index) for tensor in self._graph.outputs.values()]
+        specs = [self.host.spec(tensor.index) for tensor in self._graph.outputs.values()]
         return tuple(None if spec.is_dynamic else spec.shape for spec in specs)
 
     def zeros(self) -> Arrays:
@@ -71,10 +67,10 @@ class BatchProgram:
         self._shapes = None  # if it fails, the next run prepares again
         indices = [tensor.index for tensor in self._graph.inputs.values()]
         for index, shape in zip(indices, shapes, strict=True):
-            self._host.resize(index, shape)
-        self._host.allocate()
+            self.host.resize(index, shape)
+        self.host.allocate()
         self._buffers = [
-            aligned_zeros(shape, self._host.spec(index).dtype)
+            aligned_zeros(shape, self.host.spec(index).dtype)
             for index, shape in zip(indices, shapes, strict=True)
         ]
         self._filled, self._shapes = 0, shapes
@@ -84,7 +80,7 @@ class BatchProgram:
         begin = time.monotonic()
         bounds = self._write(requests)
         written = time.monotonic()
-        self._host.invoke(True)
+        self.host.invoke(True)
         outputs = {name: self._output(t.index) for name, t in self._graph.outputs.items()}
         computed = time.monotonic()
         results = self._split(outputs, bounds)
@@ -96,14 +92,14 @@ class BatchProgram:
         )
 
     def _write(self, requests: Sequence[Arrays]) -> list[tuple[int, int]]:
-        """Returns the first row and the end of each request."""
+        """Write all inputs; returns the first row and the end of each request."""
         if self.size is None:
             (request,) = requests
             for (name, tensor), buffer in zip(
                 self._graph.inputs.items(), self._buffers, strict=True
             ):
                 buffer[...] = request[name]
-                self._host.assign(tensor.index, buffer)
+                self.host.assign(tensor.index, buffer)
             return [(0, 0)]
         first = next(iter(self._graph.inputs))
         ends = list(itertools.accumulate(len(request[first]) for request in requests))
@@ -113,13 +109,13 @@ class BatchProgram:
                 buffer[start:end] = request[name]
             if self._filled > ends[-1]:
                 buffer[ends[-1] : self._filled] = b"" if buffer.dtype.hasobject else 0
-            self._host.assign(tensor.index, buffer)
+            self.host.assign(tensor.index, buffer)
         self._filled = ends[-1]
         return bounds
 
     def _output(self, index: int) -> np.ndarray:
-        """In host memory; later runs do not change it."""
-        tensor, array = self._host.subgraph.tensors[index], self._host.array(index)
+        """An output in host memory that later runs do not change."""
+        tensor, array = self.host.subgraph.tensors[index], self.host.array(index)
         is_buffer = any(np.may_share_memory(array, buffer) for buffer in self._buffers)
         is_packed = tensor.dtype.kind == "V"  # integers of 2 and 4 bits
         return to_api_dtype(tensor, array) if is_buffer or is_packed else array

@@ -41,7 +41,8 @@ def declared(
         raise RequestError(f"an input's name: expected a string, got {shown(name)}")
     if name not in inputs:
         raise RequestError(
-            f"input {shown(name)}: the model has no such input; it has {_names(inputs)}"
+            f"input {shown(name)}: the model has no such input; it has "
+            f"{', '.join(map(repr, inputs)) or 'none'}"
         )
     wanted = inputs[name]
     what = f"input {shown(name)}"
@@ -58,10 +59,6 @@ def declared(
             f"{what}: shape: expected at most {MAX_TEXTS} elements of BYTES, got {found.count}"
         )
     return found
-
-
-def _names(tensors: Mapping[str, TensorMetadata]) -> str:
-    return ", ".join(map(repr, tensors)) or "none"
 
 
 def _checked_shape(what: str, wanted: tuple[int, ...], shape: object) -> tuple[int, ...]:

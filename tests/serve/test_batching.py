@@ -332,6 +332,5 @@ def test_several_event_loops_share_a_batcher() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    served.batcher.close_soon()
-    served.batcher.join(30)
+    asyncio.run(served.batcher.close())
     assert results == {n: [10 * (10 * n + k) for k in range(10)] for n in range(4)}
