@@ -32,23 +32,23 @@ class SourceError(Exception):
     """The package's sources are missing or have changed, so nothing is stored."""
 
 
-def source_parts(*, of_subgraphs: bool, package: Path = PACKAGE) -> dict[str, Part]:
+def source_parts(*, of_subgraphs: bool) -> dict[str, Part]:
     """Called subgraphs add the code that determines their content.
 
     A SourceError if the files are missing, or newer than what this process runs.
     """
     found = _folders(of_subgraphs=of_subgraphs)
-    return {part: Part.of(_digest(package, names)) for part, names in found.items()}
+    return {part: Part.of(_digest(PACKAGE, names)) for part, names in found.items()}
 
 
-def confirm(*, of_subgraphs: bool, package: Path = PACKAGE) -> None:
+def confirm(*, of_subgraphs: bool) -> None:
     """Check that the modules imported since `source_parts` are those that it digested.
 
     Modules of operators are imported when a model needs them. A SourceError if a file has changed
     since this process started.
     """
     for names in _folders(of_subgraphs=of_subgraphs).values():
-        _files(package, names)
+        _files(PACKAGE, names)
 
 
 def _folders(*, of_subgraphs: bool) -> dict[str, tuple[str, ...]]:
@@ -81,7 +81,7 @@ def _files(package: Path, names: tuple[str, ...]) -> list[str]:
 
 
 def _in(root: str) -> Iterator[tuple[str, float]]:
-    """With their modification times."""
+    """The Python files of a folder, with their modification times."""
     for folder, inner, names in os.walk(root, onerror=_raise):
         inner[:] = [name for name in inner if name != "__pycache__"]
         for name in names:

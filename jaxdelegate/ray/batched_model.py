@@ -21,18 +21,7 @@ Rows = Mapping[str, np.ndarray]  # by name of an input or output, [n, ...]
 
 
 class BatchedModel:
-    """An open model. Rows do not affect each other, however they are batched.
-
-    Attributes:
-        name: of the file.
-        delegate: runs the model.
-        signature: its inputs and outputs.
-        notes: what the user may want to know about how it runs.
-        runs: how often the program ran.
-        padded: rows that were computed only to fill a batch.
-        seconds: time in which it was run or waited for.
-        open_seconds: time in which programs were compiled or loaded.
-    """
+    """Rows do not affect each other, however they are batched."""
 
     def __init__(
         self,
@@ -64,10 +53,11 @@ class BatchedModel:
         self._is_one_by_one = not self.signature.has_batch
         self._in_flight = 1 if self.delegate.target.platform == "cpu" else 2
         self._shapes: dict[str, tuple[int, ...]] = {}
-        self.notes: tuple[str, ...] = ()
-        self.runs = self.padded = 0
-        self.seconds = 0.0
-        self.open_seconds = time.perf_counter() - begun
+        self.notes: tuple[str, ...] = ()  # what the user may want to know about how it runs
+        self.runs = 0
+        self.padded = 0  # rows that were computed only to fill a batch
+        self.seconds = 0.0  # of running the program and waiting for it
+        self.open_seconds = time.perf_counter() - begun  # of compiling or loading programs
 
     def run(self, rows: Rows) -> dict[str, np.ndarray]:
         """The outputs [n, ...] of n >= 1 checked rows; object [n] of arrays if shapes differ.

@@ -27,7 +27,7 @@ _COMMON = (
 )
 
 
-def brief(name: str, what: str, values: flags.FlagValues, actions: Sequence[str] = ()) -> str:
+def brief(name: str, what: str, values: flags.FlagValues, actions: Sequence[str]) -> str:
     """The tool's common flags; all of them if there are not many.
 
     One of the words in `actions` must be given.
@@ -56,7 +56,7 @@ def brief(name: str, what: str, values: flags.FlagValues, actions: Sequence[str]
     )
 
 
-def full(name: str, what: str, values: flags.FlagValues, actions: Sequence[str] = ()) -> str:
+def full(name: str, what: str, values: flags.FlagValues, actions: Sequence[str]) -> str:
     """All flags: the tool's, those of delegates, and those that every tool has."""
     sections = {
         "Flags": [f"jaxdelegate.tools.{name}"],
