@@ -97,47 +97,6 @@ EXCEPTIONS = {
     ): "part of a name in bench/results",
     ("bench/handover.py", "handover"): "a name in bench/results",
 }
-# Folders and modules in which phrases are still to be replaced.
-NOT_YET = {
-    "docs/cache.md",
-    "docs/design",
-    "docs/errors.md",
-    "docs/inference_diff.md",
-    "jaxdelegate/analysis",
-    "jaxdelegate/benchmark",
-    "jaxdelegate/cache",
-    "jaxdelegate/comparison",
-    "jaxdelegate/demo",
-    "jaxdelegate/evaluation",
-    "jaxdelegate/kernels",
-    "jaxdelegate/measuring",
-    "jaxdelegate/model",
-    "jaxdelegate/ray",
-    "jaxdelegate/report",
-    "jaxdelegate/tuning",
-    "op_lowering/activation",
-    "op_lowering/cast",
-    "op_lowering/common",
-    "op_lowering/control_flow",
-    "op_lowering/convolution",
-    "op_lowering/custom",
-    "op_lowering/detection",
-    "op_lowering/elementwise",
-    "op_lowering/fused",
-    "op_lowering/indexing",
-    "op_lowering/layout",
-    "op_lowering/lookup",
-    "op_lowering/matmul",
-    "tests/benchmark",
-    "tests/cache",
-    "tests/errors",
-    "tests/evaluation",
-    "tests/litert",
-    "tests/model",
-    "tests/op_lowering",
-    "tests/test_architecture",
-}
-
 _SPACE = r"""[\s#/"'*]+(?:f")?"""
 INSTEAD = {re.compile(p.replace(" ", _SPACE)): better for p, better in PHRASES.items()}
 INSTEAD |= {re.compile(form): better for form, better in FORMS.items()}
@@ -174,11 +133,7 @@ def phrases(name: str) -> list[str]:
     return lines
 
 
-def _marked(room: str) -> object:
-    return pytest.param(room, marks=pytest.mark.xfail(strict=False) if room in NOT_YET else ())
-
-
-@pytest.mark.parametrize("room", [_marked(room) for room in sorted(rooms())])
+@pytest.mark.parametrize("room", sorted(rooms()))
 def test_words_are_plain(room: str) -> None:
     found = [line for name in rooms()[room] for line in phrases(name)]
     if found:
