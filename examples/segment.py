@@ -1,6 +1,6 @@
 """Segment an image with an int8 network, in integers as in LiteRT's kernels.
 
-    pip install 'jaxdelegate[examples]'
+    pip install '.[examples]'
     python examples/segment.py [IMAGE]
 
 Prints how much of the image each class covers and writes segmented.png. Without IMAGE it generates
@@ -22,8 +22,8 @@ image = task.picture(seed=4)
 if sys.argv[1:]:
     image = np.asarray(Image.open(sys.argv[1]).convert("RGB"))
 
-# Inputs and outputs are float32: the file begins with QUANTIZE and ends with DEQUANTIZE. The
-# default, quant_mode="float_view", computes in floats like TFLite's GPU delegate.
+# Inputs and outputs are float32: the file begins with QUANTIZE and ends with DEQUANTIZE. On a GPU
+# the default would compute in floats, like TFLite's GPU delegate.
 delegate = jaxdelegate.JaxDelegate(quant_mode="integer")
 content = task.network(quantized=True)
 interpreter = Interpreter(model_content=content, experimental_delegates=[delegate])

@@ -71,7 +71,8 @@ class GradientError(JaxDelegateError, TypeError, ValueError):
 
     It is that of integers (for which JAX raises a TypeError), or of a loop whose number of
     iterations depends on its data (a ValueError). The message names the tensor or the operator.
-    Remedy: for integers `quant_mode="float_view"`, the default, and `model.function(io="float")`;
+    Remedy: for integers `quant_mode="float_view"`, the default of `load`, and
+    `model.function(io="float")`;
     for loops forward-mode derivatives (`jax.jvp`), or a model whose loop counts to a constant.
     """
 

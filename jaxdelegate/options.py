@@ -10,12 +10,13 @@ from typing import Any, Literal, Self, TypeVar, get_args, get_origin, get_type_h
 import numpy as np
 
 from jaxdelegate.errors import OptionError
+from jaxdelegate.text import either
 
 Platform = Literal["gpu", "tpu", "cpu"]
 Priority = Literal["auto", "max_precision", "min_latency", "min_memory_usage"]
 Preference = Literal["fast_single_answer", "sustained_speed", "balanced"]
 ComputeDtype = Literal["float32", "tensorfloat32", "float16", "bfloat16", "auto"]
-QuantMode = Literal["float_view", "integer"]
+QuantMode = Literal["auto", "float_view", "integer"]
 
 # The environment variable that sets the default of the option native_kernels.
 NATIVE_KERNELS = "JAXDELEGATE_NATIVE_KERNELS"
@@ -127,8 +128,9 @@ class DelegateOptions:
         True, "Delegate quantized operators; false: they run on the CPU.", keyed=True
     )
     quant_mode: QuantMode = _option(
-        "float_view",
-        "How quantized operators run: float_view: in fake-quantized floats; integer: in integers.",
+        "auto",
+        "Quantized operators run in integers, or in fake-quantized floats (float_view). auto: on a "
+        "CPU in integers where these are faster, elsewhere in floats.",
         keyed=True,
     )
     rewrites: str = _option(
@@ -320,7 +322,7 @@ def _describe(hint: Any) -> str:
             words += [repr(v) for v in get_args(alternative)]
         else:
             words.append("None" if alternative is type(None) else alternative.__name__)
-    return " or ".join(words)
+    return either(words)
 
 
 def _parse(name: str, text: str, hint: Any) -> Any:

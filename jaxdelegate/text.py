@@ -1,5 +1,7 @@
 """Escapes text from untrusted files, so that it starts no line and controls no terminal."""
 
+from collections.abc import Iterable
+
 
 def printable(text: str) -> str:
     r"""The text on one line, with escapes instead of characters that are not printable.
@@ -16,3 +18,9 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def either(words: Iterable[str]) -> str:
+    """`a, b or c`."""
+    *first, last = (*words,) or ("",)
+    return f"{', '.join(first)} or {last}" if first else last

@@ -67,6 +67,7 @@ class LoweringContext:
     platform: str = "cpu"  # "cpu" | "gpu" | "tpu"
     precision: PrecisionPolicy = PrecisionPolicy()
     quant_mode: Literal["float_view", "integer"] = "float_view"
+    may_use_floats: bool = False  # in integer mode: where they are faster, or integers impossible
     enable_quant: bool = True
     op_version: int = 1
     native_kernels: bool = False  # may call jaxdelegate/kernels, whose calls JAX cannot transform

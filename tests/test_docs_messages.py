@@ -80,7 +80,8 @@ def rounding() -> str:
     builder.operator("MUL", [y, factor], [z], MulOptions(), version=2)
     builder.outputs(z)
     model = builder.build()
-    return verdict(inference_diff(model, delegated(model, [jd.JaxDelegate()]), num_runs=2))
+    delegate = jd.JaxDelegate(quant_mode="float_view")
+    return verdict(inference_diff(model, delegated(model, [delegate]), num_runs=2))
 
 
 def shared_directory() -> str:

@@ -25,7 +25,7 @@ def test_defaults_are_the_documented_ones() -> None:
         "accumulate_float32": None,
         "float32_operators": None,
         "enable_quant": True,
-        "quant_mode": "float_view",
+        "quant_mode": "auto",
         "rewrites": "all",
         "native_kernels": None,
         "max_delegated_partitions": 0,
@@ -58,12 +58,12 @@ def test_unknown_option_names_the_closest() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("platform", "gpus", "platform: expected 'gpu' or 'tpu' or 'cpu' or None, got 'gpus'"),
+        ("platform", "gpus", "platform: expected 'gpu', 'tpu', 'cpu' or None, got 'gpus'"),
         ("device_index", "0", "device_index: expected int, got '0'"),
         ("device_index", -1, "device_index: must not be negative, got -1"),
         ("enable_quant", 1, "enable_quant: expected bool, got 1"),
         ("max_delegated_partitions", True, "max_delegated_partitions: expected int, got True"),
-        ("quant_mode", None, "quant_mode: expected 'float_view' or 'integer', got None"),
+        ("quant_mode", None, "quant_mode: expected 'auto', 'float_view' or 'integer', got None"),
     ],
 )
 def test_wrong_values_are_rejected(name: str, value: object, message: str) -> None:
@@ -100,7 +100,7 @@ def test_a_dtype_counts_as_its_name(dtype: Any) -> None:
     assert options == DelegateOptions(compute_dtype="float16")
     assert isinstance(options.compute_dtype, str)
     assert DelegateOptions(compute_dtype=jnp.bfloat16).compute_dtype == "bfloat16"
-    with pytest.raises(OptionError, match=r"compute_dtype: expected 'float32' or .*, got 'int8'"):
+    with pytest.raises(OptionError, match=r"compute_dtype: expected 'float32', .*, got 'int8'"):
         DelegateOptions(compute_dtype=np.int8)
 
 

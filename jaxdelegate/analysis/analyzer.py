@@ -107,7 +107,8 @@ def _other_surveys(
     """The other `quant_mode` and its plan, if the model is quantized."""
     if not isinstance(delegate, JaxDelegate) or not is_quantized(model):
         return None
-    mode = "integer" if delegate.options.quant_mode == "float_view" else "float_view"
+    is_view = delegate.lowering_context.quant_mode == "float_view"
+    mode = "integer" if is_view else "float_view"
     return mode, survey(model, JaxDelegate(delegate.options, quant_mode=mode))
 
 

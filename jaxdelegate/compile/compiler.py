@@ -85,18 +85,27 @@ class Compiler:
         from jaxdelegate.op_lowering.rule import LoweringContext  # noqa: PLC0415
 
         precision = precision_policy.policy_for(self.options, self.platform, cpu_features())
-        remark = precision_policy.remark(self.options, self.platform, precision)
-        if remark is not None:
-            _LOGGER.info(remark)
+        if self.remark is not None:
+            _LOGGER.warning(self.remark)
+        quant_mode = precision_policy.quant_mode(self.options, self.platform)
         return LoweringContext(
             platform=self.platform,
             precision=precision,
-            quant_mode=self.options.quant_mode,
+            quant_mode=quant_mode,
+            may_use_floats=self.options.quant_mode == "auto" and quant_mode == "integer",
             enable_quant=self.options.enable_quant,
             native_kernels=self.is_native,
             native_bfloat16=self.is_native and kernels.multiplies_bfloat16(),
             triton_kernels=self.options.native_kernels is not False and self.target.runs_triton,
         )
+
+    @functools.cached_property
+    def remark(self) -> str | None:
+        """That a requested dtype has no effect; None if it has one."""
+        from jaxdelegate.compile import precision_policy  # noqa: PLC0415
+
+        precision = precision_policy.policy_for(self.options, self.platform, cpu_features())
+        return precision_policy.remark(self.options, self.platform, precision)
 
     @functools.cached_property
     def rewrites(self) -> tuple[str, ...]:

@@ -81,6 +81,13 @@ def policy_for(
     return dataclasses.replace(policy, float32_operators=kept if policy.is_reduced else ())
 
 
+def quant_mode(options: DelegateOptions, platform: str) -> Literal["float_view", "integer"]:
+    """How quantized operators run on a platform; on a GPU as TFLite's delegate runs them."""
+    if options.quant_mode != "auto":
+        return options.quant_mode
+    return "integer" if platform == "cpu" else "float_view"
+
+
 def kept_operators(options: DelegateOptions) -> tuple[int, ...]:
     """The operators that `float32_operators` names."""
     names = (options.float32_operators or "").split(",")
@@ -130,9 +137,12 @@ def emulated_policy(dtype: Dtype) -> PrecisionPolicy:
 
 
 def remark(options: DelegateOptions, platform: str, policy: PrecisionPolicy) -> str | None:
-    """Why a requested dtype has no effect; None if it has one."""
+    """That a requested dtype has no effect; None if it has one."""
     asked = options.compute_dtype
     used = policy.is_reduced or policy.dot_precision != "highest"
-    if asked in (None, "float32") or used:
+    if asked in (None, "float32", "auto") or used:
         return None
-    return f"compute_dtype={asked!r}: {platform} computes in float32, where that gains nothing"
+    return (
+        f"compute_dtype={asked!r} has no effect: this {platform.upper()} computes in float32, "
+        "in which it is as fast"
+    )

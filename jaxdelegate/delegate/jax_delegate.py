@@ -99,6 +99,11 @@ class JaxDelegate(SimpleDelegate):
         return self.compiler.context
 
     @property
+    def remark(self) -> str | None:
+        """That a requested `compute_dtype` has no effect; None if it has one."""
+        return self.compiler.remark
+
+    @property
     def programs(self) -> ProgramCache | None:
         """The compiled programs on disk; None without `serialization_dir`."""
         return self.compiler.cache

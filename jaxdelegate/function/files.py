@@ -32,7 +32,8 @@ def load(
     Args:
         source: a path, or the file's content as bytes.
         options: options of JaxDelegate about the computation: platform, quant_mode, compute_dtype
-            and so on. Those about partitions and the cache do not apply here.
+            and so on. Those about partitions and the cache do not apply here. quant_mode is
+            'float_view' unless it is set to 'integer': only floats have gradients.
         **more: single options, which override `options`.
         max_tensor_bytes: the largest size of a tensor. Larger ones are an error before anything is
             allocated, since a damaged file may declare any shape. None: 2 GiB.
@@ -45,6 +46,8 @@ def load(
         OptionError: an option is unknown, has an invalid value, or does not apply here.
     """
     given = DelegateOptions.of(options, **more)
+    if given.quant_mode == "auto":
+        given = dataclasses.replace(given, quant_mode="float_view")
     wrong = sorted(set(given.changed()) - _OPTIONS)
     if wrong:
         raise OptionError(

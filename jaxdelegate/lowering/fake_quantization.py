@@ -172,12 +172,16 @@ def options_of(options: Options, inputs: Sequence[TensorSpec | None]) -> Options
 def read_as_int8(operators: Iterable[Operator], specs: Mapping[int, TensorSpec]) -> Iterable[int]:
     """Tensors of uint8 weights whose bytes a dynamic range kernel interprets as int8."""
     for operator in operators:
-        results = [specs[i] for i in operator.outputs if i in specs]
-        is_float = not any(spec.is_quantized for spec in results)
-        if is_float and record_of(operator.name).reads_uint8_as_int8:
+        if reads_as_int8(operator.name, gather(specs, operator.outputs)):
             for i in operator.inputs:
                 if i in specs and specs[i].is_quantized and specs[i].dtype == np.uint8:
                     yield i
+
+
+def reads_as_int8(name: str, outputs: Specs) -> bool:
+    """Whether an operator is of dynamic range, with a kernel that reads uint8 weights as int8."""
+    is_float = not any(spec is not None and spec.is_quantized for spec in outputs)
+    return is_float and record_of(name).reads_uint8_as_int8
 
 
 def as_int8(spec: TensorSpec) -> TensorSpec:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from jaxdelegate.errors import LoweringError
-from jaxdelegate.lowering import fake_quantization, mixed_precision
+from jaxdelegate.lowering import fake_quantization, float_operators, mixed_precision
 from jaxdelegate.lowering.computation import (
     CalledWeights,
     LoweredOperator,
@@ -67,14 +67,19 @@ def lower_partition(
     called: dict[Weight, np.ndarray] = {}
     stored: dict[int, TensorSpec] = {}
     on_integers: dict[int, tuple[Specs, Specs]] = {}
+    in_floats: frozenset[int] = frozenset()
     if context.quant_mode == "float_view":
         stored = {i: spec for i, spec in specs.items() if spec.is_quantized}
         on_integers = fake_quantization.on_integers(operators, specs)
         operators, specs = fake_quantization.view(operators, specs)
     pending = [op for op in operators if not is_constant(gather(specs, op.outputs))]
+    if context.may_use_floats:
+        in_floats = frozenset(op.index for op in pending if runs_in_floats(context, op, specs))
+        # The others run in integers, also those that rewrites create.
+        context = dataclasses.replace(context, may_use_floats=False)
     quantized_later = _quantized_later(pending, specs)
     is_lowered = functools.partial(_is_lowered, context, specs, quantized_later)
-    apart = {op.index: op for op in pending if op.index in on_integers}
+    apart = {op.index: op for op in pending if op.index in on_integers or op.index in in_floats}
     shown = [_hidden(op) if op.index in apart else op for op in pending]
     result = rewritten(shown, specs, {*outputs, *stored}, is_lowered, rewrites).restored(apart)
     specs, context = result.specs, _keeping_whole(context, result.parts)
@@ -91,6 +96,7 @@ def lower_partition(
             preparations=preparations,
             called=called if raw_weights else None,
             integers=on_integers.get(op.index),
+            in_floats=op.index in in_floats,
         )
         for op in result.operators
     ]
@@ -144,8 +150,8 @@ def _states(
 
 
 def _hidden(operator: Operator) -> Operator:
-    """The operator under another name, so that no rewrite for floats matches it."""
-    return dataclasses.replace(operator, name=f"{operator.name} on integers")
+    """The operator under another name, so that no rewrite matches it."""
+    return dataclasses.replace(operator, name=f"{operator.name} apart")
 
 
 def _constant_outputs(
@@ -214,11 +220,13 @@ def _step(
     preparations: dict[Weight, Prepare | None],
     called: dict[Weight, np.ndarray] | None,
     integers: tuple[Specs, Specs] | None = None,
+    in_floats: bool = False,
 ) -> LoweredOperator:
     """Lower one operator; add its weights to `preparations`, and those of its callees to `called`.
 
     Without `called`, callees contain their weights, and weights may have other layouts than the
     file's. `integers`: the stored specs, if the float view lowers it as integer mode does.
+    `in_floats`: whether integer mode lowers it as the float view does.
     """
     inputs, outputs = integers or (
         gather(specs, operator.inputs),
@@ -226,6 +234,10 @@ def _step(
     )
     if integers is not None:
         context = dataclasses.replace(context, quant_mode="integer", grid=None)
+    stored = float_operators.as_stored(operator.name, inputs, outputs), outputs
+    if in_floats:
+        context = dataclasses.replace(context, quant_mode="float_view")
+        inputs, outputs = map(fake_quantization.viewed_all, stored)
     inputs, outputs = as_read(record_of(operator.name), inputs, outputs)
     rule = rule_for(operator)
     if rule is None:
@@ -234,6 +246,8 @@ def _step(
     op = with_algorithm(rule, Op(own_context, operator.options, inputs, outputs))
     lower = functools.partial(_lowered, operator, rule)
     own = _run_of(lower, op, operator.name, integers, takes_weights=called is not None)
+    if in_floats:
+        own = own.in_floats(*stored)
     if called is not None:
         called.update((weight, array) for weight, (array, _) in own.called.items())
     constants = _Constants(op.context.precision, own.prepared, own.layout(op))
@@ -273,7 +287,13 @@ class _Run:
         """What the preparations depend on."""
         shapes = tuple(None if spec is None else spec.shape for spec in op.inputs)
         own = shapes if self.lowered.layout is None else self.lowered.layout
-        return op.context.algorithm, own
+        return op.context.quant_mode, op.context.algorithm, own
+
+    def in_floats(self, inputs: Specs, outputs: Specs) -> "_Run":
+        """For stored integers, where the rule got floats."""
+        run = float_operators.run_in_floats(self.run, inputs, outputs)
+        prepared = float_operators.dequantizing(inputs, self.prepared)
+        return dataclasses.replace(self, run=run, prepared=prepared)
 
 
 def _run_of(
@@ -415,8 +435,40 @@ def why_not(
     present = [spec for spec in (*inputs, *outputs) if spec is not None]
     if not context.enable_quant and any(spec.is_quantized for spec in present):
         return "it is quantized, and the option enable_quant is off"
-    if context.quant_mode == "integer":
-        return _reason(rule, operator, Op(context, operator.options, inputs, outputs))
+    if context.quant_mode == "float_view":
+        return _why_not_viewed(context, rule, operator, inputs, outputs)
+    if context.may_use_floats and _runs_in_floats(context, rule, operator, inputs, outputs):
+        return None
+    return _reason(rule, operator, Op(context, operator.options, inputs, outputs))
+
+
+def runs_in_floats(
+    context: LoweringContext, operator: Operator, specs: Mapping[int, TensorSpec]
+) -> bool:
+    """Whether integer mode runs an operator in floats: see `float_operators`."""
+    inputs, outputs = gather(specs, operator.inputs), gather(specs, operator.outputs)
+    rule = rule_for(operator)
+    own = context_for(context, operator, specs)
+    return rule is not None and _runs_in_floats(own, rule, operator, inputs, outputs)
+
+
+def _runs_in_floats(
+    context: LoweringContext, rule: OpRule, operator: Operator, inputs: Specs, outputs: Specs
+) -> bool:
+    name, options = operator.name, operator.options
+    if not float_operators.is_possible(name, options, inputs, outputs):
+        return False
+    in_integers = Op(context, options, inputs, outputs)
+    is_faster = float_operators.is_faster(name, inputs, outputs)
+    if not is_faster and _reason(rule, operator, in_integers) is None:
+        return False
+    floats = dataclasses.replace(context, quant_mode="float_view")
+    return _why_not_viewed(floats, rule, operator, inputs, outputs) is None
+
+
+def _why_not_viewed(
+    context: LoweringContext, rule: OpRule, operator: Operator, inputs: Specs, outputs: Specs
+) -> str | None:
     reason = fake_quantization.why_not(operator.name, operator.options, inputs, outputs)
     if reason is not None:
         return reason

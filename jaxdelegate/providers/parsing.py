@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal, get_args, get_origin
 
 from jaxdelegate.errors import OptionError
+from jaxdelegate.text import either
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Flag:
         if self.choices and value not in self.choices:
             is_valid = False
         if value is not None and not is_valid:
-            expected = " or ".join(map(repr, self.choices)) or self.type.__name__
+            expected = either(map(repr, self.choices)) or self.type.__name__
             raise OptionError(f"flag {self.name!r}: expected {expected}, got {value!r}")
         return value
 

@@ -126,7 +126,7 @@ def quantized_model() -> bytes:
 def test_quantized_models_have_both_columns(chain: Chain) -> None:
     main = analyze_model(quantized_model()).subgraphs[0]
     assert main.other_mode is not None
-    assert (main.other_mode.quant_mode, main.other_mode.delegated) == ("integer", 1)
+    assert (main.other_mode.quant_mode, main.other_mode.delegated) == ("float_view", 1)
     refused = analyze_model(quantized_model(), enable_quant=False).subgraphs[0].operators[0]
     assert refused.reason == "it is quantized, and the option enable_quant is off"
     assert refused.other_reason == refused.reason

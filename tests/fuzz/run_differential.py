@@ -80,7 +80,7 @@ class Examination:
             return
         self._judge("integer", {"quant_mode": "integer"})
         if any(t.quantization is not None for t in g.graph.tensors):
-            self._judge("float_view", {})
+            self._judge("float_view", {"quant_mode": "float_view"})
         if not _NATIVE.isdisjoint(g.graph.operators):
             self._judge(
                 "without native kernels", {"quant_mode": "integer", "native_kernels": False}

@@ -23,6 +23,8 @@ from tests.support.quantized import scaled
 from tests.support.random_graphs import random_graph
 from tests.support.stock_worker import StockWorker
 
+in_floats = delegated(quant_mode="float_view")
+
 # Seeds of graphs that show a cause; a change of what is drawn needs new seeds. If the expected
 # result is known for the elements on which the engines differ, a wrong one there must stay open,
 # too.
@@ -110,7 +112,7 @@ def test_wrong_results_are_open(name: str, stock: StockWorker) -> None:
 @pytest.mark.parametrize("name", IN_FLOATS)
 def test_wrong_results_of_float_views_are_open(name: str, stock: StockWorker) -> None:
     graph = random_graph(IN_FLOATS[name]).graph
-    found = disagreements("float_view", graph, delegated(), reference, FAKE_QUANTIZED)
+    found = disagreements("float_view", graph, in_floats, reference, FAKE_QUANTIZED)
     (one,) = (f for f in found if explanation(f, stock) == name)
     for disputed in (True, False):
         wrong = _wrong(one, disputed=disputed)
@@ -134,7 +136,7 @@ def test_wrong_results_of_xla_are_open(name: str, stock: StockWorker) -> None:
 @pytest.mark.filterwarnings("ignore")
 def test_only_what_rounding_moves_is_explained_by_finer_steps(stock: StockWorker) -> None:
     (found,) = disagreements(
-        "float_view", random_graph(1198).graph, delegated(), reference, FAKE_QUANTIZED
+        "float_view", random_graph(1198).graph, in_floats, reference, FAKE_QUANTIZED
     )
     assert explanation(found, stock) == "stored_terms_cancel"
     assert found.got is not None
@@ -227,7 +229,7 @@ def test_floats_between_pixels_are_as_numpy_interpolates(stock: StockWorker) -> 
         size = d.const([7, 5], np.int32)
         return d.same("RESIZE_BILINEAR", [x, size], (1, 7, 5, 2), ResizeBilinearOptions())
 
-    (found,) = disagreements("float_view", _drawn(draw), delegated(), reference, FAKE_QUANTIZED)
+    (found,) = disagreements("float_view", _drawn(draw), in_floats, reference, FAKE_QUANTIZED)
     assert explanation(found, stock) == "positions_are_rounded"
     assert found.got is not None
     found.got[0].flat[7] += 3
@@ -239,7 +241,7 @@ def test_logarithms_of_floats_are_as_numpys(stock: StockWorker) -> None:
         x = d.fed(np.int16([1, 40, 700, 30000]), q=scaled(np.float32(1e-3)))
         return d.result("LOG", [x], (4,), "qint16", q=scaled(np.float32(3e-4)))
 
-    (found,) = disagreements("float_view", _drawn(draw), delegated(), reference, FAKE_QUANTIZED)
+    (found,) = disagreements("float_view", _drawn(draw), in_floats, reference, FAKE_QUANTIZED)
     assert explanation(found, stock) == "tables_are_interpolated"
     assert found.got is not None
     found.got[0][2] += 3
@@ -252,7 +254,7 @@ def test_hyperbolic_tangents_of_floats_are_as_numpys(stock: StockWorker) -> None
         return d.result("TANH", [x], values.shape, "qint16", q=scaled(np.float32(1 / 32768)))
 
     values = np.arange(-9000, 9000, 37, dtype=np.int16)
-    (found,) = disagreements("float_view", _drawn(draw), delegated(), reference, FAKE_QUANTIZED)
+    (found,) = disagreements("float_view", _drawn(draw), in_floats, reference, FAKE_QUANTIZED)
     assert explanation(found, stock) == "tables_are_interpolated"
     assert found.got is not None
     found.got[0][2] += 3

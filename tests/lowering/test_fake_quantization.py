@@ -48,7 +48,7 @@ def spec_of(quantization: Quantization, dtype: Any = np.int8) -> TensorSpec:
 
 def delegated(content: bytes, arrays: Sequence[np.ndarray], **options: Any) -> Arrays:
     """Outputs with every operator in one partition."""
-    delegate = jd.JaxDelegate(require_full_delegation=True, **options)
+    delegate = jd.JaxDelegate(require_full_delegation=True, quant_mode="float_view", **options)
     return run_once(
         jd.Interpreter(model_content=content, experimental_delegates=[delegate]), arrays
     )
@@ -546,7 +546,7 @@ def test_scales_per_channel_at_run_time_are_refused() -> None:
     y = builder.tensor((2, 4), np.int8, quantization=each)
     builder.operator("ADD", [x, x], [y], AddOptions(), version=2)
     builder.outputs(y)
-    delegate = jd.JaxDelegate()
+    delegate = jd.JaxDelegate(quant_mode="float_view")
     jd.Interpreter(model_content=builder.build(), experimental_delegates=[delegate])
     (node,) = delegate.report().left
     assert node.reason == "'x' is quantized per channel, but not constant"

@@ -338,7 +338,7 @@ def test_a_branch_takes_and_returns_integers(scales: tuple[float, ...], is_left:
     main.operator("IF", [condition, x], [y], IfOptions(1, 2))
     main.outputs(y)
     model = Built(main.build(), [np.array([True]), np.int8([4, -9, 7])])
-    delegate = jd.JaxDelegate()
+    delegate = jd.JaxDelegate(quant_mode="float_view")
     interpreter = jd.Interpreter(model_content=model.content, experimental_delegates=[delegate])
     np.testing.assert_array_equal(run_once(interpreter, model.arrays), litert(model))
     assert (delegate.report().nodes[0].reason is not None) == is_left

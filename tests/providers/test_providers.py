@@ -278,7 +278,7 @@ def test_two_names_with_different_values(tflite: dict[str, Any], ours: dict[str,
         ({"use_gpo": True}, "unknown flag 'use_gpo'; did you mean: use_gpu"),
         (
             {"jax_platform": "npu"},
-            "flag 'jax_platform': expected 'gpu' or 'tpu' or 'cpu', got 'npu'",
+            "flag 'jax_platform': expected 'gpu', 'tpu' or 'cpu', got 'npu'",
         ),
         ({"num_threads": "4"}, "flag 'num_threads': expected int, got '4'"),
         ({"num_threads": True}, "flag 'num_threads': expected int, got True"),

@@ -137,7 +137,7 @@ def test_the_program_runs_what_was_chosen(
     monkeypatch.setattr(aot, "compile_partition", spy := Spy(aot.compile_partition))
     tuned(network())
     (whole,) = (p for p in spy.partitions if len(p.operators) == 5)
-    algorithms = [w.layout[0] for w in whole.preparations if w.position == 1]
+    algorithms = [w.layout[1] for w in whole.preparations if w.position == 1]
     assert algorithms == ["xla"] * 4
 
 
