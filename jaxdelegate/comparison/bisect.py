@@ -1,6 +1,7 @@
 """Searches for the operators that make an output wrong when they are delegated."""
 
 import dataclasses
+import functools
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
@@ -11,12 +12,9 @@ from tqdm import tqdm
 from jaxdelegate.comparison.bounds import Bounds
 from jaxdelegate.comparison.diff import with_usable_indices
 from jaxdelegate.comparison.inputs import InputSettings
+from jaxdelegate.comparison.likeness import Likeness
 from jaxdelegate.comparison.metrics import TensorComparison
-from jaxdelegate.comparison.rounding import (
-    RoundingCheck,
-    check_rounding,
-    simulates_quantization,
-)
+from jaxdelegate.comparison.own_errors import OperatorCheck
 from jaxdelegate.comparison.sides import (
     ModelPath,
     OpenRange,
@@ -27,6 +25,7 @@ from jaxdelegate.comparison.sides import (
     reference_runner,
 )
 from jaxdelegate.comparison.tensors import comparer_for
+from jaxdelegate.comparison.verdict import EndToEnd, Runs, check, precision, random_outputs
 from jaxdelegate.errors import InterpreterError, JaxDelegateError, OptionError
 from jaxdelegate.model.records import Model, read_model
 from jaxdelegate.simple_delegate import SimpleDelegate
@@ -44,10 +43,13 @@ class Probe:
     last: int  # the last delegated operator
     outputs: tuple[TensorComparison, ...]
     error: str | None = None  # why it failed
+    # How alike the outputs are as a whole, if that decides: no operator is wrong on its own.
+    likenesses: tuple[Likeness, ...] = ()
 
     @property
     def is_wrong(self) -> bool:
-        return self.error is not None or not all(output.agrees for output in self.outputs)
+        decides = self.likenesses or self.outputs
+        return self.error is not None or not all(one.agrees for one in decides)
 
     def brief(self) -> str:
         """The worst output's error, or why the run failed."""
@@ -83,16 +85,17 @@ class Culprit:
 
 @dataclasses.dataclass(frozen=True)
 class Bisection:
-    # "agrees": nothing is wrong; "rounding": the outputs differ only by the rounding of quantized
-    # operators; "wrong_without_delegate": the outputs are wrong although nothing is delegated;
-    # "found": see `culprits`.
+    # "agrees": nothing is wrong; "rounding": the outputs differ only by rounding;
+    # "wrong_without_delegate": the outputs are wrong although nothing is delegated; "found": see
+    # `culprits`.
     verdict: ProbeResult
     full: Probe  # the run with everything in the searched range delegated
     empty: Probe | None
     culprits: tuple[Culprit, ...]
     probes: int
-    # For a quantized model whose outputs differ, whether that is rounding.
-    rounding: RoundingCheck | None = None
+    # If outputs differ: as in InferenceDiff.
+    operators: OperatorCheck | None = None
+    likenesses: tuple[Likeness, ...] = ()
 
 
 def ranged(model: ModelPath, delegate: SimpleDelegate) -> OpenRange:
@@ -150,16 +153,18 @@ def bisect(
         full = prober(first, last)
         if not full.is_wrong:
             return Bisection("agrees", full, None, (), prober.count)
-        rounding = None if full.error else prober.rounding(first, last)
-        if rounding is not None and rounding.explains:
-            return Bisection("rounding", full, None, (), prober.count, rounding)
+        operators, alike = None, tuple[Likeness, ...]()
+        if full.error is None:
+            operators, alike = prober.judged(model, reference, first, last)
+        conclude = functools.partial(Bisection, full=full, operators=operators, likenesses=alike)
+        if prober.whole is not None and all(figure.agrees for figure in alike):
+            return conclude("rounding", empty=None, culprits=(), probes=prober.count)
         empty = prober(_NOWHERE, _NOWHERE)
         if empty.error is not None:
             raise InterpreterError(f"without any delegate: {empty.error}")
-        if empty.is_wrong:
-            return Bisection("wrong_without_delegate", full, empty, (), prober.count, rounding)
-        culprits = tuple(_culprits(prober, record, first, last))
-        return Bisection("found", full, empty, culprits, prober.count, rounding)
+        verdict: ProbeResult = "wrong_without_delegate" if empty.is_wrong else "found"
+        culprits = () if empty.is_wrong else tuple(_culprits(prober, record, first, last))
+        return conclude(verdict, empty=empty, culprits=culprits, probes=prober.count)
 
 
 def _culprits(prober: "_Prober", record: Model, first: int, last: int) -> Sequence[Culprit]:
@@ -234,6 +239,8 @@ class _Prober:
     arrays: Sequence[Sequence[np.ndarray]]
     want: Sequence[Sequence[np.ndarray]]
     bar: tqdm
+    whole: EndToEnd | None = None
+    judged_runs: Sequence[int] = ()
     known: dict[tuple[int, int, tuple[int, ...]], Probe] = dataclasses.field(default_factory=dict)
 
     @property
@@ -250,18 +257,31 @@ class _Prober:
             self.known[key] = self._run(first, last, test.restricted(nodes) if nodes else test)
         return self.known[key]
 
-    def rounding(self, first: int, last: int) -> RoundingCheck | None:
-        """Whether a wrong range only rounds; None: not quantized, or delegates not in Python."""
-        test = self.open_range(first, last)
-        if not (test.can_be_restricted and simulates_quantization(test, self.record)):
-            return None
-        runner = Runner("test", test.open())
+    def judged(
+        self, model: ModelPath, reference: str, first: int, last: int
+    ) -> tuple[OperatorCheck, tuple[Likeness, ...]]:
+        """Each operator of a wrong range alone, and how alike its outputs are as a whole.
+
+        If no operator is wrong, a range is wrong from now on if its outputs are not alike.
+        """
+        test, runs = self.open_range(first, last), self._runs(first, last)
+        operators = check(model, self.record, test, reference, self.bounds, runs)
+        of = precision(self.record, test)
+        whole = EndToEnd(model, self.record, reference, of, runs.arrays, runs.want)
+        alike = whole(runs.got)
+        if alike and not operators.wrong:
+            self.whole, self.judged_runs = whole, runs.numbers
+            self.known.clear()
+        return operators, alike
+
+    def _runs(self, first: int, last: int) -> Runs:
+        runner, runs = Runner("test", self.open_range(first, last).open()), Runs()
         for arrays, want in zip(self.arrays, self.want, strict=True):
             runner(arrays)
             got = runner.outputs()
-            if not all(c.agrees for c in self._compared([got], [want])):
-                return check_rounding(self.record, test, self.bounds, arrays, got, want)
-        return None
+            agrees = all(c.agrees for c in self._compared([got], [want]))
+            runs.add(arrays, got, want, agrees=agrees)
+        return runs
 
     def _compared(
         self, got: Iterable[Sequence[np.ndarray]], want: Iterable[Sequence[np.ndarray]]
@@ -271,7 +291,9 @@ class _Prober:
         for one, other in zip(got, want, strict=True):
             for comparer, g, w in zip(comparers, one, other, strict=True):
                 comparer.add(g, w)
-        return tuple(comparer.result() for comparer in comparers)
+        random = random_outputs(self.record)
+        results = (comparer.result() for comparer in comparers)
+        return tuple(result for result in results if result.index not in random)
 
     def minimal_subset(self, first: int, last: int) -> list[int]:
         """The operators of a wrong range that are enough; all if a delegate is not in Python."""
@@ -292,4 +314,5 @@ class _Prober:
             return Probe(first, last, (), str(error).splitlines()[0])
         if first == _NOWHERE and any(test.nodes(d) for d in test.own_delegates()):
             raise OptionError(f"{test.name}: the delegate ignores first_delegate_node_index")
-        return Probe(first, last, self._compared(results, self.want))
+        alike = () if self.whole is None else self.whole([results[i] for i in self.judged_runs])
+        return Probe(first, last, self._compared(results, self.want), likenesses=alike)

@@ -2,20 +2,15 @@
 
 import dataclasses
 import os
-from collections.abc import Sequence
 
-import numpy as np
 from tqdm import tqdm
 
 from jaxdelegate.comparison.bounds import Bounds
 from jaxdelegate.comparison.inputs import INDEX_RANGES, InputSettings
 from jaxdelegate.comparison.layers import LayerDiff, LayerReport
+from jaxdelegate.comparison.likeness import Likeness
 from jaxdelegate.comparison.metrics import TensorComparison
-from jaxdelegate.comparison.rounding import (
-    RoundingCheck,
-    check_rounding,
-    simulates_quantization,
-)
+from jaxdelegate.comparison.own_errors import OperatorCheck
 from jaxdelegate.comparison.sides import (
     ModelPath,
     Runner,
@@ -24,6 +19,7 @@ from jaxdelegate.comparison.sides import (
     reference_runner,
 )
 from jaxdelegate.comparison.tensors import comparer_for
+from jaxdelegate.comparison.verdict import EndToEnd, Runs, check, precision, random_outputs
 from jaxdelegate.errors import InterpreterError, OptionError
 from jaxdelegate.measuring.stats import Latency
 from jaxdelegate.model.records import read_model
@@ -41,21 +37,32 @@ class InferenceDiff:
     test_latency: Latency  # of the test's
     outputs: tuple[TensorComparison, ...]
     layers: LayerReport | None = None  # the comparison of all computed tensors; None: not requested
-    # If outputs of a quantized model are out of bounds, whether that is rounding; None: they are
-    # not, or the delegates cannot be checked.
-    rounding: RoundingCheck | None = None
+    # If an output is out of bounds: each operator alone, and how alike the outputs are as a whole.
+    operators: OperatorCheck | None = None
+    likenesses: tuple[Likeness, ...] = ()
+    random: tuple[str, ...] = ()  # outputs that depend on random numbers, and so must differ
+    remarks: tuple[str, ...] = ()  # options of the delegates that have no effect
 
     @property
     def agrees(self) -> bool:
         """Whether all outputs are within the bounds and no operator is wrong."""
-        wrong = self.layers.wrong_operators() if self.layers else []
-        return all(output.agrees for output in self.outputs) and not wrong
+        within = all(o.agrees or o.name in self.random for o in self.outputs)
+        return within and not self.has_wrong_operators
 
     @property
     def is_healthy(self) -> bool:
-        """Whether everything agrees, or differs only by the rounding of quantized operators."""
-        wrong = self.layers.wrong_operators() if self.layers else []
-        return self.agrees or (not wrong and self.rounding is not None and self.rounding.explains)
+        """Whether everything agrees, or differs by rounding only.
+
+        That is so if no operator is wrong on its own, and the outputs are alike as a whole.
+        """
+        if self.agrees or self.has_wrong_operators:
+            return self.agrees
+        return bool(self.likenesses) and all(figure.agrees for figure in self.likenesses)
+
+    @property
+    def has_wrong_operators(self) -> bool:
+        in_layers = self.layers is not None and bool(self.layers.wrong_operators())
+        return in_layers or (self.operators is not None and bool(self.operators.wrong))
 
 
 def inference_diff(
@@ -87,7 +94,8 @@ def inference_diff(
     source = settings.source(got.interpreter.get_input_details())
     main = record.subgraphs[0]
     comparers = [comparer_for(main.tensors[i], bounds) for i in main.outputs]
-    differing: list[Sequence[np.ndarray]] = []
+    random = random_outputs(record)
+    runs = Runs()
     for _ in tqdm(range(num_runs), "comparing", disable=None, leave=False):
         arrays = source()
         got(arrays, invocations_per_run)
@@ -95,11 +103,11 @@ def inference_diff(
         results = got.outputs(), want.outputs()
         for comparer, g, w in zip(comparers, *results, strict=True):
             comparer.add(g, w)
-        if not differing and not all(comparer.result().agrees for comparer in comparers):
-            differing = [arrays, *results]
-    rounding = None
-    if differing and test.can_be_restricted and simulates_quantization(test, record):
-        rounding = check_rounding(record, test, bounds, *differing)
+        agrees = all(comparer.result().agrees for comparer in comparers)
+        runs.add(arrays, *results, agrees=agrees)
+    outputs = tuple(comparer.result() for comparer in comparers)
+    differs = any(not o.agrees and o.index not in random for o in outputs)
+    whole = EndToEnd(model, record, reference, precision(record, test), runs.arrays, runs.want)
     return InferenceDiff(
         model="<bytes>" if isinstance(model, bytes) else os.fspath(model),
         test=test.name,
@@ -109,11 +117,14 @@ def inference_diff(
         seed=settings.seed,
         reference_latency=Latency.of(want.latencies),
         test_latency=Latency.of(got.latencies),
-        outputs=tuple(comparer.result() for comparer in comparers),
+        outputs=outputs,
         layers=layer_errors(model, test, reference, layer_runs, settings, bounds)
         if per_layer
         else None,
-        rounding=rounding,
+        operators=check(model, record, test, reference, bounds, runs) if differs else None,
+        likenesses=whole(runs.got) if differs else (),
+        random=tuple(main.tensors[i].name for i in main.outputs if i in random),
+        remarks=test.remarks,
     )
 
 

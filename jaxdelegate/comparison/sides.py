@@ -60,6 +60,12 @@ class Test:
         policies = [context.precision for context in contexts if context is not None]
         return any(p.is_reduced or p.dot_precision != "highest" for p in policies)
 
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Options of the delegates that have no effect."""
+        found = (getattr(d, "remark", None) for d in self.delegates)
+        return tuple(remark for remark in found if remark is not None)
+
     def restricted(self, nodes: Iterable[int] | None = None) -> "Test":
         """This side with delegates limited to some operators (None: all), which log nothing."""
         return dataclasses.replace(self, delegates=[Restricted(d, nodes) for d in self.delegates])

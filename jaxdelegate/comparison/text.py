@@ -5,8 +5,9 @@ from collections.abc import Iterable
 from jaxdelegate.comparison.bisect import Bisection, Culprit
 from jaxdelegate.comparison.diff import InferenceDiff
 from jaxdelegate.comparison.layers import LayerReport
+from jaxdelegate.comparison.likeness import Likeness
 from jaxdelegate.comparison.metrics import HISTOGRAM_END, TensorComparison
-from jaxdelegate.comparison.rounding import RoundingCheck
+from jaxdelegate.comparison.own_errors import OperatorCheck
 from jaxdelegate.report.tables import table
 
 
@@ -19,6 +20,7 @@ def summary(result: InferenceDiff, top: int = 10) -> str:
         f"Test run latency: {result.test_latency}",
         *(_output_diff(i, output) for i, output in enumerate(result.outputs)),
         *([result.delegation] if result.delegation else []),
+        *result.remarks,
         *(_details(i, output, is_rounding) for i, output in enumerate(result.outputs)),
     ]
     if result.layers is not None:
@@ -27,32 +29,40 @@ def summary(result: InferenceDiff, top: int = 10) -> str:
 
 
 def verdict(result: InferenceDiff) -> str:
-    off = [repr(output.name) for output in result.outputs if not output.agrees]
-    if off and result.rounding is not None and result.is_healthy:
-        return (
-            f"{len(off)} of {len(result.outputs)} outputs differ from {result.reference} by "
-            f"rounding: {', '.join(off)}. {rounding(result.rounding)}"
-        )
+    compared = [output for output in result.outputs if output.name not in result.random]
+    off = [repr(output.name) for output in compared if not output.agrees]
+    sentences = []
+    if result.random:
+        names = ", ".join(map(repr, result.random))
+        sentences.append(f"Random numbers decide {names}: not compared.")
     if off:
-        head = (
-            f"{len(off)} of {len(result.outputs)} outputs differ from {result.reference}: "
-            f"{', '.join(off)}"
+        how = " by rounding" if result.is_healthy else ""
+        sentences.append(
+            f"{len(off)} of {len(compared)} outputs differ from {result.reference}{how}: "
+            f"{', '.join(off)}."
         )
-        wrong = [] if result.rounding is None else result.rounding.wrong
-        if wrong:
-            head += f". That is more than rounding, first in {wrong[0]}"
-        return head
-    text = f"All outputs agree with {result.reference}"
-    return f"{text}." if result.agrees else f"{text}, but operators are wrong on their own."
+        if result.operators is not None:
+            sentences += reasons(result.operators, result.likenesses, result.reference)
+    elif compared:
+        text = f"All outputs agree with {result.reference}"
+        are_wrong = "" if result.agrees else ", but operators are wrong on their own"
+        sentences.append(f"{text}{are_wrong}.")
+    return " ".join(sentences)
 
 
-def rounding(check: RoundingCheck) -> str:
-    return (
-        f"Given the same inputs, each of the {check.operators} operators is at most one "
-        "quantization step off LiteRT's kernel, or off the float operator that it simulates. "
-        "JaxDelegate computes quantized operators in floats by default; "
-        "--jax_quant_mode=integer (quant_mode='integer') computes LiteRT's integers."
-    )
+def reasons(check: OperatorCheck, likenesses: Iterable[Likeness], reference: str) -> Iterable[str]:
+    """Why outputs that are out of bounds are rounding, or are not."""
+    if check.problem:
+        yield f"Operators cannot be checked one by one: {check.problem}."
+    elif check.wrong:
+        count = f"{len(check.wrong)} of {check.operators} operators"
+        yield f"Given {reference}'s inputs, {count} are wrong, first {check.wrong[0]}."
+    else:
+        yield f"Given {reference}'s inputs, each of the {check.operators} operators is right."
+        if check.unseen:
+            yield f"{check.unseen} of the operators could not be checked."
+    for figure in likenesses:
+        yield f"{'Right' if figure.agrees else 'Wrong'} as a whole: {figure}."
 
 
 def _output_diff(index: int, output: TensorComparison) -> str:
@@ -125,10 +135,11 @@ def bisection(result: Bisection, reference: str) -> str:
     tail = f"{result.probes} ranges were run."
     if result.verdict == "agrees":
         return f"Nothing is wrong: fully delegated, all outputs agree with {reference}.\n{tail}"
-    if result.verdict == "rounding" and result.rounding is not None:
+    if result.verdict == "rounding" and result.operators is not None:
+        why = " ".join(reasons(result.operators, result.likenesses, reference))
         return (
             f"Nothing is wrong: the outputs differ from {reference} by rounding, "
-            f"{result.full.brief()}. {rounding(result.rounding)}\n{tail}"
+            f"{result.full.brief()}. {why}\n{tail}"
         )
     if result.empty is not None and result.verdict == "wrong_without_delegate":
         return (

@@ -24,7 +24,7 @@ DEEPLAB = Path(__file__).parents[3] / "shared/models/networks/image_segmenter__d
 
 
 def report(model: Any, reference: str = "numpy", runs: int = 1, **bounds: Any) -> LayerReport:
-    test = delegated(model, [jd.JaxDelegate(min_gain=0)])
+    test = delegated(model, [jd.JaxDelegate(min_gain=0, quant_mode="float_view")])
     return layer_errors(model, test, reference, runs, InputSettings(), Bounds(**bounds))
 
 

@@ -283,7 +283,7 @@ def test_auto_needs_no_check_where_nothing_is_reduced(monkeypatch: pytest.Monkey
 def test_a_dtype_that_the_platform_does_not_use_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", "jaxdelegate"):
         jd.JaxDelegate(platform="cpu", compute_dtype="float16")
-    assert "compute_dtype='float16': cpu computes in float32" in caplog.text
+    assert "compute_dtype='float16' has no effect: this CPU computes in float32" in caplog.text
 
 
 # ---- real models, if they are next to the checkout

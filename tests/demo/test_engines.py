@@ -40,7 +40,7 @@ def test_each_engine_runs(content: bytes, name: str) -> None:
 
 def test_an_unused_dtype_is_reported(content: bytes) -> None:
     notes = ENGINES["XLA float16"].open(content).report
-    assert "compute_dtype='float16': cpu computes in float32" in notes
+    assert "compute_dtype='float16' has no effect: this CPU computes in float32" in notes
     assert "compute_dtype" not in ENGINES["XLA float32"].open(content).report
 
 

@@ -1,0 +1,199 @@
+"""Each delegated operator alone, on the reference's values: which one makes an output wrong.
+
+A quantized operator may round to the neighboring step, and later operators propagate that. So the
+outputs do not show whether an operator is wrong; its own result for the reference's inputs does.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from jaxdelegate.comparison.bounds import Bounds
+from jaxdelegate.comparison.metrics import Comparer, TensorComparison
+from jaxdelegate.comparison.severed import SeveredRunner
+from jaxdelegate.comparison.sides import Restricted, Runner, Test
+from jaxdelegate.comparison.tensors import comparable, comparer_for, computed, read_by
+from jaxdelegate.errors import InterpreterError
+from jaxdelegate.model.records import Model, Operator, Subgraph, Tensor
+from jaxdelegate.op_lowering.options import TensorType
+from jaxdelegate.quant.affine import dequantize
+from jaxdelegate.text import printable
+
+
+@dataclasses.dataclass(frozen=True)
+class WrongOperator:
+    """An operator whose result differs from the reference's on the same inputs."""
+
+    node: int
+    operator: str
+    tensor: TensorComparison
+
+    def __str__(self) -> str:
+        """`#12 CONV_2D 'name': max_abs=7 ...`."""
+        return (
+            f"#{self.node} {printable(self.operator)} {self.tensor.name!r}: {self.tensor.brief()}"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class OperatorCheck:
+    operators: int  # the number of delegated operators that were checked
+    wrong: tuple[WrongOperator, ...]  # those that differ by more than rounding, in execution order
+    unseen: int  # the number of those for which a side did not keep an input or a result
+    problem: str = ""  # why no operator could be checked
+
+
+def check_operators(
+    model: Model, test: Test, want: Runner, bounds: Bounds, arrays: Sequence[np.ndarray]
+) -> OperatorCheck:
+    """Compare every delegated operator of the main subgraph with the reference.
+
+    `want` is the reference's interpreter, which preserves all tensors, `arrays` the inputs.
+    """
+    subgraph = model.subgraphs[0]
+    runner = Runner("test", test.open())
+    runner(arrays)  # with these shapes the delegates take these operators
+    taken = {d: test.nodes(d) for d in test.own_delegates()}
+    want(arrays)
+    values = {i: np.asarray(a) for i, a in zip(subgraph.inputs, arrays, strict=True)}
+    compared = comparable(subgraph)
+    for operator in subgraph.operators:
+        for index in filter(compared.__contains__, operator.outputs):
+            value = want.value(index)
+            if value is not None:
+                values[index] = value
+    cuts = computed(model, values)
+    delegates = [Restricted(d, nodes) for d, nodes in taken.items()]
+    severed = SeveredRunner(model.subgraphs, delegates, cuts)
+    severed(values)
+    floats = _Floats(model, values, cuts)
+    nodes = [o for o in subgraph.operators if any(o.index in n for n in taken.values())]
+    unknown = {i for o in subgraph.operators for i in o.outputs} - values.keys()
+    seen, wrong = 0, []
+    for operator in nodes:
+        indices = [i for i in operator.outputs if i in compared]
+        results = {i: value for i in indices if (value := severed.value(i)) is not None}
+        if len(results) < len(indices) or not unknown.isdisjoint((*operator.inputs, *indices)):
+            continue
+        seen += 1
+        rows = _unequal(operator, subgraph, results, values, bounds)
+        if rows and not floats.explain(operator, results, bounds, test):
+            wrong += rows
+    return OperatorCheck(seen, tuple(wrong), len(nodes) - seen)
+
+
+def _unequal(
+    operator: Operator,
+    subgraph: Subgraph,
+    got: Mapping[int, np.ndarray],
+    values: Mapping[int, np.ndarray],
+    bounds: Bounds,
+) -> list[WrongOperator]:
+    found = []
+    for index, result in got.items():
+        comparer = comparer_for(subgraph.tensors[index], bounds)
+        comparer.add(result, values[index], read_by(operator, values))
+        comparison = comparer.result()
+        if not comparison.agrees:
+            found.append(WrongOperator(operator.index, operator.name, comparison))
+    return found
+
+
+@dataclasses.dataclass(frozen=True)
+class _Floats:
+    """The operators of a quantized model on dequantized values: what the float view simulates."""
+
+    model: Model
+    values: Mapping[int, np.ndarray]  # the reference's, by tensor
+    cuts: Sequence[int]
+
+    def explain(
+        self, operator: Operator, got: Mapping[int, np.ndarray], bounds: Bounds, test: Test
+    ) -> bool:
+        """Whether results are those of the float operator on dequantized inputs.
+
+        That is the definition of fake-quantized execution. The reference's own result may be
+        further from it than a step: dynamic range kernels round inputs to 127 steps at run time,
+        and integer kernels have the positions of RESIZE_BILINEAR only to 1/1024. Two dynamic range
+        kernels that round differently are within twice the reference's distance.
+        """
+        contexts = [getattr(d, "lowering_context", None) for d in test.delegates]
+        modes = {c.quant_mode for c in contexts if c is not None}
+        in_floats = any(c is not None and c.may_use_floats for c in contexts)
+        may_round = "integer" in modes and self._is_dynamic_range(operator)
+        if not (may_round or in_floats or "float_view" in modes):
+            return False
+        real = self._run(operator)
+        if not got.keys() <= real.keys():
+            return False
+        return all(
+            self._is_near(operator, index, result, real[index], bounds, may_round=may_round)
+            for index, result in got.items()
+        )
+
+    def _is_dynamic_range(self, operator: Operator) -> bool:
+        specs = [self.model.subgraphs[0].tensors[i].spec() for i in operator.outputs if i >= 0]
+        return not any(spec.is_quantized for spec in specs)
+
+    def _run(self, operator: Operator) -> dict[int, np.ndarray]:
+        """The results of the float operator; empty if it has no floats, as QUANTIZE."""
+        subgraph = self.model.subgraphs[0]
+        tensors = tuple(map(_as_float, subgraph.tensors))
+        graph = dataclasses.replace(subgraph, tensors=tensors, operators=(operator,))
+        try:
+            severed = SeveredRunner((graph, *self.model.subgraphs[1:]), (), self.cuts)
+            severed(self._real_values)
+        except InterpreterError:
+            return {}
+        return {i: y for i in operator.outputs if (y := severed.value(i)) is not None}
+
+    @functools.cached_property
+    def _real_values(self) -> dict[int, np.ndarray]:
+        tensors = self.model.subgraphs[0].tensors
+        return {i: _reals(value, tensors[i]) for i, value in self.values.items()}
+
+    def _is_near(
+        self,
+        operator: Operator,
+        index: int,
+        result: np.ndarray,
+        real: np.ndarray,
+        bounds: Bounds,
+        *,
+        may_round: bool,
+    ) -> bool:
+        tensor = self.model.subgraphs[0].tensors[index]
+        own = _real_bounds(bounds, tensor)
+        if may_round:
+            distance = np.abs(self._real_values[index] - real).max(initial=0.0)
+            own = dataclasses.replace(own, max_abs_error=2 * float(distance))
+        comparer = Comparer(index, tensor.name, real.dtype, own)
+        comparer.add(_reals(result, tensor), real, read_by(operator, self._real_values))
+        return comparer.result().agrees
+
+
+def _as_float(tensor: Tensor) -> Tensor:
+    spec = tensor.spec()
+    if not spec.is_quantized or spec.sparsity is not None:
+        return tensor
+    stored = None
+    if spec.const is not None:
+        stored = np.ascontiguousarray(_reals(spec.const, tensor)).reshape(-1).view(np.uint8)
+    return dataclasses.replace(tensor, type=TensorType.FLOAT32, stored=stored, quantization=None)
+
+
+def _reals(value: np.ndarray, tensor: Tensor) -> np.ndarray:
+    spec = tensor.spec()
+    if spec.quantization is None or not spec.is_quantized:
+        return value
+    return dequantize(value, spec.quantization)
+
+
+def _real_bounds(bounds: Bounds, tensor: Tensor) -> Bounds:
+    """Bounds for the dequantized values of a tensor: quantization steps and float rounding."""
+    q = tensor.quantization
+    if not tensor.spec().is_quantized or q is None or not len(q.scale):
+        return bounds
+    return dataclasses.replace(bounds, max_abs_error=(bounds.max_lsb + 0.01) * float(q.scale.max()))

@@ -1,0 +1,126 @@
+"""Whether outputs out of bounds are wrong or rounded, for every delegate and reference."""
+
+import dataclasses
+import functools
+from collections.abc import Collection, Sequence
+
+import numpy as np
+
+from jaxdelegate.comparison.bounds import Bounds
+from jaxdelegate.comparison.likeness import Likeness, Precision, Rows, figures
+from jaxdelegate.comparison.own_errors import OperatorCheck, check_operators
+from jaxdelegate.comparison.sides import REFERENCES, ModelPath, Test, reference_runner
+from jaxdelegate.errors import InterpreterError, ModelError
+from jaxdelegate.model.operator_tables import called_subgraphs
+from jaxdelegate.model.records import Model, Operator
+from jaxdelegate.op_lowering.options import RandomOptions
+
+_RUNS = 10  # enough to measure how alike outputs are
+
+
+@dataclasses.dataclass
+class Runs:
+    """The inputs and outputs of the first runs, and of the first one that is out of bounds."""
+
+    arrays: list[Sequence[np.ndarray]] = dataclasses.field(default_factory=list)
+    got: list[Sequence[np.ndarray]] = dataclasses.field(default_factory=list)
+    want: list[Sequence[np.ndarray]] = dataclasses.field(default_factory=list)
+    numbers: list[int] = dataclasses.field(default_factory=list)  # of these runs
+    differing: Sequence[np.ndarray] | None = None  # the inputs of the one that is out of bounds
+    _count: int = 0
+
+    def add(
+        self,
+        arrays: Sequence[np.ndarray],
+        got: Sequence[np.ndarray],
+        want: Sequence[np.ndarray],
+        *,
+        agrees: bool,
+    ) -> None:
+        is_first = not agrees and self.differing is None
+        if is_first:
+            self.differing = arrays
+        if is_first or len(self.arrays) < _RUNS:
+            self.arrays.append(arrays)
+            self.got.append(got)
+            self.want.append(want)
+            self.numbers.append(self._count)
+        self._count += 1
+
+
+def check(
+    model: ModelPath, record: Model, test: Test, reference: str, bounds: Bounds, runs: Runs
+) -> OperatorCheck:
+    """Each operator on the values of the named reference, in the run that is out of bounds."""
+    if runs.differing is None or not test.can_be_restricted:
+        return OperatorCheck(0, (), 0, "the delegate is not written in Python")
+    want = reference_runner(reference, model, preserve_all_tensors=True)
+    try:
+        return check_operators(record, test, want, bounds, runs.differing)
+    except InterpreterError as error:  # stock interpreters cannot keep all tensors of some models
+        return OperatorCheck(0, (), 0, str(error))
+
+
+@dataclasses.dataclass
+class EndToEnd:
+    """How alike outputs are to the reference's, next to those of LiteRT's other kernels."""
+
+    model: ModelPath
+    record: Model
+    reference: str
+    of: Precision
+    arrays: Sequence[Sequence[np.ndarray]]  # the inputs of each run
+    want: Rows
+
+    def __call__(self, got: Rows) -> tuple[Likeness, ...]:
+        main, random = self.record.subgraphs[0], random_outputs(self.record)
+        names = [main.tensors[i].name for i in main.outputs]
+        return tuple(
+            figure.likeness(names, got, self.want, self._others, self.of)
+            for figure in figures(main, self.want[0])
+            if not random.intersection(main.outputs[p] for p in figure.positions)
+        )
+
+    @functools.cached_property
+    def _others(self) -> list[Rows]:
+        kinds = (k for k, resolver in REFERENCES.items() if resolver and k != self.reference)
+        return [rows for kind in kinds if (rows := self._outputs(kind))]
+
+    def _outputs(self, kind: str) -> Rows:
+        """The outputs of LiteRT's kernels; empty if they cannot run the model."""
+        try:
+            runner, rows = reference_runner(kind, self.model), []
+            for arrays in self.arrays:
+                runner(arrays)
+                rows.append(runner.outputs())
+        except (InterpreterError, ModelError):
+            return ()
+        return rows
+
+
+def precision(record: Model, test: Test) -> Precision:
+    if any(t.spec().is_quantized for t in record.subgraphs[0].tensors):
+        return "quantized"
+    return "reduced" if test.is_reduced else "float"
+
+
+def random_outputs(record: Model) -> frozenset[int]:
+    """The outputs that depend on numbers which differ from run to run."""
+    drawing: set[int] = set()  # subgraphs
+    for _ in record.subgraphs:  # a caller may be before what it calls
+        drawing.update(
+            subgraph.index
+            for subgraph in record.subgraphs
+            if any(_draws(operator, drawing) for operator in subgraph.operators)
+        )
+    main, drawn = record.subgraphs[0], set[int]()
+    for operator in main.operators:
+        if _draws(operator, drawing) or not drawn.isdisjoint(operator.inputs):
+            drawn.update(operator.outputs)
+    return frozenset(drawn.intersection(main.outputs))
+
+
+def _draws(operator: Operator, drawing: Collection[int]) -> bool:
+    if isinstance(operator.options, RandomOptions):
+        return operator.options.seed == operator.options.seed2 == 0
+    return any(index in drawing for _, index in called_subgraphs(operator.options))

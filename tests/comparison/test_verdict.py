@@ -1,0 +1,336 @@
+"""Right, rounded and wrong outputs, by every kind of delegate and reference."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from ai_edge_litert.interpreter import Interpreter
+
+import jaxdelegate as jd
+from jaxdelegate.comparison.bisect import bisect, ranged
+from jaxdelegate.comparison.diff import InferenceDiff, inference_diff
+from jaxdelegate.comparison.likeness import Detections, Labels, Numbers, Selections, TopOne, Values
+from jaxdelegate.comparison.page import page
+from jaxdelegate.comparison.serialized import diff_record
+from jaxdelegate.comparison.sides import Runner, Test, delegated
+from jaxdelegate.comparison.text import bisection, summary
+from jaxdelegate.op_lowering.options import (
+    ActivationFunctionType,
+    AddOptions,
+    FullyConnectedOptions,
+    MulOptions,
+    RandomOptions,
+)
+from jaxdelegate.quant.params import Quantization
+from jaxdelegate.reference.registry import KERNELS
+from jaxdelegate.testing.builder import ModelBuilder
+from jaxdelegate.tools.main import main
+
+REFERENCES = ("numpy", "litert_ref", "litert_builtin", "litert_xnnpack")
+
+
+def scaled(scale: float) -> Quantization:
+    return Quantization(np.array([scale], np.float32), np.array([0], np.int64))
+
+
+def amplifying() -> bytes:
+    """int8: y = x + x, with many sums between two steps, and z = 16 y: a step of y is 16 of z."""
+    builder = ModelBuilder()
+    x = builder.input((1, 20_000), np.int8, "x", quantization=scaled(0.0313))
+    y = builder.tensor((1, 20_000), np.int8, "y", quantization=scaled(0.0626 * 2))
+    z = builder.tensor((1, 20_000), np.int8, "z", quantization=scaled(0.0626 * 2))
+    factor = builder.constant(np.array([16], np.int8), "factor", quantization=scaled(1.0))
+    builder.operator("ADD", [x, x], [y], AddOptions(), version=2)
+    builder.operator("MUL", [y, factor], [z], MulOptions(), version=2)
+    builder.outputs(z)
+    return builder.build()
+
+
+def dynamic_range() -> bytes:
+    """y = x w, of floats by int8 weights."""
+    rng = np.random.default_rng(0)
+    builder = ModelBuilder()
+    x = builder.input((4, 32), np.float32, "x")
+    weights = rng.integers(-127, 127, (8, 32)).astype(np.int8)
+    w = builder.constant(weights, "w", quantization=scaled(0.01))
+    y = builder.tensor((4, 8), np.float32, "y")
+    builder.operator("FULLY_CONNECTED", [x, w, None], [y], FullyConnectedOptions())
+    builder.outputs(y)
+    return builder.build()
+
+
+def mixed() -> bytes:
+    """Float layers before and after int8 ones, as sensitivity's recipe leaves them."""
+    rng = np.random.default_rng(0)
+    builder = ModelBuilder()
+    last = builder.input((1, 64), np.float32, "x")
+
+    def dense(last: int, name: str) -> int:
+        w = builder.constant(rng.normal(0, 0.125, (64, 64)).astype(np.float32))
+        y = builder.tensor((1, 64), np.float32, name)
+        builder.operator("FULLY_CONNECTED", [last, w, None], [y], FullyConnectedOptions())
+        return y
+
+    last = dense(last, "a")
+    q, r = (builder.tensor((1, 64), np.int8, name, quantization=scaled(0.02)) for name in "qr")
+    builder.operator("QUANTIZE", [last], [q])
+    w = builder.constant(
+        rng.integers(-127, 127, (64, 64)).astype(np.int8), quantization=scaled(0.002)
+    )
+    options = FullyConnectedOptions(ActivationFunctionType.NONE)
+    builder.operator("FULLY_CONNECTED", [q, w, None], [r], options, version=4)
+    f = builder.tensor((1, 64), np.float32, "f")
+    builder.operator("DEQUANTIZE", [r], [f], version=2)
+    builder.outputs(dense(dense(f, "b"), "c"))
+    return builder.build()
+
+
+def compared(
+    model: bytes, reference: str = "numpy", quant_mode: Any = "auto", **options: Any
+) -> InferenceDiff:
+    test = delegated(model, [jd.JaxDelegate(quant_mode=quant_mode)])
+    return inference_diff(model, test, reference=reference, num_runs=2, **options)
+
+
+def stock(model: bytes) -> Test:
+    def opened(_delegates: Any, *, preserve_all_tensors: bool = False) -> Any:
+        return Interpreter(
+            model_content=model, experimental_preserve_all_tensors=preserve_all_tensors
+        )
+
+    return Test(opened, label="XNNPACK")
+
+
+@pytest.mark.parametrize("reference", REFERENCES)
+@pytest.mark.parametrize("quant_mode", ["integer", "float_view"])
+@pytest.mark.parametrize("model", [amplifying, mixed, dynamic_range])
+def test_what_is_right_is_right_by_every_reference(
+    model: Any, quant_mode: str, reference: str
+) -> None:
+    result = compared(model(), reference, quant_mode)
+    assert result.is_healthy, summary(result)
+    assert "differ from" not in summary(result) or "by rounding" in summary(result)
+
+
+@pytest.mark.parametrize("reference", REFERENCES)
+@pytest.mark.parametrize("quant_mode", ["integer", "float_view"])
+@pytest.mark.parametrize(("model", "operator"), [(amplifying, "ADD"), (mixed, "FULLY_CONNECTED")])
+def test_what_is_wrong_is_wrong_by_every_reference(
+    break_rule: Any, model: Any, operator: str, quant_mode: str, reference: str
+) -> None:
+    def off(y: Any) -> Any:
+        return y + y.dtype.type(3) if y.dtype == np.int8 else y + np.float32(0.4)
+
+    break_rule(operator, off)
+    result = compared(model(), reference, quant_mode)
+    assert not result.is_healthy
+    assert result.operators is not None
+    assert {row.operator for row in result.operators.wrong} == {operator}
+    assert f"operators are wrong, first #0 {operator}" in summary(result)
+    assert '<body class="broken">' in page(result)
+
+
+@pytest.mark.parametrize("reference", REFERENCES)
+@pytest.mark.parametrize("model", [amplifying, mixed, dynamic_range])
+def test_a_delegate_that_is_not_ours_is_judged_alike(model: Any, reference: str) -> None:
+    result = inference_diff(model(), stock(model()), reference=reference, num_runs=2)
+    assert result.is_healthy
+    if not result.agrees:
+        assert "cannot be checked one by one: the delegate is not" in summary(result)
+
+
+def test_rounding_is_reported() -> None:
+    result = compared(amplifying(), quant_mode="float_view")
+    assert not result.agrees
+    assert result.outputs[0].max_abs == 16
+    assert result.operators is not None
+    assert (result.operators.operators, result.operators.wrong) == (2, ())
+    text = summary(result)
+    assert "DIFFERS" not in text
+    assert "1 of 1 outputs differ from numpy by rounding: 'z'." in text
+    assert "each of the 2 operators is right" in text
+    assert "Right as a whole: relative RMS error of 'z': " in text
+    assert '<body class="healthy">' in page(result)
+    assert diff_record(result)["likenesses"][0]["figure"] == "relative RMS error"
+
+
+def test_the_named_reference_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where numpy's kernel has the delegate's error, LiteRT shows it."""
+    kernel = KERNELS["ADD"]
+
+    def off(*arguments: Any) -> Any:
+        (y,) = kernel.run(*arguments)
+        return ((y + 20).astype(y.dtype),)
+
+    rule = dataclasses.replace(kernel, run=off)
+    monkeypatch.setitem(KERNELS, "ADD", rule)
+    on_numpy = Test(lambda _delegates, **_: jd.Interpreter(model_content=amplifying()))
+    same = inference_diff(amplifying(), on_numpy, reference="numpy", num_runs=1)
+    assert same.agrees
+    other = inference_diff(amplifying(), on_numpy, reference="litert_ref", num_runs=1)
+    assert not other.is_healthy
+
+
+def test_errors_that_add_up_are_wrong_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No operator is wrong on its own, but the outputs of the program are."""
+    opened = jd.Interpreter.get_tensor
+
+    def get_tensor(self: jd.Interpreter, index: int, subgraph_index: int = 0) -> np.ndarray:
+        value = opened(self, index, subgraph_index)
+        is_plain = self._delegates and not self._preserve
+        return np.roll(value, 1) if is_plain else value
+
+    monkeypatch.setattr(jd.Interpreter, "get_tensor", get_tensor)
+    result = compared(amplifying())
+    assert result.operators is not None
+    assert result.operators.wrong == ()
+    assert not result.is_healthy
+    assert "Wrong as a whole: relative RMS error" in summary(result)
+
+
+def test_an_operator_without_a_float_counterpart_is_wrong(
+    break_rule: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = KERNELS["ADD"]
+
+    def of_integers(o: Any, inputs: Any, outputs: Any, *arrays: Any) -> Any:
+        if inputs[0].dtype.kind == "f":
+            raise ValueError("no kernel for floats")
+        return kernel.run(o, inputs, outputs, *arrays)
+
+    monkeypatch.setitem(KERNELS, "ADD", dataclasses.replace(kernel, run=of_integers))
+    break_rule("ADD", lambda y: y + np.float32(0.4))
+    result = compared(amplifying(), quant_mode="float_view")
+    assert result.operators is not None
+    assert [wrong.operator for wrong in result.operators.wrong] == ["ADD"]
+
+
+def test_results_that_were_not_kept_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    value = Runner.value
+    monkeypatch.setattr(
+        Runner, "value", lambda self, index: None if index == 1 else value(self, index)
+    )
+    result = compared(amplifying(), quant_mode="float_view")
+    assert result.operators is not None
+    assert (result.operators.operators, result.operators.unseen) == (0, 2)
+    assert "2 of the operators could not be checked" in summary(result)
+
+
+def test_bisect_names_no_operator_for_rounding() -> None:
+    model = amplifying()
+    result = bisect(model, ranged(model, jd.JaxDelegate(quant_mode="float_view")))
+    assert (result.verdict, result.culprits) == ("rounding", ())
+    assert "by rounding" in bisection(result, "numpy")
+
+
+def test_random_outputs_are_not_compared() -> None:
+    builder = ModelBuilder()
+    x = builder.input((4,), name="x")
+    shape = builder.constant(np.array([4], np.int32))
+    noise, y, z = (builder.tensor((4,), name=name) for name in ("noise", "y", "z"))
+    builder.operator("RANDOM_UNIFORM", [shape], [noise], RandomOptions())
+    builder.operator("ADD", [x, noise], [y], AddOptions())
+    builder.operator("NEG", [x], [z])
+    builder.outputs(y, z)
+    result = compared(builder.build())
+    assert result.random == ("y",)
+    assert result.is_healthy
+    text = summary(result)
+    assert "Random numbers decide 'y': not compared. All outputs agree with numpy." in text
+
+
+def test_a_dtype_without_effect_is_said() -> None:
+    model = mixed()
+    test = delegated(model, [jd.JaxDelegate(compute_dtype="float16")])
+    result = inference_diff(model, test, num_runs=1)
+    assert "compute_dtype='float16' has no effect: this CPU computes in float32" in summary(result)
+
+
+def test_exit_codes(tmp_path: Any, break_rule: Any) -> None:
+    path = tmp_path / "model.tflite"
+    path.write_bytes(amplifying())
+    flags = [f"--graph={path}", "--num_runs=1", "--jax_quant_mode=float_view"]
+    assert main(["inference_diff", *flags]) == 0
+    assert main(["bisect", *flags]) == 0
+    break_rule("ADD", lambda y: y + np.float32(0.4))
+    assert main(["inference_diff", *flags]) == 2
+
+
+# ---- Figures
+
+
+def detected(*rows: Sequence[float]) -> list[np.ndarray]:
+    """The four outputs for rows of class, score, ymin, xmin, ymax, xmax."""
+    table = np.array(rows, np.float32).reshape(-1, 6)
+    number = np.float32([len(table)])
+    return [table[None, :, 2:], table[None, :, 0], table[None, :, 1], number]
+
+
+CAT = (1, 0.9, 0.1, 0.1, 0.5, 0.5)
+DOG = (2, 0.8, 0.4, 0.4, 0.9, 0.9)
+
+
+@pytest.mark.parametrize(
+    ("got", "low", "high"),
+    [
+        ((CAT, DOG), 0, 0),
+        ((DOG, CAT), 0, 0),  # in another order
+        (((1, 0.9, 0.11, 0.1, 0.5, 0.5), DOG), 0.01, 0.03),  # a shift of a few percent
+        ((CAT,), 0.4, 0.5),  # one is missing
+        ((CAT, DOG, (3, 0.9, 0, 0, 1, 1)), 0.3, 0.4),  # one is added
+        ((CAT, (1, *DOG[1:])), 0.4, 0.5),  # another class
+        ((), 1, 1),
+    ],
+)
+def test_detections_are_matched_by_overlap(got: Any, low: float, high: float) -> None:
+    figure = Detections(0, 1, 2, 3)
+    loss = figure.loss([detected(*got)], [detected(CAT, DOG)], "float")
+    assert low - 1e-6 <= loss <= high + 1e-6
+
+
+def test_no_detections_are_equal() -> None:
+    assert Detections(0, 1, 2, 3).loss([detected()], [detected()], "float") == 0
+
+
+def test_selected_boxes_are_a_set() -> None:
+    figure = Selections(0, 1)
+    want = [np.int32([5, 3, 9, 0]), np.int32(3)]
+    assert figure.loss([[np.int32([9, 5, 3, 1]), np.int32(3)]], [want], "float") == 0
+    assert figure.loss([[np.int32([9, 5, 4, 1]), np.int32(3)]], [want], "float") == 0.5
+
+
+def test_numbers_are_measured_by_their_deviation() -> None:
+    rng = np.random.default_rng(0)
+    want = (100 + rng.normal(size=1000)).astype(np.float32)
+    noisy = (want + 0.1 * rng.normal(size=1000)).astype(np.float32)
+    assert Numbers(0).loss([[noisy]], [[want]], "float") == pytest.approx(0.1, rel=0.1)
+    assert Numbers(0).loss([[want]], [[want]], "float") == 0
+    assert Numbers(0).loss([[want[:9]]], [[want]], "float") == np.inf
+    nan = np.where(np.arange(1000) == 3, np.nan, want)
+    assert Numbers(0).loss([[nan]], [[want]], "float") == np.inf
+    assert Numbers(0).loss([[nan]], [[nan]], "float") == 0
+    imaginary = 1j * rng.normal(size=8)
+    assert Numbers(0).loss([[imaginary * 1.1]], [[imaginary]], "float") > 0.05
+
+
+def test_top_1_counts_clear_winners() -> None:
+    want = np.float32([[0.1, 3.0, 2.9999, -1]])
+    near, far = np.float32([[0.1, 2.99, 3.0, -1]]), np.float32([[3.1, 3.0, 2.9, -1]])
+    assert TopOne(0).loss([[near]], [[want]], "float") == 0
+    assert TopOne(0).loss([[far]], [[want]], "float") == 1
+
+
+def test_labels_are_measured_by_overlap() -> None:
+    want = np.array([[0, 0, 1, 1]])
+    assert Labels(0).loss([[want]], [[want]], "float") == 0
+    assert Labels(0).loss([[np.array([[0, 1, 1, 1]])]], [[want]], "float") == pytest.approx(
+        1 - (1 / 2 + 2 / 3) / 2
+    )
+
+
+def test_other_values_are_equal_or_not() -> None:
+    strings = np.array([b"a", b"b"], object)
+    assert Values(0).loss([[strings]], [[strings]], "float") == 0
+    assert Values(0).loss([[np.array([b"a", b"c"], object)]], [[strings]], "float") == 0.5
