@@ -1,6 +1,6 @@
 """Write docs/images/web_*.webp: `jaxdelegate demo --web` on detection, in headless Chromium.
 
-Needs `pip install 'jaxdelegate[test]'`, and Debian's packages chromium and chromium-driver.
+Needs `pip install '.[test]'`, and Debian's packages chromium and chromium-driver.
 """
 
 import io

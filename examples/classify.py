@@ -1,6 +1,6 @@
 """Classify an image with TFLite's interpreter on XLA: which shape does it show?
 
-    pip install 'jaxdelegate[examples]'
+    pip install '.[examples]'
     python examples/classify.py [IMAGE]
 
 Prints each class with its score and writes classified.png. Without IMAGE it generates a picture.

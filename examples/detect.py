@@ -1,6 +1,6 @@
 """Find objects in an image with a network that ends in TFLite_Detection_PostProcess.
 
-    pip install 'jaxdelegate[examples]'
+    pip install '.[examples]'
     python examples/detect.py [IMAGE]
 
 Prints where each operator runs and each object with its box, and writes detected.png. Without

@@ -1,6 +1,6 @@
 """Embed all images of a directory, in batches, and print the nearest neighbors of each.
 
-    pip install 'jaxdelegate[examples]'
+    pip install '.[examples]'
     python examples/embed_directory.py [DIRECTORY]
 
 Without DIRECTORY it writes generated pictures to pictures/, named after their content.

@@ -1,6 +1,6 @@
 """Spot keywords in a stream of sound: 20 ms in each invoke, with state in the interpreter.
 
-    pip install 'jaxdelegate[examples]'
+    pip install '.[examples]'
     python examples/keywords.py [SOUND.wav]
 
 Prints each word and its time. Without SOUND.wav (16 kHz, 16 bits, mono) it generates a sound and

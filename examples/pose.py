@@ -1,6 +1,6 @@
 """Find the joints of a figure with a .tflite that is called as a JAX function.
 
-    pip install 'jaxdelegate[examples]'
+    pip install '.[examples]'
     python examples/pose.py [IMAGE]
 
 Prints the position of each joint and writes pose.png. Without IMAGE it generates a picture.

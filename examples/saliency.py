@@ -1,6 +1,6 @@
 """Draw the pixels that determine a class: the gradient of a .tflite by its input.
 
-    pip install 'jaxdelegate[examples]'
+    pip install '.[examples]'
     python examples/saliency.py [IMAGE]
 
 Writes saliency.png: the network's input, and next to it the weight of each pixel. Without IMAGE it

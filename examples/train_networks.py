@@ -1,6 +1,6 @@
 """Train the networks of `jaxdelegate demo` and write them as .tflite files.
 
-    pip install 'jaxdelegate[test]'
+    pip install '.[test]'
     python examples/train_networks.py --task=pose --folder=.
 
 `ModelBuilder` writes a file with random weights, `jaxdelegate.load(...).function()` turns it into a

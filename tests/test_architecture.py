@@ -18,7 +18,8 @@ FOLDERS = {"op_lowering": ROOT / "op_lowering", "quant": ROOT / "quant"}
 # own. docs/architecture.md says what each is for.
 LAYERS = (
     ("errors", "lru_cache", "text", "version", "whole_imports"),
-    ("optional", "options", "pjrt", "quant", "report"),
+    ("optional", "options", "pjrt", "quant"),
+    ("report",),
     ("kernels",),
     ("op_lowering",),
     ("measuring", "model", "reference"),

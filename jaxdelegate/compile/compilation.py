@@ -22,6 +22,7 @@ from jaxdelegate.model.records import Operator
 from jaxdelegate.op_lowering.precision import PrecisionPolicy
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec
+from jaxdelegate.optional import install
 from jaxdelegate.passes.batch_slices import WHOLE_BATCH, BatchSlices
 from jaxdelegate.pjrt.out_of_memory import is_out_of_memory
 from jaxdelegate.simple_delegate import DelegateParams, Node
@@ -77,13 +78,14 @@ def _platforms() -> str:
 def _how_to_install(platform: str, error: Exception) -> str:
     """What to do for a platform that JAX does not have."""
     if platform == "tpu":
-        return '. On a TPU VM: pip install "jaxdelegate[tpu]"'
+        return f". On a TPU VM: {install('tpu')}"
     if platform != "gpu":
         return ""
     if any(map(importlib.util.find_spec, _CUDA_PLUGINS)):
         first = str(error).partition("\n")[0]
         return f". jax's CUDA plugin is installed but finds no GPU: {first}"
-    return '. For an NVIDIA GPU: pip install "jaxdelegate[cuda]" (CUDA 13) or "jaxdelegate[cuda12]"'
+    cuda = f"{install('cuda')} (CUDA 13) or {install('cuda12')}"
+    return f". For an NVIDIA GPU: {cuda}"
 
 
 def context_for(

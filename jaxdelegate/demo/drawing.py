@@ -1,16 +1,17 @@
-"""Draws results on images. Needs Pillow: `pip install 'jaxdelegate[examples]'`."""
+"""Draws results on images. Needs Pillow."""
 
 import itertools
 
 import numpy as np
 
 from jaxdelegate.demo.results import Found
+from jaxdelegate.optional import install
 
 try:
     from PIL import Image, ImageDraw, ImageFont
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
-        "Pillow is not installed; drawings need pip install 'jaxdelegate[examples]'"
+        f"drawings need Pillow, which is not installed: {install('examples')}"
     ) from error
 
 _Color = tuple[int, int, int]

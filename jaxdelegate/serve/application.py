@@ -9,6 +9,8 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
+from jaxdelegate.optional import needs
+
 try:
     from starlette.applications import Starlette
     from starlette.exceptions import HTTPException
@@ -17,9 +19,7 @@ try:
     from starlette.routing import Route
     from starlette.types import Lifespan, Receive, Scope, Send
 except ModuleNotFoundError as missing:
-    raise ImportError(
-        f'serving needs {missing.name}: pip install "jaxdelegate[serve]"', name=missing.name
-    ) from missing
+    raise needs("serving", missing, "serve") from missing
 
 from jaxdelegate.errors import OptionError
 from jaxdelegate.serve import bodies, protocol, service, triton

@@ -6,12 +6,12 @@ import json
 import math
 from typing import Any
 
+from jaxdelegate.optional import needs
+
 try:
     from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 except ModuleNotFoundError as missing:
-    raise ImportError(
-        f'serving needs {missing.name}: pip install "jaxdelegate[serve]"', name=missing.name
-    ) from missing
+    raise needs("serving", missing, "serve") from missing
 
 from jaxdelegate.serve.limits import Limits
 

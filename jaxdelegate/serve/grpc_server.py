@@ -5,6 +5,8 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
+from jaxdelegate.optional import needs
+
 try:
     import grpc
     from google.protobuf import json_format, message_factory
@@ -12,10 +14,7 @@ try:
     from grpc import aio
     from tritonclient.grpc import service_pb2
 except ModuleNotFoundError as missing:
-    raise ImportError(
-        f'serving over gRPC needs {missing.name}: pip install "jaxdelegate[grpc]"',
-        name=missing.name,
-    ) from missing
+    raise needs("serving over gRPC", missing, "grpc") from missing
 
 from jaxdelegate.serve import grpc_health, grpc_messages, grpc_wire, service, triton
 from jaxdelegate.serve.records import RequestError

@@ -6,7 +6,8 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-_EXTRA = 'metrics need prometheus-client: pip install "jaxdelegate[serve]"'
+from jaxdelegate.optional import install
+
 _LABELS = ("model", "version")
 
 # Counters: name without the prefix, and help text.
@@ -135,7 +136,7 @@ class Metrics:
         try:
             from prometheus_client import CollectorRegistry, core, exposition  # noqa: PLC0415
         except ImportError as error:
-            raise ImportError(_EXTRA) from error
+            raise ImportError(f"metrics need prometheus-client: {install('serve')}") from error
         self._core, self._exposition = core, exposition
         self._recorders: dict[tuple[str, str], ModelRecorder] = {}
         self.registry = CollectorRegistry(auto_describe=False)

@@ -11,12 +11,12 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import Any
 
+from jaxdelegate.optional import needs
+
 try:
     import uvicorn
 except ModuleNotFoundError as missing:
-    raise ImportError(
-        f'serving needs {missing.name}: pip install "jaxdelegate[serve]"', name=missing.name
-    ) from missing
+    raise needs("serving", missing, "serve") from missing
 
 from jaxdelegate.errors import JaxDelegateError
 from jaxdelegate.serve.application import application

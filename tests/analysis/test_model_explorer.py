@@ -18,7 +18,7 @@ from jaxdelegate.testing.builder import ModelBuilder
 Chain = Callable[..., bytes]
 MODELS = Path(__file__).parents[2].parent / "shared" / "models"
 MANIFEST = json.loads((MODELS / "manifest.json").read_text()) if MODELS.exists() else []
-EXTRA = "needs ai-edge-model-explorer: pip install 'jaxdelegate[model-explorer]'"
+EXTRA = "needs ai-edge-model-explorer"
 
 
 def test_values_are_those_of_the_analysis(chain: Chain) -> None:

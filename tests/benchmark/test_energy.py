@@ -83,7 +83,7 @@ def test_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
     with energy_meter(gpu()) as meter:
         assert meter is None
     requested = energy_meter(gpu(), is_requested=True)
-    with pytest.raises(OptionError, match=r"pip install 'jaxdelegate\[nvml\]'"), requested:
+    with pytest.raises(OptionError, match=r"pip install 'nvidia-ml-py>="), requested:
         pass
 
 

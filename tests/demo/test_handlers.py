@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-gr = pytest.importorskip("gradio", reason="needs Gradio: pip install 'jaxdelegate[web]'")
+gr = pytest.importorskip("gradio", reason="needs Gradio")
 
 from jaxdelegate.demo import video  # noqa: E402
 from jaxdelegate.demo.engines import LITERT, REFERENCE  # noqa: E402
@@ -143,7 +143,7 @@ def test_a_frame_of_the_camera(handlers: Handlers) -> None:
 
 
 def test_a_video(handlers: Handlers, tmp_path: Path) -> None:
-    pytest.importorskip("av", reason="needs PyAV: pip install 'jaxdelegate[web]'")
+    pytest.importorskip("av", reason="needs PyAV")
     path = tmp_path / "given.mp4"
     images = [TASKS["pose"].picture(seed) for seed in range(3)]
     video.write(path, iter(images))
@@ -159,7 +159,7 @@ def test_a_video(handlers: Handlers, tmp_path: Path) -> None:
 
 
 def test_a_damaged_video_is_an_error(handlers: Handlers, tmp_path: Path) -> None:
-    pytest.importorskip("av", reason="needs PyAV: pip install 'jaxdelegate[web]'")
+    pytest.importorskip("av", reason="needs PyAV")
     path = tmp_path / "bad.mp4"
     path.write_bytes(b"nothing" * 1000)
     assert "bad.mp4 cannot be decoded" in problem(run(handlers, source=VIDEO, video=str(path)))

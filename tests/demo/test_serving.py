@@ -18,7 +18,7 @@ def test_without_an_extra(name: str) -> None:
     assert process.returncode == 1
     printed = process.stderr.decode()
     assert f"{name} is not installed" in printed
-    assert "pip install 'jaxdelegate[web]'" in printed
+    assert "pip install 'av>=" in printed
     assert "Traceback" not in printed
 
 

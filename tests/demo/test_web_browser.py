@@ -315,7 +315,7 @@ def with_outputs(names: list[str]) -> bytes:
 
 
 def test_a_video(page: Page, tmp_path: Path) -> None:
-    pytest.importorskip("av", reason="needs PyAV: pip install 'jaxdelegate[web]'")
+    pytest.importorskip("av", reason="needs PyAV")
     from jaxdelegate.demo import video
 
     path = tmp_path / "given.mp4"

@@ -318,7 +318,7 @@ WRONG_USES: dict[str, tuple[WrongUse, ...]] = {
             'jd.JaxDelegate(platform="tpu")',
             "OptionError",
             "'tpu' is not there; JAX has: cpu",
-            'pip install "jaxdelegate[tpu]"',
+            "pip install 'jax[tpu]'",
         ),
         use("cuda", 'jd.JaxDelegate(platform="cuda")', "OptionError", "did you mean 'gpu'?"),
         use(
@@ -642,7 +642,7 @@ WRONG_USES: dict[str, tuple[WrongUse, ...]] = {
             "$ jaxdelegate benchmark_model model.tflite --jax_platform=tpu",
             "1",
             "platform: 'tpu' is not there",
-            "jaxdelegate[tpu]",
+            "pip install 'jax[tpu]'",
         ),
         use(
             "input data of a wrong size",

@@ -139,5 +139,5 @@ def test_impossible_paths(tmp_path: Path, name: str, message: str) -> None:
 
 
 def test_a_missing_extra_is_named() -> None:
-    with pytest.raises(OptionError, match=r"no_such_thing is not installed.*jaxdelegate\[eval\]"):
+    with pytest.raises(OptionError, match=r"no_such_thing is not installed.*pip install 'pillow>="):
         optional_module("no_such_thing.parquet", "eval")

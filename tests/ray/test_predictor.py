@@ -241,7 +241,7 @@ def test_importing_it_does_not_need_ray() -> None:
         "from jaxdelegate.ray import Predictor\n"
         "from jaxdelegate.optional import optional_module\n"
         "try:\n    optional_module('ray', 'ray')\nexcept ValueError as error:\n"
-        "    sys.exit('jaxdelegate[ray]' not in str(error))\nsys.exit(2)"
+        "    sys.exit('ray[data]>=' not in str(error))\nsys.exit(2)"
     )
     root = Path(__file__).parents[2]
     assert subprocess.run([sys.executable, "-c", code], cwd=root, check=False).returncode == 0

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxdelegate.errors import OptionError
+from jaxdelegate.optional import install
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -44,7 +45,7 @@ def new_figure(
         module = importlib.import_module("matplotlib.figure")
     except ImportError:
         raise OptionError(
-            "plots need matplotlib, which is not installed: pip install 'jaxdelegate[report]'"
+            f"plots need matplotlib, which is not installed: {install('report')}"
         ) from None
     figure = module.Figure(figsize=(_WIDTH, height), dpi=_DPI, layout="constrained")
     lines = [textwrap.fill(line, _TITLE_LETTERS) for line in title.splitlines()]

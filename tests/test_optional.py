@@ -1,0 +1,39 @@
+"""What messages about missing packages advise."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from jaxdelegate.optional import install, needs
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_extras_are_named_by_their_packages() -> None:
+    assert install("tpu") == "pip install 'jax[tpu]'"
+    assert install("report").startswith("pip install 'matplotlib>=")
+    assert "'uvicorn>=" in install("grpc")  # of the extra in the extra
+    assert "'tritonclient[grpc]>=" in install("grpc")
+
+
+def test_without_an_installation_a_clone_is_meant(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jaxdelegate.optional._OURS", "is-not-installed")
+    assert install("report") == "pip install '.[report]'"
+
+
+def test_the_error_names_the_module() -> None:
+    error = needs("serving", ModuleNotFoundError(name="uvicorn"), "serve")
+    assert str(error).startswith("serving needs uvicorn: pip install 'httptools>=")
+
+
+def test_nothing_advises_to_install_this_package_by_its_name() -> None:
+    """On PyPI whatever may have the name, it is not this package."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a clone")
+    advice = r"pip install[^.]*['\" ]jaxdelegate\b"
+    found = subprocess.run(
+        ["git", "grep", "-nE", advice, "--", "docs", "examples", "jaxdelegate", "README.md"],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert found.stdout == ""
