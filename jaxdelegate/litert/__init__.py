@@ -1,4 +1,4 @@
-"""Delegates written in Python for the stock interpreters: ai_edge_litert >= 1.4, tf.lite >= 2.19.
+"""Delegates written in Python for the stock interpreters: ai_edge_litert >= 1.4, tf.lite >= 2.20.
 
 Any SimpleDelegate can be in their `experimental_delegates`; see `docs/stock_interpreters.md`.
 """

@@ -22,7 +22,10 @@ from jaxdelegate.simple_delegate import (
 from jaxdelegate.text import printable
 
 _FLEX = "Flex"  # TensorFlow's own operators: they run in its library only
-_WITHOUT_FLEX = "convert the model without tf.lite.OpsSet.SELECT_TF_OPS, or run it with tf.lite."
+_WITHOUT_FLEX = (
+    "convert the model without tf.lite.OpsSet.SELECT_TF_OPS, or run it with tf.lite of TensorFlow "
+    "2.17 or older, whose pip package has Flex."
+)
 
 
 class OperatorHost(DelegateContext, Protocol):
