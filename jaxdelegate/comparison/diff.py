@@ -103,10 +103,9 @@ def inference_diff(
         results = got.outputs(), want.outputs()
         for comparer, g, w in zip(comparers, *results, strict=True):
             comparer.add(g, w)
-        agrees = all(comparer.result().agrees for comparer in comparers)
-        runs.add(arrays, *results, agrees=agrees)
-    outputs = tuple(comparer.result() for comparer in comparers)
-    differs = any(not o.agrees and o.index not in random for o in outputs)
+        outputs = tuple(comparer.result() for comparer in comparers)
+        differs = any(not o.agrees and o.index not in random for o in outputs)
+        runs.add(arrays, *results, agrees=not differs)
     whole = EndToEnd(model, record, reference, precision(record, test), runs.arrays, runs.want)
     return InferenceDiff(
         model="<bytes>" if isinstance(model, bytes) else os.fspath(model),

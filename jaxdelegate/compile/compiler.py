@@ -85,8 +85,9 @@ class Compiler:
         from jaxdelegate.op_lowering.rule import LoweringContext  # noqa: PLC0415
 
         precision = precision_policy.policy_for(self.options, self.platform, cpu_features())
-        if self.remark is not None:
-            _LOGGER.warning(self.remark)
+        remark = precision_policy.remark(self.options, self.platform, precision)
+        if remark is not None:
+            _LOGGER.warning(remark)
         quant_mode = precision_policy.quant_mode(self.options, self.platform)
         return LoweringContext(
             platform=self.platform,
@@ -104,8 +105,7 @@ class Compiler:
         """That a requested dtype has no effect; None if it has one."""
         from jaxdelegate.compile import precision_policy  # noqa: PLC0415
 
-        precision = precision_policy.policy_for(self.options, self.platform, cpu_features())
-        return precision_policy.remark(self.options, self.platform, precision)
+        return precision_policy.remark(self.options, self.platform, self.context.precision)
 
     @functools.cached_property
     def rewrites(self) -> tuple[str, ...]:

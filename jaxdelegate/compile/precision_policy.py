@@ -142,7 +142,4 @@ def remark(options: DelegateOptions, platform: str, policy: PrecisionPolicy) -> 
     used = policy.is_reduced or policy.dot_precision != "highest"
     if asked in (None, "float32", "auto") or used:
         return None
-    return (
-        f"compute_dtype={asked!r} has no effect: this {platform.upper()} computes in float32, "
-        "in which it is as fast"
-    )
+    return f"compute_dtype={asked!r} has no effect: this {platform.upper()} computes in float32"

@@ -36,7 +36,7 @@ _DYNAMIC_RANGE_IN_FLOATS = frozenset(
 
 
 def is_possible(name: str, options: Options, inputs: Specs, outputs: Specs) -> bool:
-    """Whether an operator can run in floats: its operands can be dequantized, its state is not."""
+    """Whether an operator with a float view can run in it alone: its state is not quantized."""
     present = [spec for spec in (*inputs, *outputs) if spec is not None]
     quantized = [spec for spec in present if spec.is_quantized]
     return (
@@ -44,7 +44,6 @@ def is_possible(name: str, options: Options, inputs: Specs, outputs: Specs) -> b
         and not any(spec.is_variable for spec in quantized)
         and not called_subgraphs(options)
         and not fake_quantization.is_on_integers(name, inputs, outputs)
-        and fake_quantization.why_not(name, options, inputs, outputs) is None
     )
 
 

@@ -234,8 +234,10 @@ def _step(
     )
     if integers is not None:
         context = dataclasses.replace(context, quant_mode="integer", grid=None)
-    stored = float_operators.as_stored(operator.name, inputs, outputs), outputs
+    stored, options = (inputs, outputs), operator.options
     if in_floats:
+        stored = float_operators.as_stored(operator.name, inputs, outputs), outputs
+        options = fake_quantization.options_of(options, inputs)
         context = dataclasses.replace(context, quant_mode="float_view")
         inputs, outputs = map(fake_quantization.viewed_all, stored)
     inputs, outputs = as_read(record_of(operator.name), inputs, outputs)
@@ -243,7 +245,7 @@ def _step(
     if rule is None:
         raise LoweringError(f"node {operator.index} ({printable(operator.name)}) has no rule")
     own_context = context_for(context, operator, specs)
-    op = with_algorithm(rule, Op(own_context, operator.options, inputs, outputs))
+    op = with_algorithm(rule, Op(own_context, options, inputs, outputs))
     lower = functools.partial(_lowered, operator, rule)
     own = _run_of(lower, op, operator.name, integers, takes_weights=called is not None)
     if in_floats:

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,15 @@ from ai_edge_litert.interpreter import Interpreter
 import jaxdelegate as jd
 from jaxdelegate.comparison.bisect import bisect, ranged
 from jaxdelegate.comparison.diff import InferenceDiff, inference_diff
-from jaxdelegate.comparison.likeness import Detections, Labels, Numbers, Selections, TopOne, Values
+from jaxdelegate.comparison.likeness import (
+    Detections,
+    Figure,
+    Labels,
+    Numbers,
+    Selections,
+    TopOne,
+    Values,
+)
 from jaxdelegate.comparison.page import page
 from jaxdelegate.comparison.serialized import diff_record
 from jaxdelegate.comparison.sides import Runner, Test, delegated
@@ -171,6 +180,29 @@ def test_the_named_reference_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     assert same.agrees
     other = inference_diff(amplifying(), on_numpy, reference="litert_ref", num_runs=1)
     assert not other.is_healthy
+
+
+def test_numpy_excuses_no_float_operator(break_rule: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The delegate and numpy have the same error; LiteRT, which was named, has not."""
+    kernel = KERNELS["NEG"]
+    rule = dataclasses.replace(kernel, run=lambda *given: (kernel.run(*given)[0] + 1,))
+    monkeypatch.setitem(KERNELS, "NEG", rule)
+    break_rule("NEG", lambda y: y + 1)
+    builder = ModelBuilder()
+    x, y = builder.input((4,), name="x"), builder.tensor((4,), name="y")
+    builder.operator("NEG", [x], [y])
+    builder.outputs(y)
+    result = compared(builder.build(), "litert_ref")
+    assert result.operators is not None
+    assert [wrong.operator for wrong in result.operators.wrong] == ["NEG"]
+
+
+@pytest.mark.parametrize("figure", [Numbers, TopOne, Detections, Selections, Labels, Values])
+def test_the_page_has_the_limits(figure: type[Figure]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "inference_diff.md").read_text()
+    rows = [line.split("|") for line in page.splitlines() if line.startswith("| ")]
+    limits = [f"{limit:g}" for limit in figure.limits.values()]
+    assert any([cell.strip() for cell in row[-4:-1]] == limits for row in rows)
 
 
 def test_errors_that_add_up_are_wrong_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
