@@ -167,7 +167,7 @@ def cases(
                     if not name.endswith(_INT8):
                         yield Case(graph, "float32", batch, len(CORES), options, engines)
                     elif engines[: len(_USUAL)] == _USUAL:
-                        yield Case(graph, "quantized", batch, len(CORES), options, _QUANTIZED)
+                        yield Case(graph, "int8", batch, len(CORES), options, _QUANTIZED)
 
 
 def built(folder: Path, names: Sequence[str]) -> dict[str, Path]:
@@ -192,7 +192,7 @@ def extra_arguments(case: Case) -> list[str]:
     if case.platform == "gpu":
         found.append("--roofline=datasheet")
     float_graph = case.graph.with_name(case.graph.name.replace(_INT8, ""))
-    if case.kind == "quantized" and float_graph.exists():
+    if case.kind == "int8" and float_graph.exists():
         found.append(f"--float_graph={float_graph}")
     return found
 

@@ -28,14 +28,17 @@ import numpy as np
 from ai_edge_litert.interpreter import Interpreter as StockInterpreter
 from ai_edge_litert.interpreter import OpResolverType
 from harness import AbsentError, last_line
-from numpy.lib.array_utils import byte_bounds
 
+from jaxdelegate.comparison.rounding import round_to, rounded_file
 from jaxdelegate.measuring.tolerance import NETWORK
 from jaxdelegate.model.records import read_model
 from jaxdelegate.testing.running import random_inputs, run_once
 
 Arrays = Sequence[np.ndarray]
 
+# What file_kind calls files with quantized values and weights (of eight bits, of sixteen and
+# eight), and with quantized weights alone.
+QUANTIZED = ("int8", "int16x8", "dynamic range")
 _TIMES = 2.0
 _STEP = 1 / 127  # of eight bits, by the largest value
 _HALF_STEP = float(np.finfo(np.float16).eps)
@@ -100,10 +103,10 @@ def judge(content: bytes, arrays: Arrays, short: np.dtype | None, *, exact: bool
     few = _without_repetition(arrays)
     want = reference(content, few) if exact else stock_outputs(content, few, _PLAIN)
     yardstick, free = None, NETWORK.of_largest
-    if file_kind(content) == "quantized":
+    if file_kind(content) in QUANTIZED:
         yardstick, free = stock_outputs(content, few, OpResolverType.AUTO), _STEP
     elif short is not None:
-        rounded = [round_to(a, short) if a.dtype.kind == "f" else a for a in few]
+        rounded = [round_to(a, short) for a in few]
         yardstick = stock_outputs(rounded_file(content, short), rounded, _PLAIN)
         free = _HALF_STEP if short == np.float16 else free
     if few is arrays:
@@ -165,39 +168,19 @@ def inputs(
     ]
 
 
-def rounded_file(content: bytes, dtype: np.dtype) -> bytes:
-    """Round the factors among the model's float constants to `dtype`.
-
-    Factors are what has more than one dimension: filters and matrices. Biases stay.
-    """
-    copy = bytearray(content)
-    start, end = byte_bounds(np.frombuffer(content, np.uint8))
-    for tensor in (t for s in read_model(content).subgraphs for t in s.tensors):
-        stored = tensor.data
-        if stored is None or stored.dtype.kind != "f" or stored.ndim < 2:
-            continue
-        first, last = byte_bounds(stored)
-        if start <= first and last <= end:  # and was not unpacked from a sparse tensor
-            copy[first - start : last - start] = round_to(stored, dtype).tobytes()
-    return bytes(copy)
-
-
-def round_to(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Round to `dtype` and back; float16 represents every float16 that was rounded to bfloat16."""
-    rounded: np.ndarray = values.astype(dtype).astype(values.dtype)
-    return rounded
-
-
 def file_kind(content: bytes) -> str:
-    """How a model's weights are stored: "float32", "float16" or "quantized"."""
+    """How a model stores its numbers: "float32", "float16" or one of QUANTIZED."""
     tensors = [t for s in read_model(content).subgraphs for t in s.tensors]
-    if any(t.quantization is not None for t in tensors):
-        return "quantized"
-    return (
-        "float16"
-        if any(t.dtype == np.float16 and t.data is not None for t in tensors)
-        else "float32"
-    )
+    quantized = [t for t in tensors if t.spec().is_quantized]
+    computed = {t.dtype for t in quantized if t.data is None}
+    if np.dtype(np.int16) in computed:
+        return "int16x8"
+    if computed:
+        return "int8"
+    if quantized:
+        return "dynamic range"
+    is_half = any(t.dtype == np.float16 and t.data is not None for t in tensors)
+    return "float16" if is_half else "float32"
 
 
 def _repeated(outputs: Arrays, batch: int) -> list[np.ndarray]:

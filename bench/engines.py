@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from agreement import Arrays
+from agreement import QUANTIZED, Arrays, file_kind
 from ai_edge_litert.interpreter import Interpreter as StockInterpreter
 from harness import AbsentError, last_line
 
@@ -84,6 +84,18 @@ def own_interpreter(settings: Settings, arrays: Arrays) -> Engine:
     if delegate.device.platform == "cpu":
         return Engine(_ready(interpreter, arrays), _place(delegate))
     return Engine(_lending(interpreter, arrays), _place(delegate))
+
+
+def in_quant_mode(mode: str) -> Callable[[Settings, Arrays], Engine]:
+    """Our interpreter in one of the modes between which quant_mode="auto" chooses."""
+
+    def make(settings: Settings, arrays: Arrays) -> Engine:
+        if file_kind(settings.graph.read_bytes()) not in QUANTIZED:
+            raise AbsentError("the model is not quantized")
+        options = {**settings.options, "quant_mode": mode}
+        return own_interpreter(dataclasses.replace(settings, options=options), arrays)
+
+    return make
 
 
 def in_stock_interpreter(settings: Settings, arrays: Arrays) -> Engine:
@@ -220,6 +232,8 @@ def compiled_model(settings: Settings, arrays: Arrays, options: Any, device: str
 ENGINES: dict[str, Callable[[Settings, Arrays], Engine]] = {
     "litert_xnnpack": xnnpack,
     "jaxdelegate": own_interpreter,
+    "jaxdelegate_integer": in_quant_mode("integer"),
+    "jaxdelegate_float_view": in_quant_mode("float_view"),
     "jaxdelegate_in_stock": in_stock_interpreter,
     "jaxdelegate_function": function,
     "jaxdelegate_on_device": on_device,

@@ -1,15 +1,15 @@
 """bench/compare.py over a folder of models and a matrix of settings, each in its own process.
 
     python bench/run_all.py --models=FOLDER --out=bench/results/compare.jsonl [--dry_run]
-        [--only=mobilenet_v2,resnet50] [--columns=float32,precision_loss,integer,float_view,float16]
+        [--only=mobilenet_v2,resnet50] [--columns=float32,precision_loss,float16,quantized]
         [--threads=1,2] [--batches=1,8] [--platform=cpu] [--onnx=FOLDER] [--input_ranges=FILE]
         [--rounds=30] [--seconds=60] [--timeout=900] [--again]
 
 The settings of a file depend on its weights: float32 ones run as they are and with precision loss
-allowed, float16 ones as they are, quantized ones as integers and in the float view, next to the
-float32 network of the folder whose name is a prefix of theirs. `--only` are prefixes of names. ONNX
-files have the model's name; `--input_ranges` is a JSON file that maps prefixes of names to the
-least and the largest float of the inputs, such as {"efficientnet": [0, 255]}.
+allowed, float16 ones as they are. Quantized ones run by default, next to integers, the float view
+and the float32 network of the folder whose name is a prefix of theirs. `--only` are prefixes of
+names. ONNX files have the model's name; `--input_ranges` is a JSON file that maps prefixes of names
+to the least and the largest float of the inputs, such as {"efficientnet": [0, 255]}.
 
 What has a line in `--out` is not measured again, so an interrupted run can be continued; `--again`
 repeats refused measurements. A process that fails or takes longer than `--timeout` leaves a line
@@ -23,14 +23,14 @@ from pathlib import Path
 from typing import Any
 
 from absl import app, flags
-from agreement import file_kind
+from agreement import QUANTIZED, file_kind
 from matrix import CORES, Case, measure, pending
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("models", None, "A folder of .tflite files.", required=True)
 flags.DEFINE_string("out", None, "The file to append JSON lines to.", required=True)
 flags.DEFINE_list("only", [], "Prefixes of names; unset: all files.")
-flags.DEFINE_list("columns", [], "Of float32, precision_loss, float16, integer, float_view.")
+flags.DEFINE_list("columns", [], "Of float32, precision_loss, float16, quantized.")
 flags.DEFINE_list("threads", [], "How many threads; unset: 1,2 on a CPU, else all cores.")
 flags.DEFINE_list("batches", ["1", "8"], "How many images.")
 flags.DEFINE_string("platform", "cpu", "Of the delegate.")
@@ -46,10 +46,7 @@ flags.DEFINE_bool("dry_run", False, "Only print what would run.")
 COLUMNS: dict[str, dict[str, dict[str, Any]]] = {
     "float32": {"float32": {}, "precision_loss": {"is_precision_loss_allowed": True}},
     "float16": {"float16": {}},
-    "quantized": {
-        "integer": {"quant_mode": "integer"},
-        "float_view": {"quant_mode": "float_view"},
-    },
+    **{kind: {"quantized": {}} for kind in QUANTIZED},
 }
 
 
@@ -96,7 +93,7 @@ def extra_arguments(case: Case, kinds: Mapping[Path, str], ranges: Mapping[str, 
     if FLAGS.onnx and onnx.exists():
         found.append(f"--onnx={onnx}")
     float_graph = float_counterpart(case.graph, kinds)
-    if case.kind == "quantized" and float_graph is not None:
+    if case.kind in QUANTIZED and float_graph is not None:
         found.append(f"--float_graph={float_graph}")
     for beginning, (low, high) in ranges.items():
         if case.graph.stem.startswith(beginning):

@@ -25,8 +25,10 @@ PAGE, RATIOS, SCALING = DOCS / "performance.md", DOCS / "performance.svg", DOCS 
 BEGIN, END = "<!-- tables: docs/generate_performance.py -->", "<!-- end of tables -->"
 OWN, OVER = "jaxdelegate", "litert_xnnpack"
 GPU_PEERS = ("litert_gpu", "pytorch", "pytorch_compile", "pytorch_cuda_graphs")
+MODES = ("jaxdelegate_integer", "jaxdelegate_float_view")  # of which quant_mode="auto" takes one
 ENGINES = (
     OWN,
+    *MODES,
     "jaxdelegate_in_stock",
     "jaxdelegate_function",
     "jaxdelegate_on_device",
@@ -35,7 +37,7 @@ ENGINES = (
     *GPU_PEERS,
     *(f"{peer}_on_device" for peer in GPU_PEERS),
 )
-LEAST_MS = 2.0  # faster models measure the call, not the network
+LARGE_MS = 1.0  # for faster models the call counts, not the network alone
 OPERATORS = 10  # of each model, those that take longest
 SLOWEST = 15  # cold loads
 
@@ -63,7 +65,7 @@ def settings(record: Record) -> Settings:
     kind = record.get("kind", "float32")
     said = dict(record["options"])
     said.pop("platform", None)
-    if kind != "quantized":
+    if kind in ("float32", "float16"):
         said.pop("quant_mode", None)  # says nothing of such files
     device = "cpu" if "cpu" in record["device"].lower() else record["device"]
     return device, record["batch"], record["threads"], kind, tuple(sorted(said.items()))
@@ -98,8 +100,12 @@ def mean(values: Sequence[float]) -> float:
 
 
 def is_counted(record: Record) -> bool:
-    """Whether ours and XNNPACK ran the model, slowly enough."""
-    return "refused" not in record and record["ms"][OVER]["median"] > LEAST_MS
+    """Whether ours and XNNPACK ran the model."""
+    return "refused" not in record
+
+
+def is_large(record: Record) -> bool:
+    return bool(record["ms"][OVER]["median"] > LARGE_MS)
 
 
 def grouped(records: Rows) -> dict[Settings, list[Record]]:
@@ -123,24 +129,31 @@ def comparison(records: Rows) -> list[str]:
     plot_ratios(counted)
     lines = [*summary(counted), "", f"![ratios]({RATIOS.name})"]
     for of, rows in counted.items():
-        lines += ["", f"### {title(of)}", "", *table(rows), *refusals(groups[of])]
+        heading = ["", f"### {title(of)}", "", _machines(rows), ""]
+        lines += [*heading, *table(rows), *refusals(groups[of])]
     return lines
 
 
 def summary(groups: Mapping[Settings, Rows]) -> list[str]:
-    """A line for each setting: the geometric mean, and the models at both ends."""
+    """A line for each setting: geometric means of large and small models, and both ends."""
     lines = [
         "",
-        row(["setting", "models", f"time / XNNPACK's, {OWN}", "fastest", "slowest"]),
+        row(["setting", f"over {LARGE_MS:g} ms", "smaller", "fastest", "slowest"]),
         "|---|--:|--:|---|---|",
     ]
     for of, records in groups.items():
         ordered = sorted((value, r["graph"]) for r in records if (value := ratio(r, OWN)))
         if ordered:
+            sizes = [[r for r in records if is_large(r) is large] for large in (True, False)]
             ends = [f"{name} {value:.2f}" for value, name in (ordered[0], ordered[-1])]
-            own = f"**{mean([value for value, _ in ordered]):.2f}**"
-            lines.append(row([title(of), str(len(ordered)), own, *ends]))
+            lines.append(row([title(of), *(_mean_of(size, OWN) for size in sizes), *ends]))
     return lines
+
+
+def _mean_of(records: Rows, engine: str) -> str:
+    """The geometric mean, and in brackets of how many models."""
+    values = [v for r in records if (v := ratio(r, engine)) is not None]
+    return f"**{mean(values):.2f}** ({len(values)})" if values else "-"
 
 
 def table(records: Rows) -> list[str]:
@@ -156,9 +169,12 @@ def table(records: Rows) -> list[str]:
         ms = f"{r['ms'][OVER]['median']:.2f}"
         cells = [ratio(r, e) for e in engines] + [EXTRA[name](r) for name in extra]
         lines.append(row([r["graph"], ms, *map(_cell, cells)]))
-    columns = [[v for r in records if (v := ratio(r, e)) is not None] for e in engines]
-    means = [f"**{mean(column):.2f}** ({len(column)})" for column in columns]
-    return [*lines, row(["**geometric mean** (models)", "", *means, *("" for _ in extra)])]
+    for name, large in ((f"over {LARGE_MS:g} ms", True), ("smaller", False)):
+        own = [r for r in records if is_large(r) is large]
+        if own:
+            means = [_mean_of(own, e) for e in engines]
+            lines.append(row([f"**geometric mean**, {name}", "", *means, *("" for _ in extra)]))
+    return lines
 
 
 def _of_twin(record: Record) -> float | None:
@@ -188,6 +204,7 @@ EXTRA: dict[str, Callable[[Record], float | None]] = {
     "the same on the device": _of_peers(
         "jaxdelegate_on_device", [f"{peer}_on_device" for peer in GPU_PEERS]
     ),
+    "over the better mode": _of_peers(OWN, MODES),
     "over its float32 network": _of_twin,
     "of the roofline": _of_roofline,
 }
@@ -241,7 +258,7 @@ def operators(records: Rows) -> list[str]:
         ours, theirs = (sum(_all_us(r, e) for r in own) for e in (OWN, OVER))
         lines.append(row([f"**all {len(own)}**", "", "", f"{theirs:.0f}", f"{ours:.0f}",
                           f"**{ours / theirs:.2f}**", "", ""]))  # fmt: skip
-    return lines and [*_OPERATORS_HEAD, *lines]
+    return lines and [*_OPERATORS_HEAD, _machines(timed), *lines]
 
 
 _OPERATORS_HEAD = (
@@ -278,7 +295,7 @@ def overhead(records: Rows) -> list[str]:
         "",
         "Microseconds: a direct call of the executable, `invoke` with the same array, and their",
         "difference (*overhead*); *overhead_copied* also copies results into new arrays. The limit",
-        "for an overhead is 10.",
+        f"for an overhead is 10. {_machines(records)}",
         "",
         row(["bytes", *names]),
         "|--:|" + "--:|" * len(names),
@@ -302,7 +319,8 @@ def scaling(records: Rows) -> list[str]:
     images.set_ylabel("ms")
     images.legend()
     figure.savefig(SCALING, metadata={"Date": None})
-    return ["", "## Cost against batch and size", "", f"![scaling]({SCALING.name})", "", _NOTE]
+    plot = f"![scaling]({SCALING.name})"
+    return ["", "## Cost against batch and size", "", plot, "", f"{_NOTE} {_machines(records)}"]
 
 
 _NOTE = "MobileNet v1, one call. The dotted lines are linear in their first point."
@@ -400,12 +418,9 @@ def main(arguments: Sequence[str]) -> None:
     )
     if not sections:
         raise SystemExit(f"no results in {', '.join(map(str, paths)) or 'bench/results'}")
-    said = ("startup", "cold_loads")  # which name their own
-    speeds = [r for bench, rows in benches.items() if bench not in said for r in rows]
-    lines = [*([_machines(speeds)] if speeds else []), *sections]
     before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
     after = rest.split(END)[1]
-    text = f"{before}{BEGIN}\n\n" + "\n".join(lines) + f"\n\n{END}{after}"
+    text = f"{before}{BEGIN}\n\n" + "\n".join(sections) + f"\n\n{END}{after}"
     PAGE.write_text(text, encoding="utf-8")
 
 

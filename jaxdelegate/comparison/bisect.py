@@ -25,7 +25,7 @@ from jaxdelegate.comparison.sides import (
     reference_runner,
 )
 from jaxdelegate.comparison.tensors import comparer_for
-from jaxdelegate.comparison.verdict import EndToEnd, Runs, check, precision, random_outputs
+from jaxdelegate.comparison.verdict import EndToEnd, Runs, check, random_outputs
 from jaxdelegate.errors import InterpreterError, JaxDelegateError, OptionError
 from jaxdelegate.model.records import Model, read_model
 from jaxdelegate.simple_delegate import SimpleDelegate
@@ -266,8 +266,7 @@ class _Prober:
         """
         test, runs = self.open_range(first, last), self._runs(first, last)
         operators = check(model, self.record, test, reference, self.bounds, runs)
-        of = precision(self.record, test)
-        whole = EndToEnd(model, self.record, reference, of, runs.arrays, runs.want)
+        whole = EndToEnd(model, self.record, reference, test, runs.arrays, runs.want)
         alike = whole(runs.got)
         if alike and not operators.wrong:
             self.whole, self.judged_runs = whole, runs.numbers

@@ -19,7 +19,7 @@ from jaxdelegate.comparison.sides import (
     reference_runner,
 )
 from jaxdelegate.comparison.tensors import comparer_for
-from jaxdelegate.comparison.verdict import EndToEnd, Runs, check, precision, random_outputs
+from jaxdelegate.comparison.verdict import EndToEnd, Runs, check, random_outputs
 from jaxdelegate.errors import InterpreterError, OptionError
 from jaxdelegate.measuring.stats import Latency
 from jaxdelegate.model.records import read_model
@@ -106,7 +106,7 @@ def inference_diff(
         outputs = tuple(comparer.result() for comparer in comparers)
         differs = any(not o.agrees and o.index not in random for o in outputs)
         runs.add(arrays, *results, agrees=not differs)
-    whole = EndToEnd(model, record, reference, precision(record, test), runs.arrays, runs.want)
+    whole = EndToEnd(model, record, reference, test, runs.arrays, runs.want)
     return InferenceDiff(
         model="<bytes>" if isinstance(model, bytes) else os.fspath(model),
         test=test.name,

@@ -1,7 +1,8 @@
 """How alike the outputs of two sides are as a whole, whatever single elements differ.
 
 Rounding adds up over a network. How much of it is right depends on the network, so what LiteRT's
-own kernels differ by, on the same inputs, is a part of the bound.
+own kernels differ by, on the same inputs, is a part of the bound; and in reduced precision what
+rounding weights and inputs does to the reference.
 """
 
 import abc
@@ -16,7 +17,7 @@ from jaxdelegate.model.records import Operator, Subgraph
 Precision = Literal["float", "reduced", "quantized"]
 Rows = Sequence[Sequence[np.ndarray]]  # the outputs of each run
 
-_OF_KERNELS = 2.0  # times the difference between two of LiteRT's kernels
+_OF_NOISE = 2.0  # times the difference between two of LiteRT's kernels, or of rounding
 _CLEAR = 3.0  # an argument is clear if it wins by this many times the allowed error
 _DETECTIONS = "TFLite_Detection_PostProcess"
 _SELECTIONS = frozenset(("NON_MAX_SUPPRESSION_V4", "NON_MAX_SUPPRESSION_V5"))
@@ -33,6 +34,7 @@ class Likeness:
     loss: float
     limit: float  # the largest loss that is rounding
     between_kernels: float  # the largest loss of LiteRT's other kernels; 0 if none was compared
+    of_rounding: float  # the reference's own, on rounded weights and inputs; 0: nothing is rounded
 
     @property
     def agrees(self) -> bool:
@@ -40,11 +42,12 @@ class Likeness:
 
     def __str__(self) -> str:
         names = ", ".join(map(repr, self.outputs))
-        kernels = f"; LiteRT's own kernels: {self.between_kernels:.3g}"
-        return (
-            f"{self.figure} of {names}: {self.loss:.3g}, at most {self.limit:.3g}"
-            f"{kernels if self.between_kernels else ''}"
-        )
+        found = f"{self.figure} of {names}: {self.loss:.3g}, at most {self.limit:.3g}"
+        if self.between_kernels:
+            found += f"; LiteRT's own kernels: {self.between_kernels:.3g}"
+        if self.of_rounding:
+            found += f"; the reference on rounded weights and inputs: {self.of_rounding:.3g}"
+        return found
 
 
 class Figure(abc.ABC):
@@ -66,12 +69,20 @@ class Figure(abc.ABC):
     def loss(self, got: Rows, want: Rows, precision: Precision) -> float: ...
 
     def likeness(
-        self, names: Sequence[str], got: Rows, want: Rows, others: Sequence[Rows], of: Precision
+        self,
+        names: Sequence[str],
+        got: Rows,
+        want: Rows,
+        others: Sequence[Rows],
+        rounded: Rows,
+        of: Precision,
     ) -> Likeness:
+        """`others` are of LiteRT's other kernels, `rounded` of rounded numbers, or empty."""
         between = max((self.loss(other, want, of) for other in others), default=0.0)
-        limit = max(self.limits[of], _OF_KERNELS * between)
+        rounding = self.loss(rounded, want, of) if rounded else 0.0
+        limit = max(self.limits[of], _OF_NOISE * max(between, rounding))
         shown = tuple(names[p] for p in self.positions)
-        return Likeness(self.name, shown, self.loss(got, want, of), limit, between)
+        return Likeness(self.name, shown, self.loss(got, want, of), limit, between, rounding)
 
 
 class Numbers(Figure):

@@ -6,12 +6,13 @@ outputs do not show whether an operator is wrong; its own result for the referen
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
 from jaxdelegate.comparison.bounds import Bounds
 from jaxdelegate.comparison.metrics import Comparer, TensorComparison
+from jaxdelegate.comparison.rounding import round_to, rounded_tensor
 from jaxdelegate.comparison.severed import SeveredRunner
 from jaxdelegate.comparison.sides import Restricted, Runner, Test
 from jaxdelegate.comparison.tensors import comparable, comparer_for, computed, read_by
@@ -20,6 +21,8 @@ from jaxdelegate.model.records import Model, Operator, Subgraph, Tensor
 from jaxdelegate.op_lowering.options import TensorType
 from jaxdelegate.quant.affine import dequantize
 from jaxdelegate.text import printable
+
+_OF_ROUNDING = 2.0  # times the distance between an operator's results on rounded and exact values
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +71,7 @@ def check_operators(
     delegates = [Restricted(d, nodes) for d, nodes in taken.items()]
     severed = SeveredRunner(model.subgraphs, delegates, cuts)
     severed(values)
-    floats = _Floats(model, values, cuts)
+    floats, rounded = _Floats(model, values, cuts), _Rounded(model, values, cuts)
     nodes = [o for o in subgraph.operators if any(o.index in n for n in taken.values())]
     unknown = {i for o in subgraph.operators for i in o.outputs} - values.keys()
     seen, wrong = 0, []
@@ -79,7 +82,8 @@ def check_operators(
             continue
         seen += 1
         rows = _unequal(operator, subgraph, results, values, bounds)
-        if rows and not floats.explain(operator, results, bounds, test):
+        explains = (floats.explain, rounded.explain)
+        if rows and not any(explain(operator, results, bounds, test) for explain in explains):
             wrong += rows
     return OperatorCheck(seen, tuple(wrong), len(nodes) - seen)
 
@@ -127,7 +131,7 @@ class _Floats:
         may_round = "integer" in modes and not self._is_quantized(operator.outputs)
         if not (may_round or in_floats or "float_view" in modes):
             return False
-        real = self._run(operator)
+        real = _alone(self.model, operator, self._real_values, self.cuts, _as_float)
         if not got.keys() <= real.keys():
             return False
         return all(
@@ -139,18 +143,6 @@ class _Floats:
         """Whether any of the tensors is quantized."""
         known = self.model.subgraphs[0].tensors
         return any(known[i].spec().is_quantized for i in tensors if i >= 0)
-
-    def _run(self, operator: Operator) -> dict[int, np.ndarray]:
-        """The results of the float operator; empty if it has no floats, as QUANTIZE."""
-        subgraph = self.model.subgraphs[0]
-        tensors = tuple(map(_as_float, subgraph.tensors))
-        graph = dataclasses.replace(subgraph, tensors=tensors, operators=(operator,))
-        try:
-            severed = SeveredRunner((graph, *self.model.subgraphs[1:]), (), self.cuts)
-            severed(self._real_values)
-        except InterpreterError:
-            return {}
-        return {i: y for i in operator.outputs if (y := severed.value(i)) is not None}
 
     @functools.cached_property
     def _real_values(self) -> dict[int, np.ndarray]:
@@ -171,10 +163,66 @@ class _Floats:
         own = _real_bounds(bounds, tensor)
         if may_round:
             distance = np.abs(self._real_values[index] - real).max(initial=0.0)
-            own = dataclasses.replace(own, max_abs_error=2 * float(distance))
+            own = dataclasses.replace(own, max_abs_error=_OF_ROUNDING * float(distance))
         comparer = Comparer(index, tensor.name, real.dtype, own)
         comparer.add(_reals(result, tensor), real, read_by(operator, self._real_values))
         return comparer.result().agrees
+
+
+@dataclasses.dataclass(frozen=True)
+class _Rounded:
+    """The operators on values and weights that are rounded to a shorter dtype."""
+
+    model: Model
+    values: Mapping[int, np.ndarray]  # the reference's, by tensor
+    cuts: Sequence[int]
+
+    def explain(
+        self, operator: Operator, got: Mapping[int, np.ndarray], bounds: Bounds, test: Test
+    ) -> bool:
+        """Whether results are as near as rounding the operands brings the reference's own kernel.
+
+        Terms that cancel leave an error of any size. Rounding the results as well is within twice
+        that distance.
+        """
+        short = test.operand
+        if short is None:
+            return False
+        values = {i: round_to(value, short) for i, value in self.values.items()}
+        convert = functools.partial(rounded_tensor, dtype=short)
+        results = _alone(self.model, operator, values, self.cuts, convert)
+        return got.keys() <= results.keys() and all(
+            self._is_near(index, got[index], results[index], bounds) for index in got
+        )
+
+    def _is_near(self, index: int, got: np.ndarray, rounded: np.ndarray, bounds: Bounds) -> bool:
+        want = self.values[index]
+        if want.dtype.kind != "f":
+            return False
+        distance = np.abs(rounded - want).max(initial=0.0)
+        own = dataclasses.replace(bounds, max_abs_error=_OF_ROUNDING * float(distance))
+        comparer = comparer_for(self.model.subgraphs[0].tensors[index], own)
+        comparer.add(got, want)
+        return comparer.result().agrees
+
+
+def _alone(
+    model: Model,
+    operator: Operator,
+    values: Mapping[int, np.ndarray],
+    cuts: Sequence[int],
+    convert: Callable[[Tensor], Tensor],
+) -> dict[int, np.ndarray]:
+    """An operator's results by numpy, with converted tensors; empty if it has no such kernel."""
+    subgraph = model.subgraphs[0]
+    tensors = tuple(map(convert, subgraph.tensors))
+    graph = dataclasses.replace(subgraph, tensors=tensors, operators=(operator,))
+    try:
+        severed = SeveredRunner((graph, *model.subgraphs[1:]), (), cuts)
+        severed(values)
+    except InterpreterError:
+        return {}
+    return {i: y for i in operator.outputs if (y := severed.value(i)) is not None}
 
 
 def _as_float(tensor: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ import numpy as np
 from jaxdelegate.errors import InterpreterError, ModelError, OptionError
 from jaxdelegate.interpreter import Interpreter
 from jaxdelegate.simple_delegate import Node, SimpleDelegate, SimpleDelegateKernel
+from jaxdelegate.text import either
 
 ModelPath = str | os.PathLike[str] | bytes
 
@@ -59,6 +60,13 @@ class Test:
         contexts = (getattr(d, "lowering_context", None) for d in self.delegates)
         policies = [context.precision for context in contexts if context is not None]
         return any(p.is_reduced or p.dot_precision != "highest" for p in policies)
+
+    @property
+    def operand(self) -> np.dtype | None:
+        """The reduced dtype of a product's factors; None: float32 or tensorfloat32."""
+        contexts = (getattr(d, "lowering_context", None) for d in self.delegates)
+        reduced = (c.precision for c in contexts if c is not None and c.precision.is_reduced)
+        return next((policy.operand for policy in reduced), None)
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -114,7 +122,11 @@ def open_reference(kind: str, model: ModelPath, *, preserve_all_tensors: bool = 
         with _without_warnings():
             return stock.Interpreter(num_threads=1, **arguments)
     except ValueError as error:
-        raise ModelError(f"{kind}: {error}") from error
+        others = either([name for name in REFERENCES if name != kind])
+        raise ModelError(
+            f"{kind}: LiteRT's kernels cannot run the model: {_first_line(error)} "
+            f"Choose another reference: {others}."
+        ) from error
 
 
 @contextlib.contextmanager

@@ -3,12 +3,14 @@
 import dataclasses
 import functools
 from collections.abc import Collection, Sequence
+from pathlib import Path
 
 import numpy as np
 
 from jaxdelegate.comparison.bounds import Bounds
 from jaxdelegate.comparison.likeness import Likeness, Precision, Rows, figures
 from jaxdelegate.comparison.own_errors import OperatorCheck, check_operators
+from jaxdelegate.comparison.rounding import round_to, rounded_file
 from jaxdelegate.comparison.sides import REFERENCES, ModelPath, Test, reference_runner
 from jaxdelegate.errors import InterpreterError, ModelError
 from jaxdelegate.model.operator_tables import called_subgraphs
@@ -69,15 +71,16 @@ class EndToEnd:
     model: ModelPath
     record: Model
     reference: str
-    of: Precision
+    test: Test
     arrays: Sequence[Sequence[np.ndarray]]  # the inputs of each run
     want: Rows
 
     def __call__(self, got: Rows) -> tuple[Likeness, ...]:
         main, random = self.record.subgraphs[0], random_outputs(self.record)
         names = [main.tensors[i].name for i in main.outputs]
+        of = precision(self.record, self.test)
         return tuple(
-            figure.likeness(names, got, self.want, self._others, self.of)
+            figure.likeness(names, got, self.want, self._others, self._rounded, of)
             for figure in figures(main, self.want[0])
             if not random.intersection(main.outputs[p] for p in figure.positions)
         )
@@ -85,18 +88,29 @@ class EndToEnd:
     @functools.cached_property
     def _others(self) -> list[Rows]:
         kinds = (k for k, resolver in REFERENCES.items() if resolver and k != self.reference)
-        return [rows for kind in kinds if (rows := self._outputs(kind))]
+        return [rows for kind in kinds if (rows := _outputs(kind, self.model, self.arrays))]
 
-    def _outputs(self, kind: str) -> Rows:
-        """The outputs of LiteRT's kernels; empty if they cannot run the model."""
-        try:
-            runner, rows = reference_runner(kind, self.model), []
-            for arrays in self.arrays:
-                runner(arrays)
-                rows.append(runner.outputs())
-        except (InterpreterError, ModelError):
+    @functools.cached_property
+    def _rounded(self) -> Rows:
+        """The reference's outputs if weights and inputs are rounded as factors of products are."""
+        short = self.test.operand
+        if short is None:
             return ()
-        return rows
+        content = self.model if isinstance(self.model, bytes) else Path(self.model).read_bytes()
+        arrays = [[round_to(a, short) for a in row] for row in self.arrays]
+        return _outputs(self.reference, rounded_file(content, short), arrays)
+
+
+def _outputs(kind: str, model: ModelPath, inputs: Sequence[Sequence[np.ndarray]]) -> Rows:
+    """A reference's outputs; empty if it cannot run the model."""
+    try:
+        runner, rows = reference_runner(kind, model), []
+        for arrays in inputs:
+            runner(arrays)
+            rows.append(runner.outputs())
+    except (InterpreterError, ModelError):
+        return ()
+    return rows
 
 
 def precision(record: Model, test: Test) -> Precision:

@@ -57,7 +57,7 @@ def written(page: Any, tmp_path: Path, *records: dict[str, Any]) -> str:
     return str(page.PAGE.read_text())
 
 
-def test_the_newest_line_counts_and_fast_models_do_not(page: Any, tmp_path: Path) -> None:
+def test_the_newest_line_counts_and_fast_models_apart(page: Any, tmp_path: Path) -> None:
     text = written(
         page,
         tmp_path,
@@ -69,10 +69,11 @@ def test_the_newest_line_counts_and_fast_models_do_not(page: Any, tmp_path: Path
     assert text.startswith("before")
     assert text.endswith("after")
     assert "| a | 10.00 | 2.00 |" in text
-    assert "| **geometric mean** (models) |  | **1.00** (2) |" in text
-    assert "| cpu, batch 1, 1 thread | 2 | **1.00** | b 0.50 | a 2.00 |" in text
+    assert "| **geometric mean**, over 1 ms |  | **1.00** (2) |" in text
+    assert "| **geometric mean**, smaller |  | **9.00** (1) |" in text
+    assert "| cpu, batch 1, 1 thread | **1.00** (2) | **9.00** (1) | b 0.50 | quick 9.00 |" in text
+    assert "Measured on a processor." in text
     assert text.index("| b |") < text.index("| a |")
-    assert "quick" not in text
     assert "old" not in text
 
 
@@ -84,17 +85,26 @@ def test_settings_and_weights_have_tables_of_their_own(page: Any, tmp_path: Path
         compared("a", times(1.0), threads=2),
         compared("a_fp16w", times(1.0), kind="float16"),
         compared("a", times(1.0), options={"is_precision_loss_allowed": True}),
-        compared("q", times(1.5) | {"ratio_to_float_twin": {"median": 1.25}}, kind="quantized"),
+        compared("q", times(1.5) | {"ratio_to_float_twin": {"median": 1.25}}, kind="int8"),
     )
     titles = [line for line in text.splitlines() if line.startswith("### ")]
     assert titles == [
         "### cpu, batch 1, 1 thread",
         "### cpu, batch 1, 1 thread, is_precision_loss_allowed=True",
         "### cpu, batch 1, 1 thread, float16 weights",
-        "### cpu, batch 1, 1 thread, quantized",
+        "### cpu, batch 1, 1 thread, int8",
         "### cpu, batch 1, 2 threads",
     ]
     assert "| q | 10.00 | 1.50 | 1.25 |" in text
+
+
+def test_quantized_files_show_the_better_mode(page: Any, tmp_path: Path) -> None:
+    record = compared("q", times(0.6), kind="dynamic range")
+    modes = {"jaxdelegate_integer": 0.5, "jaxdelegate_float_view": 0.8}
+    record["ratio_to_litert"] |= {name: {"median": value} for name, value in modes.items()}
+    text = written(page, tmp_path, record)
+    assert "jaxdelegate | jaxdelegate_integer | jaxdelegate_float_view | over the better" in text
+    assert "| q | 10.00 | 0.60 | 0.50 | 0.80 | 1.20 |" in text
 
 
 def test_the_fastest_peer_and_the_roofline_on_a_gpu(page: Any, tmp_path: Path) -> None:

@@ -22,9 +22,12 @@ from jaxdelegate.comparison.likeness import (
     Values,
 )
 from jaxdelegate.comparison.page import page
+from jaxdelegate.comparison.rounding import rounded_file
 from jaxdelegate.comparison.serialized import diff_record
 from jaxdelegate.comparison.sides import Runner, Test, delegated
 from jaxdelegate.comparison.text import bisection, summary
+from jaxdelegate.compile.precision_policy import emulated_policy
+from jaxdelegate.model.records import read_model
 from jaxdelegate.op_lowering.options import (
     ActivationFunctionType,
     AddOptions,
@@ -32,6 +35,7 @@ from jaxdelegate.op_lowering.options import (
     MulOptions,
     RandomOptions,
 )
+from jaxdelegate.op_lowering.precision import BFLOAT16
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.reference.registry import KERNELS
 from jaxdelegate.testing.builder import ModelBuilder
@@ -278,6 +282,57 @@ def test_a_dtype_without_effect_is_said() -> None:
     test = delegated(model, [jd.JaxDelegate(compute_dtype="float16")])
     result = inference_diff(model, test, num_runs=1)
     assert "compute_dtype='float16' has no effect: this CPU computes in float32" in summary(result)
+
+
+def in_bfloat16(model: bytes) -> Test:
+    delegate = jd.JaxDelegate(platform="cpu", min_gain=0)
+    context = delegate.compiler.context.on_gpu(emulated_policy("bfloat16"))
+    delegate.compiler.context = context
+    return delegated(model, [delegate])
+
+
+def cancelling() -> bytes:
+    """y = x w where most terms cancel, so that bfloat16 is off by much of y."""
+    rng = np.random.default_rng(0)
+    half = rng.normal(0, 1, (8, 256)).astype(np.float32)
+    builder = ModelBuilder()
+    x = builder.input((4, 512), np.float32, "x")
+    w = builder.constant(np.concatenate([half, 0.02 - half], 1), "w")
+    s = builder.tensor((4, 512), np.float32, "s")
+    y = builder.tensor((4, 8), np.float32, "y")
+    steady = builder.constant(np.array([40], np.float32), "steady")
+    builder.operator("ADD", [x, steady], [s], AddOptions())
+    builder.operator("FULLY_CONNECTED", [s, w, None], [y], FullyConnectedOptions())
+    builder.outputs(y)
+    return builder.build()
+
+
+@pytest.mark.parametrize(("factor", "wrong"), [(1.0, []), (1.5, ["FULLY_CONNECTED"])])
+def test_rounded_factors_are_right_however_far_they_bring_a_sum(
+    break_rule: Any, factor: float, wrong: list[str]
+) -> None:
+    break_rule("FULLY_CONNECTED", lambda y: y * y.dtype.type(factor))
+    result = inference_diff(cancelling(), in_bfloat16(cancelling()), num_runs=2)
+    assert not result.agrees
+    assert result.operators is not None
+    assert [row.operator for row in result.operators.wrong] == wrong
+    assert result.is_healthy == (not wrong)
+    assert "the reference on rounded weights and inputs: " in summary(result)
+
+
+def test_rounding_a_file_leaves_its_biases() -> None:
+    builder = ModelBuilder()
+    x = builder.input((1, 2), np.float32, "x")
+    w, b = (builder.constant(np.full(shape, 1.001, np.float32)) for shape in ((2, 2), (2,)))
+    y = builder.tensor((1, 2), np.float32, "y")
+    builder.operator("FULLY_CONNECTED", [x, w, b], [y], FullyConnectedOptions())
+    builder.outputs(y)
+    content = builder.build()
+    rounded = rounded_file(content, BFLOAT16)
+    assert len(rounded) == len(content)
+    tensors = read_model(rounded).subgraphs[0].tensors
+    np.testing.assert_array_equal(tensors[w].data, 1)
+    np.testing.assert_array_equal(tensors[b].data, np.float32(1.001))
 
 
 def test_exit_codes(tmp_path: Any, break_rule: Any) -> None:
