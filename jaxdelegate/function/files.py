@@ -6,8 +6,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from jaxdelegate.errors import ModelError, OptionError
-from jaxdelegate.function.functions import Functions, View
+from jaxdelegate.function.functions import Functions
+from jaxdelegate.function.mode import FileIo
 from jaxdelegate.function.model import CallableModel
+from jaxdelegate.function.sharded import ShardedModel
+from jaxdelegate.function.views import View
 from jaxdelegate.function.weights import Params
 from jaxdelegate.model.open_models import open_model
 from jaxdelegate.options import DelegateOptions
@@ -72,8 +75,9 @@ def save(
     dtype: Literal["float16"] | None = None,
     rescale: bool = False,
     calibrate: Iterable[Any] | None = None,
+    io: FileIo | tuple[FileIo, FileIo] = "file",
 ) -> None:
-    """Write a .tflite with other weights or scales: see `Model.save`.
+    """Write a .tflite with other weights, scales or types of inputs: see `Model.save`.
 
     All numeric constants can be replaced, by their tensors' names, also in models that XLA cannot
     run.
@@ -91,17 +95,23 @@ def save(
             TFLite's converter does. Scalars and inputs of custom operators stay float32.
         rescale: as for `Model.save`.
         calibrate: as for `Model.save`.
+        io: as for `Model.save`.
 
     Raises:
-        OptionError: another dtype.
+        OptionError: another dtype, an unknown `io`, or a sharded model.
         TensorError: as for `Model.save`; or folded weights are not finite, or values exceed the
             range of float16.
         ModelError: as for `Model.save`; or the file cannot be rewritten, as `dtype` and
-            `fold_normalizations` require.
+            `fold_normalizations` require, too.
         OSError: the file cannot be written.
     """
     if dtype not in (None, "float16"):
         raise OptionError(f"save: dtype: expected 'float16' or None, got {dtype!r}")
+    if isinstance(source, ShardedModel):
+        raise OptionError(
+            "save: a sharded model has no file: save the model that was sharded, with the sharded "
+            "model's params"
+        )
     model = source if isinstance(source, CallableModel) else load(source)
-    how = {"rescale": rescale, "calibrate": calibrate}
+    how = {"rescale": rescale, "calibrate": calibrate, "io": io}
     model._save(path, params, fold=fold_normalizations, half=dtype is not None, **how)

@@ -1,12 +1,10 @@
 """The functions of a model's signatures: of the whole graph or a part, for an image or a batch."""
 
-import dataclasses
-import difflib
 import functools
 import hashlib
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -27,14 +25,12 @@ from jaxdelegate.function.records import (
 from jaxdelegate.function.states import ModelStates
 from jaxdelegate.function.subgraph import SubgraphFunction
 from jaxdelegate.function.training import Trainable
+from jaxdelegate.function.views import View, selected
 from jaxdelegate.function.weights import Params
 from jaxdelegate.model.open_models import open_model
-from jaxdelegate.model.records import Model, SignatureDef, Subgraph, Tensor
+from jaxdelegate.model.records import Model, SignatureDef, Tensor
 from jaxdelegate.model.source import Source
 from jaxdelegate.op_lowering.spec import Shape
-from jaxdelegate.options import DelegateOptions
-from jaxdelegate.passes.cut import cut
-from jaxdelegate.passes.limits import Limits
 from jaxdelegate.pjrt.client import check_process
 from jaxdelegate.runtime.initialization import resources_after
 from jaxdelegate.simple_delegate import GraphKey
@@ -42,36 +38,12 @@ from jaxdelegate.simple_delegate import GraphKey
 Ends = tuple[int, tuple[int, ...], tuple[int, ...]]  # subgraph, inputs, outputs
 
 
-@dataclasses.dataclass(frozen=True)
-class View:
-    """The part of a model to compute, and how.
-
-    Attributes:
-        options: the options.
-        limits: limits on tensors.
-        inputs: tensors that replace the main subgraph's inputs; None: its own inputs.
-        outputs: tensors that replace the main subgraph's outputs; None: its own outputs.
-        batch: the batch size, or a name for any size; None: the file's.
-    """
-
-    options: DelegateOptions
-    limits: Limits
-    inputs: tuple[str, ...] | None = None
-    outputs: tuple[str, ...] | None = None
-    batch: int | str | None = None
-
-    @property
-    def is_cut(self) -> bool:
-        """Whether it is only a part of the graph."""
-        return self.inputs is not None or self.outputs is not None
-
-
 class Functions:
     """A model's functions, lowered when they are first used. Equal for equal files and views."""
 
     def __init__(self, file: Model, view: View, source: Any = None) -> None:
         self.file, self.view, self.source = file, view, source
-        self.graph = _cut(file, view)
+        self.graph = selected(file, view)
         self.trainable = Trainable(file.subgraphs)
         self._states = ModelStates(
             self.graph.subgraphs,
@@ -269,35 +241,8 @@ def _read_again(name: str, content: bytes | None, view: View) -> Functions:
     return Functions(open_model(Source(name, memoryview(content))), view, content)
 
 
-def _cut(file: Model, view: View) -> Model:
-    """The file with the part of the main subgraph that a view selects, without signatures."""
-    if not view.is_cut:
-        return file
-    main = file.subgraphs[0]
-    inputs = None if view.inputs is None else _indices(main, view.inputs)
-    outputs = main.outputs if view.outputs is None else _indices(main, view.outputs)
-    subgraphs = (cut(main, inputs, outputs), *file.subgraphs[1:])
-    return dataclasses.replace(file, subgraphs=subgraphs, signatures=())
-
-
-def _indices(subgraph: Subgraph, names: Sequence[str]) -> tuple[int, ...]:
-    by_name = computed_names(subgraph)
-    for name in names:
-        if name not in by_name:
-            raise TensorError(
-                f"the model computes no tensor {name!r}{_meant(name, list(by_name))}; "
-                "model.tensors lists all of them"
-            )
-    return tuple(by_name[name] for name in names)
-
-
 def _fits(tensor: Tensor, shape: Shape) -> bool:
     declared = tensor.shape_signature or tensor.shape
     return len(declared) == len(shape) and all(
         n in (-1, m) for n, m in zip(declared, shape, strict=True)
     )
-
-
-def _meant(name: str, known: Sequence[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    return f"; did you mean {' or '.join(map(repr, close))}?" if close else ""

@@ -15,7 +15,7 @@ from jaxdelegate.function.apply import Apply
 from jaxdelegate.function.arguments import check_alive
 from jaxdelegate.function.batching import BatchedFunction
 from jaxdelegate.function.functions import Functions
-from jaxdelegate.function.mode import Io, Mode, Ranges, Weights, checked
+from jaxdelegate.function.mode import FileIo, Io, Mode, Ranges, Weights, checked
 from jaxdelegate.function.records import Batching, Parameter, Scale, Signature, TensorInfo
 from jaxdelegate.function.sharded import ShardedModel
 from jaxdelegate.function.weight_shardings import WeightShardings
@@ -256,8 +256,13 @@ class CallableModel:
         *,
         rescale: bool = False,
         calibrate: Iterable[Any] | None = None,
+        io: FileIo | tuple[FileIo, FileIo] = "file",
     ) -> None:
-        """Write the whole file with these weights; everything else stays byte for byte.
+        """Write the file with these weights; everything else stays byte for byte.
+
+        A part of a model (`until`, `from_`) is written as a file of its own, with its operators and
+        constants, and one signature for its inputs and outputs. A batched model is written with the
+        batch in its shapes, free for a name. Both are rewritten with the schema of ai-edge-litert.
 
         Quantized weights are rounded to their stored grid, halves away from zero; values outside
         its range are clamped, with a warning about their number. Biases (int32, int64) are adapted
@@ -273,15 +278,22 @@ class CallableModel:
                 not change).
             calibrate: inputs, each a tuple of arrays (or a dictionary by name) as for a call: the
                 activations get new scales and zero points from their ranges on these inputs.
+            io: the type of quantized inputs and outputs in the file: "float32" (or "float", as for
+                `function`), "int8", "uint8" or "int16"; a pair: that of inputs, and of outputs.
+                QUANTIZE and DEQUANTIZE operators convert to the type in which the graph computes,
+                as with TFLite's converter; int16 converts only to float32. Other inputs and outputs
+                keep their types. "file": those of the file.
 
         Raises:
-            TensorError: an unknown name, a wrong shape or dtype, or values that the file cannot
-                store.
+            TensorError: an unknown name, a wrong shape or dtype, values that the file cannot store,
+                or a type that an input or output cannot have.
             ModelError: tensors that change and tensors that do not share data in the file, and
-                cannot be separated.
+                cannot be separated; the graph cannot hold the batch, or nothing is quantized for
+                `io`; or the file cannot be rewritten, as these require.
+            OptionError: an unknown `io`.
             OSError: the file cannot be written.
         """
-        self._save(path, params, rescale=rescale, calibrate=calibrate)
+        self._save(path, params, rescale=rescale, calibrate=calibrate, io=io)
 
     def _save(self, path: Any, params: Params | None, **how: Any) -> None:
         saving.save(self._functions, path, self._all(params), **how)

@@ -124,12 +124,17 @@ def signature_of(subgraph: Subgraph, s: SignatureDef) -> Signature:
     )
 
 
-def unique_names(subgraph: Subgraph, indices: Sequence[int]) -> list[str]:
-    """Names of tensors; missing and duplicate names are made unique by the index."""
+def unique_names(
+    subgraph: Subgraph, indices: Sequence[int], known: Mapping[int, str] | None = None
+) -> list[str]:
+    """Names of tensors; missing and duplicate names are made unique by the index.
+
+    `known` has names of some tensors that replace their own.
+    """
     taken: set[str] = set()
     names = []
     for i in indices:
-        name = subgraph.tensors[i].name or f"tensor_{i}"
+        name = (known or {}).get(i) or subgraph.tensors[i].name or f"tensor_{i}"
         names.append(f"{name}#{i}" if name in taken else name)
         taken.add(names[-1])
     return names

@@ -13,7 +13,9 @@ import numpy as np
 from jaxdelegate.errors import DelegationError, ModelError, OptionError, TensorError
 from jaxdelegate.function.calibration import calibrated
 from jaxdelegate.function.functions import Functions
+from jaxdelegate.function.mode import FileIo, io_types
 from jaxdelegate.function.parameters import Place
+from jaxdelegate.function.part_files import part_file
 from jaxdelegate.function.records import Scale, computed_names
 from jaxdelegate.function.scale_rules import NewScales, ScaleRules, completed
 from jaxdelegate.function.stored_leaves import (
@@ -26,6 +28,7 @@ from jaxdelegate.function.stored_leaves import (
 from jaxdelegate.function.training import SUFFIX, Trainable
 from jaxdelegate.model.editing import Edited, edited, read_again
 from jaxdelegate.model.half import castable, with_halves
+from jaxdelegate.model.io_types import with_io_types
 from jaxdelegate.model.merging import with_merged
 from jaxdelegate.model.records import Model
 from jaxdelegate.model.writing import write_files
@@ -348,14 +351,21 @@ def save(
     calibrate: Iterable[Any] | None = None,
     fold: bool = False,
     half: bool = False,
+    io: FileIo | tuple[FileIo, FileIo] = "file",
 ) -> None:
     """See `CallableModel.save`, and `jaxdelegate.save` for `fold` and `half`."""
+    types = io_types(io)
+    file, view = functions.file, functions.view
     result = _edited(functions, params, rescale=rescale, calibrate=calibrate)
+    if view.is_cut or view.batch is not None:
+        result = Edited(part_file(read_again(file, result.content), view), {})
     if fold:
-        result = _folded(functions.file, result)
+        result = _folded(file, result)
     if half:
-        result = _with_halves(functions.file, result)
-    write_files(path, functions.file, result)
+        result = _with_halves(file, result)
+    if types:
+        result = Edited(with_io_types(read_again(file, result.content), types), {})
+    write_files(path, file, result)
 
 
 def exact(functions: Functions, params: Mapping[str, Any] | None) -> Functions:

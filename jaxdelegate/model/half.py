@@ -14,7 +14,8 @@ from jaxdelegate.model.records import Model, Operator, Subgraph
 from jaxdelegate.model.rewriting import Rewriting
 from jaxdelegate.op_lowering.records.enums import TensorType
 
-_VERSION = 3  # of DEQUANTIZE, the first that accepts float16
+_DEQUANTIZE = schema.BuiltinOperator.DEQUANTIZE
+_VERSION = 3  # the first that accepts float16
 _SUFFIX = b"_dequantize"  # of the result's name, as in converted files
 
 
@@ -64,7 +65,7 @@ class _Halves:
         wide.buffer = 0
         wide.name = (wide.name or b"") + _SUFFIX
         operator = schema.OperatorT()
-        operator.opcodeIndex = self._file.operator_code(_dequantize())
+        operator.opcodeIndex = self._file.builtin_code(_DEQUANTIZE, _VERSION)
         operator.inputs = [self._file.add_tensor(subgraph, half)]
         operator.outputs = [index]
         self._first.setdefault(subgraph, []).append(operator)
@@ -80,10 +81,3 @@ class _Halves:
         if key not in self._buffers:
             self._buffers[key] = self._file.add_buffer(values.astype(np.float16))
         return self._buffers[key]
-
-
-def _dequantize() -> Any:
-    code = schema.OperatorCodeT()
-    code.builtinCode = code.deprecatedBuiltinCode = schema.BuiltinOperator.DEQUANTIZE
-    code.version = _VERSION
-    return code

@@ -1,7 +1,7 @@
 """Merges operators of a file into others, which get new constants."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -48,7 +48,7 @@ def with_merged(model: Model, merged: Sequence[Merged], purpose: str) -> bytes:
         table = file.t.subgraphs[subgraph.index]
         table.operators = [o for i, o in enumerate(table.operators or []) if i not in gone]
         used = (i for m in own for o in (m.operator, *m.others) for i in (*o.inputs, *o.outputs))
-        _drop_tensors(file.t, subgraph.index, set(used))
+        file.drop_tensors(subgraph.index, set(used))
     return file.content()
 
 
@@ -79,35 +79,3 @@ def _options(table: Any, operator: Operator) -> Any:
         table.builtinOptionsType = number
         table.builtinOptions = getattr(schema, f"{name}T")()
     return table.builtinOptions
-
-
-def _drop_tensors(t: Any, subgraph: int, candidates: set[int]) -> None:
-    places = list(_references(t, subgraph))
-    used = {i for part, field in places for i in np.atleast_1d(getattr(part, field)).tolist()}
-    gone = candidates - used - {-1}
-    tensors = t.subgraphs[subgraph].tensors
-    kept = [i for i in range(len(tensors)) if i not in gone]
-    number = {-1: -1} | {old: new for new, old in enumerate(kept)}
-    t.subgraphs[subgraph].tensors = [tensors[i] for i in kept]
-    for part, field in places:
-        old = getattr(part, field)
-        is_one = isinstance(old, int)
-        setattr(
-            part, field, number[old] if is_one else [number[i] for i in np.asarray(old).tolist()]
-        )
-
-
-def _references(t: Any, subgraph: int) -> Iterator[tuple[Any, str]]:
-    """The (object, field) pairs that refer to tensors of a subgraph by index."""
-    table = t.subgraphs[subgraph]
-    found = [(table, "inputs"), (table, "outputs")]
-    for operator in table.operators or []:
-        found += [(operator, field) for field in ("inputs", "outputs", "intermediates")]
-    for signature in t.signatureDefs or []:
-        if signature.subgraphIndex == subgraph:
-            maps = [*(signature.inputs or []), *(signature.outputs or [])]
-            found += [(entry, "tensorIndex") for entry in maps]
-    for tensor in table.tensors or []:
-        details = None if tensor.quantization is None else tensor.quantization.details
-        found += [(details, field) for field in ("scales", "zeroPoints") if hasattr(details, field)]
-    return ((part, field) for part, field in found if getattr(part, field) is not None)

@@ -4,12 +4,13 @@ Fields that the schema does not have would be lost, so files with such fields ar
 """
 
 import copy
+import dataclasses
 import functools
 import io
 import itertools
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import flatbuffers
@@ -82,6 +83,13 @@ class Rewriting:
         self.t.operatorCodes.append(code)
         return len(self.t.operatorCodes) - 1
 
+    def builtin_code(self, operator: int, version: int) -> int:
+        """The index of the code of a builtin operator with a number below 127."""
+        code = schema.OperatorCodeT()
+        code.builtinCode = code.deprecatedBuiltinCode = operator
+        code.version = version
+        return self.operator_code(code)
+
     def with_version(self, index: int, version: int) -> int:
         """The index of an operator code with at least this version."""
         if self.t.operatorCodes[index].version >= version:
@@ -90,16 +98,33 @@ class Rewriting:
         code.version = version
         return self.operator_code(code)
 
-    def content(self) -> bytes:
-        """The file, without data and operator codes that are no longer used.
+    def drop_tensors(self, subgraph: int, candidates: Collection[int]) -> None:
+        """Remove those of the tensors `candidates` to which nothing refers."""
+        tensors = self.t.subgraphs[subgraph].tensors or []
+        references = _references(self.t, subgraph)
+        used = {i for at in references for i in at.indices} - {-1}
+        used.update(set(range(len(tensors))).difference(candidates))
+        used.update([i for j in used for at in _details(tensors[j]) for i in at.indices])
+        kept = sorted(used - {-1})
+        number = {-1: -1} | {old: new for new, old in enumerate(kept)}
+        for at in (*references, *(at for i in kept for at in _details(tensors[i]))):
+            at.renumber(number)
+        self.t.subgraphs[subgraph].tensors = [tensors[i] for i in kept]
+
+    def content(self, *, with_files: bool = True) -> bytes:
+        """The file, without buffers and operator codes that are no longer used.
 
         A ModelError if it would be too large, or its appended ZIP archive cannot be copied.
+
+        Args:
+            with_files: append the ZIP archive that is appended to the original file, if any.
         """
-        for i in self._buffers - self._read_buffers():
-            self.t.buffers[i].data = None
+        self._drop_buffers()
         self._drop_codes()
         builder = _Builder(1024 + self._checked_size())
         builder.Finish(self.t.Pack(builder), bytes(self._content[4:8]))
+        if not with_files:
+            return bytes(builder.Output())
         try:
             return _with_files(bytes(builder.Output()), self._content)
         except _ZIP_ERRORS as error:
@@ -125,6 +150,17 @@ class Rewriting:
         older = self.t.metadataBuffer
         return tensors | metadata | set(() if older is None else map(int, older))
 
+    def _drop_buffers(self) -> None:
+        gone = self._buffers - self._read_buffers() - {0}  # 0 means no data
+        kept = [i for i in range(len(self.t.buffers)) if i not in gone]
+        number = {old: new for new, old in enumerate(kept)}
+        self.t.buffers = [self.t.buffers[i] for i in kept]
+        tensors = (t for subgraph in self.t.subgraphs for t in subgraph.tensors or [])
+        for reader in (*tensors, *(self.t.metadata or [])):
+            reader.buffer = number.get(reader.buffer, reader.buffer)
+        if self.t.metadataBuffer is not None:
+            self.t.metadataBuffer = [number.get(int(i), int(i)) for i in self.t.metadataBuffer]
+
     def _used_codes(self) -> set[int]:
         return {o.opcodeIndex for o in self._operators()}
 
@@ -134,6 +170,42 @@ class Rewriting:
         self.t.operatorCodes = [self.t.operatorCodes[i] for i in kept]
         for operator in self._operators():
             operator.opcodeIndex = kept.index(operator.opcodeIndex)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Reference:
+    """A field that refers to one tensor of a subgraph, or several, by index."""
+
+    part: Any
+    field: str
+
+    @property
+    def indices(self) -> list[int]:
+        return [int(i) for i in np.atleast_1d(getattr(self.part, self.field))]
+
+    def renumber(self, number: Mapping[int, int]) -> None:
+        new = [number[i] for i in self.indices]
+        is_one = isinstance(getattr(self.part, self.field), int)
+        setattr(self.part, self.field, new[0] if is_one else new)
+
+
+def _references(t: Any, subgraph: int) -> list[_Reference]:
+    """The references of a subgraph's ends and operators, and of signatures."""
+    table = t.subgraphs[subgraph]
+    found = [(table, field) for field in ("inputs", "outputs")]
+    for operator in table.operators or []:
+        found += [(operator, field) for field in ("inputs", "outputs", "intermediates")]
+    for signature in t.signatureDefs or []:
+        if signature.subgraphIndex == subgraph:
+            maps = [*(signature.inputs or []), *(signature.outputs or [])]
+            found += [(entry, "tensorIndex") for entry in maps]
+    return [_Reference(part, field) for part, field in found if getattr(part, field) is not None]
+
+
+def _details(tensor: Any) -> list[_Reference]:
+    """The references of a tensor to the scales and zero points of its blocks."""
+    details = None if tensor.quantization is None else tensor.quantization.details
+    return [_Reference(details, f) for f in ("scales", "zeroPoints") if hasattr(details, f)]
 
 
 class _Builder(flatbuffers.Builder):  # type: ignore[misc]  # flatbuffers has no types

@@ -4,10 +4,13 @@ import dataclasses
 from collections.abc import Collection, Sequence
 
 from jaxdelegate.errors import TensorError
+from jaxdelegate.model.operator_tables import called_subgraphs
 from jaxdelegate.model.records import Operator, Subgraph
+from jaxdelegate.op_lowering.dtypes import HANDLES
 from jaxdelegate.passes.explicit_state import with_explicit_states
 
 _ONCE = "CALL_ONCE"
+_UNREAD = "_unread"  # at the end of the name of a result that a given tensor replaces
 
 
 def cut(subgraph: Subgraph, inputs: Sequence[int] | None, outputs: Sequence[int]) -> Subgraph:
@@ -53,7 +56,18 @@ def _needed(
                 continue
             kept.add(operator.index)
             wanted.update(i for i in operator.inputs if i >= 0 and i not in given)
-    return tuple(operator for operator in subgraph.operators if operator.index in kept)
+    operators = [operator for operator in subgraph.operators if operator.index in kept]
+    if not any(_may_use_resources(operator, subgraph) for operator in operators):
+        operators = [operator for operator in operators if operator.name != _ONCE]
+    return tuple(operators)
+
+
+def _may_use_resources(operator: Operator, subgraph: Subgraph) -> bool:
+    """Whether an operator, or one of a subgraph that it calls, may use what CALL_ONCE assigns."""
+    if operator.name == _ONCE:
+        return False
+    touched = (subgraph.tensors[i] for i in (*operator.inputs, *operator.outputs) if i >= 0)
+    return any(t.dtype in HANDLES for t in touched) or bool(called_subgraphs(operator.options))
 
 
 def _with_given(
@@ -68,7 +82,8 @@ def _with_given(
     def elsewhere(index: int) -> int:
         if index not in inputs:
             return index
-        tensors.append(dataclasses.replace(tensors[index], index=len(tensors)))
+        name = f"{tensors[index].name}{_UNREAD}"
+        tensors.append(dataclasses.replace(tensors[index], index=len(tensors), name=name))
         return len(tensors) - 1
 
     moved = tuple(

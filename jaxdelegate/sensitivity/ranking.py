@@ -10,9 +10,10 @@ import numpy as np
 
 from jaxdelegate.errors import ModelError, OptionError, TensorError
 from jaxdelegate.function.files import load
-from jaxdelegate.function.functions import Functions, View
+from jaxdelegate.function.functions import Functions
 from jaxdelegate.function.model import CallableModel
 from jaxdelegate.function.subgraph import SubgraphFunction
+from jaxdelegate.function.views import View
 from jaxdelegate.model.records import Model, Operator, Subgraph
 from jaxdelegate.passes.limits import Limits
 from jaxdelegate.sensitivity import samples as sampling

@@ -25,8 +25,10 @@ def test_two_halves_are_the_whole(image: np.ndarray) -> None:
     first, second = model.until("features"), model.from_(["features"])
     assert set(first.params) == {"filter", "bias"}
     assert set(second.params) == {"head"}
-    assert first.signatures == {}
-    assert repr(second).endswith(": features float32 [1, 3, 3, 4] -> scores float32 [1, 5]>")
+    assert str(first.signatures["classify"]).startswith("picture float32 [1, 3, 3, 2] -> features")
+    assert repr(second).endswith(
+        "'classify': features float32 [1, 3, 3, 4] -> logits float32 [1, 5]>"
+    )
     assert_close(second(*first(image)), model(image), accumulated=36)
     assert_close(second(features=first(image)[0]).values(), model(image), accumulated=36)
 

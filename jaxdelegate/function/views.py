@@ -1,0 +1,93 @@
+"""The part of a model that a user selects, as records."""
+
+import dataclasses
+import difflib
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from jaxdelegate.errors import TensorError
+from jaxdelegate.function.records import computed_names, unique_names
+from jaxdelegate.model.records import Model, SignatureDef, Subgraph
+from jaxdelegate.options import DelegateOptions
+from jaxdelegate.passes.cut import cut
+from jaxdelegate.passes.limits import Limits
+
+_KEY = "serving_default"  # of the signature of converted models
+# About the operators and the file. Other metadata is about the whole model's inputs and outputs.
+_KEPT_METADATA = ("min_runtime_version", "CONVERSION_METADATA", "reduced_precision_support")
+
+
+@dataclasses.dataclass(frozen=True)
+class View:
+    """The part of a model to compute, and how.
+
+    Attributes:
+        options: the options.
+        limits: limits on tensors.
+        inputs: tensors that replace the main subgraph's inputs; None: its own inputs.
+        outputs: tensors that replace the main subgraph's outputs; None: its own outputs.
+        batch: the batch size, or a name for any size; None: the file's.
+    """
+
+    options: DelegateOptions
+    limits: Limits
+    inputs: tuple[str, ...] | None = None
+    outputs: tuple[str, ...] | None = None
+    batch: int | str | None = None
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether it is only a part of the graph."""
+        return self.inputs is not None or self.outputs is not None
+
+
+def selected(file: Model, view: View) -> Model:
+    """The file with the part of the main subgraph that a view selects, and one signature for it.
+
+    The signature has the key and the names of the main subgraph's first signature; tensors that
+    are new among inputs and outputs have their own names.
+    """
+    if not view.is_cut:
+        return file
+    main = file.subgraphs[0]
+    inputs = None if view.inputs is None else _indices(main, view.inputs)
+    outputs = main.outputs if view.outputs is None else _indices(main, view.outputs)
+    part = cut(main, inputs, outputs)
+    metadata = {name: data for name, data in file.metadata.items() if name in _KEPT_METADATA}
+    return dataclasses.replace(
+        file,
+        subgraphs=(part, *file.subgraphs[1:]),
+        signatures=(_signature(file, part),),
+        metadata=MappingProxyType(metadata),
+    )
+
+
+def _signature(file: Model, part: Subgraph) -> SignatureDef:
+    whole = next((s for s in file.signatures if s.subgraph == 0), SignatureDef(_KEY, {}, {}, 0))
+    return SignatureDef(
+        whole.key,
+        _named(part, part.inputs, whole.inputs),
+        _named(part, part.outputs, whole.outputs),
+        0,
+    )
+
+
+def _named(part: Subgraph, indices: Sequence[int], known: Mapping[str, int]) -> dict[str, int]:
+    names = {i: name for name, i in known.items()}
+    return dict(zip(unique_names(part, indices, names), indices, strict=True))
+
+
+def _indices(subgraph: Subgraph, names: Sequence[str]) -> tuple[int, ...]:
+    by_name = computed_names(subgraph)
+    for name in names:
+        if name not in by_name:
+            raise TensorError(
+                f"the model computes no tensor {name!r}{_meant(name, list(by_name))}; "
+                "model.tensors lists all of them"
+            )
+    return tuple(by_name[name] for name in names)
+
+
+def _meant(name: str, known: Sequence[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    return f"; did you mean {' or '.join(map(repr, close))}?" if close else ""

@@ -1,0 +1,134 @@
+"""Rewrites a graph for one image into one for a batch: shapes, and constants that repeat them."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from jaxdelegate.errors import InterpreterError
+from jaxdelegate.model.records import Operator, Subgraph, Tensor
+from jaxdelegate.op_lowering.options import ReshapeOptions
+from jaxdelegate.op_lowering.spec import Shape, TensorSpec
+from jaxdelegate.passes.by_image import why_not_by_image
+from jaxdelegate.passes.explicit_state import with_explicit_states
+from jaxdelegate.passes.limits import Limits
+from jaxdelegate.passes.propagation import declared_specs, propagate
+
+_PROBE = 2  # images: a graph that is right for two is right for more
+_ANY = -1  # of a shape signature
+
+
+def batched_graph(
+    subgraph: Subgraph, subgraphs: Sequence[Subgraph], size: int | None, limits: Limits
+) -> Subgraph:
+    """The graph for `size` images, each computed as by the original one; None: for any number.
+
+    Inputs and outputs [1, ...] become [size, ...]. A RESHAPE to constant sizes gets others, in a
+    new tensor; further constants stay.
+
+    Raises:
+        InterpreterError: this is not possible, or not known to be; says why.
+    """
+    for i in subgraph.inputs:
+        if _for_one(subgraph.tensors[i])[:1] != (1,):
+            raise InterpreterError(
+                f"input {i} {subgraph.tensors[i].name!r} does not have the size 1 along its first "
+                "axis"
+            )
+    count = _PROBE if size is None else size
+    single = _specs(subgraph, 1, subgraphs, limits)
+    found = _with_reshapes(subgraph, single, _ANY if size is None else size)
+    whole = _specs(found, count, subgraphs, limits)
+    reason = _why_not(found, whole, single)
+    if reason is not None:
+        raise InterpreterError(reason)
+    tensors = tuple(
+        _resized(tensor, whole[i].shape, single[i].shape, size) if i < len(single) else tensor
+        for i, tensor in enumerate(found.tensors)
+    )
+    return dataclasses.replace(found, tensors=tensors)
+
+
+def _for_one(tensor: Tensor) -> Shape:
+    """The shape for one image: a free first dimension is 1."""
+    signature = tensor.shape_signature or tensor.shape
+    return (1, *tensor.shape[1:]) if signature[:1] == (_ANY,) else tensor.shape
+
+
+def _specs(
+    subgraph: Subgraph, count: int, subgraphs: Sequence[Subgraph], limits: Limits
+) -> list[TensorSpec]:
+    """The specs of all tensors, and of states, for a number of images."""
+    explicit = with_explicit_states(subgraph).subgraph
+    specs = declared_specs(explicit)
+    for i in subgraph.inputs:
+        shape = (count, *_for_one(subgraph.tensors[i])[1:])
+        specs[i] = dataclasses.replace(specs[i], shape=shape)
+    return propagate(explicit.operators, specs, subgraphs, limits)
+
+
+def _why_not(
+    subgraph: Subgraph, whole: Sequence[TensorSpec], single: Sequence[TensorSpec]
+) -> str | None:
+    operators = with_explicit_states(subgraph).subgraph.operators
+    for i in subgraph.outputs:
+        if single[i].shape[:1] != (1,):
+            return f"output {i} {single[i].name!r} is {list(single[i].shape)} for one image"
+    return why_not_by_image(
+        operators,
+        dict(enumerate(whole)),
+        subgraph.inputs,
+        subgraph.outputs,
+        single=dict(enumerate(single)),
+    )
+
+
+def _with_reshapes(subgraph: Subgraph, single: Sequence[TensorSpec], count: int) -> Subgraph:
+    """The graph in which each RESHAPE of images to constant sizes is one of `count` images."""
+    tensors, operators = list(subgraph.tensors), []
+    for operator in subgraph.operators:
+        output = single[operator.outputs[0]] if operator.name == "RESHAPE" else None
+        if output is None or output.const is not None or not output.shape or output.is_dynamic:
+            operators.append(operator)
+        else:
+            operators.append(_reshaped(operator, tensors, output.shape, count))
+    return dataclasses.replace(subgraph, tensors=tuple(tensors), operators=tuple(operators))
+
+
+def _reshaped(operator: Operator, tensors: list[Tensor], shape: Shape, count: int) -> Operator:
+    """The operator with its constant sizes for `count` images; adds a tensor for them.
+
+    Args:
+        operator: a RESHAPE.
+        tensors: of its subgraph.
+        shape: its result's for one image.
+        count: how many images; -1: any number.
+    """
+    options = operator.options
+    assert isinstance(options, ReshapeOptions)
+    first = _ANY if count == _ANY else shape[0] * count
+    sizes = (first, *shape[1:])
+    if options.new_shape and options.new_shape[0] != _ANY:
+        options = dataclasses.replace(options, new_shape=sizes)
+    inputs = operator.inputs
+    given = tensors[inputs[1]] if len(inputs) > 1 and inputs[1] >= 0 else None
+    if given is not None and given.data is not None and given.data.ravel()[:1] != _ANY:
+        stored = np.array(sizes, given.dtype).view(np.uint8)
+        tensors.append(dataclasses.replace(given, index=len(tensors), stored=stored))
+        inputs = (inputs[0], len(tensors) - 1)
+    return dataclasses.replace(operator, options=options, inputs=inputs)
+
+
+def _resized(tensor: Tensor, shape: Shape, single: Shape, size: int | None) -> Tensor:
+    """The tensor with its shape for the batch, fixed or (size None) free along the first axis."""
+    if tensor.stored is not None or shape == single:
+        return tensor
+    signature = tensor.shape_signature or shape
+    rest = signature[1:] if len(signature) == len(shape) else shape[1:]
+    first = _ANY if size is None else shape[0]
+    free = (first, *rest)
+    return dataclasses.replace(
+        tensor,
+        shape=single if size is None else shape,
+        shape_signature=free if _ANY in free else None,
+    )
