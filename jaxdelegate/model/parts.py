@@ -64,15 +64,16 @@ def _write_subgraph(rewriting: Rewriting, old: Subgraph, new: Subgraph) -> None:
 
 
 def _write_tensors(rewriting: Rewriting, tables: list[Any], old: Subgraph, new: Subgraph) -> None:
+    count = len(old.tensors)
     for tensor, written in zip(new.tensors, tables, strict=True):
-        before = old.tensors[tensor.index] if tensor.index < len(old.tensors) else None
-        if tensor is before:
+        if tensor.index < count and tensor is old.tensors[tensor.index]:
             continue
-        written.name = tensor.name.encode()
-        written.shape = list(tensor.shape)
         signature = tensor.shape_signature
+        written.shape, written.hasRank = list(tensor.shape), tensor.has_rank
         written.shapeSignature = None if signature is None else list(signature)
-        if before is None and tensor.stored is not None:
+        if tensor.index >= count:
+            written.name = tensor.name.encode()
+        if tensor.index >= count and tensor.stored is not None:
             written.buffer = rewriting.add_buffer(tensor.stored)
 
 

@@ -91,31 +91,52 @@ def _with_reshapes(subgraph: Subgraph, single: Sequence[TensorSpec], count: int)
         if output is None or output.const is not None or not output.shape or output.is_dynamic:
             operators.append(operator)
         else:
-            operators.append(_reshaped(operator, tensors, output.shape, count))
+            sizes = _Sizes(operator, output.shape, count, _has_free_sizes(subgraph))
+            operators.append(_reshaped(operator, tensors, sizes))
     return dataclasses.replace(subgraph, tensors=tuple(tensors), operators=tuple(operators))
 
 
-def _reshaped(operator: Operator, tensors: list[Tensor], shape: Shape, count: int) -> Operator:
-    """The operator with its constant sizes for `count` images; adds a tensor for them.
+def _has_free_sizes(subgraph: Subgraph) -> bool:
+    """Whether an input has a free dimension besides the first."""
+    return any(_ANY in (subgraph.tensors[i].shape_signature or ())[1:] for i in subgraph.inputs)
 
-    Args:
-        operator: a RESHAPE.
-        tensors: of its subgraph.
-        shape: its result's for one image.
-        count: how many images; -1: any number.
-    """
-    options = operator.options
+
+@dataclasses.dataclass(frozen=True)
+class _Sizes:
+    """The sizes to which a RESHAPE of `count` images leads; -1: of any number."""
+
+    operator: Operator
+    single: Shape  # its result's for one image
+    count: int
+    has_free: bool
+
+    def of(self, stored: Sequence[int]) -> tuple[int, ...]:
+        """The constant sizes in place of those for one image."""
+        if len(stored) != len(self.single) or stored[0] == _ANY:
+            return tuple(stored)
+        if self.count != _ANY:
+            return (self.single[0] * self.count, *stored[1:])
+        if _ANY in stored and self.has_free:
+            raise InterpreterError(
+                f"node {self.operator.index} (RESHAPE) would have two free sizes: give batched() a "
+                "number"
+            )
+        return (_ANY, *self.single[1:])
+
+
+def _reshaped(operator: Operator, tensors: list[Tensor], sizes: _Sizes) -> Operator:
+    """The operator with other constant sizes, for which it adds a tensor."""
+    options, inputs = operator.options, operator.inputs
     assert isinstance(options, ReshapeOptions)
-    first = _ANY if count == _ANY else shape[0] * count
-    sizes = (first, *shape[1:])
-    if options.new_shape and options.new_shape[0] != _ANY:
-        options = dataclasses.replace(options, new_shape=sizes)
-    inputs = operator.inputs
+    if options.new_shape:
+        options = dataclasses.replace(options, new_shape=sizes.of(options.new_shape))
     given = tensors[inputs[1]] if len(inputs) > 1 and inputs[1] >= 0 else None
-    if given is not None and given.data is not None and given.data.ravel()[:1] != _ANY:
-        stored = np.array(sizes, given.dtype).view(np.uint8)
-        tensors.append(dataclasses.replace(given, index=len(tensors), stored=stored))
-        inputs = (inputs[0], len(tensors) - 1)
+    if given is not None and given.data is not None:
+        new = sizes.of(given.data.ravel().tolist())
+        if new != tuple(given.data.ravel().tolist()):
+            stored = np.array(new, given.dtype).view(np.uint8)
+            tensors.append(dataclasses.replace(given, index=len(tensors), stored=stored))
+            inputs = (inputs[0], len(tensors) - 1)
     return dataclasses.replace(operator, options=options, inputs=inputs)
 
 
