@@ -41,6 +41,7 @@ def with_part(file: Model, part: Model, purpose: str) -> bytes:
         if new is not old:
             rewriting.drop_tensors(new.index, range(len(t.subgraphs[new.index].tensors)))
     _drop_subgraphs(t, part)
+    rewriting.drop_unread()
     return rewriting.content(with_files=part.metadata is file.metadata)
 
 

@@ -111,6 +111,11 @@ class Rewriting:
             at.renumber(number)
         self.t.subgraphs[subgraph].tensors = [tensors[i] for i in kept]
 
+    def drop_unread(self) -> None:
+        """Leave out buffers and operator codes that nothing uses in the original file, too."""
+        self._buffers = set(range(len(self.t.buffers)))
+        self._codes = set(range(len(self.t.operatorCodes)))
+
     def content(self, *, with_files: bool = True) -> bytes:
         """The file, without buffers and operator codes that are no longer used.
 
