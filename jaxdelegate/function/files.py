@@ -106,7 +106,10 @@ def save(
         OSError: the file cannot be written.
     """
     if dtype not in (None, "float16"):
-        raise OptionError(f"save: dtype: expected 'float16' or None, got {dtype!r}")
+        raise OptionError(
+            f"save: dtype: expected 'float16' or None, got {dtype!r}; io changes the types of "
+            "inputs and outputs"
+        )
     if isinstance(source, ShardedModel):
         raise OptionError(
             "save: a sharded model has no file: save the model that was sharded, with the sharded "

@@ -73,7 +73,7 @@ def io_types(io: FileIo | tuple[FileIo, FileIo]) -> dict[Side, TensorType]:
     known = get_args(FileIo)
     if len(pair) != 2 or any(name not in known for name in pair):
         raise OptionError(
-            f"save: io: expected {' or '.join(map(repr, known))}, or a pair of them for inputs and "
+            f"save: io: expected one of {', '.join(map(repr, known))}, or a pair for inputs and "
             f"outputs, got {io!r}"
         )
     named = zip(get_args(Side), pair, strict=True)

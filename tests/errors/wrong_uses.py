@@ -538,6 +538,27 @@ WRONG_USES: dict[str, tuple[WrongUse, ...]] = {
             'jd.save("model.tflite", "small.tflite", dtype="int8")',
             "OptionError",
             "dtype: expected 'float16' or None, got 'int8'",
+            "io changes the types of inputs and outputs",
+        ),
+        use(
+            "integer inputs of a float model",
+            'jd.save("model.tflite", "small.tflite", io="int8")',
+            "ModelError",
+            "its inputs and outputs are not quantized",
+            "quantize activations first",
+        ),
+        use(
+            "an unknown type of inputs",
+            'jd.save("integers.tflite", "small.tflite", io="bool")',
+            "OptionError",
+            "io: expected one of 'file', 'float', 'float32', 'int8', 'uint8', 'int16'",
+        ),
+        use(
+            "a batch that no file can hold",
+            'jd.load("loop.tflite").batched(4).save("batch.tflite")',
+            "ModelError",
+            "batched(4): a .tflite cannot hold a batch of ",
+            "write its StableHLO: model.export(batch=...)",
         ),
         use(
             "the sensitivity of a quantized model",

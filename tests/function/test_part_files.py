@@ -465,7 +465,7 @@ def test_types_that_a_model_cannot_have(content: bytes, io: Any, why: str, tmp_p
 
 def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
     target = tmp_path / "m"
-    with pytest.raises(jd.OptionError, match=r"io: expected 'file' or 'float' .* got 'int4'"):
+    with pytest.raises(jd.OptionError, match=r"io: expected one of 'file', 'float', .* got 'int4'"):
         jd.save(integers(), target, io="int4")  # type: ignore[arg-type]
     with pytest.raises(jd.ModelError, match=r"tensor 1 't1' is a resource, which LiteRT cannot"):
         jd.load(counter()).until("t1").save(target)
