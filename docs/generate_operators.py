@@ -42,7 +42,7 @@ For anyone who wants to know whether jaxdelegate can run an operator. To check a
 
 | column | meaning |
 |---|---|
-| runs on | *XLA*: the delegate supports the operator. *host*: only the numpy reference runs it. *-*: not supported |
+| runs on | *XLA*: the delegate supports the operator. *host*: only the numpy reference runs it. *constant*: it has no inputs, and is folded before the first run. *-*: not supported |
 | version | the newest supported version of the operator |
 | LiteRT CPU | the newest version that LiteRT's CPU runtime registers (-: none) |
 | tested dtypes | dtypes of the first run-time input in the tests of the XLA lowering (q: quantized); other dtypes may also work |
@@ -87,13 +87,21 @@ def row(name: str, dtypes: set[str], peers: dict[str, Any]) -> str:
     rule = RULES.get(name)
     where = "XLA"
     if rule is None or rule.host_reason is not None:
-        where = "host" if name in KERNELS else "-"
+        where = host(name)
     litert = peers["litert_cpu_versions"].get(name, "-")
     yes = ["yes" if name in peers[p] else "" for p in ("gpu_delegate_v2", "ml_drift", "openvino")]
     tvm = "yes" if name.isupper() and name not in peers["tvm_relax_lacks"] else ""
     version = rule.max_version if rule is not None else ""
     listed = " ".join(sorted(dtypes))
     return f"| {name} | {where} | {version} | {litert} | {listed} | {' | '.join(yes)} | {tvm} |"
+
+
+def host(name: str) -> str:
+    """Where an operator runs that XLA never runs."""
+    kernel = KERNELS.get(name)
+    if kernel is None:
+        return "-"
+    return "constant" if kernel.most_inputs == 0 and not kernel.calls else "host"
 
 
 def generate() -> str:
@@ -104,6 +112,7 @@ def generate() -> str:
     custom = sorted({*RULES, *KERNELS} - set(builtin))
     rows = [row(name, dtypes[name], peers) for name in (*sorted(builtin), *custom)]
     reasons = {n: r.host_reason for n, r in sorted(RULES.items()) if r.host_reason}
+    reasons = {n: reason for n, reason in reasons.items() if host(n) != "constant"}
     table = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|", *rows]
     tail = ["", "Always on the host, with the reason that the delegation report gives:", ""]
     tail += [f"* {name}: {reason}" for name, reason in reasons.items()]

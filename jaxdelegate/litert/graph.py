@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxdelegate.errors import InterpreterError
 from jaxdelegate.litert import structures
-from jaxdelegate.litert.nodes import PlanRow
+from jaxdelegate.litert.nodes import CALL_ONCE, PlanRow
 from jaxdelegate.litert.structures import Context, Tensor
 from jaxdelegate.litert.tensors import is_viewable, shape_of, signature_of, spec_of
 from jaxdelegate.model.operator_tables import called_subgraphs
@@ -26,6 +26,9 @@ from jaxdelegate.simple_delegate import Node
 
 Specs = Sequence[TensorSpec]
 
+_READ = "READ_VARIABLE"
+_VARIABLES = frozenset(("VAR_HANDLE", _READ, "ASSIGN_VARIABLE"))
+_OURS = "jaxdelegate.Interpreter can delegate it"
 _LIKELY_SIZE = 256  # of a free dimension of images and sequences; networks halve it a few times
 
 
@@ -77,8 +80,8 @@ class Graph:
     from those of the graph's inputs, whatever the file declares. Where they cannot (operators that
     call subgraphs, unknown custom operators, refused inputs), the interpreter's shapes are used.
 
-    Interpreters apply delegates before the user can resize the inputs. Until a partition is
-    prepared, dimensions that the model leaves open have likely sizes: their size of 1 says nothing.
+    Interpreters apply delegates before the user can resize the inputs, and before anything is
+    assigned to variables. Until a partition is prepared, shapes are assumed: see `_assume_shapes`.
     """
 
     def __init__(
@@ -103,7 +106,7 @@ class Graph:
         self.resident: dict[int, Any] = {}
         self.specs: Specs = ()
         self.update()
-        self._assume_sizes()
+        self._assume_shapes()
 
     # ---- shapes
 
@@ -119,16 +122,27 @@ class Graph:
         )
         self._shapes = self._source_shapes()
 
-    def _assume_sizes(self) -> None:
-        """Give free dimensions likely sizes, unless operators refuse those."""
+    def _assume_shapes(self) -> None:
+        """Assume shapes that are known at run time only, unless operators refuse those.
+
+        Free dimensions get likely sizes; what is read from a variable gets the shape in the file.
+        """
         base = [self._current(i) for i in range(len(self.declared))]
+        read = {
+            i
+            for op in self.operators
+            for i in op.outputs
+            if op.name == _READ and -1 not in signature_of(self.tensors[i])
+        }
         free = [i for i in self._sources if i not in self._written and not base[i].is_variable]
-        assumed = {i: _likely(base[i].shape, signature_of(self.tensors[i])) for i in free}
-        if self.index > 0 or all(base[i].shape == shape for i, shape in assumed.items()):
+        sizes = {i: _likely(base[i].shape, signature_of(self.tensors[i])) for i in free}
+        assumed = {} if self.index > 0 else sizes
+        if not read and all(base[i].shape == shape for i, shape in assumed.items()):
             return
-        for i, shape in assumed.items():
-            base[i] = dataclasses.replace(base[i], shape=shape)
-        specs, refused = propagated(self.operators, base)
+        for i, shape in {**assumed, **{i: base[i].shape for i in read}}.items():
+            base[i] = dataclasses.replace(base[i], shape=shape, is_dynamic=False)
+        others = [op for op in self.operators if read.isdisjoint(op.outputs)]
+        specs, refused = propagated(others, base)
         if len(refused) <= len(self._refused):
             self.specs, self._refused = specs, refused
             self._shapes = None  # the next `update` reads them again
@@ -225,16 +239,20 @@ class Graph:
 
     def _why_not(self, operator: Operator) -> str | None:
         unknown = self._unreadable.get(operator.index) or self._refused.get(operator.index)
+        if operator.name == CALL_ONCE:
+            return "initialization runs once, on the host"
         if called_subgraphs(operator.options):  # first: such an operator refuses its shapes, too
-            return "stock interpreters do not expose the inputs of called subgraphs to delegates"
+            return f"stock interpreters do not expose the inputs of called subgraphs; {_OURS}"
         return unknown or self._why_inaccessible(operator)
 
     def _why_inaccessible(self, operator: Operator) -> str | None:
         """The reason if the operator needs data that only the interpreter can access."""
         kernel = KERNELS.get(operator.name)
         if kernel is not None and kernel.initial_state is not None:
-            return "the stock interpreter does not share the state of its random generator"
+            return f"the stock interpreter keeps the state of its random generator; {_OURS}"
         used = [i for i in (*operator.inputs, *operator.outputs) if i >= 0]
+        if operator.name in _VARIABLES:
+            return f"the stock interpreter keeps variables, and shares only their values; {_OURS}"
         if any(self.specs[i].dtype in HANDLES for i in used):
             return "the stock interpreter does not expose which resource its handle refers to"
         if not all(is_viewable(self.tensors[i]) for i in operator.outputs if i >= 0):

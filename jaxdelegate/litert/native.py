@@ -88,6 +88,7 @@ class NativeDelegate:
         rows = reader.rows()
         graph = Graph(tensors, rows, reader.unreadable, reader.subgraph_index())
         shared = _SHARED.get((address, self.address), {})
+        assigns = graph.index > 0 and any(not op.outputs for op in graph.operators)
         subsets = delegated_subsets(
             delegate,
             PartitionContext(graph, shared),
@@ -96,6 +97,7 @@ class NativeDelegate:
             LITERT,
             subgraph=graph.index,
             is_called=graph.index > 0,
+            is_initialization=assigns and reader.initializes(graph.index),
             refused=graph.refused(),
         )
         graph.link(subsets)

@@ -6,6 +6,7 @@ The functions of the TfLiteContext that this module calls exist only while a del
 import contextlib
 import ctypes
 import dataclasses
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 
 from ai_edge_litert.schema_py_generated import BuiltinOperator
@@ -23,10 +24,12 @@ from jaxdelegate.litert.structures import (
     elements,
     int_array,
 )
+from jaxdelegate.model.operator_tables import called_subgraphs
 from jaxdelegate.model.records import Operator
 from jaxdelegate.op_lowering.options import NoOptions, Options, custom_options
 from jaxdelegate.plan.node_subsets import Subset
 
+CALL_ONCE = "CALL_ONCE"
 _NAMES = {code: name for name, code in vars(BuiltinOperator).items() if isinstance(code, int)}
 
 
@@ -64,6 +67,17 @@ class PlanReader:
                 if found == self._address:
                     return index
             index += 1
+
+    def initializes(self, index: int) -> bool:
+        """Whether a CALL_ONCE of another subgraph runs this one, which has that index."""
+        others = (i for i in itertools.count() if i != index)
+        with contextlib.suppress(InterpreterError):  # there is no such subgraph
+            for other in others:
+                with self._subgraph(other) as address:
+                    rows = PlanReader(address or 0).rows()
+                if any(_initializes(op, index) for row in rows for op in row.operators):
+                    return True
+        return False
 
     def partitions(self, rows: Sequence[PlanRow], chosen: Iterable[int]) -> list[Subset]:
         """The partitions that the interpreter would form if a delegate selected these rows."""
@@ -138,6 +152,11 @@ class PlanReader:
     def _check(self, status: int, call: str) -> None:
         if status != OK:
             raise InterpreterError(f"{call} of the stock interpreter failed with status {status}")
+
+
+def _initializes(operator: Operator, subgraph: int) -> bool:
+    called = (index for _, index in called_subgraphs(operator.options))
+    return operator.name == CALL_ONCE and subgraph in called
 
 
 def _replaced(node: Node) -> list[int]:

@@ -21,6 +21,7 @@ from jaxdelegate.simple_delegate import (
 )
 
 _LAST = SimpleDelegateOptions.last_delegate_node_index
+_ONCE = "CALL_ONCE"
 _NOT_KEPT = "its partition is not among those that the options allow"
 
 
@@ -37,6 +38,7 @@ def delegated_subsets(
     *,
     subgraph: int = 0,
     is_called: bool = False,
+    is_initialization: bool = False,
     refused: Mapping[int, str] | None = None,
 ) -> Sequence[Subset]:
     """Query a delegate about every node that no delegate runs yet, and report the partitioning.
@@ -49,12 +51,15 @@ def delegated_subsets(
         speed: of the host's kernels.
         subgraph: the index of the subgraph, for the report.
         is_called: whether an operator on the host calls the subgraph (the body of a loop).
+        is_initialization: whether only CALL_ONCE runs the subgraph.
         refused: why some nodes cannot be delegated at all, by position.
 
     Returns:
         The subsets of the plan, delegated or not.
     """
-    reasons = _reasons(delegate, context, plan, refused or {})
+    refused = refused or {}
+    least = _least_gain(delegate, plan, refused, speed) if refused or is_called else None
+    reasons = _reasons(delegate, context, plan, refused, least)
     supported = {position for position, reason in reasons.items() if reason is None}
     options = delegate.options
     subsets = group(supported)
@@ -69,7 +74,7 @@ def delegated_subsets(
     if kept != supported or declined:
         subsets = group(kept - declined.keys())
     reasons.update(declined)
-    rows = sorted(_rows(plan, subsets, reasons), key=lambda row: row.index)
+    rows = sorted(_rows(plan, subsets, reasons, is_initialization), key=lambda row: row.index)
     device = delegate.device_name or delegate.name
     delegate.on_partitioned(DelegationReport(delegate.name, device, tuple(rows), subgraph))
     return subsets
@@ -80,10 +85,28 @@ def _is_ranged(options: PartitioningOptions) -> bool:
     return options.first_delegate_node_index > 0 or options.last_delegate_node_index < _LAST
 
 
+def _least_gain(
+    delegate: SimpleDelegate, plan: Rows, refused: Mapping[int, str], speed: HostSpeed
+) -> str | None:
+    """Why no partition can gain, even if it had all nodes: then no rule, and no jax, is needed."""
+    if _is_ranged(delegate.options):
+        return None
+    nodes = [row for i, row in enumerate(plan) if isinstance(row, Node) and i not in refused]
+    cost, min_gain = delegate.transfer_cost, delegate.options.min_gain
+    return why_not_gaining(nodes, (), speed, cost, min_gain)
+
+
 def _reasons(
-    delegate: SimpleDelegate, context: DelegateContext, plan: Rows, refused: Mapping[int, str]
+    delegate: SimpleDelegate,
+    context: DelegateContext,
+    plan: Rows,
+    refused: Mapping[int, str],
+    declined: str | None,
 ) -> dict[int, str | None]:
-    """By position in the plan: why a node stays with the host; None: the delegate can run it."""
+    """By position in the plan: why a node stays with the host; None: the delegate can run it.
+
+    `declined` is why the delegate need not be asked; None: it is.
+    """
     first = delegate.options.first_delegate_node_index
     last = delegate.options.last_delegate_node_index
     outside = f"outside of first_delegate_node_index {first} .. last_delegate_node_index {last}"
@@ -94,6 +117,8 @@ def _reasons(
             continue
         if position in refused:
             reasons[position] = refused[position]
+        elif declined is not None:
+            reasons[position] = declined
         elif first <= node.index <= last:
             asked[position] = node
         else:
@@ -144,18 +169,19 @@ def _nodes(row: Node | DelegatedNodes) -> Sequence[Node]:
 
 
 def _rows(
-    plan: Rows, subsets: Iterable[Subset], reasons: Mapping[int, str | None]
+    plan: Rows, subsets: Iterable[Subset], reasons: Mapping[int, str | None], once: bool
 ) -> Iterable[NodeReport]:
     taken = [subset for subset in subsets if subset.is_delegated]
     partitions = {i: number for number, subset in enumerate(taken) for i in subset.items}
     for position, row in enumerate(plan):
         if isinstance(row, Node):
-            yield _report(row, partitions.get(position), reasons[position] or _NOT_KEPT)
+            yield _report(row, partitions.get(position), reasons[position] or _NOT_KEPT, once)
         else:
-            yield from (_report(node, None, f"taken by {row.delegate}") for node in row.nodes)
+            taker = f"taken by {row.delegate}"
+            yield from (_report(node, None, taker, once) for node in row.nodes)
 
 
-def _report(node: Node, partition: int | None, reason: str) -> NodeReport:
+def _report(node: Node, partition: int | None, reason: str, once: bool) -> NodeReport:
     """One row of the report; the reason counts only for a node that stays."""
     operator = node.operator
     return NodeReport(
@@ -166,4 +192,5 @@ def _report(node: Node, partition: int | None, reason: str) -> NodeReport:
         delegated=partition is not None,
         reason=None if partition is not None else reason,
         partition=partition,
+        once=once or operator.name == _ONCE,
     )

@@ -16,7 +16,18 @@ _CONSEQUENCE = "depends on data"  # usually a consequence of other operators on 
 
 @dataclasses.dataclass(frozen=True)
 class NodeReport:
-    """Where one operator runs; `reason` is why it stays on the host."""
+    """Where one operator runs.
+
+    Attributes:
+        index: its position in the subgraph.
+        op: its name.
+        op_code: its code in the file.
+        version: its version.
+        delegated: whether the delegate runs it.
+        reason: why it stays on the host; None: it does not.
+        partition: the partition that has it; None: it stays on the host.
+        once: whether it only initializes the model. No delegate needs to take such an operator.
+    """
 
     index: int
     op: str
@@ -25,6 +36,7 @@ class NodeReport:
     delegated: bool
     reason: str | None
     partition: int | None
+    once: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,8 +56,13 @@ class DelegationReport:
 
     @property
     def left(self) -> tuple[NodeReport, ...]:
-        """The operators that stay on the host."""
-        return tuple(node for node in self.nodes if not node.delegated)
+        """The operators that stay on the host, without those that only initialize the model."""
+        return tuple(node for node in self.nodes if not node.delegated and not node.once)
+
+    @property
+    def initializing(self) -> tuple[NodeReport, ...]:
+        """The operators that run once, on the host, to initialize the model (CALL_ONCE)."""
+        return tuple(node for node in self.nodes if node.once and not node.delegated)
 
     @property
     def n_partitions(self) -> int:
@@ -65,6 +82,13 @@ class DelegationReport:
 
     def summary(self) -> str:
         """TFLite's line about how many operations run where."""
+        return f"{self._counts()}{self._once()}"
+
+    def _once(self) -> str:
+        count = len(self.initializing)
+        return f" {count} more initialize{'s' * (count == 1)} the model once." if count else ""
+
+    def _counts(self) -> str:
         n, m = len(self.delegated), len(self.left)
         if not n:
             return (

@@ -424,8 +424,11 @@ def test_bodies_of_loops_are_delegated_one_by_one(stock: Stock) -> None:
     got = run_once(stock(counting_loop(), [delegate]), arrays)
     assert_close(got, [np.array([16, -32], np.float32)])
     loop, behind = delegate.report().nodes
-    said = "stock interpreters do not expose the inputs of called subgraphs to delegates"
-    assert (loop.delegated, loop.reason) == (False, said)
+    said = "stock interpreters do not expose the inputs of called subgraphs"
+    assert (loop.delegated, loop.reason) == (
+        False,
+        f"{said}; jaxdelegate.Interpreter can delegate it",
+    )
     assert behind.delegated
     assert [len(delegate.report(i).delegated) for i in (1, 2)] == [1, 2]
 
@@ -442,11 +445,10 @@ def test_random_state_and_handles_stay_with_the_interpreter(stock: Stock) -> Non
     delegate = jd.JaxDelegate()
     stock(builder.build(), [delegate])
     reasons = [n.reason for n in delegate.report().nodes]
-    handles = ["the stock interpreter does not expose which resource its handle refers to"] * 3
-    assert reasons == [
-        "the stock interpreter does not share the state of its random generator",
-        *handles,
-    ]
+    variables = "the stock interpreter keeps variables, and shares only their values"
+    random = "the stock interpreter keeps the state of its random generator"
+    ours = "jaxdelegate.Interpreter can delegate it"
+    assert reasons == [f"{random}; {ours}", *[f"{variables}; {ours}"] * 3]
 
 
 def test_strings_are_read_but_not_written(stock: Stock) -> None:
