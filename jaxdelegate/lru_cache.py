@@ -20,7 +20,7 @@ class LruCache(Generic[K, V]):
     """
 
     def __init__(self, most: int) -> None:
-        """Start empty; `most`: how many entries are kept."""
+        """Start empty; `most`: how many entries are kept of each part."""
         self._most = most
         self._entries: OrderedDict[K, V] = OrderedDict()
         self._computing: dict[K, threading.RLock] = {}
@@ -28,6 +28,10 @@ class LruCache(Generic[K, V]):
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    def part(self, key: K) -> Hashable:  # noqa: ARG002 (for subclasses)
+        """The part of the cache that an entry belongs to; by default all are in one."""
+        return None
 
     def values(self) -> list[V]:
         """All entries, the one used last at the end."""
@@ -55,9 +59,18 @@ class LruCache(Generic[K, V]):
             finally:
                 with self._lock:
                     self._computing.pop(key, None)
-        while len(self) > self._most:
-            self.drop_oldest()
+        self._drop_surplus(self.part(key))
         return value
+
+    def _drop_surplus(self, part: Hashable) -> None:
+        """Drop the entries of a part that were not used for longest."""
+        with self._lock:
+            entries = [key for key in self._entries if self.part(key) == part]
+            surplus = entries[: max(len(entries) - self._most, 0)]
+            for key in surplus:
+                del self._entries[key]
+        if surplus:
+            give_back()
 
     def clear(self) -> None:
         """Drop all entries."""

@@ -171,9 +171,9 @@ class DelegateOptions:
     )
     max_programs: int = _option(
         16,
-        "How many compiled programs (input shapes times partitions) stay in memory for each "
-        "subgraph of a model; the one used longest ago is dropped, and compiled again, or "
-        "read from serialization_dir, when its shapes come back.",
+        "For how many input shapes the compiled program of each partition stays in memory; the one "
+        "used longest ago is dropped, and compiled again, or read from serialization_dir, when its "
+        "shapes come back.",
     )
     max_program_bytes: int = _option(
         1 << 30,

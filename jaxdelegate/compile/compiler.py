@@ -10,13 +10,15 @@ import dataclasses
 import functools
 import logging
 import threading
+import time
 import weakref
 from collections.abc import Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jaxdelegate.cache.programs import ProgramCache
-from jaxdelegate.compile.programs import GraphState, RecentPrograms, programs_of
+from jaxdelegate.compile.programs import GraphState, ProgramKey, RecentPrograms, programs_of
 from jaxdelegate.compile.target import Target, compilation_module
+from jaxdelegate.compile.varying_shapes import VaryingShapes
 from jaxdelegate.errors import OptionError
 from jaxdelegate.kernels import library as kernels
 from jaxdelegate.kernels.processor import cpu_features
@@ -46,6 +48,7 @@ class Compiler:
         target: the device.
         cache: the directory of compiled programs; None: they are not stored.
         compiled: how many programs it compiled, because neither memory nor the cache had them.
+        varying_shapes: warns of many shapes; None: many are intended.
     """
 
     def __init__(self, options: DelegateOptions, target: Target | None = None) -> None:
@@ -60,6 +63,7 @@ class Compiler:
         if options.compute_dtype not in (None, "float32"):
             _ = self.context  # logs which of it has no effect
         self.compiled = 0
+        self.varying_shapes: VaryingShapes | None = VaryingShapes(options.max_programs)
         # What it uses of each model, which would be dropped otherwise.
         self._recent: MutableMapping[Any, dict[Hashable, RecentPrograms]] = (
             weakref.WeakKeyDictionary()
@@ -202,7 +206,7 @@ class Compiler:
         client.check_process()
         nodes = tuple(node.index for node in partition.nodes)
         # Not the partition's own input shapes: folded constants may differ where those agree.
-        key = nodes, partition.inputs, partition.outputs, partition.slices, shapes, over
+        key = ProgramKey(nodes, shapes, partition.inputs, partition.outputs, partition.slices, over)
         state.known.name = graph.name
         programs, group = programs_of(graph.model), self._group(graph)
         recent = programs.recent(group, self.options)
@@ -213,8 +217,24 @@ class Compiler:
             key,
             recent,
             self.options.max_program_bytes,
-            lambda: self._loaded_or_compiled(partition, specs, outputs, state, over),
+            lambda: self._made(graph, key, partition, specs, outputs, state),
         )
+
+    def _made(
+        self,
+        graph: GraphKey,
+        key: ProgramKey,
+        partition: DelegateParams,
+        specs: Mapping[int, TensorSpec],
+        outputs: Sequence[int],
+        state: GraphState,
+    ) -> Program:
+        start, before = time.monotonic(), self.compiled
+        program = self._loaded_or_compiled(partition, specs, outputs, state, key.over)
+        if self.varying_shapes is not None and self.compiled > before:
+            seconds = time.monotonic() - start
+            self.varying_shapes.compiled(graph, key.nodes, key.shapes, seconds)
+        return program
 
     def forget(self, graph: GraphKey, program: Program) -> None:
         """Drop a graph's programs from memory if this one, which cannot run, is among them."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Hashable, MutableMapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxdelegate.cache.constants import ConstantDigests
 from jaxdelegate.cache.partition_key import KnownModel
@@ -22,11 +22,33 @@ if TYPE_CHECKING:
 
     from jaxdelegate.compile.target import Target
     from jaxdelegate.options import DelegateOptions
+    from jaxdelegate.passes.batch_slices import BatchSlices
     from jaxdelegate.pjrt.client import Runtime
+    from jaxdelegate.xla.over_mesh import OverMesh
     from jaxdelegate.xla.program import Program
 
 
-RecentPrograms = LruCache[Hashable, "Program"]
+class ProgramKey(NamedTuple):
+    """A partition, and all that its program depends on besides the options."""
+
+    nodes: tuple[int, ...]
+    shapes: Hashable
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    slices: BatchSlices | None = None
+    over: OverMesh | None = None
+
+    @property
+    def partition(self) -> Hashable:
+        """Which partition it is: its first node, because others may vary with the shapes."""
+        return self.nodes[:1]
+
+
+class RecentPrograms(LruCache[ProgramKey, "Program"]):
+    """The programs of each partition for the latest shapes."""
+
+    def part(self, key: ProgramKey) -> Hashable:
+        return key.partition
 
 
 class ModelPrograms:
@@ -50,12 +72,12 @@ class ModelPrograms:
         """
         limits = options.max_programs, options.max_program_bytes
         with self._lock:
-            return self._recent.setdefault((group, limits), LruCache(options.max_programs))
+            return self._recent.setdefault((group, limits), RecentPrograms(options.max_programs))
 
     def get(
         self,
         group: Hashable,
-        key: Hashable,
+        key: ProgramKey,
         recent: RecentPrograms,
         most_bytes: int,
         compute: Callable[[], Program],
@@ -64,7 +86,7 @@ class ModelPrograms:
 
         Args:
             group: options and graph.
-            key: partition and input shapes.
+            key: the program's.
             recent: those of the group.
             most_bytes: that idle ones may hold; see `drop_idle`.
             compute: compiles it.

@@ -72,13 +72,18 @@ def core_count() -> int:
     return os.cpu_count() or 1  # macOS
 
 
-def threads() -> list[str | int | None]:
-    """What determines the size of XLA:CPU's thread pool: the environment, and the cores."""
-    return [os.environ.get("NPROC"), core_count()]
+def threads() -> list[str | int]:
+    """What determines XLA:CPU's threads: their number, by NPROC or else the cores; the cores.
+
+    Source: DefaultThreadPoolSize in xla/pjrt/utils.cc. An NPROC that is no number stays a text.
+    """
+    chosen, cores = os.environ.get("NPROC", ""), core_count()
+    if not chosen:
+        return [cores, cores]
+    return [int(chosen) if chosen.isdecimal() else chosen, cores]
 
 
 @functools.cache
 def is_single_threaded() -> bool:
     """Whether XLA:CPU has one thread; its pool is created once per process."""
-    chosen, cores = threads()
-    return (chosen or str(cores)) == "1"
+    return threads()[0] == 1

@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from jaxdelegate.compile.compiler import Compiler
 from jaxdelegate.delegate.jax_delegate import JaxDelegate
 from jaxdelegate.errors import DeviceMemoryError, InterpreterError, JaxDelegateError
+from jaxdelegate.options import DelegateOptions
 from jaxdelegate.runtime.open_model import OpenModel
 from jaxdelegate.runtime.subgraph import StoreStates, SubgraphRunner
 from jaxdelegate.serve.decisions import Costs, compiled_sizes
@@ -35,6 +37,12 @@ class RuntimeStates:
 
 class CountingDelegate(JaxDelegate):
     _reported = _loaded = 0
+
+    def make_compiler(self, options: DelegateOptions) -> Compiler:
+        """Its compiler, which does not warn of batches of many sizes: they are served."""
+        compiler = super().make_compiler(options)
+        compiler.varying_shapes = None
+        return compiler
 
     def new_programs(self) -> tuple[int, int]:
         """How many were compiled, and how many loaded from the cache, since the last call."""

@@ -15,6 +15,7 @@ from jaxdelegate.cache import environment, program_key, sources
 from jaxdelegate.cache.entry import unpack
 from jaxdelegate.cache.key import Part
 from jaxdelegate.cache.programs import Statistics
+from jaxdelegate.kernels.processor import core_count
 from jaxdelegate.lowering import partition as lowering
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.testing import ModelBuilder
@@ -193,11 +194,14 @@ def test_other_sources_are_another_program(run, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_flags_and_threads_are_part_of_the_key(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NPROC", raising=False)
     run()
     for name in ("XLA_FLAGS", "NPROC"):
         with monkeypatch.context() as patch:
             patch.setenv(name, "17")
             assert run() == "stored"
+    monkeypatch.setenv("NPROC", str(core_count()))  # as XLA does without it
+    assert run() == "loaded"
 
 
 def test_options_and_tokens_are_part_of_the_key(run) -> None:

@@ -1,6 +1,7 @@
 """Programs and weights of a process: one for all that run the same graph with the same options."""
 
 import gc
+import logging
 import pickle
 import threading
 import weakref
@@ -13,8 +14,8 @@ from ai_edge_litert.interpreter import Interpreter as StockInterpreter
 
 import jaxdelegate as jd
 from jaxdelegate.compile.compiler import Compiler
-from jaxdelegate.compile.programs import ModelPrograms
-from jaxdelegate.op_lowering.options import FullyConnectedOptions
+from jaxdelegate.compile.programs import ModelPrograms, ProgramKey
+from jaxdelegate.op_lowering.options import FullyConnectedOptions, TensorType, UniqueOptions
 from jaxdelegate.options import DelegateOptions
 from jaxdelegate.report.tuning import Choice
 from jaxdelegate.runtime import open_model as runtime_open_model
@@ -257,6 +258,36 @@ def test_programs_of_other_shapes_are_dropped(compilations: list[Compiler]) -> N
     assert len(compilations) == 4
 
 
+def two_partitions() -> bytes:
+    """UNIQUE stays on the host, between two RELUs."""
+    builder = ModelBuilder()
+    x, a = builder.input((4,), shape_signature=(-1,)), builder.tensor((4,))
+    unique, indices = builder.tensor((4,)), builder.tensor((4,), np.int32)
+    builder.operator("RELU", [x], [a])
+    builder.operator("UNIQUE", [a], [unique, indices], UniqueOptions(TensorType.INT32))
+    y = builder.tensor((4,), np.int32)
+    builder.operator("ADD", [indices, indices], [y])
+    builder.outputs(unique, y)
+    return builder.build()
+
+
+def test_shapes_count_and_not_partitions(
+    compilations: list[Compiler], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Programs of the latest shapes are kept for each partition; many shapes are said once."""
+    delegate = jd.JaxDelegate(platform="cpu", min_gain=0, max_programs=6)
+    interpreter = opened(two_partitions(), delegate=delegate)
+    assert delegate.report().n_partitions == 2
+    for size in (1, 2, 3, 5, 6, 6, 5, 3, 2, 1):
+        with caplog.at_level(logging.WARNING, "jaxdelegate"):
+            interpreter.resize_tensor_input(0, [size])
+            interpreter.allocate_tensors()
+    assert len(compilations) == 2 * 6
+    (said,) = (r.getMessage() for r in caplog.records if "input shapes" in r.getMessage())
+    assert "XLA compiled 5 programs for as many input shapes, in" in said
+    assert "max_programs=6, and serialization_dir" in said
+
+
 def test_programs_in_use_are_shared_beyond_the_limit(compilations: list[Compiler]) -> None:
     content, delegate = dense(), jd.JaxDelegate(platform="cpu", min_gain=0, max_programs=1)
     interpreters = []
@@ -296,7 +327,8 @@ def test_a_program_that_cannot_run_is_forgotten_once() -> None:
     recent = programs.recent("group", DelegateOptions())
 
     def asked(program: Program) -> Program:
-        return programs.get("group", "key", recent, 0, lambda: program)
+        key = ProgramKey((0,), (), (), ())
+        return programs.get("group", key, recent, 0, lambda: program)
 
     bad, good = (
         Program(executable=None, weights=(), inputs=(), outputs=(), states={})  # type: ignore[arg-type]
