@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ai_edge_litert.interpreter import Interpreter as StockInterpreter
 
 import jaxdelegate as jd
 from jaxdelegate.errors import DelegationError, InterpreterError, OptionError
@@ -400,13 +401,42 @@ def test_without_the_option_the_error_names_it() -> None:
         assert "rebatch" not in str(caught.value)
 
 
-def test_stock_interpreters_reject_it() -> None:
-    from ai_edge_litert.interpreter import Interpreter
+def cell() -> bytes:
+    """An RNN whose state fixes a batch of 1."""
+    builder = ModelBuilder()
+    x, y = builder.input((1, 4), name="x"), builder.tensor((1, 4))
+    weights = [builder.constant(np.eye(4, dtype=np.float32)) for _ in "ab"]
+    bias = builder.constant(np.zeros(4, np.float32))
+    state = builder.tensor((1, 4), name="h", is_variable=True)
+    builder.operator("RNN", [x, *weights, bias, state], [y])
+    builder.outputs(y)
+    return builder.build()
 
+
+@pytest.mark.parametrize("opened", ["ours", "load", "stock"])
+def test_a_state_that_fixes_the_batch_is_named_with_what_helps(opened: str) -> None:
+    def run_batch() -> None:
+        if opened == "load":
+            jd.load(cell())(np.ones((N, 4), np.float32))
+        kind = {"ours": jd.Interpreter, "stock": StockInterpreter}[opened]
+        delegate = jd.JaxDelegate(platform="cpu", min_gain=0)
+        interpreter = kind(model_content=cell(), experimental_delegates=[delegate])
+        interpreter.resize_tensor_input(0, [N, 4])
+        interpreter.allocate_tensors()
+
+    with pytest.raises(RuntimeError) as caught:
+        run_batch()
+    text = str(caught.value)
+    assert f"its state 'h' is [1, 4], expected [{N}, 4] for a batch of {N}" in text
+    remedies = "JaxDelegate(rebatch=True) in jaxdelegate.Interpreter", "load(model).batched(n)"
+    assert all(remedy in text for remedy in remedies)
+
+
+def test_stock_interpreters_reject_it() -> None:
     with pytest.raises(
         OptionError, match=r"rebatch: a stock interpreter .*jaxdelegate\.Interpreter"
     ):
-        Interpreter(
+        StockInterpreter(
             model_content=classifier(),
             experimental_delegates=[jd.JaxDelegate(platform="cpu", rebatch=True)],
         )

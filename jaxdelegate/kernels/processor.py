@@ -75,7 +75,7 @@ def core_count() -> int:
 def threads() -> list[str | int]:
     """What determines XLA:CPU's threads: their number, by NPROC or else the cores; the cores.
 
-    Source: DefaultThreadPoolSize in xla/pjrt/utils.cc. An NPROC that is no number stays a text.
+    Source: DefaultThreadPoolSize in xla/pjrt/utils.cc. Other text than a number stays as it is.
     """
     chosen, cores = os.environ.get("NPROC", ""), core_count()
     if not chosen:

@@ -19,6 +19,7 @@ from jaxdelegate.model.tensor_tables import with_block_values
 from jaxdelegate.op_lowering.dtypes import HANDLES
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 from jaxdelegate.passes.propagation import gather, propagate, unfolded
+from jaxdelegate.plan import rebatching
 from jaxdelegate.plan.node_subsets import Subset, independent_subsets
 from jaxdelegate.plan.steps import DelegatedNodes
 from jaxdelegate.reference.registry import KERNELS
@@ -236,6 +237,18 @@ class Graph:
             if row.delegate is None and (reason := self._why_not(row.operators[0])) is not None:
                 reasons[position] = reason
         return reasons
+
+    def refusal(self, operators: Iterable[Operator]) -> str | None:
+        """What the first of these operators that refuses the current shapes says, and what helps.
+
+        None: all accept them.
+        """
+        said = next((self._refused[o.index] for o in operators if o.index in self._refused), None)
+        if said is None:
+            return None
+        inputs = [i for i in self._sources if i not in self._written]
+        shapes = {i: shape_of(self.tensors[i]) for i in inputs}
+        return said + rebatching.remedy({i: self.declared[i] for i in inputs}, shapes)
 
     def _why_not(self, operator: Operator) -> str | None:
         unknown = self._unreadable.get(operator.index) or self._refused.get(operator.index)

@@ -3,7 +3,7 @@
 from collections.abc import Hashable, MutableMapping, Sequence
 from typing import Any
 
-from jaxdelegate.errors import JaxDelegateError
+from jaxdelegate.errors import InterpreterError, JaxDelegateError
 from jaxdelegate.litert.context import PartitionContext
 from jaxdelegate.litert.graph import Graph, Specs
 from jaxdelegate.model.records import Operator
@@ -88,6 +88,9 @@ class Partition:
         try:
             kernel.prepare(self._context, self._params)
         except JaxDelegateError as error:
+            refusal = self._graph.refusal(self._operators)
+            if refusal is not None:
+                raise InterpreterError(refusal) from error
             if not self.delegate.options.fallback_on_error:
                 raise
             self.delegate.on_fallback(self._graph.index, self._params.nodes, error)

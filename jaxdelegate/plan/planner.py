@@ -183,6 +183,11 @@ def _why_not_at_once(entry: EntryPoint, shapes: Shapes, batch: rebatching.AskedB
 def _rebatch_remedy(entry: EntryPoint, shapes: Shapes, delegation: Delegation) -> str:
     if not delegation.may_rebatch or delegation.rebatches:
         return ""
+    return batch_remedy(entry, shapes)
+
+
+def batch_remedy(entry: EntryPoint, shapes: Shapes) -> str:
+    """What an error should add if the inputs have a batch, and the file fixes 1."""
     declared = {i: entry.declared[i] for i in entry.subgraph.inputs}
     return rebatching.remedy(declared, shapes)
 

@@ -12,7 +12,10 @@ from jaxdelegate.plan.steps import PlannedPartition, PlannedStep
 from jaxdelegate.simple_delegate import SimpleDelegate
 
 _INSTEAD = "jaxdelegate.load(model).batched(n) computes batches of such a model"
-_REMEDY = "; to run a batch on a model that fixes 1, use JaxDelegate(rebatch=True)"
+_REMEDY = (
+    "; to run a batch on a model that fixes 1, use JaxDelegate(rebatch=True) in "
+    "jaxdelegate.Interpreter, or jaxdelegate.load(model).batched(n)"
+)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,11 +4,11 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 
-from jaxdelegate.errors import DelegationError
+from jaxdelegate.errors import DelegationError, InterpreterError
 from jaxdelegate.lru_cache import LruCache
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 from jaxdelegate.passes.propagation import reads_and_writes
-from jaxdelegate.plan.planner import EntryPoint
+from jaxdelegate.plan.planner import EntryPoint, batch_remedy
 from jaxdelegate.simple_delegate import Node
 from jaxdelegate.text import printable
 
@@ -61,7 +61,11 @@ class WholePlans:
 
     def _planned(self, shapes: Shapes) -> WholePlan:
         by_tensor = dict(zip(self._inputs, (tuple(s) for s in shapes), strict=True))
-        specs = self._entry.specs({**self._entry.declared_shapes, **by_tensor})
+        wanted = {**self._entry.declared_shapes, **by_tensor}
+        try:
+            specs = self._entry.specs(wanted)
+        except InterpreterError as error:
+            raise InterpreterError(f"{error}{batch_remedy(self._entry, wanted)}") from error
         nodes = tuple(node for node in self._entry.nodes(specs) if node.name != _CALL_ONCE)
         computed = [i for i in self._outputs if i not in self._inputs]
         return WholePlan(nodes, dict(enumerate(specs)), tuple(dict.fromkeys(computed)))

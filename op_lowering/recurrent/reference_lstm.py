@@ -16,7 +16,9 @@ from jaxdelegate.op_lowering.recurrent.reference_dynamic_range import as_operand
 from jaxdelegate.op_lowering.recurrent.reference_rnn import (
     apply_activation,
     as_floats,
+    batch_of,
     merged_shapes,
+    require_states,
     time_first,
     with_states,
 )
@@ -50,6 +52,7 @@ BACKWARD = Layout(weights=18, recurrent=22, peephole=26, bias=29, projection=33,
 AUX_INPUT = 39
 _FULL_INPUTS = (20, 24)  # without and with the layer norm's tensors
 _BIDIRECTIONAL_INPUTS = (48,)
+_BASIC_INPUTS = 5
 
 
 class Direction:
@@ -156,6 +159,12 @@ def _require_inputs(inputs: Specs, counts: tuple[int, ...]) -> None:
         raise ValueError(f"expected {expected} inputs, got {len(inputs)}")
 
 
+def _require_states(inputs: Specs, n_batch: int, at: Layout) -> None:
+    """States hold the batch. Recurrent weights are [n_cell, n_output] or a diagonal [n_output]."""
+    n_cell, n_output = inputs[at.weights + 3].shape[0], inputs[at.recurrent + 3].shape[-1]
+    require_states(inputs, n_batch, {at.state: n_output, at.state + 1: n_cell})
+
+
 # --- LSTM ---
 
 
@@ -163,8 +172,11 @@ def lstm_shapes(o: LSTMOptions, inputs: Specs) -> tuple[Shape | None, ...]:
     """[n_batch, n_output]; basic: output, cell state, joined inputs, gates before activation."""
     if o.kernel_type is LSTMKernelType.FULL:
         _require_inputs(inputs, _FULL_INPUTS)
+        _require_states(inputs, inputs[0].shape[0], FULL)
         return ((inputs[0].shape[0], inputs[FULL.recurrent + 3].shape[1]),)
     (n_batch, n_input), n_cell = inputs[0].shape, inputs[1].shape[1]
+    if len(inputs) == _BASIC_INPUTS:
+        require_states(inputs, n_batch, {1: n_cell, 4: n_cell})
     rows = n_cell, n_cell, n_input + n_cell, 4 * n_cell
     return tuple((n_batch, n) for n in rows)
 
@@ -200,9 +212,10 @@ def _basic(inputs: Specs, outputs: Specs, arrays: tuple[Any, ...]) -> tuple[Arra
 
 
 def sequence_shapes(
-    _o: UnidirectionalSequenceLSTMOptions, inputs: Specs
+    o: UnidirectionalSequenceLSTMOptions, inputs: Specs
 ) -> tuple[Shape | None, ...]:
     _require_inputs(inputs, _FULL_INPUTS)
+    _require_states(inputs, batch_of(inputs[0], time_major=o.time_major), FULL)
     return ((*inputs[0].shape[:2], inputs[FULL.recurrent + 3].shape[-1]),)
 
 
@@ -233,6 +246,8 @@ def bidirectional_shapes(
     o: BidirectionalSequenceLSTMOptions, inputs: Specs
 ) -> tuple[Shape | None, ...]:
     _require_inputs(inputs, _BIDIRECTIONAL_INPUTS)
+    for direction in (FORWARD, BACKWARD):
+        _require_states(inputs, batch_of(inputs[0], time_major=o.time_major), direction)
     forward, backward = (inputs[at.recurrent + 3].shape[1] for at in (FORWARD, BACKWARD))
     return merged_shapes(inputs, forward, backward, merge=o.merge_outputs)
 

@@ -1,6 +1,7 @@
 """RNN, its sequences and SVDF, step by step as in the kernels."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from jaxdelegate.op_lowering.recurrent.options import (
     SVDFOptions,
 )
 from jaxdelegate.op_lowering.recurrent.reference_dynamic_range import Matrix, as_operands, product
-from jaxdelegate.op_lowering.spec import Shape, Specs
+from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
 from jaxdelegate.quant import eigen
 from jaxdelegate.reference.kernel import Array, Folds, Kernel
 
@@ -63,6 +64,25 @@ def with_states(
     )
 
 
+def require_states(inputs: Specs, n_batch: int, sizes: Mapping[int, int]) -> None:
+    """Refuse states that do not hold the input's batch, as the kernels' Prepare does.
+
+    `sizes` are each state's elements for one item, by the state's position.
+    """
+    for position, size in sizes.items():
+        state = inputs[position] if position < len(inputs) else None
+        if state is not None and math.prod(state.shape) != n_batch * size:
+            raise ValueError(
+                f"its state {state.name!r} is {list(state.shape)}, expected [{n_batch}, {size}] "
+                f"for a batch of {n_batch}"
+            )
+
+
+def batch_of(x: TensorSpec, *, time_major: bool) -> int:
+    """The batch of a sequence."""
+    return x.shape[1 if time_major else 0]
+
+
 def time_first(x: Array, *, time_major: bool) -> Array:
     """Swap the file's order of time and batch and [time, batch, ...]."""
     return x if time_major else x.swapaxes(0, 1)
@@ -82,6 +102,7 @@ def _rnn_step(cell: list[Any], x: Array, h: Array, aux: Array | None = None) -> 
 
 
 def rnn_shapes(_o: RNNOptions, inputs: Specs) -> tuple[Shape | None, ...]:
+    require_states(inputs, inputs[0].shape[0], {4: inputs[1].shape[0]})
     return ((inputs[0].shape[0], inputs[1].shape[0]),)
 
 
@@ -112,7 +133,9 @@ def _sequence(
     return y, h
 
 
-def sequence_shapes(_o: SequenceRNNOptions, inputs: Specs) -> tuple[Shape | None, ...]:
+def sequence_shapes(o: SequenceRNNOptions, inputs: Specs) -> tuple[Shape | None, ...]:
+    n_batch = batch_of(inputs[0], time_major=o.time_major)
+    require_states(inputs, n_batch, {4: inputs[1].shape[0]})
     return ((*inputs[0].shape[:2], inputs[1].shape[0]),)
 
 
@@ -134,7 +157,10 @@ def unidirectional_sequence_rnn(
 def bidirectional_shapes(
     o: BidirectionalSequenceRNNOptions, inputs: Specs
 ) -> tuple[Shape | None, ...]:
-    return merged_shapes(inputs, inputs[1].shape[0], inputs[5].shape[0], merge=o.merge_outputs)
+    n_forward, n_backward = inputs[1].shape[0], inputs[5].shape[0]
+    n_batch = batch_of(inputs[0], time_major=o.time_major)
+    require_states(inputs, n_batch, {4: n_forward, 8: n_backward})
+    return merged_shapes(inputs, n_forward, n_backward, merge=o.merge_outputs)
 
 
 def merged_shapes(
@@ -178,6 +204,7 @@ def bidirectional_sequence_rnn(
 
 def svdf_shapes(o: SVDFOptions, inputs: Specs) -> tuple[Shape | None, ...]:
     """Each unit sums `rank` filters."""
+    require_states(inputs, inputs[0].shape[0], {4: math.prod(inputs[2].shape)})
     return ((inputs[0].shape[0], inputs[1].shape[0] // o.rank),)
 
 

@@ -274,7 +274,7 @@ def two_partitions() -> bytes:
 def test_shapes_count_and_not_partitions(
     compilations: list[Compiler], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Programs of the latest shapes are kept for each partition; many shapes are said once."""
+    """Programs of the latest shapes are kept for each partition; the warning comes once."""
     delegate = jd.JaxDelegate(platform="cpu", min_gain=0, max_programs=6)
     interpreter = opened(two_partitions(), delegate=delegate)
     assert delegate.report().n_partitions == 2

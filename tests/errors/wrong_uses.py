@@ -207,7 +207,8 @@ WRONG_USES: dict[str, tuple[WrongUse, ...]] = {
             "i.allocate_tensors()",
             "InterpreterError",
             "RESHAPE: [4, 2, 3] does not fit [1, 6]",
-            "to run a batch on a model that fixes 1, use JaxDelegate(rebatch=True)",
+            "to run a batch on a model that fixes 1, use JaxDelegate(rebatch=True) in "
+            "jaxdelegate.Interpreter, or jaxdelegate.load(model).batched(n)",
         ),
         use(
             "a batch for only one of the inputs",

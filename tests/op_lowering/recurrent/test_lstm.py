@@ -209,7 +209,6 @@ REFUSED = {
     "peephole tensors are incomplete": STEP_WITH_ALL.with_inputs({10: None}),
     "layer norm tensors are incomplete": STEP_WITH_ALL.with_inputs({22: None}),
     "has shape [6, 4], not [6, 5]": PLAIN.with_inputs({3: floats(CELL, INPUT - 1)}),
-    "has shape [3, 5], not [3, 6]": PLAIN.with_inputs({19: variable(BATCH, CELL - 1)}),
     "input 18 holds state": PLAIN.with_inputs({18: f32(BATCH, CELL)}),
     "is a variable tensor, but holds no state": PLAIN.with_inputs({15: variable(CELL)}),
     "has rank 3": PLAIN.with_inputs({0: f32(BATCH, INPUT, 1)}),
@@ -223,6 +222,10 @@ REFUSED = {
     "one direction has weights": BOTH[9].with_inputs(dict.fromkeys(range(44, 48))),
     "auxiliary weight tensors are incomplete": BOTH[9].with_inputs({40: None}),
     "not [4, 3, 5]": bidirectional("", LstmForm().both(SERIES, AUX)),
+}
+
+STOPPED = {
+    "state 'in19' is [3, 5], expected [3, 6]": PLAIN.with_inputs({19: variable(BATCH, CELL - 1)})
 }
 
 

@@ -128,7 +128,6 @@ REFUSED = {
     "other weights are quantized int8": RNN[0].with_inputs({1: INT8}),
     "is int32, not one of float32": RNN[0].with_inputs({3: const(of(np.int32, UNITS))}),
     "input 4 holds state, but": RNN[0].with_inputs({4: f32(BATCH, UNITS)}),
-    "has shape [2, 6], not [3, 6]": RNN[0].with_inputs({4: variable(2, UNITS)}),
     "has shape [6, 5], not [6, 6]": RNN[0].with_inputs({2: floats(UNITS, INPUT)}),
     "needs 5 inputs": RNN[0].with_inputs({3: None}),
     "has 6 inputs, not 5": dataclasses.replace(RNN[0], inputs=[*RNN[0].inputs, None]),
@@ -138,7 +137,11 @@ REFUSED = {
     "has shape [4, 2, 5], not [4, 3, 5]": BOTH[1].with_inputs({9: f32(TIME, 2, INPUT)}),
     "has shape [3, 4, 7], not [3, 4, 5]": BOTH[8].with_inputs({9: f32(BATCH, TIME, 7)}),
     "do not divide into rank 4": dataclasses.replace(SVDF[1], options=SVDFOptions(4)),
-    "not [3, 48]": SVDF[1].with_inputs({4: variable(BATCH, 47)}),
+}
+
+STOPPED = {
+    "state 'in4' is [2, 6], expected [3, 6]": RNN[0].with_inputs({4: variable(2, UNITS)}),
+    "is [3, 47], expected [3, 48]": SVDF[1].with_inputs({4: variable(BATCH, 47)}),
 }
 
 
