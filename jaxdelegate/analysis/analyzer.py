@@ -20,6 +20,7 @@ from jaxdelegate.analysis.records import (
     TensorAnalysis,
     json_value,
 )
+from jaxdelegate.analysis.stock_survey import in_stock_interpreter
 from jaxdelegate.analysis.survey import Survey, is_quantized, survey
 from jaxdelegate.delegate.jax_delegate import JaxDelegate
 from jaxdelegate.errors import OptionError
@@ -43,6 +44,8 @@ _REPLACED = Cost(0, 0, 0, note="part of a list update")
 def analyze_model(
     source: ModelSource | Model,
     delegate: SimpleDelegate | DelegateOptions | Mapping[str, Any] | None = None,
+    *,
+    interpreter: str = "jaxdelegate",
     **options: Any,
 ) -> ModelAnalysis:
     """Read a model, plan it without compiling, and count its costs.
@@ -50,26 +53,37 @@ def analyze_model(
     Args:
         source: a path, the content of a file, or a model.
         delegate: the delegate to plan for, or JaxDelegate's options.
+        interpreter: whose partitions: "jaxdelegate", or "litert", which is ai_edge_litert's.
         **options: options of JaxDelegate by name, which override those in `delegate`.
 
     Raises:
         ModelError: the file cannot be opened, is not a TFLite model, or is damaged.
         OptionError: an unknown or impossible option.
+        InterpreterError: ai_edge_litert's interpreter does not open the model.
     """
     if isinstance(delegate, SimpleDelegate):
         if options:
             raise OptionError(
                 f"got a delegate and options: set these on the delegate: {', '.join(options)}"
             )
-        return analyze_with(source, delegate)
-    return analyze_with(source, JaxDelegate(delegate, **options))
+        return analyze_with(source, delegate, interpreter)
+    return analyze_with(source, JaxDelegate(delegate, **options), interpreter)
 
 
-def analyze_with(source: ModelSource | Model, delegate: SimpleDelegate | None) -> ModelAnalysis:
+def analyze_with(
+    source: ModelSource | Model,
+    delegate: SimpleDelegate | None,
+    interpreter: str = "jaxdelegate",
+) -> ModelAnalysis:
     """`analyze_model` for an existing delegate; None: nothing is delegated."""
+    if interpreter not in ("jaxdelegate", "litert"):
+        raise OptionError(f"interpreter: expected 'jaxdelegate' or 'litert', got {interpreter!r}")
     model = source if isinstance(source, Model) else read_model(source)
-    surveys = survey(model, delegate)
-    others = _other_surveys(model, delegate)
+    surveys, others = survey(model, delegate), None
+    if interpreter == "litert":
+        surveys = in_stock_interpreter(model, surveys, delegate)
+    else:
+        others = _other_surveys(model, delegate)
     costs = _Costs(surveys)
     graphs = tuple(Graph(model, s, costs.of(s)) for s in surveys)
     callers = _callers(model)
@@ -81,6 +95,7 @@ def analyze_with(source: ModelSource | Model, delegate: SimpleDelegate | None) -
         description=model.description,
         version=__version__,
         delegate="none" if delegate is None else delegate.name,
+        interpreter=interpreter,
         device="the CPU" if delegate is None else getattr(delegate, "device_name", delegate.name),
         options=_options(delegate),
         subgraphs=subgraphs,

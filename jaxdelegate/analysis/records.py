@@ -109,7 +109,8 @@ class SubgraphAnalysis:
 
     @property
     def left(self) -> tuple[OperatorAnalysis, ...]:
-        return tuple(op for op in self.operators if not op.delegated)
+        """The operators that stay on the host, without initialization, which runs once."""
+        return tuple(op for op in self.operators if not op.delegated and op.name != "CALL_ONCE")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,6 +152,7 @@ class ModelAnalysis:
     description: str  # as the file has it
     version: str  # of jaxdelegate
     delegate: str
+    interpreter: str  # whose partitions: "jaxdelegate" or "litert"
     device: str  # where partitions run, as reasons name it
     options: Mapping[str, Any]  # the delegate's, by name
     subgraphs: tuple[SubgraphAnalysis, ...]  # the main one first
@@ -227,6 +229,8 @@ def _head(analysis: ModelAnalysis) -> Iterator[str]:
     count = len(analysis.subgraphs)
     yield f"Your TFLite model has '{count}' subgraph(s). T#2 is tensor 2 of the main subgraph,"
     yield "T#1_2 that of Subgraph#1; Op#0 is the operator that runs first."
+    if analysis.interpreter == "litert":
+        yield "Partitions are those of the stock interpreter (ai_edge_litert)."
     if analysis.description:
         yield f"Description: {printable(analysis.description)}"
     yield ""

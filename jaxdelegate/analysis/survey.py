@@ -46,7 +46,7 @@ def survey(model: Model, delegate: SimpleDelegate | None) -> tuple[Survey, ...]:
 
     The delegate never sees the plan; None: nothing is delegated.
     """
-    planned_for = _ReasonsOnly(delegate)
+    planned_for = ReasonsOnly(delegate)
     found: dict[int, Survey] = {}
     arguments: dict[int, Specs] = {}
     for index in _callers_first(model):
@@ -57,7 +57,7 @@ def survey(model: Model, delegate: SimpleDelegate | None) -> tuple[Survey, ...]:
     return tuple(found[i] for i in range(len(model.subgraphs)))
 
 
-class _ReasonsOnly(SimpleDelegate):
+class ReasonsOnly(SimpleDelegate):
     """Wraps a delegate, which only gives reasons and gets no report.
 
     Its transfers cost nothing: whether a partition gains depends on the interpreter that opens the
@@ -110,7 +110,7 @@ def _passed(model: Model, node: Node) -> Iterator[tuple[int, Specs]]:
             yield callee, node.inputs[len(node.inputs) - wanted :]
 
 
-def _surveyed(model: Model, index: int, delegate: _ReasonsOnly, given: Specs | None) -> Survey:
+def _surveyed(model: Model, index: int, delegate: ReasonsOnly, given: Specs | None) -> Survey:
     subgraph = model.subgraphs[index]
     entry = EntryPoint(subgraph, Subgraphs(model.subgraphs), Limits())
     known = zip(subgraph.inputs, given or (), strict=False)
@@ -148,11 +148,12 @@ def _replaced(subgraph: Subgraph, planned: Collection[int]) -> dict[int, int]:
 
 def _as_declared(model: Model, subgraph: Subgraph, problem: str) -> Survey:
     specs = dict(enumerate(declared_specs(subgraph)))
-    nodes = tuple(_declared_node(model, op, specs) for op in subgraph.operators)
+    nodes = tuple(node_of(model, op, specs) for op in subgraph.operators)
     return Survey(subgraph, nodes, specs, None, (), problem)
 
 
-def _declared_node(model: Model, operator: Operator, specs: Mapping[int, TensorSpec]) -> Node:
+def node_of(model: Model, operator: Operator, specs: Mapping[int, TensorSpec]) -> Node:
+    """An operator of a model with the specs of its tensors."""
     return Node(
         operator,
         gather(specs, operator.inputs),

@@ -90,6 +90,8 @@ class DelegationReport:
 
     def _counts(self) -> str:
         n, m = len(self.delegated), len(self.left)
+        if self.initializing and not n + m:
+            return "There is nothing to delegate."
         if not n:
             return (
                 f"No operations will run on {self.device}, "

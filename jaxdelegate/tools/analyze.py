@@ -4,6 +4,7 @@ from pathlib import Path
 
 from absl import flags
 
+from jaxdelegate import providers
 from jaxdelegate.analysis import measured, model_explorer
 from jaxdelegate.analysis.analyzer import analyze_with
 from jaxdelegate.analysis.page import html_page
@@ -39,7 +40,8 @@ FLAGS = (
 def run(values: flags.FlagValues) -> int:
     """Analyze, print and write; returns 1 if full delegation is required and impossible."""
     delegate = _delegate(values)
-    analysis = analyze_with(values.graph, delegate)
+    interpreter = providers.interpreter_name(values, [] if delegate is None else [delegate])
+    analysis = analyze_with(values.graph, delegate, interpreter)
     if values.op_profile:
         analysis = measured.with_latency(analysis, values.op_profile)
     if values.layer_errors:

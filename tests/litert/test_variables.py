@@ -3,12 +3,14 @@
 import logging
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 from ai_edge_litert.interpreter import Interpreter
 
 import jaxdelegate as jd
+from jaxdelegate.analysis.analyzer import analyze_model
 from jaxdelegate.op_lowering.options import (
     CallOnceOptions,
     ConcatenationOptions,
@@ -16,6 +18,7 @@ from jaxdelegate.op_lowering.options import (
     VarHandleOptions,
 )
 from jaxdelegate.testing import ModelBuilder
+from jaxdelegate.tools.main import main
 
 Stock = Callable[..., Interpreter]
 pytestmark = pytest.mark.litert
@@ -152,3 +155,28 @@ def test_a_model_that_cannot_gain_is_left_without_asking_rules(stock: Stock) -> 
     (reason,) = {node.reason for node in delegate.report().left if node.op == "ADD"}
     assert reason is not None
     assert "min_gain=0 delegates it" in reason
+
+
+def test_analyze_shows_what_the_stock_interpreter_takes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same partitions and reasons as its report, without compiling."""
+    delegate, content = jd.JaxDelegate(min_gain=0), streaming()
+    Interpreter(model_content=content, experimental_delegates=[delegate])
+    stock = analyze_model(content, interpreter="litert", min_gain=0)
+    for subgraph in stock.subgraphs:
+        rows = delegate.report(subgraph.index).nodes
+        found = [(op.index, op.partition, op.reason) for op in subgraph.operators]
+        assert found == [(row.index, row.partition, row.reason) for row in rows]
+        assert subgraph.summary == delegate.report(subgraph.index).summary()
+    (partition,) = stock.subgraphs[0].partitions
+    assert partition.operators == (3, 4, 6)
+    assert not analyze_model(content, min_gain=0).subgraphs[0].left  # ours takes the variable, too
+    (tmp_path / "m.tflite").write_bytes(content)
+    flags = [f"--graph={tmp_path}/m.tflite", "--interpreter=litert", "--jax_min_gain=0"]
+    assert main(["analyze", *flags]) == 0
+    printed = capsys.readouterr().out
+    assert "Partitions are those of the stock interpreter" in printed
+    assert stock.subgraphs[0].summary in printed
+    with pytest.raises(jd.OptionError, match="interpreter: expected"):
+        analyze_model(content, interpreter="tflite")
