@@ -160,7 +160,7 @@ def test_a_model_that_cannot_gain_is_left_without_asking_rules(stock: Stock) -> 
 def test_analyze_shows_what_the_stock_interpreter_takes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The same partitions and reasons as its report, without compiling."""
+    """It prints the partitions and reasons of the report, without compiling."""
     delegate, content = jd.JaxDelegate(min_gain=0), streaming()
     Interpreter(model_content=content, experimental_delegates=[delegate])
     stock = analyze_model(content, interpreter="litert", min_gain=0)
