@@ -68,7 +68,7 @@ class CallableModel:
 
     @property
     def signatures(self) -> dict[str, Signature]:
-        """The model's signatures by key; empty if the file has none."""
+        """The model's signatures by key; empty if the file has none. A part has one."""
         return self._functions.signatures
 
     @property
