@@ -85,7 +85,7 @@ def analyze_with(
     else:
         others = _other_surveys(model, delegate)
     costs = _Costs(surveys)
-    graphs = tuple(Graph(model, s, costs.of(s)) for s in surveys)
+    graphs = tuple(Graph(model, s, costs.of(s), _in_floats(s, delegate)) for s in surveys)
     callers = _callers(model)
     subgraphs = tuple(
         _subgraph(graph, tuple(callers.get(graph.index, ())), others) for graph in graphs
@@ -125,6 +125,14 @@ def _other_surveys(
     is_view = delegate.lowering_context.quant_mode == "float_view"
     mode = "integer" if is_view else "float_view"
     return mode, survey(model, JaxDelegate(delegate.options, quant_mode=mode))
+
+
+def _in_floats(survey: Survey, delegate: SimpleDelegate | None) -> frozenset[int]:
+    if not isinstance(delegate, JaxDelegate) or survey.report is None:
+        return frozenset()
+    taken = {row.index for row in survey.report.delegated}
+    nodes = (node for node in survey.nodes if node.index in taken)
+    return frozenset(node.index for node in nodes if delegate.compiler.runs_in_floats(node))
 
 
 def _callers(model: Model) -> dict[int, list[tuple[int, int]]]:
@@ -212,6 +220,7 @@ def _operator(node: Node, graph: Graph, other_reason: str | None) -> OperatorAna
         cost=graph.costs[node.index],
         folded=node.is_constant,
         partition=graph.partition_of.get(node.index),
+        in_floats=node.index in graph.in_floats,
         reason=graph.reasons.get(node.index, graph.survey.problem),
         other_reason=other_reason,
     )

@@ -17,6 +17,7 @@ class Graph:
     model: Model
     survey: Survey
     costs: tuple[Cost, ...]
+    in_floats: frozenset[int]  # quantized operators that run in floats: quant_mode="auto" on a CPU
 
     @property
     def index(self) -> int:

@@ -47,6 +47,7 @@ class OperatorAnalysis:
     folded: bool  # whether its outputs are known before the first invoke, so that it costs nothing
     partition: int | None
     reason: str | None
+    in_floats: bool = False  # quantized, but run in floats: quant_mode="auto" on a CPU
     other_reason: str | None = None  # with the other `quant_mode`, if there is one
     latency_ms: float | None = None  # measured, if a profile was given
     error: float | None = None  # of its output, measured, if a comparison was given
@@ -306,6 +307,9 @@ def _costs(subgraph: SubgraphAnalysis) -> Iterator[str]:
     if subgraph.problem:
         yield f"No plan for the declared shapes: {printable(subgraph.problem)}"
     yield subgraph.summary
+    if names := [op.name for op in subgraph.operators if op.in_floats]:
+        counts = (f"{names.count(name)} {name}" for name in sorted({*names}))
+        yield f"In floats, as they are faster so or have no integer kernel: {', '.join(counts)}."
     if other:
         yield (
             f"With quant_mode={other.quant_mode!r}: {other.delegated} of "
@@ -328,6 +332,7 @@ def _costs(subgraph: SubgraphAnalysis) -> Iterator[str]:
 
 def _cost_row(op: OperatorAnalysis, *, with_other: bool) -> list[str]:
     where = f"partition {op.partition}" if op.delegated else "CPU"
+    where += ", floats" if op.in_floats else ""
     other = [] if not with_other else ["CPU" if op.other_reason else "delegated"]
     intensity = op.cost.intensity
     notes = [op.reason if not op.delegated else None, op.cost.note]

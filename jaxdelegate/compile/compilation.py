@@ -99,11 +99,21 @@ def context_for(
 
 def why_not(node: Node, context: LoweringContext) -> str | None:
     """Why XLA cannot run a node: its rule's reason; None: it can."""
+    return Callees(node.subgraphs, context).why_not_operator(node.operator, _specs(node))
+
+
+def runs_in_floats(node: Node, context: LoweringContext) -> bool:
+    """Whether integer mode runs a node in floats: see `float_operators`."""
+    own = Callees(node.subgraphs, context).in_context()
+    return lowering.runs_in_floats(own, node.operator, _specs(node))
+
+
+def _specs(node: Node) -> dict[int, TensorSpec]:
     operator = node.operator
     specs = dict(zip(operator.intermediates, node.intermediates, strict=False))
     specs.update(zip(operator.inputs, node.inputs, strict=True))
     specs.update(zip(operator.outputs, node.outputs, strict=True))
-    return Callees(node.subgraphs, context).why_not_operator(operator, specs)
+    return specs
 
 
 def why_not_in(context: LoweringContext) -> Callable[[Node], str | None]:

@@ -152,6 +152,13 @@ class Compiler:
         reason: str | None = compilation_module().why_not(node, self.context)
         return reason
 
+    def runs_in_floats(self, node: Node) -> bool:
+        """Whether a quantized node runs in floats although others run in integers."""
+        if node.is_constant or not self.context.may_use_floats:
+            return False
+        found: bool = compilation_module().runs_in_floats(node, self.context)
+        return found
+
     def reasons(
         self,
         nodes: Sequence[Node],

@@ -9,6 +9,7 @@ import pytest
 from ai_edge_litert.interpreter import Interpreter
 
 import jaxdelegate as jd
+from jaxdelegate.analysis.analyzer import analyze_model
 from jaxdelegate.compile.precision_policy import quant_mode
 from jaxdelegate.op_lowering.options import (
     ActivationFunctionType,
@@ -104,6 +105,10 @@ def test_dynamic_range_operators_that_are_faster_in_floats_round_nothing(operato
     (rounded,) = outputs(content, x, quant_mode="integer")
     np.testing.assert_allclose(auto, floats, rtol=1e-5, atol=1e-5)
     assert np.abs(rounded - floats).max() > 1e-3
+    for mode, words in (("auto", f"no integer kernel: 1 {operator}."), ("integer", None)):
+        analysis = analyze_model(content, quant_mode=mode, platform="cpu")
+        assert [op.in_floats for op in analysis.subgraphs[0].operators] == [words is not None]
+        assert words is None or words in str(analysis)
 
 
 def test_weights_that_kernels_read_as_int8_are_read_so_in_floats() -> None:
