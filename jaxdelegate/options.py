@@ -192,6 +192,12 @@ class DelegateOptions:
         "Run batches on a model whose graph fixes a batch of 1, or mixes the images of a batch: "
         "resized to n, it computes n single runs. Only in jaxdelegate's interpreter.",
     )
+    pad_batch: bool = _option(
+        False,
+        "Compile for batches of 1, 2, 4, 8, ... only: other batches are computed in the next "
+        "larger one. An error names the operator if the graph may mix the items of a batch. "
+        "Only in jaxdelegate's interpreter.",
+    )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "compute_dtype", _dtype_name(self.compute_dtype))

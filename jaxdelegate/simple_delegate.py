@@ -76,12 +76,16 @@ class DelegateParams:
     `slices`: the kernel runs the nodes on each of these slices of the batch (only for delegates
     whose `rebatches` is true). The nodes' specs are those of one slice, the context's specs and
     values those of the whole batch.
+    `padded_to`: the graph's input shapes that the nodes' specs are for, if their batch is larger
+    than the context's (only for delegates whose `pads_batch` is true): the kernel adds items to the
+    inputs, and drops their results.
     """
 
     nodes: tuple[Node, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     slices: BatchSlices | None = None
+    padded_to: Hashable = None
 
 
 @runtime_checkable
@@ -235,6 +239,11 @@ class SimpleDelegate(abc.ABC):
     @property
     def rebatches(self) -> bool:
         """Whether its kernels support `DelegateParams.slices`."""
+        return False
+
+    @property
+    def pads_batch(self) -> bool:
+        """Whether its kernels support `DelegateParams.padded_to`."""
         return False
 
     @abc.abstractmethod

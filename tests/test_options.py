@@ -41,6 +41,7 @@ def test_defaults_are_the_documented_ones() -> None:
         "model_token": None,
         "donate_inputs": False,
         "rebatch": False,
+        "pad_batch": False,
     }
 
 

@@ -13,6 +13,7 @@ from jaxdelegate.compile.programs import GraphState
 from jaxdelegate.errors import InterpreterError
 from jaxdelegate.pjrt.client import NeedsJaxError
 from jaxdelegate.pjrt.out_of_memory import is_out_of_memory
+from jaxdelegate.runtime.buffers import aligned_zeros
 from jaxdelegate.simple_delegate import (
     DelegateContext,
     DelegateParams,
@@ -43,6 +44,8 @@ class JaxKernel(SimpleDelegateKernel):
         self._is_constant = False  # nothing is left to run
         self.compiled: CompiledPartition | None = None
         self._constant_outputs: tuple[tuple[int, Any], ...] = ()
+        self._padded: dict[int, TensorSpec] = {}  # what the program takes for shorter inputs
+        self._rows: dict[int, int] = {}  # of the outputs that are longer than the context's
 
     def init(self, context: DelegateContext, params: DelegateParams) -> None:  # noqa: ARG002 (the API's)
         """Keep what equal graphs share: the interpreter that has it may be deleted meanwhile."""
@@ -58,11 +61,22 @@ class JaxKernel(SimpleDelegateKernel):
             return
         outputs = [i for i in node.outputs if i not in known]
         state = GraphState.of(context.shared, self._compiler)
-        program = self._compiler.program(
-            node, specs, outputs, context.graph_key, context.shapes(), state
-        )
+        shapes = context.shapes() if node.padded_to is None else node.padded_to
+        program = self._compiler.program(node, specs, outputs, context.graph_key, shapes, state)
+        self._pad(context, node, specs)
         self._program, self._is_constant = program, False
         self.compiled = CompiledPartition(node.nodes, program)
+
+    def _pad(
+        self, context: DelegateContext, node: DelegateParams, specs: dict[int, TensorSpec]
+    ) -> None:
+        """Find the tensors that have fewer items in the context than in the program."""
+        self._padded, self._rows = {}, {}
+        if node.padded_to is None:
+            return
+        short = {i for i, spec in specs.items() if spec.shape != context.spec(i).shape}
+        self._padded = {i: specs[i] for i in short.intersection(node.inputs)}
+        self._rows = {i: context.spec(i).shape[0] for i in short.intersection(node.outputs)}
 
     @property
     def only_program(self) -> Program | None:
@@ -74,6 +88,9 @@ class JaxKernel(SimpleDelegateKernel):
         program = self._program
         if program is not None:
             values = input_values(program, context)
+            for position, index in enumerate(program.inputs):
+                if index in self._padded:
+                    values[position] = _with_zeros(values[position], self._padded[index])
             try:
                 results = program(values)
             except NeedsJaxError:
@@ -82,7 +99,8 @@ class JaxKernel(SimpleDelegateKernel):
                 self.eval(context, node)
                 return
             for index, result in zip((*program.outputs, *program.states), results, strict=True):
-                context.assign(index, result)
+                rows = self._rows.get(index)
+                context.assign(index, result if rows is None else np.asarray(result)[:rows])
         elif not self._is_constant:
             raise RuntimeError("eval before prepare")
         for index, value in self._constant_outputs:
@@ -93,6 +111,13 @@ class JaxKernel(SimpleDelegateKernel):
         if self._program is None or not is_out_of_memory(error):
             return super().described(error)
         return memory_errors.of_program(error, self._compiler.platform, self._program)
+
+
+def _with_zeros(value: Any, spec: TensorSpec) -> np.ndarray:
+    """An array that begins with `value` and goes on with zeros."""
+    padded = aligned_zeros(spec.shape, spec.dtype)
+    padded[: len(value)] = value
+    return padded
 
 
 def input_values(program: Program, context: DelegateContext) -> list[Any]:
@@ -114,8 +139,8 @@ def _state(context: DelegateContext, index: int, spec: TensorSpec) -> Any:
 
 
 def partition_specs(context: DelegateContext, node: DelegateParams) -> dict[int, TensorSpec]:
-    """The specs of a partition's tensors, for one slice if the batch is sliced."""
-    if node.slices is not None:
+    """The specs of a partition's tensors: of one slice if the batch is sliced, or padded."""
+    if node.slices is not None or node.padded_to is not None:
         return _of_nodes(node)
     return {i: context.spec(i) for i in tensors_of(node.nodes).union(node.outputs)}
 

@@ -118,6 +118,11 @@ class JaxDelegate(SimpleDelegate):
         """Whether a batch may become single runs: the option, or a tool's choice."""
         return self.options.rebatch
 
+    @property
+    def pads_batch(self) -> bool:
+        """Whether batches run as larger ones: the option."""
+        return self.options.pad_batch
+
     def set_rebatch(self, value: bool) -> None:
         """Change the option `rebatch` from the next `allocate_tensors` on: for tools."""
         self.options = dataclasses.replace(self.options, rebatch=value)

@@ -172,7 +172,8 @@ def _key(delegate: JaxDelegate, content: memoryview) -> Key | None:
         return None
     options = dataclasses.asdict(delegate.options)
     del options["serialization_dir"]
-    del options["rebatch"]  # it does not change the declared shapes, which starts are for
+    for name in ("rebatch", "pad_batch"):  # of other shapes than the declared ones
+        del options[name]
     settings = {"options": options, "choices": delegate.compiler.choices_digest()}
     return delegate.programs.start_key(content, settings, delegate.target.runtime.device)
 

@@ -32,6 +32,11 @@ _NO_REBATCH = (
     "cannot change that; use jaxdelegate.Interpreter, or jaxdelegate.load(model).batched(n)"
 )
 
+_NO_PADDING = (
+    "pad_batch: the tensors of a stock interpreter have the batch that is requested; use "
+    "jaxdelegate.Interpreter, or resize the inputs to batches of 1, 2, 4, 8, ..."
+)
+
 Shared = MutableMapping[Any, Any]
 
 
@@ -163,11 +168,13 @@ def native_pointer(delegate: SimpleDelegate) -> int:
 
     Raises:
         InterpreterError: the stock interpreters of this process are not supported.
-        OptionError: the delegate has the option `rebatch`, which needs our interpreter.
+        OptionError: the option `rebatch` or `pad_batch`, which need our interpreter.
     """
     structures.check_host()
     if delegate.rebatches:
         raise OptionError(_NO_REBATCH)
+    if delegate.pads_batch:
+        raise OptionError(_NO_PADDING)
     fields = vars(delegate)
     if "_native" not in fields:
         fields.setdefault("_native", NativeDelegate(delegate))  # atomic: threads get the same one

@@ -19,7 +19,7 @@ from jaxdelegate.passes.explicit_state import with_explicit_states
 from jaxdelegate.passes.limits import Limits
 from jaxdelegate.passes.propagation import Subgraphs, declared_specs, gather, propagate
 from jaxdelegate.passes.tensor_lists import with_list_updates
-from jaxdelegate.plan import node_subsets, rebatching
+from jaxdelegate.plan import node_subsets, padding, rebatching
 from jaxdelegate.plan.fitting import remedy
 from jaxdelegate.plan.gain import REFERENCE
 from jaxdelegate.plan.partitioner import delegated_subsets
@@ -146,6 +146,11 @@ class Delegation:
         """Whether a delegate wants batches as single runs."""
         return self.may_rebatch and any(delegate.rebatches for delegate in self.delegates)
 
+    @property
+    def pads_batch(self) -> bool:
+        """Whether a delegate wants batches as larger ones."""
+        return self.may_rebatch and any(delegate.pads_batch for delegate in self.delegates)
+
 
 def plan(entry: EntryPoint, shapes: Shapes, delegation: Delegation) -> Plan:
     """The plan of a subgraph for some input shapes.
@@ -155,9 +160,15 @@ def plan(entry: EntryPoint, shapes: Shapes, delegation: Delegation) -> Plan:
         DelegationError: a delegate that requires every operator cannot take all of them.
     """
     batch = None
-    if delegation.rebatches:
+    if delegation.rebatches or delegation.pads_batch:
         declared = {i: entry.declared[i] for i in entry.subgraph.inputs}
         batch = rebatching.asked_batch(declared, shapes)
+    if batch is not None and delegation.pads_batch:
+        padded = _padded(entry, shapes, batch, delegation)
+        if padded is not None:
+            return padded
+    if not delegation.rebatches:
+        batch = None
     why = None if batch is None else _why_not_at_once(entry, shapes, batch)
     if batch is None or why is None:
         try:
@@ -190,6 +201,27 @@ def batch_remedy(entry: EntryPoint, shapes: Shapes) -> str:
     """What an error should add if the inputs have a batch, and the file fixes 1."""
     declared = {i: entry.declared[i] for i in entry.subgraph.inputs}
     return rebatching.remedy(declared, shapes)
+
+
+def _padded(
+    entry: EntryPoint, shapes: Shapes, batch: rebatching.AskedBatch, delegation: Delegation
+) -> Plan | None:
+    """One partition for a larger batch; None: the batch needs none, or becomes single runs."""
+    size = padding.padded_size(batch.size)
+    if batch.size in (0, size):
+        return None
+    larger = dataclasses.replace(batch, size=size)
+    wanted = {i: (size, *s[1:]) if i in batch.inputs else s for i, s in shapes.items()}
+    why = _why_not_at_once(entry, shapes, batch) or _why_not_at_once(entry, wanted, larger)
+    if why is not None and delegation.rebatches:
+        return None
+    if why is not None:
+        raise padding.refused(batch.size, size, why)
+    steps = _steps(entry, entry.specs(wanted), wanted, delegation, None)
+    padding.check_is_one_partition(steps)
+    (step,) = (s for s in steps if isinstance(s, PlannedPartition))
+    params = dataclasses.replace(step.params, padded_to=tuple(sorted(wanted.items())))
+    return Plan(entry.specs(shapes), (PlannedPartition(params, step.delegate),))
 
 
 def _single_runs(

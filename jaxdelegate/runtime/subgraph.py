@@ -208,7 +208,9 @@ class SubgraphRunner:
                 step.kernel.prepare(self, step.params)
                 steps.append(step)
             except JaxDelegateError as error:
-                if not step.delegate.options.fallback_on_error or step.params.slices is not None:
+                params, options = step.params, step.delegate.options
+                is_other_batch = params.slices is not None or params.padded_to is not None
+                if is_other_batch or not options.fallback_on_error:
                     raise
                 step.delegate.on_fallback(self.subgraph.index, step.params.nodes, error)
                 steps += [OperatorStep(node) for node in step.params.nodes]
