@@ -44,8 +44,8 @@ class VaryingShapes:
             "%s: XLA compiled %d programs for as many input shapes, in %.1f s; it compiles for "
             "every new shape. If shapes go on changing: resize inputs to a few sizes only, for "
             "batches with pad_batch=True; keep programs (max_programs=%d, and "
-            "serialization_dir for later processes); or run this model without the delegate, because LiteRT's kernels "
-            "are not compiled for shapes",
+            "serialization_dir for later processes); or run this model without the delegate, "
+            "because LiteRT's kernels are not compiled for shapes",
             graph.name or "the model",
             len(by_shape),
             sum(by_shape.values()),
