@@ -10,6 +10,8 @@ import pytest
 
 from jaxdelegate.serve.batching import Batcher
 from jaxdelegate.serve.decisions import Costs, Decision, compiled_sizes, decide
+from jaxdelegate.serve.graph_runner import delegate_for
+from jaxdelegate.serve.settings import ServeSettings
 from jaxdelegate.serve.metrics import ModelRecorder
 from jaxdelegate.serve.records import RequestError
 
@@ -35,6 +37,12 @@ class Request:
 )
 def test_compiled_sizes(most: int, sizes: tuple[int, ...]) -> None:
     assert compiled_sizes(most) == sizes
+
+
+def test_batches_of_many_sizes_are_no_reason_to_warn() -> None:
+    delegate = delegate_for(ServeSettings(max_batch_size=64))
+    assert delegate is not None
+    assert delegate.compiler.varying_shapes is None
 
 
 def test_a_batch_is_padded_to_the_next_size() -> None:
