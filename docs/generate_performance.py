@@ -12,6 +12,7 @@ marks in docs/performance.md, the plots in performance.svg and scaling.svg next 
 
 import json
 import math
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -67,8 +68,13 @@ def settings(record: Record) -> Settings:
     said.pop("platform", None)
     if kind in ("float32", "float16"):
         said.pop("quant_mode", None)  # says nothing of such files
-    device = "cpu" if "cpu" in record["device"].lower() else record["device"]
+    on_cpu = "cpu" in record["device"].lower()
+    device = cpu_name(record) if on_cpu else record["device"]
     return device, record["batch"], record["threads"], kind, tuple(sorted(said.items()))
+
+
+def cpu_name(record: Record) -> str:
+    return re.sub(r"\(R\)| Processor", "", str(record["machine"]["cpu"]))
 
 
 KEYS: dict[str, Callable[[Record], tuple[Any, ...]]] = {
@@ -129,8 +135,7 @@ def comparison(records: Rows) -> list[str]:
     plot_ratios(counted)
     lines = [*summary(counted), "", f"![ratios]({RATIOS.name})"]
     for of, rows in counted.items():
-        heading = ["", f"### {title(of)}", "", _machines(rows), ""]
-        lines += [*heading, *table(rows), *refusals(groups[of])]
+        lines += ["", f"### {title(of)}", "", *table(rows), *refusals(groups[of])]
     return lines
 
 
@@ -401,7 +406,7 @@ def _seconds(record: Record) -> str:
 
 
 def _machines(records: Rows) -> str:
-    return f"Measured on {'; '.join(sorted({r['machine']['cpu'] for r in records}))}."
+    return f"Measured on {'; '.join(sorted({cpu_name(r) for r in records}))}."
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -154,9 +154,10 @@ class DelegateOptions:
     min_gain: float = _option(
         2.0,
         "If some operators stay on the CPU: also leave a partition there if the CPU would need "
-        "less than this many times the cost of transferring its tensors (both are estimated; with "
-        "2 a device that is twice as fast breaks even). 0: delegate every supported operator. "
-        "Ignored if first_ or last_delegate_node_index selects the operators.",
+        "less than this many times what a call, its tensors and its operators cost in any case "
+        "(both are estimated; with 2 a device that is twice as fast breaks even). 0: delegate "
+        "every supported operator. Ignored if first_ or last_delegate_node_index selects the "
+        "operators.",
     )
     first_delegate_node_index: int = _option(0, "Delegate no operator before this one.")
     last_delegate_node_index: int = _option(2**31 - 1, "Delegate no operator after this one.")

@@ -133,10 +133,12 @@ class TransferCost:
     Attributes:
         call: seconds for each call.
         byte: seconds for each byte that it reads from the host or writes for it.
+        operator: seconds for each operator, however small.
     """
 
     call: float = 0.0
     byte: float = 0.0
+    operator: float = 0.0
 
 
 class PartitioningOptions(Protocol):

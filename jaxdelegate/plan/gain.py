@@ -93,18 +93,19 @@ def why_not_gaining(
         crossing: the tensors that it reads from the host or writes for it.
         speed: the host's.
         cost: of one call of the partition.
-        min_gain: how many times the transfer cost the host must need.
+        min_gain: how many times this cost the host must need.
     """
     alone = host_seconds(nodes, speed)
     crossed = specs_bytes(_hinted(crossing))
     if alone is None or crossed is None:
         return None
-    transfer = cost.call + cost.byte * crossed
-    if alone >= min_gain * transfer:
+    count = sum(not node.is_constant for node in nodes)
+    overhead = cost.call + cost.byte * crossed + cost.operator * count
+    if alone >= min_gain * overhead:
         return None
     return (
         f"its partition gains too little (about {_microseconds(alone)} on the CPU, "
-        f"{_microseconds(transfer)} to transfer its tensors); min_gain=0 delegates it"
+        f"{_microseconds(overhead)} of overhead); min_gain=0 delegates it"
     )
 
 

@@ -75,6 +75,12 @@ def test_a_stock_interpreter_keeps_what_is_small(size: int, is_taken: bool) -> N
     assert bool(delegate.report().delegated) == is_taken
 
 
+def test_each_operator_has_its_cost() -> None:
+    speed, cost = HostSpeed(3e-6, 0, 0, 0), TransferCost(call=20e-6, operator=2e-6)
+    assert why_not_gaining(adds(19), (), speed, cost, 1.0) is not None  # 57 us by 58 us
+    assert why_not_gaining(adds(21), (), speed, cost, 1.0) is None  # 63 us by 62 us
+
+
 def test_ours_keeps_a_single_operator() -> None:
     delegate = jd.JaxDelegate(platform="cpu")
     jd.Interpreter(model_content=chain(0), experimental_delegates=[delegate])
@@ -114,7 +120,7 @@ def test_the_report_names_the_estimate_and_the_remedy() -> None:
     StockInterpreter(model_content=chain(2), experimental_delegates=[delegate])
     reasons = {node.op: node.reason for node in delegate.report().left}
     assert reasons["ADD"] == (
-        "its partition gains too little (about 1 us on the CPU, 20 us to transfer its tensors); "
+        "its partition gains too little (about 1 us on the CPU, 26 us of overhead); "
         "min_gain=0 delegates it"
     )
     causes = delegate.report().causes()
