@@ -8,6 +8,7 @@ docs/images/times.svg.
 
 import json
 import math
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,10 @@ def status(records: Sequence[Record]) -> list[str]:
     """A row for each kind of hardware."""
     rows = [
         ("x86-64 CPU with AVX2 or AVX-512", on_cpu(records)),
-        ("other x86-64 CPUs, aarch64", "runs emulated (`make emulate`, `make emulate-arm`); no times"),
+        (
+            "other x86-64 CPUs, aarch64",
+            "runs emulated (`make emulate`, `make emulate-arm`); no times",
+        ),
         ("NVIDIA GPU", on_device(records, "gpu", "compile_for_gpu")),
         ("TPU", on_device(records, "tpu", "compile_for_tpu")),
     ]
@@ -51,24 +55,31 @@ def compared(records: Iterable[Record], platform: str) -> list[Record]:
 
 def on_cpu(records: Sequence[Record]) -> str:
     found = compared(records, "cpu")
-    processors = sorted({r["machine"]["cpu"] for r in found})
-    return f"measured: {models(found)} on {', '.join(processors)} ([times](docs/performance.md))"
+    processors = sorted({re.sub(r"\(R\)| Processor", "", r["machine"]["cpu"]) for r in found})
+    return f"measured: {models(found)} on {join(processors)} ([times](docs/performance.md))"
 
 
 def on_device(records: Sequence[Record], platform: str, bench: str) -> str:
     """Measured there, or compiled for devices that were absent, or neither."""
     if found := compared(records, platform):
         kinds = sorted({str(r["device_kind"]) for r in found})
-        return f"measured: {models(found)} on {', '.join(kinds)}"
+        return f"measured: {models(found)} on {join(kinds)}"
     compiled = [r for r in records if r.get("bench") == bench and "error" not in r]
     if not compiled:
         return "**never run**"
     targets = sorted({r["compiled_for"].partition(",")[0] for r in compiled})
-    return f"**never run**; {models(compiled)} compiled for {', '.join(targets)}, which was not there"
+    verb = "was" if len(targets) == 1 else "were"
+    return f"**never run**; {models(compiled)} compiled for {join(targets)}, which {verb} absent"
 
 
 def models(records: Iterable[Record]) -> str:
-    return f"{len({r['graph'] for r in records})} models"
+    count = len({r["graph"] for r in records})
+    return f"{count} model{'s' * (count != 1)}"
+
+
+def join(words: Sequence[str]) -> str:
+    *others, last = words
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def plot(records: Iterable[Record]) -> None:

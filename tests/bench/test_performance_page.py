@@ -71,7 +71,10 @@ def test_the_newest_line_counts_and_fast_models_apart(page: Any, tmp_path: Path)
     assert "| a | 10.00 | 2.00 |" in text
     assert "| **geometric mean**, over 1 ms |  | **1.00** (2) |" in text
     assert "| **geometric mean**, smaller |  | **9.00** (1) |" in text
-    assert "| a processor, batch 1, 1 thread | **1.00** (2) | **9.00** (1) | b 0.50 | quick 9.00 |" in text
+    assert (
+        "| a processor, batch 1, 1 thread | **1.00** (2) | **9.00** (1) | b 0.50 | quick 9.00 |"
+        in text
+    )
     assert text.index("| b |") < text.index("| a |")
     assert "old" not in text
 
