@@ -15,6 +15,7 @@ from jaxdelegate.comparison.inputs import InputSettings
 from jaxdelegate.comparison.likeness import Likeness
 from jaxdelegate.comparison.metrics import TensorComparison
 from jaxdelegate.comparison.own_errors import OperatorCheck
+from jaxdelegate.comparison.random_numbers import random_outputs
 from jaxdelegate.comparison.sides import (
     ModelPath,
     OpenRange,
@@ -25,7 +26,7 @@ from jaxdelegate.comparison.sides import (
     reference_runner,
 )
 from jaxdelegate.comparison.tensors import comparer_for
-from jaxdelegate.comparison.verdict import EndToEnd, Runs, check, random_outputs
+from jaxdelegate.comparison.verdict import EndToEnd, Runs, check
 from jaxdelegate.errors import InterpreterError, JaxDelegateError, OptionError
 from jaxdelegate.model.records import Model, read_model
 from jaxdelegate.simple_delegate import SimpleDelegate

@@ -11,6 +11,7 @@ from jaxdelegate.comparison.layers import LayerDiff, LayerReport
 from jaxdelegate.comparison.likeness import Likeness
 from jaxdelegate.comparison.metrics import TensorComparison
 from jaxdelegate.comparison.own_errors import OperatorCheck
+from jaxdelegate.comparison.random_numbers import random_outputs
 from jaxdelegate.comparison.sides import (
     ModelPath,
     Runner,
@@ -19,7 +20,7 @@ from jaxdelegate.comparison.sides import (
     reference_runner,
 )
 from jaxdelegate.comparison.tensors import comparer_for
-from jaxdelegate.comparison.verdict import EndToEnd, Runs, check, random_outputs
+from jaxdelegate.comparison.verdict import EndToEnd, Runs, check
 from jaxdelegate.errors import InterpreterError, OptionError
 from jaxdelegate.measuring.stats import Latency
 from jaxdelegate.model.records import read_model

@@ -1,16 +1,16 @@
 """Every operator's error: in the whole program, and the part that the operator itself adds."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import numpy as np
 
 from jaxdelegate.comparison.bounds import Bounds
 from jaxdelegate.comparison.metrics import Comparer, TensorComparison
-from jaxdelegate.comparison.severed import SeveredRunner
-from jaxdelegate.comparison.sides import Restricted, Runner, Test
-from jaxdelegate.comparison.tensors import comparable, comparer_for, computed, read_by
+from jaxdelegate.comparison.own_errors import OperatorsAlone, agree
+from jaxdelegate.comparison.sides import Runner, Test
+from jaxdelegate.comparison.tensors import comparable, comparer_for, read_by
 from jaxdelegate.model.records import Model, Operator
 from jaxdelegate.text import printable
 
@@ -27,6 +27,8 @@ class LayerError:
     # The error when the operator gets the reference's inputs; None: not known.
     local: TensorComparison | None
     inputs_agree: bool  # whether the operator's inputs were within the bounds in the whole run
+    # Whether the local error is out of bounds, and how the delegate computes does not explain it.
+    is_wrong: bool = False
 
     @property
     def own(self) -> TensorComparison:
@@ -75,8 +77,9 @@ class LayerReport:
         return sorted(self.layers, key=lambda layer: layer.own.severity, reverse=True)
 
     def wrong_operators(self) -> list[LayerError]:
-        """The layers that are out of bounds on the reference's inputs, in execution order."""
-        return [layer for layer in self.layers if layer.local and not layer.local.agrees]
+        """The layers that are wrong on the reference's inputs, in execution order."""
+        wrong = (layer for layer in self.layers if layer.is_wrong)
+        return [layer for layer in wrong if layer.local and not layer.local.agrees]
 
     def first_divergence(self) -> Divergence | None:
         """Where the results diverge; None: no operator is wrong and the outputs agree.
@@ -113,9 +116,9 @@ class LayerDiff:
         self._model, self._bounds = model, bounds
         self._test, self._want, self._sides = test, want, sides
         self._can_sever = sides.can_be_restricted
-        self._taken = {delegate: sides.nodes(delegate) for delegate in sides.own_delegates()}
         self._comparable = comparable(model.subgraphs[0])
-        self._severed: SeveredRunner | None = None
+        self._alone: OperatorsAlone | None = None
+        self._wrong: set[int] = set()  # operators
         self._whole: dict[int, Comparer] = {}
         self._local: dict[int, Comparer] = {}
         self._skipped: set[int] = set()
@@ -124,7 +127,6 @@ class LayerDiff:
         """Run both sides on these inputs, and every operator on the reference's values."""
         self._test(arrays)
         self._want(arrays)
-        self._taken.update((d, self._sides.nodes(d)) for d in self._taken)  # shapes are known now
         subgraph = self._model.subgraphs[0]
         values = {i: np.asarray(a) for i, a in zip(subgraph.inputs, arrays, strict=True)}
         for operator in subgraph.operators:
@@ -144,24 +146,29 @@ class LayerDiff:
     def _compare_local(self, values: dict[int, np.ndarray]) -> None:
         if not self._can_sever:
             return
-        subgraph = self._model.subgraphs[0]
-        if self._severed is None:
-            delegates = [Restricted(d, nodes) for d, nodes in self._taken.items()]
-            self._severed = SeveredRunner(
-                self._model.subgraphs, delegates, computed(self._model, values)
-            )
-        self._severed(values)
-        for operator in subgraph.operators:
-            if not self._is_delegated(operator):
-                continue
-            for index in filter(self._comparable.__contains__, operator.outputs):
-                got = self._severed.value(index)
-                if got is not None and index in values:
-                    comparer = self._comparer(self._local, index)
-                    comparer.add(got, values[index], read_by(operator, values))
+        if self._alone is None:
+            self._alone = OperatorsAlone(self._model, self._sides, values)
+        self._alone.run(values)
+        for operator in self._alone.operators:
+            results = self._alone.results(operator)
+            known = {i: result for i, result in results.items() if i in values}
+            for index, result in known.items():
+                largest = read_by(operator, values)
+                self._comparer(self._local, index).add(result, values[index], largest)
+            if not self._is_right(operator, known, values):
+                self._wrong.add(operator.index)
 
-    def _is_delegated(self, operator: Operator) -> bool:
-        return any(operator.index in nodes for nodes in self._taken.values())
+    def _is_right(
+        self,
+        operator: Operator,
+        results: Mapping[int, np.ndarray],
+        values: Mapping[int, np.ndarray],
+    ) -> bool:
+        """In this run: within the bounds, or explained by how the delegate computes."""
+        assert self._alone is not None
+        return agree(operator, self._model, results, values, self._bounds) or self._alone.explains(
+            operator, results, self._bounds
+        )
 
     def _comparer(self, where: dict[int, Comparer], index: int) -> Comparer:
         if index not in where:
@@ -172,13 +179,15 @@ class LayerDiff:
         whole = {i: comparer.result() for i, comparer in self._whole.items()}
         local = {i: comparer.result() for i, comparer in self._local.items()}
         wrong = {i for i, comparison in whole.items() if not comparison.agrees}
+        delegated = None if self._alone is None else {o.index for o in self._alone.operators}
         layers = [
             LayerError(
                 node=operator.index,
                 operator=operator.name,
-                delegated=self._is_delegated(operator) if self._can_sever else None,
+                delegated=None if delegated is None else operator.index in delegated,
                 tensor=whole[index],
                 local=local.get(index),
+                is_wrong=operator.index in self._wrong,
                 inputs_agree=not wrong & set(operator.inputs),
             )
             for operator in self._model.subgraphs[0].operators

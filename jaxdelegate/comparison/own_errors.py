@@ -12,6 +12,7 @@ import numpy as np
 
 from jaxdelegate.comparison.bounds import Bounds
 from jaxdelegate.comparison.metrics import Comparer, TensorComparison
+from jaxdelegate.comparison.random_numbers import drawing_operators
 from jaxdelegate.comparison.rounding import round_to, rounded_tensor
 from jaxdelegate.comparison.severed import SeveredRunner
 from jaxdelegate.comparison.sides import Restricted, Runner, Test
@@ -48,6 +49,45 @@ class OperatorCheck:
     problem: str = ""  # why no operator could be checked
 
 
+class OperatorsAlone:
+    """Each operator that a side's delegates took, on the reference's values."""
+
+    def __init__(self, model: Model, test: Test, values: Mapping[int, np.ndarray]) -> None:
+        """`values` are the reference's, by tensor: of the main subgraph's inputs and results."""
+        self._model, self._test, self._values = model, test, values
+        self._cuts = computed(model, values)
+        self._taken = {d: test.nodes(d) for d in test.own_delegates()}
+        delegates = [Restricted(d, nodes) for d, nodes in self._taken.items()]
+        self._severed = SeveredRunner(model.subgraphs, delegates, self._cuts)
+        self._compared = comparable(model.subgraphs[0])
+        self._drawing = drawing_operators(model)
+        self._made = {i for o in model.subgraphs[0].operators for i in o.outputs}
+
+    @property
+    def operators(self) -> list[Operator]:
+        """Those that the delegates took, without those that draw random numbers, in order."""
+        taken = frozenset[int]().union(*self._taken.values()) - self._drawing
+        return [o for o in self._model.subgraphs[0].operators if o.index in taken]
+
+    def run(self, values: Mapping[int, np.ndarray]) -> None:
+        self._values = values
+        self._severed(values)
+
+    def results(self, operator: Operator) -> dict[int, np.ndarray]:
+        """By tensor; those that nobody reads, or that were not kept, are absent."""
+        indices = [i for i in operator.outputs if i in self._compared]
+        return {i: value for i in indices if (value := self._severed.value(i)) is not None}
+
+    def explains(
+        self, operator: Operator, results: Mapping[int, np.ndarray], bounds: Bounds
+    ) -> bool:
+        """Whether results out of bounds are right, for how the delegate computes."""
+        if not self._made.intersection(operator.inputs).issubset(self._values):
+            return False  # the reference did not keep what it reads
+        ways = (way(self._model, self._values, self._cuts) for way in (_Floats, _Rounded))
+        return any(way.explain(operator, results, bounds, self._test) for way in ways)
+
+
 def check_operators(
     model: Model, test: Test, want: Runner, bounds: Bounds, arrays: Sequence[np.ndarray]
 ) -> OperatorCheck:
@@ -56,9 +96,7 @@ def check_operators(
     `want` is the reference's interpreter, which preserves all tensors, `arrays` the inputs.
     """
     subgraph = model.subgraphs[0]
-    runner = Runner("test", test.open())
-    runner(arrays)  # with these shapes the delegates take these operators
-    taken = {d: test.nodes(d) for d in test.own_delegates()}
+    Runner("test", test.open())(arrays)  # with these shapes the delegates take their operators
     want(arrays)
     values = {i: np.asarray(a) for i, a in zip(subgraph.inputs, arrays, strict=True)}
     compared = comparable(subgraph)
@@ -67,25 +105,31 @@ def check_operators(
             value = want.value(index)
             if value is not None:
                 values[index] = value
-    cuts = computed(model, values)
-    delegates = [Restricted(d, nodes) for d, nodes in taken.items()]
-    severed = SeveredRunner(model.subgraphs, delegates, cuts)
-    severed(values)
-    floats, rounded = _Floats(model, values, cuts), _Rounded(model, values, cuts)
-    nodes = [o for o in subgraph.operators if any(o.index in n for n in taken.values())]
+    alone = OperatorsAlone(model, test, values)
+    alone.run(values)
     unknown = {i for o in subgraph.operators for i in o.outputs} - values.keys()
     seen, wrong = 0, []
-    for operator in nodes:
+    for operator in alone.operators:
+        results = alone.results(operator)
         indices = [i for i in operator.outputs if i in compared]
-        results = {i: value for i in indices if (value := severed.value(i)) is not None}
         if len(results) < len(indices) or not unknown.isdisjoint((*operator.inputs, *indices)):
             continue
         seen += 1
         rows = _unequal(operator, subgraph, results, values, bounds)
-        explains = (floats.explain, rounded.explain)
-        if rows and not any(explain(operator, results, bounds, test) for explain in explains):
+        if rows and not alone.explains(operator, results, bounds):
             wrong += rows
-    return OperatorCheck(seen, tuple(wrong), len(nodes) - seen)
+    return OperatorCheck(seen, tuple(wrong), len(alone.operators) - seen)
+
+
+def agree(
+    operator: Operator,
+    model: Model,
+    got: Mapping[int, np.ndarray],
+    values: Mapping[int, np.ndarray],
+    bounds: Bounds,
+) -> bool:
+    """Whether an operator's results are within the bounds of the reference's values."""
+    return not _unequal(operator, model.subgraphs[0], got, values, bounds)
 
 
 def _unequal(

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,12 +10,11 @@ import numpy as np
 from jaxdelegate.comparison.bounds import Bounds
 from jaxdelegate.comparison.likeness import Likeness, Precision, Rows, figures
 from jaxdelegate.comparison.own_errors import OperatorCheck, check_operators
+from jaxdelegate.comparison.random_numbers import random_outputs
 from jaxdelegate.comparison.rounding import round_to, rounded_file
 from jaxdelegate.comparison.sides import REFERENCES, ModelPath, Test, reference_runner
 from jaxdelegate.errors import InterpreterError, ModelError
-from jaxdelegate.model.operator_tables import called_subgraphs
-from jaxdelegate.model.records import Model, Operator
-from jaxdelegate.op_lowering.options import RandomOptions
+from jaxdelegate.model.records import Model
 
 _RUNS = 10  # enough to measure how alike outputs are
 
@@ -117,25 +116,3 @@ def precision(record: Model, test: Test) -> Precision:
     if any(t.spec().is_quantized for t in record.subgraphs[0].tensors):
         return "quantized"
     return "reduced" if test.is_reduced else "float"
-
-
-def random_outputs(record: Model) -> frozenset[int]:
-    """The outputs that depend on numbers which differ from run to run."""
-    drawing: set[int] = set()  # subgraphs
-    for _ in record.subgraphs:  # a caller may be before what it calls
-        drawing.update(
-            subgraph.index
-            for subgraph in record.subgraphs
-            if any(_draws(operator, drawing) for operator in subgraph.operators)
-        )
-    main, drawn = record.subgraphs[0], set[int]()
-    for operator in main.operators:
-        if _draws(operator, drawing) or not drawn.isdisjoint(operator.inputs):
-            drawn.update(operator.outputs)
-    return frozenset(drawn.intersection(main.outputs))
-
-
-def _draws(operator: Operator, drawing: Collection[int]) -> bool:
-    if isinstance(operator.options, RandomOptions):
-        return operator.options.seed == operator.options.seed2 == 0
-    return any(index in drawing for _, index in called_subgraphs(operator.options))

@@ -275,6 +275,22 @@ def test_random_outputs_are_not_compared() -> None:
     assert result.is_healthy
     text = summary(result)
     assert "Random numbers decide 'y': not compared. All outputs agree with numpy." in text
+    layers = compared(builder.build(), per_layer=True).layers
+    assert layers is not None
+    assert layers.wrong_operators() == []
+
+
+@pytest.mark.parametrize("quant_mode", ["integer", "float_view"])
+def test_layers_are_judged_as_operators_are(break_rule: Any, quant_mode: str) -> None:
+    """An operator in floats is off by more than a step of the kernel that rounds its inputs."""
+    right = compared(dynamic_range(), "litert_ref", quant_mode, per_layer=True)
+    assert right.layers is not None
+    assert right.layers.wrong_operators() == []
+    assert right.is_healthy
+    break_rule("FULLY_CONNECTED", lambda y: y + np.float32(0.4))
+    wrong = compared(dynamic_range(), "litert_ref", quant_mode, per_layer=True)
+    assert wrong.layers is not None
+    assert [layer.operator for layer in wrong.layers.wrong_operators()] == ["FULLY_CONNECTED"]
 
 
 def test_a_dtype_without_effect_is_said() -> None:
