@@ -337,6 +337,7 @@ class Interpreter:
             InterpreterError: no such tensor, or `strict` forbids it.
             TensorError: a negative size.
         """
+        _check_index("input_index", input_index)
         known = None if self._stored is None else self._stored.input(input_index)
         if known is not None and not strict and known.shape == _sizes(tensor_size):
             return
@@ -380,38 +381,41 @@ class Interpreter:
 
     @_exclusive
     def set_tensor(self, tensor_index: int, value: Any) -> None:
-        """Set an input (or a variable) tensor.
+        """Set an input or a variable tensor; `invoke` overwrites tensors that it computes.
 
-        Host arrays are copied. With a JaxDelegate an array of jax becomes the value itself, and one
-        that another library has on a device (`__dlpack__`) is copied there; on another device than
-        the delegate's it is moved to that. Kernels on the host copy it to the host when they run.
+        Strings may be `str`, which is stored as UTF-8, or `bytes`. Host arrays are copied. With a
+        JaxDelegate an array of jax becomes the value itself, and one that another library has on a
+        device (`__dlpack__`) is copied there; on another device than the delegate's it is moved to
+        that. Kernels on the host copy it to the host when they run.
 
         Raises:
             TensorError: dtype, rank or a dimension is not the tensor's, nothing is allocated, or
-                jax has not that device.
+                jax has not that device; or the tensor is a constant, whose value is part of
+                compiled programs.
         """
         stored = self._stored
         known = None if stored is None else stored.input(tensor_index)
-        if (
-            stored is None
-            or known is None
-            or not stored.is_allocated
-            or device_arrays.lies_on_device(value)
-        ):
-            self._set(0, tensor_index, value)
-            return
-        array = np.asarray(device_arrays.taken(value))
-        _check_value(tensor_index, known.name, array, np.dtype(known.dtype), known.shape)
-        np.copyto(stored.values[tensor_index], array)
+        if stored is not None and known is not None and stored.is_allocated:
+            given = device_arrays.taken(value)
+            is_fitting = given.dtype == known.dtype and given.shape == tuple(known.shape)
+            if isinstance(given, np.ndarray) and is_fitting:
+                np.copyto(stored.values[tensor_index], given)
+                return
+        self._set(0, tensor_index, value)
 
     def _set(self, subgraph_index: int, index: int, value: Any) -> None:
         from jaxdelegate.runtime.tensor_details import from_api_dtype  # noqa: PLC0415
 
         runner = self._checked(subgraph_index, index)
         spec = runner.spec(index)
+        if spec.const is not None and index not in runner.subgraph.inputs:
+            raise _not_an_input(runner, index)
         given = device_arrays.taken(value)
         array = from_api_dtype(runner.subgraph.tensors[index], _as_array(given, spec.dtype))
-        _check_value(index, spec.name, array, spec.dtype, spec.shape)
+        if array.dtype != spec.dtype or array.shape != tuple(spec.shape):
+            from jaxdelegate.plan import fitting  # noqa: PLC0415 (for errors only)
+
+            raise fitting.mismatch(index, array, spec)
         if not isinstance(array, np.ndarray):
             delegate = self._jax_delegate()
             array = (
@@ -422,6 +426,8 @@ class Interpreter:
         try:
             runner.write(index, array)
         except LookupError:
+            if runner.is_allocated:
+                raise _not_an_input(runner, index) from None
             raise TensorError(
                 "Cannot set tensor: Tensor is unallocated. Try calling allocate_tensors() first"
             ) from None
@@ -476,7 +482,7 @@ class Interpreter:
         return next((d for d in self._delegates if isinstance(d, JaxDelegate)), None)
 
     def tensor(self, tensor_index: int) -> Callable[[], np.ndarray]:
-        """A function that returns a live numpy view of a tensor's buffer.
+        """A function that returns a live numpy view of a tensor's buffer, read-only of a constant.
 
         Hold the function as long as you like, the view only until the next `invoke`.
 
@@ -498,10 +504,7 @@ class Interpreter:
             raise TensorError("Tensor data is null. Run allocate_tensors() first") from None
 
     def _checked(self, subgraph_index: int, index: int) -> SubgraphRunner:
-        if not isinstance(index, int | np.integer):
-            raise TypeError(
-                f"tensor_index: expected an integer from get_input_details(), got {index!r}"
-            )
+        _check_index("tensor_index", index)
         runner = self._runner(subgraph_index)
         last = len(runner.subgraph.tensors) - 1
         if not 0 <= index <= last:
@@ -612,6 +615,17 @@ def _no_data(runner: SubgraphRunner) -> TensorError:
     return TensorError(f"Tensor data is null. Run allocate_tensors() first{hint}")
 
 
+def _not_an_input(runner: SubgraphRunner, index: int) -> TensorError:
+    tensor = runner.subgraph.tensors[index]
+    if tensor.stored is None:
+        why = "computed by the model. To run the operators after it use"
+        remedy = f"jaxdelegate.load(model).from_({tensor.name!r})"
+    else:
+        why = "a constant, which programs are compiled with. To write a model with other values use"
+        remedy = f"jaxdelegate.save(model, path, {{{tensor.name!r}: values}})"
+    return TensorError(f"Cannot set tensor: {index} {tensor.name!r} is {why} {remedy}")
+
+
 def _opened(interpreter: Interpreter | None) -> None:
     if interpreter is not None:
         interpreter._open()
@@ -633,10 +647,22 @@ def _check_arguments(
             raise ValueError("num_threads should >= 1")
     if timeout is not None and not timeout > 0:
         raise ValueError(f"timeout: expected a positive number of seconds, got {timeout!r}")
+    if content is not None and not isinstance(content, bytes | bytearray | memoryview):
+        raise TypeError(
+            f"model_content: expected bytes, got {type(content).__name__}; delegates are "
+            "experimental_delegates=[...]"
+        )
     if not path and content is None:
         raise ValueError("`model_path` or `model_content` must be specified.")
     if path and content:
         raise ValueError("Can't both provide `model_path` and `model_content`")
+
+
+def _check_index(what: str, index: Any) -> None:
+    if not isinstance(index, int | np.integer):
+        remedy = "; pass its ['index']" if isinstance(index, Mapping) else ""
+        got = repr(index) if isinstance(index, str) else type(index).__name__
+        raise TypeError(f"{what}: expected an integer from get_input_details(), got {got}{remedy}")
 
 
 def _check_delegate(delegate: Any) -> None:
@@ -670,19 +696,14 @@ def _check_strict(
 
 
 def _as_array(array: Any, dtype: np.dtype) -> Any:
-    if dtype.hasobject and array.dtype.kind in "SU":
-        items = [s if isinstance(s, bytes) else s.encode() for s in array.ravel().tolist()]
-        array = np.array([*items, None], object)[:-1].reshape(array.shape)
-    return array
-
-
-def _check_value(
-    index: int, name: str, array: Any, dtype: np.dtype, shape: tuple[int, ...]
-) -> None:
-    if array.dtype != dtype or array.shape != tuple(shape):
-        from jaxdelegate.plan import fitting  # noqa: PLC0415 (for errors only)
-
-        raise fitting.mismatch(index, name, array, dtype, shape)
+    """Strings as bytes, for a tensor of strings."""
+    if not dtype.hasobject or array.dtype.kind not in "SUO":
+        return array
+    items = [s.encode() if isinstance(s, str) else s for s in array.ravel().tolist()]
+    wrong = [type(s).__name__ for s in items if not isinstance(s, bytes)]
+    if wrong:
+        raise TensorError(f"Cannot set tensor: expected strings (str or bytes), got {wrong[0]}")
+    return np.array([*items, None], object)[:-1].reshape(array.shape)
 
 
 class SignatureRunner:

@@ -249,11 +249,17 @@ class DelegateOptions:
 
         Raises:
             OptionError: an unknown name; the message suggests the closest known ones.
+            TypeError: `options` is neither.
         """
         if isinstance(options, DelegateOptions):
             given = dataclasses.asdict(options)
-        else:
+        elif options is None or isinstance(options, Mapping):
             given = dict(options or {})
+        else:
+            raise TypeError(
+                f"options: expected a dictionary such as {{'platform': 'cpu'}}, got "
+                f"{type(options).__name__}; single options have names: platform='cpu'"
+            )
         given.update(more)
         known = [field.name for field in dataclasses.fields(cls)]
         for name in given:

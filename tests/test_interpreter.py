@@ -3,6 +3,7 @@
 import gc
 import inspect
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from ai_edge_litert.interpreter import Interpreter as StockInterpreter
 import jaxdelegate
 from jaxdelegate.errors import InterpreterError, ModelError, TensorError
 from jaxdelegate.interpreter import Interpreter, OpResolverType
-from jaxdelegate.op_lowering.options import AddOptions, ResizeBilinearOptions
+from jaxdelegate.op_lowering.options import AddOptions, MulOptions, ResizeBilinearOptions
 from jaxdelegate.testing import ModelBuilder, assert_close
 
 DELEGATED = pytest.mark.parametrize("delegated", [False, True], ids=["reference", "delegated"])
@@ -159,6 +160,40 @@ def test_set_tensor_says_what_was_expected(
     with pytest.raises(TensorError) as caught:
         interpreter.set_tensor(0, value)
     assert message in str(caught.value)
+
+
+@DELEGATED
+def test_a_constant_cannot_be_set(delegated: bool) -> None:
+    """Its value is part of compiled programs, so that it would be ignored."""
+    builder = ModelBuilder()
+    x, y = builder.input((2,), name="x"), builder.tensor((2,), name="y")
+    w = builder.constant(np.float32([2, 3]), "w")
+    builder.operator("MUL", [x, w], [y], MulOptions())
+    builder.outputs(y)
+    interpreter = interpreter_for(builder.build(), delegated)
+    interpreter.allocate_tensors()
+    with pytest.raises(TensorError, match="'w' is a constant"):
+        interpreter.set_tensor(w, np.zeros(2, np.float32))
+    with pytest.raises(ValueError, match="read-only"):
+        interpreter.tensor(w)()[:] = 0
+    interpreter.set_tensor(x, np.float32([1, 1]))
+    interpreter.invoke()
+    np.testing.assert_array_equal(interpreter.get_tensor(y), [2, 3])
+
+
+@pytest.mark.parametrize(
+    "words", [["a", "é"], [b"a", "é"], np.array(["a", "é"]), np.array(["a", "é"], object)], ids=repr
+)
+def test_strings_are_stored_as_utf8(words: Any) -> None:
+    builder = ModelBuilder()
+    x, y = builder.input((2,), object, "x"), builder.tensor((1, 2), object, "y")
+    builder.operator("RESHAPE", [x, builder.constant(np.array([1, 2], np.int32))], [y])
+    builder.outputs(y)
+    interpreter = Interpreter(model_content=builder.build())
+    interpreter.allocate_tensors()
+    interpreter.set_tensor(x, words)
+    interpreter.invoke()
+    assert interpreter.get_tensor(y).tolist() == [[b"a", "é".encode()]]
 
 
 @pytest.mark.parametrize("index", [-1, 4, 10**9])

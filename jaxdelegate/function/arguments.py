@@ -1,5 +1,6 @@
 """Checks the arguments of a model's function: inputs, parameters and state."""
 
+import os
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 from jaxdelegate.errors import TensorError
 from jaxdelegate.model.records import Tensor
 from jaxdelegate.pjrt import client
-from jaxdelegate.plan.fitting import remedy
+from jaxdelegate.plan.fitting import grid, remedy
 
 _WIDE = frozenset(map(np.dtype, (np.int64, np.uint64, np.float64, np.complex128)))
 _SOURCES = {"params": "model.function()", "state": "model.initial_state()"}
@@ -29,6 +30,24 @@ def check_names(what: str, given: Any, wanted: Collection[str]) -> None:
             f"apply: {what} has no {missing[0]!r}, and lacks {len(missing)} of {len(wanted)} "
             f"names; {_SOURCES[what]} returns all of them"
         )
+
+
+def check_leaves(call: str, given: Any) -> None:
+    """Check that the `params` of a call are a dictionary."""
+    if not isinstance(given, Mapping):
+        remedy = "; pass its .params" if hasattr(given, "params") else ""
+        raise TypeError(
+            f"{call}: expected params to be a dictionary of arrays by name, as model.params, got "
+            f"{type(given).__name__}{remedy}"
+        )
+
+
+def check_saved(call: str, path: Any, params: Any) -> None:
+    """Check that the arguments of a `save` are in the order that `call` shows."""
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"{call}: expected path to be that of a file, got {type(path).__name__}")
+    if params is not None:
+        check_leaves(call, params)
 
 
 def check_alive(what: str, name: str, leaf: Any) -> None:
@@ -58,6 +77,8 @@ def fitting(tensor: Tensor, x: Any, io: str, *, may_be_symbolic: bool = False) -
             return jnp.asarray(array, dtype)
     if array.dtype != dtype:
         what_to_do = remedy(array.dtype, array.shape, dtype, tensor.shape)
+        if io == "file" and (of_grid := grid(array.dtype, tensor.spec())):
+            what_to_do = f"{of_grid}, or x itself to the apply of model.function(io='float')"
         raise TensorError(
             f"input {tensor.index} {tensor.name!r} wants {dtype} {list(tensor.shape)}, "
             f"got {array.dtype} {list(array.shape)}{what_to_do}"

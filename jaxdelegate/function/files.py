@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from jaxdelegate.errors import ModelError, OptionError
+from jaxdelegate.function.arguments import check_saved
 from jaxdelegate.function.functions import Functions
 from jaxdelegate.function.mode import FileIo
 from jaxdelegate.function.model import CallableModel
@@ -99,6 +100,7 @@ def save(
 
     Raises:
         OptionError: another dtype, an unknown `io`, or a sharded model.
+        TypeError: as for `Model.save`, or a source that is none of these.
         TensorError: as for `Model.save`; or folded weights are not finite, or values exceed the
             range of float16.
         ModelError: as for `Model.save`; or the file cannot be rewritten, as `dtype` and
@@ -115,6 +117,7 @@ def save(
             "save: a sharded model has no file: save the model that was sharded, with the sharded "
             "model's params"
         )
+    check_saved("save(source, path, params)", path, params)
     model = source if isinstance(source, CallableModel) else load(source)
     how = {"rescale": rescale, "calibrate": calibrate, "io": io}
     model._save(path, params, fold=fold_normalizations, half=dtype is not None, **how)

@@ -154,6 +154,11 @@ class Functions:
         first = inputs[0] if len(inputs) == 1 else None
         if isinstance(first, Mapping):
             inputs, named = (), first
+        if inputs and isinstance(inputs[0], Mapping):
+            raise TensorError(
+                "model(params, ...): params are for the apply of model.function(); "
+                "model.with_params(params) is a model with other weights"
+            )
         if not named:
             return run(None, inputs)
         key = self.key_for(named)
@@ -188,6 +193,10 @@ class Functions:
         return all(_fits(tensors[i], shapes[name]) for name, i in s.inputs.items())
 
     def _by_key(self, key: str) -> SignatureDef:
+        if not isinstance(key, str):
+            raise TypeError(
+                f"signature: expected a key of model.signatures, got {type(key).__name__}"
+            )
         by_key = {s.key: s for s in self.graph.signatures}
         if key not in by_key:
             known = f"it has {sorted(by_key)}" if by_key else "it has none: leave the argument out"

@@ -12,7 +12,7 @@ import numpy as np
 from jaxdelegate.errors import OptionError, TensorError
 from jaxdelegate.function import exporting, saving
 from jaxdelegate.function.apply import Apply
-from jaxdelegate.function.arguments import check_alive
+from jaxdelegate.function.arguments import check_alive, check_leaves, check_saved
 from jaxdelegate.function.batching import BatchedFunction
 from jaxdelegate.function.functions import Functions
 from jaxdelegate.function.mode import FileIo, Io, Mode, Ranges, Weights, checked
@@ -231,6 +231,7 @@ class CallableModel:
         Raises:
             TensorError: a leaf is missing or unknown, or has another shape.
         """
+        check_leaves("with_params(params)", params)
         known = self.parameters
         for name in (*known, *params):
             if name in self.scales:
@@ -285,6 +286,7 @@ class CallableModel:
                 keep their types. "file": those of the file.
 
         Raises:
+            TypeError: a path that is none, or params that are not a dictionary.
             TensorError: an unknown name, a wrong shape or dtype, values that the file cannot store,
                 or a type that an input or output cannot have.
             ModelError: tensors that change and tensors that do not share data in the file, and
@@ -293,6 +295,7 @@ class CallableModel:
             OptionError: an unknown `io`.
             OSError: the file cannot be written.
         """
+        check_saved("Model.save(path, params)", path, params)
         self._save(path, params, rescale=rescale, calibrate=calibrate, io=io)
 
     def _save(self, path: Any, params: Params | None, **how: Any) -> None:
@@ -307,6 +310,8 @@ class CallableModel:
         Raises:
             TensorError, ModelError: as for `save`; or weights are in files next to the model.
         """
+        if params is not None:
+            check_leaves("exact(params)", params)
         return self._like(saving.exact(self._functions, self._all(params)), None)
 
     def _all(self, params: Params | None) -> Params | None:
@@ -332,7 +337,7 @@ class CallableModel:
         is_size = isinstance(size, int) and size > 0 and not isinstance(size, bool)
         if not is_size and not (isinstance(size, str) and size.isidentifier()):
             raise OptionError(
-                f"batched: expected a positive number, or a name such as 'b', got {size!r}"
+                f"batched: expected a positive number, or a name such as 'b', got {size!r:.40}"
             )
         return self._viewed(batch=size)
 
@@ -469,6 +474,8 @@ class CallableModel:
 
 
 def _names(tensors: Names) -> tuple[str, ...]:
+    if not isinstance(tensors, str | Iterable):
+        raise TypeError(f"expected names of model.tensors, got {type(tensors).__name__}")
     return (tensors,) if isinstance(tensors, str) else tuple(tensors)
 
 

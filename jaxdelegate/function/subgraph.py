@@ -323,9 +323,8 @@ class SubgraphFunction:
     def checked(self, inputs: Sequence[Any], io: str = "file") -> list[Any]:
         if len(inputs) != len(self._inputs):
             names = ", ".join(repr(t.name) for t in self.tensors())
-            raise TensorError(
-                f"the model has {len(self._inputs)} inputs ({names}), got {len(inputs)}"
-            )
+            count = f"{len(self._inputs)} input" + "s" * (len(self._inputs) != 1)
+            raise TensorError(f"the model has {count} ({names}), got {len(inputs)}")
         return [fitting(t, x, io) for t, x in zip(self.tensors(), inputs, strict=True)]
 
     def plan(self, shapes: Shapes) -> WholePlan:

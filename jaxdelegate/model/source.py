@@ -37,13 +37,24 @@ def open_source(source: ModelSource) -> Source:
     """Open a file, or view bytes.
 
     A link is followed, but the folder is that of the link. A ModelError if the file is missing or
-    not a regular file, or the memory is not contiguous.
+    not a regular file, or the memory is not contiguous; a TypeError for another object.
     """
     if isinstance(source, bytes | bytearray | memoryview):
         return Source("<bytes>", _view(source))
+    if not isinstance(source, str | os.PathLike):
+        raise TypeError(
+            "expected the path of a .tflite file, or its content as bytes, got "
+            f"{type(source).__name__}{_remedy(source)}"
+        )
     path = os.fsdecode(source)
     file = _opened(path)
     return Source(path, file.content, Folder(os.path.dirname(os.path.abspath(path))), file)
+
+
+def _remedy(source: object) -> str:
+    remedies = {"read": "pass its .read()", "tobytes": "pass its .tobytes()"}
+    found = [what for name, what in remedies.items() if hasattr(source, name)]
+    return f"; {found[0]}" if found else ""
 
 
 def _opened(path: str) -> FileContent:

@@ -335,9 +335,15 @@ class SubgraphRunner:
     def view(self, index: int) -> np.ndarray:
         """A live numpy view of a tensor, in a buffer that keeps its address from now on.
 
+        That of a constant is read-only, because programs are compiled with its value.
+
         Raises:
             LookupError: the tensor holds no data.
         """
+        if self.spec(index).const is not None and index not in self.subgraph.inputs:
+            constant = self.array(index).view()
+            constant.flags.writeable = False
+            return self.views.of(constant)
         if index not in self._pinned:
             self._pinned[index] = self._values[index] = aligned_copy(self.array(index))
             self._released = self._last_reads()

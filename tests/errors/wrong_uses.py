@@ -189,6 +189,52 @@ WRONG_USES: dict[str, tuple[WrongUse, ...]] = {
             "expected an integer from get_input_details()",
         ),
         use(
+            "details instead of an index",
+            READY + "i.set_tensor(i.get_input_details()[0], x)",
+            "TypeError",
+            "got dict; pass its ['index']",
+        ),
+        use(
+            "a shape and an index in the wrong order",
+            READY + "i.resize_tensor_input([4, 8, 8, 3], 0)",
+            "TypeError",
+            "input_index: expected an integer from get_input_details(), got list",
+        ),
+        use(
+            "a weight",
+            READY + "i.set_tensor(1, i.get_tensor(1) * 0)",
+            "TensorError",
+            "1 'filter' is a constant, which programs are compiled with",
+            "jaxdelegate.save(model, path, {'filter': values})",
+        ),
+        use(
+            "a tensor that the model computes",
+            READY + "i.set_tensor(3, np.zeros((1, 8, 8, 4), 'float32'))",
+            "TensorError",
+            "3 'conv' is computed by the model",
+            "jaxdelegate.load(model).from_('conv')",
+        ),
+        use(
+            "floats for a quantized input",
+            'i = jd.Interpreter("quantized.tflite"); i.allocate_tensors(); i.set_tensor(0, x)',
+            "TensorError",
+            "it is quantized, with scale 0.1 and zero point 0",
+            "pass round(x / scale) + zero_point of real values x",
+        ),
+        use(
+            "numbers for a tensor of strings",
+            'i = jd.Interpreter("words.tflite"); i.allocate_tensors()\n'
+            "i.set_tensor(0, np.array([1, 2], object))",
+            "TensorError",
+            "expected strings (str or bytes), got int",
+        ),
+        use(
+            "delegates as the second argument",
+            'jd.Interpreter("model.tflite", [jd.JaxDelegate()])',
+            "TypeError",
+            "model_content: expected bytes, got list; delegates are experimental_delegates=[...]",
+        ),
+        use(
             "a tensor inside a partition",
             DELEGATES.format("model.tflite", "[jd.JaxDelegate()]") + ".get_tensor(3)",
             "TensorError",
@@ -307,6 +353,13 @@ WRONG_USES: dict[str, tuple[WrongUse, ...]] = {
             'jd.JaxDelegate(quant_mode="int8")',
             "OptionError",
             "did you mean 'integer'?",
+        ),
+        use(
+            "a value without its option",
+            'jd.JaxDelegate("cpu")',
+            "TypeError",
+            "expected a dictionary such as {'platform': 'cpu'}, got str",
+            "single options have names: platform='cpu'",
         ),
         use(
             "a value of a wrong type",
@@ -429,7 +482,59 @@ WRONG_USES: dict[str, tuple[WrongUse, ...]] = {
             "TensorError",
             "inputs ['image'] fit no signature; the model has ['input']",
         ),
-        use("no input", LOAD + "()", "TensorError", "the model has 1 inputs ('input'), got 0"),
+        use(
+            "an open file",
+            'with open("model.tflite", "rb") as file:\n    jd.load(file)',
+            "TypeError",
+            "expected the path of a .tflite file, or its content as bytes, got BufferedReader",
+            "pass its .read()",
+        ),
+        use(
+            "a list of inputs",
+            LOAD + "([x])",
+            "InterpreterError",
+            "leave the first dimension out: pass x[0], or x instead of [x]",
+        ),
+        use(
+            "floats for a quantized input",
+            'jd.load("quantized.tflite")(x)',
+            "TensorError",
+            "it is quantized, with scale 0.1 and zero point 0",
+            "or x itself to the apply of model.function(io='float')",
+        ),
+        use(
+            "params for a model",
+            f"model = {LOAD}\nmodel(model.params, x)",
+            "TensorError",
+            "model(params, ...): params are for the apply of model.function()",
+            "model.with_params(params) is a model with other weights",
+        ),
+        use(
+            "save with its arguments in the wrong order",
+            f'model = {LOAD}\nmodel.save(model.params, "tuned.tflite")',
+            "TypeError",
+            "Model.save(path, params): expected path to be that of a file, got dict",
+        ),
+        use(
+            "a path before the model",
+            f'jd.save("tuned.tflite", {LOAD})',
+            "TypeError",
+            "save(source, path, params): expected path to be that of a file, got CallableModel",
+        ),
+        use(
+            "a model instead of its params",
+            f'model = {LOAD}\nmodel.save("tuned.tflite", model)',
+            "TypeError",
+            "expected params to be a dictionary of arrays by name, as model.params",
+            "pass its .params",
+        ),
+        use(
+            "params instead of a signature",
+            f"model = {LOAD}\nmodel.function(model.params)",
+            "TypeError",
+            "signature: expected a key of model.signatures, got dict",
+        ),
+        use("no input", LOAD + "()", "TensorError", "the model has 1 input ('input'), got 0"),
         use(
             "inputs by position and by name", LOAD + "(x, input=x)", "TensorError", "not with both"
         ),
@@ -730,6 +835,8 @@ def prepare(folder: Path) -> None:
         "loop.tflite": _loop(),
         "endless.tflite": _endless(),
         "signed.tflite": _signed(),
+        "quantized.tflite": _dequantized(),
+        "words.tflite": _words(),
         "rounded.tflite": _rounded(is_float=True),
         "integers.tflite": _rounded(is_float=False),
         "huge.tflite": broadcast(1 << 20),
@@ -882,6 +989,24 @@ def _rounded(*, is_float: bool) -> bytes:
     if is_float:
         builder.operator("DEQUANTIZE", [steps], [y])
     builder.outputs(y if is_float else steps)
+    return builder.build()
+
+
+def _dequantized() -> bytes:
+    builder = ModelBuilder()
+    x = builder.input((1, 8, 8, 3), np.int8, "steps", quantization=scaled(0.1))
+    y = builder.tensor((1, 8, 8, 3), np.float32, "y")
+    builder.operator("DEQUANTIZE", [x], [y])
+    builder.outputs(y)
+    return builder.build()
+
+
+def _words() -> bytes:
+    builder = ModelBuilder()
+    words = builder.input((2,), object, "words")
+    y = builder.tensor((1, 2), object, "y")
+    builder.operator("RESHAPE", [words, builder.constant(np.array([1, 2], np.int32))], [y])
+    builder.outputs(y)
     return builder.build()
 
 

@@ -127,7 +127,7 @@ def test_a_signature_as_a_function(x: np.ndarray) -> None:
 
 def test_wrong_inputs_are_refused(x: np.ndarray) -> None:
     model = jd.load(dense())
-    with pytest.raises(jd.TensorError, match=r"the model has 1 inputs \('x'\), got 2"):
+    with pytest.raises(jd.TensorError, match=r"the model has 1 input \('x'\), got 2"):
         model(x, x)
     with pytest.raises(
         jd.TensorError, match=r"input 0 'x' wants float32 \[2, 4\], got float64 \[2, 4\]"
