@@ -1,37 +1,78 @@
-"""Recognizes files that are not TFLite models, and says how to convert them."""
+"""Recognizes files that are not TFLite models, and says how to get one."""
 
 import os
+import re
+import shlex
+from collections.abc import Iterable
+
+from jaxdelegate.text import printable
 
 _CONVERT = "convert it with tf.lite.TFLiteConverter"
 _LITERT_TORCH = "convert the PyTorch model with litert_torch"
+_KERAS = f"a Keras file: {_CONVERT}.from_keras_model"
+_PYTORCH = f"a PyTorch file: {_LITERT_TORCH}"
+_GGUF = f"a language model for llama.cpp (GGUF): {_LITERT_TORCH}, from its original weights"
+_WEIGHTS = f"weights without a network (safetensors): {_LITERT_TORCH}"
+_C_ARRAY = (
+    "C source of a model's bytes: look for the .tflite that it was made from, or load "
+    "bytes(int(n, 16) for n in re.findall('0x(\\\\w+)', text))"
+)
+_BUNDLE = (
+    "a LiteRT-LM bundle of models, a tokenizer and metadata, which jaxdelegate does not open yet: "
+    "its .tflite files are written by `litert-lm-peek --litertlm_file={name} "
+    "--dump_files_dir=FOLDER` of `pip install litert-lm-builder`"
+)
 
-# The first bytes of a file -> its format, and what to do.
-_SIGNATURES = (
-    (b"version https://git-lfs", "a Git LFS pointer, not the file: run `git lfs pull`"),
-    (b"PK\x03\x04", "a ZIP archive (a .task bundle, a .keras file or a download): unpack it first"),
-    (b"\x1f\x8b", "compressed by gzip: unpack it first"),
-    (b"\x89HDF", f"an HDF5 file, probably of Keras: {_CONVERT}.from_keras_model"),
-    (b"<", "a web page or XML: the download returned a page; download the file itself"),
-    (b"{", "JSON: an error message of a download, or a TensorFlow.js model"),
-    (b"\x7fELF", "a shared library or program"),
+# What stands in place of any file -> what to do.
+_DOWNLOADS = (
+    (rb"version https://git-lfs", "a Git LFS pointer, not the file: run `git lfs pull`"),
+    (rb"<", "a web page or XML: the download returned a page; download the file itself"),
+    (rb"\{", "JSON: an error message of a download, or a TensorFlow.js model"),
 )
 _SUFFIXES = {
     ".onnx": f"an ONNX file: {_LITERT_TORCH}, or the ONNX file with onnx2tf",
-    ".pt": f"a PyTorch file: {_LITERT_TORCH}",
-    ".pth": f"a PyTorch file: {_LITERT_TORCH}",
-    ".pb": f"a TensorFlow graph: {_CONVERT}",
-    ".h5": f"a Keras file: {_CONVERT}.from_keras_model",
-    ".keras": f"a Keras file: {_CONVERT}.from_keras_model",
+    ".pt": _PYTORCH,
+    ".pth": _PYTORCH,
+    ".pb": f"a TensorFlow graph: {_CONVERT}.from_saved_model, of its folder",
+    ".h5": _KERAS,
+    ".keras": _KERAS,
+    ".gguf": _GGUF,
+    ".safetensors": _WEIGHTS,
+    ".litertlm": _BUNDLE,
+    **dict.fromkeys((".c", ".cc", ".cpp", ".h"), _C_ARRAY),
 }
+# How a file begins -> its format, and what to do.
+_BEGINNINGS = (
+    (rb"LITERTLM", _BUNDLE),
+    (
+        rb"PK\x03\x04",
+        "a ZIP archive, as .task bundles are: `python -m zipfile -e {name} FOLDER` unpacks it; "
+        "open the .tflite in it (of a language model: TF_LITE_PREFILL_DECODE)",
+    ),
+    (rb"\x1f\x8b", "compressed by gzip: unpack it first"),
+    (rb"\x89HDF", f"an HDF5 file, probably of Keras: {_CONVERT}.from_keras_model"),
+    (rb"GGUF", _GGUF),
+    (rb".{4}\0{4}\{", _WEIGHTS),
+    (rb"\s*(/[/*]|#include|#pragma|alignas|(static )?(const )?unsigned char)", _C_ARRAY),
+    (rb"\x7fELF", "a shared library or program"),
+)
 
 
 def hint(name: str, beginning: bytes) -> str:
     """A hint for a message about a file of this name and with these first bytes; may be empty."""
-    found = _SUFFIXES.get(os.path.splitext(name)[1].lower())
+    found = (
+        _by_beginning(_DOWNLOADS, beginning.lstrip(b"\xef\xbb\xbf \t\r\n"))
+        or _SUFFIXES.get(os.path.splitext(name)[1].lower())
+        or _by_beginning(_BEGINNINGS, beginning)
+    )
     if found is None:
-        text = beginning.lstrip(b"\xef\xbb\xbf \t\r\n")
-        found = next((what for start, what in _SIGNATURES if text.startswith(start)), None)
-    return "" if found is None else f"; it looks like {found}"
+        return ""
+    file = "FILE" if name == "<bytes>" else printable(shlex.quote(name))
+    return f"; it looks like {found.replace('{name}', file)}"
+
+
+def _by_beginning(table: Iterable[tuple[bytes, str]], content: bytes) -> str | None:
+    return next((what for start, what in table if re.match(start, content, re.DOTALL)), None)
 
 
 def folder(path: str) -> str:

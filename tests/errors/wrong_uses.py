@@ -56,6 +56,7 @@ def use(what: str, code: str, error: str, *says: str) -> WrongUse:
     return WrongUse(what, code, error, says)
 
 
+LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12\n"
 OPEN = 'jd.Interpreter("{}")'
 READY = 'i = jd.Interpreter("model.tflite"); i.allocate_tensors(); '
 LOAD = 'jd.load("model.tflite")'
@@ -78,8 +79,48 @@ WRONG_USES: dict[str, tuple[WrongUse, ...]] = {
         ),
         use("a truncated file", OPEN.format("half.tflite"), "ModelError", "the file is truncated"),
         use("a Git LFS pointer", OPEN.format("lfs.tflite"), "ModelError", "git lfs pull"),
+        use(
+            "a Git LFS pointer to another format",
+            OPEN.format("lfs.onnx"),
+            "ModelError",
+            "git lfs pull",
+        ),
         use("a web page", OPEN.format("page.tflite"), "ModelError", "download the file itself"),
-        use("a ZIP archive", OPEN.format("packed.task"), "ModelError", "unpack it first"),
+        use(
+            "a .task bundle",
+            OPEN.format("packed.task"),
+            "ModelError",
+            "a ZIP archive, as .task bundles are",
+            "`python -m zipfile -e packed.task FOLDER` unpacks it",
+        ),
+        use(
+            "a bundle of LiteRT-LM",
+            OPEN.format("language.litertlm"),
+            "ModelError",
+            "which jaxdelegate does not open yet",
+            "`litert-lm-peek --litertlm_file=language.litertlm --dump_files_dir=FOLDER`",
+        ),
+        use(
+            "the same, for a command",
+            "$ jaxdelegate benchmark_model language.litertlm",
+            "1",
+            "a LiteRT-LM bundle of models, a tokenizer and metadata",
+        ),
+        use(
+            "a C array of a model",
+            OPEN.format("model.cc"),
+            "ModelError",
+            "or load bytes(int(n, 16) for n in re.findall('0x(\\\\w+)', text))",
+        ),
+        use("a GGUF file", OPEN.format("model.gguf"), "ModelError", "llama.cpp", "litert_torch"),
+        use(
+            "a file of weights",
+            OPEN.format("weights.bin"),
+            "ModelError",
+            "weights without a network (safetensors)",
+            "litert_torch",
+        ),
+        use("a frozen graph", OPEN.format("graph.pb"), "ModelError", "TFLiteConverter"),
         use("a Keras file", OPEN.format("model.keras"), "ModelError", "from_keras_model"),
         use(
             "an ONNX file", OPEN.format("model.onnx"), "ModelError", "an ONNX file", "litert_torch"
@@ -822,9 +863,15 @@ def prepare(folder: Path) -> None:
         "model.tflite": content,
         "half.tflite": content[: len(content) // 2],
         "empty.tflite": b"",
-        "lfs.tflite": b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12\n",
+        "lfs.tflite": LFS,
+        "lfs.onnx": LFS,
         "page.tflite": b"<!DOCTYPE html><html>404</html>",
         "model.onnx": b"\x08\x07\x12\x07pytorch",
+        "language.litertlm": b"LITERTLM" + bytes(24),
+        "model.cc": b'#include "model.h"\nconst unsigned char model[] = {0x1c, 0x00};\n',
+        "model.gguf": b"GGUF\x03\x00\x00\x00",
+        "weights.bin": b"\x18" + bytes(7) + b'{"__metadata__": {}}    ',
+        "graph.pb": b"\n\x0b\n\x05const\x12\x05Const",
         "model.pt": b"\x80\x02\x8a\x0al\xfc\x9cF\xf9",
         "three.bin": b"abc",
         "custom.tflite": _custom("Mystery"),

@@ -483,3 +483,16 @@ def test_bad_external_buffers(content: bytes, message: str, tmp_path: pathlib.Pa
 def test_external_buffers_need_a_path() -> None:
     with pytest.raises(ModelError, match=r"read it from its path, got .weights.bin."):
         read_model(external_model())
+
+
+def test_the_array_of_c_source_is_loaded_as_the_message_says() -> None:
+    builder = ModelBuilder()
+    builder.outputs(builder.input((1,)))
+    content = builder.build()
+    numbers = ", ".join(map(hex, content))
+    text = f"alignas(8) const unsigned char model_tflite[] = {{\n{numbers}}};\n"
+    with pytest.raises(ModelError) as caught:
+        read_model(text.encode())
+    expression = str(caught.value).partition("or load ")[2]
+    loaded = eval(expression, {"re": re, "text": text})
+    assert read_model(loaded).content == content
