@@ -20,7 +20,7 @@ flags = parser.parse_args()
 device = jax.devices(flags.platform or None)[0]  # a missing platform is an error
 jax.config.update("jax_default_device", device)
 model = jd.load(flags.model or tone_detector())
-_, window = model.graph.subgraphs[0].tensors[model.graph.subgraphs[0].inputs[0]].shape
+_, window = next(iter(model.inputs.values())).shape
 rate, audio = 48000, tones(seconds=150)
 if flags.wav:
     with wave.open(flags.wav) as file:

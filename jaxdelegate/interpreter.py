@@ -11,7 +11,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, NoReturn, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -170,6 +170,17 @@ class Interpreter:
         name = os.path.basename(self._source.name)
         delegates = ", ".join(map(repr, self._delegates)) or "no delegate"
         return f"<jaxdelegate.Interpreter of {name!r} with {delegates}>"
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be pickled or copied: it has buffers, compiled programs and delegates' state.
+
+        Raises:
+            TypeError: always.
+        """
+        raise TypeError(
+            "an Interpreter cannot be pickled or copied: create one in each process from the "
+            "model's path or content (JaxDelegate can be pickled, and jaxdelegate.load(model) too)"
+        )
 
     def _open(self) -> OpenModel:
         """The model, which is read when something is asked of it that no stored start knows."""

@@ -215,6 +215,10 @@ class JaxDelegate(SimpleDelegate):
         given = ", ".join(f"{k}={v!r}" for k, v in self.options.changed().items())
         return f"{type(self).__name__}({given})"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the options: the copy compiles, or loads stored programs, where it is used."""
+        return type(self), (self.options,)
+
     def close(self) -> None:
         """Forget reports; programs live as long as the interpreters that run them."""
         self._reports.clear()

@@ -83,11 +83,15 @@ def fitting(tensor: Tensor, x: Any, io: str, *, may_be_symbolic: bool = False) -
             f"input {tensor.index} {tensor.name!r} wants {dtype} {list(tensor.shape)}, "
             f"got {array.dtype} {list(array.shape)}{what_to_do}"
         )
-    symbols = [str(n) for n in array.shape if not isinstance(n, int)]
+    symbols = [(axis, str(n)) for axis, n in enumerate(array.shape) if not isinstance(n, int)]
     if symbols and not may_be_symbolic:
+        axis, symbol = symbols[-1]
+        what_to_do = "for a symbolic batch use model.batched('b')"
+        if axis > 0:
+            what_to_do = "only a batch can be symbolic, so export once for each size"
         raise TensorError(
-            f"input {tensor.index} {tensor.name!r} has the symbolic dimension {symbols[0]!r}; "
-            "models are lowered for known sizes: for a symbolic batch use model.batched('b')"
+            f"input {tensor.index} {tensor.name!r} has the symbolic dimension {symbol!r}; models "
+            f"are lowered for known sizes: {what_to_do}"
         )
     return array
 

@@ -1,13 +1,15 @@
-"""Exports a model as StableHLO for one platform, which need not be available (`jax.export`)."""
+"""Exports by `jax.export`: of a model for one platform, and of functions that take models."""
 
-from typing import Any
+from typing import Any, NoReturn, TypeVar
 
 import jax
 from jax import export
 
 from jaxdelegate.errors import OptionError
+from jaxdelegate.function.functions import Functions, Identity
 
 _PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
+T = TypeVar("T")
 
 
 def exported(
@@ -28,3 +30,38 @@ def exported(
     leaves, states = jax.tree.map(shape_of, (params, given))
     with jax.enable_x64(True):
         return export.export(jax.jit(run), platforms=[platform])(leaves, *apply.inputs(), **states)
+
+
+class OfStoredExport:
+    """Stands for a model's functions in a stored export: equal to them, but without the file."""
+
+    def __init__(self, identity: Identity) -> None:
+        self.identity = identity
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Functions | OfStoredExport):
+            return NotImplemented
+        return self.identity == other.identity
+
+    def __hash__(self) -> int:
+        return hash(self.identity.nbytes)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Refuse what needs the file."""
+        raise AttributeError(
+            f"{name}: this model is a result of a stored export, so it has weights but no file: "
+            "use jaxdelegate.load(path).with_params(model.params)"
+        )
+
+
+def storable(kind: type[T]) -> type[T]:
+    """Let `Exported.serialize` accept functions of models: it stores which file and view they are.
+
+    Weights are arguments of such a function, so that the stored export does not contain the file.
+    """
+    return export.register_pytree_node_serialization(
+        kind,
+        serialized_name="jaxdelegate.Model",
+        serialize_auxdata=lambda functions: functions.identity.to_bytes(),
+        deserialize_auxdata=lambda data: OfStoredExport(Identity.of_bytes(data)),
+    )

@@ -1,11 +1,13 @@
 """The functions of a model's signatures: of the whole graph or a part, for an image or a batch."""
 
+import dataclasses
 import functools
 import hashlib
+import json
 import os
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -36,6 +38,22 @@ from jaxdelegate.runtime.initialization import resources_after
 from jaxdelegate.simple_delegate import GraphKey
 
 Ends = tuple[int, tuple[int, ...], tuple[int, ...]]  # subgraph, inputs, outputs
+
+
+@dataclasses.dataclass(frozen=True)
+class Identity:
+    """Which functions they are: the SHA-256 of the file, its size, and the view as JSON."""
+
+    digest: str
+    nbytes: int
+    view: str
+
+    def to_bytes(self) -> bytes:
+        return json.dumps(dataclasses.astuple(self)).encode()
+
+    @classmethod
+    def of_bytes(cls, data: bytes) -> Self:
+        return cls(*json.loads(data))
 
 
 class Functions:
@@ -221,18 +239,27 @@ class Functions:
         return found
 
     @functools.cached_property
-    def _digest(self) -> bytes:
-        return hashlib.sha256(self.file.content).digest()
+    def identity(self) -> Identity:
+        """The file and the view, as a stored export keeps them."""
+        view = self.view
+        part = json.dumps([view.options.changed(), view.inputs, view.outputs, view.batch])
+        return Identity(self._digest, self.file.nbytes, part)
+
+    @functools.cached_property
+    def _digest(self) -> str:
+        return hashlib.sha256(self.file.content).hexdigest()
 
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
-        if not isinstance(other, Functions) or self.view != other.view:
+        if not isinstance(other, Functions):
+            return NotImplemented  # that of a stored export knows
+        if self.view != other.view:
             return False
         return self.file is other.file or self._digest == other._digest
 
     def __hash__(self) -> int:
-        return hash((self.view, self.file.nbytes))
+        return hash(self.file.nbytes)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the file's content instead of its path, which may not exist elsewhere."""

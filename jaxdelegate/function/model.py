@@ -26,6 +26,7 @@ from jaxdelegate.options import DelegateOptions
 Names = str | Sequence[str]
 
 
+@exporting.storable
 @jax.tree_util.register_pytree_with_keys_class
 class CallableModel:
     """A model to call from JAX, returned by `jaxdelegate.load`.
@@ -70,6 +71,19 @@ class CallableModel:
     def signatures(self) -> dict[str, Signature]:
         """The model's signatures by key; empty if the file has none. A part has one."""
         return self._functions.signatures
+
+    @property
+    def inputs(self) -> dict[str, TensorInfo]:
+        """The inputs of the main subgraph by name, in the order of `model(*inputs)`.
+
+        Each has name, shape (-1: a free dimension), dtype and quantization, as in `signatures`.
+        """
+        return dict(self._functions.main.inputs)
+
+    @property
+    def outputs(self) -> dict[str, TensorInfo]:
+        """The outputs of the main subgraph by name, in the order that `model(*inputs)` returns."""
+        return dict(self._functions.main.outputs)
 
     @property
     def tensors(self) -> dict[str, TensorInfo]:

@@ -3,7 +3,7 @@
 import dataclasses
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 from jax.sharding import Mesh, NamedSharding
@@ -28,6 +28,10 @@ from jaxdelegate.xla.options import platform_of
 from jaxdelegate.xla.over_mesh import WHOLE, OverMesh, constrained, joined, over, placed
 
 Batch = str | Sequence[str] | None
+_NOT_PICKLED = (
+    "a sharded model cannot be pickled or copied, because its mesh has devices of this process: "
+    "pickle the model, and call its `sharded` in each process"
+)
 
 
 class ShardedModel:
@@ -167,6 +171,14 @@ class ShardedModel:
                     f"{list(array.shape)}; model.batched('b') takes any size"
                 )
 
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be pickled or copied: the mesh has devices of this process.
+
+        Raises:
+            TypeError: always.
+        """
+        raise TypeError(_NOT_PICKLED)
+
     def __repr__(self) -> str:
         """The model's name, and the mesh."""
         name = os.path.basename(self._functions.graph.source)
@@ -290,6 +302,14 @@ class ShardedApply:
 
     def _outputs(self, params: Params, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
         return self._function.call(params, arrays, None, self._mode)[0]
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be pickled or copied: the mesh has devices of this process.
+
+        Raises:
+            TypeError: always.
+        """
+        raise TypeError(_NOT_PICKLED)
 
     def __repr__(self) -> str:
         """The inputs, and the mesh."""

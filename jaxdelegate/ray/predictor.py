@@ -4,7 +4,7 @@ import logging
 import os
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 
@@ -117,6 +117,18 @@ class Predictor:
             return self._predicted(batch)
         finally:
             self._ended = time.perf_counter()
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be pickled or copied: it has a model that is open in this process.
+
+        Raises:
+            TypeError: always.
+        """
+        raise TypeError(
+            "a Predictor cannot be pickled or copied: give Ray the class, ds.map_batches("
+            "jaxdelegate.ray.Predictor, fn_constructor_kwargs={'model': path, ...}), so that each "
+            "actor creates its own"
+        )
 
     @property
     def stats(self) -> PredictorStats:

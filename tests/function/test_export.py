@@ -75,6 +75,29 @@ def test_state_and_signatures_are_exported() -> None:
     assert_close(exported.call(named.params, x), named(x), accumulated=36)
 
 
+def test_a_function_of_a_model_is_stored_without_the_file() -> None:
+    content = classifier()
+    model, x = jd.load(content), np.ones((1, 3, 3, 2), np.float32)
+
+    def slopes(model: jd.Model, x: jax.Array) -> tuple[jax.Array, jd.Model]:
+        return model(x)[0], jax.grad(lambda m: m(x)[0].sum())(model)
+
+    exported = export.export(jax.jit(slopes))(model, x)
+    stored = exported.serialize()
+    assert np.asarray(model.params["head"]).tobytes() not in stored
+    again, same = export.deserialize(stored), jd.load(content)
+    y, gradient = again.call(same, x)
+    assert_close([y], model(x), accumulated=36)
+    moved = jax.tree.map(lambda w, g: w - 0.1 * g, same, gradient)
+    assert moved(x)[0].sum() < y.sum()
+    assert again.call(moved, x)[0].sum() < y.sum()
+    with pytest.raises(AttributeError, match=r"use jaxdelegate\.load\(path\)\.with_params"):
+        gradient(x)
+    for other in (jd.load(integers()), jd.load(content).until("flat"), same.batched(2)):
+        with pytest.raises(ValueError, match="same pytree structure"):
+            again.call(other, x)
+
+
 def test_float_io_is_exported() -> None:
     model = jd.load(integers())
     exported = model.export("tpu", io="float")["tpu"]

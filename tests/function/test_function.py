@@ -56,6 +56,14 @@ def test_named_inputs_give_a_dictionary(x: np.ndarray) -> None:
     assert set(model(x=x)) == {"y", "z"}
 
 
+def test_inputs_and_outputs_are_those_of_the_main_subgraph() -> None:
+    model = jd.load(dense())
+    (x,), (_, z) = model.inputs.values(), model.outputs.values()
+    assert (x.name, x.shape, x.dtype, x.quantization) == ("x", (2, 4), np.float32, None)
+    assert (list(model.inputs), list(model.outputs)) == (["x"], ["y", "z"])
+    assert str(z) == str(next(iter(model.signatures["serve"].outputs.values())))
+
+
 def test_signatures_say_what_goes_in_and_out() -> None:
     signature = jd.load(dense()).signatures["serve"]
     assert list(signature.inputs) == ["features"]

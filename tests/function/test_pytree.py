@@ -7,6 +7,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import jaxdelegate as jd
 from jaxdelegate.testing import assert_close
@@ -90,3 +91,29 @@ def test_copies_are_their_own() -> None:
     apply, params = model.function()
     assert copy.deepcopy(apply) == apply
     assert_close(copy.copy(apply)(params, X), model(X), accumulated=36)
+
+
+def test_a_delegate_is_pickled_as_its_options() -> None:
+    delegate = jd.JaxDelegate(min_gain=0)
+    interpreter = jd.Interpreter(model_content=classifier(), experimental_delegates=[delegate])
+    interpreter.allocate_tensors()
+    again = pickle.loads(pickle.dumps(delegate))
+    assert again.options == delegate.options
+    other = jd.Interpreter(model_content=classifier(), experimental_delegates=[again])
+    other.allocate_tensors()
+    assert len(again.partitions()) == 1
+
+
+def test_what_cannot_be_pickled_says_what_can() -> None:
+    interpreter = jd.Interpreter(model_content=classifier(signature=True))
+    sharded = jd.load(classifier()).sharded(jax.make_mesh((1,), ("data",)))
+    for value, says in (
+        (interpreter, "create one in each process"),
+        (interpreter.get_signature_runner(), "create one in each process"),
+        (sharded, "pickle the model, and call its `sharded` in each process"),
+        (sharded.function()[0], "pickle the model, and call its `sharded` in each process"),
+    ):
+        with pytest.raises(TypeError, match=says):
+            pickle.dumps(value)
+        with pytest.raises(TypeError, match=says):
+            copy.deepcopy(value)

@@ -1,5 +1,6 @@
 """Predictor as a plain function of columns: no Ray runs here."""
 
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable
@@ -55,6 +56,11 @@ def test_a_path_and_a_file_without_signature(tmp_path: Path) -> None:
     (tmp_path / "m.tflite").write_bytes(models.dense(signature=False))
     predictor = Predictor(tmp_path / "m.tflite", outputs={"scores": "y"})
     assert predictor({"x": rows(2)})["y"].shape == (2, 4)
+
+
+def test_a_predictor_is_not_pickled() -> None:
+    with pytest.raises(TypeError, match="give Ray the class"):
+        pickle.dumps(Predictor(models.dense(), {"x": "pixels"}))
 
 
 def test_strings() -> None:
