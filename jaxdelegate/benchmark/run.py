@@ -39,6 +39,7 @@ from jaxdelegate.benchmark.results import BenchmarkReport, InputRecord
 from jaxdelegate.benchmark.session import ModelSource, Session
 from jaxdelegate.benchmark.throughput import Throughput
 from jaxdelegate.errors import DelegationError, InterpreterError, OptionError
+from jaxdelegate.measuring.inputs import free_dimensions
 from jaxdelegate.measuring.stats import Stat
 from jaxdelegate.providers import ProvidedDelegate
 from jaxdelegate.providers.parsing import FlagValues
@@ -186,6 +187,8 @@ class _Run:
         if len(provided) > 1:
             self._log(f"Going to apply {len(provided)} delegates one after another.")
         self._resize(session)
+        for line in () if self._options.input_layer else free_dimensions(session.inputs):
+            self._log(line)
         session.allocate()
         allocated = _micros()
         if (reason := session.why_rebatched) is not None:
@@ -431,7 +434,7 @@ def graph_source(graph: str) -> ModelSource:
     if not graph:
         raise OptionError("graph: name the .tflite file to run: --graph=model.tflite")
     if not graph.startswith("fd:"):
-        if not Path(graph).is_file():
+        if not Path(graph).exists():
             raise FileNotFoundError(f"graph: {graph}: no such file")
         return graph
     parts = graph.split(":")

@@ -2,6 +2,8 @@
 
 import dataclasses
 import os
+from collections.abc import Mapping
+from typing import Any
 
 from tqdm import tqdm
 
@@ -22,6 +24,7 @@ from jaxdelegate.comparison.sides import (
 from jaxdelegate.comparison.tensors import comparer_for
 from jaxdelegate.comparison.verdict import EndToEnd, Runs, check
 from jaxdelegate.errors import InterpreterError, OptionError
+from jaxdelegate.measuring.inputs import free_dimensions
 from jaxdelegate.measuring.stats import Latency
 from jaxdelegate.model.records import read_model
 
@@ -42,7 +45,7 @@ class InferenceDiff:
     operators: OperatorCheck | None = None
     likenesses: tuple[Likeness, ...] = ()
     random: tuple[str, ...] = ()  # outputs that depend on random numbers, and so must differ
-    remarks: tuple[str, ...] = ()  # options of the delegates that have no effect
+    remarks: tuple[str, ...] = ()  # options without effect, sizes that were assumed
 
     @property
     def agrees(self) -> bool:
@@ -124,8 +127,14 @@ def inference_diff(
         operators=check(model, record, test, reference, bounds, runs) if differs else None,
         likenesses=whole(runs.got) if differs else (),
         random=tuple(main.tensors[i].name for i in main.outputs if i in random),
-        remarks=test.remarks,
+        remarks=(*test.remarks, *free_dimensions(_unset(got, settings))),
     )
+
+
+def _unset(runner: Runner, settings: InputSettings) -> list[Mapping[str, Any]]:
+    """The details of the inputs without a shape in the settings."""
+    details = runner.interpreter.get_input_details()
+    return [d for d in details if d["name"] not in settings.shapes]
 
 
 def _check_counts(**counts: int) -> None:

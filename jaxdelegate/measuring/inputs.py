@@ -5,13 +5,14 @@ import math
 import os
 import zipfile
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxdelegate.errors import OptionError
+from jaxdelegate.text import printable
 
 Shape = tuple[int, ...]
 Range = tuple[int, int]
@@ -53,6 +54,23 @@ def parse_input_flags(
         dict(map(_parse_range, _items(ranges, ":"))),
         dict(map(_parse_file, _items(files, ","))),
     )
+
+
+def free_dimensions(details: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """What to say about inputs whose free dimensions have the size that interpreters show, 1.
+
+    A free batch needs no words: 1 is usual.
+    """
+    for detail in details:
+        declared, shape = (detail[key].tolist() for key in ("shape_signature", "shape"))
+        pairs = zip(declared[1:], shape[1:], strict=False)
+        if any(n == -1 and size == 1 for n, size in pairs):
+            sizes = ["SIZE" if n == -1 else str(n) for n in declared]
+            yield (
+                f"input {printable(str(detail['name']))!r} is {declared}: free dimensions count as "
+                "1; --input_layer and --input_layer_shape set them, here to "
+                f"{','.join([str(shape[0]), *sizes[1:]])}"
+            )
 
 
 @dataclasses.dataclass(frozen=True)

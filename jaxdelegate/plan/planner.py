@@ -87,10 +87,13 @@ class EntryPoint:
         return propagated
 
     def resized(self, shapes: Shapes) -> str:
-        """What an error should add about inputs that have other shapes than the file declares."""
+        """What an error should add about inputs of other shapes than declared, or of free ones."""
         found = ""
         for i in self.subgraph.inputs:
             spec, shape, declared = self.declared[i], shapes[i], self.signature(i)
+            if shape == spec.shape and -1 in declared[1:]:
+                found += f"; input {i} {spec.name!r} is {list(declared)} in the model, whose free "
+                found += "dimensions count as 1: resize it (in tools by --input_layer_shape)"
             if shape != spec.shape:
                 found += f"; input {i} {spec.name!r} has the shape {list(shape)}, the model "
                 found += f"declares {list(declared)}"

@@ -48,7 +48,7 @@ def run(values: flags.FlagValues) -> int:
                 "--perf_options_list=none runs the flags as they are"
             )
     benchmark_model.options_of(values)  # refuses bad values here, not in every process
-    if not Path(values.graph).is_file():
+    if not Path(values.graph).exists():
         raise OptionError(f"graph: {values.graph}: no such file")
     print(f"INFO: The list of TFLite runtime options to be benchmarked: [{','.join(chosen)}]")
     platforms = matrix.find_platforms() if set(chosen) - {"cpu", "none"} else ("cpu",)

@@ -21,6 +21,7 @@ from jaxdelegate.op_lowering.options import (
     CustomOptions,
     DivOptions,
     FullyConnectedOptions,
+    Padding,
     ReshapeOptions,
     WhileOptions,
 )
@@ -788,6 +789,19 @@ WRONG_USES: dict[str, tuple[WrongUse, ...]] = {
             "missing.tflite: no such file",
         ),
         use(
+            "a folder for a command",
+            "$ jaxdelegate benchmark_model saved_model",
+            "1",
+            "TFLiteConverter.from_saved_model",
+        ),
+        use(
+            "free dimensions without a size",
+            "$ jaxdelegate benchmark_model free.tflite",
+            "1",
+            "input 0 'input' is [-1, -1, -1, 3] in the model, whose free dimensions count as 1",
+            "--input_layer_shape",
+        ),
+        use(
             "two models",
             "$ jaxdelegate analyze model.tflite --graph=gather.tflite",
             "1",
@@ -876,6 +890,7 @@ def prepare(folder: Path) -> None:
         "three.bin": b"abc",
         "custom.tflite": _custom("Mystery"),
         "fixed.tflite": _fixed(),
+        "free.tflite": _free(),
         "two.tflite": _two_inputs(),
         "flex.tflite": _custom("FlexErf"),
         "gather.tflite": _gather(),
@@ -1004,6 +1019,18 @@ def _convolution() -> bytes:
     y = builder.tensor((1, 8, 8, 4), np.float32, "output")
     builder.operator("CONV_2D", [x, w, bias], [h], Conv2DOptions(stride_w=1, stride_h=1))
     builder.operator("LOGISTIC", [h], [y])
+    builder.outputs(y)
+    return builder.build()
+
+
+def _free() -> bytes:
+    """A window of 3 x 3 over an image of any size."""
+    builder = ModelBuilder()
+    x = builder.input((1, 1, 1, 3), np.float32, "input", shape_signature=(-1, -1, -1, 3))
+    w = builder.constant(np.ones((4, 3, 3, 3), np.float32))
+    bias, y = builder.constant(np.zeros(4, np.float32)), builder.tensor((1, 1, 1, 4))
+    options = Conv2DOptions(padding=Padding.VALID, stride_w=1, stride_h=1)
+    builder.operator("CONV_2D", [x, w, bias], [y], options)
     builder.outputs(y)
     return builder.build()
 

@@ -15,6 +15,7 @@ from jaxdelegate.measuring.inputs import (
     InputSource,
     NormalValues,
     UniformValues,
+    free_dimensions,
     load_arrays,
     parse_input_flags,
     parse_input_layers,
@@ -167,3 +168,19 @@ def test_ranges_apply_to_integers_and_must_be_within_the_dtype(values: Any) -> N
     for high in (500, 1):
         with pytest.raises(OptionError, match=f"{message}{high}"):
             draw(np.int8, (3, high))
+
+
+def test_sizes_that_count_as_1_are_named() -> None:
+    def detail(name: str, declared: list[int], shape: list[int]) -> dict[str, object]:
+        return {"name": name, "shape_signature": np.array(declared), "shape": np.array(shape)}
+
+    (line,) = free_dimensions(
+        [
+            detail("batch", [-1, 3], [1, 3]),
+            detail("resized", [-1, -1, 3], [1, 8, 3]),
+            detail("words", [-1, -1, 3], [1, 1, 3]),
+            detail("scalar", [], []),
+        ]
+    )
+    assert line.startswith("input 'words' is [-1, -1, 3]: free dimensions count as 1;")
+    assert line.endswith("--input_layer and --input_layer_shape set them, here to 1,SIZE,3")

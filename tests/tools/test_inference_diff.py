@@ -38,6 +38,22 @@ def tool(run_tool: Printed) -> Printed:
     return functools.partial(run_tool, "inference_diff")
 
 
+@pytest.mark.parametrize("tool_name", ["inference_diff", "benchmark_model"])
+def test_sizes_that_count_as_1_are_said(run_tool: Printed, tool_name: str, tmp_path: Path) -> None:
+    builder = ModelBuilder()
+    x = builder.input((1, 1, 3), np.float32, "words", shape_signature=(1, -1, 3))
+    y = builder.tensor((1, 1, 3), name="y", shape_signature=(1, -1, 3))
+    builder.operator("EXP", [x], [y])
+    builder.outputs(y)
+    (tmp_path / "free.tflite").write_bytes(builder.build())
+    said = "input 'words' is [1, -1, 3]: free dimensions count as 1; --input_layer and"
+    flags = [f"--graph={tmp_path / 'free.tflite'}", "--num_runs=1"]
+    flags += ["--max_secs=0.1"] if tool_name == "benchmark_model" else []
+    assert said in run_tool(tool_name, *flags)[1]
+    sized = ["--input_layer=words", "--input_layer_shape=1,8,3"]
+    assert "count as 1" not in run_tool(tool_name, *flags, *sized)[1]
+
+
 @pytest.mark.parametrize(
     ("model", "count"),
     [("network_path", 5), pytest.param("mobilenet_path", 31, marks=pytest.mark.slow)],
