@@ -1,9 +1,9 @@
-"""Find sounds in a recording with a model for one window, in batches; writes detections.csv.
-
+"""Find sounds in a recording with a model for one window, in batches.
 python examples/audio_batches.py [--model=M.tflite --wav=MONO_16_BIT.wav] [--platform=gpu]
 """
 
 import argparse
+import tempfile
 import time
 import wave
 
@@ -13,7 +13,7 @@ from models.tones import tone_detector, tones
 
 import jaxdelegate as jd
 
-parser = argparse.ArgumentParser()
+path, parser = f"{tempfile.mkdtemp()}/detections.csv", argparse.ArgumentParser()
 for name, value in {"model": "", "wav": "", "platform": "", "batch": 32, "threshold": 0.5}.items():
     parser.add_argument(f"--{name}", type=type(value), default=value)
 flags = parser.parse_args()
@@ -32,8 +32,8 @@ apply, params = model.function()
 run = jax.jit(jax.vmap(apply, (None, 0))).lower(params, batches[0]).compile()
 start = time.perf_counter()
 scores = np.concatenate([run(params, batch)[0][:, 0] for batch in batches])[:count]
-print(f"{count / (time.perf_counter() - start):.0f} windows per second on {device.platform}")
+seconds = time.perf_counter() - start
 i, label = np.nonzero(scores > flags.threshold)
 rows = np.column_stack([i * window / rate, (i + 1) * window / rate, label, scores[i, label]])
-columns = "start_s,end_s,class,score"
-np.savetxt("detections.csv", rows, "%.2f,%.2f,%d,%.3f", header=columns, comments="")
+np.savetxt(path, rows, "%.2f,%.2f,%d,%.3f", header="start_s,end_s,class,score", comments="")
+print(f"{count / seconds:.0f} windows per second on {device.platform}; wrote {path}")

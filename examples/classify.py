@@ -3,10 +3,11 @@
     pip install '.[examples]'
     python examples/classify.py [IMAGE]
 
-Prints each class with its score and writes classified.png. Without IMAGE it generates a picture.
+Prints each class with its score and the path of a drawing. Without IMAGE it generates a picture.
 """
 
 import sys
+import tempfile
 
 import numpy as np
 from PIL import Image
@@ -32,4 +33,5 @@ outputs = [interpreter.get_tensor(d["index"]) for d in interpreter.get_output_de
 found = task.found(outputs)
 for label in found.labels:
     print(f"{label.name:<9} {label.score:.3f}")
-Image.fromarray(drawn(image, found)).save("classified.png")
+Image.fromarray(drawn(image, found)).save(path := f"{tempfile.mkdtemp()}/classified.png")
+print("wrote", path)

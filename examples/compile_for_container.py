@@ -5,6 +5,7 @@ python examples/compile_for_container.py [MODEL.tflite [PROGRAMS]]
 
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -26,7 +27,9 @@ def serve(model: str, programs: str = "") -> None:
 if sys.argv[1:2] == ["--serve"]:
     serve(*sys.argv[2:])
     sys.exit()
-model, programs = (*sys.argv[1:], *("mobilenet.tflite", "programs")[len(sys.argv) - 1 :])
+folder = tempfile.mkdtemp()
+defaults = f"{folder}/mobilenet.tflite", f"{folder}/programs"
+model, programs = (*sys.argv[1:], *defaults[len(sys.argv) - 1 :])
 if not sys.argv[1:]:
     Path(model).write_bytes(mobilenet_v1(size=64, width=0.25))
 served = [sys.executable, __file__, "--serve", model]

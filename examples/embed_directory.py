@@ -3,10 +3,11 @@
     pip install '.[examples]'
     python examples/embed_directory.py [DIRECTORY]
 
-Without DIRECTORY it writes generated pictures to pictures/, named after their content.
+Without DIRECTORY it uses generated pictures, named after their content.
 """
 
 import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +18,8 @@ from jaxdelegate.demo.tasks import TASKS
 
 BATCH = 8
 task = TASKS["classification"]
-directory = Path(sys.argv[1] if sys.argv[1:] else "pictures")
+directory = Path(sys.argv[1] if sys.argv[1:] else tempfile.mkdtemp())
 if not sys.argv[1:]:
-    directory.mkdir(exist_ok=True)
     for seed in range(24):
         shown, truth = task.picture(seed), task.example(seed).truth
         Image.fromarray(shown).save(directory / f"{truth.labels[0].name}{seed:02}.png")

@@ -1,11 +1,11 @@
 """Fine-tune the last layers of a MobileNet for pictures with a third of the brightness.
 
     python examples/fine_tune.py [MOBILENET.tflite]
-
-Your file takes floats from -1 to 1; its first six classes become shapes. Writes fine_tuned.tflite.
+Your file takes floats from -1 to 1; its first six classes become shapes.
 """
 
 import sys
+import tempfile
 
 import ai_edge_litert.interpreter as litert
 import jax
@@ -32,8 +32,8 @@ for batch in [slice(i, i + 50) for i in range(0, 500, 50)] * 12:
     updates, memory = optimizer.update(slopes(head, x[batch], data["label"][batch]), memory)
     head = optax.apply_updates(head, updates)
 for name, written in (("before", model), ("after", head)):
-    written.save("fine_tuned.tflite")
-    stock = litert.Interpreter("fine_tuned.tflite")
+    written.save(file := f"{tempfile.mkdtemp()}/fine_tuned.tflite")
+    stock = litert.Interpreter(file)
     found = np.concatenate([run_once(stock, [image[None]])[0] for image in images[500:]])
     print(f"{name}: stock LiteRT is right in {np.mean(found.argmax(1) == data['label'][500:]):.0%}")
-print(f"its results differ from JAX's by at most {abs(found - head(x[500:])[0]).max():.1e}")
+print(f"{file}: its results differ from JAX's by at most {abs(found - head(x[500:])[0]).max():.1e}")

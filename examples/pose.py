@@ -3,10 +3,11 @@
     pip install '.[examples]'
     python examples/pose.py [IMAGE]
 
-Prints the position of each joint and writes pose.png. Without IMAGE it generates a picture.
+Prints the position of each joint and the path of a drawing. Without IMAGE it generates a picture.
 """
 
 import sys
+import tempfile
 
 import numpy as np
 from PIL import Image
@@ -30,4 +31,5 @@ height, width = image.shape[:2]
 for joint in found.key_points:
     x, y = joint.x * width, joint.y * height
     print(f"{joint.name:<15} x {x:4.0f}  y {y:4.0f}  score {joint.score:.2f}")
-Image.fromarray(drawn(image, found)).save("pose.png")
+Image.fromarray(drawn(image, found)).save(path := f"{tempfile.mkdtemp()}/pose.png")
+print("wrote", path)

@@ -1,9 +1,9 @@
 """Quantization-aware training of an int8 network with bad ranges by its float network.
 
-    python examples/quantization_aware.py
-
-Writes tuned.tflite, and evaluates it in integers, as on devices.
+Prints the path of the file, which is evaluated in integers, as on devices.
 """
+
+import tempfile
 
 import ai_edge_litert.interpreter as litert
 import jax
@@ -29,10 +29,10 @@ for batch in [slice(i, i + 16) for i in (0, 16, 32)] * 8:
     updates |= {n: 40 * tuned[n] * updates[n] for n in model.scales}  # 4% of a scale, about
     tuned = optax.apply_updates(tuned, updates)
 for name, weights in (("before", params), ("after", tuned)):  # held-out images
-    model.save("tuned.tflite", weights)
+    model.save(file := f"{tempfile.mkdtemp()}/tuned.tflite", weights)
     exact, _ = model.exact(weights)(images[48:])
-    stock = litert.Interpreter("tuned.tflite", experimental_op_resolver_type=REFERENCE)
+    stock = litert.Interpreter(file, experimental_op_resolver_type=REFERENCE)
     found, _ = run_once(stock, [images[48:]])
     agreement = np.mean(exact.argmax(1) == scores[48:].argmax(1))
     print(f"{name}: agrees with the float network in {agreement:.0%},", end=" ")
-    print(f"{np.sum(found != exact)} of {found.size} results differ from stock LiteRT's")
+    print(f"{np.sum(found != exact)} of {found.size} results differ from stock LiteRT's: {file}")

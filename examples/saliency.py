@@ -1,13 +1,12 @@
 """Draw the pixels that determine a class: the gradient of a .tflite by its input.
 
-    pip install '.[examples]'
-    python examples/saliency.py [IMAGE]
+    pip install '.[examples]' && python examples/saliency.py [IMAGE]
 
-Writes saliency.png: the network's input, and next to it the weight of each pixel. Without IMAGE it
-generates a picture.
+Prints the path of a drawing: the network's input, and next to it the weight of each pixel.
 """
 
 import sys
+import tempfile
 
 import jax
 import jax.numpy as jnp
@@ -34,6 +33,7 @@ def margin(x):
 
 saliency = np.abs(jax.jit(jax.grad(margin))(x)[0]).max(axis=-1)
 pictures = [(x[0] + 1) * 127.5, np.repeat(saliency[..., None] / saliency.max() * 255, 3, axis=2)]
-Image.fromarray(np.hstack(pictures).astype(np.uint8)).resize((512, 256)).save("saliency.png")
+path = f"{tempfile.mkdtemp()}/saliency.png"
+Image.fromarray(np.hstack(pictures).astype(np.uint8)).resize((512, 256)).save(path)
 row, column = np.unravel_index(saliency.argmax(), saliency.shape)
-print(f"{task.names[best]}, not {task.names[other]}: above all by row {row}, column {column}")
+print(f"{task.names[best]}, not {task.names[other]}: row {row}, column {column} most; {path}")

@@ -3,11 +3,11 @@
     pip install '.[examples]'
     python examples/segment.py [IMAGE]
 
-Prints how much of the image each class covers and writes segmented.png. Without IMAGE it generates
-a picture.
+Prints how much of the image each class covers, and the path of a drawing.
 """
 
 import sys
+import tempfile
 
 import numpy as np
 from PIL import Image
@@ -35,4 +35,5 @@ scores = interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
 found = task.found([scores])
 for number, name in enumerate(found.mask_names):
     print(f"{name:<10} {np.mean(found.mask == number):6.1%}")
-Image.fromarray(drawn(image, found)).save("segmented.png")
+Image.fromarray(drawn(image, found)).save(path := f"{tempfile.mkdtemp()}/segmented.png")
+print("wrote", path)

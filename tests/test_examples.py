@@ -24,14 +24,19 @@ TRAINING = {"distil.py", "fine_tune.py", "quantization_aware.py"}  # up to a min
 DOCKERFILE = (EXAMPLES / "container/Dockerfile").read_text()
 
 
-def run(command: list[str], folder: Path) -> str:
+def run(command: list[str], folder: Path, **variables: str) -> str:
     """The output of the command, which must succeed without warnings."""
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    environment = os.environ | {"PYTHONPATH": str(ROOT)} | variables
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr.replace(NOTICE, "")) == (0, "")
     return done.stdout
+
+
+def written(printed: str, name: str) -> Path:
+    """The last file of this name in what a script printed."""
+    return Path(re.findall(rf"/\S*/{name}", printed)[-1])
 
 
 def percentages(printed: str) -> list[int]:
@@ -46,22 +51,22 @@ def check_trained_integers(printed: str, file: Path, gain: int) -> None:
     assert read_model(file).subgraphs
 
 
-def check_quantization_aware(printed: str, folder: Path) -> None:
-    check_trained_integers(printed, folder / "tuned.tflite", gain=40)
+def check_quantization_aware(printed: str) -> None:
+    check_trained_integers(printed, written(printed, "tuned.tflite"), gain=40)
 
 
-def check_distil(printed: str, folder: Path) -> None:
-    check_trained_integers(printed, folder / "distilled.tflite", gain=30)
+def check_distil(printed: str) -> None:
+    check_trained_integers(printed, written(printed, "distilled.tflite"), gain=30)
 
 
-def check_fine_tune(printed: str, folder: Path) -> None:
+def check_fine_tune(printed: str) -> None:
     before, after = percentages(printed)
     assert before < after - 15
     assert float(printed.rsplit(maxsplit=1)[-1]) < 2e-3
-    assert read_model(folder / "fine_tuned.tflite").subgraphs
+    assert read_model(written(printed, "fine_tuned.tflite")).subgraphs
 
 
-def check_own_delegate(printed: str, _folder: Path) -> None:
+def check_own_delegate(printed: str) -> None:
     hosts = printed.splitlines()
     assert [line.split(":")[0] for line in hosts] == ["jaxdelegate", "ai_edge_litert.interpreter"]
     for line in hosts:
@@ -69,28 +74,28 @@ def check_own_delegate(printed: str, _folder: Path) -> None:
         assert float(line.rstrip(".").split()[-1]) < 1e-6
 
 
-def check_own_operator(printed: str, _folder: Path) -> None:
+def check_own_operator(printed: str) -> None:
     numbers = [[float(x) for x in re.findall(r"-?\d+\.\d*", line)] for line in printed.split("XLA")]
     np.testing.assert_allclose(*numbers, rtol=1e-6)
     assert len(numbers[0]) == 5
 
 
-def check_exact_integers(printed: str, _folder: Path) -> None:
+def check_exact_integers(printed: str) -> None:
     integers, floats = (line.split() for line in printed.splitlines()[-2:])
     assert integers == ["integer", "0", "0"]
     assert floats[0] == "float_view"
     assert int(floats[1]) > 0
 
 
-def check_audio_batches(printed: str, folder: Path) -> None:
+def check_audio_batches(printed: str) -> None:
     assert "windows per second on " in printed
-    head, *rows = (folder / "detections.csv").read_text().splitlines()
+    head, *rows = written(printed, "detections.csv").read_text().splitlines()
     assert head == "start_s,end_s,class,score"
     found = [row.split(",")[:3] for row in rows]
     assert found == [[f"{3 * i:.2f}", f"{3 * i + 3:.2f}", str(i % 16)] for i in range(50)]
 
 
-def check_compile_for_container(printed: str, _folder: Path) -> None:
+def check_compile_for_container(printed: str) -> None:
     starts = [line for line in printed.splitlines() if line.startswith("first answer")]
     assert [line.partition(": ")[2] for line in starts] == [COMPILED, LOADED]
 
@@ -115,10 +120,15 @@ def _when(name: str) -> list[pytest.MarkDecorator]:
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=_when(n)) for n in SCRIPTS])
 def test_an_example_runs_without_arguments(name: str, tmp_path: Path) -> None:
-    printed = run([sys.executable, "-W", "error", str(EXAMPLES / name)], tmp_path)
+    temporary, here = tmp_path / "temporary", tmp_path / "here"
+    temporary.mkdir()
+    here.mkdir()
+    command = [sys.executable, "-W", "error", str(EXAMPLES / name)]
+    printed = run(command, here, TMPDIR=str(temporary))
     assert printed.strip()
+    assert not list(here.iterdir())
     if name in CHECKS:
-        CHECKS[name](printed, tmp_path)
+        CHECKS[name](printed)
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
