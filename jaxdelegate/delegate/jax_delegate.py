@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 _LOGGER = logging.getLogger("jaxdelegate")
 
 # CPU: rounded from bench/handover.py; XLA:CPU takes 2 us for each operator of keyword spotters and
-# audio codecs, where fusions share it. GPU, TPU: a launch, a wait for it, pageable memory over PCIe,
-# and a kernel as they usually are; not measured.
+# audio codecs, where fusions share it. GPU, TPU: a launch, a wait for it, pageable memory over
+# PCIe, and a kernel as they usually are; not measured.
 _TRANSFER_COST = {
     "cpu": TransferCost(call=20e-6, byte=5e-11, operator=2e-6),
     "gpu": TransferCost(call=60e-6, byte=1e-10, operator=1e-6),
