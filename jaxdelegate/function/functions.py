@@ -21,7 +21,6 @@ from jaxdelegate.function.records import (
     TensorInfo,
     computed_names,
     info_of,
-    signature_of,
     unique_names,
 )
 from jaxdelegate.function.states import ModelStates
@@ -34,6 +33,7 @@ from jaxdelegate.model.records import Model, SignatureDef, Tensor
 from jaxdelegate.model.source import Source
 from jaxdelegate.op_lowering.spec import Shape
 from jaxdelegate.pjrt.client import check_process
+from jaxdelegate.plan.shape_signatures import shape_signatures
 from jaxdelegate.runtime.initialization import resources_after
 from jaxdelegate.simple_delegate import GraphKey
 
@@ -83,25 +83,33 @@ class Functions:
         return Leaves(self.graph.subgraphs, as_floats=as_floats)
 
     def _signature(self, s: SignatureDef) -> Signature:
-        return signature_of(self.graph.subgraphs[s.subgraph], s)
+        subgraph = self.graph.subgraphs[s.subgraph]
+        return Signature(self._infos(subgraph, s.inputs), self._infos(subgraph, s.outputs))
+
+    def _infos(self, subgraph: Subgraph, named: Mapping[str, int]) -> dict[str, TensorInfo]:
+        shapes = shape_signatures(
+            subgraph, self.graph.subgraphs, tuple(named.values()), self.view.limits
+        )
+        return {name: info_of(subgraph.tensors[i], shapes[i]) for name, i in named.items()}
 
     @functools.cached_property
     def main(self) -> Signature:
         """Inputs and outputs of the main subgraph, by tensor name."""
-        subgraph = self.graph.subgraphs[0]
+        main = self.graph.subgraphs[0]
         ends = (
-            {
-                name: info_of(subgraph.tensors[i])
-                for name, i in zip(unique_names(subgraph, indices), indices, strict=True)
-            }
-            for indices in (subgraph.inputs, subgraph.outputs)
+            self._infos(main, dict(zip(unique_names(main, indices), indices, strict=True)))
+            for indices in (main.inputs, main.outputs)
         )
         return Signature(*ends)
 
     def tensors(self) -> dict[str, TensorInfo]:
         """The inputs and computed tensors of the file's main subgraph, by name, in order."""
-        subgraph = self.file.subgraphs[0]
-        return {n: info_of(subgraph.tensors[i], n) for n, i in computed_names(subgraph).items()}
+        main = self.file.subgraphs[0]
+        named = computed_names(main)
+        shapes = shape_signatures(
+            main, self.file.subgraphs, tuple(named.values()), self.view.limits
+        )
+        return {n: info_of(main.tensors[i], shapes[i], n) for n, i in named.items()}
 
     def function_of(self, key: str | None) -> Function:
         """The function of a signature; None: the main subgraph's."""

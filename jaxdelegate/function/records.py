@@ -5,14 +5,14 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from jaxdelegate.model.records import SignatureDef, Subgraph, Tensor
+from jaxdelegate.model.records import Subgraph, Tensor
 from jaxdelegate.op_lowering.spec import Shape
 from jaxdelegate.quant.params import Quantization
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TensorInfo:
-    """A tensor of the file, with -1 for free dimensions."""
+    """A tensor of the file, with -1 for free dimensions; a planned shape if the file has none."""
 
     name: str
     shape: Shape
@@ -109,18 +109,10 @@ class Batching:
         return f"{self.how}: {self.reason}" if self.reason else self.how
 
 
-def info_of(tensor: Tensor, name: str | None = None) -> TensorInfo:
-    """A tensor's record, with its own or another name."""
-    shape = tensor.shape_signature or tensor.shape
+def info_of(tensor: Tensor, shape: Shape, name: str | None = None) -> TensorInfo:
+    """A tensor's record, with the shape that users see, and its own or another name."""
     return TensorInfo(
         tensor.name if name is None else name, shape, tensor.dtype, tensor.quantization
-    )
-
-
-def signature_of(subgraph: Subgraph, s: SignatureDef) -> Signature:
-    return Signature(
-        {name: info_of(subgraph.tensors[i]) for name, i in s.inputs.items()},
-        {name: info_of(subgraph.tensors[i]) for name, i in s.outputs.items()},
     )
 
 

@@ -61,7 +61,7 @@ class ServedFile:
         self._open = OpenModel.of(open_source(path), delegates, preserve=False, limits=limits)
         states = state_use(self._open.model)
         self.is_stateful = states.is_stateful
-        graphs = served_graphs(self._open.model)
+        graphs = served_graphs(self._open.model, limits)
         for graph in graphs:
             if not graph.outputs:
                 raise ModelError(f"{path}: signature {graph.key!r} has no outputs to serve")

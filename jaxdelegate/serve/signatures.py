@@ -6,6 +6,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from jaxdelegate.model.records import Model, Subgraph, Tensor
+from jaxdelegate.op_lowering.spec import Shape
+from jaxdelegate.passes.limits import Limits
+from jaxdelegate.plan.shape_signatures import shape_signatures
 from jaxdelegate.reference.registry import KERNELS
 from jaxdelegate.runtime.tensor_details import array_type
 from jaxdelegate.serve.records import TensorMetadata
@@ -21,39 +24,51 @@ class ServedGraph:
     subgraph: int
     inputs: Mapping[str, Tensor]
     outputs: Mapping[str, Tensor]
+    shapes: Mapping[int, Shape]  # by tensor; -1: free
 
     @property
     def takes_batches(self) -> bool:
         """Whether every input may be a batch: its first dimension is 1, or left open."""
-        first = [_signature(tensor)[:1] for tensor in self.inputs.values()]
+        first = [self.shapes[tensor.index][:1] for tensor in self.inputs.values()]
         return bool(first) and all(n in {(1,), (-1,)} for n in first)
 
     def metadata(
         self, tensors: Mapping[str, Tensor], *, is_batched: bool
     ) -> tuple[TensorMetadata, ...]:
         """The batch dimension is -1."""
-        return tuple(_metadata(name, tensor, is_batched) for name, tensor in tensors.items())
+        return tuple(
+            _metadata(name, tensor, self.shapes[tensor.index], is_batched)
+            for name, tensor in tensors.items()
+        )
 
 
-def served_graphs(model: Model) -> tuple[ServedGraph, ...]:
+def served_graphs(model: Model, limits: Limits) -> tuple[ServedGraph, ...]:
     """The default signature first."""
     if not model.subgraphs:
         return ()
     if not model.signatures:
         main = model.subgraphs[0]
-        return (ServedGraph("", 0, _named(main, main.inputs), _named(main, main.outputs)),)
+        ends = _named(main, main.inputs), _named(main, main.outputs)
+        return (_served(model, "", 0, *ends, limits),)
     found = []
-    for signature in model.signatures:
-        tensors = model.subgraphs[signature.subgraph].tensors
-        found.append(
-            ServedGraph(
-                key=signature.key,
-                subgraph=signature.subgraph,
-                inputs={name: tensors[i] for name, i in signature.inputs.items()},
-                outputs={name: tensors[i] for name, i in signature.outputs.items()},
-            )
-        )
+    for s in model.signatures:
+        tensors = model.subgraphs[s.subgraph].tensors
+        ends = ({name: tensors[i] for name, i in named.items()} for named in (s.inputs, s.outputs))
+        found.append(_served(model, s.key, s.subgraph, *ends, limits))
     return tuple(sorted(found, key=lambda graph: graph.key != _DEFAULT))
+
+
+def _served(
+    model: Model,
+    key: str,
+    subgraph: int,
+    inputs: Mapping[str, Tensor],
+    outputs: Mapping[str, Tensor],
+    limits: Limits,
+) -> ServedGraph:
+    tensors = [tensor.index for tensor in (*inputs.values(), *outputs.values())]
+    shapes = shape_signatures(model.subgraphs[subgraph], model.subgraphs, tensors, limits)
+    return ServedGraph(key, subgraph, inputs, outputs, shapes)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,12 +114,7 @@ def _named(subgraph: Subgraph, indices: Sequence[int]) -> dict[str, Tensor]:
     return named
 
 
-def _metadata(name: str, tensor: Tensor, is_batched: bool) -> TensorMetadata:
+def _metadata(name: str, tensor: Tensor, shape: Shape, is_batched: bool) -> TensorMetadata:
     given = np.dtype(array_type(tensor))
     dtype = np.dtype(object) if given.kind in "SO" else given
-    shape = _signature(tensor)
     return TensorMetadata(name, dtype, (-1, *shape[1:]) if is_batched else shape)
-
-
-def _signature(tensor: Tensor) -> tuple[int, ...]:
-    return tuple(tensor.shape_signature or tensor.shape)

@@ -23,6 +23,7 @@ from jaxdelegate.serve.records import InferRequest, RequestError
 from jaxdelegate.serve.settings import ServeSettings
 from jaxdelegate.testing import ModelBuilder
 from jaxdelegate.testing.running import run_once
+from tests.support.detectors import color_detector
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.usefixtures("compiled_once")
@@ -130,6 +131,18 @@ def test_every_request_gets_its_rows(
     assert counts["inference_count"] == sum(map(len, given))
     assert counts["inference_request_success"] == len(given)
     assert counts["compile_count"] == 3  # 1, 2 and 4
+
+
+def test_outputs_without_shapes_in_the_file_have_planned_ones(tmp_path: Path) -> None:
+    """Those of a detector; it runs for each image of a batch."""
+
+    async def test(served: list[ServedSignature]) -> None:
+        found = [(-1, 10, 4), (-1, 10), (-1, 10), (-1,)]
+        assert shapes(served[0]) == [(-1, 32, 32, 3), *found]
+        outputs = await ask(served[0], np.zeros((2, 32, 32, 3), np.float32))
+        assert [array.shape[1:] for array in outputs.values()] == [shape[1:] for shape in found]
+
+    serve(tmp_path, color_detector(has_output_shapes=False), test, max_batch_size=2)
 
 
 def test_the_padding_of_a_batch_does_not_matter(

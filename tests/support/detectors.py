@@ -26,7 +26,12 @@ _ANCHORS = 3  # of a cell: wide, square, tall
 _DETECTIONS = 10
 
 
-def color_detector(*, size: int = 32, outputs: tuple[int, int, int, int] = (0, 1, 2, 3)) -> bytes:
+def color_detector(
+    *,
+    size: int = 32,
+    outputs: tuple[int, int, int, int] = (0, 1, 2, 3),
+    has_output_shapes: bool = True,
+) -> bytes:
     """A detector that finds red (class 0) and green (class 1) cells of a 4 x 4 grid.
 
     The score of a cell in its color is 1 / (1 + exp(-6)), of a black one 1 / (1 + exp(6)).
@@ -34,6 +39,7 @@ def color_detector(*, size: int = 32, outputs: tuple[int, int, int, int] = (0, 1
     Args:
         size: height and width of the float32 input, a multiple of 4.
         outputs: the order in which boxes, classes, scores and count leave the model.
+        has_output_shapes: False: the file has no shapes for them, like those of older converters.
     """
     builder = ModelBuilder("finds red and green cells")
     x = builder.input((1, size, size, 3), np.float32, "image")
@@ -54,7 +60,13 @@ def color_detector(*, size: int = 32, outputs: tuple[int, int, int, int] = (0, 1
     encodings = builder.constant(np.zeros((1, len(anchors), 4), np.float32))
     scores = _flat(builder, logits, (1, len(anchors), _COLORS + 1))
     found = _post_process(
-        builder, encodings, scores, anchors, num_classes=_COLORS, nms_score_threshold=0.5
+        builder,
+        encodings,
+        scores,
+        anchors,
+        has_shapes=has_output_shapes,
+        num_classes=_COLORS,
+        nms_score_threshold=0.5,
     )
     builder.outputs(*(found[i] for i in outputs))
     return builder.build()
@@ -127,7 +139,13 @@ def _grid(n: int, sizes: Sequence[tuple[float, float]]) -> np.ndarray:
 
 
 def _post_process(
-    builder: ModelBuilder, encodings: int, logits: int, anchors: np.ndarray, **settings: float
+    builder: ModelBuilder,
+    encodings: int,
+    logits: int,
+    anchors: np.ndarray,
+    *,
+    has_shapes: bool = True,
+    **settings: float,
 ) -> tuple[int, ...]:
     scores = builder.tensor((1, len(anchors), int(settings["num_classes"]) + 1))
     builder.operator("LOGISTIC", [logits], [scores])
@@ -139,7 +157,11 @@ def _post_process(
     }
     packed = bytes(flexbuffers.Dumps({**defaults, **settings}))
     shapes = ((1, _DETECTIONS, 4), (1, _DETECTIONS), (1, _DETECTIONS), (1,))
-    found = tuple(builder.tensor(shape) for shape in shapes)
+    names = ("boxes", "classes", "scores", "count")
+    found = tuple(
+        builder.tensor(shape if has_shapes else (), name=name)
+        for name, shape in zip(names, shapes, strict=True)
+    )
     builder.operator(
         "TFLite_Detection_PostProcess",
         [encodings, scores, builder.constant(anchors)],
