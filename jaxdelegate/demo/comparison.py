@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
+from jaxdelegate.demo.detections import Positions, detection_count, detection_outputs
 from jaxdelegate.demo.engines import REFERENCE, Engine, Engines
 from jaxdelegate.errors import JaxDelegateError
+from jaxdelegate.model.records import read_model
 
 Network = Callable[[bool], bytes]  # the .tflite file; True: the int8 one
 
@@ -52,8 +54,11 @@ def compare(
             content = network(engine.is_quantized)
             opened = engines.open(content, engine)
             run = opened.run(inputs)
-            reference = expected(engine.is_quantized) if is_compared else None
-            difference = None if reference is None else largest_difference(run.outputs, reference)
+            difference = None
+            if is_compared:
+                detections = detection_outputs(read_model(content).subgraphs[0])
+                reference = expected(engine.is_quantized)
+                difference = largest_difference(run.outputs, reference, detections)
             yield Row(
                 engine,
                 ready_milliseconds=opened.ready_milliseconds,
@@ -66,28 +71,28 @@ def compare(
             yield Row(engine, error=str(error) or type(error).__name__)
 
 
-def largest_difference(got: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> float:
+def largest_difference(
+    got: Sequence[np.ndarray],
+    expected: Sequence[np.ndarray],
+    detections: Positions | None = None,
+) -> float:
     """The largest difference of any element, as a fraction of its output's largest element.
 
     NaN if an element is NaN on one side only, infinite if shapes or numbers of detections differ.
+    `detections` are the positions of a detector's outputs.
     """
-    pairs = zip(_valid(got), _valid(expected), strict=True)
+    pairs = zip(_valid(got, detections), _valid(expected, detections), strict=True)
     return max((_difference(g, e) for g, e in pairs), default=0.0)
 
 
-def _valid(outputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The outputs without the rows after the last detection, which LiteRT does not write.
-
-    The outputs of TFLite_Detection_PostProcess are boxes [1, n, 4], classes [1, n], scores [1, n]
-    and the count [1]. Other outputs are unchanged.
-    """
+def _valid(outputs: Sequence[np.ndarray], detections: Positions | None) -> list[np.ndarray]:
+    """The outputs without the rows after the last detection, which LiteRT does not write."""
     arrays = [np.asarray(array) for array in outputs]
-    shapes = [array.shape for array in arrays]
-    n = shapes[0][1] if shapes and len(shapes[0]) == 3 else 0
-    if shapes != [(1, n, 4), (1, n), (1, n), (1,)]:
-        return arrays
-    count = min(max(int(arrays[3][0]), 0), n)
-    return [*(array[:, :count] for array in arrays[:3]), arrays[3]]
+    if detections is not None:
+        count = detection_count(arrays, detections)
+        for position in detections[:3]:
+            arrays[position] = arrays[position][:, :count]
+    return arrays
 
 
 def _difference(got: np.ndarray, expected: np.ndarray) -> float:

@@ -36,12 +36,22 @@ def task_subject(task: Task) -> Subject:
 
 
 def upload_subject(upload: Upload, seed: int) -> Subject:
-    """A .tflite file of the user. The meaning of its outputs is unknown, so nothing is drawn."""
+    """A .tflite file of the user. Objects of a detector are drawn; other outputs are a table."""
+
+    def picture(image: np.ndarray, outputs: Sequence[np.ndarray]) -> np.ndarray:
+        found = upload.found(outputs)
+        return image if found is None else drawn(image, found)
+
+    def words(outputs: Sequence[np.ndarray]) -> str:
+        found = upload.found(outputs)
+        objects = "" if found is None else fragments.found(found)
+        return objects + fragments.outputs(upload.table(outputs), upload.inputs_in_words())
+
     return Subject(
         network=lambda _is_quantized: upload.content,
         inputs=lambda image: upload.arrays(image, seed),
-        drawn=lambda image, _outputs: image,
-        words=lambda outputs: fragments.outputs(upload.table(outputs), upload.inputs_in_words()),
+        drawn=picture,
+        words=words,
     )
 
 

@@ -8,10 +8,10 @@ import numpy as np
 
 from jaxdelegate.demo import pictures
 from jaxdelegate.demo.canvas import resized
+from jaxdelegate.demo.detections import detected
 from jaxdelegate.demo.pictures import Picture
-from jaxdelegate.demo.results import Box, Found, KeyPoint, Label
+from jaxdelegate.demo.results import Found, KeyPoint, Label
 
-_MIN_SCORE = 0.5  # of a detected object
 _MASK_SCALE = 4  # the mask's size relative to that of the network's scores
 _REACH = 2  # cells around the peak of a heatmap that determine the joint's position
 
@@ -57,19 +57,7 @@ def _classified(outputs: Sequence[np.ndarray]) -> Found:
 
 
 def _detected(outputs: Sequence[np.ndarray]) -> Found:
-    """TFLite_Detection_PostProcess: boxes [1, n, 4], classes [1, n], scores [1, n], count [1]."""
-    boxes, classes, scores = (array[0] for array in outputs[:3])
-    count = int(outputs[3][0])
-    return Found(
-        boxes=tuple(
-            Box(
-                Label(pictures.SHAPES[int(classes[i])], float(scores[i])),
-                *(float(boxes[i][edge]) for edge in (1, 0, 3, 2)),  # the file has y before x
-            )
-            for i in range(count)
-            if scores[i] >= _MIN_SCORE
-        )
-    )
+    return detected(outputs, (0, 1, 2, 3), pictures.SHAPES.__getitem__)
 
 
 def _segmented(outputs: Sequence[np.ndarray]) -> Found:

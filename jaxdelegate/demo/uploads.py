@@ -8,9 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from jaxdelegate.demo.detections import Positions, detected, detection_outputs
 from jaxdelegate.demo.engines import REFERENCE, Engines
+from jaxdelegate.demo.results import Found
 from jaxdelegate.errors import ModelError
 from jaxdelegate.evaluation.images import resize_bilinear
+from jaxdelegate.model.records import read_model
 from jaxdelegate.testing.running import random_inputs
 
 MAX_FILE_BYTES = 64 << 20
@@ -35,6 +38,7 @@ class Upload:
     content: bytes
     inputs: Sequence[Mapping[str, Any]]
     outputs: Sequence[Mapping[str, Any]]
+    detections: Positions | None = None  # of a detector; None: it is not one
 
     @property
     def takes_image(self) -> bool:
@@ -66,15 +70,28 @@ class Upload:
             return f"The picture as {_type(first)}{scaled[kind]}."
         return f"Random values: {', '.join(map(_type, self.inputs)) or 'no inputs'}."
 
+    def found(self, arrays: Sequence[np.ndarray]) -> Found | None:
+        """The objects that a detector found in the picture; None: the outputs' meaning is unknown.
+
+        Objects are named by the number of their class.
+        """
+        if self.detections is None or not self.takes_image:
+            return None
+        return detected(arrays, self.detections, "class {}".format)
+
     def table(self, arrays: Sequence[np.ndarray]) -> list[Output]:
-        """A row for each output, dequantized; [1, N] is shown as its highest scores of classes."""
+        """A row for each output, dequantized; [1, N] is shown as its highest scores of classes.
+
+        A detector's classes and scores are shown in order.
+        """
+        listed = () if self.detections is None else self.detections[1:]
         return [
             Output(
                 str(detail["name"]),
                 _type(detail, array.shape),
-                _values(_dequantized(detail, array)),
+                _values(_dequantized(detail, array), is_listed=i in listed),
             )
-            for detail, array in zip(self.outputs, arrays, strict=True)
+            for i, (detail, array) in enumerate(zip(self.outputs, arrays, strict=True))
         ]
 
 
@@ -96,14 +113,17 @@ def read(path: str | os.PathLike[str], engines: Engines) -> Upload:
         opened = engines.open(content, REFERENCE)
     except ModelError as error:  # of a model without a name
         raise ModelError(str(error).replace("<bytes>", name, 1)) from error
-    return Upload(name, content, opened.inputs, opened.outputs)
+    detections = detection_outputs(read_model(content).subgraphs[0])
+    return Upload(name, content, opened.inputs, opened.outputs, detections)
 
 
-def _values(array: np.ndarray) -> str:
+def _values(array: np.ndarray, *, is_listed: bool = False) -> str:
     if not array.size:
         return "empty"
     if array.dtype.kind not in "fiu":
         return ", ".join(str(value) for value in array.reshape(-1)[:_TOP].tolist())
+    if is_listed:
+        return ", ".join(f"{value:.4g}" for value in array.reshape(-1)[:_TOP].tolist())
     if array.ndim == 2 and array.shape[0] == 1 and array.shape[1] > 1:
         order = np.argsort(-array[0], kind="stable")[:_TOP]
         return ", ".join(f"class {i}: {array[0, i]:.4g}" for i in order)

@@ -53,8 +53,9 @@ def served_graphs(model: Model, limits: Limits) -> tuple[ServedGraph, ...]:
     found = []
     for s in model.signatures:
         tensors = model.subgraphs[s.subgraph].tensors
-        ends = ({name: tensors[i] for name, i in named.items()} for named in (s.inputs, s.outputs))
-        found.append(_served(model, s.key, s.subgraph, *ends, limits))
+        inputs = {name: tensors[i] for name, i in s.inputs.items()}
+        outputs = {name: tensors[i] for name, i in s.outputs.items()}
+        found.append(_served(model, s.key, s.subgraph, inputs, outputs, limits))
     return tuple(sorted(found, key=lambda graph: graph.key != _DEFAULT))
 
 

@@ -188,11 +188,14 @@ def test_rows_after_the_count_of_detections_are_ignored() -> None:
     got = [array.copy() for array in want]
     for array in got[:3]:
         array[:, 2] = 1e9  # whatever the memory held
-    assert largest_difference(got, want) == 0
-    got[0][0, 1, 0] += 0.7
-    assert largest_difference(got, want) == pytest.approx(0.1)  # the largest one that counts is 7
-    got[3][0] = 3
-    assert largest_difference(got, want) == np.inf
+    for order in ((0, 1, 2, 3), (2, 3, 1, 0)):  # of boxes, classes, scores and count
+        positions = order.index(0), order.index(1), order.index(2), order.index(3)
+        g, w = ([arrays[i].copy() for i in order] for arrays in (got, want))
+        assert largest_difference(g, w, positions) == 0
+        g[positions[0]][0, 1, 0] += 0.7
+        assert largest_difference(g, w, positions) == pytest.approx(0.1)  # the largest is 7
+        g[positions[3]][0] = 3
+        assert largest_difference(g, w, positions) == np.inf
 
 
 def test_litert_and_the_reference_detect_the_same() -> None:

@@ -10,6 +10,7 @@ from jaxdelegate.demo.engines import REFERENCE, Engines
 from jaxdelegate.demo.uploads import Upload
 from jaxdelegate.errors import InterpreterError, ModelError
 from jaxdelegate.testing import ModelBuilder
+from tests.support.detectors import color_detector
 from tests.support.networks import broadcast, small_classifier
 from tests.support.quantized import scaled
 
@@ -88,6 +89,39 @@ def test_quantized_outputs_are_shown_dequantized(tmp_path: Path) -> None:
     (row,) = upload.table([np.array([[10, 30, 12]], np.int8)])
     assert row.values == "class 1: 10, class 2: 1, class 0: 0"
     assert row.type == "int8 [1, 3]"
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 0, 1)])
+def test_objects_of_a_detector_are_drawn(tmp_path: Path, order: tuple[int, int, int, int]) -> None:
+    """Wherever its outputs are, and whether or not the file has their shapes."""
+    content = color_detector(outputs=order, has_output_shapes=order[0] == 3)
+    showing = pytest.importorskip("jaxdelegate.demo.showing", reason="needs Pillow")
+    subject = showing.upload_subject(read(tmp_path, content), 0)
+    image = np.zeros((128, 128, 3), np.uint8)
+    image[32:64, 96:128, 0] = 255  # red: class 0, in the second row and fourth column of cells
+    outputs = REFERENCE.open(content).run(subject.inputs(image)).outputs
+    changed = np.any(subject.drawn(image, outputs) != image, axis=-1)
+    assert changed[32:64, 96:127].any(axis=0).all()
+    assert not changed[65:].any()
+    assert not changed[:, :40].any()
+    words = subject.words(outputs)
+    assert "class 0" in words
+    assert "class 1" not in words  # classes and scores are not scores of classes
+    assert "float32 [1, 10, 4]" in words
+    black = np.zeros_like(image)
+    outputs = REFERENCE.open(content).run(subject.inputs(black)).outputs
+    np.testing.assert_array_equal(subject.drawn(black, outputs), black)
+    assert "Nothing was found" in subject.words(outputs)
+
+
+def test_boxes_that_are_not_finite_are_not_drawn(tmp_path: Path) -> None:
+    upload = read(tmp_path, color_detector())
+    boxes = np.full((1, 10, 4), 0.5, np.float32)
+    boxes[0, 0, 1] = np.nan
+    classes, scores = np.zeros((1, 10), np.float32), np.ones((1, 10), np.float32)
+    found = upload.found([boxes, classes, scores, np.array([2], np.float32)])
+    assert found is not None
+    assert len(found.boxes) == 1
 
 
 def test_other_outputs_are_a_range(tmp_path: Path) -> None:
