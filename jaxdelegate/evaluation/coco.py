@@ -6,6 +6,7 @@ Semantics: tools/evaluation/stages/object_detection_stage.cc.
 import dataclasses
 import hashlib
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,7 @@ from jaxdelegate.text import printable
 
 CLASS_OFFSET = 1  # the model's class 0 is the labels' second line, after the background
 _POSTPROCESS = "TFLite_Detection_PostProcess"
+_SHOWN_IDS = 10
 _FIELDS = {
     "image_id": "int64",
     "class_ids": "int32[]",
@@ -109,9 +111,10 @@ def evaluate_coco(
         model: a .tflite file with the outputs of TFLite_Detection_PostProcess: boxes, classes,
             scores, count.
         images: the folder of images.
-        model_labels: a label per line; their number bounds the class ids. By default the categories
-            of the instances file bound them.
-        instances: COCO's instances json. Its images are run, by file name.
+        model_labels: a label per line; their number bounds the class ids. Without them every class
+            id is accepted; they are needed without an instances file.
+        instances: COCO's instances json. Its images are run, by file name. As in pycocotools,
+            objects of classes that are not among its categories do not count; a note has their ids.
         ground_truth_proto: TFLite's preprocessed ground truth instead; all images are run.
         allowlist: ids of the images to keep, with `instances`.
         num_images: how many of the images; 0: all.
@@ -129,6 +132,7 @@ def evaluate_coco(
     task = _task(truth, order, n_classes, class_offset)
     run = run_images(task, opened, Path(images), truth.names, settings)
     tflite, coco = _measure(truth, run)
+    truth.notes += _unknown_classes(truth, run)
     if coco is None and tflite is None:
         truth.notes.append("mAP metrics are meaningless w/o ground truth.")
     return CocoResult(tflite=tflite, coco=coco, run=run, notes=(*run.notes, *truth.notes))
@@ -191,16 +195,18 @@ def _truth_of_instances(folder: Path, found: Instances, last: int | None) -> _Tr
     return _Truth(names, annotated, kept, [])
 
 
-def _count_classes(model_labels: StrPath | None, instances: Instances | None) -> int:
+def _count_classes(model_labels: StrPath | None, instances: Instances | None) -> int | None:
+    """The bound of the class ids, which only labels set: a data set may have a part of them."""
     if model_labels is not None:
         count = len(read_lines(model_labels, "model output labels"))
-    elif instances is not None:
-        count = max((int(c["id"]) + 1 for c in instances.categories), default=0)
-    else:
+        if count == 0:
+            raise DataError("no classes: the labels are empty")
+        return count
+    if instances is None:
         raise OptionError("model output labels are needed without an instances file")
-    if count == 0:
-        raise DataError("no classes: the labels or categories are empty")
-    return count
+    if not instances.categories:
+        raise DataError("no classes: the categories are empty")
+    return None
 
 
 def _output_order(source: str, model: ImageModel) -> tuple[int, ...]:
@@ -226,7 +232,7 @@ def _output_order(source: str, model: ImageModel) -> tuple[int, ...]:
     return order
 
 
-def _task(truth: _Truth, order: tuple[int, ...], n_classes: int, class_offset: int) -> Task:
+def _task(truth: _Truth, order: tuple[int, ...], n_classes: int | None, class_offset: int) -> Task:
     def row(i: int, outputs: tuple[np.ndarray, ...] | None) -> Row:
         image = truth.image(i)
         head: Row = {"image_id": None if image is None else image.image_id}
@@ -235,7 +241,8 @@ def _task(truth: _Truth, order: tuple[int, ...], n_classes: int, class_offset: i
         boxes, classes, scores, count = (outputs[k] for k in order)
         n = min(max(int(np.ravel(count)[0]), 0), len(boxes))
         ids = [int(c) + class_offset for c in classes[:n]]
-        _check_ids(truth.names[i], ids, n_classes)
+        if n_classes is not None:
+            _check_ids(truth.names[i], ids, n_classes)
         return {
             **head,
             "class_ids": ids,
@@ -253,7 +260,7 @@ def _check_ids(name: str, ids: Sequence[int], n_classes: int) -> None:
     for number in ids:
         if not 0 <= number < n_classes:
             raise DataError(
-                f"{printable(name)}: the model detects class id {number}; labels or categories "
+                f"{printable(name)}: the model detects class id {number}; the labels "
                 f"have 0 to {n_classes - 1} (class_offset is part of it)"
             )
 
@@ -273,6 +280,21 @@ def _measure(truth: _Truth, run: ImageRun) -> tuple[AveragePrecisions | None, Co
     with tqdm(desc="average precision", unit="class", disable=None) as bar:
         tflite = average_precisions(annotated, [d for _, d in good], on_class=bar.update)
     return tflite, coco
+
+
+def _unknown_classes(truth: _Truth, run: ImageRun) -> list[str]:
+    """A note on detected classes that the instances file does not have."""
+    if truth.instances is None:
+        return []
+    known = {category["id"] for category in truth.instances.categories}
+    found = Counter(n for row in run.rows for n in row["class_ids"] if n not in known)
+    if not found:
+        return []
+    ids = ", ".join(map(str, sorted(found)[:_SHOWN_IDS])) + ", ..." * (len(found) > _SHOWN_IDS)
+    return [
+        f"{sum(found.values())} detections have class ids that are not categories of the instances "
+        f"file: {ids}. COCO's figures leave them out (class_offset is part of the ids)"
+    ]
 
 
 _EDGES = ("Top", "Bottom", "Left", "Right")

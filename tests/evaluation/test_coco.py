@@ -1,3 +1,4 @@
+import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -6,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from pycocotools.coco import COCO
+from pycocotools.cocoeval import COCOeval
 
 from jaxdelegate.delegate.jax_delegate import JaxDelegate
 from jaxdelegate.errors import OptionError
@@ -227,6 +230,54 @@ def test_the_class_offset_and_its_bounds(data: Set) -> None:
     result = evaluate_coco(data.model, data.images, instances=data.instances, class_offset=0)
     assert result.coco is not None
     assert result.coco.ap == pytest.approx(1)
+
+
+def by_pycocotools(data: Set, rows: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Its figures of detections, from the instances file itself."""
+    truth = COCO(str(data.instances))
+    width, height = 96, 64
+    listed = [
+        {
+            "image_id": row["image_id"],
+            "category_id": number,
+            "bbox": [left * width, top * height, (right - left) * width, (bottom - top) * height],
+            "score": score,
+        }
+        for row in rows
+        for number, score, (top, left, bottom, right) in zip(
+            row["class_ids"], row["scores"], row["boxes"], strict=True
+        )
+    ]
+    evaluation = COCOeval(truth, truth.loadRes(listed), "bbox")
+    evaluation.evaluate()
+    evaluation.accumulate()
+    evaluation.summarize()
+    return [float(x) for x in evaluation.stats]
+
+
+@pytest.mark.parametrize("has_labels", [True, False])
+@pytest.mark.parametrize("category", [{"id": 1, "name": "red"}, {"id": 7, "name": "blue"}])
+def test_categories_that_are_a_part_of_the_models(
+    data: Set, has_labels: bool, category: dict[str, Any]
+) -> None:
+    """Green objects, or all, are detected and are not in the file: pycocotools ignores them."""
+    truth = instances(PAINTED)
+    truth["categories"] = [category]
+    truth["annotations"] = [
+        {"area": 384, "iscrowd": 0, **a, "id": a["id"] + 1}
+        for a in truth["annotations"]
+        if a["category_id"] == category["id"]
+    ]
+    data.write(truth)
+    labels = data.labels if has_labels else None
+    result = evaluate_coco(data.model, data.images, labels, instances=data.instances)
+    assert result.coco is not None
+    figures = list(dataclasses.astuple(result.coco)[1:])
+    assert figures == by_pycocotools(data, result.run.rows)
+    count, ids = (3, "2") if category["id"] == 1 else (6, "1, 2")
+    assert result.notes[-1].startswith(
+        f"{count} detections have class ids that are not categories of the instances file: {ids}. "
+    )
 
 
 def test_results_are_resumed_after_a_kill(
