@@ -29,7 +29,7 @@ from jaxdelegate.function.training import Trainable
 from jaxdelegate.function.views import View, selected
 from jaxdelegate.function.weights import Params
 from jaxdelegate.model.open_models import open_model
-from jaxdelegate.model.records import Model, SignatureDef, Tensor
+from jaxdelegate.model.records import Model, SignatureDef, Subgraph, Tensor
 from jaxdelegate.model.source import Source
 from jaxdelegate.op_lowering.spec import Shape
 from jaxdelegate.pjrt.client import check_process
