@@ -331,7 +331,7 @@ def test_other_free_sizes_stay_free(tmp_path: Path) -> None:
         (softmax_over_images(), "node 0 .TRANSPOSE. may mix the images"),
         (scaled(), "input 1 'factor' does not have the size 1"),
         (noisy(), "'RANDOM_UNIFORM.0/state' is state"),
-        (lstm(), "is state"),
+        (lstm(), "its state .h. is .1, 3."),
         (counter(), "does not have the size 1"),
     ],
     ids=["mixing", "scaled", "noisy", "lstm", "counter"],
