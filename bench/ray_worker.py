@@ -26,7 +26,10 @@ class Step:
 
     def __init__(self, model: str, programs: str, batch: int, dies: tuple[str, int] | None = None):
         self._predictor = Predictor(
-            model, {_only_input(model): "image"}, batch_sizes=[batch], cache_dir=programs
+            model,
+            {_only_input(model): "image"},
+            batch_sizes=[batch],
+            options={"serialization_dir": programs},
         )
         self._dies = dies
 

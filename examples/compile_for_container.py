@@ -34,6 +34,6 @@ if not sys.argv[1:]:
     Path(model).write_bytes(mobilenet_v1(size=64, width=0.25))
 served = [sys.executable, __file__, "--serve", model]
 subprocess.run(served, check=True)
-flag = f"--delegate_serialize_dir={programs}"
+flag = f"--jax_serialization_dir={programs}"
 subprocess.run([sys.executable, "-m", "jaxdelegate", "compile", model, flag], check=True)
 subprocess.run([*served, programs], check=True)

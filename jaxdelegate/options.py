@@ -202,6 +202,8 @@ class DelegateOptions:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "compute_dtype", _dtype_name(self.compute_dtype))
+        if isinstance(self.serialization_dir, os.PathLike):
+            object.__setattr__(self, "serialization_dir", os.fspath(self.serialization_dir))
         hints = get_type_hints(type(self))
         for field in dataclasses.fields(self):
             _check(field.name, getattr(self, field.name), hints[field.name])

@@ -80,7 +80,7 @@ def _folder(classifier: bytes, tmp_path_factory: pytest.TempPathFactory) -> Iter
     (folder / "model.tflite").write_bytes(classifier)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        assert main(["compile", "model.tflite", "--delegate_serialize_dir=programs"]) == 0
+        assert main(["compile", "model.tflite", "--jax_serialization_dir=programs"]) == 0
         yield
 
 

@@ -53,7 +53,6 @@ class Predictor:
         batch_sizes: Sequence[int] | None = None,
         on_error: Literal["raise", "skip"] = "raise",
         key: str | None = None,
-        cache_dir: str | os.PathLike[str] | None = None,
         num_threads: int | None = None,
     ) -> None:
         """Read the model; programs are compiled when the first batch arrives.
@@ -64,14 +63,13 @@ class Predictor:
             inputs: the column of each input; by default the column with the input's name.
             outputs: which outputs to add, or the column of each; None: all, by their names.
             signature: of the model; None: the only one, or the main subgraph of a file without.
-            options: JaxDelegate's.
+            options: JaxDelegate's. With `serialization_dir`, a directory of compiled programs, the
+                first actor compiles, the others wait and load.
             batch_sizes: for which programs may be compiled; the largest splits larger batches.
                 None: as batches arrive, and smaller ones are padded.
             on_error: what to do with rows that fail: "raise" ends the job and names them, "skip"
                 removes them from the data set; the log names them, and a metric counts them.
             key: the column that names rows in errors.
-            cache_dir: a directory of compiled programs that actors share: the first one compiles,
-                the others wait and load. The same as the option `serialization_dir`.
             num_threads: of XLA's CPU client; None: one for each of the actor's CPUs.
 
         Raises:
@@ -81,7 +79,7 @@ class Predictor:
         """
         if on_error not in ("raise", "skip"):
             raise OptionError(f"on_error: expected 'raise' or 'skip', got {on_error!r}")
-        given = _with_cache_dir(options, cache_dir)
+        given = options.changed() if isinstance(options, DelegateOptions) else dict(options or {})
         known = restrict(assigned_resources(), given, num_threads)
         self._model = BatchedModel(
             _content(model),
@@ -251,22 +249,6 @@ def _select(rows: Rows, numbers: Sequence[int]) -> Rows:
     if not rows or len(numbers) == len(next(iter(rows.values()))):
         return rows
     return {name: array[list(numbers)] for name, array in rows.items()}
-
-
-def _with_cache_dir(
-    options: Mapping[str, Any] | DelegateOptions | None, cache_dir: str | os.PathLike[str] | None
-) -> dict[str, Any]:
-    """The options that differ from their defaults, with `serialization_dir`."""
-    given = options.changed() if isinstance(options, DelegateOptions) else dict(options or {})
-    if cache_dir is None:
-        return given
-    path = os.fspath(cache_dir)
-    if given.get("serialization_dir") not in (None, path):
-        raise OptionError(
-            f"cache_dir {path!r} and the option serialization_dir "
-            f"{given['serialization_dir']!r} are the same thing; give one"
-        )
-    return {**given, "serialization_dir": path}
 
 
 def _content(model: Any) -> str | bytes:

@@ -87,7 +87,10 @@ def check(rows: list[dict[str, Any]], pixels: np.ndarray) -> None:
 
 def test_a_data_set_by_two_actors_that_compile_once(pixels: np.ndarray, tmp_path: Path) -> None:
     (tmp_path / "m.tflite").write_bytes(models.dense())
-    arguments = {"model": str(tmp_path / "m.tflite"), "cache_dir": str(tmp_path / "programs")}
+    arguments = {
+        "model": str(tmp_path / "m.tflite"),
+        "options": {"serialization_dir": str(tmp_path / "programs")},
+    }
     rows = mapped(data_set(pixels), WithProcess, **arguments, batch_sizes=[8])
     check(rows, pixels)
     assert {row["threads"] for row in rows} == {1}
