@@ -26,7 +26,7 @@ from jaxdelegate.comparison.sides import (
     reference_runner,
 )
 from jaxdelegate.comparison.tensors import comparer_for
-from jaxdelegate.comparison.verdict import EndToEnd, Runs, check
+from jaxdelegate.comparison.verdict import EndToEnd, Runs, check, precision
 from jaxdelegate.errors import InterpreterError, JaxDelegateError, OptionError
 from jaxdelegate.model.records import Model, read_model
 from jaxdelegate.simple_delegate import SimpleDelegate
@@ -267,7 +267,8 @@ class _Prober:
         """
         test, runs = self.open_range(first, last), self._runs(first, last)
         operators = check(model, self.record, test, reference, self.bounds, runs)
-        whole = EndToEnd(model, self.record, reference, test, runs.arrays, runs.want)
+        of, random = precision(self.record, test), random_outputs(self.record)
+        whole = EndToEnd(model, self.record, reference, test, runs.arrays, runs.want, of, random)
         alike = whole(runs.got)
         if alike and not operators.wrong:
             self.whole, self.judged_runs = whole, runs.numbers

@@ -8,7 +8,7 @@ import numpy as np
 from jaxdelegate.errors import OptionError
 from jaxdelegate.measuring.tolerance import NETWORK, TOLERANCES
 
-_SHORT_FLOATS = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
+SHORT_FLOATS = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
 _REDUCED = TOLERANCES[np.dtype(np.float16)].rtol
 _NOISE = 1e-2  # of the bound: an operator's error relative to its inputs, for terms that cancel
 
@@ -38,7 +38,7 @@ class Bounds:
         """The bound of a float tensor as a fraction of its largest reference value."""
         if self.of_largest is not None:
             return self.of_largest
-        return _REDUCED if dtype in _SHORT_FLOATS else NETWORK.of_largest
+        return _REDUCED if dtype in SHORT_FLOATS else NETWORK.of_largest
 
     def for_precision(self, *, is_reduced: bool) -> "Bounds":
         if is_reduced and self.of_largest is None:

@@ -2,16 +2,17 @@
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from tqdm import tqdm
 
 from jaxdelegate.comparison.bounds import Bounds
 from jaxdelegate.comparison.inputs import INDEX_RANGES, InputSettings
 from jaxdelegate.comparison.layers import LayerDiff, LayerReport
 from jaxdelegate.comparison.likeness import Likeness
-from jaxdelegate.comparison.metrics import TensorComparison
+from jaxdelegate.comparison.metrics import Comparer, TensorComparison
 from jaxdelegate.comparison.own_errors import OperatorCheck
 from jaxdelegate.comparison.random_numbers import random_outputs
 from jaxdelegate.comparison.sides import (
@@ -22,7 +23,7 @@ from jaxdelegate.comparison.sides import (
     reference_runner,
 )
 from jaxdelegate.comparison.tensors import comparer_for
-from jaxdelegate.comparison.verdict import EndToEnd, Runs, check
+from jaxdelegate.comparison.verdict import EndToEnd, Runs, check, precision
 from jaxdelegate.errors import InterpreterError, OptionError
 from jaxdelegate.measuring.inputs import free_dimensions
 from jaxdelegate.measuring.stats import Latency
@@ -46,6 +47,13 @@ class InferenceDiff:
     likenesses: tuple[Likeness, ...] = ()
     random: tuple[str, ...] = ()  # outputs that depend on random numbers, and so must differ
     remarks: tuple[str, ...] = ()  # options without effect, sizes that were assumed
+    against: str | None = None  # the file that the reference ran instead of the model; None: none
+
+    @property
+    def expected(self) -> str:
+        """What the outputs were compared with, for people."""
+        against = self.against and os.path.basename(self.against)
+        return f"{against} ({self.reference})" if against else self.reference
 
     @property
     def agrees(self) -> bool:
@@ -89,43 +97,36 @@ def inference_diff(
     `per_layer` also compares all intermediate tensors for `layer_runs` sets, in a program that
     returns them all.
     """
-    _check_counts(num_runs=num_runs, invocations_per_run=invocations_per_run, layer_runs=layer_runs)
+    check_counts(num_runs=num_runs, invocations_per_run=invocations_per_run, layer_runs=layer_runs)
     record = read_model(model)
     bounds = (bounds or Bounds()).for_precision(is_reduced=test.is_reduced)
     settings = with_usable_indices(inputs or InputSettings(), model, reference)
-    want = reference_runner(reference, model)
     got = Runner("test", test.open())
     source = settings.source(got.interpreter.get_input_details())
-    main = record.subgraphs[0]
+    main, random = record.subgraphs[0], random_outputs(record)
     comparers = [comparer_for(main.tensors[i], bounds) for i in main.outputs]
-    random = random_outputs(record)
-    runs = Runs()
+    sides = Sides(got, reference_runner(reference, model), comparers, random)
     for _ in tqdm(range(num_runs), "comparing", disable=None, leave=False):
         arrays = source()
-        got(arrays, invocations_per_run)
-        want(arrays, invocations_per_run)
-        results = got.outputs(), want.outputs()
-        for comparer, g, w in zip(comparers, *results, strict=True):
-            comparer.add(g, w)
-        outputs = tuple(comparer.result() for comparer in comparers)
-        differs = any(not o.agrees and o.index not in random for o in outputs)
-        runs.add(arrays, *results, agrees=not differs)
-    whole = EndToEnd(model, record, reference, test, runs.arrays, runs.want)
+        sides.run(arrays, arrays, invocations_per_run)
+    runs = sides.runs
+    of = precision(record, test)
+    whole = EndToEnd(model, record, reference, test, runs.arrays, runs.want, of, random)
     return InferenceDiff(
-        model="<bytes>" if isinstance(model, bytes) else os.fspath(model),
+        model=name_of(model),
         test=test.name,
         reference=reference,
-        delegation=_delegation(test),
+        delegation=delegation(test),
         num_runs=num_runs,
         seed=settings.seed,
-        reference_latency=Latency.of(want.latencies),
-        test_latency=Latency.of(got.latencies),
-        outputs=outputs,
+        reference_latency=Latency.of(sides.want.latencies),
+        test_latency=Latency.of(sides.got.latencies),
+        outputs=sides.outputs,
         layers=layer_errors(model, test, reference, layer_runs, settings, bounds)
         if per_layer
         else None,
-        operators=check(model, record, test, reference, bounds, runs) if differs else None,
-        likenesses=whole(runs.got) if differs else (),
+        operators=check(model, record, test, reference, bounds, runs) if sides.differ else None,
+        likenesses=whole(runs.got) if sides.differ else (),
         random=tuple(main.tensors[i].name for i in main.outputs if i in random),
         remarks=(*test.remarks, *free_dimensions(_unset(got, settings))),
     )
@@ -137,7 +138,51 @@ def _unset(runner: Runner, settings: InputSettings) -> list[Mapping[str, Any]]:
     return [d for d in details if d["name"] not in settings.shapes]
 
 
-def _check_counts(**counts: int) -> None:
+Results = tuple[Sequence[np.ndarray], Sequence[np.ndarray]]  # of the test and the reference
+
+
+class Sides:
+    """Runs the test and the reference, and compares their outputs over all runs."""
+
+    def __init__(
+        self, got: Runner, want: Runner, comparers: Sequence[Comparer], random: Collection[int]
+    ) -> None:
+        """`comparers` are of the reference's outputs; `random` are tensors that may differ."""
+        self.got, self.want, self._comparers, self._random = got, want, comparers, random
+        self.runs = Runs()
+        self.outputs: tuple[TensorComparison, ...] = ()
+
+    @property
+    def differ(self) -> bool:
+        return any(not o.agrees and o.index not in self._random for o in self.outputs)
+
+    def run(
+        self,
+        given: Sequence[np.ndarray],
+        wanted: Sequence[np.ndarray],
+        invocations: int,
+        read: Callable[..., Results] = lambda got, want: (got, want),
+    ) -> None:
+        """Run on the inputs of the test and of the reference.
+
+        `read` makes of the outputs of both what is compared.
+        """
+        self.got(given, invocations)
+        self.want(wanted, invocations)
+        got, want = read(self.got.outputs(), self.want.outputs())
+        for comparer, g, w in zip(self._comparers, got, want, strict=True):
+            comparer.add(g, w)
+        self.outputs = tuple(comparer.result() for comparer in self._comparers)
+        self.runs.add(wanted, got, want, agrees=not self.differ)
+
+
+def name_of(model: ModelPath) -> str:
+    """The file's path, or "<bytes>"."""
+    return "<bytes>" if isinstance(model, bytes) else os.fspath(model)
+
+
+def check_counts(**counts: int) -> None:
+    """Check that each is at least 1; an OptionError names the one that is not."""
     for name, value in counts.items():
         if value < 1:
             raise OptionError(f"{name}: must be at least 1, got {value}")
@@ -178,6 +223,7 @@ def with_usable_indices(settings: InputSettings, model: ModelPath, reference: st
     raise InterpreterError(f"{failure}; set the range of integer inputs: --input_layer_value_range")
 
 
-def _delegation(test: Test) -> str:
+def delegation(test: Test) -> str:
+    """How many operators the delegates took, as a sentence."""
     lines = [d.report().summary() for d in test.own_delegates() if test.nodes(d)]
     return " ".join(lines) or ("No operations were delegated." if test.delegates else "")

@@ -65,7 +65,7 @@ def _facts(result: InferenceDiff) -> str:
     rows = [
         ("Model", result.model),
         ("Test", f"{result.test}. {result.delegation}".strip()),
-        ("Reference", result.reference),
+        ("Reference", result.expected),
         ("Runs", f"{result.num_runs}, seed {result.seed}"),
         ("Test run latency", str(result.test_latency)),
         ("Reference run latency", str(result.reference_latency)),

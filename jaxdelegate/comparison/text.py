@@ -38,20 +38,22 @@ def verdict(result: InferenceDiff) -> str:
     if off:
         how = " by rounding" if result.is_healthy else ""
         sentences.append(
-            f"{len(off)} of {len(compared)} outputs differ from {result.reference}{how}: "
+            f"{len(off)} of {len(compared)} outputs differ from {result.expected}{how}: "
             f"{', '.join(off)}."
         )
         if result.operators is not None:
-            sentences += reasons(result.operators, result.likenesses, result.reference)
+            sentences += operator_reasons(result.operators, result.reference)
+        sentences += whole_reasons(result.likenesses)
     elif compared:
-        text = f"All outputs agree with {result.reference}"
+        text = f"All outputs agree with {result.expected}"
         are_wrong = "" if result.agrees else ", but operators are wrong on their own"
         sentences.append(f"{text}{are_wrong}.")
+        sentences += [f"As a whole: {figure}." for figure in result.likenesses]
     return " ".join(sentences)
 
 
-def reasons(check: OperatorCheck, likenesses: Iterable[Likeness], reference: str) -> Iterable[str]:
-    """Why outputs that are out of bounds are rounding, or are not."""
+def operator_reasons(check: OperatorCheck, reference: str) -> Iterable[str]:
+    """Why outputs that are out of bounds may be rounding, or are not."""
     if check.problem:
         yield f"Operators cannot be checked one by one: {check.problem}."
     elif check.wrong:
@@ -61,6 +63,9 @@ def reasons(check: OperatorCheck, likenesses: Iterable[Likeness], reference: str
         yield f"Given {reference}'s inputs, each of the {check.operators} operators is right."
         if check.unseen:
             yield f"{check.unseen} of the operators could not be checked."
+
+
+def whole_reasons(likenesses: Iterable[Likeness]) -> Iterable[str]:
     for figure in likenesses:
         yield f"{'Right' if figure.agrees else 'Wrong'} as a whole: {figure}."
 
@@ -136,7 +141,8 @@ def bisection(result: Bisection, reference: str) -> str:
     if result.verdict == "agrees":
         return f"Nothing is wrong: fully delegated, all outputs agree with {reference}.\n{tail}"
     if result.verdict == "rounding" and result.operators is not None:
-        why = " ".join(reasons(result.operators, result.likenesses, reference))
+        operators = operator_reasons(result.operators, reference)
+        why = " ".join((*operators, *whole_reasons(result.likenesses)))
         return (
             f"Nothing is wrong: the outputs differ from {reference} by rounding, "
             f"{result.full.brief()}. {why}\n{tail}"

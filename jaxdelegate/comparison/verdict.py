@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +10,6 @@ import numpy as np
 from jaxdelegate.comparison.bounds import Bounds
 from jaxdelegate.comparison.likeness import Likeness, Precision, Rows, figures
 from jaxdelegate.comparison.own_errors import OperatorCheck, check_operators
-from jaxdelegate.comparison.random_numbers import random_outputs
 from jaxdelegate.comparison.rounding import round_to, rounded_file
 from jaxdelegate.comparison.sides import REFERENCES, ModelPath, Test, reference_runner
 from jaxdelegate.errors import InterpreterError, ModelError
@@ -72,22 +71,25 @@ class EndToEnd:
     reference: str
     test: Test
     arrays: Sequence[Sequence[np.ndarray]]  # the inputs of each run
-    want: Rows
+    want: Rows  # the reference's outputs, as they are compared
+    of: Precision
+    random: Collection[int]  # tensors that are not compared
+    # From the outputs of an interpreter to what is compared.
+    read: Callable[[Sequence[np.ndarray]], Sequence[np.ndarray]] = list
 
     def __call__(self, got: Rows) -> tuple[Likeness, ...]:
-        main, random = self.record.subgraphs[0], random_outputs(self.record)
+        main = self.record.subgraphs[0]
         names = [main.tensors[i].name for i in main.outputs]
-        of = precision(self.record, self.test)
         return tuple(
-            figure.likeness(names, got, self.want, self._others, self._rounded, of)
+            figure.likeness(names, got, self.want, self._others, self._rounded, self.of)
             for figure in figures(main, self.want[0])
-            if not random.intersection(main.outputs[p] for p in figure.positions)
+            if not any(main.outputs[p] in self.random for p in figure.positions)
         )
 
     @functools.cached_property
     def _others(self) -> list[Rows]:
         kinds = (k for k, resolver in REFERENCES.items() if resolver and k != self.reference)
-        return [rows for kind in kinds if (rows := _outputs(kind, self.model, self.arrays))]
+        return [rows for kind in kinds if (rows := self._rows(kind, self.model, self.arrays))]
 
     @functools.cached_property
     def _rounded(self) -> Rows:
@@ -97,19 +99,18 @@ class EndToEnd:
             return ()
         content = self.model if isinstance(self.model, bytes) else Path(self.model).read_bytes()
         arrays = [[round_to(a, short) for a in row] for row in self.arrays]
-        return _outputs(self.reference, rounded_file(content, short), arrays)
+        return self._rows(self.reference, rounded_file(content, short), arrays)
 
-
-def _outputs(kind: str, model: ModelPath, inputs: Sequence[Sequence[np.ndarray]]) -> Rows:
-    """A reference's outputs; empty if it cannot run the model."""
-    try:
-        runner, rows = reference_runner(kind, model), []
-        for arrays in inputs:
-            runner(arrays)
-            rows.append(runner.outputs())
-    except (InterpreterError, ModelError):
-        return ()
-    return rows
+    def _rows(self, kind: str, model: ModelPath, inputs: Sequence[Sequence[np.ndarray]]) -> Rows:
+        """A reference's outputs; empty if it cannot run the model."""
+        try:
+            runner, rows = reference_runner(kind, model), []
+            for arrays in inputs:
+                runner(arrays)
+                rows.append(self.read(runner.outputs()))
+        except (InterpreterError, ModelError):
+            return ()
+        return rows
 
 
 def precision(record: Model, test: Test) -> Precision:

@@ -1,13 +1,16 @@
 """`jaxdelegate inference_diff`: a delegate's outputs and latency against a reference."""
 
 from pathlib import Path
+from typing import Any
 
 from absl import flags
 
-from jaxdelegate.comparison.diff import inference_diff
+from jaxdelegate.comparison.diff import InferenceDiff, inference_diff
+from jaxdelegate.comparison.files import file_diff
 from jaxdelegate.comparison.page import page
 from jaxdelegate.comparison.serialized import diff_record, stage_metrics
 from jaxdelegate.comparison.text import summary
+from jaxdelegate.errors import OptionError
 from jaxdelegate.providers.parsing import Flag
 from jaxdelegate.report.json_records import write_json
 from jaxdelegate.tools import comparison_flags
@@ -16,6 +19,10 @@ DELEGATES = True
 FLAGS = (
     Flag("num_runs", int, 50, "Number of input sets.", lower=1),
     *comparison_flags.FLAGS,
+    Flag(
+        "against", str, "",
+        "Another .tflite file of the same network, which the reference runs instead of the model.",
+    ),
     Flag("invocations_per_run", int, 1, "Timed invocations per set of inputs.", lower=1),
     Flag("per_layer", bool, False, "Also compare every intermediate tensor."),
     Flag("layer_runs", int, 1, "Number of input sets that --per_layer compares.", lower=1),
@@ -32,17 +39,7 @@ _DIFFERS = 2
 
 def run(values: flags.FlagValues) -> int:
     """Compare and print; returns 0 if everything agrees within rounding, 2 if not."""
-    result = inference_diff(
-        values.graph,
-        comparison_flags.test(values),
-        reference=values.reference,
-        num_runs=values.num_runs,
-        invocations_per_run=values.invocations_per_run,
-        inputs=comparison_flags.inputs(values),
-        bounds=comparison_flags.bounds(values),
-        per_layer=values.per_layer,
-        layer_runs=values.layer_runs,
-    )
+    result = _compared(values)
     print(summary(result, values.top))
     if values.result_json:
         write_json(values.result_json, diff_record(result))
@@ -51,3 +48,22 @@ def run(values: flags.FlagValues) -> int:
     if values.result_html:
         Path(values.result_html).write_text(page(result))
     return 0 if result.is_healthy else _DIFFERS
+
+
+def _compared(values: flags.FlagValues) -> InferenceDiff:
+    test = comparison_flags.test(values)
+    common: dict[str, Any] = {
+        "reference": values.reference,
+        "num_runs": values.num_runs,
+        "invocations_per_run": values.invocations_per_run,
+        "inputs": comparison_flags.inputs(values),
+        "bounds": comparison_flags.bounds(values),
+    }
+    if not values.against:
+        layers = {"per_layer": values.per_layer, "layer_runs": values.layer_runs}
+        return inference_diff(values.graph, test, **common, **layers)
+    if values.per_layer:
+        raise OptionError(
+            "against: the layers of two files are not compared: leave out --per_layer"
+        )
+    return file_diff(values.graph, values.against, test, **common)

@@ -138,6 +138,31 @@ def test_other_delegates_and_hosts(tool: Printed, small: str) -> None:
     assert code == 0
 
 
+def test_another_file(tool: Printed, tmp_path: Path) -> None:
+    def doubled(factor: float) -> bytes:
+        builder = ModelBuilder()
+        x, y = builder.input((1, 4), np.float32, "x"), builder.tensor((1, 4), name="y")
+        builder.operator("MUL", [x, builder.constant(np.float32(factor))], [y])
+        builder.outputs(y)
+        return builder.build()
+
+    for name, factor in (("a", 2), ("b", 2.0001), ("c", 2.1)):
+        (tmp_path / f"{name}.tflite").write_bytes(doubled(factor))
+    flags = ["--num_runs=2", "--tolerance=0", f"--result_html={tmp_path / 'r.html'}"]
+    json_flag = f"--result_json={tmp_path / 'r.json'}"
+    code, out, _ = tool(str(tmp_path / "a.tflite"), f"--against={tmp_path}/b.tflite", *flags)
+    assert code == 0
+    start = "1 of 1 outputs differ from b.tflite (numpy) by rounding: 'y'. Right as a whole: "
+    assert out.splitlines()[-1].startswith(f"{start}relative RMS error of 'y': ")
+    assert "b.tflite (numpy)" in (tmp_path / "r.html").read_text()
+    code, out, _ = tool(str(tmp_path / "a.tflite"), f"--against={tmp_path}/c.tflite", json_flag)
+    assert code == 2
+    assert "Wrong as a whole: relative RMS error of 'y': " in out
+    record = json.loads((tmp_path / "r.json").read_text())
+    assert (record["against"], record["is_healthy"]) == (f"{tmp_path}/c.tflite", False)
+    assert record["likenesses"][0]["limit"] == 1e-3
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -160,6 +185,8 @@ def test_other_delegates_and_hosts(tool: Printed, small: str) -> None:
             ["--graph={small}", "--result_html={here}/r"],
             "result_html: {here}/r: no",
         ),
+        (["--graph={small}", "--against={small}", "--per_layer"], "leave out --per_layer"),
+        (["--graph={small}", "--against={here}.tflite"], "Could not open"),
         (["--graph={small}", "--use_xnnpack", "--interpreter=jaxdelegate"], "use_xnnpack"),
         (
             ["--graph={small}", "--num_threads=2", "--num_interpreter_threads=1"],

@@ -1,0 +1,110 @@
+"""Compares two files on the same inputs: float and quantized, or before and after a save."""
+
+from tqdm import tqdm
+
+from jaxdelegate.comparison.bounds import SHORT_FLOATS, Bounds
+from jaxdelegate.comparison.diff import (
+    InferenceDiff,
+    Sides,
+    check_counts,
+    delegation,
+    name_of,
+    with_usable_indices,
+)
+from jaxdelegate.comparison.file_pair import FilePair
+from jaxdelegate.comparison.inputs import InputSettings
+from jaxdelegate.comparison.likeness import Precision
+from jaxdelegate.comparison.metrics import Comparer
+from jaxdelegate.comparison.random_numbers import random_outputs
+from jaxdelegate.comparison.sides import ModelPath, Runner, Test, reference_runner
+from jaxdelegate.comparison.verdict import EndToEnd, precision
+from jaxdelegate.measuring.stats import Latency
+from jaxdelegate.model.records import Model, read_model
+
+
+def file_diff(
+    model: ModelPath,
+    against: ModelPath,
+    test: Test,
+    *,
+    reference: str = "numpy",
+    num_runs: int = 50,
+    invocations_per_run: int = 1,
+    inputs: InputSettings | None = None,
+    bounds: Bounds | None = None,
+) -> InferenceDiff:
+    """Run a model with delegates, another in a reference interpreter, and compare.
+
+    The arguments are those of `inference_diff`; `against` is the file that the reference runs. Both
+    get the same real inputs, and their outputs are compared as real numbers (`FilePair`). Operators
+    are not compared: `likenesses` decides, and is always measured.
+
+    Raises:
+        OptionError: the files have different numbers of inputs or outputs, or input shapes.
+    """
+    check_counts(num_runs=num_runs, invocations_per_run=invocations_per_run)
+    pair = FilePair.of(read_model(model), read_model(against))
+    inputs = inputs or InputSettings()
+    pair.check_shapes(inputs.shapes)
+    of = _precision(pair, test)
+    settings = with_usable_indices(inputs, model, reference)
+    got, want = Runner("test", test.open()), reference_runner(reference, against)
+    details = pair.drawn_details(got.interpreter.get_input_details(), settings.files)
+    source = settings.source(details)
+    random = _random(pair)
+    bounds = (bounds or Bounds()).for_precision(is_reduced=of == "reduced")
+    sides = Sides(got, want, _comparers(pair, bounds), random)
+    for _ in tqdm(range(num_runs), "comparing", disable=None, leave=False):
+        sides.run(*pair.given(source()), invocations_per_run, pair.compared)
+    runs, main = sides.runs, pair.other.subgraphs[0]
+    whole = EndToEnd(
+        against, pair.other, reference, test, runs.arrays, runs.want, of, random, pair.read
+    )
+    return InferenceDiff(
+        model=name_of(model),
+        test=test.name,
+        reference=reference,
+        delegation=delegation(test),
+        num_runs=num_runs,
+        seed=settings.seed,
+        reference_latency=Latency.of(want.latencies),
+        test_latency=Latency.of(got.latencies),
+        outputs=sides.outputs,
+        likenesses=whole(runs.got),
+        random=tuple(main.tensors[i].name for i in main.outputs if i in random),
+        remarks=test.remarks,
+        against=name_of(against),
+    )
+
+
+def _precision(pair: FilePair, test: Test) -> Precision:
+    """The less precise of both files'; weights in float16 or bfloat16 are reduced precision."""
+    found = {precision(record, test) for record in (pair.tested, pair.other)}
+    if "quantized" in found:
+        return "quantized"
+    is_short = any(_has_short_weights(record) for record in (pair.tested, pair.other))
+    return "reduced" if is_short or "reduced" in found else "float"
+
+
+def _has_short_weights(record: Model) -> bool:
+    return any(
+        tensor.stored is not None and tensor.dtype in SHORT_FLOATS
+        for subgraph in record.subgraphs
+        for tensor in subgraph.tensors
+    )
+
+
+def _comparers(pair: FilePair, bounds: Bounds) -> list[Comparer]:
+    main = pair.other.subgraphs[0]
+    return [
+        Comparer(index, main.tensors[index].name, pair.dtype(i), bounds)
+        for i, index in enumerate(main.outputs)
+    ]
+
+
+def _random(pair: FilePair) -> frozenset[int]:
+    """The other file's outputs that depend on random numbers in one of the files."""
+    ours, theirs = random_outputs(pair.tested), random_outputs(pair.other)
+    tested, other = pair.tested.subgraphs[0].outputs, pair.other.subgraphs[0].outputs
+    pairs = zip(pair.outputs, other, strict=True)
+    return theirs | {index for position, index in pairs if tested[position] in ours}
