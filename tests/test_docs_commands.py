@@ -75,9 +75,10 @@ def is_run(command: str) -> bool:
 
 @pytest.fixture(scope="module")
 def _folder(classifier: bytes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A working directory with the model and programs."""
+    """A working directory with the model, under the names that pages use, and programs."""
     folder = tmp_path_factory.mktemp("commands")
-    (folder / "model.tflite").write_bytes(classifier)
+    for name in ("model", "quantized", "float"):
+        (folder / f"{name}.tflite").write_bytes(classifier)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         assert main(["compile", "model.tflite", "--jax_serialization_dir=programs"]) == 0

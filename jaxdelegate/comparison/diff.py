@@ -111,7 +111,7 @@ def inference_diff(
         sides.run(arrays, arrays, invocations_per_run)
     runs = sides.runs
     of = precision(record, test)
-    whole = EndToEnd(model, record, reference, test, runs.arrays, runs.want, of, random)
+    whole = EndToEnd(model, record, reference, test, runs.arrays, runs.want, of=of, random=random)
     return InferenceDiff(
         model=name_of(model),
         test=test.name,

@@ -58,7 +58,15 @@ def file_diff(
         sides.run(*pair.given(source()), invocations_per_run, pair.compared)
     runs, main = sides.runs, pair.other.subgraphs[0]
     whole = EndToEnd(
-        against, pair.other, reference, test, runs.arrays, runs.want, of, random, pair.read
+        against,
+        pair.other,
+        reference,
+        test,
+        runs.arrays,
+        runs.want,
+        of=of,
+        random=random,
+        read=pair.read,
     )
     return InferenceDiff(
         model=name_of(model),
