@@ -276,8 +276,8 @@ def _scale_tensors(leaf: StoredLeaf) -> set[Place]:
 
 
 def _scale(key: str, value: Any, old: np.ndarray) -> np.ndarray:
-    """A given scale, checked, as float32 in the stored shape."""
-    new = np.asarray(value)
+    """A given scale, checked, as float32 in the stored shape: its absolute value, as trained."""
+    new = np.abs(np.asarray(value))
     what = None
     if new.shape != old.shape and not (new.shape == () and old.shape == (1,)):
         what = f"expected the shape {list(old.shape)} of the stored scale, got {list(new.shape)}"
@@ -285,7 +285,7 @@ def _scale(key: str, value: Any, old: np.ndarray) -> np.ndarray:
         what = f"expected float32, got {new.dtype}"
     elif not (is_good := _is_scale(new)).all():
         bad = new[~is_good].reshape(-1)[0]
-        what = f"a scale must be positive and finite, got {bad:g}: train its logarithm"
+        what = f"a scale must be finite and not zero, got {bad:g}: save earlier params"
     if what is not None:
         raise TensorError(f"save: params[{key!r}]: {what}")
     return new.astype(np.float32).reshape(old.shape)

@@ -22,7 +22,7 @@ from jaxdelegate.op_lowering.common.derivatives import with_64_bits
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.quant import affine, jax_affine
 
-TINY = np.finfo(np.float32).tiny  # scales stay positive: a smaller one counts as this one
+TINY = np.finfo(np.float32).tiny  # what a scale near zero counts as
 
 
 def simulate(value: jax.Array, spec: TensorSpec, scale: Any) -> jax.Array:
@@ -75,15 +75,20 @@ def lsq_damping(count: int, low: float, high: float) -> float:
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
 def positive(scale: jax.Array, factor: float) -> jax.Array:
-    """The scale, at least TINY; its gradient, also if clamped, is multiplied by `factor`."""
+    """The scale's absolute value, at least TINY; its gradient is multiplied by `factor`.
+
+    A step of an optimizer may take a scale below zero. Clamped at zero, the network's outputs would
+    be constant and no gradient would bring it back; the absolute value goes on training.
+    """
     del factor
-    return jnp.maximum(jnp.asarray(scale, np.float32), TINY)
+    return jnp.maximum(jnp.abs(jnp.asarray(scale, np.float32)), TINY)
 
 
 @positive.defjvp
 @with_64_bits
 def _damped(factor: float, primals: Any, tangents: Any) -> tuple[Any, Any]:
-    return positive(primals[0], factor), tangents[0] * np.float32(factor)
+    sign = jnp.where(primals[0] < 0, np.float32(-1), np.float32(1))
+    return positive(primals[0], factor), tangents[0] * sign * np.float32(factor)
 
 
 @jax.custom_jvp

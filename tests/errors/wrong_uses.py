@@ -663,7 +663,7 @@ WRONG_USES: dict[str, tuple[WrongUse, ...]] = {
             'model = jd.load("integers.tflite")\n'
             'model.save("tuned.tflite", {"steps/scale": np.zeros(1, np.float32)})',
             "TensorError",
-            "params['steps/scale']: a scale must be positive and finite, got 0",
+            "params['steps/scale']: a scale must be finite and not zero, got 0",
         ),
         use(
             "weights of a wrong shape",

@@ -317,16 +317,23 @@ def test_a_bias_that_has_several_scales_stays_zero(tmp_path: Path) -> None:
     np.testing.assert_array_equal(same(stored, x)[0], learned(tuned, x)[0])
 
 
-def test_a_scale_stays_positive() -> None:
+def test_the_sign_of_a_scale_does_not_count(tmp_path: Path) -> None:
+    """Plain SGD takes scales below zero; clamped there, outputs would be constant for good."""
     model = jd.load(FILES["int8"]())
     learned, params = model.function(**LEARNED)
     x = np.ones((1, 64), np.float32)
     slopes_of = jax.jit(jax.value_and_grad(lambda p: learned(p, x)[0].var()))
-    for name in model.scales:
-        for wrong in (0.0, -1.0):
-            value, slopes = slopes_of({**params, name: np.full_like(params[name], wrong)})
-            assert np.isfinite(value)
-            assert all(np.isfinite(g).all() for g in slopes.values())
+    value, slopes = slopes_of(params)
+    flipped = {**params, **{name: -params[name] for name in model.scales}}
+    same, opposite = slopes_of(flipped)
+    assert same == value
+    for name, slope in slopes.items():
+        sign = -1 if name in model.scales else 1
+        np.testing.assert_array_equal(opposite[name], sign * slope)
+    zeros = {name: np.zeros_like(params[name]) for name in model.scales}
+    assert all(np.isfinite(g).all() for g in slopes_of({**params, **zeros})[1].values())
+    model.save(tmp_path / "flipped.tflite", flipped)
+    assert (tmp_path / "flipped.tflite").read_bytes() == FILES["int8"]()
 
 
 @pytest.mark.parametrize("name", FILES)
