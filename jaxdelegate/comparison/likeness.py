@@ -18,6 +18,7 @@ Precision = Literal["float", "reduced", "quantized"]
 Rows = Sequence[Sequence[np.ndarray]]  # the outputs of each run
 
 _OF_NOISE = 2.0  # times the difference between two of LiteRT's kernels, or of rounding
+_MOST = 0.5  # what loses more is not alike, however much noise there is
 _CLEAR = 3.0  # an argument is clear if it wins by this many times the allowed error
 _DETECTIONS = "TFLite_Detection_PostProcess"
 _SELECTIONS = frozenset(("NON_MAX_SUPPRESSION_V4", "NON_MAX_SUPPRESSION_V5"))
@@ -80,7 +81,7 @@ class Figure(abc.ABC):
         """`others` are of LiteRT's other kernels, `rounded` of rounded numbers, or empty."""
         between = max((self.loss(other, want, of) for other in others), default=0.0)
         rounding = self.loss(rounded, want, of) if rounded else 0.0
-        limit = max(self.limits[of], _OF_NOISE * max(between, rounding))
+        limit = max(self.limits[of], min(_OF_NOISE * max(between, rounding), _MOST))
         shown = tuple(names[p] for p in self.positions)
         return Likeness(self.name, shown, self.loss(got, want, of), limit, between, rounding)
 

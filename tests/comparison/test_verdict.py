@@ -418,6 +418,14 @@ def test_numbers_are_measured_by_their_deviation() -> None:
     assert Numbers(0).loss([[imaginary * 1.1]], [[imaginary]], "float") > 0.05
 
 
+def test_noise_permits_no_more_than_half() -> None:
+    want, other = [[np.float32([0, 1])]], [[np.float32([1, 0])]]
+    likeness = Numbers(0).likeness(["y"], want, want, [other], (), "quantized")
+    assert (likeness.between_kernels, likeness.limit) == (2.0, 0.5)
+    calm = Numbers(0).likeness(["y"], want, want, [want], (), "quantized")
+    assert calm.limit == Numbers.limits["quantized"]
+
+
 def test_top_1_counts_clear_winners() -> None:
     want = np.float32([[0.1, 3.0, 2.9999, -1]])
     near, far = np.float32([[0.1, 2.99, 3.0, -1]]), np.float32([[3.1, 3.0, 2.9, -1]])
