@@ -288,7 +288,8 @@ def _scale(key: str, value: Any, old: np.ndarray) -> np.ndarray:
         what = f"a scale must be finite and not zero, got {bad:g}: save earlier params"
     if what is not None:
         raise TensorError(f"save: params[{key!r}]: {what}")
-    return new.astype(np.float32).reshape(old.shape)
+    stored: np.ndarray = new.astype(np.float32).reshape(old.shape)
+    return stored
 
 
 def _is_scale(values: np.ndarray) -> np.ndarray:
