@@ -1,4 +1,4 @@
-"""A small network quantized by each recipe of ai-edge-quantizer runs as in LiteRT."""
+"""A small network quantized by each recipe of litert-quantizer runs as in LiteRT."""
 
 import functools
 from collections.abc import Callable
@@ -13,8 +13,8 @@ import jaxdelegate as jd
 from jaxdelegate.model.records import read_model
 from tests.support.networks import small_classifier
 
-quantizer = pytest.importorskip("ai_edge_quantizer.quantizer", reason="needs ai-edge-quantizer")
-recipe = pytest.importorskip("ai_edge_quantizer.recipe")
+quantizer = pytest.importorskip("litert_quantizer.quantizer", reason="needs litert-quantizer")
+recipe = pytest.importorskip("litert_quantizer.recipe")
 
 pytestmark = [
     pytest.mark.litert,

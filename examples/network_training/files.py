@@ -28,13 +28,13 @@ def with_parameters(content: bytes, params: Mapping[str, np.ndarray]) -> bytes:
 
 
 def quantized(content: bytes, inputs: Sequence[np.ndarray]) -> bytes:
-    """Weights and activations in int8, by ai-edge-quantizer; inputs and outputs stay float32.
+    """Weights and activations in int8, by litert-quantizer; inputs and outputs stay float32.
 
     Args:
         content: a float network with the signature `serving_default` and the input `image`.
         inputs: images to calibrate the scales of activations with.
     """
-    from ai_edge_quantizer import algorithm_manager, qtyping, quantizer, recipe  # noqa: PLC0415
+    from litert_quantizer import algorithm_manager, qtyping, quantizer, recipe  # noqa: PLC0415
 
     q = quantizer.Quantizer(bytearray(content))
     q.load_quantization_recipe(recipe.static_wi8_ai8())
@@ -53,7 +53,7 @@ def _sample(x: np.ndarray) -> dict[str, list[dict[str, np.ndarray]]]:
 def _widest(ranges: Sequence[Range]) -> Range:
     """The least and largest values of each tensor.
 
-    ai-edge-quantizer averages those of the samples that it is given together: values of pictures
+    litert-quantizer averages those of the samples that it is given together: values of pictures
     with more contrast than the average would be cut off.
     """
     return {

@@ -1,6 +1,6 @@
-"""The integer grids of ai-edge-quantizer for activations, weights and biases. numpy only.
+"""The integer grids of litert-quantizer for activations, weights and biases. numpy only.
 
-Source: ai_edge_quantizer/algorithms/uniform_quantize/uniform_quantize_tensor.py.
+Source: litert_quantizer/algorithms/uniform_quantize/uniform_quantize_tensor.py.
 """
 
 import dataclasses

@@ -1,6 +1,6 @@
-"""Recipes for ai-edge-quantizer.
+"""Recipes for litert-quantizer.
 
-Source: ai_edge_quantizer/recipe_manager.py. The last matching rule applies. An operator's scope is
+Source: litert_quantizer/recipe_manager.py. The last matching rule applies. An operator's scope is
 the names of its outputs, each followed by a semicolon.
 """
 

@@ -51,7 +51,7 @@ class OperatorSensitivity:
         tensors: the names of all outputs.
         bytes_saved: by scheme, of its weights in the file.
         errors: of the outputs if only this operator is quantized, by scheme; without schemes in
-            which ai-edge-quantizer leaves it in float.
+            which litert-quantizer leaves it in float.
         reads_input: whether it reads an input of the model.
         writes_output: whether it writes an output of the model.
     """
@@ -152,7 +152,7 @@ class SensitivityReport:
         return math.hypot(*rest)
 
     def recipe(self, scheme: str, kept: Sequence[int]) -> list[dict[str, Any]]:
-        """A recipe for ai-edge-quantizer that quantizes everything except some operators.
+        """A recipe for litert-quantizer that quantizes everything except some operators.
 
         Args:
             scheme: its name.

@@ -1,6 +1,6 @@
-"""The quantization schemes, and the operators that ai-edge-quantizer quantizes in them.
+"""The quantization schemes, and the operators that litert-quantizer quantizes in them.
 
-The lists are those of ai_edge_quantizer 0.10 (default_policy.py), and a test compares them with the
+The lists are those of litert_quantizer 0.11 (default_policy.py), and a test compares them with the
 installed package. They leave out STABLEHLO_COMPOSITE, which is for the quantizer's own composites.
 """
 
@@ -37,7 +37,7 @@ _INT8 = _INT16 | {"HARD_SWISH", "SPACE_TO_DEPTH", "SQUARED_DIFFERENCE"}
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Scheme:
     name: str  # in flags and reports
-    operators: frozenset[str]  # those that ai-edge-quantizer quantizes in this scheme
+    operators: frozenset[str]  # those that litert-quantizer quantizes in this scheme
     # Of integer activations with the range that calibration inputs have; 0: activations are floats.
     activation_bits: int = 0
     is_dynamic_range: bool = False  # operands of products are rounded to int8 at each invoke
@@ -50,7 +50,7 @@ class Scheme:
 
     @property
     def config(self) -> dict[str, Any]:
-        """The scheme as `op_config` of an ai-edge-quantizer recipe."""
+        """The scheme as `op_config` of an litert-quantizer recipe."""
         weights = {
             "num_bits": self.weight_bits,
             "symmetric": True,

@@ -1,6 +1,6 @@
 """Variants: one operator quantized in one scheme, with its constants and grids.
 
-Source: ai_edge_quantizer/algorithms/uniform_quantize/common_quantize.py, which defines for each
+Source: litert_quantizer/algorithms/uniform_quantize/common_quantize.py, which defines for each
 operator the weights, the bias, and the tensors that share a scale.
 """
 
@@ -63,7 +63,7 @@ class Variant:
 def why_not(
     scheme: Scheme, operator: Operator, specs: Mapping[int, TensorSpec], tensors: Sequence[Tensor]
 ) -> str | None:
-    """Why ai-edge-quantizer does not quantize an operator in a scheme; None: it does.
+    """Why litert-quantizer does not quantize an operator in a scheme; None: it does.
 
     `specs` have folded constants, `tensors` are as in the file.
     """
@@ -71,7 +71,7 @@ def why_not(
     if any(tensors[i].spec().is_quantized for i in used if i < len(tensors)):
         return "it is already quantized: rank the original float model"
     if operator.name not in scheme.operators:
-        return "ai-edge-quantizer leaves this operator in float"
+        return "litert-quantizer leaves this operator in float"
     if any(specs[i].dtype == np.float16 for i in used):
         return "it is not float32"
     if not any(specs[i].dtype == np.float32 for i in used):

@@ -32,7 +32,7 @@ FLAGS = (
     Flag("max_rows", int, 30, "Operators in the table; 0: all.", lower=0),
     Flag(
         "recipe", str, "",
-        "Write a recipe for ai-edge-quantizer here, in the first scheme: all operators except "
+        "Write a recipe for litert-quantizer here, in the first scheme: all operators except "
         "those that --max_error and --max_total keep in float.",
         is_output=True,
     ),

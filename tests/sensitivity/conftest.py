@@ -1,4 +1,4 @@
-"""Networks with one sensitive operator, quantized by ai-edge-quantizer."""
+"""Networks with one sensitive operator, quantized by litert-quantizer."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -55,11 +55,11 @@ def edited(content: bytes, edit: Callable[[dict[str, np.ndarray]], None]) -> byt
 
 @pytest.fixture(scope="session")
 def quantized() -> Callable[..., bytes]:
-    """A model that ai-edge-quantizer has quantized by a recipe."""
-    quantizer = pytest.importorskip("ai_edge_quantizer.quantizer", reason="needs the quantizer")
-    calibrator = pytest.importorskip("ai_edge_quantizer.calibrator")
-    utils = pytest.importorskip("ai_edge_quantizer.utils.qsv_utils")
-    managers = pytest.importorskip("ai_edge_quantizer.recipe_manager")
+    """A model that litert-quantizer has quantized by a recipe."""
+    quantizer = pytest.importorskip("litert_quantizer.quantizer", reason="needs the quantizer")
+    calibrator = pytest.importorskip("litert_quantizer.calibrator")
+    utils = pytest.importorskip("litert_quantizer.utils.qsv_utils")
+    managers = pytest.importorskip("litert_quantizer.recipe_manager")
 
     def ranges(content: bytes, recipe: Any, name: str, samples: Sequence[np.ndarray]) -> Any:
         manager = managers.RecipeManager()

@@ -1,4 +1,4 @@
-"""Lists, grids and configurations are ai-edge-quantizer's own."""
+"""Lists, grids and configurations are litert-quantizer's own."""
 
 import inspect
 import json
@@ -11,13 +11,13 @@ from jaxdelegate.sensitivity import grids, variants
 from jaxdelegate.sensitivity.grids import Range
 from jaxdelegate.sensitivity.schemes import SCHEMES
 
-policy = pytest.importorskip("ai_edge_quantizer.default_policy", reason="needs ai-edge-quantizer")
+policy = pytest.importorskip("litert_quantizer.default_policy", reason="needs litert-quantizer")
 tensors = pytest.importorskip(
-    "ai_edge_quantizer.algorithms.uniform_quantize.uniform_quantize_tensor"
+    "litert_quantizer.algorithms.uniform_quantize.uniform_quantize_tensor"
 )
-common = pytest.importorskip("ai_edge_quantizer.algorithms.uniform_quantize.common_quantize")
-qtyping = pytest.importorskip("ai_edge_quantizer.qtyping")
-recipes = pytest.importorskip("ai_edge_quantizer.recipe")
+common = pytest.importorskip("litert_quantizer.algorithms.uniform_quantize.common_quantize")
+qtyping = pytest.importorskip("litert_quantizer.qtyping")
+recipes = pytest.importorskip("litert_quantizer.recipe")
 
 # Our schemes in its policy and its recipes.
 NAMES = {

@@ -51,7 +51,7 @@ def test_without_it_the_error_is_small(report: SensitivityReport) -> None:
 
 @pytest.mark.parametrize("scheme", ["int8", "dynamic"])
 class TestRecipe:
-    """The recipe in ai-edge-quantizer."""
+    """The recipe in litert-quantizer."""
 
     pytestmark = litert
 
@@ -113,7 +113,7 @@ def test_activations_of_unequal_channels() -> None:
 def test_errors_are_those_of_quantized_operators(
     scheme: str, quantized: Callable[..., bytes], stock_error: Callable[..., float]
 ) -> None:
-    """A trained network: each operator quantized by ai-edge-quantizer, run by stock LiteRT."""
+    """A trained network: each operator quantized by litert-quantizer, run by stock LiteRT."""
     task = TASKS["classification"]
     content = task.network()
     pictures = [task.inputs(task.picture(seed)) for seed in range(4)]

@@ -62,7 +62,7 @@ def test_the_report(report: SensitivityReport) -> None:
     assert error.sqnr == pytest.approx(-20 * np.log10(error.error))
     text = str(report)
     assert "note: random inputs" in text
-    assert "no row: 1 ABS: ai-edge-quantizer leaves this operator in float" in text
+    assert "no row: 1 ABS: litert-quantizer leaves this operator in float" in text
 
 
 def test_the_whole_network_has_about_the_total_error(report: SensitivityReport) -> None:
@@ -170,7 +170,7 @@ def test_nothing_to_quantize() -> None:
     x, y = builder.input((1, 4), np.float32, "x"), builder.tensor((1, 4))
     builder.operator("ABS", [x], [y])
     builder.outputs(y)
-    with pytest.raises(jd.ModelError, match="no operator can be quantized: ai-edge-quantizer"):
+    with pytest.raises(jd.ModelError, match="no operator can be quantized: litert-quantizer"):
         jd.quantization_sensitivity(builder.build())
 
 
