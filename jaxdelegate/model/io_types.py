@@ -22,8 +22,7 @@ Side = Literal["inputs", "outputs"]
 
 _PURPOSE = "changing the types of inputs and outputs"
 _QUANTIZE_FIRST = (
-    "quantize activations first, with TFLiteConverter or ai-edge-quantizer and representative "
-    "inputs"
+    "quantize activations first, with TFLiteConverter or litert-quantizer and representative inputs"
 )
 _POINTS = {TensorType.INT8: 0, TensorType.UINT8: 128}  # zero points of the same values
 _QUANTIZED = (*_POINTS, TensorType.INT16)
