@@ -70,7 +70,7 @@ def check_own_delegate(printed: str) -> None:
     hosts = printed.splitlines()
     assert [line.split(":")[0] for line in hosts] == ["jaxdelegate", "ai_edge_litert.interpreter"]
     for line in hosts:
-        assert ": 1 operations will run on" in line
+        assert ": 1 operation will run on" in line
         assert float(line.rstrip(".").split()[-1]) < 1e-6
 
 

@@ -6,11 +6,12 @@ import numpy as np
 
 from jaxdelegate.analysis.graph import Graph
 from jaxdelegate.analysis.records import Finding
-from jaxdelegate.analysis.units import nodes, operations, percent, plural
+from jaxdelegate.analysis.units import nodes, operations, percent
 from jaxdelegate.op_lowering.options import record_of
 from jaxdelegate.op_lowering.records.operator import Float16
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.simple_delegate import Node
+from jaxdelegate.text import plural
 
 _LARGEST = 65504.0  # of float16
 _SMALLEST = 2.0**-24

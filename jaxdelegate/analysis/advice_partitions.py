@@ -5,7 +5,8 @@ from collections.abc import Iterator
 
 from jaxdelegate.analysis.graph import Graph
 from jaxdelegate.analysis.records import Finding, SubgraphAnalysis
-from jaxdelegate.analysis.units import data, nodes, plural
+from jaxdelegate.analysis.units import data, nodes
+from jaxdelegate.text import plural
 
 _LINK_BYTES_PER_SECOND = 25e9  # of PCIe 4.0 x16
 _SPECIFIC = re.compile(r"'[^']*'|\[[^]]*\]|\d+")  # names, shapes and numbers in a reason
@@ -209,8 +210,9 @@ def quantized_modes(subgraph: SubgraphAnalysis) -> Iterator[Finding]:
         "quantized",
         subgraph.index,
         tuple(op.index for op in subgraph.operators if op.delegated == bool(op.other_reason)),
-        f"quantized: quant_mode={this!r} delegates {here} of {len(subgraph.operators)} operators "
-        f"in {plural(len(subgraph.partitions), 'partition')}, {other.quant_mode!r} "
+        f"quantized: quant_mode={this!r} delegates {here} of "
+        f"{plural(len(subgraph.operators), 'operator')} in "
+        f"{plural(len(subgraph.partitions), 'partition')}, {other.quant_mode!r} "
         f"{other.delegated} in {plural(other.partitions, 'partition')}",
         remedy,
         {"delegated": here, "delegated_otherwise": other.delegated},

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from jaxdelegate.analysis import sizes
 from jaxdelegate.analysis.graph import Graph
 from jaxdelegate.analysis.records import Finding
-from jaxdelegate.analysis.units import data, percent, plural
+from jaxdelegate.analysis.units import data, percent
 from jaxdelegate.model.records import Model, Tensor
+from jaxdelegate.text import plural
 
 _TABLE_BYTES = 1 << 20
 _DUPLICATE_BYTES = 1 << 10

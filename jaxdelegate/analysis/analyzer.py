@@ -34,6 +34,7 @@ from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.options import DelegateOptions
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.simple_delegate import Node, SimpleDelegate
+from jaxdelegate.text import plural
 from jaxdelegate.version import __version__
 
 _SHOWN = 5  # values of a constant
@@ -184,7 +185,8 @@ def _subgraph(
     subgraph, plan = graph.survey.subgraph, graph.survey
     other = others and others[1][subgraph.index].report
     reasons = {row.index: row.reason for row in other.nodes} if other else {}
-    summary = f"{len(plan.nodes)} operations; where they run is known only once the shapes are."
+    count = plural(len(plan.nodes), "operation")
+    summary = f"{count}; where they run is known only once the shapes are."
     return SubgraphAnalysis(
         index=subgraph.index,
         name=subgraph.name,

@@ -13,6 +13,7 @@ from typing import Any
 
 from jaxdelegate.analysis.records import ModelAnalysis, OperatorAnalysis, SubgraphAnalysis
 from jaxdelegate.errors import OptionError
+from jaxdelegate.text import plural
 
 _US_PER_MS = 1000.0
 
@@ -138,7 +139,9 @@ def _with(
     count = len(main.operators)
     beyond = [i for i in values if not 0 <= i < count]
     if beyond:
-        raise OptionError(f"{path}: the model has {count} operators, got operator {beyond[0]}")
+        raise OptionError(
+            f"{path}: the model has {plural(count, 'operator')}, got operator {beyond[0]}"
+        )
     operators = tuple(change(op, values.get(op.index)) for op in main.operators)
     main = dataclasses.replace(main, operators=operators)
     return dataclasses.replace(analysis, subgraphs=(main, *analysis.subgraphs[1:]))

@@ -5,11 +5,11 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from jaxdelegate.analysis.units import data, operations, plural
+from jaxdelegate.analysis.units import data, operations
 from jaxdelegate.measuring.costs import Cost
 from jaxdelegate.report.json_records import Derived, plain
 from jaxdelegate.report.tables import table
-from jaxdelegate.text import printable
+from jaxdelegate.text import WIDTH, plural, printable, shortened, wrapped
 
 SCHEMA_VERSION = 1  # of the JSON; changes when a field changes its meaning or is removed
 
@@ -199,6 +199,9 @@ def json_value(value: Any) -> Any:
 # (python/analyzer_wrapper/model_analyzer.cc)
 
 _RULE = "-" * 63
+_INDENT = "  "
+_KEY = 70  # characters of a signature's key, of its inputs' and outputs' names, and of words
+_OPERATOR = 24  # characters of an operator's name in the table of costs
 _CALLS = {
     "init_subgraph_index": "",
     "then_subgraph_index": ", Then: ",
@@ -210,7 +213,8 @@ _CALLS = {
 
 def report(analysis: ModelAnalysis, *, gpu_compatibility: bool = False) -> str:
     """`gpu_compatibility` adds Analyzer's lines of what is not delegated."""
-    parts = [f"=== {printable(analysis.source)} ===", "", *_head(analysis)]
+    source = _name(analysis.source, WIDTH - len("===  ==="))
+    parts = [f"=== {source} ===", "", *_head(analysis)]
     for subgraph in analysis.subgraphs:
         parts += _subgraph(subgraph)
         if gpu_compatibility:
@@ -223,7 +227,11 @@ def report(analysis: ModelAnalysis, *, gpu_compatibility: bool = False) -> str:
         ]
     parts += _signatures(analysis)
     parts += [_RULE, *_sizes(analysis), _RULE, *_advice(analysis)]
-    return "\n".join(parts)
+    return wrapped("\n".join(parts))
+
+
+def _name(text: str, most: int = 40) -> str:
+    return shortened(printable(text), most)
 
 
 def _head(analysis: ModelAnalysis) -> Iterator[str]:
@@ -239,7 +247,7 @@ def _head(analysis: ModelAnalysis) -> Iterator[str]:
 
 def _subgraph(subgraph: SubgraphAnalysis) -> Iterator[str]:
     i = subgraph.index
-    name = f" {printable(subgraph.name)}" if subgraph.name else ""
+    name = f" {_name(subgraph.name)}" if subgraph.name else ""
     lists = f"({_refs(subgraph.inputs, i)}) -> [{_refs(subgraph.outputs, i)}]"
     yield f"Subgraph#{i}{name}{lists}"
     for op in subgraph.operators:
@@ -250,7 +258,7 @@ def _subgraph(subgraph: SubgraphAnalysis) -> Iterator[str]:
         yield f"  {_tensor(tensor, i)}"
     yield ""
     yield f"Costs and delegation of Subgraph#{i}"
-    yield from (f"  {line}" for line in _costs(subgraph))
+    yield from (f"{_INDENT}{line}" for line in _costs(subgraph))
     yield ""
 
 
@@ -268,7 +276,7 @@ def _operator(op: OperatorAnalysis, subgraph: SubgraphAnalysis) -> str:
         f"{_CALLS.get(field, ', Calls: ')}Subgraph#{index}" for field, index in op.subgraphs
     )
     outputs = _refs(op.outputs, subgraph.index)
-    return f"Op#{op.index} {printable(op.name)}({inputs}{calls}) -> [{outputs}]"
+    return f"Op#{op.index} {_name(op.name)}({inputs}{calls}) -> [{outputs}]"
 
 
 def _input(tensor: int, subgraph: SubgraphAnalysis) -> str:
@@ -283,7 +291,7 @@ def _tensor(tensor: TensorAnalysis, subgraph: int) -> str:
     key, shape = "shape", tensor.declared_shape
     if tensor.shape_signature is not None:
         key, shape = "shape_signature", tensor.shape_signature
-    line = f"{_ref(tensor.index, subgraph)}({printable(tensor.name)}) {key}:{list(shape)}"
+    line = f"{_ref(tensor.index, subgraph)}({_name(tensor.name)}) {key}:{list(shape)}"
     line += f", type:{tensor.type}"
     if tensor.stored_bytes:
         line += f" RO {tensor.stored_bytes} bytes, buffer: {tensor.buffer}, data:{tensor.data}"
@@ -303,7 +311,7 @@ def _costs(subgraph: SubgraphAnalysis) -> Iterator[str]:
     head = ["#", "operator", "version", "FLOP", "bytes", "FLOP/B", "runs on"]
     rows = [head + ([other.quant_mode] if other else []) + ["why not delegated, notes"]]
     rows += [_cost_row(op, with_other=other is not None) for op in subgraph.operators]
-    yield from table(rows, right={0, 2, 3, 4, 5})
+    yield from table(rows, right={0, 2, 3, 4, 5}, width=WIDTH - len(_INDENT))
     if subgraph.problem:
         yield f"No plan for the declared shapes: {printable(subgraph.problem)}"
     yield subgraph.summary
@@ -340,7 +348,7 @@ def _cost_row(op: OperatorAnalysis, *, with_other: bool) -> list[str]:
         notes.insert(1, f"otherwise: {op.other_reason}")
     return [
         str(op.index),
-        printable(op.name),
+        _name(op.name, _OPERATOR),
         str(op.version),
         operations(op.cost.flops).removesuffix("FLOP").strip(),
         data(op.cost.bytes),
@@ -368,12 +376,13 @@ def _signatures(analysis: ModelAnalysis) -> Iterator[str]:
     yield f"Your TFLite model has '{len(analysis.signatures)}' signature_def(s)."
     yield ""
     for i, signature in enumerate(analysis.signatures):
-        yield f"Signature#{i} key: '{printable(signature.key)}'"
+        yield f"Signature#{i} key: '{_name(signature.key, _KEY)}'"
         yield f"- Subgraph: Subgraph#{signature.subgraph}"
         for kind, tensors in (("Inputs", signature.inputs), ("Outputs", signature.outputs)):
             yield f"- {kind}:"
             for name, tensor in tensors.items():
-                yield f"    '{printable(name)}' : {_ref(tensor, signature.subgraph)}"
+                shown = _name(name, _KEY)
+                yield f"    '{shown}' : {_ref(tensor, signature.subgraph)}"
         yield ""
 
 
@@ -405,5 +414,6 @@ def _advice(analysis: ModelAnalysis) -> Iterator[str]:
     many = len(analysis.subgraphs) > 1
     for finding in analysis.findings:
         where = f"Subgraph#{finding.subgraph}: " if many else ""
-        yield f"* [{finding.kind}] {where}{printable(finding.message)}"
+        message = " ".join(_name(word, _KEY) for word in finding.message.split(" "))
+        yield f"* [{finding.kind}] {where}{message}"
         yield f"  -> {printable(finding.remedy)}"

@@ -34,8 +34,3 @@ def nodes(indices: Sequence[int], most: int = 8) -> str:
     shown = ", ".join(f"#{i}" for i in indices[:most])
     rest = len(indices) - most
     return f"{shown} and {rest} more" if rest > 0 else shown
-
-
-def plural(count: int, noun: str) -> str:
-    """A count and its noun: "1 operator", "2 operators"."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"

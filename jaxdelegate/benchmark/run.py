@@ -44,7 +44,7 @@ from jaxdelegate.measuring.stats import Stat
 from jaxdelegate.providers import ProvidedDelegate
 from jaxdelegate.providers.parsing import FlagValues
 from jaxdelegate.simple_delegate import SimpleDelegate
-from jaxdelegate.text import printable
+from jaxdelegate.text import WIDTH, printable, wrapped
 from jaxdelegate.xla.options import platform_of
 
 Log = Callable[[str], None]
@@ -315,7 +315,7 @@ class _Run:
             self._log(f"+ RssAnnon           : {anonymous // 1024} MB")
             self._log(f"+ RssFile + RssShmem : {memory.shared // 1024} MB")
         for line in _our_lines(report):
-            self._log(line)
+            self._log(wrapped(line, WIDTH - len("INFO: ")))
 
     def _profile(
         self, ready: _Prepared, provided: Sequence[ProvidedDelegate], arrays: Sequence[np.ndarray]

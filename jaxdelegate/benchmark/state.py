@@ -11,7 +11,7 @@ from jaxdelegate.benchmark.session import Session
 from jaxdelegate.interpreter import Interpreter
 from jaxdelegate.measuring import protos
 from jaxdelegate.runtime.execution_plan import OperatorStep, PartitionStep, Step
-from jaxdelegate.text import printable
+from jaxdelegate.text import plural, printable, wrapped
 
 
 def state_text(
@@ -96,13 +96,13 @@ def steps_of(session: Session) -> tuple[Step, ...]:
 def _node(number: int, step: Step) -> str:
     if isinstance(step, PartitionStep):
         indices = [node.index for node in step.params.nodes]
-        return (
-            f"Node {number:3d} Delegate {step.delegate.name} [{len(indices)} nodes: "
+        return wrapped(
+            f"Node {number:3d} Delegate {step.delegate.name} [{plural(len(indices), 'node')}: "
             f"{', '.join(map(str, indices))}]"
         )
     if isinstance(step, OperatorStep):
         operator = step.node.operator
-        return (
+        return wrapped(
             f"Node {number:3d} Operator {printable(step.node.name)} (node {operator.index}) "
             f"inputs {list(operator.inputs)} outputs {list(operator.outputs)}"
         )

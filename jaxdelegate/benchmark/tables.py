@@ -1,6 +1,7 @@
 """Operator profiles as TFLite prints them: text and CSV tables, and its profiling proto.
 
-The layout is that of tsl/util/stats_calculator.cc and profiling/profile_summary_formatter.cc.
+The layout is that of tsl/util/stats_calculator.cc and profiling/profile_summary_formatter.cc, at
+any width: scripts that read TFLite's tables read these.
 """
 
 import importlib

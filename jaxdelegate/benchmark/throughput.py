@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from jaxdelegate.text import plural
+
 
 @dataclasses.dataclass(frozen=True)
 class Throughput:
@@ -19,7 +21,8 @@ class Throughput:
     def __str__(self) -> str:
         return (
             f"Throughput with {self.in_flight} in flight, from host to host: "
-            f"{self.inferences_per_second:g} inferences/s, {self.runs} runs in {self.seconds:.3g} s"
+            f"{self.inferences_per_second:g} inferences/s, {plural(self.runs, 'run')} in "
+            f"{self.seconds:.3g} s"
         )
 
 

@@ -39,6 +39,7 @@ from jaxdelegate.cache.weights import content_digest, file_content
 from jaxdelegate.digests import digests
 from jaxdelegate.errors import CacheWarning
 from jaxdelegate.pjrt.client import LOAD_ERRORS
+from jaxdelegate.text import plural
 from jaxdelegate.xla.program import Program
 from jaxdelegate.xla.weights import DeviceWeights, ModelWeights
 
@@ -320,8 +321,8 @@ def _warn_of_other_versions(store: ProgramStore) -> None:
     _checked.add(path)
     if count := store.outdated():
         _warn(
-            f"{count} programs in {path} were stored by another version of jaxdelegate and are not "
-            "used; models are compiled again. To remove old programs: jaxdelegate cache prune "
+            f"{path} has {plural(count, 'program')} of another version of jaxdelegate, without "
+            "use: models are compiled again. To remove old programs: jaxdelegate cache prune "
             f"--jax_serialization_dir={path} --max_size=10G"
         )
 

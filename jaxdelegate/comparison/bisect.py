@@ -30,7 +30,7 @@ from jaxdelegate.comparison.verdict import EndToEnd, Runs, check, precision
 from jaxdelegate.errors import InterpreterError, JaxDelegateError, OptionError
 from jaxdelegate.model.records import Model, read_model
 from jaxdelegate.simple_delegate import SimpleDelegate
-from jaxdelegate.text import printable
+from jaxdelegate.text import printable, shortened
 
 ProbeResult = Literal["agrees", "rounding", "wrong_without_delegate", "found"]
 _NOWHERE = 2**31 - 1  # larger than any operator index: nothing is delegated
@@ -69,8 +69,9 @@ class NodeName:
     outputs: tuple[str, ...]
 
     def __str__(self) -> str:
-        """`#12 CONV_2D -> 'a', 'b'`."""
-        return f"#{self.index} {printable(self.operator)} -> {', '.join(map(repr, self.outputs))}"
+        """`#12 CONV_2D -> 'a', 'b'`; long names without their middle."""
+        shown = (repr(shortened(name)) for name in self.outputs)
+        return f"#{self.index} {printable(self.operator)} -> {', '.join(shown)}"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,7 +12,7 @@ from jaxdelegate.comparison.own_errors import OperatorsAlone, agree
 from jaxdelegate.comparison.sides import Runner, Test
 from jaxdelegate.comparison.tensors import comparable, comparer_for, read_by
 from jaxdelegate.model.records import Model, Operator
-from jaxdelegate.text import printable
+from jaxdelegate.text import plural, printable, shortened
 
 Kind = Literal["operator", "program"]
 
@@ -37,8 +37,8 @@ class LayerError:
 
     @property
     def label(self) -> str:
-        """`#12 CONV_2D 'name'`."""
-        return f"#{self.node} {printable(self.operator)} {self.tensor.name!r}"
+        """`#12 CONV_2D 'name'`, a long name without its middle."""
+        return f"#{self.node} {printable(self.operator)} {shortened(self.tensor.name)!r}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,7 +104,7 @@ class LayerReport:
             return "No layer is out of bounds."
         return (
             f"No operator is wrong and the outputs agree; between them, rounding adds up to more "
-            f"than the bound in {len(beyond)} layers, first in {beyond[0].label}."
+            f"than the bound in {plural(len(beyond), 'layer')}, first in {beyond[0].label}."
         )
 
 

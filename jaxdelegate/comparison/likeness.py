@@ -13,6 +13,7 @@ from typing import Literal
 import numpy as np
 
 from jaxdelegate.model.records import Operator, Subgraph
+from jaxdelegate.text import shortened
 
 Precision = Literal["float", "reduced", "quantized"]
 Rows = Sequence[Sequence[np.ndarray]]  # the outputs of each run
@@ -42,7 +43,7 @@ class Likeness:
         return self.loss <= self.limit
 
     def __str__(self) -> str:
-        names = ", ".join(map(repr, self.outputs))
+        names = ", ".join(repr(shortened(name)) for name in self.outputs)
         found = f"{self.figure} of {names}: {self.loss:.3g}, at most {self.limit:.3g}"
         if self.between_kernels:
             found += f"; LiteRT's own kernels: {self.between_kernels:.3g}"

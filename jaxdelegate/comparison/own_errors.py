@@ -21,7 +21,7 @@ from jaxdelegate.errors import InterpreterError
 from jaxdelegate.model.records import Model, Operator, Subgraph, Tensor
 from jaxdelegate.op_lowering.options import TensorType
 from jaxdelegate.quant.affine import dequantize
-from jaxdelegate.text import printable
+from jaxdelegate.text import printable, shortened
 
 _OF_ROUNDING = 2.0  # times the distance between an operator's results on rounded and exact values
 
@@ -36,9 +36,8 @@ class WrongOperator:
 
     def __str__(self) -> str:
         """`#12 CONV_2D 'name': max_abs=7 ...`."""
-        return (
-            f"#{self.node} {printable(self.operator)} {self.tensor.name!r}: {self.tensor.brief()}"
-        )
+        name = shortened(self.tensor.name)
+        return f"#{self.node} {printable(self.operator)} {name!r}: {self.tensor.brief()}"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,6 +9,7 @@ from jaxdelegate.comparison.likeness import Likeness
 from jaxdelegate.comparison.metrics import HISTOGRAM_END, TensorComparison
 from jaxdelegate.comparison.own_errors import OperatorCheck
 from jaxdelegate.report.tables import table
+from jaxdelegate.text import plural, shortened
 
 
 def summary(result: InferenceDiff, top: int = 10) -> str:
@@ -30,16 +31,17 @@ def summary(result: InferenceDiff, top: int = 10) -> str:
 
 def verdict(result: InferenceDiff) -> str:
     compared = [output for output in result.outputs if output.name not in result.random]
-    off = [repr(output.name) for output in compared if not output.agrees]
+    off = [repr(shortened(output.name)) for output in compared if not output.agrees]
     sentences = []
     if result.random:
-        names = ", ".join(map(repr, result.random))
+        names = ", ".join(repr(shortened(name)) for name in result.random)
         sentences.append(f"Random numbers decide {names}: not compared.")
     if off:
+        differ = "differs" if len(off) == 1 else "differ"
         how = " by rounding" if result.is_healthy else ""
         sentences.append(
-            f"{len(off)} of {len(compared)} outputs differ from {result.expected}{how}: "
-            f"{', '.join(off)}."
+            f"{len(off)} of {plural(len(compared), 'output')} {differ} from "
+            f"{result.expected}{how}: {', '.join(off)}."
         )
         if result.operators is not None:
             sentences += operator_reasons(result.operators, result.reference)
@@ -57,10 +59,14 @@ def operator_reasons(check: OperatorCheck, reference: str) -> Iterable[str]:
     if check.problem:
         yield f"Operators cannot be checked one by one: {check.problem}."
     elif check.wrong:
-        count = f"{len(check.wrong)} of {check.operators} operators"
-        yield f"Given {reference}'s inputs, {count} are wrong, first {check.wrong[0]}."
+        count = f"{len(check.wrong)} of {plural(check.operators, 'operator')}"
+        are = "is" if len(check.wrong) == 1 else "are"
+        yield f"Given {reference}'s inputs, {count} {are} wrong, first {check.wrong[0]}."
     else:
-        yield f"Given {reference}'s inputs, each of the {check.operators} operators is right."
+        each = (
+            "the operator" if check.operators == 1 else f"each of the {check.operators} operators"
+        )
+        yield f"Given {reference}'s inputs, {each} is right."
         if check.unseen:
             yield f"{check.unseen} of the operators could not be checked."
 
@@ -77,10 +83,14 @@ def _output_diff(index: int, output: TensorComparison) -> str:
 
 
 def _details(index: int, output: TensorComparison, is_rounding: bool) -> str:
-    agrees = "agrees" if output.agrees else f"DIFFERS in {output.exceeding} elements"
+    agrees = "agrees" if output.agrees else f"DIFFERS in {plural(output.exceeding, 'element')}"
     if is_rounding and not output.agrees:
-        agrees = f"differs by rounding in {output.exceeding} of {output.elements} elements"
-    head = f"output {index} {output.name!r} {output.dtype} {list(output.shape)}: {agrees}"
+        agrees = (
+            f"differs by rounding in {output.exceeding} of {plural(output.elements, 'element')}"
+        )
+    head = (
+        f"output {index} {shortened(output.name)!r} {output.dtype} {list(output.shape)}: {agrees}"
+    )
     numbers = [
         ("max_abs", output.max_abs),
         ("relative", output.relative),
@@ -124,7 +134,7 @@ def layer_lines(report: LayerReport, top: int) -> list[str]:
     ]
     if report.skipped:
         lines.append(
-            f"{report.skipped} tensors are not compared, since one side did not keep them."
+            f"{plural(report.skipped, 'tensor')} not compared: one side did not keep the values."
         )
     return [*lines, report.conclusion()]
 
@@ -137,7 +147,7 @@ def _errors(comparison: TensorComparison) -> tuple[str, str]:
 
 
 def bisection(result: Bisection, reference: str) -> str:
-    tail = f"{result.probes} ranges were run."
+    tail = f"Ranges that were run: {result.probes}."
     if result.verdict == "agrees":
         return f"Nothing is wrong: fully delegated, all outputs agree with {reference}.\n{tail}"
     if result.verdict == "rounding" and result.operators is not None:

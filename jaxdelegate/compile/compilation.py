@@ -26,7 +26,7 @@ from jaxdelegate.optional import install
 from jaxdelegate.passes.batch_slices import WHOLE_BATCH, BatchSlices
 from jaxdelegate.pjrt.out_of_memory import is_out_of_memory
 from jaxdelegate.simple_delegate import DelegateParams, Node
-from jaxdelegate.text import printable
+from jaxdelegate.text import plural, printable
 from jaxdelegate.tuning.selector import Tuner
 from jaxdelegate.xla import aot
 from jaxdelegate.xla.over_mesh import OverMesh
@@ -179,10 +179,10 @@ class Compilation:
         if found:
             _LOGGER.log(
                 logging.INFO if self.checks_precision else logging.WARNING,
-                "float16: a result beyond 65504 becomes infinite, and NaN may follow, in %d "
-                "convolutions that nothing bounds: %s. Check the model with representative inputs "
-                "(jaxdelegate check_precision), or use compute_dtype='bfloat16'.",
-                len(found),
+                "float16: a result beyond 65504 becomes infinite, and NaN may follow, in %s that "
+                "nothing bounds: %s. Check the model with representative inputs (jaxdelegate "
+                "check_precision), or use compute_dtype='bfloat16'.",
+                plural(len(found), "convolution"),
                 _named(found),
             )
 

@@ -20,7 +20,9 @@ from jaxdelegate.delegate.delegate_kernel import CompiledPartition, JaxKernel
 from jaxdelegate.errors import DelegationError
 from jaxdelegate.kernels import library as kernels
 from jaxdelegate.options import DelegateOptions
+from jaxdelegate.report.delegation import HINT
 from jaxdelegate.simple_delegate import DelegateContext, Node, SimpleDelegate, TransferCost
+from jaxdelegate.text import plural, wrapped
 
 if TYPE_CHECKING:
     from jaxdelegate.cache.programs import ProgramCache
@@ -192,8 +194,8 @@ class JaxDelegate(SimpleDelegate):
         super().on_partitioned(report)
         if self.options.require_full_delegation and report.left:
             raise DelegationError(
-                f"{len(report.left)} of {len(report.nodes)} operators cannot be delegated:\n"
-                f"{report.reasons()}"
+                f"{len(report.left)} of {plural(len(report.nodes), 'operator')} cannot be "
+                f"delegated:\n{report.reasons()}"
             )
         causes = report.summary(), tuple(report.causes())
         if self._warned.get(report.subgraph) != causes:  # once, not at every resize
@@ -242,9 +244,6 @@ def warn_of_left_operators(report: DelegationReport) -> None:
     if not report.left:
         _LOGGER.info(report.summary())
         return
-    _LOGGER.warning(
-        "%s: %s\n%s\nThe report of the delegate, `print(delegate.report())`, has every operator.",
-        report.delegate,
-        report.summary(),
-        "\n".join(f"  {cause}" for cause in report.causes()),
-    )
+    causes = "".join(f"\n  {cause}" for cause in report.causes())
+    text = wrapped(f"{report.delegate}: {report.summary()}{causes}")
+    _LOGGER.warning("%s\n%s", text, HINT)

@@ -40,7 +40,7 @@ from jaxdelegate.evaluation.run import (
     open_to_run,
     run_images,
 )
-from jaxdelegate.text import printable
+from jaxdelegate.text import plural, printable
 
 CLASS_OFFSET = 1  # the model's class 0 is the labels' second line, after the background
 _POSTPROCESS = "TFLite_Detection_PostProcess"
@@ -177,7 +177,8 @@ def _read_truth(
     known, notes = set(present), []
     missing = [name for name in objects if name not in known]
     if missing:
-        notes.append(f"{len(missing)} annotated images are missing; the first: {missing[0]!r}")
+        count = plural(len(missing), "annotated image")
+        notes.append(f"missing: {count}; the first: {missing[0]!r}")
     return _Truth(names, objects, None, notes)
 
 

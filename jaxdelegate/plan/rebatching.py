@@ -10,6 +10,7 @@ from jaxdelegate.passes.batch_slices import BatchSlices
 from jaxdelegate.passes.by_image import why_not_by_image
 from jaxdelegate.plan.steps import PlannedPartition, PlannedStep
 from jaxdelegate.simple_delegate import SimpleDelegate
+from jaxdelegate.text import plural
 
 _INSTEAD = "jaxdelegate.load(model).batched(n) computes batches of such a model"
 _REMEDY = (
@@ -122,8 +123,9 @@ def check_is_one_partition(
     if len(steps) == len(taken) <= 1:
         return
     report = next(d for d in delegates if d.rebatches).report(subgraph)
-    left = f"{len(report.left)} of {len(report.nodes)} operators stay outside:\n{report.reasons()}"
-    parts = f"it makes {report.n_partitions} partitions"
+    count = f"{len(report.left)} of {plural(len(report.nodes), 'operator')}"
+    left = f"operators that stay outside, {count}:\n{report.reasons()}"
+    parts = f"it makes {plural(report.n_partitions, 'partition')}"
     raise DelegationError(
         f"rebatch: the graph cannot take the batch at once: {why}. To run it as single runs, "
         f"{report.delegate} has to take the whole graph as one partition, but "

@@ -6,7 +6,9 @@ from collections.abc import Container, Iterable
 from typing import Any, Self
 
 from jaxdelegate.report.tables import table
-from jaxdelegate.text import printable
+from jaxdelegate.text import plural, printable, shortened, wrapped
+
+HINT = "The report of the delegate, `print(delegate.report())`, has every operator."
 
 _CAUSES, _NAMES = 7, 4  # lines of causes, and operators that a line names
 _TENSOR = re.compile(r"the shape of '[^']*'|'[^']*'")
@@ -93,16 +95,13 @@ class DelegationReport:
         if self.initializing and not n + m:
             return "There is nothing to delegate."
         if not n:
-            return (
-                f"No operations will run on {self.device}, "
-                f"and all {m} operations will run on the CPU."
-            )
-        parts = f"{self.n_partitions} partition{'s' if self.n_partitions > 1 else ''}"
+            return f"No operations will run on {self.device}, and {_all(m)} will run on the CPU."
+        parts = plural(self.n_partitions, "partition")
         if not m:
-            return f"All {n} operations will run on {self.device}, in {parts}."
+            return f"{_all(n).capitalize()} will run on {self.device}, in {parts}."
         return (
-            f"{n} operations will run on {self.device}, and the remaining {m} operations"
-            f" will run on the CPU; {parts}."
+            f"{plural(n, 'operation')} will run on {self.device}, and the remaining "
+            f"{plural(m, 'operation')} will run on the CPU; {parts}."
         )
 
     def reasons(self) -> str:
@@ -134,7 +133,8 @@ class DelegationReport:
         lines = [_cause(cause, found[cause]) for cause in order[:_CAUSES]]
         if len(order) > _CAUSES:
             rest = sum(len(found[cause]) for cause in order[_CAUSES:])
-            lines.append(f"{rest} more operators, for {len(order) - _CAUSES} other reasons")
+            reasons = plural(len(order) - _CAUSES, "other reason")
+            lines.append(f"{plural(rest, 'more operator')}, for {reasons}")
         return [printable(line) for line in lines]
 
     def __str__(self) -> str:
@@ -142,7 +142,7 @@ class DelegationReport:
         rows += [
             (
                 str(n.index),
-                printable(n.op),
+                shortened(printable(n.op)),
                 str(n.version),
                 f"partition {n.partition}" if n.delegated else "CPU",
                 printable(n.reason or ""),
@@ -150,12 +150,12 @@ class DelegationReport:
             for n in self.nodes
         ]
         end = [*([self.remark] if self.remark else []), self.summary()]
-        return "\n".join([f"{self.delegate} delegate", *table(rows), *end])
+        return "\n".join([f"{self.delegate} delegate", *table(rows), *map(wrapped, end)])
 
 
 def _cause(cause: str, nodes: list[NodeReport]) -> str:
     """`ADD, MUL and 3 more: ... (12 operators: #1, #2, ...)`."""
-    names = list(dict.fromkeys(node.op for node in nodes))
+    names = list(dict.fromkeys(shortened(node.op) for node in nodes))
     more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
     indices = _some([node.index for node in nodes])
     return f"{', '.join(names[:_NAMES])}{more}: {cause} ({indices})"
@@ -164,7 +164,11 @@ def _cause(cause: str, nodes: list[NodeReport]) -> str:
 def _some(indices: list[int]) -> str:
     shown = ", ".join(f"#{i}" for i in indices[:8])
     rest = ", ..." if len(indices) > 8 else ""
-    return f"{len(indices)} operator{'s' * (len(indices) > 1)}: {shown}{rest}"
+    return f"{plural(len(indices), 'operator')}: {shown}{rest}"
+
+
+def _all(count: int) -> str:
+    return f"{'the' if count == 1 else 'all'} {plural(count, 'operation')}"
 
 
 def fully_delegated(

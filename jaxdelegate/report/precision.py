@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from jaxdelegate.text import printable
+from jaxdelegate.text import plural, printable, shortened, wrapped
 
 _LIMITS = {"float16": 65504.0}
 
@@ -97,7 +97,7 @@ class PrecisionReport:
             rows.append(f"... and {len(shown) - _ROWS} more")
         step = self.next_step()
         lines = [*rows, *self.constants, self._verdict(), *([step] if step else [])]
-        return "\n".join(map(printable, lines))
+        return wrapped("\n".join(map(printable, lines)))
 
     def next_step(self) -> str:
         """What to do next; empty: nothing."""
@@ -126,12 +126,12 @@ class PrecisionReport:
             if not o.is_reduced:
                 notes.append("stored in float32")
         if o.lost:
-            notes.append(f"{o.lost} values NaN or infinite")
+            notes.append(f"{plural(o.lost, 'value')} NaN or infinite")
         if o.index in self.float32_operators:
             notes.append("must stay in float32")
         return (
-            f"#{o.index} {o.op} {o.tensor!r}: up to {o.largest:.3g}, error {o.error:.2g}, "
-            f"own error {o.own_error:.2g}" + "".join(f"; {note}" for note in notes)
+            f"#{o.index} {o.op} {shortened(o.tensor)!r}: up to {o.largest:.3g}, error "
+            f"{o.error:.2g}, own error {o.own_error:.2g}" + "".join(f"; {note}" for note in notes)
         )
 
     def _verdict(self) -> str:
@@ -141,7 +141,7 @@ class PrecisionReport:
             return (
                 f"{self.compute_dtype}: #{self.first.index} {self.first.op} is the first operator "
                 f"out of tolerance {bound}; {off}. {len(self.float32_operators)} of "
-                f"{len(self.operators)} operators need float32."
+                f"{plural(len(self.operators), 'operator')} need float32."
             )
         adds_up = "" if self.is_safe else ": small errors add up"
         return f"{self.compute_dtype}: all operators within tolerance {bound}; {off}{adds_up}."

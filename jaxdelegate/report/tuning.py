@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from jaxdelegate.report.tables import table
+from jaxdelegate.text import plural, wrapped
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,14 +34,14 @@ class TuningReport:
         rows = [("default ms", "chosen ms", "algorithm", "default", "operator")]
         by_time = sorted(self.choices.items(), key=lambda kv: -kv[1].seconds[kv[1].default])
         rows += [_row(key, choice) for key, choice in by_time]
-        return "\n".join([*table(rows, right={0, 1}), self.summary()])
+        return "\n".join([*table(rows, right={0, 1}), wrapped(self.summary())])
 
     def summary(self) -> str:
         """How many operators run another algorithm than their default."""
         changed = sum(choice.algorithm != choice.default for choice in self.choices.values())
         return (
-            f"{changed} of {len(self.choices)} measured kinds of operators run another algorithm "
-            f"than the default on {self.device}."
+            f"{changed} of {plural(len(self.choices), 'measured kind')} of operators run another "
+            f"algorithm than the default on {self.device}."
         )
 
 

@@ -9,10 +9,9 @@ from jaxdelegate.errors import OptionError
 from jaxdelegate.report.tables import table
 from jaxdelegate.sensitivity import recipe
 from jaxdelegate.sensitivity.schemes import SCHEMES
-from jaxdelegate.text import printable
+from jaxdelegate.text import printable, shortened, wrapped
 
 _ROWS = 30
-_NAME = 40  # characters of a tensor's name in the table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,10 +198,10 @@ class SensitivityReport:
         more = len(self.operators) - len(shown)
         return "\n".join(
             [
-                *self._heading(),
+                *map(wrapped, self._heading()),
                 *table(lines),
                 *([f"... and {more} less sensitive operators"] if more else []),
-                *self._left(),
+                *map(wrapped, self._left()),
             ]
         )
 
@@ -213,13 +212,11 @@ class SensitivityReport:
         return list(by_bits.values())
 
     def _cells(self, o: OperatorSensitivity, saving: Sequence[str]) -> list[str]:
-        tensor = printable(o.tensor)
-        name = tensor if len(tensor) <= _NAME else f"...{tensor[3 - _NAME :]}"
         saved = [f"{o.bytes_saved.get(s, 0) / 1000:.1f} kB" for s in saving]
         return [
             f"{o.index}",
             printable(o.op),
-            name,
+            shortened(printable(o.tensor)),
             *saved,
             *(str(o.errors.get(s, "-")) for s in self.schemes),
         ]

@@ -218,6 +218,7 @@ def _sweep(
 
 
 def _log(line: str) -> None:
+    # TFLite's lines, such as "Inference timings in us", have no line breaks: scripts look for them.
     print(f"INFO: {line}", flush=True)
 
 

@@ -9,6 +9,7 @@ from jaxdelegate.comparison.sides import Test
 from jaxdelegate.errors import OptionError
 from jaxdelegate.providers.parsing import Flag
 from jaxdelegate.report.json_records import write_json
+from jaxdelegate.text import wrapped
 from jaxdelegate.tools import comparison_flags, delegate_flags
 
 DELEGATES = True
@@ -43,7 +44,7 @@ def run(values: flags.FlagValues) -> int:
         first=limits.first_delegate_node_index,
         last=limits.last_delegate_node_index,
     )
-    print(text.bisection(result, values.reference))
+    print(wrapped(text.bisection(result, values.reference)))
     if values.result_json:
         write_json(values.result_json, bisect_record(result))
     return 0 if result.verdict in ("agrees", "rounding") else _FOUND

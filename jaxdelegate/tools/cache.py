@@ -13,7 +13,7 @@ from jaxdelegate.cache.maintenance import (
 )
 from jaxdelegate.errors import OptionError
 from jaxdelegate.providers.parsing import Flag
-from jaxdelegate.text import printable
+from jaxdelegate.text import plural, printable
 from jaxdelegate.tools import delegate_flags
 
 ACTIONS = ("list", "verify", "prune")
@@ -34,7 +34,8 @@ def run(values: flags.FlagValues, action: str) -> int:
         raise OptionError("--jax_serialization_dir is required: a directory of programs")
     if action == "prune":
         done = prune(directory, _bytes(values.max_size))
-        print(f"{len(done.removed)} files removed; {_size(done.before)} -> {_size(done.after)}.")
+        count = plural(len(done.removed), "file")
+        print(f"{count} removed; {_size(done.before)} -> {_size(done.after)}.")
         return 0
     rows = verify(directory) if action == "verify" else list_entries(directory)
     for model, programs in _by_model(rows).items():
@@ -46,7 +47,8 @@ def run(values: flags.FlagValues, action: str) -> int:
     for name in foreign_files(directory):
         print(f"{printable(name)}: not part of the cache; ignored")
     bad = sum(row.problem is not None for row in rows)
-    print(f"{len(rows)} programs, {_size(sum(row.nbytes for row in rows))}; {bad} cannot be used.")
+    count = plural(len(rows), "program")
+    print(f"{count}, {_size(sum(row.nbytes for row in rows))}; {bad} cannot be used.")
     return 1 if bad and action == "verify" else 0
 
 

@@ -16,7 +16,7 @@ from jaxdelegate.evaluation.run import ImageRun, RunSettings
 from jaxdelegate.providers.devices import open_on_devices
 from jaxdelegate.providers.parsing import Flag
 from jaxdelegate.ray.evaluation import Cluster, RayRunner
-from jaxdelegate.text import printable
+from jaxdelegate.text import plural, printable
 from jaxdelegate.tools import delegate_flags
 
 LABELS = Flag(
@@ -145,7 +145,7 @@ def report(values: flags.FlagValues, result: Any) -> int:
         print(f"Devices: {run.devices}")
     print(f"Waits: {run.waits}")
     if run.num_resumed:
-        print(f"Resumed: {run.num_resumed} images were evaluated by an earlier run")
+        print(f"Resumed: {plural(run.num_resumed, 'image')} evaluated by an earlier run")
     metrics, _ = _output_paths(values)
     if metrics is not None:
         write_metrics(metrics, result.to_proto())
@@ -154,5 +154,5 @@ def report(values: flags.FlagValues, result: Any) -> int:
     for skipped in run.skipped:
         print(f"skipped {printable(str(skipped))}", file=sys.stderr)
     if run.skipped:
-        print(f"jaxdelegate: {len(run.skipped)} images were skipped", file=sys.stderr)
+        print(f"jaxdelegate: skipped {plural(len(run.skipped), 'image')}", file=sys.stderr)
     return SOME_SKIPPED if run.skipped else 0

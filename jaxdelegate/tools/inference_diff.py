@@ -13,6 +13,7 @@ from jaxdelegate.comparison.text import summary
 from jaxdelegate.errors import OptionError
 from jaxdelegate.providers.parsing import Flag
 from jaxdelegate.report.json_records import write_json
+from jaxdelegate.text import wrapped
 from jaxdelegate.tools import comparison_flags
 
 DELEGATES = True
@@ -40,7 +41,7 @@ _DIFFERS = 2
 def run(values: flags.FlagValues) -> int:
     """Compare and print; returns 0 if everything agrees within rounding, 2 if not."""
     result = _compared(values)
-    print(summary(result, values.top))
+    print(wrapped(summary(result, values.top)))
     if values.result_json:
         write_json(values.result_json, diff_record(result))
     if values.output_file_path:

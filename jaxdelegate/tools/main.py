@@ -13,6 +13,7 @@ from absl import flags
 
 from jaxdelegate.errors import JaxDelegateError, OptionError
 from jaxdelegate.options import NATIVE_KERNELS
+from jaxdelegate.report.tables import table
 from jaxdelegate.tools import command_line, help_text, terminal
 from jaxdelegate.version import __version__
 
@@ -62,7 +63,7 @@ def _dispatch(argv: Sequence[str]) -> int:
         close = difflib.get_close_matches(argv[0], TOOLS, n=1)
         hint = f"; did you mean {close[0]!r}?" if close else f"; tools: {', '.join(TOOLS)}"
         return _fail(f"unknown tool {argv[0]!r}{hint}")
-    with terminal.escaped_output():
+    with terminal.escaped_output(), terminal.logged_commands():
         code = _run(argv[0], argv[1:])
         sys.stdout.flush()  # so that a closed pipe is an error here, not at exit
     return code
@@ -136,9 +137,9 @@ def _fail(message: str) -> int:
 
 def _usage() -> str:
     width = max(map(len, TOOLS))
-    rows = "\n".join(f"  {name:{width}s}  {what}" for name, what in TOOLS.items())
+    rows = "\n".join(table([(f"  {name:{width}s}", what) for name, what in TOOLS.items()]))
     return (
         f"usage: jaxdelegate <tool> [MODEL.tflite] [--flags]\n\n{rows}\n\n"
-        "`jaxdelegate <tool> --help` shows the common flags, `--helpfull` all of them; "
+        "`jaxdelegate <tool> --help` shows the common flags, `--helpfull` all of them;\n"
         "`jaxdelegate --version`."
     )

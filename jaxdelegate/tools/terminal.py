@@ -1,14 +1,17 @@
-"""Escapes control characters in the tools' output: names come from model files.
+"""What differs in the tools' output: escaped control characters, and commands instead of Python.
 
-LiteRT's tools print such names unchanged. An escape sequence in the name of a tensor could clear
-the screen, or rewrite the lines above it.
+Names come from model files. LiteRT's tools print such names unchanged. An escape sequence in the
+name of a tensor could clear the screen, or rewrite the lines above it.
 """
 
 import contextlib
+import logging
 import re
 import sys
 from collections.abc import Iterator
 from typing import Any, TextIO
+
+from jaxdelegate.report.delegation import HINT
 
 # Control characters except tab and new line, other line ends, and what turns the text direction.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
@@ -47,3 +50,24 @@ def escaped_output() -> Iterator[None]:
     err: Any = EscapedStream(sys.stderr, _RETURN)
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         yield
+
+
+# A tool's user has no delegate to ask.
+_TOOL_HINT = "`jaxdelegate analyze`, with the same model and delegate flags, has every operator."
+
+
+def _with_commands(record: logging.LogRecord) -> bool:
+    if isinstance(record.args, tuple):
+        record.args = tuple(_TOOL_HINT if value is HINT else value for value in record.args)
+    return True
+
+
+@contextlib.contextmanager
+def logged_commands() -> Iterator[None]:
+    """Name commands in what the library logs in the block."""
+    logger = logging.getLogger("jaxdelegate")
+    logger.addFilter(_with_commands)
+    try:
+        yield
+    finally:
+        logger.removeFilter(_with_commands)

@@ -114,9 +114,8 @@ def test_quantized_modes_are_compared() -> None:
     builder.operator("ADD", [x, x], [y], version=2)
     builder.outputs(y)
     found = finding(builder.build(), "quantized", quant_mode="integer")
-    assert (
-        "quant_mode='integer' delegates 1 of 1 operators in 1 partition, 'float_view' 1 in 1"
-        in (found.message)
+    assert "quant_mode='integer' delegates 1 of 1 operator in 1 partition, 'float_view' 1 in 1" in (
+        found.message
     )
     assert found.operators == ()
 

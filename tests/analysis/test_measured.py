@@ -72,7 +72,7 @@ def test_layers_count_their_own_error_where_it_is_known(chain: Chain, tmp_path: 
         ("{", "not a JSON file"),
         ("[1, 2]", "expected a JSON object, got list"),
         ('{"other": 1}', "'other' is neither an operator nor a computed tensor"),
-        ('{"#7": 1}', "the model has 1 operators, got operator 7"),
+        ('{"#7": 1}', "the model has 1 operator, got operator 7"),
         ('{"#0": "fast"}', "'#0': expected a number, got 'fast'"),
         ('{"#0": NaN}', "'#0': expected a number, got nan"),
         ('{"inference_ms": {}}', "has no values of single operators"),

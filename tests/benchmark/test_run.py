@@ -456,7 +456,7 @@ def test_a_batch_size_that_the_model_rejects(caplog: pytest.LogCaptureFixture) -
     assert one.report is not None
     assert two.report is None
     assert "ADD" in two.error
-    assert "1 of 1 operators stay outside" in caplog.text
+    assert "operators that stay outside, 1 of 1 operator" in caplog.text
     assert "failed: " in sweep_table([one, two]).splitlines()[2]
     with pytest.raises(jd.OptionError, match="no batch size can be run"):
         batch_sweep(model, (2,), SHORT, values, lambda _: None)

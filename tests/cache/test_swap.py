@@ -258,7 +258,7 @@ def sealed(own: Path) -> Path:
 @pytest.mark.usefixtures("own")
 def test_the_tools_find_it(shared: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cache", "verify", f"--jax_serialization_dir={shared}"]) == 0
-    assert "1 programs" in capsys.readouterr().out
+    assert "1 program," in capsys.readouterr().out
     assert [row.problem for row in list_entries(shared)] == [None]
     assert ran(delegate_of(shared)) == "loaded"
 

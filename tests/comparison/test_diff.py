@@ -58,8 +58,8 @@ def test_a_wrong_delegate(network: bytes, break_rule: Any) -> None:
     assert output.relative == pytest.approx(0.5, rel=1e-4)
     assert output.cosine == pytest.approx(1)
     assert verdict(found).startswith(
-        "1 of 1 outputs differ from numpy: 'probabilities'. Given numpy's inputs, 1 of 5 operators "
-        "are wrong, first #4 SOFTMAX 'probabilities': max_abs="
+        "1 of 1 output differs from numpy: 'probabilities'. Given numpy's inputs, 1 of 5 operators "
+        "is wrong, first #4 SOFTMAX 'probabilities': max_abs="
     )
     assert diff(network, bounds=Bounds(of_largest=0.6)).agrees
     assert diff(network, bounds=Bounds(max_abs_error=0.6)).agrees

@@ -141,7 +141,7 @@ def test_what_is_wrong_is_wrong_by_every_reference(
     assert not result.is_healthy
     assert result.operators is not None
     assert {row.operator for row in result.operators.wrong} == {operator}
-    assert f"operators are wrong, first #0 {operator}" in summary(result)
+    assert f"wrong, first #0 {operator}" in summary(result)
     assert '<body class="broken">' in page(result)
 
 
@@ -162,7 +162,7 @@ def test_rounding_is_reported() -> None:
     assert (result.operators.operators, result.operators.wrong) == (2, ())
     text = summary(result)
     assert "DIFFERS" not in text
-    assert "1 of 1 outputs differ from numpy by rounding: 'z'." in text
+    assert "1 of 1 output differs from numpy by rounding: 'z'." in text
     assert "each of the 2 operators is right" in text
     assert "Right as a whole: relative RMS error of 'z': " in text
     assert '<body class="healthy">' in page(result)

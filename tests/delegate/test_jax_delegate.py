@@ -77,7 +77,7 @@ def test_report_names_every_operator() -> None:
     ]  # fmt: skip
     assert "custom operator without an XLA lowering" in str(report.nodes[3].reason)
     assert str(report).splitlines()[-1] == (
-        "4 operations will run on XLA:CPU, and the remaining 1 operations will run on the CPU;"
+        "4 operations will run on XLA:CPU, and the remaining 1 operation will run on the CPU;"
         " 2 partitions."
     )
 
@@ -94,10 +94,12 @@ def test_warns_once_of_what_is_left(caplog: pytest.LogCaptureFixture) -> None:
         interpreter.allocate_tensors()
     (record,) = caplog.records
     assert record.getMessage().splitlines() == [
-        "JaxDelegate: 1 operations will run on XLA:CPU, and the remaining 2 operations will run "
-        "on the CPU; 1 partition.",
+        "JaxDelegate: 1 operation will run on XLA:CPU, and the remaining 2 operations will run on "
+        "the CPU; 1",
+        "  partition.",
         f"  {HOST_ONLY}: custom operator without an XLA lowering; jaxdelegate.register_operator "
-        "adds one (2 operators: #0, #2)",
+        "adds one (2",
+        "    operators: #0, #2)",
         "The report of the delegate, `print(delegate.report())`, has every operator.",
     ]
 

@@ -473,7 +473,7 @@ WRONG_USES: dict[str, tuple[WrongUse, ...]] = {
             "full delegation of an unsupported operator",
             DELEGATES.format("custom.tflite", "[jd.JaxDelegate(require_full_delegation=True)]"),
             "DelegationError",
-            "1 of 1 operators cannot be delegated",
+            "1 of 1 operator cannot be delegated",
             "Mystery",
             "jaxdelegate.register_operator adds one",
         ),

@@ -194,7 +194,7 @@ def test_tflites_ground_truth(data: Set, tmp_path: Path) -> None:
     assert result.tflite is not None
     # all images are run: red 2 hits, then a miss; green is only detected: 0
     assert result.tflite.overall == pytest.approx(0.5)
-    assert "1 annotated images are missing; the first: 'elsewhere.png'" in result.notes
+    assert "missing: 1 annotated image; the first: 'elsewhere.png'" in result.notes
 
 
 def test_missing_and_damaged_images_are_in_neither_metric(data: Set) -> None:

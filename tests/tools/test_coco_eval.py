@@ -156,7 +156,7 @@ def test_skipped_images(data: Set, capsys: pytest.CaptureFixture[str]) -> None:
     assert precisions(printed.out) == (pytest.approx([1] * 10), pytest.approx(1))
     assert printed.err.splitlines()[-2:] == [
         "skipped 000000000001.png: cannot identify image file",
-        "jaxdelegate: 1 images were skipped",
+        "jaxdelegate: skipped 1 image",
     ]
 
 

@@ -141,7 +141,7 @@ def test_skipped_images_are_listed_and_set_the_exit_code(
     lines = printed.err.splitlines()
     assert lines[-3].startswith("skipped ILSVRC2012_val_00000005.JPEG: image file is truncated")
     assert lines[-2] == "skipped ILSVRC2012_val_00000008.JPEG: cannot identify image file"
-    assert lines[-1] == "jaxdelegate: 2 images were skipped"
+    assert lines[-1] == "jaxdelegate: skipped 2 images"
 
 
 def test_json_metrics(data: Set) -> None:
