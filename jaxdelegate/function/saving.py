@@ -277,7 +277,7 @@ def _scale_tensors(leaf: StoredLeaf) -> set[Place]:
 
 def _scale(key: str, value: Any, old: np.ndarray) -> np.ndarray:
     """A given scale, checked, as float32 in the stored shape: its absolute value, as trained."""
-    new = np.abs(np.asarray(value))
+    new: np.ndarray = np.abs(np.asarray(value))
     what = None
     if new.shape != old.shape and not (new.shape == () and old.shape == (1,)):
         what = f"expected the shape {list(old.shape)} of the stored scale, got {list(new.shape)}"

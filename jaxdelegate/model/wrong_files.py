@@ -23,7 +23,7 @@ _BUNDLE = (
     "--dump_files_dir=FOLDER` of `pip install litert-lm-builder`"
 )
 
-# What stands in place of any file -> what to do.
+# The beginning of what a download left in place of any file -> what to do.
 _DOWNLOADS = (
     (rb"version https://git-lfs", "a Git LFS pointer, not the file: run `git lfs pull`"),
     (rb"<", "a web page or XML: the download returned a page; download the file itself"),
