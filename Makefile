@@ -12,6 +12,12 @@ KERNEL_TESTS := $(wildcard tests/op_lowering/*/test_*cpu_kernel*.py) tests/kerne
 ZIG := $(abspath $(BIN))/python -m ziglang
 CASES := -k 'test_lowering_ or test_gpu_lowering_ or test_every_algorithm_ or test_jax_'
 
+# $(call waiting,text,command): runs the command; after five seconds stderr says what it waits for.
+COMMA := ,
+waiting = (sleep 5 >/dev/null 2>&1; echo "$(1)" >&2) & watch=$$!; $(2); code=$$?; kill $$watch 2>/dev/null; exit $$code
+installing = $(call waiting,installing jaxdelegate$(1) into $(VENV); the first time pip takes minutes to download JAX and others,\
+  $(BIN)/python -m pip install --quiet --editable '.$(1)')
+
 .PHONY: demo test test-slow emulate emulate-arm sanitize sanitize-threads fuzz-sanitized lint types docs format wheel clean
 
 $(BIN)/python:
@@ -20,19 +26,19 @@ $(BIN)/python:
 	$(BIN)/python -m pip install --quiet --upgrade pip
 
 $(VENV)/.installed: $(BUILT_FROM) | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --editable .
+	@$(call installing,)
 	@touch $@
 
 $(VENV)/.installed-test: $(BUILT_FROM) | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --editable '.[test]'
+	@$(call installing,[test])
 	@touch $@ $(VENV)/.installed
 
 $(VENV)/.installed-lint: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --editable '.[lint,test]'
+	@$(call installing,[lint$(COMMA)test])
 	@touch $@ $(VENV)/.installed $(VENV)/.installed-test
 
 $(VENV)/.installed-docs: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	@$(call installing,[docs])
 	@touch $@ $(VENV)/.installed
 
 demo: $(VENV)/.installed
@@ -94,7 +100,8 @@ types: $(VENV)/.installed-lint
 	$(BIN)/mypy
 
 docs: $(VENV)/.installed-docs
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@$(call waiting,building the documentation into site/; this takes two to three minutes,\
+	  NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict)
 
 # A wheel for x86-64 with glibc 2.28 or newer: zig contains clang and old libraries, so this machine's
 # do not matter. auditwheel checks the wheel's requirements and names it. Files have the time of the

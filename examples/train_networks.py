@@ -9,6 +9,7 @@ in the file. Each task takes some minutes on two cores.
 """
 
 import argparse
+import contextlib
 import dataclasses
 import functools
 import time
@@ -22,6 +23,7 @@ from network_training import architectures, files, losses, measuring, samples
 
 import jaxdelegate
 from jaxdelegate.demo.tasks import TASKS
+from jaxdelegate.waiting import waiting
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +100,9 @@ def trained(
 
     moments, start = optimizer.init(params), time.perf_counter()
     for i, batch in enumerate(batches, 1):
-        params, moments, value = step(params, moments, batch)
+        compiling = waiting("the first step compiles the network, forwards and backwards")
+        with compiling if i == 1 else contextlib.nullcontext():
+            params, moments, value = step(params, moments, batch)
         if i in (1, steps) or i % 100 == 0:
             print(f"step {i}: loss {value:.4f} ({time.perf_counter() - start:.0f} s)", flush=True)
     return {name: np.asarray(value) for name, value in params.items()}

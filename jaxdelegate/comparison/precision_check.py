@@ -21,6 +21,8 @@ from jaxdelegate.op_lowering.precision import PrecisionPolicy
 from jaxdelegate.options import DelegateOptions
 from jaxdelegate.report.precision import PrecisionReport
 from jaxdelegate.simple_delegate import DelegateContext, DelegateParams
+from jaxdelegate.text import plural
+from jaxdelegate.waiting import waiting
 
 Source = str | PathLike[str] | bytes
 ReducedDtype = Literal["float16", "bfloat16"]
@@ -161,8 +163,10 @@ class _CheckingKernel(JaxKernel):
             raise RuntimeError("eval before prepare")
         delegate = self._checking
         values = input_values(self.compiled.program, context)
-        found = error_probe.probe(
-            self._lower, delegate.policy, values, delegate.device, delegate.error_bound
-        )
+        count = plural(len(node.nodes), "operator")
+        with waiting(f"computing {count} in float32 and in reduced precision, each compiled once"):
+            found = error_probe.probe(
+                self._lower, delegate.policy, values, delegate.device, delegate.error_bound
+            )
         delegate.probe_results.append(found)
         super().eval(context, node)

@@ -28,12 +28,17 @@ from jaxdelegate.pjrt.out_of_memory import is_out_of_memory
 from jaxdelegate.simple_delegate import DelegateParams, Node
 from jaxdelegate.text import plural, printable
 from jaxdelegate.tuning.selector import Tuner
+from jaxdelegate.waiting import waiting
 from jaxdelegate.xla import aot
 from jaxdelegate.xla.over_mesh import OverMesh
 from jaxdelegate.xla.program import Program
 from jaxdelegate.xla.weights import ModelWeights
 
 _LOGGER = logging.getLogger("jaxdelegate")
+_WHY_LONG = (
+    "XLA takes long for large programs;\n"
+    "  serialization_dir (--jax_serialization_dir) keeps them for the next start"
+)
 
 _MOST_NAMED = 5  # operators in one message
 _CUDA_PLUGINS = ("jax_cuda13_plugin", "jax_cuda12_plugin")
@@ -149,6 +154,18 @@ class Compilation:
         over: OverMesh | None = None,
     ) -> Program:
         """The program of a partition."""
+        count = plural(len(node.nodes), "operator")
+        with waiting(f"compiling {count} for {self.device}; {_WHY_LONG}"):
+            return self._compiled(node, specs, outputs, weights, over)
+
+    def _compiled(
+        self,
+        node: DelegateParams,
+        specs: Mapping[int, TensorSpec],
+        outputs: Sequence[int],
+        weights: ModelWeights,
+        over: OverMesh | None,
+    ) -> Program:
         operators = [n.operator for n in node.nodes]
         slices, specs = self._slices(node, specs, outputs)
         lower = self.lowering_of(node, specs, outputs)

@@ -29,7 +29,8 @@ from jaxdelegate.sensitivity.samples import Sample
 from jaxdelegate.sensitivity.schemes import SCHEMES, Scheme, named
 from jaxdelegate.sensitivity.simulation import Deviation, Simulation, Variants
 from jaxdelegate.sensitivity.variants import Variant
-from jaxdelegate.text import printable
+from jaxdelegate.text import plural, printable
+from jaxdelegate.waiting import waiting
 
 Source = str | os.PathLike[str] | bytes
 
@@ -79,7 +80,9 @@ def quantization_sensitivity(
     operators, left = _schemes_by_operator(graph, simulation, chosen)
     tensors = planning.calibrated([o for o, _ in operators], simulation.specs)
     variants = _variants(operators, simulation.ranges(arrays, tensors), simulation)
-    errors = _errors(simulation.deviation(arrays, variants), simulation)
+    count = plural(len(operators), "operator")
+    with waiting(f"quantizing {count}, one at a time; fewer schemes and samples take less"):
+        errors = _errors(simulation.deviation(arrays, variants), simulation)
     rows = [_row(main, operator, variants[operator.index], errors) for operator, _ in operators]
     rank = chosen[0].name
     rows.sort(key=lambda o: -o.errors[rank].error if rank in o.errors else 1)
@@ -162,7 +165,8 @@ def _whole(
     for number, variant in itertools.chain.from_iterable(variants.values()):
         numbers.setdefault(variant.scheme.name, []).append(number)
     used = [scheme.name for scheme in schemes if scheme.name in numbers]
-    deviation = simulation.together(arrays, variants, [numbers[name] for name in used])
+    with waiting("quantizing all operators at once, in each scheme"):
+        deviation = simulation.together(arrays, variants, [numbers[name] for name in used])
     return dict(zip(used, _errors(deviation, simulation), strict=True))
 
 

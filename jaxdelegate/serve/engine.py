@@ -27,6 +27,7 @@ from jaxdelegate.serve.records import (
 )
 from jaxdelegate.serve.settings import ServeSettings
 from jaxdelegate.serve.signatures import served_graphs, state_use
+from jaxdelegate.waiting import waiting
 
 _LOGGER = logging.getLogger("jaxdelegate")
 _VERSION = "1"
@@ -117,8 +118,12 @@ class ServedFile:
 
     def _prepare(self) -> None:
         try:
-            for runner in self.runners:
-                runner.compile(self.name, self._is_ending.is_set)
+            with waiting(
+                f"{self.name} is being compiled for each batch size, and not ready before;\n  "
+                "serialization_dir (--jax_serialization_dir) keeps programs for the next start"
+            ):
+                for runner in self.runners:
+                    runner.compile(self.name, self._is_ending.is_set)
             if self._is_ending.is_set():
                 self.error = StoppedError(f"{self.name} was closed before it was compiled")
                 return
