@@ -73,7 +73,7 @@ class OperatorsAlone:
         self._severed(values)
 
     def results(self, operator: Operator) -> dict[int, np.ndarray]:
-        """By tensor; those that nobody reads, or that were not kept, are absent."""
+        """By tensor; those without a reader, or that were not kept, are absent."""
         indices = [i for i in operator.outputs if i in self._compared]
         return {i: value for i in indices if (value := self._severed.value(i)) is not None}
 

@@ -62,10 +62,7 @@ def is_faster(name: str, inputs: Specs, outputs: Specs) -> bool:
 
 
 def _passes(filters: Shape) -> float:
-    """Of a filter [O, H, W, C]: elements of input and output for each product.
-
-    An input element is quantized once for O * H * W products, a result rescaled after H * W * C.
-    """
+    # An input element is quantized once for O * H * W products, a result rescaled after H * W * C.
     o, height, width, c = filters
     return (1 / max(o, 1) + 1 / max(c, 1)) / max(height * width, 1)
 

@@ -31,7 +31,7 @@ CPU = compared("a", "cpu", machine={"cpu": "a processor"})
 COMPILED = {
     "bench": "compile_for_gpu",
     "graph": "a",
-    "compiled_for": "an H100, which was not there",
+    "compiled_for": "an H100, which was absent",
 }
 
 
