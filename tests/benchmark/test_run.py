@@ -530,6 +530,6 @@ def test_runtime_info_says_who_runs_what() -> None:
     assert list(graph.nodes[2].delegate_node_details.tflite_node_ids_replaced) == [0]
     edge = graph.edges[0]
     assert (edge.name, list(edge.shape), edge.data_type) == ("x", [1, 4], 1)
-    assert "Node   0 Delegate JaxDelegate [1 nodes: 0]" in kept["text"]
+    assert "Node   0 Delegate JaxDelegate [1 node: 0]" in kept["text"]
     assert "Node   1 Operator ADD (node 1)" in kept["text"]
     assert "1 Inputs: [0] -> 16B (0.00MB)" in kept["text"]

@@ -103,6 +103,7 @@ def test_the_rooms_that_make_programs_count_and_no_others() -> None:
         "runtime",  # which nodes there are, which is in the key
         "simple_delegate",  # likewise
         "text",  # of messages
+        "waiting",  # logs
         "whole_imports",
     }
     assert found - rooms <= no_say

@@ -104,7 +104,7 @@ def test_a_delegate_warns_of_them(graph: Any, caplog: pytest.LogCaptureFixture) 
         interpreter = jd.Interpreter(model_content=content, experimental_delegates=[delegate])
         x = np.ones((1, 6, 6, CHANNELS), np.float32)
         (y,) = run_once(interpreter, [x])
-    assert "in 1 convolutions that nothing bounds: #0 CONV_2D." in caplog.text
+    assert "in 1 convolution that nothing bounds: #0 CONV_2D." in caplog.text
     assert np.all(np.isfinite(y))
 
 
