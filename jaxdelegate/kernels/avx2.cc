@@ -21,6 +21,7 @@ namespace {
 #include "winograd.inc"
 #include "int8.inc"
 #include "int16.inc"
+#include "widened.inc"
 #include "broadcast.inc"
 
 // 12 sums, two vectors of weights and an operand.
@@ -34,7 +35,7 @@ static constexpr Float32Functions float32() {
 
 // 8 sums: weights and operands take two registers each.
 static constexpr Int8Functions int8() {
-  Int8Functions f{{depthwise<Int8Depthwise>}, requantize, measure, quantize, broadcast_operands};
+  Int8Functions f{{depthwise<IntegerDepthwise<Int8>>}, requantize, measure, quantize, broadcast_operands};
   list_products<Int8Steps, 1>(f, std::make_integer_sequence<int, 4>());
   list_broadcast<Int8BroadcastSteps>(f, std::make_integer_sequence<int, 4>());
   return f;
@@ -42,8 +43,15 @@ static constexpr Int8Functions int8() {
 
 // 12 sums, two vectors of weights, an operand and products.
 static constexpr Int16Functions int16() {
-  Int16Functions f{{}, widen_factors, widen_weights};
-  list_products<Int16Steps, 1>(f, std::make_integer_sequence<int, 6>());
+  Int16Functions f{{depthwise<IntegerDepthwise<Int16>>}, requantize};
+  list_products<Int16Steps<Int16>, 1>(f, std::make_integer_sequence<int, 6>());
+  list_broadcast<Int16BroadcastSteps>(f, std::make_integer_sequence<int, 6>());
+  return f;
+}
+
+static constexpr WidenedFunctions widened() {
+  WidenedFunctions f{{}, widen_factors, widen_weights};
+  list_products<Int16Steps<WidenedInt8>, 1>(f, std::make_integer_sequence<int, 6>());
   return f;
 }
 }  // namespace
@@ -53,3 +61,4 @@ END_TARGET
 constexpr kernels::Float32Functions kernels::kAvx2Float32 = avx2::float32();
 constexpr kernels::Int8Functions kernels::kAvx2Int8 = avx2::int8();
 constexpr kernels::Int16Functions kernels::kAvx2Int16 = avx2::int16();
+constexpr kernels::WidenedFunctions kernels::kAvx2Widened = avx2::widened();

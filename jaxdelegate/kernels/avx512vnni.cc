@@ -1,4 +1,4 @@
-// Kernels for integers with AVX-512 VNNI, which sums products of bytes in vectors of 16 lanes.
+// Kernels for integers with AVX-512 VNNI, which sums products of bytes and of int16 in vectors of 16 lanes.
 
 #include <type_traits>
 #include <utility>
@@ -14,15 +14,26 @@ namespace {
 #include "products.inc"
 #include "depthwise.inc"
 #include "int8.inc"
+#include "int16.inc"
 #include "broadcast.inc"
 
 // 28 sums, two vectors of weights, an operand and its flip mask.
 static constexpr Int8Functions int8() {
-  Int8Functions f{{depthwise<Int8Depthwise>}, requantize, measure, quantize, broadcast_operands};
+  Int8Functions f{{depthwise<IntegerDepthwise<Int8>>}, requantize, measure, quantize, broadcast_operands};
   list_products<Int8Steps, 1>(f, std::make_integer_sequence<int, 14>());
   list_products<Int8Steps, 2>(f, std::make_integer_sequence<int, 14>());
   list_products<Int8Steps, 4>(f, std::make_integer_sequence<int, 6>());
   list_broadcast<Int8BroadcastSteps>(f, std::make_integer_sequence<int, 14>());
+  return f;
+}
+
+// 28 sums, two vectors of weights and an operand.
+static constexpr Int16Functions int16() {
+  Int16Functions f{{depthwise<IntegerDepthwise<Int16>>}, requantize};
+  list_products<Int16Steps<Int16>, 1>(f, std::make_integer_sequence<int, 14>());
+  list_products<Int16Steps<Int16>, 2>(f, std::make_integer_sequence<int, 14>());
+  list_products<Int16Steps<Int16>, 4>(f, std::make_integer_sequence<int, 6>());
+  list_broadcast<Int16BroadcastSteps>(f, std::make_integer_sequence<int, 14>());
   return f;
 }
 }  // namespace
@@ -30,3 +41,4 @@ static constexpr Int8Functions int8() {
 END_TARGET
 
 constexpr kernels::Int8Functions kernels::kAvx512vnniInt8 = avx512vnni::int8();
+constexpr kernels::Int16Functions kernels::kAvx512vnniInt16 = avx512vnni::int16();

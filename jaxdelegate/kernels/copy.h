@@ -32,9 +32,9 @@ inline void copy(T* to, const T* from, long count) {
     copy_ends<32>(to, from, bytes);
   } else if (bytes >= 16) {
     copy_ends<16>(to, from, bytes);
-  } else if (sizeof(T) == 1 && bytes >= 8) {
+  } else if (sizeof(T) <= 2 && bytes >= 8) {
     copy_ends<8>(to, from, bytes);
-  } else if (sizeof(T) == 1 && bytes >= 4) {
+  } else if (sizeof(T) <= 2 && bytes >= 4) {
     copy_ends<4>(to, from, bytes);
   } else {
     for (long i = 0; i < count; ++i) to[i] = from[i];

@@ -75,5 +75,6 @@ void run(const Depthwise<E>& d, const InstructionSet& set, const ThreadPool& poo
 
 template void run(const Depthwise<Float32>&, const InstructionSet&, const ThreadPool&);
 template void run(const Depthwise<Int8>&, const InstructionSet&, const ThreadPool&);
+template void run(const Depthwise<Int16>&, const InstructionSet&, const ThreadPool&);
 
 }  // namespace kernels

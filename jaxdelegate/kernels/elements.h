@@ -1,5 +1,5 @@
 // The kernels' element types: float32, float32 with operands of bfloat16, and quantized integers of
-// 8 bits.
+// 8 and 16 bits.
 
 #pragma once
 
@@ -74,7 +74,7 @@ struct Rescaling {
   float* y;  // elements have the index that bytes at the same address would have
 };
 
-// Converts sums of integers to bytes. x and y are int8 or uint8; the kernels compute with
+// Converts sums of integers to bytes or int16. If x and y are int8 or uint8, the kernels compute with
 // `x ^ flip`, which is unsigned: x, or x + 128. The bias includes what this and the zero point of x
 // add to the sums.
 struct Requantization {
@@ -84,6 +84,7 @@ struct Requantization {
   int32_t y_zero, low, high;
   int32_t w_zero;  // of a product's weights: its multiple by the sum of a row of x is subtracted
   uint8_t padding, flip;
+  bool is_wide;  // multipliers and shifts are those of TFLite's int64 sums
   const Rescaling* floats;  // if not null, sums are converted to float32 instead
   long column;              // index of the first sum in the arrays of `floats`
 };
@@ -116,17 +117,24 @@ struct Int8 {
   static constexpr bool kFillsBias = true;
 };
 
-// Int8, widened to int16 for products: for processors that cannot sum products of bytes. Of four
-// values of the depth, the even ones precede the odd ones.
+// The zero points of x and y are 0; that of the weights is subtracted before.
 struct Int16 {
-  using Value = uint8_t;
+  using Value = int16_t;
   using Operand = int16_t;
   using Weight = int16_t;
+  using DepthwiseWeight = int16_t;
   using Sum = int32_t;
   using Epilogue = Requantization;
   static constexpr long kDeep = 2;
+  static constexpr long kRows = 2;
   static constexpr bool kSplits = false;
   static constexpr bool kFillsBias = true;
+};
+
+// Int8, widened to int16 for products: for processors that cannot sum products of bytes. Of four
+// values of the depth, the even ones precede the odd ones.
+struct WidenedInt8 : Int16 {
+  using Value = uint8_t;
 };
 
 }  // namespace kernels

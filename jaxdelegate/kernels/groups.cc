@@ -211,5 +211,6 @@ void run_groups(const Product<E>& product, const InstructionSet& set, const Thre
 
 template void run_groups(const Product<Float32>&, const InstructionSet&, const ThreadPool&);
 template void run_groups(const Product<Int8>&, const InstructionSet&, const ThreadPool&);
+template void run_groups(const Product<Int16>&, const InstructionSet&, const ThreadPool&);
 
 }  // namespace kernels

@@ -5,9 +5,9 @@
 // `range` (float32, low and high), `then` (int64, a Nonlinearity) and optionally `to_grid` (float32,
 // the fields of Grid in order);
 // integers: x, weights, bias, scales -> y, with `integers` (int64: padding, the zero points of the
-// weights and of y, low and high). x and y are int8 or uint8; scales are float64 [columns], or
-// multipliers and shifts, int32 [2, columns]. The columns are the output channels, padded to whole
-// panels for products;
+// weights and of y, low and high; for int16 also whether sums are scaled as TFLite scales int64). x
+// and y are int8, uint8 or int16; scales are float64 [columns], or multipliers and shifts, int32 [2,
+// columns]. The columns are the output channels, padded to whole panels for products;
 // dynamic range (float32 images, int8 filters): x, weights, bias, scales (float32) and the weights'
 // sums (int32) -> y, with `modes` (int64: is_asymmetric and scales_twice of DynamicRange) and
 // `range`. Columns as for integers.
@@ -130,7 +130,8 @@ const char* read_epilogue(const XLA_FFI_CallFrame& frame, long, Range& range) {
 
 const char* read_epilogue(const XLA_FFI_CallFrame& frame, long columns,
                           Requantization& epilogue) {
-  const void* integers = attribute(frame, 1, XLA_FFI_DataType_S64, 5);
+  const bool is_int16 = argument(frame, 0).dtype == XLA_FFI_DataType_S16;
+  const void* integers = attribute(frame, 1, XLA_FFI_DataType_S64, is_int16 ? 6 : 5);
   const auto* values = static_cast<const int64_t*>(integers);
   if (frame.args.size != 4 || values == nullptr)
     return "expected x, weights, bias, scales and integers";
@@ -140,6 +141,7 @@ const char* read_epilogue(const XLA_FFI_CallFrame& frame, long columns,
   epilogue.w_zero = static_cast<int32_t>(values[1]);
   epilogue.y_zero = static_cast<int32_t>(values[2]);
   epilogue.low = static_cast<int32_t>(values[3]), epilogue.high = static_cast<int32_t>(values[4]);
+  epilogue.is_wide = is_int16 && values[5] != 0;
   if (!read_data(scales, columns, epilogue.scales)) epilogue.scales = nullptr;
   if (!read_data(scales, 2 * columns, epilogue.multipliers)) epilogue.multipliers = nullptr;
   if (epilogue.multipliers != nullptr) epilogue.shifts = epilogue.multipliers + columns;
@@ -173,6 +175,8 @@ const char* read_finish(const XLA_FFI_CallFrame&, long, Requantization&, Finish&
 // Whether x and y may have a type.
 bool is_type(const float*, XLA_FFI_DataType dtype) { return dtype == XLA_FFI_DataType_F32; }
 
+bool is_type(const int16_t*, XLA_FFI_DataType dtype) { return dtype == XLA_FFI_DataType_S16; }
+
 bool is_type(const uint8_t*, XLA_FFI_DataType dtype) {
   return dtype == XLA_FFI_DataType_S8 || dtype == XLA_FFI_DataType_U8;
 }
@@ -182,12 +186,12 @@ template <class Work>
 const char* read(const XLA_FFI_CallFrame& frame, Work& work) {
   if (!read_geometry(frame, work.geometry) || frame.args.size < 3 || frame.rets.size != 1)
     return "expected geometry without zeros, x, weights, bias and y";
-  const char* why = read_epilogue(frame, columns_of(work), work.epilogue);
-  if (why != nullptr) return why;
   const Geometry& g = work.geometry;
   const XLA_FFI_Buffer& y = result(frame);
   const XLA_FFI_DataType dtype = argument(frame, 0).dtype;
   if (!is_type(work.x, dtype)) return "x is of the wrong type";
+  const char* why = read_epilogue(frame, columns_of(work), work.epilogue);
+  if (why != nullptr) return why;
   if (!read_data(argument(frame, 0), dtype, g.batch * g.height * g.width * g.channels, work.x))
     return "x does not fit geometry";
   if (!read_data(argument(frame, 1), weights_of(work), work.weights))
@@ -321,7 +325,9 @@ XLA_FFI_Error* handle(XLA_FFI_CallFrame* frame) {
   ROW(jaxdelegate_product_int8, Product<Int8>)                            \
   ROW(jaxdelegate_depthwise_int8, Depthwise<Int8>)                        \
   ROW(jaxdelegate_product_dynamic_range, DynamicRange<Product<Int8>>)     \
-  ROW(jaxdelegate_depthwise_dynamic_range, DynamicRange<Depthwise<Int8>>)
+  ROW(jaxdelegate_depthwise_dynamic_range, DynamicRange<Depthwise<Int8>>) \
+  ROW(jaxdelegate_product_int16, Product<Int16>)                          \
+  ROW(jaxdelegate_depthwise_int16, Depthwise<Int16>)
 
 #define DEFINE(name, Work) \
   EXPORT XLA_FFI_Error* name(XLA_FFI_CallFrame* frame) { return handle<Work>(frame); }

@@ -24,7 +24,8 @@ constexpr InstructionSet kSets[] = {
      .float32 = &kAvx512fFloat32,
      .bfloat16 = &kAvx512bf16Bfloat16,
      .int8 = &kAvx512vnniInt8,
-     .int16 = nullptr},
+     .int16 = &kAvx512vnniInt16,
+     .widened = nullptr},
 #else
     {.name = "avx512bf16", .needs = kUnknown},
 #endif
@@ -33,20 +34,23 @@ constexpr InstructionSet kSets[] = {
      .float32 = &kAvx512fFloat32,
      .bfloat16 = nullptr,
      .int8 = &kAvx512vnniInt8,
-     .int16 = nullptr},
+     .int16 = &kAvx512vnniInt16,
+     .widened = nullptr},
     {.name = "avx512f",
      .needs = kHasAvx512f,
      .float32 = &kAvx512fFloat32,
      .bfloat16 = nullptr,
      .int8 = &kAvx2Int8,
-     .int16 = &kAvx2Int16},
+     .int16 = &kAvx2Int16,
+     .widened = &kAvx2Widened},
 #if KNOWS_AVXVNNI
     {.name = "avxvnni",
      .needs = kHasAvx2 | kAvxVnni,
      .float32 = &kAvx2Float32,
      .bfloat16 = nullptr,
      .int8 = &kAvxvnniInt8,
-     .int16 = nullptr},
+     .int16 = &kAvxvnniInt16,
+     .widened = nullptr},
 #else
     {.name = "avxvnni", .needs = kUnknown},
 #endif
@@ -55,7 +59,8 @@ constexpr InstructionSet kSets[] = {
      .float32 = &kAvx2Float32,
      .bfloat16 = nullptr,
      .int8 = &kAvx2Int8,
-     .int16 = &kAvx2Int16},
+     .int16 = &kAvx2Int16,
+     .widened = &kAvx2Widened},
 };
 
 bool is_known(const char* name) {

@@ -94,13 +94,14 @@ struct QuantizedRun {
   uint8_t* y;
 };
 
-// Converts the sums of a product's tile, [rows, columns], to bytes or float32.
+// Converts the sums of a product's tile, [rows, columns], to integers or float32.
+template <class Value>
 struct RequantizedTile {
   const int32_t* sums;
   long stride, rows, columns;
   const int32_t* row_bias;  // [rows], or null
   Requantization to;        // its arrays start at the tile's first column
-  uint8_t* y;
+  Value* y;
   long y_stride;
 };
 
@@ -151,13 +152,17 @@ struct Bfloat16Functions : Functions<Bfloat16> {
 };
 
 struct Int8Functions : Functions<Int8> {
-  void (*requantize)(const RequantizedTile&);
+  void (*requantize)(const RequantizedTile<uint8_t>&);
   void (*measure)(const float* x, long count, Extent& extent);
   void (*quantize)(const QuantizedRun&);
   void (*broadcast_operands)(const Broadcast&);  // for any values of 4 bytes
 };
 
 struct Int16Functions : Functions<Int16> {
+  void (*requantize)(const RequantizedTile<int16_t>&);
+};
+
+struct WidenedFunctions : Functions<WidenedInt8> {
   // y = x ^ flip, unsigned; the count must be a multiple of 4.
   void (*widen_factors)(const uint8_t* x, long count, uint8_t flip, int16_t* y);
   void (*widen_weights)(const int8_t* x, long depth, int16_t* y);  // a panel
@@ -166,7 +171,8 @@ struct Int16Functions : Functions<Int16> {
 extern const Float32Functions kAvx2Float32, kAvx512fFloat32;
 extern const Bfloat16Functions kAvx512bf16Bfloat16;
 extern const Int8Functions kAvx2Int8, kAvxvnniInt8, kAvx512vnniInt8;
-extern const Int16Functions kAvx2Int16;
+extern const Int16Functions kAvx2Int16, kAvxvnniInt16, kAvx512vnniInt16;
+extern const WidenedFunctions kAvx2Widened;
 
 struct InstructionSet {
   const char* name;
@@ -174,7 +180,8 @@ struct InstructionSet {
   const Float32Functions* float32;
   const Bfloat16Functions* bfloat16;  // null: the set cannot multiply bfloat16
   const Int8Functions* int8;
-  const Int16Functions* int16;  // null: products of bytes are faster
+  const Int16Functions* int16;
+  const WidenedFunctions* widened;  // null: products of bytes are faster
 
   template <class E>
   const Functions<E>& of() const;
@@ -198,6 +205,11 @@ inline const Functions<Int8>& InstructionSet::of() const {
 template <>
 inline const Functions<Int16>& InstructionSet::of() const {
   return *int16;
+}
+
+template <>
+inline const Functions<WidenedInt8>& InstructionSet::of() const {
+  return *widened;
 }
 
 }  // namespace kernels

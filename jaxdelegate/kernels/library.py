@@ -22,6 +22,7 @@ WINOGRAD, ATTENTION = "jaxdelegate.winograd.3", "jaxdelegate.attention.1"
 MEAN = "jaxdelegate.mean.1"
 PRODUCT_BFLOAT16 = "jaxdelegate.product_bfloat16.2"
 PRODUCT_INT8, DEPTHWISE_INT8 = "jaxdelegate.product_int8.2", "jaxdelegate.depthwise_int8.2"
+PRODUCT_INT16, DEPTHWISE_INT16 = "jaxdelegate.product_int16.1", "jaxdelegate.depthwise_int16.1"
 PRODUCT_DYNAMIC_RANGE, DEPTHWISE_DYNAMIC_RANGE = (
     "jaxdelegate.product_dynamic_range.1",
     "jaxdelegate.depthwise_dynamic_range.1",
@@ -30,6 +31,7 @@ PRODUCT_DYNAMIC_RANGE, DEPTHWISE_DYNAMIC_RANGE = (
 BATCHED = (
     *(PRODUCT, DEPTHWISE, WINOGRAD, ATTENTION, MEAN, PRODUCT_BFLOAT16),
     *(PRODUCT_INT8, DEPTHWISE_INT8, PRODUCT_DYNAMIC_RANGE, DEPTHWISE_DYNAMIC_RANGE),
+    *(PRODUCT_INT16, DEPTHWISE_INT16),
 )
 CALL_BATCH = "jaxdelegate.call_batch.1"
 

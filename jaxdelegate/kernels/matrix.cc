@@ -63,7 +63,15 @@ void fetch_residual(const float* residual, long stride, const TileRange& at) {
     for (long j = 0; j < at.columns; j += kPanel) __builtin_prefetch(residual + i * stride + j);
 }
 
-// Computes sums of integers in a buffer, and converts them to bytes or float32.
+void requantize(const InstructionSet& set, const RequantizedTile<uint8_t>& tile) {
+  set.int8->requantize(tile);
+}
+
+void requantize(const InstructionSet& set, const RequantizedTile<int16_t>& tile) {
+  set.int16->requantize(tile);
+}
+
+// Computes sums of integers in a buffer, and converts them to integers or float32.
 template <class E>
 void run_integers(const InstructionSet& set, void (*kernel)(const ProductTile<E>&), int panels,
                   const Matrix<E>& matrix, ProductTile<E>& t, const TileRange& at,
@@ -71,7 +79,7 @@ void run_integers(const InstructionSet& set, void (*kernel)(const ProductTile<E>
   alignas(64) int32_t sums[kMostSums];
   t.y = sums, t.y_stride = panels * kPanel;
   kernel(t);
-  RequantizedTile requantized{
+  RequantizedTile<typename E::Value> requantized{
       .sums = sums,
       .stride = t.y_stride,
       .rows = at.rows,
@@ -82,7 +90,7 @@ void run_integers(const InstructionSet& set, void (*kernel)(const ProductTile<E>
       .y_stride = matrix.stride,
   };
   skip(requantized.to, at.column);
-  set.int8->requantize(requantized);
+  requantize(set, requantized);
 }
 
 template <class E>
@@ -191,10 +199,10 @@ const int32_t* row_bias_of(const Matrix<Int8>& matrix, const Block<Int8>& block)
 
 // Whether a block is multiplied as int16.
 bool is_widened(const InstructionSet& set, const Block<Int8>& block) {
-  return set.int16 != nullptr && !block.is_broadcast && block.count >= kWidenedRows;
+  return set.widened != nullptr && !block.is_broadcast && block.count >= kWidenedRows;
 }
 
-Block<Int16> widened(const InstructionSet& set, const Matrix<Int8>& matrix,
+Block<WidenedInt8> widened(const InstructionSet& set, const Matrix<Int8>& matrix,
                      const Block<Int8>& block) {
   static thread_local Scratch<int16_t> scratch;
   const long depth = matrix.depth, of_run = depth / block.runs;
@@ -203,7 +211,7 @@ Block<Int16> widened(const InstructionSet& set, const Matrix<Int8>& matrix,
   const long count = is_whole ? 1 : block.count, values = is_whole ? block.count * depth : of_run;
   for (long i = 0; i < count; ++i)
     for (long run = 0; run < block.runs; ++run)
-      set.int16->widen_factors(block.a + i * block.stride + run * block.run_stride, values,
+      set.widened->widen_factors(block.a + i * block.stride + run * block.run_stride, values,
                                matrix.epilogue.flip, rows + i * depth + run * of_run);
   return {
       .row = block.row,
@@ -219,15 +227,15 @@ Block<Int16> widened(const InstructionSet& set, const Matrix<Int8>& matrix,
 void multiply_widened(const InstructionSet& set, const Matrix<Int8>& matrix,
                       const Block<Int8>& block, long first, long last, const int32_t* row_bias) {
   static thread_local Scratch<int16_t> scratch;
-  const Block<Int16> wide = widened(set, matrix, block);
+  const Block<WidenedInt8> wide = widened(set, matrix, block);
   const long stride = matrix.depth * kPanel;
   int16_t* const weights = scratch.of(stride);
   for (long panel = first; panel < last; ++panel) {
     const long column = panel * kPanel;
     const int8_t* const stored = matrix.weights + panel * stride;
     const bool is_end = column + kPanel >= matrix.columns;
-    set.int16->widen_weights(stored, matrix.depth, weights);
-    Matrix<Int16> one{
+    set.widened->widen_weights(stored, matrix.depth, weights);
+    Matrix<WidenedInt8> one{
         .weights = weights,
         .depth = matrix.depth,
         .columns = std::min(kPanel, matrix.columns - column),
@@ -275,6 +283,8 @@ template void multiply(const InstructionSet&, const Matrix<Float32>&, const Bloc
 template void multiply(const InstructionSet&, const Matrix<Bfloat16>&, const Block<Bfloat16>&, long,
                        long);
 template void multiply(const InstructionSet&, const Matrix<Int8>&, const Block<Int8>&, long, long);
+template void multiply(const InstructionSet&, const Matrix<Int16>&, const Block<Int16>&, long,
+                       long);
 
 // Splits the larger of rows and weights, so that each thread reads only a part of it.
 Tasks divide(long rows, long depth, long columns, long threads, double task_products,

@@ -205,5 +205,6 @@ void run(const Product<E>& product, const InstructionSet& set, const ThreadPool&
 template void run(const Product<Float32>&, const InstructionSet&, const ThreadPool&);
 template void run(const Product<Bfloat16>&, const InstructionSet&, const ThreadPool&);
 template void run(const Product<Int8>&, const InstructionSet&, const ThreadPool&);
+template void run(const Product<Int16>&, const InstructionSet&, const ThreadPool&);
 
 }  // namespace kernels

@@ -24,7 +24,7 @@ from jaxdelegate.op_lowering.convolution.cpu_kernel import (
     packed_groups,
     runs_by_channel,
 )
-from jaxdelegate.op_lowering.convolution.cpu_kernel_int8 import QUAD, pairs, quads, takes
+from jaxdelegate.op_lowering.convolution.cpu_kernel_integer import QUAD, pairs, steps, takes
 from jaxdelegate.op_lowering.convolution.integer import filter_sums
 from jaxdelegate.op_lowering.matmul.options import FullyConnectedOptions
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType as Act
@@ -113,7 +113,7 @@ def convolution(
 
     def laid_out(w: Array) -> Array:
         filters = signed(spatial_io(w))
-        return pairs(filters, 0) if by_channel else quads(filters, count)
+        return pairs(filters, 0) if by_channel else steps(filters, QUAD, count)
 
     scales = columns(filter_scales(tensors.w, c.output_channels).astype(np.float32))
     sums = columns(filter_sums(signed(spatial_io(tensors.w.const)), 0))

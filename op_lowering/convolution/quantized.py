@@ -29,7 +29,7 @@ from jaxdelegate.op_lowering.common.quantized_products import (
     why_not_tensors,
 )
 from jaxdelegate.op_lowering.common.window import Spreads
-from jaxdelegate.op_lowering.convolution import cpu_kernel_int8
+from jaxdelegate.op_lowering.convolution import cpu_kernel_integer
 from jaxdelegate.op_lowering.convolution.algorithms import Convolution
 from jaxdelegate.op_lowering.convolution.integer import (
     IntegerConvolution,
@@ -104,8 +104,8 @@ def lower(op: Op[Activated], c: Convolution, spatial_io: Prepare) -> Function:
     """Plain convolutions; `spatial_io` transposes the file's filter to [*spatial, I, O]."""
     context, tensors = op.context, Tensors.of(op)
     w, zero, end = tensors.w, zero_point_of(tensors.x), _epilogue(op.options, tensors)
-    if cpu_kernel_int8.is_chosen(context, tensors, c):
-        return cpu_kernel_int8.convolution(c, spatial_io, tensors, _filter_zero(w), end)
+    if cpu_kernel_integer.is_chosen(context, tensors, spatial_io, c):
+        return cpu_kernel_integer.convolution(c, spatial_io, tensors, _filter_zero(w), end)
     convolve = IntegerConvolution.of(context, c, w.dtype, _filter_zero(w), constant(w, spatial_io))
     storage = WeightStorage.of_convolution(w, c.output_channels, c.groups)
     is_fused = convolve.fuses(context, tensors, end)

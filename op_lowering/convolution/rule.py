@@ -24,7 +24,7 @@ from jaxdelegate.op_lowering.common.window import Window, Windows, why_not_fit, 
 from jaxdelegate.op_lowering.convolution import (
     cpu_kernel,
     cpu_kernel_dynamic_range,
-    cpu_kernel_int8,
+    cpu_kernel_integer,
     depthwise_triton,
     kernel_order,
 )
@@ -170,7 +170,7 @@ class _Family(Generic[_Conv]):
         activation = op.options.fused_activation_function
         if tensors.w.is_quantized:
             by_kernel = (
-                cpu_kernel_int8.algorithms(context, tensors, c)
+                cpu_kernel_integer.algorithms(context, tensors, self.spatial_io, c)
                 if tensors.is_integer
                 else cpu_kernel_dynamic_range.algorithms(context, tensors, activation, c)
             )

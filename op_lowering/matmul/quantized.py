@@ -40,7 +40,7 @@ from jaxdelegate.op_lowering.common.quantized_products import (
     why_not_sums,
     why_not_tensors,
 )
-from jaxdelegate.op_lowering.convolution import cpu_kernel_int8
+from jaxdelegate.op_lowering.convolution import cpu_kernel_integer
 from jaxdelegate.op_lowering.matmul.options import BatchMatMulOptions, FullyConnectedOptions
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.records.enums import TensorType
@@ -113,8 +113,8 @@ def lower_fully_connected(op: Op[FullyConnectedOptions]) -> Function:
     rows = math.prod(x_spec.shape) // depth
     end = _fully_connected_epilogue(op.options, tensors)
     x_zero, w_zero = _moved_zero(x_spec), _filter_zero(w_spec)
-    if cpu_kernel_int8.is_chosen(op.context, tensors):
-        return cpu_kernel_int8.fully_connected(rows, tensors, w_zero, end)
+    if cpu_kernel_integer.is_chosen(op.context, tensors, cpu_kernel_integer.transposed):
+        return cpu_kernel_integer.fully_connected(rows, tensors, w_zero, end)
     const, storage = w_spec.const, WeightStorage.of(w_spec)
     sums = None if const is None or w_spec.dtype == INT16 else row_sums(to_int8(const), w_zero)
 

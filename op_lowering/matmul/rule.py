@@ -25,7 +25,7 @@ from jaxdelegate.op_lowering.common.quantized_products import Tensors
 from jaxdelegate.op_lowering.convolution import (
     cpu_kernel,
     cpu_kernel_dynamic_range,
-    cpu_kernel_int8,
+    cpu_kernel_integer,
 )
 from jaxdelegate.op_lowering.matmul import dynamic_range as dynamic_range_matmul
 from jaxdelegate.op_lowering.matmul import quantized as quantized_matmul
@@ -121,7 +121,7 @@ def _algorithms(op: Op[FullyConnectedOptions]) -> Mapping[str, bool | None]:
     if w.is_quantized:
         activation = op.options.fused_activation_function
         by_kernel = (
-            cpu_kernel_int8.algorithms(context, tensors)
+            cpu_kernel_integer.algorithms(context, tensors, cpu_kernel_integer.transposed)
             if tensors.is_integer
             else cpu_kernel_dynamic_range.algorithms(context, tensors, activation)
         )

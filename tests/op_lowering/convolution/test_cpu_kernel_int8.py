@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jaxdelegate.kernels import library
-from jaxdelegate.op_lowering.convolution import cpu_kernel, cpu_kernel_int8
+from jaxdelegate.op_lowering.convolution import cpu_kernel, cpu_kernel_integer
 from jaxdelegate.op_lowering.convolution.cpu_kernel import NATIVE
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.options import (
@@ -305,7 +305,7 @@ def test_it_is_the_first_algorithm_where_it_is_one() -> None:
 @pytest.mark.parametrize("numpy", [np, jnp], ids=["numpy", "jax"])
 def test_panels_hold_four_of_the_depth_side_by_side(numpy: Any) -> None:
     w = np.arange(2 * 3 * 1 * 20, dtype=np.int8).reshape(2, 3, 1, 20)
-    (laid_out,) = np.asarray(cpu_kernel_int8.quads(numpy.asarray(w)))
+    (laid_out,) = np.asarray(cpu_kernel_integer.steps(numpy.asarray(w), 4))
     assert laid_out.shape == (2, 2, library.PANEL, 4)
     for row in range(2):
         np.testing.assert_array_equal(laid_out[0, row, :, :3], w[row, :, 0, :16].T)
@@ -317,7 +317,7 @@ def test_panels_hold_four_of_the_depth_side_by_side(numpy: Any) -> None:
 @pytest.mark.parametrize("numpy", [np, jnp], ids=["numpy", "jax"])
 def test_depthwise_filters_hold_two_rows_side_by_side(numpy: Any) -> None:
     w = np.arange(3 * 2 * 1 * 5, dtype=np.int8).reshape(3, 2, 1, 5)
-    laid_out = np.asarray(cpu_kernel_int8.pairs(numpy.asarray(w), -100))
+    laid_out = np.asarray(cpu_kernel_integer.pairs(numpy.asarray(w), -100))
     assert laid_out.shape == (2, 2, 5, 2)
     np.testing.assert_array_equal(laid_out[0, ..., 0], w[0, :, 0] + np.int16(100))
     np.testing.assert_array_equal(laid_out[0, ..., 1], w[1, :, 0] + np.int16(100))

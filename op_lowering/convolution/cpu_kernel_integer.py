@@ -1,21 +1,38 @@
-"""Convolutions and FULLY_CONNECTED of 8-bit integers by this package's CPU kernels.
+"""Convolutions and FULLY_CONNECTED of integers by this package's CPU kernels.
 
 The kernels sum in int32 and requantize while sums are in registers or the nearest cache; results
-equal those of XLA's algorithms bit for bit. They multiply x as unsigned bytes, so the contribution
-of x's zero point, and of int8's 128, to each sum is subtracted from the bias ahead of time.
+equal those of XLA's algorithms bit for bit. They multiply x of 8 bits as unsigned bytes, so the
+contribution of x's zero point, and of int8's 128, to each sum is subtracted from the bias ahead of
+time. They multiply int16 by filters of int8 as int16 by int16. LiteRT sums these in int64, so the
+kernels compute only what int32 holds whatever x is.
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdelegate.kernels.library import DEPTHWISE_INT8, PANEL, PRODUCT_INT8
+from jaxdelegate.kernels.library import (
+    DEPTHWISE_INT8,
+    DEPTHWISE_INT16,
+    PANEL,
+    PRODUCT_INT8,
+    PRODUCT_INT16,
+)
 from jaxdelegate.op_lowering.common.basics import Array, pad
 from jaxdelegate.op_lowering.common.integer_products import moved, to_int8
-from jaxdelegate.op_lowering.common.quantization import zero_point_of
-from jaxdelegate.op_lowering.common.quantized_products import INT8, INT32, UINT8, Epilogue, Tensors
+from jaxdelegate.op_lowering.common.quantization import quantization_of, zero_point_of
+from jaxdelegate.op_lowering.common.quantized_products import (
+    INT8,
+    INT16,
+    INT32,
+    INT64,
+    UINT8,
+    Epilogue,
+    Tensors,
+)
 from jaxdelegate.op_lowering.convolution.algorithms import Convolution
 from jaxdelegate.op_lowering.convolution.cpu_kernel import (
     NATIVE,
@@ -31,18 +48,57 @@ from jaxdelegate.op_lowering.convolution.integer import filter_sums
 from jaxdelegate.op_lowering.rule import Lowered, LoweringContext, Prepare
 from jaxdelegate.op_lowering.spec import Shape
 
-QUAD = 4  # adjacent values of the depth in a panel (kDeep in elements.h)
+QUAD = 4  # adjacent values of the depth in a panel of int8 (kDeep in elements.h)
+_PAIR = 2  # of int16
 _ROWS = 2  # adjacent window rows in a depthwise filter (kRows)
+_LARGEST_INT16 = 1 << 15  # magnitude
+
+
+class _Targets(NamedTuple):
+    """The names of calls for a dtype of x, and adjacent values of the depth in a panel."""
+
+    product: str
+    depthwise: str
+    deep: int
+
+    @classmethod
+    def of(cls, tensors: Tensors) -> "_Targets":
+        if tensors.x.dtype == INT16:
+            return cls(PRODUCT_INT16, DEPTHWISE_INT16, _PAIR)
+        return cls(PRODUCT_INT8, DEPTHWISE_INT8, QUAD)
 
 
 def algorithms(
-    context: LoweringContext, tensors: Tensors, c: Convolution | None = None
+    context: LoweringContext, tensors: Tensors, io: Prepare, c: Convolution | None = None
 ) -> tuple[str, ...]:
-    """For operators that LiteRT's integer kernels accept; `c` is None for FULLY_CONNECTED."""
+    """For operators that LiteRT's integer kernels accept.
+
+    `io` transposes the file's filter to [..., I, O]; `c` is None for FULLY_CONNECTED.
+    """
+    if not context.native_kernels or tensors.w.const is None or not takes(c):
+        return ()
+    is_int16 = tensors.x.dtype == INT16
+    fits = _fits_int16(tensors, io) if is_int16 else _fits_bytes(tensors)
+    return (NATIVE,) if fits else ()
+
+
+def _fits_bytes(tensors: Tensors) -> bool:
     x, w, bias, y = tensors
     are_bytes = x.dtype == w.dtype == y.dtype and x.dtype in (INT8, UINT8)
-    fits = are_bytes and w.const is not None and (bias is None or bias.dtype == INT32)
-    return (NATIVE,) if context.native_kernels and fits and takes(c) else ()
+    return are_bytes and (bias is None or bias.dtype == INT32)
+
+
+def _fits_int16(tensors: Tensors, io: Prepare) -> bool:
+    """Whether no x results in a sum that int32 does not hold."""
+    _, w, bias, y = tensors
+    added = np.zeros(1) if bias is None else bias.const
+    if added is None or w.dtype != INT8 or y.dtype != INT16:
+        return False
+    zero = quantization_of(w).zero_point.flat[0]  # of one scale; all are 0 if there are several
+    filters = np.abs(io(w.const).astype(np.int16) - np.int16(zero))
+    sums = _LARGEST_INT16 * filters.sum(tuple(range(filters.ndim - 1)), dtype=np.int64)
+    largest = sums + np.abs(added.reshape(-1).astype(np.float64))
+    return bool(np.max(largest, initial=0) <= np.iinfo(np.int32).max)
 
 
 def takes(c: Convolution | None) -> bool:
@@ -50,8 +106,10 @@ def takes(c: Convolution | None) -> bool:
     return c is None or (len(c.windows) == 2 and (runs_as_products(c) or runs_by_channel(c)))
 
 
-def is_chosen(context: LoweringContext, tensors: Tensors, c: Convolution | None = None) -> bool:
-    return context.algorithm in (None, NATIVE) and bool(algorithms(context, tensors, c))
+def is_chosen(
+    context: LoweringContext, tensors: Tensors, io: Prepare, c: Convolution | None = None
+) -> bool:
+    return context.algorithm in (None, NATIVE) and bool(algorithms(context, tensors, io, c))
 
 
 def convolution(
@@ -64,15 +122,15 @@ def convolution(
     """
     zero, out = moved(w_zero, tensors.w.dtype), (c.batch, *c.out, c.output_channels)
     filters = to_int8(spatial_io(tensors.w.const))
+    target, depthwise, deep = _Targets.of(tensors)
     if runs_by_channel(c):
-        call = _call(DEPTHWISE_INT8, geometry(c), out, tensors, 0, end)
+        call = _call(depthwise, geometry(c), out, tensors, 0, end)
         return _lowered(call, tensors, filters, zero, lambda w: pairs(to_int8(spatial_io(w)), zero))
-    together = packed_groups(c, QUAD) if zero == 0 else 1
+    together = packed_groups(c, deep) if zero == 0 else 1
     count = c.groups // together
-    call = _call(PRODUCT_INT8, geometry(c, together), out, tensors, zero, end, matrices=count)
-    return _lowered(
-        call, tensors, filters, zero, lambda w: quads(to_int8(spatial_io(w)), count), count
-    )
+    call = _call(target, geometry(c, together), out, tensors, zero, end, matrices=count)
+    prepare = _preparing(tensors, spatial_io, zero, count)
+    return _lowered(call, tensors, filters, zero, prepare, count)
 
 
 def fully_connected(rows: int, tensors: Tensors, w_zero: int, end: Epilogue) -> Lowered:
@@ -82,18 +140,32 @@ def fully_connected(rows: int, tensors: Tensors, w_zero: int, end: Epilogue) -> 
     """
     output_channels, depth = tensors.w.shape
     fields = matrix_geometry(rows, depth, output_channels)
-    call = _call(PRODUCT_INT8, fields, (rows, output_channels), tensors, w_zero, end)
+    call = _call(
+        _Targets.of(tensors).product, fields, (rows, output_channels), tensors, w_zero, end
+    )
 
     def product(x: jax.Array, *rest: jax.Array) -> jax.Array:
         whole = x.reshape(-1)[: rows * depth]  # LiteRT's kernel ignores the rest
         return call(whole.reshape(rows, depth), *rest).reshape(tensors.y.shape)
 
-    def prepare(w: Array) -> Array:
-        return quads(to_int8(w).transpose(1, 0).reshape(1, 1, depth, output_channels))
+    def image(w: Array) -> Array:
+        return transposed(w).reshape(1, 1, depth, output_channels)
 
-    return _lowered(
-        product, tensors, to_int8(np.asarray(tensors.w.const)).transpose(1, 0), w_zero, prepare
-    )
+    filters = to_int8(transposed(np.asarray(tensors.w.const)))
+    return _lowered(product, tensors, filters, w_zero, _preparing(tensors, image, w_zero))
+
+
+def transposed(w: Array) -> Array:
+    """A filter [N, K] of FULLY_CONNECTED -> [K, N]."""
+    return w.transpose(1, 0)
+
+
+def _preparing(tensors: Tensors, io: Prepare, w_zero: int, matrices: int = 1) -> Prepare:
+    """`io` transposes the file's filter to [H, W, I, O]."""
+    deep = _Targets.of(tensors).deep
+    if tensors.x.dtype == INT16:
+        return lambda w: steps(io(w).astype(np.int16) - np.int16(w_zero), deep, matrices)
+    return lambda w: steps(to_int8(io(w)), deep, matrices)
 
 
 def _lowered(
@@ -109,10 +181,10 @@ def _lowered(
     offset = (-unsigned * filter_sums(filters, w_zero).astype(np.int64)).astype(np.int32)
 
     def run(x: jax.Array, w: jax.Array, bias: jax.Array | None = None) -> tuple[jax.Array]:
-        total = jnp.asarray(offset) if bias is None else bias.reshape(-1) + offset
+        total = jnp.asarray(offset) if bias is None else bias.reshape(-1).astype(INT32) + offset
         return (call(x, w, total),)
 
-    return Lowered(run, {1: prepare}, (NATIVE, matrices))
+    return Lowered(run, {1: prepare}, (NATIVE, tensors.x.dtype.name, w_zero, matrices))
 
 
 def _call(
@@ -129,11 +201,13 @@ def _call(
     Bias and scales are padded to whole panels for each matrix.
     """
     output_channels = out[-1] // matrices
-    more = -output_channels % PANEL if target == PRODUCT_INT8 else 0
+    more = -output_channels % PANEL if target == _Targets.of(tensors).product else 0
     edges = [(0, 0), (0, more)]
     y_type = jax.ShapeDtypeStruct(out, end.dtype)  # type: ignore[no-untyped-call]
     call = jax.ffi.ffi_call(target, y_type, vmap_method="sequential")
-    values = (zero_point_of(tensors.x), w_zero, end.zero_point, *end.bounds)
+    values: tuple[int, ...] = (zero_point_of(tensors.x), w_zero, end.zero_point, *end.bounds)
+    if tensors.x.dtype == INT16:
+        values = (*values, end.accumulator == INT64)
     scales = _scales(end, out[-1])
     filled = np.pad(scales.reshape(-1, output_channels), edges, mode="edge").reshape(
         len(scales), -1
@@ -157,17 +231,17 @@ def _scales(end: Epilogue, output_channels: int) -> np.ndarray:
     return np.stack([multiplier, shift.astype(np.int32)])
 
 
-def quads(w: Array, count: int = 1) -> Array:
-    """Filters of int8 [H, W, I, O] -> panels [count, panels, depth / 4, PANEL, 4].
+def steps(w: Array, deep: int, count: int = 1) -> Array:
+    """Filters [H, W, I, O] -> panels [count, panels, depth / deep, PANEL, deep].
 
-    The depth is that of every window row, W * I, padded to a multiple of 4 with zeros; `count` is
-    the number of matrices.
+    The depth is that of every window row, W * I, padded to a multiple of `deep` with zeros; `count`
+    is the number of matrices.
     """
     height, output_channels = w.shape[0], w.shape[-1]
     rows = w.reshape(height, -1, output_channels)
-    filled = pad(rows, [(0, 0), (0, -rows.shape[1] % QUAD), (0, 0)])
+    filled = pad(rows, [(0, 0), (0, -rows.shape[1] % deep), (0, 0)])
     laid_out = panels(matrices(filled.reshape(-1, output_channels), count))
-    return laid_out.reshape(*laid_out.shape[:2], -1, QUAD, PANEL).swapaxes(-2, -1)
+    return laid_out.reshape(*laid_out.shape[:2], -1, deep, PANEL).swapaxes(-2, -1)
 
 
 def pairs(w: Array, zero: int) -> Array:
