@@ -71,6 +71,8 @@ def fitting(tensor: Tensor, x: Any, io: str, *, may_be_symbolic: bool = False) -
     """
     dtype = dtype_of(tensor, io)
     array = x if isinstance(x, jax.Array | np.ndarray) else _as_array(x, dtype)
+    if dtype.hasobject and array.dtype.kind in "SU":  # the DelegationError says more of strings
+        array = array.astype(object)
     is_narrowed = array.dtype.kind == dtype.kind and isinstance(x, jax.Array)
     if array.dtype != dtype and is_narrowed and dtype in _WIDE:
         with jax.enable_x64(True), client.on_purpose():  # JAX has no such arrays otherwise

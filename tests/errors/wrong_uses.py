@@ -545,6 +545,12 @@ WRONG_USES: dict[str, tuple[WrongUse, ...]] = {
             "or x itself to the apply of model.function(io='float')",
         ),
         use(
+            "strings",
+            'jd.load("words.tflite")(["a", "b"])',
+            "DelegationError",
+            "#0 RESHAPE: 'words' holds strings, which XLA does not support",
+        ),
+        use(
             "params for a model",
             f"model = {LOAD}\nmodel(model.params, x)",
             "TensorError",
