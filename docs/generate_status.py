@@ -7,22 +7,16 @@ docs/images/times.svg.
 """
 
 import json
-import math
-import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import matplotlib as mpl
+from generate_performance import OWN, Record, cpu_name, is_large, mean, ratio
 from matplotlib.figure import Figure
 
 DOCS = Path(__file__).parent
 PAGE, PLOT = DOCS.parent / "README.md", DOCS / "images" / "times.svg"
 BEGIN, END = "<!-- status: docs/generate_status.py -->", "<!-- end of status -->"
-OWN, OVER = "jaxdelegate", "litert_xnnpack"
-LARGE_MS = 1.0  # of XNNPACK; for faster models the call counts, not the network alone
-
-Record = dict[str, Any]
 
 
 def read(folder: Path) -> list[Record]:
@@ -55,7 +49,7 @@ def compared(records: Iterable[Record], platform: str) -> list[Record]:
 
 def on_cpu(records: Sequence[Record]) -> str:
     found = compared(records, "cpu")
-    processors = sorted({re.sub(r"\(R\)| Processor", "", r["machine"]["cpu"]) for r in found})
+    processors = sorted(set(map(cpu_name, found)))
     return f"measured: {models(found)} on {join(processors)} ([times](docs/performance.md))"
 
 
@@ -83,14 +77,14 @@ def join(words: Sequence[str]) -> str:
 
 
 def plot(records: Iterable[Record]) -> None:
-    """Our time over XNNPACK's of all models over LARGE_MS: one thread, one image, by default."""
+    """Our time over XNNPACK's of all large models: one thread, one image, by default."""
     newest = {
         r["graph"]: r
         for r in compared(records, "cpu")
         if r["threads"] == r["batch"] == 1 and r["options"] == {"platform": "cpu"}
-        if r["ms"][OVER]["median"] > LARGE_MS
+        if is_large(r)
     }
-    ratios = {graph: r["ratio_to_litert"][OWN]["median"] for graph, r in newest.items()}
+    ratios = {graph: value for graph, r in newest.items() if (value := ratio(r, OWN)) is not None}
     ordered = sorted(ratios, key=ratios.__getitem__)
     figure = Figure(figsize=(9, 0.8 + 0.22 * len(ordered)), layout="constrained")
     axes = figure.subplots()
@@ -99,8 +93,8 @@ def plot(records: Iterable[Record]) -> None:
     axes.axvline(1, color="black", linewidth=0.8)
     axes.invert_yaxis()
     axes.tick_params(axis="y", labelsize=8)
-    mean = math.exp(sum(map(math.log, ratios.values())) / len(ratios))
-    axes.set_xlabel(f"time / LiteRT's with XNNPACK, CPU, one thread; geometric mean {mean:.2f}")
+    whole = mean(list(ratios.values()))
+    axes.set_xlabel(f"time / LiteRT's with XNNPACK, CPU, one thread; geometric mean {whole:.2f}")
     figure.savefig(PLOT, metadata={"Date": None})
 
 

@@ -112,22 +112,14 @@ def inference_diff(
     runs = sides.runs
     of = precision(record, test)
     whole = EndToEnd(model, record, reference, test, runs.arrays, runs.want, of=of, random=random)
-    return InferenceDiff(
-        model=name_of(model),
-        test=test.name,
-        reference=reference,
-        delegation=delegation(test),
-        num_runs=num_runs,
-        seed=settings.seed,
-        reference_latency=Latency.of(sides.want.latencies),
-        test_latency=Latency.of(sides.got.latencies),
-        outputs=sides.outputs,
+    found = sides.result(model, test, reference, settings.seed)
+    return dataclasses.replace(
+        found,
         layers=layer_errors(model, test, reference, layer_runs, settings, bounds)
         if per_layer
         else None,
         operators=check(model, record, test, reference, bounds, runs) if sides.differ else None,
         likenesses=whole(runs.got) if sides.differ else (),
-        random=tuple(main.tensors[i].name for i in main.outputs if i in random),
         remarks=(*test.remarks, *free_dimensions(_unset(got, settings))),
     )
 
@@ -148,13 +140,14 @@ class Sides:
         self, got: Runner, want: Runner, comparers: Sequence[Comparer], random: Collection[int]
     ) -> None:
         """`comparers` are of the reference's outputs; `random` are tensors that may differ."""
-        self.got, self.want, self._comparers, self._random = got, want, comparers, random
+        self._got, self._want, self._comparers, self._random = got, want, comparers, random
         self.runs = Runs()
-        self.outputs: tuple[TensorComparison, ...] = ()
+        self._outputs: tuple[TensorComparison, ...] = ()
+        self._count = 0
 
     @property
     def differ(self) -> bool:
-        return any(not o.agrees and o.index not in self._random for o in self.outputs)
+        return any(not o.agrees and o.index not in self._random for o in self._outputs)
 
     def run(
         self,
@@ -167,13 +160,29 @@ class Sides:
 
         `read` makes of the outputs of both what is compared.
         """
-        self.got(given, invocations)
-        self.want(wanted, invocations)
-        got, want = read(self.got.outputs(), self.want.outputs())
+        self._got(given, invocations)
+        self._want(wanted, invocations)
+        got, want = read(self._got.outputs(), self._want.outputs())
         for comparer, g, w in zip(self._comparers, got, want, strict=True):
             comparer.add(g, w)
-        self.outputs = tuple(comparer.result() for comparer in self._comparers)
+        self._outputs = tuple(comparer.result() for comparer in self._comparers)
+        self._count += 1
         self.runs.add(wanted, got, want, agrees=not self.differ)
+
+    def result(self, model: ModelPath, test: Test, reference: str, seed: int) -> InferenceDiff:
+        """The record of the runs so far; the delegates have not run anything since."""
+        return InferenceDiff(
+            model=name_of(model),
+            test=test.name,
+            reference=reference,
+            delegation=_delegation(test),
+            num_runs=self._count,
+            seed=seed,
+            reference_latency=Latency.of(self._want.latencies),
+            test_latency=Latency.of(self._got.latencies),
+            outputs=self._outputs,
+            random=tuple(o.name for o in self._outputs if o.index in self._random),
+        )
 
 
 def name_of(model: ModelPath) -> str:
@@ -223,7 +232,6 @@ def with_usable_indices(settings: InputSettings, model: ModelPath, reference: st
     raise InterpreterError(f"{failure}; set the range of integer inputs: --input_layer_value_range")
 
 
-def delegation(test: Test) -> str:
-    """How many operators the delegates took, as a sentence."""
+def _delegation(test: Test) -> str:
     lines = [d.report().summary() for d in test.own_delegates() if test.nodes(d)]
     return " ".join(lines) or ("No operations were delegated." if test.delegates else "")

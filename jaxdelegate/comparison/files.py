@@ -1,5 +1,7 @@
 """Compares two files on the same inputs: float and quantized, or before and after a save."""
 
+import dataclasses
+
 from tqdm import tqdm
 
 from jaxdelegate.comparison.bounds import SHORT_FLOATS, Bounds
@@ -7,7 +9,6 @@ from jaxdelegate.comparison.diff import (
     InferenceDiff,
     Sides,
     check_counts,
-    delegation,
     name_of,
     with_usable_indices,
 )
@@ -18,7 +19,6 @@ from jaxdelegate.comparison.metrics import Comparer
 from jaxdelegate.comparison.random_numbers import random_outputs
 from jaxdelegate.comparison.sides import ModelPath, Runner, Test, reference_runner
 from jaxdelegate.comparison.verdict import EndToEnd, precision
-from jaxdelegate.measuring.stats import Latency
 from jaxdelegate.model.records import Model, read_model
 
 
@@ -56,7 +56,7 @@ def file_diff(
     sides = Sides(got, want, _comparers(pair, bounds), random)
     for _ in tqdm(range(num_runs), "comparing", disable=None, leave=False):
         sides.run(*pair.given(source()), invocations_per_run, pair.compared)
-    runs, main = sides.runs, pair.other.subgraphs[0]
+    runs = sides.runs
     whole = EndToEnd(
         against,
         pair.other,
@@ -68,18 +68,10 @@ def file_diff(
         random=random,
         read=pair.read,
     )
-    return InferenceDiff(
-        model=name_of(model),
-        test=test.name,
-        reference=reference,
-        delegation=delegation(test),
-        num_runs=num_runs,
-        seed=settings.seed,
-        reference_latency=Latency.of(want.latencies),
-        test_latency=Latency.of(got.latencies),
-        outputs=sides.outputs,
+    found = sides.result(model, test, reference, settings.seed)
+    return dataclasses.replace(
+        found,
         likenesses=whole(runs.got),
-        random=tuple(main.tensors[i].name for i in main.outputs if i in random),
         remarks=test.remarks,
         against=name_of(against),
     )

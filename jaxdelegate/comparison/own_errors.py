@@ -4,6 +4,7 @@ A quantized operator may round to the neighboring step, and later operators prop
 outputs do not show whether an operator is wrong; its own result for the reference's inputs does.
 """
 
+import abc
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -53,7 +54,7 @@ class OperatorsAlone:
 
     def __init__(self, model: Model, test: Test, values: Mapping[int, np.ndarray]) -> None:
         """`values` are the reference's, by tensor: of the main subgraph's inputs and results."""
-        self._model, self._test, self._values = model, test, values
+        self._model, self._test = model, test
         self._cuts = computed(model, values)
         self._taken = {d: test.nodes(d) for d in test.own_delegates()}
         delegates = [Restricted(d, nodes) for d, nodes in self._taken.items()]
@@ -61,6 +62,8 @@ class OperatorsAlone:
         self._compared = comparable(model.subgraphs[0])
         self._drawing = drawing_operators(model)
         self._made = {i for o in model.subgraphs[0].operators for i in o.outputs}
+        self._unknown: set[int] = set()
+        self._explanations: tuple[_Explanation, ...] = ()
 
     @property
     def operators(self) -> list[Operator]:
@@ -69,8 +72,15 @@ class OperatorsAlone:
         return [o for o in self._model.subgraphs[0].operators if o.index in taken]
 
     def run(self, values: Mapping[int, np.ndarray]) -> None:
-        self._values = values
+        self._unknown = self._made - values.keys()
+        self._explanations = tuple(
+            kind(self._model, self._test, values, self._cuts) for kind in (_Floats, _Rounded)
+        )
         self._severed(values)
+
+    def are_known(self, tensors: Iterable[int]) -> bool:
+        """Whether the reference kept all values of these tensors."""
+        return self._unknown.isdisjoint(tensors)
 
     def results(self, operator: Operator) -> dict[int, np.ndarray]:
         """By tensor; those without a reader, or that were not kept, are absent."""
@@ -81,10 +91,9 @@ class OperatorsAlone:
         self, operator: Operator, results: Mapping[int, np.ndarray], bounds: Bounds
     ) -> bool:
         """Whether results out of bounds are right, for how the delegate computes."""
-        if not self._made.intersection(operator.inputs).issubset(self._values):
-            return False  # the reference did not keep what it reads
-        ways = (way(self._model, self._values, self._cuts) for way in (_Floats, _Rounded))
-        return any(way.explain(operator, results, bounds, self._test) for way in ways)
+        return self.are_known(operator.inputs) and any(
+            explanation.holds(operator, results, bounds) for explanation in self._explanations
+        )
 
 
 def check_operators(
@@ -106,12 +115,11 @@ def check_operators(
                 values[index] = value
     alone = OperatorsAlone(model, test, values)
     alone.run(values)
-    unknown = {i for o in subgraph.operators for i in o.outputs} - values.keys()
     seen, wrong = 0, []
     for operator in alone.operators:
         results = alone.results(operator)
         indices = [i for i in operator.outputs if i in compared]
-        if len(results) < len(indices) or not unknown.isdisjoint((*operator.inputs, *indices)):
+        if len(results) < len(indices) or not alone.are_known((*operator.inputs, *indices)):
             continue
         seen += 1
         rows = _unequal(operator, subgraph, results, values, bounds)
@@ -149,16 +157,39 @@ def _unequal(
 
 
 @dataclasses.dataclass(frozen=True)
-class _Floats:
-    """The operators of a quantized model on dequantized values: what the float view simulates."""
+class _Explanation(abc.ABC):
+    """How a delegate may compute, so that results out of bounds are right."""
 
     model: Model
+    test: Test
     values: Mapping[int, np.ndarray]  # the reference's, by tensor
     cuts: Sequence[int]
 
-    def explain(
-        self, operator: Operator, got: Mapping[int, np.ndarray], bounds: Bounds, test: Test
-    ) -> bool:
+    @abc.abstractmethod
+    def holds(self, operator: Operator, got: Mapping[int, np.ndarray], bounds: Bounds) -> bool: ...
+
+    def by_numpy(
+        self,
+        operator: Operator,
+        values: Mapping[int, np.ndarray],
+        convert: Callable[[Tensor], Tensor],
+    ) -> dict[int, np.ndarray]:
+        """An operator's results by numpy, with converted tensors; empty without such a kernel."""
+        subgraph = self.model.subgraphs[0]
+        tensors = tuple(map(convert, subgraph.tensors))
+        graph = dataclasses.replace(subgraph, tensors=tensors, operators=(operator,))
+        try:
+            severed = SeveredRunner((graph, *self.model.subgraphs[1:]), (), self.cuts)
+            severed(values)
+        except InterpreterError:
+            return {}
+        return {i: y for i in operator.outputs if (y := severed.value(i)) is not None}
+
+
+class _Floats(_Explanation):
+    """The operators of a quantized model on dequantized values: what the float view simulates."""
+
+    def holds(self, operator: Operator, got: Mapping[int, np.ndarray], bounds: Bounds) -> bool:
         """Whether results are those of the float operator on dequantized inputs.
 
         That is the definition of fake-quantized execution. The reference's own result may be
@@ -168,13 +199,13 @@ class _Floats:
         """
         if not self._is_quantized((*operator.inputs, *operator.outputs)):
             return False  # only the named reference decides
-        contexts = [getattr(d, "lowering_context", None) for d in test.delegates]
+        contexts = [getattr(d, "lowering_context", None) for d in self.test.delegates]
         modes = {c.quant_mode for c in contexts if c is not None}
         in_floats = any(c is not None and c.may_use_floats for c in contexts)
         may_round = "integer" in modes and not self._is_quantized(operator.outputs)
         if not (may_round or in_floats or "float_view" in modes):
             return False
-        real = _alone(self.model, operator, self._real_values, self.cuts, _as_float)
+        real = self.by_numpy(operator, self._real_values, _as_float)
         if not got.keys() <= real.keys():
             return False
         return all(
@@ -212,31 +243,29 @@ class _Floats:
         return comparer.result().agrees
 
 
-@dataclasses.dataclass(frozen=True)
-class _Rounded:
+class _Rounded(_Explanation):
     """The operators on values and weights that are rounded to a shorter dtype."""
 
-    model: Model
-    values: Mapping[int, np.ndarray]  # the reference's, by tensor
-    cuts: Sequence[int]
-
-    def explain(
-        self, operator: Operator, got: Mapping[int, np.ndarray], bounds: Bounds, test: Test
-    ) -> bool:
+    def holds(self, operator: Operator, got: Mapping[int, np.ndarray], bounds: Bounds) -> bool:
         """Whether results are as near as rounding the operands brings the reference's own kernel.
 
         Terms that cancel leave an error of any size. Rounding the results as well is within twice
         that distance.
         """
-        short = test.operand
+        short = self.test.operand
         if short is None:
             return False
-        values = {i: round_to(value, short) for i, value in self.values.items()}
         convert = functools.partial(rounded_tensor, dtype=short)
-        results = _alone(self.model, operator, values, self.cuts, convert)
+        results = self.by_numpy(operator, self._rounded_values, convert)
         return got.keys() <= results.keys() and all(
             self._is_near(index, got[index], results[index], bounds) for index in got
         )
+
+    @functools.cached_property
+    def _rounded_values(self) -> dict[int, np.ndarray]:
+        short = self.test.operand
+        assert short is not None
+        return {i: round_to(value, short) for i, value in self.values.items()}
 
     def _is_near(self, index: int, got: np.ndarray, rounded: np.ndarray, bounds: Bounds) -> bool:
         want = self.values[index]
@@ -247,25 +276,6 @@ class _Rounded:
         comparer = comparer_for(self.model.subgraphs[0].tensors[index], own)
         comparer.add(got, want)
         return comparer.result().agrees
-
-
-def _alone(
-    model: Model,
-    operator: Operator,
-    values: Mapping[int, np.ndarray],
-    cuts: Sequence[int],
-    convert: Callable[[Tensor], Tensor],
-) -> dict[int, np.ndarray]:
-    """An operator's results by numpy, with converted tensors; empty if it has no such kernel."""
-    subgraph = model.subgraphs[0]
-    tensors = tuple(map(convert, subgraph.tensors))
-    graph = dataclasses.replace(subgraph, tensors=tensors, operators=(operator,))
-    try:
-        severed = SeveredRunner((graph, *model.subgraphs[1:]), (), cuts)
-        severed(values)
-    except InterpreterError:
-        return {}
-    return {i: y for i in operator.outputs if (y := severed.value(i)) is not None}
 
 
 def _as_float(tensor: Tensor) -> Tensor:

@@ -33,11 +33,13 @@ class VaryingShapes:
     ) -> None:
         """Count that a partition of a graph was compiled for these shapes, in these seconds."""
         with self._lock:
+            warned = self._warned.setdefault(graph.model, set())
+            if graph.entry in warned:
+                return
             of_model = self._seconds.setdefault(graph.model, {})
             by_shape = of_model.setdefault((graph.entry, partition), {})
             by_shape[shapes] = by_shape.get(shapes, 0.0) + seconds
-            warned = self._warned.setdefault(graph.model, set())
-            if len(by_shape) <= _FEW or graph.entry in warned:
+            if len(by_shape) <= _FEW:
                 return
             warned.add(graph.entry)
         _LOGGER.warning(

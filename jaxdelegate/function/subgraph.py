@@ -37,7 +37,7 @@ from jaxdelegate.pjrt.out_of_memory import is_out_of_memory
 from jaxdelegate.plan.planner import EntryPoint
 from jaxdelegate.plan.whole import Shapes, WholePlan, WholePlans
 from jaxdelegate.simple_delegate import DelegateParams, GraphKey
-from jaxdelegate.text import printable
+from jaxdelegate.text import plural, printable
 from jaxdelegate.xla import jax_compat  # noqa: F401 (with what jax imports late)
 from jaxdelegate.xla.options import platform_of
 from jaxdelegate.xla.over_mesh import OverMesh, placed
@@ -323,7 +323,7 @@ class SubgraphFunction:
     def checked(self, inputs: Sequence[Any], io: str = "file") -> list[Any]:
         if len(inputs) != len(self._inputs):
             names = ", ".join(repr(t.name) for t in self.tensors())
-            count = f"{len(self._inputs)} input" + "s" * (len(self._inputs) != 1)
+            count = plural(len(self._inputs), "input")
             raise TensorError(f"the model has {count} ({names}), got {len(inputs)}")
         return [fitting(t, x, io) for t, x in zip(self.tensors(), inputs, strict=True)]
 

@@ -77,7 +77,7 @@ def lower_partition(
         in_floats = frozenset(op.index for op in pending if runs_in_floats(context, op, specs))
         # The others run in integers, also those that rewrites create.
         context = dataclasses.replace(context, may_use_floats=False)
-    # Floats are added in LiteRT's order for its bits, which a graph partly in floats has not.
+    # LiteRT's order of sums gives its bits, which a graph that is partly in floats does not have.
     quantized_later = frozenset[int]() if in_floats else _quantized_later(pending, specs)
     is_lowered = functools.partial(_is_lowered, context, specs, quantized_later)
     apart = {op.index: op for op in pending if op.index in on_integers or op.index in in_floats}

@@ -79,6 +79,12 @@ def _hinted(specs: Iterable[TensorSpec]) -> Specs:
     )
 
 
+def gains_alone(node: Node, speed: HostSpeed, cost: TransferCost, min_gain: float) -> bool:
+    """Whether a partition gains more with a node than without it; True if that is unknown."""
+    alone = host_seconds([node], speed)
+    return alone is None or alone > min_gain * cost.operator
+
+
 def why_not_gaining(
     nodes: Sequence[Node],
     crossing: Iterable[TensorSpec],

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from jaxdelegate.op_lowering.spec import TensorSpec
-from jaxdelegate.plan.gain import HostSpeed, why_not_gaining
+from jaxdelegate.plan.gain import HostSpeed, gains_alone, why_not_gaining
 from jaxdelegate.plan.node_subsets import Subset, largest
 from jaxdelegate.plan.steps import DelegatedNodes
 from jaxdelegate.report.delegation import DelegationReport, NodeReport
@@ -88,11 +88,12 @@ def _is_ranged(options: PartitioningOptions) -> bool:
 def _least_gain(
     delegate: SimpleDelegate, plan: Rows, refused: Mapping[int, str], speed: HostSpeed
 ) -> str | None:
-    """Why no partition can gain, even if it had all nodes: then no rule, and no jax, is needed."""
+    """Why no partition can gain, whichever nodes it has: then no rule, and no jax, is needed."""
     if _is_ranged(delegate.options):
         return None
-    nodes = [row for i, row in enumerate(plan) if isinstance(row, Node) and i not in refused]
     cost, min_gain = delegate.transfer_cost, delegate.options.min_gain
+    asked = (row for i, row in enumerate(plan) if isinstance(row, Node) and i not in refused)
+    nodes = [node for node in asked if gains_alone(node, speed, cost, min_gain)]
     return why_not_gaining(nodes, (), speed, cost, min_gain)
 
 

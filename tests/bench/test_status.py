@@ -12,8 +12,9 @@ pytest.importorskip("matplotlib")
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="module")
-def status() -> ModuleType:
+@pytest.fixture
+def status(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(ROOT / "docs")
     spec = importlib.util.spec_from_file_location("status", ROOT / "docs" / "generate_status.py")
     assert spec is not None
     assert spec.loader is not None

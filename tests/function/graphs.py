@@ -8,6 +8,7 @@ from jaxdelegate.op_lowering.options import (
     Padding,
     RandomOptions,
     ReshapeOptions,
+    SplitOptions,
 )
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import ModelBuilder
@@ -148,4 +149,15 @@ def shared_zeros() -> bytes:
         builder.operator("FULLY_CONNECTED", inputs, [y], FullyConnectedOptions(), version=5)
         x = y
     builder.outputs(x)
+    return builder.build()
+
+
+def halves() -> bytes:
+    """SPLIT of x [4] into a and b, then their sum y [2]."""
+    builder = ModelBuilder()
+    x, axis = builder.input((4,), name="x"), builder.constant(np.array(0, np.int32))
+    a, b, y = (builder.tensor((2,), name=name) for name in "aby")
+    builder.operator("SPLIT", [axis, x], [a, b], SplitOptions(num_splits=2))
+    builder.operator("ADD", [a, b], [y])
+    builder.outputs(y)
     return builder.build()

@@ -5,7 +5,7 @@ import pytest
 
 import jaxdelegate as jd
 from jaxdelegate.testing import ModelBuilder, assert_close
-from tests.function.graphs import classifier, noisy
+from tests.function.graphs import classifier, halves, noisy
 from tests.function.test_function import counter, lstm
 
 
@@ -69,15 +69,7 @@ def test_only_inputs_that_are_needed_stay() -> None:
 
 
 def test_one_of_an_operators_outputs_may_be_given() -> None:
-    builder = ModelBuilder()
-    x, axis = builder.input((4,), name="x"), builder.constant(np.array(0, np.int32))
-    a, b, y = (builder.tensor((2,), name=name) for name in "aby")
-    from jaxdelegate.op_lowering.options import SplitOptions
-
-    builder.operator("SPLIT", [axis, x], [a, b], SplitOptions(num_splits=2))
-    builder.operator("ADD", [a, b], [y])
-    builder.outputs(y)
-    model = jd.load(builder.build()).from_(["a", "x"])
+    model = jd.load(halves()).from_(["a", "x"])
     got = model(np.float32([100, 200]), np.float32([1, 2, 3, 4]))[0]
     np.testing.assert_array_equal(got, [103, 204])
 

@@ -20,7 +20,6 @@ from jaxdelegate.op_lowering.options import (
     FullyConnectedOptions,
     IfOptions,
     ReshapeOptions,
-    SplitOptions,
 )
 from jaxdelegate.quant.params import Blockwise, Quantization
 from jaxdelegate.testing import ModelBuilder
@@ -28,6 +27,7 @@ from jaxdelegate.testing.running import random_inputs, run_once
 from tests.function.graphs import (
     anchors,
     classifier,
+    halves,
     integers,
     noisy,
     scaled,
@@ -183,13 +183,7 @@ def test_ends_of_any_kind(tmp_path: Path) -> None:
     content = file_of(model.until(["scores", "scores", "image"]), tmp_path)
     (scores,) = stock(classifier(), [IMAGE])
     same(stock(content, [IMAGE]), [scores, scores, IMAGE])
-    builder = ModelBuilder()
-    x, axis = builder.input((4,), name="x"), builder.constant(np.array(0, np.int32))
-    a, b, y = (builder.tensor((2,), name=name) for name in "aby")
-    builder.operator("SPLIT", [axis, x], [a, b], SplitOptions(num_splits=2))
-    builder.operator("ADD", [a, b], [y])
-    builder.outputs(y)
-    content = file_of(jd.load(builder.build()).from_(["a", "x"]), tmp_path)
+    content = file_of(jd.load(halves()).from_(["a", "x"]), tmp_path)
     given = np.float32([100, 200]), np.float32([1, 2, 3, 4])
     same(stock(content, given), [np.float32([103, 204])])
     assert {"a", "a_unread"} < {t.name for t in main_of(content).tensors}

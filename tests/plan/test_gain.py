@@ -8,6 +8,7 @@ import pytest
 from ai_edge_litert.interpreter import Interpreter as StockInterpreter
 
 import jaxdelegate as jd
+from jaxdelegate.op_lowering.options import FullyConnectedOptions, RandomOptions
 from jaxdelegate.options import DelegateOptions
 from jaxdelegate.plan.gain import LITERT, REFERENCE, HostSpeed, why_not_gaining
 from jaxdelegate.simple_delegate import Node, TransferCost
@@ -79,6 +80,28 @@ def test_each_operator_has_its_cost() -> None:
     speed, cost = HostSpeed(3e-6, 0, 0, 0), TransferCost(call=20e-6, operator=2e-6)
     assert why_not_gaining(adds(19), (), speed, cost, 1.0) is not None  # 57 us by 58 us
     assert why_not_gaining(adds(21), (), speed, cost, 1.0) is None  # 63 us by 62 us
+
+
+def test_small_operators_do_not_hide_a_large_one() -> None:
+    """The large one, a random number, which stays with the host, and 200 small ones after it."""
+    builder = ModelBuilder()
+    x = builder.input((64, 300), np.float32, "x")
+    w = builder.constant(np.ones((1, 300), np.float32))
+    wide = builder.constant(np.ones((300, 300), np.float32))
+    h, y, noise = (builder.tensor(shape) for shape in ((64, 300), (64, 1), (1,)))
+    builder.operator("FULLY_CONNECTED", [x, wide, None], [h], FullyConnectedOptions())
+    builder.operator("FULLY_CONNECTED", [h, w, None], [y], FullyConnectedOptions())
+    shape = builder.constant(np.array([1], np.int32))
+    builder.operator("RANDOM_UNIFORM", [shape], [noise], RandomOptions(seed=1))
+    last = noise
+    for _ in range(200):
+        z = builder.tensor((1,))
+        builder.operator("NEG", [last], [z])
+        last = z
+    builder.outputs(y, last)
+    delegate = jd.JaxDelegate(platform="cpu")
+    StockInterpreter(model_content=builder.build(), experimental_delegates=[delegate])
+    assert {node.op for node in delegate.report().delegated} == {"FULLY_CONNECTED"}
 
 
 def test_ours_keeps_a_single_operator() -> None:

@@ -17,6 +17,7 @@ from jaxdelegate.op_lowering.options import (
     FullyConnectedOptions,
     Options,
     Padding,
+    TensorType,
 )
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
@@ -31,6 +32,7 @@ EVERY_SET = pytest.mark.parametrize(
 )
 SAME, VALID = Padding.SAME, Padding.VALID
 ONE, TWO = Conv2DOptions(SAME, 1, 1), Conv2DOptions(SAME, 2, 2)
+INT32_SUMS = dataclasses.replace(ONE, quantized_bias_type=TensorType.INT32)
 BY_CHANNEL = DepthwiseConv2DOptions(SAME, 1, 1, 1)
 VERSIONS = {"CONV_2D": 5, "DEPTHWISE_CONV_2D": 5, "FULLY_CONNECTED": 7}
 INT16 = np.dtype(np.int16)
@@ -74,6 +76,7 @@ class Numbers:
 
 
 ODD = Numbers(extreme=True), Numbers(steps=1e-3), Numbers(steps=1e4)
+INT32_BIASES = Numbers(np.int32), Numbers(np.int32, steps=1e-3), Numbers(np.int32, extreme=True)
 
 
 def conv(x: Shape, w: Shape, o: Conv2DOptions = ONE, n: Numbers = Numbers()) -> Case:
@@ -97,11 +100,12 @@ CASES = [
     *(conv((1, 3, 5, 8), (units, 1, 1, 8)) for units in (1, 15, 16, 33, 64)),
     *(conv((2, 7, 9, c), (17, 3, 3, c), o) for c in (1, 3, 20) for o in (ONE, TWO)),
     *(conv((1, 5, 6, 3), (18, 3, 3, 3), ONE, n) for n in ODD),
+    *(conv((1, 5, 6, 3), (18, 3, 3, 3), INT32_SUMS, n) for n in INT32_BIASES),
     conv((1, 7, 8, 5), (3, 2, 2, 5), Conv2DOptions(VALID, 3, 3)),
     conv((1, 5, 5, 4), (6, 3, 3, 4), Conv2DOptions(SAME, 1, 1, Act.RELU6)),
     *(conv((1, 6, 9, 16), (units, 3, 3, 4)) for units in (16, 40)),  # groups
     *(depthwise((2, 5, width, 20), size) for width in (1, 5, 14) for size in (2, 3, 5)),
-    *(depthwise((1, 4, 5, 18), 3, n) for n in ODD),
+    *(depthwise((1, 4, 5, 18), 3, n) for n in (*ODD, Numbers(None))),
     depthwise((1, 9, 9, 24), 3, o=DepthwiseConv2DOptions(SAME, 2, 2, 1, Act.RELU)),
 ]
 
