@@ -3,7 +3,7 @@
     python bench/accept_gpu.py [--out=accept_gpu.jsonl] [--minutes=10]
         [--platform=gpu] [--networks=mobilenet_v2,resnet50] [--batches=1,128]
         [--columns=float16,float32,integer,float_view] [--rounds=30] [--seconds=5]
-        [--notests] [--select=EXPRESSION]
+        [--notests] [--select=EXPRESSION] [--jobs=6]
 
 It needs the repository, jaxdelegate installed with its extra for CUDA, and pytest, but no network
 and no files: networks are built in memory with random weights (tests/support/). Other engines take
@@ -53,6 +53,7 @@ flags.DEFINE_float("seconds", 5.0, "No further round after these, once five are 
 flags.DEFINE_float("timeout", 600.0, "Seconds that one process may take.", 1.0)
 flags.DEFINE_bool("tests", True, "Run tests/gpu first.")
 flags.DEFINE_string("select", None, "Only these tests: pytest's -k.")
+flags.DEFINE_integer("jobs", 6, "Processes for the tests, if pytest-xdist is installed.", 1)
 
 ROOT = Path(__file__).parents[1]
 NETWORKS: dict[str, Callable[[], bytes]] = {
@@ -119,13 +120,14 @@ def the_device(platform: str) -> dict[str, Any]:
     return found
 
 
-def run_tests(platform: str, select: str | None) -> dict[str, Any]:
+def run_tests(platform: str, select: str | None, jobs: int) -> dict[str, Any]:
     """Run `pytest -m gpu` and return a record; `failed` counts errors as well."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         command = [sys.executable, "-m", "pytest", str(ROOT / "tests" / "gpu"), "-m", "gpu", "-q"]
         command += [f"--junit-xml={report}", "-p", "no:cacheprovider"]
         command += ["-k", select] if select else []
+        command += ["-n", str(jobs)] if importlib.util.find_spec("xdist") else []
         environment = {**os.environ, "JAXDELEGATE_GPU_PLATFORM": platform}
         environment["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
         start = time.perf_counter()
@@ -188,7 +190,9 @@ def built(folder: Path, names: Sequence[str]) -> dict[str, Path]:
 
 
 def extra_arguments(case: Case) -> list[str]:
-    found = [f"--rounds={FLAGS.rounds}", f"--seconds={FLAGS.seconds}", "--reference=plain"]
+    # Integer mode has the bits of LiteRT's reference kernels, which are slow.
+    reference = "exact" if case.options.get("quant_mode") == "integer" else "plain"
+    found = [f"--rounds={FLAGS.rounds}", f"--seconds={FLAGS.seconds}", f"--reference={reference}"]
     if case.platform == "gpu":
         found.append("--roofline=datasheet")
     float_graph = case.graph.with_name(case.graph.name.replace(_INT8, ""))
@@ -223,16 +227,17 @@ def main(_argv: list[str]) -> None:
     print(f"{device['count']} x {device['kind']}")
     tested = [r for r in lines(out) if r["bench"] == "accept_tests" and "tests" in r]
     if FLAGS.tests and not tested:
-        append({**device, **run_tests(FLAGS.platform, FLAGS.select)}, str(out), echo=False)
+        found = run_tests(FLAGS.platform, FLAGS.select, FLAGS.jobs)
+        append({**device, **found}, str(out), echo=False)
     with tempfile.TemporaryDirectory() as folder:
         graphs = built(Path(folder), FLAGS.networks)
         matrix = pending(cases(graphs, wanted, batches, FLAGS.platform), out)
         left = measure(matrix, extra_arguments, out, timeout=FLAGS.timeout, until=until)
-    found = report(out)
+    reasons = report(out)
     if left:
         print(f"{len(left)} measurements are left: run the same command again")
-    if found:
-        sys.exit("\n".join(found))
+    if reasons:
+        sys.exit("\n".join(reasons))
 
 
 if __name__ == "__main__":

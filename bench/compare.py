@@ -194,10 +194,10 @@ def timed(calls: Mapping[str, Callable[[], Any]]) -> dict[str, list[float]]:
     A round calls a small model repeatedly, as a server does: after a single untimed call the caches
     still have what the engine before left there.
     """
-    first = interleaved(calls, rounds=2, settle=1)
-    count = math.ceil(min(_ROUND_SECONDS / min(map(min, first.values())), _MOST_CALLS))
+    first = {n: min(t) for n, t in interleaved(calls, rounds=1, warmup=1).items()}
+    count = math.ceil(min(_ROUND_SECONDS / min(first.values()), _MOST_CALLS))
     several = {name: repeated(call, count) for name, call in calls.items()}
-    times = interleaved(several, rounds=FLAGS.rounds, settle=1, seconds=FLAGS.seconds)
+    times = interleaved(several, rounds=FLAGS.rounds, warmup=1, settle=1, seconds=FLAGS.seconds)
     return {name: [t / count for t in own] for name, own in times.items()}
 
 

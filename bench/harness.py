@@ -77,6 +77,7 @@ def without_folders(text: str) -> str:
 
 
 _FEWEST_ROUNDS = 5
+_LONG_SECONDS = 0.1
 
 
 def interleaved(
@@ -94,7 +95,7 @@ def interleaved(
         rounds: timed calls of each.
         warmup: rounds that are not timed.
         settle: calls of a candidate before each timed one: engines leave each other cold caches,
-            threads that still spin, and unmapped memory.
+            threads that still spin, and unmapped memory, which long calls do not notice.
         seconds: no round starts after these, once five are done.
     """
     for _ in range(warmup):
@@ -106,7 +107,8 @@ def interleaved(
         if done >= _FEWEST_ROUNDS and time.perf_counter() - begin > seconds:
             break
         for name, call in candidates.items():
-            for _ in range(settle):
+            is_long = times[name] and times[name][-1] > _LONG_SECONDS
+            for _ in range(0 if is_long else settle):
                 call()
             start = time.perf_counter()
             call()

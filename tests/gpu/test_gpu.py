@@ -251,7 +251,7 @@ def _invoked(interpreter: jd.Interpreter, feeds: Sequence[np.ndarray]) -> list[n
 def test_donated_inputs(tmp_path: Path, is_cached: bool) -> None:
     """Results may reuse the inputs' memory, but not that of host arrays or shared ones."""
     model, feeds, want = network("classifier")
-    options: dict[str, object] = {"donate_inputs": True, "platform": PLATFORM}
+    options: dict[str, object] = {"donate_inputs": True, "platform": PLATFORM, "min_gain": 0}
     if is_cached:
         options["serialization_dir"] = str(tmp_path / "programs")
     for _ in range(2):
@@ -260,6 +260,8 @@ def test_donated_inputs(tmp_path: Path, is_cached: bool) -> None:
             jd.JaxDelegate(options),
         ]
         interpreter = jd.Interpreter(model_content=model, experimental_delegates=delegates)
+        interpreter.allocate_tensors()
+        assert [len(d.partitions()) for d in delegates] == [1, 1]
         for _ in range(2):
             assert_close(run_once(interpreter, feeds), want, tolerance=NETWORK)
         np.testing.assert_array_equal(
@@ -282,9 +284,10 @@ def test_results_stay_on_the_device() -> None:
 def test_device_arrays_stay_on_the_device(split: int | None) -> None:
     """There is no transfer in any direction, in one partition and between two."""
     model, feeds, want = network("classifier")
-    delegates = [jd.JaxDelegate(platform=PLATFORM)]
+    everything = {"platform": PLATFORM, "min_gain": 0}
+    delegates = [jd.JaxDelegate(everything)]
     if split is not None:
-        delegates.insert(0, jd.JaxDelegate(platform=PLATFORM, last_delegate_node_index=split))
+        delegates.insert(0, jd.JaxDelegate(everything, last_delegate_node_index=split))
     interpreter = jd.Interpreter(model_content=model, experimental_delegates=delegates)
     interpreter.allocate_tensors()
     (x,), (y,) = interpreter.get_input_details(), interpreter.get_output_details()
