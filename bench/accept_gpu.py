@@ -127,7 +127,8 @@ def run_tests(platform: str, select: str | None, jobs: int) -> dict[str, Any]:
         command = [sys.executable, "-m", "pytest", str(ROOT / "tests" / "gpu"), "-m", "gpu", "-q"]
         command += [f"--junit-xml={report}", "-p", "no:cacheprovider"]
         command += ["-k", select] if select else []
-        command += ["-n", str(jobs)] if importlib.util.find_spec("xdist") else []
+        if importlib.util.find_spec("xdist"):
+            command += ["-n", str(jobs), "-p", "no:benchmark"]  # which would warn of -n: an error
         environment = {**os.environ, "JAXDELEGATE_GPU_PLATFORM": platform}
         environment["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
         start = time.perf_counter()

@@ -7,6 +7,8 @@ import numpy as np
 
 from jaxdelegate.cache.entry import Entry, EntryError, StoredWeight
 from jaxdelegate.cache.store import ProgramStore
+from jaxdelegate.pjrt import cudnn
+from jaxdelegate.xla.options import platform_of
 from jaxdelegate.xla.program import Program, stored_states
 from jaxdelegate.xla.weights import DeviceWeights, ModelWeights, put_constant, weight_name
 
@@ -33,6 +35,8 @@ def loaded(
     the weights, LOAD_ERRORS as `Runtime.load`.
     """
     runtime = weights.runtime
+    if platform_of(runtime.device.platform) == "gpu":
+        cudnn.start(runtime.device)
     results = [model.specs[i] for i in (*entry.outputs, *entry.states)]
     executable = runtime.load(
         entry.code,

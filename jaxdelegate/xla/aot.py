@@ -11,7 +11,7 @@ from jax.sharding import SingleDeviceSharding
 
 from jaxdelegate.lowering.computation import LoweredPartition, Weight
 from jaxdelegate.passes.batch_slices import WHOLE_BATCH, BatchSlices
-from jaxdelegate.pjrt import client
+from jaxdelegate.pjrt import client, cudnn
 from jaxdelegate.whole_imports import whole_imports
 from jaxdelegate.xla.jax_compat import watch_jax_cache, without_source_lines
 from jaxdelegate.xla.options import Options, compiler_options, platform_of
@@ -116,6 +116,9 @@ def compile_partition(
             lowered = jitted.lower(*avals)
         with watch_jax_cache() as was_read:
             compiled = compiled_with(_options(partition, platform), lowered)
+    if was_read() and platform == "gpu":
+        for used in [device] if over is None else over.mesh.local_devices:
+            cudnn.start(used)
     states = stored_states(partition.states, partition.outside)
     return Program(
         executable=JaxExecutable(compiled, weights.runtime),

@@ -15,6 +15,7 @@ import numpy as np
 from jax import lax
 
 from jaxdelegate.op_lowering.common.quantized_products import INT8, INT32, Epilogue, Tensors
+from jaxdelegate.op_lowering.common.triton_support import expect_deprecation
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.quant.jax_fixed_point import multiply_in_halves
 from jaxdelegate.quant.jax_requantize import clamp
@@ -53,6 +54,7 @@ def product(x: jax.Array, w: jax.Array, offset: jax.Array, end: Epilogue) -> jax
     block = tuple(map(_block, (x.shape[0], columns), (_ROWS, _COLUMNS)))
     across = -(-columns // block[1])
 
+    expect_deprecation()
     call = pl.pallas_call(
         functools.partial(_kernel, end=end, block=block, across=across),
         out_shape=jax.ShapeDtypeStruct((x.shape[0], columns), INT8),  # type: ignore[no-untyped-call]

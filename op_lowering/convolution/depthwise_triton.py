@@ -18,6 +18,7 @@ from jax import lax
 
 from jaxdelegate.op_lowering.common.downcast import downcast
 from jaxdelegate.op_lowering.common.quantized_products import Tensors
+from jaxdelegate.op_lowering.common.triton_support import expect_deprecation
 from jaxdelegate.op_lowering.common.window import taps
 from jaxdelegate.op_lowering.convolution.algorithms import Convolution, is_short_on_gpu
 from jaxdelegate.op_lowering.precision import FLOAT32
@@ -121,6 +122,7 @@ def depthwise(
             total = total + triton.load(rest[-1].at[where]).astype(np.float32)
         triton.store(y_ref.at[where], downcast(end(total), dtype, infinities=False))
 
+    expect_deprecation()
     call = pl.pallas_call(
         kernel,
         out_shape=jax.ShapeDtypeStruct((math.prod(shape),), dtype),  # type: ignore[no-untyped-call]

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from jaxdelegate.op_lowering.common.basics import finite, fused_activation
 from jaxdelegate.op_lowering.common.products import nothing, why_not_floats, why_not_fused
@@ -181,13 +182,15 @@ def _flat_positions(
 
 
 def _scatter(x: jax.Array, flat: jax.Array, y: TensorSpec) -> jax.Array:
-    """A position outside drops its value."""
+    """The last value for a position is kept; a position outside drops its value."""
     n, size = y.shape[0], y.shape[1] * y.shape[2] * y.shape[3]
     flat = jnp.where(flat < 0, size, flat).reshape(n, -1)
-    images = jnp.zeros((n, size), y.dtype)
     batch = jnp.arange(n, dtype=flat.dtype).reshape(-1, 1)
     values = x.reshape(n, -1).astype(y.dtype)
-    return images.at[batch, flat].set(values, mode="drop").reshape(y.shape)
+    order = lax.broadcasted_iota(np.int32, values.shape, 1)
+    last = jnp.full((n, size), -1, np.int32).at[batch, flat].max(order, mode="drop")
+    images = jnp.take_along_axis(values, last, 1, mode="clip")
+    return jnp.where(last < 0, jnp.zeros((), y.dtype), images).reshape(y.shape)
 
 
 MAX_POOL_WITH_ARGMAX = OpRule(

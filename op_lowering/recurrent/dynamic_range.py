@@ -16,6 +16,7 @@ import numpy as np
 from jax import lax
 
 from jaxdelegate.op_lowering.common.dynamic_range import quantize_rows
+from jaxdelegate.op_lowering.common.integer_products import dot
 from jaxdelegate.op_lowering.common.quantization import (
     scale_of,
     why_not_per_tensor,
@@ -67,8 +68,7 @@ class Matrix:
         return rounded(total.astype(np.float32) * scale)
 
     def _dot(self, q: jax.Array) -> jax.Array:
-        contract = ((q.ndim - 1,), (1,)), ((), ())
-        return lax.dot_general(q, self.steps, contract, preferred_element_type=np.int32)
+        return dot(q, self.steps, ((q.ndim - 1,), (1,)))
 
 
 def _row(vector: jax.Array, like: jax.Array) -> jax.Array:

@@ -10,6 +10,7 @@ import numpy as np
 from jax import lax
 
 from jaxdelegate.op_lowering.common import quantization
+from jaxdelegate.op_lowering.common.integer_products import dot
 from jaxdelegate.op_lowering.common.quantization import why_not_per_tensor, why_not_zero_point
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.recurrent.options import SVDFOptions
@@ -56,9 +57,11 @@ def scale_of(spec: TensorSpec) -> np.float32:
 
 
 def integer_dot(x: jax.Array, w: jax.Array) -> jax.Array:
-    """[..., n_in] times the transpose of [n_out, n_in], int32; both of one dtype."""
-    contract = ((x.ndim - 1,), (1,)), ((), ())
-    return lax.dot_general(x, w, contract, preferred_element_type=INT32)
+    """[..., n_in] times the transpose of [n_out, n_in], int32; both int8 or both int16."""
+    contract = (x.ndim - 1,), (1,)
+    if x.dtype == np.int8:
+        return dot(x, w, contract)
+    return lax.dot_general(x, w, (contract, ((), ())), preferred_element_type=INT32)
 
 
 def why_not_integers(spec: TensorSpec | None, dtype: np.dtype) -> str | None:

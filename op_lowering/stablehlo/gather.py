@@ -5,6 +5,7 @@ its windows to the operand; a scatter ignores elements outside.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
@@ -192,7 +193,9 @@ def _lower_scatter(op: Op[StablehloScatterOptions]) -> Function:
         return lambda *arrays: tuple(map(jnp.asarray, arrays[:n]))
     body = Body.of(op.context, o.update_computation_subgraph_index, (*dtypes, *dtypes))
     wide = map(op.context.precision.accumulator, dtypes)
-    found = (_scatter_of(body, i, dtype) for i, dtype in enumerate(wide))
+    batch = math.prod(op.inputs[n + 1].shape[d] for d in places.batch_dims)
+    overwrite = lax.scatter if o.unique_indices or batch == 1 else _overwrite
+    found = (_scatter_of(body, i, dtype, overwrite) for i, dtype in enumerate(wide))
     known = [function for function in found if function is not None]
 
     def scatter(*arrays: jax.Array) -> tuple[jax.Array, ...]:
@@ -209,14 +212,24 @@ def _lower_scatter(op: Op[StablehloScatterOptions]) -> Function:
     return scatter
 
 
-def _scatter_of(body: Body, i: int, wide: np.dtype) -> _Scatter | None:
-    """Lax's scatter for one result of the body; None if lax has none.
+def _overwrite(
+    x: jax.Array, vectors: jax.Array, updates: jax.Array, *dims: Any, **mode: Any
+) -> jax.Array:
+    """lax.scatter that keeps the last of several updates, as LiteRT's kernel; a GPU keeps any."""
+    order = lax.iota(np.int32, updates.size).reshape(updates.shape)
+    none = jnp.full(x.shape, -1, np.int32)
+    last = lax.scatter_max(none, vectors, order, *dims, **mode)
+    return jnp.where(last < 0, x, jnp.take(updates.reshape(-1), last, mode="clip"))
+
+
+def _scatter_of(body: Body, i: int, wide: np.dtype, overwrite: _Scatter) -> _Scatter | None:
+    """The scatter for one result of the body; None if lax has none.
 
     Half precision is summed in `wide`, so that the updates of one element are rounded once.
     """
     n = len(body.closed.out_avals)
     if body.passes_on(i, n + i):
-        return lax.scatter
+        return overwrite
     fold = body.fold(i, wide)
     if fold is None or fold.scatter is None:
         return None

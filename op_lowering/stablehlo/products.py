@@ -15,7 +15,6 @@ from jax import lax
 
 from jaxdelegate.op_lowering.common.downcast import downcast, upcast
 from jaxdelegate.op_lowering.common.pointwise import (
-    BOOL,
     BOOLS,
     COMPLEX,
     INTEGERS,
@@ -68,7 +67,8 @@ class _Arithmetic:
         """
         policy, dtype = op.context.precision, op.inputs[0].dtype
         widest = max(dtype, op.outputs[0].dtype, key=lambda d: d.itemsize)
-        total = np.dtype(np.int32) if dtype == BOOL else policy.accumulator(widest)
+        is_byte = widest.itemsize == 1  # XLA multiplies int8 wrongly on a GPU: integer_products.dot
+        total = np.dtype(np.int32) if is_byte else policy.accumulator(widest)
         stays = dtype in HALVES and op.context.platform != "cpu"
         operand = dtype if stays else total
         return cls(operand, total, policy.precision(operand), policy.rounds_exactly)

@@ -178,37 +178,45 @@ def test_programs_are_kept(tmp_path: Path, dtype: str) -> None:
     assert_close(warm, cold, tolerance=EXACT, because="the same program")
 
 
+LEAST = ("COMPILE_TIME_SECS", "ENTRY_SIZE_BYTES")  # of what JAX keeps
 CHILD = """
 import json, sys
 import numpy as np
 import jaxdelegate as jd
 from jaxdelegate.testing.running import run_once
-folder, platform = sys.argv[1:]
-delegate = jd.JaxDelegate(serialization_dir=f"{folder}/programs", platform=platform)
+folder, platform, programs = sys.argv[1:]
+delegate = jd.JaxDelegate(serialization_dir=programs, platform=platform)
 interpreter = jd.Interpreter(f"{folder}/model.tflite", experimental_delegates=[delegate])
 np.save(f"{folder}/y.npy", run_once(interpreter, [np.load(f"{folder}/x.npy")])[0])
 print(json.dumps([delegate.programs.statistics.loaded, delegate.programs.statistics.stored]))
 """
 
 
-def test_programs_are_kept_across_processes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("cache", ["ours", "of JAX"])
+def test_programs_are_kept_across_processes(tmp_path: Path, cache: str) -> None:
+    """A process that compiles nothing has to start cuDNN itself."""
     model, feeds, want = network("classifier")
     (tmp_path / "model.tflite").write_bytes(model)
     np.save(tmp_path / "x.npy", feeds[0])
+    # This process occupies most of the device's memory.
+    environment = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    if cache == "of JAX":
+        environment |= {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "jax")}
+        environment |= {f"JAX_PERSISTENT_CACHE_MIN_{what}": "0" for what in LEAST}
     found = []
-    for _ in range(2):
+    for attempt in range(2):
+        folder = tmp_path / "both" if cache == "ours" else tmp_path / str(attempt)
         done = subprocess.run(
-            [sys.executable, "-c", CHILD, str(tmp_path), PLATFORM],
+            [sys.executable, "-c", CHILD, str(tmp_path), PLATFORM, str(folder)],
             check=True,
             stdout=subprocess.PIPE,
             text=True,
             cwd=Path(__file__).parents[2],
-            # This process occupies most of the device's memory.
-            env={**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"},
+            env=environment,
         )
         found.append(json.loads(done.stdout.splitlines()[-1]))
         assert_close([np.load(tmp_path / "y.npy")], want, tolerance=NETWORK)
-    assert found == [[0, 1], [1, 0]]
+    assert found == ([[0, 1], [1, 0]] if cache == "ours" else [[0, 1], [0, 0]])
 
 
 @pytest.mark.skipif(
