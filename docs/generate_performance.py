@@ -69,7 +69,7 @@ def settings(record: Record) -> Settings:
     if kind in ("float32", "float16"):
         said.pop("quant_mode", None)  # says nothing of such files
     on_cpu = "cpu" in record["device"].lower()
-    device = cpu_name(record) if on_cpu else record["device"]
+    device = cpu_name(record) if on_cpu else record["device_kind"]
     return device, record["batch"], record["threads"], kind, tuple(sorted(said.items()))
 
 

@@ -57,7 +57,7 @@ def on_device(records: Sequence[Record], platform: str, bench: str) -> str:
     """Measured there, or compiled for devices that were absent, or neither."""
     if found := compared(records, platform):
         kinds = sorted({str(r["device_kind"]) for r in found})
-        return f"measured: {models(found)} on {join(kinds)}"
+        return f"measured: {models(found)} on {join(kinds)} ([GPUs](docs/gpu.md#measured))"
     compiled = [r for r in records if r.get("bench") == bench and "error" not in r]
     if not compiled:
         return "**never run**"

@@ -16,6 +16,11 @@ from jaxdelegate.pjrt.client import as_programs
 _OPTIONS: dict[str, Any] = {"xla_gpu_autotune_level": 0}
 
 
+def is_needed(platform: str, code: bytes | memoryview) -> bool:
+    """Whether a serialized program calls cuDNN on a GPU; `platform` is a device's."""
+    return platform in ("gpu", "cuda") and b"cudnn" in bytes(code)
+
+
 @functools.cache
 def start(device: Any) -> None:
     """Compile and run a small convolution on a GPU; only the first call for it does."""
@@ -28,6 +33,6 @@ def start(device: Any) -> None:
     with as_programs(device):
         zeros = [np.zeros(shape, np.float32) for shape in ((1, 8, 8, 8), (3, 3, 8, 8))]
         arrays = jax.device_put(zeros, device)
-        options = _OPTIONS if device.platform == "gpu" else {}
+        options = {} if device.platform == "cpu" else _OPTIONS
         compiled = jax.jit(convolve).lower(*arrays).compile(compiler_options=options)
         compiled(*arrays).block_until_ready()

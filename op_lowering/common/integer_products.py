@@ -109,7 +109,7 @@ def dot(x: jax.Array, w: jax.Array, contract: Axes, batch: Axes = ((), ())) -> j
     """lax.dot_general of int8 over one axis, in int32.
 
     On a GPU the factors are float16, which holds them: XLA lets Triton multiply int8 in steps of
-    16 products, where the unit takes 32, and then counts each twice (jaxlib 0.11 on an H200).
+    16 products, where the unit takes 32, and sums were twice too large (jaxlib 0.11 on an H200).
     """
     dims = (contract, batch)
     in_floats = functools.partial(_dot_in_floats, dims=dims)

@@ -62,11 +62,16 @@ SHAPES = [
 
 
 @pytest.fixture
+def _few_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(product_triton, "_LEAST_BLOCKS", 1)
+
+
+@pytest.fixture
 def _interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pl, "pallas_call", functools.partial(pl.pallas_call, interpret=True))
 
 
-@pytest.mark.usefixtures("_interpreted")
+@pytest.mark.usefixtures("_interpreted", "_few_blocks")
 @pytest.mark.parametrize("example", SHAPES, ids=str)
 def test_equals_the_reference(example: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Any] = []
@@ -111,6 +116,16 @@ def test_triton_takes_it() -> None:
 QUANTIZED = Quantization(np.float32([0.5]), np.zeros(1, np.int64))
 
 
+def test_leaves_small_products_to_xla() -> None:
+    """At 224 pixels the first 1x1 convolution of MobileNet v2 has 98 blocks an image."""
+    one, many = (
+        case("", (n, 112, 112, 32), (16, 1, 1, 32), Conv2DOptions(VALID, 1, 1)) for n in (1, 2)
+    )
+    assert "pallas" not in str(jaxpr(one, GPU))
+    assert "pallas" in str(jaxpr(many, GPU))
+
+
+@pytest.mark.usefixtures("_few_blocks")
 @pytest.mark.parametrize("dtype", [np.uint8, np.int16])
 def test_leaves_other_integers_to_xla(dtype: Any) -> None:
     inputs = [Arg(np.ones((1, 4, 4, 8), dtype), quantization=QUANTIZED)]

@@ -206,6 +206,15 @@ UNPOOL = [
         ("image", image_places(padding, window, stride, 2, 3, 4, 2)),
     )
 ]
+UNPOOL.append(
+    Case(
+        "MaxUnpooling2D",
+        "the last value of a place",
+        [f32(1, 2, 3, 2), value(np.resize([5, 0, 7], (1, 2, 3, 2)), np.int32)],
+        pool_params("MaxUnpooling2D", VALID, (2, 2), (2, 2)),
+        litert=NOT_IN_LITERT,
+    )
+)
 CASES = POOL_2D + POOL_3D + ARGMAX + UNPOOL
 
 

@@ -1,0 +1,71 @@
+"""Products of int8: a single row, and in float16 on a GPU."""
+
+import re
+
+import jax
+import numpy as np
+import pytest
+
+from jaxdelegate.op_lowering.common import integer_products
+from jaxdelegate.op_lowering.common.integer_products import dot, product
+from jaxdelegate.op_lowering.registry import RULES
+from jaxdelegate.op_lowering.rule import LoweringContext
+from tests.gpu.test_gpu import cases
+
+TABLES = (
+    "convolution/quantized",
+    "matmul/dynamic_range",
+    "matmul/quantized",
+    "recurrent/dynamic_range",
+    "recurrent/quantized",
+)
+INT8_PRODUCT = re.compile(r"dot_general.*: \(tensor<[0-9x]*u?i8>")
+
+
+def integers(*shape: int) -> np.ndarray:
+    return np.random.default_rng(0).integers(-128, 128, shape).astype(np.int8)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("shape", [(1, 24), (24,)])
+@pytest.mark.parametrize("units", [1, 5, 400])
+def test_a_row_equals_the_product(axis: int, shape: tuple[int, ...], units: int) -> None:
+    x, w = integers(*shape), integers(*((24, units) if axis == 0 else (units, 24)))
+    got = product(x, w, ((x.ndim - 1,), (axis,)), ((), ()))
+    want = x.astype(np.int64) @ (w if axis == 0 else w.T).astype(np.int64)
+    assert got.dtype == np.int32
+    np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("depth", [0, 1, 1024, 1025, 5000])
+def test_floats_hold_the_sums(depth: int) -> None:
+    """Of the largest products, too."""
+    x, w = integers(2, 3, depth), integers(2, 7, depth)
+    x[:, 0], w[:, 0] = -128, -128
+    dims = ((2,), (2,)), ((0,), (0,))
+    got = integer_products._dot_in_floats(x, w, dims=dims)
+    assert got.dtype == np.int32
+    np.testing.assert_array_equal(got, np.einsum("bmk,bnk->bmn", x, w, dtype=np.int32))
+
+
+@pytest.mark.parametrize(("platform", "is_int8"), [("cpu", True), ("tpu", True), ("cuda", False)])
+def test_int8_is_multiplied_where_it_is_right(platform: str, is_int8: bool) -> None:
+    text = lowered(lambda x, w: dot(x, w, ((1,), (1,))), platform, integers(3, 9), integers(4, 9))
+    assert bool(INT8_PRODUCT.search(text)) is is_int8
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_no_operator_multiplies_int8_on_a_gpu(table: str) -> None:
+    context = LoweringContext(platform="gpu", quant_mode="integer")
+    products = 0
+    for case in cases(table):
+        call, arrays = case.lowered_call(RULES[case.name], context)
+        text = lowered(call, "cuda", *arrays)
+        products += "dot_general" in text
+        assert not INT8_PRODUCT.search(text), case
+    assert products
+
+
+def lowered(call: object, platform: str, *arrays: np.ndarray) -> str:
+    with jax.enable_x64(True):
+        return jax.jit(call).trace(*arrays).lower(lowering_platforms=(platform,)).as_text()
