@@ -23,8 +23,9 @@ from jaxdelegate.analysis.records import (
 from jaxdelegate.analysis.stock_survey import in_stock_interpreter
 from jaxdelegate.analysis.survey import Survey, is_quantized, survey
 from jaxdelegate.delegate.jax_delegate import JaxDelegate
-from jaxdelegate.errors import OptionError
+from jaxdelegate.errors import ModelError, OptionError
 from jaxdelegate.measuring.costs import Cost, operator_cost, spec_bytes
+from jaxdelegate.model.descriptions import ModelDescription, describe
 from jaxdelegate.model.operator_tables import called_subgraphs
 from jaxdelegate.model.records import Model, Tensor, read_model
 from jaxdelegate.model.source import ModelSource
@@ -91,6 +92,7 @@ def analyze_with(
     subgraphs = tuple(
         _subgraph(graph, tuple(callers.get(graph.index, ())), others) for graph in graphs
     )
+    described, problem = _described(model)
     return ModelAnalysis(
         source=model.source,
         description=model.description,
@@ -107,7 +109,16 @@ def analyze_with(
         metadata={name: len(data) for name, data in model.metadata.items()},
         sizes=sizes.measure(model),
         findings=advice.findings(model, graphs, subgraphs),
+        described=described,
+        described_problem=problem,
     )
+
+
+def _described(model: Model) -> tuple[ModelDescription | None, str | None]:
+    try:
+        return describe(model), None
+    except ModelError as error:
+        return None, str(error)
 
 
 def _options(delegate: SimpleDelegate | None) -> Mapping[str, Any]:

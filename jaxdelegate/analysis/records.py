@@ -7,6 +7,7 @@ from typing import Any
 
 from jaxdelegate.analysis.units import data, operations
 from jaxdelegate.measuring.costs import Cost
+from jaxdelegate.model.descriptions import ModelDescription, TensorDescription
 from jaxdelegate.report.json_records import Derived, plain
 from jaxdelegate.report.tables import table
 from jaxdelegate.text import WIDTH, plural, printable, shortened, wrapped
@@ -161,6 +162,9 @@ class ModelAnalysis:
     metadata: Mapping[str, int]
     sizes: Sizes  # where the bytes are
     findings: tuple[Finding, ...]  # advice, the most important rules first
+    # What the file says of its inputs and outputs; None: nothing, or `described_problem` says why.
+    described: ModelDescription | None = None
+    described_problem: str | None = None
 
     @property
     def is_compatible(self) -> bool:
@@ -201,6 +205,7 @@ def json_value(value: Any) -> Any:
 _RULE = "-" * 63
 _INDENT = "  "
 _KEY = 70  # characters of a signature's key, of its inputs' and outputs' names, and of words
+_LABELS = 3  # names of classes
 _OPERATOR = 24  # characters of an operator's name in the table of costs
 _CALLS = {
     "init_subgraph_index": "",
@@ -225,7 +230,7 @@ def report(analysis: ModelAnalysis, *, gpu_compatibility: bool = False) -> str:
             f"{analysis.version}, on {analysis.device}): every operator is delegated.",
             "",
         ]
-    parts += _signatures(analysis)
+    parts += [*_signatures(analysis), *_described(analysis)]
     parts += [_RULE, *_sizes(analysis), _RULE, *_advice(analysis)]
     return wrapped("\n".join(parts))
 
@@ -384,6 +389,39 @@ def _signatures(analysis: ModelAnalysis) -> Iterator[str]:
                 shown = _name(name, _KEY)
                 yield f"    '{shown}' : {_ref(tensor, signature.subgraph)}"
         yield ""
+
+
+def _described(analysis: ModelAnalysis) -> Iterator[str]:
+    found, main = analysis.described, analysis.subgraphs[0]
+    if analysis.described_problem is not None:
+        yield from (_RULE, f"Metadata: {printable(analysis.described_problem)}", "")
+    if found is None:
+        return
+    yield _RULE
+    about = (found.name, found.version and f"version {found.version}", found.author)
+    yield f"Metadata: {printable(', '.join(filter(None, about)) or 'no name')}"
+    if found.description:
+        yield f"{_INDENT}{printable(found.description)}"
+    pairs = zip((*main.inputs, *main.outputs), (*found.inputs, *found.outputs), strict=False)
+    yield from (f"{_INDENT}{_ref(i, 0)} {_described_tensor(t)}" for i, t in pairs)
+    yield ""
+
+
+def _described_tensor(t: TensorDescription) -> str:
+    facts = [t.content] if t.content else []
+    if t.normalization is not None:
+        mean, std = (
+            f"{values[0]:g}" if len(set(values)) == 1 else str([float(f"{v:g}") for v in values])
+            for values in (t.normalization.mean, t.normalization.std)
+        )
+        facts.append(f"(x - {mean}) / {std}")
+    if t.labels:
+        first = ", ".join(_name(label) for label in t.labels[:_LABELS])
+        more = ", ..." if len(t.labels) > _LABELS else ""
+        facts.append(f"{plural(len(t.labels), 'label')}: {first}{more}")
+    elif t.files:
+        facts.append(f"files: {', '.join(map(_name, t.files))}")
+    return f"{_name(t.name, _KEY)}: {'; '.join(facts) or 'nothing more'}"
 
 
 def _sizes(analysis: ModelAnalysis) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,14 @@ from jaxdelegate.demo.engines import REFERENCE, Engines
 from jaxdelegate.demo.results import Found
 from jaxdelegate.errors import ModelError
 from jaxdelegate.evaluation.images import resize_bilinear
+from jaxdelegate.model.descriptions import Normalization, TensorDescription, tensor_descriptions
 from jaxdelegate.model.records import read_model
 from jaxdelegate.testing.running import random_inputs
 
 MAX_FILE_BYTES = 64 << 20
 
 _IMAGE_DTYPES = tuple(np.dtype(t) for t in (np.float32, np.uint8, np.int8))
+_USUAL = Normalization((127.5,), (127.5,))
 _TOP = 5  # values of an output that are shown
 _GRAY = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R BT.601, as TFLite's image utilities
 
@@ -39,6 +41,9 @@ class Upload:
     inputs: Sequence[Mapping[str, Any]]
     outputs: Sequence[Mapping[str, Any]]
     detections: Positions | None = None  # of a detector; None: it is not one
+    described: Mapping[int, TensorDescription] = dataclasses.field(
+        default_factory=dict
+    )  # by tensor
 
     @property
     def takes_image(self) -> bool:
@@ -52,7 +57,7 @@ class Upload:
     def arrays(self, image: np.ndarray, seed: int) -> list[np.ndarray]:
         """Arrays for its inputs: a resized image, uint8 [h, w, 3], or seeded random values.
 
-        Images become float32 from -1 to 1, int8 from -128 to 127, or uint8.
+        Images become float32 as the file says or from -1 to 1, int8 from -128 to 127, or uint8.
         """
         if not self.takes_image:
             return random_inputs(self.inputs, seed)
@@ -60,12 +65,20 @@ class Upload:
         pixels = resize_bilinear(image, int(height), int(width))
         if channels == 1:
             pixels = (pixels @ _GRAY)[..., None]
-        return [_normalized(pixels, np.dtype(self.inputs[0]["dtype"]))[None]]
+        dtype = np.dtype(self.inputs[0]["dtype"])
+        return [_normalized(pixels, dtype, self._normalization)[None]]
+
+    @property
+    def _normalization(self) -> Normalization:
+        described = self.described.get(int(self.inputs[0]["index"]))
+        found = None if described is None else described.normalization
+        channels = int(self.inputs[0]["shape"][3])
+        return _USUAL if found is None or len(found.mean) not in (1, channels) else found
 
     def inputs_in_words(self) -> str:
         first = self.inputs[0] if self.inputs else None
         if self.takes_image and first is not None:
-            scaled = {"f": ", scaled to -1 ... 1", "i": ", minus 128", "u": ""}
+            scaled = {"f": _scaling(self._normalization), "i": ", minus 128", "u": ""}
             kind = np.dtype(first["dtype"]).kind
             return f"The picture as {_type(first)}{scaled[kind]}."
         return f"Random values: {', '.join(map(_type, self.inputs)) or 'no inputs'}."
@@ -73,11 +86,16 @@ class Upload:
     def found(self, arrays: Sequence[np.ndarray]) -> Found | None:
         """The objects that a detector found in the picture; None: the outputs' meaning is unknown.
 
-        Objects are named by the number of their class.
+        Objects are named by the file's labels, or by the number of their class.
         """
         if self.detections is None or not self.takes_image:
             return None
-        return detected(arrays, self.detections, "class {}".format)
+        return detected(arrays, self.detections, self._classes(self.detections[1]))
+
+    def _classes(self, output: int) -> Callable[[int], str]:
+        described = self.described.get(int(self.outputs[output]["index"]))
+        labels = () if described is None else described.labels
+        return lambda i: labels[i] if 0 <= i < len(labels) else f"class {i}"
 
     def table(self, arrays: Sequence[np.ndarray]) -> list[Output]:
         """A row for each output, dequantized; [1, N] is shown as its highest scores of classes.
@@ -89,7 +107,7 @@ class Upload:
             Output(
                 str(detail["name"]),
                 _type(detail, array.shape),
-                _values(_dequantized(detail, array), is_listed=i in listed),
+                _values(_dequantized(detail, array), self._classes(i), is_listed=i in listed),
             )
             for i, (detail, array) in enumerate(zip(self.outputs, arrays, strict=True))
         ]
@@ -113,11 +131,13 @@ def read(path: str | os.PathLike[str], engines: Engines) -> Upload:
         opened = engines.open(content, REFERENCE)
     except ModelError as error:  # of a model without a name
         raise ModelError(str(error).replace("<bytes>", name, 1)) from error
-    detections = detection_outputs(read_model(content).subgraphs[0])
-    return Upload(name, content, opened.inputs, opened.outputs, detections)
+    model = read_model(content)
+    detections = detection_outputs(model.subgraphs[0])
+    described = tensor_descriptions(model)
+    return Upload(name, content, opened.inputs, opened.outputs, detections, described)
 
 
-def _values(array: np.ndarray, *, is_listed: bool = False) -> str:
+def _values(array: np.ndarray, name: Callable[[int], str], *, is_listed: bool = False) -> str:
     if not array.size:
         return "empty"
     if array.dtype.kind not in "fiu":
@@ -126,7 +146,7 @@ def _values(array: np.ndarray, *, is_listed: bool = False) -> str:
         return ", ".join(f"{value:.4g}" for value in array.reshape(-1)[:_TOP].tolist())
     if array.ndim == 2 and array.shape[0] == 1 and array.shape[1] > 1:
         order = np.argsort(-array[0], kind="stable")[:_TOP]
-        return ", ".join(f"class {i}: {array[0, i]:.4g}" for i in order)
+        return ", ".join(f"{name(int(i))}: {array[0, i]:.4g}" for i in order)
     low, high, mean = array.min(), array.max(), array.mean(dtype=np.float64)
     return f"{low:.4g} to {high:.4g}, mean {mean:.4g}"
 
@@ -136,9 +156,18 @@ def _dequantized(detail: Mapping[str, Any], array: np.ndarray) -> np.ndarray:
     return (array.astype(np.float32) - zero_point) * scale if scale else array
 
 
-def _normalized(pixels: np.ndarray, dtype: np.dtype) -> np.ndarray:
+def _scaling(by: Normalization) -> str:
+    if by == _USUAL:
+        return ", scaled to -1 ... 1"
+    mean, std = (", ".join(f"{v:g}" for v in values) for values in (by.mean, by.std))
+    return f", minus {mean}, divided by {std}, as the file says"
+
+
+def _normalized(pixels: np.ndarray, dtype: np.dtype, by: Normalization) -> np.ndarray:
     if dtype.kind == "f":
-        return ((pixels - 127.5) / 127.5).astype(dtype)
+        mean, std = np.array(by.mean, np.float32), np.array(by.std, np.float32)
+        scaled: np.ndarray = ((pixels - mean) / std).astype(dtype)
+        return scaled
     return (pixels.round() - (128 if dtype.kind == "i" else 0)).astype(dtype)
 
 

@@ -387,4 +387,5 @@ def metadata(model: ServedModel) -> dict[str, Any]:
 
 
 def _tensor(tensor: TensorMetadata) -> dict[str, Any]:
-    return {"name": tensor.name, "datatype": name_of(tensor.dtype), "shape": list(tensor.shape)}
+    found = {"name": tensor.name, "datatype": name_of(tensor.dtype), "shape": list(tensor.shape)}
+    return {**found, "parameters": dict(tensor.parameters)} if tensor.parameters else found

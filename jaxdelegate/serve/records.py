@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -30,6 +30,8 @@ class TensorMetadata:
     name: str
     dtype: np.dtype  # object: BYTES
     shape: tuple[int, ...]  # -1: any size; the batch dimension comes first
+    # What the file says of it: "content", "mean", "std", "labels".
+    parameters: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)

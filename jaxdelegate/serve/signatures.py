@@ -2,9 +2,11 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
+from jaxdelegate.model.descriptions import TensorDescription, tensor_descriptions
 from jaxdelegate.model.records import Model, Subgraph, Tensor
 from jaxdelegate.op_lowering.spec import Shape
 from jaxdelegate.passes.limits import Limits
@@ -25,6 +27,7 @@ class ServedGraph:
     inputs: Mapping[str, Tensor]
     outputs: Mapping[str, Tensor]
     shapes: Mapping[int, Shape]  # by tensor; -1: free
+    described: Mapping[int, TensorDescription]  # by tensor, as far as the file describes them
 
     @property
     def takes_batches(self) -> bool:
@@ -37,7 +40,13 @@ class ServedGraph:
     ) -> tuple[TensorMetadata, ...]:
         """The batch dimension is -1."""
         return tuple(
-            _metadata(name, tensor, self.shapes[tensor.index], is_batched)
+            _metadata(
+                name,
+                tensor,
+                self.shapes[tensor.index],
+                is_batched,
+                self.described.get(tensor.index),
+            )
             for name, tensor in tensors.items()
         )
 
@@ -69,7 +78,8 @@ def _served(
 ) -> ServedGraph:
     tensors = [tensor.index for tensor in (*inputs.values(), *outputs.values())]
     shapes = shape_signatures(model.subgraphs[subgraph], model.subgraphs, tensors, limits)
-    return ServedGraph(key, subgraph, inputs, outputs, shapes)
+    described = {} if subgraph else tensor_descriptions(model)
+    return ServedGraph(key, subgraph, inputs, outputs, shapes, described)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,7 +125,25 @@ def _named(subgraph: Subgraph, indices: Sequence[int]) -> dict[str, Tensor]:
     return named
 
 
-def _metadata(name: str, tensor: Tensor, shape: Shape, is_batched: bool) -> TensorMetadata:
+def _metadata(
+    name: str,
+    tensor: Tensor,
+    shape: Shape,
+    is_batched: bool,
+    described: TensorDescription | None,
+) -> TensorMetadata:
     given = np.dtype(array_type(tensor))
     dtype = np.dtype(object) if given.kind in "SO" else given
-    return TensorMetadata(name, dtype, (-1, *shape[1:]) if is_batched else shape)
+    parameters = {} if described is None else _parameters(described)
+    return TensorMetadata(name, dtype, (-1, *shape[1:]) if is_batched else shape, parameters)
+
+
+def _parameters(described: TensorDescription) -> dict[str, Any]:
+    scaling = described.normalization
+    found = {
+        "content": described.content,
+        "mean": [] if scaling is None else list(scaling.mean),
+        "std": [] if scaling is None else list(scaling.std),
+        "labels": list(described.labels),
+    }
+    return {name: value for name, value in found.items() if value}

@@ -49,7 +49,9 @@ def test_what_ran_on_a_device(status: ModuleType) -> None:
     records = [compared(graph, "gpu", device_kind="an H100") for graph in ("a", "b", "b")]
     refused = compared("c", "gpu", device_kind="an H200", refused="no memory")
     rows = status.status([CPU, COMPILED, *records, refused])
-    assert rows[4] == "| NVIDIA GPU | measured: 2 models on an H100 ([GPUs](docs/gpu.md#measured)) |"
+    assert (
+        rows[4] == "| NVIDIA GPU | measured: 2 models on an H100 ([GPUs](docs/gpu.md#measured)) |"
+    )
 
 
 def test_the_readme_is_what_the_script_writes(status: ModuleType) -> None:

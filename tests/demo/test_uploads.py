@@ -9,7 +9,9 @@ from jaxdelegate.demo import engines, uploads
 from jaxdelegate.demo.engines import REFERENCE, Engines
 from jaxdelegate.demo.uploads import Upload
 from jaxdelegate.errors import InterpreterError, ModelError
+from jaxdelegate.op_lowering.options import ReducerOptions
 from jaxdelegate.testing import ModelBuilder
+from tests.support.descriptions import AXIS_LABELS, NAME, Described, metadata, with_archive
 from tests.support.detectors import color_detector
 from tests.support.networks import broadcast, small_classifier
 from tests.support.quantized import scaled
@@ -46,6 +48,26 @@ def test_an_image_classifier(tmp_path: Path) -> None:
     best = np.argsort(-outputs[0][0])[:5]
     assert row.values.startswith(f"class {best[0]}: {outputs[0][0, best[0]]:.4g}, class {best[1]}:")
     assert row.values.count("class") == 5
+
+
+def test_labels_and_normalization_of_the_file(tmp_path: Path) -> None:
+    builder = ModelBuilder()
+    x = builder.input((1, 4, 6, 3), name="x")
+    y = builder.tensor((1, 3), name="y")
+    axes = builder.constant(np.array([1, 2], np.int32))
+    builder.operator("MEAN", [x, axes], [y], ReducerOptions())
+    builder.outputs(y)
+    picture = Described("picture", mean=(100, 110, 120), std=(50, 55, 60))
+    scores = Described("scores", files={"labels.txt": AXIS_LABELS})
+    builder.metadata(NAME, metadata([picture], [scores]))
+    upload = read(tmp_path, with_archive(builder.build(), {"labels.txt": "cat\ndog"}))
+    (x,) = upload.arrays(np.full((5, 5, 3), 200, np.uint8), 0)
+    np.testing.assert_allclose(x[0, 0, 0], [2, 90 / 55, 80 / 60], rtol=1e-6)
+    assert (
+        "minus 100, 110, 120, divided by 50, 55, 60, as the file says" in upload.inputs_in_words()
+    )
+    (row,) = upload.table([np.float32([[0.5, 0.2, 0.7]])])
+    assert row.values == "class 2: 0.7, cat: 0.5, dog: 0.2"
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ import jaxdelegate as jd
 from jaxdelegate.errors import InterpreterError, ModelError, StoppedError
 from jaxdelegate.measuring.tolerance import assert_close
 from jaxdelegate.op_lowering.options import CustomOptions, ReducerOptions, ReshapeOptions
+from jaxdelegate.serve import application
 from jaxdelegate.serve.engine import ServedSignature, open_model
 from jaxdelegate.serve.metrics import ModelRecorder
 from jaxdelegate.serve.programs import BatchProgram
@@ -23,6 +24,14 @@ from jaxdelegate.serve.records import InferRequest, RequestError
 from jaxdelegate.serve.settings import ServeSettings
 from jaxdelegate.testing import ModelBuilder
 from jaxdelegate.testing.running import run_once
+from tests.support.descriptions import (
+    AXIS_LABELS,
+    IMAGE,
+    NAME,
+    Described,
+    metadata,
+    with_archive,
+)
 from tests.support.detectors import color_detector
 
 ROOT = Path(__file__).parents[2]
@@ -375,7 +384,8 @@ def test_closing_ends_after_the_program_that_is_being_compiled(
 
 SECOND_START = """
     import asyncio, sys, numpy as np
-    from jaxdelegate.serve.engine import open_model
+    from jaxdelegate.serve import application
+from jaxdelegate.serve.engine import open_model
     from jaxdelegate.serve.metrics import ModelRecorder
     from jaxdelegate.serve.records import InferRequest
     from jaxdelegate.serve.settings import ServeSettings
@@ -405,3 +415,22 @@ def test_a_start_from_the_cache_imports_no_jax(tmp_path: Path, network: bytes) -
     assert first.splitlines()[0] == second.splitlines()[0]
     assert first.splitlines()[1] == "2 0 True"
     assert second.splitlines()[1] == "0 2 False"
+
+
+def test_labels_and_normalization_of_the_file(tmp_path: Path) -> None:
+    builder = ModelBuilder()
+    x, y = builder.input((1, 2, 2, 3), name="x"), builder.tensor((1, 2, 2, 3), name="y")
+    builder.operator("NEG", [x], [y])
+    builder.outputs(y)
+    picture = Described("picture", IMAGE, mean=(127.5,), std=(128,))
+    classes = Described("classes", files={"labels.txt": AXIS_LABELS})
+    builder.metadata(NAME, metadata([picture], [classes]))
+    content = with_archive(builder.build(), {"labels.txt": "cat\ndog"})
+
+    async def test(served: list[ServedSignature]) -> None:
+        shown = application.metadata(served[0])
+        scaling = {"content": "image", "mean": [127.5], "std": [128.0]}
+        assert shown["inputs"][0]["parameters"] == scaling
+        assert shown["outputs"][0]["parameters"] == {"labels": ["cat", "dog"]}
+
+    serve(tmp_path, content, test)
