@@ -33,13 +33,13 @@ def metadata(inputs: Sequence[Described], outputs: Sequence[Described]) -> bytes
                 b.PrependUOffsetTRelativeSlot(slot, value, 0)
             else:
                 b.PrependUint8Slot(slot, value, 0)
-        return b.EndObject()
+        return int(b.EndObject())
 
     def vector(offsets: Sequence[int]) -> int:
         b.StartVector(4, len(offsets), 4)
         for offset in reversed(offsets):
             b.PrependUOffsetTRelative(offset)
-        return b.EndVector()
+        return int(b.EndVector())
 
     def tensor(d: Described) -> int:
         content = table(type=(0, "byte", d.content))
@@ -49,7 +49,7 @@ def metadata(inputs: Sequence[Described], outputs: Sequence[Described]) -> bytes
         ]
         units = []
         if d.mean:
-            mean, std = (b.CreateNumpyVector(np.float32(v)) for v in (d.mean, d.std))
+            mean, std = (b.CreateNumpyVector(np.array(v, np.float32)) for v in (d.mean, d.std))
             options = table(mean=(0, "offset", mean), std=(1, "offset", std))
             units = [table(type=(0, "byte", 1), options=(1, "offset", options))]
         return table(
