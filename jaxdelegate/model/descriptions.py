@@ -34,7 +34,7 @@ _LAYOUT = layout(
 _CONTENTS = {1: "feature", 2: "image", 3: "bounding box", 4: "audio"}
 _NORMALIZATION = 1  # of ProcessUnitOptions
 _LABELS = (2, 3)  # of AssociatedFileType: names of an axis's elements, or of values
-_MOST_LABEL_BYTES = 1 << 20
+_MOST_LABEL_BYTES = 1 << 20  # of all label files together
 # What zipfile raises for archives that are damaged, encrypted or compressed in another way.
 _DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError)
 
@@ -155,27 +155,29 @@ class _Archive:
     def __init__(self, model: Model) -> None:
         self._model = model
         self._zip: zipfile.ZipFile | None = None
+        self._left = _MOST_LABEL_BYTES
+        self._known: dict[str, tuple[str, ...]] = {}
 
     def lines(self, name: str) -> tuple[str, ...]:
         """The lines of a file, without empty ones at the end."""
+        if name not in self._known:
+            self._known[name] = self._read(name)
+        return self._known[name]
+
+    def _read(self, name: str) -> tuple[str, ...]:
         source = f"{printable(self._model.source)}: {printable(name)}"
         try:
             if self._zip is None:
                 self._zip = zipfile.ZipFile(_Bytes(self._model.content))
             with self._zip.open(name) as file:
-                text = file.read(_MOST_LABEL_BYTES + 1)
+                text = file.read(self._left + 1)
         except KeyError as error:
             raise ModelError(f"{source} is not in the archive behind the model") from error
-        except (
-            zipfile.BadZipFile,
-            OSError,
-            RuntimeError,
-            NotImplementedError,
-            ValueError,
-        ) as error:
+        except _DAMAGED as error:
             raise ModelError(f"{source}, in the archive behind the model: {error}") from error
-        if len(text) > _MOST_LABEL_BYTES:
-            raise ModelError(f"{source}: labels have at most {_MOST_LABEL_BYTES} bytes")
+        if len(text) > self._left:
+            raise ModelError(f"{source}: a model's labels have at most {_MOST_LABEL_BYTES} bytes")
+        self._left -= len(text)
         return tuple(text.decode("utf-8", "replace").rstrip().splitlines())
 
 
