@@ -7,7 +7,7 @@ be lowered.
 import dataclasses
 import functools
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -63,41 +63,31 @@ def lower_partition(
     they are constant.
     """
     context = _context_of_program(context, raw_weights=raw_weights)
+    kinds = _Kinds.of(operators, specs, context)
+    context, stored = kinds.context, kinds.stored
     preparations: dict[Weight, Prepare | None] = {}
     called: dict[Weight, np.ndarray] = {}
-    stored: dict[int, TensorSpec] = {}
-    on_integers: dict[int, tuple[Specs, Specs]] = {}
-    in_floats: frozenset[int] = frozenset()
-    if context.quant_mode == "float_view":
-        stored = {i: spec for i, spec in specs.items() if spec.is_quantized}
-        on_integers = fake_quantization.on_integers(operators, specs)
-        operators, specs = fake_quantization.view(operators, specs)
-    pending = [op for op in operators if not is_constant(gather(specs, op.outputs))]
-    if context.may_use_floats:
-        in_floats = frozenset(op.index for op in pending if runs_in_floats(context, op, specs))
-        # The others run in integers, also those that rewrites create.
-        context = dataclasses.replace(context, may_use_floats=False)
-    # LiteRT's order of sums gives its bits, which a graph that is partly in floats does not have.
-    quantized_later = frozenset[int]() if in_floats else _quantized_later(pending, specs)
-    is_lowered = functools.partial(_is_lowered, context, specs, quantized_later)
-    apart = {op.index: op for op in pending if op.index in on_integers or op.index in in_floats}
-    shown = [_hidden(op) if op.index in apart else op for op in pending]
-    result = rewritten(shown, specs, {*outputs, *stored}, is_lowered, rewrites).restored(apart)
+    apart = {op.index: op for op in kinds.pending if kinds.is_apart(op)}
+    shown = [_hidden(op) if op.index in apart else op for op in kinds.pending]
+    is_lowered = functools.partial(_is_lowered, context, kinds.specs, kinds.quantized_later)
+    kept = {*outputs, *stored}
+    result = rewritten(shown, kinds.specs, kept, is_lowered, rewrites).restored(apart)
     specs, context = result.specs, _keeping_whole(context, result.parts)
-    fixed = {i: spec for i, spec in stored.items() if i not in learned}
-    grids = _grids(result.operators, fixed)
+    grids = _grids(result.operators, {i: s for i, s in stored.items() if i not in learned})
     steps = [
         _step(
             result.parts[op.index],
             op,
             specs,
             dataclasses.replace(
-                context, quantized_later=op.index in quantized_later, grid=grids.get(op.index)
+                context,
+                quantized_later=op.index in kinds.quantized_later,
+                grid=grids.get(op.index),
             ),
             preparations=preparations,
             called=called if raw_weights else None,
-            integers=on_integers.get(op.index),
-            in_floats=op.index in in_floats,
+            integers=kinds.on_integers.get(op.index),
+            in_floats=op.index in kinds.in_floats,
         )
         for op in result.operators
     ]
@@ -130,6 +120,45 @@ def lower_partition(
         passed=passed,
         scales=scales,
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Kinds:
+    """Which operators run in floats and which in integers."""
+
+    context: LoweringContext  # that of the others, and of those that rewrites create
+    specs: Mapping[int, TensorSpec]
+    pending: Sequence[Operator]  # those whose results are not constant
+    stored: Mapping[int, TensorSpec]  # the file's specs of quantized tensors, in the float view
+    on_integers: Mapping[int, tuple[Specs, Specs]]  # stored specs, in the float view, by operator
+    in_floats: frozenset[int]  # in integer mode
+    quantized_later: frozenset[int]
+
+    @classmethod
+    def of(
+        cls,
+        operators: Sequence[Operator],
+        specs: Mapping[int, TensorSpec],
+        context: LoweringContext,
+    ) -> Self:
+        stored: dict[int, TensorSpec] = {}
+        on_integers: dict[int, tuple[Specs, Specs]] = {}
+        if context.quant_mode == "float_view":
+            stored = {i: spec for i, spec in specs.items() if spec.is_quantized}
+            on_integers = fake_quantization.on_integers(operators, specs)
+            operators, specs = fake_quantization.view(operators, specs)
+        pending = [op for op in operators if not is_constant(gather(specs, op.outputs))]
+        in_floats: frozenset[int] = frozenset()
+        if context.may_use_floats:
+            in_floats = frozenset(op.index for op in pending if runs_in_floats(context, op, specs))
+            context = dataclasses.replace(context, may_use_floats=False)
+        # LiteRT's order of sums gives its bits, which a graph partly in floats does not have.
+        later = frozenset[int]() if in_floats else _quantized_later(pending, specs)
+        return cls(context, specs, pending, stored, on_integers, in_floats, later)
+
+    def is_apart(self, operator: Operator) -> bool:
+        """Whether rewrites leave an operator alone, since it has another kind than the others."""
+        return operator.index in self.on_integers or operator.index in self.in_floats
 
 
 def _context_of_program(context: LoweringContext, *, raw_weights: bool) -> LoweringContext:
