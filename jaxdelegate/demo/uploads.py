@@ -41,9 +41,8 @@ class Upload:
     inputs: Sequence[Mapping[str, Any]]
     outputs: Sequence[Mapping[str, Any]]
     detections: Positions | None = None  # of a detector; None: it is not one
-    described: Mapping[int, TensorDescription] = dataclasses.field(
-        default_factory=dict
-    )  # by tensor
+    # What the file says of its inputs and outputs, by tensor.
+    described: Mapping[int, TensorDescription] = dataclasses.field(default_factory=dict)
 
     @property
     def takes_image(self) -> bool:
