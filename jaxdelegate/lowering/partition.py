@@ -154,7 +154,15 @@ class _Kinds:
             context = dataclasses.replace(context, may_use_floats=False)
         # LiteRT's order of sums gives its bits, which a graph partly in floats does not have.
         later = frozenset[int]() if in_floats else _quantized_later(pending, specs)
-        return cls(context, specs, pending, stored, on_integers, in_floats, later)
+        return cls(
+            context,
+            specs,
+            pending,
+            stored=stored,
+            on_integers=on_integers,
+            in_floats=in_floats,
+            quantized_later=later,
+        )
 
     def is_apart(self, operator: Operator) -> bool:
         """Whether rewrites leave an operator alone, since it has another kind than the others."""

@@ -111,7 +111,9 @@ def test_quantized_files_show_the_better_mode(page: Any, tmp_path: Path) -> None
 
 def test_the_fastest_peer_and_the_roofline_on_a_gpu(page: Any, tmp_path: Path) -> None:
     peers = {"pytorch": 0.5, "pytorch_compile": 0.25, "pytorch_compile_on_device": 0.1}
-    record = compared("net", times(0.3), device="cuda:0") | {"roofline_ms": 1.0}
+    record = compared("net", times(0.3), device="cuda:0", device_kind="NVIDIA H200") | {
+        "roofline_ms": 1.0
+    }
     ratios = {name: {"median": value} for name, value in peers.items()}
     record["ratio_to_litert"] |= ratios | {"jaxdelegate_on_device": {"median": 0.2}}
     record["ms"]["jaxdelegate_on_device"] = {"median": 2.0}

@@ -46,7 +46,7 @@ def test_what_a_file_says() -> None:
     content = model(metadata([PICTURE], [SCORES]))
     found = describe(read_model(content))
     assert found is not None
-    assert (found.name, found.author, found.license) == ("a classifier", "somebody", "")
+    assert (found.name, found.author, found.license) == ("a classifier", "someone", "")
     (picture,), (scores,) = found.inputs, found.outputs
     assert (picture.name, picture.content) == ("picture", "image")
     assert picture.normalization == Normalization((127.5, 120, 100), (58, 57, 57.5))
@@ -117,7 +117,7 @@ def test_any_damaged_byte_of_the_archive_is_a_model_error() -> None:
 
 def test_a_report_shows_it() -> None:
     analysis = analyze_model(model(metadata([PICTURE], [SCORES])))
-    assert "Metadata: a classifier, somebody" in str(analysis)
+    assert "Metadata: a classifier, someone" in str(analysis)
     assert "T#0 picture: image; (x - [127.5, 120.0, 100.0]) / [58.0, 57.0, 57.5]" in str(analysis)
     assert "T#1 scores: feature; 3 labels: cat, big dog, cow" in str(analysis)
     described = analysis.to_dict()["described"]

@@ -64,7 +64,7 @@ def metadata(inputs: Sequence[Described], outputs: Sequence[Described]) -> bytes
     root = table(
         name=(0, "offset", b.CreateString("a classifier")),
         subgraphs=(3, "offset", vector([subgraph])),
-        author=(4, "offset", b.CreateString("somebody")),
+        author=(4, "offset", b.CreateString("someone")),
     )
     b.Finish(root, b"M001")
     return bytes(b.Output())

@@ -39,7 +39,7 @@ def test_a_row_equals_the_product(axis: int, shape: tuple[int, ...], units: int)
 
 @pytest.mark.parametrize("depth", [0, 1, 1024, 1025, 5000])
 def test_floats_hold_the_sums(depth: int) -> None:
-    """Of the largest products, too."""
+    """Sums of the largest products are exact, too."""
     x, w = integers(2, 3, depth), integers(2, 7, depth)
     x[:, 0], w[:, 0] = -128, -128
     dims = ((2,), (2,)), ((0,), (0,))
