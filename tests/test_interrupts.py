@@ -190,6 +190,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("use", ["interpreter", "stock", "function"])
 def test_ctrl_c_during_the_imports_of_a_first_use(use: str, tmp_path: Path) -> None:
     path = tmp_path / "model.tflite"

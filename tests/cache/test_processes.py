@@ -85,6 +85,7 @@ def fill_at_once(run, folder: Path, directory: Path, count: int) -> None:
 WITHOUT_BLAKE3 = "import sys; sys.modules['blake3'] = None\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", ["", WITHOUT_BLAKE3])
 def test_processes_with_blake3_and_without(
     run, directory: Path, tmp_path: Path, first: str

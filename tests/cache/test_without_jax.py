@@ -118,6 +118,7 @@ def test_entries_hold_no_pickle(filled: tuple[Path, Result]) -> None:
     assert b"ShapedArray" not in content
 
 
+@pytest.mark.slow
 def test_programs_stored_after_an_import_of_jax_are_found(folder: Path) -> None:
     """Without jax only its settings from the environment are known, once a process stored them."""
     assert outcome(child(folder, f"import jax\n{RUN}")) == STORED
@@ -125,6 +126,7 @@ def test_programs_stored_after_an_import_of_jax_are_found(folder: Path) -> None:
     assert outcome(child(folder)) == WITHOUT
 
 
+@pytest.mark.slow
 def test_changed_settings_need_other_programs(folder: Path) -> None:
     setting = "import jax\njax.config.update('jax_default_matmul_precision', 'bfloat16')"
     assert outcome(child(folder, f"{setting}\n{RUN}")) == STORED
@@ -149,6 +151,7 @@ run(opened())
     assert warm["outputs"] == cold["outputs"] * 3
 
 
+@pytest.mark.slow
 def test_shapes_that_are_not_stored_are_compiled(tmp_path: Path) -> None:
     builder = ModelBuilder()
     x, y = builder.input((2, 70), np.float32, "x"), builder.tensor((2, 300))
@@ -181,6 +184,7 @@ def test_states_are_kept(tmp_path: Path) -> None:
     assert cold["outputs"][0] != cold["outputs"][1]
 
 
+@pytest.mark.slow
 def test_results_of_every_dtype(tmp_path: Path) -> None:
     builder = ModelBuilder()
     x, results = builder.input((2, 33), np.float32, "x"), []
@@ -195,6 +199,7 @@ def test_results_of_every_dtype(tmp_path: Path) -> None:
     assert warm["outputs"] == cold["outputs"]
 
 
+@pytest.mark.slow
 def test_partitions_around_an_operator_of_the_host(tmp_path: Path) -> None:
     """RANGE of a tensor, whose shape depends on data, runs in numpy between two partitions."""
     builder = ModelBuilder()
@@ -211,6 +216,7 @@ def test_partitions_around_an_operator_of_the_host(tmp_path: Path) -> None:
     assert warm["reports"] == cold["reports"]
 
 
+@pytest.mark.slow
 def test_donated_inputs(folder: Path) -> None:
     code = "run(opened(donate_inputs=True))"
     cold, warm = child(folder, code), child(folder, code)
@@ -225,6 +231,7 @@ def broken(*_, **__):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "what",
     [

@@ -182,7 +182,7 @@ SEEN: dict[bool, set[Any]] = {False: set(), True: set()}
 
 @WIDE
 def test_operator_cases_can_be_jitted_and_derived(wide: bool) -> None:
-    cases = various()[:: 20 if wide else 5]
+    cases = various()[:: 20 if wide else 10]
     assert faults(listed(cases), wide, SEEN[wide]) == []
 
 

@@ -192,6 +192,7 @@ def printed(**environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("built")
 @pytest.mark.parametrize(
     ("environment", "said"),

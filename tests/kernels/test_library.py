@@ -91,6 +91,7 @@ def printed(code: str, *arguments: str, **environment: str) -> bytes:
     return done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("built")
 def test_results_do_not_depend_on_the_number_of_threads() -> None:
     one, three = (printed(_THREADS, NPROC=threads) for threads in ("1", "3"))

@@ -38,6 +38,7 @@ def resident_kb() -> int:
     raise OSError("no RssAnon")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_500_interpreters_leave_nothing_behind(
     tutorial: Any, stock: Stock, add_mul_sub: bytes
@@ -155,6 +156,7 @@ for interpreter in interpreters:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("delegates", ["[Doubling()]", "[jd.JaxDelegate()]"])
 @pytest.mark.parametrize(
     "end",
