@@ -384,8 +384,7 @@ def test_closing_ends_after_the_program_that_is_being_compiled(
 
 SECOND_START = """
     import asyncio, sys, numpy as np
-    from jaxdelegate.serve import application
-from jaxdelegate.serve.engine import open_model
+    from jaxdelegate.serve.engine import open_model
     from jaxdelegate.serve.metrics import ModelRecorder
     from jaxdelegate.serve.records import InferRequest
     from jaxdelegate.serve.settings import ServeSettings
