@@ -9,11 +9,11 @@ bench/run_all.py runs it over a folder of models and a matrix of settings.
 
 bench/agreement.py checks every engine before anything is timed; one that disagrees is listed with
 its error and not timed. Rounds are interleaved, and in each an engine runs once untimed before it
-is timed, repeatedly if that takes less than a millisecond; ratios to XNNPACK are taken round by
-round. NPROC is the number of threads of XLA:CPU and the other engines. An engine that is not
-installed or cannot run the model is listed with the reason; if ours or XNNPACK cannot, the line
-holds that reason only. XNNPACK always computes in float32; where precision loss is allowed,
-OpenVINO may compute in bfloat16.
+is timed (not if a call takes over 0.1 s), repeatedly if that takes less than a millisecond; ratios
+to XNNPACK are taken round by round. NPROC is the number of threads of XLA:CPU and the other
+engines. An engine that is not installed or cannot run the model is listed with the reason; if ours
+or XNNPACK cannot, the line holds that reason only. XNNPACK always computes in float32; where
+precision loss is allowed, OpenVINO may compute in bfloat16.
 
 ONNX Runtime reads what `python -m tf2onnx.convert --tflite model.tflite --opset 17 --output
 model.onnx` writes: its input stays [N, H, W, C] as the .tflite's, and has the file's batch.

@@ -8,6 +8,7 @@ import numpy as np
 from jaxdelegate.cache.entry import Entry, EntryError, StoredWeight
 from jaxdelegate.cache.store import ProgramStore
 from jaxdelegate.pjrt import cudnn
+from jaxdelegate.xla.options import platform_of
 from jaxdelegate.xla.program import Program, stored_states
 from jaxdelegate.xla.weights import DeviceWeights, ModelWeights, put_constant, weight_name
 
@@ -34,7 +35,7 @@ def loaded(
     the weights, LOAD_ERRORS as `Runtime.load`.
     """
     runtime = weights.runtime
-    if cudnn.is_needed(runtime.device.platform, entry.code):
+    if platform_of(runtime.device.platform) == "gpu" and cudnn.is_called(entry.code):
         cudnn.start(runtime.device)
     results = [model.specs[i] for i in (*entry.outputs, *entry.states)]
     executable = runtime.load(

@@ -5,13 +5,12 @@ Format: metadata_schema.fbs of TFLite Support. The tables are a flatbuffer in th
 """
 
 import dataclasses
-import io
 import logging
 import zipfile
-import zlib
 from collections.abc import Mapping
 
 from jaxdelegate.errors import ModelError
+from jaxdelegate.model import archive
 from jaxdelegate.model.flatbuffer import UINT8, Flatbuffer, Table, layout
 from jaxdelegate.model.records import Model
 from jaxdelegate.text import printable
@@ -35,8 +34,6 @@ _CONTENTS = {1: "feature", 2: "image", 3: "bounding box", 4: "audio"}
 _NORMALIZATION = 1  # of ProcessUnitOptions
 _LABELS = (2, 3)  # of AssociatedFileType: names of an axis's elements, or of values
 _MOST_LABEL_BYTES = 1 << 20  # of all label files together
-# What zipfile raises for archives that are damaged, encrypted or compressed in another way.
-_DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,13 +79,13 @@ def describe(model: Model) -> ModelDescription | None:
         raise ModelError(f"{printable(source)}: expected the identifier {_IDENTIFIER.decode()}")
     root = Flatbuffer(data, source, _LAYOUT).root("ModelMetadata")
     subgraphs, main = root.tables("subgraph_metadata", "SubGraphMetadata"), model.subgraphs[0]
-    archive = _Archive(model)
+    files = _Files(model)
 
     def tensors(field: str, count: int) -> tuple[TensorDescription, ...]:
         found = subgraphs[0].tables(field, "TensorMetadata") if subgraphs else []
         if found and len(found) != count:
             subgraphs[0].fail(field, f"must describe {count} tensors", len(found))
-        return tuple(_tensor(table, archive) for table in found)
+        return tuple(_tensor(table, files) for table in found)
 
     return ModelDescription(
         name=root.string("name") or "",
@@ -115,7 +112,7 @@ def tensor_descriptions(model: Model) -> Mapping[int, TensorDescription]:
     return {i: t for indices, described in pairs for i, t in zip(indices, described, strict=False)}
 
 
-def _tensor(table: Table, archive: "_Archive") -> TensorDescription:
+def _tensor(table: Table, archived: "_Files") -> TensorDescription:
     content = table.table("content", "Content")
     kind = 0 if content is None else content.scalar("content_properties_type", UINT8)
     files = table.tables("associated_files", "AssociatedFile")
@@ -131,7 +128,7 @@ def _tensor(table: Table, archive: "_Archive") -> TensorDescription:
         content=_CONTENTS.get(kind, ""),
         normalization=_normalization(table),
         files=names,
-        labels=next((archive.lines(name) for name in labels), ()),  # the others are translations
+        labels=next((archived.lines(name) for name in labels), ()),  # the others are translations
     )
 
 
@@ -149,8 +146,8 @@ def _normalization(table: Table) -> Normalization | None:
     return None
 
 
-class _Archive:
-    """The ZIP archive behind a model; opened when it is first read."""
+class _Files:
+    """The files in the archive behind a model, which is opened when it is first read."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -168,41 +165,14 @@ class _Archive:
         source = f"{printable(self._model.source)}: {printable(name)}"
         try:
             if self._zip is None:
-                self._zip = zipfile.ZipFile(_Bytes(self._model.content))
+                self._zip = zipfile.ZipFile(archive.MemoryFile(self._model.content))
             with self._zip.open(name) as file:
                 text = file.read(self._left + 1)
         except KeyError as error:
             raise ModelError(f"{source} is not in the archive behind the model") from error
-        except _DAMAGED as error:
+        except archive.ERRORS as error:
             raise ModelError(f"{source}, in the archive behind the model: {error}") from error
         if len(text) > self._left:
             raise ModelError(f"{source}: a model's labels have at most {_MOST_LABEL_BYTES} bytes")
         self._left -= len(text)
         return tuple(text.decode("utf-8", "replace").rstrip().splitlines())
-
-
-class _Bytes(io.RawIOBase):
-    """A read-only file of bytes in memory, without a copy of them."""
-
-    def __init__(self, data: memoryview) -> None:
-        self._data, self._at = data, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: len(self._data)}[whence]
-        self._at = max(0, start + offset)
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
-
-    def readinto(self, target: memoryview) -> int:  # type: ignore[override]
-        part = self._data[self._at : self._at + len(target)]
-        target[: len(part)] = part
-        self._at += len(part)
-        return len(part)

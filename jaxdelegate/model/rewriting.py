@@ -9,7 +9,6 @@ import functools
 import io
 import itertools
 import zipfile
-import zlib
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
@@ -18,6 +17,7 @@ import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 
 from jaxdelegate.errors import ModelError
+from jaxdelegate.model import archive
 from jaxdelegate.model.flatbuffer import UINT8, Flatbuffer, Table
 from jaxdelegate.model.front import has_unknown_fields
 from jaxdelegate.model.layout import LAYOUT
@@ -36,7 +36,6 @@ _ORDERS = "model_control_dependencies"  # metadata that refers to operators by i
 _MAX_GROWTH = 4  # times the file's size: shared bytes are copied
 _MAX_BYTES = 2**31 - 1  # of a flatbuffer
 _MAX_UNPACKED = 64 << 20  # bytes of the files in an appended ZIP archive
-_ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, OSError, EOFError)
 
 
 class Rewriting:
@@ -132,7 +131,7 @@ class Rewriting:
             return bytes(builder.Output())
         try:
             return _with_files(bytes(builder.Output()), self._content)
-        except _ZIP_ERRORS as error:
+        except archive.ERRORS as error:
             rule = "the ZIP archive after the model must be one that can be copied"
             raise ModelError(f"{self._what}: {rule}: {error}") from error
 
@@ -300,17 +299,20 @@ def _tables(root: Table) -> Iterator[Table]:
 def _with_files(new: bytes, content: memoryview) -> bytes:
     """The file with the old one's appended ZIP archive, in which metadata writers store files.
 
-    Raises _ZIP_ERRORS if the archive is damaged or cannot be copied.
+    Raises archive.ERRORS if the archive is damaged or cannot be copied.
     """
-    if not zipfile.is_zipfile(io.BytesIO(content)):
+    if not zipfile.is_zipfile(archive.MemoryFile(content)):
         return new
     stream = io.BytesIO(new)
-    with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(stream, "a") as archive:
+    with (
+        zipfile.ZipFile(archive.MemoryFile(content)) as old,
+        zipfile.ZipFile(stream, "a") as new_files,
+    ):
         unpacked = sum(entry.file_size for entry in old.infolist())
         if unpacked > _MAX_UNPACKED:
             raise zipfile.BadZipFile(
                 f"its files have {unpacked} bytes, the limit is {_MAX_UNPACKED}"
             )
         for entry in old.infolist():
-            archive.writestr(entry, old.read(entry))
+            new_files.writestr(entry, old.read(entry))
     return stream.getvalue()

@@ -55,16 +55,19 @@ def served_graphs(model: Model, limits: Limits) -> tuple[ServedGraph, ...]:
     """The default signature first."""
     if not model.subgraphs:
         return ()
+    described = tensor_descriptions(model)
     if not model.signatures:
         main = model.subgraphs[0]
         ends = _named(main, main.inputs), _named(main, main.outputs)
-        return (_served(model, "", 0, *ends, limits),)
+        return (_served(model, "", 0, *ends, limits, described=described),)
     found = []
     for s in model.signatures:
         tensors = model.subgraphs[s.subgraph].tensors
         inputs = {name: tensors[i] for name, i in s.inputs.items()}
         outputs = {name: tensors[i] for name, i in s.outputs.items()}
-        found.append(_served(model, s.key, s.subgraph, inputs, outputs, limits))
+        found.append(
+            _served(model, s.key, s.subgraph, inputs, outputs, limits, described=described)
+        )
     return tuple(sorted(found, key=lambda graph: graph.key != _DEFAULT))
 
 
@@ -75,11 +78,12 @@ def _served(
     inputs: Mapping[str, Tensor],
     outputs: Mapping[str, Tensor],
     limits: Limits,
+    *,
+    described: Mapping[int, TensorDescription],
 ) -> ServedGraph:
     tensors = [tensor.index for tensor in (*inputs.values(), *outputs.values())]
     shapes = shape_signatures(model.subgraphs[subgraph], model.subgraphs, tensors, limits)
-    described = {} if subgraph else tensor_descriptions(model)
-    return ServedGraph(key, subgraph, inputs, outputs, shapes, described)
+    return ServedGraph(key, subgraph, inputs, outputs, shapes, {} if subgraph else described)
 
 
 @dataclasses.dataclass(frozen=True)

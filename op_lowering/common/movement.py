@@ -1,7 +1,12 @@
 """Common parts of rules that only move data: which tensors XLA moves, axes, constant integers."""
 
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
+from jax import lax
 
 from jaxdelegate.op_lowering.dtypes import DTYPES
 from jaxdelegate.op_lowering.records.stored_integers import why_not_alike
@@ -40,6 +45,19 @@ def why_not_indices(*specs: TensorSpec) -> str | None:
 def integers(spec: TensorSpec) -> tuple[int, ...]:
     """The values of a constant tensor, in row-major order."""
     return tuple(int(value) for value in np.ravel(np.asarray(spec.const)))
+
+
+def with_last(
+    x: jax.Array, updates: jax.Array, maximum: Callable[[jax.Array, jax.Array], jax.Array]
+) -> jax.Array:
+    """`x` with the last of the updates of each element, as LiteRT's kernels; a GPU keeps any.
+
+    `maximum` scatters a number for each update, in row-major order, to an array like `x` and keeps
+    the largest.
+    """
+    order = lax.iota(np.int32, updates.size).reshape(updates.shape)
+    last = maximum(jnp.full(x.shape, -1, np.int32), order)
+    return jnp.where(last < 0, x, jnp.take(updates.reshape(-1), last, mode="clip"))
 
 
 def zero_point(spec: TensorSpec) -> int:

@@ -24,9 +24,9 @@ from jaxdelegate.quant.jax_requantize import clamp
 _ROWS, _COLUMNS, _DEPTH, _WARPS = 128, 128, 64, 8
 _LEAST = 16  # of each in Triton's product; for int8 the least depth is twice that
 _MOST_VALUES = 1 << 31  # of a matrix whose positions are int32
-# With fewer, XLA's kernels win on an H200, which has 132 multiprocessors: MobileNet v2 takes 0.51
-# ms at batch 1, and 0.66 with this kernel. At batch 128 both take 4.1 ms, but this kernel moves a
-# third of the bytes.
+# Seen on an H200 only, which has 132 multiprocessors: with fewer, XLA's kernels were faster
+# (MobileNet v2 at batch 1). At batch 128 both took the same time, but this kernel moves a third of
+# the bytes (bench/compile_for_gpu.py), which counts more where memory is slower.
 _LEAST_BLOCKS = 128
 
 

@@ -13,7 +13,12 @@ import numpy as np
 from jax import lax
 
 from jaxdelegate.op_lowering.common.basics import int32_indices
-from jaxdelegate.op_lowering.common.movement import why_not_axis, why_not_indices, why_not_moved
+from jaxdelegate.op_lowering.common.movement import (
+    why_not_axis,
+    why_not_indices,
+    why_not_moved,
+    with_last,
+)
 from jaxdelegate.op_lowering.common.pointwise import INTEGERS
 from jaxdelegate.op_lowering.common.products import nothing
 from jaxdelegate.op_lowering.dtypes import FLOATS
@@ -175,12 +180,12 @@ def _lower_sparse_to_dense(op: Op[SparseToDenseOptions]) -> Function:
         indices: jax.Array, _shape: jax.Array, values: jax.Array, default: jax.Array
     ) -> tuple[jax.Array]:
         where = tuple(jnp.moveaxis(indices.reshape(count, len(shape)), 1, 0))
-        order = lax.iota(np.int32, count)
-        none = jnp.full(shape, -1, np.int32)
-        last = none.at[where].max(order, mode="drop", wrap_negative_indices=False)
-        values = jnp.broadcast_to(values, (count,))
         y = jnp.broadcast_to(jnp.reshape(default, ()), shape)
-        return (jnp.where(last < 0, y, jnp.take(values, last, mode="clip")) if count else y,)
+
+        def maximum(none: jax.Array, order: jax.Array) -> jax.Array:
+            return none.at[where].max(order, mode="drop", wrap_negative_indices=False)
+
+        return (with_last(y, jnp.broadcast_to(values, (count,)), maximum) if count else y,)
 
     return sparse_to_dense
 

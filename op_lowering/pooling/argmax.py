@@ -9,9 +9,9 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from jaxdelegate.op_lowering.common.basics import finite, fused_activation
+from jaxdelegate.op_lowering.common.movement import with_last
 from jaxdelegate.op_lowering.common.products import nothing, why_not_floats, why_not_fused
 from jaxdelegate.op_lowering.common.window import (
     Windows,
@@ -187,10 +187,12 @@ def _scatter(x: jax.Array, flat: jax.Array, y: TensorSpec) -> jax.Array:
     flat = jnp.where(flat < 0, size, flat).reshape(n, -1)
     batch = jnp.arange(n, dtype=flat.dtype).reshape(-1, 1)
     values = x.reshape(n, -1).astype(y.dtype)
-    order = lax.broadcasted_iota(np.int32, values.shape, 1)
-    last = jnp.full((n, size), -1, np.int32).at[batch, flat].max(order, mode="drop")
-    images = jnp.take_along_axis(values, last, 1, mode="clip")
-    return jnp.where(last < 0, jnp.zeros((), y.dtype), images).reshape(y.shape)
+    images = with_last(
+        jnp.zeros((n, size), y.dtype),
+        values,
+        lambda none, order: none.at[batch, flat].max(order, mode="drop"),
+    )
+    return images.reshape(y.shape)
 
 
 MAX_POOL_WITH_ARGMAX = OpRule(

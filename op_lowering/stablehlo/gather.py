@@ -15,7 +15,12 @@ import numpy as np
 from jax import lax
 
 from jaxdelegate.op_lowering.common.basics import int32_indices
-from jaxdelegate.op_lowering.common.movement import why_not_indices, why_not_moved, why_not_present
+from jaxdelegate.op_lowering.common.movement import (
+    why_not_indices,
+    why_not_moved,
+    why_not_present,
+    with_last,
+)
 from jaxdelegate.op_lowering.common.pointwise import (
     why_not_count,
     why_not_one_dtype,
@@ -215,11 +220,10 @@ def _lower_scatter(op: Op[StablehloScatterOptions]) -> Function:
 def _overwrite(
     x: jax.Array, vectors: jax.Array, updates: jax.Array, *dims: Any, **mode: Any
 ) -> jax.Array:
-    """lax.scatter that keeps the last of several updates, as LiteRT's kernel; a GPU keeps any."""
-    order = lax.iota(np.int32, updates.size).reshape(updates.shape)
-    none = jnp.full(x.shape, -1, np.int32)
-    last = lax.scatter_max(none, vectors, order, *dims, **mode)
-    return jnp.where(last < 0, x, jnp.take(updates.reshape(-1), last, mode="clip"))
+    """lax.scatter that keeps the last of several updates."""
+    return with_last(
+        x, updates, lambda none, order: lax.scatter_max(none, vectors, order, *dims, **mode)
+    )
 
 
 def _scatter_of(body: Body, i: int, wide: np.dtype, overwrite: _Scatter) -> _Scatter | None:
