@@ -1,7 +1,7 @@
 """The rule of an operator, and what it depends on. Independent of jax and of the graph."""
 
 import dataclasses
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Generic, Literal, Self, TypeVar
 
 import numpy as np
@@ -27,6 +27,8 @@ class Lowered:
     Attributes:
         run: the function.
         prepare: by input position.
+        derived: what `run` gets after its inputs, each prepared from the constant input in a
+            position, and kept on the device as well.
         layout: what the preparations depend on; operators with equal layouts share prepared
             constants whatever the shapes of their inputs. None: the input shapes.
         takes_reduced: `run` also accepts float32 inputs as float16 or bfloat16.
@@ -40,10 +42,12 @@ class Lowered:
     takes_reduced: bool = False
     is_on_grid: bool = False
     may_overflow: bool = False
+    derived: Sequence[tuple[int, Prepare]] = ()
 
     def __call__(self, *arrays: Any) -> tuple[Any, ...]:
         return self.run(
-            *(self.prepare[i](a) if i in self.prepare else a for i, a in enumerate(arrays))
+            *(self.prepare[i](a) if i in self.prepare else a for i, a in enumerate(arrays)),
+            *(prepare(arrays[i]) for i, prepare in self.derived),
         )
 
 

@@ -9,7 +9,7 @@
 #define LANES 8
 #define HAS_VNNI 0
 
-BEGIN_TARGET("avx2,fma")
+BEGIN_TARGET("avx2,fma,f16c")
 namespace kernels::avx2 {
 namespace {
 #include "products.inc"
@@ -21,6 +21,7 @@ namespace {
 #include "winograd.inc"
 #include "int8.inc"
 #include "int16.inc"
+#include "fully_connected.inc"
 #include "widened.inc"
 #include "broadcast.inc"
 
@@ -36,6 +37,7 @@ static constexpr Float32Functions float32() {
 // 8 sums: weights and operands take two registers each.
 static constexpr Int8Functions int8() {
   Int8Functions f{{depthwise<IntegerDepthwise<Int8>>}, requantize, measure, quantize, broadcast_operands};
+  list_fully_connected<3>(f);
   list_products<Int8Steps, 1>(f, std::make_integer_sequence<int, 4>());
   list_broadcast<Int8BroadcastSteps>(f, std::make_integer_sequence<int, 4>());
   return f;

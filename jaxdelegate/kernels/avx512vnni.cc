@@ -8,18 +8,21 @@
 
 #define LANES 16
 
-BEGIN_TARGET("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,fma")
+BEGIN_TARGET("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,fma,f16c")
 namespace kernels::avx512vnni {
 namespace {
 #include "products.inc"
 #include "depthwise.inc"
 #include "int8.inc"
 #include "int16.inc"
+#include "fully_connected.inc"
 #include "broadcast.inc"
 
 // 28 sums, two vectors of weights, an operand and its flip mask.
 static constexpr Int8Functions int8() {
   Int8Functions f{{depthwise<IntegerDepthwise<Int8>>}, requantize, measure, quantize, broadcast_operands};
+  list_fully_connected<4>(f);
+  list_unsigned_products<2>(f, std::make_integer_sequence<int, 14>());
   list_products<Int8Steps, 1>(f, std::make_integer_sequence<int, 14>());
   list_products<Int8Steps, 2>(f, std::make_integer_sequence<int, 14>());
   list_products<Int8Steps, 4>(f, std::make_integer_sequence<int, 6>());

@@ -10,18 +10,21 @@
 #define LANES 8
 #define HAS_VNNI 1
 
-BEGIN_TARGET("avx2,avxvnni,fma")
+BEGIN_TARGET("avx2,avxvnni,fma,f16c")
 namespace kernels::avxvnni {
 namespace {
 #include "products.inc"
 #include "depthwise.inc"
 #include "int8.inc"
 #include "int16.inc"
+#include "fully_connected.inc"
 #include "broadcast.inc"
 
 // 12 sums, two vectors of weights and an operand.
 static constexpr Int8Functions int8() {
   Int8Functions f{{depthwise<IntegerDepthwise<Int8>>}, requantize, measure, quantize, broadcast_operands};
+  list_fully_connected<3>(f);
+  list_unsigned_products<1>(f, std::make_integer_sequence<int, 6>());
   list_products<Int8Steps, 1>(f, std::make_integer_sequence<int, 6>());
   list_broadcast<Int8BroadcastSteps>(f, std::make_integer_sequence<int, 6>());
   return f;

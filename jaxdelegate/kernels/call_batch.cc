@@ -30,6 +30,7 @@ long bytes_of(int64_t type) {
     case XLA_FFI_DataType_U8:
       return 1;
     case XLA_FFI_DataType_S16:
+    case XLA_FFI_DataType_F16:
     case XLA_FFI_DataType_BF16:
       return 2;
     case XLA_FFI_DataType_S32:

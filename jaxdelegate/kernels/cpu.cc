@@ -38,8 +38,8 @@ uint32_t features_of(const CpuRegisters& r) {
   const auto feature = [](uint32_t word, int bit, uint32_t f) {
     return has_bit(word, bit) ? f : 0;
   };
-  uint32_t features = feature(r.leaf1_ecx, 12, kFma) | feature(r.leaf7_ebx, 5, kAvx2) |
-                      feature(r.leaf7_1_eax, 4, kAvxVnni);
+  uint32_t features = feature(r.leaf1_ecx, 12, kFma) | feature(r.leaf1_ecx, 29, kF16c) |
+                      feature(r.leaf7_ebx, 5, kAvx2) | feature(r.leaf7_1_eax, 4, kAvxVnni);
   if ((r.xcr0 & kZmmState) == kZmmState) {
     features |= feature(r.leaf7_ebx, 16, kAvx512f) | feature(r.leaf7_ebx, 17, kAvx512dq) |
                 feature(r.leaf7_ebx, 30, kAvx512bw) | feature(r.leaf7_ebx, 31, kAvx512vl) |

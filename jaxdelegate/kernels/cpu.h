@@ -17,6 +17,7 @@ enum Feature : uint32_t {
   kAvx512vl = 1 << 6,
   kAvx512vnni = 1 << 7,
   kAvx512bf16 = 1 << 8,
+  kF16c = 1 << 9,
 };
 
 // Registers of CPUID by leaf (and subleaf), and XCR0, which XGETBV reads; zero if missing.

@@ -36,12 +36,6 @@ void quantize_part(const void* data, long part) {
   image.functions.quantize(run);
 }
 
-// x ~ scale * (q - zero). The defaults are for an image of zeros; with NaN, scales are NaN.
-struct Parameters {
-  float scale = 1, inverse = 1;
-  int32_t zero = 0;
-};
-
 // NeonSymmetricQuantizeFloats of TFLite's optimized/neon_tensor_utils.cc.
 Parameters symmetric(const Extent& extent) {
   const float largest = std::max(-extent.low, extent.high);
@@ -80,9 +74,9 @@ Parameters quantized(const float* x, long count, bool is_asymmetric, const Instr
   pool.loop(tasks, measure_part, &image);
   Extent extent = extents[0];
   for (long i = 1; i < tasks; ++i) extent.add(extents[i]);
-  const Parameters p = is_asymmetric ? asymmetric(extent) : symmetric(extent);
+  const Parameters p = parameters_of(extent, is_asymmetric);
   uint8_t* const y = scratch.of(count);
-  const float offset = static_cast<float>(p.zero), low = is_asymmetric ? -128.0f : -127.0f;
+  const float offset = static_cast<float>(p.zero), low = least(is_asymmetric);
   image.run = {
       .x = nullptr, .count = 0, .inverse = p.inverse, .offset = offset, .low = low, .y = y};
   pool.loop(tasks, quantize_part, &image);
@@ -91,6 +85,10 @@ Parameters quantized(const float* x, long count, bool is_asymmetric, const Instr
 }
 
 }  // namespace
+
+Parameters parameters_of(const Extent& extent, bool is_asymmetric) {
+  return is_asymmetric ? asymmetric(extent) : symmetric(extent);
+}
 
 template <class Work>
 void run(const DynamicRange<Work>& convolution, const InstructionSet& set, const ThreadPool& pool) {

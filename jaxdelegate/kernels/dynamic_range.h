@@ -8,6 +8,18 @@
 
 namespace kernels {
 
+// x ~ scale * (q - zero). The defaults are for zeros; with NaN, scales are NaN.
+struct Parameters {
+  float scale = 1, inverse = 1;
+  int32_t zero = 0;
+};
+
+// For values of an extent.
+Parameters parameters_of(const Extent&, bool is_asymmetric);
+
+// The least integer of their quantized values.
+inline float least(bool is_asymmetric) { return is_asymmetric ? -128 : -127; }
+
 // Work is a Product or Depthwise of Int8; its x, bias, y and epilogue are filled in for each image.
 template <class Work>
 struct DynamicRange {

@@ -12,6 +12,12 @@
 // sums (int32) -> y, with `modes` (int64: is_asymmetric and scales_twice of DynamicRange) and
 // `range`. Columns as for integers.
 //
+// FULLY_CONNECTED (float32 rows, weights of a file as bytes): x, weights, bias, scales (float32
+// [columns], or of blocks, float16 [columns / 4, blocks, 4]), the weights' sums (int32, or scaled
+// ones of blocks, float32) -> y, with `modes` (int64: bits of a
+// weight, values of a block or 0, is_asymmetric), `range` and `shape` (int64: columns, depth). x may
+// have any number of rows.
+//
 // Attention: q, k, v and an optional mask -> y, with `scale` (float32). Means: x -> y. Both float32.
 
 #include <cstdio>
@@ -22,6 +28,7 @@
 #include "cpu.h"
 #include "depthwise.h"
 #include "dynamic_range.h"
+#include "fully_connected.h"
 #include "instruction_sets.h"
 #include "mean.h"
 #include "product.h"
@@ -231,6 +238,43 @@ const char* read(const XLA_FFI_CallFrame& frame, DynamicRange<Work>& convolution
   return nullptr;
 }
 
+// Whether blocks of weights may have this number of bytes: a power of two.
+bool is_block(long bytes) { return bytes >= kLeastBlock && (bytes & (bytes - 1)) == 0; }
+
+const char* read(const XLA_FFI_CallFrame& frame, FullyConnected& f) {
+  const auto* modes = static_cast<const int64_t*>(attribute(frame, 0, XLA_FFI_DataType_S64, 3));
+  const void* range = attribute(frame, 1, XLA_FFI_DataType_F32, 2);
+  const auto* shape = static_cast<const int64_t*>(attribute(frame, 2, XLA_FFI_DataType_S64, 2));
+  if (modes == nullptr || range == nullptr || shape == nullptr || frame.args.size != 5 ||
+      frame.rets.size != 1)
+    return "expected x, weights, bias, scales, sums, y, modes, range and shape";
+  memcpy(&f.range, range, sizeof f.range);
+  f.columns = shape[0], f.depth = shape[1];
+  f.bits = modes[0], f.block = modes[1] == 0 ? f.depth : modes[1], f.is_asymmetric = modes[2] != 0;
+  const bool has_blocks = modes[1] != 0;
+  if (f.columns < 1 || f.depth < 1 || (f.bits != 2 && f.bits != 4 && f.bits != 8) ||
+      f.block < 1 || f.depth % f.block != 0 ||
+      (has_blocks && (f.bits == 2 || !is_block(f.block * f.bits / 8))))
+    return "the kernel does not support these modes";
+  const XLA_FFI_Buffer &x = argument(frame, 0), &w = argument(frame, 1), &s = argument(frame, 3);
+  f.rows = elements_of(x) / f.depth;
+  if (!read_data(x, f.rows * f.depth, f.x)) return "x does not have whole rows";
+  const bool are_bytes = w.dtype == XLA_FFI_DataType_S8 || w.dtype == XLA_FFI_DataType_U8;
+  if (!are_bytes || !read_data(w, w.dtype, f.columns * f.row_bytes(), f.w))
+    return "weights do not fit the shape";
+  const long scales = round_up(f.columns, 4) * f.blocks();
+  const XLA_FFI_Buffer& sums = argument(frame, 4);
+  const bool fits = has_blocks ? read_data(s, XLA_FFI_DataType_F16, scales, f.block_scales) &&
+                                     read_data(sums, f.columns, f.block_sums)
+                               : read_data(s, f.columns, f.scales) &&
+                                     read_data(sums, f.columns, f.sums);
+  if (!fits || !read_data(argument(frame, 2), f.columns, f.bias))
+    return "bias, scales or sums do not fit the shape";
+  return read_data(result(frame), XLA_FFI_DataType_F32, f.rows * f.columns, f.y)
+             ? nullptr
+             : "y does not fit x";
+}
+
 const char* read_mask(const XLA_FFI_Buffer& mask, Attention& a) {
   const long wanted[3] = {a.batch, a.heads, a.queries};
   long strides[3], stride = a.keys;
@@ -327,7 +371,8 @@ XLA_FFI_Error* handle(XLA_FFI_CallFrame* frame) {
   ROW(jaxdelegate_product_dynamic_range, DynamicRange<Product<Int8>>)     \
   ROW(jaxdelegate_depthwise_dynamic_range, DynamicRange<Depthwise<Int8>>) \
   ROW(jaxdelegate_product_int16, Product<Int16>)                          \
-  ROW(jaxdelegate_depthwise_int16, Depthwise<Int16>)
+  ROW(jaxdelegate_depthwise_int16, Depthwise<Int16>)                      \
+  ROW(jaxdelegate_fully_connected, FullyConnected)
 
 #define DEFINE(name, Work) \
   EXPORT XLA_FFI_Error* name(XLA_FFI_CallFrame* frame) { return handle<Work>(frame); }

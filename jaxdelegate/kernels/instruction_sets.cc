@@ -11,7 +11,7 @@ namespace kernels {
 
 namespace {
 
-constexpr uint32_t kHasAvx2 = kAvx2 | kFma, kHasAvx512f = kHasAvx2 | kAvx512f;
+constexpr uint32_t kHasAvx2 = kAvx2 | kFma | kF16c, kHasAvx512f = kHasAvx2 | kAvx512f;
 constexpr uint32_t kHasAvx512vnni = kHasAvx512f | kAvx512bw | kAvx512dq | kAvx512vl | kAvx512vnni;
 // Features of sets whose instructions the compiler does not know: no processor has all of these.
 [[maybe_unused]] constexpr uint32_t kUnknown = ~0u;

@@ -115,6 +115,62 @@ struct Broadcast {
   int32_t* y;
 };
 
+// Bytes of weights in the smallest block of FULLY_CONNECTED, whose blocks are multiples of it.
+constexpr long kLeastBlock = 16;
+
+// A row that was quantized on the fly.
+struct QuantizedRow {
+  float scale;
+  int32_t zero;
+};
+
+// A few rows of integers times rows of weights as a file stores them. A vector of weights has the
+// values of `x` in as many vectors as a byte has weights: of the first weight of each byte, of the
+// second one, and so on; those after the row's last weight are zero.
+struct FewRows {
+  const int8_t* x;
+  long x_stride;
+  const int32_t* less;  // [rows, blocks], subtracted from the sums
+  const uint8_t* w;     // [columns, bytes]
+  long bytes, columns;
+  long blocks;                   // 1: results are sums, otherwise reals
+  long block_vectors;            // 1 if a block is smaller than a vector
+  const uint16_t* block_scales;  // float16 [columns / 4, blocks, 4]
+  int32_t* sums;                 // [rows, stride]; the stride is a multiple of 4
+  float* reals;                  // the scaled sums of blocks, added up
+  long stride;
+};
+
+// Rows of weights as a file stores them -> a panel of Int8, times 2^(8 - bits). `depth` is filled up to a multiple of 32
+// with zeros, and columns up to kPanel.
+struct PanelOfFile {
+  const uint8_t* w;
+  long stride, columns, depth;
+  int8_t* y;
+};
+
+// y += sums * scales, both [rows, columns].
+struct ScaledSums {
+  const int32_t* sums;
+  long rows, columns;  // a multiple of LANES
+  const float* scales;
+  float* y;
+};
+
+// Products of quantized rows, scaled back to float32: the sums of integers, or the scaled sums of
+// blocks. `ones` are those of a row of ones, which zero points multiply.
+struct FinishedRows {
+  const int32_t *sums, *ones;  // [rows, stride] and [columns], or null:
+  const float *reals, *real_ones;
+  long stride, rows, columns;
+  const QuantizedRow* quantized;  // [rows]
+  const float* scales;            // [columns] of sums
+  const float* bias;              // [columns]
+  Range range;
+  float* y;
+  long y_stride;
+};
+
 constexpr int kMostRows = 14;
 constexpr int kMostPanels = 4;
 constexpr long kMostSums = kMostRows * kMostPanels * kPanel;  // of integers, in a separate buffer
@@ -151,11 +207,29 @@ struct Bfloat16Functions : Functions<Bfloat16> {
   void (*round)(const float* x, long count, uint16_t* y);  // to bfloat16; an even count
 };
 
+constexpr int kMostFewRows = 4;
+
 struct Int8Functions : Functions<Int8> {
+  using FewRowsKernel = void (*)(const FewRows&);
+
   void (*requantize)(const RequantizedTile<uint8_t>&);
   void (*measure)(const float* x, long count, Extent& extent);
   void (*quantize)(const QuantizedRun&);
   void (*broadcast_operands)(const Broadcast&);  // for any values of 4 bytes
+  // FULLY_CONNECTED; tables are for weights of 2, 4 and 8 bits, and by rows - 1.
+  long vector = 0;    // bytes
+  int most_few_rows = 0;
+  int32_t less[3] = {};  // than they are: x is multiplied by weights + less
+  FewRowsKernel few_rows[3][kMostFewRows] = {};
+  // Not of 2 bits. By the logarithm of a block's groups of kLeastBlock bytes in a vector.
+  FewRowsKernel few_rows_in_blocks[3][3][kMostFewRows] = {};
+  void (*fill_panel[3])(const PanelOfFile&) = {};
+  int unsigned_panels = 0, unsigned_rows = 0;
+  Product unsigned_product[kMostRows] = {};  // by rows - 1, without a flip
+  void (*add_scaled)(const ScaledSums&) = nullptr;
+  // float16 [groups, blocks, 4] -> float32 [blocks, kPanel], the blocks at a distance of `stride`.
+  void (*widen_scales)(const uint16_t* x, long blocks, long groups, float* y, long stride) = nullptr;
+  void (*finish_products)(const FinishedRows&) = nullptr;
 };
 
 struct Int16Functions : Functions<Int16> {

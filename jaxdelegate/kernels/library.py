@@ -27,11 +27,12 @@ PRODUCT_DYNAMIC_RANGE, DEPTHWISE_DYNAMIC_RANGE = (
     "jaxdelegate.product_dynamic_range.1",
     "jaxdelegate.depthwise_dynamic_range.1",
 )
+FULLY_CONNECTED = "jaxdelegate.fully_connected.1"
 # Call batches refer to kernels by their index here; `why_not` checks that the library agrees.
 BATCHED = (
     *(PRODUCT, DEPTHWISE, WINOGRAD, ATTENTION, MEAN, PRODUCT_BFLOAT16),
     *(PRODUCT_INT8, DEPTHWISE_INT8, PRODUCT_DYNAMIC_RANGE, DEPTHWISE_DYNAMIC_RANGE),
-    *(PRODUCT_INT16, DEPTHWISE_INT16),
+    *(PRODUCT_INT16, DEPTHWISE_INT16, FULLY_CONNECTED),
 )
 CALL_BATCH = "jaxdelegate.call_batch.1"
 
@@ -95,6 +96,7 @@ _FFI_TYPES = {
     "int32": 4,
     "int64": 5,
     "uint8": 6,
+    "float16": 10,
     "float32": 11,
     "float64": 12,
     "bfloat16": 16,

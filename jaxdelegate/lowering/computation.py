@@ -65,7 +65,7 @@ class LoweredOperator:
     """One lowered operator, the sources of its inputs, and its outputs.
 
     `inputs` contains tensor indices, Weights or None, then the Weights of the subgraphs that it
-    calls; `states` the variable tensors that it updates.
+    calls, and those derived from its constants; `states` the variable tensors that it updates.
     `name` is the name of the file's operator with this index, even if a rewrite replaced it;
     `parts` are all operators of the file that it replaces.
     """

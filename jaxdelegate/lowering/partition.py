@@ -290,20 +290,26 @@ def _step(
         own = own.in_floats(*stored)
     if called is not None:
         called.update((weight, array) for weight, (array, _) in own.called.items())
-    constants = _Constants(op.context.precision, own.prepared, own.layout(op))
+    layout = own.layout(op)
+    constants = _Constants(op.context.precision, own.prepared, layout)
     sources = [
         constants.source(operator, position, specs.get(index))
         for position, index in enumerate(operator.inputs)
     ]
     preparations.update((i, prepare) for i, prepare in sources if isinstance(i, Weight))
     preparations.update((weight, prepare) for weight, (_, prepare) in own.called.items())
+    derived = {
+        Weight(operator.inputs[p], operator.index, p, ("derived", i, layout)): prepare
+        for i, (p, prepare) in enumerate(own.derived)
+    }
+    preparations.update(derived)
     read = [source for source, _ in sources]
     built_in = (read[p] for p in rule.built_in if p < len(read))
     return LoweredOperator(
         name=next(part.name for part in parts if part.index == operator.index),
         operator=operator,
         run=own.run if op.context.algorithm is None else with_barriers(own.run, inputs),
-        inputs=(*read, *own.called),
+        inputs=(*read, *own.called, *derived),
         outputs=operator.outputs,
         states=tuple(operator.inputs[p] for p in rule.states(op)) if rule.states else (),
         built_in=frozenset(source for source in built_in if isinstance(source, Weight)),
@@ -322,6 +328,7 @@ class _Run:
     run: Function  # gets the constants in `prepared` as prepared, others in the file's layout
     prepared: Mapping[int, Prepare] = dataclasses.field(default_factory=dict)
     called: CalledWeights = dataclasses.field(default_factory=dict)
+    derived: Sequence[tuple[int, Prepare]] = ()
 
     def layout(self, op: Op[Options]) -> Hashable:
         """What the preparations depend on."""
@@ -357,7 +364,8 @@ def _run_of(
         p for p, spec in enumerate(op.inputs) if spec is not None and spec.const is not None
     }
     prepared = {p: prepare for p, prepare in run.prepare.items() if p in constant}
-    return _Run(run, _partly_prepared(run, frozenset(prepared)), prepared)
+    partly = _partly_prepared(run, frozenset(prepared))
+    return _Run(run, partly, prepared, derived=run.derived)
 
 
 def _as_lowered(run: Function) -> Lowered:

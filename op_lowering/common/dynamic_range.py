@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from typing import overload
 
@@ -18,10 +19,19 @@ from jaxdelegate.op_lowering.common.quantization import (
 )
 from jaxdelegate.op_lowering.common.quantized_products import UINT8, Tensors, why_not_scales
 from jaxdelegate.op_lowering.common.rounding import rounded
+from jaxdelegate.op_lowering.records.enums import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.rule import first_reason, why_not_dtype
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.quant.jax_affine import asymmetric_quantize, symmetric_quantize
 from jaxdelegate.quant.params import channel_scales
+
+# Of the results of dynamic range kernels on a CPU.
+RANGES = {
+    Act.NONE: (-math.inf, math.inf),
+    Act.RELU: (0.0, math.inf),
+    Act.RELU_N1_TO_1: (-1.0, 1.0),
+    Act.RELU6: (0.0, 6.0),
+}
 
 
 @dataclasses.dataclass(frozen=True)

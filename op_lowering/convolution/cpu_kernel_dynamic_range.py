@@ -1,4 +1,4 @@
-"""Dynamic range convolutions, and FULLY_CONNECTED of one row, by this package's CPU kernels.
+"""Dynamic range convolutions by this package's CPU kernels.
 
 A kernel quantizes each image on the fly, sums in int32, and scales sums back while they are in the
 nearest cache; results equal those of XLA's algorithms bit for bit. XLA:CPU would compile ten
@@ -13,10 +13,8 @@ import numpy as np
 
 from jaxdelegate.kernels.library import DEPTHWISE_DYNAMIC_RANGE, PANEL, PRODUCT_DYNAMIC_RANGE
 from jaxdelegate.op_lowering.common.basics import Array, pad
-from jaxdelegate.op_lowering.common.dynamic_range import filter_scales, signed
-from jaxdelegate.op_lowering.common.packed_weights import WeightStorage
+from jaxdelegate.op_lowering.common.dynamic_range import RANGES, filter_scales, signed
 from jaxdelegate.op_lowering.common.quantized_products import Tensors
-from jaxdelegate.op_lowering.common.window import Window
 from jaxdelegate.op_lowering.convolution.algorithms import Convolution
 from jaxdelegate.op_lowering.convolution.cpu_kernel import (
     NATIVE,
@@ -26,55 +24,20 @@ from jaxdelegate.op_lowering.convolution.cpu_kernel import (
 )
 from jaxdelegate.op_lowering.convolution.cpu_kernel_integer import QUAD, pairs, steps, takes
 from jaxdelegate.op_lowering.convolution.integer import filter_sums
-from jaxdelegate.op_lowering.matmul.options import FullyConnectedOptions
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType as Act
-from jaxdelegate.op_lowering.records.enums import Padding
 from jaxdelegate.op_lowering.rule import Lowered, LoweringContext, Prepare
-
-_RANGES = {
-    Act.NONE: (-math.inf, math.inf),
-    Act.RELU: (0.0, math.inf),
-    Act.RELU_N1_TO_1: (-1.0, 1.0),
-    Act.RELU6: (0.0, 6.0),
-}
 
 
 def algorithms(
-    context: LoweringContext, tensors: Tensors, activation: Act, c: Convolution | None = None
+    context: LoweringContext, tensors: Tensors, activation: Act, c: Convolution
 ) -> tuple[str, ...]:
-    """For operators that LiteRT's dynamic range kernels accept; `c` is None for FULLY_CONNECTED.
-
-    That must have one row, because the kernels read all weights for every row.
-    """
-    w = tensors.w
-    if not context.native_kernels or w.const is None or activation not in _RANGES:
-        return ()
-    if c is None:
-        is_row = math.prod(tensors.x.shape) // w.shape[1] == 1
-        fits, storage = is_row and w.blocks is None, WeightStorage.of(w)
-    else:
-        fits, storage = takes(c), WeightStorage.of_convolution(w, c.output_channels, c.groups)
-    return (NATIVE,) if fits and storage.packed is None else ()
+    """For operators that LiteRT's dynamic range kernels accept."""
+    is_asked = context.native_kernels and tensors.w.const is not None
+    return (NATIVE,) if is_asked and activation in RANGES and takes(c) else ()
 
 
-def is_chosen(
-    context: LoweringContext, tensors: Tensors, activation: Act, c: Convolution | None = None
-) -> bool:
+def is_chosen(context: LoweringContext, tensors: Tensors, activation: Act, c: Convolution) -> bool:
     return context.algorithm in (None, NATIVE) and bool(algorithms(context, tensors, activation, c))
-
-
-def row_by_matrix(options: FullyConnectedOptions, tensors: Tensors) -> Lowered:
-    """[..., K] x [N, K] -> y, which has N elements."""
-
-    def spatial_io(w: Array) -> Array:
-        return w.transpose(1, 0).reshape(1, 1, w.shape[1], w.shape[0])
-
-    output_channels, depth = tensors.w.shape
-    pixel = Window(1, 1, 1, Padding.VALID)
-    c = Convolution((pixel, pixel), depth, depth, output_channels)
-    activation = options.fused_activation_function
-    asymmetric = options.asymmetric_quantize_inputs
-    return convolution(c, spatial_io, activation, tensors, asymmetric=asymmetric)
 
 
 def convolution(
@@ -100,7 +63,7 @@ def convolution(
     attributes = {
         "geometry": np.array(fields, np.int64),
         "modes": np.array((asymmetric, in_turn), np.int64),
-        "range": np.array(_RANGES[activation], np.float32),
+        "range": np.array(RANGES[activation], np.float32),
     }
 
     def columns(values: Array) -> Array:

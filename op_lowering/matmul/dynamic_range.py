@@ -23,8 +23,7 @@ from jaxdelegate.op_lowering.common.integer_products import matrix_product, piec
 from jaxdelegate.op_lowering.common.packed_weights import WeightStorage
 from jaxdelegate.op_lowering.common.products import finish
 from jaxdelegate.op_lowering.common.quantized_products import INT2, INT4, INT8, UINT8, Tensors
-from jaxdelegate.op_lowering.convolution import cpu_kernel_dynamic_range
-from jaxdelegate.op_lowering.matmul import dynamic_range_blockwise
+from jaxdelegate.op_lowering.matmul import cpu_kernel, dynamic_range_blockwise
 from jaxdelegate.op_lowering.matmul.options import BatchMatMulOptions, FullyConnectedOptions
 from jaxdelegate.op_lowering.matmul.quantized import batch_product, row_sums
 from jaxdelegate.op_lowering.records.protocols import QuantizesInputs
@@ -40,12 +39,12 @@ def lower_fully_connected(op: Op[FullyConnectedOptions]) -> Function:
     """[..., K] x [N, K] -> [rows, N], or [..., N] with keep_num_dims."""
     tensors, activation = Tensors.of(op), op.options.fused_activation_function
     x_spec, w_spec, _, y_spec = tensors
+    if cpu_kernel.is_chosen(op.context, tensors, activation):
+        return cpu_kernel.fully_connected(op.options, tensors)
     if w_spec.blocks is not None:
         return dynamic_range_blockwise.lower_fully_connected(op, w_spec.blocks)
     output_channels, depth = w_spec.shape
     rows = math.prod(x_spec.shape) // depth
-    if cpu_kernel_dynamic_range.is_chosen(op.context, tensors, activation):
-        return cpu_kernel_dynamic_range.row_by_matrix(op.options, tensors)
     scales, storage = filter_scales(w_spec, output_channels), WeightStorage.of(w_spec)
     sums = None if w_spec.const is None else row_sums(signed(w_spec.const))
 

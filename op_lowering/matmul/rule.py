@@ -22,11 +22,8 @@ from jaxdelegate.op_lowering.common.products import (
     why_not_fused,
 )
 from jaxdelegate.op_lowering.common.quantized_products import Tensors
-from jaxdelegate.op_lowering.convolution import (
-    cpu_kernel,
-    cpu_kernel_dynamic_range,
-    cpu_kernel_integer,
-)
+from jaxdelegate.op_lowering.convolution import cpu_kernel, cpu_kernel_integer
+from jaxdelegate.op_lowering.matmul import cpu_kernel as cpu_kernel_dynamic_range
 from jaxdelegate.op_lowering.matmul import dynamic_range as dynamic_range_matmul
 from jaxdelegate.op_lowering.matmul import quantized as quantized_matmul
 from jaxdelegate.op_lowering.matmul.options import BatchMatMulOptions, FullyConnectedOptions

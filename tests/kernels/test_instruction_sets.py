@@ -26,15 +26,19 @@ from jaxdelegate.kernels.processor import INSTRUCTION_SETS, MAX_CPU_ISA, allowed
 FEATURES = {
     name: 1 << i
     for i, name in enumerate(
-        ("avx2", "fma", "avxvnni", "avx512f", "bw", "dq", "vl", "avx512vnni", "avx512bf16")
+        (
+            *("avx2", "fma", "avxvnni", "avx512f", "bw", "dq", "vl", "avx512vnni", "avx512bf16"),
+            "f16c",
+        )
     )
 }
-HASWELL = ("avx2", "fma")
+HASWELL = ("avx2", "fma", "f16c")
 SKYLAKE_X = (*HASWELL, "avx512f", "bw", "dq", "vl")
 CASCADE_LAKE = (*SKYLAKE_X, "avx512vnni")
 PROCESSORS = {
     "nehalem": ((), None),
-    "avx2 without fma": (("avx2",), None),
+    "avx2 without fma": (("avx2", "f16c"), None),
+    "avx2 without float16": (("avx2", "fma"), None),
     "haswell": (HASWELL, "avx2"),
     "alder lake": ((*HASWELL, "avxvnni"), "avxvnni"),
     "knights landing": ((*HASWELL, "avx512f"), "avx512f"),
@@ -42,7 +46,7 @@ PROCESSORS = {
     "cascade lake": (CASCADE_LAKE, "avx512vnni"),
     "zen 4": ((*CASCADE_LAKE, "avx512bf16"), "avx512bf16"),
     "sapphire rapids": ((*CASCADE_LAKE, "avx512bf16", "avxvnni"), "avx512bf16"),
-    "avx512 without avx2": (("avx512f", "bw", "dq", "vl", "avx512vnni"), None),
+    "avx512 without avx2": (("fma", "f16c", "avx512f", "bw", "dq", "vl", "avx512vnni"), None),
     "bfloat16 without vnni": ((*SKYLAKE_X, "avx512bf16"), "avx512f"),
 }
 
@@ -114,10 +118,10 @@ class Registers(ctypes.Structure):
     ]
 
 
-FMA, OSXSAVE, AVX, AVX2 = 1 << 12, 1 << 27, 1 << 28, 1 << 5
+FMA, OSXSAVE, AVX, F16C, AVX2 = 1 << 12, 1 << 27, 1 << 28, 1 << 29, 1 << 5
 F, DQ, BW, VL, VNNI = 1 << 16, 1 << 17, 1 << 30, 1 << 31, 1 << 11
 AVX_VNNI, BF16 = 1 << 4, 1 << 5
-EVERYTHING = (FMA | OSXSAVE | AVX, AVX2 | F | DQ | BW | VL, VNNI, AVX_VNNI | BF16)
+EVERYTHING = (FMA | OSXSAVE | AVX | F16C, AVX2 | F | DQ | BW | VL, VNNI, AVX_VNNI | BF16)
 XMM, YMM, ZMM = 0x2, 0x4, 0xE0
 
 
@@ -127,8 +131,8 @@ XMM, YMM, ZMM = 0x2, 0x4, 0xE0
     [
         (EVERYTHING, XMM | YMM | ZMM, tuple(FEATURES)),
         # Registers that the operating system does not save cannot be used.
-        (EVERYTHING, XMM | YMM, ("avx2", "fma", "avxvnni")),
-        (EVERYTHING, XMM | YMM | 0x60, ("avx2", "fma", "avxvnni")),
+        (EVERYTHING, XMM | YMM, ("avx2", "fma", "avxvnni", "f16c")),
+        (EVERYTHING, XMM | YMM | 0x60, ("avx2", "fma", "avxvnni", "f16c")),
         (EVERYTHING, XMM, ()),
         (EVERYTHING, YMM | ZMM, ()),
         ((FMA | AVX, *EVERYTHING[1:]), XMM | YMM | ZMM, ()),

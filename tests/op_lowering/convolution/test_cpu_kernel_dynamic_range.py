@@ -15,7 +15,6 @@ from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.options import (
     Conv2DOptions,
     DepthwiseConv2DOptions,
-    FullyConnectedOptions,
     Options,
     Padding,
 )
@@ -31,7 +30,7 @@ INT8, UINT8, INT4 = np.dtype(np.int8), np.dtype(np.uint8), np.dtype(ml_dtypes.in
 EVERY_SET = pytest.mark.parametrize(
     "instruction_set", ["avx512vnni", "avx512f", "avxvnni", "avx2"], indirect=True
 )
-VERSIONS = {"CONV_2D": 8, "DEPTHWISE_CONV_2D": 6, "FULLY_CONNECTED": 14}
+VERSIONS = {"CONV_2D": 8, "DEPTHWISE_CONV_2D": 6}
 Shape = tuple[int, ...]
 
 
@@ -77,10 +76,6 @@ def conv(label: str, x: Shape | np.ndarray, w: Shape, options: Options, **how: A
 
 def depthwise(label: str, x: Shape, size: tuple[int, int], options: Options, **how: Any) -> Case:
     return case("DEPTHWISE_CONV_2D", label, x, (1, *size, x[3]), options, **how)
-
-
-def row(label: str, depth: int, output_channels: int, options: Options, **how: Any) -> Case:
-    return case("FULLY_CONNECTED", label, (1, depth), (output_channels, depth), options, **how)
 
 
 ONE, TWO = Conv2DOptions(SAME, 1, 1), Conv2DOptions(SAME, 2, 2)
@@ -145,13 +140,7 @@ CONVOLUTIONS = [
         for act in ACTS
     ),
     depthwise("no-bias", (1, 6, 6, 16), (3, 3), DEPTHWISE, has_bias=False),
-    *(
-        row(f"{asymmetric}-{scales}", 37, 19, options, scales=scales, has_bias=asymmetric)
-        for asymmetric in (False, True)
-        for scales in (0, 1)
-        for options in [FullyConnectedOptions(asymmetric_quantize_inputs=asymmetric)]
-    ),
-    row("relu", 256, 64, FullyConnectedOptions(Act.RELU)),
+    conv("int4", (1, 3, 3, 64), (128, 3, 3, 64), ONE, dtype=INT4),
 ]
 
 
@@ -198,15 +187,12 @@ def test_nan_spoils_its_image_and_no_other(scales: int, at: int) -> None:
 
 @pytest.mark.usefixtures("built")
 def test_a_bias_of_the_run() -> None:
-    for plain in (
-        conv("", (2, 5, 5, 4), (18, 3, 3, 4), ONE),
-        row("", 8, 18, FullyConnectedOptions()),
-    ):
-        x, w, bias = plain.inputs
-        assert bias is not None
-        late = dataclasses.replace(plain, inputs=[x, w, dataclasses.replace(bias, is_const=False)])
-        assert is_taken(late)
-        late.check(late.run_lowered(RULES[late.name], CONTEXT), late.run_reference())
+    plain = conv("", (2, 5, 5, 4), (18, 3, 3, 4), ONE)
+    x, w, bias = plain.inputs
+    assert bias is not None
+    late = dataclasses.replace(plain, inputs=[x, w, dataclasses.replace(bias, is_const=False)])
+    assert is_taken(late)
+    late.check(late.run_lowered(RULES[late.name], CONTEXT), late.run_reference())
 
 
 def late_filter(case: Case) -> Case:
@@ -217,11 +203,7 @@ def late_filter(case: Case) -> Case:
 
 LEFT = {
     "late-filter": late_filter(conv("", (1, 5, 5, 4), (6, 3, 3, 4), ONE)),
-    "packed": conv("", (1, 3, 3, 64), (128, 3, 3, 64), ONE, dtype=INT4),
-    "packed-row": row("", 512, 256, FullyConnectedOptions(), dtype=INT4),
     "few-channels": depthwise("", (1, 6, 6, 15), (3, 3), DEPTHWISE),
-    "tanh": row("", 8, 4, FullyConnectedOptions(Act.TANH)),
-    "rows": case("FULLY_CONNECTED", "", (2, 8), (4, 8), FullyConnectedOptions()),
 }
 
 
@@ -246,10 +228,6 @@ def test_they_are_the_first_algorithm() -> None:
     assert names(example) == names(example, plain)
     example = conv("", (1, 5, 5, 4), (6, 3, 3, 4), ONE)
     assert names(example) == [NATIVE, *names(example, plain)]
-    example = row("", 8, 4, FullyConnectedOptions())
-    assert names(example) == [NATIVE, "dot"]
-    assert not is_taken(example, dataclasses.replace(CONTEXT, algorithm="dot"))
-    assert names(example, plain) == names(LEFT["rows"]) == []
 
 
 @pytest.mark.usefixtures("built")

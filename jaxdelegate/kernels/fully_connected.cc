@@ -1,0 +1,423 @@
+#include "fully_connected.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <new>
+#include <type_traits>
+
+#include "dynamic_range.h"
+#include "scratch.h"
+
+namespace kernels {
+
+namespace {
+
+constexpr double kTaskProducts = 4e5;  // that justify waking a thread
+constexpr long kRowsOfRead = 4;        // multiplied in the time of reading a weight from memory
+constexpr long kTasks = 4;             // per thread, since threads do not run equally fast
+constexpr long kRowsOfTask = 64;       // the fewest for which a task prepares weights again
+constexpr long kPreparedBytes = 256 << 10;  // of weights: part of a second-level cache
+constexpr long kPage = 4096;  // rows at this distance evict each other from the first-level cache
+constexpr uint8_t kZero = 128;  // what is added to quantized values, which makes them unsigned
+constexpr long kFileStep = 32;  // values of a row of weights that are prepared at once
+constexpr long kMostWidth = 2 * kPanel;
+
+// The quantized rows, as unsigned bytes, which are greater by kZero; after them a row of ones.
+struct Rows {
+  const FullyConnected& f;
+  const Int8Functions& functions;
+  uint8_t* bytes;
+  long stride;
+  QuantizedRow* quantized;
+};
+
+void quantize_row(const void* data, long row) {
+  const Rows& r = *static_cast<const Rows*>(data);
+  const long depth = r.f.depth;
+  const float* const x = r.f.x + row * depth;
+  uint8_t* const y = r.bytes + row * r.stride;
+  memset(y + depth, 0, r.stride - depth);
+  if (row == r.f.rows) {
+    memset(y, 1, depth);
+    return;
+  }
+  Extent extent;
+  r.functions.measure(x, depth, extent);
+  const Parameters p = parameters_of(extent, r.f.is_asymmetric);
+  r.functions.quantize({.x = x,
+                        .count = depth,
+                        .inverse = p.inverse,
+                        .offset = static_cast<float>(p.zero),
+                        .low = least(r.f.is_asymmetric),
+                        .y = y});
+  r.quantized[row] = {p.scale, p.zero};
+}
+
+// Valid in this thread until the next call.
+Rows quantized(const FullyConnected& f, const InstructionSet& set, const ThreadPool& pool) {
+  static thread_local Scratch<uint8_t> byte_scratch;
+  static thread_local Scratch<QuantizedRow> row_scratch;
+  long stride = round_up(f.depth, kFileStep);
+  if (stride % kPage == 0) stride += 64;
+  const Rows rows{
+      .f = f,
+      .functions = *set.int8,
+      .bytes = byte_scratch.of((f.rows + 1) * stride),
+      .stride = stride,
+      .quantized = row_scratch.of(f.rows),
+  };
+  if (f.rows * f.depth < kTaskProducts / kRowsOfRead) {
+    for (long row = 0; row <= f.rows; ++row) quantize_row(&rows, row);
+  } else {
+    pool.loop(f.rows + 1, quantize_row, &rows);
+  }
+  return rows;
+}
+
+int table_of(long bits) { return bits == 2 ? 0 : bits == 4 ? 1 : 2; }
+
+// ---- a few rows: dot products with rows of weights, which are read once
+
+struct FewRowsWork {
+  const FullyConnected& f;
+  const Int8Functions& functions;
+  FewRows rows;
+  const QuantizedRow* quantized;
+  Int8Functions::FewRowsKernel kernel;
+  long columns_of_task;
+};
+
+// Orders the values of a row by their weights' places in bytes.
+void arrange(const uint8_t* x, long depth, long parts, long vector, int8_t* y) {
+  for (long first = 0; first < depth; first += parts * vector) {
+    for (long part = 0; part < parts; ++part, y += vector) {
+      const long left = ceil_div(std::max(depth - first - part, 0L), parts);
+      const long count = std::min(vector, left);
+      const uint8_t* const from = x + first + part;
+      for (long i = 0; i < count; ++i) y[i] = static_cast<int8_t>(from[i * parts] ^ kZero);
+      memset(y + count, 0, vector - count);
+    }
+  }
+}
+
+int32_t sum_of(const uint8_t* x, long count) {
+  int32_t sum = 0;
+  for (long k = 0; k < count; ++k) sum += x[k];
+  return sum - static_cast<int32_t>(count) * kZero;
+}
+
+void run_few(const void* data, long index) {
+  const FewRowsWork& work = *static_cast<const FewRowsWork*>(data);
+  const FullyConnected& f = work.f;
+  const long first = index * work.columns_of_task;
+  FewRows rows = work.rows;
+  rows.columns = std::min(work.columns_of_task, f.columns - first);
+  rows.w += first * rows.bytes;
+  rows.block_scales = f.block_scales == nullptr ? nullptr : f.block_scales + first * rows.blocks;
+  const bool is_in_blocks = f.block_scales != nullptr;
+  rows.sums += first, rows.reals += first;
+  work.kernel(rows);
+  work.functions.finish_products({
+      .sums = is_in_blocks ? nullptr : rows.sums,
+      .ones = f.sums + (is_in_blocks ? 0 : first),
+      .reals = is_in_blocks ? rows.reals : nullptr,
+      .real_ones = f.block_sums + (is_in_blocks ? first : 0),
+      .stride = rows.stride,
+      .rows = f.rows,
+      .columns = rows.columns,
+      .quantized = work.quantized,
+      .scales = is_in_blocks ? nullptr : f.scales + first,
+      .bias = f.bias + first,
+      .range = f.range,
+      .y = f.y + first,
+      .y_stride = f.columns,
+  });
+}
+
+Int8Functions::FewRowsKernel kernel_of(const FullyConnected& f, const Int8Functions& functions) {
+  const int table = table_of(f.bits);
+  if (f.block_scales == nullptr) return functions.few_rows[table][f.rows - 1];
+  const long bytes = std::min(f.block * f.bits / 8, functions.vector);
+  int groups = 0;  // the logarithm of their number
+  while (kLeastBlock << groups < bytes) ++groups;
+  return functions.few_rows_in_blocks[table][groups][f.rows - 1];
+}
+
+void run_few_rows(const Rows& rows, const ThreadPool& pool) {
+  static thread_local Scratch<int8_t> value_scratch;
+  static thread_local Scratch<int32_t> sum_scratch, less_scratch;
+  const FullyConnected& f = rows.f;
+  const long vector = rows.functions.vector, parts = 8 / f.bits, blocks = f.blocks();
+  const long of_row = round_up(f.row_bytes(), vector) * parts;
+  const long stride = round_up(f.columns, kPanel);
+  int8_t* const x = value_scratch.of(f.rows * of_row);
+  int32_t* const less = less_scratch.of(f.rows * blocks);
+  int32_t* const sums = sum_scratch.of((f.rows + 1) * stride);
+  for (long i = 0; i < f.rows; ++i) {
+    const uint8_t* const bytes = rows.bytes + i * rows.stride;
+    arrange(bytes, f.depth, parts, vector, x + i * of_row);
+    for (long b = 0; b < blocks; ++b)
+      less[i * blocks + b] =
+          rows.functions.less[table_of(f.bits)] * sum_of(bytes + b * f.block, f.block);
+  }
+  const double products = 1.0 * std::max(f.rows, kRowsOfRead) * f.depth * f.columns;
+  const long most = pool.size() < 2 ? 1 : pool.size() * kTasks;
+  const long tasks = std::clamp(static_cast<long>(products / kTaskProducts), 1L, most);
+  const FewRowsWork work{
+      .f = f,
+      .functions = rows.functions,
+      .rows = {.x = x,
+               .x_stride = of_row,
+               .less = less,
+               .w = f.w,
+               .bytes = f.row_bytes(),
+               .columns = 0,
+               .blocks = blocks,
+               .block_vectors = std::max(f.block * f.bits / 8 / vector, 1L),
+               .block_scales = nullptr,
+               .sums = sums,
+               .reals = reinterpret_cast<float*>(sums),
+               .stride = stride},
+      .quantized = rows.quantized,
+      .kernel = kernel_of(f, rows.functions),
+      .columns_of_task = round_up(ceil_div(f.columns, tasks), kPanel),
+  };
+  pool.loop(ceil_div(f.columns, work.columns_of_task), run_few, &work);
+}
+
+// ---- many rows: products with panels of weights, which each task prepares for all its rows
+
+template <class E>
+struct ManyRowsWork {
+  const FullyConnected& f;
+  const InstructionSet& set;
+  const typename E::Operand* rows;  // and a row of ones
+  long stride;
+  const QuantizedRow* quantized;
+  int panels, most_rows;  // of a unit, which is multiplied at once
+  const typename Functions<E>::Product* kernels;
+  long units_of_task, rows_of_task, row_tasks;
+
+  long width() const { return panels * kPanel; }
+  long units() const { return ceil_div(f.columns, width()); }
+  long depth() const { return round_up(f.depth, kFileStep); }
+};
+
+// Memory to prefetch.
+struct Ahead {
+  const char* first;
+  long bytes;
+};
+
+// Columns of weights that are ready for products.
+template <class E>
+struct Unit {
+  const ManyRowsWork<E>& work;
+  long column;                  // the first one
+  typename E::Weight* weights;  // [panels, depth, kPanel]
+  int32_t* less;                // [blocks, width], what kZero adds to sums, negative
+  float* scales;                // [blocks, width]
+
+  // The sums of some rows and a block, added to a bias.
+  void multiply(const typename E::Operand* rows, int count, long block, const int32_t* bias,
+                int32_t* sums, const Ahead& ahead) const {
+    const FullyConnected& f = work.f;
+    const auto* const b = weights + block * f.block * kPanel;
+    ProductTile<E> t{};
+    t.tiles = 1;
+    t.a = rows + block * f.block, t.a_stride = work.stride;
+    t.runs = 1;
+    t.b = b, t.b_stride = work.depth() * kPanel;
+    t.bias = bias;
+    t.y = sums, t.y_stride = work.width();
+    t.depth = round_up(f.block, Int8::kDeep);
+    t.next = ahead.first, t.next_stride = ahead.bytes / (t.depth / E::kDeep);
+    t.is_last = true;
+    work.kernels[count - 1](t);
+  }
+
+  void prepare() const {
+    static constexpr int32_t kZeros[kMostWidth] = {};
+    const FullyConnected& f = work.f;
+    const long width = work.width(), blocks = f.blocks();
+    fill();
+    for (long b = 0; b < blocks; ++b) {
+      int32_t* const sums = less + b * width;
+      multiply(work.rows + f.rows * work.stride, 1, b, kZeros, sums, {ahead_of(0).first, 0});
+      for (long c = 0; c < width; ++c) sums[c] *= -kZero;
+    }
+  }
+
+  void fill() const {
+    static thread_local Scratch<int8_t> scratch;
+    const FullyConnected& f = work.f;
+    const Int8Functions& functions = *work.set.int8;
+    for (int i = 0; i < work.panels; ++i) {
+      const long first = column + i * kPanel, left = std::clamp(f.columns - first, 0L, kPanel);
+      typename E::Weight* const y = weights + i * work.depth() * kPanel;
+      constexpr bool kIsInt8 = std::is_same_v<typename E::Weight, int8_t>;
+      int8_t* panel;
+      if constexpr (kIsInt8) {
+        panel = y;
+      } else {
+        panel = scratch.of(work.depth() * kPanel);
+      }
+      const long safe = std::min(first, f.columns - 1);
+      functions.fill_panel[table_of(f.bits)]({.w = f.w + safe * f.row_bytes(),
+                                              .stride = f.row_bytes(),
+                                              .columns = left,
+                                              .depth = f.depth,
+                                              .y = panel});
+      if constexpr (!kIsInt8) work.set.widened->widen_weights(panel, work.depth(), y);
+      if (f.block_scales != nullptr)
+        functions.widen_scales(f.block_scales + safe * f.blocks(), f.blocks(), ceil_div(left, 4),
+                               scales + i * kPanel, work.width());
+    }
+  }
+
+  // The weights in the file from the column of another unit; at the end, the last ones.
+  Ahead ahead_of(long units) const {
+    const FullyConnected& f = work.f;
+    const long bytes = work.width() * f.row_bytes();
+    const long at = std::min(column + units * work.width(), f.columns - 1);
+    return {reinterpret_cast<const char*>(f.w) + at * f.row_bytes(), bytes};
+  }
+
+  void multiply_rows(long row, int count, const Ahead& ahead) const {
+    alignas(64) int32_t sums[kMostRows * kMostWidth];
+    alignas(64) float reals[kMostRows * kMostWidth];
+    const FullyConnected& f = work.f;
+    const Int8Functions& functions = *work.set.int8;
+    const long width = work.width();
+    const bool is_in_blocks = f.block_scales != nullptr;
+    const long of_block = ahead.bytes / f.blocks();
+    if (is_in_blocks) memset(reals, 0, count * width * sizeof(float));
+    for (long b = 0; b < f.blocks(); ++b) {
+      multiply(work.rows + row * work.stride, count, b, less + b * width, sums,
+               {ahead.first + b * of_block, of_block});
+      if (is_in_blocks)
+        functions.add_scaled({.sums = sums,
+                              .rows = count,
+                              .columns = width,
+                              .scales = scales + b * width,
+                              .y = reals});
+    }
+    functions.finish_products({
+        .sums = is_in_blocks ? nullptr : sums,
+        .ones = f.sums + (is_in_blocks ? 0 : column),
+        .reals = is_in_blocks ? reals : nullptr,
+        .real_ones = f.block_sums + (is_in_blocks ? column : 0),
+        .stride = width,
+        .rows = count,
+        .columns = std::min(width, f.columns - column),
+        .quantized = work.quantized + row,
+        .scales = is_in_blocks ? nullptr : f.scales + column,
+        .bias = f.bias + column,
+        .range = f.range,
+        .y = f.y + row * f.columns + column,
+        .y_stride = f.columns,
+    });
+  }
+};
+
+template <class E>
+void run_many(const void* data, long index) {
+  static thread_local Scratch<typename E::Weight> weight_scratch;
+  static thread_local Scratch<int32_t> less_scratch;
+  static thread_local Scratch<float> scale_scratch;
+  const auto& work = *static_cast<const ManyRowsWork<E>*>(data);
+  const FullyConnected& f = work.f;
+  const long width = work.width(), of_unit = work.depth() * width, blocks = f.blocks();
+  const long begin = index / work.row_tasks * work.units_of_task;
+  const long count = std::min(work.units_of_task, work.units() - begin);
+  const long first_row = index % work.row_tasks * work.rows_of_task;
+  const long end_row = std::min(f.rows, first_row + work.rows_of_task);
+  auto* const weights = weight_scratch.of(count * of_unit);
+  int32_t* const less = less_scratch.of(count * blocks * width);
+  float* const scales = scale_scratch.of(count * blocks * width);
+  const auto unit = [&](long i) -> Unit<E> {
+    const long block = i * blocks * width;
+    return {
+        .work = work,
+        .column = (begin + i) * width,
+        .weights = weights + i * of_unit,
+        .less = less + block,
+        .scales = scales + block,
+    };
+  };
+  for (long i = 0; i < count; ++i) unit(i).prepare();
+  const long rows = end_row - first_row, most = work.most_rows;
+  const long tiles = ceil_div(rows, most), larger = rows % tiles;
+  for (long tile = 0, row = first_row; tile < tiles; ++tile) {
+    const int of_tile = static_cast<int>(rows / tiles + (tile < larger));
+    for (long i = 0; i < count; ++i) {
+      // Each tile fetches a part of the next task's weights.
+      const Ahead next = unit(i).ahead_of(count);
+      const long part = next.bytes / tiles;
+      unit(i).multiply_rows(row, of_tile, {next.first + tile * part, part});
+    }
+    row += of_tile;
+  }
+}
+
+template <class E>
+void run_many_rows(const Rows& rows, const InstructionSet& set, const typename E::Operand* a,
+                   const ThreadPool& pool) {
+  const FullyConnected& f = rows.f;
+  // Panels have multiples of the weights; a power of two rounds nothing.
+  for (long row = 0; row < f.rows; ++row) {
+    QuantizedRow& q = rows.quantized[row];
+    q.scale = std::ldexp(q.scale, f.bits - 8), q.zero *= 1 << (8 - f.bits);
+  }
+  ManyRowsWork<E> work{
+      .f = f,
+      .set = set,
+      .rows = a,
+      .stride = rows.stride,
+      .quantized = rows.quantized,
+      .panels = 1,
+      .most_rows = set.of<E>().rows[1],
+      .kernels = set.of<E>().product[1],
+      .units_of_task = 1,
+      .rows_of_task = f.rows,
+      .row_tasks = 1,
+  };
+  if constexpr (std::is_same_v<E, Int8>) {
+    work.panels = set.int8->unsigned_panels, work.most_rows = set.int8->unsigned_rows;
+    work.kernels = set.int8->unsigned_product;
+  }
+  const long unit_bytes = work.depth() * work.width() * sizeof(typename E::Weight);
+  const long threads = pool.size(), units = work.units();
+  const long goal = threads < 2 ? 1 : threads * kTasks;
+  work.units_of_task = std::clamp(kPreparedBytes / unit_bytes, 1L, ceil_div(units, goal));
+  const long tasks = ceil_div(units, work.units_of_task);
+  const long parts = std::clamp(f.rows / kRowsOfTask, 1L, ceil_div(goal, tasks));
+  work.rows_of_task = ceil_div(f.rows, parts);
+  work.row_tasks = ceil_div(f.rows, work.rows_of_task);
+  pool.loop(tasks * work.row_tasks, run_many<E>, &work);
+}
+
+// Rows of bytes as int16.
+const int16_t* widened(const Rows& rows, const InstructionSet& set) {
+  static thread_local Scratch<int16_t> scratch;
+  const long count = (rows.f.rows + 1) * rows.stride;
+  int16_t* const wide = scratch.of(count);
+  set.widened->widen_factors(rows.bytes, count, 0, wide);
+  return wide;
+}
+
+}  // namespace
+
+void run(const FullyConnected& f, const InstructionSet& set, const ThreadPool& pool) {
+  const Rows rows = quantized(f, set, pool);
+  if (f.rows <= set.int8->most_few_rows) {
+    run_few_rows(rows, pool);
+  } else if (set.widened != nullptr) {
+    run_many_rows<WidenedInt8>(rows, set, widened(rows, set), pool);
+  } else {
+    run_many_rows<Int8>(rows, set, rows.bytes, pool);
+  }
+}
+
+}  // namespace kernels

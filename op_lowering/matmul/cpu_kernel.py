@@ -1,0 +1,139 @@
+"""Dynamic range FULLY_CONNECTED by this package's CPU kernel.
+
+The kernel reads weights as the file stores them, packed if they have less than eight bits, with one
+scale for a row or one for each block of it. It quantizes rows on the fly; results equal those of
+XLA's algorithms bit for bit.
+"""
+
+import functools
+import math
+import operator
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdelegate.kernels.library import FULLY_CONNECTED
+from jaxdelegate.op_lowering.common.basics import Array, pad
+from jaxdelegate.op_lowering.common.dynamic_range import RANGES, filter_scales, signed
+from jaxdelegate.op_lowering.common.quantized_products import Tensors
+from jaxdelegate.op_lowering.convolution.cpu_kernel import NATIVE
+from jaxdelegate.op_lowering.matmul.options import FullyConnectedOptions
+from jaxdelegate.op_lowering.records.enums import ActivationFunctionType as Act
+from jaxdelegate.op_lowering.rule import Lowered, LoweringContext, Prepare
+from jaxdelegate.op_lowering.spec import TensorSpec
+from jaxdelegate.quant.affine import block_parameters, spread
+from jaxdelegate.quant.packing import BITS
+
+_LEAST_BLOCK = 16  # bytes of weights that share a scale (kLeastBlock in kernels.h)
+_COLUMNS = 4  # whose block scales are adjacent
+_HALF = np.dtype(np.float16)
+
+
+def algorithms(context: LoweringContext, tensors: Tensors, activation: Act) -> tuple[str, ...]:
+    """For operators that LiteRT's dynamic range kernels accept."""
+    w = tensors.w
+    if not context.native_kernels or w.const is None or activation not in RANGES:
+        return ()
+    return (NATIVE,) if w.blocks is None or _has_simple_blocks(w) else ()
+
+
+def is_chosen(context: LoweringContext, tensors: Tensors, activation: Act) -> bool:
+    return context.algorithm in (None, NATIVE) and bool(algorithms(context, tensors, activation))
+
+
+def _has_simple_blocks(w: TensorSpec) -> bool:
+    """Whether blocks are powers of two, without zero points, with scales of float16."""
+    scale, points = _blocks(w)
+    size = w.shape[1] // scale.shape[1] * _bits(w) // 8
+    return (
+        size >= _LEAST_BLOCK
+        and size & (size - 1) == 0
+        and not points.any()
+        and bool(np.array_equal(scale, scale.astype(_HALF)))
+    )
+
+
+def _blocks(w: TensorSpec) -> tuple[np.ndarray, np.ndarray]:
+    """Scales and zero points, [N or 1, blocks]."""
+    if w.blocks is None:
+        raise ValueError(f"{w.name!r} is not quantized in blocks")
+    return block_parameters(w.blocks, w.shape)
+
+
+def _bits(w: TensorSpec) -> int:
+    """The size of a weight in the program: in blocks, 4 or 8 bits."""
+    bits = BITS.get(w.dtype, 8)
+    return bits if bits == 4 or w.blocks is None else 8
+
+
+def fully_connected(options: FullyConnectedOptions, tensors: Tensors) -> Lowered:
+    """[..., K] x [N, K] -> y, which has rows * N elements."""
+    w_spec, y_spec = tensors.w, tensors.y
+    output_channels, depth = w_spec.shape
+    rows, bits = math.prod(tensors.x.shape) // depth, _bits(w_spec)
+    y_type = jax.ShapeDtypeStruct(y_spec.shape, jnp.float32)  # type: ignore[no-untyped-call]
+    call = jax.ffi.ffi_call(FULLY_CONNECTED, y_type, vmap_method="sequential")
+    block, asymmetric = 0, options.asymmetric_quantize_inputs
+    if w_spec.blocks is not None:
+        block, asymmetric = depth // _blocks(w_spec)[0].shape[1], True
+    attributes = {
+        "modes": np.array((bits, block, asymmetric), np.int64),
+        "range": np.array(RANGES[options.fused_activation_function], np.float32),
+        "shape": np.array((output_channels, depth), np.int64),
+    }
+    none = np.full(output_channels, -0.0, np.float32)  # so that zeros keep their sign
+
+    def run(x: jax.Array, w: jax.Array, *rest: jax.Array) -> tuple[jax.Array]:
+        whole = x.reshape(-1)[: rows * depth]  # LiteRT's kernel ignores the rest
+        bias = none if tensors.bias is None else rest[0].reshape(-1)
+        y: jax.Array = call(whole, w, bias, *rest[-2:], **attributes)
+        return (y,)
+
+    derived = ((1, _scaling(w_spec)), (1, _summing(w_spec)))
+    return Lowered(run, {1: _storing(w_spec, bits)}, (NATIVE, bits), derived=derived)
+
+
+def _storing(w: TensorSpec, bits: int) -> Prepare:
+    """A filter of the file -> [N, bytes of a row]."""
+
+    def stored(values: Array) -> Array:
+        if bits == 8:
+            return signed(values)
+        each = values.astype(np.int8).astype(np.uint8) & np.uint8((1 << bits) - 1)
+        whole = pad(each, [(0, 0), (0, -w.shape[1] % (8 // bits))])  # rows of whole bytes
+        parts = whole.reshape(w.shape[0], -1, 8 // bits)
+        shifted = (parts[..., i] << np.uint8(i * bits) for i in range(8 // bits))
+        return functools.reduce(operator.or_, shifted)
+
+    return stored
+
+
+def _scaling(w: TensorSpec) -> Prepare:
+    """float32 [N], or float16 [N / 4, blocks, 4] of blocks; N is filled up to a multiple of 4."""
+
+    def scales(_values: Array) -> np.ndarray:
+        if w.blocks is None:
+            return filter_scales(w, w.shape[0]).astype(np.float32)
+        of_blocks, _ = _blocks(w)
+        all_rows = spread(of_blocks, (w.shape[0], of_blocks.shape[1]))
+        all_rows = np.broadcast_to(all_rows, (w.shape[0], of_blocks.shape[1])).astype(_HALF)
+        filled = pad(all_rows, [(0, -w.shape[0] % _COLUMNS), (0, 0)])
+        grouped = filled.reshape(-1, _COLUMNS, filled.shape[1]).swapaxes(1, 2)
+        return np.ascontiguousarray(grouped)
+
+    return scales
+
+
+def _summing(w: TensorSpec) -> Prepare:
+    """The sums of rows, int32 [N], or of scaled sums of blocks in their order, float32 [N]."""
+
+    def sums(values: Array) -> Array:
+        if w.blocks is None:
+            return signed(values).sum(1, dtype=np.int32)
+        scale, _ = _blocks(w)
+        blocks = signed(values).reshape(w.shape[0], scale.shape[1], -1).sum(2, dtype=np.int32)
+        scaled = blocks.astype(np.float32) * spread(scale, blocks.shape)
+        return functools.reduce(operator.add, (scaled[:, i] for i in range(scaled.shape[1])))
+
+    return sums
