@@ -134,11 +134,14 @@ class TransferCost:
         call: seconds for each call.
         byte: seconds for each byte that it reads from the host or writes for it.
         operator: seconds for each operator, however small.
+        copies_tables: whether it copies a constant table in the host's memory to look up rows, so
+            that the host, which reads only these rows, keeps lookups in large tables.
     """
 
     call: float = 0.0
     byte: float = 0.0
     operator: float = 0.0
+    copies_tables: bool = False
 
 
 class PartitioningOptions(Protocol):

@@ -37,7 +37,7 @@ _LOGGER = logging.getLogger("jaxdelegate")
 # audio codecs, where fusions share it. GPU, TPU: a launch, a wait for it, pageable memory over
 # PCIe, and a kernel as they usually are; not measured.
 _TRANSFER_COST = {
-    "cpu": TransferCost(call=20e-6, byte=5e-11, operator=2e-6),
+    "cpu": TransferCost(call=20e-6, byte=5e-11, operator=2e-6, copies_tables=True),
     "gpu": TransferCost(call=60e-6, byte=1e-10, operator=1e-6),
     "tpu": TransferCost(call=100e-6, byte=2e-10, operator=1e-6),
 }

@@ -11,6 +11,7 @@ from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.plan.gain import HostSpeed, gains_alone, why_not_gaining
 from jaxdelegate.plan.node_subsets import Subset, largest
 from jaxdelegate.plan.steps import DelegatedNodes
+from jaxdelegate.plan.tables import why_on_host
 from jaxdelegate.report.delegation import DelegationReport, NodeReport
 from jaxdelegate.simple_delegate import (
     DelegateContext,
@@ -85,6 +86,10 @@ def _is_ranged(options: PartitioningOptions) -> bool:
     return options.first_delegate_node_index > 0 or options.last_delegate_node_index < _LAST
 
 
+def _may_decline(options: PartitioningOptions) -> bool:
+    return options.min_gain > 0 and not _is_ranged(options)
+
+
 def _least_gain(
     delegate: SimpleDelegate, plan: Rows, refused: Mapping[int, str], speed: HostSpeed
 ) -> str | None:
@@ -124,8 +129,11 @@ def _reasons(
             asked[position] = node
         else:
             reasons[position] = outside
-    answers = delegate.reasons(context, tuple(asked.values()))
-    return {**reasons, **dict(zip(asked, answers, strict=True))}
+    answers = dict(zip(asked, delegate.reasons(context, tuple(asked.values())), strict=True))
+    if delegate.transfer_cost.copies_tables and _may_decline(delegate.options):
+        taken = [position for position, reason in answers.items() if reason is None]
+        answers |= why_on_host({i: n for i, n in enumerate(plan) if isinstance(n, Node)}, taken)
+    return reasons | answers
 
 
 def _declined(
