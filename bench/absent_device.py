@@ -37,13 +37,17 @@ from jaxdelegate.xla.options import platform_of
 from jaxdelegate.xla.over_mesh import OverMesh
 from jaxdelegate.xla.program import Executable, Program
 from jaxdelegate.xla.weights import ModelWeights
+from tests.support.decoders import quantized_decoder
 
 FLAGS = flags.FLAGS
 
 # One chip of a host that has four, the fewest that libtpu describes.
 _TPU_TOPOLOGY, _CHIPS = "v5e:2x2", (2, 2, 1)
 SHIPPED = Path(demo.__file__).with_name("networks")
-_BUILT = {"mobilenet_v1": mobilenet_v1}  # networks that need no file
+_BUILT = {  # networks that need no file
+    "mobilenet_v1": mobilenet_v1,
+    "int4_decoder": lambda: quantized_decoder(1, vocabulary=16384, width=1024, hidden=3072),
+}
 _CONVOLUTIONS = ("CONV_2D", "DEPTHWISE_CONV_2D", "TRANSPOSE_CONV", "CONV_3D", "CONV_3D_TRANSPOSE")
 
 

@@ -10,7 +10,7 @@ Where LiteRT's kernels deviate from the file, the view follows the kernels.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -133,13 +133,13 @@ def viewed(spec: TensorSpec) -> TensorSpec:
 
 
 def view(
-    operators: Sequence[Operator], specs: Mapping[int, TensorSpec]
+    operators: Sequence[Operator], specs: Mapping[int, TensorSpec], as_stored: Collection[int] = ()
 ) -> tuple[list[Operator], dict[int, TensorSpec]]:
-    """Operators and their tensors' specs as rules see them.
+    """Operators and their tensors' specs as rules see them; of those in `as_stored` unchanged.
 
     Intermediates of an integer LSTM keep their quantization: they have no values.
     """
-    kept = without_values(operators)
+    kept = without_values(operators).union(as_stored)
     signed = set(read_as_int8(operators, specs))
     seen = {
         i: spec if i in kept else viewed(as_int8(spec) if i in signed else spec)

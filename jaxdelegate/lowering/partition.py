@@ -12,7 +12,12 @@ from typing import Any, Self
 import numpy as np
 
 from jaxdelegate.errors import LoweringError
-from jaxdelegate.lowering import fake_quantization, float_operators, mixed_precision
+from jaxdelegate.lowering import (
+    fake_quantization,
+    float_operators,
+    mixed_precision,
+    stored_filters,
+)
 from jaxdelegate.lowering.computation import (
     CalledWeights,
     LoweredOperator,
@@ -63,7 +68,9 @@ def lower_partition(
     they are constant.
     """
     context = _context_of_program(context, raw_weights=raw_weights)
-    kinds = _Kinds.of(operators, specs, context)
+    # A CPU has floats ready: where integers are faster, it does not run the view.
+    reads_as_stored = context.platform != "cpu" and not raw_weights
+    kinds = _Kinds.of(operators, specs, context, reads_as_stored=reads_as_stored)
     context, stored = kinds.context, kinds.stored
     preparations: dict[Weight, Prepare | None] = {}
     called: dict[Weight, np.ndarray] = {}
@@ -140,13 +147,17 @@ class _Kinds:
         operators: Sequence[Operator],
         specs: Mapping[int, TensorSpec],
         context: LoweringContext,
+        *,
+        reads_as_stored: bool,
     ) -> Self:
+        """`reads_as_stored`: whether the float view leaves filters as the file stores them."""
         stored: dict[int, TensorSpec] = {}
         on_integers: dict[int, tuple[Specs, Specs]] = {}
         if context.quant_mode == "float_view":
-            stored = {i: spec for i, spec in specs.items() if spec.is_quantized}
+            kept = stored_filters.of(operators, specs) if reads_as_stored else frozenset[int]()
+            stored = {i: s for i, s in specs.items() if s.is_quantized and i not in kept}
             on_integers = fake_quantization.on_integers(operators, specs)
-            operators, specs = fake_quantization.view(operators, specs)
+            operators, specs = fake_quantization.view(operators, specs, kept)
         pending = [op for op in operators if not is_constant(gather(specs, op.outputs))]
         in_floats: frozenset[int] = frozenset()
         if context.may_use_floats:

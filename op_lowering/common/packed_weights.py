@@ -47,14 +47,17 @@ class Packed:
             data = data | part << np.uint8(run * self._bits)
         return data
 
-    def unpack(self, data: jax.Array) -> jax.Array:
-        """uint8 rows -> int8 [..., n]."""
+    def runs(self, data: jax.Array) -> list[jax.Array]:
+        """uint8 rows -> the runs, int8; the last one with its padding."""
         rest = np.int8(8 - self._bits)
-        parts = [
+        return [
             lax.bitcast_convert_type(data << np.uint8(8 - top), np.int8) >> rest
             for top in range(self._bits, 9, self._bits)
         ]
-        return jnp.concatenate(parts, -1)[..., : self.columns]
+
+    def unpack(self, data: jax.Array) -> jax.Array:
+        """uint8 rows -> int8 [..., n]."""
+        return jnp.concatenate(self.runs(data), -1)[..., : self.columns]
 
 
 @dataclasses.dataclass(frozen=True)

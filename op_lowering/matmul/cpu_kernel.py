@@ -17,6 +17,7 @@ from jaxdelegate.kernels.library import FULLY_CONNECTED
 from jaxdelegate.op_lowering.common.basics import Array, pad
 from jaxdelegate.op_lowering.common.dynamic_range import RANGES, filter_scales, signed
 from jaxdelegate.op_lowering.common.quantized_products import Tensors
+from jaxdelegate.op_lowering.common.row_batches import by_rows
 from jaxdelegate.op_lowering.convolution.cpu_kernel import NATIVE
 from jaxdelegate.op_lowering.matmul.options import FullyConnectedOptions
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType as Act
@@ -72,8 +73,6 @@ def fully_connected(options: FullyConnectedOptions, tensors: Tensors) -> Lowered
     w_spec, y_spec = tensors.w, tensors.y
     output_channels, depth = w_spec.shape
     rows, bits = math.prod(tensors.x.shape) // depth, _bits(w_spec)
-    y_type = jax.ShapeDtypeStruct(y_spec.shape, jnp.float32)  # type: ignore[no-untyped-call]
-    call = jax.ffi.ffi_call(FULLY_CONNECTED, y_type, vmap_method="sequential")
     block, asymmetric = 0, options.asymmetric_quantize_inputs
     if w_spec.blocks is not None:
         block, asymmetric = depth // _blocks(w_spec)[0].shape[1], True
@@ -84,11 +83,17 @@ def fully_connected(options: FullyConnectedOptions, tensors: Tensors) -> Lowered
     }
     none = np.full(output_channels, -0.0, np.float32)  # so that zeros keep their sign
 
+    @by_rows
+    def product(x: jax.Array, *rest: jax.Array) -> jax.Array:
+        y_type = jax.ShapeDtypeStruct((len(x), output_channels), jnp.float32)  # type: ignore[no-untyped-call]
+        call = jax.ffi.ffi_call(FULLY_CONNECTED, y_type, vmap_method="sequential")
+        y: jax.Array = call(x, *rest, **attributes)
+        return y
+
     def run(x: jax.Array, w: jax.Array, *rest: jax.Array) -> tuple[jax.Array]:
-        whole = x.reshape(-1)[: rows * depth]  # LiteRT's kernel ignores the rest
+        whole = x.reshape(-1)[: rows * depth].reshape(rows, depth)  # the kernel ignores the rest
         bias = none if tensors.bias is None else rest[0].reshape(-1)
-        y: jax.Array = call(whole, w, bias, *rest[-2:], **attributes)
-        return (y,)
+        return (product(whole, w, bias, *rest[-2:]).reshape(y_spec.shape),)
 
     derived = ((1, _scaling(w_spec)), (1, _summing(w_spec)))
     return Lowered(run, {1: _storing(w_spec, bits)}, (NATIVE, bits), derived=derived)

@@ -26,6 +26,7 @@ from jaxdelegate.op_lowering.convolution import cpu_kernel, cpu_kernel_integer
 from jaxdelegate.op_lowering.matmul import cpu_kernel as cpu_kernel_dynamic_range
 from jaxdelegate.op_lowering.matmul import dynamic_range as dynamic_range_matmul
 from jaxdelegate.op_lowering.matmul import quantized as quantized_matmul
+from jaxdelegate.op_lowering.matmul import stored_width
 from jaxdelegate.op_lowering.matmul.options import BatchMatMulOptions, FullyConnectedOptions
 from jaxdelegate.op_lowering.records.enums import FullyConnectedOptionsWeightsFormat
 from jaxdelegate.op_lowering.rule import (
@@ -84,6 +85,8 @@ def _lower_fully_connected(op: Op[FullyConnectedOptions]) -> Function:
         return nothing(op.outputs)
     if tensors.is_integer:
         return quantized_matmul.lower_fully_connected(op)
+    if tensors.is_dynamic_range and context.quant_mode == "float_view":
+        return stored_width.lower_fully_connected(op)
     if tensors.is_dynamic_range:
         return dynamic_range_matmul.lower_fully_connected(op)
     rows, activation = math.prod(x.shape) // depth, op.options.fused_activation_function

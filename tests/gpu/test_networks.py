@@ -18,9 +18,10 @@ from jaxdelegate.op_lowering.options import (
     ReducerOptions,
 )
 from jaxdelegate.testing import ModelBuilder
-from jaxdelegate.testing.running import random_inputs
+from jaxdelegate.testing.running import random_inputs, run_once
 from tests.gpu.on_device import HALF, NEEDS_DEVICE, reference, run, stock
 from tests.support.attention_networks import bert_small
+from tests.support.decoders import VOCABULARY, quantized_decoder
 from tests.support.networks import mobilenet_v2
 
 pytestmark = NEEDS_DEVICE
@@ -69,6 +70,23 @@ def test_int8_to_the_bit(batch: int) -> None:
     x = feeds(model, batch)
     got, _ = run(model, x, quant_mode="integer", **FULL)
     np.testing.assert_array_equal(got[0], stock(model, x, exact=True)[0])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("rows", [1, 7, 100])
+def test_filters_of_few_bits(rows: int, dtype: str) -> None:
+    """Programs hold them as the file does; activations are floats."""
+    model = quantized_decoder(rows)
+    ids = np.arange(rows, dtype=np.int32) * 3 % VOCABULARY
+    options = {"quant_mode": "float_view", **FULL}
+    got, _ = run(model, [ids], compute_dtype=dtype, **options)
+    on_cpu = jd.JaxDelegate(platform="cpu", quant_mode="float_view")
+    interpreter = jd.Interpreter(model_content=model, experimental_delegates=[on_cpu])
+    want = run_once(interpreter, [ids])
+    if dtype == "float32":
+        assert_close(got, want, tolerance=NETWORK)
+    else:
+        assert_close(got, want, tolerance=HALF, because=BECAUSE)
 
 
 @pytest.mark.parametrize("name", sorted(TASKS))

@@ -246,3 +246,16 @@ def test_a_call_that_does_not_fit_is_refused() -> None:
         refused("does not support these modes", x, w, ones, ones, sums, modes=modes)
     refused("does not support these modes", x, w, ones, ones, sums, shape=(0, 64))
     refused("expected x, weights, bias, scales, sums", x, w, ones, ones)
+
+
+@pytest.mark.usefixtures("built")
+def test_a_batch_is_one_call_with_more_rows() -> None:
+    """It does not read the weights again for each element."""
+    example = case("batch", (2, 64), 20, INT4, block=32)
+    lowered = RULE.lower(example.op(CONTEXT))
+    x, *constants = example.arrays()
+    many = np.stack([x, 2 * x, -x])
+    call = jax.vmap(lambda x: lowered(x, *constants)[0])
+    text = str(jax.make_jaxpr(call)(many))
+    assert (text.count("ffi_call["), text.count("scan["), text.count("while[")) == (1, 0, 0)
+    np.testing.assert_array_equal(jax.jit(call)(many), [lowered(x, *constants)[0] for x in many])

@@ -1,0 +1,28 @@
+"""Functions of independent rows, for which a batch is more rows."""
+
+from collections.abc import Callable, Sequence
+
+import jax
+from jax.custom_batching import custom_vmap
+
+OfRows = Callable[..., jax.Array]  # ([rows, K], *rest) -> [rows, N]
+
+
+def by_rows(f: OfRows) -> OfRows:
+    """`f`, which `jax.vmap` over rows alone calls once, with the rows of the whole batch.
+
+    A kernel would otherwise run once for each element of the batch, and read its weights each time.
+    """
+    call = custom_vmap(f)
+
+    @call.def_vmap
+    def _(
+        size: int, batched: Sequence[bool], x: jax.Array, *rest: jax.Array
+    ) -> tuple[jax.Array, bool]:
+        if not batched[0] or any(batched[1:]):
+            axes = [0 if is_batched else None for is_batched in batched]
+            return jax.vmap(f, axes, axis_size=size)(x, *rest), True
+        y = call(x.reshape(-1, x.shape[-1]), *rest)
+        return y.reshape(size, -1, y.shape[-1]), True
+
+    return call

@@ -1,0 +1,168 @@
+"""Products of a few float rows and a filter of small integers on a GPU: in Pallas, by Triton.
+
+The filter is read as the program stores it, one element or several in a byte, and widened in
+registers. XLA does that where an element has a byte and a row one scale; otherwise it would write a
+float copy. Like the CPU kernels this one cannot be differentiated, so the context must allow it.
+"""
+
+import dataclasses
+import functools
+import operator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxdelegate.op_lowering.common.triton_support import expect_deprecation
+from jaxdelegate.op_lowering.precision import BFLOAT16
+
+MOST_ROWS = 16  # Triton's least; of more, XLA's products were faster on an H200
+_LEAST, _MOST = 16, 128  # bytes of a row in one step
+# Measured on an H200 with 1,024 to 16,384 columns: of 30 to 80 forms each, these were the fastest
+# ones or took up to 10% longer.
+_COLUMNS, _WARPS, _STAGES = 32, 4, 4
+# A program took 4 us, and 0.23 us for each step, with fewer programs than multiprocessors. So a
+# long row is shared by several, each of some steps. (That was not measured.)
+_PROGRAMS, _STEPS = 128, 4
+_SHARED = 48 << 10  # bytes of shared memory, which every GPU has
+
+
+@dataclasses.dataclass(frozen=True)
+class Stored:
+    """A filter [N, K / runs]: byte j of a row holds element j of each of its `runs` runs.
+
+    With several runs, an element has 8 / runs bits, the first run the lowest ones. `block` is how
+    many elements share a scale; 0: all of a row.
+    """
+
+    runs: int = 1
+    block: int = 0
+
+    @property
+    def bits(self) -> int:
+        return 8 // self.runs
+
+    def step(self, depth: int) -> int:
+        """The most bytes of a row, a power of two, whose elements have one scale for each run."""
+        return self.block & -self.block if self.block else 1 << (depth - 1).bit_length()
+
+
+def divides(stored: Stored, depth: int) -> bool:
+    """Whether the kernel supports the blocks of rows of `depth` elements."""
+    is_whole = not stored.block or depth // stored.runs % stored.block == 0
+    return is_whole and stored.step(depth) >= min(_LEAST, depth)
+
+
+def product(
+    x: jax.Array, w: jax.Array, scales: jax.Array, stored: Stored, parts: int = 1
+) -> jax.Array:
+    """float32 [M, N]: the sum of `parts` products, scaled.
+
+    Args:
+        x: [parts * M, K], float16 or bfloat16; M is at most `MOST_ROWS`.
+        w: [N, K / runs], int8, or uint8 of several runs.
+        scales: [N, blocks of a row], or [N, 1].
+        stored: what `w` and `scales` are.
+        parts: how many.
+    """
+    from jax.experimental import pallas as pl  # noqa: PLC0415 (a GPU's programs alone need it)
+    from jax.experimental.pallas import triton  # noqa: PLC0415
+
+    rows, columns = x.shape[0] // parts, w.shape[0]
+    step, across = _step(x.shape[1], stored, parts), -(-columns // _COLUMNS)
+    steps = -(-w.shape[1] // step)
+    shares = max(1, min(-(-_PROGRAMS // across), steps // _STEPS))
+    expect_deprecation()
+    call = pl.pallas_call(
+        functools.partial(_kernel, stored=stored, step=step, steps=-(-steps // shares), rows=rows),
+        out_shape=jax.ShapeDtypeStruct((shares * rows, columns), np.float32),  # type: ignore[no-untyped-call]
+        grid=(shares, across),
+        compiler_params=triton.CompilerParams(num_warps=_WARPS, num_stages=_STAGES),
+        name="stored_width_product",
+    )
+    y: jax.Array = call(x, w, scales)
+    return y.reshape(shares, rows, columns).sum(0)
+
+
+def _step(depth: int, stored: Stored, parts: int) -> int:
+    """The bytes of a row in one step, a power of two: what fits the shared memory."""
+    step = max(_LEAST, min(_MOST, stored.step(depth)))
+    halves = 2 * parts * stored.runs * MOST_ROWS
+    while step > _LEAST and _STAGES * step * (halves + _COLUMNS) > _SHARED:
+        step //= 2
+    return step
+
+
+def _kernel(
+    x: Any, w: Any, scales: Any, y: Any, *, stored: Stored, step: int, steps: int, rows: int
+) -> None:
+    """One share of the row's bytes, for some columns."""
+    from jax.experimental import pallas as pl  # noqa: PLC0415
+    from jax.experimental.pallas import triton  # noqa: PLC0415
+
+    row, width = lax.iota(np.int32, MOST_ROWS), w.shape[1]
+    column = pl.program_id(1) * _COLUMNS + lax.iota(np.int32, _COLUMNS)
+    is_row, is_column, share = row < rows, column < w.shape[0], pl.program_id(0)
+
+    def scaled(total: jax.Array, block: Any) -> jax.Array:
+        scale = triton.load(scales.at[column, block], mask=is_column, other=0)
+        return total * scale.astype(np.float32)[None, :]
+
+    def run_product(data: jax.Array, run: int, at: jax.Array) -> jax.Array:
+        place = at + run * width
+        inside, elements = _both(is_row, at < width), _widened(data, run, stored.bits, x.dtype)
+
+        def part(first: int) -> jax.Array:
+            left = triton.load(x.at[first + row[:, None], place[None, :]], mask=inside, other=0)
+            return lax.dot_general(
+                left, elements, (((1,), (1,)), ((), ())), preferred_element_type=np.float32
+            )
+
+        return functools.reduce(operator.add, map(part, range(0, x.shape[0], rows)))
+
+    def add(i: jax.Array, total: jax.Array) -> jax.Array:
+        start = (share * steps + i) * step
+        at = start + lax.iota(np.int32, step)
+        data = triton.load(
+            w.at[column[:, None], at[None, :]], mask=_both(is_column, at < width), other=0
+        )
+        for run in range(stored.runs):
+            part = run_product(data, run, at)
+            if stored.block:
+                last = scales.shape[1] - 1  # a share may end after the row does
+                part = scaled(part, jnp.minimum((start + run * width) // stored.block, last))
+            total = total + part
+        return total
+
+    zeros = jnp.zeros((MOST_ROWS, _COLUMNS), np.float32)
+    total = lax.fori_loop(np.int32(0), np.int32(steps), add, zeros)
+    if not stored.block:
+        total = scaled(total, 0)
+    place = share * rows + row
+    triton.store(y.at[place[:, None], column[None, :]], total, mask=_both(is_row, is_column))
+
+
+# Floats whose last bits count ones, from 2**10 and from 2**7 on: integers' bits are put there.
+_ONES = {np.dtype(np.float16): (0x6400, 1 << 10), BFLOAT16: (0x4300, 1 << 7)}
+
+
+def _widened(data: jax.Array, run: int, bits: int, dtype: np.dtype) -> jax.Array:
+    """One run's elements as floats, by fewer instructions than conversions where they fit."""
+    pattern, start = _ONES[np.dtype(dtype)]
+    least = 1 << (bits - 1)
+    if 2 * least > start:
+        return data.astype(dtype)
+    raw = (lax.bitcast_convert_type(data, np.uint8) >> np.uint8(bits * run)) & np.uint8(
+        2 * least - 1
+    )
+    shifted = (raw ^ np.uint8(least)).astype(np.uint16) | np.uint16(pattern)
+    ones: jax.Array = lax.bitcast_convert_type(shifted, dtype)
+    widened: jax.Array = ones - np.dtype(dtype).type(start + least)
+    return widened
+
+
+def _both(a: jax.Array, b: jax.Array) -> jax.Array:
+    """[size of a, size of b]."""
+    return a[:, None] & b[None, :]

@@ -1,0 +1,34 @@
+"""A batch of rows is one call with more rows."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxdelegate.op_lowering.common.row_batches import by_rows
+
+RNG = np.random.default_rng(0)
+X, W = (RNG.normal(size=shape).astype(np.float32) for shape in ((3, 2, 5), (4, 5)))
+
+
+def test_rows_of_a_batch_are_one_call() -> None:
+    seen: list[tuple[int, ...]] = []
+
+    @by_rows
+    def product(x: jax.Array, w: jax.Array) -> jax.Array:
+        seen.append(x.shape)
+        return x @ w.T
+
+    got = jax.jit(jax.vmap(product, (0, None)))(X, W)
+    np.testing.assert_allclose(got, X @ W.T, rtol=1e-6)
+    nested = jax.vmap(jax.vmap(product, (0, None)), (0, None))(X[None], W)
+    np.testing.assert_allclose(nested[0], X @ W.T, rtol=1e-6)
+    assert {shape for shape in seen if shape != (2, 5)} == {(6, 5)}
+
+
+@pytest.mark.parametrize("axes", [(0, 0), (None, 0)])
+def test_other_filters_for_each_element(axes: tuple[int | None, int]) -> None:
+    product = by_rows(lambda x, w: x @ w.T)
+    x, w = X if axes[0] == 0 else X[0], jnp.stack([W, 2 * W, 3 * W])
+    got = jax.vmap(product, axes)(x, w)
+    np.testing.assert_allclose(got, x @ np.swapaxes(w, 1, 2), rtol=1e-6)
