@@ -168,13 +168,8 @@ class Compilation:
     ) -> Program:
         operators = [n.operator for n in node.nodes]
         slices, specs = self._slices(node, specs, outputs)
-        lower = self.lowering_of(node, specs, outputs)
-        precision = self.context.precision
         try:
-            if self.checks_precision:
-                precision = error_probe.guarded(lower, precision, self.device)
-            partition = self._tuned(node, specs, outputs, lower(precision))
-            self._warn_of_overflow(partition)
+            partition = self.lowered(node, specs, outputs)
             return aot.compile_partition(partition, weights, self.donates, slices, over)
         except JaxDelegateError:
             raise
@@ -189,6 +184,17 @@ class Compilation:
                 said = memory_errors.of_partition(error, platform, node, specs, outputs)
                 raise DeviceMemoryError(f"{where}: {said}") from error
             raise LoweringError(f"{where}: {error}") from error
+
+    def lowered(
+        self, node: DelegateParams, specs: Mapping[int, TensorSpec], outputs: Sequence[int]
+    ) -> LoweredPartition:
+        """The partition as its program will compute it."""
+        lower, precision = self.lowering_of(node, specs, outputs), self.context.precision
+        if self.checks_precision:
+            precision = error_probe.guarded(lower, precision, self.device)
+        partition = self._tuned(node, specs, outputs, lower(precision))
+        self._warn_of_overflow(partition)
+        return partition
 
     def _warn_of_overflow(self, partition: LoweredPartition) -> None:
         """Warn of convolutions whose float16 results may overflow; log it if all were checked."""

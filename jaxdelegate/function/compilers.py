@@ -7,20 +7,35 @@ import jax
 
 from jaxdelegate.compile.compiler import Compiler
 from jaxdelegate.lru_cache import LruCache
-from jaxdelegate.options import DelegateOptions
+from jaxdelegate.options import DelegateOptions, Platform
+from jaxdelegate.pjrt import client
+from jaxdelegate.xla.weights import DeviceWeights
 
 _MAX_DEVICES = 64
 
 
 class Compilers:
-    def __init__(self, options: DelegateOptions) -> None:
-        self._options = options
+    def __init__(self, options: DelegateOptions, prepared: DelegateOptions) -> None:
+        """`prepared`: the options of functions with prepared weights."""
+        self._options, self._prepared = options, prepared
         self._by_device: LruCache[jax.Device, Compiler] = LruCache(_MAX_DEVICES)
 
     @functools.cached_property
     def traced(self) -> Compiler:
         """The compiler for functions that JAX transforms, without native kernels."""
         return Compiler(dataclasses.replace(self._options, native_kernels=False))
+
+    @functools.cache  # noqa: B019 (as long as the model)
+    def preparing(self, platform: Platform | None) -> tuple[Compiler, DeviceWeights]:
+        """The compiler of functions with prepared weights, and the arrays that they share.
+
+        No program uses these arrays, because a caller may donate them.
+        """
+        options = self._prepared
+        if platform is not None:
+            options = dataclasses.replace(options, platform=platform)
+        compiler = Compiler(options)
+        return compiler, DeviceWeights(client.of_jax(compiler.device))
 
     def on(self, device: jax.Device) -> Compiler:
         def compiler() -> Compiler:

@@ -49,7 +49,7 @@ def load(
         ModelError: the file cannot be opened or is damaged.
         OptionError: an option is unknown, has an invalid value, or does not apply here.
     """
-    given = DelegateOptions.of(options, **more)
+    asked = given = DelegateOptions.of(options, **more)
     if given.quant_mode == "auto":
         given = dataclasses.replace(given, quant_mode="float_view")
     wrong = sorted(set(given.changed()) - _OPTIONS)
@@ -64,7 +64,7 @@ def load(
             f"{printable(graph.source)}: Model.subgraphs: at least one is needed, got none"
         )
     limits = Limits.of(max_tensor_bytes, max_host_memory)
-    return CallableModel(Functions(graph, View(given, limits), source))
+    return CallableModel(Functions(graph, View(given, limits, prepared=asked), source))
 
 
 def save(

@@ -67,7 +67,7 @@ class Functions:
             self.graph.subgraphs,
             functools.partial(resources_after, subgraphs=self.graph.subgraphs, limits=view.limits),
         )
-        self._compilers = Compilers(view.options)
+        self._compilers = Compilers(view.options, view.prepared or view.options)
         self._arrays: Params = {}
         self._functions: dict[Ends, Function] = {}
         self._lock = threading.Lock()

@@ -17,7 +17,7 @@ _TYPES = {
     "uint8": TensorType.UINT8,
     "int16": TensorType.INT16,
 }
-Weights = Literal["file", "fake_quantized"]
+Weights = Literal["file", "fake_quantized", "prepared"]
 Ranges = Literal["kept", "learned"]
 
 
@@ -28,7 +28,8 @@ class Mode:
     Attributes:
         io: "float": quantized inputs, outputs and states are float32.
         platform: the only platform to lower for; None: any that XLA may compile for.
-        weights: "fake_quantized": every call rounds quantized weights to their grids.
+        weights: "fake_quantized": every call rounds quantized weights to their grids; "prepared":
+            the parameters are laid out for a device.
         ranges: "learned": the scales are parameters.
     """
 
@@ -40,6 +41,10 @@ class Mode:
     @property
     def on_grid(self) -> bool:
         return self.weights == "fake_quantized"
+
+    @property
+    def is_prepared(self) -> bool:
+        return self.weights == "prepared"
 
     @property
     def learns(self) -> bool:
@@ -58,6 +63,10 @@ def checked(mode: Mode, quant_mode: str) -> Mode:
     if mode.platform is not None and mode.platform not in PLATFORMS:
         platforms = ", ".join(PLATFORMS)
         raise OptionError(f"platform: expected one of {platforms}, got {mode.platform!r}")
+    if mode.is_prepared and mode.learns:
+        raise OptionError(
+            "weights='prepared' is for inference: expected ranges='kept', got 'learned'"
+        )
     if (mode.on_grid or mode.learns) and quant_mode != "float_view":
         which = f"weights={mode.weights!r}" if mode.on_grid else f"ranges={mode.ranges!r}"
         raise OptionError(

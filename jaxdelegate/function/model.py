@@ -183,7 +183,12 @@ class CallableModel:
                 the options' platform, or any that XLA may compile for.
             weights: "fake_quantized": every call rounds the leaves of quantized weights to the
                 grids of their integers, with a straight-through gradient, so that training sees the
-                values of a saved file. "file": leaves are used unchanged.
+                values of a saved file. "file": leaves are used unchanged. "prepared": for
+                inference, as fast and as small as in a delegate: `params` are the weights as a
+                device's programs read them (packed, in their layout), for `platform` or the
+                options' device, by names of their own. Operators run as in a delegate with the
+                options given to `load` (`quant_mode` is "auto" unless it was set). It has no
+                gradients, and such `params` cannot be saved.
             ranges: "learned": `params` also contains the scales (see `scales`), float32, which
                 replace the file's and have gradients. "kept": the file's scales.
 
@@ -200,6 +205,11 @@ class CallableModel:
         """
         mode = checked(Mode(io, platform, weights, ranges), self.options.quant_mode)
         apply = Apply(self._functions, signature, mode)
+        if mode.is_prepared and self._params is not None:
+            raise OptionError(
+                "weights='prepared' prepares the weights of a file, but this model has others: "
+                "model.save(path), then load(path)"
+            )
         own, changed = self._functions.function_of(signature).leaves(mode), self._own_params() or {}
         return apply, {n: changed.get(n, leaf) for n, leaf in own.items()}
 

@@ -19,6 +19,7 @@ from jaxdelegate.function.compilers import Compilers
 from jaxdelegate.function.lowerings import Lowerings
 from jaxdelegate.function.mode import AS_STORED, Mode
 from jaxdelegate.function.parameters import Leaves
+from jaxdelegate.function.prepared import PreparedFunction, forward_only
 from jaxdelegate.function.records import Parameter
 from jaxdelegate.function.states import ModelStates
 from jaxdelegate.function.training import Trainable
@@ -101,6 +102,13 @@ class SubgraphFunction:
             trainable=trainable,
             arrays=arrays,
         )
+        self._prepared = PreparedFunction(
+            inputs,
+            tuple(t.shape for t in self.tensors()),
+            self._plans,
+            compilers,
+            options.max_programs,
+        )
         self._key, self._state = key, GraphState()
         # Programs that the process still has in memory.
         self._programs: MutableMapping[Hashable, Program] = weakref.WeakValueDictionary()
@@ -117,6 +125,8 @@ class SubgraphFunction:
         return self._weights.params
 
     def leaves(self, mode: Mode) -> Params:
+        if mode.is_prepared:
+            return self._prepared.leaves(_platform(mode))
         return self._weights.leaves(mode)
 
     # ---- programs as for a delegate
@@ -215,7 +225,10 @@ class SubgraphFunction:
                 initial states.
             mode: how it computes.
         """
-        params = self._weights.fitting(params, mode)
+        if mode.is_prepared:
+            params = self._prepared.fitting(params, _platform(mode))
+        else:
+            params = self._weights.fitting(params, mode)
         own = None if state is None else self._states.fitting(state)
         # The jitted function must get the inputs' 64-bit dtypes.
         with jax.enable_x64(True), client.on_purpose():
@@ -253,16 +266,25 @@ class SubgraphFunction:
     ) -> tuple[tuple[Any, ...], Params]:
         shapes = tuple(a.shape for a in arrays)
         states = self._states.for_call(mode.io) if state is None else state
+        if mode.is_prepared:
+            with jax.enable_x64(True):
+                partition, weights = self._prepared.lowered(_platform(mode), shapes, params)
+
+                def run(values: Any, *rest: Any) -> tuple[tuple[Any, ...], Params]:
+                    known = dict(zip(weights, values, strict=True))
+                    return self._lowered_call(partition, mode, known, *rest)
+
+                return forward_only(run, list(weights.values()), arrays, states)
         lowered = self._lowerings.by_platform(shapes, mode.platform, learns=mode.learns)
         by_platform = {
-            name: functools.partial(self._lowered_call, partition, mode)
+            name: functools.partial(self._call_with_leaves, partition, mode)
             for name, partition in lowered.items()
         }
         with jax.enable_x64(True):
             outputs, states = forms.for_platform(by_platform, params, arrays, states)
         return outputs, states
 
-    def _lowered_call(
+    def _call_with_leaves(
         self,
         partition: LoweredPartition,
         mode: Mode,
@@ -271,6 +293,16 @@ class SubgraphFunction:
         states: Params,
     ) -> tuple[tuple[Any, ...], Params]:
         weights = self._weights.read_by(partition, params, mode)
+        return self._lowered_call(partition, mode, weights, arrays, states)
+
+    def _lowered_call(
+        self,
+        partition: LoweredPartition,
+        mode: Mode,
+        weights: Mapping[Weight, Any],
+        arrays: tuple[Any, ...],
+        states: Params,
+    ) -> tuple[tuple[Any, ...], Params]:
         known = dict(zip(self._inputs, arrays, strict=True))
         known.update((i, states[self._states.names[i]]) for i in partition.states)
         read = (*partition.inputs, *partition.states)
@@ -329,6 +361,10 @@ class SubgraphFunction:
 
     def plan(self, shapes: Shapes) -> WholePlan:
         return self._plans.plan(shapes)
+
+
+def _platform(mode: Mode) -> str | None:
+    return None if mode.platform is None else forms.PLATFORMS[mode.platform]
 
 
 def _with_advice(run: Callable[[], V]) -> V:

@@ -27,6 +27,7 @@ class View:
         inputs: tensors that replace the main subgraph's inputs; None: its own inputs.
         outputs: tensors that replace the main subgraph's outputs; None: its own outputs.
         batch: the batch size, or a name for any size; None: the file's.
+        prepared: the options of functions with prepared weights; None: `options`.
     """
 
     options: DelegateOptions
@@ -34,6 +35,7 @@ class View:
     inputs: tuple[str, ...] | None = None
     outputs: tuple[str, ...] | None = None
     batch: int | str | None = None
+    prepared: DelegateOptions | None = None
 
     @property
     def is_cut(self) -> bool:

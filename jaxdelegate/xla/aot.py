@@ -77,9 +77,9 @@ def compile_partition(
     """
     device = weights.runtime.device
     platform = platform_of(device.platform)
-    arguments, constants = _split_weights(partition, platform)
+    arguments, constants = split_weights(partition, platform)
     with client.as_programs(device):
-        prepared = tuple(_resident(weights, weight, partition) for weight in arguments)
+        prepared = tuple(resident_array(weights, weight, partition) for weight in arguments)
         live: list[Any] = [partition.outside(i) for i in (*partition.inputs, *partition.states)]
         call, call_lists = _traced(partition, [*prepared, *live], arguments, constants)
         call_lists = tuple(map(weights.runtime.put, call_lists))
@@ -137,7 +137,8 @@ def _on_device(aval: Any, device: jax.Device) -> Any:
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=one)  # type: ignore[no-untyped-call]
 
 
-def _resident(weights: ModelWeights, weight: Weight, partition: LoweredPartition) -> Any:
+def resident_array(weights: ModelWeights, weight: Weight, partition: LoweredPartition) -> Any:
+    """A prepared constant on the device of `weights`."""
     const = partition.outside(weight.tensor).const
     return weights.get(weight, const, lambda: partition.value(weight))
 
@@ -203,7 +204,7 @@ def _replaceable(partition: LoweredPartition, slices: BatchSlices) -> tuple[int,
     return tuple(positions)
 
 
-def _split_weights(
+def split_weights(
     partition: LoweredPartition, platform: str
 ) -> tuple[list[Weight], dict[Weight, np.ndarray | None]]:
     """Weights that become arguments, and small ones with their values. Strings never reach XLA."""

@@ -73,9 +73,10 @@ class ModelWeights:
         runtime: of the device.
     """
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime, shared: DeviceWeights | None = None) -> None:
+        """`shared`: arrays that others may use, None: those of all programs on the device."""
         self.runtime = runtime
-        self._shared = on_device(runtime)
+        self._shared = on_device(runtime) if shared is None else shared
         self._names: dict[Hashable, tuple[weakref.ref[np.ndarray] | None, str]] = {}
 
     def find(self, name: str) -> Any | None:

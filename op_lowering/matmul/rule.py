@@ -138,7 +138,8 @@ def _layouts(context: LoweringContext, w: TensorSpec) -> Mapping[str, bool]:
     # either, within 10%, and with one default the signatures of a language model share one copy of
     # the weights, whatever their numbers of rows.
     transposed = {"depth_first": True}
-    return transposed | as_stored if context.platform == "cpu" else as_stored | transposed
+    is_first = context.platform == "cpu" and not context.weights_vary
+    return transposed | as_stored if is_first else as_stored | transposed
 
 
 def _why_not_batch_matmul(op: Op[BatchMatMulOptions]) -> str | None:
