@@ -5,8 +5,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, NoReturn, TypeVar
 
 import jax
+import jax.numpy as jnp
 
-from jaxdelegate.errors import GradientError
+from jaxdelegate.errors import GradientError, TensorError
 from jaxdelegate.function.arguments import check_alive, check_names
 from jaxdelegate.function.compilers import Compilers
 from jaxdelegate.lowering.computation import LoweredPartition, Weight
@@ -17,6 +18,7 @@ from jaxdelegate.xla.aot import resident_array, split_weights
 from jaxdelegate.xla.weights import ModelWeights
 
 Params = dict[str, Any]
+_SOURCE = "model.function(weights='prepared') returns what this apply takes"
 V = TypeVar("V")
 
 
@@ -44,6 +46,11 @@ class PreparedFunction:
         self._first: dict[str | None, _Lowered] = {}
         self._others: LruCache[Any, _Lowered] = LruCache(most)
 
+    @property
+    def computes(self) -> bool:
+        """Whether there is an operator to run: all outputs may be inputs or constants."""
+        return bool(self._plans.plan(self._declared).nodes)
+
     def leaves(self, platform: str | None) -> Params:
         """The weights for the declared shapes, by name; a donated one is created again."""
         first = self._first.get(platform)
@@ -55,9 +62,17 @@ class PreparedFunction:
     def fitting(self, params: Any, platform: str | None) -> Params:
         """Select the weights from those that a caller gives."""
         wanted = self.leaves(platform)
-        check_names("params", params, wanted)
-        for name in wanted:
+        check_names("params", params, ())
+        for name, leaf in wanted.items():
+            if name not in params:
+                raise TensorError(f"apply: params has no {name!r}: {_SOURCE}")
             check_alive("apply: params", name, params[name])
+            given = jnp.asarray(params[name])
+            if (given.shape, given.dtype) != (leaf.shape, leaf.dtype):
+                raise TensorError(
+                    f"apply: params[{name!r}]: expected {leaf.dtype} {list(leaf.shape)}, got "
+                    f"{given.dtype} {list(given.shape)}: {_SOURCE}"
+                )
         return {name: params[name] for name in wanted}
 
     def lowered(

@@ -125,9 +125,12 @@ class SubgraphFunction:
         return self._weights.params
 
     def leaves(self, mode: Mode) -> Params:
-        if mode.is_prepared:
+        if self._is_prepared(mode):
             return self._prepared.leaves(_platform(mode))
         return self._weights.leaves(mode)
+
+    def _is_prepared(self, mode: Mode) -> bool:
+        return mode.is_prepared and self._prepared.computes
 
     # ---- programs as for a delegate
 
@@ -225,7 +228,7 @@ class SubgraphFunction:
                 initial states.
             mode: how it computes.
         """
-        if mode.is_prepared:
+        if self._is_prepared(mode):
             params = self._prepared.fitting(params, _platform(mode))
         else:
             params = self._weights.fitting(params, mode)
@@ -266,7 +269,7 @@ class SubgraphFunction:
     ) -> tuple[tuple[Any, ...], Params]:
         shapes = tuple(a.shape for a in arrays)
         states = self._states.for_call(mode.io) if state is None else state
-        if mode.is_prepared:
+        if self._is_prepared(mode):
             with jax.enable_x64(True):
                 partition, weights = self._prepared.lowered(_platform(mode), shapes, params)
 

@@ -115,6 +115,26 @@ def test_donated_weights_are_created_again() -> None:
     assert delegated(MODEL, IDS)  # no program used them
 
 
+def test_arrays_of_other_shapes_or_dtypes() -> None:
+    """The kernels would read beyond their ends."""
+    apply, params = jd.load(MODEL).function(weights="prepared")
+    name, leaf = next(item for item in params.items() if item[1].ndim == 2)
+    for wrong in (leaf[:1], leaf.astype(np.int32)):
+        with pytest.raises(TensorError, match=r"expected .* \[\d+, \d+\], got"):
+            apply({**params, name: wrong}, IDS)
+    with pytest.raises(TensorError, match=r"params has no .*weights='prepared'"):
+        apply({}, IDS)
+
+
+def test_a_model_without_operators() -> None:
+    builder = ModelBuilder()
+    x = builder.input((2,))
+    builder.outputs(x, builder.constant(np.float32([3, 4])))
+    apply, params = jd.load(builder.build()).function(weights="prepared")
+    got = jax.jit(apply)(params, np.float32([1, 2]))
+    np.testing.assert_array_equal(got, [[1, 2], [3, 4]])
+
+
 def test_it_has_no_gradients() -> None:
     apply, params = jd.load(two_signatures()).function("decode", weights="prepared")
     x = np.ones((1, 300), np.float32)
