@@ -18,6 +18,7 @@ import numpy as np
 
 from jaxdelegate.kernels.processor import core_count
 from jaxdelegate.model.source import ModelSource, open_source
+from jaxdelegate.quant.packing import in_memory
 
 SHA256, BLAKE3 = "sha256", "blake3"
 _HASHES: dict[str, Callable[..., Any]] = {SHA256: hashlib.sha256}
@@ -142,15 +143,15 @@ def _batches(
 
 
 def array_digests(arrays: Sequence[np.ndarray]) -> list[str]:
-    """The digest of each array's elements, in C order."""
+    """The digest of each array's elements, in C order; see `array_bytes`."""
     return digests([array_bytes(array) for array in arrays])
 
 
 def array_bytes(array: np.ndarray) -> memoryview:
-    """An array's bytes in C order; of strings, their text with lengths."""
+    """An array's bytes in C order, packed if it is; of strings, their text with lengths."""
     if array.dtype.hasobject:
         return memoryview(json.dumps([_text(x) for x in array.ravel().tolist()]).encode())
-    flat = np.ascontiguousarray(array).reshape(-1)
+    flat = np.ascontiguousarray(in_memory(array)).reshape(-1)
     return flat.view(np.uint8).data
 
 

@@ -34,6 +34,7 @@ class Sparsity:
 class TensorSpec:
     """A tensor's static side. `const` is its value if that is known before the first invoke.
 
+    A large one of int4 or int2 is a `PackedConstant` (quant/packing.py), which acts as an array.
     `is_dynamic`: the shape depends on data and is known only at run time (`shape` is then a hint).
     """
 

@@ -1,13 +1,21 @@
-"""Integers of 4 and 2 bits in bytes, the first one lowest.
+"""Integers of 4 and 2 bits in bytes, the first one lowest, and constants of them.
 
 Sources: UnpackPackedIntToInt8 and PackInt8IntoDenseInt of kernels/internal/
 portable_tensor_utils.cc.
 """
 
+import functools
+import math
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 
 BITS = {np.dtype(ml_dtypes.int4): 4, np.dtype(ml_dtypes.uint4): 4, np.dtype(ml_dtypes.int2): 2}
+
+# With at least this many elements, a constant is kept packed.
+MANY = 1 << 16
+_AT_ONCE = 1 << 16  # bytes that are unpacked together: numpy needs eight times that on the way
 
 
 def bits_of(dtype: np.dtype) -> int:
@@ -34,9 +42,104 @@ def unpack(data: np.ndarray, count: int, dtype: np.dtype) -> np.ndarray:
     bits = bits_of(dtype)
     if 8 * data.size < bits * count:
         raise ValueError(f"{count} elements of {dtype} do not fit {data.size} bytes")
+    table, packed = _elements(dtype), data.reshape(-1)[: -(-count * bits // 8)]
+    found = np.empty(packed.size, table.dtype)
+    for at in range(0, packed.size, _AT_ONCE):
+        found[at : at + _AT_ONCE] = table[packed[at : at + _AT_ONCE]]
+    return found.view(dtype)[:count]
+
+
+@functools.cache
+def _elements(dtype: np.dtype) -> np.ndarray:
+    """The elements of each of the 256 bytes, joined to one integer in memory's order."""
+    bits = bits_of(dtype)
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
-    raw = ((data.reshape(-1, 1) >> shifts) & np.uint8((1 << bits) - 1)).reshape(-1)[:count]
-    if dtype == np.dtype(ml_dtypes.uint4):
-        return raw.astype(dtype)
-    sign = np.int8(1 << (bits - 1))
-    return ((raw.view(np.int8) ^ sign) - sign).astype(dtype)
+    raw = (np.arange(256, dtype=np.uint8).reshape(-1, 1) >> shifts) & np.uint8((1 << bits) - 1)
+    if dtype != np.dtype(ml_dtypes.uint4):
+        sign = np.int8(1 << (bits - 1))
+        raw = ((raw.view(np.int8) ^ sign) - sign).view(np.uint8)
+    return raw.view(f"u{8 // bits}").reshape(-1)
+
+
+class PackedConstant(np.lib.mixins.NDArrayOperatorsMixin):
+    """A large constant as its packed bytes: an array that is unpacked whenever it is used.
+
+    It has the methods and operators of a read-only array, each of which unpacks the whole of it;
+    `np.asarray` does so once. `x[rows]` unpacks these rows only, if rows are whole bytes.
+
+    Attributes:
+        packed: the bytes, uint8 [n], a view of the file.
+        shape: of the elements.
+        dtype: of the elements.
+    """
+
+    def __init__(self, packed: np.ndarray, shape: tuple[int, ...], dtype: np.dtype) -> None:
+        self.packed, self.shape, self.dtype = packed, shape, dtype
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Of the unpacked array, which programs and limits reckon with."""
+        return self.size * self.dtype.itemsize
+
+    @property
+    def rows(self) -> np.ndarray | None:
+        """The packed bytes, uint8 [len(self), n]; None if rows share bytes."""
+        each = math.prod(self.shape[1:]) * bits_of(self.dtype)
+        return None if each % 8 else self.packed.reshape(self.shape[0], each // 8)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, key: Any) -> Any:
+        rows = self.rows
+        is_array = isinstance(key, np.ndarray) and key.dtype.kind in "iu"
+        if rows is None or not (is_array or isinstance(key, int | np.integer | slice)):
+            return np.asarray(self)[key]
+        found = rows[key]
+        shape = (*found.shape[:-1], *self.shape[1:])
+        return unpack(found, math.prod(shape), self.dtype).reshape(shape)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        if copy is False:
+            raise ValueError("packed elements cannot be read without a copy")
+        values = unpack(self.packed, self.size, self.dtype).reshape(self.shape)
+        values.flags.writeable = bool(copy)
+        return values if dtype is None else values.astype(dtype, copy=False)
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+        arrays = (np.asarray(x) if isinstance(x, PackedConstant) else x for x in inputs)
+        return getattr(ufunc, method)(*arrays, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        # Not the protocols by which numpy and jax would find memory or devices here.
+        if name.startswith("_") or not hasattr(np.ndarray, name):
+            raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
+        return getattr(np.asarray(self), name)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.dtype} {list(self.shape)})"
+
+
+Constant = np.ndarray | PackedConstant
+
+
+def is_packed(value: object) -> bool:
+    return isinstance(value, PackedConstant)
+
+
+def packed_rows(value: object) -> np.ndarray | None:
+    """The `rows` of a packed constant; None for other arrays."""
+    return value.rows if isinstance(value, PackedConstant) else None
+
+
+def in_memory(constant: Constant) -> np.ndarray:
+    """The array that holds a constant: its packed bytes, or itself."""
+    return constant.packed if isinstance(constant, PackedConstant) else constant

@@ -22,7 +22,7 @@ _MIN_PADDING = 0.01  # of a subgraph's operations, to be reported
 def float16_constants(graph: Graph) -> Iterator[Finding]:
     """float32 constants that become infinite or zero in float16."""
     for tensor in graph.survey.subgraph.tensors:
-        values = tensor.data if tensor.stored is not None and tensor.sparsity is None else None
+        values = tensor.constant if tensor.stored is not None and tensor.sparsity is None else None
         if values is None or values.dtype != np.float32 or not values.size:
             continue
         size = np.abs(values[np.isfinite(values)])

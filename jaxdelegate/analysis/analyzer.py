@@ -278,7 +278,7 @@ def _data(tensor: Tensor, spec: TensorSpec) -> str | None:
     """A constant's first values, as Analyzer prints them: [1, 2, 3, 4, 5, ...]."""
     if tensor.stored is None or not tensor.stored.size:
         return None
-    values = tensor.data if spec.sparsity is None else spec.const
+    values = tensor.constant if spec.sparsity is None else spec.const
     if values is None or not values.size:
         return None
     first = [_value(v) for v in values.reshape(-1)[:_SHOWN]]

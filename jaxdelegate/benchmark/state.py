@@ -69,7 +69,7 @@ def _allocation_type(interpreter: Any, subgraph: int, detail: Mapping[str, Any])
         return ""
     host = interpreter._runner(subgraph)
     tensor = host.subgraph.tensors[detail["index"]]
-    if tensor.data is not None:
+    if tensor.stored is not None:
         return "kTfLiteMmapRo"
     if tensor.is_variable:
         return "kTfLiteArenaRwPersistent"

@@ -8,6 +8,7 @@ import numpy as np
 from jaxdelegate.cache.entry import Entry, EntryError, StoredWeight
 from jaxdelegate.cache.store import ProgramStore
 from jaxdelegate.pjrt import cudnn
+from jaxdelegate.quant.packing import in_memory
 from jaxdelegate.xla.options import platform_of
 from jaxdelegate.xla.program import Program, stored_states
 from jaxdelegate.xla.weights import DeviceWeights, ModelWeights, put_constant, weight_name
@@ -76,7 +77,7 @@ def _constant(weight: StoredWeight, model: ModelData) -> np.ndarray:
     index = -1 if weight.tensor is None else weight.tensor
     if index not in model.constants or model.digests.get(index) != weight.digest:
         raise EntryError(f"its weight, tensor {index}, differs from this model's")
-    return _shaped(model.constants[index].reshape(-1), weight)
+    return _shaped(in_memory(model.constants[index]).reshape(-1), weight)
 
 
 def _shaped(elements: np.ndarray, weight: StoredWeight) -> np.ndarray:

@@ -19,6 +19,7 @@ from jaxdelegate.delegate.jax_delegate import JaxDelegate
 from jaxdelegate.errors import DeviceMemoryError, InterpreterError, JaxDelegateError
 from jaxdelegate.pjrt.client import LOAD_ERRORS, NeedsJaxError
 from jaxdelegate.pjrt.out_of_memory import is_out_of_memory
+from jaxdelegate.quant.packing import in_memory
 from jaxdelegate.report.delegation import fully_delegated
 from jaxdelegate.runtime.buffers import aligned_zeros
 from jaxdelegate.xla.weights import on_device
@@ -221,7 +222,8 @@ def _places(host: SubgraphRunner, content: memoryview) -> dict[int, tuple[int, i
     begin = np.frombuffer(content, np.uint8).__array_interface__["data"][0]
     places = {}
     for tensor in host.subgraph.tensors:
-        const = host.spec(tensor.index).const
+        spec = host.spec(tensor.index)
+        const = None if spec.const is None else in_memory(spec.const)
         if const is None or const.dtype.hasobject or not const.flags.c_contiguous:
             continue
         at = const.__array_interface__["data"][0] - begin

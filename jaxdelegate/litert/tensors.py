@@ -7,7 +7,7 @@ import numpy as np
 
 from jaxdelegate.litert import structures
 from jaxdelegate.litert.structures import Tensor, elements
-from jaxdelegate.model.stored import byte_count, decode, why_not_stored
+from jaxdelegate.model.stored import byte_count, constant, decode, why_not_stored
 from jaxdelegate.op_lowering.dtypes import DTYPES
 from jaxdelegate.op_lowering.options import TensorType
 from jaxdelegate.op_lowering.records.c_struct import TENSOR_TYPES
@@ -108,7 +108,7 @@ def _constant(tensor: Tensor, shape: Shape) -> np.ndarray | None:
         shape = (stored.size // byte_count(kind, 1),)
     if why_not_stored(kind, math.prod(shape), stored) is not None:
         return None
-    return decode(kind, shape, stored)
+    return constant(kind, shape, stored)
 
 
 def memory(tensor: Tensor) -> np.ndarray:

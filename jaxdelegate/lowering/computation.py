@@ -119,10 +119,10 @@ class LoweredPartition:
     def value(self, weight: Weight) -> np.ndarray:
         """The prepared host array. It is not cached, so that only one is in memory."""
         array, prepare = self.constant(weight), self.preparations[weight]
-        return array if prepare is None else np.ascontiguousarray(prepare(array))
+        return np.asarray(array) if prepare is None else np.ascontiguousarray(prepare(array))
 
     def constant(self, weight: Weight) -> np.ndarray:
-        """A weight's constant, in the file's layout; for a trained scale, the file's scale."""
+        """A weight's constant, as its spec has it; for a trained scale, the file's scale."""
         if weight.subgraph is not None:
             return self.called[weight]
         if weight.is_scale:
@@ -235,7 +235,7 @@ class LoweredPartition:
 
     def _result(self, known: Mapping[int, Any], index: int) -> Any:
         const = self.specs[index].const
-        return known[index] if const is None or index in known else jnp.asarray(const)
+        return known[index] if const is None or index in known else jnp.asarray(np.asarray(const))
 
     def _check(self, step: LoweredOperator, results: tuple[Any, ...]) -> None:
         written = (*step.outputs, *step.states)

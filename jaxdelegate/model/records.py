@@ -18,7 +18,7 @@ from jaxdelegate.model.graph_checks import OPERATOR_SIZE, Fail, check_calls, che
 from jaxdelegate.model.layout import LAYOUT
 from jaxdelegate.model.operator_tables import OptionsReader, called_subgraphs, read_operator_code
 from jaxdelegate.model.source import ModelSource, Source, open_source
-from jaxdelegate.model.stored import byte_count, decode, is_copied, why_not_stored
+from jaxdelegate.model.stored import byte_count, constant, is_copied, why_not_stored
 from jaxdelegate.model.tensor_tables import (
     read_quantization,
     read_shape,
@@ -74,13 +74,19 @@ class Tensor:
         return DTYPES[self.type]
 
     @functools.cached_property
+    def constant(self) -> np.ndarray | None:
+        """As `data`, but a large one of packed integers stays packed (a `PackedConstant`)."""
+        return None if self.stored is None else constant(self.type, self.stored_shape, self.stored)
+
+    @property
     def data(self) -> np.ndarray | None:
         """The values in the file, read-only; None: the file has none.
 
         A view of the file, but a copy for strings (bytes objects), packed 4 and 2 bit integers (one
-        element each) and booleans. Of a sparse tensor, the flat array of its stored values.
+        element each; a new copy of a large tensor whenever you ask) and booleans. Of a sparse
+        tensor, the flat array of its stored values.
         """
-        return None if self.stored is None else decode(self.type, self.stored_shape, self.stored)
+        return None if self.constant is None else np.asarray(self.constant)
 
     def spec(self) -> TensorSpec:
         """The spec that rules and kernels get, with the declared shape."""
@@ -91,7 +97,7 @@ class Tensor:
             quantization=self.quantization,
             sparsity=self.sparsity,
             is_variable=self.is_variable,
-            const=self.data,
+            const=self.constant,
         )
 
 

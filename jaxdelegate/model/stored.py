@@ -5,13 +5,14 @@ Sources: util.cc BytesRequired, kernels/internal/portable_tensor_utils.cc, strin
 
 import itertools
 import math
+from typing import cast
 
 import numpy as np
 
 from jaxdelegate.op_lowering.dtypes import DTYPES
 from jaxdelegate.op_lowering.records.enums import TensorType
 from jaxdelegate.op_lowering.spec import Shape
-from jaxdelegate.quant.packing import BITS, unpack
+from jaxdelegate.quant.packing import BITS, MANY, PackedConstant, unpack
 
 
 def byte_count(tensor_type: TensorType, count: int) -> int:
@@ -39,6 +40,16 @@ def why_not_stored(tensor_type: TensorType, count: int, stored: np.ndarray) -> P
     if stored.size < needed:
         return f"{count} values of {tensor_type.name} need {needed} bytes", f"{stored.size}"
     return None
+
+
+def constant(tensor_type: TensorType, shape: Shape, stored: np.ndarray) -> np.ndarray:
+    """Values as by `decode`, but many packed integers stay packed: a view that acts as an array."""
+    count, dtype = math.prod(shape), DTYPES[tensor_type]
+    if dtype not in BITS or count < MANY:
+        return decode(tensor_type, shape, stored)
+    packed = stored[: byte_count(tensor_type, count)]
+    packed.flags.writeable = False
+    return cast("np.ndarray", PackedConstant(packed, shape, dtype))
 
 
 def decode(tensor_type: TensorType, shape: Shape, stored: np.ndarray) -> np.ndarray:

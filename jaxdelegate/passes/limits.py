@@ -13,6 +13,7 @@ import numpy as np
 
 from jaxdelegate.errors import InterpreterError
 from jaxdelegate.op_lowering.spec import TensorSpec
+from jaxdelegate.quant.packing import in_memory
 
 MAX_TENSOR_BYTES = 2 << 30
 _HOST_SHARE = 0.8  # of the memory that this process may use
@@ -121,7 +122,7 @@ def own_bytes(spec: TensorSpec) -> int:
 
 
 def _is_mapped(const: np.ndarray) -> bool:
-    base = const
+    base = in_memory(const)
     while isinstance(base.base, np.ndarray):
         base = base.base
     return base.base is not None  # a memoryview of the file's bytes

@@ -321,7 +321,8 @@ def _computed(
     if known is not None and known[0] is kernel and _are_same(known[1], consts):
         return known[2]
     read = as_read(record_of(operator.name), inputs, outputs)
-    arrays = kernel(operator.options, *read, *map(_stand_in, inputs))  # type: ignore[arg-type]
+    given = [_stand_in(spec, as_it_is=kernel.takes_packed) for spec in inputs]
+    arrays = kernel(operator.options, *read, *given)  # type: ignore[arg-type]
     check_dtypes(outputs, arrays)
     is_complete = all(s is None or s.const is not None for s in inputs)
     if is_complete and sum(array.nbytes for array in arrays) >= _SHARED_BYTES:
@@ -342,11 +343,11 @@ def check_dtypes(outputs: Specs, results: Iterable[np.ndarray]) -> None:
             )
 
 
-def _stand_in(spec: TensorSpec | None) -> np.ndarray | None:
+def _stand_in(spec: TensorSpec | None, *, as_it_is: bool) -> np.ndarray | None:
     if spec is None:
         return None
     if spec.const is not None:
-        return spec.const
+        return spec.const if as_it_is else np.asarray(spec.const)
     return np.broadcast_to(np.zeros((), spec.dtype), spec.shape)
 
 

@@ -59,6 +59,8 @@ class Kernel:
     intermediate tensors (integer LSTM: the scales between its gates).
     `takes_handle`: the first input is a variable's handle. If the variable is known before the
     model runs, hosts append it to the inputs, so that delegates can keep it on the device.
+    `takes_packed`: `run` reads a few rows of a large constant; it gets a `PackedConstant` as it is,
+    of which others get the whole array.
     """
 
     run: Run
@@ -68,6 +70,7 @@ class Kernel:
     calls: bool = False
     takes_handle: bool = False
     takes_intermediates: bool = False
+    takes_packed: bool = False
     inferred_shapes: InferredShapes | None = None
     settled: Shapes | None = None
 

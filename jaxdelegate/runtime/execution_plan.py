@@ -13,6 +13,7 @@ from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 from jaxdelegate.passes.propagation import check_dtypes, kernel_errors, known_shapes, with_shape
 from jaxdelegate.pjrt.out_of_memory import is_out_of_memory
 from jaxdelegate.plan import steps as plan
+from jaxdelegate.quant.packing import is_packed
 from jaxdelegate.reference.kernel import Services
 from jaxdelegate.reference.registry import KERNELS
 from jaxdelegate.simple_delegate import (
@@ -96,6 +97,8 @@ class OperatorStep(plan.PlannedOperator):
         """An input's array; None if it is absent, or a variable without a value yet."""
         if index < 0 or (index in self.variables and host.value(index) is None):
             return None
+        if KERNELS[self.node.name].takes_packed and is_packed(value := host.value(index)):
+            return value  # type: ignore[no-any-return]
         return host.array(index)
 
     @functools.cached_property

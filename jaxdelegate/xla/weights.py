@@ -11,6 +11,7 @@ import numpy as np
 
 from jaxdelegate.digests import array_digests
 from jaxdelegate.pjrt.client import Runtime
+from jaxdelegate.quant.packing import in_memory
 from jaxdelegate.runtime.buffers import aligned_copy
 
 
@@ -104,7 +105,7 @@ class ModelWeights:
         name = weight_name(digest, prepared.dtype, prepared.shape)
         array = self._shared.find(name)
         if array is None:
-            is_view = const is not None and np.may_share_memory(prepared, const)
+            is_view = const is not None and np.may_share_memory(prepared, in_memory(const))
             put = put_constant if is_view else Runtime.put
             array = self._shared.share(name, put(self.runtime, prepared))
         self._names[weight] = None if const is None else weakref.ref(const), name
@@ -115,4 +116,7 @@ def _is(source: weakref.ref[np.ndarray] | None, const: np.ndarray | None) -> boo
     if source is None or const is None:
         return source is None and const is None
     known = source()
-    return known is const or (known is not None and np.array_equal(known, const))
+    if known is None or known is const:
+        return known is not None
+    is_alike = (known.dtype, known.shape) == (const.dtype, const.shape)
+    return is_alike and np.array_equal(in_memory(known), in_memory(const))

@@ -102,7 +102,7 @@ def align_ranks(*arrays: Any) -> tuple[Any, ...]:
 
 def pad(x: Array, edges: Sequence[tuple[int, int]]) -> Array:
     """Zeros around `x`, by numpy or jax."""
-    return np.pad(x, edges) if isinstance(x, np.ndarray) else jnp.pad(x, edges)
+    return jnp.pad(x, edges) if isinstance(x, jax.Array) else np.pad(x, edges)
 
 
 def why_not_broadcast(*shapes: Shape) -> str | None:

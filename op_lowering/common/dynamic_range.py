@@ -74,7 +74,7 @@ def signed(w: np.ndarray) -> np.ndarray: ...
 
 def signed(w: Array) -> Array:
     """A stored filter as int8; the kernels read the bytes of a uint8 filter as signed."""
-    return w.view(np.int8) if np.dtype(w.dtype) == UINT8 else w.astype(np.int8)
+    return w.view(np.int8) if np.dtype(w.dtype) == UINT8 else w.astype(np.int8, copy=False)
 
 
 def filter_scales(w: TensorSpec, channels: int) -> np.ndarray:

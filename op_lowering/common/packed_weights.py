@@ -17,11 +17,7 @@ from jax import lax
 from jaxdelegate.op_lowering.common.basics import Array
 from jaxdelegate.op_lowering.common.integer_products import to_int8
 from jaxdelegate.op_lowering.spec import TensorSpec
-from jaxdelegate.quant.packing import BITS, bits_of
-
-# With at least this many elements, packing is worth an unpacking at every invoke. Smaller constants
-# are compiled into programs.
-_MANY = 1 << 16
+from jaxdelegate.quant.packing import BITS, MANY, bits_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +33,7 @@ class Packed:
 
     def pack(self, w: Array) -> Array:
         """Stored elements, of numpy or jax -> uint8; the last run is padded with zeros."""
-        xp = np if isinstance(w, np.ndarray) else jnp
+        xp = jnp if isinstance(w, jax.Array) else np
         runs = 8 // self._bits
         padded = xp.pad(w.astype(np.int8), [(0, 0)] * (w.ndim - 1) + [(0, -self.columns % runs)])
         raw = padded.astype(np.uint8) & np.uint8((1 << self._bits) - 1)
@@ -70,9 +66,10 @@ class WeightStorage:
     def of(cls, w: TensorSpec, columns: int | None = None) -> Self:
         """Packed if that saves memory: a large constant of less than a byte for each element.
 
+        Packing is worth an unpacking at every invoke; smaller constants are compiled into programs.
         `columns` is the size of the last dimension, if a layout changes the filter's.
         """
-        if w.const is None or w.const.size < _MANY or w.dtype not in BITS:
+        if w.const is None or w.const.size < MANY or w.dtype not in BITS:
             return cls(None)
         return cls(Packed(w.dtype, w.shape[-1] if columns is None else columns))
 

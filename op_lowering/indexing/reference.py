@@ -46,6 +46,8 @@ def gather(
     """Each batch has its own positions."""
     axis, batch = _axis_and_batch(o, x.shape, positions.shape)
     _check("GATHER", positions, x.shape[axis])
+    if axis == 0:  # rows, of which a packed table reads only these
+        return (x[positions.reshape(-1)].reshape(*positions.shape, *x.shape[1:]),)
     n_batch, n_picked = math.prod(x.shape[:batch]), math.prod(positions.shape[batch:])
     outer, inner = math.prod(x.shape[batch:axis]), math.prod(x.shape[axis + 1 :])
     flat = x.reshape(n_batch, outer, x.shape[axis], inner)
@@ -242,11 +244,11 @@ def unique(_o: Options, _inputs: Specs, outputs: Specs, x: Array) -> tuple[Array
 
 
 KERNELS = {
-    "GATHER": Kernel(gather, gathered_shape),
+    "GATHER": Kernel(gather, gathered_shape, takes_packed=True),
     "GATHER_ND": Kernel(gather_nd, gathered_nd_shape),
     "SCATTER_ND": Kernel(scatter_nd, scattered_shape, settled=scattered_shape),
     "SPARSE_TO_DENSE": Kernel(sparse_to_dense, dense_shape, settled=dense_shape),
-    "EMBEDDING_LOOKUP": Kernel(embedding_lookup, looked_up_shape),
+    "EMBEDDING_LOOKUP": Kernel(embedding_lookup, looked_up_shape, takes_packed=True),
     "ONE_HOT": Kernel(one_hot, one_hot_shape),
     "REVERSE_SEQUENCE": Kernel(reverse_sequence, same_shape),
     "MATRIX_DIAG": Kernel(matrix_diag, diagonal_shape),

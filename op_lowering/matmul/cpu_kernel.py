@@ -24,10 +24,11 @@ from jaxdelegate.op_lowering.records.enums import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.rule import Lowered, LoweringContext, Prepare
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.quant.affine import block_parameters, spread
-from jaxdelegate.quant.packing import BITS
+from jaxdelegate.quant.packing import BITS, packed_rows
 
 _LEAST_BLOCK = 16  # bytes of weights that share a scale (kLeastBlock in kernels.h)
 _COLUMNS = 4  # whose block scales are adjacent
+_AT_ONCE = 1 << 18  # weights that are added up together: more would take memory that programs need
 _HALF = np.dtype(np.float16)
 
 
@@ -105,6 +106,9 @@ def _storing(w: TensorSpec, bits: int) -> Prepare:
     def stored(values: Array) -> Array:
         if bits == 8:
             return signed(values)
+        rows = packed_rows(values)
+        if rows is not None:
+            return rows
         each = values.astype(np.int8).astype(np.uint8) & np.uint8((1 << bits) - 1)
         whole = pad(each, [(0, 0), (0, -w.shape[1] % (8 // bits))])  # rows of whole bytes
         parts = whole.reshape(w.shape[0], -1, 8 // bits)
@@ -114,16 +118,21 @@ def _storing(w: TensorSpec, bits: int) -> Prepare:
     return stored
 
 
+def _row_scales(w: TensorSpec) -> np.ndarray:
+    """The scales of blocks for each row, float32 [N, blocks]."""
+    scale, _ = _blocks(w)
+    shape = w.shape[0], scale.shape[1]
+    return np.broadcast_to(spread(scale, shape), shape)
+
+
 def _scaling(w: TensorSpec) -> Prepare:
     """float32 [N], or float16 [N / 4, blocks, 4] of blocks; N is filled up to a multiple of 4."""
 
     def scales(_values: Array) -> np.ndarray:
         if w.blocks is None:
             return filter_scales(w, w.shape[0]).astype(np.float32)
-        of_blocks, _ = _blocks(w)
-        all_rows = spread(of_blocks, (w.shape[0], of_blocks.shape[1]))
-        all_rows = np.broadcast_to(all_rows, (w.shape[0], of_blocks.shape[1])).astype(_HALF)
-        filled = pad(all_rows, [(0, -w.shape[0] % _COLUMNS), (0, 0)])
+        of_rows = _row_scales(w).astype(_HALF)
+        filled = pad(of_rows, [(0, -w.shape[0] % _COLUMNS), (0, 0)])
         grouped = filled.reshape(-1, _COLUMNS, filled.shape[1]).swapaxes(1, 2)
         return np.ascontiguousarray(grouped)
 
@@ -133,12 +142,21 @@ def _scaling(w: TensorSpec) -> Prepare:
 def _summing(w: TensorSpec) -> Prepare:
     """The sums of rows, int32 [N], or of scaled sums of blocks in their order, float32 [N]."""
 
-    def sums(values: Array) -> Array:
-        if w.blocks is None:
+    def of_rows(values: Array, scale: np.ndarray | None) -> Array:
+        if scale is None:
             return signed(values).sum(1, dtype=np.int32)
-        scale, _ = _blocks(w)
-        blocks = signed(values).reshape(w.shape[0], scale.shape[1], -1).sum(2, dtype=np.int32)
-        scaled = blocks.astype(np.float32) * spread(scale, blocks.shape)
+        sums = signed(values).reshape(*scale.shape, -1).sum(2, dtype=np.int32)
+        scaled = sums.astype(np.float32) * scale
         return functools.reduce(operator.add, (scaled[:, i] for i in range(scaled.shape[1])))
+
+    def sums(values: Array) -> Array:
+        scale = None if w.blocks is None else _row_scales(w)
+        if isinstance(values, jax.Array):
+            return of_rows(values, scale)
+        count = max(_AT_ONCE // max(w.shape[1], 1), 1)
+        some = [slice(at, at + count) for at in range(0, max(w.shape[0], 1), count)]
+        return np.concatenate(
+            [of_rows(values[rows], None if scale is None else scale[rows]) for rows in some]
+        )
 
     return sums
