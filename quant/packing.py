@@ -86,7 +86,7 @@ class PackedConstant(np.lib.mixins.NDArrayOperatorsMixin):
 
     @property
     def nbytes(self) -> int:
-        """Of the unpacked array, which programs and limits reckon with."""
+        """The bytes of the unpacked array, which programs and limits reckon with."""
         return self.size * self.dtype.itemsize
 
     @property

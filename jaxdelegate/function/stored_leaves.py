@@ -49,11 +49,11 @@ class StoredLeaf:
         """The quantization from which the leaf is dequantized; None: it is the stored values."""
         return self.spec.quantization if self.as_floats and self.spec.is_quantized else None
 
-    @functools.cached_property
+    @property
     def raw(self) -> np.ndarray:
         """The stored values, in dense form."""
         assert self.spec.const is not None
-        return self.spec.const
+        return np.asarray(self.spec.const)
 
     @functools.cached_property
     def value(self) -> np.ndarray:

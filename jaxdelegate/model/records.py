@@ -75,7 +75,7 @@ class Tensor:
 
     @functools.cached_property
     def constant(self) -> np.ndarray | None:
-        """As `data`, but a large one of packed integers stays packed (a `PackedConstant`)."""
+        """The values as specs have them: many packed integers stay packed (a `PackedConstant`)."""
         return None if self.stored is None else constant(self.type, self.stored_shape, self.stored)
 
     @property

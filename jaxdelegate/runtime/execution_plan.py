@@ -97,8 +97,10 @@ class OperatorStep(plan.PlannedOperator):
         """An input's array; None if it is absent, or a variable without a value yet."""
         if index < 0 or (index in self.variables and host.value(index) is None):
             return None
-        if KERNELS[self.node.name].takes_packed and is_packed(value := host.value(index)):
-            return value  # type: ignore[no-any-return]
+        if KERNELS[self.node.name].takes_packed:
+            value: np.ndarray = host.value(index)
+            if is_packed(value):
+                return value
         return host.array(index)
 
     @functools.cached_property

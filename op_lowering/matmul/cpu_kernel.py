@@ -28,7 +28,7 @@ from jaxdelegate.quant.packing import BITS, packed_rows
 
 _LEAST_BLOCK = 16  # bytes of weights that share a scale (kLeastBlock in kernels.h)
 _COLUMNS = 4  # whose block scales are adjacent
-_AT_ONCE = 1 << 18  # weights that are added up together: more would take memory that programs need
+_AT_ONCE = 1 << 18  # weights that are unpacked together, to add them up
 _HALF = np.dtype(np.float16)
 
 
@@ -153,6 +153,8 @@ def _summing(w: TensorSpec) -> Prepare:
         scale = None if w.blocks is None else _row_scales(w)
         if isinstance(values, jax.Array):
             return of_rows(values, scale)
+        if packed_rows(values) is None:
+            values = np.asarray(values)
         count = max(_AT_ONCE // max(w.shape[1], 1), 1)
         some = [slice(at, at + count) for at in range(0, max(w.shape[0], 1), count)]
         return np.concatenate(

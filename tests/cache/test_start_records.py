@@ -6,12 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 import jaxdelegate as jd
 from jaxdelegate.cache import start_records
-from jaxdelegate.op_lowering.options import AddOptions
+from jaxdelegate.op_lowering.options import AddOptions, FullyConnectedOptions
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import ModelBuilder
 from tests.support.quantized import scaled
@@ -89,6 +90,24 @@ def test_it_runs_and_describes_without_reading(model: bytes, directory: Path) ->
         np.testing.assert_array_equal(run(second, seed), run(first, seed))
     assert str(second._delegates[0].report()) == str(first._delegates[0].report())
     assert not was_read(second)
+
+
+def test_packed_weights_are_read_in_the_models_file(directory: Path) -> None:
+    builder, rng = ModelBuilder(), np.random.default_rng(3)
+    x, y = builder.input((1, 512), np.float32), builder.tensor((1, 256))
+    scale = Quantization(np.full(256, 0.1, np.float32), np.zeros(256, np.int64))
+    values = rng.integers(-8, 8, (256, 512)).astype(ml_dtypes.int4)
+    w = builder.constant(values, quantization=scale)
+    options = FullyConnectedOptions(asymmetric_quantize_inputs=True)
+    builder.operator("FULLY_CONNECTED", [x, w, None], [y], options, version=9)
+    builder.outputs(y)
+    first = fill(builder.build(), directory, quant_mode="integer")
+    second = opened(builder.build(), directory, quant_mode="integer")
+    second.allocate_tensors()
+    assert not was_read(second)
+    np.testing.assert_array_equal(run(second), run(first))
+    (others,) = directory.glob("*.weights")  # scales and sums of rows
+    assert others.stat().st_size < values.size // 8
 
 
 def test_inputs_are_copied_and_results_belong_to_the_caller(model: bytes, directory: Path) -> None:

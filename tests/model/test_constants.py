@@ -14,6 +14,7 @@ from jaxdelegate.op_lowering.dtypes import TENSOR_TYPES
 from jaxdelegate.op_lowering.records.enums import TensorType
 from jaxdelegate.op_lowering.spec import Sparsity
 from jaxdelegate.quant.affine import dequantize
+from jaxdelegate.quant.packing import BITS, MANY, in_memory, is_packed
 from jaxdelegate.quant.params import Blockwise, Quantization
 from jaxdelegate.testing import ModelBuilder
 from tests.support.sparse import BLOCKS, csr
@@ -43,6 +44,20 @@ def test_constants_of_every_type(dtype: np.dtype, shape: tuple[int, ...]) -> Non
     assert tensor.data.dtype == dtype
     assert not tensor.data.flags.writeable
     assert tensor.spec().const is tensor.data
+
+
+@pytest.mark.parametrize("dtype", BITS, ids=str)
+def test_large_packed_constants_stay_packed(dtype: Any) -> None:
+    values = (np.arange(MANY) % 2).astype(dtype).reshape(64, -1)
+    tensor = constant_of(values)
+    const = tensor.spec().const
+    assert is_packed(const)
+    assert np.shares_memory(in_memory(const), tensor.stored)
+    assert const is tensor.constant
+    np.testing.assert_array_equal(tensor.data, values)
+    assert isinstance(tensor.data, np.ndarray)
+    assert tensor.data is not tensor.data  # nothing keeps it
+    assert not is_packed(constant_of(values[:, :-1]).spec().const)
 
 
 @pytest.mark.parametrize(

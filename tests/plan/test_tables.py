@@ -12,6 +12,7 @@ from jaxdelegate.op_lowering.options import CastOptions, FullyConnectedOptions, 
 from jaxdelegate.plan import tables
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import ModelBuilder
+from tests.support.unpacking import watch_unpacking
 
 ROWS, WIDTH, IDS = 400, 64, 5
 REASON = "its table is large, and the host reads rows of it in the file, without a copy (0 MiB)"
@@ -116,6 +117,33 @@ def test_other_lookups_are_delegated(how: dict[str, Any]) -> None:
 def test_whoever_asks_for_all_gets_all(options: dict[str, Any]) -> None:
     _, report = opened(model(), **options)
     assert not report.left
+
+
+@pytest.mark.parametrize("operator", ["EMBEDDING_LOOKUP", "GATHER"])
+@pytest.mark.parametrize("dtype", [ml_dtypes.int4, ml_dtypes.int2], ids=["int4", "int2"])
+def test_the_host_unpacks_only_the_rows_it_needs(
+    operator: str, dtype: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = np.random.default_rng(0).integers(-2, 2, (4096, WIDTH)).astype(dtype)
+    builder = ModelBuilder()
+    scale = Quantization(np.float32([0.5]), np.int64([0]))
+    table = builder.constant(values, quantization=scale)
+    ids = builder.input((3,), np.int32, "ids")
+    if operator == "GATHER":
+        y = builder.tensor((3, WIDTH), dtype, quantization=scale)
+        builder.operator("GATHER", [table, ids], [y], GatherOptions())
+    else:
+        y = builder.tensor((3, WIDTH))
+        builder.operator("EMBEDDING_LOOKUP", [ids, table], [y], version=4)
+    builder.outputs(y)
+    given, counts = np.int32([7, 4095, 7]), watch_unpacking(monkeypatch)
+    interpreter = jd.Interpreter(model_content=builder.build())
+    interpreter.allocate_tensors()
+    interpreter.set_tensor(ids, given)
+    interpreter.invoke()
+    want = values[given].astype(np.float32) * (1 if operator == "GATHER" else 0.5)
+    np.testing.assert_array_equal(interpreter.get_tensor(y).astype(np.float32), want)
+    assert counts == [3 * WIDTH]
 
 
 def test_other_delegates_copy_nothing() -> None:

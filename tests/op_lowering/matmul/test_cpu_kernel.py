@@ -7,7 +7,9 @@ import jax
 import ml_dtypes
 import numpy as np
 import pytest
+from ai_edge_litert.interpreter import Interpreter as StockInterpreter
 
+import jaxdelegate as jd
 from jaxdelegate.kernels import library
 from jaxdelegate.lowering.computation import Weight
 from jaxdelegate.op_lowering.convolution.cpu_kernel import NATIVE
@@ -16,8 +18,9 @@ from jaxdelegate.op_lowering.options import FullyConnectedOptions
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import Lowered, LoweringContext
 from jaxdelegate.quant.params import Blockwise, Quantization, integer_range
-from jaxdelegate.testing import Arg, Case, Tolerance
+from jaxdelegate.testing import Arg, Case, ModelBuilder, Tolerance
 from tests.support.case_groups import CaseGroup, in_groups
+from tests.support.unpacking import watch_unpacking
 
 CONTEXT = LoweringContext(native_kernels=True, quant_mode="integer")
 PLAIN = dataclasses.replace(CONTEXT, native_kernels=False)
@@ -210,6 +213,34 @@ def test_weights_stay_as_small_as_in_the_file() -> None:
     example = case("", (1, 256), 32, INT4, block=32)
     (_, scales), _ = lowered(example).derived
     assert scales(example.arrays()[1]).nbytes == 2 * 32 * 256 // 32
+
+
+@pytest.mark.usefixtures("built")
+@pytest.mark.parametrize("host", [jd.Interpreter, StockInterpreter], ids=["jaxdelegate", "litert"])
+@pytest.mark.parametrize("block", [0, 32])
+def test_weights_are_never_unpacked_as_a_whole(
+    block: int, host: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    example = case("", (1, 512), 2048, INT4, block=block)
+    x, w, bias = (arg for arg in example.inputs if arg is not None)
+    builder = ModelBuilder()
+    weights = builder.constant(w.value, quantization=w.quantization)
+    inputs = [builder.input(x.value.shape, np.float32), weights, builder.constant(bias.value)]
+    y = builder.tensor((1, 2048))
+    builder.operator("FULLY_CONNECTED", inputs, [y], example.options, version=13)
+    builder.outputs(y)
+    content = builder.build()
+    counts = watch_unpacking(monkeypatch)
+    delegate = jd.JaxDelegate(platform="cpu", quant_mode="integer")
+    interpreter = host(model_content=content, experimental_delegates=[delegate])
+    interpreter.allocate_tensors()
+    (detail,) = interpreter.get_input_details()
+    interpreter.set_tensor(detail["index"], x.value)
+    interpreter.invoke()
+    assert [node.op for node in delegate.report().delegated] == ["FULLY_CONNECTED"]
+    got = interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
+    np.testing.assert_array_equal(got, example.run_reference()[0])
+    assert 0 < max(counts) <= w.value.size // 4
 
 
 def test_signatures_share_weights_whatever_their_rows() -> None:
