@@ -130,13 +130,20 @@ def block_scales(scales: np.ndarray, shape: tuple[int, ...], blockwise: Blockwis
     return ordered.reshape([at.get(d, 1) for d in range(rank)])
 
 
-def block_parameters(blockwise: Blockwise, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """Scales (float32) and zero points (int32) of a tensor, of shapes that divide `shape`."""
+def block_parameters(
+    blockwise: Blockwise, shape: tuple[int, ...], rows: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Scales (float32) and zero points (int32) of a tensor, of shapes that divide `shape`.
+
+    With `rows`, indices [n], those of these rows: of shapes that divide [n, *shape[1:]].
+    """
     scale, points = blockwise.scale, blockwise.zero_point
     if scale is None or (points is None and blockwise.zero_points >= 0):
         raise ValueError("its blockwise scales are not known before it runs")
     points = np.zeros(1) if points is None else points
     scale, points = (block_scales(values, shape, blockwise) for values in (scale, points))
+    if rows is not None:
+        scale, points = (v[rows * len(v) // shape[0]] for v in (scale, points))
     return scale.astype(np.float32), points.astype(np.int32)
 
 

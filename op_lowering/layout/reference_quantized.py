@@ -41,23 +41,18 @@ def dequantized_rows(table: TensorSpec, y: TensorSpec, rows: Array, ids: Array) 
     if table.blocks is not None:
         return _dequantized_blocks(table.blocks, rows, ids).astype(y.dtype)
     quantization = quantization_of("EMBEDDING_LOOKUP", table, *_TABLES)
-    scales = quantization.scale.astype(np.float32)
+    scales, points = quantization.scale, quantization.zero_point
     if scales.size > 1 and (quantization.quantized_dimension or scales.size != len(rows)):
         raise ValueError(f"EMBEDDING_LOOKUP: {scales.size} scales for {len(rows)} rows")
-    if np.any(quantization.zero_point):
+    if np.any(points[ids] if len(points) == len(rows) else points):  # not of the whole table
         raise ValueError(f"EMBEDDING_LOOKUP: {table.name!r} must have zero points of 0")
-    of_row = np.broadcast_to(scales, (len(rows),))[ids]
+    of_row = np.broadcast_to(scales, (len(rows),))[ids].astype(np.float32)
     values = rows[ids].astype(np.int8).astype(np.float32)
     return np.asarray(values * of_row.reshape(-1, *[1] * (values.ndim - 1)), y.dtype)
 
 
 def _dequantized_blocks(blocks: Blockwise, rows: Array, ids: Array) -> Array:
-    scale, points = block_parameters(blocks, rows.shape)
     taken = rows[ids].astype(np.int32)
-    scale, points = (
-        spread(np.broadcast_to(v, (len(rows), *v.shape[1:]))[ids], taken.shape)
-        if len(v) in (1, len(rows))
-        else spread(v, rows.shape)[ids]
-        for v in (scale, points)
-    )
+    parameters = block_parameters(blocks, rows.shape, ids)
+    scale, points = (spread(values, taken.shape) for values in parameters)
     return np.asarray((taken - points).astype(np.float32) * scale)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from jaxdelegate.quant import affine, jax_affine
+from jaxdelegate.quant.affine import block_parameters, spread
 from jaxdelegate.quant.params import Blockwise, Quantization
 from tests.support.exact import clamped, half_away
 from tests.support.quantized import scaled
@@ -174,3 +175,20 @@ def test_rows_of_numbers_too_small_for_an_inverse_are_zeros() -> None:
     x = np.array([[1e-38, 0.0, 0.0], [3e-39, -3e-39, 0.0]], np.float32)
     assert affine.symmetric_quantize(x)[0][0].tolist()[1:] == [0, 0]
     assert affine.asymmetric_quantize(x)[0].dtype == np.int8
+
+
+@pytest.mark.parametrize("blocks", [(6, 4), (1, 4), (3, 2), (6, 1), (1, 1)])
+def test_parameters_of_some_rows(blocks: tuple[int, int]) -> None:
+    """Of scales for each row, for several rows, and for all of them."""
+    rng, shape, rows = np.random.default_rng(0), (6, 8), np.array([5, 0, 3, 3])
+    scale = rng.uniform(1, 2, blocks).astype(np.float16)
+    points = rng.integers(-3, 3, blocks).astype(np.int8)
+    blockwise = Blockwise(-1, 0, 2, (), scale, points)
+    whole = (
+        np.broadcast_to(spread(v, shape), shape)[rows] for v in block_parameters(blockwise, shape)
+    )
+    some = (
+        np.broadcast_to(spread(v, (4, 8)), (4, 8)) for v in block_parameters(blockwise, shape, rows)
+    )
+    for got, want in zip(some, whole, strict=True):
+        np.testing.assert_array_equal(got, want)
