@@ -186,10 +186,16 @@ def test_operator_cases_can_be_jitted_and_derived(wide: bool) -> None:
     assert faults(listed(cases), wide, SEEN[wide]) == []
 
 
+# A quarter of the cases; the rest with --exhaustive.
+SOME_PARTS = [
+    pytest.param(p, marks=pytest.mark.slow if p % 4 == 0 else pytest.mark.exhaustive)
+    for p in range(PARTS)
+]
+
+
 @absent
-@pytest.mark.slow
 @WIDE
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", SOME_PARTS)
 def test_recorded_cases_can_be_jitted_and_derived(part: int, wide: bool) -> None:
     assert faults(recorded(RECORDED[part::PARTS]), wide, None) == []
 
