@@ -179,7 +179,7 @@ def test_rows_of_numbers_too_small_for_an_inverse_are_zeros() -> None:
 
 @pytest.mark.parametrize("blocks", [(6, 4), (1, 4), (3, 2), (6, 1), (1, 1)])
 def test_parameters_of_some_rows(blocks: tuple[int, int]) -> None:
-    """Of scales for each row, for several rows, and for all of them."""
+    """They are those of the whole tensor in these rows."""
     rng, shape, rows = np.random.default_rng(0), (6, 8), np.array([5, 0, 3, 3])
     scale = rng.uniform(1, 2, blocks).astype(np.float16)
     points = rng.integers(-3, 3, blocks).astype(np.int8)
