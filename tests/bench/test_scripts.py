@@ -250,3 +250,16 @@ def test_limits(arguments: tuple[str, ...], tmp_path: Path) -> None:
     ended = script("limits.py", *arguments, f"--out={out}")
     assert ended.returncode == 0, ended.stderr
     assert all(r["rss_anon_mb"] for r in records(out))
+
+
+@pytest.mark.slow
+def test_decoders_of_few_bits(tmp_path: Path) -> None:
+    """Every engine runs, and none exceeds what it may differ by."""
+    out = tmp_path / "out.jsonl"
+    sizes = "--layers=1", "--width=64", "--rounds=3", "--weights=int4_block32", "--rows=1"
+    done = script("decoders.py", *sizes, f"--out={out}")
+    assert done.returncode == 0, done.stderr
+    (record,) = records(out)
+    engines = {"litert_xnnpack", "jaxdelegate", "prepared"}
+    assert {*record["ms"]} == {*record["peak_mb"]} == engines
+    assert record["error"]["jaxdelegate"] < 1e-5
