@@ -81,6 +81,7 @@ KEYS: dict[str, Callable[[Record], tuple[Any, ...]]] = {
     "compare": lambda r: (r["graph"], settings(r)),
     "operators": lambda r: (r["graph"], r["device"], r["threads"], r["index"]),
     "invoke_overhead": lambda r: (r["device"], r["bytes"]),
+    "decoders": lambda r: (cpu_name(r), r["weights"], r["rows"], r["threads"]),
     "scaling": lambda r: (r["graph"], r["device"], r["threads"], r["batch"], r["size"]),
     "startup": lambda r: (r["graph"], str(r["options"])),
     "cold_loads": lambda r: (r["graph"], r["mode"]),
@@ -311,6 +312,36 @@ def overhead(records: Rows) -> list[str]:
     ]
 
 
+_DECODERS = ("weights", "file, MB", "rows", "threads", "XNNPACK")
+
+
+def decoders(records: Rows) -> list[str]:
+    """Layers of a decoder with weights of few bits: times, ratios and memory."""
+    if not records:
+        return []
+    ours = {"jaxdelegate": "jaxdelegate", "prepared": "under `jit`"}
+    lines = [
+        "",
+        "## Weights of few bits",
+        "",
+        "Layers of a language model without attention, in LiteRT's dynamic range",
+        "(`bench/decoders.py`): milliseconds for one row (a decoding step) and for 128 rows (a",
+        "prompt), and in brackets the ratio to XNNPACK. *Under `jit`*:",
+        '`model.function(weights="prepared")`. Peak memory is beyond',
+        f"that of the same process with a tiny model. {_machines(records)}",
+        "",
+        row([*_DECODERS, *ours.values(), "peak MB, XNNPACK", "peak MB, jaxdelegate"]),
+        "|---|" + "--:|" * (len(_DECODERS) + 3),
+    ]
+    for r in sorted(records, key=lambda r: (r["threads"], r["rows"], r["weights"])):
+        ms, peak = r["ms"], r["peak_mb"]
+        cells = [f"{ms[n]['median']:.2f} ({r['ratio_to_litert'][n]['median']:.2f})" for n in ours]
+        head = [r["weights"], f"{r['file_mb']:.0f}", str(r["rows"]), str(r["threads"])]
+        memory = (f"{peak[n]:.0f}" for n in ("litert_xnnpack", "jaxdelegate"))
+        lines.append(row([*head, f"{ms['litert_xnnpack']['median']:.2f}", *cells, *memory]))
+    return lines
+
+
 def scaling(records: Rows) -> list[str]:
     """The plot of cost by batch and by size of image."""
     if not records:
@@ -416,6 +447,7 @@ def main(arguments: Sequence[str]) -> None:
     sections = (
         *comparison(benches.get("compare", [])),
         *operators(benches.get("operators", [])),
+        *decoders(benches.get("decoders", [])),
         *overhead(benches.get("invoke_overhead", [])),
         *scaling(benches.get("scaling", [])),
         *startup(benches.get("startup", [])),

@@ -47,7 +47,7 @@ def gather(
     axis, batch = _axis_and_batch(o, x.shape, positions.shape)
     _check("GATHER", positions, x.shape[axis])
     if axis == 0:  # rows, of which a packed table reads only these
-        return (x[positions.reshape(-1)].reshape(*positions.shape, *x.shape[1:]),)
+        return (x[positions.reshape(-1)].reshape((*positions.shape, *x.shape[1:])),)
     n_batch, n_picked = math.prod(x.shape[:batch]), math.prod(positions.shape[batch:])
     outer, inner = math.prod(x.shape[batch:axis]), math.prod(x.shape[axis + 1 :])
     flat = x.reshape(n_batch, outer, x.shape[axis], inner)

@@ -48,6 +48,7 @@ GATHERS = [
     ]
 ] + [
     Case("GATHER", "fixed", [X, const([2, 0, 2], "int64")]),
+    Case("GATHER", "one-of-a-vector", [f32(4), value(2, "int32")]),
     Case("GATHER", "int16", [X, value([3, 1], "int16")]),
     Case("GATHER", "rank6", [f32(2, 1, 2, 3, 1, 2), picks(3, 2, 2)], GatherOptions(3)),
     Case("GATHER", "no-positions", [X, i32()], litert=EMPTY),
