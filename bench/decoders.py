@@ -11,9 +11,10 @@ litert_xnnpack    the stock interpreter
 jaxdelegate       our interpreter with JaxDelegate and its defaults
 prepared          `jax.jit` of `function(weights="prepared")`, with its input on the device
 
-Before, their results are compared: ours must be as close to the numpy reference as rounding
-allows, XNNPACK's to 2% of the largest value. `peak_mb` is the largest resident memory of a process
-that runs one engine alone, less that of the same process with one small layer.
+Before, their results are compared with the numpy reference (`error`, of the largest value). They
+may differ by 0.5%: where LOGISTIC rounds another way, a value may move by a step of int8. `peak_mb`
+is the largest resident memory of a process that runs one engine alone, less that of the same
+process with one small layer.
 """
 
 import subprocess
@@ -43,7 +44,7 @@ flags.DEFINE_string("child", None, "For the script itself: the engine of a proce
 flags.DEFINE_string("graph", None, "For the script itself: the model of a process.")
 
 _WEIGHTS = {"int8": (INT8, 0), "int4": (INT4, 0), "int4_block32": (INT4, 32)}
-_OURS, _PEER = 1e-4, 2e-2  # of the largest value
+_MOST = 5e-3  # of the largest value
 
 
 def engines(graph: str, x: np.ndarray) -> dict[str, Callable[[], Callable[[], Any]]]:
@@ -84,7 +85,7 @@ def checked(graph: str, x: np.ndarray, runs: dict[str, Callable[[], Any]]) -> di
     size = float(np.abs(want).max())
     found = {name: float(np.abs(run() - want).max()) / size for name, run in runs.items()}
     for name, error in found.items():
-        assert error <= (_PEER if name == "litert_xnnpack" else _OURS), (name, error)
+        assert error <= _MOST, (name, error)
     return found
 
 
