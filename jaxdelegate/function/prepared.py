@@ -1,6 +1,7 @@
 """Functions for inference: their weights are laid out as a device's programs read them."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn, TypeVar
 
@@ -27,6 +28,20 @@ class _Lowered:
     partition: LoweredPartition
     arrays: Mapping[Weight, jax.Array]  # on the device
     constants: Mapping[Weight, Any]  # small ones, which programs contain
+
+    @functools.cached_property
+    def named(self) -> Params:
+        """The arrays by name, after their tensors; equal arrays have one name."""
+        found: dict[int, str] = {}
+        taken: dict[str, int] = {}
+        for weight, array in self.arrays.items():
+            if id(array) in found:
+                continue
+            name = self.partition.specs[weight.tensor].name or f"tensor_{weight.tensor}"
+            taken[name] = taken.get(name, 0) + 1
+            found[id(array)] = name if taken[name] == 1 else f"{name}#{taken[name]}"
+        by_id = {id(array): array for array in self.arrays.values()}
+        return {name: by_id[i] for i, name in found.items()}
 
 
 class PreparedFunction:
@@ -56,8 +71,7 @@ class PreparedFunction:
         first = self._first.get(platform)
         if first is None or any(array.is_deleted() for array in first.arrays.values()):
             first = self._first[platform] = self._lowered(platform, self._declared)
-        named = {name: first.arrays[weight] for weight, name in _names(first).items()}
-        return dict(named)
+        return dict(first.named)
 
     def fitting(self, params: Any, platform: str | None) -> Params:
         """Select the weights from those that a caller gives."""
@@ -81,7 +95,7 @@ class PreparedFunction:
         """The lowering for these shapes, with its weights; what `params` lacks is constant."""
         first = self._first[platform]
         own = first if shapes == self._declared else self._other(platform, shapes)
-        given = {id(first.arrays[weight]): params[name] for weight, name in _names(first).items()}
+        given = {id(array): params[name] for name, array in first.named.items()}
         arrays = {weight: given.get(id(array), array) for weight, array in own.arrays.items()}
         return own.partition, {**arrays, **own.constants}
 
@@ -101,20 +115,7 @@ class PreparedFunction:
         return _Lowered(partition, arrays, constants)
 
 
-def _names(lowered: _Lowered) -> dict[Weight, str]:
-    """A name for each array, after its tensor; of equal arrays one has a name."""
-    taken: dict[str, int] = {}
-    found: dict[int, tuple[Weight, str]] = {}
-    for weight, array in lowered.arrays.items():
-        if id(array) in found:
-            continue
-        name = lowered.partition.specs[weight.tensor].name or f"tensor_{weight.tensor}"
-        taken[name] = taken.get(name, 0) + 1
-        found[id(array)] = weight, name if taken[name] == 1 else f"{name}#{taken[name]}"
-    return dict(found.values())
-
-
-def forward_only(run: Callable[..., V], *arrays: Any) -> V:
+def without_derivatives(run: Callable[..., V], *arrays: Any) -> V:
     """The results of a function; differentiating them raises a GradientError."""
     call = jax.custom_jvp(run)
     call.defjvp(_refuse)

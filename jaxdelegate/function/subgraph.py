@@ -19,7 +19,7 @@ from jaxdelegate.function.compilers import Compilers
 from jaxdelegate.function.lowerings import Lowerings
 from jaxdelegate.function.mode import AS_STORED, Mode
 from jaxdelegate.function.parameters import Leaves
-from jaxdelegate.function.prepared import PreparedFunction, forward_only
+from jaxdelegate.function.prepared import PreparedFunction, without_derivatives
 from jaxdelegate.function.records import Parameter
 from jaxdelegate.function.states import ModelStates
 from jaxdelegate.function.training import Trainable
@@ -277,7 +277,7 @@ class SubgraphFunction:
                     known = dict(zip(weights, values, strict=True))
                     return self._lowered_call(partition, mode, known, *rest)
 
-                return forward_only(run, list(weights.values()), arrays, states)
+                return without_derivatives(run, list(weights.values()), arrays, states)
         lowered = self._lowerings.by_platform(shapes, mode.platform, learns=mode.learns)
         by_platform = {
             name: functools.partial(self._call_with_leaves, partition, mode)

@@ -68,7 +68,7 @@ def lower_partition(
     they are constant.
     """
     context = _context_of_program(context, raw_weights=raw_weights)
-    # A CPU has floats ready: where integers are faster, it does not run the view.
+    # On a CPU integer mode reads filters as stored; parameters of functions are floats.
     reads_as_stored = context.platform != "cpu" and not raw_weights
     kinds = _Kinds.of(operators, specs, context, reads_as_stored=reads_as_stored)
     context, stored = kinds.context, kinds.stored

@@ -22,6 +22,7 @@ from jaxdelegate.op_lowering.common.rounding import rounded
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.rule import first_reason, why_not_dtype
 from jaxdelegate.op_lowering.spec import TensorSpec
+from jaxdelegate.quant.affine import block_parameters, spread
 from jaxdelegate.quant.jax_affine import asymmetric_quantize, symmetric_quantize
 from jaxdelegate.quant.params import channel_scales
 
@@ -80,6 +81,15 @@ def signed(w: Array) -> Array:
 def filter_scales(w: TensorSpec, channels: int) -> np.ndarray:
     """float32 [channels]; the kernels ignore zero points."""
     return channel_scales(quantization_of(w), channels)
+
+
+def row_scales(w: TensorSpec) -> np.ndarray:
+    """The scales of the blocks of each row, float32 [N, blocks], of a filter [N, K] in blocks."""
+    if w.blocks is None:
+        raise ValueError(f"{w.name!r} is not quantized in blocks")
+    scale, _ = block_parameters(w.blocks, w.shape)
+    shape = w.shape[0], scale.shape[1]
+    return np.broadcast_to(spread(scale, shape), shape)
 
 
 def quantize_rows(

@@ -15,7 +15,12 @@ import numpy as np
 
 from jaxdelegate.kernels.library import FULLY_CONNECTED
 from jaxdelegate.op_lowering.common.basics import Array, pad
-from jaxdelegate.op_lowering.common.dynamic_range import RANGES, filter_scales, signed
+from jaxdelegate.op_lowering.common.dynamic_range import (
+    RANGES,
+    filter_scales,
+    row_scales,
+    signed,
+)
 from jaxdelegate.op_lowering.common.quantized_products import Tensors
 from jaxdelegate.op_lowering.common.row_batches import by_rows
 from jaxdelegate.op_lowering.convolution.cpu_kernel import NATIVE
@@ -23,7 +28,7 @@ from jaxdelegate.op_lowering.matmul.options import FullyConnectedOptions
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.rule import Lowered, LoweringContext, Prepare
 from jaxdelegate.op_lowering.spec import TensorSpec
-from jaxdelegate.quant.affine import block_parameters, spread
+from jaxdelegate.quant.affine import block_parameters
 from jaxdelegate.quant.packing import BITS, packed_rows
 
 _LEAST_BLOCK = 16  # bytes of weights that share a scale (kLeastBlock in kernels.h)
@@ -118,20 +123,13 @@ def _storing(w: TensorSpec, bits: int) -> Prepare:
     return stored
 
 
-def _row_scales(w: TensorSpec) -> np.ndarray:
-    """The scales of blocks for each row, float32 [N, blocks]."""
-    scale, _ = _blocks(w)
-    shape = w.shape[0], scale.shape[1]
-    return np.broadcast_to(spread(scale, shape), shape)
-
-
 def _scaling(w: TensorSpec) -> Prepare:
     """float32 [N], or float16 [N / 4, blocks, 4] of blocks; N is filled up to a multiple of 4."""
 
     def scales(_values: Array) -> np.ndarray:
         if w.blocks is None:
             return filter_scales(w, w.shape[0]).astype(np.float32)
-        of_rows = _row_scales(w).astype(_HALF)
+        of_rows = row_scales(w).astype(_HALF)
         filled = pad(of_rows, [(0, -w.shape[0] % _COLUMNS), (0, 0)])
         grouped = filled.reshape(-1, _COLUMNS, filled.shape[1]).swapaxes(1, 2)
         return np.ascontiguousarray(grouped)
@@ -150,7 +148,7 @@ def _summing(w: TensorSpec) -> Prepare:
         return functools.reduce(operator.add, (scaled[:, i] for i in range(scaled.shape[1])))
 
     def sums(values: Array) -> Array:
-        scale = None if w.blocks is None else _row_scales(w)
+        scale = None if w.blocks is None else row_scales(w)
         if isinstance(values, jax.Array):
             return of_rows(values, scale)
         if packed_rows(values) is None:

@@ -22,7 +22,7 @@ from jax import lax
 
 from jaxdelegate.op_lowering.common.basics import Array
 from jaxdelegate.op_lowering.common.downcast import downcast
-from jaxdelegate.op_lowering.common.dynamic_range import filter_scales
+from jaxdelegate.op_lowering.common.dynamic_range import filter_scales, row_scales
 from jaxdelegate.op_lowering.common.packed_weights import Packed
 from jaxdelegate.op_lowering.common.products import Arithmetic, finish
 from jaxdelegate.op_lowering.common.quantized_products import INT2, INT4, INT8, Tensors
@@ -33,7 +33,7 @@ from jaxdelegate.op_lowering.matmul.stored_width_triton import Stored
 from jaxdelegate.op_lowering.precision import BFLOAT16, FLOAT32
 from jaxdelegate.op_lowering.rule import Lowered, LoweringContext, Op, Prepare
 from jaxdelegate.op_lowering.spec import TensorSpec
-from jaxdelegate.quant.affine import block_parameters, spread
+from jaxdelegate.quant.affine import block_parameters
 from jaxdelegate.quant.packing import BITS
 
 _FILTERS = frozenset((INT8, INT4, INT2))
@@ -95,7 +95,7 @@ class _Filter:
     def of(cls, context: LoweringContext, w: TensorSpec) -> Self:
         """A TPU packs int4 itself."""
         is_packed = w.dtype in BITS and (context.platform == "gpu" or w.dtype == INT2)
-        block = 0 if w.blocks is None else w.shape[1] // _scales(w).shape[1]
+        block = 0 if w.blocks is None else w.shape[1] // row_scales(w).shape[1]
         return cls(Packed(w.dtype, w.shape[1]) if is_packed else None, block)
 
     def product(
@@ -177,10 +177,9 @@ def _scales(w: TensorSpec) -> np.ndarray:
     """[N, 1] in float32; of blocks [N, blocks], in float16 if that holds them, as files have."""
     if w.blocks is None:
         return filter_scales(w, w.shape[0]).reshape(-1, 1)
-    scale, _ = block_parameters(w.blocks, w.shape)
+    scale = row_scales(w)
     half = scale.astype(np.float16)
-    scale = half if np.array_equal(scale, half) else scale
-    return spread(scale, (w.shape[0], scale.shape[1]))
+    return half if np.array_equal(scale, half) else scale
 
 
 def _scaling(w: TensorSpec) -> Prepare:

@@ -23,9 +23,6 @@ _LEAST, _MOST = 16, 128  # bytes of a row in one step
 # Measured on an H200 with 1,024 to 16,384 columns: of 30 to 80 forms each, these were the fastest
 # ones or took up to 10% longer.
 _COLUMNS, _WARPS, _STAGES = 32, 4, 4
-# A program took 4 us, and 0.23 us for each step, with fewer programs than multiprocessors. So a
-# long row is shared by several, each of some steps. (That was not measured.)
-_PROGRAMS, _STEPS = 128, 4
 _SHARED = 48 << 10  # bytes of shared memory, which every GPU has
 
 
@@ -71,19 +68,16 @@ def product(
     from jax.experimental.pallas import triton  # noqa: PLC0415
 
     rows, columns = x.shape[0] // parts, w.shape[0]
-    step, across = _step(x.shape[1], stored, parts), -(-columns // _COLUMNS)
-    steps = -(-w.shape[1] // step)
-    shares = max(1, min(-(-_PROGRAMS // across), steps // _STEPS))
     expect_deprecation()
     call = pl.pallas_call(
-        functools.partial(_kernel, stored=stored, step=step, steps=-(-steps // shares), rows=rows),
-        out_shape=jax.ShapeDtypeStruct((shares * rows, columns), np.float32),  # type: ignore[no-untyped-call]
-        grid=(shares, across),
+        functools.partial(_kernel, stored=stored, step=_step(x.shape[1], stored, parts), rows=rows),
+        out_shape=jax.ShapeDtypeStruct((rows, columns), np.float32),  # type: ignore[no-untyped-call]
+        grid=(-(-columns // _COLUMNS),),
         compiler_params=triton.CompilerParams(num_warps=_WARPS, num_stages=_STAGES),
         name="stored_width_product",
     )
     y: jax.Array = call(x, w, scales)
-    return y.reshape(shares, rows, columns).sum(0)
+    return y
 
 
 def _step(depth: int, stored: Stored, parts: int) -> int:
@@ -95,16 +89,13 @@ def _step(depth: int, stored: Stored, parts: int) -> int:
     return step
 
 
-def _kernel(
-    x: Any, w: Any, scales: Any, y: Any, *, stored: Stored, step: int, steps: int, rows: int
-) -> None:
-    """One share of the row's bytes, for some columns."""
+def _kernel(x: Any, w: Any, scales: Any, y: Any, *, stored: Stored, step: int, rows: int) -> None:
     from jax.experimental import pallas as pl  # noqa: PLC0415
     from jax.experimental.pallas import triton  # noqa: PLC0415
 
     row, width = lax.iota(np.int32, MOST_ROWS), w.shape[1]
-    column = pl.program_id(1) * _COLUMNS + lax.iota(np.int32, _COLUMNS)
-    is_row, is_column, share = row < rows, column < w.shape[0], pl.program_id(0)
+    column = pl.program_id(0) * _COLUMNS + lax.iota(np.int32, _COLUMNS)
+    is_row, is_column = row < rows, column < w.shape[0]
 
     def scaled(total: jax.Array, block: Any) -> jax.Array:
         scale = triton.load(scales.at[column, block], mask=is_column, other=0)
@@ -123,25 +114,22 @@ def _kernel(
         return functools.reduce(operator.add, map(part, range(0, x.shape[0], rows)))
 
     def add(i: jax.Array, total: jax.Array) -> jax.Array:
-        start = (share * steps + i) * step
-        at = start + lax.iota(np.int32, step)
+        at = i * step + lax.iota(np.int32, step)
         data = triton.load(
             w.at[column[:, None], at[None, :]], mask=_both(is_column, at < width), other=0
         )
         for run in range(stored.runs):
             part = run_product(data, run, at)
             if stored.block:
-                last = scales.shape[1] - 1  # a share may end after the row does
-                part = scaled(part, jnp.minimum((start + run * width) // stored.block, last))
+                part = scaled(part, (i * step + run * width) // stored.block)
             total = total + part
         return total
 
     zeros = jnp.zeros((MOST_ROWS, _COLUMNS), np.float32)
-    total = lax.fori_loop(np.int32(0), np.int32(steps), add, zeros)
+    total = lax.fori_loop(np.int32(0), np.int32(-(-width // step)), add, zeros)
     if not stored.block:
         total = scaled(total, 0)
-    place = share * rows + row
-    triton.store(y.at[place[:, None], column[None, :]], total, mask=_both(is_row, is_column))
+    triton.store(y.at[row[:, None], column[None, :]], total, mask=_both(is_row, is_column))
 
 
 # Floats whose last bits count ones, from 2**10 and from 2**7 on: integers' bits are put there.

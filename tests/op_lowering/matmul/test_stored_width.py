@@ -59,7 +59,7 @@ def case(
     return Case("FULLY_CONNECTED", label, inputs, FullyConnectedOptions(act), version=14)
 
 
-# One row, a few and many; columns of part of a tile and of several; rows that programs share.
+# One row, a few and many; columns of part of a tile and of several.
 EXAMPLES = [
     *(
         case(rows, depth, columns, dtype)
@@ -72,7 +72,6 @@ EXAMPLES = [
         for rows, depth in ((1, 512), (3, 512), (130, 1024))
     ),
     case(16, 2080, 9, INT8),
-    case(4, 4160, 9, INT4),
     case(2, 64, 33, INT8, act=Act.RELU, has_bias=False),
     case(2, 64, 33, INT4, scales=1),
     case(3, 31, 8, INT8),
@@ -187,6 +186,24 @@ def test_leaves_others_to_the_view(name: str) -> None:
     inputs = [Arg(np.ones((1, 64), np.float32)), w]
     example = Case("FULLY_CONNECTED", name, inputs, FullyConnectedOptions())
     assert not stored_width.supports(example.op().inputs[1])
+
+
+@DEVICES
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("shape", [(1, 2), (4, 2), (1, 1)])
+def test_rows_that_share_scales_of_blocks(
+    shape: tuple[int, int], rows: int, device: LoweringContext
+) -> None:
+    example = case(rows, 64, 8, INT8, 32)
+    x, w, *bias = example.inputs
+    assert w is not None
+    scale = np.random.default_rng(0).uniform(1, 2, shape).astype(np.float16)
+    blocks = Blockwise(-1, -1, 32, (), scale, None)
+    none = np.zeros(0, np.float32), np.zeros(0, np.int64)
+    w = dataclasses.replace(w, quantization=Quantization(*none, blockwise=blocks))
+    shared = dataclasses.replace(example, inputs=[x, w, *bias])
+    want, (got,) = reals(shared), run(lowered(shared, device), *shared.arrays())
+    np.testing.assert_allclose(got, want, rtol=0, atol=2e-6 * np.abs(want).max())
 
 
 def test_blocks_that_the_kernel_does_not_take() -> None:
