@@ -3,12 +3,16 @@
 The filter is read as the program stores it, one element or several in a byte, and widened in
 registers. XLA does that where an element has a byte and a row one scale; otherwise it would write a
 float copy. Like the CPU kernels this one cannot be differentiated, so the context must allow it.
+
+A program of the grid takes a tile of columns. Where these are too few to keep a GPU's memory busy,
+several programs share the rows of a tile, and their sums are added afterwards, which XLA fuses with
+what reads them.
 """
 
 import dataclasses
 import functools
 import operator
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -20,9 +24,10 @@ from jaxdelegate.op_lowering.precision import BFLOAT16
 
 MOST_ROWS = 16  # Triton's least; of more, XLA's products were faster on an H200
 _LEAST, _MOST = 16, 128  # bytes of a row in one step
-# Measured on an H200 with 1,024 to 16,384 columns: of 30 to 80 forms each, these were the fastest
-# ones or took up to 10% longer.
+# Measured on an H200 with filters of 4,096 x 4,096, 12,288 x 4,096 and 4,096 x 12,288: of 27 to 72
+# forms each, these were the fastest ones or took up to 15% longer.
 _COLUMNS, _WARPS, _STAGES = 32, 4, 4
+_PROGRAMS, _MOST_SPLITS, _LEAST_STEPS = 512, 4, 8  # of the grid; steps of one program
 _SHARED = 48 << 10  # bytes of shared memory, which every GPU has
 
 
@@ -57,6 +62,9 @@ def product(
 ) -> jax.Array:
     """float32 [M, N]: the sum of `parts` products, scaled.
 
+    Scales of blocks multiply the elements, in the type of `x`, as in the float view; with several
+    parts, which add up to a float32, they multiply sums of float32.
+
     Args:
         x: [parts * M, K], float16 or bfloat16; M is at most `MOST_ROWS`.
         w: [N, K / runs], int8, or uint8 of several runs.
@@ -67,43 +75,80 @@ def product(
     from jax.experimental import pallas as pl  # noqa: PLC0415 (a GPU's programs alone need it)
     from jax.experimental.pallas import triton  # noqa: PLC0415
 
-    rows, columns = x.shape[0] // parts, w.shape[0]
+    rows, (columns, width) = x.shape[0] // parts, w.shape
+    form = _Form.of(stored, x.shape[1], parts)
+    tiles = -(-columns // _COLUMNS)
+    splits = _splits(tiles, -(-width // form.step))
+    share = -(-width // (form.step * splits)) * form.step
     expect_deprecation()
     call = pl.pallas_call(
-        functools.partial(_kernel, stored=stored, step=_step(x.shape[1], stored, parts), rows=rows),
-        out_shape=jax.ShapeDtypeStruct((rows, columns), np.float32),  # type: ignore[no-untyped-call]
-        grid=(-(-columns // _COLUMNS),),
+        functools.partial(_kernel, form=form, share=share, rows=rows),
+        out_shape=jax.ShapeDtypeStruct((splits, rows, columns), np.float32),  # type: ignore[no-untyped-call]
+        grid=(tiles, splits),
         compiler_params=triton.CompilerParams(num_warps=_WARPS, num_stages=_STAGES),
         name="stored_width_product",
     )
     y: jax.Array = call(x, w, scales)
-    return y
+    return y.sum(0)
 
 
-def _step(depth: int, stored: Stored, parts: int) -> int:
-    """The bytes of a row in one step, a power of two: what fits the shared memory."""
-    step = max(_LEAST, min(_MOST, stored.step(depth)))
-    halves = 2 * parts * stored.runs * MOST_ROWS
-    while step > _LEAST and _STAGES * step * (halves + _COLUMNS) > _SHARED:
-        step //= 2
-    return step
+def _splits(tiles: int, steps: int) -> int:
+    """How many programs share a tile."""
+    wanted = min(_MOST_SPLITS, _PROGRAMS // tiles, steps // _LEAST_STEPS)
+    return max(1, wanted)
 
 
-def _kernel(x: Any, w: Any, scales: Any, y: Any, *, stored: Stored, step: int, rows: int) -> None:
+@dataclasses.dataclass(frozen=True)
+class _Form:
+    """How a program reads `stored`: `step` bytes of a row, a power of two, with `blocks` scales.
+
+    `blocks` is for each run; 0: sums are scaled instead.
+    """
+
+    stored: Stored
+    step: int
+    blocks: int
+
+    @classmethod
+    def of(cls, stored: Stored, depth: int, parts: int) -> Self:
+        step, block = stored.step(depth), stored.block
+        scales_elements = block > 0 and parts == 1
+        if scales_elements and block == step:  # a power of two: several blocks fit one step
+            step = max(step, _MOST)
+        step = max(_LEAST, min(_MOST, step))
+        halves = 2 * parts * stored.runs * MOST_ROWS
+        while step > _LEAST and _STAGES * step * (halves + _COLUMNS) > _SHARED:
+            step //= 2
+        return cls(stored, step, max(1, step // block) if scales_elements else 0)
+
+
+def _kernel(x: Any, w: Any, scales: Any, y: Any, *, form: _Form, share: int, rows: int) -> None:
     from jax.experimental import pallas as pl  # noqa: PLC0415
     from jax.experimental.pallas import triton  # noqa: PLC0415
 
+    stored, step = form.stored, form.step
     row, width = lax.iota(np.int32, MOST_ROWS), w.shape[1]
     column = pl.program_id(0) * _COLUMNS + lax.iota(np.int32, _COLUMNS)
+    split = pl.program_id(1)
     is_row, is_column = row < rows, column < w.shape[0]
 
-    def scaled(total: jax.Array, block: Any) -> jax.Array:
+    def scaled_sums(total: jax.Array, block: Any) -> jax.Array:
         scale = triton.load(scales.at[column, block], mask=is_column, other=0)
         return total * scale.astype(np.float32)[None, :]
 
-    def run_product(data: jax.Array, run: int, at: jax.Array) -> jax.Array:
+    def scaled_elements(elements: jax.Array, run: int, start: jax.Array) -> jax.Array:
+        block = (start + run * width) // stored.block + lax.iota(np.int32, form.blocks)
+        inside = _both(is_column, block < (run + 1) * width // stored.block)
+        scale = triton.load(scales.at[column[:, None], block[None, :]], mask=inside, other=0)
+        shape = (_COLUMNS, form.blocks, -1)
+        scaled = elements.reshape(shape) * scale.astype(x.dtype)[:, :, None]
+        return scaled.reshape(elements.shape)
+
+    def run_product(data: jax.Array, run: int, start: jax.Array, at: jax.Array) -> jax.Array:
         place = at + run * width
         inside, elements = _both(is_row, at < width), _widened(data, run, stored.bits, x.dtype)
+        if form.blocks:
+            elements = scaled_elements(elements, run, start)
 
         def part(first: int) -> jax.Array:
             left = triton.load(x.at[first + row[:, None], place[None, :]], mask=inside, other=0)
@@ -114,22 +159,23 @@ def _kernel(x: Any, w: Any, scales: Any, y: Any, *, stored: Stored, step: int, r
         return functools.reduce(operator.add, map(part, range(0, x.shape[0], rows)))
 
     def add(i: jax.Array, total: jax.Array) -> jax.Array:
-        at = i * step + lax.iota(np.int32, step)
+        start = split * share + i * step
+        at = start + lax.iota(np.int32, step)
         data = triton.load(
             w.at[column[:, None], at[None, :]], mask=_both(is_column, at < width), other=0
         )
         for run in range(stored.runs):
-            part = run_product(data, run, at)
-            if stored.block:
-                part = scaled(part, (i * step + run * width) // stored.block)
+            part = run_product(data, run, start, at)
+            if stored.block and not form.blocks:
+                part = scaled_sums(part, (start + run * width) // stored.block)
             total = total + part
         return total
 
     zeros = jnp.zeros((MOST_ROWS, _COLUMNS), np.float32)
-    total = lax.fori_loop(np.int32(0), np.int32(-(-width // step)), add, zeros)
+    total = lax.fori_loop(np.int32(0), np.int32(share // step), add, zeros)
     if not stored.block:
-        total = scaled(total, 0)
-    triton.store(y.at[row[:, None], column[None, :]], total, mask=_both(is_row, is_column))
+        total = scaled_sums(total, 0)
+    triton.store(y.at[split, row[:, None], column[None, :]], total, mask=_both(is_row, is_column))
 
 
 # Floats whose last bits count ones, from 2**10 and from 2**7 on: integers' bits are put there.

@@ -21,7 +21,7 @@ from jaxdelegate.testing import ModelBuilder
 from jaxdelegate.testing.running import random_inputs, run_once
 from tests.gpu.on_device import HALF, NEEDS_DEVICE, reference, run, stock
 from tests.support.attention_networks import bert_small
-from tests.support.decoders import VOCABULARY, quantized_decoder
+from tests.support.decoders import INT4, INT8, VOCABULARY, chain, quantized_decoder
 from tests.support.networks import mobilenet_v2
 
 pytestmark = NEEDS_DEVICE
@@ -87,6 +87,18 @@ def test_filters_of_few_bits(rows: int, dtype: str) -> None:
         assert_close(got, want, tolerance=NETWORK)
     else:
         assert_close(got, want, tolerance=HALF, because=BECAUSE)
+
+
+@pytest.mark.parametrize("block", [0, 32])
+@pytest.mark.parametrize("dtype", [INT8, INT4])
+def test_long_rows_of_few_bits(dtype: np.dtype, block: int) -> None:
+    """Several programs of the kernel share a row."""
+    model = chain(7, dtype, block, layers=1, width=2048)
+    x = feeds(model, 7)
+    got, _ = run(model, x, compute_dtype="float16", quant_mode="float_view", **FULL)
+    on_cpu = jd.JaxDelegate(platform="cpu", quant_mode="float_view")
+    interpreter = jd.Interpreter(model_content=model, experimental_delegates=[on_cpu])
+    assert_close(got, run_once(interpreter, x), tolerance=HALF, because=BECAUSE)
 
 
 @pytest.mark.parametrize("name", sorted(TASKS))

@@ -10,6 +10,7 @@ from tests.support.quantized import scaled
 
 VOCABULARY, WIDTH, HIDDEN = 400, 256, 384
 INT4, INT8 = np.dtype(ml_dtypes.int4), np.dtype(np.int8)
+FLOAT32 = np.dtype(np.float32)
 
 
 def quantized_decoder(
@@ -66,7 +67,10 @@ class _Decoder(ModelBuilder):
         self._rows, self._random = rows, np.random.default_rng(0)
 
     def filters(self, shape: tuple[int, int], dtype: np.dtype, block: int = 0) -> int:
-        """A constant, with a scale for each row, or each block of it."""
+        """A constant; of integers, with a scale for each row, or each block of it."""
+        if dtype == FLOAT32:
+            values = self._random.standard_normal(shape, np.float32)
+            return self.constant(values / np.float32(np.sqrt(shape[1])))
         low, high = integer_range(dtype, narrow=True)
         values = self._random.integers(low, high, shape, endpoint=True).astype(np.int8)
         size = 2 / (high * np.sqrt(shape[1]))
