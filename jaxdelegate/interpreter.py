@@ -307,7 +307,7 @@ class Interpreter:
         """
         from jaxdelegate.runtime import in_flight  # noqa: PLC0415 (knows the model's types)
 
-        delegate = self._jax_delegate()
+        delegate = self._jax_delegate
         for index, array in inputs.items():
             if delegate is None or array.dtype.hasobject:  # strings are for no device
                 self._set(subgraph_index, index, array)
@@ -415,20 +415,23 @@ class Interpreter:
         self._set(0, tensor_index, value)
 
     def _set(self, subgraph_index: int, index: int, value: Any) -> None:
-        from jaxdelegate.runtime.tensor_details import from_api_dtype  # noqa: PLC0415
-
         runner = self._checked(subgraph_index, index)
-        spec = runner.spec(index)
-        if spec.const is not None and index not in runner.subgraph.inputs:
+        if runner.spec(index).const is not None and index not in runner.subgraph.inputs:
             raise _not_an_input(runner, index)
-        given = device_arrays.taken(value)
-        array = from_api_dtype(runner.subgraph.tensors[index], _as_array(given, spec.dtype))
-        if array.dtype != spec.dtype or array.shape != tuple(spec.shape):
+        self._write(runner, index, device_arrays.taken(value))
+
+    def _write(self, runner: SubgraphRunner, index: int, given: Any) -> None:
+        spec, array = runner.spec(index), given
+        if given.dtype != spec.dtype or spec.dtype.hasobject:
+            from jaxdelegate.runtime.tensor_details import from_api_dtype  # noqa: PLC0415
+
+            array = from_api_dtype(runner.subgraph.tensors[index], _as_array(given, spec.dtype))
+        if array.dtype != spec.dtype or array.shape != spec.shape:
             from jaxdelegate.plan import fitting  # noqa: PLC0415 (for errors only)
 
             raise fitting.mismatch(index, array, spec)
         if not isinstance(array, np.ndarray):
-            delegate = self._jax_delegate()
+            delegate = self._jax_delegate
             array = (
                 np.asarray(array)
                 if delegate is None
@@ -454,9 +457,11 @@ class Interpreter:
         stored = self._stored
         if stored is not None and subgraph_index == 0 and tensor_index in stored.values:
             return np.array(stored.values[tensor_index])
+        return self._copied(self._checked(subgraph_index, tensor_index), tensor_index)
+
+    def _copied(self, runner: SubgraphRunner, tensor_index: int) -> np.ndarray:
         from jaxdelegate.runtime.tensor_details import to_api_dtype  # noqa: PLC0415 (knows the model's types)
 
-        runner = self._checked(subgraph_index, tensor_index)
         try:
             return to_api_dtype(runner.subgraph.tensors[tensor_index], runner.array(tensor_index))
         except LookupError:
@@ -473,9 +478,11 @@ class Interpreter:
             TensorError: no such tensor, or it holds no data, as for `get_tensor`; or it holds
                 strings or handles, which are no device's.
         """
+        return self._on_device(self._checked(subgraph_index, tensor_index), tensor_index)
+
+    def _on_device(self, runner: SubgraphRunner, tensor_index: int) -> jax.Array:
         from jaxdelegate.runtime.tensor_details import to_device_dtype  # noqa: PLC0415 (imports models)
 
-        runner = self._checked(subgraph_index, tensor_index)
         spec, value = runner.spec(tensor_index), runner.value(tensor_index)
         if value is None:
             raise _no_data(runner)
@@ -483,11 +490,12 @@ class Interpreter:
             raise TensorError(
                 f"tensor {tensor_index} {spec.name!r} cannot be on a device: use get_tensor"
             )
-        delegate = self._jax_delegate()
+        delegate = self._jax_delegate
         array = device_arrays.placed(value, None if delegate is None else delegate.device)
         result: jax.Array = to_device_dtype(runner.subgraph.tensors[tensor_index], array)
         return result
 
+    @functools.cached_property
     def _jax_delegate(self) -> JaxDelegate | None:
         """The first that it has: device arrays are on its device."""
         return next((d for d in self._delegates if isinstance(d, JaxDelegate)), None)
@@ -613,12 +621,15 @@ class Interpreter:
 
     @_exclusive
     def _call(
-        self, runner: SignatureRunner, inputs: Mapping[str, Any], get: Callable[[int, int], R]
+        self,
+        signature_runner: SignatureRunner,
+        inputs: Mapping[str, Any],
+        get: Callable[[Interpreter, SubgraphRunner, int], R],
     ) -> dict[str, R]:
         """A signature's outputs by name: no other thread comes between inputs and outputs."""
-        runner._run(inputs)
-        index = runner._signature.subgraph
-        return {name: get(tensor, index) for name, tensor in runner._signature.outputs.items()}
+        runner = signature_runner._run(inputs)
+        outputs = signature_runner._signature.outputs
+        return {name: get(self, runner, tensor) for name, tensor in outputs.items()}
 
 
 def _no_data(runner: SubgraphRunner) -> TensorError:
@@ -731,13 +742,13 @@ class SignatureRunner:
         Raises:
             ValueError: too few, too many or unknown names; a wrong dtype (TensorError).
         """
-        return self._interpreter._call(self, inputs, self._interpreter.get_tensor)
+        return self._interpreter._call(self, inputs, Interpreter._copied)
 
     def on_device(self, **inputs: Any) -> dict[str, jax.Array]:
         """Run as by a call, but leave the outputs on the device: see `get_device_tensor`."""
-        return self._interpreter._call(self, inputs, self._interpreter.get_device_tensor)
+        return self._interpreter._call(self, inputs, Interpreter._on_device)
 
-    def _run(self, inputs: Mapping[str, Any]) -> None:
+    def _run(self, inputs: Mapping[str, Any]) -> SubgraphRunner:
         expected, index = self._signature.inputs, self._signature.subgraph
         if len(inputs) != len(expected):
             raise ValueError(
@@ -747,19 +758,21 @@ class SignatureRunner:
             )
         arrays = {name: device_arrays.taken(value) for name, value in inputs.items()}
         interpreter = self._interpreter
+        runner = interpreter._runner(index)
         for name, array in arrays.items():
             if name not in expected:
                 raise ValueError(
                     f"Invalid Input name ({printable(name)}) for SignatureDef; it has "
                     f"{printable(', '.join(expected))}"
                 )
-            interpreter._resize(index, expected[name], array.shape, strict=False)
-        runner = interpreter._runner(index)
+            if not runner.has_shape(expected[name], array.shape):
+                interpreter._resize(index, expected[name], array.shape, strict=False)
         if not runner.is_allocated:
             runner.allocate()
         for name, array in arrays.items():
-            interpreter._set(index, expected[name], array)
+            interpreter._write(runner, expected[name], array)
         interpreter._invoke(index)
+        return runner
 
     def __repr__(self) -> str:
         """The signature's key, inputs and outputs."""

@@ -65,8 +65,8 @@ def placed(array: Any, device: Any) -> jax.Array:
         device: a jax.Device; None: the array's own, jax's default for one of numpy.
     """
     if not client.is_device_array(array):
-        array = np.array(array)  # on a CPU jax reads the memory that it is given
-    if isinstance(array, np.ndarray) or (device is not None and array.devices() != {device}):
+        return lent(np.array(array), device)  # on a CPU jax reads the memory that it is given
+    if device is not None and not client.of_jax(device).holds(array):
         return lent(array, device)
     result: jax.Array = array
     return result

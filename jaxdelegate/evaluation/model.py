@@ -130,7 +130,7 @@ def open_image_model(
 
 def _in_flight(interpreter: Any) -> int:
     """Two if inputs are copied to a device: one batch is copied while another is computed."""
-    delegate = interpreter._jax_delegate() if isinstance(interpreter, Interpreter) else None
+    delegate = interpreter._jax_delegate if isinstance(interpreter, Interpreter) else None
     return 1 if delegate is None or delegate.target.platform == "cpu" else 2
 
 

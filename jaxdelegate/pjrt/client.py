@@ -48,6 +48,7 @@ _VIEWABLE = "biufc"
 
 _GUARDS: Any = getattr(_jax, "guard_lib", None)  # without it, guards refuse our transfers, too
 _NO_CONTEXT = contextlib.nullcontext()
+_MANY_SHARDINGS = 1024
 
 
 def is_device_array(value: Any) -> bool:
@@ -68,6 +69,7 @@ class Runtime:
         self.device = device
         self._sharding = sharding
         self._devices = [device]
+        self._equal: dict[int, Any] = {}  # shardings by identity: each result of a program has one
         self.aval = functools.lru_cache(maxsize=1024)(aval)
         self.has_jax = not isinstance(sharding, _Sharding)
 
@@ -90,9 +92,20 @@ class Runtime:
 
     def from_device(self, value: Any) -> Any:
         """Move an array from another device to this one directly; returns other values as is."""
-        if isinstance(value, _jax.ArrayImpl) and value.sharding != self._sharding:
-            return self.put(value)
-        return value
+        is_here = not isinstance(value, _jax.ArrayImpl) or self.holds(value)
+        return value if is_here else self.put(value)
+
+    def holds(self, array: Any) -> bool:
+        """Whether an array of jax is on this device."""
+        sharding = array.sharding
+        if self._equal.get(id(sharding)) is sharding:
+            return True
+        is_equal: bool = sharding == self._sharding
+        if is_equal:
+            if len(self._equal) >= _MANY_SHARDINGS:
+                self._equal = {}
+            self._equal[id(sharding)] = sharding
+        return is_equal
 
     def load(
         self, code: bytes | memoryview, arguments: int, results: Sequence[Result]

@@ -44,6 +44,11 @@ class Step(Protocol):
         ...
 
     @property
+    def results(self) -> Iterable[int]:
+        """Tensors whose values it leaves to others: those inside a partition have none."""
+        ...
+
+    @property
     def has_side_effect(self) -> bool:
         """Whether it must keep its place among steps with side effects."""
         ...
@@ -66,6 +71,10 @@ class PlannedOperator:
     @functools.cached_property
     def writes(self) -> frozenset[int]:
         return frozenset(i for i in self.node.operator.outputs if i >= 0)
+
+    @property
+    def results(self) -> frozenset[int]:
+        return self.writes
 
     @functools.cached_property
     def variables(self) -> frozenset[int]:
@@ -107,6 +116,10 @@ class PlannedPartition:
     @functools.cached_property
     def writes(self) -> frozenset[int]:
         return frozenset().union(*(step.writes for step in self._inside))
+
+    @property
+    def results(self) -> tuple[int, ...]:
+        return self.params.outputs
 
     @functools.cached_property
     def variables(self) -> frozenset[int]:
@@ -151,7 +164,7 @@ def last_reads(steps: Iterable[Step], kept: Container[int]) -> dict[int, list[in
     """
     last: dict[int, int] = {}
     for position, step in enumerate(steps):
-        for index in (*step.reads, *step.writes):
+        for index in (*step.reads, *step.results):
             if index not in kept:
                 last[index] = position
     released: dict[int, list[int]] = {}

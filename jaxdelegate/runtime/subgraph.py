@@ -87,7 +87,10 @@ class SubgraphRunner:
         self._initial = self._entry.explicit.initial
         declared = self._entry.declared
         self._plan = Plan(declared, ())
-        self._variables = tuple(i for i, spec in enumerate(declared) if spec.is_variable)
+        # The values of resources are in the store.
+        self._variables = tuple(
+            i for i, spec in enumerate(declared) if spec.is_variable and i not in self._resources
+        )
         results = {*self.subgraph.outputs, *self._variables}
         self._own = tuple(results.difference(self.subgraph.inputs))
         self._shapes = self._entry.declared_shapes
@@ -119,6 +122,10 @@ class SubgraphRunner:
         if self._shapes.get(index) != shape:
             self._shapes[index] = shape
             self.is_allocated = False
+
+    def has_shape(self, index: int, shape: Shape) -> bool:
+        """Whether an input has this shape, now or from the next `allocate` on."""
+        return self._shapes.get(index) == shape
 
     def shapes(self) -> Hashable:
         return tuple(sorted(self._shapes.items()))
@@ -161,6 +168,11 @@ class SubgraphRunner:
         self._steps = [self._runnable(step) for step in planned.steps]
         self._planned = self._wanted()
 
+    @property
+    def _permanent(self) -> Iterable[int]:
+        """The tensors that no step releases, besides constants."""
+        return (*self.subgraph.inputs, *self.subgraph.outputs, *self._variables, *self._resources)
+
     def _wanted(self) -> Hashable:
         return self.shapes(), self._delegation.rebatches
 
@@ -174,7 +186,7 @@ class SubgraphRunner:
     def _check_memory(self) -> None:
         """Refuse a plan that would take too much of the host's memory, before it is allocated."""
         constants = [i for i, spec in enumerate(self._plan.specs) if spec.const is not None]
-        stay = (*self.subgraph.inputs, *self.subgraph.outputs, *self._variables, *constants)
+        stay = (*self._permanent, *constants)
         plan = [row for step in self._steps for row in _rows(step)]
         keeps_all = self.preserve_all_tensors
         try:
@@ -237,7 +249,7 @@ class SubgraphRunner:
                 self._values[index] = spec.const
 
     def reset_variables(self) -> None:
-        """Set the file's variable tensors to zero, but not random counters and resources."""
+        """Set the file's variable tensors to zero, but not random counters."""
         for index in self._variables:
             if index not in self._initial:
                 self._values[index] = self._first_value(index)
@@ -250,7 +262,7 @@ class SubgraphRunner:
         found = {}
         for index in self._variables:
             value = self._values.get(index)
-            if index in self._resources or value is None:
+            if value is None:
                 continue
             if index in self._pinned:
                 value = value.copy()
@@ -265,8 +277,6 @@ class SubgraphRunner:
         So does a variable whose shape has changed, as in `allocate`.
         """
         for index in self._variables:
-            if index in self._resources:
-                continue
             value = states.get(index)
             fits = value is not None and tuple(value.shape) == self._plan.specs[index].shape
             self._values[index] = value if fits else self._first_value(index)
@@ -425,7 +435,7 @@ class SubgraphRunner:
         """The tensors that no later step reads, by step; none if all must stay readable."""
         if self.preserve_all_tensors:
             return {}
-        stay = {*self.subgraph.inputs, *self.subgraph.outputs, *self._variables, *self._pinned}
+        stay = {*self._permanent, *self._pinned}
         stay.update(i for i, spec in enumerate(self._plan.specs) if spec.const is not None)
         return last_reads(self._steps, stay)
 

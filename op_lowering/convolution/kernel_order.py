@@ -36,7 +36,9 @@ def lower(c: Convolution, spatial_io: Prepare, activation: Act, tensors: Tensors
 
     def convolution(x: jax.Array, w: jax.Array, bias: jax.Array | None = None) -> tuple[jax.Array]:
         padded = pad_windows(x, c.windows, 0)
-        rows = w.reshape(c.products, *[1] * (x.ndim - 2), c.output_channels)
+        # Without the barrier XLA cuts a constant filter into a constant for each product.
+        whole: jax.Array = lax.optimization_barrier(w)  # type: ignore[no-untyped-call]
+        rows = whole.reshape(c.products, *[1] * (x.ndim - 2), c.output_channels)
         total: Any = 0.0
         for k, (tap, i) in enumerate(itertools.product(taps(c.windows), range(c.depth))):
             pixels = read_tap(padded, c.windows, tap)

@@ -2,7 +2,7 @@ import dataclasses
 import itertools
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jaxdelegate.plan.node_subsets import Subset, control_edges, independent_subsets, largest
@@ -86,6 +86,7 @@ def graphs(draw: st.DrawFn) -> tuple[list[Item], set[int]]:
     return items, draw(st.sets(st.integers(0, n - 1)))
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # on a busy machine
 @given(graphs())
 def test_any_graph_comes_out_whole_and_in_a_runnable_order(
     graph: tuple[list[Item], set[int]],

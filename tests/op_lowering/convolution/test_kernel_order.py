@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
@@ -52,3 +53,13 @@ def test_long_ones_and_other_modes_are_left_to_the_usual_algorithms() -> None:
     assert algorithms(ORDERED[0], LoweringContext(native_kernels=True, quantized_later=True))
     assert algorithms(ORDERED[0], LoweringContext(native_kernels=True, quant_mode="integer"))
     assert algorithms(conv("long", (6, 1, 1, 65), Conv2DOptions(SAME, 1, 1)), INTEGER)
+
+
+def test_a_program_holds_a_filter_as_one_constant() -> None:
+    """A constant for each product would be that many arguments of a kernel."""
+    case = ORDERED[2]
+    lowered = RULES[case.name].lower(case.op(INTEGER))
+    x, *weights = case.arrays()
+    program = jax.jit(lambda x: lowered(x, *weights)).lower(x).compile().as_text()
+    assert program is not None
+    assert program[program.index("ENTRY") :].count(" constant(") <= len(weights)
