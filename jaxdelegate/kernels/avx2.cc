@@ -1,5 +1,6 @@
 // Kernels for AVX2 and FMA: vectors of 8 lanes, in 16 registers.
 
+#include <climits>
 #include <type_traits>
 #include <utility>
 
@@ -37,7 +38,7 @@ static constexpr Float32Functions float32() {
 // 8 sums: weights and operands take two registers each.
 static constexpr Int8Functions int8() {
   Int8Functions f{{depthwise<IntegerDepthwise<Int8>>}, requantize, measure, quantize, broadcast_operands};
-  list_fully_connected<3>(f);
+  list_fully_connected<3, 32, LONG_MAX>(f);
   list_products<Int8Steps, 1>(f, std::make_integer_sequence<int, 4>());
   list_broadcast<Int8BroadcastSteps>(f, std::make_integer_sequence<int, 4>());
   return f;

@@ -22,6 +22,8 @@ constexpr long kPage = 4096;  // rows at this distance evict each other from the
 constexpr uint8_t kZero = 128;  // what is added to quantized values, which makes them unsigned
 constexpr long kFileStep = 32;  // values of a row of weights that are prepared at once
 constexpr long kMostWidth = 2 * kPanel;
+constexpr long kMostVector = 64;       // bytes
+constexpr long kPassBytes = 16 << 10;  // of weights, which stay in a first-level cache for all rows
 
 // The quantized rows, as unsigned bytes, which are greater by kZero; after them a row of ones.
 struct Rows {
@@ -84,7 +86,7 @@ struct FewRowsWork {
   const Int8Functions& functions;
   FewRows rows;
   const QuantizedRow* quantized;
-  Int8Functions::FewRowsKernel kernel;
+  const Int8Functions::FewRowsKernel* kernels;  // by rows - 1
   long columns_of_task;
 };
 
@@ -101,62 +103,103 @@ void arrange(const uint8_t* x, long depth, long parts, long vector, int8_t* y) {
   }
 }
 
+// As int16: of each vector the even ones, then the odd ones.
+void arrange_wide(const uint8_t* x, long depth, long vector, int8_t* y) {
+  for (long first = 0; first < depth; first += vector, y += 2 * vector) {
+    int16_t wide[2][kMostVector / 2] = {};
+    const long count = std::min(vector, depth - first);
+    for (long i = 0; i < count; ++i) wide[i % 2][i / 2] = x[first + i] - kZero;
+    memcpy(y, wide[0], vector);
+    memcpy(y + vector, wide[1], vector);
+  }
+}
+
 int32_t sum_of(const uint8_t* x, long count) {
   int32_t sum = 0;
   for (long k = 0; k < count; ++k) sum += x[k];
   return sum - static_cast<int32_t>(count) * kZero;
 }
 
-void run_few(const void* data, long index) {
-  const FewRowsWork& work = *static_cast<const FewRowsWork*>(data);
+// Multiplies all rows, as many at once as the kernels can, by some columns.
+void multiply_few(const FewRowsWork& work, const FewRows& columns) {
+  const long all = work.f.rows, groups = ceil_div(all, work.functions.most_few_rows);
+  const long larger = all % groups;
+  for (long group = 0, row = 0; group < groups; ++group) {
+    const long count = all / groups + (group < larger);
+    FewRows rows = columns;
+    rows.x += row * rows.x_stride, rows.less += row * rows.blocks;
+    rows.sums += row * rows.stride, rows.reals += row * rows.stride;
+    work.kernels[count - 1](rows);
+    row += count;
+  }
+}
+
+// Products of some columns, which a first-level cache holds, with results in a scratch buffer.
+void run_pass(const FewRowsWork& work, long column, long count, int32_t* sums) {
   const FullyConnected& f = work.f;
-  const long first = index * work.columns_of_task;
-  FewRows rows = work.rows;
-  rows.columns = std::min(work.columns_of_task, f.columns - first);
-  rows.w += first * rows.bytes;
-  rows.block_scales = f.block_scales == nullptr ? nullptr : f.block_scales + first * rows.blocks;
   const bool is_in_blocks = f.block_scales != nullptr;
-  rows.sums += first, rows.reals += first;
-  work.kernel(rows);
+  FewRows rows = work.rows;
+  rows.columns = count, rows.stride = round_up(count, kPanel);
+  rows.w += column * rows.bytes;
+  rows.block_scales = is_in_blocks ? f.block_scales + column * rows.blocks : nullptr;
+  rows.sums = sums, rows.reals = reinterpret_cast<float*>(sums);
+  multiply_few(work, rows);
   work.functions.finish_products({
       .sums = is_in_blocks ? nullptr : rows.sums,
-      .ones = f.sums + (is_in_blocks ? 0 : first),
+      .ones = f.sums + (is_in_blocks ? 0 : column),
       .reals = is_in_blocks ? rows.reals : nullptr,
-      .real_ones = f.block_sums + (is_in_blocks ? first : 0),
+      .real_ones = f.block_sums + (is_in_blocks ? column : 0),
       .stride = rows.stride,
       .rows = f.rows,
-      .columns = rows.columns,
+      .columns = count,
       .quantized = work.quantized,
-      .scales = is_in_blocks ? nullptr : f.scales + first,
-      .bias = f.bias + first,
+      .scales = is_in_blocks ? nullptr : f.scales + column,
+      .bias = f.bias + column,
       .range = f.range,
-      .y = f.y + first,
+      .y = f.y + column,
       .y_stride = f.columns,
   });
 }
 
-Int8Functions::FewRowsKernel kernel_of(const FullyConnected& f, const Int8Functions& functions) {
+void run_few(const void* data, long index) {
+  static thread_local Scratch<int32_t> scratch;
+  const FewRowsWork& work = *static_cast<const FewRowsWork*>(data);
+  const long first = index * work.columns_of_task;
+  const long end = std::min(work.f.columns, first + work.columns_of_task);
+  const bool is_read_once = work.f.rows <= work.functions.most_few_rows;
+  const long of_pass = round_up(std::max(kPassBytes / work.rows.bytes, 1L), kPanel);
+  const long pass = is_read_once ? work.columns_of_task : of_pass;
+  int32_t* const sums = scratch.of(work.f.rows * pass);
+  for (long column = first; column < end; column += pass)
+    run_pass(work, column, std::min(pass, end - column), sums);
+}
+
+const Int8Functions::FewRowsKernel* kernels_of(const FullyConnected& f,
+                                               const Int8Functions& functions) {
   const int table = table_of(f.bits);
-  if (f.block_scales == nullptr) return functions.few_rows[table][f.rows - 1];
+  if (f.block_scales == nullptr) return functions.few_rows[table];
   const long bytes = std::min(f.block * f.bits / 8, functions.vector);
   int groups = 0;  // the logarithm of their number
   while (kLeastBlock << groups < bytes) ++groups;
-  return functions.few_rows_in_blocks[table][groups][f.rows - 1];
+  return functions.few_rows_in_blocks[table][groups];
 }
 
 void run_few_rows(const Rows& rows, const ThreadPool& pool) {
   static thread_local Scratch<int8_t> value_scratch;
-  static thread_local Scratch<int32_t> sum_scratch, less_scratch;
+  static thread_local Scratch<int32_t> less_scratch;
   const FullyConnected& f = rows.f;
   const long vector = rows.functions.vector, parts = 8 / f.bits, blocks = f.blocks();
-  const long of_row = round_up(f.row_bytes(), vector) * parts;
-  const long stride = round_up(f.columns, kPanel);
+  const bool is_wide = rows.functions.has_wide_values && f.bits == 8;
+  const long of_row = round_up(f.row_bytes(), vector) * (is_wide ? 2 : parts);
   int8_t* const x = value_scratch.of(f.rows * of_row);
   int32_t* const less = less_scratch.of(f.rows * blocks);
-  int32_t* const sums = sum_scratch.of((f.rows + 1) * stride);
   for (long i = 0; i < f.rows; ++i) {
     const uint8_t* const bytes = rows.bytes + i * rows.stride;
-    arrange(bytes, f.depth, parts, vector, x + i * of_row);
+    if (is_wide) {
+      arrange_wide(bytes, f.depth, vector, x + i * of_row);
+    } else {
+      arrange(bytes, f.depth, parts, vector, x + i * of_row);
+    }
     for (long b = 0; b < blocks; ++b)
       less[i * blocks + b] =
           rows.functions.less[table_of(f.bits)] * sum_of(bytes + b * f.block, f.block);
@@ -176,11 +219,11 @@ void run_few_rows(const Rows& rows, const ThreadPool& pool) {
                .blocks = blocks,
                .block_vectors = std::max(f.block * f.bits / 8 / vector, 1L),
                .block_scales = nullptr,
-               .sums = sums,
-               .reals = reinterpret_cast<float*>(sums),
-               .stride = stride},
+               .sums = nullptr,
+               .reals = nullptr,
+               .stride = 0},
       .quantized = rows.quantized,
-      .kernel = kernel_of(f, rows.functions),
+      .kernels = kernels_of(f, rows.functions),
       .columns_of_task = round_up(ceil_div(f.columns, tasks), kPanel),
   };
   pool.loop(ceil_div(f.columns, work.columns_of_task), run_few, &work);
@@ -411,7 +454,8 @@ const int16_t* widened(const Rows& rows, const InstructionSet& set) {
 
 void run(const FullyConnected& f, const InstructionSet& set, const ThreadPool& pool) {
   const Rows rows = quantized(f, set, pool);
-  if (f.rows <= set.int8->most_few_rows) {
+  const bool is_int8 = f.bits == 8 && f.block_scales == nullptr;
+  if (f.rows <= set.int8->most_rows_by_few[is_int8 ? 0 : 1]) {
     run_few_rows(rows, pool);
   } else if (set.widened != nullptr) {
     run_many_rows<WidenedInt8>(rows, set, widened(rows, set), pool);

@@ -218,7 +218,10 @@ struct Int8Functions : Functions<Int8> {
   void (*broadcast_operands)(const Broadcast&);  // for any values of 4 bytes
   // FULLY_CONNECTED; tables are for weights of 2, 4 and 8 bits, and by rows - 1.
   long vector = 0;    // bytes
-  int most_few_rows = 0;
+  int most_few_rows = 0;  // of a kernel
+  // For which several passes are faster than panels of weights: of int8; of fewer bits, or blocks.
+  long most_rows_by_few[2] = {};
+  bool has_wide_values = false;  // int16 for weights of 8 bits: the even ones of a vector, the odd ones
   int32_t less[3] = {};  // than they are: x is multiplied by weights + less
   FewRowsKernel few_rows[3][kMostFewRows] = {};
   // Not of 2 bits. By the logarithm of a block's groups of kLeastBlock bytes in a vector.
