@@ -7,6 +7,7 @@ from typing import Any
 
 from jaxdelegate.bundles import metadata, tokenizers
 from jaxdelegate.errors import ModelError
+from jaxdelegate.model.containers import Container
 from jaxdelegate.model.sections import (
     BEGINNING_BYTES,
     EMBEDDING_METADATA,
@@ -22,6 +23,7 @@ from jaxdelegate.model.source import (
     Source,
     bundled,
     container,
+    not_a_bundle,
     open_file,
 )
 from jaxdelegate.text import printable
@@ -46,7 +48,7 @@ def open_bundle(source: str | os.PathLike[str] | bytes) -> "Bundle":
     if not is_bundle(file.content[:BEGINNING_BYTES]):
         raise ModelError(
             f"{printable(file.name)}: expected a bundle, which begins with LITERTLM or as a ZIP "
-            "archive; jaxdelegate.Interpreter and jaxdelegate.load open a single .tflite file"
+            f"archive{not_a_bundle(file)}"
         )
     return Bundle(file)
 
@@ -176,7 +178,7 @@ class Bundle:
 
 
 class _Models(Mapping[str, BundledModel]):
-    def __init__(self, file: Source, bundle: Any) -> None:
+    def __init__(self, file: Source, bundle: Container) -> None:
         self._file, self._bundle = file, bundle
         self._sections = bundle.models
 

@@ -68,8 +68,8 @@ def open_source(source: ModelSource) -> Source:
         if part is None:
             return file
         raise ModelError(
-            f"Could not open {file.name + PART + part!r}: {file.name!r} is not a bundle of models: "
-            f"remove {PART + part!r}"
+            f"Could not open {file.name + PART + part!r}: {file.name!r} is not a bundle of models"
+            f"{not_a_bundle(file)}"
         )
     bundle = container(file)
     if part is None and not bundle.models and file.content[: len(MAGIC)] != MAGIC:
@@ -99,6 +99,16 @@ def split_path(path: str) -> tuple[str, str | None]:
             if os.path.isfile(path[:i]):
                 return path[:i], path[i + 1 :]
     return path, None
+
+
+def not_a_bundle(file: Source) -> str:
+    """What to do with a file that is not a bundle."""
+    if bytes(file.content[4:8]) == b"TFL3":
+        return (
+            "; it looks like a single model: jaxdelegate.Interpreter and jaxdelegate.load open it "
+            "by its path"
+        )
+    return wrong_files.hint(file.name, bytes(file.content[:64]))
 
 
 def container(file: Source) -> "Container":
@@ -134,12 +144,12 @@ def interpreter_arguments(
     source: str | os.PathLike[str] | bytes, *, stock: bool = False
 ) -> dict[str, Any]:
     """A model as an argument of an interpreter; stock ones do not open models in bundles."""
+    inside = in_bundle(source) if stock else None
+    if inside is not None:
+        return {"model_content": bytes(inside.content)}
     if isinstance(source, bytes):
         return {"model_content": source}
-    inside = in_bundle(source) if stock else None
-    if inside is None:
-        return {"model_path": os.fspath(source)}
-    return {"model_content": bytes(inside.content)}
+    return {"model_path": os.fspath(source)}
 
 
 def begins_as_a_bundle(path: str) -> bool:

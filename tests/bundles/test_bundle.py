@@ -173,7 +173,7 @@ def test_what_a_bundle_lacks_is_refused(call: Callable[[Bundle], object], says: 
 
 def test_other_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "m.tflite").write_bytes(multiplier())
-    with pytest.raises(ModelError, match=r"expected a bundle, .* open a single .tflite file"):
+    with pytest.raises(ModelError, match=r"expected a bundle, .*; it looks like a single model"):
         jd.open_bundle(tmp_path / "m.tflite")
     (tmp_path / "b.task").write_bytes(gestures())
     with pytest.raises(ModelError, match=r"remove '!gestures\.tflite'"):

@@ -125,7 +125,7 @@ WRONG_USES: dict[str, tuple[WrongUse, ...]] = {
             'jd.open_bundle("model.tflite")',
             "ModelError",
             "expected a bundle",
-            "jaxdelegate.Interpreter and jaxdelegate.load open a single .tflite file",
+            "it looks like a single model: jaxdelegate.Interpreter and jaxdelegate.load open it by",
         ),
         use(
             "a C array of a model",

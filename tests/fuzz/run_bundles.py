@@ -36,7 +36,9 @@ _NESTED = {"hand_detector.tflite": multiplier, "labels.txt": lambda: b"left\nrig
 _EXECUTOR = b"\x0a\x05\x08\x80\x02\x12\x00"  # ExecutorMetadata with a state buffer
 
 
-def _packed_litertlm(parts: dict[str, bytes]) -> bytes:
+def _packed_litertlm(
+    parts: dict[str, bytes], spans: Sequence[tuple[int, int]] | None = None
+) -> bytes:
     sections = [
         (TYPES.LlmMetadataProto, {"count": 3, "scale": 0.5, "flag": True}, parts["metadata"]),
         (TYPES.HF_Tokenizer_Zlib, {}, bundles.compressed(parts["json"])),
@@ -44,7 +46,7 @@ def _packed_litertlm(parts: dict[str, bytes]) -> bytes:
         (TYPES.ExecutorMetadataProto, {}, _EXECUTOR),
         *(model_part(f"tf_lite_{name}", parts[name]) for name in ("prefill_decode", "embedder")),
     ]
-    return litertlm(sections, properties={"Authors": "tests"})
+    return litertlm(sections, spans=spans, properties={"Authors": "tests"})
 
 
 def _packed_nested(parts: dict[str, bytes]) -> bytes:
@@ -57,6 +59,8 @@ KINDS: dict[str, tuple[dict[str, Callable[[], bytes]], Callable[[dict[str, bytes
     "compressed": (_TASK, functools.partial(zipped, compress=_TASK)),
     "nested": (_NESTED, _packed_nested),
 }
+# Begins and ends of sections, some of which are right.
+_OFFSETS = (*range(0, 5 * bundles.BLOCK, bundles.BLOCK), 900, 16809, 1 << 20, 1 << 32, 2**64 - 1)
 _HEADER = 1200  # bytes of a small bundle's header
 
 
@@ -79,6 +83,9 @@ class DamagedBundles:
             parts[name], note = damage(parts[name], number)
             return kind, pack(parts), f"{name}: {note}"
         content = pack(parts)
+        if kind == "litertlm" and rng.random() < 0.3:
+            spans = [(rng.choice(_OFFSETS), rng.choice(_OFFSETS)) for _ in range(6)]
+            return kind, _packed_litertlm(parts, spans), f"spans {spans}"
         if rng.random() < 0.5:  # the header, or a directory at the end
             cut = _HEADER if kind == "litertlm" else len(content) - _HEADER
             head, tail = content[:cut], content[cut:]
@@ -116,9 +123,10 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--count", type=int, default=2000, help="of each kind")
+    parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--replay", type=int, metavar="NUMBER")
     options = parser.parse_args()
-    numbers: Sequence[int] = range(options.count * len(KINDS))
+    numbers: Sequence[int] = range(options.first, options.first + options.count * len(KINDS))
     if options.replay is not None:
         numbers = [options.replay]
     tally = Tally()
