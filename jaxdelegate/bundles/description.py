@@ -17,6 +17,7 @@ from jaxdelegate.text import plural, printable, shortened, wrapped
 _NUMBERED = re.compile(r"(.*?)(\d{1,9})")
 _PRINTED = 60  # models, signatures, lines of a template, stop tokens
 _MOST_CHARACTERS = 48  # of names
+_LONGEST = 2000  # of lines and texts
 # Parts of LiteRT-LM's bundles by what they process, which text generation does not use.
 _DRAFTER = "mtp_drafter"
 _MODALITIES = ("vision", "audio")
@@ -41,7 +42,11 @@ def _notes(section: Section) -> str:
 
 
 def _short(text: str) -> str:
-    return shortened(printable(text), _MOST_CHARACTERS)
+    return _line(text, _MOST_CHARACTERS)
+
+
+def _line(text: str, most: int = _LONGEST) -> str:
+    return shortened(printable(shortened(text, most)), most)
 
 
 def describe(bundle: Bundle) -> str:
@@ -67,20 +72,20 @@ def describe(bundle: Bundle) -> str:
 
 
 def _titled(title: str, lines: Iterable[str]) -> list[str]:
-    indented = [f"  {printable(line)}" for line in lines]
+    indented = [f"  {_line(line)}" for line in lines]
     return ["", title, *indented] if indented else []
 
 
 def _pairs(values: Mapping[str, object]) -> list[str]:
-    rows = [(f"{_short(key)}:", printable(str(value))) for key, value in values.items()]
+    rows = [(f"{_short(key)}:", _line(str(value))) for key, value in values.items()]
     return table(rows) if rows else []
 
 
 def _metadata(m: LlmMetadata, models: Collection[str]) -> dict[str, object]:
     s = m.sampler
     sampler = s and f"{s.type}, k {s.k}, p {s.p:g}, temperature {s.temperature:g}, seed {s.seed}"
-    stop = [str(token) for token in m.stop_tokens]
-    more = [f"and {len(stop) - _PRINTED} more"] if len(stop) > _PRINTED else []
+    stop = [_line(str(token)) for token in m.stop_tokens[: _PRINTED + 1]]
+    more = ["..."] if len(stop) > _PRINTED else []
     found = {
         "model type": m.model_type,
         "tokens at most": m.max_num_tokens,

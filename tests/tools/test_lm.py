@@ -5,9 +5,10 @@ import os
 from pathlib import Path
 
 import pytest
+from litert_lm_builder.runtime.proto import llm_metadata_pb2
 
 from jaxdelegate.tools.main import main
-from tests.support.bundles import gestures, litertlm, llm_task, model_part, multiplier, parts
+from tests.support.bundles import TYPES, gestures, litertlm, llm_task, model_part, multiplier, parts
 
 Capture = pytest.CaptureFixture[str]
 
@@ -89,3 +90,18 @@ def test_tools_open_models_in_bundles(
     )
     assert json.loads(result.read_text())["model"] == model
     capsys.readouterr()
+
+
+def test_long_texts_are_shortened(tmp_path: Path, capsys: Capture) -> None:
+    long = llm_metadata_pb2.LlmMetadata(jinja_prompt_template="a " * 100_000 + "\n" * 1000)
+    long.start_token.token_str = "\x1b" * 100_000
+    for i in range(1000):
+        long.stop_tokens.add().token_str = f"<{i}>"
+    sections = [(TYPES.LlmMetadataProto, {"k" * 999: "v" * 999}, long.SerializeToString())]
+    path = tmp_path / "b.litertlm"
+    path.write_bytes(litertlm([*sections, model_part("m" * 999)], properties={"p" * 999: "x"}))
+    assert main(["lm", "describe", os.fspath(path)]) == 0
+    printed = capsys.readouterr().out
+    assert len(printed) < 10_000
+    assert "'<59>', ..." in printed
+    assert "\x1b" not in printed
