@@ -9,7 +9,7 @@ from jaxdelegate.bundles.metadata import LlmMetadata
 from jaxdelegate.bundles.tokenizers import TYPES
 from jaxdelegate.model.open_models import open_model
 from jaxdelegate.model.records import Model, Tensor
-from jaxdelegate.model.sections import LLM_METADATA, Section
+from jaxdelegate.model.sections import LLM_METADATA, TFLITE_MODEL, Section
 from jaxdelegate.model.source import PART
 from jaxdelegate.report.tables import table
 from jaxdelegate.text import plural, printable, shortened, wrapped
@@ -67,7 +67,8 @@ def describe(bundle: Bundle) -> str:
         parts += _titled("Tokenizer", [f"{tokenizer.kind}, {plural(tokenizer.size, 'token')}"])
     for name, source in models.items():
         parts += _titled(f"Model {printable(name)}", _signatures(open_model(source)))
-    parts += _titled("Not used for text generation", _unused(models))
+    typed = [s.name for s in bundle.sections if s.type == TFLITE_MODEL and s.model_type]
+    parts += _titled("Not used for text generation", _unused(typed[:_PRINTED]))
     return wrapped("\n".join(parts))
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from litert_lm_builder import LitertLmFileBuilder, TfLiteModelType
-from litert_lm_builder.runtime.proto import executor_metadata_pb2
+from litert_lm_builder.runtime.proto import embedding_metadata_pb2, executor_metadata_pb2
 
 import jaxdelegate as jd
 from jaxdelegate.bundles.bundle import Bundle
@@ -112,9 +112,16 @@ def test_executor_metadata() -> None:
     m.llm_executor_metadata.max_history_size = 7
     section = (TYPES.ExecutorMetadataProto, {}, m.SerializeToString())
     bundle = jd.open_bundle(litertlm([*parts(), section]))
-    assert bundle.executor_metadata().llm_executor_metadata.max_history_size == 7
+    assert bundle.executor_metadata() == m
     with pytest.raises(ModelError, match="expected EmbeddingMetadataProto in the bundle, got Llm"):
         bundle.embedding_metadata()
+
+
+def test_embedding_metadata() -> None:
+    m = embedding_metadata_pb2.EmbeddingMetadata()
+    m.embedding_model_type.SetInParent()
+    section = (TYPES.EmbeddingMetadataProto, {}, m.SerializeToString())
+    assert jd.open_bundle(litertlm([section])).embedding_metadata() == m
 
 
 def tokenizers() -> dict[str, Bundle]:

@@ -8,7 +8,16 @@ import pytest
 from litert_lm_builder.runtime.proto import llm_metadata_pb2
 
 from jaxdelegate.tools.main import main
-from tests.support.bundles import TYPES, gestures, litertlm, llm_task, model_part, multiplier, parts
+from tests.support.bundles import (
+    TYPES,
+    gestures,
+    litertlm,
+    llm_task,
+    model_part,
+    multiplier,
+    parts,
+    zipped,
+)
 
 Capture = pytest.CaptureFixture[str]
 
@@ -46,13 +55,19 @@ def test_describe(bundle: str, capsys: Capture) -> None:
 
 
 def test_describe_archives(tmp_path: Path, capsys: Capture) -> None:
-    for name, content in (("hands.task", gestures()), ("lm.task", llm_task())):
+    vision = zipped({"vision.tflite": multiplier()})
+    for name, content in (
+        ("hands.task", gestures()),
+        ("lm.task", llm_task()),
+        ("vision.zip", vision),
+    ):
         (tmp_path / name).write_bytes(content)
         assert main(["lm", "describe", f"--graph={tmp_path / name}"]) == 0
     printed = capsys.readouterr().out
     assert "Model hands.task!hand_detector.tflite" in printed
     assert "  SentencePiece, " in printed
     assert "Properties" not in printed
+    assert "Not used for text generation" not in printed
 
 
 def test_mistakes(bundle: str, tmp_path: Path, capsys: Capture) -> None:
