@@ -25,6 +25,7 @@ from jaxdelegate.whole_imports import whole_imports
 
 if TYPE_CHECKING:
     from jaxdelegate import litert, reference, testing
+    from jaxdelegate.bundles.bundle import Bundle, open_bundle
     from jaxdelegate.comparison.precision_check import check_precision
     from jaxdelegate.custom import register_operator
     from jaxdelegate.delegate.jax_delegate import JaxDelegate
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from jaxdelegate.simple_delegate import SimpleDelegate, SimpleDelegateKernel
 
 __all__ = [
+    "Bundle",
     "CacheWarning",
     "DelegateOptions",
     "DelegationError",
@@ -69,6 +71,7 @@ __all__ = [
     "litert",
     "load",
     "load_delegate",
+    "open_bundle",
     "quantization_sensitivity",
     "reference",
     "register_delegate_provider",
@@ -79,6 +82,7 @@ __all__ = [
 
 # Public name -> the module that defines it, and its name there.
 _LAZY = {
+    "Bundle": ("jaxdelegate.bundles.bundle", "Bundle"),
     "DelegateOptions": ("jaxdelegate.options", "DelegateOptions"),
     "DelegationReport": ("jaxdelegate.report.delegation", "DelegationReport"),
     "Interpreter": ("jaxdelegate.interpreter", "Interpreter"),
@@ -93,6 +97,7 @@ _LAZY = {
     "SensitivityReport": ("jaxdelegate.sensitivity.records", "SensitivityReport"),
     "quantization_sensitivity": ("jaxdelegate.sensitivity.ranking", "quantization_sensitivity"),
     "load": ("jaxdelegate.function.files", "load"),
+    "open_bundle": ("jaxdelegate.bundles.bundle", "open_bundle"),
     "register_delegate_provider": ("jaxdelegate.providers", "register_delegate_provider"),
     "register_operator": ("jaxdelegate.custom", "register_operator"),
     "save": ("jaxdelegate.function.files", "save"),

@@ -113,7 +113,8 @@ class Interpreter:
         """Read the model and let each delegate choose its operators.
 
         Args:
-            model_path: a .tflite file; it is mapped, not copied.
+            model_path: a .tflite file, or a model in a bundle (`gemma.litertlm!prefill_decode`); it
+                is mapped, not copied.
             model_content: its content, instead of a path.
             experimental_delegates: SimpleDelegate objects, applied in order.
             num_threads: at least 1. Validated as in TFLite; XLA's CPU threads belong to the process

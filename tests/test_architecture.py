@@ -23,7 +23,7 @@ LAYERS = (
     ("kernels",),
     ("op_lowering",),
     ("measuring", "model", "reference"),
-    ("passes", "custom", "digests"),
+    ("bundles", "passes", "custom", "digests"),
     ("simple_delegate",),
     ("plan",),
     ("lowering", "runtime"),
@@ -91,6 +91,7 @@ WORDS = ("options", "dtypes", "spec", "precision", "records", "rule", "families"
 NO_JAX = (
     "analysis",
     "benchmark",
+    "bundles",
     "cache",
     "demo",
     "evaluation",

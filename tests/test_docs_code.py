@@ -16,6 +16,7 @@ from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.reference.registry import KERNELS
 from jaxdelegate.testing import ModelBuilder
 from jaxdelegate.testing.builder import SubgraphBuilder
+from tests.support.bundles import litertlm, parts
 
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -56,6 +57,10 @@ def libraries(_folder: Path) -> None:
         pytest.skip(str(error))
 
 
+def bundle(folder: Path) -> None:
+    (folder / "gemma.litertlm").write_bytes(litertlm(parts()))
+
+
 def int8(folder: Path) -> None:
     (folder / "int8.tflite").write_bytes(TASKS["classification"].network(quantized=True))
 
@@ -94,6 +99,8 @@ def trainable(folder: Path) -> None:
 
 # Other files and programs that a page needs.
 FILES: dict[str, Callable[[Path], None]] = {
+    "docs/api/bundles.md": bundle,
+    "docs/bundles.md": bundle,
     "docs/evaluation.md": images,
     "docs/fine_tuning.md": int8,
     "docs/jax.md": trainable,

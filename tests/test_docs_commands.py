@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from jaxdelegate.tools.main import TOOLS, main
+from tests.support.bundles import litertlm, parts
 
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"^```(?:sh|bash)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -79,6 +80,7 @@ def _folder(classifier: bytes, tmp_path_factory: pytest.TempPathFactory) -> Iter
     folder = tmp_path_factory.mktemp("commands")
     for name in ("model", "quantized", "float"):
         (folder / f"{name}.tflite").write_bytes(classifier)
+    (folder / "gemma.litertlm").write_bytes(litertlm(parts()))
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         assert main(["compile", "model.tflite", "--jax_serialization_dir=programs"]) == 0

@@ -41,6 +41,7 @@ from jaxdelegate.benchmark.throughput import Throughput
 from jaxdelegate.errors import DelegationError, InterpreterError, OptionError
 from jaxdelegate.measuring.inputs import free_dimensions
 from jaxdelegate.measuring.stats import Stat
+from jaxdelegate.model.source import in_bundle, split_path
 from jaxdelegate.providers import ProvidedDelegate
 from jaxdelegate.providers.parsing import FlagValues
 from jaxdelegate.simple_delegate import SimpleDelegate
@@ -104,7 +105,7 @@ class _Run:
         self, model: ModelSource, options: BenchmarkOptions, values: FlagValues, log: Log
     ) -> None:
         self._model, self._options, self._values, self._log = model, options, values, log
-        self._bytes = len(model) if isinstance(model, bytes) else Path(model).stat().st_size
+        self._bytes = _size(model)
         self._name = "<bytes>" if isinstance(model, bytes) else os.fspath(model)
         self._seed = options.seed if options.seed >= 0 else secrets.randbits(32)
 
@@ -429,12 +430,19 @@ def _versions() -> dict[str, str]:
     return found
 
 
+def _size(model: ModelSource) -> int:
+    if isinstance(model, bytes):
+        return len(model)
+    inside = in_bundle(model)
+    return Path(model).stat().st_size if inside is None else len(inside.content)
+
+
 def graph_source(graph: str) -> ModelSource:
     """The model that `--graph` names: a path, or `fd:<descriptor>:<offset>:<size>` as in TFLite."""
     if not graph:
         raise OptionError("graph: name the .tflite file to run: --graph=model.tflite")
     if not graph.startswith("fd:"):
-        if not Path(graph).exists():
+        if not Path(split_path(graph)[0]).exists():
             raise FileNotFoundError(f"graph: {graph}: no such file")
         return graph
     parts = graph.split(":")

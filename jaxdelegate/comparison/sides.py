@@ -13,6 +13,7 @@ import numpy as np
 
 from jaxdelegate.errors import InterpreterError, ModelError, OptionError
 from jaxdelegate.interpreter import Interpreter
+from jaxdelegate.model.source import interpreter_arguments
 from jaxdelegate.simple_delegate import Node, SimpleDelegate, SimpleDelegateKernel
 from jaxdelegate.text import either
 
@@ -111,11 +112,10 @@ def open_reference(kind: str, model: ModelPath, *, preserve_all_tensors: bool = 
     if kind not in REFERENCES:
         raise OptionError(f"reference: expected one of {', '.join(REFERENCES)}, got {kind!r}")
     arguments: dict[str, Any] = {"experimental_preserve_all_tensors": preserve_all_tensors}
-    key = "model_content" if isinstance(model, bytes) else "model_path"
-    arguments[key] = model if isinstance(model, bytes) else os.fspath(model)
     resolver = REFERENCES[kind]
     if resolver is None:
-        return Interpreter(**arguments)
+        return Interpreter(**arguments, **interpreter_arguments(model))
+    arguments |= interpreter_arguments(model, stock=True)
     stock = importlib.import_module("ai_edge_litert.interpreter")
     arguments["experimental_op_resolver_type"] = stock.OpResolverType[resolver]
     try:

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Collection, Sequence
-from pathlib import Path
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from jaxdelegate.comparison.rounding import round_to, rounded_file
 from jaxdelegate.comparison.sides import REFERENCES, ModelPath, Test, reference_runner
 from jaxdelegate.errors import InterpreterError, ModelError
 from jaxdelegate.model.records import Model
+from jaxdelegate.model.source import open_source
 
 _RUNS = 10  # enough to measure how alike outputs are
 
@@ -97,7 +97,7 @@ class EndToEnd:
         short = self.test.operand
         if short is None:
             return ()
-        content = self.model if isinstance(self.model, bytes) else Path(self.model).read_bytes()
+        content = bytes(open_source(self.model).content)
         arrays = [[round_to(a, short) for a in row] for row in self.arrays]
         return self._rows(self.reference, rounded_file(content, short), arrays)
 

@@ -5,16 +5,16 @@ import dataclasses
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from jaxdelegate.errors import InterpreterError, JaxDelegateError, ModelError
+from jaxdelegate.errors import InterpreterError, JaxDelegateError
 from jaxdelegate.evaluation.errors import DataError
 from jaxdelegate.evaluation.files import StrPath
 from jaxdelegate.evaluation.images import INPUT_TYPES, Preprocessing
 from jaxdelegate.interpreter import Interpreter
+from jaxdelegate.model.source import open_source
 from jaxdelegate.text import printable
 
 _TOLERANCE = 1e-3  # of the largest output, between a batch and a single image
@@ -88,10 +88,7 @@ def open_interpreter(path: StrPath) -> Interpreter:
 
 
 def digest_of(path: StrPath) -> str:
-    try:
-        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
-    except OSError as error:
-        raise ModelError(f"{os.fspath(path)}: {error.strerror or error}") from error
+    return hashlib.sha256(open_source(path).content).hexdigest()
 
 
 def open_image_model(

@@ -34,7 +34,8 @@ def load(
     """Read a .tflite for use from JAX.
 
     Args:
-        source: a path, or the file's content as bytes.
+        source: a path, or the file's content as bytes. The path may name a model in a bundle:
+            `gemma.litertlm!prefill_decode`.
         options: options of JaxDelegate about the computation: platform, quant_mode, compute_dtype
             and so on. Those about partitions and the cache do not apply here. quant_mode is
             'float_view' unless it is set to 'integer': only floats have gradients.

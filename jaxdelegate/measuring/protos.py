@@ -157,11 +157,27 @@ _EXAMPLE: _Messages = {
     "Example": (("features", 1, "Features"),),
 }
 
+# mediapipe/tasks/cc/genai/inference/proto/{llm_params,prompt_template}.proto
+_LLM_PARAMETERS: _Messages = {
+    "PromptTemplate": (
+        ("session_prefix", 1, "string"),
+        ("prompt_prefix", 2, "string"),
+        ("prompt_suffix", 3, "string"),
+    ),
+    "LlmParameters": (
+        ("start_token_id", 4, "int32"),
+        ("stop_tokens", 5, "string*"),
+        ("start_token", 6, "string"),
+        ("prompt_template", 8, "PromptTemplate"),
+    ),
+}
+
 # Package -> its syntax, which determines whether repeated numbers are packed, and its messages.
 _PACKAGES: dict[str, tuple[str, _Messages]] = {
     "tflite.tools.benchmark": ("proto2", _BENCHMARK),
     "tflite.evaluation": ("proto2", _EVALUATION),
     "tensorflow": ("proto3", _EXAMPLE),
+    "odml.infra.proto": ("proto2", _LLM_PARAMETERS),
     "tensorflow.profiler": ("proto2", _XPLANE),
 }
 

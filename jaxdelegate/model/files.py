@@ -13,7 +13,7 @@ import re
 import stat
 import unicodedata
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from jaxdelegate.errors import ModelError
 from jaxdelegate.text import printable
@@ -145,6 +145,24 @@ class Folder:
             raise ModelError(f"Could not open {path!r}: {why}") from error
         self._limit -= 0 if file.is_mapped else len(file.content)
         return file
+
+
+class BundledFiles(Folder):
+    """The files next to a model in a bundle, which are sections of the bundle."""
+
+    def __init__(self, path: str, contents: Mapping[str, memoryview]) -> None:
+        super().__init__(path)
+        self._contents = contents
+
+    def content(self, name: str) -> memoryview:
+        """The content of a file; a ModelError if the bundle does not contain it."""
+        if name not in self._contents:
+            there = ", ".join(self._contents) or "none"
+            raise ModelError(
+                f"{printable(self.path)}: the model has weights in {name!r}, which its bundle must "
+                f"contain, got {there}: open the model from a folder with that file"
+            )
+        return self._contents[name]
 
 
 def why_not_below(name: str) -> str | None:

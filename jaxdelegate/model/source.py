@@ -1,14 +1,20 @@
-"""The source of a model's bytes: its file and the files next to it, or memory."""
+"""The source of a model's bytes: its file and the files next to it, a bundle, or memory."""
 
 import dataclasses
 import os
-from typing import TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from jaxdelegate.errors import ModelError
 from jaxdelegate.model import wrong_files
-from jaxdelegate.model.files import FileContent, Folder, NotRegularError
+from jaxdelegate.model.files import BundledFiles, FileContent, Folder, NotRegularError
+from jaxdelegate.model.sections import BEGINNING_BYTES, MAGIC, Section, is_bundle
+
+if TYPE_CHECKING:
+    from jaxdelegate.model.containers import Container
 
 ModelSource: TypeAlias = str | os.PathLike[str] | bytes | bytearray | memoryview
+
+PART = "!"  # between the path of a bundle and the name of a model in it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,22 +39,126 @@ class Source:
             self.folder.check_unchanged()
 
 
+class BundledModel(Source):
+    """A model in a bundle, without a copy of it: a path, `bundle.litertlm!part`."""
+
+    def __fspath__(self) -> str:
+        return self.name
+
+    def __repr__(self) -> str:
+        return f"<model {self.name!r}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the path."""
+        return open_source, (self.name,)
+
+
 def open_source(source: ModelSource) -> Source:
     """Open a file, or view bytes.
 
-    A link is followed, but the folder is that of the link. A ModelError if the file is missing or
-    not a regular file, or the memory is not contiguous; a TypeError for another object.
+    A path may end with `!` and the name of a model in a bundle; a bundle without a name is its only
+    model. A link is followed, but the folder is that of the link. A ModelError if the file is
+    missing or not a regular file, the model is not in the bundle, or the memory is not contiguous;
+    a TypeError for another object.
     """
+    if isinstance(source, BundledModel):
+        return source
+    file, part = open_file(source)
+    if not is_bundle(file.content[:BEGINNING_BYTES]):
+        if part is None:
+            return file
+        raise ModelError(
+            f"Could not open {file.name + PART + part!r}: {file.name!r} is not a bundle of models"
+            f"{not_a_bundle(file)}"
+        )
+    bundle = container(file)
+    if part is None and not bundle.models and file.content[: len(MAGIC)] != MAGIC:
+        return file  # any ZIP archive: the reader of models recognizes more formats
+    return bundled(file, bundle, bundle.model(part))
+
+
+def open_file(source: ModelSource) -> tuple[Source, str | None]:
+    """A whole file or view, and the name of the model in it that the path requests."""
     if isinstance(source, bytes | bytearray | memoryview):
-        return Source("<bytes>", _view(source))
+        return Source("<bytes>", _view(source)), None
     if not isinstance(source, str | os.PathLike):
         raise TypeError(
             "expected the path of a .tflite file, or its content as bytes, got "
             f"{type(source).__name__}{_remedy(source)}"
         )
-    path = os.fsdecode(source)
+    path, part = split_path(os.fsdecode(source))
     file = _opened(path)
-    return Source(path, file.content, Folder(os.path.dirname(os.path.abspath(path))), file)
+    folder = Folder(os.path.dirname(os.path.abspath(path)))
+    return Source(path, file.content, folder, file), part
+
+
+def split_path(path: str) -> tuple[str, str | None]:
+    """The path of a file, and the name after `!` if the path as a whole does not exist."""
+    if PART in path and not os.path.exists(path):
+        for i in (i for i, character in enumerate(path) if character == PART):
+            if os.path.isfile(path[:i]):
+                return path[:i], path[i + 1 :]
+    return path, None
+
+
+def not_a_bundle(file: Source) -> str:
+    """What to do with a file that is not a bundle."""
+    if bytes(file.content[4:8]) == b"TFL3":
+        return (
+            "; it looks like a single model: jaxdelegate.Interpreter and jaxdelegate.load open it "
+            "by its path"
+        )
+    return wrong_files.hint(file.name, bytes(file.content[:64]))
+
+
+def container(file: Source) -> "Container":
+    """The sections of a bundle; a ModelError if it is damaged."""
+    from jaxdelegate.model.containers import read_container  # noqa: PLC0415 (most files are none)
+
+    return read_container(file.content, file.name)
+
+
+def bundled(file: Source, bundle: "Container", model: Section) -> BundledModel:
+    """A model of an open bundle."""
+    name = f"{file.name}{PART}{model.name}"
+    is_copy = model.unpacked_size is not None
+    return BundledModel(
+        name,
+        bundle.data(model),
+        BundledFiles(name, bundle.files_of(model)),
+        None if is_copy else file.file,
+    )
+
+
+def in_bundle(source: ModelSource) -> BundledModel | None:
+    """The model in a bundle that a path or content means; None: it is not in a bundle."""
+    if isinstance(source, str | os.PathLike) and not isinstance(source, BundledModel):
+        path, part = split_path(os.fsdecode(source))
+        if part is None and not begins_as_a_bundle(path):
+            return None
+    opened = open_source(source)
+    return opened if isinstance(opened, BundledModel) else None
+
+
+def interpreter_arguments(
+    source: str | os.PathLike[str] | bytes, *, stock: bool = False
+) -> dict[str, Any]:
+    """A model as an argument of an interpreter; stock ones do not open models in bundles."""
+    inside = in_bundle(source) if stock else None
+    if inside is not None:
+        return {"model_content": bytes(inside.content)}
+    if isinstance(source, bytes):
+        return {"model_content": source}
+    return {"model_path": os.fspath(source)}
+
+
+def begins_as_a_bundle(path: str) -> bool:
+    """Whether a file has the first bytes of a bundle."""
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            return is_bundle(file.read(BEGINNING_BYTES) or b"")
+    except (OSError, ValueError):
+        return False
 
 
 def _remedy(source: object) -> str:

@@ -2,10 +2,7 @@
 
 import os
 import re
-import shlex
 from collections.abc import Iterable
-
-from jaxdelegate.text import printable
 
 _CONVERT = "convert it with tf.lite.TFLiteConverter"
 _LITERT_TORCH = "convert the PyTorch model with litert_torch"
@@ -17,12 +14,6 @@ _C_ARRAY = (
     "C source of a model's bytes: look for the .tflite that it was made from, or load "
     "bytes(int(n, 16) for n in re.findall('0x(\\\\w+)', text))"
 )
-_BUNDLE = (
-    "a LiteRT-LM bundle of models, a tokenizer and metadata, which jaxdelegate does not open yet: "
-    "its .tflite files are written by `litert-lm-peek --litertlm_file={name} "
-    "--dump_files_dir=FOLDER` of `pip install litert-lm-builder`"
-)
-
 # The beginning of what a download left in place of any file -> what to do.
 _DOWNLOADS = (
     (rb"version https://git-lfs", "a Git LFS pointer, not the file: run `git lfs pull`"),
@@ -38,17 +29,11 @@ _SUFFIXES = {
     ".keras": _KERAS,
     ".gguf": _GGUF,
     ".safetensors": _WEIGHTS,
-    ".litertlm": _BUNDLE,
     **dict.fromkeys((".c", ".cc", ".cpp", ".h"), _C_ARRAY),
 }
 # How a file begins -> its format, and what to do.
 _BEGINNINGS = (
-    (rb"LITERTLM", _BUNDLE),
-    (
-        rb"PK\x03\x04",
-        "a ZIP archive, as .task bundles are: `python -m zipfile -e {name} FOLDER` unpacks it; "
-        "open the .tflite in it (of a language model: TF_LITE_PREFILL_DECODE)",
-    ),
+    (rb"PK\x03\x04", "a ZIP archive without a .tflite file in it"),
     (rb"\x1f\x8b", "compressed by gzip: unpack it first"),
     (rb"\x89HDF", f"an HDF5 file, probably of Keras: {_CONVERT}.from_keras_model"),
     (rb"GGUF", _GGUF),
@@ -67,8 +52,7 @@ def hint(name: str, beginning: bytes) -> str:
     )
     if found is None:
         return ""
-    file = "FILE" if name == "<bytes>" else printable(shlex.quote(name))
-    return f"; it looks like {found.replace('{name}', file)}"
+    return f"; it looks like {found}"
 
 
 def _by_beginning(table: Iterable[tuple[bytes, str]], content: bytes) -> str | None:

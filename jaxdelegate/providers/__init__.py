@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxdelegate.errors import InterpreterError, JaxDelegateError, ModelError, OptionError
+from jaxdelegate.model.source import interpreter_arguments
 from jaxdelegate.providers.builtin import BUILTIN, JAX, DelegateProvider, jax_delegate
 from jaxdelegate.providers.parsing import Flag, FlagValues
 from jaxdelegate.simple_delegate import SimpleDelegate
@@ -220,15 +221,11 @@ def open_interpreter(
         "num_threads": values.num_threads if values.num_threads > 0 else None,
         "experimental_preserve_all_tensors": preserve_all_tensors,
     }
-    if isinstance(model, bytes):
-        arguments["model_content"] = model
-    else:
-        arguments["model_path"] = os.fspath(model)
     if interpreter_name(values, delegates) == "jaxdelegate":
         from jaxdelegate.interpreter import Interpreter  # noqa: PLC0415
 
-        return Interpreter(**arguments)
-    return _stock_interpreter(values, arguments)
+        return Interpreter(**arguments, **interpreter_arguments(model))
+    return _stock_interpreter(values, arguments | interpreter_arguments(model, stock=True))
 
 
 def _stock_interpreter(values: FlagValues, arguments: Mapping[str, Any]) -> Any:

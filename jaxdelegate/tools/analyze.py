@@ -1,5 +1,6 @@
 """`jaxdelegate analyze`: what a model holds and costs, what a delegate runs of it, and advice."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from absl import flags
@@ -9,7 +10,10 @@ from jaxdelegate.analysis import measured, model_explorer
 from jaxdelegate.analysis.analyzer import analyze_with
 from jaxdelegate.analysis.page import html_page
 from jaxdelegate.analysis.records import report
+from jaxdelegate.bundles.bundle import open_bundle
+from jaxdelegate.bundles.description import section_lines
 from jaxdelegate.errors import OptionError
+from jaxdelegate.model.source import begins_as_a_bundle, split_path
 from jaxdelegate.providers.parsing import Flag
 from jaxdelegate.simple_delegate import SimpleDelegate
 from jaxdelegate.tools import command_line, delegate_flags
@@ -40,6 +44,8 @@ FLAGS = (
 def run(values: flags.FlagValues) -> int:
     """Analyze, print and write; returns 1 if full delegation is required and impossible."""
     delegate = _delegate(values)
+    for line in _sections(values.graph):
+        print(line)
     interpreter = providers.interpreter_name(values, [] if delegate is None else [delegate])
     analysis = analyze_with(values.graph, delegate, interpreter)
     if values.op_profile:
@@ -58,6 +64,15 @@ def run(values: flags.FlagValues) -> int:
             print(f"Wrote {path}")
     required = getattr(getattr(delegate, "options", None), "require_full_delegation", False)
     return 1 if required and not analysis.is_compatible else 0
+
+
+def _sections(graph: str) -> Iterator[str]:
+    """What is in the bundle that a path names, or whose model it names."""
+    path = split_path(graph)[0]
+    if begins_as_a_bundle(path):
+        bundle = open_bundle(path)
+        if bundle.models:
+            yield from (*section_lines(bundle), "")
 
 
 def _delegate(values: flags.FlagValues) -> SimpleDelegate | None:

@@ -22,7 +22,7 @@ from jaxdelegate.tools import delegate_flags
 
 DELEGATES = "delegates"  # the module name under which --help lists the delegates' flags
 COMMON = "common"  # the module name of the flags that every tool has
-GRAPH = Flag("graph", str, None, "The .tflite file.", is_required=True)
+GRAPH = Flag("graph", str, None, "The .tflite file, or BUNDLE!PART.", is_required=True)
 
 # The model is --graph in TFLite's benchmark, --model_file in its evaluation.
 _MODEL = ("graph", "model_file")

@@ -88,24 +88,44 @@ WRONG_USES: dict[str, tuple[WrongUse, ...]] = {
         ),
         use("a web page", OPEN.format("page.tflite"), "ModelError", "download the file itself"),
         use(
-            "a .task bundle",
+            "a ZIP archive without a model",
             OPEN.format("packed.task"),
             "ModelError",
-            "a ZIP archive, as .task bundles are",
-            "`python -m zipfile -e packed.task FOLDER` unpacks it",
+            "a ZIP archive without a .tflite file in it",
         ),
         use(
-            "a bundle of LiteRT-LM",
-            OPEN.format("language.litertlm"),
+            "a bundle of several models",
+            OPEN.format("hands.task"),
             "ModelError",
-            "which jaxdelegate does not open yet",
-            "`litert-lm-peek --litertlm_file=language.litertlm --dump_files_dir=FOLDER`",
+            "name one after an exclamation mark, for example 'hands.task!detector.tflite'",
+            "its models: detector.tflite, landmarks.tflite",
         ),
         use(
             "the same, for a command",
-            "$ jaxdelegate benchmark_model language.litertlm",
+            "$ jaxdelegate benchmark_model hands.task",
             "1",
-            "a LiteRT-LM bundle of models, a tokenizer and metadata",
+            "a bundle of 2 models",
+        ),
+        use(
+            "a model that a bundle does not contain",
+            OPEN.format("hands.task!landmark.tflite"),
+            "ModelError",
+            "the bundle does not have a model 'landmark.tflite'",
+            "did you mean 'landmarks.tflite'?",
+        ),
+        use(
+            "a truncated bundle of LiteRT-LM",
+            OPEN.format("language.litertlm"),
+            "ModelError",
+            "a LiteRT-LM bundle has at least 40 bytes, got 32",
+            "download or copy it again",
+        ),
+        use(
+            "a model instead of a bundle",
+            'jd.open_bundle("model.tflite")',
+            "ModelError",
+            "expected a bundle",
+            "it looks like a single model: jaxdelegate.Interpreter and jaxdelegate.load open it by",
         ),
         use(
             "a C array of a model",
@@ -920,6 +940,9 @@ def prepare(folder: Path) -> None:
     for name in ("packed.task", "model.keras"):
         with zipfile.ZipFile(folder / name, "w") as archive:
             archive.writestr("config.json", "{}")
+    with zipfile.ZipFile(folder / "hands.task", "w") as archive:
+        for name in ("detector.tflite", "landmarks.tflite"):
+            archive.writestr(name, content)
 
 
 def answer(row: WrongUse) -> tuple[str, str]:

@@ -21,20 +21,21 @@ def mutated(content: bytes, seed: int, other: bytes = b"") -> tuple[bytes, str]:
     """
     rng = random.Random(seed)
     if rng.random() < 0.4:
-        return _changed_bytes(content, rng, other)
+        return changed_bytes(content, rng, other)
     try:
         model = unpacked(content)
         notes = edit(model, rng)
         return packed(model), "; ".join(notes)
     except UNPACKABLE as error:
-        changed, note = _changed_bytes(content, rng, other)
+        changed, note = changed_bytes(content, rng, other)
         return changed, f"{note} (no fields: {type(error).__name__})"
 
 
 # ---- bytes
 
 
-def _changed_bytes(content: bytes, rng: random.Random, other: bytes) -> tuple[bytes, str]:
+def changed_bytes(content: bytes, rng: random.Random, other: bytes) -> tuple[bytes, str]:
+    """A file of any format with one to eight changes, and their description."""
     data, notes = bytearray(content), []
     for _ in range(rng.choice((1, 1, 2, 3, 8))):
         if not data:

@@ -17,17 +17,21 @@ import sys
 import tempfile
 import time
 import traceback
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from jaxdelegate.model.sections import is_bundle
+
 RAN, REFUSED, ERROR, MEMORY, TIME, DIED = "ran", "refused", "error", "memory", "time limit", "died"
 STOPPED = "stopped"  # by the option `timeout`, as documented for infinite loops
 BEFORE = "before damage"  # the undamaged model takes too long or kills the process, too
-SIDES = ("reference", "delegate", "integer", "litert")
+SIDES = ("reference", "delegate", "integer", "litert", "bundle")
 _REFUSALS = {"litert": (RuntimeError, ValueError)}  # besides JaxDelegateError
-SECONDS = {"reference": 10.0, "delegate": 60.0, "integer": 60.0, "litert": 10.0}
+SECONDS = {"reference": 10.0, "delegate": 60.0, "integer": 60.0, "litert": 10.0, "bundle": 10.0}
 MEMORY_BYTES = 6 << 30  # in addition to what the process takes when it starts
 _PATIENCE = 6  # wall time over processor time, for a process that waits
 _START_SECONDS = 120
@@ -173,6 +177,7 @@ def _serve(
         "delegate": _delegated,
         "integer": _delegated_integers,
         "litert": _litert,
+        "bundle": _bundle,
     }[side]
     if kernels is not None:
         from jaxdelegate.kernels import library
@@ -286,6 +291,48 @@ def _litert(content: bytes, seed: int, _timeout: float | None) -> None:
         experimental_op_resolver_type=OpResolverType.BUILTIN_REF,
     )
     _use(interpreter, seed)
+
+
+def _bundle(content: bytes, _seed: int, _timeout: float | None) -> None:
+    """Read all of a bundle; raise the first refusal, after the other parts have been read."""
+    from jaxdelegate.bundles.bundle import Bundle, open_bundle
+    from jaxdelegate.bundles.description import describe
+    from jaxdelegate.bundles.tokenizers import TYPES, open_tokenizer
+    from jaxdelegate.errors import JaxDelegateError
+    from jaxdelegate.model.open_models import open_model
+    from jaxdelegate.model.sections import EXECUTOR_METADATA, LLM_METADATA
+
+    def use_tokenizer(bundle: Bundle, name: str, kind: str) -> None:
+        tokenizer = open_tokenizer(kind, bundle.data(name), name)
+        ids = tokenizer.encode("the cat sat on a m\xe4t <eos>")
+        tokenizer.decode(ids)
+        for token in ids:
+            tokenizer.token_id(tokenizer.token(token))
+
+    def readers(bundle: Bundle) -> Iterator[Callable[[], object]]:
+        for section in bundle.sections:
+            yield partial(bundle.data, section.name)
+            if section.type in TYPES:
+                yield partial(use_tokenizer, bundle, section.name, section.type)
+            if section.type == LLM_METADATA:
+                yield lambda: bundle.metadata
+            if section.type == EXECUTOR_METADATA:
+                yield bundle.executor_metadata
+        for name in bundle.models:
+            yield partial(lambda name: open_model(bundle.models[name]), name)
+        yield partial(describe, bundle)
+
+    refusals = []
+    if is_bundle(content[:8]):
+        for reader in readers(open_bundle(content)):
+            try:
+                reader()
+            except JaxDelegateError as error:
+                refusals.append(error)
+    else:
+        open_model(content)
+    if refusals:
+        raise refusals[0]
 
 
 def _use(interpreter: Any, seed: int) -> None:

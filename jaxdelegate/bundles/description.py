@@ -1,0 +1,154 @@
+"""A bundle as text: its sections, metadata, template, tokenizer, and its models' signatures."""
+
+import itertools
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+
+from jaxdelegate.bundles.bundle import Bundle
+from jaxdelegate.bundles.metadata import LlmMetadata
+from jaxdelegate.bundles.tokenizers import TYPES
+from jaxdelegate.model.open_models import open_model
+from jaxdelegate.model.records import Model, Tensor
+from jaxdelegate.model.sections import LLM_METADATA, TFLITE_MODEL, Section
+from jaxdelegate.model.source import PART
+from jaxdelegate.report.tables import table
+from jaxdelegate.text import plural, printable, shortened, wrapped
+
+_NUMBERED = re.compile(r"(.*?)(\d{1,9})")
+_PRINTED = 60  # models, signatures, lines of a template, stop tokens
+_MOST_CHARACTERS = 48  # of names
+_LONGEST = 2000  # of lines and texts
+# Parts of LiteRT-LM's bundles by what they process, which text generation does not use.
+_DRAFTER = "mtp_drafter"
+_MODALITIES = ("vision", "audio")
+
+
+def section_lines(bundle: Bundle) -> Iterator[str]:
+    """A bundle's name and a line for each section."""
+    size = f"{bundle.nbytes:,} bytes"
+    yield f"{printable(bundle.path)}: {bundle.format} bundle, {size}"
+    rows = [("name", "type", "offset", "bytes", "")]
+    rows += [
+        (_short(s.name), s.type, f"{s.offset:,}", f"{s.size:,}", _notes(s)) for s in bundle.sections
+    ]
+    yield from (f"  {line}" for line in table(rows, right=(2, 3)))
+
+
+def _notes(section: Section) -> str:
+    items = (f"{k}={v}" for k, v in section.items.items() if k.lower() != "model_type")
+    unpacked = section.unpacked_size
+    compressed = () if unpacked is None else (f"compressed, {unpacked:,} bytes unpacked",)
+    return _short(", ".join((*items, *compressed)))
+
+
+def _short(text: str) -> str:
+    return _line(text, _MOST_CHARACTERS)
+
+
+def _line(text: str, most: int = _LONGEST) -> str:
+    return shortened(printable(shortened(text, most)), most)
+
+
+def describe(bundle: Bundle) -> str:
+    """What `jaxdelegate lm describe` prints.
+
+    Raises:
+        ModelError: a section is damaged.
+        OptionError: a package that reads a section is not installed.
+    """
+    types = {s.type for s in bundle.sections}
+    models = dict(itertools.islice(bundle.models.items(), _PRINTED))
+    parts = [*section_lines(bundle), *_titled("Properties", _pairs(bundle.properties))]
+    if LLM_METADATA in types:
+        parts += _titled("Language model", _pairs(_metadata(bundle.metadata, models)))
+        parts += _titled("Chat template", (bundle.template or "").splitlines()[:_PRINTED])
+    if types.intersection(TYPES):
+        tokenizer = bundle.tokenizer()
+        parts += _titled("Tokenizer", [f"{tokenizer.kind}, {plural(tokenizer.size, 'token')}"])
+    for name, source in models.items():
+        parts += _titled(f"Model {printable(name)}", _signatures(open_model(source)))
+    typed = [s.name for s in bundle.sections if s.type == TFLITE_MODEL and s.model_type]
+    parts += _titled("Not used for text generation", _unused(typed[:_PRINTED]))
+    return wrapped("\n".join(parts))
+
+
+def _titled(title: str, lines: Iterable[str]) -> list[str]:
+    indented = [f"  {_line(line)}" for line in lines]
+    return ["", title, *indented] if indented else []
+
+
+def _pairs(values: Mapping[str, object]) -> list[str]:
+    rows = [(f"{_short(key)}:", _line(str(value))) for key, value in values.items()]
+    return table(rows) if rows else []
+
+
+def _metadata(m: LlmMetadata, models: Collection[str]) -> dict[str, object]:
+    s = m.sampler
+    sampler = s and f"{s.type}, k {s.k}, p {s.p:g}, temperature {s.temperature:g}, seed {s.seed}"
+    stop = [_line(str(token)) for token in m.stop_tokens[: _PRINTED + 1]]
+    more = ["..."] if len(stop) > _PRINTED else []
+    found = {
+        "model type": m.model_type,
+        "tokens at most": m.max_num_tokens,
+        "start token": m.start_token,
+        "stop tokens": ", ".join([*stop[:_PRINTED], *more]),
+        "padding token": m.pad_token,
+        "sampler": sampler,
+        "channels": ", ".join(c.name for c in m.channels),
+        "thinking": _yes(m.supports_thinking),
+        "function calls": _yes(m.supports_function_calling),
+        "speculative decoding": _yes(_DRAFTER in models),
+        "runtime at least": m.min_runtime_version and f"LiteRT-LM {m.min_runtime_version}",
+    }
+    found |= {f"{role}'s text": f"{a.prefix!r} ... {a.suffix!r}" for role, a in m.affixes.items()}
+    return {key: value or "not declared" for key, value in found.items()}
+
+
+def _yes(value: bool | None) -> str | None:
+    return None if value is None else "yes" if value else "no"
+
+
+def _signatures(model: Model) -> Iterator[str]:
+    for signature in model.signatures[:_PRINTED]:
+        tensors = model.subgraphs[signature.subgraph].tensors
+        yield signature.key
+        rows = []
+        for end, names in (("inputs", signature.inputs), ("outputs", signature.outputs)):
+            rows += [(f"{end}:", "", ""), *_grouped({n: tensors[i] for n, i in names.items()})]
+        yield from (f"  {line}" for line in table(rows))
+    if not model.signatures:
+        yield "no signatures"
+
+
+def _grouped(tensors: Mapping[str, Tensor]) -> list[tuple[str, str, str]]:
+    """Rows of names, dtypes and shapes; names that differ in their number share a row."""
+    groups: dict[tuple[str, str], list[tuple[str, int | None]]] = {}
+    for name, tensor in tensors.items():
+        found = _NUMBERED.fullmatch(name)
+        base, number = (found[1], int(found[2])) if found else (name, None)
+        sizes = tensor.shape if tensor.shape_signature is None else tensor.shape_signature
+        shape = ", ".join("?" if n < 0 else str(n) for n in sizes)
+        key = base, f"{tensor.type.name} [{shape}]"
+        groups.setdefault(key, []).append((name, number))
+    return [
+        (
+            f"  {_short(_range(base, group))}",
+            _short(what),
+            f"{len(group)} of them" * (len(group) > 1),
+        )
+        for (base, what), group in groups.items()
+    ]
+
+
+def _range(base: str, group: list[tuple[str, int | None]]) -> str:
+    numbers = sorted(n for _, n in group if n is not None)
+    if len(group) == 1:
+        return group[0][0]
+    return f"{base}{numbers[0]}..{numbers[-1]}"
+
+
+def _unused(models: Iterable[str]) -> Iterator[str]:
+    for name in models:
+        kind = next((m for m in _MODALITIES if m in name), None)
+        if kind is not None:
+            yield f"{name}: {kind} input is not supported; the model alone runs as {PART + name!r}"

@@ -1,0 +1,142 @@
+"""A bundle's tokenizer: text to token ids and back, as LiteRT-LM does it.
+
+No special tokens are added and none are left out: the chat template has them.
+"""
+
+import abc
+from collections.abc import Sequence
+from typing import Any
+
+from jaxdelegate.errors import ModelError
+from jaxdelegate.model.sections import HF_TOKENIZER, SP_TOKENIZER, inflated
+from jaxdelegate.optional import optional_module
+from jaxdelegate.text import printable
+
+TYPES = (SP_TOKENIZER, HF_TOKENIZER)  # LiteRT-LM prefers the first
+_EXTRA = "lm"
+_SIZE_BYTES = 8  # before compressed JSON
+_MOST_TOKENS = 1 << 31
+
+
+class Tokenizer(abc.ABC):
+    """A vocabulary, and the rules that split text into its tokens.
+
+    Attributes:
+        kind: "SentencePiece" or "Hugging Face".
+        size: the number of tokens.
+    """
+
+    kind: str
+    size: int
+
+    @abc.abstractmethod
+    def encode(self, text: str) -> list[int]:
+        """The token ids of a text, without a start token."""
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of token ids, special tokens included.
+
+        Raises:
+            ValueError: an id is not in the vocabulary.
+        """
+        return self._decode([self._known(i) for i in ids])
+
+    def token(self, index: int) -> str:
+        """The text of one token in the vocabulary, for example "▁the".
+
+        Raises:
+            ValueError: the id is not in the vocabulary.
+        """
+        return self._token(self._known(index)) or ""
+
+    @abc.abstractmethod
+    def token_id(self, token: str) -> int | None:
+        """The id of a token in the vocabulary, for example "<bos>"; None: it has no such token."""
+
+    @abc.abstractmethod
+    def _decode(self, ids: list[int]) -> str: ...
+
+    @abc.abstractmethod
+    def _token(self, index: int) -> str | None: ...
+
+    def __repr__(self) -> str:
+        return f"<{self.kind} tokenizer of {self.size} tokens>"
+
+    def _known(self, index: int) -> int:
+        if not 0 <= index < _MOST_TOKENS or self._token(int(index)) is None:
+            raise ValueError(f"expected an id of one of {self.size} tokens, got {index}")
+        return int(index)
+
+
+def open_tokenizer(kind: str, data: memoryview, where: str) -> Tokenizer:
+    """The tokenizer of a section.
+
+    Args:
+        kind: one of `TYPES`.
+        data: the section.
+        where: for messages.
+
+    Raises:
+        ModelError: the section is damaged.
+        OptionError: the package that reads it is not installed.
+    """
+    return (_SentencePiece if kind == SP_TOKENIZER else _HuggingFace)(data, where)
+
+
+class _SentencePiece(Tokenizer):
+    kind = "SentencePiece"
+
+    def __init__(self, data: memoryview, where: str) -> None:
+        package = optional_module("sentencepiece", _EXTRA)
+        try:
+            self._model: Any = package.SentencePieceProcessor(model_proto=bytes(data))
+        except (RuntimeError, ValueError) as error:
+            _fail(where, "a SentencePiece model", error)
+        self.size = self._model.vocab_size()
+
+    def encode(self, text: str) -> list[int]:
+        return list(self._model.encode(text))
+
+    def token_id(self, token: str) -> int | None:
+        index = int(self._model.piece_to_id(token))
+        return index if self._model.id_to_piece(index) == token else None
+
+    def _decode(self, ids: list[int]) -> str:
+        return str(self._model.decode(ids))
+
+    def _token(self, index: int) -> str | None:
+        return str(self._model.id_to_piece(index)) if index < self.size else None
+
+
+class _HuggingFace(Tokenizer):
+    kind = "Hugging Face"
+
+    def __init__(self, data: memoryview, where: str) -> None:
+        package = optional_module("tokenizers", _EXTRA)
+        size = int.from_bytes(data[:_SIZE_BYTES], "little")
+        text = inflated(data[_SIZE_BYTES:], size, where)
+        try:
+            self._tokenizer: Any = package.Tokenizer.from_buffer(text)
+        except Exception as error:  # the package raises no narrower class
+            _fail(where, "the JSON of a Hugging Face tokenizer", error)
+        self.size = self._tokenizer.get_vocab_size()
+
+    def encode(self, text: str) -> list[int]:
+        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def token_id(self, token: str) -> int | None:
+        index: int | None = self._tokenizer.token_to_id(token)
+        return index
+
+    def _decode(self, ids: list[int]) -> str:
+        return str(self._tokenizer.decode(ids, skip_special_tokens=False))
+
+    def _token(self, index: int) -> str | None:
+        token: str | None = self._tokenizer.id_to_token(index)
+        return token
+
+
+def _fail(where: str, expected: str, error: BaseException) -> None:
+    raise ModelError(
+        f"{printable(where)}: expected {expected}, got damaged data: {printable(str(error))}"
+    ) from error
