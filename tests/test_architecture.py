@@ -33,7 +33,7 @@ LAYERS = (
     ("compile",),
     ("delegate",),
     ("function", "interpreter", "litert", "precompile"),
-    ("analysis", "comparison", "evaluation", "providers", "sensitivity", "testing"),
+    ("analysis", "comparison", "evaluation", "lm", "providers", "sensitivity", "testing"),
     ("benchmark", "demo", "ray", "serve"),
     ("tools",),
     ("__init__", "__main__"),

@@ -1,0 +1,52 @@
+"""What an engine returns."""
+
+import dataclasses
+from typing import Literal
+
+FinishReason = Literal["stop", "length", "cancelled"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Responses:
+    """The texts of a session's run, as `litert_lm.Responses`.
+
+    Attributes:
+        texts: one for each candidate; a part of it while streaming.
+        scores: the sum of the logarithms of the tokens' probabilities, one for each text; empty
+            while streaming, and 0 for texts that were generated.
+        token_lengths: the number of tokens of each text, if requested.
+        token_scores: the logarithm of each token's probability, for scored texts.
+    """
+
+    texts: list[str] = dataclasses.field(default_factory=list)
+    scores: list[float] = dataclasses.field(default_factory=list)
+    token_lengths: list[int] = dataclasses.field(default_factory=list)
+    token_scores: list[list[float]] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass(frozen=True)
+class Completion:
+    """What `Engine.generate` returns for a prompt.
+
+    Attributes:
+        text: the answer, without the stop token.
+        token_ids: its tokens, without the stop token.
+        log_probabilities: of these tokens by the model's own logits; empty unless they were
+            requested.
+        finish_reason: "stop": the model ended the answer; "length": the limit of tokens or the
+            caches' capacity did; "cancelled".
+        prompt_tokens: how many tokens the prompt has, the start token included.
+        reused_tokens: how many of these the caches had already.
+    """
+
+    text: str
+    token_ids: list[int]
+    log_probabilities: list[float]
+    finish_reason: FinishReason
+    prompt_tokens: int
+    reused_tokens: int = 0
+
+    @property
+    def completion_tokens(self) -> int:
+        """How many tokens the answer has."""
+        return len(self.token_ids)

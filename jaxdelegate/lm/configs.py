@@ -1,0 +1,132 @@
+"""How an engine runs and how tokens are chosen: the configurations of `litert_lm`."""
+
+import dataclasses
+from collections.abc import Collection
+
+
+@dataclasses.dataclass(frozen=True)
+class Backend:
+    """Where a model runs: `Backend.CPU()`, `Backend.GPU()`, `Backend.TPU()`."""
+
+    platform: str
+    thread_count: int | None = None
+
+    @classmethod
+    def CPU(cls, thread_count: int | None = None) -> "Backend":  # noqa: N802 (litert_lm's name)
+        """The CPU.
+
+        XLA uses all cores, or as many threads as the environment variable NPROC says when the
+        process starts; `thread_count` cannot change that, and the engine logs a warning.
+        """
+        return cls("cpu", thread_count)
+
+    @classmethod
+    def GPU(cls) -> "Backend":  # noqa: N802 (litert_lm's name)
+        """The first GPU."""
+        return cls("gpu")
+
+    @classmethod
+    def TPU(cls) -> "Backend":  # noqa: N802 (as CPU and GPU)
+        """The first TPU."""
+        return cls("tpu")
+
+    def get_name(self) -> str:
+        """The platform: "cpu", "gpu" or "tpu"."""
+        return self.platform
+
+
+@dataclasses.dataclass(frozen=True)
+class SamplerConfig:
+    """How the next token is chosen, among the `top_k` with the largest logits.
+
+    Attributes:
+        top_k: how many; None: 1, which chooses the most likely one.
+        top_p: of these, the fewest that have this probability together; None: 0.95.
+        temperature: logits are divided by it; 0: the most likely token. None: 1.
+        seed: of the random numbers, which depend on it and on the position only; None: 0.
+
+    Raises:
+        ValueError: a value is out of range.
+    """
+
+    top_k: int | None = None
+    top_p: float | None = None
+    temperature: float | None = None
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.top_k is not None and self.top_k <= 0:
+            raise ValueError(f"top_k: expected a positive number, got {self.top_k}")
+        if self.top_p is not None and not 0 <= self.top_p <= 1:
+            raise ValueError(f"top_p: expected a number from 0 to 1, got {self.top_p}")
+        if self.temperature is not None and not self.temperature >= 0:
+            raise ValueError(f"temperature: expected at least 0, got {self.temperature}")
+
+
+@dataclasses.dataclass(frozen=True)
+class RepetitionPenaltyConfig:
+    """Lowers the logits of tokens that the answer already has.
+
+    Attributes:
+        repetition_penalty: positive logits are divided by it, negative ones multiplied.
+        presence_penalty: subtracted once.
+        frequency_penalty: subtracted for each time the token appeared.
+        window_size: how many of the last tokens count; None or 0: all.
+
+    Raises:
+        ValueError: a value is out of range.
+    """
+
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    window_size: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.repetition_penalty is not None and not self.repetition_penalty >= 1:
+            raise ValueError(
+                f"repetition_penalty: expected at least 1, got {self.repetition_penalty}"
+            )
+        if self.window_size is not None and self.window_size < 0:
+            raise ValueError(f"window_size: expected at least 0, got {self.window_size}")
+
+
+@dataclasses.dataclass(frozen=True)
+class NoRepeatNgramConfig:
+    """Forbids tokens that would repeat `no_repeat_ngram_size` tokens of the answer.
+
+    Attributes:
+        no_repeat_ngram_size: how many tokens; None or 0: nothing is forbidden.
+        window_size: how many of the last tokens count; None or 0: all.
+
+    Raises:
+        ValueError: a value is negative.
+    """
+
+    no_repeat_ngram_size: int | None = None
+    window_size: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("no_repeat_ngram_size", "window_size"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise ValueError(f"{name}: expected at least 0, got {value}")
+
+
+@dataclasses.dataclass(frozen=True)
+class SuppressTokensConfig:
+    """Tokens that are never chosen.
+
+    Attributes:
+        suppress_tokens: their ids.
+
+    Raises:
+        ValueError: an id is negative.
+    """
+
+    suppress_tokens: Collection[int] | None = None
+
+    def __post_init__(self) -> None:
+        for token in self.suppress_tokens or ():
+            if token < 0:
+                raise ValueError(f"suppress_tokens: expected ids of at least 0, got {token}")

@@ -1,0 +1,170 @@
+"""The host's view of the sequences in a program's slots: their tokens, and what is left."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import jax
+import numpy as np
+
+from jaxdelegate.lm.graph import prefill_plan
+from jaxdelegate.lm.programs import STEPS, Programs
+from jaxdelegate.lm.sampling import Rules, joined
+
+
+@dataclasses.dataclass(frozen=True)
+class Piece:
+    """Tokens that a sequence got, and the logarithms of their probabilities if asked for.
+
+    `ends`: the sequence rests now.
+    """
+
+    tokens: list[int]
+    scores: list[float]
+    ends: bool
+
+
+@dataclasses.dataclass
+class _Sequence:
+    ids: list[int] = dataclasses.field(default_factory=list)  # caches have all but the last one
+    left: int = 0
+    rules: Rules = dataclasses.field(default_factory=Rules)
+    has_scores: bool = False
+
+
+class Decoder:
+    """Reads and continues sequences, each in a slot. Not for several threads at once."""
+
+    def __init__(self, programs: Programs, stops: frozenset[int]) -> None:
+        """`stops` are the tokens that end an answer."""
+        self._programs, self._stops = programs, stops
+        self._slots = programs.new_slots()
+        self._sequences = [_Sequence() for _ in range(programs.slots)]
+
+    @property
+    def slots(self) -> int:
+        """How many sequences it has at once."""
+        return self._programs.slots
+
+    def ids(self, slot: int) -> Sequence[int]:
+        """All tokens of a sequence, the prompt included."""
+        return self._sequences[slot].ids
+
+    def is_resting(self, slot: int) -> bool:
+        """Whether nothing is generated in a slot."""
+        return self._sequences[slot].left == 0
+
+    def read(self, slot: int, ids: Sequence[int]) -> int:
+        """Let a sequence have these tokens; what caches have already is not read again.
+
+        Returns:
+            How many tokens the caches had.
+
+        Raises:
+            ValueError: the list is empty, is longer than caches, or has an id outside of the
+                vocabulary.
+        """
+        graph, sequence = self._programs.graph, self._sequences[slot]
+        self._check(ids)
+        # A full sequence that rests goes on writing its last entry.
+        known = min(_common(sequence.ids[:-1], ids[:-1]), graph.capacity - 1)
+        # Until all is read, the caches have nothing for certain: an error may end this.
+        sequence.ids, sequence.left, start = [], 0, known
+        for step in prefill_plan(len(ids) - 1 - known, known, graph.lengths, graph.capacity):
+            part = np.zeros(step, np.int32)
+            tokens = ids[start : min(start + step, len(ids) - 1)]
+            part[: len(tokens)] = tokens
+            self._slots = self._programs.read(self._slots, slot, part, start)
+            start += len(tokens)
+        sequence.ids = list(ids)
+        self._place(slot, 0)
+        return known
+
+    def truncate(self, slot: int, length: int) -> None:
+        """Forget the tokens of a sequence after the first `length`, at least one; it rests."""
+        del self._sequences[slot].ids[length:]
+        self._sequences[slot].left = 0
+        self._place(slot, 0)
+
+    def begin(self, slot: int, limit: int, rules: Rules, *, has_scores: bool = False) -> None:
+        """Generate up to `limit` tokens in a slot from the next `run` on."""
+        sequence = self._sequences[slot]
+        room = self._programs.graph.capacity - len(sequence.ids) + 1
+        sequence.left = max(min(limit, room), 0)
+        sequence.rules, sequence.has_scores = rules, has_scores
+        self._place(slot, sequence.left)
+
+    def rest(self, slot: int) -> None:
+        """Generate nothing more in a slot."""
+        if not self.is_resting(slot):
+            self._sequences[slot].left = 0
+            self._place(slot, 0)
+
+    def _place(self, slot: int, left: int) -> None:
+        """Tell the device where a sequence ends: resting slots, too, write an entry there."""
+        ids = self._sequences[slot].ids
+        self._slots = self._programs.begin(self._slots, slot, ids[-1], len(ids) - 1, left)
+
+    def run(self, steps: int = STEPS) -> Mapping[int, Piece]:
+        """Run up to `steps` steps; returns the tokens of each slot that generated some."""
+        active = {i: s for i, s in enumerate(self._sequences) if s.left > 0}
+        if not active:
+            return {}
+        vocabulary = self._programs.graph.vocabulary
+        variant = joined([s.rules.variant(vocabulary, s.has_scores) for s in active.values()])
+        choices = [s.rules.choice(variant, vocabulary) for s in self._sequences]
+        choice = jax.tree.map(lambda *rows: np.stack(rows), *choices)
+        self._slots, found = self._programs.generate(variant, self._slots, choice, steps)
+        count, tokens, scores = int(found.steps), np.asarray(found.tokens), np.asarray(found.scores)
+        return {
+            i: self._taken(s, tokens[:count, i].tolist(), scores[:count, i].tolist())
+            for i, s in active.items()
+        }
+
+    def score(self, slot: int, ids: Sequence[int]) -> list[float]:
+        """Append tokens to a sequence; returns the logarithms of their probabilities.
+
+        Raises:
+            ValueError: as `read`.
+        """
+        self._check([*self._sequences[slot].ids, *ids])
+        found = list[float]()
+        for first in range(0, len(ids), STEPS):
+            part = ids[first : first + STEPS]
+            self.begin(slot, 0, Rules())
+            targets = np.zeros((self._programs.slots, STEPS), np.int32)
+            lengths = np.zeros(self._programs.slots, np.int32)
+            targets[slot, : len(part)], lengths[slot] = part, len(part)
+            self._slots, scores = self._programs.score(self._slots, targets, lengths)
+            found += np.asarray(scores)[slot, : len(part)].tolist()
+            self._sequences[slot].ids += part
+        return found
+
+    def _taken(self, sequence: _Sequence, tokens: list[int], scores: list[float]) -> Piece:
+        """What a sequence got: a stop token or the limit may have ended it before others."""
+        tokens = tokens[: sequence.left]
+        stop = next((n for n, token in enumerate(tokens) if token in self._stops), None)
+        if stop is not None:
+            tokens = tokens[: stop + 1]
+        sequence.left = 0 if stop is not None else sequence.left - len(tokens)
+        sequence.ids += tokens
+        kept = scores[: len(tokens)] if sequence.has_scores else []
+        return Piece(tokens, kept, sequence.left == 0)
+
+    def _check(self, ids: Sequence[int]) -> None:
+        graph = self._programs.graph
+        if not ids:
+            raise ValueError("expected at least one token, got none: the prompt is empty")
+        if len(ids) > graph.capacity:
+            raise ValueError(
+                f"expected at most {graph.capacity} tokens, which the model's caches hold, got "
+                f"{len(ids)}: shorten the text"
+            )
+        wrong = next((i for i in ids if not 0 <= i < graph.vocabulary), None)
+        if wrong is not None:
+            raise ValueError(f"expected token ids below {graph.vocabulary}, got {wrong}")
+
+
+def _common(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many elements at the beginning are equal."""
+    pairs = zip(a, b, strict=False)
+    return next((n for n, (x, y) in enumerate(pairs) if x != y), min(len(a), len(b)))

@@ -1,0 +1,338 @@
+"""A language model from a bundle, with its tokenizer and its compiled programs."""
+
+import functools
+import logging
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+from jaxdelegate.bundles.bundle import Bundle, open_bundle
+from jaxdelegate.bundles.metadata import LlmMetadata, Token
+from jaxdelegate.bundles.tokenizers import Tokenizer
+from jaxdelegate.errors import ModelError, OptionError
+from jaxdelegate.function.files import load
+from jaxdelegate.lm.completions import Completion
+from jaxdelegate.lm.configs import (
+    Backend,
+    NoRepeatNgramConfig,
+    RepetitionPenaltyConfig,
+    SamplerConfig,
+    SuppressTokensConfig,
+)
+from jaxdelegate.lm.decoder import Decoder
+from jaxdelegate.lm.generation import Request, generated
+from jaxdelegate.lm.graph import language_graph
+from jaxdelegate.lm.programs import Programs
+from jaxdelegate.lm.sampling import Rules
+from jaxdelegate.lm.session import Session
+from jaxdelegate.text import printable
+
+_LOGGER = logging.getLogger("jaxdelegate")
+_PART = "prefill_decode"
+# Of litert_lm's arguments, those that ask for what this engine cannot do.
+_UNSUPPORTED = frozenset(
+    (
+        "max_num_images",
+        "vision_backend",
+        "audio_backend",
+        "enable_speculative_decoding",
+        "lora_rank_config",
+        "tools",
+        "lora_config",
+    )
+)
+
+
+class Engine:
+    """A bundle's language model, ready to generate text.
+
+    ```python
+    from jaxdelegate import lm as litert_lm
+
+    with litert_lm.Engine("model.litertlm") as engine:
+        with engine.create_conversation() as conversation:
+            print(conversation.send_message("What is the capital of France?"))
+    ```
+
+    Sessions and conversations share its weights and programs; each has caches of its own. Any
+    thread may create them.
+    """
+
+    def __init__(
+        self,
+        model_path: str | os.PathLike[str],
+        backend: Backend | None = None,
+        *,
+        max_num_tokens: int | None = None,
+        max_batch: int = 8,
+        options: Mapping[str, Any] | None = None,
+        cache_dir: str | None = None,
+        **unsupported: Any,
+    ) -> None:
+        """Open a bundle. Programs are compiled when they are first needed.
+
+        Args:
+            model_path: of a `.litertlm` or `.task` file.
+            backend: where it runs; None: JAX's default device.
+            max_num_tokens: of a prompt and its answer, at least; it chooses among caches of several
+                lengths, if the bundle has them. None: the longest.
+            max_batch: the most prompts that `generate` processes at once.
+            options: of JaxDelegate, for example `{"compute_dtype": "float16"}`.
+            cache_dir: accepted for `litert_lm`'s sake; programs are not stored yet.
+            **unsupported: other arguments of `litert_lm.Engine`; None and False are accepted.
+
+        Raises:
+            ModelError: the bundle is damaged, or its model is not one that generates text.
+            OptionError: an option is unknown or not supported, or a package of the extra `lm` is
+                missing.
+        """
+        refuse("Engine", unsupported)
+        del cache_dir
+        if max_batch < 1:
+            raise OptionError(f"max_batch: expected at least 1, got {max_batch}")
+        self.bundle: Bundle = open_bundle(model_path)
+        self.model_path, self.max_batch = self.bundle.path, max_batch
+        chosen = dict(options or {})
+        if backend is not None:
+            chosen["platform"] = backend.get_name()
+            if backend.thread_count is not None:
+                _LOGGER.warning(
+                    "Backend.CPU(thread_count=%d): XLA has its threads already; set the "
+                    "environment variable NPROC before the process starts",
+                    backend.thread_count,
+                )
+        self._model = load(self._part(), chosen)
+        where = f"{self.bundle.path}!{_PART}"
+        self._graph = language_graph(self._model.signatures, where, max_num_tokens)
+        self._programs: dict[int, Programs] = {}
+        self._lock = threading.Lock()
+
+    # ---- what it is
+
+    @functools.cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The bundle's tokenizer."""
+        return self.bundle.tokenizer()
+
+    @property
+    def max_num_tokens(self) -> int:
+        """How many tokens of a prompt and its answer fit the caches."""
+        return self._graph.capacity
+
+    @property
+    def bos_token_id(self) -> int | None:
+        """The token before a prompt, if the bundle declares one."""
+        return self.start_ids[0] if self.start_ids else None
+
+    @functools.cached_property
+    def eos_token_ids(self) -> list[list[int]]:
+        """The sequences of tokens that end an answer."""
+        found = [self._ids(token) for token in self._metadata.stop_tokens]
+        return [list(ids) for ids in dict.fromkeys(map(tuple, found)) if ids]
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the weights on the device."""
+        return self.programs(1).weight_bytes
+
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes of the caches of one sequence."""
+        return self.programs(1).cache_bytes
+
+    def tokenize(self, text: str) -> list[int]:
+        """The token ids of a text, without a start token."""
+        return self.tokenizer.encode(text)
+
+    def detokenize(self, token_ids: Sequence[int]) -> str:
+        """The text of token ids. A ValueError: one is not in the vocabulary."""
+        return self.tokenizer.decode(token_ids)
+
+    # ---- generation
+
+    def create_session(
+        self,
+        *,
+        apply_prompt_template: bool = True,
+        sampler_config: SamplerConfig | None = None,
+        max_output_tokens: int | None = None,
+        **unsupported: Any,
+    ) -> Session:
+        """A session: text in, text out.
+
+        Args:
+            apply_prompt_template: surround each prompt with the texts that the bundle declares for
+                the user's and the model's turns, if it has no Jinja template.
+            sampler_config: how tokens are chosen; None: as the bundle says, or the most likely one.
+            max_output_tokens: of an answer; None: as many as the caches hold.
+            **unsupported: other arguments of `litert_lm`; None and False are accepted.
+        """
+        refuse("create_session", unsupported)
+        rules = self.rules(sampler_config)
+        return Session(self, rules, max_output_tokens, apply_prompt_template)
+
+    def generate(
+        self,
+        prompts: Sequence[str | Sequence[int]],
+        *,
+        sampler_config: SamplerConfig | None = None,
+        max_output_tokens: int | None = None,
+        repetition_penalty_config: RepetitionPenaltyConfig | None = None,
+        no_repeat_ngram_config: NoRepeatNgramConfig | None = None,
+        suppress_tokens_config: SuppressTokensConfig | None = None,
+        log_probabilities: bool = False,
+    ) -> list[Completion]:
+        """Continue many prompts, `max_batch` at a time; an answer depends on its prompt only.
+
+        Args:
+            prompts: texts, before which the start token is added; or lists of token ids.
+            sampler_config: how tokens are chosen; None: as the bundle says, or the most likely one.
+            max_output_tokens: of an answer; None: as many as the caches hold.
+            repetition_penalty_config: lowers the logits of tokens that the answer has already.
+            no_repeat_ngram_config: forbids repeated n-grams.
+            suppress_tokens_config: forbids tokens.
+            log_probabilities: whether completions have them.
+
+        Returns:
+            A Completion for each prompt, in their order.
+
+        Raises:
+            ValueError: a prompt is empty, or longer than the model's caches.
+        """
+        if isinstance(prompts, str):
+            raise TypeError("generate: expected a list of prompts, got a str: pass [prompt]")
+        rules = self.rules(
+            sampler_config,
+            repetition_penalty_config,
+            no_repeat_ngram_config,
+            suppress_tokens_config,
+        )
+        limit = self.limit(max_output_tokens)
+        ids = [self.prompt_ids(prompt) for prompt in prompts]
+        if not ids:
+            return []
+        decoder = self.new_decoder(min(self.max_batch, len(ids)))
+        requests = [Request(i, limit, rules, log_probabilities) for i in ids]
+        return generated(self, decoder, requests)
+
+    # ---- for sessions
+
+    @functools.cached_property
+    def start_ids(self) -> list[int]:
+        """The token before a prompt, if the bundle declares one."""
+        start = self._metadata.start_token
+        return [] if start is None else self._ids(start)[:1]
+
+    @functools.cached_property
+    def affixes(self) -> tuple[str, str]:
+        """What surrounds a user's prompt in bundles without a Jinja template."""
+        metadata = self._metadata
+        if metadata.template is not None or "user" not in metadata.affixes:
+            return "", ""
+        user, model = metadata.affixes["user"], metadata.affixes.get("model")
+        return user.prefix, user.suffix + (model.prefix if model is not None else "")
+
+    def prompt_ids(self, prompt: str | Sequence[int]) -> list[int]:
+        """The tokens of a prompt; of a text with the start token."""
+        if not isinstance(prompt, str):
+            return list(prompt)
+        return [*self.start_ids, *self.tokenize(prompt)]
+
+    def rules(
+        self,
+        sampler: SamplerConfig | None = None,
+        penalties: RepetitionPenaltyConfig | None = None,
+        ngrams: NoRepeatNgramConfig | None = None,
+        suppressed: SuppressTokensConfig | None = None,
+    ) -> Rules:
+        """How tokens are chosen, by these configurations and the bundle's declarations."""
+        tokens = {*self._metadata.suppressed_tokens}
+        tokens.update((suppressed and suppressed.suppress_tokens) or ())
+        return Rules(
+            sampler or self._declared_sampler,
+            penalties or RepetitionPenaltyConfig(),
+            ngrams or NoRepeatNgramConfig(),
+            SuppressTokensConfig(tuple(sorted(tokens))),
+        )
+
+    def limit(self, max_output_tokens: int | None) -> int:
+        """The most tokens of an answer. A ValueError: less than one."""
+        if max_output_tokens is None:
+            return self._graph.capacity
+        if max_output_tokens < 1:
+            raise ValueError(f"max_output_tokens: expected at least 1, got {max_output_tokens}")
+        return max_output_tokens
+
+    def stop_in(self, tokens: Sequence[int], first: int) -> range | None:
+        """The place of the first stop sequence that ends after the first tokens."""
+        for end in range(first + 1, len(tokens) + 1):
+            for stop in self.eos_token_ids:
+                if list(tokens[max(end - len(stop), 0) : end]) == stop:
+                    return range(end - len(stop), end)
+        return None
+
+    def new_decoder(self, slots: int) -> Decoder:
+        """A decoder with empty caches for some sequences."""
+        return Decoder(self.programs(slots), self._stops)
+
+    def programs(self, slots: int) -> Programs:
+        """The programs for some sequences at once."""
+        with self._lock:
+            if slots not in self._programs:
+                stops = tuple(sorted(self._stops))
+                self._programs[slots] = Programs(self._model, self._graph, slots, stops)
+            return self._programs[slots]
+
+    @functools.cached_property
+    def _stops(self) -> frozenset[int]:
+        return frozenset(ids[0] for ids in self.eos_token_ids if len(ids) == 1)
+
+    @property
+    def _metadata(self) -> LlmMetadata:
+        return self.bundle.metadata
+
+    @functools.cached_property
+    def _declared_sampler(self) -> SamplerConfig:
+        declared = self._metadata.sampler
+        if declared is None or declared.type in ("TYPE_UNSPECIFIED", "GREEDY"):
+            return SamplerConfig()
+        k, p, temperature = declared.k or None, declared.p or None, declared.temperature
+        return SamplerConfig(k, p, temperature, declared.seed)
+
+    def _ids(self, token: Token) -> list[int]:
+        if token.text is None:
+            return list(token.ids)
+        known = self.tokenizer.token_id(token.text)
+        return self.tokenize(token.text) if known is None else [known]
+
+    def _part(self) -> Any:
+        models = self.bundle.models
+        if _PART not in models and len(models) != 1:
+            raise ModelError(
+                f"{printable(self.bundle.path)}: expected a language model, the part {_PART!r}, "
+                f"got {printable(', '.join(models)) or 'no models'}"
+            )
+        return models[_PART if _PART in models else next(iter(models))]
+
+    def close(self) -> None:
+        """Free programs and weights; sessions that exist go on."""
+        self._programs = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Engine {self.model_path!r}, {self.max_num_tokens} tokens>"
+
+
+def refuse(method: str, arguments: Mapping[str, Any]) -> None:
+    """An OptionError or TypeError for arguments that are not supported, unless they ask nothing."""
+    for name, value in arguments.items():
+        if name not in _UNSUPPORTED:
+            raise TypeError(f"{method}() got an unexpected keyword argument {name!r}")
+        if value not in (None, False):
+            raise OptionError(f"{method}: {name} is not supported, got {value!r}; leave it out")

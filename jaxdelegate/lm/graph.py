@@ -1,0 +1,175 @@
+"""Which signatures of a model read a prompt and generate tokens, and what their inputs mean.
+
+Source: the exports of litert-torch and ai-edge-torch, as LiteRT-LM's executors read them
+(runtime/executor/litert_compiled_model_executor_utils.cc): tokens, input_pos, mask, and caches that
+are inputs and outputs of the same name.
+"""
+
+import dataclasses
+import re
+from collections.abc import Iterable, Mapping
+from typing import NoReturn
+
+import numpy as np
+
+from jaxdelegate.errors import ModelError
+from jaxdelegate.function.records import Signature, TensorInfo
+from jaxdelegate.text import printable
+
+_TOKENS, _POSITIONS, _MASKS, _LOGITS = "tokens", "input_pos", ("mask", "attn_mask"), "logits"
+_KEY = re.compile(r"(prefill|decode)(?:_(\d+))?(?:_cache_(\d+))?")
+_CACHE = "kv_cache_"
+_MASK_TYPES = (np.dtype(np.float32), np.dtype(np.float16), np.dtype(np.bool_))
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """A signature that processes `length` tokens of one sequence at once.
+
+    Attributes:
+        key: of the signature.
+        length: how many tokens.
+        mask: the name of the attention mask's input; None: it has none.
+        states: the names of caches, which are inputs and outputs.
+        has_logits: whether it returns logits; if not, it fills caches only.
+    """
+
+    key: str
+    length: int
+    mask: str | None
+    states: tuple[str, ...]
+    has_logits: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class LanguageGraph:
+    """The steps of a language model.
+
+    Attributes:
+        prefill: the signatures that read a prompt, the shortest first.
+        decode: the signature that generates a token.
+        capacity: the number of tokens that caches hold.
+        vocabulary: the number of logits.
+        states: the caches of one sequence, by name.
+        tokens: the type of token ids.
+        positions: the type of positions.
+        masks: the type of the attention mask: 0 and a negative number, or True and False.
+    """
+
+    prefill: tuple[Step, ...]
+    decode: Step
+    capacity: int
+    vocabulary: int
+    states: Mapping[str, TensorInfo]
+    tokens: np.dtype
+    positions: np.dtype
+    masks: np.dtype
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """The numbers of tokens that the prefill signatures read at once, ascending."""
+        return tuple(step.length for step in self.prefill)
+
+
+def language_graph(
+    signatures: Mapping[str, Signature], source: str, most_tokens: int | None = None
+) -> LanguageGraph:
+    """Find the steps among a model's signatures.
+
+    Args:
+        signatures: of the model.
+        source: its name, for messages.
+        most_tokens: how many tokens are wanted, where there are signatures for several lengths of
+            caches; None: the longest.
+
+    Raises:
+        ModelError: a signature is missing, or has an input that the engine cannot provide.
+    """
+    reader = _Reader(signatures, source)
+    keys = reader.keys(most_tokens)
+    steps = {key: reader.step(key) for key in keys}
+    decode = [step for key, step in steps.items() if key.startswith("decode")]
+    prefill = sorted((s for s in steps.values() if s not in decode), key=lambda s: s.length)
+    if len(decode) != 1 or not decode[0].has_logits:
+        there = ", ".join(signatures) or "none"
+        reader.fail(f"expected a signature 'decode' with the output 'logits', got {there}")
+    (step,) = decode
+    inputs = signatures[step.key].inputs
+    masks = inputs[step.mask].dtype if step.mask is not None else np.dtype(np.float32)
+    if masks not in _MASK_TYPES:
+        reader.fail(f"expected a mask of float32, float16 or bool, got {masks}")
+    return LanguageGraph(
+        prefill=tuple(prefill),
+        decode=step,
+        capacity=reader.capacity(step),
+        vocabulary=signatures[step.key].outputs[_LOGITS].shape[-1],
+        states={name: inputs[name] for name in step.states},
+        tokens=inputs[_TOKENS].dtype,
+        positions=inputs[_POSITIONS].dtype,
+        masks=masks,
+    )
+
+
+class _Reader:
+    def __init__(self, signatures: Mapping[str, Signature], source: str) -> None:
+        self._signatures, self._source = signatures, source
+
+    def keys(self, most_tokens: int | None) -> list[str]:
+        """Those of one length of caches: the shortest that is long enough, or the longest."""
+        found = {key: m for key in self._signatures if (m := _KEY.fullmatch(key)) is not None}
+        lengths = sorted({int(m[3] or 0) for m in found.values()})
+        fitting = [n for n in lengths if most_tokens is not None and n >= most_tokens]
+        chosen = min(fitting) if fitting else max(lengths, default=0)
+        return [key for key, m in found.items() if int(m[3] or 0) == chosen]
+
+    def step(self, key: str) -> Step:
+        inputs, outputs = self._signatures[key].inputs, self._signatures[key].outputs
+        if missing := {_TOKENS, _POSITIONS} - set(inputs):
+            self.fail(
+                f"signature {key!r}: expected the inputs 'tokens' and 'input_pos', got no "
+                f"{', '.join(sorted(missing))}; models with an embedder of their own are not "
+                "supported yet"
+            )
+        states = tuple(name for name in inputs if name in outputs)
+        mask = next((name for name in _MASKS if name in inputs), None)
+        known = {_TOKENS, _POSITIONS, mask, *states}
+        if others := [name for name in inputs if name not in known]:
+            self.fail(f"signature {key!r} has inputs that are not supported: {', '.join(others)}")
+        length = int(np.prod(inputs[_TOKENS].shape))
+        return Step(key, length, mask, states, _LOGITS in outputs)
+
+    def capacity(self, step: Step) -> int:
+        """The length of the mask; without one, the longest dimension of a cache of keys."""
+        inputs = self._signatures[step.key].inputs
+        if step.mask is not None:
+            return inputs[step.mask].shape[-1]
+        shapes = [inputs[name].shape for name in step.states if name.startswith(_CACHE)]
+        if not shapes:
+            self.fail(
+                "expected a mask or caches named kv_cache_..., whose length is the most tokens"
+            )
+        return max(map(max, shapes))
+
+    def fail(self, problem: str) -> NoReturn:
+        raise ModelError(f"{printable(self._source)}: {printable(problem)}")
+
+
+def prefill_plan(count: int, start: int, lengths: Iterable[int], capacity: int) -> list[int]:
+    """The lengths of the prefill steps for `count` tokens from position `start` on.
+
+    The shortest step that holds all tokens, unless they fill less than half of it; then the longest
+    one that they fill, and the rest in the same way. A step writes a cache entry for each of its
+    tokens, so it must end within the capacity; where none does, 1 stands for a decode step.
+    """
+    plan = list[int]()
+    while count > 0:
+        fitting = sorted(n for n in lengths if start + n <= capacity)
+        holding = [n for n in fitting if n >= count]
+        filled = [n for n in fitting if n < count]
+        if holding and (holding[0] <= 2 * count or not filled):
+            step = holding[0]
+        else:
+            step = filled[-1] if filled else 1
+        plan.append(step)
+        start, count = start + step, count - step
+    return plan

@@ -1,0 +1,154 @@
+"""A session: a text that grows, by prompts and by the model's answers."""
+
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Self
+
+from jaxdelegate.lm.completions import FinishReason, Responses
+from jaxdelegate.lm.decoder import Decoder
+from jaxdelegate.lm.host import Host
+from jaxdelegate.lm.sampling import Rules
+from jaxdelegate.lm.text_stream import TextStream
+
+_CHUNK = 8  # tokens between two parts of a stream
+
+
+class Answer:
+    """One answer while it is generated in a slot; its parts are yielded as they come."""
+
+    def __init__(self, engine: Host, decoder: Decoder, cancelled: threading.Event) -> None:
+        self._engine, self._decoder, self._cancelled = engine, decoder, cancelled
+        self.tokens: list[int] = []
+        self.finish_reason: FinishReason = "length"
+
+    def parts(self, limit: int, rules: Rules) -> Iterator[str]:
+        """Generate in slot 0; yields text, of whole characters."""
+        stream = TextStream(self._engine.tokenizer, self._decoder.ids(0))
+        self._decoder.begin(0, limit, rules)
+        try:
+            while not self._decoder.is_resting(0):
+                if self._cancelled.is_set():
+                    self.finish_reason = "cancelled"
+                    break
+                new = self._new(self._decoder.run(_CHUNK)[0].tokens)
+                if text := stream.add(new):
+                    yield text
+        finally:
+            self._decoder.rest(0)
+        if text := stream.end():
+            yield text
+
+    def _new(self, tokens: list[int]) -> list[int]:
+        """The tokens of a run that belong to the answer: those before a stop."""
+        before = len(self.tokens)
+        self.tokens += tokens
+        found = self._engine.stop_in(self.tokens, before)
+        if found is not None:
+            self.finish_reason = "stop"
+            beyond = len(self.tokens) - found.stop
+            self._decoder.truncate(0, len(self._decoder.ids(0)) - beyond)
+            self.tokens = self.tokens[: found.start]
+        return self.tokens[before:]
+
+
+class Session:
+    """Text in, text out, without a chat template; `Engine.create_session` creates it.
+
+    A session has caches of its own. Use it in one thread at a time; `cancel_process` may come from
+    another one.
+    """
+
+    def __init__(
+        self, engine: Host, rules: Rules, max_output_tokens: int | None, has_affixes: bool
+    ) -> None:
+        """Use `Engine.create_session`."""
+        self._engine, self._rules, self._limit = engine, rules, max_output_tokens
+        self._has_affixes = has_affixes
+        self._decoder: Decoder | None = engine.new_decoder(1)
+        self._ids: list[int] = []
+        self._cancelled = threading.Event()
+
+    def run_prefill(self, contents: Sequence[str]) -> None:
+        """Append texts to the session.
+
+        Raises:
+            ValueError: there is no text, or the session gets longer than the model's caches.
+        """
+        if isinstance(contents, str):
+            raise TypeError("run_prefill: expected a list of texts, got a str: pass [text]")
+        texts = [text for text in contents if text]
+        if not texts:
+            raise ValueError("run_prefill: expected a text, got none")
+        new = [] if self._ids else self._engine.start_ids
+        before, after = self._engine.affixes if self._has_affixes else ("", "")
+        new = [*new, *self._engine.tokenize(before + "".join(texts) + after)]
+        decoder = self._open()
+        decoder.read(0, [*self._ids, *new])
+        self._ids = list(decoder.ids(0))
+
+    def run_decode(self) -> Responses:
+        """Generate an answer, and return it whole; it is then part of the session.
+
+        Raises:
+            ValueError: nothing was prefilled.
+        """
+        return Responses(["".join(self._parts())], [0.0])
+
+    def run_decode_async(self) -> Iterator[Responses]:
+        """Generate an answer, and yield its parts as they come. Errors as `run_decode`."""
+        for text in self._parts():
+            yield Responses([text])
+
+    def _parts(self) -> Iterator[str]:
+        decoder = self._open()
+        if not self._ids:
+            raise ValueError("run_decode: expected run_prefill before, got an empty session")
+        self._cancelled.clear()
+        answer = Answer(self._engine, decoder, self._cancelled)
+        yield from answer.parts(self._engine.limit(self._limit), self._rules)
+        self._ids = list(decoder.ids(0))
+
+    def run_text_scoring(
+        self, target_text: Sequence[str], store_token_lengths: bool = False
+    ) -> Responses:
+        """The probabilities of texts that might follow; the session stays as it is.
+
+        Args:
+            target_text: the texts.
+            store_token_lengths: whether `token_lengths` is filled.
+
+        Raises:
+            ValueError: nothing was prefilled, or a text is empty or too long.
+        """
+        decoder, found = self._open(), Responses()
+        if not self._ids:
+            raise ValueError("run_text_scoring: expected run_prefill before, got an empty session")
+        for text in target_text:
+            ids = self._engine.tokenize(text)
+            scores = decoder.score(0, ids) if ids else []
+            decoder.truncate(0, len(self._ids))
+            found.texts.append("")
+            found.scores.append(sum(scores))
+            found.token_scores.append(scores)
+            if store_token_lengths:
+                found.token_lengths.append(len(ids))
+        return found
+
+    def cancel_process(self) -> None:
+        """End the answer that is being generated, after the tokens that the device computes now."""
+        self._cancelled.set()
+
+    def close(self) -> None:
+        """Free the caches."""
+        self._decoder = None
+
+    def _open(self) -> Decoder:
+        if self._decoder is None:
+            raise RuntimeError("the session is closed")
+        return self._decoder
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
