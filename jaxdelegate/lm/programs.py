@@ -31,7 +31,7 @@ class Slots(NamedTuple):
     """The sequences of a program, each in a slot.
 
     Attributes:
-        caches: of each slot.
+        caches: of each slot; of one slot without the axis, which would make XLA copy them.
         token: int32 [slots]: the last token, which no cache has yet.
         position: int32 [slots]: its place.
         left: int32 [slots]: how many tokens may follow; 0: the slot rests.
@@ -98,14 +98,16 @@ class Programs:
 
     def new_slots(self) -> Slots:
         """Empty sequences, which rest."""
-        n = self.slots
-        caches = {
-            name: jnp.zeros((n, *info.shape), info.dtype)
-            for name, info in self.graph.states.items()
-        }
+        n, states = self.slots, self.graph.states
+        ahead = (n,) if n > 1 else ()
+        caches = {name: jnp.zeros((*ahead, *s.shape), s.dtype) for name, s in states.items()}
         answer = jnp.zeros((n, self.graph.capacity), np.int32)
         token, position, left, generated = (jnp.zeros(n, np.int32) for _ in range(4))
-        return Slots(caches, token, position, left, answer, generated)
+        slots = Slots(caches, token, position, left, answer, generated)
+        # On the weights' device for good, as results are: otherwise jax would compile twice.
+        leaves = [leaf for own in self.params.values() for leaf in own.values()]
+        placed: Slots = jax.device_put(slots, leaves[0].sharding if leaves else None)
+        return placed
 
     def read(self, slots: Slots, slot: int, tokens: np.ndarray, start: int) -> Slots:
         """Fill a slot's caches with as many tokens as a prefill step processes, from `start` on."""
@@ -178,15 +180,17 @@ class Programs:
     def _read(
         self, step: Step, params: Any, slots: Slots, slot: jax.Array, tokens: Any, start: Any
     ) -> Slots:
-        own = {
-            name: lax.dynamic_index_in_dim(c, slot, 0, False) for name, c in slots.caches.items()
-        }
+        if self.slots == 1:
+            new, _ = self._run(params, step, slots.caches, tokens, start)
+            return slots._replace(caches={**slots.caches, **new})
+        caches = slots.caches
+        own = {name: lax.dynamic_index_in_dim(c, slot, 0, False) for name, c in caches.items()}
         new, _ = self._run(params, step, own, tokens, start)
-        caches = {
-            name: lax.dynamic_update_index_in_dim(slots.caches[name], value, slot, 0)
+        changed = {
+            name: lax.dynamic_update_index_in_dim(caches[name], value, slot, 0)
             for name, value in new.items()
         }
-        return slots._replace(caches={**slots.caches, **caches})
+        return slots._replace(caches={**caches, **changed})
 
     def _step(self, params: Any, slots: Slots) -> tuple[Caches, jax.Array]:
         """Caches and logits [slots, vocabulary] after the slots' last tokens."""
@@ -194,13 +198,11 @@ class Programs:
         def one(caches: Any, token: Any, position: Any) -> Any:
             return self._run(params, self.graph.decode, caches, token[None], position)
 
-        arguments = slots.caches, slots.token, slots.position
-        if self.slots > 1:
-            caches, logits = jax.vmap(one)(*arguments)
-        else:
-            results = one(*jax.tree.map(lambda a: a[0], arguments))
-            caches, logits = jax.tree.map(lambda a: a[None], results)
-        return caches, logits
+        if self.slots == 1:
+            caches, logits = one(slots.caches, slots.token[0], slots.position[0])
+            return caches, logits[None]
+        both: tuple[Caches, jax.Array] = jax.vmap(one)(slots.caches, slots.token, slots.position)
+        return both
 
     def _generated(
         self, variant: Variant, params: Any, slots: Slots, choice: Choice, limit: jax.Array

@@ -7,11 +7,13 @@ inside the tensor. LiteRT's kernels fail there instead (SLICE) or write nothing 
 import dataclasses
 import itertools
 import math
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.custom_batching import custom_vmap
 
 from jaxdelegate.op_lowering.common.movement import (
     integers,
@@ -332,15 +334,58 @@ def _why_not_dynamic_update_slice(op: Op[Options]) -> str | None:
     )
 
 
+# Elements of a cache, for which it matters where updates are written.
+_CACHE = 1 << 12
+
+
 def _lower_dynamic_update_slice(op: Op[DynamicUpdateSliceOptions]) -> Function:
     x, update = op.inputs[:2]
     last = np.subtract(x.shape, update.shape).astype(op.inputs[2].dtype)
 
+    is_cache = op.context.native_kernels and math.prod(x.shape) >= _CACHE
+    updated = _updated_in_place() if is_cache else _updated
+
     def dynamic_update_slice(x: jax.Array, update: jax.Array, start: jax.Array) -> tuple[jax.Array]:
         start = jnp.clip(start, np.zeros_like(last), last)
-        return (lax.dynamic_update_slice(x, update, start, allow_negative_indices=False),)
+        return (updated(x, update, start),)
 
     return dynamic_update_slice
+
+
+def _updated(x: jax.Array, update: jax.Array, start: jax.Array) -> jax.Array:
+    return lax.dynamic_update_slice(x, update, start, allow_negative_indices=False)
+
+
+def _updated_in_place() -> Callable[..., jax.Array]:
+    """For caches on a CPU, where loops update them in place.
+
+    XLA may fuse an update into each reader of its result, and then copies the cache for each. It
+    fuses nothing into a loop, unless it knows that there is one iteration. A batch with starts of
+    its own would be a scatter, which is slow on a CPU; it is an iteration for each item.
+    """
+
+    def updated(x: jax.Array, update: jax.Array, start: jax.Array) -> jax.Array:
+        once = 1 + jnp.minimum(start.astype(np.int32).min(), 0)  # 1: starts are not negative
+        y: jax.Array = lax.fori_loop(0, once, lambda _, x: _updated(x, update, start), x)
+        return y
+
+    call = custom_vmap(updated)
+
+    @call.def_vmap
+    def _(size: int, batched: Sequence[bool], *arrays: jax.Array) -> tuple[jax.Array, bool]:
+        if not all(batched[:2]):
+            axes = [0 if is_batched else None for is_batched in batched]
+            return jax.vmap(_updated, axes, axis_size=size)(*arrays), True
+        x, update, starts = arrays
+
+        def update_item(i: jax.Array, x: jax.Array) -> jax.Array:
+            start = starts[i] if batched[2] else starts
+            own = lax.dynamic_index_in_dim(update, i, 0)
+            return _updated(x, own, jnp.concatenate([i.astype(start.dtype)[None], start]))
+
+        return lax.fori_loop(0, size, update_item, x), True
+
+    return call
 
 
 DYNAMIC_UPDATE_SLICE = OpRule(
