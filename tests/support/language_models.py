@@ -1,0 +1,207 @@
+"""A tiny language model with random weights, and bundles of it, which LiteRT-LM runs too."""
+
+import functools
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from litert_lm_builder.runtime.proto import llm_metadata_pb2
+
+from jaxdelegate.op_lowering.options import (
+    BatchMatMulOptions,
+    FullyConnectedOptions,
+    Options,
+    PackOptions,
+    SoftmaxOptions,
+    SqueezeOptions,
+)
+from jaxdelegate.testing import ModelBuilder
+from jaxdelegate.testing.builder import SubgraphBuilder
+from tests.support.bundles import TYPES, compressed, litertlm, model_part
+
+SPECIAL = ("<pad>", "<bos>", "<eos>", "<|im_start|>", "<|im_end|>")
+VOCABULARY = 256 + len(SPECIAL)
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+@functools.cache
+def language_model(
+    *,
+    vocabulary: int = VOCABULARY,
+    hidden: int = 16,
+    capacity: int = 128,
+    prefill: Sequence[int] = (8,),
+    seed: int = 0,
+) -> bytes:
+    """A model of one attention layer, with the signatures and names of litert-torch's exports.
+
+    Signatures prefill_N and decode: int32 `tokens` [1, N] and `input_pos` [N], float32 `mask`
+    [1, 1, N, capacity], added to scores, and the caches `kv_cache_k_0` [1, 1, capacity, hidden] and
+    `kv_cache_v_0` [1, 1, hidden, capacity], also outputs. decode has N = 1, and returns `logits`
+    [1, 1, vocabulary].
+    """
+    builder, layer = ModelBuilder("language model"), _Layer(vocabulary, hidden, capacity, seed)
+    for number, length in enumerate((*prefill, 1)):
+        graph = builder if number == 0 else builder.subgraph(f"graph_{number}")
+        inputs, outputs = layer.built(graph, length, has_logits=number == len(prefill))
+        key = "decode" if number == len(prefill) else f"prefill_{length}"
+        builder.signature(key, inputs, outputs, number)
+    return builder.build()
+
+
+class _Layer:
+    def __init__(self, vocabulary: int, hidden: int, capacity: int, seed: int) -> None:
+        self._vocabulary, self._hidden, self._capacity = vocabulary, hidden, capacity
+        rng = np.random.default_rng(seed)
+        self._embedding, self._positions = (
+            rng.normal(size=(rows, hidden)).astype(np.float32) for rows in (vocabulary, capacity)
+        )
+        square, scale = (hidden, hidden), 1 / np.sqrt(hidden)
+        self._q, self._k, self._v = (
+            rng.normal(0, scale, square).astype(np.float32) for _ in range(3)
+        )
+        self._last = rng.normal(size=(vocabulary, hidden)).astype(np.float32)
+
+    def built(
+        self, graph: SubgraphBuilder, length: int, *, has_logits: bool
+    ) -> tuple[dict[str, int], dict[str, int]]:
+        """Add the layer to a subgraph; returns the names of its inputs and outputs."""
+        n, width, capacity = length, self._hidden, self._capacity
+        inputs = {
+            "tokens": graph.input((1, n), np.int32, "tokens"),
+            "input_pos": graph.input((n,), np.int32, "input_pos"),
+            "mask": graph.input((1, 1, n, capacity), np.float32, "mask"),
+            "kv_cache_k_0": graph.input((1, 1, capacity, width), np.float32, "kv_cache_k_0"),
+            "kv_cache_v_0": graph.input((1, 1, width, capacity), np.float32, "kv_cache_v_0"),
+        }
+        net = _Graph(graph)
+        x = net("GATHER", [graph.constant(self._embedding), inputs["tokens"]], (1, n, width))
+        places = net("GATHER", [graph.constant(self._positions), inputs["input_pos"]], (n, width))
+        x = net("ADD", [x, places], (1, n, width))
+        queries, keys, values = (
+            net.dense(x, w, (1, n, width)) for w in (self._q, self._k, self._v)
+        )
+        k, v = self._caches(net, inputs, keys, values, n)
+        y = self._attention(net, queries, k, v, inputs["mask"], n)
+        outputs = {"kv_cache_k_0": k, "kv_cache_v_0": v}
+        if has_logits:
+            y = net("ADD", [x, y], (1, n, width))
+            outputs["logits"] = net.dense(y, self._last, (1, n, self._vocabulary))
+        graph.outputs(*outputs.values())
+        return inputs, outputs
+
+    def _caches(
+        self, net: "_Graph", inputs: dict[str, int], keys: int, values: int, n: int
+    ) -> tuple[int, int]:
+        """Both caches with the new entries from the first position on."""
+        width, capacity = self._hidden, self._capacity
+        first = [net.integers(0), net.integers(1)]
+        start = net("SLICE", [inputs["input_pos"], *first], (1,), dtype=np.int32)
+        start = net("SQUEEZE", [start], (), SqueezeOptions((0,)), dtype=np.int32)
+        zero = net.graph.constant(np.int32(0))
+        columns = net("TRANSPOSE", [values, net.integers(0, 2, 1)], (1, width, n))
+        caches = []
+        for name, new, shape, new_shape, axis in (
+            ("kv_cache_k_0", keys, (1, 1, capacity, width), (1, 1, n, width), 2),
+            ("kv_cache_v_0", columns, (1, 1, width, capacity), (1, 1, width, n), 3),
+        ):
+            at = [start if i == axis else zero for i in range(4)]
+            where = net("PACK", at, (4,), PackOptions(4, 0), dtype=np.int32)
+            entries = net("RESHAPE", [new, net.integers(*new_shape)], new_shape)
+            caches.append(net("DYNAMIC_UPDATE_SLICE", [inputs[name], entries, where], shape))
+        return caches[0], caches[1]
+
+    def _attention(
+        self, net: "_Graph", queries: int, keys: int, values: int, mask: int, n: int
+    ) -> int:
+        width, scores = self._hidden, (1, 1, n, self._capacity)
+        q = net("RESHAPE", [queries, net.integers(1, 1, n, width)], (1, 1, n, width))
+        y = net("BATCH_MATMUL", [q, keys], scores, BatchMatMulOptions(adj_y=True))
+        y = net("ADD", [y, mask], scores)
+        y = net("SOFTMAX", [y], scores, SoftmaxOptions(beta=1.0))
+        y = net("BATCH_MATMUL", [y, values], (1, 1, n, width), BatchMatMulOptions(adj_y=True))
+        return net("RESHAPE", [y, net.integers(1, n, width)], (1, n, width))
+
+
+class _Graph:
+    def __init__(self, graph: SubgraphBuilder) -> None:
+        self.graph = graph
+
+    def __call__(
+        self,
+        operator: str,
+        inputs: Sequence[int | None],
+        shape: Sequence[int],
+        options: Options | None = None,
+        dtype: Any = np.float32,
+    ) -> int:
+        y = self.graph.tensor(shape, dtype)
+        self.graph.operator(operator, inputs, [y], options)
+        return y
+
+    def dense(self, x: int, weights: np.ndarray, shape: Sequence[int]) -> int:
+        options = FullyConnectedOptions(keep_num_dims=True)
+        return self("FULLY_CONNECTED", [x, self.graph.constant(weights), None], shape, options)
+
+    def integers(self, *values: int) -> int:
+        return self.graph.constant(np.array(values, np.int32))
+
+
+@functools.cache
+def byte_tokenizer() -> bytes:
+    """The JSON of a tokenizer whose tokens are `SPECIAL` and the 256 bytes."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]  # of GPT-2's bytes
+    others = [i for i in range(256) if i not in printable]
+    letters = {i: chr(i) for i in printable} | {i: chr(256 + n) for n, i in enumerate(others)}
+    first = len(SPECIAL)
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    added = [{"id": i, "content": t, "special": True, **flags} for i, t in enumerate(SPECIAL)]
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False}
+    return json.dumps(
+        {
+            "version": "1.0",
+            "added_tokens": added,
+            "pre_tokenizer": {**byte_level, "use_regex": False},
+            "decoder": byte_level,
+            "model": {
+                "type": "BPE",
+                "vocab": {t: i for i, t in enumerate(SPECIAL)}
+                | {letters[i]: first + i for i in range(256)},
+                "merges": [],
+            },
+        }
+    ).encode()
+
+
+def language_bundle(
+    template: str | None = CHATML,
+    *,
+    model: bytes | None = None,
+    edit: Callable[[Any], object] | None = None,
+) -> bytes:
+    """A `.litertlm` file of a tiny language model, the start token "<bos>", the stop token "<eos>".
+
+    Args:
+        template: the chat template; None: the bundle has none.
+        model: None: `language_model()`.
+        edit: changes the message LlmMetadata before it is written.
+    """
+    m = llm_metadata_pb2.LlmMetadata(max_num_tokens=128)
+    if template is not None:
+        m.jinja_prompt_template = template
+    m.start_token.token_str = "<bos>"
+    m.stop_tokens.add().token_str = "<eos>"
+    m.llm_model_type.generic_model.SetInParent()
+    if edit is not None:
+        edit(m)
+    return litertlm(
+        [
+            (TYPES.LlmMetadataProto, {}, bytes(m.SerializeToString())),
+            (TYPES.HF_Tokenizer_Zlib, {}, compressed(byte_tokenizer())),
+            model_part("tf_lite_prefill_decode", language_model() if model is None else model),
+        ]
+    )
