@@ -127,13 +127,23 @@ class Programs:
         self, variant: Variant, slots: Slots, choice: Choice, limit: int
     ) -> tuple[Slots, Generated]:
         """Generate up to `limit` tokens in each slot that does not rest; ends when all rest."""
-        if variant not in self._generate:
-            run = functools.partial(self._generated, variant)
-            self._generate[variant] = jax.jit(run, donate_argnums=1)
-        result: tuple[Slots, Generated] = self._generate[variant](
+        run = self._generator(variant)
+        result: tuple[Slots, Generated] = run(
             self.params, slots, choice, np.int32(min(limit, STEPS))
         )
         return result
+
+    def compiled(self, variant: Variant, slots: Slots, choice: Choice) -> jax.stages.Compiled:
+        """The program that generates, for tools that inspect it."""
+        lowered = self._generator(variant).lower(self.params, slots, choice, np.int32(1))
+        compiled: jax.stages.Compiled = lowered.compile()
+        return compiled
+
+    def _generator(self, variant: Variant) -> Any:
+        if variant not in self._generate:
+            run = functools.partial(self._generated, variant)
+            self._generate[variant] = jax.jit(run, donate_argnums=1)
+        return self._generate[variant]
 
     def score(
         self, slots: Slots, targets: np.ndarray, lengths: np.ndarray

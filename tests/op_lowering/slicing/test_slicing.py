@@ -1,11 +1,13 @@
 import itertools
 
+import jax
 import numpy as np
 import pytest
 
 from jaxdelegate.op_lowering.options import SplitOptions, SplitVOptions, StridedSliceOptions
 from jaxdelegate.op_lowering.options import UnpackOptions as Unpack
 from jaxdelegate.op_lowering.registry import RULES
+from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.testing import Arg, Case, const, f32, of, value
 from tests.support.dtypes import NO_KERNEL, OTHERS, name
 
@@ -288,3 +290,35 @@ IMPOSSIBLE = [
     Case("SPLIT_V", "two-rests", [X, const(i32(-1, -1)), const(0, "int32")], None, ["f4"] * 2),
     Case("UNPACK", "num", [X], Unpack(num=3), ["f4"] * 3),
 ]
+
+
+@pytest.mark.parametrize("batched", [(0, 0, 0), (0, 0, None), (None, 0, 0), (0, None, None), None])
+def test_caches_of_a_batch_are_updated_each_at_its_place(
+    batched: tuple[int | None, ...] | None, rng: np.random.Generator
+) -> None:
+    """Large tensors, as in language models; starts outside are clamped for each item."""
+    caches = rng.normal(size=(3, 2, 64, 32)).astype(np.float32)
+    new = rng.normal(size=(3, 2, 4, 32)).astype(np.float32)
+    starts = i32(0, 5, 0), i32(0, 62, 0), i32(-3, -1, 9)
+    case = Case("DYNAMIC_UPDATE_SLICE", "cache", [Arg(caches[0]), Arg(new[0]), value(starts[0])])
+    lowered = RULES[case.name].lower(case.op(LoweringContext(native_kernels=True)))
+
+    def run(*arrays: jax.Array) -> jax.Array:
+        return lowered(*arrays)[0]
+
+    call = jax.jit(run if batched is None else jax.vmap(run, batched))
+    whole = batched or (None,) * 3
+    arrays = [
+        a[0] if axis is None else a
+        for a, axis in zip((caches, new, np.stack(starts)), whole, strict=True)
+    ]
+    got = np.asarray(call(*arrays))
+    for i in range(3):
+        own = [
+            a[0] if axis is None else a[i]
+            for a, axis in zip((caches, new, starts), whole, strict=True)
+        ]
+        first = np.clip(own[2][1], 0, 60)
+        want = own[0].copy()
+        want[:, first : first + 4] = own[1]
+        np.testing.assert_array_equal(got if batched is None else got[i], want)

@@ -1,0 +1,105 @@
+"""Which signatures read prompts and generate tokens, and in which steps a prompt is read."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import jaxdelegate as jd
+from jaxdelegate.errors import ModelError
+from jaxdelegate.function.records import Signature, TensorInfo
+from jaxdelegate.lm.graph import language_graph, prefill_plan
+from tests.support.language_models import VOCABULARY, language_model
+
+
+@pytest.fixture(scope="module")
+def signatures() -> Mapping[str, Signature]:
+    return jd.load(language_model(prefill=(4, 8))).signatures
+
+
+def test_finds_the_steps(signatures: Mapping[str, Signature]) -> None:
+    graph = language_graph(signatures, "x")
+    assert graph.lengths == (4, 8)
+    assert (graph.decode.key, graph.decode.length) == ("decode", 1)
+    assert graph.decode.has_logits
+    assert not graph.prefill[0].has_logits
+    assert (graph.capacity, graph.vocabulary) == (128, VOCABULARY)
+    assert list(graph.states) == ["kv_cache_k_0", "kv_cache_v_0"]
+
+
+def changed(signature: Signature, **inputs: Any) -> Signature:
+    """With other inputs; None: without it."""
+    kept = {k: v for k, v in signature.inputs.items() if inputs.get(k, v) is not None}
+    return dataclasses.replace(signature, inputs={**kept, **{k: v for k, v in inputs.items() if v}})
+
+
+def test_chooses_the_length_of_caches(signatures: Mapping[str, Signature]) -> None:
+    several = {
+        f"{key}_cache_{n}": signature for key, signature in signatures.items() for n in (128, 256)
+    }
+    for wanted, chosen in ((100, 128), (128, 128), (200, 256), (1000, 256), (None, 256)):
+        graph = language_graph(several, "x", wanted)
+        assert graph.decode.key == f"decode_cache_{chosen}"
+        assert {step.key for step in graph.prefill} == {
+            f"prefill_{n}_cache_{chosen}" for n in (4, 8)
+        }
+
+
+def test_what_it_cannot_run_is_an_error(signatures: Mapping[str, Signature]) -> None:
+    decode = signatures["decode"]
+    image = TensorInfo("images", (1, 3), np.dtype(np.float32), None)
+    mask = dataclasses.replace(decode.inputs["mask"], dtype=np.dtype(np.int8))
+    for given_, said in (
+        ({"prefill_8": signatures["prefill_8"]}, "expected a signature 'decode'"),
+        ({"decode": changed(decode, tokens=None)}, "got no tokens"),
+        ({"decode": changed(decode, images=image)}, "not supported: images"),
+        ({"decode": changed(decode, mask=mask)}, "expected a mask of"),
+    ):
+        with pytest.raises(ModelError, match=said):
+            language_graph(given_, "x")
+
+
+def test_the_capacity_without_a_mask(signatures: Mapping[str, Signature]) -> None:
+    graph = language_graph({"decode": changed(signatures["decode"], mask=None)}, "x")
+    assert (graph.capacity, graph.decode.mask) == (128, None)
+
+
+@pytest.mark.parametrize(
+    ("count", "start", "plan"),
+    [
+        (0, 0, []),
+        (16, 0, [16]),
+        (17, 0, [16, 16]),
+        (31, 0, [16, 16]),
+        (33, 0, [64]),
+        (100, 0, [64, 64]),
+        (70, 0, [64, 16]),
+        (5, 245, [1] * 5),  # 16 do not fit any more
+        (20, 236, [16, 1, 1, 1, 1]),
+    ],
+)
+def test_prefill_plans(count: int, start: int, plan: list[int]) -> None:
+    assert prefill_plan(count, start, (16, 64), 256) == plan
+
+
+@settings(deadline=None)
+@given(
+    st.integers(0, 300),
+    st.integers(0, 300),
+    st.sets(st.integers(2, 64), max_size=3),
+    st.integers(1, 300),
+)
+def test_plans_read_everything_within_the_caches(
+    count: int, start: int, lengths: set[int], capacity: int
+) -> None:
+    start, count = min(start, capacity), min(count, max(capacity - start, 0))
+    place = start
+    for step in prefill_plan(count, start, lengths, capacity):
+        assert place + step <= capacity
+        assert place < start + count
+        place += step
+    assert place >= start + count

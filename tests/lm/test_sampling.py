@@ -1,0 +1,188 @@
+"""The choice of tokens, compared with definitions in numpy."""
+
+import functools
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from jaxdelegate.lm.configs import (
+    NoRepeatNgramConfig,
+    RepetitionPenaltyConfig,
+    SamplerConfig,
+    SuppressTokensConfig,
+)
+from jaxdelegate.lm.sampling import Rules, joined, next_token
+
+VOCABULARY, CAPACITY = 50, 32
+
+
+@functools.cache
+def compiled(variant: Any) -> Any:
+    return jax.jit(functools.partial(next_token, variant))
+
+
+def chosen(
+    rules: Rules, logits: Any, answer: Any = (), *, scores: bool = False
+) -> tuple[int, float]:
+    variant = rules.variant(VOCABULARY, scores)
+    padded = np.full(CAPACITY, 7, np.int32)  # what lies after the answer must not count
+    padded[: len(answer)] = answer
+    arguments = np.float32(logits), padded, np.int32(len(answer))
+    token, score = compiled(variant)(rules.choice(variant, VOCABULARY), *arguments)
+    return int(token), float(score)
+
+
+@pytest.fixture
+def logits(rng: np.random.Generator) -> np.ndarray:
+    return rng.normal(0, 2, VOCABULARY).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        SamplerConfig(),
+        SamplerConfig(top_k=1),
+        SamplerConfig(top_k=40, temperature=0),
+        SamplerConfig(top_k=40, top_p=0),
+    ],
+)
+def test_the_most_likely_token(config: SamplerConfig, logits: np.ndarray) -> None:
+    assert chosen(Rules(config), logits)[0] == logits.argmax()
+    logits[[3, 9]] = logits.max() + 1
+    assert chosen(Rules(config), logits)[0] == 3  # the first of equal ones
+
+
+def test_scores_are_those_of_the_models_logits(logits: np.ndarray) -> None:
+    suppressed = Rules(suppressed=SuppressTokensConfig([int(logits.argmax())]))
+    chances = logits - np.log(np.exp(np.float64(logits)).sum())
+    for rules in (Rules(), suppressed):
+        token, score = chosen(rules, logits, scores=True)
+        assert score == pytest.approx(chances[token], abs=1e-5)
+
+
+def frequencies(config: SamplerConfig, logits: np.ndarray, count: int = 4000) -> np.ndarray:
+    """How often each token is chosen, at as many places."""
+    rules = Rules(config)
+    variant = rules.variant(VOCABULARY)
+    choice = rules.choice(variant, VOCABULARY)
+    answer = np.zeros(CAPACITY, np.int32)
+    run = jax.jit(jax.vmap(lambda n: next_token(variant, choice, np.float32(logits), answer, n)[0]))
+    return np.bincount(run(np.arange(count, dtype=np.int32)), minlength=VOCABULARY) / count
+
+
+def definition(k: int, p: float, temperature: float, logits: np.ndarray) -> np.ndarray:
+    """The probabilities after top k, temperature and top p."""
+    order = np.argsort(-logits, kind="stable")[:k]
+    scaled = np.float64(logits[order]) / temperature
+    chances = np.exp(scaled - scaled.max())
+    chances /= chances.sum()
+    kept = np.cumsum(chances) - chances < p
+    found = np.zeros(VOCABULARY)
+    found[order[kept]] = chances[kept] / chances[kept].sum()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("k", "p", "temperature"),
+    [(5, 1.0, 1.0), (50, 0.6, 1.0), (20, 0.9, 2.5), (3, 0.95, 0.3), (50, 1.0, 1.0)],
+)
+def test_random_tokens_have_their_probabilities(
+    k: int, p: float, temperature: float, logits: np.ndarray
+) -> None:
+    got = frequencies(SamplerConfig(k, p, temperature, 11), logits)
+    want = definition(k, p, temperature, logits)
+    assert not got[want == 0].any()
+    deviation = np.sqrt(want * (1 - want) / 4000)
+    assert (np.abs(got - want) <= 5 * deviation + 1e-9).all()
+
+
+def test_a_seed_and_a_place_decide(logits: np.ndarray) -> None:
+    def tokens(seed: int) -> list[int]:
+        rules = Rules(SamplerConfig(40, 1.0, 1.0, seed))
+        return [chosen(rules, logits, [1] * n)[0] for n in range(20)]
+
+    assert tokens(1) == tokens(1)
+    assert tokens(1) != tokens(2)
+
+
+def test_penalties(logits: np.ndarray) -> None:
+    answer = [4, 4, 9, 4, 30]
+    logits[[4, 9, 30]] = 3, -0.1, 4
+    for config in (
+        RepetitionPenaltyConfig(1.7),
+        RepetitionPenaltyConfig(presence_penalty=1.5),
+        RepetitionPenaltyConfig(frequency_penalty=1.2),
+        RepetitionPenaltyConfig(1.3, 0.5, 0.7),
+        RepetitionPenaltyConfig(3.0, 5.0, window_size=2),
+    ):
+        counted = answer[-config.window_size :] if config.window_size else answer
+        want = logits.copy()
+        for token in set(counted):
+            factor = config.repetition_penalty or 1
+            want[token] = want[token] / factor if want[token] > 0 else want[token] * factor
+            want[token] -= config.presence_penalty or 0
+            want[token] -= (config.frequency_penalty or 0) * counted.count(token)
+        order = np.argsort(-want)
+        for better in range(0, 40, 3):  # each token may be the best of those that are left
+            suppressed = SuppressTokensConfig(order[:better].tolist())
+            rules = Rules(penalties=config, suppressed=suppressed)
+            assert chosen(rules, logits, answer)[0] == order[better]
+
+
+def test_ngrams_do_not_repeat() -> None:
+    logits = np.zeros(VOCABULARY, np.float32)
+    logits[[3, 8]] = 2, 1
+    answer = [1, 2, 3, 5, 1, 2]
+
+    def token(size: int, window: int = 0) -> int:
+        return chosen(Rules(ngrams=NoRepeatNgramConfig(size, window)), logits, answer)[0]
+
+    assert token(3) == 8  # 1 2 3 was there
+    assert token(2) == 8
+    assert token(4) == 3
+    assert token(0) == 3
+    assert token(3, window=5) == 3  # its 1 is too far back
+    assert token(3, window=6) == 8
+    assert token(1) == 8  # no token twice
+
+
+def test_suppressed_tokens_are_not_chosen(logits: np.ndarray) -> None:
+    order = np.argsort(-logits)
+    rules = Rules(suppressed=SuppressTokensConfig([*order[:3].tolist(), 10 ** 6]))
+    assert chosen(rules, logits)[0] == order[3]
+
+
+def test_one_program_serves_several_rules(logits: np.ndarray) -> None:
+    """Sequences share a program: each follows its own rules."""
+    several = [
+        Rules(),
+        Rules(SamplerConfig(3, 1.0, 1.0, 5)),
+        Rules(SamplerConfig(40, 0.5, 2.0, 6), RepetitionPenaltyConfig(1.5)),
+        Rules(suppressed=SuppressTokensConfig([int(logits.argmax())])),
+    ]
+    variant = joined([rules.variant(VOCABULARY) for rules in several])
+    answer = np.zeros(CAPACITY, np.int32)
+    for rules in several:
+        choice = rules.choice(variant, VOCABULARY)
+        for count in range(20):
+            token, _ = compiled(variant)(choice, logits, answer, np.int32(count))
+            assert int(token) == chosen(rules, logits, [0] * count)[0]
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: SamplerConfig(top_k=0), "top_k"),
+        (lambda: SamplerConfig(top_p=1.5), "top_p"),
+        (lambda: SamplerConfig(temperature=float("nan")), "temperature"),
+        (lambda: RepetitionPenaltyConfig(0.5), "repetition_penalty"),
+        (lambda: RepetitionPenaltyConfig(window_size=-1), "window_size"),
+        (lambda: NoRepeatNgramConfig(-1), "no_repeat_ngram_size"),
+        (lambda: SuppressTokensConfig([-3]), "suppress_tokens"),
+    ],
+)
+def test_values_out_of_range(make: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        make()
