@@ -24,6 +24,7 @@ constexpr long kFileStep = 32;  // values of a row of weights that are prepared 
 constexpr long kMostWidth = 2 * kPanel;
 constexpr long kMostVector = 64;       // bytes
 constexpr long kPassBytes = 16 << 10;  // of weights, which stay in a first-level cache for all rows
+constexpr long kPassColumns = 1024;    // whose sums stay there until they are finished
 
 // The quantized rows, as unsigned bytes, which are greater by kZero; after them a row of ones.
 struct Rows {
@@ -167,8 +168,8 @@ void run_few(const void* data, long index) {
   const long first = index * work.columns_of_task;
   const long end = std::min(work.f.columns, first + work.columns_of_task);
   const bool is_read_once = work.f.rows <= work.functions.most_few_rows;
-  const long of_pass = round_up(std::max(kPassBytes / work.rows.bytes, 1L), kPanel);
-  const long pass = is_read_once ? work.columns_of_task : of_pass;
+  const long of_bytes = round_up(std::max(kPassBytes / work.rows.bytes, 1L), kPanel);
+  const long pass = std::min(is_read_once ? kPassColumns : of_bytes, work.columns_of_task);
   int32_t* const sums = scratch.of(work.f.rows * pass);
   for (long column = first; column < end; column += pass)
     run_pass(work, column, std::min(pass, end - column), sums);

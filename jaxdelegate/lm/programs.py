@@ -76,12 +76,16 @@ class Programs:
         self._stops = np.asarray(stops, np.int32)
         # A decode step reads a token, too: its logits are not computed then.
         self._prefill = {
-            step.length: jax.jit(functools.partial(self._read, step), donate_argnums=1)
+            step.length: (step, jax.jit(functools.partial(self._read, step), donate_argnums=1))
             for step in (graph.decode, *graph.prefill)
         }
         self._begin = jax.jit(_begun, donate_argnums=0)
         self._generate: dict[Variant, Any] = {}
         self._score = jax.jit(self._scored, donate_argnums=1)
+
+    @property
+    def _of_decode(self) -> Any:
+        return self.params[self.graph.decode.key]
 
     @property
     def weight_bytes(self) -> int:
@@ -111,10 +115,9 @@ class Programs:
 
     def read(self, slots: Slots, slot: int, tokens: np.ndarray, start: int) -> Slots:
         """Fill a slot's caches with as many tokens as a prefill step processes, from `start` on."""
-        run = self._prefill[len(tokens)]
-        result: Slots = run(
-            self.params, slots, np.int32(slot), tokens.astype(np.int32), np.int32(start)
-        )
+        step, run = self._prefill[len(tokens)]
+        numbers = np.int32(slot), tokens.astype(np.int32), np.int32(start)
+        result: Slots = run(self.params[step.key], slots, *numbers)
         return result
 
     def begin(self, slots: Slots, slot: int, token: int, position: int, left: int) -> Slots:
@@ -129,13 +132,13 @@ class Programs:
         """Generate up to `limit` tokens in each slot that does not rest; ends when all rest."""
         run = self._generator(variant)
         result: tuple[Slots, Generated] = run(
-            self.params, slots, choice, np.int32(min(limit, STEPS))
+            self._of_decode, slots, choice, np.int32(min(limit, STEPS))
         )
         return result
 
     def compiled(self, variant: Variant, slots: Slots, choice: Choice) -> jax.stages.Compiled:
         """The program that generates, for tools that inspect it."""
-        lowered = self._generator(variant).lower(self.params, slots, choice, np.int32(1))
+        lowered = self._generator(variant).lower(self._of_decode, slots, choice, np.int32(1))
         compiled: jax.stages.Compiled = lowered.compile()
         return compiled
 
@@ -155,7 +158,7 @@ class Programs:
             targets: int32 [slots, STEPS].
             lengths: int32 [slots]: how many of them each slot has.
         """
-        result: tuple[Slots, jax.Array] = self._score(self.params, slots, targets, lengths)
+        result: tuple[Slots, jax.Array] = self._score(self._of_decode, slots, targets, lengths)
         return result
 
     # ---- of one sequence
@@ -171,7 +174,7 @@ class Programs:
         inputs["input_pos"] = positions.astype(graph.positions)
         if step.mask is not None:
             inputs[step.mask] = self._mask(positions)
-        outputs = self._apply[step.key](params[step.key], inputs)
+        outputs = self._apply[step.key](params, inputs)
         new = {name: outputs[name] for name in step.states}
         logits = outputs["logits"].reshape(-1, graph.vocabulary)[-1] if step.has_logits else None
         return new, logits

@@ -1,16 +1,18 @@
 """A session: a text that grows, by prompts and by the model's answers."""
 
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from typing import Self
 
 from jaxdelegate.lm.completions import FinishReason, Responses
 from jaxdelegate.lm.decoder import Decoder
 from jaxdelegate.lm.host import Host
+from jaxdelegate.lm.programs import STEPS
 from jaxdelegate.lm.sampling import Rules
 from jaxdelegate.lm.text_stream import TextStream
 
-_CHUNK = 8  # tokens between two parts of a stream
+_LONG_SECONDS = 0.05  # between two parts of a stream
 
 
 class Answer:
@@ -25,12 +27,16 @@ class Answer:
         """Generate in slot 0; yields text, of whole characters."""
         stream = TextStream(self._engine.tokenizer, self._decoder.ids(0))
         self._decoder.begin(0, limit, rules)
+        steps = 1  # the first token comes alone, later ones in longer runs, which cost less
         try:
             while not self._decoder.is_resting(0):
                 if self._cancelled.is_set():
                     self.finish_reason = "cancelled"
                     break
-                new = self._new(self._decoder.run(_CHUNK)[0].tokens)
+                start = time.perf_counter()
+                new = self._new(self._decoder.run(steps)[0].tokens)
+                if 2 * (time.perf_counter() - start) < _LONG_SECONDS:
+                    steps = min(2 * steps, STEPS)
                 if text := stream.add(new):
                     yield text
         finally:
