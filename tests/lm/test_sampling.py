@@ -27,7 +27,7 @@ def chosen(
     rules: Rules, logits: Any, answer: Any = (), *, scores: bool = False
 ) -> tuple[int, float]:
     variant = rules.variant(VOCABULARY, scores)
-    padded = np.full(CAPACITY, 7, np.int32)  # what lies after the answer must not count
+    padded = np.full(CAPACITY, 7, np.int32)  # the rest must not count
     padded[: len(answer)] = answer
     arguments = np.float32(logits), padded, np.int32(len(answer))
     token, score = compiled(variant)(rules.choice(variant, VOCABULARY), *arguments)
