@@ -1,6 +1,7 @@
 """A session: a text that grows, by prompts and by the model's answers."""
 
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from typing import Self
 
@@ -20,6 +21,7 @@ class Answer:
         self._engine, self._decoder, self._cancelled = engine, decoder, cancelled
         self.tokens: list[int] = []
         self.finish_reason: FinishReason = "length"
+        self.first_token_at = self.ended_at = 0.0  # by time.perf_counter
 
     def parts(self, limit: int, rules: Rules) -> Iterator[str]:
         """Generate in slot 0; yields text, of whole characters."""
@@ -30,7 +32,10 @@ class Answer:
                 if self._cancelled.is_set():
                     self.finish_reason = "cancelled"
                     break
-                new = self._new(self._decoder.run(_CHUNK)[0].tokens)
+                steps = _CHUNK if self.tokens else 1  # the first token is shown at once
+                new = self._new(self._decoder.run(steps)[0].tokens)
+                self.ended_at = time.perf_counter()
+                self.first_token_at = self.first_token_at or self.ended_at
                 if text := stream.add(new):
                     yield text
         finally:
