@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from jaxdelegate.bundles.metadata import Channel
 
+Found = tuple[Channel | None, str]
+
 
 class ChannelReader:
     """Splits a text that arrives in parts into the answer and its channels."""
@@ -17,8 +19,8 @@ class ChannelReader:
         self._open = _open_channel(self._channels, prompt)
         self._text = ""
 
-    def add(self, text: str) -> Iterator[tuple[str | None, str]]:
-        """The texts that this part completes, each with its channel's name; None: the answer."""
+    def add(self, text: str) -> Iterator[Found]:
+        """The texts that this part completes, each with its channel; None: the answer."""
         self._text += text
         while True:
             ends = [c.start for c in self._channels] if self._open is None else [self._open.end]
@@ -34,14 +36,14 @@ class ChannelReader:
             len(self._text) - max((_overlap(self._text, e) for e in ends), default=0)
         )
 
-    def end(self) -> Iterator[tuple[str | None, str]]:
+    def end(self) -> Iterator[Found]:
         """The rest."""
         yield from self._take(len(self._text))
 
-    def _take(self, count: int) -> Iterator[tuple[str | None, str]]:
+    def _take(self, count: int) -> Iterator[Found]:
         text, self._text = self._text[:count], self._text[count:]
         if text:
-            yield (None if self._open is None else self._open.name), text
+            yield self._open, text
 
 
 def _open_channel(channels: Sequence[Channel], prompt: str) -> Channel | None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
 from jaxdelegate.errors import ModelError, OptionError
-from jaxdelegate.lm.channels import ChannelReader
+from jaxdelegate.lm.channels import ChannelReader, Found
 from jaxdelegate.lm.completions import BenchmarkInfo
 from jaxdelegate.lm.configs import (
     NoRepeatNgramConfig,
@@ -27,6 +27,8 @@ from jaxdelegate.lm.session import Answer
 from jaxdelegate.lm.templates import ChatTemplate
 from jaxdelegate.lm.unsupported import refuse
 
+_REASONING = "reasoning_content"  # the key of LiteRT-LM and of many templates
+
 AnyMessage = str | Contents | Message | Mapping[str, Any]
 
 
@@ -39,7 +41,7 @@ class Settings:
     sampler: SamplerConfig | None = None
     max_output_tokens: int | None = None
     thinking: ThinkingConfig | None = None
-    forgets_channels: bool = False
+    forgets_channels: bool = True
     has_text_contents: bool | None = None
 
 
@@ -294,11 +296,14 @@ def _rate(count: int, seconds: float) -> float:
     return count / seconds if seconds > 0 else 0.0
 
 
-def _part(found: tuple[str | None, str]) -> Message:
+def _part(found: Found) -> Message:
     channel, text = found
     if channel is None:
         return Message.model(Contents.of(text))
-    return Message.model(channels={channel: text})
+    message = Message.model(channels={channel.name: text})
+    if channel.is_reasoning:
+        message[_REASONING] = text
+    return message
 
 
 def _joined(parts: Sequence[Message]) -> Message:
@@ -306,7 +311,10 @@ def _joined(parts: Sequence[Message]) -> Message:
     for part in parts:
         for name, text in part.channels.items():
             channels[name] = channels.get(name, "") + text
-    return Message.model(Contents.of("".join(map(str, parts))), channels=channels)
+    message = Message.model(Contents.of("".join(map(str, parts))), channels=channels)
+    if reasoning := "".join(part.get(_REASONING, "") for part in parts):
+        message[_REASONING] = reasoning
+    return message
 
 
 def _takes_lists(template: ChatTemplate) -> bool:

@@ -193,7 +193,7 @@ class Engine:
             thinking_config: whether the template asks the model to think; None: as the template
                 likes.
             filter_channel_content_from_kv_cache: whether the model forgets what it said in
-                channels, for example its reasoning, before the next message.
+                channels, for example its reasoning, before the next message; None: it does.
             text_contents: whether the template gets a message's content as a text; False: as a list
                 of `{"type": "text", "text": ...}`, as in LiteRT-LM 0.18. None: as a list, unless
                 the template fails on lists or leaves them out.
@@ -211,7 +211,7 @@ class Engine:
             sampler_config,
             max_output_tokens,
             thinking_config,
-            bool(filter_channel_content_from_kv_cache),
+            filter_channel_content_from_kv_cache is not False,
             text_contents,
         )
         return Conversation(self, self._template(chat_template), settings)
