@@ -4,6 +4,7 @@
 names, arguments and results of that package, for text.
 """
 
+from jaxdelegate.lm.benchmark import Benchmark
 from jaxdelegate.lm.completions import BenchmarkInfo, Completion, Responses
 from jaxdelegate.lm.configs import (
     Backend,
@@ -20,6 +21,7 @@ from jaxdelegate.lm.session import Session
 
 __all__ = [
     "Backend",
+    "Benchmark",
     "BenchmarkInfo",
     "Completion",
     "Content",

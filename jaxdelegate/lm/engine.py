@@ -8,6 +8,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
+import jax
+
 from jaxdelegate.bundles.bundle import Bundle, open_bundle
 from jaxdelegate.bundles.metadata import LlmMetadata, Token
 from jaxdelegate.bundles.tokenizers import Tokenizer
@@ -99,7 +101,7 @@ class Engine:
         self._model = load(self._part(), chosen)
         where = f"{self.bundle.path}!{_PART}"
         self._graph = language_graph(self._model.signatures, where, max_num_tokens)
-        self._programs: dict[int, Programs] = {}
+        self._programs: dict[tuple[int, tuple[int, ...]], Programs] = {}
         self._lock = threading.Lock()
         self.init_time_in_second = time.perf_counter() - began
 
@@ -125,6 +127,12 @@ class Engine:
         """The sequences of tokens that end an answer."""
         found = [self._ids(token) for token in self.metadata.stop_tokens]
         return [list(ids) for ids in dict.fromkeys(map(tuple, found)) if ids]
+
+    @property
+    def platform(self) -> str:
+        """Where it runs: "cpu", "gpu" or "tpu"."""
+        leaf = jax.tree.leaves(self.programs(1).params)[0]
+        return str(next(iter(leaf.devices())).platform)
 
     @property
     def weight_bytes(self) -> int:
@@ -316,17 +324,19 @@ class Engine:
                     return range(end - len(stop), end)
         return None
 
-    def new_decoder(self, slots: int) -> Decoder:
-        """A decoder with empty caches for some sequences."""
-        return Decoder(self.programs(slots), self._stops)
+    def new_decoder(self, slots: int, *, has_stops: bool = True) -> Decoder:
+        """A decoder with empty caches for some sequences; without stops it goes on after them."""
+        programs = self.programs(slots, has_stops=has_stops)
+        return Decoder(programs, self._stops if has_stops else frozenset())
 
-    def programs(self, slots: int) -> Programs:
+    def programs(self, slots: int, *, has_stops: bool = True) -> Programs:
         """The programs for some sequences at once."""
+        stops = tuple(sorted(self._stops)) if has_stops else ()
+        key = slots, stops
         with self._lock:
-            if slots not in self._programs:
-                stops = tuple(sorted(self._stops))
-                self._programs[slots] = Programs(self._model, self._graph, slots, stops)
-            return self._programs[slots]
+            if key not in self._programs:
+                self._programs[key] = Programs(self._model, self._graph, slots, stops)
+            return self._programs[key]
 
     @functools.cached_property
     def _stops(self) -> frozenset[int]:
