@@ -47,11 +47,11 @@ class Settings:
 
 @dataclasses.dataclass(frozen=True)
 class _Prompt:
-    """The text of a conversation: what was there already, and what a message adds."""
+    """The text of a conversation: before a message, and what the message adds."""
 
     before: str
     new: str
-    is_continued: bool  # whether the tokens that are there already stay
+    is_continued: bool  # whether the tokens so far stay as they are
 
 
 class Conversation:
@@ -175,7 +175,9 @@ class Conversation:
             no_repeat_ngram_config,
             suppress_tokens_config,
         )
-        limit = self._engine.limit(max_output_tokens or self._settings.max_output_tokens)
+        if max_output_tokens is None:
+            max_output_tokens = self._settings.max_output_tokens
+        limit = self._engine.limit(max_output_tokens)
         return self._answered(own, thinking, limit, rules)
 
     def render_message_to_string(self, message: AnyMessage) -> str:
@@ -239,7 +241,7 @@ class Conversation:
         return self._template.render(messages, context, ends=ends)
 
     def _tokens(self, prompt: _Prompt) -> list[int]:
-        """The tokens that are there already stay, as the model chose them."""
+        """The tokens so far stay as the model chose them, unless something before changes."""
         new = self._engine.tokenize(prompt.new)
         if prompt.is_continued:
             return [*self._ids, *new]

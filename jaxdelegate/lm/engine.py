@@ -131,8 +131,7 @@ class Engine:
     @property
     def platform(self) -> str:
         """Where it runs: "cpu", "gpu" or "tpu"."""
-        leaf = jax.tree.leaves(self.programs(1).params)[0]
-        return str(next(iter(leaf.devices())).platform)
+        return str(jax.default_backend())
 
     @property
     def weight_bytes(self) -> int:
@@ -195,7 +194,7 @@ class Engine:
             messages: what was said before: Messages, or dictionaries with `role` and `content`.
             extra_context: variables for the template.
             sampler_config: how tokens are chosen; None: as the bundle says, or the most likely one.
-            system_message: what the model is told before all messages.
+            system_message: what the model reads before all messages.
             max_output_tokens: of an answer; None: as many as the caches hold.
             chat_template: in Jinja; None: the bundle's.
             thinking_config: whether the template asks the model to think; None: as the template
@@ -214,13 +213,13 @@ class Engine:
         refuse("create_conversation", unsupported)
         first = [{"role": "system", "content": system_message}] if system_message else []
         settings = Settings(
-            [*first, *(messages or ())],
-            extra_context or {},
-            sampler_config,
-            max_output_tokens,
-            thinking_config,
-            filter_channel_content_from_kv_cache is not False,
-            text_contents,
+            messages=[*first, *(messages or ())],
+            extra_context=extra_context or {},
+            sampler=sampler_config,
+            max_output_tokens=max_output_tokens,
+            thinking=thinking_config,
+            forgets_channels=filter_channel_content_from_kv_cache is not False,
+            has_text_contents=text_contents,
         )
         return Conversation(self, self._template(chat_template), settings)
 

@@ -168,7 +168,7 @@ class Message(dict[str, Any]):
             role: who says it.
             contents: its parts.
             tool_calls: in JSON form, or with a method `to_json`.
-            channels: texts beside the contents by name, for example the model's reasoning.
+            channels: other texts by name, for example the model's reasoning.
         """
         super().__init__()
         self.role = role
@@ -207,7 +207,7 @@ class Message(dict[str, Any]):
 
     @property
     def channels(self) -> dict[str, str]:
-        """A copy of the texts beside the contents, by name."""
+        """A copy of the other texts, by name."""
         return dict(self.get("channels") or {})
 
     @channels.setter
@@ -234,7 +234,7 @@ class Message(dict[str, Any]):
 
     @classmethod
     def system(cls, text_or_contents: str | Contents) -> Self:
-        """What the model is told before the conversation."""
+        """What the model reads before the conversation."""
         return cls(Role.SYSTEM, Contents.of(text_or_contents))
 
     @classmethod

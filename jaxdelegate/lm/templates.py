@@ -124,7 +124,7 @@ def _environment(package: Any) -> Any:
         lstrip_blocks=True,
         keep_trailing_newline=True,
         finalizer=_as_in_rust,
-        auto_escape_callback=lambda name: False,  # noqa: ARG005 (it is no HTML)
+        auto_escape_callback=lambda name: False,  # noqa: ARG005 (not HTML)
     )
     environment.add_filter("tojson", _json)
     environment.add_filter("lstrip", lambda text, *chars: text.lstrip(*chars))

@@ -19,7 +19,7 @@ _NAMES = frozenset(
         "response_format",
     )
 )
-_WITHOUT_TOOLS = frozenset(("automatic_tool_calling",))  # nothing is asked for without tools
+_WITHOUT_TOOLS = frozenset(("automatic_tool_calling",))  # means nothing without tools
 
 
 def refuse(method: str, arguments: Mapping[str, Any]) -> None:

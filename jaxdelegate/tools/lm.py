@@ -9,7 +9,7 @@ from jaxdelegate.bundles.description import describe
 from jaxdelegate.providers.parsing import Flag
 
 ACTIONS = ("run", "benchmark", "describe")
-OPTIONS = ("platform", "device_index", "compute_dtype", "quant_mode", "native_kernels")
+OPTIONS = ("platform", "compute_dtype", "quant_mode")
 _BOOLEAN = ("true", "false")
 FLAGS = (
     Flag("graph", str, None, "The .litertlm or .task file.", is_required=True),
@@ -21,7 +21,7 @@ FLAGS = (
     Flag("no_template", bool, False, "run: without a template; prompts have all special tokens."),
     Flag(
         "filter_channel_content_from_kv_cache", str, None,
-        "run: whether the model forgets its channels, such as reasoning.", _BOOLEAN,
+        "run: forget reasoning.", _BOOLEAN,
     ),
     Flag("thinking", str, None, "run: whether the template asks the model to think.", _BOOLEAN),
     Flag("thinking_budget", int, None, "run: 0: no thinking; -1: without a limit.", lower=-1),

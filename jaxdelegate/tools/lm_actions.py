@@ -25,8 +25,9 @@ def benchmark(values: flags.FlagValues) -> None:
         max_num_tokens=values.max_num_tokens,
         **_engine(values),
     )
+    platform = measured.engine.platform  # opens it
     print(f"Benchmarking model: {values.graph}")
-    print(f"Backend                    : {measured.engine.platform}")
+    print(f"Backend                    : {platform}")
     print(f"Number of tokens in prefill: {values.prefill_tokens}")
     print(f"Number of tokens in decode : {values.decode_tokens}")
     print(f"Max number of tokens       : {measured.engine.max_num_tokens}")
