@@ -4,25 +4,37 @@
 names, arguments and results of that package, for text.
 """
 
-from jaxdelegate.lm.completions import Completion, Responses
+from jaxdelegate.lm.benchmark import Benchmark
+from jaxdelegate.lm.completions import BenchmarkInfo, Completion, Responses
 from jaxdelegate.lm.configs import (
     Backend,
     NoRepeatNgramConfig,
     RepetitionPenaltyConfig,
     SamplerConfig,
     SuppressTokensConfig,
+    ThinkingConfig,
 )
+from jaxdelegate.lm.conversation import Conversation
 from jaxdelegate.lm.engine import Engine
+from jaxdelegate.lm.messages import Content, Contents, Message, Role
 from jaxdelegate.lm.session import Session
 
 __all__ = [
     "Backend",
+    "Benchmark",
+    "BenchmarkInfo",
     "Completion",
+    "Content",
+    "Contents",
+    "Conversation",
     "Engine",
+    "Message",
     "NoRepeatNgramConfig",
     "RepetitionPenaltyConfig",
     "Responses",
+    "Role",
     "SamplerConfig",
     "Session",
     "SuppressTokensConfig",
+    "ThinkingConfig",
 ]

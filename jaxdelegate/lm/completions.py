@@ -25,6 +25,27 @@ class Responses:
 
 
 @dataclasses.dataclass(frozen=True)
+class BenchmarkInfo:
+    """How long an answer took, as `litert_lm.BenchmarkInfo`.
+
+    Attributes:
+        init_time_in_second: to open the engine; programs are compiled when first needed.
+        time_to_first_token_in_second: from the message to the first token of the answer.
+        last_prefill_token_count: tokens of the prompt that the caches did not have.
+        last_prefill_tokens_per_second: of these.
+        last_decode_token_count: tokens that were generated.
+        last_decode_tokens_per_second: of these.
+    """
+
+    init_time_in_second: float
+    time_to_first_token_in_second: float
+    last_prefill_token_count: int
+    last_prefill_tokens_per_second: float
+    last_decode_token_count: int
+    last_decode_tokens_per_second: float
+
+
+@dataclasses.dataclass(frozen=True)
 class Completion:
     """What `Engine.generate` returns for a prompt.
 

@@ -64,6 +64,20 @@ class SamplerConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class ThinkingConfig:
+    """Whether a chat template asks the model to think before it answers.
+
+    Attributes:
+        enable_thinking: the template's variable `enable_thinking`.
+        thinking_token_budget: the most tokens of thoughts; -1: as many as the model likes, which
+            alone is supported.
+    """
+
+    enable_thinking: bool = True
+    thinking_token_budget: int = -1
+
+
+@dataclasses.dataclass(frozen=True)
 class RepetitionPenaltyConfig:
     """Lowers the logits of tokens that the answer already has.
 

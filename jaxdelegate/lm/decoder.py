@@ -79,6 +79,11 @@ class Decoder:
         self._place(slot, 0)
         return known
 
+    def wait(self) -> None:
+        """Wait until the device has read and generated everything."""
+        for array in jax.tree.leaves(self._slots):
+            array.block_until_ready()
+
     def truncate(self, slot: int, length: int) -> None:
         """Forget the tokens of a sequence after the first `length`, at least one; it rests."""
         del self._sequences[slot].ids[length:]

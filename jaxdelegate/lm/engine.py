@@ -4,8 +4,11 @@ import functools
 import logging
 import os
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
+
+import jax
 
 from jaxdelegate.bundles.bundle import Bundle, open_bundle
 from jaxdelegate.bundles.metadata import LlmMetadata, Token
@@ -19,29 +22,21 @@ from jaxdelegate.lm.configs import (
     RepetitionPenaltyConfig,
     SamplerConfig,
     SuppressTokensConfig,
+    ThinkingConfig,
 )
+from jaxdelegate.lm.conversation import Conversation, Settings
 from jaxdelegate.lm.decoder import Decoder
 from jaxdelegate.lm.generation import Request, generated
 from jaxdelegate.lm.graph import language_graph
 from jaxdelegate.lm.programs import Programs
 from jaxdelegate.lm.sampling import Rules
 from jaxdelegate.lm.session import Session
+from jaxdelegate.lm.templates import AffixTemplate, ChatTemplate, JinjaTemplate
+from jaxdelegate.lm.unsupported import refuse
 from jaxdelegate.text import printable
 
 _LOGGER = logging.getLogger("jaxdelegate")
 _PART = "prefill_decode"
-# Of litert_lm's arguments, those that ask for what this engine cannot do.
-_UNSUPPORTED = frozenset(
-    (
-        "max_num_images",
-        "vision_backend",
-        "audio_backend",
-        "enable_speculative_decoding",
-        "lora_rank_config",
-        "tools",
-        "lora_config",
-    )
-)
 
 
 class Engine:
@@ -88,6 +83,7 @@ class Engine:
                 missing.
         """
         refuse("Engine", unsupported)
+        began = time.perf_counter()
         del cache_dir
         if max_batch < 1:
             raise OptionError(f"max_batch: expected at least 1, got {max_batch}")
@@ -105,8 +101,9 @@ class Engine:
         self._model = load(self._part(), chosen)
         where = f"{self.bundle.path}!{_PART}"
         self._graph = language_graph(self._model.signatures, where, max_num_tokens)
-        self._programs: dict[int, Programs] = {}
+        self._programs: dict[tuple[int, tuple[int, ...]], Programs] = {}
         self._lock = threading.Lock()
+        self.init_time_in_second = time.perf_counter() - began
 
     # ---- what it is
 
@@ -128,8 +125,13 @@ class Engine:
     @functools.cached_property
     def eos_token_ids(self) -> list[list[int]]:
         """The sequences of tokens that end an answer."""
-        found = [self._ids(token) for token in self._metadata.stop_tokens]
+        found = [self._ids(token) for token in self.metadata.stop_tokens]
         return [list(ids) for ids in dict.fromkeys(map(tuple, found)) if ids]
+
+    @property
+    def platform(self) -> str:
+        """Where it runs: "cpu", "gpu" or "tpu"."""
+        return str(jax.default_backend())
 
     @property
     def weight_bytes(self) -> int:
@@ -171,6 +173,55 @@ class Engine:
         refuse("create_session", unsupported)
         rules = self.rules(sampler_config)
         return Session(self, rules, max_output_tokens, apply_prompt_template)
+
+    def create_conversation(
+        self,
+        *,
+        messages: Sequence[Mapping[str, Any]] | None = None,
+        extra_context: Mapping[str, Any] | None = None,
+        sampler_config: SamplerConfig | None = None,
+        system_message: str | None = None,
+        max_output_tokens: int | None = None,
+        chat_template: str | None = None,
+        thinking_config: ThinkingConfig | None = None,
+        filter_channel_content_from_kv_cache: bool | None = None,
+        text_contents: bool | None = None,
+        **unsupported: Any,
+    ) -> Conversation:
+        """A conversation: messages in, messages out, by the bundle's chat template.
+
+        Args:
+            messages: what was said before: Messages, or dictionaries with `role` and `content`.
+            extra_context: variables for the template.
+            sampler_config: how tokens are chosen; None: as the bundle says, or the most likely one.
+            system_message: what the model reads before all messages.
+            max_output_tokens: of an answer; None: as many as the caches hold.
+            chat_template: in Jinja; None: the bundle's.
+            thinking_config: whether the template asks the model to think; None: as the template
+                likes.
+            filter_channel_content_from_kv_cache: whether the model forgets what it said in
+                channels, for example its reasoning, before the next message; None: it does.
+            text_contents: whether the template gets a message's content as a text; False: as a list
+                of `{"type": "text", "text": ...}`, as in LiteRT-LM 0.18. None: as a list, unless
+                the template fails on lists or leaves them out.
+            **unsupported: other arguments of `litert_lm`; None and False are accepted.
+
+        Raises:
+            ModelError: the template is damaged.
+            OptionError: an argument is not supported, or minijinja is not installed.
+        """
+        refuse("create_conversation", unsupported)
+        first = [{"role": "system", "content": system_message}] if system_message else []
+        settings = Settings(
+            messages=[*first, *(messages or ())],
+            extra_context=extra_context or {},
+            sampler=sampler_config,
+            max_output_tokens=max_output_tokens,
+            thinking=thinking_config,
+            forgets_channels=filter_channel_content_from_kv_cache is not False,
+            has_text_contents=text_contents,
+        )
+        return Conversation(self, self._template(chat_template), settings)
 
     def generate(
         self,
@@ -221,13 +272,13 @@ class Engine:
     @functools.cached_property
     def start_ids(self) -> list[int]:
         """The token before a prompt, if the bundle declares one."""
-        start = self._metadata.start_token
+        start = self.metadata.start_token
         return [] if start is None else self._ids(start)[:1]
 
     @functools.cached_property
     def affixes(self) -> tuple[str, str]:
         """What surrounds a user's prompt in bundles without a Jinja template."""
-        metadata = self._metadata
+        metadata = self.metadata
         if metadata.template is not None or "user" not in metadata.affixes:
             return "", ""
         user, model = metadata.affixes["user"], metadata.affixes.get("model")
@@ -247,7 +298,7 @@ class Engine:
         suppressed: SuppressTokensConfig | None = None,
     ) -> Rules:
         """How tokens are chosen, by these configurations and the bundle's declarations."""
-        tokens = {*self._metadata.suppressed_tokens}
+        tokens = {*self.metadata.suppressed_tokens}
         tokens.update((suppressed and suppressed.suppress_tokens) or ())
         return Rules(
             sampler or self._declared_sampler,
@@ -272,29 +323,38 @@ class Engine:
                     return range(end - len(stop), end)
         return None
 
-    def new_decoder(self, slots: int) -> Decoder:
-        """A decoder with empty caches for some sequences."""
-        return Decoder(self.programs(slots), self._stops)
+    def new_decoder(self, slots: int, *, has_stops: bool = True) -> Decoder:
+        """A decoder with empty caches for some sequences; without stops it goes on after them."""
+        programs = self.programs(slots, has_stops=has_stops)
+        return Decoder(programs, self._stops if has_stops else frozenset())
 
-    def programs(self, slots: int) -> Programs:
+    def programs(self, slots: int, *, has_stops: bool = True) -> Programs:
         """The programs for some sequences at once."""
+        stops = tuple(sorted(self._stops)) if has_stops else ()
+        key = slots, stops
         with self._lock:
-            if slots not in self._programs:
-                stops = tuple(sorted(self._stops))
-                self._programs[slots] = Programs(self._model, self._graph, slots, stops)
-            return self._programs[slots]
+            if key not in self._programs:
+                self._programs[key] = Programs(self._model, self._graph, slots, stops)
+            return self._programs[key]
 
     @functools.cached_property
     def _stops(self) -> frozenset[int]:
         return frozenset(ids[0] for ids in self.eos_token_ids if len(ids) == 1)
 
     @property
-    def _metadata(self) -> LlmMetadata:
+    def metadata(self) -> LlmMetadata:
+        """What the bundle declares about its language model."""
         return self.bundle.metadata
+
+    def _template(self, given: str | None) -> ChatTemplate:
+        source = given or self.metadata.template
+        if source is None:
+            return AffixTemplate(self.metadata.affixes)
+        return JinjaTemplate(source, "chat_template" if given else self.bundle.path)
 
     @functools.cached_property
     def _declared_sampler(self) -> SamplerConfig:
-        declared = self._metadata.sampler
+        declared = self.metadata.sampler
         if declared is None or declared.type in ("TYPE_UNSPECIFIED", "GREEDY"):
             return SamplerConfig()
         k, p, temperature = declared.k or None, declared.p or None, declared.temperature
@@ -327,12 +387,3 @@ class Engine:
 
     def __repr__(self) -> str:
         return f"<Engine {self.model_path!r}, {self.max_num_tokens} tokens>"
-
-
-def refuse(method: str, arguments: Mapping[str, Any]) -> None:
-    """An OptionError or TypeError for arguments that are not supported, unless they ask nothing."""
-    for name, value in arguments.items():
-        if name not in _UNSUPPORTED:
-            raise TypeError(f"{method}() got an unexpected keyword argument {name!r}")
-        if value not in (None, False):
-            raise OptionError(f"{method}: {name} is not supported, got {value!r}; leave it out")

@@ -3,15 +3,28 @@
 from collections.abc import Sequence
 from typing import Protocol
 
+from jaxdelegate.bundles.metadata import LlmMetadata
 from jaxdelegate.bundles.tokenizers import Tokenizer
+from jaxdelegate.lm.configs import (
+    NoRepeatNgramConfig,
+    RepetitionPenaltyConfig,
+    SamplerConfig,
+    SuppressTokensConfig,
+)
 from jaxdelegate.lm.decoder import Decoder
+from jaxdelegate.lm.sampling import Rules
 
 
 class Host(Protocol):
     """An engine, as its sessions see it."""
 
+    init_time_in_second: float
+
     @property
     def tokenizer(self) -> Tokenizer: ...
+
+    @property
+    def metadata(self) -> LlmMetadata: ...
 
     @property
     def start_ids(self) -> list[int]: ...
@@ -20,6 +33,14 @@ class Host(Protocol):
     def affixes(self) -> tuple[str, str]: ...
 
     def tokenize(self, text: str) -> list[int]: ...
+
+    def rules(
+        self,
+        sampler: SamplerConfig | None = None,
+        penalties: RepetitionPenaltyConfig | None = None,
+        ngrams: NoRepeatNgramConfig | None = None,
+        suppressed: SuppressTokensConfig | None = None,
+    ) -> Rules: ...
 
     def limit(self, max_output_tokens: int | None) -> int: ...
 

@@ -22,6 +22,7 @@ class Answer:
         self._engine, self._decoder, self._cancelled = engine, decoder, cancelled
         self.tokens: list[int] = []
         self.finish_reason: FinishReason = "length"
+        self.first_token_at = self.ended_at = 0.0  # by time.perf_counter
 
     def parts(self, limit: int, rules: Rules) -> Iterator[str]:
         """Generate in slot 0; yields text, of whole characters."""
@@ -35,7 +36,9 @@ class Answer:
                     break
                 start = time.perf_counter()
                 new = self._new(self._decoder.run(steps)[0].tokens)
-                if 2 * (time.perf_counter() - start) < _LONG_SECONDS:
+                self.ended_at = time.perf_counter()
+                self.first_token_at = self.first_token_at or self.ended_at
+                if 2 * (self.ended_at - start) < _LONG_SECONDS:
                     steps = min(2 * steps, STEPS)
                 if text := stream.add(new):
                     yield text

@@ -24,6 +24,7 @@ class Flag:
         label: what TFLite's tool calls the flag in its log; empty: it does not log it.
         is_required: whether a tool cannot run without it.
         is_output: whether it names a file that the tool writes.
+        short: a letter for `-p value`; empty: none.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Flag:
     label: str = ""
     is_required: bool = False
     is_output: bool = False
+    short: str = ""
 
     def __post_init__(self) -> None:
         if self.type not in (bool, int, float, str):

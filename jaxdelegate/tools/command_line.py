@@ -84,6 +84,16 @@ def _check_output(name: str, path: Path) -> None:
         raise OptionError(f"{name}: {path}: cannot be written")
 
 
+def with_underscores(arguments: Iterable[str]) -> list[str]:
+    """The arguments with flags as declared: `--top-k=4`, as in `litert-lm`, is `--top_k=4`."""
+    found = []
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        is_flag = name.startswith("--")
+        found.append("--" + name[2:].replace("-", "_") + equals + value if is_flag else argument)
+    return found
+
+
 class _OrderedFlag(flags.Flag):  # type: ignore[misc]  # absl has no types
     """`position` is the flag's place on the command line, from 1; 0: not given."""
 
@@ -106,7 +116,14 @@ def _ordered(flag: Any, counter: itertools.count) -> _OrderedFlag:
         parser, serializer = flag.parser, flag.serializer
         is_boolean, text = flag.boolean, flag.help
     return _OrderedFlag(
-        counter, parser, serializer, flag.name, flag.default, text, boolean=is_boolean
+        counter,
+        parser,
+        serializer,
+        flag.name,
+        flag.default,
+        text,
+        short_name=getattr(flag, "short", None) or None,
+        boolean=is_boolean,
     )
 
 

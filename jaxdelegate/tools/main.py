@@ -23,7 +23,7 @@ TOOLS = {
     "benchmark_performance_options": "platforms, dtypes and threads for a model, ranked",
     "demo": "compare XLA with the numpy reference on MobileNet v1; --web: more, in a browser",
     "analyze": "say what a model holds and costs, what is delegated and why not; give advice",
-    "lm": "describe the sections, metadata and signatures of a language model's bundle",
+    "lm": "talk to the language model of a bundle, measure it, or describe the bundle",
     "inference_diff": "compare a delegate's outputs and latency with a reference, by layer too",
     "check_precision": "say which operators float16 or bfloat16 would make wrong",
     "sensitivity": "rank operators by what quantizing them alone does to the output",
@@ -77,6 +77,7 @@ def _run(name: str, arguments: Sequence[str]) -> int:
         if not options.isdisjoint(arguments):
             print(text(name, TOOLS[name], values, actions))
             return 0
+    arguments = command_line.with_underscores(arguments)
     leading = [a for a in arguments[:1] if a in actions]
     if leading or not actions:
         arguments = [*leading, *command_line.with_model(values, arguments[len(leading) :])]

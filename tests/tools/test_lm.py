@@ -1,12 +1,18 @@
 """`jaxdelegate lm`, and other tools with models in bundles."""
 
+import builtins
+import io
 import json
 import os
+import signal
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from litert_lm_builder.runtime.proto import llm_metadata_pb2
 
+from jaxdelegate.lm import Backend
 from jaxdelegate.tools.main import main
 from tests.support.bundles import (
     TYPES,
@@ -18,6 +24,8 @@ from tests.support.bundles import (
     parts,
     zipped,
 )
+from tests.support.language_models import language_bundle
+from tests.tools.conftest import Refuse, Run
 
 Capture = pytest.CaptureFixture[str]
 
@@ -73,7 +81,7 @@ def test_describe_archives(tmp_path: Path, capsys: Capture) -> None:
 def test_mistakes(bundle: str, tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "m.tflite").write_bytes(multiplier())
     for arguments, says in (
-        (["lm", f"--graph={bundle}"], "lm: expected one of describe, got none"),
+        (["lm", f"--graph={bundle}"], "lm: expected one of run, benchmark, describe, got none"),
         (["lm", "describe"], "--graph is required"),
         (["lm", "describe", f"{tmp_path}/m.tflite"], "expected a bundle"),
         (["lm", "describe", f"{bundle}!embedder"], "remove '!embedder'"),
@@ -120,3 +128,189 @@ def test_long_texts_are_shortened(tmp_path: Path, capsys: Capture) -> None:
     assert len(printed) < 10_000
     assert "'<59>', ..." in printed
     assert "\x1b" not in printed
+
+
+TEMPLATE = (
+    "{% for m in messages %}<{{ m.content[0].text }}>{% endfor %}"
+    "{% if add_generation_prompt %}!{% if enable_thinking %}?{% endif %}{% endif %}"
+)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A model that always thinks, and stops after 8 or 9 tokens of "hello"."""
+
+    def edit(m: llm_metadata_pb2.LlmMetadata) -> None:
+        channel = m.channels.add()
+        channel.channel_name, channel.start, channel.end = "thought", "!", "2"
+        m.stop_tokens.add().token_str = "Q"
+
+    path = tmp_path_factory.mktemp("bundles") / "tiny.litertlm"
+    path.write_bytes(language_bundle(TEMPLATE, edit=edit))
+    return os.fspath(path)
+
+
+@pytest.fixture(scope="module")
+def engine(model: str) -> Iterator[Any]:
+    from jaxdelegate.lm import Engine
+
+    with Engine(model) as opened:
+        yield opened
+
+
+@pytest.fixture
+def opened(engine: Any, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Commands use one engine, which is compiled once; the list has what they open it with."""
+    arguments = list[dict[str, Any]]()
+
+    def open_again(path: str, **given: Any) -> Any:
+        assert path == engine.model_path
+        arguments.append(given)
+        return engine
+
+    monkeypatch.setattr("jaxdelegate.lm.Engine", open_again)
+    return arguments
+
+
+def test_run_prints_an_answer_and_its_channels(model: str, run_tool: Run) -> None:
+    assert run_tool("lm", "run", model, "--prompt", "hello", "--top-k=1") == (
+        0,
+        "[thought] Ni\ufffd@ [/thought]\n \\W]\n",
+        "",
+    )
+
+
+@pytest.mark.usefixtures("opened")
+def test_run_reads_a_prompt_from_a_pipe(
+    model: str, run_tool: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    want = run_tool("lm", "run", model, "--prompt=a\nb\n").out
+    monkeypatch.setattr("sys.stdin", io.StringIO("a\nb\n"))
+    assert run_tool("lm", "run", model) == (0, want, "")
+
+
+@pytest.mark.usefixtures("opened")
+def test_run_without_a_template(model: str, run_tool: Run) -> None:
+    with_template = run_tool("lm", "run", model, "--prompt=hello").out
+    whole = run_tool("lm", "run", model, "--no_template", "--prompt=<hello>!").out
+    assert whole == with_template.replace("[thought] ", "").replace(" [/thought]\n", "2")
+
+
+def test_run_passes_flags_on(
+    model: str, run_tool: Run, tmp_path: Path, opened: list[dict[str, Any]]
+) -> None:
+    usual = run_tool("lm", "run", model, "--prompt=hello").out
+    template = tmp_path / "t.jinja"
+    template.write_text(TEMPLATE.replace("!", "!?"))
+    thinking = run_tool("lm", "run", model, "--prompt=hello", "--thinking=true").out
+    assert run_tool("lm", "run", model, "--prompt=hello", f"--chat-template={template}").out == (
+        thinking
+    )
+    for flag in ("--thinking=false", "--thinking-budget=0", "--temperature=0"):
+        assert run_tool("lm", "run", model, "--prompt=hello", flag).out == usual != thinking
+    drawn = {
+        run_tool("lm", "run", model, "--prompt=hello", "--top_k=40", f"--seed={seed}").out
+        for seed in (1, 2)
+    }
+    assert len(drawn) == 2
+    flags = ("--backend=cpu", "--jax_quant_mode=integer", "--max-num-tokens=99")
+    assert run_tool("lm", "run", model, "--prompt=hello", *flags).out == usual
+    assert opened[-1] == {
+        "backend": Backend.CPU(), "options": {"quant_mode": "integer"}, "max_num_tokens": 99
+    }  # fmt: skip
+
+
+class _Terminal:
+    def isatty(self) -> bool:
+        return True
+
+
+def _types(monkeypatch: pytest.MonkeyPatch, *lines: str | type[BaseException]) -> None:
+    typed = iter(lines)
+
+    def enter(prompt: str) -> str:
+        assert prompt == "> "
+        line = next(typed)
+        if not isinstance(line, str):
+            raise line
+        return line
+
+    monkeypatch.setattr("sys.stdin", _Terminal())
+    monkeypatch.setattr(builtins, "input", enter)
+
+
+@pytest.mark.usefixtures("opened")
+def test_run_talks_until_control_d(
+    model: str, run_tool: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = run_tool("lm", "run", model, "--prompt=hello").out
+    _types(monkeypatch, "", "hello", KeyboardInterrupt, "x" * 200, EOFError)
+    code, out, err = run_tool("lm", "run", model)
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[0] == "[enter] submit | [ctrl+c] end the answer | [ctrl+d] exit"
+    assert "\n".join(lines[2:]).startswith(f"{first}\nexpected at most 128 tokens")
+
+
+@pytest.mark.usefixtures("opened")
+def test_control_c_ends_an_answer(
+    model: str, run_tool: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from jaxdelegate.lm import Session
+
+    original = Session.run_decode_async
+
+    def interrupted(self: Session) -> Iterator[object]:
+        for i, part in enumerate(original(self)):
+            if i == 1:
+                signal.raise_signal(signal.SIGINT)
+            yield part
+
+    monkeypatch.setattr(Session, "run_decode_async", interrupted)
+    before = signal.getsignal(signal.SIGINT)
+    code, out, _ = run_tool("lm", "run", model, "--no_template", "--prompt=a long answer")
+    assert code == 0
+    assert out.endswith("\n[Generation cancelled]\n")
+    assert len(out) < 50
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_benchmark(model: str, run_tool: Run) -> None:
+    code, out, err = run_tool("lm", "benchmark", model, "-p", "16", "-d", "12", "--runs=3")
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    for line in (
+        f"Benchmarking model: {model}",
+        "Backend                    : cpu",
+        "Number of tokens in prefill: 16",
+        "Number of tokens in decode : 12",
+        "Max number of tokens       : 128",
+        "Running iteration 3 of 3..",
+        "----- Results -----",
+    ):
+        assert line in lines
+    results = dict(line.split(":") for line in lines[-4:])
+    assert list(results) == ["Prefill speed", "Decode speed", "Init time", "Time to first token"]
+    assert all(float(value.split()[0]) > 0 for value in results.values())
+    assert [value.split()[1] for value in results.values()] == ["tokens/s"] * 2 + ["s"] * 2
+
+
+def test_refused_flags(model: str, refused: Refuse, tmp_path: Path) -> None:
+    assert "expected at most 128, which the model's caches hold, got 512" in refused(
+        "lm", "benchmark", model
+    )
+    assert "--backend=gpu and --jax_platform=cpu contradict each other" in refused(
+        "lm", "run", model, "--prompt=a", "--backend=gpu", "--jax_platform=cpu"
+    )
+    assert "thinking_token_budget is not supported, got 9" in refused(
+        "lm", "run", model, "--prompt=a", "--thinking-budget=9"
+    )
+    assert "expected a text, got none" in refused("lm", "run", model, "--no-template", "--prompt=")
+    bad = tmp_path / "bad.jinja"
+    bad.write_text("{% for %}")
+    assert "chat template: syntax error" in refused(
+        "lm", "run", model, "--prompt=a", f"--chat_template={bad}"
+    )
+    assert "Unknown command line flag 'attachment'" in refused(
+        "lm", "run", model, "--attachment=a.png"
+    )

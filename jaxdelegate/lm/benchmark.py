@@ -1,0 +1,113 @@
+"""How fast a bundle's language model reads and generates tokens, as `litert_lm.Benchmark`."""
+
+import functools
+import os
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from jaxdelegate.errors import OptionError
+from jaxdelegate.lm.completions import BenchmarkInfo
+from jaxdelegate.lm.configs import Backend, SamplerConfig
+from jaxdelegate.lm.engine import Engine
+from jaxdelegate.lm.sampling import Rules
+from jaxdelegate.lm.unsupported import refuse
+
+
+class Benchmark:
+    """Reads a prompt of some length, and generates tokens after it, whatever they are."""
+
+    def __init__(
+        self,
+        model_path: str | os.PathLike[str],
+        backend: Backend | None = None,
+        prefill_tokens: int = 256,
+        decode_tokens: int = 256,
+        max_num_tokens: int | None = None,
+        cache_dir: str | None = None,
+        *,
+        prompt: str = "How are you",
+        options: Mapping[str, Any] | None = None,
+        **unsupported: Any,
+    ) -> None:
+        """Nothing is opened yet.
+
+        Args:
+            model_path: as in `Engine`, also the next one and the last four.
+            backend: where it runs.
+            prefill_tokens: of the prompt, at least 1.
+            decode_tokens: to generate, at least 1.
+            max_num_tokens: chooses among caches; None: `prefill_tokens` and `decode_tokens`.
+            cache_dir: not used yet.
+            prompt: cut or filled with zeros to `prefill_tokens`.
+            options: of JaxDelegate.
+            **unsupported: other arguments of `litert_lm`; None and False are accepted.
+
+        Raises:
+            OptionError: an argument is not supported.
+        """
+        refuse("Benchmark", unsupported)
+        if min(prefill_tokens, decode_tokens) < 1:
+            raise OptionError(
+                "prefill_tokens, decode_tokens: expected at least 1, got "
+                f"{prefill_tokens}, {decode_tokens}"
+            )
+        self.prefill_tokens, self.decode_tokens = prefill_tokens, decode_tokens
+        self._prompt = prompt
+        self._open = functools.partial(
+            Engine,
+            model_path,
+            backend,
+            max_num_tokens=max_num_tokens or prefill_tokens + decode_tokens,
+            options=options,
+            cache_dir=cache_dir,
+        )
+        self._init_seconds = 0.0
+
+    @functools.cached_property
+    def engine(self) -> Engine:
+        """The open engine, with its programs compiled. Errors as in `run`."""
+        began = time.perf_counter()
+        engine = self._open()
+        needed = self.prefill_tokens + self.decode_tokens
+        if needed > engine.max_num_tokens:
+            raise OptionError(
+                "prefill_tokens and decode_tokens: expected at most "
+                f"{engine.max_num_tokens}, which the model's caches hold, got {needed}"
+            )
+        self._measured(engine, 1)
+        self._init_seconds = time.perf_counter() - began
+        return engine
+
+    def run(self) -> BenchmarkInfo:
+        """Measure once; the first run opens the bundle and compiles its programs before.
+
+        Raises:
+            ModelError: as in `Engine`.
+            OptionError: as in `Engine`, or the model's caches are too short.
+        """
+        return self._measured(self.engine, self.decode_tokens)
+
+    def _measured(self, engine: Engine, count: int) -> BenchmarkInfo:
+        decoder = engine.new_decoder(1, has_stops=False)
+        ids = engine.tokenize(self._prompt)[: self.prefill_tokens]
+        ids += [0] * (self.prefill_tokens - len(ids))
+        decoder.wait()
+        began = time.perf_counter()
+        decoder.read(0, ids)
+        decoder.wait()
+        read = time.perf_counter()
+        decoder.begin(0, count, Rules(SamplerConfig(top_k=1)))
+        decoder.run(1)
+        first = time.perf_counter()
+        while not decoder.is_resting(0):
+            decoder.run()
+        ended = time.perf_counter()
+        return BenchmarkInfo(
+            init_time_in_second=self._init_seconds,
+            time_to_first_token_in_second=first - began,
+            last_prefill_token_count=len(ids),
+            last_prefill_tokens_per_second=len(ids) / (read - began),
+            last_decode_token_count=count,
+            last_decode_tokens_per_second=count / (ended - read),
+        )

@@ -1,0 +1,31 @@
+"""Arguments of `litert_lm` that ask for what this engine cannot do."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from jaxdelegate.errors import OptionError
+
+_NAMES = frozenset(
+    (
+        "max_num_images",
+        "vision_backend",
+        "audio_backend",
+        "enable_speculative_decoding",
+        "lora_rank_config",
+        "lora_config",
+        "tools",
+        "tool_event_handler",
+        "constrained_decoding_config",
+        "response_format",
+    )
+)
+_WITHOUT_TOOLS = frozenset(("automatic_tool_calling",))  # means nothing without tools
+
+
+def refuse(method: str, arguments: Mapping[str, Any]) -> None:
+    """An OptionError or TypeError for arguments that are not supported, unless they ask nothing."""
+    for name, value in arguments.items():
+        if name not in _NAMES | _WITHOUT_TOOLS:
+            raise TypeError(f"{method}() got an unexpected keyword argument {name!r}")
+        if name in _NAMES and value and getattr(value, "enable", True):
+            raise OptionError(f"{method}: {name} is not supported, got {value!r}; leave it out")
