@@ -42,7 +42,7 @@ def test_describe(bundle: str, capsys: Capture) -> None:
     assert main(["lm", "describe", bundle]) == 0
     printed = capsys.readouterr().out
     for line in (
-        f"{bundle}: LiteRT-LM 1.7.0 bundle, ",
+        f"{bundle}: LiteRT-LM 1.7.0 bundle,",
         r"  Authors:  tests\n",
         "  model type:            gemma3",
         "  tokens at most:        64",
