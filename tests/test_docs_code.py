@@ -17,6 +17,7 @@ from jaxdelegate.reference.registry import KERNELS
 from jaxdelegate.testing import ModelBuilder
 from jaxdelegate.testing.builder import SubgraphBuilder
 from tests.support.bundles import litertlm, parts
+from tests.support.language_models import language_bundle, language_model
 
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -61,6 +62,11 @@ def bundle(folder: Path) -> None:
     (folder / "gemma.litertlm").write_bytes(litertlm(parts()))
 
 
+def language(folder: Path) -> None:
+    model = language_model(capacity=1024)
+    (folder / "model.litertlm").write_bytes(language_bundle(model=model))
+
+
 def int8(folder: Path) -> None:
     (folder / "int8.tflite").write_bytes(TASKS["classification"].network(quantized=True))
 
@@ -101,6 +107,7 @@ def trainable(folder: Path) -> None:
 FILES: dict[str, Callable[[Path], None]] = {
     "docs/api/bundles.md": bundle,
     "docs/bundles.md": bundle,
+    "docs/api/lm.md": language,
     "docs/evaluation.md": images,
     "docs/fine_tuning.md": int8,
     "docs/jax.md": trainable,

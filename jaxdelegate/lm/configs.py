@@ -65,7 +65,7 @@ class SamplerConfig:
 
 @dataclasses.dataclass(frozen=True)
 class ThinkingConfig:
-    """Whether a chat template asks the model to think before it answers.
+    """Whether a chat template asks the model to think first.
 
     Attributes:
         enable_thinking: the template's variable `enable_thinking`.

@@ -34,7 +34,7 @@ AnyMessage = str | Contents | Message | Mapping[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What `Engine.create_conversation` was asked for."""
+    """The arguments of `Engine.create_conversation`."""
 
     messages: Sequence[Mapping[str, Any]] = ()
     extra_context: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -178,6 +178,7 @@ class Conversation:
         if max_output_tokens is None:
             max_output_tokens = self._settings.max_output_tokens
         limit = self._engine.limit(max_output_tokens)
+        self._cancelled.clear()
         return self._answered(own, thinking, limit, rules)
 
     def render_message_to_string(self, message: AnyMessage) -> str:
@@ -253,7 +254,6 @@ class Conversation:
         self, message: dict[str, Any], thinking: Mapping[str, Any], limit: int, rules: Rules
     ) -> Iterator[Message]:
         decoder, began = self._open(), time.perf_counter()
-        self._cancelled.clear()
         prompt = self._prompt(message, thinking)
         ids = self._tokens(prompt)
         reading = time.perf_counter()

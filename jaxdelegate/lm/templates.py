@@ -79,7 +79,7 @@ class JinjaTemplate:
                 add_generation_prompt=ends,
                 **{name: _shown(value) for name, value in variables.items()},
             )
-        except (self._error, _RefusedError, TypeError, ValueError, OverflowError) as error:
+        except (self._error, *_RAISED) as error:
             self._fail(_first_line(error))
         if len(text) > _MOST_CHARACTERS:
             self._fail(f"expected a text of at most {_MOST_CHARACTERS} characters, got {len(text)}")
@@ -115,6 +115,10 @@ class AffixTemplate:
 
 class _RefusedError(Exception):
     """What a template says by `raise_exception`."""
+
+
+# By the functions below, for values of other types.
+_RAISED = (_RefusedError, AttributeError, OverflowError, RecursionError, TypeError, ValueError)
 
 
 def _environment(package: Any) -> Any:

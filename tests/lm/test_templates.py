@@ -119,6 +119,8 @@ def test_values_and_whitespace(template: str, want: str) -> None:
     [
         ("{% for %}", "m.litertlm: chat template: syntax error"),
         ("{{ raise_exception('no\tmore') }}", r"chat template: no\tmore"),
+        ("{{ nothing | lstrip }}", "has no attribute 'lstrip'"),
+        ("{{ strftime_now(3) }}", "must be str"),
         ("{{ a.b }}", "`a` is undefined"),
         ("{{ 'a' + messages }}", "unsupported types string and sequence"),
         ("{% include '/etc/passwd' %}", "non-existing template"),
