@@ -20,6 +20,8 @@ JsonMessage = Mapping[str, Any]
 _FUEL = 10_000_000
 _MOST_CHARACTERS = 16 << 20
 _MOST_SOURCE_CHARACTERS = 1 << 20
+# minijinja pads to any width that a text names, and ends the process if memory does not suffice.
+_FORMAT = re.compile(r"[.|]\s*format\b")
 _MARKS = re.compile(r"{%-?\s*(?:end)?generation\s*-?%}")  # for training only
 
 
@@ -55,6 +57,8 @@ class JinjaTemplate:
         self._where = where
         if len(source) > _MOST_SOURCE_CHARACTERS:
             self._fail(f"expected at most {_MOST_SOURCE_CHARACTERS} characters, got {len(source)}")
+        if _FORMAT.search(source):
+            self._fail("format is not supported: it may take any amount of memory")
         package = optional_module("minijinja", "lm")
         self._error: type[Exception] = package.TemplateError
         self._environment = _environment(package)

@@ -150,7 +150,7 @@ def test_ngrams_do_not_repeat() -> None:
 
 def test_suppressed_tokens_are_not_chosen(logits: np.ndarray) -> None:
     order = np.argsort(-logits)
-    rules = Rules(suppressed=SuppressTokensConfig([*order[:3].tolist(), 10 ** 6]))
+    rules = Rules(suppressed=SuppressTokensConfig([*order[:3].tolist(), 10**6]))
     assert chosen(rules, logits)[0] == order[3]
 
 

@@ -127,6 +127,8 @@ def test_values_and_whitespace(template: str, want: str) -> None:
         ("{{ messages.__class__.__mro__ }}", "undefined"),
         ("{% for i in range(9999) %}{% for j in range(9999) %}{% endfor %}{% endfor %}", "fuel"),
         ("{{ 'a' * 1000000000 }}", "fuel"),
+        ("{{ '{:>100000000000000}' . format(3) }}", "format is not supported"),
+        ("{{ '%100000000000000d' |format(3) }}", "format is not supported"),
         ("{% set n = namespace(x='aa') %}{% for i in range(40) %}{% set n.x = n.x ~ n.x %}"
          "{% endfor %}", "fuel"),
         ("{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(1) }}", "recursion limit"),
