@@ -27,6 +27,7 @@ from jaxdelegate.lm.session import Answer
 from jaxdelegate.lm.templates import ChatTemplate
 from jaxdelegate.lm.unsupported import refuse
 
+_PROBE = "probe"
 _REASONING = "reasoning_content"  # the key of LiteRT-LM and of many templates
 
 AnyMessage = str | Contents | Message | Mapping[str, Any]
@@ -320,9 +321,12 @@ def _joined(parts: Sequence[Message]) -> Message:
 
 
 def _takes_lists(template: ChatTemplate) -> bool:
-    """Whether a template shows the text of a content that is a list of parts, as LiteRT-LM's."""
-    content = [{"type": "text", "text": "probe"}]
+    """Whether a template gets lists of parts, as in LiteRT-LM: unless it shows texts only."""
+    return _shows(template, [{"type": "text", "text": _PROBE}]) or not _shows(template, _PROBE)
+
+
+def _shows(template: ChatTemplate, content: Any) -> bool:
     try:
-        return "probe" in template.render([{"role": "user", "content": content}], {}, ends=True)
+        return _PROBE in template.render([{"role": "user", "content": content}], {}, ends=True)
     except ModelError:
         return False

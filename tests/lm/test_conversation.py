@@ -163,6 +163,12 @@ def test_texts_for_templates_that_cannot_show_lists(talk: Any) -> None:
     ):
         with talk(chat_template=template, text_contents=text_contents) as conversation:
             assert conversation.render_message_to_string("hi") == want
+    # No user's message is shown, in either form.
+    system_only = (
+        "{% if messages[0].role == 'system' %}{{ messages[0].content[0].text }}{% endif %}"
+    )
+    with talk(chat_template=system_only, system_message="S") as conversation:
+        assert conversation.render_message_to_string("hi") == "S"
 
 
 def test_thinking_and_context_reach_the_template(talk: Any) -> None:
