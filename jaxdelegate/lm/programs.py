@@ -69,6 +69,7 @@ class Programs:
     ) -> None:
         """`stops` are the tokens that end an answer."""
         self.graph, self.slots = graph, slots
+        self._device = jax.devices(model.options.platform)[model.options.device_index or 0]
         steps = (*graph.prefill, graph.decode)
         functions = {step.key: model.function(step.key, weights="prepared") for step in steps}
         self._apply = {key: apply for key, (apply, _) in functions.items()}
@@ -109,8 +110,7 @@ class Programs:
         token, position, left, generated = (jnp.zeros(n, np.int32) for _ in range(4))
         slots = Slots(caches, token, position, left, answer, generated)
         # On the weights' device for good, as results are: otherwise jax would compile twice.
-        leaves = [leaf for own in self.params.values() for leaf in own.values()]
-        placed: Slots = jax.device_put(slots, leaves[0].sharding if leaves else None)
+        placed: Slots = jax.device_put(slots, self._device)
         return placed
 
     def read(self, slots: Slots, slot: int, tokens: np.ndarray, start: int) -> Slots:
