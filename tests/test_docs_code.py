@@ -108,6 +108,7 @@ FILES: dict[str, Callable[[Path], None]] = {
     "docs/api/bundles.md": bundle,
     "docs/bundles.md": bundle,
     "docs/api/lm.md": language,
+    "docs/lm.md": language,
     "docs/evaluation.md": images,
     "docs/fine_tuning.md": int8,
     "docs/jax.md": trainable,
