@@ -84,7 +84,8 @@ class Engine:
         """
         refuse("Engine", unsupported)
         began = time.perf_counter()
-        del cache_dir
+        if cache_dir is not None:
+            _LOGGER.warning("cache_dir is not used: programs of language models are not stored yet")
         if max_batch < 1:
             raise OptionError(f"max_batch: expected at least 1, got {max_batch}")
         self.bundle: Bundle = open_bundle(model_path)
@@ -131,7 +132,7 @@ class Engine:
     @property
     def platform(self) -> str:
         """Where it runs: "cpu", "gpu" or "tpu"."""
-        return str(jax.default_backend())
+        return self._model.options.platform or str(jax.default_backend())
 
     @property
     def weight_bytes(self) -> int:

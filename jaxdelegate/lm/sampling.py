@@ -109,11 +109,13 @@ class Rules:
 
 
 def joined(variants: list[Variant]) -> Variant:
-    """A program for sequences of several variants; their n-grams must have one size."""
+    """A program for sequences of several variants. A ValueError: their n-grams differ in size."""
+    if len({v.ngram for v in variants}) > 1:
+        raise ValueError("expected sequences with one no_repeat_ngram_size, got several")
     return Variant(
         max(v.k for v in variants),
         any(v.has_rules for v in variants),
-        max(v.ngram for v in variants),
+        variants[0].ngram,
         any(v.has_scores for v in variants),
     )
 

@@ -3,7 +3,8 @@
 The float view would keep a float of two or four bytes for each integer of one byte or less: more
 memory, and a product of few rows takes as long as its filter is read. Here the program holds the
 integers and widens them where it multiplies. Sums are float32 and are scaled once for a channel, or
-for each block, so a result differs from the view's by rounding only.
+for each block (with operands of 16 bits the scales of blocks may multiply elements instead), so a
+result differs from the view's by rounding only.
 
 Operands have 16 bits, in which every such integer is exact. A float32 row is the sum of three rows
 of bfloat16, exactly, which takes less time than a product of float32.

@@ -171,6 +171,12 @@ def test_one_program_serves_several_rules(logits: np.ndarray) -> None:
             assert int(token) == chosen(rules, logits, [0] * count)[0]
 
 
+def test_ngrams_of_several_sizes_share_no_program() -> None:
+    several = [Rules(), Rules(ngrams=NoRepeatNgramConfig(3))]
+    with pytest.raises(ValueError, match="one no_repeat_ngram_size"):
+        joined([rules.variant(VOCABULARY) for rules in several])
+
+
 @pytest.mark.parametrize(
     ("make", "said"),
     [
