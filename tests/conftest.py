@@ -65,6 +65,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=left_out)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def caches_of_this_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Engines store their programs in a folder of the tests, not in the user's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "caches"))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def forget_models() -> Iterator[Callable[[], None]]:
     """Each test opens its models for the first time: programs of another test are not shared.

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from jaxdelegate.cache.constants import ConstantDigests
+from jaxdelegate.cache.entry import StoredWeight
 from jaxdelegate.cache.environment import environment_parts
 from jaxdelegate.cache.key import Key, Part
 from jaxdelegate.cache.loading import ModelData
@@ -17,7 +19,7 @@ from jaxdelegate.cache.partition_key import (
     read_constants,
 )
 from jaxdelegate.cache.sources import confirm, source_parts
-from jaxdelegate.digests import PREFERRED
+from jaxdelegate.digests import PREFERRED, digests
 
 if TYPE_CHECKING:
     from jaxdelegate.op_lowering.spec import TensorSpec
@@ -49,8 +51,8 @@ class ProgramKey(Key):
         SourceError if the sources that produce programs are not available.
         """
         constants = read_constants(params.nodes, params.outputs, specs)
-        digests = model.constants.of(constants)
-        data = ModelData(_of_program(params, specs), constants, digests)
+        of_constants = model.constants.of(constants)
+        data = ModelData(_of_program(params, specs), constants, of_constants)
         of_subgraphs = calls_subgraphs(params.nodes)
         parts = {
             **process_parts(settings, device),
@@ -58,7 +60,7 @@ class ProgramKey(Key):
             **model.operators.of(params.nodes, specs),
             **boundary_parts(params, specs),
             **source_parts(of_subgraphs=of_subgraphs),
-            **model_part(digests),
+            **model_part(of_constants),
         }
         return cls(
             parts=parts,
@@ -71,6 +73,73 @@ class ProgramKey(Key):
     def confirm(self) -> None:
         """Check that the sources that produced the program are those that the key describes."""
         confirm(of_subgraphs=self.calls_subgraphs)
+
+    def constant_digests(self) -> Mapping[int, str]:
+        """The digest of each constant's elements, by tensor."""
+        return self.data.digests
+
+    def data_for(self, weights: Iterable[StoredWeight]) -> ModelData:  # noqa: ARG002 (see below)
+        """What loading a program with these weights needs."""
+        return self.data
+
+
+@dataclasses.dataclass(frozen=True)
+class FileProgramKey(ProgramKey):
+    """The key of a program that may depend on all of a model's file, whose digest it has.
+
+    So constants need no digests of their own to load it. A program's results are numbered.
+    """
+
+    folders: tuple[str, ...] = ()  # whose code determines the program, besides others
+
+    @classmethod
+    def of_file(
+        cls,
+        content: memoryview,
+        data: ModelData,
+        settings: Mapping[str, Any],
+        jax_config: Part,
+        device: Any,
+        *,
+        folders: tuple[str, ...] = (),
+        model_name: str = "",
+        operators: str = "",
+    ) -> FileProgramKey:
+        """A SourceError, as `of_partition`."""
+        return cls(
+            parts=file_parts(content, settings, jax_config, device, folders),
+            data=data,
+            model_name=model_name,
+            operators=operators,
+            calls_subgraphs=True,
+            folders=folders,
+        )
+
+    def confirm(self) -> None:
+        confirm(of_subgraphs=True, more=self.folders)
+
+    def constant_digests(self) -> Mapping[int, str]:
+        return ConstantDigests().of(self.data.constants)
+
+    def data_for(self, weights: Iterable[StoredWeight]) -> ModelData:
+        known = {w.tensor: w.digest for w in weights if w.tensor is not None}
+        return self.data._replace(digests=known)
+
+
+def file_parts(
+    content: memoryview,
+    settings: Mapping[str, Any],
+    jax_config: Part,
+    device: Any,
+    folders: tuple[str, ...] = (),
+) -> dict[str, Part]:
+    """The parts of a key that depends on all of a model's file; a SourceError."""
+    return {
+        **process_parts(settings, device),
+        "jax_config": jax_config,
+        "file": Part.of(digests([content])),
+        **source_parts(of_subgraphs=True, more=folders),
+    }
 
 
 def process_parts(settings: Mapping[str, Any], device: Any) -> dict[str, Part]:

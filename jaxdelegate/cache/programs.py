@@ -20,8 +20,9 @@ import numpy as np
 from jaxdelegate.cache import locks, start_records, support
 from jaxdelegate.cache.directory import PrivateDirectory
 from jaxdelegate.cache.entry import Entry, EntryError, unpack
-from jaxdelegate.cache.key import Key, Part
+from jaxdelegate.cache.key import Key
 from jaxdelegate.cache.loading import ModelData, ResultSpec, loaded
+from jaxdelegate.cache.maintenance import prune
 from jaxdelegate.cache.partition_key import (
     KnownModel,
     calls_subgraphs,
@@ -29,14 +30,18 @@ from jaxdelegate.cache.partition_key import (
     model_part,
     read_constants,
 )
-from jaxdelegate.cache.program_key import ProgramKey, process_parts
+from jaxdelegate.cache.program_key import (
+    FileProgramKey,
+    ProgramKey,
+    file_parts,
+    process_parts,
+)
 from jaxdelegate.cache.settings import settings_part
 from jaxdelegate.cache.sources import SourceError, source_parts
 from jaxdelegate.cache.start_records import StartRecord
 from jaxdelegate.cache.store import ProgramStore, stored_weights
 from jaxdelegate.cache.support import Verdicts
 from jaxdelegate.cache.weights import content_digest, file_content
-from jaxdelegate.digests import digests
 from jaxdelegate.errors import CacheWarning
 from jaxdelegate.pjrt.client import LOAD_ERRORS
 from jaxdelegate.text import plural
@@ -64,6 +69,7 @@ class ProgramCache:
         """A directory that cannot be trusted is not used, with a CacheWarning."""
         self._store: ProgramStore | None = None
         self.compiles_once = False  # wait for a process that compiles the same program
+        self.most_bytes: int | None = None  # of all files: those used longest ago are removed
         self.statistics = Statistics()
         self._counting = threading.Lock()
         try:
@@ -139,14 +145,7 @@ class ProgramCache:
         if jax_config is None:
             return None
         try:
-            return Key(
-                {
-                    **process_parts(settings, device),
-                    "jax_config": jax_config,
-                    "file": Part.of(digests([content])),
-                    **source_parts(of_subgraphs=True),
-                }
-            )
+            return Key(file_parts(content, settings, jax_config, device))
         except SourceError as error:
             _LOGGER.debug("cache: no key: %s", error)
             return None
@@ -221,7 +220,31 @@ class ProgramCache:
             _warn(f"compiled programs are not stored: {error}")
         return None
 
-    def load(self, key: ProgramKey, weights: ModelWeights) -> Program | None:
+    def file_program_key(
+        self,
+        content: memoryview,
+        data: ModelData,
+        settings: Mapping[str, Any],
+        device: Any,
+        **more: Any,
+    ) -> FileProgramKey | None:
+        """The key of a program that may depend on all of a model's file: see `FileProgramKey`.
+
+        None: the program cannot be stored.
+        """
+        if self._store is None:
+            return None
+        jax_config = settings_part(self._store.directory)
+        if jax_config is None:
+            _LOGGER.debug("cache: JAX's settings are not known in this process")
+            return None
+        try:
+            return FileProgramKey.of_file(content, data, settings, jax_config, device, **more)
+        except SourceError as error:
+            _warn(f"compiled programs are not stored: {error}")
+            return None
+
+    def load(self, key: ProgramKey, weights: DeviceWeights | ModelWeights) -> Program | None:
         """The stored program, its weights on the device; None: it must be compiled."""
         if self._store is None:
             return None
@@ -232,7 +255,7 @@ class ProgramCache:
                 self._log_miss(key)
                 _warn_of_other_versions(self._store)
                 return None
-            program = loaded(entry, self._store, key.data, weights)
+            program = loaded(entry, self._store, key.data_for(entry.weights), weights)
         except (EntryError, *LOAD_ERRORS) as error:
             if weights.runtime.has_jax:
                 _warn(f"stored program {key.digest[:12]} is not used: {error}")
@@ -264,7 +287,7 @@ class ProgramCache:
                 "compilation cache, and XLA cannot serialize such a program"
             )
             return program
-        constants = {digest: index for index, digest in key.data.digests.items()}
+        constants = {digest: index for index, digest in key.constant_digests().items()}
         arrays = [np.asarray(array) for array in program.weights]
         records = stored_weights(arrays, constants)
         by_digest = {w.digest: a for w, a in zip(records, arrays, strict=True)}
@@ -286,6 +309,8 @@ class ProgramCache:
             )
             self._store.save(entry, content)
             self._count(stored=1)
+            if self.most_bytes is not None and self._store.nbytes > self.most_bytes:
+                prune(self._store.directory.path, self.most_bytes)
         except (SourceError, *LOAD_ERRORS) as error:
             _warn(f"program {key.digest[:12]} is not stored: {error}")
             return program

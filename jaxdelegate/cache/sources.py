@@ -32,28 +32,30 @@ class SourceError(Exception):
     """The package's sources are missing or have changed, so nothing is stored."""
 
 
-def source_parts(*, of_subgraphs: bool) -> dict[str, Part]:
-    """Called subgraphs add the code that determines their content.
+def source_parts(*, of_subgraphs: bool, more: tuple[str, ...] = ()) -> dict[str, Part]:
+    """Called subgraphs add the code that determines their content; `more` are other folders.
 
     A SourceError if the files are missing, or newer than what this process runs.
     """
-    found = _folders(of_subgraphs=of_subgraphs)
+    found = _folders(of_subgraphs=of_subgraphs, more=more)
     return {part: Part.of(_digest(PACKAGE, names)) for part, names in found.items()}
 
 
-def confirm(*, of_subgraphs: bool) -> None:
+def confirm(*, of_subgraphs: bool, more: tuple[str, ...] = ()) -> None:
     """Check that the modules imported since `source_parts` are those that it digested.
 
     Modules of operators are imported when a model needs them. A SourceError if a file has changed
     since this process started.
     """
-    for names in _folders(of_subgraphs=of_subgraphs).values():
+    for names in _folders(of_subgraphs=of_subgraphs, more=more).values():
         _files(PACKAGE, names)
 
 
-def _folders(*, of_subgraphs: bool) -> dict[str, tuple[str, ...]]:
+def _folders(*, of_subgraphs: bool, more: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
     found: dict[str, tuple[str, ...]] = {"sources": _FOLDERS}
-    return found | {"subgraph_sources": _SUBGRAPH_FOLDERS} if of_subgraphs else found
+    if of_subgraphs:
+        found["subgraph_sources"] = _SUBGRAPH_FOLDERS
+    return found | {"caller_sources": more} if more else found
 
 
 @functools.cache

@@ -27,6 +27,11 @@ class ProgramStore:
     def __init__(self, directory: PrivateDirectory) -> None:
         self.directory = directory
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all files in the directory."""
+        return sum(map(self.directory.size, self.directory.names()))
+
     def find(self, key: Key) -> Entry | None:
         """The entry of a key; None if nothing is stored under it.
 

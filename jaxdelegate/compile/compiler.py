@@ -322,6 +322,13 @@ class Compiler:
             "choices": self.choices_digest(),
         }
 
+    def file_settings(self) -> dict[str, Any]:
+        """What belongs to the keys of programs of a whole file in its shapes; needs no jax."""
+        options = dataclasses.asdict(self.options)
+        for name in ("serialization_dir", "rebatch", "pad_batch"):
+            del options[name]
+        return {"options": options, "choices": self.choices_digest()}
+
     def choices_digest(self) -> str | None:
         """The digest of the tuner's stored choices; None if programs do not depend on them."""
         depends = self.options.inference_preference == "balanced" and self.cache is not None

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from jaxdelegate.pjrt import client
 from jaxdelegate.xla.program import Program
 
 if TYPE_CHECKING:
@@ -39,9 +40,9 @@ def of_partition(
 
 def of_program(error: BaseException, platform: str, program: Program) -> str:
     """The message for a program that was running."""
-    constants = sum(array.nbytes for array in program.constants)
+    constants = sum(map(client.nbytes, program.constants))
     plan = program.executable.memory_analysis()
-    sizes = f"{_in_words(sum(array.nbytes for array in program.weights))} of weights"
+    sizes = f"{_in_words(sum(map(client.nbytes, program.weights)))} of weights"
     if plan is not None:  # some backends do not report it
         sizes += (
             f", {_in_words(plan.argument_size_in_bytes - constants)} of inputs, "

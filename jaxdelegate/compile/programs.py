@@ -77,17 +77,17 @@ class ModelPrograms:
     def get(
         self,
         group: Hashable,
-        key: ProgramKey,
-        recent: RecentPrograms,
-        most_bytes: int,
+        key: Any,
+        recent: LruCache[Any, Program],
+        most_bytes: float,
         compute: Callable[[], Program],
     ) -> Program:
         """A program, compiled if it is missing; threads that ask for it at once compile it once.
 
         Args:
             group: options and graph.
-            key: the program's.
-            recent: those of the group.
+            key: the program's, in the group.
+            recent: those of the group that the caller keeps.
             most_bytes: that idle ones may hold; see `drop_idle`.
             compute: compiles it.
         """
@@ -123,7 +123,7 @@ class ModelPrograms:
                     recent.clear()
 
 
-def drop_idle(kept: RecentPrograms, most: int) -> None:
+def drop_idle(kept: LruCache[Any, Program], most: float) -> None:
     """Drop the programs used longest ago, while they hold too much that the latest one does not.
 
     Args:
@@ -133,7 +133,7 @@ def drop_idle(kept: RecentPrograms, most: int) -> None:
     while len(kept) > 1:
         *idle, latest = kept.values()
         own = {id(array) for array in latest.weights}
-        arrays = {id(a): a.nbytes for p in idle for a in p.weights if id(a) not in own}
+        arrays = {id(a): client.nbytes(a) for p in idle for a in p.weights if id(a) not in own}
         if sum(arrays.values()) + sum(p.code_bytes for p in idle) <= most:
             return
         kept.drop_oldest()

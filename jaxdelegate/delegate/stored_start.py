@@ -6,7 +6,6 @@ interpreter reads the model.
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -171,11 +170,7 @@ def _key(delegate: JaxDelegate, content: memoryview) -> Key | None:
     """The key of a model's start record; None: starts are not stored."""
     if delegate.programs is None or not delegate.target.can_do_without_jax:
         return None
-    options = dataclasses.asdict(delegate.options)
-    del options["serialization_dir"]
-    for name in ("rebatch", "pad_batch"):  # of other shapes than the declared ones
-        del options[name]
-    settings = {"options": options, "choices": delegate.compiler.choices_digest()}
+    settings = delegate.compiler.file_settings()
     return delegate.programs.start_key(content, settings, delegate.target.runtime.device)
 
 

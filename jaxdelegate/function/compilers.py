@@ -15,9 +15,14 @@ _MAX_DEVICES = 64
 
 
 class Compilers:
-    def __init__(self, options: DelegateOptions, prepared: DelegateOptions) -> None:
-        """`prepared`: the options of functions with prepared weights."""
-        self._options, self._prepared = options, prepared
+    def __init__(
+        self,
+        options: DelegateOptions,
+        prepared: DelegateOptions,
+        weights: DeviceWeights | None = None,
+    ) -> None:
+        """`prepared`: the options of functions with prepared weights, which join `weights`."""
+        self._options, self._prepared, self._weights = options, prepared, weights
         self._by_device: LruCache[jax.Device, Compiler] = LruCache(_MAX_DEVICES)
 
     @functools.cached_property
@@ -35,7 +40,10 @@ class Compilers:
         if platform is not None:
             options = dataclasses.replace(options, platform=platform)
         compiler = Compiler(options)
-        return compiler, DeviceWeights(client.of_jax(compiler.device))
+        runtime = client.of_jax(compiler.device)
+        if self._weights is not None and self._weights.runtime is runtime:
+            return compiler, self._weights
+        return compiler, DeviceWeights(runtime)
 
     def on(self, device: jax.Device) -> Compiler:
         def compiler() -> Compiler:

@@ -1,6 +1,5 @@
 """Reads and writes .tflite files for use from JAX: `jaxdelegate.load` and `jaxdelegate.save`."""
 
-import dataclasses
 import os
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
@@ -11,16 +10,12 @@ from jaxdelegate.function.functions import Functions
 from jaxdelegate.function.mode import FileIo
 from jaxdelegate.function.model import CallableModel
 from jaxdelegate.function.sharded import ShardedModel
-from jaxdelegate.function.views import View
+from jaxdelegate.function.views import whole
 from jaxdelegate.function.weights import Params
 from jaxdelegate.model.open_models import open_model
 from jaxdelegate.options import DelegateOptions
 from jaxdelegate.passes.limits import Limits
 from jaxdelegate.text import printable
-
-# JaxDelegate's options that change a program, except those that are up to the caller here.
-_KEYED = {field.name for field in dataclasses.fields(DelegateOptions) if field.metadata["keyed"]}
-_OPTIONS = (_KEYED - {"donate_inputs", "device_index"}) | {"max_programs", "max_program_bytes"}
 
 
 def load(
@@ -50,22 +45,14 @@ def load(
         ModelError: the file cannot be opened or is damaged.
         OptionError: an option is unknown, has an invalid value, or does not apply here.
     """
-    asked = given = DelegateOptions.of(options, **more)
-    if given.quant_mode == "auto":
-        given = dataclasses.replace(given, quant_mode="float_view")
-    wrong = sorted(set(given.changed()) - _OPTIONS)
-    if wrong:
-        raise OptionError(
-            f"load: {wrong[0]} is an option for delegates in interpreters; "
-            f"these apply here: {', '.join(sorted(_OPTIONS))}"
-        )
+    limits = Limits.of(max_tensor_bytes, max_host_memory)
+    view = whole(options, limits, **more)
     graph = open_model(source)
     if not graph.subgraphs:
         raise ModelError(
             f"{printable(graph.source)}: Model.subgraphs: at least one is needed, got none"
         )
-    limits = Limits.of(max_tensor_bytes, max_host_memory)
-    return CallableModel(Functions(graph, View(given, limits, prepared=asked), source))
+    return CallableModel(Functions(graph, view, source))
 
 
 def save(

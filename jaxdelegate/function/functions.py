@@ -26,16 +26,17 @@ from jaxdelegate.function.records import (
 from jaxdelegate.function.states import ModelStates
 from jaxdelegate.function.subgraph import SubgraphFunction
 from jaxdelegate.function.training import Trainable
-from jaxdelegate.function.views import View, selected
+from jaxdelegate.function.views import View, named_infos, selected, signatures_of
 from jaxdelegate.function.weights import Params
 from jaxdelegate.model.open_models import open_model
-from jaxdelegate.model.records import Model, SignatureDef, Subgraph, Tensor
+from jaxdelegate.model.records import Model, SignatureDef, Tensor
 from jaxdelegate.model.source import Source
 from jaxdelegate.op_lowering.spec import Shape
 from jaxdelegate.pjrt.client import check_process
 from jaxdelegate.plan.shape_signatures import shape_signatures
 from jaxdelegate.runtime.initialization import resources_after
 from jaxdelegate.simple_delegate import GraphKey
+from jaxdelegate.xla.weights import DeviceWeights
 
 Ends = tuple[int, tuple[int, ...], tuple[int, ...]]  # subgraph, inputs, outputs
 
@@ -59,7 +60,10 @@ class Identity:
 class Functions:
     """A model's functions, lowered when they are first used. Equal for equal files and views."""
 
-    def __init__(self, file: Model, view: View, source: Any = None) -> None:
+    def __init__(
+        self, file: Model, view: View, source: Any = None, weights: DeviceWeights | None = None
+    ) -> None:
+        """`weights`: those of its device, which prepared weights join; None: none."""
         self.file, self.view, self.source = file, view, source
         self.graph = selected(file, view)
         self.trainable = Trainable(file.subgraphs)
@@ -67,7 +71,7 @@ class Functions:
             self.graph.subgraphs,
             functools.partial(resources_after, subgraphs=self.graph.subgraphs, limits=view.limits),
         )
-        self._compilers = Compilers(view.options, view.prepared or view.options)
+        self._compilers = Compilers(view.options, view.prepared or view.options, weights)
         self._arrays: Params = {}
         self._functions: dict[Ends, Function] = {}
         self._lock = threading.Lock()
@@ -75,32 +79,22 @@ class Functions:
     @functools.cached_property
     def signatures(self) -> dict[str, Signature]:
         """The signatures by key, with -1 for free dimensions."""
-        return {s.key: self._signature(s) for s in self.graph.signatures}
+        return signatures_of(self.graph, self.view.limits)
 
     @functools.cached_property
     def _leaves(self) -> Leaves:
         as_floats = self.view.options.quant_mode == "float_view"
         return Leaves(self.graph.subgraphs, as_floats=as_floats)
 
-    def _signature(self, s: SignatureDef) -> Signature:
-        subgraph = self.graph.subgraphs[s.subgraph]
-        return Signature(self._infos(subgraph, s.inputs), self._infos(subgraph, s.outputs))
-
-    def _infos(self, subgraph: Subgraph, named: Mapping[str, int]) -> dict[str, TensorInfo]:
-        shapes = shape_signatures(
-            subgraph, self.graph.subgraphs, tuple(named.values()), self.view.limits
-        )
-        return {name: info_of(subgraph.tensors[i], shapes[i]) for name, i in named.items()}
-
     @functools.cached_property
     def main(self) -> Signature:
         """Inputs and outputs of the main subgraph, by tensor name."""
         main = self.graph.subgraphs[0]
-        ends = (
-            self._infos(main, dict(zip(unique_names(main, indices), indices, strict=True)))
+        named = (
+            dict(zip(unique_names(main, indices), indices, strict=True))
             for indices in (main.inputs, main.outputs)
         )
-        return Signature(*ends)
+        return Signature(*(named_infos(self.graph, main, n, self.view.limits) for n in named))
 
     def tensors(self) -> dict[str, TensorInfo]:
         """The inputs and computed tensors of the file's main subgraph, by name, in order."""

@@ -4,13 +4,25 @@ import dataclasses
 import difflib
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
-from jaxdelegate.errors import TensorError
-from jaxdelegate.function.records import computed_names, unique_names
+from jaxdelegate.errors import OptionError, TensorError
+from jaxdelegate.function.records import (
+    Signature,
+    TensorInfo,
+    computed_names,
+    info_of,
+    unique_names,
+)
 from jaxdelegate.model.records import Model, SignatureDef, Subgraph
 from jaxdelegate.options import DelegateOptions
 from jaxdelegate.passes.cut import cut
 from jaxdelegate.passes.limits import Limits
+from jaxdelegate.plan.shape_signatures import shape_signatures
+
+# JaxDelegate's options that change a program, except those that are up to the caller here.
+_KEYED = {field.name for field in dataclasses.fields(DelegateOptions) if field.metadata["keyed"]}
+_OPTIONS = (_KEYED - {"donate_inputs", "device_index"}) | {"max_programs", "max_program_bytes"}
 
 _KEY = "serving_default"  # of the signature of converted models
 # About the operators and the file. Other metadata is about the whole model's inputs and outputs.
@@ -41,6 +53,47 @@ class View:
     def is_cut(self) -> bool:
         """Whether it is only a part of the graph."""
         return self.inputs is not None or self.outputs is not None
+
+
+def whole(options: Mapping[str, Any] | DelegateOptions | None, limits: Limits, **more: Any) -> View:
+    """The view of all of a model, with the options that `load` takes.
+
+    Raises:
+        OptionError: an option is unknown, has an invalid value, or does not apply.
+    """
+    asked = given = DelegateOptions.of(options, **more)
+    if given.quant_mode == "auto":
+        given = dataclasses.replace(given, quant_mode="float_view")
+    wrong = sorted(set(given.changed()) - _OPTIONS)
+    if wrong:
+        raise OptionError(
+            f"load: {wrong[0]} is an option for delegates in interpreters; "
+            f"these apply here: {', '.join(sorted(_OPTIONS))}"
+        )
+    return View(given, limits, prepared=asked)
+
+
+def signatures_of(graph: Model, limits: Limits) -> dict[str, Signature]:
+    """The signatures of a model by key, with -1 for free dimensions."""
+
+    def infos(subgraph: Subgraph, named: Mapping[str, int]) -> dict[str, TensorInfo]:
+        return named_infos(graph, subgraph, named, limits)
+
+    return {
+        s.key: Signature(
+            infos(graph.subgraphs[s.subgraph], s.inputs),
+            infos(graph.subgraphs[s.subgraph], s.outputs),
+        )
+        for s in graph.signatures
+    }
+
+
+def named_infos(
+    graph: Model, subgraph: Subgraph, named: Mapping[str, int], limits: Limits
+) -> dict[str, TensorInfo]:
+    """Records of a subgraph's tensors, by the names that they are given."""
+    shapes = shape_signatures(subgraph, graph.subgraphs, tuple(named.values()), limits)
+    return {name: info_of(subgraph.tensors[i], shapes[i]) for name, i in named.items()}
 
 
 def selected(file: Model, view: View) -> Model:

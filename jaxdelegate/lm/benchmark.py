@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxdelegate.errors import OptionError
+from jaxdelegate.lm.choices import Rules
 from jaxdelegate.lm.completions import BenchmarkInfo
 from jaxdelegate.lm.configs import Backend, SamplerConfig
 from jaxdelegate.lm.engine import Engine
-from jaxdelegate.lm.sampling import Rules
 from jaxdelegate.lm.unsupported import refuse
 
 
@@ -38,7 +38,7 @@ class Benchmark:
             prefill_tokens: of the prompt, at least 1.
             decode_tokens: to generate, at least 1.
             max_num_tokens: chooses among caches; None: `prefill_tokens` and `decode_tokens`.
-            cache_dir: not used yet.
+            cache_dir: as in `Engine`.
             prompt: cut or filled with zeros to `prefill_tokens`.
             options: of JaxDelegate.
             **unsupported: other arguments of `litert_lm`; None and False are accepted.

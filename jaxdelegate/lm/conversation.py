@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from jaxdelegate.errors import ModelError, OptionError
 from jaxdelegate.lm.channels import ChannelReader, Found
+from jaxdelegate.lm.choices import Rules
 from jaxdelegate.lm.completions import BenchmarkInfo
 from jaxdelegate.lm.configs import (
     NoRepeatNgramConfig,
@@ -22,7 +23,6 @@ from jaxdelegate.lm.configs import (
 from jaxdelegate.lm.decoder import Decoder
 from jaxdelegate.lm.host import Host
 from jaxdelegate.lm.messages import Contents, Message, sent, stated, text_of
-from jaxdelegate.lm.sampling import Rules
 from jaxdelegate.lm.session import Answer
 from jaxdelegate.lm.templates import ChatTemplate
 from jaxdelegate.lm.unsupported import refuse

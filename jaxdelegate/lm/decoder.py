@@ -3,12 +3,12 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-import jax
 import numpy as np
 
+from jaxdelegate.lm.choices import Choice, Rules, Variant, joined
 from jaxdelegate.lm.graph import prefill_plan
-from jaxdelegate.lm.programs import STEPS, Programs
-from jaxdelegate.lm.sampling import Rules, joined
+from jaxdelegate.lm.programs import Programs
+from jaxdelegate.lm.tasks import STEPS, Sequences
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,6 +26,7 @@ class Piece:
 @dataclasses.dataclass
 class _Sequence:
     ids: list[int] = dataclasses.field(default_factory=list)  # caches have all but the last one
+    begin: int = 0  # of the answer, in `ids`
     left: int = 0
     rules: Rules = dataclasses.field(default_factory=Rules)
     has_scores: bool = False
@@ -37,7 +38,7 @@ class Decoder:
     def __init__(self, programs: Programs, stops: frozenset[int]) -> None:
         """`stops` are the tokens that end an answer."""
         self._programs, self._stops = programs, stops
-        self._slots = programs.new_slots()
+        self._caches = programs.new_caches()
         self._sequences = [_Sequence() for _ in range(programs.slots)]
 
     @property
@@ -73,41 +74,31 @@ class Decoder:
             part = np.zeros(step, np.int32)
             tokens = ids[start : min(start + step, len(ids) - 1)]
             part[: len(tokens)] = tokens
-            self._slots = self._programs.read(self._slots, slot, part, start)
+            self._programs.read(self._caches, slot, part, start)
             start += len(tokens)
         sequence.ids = list(ids)
-        self._place(slot, 0)
         return known
 
     def wait(self) -> None:
         """Wait until the device has read and generated everything."""
-        for array in jax.tree.leaves(self._slots):
+        for array in self._caches.arrays:
             array.block_until_ready()
 
     def truncate(self, slot: int, length: int) -> None:
         """Forget the tokens of a sequence after the first `length`, at least one; it rests."""
         del self._sequences[slot].ids[length:]
         self._sequences[slot].left = 0
-        self._place(slot, 0)
 
     def begin(self, slot: int, limit: int, rules: Rules, *, has_scores: bool = False) -> None:
         """Generate up to `limit` tokens in a slot from the next `run` on."""
         sequence = self._sequences[slot]
         room = self._programs.graph.capacity - len(sequence.ids) + 1
-        sequence.left = max(min(limit, room), 0)
+        sequence.begin, sequence.left = len(sequence.ids), max(min(limit, room), 0)
         sequence.rules, sequence.has_scores = rules, has_scores
-        self._place(slot, sequence.left)
 
     def rest(self, slot: int) -> None:
         """Generate nothing more in a slot."""
-        if not self.is_resting(slot):
-            self._sequences[slot].left = 0
-            self._place(slot, 0)
-
-    def _place(self, slot: int, left: int) -> None:
-        """Tell the device where a sequence ends: resting slots, too, write an entry there."""
-        ids = self._sequences[slot].ids
-        self._slots = self._programs.begin(self._slots, slot, ids[-1], len(ids) - 1, left)
+        self._sequences[slot].left = 0
 
     def run(self, steps: int = STEPS) -> Mapping[int, Piece]:
         """Run up to `steps` steps; returns the tokens of each slot that generated some."""
@@ -117,9 +108,10 @@ class Decoder:
         vocabulary = self._programs.graph.vocabulary
         variant = joined([s.rules.variant(vocabulary, s.has_scores) for s in active.values()])
         choices = [s.rules.choice(variant, vocabulary) for s in self._sequences]
-        choice = jax.tree.map(lambda *rows: np.stack(rows), *choices)
-        self._slots, found = self._programs.generate(variant, self._slots, choice, steps)
-        count, tokens, scores = int(found.steps), np.asarray(found.tokens), np.asarray(found.scores)
+        choice = Choice(*map(np.stack, zip(*choices, strict=True)))
+        placed = self._placed(variant)
+        found = self._programs.generate(variant, self._caches, placed, choice, steps)
+        count, tokens, scores = int(found.steps), found.tokens, found.scores
         return {
             i: self._taken(s, tokens[:count, i].tolist(), scores[:count, i].tolist())
             for i, s in active.items()
@@ -135,14 +127,35 @@ class Decoder:
         found = list[float]()
         for first in range(0, len(ids), STEPS):
             part = ids[first : first + STEPS]
-            self.begin(slot, 0, Rules())
+            self._sequences[slot].left = 0
             targets = np.zeros((self._programs.slots, STEPS), np.int32)
             lengths = np.zeros(self._programs.slots, np.int32)
             targets[slot, : len(part)], lengths[slot] = part, len(part)
-            self._slots, scores = self._programs.score(self._slots, targets, lengths)
-            found += np.asarray(scores)[slot, : len(part)].tolist()
+            token, position = self._ends()
+            scores = self._programs.score(self._caches, token, position, targets, lengths)
+            found += scores[slot, : len(part)].tolist()
             self._sequences[slot].ids += part
         return found
+
+    def _ends(self) -> tuple[np.ndarray, np.ndarray]:
+        """The last token of each sequence, and its place; resting slots, too, write an entry."""
+        tokens = [s.ids[-1] if s.ids else 0 for s in self._sequences]
+        places = [max(len(s.ids) - 1, 0) for s in self._sequences]
+        return np.array(tokens, np.int32), np.array(places, np.int32)
+
+    def _placed(self, variant: Variant) -> Sequences:
+        answers = [s.ids[s.begin :] for s in self._sequences]
+        capacity = self._programs.graph.capacity if variant.has_rules else 0
+        answer = np.zeros((self.slots, capacity), np.int32)
+        if variant.has_rules:
+            for row, ids in zip(answer, answers, strict=True):
+                row[: len(ids)] = ids
+        return Sequences(
+            *self._ends(),
+            left=np.array([s.left for s in self._sequences], np.int32),
+            answer=answer,
+            generated=np.array([len(ids) for ids in answers], np.int32),
+        )
 
     def _taken(self, sequence: _Sequence, tokens: list[int], scores: list[float]) -> Piece:
         """What a sequence got: a stop token or the limit may have ended it before others."""

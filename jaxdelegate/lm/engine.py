@@ -2,19 +2,17 @@
 
 import functools
 import logging
+import math
 import os
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
-
-import jax
 
 from jaxdelegate.bundles.bundle import Bundle, open_bundle
 from jaxdelegate.bundles.metadata import LlmMetadata, Token
 from jaxdelegate.bundles.tokenizers import Tokenizer
 from jaxdelegate.errors import ModelError, OptionError
-from jaxdelegate.function.files import load
+from jaxdelegate.lm.choices import Rules
 from jaxdelegate.lm.completions import Completion
 from jaxdelegate.lm.configs import (
     Backend,
@@ -27,10 +25,10 @@ from jaxdelegate.lm.configs import (
 from jaxdelegate.lm.conversation import Conversation, Settings
 from jaxdelegate.lm.decoder import Decoder
 from jaxdelegate.lm.generation import Request, generated
-from jaxdelegate.lm.graph import language_graph
+from jaxdelegate.lm.language_model import LanguageModel
 from jaxdelegate.lm.programs import Programs
-from jaxdelegate.lm.sampling import Rules
 from jaxdelegate.lm.session import Session
+from jaxdelegate.lm.tasks import caches
 from jaxdelegate.lm.templates import AffixTemplate, ChatTemplate, JinjaTemplate
 from jaxdelegate.lm.unsupported import refuse
 from jaxdelegate.text import printable
@@ -74,7 +72,9 @@ class Engine:
                 lengths, if the bundle has them. None: the longest.
             max_batch: the most prompts that `generate` processes at once.
             options: of JaxDelegate, for example `{"compute_dtype": "float16"}`.
-            cache_dir: accepted for `litert_lm`'s sake; programs are not stored yet.
+            cache_dir: the folder of compiled programs, which the next start loads. None:
+                `jaxdelegate` in the user's folder of caches (`$XDG_CACHE_HOME`, or `~/.cache`), of
+                at most 10 GB. ":nocache": they are not stored.
             **unsupported: other arguments of `litert_lm.Engine`; None and False are accepted.
 
         Raises:
@@ -84,8 +84,6 @@ class Engine:
         """
         refuse("Engine", unsupported)
         began = time.perf_counter()
-        if cache_dir is not None:
-            _LOGGER.warning("cache_dir is not used: programs of language models are not stored yet")
         if max_batch < 1:
             raise OptionError(f"max_batch: expected at least 1, got {max_batch}")
         self.bundle: Bundle = open_bundle(model_path)
@@ -99,11 +97,8 @@ class Engine:
                     "environment variable NPROC before the process starts",
                     backend.thread_count,
                 )
-        self._model = load(self._part(), chosen)
         where = f"{self.bundle.path}!{_PART}"
-        self._graph = language_graph(self._model.signatures, where, max_num_tokens)
-        self._programs: dict[tuple[int, tuple[int, ...]], Programs] = {}
-        self._lock = threading.Lock()
+        self._model = LanguageModel(self._part(), where, chosen, max_num_tokens, cache_dir)
         self.init_time_in_second = time.perf_counter() - began
 
     # ---- what it is
@@ -116,7 +111,7 @@ class Engine:
     @property
     def max_num_tokens(self) -> int:
         """How many tokens of a prompt and its answer fit the caches."""
-        return self._graph.capacity
+        return self._model.graph.capacity
 
     @property
     def bos_token_id(self) -> int | None:
@@ -132,17 +127,18 @@ class Engine:
     @property
     def platform(self) -> str:
         """Where it runs: "cpu", "gpu" or "tpu"."""
-        return self._model.options.platform or str(jax.default_backend())
+        return self._model.platform
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of the weights on the device."""
-        return self.programs(1).weight_bytes
+        """Bytes of the weights on the device, as far as programs have needed them."""
+        return self._model.weight_bytes
 
     @property
     def cache_bytes(self) -> int:
         """Bytes of the caches of one sequence."""
-        return self.programs(1).cache_bytes
+        arrays = caches(self._model.graph, 1)
+        return sum(math.prod(shape) * dtype.itemsize for shape, dtype in arrays)
 
     def tokenize(self, text: str) -> list[int]:
         """The token ids of a text, without a start token."""
@@ -311,7 +307,7 @@ class Engine:
     def limit(self, max_output_tokens: int | None) -> int:
         """The most tokens of an answer. A ValueError: less than one."""
         if max_output_tokens is None:
-            return self._graph.capacity
+            return self._model.graph.capacity
         if max_output_tokens < 1:
             raise ValueError(f"max_output_tokens: expected at least 1, got {max_output_tokens}")
         return max_output_tokens
@@ -326,17 +322,8 @@ class Engine:
 
     def new_decoder(self, slots: int, *, has_stops: bool = True) -> Decoder:
         """A decoder with empty caches for some sequences; without stops it goes on after them."""
-        programs = self.programs(slots, has_stops=has_stops)
-        return Decoder(programs, self._stops if has_stops else frozenset())
-
-    def programs(self, slots: int, *, has_stops: bool = True) -> Programs:
-        """The programs for some sequences at once."""
-        stops = tuple(sorted(self._stops)) if has_stops else ()
-        key = slots, stops
-        with self._lock:
-            if key not in self._programs:
-                self._programs[key] = Programs(self._model, self._graph, slots, stops)
-            return self._programs[key]
+        stops = self._stops if has_stops else frozenset()
+        return Decoder(Programs(self._model, slots, tuple(sorted(stops))), stops)
 
     @functools.cached_property
     def _stops(self) -> frozenset[int]:
@@ -377,8 +364,8 @@ class Engine:
         return models[_PART if _PART in models else next(iter(models))]
 
     def close(self) -> None:
-        """Free programs and weights; sessions that exist go on."""
-        self._programs = {}
+        """Free programs and weights; sessions that exist load them again."""
+        self._model.close()
 
     def __enter__(self) -> Self:
         return self

@@ -3,10 +3,10 @@
 import dataclasses
 from collections.abc import Sequence
 
+from jaxdelegate.lm.choices import Rules
 from jaxdelegate.lm.completions import Completion, FinishReason
 from jaxdelegate.lm.decoder import Decoder
 from jaxdelegate.lm.host import Host
-from jaxdelegate.lm.sampling import Rules
 
 
 @dataclasses.dataclass(frozen=True)

@@ -29,6 +29,7 @@ class Step:
     Attributes:
         key: of the signature.
         length: how many tokens.
+        inputs: their names.
         mask: the name of the attention mask's input; None: it has none.
         states: the names of caches, which are inputs and outputs.
         has_logits: whether it returns logits; if not, it fills caches only.
@@ -36,6 +37,7 @@ class Step:
 
     key: str
     length: int
+    inputs: tuple[str, ...]
     mask: str | None
     states: tuple[str, ...]
     has_logits: bool
@@ -64,6 +66,10 @@ class LanguageGraph:
     tokens: np.dtype
     positions: np.dtype
     masks: np.dtype
+
+    def step(self, key: str) -> Step:
+        """The step of a signature."""
+        return next(step for step in (*self.prefill, self.decode) if step.key == key)
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -136,7 +142,7 @@ class _Reader:
         if others := [name for name in inputs if name not in known]:
             self.fail(f"signature {key!r} has inputs that are not supported: {', '.join(others)}")
         length = int(np.prod(inputs[_TOKENS].shape))
-        return Step(key, length, mask, states, _LOGITS in outputs)
+        return Step(key, length, tuple(inputs), mask, states, _LOGITS in outputs)
 
     def capacity(self, step: Step) -> int:
         """The length of the mask; without one, the longest dimension of a cache of keys."""

@@ -5,6 +5,7 @@ from typing import Protocol
 
 from jaxdelegate.bundles.metadata import LlmMetadata
 from jaxdelegate.bundles.tokenizers import Tokenizer
+from jaxdelegate.lm.choices import Rules
 from jaxdelegate.lm.configs import (
     NoRepeatNgramConfig,
     RepetitionPenaltyConfig,
@@ -12,7 +13,6 @@ from jaxdelegate.lm.configs import (
     SuppressTokensConfig,
 )
 from jaxdelegate.lm.decoder import Decoder
-from jaxdelegate.lm.sampling import Rules
 
 
 class Host(Protocol):

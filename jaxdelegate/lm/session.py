@@ -5,11 +5,11 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Self
 
+from jaxdelegate.lm.choices import Rules
 from jaxdelegate.lm.completions import FinishReason, Responses
 from jaxdelegate.lm.decoder import Decoder
 from jaxdelegate.lm.host import Host
-from jaxdelegate.lm.programs import STEPS
-from jaxdelegate.lm.sampling import Rules
+from jaxdelegate.lm.tasks import STEPS
 from jaxdelegate.lm.text_stream import TextStream
 
 _LONG_SECONDS = 0.05  # between two parts of a stream

@@ -56,6 +56,13 @@ def is_device_array(value: Any) -> bool:
     return isinstance(value, _jax.ArrayImpl)
 
 
+def nbytes(array: Any) -> int:
+    """Bytes of an array's elements, also of a device array without jax."""
+    if isinstance(array, np.ndarray):
+        return array.nbytes
+    return int(array.aval.size) * int(np.dtype(array.aval.dtype).itemsize)
+
+
 class NeedsJaxError(RuntimeError):
     """The program cannot be run without jax."""
 
@@ -86,8 +93,8 @@ class Runtime:
 
     def to_device(self, value: Any) -> Any:
         """A value as an argument of an executable; arrays on the device are not copied."""
-        if self.has_jax and is_device_array(value):
-            return self.from_device(value)
+        if is_device_array(value):
+            return self.from_device(value) if self.has_jax else value
         return self.put(np.asarray(value))
 
     def from_device(self, value: Any) -> Any:
@@ -146,16 +153,34 @@ class Executable:
         self._has_run = False
 
     def run(self, constants: Sequence[Any], values: Sequence[Any]) -> list[Any]:
-        """Start a run; returns before the device is done.
+        """Run, without jax to the end; with jax it returns before the device is done.
 
         Constants, the first arguments, are already on the device (`Runtime.put`); values are on the
         host or the device. A NeedsJaxError if the private API of this jaxlib differs: `without_jax`
         fails from then on. A RuntimeError if the device failed.
         """
+        if self._runtime.has_jax:
+            return self._start(constants, values)
+        return self._tried(lambda: list(map(viewed, self._start(constants, values))))
+
+    def start(self, constants: Sequence[Any], values: Sequence[Any]) -> list[Any]:
+        """Start a run, as `run`; the results are arrays on the device, also without jax."""
         if self._runtime.has_jax or self._has_run:
-            return self._run(constants, values)
+            return self._start(constants, values)
+
+        def first() -> list[Any]:
+            results = self._start(constants, values)
+            for array in results:
+                viewed(array)
+            return results
+
+        return self._tried(first)
+
+    def _tried(self, run: Callable[[], list[Any]]) -> list[Any]:
+        if self._has_run:
+            return run()
         try:
-            results = self._run(constants, values)
+            results = run()
         except LOAD_ERRORS as error:
             if is_out_of_memory(error):  # jax would not help
                 raise
@@ -164,10 +189,10 @@ class Executable:
         self._has_run = True
         return results
 
-    def _run(self, constants: Sequence[Any], values: Sequence[Any]) -> list[Any]:
+    def _start(self, constants: Sequence[Any], values: Sequence[Any]) -> list[Any]:
         arguments = [*constants, *map(self._runtime.to_device, values)]
-        results = self._consume(self._execute(arguments), self._handlers)
-        return results if self._runtime.has_jax else [_viewed(array) for array in results]
+        results: list[Any] = self._consume(self._execute(arguments), self._handlers)
+        return results
 
     def as_text(self) -> str:
         """The program as HLO."""
@@ -187,7 +212,8 @@ def serialized(executable: Any) -> bytes:
     return bytes(executable.client.serialize_executable(executable))
 
 
-def _viewed(array: Any) -> np.ndarray:
+def viewed(array: Any) -> np.ndarray:
+    """An array of a device as one of numpy, when it is ready."""
     array.block_until_ready()
     return np.asarray(array)
 

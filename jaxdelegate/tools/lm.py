@@ -16,6 +16,10 @@ FLAGS = (
     Flag("backend", str, None, "run, benchmark: as --jax_platform.", ("cpu", "gpu", "tpu")),
     Flag("cpu_thread_count", int, None, "run, benchmark: set NPROC instead.", lower=1),
     Flag("max_num_tokens", int, None, "run, benchmark: of prompt and answer, at least.", lower=1),
+    Flag(
+        "cache_dir", str, None,
+        "run, benchmark: the folder of compiled programs; default: the user's; :nocache: none.",
+    ),
     Flag("prompt", str, None, "run: a single prompt; its answer is printed."),
     Flag("chat_template", str, None, "run: a file with a Jinja template; default: the bundle's."),
     Flag("no_template", bool, False, "run: without a template; prompts have all special tokens."),

@@ -47,6 +47,9 @@ class JaxExecutable:
             results = self.compiled(*constants, *arrays)
         return results
 
+    def start(self, constants: Sequence[Any], values: Sequence[Any]) -> Sequence[jax.Array]:
+        return self.run(constants, values)
+
     def as_text(self) -> str:
         return str(self.compiled.as_text())
 
@@ -110,13 +113,9 @@ def compile_partition(
             whole, avals = over.on_each(program, avals, places, len(partition.outputs))
         donated = _replaceable(partition, slices) if donate_inputs else ()
         numbers = tuple(n + position for position in donated)
-        with without_source_lines():
-            # A loaded program takes every argument, used or not.
-            jitted = jax.jit(whole, donate_argnums=numbers, keep_unused=True)
-            lowered = jitted.lower(*avals)
-        with watch_jax_cache() as was_read:
-            compiled = compiled_with(_options(partition, platform), lowered)
-    if was_read() and platform == "gpu":
+        options = _options(partition, platform)
+        compiled, was_read = _compiled_ahead(whole, avals, numbers, options)
+    if was_read and platform == "gpu":
         for used in [device] if over is None else over.mesh.local_devices:
             cudnn.start(used)
     states = stored_states(partition.states, partition.outside)
@@ -127,9 +126,53 @@ def compile_partition(
         outputs=partition.outputs,
         states=states,
         donated=donated,
-        was_read=was_read(),
+        was_read=was_read,
         call_lists=call_lists,
     )
+
+
+def compile_function(
+    function: Callable[..., Any],
+    arguments: Sequence[tuple[tuple[int, ...], np.dtype]],
+    donated: tuple[int, ...],
+    runtime: client.Runtime,
+    *,
+    exact: bool,
+) -> tuple[JaxExecutable, bool]:
+    """Compile a function of arrays for a device.
+
+    Args:
+        function: of as many arrays as there are arguments.
+        arguments: their shapes and dtypes.
+        donated: the positions of those whose memory results may take.
+        runtime: of the device.
+        exact: see `compiler_options`.
+
+    Returns:
+        The program, and whether it was read from JAX's own compilation cache.
+    """
+    device = runtime.device
+    platform = platform_of(device.platform)
+    shapes = [jax.ShapeDtypeStruct(*argument) for argument in arguments]  # type: ignore[no-untyped-call]
+    avals = [_on_device(aval, device) for aval in shapes]
+    options = compiler_options(platform, exact=exact)
+    with client.as_programs(device):
+        compiled, was_read = _compiled_ahead(function, avals, donated, options)
+    if was_read and platform == "gpu":
+        cudnn.start(device)
+    return JaxExecutable(compiled, runtime), was_read
+
+
+def _compiled_ahead(
+    function: Callable[..., Any], avals: Sequence[Any], donated: tuple[int, ...], options: Options
+) -> tuple[jax.stages.Compiled, bool]:
+    """The program, and whether it was read from JAX's own compilation cache."""
+    with without_source_lines():
+        # A loaded program takes every argument, used or not.
+        lowered = jax.jit(function, donate_argnums=donated, keep_unused=True).lower(*avals)
+    with watch_jax_cache() as was_read:
+        compiled = compiled_with(options, lowered)
+    return compiled, was_read()
 
 
 def _on_device(aval: Any, device: jax.Device) -> Any:

@@ -22,6 +22,10 @@ class Executable(Protocol):
         """Run on device arrays, then on values of the host or the device."""
         ...
 
+    def start(self, constants: Sequence[Any], values: Sequence[Any]) -> Sequence[Any]:
+        """The same; the results are arrays on the device, whose memory a later run may take."""
+        ...
+
     def as_text(self) -> str:
         """The program as HLO."""
         ...

@@ -4,6 +4,7 @@ import dataclasses
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -282,8 +283,8 @@ def test_sources_that_change_after_the_key_was_computed_are_not_stored(
 ) -> None:
     """Modules that are imported later may differ from those that the key covers."""
 
-    def parts(*, of_subgraphs: bool) -> dict[str, Part]:
-        found = sources.source_parts(of_subgraphs=of_subgraphs)
+    def parts(**kinds: Any) -> dict[str, Part]:
+        found = sources.source_parts(**kinds)
         monkeypatch.setattr(sources, "_LOADED", 0.0)
         return found
 

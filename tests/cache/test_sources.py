@@ -87,7 +87,7 @@ def test_a_copy_has_the_same_digest(
 def test_the_rooms_that_make_programs_count_and_no_others() -> None:
     """What compiles a partition imports them; a room that they import from and that is not in the
     key must have no say in the program."""
-    rooms = {*sources._folders(of_subgraphs=False)["sources"]}
+    rooms = {*sources._folders(of_subgraphs=False, more=())["sources"]}
     found = {name for room in rooms for name in imported_rooms(room)}
     no_say = {
         "cache",  # stores programs
@@ -107,7 +107,7 @@ def test_the_rooms_that_make_programs_count_and_no_others() -> None:
         "whole_imports",
     }
     assert found - rooms <= no_say
-    assert "subgraph_sources" in sources._folders(of_subgraphs=True)
+    assert "subgraph_sources" in sources._folders(of_subgraphs=True, more=())
 
 
 def imported_rooms(room: str) -> set[str]:

@@ -193,7 +193,7 @@ def test_a_first_run_without_memory_does_not_ask_for_jax(monkeypatch: pytest.Mon
     executable = client.Executable.__new__(client.Executable)
     executable._runtime = types.SimpleNamespace(has_jax=False)  # type: ignore[assignment]
     executable._has_run = False
-    monkeypatch.setattr(executable, "_run", lambda *_: _raise(OUT_OF_MEMORY[1]))
+    monkeypatch.setattr(executable, "_start", lambda *_: _raise(OUT_OF_MEMORY[1]))
     with pytest.raises(jax.errors.JaxRuntimeError):
         executable.run([], [])
     assert not client._failures

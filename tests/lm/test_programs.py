@@ -1,34 +1,41 @@
 """The programs of a language model: caches are updated in place, and nothing is compiled twice."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 
-import jaxdelegate as jd
 from jaxdelegate import lm
-from jaxdelegate.lm.graph import language_graph
+from jaxdelegate.errors import CacheWarning
+from jaxdelegate.lm.choices import Choice, Rules
+from jaxdelegate.lm.language_model import LanguageModel
 from jaxdelegate.lm.programs import Programs
-from jaxdelegate.lm.sampling import Rules
+from jaxdelegate.lm.tasks import Sequences
 from tests.support.language_models import language_bundle, language_model
 
 
 @pytest.mark.parametrize("slots", [1, 3])
 def test_caches_are_updated_in_place(slots: int) -> None:
     """A step copies none of them, however long they are."""
-    model = jd.load(language_model(hidden=64, capacity=256), platform="cpu")
-    graph = language_graph(model.signatures, "model")
-    programs = Programs(model, graph, slots, (2,))
-    rules = Rules()
-    variant = rules.variant(graph.vocabulary)
-    choice = jax.tree.map(lambda a: np.stack([a] * slots), rules.choice(variant, graph.vocabulary))
-    empty = programs.new_slots()
-    placed = programs.begin(empty, slots - 1, 5, 3, 4)
-    assert all(cache.is_deleted() for cache in empty.caches.values())  # donated
-    run = programs.compiled(variant, placed, choice)
-    text = run.as_text()
+    content = language_model(hidden=64, capacity=256)
+    model = LanguageModel(content, "model", {"platform": "cpu"}, None, ":nocache")
+    programs, rules = Programs(model, slots, (2,)), Rules()
+    variant = rules.variant(model.graph.vocabulary)
+    choice = rules.choice(variant, model.graph.vocabulary)
+    choice = Choice(*(np.stack([value] * slots) for value in choice))
+    numbers = (np.full(slots, n, np.int32) for n in (5, 3, 4))
+    empty = Sequences(*numbers, np.zeros((slots, 0), np.int32), np.zeros(slots, np.int32))
+    caches = programs.new_caches()
+    programs.generate(variant, caches, empty, choice, 2)
+    before = list(caches.arrays)
+    assert programs.generate(variant, caches, empty, choice, 2).steps == 2
+    assert all(array.is_deleted() for array in before)  # donated
+    program, _ = model.program(programs.generator(variant))
+    text = program.executable.as_text()
     ahead = "" if slots == 1 else f"{slots},"
     shapes = [f"{ahead}1,1,256,64", f"{ahead}1,1,64,256"]
     for shape in shapes:
@@ -36,14 +43,100 @@ def test_caches_are_updated_in_place(slots: int) -> None:
         assert not re.search(rf"= f32\[{shape}\][^=]* copy\(", text)
     aliased = re.search(r"input_output_alias=\{([^\n]*?)\}, entry", text)
     assert aliased is not None
-    assert aliased[1].count("alias)") >= 2  # the caches, and what else has its type
+    assert aliased[1].count("alias)") == 2
 
 
-def test_nothing_is_compiled_twice(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
     path = tmp_path / "model.litertlm"
-    path.write_bytes(language_bundle())
-    engine = lm.Engine(path, lm.Backend.CPU(), max_batch=2)
+    path.write_bytes(language_bundle(model=language_model(hidden=64)))
+    return path
+
+
+def test_nothing_is_compiled_twice(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    engine = lm.Engine(path, lm.Backend.CPU(), max_batch=2, cache_dir=":nocache")
     engine.generate(["a long prompt", "b", "c"], max_output_tokens=40)
     with jax.log_compiles(), caplog.at_level("WARNING"):
         engine.generate(["another long prompt", "b", "c", "d"], max_output_tokens=50)
+        again = lm.Engine(path, lm.Backend.CPU(), max_batch=2, cache_dir=":nocache")
+        again.generate(["a prompt", "b"], max_output_tokens=4)
+    assert again.weight_bytes == engine.weight_bytes > 0
     assert not [r.message for r in caplog.records if "Compiling" in r.message]
+
+
+# A process that generates: greedily, then by a program that no earlier process had.
+PROCESS = """
+import sys
+from jaxdelegate import lm
+
+engine = lm.Engine(sys.argv[1], cache_dir=sys.argv[2])
+print(engine.generate(["a prompt of some length", "b"], max_output_tokens=40)[0].token_ids)
+print("jax" in sys.modules, engine.weight_bytes > 0)
+session = engine.create_session(max_output_tokens=20)
+session.run_prefill(["a prompt of some length"])
+first = session.run_decode().texts
+more = lm.RepetitionPenaltyConfig(repetition_penalty=1.5)
+print(len(engine.generate(["b"], repetition_penalty_config=more, max_output_tokens=8)[0].text) > 0)
+print("jax" in sys.modules)
+session.run_prefill([" and more"])  # caches that were filled without jax
+print(first, session.run_decode().texts, session.run_text_scoring(["x"]).scores)
+"""
+
+
+def started(path: Path, cache: str) -> list[str]:
+    """What a process prints."""
+    command = [sys.executable, "-c", PROCESS, str(path), cache]
+    ran = subprocess.run(command, check=False, capture_output=True, text=True, timeout=240)
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    return ran.stdout.splitlines()
+
+
+def test_the_next_process_loads_programs_and_needs_no_jax(path: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    first = started(path, str(cache))
+    assert first[1] == "True True"
+    written = sorted(cache.glob("*.program"))
+    assert written
+    second = started(path, str(cache))
+    assert second == [first[0], "False True", first[2], "False", first[4]]
+    assert sorted(cache.glob("*.program")) == written
+
+
+def test_jax_is_imported_when_a_program_is_missing(path: Path, tmp_path: Path) -> None:
+    """The session goes on with its caches."""
+    cache = tmp_path / "cache"
+    first = started(path, str(cache))
+    with lm.Engine(path, cache_dir=str(cache)) as engine:
+        texts = ["a prompt of some length", "b"]
+        assert str(engine.generate(texts, max_output_tokens=40)[0].token_ids) == first[0]
+    (with_penalties,) = (f for f in cache.glob("*.program") if b'rules\\":true' in f.read_bytes())
+    with_penalties.unlink()
+    assert started(path, str(cache)) == [first[0], "False True", first[2], "True", first[4]]
+
+
+def test_a_damaged_program_is_compiled_again(path: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+
+    def tokens() -> list[int]:
+        with lm.Engine(path, lm.Backend.CPU(), cache_dir=str(cache)) as engine:
+            return engine.generate(["a prompt"], max_output_tokens=4)[0].token_ids
+
+    found = tokens()
+    for file in cache.glob("*.program"):
+        content = bytearray(file.read_bytes())
+        content[-9] ^= 1
+        file.write_bytes(content)
+    with pytest.warns(CacheWarning, match="is not used: the digest of its code is wrong"):
+        assert tokens() == found
+    assert tokens() == found
+
+
+def test_where_programs_are_stored(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
+    for folder, expected in ((":nocache", 0), (None, 2), ("", 2)):
+        with lm.Engine(path, lm.Backend.CPU(), cache_dir=folder) as engine:
+            engine.generate(["a prompt"], max_output_tokens=4)
+        assert len([*tmp_path.glob("user/jaxdelegate/*.program")]) == expected
+        assert not [*path.parent.glob("*cache*")]

@@ -7,13 +7,14 @@ import jax
 import numpy as np
 import pytest
 
+from jaxdelegate.lm.choices import Rules, joined
 from jaxdelegate.lm.configs import (
     NoRepeatNgramConfig,
     RepetitionPenaltyConfig,
     SamplerConfig,
     SuppressTokensConfig,
 )
-from jaxdelegate.lm.sampling import Rules, joined, next_token
+from jaxdelegate.lm.sampling import next_token
 
 VOCABULARY, CAPACITY = 50, 32
 

@@ -1,0 +1,117 @@
+"""How the tokens of each sequence are chosen, as records and arrays of numpy."""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxdelegate.lm.configs import (
+    NoRepeatNgramConfig,
+    RepetitionPenaltyConfig,
+    SamplerConfig,
+    SuppressTokensConfig,
+)
+
+_DEFAULT_P = 0.95
+LARGE = np.float32(1e9)  # subtracted from the logits of forbidden tokens
+
+
+@dataclasses.dataclass(frozen=True)
+class Variant:
+    """What a program is compiled for.
+
+    Attributes:
+        k: the most tokens among which one is chosen; 1: the largest logit.
+        has_rules: whether penalties, suppressed tokens or n-grams change logits.
+        ngram: the size of n-grams that must not repeat; 0: none.
+        has_scores: whether the logarithms of probabilities are computed.
+    """
+
+    k: int = 1
+    has_rules: bool = False
+    ngram: int = 0
+    has_scores: bool = False
+
+
+class Choice(NamedTuple):
+    """How to choose a sequence's tokens, as arrays; of several sequences with a leading axis.
+
+    Attributes:
+        k: int32.
+        p: float32.
+        temperature: float32.
+        seed: uint32.
+        suppressed: float32 [vocabulary], added to logits; [0]: none.
+        penalties: float32 [3]: repetition, presence, frequency.
+        window: int32: of the last tokens, for penalties; 0: all.
+        ngram_window: int32: the same for n-grams.
+    """
+
+    k: Any
+    p: Any
+    temperature: Any
+    seed: Any
+    suppressed: Any
+    penalties: Any
+    window: Any
+    ngram_window: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Rules:
+    """All that decides how the tokens of a sequence are chosen."""
+
+    sampler: SamplerConfig = dataclasses.field(default_factory=SamplerConfig)
+    penalties: RepetitionPenaltyConfig = dataclasses.field(default_factory=RepetitionPenaltyConfig)
+    ngrams: NoRepeatNgramConfig = dataclasses.field(default_factory=NoRepeatNgramConfig)
+    suppressed: SuppressTokensConfig = dataclasses.field(default_factory=SuppressTokensConfig)
+
+    def variant(self, vocabulary: int, has_scores: bool = False) -> Variant:
+        """The program that these rules need; `k` is a power of two, so that few are compiled."""
+        greedy = self.sampler.temperature == 0
+        k = 1 if greedy else min(self.sampler.top_k or 1, vocabulary)
+        has_penalties = self.penalties != RepetitionPenaltyConfig()
+        ngram = self.ngrams.no_repeat_ngram_size or 0
+        return Variant(
+            min(1 << (k - 1).bit_length(), vocabulary),
+            has_penalties or bool(ngram) or bool(self.suppressed.suppress_tokens),
+            ngram,
+            has_scores,
+        )
+
+    def choice(self, variant: Variant, vocabulary: int) -> Choice:
+        s, penalties = self.sampler, self.penalties
+        suppressed = np.zeros(vocabulary if variant.has_rules else 0, np.float32)
+        if variant.has_rules:
+            suppressed[
+                [t for t in self.suppressed.suppress_tokens or () if t < vocabulary]
+            ] = -LARGE
+        return Choice(
+            k=np.int32(s.top_k or 1),
+            p=np.float32(_DEFAULT_P if s.top_p is None else s.top_p),
+            temperature=np.float32(1 if s.temperature is None else s.temperature),
+            seed=np.uint32((s.seed or 0) & 0xFFFFFFFF),
+            suppressed=suppressed,
+            penalties=np.asarray(
+                [
+                    penalties.repetition_penalty or 1,
+                    penalties.presence_penalty or 0,
+                    penalties.frequency_penalty or 0,
+                ],
+                np.float32,
+            ),
+            window=np.int32(penalties.window_size or 0),
+            ngram_window=np.int32(self.ngrams.window_size or 0),
+        )
+
+
+def joined(variants: list[Variant]) -> Variant:
+    """A program for sequences of several variants. A ValueError: their n-grams differ in size."""
+    if len({v.ngram for v in variants}) > 1:
+        raise ValueError("expected sequences with one no_repeat_ngram_size, got several")
+    return Variant(
+        max(v.k for v in variants),
+        any(v.has_rules for v in variants),
+        variants[0].ngram,
+        any(v.has_scores for v in variants),
+    )

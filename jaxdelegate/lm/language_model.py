@@ -1,0 +1,181 @@
+"""A bundle's language model on a device: its programs, from memory, from the disk, or compiled.
+
+jax is imported when a program must be compiled, or the device is not the CPU.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import os
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from jaxdelegate.cache.loading import ModelData, ResultSpec
+from jaxdelegate.cache.program_key import FileProgramKey
+from jaxdelegate.compile.compiler import Compiler
+from jaxdelegate.compile.programs import programs_of
+from jaxdelegate.compile.target import compilation_module
+from jaxdelegate.function.views import signatures_of, whole
+from jaxdelegate.lm.graph import language_graph
+from jaxdelegate.lm.tasks import Task, results
+from jaxdelegate.lru_cache import LruCache
+from jaxdelegate.model.open_models import open_model
+from jaxdelegate.passes.limits import Limits
+from jaxdelegate.pjrt import client
+from jaxdelegate.pjrt.client import Runtime
+from jaxdelegate.waiting import waiting
+from jaxdelegate.whole_imports import whole_imports
+from jaxdelegate.xla.program import Program
+from jaxdelegate.xla.weights import DeviceWeights, on_device
+
+if TYPE_CHECKING:
+    from jaxdelegate.lm.computation import Computation
+
+_MOST_PROGRAMS = 64
+_NO_CACHE = ":nocache"  # LiteRT-LM's
+_MOST_BYTES = 10 << 30  # of the default folder
+_FOLDERS = ("function", "lm", "plan", "runtime")  # whose code determines programs, besides others
+
+
+class LanguageModel:
+    """A model that generates text, and its programs.
+
+    Attributes:
+        graph: its signatures.
+    """
+
+    def __init__(
+        self,
+        source: Any,
+        name: str,
+        options: Mapping[str, Any],
+        most_tokens: int | None,
+        cache_dir: str | None,
+    ) -> None:
+        """Read the model; nothing is compiled yet.
+
+        Args:
+            source: the model in its bundle.
+            name: for messages.
+            options: of JaxDelegate.
+            most_tokens: see `language_graph`.
+            cache_dir: see `Engine`.
+
+        Raises:
+            ModelError: it is not a model that generates text.
+            OptionError: an option is unknown, or does not apply.
+        """
+        self._view = whole(options, Limits())
+        prepared = self._view.prepared or self._view.options
+        self._model, self._name = open_model(source), name
+        signatures = signatures_of(self._model, self._view.limits)
+        self.graph = language_graph(signatures, name, most_tokens)
+        folder = None if cache_dir == _NO_CACHE else cache_dir or _default_folder()
+        self._compiler = Compiler(dataclasses.replace(prepared, serialization_dir=folder))
+        if self._compiler.cache is not None and not cache_dir:
+            self._compiler.cache.most_bytes = _MOST_BYTES
+        self._settings = repr(self._compiler.file_settings())
+        self._programs: LruCache[Task, Program] = LruCache(_MOST_PROGRAMS)
+        self._weights = on_device(self._compiler.target.runtime)
+        self._compiling: Computation | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def platform(self) -> str:
+        """One of "cpu", "gpu" and "tpu"."""
+        return self._compiler.platform
+
+    @property
+    def runtime(self) -> Runtime:
+        """Where the next program runs: without jax, until one has to be compiled."""
+        return self._weights.runtime
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the weights on the device, of all programs in memory; each counts once."""
+        arrays = {id(a): a for p in self._programs.values() for a in p.weights}
+        return sum(map(client.nbytes, arrays.values()))
+
+    def close(self) -> None:
+        """Free programs and weights; those that are needed again are loaded again."""
+        with self._lock:
+            self._programs.clear()
+            self._compiling = None
+
+    def program(self, task: Task) -> tuple[Program, Runtime]:
+        """The program of a task, and where it runs; threads that ask at once compile it once."""
+        weights = self._weights
+        try:
+            return self._program(task, weights), weights.runtime
+        except client.NeedsJaxError:
+            weights = self.go_on_with_jax()
+            return self._program(task, weights), weights.runtime
+
+    def _program(self, task: Task, weights: DeviceWeights) -> Program:
+        group = "lm", self._settings, weights.runtime
+        made = functools.partial(self._made, task, weights)
+        return programs_of(self._model).get(group, task, self._programs, math.inf, made)
+
+    def _made(self, task: Task, weights: DeviceWeights) -> Program:
+        """Load a program, or compile and store it; a NeedsJaxError: the runtime has no jax."""
+        client.check_process()
+        cache, key = self._compiler.cache, self._key(task, weights.runtime)
+        program = None if cache is None or key is None else cache.load(key, weights)
+        if program is not None:
+            return program
+        if not weights.runtime.has_jax:
+            raise client.NeedsJaxError("the program is not stored")
+        where = f"{self._name}, signature {task.step!r}, for {weights.runtime.device}"
+        next_time = "" if cache is None else "; the next start loads the program"
+        with waiting(f"compiling {where}{next_time}"):
+            program = self._computation(weights).program(task)
+        return program if cache is None or key is None else cache.save(key, program)
+
+    def go_on_with_jax(self) -> DeviceWeights:
+        """Use jax from now on, which compiles; what was loaded without it is loaded again."""
+        compilation_module()
+        with self._lock:
+            if not self._weights.runtime.has_jax:
+                self._programs.clear()
+                self._weights = on_device(client.of_jax(self._compiler.device))
+            return self._weights
+
+    def _computation(self, weights: DeviceWeights) -> Computation:
+        with self._lock:
+            if self._compiling is None:
+                with whole_imports():
+                    from jaxdelegate.lm.computation import Computation  # noqa: PLC0415 (see above)
+
+                self._compiling = Computation(self._model, self._view, self.graph, weights)
+            return self._compiling
+
+    def _key(self, task: Task, runtime: Runtime) -> FileProgramKey | None:
+        """The key of a stored program; None: it is not stored."""
+        cache = self._compiler.cache
+        if cache is None or self._model.external_buffer_groups:
+            return None
+        signature = next(s for s in self._model.signatures if s.key == task.step)
+        tensors = self._model.subgraphs[signature.subgraph].tensors
+        constants = {
+            t.index: t.constant
+            for t in tensors
+            if t.constant is not None and not t.constant.dtype.hasobject
+        }
+        specs = {n: ResultSpec(*array) for n, array in enumerate(results(self.graph, task))}
+        return cache.file_program_key(
+            self._model.content,
+            ModelData(specs, constants, {}),
+            {**self._compiler.file_settings(), "task": dataclasses.asdict(task)},
+            runtime.device,
+            folders=_FOLDERS,
+            model_name=os.path.basename(self._name),
+            operators=f"{task.kind} {task.step}, slots: {task.slots}",
+        )
+
+
+def _default_folder() -> str:
+    root = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return os.path.join(root, "jaxdelegate")

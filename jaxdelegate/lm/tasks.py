@@ -1,0 +1,113 @@
+"""What the programs of a language model do, and the arrays that they take and return.
+
+All have sequences in slots, with a leading axis of arrays. A program takes weights, the caches in
+the order of `LanguageGraph.states`, then arrays of the host; it returns the caches first.
+"""
+
+import dataclasses
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from jaxdelegate.lm.choices import Choice, Variant
+from jaxdelegate.lm.graph import LanguageGraph, Step
+
+STEPS = 32  # the most tokens that one program generates or scores before the host sees them
+
+Array = tuple[tuple[int, ...], np.dtype]  # its shape and dtype
+_INT, _FLOAT = np.dtype(np.int32), np.dtype(np.float32)
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """What one program does.
+
+    Attributes:
+        kind: "read": fill a slot's caches with a part of a prompt; "generate": continue the
+            sequences; "score": the logarithms of the probabilities of given tokens.
+        step: the key of the signature that it runs.
+        slots: the number of sequences.
+        stops: the tokens that end an answer.
+        variant: how tokens may be chosen.
+    """
+
+    kind: Literal["read", "generate", "score"]
+    step: str
+    slots: int
+    stops: tuple[int, ...] = ()
+    variant: Variant = dataclasses.field(default_factory=Variant)
+
+
+class Sequences(NamedTuple):
+    """The sequences in the slots.
+
+    Attributes:
+        token: int32 [slots]: the last token, which no cache has yet.
+        position: int32 [slots]: its place.
+        left: int32 [slots]: how many tokens may follow; 0: the slot rests.
+        answer: int32 [slots, capacity]: the tokens that were generated; [slots, 0] where rules for
+            them do not matter.
+        generated: int32 [slots]: how many.
+    """
+
+    token: Any
+    position: Any
+    left: Any
+    answer: Any
+    generated: Any
+
+
+class Generated(NamedTuple):
+    """What a run of steps generated.
+
+    Attributes:
+        tokens: int32 [STEPS, slots]; those of resting slots mean nothing.
+        scores: float32 [STEPS, slots]: the logarithms of their probabilities, if the variant has
+            them.
+        steps: int32: how many were run.
+    """
+
+    tokens: Any
+    scores: Any
+    steps: Any
+
+
+def caches(graph: LanguageGraph, slots: int) -> list[Array]:
+    """Those of all slots; of one slot without the axis, which would make XLA copy them."""
+    ahead = (slots,) if slots > 1 else ()
+    return [((*ahead, *info.shape), info.dtype) for info in graph.states.values()]
+
+
+def arguments(graph: LanguageGraph, task: Task, step: Step) -> list[Array]:
+    """The arrays of the host that a program takes, in order."""
+    n, scalar = task.slots, ((), _INT)
+    if task.kind == "read":  # slot, tokens, start
+        return [scalar, ((step.length,), _INT), scalar]
+    if task.kind == "score":  # token, position, targets, lengths
+        return [((n,), _INT), ((n,), _INT), ((n, STEPS), _INT), ((n,), _INT)]
+    capacity = graph.capacity if task.variant.has_rules else 0
+    suppressed = graph.vocabulary if task.variant.has_rules else 0
+    each = (n,), _INT
+    sequences = Sequences(each, each, each, ((n, capacity), _INT), each)
+    choice = Choice(
+        k=((n,), _INT),
+        p=((n,), _FLOAT),
+        temperature=((n,), _FLOAT),
+        seed=((n,), np.dtype(np.uint32)),
+        suppressed=((n, suppressed), _FLOAT),
+        penalties=((n, 3), _FLOAT),
+        window=((n,), _INT),
+        ngram_window=((n,), _INT),
+    )
+    return [*sequences, *choice, scalar]  # the last one limits the steps
+
+
+def results(graph: LanguageGraph, task: Task) -> list[Array]:
+    """The arrays that a program returns, in order."""
+    n = task.slots
+    own: list[Array] = []
+    if task.kind == "generate":
+        own = [*Generated(((STEPS, n), _INT), ((STEPS, n), _FLOAT), ((), _INT))]
+    if task.kind == "score":
+        own = [((n, STEPS), _FLOAT)]
+    return [*caches(graph, n), *own]
