@@ -15,10 +15,14 @@ from jaxdelegate.function.records import (
     unique_names,
 )
 from jaxdelegate.model.records import Model, SignatureDef, Subgraph
+from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 from jaxdelegate.options import DelegateOptions
 from jaxdelegate.passes.cut import cut
 from jaxdelegate.passes.limits import Limits
+from jaxdelegate.passes.propagation import Subgraphs
+from jaxdelegate.plan.planner import EntryPoint
 from jaxdelegate.plan.shape_signatures import shape_signatures
+from jaxdelegate.plan.whole import WholePlans
 
 # JaxDelegate's options that change a program, except those that are up to the caller here.
 _KEYED = {field.name for field in dataclasses.fields(DelegateOptions) if field.metadata["keyed"]}
@@ -94,6 +98,21 @@ def named_infos(
     """Records of a subgraph's tensors, by the names that they are given."""
     shapes = shape_signatures(subgraph, graph.subgraphs, tuple(named.values()), limits)
     return {name: info_of(subgraph.tensors[i], shapes[i]) for name, i in named.items()}
+
+
+def planned(
+    graph: Model, signature: SignatureDef, shapes: Mapping[str, Shape], limits: Limits
+) -> Mapping[int, TensorSpec]:
+    """The specs of a signature's tensors for inputs of these shapes, by name.
+
+    Raises:
+        InterpreterError: an operator cannot take them.
+    """
+    subgraphs = Subgraphs(graph.subgraphs)
+    entry = EntryPoint(graph.subgraphs[signature.subgraph], subgraphs, limits)
+    inputs, outputs = tuple(signature.inputs.values()), tuple(signature.outputs.values())
+    plans = WholePlans(entry, inputs, outputs, 1)
+    return plans.plan(tuple(shapes[name] for name in signature.inputs)).specs
 
 
 def selected(file: Model, view: View) -> Model:

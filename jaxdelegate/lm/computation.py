@@ -59,7 +59,7 @@ class Computation:
             return (*(new[name] for name in graph.states), *others)
 
         program.__name__ = f"{task.kind}_{task.step}"
-        given = [*caches(graph, task.slots), *arguments(graph, task, step)]
+        given = [*caches(graph, task.slots, task.length), *arguments(graph, task, step)]
         weights = [(a.shape, a.dtype) for a in params.values()]
         executable, was_read = aot.compile_function(
             program,
@@ -116,9 +116,9 @@ class _Traced:
         return new, logits
 
     def _mask(self, positions: jax.Array) -> jax.Array:
-        """[1, 1, tokens, capacity]: each token sees itself and those before it."""
+        """[1, 1, tokens, length]: each token sees itself and those before it."""
         graph = self._graph
-        sees = lax.iota(np.int32, graph.capacity)[None] <= positions[:, None]
+        sees = lax.iota(np.int32, self._task.length)[None] <= positions[:, None]
         if graph.masks != np.bool_:
             masked = np.asarray(_MASKED[graph.masks], graph.masks)
             sees = jnp.where(sees, np.zeros((), graph.masks), masked)

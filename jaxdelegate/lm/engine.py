@@ -136,8 +136,8 @@ class Engine:
 
     @property
     def cache_bytes(self) -> int:
-        """Bytes of the caches of one sequence."""
-        arrays = caches(self._model.graph, 1)
+        """Bytes of the caches of one sequence of `max_num_tokens`; short ones have less."""
+        arrays = caches(self._model.graph, 1, self.max_num_tokens)
         return sum(math.prod(shape) * dtype.itemsize for shape, dtype in arrays)
 
     def tokenize(self, text: str) -> list[int]:

@@ -6,6 +6,7 @@ are inputs and outputs of the same name.
 """
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Iterable, Mapping
 from typing import NoReturn
@@ -14,11 +15,13 @@ import numpy as np
 
 from jaxdelegate.errors import ModelError
 from jaxdelegate.function.records import Signature, TensorInfo
+from jaxdelegate.op_lowering.spec import Shape
 from jaxdelegate.text import printable
 
 _TOKENS, _POSITIONS, _MASKS, _LOGITS = "tokens", "input_pos", ("mask", "attn_mask"), "logits"
 _KEY = re.compile(r"(prefill|decode)(?:_(\d+))?(?:_cache_(\d+))?")
 _CACHE = "kv_cache_"
+_SHORTEST = 256  # tokens; shorter caches would save little
 _MASK_TYPES = (np.dtype(np.float32), np.dtype(np.float16), np.dtype(np.bool_))
 
 
@@ -53,6 +56,8 @@ class LanguageGraph:
         capacity: the number of tokens that caches hold.
         vocabulary: the number of logits.
         states: the caches of one sequence, by name.
+        axes: the dimension of each cache that holds its tokens; caches that are not among them have
+            another number of entries.
         tokens: the type of token ids.
         positions: the type of positions.
         masks: the type of the attention mask: 0 and a negative number, or True and False.
@@ -63,9 +68,31 @@ class LanguageGraph:
     capacity: int
     vocabulary: int
     states: Mapping[str, TensorInfo]
+    axes: Mapping[str, int]
     tokens: np.dtype
     positions: np.dtype
     masks: np.dtype
+
+    @property
+    def cache_lengths(self) -> tuple[int, ...]:
+        """The lengths that caches may have, ascending: short sequences need not read all of them.
+
+        The signatures are those of the longest one; not every model can be computed with others.
+        """
+        if not self.axes:
+            return (self.capacity,)
+        doubled = itertools.takewhile(
+            lambda n: n < self.capacity, (_SHORTEST << i for i in itertools.count())
+        )
+        return *doubled, self.capacity
+
+    def shape(self, state: str, length: int) -> Shape:
+        """A cache's shape at one of these lengths."""
+        shape = self.states[state].shape
+        if state not in self.axes:
+            return shape
+        axis = self.axes[state]
+        return (*shape[:axis], length, *shape[axis + 1 :])
 
     def step(self, key: str) -> Step:
         """The step of a signature."""
@@ -104,16 +131,27 @@ def language_graph(
     masks = inputs[step.mask].dtype if step.mask is not None else np.dtype(np.float32)
     if masks not in _MASK_TYPES:
         reader.fail(f"expected a mask of float32, float16 or bool, got {masks}")
+    capacity = reader.capacity(step)
     return LanguageGraph(
         prefill=tuple(prefill),
         decode=step,
-        capacity=reader.capacity(step),
+        capacity=capacity,
         vocabulary=signatures[step.key].outputs[_LOGITS].shape[-1],
         states={name: inputs[name] for name in step.states},
+        axes=_axes(inputs, step.states, capacity),
         tokens=inputs[_TOKENS].dtype,
         positions=inputs[_POSITIONS].dtype,
         masks=masks,
     )
+
+
+def _axes(inputs: Mapping[str, TensorInfo], states: Iterable[str], capacity: int) -> dict[str, int]:
+    """The only dimension of each cache that is as long as the capacity."""
+    shapes = {name: inputs[name].shape for name in states if name.startswith(_CACHE)}
+    counts = {name: shape.count(capacity) for name, shape in shapes.items()}
+    if any(count > 1 for count in counts.values()):
+        return {}
+    return {name: shapes[name].index(capacity) for name, count in counts.items() if count}
 
 
 class _Reader:

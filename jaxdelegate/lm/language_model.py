@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import logging
 import math
 import os
 import threading
@@ -18,11 +19,13 @@ from jaxdelegate.cache.program_key import FileProgramKey
 from jaxdelegate.compile.compiler import Compiler
 from jaxdelegate.compile.programs import programs_of
 from jaxdelegate.compile.target import compilation_module
-from jaxdelegate.function.views import signatures_of, whole
+from jaxdelegate.errors import JaxDelegateError
+from jaxdelegate.function.views import planned, signatures_of, whole
 from jaxdelegate.lm.graph import language_graph
 from jaxdelegate.lm.tasks import Task, results
 from jaxdelegate.lru_cache import LruCache
 from jaxdelegate.model.open_models import open_model
+from jaxdelegate.model.records import SignatureDef
 from jaxdelegate.passes.limits import Limits
 from jaxdelegate.pjrt import client
 from jaxdelegate.pjrt.client import Runtime
@@ -34,10 +37,15 @@ from jaxdelegate.xla.weights import DeviceWeights, on_device
 if TYPE_CHECKING:
     from jaxdelegate.lm.computation import Computation
 
+_LOGGER = logging.getLogger("jaxdelegate")
 _MOST_PROGRAMS = 64
 _NO_CACHE = ":nocache"  # LiteRT-LM's
 _MOST_BYTES = 10 << 30  # of the default folder
 _FOLDERS = ("function", "lm", "plan", "runtime")  # whose code determines programs, besides others
+
+
+class LengthError(Exception):
+    """A signature cannot be computed with caches of this length."""
 
 
 class LanguageModel:
@@ -81,6 +89,7 @@ class LanguageModel:
         self._programs: LruCache[Task, Program] = LruCache(_MOST_PROGRAMS)
         self._weights = on_device(self._compiler.target.runtime)
         self._compiling: Computation | None = None
+        self._lengths: dict[tuple[str, int], bool] = {}  # what is computable
         self._lock = threading.Lock()
 
     @property
@@ -106,7 +115,11 @@ class LanguageModel:
             self._compiling = None
 
     def program(self, task: Task) -> tuple[Program, Runtime]:
-        """The program of a task, and where it runs; threads that ask at once compile it once."""
+        """The program of a task, and where it runs; threads that ask at once compile it once.
+
+        Raises:
+            LengthError: the model is for caches of another length.
+        """
         weights = self._weights
         try:
             return self._program(task, weights), weights.runtime
@@ -126,6 +139,8 @@ class LanguageModel:
         program = None if cache is None or key is None else cache.load(key, weights)
         if program is not None:
             return program
+        if task.length != self.graph.capacity:
+            self._check_length(task)
         if not weights.runtime.has_jax:
             raise client.NeedsJaxError("the program is not stored")
         where = f"{self._name}, signature {task.step!r}, for {weights.runtime.device}"
@@ -133,6 +148,35 @@ class LanguageModel:
         with waiting(f"compiling {where}{next_time}"):
             program = self._computation(weights).program(task)
         return program if cache is None or key is None else cache.save(key, program)
+
+    def _check_length(self, task: Task) -> None:
+        """Whether the graph, which was made for the longest caches, is one of shorter ones, too."""
+        key = task.step, task.length
+        if key not in self._lengths:
+            self._lengths[key] = self._is_computable(task)
+        if not self._lengths[key]:
+            raise LengthError
+
+    def _is_computable(self, task: Task) -> bool:
+        graph, signature = self.graph, self._signature(task.step)
+        step = graph.step(task.step)
+        tensors = self._model.subgraphs[signature.subgraph].tensors
+        shapes = {name: tensors[i].shape for name, i in signature.inputs.items()}
+        shapes.update((name, graph.shape(name, task.length)) for name in step.states)
+        if step.mask is not None:
+            shapes[step.mask] = (*shapes[step.mask][:-1], task.length)
+        try:
+            specs = planned(self._model, signature, shapes, self._view.limits)
+        except JaxDelegateError as error:
+            _LOGGER.debug("%s: caches of %d: %s", self._name, task.length, error)
+            return False
+        wanted = {name: graph.shape(name, task.length) for name in step.states}
+        if step.has_logits:
+            wanted["logits"] = tensors[signature.outputs["logits"]].shape
+        return all(specs[signature.outputs[name]].shape == s for name, s in wanted.items())
+
+    def _signature(self, key: str) -> SignatureDef:
+        return next(s for s in self._model.signatures if s.key == key)
 
     def go_on_with_jax(self) -> DeviceWeights:
         """Use jax from now on, which compiles; what was loaded without it is loaded again."""
@@ -157,8 +201,7 @@ class LanguageModel:
         cache = self._compiler.cache
         if cache is None or self._model.external_buffer_groups:
             return None
-        signature = next(s for s in self._model.signatures if s.key == task.step)
-        tensors = self._model.subgraphs[signature.subgraph].tensors
+        tensors = self._model.subgraphs[self._signature(task.step).subgraph].tensors
         constants = {
             t.index: t.constant
             for t in tensors
@@ -172,7 +215,7 @@ class LanguageModel:
             runtime.device,
             folders=_FOLDERS,
             model_name=os.path.basename(self._name),
-            operators=f"{task.kind} {task.step}, slots: {task.slots}",
+            operators=f"{task.kind} {task.step}, slots: {task.slots}, caches: {task.length}",
         )
 
 

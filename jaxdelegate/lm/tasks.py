@@ -27,6 +27,7 @@ class Task:
             sequences; "score": the logarithms of the probabilities of given tokens.
         step: the key of the signature that it runs.
         slots: the number of sequences.
+        length: of the caches.
         stops: the tokens that end an answer.
         variant: how tokens may be chosen.
     """
@@ -34,6 +35,7 @@ class Task:
     kind: Literal["read", "generate", "score"]
     step: str
     slots: int
+    length: int
     stops: tuple[int, ...] = ()
     variant: Variant = dataclasses.field(default_factory=Variant)
 
@@ -72,10 +74,10 @@ class Generated(NamedTuple):
     steps: Any
 
 
-def caches(graph: LanguageGraph, slots: int) -> list[Array]:
+def caches(graph: LanguageGraph, slots: int, length: int) -> list[Array]:
     """Those of all slots; of one slot without the axis, which would make XLA copy them."""
     ahead = (slots,) if slots > 1 else ()
-    return [((*ahead, *info.shape), info.dtype) for info in graph.states.values()]
+    return [((*ahead, *graph.shape(name, length)), s.dtype) for name, s in graph.states.items()]
 
 
 def arguments(graph: LanguageGraph, task: Task, step: Step) -> list[Array]:
@@ -110,4 +112,4 @@ def results(graph: LanguageGraph, task: Task) -> list[Array]:
         own = [*Generated(((STEPS, n), _INT), ((STEPS, n), _FLOAT), ((), _INT))]
     if task.kind == "score":
         own = [((n, STEPS), _FLOAT)]
-    return [*caches(graph, n), *own]
+    return [*caches(graph, n, task.length), *own]

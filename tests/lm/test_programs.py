@@ -12,6 +12,7 @@ import pytest
 from jaxdelegate import lm
 from jaxdelegate.errors import CacheWarning
 from jaxdelegate.lm.choices import Choice, Rules
+from jaxdelegate.lm.graph import LanguageGraph
 from jaxdelegate.lm.language_model import LanguageModel
 from jaxdelegate.lm.programs import Programs
 from jaxdelegate.lm.tasks import Sequences
@@ -34,7 +35,7 @@ def test_caches_are_updated_in_place(slots: int) -> None:
     before = list(caches.arrays)
     assert programs.generate(variant, caches, empty, choice, 2).steps == 2
     assert all(array.is_deleted() for array in before)  # donated
-    program, _ = model.program(programs.generator(variant))
+    program, _ = model.program(programs.generator(variant, 256))
     text = program.executable.as_text()
     ahead = "" if slots == 1 else f"{slots},"
     shapes = [f"{ahead}1,1,256,64", f"{ahead}1,1,64,256"]
@@ -62,6 +63,29 @@ def test_nothing_is_compiled_twice(path: Path, caplog: pytest.LogCaptureFixture)
         again.generate(["a prompt", "b"], max_output_tokens=4)
     assert again.weight_bytes == engine.weight_bytes > 0
     assert not [r.message for r in caplog.records if "Compiling" in r.message]
+
+
+@pytest.mark.parametrize("is_rigid", [False, True])
+@pytest.mark.parametrize("slots", [1, 2])
+def test_caches_grow_with_the_sequences(
+    slots: int, is_rigid: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tokens and their scores are those of the longest caches, in every bit."""
+    path = tmp_path / "model.litertlm"
+    content = language_model(capacity=1024, prefill=(8, 64), is_rigid=is_rigid)
+    path.write_bytes(language_bundle(model=content))
+
+    def found() -> tuple[list[lm.Completion], set[int]]:
+        with lm.Engine(path, lm.Backend.CPU(), max_batch=slots, cache_dir=":nocache") as engine:
+            prompts = ["a prompt" * 25, "b" * 30, "c" * 480]
+            made = engine.generate(prompts, max_output_tokens=100, log_probabilities=True)
+            model = engine._model
+            return made, {task.length for task in model._programs._entries}
+
+    short, lengths = found()
+    assert lengths == {1024} if is_rigid else {256, 512, 1024}
+    monkeypatch.setattr(LanguageGraph, "cache_lengths", (1024,))
+    assert found() == (short, {1024})
 
 
 # A process that generates: greedily, then by a program that no earlier process had.

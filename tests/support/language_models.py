@@ -36,15 +36,17 @@ def language_model(
     capacity: int = 128,
     prefill: Sequence[int] = (8,),
     seed: int = 0,
+    is_rigid: bool = False,
 ) -> bytes:
     """A model of one attention layer, with the signatures and names of litert-torch's exports.
 
     Signatures prefill_N and decode: int32 `tokens` [1, N] and `input_pos` [N], float32 `mask`
     [1, 1, N, capacity], added to scores, and the caches `kv_cache_k_0` [1, 1, capacity, hidden] and
     `kv_cache_v_0` [1, 1, hidden, capacity], also outputs. decode has N = 1, and returns `logits`
-    [1, 1, vocabulary].
+    [1, 1, vocabulary]. `is_rigid`: it can be computed with caches of this capacity only.
     """
-    builder, layer = ModelBuilder("language model"), _Layer(vocabulary, hidden, capacity, seed)
+    builder = ModelBuilder("language model")
+    layer = _Layer(vocabulary, hidden, capacity, seed, is_rigid=is_rigid)
     for number, length in enumerate((*prefill, 1)):
         graph = builder if number == 0 else builder.subgraph(f"graph_{number}")
         inputs, outputs = layer.built(graph, length, has_logits=number == len(prefill))
@@ -54,7 +56,10 @@ def language_model(
 
 
 class _Layer:
-    def __init__(self, vocabulary: int, hidden: int, capacity: int, seed: int) -> None:
+    def __init__(
+        self, vocabulary: int, hidden: int, capacity: int, seed: int, *, is_rigid: bool
+    ) -> None:
+        self._is_rigid = is_rigid
         self._vocabulary, self._hidden, self._capacity = vocabulary, hidden, capacity
         rng = np.random.default_rng(seed)
         self._embedding, self._positions = (
@@ -122,6 +127,8 @@ class _Layer:
         q = net("RESHAPE", [queries, net.integers(1, 1, n, width)], (1, 1, n, width))
         y = net("BATCH_MATMUL", [q, keys], scores, BatchMatMulOptions(adj_y=True))
         y = net("ADD", [y, mask], scores)
+        if self._is_rigid:
+            y = net("RESHAPE", [y, net.integers(*scores)], scores)
         y = net("SOFTMAX", [y], scores, SoftmaxOptions(beta=1.0))
         y = net("BATCH_MATMUL", [y, values], (1, 1, n, width), BatchMatMulOptions(adj_y=True))
         return net("RESHAPE", [y, net.integers(1, n, width)], (1, n, width))
