@@ -19,7 +19,7 @@ from jaxdelegate.cache.partition_key import (
     read_constants,
 )
 from jaxdelegate.cache.sources import confirm, source_parts
-from jaxdelegate.digests import PREFERRED, digests
+from jaxdelegate.digests import PREFERRED
 
 if TYPE_CHECKING:
     from jaxdelegate.op_lowering.spec import TensorSpec
@@ -95,7 +95,7 @@ class FileProgramKey(ProgramKey):
     @classmethod
     def of_file(
         cls,
-        content: memoryview,
+        file: str,
         data: ModelData,
         settings: Mapping[str, Any],
         jax_config: Part,
@@ -105,9 +105,9 @@ class FileProgramKey(ProgramKey):
         model_name: str = "",
         operators: str = "",
     ) -> FileProgramKey:
-        """A SourceError, as `of_partition`."""
+        """`file` is the digest of its content. A SourceError, as `of_partition`."""
         return cls(
-            parts=file_parts(content, settings, jax_config, device, folders),
+            parts=file_parts(file, settings, jax_config, device, folders),
             data=data,
             model_name=model_name,
             operators=operators,
@@ -127,17 +127,17 @@ class FileProgramKey(ProgramKey):
 
 
 def file_parts(
-    content: memoryview,
+    file: str,
     settings: Mapping[str, Any],
     jax_config: Part,
     device: Any,
     folders: tuple[str, ...] = (),
 ) -> dict[str, Part]:
-    """The parts of a key that depends on all of a model's file; a SourceError."""
+    """The parts of a key that depends on all of a model's file, by its digest; a SourceError."""
     return {
         **process_parts(settings, device),
         "jax_config": jax_config,
-        "file": Part.of(digests([content])),
+        "file": Part.of(file),
         **source_parts(of_subgraphs=True, more=folders),
     }
 

@@ -42,6 +42,7 @@ from jaxdelegate.cache.start_records import StartRecord
 from jaxdelegate.cache.store import ProgramStore, stored_weights
 from jaxdelegate.cache.support import Verdicts
 from jaxdelegate.cache.weights import content_digest, file_content
+from jaxdelegate.digests import digests
 from jaxdelegate.errors import CacheWarning
 from jaxdelegate.pjrt.client import LOAD_ERRORS
 from jaxdelegate.text import plural
@@ -145,7 +146,8 @@ class ProgramCache:
         if jax_config is None:
             return None
         try:
-            return Key(file_parts(content, settings, jax_config, device))
+            (file,) = digests([content])
+            return Key(file_parts(file, settings, jax_config, device))
         except SourceError as error:
             _LOGGER.debug("cache: no key: %s", error)
             return None
@@ -222,13 +224,13 @@ class ProgramCache:
 
     def file_program_key(
         self,
-        content: memoryview,
+        file: str,
         data: ModelData,
         settings: Mapping[str, Any],
         device: Any,
         **more: Any,
     ) -> FileProgramKey | None:
-        """The key of a program that may depend on all of a model's file: see `FileProgramKey`.
+        """The key of a program that may depend on all of a model's file, by its digest.
 
         None: the program cannot be stored.
         """
@@ -239,7 +241,7 @@ class ProgramCache:
             _LOGGER.debug("cache: JAX's settings are not known in this process")
             return None
         try:
-            return FileProgramKey.of_file(content, data, settings, jax_config, device, **more)
+            return FileProgramKey.of_file(file, data, settings, jax_config, device, **more)
         except SourceError as error:
             _warn(f"compiled programs are not stored: {error}")
             return None

@@ -19,6 +19,7 @@ from jaxdelegate.cache.program_key import FileProgramKey
 from jaxdelegate.compile.compiler import Compiler
 from jaxdelegate.compile.programs import programs_of
 from jaxdelegate.compile.target import compilation_module
+from jaxdelegate.digests import digests
 from jaxdelegate.errors import JaxDelegateError
 from jaxdelegate.function.views import planned, signatures_of, whole
 from jaxdelegate.lm.graph import language_graph
@@ -138,6 +139,7 @@ class LanguageModel:
         cache, key = self._compiler.cache, self._key(task, weights.runtime)
         program = None if cache is None or key is None else cache.load(key, weights)
         if program is not None:
+            self._drop_pages()
             return program
         if task.length != self.graph.capacity:
             self._check_length(task)
@@ -148,6 +150,11 @@ class LanguageModel:
         with waiting(f"compiling {where}{next_time}"):
             program = self._computation(weights).program(task)
         return program if cache is None or key is None else cache.save(key, program)
+
+    def _drop_pages(self) -> None:
+        """Let go of the file's pages, which were read once."""
+        if self._model.origin.file is not None:
+            self._model.origin.file.drop_pages()
 
     def _check_length(self, task: Task) -> None:
         """Whether the graph, which was made for the longest caches, is one of shorter ones, too."""
@@ -196,6 +203,12 @@ class LanguageModel:
                 self._compiling = Computation(self._model, self._view, self.graph, weights)
             return self._compiling
 
+    @functools.cached_property
+    def _digest(self) -> str:
+        (digest,) = digests([self._model.content])
+        self._drop_pages()
+        return digest
+
     def _key(self, task: Task, runtime: Runtime) -> FileProgramKey | None:
         """The key of a stored program; None: it is not stored."""
         cache = self._compiler.cache
@@ -209,7 +222,7 @@ class LanguageModel:
         }
         specs = {n: ResultSpec(*array) for n, array in enumerate(results(self.graph, task))}
         return cache.file_program_key(
-            self._model.content,
+            self._digest,
             ModelData(specs, constants, {}),
             {**self._compiler.file_settings(), "task": dataclasses.asdict(task)},
             runtime.device,

@@ -80,6 +80,11 @@ class FileContent:
         if self._mapped is not None and _version(os.fstat(self._mapped)) != self._state:
             self._fail("changed in place while this process had it open: open it again")
 
+    def drop_pages(self) -> None:
+        """Let go of a mapped file's pages, which count as this process's memory until then."""
+        if self._mapped is not None and isinstance(self.content.obj, mmap.mmap):
+            self.content.obj.madvise(mmap.MADV_DONTNEED)
+
     def _read(self, file: int, size: int) -> memoryview:
         if size == 0:  # nothing to map
             return memoryview(b"")

@@ -238,7 +238,7 @@ def broken(*_, **__):
         "client.without_jax = broken",
         "client._Sharding._internal_device_list = property(broken)",
         "client._Aval.__init__ = broken",
-        "client._viewed = broken",
+        "client.viewed = broken",
     ],
 )
 def test_a_jaxlib_with_other_calls_is_used_through_jax(
