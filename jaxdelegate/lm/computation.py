@@ -16,8 +16,9 @@ from jax import lax
 from jaxdelegate.function.functions import Functions
 from jaxdelegate.function.model import CallableModel
 from jaxdelegate.function.views import View
+from jaxdelegate.function.weights import Params
 from jaxdelegate.lm.choices import Choice
-from jaxdelegate.lm.graph import LanguageGraph, Step
+from jaxdelegate.lm.graph import Embedder, LanguageGraph, Step
 from jaxdelegate.lm.sampling import next_token
 from jaxdelegate.lm.tasks import STEPS, Generated, Sequences, Task, arguments, caches, results
 from jaxdelegate.model.records import Model
@@ -38,24 +39,31 @@ class Computation:
     """Compiles the programs of a model for the device of `weights`, which take in its own."""
 
     def __init__(
-        self, model: Model, view: View, graph: LanguageGraph, weights: DeviceWeights
+        self, models: Mapping[str, Model], view: View, graph: LanguageGraph, weights: DeviceWeights
     ) -> None:
-        self._functions = CallableModel(Functions(model, view, weights=weights))
+        """`models`: the one with the steps, called "", and those of embedders, by part."""
+        self._models = {
+            part: CallableModel(Functions(model, view, weights=weights))
+            for part, model in models.items()
+        }
         self._graph, self._weights = graph, weights
 
     def program(self, task: Task) -> Program:
         """Compile the program of a task."""
         step, graph = self._graph.step(task.step), self._graph
-        apply, params = self._functions.function(task.step, weights="prepared")
+        keys = {"": task.step} | {e.part: e.key for e in graph.embedders.values()}
+        found = {p: self._models[p].function(k, weights="prepared") for p, k in keys.items()}
+        params = {(part, name): a for part, (_, own) in found.items() for name, a in own.items()}
         names = [*params]
-        run = _Traced(task, step, graph, apply).run
+        run = _Traced(task, step, graph, {part: apply for part, (apply, _) in found.items()}).run
         own, states = len(names), len(graph.states)
 
         def program(*arrays: Any) -> tuple[Any, ...]:
             values = dict(zip(graph.states, arrays[own : own + states], strict=True))
-            new, *others = run(
-                dict(zip(names, arrays, strict=False)), values, arrays[own + states :]
-            )
+            given: dict[str, Params] = {part: {} for part in keys}
+            for (part, name), array in zip(names, arrays, strict=False):
+                given[part][name] = array
+            new, *others = run(given, values, arrays[own + states :])
             return (*(new[name] for name in graph.states), *others)
 
         program.__name__ = f"{task.kind}_{task.step}"
@@ -82,8 +90,11 @@ class Computation:
 class _Traced:
     """The function of one task, which JAX traces."""
 
-    def __init__(self, task: Task, step: Step, graph: LanguageGraph, apply: Any) -> None:
-        self._task, self._graph, self._apply = task, graph, apply
+    def __init__(
+        self, task: Task, step: Step, graph: LanguageGraph, applies: Mapping[str, Any]
+    ) -> None:
+        """`applies`: the functions of models, by part; their `params` likewise."""
+        self._task, self._graph, self._applies = task, graph, applies
         self._one = step
         self._stops = np.asarray(task.stops, np.int32)
         tasks: Mapping[str, Callable[..., tuple[Any, ...]]] = {
@@ -106,14 +117,29 @@ class _Traced:
         graph, step = self._graph, self._one
         positions = start + lax.iota(np.int32, step.length)
         inputs: dict[str, Any] = dict(caches)
-        inputs["tokens"] = tokens.astype(graph.tokens).reshape(1, step.length)
+        if graph.tokens is not None:
+            inputs["tokens"] = tokens.astype(graph.tokens).reshape(1, step.length)
+        for name, shape in step.embeddings.items():
+            inputs[name] = self._embedded(params, graph.embedders[name], tokens).reshape(shape)
         inputs["input_pos"] = positions.astype(graph.positions)
         if step.mask is not None:
             inputs[step.mask] = self._mask(positions)
-        outputs = self._apply(params, {n: v for n, v in inputs.items() if n in step.inputs})
+        outputs = self._applies[""](params[""], inputs)
         new = {**caches, **{name: outputs[name] for name in step.states}}
         logits = outputs["logits"].reshape(-1, graph.vocabulary)[-1] if step.has_logits else None
         return new, logits
+
+    def _embedded(self, params: Any, embedder: Embedder, tokens: Any) -> jax.Array:
+        """[tokens, ...]: what an embedder computes from each token."""
+        apply, own = self._applies[embedder.part], params[embedder.part]
+
+        def one(token: Any) -> Any:
+            return apply(
+                own, {embedder.token: token.astype(embedder.dtype).reshape(embedder.shape)}
+            )
+
+        found: jax.Array = jax.vmap(one)(tokens)[embedder.result]
+        return found
 
     def _mask(self, positions: jax.Array) -> jax.Array:
         """[1, 1, tokens, length]: each token sees itself and those before it."""

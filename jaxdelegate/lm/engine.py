@@ -25,6 +25,7 @@ from jaxdelegate.lm.configs import (
 from jaxdelegate.lm.conversation import Conversation, Settings
 from jaxdelegate.lm.decoder import Decoder
 from jaxdelegate.lm.generation import Request, generated
+from jaxdelegate.lm.graph import EMBEDDERS
 from jaxdelegate.lm.language_model import LanguageModel
 from jaxdelegate.lm.programs import Programs
 from jaxdelegate.lm.session import Session
@@ -98,7 +99,11 @@ class Engine:
                     backend.thread_count,
                 )
         where = f"{self.bundle.path}!{_PART}"
-        self._model = LanguageModel(self._part(), where, chosen, max_num_tokens, cache_dir)
+        models = self.bundle.models
+        embedders = {part: models[part] for part in EMBEDDERS.values() if part in models}
+        self._model = LanguageModel(
+            self._part(), where, embedders, chosen, max_num_tokens, cache_dir
+        )
         self.init_time_in_second = time.perf_counter() - began
 
     # ---- what it is

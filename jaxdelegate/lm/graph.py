@@ -8,6 +8,7 @@ are inputs and outputs of the same name.
 import dataclasses
 import itertools
 import re
+import types
 from collections.abc import Iterable, Mapping
 from typing import NoReturn
 
@@ -19,10 +20,33 @@ from jaxdelegate.op_lowering.spec import Shape
 from jaxdelegate.text import printable
 
 _TOKENS, _POSITIONS, _MASKS, _LOGITS = "tokens", "input_pos", ("mask", "attn_mask"), "logits"
+# Inputs that models in other parts compute from a token.
+EMBEDDERS = {"embeddings": "embedder", "per_layer_embeddings": "per_layer_embedder"}
 _KEY = re.compile(r"(prefill|decode)(?:_(\d+))?(?:_cache_(\d+))?")
 _CACHE = "kv_cache_"
 _SHORTEST = 256  # tokens; shorter caches would save little
 _MASK_TYPES = (np.dtype(np.float32), np.dtype(np.float16), np.dtype(np.bool_))
+
+
+@dataclasses.dataclass(frozen=True)
+class Embedder:
+    """A signature in another part that computes an input of the steps from one token.
+
+    Attributes:
+        part: of the bundle.
+        key: of the signature.
+        token: the name of its input.
+        shape: of its input.
+        dtype: of its input.
+        result: the name of its output.
+    """
+
+    part: str
+    key: str
+    token: str
+    shape: Shape
+    dtype: np.dtype
+    result: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +56,7 @@ class Step:
     Attributes:
         key: of the signature.
         length: how many tokens.
-        inputs: their names.
+        embeddings: the shapes of inputs that embedders compute, by name; none: it takes tokens.
         mask: the name of the attention mask's input; None: it has none.
         states: the names of caches, which are inputs and outputs.
         has_logits: whether it returns logits; if not, it fills caches only.
@@ -40,7 +64,7 @@ class Step:
 
     key: str
     length: int
-    inputs: tuple[str, ...]
+    embeddings: Mapping[str, Shape]
     mask: str | None
     states: tuple[str, ...]
     has_logits: bool
@@ -58,7 +82,8 @@ class LanguageGraph:
         states: the caches of one sequence, by name.
         axes: the dimension of each cache that holds its tokens; caches that are not among them have
             another number of entries.
-        tokens: the type of token ids.
+        embedders: what computes such inputs, by name.
+        tokens: the type of token ids; None: embedders take them.
         positions: the type of positions.
         masks: the type of the attention mask: 0 and a negative number, or True and False.
     """
@@ -69,7 +94,8 @@ class LanguageGraph:
     vocabulary: int
     states: Mapping[str, TensorInfo]
     axes: Mapping[str, int]
-    tokens: np.dtype
+    embedders: Mapping[str, Embedder]
+    tokens: np.dtype | None
     positions: np.dtype
     masks: np.dtype
 
@@ -105,7 +131,10 @@ class LanguageGraph:
 
 
 def language_graph(
-    signatures: Mapping[str, Signature], source: str, most_tokens: int | None = None
+    signatures: Mapping[str, Signature],
+    source: str,
+    most_tokens: int | None = None,
+    others: Mapping[str, Mapping[str, Signature]] = types.MappingProxyType({}),
 ) -> LanguageGraph:
     """Find the steps among a model's signatures.
 
@@ -114,6 +143,7 @@ def language_graph(
         source: its name, for messages.
         most_tokens: how many tokens are wanted, where there are signatures for several lengths of
             caches; None: the longest.
+        others: the signatures of the bundle's other models, by part.
 
     Raises:
         ModelError: a signature is missing, or has an input that the engine cannot provide.
@@ -139,7 +169,8 @@ def language_graph(
         vocabulary=signatures[step.key].outputs[_LOGITS].shape[-1],
         states={name: inputs[name] for name in step.states},
         axes=_axes(inputs, step.states, capacity),
-        tokens=inputs[_TOKENS].dtype,
+        embedders={name: reader.embedder(name, others) for name in step.embeddings},
+        tokens=None if step.embeddings else inputs[_TOKENS].dtype,
         positions=inputs[_POSITIONS].dtype,
         masks=masks,
     )
@@ -152,6 +183,10 @@ def _axes(inputs: Mapping[str, TensorInfo], states: Iterable[str], capacity: int
     if any(count > 1 for count in counts.values()):
         return {}
     return {name: shapes[name].index(capacity) for name, count in counts.items() if count}
+
+
+def _is_one_token(info: TensorInfo) -> bool:
+    return info.dtype.kind in "iu" and int(np.prod(info.shape)) == 1
 
 
 class _Reader:
@@ -168,19 +203,34 @@ class _Reader:
 
     def step(self, key: str) -> Step:
         inputs, outputs = self._signatures[key].inputs, self._signatures[key].outputs
-        if missing := {_TOKENS, _POSITIONS} - set(inputs):
+        embeddings = {name: inputs[name].shape for name in EMBEDDERS if name in inputs}
+        wanted = {_POSITIONS} if "embeddings" in embeddings else {_TOKENS, _POSITIONS}
+        if missing := wanted - set(inputs):
             self.fail(
-                f"signature {key!r}: expected the inputs 'tokens' and 'input_pos', got no "
-                f"{', '.join(sorted(missing))}; models with an embedder of their own are not "
-                "supported yet"
+                f"signature {key!r}: expected the inputs 'tokens' (or 'embeddings') and "
+                f"'input_pos', got no {', '.join(sorted(missing))}"
             )
         states = tuple(name for name in inputs if name in outputs)
         mask = next((name for name in _MASKS if name in inputs), None)
-        known = {_TOKENS, _POSITIONS, mask, *states}
+        known = {*wanted, *embeddings, mask, *states}
         if others := [name for name in inputs if name not in known]:
             self.fail(f"signature {key!r} has inputs that are not supported: {', '.join(others)}")
-        length = int(np.prod(inputs[_TOKENS].shape))
-        return Step(key, length, tuple(inputs), mask, states, _LOGITS in outputs)
+        length = int(np.prod(inputs[_POSITIONS].shape))
+        return Step(key, length, embeddings, mask, states, _LOGITS in outputs)
+
+    def embedder(self, name: str, others: Mapping[str, Mapping[str, Signature]]) -> Embedder:
+        """The signature of another part that computes an input from one token."""
+        part = EMBEDDERS[name]
+        for key, signature in others.get(part, {}).items():
+            ends = len(signature.inputs), len(signature.outputs)
+            token, info = next(iter(signature.inputs.items()), ("", None))
+            if ends == (1, 1) and info is not None and _is_one_token(info):
+                (result,) = signature.outputs
+                return Embedder(part, key, token, info.shape, info.dtype, result)
+        return self.fail(
+            f"expected a model {part!r} in the bundle, with a signature of one token, which "
+            f"computes the input {name!r}, got {', '.join(others) or 'no other models'}"
+        )
 
     def capacity(self, step: Step) -> int:
         """The length of the mask; without one, the longest dimension of a cache of keys."""

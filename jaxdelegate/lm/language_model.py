@@ -26,7 +26,7 @@ from jaxdelegate.lm.graph import language_graph
 from jaxdelegate.lm.tasks import Task, results
 from jaxdelegate.lru_cache import LruCache
 from jaxdelegate.model.open_models import open_model
-from jaxdelegate.model.records import SignatureDef
+from jaxdelegate.model.records import SignatureDef, Tensor
 from jaxdelegate.passes.limits import Limits
 from jaxdelegate.pjrt import client
 from jaxdelegate.pjrt.client import Runtime
@@ -60,6 +60,7 @@ class LanguageModel:
         self,
         source: Any,
         name: str,
+        embedders: Mapping[str, Any],
         options: Mapping[str, Any],
         most_tokens: int | None,
         cache_dir: str | None,
@@ -69,6 +70,7 @@ class LanguageModel:
         Args:
             source: the model in its bundle.
             name: for messages.
+            embedders: the bundle's models that may compute inputs of this one, by part.
             options: of JaxDelegate.
             most_tokens: see `language_graph`.
             cache_dir: see `Engine`.
@@ -80,8 +82,16 @@ class LanguageModel:
         self._view = whole(options, Limits())
         prepared = self._view.prepared or self._view.options
         self._model, self._name = open_model(source), name
-        signatures = signatures_of(self._model, self._view.limits)
-        self.graph = language_graph(signatures, name, most_tokens)
+        opened = {part: open_model(model) for part, model in embedders.items()}
+        limits = self._view.limits
+        self.graph = language_graph(
+            signatures_of(self._model, limits),
+            name,
+            most_tokens,
+            {part: signatures_of(model, limits) for part, model in opened.items()},
+        )
+        used = {embedder.part for embedder in self.graph.embedders.values()}
+        self._models = {"": self._model} | {part: opened[part] for part in sorted(used)}
         folder = None if cache_dir == _NO_CACHE else cache_dir or _default_folder()
         self._compiler = Compiler(dataclasses.replace(prepared, serialization_dir=folder))
         if self._compiler.cache is not None and not cache_dir:
@@ -153,8 +163,9 @@ class LanguageModel:
 
     def _drop_pages(self) -> None:
         """Let go of the file's pages, which were read once."""
-        if self._model.origin.file is not None:
-            self._model.origin.file.drop_pages()
+        for model in self._models.values():
+            if model.origin.file is not None:
+                model.origin.file.drop_pages()
 
     def _check_length(self, task: Task) -> None:
         """Whether the graph, which was made for the longest caches, is one of shorter ones, too."""
@@ -182,6 +193,15 @@ class LanguageModel:
             wanted["logits"] = tensors[signature.outputs["logits"]].shape
         return all(specs[signature.outputs[name]].shape == s for name, s in wanted.items())
 
+    def _tensors(self, task: Task) -> list[Tensor]:
+        """Those of the task's signature, then those of embedders."""
+        keys = {"": task.step} | {e.part: e.key for e in self.graph.embedders.values()}
+        subgraphs = (
+            model.subgraphs[next(s for s in model.signatures if s.key == keys[part]).subgraph]
+            for part, model in self._models.items()
+        )
+        return [tensor for subgraph in subgraphs for tensor in subgraph.tensors]
+
     def _signature(self, key: str) -> SignatureDef:
         return next(s for s in self._model.signatures if s.key == key)
 
@@ -200,25 +220,24 @@ class LanguageModel:
                 with whole_imports():
                     from jaxdelegate.lm.computation import Computation  # noqa: PLC0415 (see above)
 
-                self._compiling = Computation(self._model, self._view, self.graph, weights)
+                self._compiling = Computation(self._models, self._view, self.graph, weights)
             return self._compiling
 
     @functools.cached_property
     def _digest(self) -> str:
-        (digest,) = digests([self._model.content])
+        found = digests([model.content for model in self._models.values()])
         self._drop_pages()
-        return digest
+        return " ".join(found)
 
     def _key(self, task: Task, runtime: Runtime) -> FileProgramKey | None:
         """The key of a stored program; None: it is not stored."""
         cache = self._compiler.cache
-        if cache is None or self._model.external_buffer_groups:
+        if cache is None or any(m.external_buffer_groups for m in self._models.values()):
             return None
-        tensors = self._model.subgraphs[self._signature(task.step).subgraph].tensors
         constants = {
-            t.index: t.constant
-            for t in tensors
-            if t.constant is not None and not t.constant.dtype.hasobject
+            number: tensor.constant
+            for number, tensor in enumerate(self._tensors(task))
+            if tensor.constant is not None and not tensor.constant.dtype.hasobject
         }
         specs = {n: ResultSpec(*array) for n, array in enumerate(results(self.graph, task))}
         return cache.file_program_key(

@@ -12,7 +12,7 @@ import pytest
 import jaxdelegate as jd
 from jaxdelegate import lm
 from jaxdelegate.errors import OptionError
-from tests.support.language_models import language_bundle, language_model
+from tests.support.language_models import embedders, language_bundle, language_model
 
 BOS, EOS = 1, 2
 PROMPTS = ["Hello", "What is 2 + 3?", "x", "The quick brown fox jumps over the lazy dog", "äöü €"]
@@ -246,3 +246,23 @@ def test_wrong_use(path: Path, engine: lm.Engine) -> None:
     session.close()
     with pytest.raises(RuntimeError, match="closed"):
         session.run_prefill(["x"])
+
+
+def test_a_model_whose_embeddings_are_in_other_parts(engine: lm.Engine, tmp_path: Path) -> None:
+    path = tmp_path / "embedders.litertlm"
+    names = ("tf_lite_embedder", "tf_lite_per_layer_embedder")
+    others = dict(zip(names, embedders(), strict=True))
+    model = language_model(has_embedders=True)
+    path.write_bytes(language_bundle(model=model, others=others))
+    with lm.Engine(path, lm.Backend.CPU(), max_batch=3) as separate:
+        for prompts in (PROMPTS[:1], PROMPTS):
+            found, expected = (
+                e.generate(prompts, max_output_tokens=12, log_probabilities=True)
+                for e in (separate, engine)
+            )
+            assert [c.token_ids for c in found] == [c.token_ids for c in expected]
+            for a, b in zip(found, expected, strict=True):
+                np.testing.assert_allclose(a.log_probabilities, b.log_probabilities, rtol=1e-4)
+    path.write_bytes(language_bundle(model=model, others={names[0]: others[names[0]]}))
+    with pytest.raises(jd.ModelError, match="expected a model 'per_layer_embedder' in the bundle"):
+        lm.Engine(path, lm.Backend.CPU())

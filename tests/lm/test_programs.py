@@ -23,7 +23,7 @@ from tests.support.language_models import language_bundle, language_model
 def test_caches_are_updated_in_place(slots: int) -> None:
     """A step copies none of them, however long they are."""
     content = language_model(hidden=64, capacity=256)
-    model = LanguageModel(content, "model", {"platform": "cpu"}, None, ":nocache")
+    model = LanguageModel(content, "model", {}, {"platform": "cpu"}, None, ":nocache")
     programs, rules = Programs(model, slots, (2,)), Rules()
     variant = rules.variant(model.graph.vocabulary)
     choice = rules.choice(variant, model.graph.vocabulary)

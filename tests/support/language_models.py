@@ -2,7 +2,8 @@
 
 import functools
 import json
-from collections.abc import Callable, Sequence
+import types
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,7 @@ def language_model(
     prefill: Sequence[int] = (8,),
     seed: int = 0,
     is_rigid: bool = False,
+    has_embedders: bool = False,
 ) -> bytes:
     """A model of one attention layer, with the signatures and names of litert-torch's exports.
 
@@ -44,9 +46,13 @@ def language_model(
     [1, 1, N, capacity], added to scores, and the caches `kv_cache_k_0` [1, 1, capacity, hidden] and
     `kv_cache_v_0` [1, 1, hidden, capacity], also outputs. decode has N = 1, and returns `logits`
     [1, 1, vocabulary]. `is_rigid`: it can be computed with caches of this capacity only.
+    `has_embedders`: instead of `tokens` it takes float32 `embeddings` [1, N, hidden] and
+    `per_layer_embeddings` [1, N, 1, hidden], of `embedders`.
     """
     builder = ModelBuilder("language model")
-    layer = _Layer(vocabulary, hidden, capacity, seed, is_rigid=is_rigid)
+    layer = _Layer(
+        vocabulary, hidden, capacity, seed, is_rigid=is_rigid, has_embedders=has_embedders
+    )
     for number, length in enumerate((*prefill, 1)):
         graph = builder if number == 0 else builder.subgraph(f"graph_{number}")
         inputs, outputs = layer.built(graph, length, has_logits=number == len(prefill))
@@ -57,9 +63,16 @@ def language_model(
 
 class _Layer:
     def __init__(
-        self, vocabulary: int, hidden: int, capacity: int, seed: int, *, is_rigid: bool
+        self,
+        vocabulary: int,
+        hidden: int,
+        capacity: int,
+        seed: int,
+        *,
+        is_rigid: bool,
+        has_embedders: bool,
     ) -> None:
-        self._is_rigid = is_rigid
+        self._is_rigid, self._has_embedders = is_rigid, has_embedders
         self._vocabulary, self._hidden, self._capacity = vocabulary, hidden, capacity
         rng = np.random.default_rng(seed)
         self._embedding, self._positions = (
@@ -77,14 +90,20 @@ class _Layer:
         """Add the layer to a subgraph; returns the names of its inputs and outputs."""
         n, width, capacity = length, self._hidden, self._capacity
         inputs = {
-            "tokens": graph.input((1, n), np.int32, "tokens"),
+            **self._what(graph, n),
             "input_pos": graph.input((n,), np.int32, "input_pos"),
             "mask": graph.input((1, 1, n, capacity), np.float32, "mask"),
             "kv_cache_k_0": graph.input((1, 1, capacity, width), np.float32, "kv_cache_k_0"),
             "kv_cache_v_0": graph.input((1, 1, width, capacity), np.float32, "kv_cache_v_0"),
         }
         net = _Graph(graph)
-        x = net("GATHER", [graph.constant(self._embedding), inputs["tokens"]], (1, n, width))
+        if self._has_embedders:
+            own, more = inputs["embeddings"], inputs["per_layer_embeddings"]
+            more = net("RESHAPE", [more, net.integers(1, n, width)], (1, n, width))
+            x = net("ADD", [own, more], (1, n, width))
+        else:
+            tokens = inputs["tokens"]
+            x = net("GATHER", [graph.constant(self._embedding), tokens], (1, n, width))
         places = net("GATHER", [graph.constant(self._positions), inputs["input_pos"]], (n, width))
         x = net("ADD", [x, places], (1, n, width))
         queries, keys, values = (
@@ -98,6 +117,15 @@ class _Layer:
             outputs["logits"] = net.dense(y, self._last, (1, n, self._vocabulary))
         graph.outputs(*outputs.values())
         return inputs, outputs
+
+    def _what(self, graph: SubgraphBuilder, n: int) -> dict[str, int]:
+        if not self._has_embedders:
+            return {"tokens": graph.input((1, n), np.int32, "tokens")}
+        names = {
+            "embeddings": (1, n, self._hidden),
+            "per_layer_embeddings": (1, n, 1, self._hidden),
+        }
+        return {name: graph.input(shape, np.float32, name) for name, shape in names.items()}
 
     def _caches(
         self, net: "_Graph", inputs: dict[str, int], keys: int, values: int, n: int
@@ -158,6 +186,30 @@ class _Graph:
         return self.graph.constant(np.array(values, np.int32))
 
 
+def embedders(*, vocabulary: int = VOCABULARY, hidden: int = 16, seed: int = 0) -> list[bytes]:
+    """The models of the parts embedder and per_layer_embedder.
+
+    Their results' sum is what the model of the same arguments has for a token: the first returns
+    what is there, less a half, the second a half.
+    """
+    table = np.random.default_rng(seed).normal(size=(vocabulary, hidden)).astype(np.float32)
+    half = np.full_like(table, 0.5)
+    found = []
+    for key, values, shape in (
+        ("decode_embedder", table - half, (1, 1, hidden)),
+        ("decode_per_layer_embedder", half, (1, 1, 1, hidden)),
+    ):
+        builder = ModelBuilder(key)
+        net, token = _Graph(builder), builder.input((1, 1), np.int32, "token_ids")
+        y = net("GATHER", [builder.constant(values), token], (1, 1, hidden))
+        if len(shape) == 4:
+            y = net("RESHAPE", [y, net.integers(*shape)], shape)
+        builder.outputs(y)
+        builder.signature(key, {"token_ids": token}, {"embeddings": y}, 0)
+        found.append(builder.build())
+    return found
+
+
 @functools.cache
 def byte_tokenizer() -> bytes:
     """The JSON of a tokenizer whose tokens are `SPECIAL` and the 256 bytes."""
@@ -188,6 +240,7 @@ def language_bundle(
     template: str | None = CHATML,
     *,
     model: bytes | None = None,
+    others: Mapping[str, bytes] = types.MappingProxyType({}),
     edit: Callable[[Any], object] | None = None,
 ) -> bytes:
     """A `.litertlm` file of a tiny language model, the start token "<bos>", the stop token "<eos>".
@@ -195,6 +248,7 @@ def language_bundle(
     Args:
         template: the chat template; None: the bundle has none.
         model: None: `language_model()`.
+        others: further models, by model_type.
         edit: changes the message LlmMetadata before it is written.
     """
     m = llm_metadata_pb2.LlmMetadata(max_num_tokens=128)
@@ -210,5 +264,6 @@ def language_bundle(
             (TYPES.LlmMetadataProto, {}, bytes(m.SerializeToString())),
             (TYPES.HF_Tokenizer_Zlib, {}, compressed(byte_tokenizer())),
             model_part("tf_lite_prefill_decode", language_model() if model is None else model),
+            *(model_part(name, content) for name, content in others.items()),
         ]
     )
