@@ -189,8 +189,8 @@ class _Graph:
 def embedders(*, vocabulary: int = VOCABULARY, hidden: int = 16, seed: int = 0) -> list[bytes]:
     """The models of the parts embedder and per_layer_embedder.
 
-    Their results' sum is what the model of the same arguments has for a token: the first returns
-    what is there, less a half, the second a half.
+    The sum of their results is what the model of the same arguments reads from its own table: the
+    first one returns a half less in each element, the second one the halves.
     """
     table = np.random.default_rng(seed).normal(size=(vocabulary, hidden)).astype(np.float32)
     half = np.full_like(table, 0.5)
