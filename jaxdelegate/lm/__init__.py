@@ -16,8 +16,10 @@ from jaxdelegate.lm.configs import (
 )
 from jaxdelegate.lm.conversation import Conversation
 from jaxdelegate.lm.engine import Engine
+from jaxdelegate.lm.logs import LogSeverity, set_min_log_severity
 from jaxdelegate.lm.messages import Content, Contents, Message, Role
 from jaxdelegate.lm.session import Session
+from jaxdelegate.lm.unsupported import missing
 
 __all__ = [
     "Backend",
@@ -28,6 +30,7 @@ __all__ = [
     "Contents",
     "Conversation",
     "Engine",
+    "LogSeverity",
     "Message",
     "NoRepeatNgramConfig",
     "RepetitionPenaltyConfig",
@@ -37,4 +40,9 @@ __all__ = [
     "Session",
     "SuppressTokensConfig",
     "ThinkingConfig",
+    "set_min_log_severity",
 ]
+
+
+def __getattr__(name: str) -> object:
+    raise AttributeError(missing(name))

@@ -3,7 +3,7 @@
 import functools
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from jaxdelegate.errors import OptionError
@@ -20,7 +20,7 @@ class Benchmark:
     def __init__(
         self,
         model_path: str | os.PathLike[str],
-        backend: Backend | None = None,
+        backend: Backend | Callable[[], Backend] | None = None,
         prefill_tokens: int = 256,
         decode_tokens: int = 256,
         max_num_tokens: int | None = None,

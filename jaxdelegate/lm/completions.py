@@ -46,6 +46,44 @@ class BenchmarkInfo:
 
 
 @dataclasses.dataclass(frozen=True)
+class Timing:
+    """When an answer was made, by time.perf_counter.
+
+    Attributes:
+        began: the message came.
+        reading: its tokens were known.
+        read: the caches have them.
+        first: the first token was there.
+        ended: the last one was.
+        prompt: how many tokens were read.
+        answer: how many were generated.
+    """
+
+    began: float
+    reading: float
+    read: float
+    first: float
+    ended: float
+    prompt: int
+    answer: int
+
+    def info(self, init_time_in_second: float) -> BenchmarkInfo:
+        """The record of `litert_lm`."""
+        return BenchmarkInfo(
+            init_time_in_second=init_time_in_second,
+            time_to_first_token_in_second=max(self.first, self.read) - self.began,
+            last_prefill_token_count=self.prompt,
+            last_prefill_tokens_per_second=_rate(self.prompt, self.read - self.reading),
+            last_decode_token_count=self.answer,
+            last_decode_tokens_per_second=_rate(self.answer, self.ended - self.read),
+        )
+
+
+def _rate(count: int, seconds: float) -> float:
+    return count / seconds if seconds > 0 else 0.0
+
+
+@dataclasses.dataclass(frozen=True)
 class Completion:
     """What `Engine.generate` returns for a prompt.
 

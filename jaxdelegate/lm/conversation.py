@@ -12,7 +12,7 @@ from typing import Any, Self
 from jaxdelegate.errors import ModelError, OptionError
 from jaxdelegate.lm.channels import ChannelReader, Found
 from jaxdelegate.lm.choices import Rules
-from jaxdelegate.lm.completions import BenchmarkInfo
+from jaxdelegate.lm.completions import BenchmarkInfo, Timing
 from jaxdelegate.lm.configs import (
     NoRepeatNgramConfig,
     RepetitionPenaltyConfig,
@@ -270,15 +270,16 @@ class Conversation:
         for part in map(_part, reader.end()):
             parts.append(part)
             yield part
-        new = len(ids) - known
-        self._info = BenchmarkInfo(
-            init_time_in_second=self._engine.init_time_in_second,
-            time_to_first_token_in_second=max(answer.first_token_at, read) - began,
-            last_prefill_token_count=new,
-            last_prefill_tokens_per_second=_rate(new, read - reading),
-            last_decode_token_count=len(answer.tokens),
-            last_decode_tokens_per_second=_rate(len(answer.tokens), answer.ended_at - read),
+        timing = Timing(
+            began=began,
+            reading=reading,
+            read=read,
+            first=answer.first_token_at,
+            ended=answer.ended_at,
+            prompt=len(ids) - known,
+            answer=len(answer.tokens),
         )
+        self._info = timing.info(self._engine.init_time_in_second)
         if answer.finish_reason != "cancelled":
             self._ids = list(decoder.ids(0))
             self._history += [message, stated(_joined(parts), "send_message")]
@@ -293,10 +294,6 @@ class Conversation:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _rate(count: int, seconds: float) -> float:
-    return count / seconds if seconds > 0 else 0.0
 
 
 def _part(found: Found) -> Message:

@@ -5,7 +5,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 from jaxdelegate.bundles.bundle import Bundle, open_bundle
@@ -56,7 +56,7 @@ class Engine:
     def __init__(
         self,
         model_path: str | os.PathLike[str],
-        backend: Backend | None = None,
+        backend: Backend | Callable[[], Backend] | None = None,
         *,
         max_num_tokens: int | None = None,
         max_batch: int = 8,
@@ -90,6 +90,8 @@ class Engine:
         self.bundle: Bundle = open_bundle(model_path)
         self.model_path, self.max_batch = self.bundle.path, max_batch
         chosen = dict(options or {})
+        if callable(backend):  # Backend.CPU without parentheses, as in older scripts
+            backend = backend()
         if backend is not None:
             chosen["platform"] = backend.get_name()
             if backend.thread_count is not None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Self
 
 from jaxdelegate.lm.choices import Rules
-from jaxdelegate.lm.completions import FinishReason, Responses
+from jaxdelegate.lm.completions import BenchmarkInfo, FinishReason, Responses, Timing
 from jaxdelegate.lm.decoder import Decoder
 from jaxdelegate.lm.host import Host
 from jaxdelegate.lm.tasks import STEPS
@@ -76,6 +76,8 @@ class Session:
         self._decoder: Decoder | None = engine.new_decoder(1)
         self._ids: list[int] = []
         self._cancelled = threading.Event()
+        self._read = 0.0, 0.0, 0  # when the last prompt was read, and how many tokens
+        self._timing: Timing | None = None
 
     def run_prefill(self, contents: Sequence[str]) -> None:
         """Append texts to the session.
@@ -91,8 +93,10 @@ class Session:
         new = [] if self._ids else self._engine.start_ids
         before, after = self._engine.affixes if self._has_affixes else ("", "")
         new = [*new, *self._engine.tokenize(before + "".join(texts) + after)]
-        decoder = self._open()
-        decoder.read(0, [*self._ids, *new])
+        decoder, began = self._open(), time.perf_counter()
+        known = decoder.read(0, [*self._ids, *new])
+        decoder.wait()
+        self._read = began, time.perf_counter(), len(self._ids) + len(new) - known
         self._ids = list(decoder.ids(0))
 
     def run_decode(self) -> Responses:
@@ -114,7 +118,19 @@ class Session:
             raise ValueError("run_decode: expected run_prefill before, got an empty session")
         self._cancelled.clear()
         answer = Answer(self._engine, decoder, self._cancelled)
+        resumed = time.perf_counter()
         yield from answer.parts(self._engine.limit(self._limit), self._rules)
+        began, read, count = self._read
+        waited = resumed - read  # between the two calls
+        self._timing = Timing(
+            began=began,
+            reading=began,
+            read=read,
+            first=answer.first_token_at - waited,
+            ended=answer.ended_at - waited,
+            prompt=count,
+            answer=len(answer.tokens),
+        )
         self._ids = list(decoder.ids(0))
 
     def run_text_scoring(
@@ -142,6 +158,16 @@ class Session:
             if store_token_lengths:
                 found.token_lengths.append(len(ids))
         return found
+
+    def get_benchmark_info(self) -> BenchmarkInfo:
+        """How long the last prompt and its answer took, without the time between the two calls.
+
+        Raises:
+            RuntimeError: there was none yet.
+        """
+        if self._timing is None:
+            raise RuntimeError("get_benchmark_info: expected run_decode before, got no answer")
+        return self._timing.info(self._engine.init_time_in_second)
 
     def cancel_process(self) -> None:
         """End the answer that is being generated, after the tokens that the device computes now."""

@@ -21,6 +21,30 @@ _NAMES = frozenset(
 )
 _WITHOUT_TOOLS = frozenset(("automatic_tool_calling",))  # means nothing without tools
 
+# What else `litert_lm` exports, by what it is for.
+_CLASSES = {
+    "EmbeddingEngine": "engines of embedding models",
+    "EmbeddingOptions": "engines of embedding models",
+    "EmbeddingResponse": "engines of embedding models",
+    "InputOverflowStrategy": "engines of embedding models",
+    "Tool": "tools",
+    "ToolCall": "tools",
+    "ToolEventHandler": "tools",
+    "tool_from_function": "tools",
+    "ConstrainedDecodingConfig": "constrained decoding",
+    "ResponseFormat": "constrained decoding",
+    "LoraConfig": "LoRA",
+    "LoraRankConfig": "LoRA",
+    "ModelInfo": "records of models without an engine: use jaxdelegate.open_bundle",
+}
+
+
+def missing(name: str) -> str:
+    """Why `jaxdelegate.lm` does not have a name."""
+    what = _CLASSES.get(name)
+    text = f"module 'jaxdelegate.lm' has no attribute {name!r}"
+    return text if what is None else f"{text}: it does not support {what}"
+
 
 def refuse(method: str, arguments: Mapping[str, Any]) -> None:
     """An OptionError or TypeError for arguments that are not supported, unless they ask nothing."""
