@@ -172,7 +172,7 @@ def _described(plugin: str, name: str, platform: str, **details: Any) -> jax.Dev
     return device
 
 
-class _Shapes(ModelWeights):
+class Shapes(ModelWeights):
     """Weights of an absent device: shapes and dtypes only."""
 
     def get(self, _weight: Any, _const: Any, value: Callable[[], Any]) -> Any:
@@ -180,7 +180,7 @@ class _Shapes(ModelWeights):
         return jax.ShapeDtypeStruct(array.shape, array.dtype)  # type: ignore[no-untyped-call]
 
 
-class _Described(Target):
+class Described(Target):
     """A device of a topology."""
 
     def __init__(self, device: jax.Device) -> None:
@@ -189,7 +189,7 @@ class _Described(Target):
         self.platform = platform_of(device.platform)
 
 
-class _AbsentCompiler(Compiler):
+class AbsentCompiler(Compiler):
     """Compiles programs that can be inspected but not run."""
 
     def newly_compiled(
@@ -200,7 +200,7 @@ class _AbsentCompiler(Compiler):
         _weights: ModelWeights,
         over: OverMesh | None = None,
     ) -> Program:
-        weights = _Shapes(client.of_jax(self.device))
+        weights = Shapes(client.of_jax(self.device))
         return super().newly_compiled(partition, specs, outputs, weights, over)
 
 
@@ -210,7 +210,7 @@ class _AbsentDelegate(JaxDelegate):
         super().__init__(options)
 
     def make_compiler(self, options: DelegateOptions) -> Compiler:
-        return _AbsentCompiler(options, _Described(self._absent))
+        return AbsentCompiler(options, Described(self._absent))
 
 
 def compiled(case: Case, device: jax.Device) -> Executable:

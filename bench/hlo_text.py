@@ -113,6 +113,87 @@ def kernels(hlo: str) -> list[Kernel]:
     return found
 
 
+def traffic(hlo: str) -> int:
+    """The bytes that all kernels read and write in a device's memory; loops count once.
+
+    Of an operand that a kernel only picks rows from, these count, and of an array that it updates
+    in place, the update. Copies to and from the fast memory of a TPU's core, `S(1)`, count by their
+    end in the device's memory.
+    """
+    computations, entry = _computations(hlo)
+    waiting, seen, total = [entry or ""], {entry}, 0
+    while waiting:
+        body = computations.get(waiting.pop(), ())
+        by_name = {i.name: i for i in body}
+        total += sum(_moved(i, by_name, computations) for i in body)
+        called = [name for i in body for name in i.called if name not in seen]
+        seen.update(called)
+        waiting += dict.fromkeys(called)
+    return total
+
+
+_DONE = ("copy-done", "slice-done", "async-done")  # counted where they start
+_WITH_LAYOUT = re.compile(r"\w+\[[\d,]*\](?:\{[^}]*\})?")
+_PICKS, _UPDATES = ("gather", "dynamic-slice", "slice"), ("dynamic-update-slice", "scatter")
+_SAME = ("bitcast", "reshape", "copy", "convert")
+
+
+def _moved(
+    kernel: _Instruction,
+    by_name: dict[str, _Instruction],
+    computations: dict[str, list[_Instruction]],
+) -> int:
+    if kernel.opcode in _BOOKKEEPING - {"async-start"} or kernel.opcode in _DONE:
+        return 0
+    operands = [by_name[name].shape if name in by_name else "" for name in kernel.operands]
+    if kernel.opcode in ("copy-start", "slice-start"):
+        # (destination, source, context), or ((source), destination, context)
+        first, second, *_ = _WITH_LAYOUT.findall(kernel.shape)
+        source, target = (second, first) if kernel.opcode == "copy-start" else (first, second)
+        read = array_bytes(target) if _in_memory(source) else 0
+        return read + _in_memory(target)
+    called = re.search(r"calls=%([\w.-]+)", kernel.rest)
+    inner = computations.get(called[1], []) if called else [kernel]
+    parameters = {
+        int(number[1]): i.name
+        for i in inner
+        if i.opcode == "parameter" and (number := re.match(r"(\d+)", i.rest)) is not None
+    }
+    if not called:
+        parameters = dict(enumerate(kernel.operands))
+    read = [_read(parameters.get(n, ""), shape, inner) for n, shape in enumerate(operands)]
+    updates = [i for i in inner if i.opcode in _UPDATES]
+    if updates and array_bytes(kernel.shape) >= max(map(array_bytes, operands), default=0):
+        shapes = {i.name: i.shape for i in inner} | {n: i.shape for n, i in by_name.items()}
+        written = sum(
+            array_bytes(shapes.get(u.operands[-1 if u.opcode == "scatter" else 1], ""))
+            for u in updates
+        )
+        return sum(read) + written
+    return sum(read) + _in_memory(kernel.shape)
+
+
+def _read(parameter: str, shape: str, inner: Sequence[_Instruction]) -> int:
+    """The bytes that a kernel reads of an operand."""
+    if not _in_memory(shape):
+        return 0
+    names = {parameter}
+    users = [i for i in inner if names & {*i.operands}]
+    while users and all(i.opcode in _SAME for i in users):
+        names = {i.name for i in users}
+        users = [i for i in inner if names & {*i.operands}]
+    if users and all(i.opcode in _PICKS for i in users):
+        return min(sum(array_bytes(i.shape) for i in users), array_bytes(shape))
+    if users and all(i.opcode in _UPDATES and i.operands[0] in names for i in users):
+        return 0
+    return array_bytes(shape)
+
+
+def _in_memory(shape: str) -> int:
+    """The bytes of the arrays of a shape that are in the device's memory."""
+    return array_bytes(re.sub(r"\w+\[[\d,]*\]\{[^}]*S\(\d\)[^}]*\}", "", shape))
+
+
 def counts(found: Sequence[Kernel]) -> dict[str, int]:
     """How many kernels there are of each kind."""
     return dict(collections.Counter(kernel.kind for kernel in found).most_common())

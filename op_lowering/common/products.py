@@ -12,6 +12,7 @@ from jax import lax
 from jaxdelegate.op_lowering.common.basics import finite, fused_activation
 from jaxdelegate.op_lowering.common.downcast import downcast, rounded, upcast
 from jaxdelegate.op_lowering.dtypes import FLOATS, HALVES
+from jaxdelegate.op_lowering.precision import FLOAT32
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.rule import Function, LoweringContext, first_reason, why_not_dtype
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
@@ -73,6 +74,11 @@ class Arithmetic:
             _operand(context, specs), *consts, rows=rows, output_channels=output_channels
         )
         return cls._of(context, operand, policy.total(operand))
+
+    @classmethod
+    def of_float32(cls, context: LoweringContext) -> Self:
+        """The arithmetic of a product whose operands stay float32."""
+        return cls._of(context, FLOAT32, context.precision.total(FLOAT32))
 
     @classmethod
     def _of(cls, context: LoweringContext, operand: np.dtype, total: np.dtype) -> Self:

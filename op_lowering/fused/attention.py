@@ -14,6 +14,7 @@ from jaxdelegate.op_lowering.common.basics import scalar
 from jaxdelegate.op_lowering.common.downcast import downcast
 from jaxdelegate.op_lowering.dtypes import FLOATS, HALVES
 from jaxdelegate.op_lowering.fused import attention_cpu_kernel
+from jaxdelegate.op_lowering.fused.attention_cpu_kernel import LEAST_QUERIES
 from jaxdelegate.op_lowering.fused.options import AttentionOptions
 from jaxdelegate.op_lowering.matmul.options import BatchMatMulOptions
 from jaxdelegate.op_lowering.matmul.rule import BATCH_MATMUL
@@ -100,13 +101,15 @@ def _why_not(op: Op[AttentionOptions]) -> str | None:
         None if fits else f"the mask does not broadcast to {list(shape)}",
         None
         if attention_cpu_kernel.takes(op.context, shape, op.inputs)
-        else _why_not_by_cudnn(op.context, q.shape[-1]),
+        else _why_not_by_cudnn(op.context, shape[-2], q.shape[-1]),
     )
 
 
-def _why_not_by_cudnn(context: LoweringContext, head_size: int) -> str | None:
+def _why_not_by_cudnn(context: LoweringContext, queries: int, head_size: int) -> str | None:
     if context.platform != "gpu" or context.precision.rounds_exactly:
         return "only cuDNN and our own kernels gain by it"
+    if queries < LEAST_QUERIES:
+        return "keys and values would be laid out for few queries"
     return None if head_size in _HEAD_SIZES else f"cuDNN has no kernel for heads of {head_size}"
 
 

@@ -11,7 +11,7 @@ from jaxdelegate.op_lowering.rule import Function, LoweringContext
 from jaxdelegate.op_lowering.spec import Shape, Specs
 
 # Fewer queries are not worth laying out the keys and values for.
-_LEAST_QUERIES = 16
+LEAST_QUERIES = 16
 
 
 def takes(context: LoweringContext, logits: Shape, arrays: Specs) -> bool:
@@ -24,7 +24,7 @@ def takes(context: LoweringContext, logits: Shape, arrays: Specs) -> bool:
         and all(spec.dtype == np.float32 and not spec.is_quantized for spec in specs)
         and policy.storage == np.float32
         and policy.operand_dtype(specs[0].dtype, rows=queries, output_channels=keys) == np.float32
-        and queries >= _LEAST_QUERIES
+        and queries >= LEAST_QUERIES
         and math.prod(logits) > 0
     )
 

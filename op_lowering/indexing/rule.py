@@ -215,7 +215,7 @@ def _lower_embedding_lookup(op: Op[NoOptions]) -> Function:
     if math.prod(y.shape) == 0:
         return nothing(op.outputs)
     if table.dtype != y.dtype:
-        return lower_dequantizing_lookup(table, y)
+        return lower_dequantizing_lookup(op.context, table, y)
     return lambda ids, table: (jnp.take(table, ids, axis=0, mode="clip"),)
 
 

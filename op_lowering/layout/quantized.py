@@ -4,13 +4,16 @@ CONCATENATION rescales uint8 inputs to the output's scale, and EMBEDDING_LOOKUP 
 of a quantized table. Every other movement of quantized tensors leaves the integers as they are.
 """
 
+import math
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
+from jax import lax
 
+from jaxdelegate.op_lowering.common.basics import Array
 from jaxdelegate.op_lowering.common.movement import why_not_moved
 from jaxdelegate.op_lowering.common.packed_weights import WeightStorage
 from jaxdelegate.op_lowering.common.pointwise import INT8, UINT8
@@ -24,6 +27,7 @@ from jaxdelegate.op_lowering.rule import Function, Lowered, LoweringContext, fir
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 from jaxdelegate.quant.affine import block_parameters, round_half_away, spread, why_not_blocks
 from jaxdelegate.quant.lookup import lut_lookup
+from jaxdelegate.quant.packing import bits_of
 from jaxdelegate.quant.params import Quantization
 
 _TABLES = frozenset(np.dtype(t) for t in (np.int8, np.uint8, ml_dtypes.int4, ml_dtypes.int2))
@@ -90,22 +94,38 @@ def _why_not_row_scales(quantization: Quantization, table: TensorSpec) -> str | 
     )
 
 
-def lower_dequantizing_lookup(table: TensorSpec, y: TensorSpec) -> Function:
+def lower_dequantizing_lookup(
+    context: LoweringContext, table: TensorSpec, y: TensorSpec
+) -> Function:
     """Rows of a quantized table as floats, including zero points of blocks, which LiteRT ignores.
 
     Source: EvalHybrid and EvalBlockwise of kernels/embedding_lookup.cc.
     """
     storage = WeightStorage.of(table)
     scale, points = _row_parameters(table)
+    # For single rows of bytes XLA:TPU would copy the whole table to another layout at every call.
+    in_words = context.platform == "tpu" and _row_bytes(table, storage) % 4 == 0
+
+    # The kernel reads uint8, an old name of signed bytes, as int8; and XLA packs no int4.
+    def prepare(rows: Array) -> Array:
+        found = rows.astype(INT8) if storage.packed is None else storage.prepare(rows)
+        return found.reshape(len(found), -1).view(np.int32) if in_words else found
 
     def lookup(ids: jax.Array, rows: jax.Array) -> tuple[jax.Array]:
-        taken = storage.read(jnp.take(rows, ids, axis=0, mode="clip")).astype(np.int32)
+        picked = jnp.take(rows, ids, axis=0, mode="clip")
+        if in_words:
+            of_bytes = lax.bitcast_convert_type(picked, INT8 if storage.packed is None else UINT8)
+            picked = of_bytes.reshape(*ids.shape, *table.shape[1:-1], -1)
+        taken = storage.read(picked).astype(np.int32)
         reals = (taken - _of_rows(points, ids, taken)).astype(np.float32)
         return ((reals * _of_rows(scale, ids, taken)).astype(y.dtype),)
 
-    # The kernel reads uint8, an old name of signed bytes, as int8; and XLA packs no int4.
-    prepare = (lambda rows: rows.astype(INT8)) if storage.packed is None else storage.prepare
-    return Lowered(lookup, {1: prepare}, storage)
+    return Lowered(lookup, {1: prepare}, (storage, in_words))
+
+
+def _row_bytes(table: TensorSpec, storage: WeightStorage) -> int:
+    bits = 8 if storage.packed is None else bits_of(table.dtype)
+    return math.prod(table.shape[1:-1]) * -(-table.shape[-1] * bits // 8)
 
 
 def _row_parameters(table: TensorSpec) -> tuple[np.ndarray, np.ndarray]:

@@ -41,6 +41,9 @@ from jaxdelegate.op_lowering.rule import (
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 
 _XLA = "dot"  # XLA's algorithm of integers
+# A GPU writes the half-precision copy of a float32 matrix to memory before it multiplies. For fewer
+# rows that takes longer than the product, for example of a query and all keys in a cache.
+_LEAST_CONVERTED = 16
 
 
 def _why_not_fully_connected(op: Op[FullyConnectedOptions]) -> str | None:
@@ -180,10 +183,14 @@ def _lower_batch_matmul(op: Op[BatchMatMulOptions]) -> Function:
         rows *= math.prod(x.shape[:-2])
     arithmetic = Arithmetic.of_dot(op.context, rows, output_channels, x, w)
     product = _one_matrix if shared else _many_matrices
+    converts = rows >= _LEAST_CONVERTED or op.context.platform != "gpu"
 
     def batch_matmul(x: jax.Array, w: jax.Array) -> tuple[jax.Array]:
-        x, w = arithmetic.reduced(x), arithmetic.reduced(w)
-        return (product(arithmetic, o, x, w).astype(y.dtype).reshape(y.shape),)
+        own = arithmetic
+        if not converts and w.dtype == np.float32:
+            x, own = x.astype(np.float32), Arithmetic.of_float32(op.context)
+        x, w = own.reduced(x), own.reduced(w)
+        return (product(own, o, x, w).astype(y.dtype).reshape(y.shape),)
 
     return Lowered(batch_matmul, {}, takes_reduced=True)
 

@@ -139,3 +139,56 @@ def test_what_graphs_launch(hlo_text: Any) -> None:
 def test_a_text_without_an_entry_is_refused(hlo_text: Any) -> None:
     with pytest.raises(ValueError, match="no ENTRY computation"):
         hlo_text.kernels("HloModule nothing\n")
+
+
+# What a decode step has: a row of a table, an update in place, a product; and on a TPU copies to
+# and from its fast memory.
+STEP = """\
+HloModule jit_g, is_scheduled=true
+
+%fused_gather (param_0: s8[1000,64], param_1: s32[1]) -> f32[1,64] {
+  %param_0 = s8[1000,64]{1,0} parameter(0)
+  %param_1 = s32[1]{0} parameter(1)
+  %gather.1 = s8[1,64]{1,0} gather(%param_0, %param_1), offset_dims={1}
+  ROOT %convert.1 = f32[1,64]{1,0} convert(%gather.1)
+}
+
+%fused_update (param_2: f32[128,64], param_3: f32[1,64], param_4: s32[]) -> f32[128,64] {
+  %param_2 = f32[128,64]{1,0} parameter(0)
+  %param_3 = f32[1,64]{1,0} parameter(1)
+  %param_4 = s32[] parameter(2)
+  ROOT %dus.1 = f32[128,64]{1,0} dynamic-update-slice(%param_2, %param_3, %param_4, %param_4)
+}
+
+%fused_dot (param_5: f32[1,64], param_6: f32[128,64]) -> f32[1,128] {
+  %param_5 = f32[1,64]{1,0} parameter(0)
+  %param_6 = f32[128,64]{1,0} parameter(1)
+  ROOT %dot.1 = f32[1,128]{1,0} dot(%param_5, %param_6), rhs_contracting_dims={1}
+}
+
+ENTRY %main (table: s8[1000,64], id: s32[1], cache: f32[128,64], at: s32[], w: s8[32,64]) -> f32[] {
+  %table = s8[1000,64]{1,0} parameter(0)
+  %id = s32[1]{0} parameter(1)
+  %cache = f32[128,64]{1,0} parameter(2)
+  %at = s32[] parameter(3)
+  %w = s8[32,64]{1,0} parameter(4)
+  %row = f32[1,64]{1,0} fusion(%table, %id), kind=kLoop, calls=%fused_gather
+  %new = f32[128,64]{1,0} fusion(%cache, %row, %at), kind=kLoop, calls=%fused_update
+  %scores = f32[1,128]{1,0} fusion(%row, %new), kind=kInput, calls=%fused_dot
+MORE}
+"""
+TPU = """\
+  %copy-start = (s8[32,64]{1,0:T(8,128)S(1)}, s8[32,64]{1,0:T(8,128)}, u32[]{:S(2)}) copy-start(%w)
+  %copy-done = s8[32,64]{1,0:T(8,128)S(1)} copy-done(%copy-start)
+  %half = ((s8[32,64]{1,0}), s8[16,64]{1,0:S(1)}, s32[]{:S(2)}) slice-start(%w), slice={[0:16]}
+"""
+_ROW, _CACHE = 4 * 64, 4 * 128 * 64
+_GATHERED = 64 + 4 + _ROW  # the row of the table, its id, the result
+_UPDATED = _ROW + 4 + _ROW  # what is written, and where, and that it is
+_MULTIPLIED = _ROW + _CACHE + 4 * 128
+
+
+@pytest.mark.parametrize(("more", "moved"), [("", 0), (TPU, 32 * 64 + 16 * 64)])
+def test_what_a_step_moves(hlo_text: Any, more: str, moved: int) -> None:
+    expected = _GATHERED + _UPDATED + _MULTIPLIED + moved
+    assert hlo_text.traffic(STEP.replace("MORE", more)) == expected

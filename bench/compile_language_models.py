@@ -1,0 +1,140 @@
+"""The bytes of one decode step on an absent GPU or TPU.
+
+    python bench/compile_language_models.py model.litertlm ... [--device=gpu,tpu] [--slots=1,16]
+        [--compute_dtype=float16] [--hlo=folder]
+        [--out=bench/results/compile_language_models.jsonl]
+
+XLA compiles the program that generates tokens as `jaxdelegate.lm` does, for an H100 or a TPU v5e.
+It needs `pip install "jax[cuda12]" libtpu`, but no device, and nothing runs. `step_mb` are the
+bytes that the program's kernels move (`hlo_text.traffic`); its loop counts once. `weights_mb` are
+those of the weights as the device has them, `table_mb` those of embedding tables, of which a step
+reads rows, and `caches_mb` those of all slots at their longest. `ratio` is `step_mb` to what a step
+has to read: weights and caches, without tables. `copies` are whole caches that the loop copies.
+"""
+
+import dataclasses
+import re
+import tempfile
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import absent_device
+import hlo_text
+import jax
+import numpy as np
+from absl import app, flags
+from harness import append
+
+from jaxdelegate.bundles.bundle import open_bundle
+from jaxdelegate.function import compilers, prepared
+from jaxdelegate.lm.choices import Variant
+from jaxdelegate.lm.computation import Computation
+from jaxdelegate.lm.language_model import LanguageModel
+from jaxdelegate.lm.tasks import Task, caches
+from jaxdelegate.options import DelegateOptions
+from jaxdelegate.pjrt import client
+from jaxdelegate.xla.program import Program
+from jaxdelegate.xla.weights import DeviceWeights
+
+FLAGS = flags.FLAGS
+flags.DEFINE_list("device", ["gpu", "tpu"], "What to compile for.")
+flags.DEFINE_list("slots", ["1", "16"], "Sequences at once.")
+flags.DEFINE_string("compute_dtype", "float16", "As JaxDelegate's option.")
+flags.DEFINE_string("hlo", None, "A folder for the optimized programs' texts.")
+flags.DEFINE_string("out", None, "A file to append JSON lines to.")
+
+
+class _Array(jax.ShapeDtypeStruct):
+    """A weight of an absent device."""
+
+    def is_deleted(self) -> bool:
+        return False
+
+
+class _Shapes(absent_device.Shapes):
+    def get(self, weight: Any, const: Any, value: Any) -> Any:
+        shape = super().get(weight, const, value)
+        return _Array(shape.shape, shape.dtype)  # type: ignore[no-untyped-call]
+
+
+def compiled(model: LanguageModel, device: jax.Device, slots: int, dtype: str) -> Program:
+    """The program that generates tokens greedily, with the longest caches."""
+    graph = model.graph
+    options = DelegateOptions(compute_dtype=dtype)  # type: ignore[arg-type]
+    view = dataclasses.replace(model._view, prepared=options)
+
+    def compiler(options: DelegateOptions) -> absent_device.AbsentCompiler:
+        return absent_device.AbsentCompiler(options, absent_device.Described(device))
+
+    task = Task("generate", graph.decode.key, slots, graph.capacity, (0,), Variant())
+    with (
+        mock.patch.object(compilers, "Compiler", compiler),
+        mock.patch.object(prepared, "ModelWeights", _Shapes),
+    ):
+        weights = DeviceWeights(client.of_jax(device))
+        return Computation(model._models, view, graph, weights).program(task)
+
+
+def measured(model: LanguageModel, program: Program, slots: int) -> dict[str, Any]:
+    executable: Any = program.executable
+    shapes = caches(model.graph, slots, model.graph.capacity)
+    own = sum(np.prod(shape) * dtype.itemsize for shape, dtype in shapes)
+    weights = sum(np.prod(a.shape) * a.dtype.itemsize for a in program.weights)
+    tables = _table_bytes(model)
+    text = executable.as_text()
+    whole = {",".join(map(str, shape)) for shape, _ in shapes}
+    return {
+        "step_mb": hlo_text.traffic(text) / 1e6,
+        "weights_mb": weights / 1e6,
+        "table_mb": tables / 1e6,
+        "caches_mb": own / 1e6,
+        "ratio": hlo_text.traffic(text) / (weights - tables + own),
+        "copies": sum(len(re.findall(rf"= \w+\[{shape}\][^=]* copy\(", text)) for shape in whole),
+        "mb": absent_device.megabytes(executable),
+    }
+
+
+def _table_bytes(model: LanguageModel) -> int:
+    """Bytes of the constants that lookups read, in the decode step and embedders."""
+    found = 0
+    for part, graph in model._models.items():
+        keys = {"": model.graph.decode.key} | {
+            e.part: e.key for e in model.graph.embedders.values()
+        }
+        signature = next(s for s in graph.signatures if s.key == keys[part])
+        subgraph = graph.subgraphs[signature.subgraph]
+        for operator in subgraph.operators:
+            place = {"EMBEDDING_LOOKUP": 1, "GATHER": 0}.get(operator.name)
+            stored = None if place is None else subgraph.tensors[operator.inputs[place]].stored
+            found += 0 if stored is None else stored.nbytes
+    return found
+
+
+def main(argv: list[str]) -> None:
+    with tempfile.TemporaryDirectory() as dumps:
+        for name in FLAGS.device:
+            target = Path(__file__).with_name("h100.txtpb")
+            device = (
+                absent_device.gpu(target, Path(dumps)) if name == "gpu" else absent_device.tpu()
+            )
+            for path in argv[1:]:
+                bundle = open_bundle(path)
+                others = {p: m for p, m in bundle.models.items() if p != "prefill_decode"}
+                part = bundle.models["prefill_decode"]
+                model = LanguageModel(part, path, others, {"platform": "cpu"}, None, ":nocache")
+                for slots in map(int, FLAGS.slots):
+                    head = {"bench": "compile_language_models", "bundle": Path(path).name}
+                    head |= {"slots": slots, "compute_dtype": FLAGS.compute_dtype}
+                    there = f"{device.device_kind}, which was not there"
+                    program = compiled(model, device, slots, FLAGS.compute_dtype)
+                    if FLAGS.hlo:
+                        Path(FLAGS.hlo).mkdir(parents=True, exist_ok=True)
+                        text = Path(FLAGS.hlo) / f"{Path(path).stem}_{name}_{slots}.txt"
+                        text.write_text(program.executable.as_text(), encoding="utf-8")
+                    found = measured(model, program, slots)
+                    append({**head, "compiled_for": there, **found}, FLAGS.out)
+
+
+if __name__ == "__main__":
+    app.run(main)
