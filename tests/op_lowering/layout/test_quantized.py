@@ -1,6 +1,7 @@
 import dataclasses
 from typing import Any
 
+import jax
 import ml_dtypes
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from jaxdelegate.op_lowering.options import (
     default_options,
 )
 from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.op_lowering.rule import LoweringContext, Op
+from jaxdelegate.op_lowering.rule import Lowered, LoweringContext, Op
 from jaxdelegate.quant.params import Blockwise, Quantization
 from jaxdelegate.testing import Arg, Case, const, value
 from tests.support.case_groups import CaseGroup
@@ -97,6 +98,27 @@ LOOKUPS = [
     lookup("int2", np.int8([[-2, -1, 0, 1]] * 3).astype(ml_dtypes.int2), by_row(0.5, 0.1, 3)),
     lookup("float16", any_integers(INT8, 3, 5), by_row(0.011, 0.3, 7), np.float16),
 ]
+
+
+WORDS = [
+    lookup("int8", any_integers(INT8, 3, 8), by_row(0.1, 0.2, 0.3)),
+    lookup("rank4", any_integers(INT8, 3, 2, 1, 4), by_row(0.1, 0.2, 0.3)),
+    lookup("int4", any_integers(INT8, 3, 4096).astype(ml_dtypes.int4), by_row(0.1, 0.2, 0.3)),
+]
+
+
+@pytest.mark.parametrize("case", WORDS, ids=str)
+def test_a_tpu_picks_rows_as_words(case: Case) -> None:
+    """XLA would copy the whole table for single rows of bytes."""
+    rule, (inputs, outputs) = RULES[case.name], case.specs()
+    context = LoweringContext(platform="tpu", op_version=case.version)
+    lowered = rule.lower(Op(context, case.op_options, inputs, outputs))
+    assert isinstance(lowered, Lowered)
+    prepared = lowered.prepare[1](case.arrays()[1])
+    assert (prepared.dtype, prepared.ndim) == (np.int32, 2)
+    with jax.enable_x64(True):
+        got = jax.jit(lowered.run)(case.feeds()[0], prepared)
+    case.check([np.asarray(got[0])], case.run_reference())
 
 
 # ---- movement that keeps the stored integers
