@@ -84,7 +84,7 @@ class Forced:
 
     @property
     def differences(self) -> np.ndarray:
-        """Of the engines' logarithms for the token that both choose."""
+        """How far the logarithms are apart for the token that both engines choose."""
         rows = np.arange(len(self.ours))
         found: np.ndarray = np.abs(self.peer[rows, self.ours] - self.own)[self.agree]
         return found
