@@ -1,9 +1,9 @@
 """The tokens of jaxdelegate.lm and of LiteRT-LM, for bundles of bench/make_language_models.py.
 
     python bench/compare_language_models.py bundles/*.litertlm --peer_python=PYTHON
-        [--prompts=5] [--tokens=64] [--out=bench/results/compare_language_models.jsonl]
+        [--prompts=5] [--tokens=64] [--weights=random] [--out=bench/results/compare_language_models.jsonl]
 
-PYTHON has litert-lm installed. For each bundle, one line:
+PYTHON has litert-lm 0.18.1 installed. For each bundle, one line:
 
 * `equal`: how many answers have the same tokens. `divergences`: the first token that differs in
   each of the others, with the margins: by how much each engine prefers its own token.
@@ -42,8 +42,10 @@ flags.DEFINE_integer("prompts", 5, "How many prompts.", 1)
 flags.DEFINE_integer("tokens", 64, "How many tokens of each answer.", 1)
 flags.DEFINE_integer("reference_tokens", 12, "How many tokens the numpy interpreter reads.", 2)
 flags.DEFINE_list("same", ["llama_two_caches:llama_wi8"], "Bundles with the same weights.")
+flags.DEFINE_string("weights", "trained", "What the lines say about the bundles' weights.")
 flags.DEFINE_string("out", None, "A file to append the JSON lines to.")
 
+PART = "prefill_decode"
 _MASKED = -0.7 * float(np.finfo(np.float32).max)
 Logits = Iterator[np.ndarray]
 
@@ -131,14 +133,18 @@ def interpreter_logits(
     interpreter: Callable[[bytes], Any], bundle: jd.Bundle, graph: LanguageGraph, ids: Sequence[int]
 ) -> Logits:
     """The logits after each token, by the signature that decodes."""
-    run = interpreter(bytes(bundle.data("prefill_decode"))).get_signature_runner(graph.decode.key)
+    run = runner(interpreter, bundle, PART, graph.decode.key)
+    embed = {
+        name: (runner(interpreter, bundle, e.part, e.key), e) for name, e in graph.embedders.items()
+    }
     caches = {name: np.zeros(s.shape, s.dtype) for name, s in graph.states.items()}
     for position, token in enumerate(ids):
-        inputs = {
-            **caches,
-            "tokens": np.array([[token]], graph.tokens),
-            "input_pos": np.array([position], graph.positions),
-        }
+        inputs = {**caches, "input_pos": np.array([position], graph.positions)}
+        if graph.tokens is not None:
+            inputs["tokens"] = np.array([[token]], graph.tokens)
+        for name, (computed, e) in embed.items():
+            found = computed(**{e.token: np.full(e.shape, token, e.dtype)})[e.result]
+            inputs[name] = np.array(found).reshape(graph.decode.embeddings[name])
         if graph.decode.mask is not None:
             sees = np.arange(graph.capacity) <= position
             mask = sees if graph.masks == np.bool_ else np.where(sees, 0, _MASKED)
@@ -146,6 +152,10 @@ def interpreter_logits(
         outputs: Mapping[str, np.ndarray] = run(**inputs)
         caches = {name: np.array(outputs[name]) for name in caches}
         yield np.array(outputs["logits"]).reshape(-1)
+
+
+def runner(interpreter: Callable[[bytes], Any], bundle: jd.Bundle, part: str, key: str) -> Any:
+    return interpreter(bytes(bundle.data(part))).get_signature_runner(key)
 
 
 def xnnpack(model: bytes) -> Any:
@@ -202,7 +212,8 @@ def divergence(found: Forced, ours: list[int]) -> dict[str, Any] | None:
 def measure(path: Path, peer: Path) -> dict[str, Any]:
     bundle = jd.open_bundle(path)
     engine = lm.Engine(path, max_batch=8)
-    graph = language_graph(jd.load(bundle.models["prefill_decode"]).signatures, path.name)
+    signatures = {part: jd.load(model).signatures for part, model in bundle.models.items()}
+    graph = language_graph(signatures[PART], path.name, others=signatures)
     prompts = prompts_of(engine)
     ids = [engine.prompt_ids(prompt) for prompt in prompts]
     theirs = [engine.tokenize(text) for text in peer_answers(peer, prompts)]
@@ -238,7 +249,7 @@ def measure(path: Path, peer: Path) -> dict[str, Any]:
 def main(arguments: list[str]) -> None:
     same = dict(pair.split(":") for pair in FLAGS.same)
     for path in map(Path, arguments[1:]):
-        head = {"bench": "compare_language_models", "bundle": path.name}
+        head = {"bench": "compare_language_models", "bundle": path.name, "weights": FLAGS.weights}
         peer = path.with_stem(same.get(path.stem, path.stem))
         try:
             found = measure(path, peer)

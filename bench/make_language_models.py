@@ -249,6 +249,8 @@ def save_source(bundle: Bundle, folder: Path) -> None:
     ids = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
     wide = {"initializer_range": sizes["hidden_size"] ** -0.5}
     config = getattr(transformers, class_)(**sizes, **ids, **wide)
+    if bundle.architecture == "gemma4":  # the export's class for per-layer embeddings takes this
+        config = transformers.Gemma4Config(text_config=config, vision_config=None)
     torch.manual_seed(0)
     model = transformers.AutoModelForCausalLM.from_config(config)
     with torch.no_grad():  # not 0: XNNPACK does not accept blocks of int4 with a scale of 0
