@@ -117,6 +117,8 @@ class _Traced:
         graph, step = self._graph, self._one
         positions = start + lax.iota(np.int32, step.length)
         inputs: dict[str, Any] = dict(caches)
+        for name in graph.recurrent:  # another sequence's until here
+            inputs[name] = jnp.where(start == 0, jnp.zeros_like(caches[name]), caches[name])
         if graph.tokens is not None:
             inputs["tokens"] = tokens.astype(graph.tokens).reshape(1, step.length)
         for name, shape in step.embeddings.items():
@@ -180,6 +182,16 @@ class _Traced:
         both: tuple[Caches, jax.Array] = jax.vmap(one)(caches, tokens, positions)
         return both
 
+    def _kept(self, is_active: Any, new: Caches, old: Mapping[str, Any]) -> Caches:
+        """The new caches; resting slots keep their recurrent states."""
+        if self._task.slots == 1:  # it does not rest
+            return new
+        kept = {}
+        for name in self._graph.recurrent:
+            ones = (1,) * (new[name].ndim - 1)
+            kept[name] = jnp.where(is_active.reshape(-1, *ones), new[name], old[name])
+        return {**new, **kept}
+
     def _generate(self, params: Any, caches: Caches, *values: Any) -> tuple[Any, ...]:
         sequences, rest = Sequences(*values[:5]), values[5:]
         choice, limit = Choice(*rest[:-1]), rest[-1]
@@ -195,8 +207,9 @@ class _Traced:
             return (found.steps < limit) & jnp.any(sequences.left > 0)
 
         def step(state: tuple[Caches, Sequences, Generated]) -> Any:
-            caches, sequences, found = state
-            caches, logits = self._steps(params, caches, sequences.token, sequences.position)
+            old, sequences, found = state
+            caches, logits = self._steps(params, old, sequences.token, sequences.position)
+            caches = self._kept(sequences.left > 0, caches, old)
             tokens, scores = choose(
                 choice, logits.astype(np.float32), sequences.answer, sequences.generated
             )
@@ -236,14 +249,14 @@ class _Traced:
             return state[-1] < lengths.max()
 
         def step(state: Any) -> Any:
-            caches, token, position, scores, i = state
-            caches, logits = self._steps(params, caches, token, position)
+            old, token, position, scores, i = state
+            caches, logits = self._steps(params, old, token, position)
             chances = jax.nn.log_softmax(logits.astype(np.float32))
             tokens = lax.dynamic_index_in_dim(targets, i, 1, False)
             found = jnp.take_along_axis(chances, tokens[:, None], 1)[:, 0]
             moved = i < lengths
             return (
-                caches,
+                self._kept(moved, caches, old),
                 jnp.where(moved, tokens, token),
                 position + moved.astype(np.int32),
                 scores.at[:, i].set(jnp.where(moved, found, np.float32(0))),

@@ -26,6 +26,7 @@ class Piece:
 @dataclasses.dataclass
 class _Sequence:
     ids: list[int] = dataclasses.field(default_factory=list)  # caches have all but the last one
+    processed: int = 0  # tokens, by recurrent states
     begin: int = 0  # of the answer, in `ids`
     left: int = 0
     rules: Rules = dataclasses.field(default_factory=Rules)
@@ -66,8 +67,7 @@ class Decoder:
         """
         graph, sequence = self._programs.graph, self._sequences[slot]
         self._check(ids)
-        # A full sequence that rests goes on writing its last entry.
-        known = min(_common(sequence.ids[:-1], ids[:-1]), graph.capacity - 1)
+        known = self._known(sequence, ids)
         # Until all is read, the caches have nothing for certain: an error may end this.
         sequence.ids, sequence.left, start = [], 0, known
         for step in prefill_plan(len(ids) - 1 - known, known, graph.lengths, graph.capacity):
@@ -76,8 +76,21 @@ class Decoder:
             part[: len(tokens)] = tokens
             self._programs.read(self._caches, slot, part, start)
             start += len(tokens)
-        sequence.ids = list(ids)
+        sequence.ids, sequence.processed = list(ids), len(ids) - 1
         return known
+
+    def _known(self, sequence: _Sequence, ids: Sequence[int]) -> int:
+        """How many of the tokens a sequence's caches have; recurrent states do not go back."""
+        graph = self._programs.graph
+        # A full sequence that rests goes on writing its last entry.
+        known = min(_common(sequence.ids[:-1], ids[:-1]), graph.capacity - 1)
+        return known if not graph.recurrent or known == sequence.processed else 0
+
+    def _restore(self, slot: int) -> None:
+        """Read a sequence again where recurrent states have tokens that it forgot."""
+        sequence = self._sequences[slot]
+        if self._programs.graph.recurrent and sequence.processed != len(sequence.ids) - 1:
+            self.read(slot, list(sequence.ids))
 
     def wait(self) -> None:
         """Wait until the device has read and generated everything."""
@@ -91,6 +104,7 @@ class Decoder:
 
     def begin(self, slot: int, limit: int, rules: Rules, *, has_scores: bool = False) -> None:
         """Generate up to `limit` tokens in a slot from the next `run` on."""
+        self._restore(slot)
         sequence = self._sequences[slot]
         room = self._programs.graph.capacity - len(sequence.ids) + 1
         sequence.begin, sequence.left = len(sequence.ids), max(min(limit, room), 0)
@@ -124,6 +138,7 @@ class Decoder:
             ValueError: as `read`.
         """
         self._check([*self._sequences[slot].ids, *ids])
+        self._restore(slot)
         found = list[float]()
         for first in range(0, len(ids), STEPS):
             part = ids[first : first + STEPS]
@@ -135,6 +150,7 @@ class Decoder:
             scores = self._programs.score(self._caches, token, position, targets, lengths)
             found += scores[slot, : len(part)].tolist()
             self._sequences[slot].ids += part
+            self._sequences[slot].processed += len(part)
         return found
 
     def _ends(self) -> tuple[np.ndarray, np.ndarray]:
@@ -165,6 +181,7 @@ class Decoder:
             tokens = tokens[: stop + 1]
         sequence.left = 0 if stop is not None else sequence.left - len(tokens)
         sequence.ids += tokens
+        sequence.processed += len(tokens)
         kept = scores[: len(tokens)] if sequence.has_scores else []
         return Piece(tokens, kept, sequence.left == 0)
 

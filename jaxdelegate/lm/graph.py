@@ -23,7 +23,7 @@ _TOKENS, _POSITIONS, _MASKS, _LOGITS = "tokens", "input_pos", ("mask", "attn_mas
 # Inputs that models in other parts compute from a token.
 EMBEDDERS = {"embeddings": "embedder", "per_layer_embeddings": "per_layer_embedder"}
 _KEY = re.compile(r"(prefill|decode)(?:_(\d+))?(?:_cache_(\d+))?")
-_CACHE = "kv_cache_"
+_CACHE = re.compile(r"(kv_cache_[kv]|[kv]_cache)_")  # an entry for each token, at its position
 _SHORTEST = 256  # tokens; shorter caches would save little
 _MASK_TYPES = (np.dtype(np.float32), np.dtype(np.float16), np.dtype(np.bool_))
 
@@ -125,6 +125,14 @@ class LanguageGraph:
         return next(step for step in (*self.prefill, self.decode) if step.key == key)
 
     @property
+    def recurrent(self) -> tuple[str, ...]:
+        """The states that have no entry for each token: a convolution's last inputs, for example.
+
+        They are after the last token that was processed, and cannot go back to an earlier one.
+        """
+        return tuple(name for name in self.states if not _CACHE.match(name))
+
+    @property
     def lengths(self) -> tuple[int, ...]:
         """The numbers of tokens that the prefill signatures read at once, ascending."""
         return tuple(step.length for step in self.prefill)
@@ -178,7 +186,7 @@ def language_graph(
 
 def _axes(inputs: Mapping[str, TensorInfo], states: Iterable[str], capacity: int) -> dict[str, int]:
     """The only dimension of each cache that is as long as the capacity."""
-    shapes = {name: inputs[name].shape for name in states if name.startswith(_CACHE)}
+    shapes = {name: inputs[name].shape for name in states if _CACHE.match(name)}
     counts = {name: shape.count(capacity) for name, shape in shapes.items()}
     if any(count > 1 for count in counts.values()):
         return {}
@@ -233,11 +241,11 @@ class _Reader:
         )
 
     def capacity(self, step: Step) -> int:
-        """The length of the mask; without one, the longest dimension of a cache of keys."""
+        """The length of the mask; without one, the longest dimension of a cache."""
         inputs = self._signatures[step.key].inputs
         if step.mask is not None:
             return inputs[step.mask].shape[-1]
-        shapes = [inputs[name].shape for name in step.states if name.startswith(_CACHE)]
+        shapes = [inputs[name].shape for name in step.states if _CACHE.match(name)]
         if not shapes:
             self.fail(
                 "expected a mask or caches named kv_cache_..., whose length is the most tokens"

@@ -68,6 +68,16 @@ def test_the_capacity_without_a_mask(signatures: Mapping[str, Signature]) -> Non
     assert (graph.capacity, graph.decode.mask) == (128, None)
 
 
+def test_states_without_an_entry_for_each_token(signatures: Mapping[str, Signature]) -> None:
+    """LFM2's kv_cache_c_0 has a convolution's last inputs; it is longer than the caches here."""
+    state = TensorInfo("kv_cache_c_0", (1, 512, 3), np.dtype(np.float32), None)
+    decode = changed(signatures["decode"], mask=None, kv_cache_c_0=state)
+    decode = dataclasses.replace(decode, outputs={**decode.outputs, "kv_cache_c_0": state})
+    graph = language_graph({"decode": decode}, "x")
+    assert graph.recurrent == ("kv_cache_c_0",)
+    assert graph.capacity == 128
+
+
 @pytest.mark.parametrize(
     ("count", "start", "plan"),
     [

@@ -14,6 +14,7 @@ from jaxdelegate.op_lowering.options import (
     FullyConnectedOptions,
     Options,
     PackOptions,
+    ReducerOptions,
     SoftmaxOptions,
     SqueezeOptions,
 )
@@ -39,6 +40,7 @@ def language_model(
     seed: int = 0,
     is_rigid: bool = False,
     has_embedders: bool = False,
+    is_recurrent: bool = False,
 ) -> bytes:
     """A model of one attention layer, with the signatures and names of litert-torch's exports.
 
@@ -47,11 +49,18 @@ def language_model(
     `kv_cache_v_0` [1, 1, hidden, capacity], also outputs. decode has N = 1, and returns `logits`
     [1, 1, vocabulary]. `is_rigid`: it can be computed with caches of this capacity only.
     `has_embedders`: instead of `tokens` it takes float32 `embeddings` [1, N, hidden] and
-    `per_layer_embeddings` [1, N, 1, hidden], of `embedders`.
+    `per_layer_embeddings` [1, N, 1, hidden], of `embedders`. `is_recurrent`: it has a state
+    `kv_cache_c_0` [1, hidden] besides, a sum over all tokens but `<pad>`, which changes the logits.
     """
     builder = ModelBuilder("language model")
     layer = _Layer(
-        vocabulary, hidden, capacity, seed, is_rigid=is_rigid, has_embedders=has_embedders
+        vocabulary,
+        hidden,
+        capacity,
+        seed,
+        is_rigid=is_rigid,
+        has_embedders=has_embedders,
+        is_recurrent=is_recurrent,
     )
     for number, length in enumerate((*prefill, 1)):
         graph = builder if number == 0 else builder.subgraph(f"graph_{number}")
@@ -71,8 +80,10 @@ class _Layer:
         *,
         is_rigid: bool,
         has_embedders: bool,
+        is_recurrent: bool,
     ) -> None:
         self._is_rigid, self._has_embedders = is_rigid, has_embedders
+        self._is_recurrent = is_recurrent
         self._vocabulary, self._hidden, self._capacity = vocabulary, hidden, capacity
         rng = np.random.default_rng(seed)
         self._embedding, self._positions = (
@@ -83,6 +94,8 @@ class _Layer:
             rng.normal(0, scale, square).astype(np.float32) for _ in range(3)
         )
         self._last = rng.normal(size=(vocabulary, hidden)).astype(np.float32)
+        self._memory = rng.normal(0, 0.3, (vocabulary, hidden)).astype(np.float32)
+        self._memory[0] = 0  # <pad>
 
     def built(
         self, graph: SubgraphBuilder, length: int, *, has_logits: bool
@@ -112,8 +125,13 @@ class _Layer:
         k, v = self._caches(net, inputs, keys, values, n)
         y = self._attention(net, queries, k, v, inputs["mask"], n)
         outputs = {"kv_cache_k_0": k, "kv_cache_v_0": v}
+        if self._is_recurrent:
+            inputs["kv_cache_c_0"] = graph.input((1, width), np.float32, "kv_cache_c_0")
+            outputs["kv_cache_c_0"] = self._remembered(net, inputs, n)
         if has_logits:
             y = net("ADD", [x, y], (1, n, width))
+            if self._is_recurrent:
+                y = net("ADD", [y, outputs["kv_cache_c_0"]], (1, n, width))
             outputs["logits"] = net.dense(y, self._last, (1, n, self._vocabulary))
         graph.outputs(*outputs.values())
         return inputs, outputs
@@ -147,6 +165,13 @@ class _Layer:
             entries = net("RESHAPE", [new, net.integers(*new_shape)], new_shape)
             caches.append(net("DYNAMIC_UPDATE_SLICE", [inputs[name], entries, where], shape))
         return caches[0], caches[1]
+
+    def _remembered(self, net: "_Graph", inputs: dict[str, int], n: int) -> int:
+        """The recurrent state with these tokens."""
+        width, memory = self._hidden, net.graph.constant(self._memory)
+        x = net("GATHER", [memory, inputs["tokens"]], (1, n, width))
+        x = net("SUM", [x, net.integers(1)], (1, width), ReducerOptions())
+        return net("ADD", [inputs["kv_cache_c_0"], x], (1, width))
 
     def _attention(
         self, net: "_Graph", queries: int, keys: int, values: int, mask: int, n: int

@@ -1,0 +1,85 @@
+"""States that cannot go back to an earlier token, as those of LFM2's convolutions."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import jaxdelegate as jd
+from jaxdelegate import lm
+from tests.support.language_models import language_bundle, language_model
+
+COUNT = 12
+PROMPTS = [[7, 8, 9], [100], [*range(20, 50)], [9, 9, 9, 9, 9, 9, 9, 9, 9], [60, 61]]
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("lm") / "model.litertlm"
+    path.write_bytes(language_bundle(model=language_model(is_recurrent=True)))
+    return path
+
+
+@pytest.fixture(scope="module")
+def engine(path: Path) -> Iterator[lm.Engine]:
+    with lm.Engine(path, lm.Backend.CPU(), max_batch=2) as engine:
+        yield engine
+
+
+def greedy(ids: list[int], count: int = COUNT) -> list[int]:
+    """The most likely tokens by numpy kernels, a token at a time."""
+    interpreter = jd.Interpreter(model_content=language_model(is_recurrent=True))
+    run = interpreter.get_signature_runner("decode")
+    state = {n: np.zeros(d["shape"], d["dtype"]) for n, d in run.get_input_details().items()}
+    tokens = list(ids)
+    for position in range(len(ids) + count - 1):
+        state["tokens"][:], state["input_pos"][:] = tokens[position], position
+        sees = np.arange(state["mask"].shape[-1]) <= position
+        state["mask"][:] = np.where(sees, 0, -0.7 * np.finfo(np.float32).max)
+        results = run(**state)
+        state = {name: results.get(name, value) for name, value in state.items()}
+        if position == len(tokens) - 1:
+            tokens.append(int(results["logits"].argmax()))
+    return tokens[len(ids) :]
+
+
+def test_sequences_in_slots(engine: lm.Engine) -> None:
+    """Other sequences, and those before in the slot, do not change an answer."""
+    found = engine.generate(PROMPTS, max_output_tokens=COUNT)
+    for prompt, completion in zip(PROMPTS, found, strict=True):
+        wanted = greedy(prompt)
+        stop = wanted.index(2) if 2 in wanted else COUNT
+        assert completion.token_ids == wanted[:stop]
+
+
+def test_a_sequence_that_forgets_tokens_is_read_again(engine: lm.Engine) -> None:
+    decoder, rules = engine.new_decoder(1, has_stops=False), engine.rules()
+    assert decoder.read(0, PROMPTS[2]) == 0
+    first = decoder.score(0, [5, 6, 7])
+    decoder.truncate(0, len(PROMPTS[2]))
+    assert decoder.score(0, [5, 6, 7]) == pytest.approx(first, abs=1e-4)
+    decoder.truncate(0, len(PROMPTS[2]))
+    decoder.begin(0, COUNT, rules)
+    answer = decoder.run()[0].tokens
+    assert answer == greedy(PROMPTS[2])
+    longer = [*PROMPTS[2], *answer, 70, 71]
+    assert decoder.read(0, longer) == len(PROMPTS[2]) + COUNT - 1  # nothing is read twice
+    decoder.begin(0, COUNT, rules)
+    assert decoder.run()[0].tokens == greedy(longer)
+    assert decoder.read(0, PROMPTS[2][:4]) == 0
+    decoder.begin(0, COUNT, rules)
+    assert decoder.run()[0].tokens == greedy(PROMPTS[2][:4])
+
+
+def test_sessions_score_and_go_on(engine: lm.Engine) -> None:
+    with engine.create_session(max_output_tokens=COUNT) as session:
+        session.run_prefill(["Hello"])
+        scores = session.run_text_scoring([" you", " world"]).scores
+        answer = session.run_decode().texts[0]
+    with engine.create_session(max_output_tokens=COUNT) as session:
+        session.run_prefill(["Hello"])
+        assert session.run_decode().texts[0] == answer
+    with engine.create_session() as session:
+        session.run_prefill(["Hello"])
+        assert session.run_text_scoring([" world"]).scores == pytest.approx(scores[1:], abs=1e-4)
