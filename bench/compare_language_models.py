@@ -1,7 +1,8 @@
 """The tokens of jaxdelegate.lm and of LiteRT-LM, for bundles of bench/make_language_models.py.
 
     python bench/compare_language_models.py bundles/*.litertlm --peer_python=PYTHON
-        [--prompts=5] [--tokens=64] [--weights=random] [--out=bench/results/compare_language_models.jsonl]
+        [--prompts=5] [--tokens=64] [--weights=random]
+        [--out=bench/results/compare_language_models.jsonl]
 
 PYTHON has litert-lm 0.18.1 installed. For each bundle, one line:
 

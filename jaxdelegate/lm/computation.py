@@ -111,11 +111,15 @@ class _Traced:
     # ---- of one sequence
 
     def _step(
-        self, params: Any, caches: Mapping[str, Any], tokens: Any, start: Any
+        self, params: Any, caches: Mapping[str, Any], tokens: Any, start: Any, count: Any = 1
     ) -> tuple[Caches, jax.Array | None]:
-        """Caches and the logits of the last token, after the step's tokens from `start` on."""
+        """Caches and the logits of the last token, after `count` tokens from `start` on.
+
+        Those beyond have position 0, as in LiteRT-LM: some models recognize them by that.
+        """
         graph, step = self._graph, self._one
-        positions = start + lax.iota(np.int32, step.length)
+        places = lax.iota(np.int32, step.length)
+        positions = jnp.where(places < count, start + places, np.int32(0))
         inputs: dict[str, Any] = dict(caches)
         for name in graph.recurrent:  # another sequence's until here
             inputs[name] = jnp.where(start == 0, jnp.zeros_like(caches[name]), caches[name])
@@ -155,13 +159,13 @@ class _Traced:
     # ---- of all slots
 
     def _read(
-        self, params: Any, caches: Caches, slot: jax.Array, tokens: Any, start: Any
+        self, params: Any, caches: Caches, slot: Any, tokens: Any, start: Any, count: Any
     ) -> tuple[Caches]:
         if self._task.slots == 1:
-            new, _ = self._step(params, caches, tokens, start)
+            new, _ = self._step(params, caches, tokens, start, count)
             return (new,)
         own = {name: lax.dynamic_index_in_dim(c, slot, 0, False) for name, c in caches.items()}
-        new, _ = self._step(params, own, tokens, start)
+        new, _ = self._step(params, own, tokens, start, count)
         changed = {
             name: lax.dynamic_update_index_in_dim(caches[name], value, slot, 0)
             for name, value in new.items()

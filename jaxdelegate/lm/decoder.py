@@ -74,7 +74,7 @@ class Decoder:
             part = np.zeros(step, np.int32)
             tokens = ids[start : min(start + step, len(ids) - 1)]
             part[: len(tokens)] = tokens
-            self._programs.read(self._caches, slot, part, start)
+            self._programs.read(self._caches, slot, part, start, len(tokens))
             start += len(tokens)
         sequence.ids, sequence.processed = list(ids), len(ids) - 1
         return known

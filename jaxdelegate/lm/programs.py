@@ -64,9 +64,12 @@ class Programs:
         """What a program that generates tokens with caches of a length does."""
         return Task("generate", self.graph.decode.key, self.slots, length, self._stops, variant)
 
-    def read(self, caches: Caches, slot: int, tokens: np.ndarray, start: int) -> None:
-        """Fill a slot's caches with as many tokens as a prefill step processes, from `start` on."""
-        values = np.int32(slot), tokens.astype(np.int32), np.int32(start)
+    def read(self, caches: Caches, slot: int, tokens: np.ndarray, start: int, count: int) -> None:
+        """Fill a slot's caches with `count` tokens from `start` on.
+
+        `tokens` are as many as a prefill step processes, with zeros after those that count.
+        """
+        values = np.int32(slot), tokens.astype(np.int32), np.int32(start), np.int32(count)
         self._run(self._prefill[len(tokens)], caches, values, start + len(tokens))
 
     def generate(

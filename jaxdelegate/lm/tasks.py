@@ -83,8 +83,8 @@ def caches(graph: LanguageGraph, slots: int, length: int) -> list[Array]:
 def arguments(graph: LanguageGraph, task: Task, step: Step) -> list[Array]:
     """The arrays of the host that a program takes, in order."""
     n, scalar = task.slots, ((), _INT)
-    if task.kind == "read":  # slot, tokens, start
-        return [scalar, ((step.length,), _INT), scalar]
+    if task.kind == "read":  # slot, tokens, start, count
+        return [scalar, ((step.length,), _INT), scalar, scalar]
     if task.kind == "score":  # token, position, targets, lengths
         return [((n,), _INT), ((n,), _INT), ((n, STEPS), _INT), ((n,), _INT)]
     capacity = graph.capacity if task.variant.has_rules else 0
