@@ -113,3 +113,12 @@ def test_plans_read_everything_within_the_caches(
         assert place < start + count
         place += step
     assert place >= start + count
+
+
+def test_caches_may_be_shorter() -> None:
+    for capacity, lengths in ((128, (128,)), (600, (256, 512, 600)), (1024, (256, 512, 1024))):
+        model = jd.load(language_model(capacity=capacity))
+        graph = language_graph(model.signatures, "x")
+        assert graph.cache_lengths == lengths
+        assert graph.shape("kv_cache_k_0", 256) == (1, 1, 256, 16)
+        assert graph.shape("kv_cache_v_0", 256) == (1, 1, 16, 256)

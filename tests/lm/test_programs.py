@@ -65,27 +65,31 @@ def test_nothing_is_compiled_twice(path: Path, caplog: pytest.LogCaptureFixture)
     assert not [r.message for r in caplog.records if "Compiling" in r.message]
 
 
-@pytest.mark.parametrize("is_rigid", [False, True])
-@pytest.mark.parametrize("slots", [1, 2])
+def grown(path: Path, slots: int, count: int, **kind: bool) -> tuple[list[lm.Completion], set[int]]:
+    """Answers of a model for 1,024 tokens, and the lengths of caches that its programs take."""
+    content = language_model(capacity=1024, prefill=(64,), **kind)
+    path.write_bytes(language_bundle(model=content))
+    with lm.Engine(path, lm.Backend.CPU(), max_batch=slots, cache_dir=":nocache") as engine:
+        prompts = ["a prompt" * 25, "b" * 30, "c" * 480][:count]
+        made = engine.generate(prompts, max_output_tokens=80, log_probabilities=True)
+        return made, {task.length for task in engine._model._programs._entries}
+
+
+@pytest.mark.parametrize(("slots", "count", "expected"), [(1, 1, {256, 512}), (2, 3, {256, 1024})])
 def test_caches_grow_with_the_sequences(
-    slots: int, is_rigid: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    slots: int, count: int, expected: set[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The tokens and their scores are those of the longest caches, in every bit."""
     path = tmp_path / "model.litertlm"
-    content = language_model(capacity=1024, prefill=(8, 64), is_rigid=is_rigid)
-    path.write_bytes(language_bundle(model=content))
-
-    def found() -> tuple[list[lm.Completion], set[int]]:
-        with lm.Engine(path, lm.Backend.CPU(), max_batch=slots, cache_dir=":nocache") as engine:
-            prompts = ["a prompt" * 25, "b" * 30, "c" * 480]
-            made = engine.generate(prompts, max_output_tokens=100, log_probabilities=True)
-            model = engine._model
-            return made, {task.length for task in model._programs._entries}
-
-    short, lengths = found()
-    assert lengths == {1024} if is_rigid else {256, 512, 1024}
+    monkeypatch.setattr(LanguageGraph, "cache_lengths", (*sorted({*expected, 1024}),))
+    short, lengths = grown(path, slots, count)
+    assert lengths == expected
     monkeypatch.setattr(LanguageGraph, "cache_lengths", (1024,))
-    assert found() == (short, {1024})
+    assert grown(path, slots, count) == (short, {1024})
+
+
+def test_some_models_need_the_longest_caches(tmp_path: Path) -> None:
+    assert grown(tmp_path / "model.litertlm", 1, 1, is_rigid=True)[1] == {1024}
 
 
 # A process that generates: greedily, then by a program that no earlier process had.
@@ -116,6 +120,7 @@ def started(path: Path, cache: str) -> list[str]:
 
 
 def test_the_next_process_loads_programs_and_needs_no_jax(path: Path, tmp_path: Path) -> None:
+    """Where one is missing, jax is imported, and the session goes on with its caches."""
     cache = tmp_path / "cache"
     first = started(path, str(cache))
     assert first[1] == "True True"
@@ -124,16 +129,7 @@ def test_the_next_process_loads_programs_and_needs_no_jax(path: Path, tmp_path: 
     second = started(path, str(cache))
     assert second == [first[0], "False True", first[2], "False", first[4]]
     assert sorted(cache.glob("*.program")) == written
-
-
-def test_jax_is_imported_when_a_program_is_missing(path: Path, tmp_path: Path) -> None:
-    """The session goes on with its caches."""
-    cache = tmp_path / "cache"
-    first = started(path, str(cache))
-    with lm.Engine(path, cache_dir=str(cache)) as engine:
-        texts = ["a prompt of some length", "b"]
-        assert str(engine.generate(texts, max_output_tokens=40)[0].token_ids) == first[0]
-    (with_penalties,) = (f for f in cache.glob("*.program") if b'rules\\":true' in f.read_bytes())
+    (with_penalties,) = (f for f in written if b'rules\\":true' in f.read_bytes())
     with_penalties.unlink()
     assert started(path, str(cache)) == [first[0], "False True", first[2], "True", first[4]]
 
