@@ -3,16 +3,18 @@
 import functools
 import os
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from jaxdelegate.bundles import metadata, tokenizers
 from jaxdelegate.errors import ModelError
+from jaxdelegate.model.bundle_writing import new_model, save_bundle
 from jaxdelegate.model.containers import Container
 from jaxdelegate.model.sections import (
     BEGINNING_BYTES,
     EMBEDDING_METADATA,
     EXECUTOR_METADATA,
     LLM_METADATA,
+    TFLITE_MODEL,
     Section,
     Value,
     is_bundle,
@@ -20,13 +22,27 @@ from jaxdelegate.model.sections import (
 from jaxdelegate.model.source import (
     PART,
     BundledModel,
+    ModelSource,
     Source,
     bundled,
     container,
     not_a_bundle,
     open_file,
+    open_source,
 )
 from jaxdelegate.text import printable
+
+
+@runtime_checkable
+class Savable(Protocol):
+    """A `jaxdelegate.Model`."""
+
+    def save(self, path: str | os.PathLike[str]) -> None: ...
+
+    def to_bytes(self) -> bytes: ...
+
+
+Part: TypeAlias = ModelSource | Savable
 
 
 def open_bundle(source: str | os.PathLike[str] | bytes) -> "Bundle":
@@ -105,12 +121,53 @@ class Bundle:
         Raises:
             ModelError: the bundle does not contain it, or its compressed data are damaged.
         """
-        found = next((s for s in self.sections if s.name == name), None)
-        if found is None:
-            names = printable(", ".join(s.name for s in self.sections)) or "none"
-            raise ModelError(f"{printable(self.path)}: expected a section of {names}, got {name!r}")
+        found = self._container.section(name)
         self.check_unchanged()
         return self._container.data(found)
+
+    def save(self, path: str | os.PathLike[str], parts: Mapping[str, Part]) -> None:
+        """Write the bundle with other models or sections; all others stay byte for byte.
+
+        The file is written atomically. It may be the one that is open: this object and its models
+        keep the old content.
+
+        Args:
+            path: the file to write, of the same format.
+            parts: by part name a model: a `jaxdelegate.Model`, a path, which may be that of a model
+                in another bundle, or the content of a `.tflite`. By the name of another section its
+                bytes, as `data` returns them; compressed members of ZIP archives are stored without
+                compression.
+
+        Raises:
+            ModelError: the bundle does not contain a part, a model is none or is damaged, or has
+                weights in a file of its own for which the bundle has no section.
+            TypeError: a part is none of these.
+            OSError: the file cannot be written.
+        """
+        if not isinstance(path, str | os.PathLike):
+            raise TypeError(
+                "Bundle.save(path, parts): expected path to be that of a file, got "
+                f"{type(path).__name__}"
+            )
+        new: dict[str, memoryview] = {}
+        for name, part in parts.items():
+            new.update(self._new_data(name, part))
+        save_bundle(os.fsdecode(path), self._file, self._container, new)
+
+    def _new_data(self, name: str, part: Part) -> Mapping[str, memoryview]:
+        section = self._container.section(name)
+        if section.type != TFLITE_MODEL:
+            if not isinstance(part, bytes | bytearray | memoryview):
+                raise TypeError(
+                    f"Bundle.save: part {name!r}: expected the bytes of the section, got "
+                    f"{type(part).__name__}"
+                )
+            return {section.name: memoryview(part).cast("B")}
+        try:
+            model = open_source(part.to_bytes() if isinstance(part, Savable) else part)
+            return new_model(self._container, section, model)
+        except ModelError as error:
+            raise ModelError(f"Bundle.save: part {name!r}: {error}") from error
 
     def tokenizer(self, model: str = "") -> tokenizers.Tokenizer:
         """The tokenizer.

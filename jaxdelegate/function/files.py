@@ -73,7 +73,7 @@ def save(
 
     Args:
         source: a model, a path, or a file's content.
-        path: the file to write; it may be the source.
+        path: the file to write, or a model in a bundle, as for `Model.save`; it may be the source.
         params: as for `Model.save`.
         fold_normalizations: fold MUL, DIV, ADD and SUB by a constant for each channel into the
             weights and bias of the float32 convolution or FULLY_CONNECTED directly before or after

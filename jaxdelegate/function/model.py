@@ -9,7 +9,7 @@ from typing import Any, Self
 import jax
 import numpy as np
 
-from jaxdelegate.errors import OptionError, TensorError
+from jaxdelegate.errors import ModelError, OptionError, TensorError
 from jaxdelegate.function import exporting, saving
 from jaxdelegate.function.apply import Apply
 from jaxdelegate.function.arguments import check_alive, check_leaves, check_saved
@@ -295,7 +295,8 @@ class CallableModel:
         one that the model was read from.
 
         Args:
-            path: the file to write.
+            path: the file to write. `gemma.litertlm!prefill_decode`, where the bundle exists: the
+                model in it, as for `jaxdelegate.load`; the bundle's other parts stay byte for byte.
             params: leaves by name, which replace the file's. `"<tensor name>/scale"`: a quantized
                 tensor's scale, float32 in its stored shape; weights are rounded to the new grid.
                 None: this model's weights.
@@ -324,6 +325,28 @@ class CallableModel:
 
     def _save(self, path: Any, params: Params | None, **how: Any) -> None:
         saving.save(self._functions, path, self._all(params), **how)
+
+    def to_bytes(
+        self,
+        params: Params | None = None,
+        *,
+        rescale: bool = False,
+        calibrate: Iterable[Any] | None = None,
+        io: FileIo | tuple[FileIo, FileIo] = "file",
+    ) -> bytes:
+        """The content of the file that `save` writes; arguments and errors as there.
+
+        Raises:
+            ModelError: weights are in files next to the model.
+        """
+        if params is not None:
+            check_leaves("to_bytes(params)", params)
+        if self.graph.external_buffer_groups:
+            raise ModelError(
+                "to_bytes: weights are in files next to the model: save the model to a path"
+            )
+        how: dict[str, Any] = {"rescale": rescale, "calibrate": calibrate, "io": io}
+        return bytes(saving.saved(self._functions, self._all(params), **how).content)
 
     def exact(self, params: Params | None = None) -> Self:
         """The model as integer kernels run it: the file of `save`, with quant_mode="integer".

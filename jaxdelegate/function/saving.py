@@ -26,12 +26,12 @@ from jaxdelegate.function.stored_leaves import (
     stored_leaves,
 )
 from jaxdelegate.function.training import SUFFIX, Trainable
+from jaxdelegate.model.bundle_writing import write_model
 from jaxdelegate.model.editing import Edited, edited, read_again
 from jaxdelegate.model.half import castable, with_halves
 from jaxdelegate.model.io_types import with_io_types
 from jaxdelegate.model.merging import with_merged
 from jaxdelegate.model.records import Model
-from jaxdelegate.model.writing import write_files
 from jaxdelegate.passes.channel_folding import foldable
 from jaxdelegate.quant import affine
 from jaxdelegate.quant.params import Quantization, integer_range
@@ -347,14 +347,23 @@ def save(
     functions: Functions,
     path: str | os.PathLike[str],
     params: Mapping[str, Any] | None,
+    **how: Any,
+) -> None:
+    """See `CallableModel.save`, and `saved` for `how`."""
+    write_model(path, functions.file, saved(functions, params, **how))
+
+
+def saved(
+    functions: Functions,
+    params: Mapping[str, Any] | None,
     *,
     rescale: bool = False,
     calibrate: Iterable[Any] | None = None,
     fold: bool = False,
     half: bool = False,
     io: FileIo | tuple[FileIo, FileIo] = "file",
-) -> None:
-    """See `CallableModel.save`, and `jaxdelegate.save` for `fold` and `half`."""
+) -> Edited:
+    """What is saved: see `CallableModel.save`, and `jaxdelegate.save` for `fold` and `half`."""
     types = io_types(io)
     file, view = functions.file, functions.view
     result = _edited(functions, params, rescale=rescale, calibrate=calibrate)
@@ -366,7 +375,7 @@ def save(
         result = _with_halves(file, result)
     if types:
         result = Edited(with_io_types(read_again(file, result.content), types), {})
-    write_files(path, file, result)
+    return result
 
 
 def exact(functions: Functions, params: Mapping[str, Any] | None) -> Functions:

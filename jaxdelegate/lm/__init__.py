@@ -16,6 +16,7 @@ from jaxdelegate.lm.configs import (
 )
 from jaxdelegate.lm.conversation import Conversation
 from jaxdelegate.lm.engine import Engine
+from jaxdelegate.lm.inputs import empty_caches, step_inputs
 from jaxdelegate.lm.logs import LogSeverity, set_min_log_severity
 from jaxdelegate.lm.messages import Content, Contents, Message, Role
 from jaxdelegate.lm.session import Session
@@ -40,7 +41,9 @@ __all__ = [
     "Session",
     "SuppressTokensConfig",
     "ThinkingConfig",
+    "empty_caches",
     "set_min_log_severity",
+    "step_inputs",
 ]
 
 

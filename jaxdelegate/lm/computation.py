@@ -18,7 +18,7 @@ from jaxdelegate.function.model import CallableModel
 from jaxdelegate.function.views import View
 from jaxdelegate.function.weights import Params
 from jaxdelegate.lm.choices import Choice
-from jaxdelegate.lm.graph import Embedder, LanguageGraph, Step
+from jaxdelegate.lm.graph import MASKED, Embedder, LanguageGraph, Step
 from jaxdelegate.lm.sampling import next_token
 from jaxdelegate.lm.tasks import STEPS, Generated, Sequences, Task, arguments, caches, results
 from jaxdelegate.model.records import Model
@@ -27,12 +27,6 @@ from jaxdelegate.xla.program import Program
 from jaxdelegate.xla.weights import DeviceWeights
 
 Caches = dict[str, jax.Array]
-# LiteRT-LM's negative number of a mask (litert_compiled_model_executor_utils.cc): sums with logits
-# stay finite.
-_MASKED = {
-    np.dtype(np.float32): -0.7 * float(np.finfo(np.float32).max),
-    np.dtype(np.float16): -45824.0,
-}
 
 
 class Computation:
@@ -152,7 +146,7 @@ class _Traced:
         graph = self._graph
         sees = lax.iota(np.int32, self._task.length)[None] <= positions[:, None]
         if graph.masks != np.bool_:
-            masked = np.asarray(_MASKED[graph.masks], graph.masks)
+            masked = np.asarray(MASKED[graph.masks], graph.masks)
             sees = jnp.where(sees, np.zeros((), graph.masks), masked)
         return sees[None, None]
 

@@ -19,13 +19,19 @@ from jaxdelegate.function.records import Signature, TensorInfo
 from jaxdelegate.op_lowering.spec import Shape
 from jaxdelegate.text import printable
 
-_TOKENS, _POSITIONS, _MASKS, _LOGITS = "tokens", "input_pos", ("mask", "attn_mask"), "logits"
+TOKENS, POSITIONS, MASKS, _LOGITS = "tokens", "input_pos", ("mask", "attn_mask"), "logits"
+# LiteRT-LM's negative number of a mask (litert_compiled_model_executor_utils.cc): sums with logits
+# stay finite.
+MASKED = {
+    np.dtype(np.float32): -0.7 * float(np.finfo(np.float32).max),
+    np.dtype(np.float16): -45824.0,
+}
 # Inputs that models in other parts compute from a token.
 EMBEDDERS = {"embeddings": "embedder", "per_layer_embeddings": "per_layer_embedder"}
 _KEY = re.compile(r"(prefill|decode)(?:_(\d+))?(?:_cache_(\d+))?")
 _CACHE = re.compile(r"(kv_cache_[kv]|[kv]_cache)_")  # an entry for each token, at its position
 _SHORTEST = 256  # tokens; shorter caches would save little
-_MASK_TYPES = (np.dtype(np.float32), np.dtype(np.float16), np.dtype(np.bool_))
+_MASK_TYPES = (*MASKED, np.dtype(np.bool_))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,8 +184,8 @@ def language_graph(
         states={name: inputs[name] for name in step.states},
         axes=_axes(inputs, step.states, capacity),
         embedders={name: reader.embedder(name, others) for name in step.embeddings},
-        tokens=None if step.embeddings else inputs[_TOKENS].dtype,
-        positions=inputs[_POSITIONS].dtype,
+        tokens=None if step.embeddings else inputs[TOKENS].dtype,
+        positions=inputs[POSITIONS].dtype,
         masks=masks,
     )
 
@@ -212,18 +218,18 @@ class _Reader:
     def step(self, key: str) -> Step:
         inputs, outputs = self._signatures[key].inputs, self._signatures[key].outputs
         embeddings = {name: inputs[name].shape for name in EMBEDDERS if name in inputs}
-        wanted = {_POSITIONS} if "embeddings" in embeddings else {_TOKENS, _POSITIONS}
+        wanted = {POSITIONS} if "embeddings" in embeddings else {TOKENS, POSITIONS}
         if missing := wanted - set(inputs):
             self.fail(
                 f"signature {key!r}: expected the inputs 'tokens' (or 'embeddings') and "
                 f"'input_pos', got no {', '.join(sorted(missing))}"
             )
         states = tuple(name for name in inputs if name in outputs)
-        mask = next((name for name in _MASKS if name in inputs), None)
+        mask = next((name for name in MASKS if name in inputs), None)
         known = {*wanted, *embeddings, mask, *states}
         if others := [name for name in inputs if name not in known]:
             self.fail(f"signature {key!r} has inputs that are not supported: {', '.join(others)}")
-        length = int(np.prod(inputs[_POSITIONS].shape))
+        length = int(np.prod(inputs[POSITIONS].shape))
         return Step(key, length, embeddings, mask, states, _LOGITS in outputs)
 
     def embedder(self, name: str, others: Mapping[str, Mapping[str, Signature]]) -> Embedder:

@@ -5,6 +5,7 @@ import difflib
 import zlib
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import BinaryIO
 
 from jaxdelegate.errors import ModelError
 from jaxdelegate.model import litertlm, zips
@@ -59,6 +60,28 @@ class Container:
             return models[part_name(part)]
         raise ModelError(f"{printable(self.name)}: {self._why_none(part)}")
 
+    def section(self, name: str) -> Section:
+        """The section with a name; a model may have the long form of its part name."""
+        found = {s.name: s for s in self.sections}
+        if name in found:
+            return found[name]
+        if part_name(name) in self.models:
+            return found[part_name(name)]
+        close = difflib.get_close_matches(name, found, n=1)
+        hint = f"; did you mean {printable(close[0])!r}?" if close else ""
+        raise ModelError(
+            f"{printable(self.name)}: expected a section of {_listed(list(found)) or 'none'}, got "
+            f"{name!r}{hint}"
+        )
+
+    def write(self, file: BinaryIO, new: Mapping[str, memoryview]) -> None:
+        """Write the bundle with other data in the sections with these names."""
+        if self.content[: len(MAGIC)] == MAGIC:
+            litertlm.write(file, self.content, self.name, self.sections, new)
+        else:
+            places = {s.offset: new[s.name] for s in self.sections if s.name in new}
+            zips.write(file, self.content, self.name, places)
+
     def _why_none(self, part: str | None) -> str:
         names = list(self.models)
         if not names:
@@ -79,8 +102,12 @@ class Container:
 
     def files_of(self, model: Section) -> dict[str, memoryview]:
         """The files next to a model by name: LiteRT-LM stores its weights in another section."""
+        return {name: self.data(section) for name, section in self.weights_of(model).items()}
+
+    def weights_of(self, model: Section) -> dict[str, Section]:
+        """The section of a model's weights, by the name of their file; empty: it has none."""
         weights = (s for s in self.sections if s.type == TFLITE_WEIGHTS)
-        own = [self.data(s) for s in weights if s.model_type == model.model_type]
+        own = [s for s in weights if s.model_type == model.model_type]
         return {_WEIGHTS_GROUP: own[0]} if own else {}
 
 

@@ -6,8 +6,9 @@ Sections start at multiples of 16 KiB.
 """
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
+from typing import BinaryIO
 
 from jaxdelegate.errors import ModelError
 from jaxdelegate.model.flatbuffer import UINT8, UINT64, Flatbuffer, Table, layout
@@ -25,6 +26,7 @@ from jaxdelegate.model.sections import (
     Value,
     check_count,
     check_sections,
+    moved,
     part_name,
     with_different_names,
 )
@@ -83,16 +85,63 @@ def read_header(content: memoryview, file: str) -> tuple[tuple[Section, ...], Ma
         ModelError: the header is damaged, or a section is not within the file.
     """
     end = _header_end(content, file)
-    header = Flatbuffer(content[_START:end], f"{file}, header", _LAYOUT)
-    root = header.root("LiteRTLMMetaData")
-    table = root.table("section_metadata", "SectionMetadata")
-    objects = [] if table is None else table.tables("objects", "SectionObject")
+    root = _root(content[_START:end], file)
+    objects = _objects(root)
     check_count(len(objects), file)
     sections = with_different_names(map(_section, objects))
     check_sections(sections, file, end, len(content))
     system = root.table("system_metadata", "SystemMetadata")
     entries = [] if system is None else system.tables("entries", "KeyValuePair")
     return sections, _items(entries)
+
+
+def write(
+    file: BinaryIO,
+    content: memoryview,
+    name: str,
+    sections: Sequence[Section],
+    new: Mapping[str, memoryview],
+) -> None:
+    """Write a bundle with other data in some sections.
+
+    Its header differs in the places of sections only.
+
+    Args:
+        file: to which it is written.
+        content: the bundle.
+        name: its name, for messages.
+        sections: of `read_header`.
+        new: data by the name of their section.
+    """
+    start = _header_end(content, name)
+    header, pieces, shift = bytearray(content[:start]), list[bytes | memoryview](), 0
+    objects = _objects(_root(content[_START:start], name))
+    pairs = zip(sections, objects, strict=True)
+    order = sorted(pairs, key=lambda pair: (pair[0].offset, pair[0].size))
+    begins = [*(section.offset for section, _ in order), len(content)]
+    pieces.append(content[start : begins[0]])
+    for (section, table), following in zip(order, begins[1:], strict=True):
+        begin, old_end = section.offset, section.offset + section.size
+        data = new.get(section.name, content[begin:old_end])
+        places = {"begin_offset": begin + shift, "end_offset": begin + shift + len(data)}
+        for field, value in places.items():
+            UINT64.pack_into(header, _START + table.place(field), value)
+        filler: bytes | memoryview = content[old_end:following]
+        if section.name in new and following < len(content):
+            more = moved(len(data), following - begin)
+            filler = bytes(following - begin + more - len(data))
+            shift += more
+        pieces += [data, filler]
+    file.writelines([header, *pieces])
+
+
+def _root(header: memoryview, file: str) -> Table:
+    return Flatbuffer(header, f"{file}, header", _LAYOUT).root("LiteRTLMMetaData")
+
+
+def _objects(root: Table) -> list[Table]:
+    table = root.table("section_metadata", "SectionMetadata")
+    return [] if table is None else table.tables("objects", "SectionObject")
 
 
 def _header_end(content: memoryview, file: str) -> int:

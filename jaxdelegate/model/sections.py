@@ -10,6 +10,7 @@ from jaxdelegate.text import printable
 MAGIC = b"LITERTLM"
 ZIP_MEMBER, _EMPTY_ZIP = b"PK\x03\x04", b"PK\x05\x06"
 BEGINNING_BYTES = 8
+BLOCK_BYTES = 16 << 10  # sections move by whole blocks, so that each keeps its alignment
 
 _MOST_SECTIONS = 4096
 # Compressed parts are unpacked into memory: up to this size, or a size that such data have.
@@ -100,6 +101,16 @@ def check_sections(sections: Iterable[Section], file: str, start: int, end: int)
                 "again) or damaged"
             )
         start = last
+
+
+def moved(size: int, room: int) -> int:
+    """By how many bytes what follows a section moves: whole blocks, negative for a shorter one.
+
+    Args:
+        size: of the section's new data.
+        room: the bytes from the old data's begin to what follows.
+    """
+    return -((room - size) // BLOCK_BYTES) * BLOCK_BYTES
 
 
 def inflated(

@@ -3,8 +3,9 @@
 import os
 import stat
 import uuid
+from collections.abc import Callable
 from contextlib import suppress
-from typing import NoReturn
+from typing import BinaryIO, NoReturn
 
 from jaxdelegate.errors import ModelError
 from jaxdelegate.model.editing import Edited
@@ -13,7 +14,7 @@ from jaxdelegate.model.records import Model, declared_groups
 from jaxdelegate.model.source import open_source
 
 _CHUNK = 1 << 20
-_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def write_files(path: str | os.PathLike[str], model: Model, edited: Edited) -> None:
@@ -25,9 +26,7 @@ def write_files(path: str | os.PathLike[str], model: Model, edited: Edited) -> N
     another model, or are links.
     """
     named, target = os.path.abspath(os.fsdecode(path)), os.path.realpath(os.fsdecode(path))
-    for parent in map(os.path.dirname, (named, target)):
-        if not os.path.isdir(parent):
-            raise FileNotFoundError(f"save: {parent!r}: no such folder; create it first")
+    _check_folders(named, target)
     model.origin.check_unchanged()
     with opened_folder(os.path.dirname(named)) as folder:
         external = _ExternalFiles(folder, named, model)
@@ -106,12 +105,35 @@ def _has_content(file: int, content: bytes | memoryview) -> bool:
     return at == len(view)
 
 
+def write_file(path: str, write: Callable[[BinaryIO], None]) -> None:
+    """Write one file; a link is followed.
+
+    Args:
+        path: the file.
+        write: writes its content to a file that is open for reading, too.
+    """
+    target = os.path.realpath(path)
+    _check_folders(os.path.abspath(path), target)
+    with opened_folder(os.path.dirname(target)) as folder:
+        _write_by(folder, os.path.basename(target), write)
+
+
+def _check_folders(*paths: str) -> None:
+    for parent in map(os.path.dirname, paths):
+        if not os.path.isdir(parent):
+            raise FileNotFoundError(f"save: {parent!r}: no such folder; create it first")
+
+
 def _write(folder: int, name: str, content: bytes | memoryview) -> None:
+    _write_by(folder, name, lambda file: file.write(content))
+
+
+def _write_by(folder: int, name: str, write: Callable[[BinaryIO], object]) -> None:
     temporary = f".writing-{uuid.uuid4().hex}"
     file = os.open(temporary, _NEW_FILE, 0o666, dir_fd=folder)
     try:
-        with open(file, "wb") as stream:
-            stream.write(content)
+        with open(file, "w+b") as stream:
+            write(stream)
             stream.flush()
             with suppress(OSError):
                 before = os.stat(name, dir_fd=folder, follow_symlinks=False)

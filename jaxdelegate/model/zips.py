@@ -5,10 +5,14 @@ archives may contain archives, whose members have names such as `inner.task!mode
 """
 
 import dataclasses
+import io
+import itertools
 import struct
 import zipfile
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
+from typing import BinaryIO
 
 from jaxdelegate.errors import ModelError
 from jaxdelegate.model import archive
@@ -22,6 +26,7 @@ from jaxdelegate.model.sections import (
     check_count,
     check_sections,
     is_model_type,
+    moved,
     part_name,
     with_different_names,
 )
@@ -30,7 +35,8 @@ from jaxdelegate.text import printable
 _LOCAL = struct.Struct("<4s22xHH")  # the signature, and the sizes of the name and of extra fields
 _MOST_DIRECTORY_BYTES = 1 << 20
 _DEEPEST = 3
-_ENCRYPTED = 1  # a bit of the flags
+_ENCRYPTED, _SIZES_FOLLOW, _UTF8 = 1, 8, 0x800  # bits of the flags
+_MOST_MEMBER_BYTES = 0xFFFFFFFE  # whose size has a place in every header
 # The names that MediaPipe's bundler of language models gives.
 _TYPES = {"TOKENIZER_MODEL": SP_TOKENIZER, "METADATA": LLM_METADATA}
 _MODEL_SUFFIXES = (".tflite", ".lite")
@@ -74,20 +80,17 @@ def read_members(content: memoryview, file: str, deepest: int = _DEEPEST) -> tup
 
 
 def _member(content: memoryview, entry: zipfile.ZipInfo) -> Section:
-    name, at, size = printable(entry.filename), entry.header_offset, entry.compress_size
+    name, size = printable(entry.filename), entry.compress_size
     if entry.flag_bits & _ENCRYPTED:
         raise zipfile.BadZipFile(f"member {name!r} is encrypted")
     if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise zipfile.BadZipFile(
             f"member {name!r} must be stored or deflated, got method {entry.compress_type}"
         )
-    signature, *lengths = _LOCAL.unpack_from(content, at)
-    if at < 0 or signature != ZIP_MEMBER:
-        raise zipfile.BadZipFile(f"member {name!r} must have a header at byte {at}")
+    start = _data_start(content, entry)
     is_stored = entry.compress_type == zipfile.ZIP_STORED
     if is_stored and size != entry.file_size:
         raise zipfile.BadZipFile(f"member {name!r} is stored but has two sizes")
-    start = at + _LOCAL.size + sum(lengths)
     beginning = bytes(content[start : start + 8]) if is_stored else b""
     is_model = entry.filename.lower().endswith(_MODEL_SUFFIXES) or beginning[4:] == b"TFL3"
     model_type = part_name(entry.filename) if is_model_type(entry.filename) else ""
@@ -104,6 +107,15 @@ def _member(content: memoryview, entry: zipfile.ZipInfo) -> Section:
     )
 
 
+def _data_start(content: memoryview, entry: zipfile.ZipInfo) -> int:
+    at = entry.header_offset
+    signature, *lengths = _LOCAL.unpack_from(content, at)
+    if at < 0 or signature != ZIP_MEMBER:
+        name = printable(entry.filename)
+        raise zipfile.BadZipFile(f"member {name!r} must have a header at byte {at}")
+    return int(at + _LOCAL.size + sum(lengths))
+
+
 def _with_inner(
     members: list[Section], content: memoryview, file: str, deepest: int
 ) -> Iterator[Section]:
@@ -114,3 +126,87 @@ def _with_inner(
             for found in read_members(inner, f"{file}!{member.name}", deepest - 1):
                 name, offset = f"{member.name}!{found.name}", member.offset + found.offset
                 yield dataclasses.replace(found, name=name, offset=offset)
+
+
+def write(file: BinaryIO, content: memoryview, name: str, new: Mapping[int, memoryview]) -> None:
+    """Write an archive with other data of some members, which are stored without compression.
+
+    All other members are copied with their headers; a member that is an archive is written in the
+    same way.
+
+    Args:
+        file: to which it is written.
+        content: the archive.
+        name: its name, for messages.
+        new: data by the place of the old data in `content`.
+
+    Raises:
+        ModelError: a member cannot be written.
+    """
+    source = zipfile.ZipFile(_Directory(content))
+    entries = sorted(source.infolist(), key=lambda entry: entry.header_offset)
+    begins = [*(entry.header_offset for entry in entries), source.start_dir]
+    with zipfile.ZipFile(file, "w") as result:
+        result.comment = source.comment
+        file.write(content[: begins[0]])
+        shift = 0
+        for entry, (begin, following) in zip(entries, itertools.pairwise(begins), strict=True):
+            _check_name(entry, name)
+            start = _data_start(content, entry)
+            data = _new_data(content, entry, start, new, name)
+            entry.header_offset = begin + shift
+            if data is None:
+                file.write(content[begin:following])
+                continue
+            more = moved(len(data), following - start)
+            filler = bytes(following - start + more - len(data))
+            file.writelines([_stored(content[begin:start], entry, data, name), data, filler])
+            shift += more
+        result.filelist[:] = source.infolist()
+        result.start_dir = file.tell()
+
+
+def _check_name(entry: zipfile.ZipInfo, file: str) -> None:
+    if not entry.filename.isascii() and not entry.flag_bits & _UTF8:
+        raise ModelError(
+            f"save: {printable(file)}: member {printable(entry.filename)!r}: expected a name in "
+            "UTF-8, got one in another encoding: write the archive again"
+        )
+
+
+def _new_data(
+    content: memoryview,
+    entry: zipfile.ZipInfo,
+    start: int,
+    new: Mapping[int, memoryview],
+    file: str,
+) -> memoryview | None:
+    """A member's new data; None: it does not change."""
+    end = start + entry.compress_size
+    inside = {at - start: data for at, data in new.items() if start < at < end}
+    if not inside:
+        return new.get(start)
+    if start in new:
+        raise ModelError(
+            f"save: {printable(file)}: expected new data for the archive "
+            f"{printable(entry.filename)!r} or for its members, got both"
+        )
+    inner = io.BytesIO()
+    write(inner, content[start:end], f"{file}!{entry.filename}", inside)
+    return inner.getbuffer()
+
+
+def _stored(header: memoryview, entry: zipfile.ZipInfo, data: memoryview, file: str) -> bytearray:
+    """A member's header, as long as before, for data without compression."""
+    if len(data) > _MOST_MEMBER_BYTES:
+        raise ModelError(
+            f"save: {printable(file)}: member {printable(entry.filename)!r} must have at most "
+            f"{_MOST_MEMBER_BYTES} bytes, got {len(data)}"
+        )
+    entry.flag_bits &= ~_SIZES_FOLLOW
+    entry.compress_type, entry.CRC = zipfile.ZIP_STORED, zlib.crc32(data)
+    entry.compress_size = entry.file_size = len(data)
+    changed = bytearray(header)
+    struct.pack_into("<HH", changed, 6, entry.flag_bits, entry.compress_type)
+    struct.pack_into("<III", changed, 14, entry.CRC, entry.compress_size, entry.file_size)
+    return changed
