@@ -70,11 +70,12 @@ class Decoder:
         known = self._known(sequence, ids)
         # Until all is read, the caches have nothing for certain: an error may end this.
         sequence.ids, sequence.left, start = [], 0, known
+        held = max(len(s.ids) for s in self._sequences)
         for step in prefill_plan(len(ids) - 1 - known, known, graph.lengths, graph.capacity):
             part = np.zeros(step, np.int32)
             tokens = ids[start : min(start + step, len(ids) - 1)]
             part[: len(tokens)] = tokens
-            self._programs.read(self._caches, slot, part, start, len(tokens))
+            self._programs.read(self._caches, slot, part, start, len(tokens), held)
             start += len(tokens)
         sequence.ids, sequence.processed = list(ids), len(ids) - 1
         return known

@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,20 +21,20 @@ class Caches:
         self.runtime, self.length, self.arrays = runtime, length, list(arrays)
 
     def on(self, runtime: Runtime, shapes: Sequence[Array]) -> list[Any]:
-        """The arrays, moved if a program runs elsewhere, and longer if it takes longer ones."""
-        if self.runtime is runtime and [a.aval.shape for a in self.arrays] == [
-            s for s, _ in shapes
-        ]:
+        """The arrays, moved if a program runs elsewhere, cut or filled with zeros to its length."""
+        fits = [a.aval.shape for a in self.arrays] == [shape for shape, _ in shapes]
+        if self.runtime is runtime and fits:
             return self.arrays
         return [
-            runtime.put(_longer(viewed(array), shape))
+            runtime.put(_resized(viewed(array), shape))
             for array, (shape, _) in zip(self.arrays, shapes, strict=True)
         ]
 
 
-def _longer(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    ends = zip(array.shape, shape, strict=True)
-    return np.pad(array, [(0, new - old) for old, new in ends])
+def _resized(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    kept = array[tuple(map(slice, shape))]
+    ends = zip(kept.shape, shape, strict=True)
+    return np.pad(kept, [(0, new - old) for old, new in ends])
 
 
 class Programs:
@@ -64,22 +64,37 @@ class Programs:
         """What a program that generates tokens with caches of a length does."""
         return Task("generate", self.graph.decode.key, self.slots, length, self._stops, variant)
 
-    def read(self, caches: Caches, slot: int, tokens: np.ndarray, start: int, count: int) -> None:
+    def read(
+        self, caches: Caches, slot: int, tokens: np.ndarray, start: int, count: int, held: int
+    ) -> None:
         """Fill a slot's caches with `count` tokens from `start` on.
 
-        `tokens` are as many as a prefill step processes, with zeros after those that count.
+        Args:
+            caches: of all slots.
+            slot: which.
+            tokens: as many as a prefill step processes, zeros after those that count.
+            start: the place of the first one.
+            count: how many.
+            held: how many tokens the longest sequence in the other slots has.
         """
         values = np.int32(slot), tokens.astype(np.int32), np.int32(start), np.int32(count)
-        self._run(self._prefill[len(tokens)], caches, values, start + len(tokens))
+        needed = max(start + len(tokens), held)
+        self._run(self._prefill[len(tokens)], caches, lambda _: values, needed)
 
     def generate(
         self, variant: Variant, caches: Caches, sequences: Sequences, choice: Choice, limit: int
     ) -> Generated:
-        """Generate up to `limit` tokens in each slot that does not rest; ends when all rest."""
-        limit = min(limit, STEPS)
-        steps = np.minimum(sequences.left, limit)
-        values = (*sequences, *choice, np.int32(limit))
-        needed = int((sequences.position + np.maximum(steps, 1)).max())
+        """Generate up to `limit` tokens in each slot that does not rest; ends when all rest.
+
+        It ends before a sequence needs longer caches. So their length follows from the places of
+        tokens, not from the number of steps, and answers are the same however they are divided.
+        """
+
+        def values(length: int) -> tuple[Any, ...]:
+            room = length - int(sequences.position[sequences.left > 0].max())
+            return (*sequences, *choice, np.int32(min(limit, STEPS, room)))
+
+        needed = int(sequences.position.max()) + 1
         return Generated(*self._run(self.generator(variant, 0), caches, values, needed))
 
     def score(
@@ -100,25 +115,26 @@ class Programs:
             lengths: int32 [slots]: how many of them each slot has.
         """
         needed = int((position + np.maximum(lengths, 1)).max())
-        (scores,) = self._run(self._score, caches, (token, position, targets, lengths), needed)
+        values = token, position, targets, lengths
+        (scores,) = self._run(self._score, caches, lambda _: values, needed)
         return scores
 
     def _run(
-        self, task: Task, caches: Caches, values: Sequence[Any], needed: int
+        self, task: Task, caches: Caches, values: Callable[[int], Sequence[Any]], needed: int
     ) -> list[np.ndarray]:
         """Run a program, which replaces the caches; returns its other results.
 
         Args:
             task: with any length.
-            caches: for at least as many tokens as before.
-            values: the other arguments.
-            needed: for how many tokens.
+            caches: of all slots.
+            values: the other arguments, for caches of a length.
+            needed: for how many tokens; the caches have the shortest length that holds them.
         """
-        least = max(needed, caches.length)
         for length in self.graph.cache_lengths:
-            if length >= least:
+            if length >= needed:
                 with contextlib.suppress(LengthError):
-                    return self._tried(dataclasses.replace(task, length=length), caches, values)
+                    chosen = dataclasses.replace(task, length=length)
+                    return self._tried(chosen, caches, values(length))
         raise ValueError(f"expected at most {self.graph.capacity} tokens, got {needed}")
 
     def _tried(self, task: Task, caches: Caches, values: Sequence[Any]) -> list[np.ndarray]:

@@ -126,9 +126,9 @@ def test_only_new_tokens_are_read(talk: Any, monkeypatch: pytest.MonkeyPatch) ->
 
     read, original = list[tuple[int, int]](), Programs.read
 
-    def spy(self: Programs, caches: Any, slot: int, tokens: Any, start: int, count: int) -> Any:
+    def spy(self: Programs, caches: Any, slot: int, tokens: Any, start: int, *more: int) -> Any:
         read.append((start, len(tokens)))
-        return original(self, caches, slot, tokens, start, count)
+        return original(self, caches, slot, tokens, start, *more)
 
     monkeypatch.setattr(Programs, "read", spy)
     with talk(filter_channel_content_from_kv_cache=False) as conversation:

@@ -88,6 +88,26 @@ def test_caches_grow_with_the_sequences(
     assert grown(path, slots, count) == (short, {1024})
 
 
+def test_the_length_of_caches_follows_from_places(tmp_path: Path) -> None:
+    """Not from how many steps a run has, and not from what was in the caches before."""
+    path = tmp_path / "model.litertlm"
+    path.write_bytes(language_bundle(model=language_model(capacity=1024, prefill=(64,))))
+    with lm.Engine(path, lm.Backend.CPU()) as engine:
+        decoder, found = engine.new_decoder(1, has_stops=False), []
+        for steps in (32, 7, 1):
+            decoder.read(0, [5] * 240)
+            decoder.begin(0, 40, Rules())
+            lengths = dict[int, int]()
+            while not decoder.is_resting(0):
+                before = len(decoder.ids(0))
+                decoder.run(steps)
+                length = decoder._caches.length
+                lengths |= dict.fromkeys(range(before, len(decoder.ids(0))), length)
+            found.append(lengths)
+    assert found[0] == {n: 256 if n <= 256 else 512 for n in range(240, 280)}
+    assert found[1:] == found[:1] * 2
+
+
 def test_some_models_need_the_longest_caches(tmp_path: Path) -> None:
     assert grown(tmp_path / "model.litertlm", 1, 1, is_rigid=True)[1] == {1024}
 
