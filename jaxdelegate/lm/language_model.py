@@ -145,7 +145,6 @@ class LanguageModel:
 
     def _made(self, task: Task, weights: DeviceWeights) -> Program:
         """Load a program, or compile and store it; a NeedsJaxError: the runtime has no jax."""
-        client.check_process()
         cache, key = self._compiler.cache, self._key(task, weights.runtime)
         program = None if cache is None or key is None else cache.load(key, weights)
         if program is not None:

@@ -11,7 +11,7 @@ from jaxdelegate.lm.choices import Choice, Variant
 from jaxdelegate.lm.graph import LanguageGraph
 from jaxdelegate.lm.language_model import LanguageModel, LengthError
 from jaxdelegate.lm.tasks import STEPS, Array, Generated, Sequences, Task, caches
-from jaxdelegate.pjrt.client import NeedsJaxError, Runtime, viewed
+from jaxdelegate.pjrt.client import NeedsJaxError, Runtime, check_process, viewed
 
 
 class Caches:
@@ -145,6 +145,7 @@ class Programs:
             return self._started(task, caches, values)
 
     def _started(self, task: Task, own: Caches, values: Sequence[Any]) -> list[np.ndarray]:
+        check_process()
         program, runtime = self._model.program(task)
         arrays = own.on(runtime, caches(self.graph, self.slots, task.length))
         found = program.executable.start(program.weights, [*arrays, *map(np.asarray, values)])

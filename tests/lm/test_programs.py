@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 from jaxdelegate import lm
-from jaxdelegate.errors import CacheWarning
+from jaxdelegate.errors import CacheWarning, InterpreterError
 from jaxdelegate.lm.choices import Choice, Rules
 from jaxdelegate.lm.graph import LanguageGraph
 from jaxdelegate.lm.language_model import LanguageModel
 from jaxdelegate.lm.programs import Programs
 from jaxdelegate.lm.tasks import Sequences
+from jaxdelegate.pjrt import client
 from tests.support.language_models import language_bundle, language_model
 
 
@@ -169,6 +170,15 @@ def test_a_damaged_program_is_compiled_again(path: Path, tmp_path: Path) -> None
     with pytest.warns(CacheWarning, match="is not used: the digest of its code is wrong"):
         assert tokens() == found
     assert tokens() == found
+
+
+def test_a_forked_process_is_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """XLA would wait for threads that it does not have."""
+    with lm.Engine(path, lm.Backend.CPU()) as engine:
+        engine.generate(["a prompt"], max_output_tokens=2)
+        monkeypatch.setattr(client, "_is_forked", True)
+        with pytest.raises(InterpreterError, match="it was forked from one that had used XLA"):
+            engine.generate(["a prompt"], max_output_tokens=2)
 
 
 def test_where_programs_are_stored(
