@@ -67,3 +67,16 @@ class Target:
             except client.LOAD_ERRORS as error:
                 _LOGGER.debug("jaxlib cannot be used without jax: %s", error)
         return client.of_jax(self.device)
+
+
+class AbsentTarget(Target):
+    """A platform that is not here, for which functions are exported; weights are on a CPU.
+
+    Attributes:
+        device: the CPU.
+    """
+
+    def __init__(self, platform: str) -> None:
+        self.can_do_without_jax = False
+        self.platform = platform_of(platform)
+        self.device = compilation_module().find_device("cpu", 0)

@@ -6,9 +6,12 @@ import functools
 import jax
 
 from jaxdelegate.compile.compiler import Compiler
+from jaxdelegate.compile.target import AbsentTarget, Target
+from jaxdelegate.errors import OptionError
 from jaxdelegate.lru_cache import LruCache
 from jaxdelegate.options import DelegateOptions, Platform
 from jaxdelegate.pjrt import client
+from jaxdelegate.xla.options import platform_of
 from jaxdelegate.xla.weights import DeviceWeights
 
 _MAX_DEVICES = 64
@@ -34,12 +37,13 @@ class Compilers:
     def preparing(self, platform: Platform | None) -> tuple[Compiler, DeviceWeights]:
         """The compiler of functions with prepared weights, and the arrays that they share.
 
-        No program uses these arrays, because a caller may donate them.
+        No program uses these arrays, because a caller may donate them. They are on a CPU if the
+        platform is not there, so that functions can be exported for it.
         """
         options = self._prepared
         if platform is not None:
             options = dataclasses.replace(options, platform=platform)
-        compiler = Compiler(options)
+        compiler = Compiler(options, None if platform is None else _target(platform, options))
         runtime = client.of_jax(compiler.device)
         if self._weights is not None and self._weights.runtime is runtime:
             return compiler, self._weights
@@ -52,3 +56,12 @@ class Compilers:
             return Compiler(dataclasses.replace(self._options, **own))
 
         return self._by_device.get(device, compiler)
+
+
+def _target(platform: Platform, options: DelegateOptions) -> Target:
+    try:
+        return Target(platform, options.device_index)
+    except OptionError:
+        if platform_of(platform) == "cpu" or options.device_index:
+            raise
+        return AbsentTarget(platform)

@@ -73,6 +73,18 @@ def test_a_batch_is_more_rows() -> None:
     assert "scan[" not in text
 
 
+@pytest.mark.parametrize("platform", ["cuda", "tpu"])
+def test_a_platform_that_is_absent_is_exported(platform: str) -> None:
+    """With weights as small as in the file, which are on the CPU."""
+    apply, params = jd.load(MODEL).function(weights="prepared", platform=platform)
+    assert {d.platform for leaf in params.values() for d in leaf.devices()} == {"cpu"}
+    assert np.dtype(np.float32) not in {leaf.dtype for leaf in params.values() if leaf.size > 4096}
+    exported = jax.export.export(jax.jit(apply), platforms=[platform])(params, IDS)
+    again = jax.export.deserialize(exported.serialize())
+    assert again.platforms == (platform,)
+    assert "custom_call" not in again.mlir_module()
+
+
 def test_other_shapes() -> None:
     """Weights in layouts that depend on shapes are constants of the program."""
     apply, params = jd.load(MODEL).function(weights="prepared", platform="cpu")
