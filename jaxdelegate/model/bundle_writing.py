@@ -26,6 +26,8 @@ from jaxdelegate.model.source import (
 from jaxdelegate.model.writing import write_file, write_files
 from jaxdelegate.text import printable
 
+_SUFFIXES = (".litertlm", ".task")
+
 
 def write_model(path: str | os.PathLike[str], model: Model, edited: Edited) -> None:
     """Write a version of a model: to a file, or into the bundle that is at the path.
@@ -34,6 +36,7 @@ def write_model(path: str | os.PathLike[str], model: Model, edited: Edited) -> N
     without a name is its only model. Errors as `write_files` and `save_bundle`.
     """
     if not begins_as_a_bundle(split_path(os.fsdecode(path))[0]):
+        _check_new_file(os.fsdecode(path))
         write_files(path, model, edited)
         return
     file, part = open_file(path)
@@ -43,6 +46,16 @@ def write_model(path: str | os.PathLike[str], model: Model, edited: Edited) -> N
     content = memoryview(edited.content)
     source = Source(model.source, content, BundledFiles(model.source, groups))
     save_bundle(file.name, file, bundle, new_model(bundle, bundle.model(part), source))
+
+
+def _check_new_file(path: str) -> None:
+    """A ModelError if a path means a bundle that does not exist, or a model in one."""
+    file, is_part, _ = path.partition(PART)
+    if file.endswith(_SUFFIXES) and not (is_part and os.path.exists(path)):
+        raise ModelError(
+            f"save: {printable(file)!r}: expected a bundle that exists: "
+            "jaxdelegate.open_bundle(...).save(path, {part: model}) writes a new one"
+        )
 
 
 def _group(model: Model, edited: Edited, name: str) -> memoryview:

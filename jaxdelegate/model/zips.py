@@ -153,6 +153,11 @@ def write(file: BinaryIO, content: memoryview, name: str, new: Mapping[int, memo
         for entry, (begin, following) in zip(entries, itertools.pairwise(begins), strict=True):
             _check_name(entry, name)
             start = _data_start(content, entry)
+            if start + entry.compress_size > following:
+                raise ModelError(
+                    f"save: {printable(name)}: member {printable(entry.filename)!r} must end where "
+                    "the next one or the directory begins: the archive is damaged"
+                )
             data = _new_data(content, entry, start, new, name)
             entry.header_offset = begin + shift
             if data is None:

@@ -289,3 +289,17 @@ def test_what_cannot_be_written_changes_nothing(
         bundle.save(path, {"prefill_decode": LONG})
     assert path.read_bytes() == litertlm(parts())
     assert os.listdir(tmp_path) == ["b"]
+
+
+@pytest.mark.parametrize("name", ["new.litertlm", "new.task", "new.litertlm!prefill_decode"])
+def test_a_model_is_not_saved_as_a_bundle(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"expected a bundle that exists: .*writes a new one"):
+        jd.load(multiplier()).save(tmp_path / name)
+    assert not os.listdir(tmp_path)
+
+
+def test_a_member_that_reaches_into_the_directory_is_not_cut(tmp_path: Path) -> None:
+    content = bytearray(zipped({"a.tflite": multiplier(), "b.txt": b"text"}))
+    content[content.index(b"PK\x03\x04", 4) + 28] += 60  # of its extra fields
+    with pytest.raises(ModelError, match=r"'b\.txt' must end where"):
+        jd.open_bundle(bytes(content)).save(tmp_path / "b", {"a.tflite": multiplier(3.0)})
