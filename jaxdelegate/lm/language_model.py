@@ -24,7 +24,7 @@ from jaxdelegate.errors import JaxDelegateError
 from jaxdelegate.function.views import planned, signatures_of, whole
 from jaxdelegate.lm.graph import language_graph
 from jaxdelegate.lm.tasks import Task, results
-from jaxdelegate.lru_cache import LruCache
+from jaxdelegate.lru_cache import LruCache, give_back
 from jaxdelegate.model.open_models import open_model
 from jaxdelegate.model.records import SignatureDef, Tensor
 from jaxdelegate.passes.limits import Limits
@@ -148,7 +148,7 @@ class LanguageModel:
         cache, key = self._compiler.cache, self._key(task, weights.runtime)
         program = None if cache is None or key is None else cache.load(key, weights)
         if program is not None:
-            self._drop_pages()
+            self._give_back()
             return program
         if task.length != self.graph.capacity:
             self._check_length(task)
@@ -158,7 +158,15 @@ class LanguageModel:
         next_time = "" if cache is None else "; the next start loads the program"
         with waiting(f"compiling {where}{next_time}"):
             program = self._computation(weights).program(task)
-        return program if cache is None or key is None else cache.save(key, program)
+        if cache is not None and key is not None:
+            program = cache.save(key, program)
+        self._give_back()
+        return program
+
+    def _give_back(self) -> None:
+        """Let go of what loading or compiling a program needed: a third of all memory."""
+        self._drop_pages()
+        give_back()
 
     def _drop_pages(self) -> None:
         """Let go of the file's pages, which were read once."""
