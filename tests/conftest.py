@@ -1,10 +1,15 @@
 import functools
+import gc
+import importlib
+import os
 import shutil
 import subprocess
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+os.environ["OPENBLAS_NUM_THREADS"] = "1"  # before numpy is imported: its threads wait busily
 
 import jax
 import numpy as np
@@ -48,6 +53,17 @@ def pytest_configure(config: pytest.Config) -> None:
         case.COMPILER_OPTIONS.clear()
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Garbage is not collected meanwhile: it would take half of the time."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        importlib.import_module("hypothesis")  # its plugin would, but after `gc.freeze` that fails
+        gc.enable()
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect exhaustive tests, and with `--optimized` two thirds of the cases."""
     if config.getoption("--exhaustive"):
@@ -71,6 +87,13 @@ def caches_of_this_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "caches"))
         yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def only_garbage_of_this_module() -> None:
+    """Garbage collections do not look at what is older: all tests, and what JAX has traced."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
