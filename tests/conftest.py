@@ -35,12 +35,22 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_default_matmul_precision", "float32")
 
+# What XLA does without the options of operator cases.
+XLAS_DEFAULTS: dict[str, bool | str] = {
+    "xla_backend_optimization_level": "3",
+    "xla_llvm_disable_expensive_passes": False,
+    "xla_cpu_use_fusion_emitters": True,
+    "xla_cpu_parallel_codegen_split_count": "32",
+}
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     help_ = "native kernels to test instead of the built ones: `make sanitize`"
     parser.addoption("--kernels", type=Path, default=library.LIBRARY, help=help_)
-    help_ = "compile operator cases with all of XLA's optimizations, as models are: a third of them"
+    help_ = "compile with all of XLA's optimizations, as users do: a third of the tests"
     parser.addoption("--optimized", action="store_true", help=help_)
+    help_ = "compile models with all of XLA's optimizations, as users do, but no operator cases"
+    parser.addoption("--optimized_models", action="store_true", help=help_)
     help_ = (
         "also walks over every case and every model: derivatives, saved files; over half an hour"
     )
@@ -51,6 +61,18 @@ def pytest_configure(config: pytest.Config) -> None:
     library.LIBRARY = config.getoption("--kernels")
     if config.getoption("--optimized"):
         case.COMPILER_OPTIONS.clear()
+    elif not config.getoption("--optimized_models"):
+        _compile_quickly()
+
+
+def _compile_quickly() -> None:
+    """All programs compile like operator cases, those of child processes too.
+
+    Compiling took half of the time of these tests, and most of it was LLVM's optimizations.
+    """
+    flags = [f"--{name}={value}" for name, value in case.COMPILER_OPTIONS.items()]
+    given = os.environ.get("XLA_FLAGS", "").split()
+    os.environ["XLA_FLAGS"] = " ".join([*(f for f in flags if f not in given), *given])
 
 
 @pytest.hookimpl(wrapper=True)
@@ -196,11 +218,20 @@ def optimize(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
     options = aot.compiler_options
 
     def chosen(*args: Any, is_optimized: bool, **more: Any) -> dict[str, Any]:
-        return {**options(*args, **more), **({} if is_optimized else case.COMPILER_OPTIONS)}
+        return {
+            **options(*args, **more),
+            **(XLAS_DEFAULTS if is_optimized else case.COMPILER_OPTIONS),
+        }
 
     return lambda is_optimized: monkeypatch.setattr(
         aot, "compiler_options", functools.partial(chosen, is_optimized=is_optimized)
     )
+
+
+@pytest.fixture
+def optimized(optimize: Callable[[bool], None]) -> None:
+    """Delegates compile with all of XLA's optimizations, as users' do."""
+    optimize(True)
 
 
 @pytest.fixture(scope="session")
