@@ -50,10 +50,12 @@ test test-slow: export PYTHONDONTWRITEBYTECODE =
 test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n $(JOBS) -m 'not slow and not gpu'
 
-# The slow tests, then a third of the operator cases with all of XLA's optimizations.
+# With all of XLA's optimizations: the slow tests, a third of the operator cases, and a third of the tests of functions,
+# lowerings and gradients.
 test-slow: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -n $(JOBS) -m 'slow and not gpu'
+	$(BIN)/python -m pytest -n $(JOBS) --optimized_models -m 'slow and not gpu'
 	$(BIN)/python -m pytest -n $(JOBS) --optimized tests/op_lowering tests/quant -m 'not slow and not gpu' $(CASES)
+	$(BIN)/python -m pytest -n $(JOBS) --optimized tests/function tests/lowering tests/gradients -m 'not slow and not gpu'
 
 # Emulates other x86-64 processors: their choice of kernels, and the demo. Needs qemu-user.
 emulate: $(VENV)/.installed

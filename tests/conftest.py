@@ -1,10 +1,15 @@
 import functools
+import gc
+import importlib
+import os
 import shutil
 import subprocess
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+os.environ["OPENBLAS_NUM_THREADS"] = "1"  # before numpy is imported: its threads wait busily
 
 import jax
 import numpy as np
@@ -30,12 +35,22 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_default_matmul_precision", "float32")
 
+# What XLA does without the options of operator cases.
+XLAS_DEFAULTS: dict[str, bool | str] = {
+    "xla_backend_optimization_level": "3",
+    "xla_llvm_disable_expensive_passes": False,
+    "xla_cpu_use_fusion_emitters": True,
+    "xla_cpu_parallel_codegen_split_count": "32",
+}
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     help_ = "native kernels to test instead of the built ones: `make sanitize`"
     parser.addoption("--kernels", type=Path, default=library.LIBRARY, help=help_)
-    help_ = "compile operator cases with all of XLA's optimizations, as models are: a third of them"
+    help_ = "compile with all of XLA's optimizations, as users do: a third of the tests"
     parser.addoption("--optimized", action="store_true", help=help_)
+    help_ = "compile models with all of XLA's optimizations, as users do, but no operator cases"
+    parser.addoption("--optimized_models", action="store_true", help=help_)
     help_ = (
         "also walks over every case and every model: derivatives, saved files; over half an hour"
     )
@@ -46,6 +61,29 @@ def pytest_configure(config: pytest.Config) -> None:
     library.LIBRARY = config.getoption("--kernels")
     if config.getoption("--optimized"):
         case.COMPILER_OPTIONS.clear()
+    elif not config.getoption("--optimized_models"):
+        _compile_quickly()
+
+
+def _compile_quickly() -> None:
+    """All programs compile like operator cases, those of child processes too.
+
+    Compiling took half of the time of these tests, and most of it was LLVM's optimizations.
+    """
+    flags = [f"--{name}={value}" for name, value in case.COMPILER_OPTIONS.items()]
+    given = os.environ.get("XLA_FLAGS", "").split()
+    os.environ["XLA_FLAGS"] = " ".join([*(f for f in flags if f not in given), *given])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Garbage is not collected meanwhile: it would take half of the time."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        importlib.import_module("hypothesis")  # its plugin would, but after `gc.freeze` that fails
+        gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -71,6 +109,13 @@ def caches_of_this_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "caches"))
         yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def only_garbage_of_this_module() -> None:
+    """Garbage collections do not look at what is older: all tests, and what JAX has traced."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
@@ -173,11 +218,20 @@ def optimize(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
     options = aot.compiler_options
 
     def chosen(*args: Any, is_optimized: bool, **more: Any) -> dict[str, Any]:
-        return {**options(*args, **more), **({} if is_optimized else case.COMPILER_OPTIONS)}
+        return {
+            **options(*args, **more),
+            **(XLAS_DEFAULTS if is_optimized else case.COMPILER_OPTIONS),
+        }
 
     return lambda is_optimized: monkeypatch.setattr(
         aot, "compiler_options", functools.partial(chosen, is_optimized=is_optimized)
     )
+
+
+@pytest.fixture
+def optimized(optimize: Callable[[bool], None]) -> None:
+    """Delegates compile with all of XLA's optimizations, as users' do."""
+    optimize(True)
 
 
 @pytest.fixture(scope="session")

@@ -83,7 +83,7 @@ def outcomes_of(script: Path, *arguments: str, folder: Path | None = None) -> di
     run = subprocess.run(
         [sys.executable, str(script), *arguments],
         cwd=folder,
-        env=ENVIRONMENT | {"XLA_FLAGS": f"{_DEVICES}=8"},
+        env=with_devices(8),
         capture_output=True,
         text=True,
         check=False,
@@ -91,6 +91,11 @@ def outcomes_of(script: Path, *arguments: str, folder: Path | None = None) -> di
     assert run.returncode == 0, run.stderr
     found: dict[str, str] = json.loads(run.stdout.splitlines()[-1])
     return found
+
+
+def with_devices(count: int) -> dict[str, str]:
+    flags = f"{ENVIRONMENT.get('XLA_FLAGS', '')} {_DEVICES}={count}"
+    return ENVIRONMENT | {"XLA_FLAGS": flags.strip()}
 
 
 def free_address() -> str:
@@ -107,12 +112,11 @@ def printed_by_two(command: Sequence[str], folder: Path, devices: int | None = N
         folder: their working directory.
         devices: for each process; None: the script sets them.
     """
-    rest = {name: value for name, value in ENVIRONMENT.items() if name != "XLA_FLAGS"}
     running = [
         subprocess.Popen(
             [sys.executable, *command, str(process)],
             cwd=folder,
-            env=rest if devices is None else rest | {"XLA_FLAGS": f"{_DEVICES}={devices}"},
+            env=ENVIRONMENT if devices is None else with_devices(devices),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

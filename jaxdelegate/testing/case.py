@@ -18,11 +18,13 @@ from jaxdelegate.testing.builder import ModelBuilder
 
 # The compiler options of a case's lowering. A case shows what a lowering means, and optimizations
 # are most of its time: the first two are those of JAX's setting jax_disable_most_optimizations, the
-# third halves what is left. `pytest --optimized` empties the dictionary.
+# third halves what is left, and the fourth leaves a program in one part, which saves a quarter.
+# `pytest --optimized` empties the dictionary.
 COMPILER_OPTIONS: dict[str, bool | str] = {
     "xla_backend_optimization_level": "0",
     "xla_llvm_disable_expensive_passes": True,
     "xla_cpu_use_fusion_emitters": False,
+    "xla_cpu_parallel_codegen_split_count": "1",
 }
 
 Call = tuple[Callable[..., Any], list[np.ndarray]]  # a function, and what to call it with

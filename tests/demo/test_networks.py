@@ -15,6 +15,8 @@ from jaxdelegate.demo.tasks import TASKS, Task, packaged
 from jaxdelegate.interpreter import Interpreter
 from jaxdelegate.model.records import read_model
 
+pytestmark = pytest.mark.usefixtures("optimized")
+
 SEEDS = range(20_000, 20_030)
 KINDS = pytest.mark.parametrize("quantized", [False, True], ids=["float", "int8"])
 EVERY = pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
@@ -22,7 +24,7 @@ EVERY = pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
 
 @functools.cache
 def interpreter(name: str) -> Interpreter:
-    """A packaged network; callers of a network with states reset them."""
+    """A packaged network, compiled as for users; callers of a network with states reset them."""
     delegate = jd.JaxDelegate(quant_mode="integer", require_full_delegation=True)
     made = Interpreter(model_content=packaged(name), experimental_delegates=[delegate])
     made.allocate_tensors()
@@ -36,12 +38,17 @@ def outputs(runner: Any, x: np.ndarray) -> list[np.ndarray]:
 
 
 @functools.cache
+def examples(name: str) -> list[tuple[np.ndarray, Found]]:
+    """The network's inputs, with the truth; painting them takes longer than the network."""
+    task = TASKS[name]
+    return [(task.inputs(p.image), p.truth) for p in map(task.example, SEEDS)]
+
+
+@functools.cache
 def pairs(name: str, quantized: bool) -> list[tuple[Found, Found]]:
     """What the network found, and the truth."""
-    task = TASKS[name]
     runner = interpreter(f"{name}_int8" if quantized else name)
-    pictures = map(task.example, SEEDS)
-    return [(task.found(outputs(runner, task.inputs(p.image))), p.truth) for p in pictures]
+    return [(TASKS[name].found(outputs(runner, x)), truth) for x, truth in examples(name)]
 
 
 @KINDS
@@ -134,12 +141,10 @@ def test_files_are_small_and_take_floats(name: str) -> None:
 
 def test_features_tell_shapes_apart() -> None:
     """A picture's nearest neighbor by the embedding mostly shows the same shape."""
-    task = TASKS["classification"]
-    examples = [task.example(seed) for seed in SEEDS]
-    batch = np.concatenate([task.inputs(p.image) for p in examples])
-    named = jd.load(task.network())(image=batch)
+    inputs, truths = zip(*examples("classification"), strict=True)
+    named = jd.load(TASKS["classification"].network())(image=np.concatenate(inputs))
     vectors = np.array(named["features"])
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     nearest = (vectors @ vectors.T - 2 * np.eye(len(vectors))).argmax(axis=1)
-    names = np.array([p.truth.labels[0].name for p in examples])
+    names = np.array([truth.labels[0].name for truth in truths])
     assert np.mean(names[nearest] == names) > 0.8

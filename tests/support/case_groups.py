@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from jaxdelegate.op_lowering.rule import LoweringContext, OpRule
-from jaxdelegate.testing.case import Case, run_together
+from jaxdelegate.testing.case import Case, compiled, run_together
 
 _GROUP = 16  # cases
+Program = Callable[[Sequence[Sequence[np.ndarray]]], list[list[np.ndarray]]]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -20,6 +21,7 @@ class CaseGroup:
     """
 
     cases: Sequence[Case]
+    _programs: dict[LoweringContext, Program] = dataclasses.field(default_factory=dict)
 
     def __str__(self) -> str:
         return f"{self.cases[0]}+{len(self.cases) - 1}"
@@ -29,6 +31,18 @@ class CaseGroup:
     ) -> list[list[np.ndarray]]:
         """What `Case.run_lowered` returns for each case."""
         return run_together([case.lowered_call(rules[case.name], context) for case in self.cases])
+
+    def run_compiled_once(
+        self, rules: Mapping[str, OpRule], context: LoweringContext
+    ) -> list[list[np.ndarray]]:
+        """Run every case in a program that is compiled at the first call with this context.
+
+        For tests that run it in several instruction sets, which lowerings do not depend on.
+        """
+        if context not in self._programs:
+            calls = [case.lowered_call(rules[case.name], context) for case in self.cases]
+            self._programs[context] = compiled(calls)
+        return self._programs[context]([case.live_arrays() for case in self.cases])
 
     def check_lowerings(
         self, rules: Mapping[str, OpRule], context: LoweringContext | None = None

@@ -1,6 +1,7 @@
 """Dynamic range convolutions by our CPU kernels: equal to the reference, bit for bit."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -151,23 +152,27 @@ def jaxpr(case: Case, context: LoweringContext = CONTEXT) -> str:
         return str(jax.make_jaxpr(lowered)(*case.arrays()))
 
 
+@functools.cache
 def is_taken(case: Case, context: LoweringContext = CONTEXT) -> bool:
     return "_dynamic_range.1" in jaxpr(case, context)
 
 
+GROUPED = in_groups(CONVOLUTIONS)
+
+
 @EVERY_SET
-@pytest.mark.parametrize("group", in_groups(CONVOLUTIONS), ids=str)
+@pytest.mark.parametrize("group", GROUPED, ids=str)
 def test_kernels_equal_the_reference(group: CaseGroup, instruction_set: str) -> None:
     del instruction_set
     assert all(map(is_taken, group.cases))
-    group.check_lowerings(RULES, CONTEXT)
+    group.check(group.run_compiled_once(RULES, CONTEXT), Case.run_reference)
 
 
 @pytest.mark.usefixtures("built")
-@pytest.mark.parametrize("group", in_groups(CONVOLUTIONS), ids=str)
+@pytest.mark.parametrize("group", GROUPED, ids=str)
 def test_kernels_equal_the_algorithms_of_xla(group: CaseGroup) -> None:
     plain = dataclasses.replace(CONTEXT, native_kernels=False)
-    both = (group.run_lowered(RULES, context) for context in (CONTEXT, plain))
+    both = (group.run_compiled_once(RULES, context) for context in (CONTEXT, plain))
     for case, (got,), (want,) in zip(group.cases, *both, strict=True):
         np.testing.assert_array_equal(got.view(np.int32), want.view(np.int32), str(case))
 

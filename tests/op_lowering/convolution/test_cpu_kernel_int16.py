@@ -1,6 +1,7 @@
 """The package's own CPU kernels of int16 by int8: equal to the reference, bit for bit."""
 
 import dataclasses
+import functools
 import math
 from typing import Any
 
@@ -110,6 +111,7 @@ CASES = [
 ]
 
 
+@functools.cache
 def is_native(case: Case) -> bool:
     lowered = RULES[case.name].lower(case.op(CONTEXT))
     with jax.enable_x64(True):
@@ -121,7 +123,7 @@ def is_native(case: Case) -> bool:
 @pytest.mark.parametrize("group", in_groups(CASES), ids=str)
 def test_kernels_equal_the_reference(group: CaseGroup) -> None:
     assert all(map(is_native, group.cases))
-    for case, (got,) in zip(group.cases, group.run_lowered(RULES, CONTEXT), strict=True):
+    for case, (got,) in zip(group.cases, group.run_compiled_once(RULES, CONTEXT), strict=True):
         (want,) = case.run_reference()
         assert got.dtype == want.dtype == INT16
         np.testing.assert_array_equal(got, want, err_msg=str(case))
