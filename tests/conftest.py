@@ -68,8 +68,11 @@ def pytest_configure(config: pytest.Config) -> None:
 def _compile_quickly() -> None:
     """All programs compile like operator cases, those of child processes too.
 
-    Compiling took half of the time of these tests, and most of it was LLVM's optimizations.
+    Compiling took half of the time of these tests, and most of it was LLVM's optimizations. A
+    process ends if its XLA does not know a flag, so this is for the version that CI has.
     """
+    if jax.__version_info__[:2] != (0, 10):
+        return
     flags = [f"--{name}={value}" for name, value in case.COMPILER_OPTIONS.items()]
     given = os.environ.get("XLA_FLAGS", "").split()
     os.environ["XLA_FLAGS"] = " ".join([*(f for f in flags if f not in given), *given])
