@@ -7,8 +7,8 @@
 Both engines read the same prompt and continue it greedily, one after the other in each round; first
 their answers are compared: `equal_characters` of `characters`. A prompt is read into a new session,
 so that no cache is used again. `batch` is `Engine.generate` with as many prompts. `process` is one
-that reads the prompt and generates eight tokens: its seconds, with all that is compiled, and its
-largest resident memory.
+that reads the prompt and generates eight tokens: its seconds, with programs that were stored
+before, and its largest resident memory.
 """
 
 import shutil

@@ -20,7 +20,7 @@ import numpy as np
 from jaxdelegate.cache import locks, start_records, support
 from jaxdelegate.cache.directory import PrivateDirectory
 from jaxdelegate.cache.entry import Entry, EntryError, unpack
-from jaxdelegate.cache.key import Key
+from jaxdelegate.cache.key import Key, Part
 from jaxdelegate.cache.loading import ModelData, ResultSpec, loaded
 from jaxdelegate.cache.maintenance import prune
 from jaxdelegate.cache.partition_key import (
@@ -140,9 +140,7 @@ class ProgramCache:
         self, content: memoryview, settings: Mapping[str, Any], device: Any
     ) -> Key | None:
         """The key of a model's start record, from its file's content; None: it is not stored."""
-        if self._store is None:
-            return None
-        jax_config = settings_part(self._store.directory)
+        jax_config = self._jax_config()
         if jax_config is None:
             return None
         try:
@@ -210,9 +208,8 @@ class ProgramCache:
         if (name := foreign_rule(params.nodes)) is not None:
             _LOGGER.debug("cache: %s has a custom rule, whose source keys do not cover", name)
             return None
-        jax_config = settings_part(self._store.directory)
+        jax_config = self._jax_config()
         if jax_config is None:
-            _LOGGER.debug("cache: JAX's settings are not known in this process")
             return None
         try:
             return ProgramKey.of_partition(params, specs, model, settings, jax_config, device)
@@ -234,17 +231,23 @@ class ProgramCache:
 
         None: the program cannot be stored.
         """
-        if self._store is None:
-            return None
-        jax_config = settings_part(self._store.directory)
+        jax_config = self._jax_config()
         if jax_config is None:
-            _LOGGER.debug("cache: JAX's settings are not known in this process")
             return None
         try:
             return FileProgramKey.of_file(file, data, settings, jax_config, device, **more)
         except SourceError as error:
             _warn(f"compiled programs are not stored: {error}")
             return None
+
+    def _jax_config(self) -> Part | None:
+        """The key part of JAX's settings; None: they are not known, or nothing is stored."""
+        if self._store is None:
+            return None
+        part = settings_part(self._store.directory)
+        if part is None:
+            _LOGGER.debug("cache: JAX's settings are not known in this process")
+        return part
 
     def load(self, key: ProgramKey, weights: DeviceWeights | ModelWeights) -> Program | None:
         """The stored program, its weights on the device; None: it must be compiled."""

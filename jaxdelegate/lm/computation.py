@@ -45,7 +45,7 @@ class Computation:
     def program(self, task: Task) -> Program:
         """Compile the program of a task."""
         step, graph = self._graph.step(task.step), self._graph
-        keys = {"": task.step} | {e.part: e.key for e in graph.embedders.values()}
+        keys = graph.keys(task.step)
         found = {p: self._models[p].function(k, weights="prepared") for p, k in keys.items()}
         params = {(part, name): a for part, (_, own) in found.items() for name, a in own.items()}
         names = [*params]

@@ -130,6 +130,10 @@ class LanguageGraph:
         """The step of a signature."""
         return next(step for step in (*self.prefill, self.decode) if step.key == key)
 
+    def keys(self, step: str) -> dict[str, str]:
+        """The signatures that a step runs, by part: its own, as "", and those of embedders."""
+        return {"": step} | {e.part: e.key for e in self.embedders.values()}
+
     @property
     def recurrent(self) -> tuple[str, ...]:
         """The states that have no entry for each token: a convolution's last inputs, for example.

@@ -26,7 +26,7 @@ from jaxdelegate.lm.graph import language_graph
 from jaxdelegate.lm.tasks import Task, results
 from jaxdelegate.lru_cache import LruCache, give_back
 from jaxdelegate.model.open_models import open_model
-from jaxdelegate.model.records import SignatureDef, Tensor
+from jaxdelegate.model.records import Model, SignatureDef, Tensor
 from jaxdelegate.passes.limits import Limits
 from jaxdelegate.pjrt import client
 from jaxdelegate.pjrt.client import Runtime
@@ -164,7 +164,7 @@ class LanguageModel:
         return program
 
     def _give_back(self) -> None:
-        """Let go of what loading or compiling a program needed: a third of all memory."""
+        """Let go of what loading or compiling a program needed."""
         self._drop_pages()
         give_back()
 
@@ -183,7 +183,7 @@ class LanguageModel:
             raise LengthError
 
     def _is_computable(self, task: Task) -> bool:
-        graph, signature = self.graph, self._signature(task.step)
+        graph, signature = self.graph, _signature(self._model, task.step)
         step = graph.step(task.step)
         tensors = self._model.subgraphs[signature.subgraph].tensors
         shapes = {name: tensors[i].shape for name, i in signature.inputs.items()}
@@ -202,15 +202,12 @@ class LanguageModel:
 
     def _tensors(self, task: Task) -> list[Tensor]:
         """Those of the task's signature, then those of embedders."""
-        keys = {"": task.step} | {e.part: e.key for e in self.graph.embedders.values()}
+        keys = self.graph.keys(task.step)
         subgraphs = (
-            model.subgraphs[next(s for s in model.signatures if s.key == keys[part]).subgraph]
+            model.subgraphs[_signature(model, keys[part]).subgraph]
             for part, model in self._models.items()
         )
         return [tensor for subgraph in subgraphs for tensor in subgraph.tensors]
-
-    def _signature(self, key: str) -> SignatureDef:
-        return next(s for s in self._model.signatures if s.key == key)
 
     def go_on_with_jax(self) -> DeviceWeights:
         """Use jax from now on, which compiles; what was loaded without it is loaded again."""
@@ -256,6 +253,10 @@ class LanguageModel:
             model_name=os.path.basename(self._name),
             operators=f"{task.kind} {task.step}, slots: {task.slots}, caches: {task.length}",
         )
+
+
+def _signature(model: Model, key: str) -> SignatureDef:
+    return next(s for s in model.signatures if s.key == key)
 
 
 def _default_folder() -> str:

@@ -15,8 +15,9 @@ from jaxdelegate.op_lowering.options import (
     MulOptions,
     SoftmaxOptions,
 )
-from jaxdelegate.op_lowering.rule import LoweringContext
-from jaxdelegate.testing import assert_close
+from jaxdelegate.op_lowering.registry import RULES
+from jaxdelegate.op_lowering.rule import LoweringContext, Op
+from jaxdelegate.testing import Arg, Case, assert_close
 
 ALL = ["fuse_attention"]
 GPU = LoweringContext(platform="gpu")
@@ -135,12 +136,22 @@ def a_query_and_a_cache(g: Any) -> int:
 
 
 def test_for_few_queries_keys_and_values_are_not_laid_out(graph: Any, lowered: Any) -> None:
-    """Nor are they rounded: on a GPU that would write a copy of them to memory."""
     content = graph.content(a_query_and_a_cache(graph))
     partition, (got,) = lowered(content, ALL, HALF)
     assert "SOFTMAX" in [s.operator.name for s in partition.operators]
     (want,) = lowered(content)[1]
     np.testing.assert_allclose(got, want, atol=5e-3)
+
+
+@pytest.mark.parametrize(("queries", "rounds"), [(1, False), (16, True)])
+def test_few_rows_are_multiplied_by_a_matrix_as_it_is(queries: int, rounds: bool) -> None:
+    """A GPU would write a copy in half precision to memory first."""
+    q, k = Arg(np.zeros((3, queries, H), np.float32)), Arg(np.zeros((3, S, H), np.float32))
+    case = Case("BATCH_MATMUL", "", [q, k], ADJOINT)
+    inputs, outputs = case.specs()
+    run = RULES["BATCH_MATMUL"].lower(Op(HALF, ADJOINT, inputs, outputs))
+    jaxpr = str(jax.make_jaxpr(run)(q.value, k.value))
+    assert (f"f16[3,{S},{H}]" in jaxpr) == rounds
 
 
 @pytest.mark.parametrize("platform", ["cpu", "tpu"])
