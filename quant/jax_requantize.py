@@ -17,6 +17,7 @@ from jaxdelegate.quant.jax_fixed_point import (
 )
 from jaxdelegate.quant.params import Quantization, along_axis, integer_range, tensor_zero_point
 from jaxdelegate.quant.requantize import rescale_multiplier
+from jaxdelegate.quant.short_forms import short_product
 
 _INT32 = np.dtype(np.int32)
 _LEAST_RIGHT = 13  # a shift that leaves products of at least 2**16 with more than 16 bits
@@ -44,12 +45,18 @@ def add_bias(accumulator: jax.Array, bias: jax.Array | np.ndarray | None) -> jax
 def requantize(
     q: jax.Array, source: Quantization, target: Quantization, dtype: np.dtype
 ) -> jax.Array:
-    multiplier, shift = rescale_multiplier(source, target)
     steps = jnp.asarray(q).astype(_INT32) - np.int32(tensor_zero_point(source))
-    bounds = integer_range(dtype)
-    return requantize_accumulator(
-        steps, multiplier, shift, tensor_zero_point(target), bounds, dtype
+    scaled = rescale_steps(steps, *rescale_multiplier(source, target), q.dtype)
+    return clamp(scaled + np.int32(tensor_zero_point(target)), *integer_range(dtype), dtype)
+
+
+def rescale_steps(steps: jax.Array, multiplier: int, shift: int, dtype: np.dtype) -> jax.Array:
+    """multiply_by_quantized_multiplier of differences of a dtype's integers and a zero point."""
+    form = short_product(multiplier, shift) if dtype.itemsize == 1 else None
+    scaled: jax.Array = (
+        multiply_by_quantized_multiplier(steps, multiplier, shift) if form is None else form(steps)
     )
+    return scaled
 
 
 def requantize_accumulator(

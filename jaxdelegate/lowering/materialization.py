@@ -27,8 +27,8 @@ def shared_results(
     made = (i for operator in operators for i in operator.outputs if i in specs)
     several = (i for i in made if _is_read_again(readers.get(i, ())) and _is_large(specs[i]))
     apart = (i for i in several if not _is_combined(i, readers, specs, kept))
-    costly = (op.outputs[0] for op in operators if record_of(op.name).is_costly_requantized)
-    quantized = (i for i in costly if specs[i].is_quantized and _is_large(specs[i]))
+    integers = (op.outputs[0] for op in operators if record_of(op.name).materializes_integers)
+    quantized = (i for i in integers if specs[i].is_quantized and _is_large(specs[i]))
     return frozenset((*apart, *quantized))
 
 

@@ -30,7 +30,7 @@ from jaxdelegate.quant.jax_fixed_point import (
     wrap,
 )
 from jaxdelegate.quant.jax_fixed_point import saturating_rounding_doubling_high_mul as mul
-from jaxdelegate.quant.jax_requantize import clamp, requantize_accumulator
+from jaxdelegate.quant.jax_requantize import clamp, rescale_steps
 from jaxdelegate.quant.lookup import int16_input_multiplier, logistic_int16, tanh_int16
 from jaxdelegate.quant.multiplier import checked_log2, downscale_multiplier, quantize_multiplier
 from jaxdelegate.quant.params import activation_range, integer_range
@@ -47,8 +47,13 @@ def _rescaled(lower: Act, upper: Act) -> Build[Options]:
         pair = rescale_multiplier(quantization_of(x), quantization_of(y), in_float32=True)
         low, _ = activation_range(lower, quantization_of(y), y.dtype)
         _, high = activation_range(upper, quantization_of(y), y.dtype)
-        zero_point, bounds = zero_point_of(y), (low, high)
-        return lambda a: requantize_accumulator(steps_of(a, x), *pair, zero_point, bounds, y.dtype)
+        zero_point = np.int32(zero_point_of(y))
+
+        def function(a: jax.Array) -> jax.Array:
+            scaled = rescale_steps(steps_of(a, x), *pair, x.dtype)
+            return clamp(scaled + zero_point, low, high, y.dtype)
+
+        return function
 
     return build
 
@@ -62,7 +67,7 @@ def _leaky_relu(op: Op[LeakyReluOptions]) -> Elementwise:
     sign = np.int32(-1 if multiplier < 0 else 1)
 
     def negative(steps: jax.Array) -> jax.Array:
-        return sign * multiply_by_quantized_multiplier(steps, abs(multiplier), shift)
+        return sign * rescale_steps(steps, abs(multiplier), shift, x.dtype)
 
     return _by_sign(x, y, identity, negative)
 
@@ -87,7 +92,7 @@ def _by_sign(
 
     def function(a: jax.Array, *others: jax.Array) -> jax.Array:
         steps = steps_of(a, x)
-        kept = multiply_by_quantized_multiplier(steps, *identity)
+        kept = rescale_steps(steps, *identity, x.dtype)
         scaled = jnp.where(steps >= 0, kept, negative(steps, *others))
         return clamp(scaled + np.int32(zero_point_of(y)), *bounds, y.dtype)
 

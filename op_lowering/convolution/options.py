@@ -119,7 +119,7 @@ RECORDS = table(
         },
         multiplies=True,
         result=Result.REDUCED,
-        is_costly_requantized=True,
+        materializes_integers=True,
         batch=Batch.FIRST_INPUT,
         reads_uint8_as_int8=True,
         channels=convolution_channels,

@@ -4,9 +4,12 @@ Sources: kernels/{add,sub,mul,div,squared_difference,comparisons,elementwise,exp
 of kernels/internal/reference that they name.
 """
 
+import dataclasses
 import functools
 import math
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -33,18 +36,24 @@ from jaxdelegate.op_lowering.records.enums import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.records.record import Options
 from jaxdelegate.op_lowering.rule import Op
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
-from jaxdelegate.quant import fixed_math, fixed_point, jax_fixed_point, lookup
+from jaxdelegate.quant import (
+    fixed_math,
+    fixed_point,
+    jax_fixed_point,
+    jax_requantize,
+    lookup,
+    requantize,
+)
 from jaxdelegate.quant.jax_fixed_point import (
     count_leading_sign_bits,
     multiply_by_quantized_multiplier,
     rounding_divide_by_pot,
     saturating_add,
-    saturating_left_shift,
     saturating_rounding_doubling_high_mul,
     saturating_sub,
     wide,
 )
-from jaxdelegate.quant.jax_requantize import clamp, requantize_accumulator
+from jaxdelegate.quant.jax_requantize import clamp, requantize_accumulator, rescale_steps
 from jaxdelegate.quant.lookup import RealFunction, lookup_table, lut_lookup
 from jaxdelegate.quant.multiplier import (
     checked_log2,
@@ -53,11 +62,13 @@ from jaxdelegate.quant.multiplier import (
 )
 from jaxdelegate.quant.params import activation_range, integer_range
 from jaxdelegate.quant.requantize import float32_product_multiplier, rescale_multiplier
+from jaxdelegate.quant.short_forms import ShortProduct, ShortSum, short_products, short_sum
 
 Multiplier = Callable[[float], tuple[int, int]]
 DtypeRows = frozenset[tuple[np.dtype, ...]]
 
 _INT32 = np.dtype(np.int32)
+_MOST_CONSTANTS = 1 << 16  # of a tensor whose products have short forms: three int32 for each
 
 
 def alike(arity: int, *dtypes: np.dtype) -> DtypeRows:
@@ -89,8 +100,7 @@ def _on_common_scale(
 
     An input with a scale of 0 is 0 (LiteRT's kernels abort).
     """
-    common = 2 * max(scale_of(spec) for spec in inputs)
-    factors = [quantize_multiplier(scale_of(spec) / common) for spec in inputs]
+    common, factors = _common_scale(inputs)
 
     def convert(*arrays: jax.Array) -> list[jax.Array]:
         return [
@@ -101,8 +111,71 @@ def _on_common_scale(
     return convert, common
 
 
+def _common_scale(inputs: Specs) -> tuple[float, tuple[tuple[int, int], ...]]:
+    """Twice the larger scale; multiplier and shift of each input's scale / that one."""
+    common = 2 * max(scale_of(spec) for spec in inputs)
+    return common, tuple(quantize_multiplier(scale_of(spec) / common) for spec in inputs)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Sum:
+    """ADD or SUB (reference/{add,sub}.h).
+
+    Attributes:
+        combine: of numbers on the common scale.
+        left_shift: see `_on_common_scale`.
+        inputs: multiplier and shift of each.
+        output: multiplier and shift of the total.
+        reals: the scales of the inputs / the output's.
+        zero_points: the inputs'.
+        zero_point: the output's.
+        bounds: the output's range under the activation.
+        dtype: the output's.
+    """
+
+    combine: Callable[[Any, Any], Any]
+    left_shift: int
+    inputs: tuple[tuple[int, int], ...]
+    output: tuple[int, int]
+    reals: tuple[float, ...]
+    zero_points: tuple[int, ...]
+    zero_point: int
+    bounds: tuple[int, int]
+    dtype: np.dtype
+
+    def of(self, steps: Sequence[Any], fixed: Any, rescaling: Any) -> Any:
+        """The result for int32 steps, by the modules of numpy or of jax."""
+        total = self.combine(
+            *(
+                fixed.multiply_by_quantized_multiplier(x << self.left_shift, *factor)
+                for x, factor in zip(steps, self.inputs, strict=True)
+            )
+        )
+        multiplier, shift = self.output
+        if shift > 0:
+            total = fixed.saturating_left_shift(total, shift)
+        last = min(shift, 0), self.zero_point, self.bounds, self.dtype
+        return rescaling.requantize_accumulator(total, multiplier, *last)
+
+    @functools.lru_cache(256)  # noqa: B019 (of few numbers)
+    def short(self) -> ShortSum | None:
+        """A short form that has all its results, of 8-bit integers."""
+        low, high = integer_range(self.dtype)
+        every = np.arange(low, high + 1, dtype=np.int32)
+        a, b = (every - zero_point for zero_point in self.zero_points)
+        steps = a[:, None], b[None]
+        expected = self.of(steps, fixed_point, requantize)
+        sign = self.combine(0, 1)
+        return short_sum(
+            (self.reals[0], sign * self.reals[1]),
+            lambda form: np.array_equal(
+                np.clip(form(*steps) + self.zero_point, *self.bounds), expected
+            ),
+        )
+
+
 def _sum(
-    combine: Elementwise, saturating: Elementwise, multiplier: Multiplier
+    combine: Callable[[Any, Any], Any], saturating: Elementwise, multiplier: Multiplier
 ) -> Build[AddOptions | SubOptions]:
     """reference/{add,sub}.h."""
 
@@ -112,14 +185,29 @@ def _sum(
             powers = [checked_log2(scale_of(spec)) for spec in (*op.inputs, y)]
             if all(is_power_of_two for _, is_power_of_two in powers):
                 return _sum_of_powers(activation, y, [power for power, _ in powers], saturating)
+        common, factors = _common_scale(op.inputs)
         left_shift = 15 if y.dtype == INT16 else 20
-        convert, common = _on_common_scale(op.inputs, left_shift)
-        real = common / float(np.float32(2**left_shift) * np.float32(scale_of(y)))
-        factor, shift = multiplier(real)
-        finish = requantizer(y, factor, min(shift, 0), activation)
-        if shift <= 0:
-            return lambda *arrays: finish(combine(*convert(*arrays)))
-        return lambda *arrays: finish(saturating_left_shift(combine(*convert(*arrays)), shift))
+        found = _Sum(
+            combine=combine,
+            left_shift=left_shift,
+            inputs=factors,
+            output=multiplier(common / float(np.float32(2**left_shift) * np.float32(scale_of(y)))),
+            reals=tuple(scale_of(spec) / scale_of(y) for spec in op.inputs),
+            zero_points=tuple(zero_point_of(spec) for spec in op.inputs),
+            zero_point=zero_point_of(y),
+            bounds=activation_range(activation, quantization_of(y), y.dtype),
+            dtype=y.dtype,
+        )
+
+        def function(*arrays: jax.Array) -> jax.Array:
+            steps = [steps_of(x, spec) for x, spec in zip(arrays, op.inputs, strict=True)]
+            short = found.short() if y.dtype != INT16 else None
+            if short is None:
+                result: jax.Array = found.of(steps, jax_fixed_point, jax_requantize)
+                return result
+            return clamp(short(*steps) + np.int32(found.zero_point), *found.bounds, y.dtype)
+
+        return function
 
     return build
 
@@ -176,7 +264,31 @@ def _multiply(op: Op[MulOptions]) -> Elementwise:
         return _multiply_int16_to_8_bits(activation, y)
     pair = float32_product_multiplier(*map(quantization_of, (a, b, y)))
     finish = requantizer(y, *pair, activation)
-    return lambda x1, x2: finish(steps_of(x1, a) * steps_of(x2, b))
+    bounds = activation_range(activation, quantization_of(y), y.dtype)
+
+    def function(x1: jax.Array, x2: jax.Array) -> jax.Array:
+        short = None if op.context.weights_vary else _short_product(op, pair)
+        if short is None:
+            return finish(steps_of(x1, a) * steps_of(x2, b))
+        x = steps_of(x1, a) if a.const is None else steps_of(x2, b)
+        return clamp(short(x) + np.int32(zero_point_of(y)), *bounds, y.dtype)
+
+    return function
+
+
+def _short_product(op: Op[MulOptions], pair: tuple[int, int]) -> ShortProduct | None:
+    """The form of a product of an 8-bit integer and a constant; None: it has none."""
+    constants = [spec for spec in op.inputs if spec.const is not None]
+    if len(constants) != 1 or op.outputs[0].dtype == INT16:
+        return None
+    (constant,) = constants
+    if constant.const is None or constant.const.size > _MOST_CONSTANTS:
+        return None
+    steps = constant.const.astype(np.int32) - np.int32(zero_point_of(constant))
+    form = short_products(*pair, steps.tobytes())
+    rank = max(len(spec.shape) for spec in op.inputs)
+    shape = (*(1,) * (rank - len(constant.shape)), *constant.shape)
+    return None if form is None else form.reshaped(shape)
 
 
 def _multiply_int16_to_8_bits(activation: Act, y: TensorSpec) -> Elementwise:
@@ -257,8 +369,13 @@ def _absolute(op: Op[Options]) -> Elementwise:
     """kernels/elementwise.cc."""
     (x,), (y,) = op.inputs, op.outputs
     pair = rescale_multiplier(quantization_of(x), quantization_of(y), in_float32=True)
-    finish = requantizer(y, *pair)
-    return lambda a: finish(jnp.abs(steps_of(a, x)))
+    bounds, zero_point = integer_range(y.dtype), np.int32(zero_point_of(y))
+
+    def function(a: jax.Array) -> jax.Array:
+        scaled = rescale_steps(jnp.abs(steps_of(a, x)), *pair, x.dtype)
+        return clamp(scaled + zero_point, *bounds, y.dtype)
+
+    return function
 
 
 def table_lookup(function: RealFunction, op: Op[Options]) -> Elementwise:
@@ -315,8 +432,10 @@ def _logarithm(op: Op[Options]) -> Elementwise:
 
 
 _SUMMED = alike(2, INT8, UINT8, INT16)
-ADD = IntegerKernel(_SUMMED, _sum(jnp.add, saturating_add, quantize_multiplier_smaller_than_one))
-SUB = IntegerKernel(_SUMMED, _sum(jnp.subtract, saturating_sub, quantize_multiplier))
+ADD = IntegerKernel(
+    _SUMMED, _sum(operator.add, saturating_add, quantize_multiplier_smaller_than_one)
+)
+SUB = IntegerKernel(_SUMMED, _sum(operator.sub, saturating_sub, quantize_multiplier))
 SQUARED_DIFFERENCE = IntegerKernel(alike(2, INT8, INT16), _squared_difference)
 MUL = IntegerKernel(_SUMMED | {(INT16, INT16, INT8), (INT16, INT16, UINT8)}, _multiply)
 DIV = IntegerKernel(_SUMMED, _divide, symmetric=False)

@@ -43,6 +43,7 @@ RECORDS = table(
             options,
             cost=costs.movement,
             result=Result.MOVED,
+            materializes_integers=True,
             batch=Batch.EDGES,
             scales=Scales.EQUAL,
         )

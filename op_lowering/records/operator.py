@@ -94,7 +94,8 @@ class OperatorRecord:
         reads_unrounded: magnifies a rounding error of its input, or branches on the input.
         float16: how its result leaves float16.
         rereads: XLA:CPU reads an input in several loops, or each value for many results.
-        is_costly_requantized: XLA:CPU should not compute its quantized result more than once.
+        materializes_integers: XLA:CPU should write its quantized result to memory. Readers would
+            compute it again, or branch for each value.
         batch: when images of a batch can be computed one after the other, if it is not elementwise.
         reads_uint8_as_int8: its dynamic range kernel reads the bytes of uint8 weights as int8.
         picks_from: the input of which it reads as much as it writes; None: it reads all inputs.
@@ -119,7 +120,7 @@ class OperatorRecord:
     reads_unrounded: bool = False
     float16: Float16 = Float16.FITS
     rereads: bool = False
-    is_costly_requantized: bool = False
+    materializes_integers: bool = False
     batch: Batch = Batch.TOGETHER
     reads_uint8_as_int8: bool = False
     picks_from: int | None = None

@@ -238,6 +238,7 @@ def test_every_function_of_both_is_tried() -> None:
     helpers |= {"times_real_in_halves", "add_and_clamp"}
     helpers |= {"as_float32", "wide", "wrap", "dtype_of", "saturate", "product", "quotient"}
     helpers |= {"quantize_by"}  # test_quantization_aware.py
+    helpers |= {"rescale_steps"}  # test_short_forms.py
     for module, traced in COUNTERPARTS.items():
         public = _public_functions(traced) - helpers - elsewhere
         assert public <= set(vars(module))
