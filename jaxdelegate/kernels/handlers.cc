@@ -18,12 +18,14 @@
 // weight, values of a block or 0, is_asymmetric), `range` and `shape` (int64: columns, depth). x may
 // have any number of rows.
 //
-// Attention: q, k, v and an optional mask -> y, with `scale` (float32). Means: x -> y. Both float32.
+// Attention: q, k, v and an optional mask -> y, with `scale` (float32). Means: x -> y. Batches of
+// matrix products: x, w -> y, with `is_transposed` (int64). All float32.
 
 #include <cstdio>
 #include <cstring>
 
 #include "attention.h"
+#include "batch_matmul.h"
 #include "calls.h"
 #include "cpu.h"
 #include "depthwise.h"
@@ -324,6 +326,24 @@ const char* read(const XLA_FFI_CallFrame& frame, Mean& m) {
   return fits && m.pixels > 0 ? nullptr : "y does not fit x";
 }
 
+// x [batch, rows, depth]; w [batch, depth, columns], or with `is_transposed` [batch, columns, depth].
+const char* read(const XLA_FFI_CallFrame& frame, BatchMatMul& m) {
+  const void* mode = attribute(frame, 0, XLA_FFI_DataType_S64, 1);
+  if (mode == nullptr || frame.args.size != 2 || frame.rets.size != 1)
+    return "expected x, w, y and is_transposed";
+  const XLA_FFI_Buffer &x = argument(frame, 0), &w = argument(frame, 1);
+  if (x.rank != 3 || w.rank != 3) return "expected three dimensions";
+  m.is_transposed = *static_cast<const int64_t*>(mode) != 0;
+  m.batch = x.dims[0], m.rows = x.dims[1], m.depth = x.dims[2];
+  m.columns = w.dims[m.is_transposed ? 1 : 2];
+  const long matrix = m.depth * m.columns;
+  const bool fits = w.dims[m.is_transposed ? 2 : 1] == m.depth &&
+                    read_data(x, m.batch * m.rows * m.depth, m.x) &&
+                    read_data(w, m.batch * matrix, m.w) &&
+                    read_data(result(frame), XLA_FFI_DataType_F32, m.batch * m.rows * m.columns, m.y);
+  return fits && m.batch * m.rows * matrix > 0 ? nullptr : "x, w and y do not fit each other";
+}
+
 // Whether an instruction set has the kernel.
 bool has(const InstructionSet& set, const Product<Bfloat16>&) { return set.bfloat16 != nullptr; }
 
@@ -372,7 +392,8 @@ XLA_FFI_Error* handle(XLA_FFI_CallFrame* frame) {
   ROW(jaxdelegate_depthwise_dynamic_range, DynamicRange<Depthwise<Int8>>) \
   ROW(jaxdelegate_product_int16, Product<Int16>)                          \
   ROW(jaxdelegate_depthwise_int16, Depthwise<Int16>)                      \
-  ROW(jaxdelegate_fully_connected, FullyConnected)
+  ROW(jaxdelegate_fully_connected, FullyConnected)                        \
+  ROW(jaxdelegate_batch_matmul, BatchMatMul)
 
 #define DEFINE(name, Work) \
   EXPORT XLA_FFI_Error* name(XLA_FFI_CallFrame* frame) { return handle<Work>(frame); }

@@ -171,6 +171,15 @@ struct FinishedRows {
   long y_stride;
 };
 
+// A few rows of float32 times a matrix that is read in place: y [rows, columns].
+struct InPlaceProduct {
+  const float* x;  // [rows, depth]
+  const float* w;  // [depth, columns] or [columns, depth]
+  float* y;
+  long x_stride, w_stride, y_stride;  // between rows
+  long rows, depth, columns;
+};
+
 constexpr int kMostRows = 14;
 constexpr int kMostPanels = 4;
 constexpr long kMostSums = kMostRows * kMostPanels * kPanel;  // of integers, in a separate buffer
@@ -201,6 +210,9 @@ struct Float32Functions : Functions<Float32> {
   void (*softmax)(float* x, long count, float scale, const float* mask);
   // y [channels] = scale * the sum of the rows of x [rows, channels].
   void (*add_rows)(const float* x, long rows, long channels, float scale, float* y);
+  // y = x w, w [depth, columns]; y = x w^T, w [columns, depth].
+  void (*multiply_in_place)(const InPlaceProduct&);
+  void (*multiply_transposed_in_place)(const InPlaceProduct&);
 };
 
 struct Bfloat16Functions : Functions<Bfloat16> {

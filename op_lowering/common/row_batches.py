@@ -1,4 +1,4 @@
-"""Functions of independent rows, for which a batch is more rows."""
+"""Functions of independent rows or matrices, for which a batch is more of them."""
 
 from collections.abc import Callable, Sequence
 
@@ -26,3 +26,25 @@ def by_rows(f: OfRows) -> OfRows:
         return y.reshape(size, -1, y.shape[-1]), True
 
     return call
+
+
+def by_matrices(otherwise: OfRows) -> Callable[[OfRows], OfRows]:
+    """A decorator for functions of arrays [count, ...]: `jax.vmap` over all calls them once.
+
+    Over some of the arrays, `jax.vmap` calls `otherwise`, which must compute the same.
+    """
+
+    def decorate(f: OfRows) -> OfRows:
+        call = custom_vmap(f)
+
+        @call.def_vmap
+        def _(size: int, batched: Sequence[bool], *arrays: jax.Array) -> tuple[jax.Array, bool]:
+            if not all(batched):
+                axes = [0 if is_batched else None for is_batched in batched]
+                return jax.vmap(otherwise, axes, axis_size=size)(*arrays), True
+            y = call(*(a.reshape(-1, *a.shape[2:]) for a in arrays))
+            return y.reshape(size, -1, *y.shape[1:]), True
+
+        return call
+
+    return decorate

@@ -1,5 +1,6 @@
 """Matrix products: FULLY_CONNECTED, BATCH_MATMUL."""
 
+import functools
 import math
 from collections.abc import Mapping
 
@@ -24,6 +25,7 @@ from jaxdelegate.op_lowering.common.products import (
 from jaxdelegate.op_lowering.common.quantized_products import Tensors
 from jaxdelegate.op_lowering.convolution import cpu_kernel, cpu_kernel_integer
 from jaxdelegate.op_lowering.matmul import cpu_kernel as cpu_kernel_dynamic_range
+from jaxdelegate.op_lowering.matmul import cpu_kernel_few_rows
 from jaxdelegate.op_lowering.matmul import dynamic_range as dynamic_range_matmul
 from jaxdelegate.op_lowering.matmul import quantized as quantized_matmul
 from jaxdelegate.op_lowering.matmul import stored_width
@@ -184,6 +186,8 @@ def _lower_batch_matmul(op: Op[BatchMatMulOptions]) -> Function:
     arithmetic = Arithmetic.of_dot(op.context, rows, output_channels, x, w)
     product = _one_matrix if shared else _many_matrices
     converts = rows >= _LEAST_CONVERTED or op.context.platform != "gpu"
+    if cpu_kernel_few_rows.takes(op.context, o, tensors):
+        return _by_few_rows(arithmetic, o, tensors)
 
     def batch_matmul(x: jax.Array, w: jax.Array) -> tuple[jax.Array]:
         own = arithmetic
@@ -193,6 +197,17 @@ def _lower_batch_matmul(op: Op[BatchMatMulOptions]) -> Function:
         return (product(own, o, x, w).astype(y.dtype).reshape(y.shape),)
 
     return Lowered(batch_matmul, {}, takes_reduced=True)
+
+
+def _by_few_rows(a: Arithmetic, o: BatchMatMulOptions, tensors: Tensors) -> Function:
+    product = cpu_kernel_few_rows.product(o, functools.partial(_many_matrices, a, o))
+    shape = tensors.y.shape
+
+    def batch_matmul(x: jax.Array, w: jax.Array) -> tuple[jax.Array]:
+        x = jnp.broadcast_to(x, (*shape[:-2], *x.shape[-2:])).reshape(-1, *x.shape[-2:])
+        return (product(x, w.reshape(-1, *w.shape[-2:])).reshape(shape),)
+
+    return batch_matmul
 
 
 def _one_matrix(a: Arithmetic, o: BatchMatMulOptions, x: jax.Array, w: jax.Array) -> jax.Array:

@@ -1,0 +1,20 @@
+// Products of matrices in pairs, for few rows: the right matrices are read where they are.
+
+#pragma once
+
+#include "kernels.h"
+#include "thread_pool.h"
+
+namespace kernels {
+
+struct BatchMatMul {
+  long batch, rows, depth, columns;
+  bool is_transposed;
+  const float* x;  // [batch, rows, depth]
+  const float* w;  // [batch, depth, columns], or transposed [batch, columns, depth]
+  float* y;        // [batch, rows, columns]
+};
+
+void run(const BatchMatMul&, const InstructionSet&, const ThreadPool&);
+
+}  // namespace kernels
