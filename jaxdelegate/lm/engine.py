@@ -1,7 +1,6 @@
 """A language model from a bundle, with its tokenizer and its compiled programs."""
 
 import functools
-import logging
 import math
 import os
 import time
@@ -21,6 +20,7 @@ from jaxdelegate.lm.configs import (
     SamplerConfig,
     SuppressTokensConfig,
     ThinkingConfig,
+    with_backend,
 )
 from jaxdelegate.lm.conversation import Conversation, Settings
 from jaxdelegate.lm.decoder import Decoder
@@ -35,7 +35,6 @@ from jaxdelegate.lm.unsupported import refuse
 from jaxdelegate.model.source import BundledModel
 from jaxdelegate.text import printable
 
-_LOGGER = logging.getLogger("jaxdelegate")
 _PART = "prefill_decode"
 
 
@@ -90,17 +89,7 @@ class Engine:
             raise OptionError(f"max_batch: expected at least 1, got {max_batch}")
         self.bundle: Bundle = open_bundle(model_path)
         self.model_path, self.max_batch = self.bundle.path, max_batch
-        chosen = dict(options or {})
-        if callable(backend):  # Backend.CPU without parentheses, as in older scripts
-            backend = backend()
-        if backend is not None:
-            chosen["platform"] = backend.get_name()
-            if backend.thread_count is not None:
-                _LOGGER.warning(
-                    "Backend.CPU(thread_count=%d): XLA has its threads already; set the "
-                    "environment variable NPROC before the process starts",
-                    backend.thread_count,
-                )
+        chosen = with_backend(options or {}, backend)
         where = f"{self.bundle.path}!{_PART}"
         models = self.bundle.models
         embedders = {part: models[part] for part in EMBEDDERS.values() if part in models}
