@@ -116,7 +116,24 @@ def _graph(
         raise ModelError(f"expected a signature '{_KEY}...', got {there}")
     parts = dict.fromkeys(lookup.part for encoder in found for lookup in encoder.lookups)
     embedders = {part: _embedder(part, others) for part in parts}
+    for encoder in found:
+        _check_shapes(encoder, embedders, others)
     return EncoderGraph(tuple(sorted(found, key=lambda e: e.length)), embedders)
+
+
+def _check_shapes(
+    encoder: Encoder,
+    embedders: Mapping[str, Embedder],
+    others: Mapping[str, Mapping[str, Signature]],
+) -> None:
+    for lookup in encoder.lookups:
+        embedder = embedders[lookup.part]
+        row = others[embedder.part][embedder.key].outputs[embedder.result].shape
+        if math.prod(row) * encoder.length != math.prod(lookup.shape):
+            raise ModelError(
+                f"signature {encoder.key!r}: expected the input {lookup.name!r} to have "
+                f"{encoder.length} times {list(row)} of {lookup.part!r}, got {list(lookup.shape)}"
+            )
 
 
 def _encoder(key: str, signature: Signature) -> Encoder:

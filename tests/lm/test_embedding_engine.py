@@ -212,6 +212,11 @@ def test_errors(engine: lm.EmbeddingEngine, path: Path) -> None:
             {"tf_lite_embedder": embedders()[0]},
             "expected a model 'per_layer_embedder' in the bundle.*got embedder",
         ),
+        (
+            text_encoder(has_per_layer=False),
+            {"tf_lite_embedder": embedders(hidden=8)[0]},
+            r"input 'embeddings' to have 8 times \[1, 1, 8\] of 'embedder', got \[1, 8, 16\]",
+        ),
     ],
 )
 def test_bundles_that_are_refused(
