@@ -12,7 +12,8 @@ PYTHON has litert-lm-api 0.18.1 installed. For each bundle, one line with the re
 * `forced_top1`: how often the engine's token is LiteRT-LM's, after the same tokens.
   `forced_margin`: by how much the engine prefers its own where it is not.
 * `rounding`: the largest difference between the engines' logarithms of probabilities where both
-  choose the same token. A margin up to twice the rounding is what it may decide: `explained`.
+  choose the same token. `noise`: the same of LiteRT's other kernels, null if it is not needed. A
+  margin up to twice the larger one is what rounding may decide: `explained`.
 * `reference`: the numpy interpreter on a short answer: how many of its tokens are the engine's,
   and the largest difference of logarithms.
 
@@ -74,7 +75,7 @@ def reference(path: Path, prompt: str) -> dict[str, Any]:
         path, reference="numpy", prompts=[prompt], max_output_tokens=FLAGS.reference_tokens
     )
     same = sum(step.agrees for step in found.steps)
-    difference = max(step.difference for step in found.steps)
+    difference = max(abs(step.own[0] - step.reference[0]) for step in found.steps)
     return {"tokens": len(found.steps), "same": same, "difference": difference}
 
 
@@ -96,6 +97,7 @@ def measure(path: Path, peer: Path) -> dict[str, Any]:
         "forced_top1": found.top_1,
         "forced_margin": max(margins, default=0.0),
         "rounding": found.rounding,
+        "noise": found.noise,
         "explained": found.is_healthy,
         "peer_top1": float(np.mean([step.best == step.expected for step in found.steps])),
         "reference": reference(path, prompts[0]),

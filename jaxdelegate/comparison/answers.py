@@ -16,22 +16,33 @@ class Step:
         token: the engine's.
         expected: the reference's.
         best: the most likely one by the reference's logits.
-        margin: by how much the engine prefers its token, as a difference of logarithms of
-            probabilities.
-        expected_margin: by how much the reference prefers its own.
-        difference: how far the logarithms of the engine's token are apart.
+        own: the engine's logarithms of the probabilities of `token` and of `expected`.
+        reference: the reference's.
     """
 
     token: int
     expected: int
     best: int
-    margin: float
-    expected_margin: float
-    difference: float
+    own: tuple[float, float]
+    reference: tuple[float, float]
 
     @property
     def agrees(self) -> bool:
         return self.token == self.expected
+
+    @property
+    def margin(self) -> float:
+        """By how much the engine prefers its token, as a difference of logarithms."""
+        return self.own[0] - self.own[1]
+
+    @property
+    def expected_margin(self) -> float:
+        """By how much the reference prefers its own."""
+        return self.reference[1] - self.reference[0]
+
+    def distance(self, scores: tuple[float, float]) -> float:
+        """The largest difference of such logarithms from the reference's."""
+        return max(abs(a - b) for a, b in zip(scores, self.reference, strict=True))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +86,8 @@ class LanguageModelDiff:
         reference_version: of LiteRT-LM, if that is the reference.
         against: the bundle that the reference ran instead of the model; None: none.
         answers: one for each prompt.
+        noise: the largest difference between LiteRT's other kernels and the reference, as
+            `rounding`; None: not measured, because rounding explains everything.
     """
 
     model: str
@@ -83,6 +96,7 @@ class LanguageModelDiff:
     reference_version: str | None
     against: str | None
     answers: tuple[AnswerDiff, ...]
+    noise: float | None = None
 
     @property
     def expected(self) -> str:
@@ -103,12 +117,16 @@ class LanguageModelDiff:
     @property
     def rounding(self) -> float:
         """The largest difference of logarithms of probabilities where both prefer one token."""
-        return max((step.difference for step in self.steps if step.agrees), default=0.0)
+        return max((step.distance(step.own) for step in self.steps if step.agrees), default=0.0)
+
+    @property
+    def limit(self) -> float:
+        """The largest margin that rounding explains."""
+        return min(2 * max(self.rounding, self.noise or 0.0), _MOST)
 
     def is_close(self, step: Step) -> bool:
         """Whether rounding decides between the tokens of a step."""
-        margin = max(step.margin, step.expected_margin)
-        return step.agrees or margin <= min(2 * self.rounding, _MOST)
+        return step.agrees or max(step.margin, step.expected_margin) <= self.limit
 
     @property
     def differing(self) -> tuple[AnswerDiff, ...]:

@@ -9,9 +9,9 @@ from jaxdelegate.text import plural, printable
 from jaxdelegate.version import __version__
 
 _DERIVED: Derived = {
-    LanguageModelDiff: ("agrees", "is_healthy", "top_1", "rounding"),
+    LanguageModelDiff: ("agrees", "is_healthy", "top_1", "rounding", "limit"),
     AnswerDiff: ("divergence",),
-    Step: ("agrees",),
+    Step: ("agrees", "margin", "expected_margin"),
 }
 
 
@@ -71,6 +71,8 @@ def _step_lines(result: LanguageModelDiff) -> Iterator[str]:
         margin = max(max(step.margin, step.expected_margin) for step in far)
         yield f"In {len(far)} of them it is not rounding: preferred by up to {margin:.3g}."
     yield f"Rounding: logarithms of probabilities differ by up to {result.rounding:.3g}."
+    if result.noise is not None:
+        yield f"LiteRT's other kernels differ from {result.reference} by up to {result.noise:.3g}."
     odd = sum(step.best != step.expected for step in steps)
     if result.reference_version and odd:
         yield (

@@ -4,6 +4,8 @@ Answers differ where two logits are nearly equal, and everything after that toke
 engine also gets the reference's tokens, and each of its next tokens is compared.
 """
 
+import contextlib
+import dataclasses
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -15,7 +17,7 @@ from jaxdelegate.comparison.answers import AnswerDiff, LanguageModelDiff, Step
 from jaxdelegate.comparison.litert_lm import LITERT_LM, litert_lm_texts
 from jaxdelegate.comparison.reference_decoder import Choose, ReferenceDecoder
 from jaxdelegate.comparison.sides import REFERENCES
-from jaxdelegate.errors import OptionError
+from jaxdelegate.errors import InterpreterError, ModelError, OptionError
 from jaxdelegate.lm.completions import Completion
 from jaxdelegate.lm.configs import SamplerConfig
 from jaxdelegate.lm.engine import Engine
@@ -60,7 +62,8 @@ def language_model_diff(
         model: the path of a bundle.
         reference: "litert_lm", or one of `sides.REFERENCES`, which computes a token at a time.
         against: another bundle with the same vocabulary, which the reference runs instead.
-        prompts: texts; the bundle's start token is added, a chat template is not applied.
+        prompts: texts, each once; the bundle's start token is added, a chat template is not
+            applied.
         max_output_tokens: of each answer.
         options: of JaxDelegate, for the engine.
         cache_dir: of the engine, see `jaxdelegate.lm.Engine`.
@@ -75,81 +78,115 @@ def language_model_diff(
     if reference not in LANGUAGE_MODEL_REFERENCES:
         known = ", ".join(LANGUAGE_MODEL_REFERENCES)
         raise OptionError(f"reference: expected one of {known}, got {reference!r}")
+    prompts = [*dict.fromkeys(prompts)]
     if not prompts:
         raise OptionError("prompts: expected at least one text, got none")
     with Engine(model, max_batch=1, options=options, cache_dir=cache_dir) as engine:
         other = engine if against is None else Engine(against, max_batch=1)
-        _check_vocabularies(engine, other)
-        ids = [_checked_ids(engine, prompt, max_output_tokens) for prompt in prompts]
+        comparison = _Comparison(engine, other, prompts, max_output_tokens)
         texts = None
         if reference == LITERT_LM:
             texts = litert_lm_texts(
                 other.model_path, prompts, max_output_tokens, python=python, timeout_s=timeout_s
             )
-        decoder = ReferenceDecoder(_LOGITS if texts else reference, other)
-        own = engine.generate(
-            ids,
-            sampler_config=_GREEDY,
-            max_output_tokens=max_output_tokens,
-            log_probabilities=True,
-        )
-        answers = []
-        for n, (prompt, completion) in enumerate(zip(ids, own, strict=True)):
-            text = texts.texts[n] if texts else None
-            choose = _greedy(other) if text is None else _following(other, text)
-            expected, rows = decoder.answer(prompt, max_output_tokens, choose)
-            steps = tuple(_steps(engine, prompt, expected, rows))
-            answers.append(_answer(other, prompts[n], text, completion, expected, steps))
-        return LanguageModelDiff(
+        kind = _LOGITS if texts else reference
+        found = LanguageModelDiff(
             model=engine.model_path,
             platform=engine.platform,
             reference=reference,
             reference_version=texts.version if texts else None,
             against=None if against is None else os.fspath(against),
-            answers=tuple(answers),
+            answers=comparison.answers(kind, texts.texts if texts else None),
+        )
+        if found.is_healthy:
+            return found
+        kinds = [k for k, resolver in REFERENCES.items() if resolver and k != kind]
+        return dataclasses.replace(found, noise=comparison.noise(kinds, found.answers))
+
+
+class _Comparison:
+    """An engine, another one whose model references run, and what both continue."""
+
+    def __init__(
+        self, engine: Engine, other: Engine, prompts: Sequence[str], max_output_tokens: int
+    ) -> None:
+        ours, theirs = engine.graph.vocabulary, other.graph.vocabulary
+        if ours != theirs:
+            raise OptionError(
+                f"against: expected a bundle with the same vocabulary of {ours} tokens, got "
+                f"{theirs}"
+            )
+        self._engine, self._other, self._most = engine, other, max_output_tokens
+        self._prompts = {prompt: self._checked_ids(prompt) for prompt in prompts}
+
+    def _checked_ids(self, prompt: str) -> list[int]:
+        ids = self._engine.prompt_ids(prompt)
+        if not ids:
+            raise OptionError("prompt: expected a text with at least one token, got none")
+        capacity = min(self._engine.max_num_tokens, self._other.max_num_tokens)
+        room = capacity - len(ids) + 1  # the last token of an answer is not read
+        if self._most > room:
+            raise OptionError(
+                f"max_output_tokens: the model's caches hold {capacity} tokens: expected at most "
+                f"{room} after a prompt of {len(ids)}, got {self._most}"
+            )
+        return ids
+
+    def answers(self, kind: str, texts: Sequence[str] | None) -> tuple[AnswerDiff, ...]:
+        """Those to all prompts.
+
+        Args:
+            kind: the reference that computes logits.
+            texts: LiteRT-LM's answers; None: the reference's most likely tokens.
+        """
+        decoder = ReferenceDecoder(kind, self._other)
+        own = self._engine.generate(
+            [*self._prompts.values()],
+            sampler_config=_GREEDY,
+            max_output_tokens=self._most,
+            log_probabilities=True,
+        )
+        found = []
+        for n, prompt in enumerate(self._prompts):
+            text = texts[n] if texts is not None else None
+            found.append(self._answer(prompt, decoder, text, own[n]))
+        return tuple(found)
+
+    def _answer(
+        self, prompt: str, decoder: ReferenceDecoder, text: str | None, completion: Completion
+    ) -> AnswerDiff:
+        other, ids = self._other, self._prompts[prompt]
+        choose = _greedy(other) if text is None else _following(other, text)
+        expected, rows = decoder.answer(ids, self._most, choose)
+        stop = other.stop_in(expected, 0)
+        tokens = expected if stop is None else expected[: stop.start]
+        return AnswerDiff(
+            prompt=prompt,
+            text=completion.text,
+            expected_text=other.detokenize(tokens) if text is None else text,
+            tokens=tuple(completion.token_ids),
+            expected_tokens=tuple(tokens),
+            steps=tuple(_steps(self._engine, ids, expected, rows)),
         )
 
-
-def _answer(
-    other: Engine,
-    prompt: str,
-    text: str | None,
-    completion: Completion,
-    expected: Sequence[int],
-    steps: tuple[Step, ...],
-) -> AnswerDiff:
-    """The record of a prompt; `text` is LiteRT-LM's, None: of the expected tokens."""
-    stop = other.stop_in(expected, 0)
-    tokens = expected if stop is None else expected[: stop.start]
-    return AnswerDiff(
-        prompt=prompt,
-        text=completion.text,
-        expected_text=other.detokenize(tokens) if text is None else text,
-        tokens=tuple(completion.token_ids),
-        expected_tokens=tuple(tokens),
-        steps=steps,
-    )
+    def noise(self, kinds: Sequence[str], answers: Sequence[AnswerDiff]) -> float:
+        """How far other references are from the one of the answers, for the tokens of all steps."""
+        distances = [0.0]
+        for kind in kinds:
+            with contextlib.suppress(InterpreterError, ModelError):  # not all run all models
+                decoder = ReferenceDecoder(kind, self._other)
+                for answer in answers:
+                    ids, tokens = self._prompts[answer.prompt], [s.expected for s in answer.steps]
+                    _, rows = decoder.answer(ids, len(tokens), _given(tokens))
+                    distances += [
+                        step.distance(_scores(row, step.token, step.expected))
+                        for step, row in zip(answer.steps, rows, strict=True)
+                    ]
+        return max(distances)
 
 
-def _check_vocabularies(engine: Engine, other: Engine) -> None:
-    ours, theirs = engine.graph.vocabulary, other.graph.vocabulary
-    if ours != theirs:
-        raise OptionError(
-            f"against: expected a bundle with the same vocabulary of {ours} tokens, got {theirs}"
-        )
-
-
-def _checked_ids(engine: Engine, prompt: str, max_output_tokens: int) -> list[int]:
-    ids = engine.prompt_ids(prompt)
-    if not ids:
-        raise OptionError("prompt: expected a text with at least one token, got none")
-    room = engine.max_num_tokens - len(ids) + 1  # the last token of an answer is not read
-    if max_output_tokens > room:
-        raise OptionError(
-            f"max_output_tokens: the model's caches hold {engine.max_num_tokens} tokens: expected "
-            f"at most {room} after a prompt of {len(ids)}, got {max_output_tokens}"
-        )
-    return ids
+def _scores(row: np.ndarray, token: int, expected: int) -> tuple[float, float]:
+    return float(row[token]), float(row[expected])
 
 
 # ---- the reference's tokens
@@ -167,6 +204,10 @@ def _greedy(engine: Engine) -> Choose:
         return int(allowed.argmax())
 
     return choose
+
+
+def _given(tokens: Sequence[int]) -> Choose:
+    return lambda row, answer: tokens[len(answer)]  # noqa: ARG005 (whatever the row is)
 
 
 def _following(engine: Engine, text: str) -> Choose:
@@ -215,7 +256,6 @@ def _steps(
             token=token,
             expected=expected,
             best=int(row.argmax()),
-            margin=score - expected_score,
-            expected_margin=float(row[expected] - row[token]),
-            difference=abs(float(row[token]) - score),
+            own=(score, expected_score),
+            reference=_scores(row, token, expected),
         )

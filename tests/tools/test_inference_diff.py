@@ -179,7 +179,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def test_a_language_model(tool: Printed, bundle: str, tmp_path: Path) -> None:
     (tmp_path / "prompts.txt").write_text("Hello\n\nA\n")
-    flags = ["--max_output_tokens=6", f"--jax_serialization_dir={tmp_path}"]
+    flags = ["--max_output_tokens=6", "--jax_serialization_dir=:nocache"]
     prompts, written = f"--prompt_file={tmp_path}/prompts.txt", f"--result_json={tmp_path}/r.json"
     code, out, _ = tool(bundle, "--reference=numpy", prompts, written, *flags)
     assert code == 0
