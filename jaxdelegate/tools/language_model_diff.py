@@ -25,10 +25,12 @@ REFERENCE = dataclasses.replace(
     "is then the default.",
 )
 FLAGS = (
-    Flag("prompt", str, None, "Bundle: a prompt. Unset: a few short texts."),
-    Flag("prompt_file", str, None, "Bundle: a file with a prompt in each line."),
-    Flag("max_output_tokens", int, 32, "Bundle: tokens of an answer, at most.", lower=1),
-    Flag("reference_timeout_s", int, 600, "Bundle: seconds that LiteRT-LM may take.", lower=1),
+    Flag("prompt", str, None, "Language model: a prompt; unset: a few short texts."),
+    Flag("prompt_file", str, None, "Language model: a file with a prompt in each line."),
+    Flag("max_output_tokens", int, 32, "Language model: the most tokens of an answer.", lower=1),
+    Flag(
+        "reference_timeout_s", int, 600, "Language model: seconds that LiteRT-LM may take.", lower=1
+    ),
 )
 _ALSO = ("graph", "model_file", "reference", "against", "result_json")  # mean the same here
 
