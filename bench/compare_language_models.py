@@ -4,15 +4,17 @@
         [--prompts=5] [--tokens=64] [--weights=random]
         [--out=bench/results/compare_language_models.jsonl]
 
-PYTHON has litert-lm 0.18.1 installed. For each bundle, one line:
+PYTHON has litert-lm-api 0.18.1 installed. For each bundle, one line with the results of
+`jaxdelegate.comparison.language_models`:
 
 * `equal`: how many answers have the same tokens. `divergences`: the first token that differs in
   each of the others, with the margins: by how much each engine prefers its own token.
 * `forced_top1`: how often the engine's token is LiteRT-LM's, after the same tokens.
   `forced_margin`: by how much the engine prefers its own where it is not.
 * `rounding`: the largest difference between the engines' logarithms of probabilities where both
-  choose the same token. A margin up to twice the rounding is what it may decide: `explained`.
-* `reference`: the numpy interpreter on a short sequence: how many of its tokens are the engine's,
+  choose the same token. `noise`: the same of LiteRT's other kernels, null if it is not needed. A
+  margin up to twice the larger one is what rounding may decide: `explained`.
+* `reference`: the numpy interpreter on a short answer: how many of its tokens are the engine's,
   and the largest difference of logarithms.
 
 LiteRT-LM returns no logits, so those of its side are from LiteRT's interpreter with XNNPACK, which
@@ -22,228 +24,83 @@ LiteRT-LM cannot open bundles with caches of several lengths. Such a bundle is c
 answers to the bundle of `--same`: "llama_two_caches:llama_wi8" has the same weights.
 """
 
-import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from absl import app, flags
-from ai_edge_litert.interpreter import Interpreter
 from harness import append, last_line
-from processes import Worker, WorkerError
 
-import jaxdelegate as jd
 from jaxdelegate import lm
-from jaxdelegate.lm.graph import LanguageGraph, language_graph
+from jaxdelegate.comparison.answers import AnswerDiff
+from jaxdelegate.comparison.language_models import language_model_diff
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("peer_python", "python", "A Python that has litert-lm.")
+flags.DEFINE_string("peer_python", "python", "A Python that has litert-lm-api.")
 flags.DEFINE_integer("prompts", 5, "How many prompts.", 1)
 flags.DEFINE_integer("tokens", 64, "How many tokens of each answer.", 1)
-flags.DEFINE_integer("reference_tokens", 12, "How many tokens the numpy interpreter reads.", 2)
+flags.DEFINE_integer("reference_tokens", 12, "How many tokens the numpy interpreter answers.", 2)
 flags.DEFINE_list("same", ["llama_two_caches:llama_wi8"], "Bundles with the same weights.")
 flags.DEFINE_string("weights", "trained", "What the lines say about the bundles' weights.")
 flags.DEFINE_string("out", None, "A file to append the JSON lines to.")
 
-PART = "prefill_decode"
-_MASKED = -0.7 * float(np.finfo(np.float32).max)
-Logits = Iterator[np.ndarray]
 
-
-@dataclasses.dataclass
-class Forced:
-    """The engines after the same tokens, step by step.
-
-    Attributes:
-        theirs: LiteRT-LM's tokens.
-        ours: the engine's.
-        own: the logarithm of the probability of the engine's token.
-        of_theirs: of LiteRT-LM's, by the engine.
-        peer: [steps, vocabulary]: LiteRT's logarithms of probabilities.
-    """
-
-    theirs: list[int]
-    ours: list[int]
-    own: np.ndarray
-    of_theirs: np.ndarray
-    peer: np.ndarray
-
-    @property
-    def agree(self) -> np.ndarray:
-        return np.array(self.ours) == np.array(self.theirs)
-
-    @property
-    def margins(self) -> np.ndarray:
-        """By how much the engine prefers its token to LiteRT-LM's."""
-        return self.own - self.of_theirs
-
-    @property
-    def peer_margins(self) -> np.ndarray:
-        """By how much LiteRT prefers LiteRT-LM's token to the engine's."""
-        rows = np.arange(len(self.ours))
-        found: np.ndarray = self.peer[rows, self.theirs] - self.peer[rows, self.ours]
-        return found
-
-    @property
-    def differences(self) -> np.ndarray:
-        """How far the logarithms are apart for the token that both engines choose."""
-        rows = np.arange(len(self.ours))
-        found: np.ndarray = np.abs(self.peer[rows, self.ours] - self.own)[self.agree]
-        return found
-
-
-# ---- the two engines
-
-
-def peer_answers(path: Path, prompts: list[str]) -> list[str]:
-    script = str(Path(__file__).with_name("litert_lm_worker.py"))
-    worker = Worker([FLAGS.peer_python, script])
-    request = {"path": str(path), "prompts": prompts, "tokens": FLAGS.tokens}
-    try:
-        texts: list[str] = worker.ask(300, do="answers", **request)
-    except WorkerError as error:
-        raise WorkerError(f"LiteRT-LM: {error}") from error
-    finally:
-        worker.stop(wait=10)
-    return texts
-
-
-def forced(engine: lm.Engine, prompt: list[int], theirs: list[int], peer: np.ndarray) -> Forced:
-    """The engine's next token after each beginning of LiteRT-LM's answer."""
-    greedy = lm.SamplerConfig(top_k=1)
-    beginnings = [[*prompt, *theirs[:n]] for n in range(len(theirs))]
-    found = engine.generate(
-        beginnings, sampler_config=greedy, max_output_tokens=1, log_probabilities=True
-    )
-    stop = engine.eos_token_ids[0][0]
-    ours = [c.token_ids[0] if c.token_ids else stop for c in found]
-    decoder = engine.new_decoder(1, has_stops=False)
-    own, of_theirs = np.zeros(len(ours)), np.zeros(len(ours))
-    for n, tokens in enumerate(beginnings):
-        for scores, token in ((own, ours[n]), (of_theirs, theirs[n])):
-            decoder.read(0, tokens)
-            scores[n] = decoder.score(0, [token])[0]
-    return Forced(theirs, ours, own, of_theirs, peer)
-
-
-# ---- interpreters, token by token
-
-
-def interpreter_logits(
-    interpreter: Callable[[bytes], Any], bundle: jd.Bundle, graph: LanguageGraph, ids: Sequence[int]
-) -> Logits:
-    """The logits after each token, by the signature that decodes."""
-    run = runner(interpreter, bundle, PART, graph.decode.key)
-    embed = {
-        name: (runner(interpreter, bundle, e.part, e.key), e) for name, e in graph.embedders.items()
-    }
-    caches = {name: np.zeros(s.shape, s.dtype) for name, s in graph.states.items()}
-    for position, token in enumerate(ids):
-        inputs = {**caches, "input_pos": np.array([position], graph.positions)}
-        if graph.tokens is not None:
-            inputs["tokens"] = np.array([[token]], graph.tokens)
-        for name, (computed, e) in embed.items():
-            found = computed(**{e.token: np.full(e.shape, token, e.dtype)})[e.result]
-            inputs[name] = np.array(found).reshape(graph.decode.embeddings[name])
-        if graph.decode.mask is not None:
-            sees = np.arange(graph.capacity) <= position
-            mask = sees if graph.masks == np.bool_ else np.where(sees, 0, _MASKED)
-            inputs[graph.decode.mask] = mask.astype(graph.masks)[None, None, None]
-        outputs: Mapping[str, np.ndarray] = run(**inputs)
-        caches = {name: np.array(outputs[name]) for name in caches}
-        yield np.array(outputs["logits"]).reshape(-1)
-
-
-def runner(interpreter: Callable[[bytes], Any], bundle: jd.Bundle, part: str, key: str) -> Any:
-    return interpreter(bytes(bundle.data(part))).get_signature_runner(key)
-
-
-def xnnpack(model: bytes) -> Any:
-    interpreter = Interpreter(model_content=model, num_threads=1)
-    interpreter.allocate_tensors()
-    return interpreter
-
-
-def log_softmax(logits: np.ndarray) -> np.ndarray:
-    shifted = logits - logits.max(axis=-1, keepdims=True)
-    found: np.ndarray = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
-    return found
-
-
-# ---- the comparison
-
-
-def prompts_of(engine: lm.Engine) -> list[str]:
+def prompts_of(path: Path) -> list[str]:
     """Texts of words that the tokenizer knows, of different lengths."""
     random = np.random.default_rng(0)
     lengths = [5, 12, 17, 40, 90][: FLAGS.prompts] + [30] * max(FLAGS.prompts - 5, 0)
-    return [engine.detokenize(random.integers(4, 132, n).tolist()) for n in lengths]
+    with lm.Engine(path) as engine:
+        return [engine.detokenize(random.integers(4, 132, n).tolist()) for n in lengths]
 
 
-def reference(engine: lm.Engine, bundle: jd.Bundle, graph: LanguageGraph, ids: list[int]) -> Any:
-    """The numpy interpreter's tokens and probabilities after a short sequence, and the engine's."""
-    ids = ids[: FLAGS.reference_tokens]
-    logits = np.array(list(interpreter_logits(jd.Interpreter, bundle, graph, ids)))
-    chances = log_softmax(logits)
-    found = forced(engine, ids[:1], [*ids[1:], int(chances[-1].argmax())], chances)
-    best = chances.argmax(axis=1)
-    difference = np.abs(chances[np.arange(len(ids)), found.ours] - found.own).max()
-    same = [int(t) == o for t, o in zip(best, found.ours, strict=True)]
-    return {"tokens": len(ids), "same": sum(same), "difference": float(difference)}
-
-
-def divergence(found: Forced, ours: list[int]) -> dict[str, Any] | None:
-    """Where the free answers part; they have the same tokens before."""
-    pairs = zip(ours, found.theirs, strict=False)
-    step = next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(ours), len(found.theirs)))
-    if step == max(len(ours), len(found.theirs)):
-        return None
-    if step == len(found.theirs):  # it ended there
-        return {"step": step, "margin": None, "peer_margin": None}
+def divergence(answer: AnswerDiff) -> dict[str, Any]:
+    """Where two answers differ first; they have the same tokens before."""
+    number = answer.divergence
+    assert number is not None
+    if number >= len(answer.steps):  # LiteRT-LM's token is not known
+        return {"step": number, "margin": None, "peer_margin": None}
+    step = answer.steps[number]
     return {
-        "step": step,
-        "ours": found.ours[step],
-        "theirs": found.theirs[step],
-        "margin": float(found.margins[step]),
-        "peer_margin": float(found.peer_margins[step]),
+        "step": number,
+        "ours": step.token,
+        "theirs": step.expected,
+        "margin": step.margin,
+        "peer_margin": step.expected_margin,
     }
 
 
+def reference(path: Path, prompt: str) -> dict[str, Any]:
+    """The numpy interpreter's short answer, and the engine's after the same tokens."""
+    found = language_model_diff(
+        path, reference="numpy", prompts=[prompt], max_output_tokens=FLAGS.reference_tokens
+    )
+    same = sum(step.agrees for step in found.steps)
+    difference = max(abs(step.own[0] - step.reference[0]) for step in found.steps)
+    return {"tokens": len(found.steps), "same": same, "difference": difference}
+
+
 def measure(path: Path, peer: Path) -> dict[str, Any]:
-    bundle = jd.open_bundle(path)
-    engine = lm.Engine(path, max_batch=8)
-    signatures = {part: jd.load(model).signatures for part, model in bundle.models.items()}
-    graph = language_graph(signatures[PART], path.name, others=signatures)
-    prompts = prompts_of(engine)
-    ids = [engine.prompt_ids(prompt) for prompt in prompts]
-    theirs = [engine.tokenize(text) for text in peer_answers(peer, prompts)]
-    greedy = lm.SamplerConfig(top_k=1)
-    free = engine.generate(prompts, sampler_config=greedy, max_output_tokens=FLAGS.tokens)
-    steps = []
-    for prompt, answer in zip(ids, theirs, strict=True):
-        logits = list(interpreter_logits(xnnpack, bundle, graph, [*prompt, *answer[:-1]]))
-        chances = log_softmax(np.array(logits[len(prompt) - 1 :]))
-        steps.append(forced(engine, prompt, answer, chances))
-    rounding = max(float(s.differences.max()) for s in steps)
-    apart = [d for s, c in zip(steps, free, strict=True) if (d := divergence(s, c.token_ids))]
-    agree = np.concatenate([s.agree for s in steps])
-    wrong = np.concatenate([s.margins[~s.agree] for s in steps])
-    chosen = np.concatenate([s.peer.argmax(axis=1) == np.array(s.theirs) for s in steps])
+    prompts = prompts_of(path)
+    found = language_model_diff(
+        path,
+        against=None if peer == path else peer,
+        prompts=prompts,
+        max_output_tokens=FLAGS.tokens,
+        python=FLAGS.peer_python,
+    )
+    margins = [step.margin for step in found.steps if not step.agrees]
     return {
-        "answers": len(free),
-        "answer_tokens": [len(t) for t in theirs],
-        "equal": len(free) - len(apart),
-        "divergences": apart,
-        "forced_top1": float(agree.mean()),
-        "forced_margin": float(wrong.max()) if len(wrong) else 0.0,
-        "rounding": rounding,
-        "explained": all(
-            d["margin"] is not None and max(d["margin"], d["peer_margin"]) <= 2 * rounding
-            for d in apart
-        ),
-        "peer_top1": float(chosen.mean()),
-        "reference": reference(engine, bundle, graph, [*ids[0], *theirs[0]]),
+        "answers": len(found.answers),
+        "answer_tokens": [len(answer.expected_tokens) for answer in found.answers],
+        "equal": len(found.answers) - len(found.differing),
+        "divergences": [divergence(answer) for answer in found.differing],
+        "forced_top1": found.top_1,
+        "forced_margin": max(margins, default=0.0),
+        "rounding": found.rounding,
+        "noise": found.noise,
+        "explained": found.is_healthy,
+        "peer_top1": float(np.mean([step.best == step.expected for step in found.steps])),
+        "reference": reference(path, prompts[0]),
     }
 
 

@@ -18,6 +18,7 @@ from jaxdelegate.testing import ModelBuilder
 from jaxdelegate.testing.builder import SubgraphBuilder
 from tests.support.bundles import litertlm, parts
 from tests.support.language_models import language_bundle, language_model
+from tests.support.text_encoders import embedding_bundle, text_encoder
 
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -65,6 +66,7 @@ def bundle(folder: Path) -> None:
 def language(folder: Path) -> None:
     model = language_model(capacity=1024)
     (folder / "model.litertlm").write_bytes(language_bundle(model=model))
+    (folder / "encoder.litertlm").write_bytes(embedding_bundle(model=text_encoder((32, 64))))
 
 
 def int8(folder: Path) -> None:

@@ -20,6 +20,7 @@ QUICK = ("analyze", "bisect", "cache", "check_precision", "compile", "inference_
 PARSED_ONLY = {
     "--input_layer_value_files=x:x.npy": "the reader's own array",
     "--input_layer=image": "shapes of the reader's own model",
+    "gemma.litertlm --prompt": "needs LiteRT-LM; tests/comparison/test_language_models.py",
     "--require_full_delegation --result_json=analysis.json": "the same command runs on its page",
 }
 # Other commands on pages, and why they do not run here.

@@ -159,9 +159,9 @@ def _of_message(m: Any) -> LlmMetadata:
     templates = [r for r in roles if m.prompt_templates.HasField(r)]
     return LlmMetadata(
         proto=m,
-        start_token=_token(optional("start_token")),
-        stop_tokens=tuple(t for t in map(_token, m.stop_tokens) if t is not None),
-        pad_token=_token(optional("pad_token")),
+        start_token=token_of(optional("start_token")),
+        stop_tokens=tuple(t for t in map(token_of, m.stop_tokens) if t is not None),
+        pad_token=token_of(optional("pad_token")),
         suppressed_tokens=tuple(m.suppress_tokens.ids),
         max_num_tokens=m.max_num_tokens or None,
         model_type=m.llm_model_type.WhichOneof("model_type") or "",
@@ -176,7 +176,8 @@ def _of_message(m: Any) -> LlmMetadata:
     )
 
 
-def _token(union: Any) -> Token | None:
+def token_of(union: Any) -> Token | None:
+    """The token of a message TokenUnion; None: it has none."""
     kind = None if union is None else union.WhichOneof("token_union")
     if kind is None:
         return None

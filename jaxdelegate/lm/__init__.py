@@ -1,4 +1,4 @@
-"""Language models: text generation from `.litertlm` and `.task` bundles, as with `litert_lm`.
+"""Language models: text generation and embeddings from bundles, as with `litert_lm`.
 
 `from jaxdelegate import lm as litert_lm` replaces `import litert_lm`: the classes below have the
 names, arguments and results of that package, for text.
@@ -15,6 +15,8 @@ from jaxdelegate.lm.configs import (
     ThinkingConfig,
 )
 from jaxdelegate.lm.conversation import Conversation
+from jaxdelegate.lm.embedding_engine import EmbeddingEngine
+from jaxdelegate.lm.embeddings import EmbeddingOptions, EmbeddingResponse, InputOverflowStrategy
 from jaxdelegate.lm.engine import Engine
 from jaxdelegate.lm.inputs import empty_caches, step_inputs
 from jaxdelegate.lm.logs import LogSeverity, set_min_log_severity
@@ -30,7 +32,11 @@ __all__ = [
     "Content",
     "Contents",
     "Conversation",
+    "EmbeddingEngine",
+    "EmbeddingOptions",
+    "EmbeddingResponse",
     "Engine",
+    "InputOverflowStrategy",
     "LogSeverity",
     "Message",
     "NoRepeatNgramConfig",

@@ -1,11 +1,10 @@
 """The functions that become the programs of a language model. Imports jax.
 
-Caches are donated, so that programs change them in place; weights are those that a delegate would
-use, one copy for all programs.
+Caches are donated, so that programs change them in place.
 """
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -13,80 +12,50 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdelegate.function.functions import Functions
-from jaxdelegate.function.model import CallableModel
 from jaxdelegate.function.views import View
-from jaxdelegate.function.weights import Params
 from jaxdelegate.lm.choices import Choice
-from jaxdelegate.lm.graph import MASKED, Embedder, LanguageGraph, Step
+from jaxdelegate.lm.compilation import Applies, Compilation, Run, embedded
+from jaxdelegate.lm.graph import MASKED, LanguageGraph, Step
 from jaxdelegate.lm.sampling import next_token
 from jaxdelegate.lm.tasks import STEPS, Generated, Sequences, Task, arguments, caches, results
 from jaxdelegate.model.records import Model
-from jaxdelegate.xla import aot
 from jaxdelegate.xla.program import Program
 from jaxdelegate.xla.weights import DeviceWeights
 
 Caches = dict[str, jax.Array]
 
 
-class Computation:
-    """Compiles the programs of a model for the device of `weights`, which take in its own."""
+class Computation(Compilation):
+    """Compiles the programs of a language model: of its steps, with those of embedders."""
 
     def __init__(
         self, models: Mapping[str, Model], view: View, graph: LanguageGraph, weights: DeviceWeights
     ) -> None:
         """`models`: the one with the steps, called "", and those of embedders, by part."""
-        self._models = {
-            part: CallableModel(Functions(model, view, weights=weights))
-            for part, model in models.items()
-        }
-        self._graph, self._weights = graph, weights
+        super().__init__(models, view, weights)
+        self._graph = graph
 
     def program(self, task: Task) -> Program:
         """Compile the program of a task."""
-        step, graph = self._graph.step(task.step), self._graph
-        keys = graph.keys(task.step)
-        found = {p: self._models[p].function(k, weights="prepared") for p, k in keys.items()}
-        params = {(part, name): a for part, (_, own) in found.items() for name, a in own.items()}
-        names = [*params]
-        run = _Traced(task, step, graph, {part: apply for part, (apply, _) in found.items()}).run
-        own, states = len(names), len(graph.states)
+        graph, step = self._graph, self._graph.step(task.step)
 
-        def program(*arrays: Any) -> tuple[Any, ...]:
-            values = dict(zip(graph.states, arrays[own : own + states], strict=True))
-            given: dict[str, Params] = {part: {} for part in keys}
-            for (part, name), array in zip(names, arrays, strict=False):
-                given[part][name] = array
-            new, *others = run(given, values, arrays[own + states :])
-            return (*(new[name] for name in graph.states), *others)
+        def traced(applies: Applies) -> Run:
+            return _Traced(task, step, graph, applies).run
 
-        program.__name__ = f"{task.kind}_{task.step}"
-        given = [*caches(graph, task.slots, task.length), *arguments(graph, task, step)]
-        weights = [(a.shape, a.dtype) for a in params.values()]
-        executable, was_read = aot.compile_function(
-            program,
-            [*weights, *given],
-            tuple(range(own, own + states)),
-            self._weights.runtime,
-            exact=False,
-        )
-        return Program(
-            executable=executable,
-            weights=tuple(params.values()),
-            inputs=tuple(range(len(given))),
-            outputs=tuple(range(len(results(graph, task)))),
-            states={},
-            donated=tuple(range(states)),
-            was_read=was_read,
+        return self.compiled(
+            f"{task.kind}_{task.step}",
+            graph.keys(task.step),
+            traced,
+            [*caches(graph, task.slots, task.length), *arguments(graph, task, step)],
+            results=len(results(graph, task)),
+            donated=len(graph.states),
         )
 
 
 class _Traced:
     """The function of one task, which JAX traces."""
 
-    def __init__(
-        self, task: Task, step: Step, graph: LanguageGraph, applies: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, task: Task, step: Step, graph: LanguageGraph, applies: Applies) -> None:
         """`applies`: the functions of models, by part; their `params` likewise."""
         self._task, self._graph, self._applies = task, graph, applies
         self._one = step
@@ -98,9 +67,12 @@ class _Traced:
         }
         self._run = tasks[task.kind]
 
-    def run(self, params: Any, caches: Caches, values: Sequence[Any]) -> tuple[Any, ...]:
+    def run(self, params: Any, *arrays: Any) -> tuple[Any, ...]:
         """The new caches, then the other results."""
-        return self._run(params, caches, *values)
+        names = [*self._graph.states]
+        caches = dict(zip(names, arrays, strict=False))
+        new, *others = self._run(params, caches, *arrays[len(names) :])
+        return (*(new[name] for name in names), *others)
 
     # ---- of one sequence
 
@@ -120,7 +92,8 @@ class _Traced:
         if graph.tokens is not None:
             inputs["tokens"] = tokens.astype(graph.tokens).reshape(1, step.length)
         for name, shape in step.embeddings.items():
-            inputs[name] = self._embedded(params, graph.embedders[name], tokens).reshape(shape)
+            e = graph.embedders[name]
+            inputs[name] = embedded(self._applies, params, e, tokens).reshape(shape)
         inputs["input_pos"] = positions.astype(graph.positions)
         if step.mask is not None:
             inputs[step.mask] = self._mask(positions)
@@ -128,18 +101,6 @@ class _Traced:
         new = {**caches, **{name: outputs[name] for name in step.states}}
         logits = outputs["logits"].reshape(-1, graph.vocabulary)[-1] if step.has_logits else None
         return new, logits
-
-    def _embedded(self, params: Any, embedder: Embedder, tokens: Any) -> jax.Array:
-        """[tokens, ...]: what an embedder computes from each token."""
-        apply, own = self._applies[embedder.part], params[embedder.part]
-
-        def one(token: Any) -> Any:
-            return apply(
-                own, {embedder.token: token.astype(embedder.dtype).reshape(embedder.shape)}
-            )
-
-        found: jax.Array = jax.vmap(one)(tokens)[embedder.result]
-        return found
 
     def _mask(self, positions: jax.Array) -> jax.Array:
         """[1, 1, tokens, length]: each token sees itself and those before it."""

@@ -1,7 +1,11 @@
 """How an engine runs and how tokens are chosen: the configurations of `litert_lm`."""
 
 import dataclasses
-from collections.abc import Collection
+import logging
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+_LOGGER = logging.getLogger("jaxdelegate")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +37,23 @@ class Backend:
     def get_name(self) -> str:
         """The platform: "cpu", "gpu" or "tpu"."""
         return self.platform
+
+
+def with_backend(
+    options: Mapping[str, Any], backend: Backend | Callable[[], Backend] | None
+) -> dict[str, Any]:
+    """JaxDelegate's options with the platform of a backend."""
+    if callable(backend):  # Backend.CPU without parentheses, as in older scripts
+        backend = backend()
+    if backend is None:
+        return dict(options)
+    if backend.thread_count is not None:
+        _LOGGER.warning(
+            "Backend.CPU(thread_count=%d): XLA has its threads already; set the environment "
+            "variable NPROC before the process starts",
+            backend.thread_count,
+        )
+    return {**options, "platform": backend.get_name()}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """A language model from a bundle, with its tokenizer and its compiled programs."""
 
 import functools
-import logging
 import math
 import os
 import time
@@ -21,20 +20,21 @@ from jaxdelegate.lm.configs import (
     SamplerConfig,
     SuppressTokensConfig,
     ThinkingConfig,
+    with_backend,
 )
 from jaxdelegate.lm.conversation import Conversation, Settings
 from jaxdelegate.lm.decoder import Decoder
 from jaxdelegate.lm.generation import Request, generated
-from jaxdelegate.lm.graph import EMBEDDERS
+from jaxdelegate.lm.graph import EMBEDDERS, LanguageGraph
 from jaxdelegate.lm.language_model import LanguageModel
 from jaxdelegate.lm.programs import Programs
 from jaxdelegate.lm.session import Session
 from jaxdelegate.lm.tasks import caches
 from jaxdelegate.lm.templates import AffixTemplate, ChatTemplate, JinjaTemplate
 from jaxdelegate.lm.unsupported import refuse
+from jaxdelegate.model.source import BundledModel
 from jaxdelegate.text import printable
 
-_LOGGER = logging.getLogger("jaxdelegate")
 _PART = "prefill_decode"
 
 
@@ -89,23 +89,11 @@ class Engine:
             raise OptionError(f"max_batch: expected at least 1, got {max_batch}")
         self.bundle: Bundle = open_bundle(model_path)
         self.model_path, self.max_batch = self.bundle.path, max_batch
-        chosen = dict(options or {})
-        if callable(backend):  # Backend.CPU without parentheses, as in older scripts
-            backend = backend()
-        if backend is not None:
-            chosen["platform"] = backend.get_name()
-            if backend.thread_count is not None:
-                _LOGGER.warning(
-                    "Backend.CPU(thread_count=%d): XLA has its threads already; set the "
-                    "environment variable NPROC before the process starts",
-                    backend.thread_count,
-                )
+        chosen = with_backend(options or {}, backend)
         where = f"{self.bundle.path}!{_PART}"
         models = self.bundle.models
         embedders = {part: models[part] for part in EMBEDDERS.values() if part in models}
-        self._model = LanguageModel(
-            self._part(), where, embedders, chosen, max_num_tokens, cache_dir
-        )
+        self._model = LanguageModel(self.model, where, embedders, chosen, max_num_tokens, cache_dir)
         self.init_time_in_second = time.perf_counter() - began
 
     # ---- what it is
@@ -116,9 +104,29 @@ class Engine:
         return self.bundle.tokenizer()
 
     @property
+    def model(self) -> BundledModel:
+        """The language model alone, a path `bundle.litertlm!part`.
+
+        Raises:
+            ModelError: the bundle has none.
+        """
+        models = self.bundle.models
+        if _PART not in models and len(models) != 1:
+            raise ModelError(
+                f"{printable(self.bundle.path)}: expected a language model, the part {_PART!r}, "
+                f"got {printable(', '.join(models)) or 'no models'}"
+            )
+        return models[_PART if _PART in models else next(iter(models))]
+
+    @property
+    def graph(self) -> LanguageGraph:
+        """The signatures of the language model that read and generate tokens."""
+        return self._model.graph
+
+    @property
     def max_num_tokens(self) -> int:
         """How many tokens of a prompt and its answer fit the caches."""
-        return self._model.graph.capacity
+        return self.graph.capacity
 
     @property
     def bos_token_id(self) -> int | None:
@@ -144,7 +152,7 @@ class Engine:
     @property
     def cache_bytes(self) -> int:
         """Bytes of the caches of one sequence of `max_num_tokens`; short ones have less."""
-        arrays = caches(self._model.graph, 1, self.max_num_tokens)
+        arrays = caches(self.graph, 1, self.max_num_tokens)
         return sum(math.prod(shape) * dtype.itemsize for shape, dtype in arrays)
 
     def tokenize(self, text: str) -> list[int]:
@@ -314,7 +322,7 @@ class Engine:
     def limit(self, max_output_tokens: int | None) -> int:
         """The most tokens of an answer. A ValueError: less than one."""
         if max_output_tokens is None:
-            return self._model.graph.capacity
+            return self.graph.capacity
         if max_output_tokens < 1:
             raise ValueError(f"max_output_tokens: expected at least 1, got {max_output_tokens}")
         return max_output_tokens
@@ -360,15 +368,6 @@ class Engine:
             return list(token.ids)
         known = self.tokenizer.token_id(token.text)
         return self.tokenize(token.text) if known is None else [known]
-
-    def _part(self) -> Any:
-        models = self.bundle.models
-        if _PART not in models and len(models) != 1:
-            raise ModelError(
-                f"{printable(self.bundle.path)}: expected a language model, the part {_PART!r}, "
-                f"got {printable(', '.join(models)) or 'no models'}"
-            )
-        return models[_PART if _PART in models else next(iter(models))]
 
     def close(self) -> None:
         """Free programs and weights; sessions that exist load them again."""

@@ -203,6 +203,17 @@ def _axes(inputs: Mapping[str, TensorInfo], states: Iterable[str], capacity: int
     return {name: shapes[name].index(capacity) for name, count in counts.items() if count}
 
 
+def embedder_of(part: str, models: Mapping[str, Mapping[str, Signature]]) -> Embedder | None:
+    """A part's signature of one token; None: it has none. `models`: signatures by part."""
+    for key, signature in models.get(part, {}).items():
+        ends = len(signature.inputs), len(signature.outputs)
+        token, info = next(iter(signature.inputs.items()), ("", None))
+        if ends == (1, 1) and info is not None and _is_one_token(info):
+            (result,) = signature.outputs
+            return Embedder(part, key, token, info.shape, info.dtype, result)
+    return None
+
+
 def _is_one_token(info: TensorInfo) -> bool:
     return info.dtype.kind in "iu" and int(np.prod(info.shape)) == 1
 
@@ -239,13 +250,7 @@ class _Reader:
     def embedder(self, name: str, others: Mapping[str, Mapping[str, Signature]]) -> Embedder:
         """The signature of another part that computes an input from one token."""
         part = EMBEDDERS[name]
-        for key, signature in others.get(part, {}).items():
-            ends = len(signature.inputs), len(signature.outputs)
-            token, info = next(iter(signature.inputs.items()), ("", None))
-            if ends == (1, 1) and info is not None and _is_one_token(info):
-                (result,) = signature.outputs
-                return Embedder(part, key, token, info.shape, info.dtype, result)
-        return self.fail(
+        return embedder_of(part, others) or self.fail(
             f"expected a model {part!r} in the bundle, with a signature of one token, which "
             f"computes the input {name!r}, got {', '.join(others) or 'no other models'}"
         )

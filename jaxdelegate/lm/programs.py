@@ -11,7 +11,7 @@ from jaxdelegate.lm.choices import Choice, Variant
 from jaxdelegate.lm.graph import LanguageGraph
 from jaxdelegate.lm.language_model import LanguageModel, LengthError
 from jaxdelegate.lm.tasks import STEPS, Array, Generated, Sequences, Task, caches
-from jaxdelegate.pjrt.client import NeedsJaxError, Runtime, check_process, viewed
+from jaxdelegate.pjrt.client import Runtime, viewed
 
 
 class Caches:
@@ -134,20 +134,15 @@ class Programs:
             if length >= needed:
                 with contextlib.suppress(LengthError):
                     chosen = dataclasses.replace(task, length=length)
-                    return self._tried(chosen, caches, values(length))
+                    return self._started(chosen, caches, values(length))
         raise ValueError(f"expected at most {self.graph.capacity} tokens, got {needed}")
 
-    def _tried(self, task: Task, caches: Caches, values: Sequence[Any]) -> list[np.ndarray]:
-        try:
-            return self._started(task, caches, values)
-        except NeedsJaxError:  # this jaxlib cannot run it alone
-            self._model.go_on_with_jax()
-            return self._started(task, caches, values)
-
     def _started(self, task: Task, own: Caches, values: Sequence[Any]) -> list[np.ndarray]:
-        check_process()
-        program, runtime = self._model.program(task)
-        arrays = own.on(runtime, caches(self.graph, self.slots, task.length))
-        found = program.executable.start(program.weights, [*arrays, *map(np.asarray, values)])
-        own.runtime, own.length, own.arrays = runtime, task.length, list(found[: len(arrays)])
-        return [viewed(array) for array in found[len(arrays) :]]
+        shapes = caches(self.graph, self.slots, task.length)
+
+        def arguments(runtime: Runtime) -> list[Any]:
+            return [*own.on(runtime, shapes), *map(np.asarray, values)]
+
+        found, runtime = self._model.run(task, arguments)
+        own.runtime, own.length, own.arrays = runtime, task.length, found[: len(shapes)]
+        return [viewed(array) for array in found[len(shapes) :]]

@@ -8,6 +8,7 @@ from jaxdelegate.errors import OptionError
 _NAMES = frozenset(
     (
         "max_num_images",
+        "vision_tokens_per_image",
         "vision_backend",
         "audio_backend",
         "enable_speculative_decoding",
@@ -23,10 +24,6 @@ _WITHOUT_TOOLS = frozenset(("automatic_tool_calling",))  # means nothing without
 
 # What else `litert_lm` exports, by what it is for.
 _CLASSES = {
-    "EmbeddingEngine": "engines of embedding models",
-    "EmbeddingOptions": "engines of embedding models",
-    "EmbeddingResponse": "engines of embedding models",
-    "InputOverflowStrategy": "engines of embedding models",
     "Tool": "tools",
     "ToolCall": "tools",
     "ToolEventHandler": "tools",

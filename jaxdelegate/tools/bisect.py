@@ -15,6 +15,7 @@ from jaxdelegate.tools import comparison_flags, delegate_flags
 DELEGATES = True
 FLAGS = (
     Flag("num_runs", int, 1, "Number of input sets.", lower=1),
+    comparison_flags.REFERENCE,
     *comparison_flags.FLAGS,
 )
 _FIRST, _LAST = "first_delegate_node_index", "last_delegate_node_index"

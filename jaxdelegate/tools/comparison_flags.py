@@ -10,14 +10,14 @@ from jaxdelegate.comparison.sides import REFERENCES, Test
 from jaxdelegate.providers.parsing import Flag
 from jaxdelegate.tools import command_line, delegate_flags
 
+REFERENCE = Flag(
+    "reference", str, "numpy",
+    "The reference: the numpy kernels, or the stock interpreter with its reference kernels, "
+    "its optimized kernels, or XNNPACK.",
+    tuple(REFERENCES),
+)  # fmt: skip
 FLAGS = (
     command_line.GRAPH,
-    Flag(
-        "reference", str, "numpy",
-        "The reference: the numpy kernels, or the stock interpreter with its reference kernels, "
-        "its optimized kernels, or XNNPACK.",
-        tuple(REFERENCES),
-    ),
     Flag("seed", int, 0, "Seed of the random inputs.", lower=0),
     Flag("input_layer", str, "", "Names of the inputs to resize: a,b"),
     Flag("input_layer_shape", str, "", "Their shapes: 1,224,224,3:1,10"),

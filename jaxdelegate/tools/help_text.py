@@ -20,7 +20,7 @@ _COMMON = (
     *("use_gpu", "use_xnnpack", "external_delegate_path", "interpreter", "num_threads"),
     *("perf_options_list", "jax_compute_dtypes", "threads"),
     *("num_runs", "warmup_runs", "min_secs", "batch_size", "batch_sizes"),
-    *("reference", "per_layer", "tolerance", "max_lsb"),
+    *("reference", "per_layer", "tolerance", "max_lsb", "prompt", "max_output_tokens"),
     *("input_layer", "input_layer_shape", "input_layer_value_files", "input_layer_value_range"),
     *("enable_op_profiling", "measure_peaks", "check_precision"),
     *("result_html", "result_json", "result_csv"),

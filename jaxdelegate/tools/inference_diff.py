@@ -7,6 +7,7 @@ from absl import flags
 
 from jaxdelegate.comparison.diff import InferenceDiff, inference_diff
 from jaxdelegate.comparison.files import file_diff
+from jaxdelegate.comparison.language_models import has_language_model
 from jaxdelegate.comparison.page import page
 from jaxdelegate.comparison.serialized import diff_record, stage_metrics
 from jaxdelegate.comparison.text import summary
@@ -14,15 +15,16 @@ from jaxdelegate.errors import OptionError
 from jaxdelegate.providers.parsing import Flag
 from jaxdelegate.report.json_records import write_json
 from jaxdelegate.text import wrapped
-from jaxdelegate.tools import comparison_flags
+from jaxdelegate.tools import comparison_flags, language_model_diff
 
 DELEGATES = True
 FLAGS = (
     Flag("num_runs", int, 50, "Number of input sets.", lower=1),
+    language_model_diff.REFERENCE,
     *comparison_flags.FLAGS,
     Flag(
         "against", str, "",
-        "Another .tflite file of the same network, which the reference runs instead of the model.",
+        "Another file of the same network, which the reference runs instead of the model.",
     ),
     Flag("invocations_per_run", int, 1, "Timed invocations per set of inputs.", lower=1),
     Flag("per_layer", bool, False, "Also compare every intermediate tensor."),
@@ -34,12 +36,16 @@ FLAGS = (
         is_output=True,
     ),
     Flag("result_html", str, "", "Write the result here as a web page.", is_output=True),
+    *language_model_diff.FLAGS,
 )  # fmt: skip
 _DIFFERS = 2
 
 
 def run(values: flags.FlagValues) -> int:
     """Compare and print; returns 0 if everything agrees within rounding, 2 if not."""
+    if has_language_model(values.graph):
+        return 0 if language_model_diff.is_healthy(values) else _DIFFERS
+    language_model_diff.refuse(values)
     result = _compared(values)
     print(wrapped(summary(result, values.top)))
     if values.result_json:

@@ -109,7 +109,7 @@ class _Layer:
             "kv_cache_k_0": graph.input((1, 1, capacity, width), np.float32, "kv_cache_k_0"),
             "kv_cache_v_0": graph.input((1, 1, width, capacity), np.float32, "kv_cache_v_0"),
         }
-        net = _Graph(graph)
+        net = Graph(graph)
         if self._has_embedders:
             own, more = inputs["embeddings"], inputs["per_layer_embeddings"]
             more = net("RESHAPE", [more, net.integers(1, n, width)], (1, n, width))
@@ -146,7 +146,7 @@ class _Layer:
         return {name: graph.input(shape, np.float32, name) for name, shape in names.items()}
 
     def _caches(
-        self, net: "_Graph", inputs: dict[str, int], keys: int, values: int, n: int
+        self, net: "Graph", inputs: dict[str, int], keys: int, values: int, n: int
     ) -> tuple[int, int]:
         """Both caches with the new entries from the first position on."""
         width, capacity = self._hidden, self._capacity
@@ -166,7 +166,7 @@ class _Layer:
             caches.append(net("DYNAMIC_UPDATE_SLICE", [inputs[name], entries, where], shape))
         return caches[0], caches[1]
 
-    def _remembered(self, net: "_Graph", inputs: dict[str, int], n: int) -> int:
+    def _remembered(self, net: "Graph", inputs: dict[str, int], n: int) -> int:
         """The recurrent state with these tokens."""
         width, memory = self._hidden, net.graph.constant(self._memory)
         x = net("GATHER", [memory, inputs["tokens"]], (1, n, width))
@@ -174,7 +174,7 @@ class _Layer:
         return net("ADD", [inputs["kv_cache_c_0"], x], (1, width))
 
     def _attention(
-        self, net: "_Graph", queries: int, keys: int, values: int, mask: int, n: int
+        self, net: "Graph", queries: int, keys: int, values: int, mask: int, n: int
     ) -> int:
         width, scores = self._hidden, (1, 1, n, self._capacity)
         q = net("RESHAPE", [queries, net.integers(1, 1, n, width)], (1, 1, n, width))
@@ -187,7 +187,9 @@ class _Layer:
         return net("RESHAPE", [y, net.integers(1, n, width)], (1, n, width))
 
 
-class _Graph:
+class Graph:
+    """Adds operators to a subgraph; each returns the index of its result."""
+
     def __init__(self, graph: SubgraphBuilder) -> None:
         self.graph = graph
 
@@ -225,7 +227,7 @@ def embedders(*, vocabulary: int = VOCABULARY, hidden: int = 16, seed: int = 0) 
         ("decode_per_layer_embedder", half, (1, 1, 1, hidden)),
     ):
         builder = ModelBuilder(key)
-        net, token = _Graph(builder), builder.input((1, 1), np.int32, "token_ids")
+        net, token = Graph(builder), builder.input((1, 1), np.int32, "token_ids")
         y = net("GATHER", [builder.constant(values), token], (1, 1, hidden))
         if len(shape) == 4:
             y = net("RESHAPE", [y, net.integers(*shape)], shape)

@@ -12,6 +12,8 @@ import pytest
 
 from jaxdelegate.testing import ModelBuilder
 from jaxdelegate.tools.main import main
+from jaxdelegate.version import __version__
+from tests.support.language_models import language_bundle, language_model
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
 DEEPLAB = Path(__file__).parents[3] / "shared/models/networks/image_segmenter__deeplabv3.tflite"
@@ -166,6 +168,61 @@ def test_another_file(tool: Printed, tmp_path: Path) -> None:
     record = json.loads((tmp_path / "r.json").read_text())
     assert (record["against"], record["is_healthy"]) == (f"{tmp_path}/c.tflite", False)
     assert record["likenesses"][0]["limit"] == 1e-3
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("bundles") / "model.litertlm"
+    path.write_bytes(language_bundle())
+    return str(path)
+
+
+def test_a_language_model(tool: Printed, bundle: str, tmp_path: Path) -> None:
+    (tmp_path / "prompts.txt").write_text("Hello\n\nA\n")
+    flags = ["--max_output_tokens=6", "--jax_serialization_dir=:nocache"]
+    prompts, written = f"--prompt_file={tmp_path}/prompts.txt", f"--result_json={tmp_path}/r.json"
+    code, out, _ = tool(bundle, "--reference=numpy", prompts, written, *flags)
+    assert code == 0
+    lines = out.splitlines()
+    assert [line for line in lines if line.startswith("prompt")] == ["prompt 'Hello'", "prompt 'A'"]
+    assert "After the same tokens the most likely one is equal in 12 of 12 steps (100.0%)." in lines
+    assert lines[-1] == "All answers agree with numpy."
+    record = json.loads((tmp_path / "r.json").read_text())
+    assert (record["tool"], record["version"]) == ("inference_diff", __version__)
+    assert (record["is_healthy"], record["top_1"]) == (True, 1.0)
+    assert [len(answer["tokens"]) for answer in record["answers"]] == [6, 6]
+    other = tmp_path / "other.litertlm"
+    other.write_bytes(language_bundle(model=language_model(seed=3)))
+    against = f"--against={other}"
+    code, out, _ = tool(bundle, "--reference=litert_ref", against, "--prompt=A", *flags)
+    assert code == 2
+    assert out.endswith("1 of 1 answer differs from other.litertlm (litert_ref).\n")
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (
+            ["--graph={bundle}", "--num_runs=2"],
+            "--num_runs does not apply to the language model of a bundle; it does to a model, "
+            "--graph={bundle}!prefill_decode",
+        ),
+        (["--graph={bundle}", "--use_xnnpack"], "--use_xnnpack does not apply to the language"),
+        (["--graph={bundle}", "--prompt=a", "--prompt_file=b"], "prompt_file: give one, got 2"),
+        (["--graph={bundle}", "--prompt_file=/dev/null"], "expected a prompt, got none"),
+        (
+            ["--graph={small}", "--prompt=a"],
+            "--prompt: expected a bundle with a language model, got {small}",
+        ),
+        (["--graph={small}", "--reference=litert_lm"], "--reference=litert_lm: expected a bundle"),
+        (["--graph={bundle}!decoder"], "does not have a model 'decoder'"),
+    ],
+)
+def test_mistakes_with_language_models(
+    refused: Callable[..., str], small: str, bundle: str, flags: list[str], message: str
+) -> None:
+    given = (flag.format(small=small, bundle=bundle) for flag in flags)
+    assert message.format(small=small, bundle=bundle) in refused("inference_diff", *given)
 
 
 @pytest.mark.parametrize(

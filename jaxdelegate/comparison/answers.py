@@ -1,0 +1,146 @@
+"""What a comparison of a language model with a reference found: tokens, margins, the verdict."""
+
+import dataclasses
+import os
+
+import numpy as np
+
+_MOST = 0.5  # no rounding explains a larger margin, as in likeness.py
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """The next token of both, after the same tokens.
+
+    Attributes:
+        token: the engine's.
+        expected: the reference's.
+        best: the most likely one by the reference's logits.
+        own: the engine's logarithms of the probabilities of `token` and of `expected`.
+        reference: the reference's.
+    """
+
+    token: int
+    expected: int
+    best: int
+    own: tuple[float, float]
+    reference: tuple[float, float]
+
+    @property
+    def agrees(self) -> bool:
+        return self.token == self.expected
+
+    @property
+    def margin(self) -> float:
+        """By how much the engine prefers its token, as a difference of logarithms."""
+        return self.own[0] - self.own[1]
+
+    @property
+    def expected_margin(self) -> float:
+        """By how much the reference prefers its own."""
+        return self.reference[1] - self.reference[0]
+
+    def distance(self, scores: tuple[float, float]) -> float:
+        """The largest difference of such logarithms from the reference's."""
+        return max(abs(a - b) for a, b in zip(scores, self.reference, strict=True))
+
+
+@dataclasses.dataclass(frozen=True)
+class AnswerDiff:
+    """The greedy answers to a prompt.
+
+    Attributes:
+        prompt: its text.
+        text: the engine's answer.
+        expected_text: the reference's.
+        tokens: the engine's, without a stop token.
+        expected_tokens: the reference's, without a stop token.
+        steps: for each of these the engine's next token; if it is known, also for the stop token.
+    """
+
+    prompt: str
+    text: str
+    expected_text: str
+    tokens: tuple[int, ...]
+    expected_tokens: tuple[int, ...]
+    steps: tuple[Step, ...]
+
+    @property
+    def divergence(self) -> int | None:
+        """The number of tokens before the first different one; None: the answers are equal."""
+        if self.tokens == self.expected_tokens:
+            return None
+        pairs = zip(self.tokens, self.expected_tokens, strict=False)
+        shorter = min(len(self.tokens), len(self.expected_tokens))
+        return next((n for n, (a, b) in enumerate(pairs) if a != b), shorter)
+
+
+@dataclasses.dataclass(frozen=True)
+class LanguageModelDiff:
+    """The comparison of a language model with a reference.
+
+    Attributes:
+        model: the bundle.
+        platform: where the engine ran.
+        reference: what it was compared with.
+        reference_version: of LiteRT-LM, if that is the reference.
+        against: the bundle that the reference ran instead of the model; None: none.
+        answers: one for each prompt.
+        noise: the largest difference between LiteRT's other kernels and the reference, as
+            `rounding`; None: not measured, because rounding explains everything.
+    """
+
+    model: str
+    platform: str
+    reference: str
+    reference_version: str | None
+    against: str | None
+    answers: tuple[AnswerDiff, ...]
+    noise: float | None = None
+
+    @property
+    def expected(self) -> str:
+        """The other side of the comparison, for people."""
+        name = " ".join(filter(None, (self.reference, self.reference_version)))
+        return f"{os.path.basename(self.against)} ({name})" if self.against else name
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """Those of all answers."""
+        return tuple(step for answer in self.answers for step in answer.steps)
+
+    @property
+    def top_1(self) -> float:
+        """The share of steps in which both prefer the same token."""
+        return float(np.mean([step.agrees for step in self.steps])) if self.steps else 1.0
+
+    @property
+    def rounding(self) -> float:
+        """The largest difference of logarithms of probabilities where both prefer one token."""
+        return max((step.distance(step.own) for step in self.steps if step.agrees), default=0.0)
+
+    @property
+    def limit(self) -> float:
+        """The largest margin that rounding explains."""
+        return min(2 * max(self.rounding, self.noise or 0.0), _MOST)
+
+    def is_close(self, step: Step) -> bool:
+        """Whether rounding decides between the tokens of a step."""
+        return step.agrees or max(step.margin, step.expected_margin) <= self.limit
+
+    @property
+    def differing(self) -> tuple[AnswerDiff, ...]:
+        """The answers that are not equal."""
+        return tuple(answer for answer in self.answers if answer.divergence is not None)
+
+    @property
+    def agrees(self) -> bool:
+        """Whether all answers and all next tokens are equal."""
+        return not self.differing and all(step.agrees for step in self.steps)
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether they are equal, or differ by rounding only."""
+        ends = ((a.divergence, len(a.steps)) for a in self.differing)
+        has_unknown = any(n is not None and n >= count for n, count in ends)
+        return not has_unknown and all(map(self.is_close, self.steps))

@@ -1,0 +1,88 @@
+"""What LiteRT-LM answers, in a process of its own: its crashes and endless runs are errors here."""
+
+import dataclasses
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from jaxdelegate.errors import InterpreterError, OptionError
+from jaxdelegate.text import printable
+
+LITERT_LM = "litert_lm"
+_PROGRAM = Path(__file__).with_name("litert_lm_program.py")
+
+
+@dataclasses.dataclass(frozen=True)
+class Texts:
+    """LiteRT-LM's answers.
+
+    Attributes:
+        version: of LiteRT-LM.
+        texts: what follows each prompt.
+    """
+
+    version: str
+    texts: list[str]
+
+
+def litert_lm_texts(
+    model: str,
+    prompts: Sequence[str],
+    max_output_tokens: int,
+    *,
+    python: str | None = None,
+    timeout_s: float = 600,
+) -> Texts:
+    """Let LiteRT-LM continue prompts greedily, on the CPU.
+
+    Args:
+        model: the path of a bundle.
+        prompts: texts; the bundle's start token is added, a chat template is not applied.
+        max_output_tokens: of each answer.
+        python: the Python that has litert_lm; None: this one.
+        timeout_s: the most seconds that it may take.
+
+    Raises:
+        OptionError: litert_lm is not installed.
+        InterpreterError: LiteRT-LM failed, crashed, or took too long.
+    """
+    if python is None and importlib.util.find_spec(LITERT_LM) is None:
+        raise OptionError(
+            "reference: litert_lm is not installed: pip install litert-lm-api, or choose another "
+            "reference"
+        )
+    request = {"model": model, "prompts": [*prompts], "max_output_tokens": max_output_tokens}
+    # -P: the modules next to the program, such as bisect.py, must not shadow the library's.
+    command = [python or sys.executable, "-P", os.fspath(_PROGRAM)]
+    try:
+        ran = subprocess.run(
+            command,
+            input=json.dumps(request),
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise InterpreterError(
+            f"reference (litert_lm): no answers after {timeout_s:g} s; allow more seconds, or "
+            "request fewer tokens"
+        ) from error
+    if ran.returncode != 0:
+        raise InterpreterError(f"reference (litert_lm): {_reason(ran)}")
+    return Texts(**json.loads(ran.stdout))
+
+
+def _reason(ran: subprocess.CompletedProcess[str]) -> str:
+    """How a process ended, and the last line that it printed."""
+    lines = [line.strip() for line in ran.stderr.splitlines() if line.strip()]
+    last = printable(lines[-1]) if lines else "it printed nothing"
+    if ran.returncode > 0:
+        return last
+    return f"the process crashed with {signal.Signals(-ran.returncode).name}: {last}"

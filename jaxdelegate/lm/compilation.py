@@ -1,0 +1,95 @@
+"""Compiles functions of a bundle's models. Imports jax.
+
+Weights are those that a delegate would use, one copy for all programs.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from jaxdelegate.function.functions import Functions
+from jaxdelegate.function.model import CallableModel
+from jaxdelegate.function.views import View
+from jaxdelegate.function.weights import Params
+from jaxdelegate.lm.graph import Embedder
+from jaxdelegate.lm.tasks import Array
+from jaxdelegate.model.records import Model
+from jaxdelegate.xla import aot
+from jaxdelegate.xla.program import Program
+from jaxdelegate.xla.weights import DeviceWeights
+
+Applies = Mapping[str, Any]  # the functions of signatures, by part
+Run = Callable[..., tuple[Any, ...]]  # of weights by part, then of arrays
+
+
+class Compilation:
+    """Compiles for the device of `weights`, which take in the models' own."""
+
+    def __init__(self, models: Mapping[str, Model], view: View, weights: DeviceWeights) -> None:
+        """`models`: by part."""
+        self._models = {
+            part: CallableModel(Functions(model, view, weights=weights))
+            for part, model in models.items()
+        }
+        self._weights = weights
+
+    def compiled(
+        self,
+        name: str,
+        keys: Mapping[str, str],
+        traced: Callable[[Applies], Run],
+        given: Sequence[Array],
+        *,
+        results: int,
+        donated: int = 0,
+    ) -> Program:
+        """Compile a function of signatures.
+
+        Args:
+            name: of the program.
+            keys: of the signatures, by part.
+            traced: makes the function of those of the signatures; JAX traces it.
+            given: its arrays.
+            results: how many it returns.
+            donated: how many of the first arrays become its first results, in place.
+        """
+        found = {p: self._models[p].function(k, weights="prepared") for p, k in keys.items()}
+        params = {(part, leaf): a for part, (_, own) in found.items() for leaf, a in own.items()}
+        names, run = [*params], traced({part: apply for part, (apply, _) in found.items()})
+
+        def program(*arrays: Any) -> tuple[Any, ...]:
+            own: dict[str, Params] = {part: {} for part in keys}
+            for (part, leaf), array in zip(names, arrays, strict=False):
+                own[part][leaf] = array
+            return run(own, *arrays[len(names) :])
+
+        program.__name__ = name
+        weights = [(a.shape, a.dtype) for a in params.values()]
+        executable, was_read = aot.compile_function(
+            program,
+            [*weights, *given],
+            tuple(range(len(names), len(names) + donated)),
+            self._weights.runtime,
+            exact=False,
+        )
+        return Program(
+            executable=executable,
+            weights=tuple(params.values()),
+            inputs=tuple(range(len(given))),
+            outputs=tuple(range(results)),
+            states={},
+            donated=tuple(range(donated)),
+            was_read=was_read,
+        )
+
+
+def embedded(applies: Applies, params: Any, embedder: Embedder, tokens: Any) -> jax.Array:
+    """[tokens, ...]: what an embedder computes from each token."""
+    apply, own = applies[embedder.part], params[embedder.part]
+
+    def one(token: Any) -> Any:
+        return apply(own, {embedder.token: token.astype(embedder.dtype).reshape(embedder.shape)})
+
+    found: jax.Array = jax.vmap(one)(tokens)[embedder.result]
+    return found

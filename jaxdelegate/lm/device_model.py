@@ -1,0 +1,245 @@
+"""Models of a bundle on a device: their programs, from memory, from the disk, or compiled.
+
+jax is imported when a program must be compiled, or the device is not the CPU.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import functools
+import math
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from jaxdelegate.cache.loading import ModelData, ResultSpec
+from jaxdelegate.cache.program_key import FileProgramKey
+from jaxdelegate.compile.compiler import Compiler
+from jaxdelegate.compile.programs import programs_of
+from jaxdelegate.compile.target import compilation_module
+from jaxdelegate.digests import digests
+from jaxdelegate.function.views import View
+from jaxdelegate.lm.tasks import Array
+from jaxdelegate.lru_cache import LruCache, give_back
+from jaxdelegate.model.records import Model, SignatureDef, Tensor
+from jaxdelegate.pjrt import client
+from jaxdelegate.pjrt.client import Runtime
+from jaxdelegate.waiting import waiting
+from jaxdelegate.whole_imports import whole_imports
+from jaxdelegate.xla.program import Program
+from jaxdelegate.xla.weights import DeviceWeights, on_device
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+_MOST_PROGRAMS = 64
+_NO_CACHE = ":nocache"  # LiteRT-LM's
+_MOST_BYTES = 10 << 30  # of the default folder
+_FOLDERS = ("function", "lm", "plan", "runtime")  # whose code determines programs, besides others
+
+T = TypeVar("T", bound="DataclassInstance")  # what a program does
+
+
+class DeviceModel(abc.ABC, Generic[T]):
+    """Models of a bundle, and the programs of tasks."""
+
+    def __init__(
+        self, models: Mapping[str, Model], name: str, view: View, cache_dir: str | None
+    ) -> None:
+        """Compile nothing yet.
+
+        Args:
+            models: by part; the main one first, called "".
+            name: of the main one, for messages.
+            view: the options.
+            cache_dir: see `Engine`.
+        """
+        self._models, self._name, self._view = models, name, view
+        folder = None if cache_dir == _NO_CACHE else cache_dir or _default_folder()
+        prepared = view.prepared or view.options
+        self._compiler = Compiler(dataclasses.replace(prepared, serialization_dir=folder))
+        if self._compiler.cache is not None and not cache_dir:
+            self._compiler.cache.most_bytes = _MOST_BYTES
+        self._settings = repr(self._compiler.file_settings())
+        self._programs: LruCache[Any, Program] = LruCache(_MOST_PROGRAMS)
+        self._weights = on_device(self._compiler.target.runtime)
+        self._compiling: Any = None
+        self._lock = threading.Lock()
+
+    # ---- what a kind of models has
+
+    @abc.abstractmethod
+    def _keys(self, task: T) -> Mapping[str, str]:
+        """The signatures that a task runs, by part; the main one is ""."""
+
+    @abc.abstractmethod
+    def _results(self, task: T) -> Sequence[Array]:
+        """What its program returns."""
+
+    @abc.abstractmethod
+    def _description(self, task: T) -> str:
+        """What `jaxdelegate cache list` says about its program."""
+
+    @abc.abstractmethod
+    def _new_computation(self, weights: DeviceWeights) -> Any:
+        """Import jax, and return what compiles: it has `program(task)`."""
+
+    def _check(self, task: T) -> None:
+        """Raise an error for what cannot be compiled."""
+
+    # ---- what all have
+
+    @property
+    def platform(self) -> str:
+        """One of "cpu", "gpu" and "tpu"."""
+        return self._compiler.platform
+
+    @property
+    def runtime(self) -> Runtime:
+        """Where the next program runs: without jax, until one has to be compiled."""
+        return self._weights.runtime
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the weights on the device, of all programs in memory; each counts once."""
+        arrays = {id(a): a for p in self._programs.values() for a in p.weights}
+        return sum(map(client.nbytes, arrays.values()))
+
+    def close(self) -> None:
+        """Free programs and weights; those that are needed again are loaded again."""
+        with self._lock:
+            self._programs.clear()
+            self._compiling = None
+
+    def run(
+        self, task: T, arguments: Callable[[Runtime], Sequence[Any]]
+    ) -> tuple[list[Any], Runtime]:
+        """Run the program of a task.
+
+        Args:
+            task: what it does.
+            arguments: its arrays, where it runs.
+
+        Returns:
+            Its results, and where it ran.
+        """
+        try:
+            return self._started(task, arguments)
+        except client.NeedsJaxError:  # this jaxlib cannot run it alone
+            self._go_on_with_jax()
+            return self._started(task, arguments)
+
+    def _started(
+        self, task: T, arguments: Callable[[Runtime], Sequence[Any]]
+    ) -> tuple[list[Any], Runtime]:
+        client.check_process()
+        program, runtime = self.program(task)
+        return [*program.executable.start(program.weights, [*arguments(runtime)])], runtime
+
+    def program(self, task: T) -> tuple[Program, Runtime]:
+        """The program of a task, and where it runs; threads that ask at once compile it once."""
+        weights = self._weights
+        try:
+            return self._program(task, weights), weights.runtime
+        except client.NeedsJaxError:
+            weights = self._go_on_with_jax()
+            return self._program(task, weights), weights.runtime
+
+    def _program(self, task: T, weights: DeviceWeights) -> Program:
+        group = "lm", self._settings, weights.runtime
+        made = functools.partial(self._made, task, weights)
+        return programs_of(self._models[""]).get(group, task, self._programs, math.inf, made)
+
+    def _made(self, task: T, weights: DeviceWeights) -> Program:
+        """Load a program, or compile and store it; a NeedsJaxError: the runtime has no jax."""
+        cache, key = self._compiler.cache, self._key(task, weights.runtime)
+        program = None if cache is None or key is None else cache.load(key, weights)
+        if program is not None:
+            self._give_back()
+            return program
+        self._check(task)
+        if not weights.runtime.has_jax:
+            raise client.NeedsJaxError("the program is not stored")
+        where = f"{self._name}, signature {self._keys(task)['']!r}, for {weights.runtime.device}"
+        next_time = "" if cache is None else "; the next start loads the program"
+        with waiting(f"compiling {where}{next_time}"):
+            program = self._computation(weights).program(task)
+        if cache is not None and key is not None:
+            program = cache.save(key, program)
+        self._give_back()
+        return program
+
+    def _give_back(self) -> None:
+        """Let go of what loading or compiling a program needed."""
+        self._drop_pages()
+        give_back()
+
+    def _drop_pages(self) -> None:
+        """Let go of the file's pages, which were read once."""
+        for model in self._models.values():
+            if model.origin.file is not None:
+                model.origin.file.drop_pages()
+
+    def _go_on_with_jax(self) -> DeviceWeights:
+        """Use jax from now on, which compiles; what was loaded without it is loaded again."""
+        compilation_module()
+        with self._lock:
+            if not self._weights.runtime.has_jax:
+                self._programs.clear()
+                self._weights = on_device(client.of_jax(self._compiler.device))
+            return self._weights
+
+    def _computation(self, weights: DeviceWeights) -> Any:
+        with self._lock:
+            if self._compiling is None:
+                with whole_imports():
+                    self._compiling = self._new_computation(weights)
+            return self._compiling
+
+    @functools.cached_property
+    def _digest(self) -> str:
+        found = digests([model.content for model in self._models.values()])
+        self._drop_pages()
+        return " ".join(found)
+
+    def _key(self, task: T, runtime: Runtime) -> FileProgramKey | None:
+        """The key of a stored program; None: it is not stored."""
+        cache = self._compiler.cache
+        if cache is None or any(m.external_buffer_groups for m in self._models.values()):
+            return None
+        constants = {
+            number: tensor.constant
+            for number, tensor in enumerate(self._tensors(task))
+            if tensor.constant is not None and not tensor.constant.dtype.hasobject
+        }
+        specs = {n: ResultSpec(*array) for n, array in enumerate(self._results(task))}
+        return cache.file_program_key(
+            self._digest,
+            ModelData(specs, constants, {}),
+            {**self._compiler.file_settings(), "task": dataclasses.asdict(task)},
+            runtime.device,
+            folders=_FOLDERS,
+            model_name=os.path.basename(self._name),
+            operators=self._description(task),
+        )
+
+    def _tensors(self, task: T) -> list[Tensor]:
+        """Those of the task's signatures, in the order of the models."""
+        keys = self._keys(task)
+        subgraphs = (
+            model.subgraphs[signature_of(model, keys[part]).subgraph]
+            for part, model in self._models.items()
+        )
+        return [tensor for subgraph in subgraphs for tensor in subgraph.tensors]
+
+
+def signature_of(model: Model, key: str) -> SignatureDef:
+    """The signature with a key."""
+    return next(s for s in model.signatures if s.key == key)
+
+
+def _default_folder() -> str:
+    root = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return os.path.join(root, "jaxdelegate")

@@ -1,0 +1,221 @@
+"""A text encoder from a bundle, with its tokenizer and its compiled programs."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
+
+import numpy as np
+
+from jaxdelegate.bundles.bundle import Bundle, open_bundle
+from jaxdelegate.bundles.metadata import token_of
+from jaxdelegate.errors import ModelError, OptionError
+from jaxdelegate.lm.configs import Backend, with_backend
+from jaxdelegate.lm.embeddings import EmbeddingOptions, EmbeddingResponse, InputOverflowStrategy
+from jaxdelegate.lm.encoder_model import EncoderModel
+from jaxdelegate.lm.messages import Content, Text
+from jaxdelegate.lm.unsupported import refuse
+from jaxdelegate.model.sections import EMBEDDING_METADATA
+from jaxdelegate.text import printable
+
+_PART = "text_encoder"
+Contents = str | Content | Sequence[str | Content]
+
+
+class EmbeddingEngine:
+    """A bundle's text encoder, ready to compute embeddings.
+
+    ```python
+    from jaxdelegate import lm as litert_lm
+
+    with litert_lm.EmbeddingEngine("model.litertlm") as engine:
+        print(engine.compute_embedding("What is the capital of France?").embedding)
+    ```
+
+    Any thread may use it.
+    """
+
+    def __init__(
+        self,
+        model_path: str | os.PathLike[str],
+        backend: Backend | Callable[[], Backend] | None = None,
+        *,
+        cache_dir: str | None = None,
+        min_input_length: int | None = None,
+        max_input_length: int | None = None,
+        max_batch: int = 8,
+        options: Mapping[str, Any] | None = None,
+        **unsupported: Any,
+    ) -> None:
+        """Open a bundle. Programs are compiled when they are first needed.
+
+        Args:
+            model_path: of a `.litertlm` file.
+            backend: where it runs; None: JAX's default device.
+            cache_dir: the folder of compiled programs, see `Engine`.
+            min_input_length: encoders for fewer tokens are not used; None, or less than 1: as the
+                bundle declares, or all are.
+            max_input_length: of a text, in tokens; the next longer encoder is the last one that is
+                used. None, or less than 1: as the bundle declares, or all are.
+            max_batch: the most texts that `compute_embedding_batch` processes at once.
+            options: of JaxDelegate, for example `{"compute_dtype": "float16"}`.
+            **unsupported: other arguments of `litert_lm.EmbeddingEngine`; None is accepted.
+
+        Raises:
+            ModelError: the bundle is damaged, or has no text encoder.
+            OptionError: an option is unknown or not supported, no encoder is for such lengths, or a
+                package of the extra `lm` is missing.
+        """
+        refuse("EmbeddingEngine", unsupported)
+        if max_batch < 1:
+            raise OptionError(f"max_batch: expected at least 1, got {max_batch}")
+        self.bundle: Bundle = open_bundle(model_path)
+        self.model_path, self.max_batch = self.bundle.path, max_batch
+        self.backend, self.cache_dir = backend, cache_dir
+        self.min_input_length, self.max_input_length = min_input_length, max_input_length
+        declared = self._declared()
+        self._tokenizer = self.bundle.tokenizer(_PART)
+        self._start = self._special(declared, "bos_token")
+        self._end = self._special(declared, "eos_token")
+        lengths = (
+            _length(min_input_length, declared, "min_input_length"),
+            _length(max_input_length, declared, "max_input_length"),
+        )
+        others = dict(self.bundle.models)
+        if _PART not in others:
+            raise ModelError(
+                f"{printable(self.bundle.path)}: expected a text encoder, the part {_PART!r}, got "
+                f"{printable(', '.join(others)) or 'no models'}"
+            )
+        self._model: EncoderModel | None = EncoderModel(
+            others.pop(_PART),
+            f"{self.bundle.path}!{_PART}",
+            others,
+            with_backend(options or {}, backend),
+            lengths,
+            cache_dir,
+        )
+
+    def compute_embedding(
+        self, contents: Contents, options: EmbeddingOptions | None = None
+    ) -> EmbeddingResponse:
+        """The embedding of a text.
+
+        Args:
+            contents: the text, or its parts, whose tokens follow each other.
+            options: None: the default ones.
+
+        Raises:
+            OptionError: a part is an image or sound.
+            ValueError: the text is too long, or has no tokens; `output_size` is too large.
+        """
+        (found,) = self.compute_embedding_batch([contents], options)
+        return found
+
+    def compute_embedding_batch(
+        self, contents_batch: Sequence[Contents], options: EmbeddingOptions | None = None
+    ) -> list[EmbeddingResponse]:
+        """The embeddings of many texts, `max_batch` at a time as rows of the same products.
+
+        Each depends on its text, and on the others by rounding only.
+
+        Args:
+            contents_batch: as for `compute_embedding`, one for each.
+            options: of all; None: the default ones.
+
+        Returns:
+            An EmbeddingResponse for each text, in their order. Errors as `compute_embedding`.
+        """
+        if self._model is None:
+            raise RuntimeError("the engine is closed")
+        if isinstance(contents_batch, str):
+            raise TypeError(
+                "compute_embedding_batch: expected a list of texts, got a str: pass [text]"
+            )
+        options = options or EmbeddingOptions()
+        texts = [self._parts(contents, options) for contents in contents_batch]
+        if not texts:
+            return []
+        rows = self._model.embeddings([part for parts in texts for part in parts], self.max_batch)
+        ends = np.cumsum([len(parts) for parts in texts])[:-1]
+        return [_response(own, options) for own in np.split(rows, ends)]
+
+    def _parts(self, contents: Contents, options: EmbeddingOptions) -> list[list[int]]:
+        """The tokens of a text, in parts that are short enough."""
+        assert self._model is not None
+        items = [contents] if isinstance(contents, str | Content) else contents
+        tokens = [token for item in items for token in self._tokenizer.encode(_text(item))]
+        has_special = options.insert_special_tokens is not False
+        if has_special:
+            tokens = [*self._start, *tokens, *self._end]
+        if not tokens:
+            raise ValueError("expected at least one token, got none: the text is empty")
+        most = self._model.graph.length
+        if len(tokens) <= most:
+            return [tokens]
+        strategy = options.input_overflow_strategy
+        if strategy == InputOverflowStrategy.CHUNK_AND_AVERAGE:
+            return [tokens[i : i + most] for i in range(0, len(tokens), most)]
+        if strategy == InputOverflowStrategy.TRUNCATE:
+            end = self._end if has_special and len(self._end) < most else []
+            return [[*tokens[: most - len(end)], *end]]
+        raise ValueError(
+            f"expected at most {most} tokens, got {len(tokens)}: shorten the text, or set "
+            "input_overflow_strategy"
+        )
+
+    def _declared(self) -> Any:
+        """The message EmbeddingMetadata; None: the bundle has none."""
+        has_metadata = any(s.type == EMBEDDING_METADATA for s in self.bundle.sections)
+        return self.bundle.embedding_metadata() if has_metadata else None
+
+    def _special(self, declared: Any, name: str) -> list[int]:
+        """The ids of a token that the bundle declares."""
+        has_token = declared is not None and declared.HasField(name)
+        token = token_of(getattr(declared, name)) if has_token else None
+        if token is None:
+            return []
+        return list(token.ids) if token.text is None else self._tokenizer.encode(token.text)
+
+    def close(self) -> None:
+        """Free programs and weights."""
+        if self._model is not None:
+            self._model.close()
+        self._model = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _length(given: int | None, declared: Any, name: str) -> int | None:
+    """A length in tokens; None: any."""
+    if given is not None and given > 0:
+        return given
+    return getattr(declared, name) or None if declared is not None else None
+
+
+def _text(item: object) -> str:
+    if isinstance(item, str):
+        return item
+    if isinstance(item, Text):
+        return item.text
+    if isinstance(item, Content):
+        raise OptionError(
+            f"{type(item).__name__} is not supported: expected a text, Content.Text or str"
+        )
+    raise TypeError(f"expected a str or a Content, got {type(item).__name__}")
+
+
+def _response(parts: np.ndarray, options: EmbeddingOptions) -> EmbeddingResponse:
+    """The embedding of a text from those of its parts, [parts, size]."""
+    found, size = parts.mean(axis=0), options.output_size or 0
+    if size > len(found):
+        raise ValueError(f"output_size: expected at most {len(found)}, got {size}")
+    if size > 0:
+        found = found[:size]
+    norm = np.linalg.norm(found)
+    if options.normalize is not False and norm > 0:
+        found = found / norm
+    return EmbeddingResponse(found.tolist())

@@ -1,0 +1,67 @@
+"""The functions that become the programs of a text encoder. Imports jax."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+
+from jaxdelegate.function.views import View
+from jaxdelegate.lm.compilation import Applies, Compilation, Run, embedded
+from jaxdelegate.lm.encoder_graph import Encoder, EncoderGraph
+from jaxdelegate.lm.encoder_tasks import EncoderTask, arguments, results
+from jaxdelegate.model.records import Model
+from jaxdelegate.xla.program import Program
+from jaxdelegate.xla.weights import DeviceWeights
+
+
+class EncoderComputation(Compilation):
+    """Compiles the programs of a text encoder, with embedders."""
+
+    def __init__(
+        self, models: Mapping[str, Model], view: View, graph: EncoderGraph, weights: DeviceWeights
+    ) -> None:
+        """`models`: the text encoder, called "", and embedders, by part."""
+        super().__init__(models, view, weights)
+        self._graph = graph
+
+    def program(self, task: EncoderTask) -> Program:
+        """Compile the program of a task."""
+        graph = self._graph
+        encoder = graph.of_key(task.key)
+
+        def traced(applies: Applies) -> Run:
+            def run(params: Any, tokens: Any, counts: Any) -> tuple[Any]:
+                def one(tokens: Any, count: Any) -> Any:
+                    return _embedding(graph, encoder, applies, params, tokens, count)
+
+                if task.rows == 1:
+                    return (one(tokens[0], counts[0])[None],)
+                return (jax.vmap(one)(tokens, counts),)
+
+            return run
+
+        return self.compiled(
+            f"embed_{task.key}",
+            graph.keys(task.key),
+            traced,
+            arguments(graph, task),
+            results=len(results(graph, task)),
+        )
+
+
+def _embedding(
+    graph: EncoderGraph, encoder: Encoder, applies: Applies, params: Any, tokens: Any, count: Any
+) -> jax.Array:
+    """float32 [size], of the first `count` tokens."""
+    inputs = {}
+    for lookup in encoder.lookups:
+        found = embedded(applies, params, graph.embedders[lookup.part], tokens)
+        inputs[lookup.name] = found.reshape(lookup.shape)
+    for name, info in encoder.masks.items():
+        sees = lax.iota(np.int32, math.prod(info.shape)) < count
+        inputs[name] = sees.astype(info.dtype).reshape(info.shape)
+    result: jax.Array = applies[""](params[""], inputs)[encoder.result]
+    return result.reshape(-1).astype(np.float32)

@@ -1,0 +1,108 @@
+"""A bundle's text encoder on a device."""
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxdelegate.function.views import signatures_of, whole
+from jaxdelegate.lm.device_model import DeviceModel
+from jaxdelegate.lm.encoder_graph import encoder_graph, selected
+from jaxdelegate.lm.encoder_tasks import EncoderTask, results
+from jaxdelegate.model.open_models import open_model
+from jaxdelegate.passes.limits import Limits
+from jaxdelegate.pjrt.client import viewed
+from jaxdelegate.xla.weights import DeviceWeights
+
+
+class EncoderModel(DeviceModel[EncoderTask]):
+    """A model that computes embeddings of texts, and its programs.
+
+    Attributes:
+        graph: its signatures.
+    """
+
+    def __init__(
+        self,
+        source: Any,
+        name: str,
+        others: Mapping[str, Any],
+        options: Mapping[str, Any],
+        lengths: tuple[int | None, int | None],
+        cache_dir: str | None,
+    ) -> None:
+        """Read the models; nothing is compiled yet.
+
+        Args:
+            source: the text encoder in its bundle.
+            name: for messages.
+            others: the bundle's models that may compute its inputs, by part.
+            options: of JaxDelegate.
+            lengths: the shortest and the longest, see `encoder_graph.selected`.
+            cache_dir: see `Engine`.
+
+        Raises:
+            ModelError: it is not a text encoder.
+            OptionError: an option is unknown, or does not apply.
+        """
+        view = whole(options, Limits())
+        opened = {part: open_model(model) for part, model in {"": source, **others}.items()}
+        signatures = {part: signatures_of(m, view.limits) for part, m in opened.items()}
+        graph = encoder_graph(signatures.pop(""), name, signatures)
+        self.graph = dataclasses.replace(graph, encoders=selected(graph.encoders, *lengths))
+        models = {part: opened[part] for part in ("", *graph.embedders)}
+        super().__init__(models, name, view, cache_dir)
+
+    def embeddings(self, texts: Sequence[Sequence[int]], max_batch: int) -> np.ndarray:
+        """Embed texts, those of one encoder together.
+
+        Args:
+            texts: token ids, at least one and at most `graph.length` each.
+            max_batch: the most rows of a program.
+
+        Returns:
+            float32 [texts, size].
+        """
+        by_length = defaultdict[int, list[int]](list)
+        for number, tokens in enumerate(texts):
+            by_length[self.graph.encoder(len(tokens)).length].append(number)
+        found: dict[int, np.ndarray] = {}
+        for length, numbers in by_length.items():
+            for some in _batches(numbers, max_batch):
+                found.update(zip(some, self._rows([texts[n] for n in some], length), strict=True))
+        return np.stack([found[number] for number in range(len(texts))])
+
+    def _rows(self, texts: Sequence[Sequence[int]], length: int) -> np.ndarray:
+        """float32 [texts, size], by the encoder of a length."""
+        tokens = np.zeros((len(texts), length), np.int32)
+        counts = np.array([len(text) for text in texts], np.int32)
+        for row, text in zip(tokens, texts, strict=True):
+            row[: len(text)] = text
+        task = EncoderTask(self.graph.encoder(length).key, len(texts))
+        (found,), _ = self.run(task, lambda _: [tokens, counts])
+        return viewed(found)
+
+    def _keys(self, task: EncoderTask) -> Mapping[str, str]:
+        return self.graph.keys(task.key)
+
+    def _results(self, task: EncoderTask) -> Sequence[Any]:
+        return results(self.graph, task)
+
+    def _description(self, task: EncoderTask) -> str:
+        return f"{task.key}, rows: {task.rows}"
+
+    def _new_computation(self, weights: DeviceWeights) -> Any:
+        from jaxdelegate.lm.encoder_computation import EncoderComputation  # noqa: PLC0415 (jax)
+
+        return EncoderComputation(self._models, self._view, self.graph, weights)
+
+
+def _batches(numbers: Sequence[int], most: int) -> Iterator[Sequence[int]]:
+    """Parts whose lengths are powers of two, so that there are few programs."""
+    start = 0
+    while left := len(numbers) - start:
+        count = 1 << (min(left, most).bit_length() - 1)
+        yield numbers[start : start + count]
+        start += count
