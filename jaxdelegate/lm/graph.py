@@ -1,8 +1,9 @@
 """Which signatures of a model read a prompt and generate tokens, and what their inputs mean.
 
-Source: the exports of litert-torch and ai-edge-torch, as LiteRT-LM's executors read them
-(runtime/executor/litert_compiled_model_executor_utils.cc): tokens, input_pos, mask, and caches that
-are inputs and outputs of the same name.
+Source: the exports of litert-torch and ai-edge-torch, as LiteRT-LM's CPU executor reads them
+(runtime/executor/litert_compiled_model_executor_utils.cc, llm_litert_compiled_model_executor.cc):
+tokens or embeddings, the inputs of `places`, and caches that are inputs and outputs of the same
+name. A drafter is that of llm_litert_mtp_drafter.cc.
 """
 
 import dataclasses
@@ -16,22 +17,28 @@ import numpy as np
 
 from jaxdelegate.errors import ModelError
 from jaxdelegate.function.records import Signature, TensorInfo
+from jaxdelegate.lm.places import (
+    LOCAL_MASKS,
+    MASK_TYPES,
+    MASKS,
+    Attention,
+    Places,
+    first,
+    why_unknown,
+)
 from jaxdelegate.op_lowering.spec import Shape
 from jaxdelegate.text import printable
 
-TOKENS, POSITIONS, MASKS, _LOGITS = "tokens", "input_pos", ("mask", "attn_mask"), "logits"
-# LiteRT-LM's negative number of a mask (litert_compiled_model_executor_utils.cc): sums with logits
-# stay finite.
-MASKED = {
-    np.dtype(np.float32): -0.7 * float(np.finfo(np.float32).max),
-    np.dtype(np.float16): -45824.0,
-}
+TOKENS, LOGITS, ACTIVATIONS, PROJECTED = (
+    ("tokens", "token_ids"), "logits", "activations", "projected_activations",
+)  # fmt: skip
 # Inputs that models in other parts compute from a token.
 EMBEDDERS = {"embeddings": "embedder", "per_layer_embeddings": "per_layer_embedder"}
+DRAFTER = "mtp_drafter"
 _KEY = re.compile(r"(prefill|decode)(?:_(\d+))?(?:_cache_(\d+))?")
+_VERIFY = "verify"
 _CACHE = re.compile(r"(kv_cache_[kv]|[kv]_cache)_")  # an entry for each token, at its position
 _SHORTEST = 256  # tokens; shorter caches would save little
-_MASK_TYPES = (*MASKED, np.dtype(np.bool_))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,18 +69,50 @@ class Step:
     Attributes:
         key: of the signature.
         length: how many tokens.
-        embeddings: the shapes of inputs that embedders compute, by name; none: it takes tokens.
-        mask: the name of the attention mask's input; None: it has none.
+        inputs: all inputs of the signature, by name.
+        tokens: the name of the tokens' input; None: embedders take them.
+        embeddings: the names of inputs that embedders compute.
+        places: the names of those that say where tokens are.
         states: the names of caches, which are inputs and outputs.
         has_logits: whether it returns logits; if not, it fills caches only.
     """
 
     key: str
     length: int
-    embeddings: Mapping[str, Shape]
-    mask: str | None
+    inputs: Mapping[str, TensorInfo]
+    tokens: str | None
+    embeddings: tuple[str, ...]
+    places: Places
     states: tuple[str, ...]
     has_logits: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Drafter:
+    """A small model in another part that proposes the tokens after the last one.
+
+    It takes the embedding of a token and the activations of the model at the place before, sees the
+    model's caches up to that place, and returns logits, and activations for its next call.
+
+    Attributes:
+        part: of the bundle.
+        key: of the signature.
+        inputs: of the signature, by name.
+        places: the names of those that say where the token is.
+        states: the names of the model's caches that it reads.
+        embedder: of its tokens.
+        verify: the step that checks proposals: it has logits and activations of all its tokens.
+        activations: of one token, which that step returns.
+    """
+
+    part: str
+    key: str
+    inputs: Mapping[str, TensorInfo]
+    places: Places
+    states: tuple[str, ...]
+    embedder: Embedder
+    verify: Step
+    activations: TensorInfo
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,9 +128,9 @@ class LanguageGraph:
         axes: the dimension of each cache that holds its tokens; caches that are not among them have
             another number of entries.
         embedders: what computes such inputs, by name.
-        tokens: the type of token ids; None: embedders take them.
-        positions: the type of positions.
-        masks: the type of the attention mask: 0 and a negative number, or True and False.
+        attention: which tokens each one sees.
+        drafter: None: the bundle has none, or not one that can be used.
+        why_no_drafter: why; empty: it has one.
     """
 
     prefill: tuple[Step, ...]
@@ -101,9 +140,9 @@ class LanguageGraph:
     states: Mapping[str, TensorInfo]
     axes: Mapping[str, int]
     embedders: Mapping[str, Embedder]
-    tokens: np.dtype | None
-    positions: np.dtype
-    masks: np.dtype
+    attention: Attention
+    drafter: Drafter | None
+    why_no_drafter: str
 
     @property
     def cache_lengths(self) -> tuple[int, ...]:
@@ -118,21 +157,58 @@ class LanguageGraph:
         )
         return *doubled, self.capacity
 
-    def shape(self, state: str, length: int) -> Shape:
-        """A cache's shape at one of these lengths."""
-        shape = self.states[state].shape
-        if state not in self.axes:
+    @property
+    def carried(self) -> Mapping[str, TensorInfo]:
+        """The arrays of one sequence that programs carry: its caches, and what drafters need."""
+        if self.drafter is None:
+            return self.states
+        return {**self.states, ACTIVATIONS: self.drafter.activations}
+
+    def shape(self, name: str, length: int) -> Shape:
+        """The shape of one of `carried` at one of these lengths."""
+        shape = self.carried[name].shape
+        if name not in self.axes:
             return shape
-        axis = self.axes[state]
+        axis = self.axes[name]
         return (*shape[:axis], length, *shape[axis + 1 :])
+
+    def resized(
+        self, inputs: Mapping[str, TensorInfo], length: int
+    ) -> Mapping[str, TensorInfo]:
+        """The inputs of a signature for caches of another length."""
+
+        def shape(name: str, info: TensorInfo) -> Shape:
+            if name in self.states:
+                return self.shape(name, length)
+            is_long = name in (*MASKS, *LOCAL_MASKS) and info.shape[-1] >= self.capacity
+            shorter = self.capacity - length if is_long else 0
+            return (*info.shape[:-1], info.shape[-1] - shorter) if shorter else info.shape
+
+        return {
+            name: dataclasses.replace(info, shape=shape(name, info))
+            for name, info in inputs.items()
+        }
+
+    def ring(self, length: int) -> int:
+        """How many entries the caches have that local masks show."""
+        name = self.decode.places.local_mask
+        return 0 if name is None else self.resized(self.decode.inputs, length)[name].shape[-1]
 
     def step(self, key: str) -> Step:
         """The step of a signature."""
-        return next(step for step in (*self.prefill, self.decode) if step.key == key)
+        more = () if self.drafter is None else (self.drafter.verify,)
+        return next(step for step in (*self.prefill, self.decode, *more) if step.key == key)
+
+    def is_speculative(self, key: str) -> bool:
+        """Whether the step of a signature checks what a drafter proposes."""
+        return self.drafter is not None and self.drafter.verify.key == key
 
     def keys(self, step: str) -> dict[str, str]:
-        """The signatures that a step runs, by part: its own, as "", and those of embedders."""
-        return {"": step} | {e.part: e.key for e in self.embedders.values()}
+        """The signatures that a step runs, by part: its own, as "", and those of other parts."""
+        found = {"": step} | {e.part: e.key for e in self.embedders.values()}
+        if self.drafter is not None and self.is_speculative(step):
+            found |= {e.part: e.key for e in (self.drafter, self.drafter.embedder)}
+        return found
 
     @property
     def recurrent(self) -> tuple[str, ...]:
@@ -153,6 +229,7 @@ def language_graph(
     source: str,
     most_tokens: int | None = None,
     others: Mapping[str, Mapping[str, Signature]] = types.MappingProxyType({}),
+    attention: Attention = Attention(),  # noqa: B008 (immutable)
 ) -> LanguageGraph:
     """Find the steps among a model's signatures.
 
@@ -162,11 +239,12 @@ def language_graph(
         most_tokens: how many tokens are wanted, where there are signatures for several lengths of
             caches; None: the longest.
         others: the signatures of the bundle's other models, by part.
+        attention: what the bundle declares.
 
     Raises:
         ModelError: a signature is missing, or has an input that the engine cannot provide.
     """
-    reader = _Reader(signatures, source)
+    reader = _Reader(signatures, source, others)
     keys = reader.keys(most_tokens)
     steps = {key: reader.step(key) for key in keys}
     decode = [step for key, step in steps.items() if key.startswith("decode")]
@@ -175,22 +253,19 @@ def language_graph(
         there = ", ".join(signatures) or "none"
         reader.fail(f"expected a signature 'decode' with the output 'logits', got {there}")
     (step,) = decode
-    inputs = signatures[step.key].inputs
-    masks = inputs[step.mask].dtype if step.mask is not None else np.dtype(np.float32)
-    if masks not in _MASK_TYPES:
-        reader.fail(f"expected a mask of float32, float16 or bool, got {masks}")
     capacity = reader.capacity(step)
+    drafter, why = reader.drafter_or_why(step)
     return LanguageGraph(
         prefill=tuple(prefill),
         decode=step,
         capacity=capacity,
-        vocabulary=signatures[step.key].outputs[_LOGITS].shape[-1],
-        states={name: inputs[name] for name in step.states},
-        axes=_axes(inputs, step.states, capacity),
-        embedders={name: reader.embedder(name, others) for name in step.embeddings},
-        tokens=None if step.embeddings else inputs[TOKENS].dtype,
-        positions=inputs[POSITIONS].dtype,
-        masks=masks,
+        vocabulary=signatures[step.key].outputs[LOGITS].shape[-1],
+        states={name: step.inputs[name] for name in step.states},
+        axes=_axes(step.inputs, step.states, capacity),
+        embedders={name: reader.embedder(name) for name in step.embeddings},
+        attention=attention,
+        drafter=drafter,
+        why_no_drafter=why,
     )
 
 
@@ -208,8 +283,13 @@ def _is_one_token(info: TensorInfo) -> bool:
 
 
 class _Reader:
-    def __init__(self, signatures: Mapping[str, Signature], source: str) -> None:
-        self._signatures, self._source = signatures, source
+    def __init__(
+        self,
+        signatures: Mapping[str, Signature],
+        source: str,
+        others: Mapping[str, Mapping[str, Signature]],
+    ) -> None:
+        self._signatures, self._source, self._others = signatures, source, others
 
     def keys(self, most_tokens: int | None) -> list[str]:
         """Those of one length of caches: the shortest that is long enough, or the longest."""
@@ -221,25 +301,35 @@ class _Reader:
 
     def step(self, key: str) -> Step:
         inputs, outputs = self._signatures[key].inputs, self._signatures[key].outputs
-        embeddings = {name: inputs[name].shape for name in EMBEDDERS if name in inputs}
-        wanted = {POSITIONS} if "embeddings" in embeddings else {TOKENS, POSITIONS}
-        if missing := wanted - set(inputs):
+        embeddings = tuple(name for name in EMBEDDERS if name in inputs)
+        tokens = None if "embeddings" in embeddings else first(TOKENS, inputs)
+        places = Places.among(inputs)
+        if places.positions is None or (tokens is None and "embeddings" not in embeddings):
+            missing = "input_pos" if places.positions is None else "tokens"
             self.fail(
                 f"signature {key!r}: expected the inputs 'tokens' (or 'embeddings') and "
-                f"'input_pos', got no {', '.join(sorted(missing))}"
+                f"'input_pos', got no {missing}"
             )
         states = tuple(name for name in inputs if name in outputs)
-        mask = next((name for name in MASKS if name in inputs), None)
-        known = {*wanted, *embeddings, mask, *states}
-        if others := [name for name in inputs if name not in known]:
-            self.fail(f"signature {key!r} has inputs that are not supported: {', '.join(others)}")
-        length = int(np.prod(inputs[POSITIONS].shape))
-        return Step(key, length, embeddings, mask, states, _LOGITS in outputs)
+        self._check(key, inputs, places, {tokens, *embeddings, *states})
+        length = int(np.prod(inputs[places.positions].shape))
+        return Step(key, length, inputs, tokens, embeddings, places, states, LOGITS in outputs)
 
-    def embedder(self, name: str, others: Mapping[str, Mapping[str, Signature]]) -> Embedder:
+    def _check(
+        self, key: str, inputs: Mapping[str, TensorInfo], places: Places, known: set[str | None]
+    ) -> None:
+        """Whether all inputs are known, and masks have a known type."""
+        if others := [name for name in inputs if name not in known | places.names]:
+            self.fail(f"signature {key!r} has inputs that are not supported: {why_unknown(others)}")
+        for name in (places.mask, places.local_mask):
+            if name is not None and inputs[name].dtype not in MASK_TYPES:
+                dtype = inputs[name].dtype
+                self.fail(f"expected a mask of float32, float16 or bool, got {dtype}")
+
+    def embedder(self, name: str) -> Embedder:
         """The signature of another part that computes an input from one token."""
         part = EMBEDDERS[name]
-        for key, signature in others.get(part, {}).items():
+        for key, signature in self._others.get(part, {}).items():
             ends = len(signature.inputs), len(signature.outputs)
             token, info = next(iter(signature.inputs.items()), ("", None))
             if ends == (1, 1) and info is not None and _is_one_token(info):
@@ -247,15 +337,52 @@ class _Reader:
                 return Embedder(part, key, token, info.shape, info.dtype, result)
         return self.fail(
             f"expected a model {part!r} in the bundle, with a signature of one token, which "
-            f"computes the input {name!r}, got {', '.join(others) or 'no other models'}"
+            f"computes the input {name!r}, got {', '.join(self._others) or 'no other models'}"
         )
+
+    def drafter_or_why(self, decode: Step) -> tuple[Drafter | None, str]:
+        """The drafter, or why there is none."""
+        try:
+            return self._drafter(decode), ""
+        except ModelError as error:
+            return None, str(error)
+
+    def _drafter(self, decode: Step) -> Drafter:
+        found = self._others.get(DRAFTER, {})
+        if not found or _VERIFY not in self._signatures:
+            what = f"a model {DRAFTER!r}" if not found else f"a signature {_VERIFY!r} of its model"
+            self.fail(f"speculative decoding needs {what}, which the bundle does not have")
+        key, signature = next(iter(found.items()))  # as LiteRT-LM, which takes the first one
+        inputs, places = signature.inputs, Places.among(signature.inputs)
+        states = tuple(name for name in inputs if name in decode.states)
+        self._check(key, inputs, places, {ACTIVATIONS, *states})
+        verify, outputs = self.step(_VERIFY), self._signatures[_VERIFY].outputs
+        wanted = {ACTIVATIONS, LOGITS}
+        if not (wanted <= {*outputs} and {PROJECTED, LOGITS} <= {*signature.outputs}):
+            self.fail(
+                f"expected the outputs {LOGITS!r} and {ACTIVATIONS!r} of {_VERIFY!r}, {LOGITS!r} "
+                f"and {PROJECTED!r} of the drafter, got {', '.join(outputs)}; "
+                f"{', '.join(signature.outputs)}"
+            )
+        if ACTIVATIONS not in inputs or places.positions is None or set(verify.states) != set(
+            decode.states
+        ):
+            self.fail(f"expected a drafter with the inputs {ACTIVATIONS!r} and 'input_pos'")
+        if recurrent := [name for name in decode.states if not _CACHE.match(name)]:
+            self.fail(
+                "speculative decoding cannot take back what the states "
+                f"{', '.join(recurrent)} have of rejected tokens"
+            )
+        width = int(np.prod(signature.outputs[PROJECTED].shape))
+        activations = dataclasses.replace(outputs[ACTIVATIONS], shape=(1, 1, width))
+        embedder = self.embedder("embeddings")
+        return Drafter(DRAFTER, key, inputs, places, states, embedder, verify, activations)
 
     def capacity(self, step: Step) -> int:
         """The length of the mask; without one, the longest dimension of a cache."""
-        inputs = self._signatures[step.key].inputs
-        if step.mask is not None:
-            return inputs[step.mask].shape[-1]
-        shapes = [inputs[name].shape for name in step.states if _CACHE.match(name)]
+        if step.places.mask is not None:
+            return step.inputs[step.places.mask].shape[-1]
+        shapes = [step.inputs[name].shape for name in step.states if _CACHE.match(name)]
         if not shapes:
             self.fail(
                 "expected a mask or caches named kv_cache_..., whose length is the most tokens"

@@ -21,12 +21,15 @@ from jaxdelegate.compile.programs import programs_of
 from jaxdelegate.compile.target import compilation_module
 from jaxdelegate.digests import digests
 from jaxdelegate.errors import JaxDelegateError
+from jaxdelegate.function.records import TensorInfo
 from jaxdelegate.function.views import planned, signatures_of, whole
 from jaxdelegate.lm.graph import language_graph
+from jaxdelegate.lm.places import Attention
 from jaxdelegate.lm.tasks import Task, results
 from jaxdelegate.lru_cache import LruCache, give_back
 from jaxdelegate.model.open_models import open_model
 from jaxdelegate.model.records import Model, SignatureDef, Tensor
+from jaxdelegate.op_lowering.spec import Shape
 from jaxdelegate.passes.limits import Limits
 from jaxdelegate.pjrt import client
 from jaxdelegate.pjrt.client import Runtime
@@ -60,20 +63,22 @@ class LanguageModel:
         self,
         source: Any,
         name: str,
-        embedders: Mapping[str, Any],
+        others: Mapping[str, Any],
         options: Mapping[str, Any],
         most_tokens: int | None,
         cache_dir: str | None,
+        attention: Attention = Attention(),  # noqa: B008 (immutable)
     ) -> None:
         """Read the model; nothing is compiled yet.
 
         Args:
             source: the model in its bundle.
             name: for messages.
-            embedders: the bundle's models that may compute inputs of this one, by part.
+            others: the bundle's models that this one may need, by part: embedders and a drafter.
             options: of JaxDelegate.
             most_tokens: see `language_graph`.
             cache_dir: see `Engine`.
+            attention: what the bundle declares.
 
         Raises:
             ModelError: it is not a model that generates text.
@@ -82,21 +87,26 @@ class LanguageModel:
         self._view = whole(options, Limits())
         prepared = self._view.prepared or self._view.options
         self._model, self._name = open_model(source), name
-        opened = {part: open_model(model) for part, model in embedders.items()}
+        opened = {part: open_model(model) for part, model in others.items()}
         limits = self._view.limits
         self.graph = language_graph(
             signatures_of(self._model, limits),
             name,
             most_tokens,
             {part: signatures_of(model, limits) for part, model in opened.items()},
+            attention,
         )
-        used = {embedder.part for embedder in self.graph.embedders.values()}
+        drafter = self.graph.drafter
+        steps = [self.graph.decode.key, *([] if drafter is None else [drafter.verify.key])]
+        used = {part for step in steps for part in self.graph.keys(step) if part}
         self._models = {"": self._model} | {part: opened[part] for part in sorted(used)}
         folder = None if cache_dir == _NO_CACHE else cache_dir or _default_folder()
         self._compiler = Compiler(dataclasses.replace(prepared, serialization_dir=folder))
         if self._compiler.cache is not None and not cache_dir:
             self._compiler.cache.most_bytes = _MOST_BYTES
-        self._settings = repr(self._compiler.file_settings())
+        given = {"attention": dataclasses.asdict(attention), "has drafter": drafter is not None}
+        self._given = {**self._compiler.file_settings(), **given}
+        self._settings = repr(self._given)
         self._programs: LruCache[Task, Program] = LruCache(_MOST_PROGRAMS)
         self._weights = on_device(self._compiler.target.runtime)
         self._compiling: Computation | None = None
@@ -183,29 +193,42 @@ class LanguageModel:
             raise LengthError
 
     def _is_computable(self, task: Task) -> bool:
-        graph, signature = self.graph, _signature(self._model, task.step)
+        graph, drafter = self.graph, self.graph.drafter
         step = graph.step(task.step)
-        tensors = self._model.subgraphs[signature.subgraph].tensors
-        shapes = {name: tensors[i].shape for name, i in signature.inputs.items()}
-        shapes.update((name, graph.shape(name, task.length)) for name in step.states)
-        if step.mask is not None:
-            shapes[step.mask] = (*shapes[step.mask][:-1], task.length)
+        states = {name: graph.shape(name, task.length) for name in step.states}
+        is_computable = self._keeps("", step.key, step.inputs, task.length, states)
+        if drafter is not None and graph.is_speculative(task.step):
+            is_computable &= self._keeps(drafter.part, drafter.key, drafter.inputs, task.length, {})
+        return is_computable
+
+    def _keeps(
+        self,
+        part: str,
+        key: str,
+        inputs: Mapping[str, TensorInfo],
+        length: int,
+        states: Mapping[str, Shape],
+    ) -> bool:
+        """Whether a signature, for caches of a length, has outputs of the same shapes but these."""
+        model = self._models[part]
+        signature = _signature(model, key)
+        tensors = model.subgraphs[signature.subgraph].tensors
+        shapes = {name: info.shape for name, info in self.graph.resized(inputs, length).items()}
         try:
-            specs = planned(self._model, signature, shapes, self._view.limits)
+            specs = planned(model, signature, shapes, self._view.limits)
         except JaxDelegateError as error:
-            _LOGGER.debug("%s: caches of %d: %s", self._name, task.length, error)
+            _LOGGER.debug("%s: caches of %d: %s", self._name, length, error)
             return False
-        wanted = {name: graph.shape(name, task.length) for name in step.states}
-        if step.has_logits:
-            wanted["logits"] = tensors[signature.outputs["logits"]].shape
+        wanted = {name: tensors[i].shape for name, i in signature.outputs.items()} | dict(states)
         return all(specs[signature.outputs[name]].shape == s for name, s in wanted.items())
 
     def _tensors(self, task: Task) -> list[Tensor]:
-        """Those of the task's signature, then those of embedders."""
+        """Those of the task's signature, then those of other parts."""
         keys = self.graph.keys(task.step)
         subgraphs = (
             model.subgraphs[_signature(model, keys[part]).subgraph]
             for part, model in self._models.items()
+            if part in keys
         )
         return [tensor for subgraph in subgraphs for tensor in subgraph.tensors]
 
@@ -247,7 +270,7 @@ class LanguageModel:
         return cache.file_program_key(
             self._digest,
             ModelData(specs, constants, {}),
-            {**self._compiler.file_settings(), "task": dataclasses.asdict(task)},
+            {**self._given, "task": dataclasses.asdict(task)},
             runtime.device,
             folders=_FOLDERS,
             model_name=os.path.basename(self._name),

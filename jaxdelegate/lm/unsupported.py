@@ -10,7 +10,6 @@ _NAMES = frozenset(
         "max_num_images",
         "vision_backend",
         "audio_backend",
-        "enable_speculative_decoding",
         "lora_rank_config",
         "lora_config",
         "tools",

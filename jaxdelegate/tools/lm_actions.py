@@ -57,7 +57,13 @@ def _engine(values: flags.FlagValues) -> dict[str, Any]:
     if values.cpu_thread_count is not None:
         platform = platform or "cpu"
     backend = None if platform is None else lm.Backend(platform, values.cpu_thread_count)
-    return {"backend": backend, "options": options}
+    drafts = None if values.speculative_decoding is None else values.speculative_decoding == "true"
+    return {
+        "backend": backend,
+        "options": options,
+        "cache_dir": values.cache_dir,
+        "enable_speculative_decoding": drafts,
+    }
 
 
 # ---- run

@@ -65,7 +65,7 @@ def test_what_it_cannot_run_is_an_error(signatures: Mapping[str, Signature]) -> 
 
 def test_the_capacity_without_a_mask(signatures: Mapping[str, Signature]) -> None:
     graph = language_graph({"decode": changed(signatures["decode"], mask=None)}, "x")
-    assert (graph.capacity, graph.decode.mask) == (128, None)
+    assert (graph.capacity, graph.decode.places.mask) == (128, None)
 
 
 def test_states_without_an_entry_for_each_token(signatures: Mapping[str, Signature]) -> None:

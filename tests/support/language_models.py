@@ -24,6 +24,7 @@ from tests.support.bundles import TYPES, compressed, litertlm, model_part
 
 SPECIAL = ("<pad>", "<bos>", "<eos>", "<|im_start|>", "<|im_end|>")
 VOCABULARY = 256 + len(SPECIAL)
+_BEFORE = 0.05  # the share of the activations before a drafted token
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n"
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -41,6 +42,8 @@ def language_model(
     is_rigid: bool = False,
     has_embedders: bool = False,
     is_recurrent: bool = False,
+    verify: int = 0,
+    has_params: bool = False,
 ) -> bytes:
     """A model of one attention layer, with the signatures and names of litert-torch's exports.
 
@@ -51,6 +54,9 @@ def language_model(
     `has_embedders`: instead of `tokens` it takes float32 `embeddings` [1, N, hidden] and
     `per_layer_embeddings` [1, N, 1, hidden], of `embedders`. `is_recurrent`: it has a state
     `kv_cache_c_0` [1, hidden] besides, a sum over all tokens but `<pad>`, which changes the logits.
+    `verify`: there is a signature of this name for so many tokens, which returns the logits of all,
+    as for `drafter`; it and decode return `activations` [1, N, hidden], too. `has_params`: the first
+    number of int32 `param_tensor` [1, 1, 1, 7] is the place of the caches' new entries.
     """
     builder = ModelBuilder("language model")
     layer = _Layer(
@@ -61,12 +67,37 @@ def language_model(
         is_rigid=is_rigid,
         has_embedders=has_embedders,
         is_recurrent=is_recurrent,
+        has_activations=verify > 0,
+        has_params=has_params,
     )
-    for number, length in enumerate((*prefill, 1)):
+    lengths = {f"prefill_{n}": n for n in prefill} | {"decode": 1}
+    lengths |= {"verify": verify} if verify else {}
+    for number, (key, length) in enumerate(lengths.items()):
         graph = builder if number == 0 else builder.subgraph(f"graph_{number}")
-        inputs, outputs = layer.built(graph, length, has_logits=number == len(prefill))
-        key = "decode" if number == len(prefill) else f"prefill_{length}"
+        inputs, outputs = layer.built(graph, length, has_logits=not key.startswith("prefill"))
         builder.signature(key, inputs, outputs, number)
+    return builder.build()
+
+
+@functools.cache
+def drafter(
+    *,
+    vocabulary: int = VOCABULARY,
+    hidden: int = 16,
+    capacity: int = 128,
+    seed: int = 0,
+    has_params: bool = False,
+) -> bytes:
+    """A drafter for the model of the same arguments with embedders and `verify`.
+
+    Its signature takes float32 `activations` [1, 1, 2 * hidden]: a token's embedding, then the
+    activations of the place before; int32 `input_pos` [1]: that place, its `mask`, and the model's
+    caches. It returns `logits` [1, 1, vocabulary] and `projected_activations` [1, 1, hidden], which
+    stand for the next activations. It is right where attention to the token itself does not matter.
+    """
+    builder = ModelBuilder("drafter")
+    layer = _Layer(vocabulary, hidden, capacity, seed, has_embedders=True, has_params=has_params)
+    builder.signature("mtp_drafter", *layer.drafting(builder), 0)
     return builder.build()
 
 
@@ -78,12 +109,15 @@ class _Layer:
         capacity: int,
         seed: int,
         *,
-        is_rigid: bool,
-        has_embedders: bool,
-        is_recurrent: bool,
+        is_rigid: bool = False,
+        has_embedders: bool = False,
+        is_recurrent: bool = False,
+        has_activations: bool = False,
+        has_params: bool = False,
     ) -> None:
         self._is_rigid, self._has_embedders = is_rigid, has_embedders
-        self._is_recurrent = is_recurrent
+        self._is_recurrent, self._has_params = is_recurrent, has_params
+        self._has_activations = has_activations
         self._vocabulary, self._hidden, self._capacity = vocabulary, hidden, capacity
         rng = np.random.default_rng(seed)
         self._embedding, self._positions = (
@@ -101,14 +135,8 @@ class _Layer:
         self, graph: SubgraphBuilder, length: int, *, has_logits: bool
     ) -> tuple[dict[str, int], dict[str, int]]:
         """Add the layer to a subgraph; returns the names of its inputs and outputs."""
-        n, width, capacity = length, self._hidden, self._capacity
-        inputs = {
-            **self._what(graph, n),
-            "input_pos": graph.input((n,), np.int32, "input_pos"),
-            "mask": graph.input((1, 1, n, capacity), np.float32, "mask"),
-            "kv_cache_k_0": graph.input((1, 1, capacity, width), np.float32, "kv_cache_k_0"),
-            "kv_cache_v_0": graph.input((1, 1, width, capacity), np.float32, "kv_cache_v_0"),
-        }
+        n, width = length, self._hidden
+        inputs = {**self._what(graph, n), **self._where(graph, n)}
         net = _Graph(graph)
         if self._has_embedders:
             own, more = inputs["embeddings"], inputs["per_layer_embeddings"]
@@ -132,9 +160,48 @@ class _Layer:
             y = net("ADD", [x, y], (1, n, width))
             if self._is_recurrent:
                 y = net("ADD", [y, outputs["kv_cache_c_0"]], (1, n, width))
+            if self._has_activations:
+                outputs["activations"] = y
             outputs["logits"] = net.dense(y, self._last, (1, n, self._vocabulary))
         graph.outputs(*outputs.values())
         return inputs, outputs
+
+    def drafting(self, graph: SubgraphBuilder) -> tuple[dict[str, int], dict[str, int]]:
+        """The drafter of this layer; returns the names of its inputs and outputs."""
+        width, net = self._hidden, _Graph(graph)
+        shape = (1, 1, width)
+        both = graph.input((1, 1, 2 * width), np.float32, "activations")
+        inputs = {"activations": both, **self._where(graph, 1)}
+        token, before = (
+            net("SLICE", [both, net.integers(0, 0, i * width), net.integers(*shape)], shape)
+            for i in range(2)
+        )
+        token = net("ADD", [token, graph.constant(np.full(shape, 0.5, np.float32))], shape)
+        next_places = graph.constant(np.roll(self._positions, -1, 0))
+        place = net("GATHER", [next_places, inputs["input_pos"]], (1, width))
+        x = net("ADD", [token, place], shape)
+        queries = net.dense(x, self._q, shape)
+        caches = inputs["kv_cache_k_0"], inputs["kv_cache_v_0"]
+        y = net("ADD", [x, self._attention(net, queries, *caches, inputs["mask"], 1)], shape)
+        before = net("MUL", [before, graph.constant(np.full(shape, _BEFORE, np.float32))], shape)
+        y = net("ADD", [y, before], shape)
+        logits = net.dense(y, self._last, (1, 1, self._vocabulary))
+        outputs = {"logits": logits, "projected_activations": y}
+        graph.outputs(*outputs.values())
+        return inputs, outputs
+
+    def _where(self, graph: SubgraphBuilder, n: int) -> dict[str, int]:
+        """The inputs besides tokens."""
+        width, capacity = self._hidden, self._capacity
+        inputs = {
+            "input_pos": graph.input((n,), np.int32, "input_pos"),
+            "mask": graph.input((1, 1, n, capacity), np.float32, "mask"),
+            "kv_cache_k_0": graph.input((1, 1, capacity, width), np.float32, "kv_cache_k_0"),
+            "kv_cache_v_0": graph.input((1, 1, width, capacity), np.float32, "kv_cache_v_0"),
+        }
+        if self._has_params:
+            inputs["param_tensor"] = graph.input((1, 1, 1, 7), np.int32, "param_tensor")
+        return inputs
 
     def _what(self, graph: SubgraphBuilder, n: int) -> dict[str, int]:
         if not self._has_embedders:
@@ -150,9 +217,12 @@ class _Layer:
     ) -> tuple[int, int]:
         """Both caches with the new entries from the first position on."""
         width, capacity = self._hidden, self._capacity
-        first = [net.integers(0), net.integers(1)]
-        start = net("SLICE", [inputs["input_pos"], *first], (1,), dtype=np.int32)
-        start = net("SQUEEZE", [start], (), SqueezeOptions((0,)), dtype=np.int32)
+        places = inputs["param_tensor" if self._has_params else "input_pos"]
+        ones = (1,) * (4 if self._has_params else 1)
+        first = [net.integers(*(0 for _ in ones)), net.integers(*ones)]
+        start = net("SLICE", [places, *first], ones, dtype=np.int32)
+        axes = SqueezeOptions(tuple(range(len(ones))))
+        start = net("SQUEEZE", [start], (), axes, dtype=np.int32)
         zero = net.graph.constant(np.int32(0))
         columns = net("TRANSPOSE", [values, net.integers(0, 2, 1)], (1, width, n))
         caches = []
