@@ -97,7 +97,7 @@ class _Rows(NamedTuple):
     Attributes:
         tokens: int32 [slots, rows]: the last one, and those that a drafter proposes.
         logits: [slots, rows, vocabulary] after them.
-        activations: [slots, rows, ...], for a drafter; None: there is none.
+        activations: [slots, rows, ...], for a drafter; None: no drafter runs.
     """
 
     tokens: jax.Array
@@ -172,7 +172,9 @@ class _Traced:
         for _ in range(drafter.verify.length - 1):
             embedding = self._embedded(params, drafter.embedder, tokens[-1][None])
             both = jnp.concatenate([embedding.ravel(), activations.ravel()])
-            outputs = apply(own, {**inputs, ACTIVATIONS: both.astype(info.dtype).reshape(info.shape)})
+            outputs = apply(
+                own, {**inputs, ACTIVATIONS: both.astype(info.dtype).reshape(info.shape)}
+            )
             activations = outputs[PROJECTED]
             tokens.append(largest(outputs[LOGITS].ravel()))
         return jnp.stack(tokens[1:])
@@ -280,16 +282,14 @@ class _Traced:
         self, choice: Choice, sequences: Sequences, rows: "_Rows"
     ) -> tuple[jax.Array, jax.Array]:
         """The tokens after those of all rows and their scores, [slots, rows], as if one by one."""
-        n, answer = self._one.length, sequences.answer
-        numbers = lax.iota(np.int32, n)[None]
-        if n > 1:  # those after a row do not count
-            answer = self._written(sequences, rows.tokens[:, 1:], np.int32(n - 1))
-        many = (lambda array: array) if n == 1 else functools.partial(jnp.repeat, repeats=n, axis=0)
+        n = self._one.length
+        answer = self._written(sequences, rows.tokens[:, 1:], n - 1)  # a row has those before it
+        many = functools.partial(jnp.repeat, repeats=n, axis=0)
         found = jax.vmap(functools.partial(next_token, self._task.variant))(
             Choice(*map(many, choice)),
             rows.logits.reshape(-1, self._graph.vocabulary).astype(np.float32),
             many(answer),
-            (sequences.generated[:, None] + numbers).ravel(),
+            (sequences.generated[:, None] + lax.iota(np.int32, n)[None]).ravel(),
         )
         tokens, scores = (array.reshape(-1, n) for array in found)
         return tokens, scores

@@ -26,7 +26,7 @@ class Piece:
 @dataclasses.dataclass
 class _Sequence:
     ids: list[int] = dataclasses.field(default_factory=list)  # caches have all but the last one
-    processed: int = 0  # tokens, by recurrent states
+    written: int = 0  # the most entries of its caches since it was read from its beginning
     begin: int = 0  # of the answer, in `ids`
     left: int = 0
     rules: Rules = dataclasses.field(default_factory=Rules)
@@ -86,21 +86,29 @@ class Decoder:
             part[: len(tokens)] = tokens
             self._programs.read(self._caches, slot, part, start, len(tokens), held)
             start += len(tokens)
-        sequence.ids, sequence.processed = list(ids), len(ids) - 1
+        sequence.ids, sequence.written = list(ids), sequence.written if known else 0
+        self._write(sequence)
         return known
 
     def _known(self, sequence: _Sequence, ids: Sequence[int]) -> int:
-        """How many of the tokens a sequence's caches have; recurrent states do not go back."""
-        graph = self._programs.graph
+        """How many of the tokens a sequence's caches have; not all caches can go back."""
         # A full sequence that rests goes on writing its last entry.
-        known = min(_common(sequence.ids[:-1], ids[:-1]), graph.capacity - 1)
-        return known if not graph.recurrent or known == sequence.processed else 0
+        capacity = self._programs.graph.capacity
+        known = min(_common(sequence.ids[:-1], ids[:-1]), capacity - 1)
+        return known if self._is_within_reach(sequence, known) else 0
+
+    def _is_within_reach(self, sequence: _Sequence, known: int) -> bool:
+        reach = self._programs.graph.reach
+        return reach is None or sequence.written - known <= reach
 
     def _restore(self, slot: int) -> None:
-        """Read a sequence again where recurrent states have tokens that it forgot."""
+        """Read a sequence again where caches cannot go back before the tokens that it forgot."""
         sequence = self._sequences[slot]
-        if self._programs.graph.recurrent and sequence.processed != len(sequence.ids) - 1:
+        if not self._is_within_reach(sequence, len(sequence.ids) - 1):
             self.read(slot, list(sequence.ids))
+
+    def _write(self, sequence: _Sequence, beyond: int = 0) -> None:
+        sequence.written = max(sequence.written, len(sequence.ids) - 1 + beyond)
 
     def wait(self) -> None:
         """Wait until the device has read and generated everything."""
@@ -164,7 +172,7 @@ class Decoder:
             scores = self._programs.score(self._caches, token, position, targets, lengths)
             found += scores[slot, : len(part)].tolist()
             self._sequences[slot].ids += part
-            self._sequences[slot].processed += len(part)
+            self._write(self._sequences[slot])
         return found
 
     def _ends(self) -> tuple[np.ndarray, np.ndarray]:
@@ -192,7 +200,8 @@ class Decoder:
         is_stopped = bool(tokens) and tokens[-1] in self._stops
         sequence.left = 0 if is_stopped else sequence.left - len(tokens)
         sequence.ids += tokens
-        sequence.processed += len(tokens)
+        drafter = self._programs.graph.drafter if self._drafts else None
+        self._write(sequence, 0 if drafter is None else drafter.verify.length - 1)
         return Piece(tokens, scores if sequence.has_scores else [], sequence.left == 0)
 
     def _check(self, ids: Sequence[int]) -> None:

@@ -80,13 +80,13 @@ class Engine:
                 `jaxdelegate` in the user's folder of caches (`$XDG_CACHE_HOME`, or `~/.cache`), of
                 at most 10 GB. ":nocache": they are not stored.
             enable_speculative_decoding: whether the bundle's drafter proposes tokens, several of
-                which the model checks at once; answers stay the same but for rounding. None: no.
+                which the model checks at once; only rounding can change answers. None: no.
             **unsupported: other arguments of `litert_lm.Engine`; None and False are accepted.
 
         Raises:
             ModelError: the bundle is damaged, or its model is not one that generates text.
             OptionError: an option is unknown or not supported, a package of the extra `lm` is
-                missing, or speculative decoding is asked for and the bundle has no drafter.
+                missing, or speculative decoding is requested and the bundle has no drafter.
         """
         refuse("Engine", unsupported)
         began = time.perf_counter()
@@ -109,7 +109,13 @@ class Engine:
         models = self.bundle.models
         others = {part: models[part] for part in (*EMBEDDERS.values(), DRAFTER) if part in models}
         self._model = LanguageModel(
-            self._part(), where, others, chosen, max_num_tokens, cache_dir, self._attention()
+            self._part(),
+            where,
+            others,
+            chosen,
+            max_num_tokens,
+            cache_dir,
+            attention=self._attention(),
         )
         self.enable_speculative_decoding = enable_speculative_decoding
         self._has_drafts(None)

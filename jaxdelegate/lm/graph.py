@@ -10,7 +10,7 @@ import dataclasses
 import itertools
 import re
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NoReturn
 
 import numpy as np
@@ -21,6 +21,7 @@ from jaxdelegate.lm.places import (
     LOCAL_MASKS,
     MASK_TYPES,
     MASKS,
+    POSITIONS,
     Attention,
     Places,
     first,
@@ -29,9 +30,8 @@ from jaxdelegate.lm.places import (
 from jaxdelegate.op_lowering.spec import Shape
 from jaxdelegate.text import printable
 
-TOKENS, LOGITS, ACTIVATIONS, PROJECTED = (
-    ("tokens", "token_ids"), "logits", "activations", "projected_activations",
-)  # fmt: skip
+TOKENS, LOGITS = ("tokens", "token_ids"), "logits"
+ACTIVATIONS, PROJECTED = "activations", "projected_activations"
 # Inputs that models in other parts compute from a token.
 EMBEDDERS = {"embeddings": "embedder", "per_layer_embeddings": "per_layer_embedder"}
 DRAFTER = "mtp_drafter"
@@ -172,9 +172,7 @@ class LanguageGraph:
         axis = self.axes[name]
         return (*shape[:axis], length, *shape[axis + 1 :])
 
-    def resized(
-        self, inputs: Mapping[str, TensorInfo], length: int
-    ) -> Mapping[str, TensorInfo]:
+    def resized(self, inputs: Mapping[str, TensorInfo], length: int) -> Mapping[str, TensorInfo]:
         """The inputs of a signature for caches of another length."""
 
         def shape(name: str, info: TensorInfo) -> Shape:
@@ -196,8 +194,10 @@ class LanguageGraph:
 
     def step(self, key: str) -> Step:
         """The step of a signature."""
-        more = () if self.drafter is None else (self.drafter.verify,)
-        return next(step for step in (*self.prefill, self.decode, *more) if step.key == key)
+        steps = [*self.prefill, self.decode]
+        if self.drafter is not None:
+            steps.append(self.drafter.verify)
+        return next(step for step in steps if step.key == key)
 
     def is_speculative(self, key: str) -> bool:
         """Whether the step of a signature checks what a drafter proposes."""
@@ -217,6 +217,17 @@ class LanguageGraph:
         They are after the last token that was processed, and cannot go back to an earlier one.
         """
         return tuple(name for name in self.states if not _CACHE.match(name))
+
+    @property
+    def reach(self) -> int | None:
+        """How many tokens a sequence can go back; None: to its beginning.
+
+        Caches of a local mask may have fewer entries, where later tokens overwrite earlier ones.
+        """
+        if self.recurrent:
+            return 0
+        ring, window = self.ring(self.capacity), self.attention.window
+        return None if window is None or not 0 < ring < self.capacity else max(ring - window, 0)
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -312,8 +323,16 @@ class _Reader:
             )
         states = tuple(name for name in inputs if name in outputs)
         self._check(key, inputs, places, {tokens, *embeddings, *states})
-        length = int(np.prod(inputs[places.positions].shape))
-        return Step(key, length, inputs, tokens, embeddings, places, states, LOGITS in outputs)
+        return Step(
+            key=key,
+            length=int(np.prod(inputs[places.positions].shape)),
+            inputs=inputs,
+            tokens=tokens,
+            embeddings=embeddings,
+            places=places,
+            states=states,
+            has_logits=LOGITS in outputs,
+        )
 
     def _check(
         self, key: str, inputs: Mapping[str, TensorInfo], places: Places, known: set[str | None]
@@ -341,7 +360,7 @@ class _Reader:
         )
 
     def drafter_or_why(self, decode: Step) -> tuple[Drafter | None, str]:
-        """The drafter, or why there is none."""
+        """The drafter, or why the bundle has none that can be used."""
         try:
             return self._drafter(decode), ""
         except ModelError as error:
@@ -352,31 +371,48 @@ class _Reader:
         if not found or _VERIFY not in self._signatures:
             what = f"a model {DRAFTER!r}" if not found else f"a signature {_VERIFY!r} of its model"
             self.fail(f"speculative decoding needs {what}, which the bundle does not have")
-        key, signature = next(iter(found.items()))  # as LiteRT-LM, which takes the first one
-        inputs, places = signature.inputs, Places.among(signature.inputs)
-        states = tuple(name for name in inputs if name in decode.states)
+        key, signature = next(iter(found.items()))  # LiteRT-LM takes the first one, too
+        verify, inputs = self.step(_VERIFY), signature.inputs
+        places, states = Places.among(inputs), tuple(n for n in inputs if n in decode.states)
         self._check(key, inputs, places, {ACTIVATIONS, *states})
-        verify, outputs = self.step(_VERIFY), self._signatures[_VERIFY].outputs
-        wanted = {ACTIVATIONS, LOGITS}
-        if not (wanted <= {*outputs} and {PROJECTED, LOGITS} <= {*signature.outputs}):
-            self.fail(
-                f"expected the outputs {LOGITS!r} and {ACTIVATIONS!r} of {_VERIFY!r}, {LOGITS!r} "
-                f"and {PROJECTED!r} of the drafter, got {', '.join(outputs)}; "
-                f"{', '.join(signature.outputs)}"
-            )
-        if ACTIVATIONS not in inputs or places.positions is None or set(verify.states) != set(
-            decode.states
-        ):
-            self.fail(f"expected a drafter with the inputs {ACTIVATIONS!r} and 'input_pos'")
+        self._require(key, inputs, (ACTIVATIONS, places.positions or POSITIONS[0]))
+        self._require(key, signature.outputs, (LOGITS, PROJECTED))
+        self._require(_VERIFY, self._signatures[_VERIFY].outputs, (LOGITS, ACTIVATIONS))
+        self._check_caches(decode, {_VERIFY: (verify.inputs, verify.states), key: (inputs, states)})
+        info = self._signatures[_VERIFY].outputs[ACTIVATIONS]
+        width = int(np.prod(info.shape)) // verify.length
+        return Drafter(
+            part=DRAFTER,
+            key=key,
+            inputs=inputs,
+            places=places,
+            states=states,
+            embedder=self.embedder("embeddings"),
+            verify=verify,
+            activations=dataclasses.replace(info, shape=(1, 1, width)),
+        )
+
+    def _require(self, key: str, given: Collection[str], names: Collection[str]) -> None:
+        if not {*names} <= {*given}:
+            wanted, got = (", ".join(these) for these in (names, given))
+            self.fail(f"signature {key!r}: expected the inputs or outputs {wanted}, got {got}")
+
+    def _check_caches(
+        self, decode: Step, others: Mapping[str, tuple[Mapping[str, TensorInfo], Iterable[str]]]
+    ) -> None:
+        """Whether the other signatures have the same caches, of which tokens can be taken back."""
         if recurrent := [name for name in decode.states if not _CACHE.match(name)]:
             self.fail(
-                "speculative decoding cannot take back what the states "
-                f"{', '.join(recurrent)} have of rejected tokens"
+                "speculative decoding cannot take rejected tokens back from the states "
+                f"{', '.join(recurrent)}"
             )
-        width = int(np.prod(signature.outputs[PROJECTED].shape))
-        activations = dataclasses.replace(outputs[ACTIVATIONS], shape=(1, 1, width))
-        embedder = self.embedder("embeddings")
-        return Drafter(DRAFTER, key, inputs, places, states, embedder, verify, activations)
+        for key, (inputs, states) in others.items():
+            for name in states:
+                if inputs[name].shape != decode.inputs[name].shape:
+                    self.fail(
+                        f"signature {key!r}: expected the cache {name!r} of the shape "
+                        f"{decode.inputs[name].shape}, got {inputs[name].shape}"
+                    )
 
     def capacity(self, step: Step) -> int:
         """The length of the mask; without one, the longest dimension of a cache."""

@@ -70,7 +70,8 @@ def _encoded(sees: jax.Array, dtype: np.dtype) -> jax.Array:
 def _sees(queries: jax.Array, end: Any, width: int, is_causal: bool) -> jax.Array:
     """[tokens, width]: which places each token sees."""
     places = lax.iota(np.int32, width)[None]
-    return places <= (queries if is_causal else jnp.full_like(queries, end - 1))
+    sees: jax.Array = places <= (queries if is_causal else jnp.full_like(queries, end - 1))
+    return sees
 
 
 def _sees_locally(
@@ -87,7 +88,8 @@ def _sees_locally(
     entries = lax.iota(np.int32, ring)[None]
     if width == ring:
         back = (queries - entries) % ring
-        return (back < window) & (back <= queries) & (back <= ring - count)
+        sees: jax.Array = (back < window) & (back <= queries) & (back <= ring - count)
+        return sees
     before = start - 1 - (start - 1 - entries) % ring
     old = (before >= 0) & (before > queries - window)
     own = start + lax.iota(np.int32, width - ring)[None]

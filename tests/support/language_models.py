@@ -54,9 +54,9 @@ def language_model(
     `has_embedders`: instead of `tokens` it takes float32 `embeddings` [1, N, hidden] and
     `per_layer_embeddings` [1, N, 1, hidden], of `embedders`. `is_recurrent`: it has a state
     `kv_cache_c_0` [1, hidden] besides, a sum over all tokens but `<pad>`, which changes the logits.
-    `verify`: there is a signature of this name for so many tokens, which returns the logits of all,
-    as for `drafter`; it and decode return `activations` [1, N, hidden], too. `has_params`: the first
-    number of int32 `param_tensor` [1, 1, 1, 7] is the place of the caches' new entries.
+    `verify`: a signature of this name processes this number of tokens and returns the logits of all
+    of them; it and decode return `activations` [1, N, hidden], too, for `drafter`. `has_params`:
+    the first number of int32 `param_tensor` [1, 1, 1, 7] is the place of the new cache entries.
     """
     builder = ModelBuilder("language model")
     layer = _Layer(
