@@ -154,7 +154,8 @@ class _Traced:
     def _placed(self, places: Places, inputs: Any, start: Any, count: Any) -> dict[str, jax.Array]:
         """The inputs of a signature that say where tokens are."""
         graph, length = self._graph, self._task.length
-        resized, ring = graph.resized(inputs, length), graph.ring(length)
+        ring = graph.ring if graph.ring < graph.capacity else length
+        resized = graph.resized(inputs, length)
         return place_inputs(places, resized, start, count, graph.attention, ring)
 
     def _proposed(

@@ -174,23 +174,25 @@ class LanguageGraph:
 
     def resized(self, inputs: Mapping[str, TensorInfo], length: int) -> Mapping[str, TensorInfo]:
         """The inputs of a signature for caches of another length."""
+        masks = MASKS if self.ring < self.capacity else (*MASKS, *LOCAL_MASKS)
 
         def shape(name: str, info: TensorInfo) -> Shape:
             if name in self.states:
                 return self.shape(name, length)
-            is_long = name in (*MASKS, *LOCAL_MASKS) and info.shape[-1] >= self.capacity
-            shorter = self.capacity - length if is_long else 0
-            return (*info.shape[:-1], info.shape[-1] - shorter) if shorter else info.shape
+            if name not in masks:
+                return info.shape
+            return *info.shape[:-1], info.shape[-1] - self.capacity + length
 
         return {
             name: dataclasses.replace(info, shape=shape(name, info))
             for name, info in inputs.items()
         }
 
-    def ring(self, length: int) -> int:
-        """How many entries the caches have that local masks show."""
+    @property
+    def ring(self) -> int:
+        """How many entries those caches have that local masks show; 0: it has no such masks."""
         name = self.decode.places.local_mask
-        return 0 if name is None else self.resized(self.decode.inputs, length)[name].shape[-1]
+        return 0 if name is None else self.decode.inputs[name].shape[-1]
 
     def step(self, key: str) -> Step:
         """The step of a signature."""
@@ -226,8 +228,9 @@ class LanguageGraph:
         """
         if self.recurrent:
             return 0
-        ring, window = self.ring(self.capacity), self.attention.window
-        return None if window is None or not 0 < ring < self.capacity else max(ring - window, 0)
+        if self.attention.window is None or not 0 < self.ring < self.capacity:
+            return None
+        return self.ring - self.attention.window
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -265,6 +268,7 @@ def language_graph(
         reader.fail(f"expected a signature 'decode' with the output 'logits', got {there}")
     (step,) = decode
     capacity = reader.capacity(step)
+    reader.check_window(step, capacity, attention.window)
     drafter, why = reader.drafter_or_why(step)
     return LanguageGraph(
         prefill=tuple(prefill),
@@ -314,15 +318,14 @@ class _Reader:
         inputs, outputs = self._signatures[key].inputs, self._signatures[key].outputs
         embeddings = tuple(name for name in EMBEDDERS if name in inputs)
         tokens = None if "embeddings" in embeddings else first(TOKENS, inputs)
-        places = Places.among(inputs)
+        places, states = Places.among(inputs), tuple(name for name in inputs if name in outputs)
+        self._check(key, inputs, places, {tokens, *embeddings, *states})
         if places.positions is None or (tokens is None and "embeddings" not in embeddings):
             missing = "input_pos" if places.positions is None else "tokens"
             self.fail(
                 f"signature {key!r}: expected the inputs 'tokens' (or 'embeddings') and "
                 f"'input_pos', got no {missing}"
             )
-        states = tuple(name for name in inputs if name in outputs)
-        self._check(key, inputs, places, {tokens, *embeddings, *states})
         return Step(
             key=key,
             length=int(np.prod(inputs[places.positions].shape)),
@@ -424,6 +427,16 @@ class _Reader:
                 "expected a mask or caches named kv_cache_..., whose length is the most tokens"
             )
         return max(map(max, shapes))
+
+    def check_window(self, step: Step, capacity: int, window: int | None) -> None:
+        """Whether masks of fewer places than tokens show a window that these places hold."""
+        name = step.places.local_mask
+        places = capacity if name is None else step.inputs[name].shape[-1]
+        if places < capacity and not 0 < (window or 0) <= places:
+            self.fail(
+                f"{name!r} has {places} places: expected a sliding_window_size of 1 to {places} in "
+                f"the bundle's ExecutorMetadata, got {window}"
+            )
 
     def fail(self, problem: str) -> NoReturn:
         raise ModelError(f"{printable(self._source)}: {printable(problem)}")

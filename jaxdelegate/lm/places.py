@@ -20,9 +20,8 @@ MASKED = {
     np.dtype(np.float16): -45824.0,
 }
 MASK_TYPES = (*MASKED, np.dtype(np.bool_))
-# Inputs of models that were exported for LiteRT-LM's NPU executor only, by how names begin
-# (runtime/executor/npu; split_cache and external_rope of litert-torch).
-_NPU = ("mask_", "pos_emb", "kv_slice_", "valid_mask", "time_step")
+# How the names of inputs begin that LiteRT-LM's NPU executor alone provides (runtime/executor/npu).
+_NPU = ("mask_local", "mask_global", "pos_emb_")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,5 +92,5 @@ def why_unknown(names: Collection[str]) -> str:
     """Why inputs cannot be provided."""
     listed = ", ".join(names)
     if any(name.startswith(_NPU) for name in names):
-        return f"{listed}: they are those of an export for NPUs; take one for CPUs or GPUs"
+        return f"{listed}: the model was exported for NPUs; use an export for CPUs or GPUs"
     return listed

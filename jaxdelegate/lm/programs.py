@@ -116,7 +116,9 @@ class Programs:
             return (*sequences, *choice, np.int32(min(limit, STEPS, room)))
 
         task = self.generator(variant, 0, step.key)
-        return Generated(*self._run(task, caches, values, last + step.length))
+        # A full sequence that rests is beyond the last place.
+        needed = min(last + step.length, self.graph.capacity)
+        return Generated(*self._run(task, caches, values, needed))
 
     def score(
         self,

@@ -20,7 +20,7 @@ from jaxdelegate.op_lowering.options import (
 )
 from jaxdelegate.testing import ModelBuilder
 from jaxdelegate.testing.builder import SubgraphBuilder
-from tests.support.bundles import TYPES, compressed, litertlm, model_part
+from tests.support.bundles import TYPES, Part, compressed, litertlm, model_part
 
 SPECIAL = ("<pad>", "<bos>", "<eos>", "<|im_start|>", "<|im_end|>")
 VOCABULARY = 256 + len(SPECIAL)
@@ -137,7 +137,7 @@ class _Layer:
         """Add the layer to a subgraph; returns the names of its inputs and outputs."""
         n, width = length, self._hidden
         inputs = {**self._what(graph, n), **self._where(graph, n)}
-        net = _Graph(graph)
+        net = Net(graph)
         if self._has_embedders:
             own, more = inputs["embeddings"], inputs["per_layer_embeddings"]
             more = net("RESHAPE", [more, net.integers(1, n, width)], (1, n, width))
@@ -168,7 +168,7 @@ class _Layer:
 
     def drafting(self, graph: SubgraphBuilder) -> tuple[dict[str, int], dict[str, int]]:
         """The drafter of this layer; returns the names of its inputs and outputs."""
-        width, net = self._hidden, _Graph(graph)
+        width, net = self._hidden, Net(graph)
         shape = (1, 1, width)
         both = graph.input((1, 1, 2 * width), np.float32, "activations")
         inputs = {"activations": both, **self._where(graph, 1)}
@@ -213,7 +213,7 @@ class _Layer:
         return {name: graph.input(shape, np.float32, name) for name, shape in names.items()}
 
     def _caches(
-        self, net: "_Graph", inputs: dict[str, int], keys: int, values: int, n: int
+        self, net: "Net", inputs: dict[str, int], keys: int, values: int, n: int
     ) -> tuple[int, int]:
         """Both caches with the new entries from the first position on."""
         width, capacity = self._hidden, self._capacity
@@ -236,7 +236,7 @@ class _Layer:
             caches.append(net("DYNAMIC_UPDATE_SLICE", [inputs[name], entries, where], shape))
         return caches[0], caches[1]
 
-    def _remembered(self, net: "_Graph", inputs: dict[str, int], n: int) -> int:
+    def _remembered(self, net: "Net", inputs: dict[str, int], n: int) -> int:
         """The recurrent state with these tokens."""
         width, memory = self._hidden, net.graph.constant(self._memory)
         x = net("GATHER", [memory, inputs["tokens"]], (1, n, width))
@@ -244,7 +244,7 @@ class _Layer:
         return net("ADD", [inputs["kv_cache_c_0"], x], (1, width))
 
     def _attention(
-        self, net: "_Graph", queries: int, keys: int, values: int, mask: int, n: int
+        self, net: "Net", queries: int, keys: int, values: int, mask: int, n: int
     ) -> int:
         width, scores = self._hidden, (1, 1, n, self._capacity)
         q = net("RESHAPE", [queries, net.integers(1, 1, n, width)], (1, 1, n, width))
@@ -257,7 +257,7 @@ class _Layer:
         return net("RESHAPE", [y, net.integers(1, n, width)], (1, n, width))
 
 
-class _Graph:
+class Net:
     def __init__(self, graph: SubgraphBuilder) -> None:
         self.graph = graph
 
@@ -295,7 +295,7 @@ def embedders(*, vocabulary: int = VOCABULARY, hidden: int = 16, seed: int = 0) 
         ("decode_per_layer_embedder", half, (1, 1, 1, hidden)),
     ):
         builder = ModelBuilder(key)
-        net, token = _Graph(builder), builder.input((1, 1), np.int32, "token_ids")
+        net, token = Net(builder), builder.input((1, 1), np.int32, "token_ids")
         y = net("GATHER", [builder.constant(values), token], (1, 1, hidden))
         if len(shape) == 4:
             y = net("RESHAPE", [y, net.integers(*shape)], shape)
@@ -337,6 +337,7 @@ def language_bundle(
     model: bytes | None = None,
     others: Mapping[str, bytes] = types.MappingProxyType({}),
     edit: Callable[[Any], object] | None = None,
+    sections: Sequence[Part] = (),
 ) -> bytes:
     """A `.litertlm` file of a tiny language model, the start token "<bos>", the stop token "<eos>".
 
@@ -345,6 +346,7 @@ def language_bundle(
         model: None: `language_model()`.
         others: further models, by model_type.
         edit: changes the message LlmMetadata before it is written.
+        sections: further ones.
     """
     m = llm_metadata_pb2.LlmMetadata(max_num_tokens=128)
     if template is not None:
@@ -360,5 +362,20 @@ def language_bundle(
             (TYPES.HF_Tokenizer_Zlib, {}, compressed(byte_tokenizer())),
             model_part("tf_lite_prefill_decode", language_model() if model is None else model),
             *(model_part(name, content) for name, content in others.items()),
+            *sections,
         ]
+    )
+
+
+def drafter_bundle(*, verify: int = 4, edit: Callable[[Any], object] | None = None) -> bytes:
+    """A bundle with embedders, a drafter, and a model that takes `param_tensor`."""
+    own, more = embedders()
+    return language_bundle(
+        model=language_model(has_embedders=True, verify=verify, has_params=True),
+        others={
+            "tf_lite_embedder": own,
+            "tf_lite_per_layer_embedder": more,
+            "tf_lite_mtp_drafter": drafter(has_params=True),
+        },
+        edit=edit,
     )
