@@ -55,7 +55,7 @@ def test_each_token_sees_its_window(start: int, count: int, is_causal: bool) -> 
 
 @pytest.mark.parametrize(("start", "count"), STARTS)
 def test_entries_that_are_written_already(start: int, count: int) -> None:
-    """As a drafter's proposals are checked: in the ring there are later tokens, too."""
+    """In the ring there are later tokens, too, as where a drafter's proposals are checked."""
     local = found(start, count, Attention(window=WINDOW), RING)["local_mask"][0, 0]
     for row, column in itertools.product(range(N), range(RING)):
         query, place = start + row, place_in_ring(column, start + count)
