@@ -18,6 +18,7 @@ from jaxdelegate.op_lowering.options import (
     SoftmaxOptions,
     SqueezeOptions,
 )
+from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import ModelBuilder
 from jaxdelegate.testing.builder import SubgraphBuilder
 from tests.support.bundles import TYPES, Part, compressed, litertlm, model_part
@@ -43,7 +44,7 @@ def language_model(
     has_embedders: bool = False,
     is_recurrent: bool = False,
     verify: int = 0,
-    has_params: bool = False,
+    is_gemma4: bool = False,
 ) -> bytes:
     """A model of one attention layer, with the signatures and names of litert-torch's exports.
 
@@ -55,8 +56,9 @@ def language_model(
     `per_layer_embeddings` [1, N, 1, hidden], of `embedders`. `is_recurrent`: it has a state
     `kv_cache_c_0` [1, hidden] besides, a sum over all tokens but `<pad>`, which changes the logits.
     `verify`: a signature of this name processes this number of tokens and returns the logits of all
-    of them; it and decode return `activations` [1, N, hidden], too, for `drafter`. `has_params`:
-    the first number of int32 `param_tensor` [1, 1, 1, 7] is the place of the new cache entries.
+    of them; it and decode return `activations` [1, N, hidden], too, for `drafter`. `is_gemma4`: it
+    has bool masks, int8 caches, and int32 `param_tensor` [1, 1, 1, 7], whose first number is the
+    place of the new entries.
     """
     builder = ModelBuilder("language model")
     layer = _Layer(
@@ -68,7 +70,7 @@ def language_model(
         has_embedders=has_embedders,
         is_recurrent=is_recurrent,
         has_activations=verify > 0,
-        has_params=has_params,
+        is_gemma4=is_gemma4,
     )
     lengths = {f"prefill_{n}": n for n in prefill} | {"decode": 1}
     lengths |= {"verify": verify} if verify else {}
@@ -86,7 +88,7 @@ def drafter(
     hidden: int = 16,
     capacity: int = 128,
     seed: int = 0,
-    has_params: bool = False,
+    is_gemma4: bool = False,
 ) -> bytes:
     """A drafter for the model of the same arguments with embedders and `verify`.
 
@@ -96,7 +98,7 @@ def drafter(
     stand for the next activations. It is right where attention to the token itself does not matter.
     """
     builder = ModelBuilder("drafter")
-    layer = _Layer(vocabulary, hidden, capacity, seed, has_embedders=True, has_params=has_params)
+    layer = _Layer(vocabulary, hidden, capacity, seed, has_embedders=True, is_gemma4=is_gemma4)
     builder.signature("mtp_drafter", *layer.drafting(builder), 0)
     return builder.build()
 
@@ -113,10 +115,10 @@ class _Layer:
         has_embedders: bool = False,
         is_recurrent: bool = False,
         has_activations: bool = False,
-        has_params: bool = False,
+        is_gemma4: bool = False,
     ) -> None:
         self._is_rigid, self._has_embedders = is_rigid, has_embedders
-        self._is_recurrent, self._has_params = is_recurrent, has_params
+        self._is_recurrent, self._is_gemma4 = is_recurrent, is_gemma4
         self._has_activations = has_activations
         self._vocabulary, self._hidden, self._capacity = vocabulary, hidden, capacity
         rng = np.random.default_rng(seed)
@@ -195,13 +197,25 @@ class _Layer:
         width, capacity = self._hidden, self._capacity
         inputs = {
             "input_pos": graph.input((n,), np.int32, "input_pos"),
-            "mask": graph.input((1, 1, n, capacity), np.float32, "mask"),
-            "kv_cache_k_0": graph.input((1, 1, capacity, width), np.float32, "kv_cache_k_0"),
-            "kv_cache_v_0": graph.input((1, 1, width, capacity), np.float32, "kv_cache_v_0"),
+            "mask": graph.input((1, 1, n, capacity), self._types[0], "mask"),
         }
-        if self._has_params:
+        for name, shape in (("k", (capacity, width)), ("v", (width, capacity))):
+            key = f"kv_cache_{name}_0"
+            inputs[key] = graph.input((1, 1, *shape), self._types[1], key, **self._scaled)
+        if self._is_gemma4:
             inputs["param_tensor"] = graph.input((1, 1, 1, 7), np.int32, "param_tensor")
         return inputs
+
+    @property
+    def _types(self) -> tuple[Any, Any]:
+        """Of masks and of caches."""
+        return (np.bool_, np.int8) if self._is_gemma4 else (np.float32, np.float32)
+
+    @property
+    def _scaled(self) -> dict[str, Any]:
+        """How caches are quantized."""
+        quantization = Quantization(np.array([1 / 32], np.float32), np.zeros(1, np.int64))
+        return {"quantization": quantization} if self._is_gemma4 else {}
 
     def _what(self, graph: SubgraphBuilder, n: int) -> dict[str, int]:
         if not self._has_embedders:
@@ -217,8 +231,8 @@ class _Layer:
     ) -> tuple[int, int]:
         """Both caches with the new entries from the first position on."""
         width, capacity = self._hidden, self._capacity
-        places = inputs["param_tensor" if self._has_params else "input_pos"]
-        ones = (1,) * (4 if self._has_params else 1)
+        places = inputs["param_tensor" if self._is_gemma4 else "input_pos"]
+        ones = (1,) * (4 if self._is_gemma4 else 1)
         first = [net.integers(*(0 for _ in ones)), net.integers(*ones)]
         start = net("SLICE", [places, *first], ones, dtype=np.int32)
         axes = SqueezeOptions(tuple(range(len(ones))))
@@ -233,7 +247,11 @@ class _Layer:
             at = [start if i == axis else zero for i in range(4)]
             where = net("PACK", at, (4,), PackOptions(4, 0), dtype=np.int32)
             entries = net("RESHAPE", [new, net.integers(*new_shape)], new_shape)
-            caches.append(net("DYNAMIC_UPDATE_SLICE", [inputs[name], entries, where], shape))
+            if self._is_gemma4:
+                entries = net("QUANTIZE", [entries], new_shape, dtype=np.int8, **self._scaled)
+            operands, details = [inputs[name], entries, where], {"dtype": self._types[1]}
+            details |= self._scaled
+            caches.append(net("DYNAMIC_UPDATE_SLICE", operands, shape, **details))
         return caches[0], caches[1]
 
     def _remembered(self, net: "Net", inputs: dict[str, int], n: int) -> int:
@@ -247,9 +265,17 @@ class _Layer:
         self, net: "Net", queries: int, keys: int, values: int, mask: int, n: int
     ) -> int:
         width, scores = self._hidden, (1, 1, n, self._capacity)
+        if self._is_gemma4:
+            shapes = (1, 1, self._capacity, width), (1, 1, width, self._capacity)
+            pairs = zip((keys, values), shapes, strict=True)
+            keys, values = (net("DEQUANTIZE", [cache], shape) for cache, shape in pairs)
         q = net("RESHAPE", [queries, net.integers(1, 1, n, width)], (1, 1, n, width))
         y = net("BATCH_MATMUL", [q, keys], scores, BatchMatMulOptions(adj_y=True))
-        y = net("ADD", [y, mask], scores)
+        if self._is_gemma4:
+            masked = net.graph.constant(np.full((1, 1, 1, 1), -1e9, np.float32))
+            y = net("SELECT_V2", [mask, y, masked], scores)
+        else:
+            y = net("ADD", [y, mask], scores)
         if self._is_rigid:
             y = net("RESHAPE", [y, net.integers(*scores)], scores)
         y = net("SOFTMAX", [y], scores, SoftmaxOptions(beta=1.0))
@@ -268,8 +294,9 @@ class Net:
         shape: Sequence[int],
         options: Options | None = None,
         dtype: Any = np.float32,
+        **details: Any,
     ) -> int:
-        y = self.graph.tensor(shape, dtype)
+        y = self.graph.tensor(shape, dtype, **details)
         self.graph.operator(operator, inputs, [y], options)
         return y
 
@@ -368,14 +395,14 @@ def language_bundle(
 
 
 def drafter_bundle(*, verify: int = 4, edit: Callable[[Any], object] | None = None) -> bytes:
-    """A bundle with embedders, a drafter, and a model that takes `param_tensor`."""
+    """A bundle with the parts and inputs of gemma-4's, which LiteRT-LM runs, too."""
     own, more = embedders()
     return language_bundle(
-        model=language_model(has_embedders=True, verify=verify, has_params=True),
+        model=language_model(has_embedders=True, verify=verify, is_gemma4=True),
         others={
             "tf_lite_embedder": own,
             "tf_lite_per_layer_embedder": more,
-            "tf_lite_mtp_drafter": drafter(has_params=True),
+            "tf_lite_mtp_drafter": drafter(is_gemma4=True),
         },
         edit=edit,
     )
