@@ -43,20 +43,33 @@ class Computation:
     """Compiles the programs of a model for the device of `weights`, which take in its own."""
 
     def __init__(
-        self, models: Mapping[str, Model], view: View, graph: LanguageGraph, weights: DeviceWeights
+        self,
+        models: Callable[[int], Mapping[str, Model]],
+        view: View,
+        graph: LanguageGraph,
+        weights: DeviceWeights,
     ) -> None:
-        """`models`: the one with the steps, called "", and those of other parts, by part."""
-        self._models = {
-            part: CallableModel(Functions(model, view, weights=weights))
-            for part, model in models.items()
-        }
-        self._graph, self._weights = graph, weights
+        """Nothing is compiled yet.
+
+        Args:
+            models: by part, for a length of caches; the one with the steps is called "".
+            view: of the models.
+            graph: the steps.
+            weights: of the device.
+        """
+        self._models, self._graph, self._weights = models, graph, weights
+        self._callable = functools.cache(
+            lambda model: CallableModel(Functions(model, view, weights=weights))
+        )
 
     def program(self, task: Task) -> Program:
         """Compile the program of a task."""
         step, graph = self._graph.step(task.step), self._graph
-        keys = graph.keys(task.step)
-        found = {p: self._models[p].function(k, weights="prepared") for p, k in keys.items()}
+        keys, models = graph.keys(task.step), self._models(task.length)
+        found = {
+            part: self._callable(models[part]).function(key, weights="prepared")
+            for part, key in keys.items()
+        }
         params = {(part, name): a for part, (_, own) in found.items() for name, a in own.items()}
         names = [*params]
         run = _Traced(task, step, graph, {part: apply for part, (apply, _) in found.items()}).run

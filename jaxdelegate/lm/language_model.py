@@ -24,6 +24,7 @@ from jaxdelegate.errors import JaxDelegateError
 from jaxdelegate.function.records import TensorInfo
 from jaxdelegate.function.views import planned, signatures_of, whole
 from jaxdelegate.lm.graph import language_graph
+from jaxdelegate.lm.magic_numbers import is_magic, with_number
 from jaxdelegate.lm.places import Attention
 from jaxdelegate.lm.tasks import Task, results
 from jaxdelegate.lru_cache import LruCache, give_back
@@ -111,6 +112,7 @@ class LanguageModel:
         self._weights = on_device(self._compiler.target.runtime)
         self._compiling: Computation | None = None
         self._lengths: dict[tuple[str, int], bool] = {}  # what is computable
+        self._resized: dict[int, Mapping[str, Model]] = {}
         self._lock = threading.Lock()
 
     @property
@@ -210,7 +212,7 @@ class LanguageModel:
         states: Mapping[str, Shape],
     ) -> bool:
         """Whether a signature, for caches of a length, has outputs of the same shapes but these."""
-        model = self._models[part]
+        model = self._models_for(length)[part]
         signature = _signature(model, key)
         tensors = model.subgraphs[signature.subgraph].tensors
         shapes = {name: info.shape for name, info in self.graph.resized(inputs, length).items()}
@@ -221,6 +223,17 @@ class LanguageModel:
             return False
         wanted = {name: tensors[i].shape for name, i in signature.outputs.items()} | dict(states)
         return all(specs[signature.outputs[name]].shape == s for name, s in wanted.items())
+
+    def _models_for(self, length: int) -> Mapping[str, Model]:
+        """The models for caches of a length, by part."""
+        capacity = self.graph.capacity
+        if length == capacity or not is_magic(capacity):
+            return self._models
+        if length not in self._resized:
+            self._resized[length] = {
+                part: with_number(model, capacity, length) for part, model in self._models.items()
+            }
+        return self._resized[length]
 
     def _tensors(self, task: Task) -> list[Tensor]:
         """Those of the task's signature, then those of other parts."""
@@ -247,7 +260,7 @@ class LanguageModel:
                 with whole_imports():
                     from jaxdelegate.lm.computation import Computation  # noqa: PLC0415 (see above)
 
-                self._compiling = Computation(self._models, self._view, self.graph, weights)
+                self._compiling = Computation(self._models_for, self._view, self.graph, weights)
             return self._compiling
 
     @functools.cached_property

@@ -66,9 +66,11 @@ def test_nothing_is_compiled_twice(path: Path, caplog: pytest.LogCaptureFixture)
     assert not [r.message for r in caplog.records if "Compiling" in r.message]
 
 
-def grown(path: Path, slots: int, count: int, **kind: bool) -> tuple[list[lm.Completion], set[int]]:
+def grown(
+    path: Path, slots: int, count: int, capacity: int = 1024, **kind: bool
+) -> tuple[list[lm.Completion], set[int]]:
     """Answers of a model for 1,024 tokens, and the lengths of caches that its programs take."""
-    content = language_model(capacity=1024, prefill=(64,), **kind)
+    content = language_model(capacity=capacity, prefill=(64,), **kind)
     path.write_bytes(language_bundle(model=content))
     with lm.Engine(path, lm.Backend.CPU(), max_batch=slots, cache_dir=":nocache") as engine:
         prompts = ["a prompt" * 25, "b" * 30, "c" * 480][:count]
@@ -111,6 +113,18 @@ def test_the_length_of_caches_follows_from_places(tmp_path: Path) -> None:
 
 def test_some_models_need_the_longest_caches(tmp_path: Path) -> None:
     assert grown(tmp_path / "model.litertlm", 1, 1, is_rigid=True)[1] == {1024}
+
+
+def test_a_magic_number_stands_for_any_length(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LiteRT-LM writes another one into the model where it is a prime."""
+    path = tmp_path / "model.litertlm"
+    short, lengths = grown(path, 1, 1, 1021, is_rigid=True)
+    assert lengths == {256, 512}
+    monkeypatch.setattr(LanguageGraph, "cache_lengths", (1021,))
+    long, lengths = grown(path, 1, 1, 1021, is_rigid=True)
+    assert ([c.token_ids for c in long], lengths) == ([c.token_ids for c in short], {1021})
 
 
 # A process whose drafter proposes tokens.
