@@ -35,7 +35,9 @@ from processes import Worker, WorkerError
 
 import jaxdelegate as jd
 from jaxdelegate import lm
-from jaxdelegate.lm.graph import LanguageGraph, language_graph
+from jaxdelegate.lm.graph import LanguageGraph
+from jaxdelegate.lm.masks import place_inputs
+from jaxdelegate.lm.signatures import language_graph
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("peer_python", "python", "A Python that has litert-lm.")
@@ -47,7 +49,6 @@ flags.DEFINE_string("weights", "trained", "What the lines say about the bundles'
 flags.DEFINE_string("out", None, "A file to append the JSON lines to.")
 
 PART = "prefill_decode"
-_MASKED = -0.7 * float(np.finfo(np.float32).max)
 Logits = Iterator[np.ndarray]
 
 
@@ -134,22 +135,20 @@ def interpreter_logits(
     interpreter: Callable[[bytes], Any], bundle: jd.Bundle, graph: LanguageGraph, ids: Sequence[int]
 ) -> Logits:
     """The logits after each token, by the signature that decodes."""
-    run = runner(interpreter, bundle, PART, graph.decode.key)
+    step = graph.decode
+    run = runner(interpreter, bundle, PART, step.key)
     embed = {
         name: (runner(interpreter, bundle, e.part, e.key), e) for name, e in graph.embedders.items()
     }
     caches = {name: np.zeros(s.shape, s.dtype) for name, s in graph.states.items()}
     for position, token in enumerate(ids):
-        inputs = {**caches, "input_pos": np.array([position], graph.positions)}
-        if graph.tokens is not None:
-            inputs["tokens"] = np.array([[token]], graph.tokens)
+        placed = place_inputs(step.places, step.inputs, position, 1, graph.attention, graph.ring)
+        inputs = {**caches, **{name: np.asarray(array) for name, array in placed.items()}}
+        if step.tokens is not None:
+            inputs[step.tokens] = np.array([[token]], step.inputs[step.tokens].dtype)
         for name, (computed, e) in embed.items():
             found = computed(**{e.token: np.full(e.shape, token, e.dtype)})[e.result]
-            inputs[name] = np.array(found).reshape(graph.decode.embeddings[name])
-        if graph.decode.mask is not None:
-            sees = np.arange(graph.capacity) <= position
-            mask = sees if graph.masks == np.bool_ else np.where(sees, 0, _MASKED)
-            inputs[graph.decode.mask] = mask.astype(graph.masks)[None, None, None]
+            inputs[name] = np.array(found).reshape(step.inputs[name].shape)
         outputs: Mapping[str, np.ndarray] = run(**inputs)
         caches = {name: np.array(outputs[name]) for name in caches}
         yield np.array(outputs["logits"]).reshape(-1)

@@ -23,9 +23,9 @@ from jaxdelegate.digests import digests
 from jaxdelegate.errors import JaxDelegateError
 from jaxdelegate.function.records import TensorInfo
 from jaxdelegate.function.views import planned, signatures_of, whole
-from jaxdelegate.lm.graph import language_graph
 from jaxdelegate.lm.magic_numbers import is_magic, with_number
 from jaxdelegate.lm.places import Attention
+from jaxdelegate.lm.signatures import language_graph
 from jaxdelegate.lm.tasks import Task, results
 from jaxdelegate.lru_cache import LruCache, give_back
 from jaxdelegate.model.open_models import open_model

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 import jaxdelegate as jd
 from jaxdelegate.errors import ModelError
 from jaxdelegate.function.records import Signature, TensorInfo
-from jaxdelegate.lm.graph import language_graph, prefill_plan
+from jaxdelegate.lm.graph import prefill_plan
+from jaxdelegate.lm.signatures import language_graph
 from tests.support.language_models import VOCABULARY, language_model
 
 

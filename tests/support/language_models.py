@@ -208,7 +208,7 @@ class _Layer:
 
     @property
     def _types(self) -> tuple[Any, Any]:
-        """Of masks and of caches."""
+        """The types of masks and of caches."""
         return (np.bool_, np.int8) if self._is_gemma4 else (np.float32, np.float32)
 
     @property
