@@ -31,6 +31,7 @@ def benchmark(values: flags.FlagValues) -> None:
     print(f"Number of tokens in prefill: {values.prefill_tokens}")
     print(f"Number of tokens in decode : {values.decode_tokens}")
     print(f"Max number of tokens       : {measured.engine.max_num_tokens}")
+    print(f"Speculative decoding       : {values.speculative_decoding or 'false'}")
     found = []
     for i in range(values.runs):
         print(f"Running iteration {i + 1} of {values.runs}..", flush=True)

@@ -9,7 +9,7 @@ import pytest
 import jaxdelegate as jd
 from jaxdelegate import lm
 from jaxdelegate.errors import ModelError
-from tests.support.language_models import language_bundle
+from tests.support.language_models import drafter, embedders, language_bundle
 from tests.support.windows import executor_metadata, windowed_model
 
 COUNT, CAPACITY, RING, WINDOW = 12, 64, 16, 8
@@ -65,6 +65,22 @@ def test_a_sequence_goes_back_within_reach(engine: lm.Engine) -> None:
         assert decoder.read(0, ids) == known
         decoder.begin(0, COUNT, engine.rules())
         assert decoder.run()[0].tokens == greedy(ids)
+
+
+def test_rejected_tokens_in_a_ring(tmp_path: Path) -> None:
+    """The drafter is one of another model: of what it proposes nothing stays in the caches."""
+    path, model = tmp_path / "model.litertlm", windowed_model(verify=4)
+    others = {"tf_lite_embedder": embedders()[0], "tf_lite_mtp_drafter": drafter(capacity=CAPACITY)}
+    content = language_bundle(model=model, others=others, sections=[executor_metadata()])
+    path.write_bytes(content)
+    with lm.Engine(path, max_batch=1, enable_speculative_decoding=True) as engine:
+        decoder = engine.new_decoder(1, has_stops=False)
+        for prompt in PROMPTS[:2]:
+            decoder.read(0, prompt)
+            decoder.begin(0, 20, engine.rules())
+            while not decoder.is_resting(0):
+                decoder.run()
+            assert decoder.ids(0)[len(prompt) :] == greedy(prompt, 20)
 
 
 def test_the_window_must_be_declared(tmp_path: Path) -> None:

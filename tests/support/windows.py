@@ -24,19 +24,24 @@ HIDDEN = 16
 Names = dict[str, int]
 
 
-def windowed_model(*, capacity: int = 64, ring: int = 16, prefill: Sequence[int] = (8,)) -> bytes:
+def windowed_model(
+    *, capacity: int = 64, ring: int = 16, prefill: Sequence[int] = (8,), verify: int = 0
+) -> bytes:
     """A model of two layers of attention, with the signatures of `language_model`.
 
     The second one has caches of `ring` entries, `kv_cache_k_1` [1, 1, ring, HIDDEN] and
     `kv_cache_v_1` [1, 1, HIDDEN, ring], and float32 `local_mask`: in decode [1, 1, 1, ring], after
     the token's entry is written; in prefill_N [1, 1, N, ring + N], of the caches before, then of
-    the N tokens, whose entries are written where positions are above 0 or the first ones.
+    the N tokens, whose entries are written where positions are above 0 or the first ones. `verify`:
+    so does a signature of this name for this number of tokens.
     """
     builder = ModelBuilder("windows")
-    for number, n in enumerate((*prefill, 1)):
+    lengths = {f"prefill_{n}": n for n in prefill} | {"decode": 1}
+    lengths |= {"verify": verify} if verify else {}
+    for number, (key, n) in enumerate(lengths.items()):
         graph = builder if number == 0 else builder.subgraph(f"graph_{number}")
-        key = "decode" if n == 1 else f"prefill_{n}"
-        builder.signature(key, *_Windowed(graph, n, capacity, ring).built(), number)
+        ends = _Windowed(graph, n, capacity, ring).built(has_logits=not key.startswith("prefill"))
+        builder.signature(key, *ends, number)
     return builder.build()
 
 
@@ -49,7 +54,7 @@ class _Windowed:
         scale = 1 if len(set(shape)) > 1 else 1 / np.sqrt(HIDDEN)
         return self._rng.normal(0, scale, shape).astype(np.float32)
 
-    def built(self) -> tuple[Names, Names]:
+    def built(self, *, has_logits: bool) -> tuple[Names, Names]:
         net, n, graph = self._net, self._n, self._net.graph
         width = self._ring + (n if n > 1 else 0)
         inputs = {
@@ -80,8 +85,9 @@ class _Windowed:
             outputs |= {f"kv_cache_k_{layer}": written[0], f"kv_cache_v_{layer}": written[1]}
             y = self._attention(q, *seen, inputs[mask], width if layer else self._capacity)
             x = net("ADD", [x, y], (1, n, HIDDEN))
-        if n == 1:
-            outputs["logits"] = net.dense(x, self._weights(VOCABULARY, HIDDEN), (1, 1, VOCABULARY))
+        if has_logits:
+            last = self._weights(VOCABULARY, HIDDEN)
+            outputs |= {"logits": net.dense(x, last, (1, n, VOCABULARY)), "activations": x}
         graph.outputs(*outputs.values())
         return inputs, outputs
 

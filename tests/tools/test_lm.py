@@ -289,6 +289,7 @@ def test_benchmark(model: str, run_tool: Run) -> None:
         "Number of tokens in prefill: 16",
         "Number of tokens in decode : 12",
         "Max number of tokens       : 128",
+        "Speculative decoding       : false",
         "Running iteration 3 of 3..",
         "----- Results -----",
     ):
