@@ -118,7 +118,7 @@ class Engine:
             attention=self._attention(),
         )
         self.enable_speculative_decoding = enable_speculative_decoding
-        self._has_drafts(None)
+        self._has_drafts(None)  # an OptionError if it cannot
         self.init_time_in_second = time.perf_counter() - began
 
     # ---- what it is
