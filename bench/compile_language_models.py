@@ -73,7 +73,7 @@ def compiled(model: LanguageModel, device: jax.Device, slots: int, dtype: str) -
         mock.patch.object(prepared, "ModelWeights", _Shapes),
     ):
         weights = DeviceWeights(client.of_jax(device))
-        return Computation(model._models, view, graph, weights).program(task)
+        return Computation(model._models_for, view, graph, weights).program(task)
 
 
 def measured(model: LanguageModel, program: Program, slots: int) -> dict[str, Any]:
@@ -98,11 +98,9 @@ def measured(model: LanguageModel, program: Program, slots: int) -> dict[str, An
 def _table_bytes(model: LanguageModel) -> int:
     """Bytes of the constants that lookups read, in the decode step and embedders."""
     found = 0
-    for part, graph in model._models.items():
-        keys = {"": model.graph.decode.key} | {
-            e.part: e.key for e in model.graph.embedders.values()
-        }
-        signature = next(s for s in graph.signatures if s.key == keys[part])
+    for part, key in model.graph.keys(model.graph.decode.key).items():
+        graph = model._models[part]
+        signature = next(s for s in graph.signatures if s.key == key)
         subgraph = graph.subgraphs[signature.subgraph]
         for operator in subgraph.operators:
             place = {"EMBEDDING_LOOKUP": 1, "GATHER": 0}.get(operator.name)

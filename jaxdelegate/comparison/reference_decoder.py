@@ -8,7 +8,7 @@ import numpy as np
 from jaxdelegate.comparison.sides import ModelPath, open_reference
 from jaxdelegate.errors import InterpreterError
 from jaxdelegate.lm.engine import Engine
-from jaxdelegate.lm.graph import MASKED, POSITIONS, TOKENS
+from jaxdelegate.lm.masks import place_inputs
 
 # The next token, from the logarithms of probabilities and the answer before; None: it ends.
 Choose = Callable[[np.ndarray, Sequence[int]], int | None]
@@ -63,28 +63,21 @@ class ReferenceDecoder:
 
     def _logits(self, token: int, place: int) -> np.ndarray:
         """[vocabulary], after a token; the caches take it in."""
-        graph = self._graph
+        graph, step = self._graph, self._graph.decode
+        placed = place_inputs(step.places, step.inputs, place, 1, graph.attention, graph.ring)
         inputs: dict[str, Any] = {
             **self._states,
-            POSITIONS: np.array([place], graph.positions),
+            **{name: np.asarray(array) for name, array in placed.items()},
         }
-        if graph.tokens is not None:
-            inputs[TOKENS] = np.array([[token]], graph.tokens)
+        if step.tokens is not None:
+            inputs[step.tokens] = np.array([[token]], step.inputs[step.tokens].dtype)
         for name, (runner, e) in self._embedders.items():
             found = self._run(runner, {e.token: np.full(e.shape, token, e.dtype)})[e.result]
-            inputs[name] = found.reshape(graph.decode.embeddings[name])
-        if graph.decode.mask is not None:
-            inputs[graph.decode.mask] = self._mask(place)
+            inputs[name] = found.reshape(step.inputs[name].shape)
         outputs = self._run(self._decode, inputs)
         self._states = {name: np.array(outputs[name]) for name in self._states}
         logits: np.ndarray = outputs["logits"].reshape(-1).astype(np.float32)
         return logits
-
-    def _mask(self, place: int) -> np.ndarray:
-        """[1, 1, 1, capacity]: a token sees itself and those before it."""
-        dtype = self._graph.masks
-        sees = np.arange(self._graph.capacity)[None, None, None] <= place
-        return sees if dtype == np.bool_ else np.where(sees, 0, MASKED[dtype]).astype(dtype)
 
     def _runner(self, model: ModelPath, key: str) -> Any:
         interpreter = open_reference(self._kind, model)

@@ -28,12 +28,13 @@ class Benchmark:
         *,
         prompt: str = "How are you",
         options: Mapping[str, Any] | None = None,
+        enable_speculative_decoding: bool | None = None,
         **unsupported: Any,
     ) -> None:
         """Nothing is opened yet.
 
         Args:
-            model_path: as in `Engine`, also the next one and the last four.
+            model_path: as in `Engine`, also the next one and the last five.
             backend: where it runs.
             prefill_tokens: of the prompt, at least 1.
             decode_tokens: to generate, at least 1.
@@ -41,6 +42,7 @@ class Benchmark:
             cache_dir: as in `Engine`.
             prompt: cut or filled with zeros to `prefill_tokens`.
             options: of JaxDelegate.
+            enable_speculative_decoding: how many proposals are right depends on the prompt.
             **unsupported: other arguments of `litert_lm`; None and False are accepted.
 
         Raises:
@@ -61,6 +63,7 @@ class Benchmark:
             max_num_tokens=max_num_tokens or prefill_tokens + decode_tokens,
             options=options,
             cache_dir=cache_dir,
+            enable_speculative_decoding=enable_speculative_decoding,
         )
         self._init_seconds = 0.0
 

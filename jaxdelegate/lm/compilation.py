@@ -3,6 +3,7 @@
 Weights are those that a delegate would use, one copy for all programs.
 """
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -26,17 +27,17 @@ Run = Callable[..., tuple[Any, ...]]  # of weights by part, then of arrays
 class Compilation:
     """Compiles for the device of `weights`, which take in the models' own."""
 
-    def __init__(self, models: Mapping[str, Model], view: View, weights: DeviceWeights) -> None:
-        """`models`: by part."""
-        self._models = {
-            part: CallableModel(Functions(model, view, weights=weights))
-            for part, model in models.items()
-        }
+    def __init__(self, view: View, weights: DeviceWeights) -> None:
+        """`view`: of all models."""
         self._weights = weights
+        self._callable = functools.cache(
+            lambda model: CallableModel(Functions(model, view, weights=weights))
+        )
 
     def compiled(
         self,
         name: str,
+        models: Mapping[str, Model],
         keys: Mapping[str, str],
         traced: Callable[[Applies], Run],
         given: Sequence[Array],
@@ -48,13 +49,17 @@ class Compilation:
 
         Args:
             name: of the program.
+            models: by part.
             keys: of the signatures, by part.
             traced: makes the function of those of the signatures; JAX traces it.
             given: its arrays.
             results: how many it returns.
             donated: how many of the first arrays become its first results, in place.
         """
-        found = {p: self._models[p].function(k, weights="prepared") for p, k in keys.items()}
+        found = {
+            part: self._callable(models[part]).function(key, weights="prepared")
+            for part, key in keys.items()
+        }
         params = {(part, leaf): a for part, (_, own) in found.items() for leaf, a in own.items()}
         names, run = [*params], traced({part: apply for part, (apply, _) in found.items()})
 

@@ -5,7 +5,7 @@ Caches are donated, so that programs change them in place.
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,8 +15,10 @@ from jax import lax
 from jaxdelegate.function.views import View
 from jaxdelegate.lm.choices import Choice
 from jaxdelegate.lm.compilation import Applies, Compilation, Run, embedded
-from jaxdelegate.lm.graph import MASKED, LanguageGraph, Step
-from jaxdelegate.lm.sampling import next_token
+from jaxdelegate.lm.graph import ACTIVATIONS, LOGITS, PROJECTED, Drafter, LanguageGraph, Step
+from jaxdelegate.lm.masks import place_inputs
+from jaxdelegate.lm.places import Places
+from jaxdelegate.lm.sampling import largest, next_token
 from jaxdelegate.lm.tasks import STEPS, Generated, Sequences, Task, arguments, caches, results
 from jaxdelegate.model.records import Model
 from jaxdelegate.xla.program import Program
@@ -29,11 +31,22 @@ class Computation(Compilation):
     """Compiles the programs of a language model: of its steps, with those of embedders."""
 
     def __init__(
-        self, models: Mapping[str, Model], view: View, graph: LanguageGraph, weights: DeviceWeights
+        self,
+        models: Callable[[int], Mapping[str, Model]],
+        view: View,
+        graph: LanguageGraph,
+        weights: DeviceWeights,
     ) -> None:
-        """`models`: the one with the steps, called "", and those of embedders, by part."""
-        super().__init__(models, view, weights)
-        self._graph = graph
+        """Nothing is compiled yet.
+
+        Args:
+            models: by part, for a length of caches; the one with the steps is called "".
+            view: of the models.
+            graph: the steps.
+            weights: of the device.
+        """
+        super().__init__(view, weights)
+        self._models, self._graph = models, graph
 
     def program(self, task: Task) -> Program:
         """Compile the program of a task."""
@@ -44,12 +57,27 @@ class Computation(Compilation):
 
         return self.compiled(
             f"{task.kind}_{task.step}",
+            self._models(task.length),
             graph.keys(task.step),
             traced,
             [*caches(graph, task.slots, task.length), *arguments(graph, task, step)],
             results=len(results(graph, task)),
-            donated=len(graph.states),
+            donated=len(graph.carried),
         )
+
+
+class _Rows(NamedTuple):
+    """What a step returns for each of its tokens.
+
+    Attributes:
+        tokens: int32 [slots, rows]: the last one, and those that a drafter proposes.
+        logits: [slots, rows, vocabulary] after them.
+        activations: [slots, rows, ...], for a drafter; None: no drafter runs.
+    """
+
+    tokens: jax.Array
+    logits: jax.Array
+    activations: jax.Array | None
 
 
 class _Traced:
@@ -59,6 +87,7 @@ class _Traced:
         """`applies`: the functions of models, by part; their `params` likewise."""
         self._task, self._graph, self._applies = task, graph, applies
         self._one = step
+        self._drafter = graph.drafter if graph.is_speculative(task.step) else None
         self._stops = np.asarray(task.stops, np.int32)
         tasks: Mapping[str, Callable[..., tuple[Any, ...]]] = {
             "read": self._read,
@@ -69,7 +98,7 @@ class _Traced:
 
     def run(self, params: Any, *arrays: Any) -> tuple[Any, ...]:
         """The new caches, then the other results."""
-        names = [*self._graph.states]
+        names = [*self._graph.carried]
         caches = dict(zip(names, arrays, strict=False))
         new, *others = self._run(params, caches, *arrays[len(names) :])
         return (*(new[name] for name in names), *others)
@@ -77,39 +106,55 @@ class _Traced:
     # ---- of one sequence
 
     def _step(
-        self, params: Any, caches: Mapping[str, Any], tokens: Any, start: Any, count: Any = 1
-    ) -> tuple[Caches, jax.Array | None]:
-        """Caches and the logits of the last token, after `count` tokens from `start` on.
+        self, params: Any, caches: Mapping[str, Any], tokens: Any, start: Any, count: Any
+    ) -> tuple[Caches, dict[str, jax.Array]]:
+        """Caches and other outputs, after `count` tokens from `start` on.
 
         Those beyond have position 0, as in LiteRT-LM: some models recognize them by that.
         """
         graph, step = self._graph, self._one
-        places = lax.iota(np.int32, step.length)
-        positions = jnp.where(places < count, start + places, np.int32(0))
-        inputs: dict[str, Any] = dict(caches)
+        inputs: dict[str, Any] = {name: caches[name] for name in step.states}
         for name in graph.recurrent:  # another sequence's until here
             inputs[name] = jnp.where(start == 0, jnp.zeros_like(caches[name]), caches[name])
-        if graph.tokens is not None:
-            inputs["tokens"] = tokens.astype(graph.tokens).reshape(1, step.length)
-        for name, shape in step.embeddings.items():
-            e = graph.embedders[name]
-            inputs[name] = embedded(self._applies, params, e, tokens).reshape(shape)
-        inputs["input_pos"] = positions.astype(graph.positions)
-        if step.mask is not None:
-            inputs[step.mask] = self._mask(positions)
+        if step.tokens is not None:
+            info = step.inputs[step.tokens]
+            inputs[step.tokens] = tokens.astype(info.dtype).reshape(info.shape)
+        for name in step.embeddings:
+            found = embedded(self._applies, params, graph.embedders[name], tokens)
+            inputs[name] = found.reshape(step.inputs[name].shape)
+        inputs |= self._placed(step.places, step.inputs, start, count)
         outputs = self._applies[""](params[""], inputs)
-        new = {**caches, **{name: outputs[name] for name in step.states}}
-        logits = outputs["logits"].reshape(-1, graph.vocabulary)[-1] if step.has_logits else None
-        return new, logits
+        new = {**caches, **{name: outputs.pop(name) for name in step.states}}
+        return new, outputs
 
-    def _mask(self, positions: jax.Array) -> jax.Array:
-        """[1, 1, tokens, length]: each token sees itself and those before it."""
-        graph = self._graph
-        sees = lax.iota(np.int32, self._task.length)[None] <= positions[:, None]
-        if graph.masks != np.bool_:
-            masked = np.asarray(MASKED[graph.masks], graph.masks)
-            sees = jnp.where(sees, np.zeros((), graph.masks), masked)
-        return sees[None, None]
+    def _placed(self, places: Places, inputs: Any, start: Any, count: Any) -> dict[str, jax.Array]:
+        """The inputs of a signature that say where tokens are."""
+        graph, length = self._graph, self._task.length
+        ring = graph.ring if graph.ring < graph.capacity else length
+        resized = graph.resized(inputs, length)
+        return place_inputs(places, resized, start, count, graph.attention, ring)
+
+    def _proposed(
+        self, drafter: Drafter, params: Any, caches: Mapping[str, Any], token: Any, position: Any
+    ) -> jax.Array:
+        """The tokens that may follow the last one, as many as the step checks.
+
+        The drafter sees the caches up to the place before that token, for each of them.
+        """
+        apply, own = self._applies[drafter.part], params[drafter.part]
+        before = jnp.maximum(position - 1, 0)
+        inputs: dict[str, Any] = {name: caches[name] for name in drafter.states}
+        inputs |= self._placed(drafter.places, drafter.inputs, before, np.int32(1))
+        info, activations, tokens = drafter.inputs[ACTIVATIONS], caches[ACTIVATIONS], [token]
+        for _ in range(drafter.verify.length - 1):
+            embedding = embedded(self._applies, params, drafter.embedder, tokens[-1][None])
+            both = jnp.concatenate([embedding.ravel(), activations.ravel()])
+            outputs = apply(
+                own, {**inputs, ACTIVATIONS: both.astype(info.dtype).reshape(info.shape)}
+            )
+            activations = outputs[PROJECTED]
+            tokens.append(largest(outputs[LOGITS].ravel()))
+        return jnp.stack(tokens[1:])
 
     # ---- of all slots
 
@@ -129,17 +174,28 @@ class _Traced:
 
     def _steps(
         self, params: Any, caches: Caches, tokens: jax.Array, positions: jax.Array
-    ) -> tuple[Caches, jax.Array]:
-        """Caches and logits [slots, vocabulary] after the slots' last tokens."""
+    ) -> tuple[Caches, "_Rows"]:
+        """Caches, and the rows of a step after each slot's last token."""
 
         def one(caches: Any, token: Any, position: Any) -> Any:
-            return self._step(params, caches, token[None], position)
+            tokens = token[None]
+            if self._drafter is not None:
+                more = self._proposed(self._drafter, params, caches, token, position)
+                tokens = jnp.concatenate([tokens, more])
+            new, outputs = self._step(params, caches, tokens, position, np.int32(len(tokens)))
+            logits = outputs[LOGITS].reshape(-1, self._graph.vocabulary)[-len(tokens) :]
+            return new, _Rows(tokens, logits, self._activations(outputs, len(tokens)))
 
         if self._task.slots == 1:
-            caches, logits = one(caches, tokens[0], positions[0])
-            return caches, logits[None]
-        both: tuple[Caches, jax.Array] = jax.vmap(one)(caches, tokens, positions)
+            caches, rows = one(caches, tokens[0], positions[0])
+            return caches, jax.tree.map(lambda array: array[None], rows)
+        both: tuple[Caches, _Rows] = jax.vmap(one)(caches, tokens, positions)
         return both
+
+    def _activations(self, outputs: Mapping[str, jax.Array], rows: int) -> jax.Array | None:
+        if self._drafter is None:
+            return None
+        return outputs[ACTIVATIONS].reshape(rows, *self._drafter.activations.shape)
 
     def _kept(self, is_active: Any, new: Caches, old: Mapping[str, Any]) -> Caches:
         """The new caches; resting slots keep their recurrent states."""
@@ -154,10 +210,11 @@ class _Traced:
     def _generate(self, params: Any, caches: Caches, *values: Any) -> tuple[Any, ...]:
         sequences, rest = Sequences(*values[:5]), values[5:]
         choice, limit = Choice(*rest[:-1]), rest[-1]
-        choose = jax.vmap(functools.partial(next_token, self._task.variant))
+        shape = STEPS, self._task.slots, self._one.length
         found = Generated(
-            jnp.zeros((STEPS, self._task.slots), np.int32),
-            jnp.zeros((STEPS, self._task.slots), np.float32),
+            jnp.zeros(shape, np.int32),
+            jnp.zeros(shape, np.float32),
+            jnp.zeros(shape[:2], np.int32),
             jnp.zeros((), np.int32),
         )
 
@@ -167,39 +224,84 @@ class _Traced:
 
         def step(state: tuple[Caches, Sequences, Generated]) -> Any:
             old, sequences, found = state
-            caches, logits = self._steps(params, old, sequences.token, sequences.position)
+            caches, rows = self._steps(params, old, sequences.token, sequences.position)
             caches = self._kept(sequences.left > 0, caches, old)
-            tokens, scores = choose(
-                choice, logits.astype(np.float32), sequences.answer, sequences.generated
-            )
+            tokens, scores = self._chosen(choice, sequences, rows)
+            # A row is right if all tokens that it saw are those that were chosen.
+            agree = jnp.cumprod(tokens[:, :-1] == rows.tokens[:, 1:], axis=1, dtype=np.int32)
+            counts, sequences = self._advanced(sequences, tokens, agree.sum(1, np.int32) + 1)
+            if rows.activations is not None:
+                caches[ACTIVATIONS] = self._last(rows.activations, counts)
             more = Generated(
                 found.tokens.at[found.steps].set(tokens),
                 found.scores.at[found.steps].set(scores),
+                found.counts.at[found.steps].set(counts),
                 found.steps + 1,
             )
-            return caches, self._advanced(sequences, tokens), more
+            return caches, sequences, more
 
         caches, _, found = lax.while_loop(goes_on, step, (caches, sequences, found))
         return caches, *found
 
-    def _advanced(self, sequences: Sequences, tokens: jax.Array) -> Any:
-        """The sequences after these tokens; resting ones stay as they are."""
-        is_active = sequences.left > 0
-        ends = jnp.isin(tokens, self._stops) if len(self._stops) else jnp.zeros_like(is_active)
-        moved = is_active.astype(np.int32)
-        answer: Any = sequences.answer
-        if self._task.variant.has_rules:
-            # Beyond the end: dropped.
-            place = jnp.where(is_active, sequences.generated, self._graph.capacity)
-            rows = lax.iota(np.int32, self._task.slots)
-            answer = answer.at[rows, place].set(tokens, mode="drop")
-        return Sequences(
-            jnp.where(is_active, tokens, sequences.token),
-            sequences.position + moved,
-            jnp.where(ends, 0, jnp.maximum(sequences.left - 1, 0)),
-            answer,
-            sequences.generated + moved,
+    def _chosen(
+        self, choice: Choice, sequences: Sequences, rows: "_Rows"
+    ) -> tuple[jax.Array, jax.Array]:
+        """The tokens after those of all rows and their scores, [slots, rows], as if one by one."""
+        n = self._one.length
+        answer = self._written(sequences, rows.tokens[:, 1:], n - 1)  # a row has those before it
+        many = functools.partial(jnp.repeat, repeats=n, axis=0)
+        found = jax.vmap(functools.partial(next_token, self._task.variant))(
+            Choice(*map(many, choice)),
+            rows.logits.reshape(-1, self._graph.vocabulary).astype(np.float32),
+            many(answer),
+            (sequences.generated[:, None] + lax.iota(np.int32, n)[None]).ravel(),
         )
+        tokens, scores = (array.reshape(-1, n) for array in found)
+        return tokens, scores
+
+    def _written(self, sequences: Sequences, tokens: jax.Array, counts: Any) -> Any:
+        """The answers with the first tokens of these after them; [slots, 0] without rules."""
+        if not self._task.variant.has_rules:
+            return sequences.answer
+        numbers = lax.iota(np.int32, tokens.shape[1])[None]
+        places = sequences.generated[:, None] + numbers
+        kept = numbers < jnp.reshape(counts, (-1, 1))
+        places = jnp.where(kept, places, self._graph.capacity)  # beyond the end: dropped
+        slots = lax.iota(np.int32, self._task.slots)[:, None]
+        return sequences.answer.at[slots, places].set(tokens, mode="drop")
+
+    def _advanced(
+        self, sequences: Sequences, tokens: jax.Array, right: jax.Array
+    ) -> tuple[jax.Array, Sequences]:
+        """How many of these tokens each sequence gets, and the sequences after them.
+
+        Args:
+            sequences: those that rest stay as they are.
+            tokens: [slots, rows].
+            right: [slots]: how many of the tokens are right; one that ends an answer is the last.
+        """
+        n = tokens.shape[1]
+        is_stop = jnp.isin(tokens, self._stops) if len(self._stops) else jnp.zeros((1, n), bool)
+        until_stop = jnp.where(is_stop, lax.iota(np.int32, n)[None] + 1, np.int32(n + 1)).min(1)
+        counts = jnp.minimum(jnp.minimum(right, until_stop), sequences.left)
+        last = self._at(tokens, counts)
+        return counts, Sequences(
+            jnp.where(counts > 0, last, sequences.token),
+            sequences.position + counts,
+            jnp.where(until_stop <= counts, 0, sequences.left - counts),
+            self._written(sequences, tokens, counts),
+            sequences.generated + counts,
+        )
+
+    def _last(self, activations: jax.Array, counts: jax.Array) -> jax.Array:
+        """Those of the last row that is right, in the shape of the other caches."""
+        found = self._at(activations, counts)
+        return found[0] if self._task.slots == 1 else found
+
+    def _at(self, rows: jax.Array, counts: jax.Array) -> jax.Array:
+        """The last of each slot's first rows; of none, the first one."""
+        slots = lax.iota(np.int32, self._task.slots)
+        return rows[slots, jnp.maximum(counts - 1, 0)]
 
     def _score(
         self, params: Any, caches: Caches, token: Any, position: Any, targets: Any, lengths: Any
@@ -209,8 +311,8 @@ class _Traced:
 
         def step(state: Any) -> Any:
             old, token, position, scores, i = state
-            caches, logits = self._steps(params, old, token, position)
-            chances = jax.nn.log_softmax(logits.astype(np.float32))
+            caches, rows = self._steps(params, old, token, position)
+            chances = jax.nn.log_softmax(rows.logits[:, 0].astype(np.float32))
             tokens = lax.dynamic_index_in_dim(targets, i, 1, False)
             found = jnp.take_along_axis(chances, tokens[:, None], 1)[:, 0]
             moved = i < lengths

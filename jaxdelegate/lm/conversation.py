@@ -62,7 +62,9 @@ class Conversation:
     from another one.
     """
 
-    def __init__(self, engine: Host, template: ChatTemplate, settings: Settings) -> None:
+    def __init__(
+        self, engine: Host, decoder: Decoder, template: ChatTemplate, settings: Settings
+    ) -> None:
         """Use `Engine.create_conversation`."""
         self._engine, self._template, self._settings = engine, template, settings
         self._preface = [stated(m, "create_conversation") for m in settings.messages]
@@ -70,7 +72,7 @@ class Conversation:
         self._is_text = settings.has_text_contents
         if self._is_text is None:
             self._is_text = not _takes_lists(template)
-        self._decoder: Decoder | None = engine.new_decoder(1)
+        self._decoder: Decoder | None = decoder
         self._ids: list[int] = []
         self._cancelled = threading.Event()
         self._info: BenchmarkInfo | None = None

@@ -26,7 +26,7 @@ class Piece:
 @dataclasses.dataclass
 class _Sequence:
     ids: list[int] = dataclasses.field(default_factory=list)  # caches have all but the last one
-    processed: int = 0  # tokens, by recurrent states
+    written: int = 0  # the most entries of its caches since it was read from its beginning
     begin: int = 0  # of the answer, in `ids`
     left: int = 0
     rules: Rules = dataclasses.field(default_factory=Rules)
@@ -36,9 +36,18 @@ class _Sequence:
 class Decoder:
     """Reads and continues sequences, each in a slot. Not for several threads at once."""
 
-    def __init__(self, programs: Programs, stops: frozenset[int]) -> None:
-        """`stops` are the tokens that end an answer."""
-        self._programs, self._stops = programs, stops
+    def __init__(
+        self, programs: Programs, stops: frozenset[int], *, drafts: bool = False, pad: int = 0
+    ) -> None:
+        """Empty sequences.
+
+        Args:
+            programs: of the model.
+            stops: the tokens that end an answer.
+            drafts: whether to use the model's drafter.
+            pad: the token that fills the rest of a step which reads a prompt.
+        """
+        self._programs, self._stops, self._drafts, self._pad = programs, stops, drafts, pad
         self._caches = programs.new_caches()
         self._sequences = [_Sequence() for _ in range(programs.slots)]
 
@@ -72,26 +81,34 @@ class Decoder:
         sequence.ids, sequence.left, start = [], 0, known
         held = max(len(s.ids) for s in self._sequences)
         for step in prefill_plan(len(ids) - 1 - known, known, graph.lengths, graph.capacity):
-            part = np.zeros(step, np.int32)
+            part = np.full(step, self._pad, np.int32)
             tokens = ids[start : min(start + step, len(ids) - 1)]
             part[: len(tokens)] = tokens
             self._programs.read(self._caches, slot, part, start, len(tokens), held)
             start += len(tokens)
-        sequence.ids, sequence.processed = list(ids), len(ids) - 1
+        sequence.ids, sequence.written = list(ids), sequence.written if known else 0
+        self._write(sequence)
         return known
 
     def _known(self, sequence: _Sequence, ids: Sequence[int]) -> int:
-        """How many of the tokens a sequence's caches have; recurrent states do not go back."""
-        graph = self._programs.graph
+        """How many of the tokens a sequence's caches have; not all caches can go back."""
         # A full sequence that rests goes on writing its last entry.
-        known = min(_common(sequence.ids[:-1], ids[:-1]), graph.capacity - 1)
-        return known if not graph.recurrent or known == sequence.processed else 0
+        capacity = self._programs.graph.capacity
+        known = min(_common(sequence.ids[:-1], ids[:-1]), capacity - 1)
+        return known if self._is_within_reach(sequence, known) else 0
+
+    def _is_within_reach(self, sequence: _Sequence, known: int) -> bool:
+        reach = self._programs.graph.reach
+        return reach is None or sequence.written - known <= reach
 
     def _restore(self, slot: int) -> None:
-        """Read a sequence again where recurrent states have tokens that it forgot."""
+        """Read a sequence again where caches cannot go back before the tokens that it forgot."""
         sequence = self._sequences[slot]
-        if self._programs.graph.recurrent and sequence.processed != len(sequence.ids) - 1:
+        if not self._is_within_reach(sequence, len(sequence.ids) - 1):
             self.read(slot, list(sequence.ids))
+
+    def _write(self, sequence: _Sequence, beyond: int = 0) -> None:
+        sequence.written = max(sequence.written, len(sequence.ids) - 1 + beyond)
 
     def wait(self) -> None:
         """Wait until the device has read and generated everything."""
@@ -116,7 +133,7 @@ class Decoder:
         self._sequences[slot].left = 0
 
     def run(self, steps: int = STEPS) -> Mapping[int, Piece]:
-        """Run up to `steps` steps; returns the tokens of each slot that generated some."""
+        """Run up to `steps` steps; returns the tokens of each slot that did not rest."""
         active = {i: s for i, s in enumerate(self._sequences) if s.left > 0}
         if not active:
             return {}
@@ -125,10 +142,14 @@ class Decoder:
         choices = [s.rules.choice(variant, vocabulary) for s in self._sequences]
         choice = Choice(*map(np.stack, zip(*choices, strict=True)))
         placed = self._placed(variant)
-        found = self._programs.generate(variant, self._caches, placed, choice, steps)
-        count, tokens, scores = int(found.steps), found.tokens, found.scores
+        found = self._programs.generate(
+            variant, self._caches, placed, choice, steps, drafts=self._drafts
+        )
+        numbers = np.arange(found.tokens.shape[-1])
+        kept = numbers < found.counts[: int(found.steps), :, None]
+        tokens, scores = (a[: len(kept)] for a in (found.tokens, found.scores))
         return {
-            i: self._taken(s, tokens[:count, i].tolist(), scores[:count, i].tolist())
+            i: self._taken(s, tokens[:, i][kept[:, i]].tolist(), scores[:, i][kept[:, i]].tolist())
             for i, s in active.items()
         }
 
@@ -151,7 +172,7 @@ class Decoder:
             scores = self._programs.score(self._caches, token, position, targets, lengths)
             found += scores[slot, : len(part)].tolist()
             self._sequences[slot].ids += part
-            self._sequences[slot].processed += len(part)
+            self._write(self._sequences[slot])
         return found
 
     def _ends(self) -> tuple[np.ndarray, np.ndarray]:
@@ -176,15 +197,12 @@ class Decoder:
 
     def _taken(self, sequence: _Sequence, tokens: list[int], scores: list[float]) -> Piece:
         """What a sequence got: a stop token or the limit may have ended it before others."""
-        tokens = tokens[: sequence.left]
-        stop = next((n for n, token in enumerate(tokens) if token in self._stops), None)
-        if stop is not None:
-            tokens = tokens[: stop + 1]
-        sequence.left = 0 if stop is not None else sequence.left - len(tokens)
+        is_stopped = bool(tokens) and tokens[-1] in self._stops
+        sequence.left = 0 if is_stopped else sequence.left - len(tokens)
         sequence.ids += tokens
-        sequence.processed += len(tokens)
-        kept = scores[: len(tokens)] if sequence.has_scores else []
-        return Piece(tokens, kept, sequence.left == 0)
+        drafter = self._programs.graph.drafter if self._drafts else None
+        self._write(sequence, 0 if drafter is None else drafter.verify.length - 1)
+        return Piece(tokens, scores if sequence.has_scores else [], sequence.left == 0)
 
     def _check(self, ids: Sequence[int]) -> None:
         graph = self._programs.graph

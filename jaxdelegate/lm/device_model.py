@@ -11,6 +11,7 @@ import functools
 import math
 import os
 import threading
+import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -46,7 +47,12 @@ class DeviceModel(abc.ABC, Generic[T]):
     """Models of a bundle, and the programs of tasks."""
 
     def __init__(
-        self, models: Mapping[str, Model], name: str, view: View, cache_dir: str | None
+        self,
+        models: Mapping[str, Model],
+        name: str,
+        view: View,
+        cache_dir: str | None,
+        declared: Mapping[str, Any] = types.MappingProxyType({}),
     ) -> None:
         """Compile nothing yet.
 
@@ -55,6 +61,7 @@ class DeviceModel(abc.ABC, Generic[T]):
             name: of the main one, for messages.
             view: the options.
             cache_dir: see `Engine`.
+            declared: what programs depend on besides models, options and tasks.
         """
         self._models, self._name, self._view = models, name, view
         folder = None if cache_dir == _NO_CACHE else cache_dir or _default_folder()
@@ -62,7 +69,8 @@ class DeviceModel(abc.ABC, Generic[T]):
         self._compiler = Compiler(dataclasses.replace(prepared, serialization_dir=folder))
         if self._compiler.cache is not None and not cache_dir:
             self._compiler.cache.most_bytes = _MOST_BYTES
-        self._settings = repr(self._compiler.file_settings())
+        self._given = {**self._compiler.file_settings(), **declared}
+        self._settings = repr(self._given)
         self._programs: LruCache[Any, Program] = LruCache(_MOST_PROGRAMS)
         self._weights = on_device(self._compiler.target.runtime)
         self._compiling: Any = None
@@ -218,7 +226,7 @@ class DeviceModel(abc.ABC, Generic[T]):
         return cache.file_program_key(
             self._digest,
             ModelData(specs, constants, {}),
-            {**self._compiler.file_settings(), "task": dataclasses.asdict(task)},
+            {**self._given, "task": dataclasses.asdict(task)},
             runtime.device,
             folders=_FOLDERS,
             model_name=os.path.basename(self._name),
@@ -231,6 +239,7 @@ class DeviceModel(abc.ABC, Generic[T]):
         subgraphs = (
             model.subgraphs[signature_of(model, keys[part]).subgraph]
             for part, model in self._models.items()
+            if part in keys
         )
         return [tensor for subgraph in subgraphs for tensor in subgraph.tensors]
 

@@ -24,8 +24,8 @@ class EncoderComputation(Compilation):
         self, models: Mapping[str, Model], view: View, graph: EncoderGraph, weights: DeviceWeights
     ) -> None:
         """`models`: the text encoder, called "", and embedders, by part."""
-        super().__init__(models, view, weights)
-        self._graph = graph
+        super().__init__(view, weights)
+        self._models, self._graph = models, graph
 
     def program(self, task: EncoderTask) -> Program:
         """Compile the program of a task."""
@@ -45,6 +45,7 @@ class EncoderComputation(Compilation):
 
         return self.compiled(
             f"embed_{task.key}",
+            self._models,
             graph.keys(task.key),
             traced,
             arguments(graph, task),

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 
 from jaxdelegate.errors import ModelError, OptionError
 from jaxdelegate.function.records import Signature, TensorInfo
-from jaxdelegate.lm.graph import Embedder, embedder_of
+from jaxdelegate.lm.graph import Embedder
+from jaxdelegate.lm.signatures import embedder_of
 from jaxdelegate.op_lowering.spec import Shape
 from jaxdelegate.text import printable
 

@@ -25,13 +25,15 @@ from jaxdelegate.lm.configs import (
 from jaxdelegate.lm.conversation import Conversation, Settings
 from jaxdelegate.lm.decoder import Decoder
 from jaxdelegate.lm.generation import Request, generated
-from jaxdelegate.lm.graph import EMBEDDERS, LanguageGraph
+from jaxdelegate.lm.graph import DRAFTER, EMBEDDERS, LanguageGraph
 from jaxdelegate.lm.language_model import LanguageModel
+from jaxdelegate.lm.places import Attention, declared_attention
 from jaxdelegate.lm.programs import Programs
 from jaxdelegate.lm.session import Session
 from jaxdelegate.lm.tasks import caches
 from jaxdelegate.lm.templates import AffixTemplate, ChatTemplate, JinjaTemplate
 from jaxdelegate.lm.unsupported import refuse
+from jaxdelegate.model.sections import EXECUTOR_METADATA
 from jaxdelegate.model.source import BundledModel
 from jaxdelegate.text import printable
 
@@ -62,6 +64,7 @@ class Engine:
         max_batch: int = 8,
         options: Mapping[str, Any] | None = None,
         cache_dir: str | None = None,
+        enable_speculative_decoding: bool | None = None,
         **unsupported: Any,
     ) -> None:
         """Open a bundle. Programs are compiled when they are first needed.
@@ -76,12 +79,14 @@ class Engine:
             cache_dir: the folder of compiled programs, which the next start loads. None:
                 `jaxdelegate` in the user's folder of caches (`$XDG_CACHE_HOME`, or `~/.cache`), of
                 at most 10 GB. ":nocache": they are not stored.
+            enable_speculative_decoding: whether the bundle's drafter proposes tokens, several of
+                which the model checks at once; only rounding can change answers. None: no.
             **unsupported: other arguments of `litert_lm.Engine`; None and False are accepted.
 
         Raises:
             ModelError: the bundle is damaged, or its model is not one that generates text.
-            OptionError: an option is unknown or not supported, or a package of the extra `lm` is
-                missing.
+            OptionError: an option is unknown or not supported, a package of the extra `lm` is
+                missing, or speculative decoding is requested and the bundle has no drafter.
         """
         refuse("Engine", unsupported)
         began = time.perf_counter()
@@ -92,8 +97,18 @@ class Engine:
         chosen = with_backend(options or {}, backend)
         where = f"{self.bundle.path}!{_PART}"
         models = self.bundle.models
-        embedders = {part: models[part] for part in EMBEDDERS.values() if part in models}
-        self._model = LanguageModel(self.model, where, embedders, chosen, max_num_tokens, cache_dir)
+        others = {part: models[part] for part in (*EMBEDDERS.values(), DRAFTER) if part in models}
+        self._model = LanguageModel(
+            self.model,
+            where,
+            others,
+            chosen,
+            max_num_tokens,
+            cache_dir,
+            attention=self._attention(),
+        )
+        self.enable_speculative_decoding = enable_speculative_decoding
+        self._has_drafts(None)  # an OptionError if it cannot
         self.init_time_in_second = time.perf_counter() - began
 
     # ---- what it is
@@ -171,6 +186,7 @@ class Engine:
         apply_prompt_template: bool = True,
         sampler_config: SamplerConfig | None = None,
         max_output_tokens: int | None = None,
+        enable_speculative_decoding: bool | None = None,
         **unsupported: Any,
     ) -> Session:
         """A session: text in, text out.
@@ -180,11 +196,16 @@ class Engine:
                 the user's and the model's turns, if it has no Jinja template.
             sampler_config: how tokens are chosen; None: as the bundle says, or the most likely one.
             max_output_tokens: of an answer; None: as many as the caches hold.
+            enable_speculative_decoding: as in `Engine`; None: as the engine.
             **unsupported: other arguments of `litert_lm`; None and False are accepted.
+
+        Raises:
+            OptionError: an argument is not supported, or the bundle has no drafter.
         """
         refuse("create_session", unsupported)
+        decoder = self.new_decoder(1, drafts=enable_speculative_decoding)
         rules = self.rules(sampler_config)
-        return Session(self, rules, max_output_tokens, apply_prompt_template)
+        return Session(self, decoder, rules, max_output_tokens, apply_prompt_template)
 
     def create_conversation(
         self,
@@ -198,6 +219,7 @@ class Engine:
         thinking_config: ThinkingConfig | None = None,
         filter_channel_content_from_kv_cache: bool | None = None,
         text_contents: bool | None = None,
+        enable_speculative_decoding: bool | None = None,
         **unsupported: Any,
     ) -> Conversation:
         """A conversation: messages in, messages out, by the bundle's chat template.
@@ -216,13 +238,16 @@ class Engine:
             text_contents: whether the template gets a message's content as a text; False: as a list
                 of `{"type": "text", "text": ...}`, as in LiteRT-LM 0.18. None: as a list, unless
                 the template fails on lists or leaves them out.
+            enable_speculative_decoding: as in `Engine`; None: as the engine.
             **unsupported: other arguments of `litert_lm`; None and False are accepted.
 
         Raises:
             ModelError: the template is damaged.
-            OptionError: an argument is not supported, or minijinja is not installed.
+            OptionError: an argument is not supported, minijinja is not installed, or the bundle
+                has no drafter.
         """
         refuse("create_conversation", unsupported)
+        decoder = self.new_decoder(1, drafts=enable_speculative_decoding)
         first = [{"role": "system", "content": system_message}] if system_message else []
         settings = Settings(
             messages=[*first, *(messages or ())],
@@ -233,7 +258,7 @@ class Engine:
             forgets_channels=filter_channel_content_from_kv_cache is not False,
             has_text_contents=text_contents,
         )
-        return Conversation(self, self._template(chat_template), settings)
+        return Conversation(self, decoder, self._template(chat_template), settings)
 
     def generate(
         self,
@@ -335,10 +360,28 @@ class Engine:
                     return range(end - len(stop), end)
         return None
 
-    def new_decoder(self, slots: int, *, has_stops: bool = True) -> Decoder:
+    def new_decoder(
+        self, slots: int, *, has_stops: bool = True, drafts: bool | None = None
+    ) -> Decoder:
         """A decoder with empty caches for some sequences; without stops it goes on after them."""
         stops = self._stops if has_stops else frozenset()
-        return Decoder(Programs(self._model, slots, tuple(sorted(stops))), stops)
+        programs = Programs(self._model, slots, tuple(sorted(stops)))
+        return Decoder(programs, stops, drafts=self._has_drafts(drafts), pad=self._pad)
+
+    def _has_drafts(self, asked: bool | None) -> bool:
+        """Whether a drafter proposes tokens."""
+        is_asked = self.enable_speculative_decoding if asked is None else asked
+        if is_asked and self._model.graph.drafter is None:
+            raise OptionError(f"enable_speculative_decoding: {self._model.graph.why_no_drafter}")
+        return bool(is_asked)
+
+    @functools.cached_property
+    def _pad(self) -> int:
+        """LiteRT-LM's: the declared one, if the model takes tokens."""
+        declared = self.metadata.pad_token
+        takes_tokens = self._model.graph.decode.tokens is not None
+        ids = [] if declared is None or not takes_tokens else self._ids(declared)
+        return ids[0] if len(ids) == 1 else 0
 
     @functools.cached_property
     def _stops(self) -> frozenset[int]:
@@ -368,6 +411,11 @@ class Engine:
             return list(token.ids)
         known = self.tokenizer.token_id(token.text)
         return self.tokenize(token.text) if known is None else [known]
+
+    def _attention(self) -> Attention:
+        if not any(section.type == EXECUTOR_METADATA for section in self.bundle.sections):
+            return Attention()
+        return declared_attention(self.bundle.executor_metadata())
 
     def close(self) -> None:
         """Free programs and weights; sessions that exist load them again."""

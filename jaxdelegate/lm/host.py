@@ -12,7 +12,6 @@ from jaxdelegate.lm.configs import (
     SamplerConfig,
     SuppressTokensConfig,
 )
-from jaxdelegate.lm.decoder import Decoder
 
 
 class Host(Protocol):
@@ -45,5 +44,3 @@ class Host(Protocol):
     def limit(self, max_output_tokens: int | None) -> int: ...
 
     def stop_in(self, tokens: Sequence[int], first: int) -> range | None: ...
-
-    def new_decoder(self, slots: int) -> Decoder: ...

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 from jaxdelegate.function.records import Signature, TensorInfo
-from jaxdelegate.lm.graph import MASKED, MASKS, POSITIONS, TOKENS
+from jaxdelegate.lm.graph import TOKENS
+from jaxdelegate.lm.places import Places, first
 
 
 def empty_caches(signature: Signature) -> dict[str, np.ndarray]:
@@ -44,28 +45,29 @@ def step_inputs(
     """
     import jax.numpy as jnp  # noqa: PLC0415 (jaxdelegate.lm does not import jax)
 
+    from jaxdelegate.lm.masks import place_inputs  # noqa: PLC0415 (as above)
+
     inputs, ids = signature.inputs, jnp.asarray(tokens).reshape(-1)
-    unknown = [name for name in (POSITIONS, *others) if name not in inputs]
-    if unknown:
+    places, tokens_name = Places.among(inputs), first(TOKENS, inputs)
+    unknown = [name for name in others if name not in inputs]
+    if places.positions is None or unknown:
         raise ValueError(
-            f"step_inputs: expected the signature of a step with the input {unknown[0]!r}, got one "
-            f"with {', '.join(inputs)}"
+            f"step_inputs: expected the signature of a step with the input "
+            f"{'input_pos' if places.positions is None else unknown[0]!r}, got one with "
+            f"{', '.join(inputs)}"
         )
-    length = int(np.prod(inputs[POSITIONS].shape))
-    mask = next((name for name in MASKS if name in inputs), None)
+    length = int(np.prod(inputs[places.positions].shape))
     if len(ids) > length:
         raise ValueError(f"step_inputs: the step takes {length} tokens, got {len(ids)}")
-    numbers = jnp.arange(length, dtype=np.int32)
-    places = jnp.where(numbers < len(ids), start + numbers, 0)
-    values: dict[str, Any] = {
-        TOKENS: jnp.pad(ids, (0, length - len(ids))),
-        POSITIONS: places,
+    if places.mask is not None:
+        _check_end(start, length, inputs[places.mask].shape[-1])
+    values = {
+        **place_inputs(places, inputs, start, len(ids)),
         **(empty_caches(signature) if caches is None else caches),
         **others,
     }
-    if mask is not None:
-        _check_end(start, length, inputs[mask].shape[-1])
-        values[mask] = _mask(places, inputs[mask])
+    if tokens_name is not None:
+        values[tokens_name] = jnp.pad(ids, (0, length - len(ids)))
     return {name: _fitting(values[name], inputs[name]) for name in inputs if name in values}
 
 
@@ -76,15 +78,6 @@ def _check_end(start: Any, length: int, capacity: int) -> None:
             f"step_inputs: a step of {length} tokens must start from 0 to {capacity - length}, so "
             f"that it ends within caches of {capacity}, got {start}"
         )
-
-
-def _mask(places: Any, info: TensorInfo) -> Any:
-    import jax.numpy as jnp  # noqa: PLC0415 (as above)
-
-    sees = jnp.arange(info.shape[-1])[None] <= places[:, None]
-    if info.dtype == np.bool_:
-        return sees
-    return jnp.where(sees, 0, MASKED[info.dtype])
 
 
 def _fitting(value: Any, info: TensorInfo) -> Any:

@@ -1,15 +1,21 @@
 """A bundle's language model on a device."""
 
+import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxdelegate.errors import JaxDelegateError
+from jaxdelegate.function.records import TensorInfo
 from jaxdelegate.function.views import planned, signatures_of, whole
 from jaxdelegate.lm.device_model import DeviceModel, signature_of
-from jaxdelegate.lm.graph import language_graph
+from jaxdelegate.lm.magic_numbers import is_magic, with_number
+from jaxdelegate.lm.places import Attention
+from jaxdelegate.lm.signatures import language_graph
 from jaxdelegate.lm.tasks import Array, Task, results
 from jaxdelegate.model.open_models import open_model
+from jaxdelegate.model.records import Model
+from jaxdelegate.op_lowering.spec import Shape
 from jaxdelegate.passes.limits import Limits
 from jaxdelegate.xla.weights import DeviceWeights
 
@@ -31,32 +37,44 @@ class LanguageModel(DeviceModel[Task]):
         self,
         source: Any,
         name: str,
-        embedders: Mapping[str, Any],
+        others: Mapping[str, Any],
         options: Mapping[str, Any],
         most_tokens: int | None,
         cache_dir: str | None,
+        attention: Attention = Attention(),  # noqa: B008 (immutable)
     ) -> None:
         """Read the model; nothing is compiled yet.
 
         Args:
             source: the model in its bundle.
             name: for messages.
-            embedders: the bundle's models that may compute inputs of this one, by part.
+            others: the bundle's models that this one may need, by part: embedders and a drafter.
             options: of JaxDelegate.
             most_tokens: see `language_graph`.
             cache_dir: see `Engine`.
+            attention: what the bundle declares.
 
         Raises:
             ModelError: it is not a model that generates text.
             OptionError: an option is unknown, or does not apply.
         """
         view = whole(options, Limits())
-        opened = {part: open_model(model) for part, model in {"": source, **embedders}.items()}
+        opened = {part: open_model(model) for part, model in {"": source, **others}.items()}
         signatures = {part: signatures_of(m, view.limits) for part, m in opened.items()}
-        self.graph = language_graph(signatures.pop(""), name, most_tokens, signatures)
-        used = sorted({embedder.part for embedder in self.graph.embedders.values()})
-        super().__init__({part: opened[part] for part in ("", *used)}, name, view, cache_dir)
+        own = signatures.pop("")
+        self.graph = language_graph(own, name, most_tokens, signatures, attention)
+        drafter = self.graph.drafter
+        steps = [self.graph.decode.key, *([] if drafter is None else [drafter.verify.key])]
+        used = sorted({part for step in steps for part in self.graph.keys(step)})
+        super().__init__(
+            {part: opened[part] for part in used},
+            name,
+            view,
+            cache_dir,
+            {"attention": dataclasses.asdict(attention), "has drafter": drafter is not None},
+        )
         self._lengths: dict[tuple[str, int], bool] = {}  # what is computable
+        self._resized: dict[int, Mapping[str, Model]] = {}
 
     def _keys(self, task: Task) -> Mapping[str, str]:
         return self.graph.keys(task.step)
@@ -70,7 +88,7 @@ class LanguageModel(DeviceModel[Task]):
     def _new_computation(self, weights: DeviceWeights) -> Any:
         from jaxdelegate.lm.computation import Computation  # noqa: PLC0415 (imports jax)
 
-        return Computation(self._models, self._view, self.graph, weights)
+        return Computation(self._models_for, self._view, self.graph, weights)
 
     def _check(self, task: Task) -> None:
         """Whether the graph, which was made for the longest caches, is one of shorter ones, too.
@@ -87,20 +105,42 @@ class LanguageModel(DeviceModel[Task]):
             raise LengthError
 
     def _is_computable(self, task: Task) -> bool:
-        graph, model = self.graph, self._models[""]
-        signature = signature_of(model, task.step)
+        graph, drafter = self.graph, self.graph.drafter
         step = graph.step(task.step)
+        states = {name: graph.shape(name, task.length) for name in step.states}
+        is_computable = self._keeps("", step.key, step.inputs, task.length, states)
+        if drafter is not None and graph.is_speculative(task.step):
+            is_computable &= self._keeps(drafter.part, drafter.key, drafter.inputs, task.length, {})
+        return is_computable
+
+    def _keeps(
+        self,
+        part: str,
+        key: str,
+        inputs: Mapping[str, TensorInfo],
+        length: int,
+        states: Mapping[str, Shape],
+    ) -> bool:
+        """Whether a signature, for caches of a length, has outputs of the same shapes but these."""
+        model = self._models_for(length)[part]
+        signature = signature_of(model, key)
         tensors = model.subgraphs[signature.subgraph].tensors
-        shapes = {name: tensors[i].shape for name, i in signature.inputs.items()}
-        shapes.update((name, graph.shape(name, task.length)) for name in step.states)
-        if step.mask is not None:
-            shapes[step.mask] = (*shapes[step.mask][:-1], task.length)
+        shapes = {name: info.shape for name, info in self.graph.resized(inputs, length).items()}
         try:
             specs = planned(model, signature, shapes, self._view.limits)
         except JaxDelegateError as error:
-            _LOGGER.debug("%s: caches of %d: %s", self._name, task.length, error)
+            _LOGGER.debug("%s: caches of %d: %s", self._name, length, error)
             return False
-        wanted = {name: graph.shape(name, task.length) for name in step.states}
-        if step.has_logits:
-            wanted["logits"] = tensors[signature.outputs["logits"]].shape
+        wanted = {name: tensors[i].shape for name, i in signature.outputs.items()} | dict(states)
         return all(specs[signature.outputs[name]].shape == s for name, s in wanted.items())
+
+    def _models_for(self, length: int) -> Mapping[str, Model]:
+        """The models for caches of a length, by part."""
+        capacity = self.graph.capacity
+        if length == capacity or not is_magic(capacity):
+            return self._models
+        if length not in self._resized:
+            self._resized[length] = {
+                part: with_number(model, capacity, length) for part, model in self._models.items()
+            }
+        return self._resized[length]

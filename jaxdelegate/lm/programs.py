@@ -60,9 +60,10 @@ class Programs:
         empty = (np.zeros(*array) for array in caches(self.graph, self.slots, length))
         return Caches(runtime, length, [runtime.put(array) for array in empty])
 
-    def generator(self, variant: Variant, length: int) -> Task:
-        """What a program that generates tokens with caches of a length does."""
-        return Task("generate", self.graph.decode.key, self.slots, length, self._stops, variant)
+    def generator(self, variant: Variant, length: int, step: str | None = None) -> Task:
+        """What a program that generates tokens with caches of a length does, by decode steps."""
+        key = step or self.graph.decode.key
+        return Task("generate", key, self.slots, length, self._stops, variant)
 
     def read(
         self, caches: Caches, slot: int, tokens: np.ndarray, start: int, count: int, held: int
@@ -82,20 +83,42 @@ class Programs:
         self._run(self._prefill[len(tokens)], caches, lambda _: values, needed)
 
     def generate(
-        self, variant: Variant, caches: Caches, sequences: Sequences, choice: Choice, limit: int
+        self,
+        variant: Variant,
+        caches: Caches,
+        sequences: Sequences,
+        choice: Choice,
+        limit: int,
+        *,
+        drafts: bool = False,
     ) -> Generated:
-        """Generate up to `limit` tokens in each slot that does not rest; ends when all rest.
+        """Run up to `limit` steps for the slots that do not rest; ends when all rest.
 
         It ends before a sequence needs longer caches. So their length follows from the places of
         tokens, not from the number of steps, and answers are the same however they are divided.
+
+        Args:
+            variant: what the choice of tokens needs.
+            caches: of all slots.
+            sequences: in the slots.
+            choice: how their tokens are chosen.
+            limit: how many steps.
+            drafts: use the drafter, as long as its steps end within the caches.
         """
+        step, drafter, last = self.graph.decode, self.graph.drafter, int(sequences.position.max())
+        if drafts and drafter is not None and last + drafter.verify.length <= self.graph.capacity:
+            step = drafter.verify
 
         def values(length: int) -> tuple[Any, ...]:
-            room = length - int(sequences.position[sequences.left > 0].max())
+            # Slots that rest write entries, too: several may not begin at the caches' last place.
+            counted = sequences.left > 0 if step.length == 1 else slice(None)
+            room = (length - int(sequences.position[counted].max())) // step.length
             return (*sequences, *choice, np.int32(min(limit, STEPS, room)))
 
-        needed = int(sequences.position.max()) + 1
-        return Generated(*self._run(self.generator(variant, 0), caches, values, needed))
+        task = self.generator(variant, 0, step.key)
+        # A full sequence that rests is beyond the last place.
+        needed = min(last + step.length, self.graph.capacity)
+        return Generated(*self._run(task, caches, values, needed))
 
     def score(
         self,

@@ -27,12 +27,12 @@ def next_token(
     own = logits
     if variant.has_rules:
         logits = _ruled(variant, choice, logits, answer, count)
-    token = _largest(logits) if variant.k == 1 else _sampled(variant, choice, logits, count)
+    token = largest(logits) if variant.k == 1 else _sampled(variant, choice, logits, count)
     score = jax.nn.log_softmax(own)[token] if variant.has_scores else jnp.zeros((), np.float32)
     return token, score
 
 
-def _largest(logits: jax.Array) -> jax.Array:
+def largest(logits: jax.Array) -> jax.Array:
     """The place of the first largest logit, by two reductions, which XLA:CPU vectorizes."""
     places = lax.iota(np.int32, len(logits))
     is_largest = ~(logits < logits.max())  # NaN: all are

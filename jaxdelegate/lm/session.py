@@ -68,12 +68,17 @@ class Session:
     """
 
     def __init__(
-        self, engine: Host, rules: Rules, max_output_tokens: int | None, has_affixes: bool
+        self,
+        engine: Host,
+        decoder: Decoder,
+        rules: Rules,
+        max_output_tokens: int | None,
+        has_affixes: bool,
     ) -> None:
         """Use `Engine.create_session`."""
         self._engine, self._rules, self._limit = engine, rules, max_output_tokens
         self._has_affixes = has_affixes
-        self._decoder: Decoder | None = engine.new_decoder(1)
+        self._decoder: Decoder | None = decoder
         self._ids: list[int] = []
         self._cancelled = threading.Event()
         self._read = 0.0, 0.0, 0  # when the last prompt was read, and how many tokens

@@ -1,7 +1,7 @@
 """What the programs of a language model do, and the arrays that they take and return.
 
 All have sequences in slots, with a leading axis of arrays. A program takes weights, the caches in
-the order of `LanguageGraph.states`, then arrays of the host; it returns the caches first.
+the order of `LanguageGraph.carried`, then arrays of the host; it returns the caches first.
 """
 
 import dataclasses
@@ -12,7 +12,7 @@ import numpy as np
 from jaxdelegate.lm.choices import Choice, Variant
 from jaxdelegate.lm.graph import LanguageGraph, Step
 
-STEPS = 32  # the most tokens that one program generates or scores before the host sees them
+STEPS = 32  # the most steps of one program before the host sees their results
 
 Array = tuple[tuple[int, ...], np.dtype]  # its shape and dtype
 _INT, _FLOAT = np.dtype(np.int32), np.dtype(np.float32)
@@ -25,7 +25,8 @@ class Task:
     Attributes:
         kind: "read": fill a slot's caches with a part of a prompt; "generate": continue the
             sequences; "score": the logarithms of the probabilities of given tokens.
-        step: the key of the signature that it runs.
+        step: the key of the signature that it runs; of a drafter's, it generates what that proposes
+            as far as it is right.
         slots: the number of sequences.
         length: of the caches.
         stops: the tokens that end an answer.
@@ -63,21 +64,23 @@ class Generated(NamedTuple):
     """What a run of steps generated.
 
     Attributes:
-        tokens: int32 [STEPS, slots]; those of resting slots mean nothing.
-        scores: float32 [STEPS, slots]: the logarithms of their probabilities, if the variant has
+        tokens: int32 [STEPS, slots, n]: up to as many as the step processes.
+        scores: float32 [STEPS, slots, n]: the logarithms of their probabilities, if the variant has
             them.
+        counts: int32 [STEPS, slots]: how many tokens there are; 0: the slot rested.
         steps: int32: how many were run.
     """
 
     tokens: Any
     scores: Any
+    counts: Any
     steps: Any
 
 
 def caches(graph: LanguageGraph, slots: int, length: int) -> list[Array]:
     """Those of all slots; of one slot without the axis, which would make XLA copy them."""
     ahead = (slots,) if slots > 1 else ()
-    return [((*ahead, *graph.shape(name, length)), s.dtype) for name, s in graph.states.items()]
+    return [((*ahead, *graph.shape(name, length)), s.dtype) for name, s in graph.carried.items()]
 
 
 def arguments(graph: LanguageGraph, task: Task, step: Step) -> list[Array]:
@@ -109,7 +112,8 @@ def results(graph: LanguageGraph, task: Task) -> list[Array]:
     n = task.slots
     own: list[Array] = []
     if task.kind == "generate":
-        own = [*Generated(((STEPS, n), _INT), ((STEPS, n), _FLOAT), ((), _INT))]
+        most = (STEPS, n, graph.step(task.step).length)
+        own = [*Generated((most, _INT), (most, _FLOAT), (most[:2], _INT), ((), _INT))]
     if task.kind == "score":
         own = [((n, STEPS), _FLOAT)]
     return [*caches(graph, n, task.length), *own]

@@ -11,7 +11,6 @@ _NAMES = frozenset(
         "vision_tokens_per_image",
         "vision_backend",
         "audio_backend",
-        "enable_speculative_decoding",
         "lora_rank_config",
         "lora_config",
         "tools",

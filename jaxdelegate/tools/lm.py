@@ -20,6 +20,7 @@ FLAGS = (
         "cache_dir", str, None,
         "run, benchmark: the folder of compiled programs; default: the user's; :nocache: none.",
     ),
+    Flag("speculative_decoding", str, None, "run, benchmark: use the drafter.", _BOOLEAN),
     Flag("prompt", str, None, "run: a single prompt; its answer is printed."),
     Flag("chat_template", str, None, "run: a file with a Jinja template; default: the bundle's."),
     Flag("no_template", bool, False, "run: without a template; prompts have all special tokens."),

@@ -31,6 +31,7 @@ def benchmark(values: flags.FlagValues) -> None:
     print(f"Number of tokens in prefill: {values.prefill_tokens}")
     print(f"Number of tokens in decode : {values.decode_tokens}")
     print(f"Max number of tokens       : {measured.engine.max_num_tokens}")
+    print(f"Speculative decoding       : {values.speculative_decoding or 'false'}")
     found = []
     for i in range(values.runs):
         print(f"Running iteration {i + 1} of {values.runs}..", flush=True)
@@ -57,7 +58,13 @@ def _engine(values: flags.FlagValues) -> dict[str, Any]:
     if values.cpu_thread_count is not None:
         platform = platform or "cpu"
     backend = None if platform is None else lm.Backend(platform, values.cpu_thread_count)
-    return {"backend": backend, "options": options}
+    drafts = None if values.speculative_decoding is None else values.speculative_decoding == "true"
+    return {
+        "backend": backend,
+        "options": options,
+        "cache_dir": values.cache_dir,
+        "enable_speculative_decoding": drafts,
+    }
 
 
 # ---- run

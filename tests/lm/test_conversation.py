@@ -255,7 +255,6 @@ def test_mistakes_are_named(talk: Any) -> None:
         ("tools", [len]),
         ("lora_config", object()),
         ("constrained_decoding_config", object()),
-        ("enable_speculative_decoding", True),
     ):
         with pytest.raises(OptionError, match=f"create_conversation: {name} is not supported"):
             talk(**{name: value})

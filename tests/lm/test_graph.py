@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 import jaxdelegate as jd
 from jaxdelegate.errors import ModelError
 from jaxdelegate.function.records import Signature, TensorInfo
-from jaxdelegate.lm.graph import language_graph, prefill_plan
+from jaxdelegate.lm.graph import prefill_plan
+from jaxdelegate.lm.signatures import language_graph
 from tests.support.language_models import VOCABULARY, language_model
 
 
@@ -63,9 +64,36 @@ def test_what_it_cannot_run_is_an_error(signatures: Mapping[str, Signature]) -> 
             language_graph(given_, "x")
 
 
+def renamed(signature: Signature, **names: str) -> Signature:
+    """With other names of inputs."""
+    inputs = {names.get(name, name): info for name, info in signature.inputs.items()}
+    return dataclasses.replace(signature, inputs=inputs)
+
+
+def test_other_names_that_litert_lm_knows(signatures: Mapping[str, Signature]) -> None:
+    for mask in ("attn_mask", "local_attn_mask"):
+        names = {"tokens": "token_ids", "input_pos": "positions", "mask": mask}
+        (step,) = language_graph(
+            {
+                "prefill_4": renamed(signatures["prefill_4"], **names),
+                "decode": signatures["decode"],
+            },
+            "x",
+        ).prefill
+        assert (step.length, step.tokens, step.places.positions) == (4, "token_ids", "positions")
+        assert mask in (step.places.mask, step.places.local_mask)
+
+
+def test_inputs_that_only_npus_have(signatures: Mapping[str, Signature]) -> None:
+    decode = renamed(signatures["decode"], input_pos="pos_emb_cos", mask="mask_global")
+    said = "not supported: pos_emb_cos, mask_global: the model was exported for NPUs"
+    with pytest.raises(ModelError, match=said):
+        language_graph({"decode": decode}, "x")
+
+
 def test_the_capacity_without_a_mask(signatures: Mapping[str, Signature]) -> None:
     graph = language_graph({"decode": changed(signatures["decode"], mask=None)}, "x")
-    assert (graph.capacity, graph.decode.mask) == (128, None)
+    assert (graph.capacity, graph.decode.places.mask) == (128, None)
 
 
 def test_states_without_an_entry_for_each_token(signatures: Mapping[str, Signature]) -> None:

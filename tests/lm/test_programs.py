@@ -17,7 +17,7 @@ from jaxdelegate.lm.language_model import LanguageModel
 from jaxdelegate.lm.programs import Programs
 from jaxdelegate.lm.tasks import Sequences
 from jaxdelegate.pjrt import client
-from tests.support.language_models import language_bundle, language_model
+from tests.support.language_models import drafter_bundle, language_bundle, language_model
 
 
 @pytest.mark.parametrize("slots", [1, 3])
@@ -66,9 +66,11 @@ def test_nothing_is_compiled_twice(path: Path, caplog: pytest.LogCaptureFixture)
     assert not [r.message for r in caplog.records if "Compiling" in r.message]
 
 
-def grown(path: Path, slots: int, count: int, **kind: bool) -> tuple[list[lm.Completion], set[int]]:
+def grown(
+    path: Path, slots: int, count: int, capacity: int = 1024, **kind: bool
+) -> tuple[list[lm.Completion], set[int]]:
     """Answers of a model for 1,024 tokens, and the lengths of caches that its programs take."""
-    content = language_model(capacity=1024, prefill=(64,), **kind)
+    content = language_model(capacity=capacity, prefill=(64,), **kind)
     path.write_bytes(language_bundle(model=content))
     with lm.Engine(path, lm.Backend.CPU(), max_batch=slots, cache_dir=":nocache") as engine:
         prompts = ["a prompt" * 25, "b" * 30, "c" * 480][:count]
@@ -113,6 +115,28 @@ def test_some_models_need_the_longest_caches(tmp_path: Path) -> None:
     assert grown(tmp_path / "model.litertlm", 1, 1, is_rigid=True)[1] == {1024}
 
 
+def test_a_magic_number_stands_for_any_length(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LiteRT-LM writes another one into the model where it is a prime."""
+    path = tmp_path / "model.litertlm"
+    short, lengths = grown(path, 1, 1, 1021, is_rigid=True)
+    assert lengths == {256, 512}
+    monkeypatch.setattr(LanguageGraph, "cache_lengths", (1021,))
+    long, lengths = grown(path, 1, 1, 1021, is_rigid=True)
+    assert ([c.token_ids for c in long], lengths) == ([c.token_ids for c in short], {1021})
+
+
+# A process whose drafter proposes tokens.
+DRAFTING = """
+import sys
+from jaxdelegate import lm
+
+engine = lm.Engine(sys.argv[1], cache_dir=sys.argv[2], enable_speculative_decoding=True)
+print(engine.generate(["a prompt of some length", "b"], max_output_tokens=40)[0].token_ids)
+print("jax" in sys.modules)
+"""
+
 # A process that generates: greedily, then by a program that no earlier process had.
 PROCESS = """
 import sys
@@ -132,9 +156,9 @@ print(first, session.run_decode().texts, session.run_text_scoring(["x"]).scores)
 """
 
 
-def started(path: Path, cache: str) -> list[str]:
+def started(path: Path, cache: str, script: str = PROCESS) -> list[str]:
     """What a process prints."""
-    command = [sys.executable, "-c", PROCESS, str(path), cache]
+    command = [sys.executable, "-c", script, str(path), cache]
     ran = subprocess.run(command, check=False, capture_output=True, text=True, timeout=240)
     assert ran.returncode == 0, ran.stderr[-3000:]
     return ran.stdout.splitlines()
@@ -153,6 +177,13 @@ def test_the_next_process_loads_programs_and_needs_no_jax(path: Path, tmp_path: 
     (with_penalties,) = (f for f in written if b'rules\\":true' in f.read_bytes())
     with_penalties.unlink()
     assert started(path, str(cache)) == [first[0], "False True", first[2], "True", first[4]]
+
+
+def test_a_drafter_needs_no_jax_either(path: Path, tmp_path: Path) -> None:
+    path.write_bytes(drafter_bundle())
+    tokens, *had_jax = started(path, str(tmp_path / "cache"), DRAFTING)
+    assert had_jax == ["True"]
+    assert started(path, str(tmp_path / "cache"), DRAFTING) == [tokens, "False"]
 
 
 def test_a_damaged_program_is_compiled_again(path: Path, tmp_path: Path) -> None:

@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import jaxdelegate as jd
 from jaxdelegate import lm
+from jaxdelegate.lm.programs import Programs
 from tests.support.language_models import language_bundle, language_model
 
 COUNT = 12
@@ -83,3 +85,19 @@ def test_sessions_score_and_go_on(engine: lm.Engine) -> None:
     with engine.create_session() as session:
         session.run_prefill(["Hello"])
         assert session.run_text_scoring([" world"]).scores == pytest.approx(scores[1:], abs=1e-4)
+
+
+def test_the_declared_token_fills_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in LiteRT-LM: states without positions may have been trained to ignore it."""
+
+    def edit(m: Any) -> None:
+        m.pad_token.token_str = "<eos>"
+
+    read = list[Any]()
+    monkeypatch.setattr(Programs, "read", lambda *arguments: read.append(arguments))
+    path = tmp_path / "model.litertlm"
+    for edited, pad in ((None, 0), (edit, 2)):
+        path.write_bytes(language_bundle(model=language_model(is_recurrent=True), edit=edited))
+        lm.Engine(path).new_decoder(1).read(0, PROMPTS[0])
+        _, _, _, tokens, *where = read.pop()
+        assert (tokens.tolist(), where[:2]) == ([7, 8, *[pad] * 6], [0, 2])

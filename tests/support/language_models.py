@@ -18,12 +18,14 @@ from jaxdelegate.op_lowering.options import (
     SoftmaxOptions,
     SqueezeOptions,
 )
+from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import ModelBuilder
 from jaxdelegate.testing.builder import SubgraphBuilder
-from tests.support.bundles import TYPES, compressed, litertlm, model_part
+from tests.support.bundles import TYPES, Part, compressed, litertlm, model_part
 
 SPECIAL = ("<pad>", "<bos>", "<eos>", "<|im_start|>", "<|im_end|>")
 VOCABULARY = 256 + len(SPECIAL)
+_BEFORE = 0.05  # the share of the activations before a drafted token
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n"
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -41,6 +43,8 @@ def language_model(
     is_rigid: bool = False,
     has_embedders: bool = False,
     is_recurrent: bool = False,
+    verify: int = 0,
+    is_gemma4: bool = False,
 ) -> bytes:
     """A model of one attention layer, with the signatures and names of litert-torch's exports.
 
@@ -51,6 +55,10 @@ def language_model(
     `has_embedders`: instead of `tokens` it takes float32 `embeddings` [1, N, hidden] and
     `per_layer_embeddings` [1, N, 1, hidden], of `embedders`. `is_recurrent`: it has a state
     `kv_cache_c_0` [1, hidden] besides, a sum over all tokens but `<pad>`, which changes the logits.
+    `verify`: a signature of this name processes this number of tokens and returns the logits of all
+    of them; it and decode return `activations` [1, N, hidden], too, for `drafter`. `is_gemma4`: it
+    has bool masks, int8 caches, and int32 `param_tensor` [1, 1, 1, 7], whose first number is the
+    place of the new entries.
     """
     builder = ModelBuilder("language model")
     layer = _Layer(
@@ -61,12 +69,37 @@ def language_model(
         is_rigid=is_rigid,
         has_embedders=has_embedders,
         is_recurrent=is_recurrent,
+        has_activations=verify > 0,
+        is_gemma4=is_gemma4,
     )
-    for number, length in enumerate((*prefill, 1)):
+    lengths = {f"prefill_{n}": n for n in prefill} | {"decode": 1}
+    lengths |= {"verify": verify} if verify else {}
+    for number, (key, length) in enumerate(lengths.items()):
         graph = builder if number == 0 else builder.subgraph(f"graph_{number}")
-        inputs, outputs = layer.built(graph, length, has_logits=number == len(prefill))
-        key = "decode" if number == len(prefill) else f"prefill_{length}"
+        inputs, outputs = layer.built(graph, length, has_logits=not key.startswith("prefill"))
         builder.signature(key, inputs, outputs, number)
+    return builder.build()
+
+
+@functools.cache
+def drafter(
+    *,
+    vocabulary: int = VOCABULARY,
+    hidden: int = 16,
+    capacity: int = 128,
+    seed: int = 0,
+    is_gemma4: bool = False,
+) -> bytes:
+    """A drafter for the model of the same arguments with embedders and `verify`.
+
+    Its signature takes float32 `activations` [1, 1, 2 * hidden]: a token's embedding, then the
+    activations of the place before; int32 `input_pos` [1]: that place, its `mask`, and the model's
+    caches. It returns `logits` [1, 1, vocabulary] and `projected_activations` [1, 1, hidden], which
+    stand for the next activations. It is right where attention to the token itself does not matter.
+    """
+    builder = ModelBuilder("drafter")
+    layer = _Layer(vocabulary, hidden, capacity, seed, has_embedders=True, is_gemma4=is_gemma4)
+    builder.signature("mtp_drafter", *layer.drafting(builder), 0)
     return builder.build()
 
 
@@ -78,12 +111,15 @@ class _Layer:
         capacity: int,
         seed: int,
         *,
-        is_rigid: bool,
-        has_embedders: bool,
-        is_recurrent: bool,
+        is_rigid: bool = False,
+        has_embedders: bool = False,
+        is_recurrent: bool = False,
+        has_activations: bool = False,
+        is_gemma4: bool = False,
     ) -> None:
         self._is_rigid, self._has_embedders = is_rigid, has_embedders
-        self._is_recurrent = is_recurrent
+        self._is_recurrent, self._is_gemma4 = is_recurrent, is_gemma4
+        self._has_activations = has_activations
         self._vocabulary, self._hidden, self._capacity = vocabulary, hidden, capacity
         rng = np.random.default_rng(seed)
         self._embedding, self._positions = (
@@ -101,15 +137,9 @@ class _Layer:
         self, graph: SubgraphBuilder, length: int, *, has_logits: bool
     ) -> tuple[dict[str, int], dict[str, int]]:
         """Add the layer to a subgraph; returns the names of its inputs and outputs."""
-        n, width, capacity = length, self._hidden, self._capacity
-        inputs = {
-            **self._what(graph, n),
-            "input_pos": graph.input((n,), np.int32, "input_pos"),
-            "mask": graph.input((1, 1, n, capacity), np.float32, "mask"),
-            "kv_cache_k_0": graph.input((1, 1, capacity, width), np.float32, "kv_cache_k_0"),
-            "kv_cache_v_0": graph.input((1, 1, width, capacity), np.float32, "kv_cache_v_0"),
-        }
-        net = Graph(graph)
+        n, width = length, self._hidden
+        inputs = {**self._what(graph, n), **self._where(graph, n)}
+        net = Net(graph)
         if self._has_embedders:
             own, more = inputs["embeddings"], inputs["per_layer_embeddings"]
             more = net("RESHAPE", [more, net.integers(1, n, width)], (1, n, width))
@@ -132,9 +162,60 @@ class _Layer:
             y = net("ADD", [x, y], (1, n, width))
             if self._is_recurrent:
                 y = net("ADD", [y, outputs["kv_cache_c_0"]], (1, n, width))
+            if self._has_activations:
+                outputs["activations"] = y
             outputs["logits"] = net.dense(y, self._last, (1, n, self._vocabulary))
         graph.outputs(*outputs.values())
         return inputs, outputs
+
+    def drafting(self, graph: SubgraphBuilder) -> tuple[dict[str, int], dict[str, int]]:
+        """The drafter of this layer; returns the names of its inputs and outputs."""
+        width, net = self._hidden, Net(graph)
+        shape = (1, 1, width)
+        both = graph.input((1, 1, 2 * width), np.float32, "activations")
+        inputs = {"activations": both, **self._where(graph, 1)}
+        token, before = (
+            net("SLICE", [both, net.integers(0, 0, i * width), net.integers(*shape)], shape)
+            for i in range(2)
+        )
+        token = net("ADD", [token, graph.constant(np.full(shape, 0.5, np.float32))], shape)
+        next_places = graph.constant(np.roll(self._positions, -1, 0))
+        place = net("GATHER", [next_places, inputs["input_pos"]], (1, width))
+        x = net("ADD", [token, place], shape)
+        queries = net.dense(x, self._q, shape)
+        caches = inputs["kv_cache_k_0"], inputs["kv_cache_v_0"]
+        y = net("ADD", [x, self._attention(net, queries, *caches, inputs["mask"], 1)], shape)
+        before = net("MUL", [before, graph.constant(np.full(shape, _BEFORE, np.float32))], shape)
+        y = net("ADD", [y, before], shape)
+        logits = net.dense(y, self._last, (1, 1, self._vocabulary))
+        outputs = {"logits": logits, "projected_activations": y}
+        graph.outputs(*outputs.values())
+        return inputs, outputs
+
+    def _where(self, graph: SubgraphBuilder, n: int) -> dict[str, int]:
+        """The inputs besides tokens."""
+        width, capacity = self._hidden, self._capacity
+        inputs = {
+            "input_pos": graph.input((n,), np.int32, "input_pos"),
+            "mask": graph.input((1, 1, n, capacity), self._types[0], "mask"),
+        }
+        for name, shape in (("k", (capacity, width)), ("v", (width, capacity))):
+            key = f"kv_cache_{name}_0"
+            inputs[key] = graph.input((1, 1, *shape), self._types[1], key, **self._scaled)
+        if self._is_gemma4:
+            inputs["param_tensor"] = graph.input((1, 1, 1, 7), np.int32, "param_tensor")
+        return inputs
+
+    @property
+    def _types(self) -> tuple[Any, Any]:
+        """The types of masks and of caches."""
+        return (np.bool_, np.int8) if self._is_gemma4 else (np.float32, np.float32)
+
+    @property
+    def _scaled(self) -> dict[str, Any]:
+        """How caches are quantized."""
+        quantization = Quantization(np.array([1 / 32], np.float32), np.zeros(1, np.int64))
+        return {"quantization": quantization} if self._is_gemma4 else {}
 
     def _what(self, graph: SubgraphBuilder, n: int) -> dict[str, int]:
         if not self._has_embedders:
@@ -146,13 +227,16 @@ class _Layer:
         return {name: graph.input(shape, np.float32, name) for name, shape in names.items()}
 
     def _caches(
-        self, net: "Graph", inputs: dict[str, int], keys: int, values: int, n: int
+        self, net: "Net", inputs: dict[str, int], keys: int, values: int, n: int
     ) -> tuple[int, int]:
         """Both caches with the new entries from the first position on."""
         width, capacity = self._hidden, self._capacity
-        first = [net.integers(0), net.integers(1)]
-        start = net("SLICE", [inputs["input_pos"], *first], (1,), dtype=np.int32)
-        start = net("SQUEEZE", [start], (), SqueezeOptions((0,)), dtype=np.int32)
+        places = inputs["param_tensor" if self._is_gemma4 else "input_pos"]
+        ones = (1,) * (4 if self._is_gemma4 else 1)
+        first = [net.integers(*(0 for _ in ones)), net.integers(*ones)]
+        start = net("SLICE", [places, *first], ones, dtype=np.int32)
+        axes = SqueezeOptions(tuple(range(len(ones))))
+        start = net("SQUEEZE", [start], (), axes, dtype=np.int32)
         zero = net.graph.constant(np.int32(0))
         columns = net("TRANSPOSE", [values, net.integers(0, 2, 1)], (1, width, n))
         caches = []
@@ -163,10 +247,14 @@ class _Layer:
             at = [start if i == axis else zero for i in range(4)]
             where = net("PACK", at, (4,), PackOptions(4, 0), dtype=np.int32)
             entries = net("RESHAPE", [new, net.integers(*new_shape)], new_shape)
-            caches.append(net("DYNAMIC_UPDATE_SLICE", [inputs[name], entries, where], shape))
+            if self._is_gemma4:
+                entries = net("QUANTIZE", [entries], new_shape, dtype=np.int8, **self._scaled)
+            operands, details = [inputs[name], entries, where], {"dtype": self._types[1]}
+            details |= self._scaled
+            caches.append(net("DYNAMIC_UPDATE_SLICE", operands, shape, **details))
         return caches[0], caches[1]
 
-    def _remembered(self, net: "Graph", inputs: dict[str, int], n: int) -> int:
+    def _remembered(self, net: "Net", inputs: dict[str, int], n: int) -> int:
         """The recurrent state with these tokens."""
         width, memory = self._hidden, net.graph.constant(self._memory)
         x = net("GATHER", [memory, inputs["tokens"]], (1, n, width))
@@ -174,12 +262,20 @@ class _Layer:
         return net("ADD", [inputs["kv_cache_c_0"], x], (1, width))
 
     def _attention(
-        self, net: "Graph", queries: int, keys: int, values: int, mask: int, n: int
+        self, net: "Net", queries: int, keys: int, values: int, mask: int, n: int
     ) -> int:
         width, scores = self._hidden, (1, 1, n, self._capacity)
+        if self._is_gemma4:
+            shapes = (1, 1, self._capacity, width), (1, 1, width, self._capacity)
+            pairs = zip((keys, values), shapes, strict=True)
+            keys, values = (net("DEQUANTIZE", [cache], shape) for cache, shape in pairs)
         q = net("RESHAPE", [queries, net.integers(1, 1, n, width)], (1, 1, n, width))
         y = net("BATCH_MATMUL", [q, keys], scores, BatchMatMulOptions(adj_y=True))
-        y = net("ADD", [y, mask], scores)
+        if self._is_gemma4:
+            masked = net.graph.constant(np.full((1, 1, 1, 1), -1e9, np.float32))
+            y = net("SELECT_V2", [mask, y, masked], scores)
+        else:
+            y = net("ADD", [y, mask], scores)
         if self._is_rigid:
             y = net("RESHAPE", [y, net.integers(*scores)], scores)
         y = net("SOFTMAX", [y], scores, SoftmaxOptions(beta=1.0))
@@ -187,7 +283,7 @@ class _Layer:
         return net("RESHAPE", [y, net.integers(1, n, width)], (1, n, width))
 
 
-class Graph:
+class Net:
     """Adds operators to a subgraph; each returns the index of its result."""
 
     def __init__(self, graph: SubgraphBuilder) -> None:
@@ -200,8 +296,9 @@ class Graph:
         shape: Sequence[int],
         options: Options | None = None,
         dtype: Any = np.float32,
+        **details: Any,
     ) -> int:
-        y = self.graph.tensor(shape, dtype)
+        y = self.graph.tensor(shape, dtype, **details)
         self.graph.operator(operator, inputs, [y], options)
         return y
 
@@ -227,7 +324,7 @@ def embedders(*, vocabulary: int = VOCABULARY, hidden: int = 16, seed: int = 0) 
         ("decode_per_layer_embedder", half, (1, 1, 1, hidden)),
     ):
         builder = ModelBuilder(key)
-        net, token = Graph(builder), builder.input((1, 1), np.int32, "token_ids")
+        net, token = Net(builder), builder.input((1, 1), np.int32, "token_ids")
         y = net("GATHER", [builder.constant(values), token], (1, 1, hidden))
         if len(shape) == 4:
             y = net("RESHAPE", [y, net.integers(*shape)], shape)
@@ -269,6 +366,7 @@ def language_bundle(
     model: bytes | None = None,
     others: Mapping[str, bytes] = types.MappingProxyType({}),
     edit: Callable[[Any], object] | None = None,
+    sections: Sequence[Part] = (),
 ) -> bytes:
     """A `.litertlm` file of a tiny language model, the start token "<bos>", the stop token "<eos>".
 
@@ -277,6 +375,7 @@ def language_bundle(
         model: None: `language_model()`.
         others: further models, by model_type.
         edit: changes the message LlmMetadata before it is written.
+        sections: further ones.
     """
     m = llm_metadata_pb2.LlmMetadata(max_num_tokens=128)
     if template is not None:
@@ -292,5 +391,20 @@ def language_bundle(
             (TYPES.HF_Tokenizer_Zlib, {}, compressed(byte_tokenizer())),
             model_part("tf_lite_prefill_decode", language_model() if model is None else model),
             *(model_part(name, content) for name, content in others.items()),
+            *sections,
         ]
+    )
+
+
+def drafter_bundle(*, verify: int = 4, edit: Callable[[Any], object] | None = None) -> bytes:
+    """A bundle with the parts and inputs of gemma-4's, which LiteRT-LM runs, too."""
+    own, more = embedders()
+    return language_bundle(
+        model=language_model(has_embedders=True, verify=verify, is_gemma4=True),
+        others={
+            "tf_lite_embedder": own,
+            "tf_lite_per_layer_embedder": more,
+            "tf_lite_mtp_drafter": drafter(is_gemma4=True),
+        },
+        edit=edit,
     )

@@ -11,7 +11,7 @@ from jaxdelegate.op_lowering.options import BatchMatMulOptions, ReducerOptions, 
 from jaxdelegate.testing import ModelBuilder
 from jaxdelegate.testing.builder import SubgraphBuilder
 from tests.support.bundles import TYPES, Part, compressed, litertlm, model_part
-from tests.support.language_models import Graph, byte_tokenizer, embedders
+from tests.support.language_models import Net, byte_tokenizer, embedders
 
 _MASKED = -1e4
 
@@ -52,7 +52,7 @@ class _Layer:
         self, graph: SubgraphBuilder, n: int, has_mask: bool, has_per_layer: bool
     ) -> tuple[dict[str, int], int]:
         """The inputs by name, and the output."""
-        net, shape = Graph(graph), (1, n, self._hidden)
+        net, shape = Net(graph), (1, n, self._hidden)
         inputs = {"embeddings": graph.input(shape, np.float32, "embeddings")}
         x = inputs["embeddings"]
         if has_per_layer:
@@ -71,7 +71,7 @@ class _Layer:
         graph.outputs(output)
         return inputs, output
 
-    def _attention(self, net: Graph, x: int, mask: int | None, n: int) -> int:
+    def _attention(self, net: Net, x: int, mask: int | None, n: int) -> int:
         shape, scores = (1, n, self._hidden), (1, n, n)
         queries, keys, values = (net.dense(x, w, shape) for w in (self._q, self._k, self._v))
         y = net("BATCH_MATMUL", [queries, keys], scores, BatchMatMulOptions(adj_y=True))

@@ -213,10 +213,14 @@ def test_run_passes_flags_on(
         for seed in (1, 2)
     }
     assert len(drawn) == 2
-    flags = ("--backend=cpu", "--jax_quant_mode=integer", "--max-num-tokens=99")
+    flags = (
+        "--backend=cpu", "--jax_quant_mode=integer", "--max-num-tokens=99",
+        "--cache-dir=:nocache", "--speculative-decoding=false",
+    )  # fmt: skip
     assert run_tool("lm", "run", model, "--prompt=hello", *flags).out == usual
     assert opened[-1] == {
-        "backend": Backend.CPU(), "options": {"quant_mode": "integer"}, "max_num_tokens": 99
+        "backend": Backend.CPU(), "options": {"quant_mode": "integer"}, "max_num_tokens": 99,
+        "cache_dir": ":nocache", "enable_speculative_decoding": False,
     }  # fmt: skip
 
 
@@ -285,6 +289,7 @@ def test_benchmark(model: str, run_tool: Run) -> None:
         "Number of tokens in prefill: 16",
         "Number of tokens in decode : 12",
         "Max number of tokens       : 128",
+        "Speculative decoding       : false",
         "Running iteration 3 of 3..",
         "----- Results -----",
     ):

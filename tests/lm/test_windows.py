@@ -1,0 +1,92 @@
+"""Layers that see only the last tokens, with caches where later tokens overwrite earlier ones."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import jaxdelegate as jd
+from jaxdelegate import lm
+from jaxdelegate.errors import ModelError
+from tests.support.language_models import drafter, embedders, language_bundle
+from tests.support.windows import executor_metadata, windowed_model
+
+COUNT, CAPACITY, RING, WINDOW = 12, 64, 16, 8
+PROMPTS = [[7, 8, 9], [*range(20, 62)], [100] * 17]
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("lm") / "model.litertlm"
+    path.write_bytes(language_bundle(model=windowed_model(), sections=[executor_metadata()]))
+    return path
+
+
+@pytest.fixture(scope="module")
+def engine(path: Path) -> Iterator[lm.Engine]:
+    with lm.Engine(path, lm.Backend.CPU(), max_batch=2) as engine:
+        yield engine
+
+
+def greedy(ids: list[int], count: int = COUNT) -> list[int]:
+    """The most likely tokens by numpy kernels, a token at a time."""
+    run = jd.Interpreter(model_content=windowed_model()).get_signature_runner("decode")
+    state = {n: np.zeros(d["shape"], d["dtype"]) for n, d in run.get_input_details().items()}
+    tokens = list(ids)
+    for position in range(len(ids) + count - 1):
+        state["tokens"][:], state["input_pos"][:] = tokens[position], position
+        window = [place % RING for place in range(max(position - WINDOW + 1, 0), position + 1)]
+        for name, places in (("mask", range(position + 1)), ("local_mask", window)):
+            state[name][:] = -0.7 * np.finfo(np.float32).max
+            state[name][..., list(places)] = 0
+        results = run(**state)
+        state = {name: results.get(name, value) for name, value in state.items()}
+        if position == len(tokens) - 1:
+            tokens.append(int(results["logits"].argmax()))
+    return tokens[len(ids) :]
+
+
+def test_sequences_in_slots(engine: lm.Engine) -> None:
+    found = engine.generate(PROMPTS, max_output_tokens=COUNT)
+    for prompt, completion in zip(PROMPTS, found, strict=True):
+        wanted = greedy(prompt)
+        stop = wanted.index(2) if 2 in wanted else COUNT
+        assert completion.token_ids == wanted[:stop]
+
+
+def test_a_sequence_goes_back_within_reach(engine: lm.Engine) -> None:
+    """The ring has more entries than the window; beyond these all tokens are read again."""
+    decoder, long = engine.new_decoder(1, has_stops=False), PROMPTS[1]
+    assert engine._model.graph.reach == RING - WINDOW
+    for length, known in ((len(long) - 5, len(long) - 6), (len(long) - 12, 0)):
+        assert decoder.read(0, long) == 0
+        ids = [*long[: length - 1], 99]
+        assert decoder.read(0, ids) == known
+        decoder.begin(0, COUNT, engine.rules())
+        assert decoder.run()[0].tokens == greedy(ids)
+
+
+def test_rejected_tokens_in_a_ring(tmp_path: Path) -> None:
+    """The drafter is one of another model: of what it proposes nothing stays in the caches."""
+    path, model = tmp_path / "model.litertlm", windowed_model(verify=4)
+    others = {"tf_lite_embedder": embedders()[0], "tf_lite_mtp_drafter": drafter(capacity=CAPACITY)}
+    content = language_bundle(model=model, others=others, sections=[executor_metadata()])
+    path.write_bytes(content)
+    with lm.Engine(path, max_batch=1, enable_speculative_decoding=True) as engine:
+        decoder = engine.new_decoder(1, has_stops=False)
+        for prompt in PROMPTS[:2]:
+            decoder.read(0, prompt)
+            decoder.begin(0, 20, engine.rules())
+            while not decoder.is_resting(0):
+                decoder.run()
+            assert decoder.ids(0)[len(prompt) :] == greedy(prompt, 20)
+
+
+def test_the_window_must_be_declared(tmp_path: Path) -> None:
+    path = tmp_path / "model.litertlm"
+    for sections, got in (([], "None"), ([executor_metadata(window=17)], "17")):
+        path.write_bytes(language_bundle(model=windowed_model(), sections=sections))
+        said = f"'local_mask' has 16 places: expected a sliding_window_size of 1 to 16.*got {got}"
+        with pytest.raises(ModelError, match=said):
+            lm.Engine(path)
