@@ -1,5 +1,6 @@
 """The inputs of a language model's signatures, for its use as a JAX function."""
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -37,7 +38,8 @@ def step_inputs(
             LiteRT-LM: the next step writes its cache entries over theirs.
         start: the place of the first token.
         caches: as another step returned them, among its outputs; None: those of a new sequence.
-        **others: further inputs by name, for example `embeddings` for all places of the step.
+        **others: further inputs by name, for example `embeddings` for all places of the step, or a
+            mask of the last tokens, `local_mask`.
 
     Raises:
         ValueError: the signature is not that of a step, or lacks one of `others`; there are more
@@ -56,13 +58,18 @@ def step_inputs(
             f"{'input_pos' if places.positions is None else unknown[0]!r}, got one with "
             f"{', '.join(inputs)}"
         )
+    if places.local_mask is not None and places.local_mask not in others:
+        raise ValueError(
+            f"step_inputs: expected the input {places.local_mask}=..., whose window the signature "
+            "does not say"
+        )
     length = int(np.prod(inputs[places.positions].shape))
     if len(ids) > length:
         raise ValueError(f"step_inputs: the step takes {length} tokens, got {len(ids)}")
     if places.mask is not None:
         _check_end(start, length, inputs[places.mask].shape[-1])
     values = {
-        **place_inputs(places, inputs, start, len(ids)),
+        **place_inputs(dataclasses.replace(places, local_mask=None), inputs, start, len(ids)),
         **(empty_caches(signature) if caches is None else caches),
         **others,
     }

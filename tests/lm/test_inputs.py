@@ -160,6 +160,15 @@ def test_a_step_for_another_device_has_the_weights_of_the_file() -> None:
     assert exported.mlir_module().count("tf.aliasing_output") == 2
 
 
+def test_a_local_mask_has_to_be_given(tiny: Model) -> None:
+    inputs = {**tiny.step.inputs, "local_mask": tiny.step.inputs["mask"]}
+    step = dataclasses.replace(tiny.step, inputs=inputs)
+    with pytest.raises(ValueError, match=r"expected the input local_mask=\.\.\., whose window"):
+        lm.step_inputs(step, [1])
+    given = np.ones(inputs["mask"].shape, np.float32)
+    assert lm.step_inputs(step, [1], local_mask=given)["local_mask"].all()
+
+
 @pytest.mark.parametrize(
     ("call", "says"),
     [

@@ -88,7 +88,7 @@ def test_sessions_score_and_go_on(engine: lm.Engine) -> None:
 
 
 def test_the_declared_token_fills_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in LiteRT-LM: states without positions may have been trained to ignore it."""
+    """Models whose states have no positions may recognize it, and LiteRT-LM does the same."""
 
     def edit(m: Any) -> None:
         m.pad_token.token_str = "<eos>"
