@@ -120,7 +120,8 @@ def test_texts_of_litert_lm(folder: Path, python: Script) -> None:
     ("script", "problem"),
     [
         ("kill -SEGV $$", "the process crashed with SIGSEGV: it printed nothing"),
-        ("echo 'RuntimeError: no such file' >&2; exit 1", "RuntimeError: no such file"),
+        ("echo 'RuntimeError: no such file' >&2; exit 1", "RuntimeError: no such file$"),
+        ("(echo '└ no part'; echo 'RuntimeError: no') >&2; exit 1", "RuntimeError: no: no part$"),
         ("exec sleep 60", "no answers after 0.2 s; allow more seconds"),
     ],
 )
