@@ -6,6 +6,7 @@ import os
 import numpy as np
 
 _MOST = 0.5  # no rounding explains a larger margin, as in likeness.py
+_SMALL = 0.05  # a rounding that is never wrong: a probability that is off by 5%
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,13 +135,20 @@ class LanguageModelDiff:
         return tuple(answer for answer in self.answers if answer.divergence is not None)
 
     @property
+    def has_right_probabilities(self) -> bool:
+        """Whether rounding is small, or at most twice the noise of LiteRT's kernels."""
+        return self.rounding <= max(_SMALL, 2 * (self.noise or 0.0))
+
+    @property
     def agrees(self) -> bool:
-        """Whether all answers and all next tokens are equal."""
-        return not self.differing and all(step.agrees for step in self.steps)
+        """Whether all answers and all next tokens are equal, and their probabilities are right."""
+        are_equal = not self.differing and all(step.agrees for step in self.steps)
+        return are_equal and self.has_right_probabilities
 
     @property
     def is_healthy(self) -> bool:
         """Whether they are equal, or differ by rounding only."""
         ends = ((a.divergence, len(a.steps)) for a in self.differing)
         has_unknown = any(n is not None and n >= count for n, count in ends)
-        return not has_unknown and all(map(self.is_close, self.steps))
+        are_close = not has_unknown and all(map(self.is_close, self.steps))
+        return are_close and self.has_right_probabilities

@@ -9,7 +9,14 @@ from jaxdelegate.text import plural, printable
 from jaxdelegate.version import __version__
 
 _DERIVED: Derived = {
-    LanguageModelDiff: ("agrees", "is_healthy", "top_1", "rounding", "limit"),
+    LanguageModelDiff: (
+        "agrees",
+        "is_healthy",
+        "has_right_probabilities",
+        "top_1",
+        "rounding",
+        "limit",
+    ),
     AnswerDiff: ("divergence",),
     Step: ("agrees", "margin", "expected_margin"),
 }
@@ -32,7 +39,7 @@ def language_model_verdict(result: LanguageModelDiff) -> str:
     if result.agrees:
         return f"All answers agree with {result.expected}."
     if not result.differing:
-        how = "rounding decides" if result.is_healthy else "some next tokens differ"
+        how = "rounding decides" if result.is_healthy else "more than rounding differs"
         return f"All answers agree with {result.expected}; {how} after the same tokens."
     count = f"{len(result.differing)} of {plural(len(result.answers), 'answer')}"
     differ = "differs" if len(result.differing) == 1 else "differ"
@@ -70,7 +77,8 @@ def _step_lines(result: LanguageModelDiff) -> Iterator[str]:
     if far:
         margin = max(max(step.margin, step.expected_margin) for step in far)
         yield f"In {len(far)} of them it is not rounding: preferred by up to {margin:.3g}."
-    yield f"Rounding: logarithms of probabilities differ by up to {result.rounding:.3g}."
+    wrong = "" if result.has_right_probabilities else ", which is wrong"
+    yield f"Rounding: logarithms of probabilities differ by up to {result.rounding:.3g}{wrong}."
     if result.noise is not None:
         yield f"LiteRT's other kernels differ from {result.reference} by up to {result.noise:.3g}."
     odd = sum(step.best != step.expected for step in steps)

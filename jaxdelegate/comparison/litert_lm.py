@@ -14,6 +14,7 @@ from jaxdelegate.errors import InterpreterError, OptionError
 from jaxdelegate.text import printable
 
 LITERT_LM = "litert_lm"
+_CAUSE = "\u2514 "  # before a cause in LiteRT-LM's log
 _PROGRAM = Path(__file__).with_name("litert_lm_program.py")
 
 
@@ -64,7 +65,7 @@ def litert_lm_texts(
             command,
             input=json.dumps(request),
             capture_output=True,
-            text=True,
+            encoding="utf-8",
             errors="replace",
             timeout=timeout_s,
             check=False,
@@ -80,9 +81,10 @@ def litert_lm_texts(
 
 
 def _reason(ran: subprocess.CompletedProcess[str]) -> str:
-    """How a process ended, and the last line that it printed."""
+    """How a process ended, the last line that it printed, and LiteRT-LM's innermost cause."""
     lines = [line.strip() for line in ran.stderr.splitlines() if line.strip()]
-    last = printable(lines[-1]) if lines else "it printed nothing"
+    causes = [line.removeprefix(_CAUSE) for line in lines if line.startswith(_CAUSE)]
+    text = printable(": ".join([*lines[-1:], *causes[-1:]])) or "it printed nothing"
     if ran.returncode > 0:
-        return last
-    return f"the process crashed with {signal.Signals(-ran.returncode).name}: {last}"
+        return text
+    return f"the process crashed with {signal.Signals(-ran.returncode).name}: {text}"

@@ -12,6 +12,7 @@ from jaxdelegate.errors import ModelError, OptionError
 from jaxdelegate.lm.configs import Backend, with_backend
 from jaxdelegate.lm.embeddings import EmbeddingOptions, EmbeddingResponse, InputOverflowStrategy
 from jaxdelegate.lm.encoder_model import EncoderModel
+from jaxdelegate.lm.graph import EMBEDDERS
 from jaxdelegate.lm.messages import Content, Text
 from jaxdelegate.lm.unsupported import refuse
 from jaxdelegate.model.sections import EMBEDDING_METADATA
@@ -72,6 +73,12 @@ class EmbeddingEngine:
         self.model_path, self.max_batch = self.bundle.path, max_batch
         self.backend, self.cache_dir = backend, cache_dir
         self.min_input_length, self.max_input_length = min_input_length, max_input_length
+        models = self.bundle.models
+        if _PART not in models:
+            raise ModelError(
+                f"{printable(self.bundle.path)}: expected a text encoder, the part {_PART!r}, got "
+                f"{printable(', '.join(models)) or 'no models'}"
+            )
         declared = self._declared()
         self._tokenizer = self.bundle.tokenizer(_PART)
         self._start = self._special(declared, "bos_token")
@@ -80,16 +87,10 @@ class EmbeddingEngine:
             _length(min_input_length, declared, "min_input_length"),
             _length(max_input_length, declared, "max_input_length"),
         )
-        others = dict(self.bundle.models)
-        if _PART not in others:
-            raise ModelError(
-                f"{printable(self.bundle.path)}: expected a text encoder, the part {_PART!r}, got "
-                f"{printable(', '.join(others)) or 'no models'}"
-            )
         self._model: EncoderModel | None = EncoderModel(
-            others.pop(_PART),
+            models[_PART],
             f"{self.bundle.path}!{_PART}",
-            others,
+            {part: models[part] for part in EMBEDDERS.values() if part in models},
             with_backend(options or {}, backend),
             lengths,
             cache_dir,

@@ -120,7 +120,8 @@ def test_texts_of_litert_lm(folder: Path, python: Script) -> None:
     ("script", "problem"),
     [
         ("kill -SEGV $$", "the process crashed with SIGSEGV: it printed nothing"),
-        ("echo 'RuntimeError: no such file' >&2; exit 1", "RuntimeError: no such file"),
+        ("echo 'RuntimeError: no such file' >&2; exit 1", "RuntimeError: no such file$"),
+        ("(echo '└ no part'; echo 'RuntimeError: no') >&2; exit 1", "RuntimeError: no: no part$"),
         ("exec sleep 60", "no answers after 0.2 s; allow more seconds"),
     ],
 )
@@ -159,7 +160,8 @@ def test_errors(folder: Path, tmp_path: Path) -> None:
         compared(path, against=small)
 
 
-STEP = Step(token=7, expected=7, best=7, own=(-1, -1), reference=(-0.75, -0.75))
+# Rounding is 1/32.
+STEP = Step(token=7, expected=7, best=7, own=(-1, -1), reference=(-0.96875, -0.96875))
 
 
 def result(*steps: Step, tokens: tuple[int, ...] = (7, 8)) -> LanguageModelDiff:
@@ -170,11 +172,13 @@ def result(*steps: Step, tokens: tuple[int, ...] = (7, 8)) -> LanguageModelDiff:
 @pytest.mark.parametrize(
     ("margins", "noise", "tokens", "healthy"),
     [
-        ((0.25, 0.5), None, (7, 9), True),
-        ((0.25, 0.625), None, (7, 9), False),  # more than twice the rounding of 0.25
-        ((0.625, 0.0), None, (7, 9), False),
-        ((0.5, 0.5), 1.0, (7, 9), True),
-        ((0.5, 0.625), 1.0, (7, 9), False),  # no noise permits more than 0.5
+        ((1 / 32, 1 / 16), None, (7, 9), True),
+        ((1 / 32, 1 / 15), None, (7, 9), False),  # more than twice the rounding
+        ((1 / 15, 0.0), None, (7, 9), False),
+        ((1 / 4, 1 / 4), 1 / 8, (7, 9), True),  # LiteRT's own kernels differ by more
+        ((1 / 4, 1 / 3), 1 / 8, (7, 9), False),
+        ((1 / 2, 1 / 2), 1.0, (7, 9), True),
+        ((1 / 2, 5 / 8), 1.0, (7, 9), False),  # no noise permits more than 0.5
         ((0.0, 0.0), None, (7, 8, 9), False),  # the reference's third token is not known
     ],
 )
@@ -184,27 +188,28 @@ def test_what_rounding_explains(
     own, reference = (-1.0, -1 - margins[0]), (-1 - margins[1], -1.0)
     other = Step(token=9, expected=8, best=8, own=own, reference=reference)
     found = dataclasses.replace(result(STEP, other, tokens=tokens), noise=noise)
-    assert (found.rounding, found.top_1) == (0.25, 0.5)
+    assert (found.rounding, found.top_1) == (1 / 32, 0.5)
     assert found.is_healthy == healthy
     assert not found.agrees
+    if noise is not None:
+        assert f"kernels differ from numpy by up to {noise:g}." in language_model_summary(found)
 
 
-def test_noise_explains_more_than_rounding() -> None:
-    """LiteRT's own kernels may differ by more than the engine does where both agree."""
-    small = dataclasses.replace(STEP, own=(-1, -1), reference=(-0.9375, -0.9375))
-    other = Step(token=9, expected=8, best=8, own=(-1, -1.25), reference=(-1, -1))
-    found = result(small, other, tokens=(7, 9))
-    assert (found.limit, found.is_healthy) == (0.125, False)
-    found = dataclasses.replace(found, noise=0.125)
-    assert (found.limit, found.is_healthy) == (0.25, True)
-    assert "LiteRT's other kernels differ from numpy by up to 0.125." in language_model_summary(
-        found
-    )
+def test_wrong_probabilities_of_equal_tokens() -> None:
+    """Unless LiteRT's own kernels differ as much."""
+    wrong = dataclasses.replace(STEP, own=(-1, -1), reference=(-0.75, -0.75))
+    found = result(wrong, wrong)
+    assert (found.agrees, found.is_healthy) == (False, False)
+    text = language_model_summary(found)
+    assert "differ by up to 0.25, which is wrong." in text
+    assert text.endswith("with numpy; more than rounding differs after the same tokens.")
+    noisy = dataclasses.replace(found, noise=0.125)
+    assert (noisy.agrees, noisy.is_healthy) == (True, True)
 
 
 def test_next_tokens_may_differ_in_equal_answers() -> None:
     """A prompt is read in other steps than an answer is generated."""
-    other = Step(token=9, expected=8, best=8, own=(-1, -1.125), reference=(-1, -1))
+    other = Step(token=9, expected=8, best=8, own=(-1, -1 - 1 / 32), reference=(-1, -1))
     found = result(STEP, other)
     assert (found.differing, found.is_healthy, found.agrees) == ((), True, False)
     assert language_model_summary(found).endswith(
