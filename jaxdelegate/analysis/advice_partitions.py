@@ -163,7 +163,8 @@ def free_dimensions(graph: Graph) -> Iterator[Finding]:
             f"input {tensor.name!r} is {list(signature)}: {plural(len(free), 'free dimension')}, "
             f"declared as {list(tensor.shape)}; every input shape is compiled once, "
             "and the latest 16 programs are kept",
-            "use few shapes: pad batches and sequences to a small set of lengths",
+            "use few shapes: batches can be padded (JaxDelegate(pad_batch=True) with "
+            "jaxdelegate.Interpreter), other dimensions only if the model ignores what is added",
             {"dimensions": len(free)},
         )
 

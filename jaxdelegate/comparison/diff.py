@@ -28,6 +28,8 @@ from jaxdelegate.errors import InterpreterError, OptionError
 from jaxdelegate.measuring.inputs import free_dimensions
 from jaxdelegate.measuring.stats import Latency
 from jaxdelegate.model.records import read_model
+from jaxdelegate.text import plural
+from jaxdelegate.waiting import waiting
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,9 +108,10 @@ def inference_diff(
     main, random = record.subgraphs[0], random_outputs(record)
     comparers = [comparer_for(main.tensors[i], bounds) for i in main.outputs]
     sides = Sides(got, reference_runner(reference, model), comparers, random)
-    for _ in tqdm(range(num_runs), "comparing", disable=None, leave=False):
-        arrays = source()
-        sides.run(arrays, arrays, invocations_per_run)
+    with waiting(f"running both sides on {plural(num_runs, 'set')} of inputs (num_runs)"):
+        for _ in tqdm(range(num_runs), "comparing", disable=None, leave=False):
+            arrays = source()
+            sides.run(arrays, arrays, invocations_per_run)
     runs = sides.runs
     of = precision(record, test)
     whole = EndToEnd(model, record, reference, test, runs.arrays, runs.want, of=of, random=random)

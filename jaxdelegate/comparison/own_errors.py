@@ -97,14 +97,42 @@ class OperatorsAlone:
 
 
 def check_operators(
-    model: Model, test: Test, want: Runner, bounds: Bounds, arrays: Sequence[np.ndarray]
+    model: Model,
+    test: Test,
+    want: Runner,
+    bounds: Bounds,
+    runs: Sequence[Sequence[np.ndarray]],
 ) -> OperatorCheck:
     """Compare every delegated operator of the main subgraph with the reference.
 
-    `want` is the reference's interpreter, which preserves all tensors, `arrays` the inputs.
+    Args:
+        model: whose operators.
+        test: the side under test.
+        want: the reference's interpreter, which preserves all tensors.
+        bounds: of right results.
+        runs: the inputs of each run.
     """
-    subgraph = model.subgraphs[0]
-    Runner("test", test.open())(arrays)  # with these shapes the delegates take their operators
+    Runner("test", test.open())(runs[0])  # with these shapes the delegates take their operators
+    alone, seen = None, set[int]()
+    wrong = dict[tuple[int, int], WrongOperator]()  # by operator and result; the first run's
+    for arrays in runs:
+        values = _reference_values(model.subgraphs[0], want, arrays)
+        alone = alone or OperatorsAlone(model, test, values)
+        alone.run(values)
+        for operator in alone.operators:
+            rows = _wrong(alone, operator, model.subgraphs[0], values, bounds)
+            if rows is not None:
+                seen.add(operator.index)
+                wrong = {(r.node, r.tensor.index): r for r in rows} | wrong
+    assert alone is not None, "no runs"
+    rows = sorted(wrong.values(), key=lambda row: (row.node, row.tensor.index))
+    return OperatorCheck(len(seen), tuple(rows), len(alone.operators) - len(seen))
+
+
+def _reference_values(
+    subgraph: Subgraph, want: Runner, arrays: Sequence[np.ndarray]
+) -> dict[int, np.ndarray]:
+    """The reference's values by tensor, of inputs and of all results that it kept."""
     want(arrays)
     values = {i: np.asarray(a) for i, a in zip(subgraph.inputs, arrays, strict=True)}
     compared = comparable(subgraph)
@@ -113,19 +141,23 @@ def check_operators(
             value = want.value(index)
             if value is not None:
                 values[index] = value
-    alone = OperatorsAlone(model, test, values)
-    alone.run(values)
-    seen, wrong = 0, []
-    for operator in alone.operators:
-        results = alone.results(operator)
-        indices = [i for i in operator.outputs if i in compared]
-        if len(results) < len(indices) or not alone.are_known((*operator.inputs, *indices)):
-            continue
-        seen += 1
-        rows = _unequal(operator, subgraph, results, values, bounds)
-        if rows and not alone.explains(operator, results, bounds):
-            wrong += rows
-    return OperatorCheck(seen, tuple(wrong), len(alone.operators) - seen)
+    return values
+
+
+def _wrong(
+    alone: OperatorsAlone,
+    operator: Operator,
+    subgraph: Subgraph,
+    values: Mapping[int, np.ndarray],
+    bounds: Bounds,
+) -> list[WrongOperator] | None:
+    """The results of an operator that are wrong; None: a side did not keep all that it needs."""
+    results, compared = alone.results(operator), comparable(subgraph)
+    indices = [i for i in operator.outputs if i in compared]
+    if len(results) < len(indices) or not alone.are_known((*operator.inputs, *indices)):
+        return None
+    rows = _unequal(operator, subgraph, results, values, bounds)
+    return [] if rows and alone.explains(operator, results, bounds) else rows
 
 
 def agree(

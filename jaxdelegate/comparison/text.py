@@ -14,7 +14,6 @@ from jaxdelegate.text import plural, shortened
 
 def summary(result: InferenceDiff, top: int = 10) -> str:
     """The lines of TFLite's tool, then details, and the `top` layers with the largest errors."""
-    is_rounding = result.is_healthy
     lines = [
         f"Num evaluation runs: {result.num_runs}",
         f"Reference run latency: {result.reference_latency}",
@@ -22,7 +21,7 @@ def summary(result: InferenceDiff, top: int = 10) -> str:
         *(_output_diff(i, output) for i, output in enumerate(result.outputs)),
         *([result.delegation] if result.delegation else []),
         *result.remarks,
-        *(_details(i, output, is_rounding) for i, output in enumerate(result.outputs)),
+        *(_details(i, output, result) for i, output in enumerate(result.outputs)),
     ]
     if result.layers is not None:
         lines += layer_lines(result.layers, top)
@@ -82,12 +81,18 @@ def _output_diff(index: int, output: TensorComparison) -> str:
     return f"OutputDiff[{index}]: avg_error={output.mean_abs:g}, std_dev={output.std_dev:g}"
 
 
-def _details(index: int, output: TensorComparison, is_rounding: bool) -> str:
-    agrees = "agrees" if output.agrees else f"DIFFERS in {plural(output.exceeding, 'element')}"
-    if is_rounding and not output.agrees:
-        agrees = (
-            f"differs by rounding in {output.exceeding} of {plural(output.elements, 'element')}"
-        )
+def _agreement(output: TensorComparison, result: InferenceDiff) -> str:
+    if output.agrees:
+        return "agrees"
+    if output.name in result.random:
+        return "differs by random numbers"
+    if result.is_healthy:
+        return f"differs by rounding in {output.exceeding} of {plural(output.elements, 'element')}"
+    return f"DIFFERS in {plural(output.exceeding, 'element')}"
+
+
+def _details(index: int, output: TensorComparison, result: InferenceDiff) -> str:
+    agrees = _agreement(output, result)
     head = (
         f"output {index} {shortened(output.name)!r} {output.dtype} {list(output.shape)}: {agrees}"
     )

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
@@ -20,13 +21,18 @@ _RUNS = 10  # enough to measure how alike outputs are
 
 @dataclasses.dataclass
 class Runs:
-    """The inputs and outputs of the first runs, and of the first one that is out of bounds."""
+    """The inputs and outputs of the first runs, and of the first one that is out of bounds.
+
+    Operators are checked in the first one out of bounds, and in the one that differs most.
+    """
 
     arrays: list[Sequence[np.ndarray]] = dataclasses.field(default_factory=list)
     got: list[Sequence[np.ndarray]] = dataclasses.field(default_factory=list)
     want: list[Sequence[np.ndarray]] = dataclasses.field(default_factory=list)
     numbers: list[int] = dataclasses.field(default_factory=list)  # of these runs
-    differing: Sequence[np.ndarray] | None = None  # the inputs of the one that is out of bounds
+    differing: Sequence[np.ndarray] | None = None  # inputs of the first one out of bounds
+    farthest: Sequence[np.ndarray] | None = None  # inputs of the one that differs most
+    _largest: float = 0.0
     _count: int = 0
 
     def add(
@@ -40,6 +46,8 @@ class Runs:
         is_first = not agrees and self.differing is None
         if is_first:
             self.differing = arrays
+        if not agrees and (distance := _distance(got, want)) > self._largest:
+            self.farthest, self._largest = arrays, distance
         if is_first or len(self.arrays) < _RUNS:
             self.arrays.append(arrays)
             self.got.append(got)
@@ -48,16 +56,31 @@ class Runs:
         self._count += 1
 
 
+def _distance(got: Sequence[np.ndarray], want: Sequence[np.ndarray]) -> float:
+    """The largest difference of an element, as a part of the largest one of its output."""
+    largest = 0.0
+    for g, w in zip(got, want, strict=True):
+        if w.dtype.kind not in "fiu" or w.size == 0:
+            continue
+        if g.shape != w.shape:
+            return math.inf
+        difference = np.abs(g.astype(np.float64) - w.astype(np.float64)).max()
+        size = np.abs(w.astype(np.float64)).max()
+        largest = max(largest, float(np.nan_to_num(difference / (size or 1.0), nan=math.inf)))
+    return largest
+
+
 def check(
     model: ModelPath, record: Model, test: Test, reference: str, bounds: Bounds, runs: Runs
 ) -> OperatorCheck:
-    """Each operator on the values of the named reference, in the run that is out of bounds."""
+    """Each operator on the values of the named reference, in runs that are out of bounds."""
     assert runs.differing is not None, "every run is within the bounds"
     if not test.can_be_restricted:
         return OperatorCheck(0, (), 0, "the delegate is not written in Python")
     want = reference_runner(reference, model, preserve_all_tensors=True)
+    others = (a for a in (runs.farthest,) if a is not None and a is not runs.differing)
     try:
-        return check_operators(record, test, want, bounds, runs.differing)
+        return check_operators(record, test, want, bounds, [runs.differing, *others])
     except InterpreterError as error:  # stock interpreters cannot keep all tensors of some models
         return OperatorCheck(0, (), 0, str(error))
 

@@ -44,10 +44,11 @@ class VaryingShapes:
             warned.add(graph.entry)
         _LOGGER.warning(
             "%s: XLA compiled %d programs for as many input shapes, in %.1f s; it compiles for "
-            "every new shape. If shapes go on changing: resize inputs to a few sizes only, for "
-            "batches with pad_batch=True; keep programs (max_programs=%d, and "
-            "serialization_dir for later processes); or run this model without the delegate, "
-            "because LiteRT's kernels are not compiled for shapes",
+            "every new shape. If shapes go on changing: use a few sizes only (for batches "
+            "JaxDelegate(pad_batch=True) with jaxdelegate.Interpreter); keep programs (delegates: "
+            "max_programs=%d, and serialization_dir for later processes; functions: JAX's "
+            "jax_compilation_cache_dir); or run this model without the delegate, because LiteRT's "
+            "kernels are not compiled for shapes",
             graph.name or "the model",
             len(by_shape),
             sum(by_shape.values()),

@@ -13,7 +13,7 @@ from jaxdelegate.cache.maintenance import (
 )
 from jaxdelegate.errors import OptionError
 from jaxdelegate.providers.parsing import Flag
-from jaxdelegate.text import plural, printable
+from jaxdelegate.text import plural, printable, wrapped
 from jaxdelegate.tools import delegate_flags
 
 ACTIONS = ("list", "verify", "prune")
@@ -41,7 +41,7 @@ def run(values: flags.FlagValues, action: str) -> int:
     for model, programs in _by_model(rows).items():
         print(printable(model) or "(model not known)")
         for row in programs:
-            print(f"  {printable(_line(row, is_verified=action == 'verify'))}")
+            print(wrapped(f"  {printable(_line(row, is_verified=action == 'verify'))}"))
             if values.parts:
                 _print_parts(row)
     for name in foreign_files(directory):

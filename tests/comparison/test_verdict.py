@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from ai_edge_litert.interpreter import Interpreter
@@ -254,6 +256,24 @@ def test_results_that_were_not_kept_are_counted(monkeypatch: pytest.MonkeyPatch)
     assert "2 of the operators could not be checked" in summary(result)
 
 
+def test_an_operator_is_wrong_if_it_is_in_one_run(break_rule: Any) -> None:
+    """The first run out of bounds differs by rounding only."""
+    firsts = []
+    break_rule("FULLY_CONNECTED", lambda y: jax.debug.callback(firsts.append, y[0, 0]) or y)
+    right = compared(dynamic_range(), "litert_ref", "float_view")
+    jax.effects_barrier()
+    assert right.is_healthy
+    assert "by rounding" in summary(right)
+    before, later = map(np.float32, firsts[:2])
+    between, sign = (before + later) / 2, later - before
+    break_rule(
+        "FULLY_CONNECTED", lambda y: jnp.where((y[0, 0] - between) * sign > 0, y + np.float32(2), y)
+    )
+    wrong = compared(dynamic_range(), "litert_ref", "float_view")
+    assert wrong.operators is not None
+    assert [row.operator for row in wrong.operators.wrong] == ["FULLY_CONNECTED"]
+
+
 def test_bisect_names_no_operator_for_rounding() -> None:
     model = amplifying()
     result = bisect(model, ranged(model, jd.JaxDelegate(quant_mode="float_view")))
@@ -274,6 +294,8 @@ def test_random_outputs_are_not_compared() -> None:
     assert result.random == ("y",)
     assert result.is_healthy
     text = summary(result)
+    assert "differs by random numbers" in text
+    assert "by rounding" not in text
     assert "Random numbers decide 'y': not compared. All outputs agree with numpy." in text
     layers = compared(builder.build(), per_layer=True).layers
     assert layers is not None
