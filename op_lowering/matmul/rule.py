@@ -25,10 +25,9 @@ from jaxdelegate.op_lowering.common.products import (
 from jaxdelegate.op_lowering.common.quantized_products import Tensors
 from jaxdelegate.op_lowering.convolution import cpu_kernel, cpu_kernel_integer
 from jaxdelegate.op_lowering.matmul import cpu_kernel as cpu_kernel_dynamic_range
-from jaxdelegate.op_lowering.matmul import cpu_kernel_few_rows
+from jaxdelegate.op_lowering.matmul import cpu_kernel_few_rows, stored_width
 from jaxdelegate.op_lowering.matmul import dynamic_range as dynamic_range_matmul
 from jaxdelegate.op_lowering.matmul import quantized as quantized_matmul
-from jaxdelegate.op_lowering.matmul import stored_width
 from jaxdelegate.op_lowering.matmul.options import BatchMatMulOptions, FullyConnectedOptions
 from jaxdelegate.op_lowering.records.enums import FullyConnectedOptionsWeightsFormat
 from jaxdelegate.op_lowering.rule import (
@@ -204,8 +203,9 @@ def _by_few_rows(a: Arithmetic, o: BatchMatMulOptions, tensors: Tensors) -> Func
     shape = tensors.y.shape
 
     def batch_matmul(x: jax.Array, w: jax.Array) -> tuple[jax.Array]:
-        x = jnp.broadcast_to(x, (*shape[:-2], *x.shape[-2:])).reshape(-1, *x.shape[-2:])
-        return (product(x, w.reshape(-1, *w.shape[-2:])).reshape(shape),)
+        w = w.reshape(-1, *w.shape[-2:])
+        x = jnp.broadcast_to(x, (*shape[:-2], *x.shape[-2:])).reshape(len(w), -1, x.shape[-1])
+        return (product(x, w).reshape(shape),)
 
     return batch_matmul
 
