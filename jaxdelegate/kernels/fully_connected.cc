@@ -23,8 +23,7 @@ constexpr uint8_t kZero = 128;  // what is added to quantized values, which make
 constexpr long kFileStep = 32;  // values of a row of weights that are prepared at once
 constexpr long kMostWidth = 2 * kPanel;
 constexpr long kMostVector = 64;       // bytes
-constexpr long kPassBytes = 16 << 10;  // of weights, which stay in a first-level cache for all rows
-constexpr long kPassColumns = 1024;    // whose sums stay there until they are finished
+constexpr long kPassColumns = 1024;  // whose sums stay in a cache until they are finished
 
 // The quantized rows, as unsigned bytes, which are greater by kZero; after them a row of ones.
 struct Rows {
@@ -87,7 +86,7 @@ struct FewRowsWork {
   const Int8Functions& functions;
   FewRows rows;
   const QuantizedRow* quantized;
-  const Int8Functions::FewRowsKernel* kernels;  // by rows - 1
+  Int8Functions::FewRowsKernel kernel;
   long columns_of_task;
 };
 
@@ -121,21 +120,7 @@ int32_t sum_of(const uint8_t* x, long count) {
   return sum - static_cast<int32_t>(count) * kZero;
 }
 
-// Multiplies all rows, as many at once as the kernels can, by some columns.
-void multiply_few(const FewRowsWork& work, const FewRows& columns) {
-  const long all = work.f.rows, groups = ceil_div(all, work.functions.most_few_rows);
-  const long larger = all % groups;
-  for (long group = 0, row = 0; group < groups; ++group) {
-    const long count = all / groups + (group < larger);
-    FewRows rows = columns;
-    rows.x += row * rows.x_stride, rows.less += row * rows.blocks;
-    rows.sums += row * rows.stride, rows.reals += row * rows.stride;
-    work.kernels[count - 1](rows);
-    row += count;
-  }
-}
-
-// Products of some columns, which a first-level cache holds, with results in a scratch buffer.
+// Products of some columns, with sums in a scratch buffer.
 void run_pass(const FewRowsWork& work, long column, long count, int32_t* sums) {
   const FullyConnected& f = work.f;
   const bool is_in_blocks = f.block_scales != nullptr;
@@ -144,7 +129,7 @@ void run_pass(const FewRowsWork& work, long column, long count, int32_t* sums) {
   rows.w += column * rows.bytes;
   rows.block_scales = is_in_blocks ? f.block_scales + column * rows.blocks : nullptr;
   rows.sums = sums, rows.reals = reinterpret_cast<float*>(sums);
-  multiply_few(work, rows);
+  work.kernel(rows);
   work.functions.finish_products({
       .sums = is_in_blocks ? nullptr : rows.sums,
       .ones = f.sums + (is_in_blocks ? 0 : column),
@@ -167,16 +152,13 @@ void run_few(const void* data, long index) {
   const FewRowsWork& work = *static_cast<const FewRowsWork*>(data);
   const long first = index * work.columns_of_task;
   const long end = std::min(work.f.columns, first + work.columns_of_task);
-  const bool is_read_once = work.f.rows <= work.functions.most_few_rows;
-  const long of_bytes = round_up(std::max(kPassBytes / work.rows.bytes, 1L), kPanel);
-  const long pass = std::min(is_read_once ? kPassColumns : of_bytes, work.columns_of_task);
+  const long pass = std::min(kPassColumns, work.columns_of_task);
   int32_t* const sums = scratch.of(work.f.rows * pass);
   for (long column = first; column < end; column += pass)
     run_pass(work, column, std::min(pass, end - column), sums);
 }
 
-const Int8Functions::FewRowsKernel* kernels_of(const FullyConnected& f,
-                                               const Int8Functions& functions) {
+Int8Functions::FewRowsKernel kernel_of(const FullyConnected& f, const Int8Functions& functions) {
   const int table = table_of(f.bits);
   if (f.block_scales == nullptr) return functions.few_rows[table];
   const long bytes = std::min(f.block * f.bits / 8, functions.vector);
@@ -215,6 +197,7 @@ void run_few_rows(const Rows& rows, const ThreadPool& pool) {
                .x_stride = of_row,
                .less = less,
                .w = f.w,
+               .rows = f.rows,
                .bytes = f.row_bytes(),
                .columns = 0,
                .blocks = blocks,
@@ -224,7 +207,7 @@ void run_few_rows(const Rows& rows, const ThreadPool& pool) {
                .reals = nullptr,
                .stride = 0},
       .quantized = rows.quantized,
-      .kernels = kernels_of(f, rows.functions),
+      .kernel = kernel_of(f, rows.functions),
       .columns_of_task = round_up(ceil_div(f.columns, tasks), kPanel),
   };
   pool.loop(ceil_div(f.columns, work.columns_of_task), run_few, &work);

@@ -11,6 +11,17 @@ inline long ceil_div(long a, long b) { return (a + b - 1) / b; }
 // `count` rounded up to a multiple of `to`.
 inline long round_up(long count, long to) { return ceil_div(count, to) * to; }
 
+// Calls f(row, count) for groups of at most `most` rows, all about as large.
+template <class F>
+inline void for_groups(long rows, long most, F f) {
+  const long groups = ceil_div(rows, most);
+  for (long i = 0, row = 0; i < groups; ++i) {
+    const long count = rows / groups + (i < rows % groups);
+    f(row, count);
+    row += count;
+  }
+}
+
 // Weights of a product are stored in panels of 16 columns, [columns / 16, depth / kDeep, 16, kDeep],
 // the last one padded with zeros: a row of a panel is a cache line, one vector or two.
 constexpr long kPanel = 16;
@@ -132,7 +143,7 @@ struct FewRows {
   long x_stride;
   const int32_t* less;  // [rows, blocks], subtracted from the sums
   const uint8_t* w;     // [columns, bytes]
-  long bytes, columns;
+  long rows, bytes, columns;
   long blocks;                   // 1: results are sums, otherwise reals
   long block_vectors;            // 1 if a block is smaller than a vector
   const uint16_t* block_scales;  // float16 [columns / 4, blocks, 4]
@@ -219,8 +230,6 @@ struct Bfloat16Functions : Functions<Bfloat16> {
   void (*round)(const float* x, long count, uint16_t* y);  // to bfloat16; an even count
 };
 
-constexpr int kMostFewRows = 4;
-
 struct Int8Functions : Functions<Int8> {
   using FewRowsKernel = void (*)(const FewRows&);
 
@@ -228,16 +237,15 @@ struct Int8Functions : Functions<Int8> {
   void (*measure)(const float* x, long count, Extent& extent);
   void (*quantize)(const QuantizedRun&);
   void (*broadcast_operands)(const Broadcast&);  // for any values of 4 bytes
-  // FULLY_CONNECTED; tables are for weights of 2, 4 and 8 bits, and by rows - 1.
+  // FULLY_CONNECTED; tables are for weights of 2, 4 and 8 bits.
   long vector = 0;    // bytes
-  int most_few_rows = 0;  // of a kernel
-  // For which several passes are faster than panels of weights: of int8; of fewer bits, or blocks.
+  // Rows for which `few_rows` is faster than panels of weights: of int8; of fewer bits, or blocks.
   long most_rows_by_few[2] = {};
   bool has_wide_values = false;  // int16 for weights of 8 bits: the even ones of a vector, the odd ones
   int32_t less[3] = {};  // than they are: x is multiplied by weights + less
-  FewRowsKernel few_rows[3][kMostFewRows] = {};
+  FewRowsKernel few_rows[3] = {};
   // Not of 2 bits. By the logarithm of a block's groups of kLeastBlock bytes in a vector.
-  FewRowsKernel few_rows_in_blocks[3][3][kMostFewRows] = {};
+  FewRowsKernel few_rows_in_blocks[3][3] = {};
   void (*fill_panel[3])(const PanelOfFile&) = {};
   int unsigned_panels = 0, unsigned_rows = 0;
   Product unsigned_product[kMostRows] = {};  // by rows - 1, without a flip

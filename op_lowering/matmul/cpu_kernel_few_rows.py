@@ -24,16 +24,17 @@ _LEAST_SIDE, _LEAST_VALUES = 64, 1 << 14
 
 
 def takes(context: LoweringContext, options: BatchMatMulOptions, tensors: Tensors) -> bool:
-    """Whether the kernel multiplies x [..., M, K] by w, whose batch dimensions are those of y."""
+    """Whether the kernel multiplies x by w: a single matrix, or as many as there are in y."""
     x, w, _, y = tensors
-    policy, (rows, columns) = context.precision, (1, *y.shape)[-2:]
+    policy, count = context.precision, math.prod(w.shape[:-2])
+    rows, columns = math.prod(y.shape[:-1]) // count, y.shape[-1]
     operand = policy.operand_dtype(w.dtype, w.const, rows=rows, output_channels=columns)
     return (
         context.native_kernels
         and policy.storage == operand == FLOAT32
         and all(spec.dtype == np.float32 for spec in (x, w, y))
         and w.const is None
-        and math.prod(w.shape[:-2]) == math.prod(y.shape[:-2])
+        and count in (1, math.prod(y.shape[:-2]))
         and not options.adj_x
         and rows <= _MOST_ROWS[options.adj_y]
         and min(w.shape[-2:]) >= _LEAST_SIDE

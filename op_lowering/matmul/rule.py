@@ -203,8 +203,9 @@ def _by_few_rows(a: Arithmetic, o: BatchMatMulOptions, tensors: Tensors) -> Func
     shape = tensors.y.shape
 
     def batch_matmul(x: jax.Array, w: jax.Array) -> tuple[jax.Array]:
-        x = jnp.broadcast_to(x, (*shape[:-2], *x.shape[-2:])).reshape(-1, *x.shape[-2:])
-        return (product(x, w.reshape(-1, *w.shape[-2:])).reshape(shape),)
+        w = w.reshape(-1, *w.shape[-2:])
+        x = jnp.broadcast_to(x, (*shape[:-2], *x.shape[-2:])).reshape(len(w), -1, x.shape[-1])
+        return (product(x, w).reshape(shape),)
 
     return batch_matmul
 

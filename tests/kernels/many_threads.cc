@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "attention.h"
+#include "batch_matmul.h"
 #include "instruction_sets.h"
 #include "mean.h"
 #include "product.h"
@@ -137,7 +138,7 @@ std::vector<float> numbers(long count, unsigned seed) {
   return values;
 }
 
-// The results of a product, a mean and an attention.
+// The results of a product, a mean, an attention and a product of few rows.
 std::vector<float> computed(const ThreadPool& pool, unsigned seed) {
   const kernels::InstructionSet& set = *kernels::instruction_set();
   const long rows = 900, depth = 64, columns = 96, heads = 4, size = 16, queries = 80;
@@ -192,9 +193,22 @@ std::vector<float> computed(const ThreadPool& pool, unsigned seed) {
   };
   kernels::run(product, set, pool);
   kernels::run(means, set, pool);
+  std::vector<float> multiplied(2 * rows);
+  const kernels::BatchMatMul few{
+      .batch = 1,
+      .rows = 2,
+      .depth = depth,
+      .columns = rows,
+      .is_transposed = true,
+      .x = weights.data(),
+      .w = x.data(),
+      .y = multiplied.data(),
+  };
   kernels::run(attention, set, pool);
+  kernels::run(few, set, pool);
   y.insert(y.end(), mean.begin(), mean.end());
   y.insert(y.end(), attended.begin(), attended.end());
+  y.insert(y.end(), multiplied.begin(), multiplied.end());
   return y;
 }
 
