@@ -151,11 +151,13 @@ class Compilation:
         specs: Mapping[int, TensorSpec],
         outputs: Sequence[int],
         weights: ModelWeights,
+        name: str,
         over: OverMesh | None = None,
     ) -> Program:
-        """The program of a partition."""
-        count = plural(len(node.nodes), "operator")
-        with waiting(f"compiling {count} for {self.device}; {_WHY_LONG}"):
+        """The program of a partition; `name`: the model's file, or "<bytes>", for messages."""
+        is_file = name and not name.startswith("<")
+        what = plural(len(node.nodes), "operator") + (f" of {printable(name)}" if is_file else "")
+        with waiting(f"compiling {what} for {self.device}; {_WHY_LONG}"):
             return self._compiled(node, specs, outputs, weights, over)
 
     def _compiled(

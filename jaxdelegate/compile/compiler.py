@@ -277,7 +277,7 @@ class Compiler:
             from jaxdelegate.xla.over_mesh import mesh_runtime  # noqa: PLC0415 (imports jax)
 
             weights = state.on(mesh_runtime(over))
-            return self.newly_compiled(partition, specs, outputs, weights, over)
+            return self.newly_compiled(partition, specs, outputs, weights, state.known.name, over)
         if cache is not None:
             settings = self.cache_settings()
             for weights in state.weights(self.target):
@@ -288,11 +288,12 @@ class Compiler:
                     return program
         weights = state.on(client.of_jax(self.device))
         if cache is None or key is None:
-            return self.newly_compiled(partition, specs, outputs, weights)
+            return self.newly_compiled(partition, specs, outputs, weights, state.known.name)
         with cache.compile_lock(key) as may_be_stored:
             program = cache.load(key, weights) if may_be_stored else None
             if program is None:
-                program = self.newly_compiled(partition, specs, outputs, weights)
+                name = state.known.name
+                program = self.newly_compiled(partition, specs, outputs, weights, name)
                 program = cache.save(key, program)
         return program
 
@@ -302,10 +303,11 @@ class Compiler:
         specs: Mapping[int, TensorSpec],
         outputs: Sequence[int],
         weights: ModelWeights,
+        name: str,
         over: OverMesh | None = None,
     ) -> Program:
-        """The program of a partition, compiled now."""
-        program = self.compilation.program(partition, specs, outputs, weights, over)
+        """The program of a partition, compiled now; `name`: the model's, for messages."""
+        program = self.compilation.program(partition, specs, outputs, weights, name, over)
         with self._lock:
             self.compiled += 1
         return program

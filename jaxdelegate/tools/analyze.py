@@ -17,6 +17,7 @@ from jaxdelegate.model.source import begins_as_a_bundle, split_path
 from jaxdelegate.providers.parsing import Flag
 from jaxdelegate.simple_delegate import SimpleDelegate
 from jaxdelegate.tools import command_line, delegate_flags
+from jaxdelegate.waiting import waiting
 
 DELEGATES = True
 FLAGS = (
@@ -47,7 +48,8 @@ def run(values: flags.FlagValues) -> int:
     for line in _sections(values.graph):
         print(line)
     interpreter = providers.interpreter_name(values, [] if delegate is None else [delegate])
-    analysis = analyze_with(values.graph, delegate, interpreter)
+    with waiting("planning the model, and asking the delegate about each operator"):
+        analysis = analyze_with(values.graph, delegate, interpreter)
     if values.op_profile:
         analysis = measured.with_latency(analysis, values.op_profile)
     if values.layer_errors:
