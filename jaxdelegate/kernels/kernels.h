@@ -14,6 +14,7 @@ inline long round_up(long count, long to) { return ceil_div(count, to) * to; }
 // Calls f(row, count) for groups of at most `most` rows, all about as large.
 template <class F>
 inline void for_groups(long rows, long most, F f) {
+  if (rows <= most) return f(0, rows);  // without divisions
   const long groups = ceil_div(rows, most);
   for (long i = 0, row = 0; i < groups; ++i) {
     const long count = rows / groups + (i < rows % groups);
