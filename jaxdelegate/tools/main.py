@@ -14,7 +14,6 @@ from absl import flags
 from jaxdelegate.errors import JaxDelegateError, OptionError
 from jaxdelegate.options import NATIVE_KERNELS
 from jaxdelegate.report.tables import table
-from jaxdelegate.text import wrapped
 from jaxdelegate.tools import command_line, help_text, terminal
 from jaxdelegate.version import __version__
 
@@ -135,7 +134,7 @@ def _versions() -> str:
 
 
 def _fail(message: str) -> int:
-    print(wrapped(f"jaxdelegate: {terminal.escaped(message)}"), file=sys.stderr)
+    print(f"jaxdelegate: {terminal.escaped(message)}", file=sys.stderr)
     return 1
 
 

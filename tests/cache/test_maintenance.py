@@ -121,9 +121,9 @@ def test_the_tool_lists(filled: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert tool("list", f"--jax_serialization_dir={filled}") == 0
     printed = capsys.readouterr().out
     assert printed.startswith("<bytes>\n  ")  # one model, then its programs
-    assert (
-        printed.count("4 operators, CONV_2D .. FULLY_CONNECTED, of float32 [1, 4, 4, 128]\n") == 3
-    )
+    assert max(map(len, printed.splitlines())) <= 100
+    rows = " ".join(printed.split())
+    assert rows.count("4 operators, CONV_2D .. FULLY_CONNECTED, of float32 [1, 4, 4, 128]") == 3
     assert "model_token" not in printed
     assert tool("list", "--parts", f"--jax_serialization_dir={filled}") == 0
     printed = capsys.readouterr().out
