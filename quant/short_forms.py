@@ -54,13 +54,6 @@ class ShortProduct:
             total = total + (x >> 31 & self.correction)
         return total + self.offset >> self.shift
 
-    def reshaped(self, shape: tuple[int, ...]) -> "ShortProduct":
-        """Return the product with its arrays in another shape."""
-        factor, offset, correction = (
-            np.reshape(a, shape) for a in (self.factor, self.offset, self.correction)
-        )
-        return ShortProduct(factor, offset, correction, self.shift)
-
 
 @functools.lru_cache(4096)
 def short_product(multiplier: int, shift: int) -> ShortProduct | None:
@@ -73,10 +66,10 @@ def short_product(multiplier: int, shift: int) -> ShortProduct | None:
     return ShortProduct(factor, offset, correction, bits)
 
 
-@functools.lru_cache(256)
-def short_products(multiplier: int, shift: int, steps: bytes) -> ShortProduct | None:
-    """multiply_by_quantized_multiplier of x times int32 constants, given as bytes."""
-    constants, positions = np.unique(np.frombuffer(steps, np.int32), return_inverse=True)
+def short_products(multiplier: int, shift: int, steps: np.ndarray) -> ShortProduct | None:
+    """multiply_by_quantized_multiplier of x times int32 constants; their shapes broadcast."""
+    constants, positions = np.unique(steps, return_inverse=True)
+    positions = positions.reshape(steps.shape)
     found = _products(multiplier, shift, abs(constants))
     if found is None:
         return None

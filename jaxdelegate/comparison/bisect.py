@@ -283,8 +283,7 @@ class _Prober:
         for arrays, want in zip(self.arrays, self.want, strict=True):
             runner(arrays)
             got = runner.outputs()
-            agrees = all(c.agrees for c in self._compared([got], [want]))
-            runs.add(arrays, got, want, agrees=agrees)
+            runs.add(arrays, got, want, self._compared([got], [want]))
         return runs
 
     def _compared(

@@ -149,8 +149,12 @@ class Sides:
         self._count = 0
 
     @property
+    def _compared(self) -> list[TensorComparison]:
+        return [o for o in self._outputs if o.index not in self._random]
+
+    @property
     def differ(self) -> bool:
-        return any(not o.agrees and o.index not in self._random for o in self._outputs)
+        return any(not o.agrees for o in self._compared)
 
     def run(
         self,
@@ -170,7 +174,7 @@ class Sides:
             comparer.add(g, w)
         self._outputs = tuple(comparer.result() for comparer in self._comparers)
         self._count += 1
-        self.runs.add(wanted, got, want, agrees=not self.differ)
+        self.runs.add(wanted, got, want, self._compared)
 
     def result(self, model: ModelPath, test: Test, reference: str, seed: int) -> InferenceDiff:
         """The record of the runs so far; the delegates have not run anything since."""

@@ -2,13 +2,13 @@
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 
 from jaxdelegate.comparison.bounds import Bounds
 from jaxdelegate.comparison.likeness import Likeness, Precision, Rows, figures
+from jaxdelegate.comparison.metrics import TensorComparison
 from jaxdelegate.comparison.own_errors import OperatorCheck, check_operators
 from jaxdelegate.comparison.rounding import round_to, rounded_file
 from jaxdelegate.comparison.sides import REFERENCES, ModelPath, Test, reference_runner
@@ -40,34 +40,23 @@ class Runs:
         arrays: Sequence[np.ndarray],
         got: Sequence[np.ndarray],
         want: Sequence[np.ndarray],
-        *,
-        agrees: bool,
+        compared: Sequence[TensorComparison],
     ) -> None:
+        """Add a run; `compared`: its outputs, or those of all runs until now."""
+        errors = (c.relative_to_largest for c in compared)
+        error = max((e for e in errors if e is not None), default=0.0)
+        agrees = all(c.agrees for c in compared)
         is_first = not agrees and self.differing is None
         if is_first:
             self.differing = arrays
-        if not agrees and (distance := _distance(got, want)) > self._largest:
-            self.farthest, self._largest = arrays, distance
+        if not agrees and error > self._largest:
+            self.farthest, self._largest = arrays, error
         if is_first or len(self.arrays) < _RUNS:
             self.arrays.append(arrays)
             self.got.append(got)
             self.want.append(want)
             self.numbers.append(self._count)
         self._count += 1
-
-
-def _distance(got: Sequence[np.ndarray], want: Sequence[np.ndarray]) -> float:
-    """The largest difference of an element, as a part of the largest one of its output."""
-    largest = 0.0
-    for g, w in zip(got, want, strict=True):
-        if w.dtype.kind not in "fiu" or w.size == 0:
-            continue
-        if g.shape != w.shape:
-            return math.inf
-        difference = np.abs(g.astype(np.float64) - w.astype(np.float64)).max()
-        size = np.abs(w.astype(np.float64)).max()
-        largest = max(largest, float(np.nan_to_num(difference / (size or 1.0), nan=math.inf)))
-    return largest
 
 
 def check(

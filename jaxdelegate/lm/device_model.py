@@ -21,10 +21,13 @@ from jaxdelegate.compile.compiler import Compiler
 from jaxdelegate.compile.programs import programs_of
 from jaxdelegate.compile.target import compilation_module
 from jaxdelegate.digests import digests
-from jaxdelegate.function.views import View
+from jaxdelegate.function.records import Signature
+from jaxdelegate.function.views import View, signatures_of, whole
 from jaxdelegate.lm.tasks import Array
 from jaxdelegate.lru_cache import LruCache, give_back
+from jaxdelegate.model.open_models import open_model
 from jaxdelegate.model.records import Model, SignatureDef, Tensor
+from jaxdelegate.passes.limits import Limits
 from jaxdelegate.pjrt import client
 from jaxdelegate.pjrt.client import Runtime
 from jaxdelegate.waiting import waiting
@@ -242,6 +245,21 @@ class DeviceModel(abc.ABC, Generic[T]):
             if part in keys
         )
         return [tensor for subgraph in subgraphs for tensor in subgraph.tensors]
+
+
+def read_models(
+    source: Any, others: Mapping[str, Any], options: Mapping[str, Any]
+) -> tuple[View, dict[str, Model], dict[str, Mapping[str, Signature]]]:
+    """The view of a bundle's models, the models, and their signatures, by part.
+
+    Args:
+        source: the main model, whose part is called "".
+        others: by part.
+        options: of JaxDelegate.
+    """
+    view = whole(options, Limits())
+    opened = {part: open_model(model) for part, model in {"": source, **others}.items()}
+    return view, opened, {part: signatures_of(m, view.limits) for part, m in opened.items()}
 
 
 def signature_of(model: Model, key: str) -> SignatureDef:

@@ -7,12 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from jaxdelegate.function.views import signatures_of, whole
-from jaxdelegate.lm.device_model import DeviceModel
+from jaxdelegate.lm.device_model import DeviceModel, read_models
 from jaxdelegate.lm.encoder_graph import encoder_graph, selected
 from jaxdelegate.lm.encoder_tasks import EncoderTask, results
-from jaxdelegate.model.open_models import open_model
-from jaxdelegate.passes.limits import Limits
 from jaxdelegate.pjrt.client import viewed
 from jaxdelegate.xla.weights import DeviceWeights
 
@@ -47,9 +44,7 @@ class EncoderModel(DeviceModel[EncoderTask]):
             ModelError: it is not a text encoder.
             OptionError: an option is unknown, or does not apply.
         """
-        view = whole(options, Limits())
-        opened = {part: open_model(model) for part, model in {"": source, **others}.items()}
-        signatures = {part: signatures_of(m, view.limits) for part, m in opened.items()}
+        view, opened, signatures = read_models(source, others, options)
         graph = encoder_graph(signatures.pop(""), name, signatures)
         self.graph = dataclasses.replace(graph, encoders=selected(graph.encoders, *lengths))
         models = {part: opened[part] for part in ("", *graph.embedders)}

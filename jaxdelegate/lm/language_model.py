@@ -7,16 +7,14 @@ from typing import Any
 
 from jaxdelegate.errors import JaxDelegateError
 from jaxdelegate.function.records import TensorInfo
-from jaxdelegate.function.views import planned, signatures_of, whole
-from jaxdelegate.lm.device_model import DeviceModel, signature_of
+from jaxdelegate.function.views import planned
+from jaxdelegate.lm.device_model import DeviceModel, read_models, signature_of
 from jaxdelegate.lm.magic_numbers import is_magic, with_number
 from jaxdelegate.lm.places import Attention
 from jaxdelegate.lm.signatures import language_graph
 from jaxdelegate.lm.tasks import Array, Task, results
-from jaxdelegate.model.open_models import open_model
 from jaxdelegate.model.records import Model
 from jaxdelegate.op_lowering.spec import Shape
-from jaxdelegate.passes.limits import Limits
 from jaxdelegate.xla.weights import DeviceWeights
 
 _LOGGER = logging.getLogger("jaxdelegate")
@@ -58,9 +56,7 @@ class LanguageModel(DeviceModel[Task]):
             ModelError: it is not a model that generates text.
             OptionError: an option is unknown, or does not apply.
         """
-        view = whole(options, Limits())
-        opened = {part: open_model(model) for part, model in {"": source, **others}.items()}
-        signatures = {part: signatures_of(m, view.limits) for part, m in opened.items()}
+        view, opened, signatures = read_models(source, others, options)
         own = signatures.pop("")
         self.graph = language_graph(own, name, most_tokens, signatures, attention)
         drafter = self.graph.drafter

@@ -16,7 +16,7 @@ from jaxdelegate.op_lowering.common.pointwise import (
     IntegerKernel,
 )
 from jaxdelegate.op_lowering.common.quantization import quantization_of, scale_of, zero_point_of
-from jaxdelegate.op_lowering.elementwise.quantized import alike, steps_of, table_lookup
+from jaxdelegate.op_lowering.elementwise.quantized import alike, steps_of, stored, table_lookup
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.records.record import Options
 from jaxdelegate.op_lowering.rule import Op
@@ -47,13 +47,7 @@ def _rescaled(lower: Act, upper: Act) -> Build[Options]:
         pair = rescale_multiplier(quantization_of(x), quantization_of(y), in_float32=True)
         low, _ = activation_range(lower, quantization_of(y), y.dtype)
         _, high = activation_range(upper, quantization_of(y), y.dtype)
-        zero_point = np.int32(zero_point_of(y))
-
-        def function(a: jax.Array) -> jax.Array:
-            scaled = rescale_steps(steps_of(a, x), *pair, x.dtype)
-            return clamp(scaled + zero_point, low, high, y.dtype)
-
-        return function
+        return lambda a: stored(rescale_steps(steps_of(a, x), *pair, x.dtype), y, (low, high))
 
     return build
 
@@ -94,7 +88,7 @@ def _by_sign(
         steps = steps_of(a, x)
         kept = rescale_steps(steps, *identity, x.dtype)
         scaled = jnp.where(steps >= 0, kept, negative(steps, *others))
-        return clamp(scaled + np.int32(zero_point_of(y)), *bounds, y.dtype)
+        return stored(scaled, y, bounds)
 
     return function
 

@@ -81,6 +81,15 @@ def steps_of(x: jax.Array, spec: TensorSpec) -> jax.Array:
     return x.astype(np.int32) - np.int32(zero_point_of(spec))
 
 
+def _all_steps(arrays: Sequence[jax.Array], specs: Specs) -> list[jax.Array]:
+    return [steps_of(x, spec) for x, spec in zip(arrays, specs, strict=True)]
+
+
+def stored(steps: jax.Array, y: TensorSpec, bounds: tuple[int, int]) -> jax.Array:
+    """Integers of the output, from int32 reals / scale."""
+    return clamp(steps + np.int32(zero_point_of(y)), *bounds, y.dtype)
+
+
 def requantizer(
     y: TensorSpec, multiplier: int, shift: int, activation: Act = Act.NONE
 ) -> Callable[[jax.Array], jax.Array]:
@@ -93,28 +102,26 @@ def requantizer(
 # ---- ADD, SUB, SQUARED_DIFFERENCE: both inputs on one scale, twice the larger one
 
 
-def _on_common_scale(
-    inputs: Specs, left_shift: int
-) -> tuple[Callable[..., list[jax.Array]], float]:
-    """The conversion to multiples of (common scale / 2**left_shift), int32; the common scale.
+_Factors = tuple[tuple[int, int], ...]  # multiplier and shift of each input
+
+
+def _common_scale(inputs: Specs) -> tuple[float, _Factors]:
+    """Twice the larger scale; the factors of each input's scale / that one.
 
     An input with a scale of 0 is 0 (LiteRT's kernels abort).
     """
-    common, factors = _common_scale(inputs)
-
-    def convert(*arrays: jax.Array) -> list[jax.Array]:
-        return [
-            multiply_by_quantized_multiplier(steps_of(x, spec) << left_shift, *factor)
-            for x, spec, factor in zip(arrays, inputs, factors, strict=True)
-        ]
-
-    return convert, common
-
-
-def _common_scale(inputs: Specs) -> tuple[float, tuple[tuple[int, int], ...]]:
-    """Twice the larger scale; multiplier and shift of each input's scale / that one."""
     common = 2 * max(scale_of(spec) for spec in inputs)
     return common, tuple(quantize_multiplier(scale_of(spec) / common) for spec in inputs)
+
+
+def _on_common_scale(
+    steps: Sequence[Any], factors: _Factors, left_shift: int, fixed: Any = jax_fixed_point
+) -> list[Any]:
+    """int32 multiples of (common scale / 2**left_shift), by the module of numpy or of jax."""
+    return [
+        fixed.multiply_by_quantized_multiplier(x << left_shift, *factor)
+        for x, factor in zip(steps, factors, strict=True)
+    ]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,7 +131,7 @@ class _Sum:
     Attributes:
         combine: of numbers on the common scale.
         left_shift: see `_on_common_scale`.
-        inputs: multiplier and shift of each.
+        inputs: see `_common_scale`.
         output: multiplier and shift of the total.
         reals: the scales of the inputs / the output's.
         zero_points: the inputs'.
@@ -135,7 +142,7 @@ class _Sum:
 
     combine: Callable[[Any, Any], Any]
     left_shift: int
-    inputs: tuple[tuple[int, int], ...]
+    inputs: _Factors
     output: tuple[int, int]
     reals: tuple[float, ...]
     zero_points: tuple[int, ...]
@@ -145,12 +152,7 @@ class _Sum:
 
     def of(self, steps: Sequence[Any], fixed: Any, rescaling: Any) -> Any:
         """The result for int32 steps, by the modules of numpy or of jax."""
-        total = self.combine(
-            *(
-                fixed.multiply_by_quantized_multiplier(x << self.left_shift, *factor)
-                for x, factor in zip(steps, self.inputs, strict=True)
-            )
-        )
+        total = self.combine(*_on_common_scale(steps, self.inputs, self.left_shift, fixed))
         multiplier, shift = self.output
         if shift > 0:
             total = fixed.saturating_left_shift(total, shift)
@@ -200,12 +202,12 @@ def _sum(
         )
 
         def function(*arrays: jax.Array) -> jax.Array:
-            steps = [steps_of(x, spec) for x, spec in zip(arrays, op.inputs, strict=True)]
+            steps = _all_steps(arrays, op.inputs)
             short = found.short() if y.dtype != INT16 else None
             if short is None:
                 result: jax.Array = found.of(steps, jax_fixed_point, jax_requantize)
                 return result
-            return clamp(short(*steps) + np.int32(found.zero_point), *found.bounds, y.dtype)
+            return stored(short(*steps), y, found.bounds)
 
         return function
 
@@ -236,7 +238,7 @@ def _squared_difference(op: Op[Options]) -> Elementwise:
     differences whose square exceeds the output's range are clamped first.
     """
     (y,), left_shift = op.outputs, 7
-    convert, common = _on_common_scale(op.inputs, left_shift)
+    common, factors = _common_scale(op.inputs)
     real = common * common / float(np.float32(2 ** (2 * left_shift)) * np.float32(scale_of(y)))
     multiplier, shift = quantize_multiplier(real)
     if shift > (7 if y.dtype == INT16 else 0):
@@ -245,7 +247,7 @@ def _squared_difference(op: Op[Options]) -> Elementwise:
     largest = math.isqrt(int(min(2.0**30 / real, 2.0**62)))
 
     def function(*arrays: jax.Array) -> jax.Array:
-        a, b = convert(*arrays)
+        a, b = _on_common_scale(_all_steps(arrays, op.inputs), factors, left_shift)
         difference = a - b
         if y.dtype == INT16:
             difference = jnp.clip(wide(difference), -largest, largest)
@@ -270,8 +272,7 @@ def _multiply(op: Op[MulOptions]) -> Elementwise:
         short = None if op.context.weights_vary else _short_product(op, pair)
         if short is None:
             return finish(steps_of(x1, a) * steps_of(x2, b))
-        x = steps_of(x1, a) if a.const is None else steps_of(x2, b)
-        return clamp(short(x) + np.int32(zero_point_of(y)), *bounds, y.dtype)
+        return stored(short(steps_of(x1, a) if a.const is None else steps_of(x2, b)), y, bounds)
 
     return function
 
@@ -285,10 +286,9 @@ def _short_product(op: Op[MulOptions], pair: tuple[int, int]) -> ShortProduct | 
     if constant.const is None or constant.const.size > _MOST_CONSTANTS:
         return None
     steps = constant.const.astype(np.int32) - np.int32(zero_point_of(constant))
-    form = short_products(*pair, steps.tobytes())
     rank = max(len(spec.shape) for spec in op.inputs)
     shape = (*(1,) * (rank - len(constant.shape)), *constant.shape)
-    return None if form is None else form.reshaped(shape)
+    return short_products(*pair, steps.reshape(shape))
 
 
 def _multiply_int16_to_8_bits(activation: Act, y: TensorSpec) -> Elementwise:
@@ -369,13 +369,8 @@ def _absolute(op: Op[Options]) -> Elementwise:
     """kernels/elementwise.cc."""
     (x,), (y,) = op.inputs, op.outputs
     pair = rescale_multiplier(quantization_of(x), quantization_of(y), in_float32=True)
-    bounds, zero_point = integer_range(y.dtype), np.int32(zero_point_of(y))
-
-    def function(a: jax.Array) -> jax.Array:
-        scaled = rescale_steps(jnp.abs(steps_of(a, x)), *pair, x.dtype)
-        return clamp(scaled + zero_point, *bounds, y.dtype)
-
-    return function
+    bounds = integer_range(y.dtype)
+    return lambda a: stored(rescale_steps(jnp.abs(steps_of(a, x)), *pair, x.dtype), y, bounds)
 
 
 def table_lookup(function: RealFunction, op: Op[Options]) -> Elementwise:

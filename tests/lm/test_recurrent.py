@@ -4,13 +4,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-import jaxdelegate as jd
 from jaxdelegate import lm
 from jaxdelegate.lm.programs import Programs
-from tests.support.language_models import language_bundle, language_model
+from tests.support.language_models import (
+    language_bundle,
+    language_model,
+    most_likely,
+    until_stop,
+)
 
 COUNT = 12
 PROMPTS = [[7, 8, 9], [100], [*range(20, 50)], [9, 9, 9, 9, 9, 9, 9, 9, 9], [60, 61]]
@@ -30,29 +33,15 @@ def engine(path: Path) -> Iterator[lm.Engine]:
 
 
 def greedy(ids: list[int], count: int = COUNT) -> list[int]:
-    """The most likely tokens by numpy kernels, a token at a time."""
-    interpreter = jd.Interpreter(model_content=language_model(is_recurrent=True))
-    run = interpreter.get_signature_runner("decode")
-    state = {n: np.zeros(d["shape"], d["dtype"]) for n, d in run.get_input_details().items()}
-    tokens = list(ids)
-    for position in range(len(ids) + count - 1):
-        state["tokens"][:], state["input_pos"][:] = tokens[position], position
-        sees = np.arange(state["mask"].shape[-1]) <= position
-        state["mask"][:] = np.where(sees, 0, -0.7 * np.finfo(np.float32).max)
-        results = run(**state)
-        state = {name: results.get(name, value) for name, value in state.items()}
-        if position == len(tokens) - 1:
-            tokens.append(int(results["logits"].argmax()))
-    return tokens[len(ids) :]
+    return most_likely(language_model(is_recurrent=True), ids, count)
 
 
 def test_sequences_in_slots(engine: lm.Engine) -> None:
     """Other sequences, and those before in the slot, do not change an answer."""
     found = engine.generate(PROMPTS, max_output_tokens=COUNT)
-    for prompt, completion in zip(PROMPTS, found, strict=True):
-        wanted = greedy(prompt)
-        stop = wanted.index(2) if 2 in wanted else COUNT
-        assert completion.token_ids == wanted[:stop]
+    assert [completion.token_ids for completion in found] == [
+        until_stop(greedy(prompt)) for prompt in PROMPTS
+    ]
 
 
 def test_a_sequence_that_forgets_tokens_is_read_again(engine: lm.Engine) -> None:

@@ -1,15 +1,19 @@
 """Layers that see only the last tokens, with caches where later tokens overwrite earlier ones."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-import jaxdelegate as jd
 from jaxdelegate import lm
 from jaxdelegate.errors import ModelError
-from tests.support.language_models import drafter, embedders, language_bundle
+from tests.support.language_models import (
+    drafter,
+    embedders,
+    language_bundle,
+    most_likely,
+    until_stop,
+)
 from tests.support.windows import executor_metadata, windowed_model
 
 COUNT, CAPACITY, RING, WINDOW = 12, 64, 16, 8
@@ -29,30 +33,20 @@ def engine(path: Path) -> Iterator[lm.Engine]:
         yield engine
 
 
+def seen(position: int) -> dict[str, Iterable[int]]:
+    window = range(max(position - WINDOW + 1, 0), position + 1)
+    return {"mask": range(position + 1), "local_mask": [place % RING for place in window]}
+
+
 def greedy(ids: list[int], count: int = COUNT) -> list[int]:
-    """The most likely tokens by numpy kernels, a token at a time."""
-    run = jd.Interpreter(model_content=windowed_model()).get_signature_runner("decode")
-    state = {n: np.zeros(d["shape"], d["dtype"]) for n, d in run.get_input_details().items()}
-    tokens = list(ids)
-    for position in range(len(ids) + count - 1):
-        state["tokens"][:], state["input_pos"][:] = tokens[position], position
-        window = [place % RING for place in range(max(position - WINDOW + 1, 0), position + 1)]
-        for name, places in (("mask", range(position + 1)), ("local_mask", window)):
-            state[name][:] = -0.7 * np.finfo(np.float32).max
-            state[name][..., list(places)] = 0
-        results = run(**state)
-        state = {name: results.get(name, value) for name, value in state.items()}
-        if position == len(tokens) - 1:
-            tokens.append(int(results["logits"].argmax()))
-    return tokens[len(ids) :]
+    return most_likely(windowed_model(), ids, count, seen)
 
 
 def test_sequences_in_slots(engine: lm.Engine) -> None:
     found = engine.generate(PROMPTS, max_output_tokens=COUNT)
-    for prompt, completion in zip(PROMPTS, found, strict=True):
-        wanted = greedy(prompt)
-        stop = wanted.index(2) if 2 in wanted else COUNT
-        assert completion.token_ids == wanted[:stop]
+    assert [completion.token_ids for completion in found] == [
+        until_stop(greedy(prompt)) for prompt in PROMPTS
+    ]
 
 
 def test_a_sequence_goes_back_within_reach(engine: lm.Engine) -> None:

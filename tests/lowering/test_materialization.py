@@ -12,6 +12,7 @@ from jaxdelegate.model.records import Operator
 from jaxdelegate.op_lowering.common.fusion_barrier import fusion_barrier
 from jaxdelegate.op_lowering.options import NoOptions
 from jaxdelegate.op_lowering.spec import TensorSpec
+from tests.support.quantized import scaled
 
 IMAGE = (1, 32, 32, 8)
 
@@ -60,6 +61,18 @@ def test_small_results_and_single_readers_stay() -> None:
 def test_who_reads_several_times_counts_as_several_readers(name: str) -> None:
     rows = [("ADD", (0, 9), 1), (name, (1,), 2)]
     assert shared(*rows, kept={2}) == {1}
+
+
+@pytest.mark.parametrize("name", ["PAD", "PADV2"])
+def test_quantized_pads_are_written_before_they_are_read(name: str) -> None:
+    rows = operators((name, (0,), 1), ("ADD", (1, 9), 2))
+    for dtype, wanted in ((np.int8, {1}), (np.float32, set())):
+        scales = scaled(0.1, 0) if dtype == np.int8 else None
+        specs = {
+            i: TensorSpec(f"t{i}", IMAGE, np.dtype(dtype), quantization=scales)
+            for i in (0, 1, 2, 9)
+        }
+        assert shared_results(rows, specs, {2}) == wanted
 
 
 def _two_readers(hold):

@@ -3,12 +3,13 @@
 import functools
 import json
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from litert_lm_builder.runtime.proto import llm_metadata_pb2
 
+import jaxdelegate as jd
 from jaxdelegate.op_lowering.options import (
     BatchMatMulOptions,
     FullyConnectedOptions,
@@ -408,3 +409,36 @@ def drafter_bundle(*, verify: int = 4, edit: Callable[[Any], object] | None = No
         },
         edit=edit,
     )
+
+
+# ---- what a model answers
+
+
+def most_likely(
+    model: bytes,
+    ids: Sequence[int],
+    count: int,
+    seen: Callable[[int], Mapping[str, Iterable[int]]] = lambda n: {"mask": range(n + 1)},
+) -> list[int]:
+    """The most likely tokens by numpy kernels, a token at a time.
+
+    `seen`: by mask, the places that a token at a position sees.
+    """
+    run = jd.Interpreter(model_content=model).get_signature_runner("decode")
+    state = {n: np.zeros(d["shape"], d["dtype"]) for n, d in run.get_input_details().items()}
+    tokens = list(ids)
+    for position in range(len(ids) + count - 1):
+        state["tokens"][:], state["input_pos"][:] = tokens[position], position
+        for name, places in seen(position).items():
+            state[name][:] = -0.7 * np.finfo(np.float32).max
+            state[name][..., list(places)] = 0
+        results = run(**state)
+        state = {name: results.get(name, value) for name, value in state.items()}
+        if position == len(tokens) - 1:
+            tokens.append(int(results["logits"].argmax()))
+    return tokens[len(ids) :]
+
+
+def until_stop(tokens: list[int]) -> list[int]:
+    stop = SPECIAL.index("<eos>")
+    return tokens[: tokens.index(stop)] if stop in tokens else tokens
