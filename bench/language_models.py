@@ -2,13 +2,13 @@
 
     NPROC=1 taskset -c 0 python bench/language_models.py model.litertlm ... [--threads=1]
         [--prompt_tokens=192] [--answer_tokens=64] [--batch=8] [--rounds=7]
-        [--out=bench/results/language_models.jsonl]
+        [--platform=gpu --compute_dtype=float16] [--out=bench/results/language_models.jsonl]
 
 Both engines read the same prompt and continue it greedily, one after the other in each round; first
 their answers are compared: `equal_characters` of `characters`. A prompt is read into a new session,
 so that no cache is used again. `batch` is `Engine.generate` with as many prompts. `process` is one
 that reads the prompt and generates eight tokens: its seconds, with programs that were stored
-before, and its largest resident memory.
+before, and its largest resident memory. On a GPU or a TPU jaxdelegate is measured alone.
 """
 
 import shutil
@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import jax
 from absl import app, flags
 from harness import append, ratios, spread, threads
 
@@ -28,6 +29,8 @@ flags.DEFINE_integer("prompt_tokens", 192, "About how many tokens the prompt has
 flags.DEFINE_integer("answer_tokens", 64, "How many tokens are generated.", 1)
 flags.DEFINE_integer("batch", 8, "Prompts at once.", 1)
 flags.DEFINE_integer("rounds", 7, "Timed rounds.", 3)
+flags.DEFINE_string("platform", "cpu", "Where jaxdelegate runs: cpu, gpu or tpu.")
+flags.DEFINE_string("compute_dtype", "float32", "JaxDelegate's option.")
 flags.DEFINE_string("out", None, "A file to append the JSON lines to.")
 flags.DEFINE_string("child", None, "For the script itself: the engine of a process.")
 
@@ -57,7 +60,8 @@ class Run:
 def ours(path: str) -> tuple[Any, Callable[[int], Any]]:
     from jaxdelegate import lm  # noqa: PLC0415 (each engine in its own process, too)
 
-    engine = lm.Engine(path, max_batch=FLAGS.batch)
+    options = {"platform": FLAGS.platform, "compute_dtype": FLAGS.compute_dtype}
+    engine = lm.Engine(path, max_batch=FLAGS.batch, options=options)
     sampler = lm.SamplerConfig(top_k=1)
     return engine, lambda n: engine.create_session(sampler_config=sampler, max_output_tokens=n)
 
@@ -93,7 +97,8 @@ def in_child(path: str) -> None:
 
 def child(engine: str, path: str) -> dict[str, float]:
     command = [sys.executable, __file__, path, f"--child={engine}"]
-    command += [f"--prompt_tokens={FLAGS.prompt_tokens}"]
+    command += [f"--prompt_tokens={FLAGS.prompt_tokens}", f"--platform={FLAGS.platform}"]
+    command += [f"--compute_dtype={FLAGS.compute_dtype}"]
     start = time.perf_counter()
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     whole = time.perf_counter() - start
@@ -102,9 +107,9 @@ def child(engine: str, path: str) -> dict[str, float]:
 
 def measure(path: str) -> dict[str, Any]:
     engines = {}
-    for name, make in _ENGINES.items():
+    for name in _ENGINES if FLAGS.platform == "cpu" else ("jaxdelegate",):
         try:
-            engines[name] = make(path)
+            engines[name] = _ENGINES[name](path)
         except ImportError:
             print(f"{name} is not installed")
     engine = engines["jaxdelegate"][0]
@@ -155,6 +160,9 @@ def main(arguments: list[str]) -> None:
             # litert_lm writes its cache next to the bundle.
             copy = shutil.copy(path, folder)
             head = {"bench": "language_models", "bundle": path.name, "threads": threads()}
+            kind = jax.devices(FLAGS.platform)[0].device_kind
+            head |= {"platform": FLAGS.platform, "device_kind": kind}
+            head |= {"compute_dtype": FLAGS.compute_dtype}
             append({**head, "batch": FLAGS.batch, **measure(str(copy))}, FLAGS.out)
 
 

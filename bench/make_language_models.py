@@ -138,20 +138,27 @@ BUNDLES = {
     "lfm2_wi8": Bundle("lfm2", WI8),
     "gemma4_per_layer": Bundle("gemma4", WI8, options={"externalize_embedder": True}),
 }
+_QWEN3 = {
+    "vocab_size": 151936,
+    "hidden_size": 1024,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+}
+_LONGER = {"prefill_lengths": [32, 128], "cache_length": 1024}
 LARGE = {
+    # As the real Qwen3-0.6B.
+    "qwen3_0.6b": Bundle("qwen3", WI8, _QWEN3, {**_LONGER, "prefill_lengths": [32, 128, 512]}),
+    "qwen3_0.6b_wi4": Bundle(
+        "qwen3", BLOCKS, _QWEN3, {**_LONGER, "prefill_lengths": [32, 128, 512]}
+    ),
     "qwen3_100mb": Bundle(
         "qwen3",
         WI8,
-        {
-            "vocab_size": 32768,
-            "hidden_size": 1024,
-            "intermediate_size": 3072,
-            "num_hidden_layers": 5,
-            "num_attention_heads": 16,
-            "num_key_value_heads": 8,
-            "head_dim": 128,
-        },
-        {"prefill_lengths": [32, 128], "cache_length": 1024},
+        {**_QWEN3, "vocab_size": 32768, "num_hidden_layers": 5},
+        _LONGER,
     ),
     "smollm2_135m": Bundle(
         "smollm2",
@@ -165,7 +172,7 @@ LARGE = {
             "num_key_value_heads": 3,
             "head_dim": 64,
         },
-        {"prefill_lengths": [32, 128], "cache_length": 1024},
+        _LONGER,
     ),
 }
 

@@ -47,6 +47,11 @@ def compared(records: Iterable[Record], platform: str) -> list[Record]:
     return [r for r in of_compare if r["options"].get("platform", "cpu") == platform]
 
 
+def of_bundles(records: Iterable[Record], platform: str) -> list[Record]:
+    of_bench = (r for r in records if r.get("bench") == "language_models")
+    return [r for r in of_bench if r.get("platform") == platform]
+
+
 def on_cpu(records: Sequence[Record]) -> str:
     found = compared(records, "cpu")
     processors = sorted(set(map(cpu_name, found)))
@@ -57,7 +62,9 @@ def on_device(records: Sequence[Record], platform: str, bench: str) -> str:
     """Measured there, or compiled for devices that were absent, or neither."""
     if found := compared(records, platform):
         kinds = sorted({str(r["device_kind"]) for r in found})
-        return f"measured: {models(found)} on {join(kinds)} ([GPUs](docs/gpu.md#measured))"
+        bundles = {r["bundle"] for r in of_bundles(records, platform)}
+        counts = f"{models(found)} and {len(bundles)} language models" if bundles else models(found)
+        return f"measured: {counts} on {join(kinds)} ([GPUs](docs/gpu.md#measured))"
     compiled = [r for r in records if r.get("bench") == bench and "error" not in r]
     if not compiled:
         return "**never run**"

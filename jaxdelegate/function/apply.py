@@ -9,10 +9,21 @@ import numpy as np
 from jax import export
 
 from jaxdelegate.errors import TensorError
-from jaxdelegate.function.arguments import check_names
+from jaxdelegate.function.arguments import check_names, is_traced
 from jaxdelegate.function.mode import AS_STORED, Mode
 from jaxdelegate.function.records import Parameter
 from jaxdelegate.function.weights import Params
+from jaxdelegate.waiting import Expectation
+
+_COMPILATION = Expectation()  # by the caller's jax.jit
+
+
+def _listen(event: str, duration_secs: float, **_: object) -> None:  # noqa: ARG001 (its name)
+    if event == "/jax/core/compile/backend_compile_duration":
+        _COMPILATION.end()
+
+
+jax.monitoring.register_event_duration_secs_listener(_listen)
 
 
 class Function(Protocol):
@@ -119,6 +130,9 @@ class Apply:
         function: Function = self.model.function_of(self.signature)
         arrays = function.checked(names.in_order(by_name) if by_name else inputs, self.mode.io)
         states = state if key is None else function.with_random_key(key, state, self.mode.io)
+        if any(map(is_traced, jax.tree.leaves((params, arrays)))):
+            text = f"JAX traces and compiles a program that calls {self!r}, once for each shape"
+            _COMPILATION.begin(text, "jax.")
         results, new = function.call(params, arrays, states, self.mode)
         outputs = dict(zip(names.outputs, results, strict=True)) if by_name else results
         return outputs if state is None else (outputs, new)
@@ -142,5 +156,6 @@ class Apply:
     def __repr__(self) -> str:
         """The model, the signature, and the inputs."""
         key = "" if self.signature is None else f", signature {self.signature!r}"
-        names = ", ".join(self.model.names_of(self.signature).inputs)
-        return f"<apply(params, {names}) of {self.model!r}{key}>"
+        names = self.model.names_of(self.signature).inputs
+        few = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+        return f"<apply(params, {few}) of {self.model!r}{key}>"

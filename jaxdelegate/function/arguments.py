@@ -52,7 +52,7 @@ def check_saved(call: str, path: Any, params: Any) -> None:
 
 def check_alive(what: str, name: str, leaf: Any) -> None:
     """Check that a leaf, `what[name]`, was not donated to a jitted function."""
-    if isinstance(leaf, jax.Array) and not _is_traced(leaf) and leaf.is_deleted():
+    if isinstance(leaf, jax.Array) and not is_traced(leaf) and leaf.is_deleted():
         raise TensorError(
             f"{what}[{name!r}] has been deleted, because it was donated to a jitted function "
             "(donate_argnums): use the array that this function returned instead; the file's "
@@ -118,7 +118,7 @@ def _as_array(x: Any, dtype: np.dtype) -> np.ndarray:
 
 def device_of(arrays: Sequence[Any], platform: str | None) -> jax.Device | None:
     """The device to run on; None for traced arrays, and for arrays on several devices."""
-    if any(map(_is_traced, arrays)):
+    if any(map(is_traced, arrays)):
         return None
     devices = {d for a in arrays if isinstance(a, jax.Array) and a.committed for d in a.devices()}
     if len(devices) > 1:
@@ -126,7 +126,7 @@ def device_of(arrays: Sequence[Any], platform: str | None) -> jax.Device | None:
     return next(iter(devices), None) or _default_device(platform)
 
 
-def _is_traced(x: Any) -> bool:
+def is_traced(x: Any) -> bool:
     return isinstance(x, jax.core.Tracer)
 
 

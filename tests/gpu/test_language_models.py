@@ -1,0 +1,88 @@
+"""On a GPU: tokens and scores of language models, alone, in a batch, drawn, and drafted."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jaxdelegate import lm
+from tests.gpu.on_device import NEEDS_DEVICE, PLATFORM
+
+for _package in ("litert_lm_builder", "minijinja", "tokenizers"):
+    pytest.importorskip(_package, reason=f"the extra lm is not installed: no {_package}")
+support = pytest.importorskip("tests.support.language_models")
+
+pytestmark = NEEDS_DEVICE
+BOS, EOS = 1, 2
+PROMPTS = ["Hello", "What is 2 + 3?", "x", "The quick brown fox jumps over the lazy dog", "äöü €"]
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("lm") / "model.litertlm"
+    path.write_bytes(support.language_bundle())
+    return path
+
+
+@pytest.fixture(scope="module")
+def engine(path: Path) -> Iterator[lm.Engine]:
+    with lm.Engine(path, max_batch=3, options={"platform": PLATFORM}) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def on_cpu(path: Path) -> Iterator[lm.Engine]:
+    with lm.Engine(path, lm.Backend.CPU(), max_batch=3) as engine:
+        yield engine
+
+
+def test_tokens_are_those_of_the_numpy_kernels(engine: lm.Engine) -> None:
+    """More prompts than slots: some join while others are generating."""
+    model = support.language_model()
+    for prompt, found in zip(PROMPTS, engine.generate(PROMPTS, max_output_tokens=20), strict=True):
+        want = support.most_likely(model, [BOS, *engine.tokenize(prompt)], 20)
+        assert found.token_ids == (want[: want.index(EOS)] if EOS in want else want)
+
+
+def test_a_session_streams_the_batch_text(engine: lm.Engine) -> None:
+    (whole,) = engine.generate(PROMPTS[:1], max_output_tokens=20)
+    with engine.create_session(max_output_tokens=20) as session:
+        session.run_prefill(PROMPTS[:1])
+        assert "".join(r.texts[0] for r in session.run_decode_async()) == whole.text
+
+
+def test_drawn_tokens_are_those_on_a_cpu(engine: lm.Engine, on_cpu: lm.Engine) -> None:
+    sampler = lm.SamplerConfig(top_k=20, top_p=0.95, temperature=1.5, seed=7)
+    found, want = (
+        [c.token_ids for c in e.generate(PROMPTS, sampler_config=sampler, max_output_tokens=12)]
+        for e in (engine, on_cpu)
+    )
+    assert found == want
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_scores(path: Path, on_cpu: lm.Engine, dtype: str) -> None:
+    options = {"platform": PLATFORM, "compute_dtype": dtype}
+    targets = ["yes", " a longer text of more than thirty-two tokens, in two parts"]
+    scores = []
+    with lm.Engine(path, options=options) as engine:
+        for each in (engine, on_cpu):
+            with each.create_session() as session:
+                session.run_prefill(["Hello"])
+                scores.append(session.run_text_scoring(targets).scores)
+    tokens = [len(on_cpu.tokenize(text)) for text in targets]
+    # Each token's logarithm has the rounding of its logits.
+    most = {"float32": 1e-5, "float16": 5e-3, "bfloat16": 4e-2}[dtype] * np.array(tokens)
+    assert (np.abs(np.subtract(*scores)) <= most).all()
+
+
+def test_drafted_tokens_are_those_of_plain_decoding(tmp_path: Path) -> None:
+    path = tmp_path / "drafter.litertlm"
+    path.write_bytes(support.drafter_bundle())
+    found = []
+    for drafts in (False, True):
+        options = {"platform": PLATFORM}
+        with lm.Engine(path, options=options, enable_speculative_decoding=drafts) as engine:
+            found.append([c.token_ids for c in engine.generate(PROMPTS, max_output_tokens=16)])
+    assert found[0] == found[1]
