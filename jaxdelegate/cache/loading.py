@@ -1,12 +1,14 @@
 """Load a stored entry as a program: its machine code and weights on the device."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxdelegate.cache.entry import Entry, EntryError, StoredWeight
 from jaxdelegate.cache.store import ProgramStore
+from jaxdelegate.lru_cache import give_back
 from jaxdelegate.pjrt import cudnn
 from jaxdelegate.quant.packing import in_memory
 from jaxdelegate.xla.options import platform_of
@@ -19,12 +21,17 @@ class ResultSpec(NamedTuple):
     dtype: np.dtype
 
 
+# Bytes of constants that are copied before their pages are let go of.
+_COPIED = 32 << 20
+
+
 class ModelData(NamedTuple):
     """What storing and loading a program need of a model, by tensor."""
 
     specs: Mapping[int, Any]  # at least the shapes and dtypes of the program's results
     constants: Mapping[int, np.ndarray]  # the elements of those that the program depends on
     digests: Mapping[int, str]
+    drop_pages: Callable[[], None] = lambda: None  # those of the constants, which were read
 
 
 def loaded(
@@ -39,6 +46,7 @@ def loaded(
     if platform_of(runtime.device.platform) == "gpu" and cudnn.is_called(entry.code):
         cudnn.start(runtime.device)
     results = [model.specs[i] for i in (*entry.outputs, *entry.states)]
+    give_back()
     executable = runtime.load(
         entry.code,
         sum(map(len, (entry.call_lists, entry.weights, entry.inputs, entry.states))),
@@ -49,12 +57,20 @@ def loaded(
     missing = {name: w for name, w in named.items() if resident[name] is None}
     is_in_file = any(weight.tensor is None for weight in missing.values())
     read = store.weights(entry) if is_in_file else {}
+    sizes = {name: math.prod(w.shape) * w.dtype.itemsize for name, w in missing.items()}
+    if sum(sizes.values()) > _COPIED:
+        give_back()  # what XLA needed to load the executable
+    copied = 0
     for name, weight in missing.items():
         if weight.digest in read:
             array = runtime.put(_shaped(read[weight.digest], weight))
         else:
             array = put_constant(runtime, _constant(weight, model))
         resident[name] = weights.share(name, array)
+        copied += sizes[name]
+        if copied > _COPIED:
+            model.drop_pages()
+            copied = 0
     return Program(
         executable=executable,
         weights=tuple(resident[_name(w)] for w in entry.weights),

@@ -6,6 +6,7 @@ jax is imported when a program must be compiled, or the device is not the CPU.
 from __future__ import annotations
 
 import abc
+import contextlib
 import dataclasses
 import functools
 import math
@@ -158,6 +159,16 @@ class DeviceModel(abc.ABC, Generic[T]):
             weights = self._go_on_with_jax()
             return self._program(task, weights), weights.runtime
 
+    def load(self, task: T) -> None:
+        """Load the program of a task if it is stored and nothing was compiled yet.
+
+        Loading one needs more memory than keeping it: the largest is best loaded first.
+        """
+        weights = self._weights
+        if not weights.runtime.has_jax:
+            with contextlib.suppress(client.NeedsJaxError):
+                self._program(task, weights)
+
     def _program(self, task: T, weights: DeviceWeights) -> Program:
         group = "lm", self._settings, weights.runtime
         made = functools.partial(self._made, task, weights)
@@ -228,7 +239,7 @@ class DeviceModel(abc.ABC, Generic[T]):
         specs = {n: ResultSpec(*array) for n, array in enumerate(self._results(task))}
         return cache.file_program_key(
             self._digest,
-            ModelData(specs, constants, {}),
+            ModelData(specs, constants, {}, self._drop_pages),
             {**self._given, "task": dataclasses.asdict(task)},
             runtime.device,
             folders=_FOLDERS,

@@ -82,6 +82,11 @@ class Programs:
         needed = max(start + len(tokens), held)
         self._run(self._prefill[len(tokens)], caches, lambda _: values, needed)
 
+    def load_generator(self, variant: Variant, count: int) -> None:
+        """Load the program that will continue sequences of `count` tokens, if it is stored."""
+        length = next((n for n in self.graph.cache_lengths if n > count), self.graph.capacity)
+        self._model.load(self.generator(variant, length))
+
     def generate(
         self,
         variant: Variant,

@@ -99,6 +99,7 @@ class Session:
         before, after = self._engine.affixes if self._has_affixes else ("", "")
         new = [*new, *self._engine.tokenize(before + "".join(texts) + after)]
         decoder, began = self._open(), time.perf_counter()
+        decoder.prepare(len(self._ids) + len(new), self._rules)
         known = decoder.read(0, [*self._ids, *new])
         decoder.wait()
         self._read = began, time.perf_counter(), len(self._ids) + len(new) - known

@@ -5,10 +5,12 @@ from collections.abc import Collection, Mapping, Sequence
 
 from jaxdelegate.model.records import Operator
 from jaxdelegate.op_lowering.options import record_of
+from jaxdelegate.op_lowering.records import costs
 from jaxdelegate.op_lowering.spec import TensorSpec
 
-# Computing smaller results again is cheaper than storing them.
+# Computing smaller results again is cheaper than storing them, unless they are the last of a chain.
 _MIN_BYTES = 4096
+_MOST_AGAIN = 4  # operators, functions such as SIN counting as more
 
 
 def shared_results(
@@ -25,11 +27,33 @@ def shared_results(
         for i in dict.fromkeys(operator.inputs):
             readers.setdefault(i, []).append(operator)
     made = (i for operator in operators for i in operator.outputs if i in specs)
-    several = (i for i in made if _is_read_again(readers.get(i, ())) and _is_large(specs[i]))
-    apart = (i for i in several if not _is_combined(i, readers, specs, kept))
+    several = (i for i in made if _is_read_again(readers.get(i, ())))
+    apart = {i for i in several if not _is_combined(i, readers, specs, kept)}
+    large = {i for i in apart if _is_large(specs[i])}
     integers = (op.outputs[0] for op in operators if record_of(op.name).materializes_integers)
     quantized = (i for i in integers if specs[i].is_quantized and _is_large(specs[i]))
-    return frozenset((*apart, *quantized))
+    return frozenset((*large, *_ends_of_chains(operators, large, apart - large), *quantized))
+
+
+def _ends_of_chains(
+    operators: Sequence[Operator], large: Collection[int], small: Collection[int]
+) -> set[int]:
+    """Those of the small results for which readers would compute many elementwise operators again.
+
+    Such are the sums between the layers of a transformer: each layer would add up all before it.
+    """
+    again: dict[int, int] = {}  # how many operators
+    found = set()
+    for operator in operators:
+        record = record_of(operator.name)
+        if record.is_elementwise:
+            own = _MOST_AGAIN + 1 if record.cost is costs.transcendental else 1
+            count = own + sum(again.get(i, 0) for i in dict.fromkeys(operator.inputs))
+            for i in operator.outputs:
+                if i in small and count > _MOST_AGAIN:
+                    found.add(i)
+                again[i] = 0 if i in found or i in large else count
+    return found
 
 
 def _is_read_again(readers: Sequence[Operator]) -> bool:

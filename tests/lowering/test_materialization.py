@@ -57,6 +57,21 @@ def test_small_results_and_single_readers_stay() -> None:
     assert shared(*rows[:2], kept={2}) == set()
 
 
+def test_small_sums_between_many_layers_are_not_added_up_in_each() -> None:
+    rows = []
+    for layer in range(6):
+        x = 10 * layer
+        rows += [("MEAN", (x,), x + 1), ("ADD", (x, x + 1), x + 10)]
+    # Four sums are computed again, then the fifth is in memory.
+    assert shared(*rows, kept={60}, shape=(1, 4, 4, 8)) == {50}
+
+
+def test_small_functions_of_positions_are_computed_once() -> None:
+    rows = [("SIN", (0,), 1), ("MUL", (1, 8), 2), ("MUL", (1, 9), 3)]
+    assert shared(*rows, kept={2, 3}, shape=(1, 4)) == {1}
+    assert shared(("ABS", (0,), 1), *rows[1:], kept={2, 3}, shape=(1, 4)) == set()
+
+
 @pytest.mark.parametrize("name", ["fused_layer_norm", "SOFTMAX", "ARG_MAX", "RESIZE_BILINEAR"])
 def test_who_reads_several_times_counts_as_several_readers(name: str) -> None:
     rows = [("ADD", (0, 9), 1), (name, (1,), 2)]
