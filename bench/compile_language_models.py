@@ -64,7 +64,7 @@ def compiled(model: LanguageModel, device: jax.Device, slots: int, dtype: str) -
     options = DelegateOptions(compute_dtype=dtype)  # type: ignore[arg-type]
     view = dataclasses.replace(model._view, prepared=options)
 
-    def compiler(options: DelegateOptions) -> absent_device.AbsentCompiler:
+    def compiler(options: DelegateOptions, _target: Any = None) -> absent_device.AbsentCompiler:
         return absent_device.AbsentCompiler(options, absent_device.Described(device))
 
     task = Task("generate", graph.decode.key, slots, graph.capacity, (0,), Variant())

@@ -139,15 +139,29 @@ print("jax" in sys.modules)
 
 # A process that generates: greedily, then by a program that no earlier process had.
 PROCESS = """
+import logging
 import sys
 from jaxdelegate import lm
+
+class Loads(logging.Handler):
+    count = 0
+    def emit(self, record):
+        self.count += "was loaded" in record.getMessage()
+
+loads = Loads()
+logging.getLogger("jaxdelegate").addHandler(loads)
+logging.getLogger("jaxdelegate").setLevel(logging.DEBUG)
+logging.getLogger("jaxdelegate").propagate = False
 
 engine = lm.Engine(sys.argv[1], cache_dir=sys.argv[2])
 print(engine.generate(["a prompt of some length", "b"], max_output_tokens=40)[0].token_ids)
 print("jax" in sys.modules, engine.weight_bytes > 0)
 session = engine.create_session(max_output_tokens=20)
+before = loads.count
 session.run_prefill(["a prompt of some length"])
+both = loads.count - before
 first = session.run_decode().texts
+print(both, loads.count - before)
 more = lm.RepetitionPenaltyConfig(repetition_penalty=1.5)
 print(len(engine.generate(["b"], repetition_penalty_config=more, max_output_tokens=8)[0].text) > 0)
 print("jax" in sys.modules)
@@ -171,12 +185,14 @@ def test_the_next_process_loads_programs_and_needs_no_jax(path: Path, tmp_path: 
     assert first[1] == "True True"
     written = sorted(cache.glob("*.program"))
     assert written
+    # What generates is loaded before what reads.
+    assert first[2] == "0 0"
     second = started(path, str(cache))
-    assert second == [first[0], "False True", first[2], "False", first[4]]
+    assert second == [first[0], "False True", "2 2", first[3], "False", first[5]]
     assert sorted(cache.glob("*.program")) == written
     (with_penalties,) = (f for f in written if b'rules\\":true' in f.read_bytes())
     with_penalties.unlink()
-    assert started(path, str(cache)) == [first[0], "False True", first[2], "True", first[4]]
+    assert started(path, str(cache)) == [*second[:4], "True", first[5]]
 
 
 def test_a_drafter_needs_no_jax_either(path: Path, tmp_path: Path) -> None:
