@@ -6,8 +6,9 @@
 
 Both engines read the same prompt and continue it greedily, one after the other in each round; first
 their answers are compared: `equal_characters` of `characters`. A prompt is read into a new session,
-so that no cache is used again. `batch` is `Engine.generate` with as many prompts. `process` is one
-that reads the prompt and generates eight tokens: its seconds, with programs that were stored
+so that no cache is used again. `batch` is `Engine.generate` with as many prompts: with reading
+them, and the answers alone, whose rate `batch_ratio` compares with that of one answer. `process` is
+one that reads the prompt and generates eight tokens: its seconds, with programs that were stored
 before, and its largest resident memory. On a GPU or a TPU jaxdelegate is measured alone.
 """
 
@@ -122,17 +123,20 @@ def measure(path: str) -> dict[str, Any]:
         kind: {name: [] for name in engines} for kind in ("prefill", "answer")
     }
     prompts = [f"{n} {prompt}" for n in range(FLAGS.batch)]
-    batch = [engine.generate(prompts, max_output_tokens=FLAGS.answer_tokens)]
-    of_batch = []
+    lengths = (1, 1 + FLAGS.answer_tokens)
+    for count in lengths:  # compiles
+        answers = engine.generate(prompts, max_output_tokens=count)
+    of_batch: list[list[float]] = [[], []]  # seconds, with one token and with all
     for _ in range(FLAGS.rounds):
         for name, (_, session) in engines.items():
             run = Run(session(FLAGS.answer_tokens), prompt)
             times["prefill"][name].append(run.prefill)
             times["answer"][name].append(run.whole - run.prefill)
-        start = time.perf_counter()
-        batch.append(engine.generate(prompts, max_output_tokens=FLAGS.answer_tokens))
-        of_batch.append(time.perf_counter() - start)
-    answered = sum(c.completion_tokens for c in batch[-1])
+        for count, seconds in zip(lengths, of_batch, strict=True):
+            start = time.perf_counter()
+            answers = engine.generate(prompts, max_output_tokens=count)
+            seconds.append(time.perf_counter() - start)
+    answered = sum(c.completion_tokens for c in answers)
     found: dict[str, Any] = {"tokens": tokens, "weights_mb": engine.weight_bytes / 1e6}
     for kind, own in times.items():
         count = tokens if kind == "prefill" else FLAGS.answer_tokens
@@ -141,7 +145,13 @@ def measure(path: str) -> dict[str, Any]:
         }
         if "litert_lm" in own:
             found[f"{kind}_ratio"] = ratios(own, "litert_lm")["jaxdelegate"]
-    found["batch_tokens_per_s"] = spread([answered / t for t in of_batch])
+    found["batch_tokens_per_s"] = spread([answered / t for t in of_batch[1]])
+    steps = [
+        (answered - FLAGS.batch) / (whole - first) for first, whole in zip(*of_batch, strict=True)
+    ]
+    found["batch_answer_tokens_per_s"] = spread(steps)
+    own = [FLAGS.answer_tokens / t for t in times["answer"]["jaxdelegate"]]
+    found["batch_ratio"] = spread([a / b for a, b in zip(steps, own, strict=True)])
     if "litert_lm" in texts:
         a, b = texts["jaxdelegate"], texts["litert_lm"]
         pairs = enumerate(zip(a, b, strict=False))
