@@ -14,6 +14,7 @@ from absl import flags
 from jaxdelegate.errors import JaxDelegateError, OptionError
 from jaxdelegate.options import NATIVE_KERNELS
 from jaxdelegate.report.tables import table
+from jaxdelegate.text import wrapped
 from jaxdelegate.tools import command_line, help_text, terminal
 from jaxdelegate.version import __version__
 
@@ -134,7 +135,9 @@ def _versions() -> str:
 
 
 def _fail(message: str) -> int:
-    print(f"jaxdelegate: {terminal.escaped(message)}", file=sys.stderr)
+    text = f"jaxdelegate: {terminal.escaped(message)}"
+    # Files and other programs get one line.
+    print(wrapped(text) if sys.stderr.isatty() else text, file=sys.stderr)
     return 1
 
 

@@ -58,6 +58,20 @@ def test_mistakes_are_one_line_and_exit_code_1(
     assert "Traceback" not in printed
 
 
+def test_a_long_mistake_is_wrapped_on_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unknown = "a_tool_that_is_not_known"
+    assert main([unknown]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert len(line) > 100
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert main([unknown]) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert max(map(len, lines)) <= 100
+    assert " ".join(map(str.strip, lines)) == line
+
+
 @pytest.mark.parametrize("tool", list(TOOLS))
 def test_every_tool_shows_all_its_flags(tool: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([tool, "--helpfull"]) == 0
