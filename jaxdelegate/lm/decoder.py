@@ -64,10 +64,11 @@ class Decoder:
         """Whether nothing is generated in a slot."""
         return self._sequences[slot].left == 0
 
-    def prepare(self, count: int, rules: Rules) -> None:
+    def prepare(self, count: int, rules: Rules, *, has_scores: bool = False) -> None:
         """Load what will continue a sequence of `count` tokens, before they are read."""
         if not self._drafts:
-            self._programs.load_generator(rules.variant(self._programs.graph.vocabulary), count)
+            variant = rules.variant(self._programs.graph.vocabulary, has_scores)
+            self._programs.load_generator(variant, count)
 
     def read(self, slot: int, ids: Sequence[int]) -> int:
         """Let a sequence have these tokens; what caches have already is not read again.

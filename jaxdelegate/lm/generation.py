@@ -33,6 +33,10 @@ def generated(host: Host, decoder: Decoder, requests: Sequence[Request]) -> list
     waiting = list(enumerate(requests))[::-1]
     running: dict[int, _Running] = {}
     found: dict[int, Completion] = {}
+    if requests:
+        first = requests[0]
+        longest = max(len(request.ids) for request in requests[: decoder.slots])
+        decoder.prepare(longest, first.rules, has_scores=first.has_scores)
     while waiting or running:
         for slot in range(decoder.slots):
             if slot not in running and waiting:
