@@ -10,9 +10,6 @@ ASAN_OPTIONS := detect_leaks=0:allocator_may_return_null=1
 ASAN_PRELOAD = $(foreach name,asan stdc++,$(shell $(CXX) -print-file-name=lib$(name).so))
 KERNEL_TESTS := $(wildcard tests/op_lowering/*/test_*cpu_kernel*.py) tests/kernels/test_library.py tests/op_lowering/fused/test_convolution.py
 ZIG := $(abspath $(BIN))/python -m ziglang
-# Tests of operators that compile their lowerings, and the tests of functions, gradients and lowerings.
-COMPILING := -k 'test_lowering_ or test_gpu_lowering_ or test_every_algorithm_ or test_jax_ \
-  or function or gradients or lowering and not op_lowering'
 
 # $(call waiting,text,command): runs the command; after five seconds stderr says what it waits for.
 COMMA := ,
@@ -57,14 +54,11 @@ demo: $(VENV)/.installed
 test test-slow: export PYTHONDONTWRITEBYTECODE =
 
 test: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -n $(JOBS) -m 'not slow and not gpu'
+	$(BIN)/python -m pytest -n $(JOBS) --dist=worksteal -m 'not slow and not gpu'
 
-# With all of XLA's optimizations: the slow tests, a third of the operator cases, and a third of the tests of functions,
-# lowerings and gradients.
+# With all of XLA's optimizations. A third of the tests that compile are slow tests: tests/conftest.py.
 test-slow: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -n $(JOBS) --optimized_models -m 'slow and not gpu'
-	$(BIN)/python -m pytest -n $(JOBS) --optimized tests/op_lowering tests/quant tests/function tests/lowering tests/gradients \
-	  -m 'not slow and not gpu' $(COMPILING)
+	$(BIN)/python -m pytest -n $(JOBS) --dist=worksteal --optimized -m 'slow and not gpu'
 
 # Emulates other x86-64 processors: their choice of kernels, and the demo. Needs qemu-user.
 emulate: $(VENV)/.installed
