@@ -56,9 +56,11 @@ test test-slow: export PYTHONDONTWRITEBYTECODE =
 test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n $(JOBS) --dist=worksteal -m 'not slow and not gpu'
 
-# With all of XLA's optimizations. A third of the tests that compile are slow tests: tests/conftest.py.
+# The second run compiles with all of XLA's optimizations: a third of the tests that compile (tests/conftest.py).
 test-slow: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -n $(JOBS) --dist=worksteal --optimized -m 'slow and not gpu'
+	$(BIN)/python -m pytest -n $(JOBS) --dist=worksteal -m 'slow and not optimized and not gpu'
+	$(BIN)/python -m pytest -n $(JOBS) --dist=worksteal --optimized -m 'optimized and not gpu' \
+	  $(addprefix tests/,comparison function gradients lm lowering op_lowering quant tuning)
 
 # Emulates other x86-64 processors: their choice of kernels, and the demo. Needs qemu-user.
 emulate: $(VENV)/.installed

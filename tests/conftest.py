@@ -45,8 +45,8 @@ XLAS_DEFAULTS: dict[str, bool | str] = {
     "xla_cpu_parallel_codegen_split_count": "32",
 }
 
-# Tests that compile what they test. A third of them are slow tests, which compile it with all
-# optimizations; to compile it quickly as well would find nothing else.
+# Tests that compile what they test. A third of them are slow tests and marked `optimized`, as XLA
+# optimizes what they compile; to compile it quickly as well would find nothing else.
 COMPILING = re.compile(
     r"tests/(comparison|function|gradients|lm|lowering|tuning)/"
     r"|tests/(op_lowering|quant)/(?!.*::test_(reference|refuses)_?)"
@@ -56,7 +56,7 @@ COMPILING = re.compile(
 def pytest_addoption(parser: pytest.Parser) -> None:
     help_ = "native kernels to test instead of the built ones: `make sanitize`"
     parser.addoption("--kernels", type=Path, default=library.LIBRARY, help=help_)
-    help_ = "compile models, and a third of the operator cases, with all of XLA's optimizations"
+    help_ = "compile with all of XLA's optimizations, operator cases only if marked `optimized`"
     parser.addoption("--optimized", action="store_true", help=help_)
     help_ = (
         "also walks over every case and every model: derivatives, saved files; over half an hour"
@@ -83,14 +83,15 @@ def pytest_collection() -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect exhaustive tests, and mark a third of the tests that compile as slow."""
+    """Deselect exhaustive tests, and mark a third of the tests that compile."""
     if config.getoption("--exhaustive"):
         return
     left_out = [item for item in items if item.get_closest_marker("exhaustive")]
     chosen = {*items}.difference(left_out)
     items[:] = [item for item in items if item in chosen]
     for item in filter(_is_optimized, items):
-        item.add_marker(pytest.mark.slow)
+        for mark in (pytest.mark.slow, pytest.mark.optimized):
+            item.add_marker(mark)
     if left_out:
         config.hook.pytest_deselected(items=left_out)
 

@@ -512,7 +512,7 @@ def network(file: str) -> bytes:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("file", "quarter"), zip(NETWORKS, itertools.cycle((1, 2, 3)), strict=False)
+    ("file", "quarter"), [*zip(NETWORKS, itertools.cycle((1, 2, 3)), strict=False)]
 )
 def test_parts_of_a_real_network(file: str, quarter: int, tmp_path: Path) -> None:
     content = network(file)
