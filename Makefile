@@ -10,7 +10,6 @@ ASAN_OPTIONS := detect_leaks=0:allocator_may_return_null=1
 ASAN_PRELOAD = $(foreach name,asan stdc++,$(shell $(CXX) -print-file-name=lib$(name).so))
 KERNEL_TESTS := $(wildcard tests/op_lowering/*/test_*cpu_kernel*.py) tests/kernels/test_library.py tests/op_lowering/fused/test_convolution.py
 ZIG := $(abspath $(BIN))/python -m ziglang
-CASES := -k 'test_lowering_ or test_gpu_lowering_ or test_every_algorithm_ or test_jax_'
 
 # $(call waiting,text,command): runs the command; after five seconds stderr says what it waits for.
 COMMA := ,
@@ -18,7 +17,7 @@ waiting = (sleep 5 >/dev/null 2>&1; echo "$(1)" >&2) & watch=$$!; $(2); code=$$?
 installing = $(call waiting,installing jaxdelegate$(1) into $(VENV); the first time pip takes minutes to download JAX and others,\
   $(BIN)/python -m pip install --quiet --editable '.$(1)')
 
-.PHONY: demo test test-slow emulate emulate-arm sanitize sanitize-threads fuzz-sanitized lint types docs format wheel clean
+.PHONY: develop demo test test-slow emulate emulate-arm sanitize sanitize-threads fuzz-sanitized lint types docs check-docs format wheel clean
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python >= 3.11 is needed, got " + sys.version)'
@@ -41,6 +40,13 @@ $(VENV)/.installed-docs: pyproject.toml | $(BIN)/python
 	@$(call installing,[docs])
 	@touch $@ $(VENV)/.installed
 
+# All tools and dependencies at once: each installation of the package compiles its libraries.
+develop: $(VENV)/.installed-all
+
+$(VENV)/.installed-all: $(BUILT_FROM) | $(BIN)/python
+	@$(call installing,[docs$(COMMA)lint$(COMMA)test])
+	@touch $@ $(foreach kind,-docs -lint -test,$(VENV)/.installed$(kind)) $(VENV)/.installed
+
 demo: $(VENV)/.installed
 	$(BIN)/jaxdelegate demo
 
@@ -48,14 +54,13 @@ demo: $(VENV)/.installed
 test test-slow: export PYTHONDONTWRITEBYTECODE =
 
 test: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -n $(JOBS) -m 'not slow and not gpu'
+	$(BIN)/python -m pytest -n $(JOBS) --dist=worksteal -m 'not slow and not gpu'
 
-# With all of XLA's optimizations: the slow tests, a third of the operator cases, and a third of the tests of functions,
-# lowerings and gradients.
+# The second run compiles with all of XLA's optimizations: a third of the tests that compile (tests/conftest.py).
 test-slow: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -n $(JOBS) --optimized_models -m 'slow and not gpu'
-	$(BIN)/python -m pytest -n $(JOBS) --optimized tests/op_lowering tests/quant -m 'not slow and not gpu' $(CASES)
-	$(BIN)/python -m pytest -n $(JOBS) --optimized tests/function tests/lowering tests/gradients -m 'not slow and not gpu'
+	$(BIN)/python -m pytest -n $(JOBS) --dist=worksteal -m 'slow and not optimized and not gpu'
+	$(BIN)/python -m pytest -n $(JOBS) --dist=worksteal --optimized -m 'optimized and not gpu' \
+	  $(addprefix tests/,comparison function gradients lm lowering op_lowering quant tuning)
 
 # Emulates other x86-64 processors: their choice of kernels, and the demo. Needs qemu-user.
 emulate: $(VENV)/.installed
@@ -104,6 +109,10 @@ types: $(VENV)/.installed-lint
 docs: $(VENV)/.installed-docs
 	@$(call waiting,building the documentation into site/; this takes two to three minutes,\
 	  NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict)
+
+# Also what a reader's browser gets.
+check-docs: docs $(VENV)/.installed-test
+	$(BIN)/python -m pytest --noconftest -q tests/built_site.py
 
 # A wheel for x86-64 with glibc 2.28 or newer: zig contains clang and old libraries, so this machine's
 # do not matter. auditwheel checks the wheel's requirements and names it. Files have the time of the

@@ -9,7 +9,9 @@ is missing.
 import importlib.util
 import os
 import sysconfig
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
@@ -50,6 +52,18 @@ class BuildLibrary(build_ext):
         if missing:
             lost = "; ".join(f"without {name}.so, {MISSING[name]}" for name in missing)
             self.warn(f"jaxdelegate is built without what needs a C and a C++ compiler: {lost}")
+
+    def build_extensions(self) -> None:
+        """Build the libraries; the files of each compile at once, one for each processor."""
+        compile_all = self.compiler.compile
+
+        def compile_at_once(sources: list[str], **options: Any) -> list[str]:
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                objects = pool.map(lambda source: compile_all([source], **options), sources)
+                return [path for paths in objects for path in paths]
+
+        self.compiler.compile = compile_at_once
+        super().build_extensions()
 
     def get_ext_filename(self, fullname: str) -> str:
         """The file name, the same for every Python."""

@@ -2,6 +2,7 @@ import functools
 import gc
 import importlib
 import os
+import re
 import shutil
 import subprocess
 import zlib
@@ -30,6 +31,7 @@ from jaxdelegate.op_lowering.options import (
 )
 from jaxdelegate.testing import ModelBuilder, case
 from jaxdelegate.xla import aot, weights
+from tests.support.children import compiling_quickly
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -43,14 +45,19 @@ XLAS_DEFAULTS: dict[str, bool | str] = {
     "xla_cpu_parallel_codegen_split_count": "32",
 }
 
+# Tests that compile what they test. A third of them are slow tests and marked `optimized`, as XLA
+# optimizes what they compile; to compile it quickly as well would find nothing else.
+COMPILING = re.compile(
+    r"tests/(comparison|function|gradients|lm|lowering|tuning)/"
+    r"|tests/(op_lowering|quant)/(?!.*::test_(reference|refuses)_?)"
+)
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     help_ = "native kernels to test instead of the built ones: `make sanitize`"
     parser.addoption("--kernels", type=Path, default=library.LIBRARY, help=help_)
-    help_ = "compile with all of XLA's optimizations, as users do: a third of the tests"
+    help_ = "compile with all of XLA's optimizations, operator cases only if marked `optimized`"
     parser.addoption("--optimized", action="store_true", help=help_)
-    help_ = "compile models with all of XLA's optimizations, as users do, but no operator cases"
-    parser.addoption("--optimized_models", action="store_true", help=help_)
     help_ = (
         "also walks over every case and every model: derivatives, saved files; over half an hour"
     )
@@ -59,23 +66,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     library.LIBRARY = config.getoption("--kernels")
-    if config.getoption("--optimized"):
-        case.COMPILER_OPTIONS.clear()
-    elif not config.getoption("--optimized_models"):
-        _compile_quickly()
-
-
-def _compile_quickly() -> None:
-    """All programs compile like operator cases, those of child processes too.
-
-    Compiling took half of the time of these tests, and most of it was LLVM's optimizations. A
-    process ends if its XLA does not know a flag, so this is for the version that CI has.
-    """
-    if jax.__version_info__[:2] != (0, 10):
-        return
-    flags = [f"--{name}={value}" for name, value in case.COMPILER_OPTIONS.items()]
-    given = os.environ.get("XLA_FLAGS", "").split()
-    os.environ["XLA_FLAGS"] = " ".join([*(f for f in flags if f not in given), *given])
+    if not config.getoption("--optimized"):
+        os.environ.update(compiling_quickly())  # all programs, those of child processes too
 
 
 @pytest.hookimpl(wrapper=True)
@@ -89,21 +81,37 @@ def pytest_collection() -> Iterator[None]:
         gc.enable()
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect exhaustive tests, and with `--optimized` two thirds of the cases."""
+    """Deselect exhaustive tests, and mark a third of the tests that compile."""
     if config.getoption("--exhaustive"):
         return
-    optimized = config.getoption("--optimized")
-    left_out = [
-        item
-        for item in items
-        if item.get_closest_marker("exhaustive")
-        or (optimized and zlib.crc32(item.nodeid.encode()) % 3)
-    ]
+    left_out = [item for item in items if item.get_closest_marker("exhaustive")]
     chosen = {*items}.difference(left_out)
     items[:] = [item for item in items if item in chosen]
+    for item in filter(_is_optimized, items):
+        for mark in (pytest.mark.slow, pytest.mark.optimized):
+            item.add_marker(mark)
     if left_out:
         config.hook.pytest_deselected(items=left_out)
+
+
+def _is_optimized(item: pytest.Item) -> bool:
+    """Whether `--optimized` applies to the test's operator cases."""
+    if not COMPILING.match(item.nodeid):
+        return False
+    every = 1 if item.config.getoption("--exhaustive") else 3
+    return zlib.crc32(item.nodeid.encode()) % every == 0
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[object]:
+    """Without the options of operator cases, XLA optimizes them."""
+    with pytest.MonkeyPatch.context() as patch:
+        if item.config.getoption("--optimized") and _is_optimized(item):
+            for name in [*case.COMPILER_OPTIONS]:
+                patch.delitem(case.COMPILER_OPTIONS, name)
+        return (yield)  # type: ignore[return-value]
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -151,7 +151,7 @@ def assert_stock_agrees(path: Path, arrays: list[np.ndarray]) -> None:
 
 @no_models
 @pytest.mark.litert
-@pytest.mark.usefixtures("compiled_once")  # both interpreters compile the same programs
+@pytest.mark.usefixtures("compiled_once", "optimized")  # the interpreters share programs
 @pytest.mark.parametrize("file", [m["file"] for m in MANIFEST if runnable(m)])
 def test_real_models(file: str) -> None:
     path = MODELS / file

@@ -29,6 +29,7 @@ ELSEWHERE = {
     "docs/serving.md": "tests/serve/test_clients.py runs its code, with a server",
     "docs/sharding.md": "tests/test_sharding.py runs its code, on eight devices",
 }
+SLOW = {"docs/lm.md"}  # it opens several language models
 X = "import numpy as np; x = np.zeros((1, 16, 16, 3), np.float32)"
 # Code that a page assumes.
 GIVEN = {
@@ -139,7 +140,9 @@ def _tables(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_tables")
-@pytest.mark.parametrize("page", pages())
+@pytest.mark.parametrize(
+    "page", [pytest.param(p, marks=[pytest.mark.slow] * (p in SLOW)) for p in pages()]
+)
 def test_the_code_of_a_page_runs(
     page: str, classifier: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -169,6 +169,7 @@ def in_the_image(start: str) -> str:
     return str(rest)
 
 
+@pytest.mark.slow
 def test_the_container_serves_what_its_build_compiled(tmp_path: Path) -> None:
     (tmp_path / "model.tflite").write_bytes(small_classifier())
     source, copy = in_the_image("COPY examples/").split()

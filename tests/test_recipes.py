@@ -66,6 +66,7 @@ def test_every_section_is_tested() -> None:
     assert tested == [title for title, _ in SECTION.findall(TEXT)]
 
 
+@pytest.mark.slow
 @for_("Saliency")
 def test_saliency(recipe: SimpleNamespace) -> None:
     """The gradient equals finite differences along it."""

@@ -7,6 +7,7 @@ import pytest
 
 from tests.many_devices import ROOT, free_address, names_of, outcomes_of, printed_by_two
 
+pytestmark = pytest.mark.slow  # fast: tests/function/test_sharded.py
 PAGE = ROOT / "docs" / "sharding.md"
 CASES = Path(__file__).parent / "sharding_cases.py"
 

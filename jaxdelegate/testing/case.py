@@ -19,7 +19,7 @@ from jaxdelegate.testing.builder import ModelBuilder
 # The compiler options of a case's lowering. A case shows what a lowering means, and optimizations
 # are most of its time: the first two are those of JAX's setting jax_disable_most_optimizations, the
 # third halves what is left, and the fourth leaves a program in one part, which saves a quarter.
-# `pytest --optimized` empties the dictionary.
+# `pytest --optimized` does without it for a third of the cases.
 COMPILER_OPTIONS: dict[str, bool | str] = {
     "xla_backend_optimization_level": "0",
     "xla_llvm_disable_expensive_passes": True,

@@ -1,13 +1,14 @@
 """The acceptance run on a CPU, and its report of stored lines."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.support.children import compiling_quickly
 
 SCRIPT = Path(__file__).parents[2] / "bench" / "accept_gpu.py"
 SPREAD = {"median": 2.0, "p10": 1.0, "p90": 3.0}
@@ -16,7 +17,9 @@ MACHINE = {"cpu": "C", "cores": 2, "versions": {"jax": "1"}, "commit": "abc"}
 
 def accept(out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(SCRIPT), f"--out={out}", *arguments]
-    return subprocess.run(command, env={**os.environ}, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        command, env=compiling_quickly(), capture_output=True, text=True, check=False
+    )
 
 
 @pytest.mark.slow

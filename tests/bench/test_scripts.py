@@ -14,6 +14,7 @@ from jaxdelegate.demo.mobilenet import mobilenet_v1
 from jaxdelegate.model.records import read_model
 from jaxdelegate.op_lowering.options import FullyConnectedOptions
 from jaxdelegate.testing import ModelBuilder
+from tests.support.children import compiling_quickly
 from tests.support.networks import small_classifier
 from tests.support.quantized import scaled
 
@@ -23,7 +24,9 @@ BENCH = Path(__file__).parents[2] / "bench"
 
 def script(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(BENCH / name), *arguments]
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "NPROC": "1"}
+    # operators.py runs large products for the peaks of the machine.
+    variables = os.environ if name == "operators.py" else compiling_quickly()
+    environment = {**variables, "JAX_PLATFORMS": "cpu", "NPROC": "1"}
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 

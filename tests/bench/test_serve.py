@@ -3,7 +3,6 @@
 import asyncio
 import importlib
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+
+from tests.support.children import compiling_quickly
 
 BENCH = Path(__file__).parents[2] / "bench"
 
@@ -111,7 +112,7 @@ def test_lost_responses_are_counted_and_the_client_continues() -> None:
 
 def parts(out: Path, *arguments: str, script: str = "serve.py") -> list[dict[str, Any]]:
     command = [sys.executable, str(BENCH / script), f"--out={out}", *arguments]
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "NPROC": "1"}
+    environment = {**compiling_quickly(), "JAX_PLATFORMS": "cpu", "NPROC": "1"}
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
     return [json.loads(line) for line in out.read_text().splitlines()]

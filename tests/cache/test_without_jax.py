@@ -104,6 +104,7 @@ def test_a_stored_program_needs_no_jax(filled: tuple[Path, Result], code: str) -
     assert warm["reports"] == cold["reports"]
 
 
+@pytest.mark.slow
 def test_with_jax_the_results_are_the_same(filled: tuple[Path, Result]) -> None:
     folder, cold = filled
     warm = child(folder, f"import jax\n{RUN}")
@@ -168,6 +169,7 @@ def test_shapes_that_are_not_stored_are_compiled(tmp_path: Path) -> None:
     assert half["outputs"][:2] == cold["outputs"][:2]
 
 
+@pytest.mark.slow
 def test_states_are_kept(tmp_path: Path) -> None:
     rng = np.random.default_rng(5)
     builder = ModelBuilder()

@@ -3,7 +3,6 @@
 import contextlib
 import importlib.util
 import json
-import os
 import shutil
 import signal
 import socket
@@ -21,6 +20,7 @@ import pytest
 
 from jaxdelegate.demo.tasks import TASKS
 from jaxdelegate.testing import ModelBuilder
+from tests.support.children import compiling_quickly
 from tests.support.networks import small_classifier
 
 ROOT = Path(__file__).parents[2]
@@ -60,7 +60,7 @@ def serving(*flags: str) -> Iterator[tuple[str, subprocess.Popen]]:
     """The page's address, and the process that serves it."""
     port = free_port()
     command = [sys.executable, "-c", HEEDING_CTRL_C, "demo", "--web", f"--port={port}", *flags]
-    environment = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONUNBUFFERED": "1"}
+    environment = compiling_quickly() | {"JAX_PLATFORMS": "cpu", "PYTHONUNBUFFERED": "1"}
     process = subprocess.Popen(
         command,
         cwd=ROOT,

@@ -182,20 +182,25 @@ SEEN: dict[bool, set[Any]] = {False: set(), True: set()}
 
 @WIDE
 def test_operator_cases_can_be_jitted_and_derived(wide: bool) -> None:
-    cases = various()[:: 20 if wide else 10]
+    cases = various()[wide::20]  # other cases with 64-bit types than without
     assert faults(listed(cases), wide, SEEN[wide]) == []
 
 
-# A quarter of the cases; the rest with --exhaustive.
+# An eighth of the cases with 64-bit types, and another one without; the rest with --exhaustive.
 SOME_PARTS = [
-    pytest.param(p, marks=pytest.mark.slow if p % 4 == 0 else pytest.mark.exhaustive)
-    for p in range(PARTS)
+    pytest.param(
+        part,
+        wide,
+        id=f"{part}-{64 if wide else 32} bits",
+        marks=pytest.mark.slow if part % 8 == 4 * wide else pytest.mark.exhaustive,
+    )
+    for part in range(PARTS)
+    for wide in (False, True)
 ]
 
 
 @absent
-@WIDE
-@pytest.mark.parametrize("part", SOME_PARTS)
+@pytest.mark.parametrize(("part", "wide"), SOME_PARTS)
 def test_recorded_cases_can_be_jitted_and_derived(part: int, wide: bool) -> None:
     assert faults(recorded(RECORDED[part::PARTS]), wide, None) == []
 

@@ -1,5 +1,6 @@
 """Parts, batches and other input and output types as files, which stock LiteRT runs."""
 
+import itertools
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -510,8 +511,9 @@ def network(file: str) -> bytes:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("quarter", [1, 2, 3])
-@pytest.mark.parametrize("file", NETWORKS)
+@pytest.mark.parametrize(
+    ("file", "quarter"), [*zip(NETWORKS, itertools.cycle((1, 2, 3)), strict=False)]
+)
 def test_parts_of_a_real_network(file: str, quarter: int, tmp_path: Path) -> None:
     content = network(file)
     count = len(main_of(content).operators)

@@ -493,8 +493,8 @@ def reference_kernels(path: Path, x: np.ndarray) -> np.ndarray:
     return run_once(interpreter, [x])[0]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("ranges", [KEPT, "learned"])
+@pytest.mark.exhaustive  # half a minute; `test_integers_learn` trains whole networks, too
+@pytest.mark.parametrize("ranges", ["kept", "learned"])
 def test_an_int8_classifier_comes_back_from_disturbed_weights(ranges: Any) -> None:
     task = TASKS["classification"]
     model = jd.load(task.network(quantized=True))

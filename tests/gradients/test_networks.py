@@ -17,14 +17,12 @@ from tests.support.networks import small_classifier
 MODELS = Path(__file__).parents[3] / "shared" / "models"
 SMALL = [
     "networks/kws_ref_model_float32",
-    "networks/vww_96_float",
     "networks/pretrainedResnet",
     "networks/model_ToyCar",
     "networks/trained_lstm",
     "networks/model_1",
     "networks/dilated_conv",
     "zoo/bilstm_tagger",
-    "zoo/lstm_text_classifier",
     "networks/movie_review",
     "litert/norm",
     "litert/l2_norm_composite",
@@ -32,6 +30,8 @@ SMALL = [
     "networks/face_blendshapes",
 ]
 LARGE = [
+    "networks/vww_96_float",
+    "zoo/lstm_text_classifier",
     "networks/model_quant_1",
     "zoo/unet_128_dynrange",
     "networks/mobilenet_v1_0.25_224_1_default_1",

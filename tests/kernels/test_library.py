@@ -197,6 +197,7 @@ print(interpreter.get_tensor(interpreter.get_output_details()[0]["index"]).tolis
 """
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("built")
 def test_a_stored_program_finds_them_in_another_process(network: bytes, tmp_path: Path) -> None:
     (tmp_path / "network.tflite").write_bytes(network)

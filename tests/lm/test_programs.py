@@ -178,6 +178,7 @@ def started(path: Path, cache: str, script: str = PROCESS) -> list[str]:
     return ran.stdout.splitlines()
 
 
+@pytest.mark.slow
 def test_the_next_process_loads_programs_and_needs_no_jax(path: Path, tmp_path: Path) -> None:
     """Where one is missing, jax is imported, and the session goes on with its caches."""
     cache = tmp_path / "cache"

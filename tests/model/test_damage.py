@@ -264,7 +264,7 @@ def shared_options(code: str, data: bytes) -> bytes:
     return finish(b, schema.SubGraphEnd(b), [operator_code])
 
 
-LONG = 1 << 20
+LONG = 1 << 17
 
 
 @pytest.mark.parametrize("outside", [False, True], ids=["inside", "outside"])

@@ -96,7 +96,8 @@ def test_a_killed_actor_loses_no_image_and_counts_none_twice(
 ) -> None:
     killing, take = _Killing(), evaluation._Actors._take
     monkeypatch.setattr(evaluation._Actors, "_take", lambda self: killing.take(self, take))
-    assert evaluated(folder, tmp_path / "rows.jsonl", ray_address="local") == rows
+    given = {"ray_address": "local", "ray_actors": 2}
+    assert evaluated(folder, tmp_path / "rows.jsonl", **given) == rows
     assert killing.killed == 1
 
 
@@ -105,6 +106,7 @@ def test_a_run_is_resumed(
 ) -> None:
     """A run is interrupted after three batches, and resumed."""
     in_order = evaluation._Actors.in_order
+    given = {"ray_address": "local", "ray_actors": 1}
 
     def ended(self: Any, *arguments: Any) -> Iterator[Any]:
         for count, done in enumerate(in_order(self, *arguments)):
@@ -114,10 +116,10 @@ def test_a_run_is_resumed(
 
     with monkeypatch.context() as patch:
         patch.setattr(evaluation._Actors, "in_order", ended)
-        evaluated(folder, tmp_path / "rows.jsonl", code=130, ray_address="local")
+        evaluated(folder, tmp_path / "rows.jsonl", code=130, **given)
     part = (tmp_path / "rows.jsonl.part").read_text().splitlines()
     assert part[1:] == rows[: 3 * BATCH]
-    assert evaluated(folder, tmp_path / "rows.jsonl", ray_address="local") == rows
+    assert evaluated(folder, tmp_path / "rows.jsonl", **given) == rows
 
 
 def test_errors_in_an_actor_are_those_of_one_process(
@@ -133,7 +135,7 @@ def test_errors_in_an_actor_are_those_of_one_process(
     arguments = ["imagenet_eval", *(f"--{k}={v}" for k, v in given.items())]
     assert main(arguments) == 1
     want = capsys.readouterr().err
-    assert main([*arguments, "--ray_address=local"]) == 1
+    assert main([*arguments, "--ray_address=local", "--ray_actors=1"]) == 1
     assert capsys.readouterr().err == want
     assert main([*arguments, "--ray_address=local", "--ray_gpus=1"]) == 1
     assert "an actor takes 1 CPUs and 1 GPUs; the cluster has 3 and 0" in capsys.readouterr().err
@@ -155,7 +157,7 @@ def test_detectors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "instances.json").write_text(json.dumps(data))
     (tmp_path / "model.tflite").write_bytes(color_detector())
     rows, printed = [], []
-    for name, more in (("plain", []), ("ray", ["--ray_address=local"])):
+    for name, more in (("plain", []), ("ray", ["--ray_address=local", "--ray_actors=1"])):
         given = {
             "model_file": tmp_path / "model.tflite",
             "ground_truth_images_path": tmp_path,

@@ -257,6 +257,7 @@ def test_2000_images_whose_decoding_is_slow(
     assert float(found[2]) < 20
 
 
+@pytest.mark.slow
 def test_several_devices_write_the_same_rows(data: Set) -> None:
     """Batches alternate between devices, including damaged images and the last, smaller batch."""
     (data.images / "ILSVRC2012_val_00000005.JPEG").write_bytes(b"")

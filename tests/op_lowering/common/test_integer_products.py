@@ -16,7 +16,7 @@ from jaxdelegate.testing.case import Case
 from tests.support.case_tables import cases_in, is_quantized
 
 OPERATOR_TESTS = Path(__file__).parents[1]
-SAMPLE = 8  # evenly spread cases of each operator
+SAMPLE = 3  # evenly spread cases of each operator
 INT8_PRODUCT = re.compile(r"dot_general.*: \(tensor<[0-9x]*u?i8>")
 
 

@@ -241,8 +241,19 @@ SVDF = [
     svdf_8_bit("memory-of-one-uint8", 3, 2, 1, act=Act.TANH, matrix=UINT8, asymmetric=True),
 ]
 CASES = STEP + SEQUENCE + BOTH + BOTH_RNN + RNN + SVDF
-# Compiling takes long: one of several cases that differ in options only.
-BEGUN = STEP + SEQUENCE[::3] + BOTH[1::3] + BOTH_RNN[:24:5] + BOTH_RNN[24:] + RNN[::2] + SVDF
+# Compiling takes long: one of several cases that differ in options only, and each form of a step
+# with one of the two algorithms.
+STEPS = [STEP[2 * i + i % 2] for i in range(len(FORMS))] + STEP[2 * len(FORMS) :]
+BEGUN = (
+    STEPS
+    + STEP[1:2]
+    + SEQUENCE[::3]
+    + BOTH[1::3]
+    + BOTH_RNN[:24:5]
+    + BOTH_RNN[24:]
+    + RNN[::2]
+    + SVDF
+)
 
 
 def under_way(case: Case) -> Case:
