@@ -117,6 +117,12 @@ class Functions:
                 self._functions[ends] = single if batch is None else BatchedFunction(single, batch)
             return self._functions[ends]
 
+    def declare(self, key: str | None, shapes: Mapping[str, Shape]) -> None:
+        """Lower a signature with prepared weights for these shapes of its inputs first."""
+        function = self.function_of(key)
+        if isinstance(function, SubgraphFunction):
+            function.declare(tuple(shapes[name] for name in self.names_of(key).inputs))
+
     def _single(
         self, subgraph: int, inputs: tuple[int, ...], outputs: tuple[int, ...]
     ) -> SubgraphFunction:

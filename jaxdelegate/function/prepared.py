@@ -66,6 +66,11 @@ class PreparedFunction:
         """Whether there is an operator to run: all outputs may be inputs or constants."""
         return bool(self._plans.plan(self._declared).nodes)
 
+    def declare(self, shapes: Shapes) -> None:
+        """Lower for these shapes first, instead of the file's, which callers may never use."""
+        if not self._first:
+            self._declared = shapes
+
     def leaves(self, platform: str | None) -> Params:
         """The weights for the declared shapes, by name; a donated one is created again."""
         first = self._first.get(platform)

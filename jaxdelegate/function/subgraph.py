@@ -129,6 +129,10 @@ class SubgraphFunction:
             return self._prepared.leaves(_platform(mode))
         return self._weights.leaves(mode)
 
+    def declare(self, shapes: Shapes) -> None:
+        """The inputs' shapes for which prepared weights are lowered first."""
+        self._prepared.declare(shapes)
+
     def _is_prepared(self, mode: Mode) -> bool:
         return mode.is_prepared and self._prepared.computes
 

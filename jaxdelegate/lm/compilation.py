@@ -16,6 +16,7 @@ from jaxdelegate.function.weights import Params
 from jaxdelegate.lm.graph import Embedder
 from jaxdelegate.lm.tasks import Array
 from jaxdelegate.model.records import Model
+from jaxdelegate.op_lowering.spec import Shape
 from jaxdelegate.xla import aot
 from jaxdelegate.xla.program import Program
 from jaxdelegate.xla.weights import DeviceWeights
@@ -30,9 +31,7 @@ class Compilation:
     def __init__(self, view: View, weights: DeviceWeights) -> None:
         """`view`: of all models."""
         self._weights = weights
-        self._callable = functools.cache(
-            lambda model: CallableModel(Functions(model, view, weights=weights))
-        )
+        self._functions = functools.cache(lambda model: Functions(model, view, weights=weights))
 
     def compiled(
         self,
@@ -41,6 +40,7 @@ class Compilation:
         keys: Mapping[str, str],
         traced: Callable[[Applies], Run],
         given: Sequence[Array],
+        shapes: Mapping[str, Mapping[str, Shape]],
         *,
         results: int,
         donated: int = 0,
@@ -53,12 +53,12 @@ class Compilation:
             keys: of the signatures, by part.
             traced: makes the function of those of the signatures; JAX traces it.
             given: its arrays.
+            shapes: of the signatures' inputs, by part, where they are not the file's.
             results: how many it returns.
             donated: how many of the first arrays become its first results, in place.
         """
         found = {
-            part: self._callable(models[part]).function(key, weights="prepared")
-            for part, key in keys.items()
+            part: self._function(models[part], key, shapes.get(part)) for part, key in keys.items()
         }
         params = {(part, leaf): a for part, (_, own) in found.items() for leaf, a in own.items()}
         names, run = [*params], traced({part: apply for part, (apply, _) in found.items()})
@@ -87,6 +87,14 @@ class Compilation:
             donated=tuple(range(donated)),
             was_read=was_read,
         )
+
+    def _function(
+        self, model: Model, key: str, shapes: Mapping[str, Shape] | None
+    ) -> tuple[Any, Params]:
+        functions = self._functions(model)
+        if shapes is not None:
+            functions.declare(key, shapes)
+        return CallableModel(functions).function(key, weights="prepared")
 
 
 def embedded(applies: Applies, params: Any, embedder: Embedder, tokens: Any) -> jax.Array:

@@ -55,12 +55,14 @@ class Computation(Compilation):
         def traced(applies: Applies) -> Run:
             return _Traced(task, step, graph, applies).run
 
+        inputs = graph.resized(step.inputs, task.length)
         return self.compiled(
             f"{task.kind}_{task.step}",
             self._models(task.length),
             graph.keys(task.step),
             traced,
             [*caches(graph, task.slots, task.length), *arguments(graph, task, step)],
+            {"": {name: info.shape for name, info in inputs.items()}},
             results=len(results(graph, task)),
             donated=len(graph.carried),
         )

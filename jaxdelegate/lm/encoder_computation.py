@@ -49,6 +49,7 @@ class EncoderComputation(Compilation):
             graph.keys(task.key),
             traced,
             arguments(graph, task),
+            {},
             results=len(results(graph, task)),
         )
 

@@ -5,12 +5,11 @@ of many taps; it removes `optimization_barrier` before that. A call that must no
 and its argument is in memory. The call itself does nothing and costs less than a microsecond.
 """
 
-import functools
-from typing import Any
-
 import jax
 from jax import lax
 from jax.experimental.xla_metadata import set_xla_metadata
+
+from jaxdelegate.op_lowering.common.tracing import traced_once
 
 
 def fusion_barrier(x: jax.Array) -> jax.Array:
@@ -22,11 +21,7 @@ def fusion_barrier(x: jax.Array) -> jax.Array:
     return result
 
 
-# Since JAX 0.12 `inline=True` is at the end of lowering: xla/call_batching.py looks earlier.
-_INLINE: Any = jax.Inline.JAX_EARLY if hasattr(jax, "Inline") else True
-
-
-@functools.partial(jax.jit, inline=_INLINE)  # traced once for each shape
+@traced_once
 def _by_platform(x: jax.Array) -> jax.Array:
     result: jax.Array = lax.platform_dependent(x, cpu=_called, default=lambda v: v)
     return result

@@ -22,7 +22,8 @@ from jaxdelegate.op_lowering.common.dynamic_range import (
     signed,
 )
 from jaxdelegate.op_lowering.common.quantized_products import Tensors
-from jaxdelegate.op_lowering.common.row_batches import by_rows
+from jaxdelegate.op_lowering.common.row_batches import OfRows, by_rows
+from jaxdelegate.op_lowering.common.tracing import traced_once
 from jaxdelegate.op_lowering.convolution.cpu_kernel import NATIVE
 from jaxdelegate.op_lowering.matmul.options import FullyConnectedOptions
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType as Act
@@ -82,19 +83,9 @@ def fully_connected(options: FullyConnectedOptions, tensors: Tensors) -> Lowered
     block, asymmetric = 0, options.asymmetric_quantize_inputs
     if w_spec.blocks is not None:
         block, asymmetric = depth // _blocks(w_spec)[0].shape[1], True
-    attributes = {
-        "modes": np.array((bits, block, asymmetric), np.int64),
-        "range": np.array(RANGES[options.fused_activation_function], np.float32),
-        "shape": np.array((output_channels, depth), np.int64),
-    }
+    modes, range_ = (bits, block, asymmetric), RANGES[options.fused_activation_function]
+    product = _product(modes, range_, (output_channels, depth))
     none = np.full(output_channels, -0.0, np.float32)  # so that zeros keep their sign
-
-    @by_rows
-    def product(x: jax.Array, *rest: jax.Array) -> jax.Array:
-        y_type = jax.ShapeDtypeStruct((len(x), output_channels), jnp.float32)  # type: ignore[no-untyped-call]
-        call = jax.ffi.ffi_call(FULLY_CONNECTED, y_type, vmap_method="sequential")
-        y: jax.Array = call(x, *rest, **attributes)
-        return y
 
     def run(x: jax.Array, w: jax.Array, *rest: jax.Array) -> tuple[jax.Array]:
         whole = x.reshape(-1)[: rows * depth].reshape(rows, depth)  # the kernel ignores the rest
@@ -103,6 +94,26 @@ def fully_connected(options: FullyConnectedOptions, tensors: Tensors) -> Lowered
 
     derived = ((1, _scaling(w_spec)), (1, _summing(w_spec)))
     return Lowered(run, {1: _storing(w_spec, bits)}, (NATIVE, bits), derived=derived)
+
+
+@functools.cache
+def _product(modes: tuple[int, ...], range_: tuple[float, float], shape: tuple[int, int]) -> OfRows:
+    attributes = {
+        "modes": np.array(modes, np.int64),
+        "range": np.array(range_, np.float32),
+        "shape": np.array(shape, np.int64),
+    }
+
+    @traced_once
+    @by_rows
+    def product(x: jax.Array, *rest: jax.Array) -> jax.Array:
+        y_type = jax.ShapeDtypeStruct((len(x), shape[0]), jnp.float32)  # type: ignore[no-untyped-call]
+        call = jax.ffi.ffi_call(FULLY_CONNECTED, y_type, vmap_method="sequential")
+        y: jax.Array = call(x, *rest, **attributes)
+        return y
+
+    found: OfRows = product
+    return found
 
 
 def _storing(w: TensorSpec, bits: int) -> Prepare:

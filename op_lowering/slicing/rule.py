@@ -21,6 +21,7 @@ from jaxdelegate.op_lowering.common.movement import (
     why_not_indices,
     why_not_moved,
 )
+from jaxdelegate.op_lowering.common.tracing import traced_once
 from jaxdelegate.op_lowering.records.record import Options
 from jaxdelegate.op_lowering.rule import (
     Function,
@@ -343,7 +344,7 @@ def _lower_dynamic_update_slice(op: Op[DynamicUpdateSliceOptions]) -> Function:
     last = np.subtract(x.shape, update.shape).astype(op.inputs[2].dtype)
 
     is_cache = op.context.native_kernels and math.prod(x.shape) >= _CACHE
-    updated = _updated_in_place() if is_cache else _updated
+    updated = _UPDATED_IN_PLACE if is_cache else _updated
 
     def dynamic_update_slice(x: jax.Array, update: jax.Array, start: jax.Array) -> tuple[jax.Array]:
         start = jnp.clip(start, np.zeros_like(last), last)
@@ -387,6 +388,8 @@ def _updated_in_place() -> Callable[..., jax.Array]:
 
     return call
 
+
+_UPDATED_IN_PLACE = traced_once(_updated_in_place())
 
 DYNAMIC_UPDATE_SLICE = OpRule(
     "DYNAMIC_UPDATE_SLICE",
