@@ -11,6 +11,7 @@ from typing import Any, NoReturn, Protocol
 
 from jaxdelegate.bundles.metadata import Affixes
 from jaxdelegate.errors import ModelError
+from jaxdelegate.lm.messages import text_of
 from jaxdelegate.optional import optional_module
 from jaxdelegate.text import printable
 
@@ -115,6 +116,36 @@ class AffixTemplate:
     def _of(self, role: str) -> Affixes:
         role = "model" if role == "assistant" else role
         return self._affixes.get(role, Affixes("", ""))
+
+
+_PROBE = "probe"
+
+
+class Renderer:
+    """A template, and whether it gets a message's content as a text or as a list of parts."""
+
+    def __init__(self, template: ChatTemplate, has_text_contents: bool | None = None) -> None:
+        """None: as a list, as in LiteRT-LM, unless the template shows texts only."""
+        self._template = template
+        if has_text_contents is None:
+            parts = [{"type": "text", "text": _PROBE}]
+            has_text_contents = not self._shows(parts) and self._shows(_PROBE)
+        self._is_text = has_text_contents
+
+    def render(
+        self, messages: Sequence[JsonMessage], context: Mapping[str, Any], *, ends: bool
+    ) -> str:
+        """See `ChatTemplate`; the messages are those that `stated` returns."""
+        if self._is_text:
+            messages = [{**m, "content": text_of(m)} for m in messages]
+        return self._template.render(messages, context, ends=ends)
+
+    def _shows(self, content: Any) -> bool:
+        message = {"role": "user", "content": content}
+        try:
+            return _PROBE in self._template.render([message], {}, ends=True)
+        except ModelError:
+            return False
 
 
 class _RefusedError(Exception):
