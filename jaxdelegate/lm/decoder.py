@@ -95,7 +95,7 @@ class Decoder:
         return self._known(self._sequences[slot], ids)
 
     def reading(self, slot: int, ids: Sequence[int]) -> Iterator[None]:
-        """Read as `read` does, a prefill step at a time; others may run between two steps.
+        """Read as `read` does; it pauses between two prefill steps, when others may run.
 
         A sequence whose reading was not finished has the tokens so far. Errors as `read`.
         """
@@ -104,6 +104,8 @@ class Decoder:
         sequence.written = sequence.written if known else 0
         self._keep(sequence, ids[: known + 1])
         for step in prefill_plan(len(ids) - 1 - known, known, graph.lengths, graph.capacity):
+            if start > known:
+                yield
             part = np.full(step, self._pad, np.int32)
             tokens = ids[start : min(start + step, len(ids) - 1)]
             part[: len(tokens)] = tokens
@@ -113,7 +115,6 @@ class Decoder:
             self._programs.read(self._caches, slot, part, start, len(tokens), held)
             start += len(tokens)
             self._keep(sequence, ids[: start + 1])
-            yield
 
     def _keep(self, sequence: _Sequence, ids: Sequence[int]) -> None:
         """Let a sequence that rests have these tokens."""

@@ -108,14 +108,18 @@ class Batch:
             self._end(running.slot)
 
     def read(self) -> bool:
-        """Run one step that reads the prompt which joined first; False: all are read."""
+        """Run one step that reads the prompt which joined first; whether there is more to read."""
         for slot, steps in list(self._reading.items()):
-            if next(steps, self) is None:
-                return True
-            del self._reading[slot]
-            request = self._running[slot].request
-            self._decoder.begin(slot, request.limit, request.rules, has_scores=request.has_scores)
-        return False
+            running = self._running[slot]
+            request = running.request
+            if next(steps, self) is self:  # it has ended
+                del self._reading[slot]
+                self._decoder.begin(
+                    slot, request.limit, request.rules, has_scores=request.has_scores
+                )
+            if len(request.ids) - 1 > running.reused:
+                break  # otherwise there was nothing to read
+        return bool(self._reading)
 
     def run(self, steps: int = STEPS) -> list[Running]:
         """Run up to `steps` steps; returns the requests that got tokens or have ended."""

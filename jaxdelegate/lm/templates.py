@@ -119,6 +119,7 @@ class AffixTemplate:
 
 
 _PROBE = "probe"
+_PARTS = [{"type": "text", "text": _PROBE}]
 
 
 class Renderer:
@@ -128,9 +129,13 @@ class Renderer:
         """None: as a list, as in LiteRT-LM, unless the template shows texts only."""
         self._template = template
         if has_text_contents is None:
-            parts = [{"type": "text", "text": _PROBE}]
-            has_text_contents = not self._shows(parts) and self._shows(_PROBE)
+            has_text_contents = not self._shows(_PARTS) and self._shows(_PROBE)
         self._is_text = has_text_contents
+
+    def without_lists(self) -> "Renderer":
+        """One that passes texts to a template which would show a list in its Python form."""
+        is_shown = self._shows(_PARTS, str(_shown(_PARTS)))
+        return Renderer(self._template, has_text_contents=self._is_text or is_shown)
 
     def render(
         self, messages: Sequence[JsonMessage], context: Mapping[str, Any], *, ends: bool
@@ -140,10 +145,10 @@ class Renderer:
             messages = [{**m, "content": text_of(m)} for m in messages]
         return self._template.render(messages, context, ends=ends)
 
-    def _shows(self, content: Any) -> bool:
+    def _shows(self, content: Any, text: str = _PROBE) -> bool:
         message = {"role": "user", "content": content}
         try:
-            return _PROBE in self._template.render([message], {}, ends=True)
+            return text in self._template.render([message], {}, ends=True)
         except ModelError:
             return False
 

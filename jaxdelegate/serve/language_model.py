@@ -118,7 +118,7 @@ class LanguageModel:
                 cache_dir=options.pop("serialization_dir", None),
                 options=options,
             )
-            self._renderer = self._engine.renderer()
+            self._renderer = self._engine.renderer().without_lists()
             with waiting(f"{self.name} is being compiled, and not ready before"):
                 self._warm_up(self._engine)
             self.is_ready = True
