@@ -49,7 +49,7 @@ class Running:
 class Pace:
     """How many steps a run has: the first token comes alone, later ones in longer runs.
 
-    Longer runs cost less for each token, but whoever joins or reads waits for them.
+    Longer runs cost less for each token, but those who join or read the text wait for them.
     """
 
     def __init__(self) -> None:

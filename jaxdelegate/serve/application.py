@@ -81,23 +81,13 @@ def application(served: Service, lifespan: Lifespan[Starlette] | None = None) ->
     routes += [
         route(path, _unsupported(what), "GET", "POST") for path, what in _UNSUPPORTED.items()
     ]
-    routes += openai_api.routes(served, http.body)
+    if served.language_models:
+        routes += openai_api.routes(served, http.body)
     app = Starlette(
-        routes=routes, exception_handlers={HTTPException: _http_error}, lifespan=lifespan
+        routes=routes, exception_handlers={HTTPException: http.refused}, lifespan=lifespan
     )
     app.router.redirect_slashes = False
     return app
-
-
-async def _http_error(request: Request, error: Exception) -> Response:
-    """The response to requests that Starlette refuses: unknown paths and methods."""
-    if not isinstance(error, HTTPException):
-        raise error
-    reasons = {404: "unknown path", 405: f"the path does not support {request.method}"}
-    message = f"{shown(request.url.path)}: {reasons.get(error.status_code, error.detail)}"
-    respond = openai_api.error_response if request.url.path.startswith("/v1/") else error_response
-    refused = RequestError(message, error.status_code, headers=error.headers)
-    return respond(refused)
 
 
 def _unsupported(what: str) -> Endpoint:
@@ -158,6 +148,17 @@ class _Http:
         self._budgets = Budgets(served.limits)
         # One thread reads small JSON and one large JSON: more would slow each other down.
         self._reading = {is_large: asyncio.Semaphore() for is_large in (False, True)}
+
+    async def refused(self, request: Request, error: Exception) -> Response:
+        """The response to requests that Starlette refuses: unknown paths and methods."""
+        if not isinstance(error, HTTPException):
+            raise error
+        path, status = request.url.path, error.status_code
+        reasons = {404: "unknown path", 405: f"the path does not support {request.method}"}
+        message = f"{shown(path)}: {reasons.get(status, error.detail)}"
+        is_openai = bool(self._served.language_models) and path.startswith("/v1/")
+        respond = openai_api.error_response if is_openai else error_response
+        return respond(RequestError(message, status, headers=error.headers))
 
     async def server(self, _request: Request) -> Response:
         return json_response(

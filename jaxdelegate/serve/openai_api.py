@@ -32,6 +32,7 @@ from jaxdelegate.serve.endpoints import (
 )
 from jaxdelegate.serve.json_text import Buffer
 from jaxdelegate.serve.language_model import LanguageModel
+from jaxdelegate.serve.memory_budgets import SMALL
 from jaxdelegate.serve.openai_requests import (
     MAX_JSON_BYTES,
     ApiError,
@@ -64,7 +65,7 @@ def routes(served: Service, body: ReadBody) -> list[Route]:
     api = _Api(served, body)
     return [
         route("/v1/models", api.models, on_error=error_response),
-        route("/v1/models/{name:path}", api.model, on_error=error_response),
+        route("/v1/models/{name}", api.model, on_error=error_response),
         route("/v1/chat/completions", api.chat, "POST", on_error=error_response),
         route("/v1/completions", api.completions, "POST", on_error=error_response),
     ]
@@ -89,7 +90,8 @@ def _error(error: RequestError) -> dict[str, Any]:
 class _Api:
     def __init__(self, served: Service, body: ReadBody) -> None:
         self._served, self._body = served, body
-        self._reading = asyncio.Semaphore()  # one thread reads requests and splits texts
+        # One thread prepares short requests and one long ones, which take up to seconds.
+        self._preparing = {is_long: asyncio.Semaphore() for is_long in (False, True)}
 
     async def models(self, _request: Request) -> Response:
         data = [_model_object(model) for model in self._served.language_models.values()]
@@ -109,8 +111,7 @@ class _Api:
         if len(body) > MAX_JSON_BYTES:
             expected = f"the body: expected at most {MAX_JSON_BYTES} bytes of JSON, got {len(body)}"
             raise ApiError(expected, 413)
-        async with self._reading:
-            prepared = await asyncio.to_thread(self._prepared, body, read)
+        prepared = await self._prepared(body, read)
         answers = Answers(prepared.model, prepared.jobs(_client(request)))
         request.scope[RESERVATIONS].append(answers)
         answers.start(request.receive)
@@ -120,8 +121,21 @@ class _Api:
             return _Events(prepared, first, deltas)
         return json_response(prepared.form.whole([delta async for delta in answers]))
 
-    def _prepared(self, body: Buffer, read: ReadRequest) -> "_Prepared":
-        """In a thread: the request with its tokens."""
+    async def _prepared(self, body: Buffer, read: ReadRequest) -> "_Prepared":
+        preparing = self._preparing[len(body) > SMALL]
+        try:
+            async with asyncio.timeout(self._served.limits.seconds):
+                await preparing.acquire()
+        except TimeoutError:
+            message = "other long requests are being read; try again later"
+            raise RequestError(message, 503) from None
+        try:
+            return await asyncio.to_thread(self._prepare, body, read)
+        finally:
+            preparing.release()
+
+    def _prepare(self, body: Buffer, read: ReadRequest) -> "_Prepared":
+        """The request with its tokens; called in a thread."""
         request = read(body)
         model = self._model(request.model)
         self._served.check_ready(model)

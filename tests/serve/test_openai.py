@@ -6,6 +6,7 @@ import dataclasses
 import http.client
 import json
 import queue
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -529,6 +530,20 @@ def test_fields_without_a_meaning_are_ignored(served: Served) -> None:
 
 
 # ---- the official client
+
+
+def test_the_code_of_the_page(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    openai = pytest.importorskip("openai", reason="the package openai is not installed")
+    text = (Path(__file__).parents[2] / "docs" / "lm_serving.md").read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    assert blocks
+    names: dict[str, Any] = {"openai": openai}
+    for block in blocks:
+        code = block.replace("localhost:8000", f"127.0.0.1:{served.port}")
+        exec(code.replace('model="chat"', 'model="tiny"'), names)
+    names["client"].close()
+    messages = [{"role": "user", "content": "What is the capital of France?"}]
+    assert capsys.readouterr().out == completed(served, rendered(messages), 128).text
 
 
 def test_the_official_client(served: Served) -> None:
