@@ -31,6 +31,7 @@ class Running:
         request: the prompt.
         slot: where it is.
         reused: how many tokens of the prompt the slot's caches had.
+        read: how many they have.
         tokens: of the answer so far, without the stop.
         scores: of the tokens, if requested.
         settled: how many of the tokens will stay: the next ones cannot make them part of a stop.
@@ -40,6 +41,7 @@ class Running:
     request: Request
     slot: int
     reused: int
+    read: int
     tokens: list[int] = dataclasses.field(default_factory=list)
     scores: list[float] = dataclasses.field(default_factory=list)
     settled: int = 0
@@ -69,7 +71,8 @@ class Batch:
     def __init__(self, host: Host, decoder: Decoder) -> None:
         self._host, self._decoder = host, decoder
         self._running: dict[int, Running] = {}
-        self._reading: dict[int, Iterator[None]] = {}  # the first one is read first
+        self._reading: dict[int, Iterator[None]] = {}  # in the order in which they joined
+        self._is_first = False
         self._free = collections.deque(range(decoder.slots))  # the one used last is the last
 
     @property
@@ -97,7 +100,7 @@ class Batch:
         known = {slot: self._decoder.known(slot, request.ids) for slot in self._free}
         slot = max(known, key=known.__getitem__)
         self._free.remove(slot)
-        self._running[slot] = running = Running(request, slot, known[slot])
+        self._running[slot] = running = Running(request, slot, known[slot], known[slot])
         self._reading[slot] = self._decoder.reading(slot, request.ids)
         return running
 
@@ -108,18 +111,29 @@ class Batch:
             self._end(running.slot)
 
     def read(self) -> bool:
-        """Run one step that reads the prompt which joined first; whether there is more to read."""
-        for slot, steps in list(self._reading.items()):
-            running = self._running[slot]
-            request = running.request
-            if next(steps, self) is self:  # it has ended
+        """Run one step that reads a prompt; whether there is more to read.
+
+        Every second step is for the prompt that joined first, the others are for the one of which
+        the least is left: a short prompt does not wait for a long one, and a long one gets on.
+        """
+        while self._reading:
+            self._is_first = not self._is_first
+            slots = iter(self._reading)
+            slot = next(slots) if self._is_first else min(slots, key=self._unread)
+            request, has_steps = self._running[slot].request, self._unread(slot) > 0
+            if next(self._reading[slot], self) is self:  # it has ended
                 del self._reading[slot]
                 self._decoder.begin(
                     slot, request.limit, request.rules, has_scores=request.has_scores
                 )
-            if len(request.ids) - 1 > running.reused:
-                break  # otherwise there was nothing to read
+            self._running[slot].read = len(self._decoder.ids(slot)) - 1
+            if has_steps:
+                break
         return bool(self._reading)
+
+    def _unread(self, slot: int) -> int:
+        running = self._running[slot]
+        return len(running.request.ids) - 1 - running.read
 
     def run(self, steps: int = STEPS) -> list[Running]:
         """Run up to `steps` steps; returns the requests that got tokens or have ended."""

@@ -42,7 +42,7 @@ class FakeBatch:
     def join(self, request: Request) -> Running:
         if request.ids[0] == 0:
             raise ValueError("a bad prompt")
-        running = Running(request, 0, 0)
+        running = Running(request, 0, 0, 0)
         self.running.append(running)
         self.joined.put(bytes(request.ids))
         return running
