@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import math
 import os
+import types
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
@@ -19,7 +20,7 @@ except ModuleNotFoundError as missing:
     raise needs("serving", missing, "serve") from missing
 
 from jaxdelegate.errors import OptionError
-from jaxdelegate.serve import bodies, openai_api, protocol, service, triton
+from jaxdelegate.serve import bodies, protocol, service, triton
 from jaxdelegate.serve.datatypes import name_of, shown
 from jaxdelegate.serve.endpoints import (
     RESERVATIONS,
@@ -82,12 +83,18 @@ def application(served: Service, lifespan: Lifespan[Starlette] | None = None) ->
         route(path, _unsupported(what), "GET", "POST") for path, what in _UNSUPPORTED.items()
     ]
     if served.language_models:
-        routes += openai_api.routes(served, http.body)
+        routes += _openai_api().routes(served, http.body)
     app = Starlette(
         routes=routes, exception_handlers={HTTPException: http.refused}, lifespan=lifespan
     )
     app.router.redirect_slashes = False
     return app
+
+
+def _openai_api() -> types.ModuleType:
+    from jaxdelegate.serve import openai_api  # noqa: PLC0415 (takes as long as all others)
+
+    return openai_api
 
 
 def _unsupported(what: str) -> Endpoint:
@@ -157,7 +164,7 @@ class _Http:
         reasons = {404: "unknown path", 405: f"the path does not support {request.method}"}
         message = f"{shown(path)}: {reasons.get(status, error.detail)}"
         is_openai = bool(self._served.language_models) and path.startswith("/v1/")
-        respond = openai_api.error_response if is_openai else error_response
+        respond = _openai_api().error_response if is_openai else error_response
         return respond(RequestError(message, status, headers=error.headers))
 
     async def server(self, _request: Request) -> Response:

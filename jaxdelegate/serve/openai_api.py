@@ -210,8 +210,9 @@ class _Prepared:
         assert request.messages is not None
         try:
             return model.renderer.render(request.messages, request.context, ends=True)
-        except ModelError as error:
-            raise ApiError(str(error), param="messages") from None
+        except ModelError as error:  # it begins with the bundle's path
+            problem = str(error).rpartition("chat template: ")[2]
+            raise ApiError(f"the chat template fails: {problem}", param="messages") from None
 
     def _check(self, ids: Sequence[int]) -> None:
         param = "prompt" if self.request.messages is None else "messages"

@@ -3,12 +3,10 @@
 import os
 from collections.abc import Mapping
 
-from jaxdelegate.bundles.bundle import open_bundle
 from jaxdelegate.errors import OptionError
 from jaxdelegate.model.sections import BEGINNING_BYTES, LLM_METADATA, is_bundle
 from jaxdelegate.model.source import open_file
 from jaxdelegate.serve.engine import open_model
-from jaxdelegate.serve.language_model import open_language_model
 from jaxdelegate.serve.limits import Limits
 from jaxdelegate.serve.metrics import Metrics
 from jaxdelegate.serve.records import ServedModel
@@ -33,6 +31,8 @@ def open_service(
     found, language_models = list[ServedModel](), []
     for name, path in models.items():
         if _is_language_model(path):
+            from jaxdelegate.serve.language_model import open_language_model  # noqa: PLC0415 (slow)
+
             language_models.append(open_language_model(path, name, settings, metrics))
         else:
             found += open_model(path, name, settings, metrics.recorder(name, "1"))
@@ -44,6 +44,8 @@ def _is_language_model(path: str | os.PathLike[str]) -> bool:
     file, part = open_file(path)
     if part is not None or not is_bundle(file.content[:BEGINNING_BYTES]):
         return False
+    from jaxdelegate.bundles.bundle import open_bundle  # noqa: PLC0415 (most files are none)
+
     return any(section.type == LLM_METADATA for section in open_bundle(path).sections)
 
 

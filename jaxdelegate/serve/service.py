@@ -2,15 +2,18 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from jaxdelegate.errors import JaxDelegateError, OptionError
 from jaxdelegate.serve.datatypes import name_of, shown
-from jaxdelegate.serve.language_model import LanguageModel
 from jaxdelegate.serve.limits import Limits
 from jaxdelegate.serve.records import InferRequest, RequestError, Served, ServedModel
 from jaxdelegate.version import __version__
+
+if TYPE_CHECKING:
+    from jaxdelegate.serve.language_model import LanguageModel
 
 EXTENSIONS = ("binary_tensor_data", "model_configuration", "sequence", "statistics")
 PLATFORM = "jaxdelegate_tflite"
@@ -32,7 +35,7 @@ class Service:
         limits: Limits | None = None,
         metrics: Callable[[], tuple[bytes, str]] | None = None,
         *,
-        language_models: Sequence[LanguageModel] = (),
+        language_models: "Sequence[LanguageModel]" = (),
     ) -> None:
         """Compile nothing yet.
 

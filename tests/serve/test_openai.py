@@ -15,14 +15,19 @@ from typing import Any
 import pytest
 
 from jaxdelegate import lm
+from jaxdelegate.errors import ModelError, StoppedError
 from jaxdelegate.lm.generation import Batch, Running
 from jaxdelegate.lm.tasks import STEPS
+from jaxdelegate.serve.language_model import LanguageModel
 from jaxdelegate.serve.limits import Limits
+from jaxdelegate.serve.records import RequestError
 from jaxdelegate.serve.running import Server
 from jaxdelegate.serve.settings import ServeSettings
+from jaxdelegate.serve.text_metrics import TextRecorder
 from tests.serve.stock import NETWORKS
 from tests.support.language_models import CHATML, language_bundle
 
+TEMPLATE = "{% if messages[0].content == 'refuse' %}{{ raise_exception('no') }}{% endif %}" + CHATML
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 HELLO = [{"role": "user", "content": "Hello"}]
 
@@ -113,7 +118,7 @@ class Answer:
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     path = tmp_path_factory.mktemp("openai") / "tiny.litertlm"
-    path.write_bytes(language_bundle(CHATML))
+    path.write_bytes(language_bundle(TEMPLATE))
     gate, lines = Gate(), queue.Queue[str]()
     settings = ServeSettings(max_batch_size=3, max_queue_size=2)
     keywords = NETWORKS / "keywords.tflite"
@@ -391,6 +396,38 @@ def test_the_other_protocol_is_in_the_same_server(served: Served) -> None:
     assert names == ["keywords", "tiny"]
 
 
+def test_clients_are_known_by_their_keys_or_addresses(served: Served) -> None:
+    """Keys are not kept."""
+    seen = []
+    model = served.server._served.language_models["tiny"]
+    with pytest.MonkeyPatch.context() as patch:
+        submit = model.submit
+        patch.setattr(model, "submit", lambda jobs: [seen.append(jobs[0].client), submit(jobs)])
+        for key in ("Bearer a", "Bearer b", "Bearer a"):
+            served.call(TEXT, {"prompt": "x", "max_tokens": 1}, Authorization=key)
+        served.call(TEXT, {"prompt": "x", "max_tokens": 1})
+    assert seen[0] == seen[2] != seen[1]
+    assert "Bearer" not in seen[0]
+    assert seen[3] == "127.0.0.1"
+
+
+def test_a_forked_process_says_that_it_cannot_generate(tmp_path: Path) -> None:
+    model = LanguageModel(tmp_path / "m.litertlm", "m", ServeSettings(), TextRecorder())
+    model.fail_after_fork()
+    with pytest.raises(StoppedError, match="was started before this process"):
+        model.wait_until_ready()
+    with pytest.raises(RequestError, match="m failed: m was started before"):
+        model.submit([])
+
+
+def test_a_model_that_is_damaged_ends_the_server(tmp_path: Path) -> None:
+    path = tmp_path / "model.litertlm"
+    path.write_bytes(language_bundle("{% for %}"))
+    server = Server({"m": path}, port=0, say=lambda _: None)
+    with pytest.raises(ModelError, match="chat template: syntax error"):
+        server.run()
+
+
 # ---- errors
 
 WRONG: dict[str, tuple[Any, int, str | None, str]] = {
@@ -439,6 +476,12 @@ WRONG: dict[str, tuple[Any, int, str | None, str]] = {
         400,
         "messages",
         "expected at most 128 tokens",
+    ),
+    "template": (
+        {"messages": [{"role": "user", "content": "refuse"}]},
+        400,
+        "messages",
+        "messages: the chat template fails: no",
     ),
     "NaN": (b'{"temperature": NaN}', 400, "temperature", "from 0 to 2"),
     "hot": ({"temperature": 2.1}, 400, "temperature", "from 0 to 2"),
