@@ -25,6 +25,7 @@ BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 ELSEWHERE = {
     "docs/errors.md": "tests/errors/test_wrong_uses.py runs its code",
     "docs/jax_recipes.md": "tests/test_recipes.py runs its code, and checks what it computes",
+    "docs/lm_serving.md": "tests/serve/test_openai.py runs its code, with a server",
     "docs/ray.md": "tests/ray/test_page.py runs its code, on a Ray of its own",
     "docs/serving.md": "tests/serve/test_clients.py runs its code, with a server",
     "docs/sharding.md": "tests/test_sharding.py runs its code, on eight devices",

@@ -6,6 +6,7 @@ Source: LiteRT-LM's runtime/conversation/internal_callback_util.cc and channel_u
 from collections.abc import Iterator, Sequence
 
 from jaxdelegate.bundles.metadata import Channel
+from jaxdelegate.lm.text_stream import overlap
 
 Found = tuple[Channel | None, str]
 
@@ -33,7 +34,7 @@ class ChannelReader:
             opened = next((c for c in self._channels if c.start == mark), None)
             self._open = opened if self._open is None else None
         yield from self._take(
-            len(self._text) - max((_overlap(self._text, e) for e in ends), default=0)
+            len(self._text) - max((overlap(self._text, e) for e in ends), default=0)
         )
 
     def end(self) -> Iterator[Found]:
@@ -55,9 +56,3 @@ def _open_channel(channels: Sequence[Channel], prompt: str) -> Channel | None:
         if start > (prompt.rfind(channel.end) if channel.end else -1)
     ]
     return max(found, key=starts.__getitem__, default=None)
-
-
-def _overlap(text: str, mark: str) -> int:
-    """How many characters at the end of a text may begin a mark."""
-    sizes = range(min(len(text), len(mark) - 1), 0, -1)
-    return next((n for n in sizes if text.endswith(mark[:n])), 0)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
-from jaxdelegate.errors import ModelError, OptionError
+from jaxdelegate.errors import OptionError
 from jaxdelegate.lm.channels import ChannelReader, Found
 from jaxdelegate.lm.choices import Rules
 from jaxdelegate.lm.completions import BenchmarkInfo, Timing
@@ -22,12 +22,11 @@ from jaxdelegate.lm.configs import (
 )
 from jaxdelegate.lm.decoder import Decoder
 from jaxdelegate.lm.host import Host
-from jaxdelegate.lm.messages import Contents, Message, sent, stated, text_of
+from jaxdelegate.lm.messages import Contents, Message, sent, stated
 from jaxdelegate.lm.session import Answer
-from jaxdelegate.lm.templates import ChatTemplate
+from jaxdelegate.lm.templates import Renderer
 from jaxdelegate.lm.unsupported import refuse
 
-_PROBE = "probe"
 _REASONING = "reasoning_content"  # the key of LiteRT-LM and of many templates
 
 AnyMessage = str | Contents | Message | Mapping[str, Any]
@@ -43,7 +42,6 @@ class Settings:
     max_output_tokens: int | None = None
     thinking: ThinkingConfig | None = None
     forgets_channels: bool = True
-    has_text_contents: bool | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,15 +61,12 @@ class Conversation:
     """
 
     def __init__(
-        self, engine: Host, decoder: Decoder, template: ChatTemplate, settings: Settings
+        self, engine: Host, decoder: Decoder, renderer: Renderer, settings: Settings
     ) -> None:
         """Use `Engine.create_conversation`."""
-        self._engine, self._template, self._settings = engine, template, settings
+        self._engine, self._renderer, self._settings = engine, renderer, settings
         self._preface = [stated(m, "create_conversation") for m in settings.messages]
         self._history: list[dict[str, Any]] = []
-        self._is_text = settings.has_text_contents
-        if self._is_text is None:
-            self._is_text = not _takes_lists(template)
         self._decoder: Decoder | None = decoder
         self._ids: list[int] = []
         self._cancelled = threading.Event()
@@ -228,21 +223,14 @@ class Conversation:
         """
         context = {**thinking, **self._settings.extra_context}
         so_far = [*self._preface, *self._history]
-        whole = self._rendered([*so_far, message], context, ends=True)
+        whole = self._renderer.render([*so_far, message], context, ends=True)
         if not self._history:
             return _Prompt("", whole, is_continued=False)
-        before = self._rendered(so_far, context, ends=False)
+        before = self._renderer.render(so_far, context, ends=False)
         if not whole.startswith(before):
             return _Prompt("", whole, is_continued=False)
         forgets = self._settings.forgets_channels and bool(self._history[-1].get("channels"))
         return _Prompt(before, whole[len(before) :], is_continued=not forgets)
-
-    def _rendered(
-        self, messages: Sequence[dict[str, Any]], context: Mapping[str, Any], *, ends: bool
-    ) -> str:
-        if self._is_text:
-            messages = [{**m, "content": text_of(m)} for m in messages]
-        return self._template.render(messages, context, ends=ends)
 
     def _tokens(self, prompt: _Prompt) -> list[int]:
         """The tokens so far stay as the model chose them, unless something before changes."""
@@ -317,15 +305,3 @@ def _joined(parts: Sequence[Message]) -> Message:
     if reasoning := "".join(part.get(_REASONING, "") for part in parts):
         message[_REASONING] = reasoning
     return message
-
-
-def _takes_lists(template: ChatTemplate) -> bool:
-    """Whether a template gets lists of parts, as in LiteRT-LM: unless it shows texts only."""
-    return _shows(template, [{"type": "text", "text": _PROBE}]) or not _shows(template, _PROBE)
-
-
-def _shows(template: ChatTemplate, content: Any) -> bool:
-    try:
-        return _PROBE in template.render([{"role": "user", "content": content}], {}, ends=True)
-    except ModelError:
-        return False

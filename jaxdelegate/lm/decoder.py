@@ -1,7 +1,7 @@
 """The host's view of the sequences in a program's slots: their tokens, and what is left."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -56,6 +56,11 @@ class Decoder:
         """How many sequences it has at once."""
         return self._programs.slots
 
+    @property
+    def capacity(self) -> int:
+        """How many tokens a sequence may have."""
+        return self._programs.graph.capacity
+
     def ids(self, slot: int) -> Sequence[int]:
         """All tokens of a sequence, the prompt included."""
         return self._sequences[slot].ids
@@ -80,21 +85,42 @@ class Decoder:
             ValueError: the list is empty, is longer than caches, or has an id outside of the
                 vocabulary.
         """
+        known = self.known(slot, ids)
+        for _ in self.reading(slot, ids):
+            pass
+        return known
+
+    def known(self, slot: int, ids: Sequence[int]) -> int:
+        """How many of the tokens a slot's caches have. Errors as `read`."""
+        self.check(ids)
+        return self._known(self._sequences[slot], ids)
+
+    def reading(self, slot: int, ids: Sequence[int]) -> Iterator[None]:
+        """Read as `read` does; it pauses between two prefill steps, when others may run.
+
+        A sequence whose reading was not finished has the tokens so far. Errors as `read`.
+        """
         graph, sequence = self._programs.graph, self._sequences[slot]
-        self._check(ids)
-        known = self._known(sequence, ids)
-        # Until all is read, the caches have nothing for certain: an error may end this.
-        sequence.ids, sequence.left, start = [], 0, known
-        held = max(len(s.ids) for s in self._sequences)
+        known = start = self.known(slot, ids)
+        sequence.written = sequence.written if known else 0
+        self._keep(sequence, ids[: known + 1])
         for step in prefill_plan(len(ids) - 1 - known, known, graph.lengths, graph.capacity):
+            if start > known:
+                yield
             part = np.full(step, self._pad, np.int32)
             tokens = ids[start : min(start + step, len(ids) - 1)]
             part[: len(tokens)] = tokens
+            held = max(len(s.ids) for s in self._sequences)
+            # An error may end this: then the caches have nothing for certain.
+            self._keep(sequence, ())
             self._programs.read(self._caches, slot, part, start, len(tokens), held)
             start += len(tokens)
-        sequence.ids, sequence.written = list(ids), sequence.written if known else 0
+            self._keep(sequence, ids[: start + 1])
+
+    def _keep(self, sequence: _Sequence, ids: Sequence[int]) -> None:
+        """Let a sequence that rests have these tokens."""
+        sequence.ids, sequence.left = list(ids), 0
         self._write(sequence)
-        return known
 
     def _known(self, sequence: _Sequence, ids: Sequence[int]) -> int:
         """How many of the tokens a sequence's caches have; not all caches can go back."""
@@ -165,7 +191,7 @@ class Decoder:
         Raises:
             ValueError: as `read`.
         """
-        self._check([*self._sequences[slot].ids, *ids])
+        self.check([*self._sequences[slot].ids, *ids])
         self._restore(slot)
         found = list[float]()
         for first in range(0, len(ids), STEPS):
@@ -210,7 +236,8 @@ class Decoder:
         self._write(sequence, 0 if drafter is None else drafter.verify.length - 1)
         return Piece(tokens, scores if sequence.has_scores else [], sequence.left == 0)
 
-    def _check(self, ids: Sequence[int]) -> None:
+    def check(self, ids: Sequence[int]) -> None:
+        """Raise what `read` raises for these tokens."""
         graph = self._programs.graph
         if not ids:
             raise ValueError("expected at least one token, got none: the prompt is empty")

@@ -31,7 +31,7 @@ from jaxdelegate.lm.places import Attention, declared_attention
 from jaxdelegate.lm.programs import Programs
 from jaxdelegate.lm.session import Session
 from jaxdelegate.lm.tasks import caches
-from jaxdelegate.lm.templates import AffixTemplate, ChatTemplate, JinjaTemplate
+from jaxdelegate.lm.templates import AffixTemplate, JinjaTemplate, Renderer
 from jaxdelegate.lm.unsupported import refuse
 from jaxdelegate.model.sections import EXECUTOR_METADATA
 from jaxdelegate.model.source import BundledModel
@@ -256,9 +256,8 @@ class Engine:
             max_output_tokens=max_output_tokens,
             thinking=thinking_config,
             forgets_channels=filter_channel_content_from_kv_cache is not False,
-            has_text_contents=text_contents,
         )
-        return Conversation(self, decoder, self._template(chat_template), settings)
+        return Conversation(self, decoder, self.renderer(chat_template, text_contents), settings)
 
     def generate(
         self,
@@ -311,6 +310,16 @@ class Engine:
         """The token before a prompt, if the bundle declares one."""
         start = self.metadata.start_token
         return [] if start is None else self._ids(start)[:1]
+
+    def renderer(
+        self, chat_template: str | None = None, text_contents: bool | None = None
+    ) -> Renderer:
+        """What makes a text of messages; arguments and errors as `create_conversation`."""
+        source = chat_template or self.metadata.template
+        if source is None:
+            return Renderer(AffixTemplate(self.metadata.affixes), text_contents)
+        where = "chat_template" if chat_template else self.bundle.path
+        return Renderer(JinjaTemplate(source, where), text_contents)
 
     @functools.cached_property
     def affixes(self) -> tuple[str, str]:
@@ -391,12 +400,6 @@ class Engine:
     def metadata(self) -> LlmMetadata:
         """What the bundle declares about its language model."""
         return self.bundle.metadata
-
-    def _template(self, given: str | None) -> ChatTemplate:
-        source = given or self.metadata.template
-        if source is None:
-            return AffixTemplate(self.metadata.affixes)
-        return JinjaTemplate(source, "chat_template" if given else self.bundle.path)
 
     @functools.cached_property
     def _declared_sampler(self) -> SamplerConfig:

@@ -1,12 +1,16 @@
-"""Answers to many prompts: each slot gets the next prompt when its answer ends."""
+"""Answers to many prompts at once: each joins when a slot is free, and leaves when it ends."""
 
+import collections
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from jaxdelegate.lm.choices import Rules
 from jaxdelegate.lm.completions import Completion, FinishReason
-from jaxdelegate.lm.decoder import Decoder
+from jaxdelegate.lm.decoder import Decoder, Piece
 from jaxdelegate.lm.host import Host
+from jaxdelegate.lm.tasks import STEPS
+
+_LONG_SECONDS = 0.05  # between two runs whose tokens someone waits for
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,53 +23,179 @@ class Request:
     has_scores: bool = False
 
 
-@dataclasses.dataclass
-class _Running:
-    number: int
+@dataclasses.dataclass(eq=False)
+class Running:
+    """A request in a slot.
+
+    Attributes:
+        request: the prompt.
+        slot: where it is.
+        reused: how many tokens of the prompt the slot's caches had.
+        read: how many they have.
+        tokens: of the answer so far, without the stop.
+        scores: of the tokens, if requested.
+        settled: how many of the tokens will stay: the next ones cannot make them part of a stop.
+        finish_reason: None: it goes on.
+    """
+
     request: Request
+    slot: int
     reused: int
+    read: int
     tokens: list[int] = dataclasses.field(default_factory=list)
     scores: list[float] = dataclasses.field(default_factory=list)
+    settled: int = 0
+    finish_reason: FinishReason | None = None
+
+
+class Pace:
+    """How many steps a run has: the first token comes alone, later ones in longer runs.
+
+    Longer runs cost less for each token, but those who join or read the text wait for them.
+    """
+
+    def __init__(self) -> None:
+        self.steps = 1
+
+    def took(self, seconds: float) -> None:
+        """Choose the next number by the time that the last run took."""
+        if 2 * seconds < _LONG_SECONDS:
+            self.steps = min(2 * self.steps, STEPS)
+        elif seconds > _LONG_SECONDS:
+            self.steps = max(self.steps // 2, 1)
+
+
+class Batch:
+    """The requests in the slots of a decoder. Not for several threads at once."""
+
+    def __init__(self, host: Host, decoder: Decoder) -> None:
+        self._host, self._decoder = host, decoder
+        self._running: dict[int, Running] = {}
+        self._reading: dict[int, Iterator[None]] = {}  # in the order in which they joined
+        self._is_first = False
+        self._free = collections.deque(range(decoder.slots))  # the one used last is the last
+
+    @property
+    def slots(self) -> int:
+        """How many requests it has at once."""
+        return self._decoder.slots
+
+    @property
+    def free(self) -> int:
+        """How many requests may join."""
+        return len(self._free)
+
+    @property
+    def use(self) -> float:
+        """The part of all caches that the requests use; 1: all."""
+        tokens = sum(len(self._decoder.ids(slot)) for slot in self._running)
+        return tokens / (self.slots * self._decoder.capacity)
+
+    def join(self, request: Request) -> Running:
+        """Put a request into a free slot, the one whose caches have most of its prompt.
+
+        Raises:
+            ValueError: the prompt is empty or too long, or has an id outside of the vocabulary.
+        """
+        known = {slot: self._decoder.known(slot, request.ids) for slot in self._free}
+        slot = max(known, key=known.__getitem__)
+        self._free.remove(slot)
+        self._running[slot] = running = Running(request, slot, known[slot], known[slot])
+        self._reading[slot] = self._decoder.reading(slot, request.ids)
+        return running
+
+    def leave(self, running: Running) -> None:
+        """Free the slot of a request that has not ended."""
+        if self._running.get(running.slot) is running:
+            running.finish_reason = "cancelled"
+            self._end(running.slot)
+
+    def read(self) -> bool:
+        """Run one step that reads a prompt; whether there is more to read.
+
+        Every second step is for the prompt that joined first, the others are for the one of which
+        the least is left: a short prompt does not wait for a long one, and a long one gets on.
+        """
+        while self._reading:
+            self._is_first = not self._is_first
+            slots = iter(self._reading)
+            slot = next(slots) if self._is_first else min(slots, key=self._unread)
+            request, has_steps = self._running[slot].request, self._unread(slot) > 0
+            if next(self._reading[slot], self) is self:  # it has ended
+                del self._reading[slot]
+                self._decoder.begin(
+                    slot, request.limit, request.rules, has_scores=request.has_scores
+                )
+            self._running[slot].read = len(self._decoder.ids(slot)) - 1
+            if has_steps:
+                break
+        return bool(self._reading)
+
+    def _unread(self, slot: int) -> int:
+        running = self._running[slot]
+        return len(running.request.ids) - 1 - running.read
+
+    def run(self, steps: int = STEPS) -> list[Running]:
+        """Run up to `steps` steps; returns the requests that got tokens or have ended."""
+        found = []
+        for slot, piece in self._decoder.run(steps).items():
+            running = self._running[slot]
+            self._take(running, piece)
+            found.append(running)
+            if running.finish_reason is not None:
+                self._end(slot)
+        return found
+
+    def _take(self, running: Running, piece: Piece) -> None:
+        before = len(running.tokens)
+        running.tokens += piece.tokens
+        running.scores += piece.scores
+        stop = self._host.stop_in(running.tokens, before)
+        if stop is not None:
+            del running.tokens[stop.start :], running.scores[stop.start :]
+            running.finish_reason = "stop"
+        elif piece.ends:
+            running.finish_reason = "length"
+        running.settled = len(running.tokens)
+        if running.finish_reason is None:
+            running.settled -= _overlap(running.tokens, self._host.eos_token_ids)
+
+    def _end(self, slot: int) -> None:
+        self._decoder.rest(slot)
+        self._reading.pop(slot, None)
+        del self._running[slot]
+        self._free.append(slot)
 
 
 def generated(host: Host, decoder: Decoder, requests: Sequence[Request]) -> list[Completion]:
     """Answer all requests, as many at once as the decoder has slots."""
-    waiting = list(enumerate(requests))[::-1]
-    running: dict[int, _Running] = {}
-    found: dict[int, Completion] = {}
     if requests:
         first = requests[0]
         longest = max(len(request.ids) for request in requests[: decoder.slots])
         decoder.prepare(longest, first.rules, has_scores=first.has_scores)
-    while waiting or running:
-        for slot in range(decoder.slots):
-            if slot not in running and waiting:
-                number, request = waiting.pop()
-                reused = decoder.read(slot, request.ids)
-                decoder.begin(slot, request.limit, request.rules, has_scores=request.has_scores)
-                running[slot] = _Running(number, request, reused)
-        for slot, piece in decoder.run().items():
-            own = running[slot]
-            before = len(own.tokens)
-            own.tokens += piece.tokens
-            own.scores += piece.scores
-            stop = host.stop_in(own.tokens, before)
-            if stop is not None or piece.ends:
-                decoder.rest(slot)
-                found[own.number] = _completion(host, own, stop)
-                del running[slot]
-    return [found[number] for number in range(len(requests))]
+    batch, waiting, all_running = Batch(host, decoder), collections.deque(requests), []
+    while waiting or batch.free < batch.slots:
+        while waiting and batch.free:
+            all_running.append(batch.join(waiting.popleft()))
+        while batch.read():
+            pass
+        batch.run()
+    return [_completion(host, running) for running in all_running]
 
 
-def _completion(host: Host, own: _Running, stop: range | None) -> Completion:
-    count = len(own.tokens) if stop is None else stop.start
-    reason: FinishReason = "length" if stop is None else "stop"
-    tokens = own.tokens[:count]
+def _overlap(tokens: Sequence[int], stops: Sequence[Sequence[int]]) -> int:
+    """How many tokens at the end may begin a stop sequence."""
+    sizes = (n for stop in stops for n in range(1, len(stop)) if [*tokens[-n:]] == [*stop[:n]])
+    return max(sizes, default=0)
+
+
+def _completion(host: Host, running: Running) -> Completion:
+    assert running.finish_reason is not None
     return Completion(
-        host.tokenizer.decode(tokens),
-        tokens,
-        own.scores[:count],
-        reason,
-        len(own.request.ids),
-        own.reused,
+        host.tokenizer.decode(running.tokens),
+        running.tokens,
+        running.scores,
+        running.finish_reason,
+        len(running.request.ids),
+        running.reused,
     )

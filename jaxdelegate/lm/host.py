@@ -26,6 +26,9 @@ class Host(Protocol):
     def metadata(self) -> LlmMetadata: ...
 
     @property
+    def eos_token_ids(self) -> list[list[int]]: ...
+
+    @property
     def start_ids(self) -> list[int]: ...
 
     @property

@@ -8,11 +8,9 @@ from typing import Self
 from jaxdelegate.lm.choices import Rules
 from jaxdelegate.lm.completions import BenchmarkInfo, FinishReason, Responses, Timing
 from jaxdelegate.lm.decoder import Decoder
+from jaxdelegate.lm.generation import Pace
 from jaxdelegate.lm.host import Host
-from jaxdelegate.lm.tasks import STEPS
 from jaxdelegate.lm.text_stream import TextStream
-
-_LONG_SECONDS = 0.05  # between two parts of a stream
 
 
 class Answer:
@@ -28,18 +26,17 @@ class Answer:
         """Generate in slot 0; yields text, of whole characters."""
         stream = TextStream(self._engine.tokenizer, self._decoder.ids(0))
         self._decoder.begin(0, limit, rules)
-        steps = 1  # the first token comes alone, later ones in longer runs, which cost less
+        pace = Pace()
         try:
             while not self._decoder.is_resting(0):
                 if self._cancelled.is_set():
                     self.finish_reason = "cancelled"
                     break
                 start = time.perf_counter()
-                new = self._new(self._decoder.run(steps)[0].tokens)
+                new = self._new(self._decoder.run(pace.steps)[0].tokens)
                 self.ended_at = time.perf_counter()
                 self.first_token_at = self.first_token_at or self.ended_at
-                if 2 * (self.ended_at - start) < _LONG_SECONDS:
-                    steps = min(2 * steps, STEPS)
+                pace.took(self.ended_at - start)
                 if text := stream.add(new):
                     yield text
         finally:

@@ -11,6 +11,7 @@ from typing import Any, NoReturn, Protocol
 
 from jaxdelegate.bundles.metadata import Affixes
 from jaxdelegate.errors import ModelError
+from jaxdelegate.lm.messages import text_of
 from jaxdelegate.optional import optional_module
 from jaxdelegate.text import printable
 
@@ -115,6 +116,41 @@ class AffixTemplate:
     def _of(self, role: str) -> Affixes:
         role = "model" if role == "assistant" else role
         return self._affixes.get(role, Affixes("", ""))
+
+
+_PROBE = "probe"
+_PARTS = [{"type": "text", "text": _PROBE}]
+
+
+class Renderer:
+    """A template, and whether it gets a message's content as a text or as a list of parts."""
+
+    def __init__(self, template: ChatTemplate, has_text_contents: bool | None = None) -> None:
+        """None: as a list, as in LiteRT-LM, unless the template shows texts only."""
+        self._template = template
+        if has_text_contents is None:
+            has_text_contents = not self._shows(_PARTS) and self._shows(_PROBE)
+        self._is_text = has_text_contents
+
+    def without_lists(self) -> "Renderer":
+        """One that passes texts to a template which would show a list in its Python form."""
+        is_shown = self._shows(_PARTS, str(_shown(_PARTS)))
+        return Renderer(self._template, has_text_contents=self._is_text or is_shown)
+
+    def render(
+        self, messages: Sequence[JsonMessage], context: Mapping[str, Any], *, ends: bool
+    ) -> str:
+        """See `ChatTemplate`; the messages are those that `stated` returns."""
+        if self._is_text:
+            messages = [{**m, "content": text_of(m)} for m in messages]
+        return self._template.render(messages, context, ends=ends)
+
+    def _shows(self, content: Any, text: str = _PROBE) -> bool:
+        message = {"role": "user", "content": content}
+        try:
+            return text in self._template.render([message], {}, ends=True)
+        except ModelError:
+            return False
 
 
 class _RefusedError(Exception):

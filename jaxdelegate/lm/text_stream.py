@@ -1,6 +1,7 @@
 """Tokens to text while they arrive: only what later tokens cannot change."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from jaxdelegate.bundles.tokenizers import Tokenizer
 
@@ -37,3 +38,82 @@ class TextStream:
         self._ids = self._ids[-1:]
         self._done = len(self._ids)
         return text[len(known) :]
+
+
+class Part(NamedTuple):
+    """A token of an answer, the text that it adds, and its logarithm of a probability or None."""
+
+    text: str
+    token: int
+    score: float | None
+
+
+class StoppedStream:
+    """The parts of an answer, until one of some texts appears, which does not belong to it.
+
+    It returns a token when neither the next ones nor a stop can change its text.
+
+    Attributes:
+        is_stopped: a stop appeared.
+        count: how many tokens were added, those of the stop included.
+    """
+
+    def __init__(self, stream: TextStream, stops: Sequence[str]) -> None:
+        self._stream, self._stops = stream, [stop for stop in stops if stop]
+        self._held: list[Part] = []
+        self.is_stopped, self.count = False, 0
+
+    def add(self, tokens: Sequence[int], scores: Sequence[float]) -> list[Part]:
+        """The parts that these tokens complete; the tokens after a stop are ignored."""
+        found: list[Part] = []
+        for number, token in enumerate(tokens):
+            if self.is_stopped:
+                break
+            self.count += 1
+            score = scores[number] if scores else None
+            self._held.append(Part(self._stream.add([token]), token, score))
+            found += self._taken()
+        return found
+
+    def end(self) -> list[Part]:
+        """The rest."""
+        if self._held and not self.is_stopped:
+            last = self._held[-1]
+            self._held[-1] = last._replace(text=last.text + self._stream.end())
+            if (place := self._stop_in("".join(part.text for part in self._held))) is not None:
+                return self._stopped(place)
+        found, self._held = self._held, []
+        return found
+
+    def _taken(self) -> list[Part]:
+        text = "".join(part.text for part in self._held)
+        if (place := self._stop_in(text)) is not None:
+            return self._stopped(place)
+        end = len(text) - max((overlap(text, stop) for stop in self._stops), default=0)
+        count = begin = 0
+        for number, part in enumerate(self._held, 1):
+            begin += len(part.text)
+            if part.text and begin <= end:
+                count = number
+        found, self._held = self._held[:count], self._held[count:]
+        return found
+
+    def _stop_in(self, text: str) -> int | None:
+        places = [place for stop in self._stops if (place := text.find(stop)) >= 0]
+        return min(places, default=None)
+
+    def _stopped(self, place: int) -> list[Part]:
+        """The parts before a stop; the last one may be cut."""
+        self.is_stopped, found = True, []
+        for part in self._held:
+            if place > 0:
+                found.append(part._replace(text=part.text[:place]))
+            place -= len(part.text)
+        self._held = []
+        return found
+
+
+def overlap(text: str, mark: str) -> int:
+    """How many characters at the end of a text may begin a mark."""
+    sizes = range(min(len(text), len(mark) - 1), 0, -1)
+    return next((n for n in sizes if text.endswith(mark[:n])), 0)

@@ -1,12 +1,11 @@
-"""An ASGI application that serves models by the Open Inference Protocol v2 over HTTP."""
+"""An ASGI application that serves models over HTTP, by the Open Inference Protocol v2."""
 
 import asyncio
 import contextlib
-import json
-import logging
 import math
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+import types
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 from jaxdelegate.optional import needs
@@ -14,16 +13,24 @@ from jaxdelegate.optional import needs
 try:
     from starlette.applications import Starlette
     from starlette.exceptions import HTTPException
-    from starlette.requests import ClientDisconnect, Request
+    from starlette.requests import Request
     from starlette.responses import Response
-    from starlette.routing import Route
-    from starlette.types import Lifespan, Receive, Scope, Send
+    from starlette.types import Lifespan
 except ModuleNotFoundError as missing:
     raise needs("serving", missing, "serve") from missing
 
 from jaxdelegate.errors import OptionError
 from jaxdelegate.serve import bodies, protocol, service, triton
 from jaxdelegate.serve.datatypes import name_of, shown
+from jaxdelegate.serve.endpoints import (
+    RESERVATIONS,
+    Endpoint,
+    Pieces,
+    client_address,
+    error_response,
+    json_response,
+    route,
+)
 from jaxdelegate.serve.json_text import Buffer, read_object
 from jaxdelegate.serve.limits import Limits
 from jaxdelegate.serve.memory_budgets import (
@@ -38,14 +45,8 @@ from jaxdelegate.serve.records import RequestError, ServedModel, TensorMetadata
 from jaxdelegate.serve.service import Service
 from jaxdelegate.serve.settings import ServeSettings
 
-_LOG = logging.getLogger("jaxdelegate.serve")
 _LARGE = 1 << 20  # bytes of JSON that take long to read
-_RESERVATIONS = "jaxdelegate.reservations"
-_MAX_ADDRESS = 64  # characters
-_PIECE = 1 << 20  # bytes of a large response that are sent at once
 _NUMBER_BYTES = 20  # of a number in JSON; rare doubles take more
-
-Endpoint = Callable[[Request], Awaitable[Response]]
 
 # Unsupported parts of Triton's protocol, and alternatives.
 _UNSUPPORTED = {
@@ -65,102 +66,35 @@ def application(served: Service, lifespan: Lifespan[Starlette] | None = None) ->
     model = "/v2/models/{name}"
     version = model + "/versions/{version}"
     routes = [
-        _route("/v2", http.server),
-        _route("/v2/health/live", http.live),
-        _route("/v2/health/ready", http.ready),
-        _route("/v2/repository/index", http.index, "POST"),
-        _route("/v2/models/stats", http.all_statistics),
-        _route("/metrics", http.metrics),
+        route("/v2", http.server),
+        route("/v2/health/live", http.live),
+        route("/v2/health/ready", http.ready),
+        route("/v2/repository/index", http.index, "POST"),
+        route("/v2/models/stats", http.all_statistics),
+        route("/metrics", http.metrics),
     ]
     for path in (model, version):
-        routes.append(_route(path, http.model))
-        routes.append(_route(path + "/ready", http.model_ready))
-        routes.append(_route(path + "/config", http.configuration))
-        routes.append(_route(path + "/stats", http.statistics))
-        routes.append(_route(path + "/infer", http.infer, "POST"))
+        routes.append(route(path, http.model))
+        routes.append(route(path + "/ready", http.model_ready))
+        routes.append(route(path + "/config", http.configuration))
+        routes.append(route(path + "/stats", http.statistics))
+        routes.append(route(path + "/infer", http.infer, "POST"))
     routes += [
-        _route(path, _unsupported(what), "GET", "POST") for path, what in _UNSUPPORTED.items()
+        route(path, _unsupported(what), "GET", "POST") for path, what in _UNSUPPORTED.items()
     ]
+    if served.language_models:
+        routes += _openai_api().routes(served, http.body)
     app = Starlette(
-        routes=routes, exception_handlers={HTTPException: _http_error}, lifespan=lifespan
+        routes=routes, exception_handlers={HTTPException: http.refused}, lifespan=lifespan
     )
     app.router.redirect_slashes = False
     return app
 
 
-def _route(path: str, endpoint: Endpoint, *methods: str) -> Route:
-    return Route(path, _EndpointApp(endpoint), methods=methods or ("GET",))
+def _openai_api() -> types.ModuleType:
+    from jaxdelegate.serve import openai_api  # noqa: PLC0415 (takes as long as all others)
 
-
-class _EndpointApp:
-    """An endpoint as an ASGI application: errors become responses.
-
-    Reservations in `request.scope[_RESERVATIONS]` are released when the response is sent.
-    """
-
-    def __init__(self, endpoint: Endpoint) -> None:
-        self._endpoint = endpoint
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope, receive, send)
-        reservations: list[BodyReservation | Reservation] = []
-        scope[_RESERVATIONS] = reservations
-        try:
-            await (await self._response(request))(scope, receive, send)
-        finally:
-            for reservation in reservations:
-                await reservation.release()
-
-    async def _response(self, request: Request) -> Response:
-        try:
-            return await self._endpoint(request)
-        except RequestError as error:
-            return error_response(str(error), error.status)
-        except ClientDisconnect:
-            return Response(status_code=499)  # no client reads it
-        except Exception:
-            _LOG.exception("%s %s", request.method, shown(request.url.path))
-            return error_response("internal error; see the server's log", 500)
-
-
-class _Pieces(Response):
-    """A slow client has only one piece of the body in the server's buffers."""
-
-    def __init__(
-        self, pieces: Sequence[bytes | memoryview], headers: Mapping[str, str], kind: str
-    ) -> None:
-        length = {"Content-Length": str(sum(map(len, pieces)))}
-        super().__init__(None, 200, {**headers, **length}, kind)
-        self._pieces = pieces
-
-    async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        for piece in self._pieces:
-            for at in range(0, len(piece), _PIECE):
-                body = bytes(piece[at : at + _PIECE])
-                await send({"type": "http.response.body", "body": body, "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-def error_response(message: str, status: int, headers: Mapping[str, str] | None = None) -> Response:
-    """`{"error": message}`; closes the connection if the client is still sending."""
-    ending = {"Connection": "close"} if status in (408, 413) else {}
-    return json_response({"error": message}, status, {**ending, **(headers or {})})
-
-
-def json_response(
-    content: object, status: int = 200, headers: Mapping[str, str] | None = None
-) -> Response:
-    return Response(json.dumps(content), status, headers, "application/json")
-
-
-async def _http_error(request: Request, error: Exception) -> Response:
-    """The response to requests that Starlette refuses: unknown paths and methods."""
-    if not isinstance(error, HTTPException):
-        raise error
-    reasons = {404: "unknown path", 405: f"the path does not support {request.method}"}
-    message = f"{shown(request.url.path)}: {reasons.get(error.status_code, error.detail)}"
-    return error_response(message, error.status_code, error.headers)
+    return openai_api
 
 
 def _unsupported(what: str) -> Endpoint:
@@ -207,7 +141,7 @@ def create(
         served.start()
         if is_ready_first:
             await asyncio.gather(
-                *(asyncio.to_thread(m.wait_until_ready) for m in served.models.values())
+                *(asyncio.to_thread(m.wait_until_ready) for m in served.all.values())
             )
         yield
         await served.close()
@@ -221,6 +155,17 @@ class _Http:
         self._budgets = Budgets(served.limits)
         # One thread reads small JSON and one large JSON: more would slow each other down.
         self._reading = {is_large: asyncio.Semaphore() for is_large in (False, True)}
+
+    async def refused(self, request: Request, error: Exception) -> Response:
+        """The response to requests that Starlette refuses: unknown paths and methods."""
+        if not isinstance(error, HTTPException):
+            raise error
+        path, status = request.url.path, error.status_code
+        reasons = {404: "unknown path", 405: f"the path does not support {request.method}"}
+        message = f"{shown(path)}: {reasons.get(status, error.detail)}"
+        is_openai = bool(self._served.language_models) and path.startswith("/v1/")
+        respond = _openai_api().error_response if is_openai else error_response
+        return respond(RequestError(message, status, headers=error.headers))
 
     async def server(self, _request: Request) -> Response:
         return json_response(
@@ -239,11 +184,11 @@ class _Http:
             return json_response({"ready": True})
         if self._served.is_ending:
             raise RequestError("the server is shutting down")  # 400: the protocol's "not ready"
-        waiting = [m for m in self._served.models.values() if not m.is_ready]
+        waiting = [m for m in self._served.all.values() if not m.is_ready]
         raise RequestError(f"not ready: {', '.join(map(self._served.why_not_ready, waiting))}")
 
     async def index(self, request: Request) -> Response:
-        body = await self._body(request)
+        body = await self.body(request)
         fields, _ = await _done(len(body), read_object, body or b"{}")
         only_ready = fields.get("ready", False)
         if not isinstance(only_ready, bool):
@@ -255,7 +200,7 @@ class _Http:
                 "state": "READY" if self._served.is_model_ready(model) else "LOADING",
                 "reason": "",
             }
-            for model in self._served.models.values()
+            for model in self._served.all.values()
             if not only_ready or self._served.is_model_ready(model)
         ]
         return json_response(rows)
@@ -270,7 +215,8 @@ class _Http:
         return json_response(metadata(self._model(request)))
 
     async def model_ready(self, request: Request) -> Response:
-        model = self._model(request)
+        name, version = request.path_params["name"], request.path_params.get("version", "")
+        model = self._served.find(name, version)
         if not self._served.is_model_ready(model):
             raise RequestError(f"model {model.name!r} is not ready")
         return json_response({"name": model.name, "ready": True})
@@ -290,8 +236,8 @@ class _Http:
         model = self._model(request)
         self._served.check_ready(model)
         length = bodies.header_length(request.headers)
-        body = await self._body(request)
-        decoded = await self._decoded(body, length, model, _address(request))
+        body = await self.body(request)
+        decoded = await self._decoded(body, length, model, client_address(request))
         del body  # arrays keep the parts that they need
         expected = _result_bytes(decoded, model)
         if expected > SMALL:
@@ -314,17 +260,17 @@ class _Http:
             headers["Content-Encoding"] = encoding
         kind = "application/json" if length is None else "application/octet-stream"
         if is_large:
-            return _Pieces(pieces, headers, kind)
+            return Pieces(pieces, headers, kind)
         return Response(b"".join(pieces), 200, headers, kind)
 
-    async def _body(self, request: Request) -> Buffer:
+    async def body(self, request: Request) -> Buffer:
         reservation = BodyReservation(self._budgets)
-        request.scope[_RESERVATIONS].append(reservation)
+        request.scope[RESERVATIONS].append(reservation)
         return await bodies.read(request, self._served.limits, reservation)
 
     async def _reserve(self, request: Request, budget: ByteBudget, size: int) -> None:
         reservation = Reservation(budget)
-        request.scope[_RESERVATIONS].append(reservation)
+        request.scope[RESERVATIONS].append(reservation)
         await reservation.reserve(size)
 
     async def _decoded(
@@ -357,12 +303,6 @@ async def _done(size: int, function: Callable[..., Any], *arguments: Any) -> Any
     if size <= SMALL:
         return function(*arguments)
     return await asyncio.to_thread(function, *arguments)
-
-
-def _address(request: Request) -> str:
-    """The client's address; behind a trusted proxy, the one in its X-Forwarded-For."""
-    address = request.scope.get("client")
-    return "" if address is None else str(address[0])[:_MAX_ADDRESS]
 
 
 def _result_bytes(decoded: protocol.Decoded, model: ServedModel) -> int:

@@ -72,7 +72,7 @@ class _Health:
     def _state(self, service: str) -> str:
         if service in ("", INFERENCE, NAME):
             return "SERVING" if self._served.is_ready else "NOT_SERVING"
-        model = self._served.models.get(service)
+        model = self._served.all.get(service)
         if model is None:
             return "SERVICE_UNKNOWN"
         return "SERVING" if self._served.is_model_ready(model) else "NOT_SERVING"
@@ -80,7 +80,7 @@ class _Health:
     async def check(self, request: Any, context: Any) -> Any:
         state = self._state(request.service)
         if state == "SERVICE_UNKNOWN":
-            known = ", ".join(map(repr, self._served.models))
+            known = ", ".join(map(repr, self._served.all))
             message = (
                 f"service {shown(request.service)}: expected '', {INFERENCE!r}, or a model: {known}"
             )

@@ -124,7 +124,7 @@ class _Servicer:
         )
 
     async def ModelReady(self, request: Any, _context: Any) -> Any:  # noqa: N802
-        model = self._served.model(request.name, request.version)
+        model = self._served.find(request.name, request.version)
         return service_pb2.ModelReadyResponse(ready=self._served.is_model_ready(model))
 
     async def ModelMetadata(self, request: Any, _context: Any) -> Any:  # noqa: N802
@@ -148,7 +148,7 @@ class _Servicer:
 
     async def RepositoryIndex(self, request: Any, _context: Any) -> Any:  # noqa: N802
         response = service_pb2.RepositoryIndexResponse()
-        for model in self._served.models.values():
+        for model in self._served.all.values():
             is_ready = self._served.is_model_ready(model)
             if is_ready or not request.ready:
                 state = "READY" if is_ready else "LOADING"

@@ -155,6 +155,16 @@ def read_object(
     position_of: Callable[[int], int] = int
     if outline is not None:
         text, lists, position_of = outline.text, outline.lists, outline.position_in_body
+    return parsed_object(text, position_of), lists
+
+
+def parsed_object(text: Buffer, position_of: Callable[[int], int] = int) -> dict[str, Any]:
+    """The JSON object in UTF-8 of a whole text. A RequestError as `read_object`.
+
+    Args:
+        text: of the object.
+        position_of: where a position in the text is in the body, for messages.
+    """
     try:
         found = _read(text)
     except RecursionError:
@@ -172,7 +182,7 @@ def read_object(
         raise RequestError("the JSON of the request has an integer of too many digits") from None
     if not isinstance(found, dict):
         raise RequestError(f"the JSON of the request: expected an object, got {shown(found)}")
-    return found, lists
+    return found
 
 
 class _Outline:

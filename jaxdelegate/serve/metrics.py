@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from jaxdelegate.optional import install
+from jaxdelegate.serve.text_metrics import TextRecorder, families
 
 _LABELS = ("model", "version")
 
@@ -139,12 +140,17 @@ class Metrics:
             raise ImportError(f"metrics need prometheus-client: {install('serve')}") from error
         self._core, self._exposition = core, exposition
         self._recorders: dict[tuple[str, str], ModelRecorder] = {}
+        self._text_recorders: dict[str, TextRecorder] = {}
         self.registry = CollectorRegistry(auto_describe=False)
         self.registry.register(self)
 
     def recorder(self, model: str, version: str) -> ModelRecorder:
         """The recorder of a model, created at the first call."""
         return self._recorders.setdefault((model, version), ModelRecorder())
+
+    def text_recorder(self, model: str) -> TextRecorder:
+        """The recorder of a language model, created at the first call."""
+        return self._text_recorders.setdefault(model, TextRecorder())
 
     def collect(self) -> Iterator[Any]:
         """Every metric, for prometheus-client."""
@@ -158,6 +164,7 @@ class Metrics:
         yield failure
         yield from _families(counter, _COUNTERS, {at: own.counts for at, own in read.items()})
         yield from _families(gauge, _GAUGES, {at: own.gauges for at, own in read.items()})
+        yield from families(self._core, dict(self._text_recorders))
 
     def text(self) -> tuple[bytes, str]:
         """The response to a scrape: the text, and its content type.

@@ -18,11 +18,14 @@ class RequestError(JaxDelegateError, ValueError):
     Attributes:
         status: the HTTP status: 400 for an invalid request, 404 for an unknown name, 413 for too
             large a body, 503 if the server is busy or shutting down, 504 for a timeout.
+        headers: of the response.
     """
 
-    def __init__(self, message: str, status: int = 400) -> None:
+    def __init__(
+        self, message: str, status: int = 400, *, headers: Mapping[str, str] | None = None
+    ) -> None:
         super().__init__(message)
-        self.status = status
+        self.status, self.headers = status, headers or {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,27 +62,11 @@ class Scheduling:
     session_idle_s: float | None = None
 
 
-class ServedModel(Protocol):
-    """A model, or one of its signatures, under the name that clients use.
-
-    The signatures of a file share a recorder.
-    """
+class Served(Protocol):
+    """A model under the name that clients use, from its start to its end."""
 
     name: str
     version: str
-    recorder: ModelRecorder
-
-    @property
-    def scheduling(self) -> Scheduling:
-        """How its requests are scheduled; final once `is_ready`."""
-
-    @property
-    def inputs(self) -> tuple[TensorMetadata, ...]:
-        """The inputs that a request must have; final once `is_ready`."""
-
-    @property
-    def outputs(self) -> tuple[TensorMetadata, ...]:
-        """The outputs that `infer` returns; final once `is_ready`."""
 
     @property
     def is_ready(self) -> bool:
@@ -97,6 +84,27 @@ class ServedModel(Protocol):
 
     async def close(self) -> None:
         """Refuse new requests, and return when all accepted ones have finished."""
+
+
+class ServedModel(Served, Protocol):
+    """A model of tensors, or one of its signatures.
+
+    The signatures of a file share a recorder.
+    """
+
+    recorder: ModelRecorder
+
+    @property
+    def scheduling(self) -> Scheduling:
+        """How its requests are scheduled; final once `is_ready`."""
+
+    @property
+    def inputs(self) -> tuple[TensorMetadata, ...]:
+        """The inputs that a request must have; final once `is_ready`."""
+
+    @property
+    def outputs(self) -> tuple[TensorMetadata, ...]:
+        """The outputs that `infer` returns; final once `is_ready`."""
 
     async def infer(self, request: InferRequest) -> Mapping[str, np.ndarray]:
         """Run a request; returns all outputs by name, with as many items as the request.

@@ -23,7 +23,8 @@ from jaxdelegate.serve.application import application
 from jaxdelegate.serve.connections import bounded
 from jaxdelegate.serve.limits import Limits
 from jaxdelegate.serve.opening import open_service
-from jaxdelegate.serve.records import ServedModel
+from jaxdelegate.serve.records import Served
+from jaxdelegate.serve.service import Service
 from jaxdelegate.serve.settings import ServeSettings
 
 Say = Callable[[str], None]
@@ -83,7 +84,7 @@ class Server:
             log_level="warning",
             access_log=False,
             server_header=False,
-            timeout_graceful_shutdown=int(settings.timeout_s) + 1 if settings.timeout_s else None,
+            timeout_graceful_shutdown=_graceful_s(self._served, settings),
         )
         self._server = _Uvicorn(config, self.stop, is_whole_process=is_whole_process)
 
@@ -125,12 +126,12 @@ class Server:
         self._say(f"listening on grpc://{_shown(self._host)}:{port}")
 
     async def _wait_for_models(self) -> None:
-        await asyncio.gather(*map(self._report, self._served.models.values()))
+        await asyncio.gather(*map(self._report, self._served.all.values()))
         if self._is_whole_process:
             gc.collect()
             gc.freeze()  # otherwise requests wait whenever it traverses jax's modules
 
-    async def _report(self, model: ServedModel) -> None:
+    async def _report(self, model: Served) -> None:
         """Wait until a model is ready and print it; an error ends the server."""
         try:
             while not await asyncio.to_thread(model.wait_until_ready, _POLL_S):
@@ -178,6 +179,12 @@ class _Uvicorn(uvicorn.Server):
             os._exit(_INTERRUPTED)  # an ordinary exit waits for threads that are inside XLA
         self._captured_signals.clear()  # uvicorn would raise it again after the shutdown
         self._stop()
+
+
+def _graceful_s(served: Service, settings: ServeSettings) -> int | None:
+    """Seconds that a shutdown waits for responses; None: without a limit."""
+    limits = [settings.timeout_s, *([settings.answer_timeout_s] if served.language_models else [])]
+    return int(max(limits)) + 1 if all(limits) else None
 
 
 def _listening(host: str, port: int) -> socket.socket:

@@ -2,14 +2,18 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from jaxdelegate.errors import JaxDelegateError, OptionError
 from jaxdelegate.serve.datatypes import name_of, shown
 from jaxdelegate.serve.limits import Limits
-from jaxdelegate.serve.records import InferRequest, RequestError, ServedModel
+from jaxdelegate.serve.records import InferRequest, RequestError, Served, ServedModel
 from jaxdelegate.version import __version__
+
+if TYPE_CHECKING:
+    from jaxdelegate.serve.language_model import LanguageModel
 
 EXTENSIONS = ("binary_tensor_data", "model_configuration", "sequence", "statistics")
 PLATFORM = "jaxdelegate_tflite"
@@ -30,16 +34,20 @@ class Service:
         models: Sequence[ServedModel],
         limits: Limits | None = None,
         metrics: Callable[[], tuple[bytes, str]] | None = None,
+        *,
+        language_models: "Sequence[LanguageModel]" = (),
     ) -> None:
         """Compile nothing yet.
 
         An OptionError for a duplicate name, or one that cannot be part of a URL.
         """
         self.models = {model.name: model for model in models}
+        self.language_models = {model.name: model for model in language_models}
+        self.all: Mapping[str, Served] = {**self.models, **self.language_models}
         self.limits = limits or Limits()
         self.metrics = metrics
         self.is_ending = False
-        names = [model.name for model in models]
+        names = [*(m.name for m in models), *(m.name for m in language_models)]
         for name in names:
             if names.count(name) > 1:
                 raise OptionError(f"duplicate model name {name!r}")
@@ -50,23 +58,30 @@ class Service:
 
     @property
     def is_ready(self) -> bool:
-        return not self.is_ending and all(m.is_ready for m in self.models.values())
+        return not self.is_ending and all(m.is_ready for m in self.all.values())
 
     def model(self, name: str, version: str = "") -> ServedModel:
-        """The model; "" is any version. A RequestError of status 404 if it does not exist."""
+        """The model of tensors; "" is any version. A RequestError if it does not exist."""
+        self.find(name, version)
         if name not in self.models:
+            raise RequestError(f"model {shown(name)} is a language model; see /v1/models")
+        return self.models[name]
+
+    def find(self, name: str, version: str = "") -> Served:
+        """Any model; "" is any version. A RequestError of status 404 if it does not exist."""
+        if name not in self.all:
             raise RequestError(f"model {shown(name)} is not served; see /v2/repository/index", 404)
-        model = self.models[name]
+        model = self.all[name]
         if version not in ("", model.version):
             raise RequestError(
                 f"model {shown(name)} has the version {model.version!r}, not {shown(version)}", 404
             )
         return model
 
-    def is_model_ready(self, model: ServedModel) -> bool:
+    def is_model_ready(self, model: Served) -> bool:
         return model.is_ready and not self.is_ending
 
-    def check_ready(self, model: ServedModel) -> None:
+    def check_ready(self, model: Served) -> None:
         """A RequestError of status 503 during shutdown, or if the model is not compiled."""
         if self.is_ending:
             raise RequestError("the server is shutting down; use another one", 503)
@@ -75,7 +90,7 @@ class Service:
         if not model.is_ready:
             raise RequestError(f"model {model.name!r} is being compiled; try again later", 503)
 
-    def why_not_ready(self, model: ServedModel) -> str:
+    def why_not_ready(self, model: Served) -> str:
         """The name of a model that is not ready, with its error if it has failed."""
         if model.error is None:
             return repr(model.name)
@@ -83,13 +98,13 @@ class Service:
 
     def start(self) -> None:
         """Compile the models in threads: call it after the process's last fork."""
-        for model in self.models.values():
+        for model in self.all.values():
             model.start()
 
     async def close(self) -> None:
         """Refuse new requests, finish the queued ones, and end the models' threads."""
         self.is_ending = True
-        await asyncio.gather(*(m.close() for m in self.models.values()))
+        await asyncio.gather(*(m.close() for m in self.all.values()))
 
     async def infer(self, model: ServedModel, request: InferRequest) -> Mapping[str, np.ndarray]:
         """All outputs by name; a RequestError of status 500 if an operator or a device failed."""

@@ -19,6 +19,9 @@ class ServeSettings:
             microseconds; 0: a batch is formed from the requests that wait when the model is free.
         max_queue_size: how many requests may wait; more are refused with status 503.
         timeout_s: seconds that a request may take, including its time in the queue; 0: no limit.
+        answer_timeout_s: the same for requests to language models.
+        max_num_tokens: of a language model: how many tokens a prompt and its answer may have, at
+            least; it chooses among caches of several lengths. None: the longest.
         session_count: how many sequences of a model with states may be open at once.
         sessions_per_client: how many of them one client may have, by its address.
         session_idle_s: seconds without a request after which a sequence is dropped.
@@ -33,6 +36,8 @@ class ServeSettings:
     max_queue_delay_us: int = 0
     max_queue_size: int = 1024
     timeout_s: float = 60.0
+    answer_timeout_s: float = 600.0
+    max_num_tokens: int | None = None
     session_count: int = 4096
     sessions_per_client: int = 1024
     session_idle_s: float = 3600.0
@@ -44,7 +49,9 @@ class ServeSettings:
         for name in ("max_batch_size", "max_queue_size", "session_count", "sessions_per_client"):
             self._check(name, int, 1)
         self._check("max_queue_delay_us", int, 0)
-        for name in ("timeout_s", "session_hold_s"):
+        if self.max_num_tokens is not None:
+            self._check("max_num_tokens", int, 1)
+        for name in ("timeout_s", "answer_timeout_s", "session_hold_s"):
             self._check(name, (int, float), 0)
         self._check("session_idle_s", (int, float), 0, is_open=True)
         DelegateOptions.of(self.delegate_options)

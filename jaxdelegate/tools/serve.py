@@ -19,8 +19,8 @@ from jaxdelegate.tools import delegate_flags
 _SETTINGS, _LIMITS = ServeSettings(), Limits()
 OPTIONS = tuple(field.name for field in dataclasses.fields(DelegateOptions))
 FLAGS = (
-    Flag("graph", str, None, "The .tflite file."),
-    Flag("name", str, None, "The name that clients give. Unset: the file's, without .tflite."),
+    Flag("graph", str, None, "The .tflite, .litertlm or .task file."),
+    Flag("name", str, None, "The name that clients give. Unset: the file's, without its suffix."),
     Flag("models", str, "", "Several models: name=path,name=path."),
     Flag(
         "host", str, "127.0.0.1", "The address to listen on. 0.0.0.0 accepts other machines."
@@ -41,11 +41,20 @@ FLAGS = (
     ),
     Flag(
         "max_queue_size", int, _SETTINGS.max_queue_size,
-        "Requests that may wait. Further ones are rejected with status 503.", lower=1,
+        "Requests that may wait. Further ones are rejected with status 503, or 429.", lower=1,
     ),
     Flag(
         "request_timeout_s", float, _SETTINGS.timeout_s,
         "Seconds that a request may take; 0: no limit.", lower=0,
+    ),
+    Flag(
+        "answer_timeout_s", float, _SETTINGS.answer_timeout_s,
+        "The same for requests to language models.", lower=0,
+    ),
+    Flag(
+        "max_num_tokens", int, None,
+        "Of a language model: tokens of a prompt and its answer, at least. Unset: the most.",
+        lower=1,
     ),
     Flag(
         "max_request_bytes", int, _LIMITS.max_request_bytes,
@@ -84,6 +93,8 @@ def run(values: flags.FlagValues) -> int:
         max_queue_delay_us=values.max_queue_delay_us,
         max_queue_size=values.max_queue_size,
         timeout_s=values.request_timeout_s,
+        answer_timeout_s=values.answer_timeout_s,
+        max_num_tokens=values.max_num_tokens,
         session_count=values.session_count,
         sessions_per_client=values.sessions_per_client,
         session_idle_s=values.session_idle_s,

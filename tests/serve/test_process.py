@@ -21,6 +21,7 @@ import pytest
 from jaxdelegate.measuring.tolerance import NETWORK
 from jaxdelegate.testing import assert_close
 from tests.serve.stock import NETWORKS, stock_outputs
+from tests.support.language_models import language_bundle, language_model
 
 pytestmark = pytest.mark.slow
 
@@ -148,6 +149,24 @@ def test_after_a_signal_accepted_requests_finish(number: signal.Signals) -> None
             answer = b"".join(iter(lambda: connection.recv(1 << 16), b""))
         assert answer.startswith(b"HTTP/1.1 200 OK"), answer
         assert b"connection: close" in answer
+        assert served.process.wait(60) == 0
+
+
+def test_after_a_signal_streams_go_on_to_their_end(tmp_path: Path) -> None:
+    path = tmp_path / "model.litertlm"
+    path.write_bytes(language_bundle(model=language_model(capacity=2048)))
+    body = json.dumps({"model": "model", "prompt": [1], "max_tokens": 2000, "stream": True})
+    with process(str(path), f"--jax_serialization_dir={tmp_path}") as served:
+        served.line("model 'model' is ready after ")
+        address = f"http://127.0.0.1:{served.port}/v1/completions"
+        request = urllib.request.Request(address, body.encode())
+        with urllib.request.urlopen(request, timeout=60) as stream:
+            text = stream.readline()
+            served.process.terminate()
+            until_refused(served.port)
+            text += stream.read()
+        assert text.endswith(b"data: [DONE]\n\n")
+        assert b"error" not in text
         assert served.process.wait(60) == 0
 
 

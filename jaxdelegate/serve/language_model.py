@@ -1,0 +1,169 @@
+"""A served bundle of a language model: its engine, and the thread that generates."""
+
+import asyncio
+import logging
+import os
+import threading
+import time
+import weakref
+from collections.abc import Sequence
+
+from jaxdelegate.errors import StoppedError
+from jaxdelegate.lm.configs import SamplerConfig
+from jaxdelegate.lm.engine import Engine
+from jaxdelegate.lm.generation import Batch
+from jaxdelegate.lm.templates import Renderer
+from jaxdelegate.serve.metrics import Metrics
+from jaxdelegate.serve.openai_requests import DEFAULT_K
+from jaxdelegate.serve.settings import ServeSettings
+from jaxdelegate.serve.text_batching import Job, TextBatcher
+from jaxdelegate.serve.text_metrics import TextRecorder
+from jaxdelegate.waiting import waiting
+
+_LOGGER = logging.getLogger("jaxdelegate")
+
+
+class LanguageModel:
+    """A language model under the name that clients use."""
+
+    version = "1"
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        name: str,
+        settings: ServeSettings,
+        recorder: TextRecorder,
+    ) -> None:
+        """Open nothing yet, so that the process may fork."""
+        self.name, self.settings = name, settings
+        self.created = int(time.time())
+        self.error: BaseException | None = None
+        self.is_ready = False
+        self._path = path
+        self._engine: Engine | None = None
+        self._renderer: Renderer | None = None
+        self._loaded = threading.Event()  # or failed to load
+        self._is_ending = threading.Event()
+        self._batcher = TextBatcher(
+            self._new_batch,
+            self._prepare,
+            name=name,
+            slots=settings.max_batch_size,
+            max_queue_size=settings.max_queue_size,
+            recorder=recorder,
+        )
+
+    @property
+    def engine(self) -> Engine:
+        """The engine; only once it is ready."""
+        assert self._engine is not None
+        return self._engine
+
+    @property
+    def renderer(self) -> Renderer:
+        """Makes a text of messages; only once it is ready."""
+        assert self._renderer is not None
+        return self._renderer
+
+    def start(self) -> None:
+        """Start the thread that compiles and runs it; later calls do nothing."""
+        if self not in _STARTED:
+            _STARTED.add(self)
+            self._batcher.start()
+
+    def wait_until_ready(self, timeout_s: float | None = None) -> bool:
+        """Wait until it can generate; False: a timeout. Raises an error of opening it."""
+        is_loaded = self._loaded.wait(timeout_s)
+        if self.error is not None:
+            raise self.error
+        return is_loaded
+
+    async def close(self) -> None:
+        """Refuse new requests, finish those that were accepted, and end the thread."""
+        self._is_ending.set()
+        await asyncio.to_thread(self._batcher.close)
+        if self._engine is not None:
+            self._engine.close()
+
+    def submit(self, jobs: Sequence[Job]) -> None:
+        """Queue all sequences of a request. A RequestError: too many wait."""
+        self._batcher.submit(jobs)
+
+    def cancel(self, jobs: Sequence[Job]) -> None:
+        """End sequences that no one waits for."""
+        self._batcher.cancel(jobs)
+
+    def fail_after_fork(self) -> None:
+        """A forked process does not have the thread."""
+        self.is_ready = False
+        self.error = StoppedError(
+            f"{self.name} was started before this process ({os.getpid()}) was forked, and runs "
+            "only in the parent; start the application after the fork"
+        )
+        _LOGGER.error("%s", self.error)
+        self._batcher.fail_after_fork(self.error)
+        self._loaded = threading.Event()  # the parent's thread may have held the lock of the old
+        self._loaded.set()
+
+    # ---- in the thread
+
+    def _prepare(self) -> None:
+        try:
+            options = dict(self.settings.delegate_options)
+            self._engine = Engine(
+                self._path,
+                max_num_tokens=self.settings.max_num_tokens,
+                max_batch=self.settings.max_batch_size,
+                cache_dir=options.pop("serialization_dir", None),
+                options=options,
+            )
+            self._renderer = self._engine.renderer().without_lists()
+            with waiting(f"{self.name} is being compiled, and not ready before"):
+                self._warm_up(self._engine)
+            self.is_ready = True
+        except BaseException as error:
+            self.error = error
+            raise
+        finally:
+            self._loaded.set()
+
+    def _warm_up(self, engine: Engine) -> None:
+        """Load or compile what most requests need; the rest when it is first needed."""
+        decoder = engine.new_decoder(self.settings.max_batch_size)
+        prompts = [[0], *([n] * (length + 1) for n, length in enumerate(engine.graph.lengths, 1))]
+        for ids in prompts:
+            self._check_ending()
+            decoder.read(0, ids[: engine.max_num_tokens])
+        usual = None, SamplerConfig(temperature=0), SamplerConfig(top_k=DEFAULT_K)
+        for rules in map(engine.rules, usual):
+            self._check_ending()
+            decoder.read(0, [0])
+            decoder.begin(0, 1, rules)
+            decoder.run()
+
+    def _check_ending(self) -> None:
+        if self._is_ending.is_set():
+            raise StoppedError(f"{self.name} was closed before it was compiled")
+
+    def _new_batch(self) -> Batch:
+        return Batch(self.engine, self.engine.new_decoder(self.settings.max_batch_size))
+
+
+_STARTED: weakref.WeakSet[LanguageModel] = weakref.WeakSet()
+
+
+def _fail_in_child() -> None:
+    for model in list(_STARTED):
+        model.fail_after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_fail_in_child)
+
+
+def open_language_model(
+    path: str | os.PathLike[str], name: str, settings: ServeSettings | None, metrics: Metrics
+) -> LanguageModel:
+    """A bundle to serve; `start` opens and compiles it."""
+    return LanguageModel(path, name, settings or ServeSettings(), metrics.text_recorder(name))

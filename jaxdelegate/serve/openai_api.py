@@ -1,0 +1,331 @@
+"""Endpoints of OpenAI's API: chats, completions and models, whole or as server-sent events."""
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any
+
+from jaxdelegate.optional import needs
+
+try:
+    from starlette.requests import ClientDisconnect, Request
+    from starlette.responses import Response
+    from starlette.routing import Route
+    from starlette.types import Receive, Scope, Send
+except ModuleNotFoundError as missing:
+    raise needs("serving", missing, "serve") from missing
+
+from jaxdelegate.errors import ModelError
+from jaxdelegate.lm.channels import ChannelReader
+from jaxdelegate.lm.configs import RepetitionPenaltyConfig
+from jaxdelegate.lm.generation import Request as Prompt
+from jaxdelegate.lm.text_stream import StoppedStream, TextStream
+from jaxdelegate.serve.datatypes import shown
+from jaxdelegate.serve.endpoints import (
+    RESERVATIONS,
+    client_address,
+    error_headers,
+    json_response,
+    route,
+)
+from jaxdelegate.serve.json_text import Buffer
+from jaxdelegate.serve.language_model import LanguageModel
+from jaxdelegate.serve.memory_budgets import SMALL
+from jaxdelegate.serve.openai_requests import (
+    MAX_JSON_BYTES,
+    ApiError,
+    TextRequest,
+    chat_request,
+    completion_request,
+)
+from jaxdelegate.serve.openai_responses import (
+    DONE,
+    ChatForm,
+    CompletionForm,
+    Form,
+    Usage,
+    event,
+)
+from jaxdelegate.serve.records import RequestError
+from jaxdelegate.serve.service import Service
+from jaxdelegate.serve.text_batching import Delta, Job
+
+_LOG = logging.getLogger("jaxdelegate.serve")
+_TYPES = {429: "rate_limit_error", 500: "server_error", 503: "server_error", 504: "server_error"}
+_CODES = {429: "rate_limit_exceeded", 504: "timeout"}
+
+ReadBody = Callable[[Request], Awaitable[Buffer]]
+ReadRequest = Callable[[Buffer], TextRequest]
+
+
+def routes(served: Service, body: ReadBody) -> list[Route]:
+    """The routes of the API; `body` reads the body of a request."""
+    api = _Api(served, body)
+    return [
+        route("/v1/models", api.models, on_error=error_response),
+        route("/v1/models/{name}", api.model, on_error=error_response),
+        route("/v1/chat/completions", api.chat, "POST", on_error=error_response),
+        route("/v1/completions", api.completions, "POST", on_error=error_response),
+    ]
+
+
+def error_response(error: RequestError) -> Response:
+    """The error in OpenAI's form."""
+    return json_response(_error(error), error.status, error_headers(error))
+
+
+def _error(error: RequestError) -> dict[str, Any]:
+    return {
+        "error": {
+            "message": str(error),
+            "type": _TYPES.get(error.status, "invalid_request_error"),
+            "param": getattr(error, "param", None),
+            "code": getattr(error, "code", None) or _CODES.get(error.status),
+        }
+    }
+
+
+class _Api:
+    def __init__(self, served: Service, body: ReadBody) -> None:
+        self._served, self._body = served, body
+        # One thread prepares short requests and one long ones, which take up to seconds.
+        self._preparing = {is_long: asyncio.Semaphore() for is_long in (False, True)}
+
+    async def models(self, _request: Request) -> Response:
+        data = [_model_object(model) for model in self._served.language_models.values()]
+        return json_response({"object": "list", "data": data})
+
+    async def model(self, request: Request) -> Response:
+        return json_response(_model_object(self._model(request.path_params["name"])))
+
+    async def chat(self, request: Request) -> Response:
+        return await self._answered(request, chat_request)
+
+    async def completions(self, request: Request) -> Response:
+        return await self._answered(request, completion_request)
+
+    async def _answered(self, request: Request, read: ReadRequest) -> Response:
+        body = await self._body(request)
+        if len(body) > MAX_JSON_BYTES:
+            expected = f"the body: expected at most {MAX_JSON_BYTES} bytes of JSON, got {len(body)}"
+            raise ApiError(expected, 413)
+        prepared = await self._prepared(body, read)
+        answers = Answers(prepared.model, prepared.jobs(_client(request)))
+        request.scope[RESERVATIONS].append(answers)
+        answers.start(request.receive)
+        if prepared.request.is_stream:
+            deltas = aiter(answers)
+            first = await anext(deltas)  # errors until here have a status
+            return _Events(prepared, first, deltas)
+        return json_response(prepared.form.whole([delta async for delta in answers]))
+
+    async def _prepared(self, body: Buffer, read: ReadRequest) -> "_Prepared":
+        preparing = self._preparing[len(body) > SMALL]
+        try:
+            async with asyncio.timeout(self._served.limits.seconds):
+                await preparing.acquire()
+        except TimeoutError:
+            message = "other long requests are being read; try again later"
+            raise RequestError(message, 503) from None
+        try:
+            return await asyncio.to_thread(self._prepare, body, read)
+        finally:
+            preparing.release()
+
+    def _prepare(self, body: Buffer, read: ReadRequest) -> "_Prepared":
+        """The request with its tokens; called in a thread."""
+        request = read(body)
+        model = self._model(request.model)
+        self._served.check_ready(model)
+        return _Prepared(model, request)
+
+    def _model(self, name: str) -> LanguageModel:
+        models = self._served.language_models
+        if name in models:
+            return models[name]
+        known = ", ".join(map(repr, models)) or "none"
+        other = "; it has tensors: see /v2/models" if name in self._served.models else ""
+        message = f"the model {shown(name)} does not exist{other}; expected one of: {known}"
+        raise ApiError(message, 404, param="model", code="model_not_found")
+
+
+def _model_object(model: LanguageModel) -> dict[str, Any]:
+    found = {
+        "id": model.name,
+        "object": "model",
+        "created": model.created,
+        "owned_by": "jaxdelegate",
+    }
+    return {**found, "max_model_len": model.engine.max_num_tokens} if model.is_ready else found
+
+
+def _client(request: Request) -> str:
+    """The API key, not in clear, or the address: clients take turns."""
+    key = request.headers.get("Authorization")
+    return client_address(request) if key is None else hashlib.sha256(key.encode()).hexdigest()
+
+
+class _Prepared:
+    """A request with its prompts' tokens, and the form of its response."""
+
+    def __init__(self, model: LanguageModel, request: TextRequest) -> None:
+        self.model, self.request = model, request
+        engine, text = model.engine, ""
+        if request.messages is None:
+            self._prompts = [engine.prompt_ids(prompt) for prompt in request.prompts]
+        else:
+            text = self._rendered(model, request)
+            self._prompts = [engine.prompt_ids(text)]
+        for ids in self._prompts:
+            self._check(ids)
+        usage = Usage([len(ids) for ids in self._prompts])
+        self.form: Form
+        if request.messages is None:
+            self.form = CompletionForm(model.name, usage, has_scores=request.has_scores)
+        else:
+            channels = engine.metadata.channels
+            readers = [ChannelReader(channels, text) for _ in range(request.n)]
+            self.form = ChatForm(model.name, usage, readers, has_scores=request.has_scores)
+
+    def jobs(self, client: str) -> list[Job]:
+        """The sequences to generate, `n` for each prompt."""
+        prompts = [ids for ids in self._prompts for _ in range(self.request.n)]
+        return [self._job(index, ids, client) for index, ids in enumerate(prompts)]
+
+    def _job(self, index: int, ids: list[int], client: str) -> Job:
+        engine, request = self.model.engine, self.request
+        own = request.sampling
+        sampler = own.sampler(engine.rules().sampler, engine.graph.vocabulary, index)
+        penalties = RepetitionPenaltyConfig(
+            presence_penalty=own.presence_penalty or None,
+            frequency_penalty=own.frequency_penalty or None,
+        )
+        rules, limit = engine.rules(sampler, penalties), engine.limit(request.max_tokens)
+        stream = StoppedStream(TextStream(engine.tokenizer, ids), request.stops)
+        return Job(index, client, Prompt(ids, limit, rules, request.has_scores), stream)
+
+    def _rendered(self, model: LanguageModel, request: TextRequest) -> str:
+        assert request.messages is not None
+        try:
+            return model.renderer.render(request.messages, request.context, ends=True)
+        except ModelError as error:  # it begins with the bundle's path
+            problem = str(error).rpartition("chat template: ")[2]
+            raise ApiError(f"the chat template fails: {problem}", param="messages") from None
+
+    def _check(self, ids: Sequence[int]) -> None:
+        param = "prompt" if self.request.messages is None else "messages"
+        graph = self.model.engine.graph
+        if not ids:
+            raise ApiError("expected at least one token, got an empty prompt", param=param)
+        if len(ids) > graph.capacity:
+            raise ApiError(
+                f"expected at most {graph.capacity} tokens, the model's context length, got "
+                f"{len(ids)}",
+                param=param,
+                code="context_length_exceeded",
+            )
+        wrong = next((i for i in ids if i >= graph.vocabulary), None)
+        if wrong is not None:
+            expected = f"expected token ids below {graph.vocabulary}, got {wrong}"
+            raise ApiError(expected, param=param)
+
+
+class Answers:
+    """The sequences of a request while they are generated; they end when the client leaves."""
+
+    def __init__(self, model: LanguageModel, jobs: Sequence[Job]) -> None:
+        self._model, self._jobs = model, jobs
+        self._deltas: asyncio.Queue[Delta | None] = asyncio.Queue()  # None: the client has left
+        self._loop = asyncio.get_running_loop()
+        self._timeout_s = model.settings.answer_timeout_s
+        self._watching: asyncio.Task[None] | None = None
+
+    def start(self, receive: Receive) -> None:
+        """Queue the sequences, and watch the connection. A RequestError: too many wait."""
+        for job in self._jobs:
+            job.deliver = self._deliver
+        self._deadline = self._loop.time() + self._timeout_s if self._timeout_s else None
+        self._model.submit(self._jobs)
+        self._watching = asyncio.create_task(self._watch(receive))
+
+    def _deliver(self, delta: Delta) -> None:
+        """In the batcher's thread."""
+        self._loop.call_soon_threadsafe(self._deltas.put_nowait, delta)
+
+    async def _watch(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self._model.cancel(self._jobs)
+        self._deltas.put_nowait(None)
+
+    async def __aiter__(self) -> AsyncIterator[Delta]:
+        """What the sequences get. A RequestError if one fails, a ClientDisconnect."""
+        left = len(self._jobs)
+        while left:
+            delta = await self._next()
+            if delta is None:
+                raise ClientDisconnect
+            if delta.error is not None:
+                raise delta.error
+            left -= delta.finish_reason is not None
+            yield delta
+
+    async def _next(self) -> Delta | None:
+        try:
+            async with asyncio.timeout_at(self._deadline):
+                return await self._deltas.get()
+        except TimeoutError:
+            raise RequestError(
+                f"{self._model.name}: the request took longer than {self._timeout_s:g} s "
+                "(answer_timeout_s)",
+                504,
+            ) from None
+
+    async def release(self) -> None:
+        """End what still runs."""
+        self._model.cancel(self._jobs)
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
+
+
+class _Events(Response):
+    """Server-sent events; an error after the first one is an event, too."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, prepared: _Prepared, first: Delta, rest: AsyncIterator[Delta]) -> None:
+        headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+        super().__init__(None, 200, headers)
+        del self.headers["content-length"]
+        self._prepared, self._first, self._rest = prepared, first, rest
+
+    async def __call__(self, scope: Scope, _receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        with contextlib.suppress(ClientDisconnect):
+            async for body in self._bodies(scope):
+                await send({"type": "http.response.body", "body": body, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _bodies(self, scope: Scope) -> AsyncIterator[bytes]:
+        has_usage, form = self._prepared.request.has_usage, self._prepared.form
+        try:
+            yield self._events(self._first)
+            async for delta in self._rest:
+                yield self._events(delta)
+            if has_usage:
+                yield event(form.usage_chunk())
+        except RequestError as error:
+            yield event(_error(error))
+        except ClientDisconnect:
+            raise
+        except Exception:
+            _LOG.exception("%s", shown(scope["path"]))
+            yield event(_error(RequestError("internal error; see the server's log", 500)))
+        yield DONE
+
+    def _events(self, delta: Delta) -> bytes:
+        has_usage = self._prepared.request.has_usage
+        return b"".join(map(event, self._prepared.form.chunks(delta, has_usage=has_usage)))

@@ -1,0 +1,205 @@
+"""Responses of OpenAI's API, whole and in parts."""
+
+import dataclasses
+import json
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from jaxdelegate.lm.channels import ChannelReader
+from jaxdelegate.lm.text_stream import Part
+from jaxdelegate.serve.text_batching import Delta
+
+DONE = b"data: [DONE]\n\n"
+_UNLIKELY = -9999.0
+_REASONING = "reasoning_content"  # of DeepSeek's API and vLLM's
+
+
+def event(content: object) -> bytes:
+    """A server-sent event."""
+    return b"data: " + json.dumps(content, separators=(",", ":")).encode() + b"\n\n"
+
+
+@dataclasses.dataclass
+class Usage:
+    """How many tokens a request has, by sequence."""
+
+    prompts: Sequence[int]  # tokens of each prompt; the answers to one count it once
+    tokens: dict[int, int] = dataclasses.field(default_factory=dict)
+    reused: dict[int, int] = dataclasses.field(default_factory=dict)
+
+    def add(self, delta: Delta) -> None:
+        """Take the numbers of a delta."""
+        self.tokens[delta.index], self.reused[delta.index] = delta.tokens, delta.reused
+
+    def json(self) -> dict[str, Any]:
+        """The object `usage`."""
+        prompt, answers = sum(self.prompts), sum(self.tokens.values())
+        n = max(len(self.reused) // len(self.prompts), 1)
+        cached = sum(self.reused.get(i * n, 0) for i in range(len(self.prompts)))
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": answers,
+            "total_tokens": prompt + answers,
+            "prompt_tokens_details": {"cached_tokens": cached},
+        }
+
+
+class Form:
+    """What both endpoints' responses have."""
+
+    kind: str
+    chunk_kind: str
+    prefix: str
+
+    def __init__(self, model: str, usage: Usage, *, has_scores: bool) -> None:
+        self._head = {
+            "id": f"{self.prefix}-{uuid.uuid4().hex}",
+            "object": self.kind,
+            "created": int(time.time()),
+            "model": model,
+        }
+        self.usage, self._has_scores = usage, has_scores
+
+    def whole(self, deltas: Sequence[Delta]) -> dict[str, Any]:
+        """The response with all deltas of all sequences."""
+        own: dict[int, list[Delta]] = {}
+        for delta in deltas:
+            self.usage.add(delta)
+            own.setdefault(delta.index, []).append(delta)
+        choices = []
+        for index in sorted(own):
+            parts = [part for delta in own[index] for part in delta.parts]
+            choices.append(self.choice(index, parts, own[index][-1].finish_reason))
+        return {**self._head, "choices": choices, "usage": self.usage.json()}
+
+    def chunks(self, delta: Delta, *, has_usage: bool) -> Iterator[dict[str, Any]]:
+        """The chunks of a stream for one delta; `has_usage`: they have a field for it."""
+        self.usage.add(delta)
+        more = {"usage": None} if has_usage else {}
+        for choice in self.chunk_choices(delta):
+            yield {**self._head, "object": self.chunk_kind, "choices": [choice], **more}
+
+    def usage_chunk(self) -> dict[str, Any]:
+        """The last chunk of a stream that has one."""
+        chunk = {**self._head, "object": self.chunk_kind, "choices": []}
+        return {**chunk, "usage": self.usage.json()}
+
+    def choice(self, index: int, parts: Sequence[Part], reason: str | None) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def chunk_choices(self, delta: Delta) -> Iterator[dict[str, Any]]:
+        raise NotImplementedError
+
+
+class ChatForm(Form):
+    """Responses of /v1/chat/completions."""
+
+    kind, chunk_kind, prefix = "chat.completion", "chat.completion.chunk", "chatcmpl"
+
+    def __init__(
+        self, model: str, usage: Usage, readers: Sequence[ChannelReader], *, has_scores: bool
+    ) -> None:
+        """`readers` find the parts of each sequence that are not its answer."""
+        super().__init__(model, usage, has_scores=has_scores)
+        self._readers, self._begun = readers, set[int]()
+
+    def choice(self, index: int, parts: Sequence[Part], reason: str | None) -> dict[str, Any]:
+        """The message of a sequence."""
+        text = self._texts(index, parts, is_last=True)
+        return {
+            "index": index,
+            "message": {"role": "assistant", "content": "", "refusal": None, **text},
+            "logprobs": self._logprobs(parts),
+            "finish_reason": reason,
+        }
+
+    def chunk_choices(self, delta: Delta) -> Iterator[dict[str, Any]]:
+        """The first chunk of a sequence has its role, the last one its end."""
+        index = delta.index
+        if index not in self._begun:
+            self._begun.add(index)
+            yield self._chunk(index, {"role": "assistant", "content": ""}, None)
+        reason = delta.finish_reason
+        text = self._texts(index, delta.parts, is_last=reason is not None)
+        if text or (self._has_scores and delta.parts):
+            yield self._chunk(index, text, None, self._logprobs(delta.parts))
+        if reason is not None:
+            yield self._chunk(index, {}, reason)
+
+    def _chunk(
+        self,
+        index: int,
+        delta: Mapping[str, Any],
+        reason: str | None,
+        logprobs: dict[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        return {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
+
+    def _texts(self, index: int, parts: Sequence[Part], *, is_last: bool) -> dict[str, str]:
+        """The answer's and the reasoning's new text; what channels say is reasoning."""
+        reader, found = self._readers[index], dict[str, str]()
+        pieces = [*reader.add("".join(part.text for part in parts))]
+        for channel, text in (*pieces, *(reader.end() if is_last else ())):
+            name = "content" if channel is None else _REASONING
+            found[name] = found.get(name, "") + text
+        return found
+
+    def _logprobs(self, parts: Sequence[Part]) -> dict[str, Any] | None:
+        if not self._has_scores:
+            return None
+        return {"content": [_token(part) for part in parts], "refusal": None}
+
+
+def _token(part: Part) -> dict[str, Any]:
+    return {
+        "token": part.text,
+        "logprob": _finite(part.score),
+        "bytes": list(part.text.encode()),
+        "top_logprobs": [],
+    }
+
+
+def _finite(score: float | None) -> float:
+    """JSON has no infinity; OpenAI's and vLLM's number for very unlikely tokens instead."""
+    return _UNLIKELY if score is None or not score > _UNLIKELY else score
+
+
+class CompletionForm(Form):
+    """Responses of /v1/completions."""
+
+    kind = chunk_kind = "text_completion"
+    prefix = "cmpl"
+
+    def __init__(self, model: str, usage: Usage, *, has_scores: bool) -> None:
+        super().__init__(model, usage, has_scores=has_scores)
+        self._offsets: dict[int, int] = {}  # characters of each sequence so far
+
+    def choice(self, index: int, parts: Sequence[Part], reason: str | None) -> dict[str, Any]:
+        """The text of a sequence, or the next part of it."""
+        return {
+            "index": index,
+            "text": "".join(part.text for part in parts),
+            "logprobs": self._logprobs(index, parts),
+            "finish_reason": reason,
+        }
+
+    def chunk_choices(self, delta: Delta) -> Iterator[dict[str, Any]]:
+        """One chunk."""
+        yield self.choice(delta.index, delta.parts, delta.finish_reason)
+
+    def _logprobs(self, index: int, parts: Sequence[Part]) -> dict[str, Any] | None:
+        if not self._has_scores:
+            return None
+        offsets, at = [], self._offsets.get(index, 0)
+        for part in parts:
+            offsets.append(at)
+            at += len(part.text)
+        self._offsets[index] = at
+        return {
+            "tokens": [part.text for part in parts],
+            "token_logprobs": [_finite(part.score) for part in parts],
+            "top_logprobs": None,
+            "text_offset": offsets,
+        }

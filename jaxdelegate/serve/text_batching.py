@@ -1,0 +1,290 @@
+"""Continuous batching: a thread generates for many prompts, which join and leave between runs."""
+
+import contextlib
+import dataclasses
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from jaxdelegate.errors import JaxDelegateError, StoppedError
+from jaxdelegate.lm.generation import Batch, Pace, Request, Running
+from jaxdelegate.lm.text_stream import Part, StoppedStream
+from jaxdelegate.serve.records import RequestError
+from jaxdelegate.serve.text_metrics import TextRecorder
+from jaxdelegate.serve.text_queue import FairQueue
+
+_LOGGER = logging.getLogger("jaxdelegate")
+_LONGEST_RETRY_S = 60
+_SMOOTHING = 0.1  # of the mean time of an answer: the weight of the latest one
+
+
+@dataclasses.dataclass(frozen=True)
+class Delta:
+    """What a sequence got.
+
+    Attributes:
+        index: of the sequence in its request.
+        parts: new tokens and their text.
+        finish_reason: "stop" or "length"; None: it goes on.
+        tokens: how many it has generated so far, those of a stop text included.
+        reused: how many tokens of the prompt the caches had.
+        error: why it has ended.
+    """
+
+    index: int
+    parts: Sequence[Part] = ()
+    finish_reason: str | None = None
+    tokens: int = 0
+    reused: int = 0
+    error: RequestError | None = None
+
+
+@dataclasses.dataclass(eq=False)
+class Job:
+    """One sequence of a request.
+
+    Attributes:
+        index: of the sequence in its request.
+        client: for fairness.
+        request: its prompt.
+        stream: turns its tokens into text.
+        deliver: passes what it gets to the client; called in the batcher's thread. A RuntimeError
+            says that no one waits for it.
+        is_cancelled: it ends before the next run.
+    """
+
+    index: int
+    client: str
+    request: Request
+    stream: StoppedStream
+    deliver: Callable[[Delta], None] = lambda _: None
+    is_cancelled: bool = False
+    since: float = 0.0  # by time.monotonic, like the next two
+    joined_at: float = 0.0
+    last_at: float = 0.0  # 0: it has no token
+    sent: int = 0  # tokens that the stream got
+    running: Running | None = None
+
+
+class TextBatcher:
+    """Owns a batch and the thread that reads prompts and generates.
+
+    At most one step that reads a prompt is between two runs that generate, so that a long prompt
+    does not make the others wait.
+    """
+
+    def __init__(
+        self,
+        open_batch: Callable[[], Batch],
+        prepare: Callable[[], None],
+        *,
+        name: str,
+        slots: int,
+        max_queue_size: int,
+        recorder: TextRecorder,
+    ) -> None:
+        """Nothing is opened yet.
+
+        Args:
+            open_batch: with free slots; called in the thread, and again after an error.
+            prepare: called in the thread before all; an error closes the batcher.
+            name: for messages.
+            slots: of the batch.
+            max_queue_size: how many sequences may wait besides those in slots.
+            recorder: of metrics.
+        """
+        self._open_batch, self._prepare, self._name = open_batch, prepare, name
+        self._most, self._recorder = slots + max_queue_size, recorder
+        self._slots, self._max_queue_size = slots, max_queue_size
+        self._change = threading.Condition()
+        self._queue: FairQueue[Job] = FairQueue()
+        self._jobs: dict[Running, Job] = {}  # in slots; changed by the thread only
+        self._is_closing = False
+        self._error: BaseException | None = None
+        self._mean_s = 1.0  # of an answer in its slot
+        self._pace = Pace()
+        self._thread = threading.Thread(target=self._work, name=f"serve {name}", daemon=True)
+
+    def start(self) -> None:
+        """Call it once."""
+        self._thread.start()
+
+    def submit(self, jobs: Sequence[Job]) -> None:
+        """Queue all sequences of a request.
+
+        Raises:
+            RequestError: of status 429: too many wait; 503: the batcher is closed.
+        """
+        with self._change:
+            if self._is_closing:
+                why = "is shutting down" if self._error is None else f"failed: {self._error}"
+                raise RequestError(f"{self._name} {why}; no requests are accepted", 503)
+            waiting = len(self._queue)
+            if waiting + len(self._jobs) + len(jobs) > self._most:
+                raise self._full(waiting, len(jobs))
+            now = time.monotonic()
+            for job in jobs:
+                job.since = now
+            self._queue.add(jobs)
+            self._recorder.waiting(len(self._queue))
+            self._change.notify()
+
+    def _full(self, waiting: int, count: int) -> RequestError:
+        if count > self._most:
+            return RequestError(
+                f"{self._name}: expected at most {self._most} answers in a request (max_batch_size "
+                f"and max_queue_size), got {count}: send several requests"
+            )
+        seconds = math.ceil(self._mean_s * (waiting + 1) / self._slots)
+        return RequestError(
+            f"{self._name}: the queue is full with {waiting} prompts (max_queue_size, "
+            f"{self._max_queue_size}); try again later",
+            429,
+            headers={"Retry-After": str(min(max(seconds, 1), _LONGEST_RETRY_S))},
+        )
+
+    def cancel(self, jobs: Sequence[Job]) -> None:
+        """End sequences that no one waits for; those that have ended stay as they are."""
+        with self._change:
+            for job in jobs:
+                job.is_cancelled = True
+                self._queue.remove(job)
+            self._recorder.waiting(len(self._queue))
+            self._change.notify()
+
+    def close(self) -> None:
+        """Refuse new requests, finish those that were accepted, and end the thread."""
+        with self._change:
+            self._is_closing = True
+            self._change.notify()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def fail_after_fork(self, error: BaseException) -> None:
+        """This process was forked, and the thread runs only in the parent."""
+        self._change = threading.Condition()  # the parent's thread may have held its lock
+        self._is_closing, self._error = True, error
+
+    # ---- the thread
+
+    def _work(self) -> None:
+        try:
+            self._prepare()
+            batch = self._open_batch()
+            while self._wait():
+                try:
+                    self._step(batch)
+                except (
+                    Exception
+                ) as error:  # of a device, or ours: sequences are in an unknown state
+                    self._fail(error)
+                    batch = self._open_batch()
+        except BaseException as error:  # no caller would see it
+            if not isinstance(error, StoppedError):
+                text = "%s: cannot be served: %s"
+                shown = None if isinstance(error, JaxDelegateError) else error
+                _LOGGER.log(logging.ERROR, text, self._name, error, exc_info=shown)
+            self._end(error)
+
+    def _wait(self) -> bool:
+        """Wait for work; False: the batcher is closed and all accepted requests have ended."""
+        with self._change:
+            while not (self._queue or self._jobs):
+                if self._is_closing:
+                    return False
+                self._change.wait()
+        return True
+
+    def _step(self, batch: Batch) -> None:
+        """One step that reads and one run that generates."""
+        for running, job in list(self._jobs.items()):
+            if job.is_cancelled:
+                batch.leave(running)
+                self._ended(job, "abort")
+        self._join(batch)
+        batch.read()
+        begin = time.monotonic()
+        changed = batch.run(self._pace.steps)
+        if changed:
+            self._pace.took(time.monotonic() - begin)
+        for running in changed:
+            self._advance(batch, self._jobs[running])
+        self._recorder.cache_use(batch.use)
+
+    def _join(self, batch: Batch) -> None:
+        while batch.free:
+            with self._change:
+                if not self._queue:
+                    return
+                job = self._queue.pop()
+                self._recorder.waiting(len(self._queue))
+            job.joined_at = time.monotonic()
+            try:
+                running = batch.join(job.request)
+            except Exception:
+                self._deliver(job, self._failed(job))
+                raise
+            with self._change:
+                self._jobs[running], job.running = job, running
+            self._recorder.running(len(self._jobs))
+            self._recorder.prompt(len(job.request.ids), running.reused)
+
+    def _advance(self, batch: Batch, job: Job) -> None:
+        """Pass on what a sequence got."""
+        running, stream = job.running, job.stream
+        assert running is not None
+        tokens = running.tokens[job.sent : running.settled]
+        parts = stream.add(tokens, running.scores[job.sent : running.settled])
+        job.sent += len(tokens)
+        reason: str | None = running.finish_reason
+        if reason is not None:
+            parts += stream.end()
+        if stream.is_stopped:
+            batch.leave(running)
+            reason = "stop"
+        self._recorder.generated(len(tokens), job.last_at or job.since, first=not job.last_at)
+        job.last_at = time.monotonic()
+        if parts or reason is not None:
+            self._deliver(job, Delta(job.index, parts, reason, stream.count, running.reused))
+        if reason is not None:
+            self._ended(job, reason)
+
+    def _deliver(self, job: Job, delta: Delta) -> None:
+        try:
+            job.deliver(delta)
+        except RuntimeError:  # the event loop is closed
+            job.is_cancelled = True
+
+    def _ended(self, job: Job, reason: str) -> None:
+        assert job.running is not None
+        with self._change:
+            del self._jobs[job.running]
+        now = time.monotonic()
+        if reason != "abort":
+            self._mean_s += _SMOOTHING * (now - job.joined_at - self._mean_s)
+        self._recorder.running(len(self._jobs))
+        self._recorder.ended(reason, now - job.since)
+
+    def _fail(self, error: Exception) -> None:
+        """All sequences in slots end with an error."""
+        _LOGGER.error("%s: generation failed: %s", self._name, error, exc_info=error)
+        for job in list(self._jobs.values()):
+            self._deliver(job, self._failed(job))
+            self._ended(job, "error")
+
+    def _failed(self, job: Job) -> Delta:
+        message = f"{self._name}: generation failed; see the server's log"
+        return Delta(job.index, error=RequestError(message, 500))
+
+    def _end(self, error: BaseException) -> None:
+        """The thread failed: refuse everything."""
+        with self._change:
+            self._error, self._is_closing = error, True
+            jobs = [*self._jobs.values(), *self._queue.clear()]
+            self._jobs.clear()
+        for job in jobs:
+            refused = RequestError(f"{self._name} failed: {error}", 503)
+            with contextlib.suppress(RuntimeError):
+                job.deliver(Delta(job.index, error=refused))

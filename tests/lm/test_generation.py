@@ -1,0 +1,144 @@
+"""Sequences that join and leave a batch get the tokens that each gets alone."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jaxdelegate import lm
+from jaxdelegate.lm.generation import Batch, Pace, Request
+from tests.support.language_models import language_bundle, language_model
+
+BOS = 1
+LONG, SHORT, OTHER = [BOS, *range(70, 110)], [BOS, 80, 81], [BOS, *range(90, 70, -1)]
+
+
+@pytest.fixture(scope="module", params=["caches", "recurrent"])
+def engine(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[lm.Engine]:
+    path = tmp_path_factory.mktemp("lm") / "model.litertlm"
+    is_recurrent = request.param == "recurrent"
+    path.write_bytes(language_bundle(model=language_model(is_recurrent=is_recurrent)))
+    with lm.Engine(path, lm.Backend.CPU(), max_batch=2) as engine:
+        yield engine
+
+
+def request_of(engine: lm.Engine, ids: list[int], limit: int = 12) -> Request:
+    return Request(ids, limit, engine.rules())
+
+
+def alone(engine: lm.Engine, ids: list[int], limit: int = 12) -> list[int]:
+    (found,) = engine.generate([ids], max_output_tokens=limit)
+    return found.token_ids
+
+
+def test_a_long_prompt_is_read_between_the_runs_of_others(engine: lm.Engine) -> None:
+    batch = Batch(engine, engine.new_decoder(2))
+    first = batch.join(request_of(engine, SHORT))
+    while batch.read():
+        pass
+    second = batch.join(request_of(engine, LONG))
+    assert batch.free == 0
+    wanted, steps = alone(engine, SHORT), 0
+    while batch.read():
+        steps += 1
+        batch.run(1)
+        assert first.tokens == wanted[:steps]
+        assert second.tokens == []
+    assert steps == 4  # the last one of 5: 40 tokens by 8
+    while batch.free < 2:
+        batch.run(3)
+    assert first.tokens == alone(engine, SHORT)
+    assert second.tokens == alone(engine, LONG)
+    assert {first.finish_reason, second.finish_reason} <= {"stop", "length"}
+
+
+def test_a_request_that_leaves_while_it_is_read(engine: lm.Engine) -> None:
+    """The caches have what was read, and nothing else."""
+    batch = Batch(engine, engine.new_decoder(2))
+    left = batch.join(request_of(engine, LONG))
+    assert batch.read()
+    batch.leave(left)
+    batch.leave(left)  # nothing more
+    assert (left.finish_reason, batch.free) == ("cancelled", 2)
+    again = batch.join(request_of(engine, LONG))
+    assert (again.slot, again.reused) == (left.slot, 8)
+    other = batch.join(request_of(engine, OTHER))
+    while batch.free < 2:
+        batch.read()
+        batch.run(2)
+    assert again.tokens == alone(engine, LONG)
+    assert other.tokens == alone(engine, OTHER)
+
+
+def test_a_short_prompt_does_not_wait_for_a_long_one(engine: lm.Engine) -> None:
+    batch = Batch(engine, engine.new_decoder(2))
+    long, short = (batch.join(request_of(engine, ids)) for ids in (LONG, SHORT))
+    assert batch.read()  # for the first one
+    assert batch.read()  # for the shortest one, which is read now
+    batch.run(1)
+    assert (short.tokens, long.tokens) == (alone(engine, SHORT)[:1], [])
+    while batch.free < 2:
+        batch.read()
+        batch.run(1)
+    assert short.tokens == alone(engine, SHORT)
+    assert long.tokens == alone(engine, LONG)
+
+
+def test_the_slot_that_has_most_of_a_prompt(engine: lm.Engine) -> None:
+    if engine.graph.reach is not None:
+        pytest.skip("its caches cannot go back")
+    batch = Batch(engine, engine.new_decoder(2))
+    slots = {}
+    for name, ids in (("long", LONG), ("other", OTHER)):
+        slots[name] = batch.join(request_of(engine, ids, 2)).slot
+    while batch.free < 2:
+        batch.read()
+        batch.run()
+    for name, ids in (("other", [*OTHER, 99]), ("long", LONG[:-3])):
+        running = batch.join(request_of(engine, ids, 2))
+        assert (running.slot, running.reused) == (slots[name], len(ids) - 1)
+    while batch.free < 2:
+        batch.read()
+        batch.run()
+    # Nothing in common but the start: the slot that was used least recently.
+    unused = batch.join(request_of(engine, [50, 51], 2)).slot
+    assert unused == slots["other"] or alone(engine, [*OTHER, 99], 2) != []
+
+
+def test_tokens_that_may_begin_a_stop_are_not_settled(tmp_path: Path, engine: lm.Engine) -> None:
+    tokens = alone(engine, SHORT)
+    path = tmp_path / "stop.litertlm"
+    path.write_bytes(
+        language_bundle(edit=lambda m: m.stop_tokens.add().token_ids.ids.extend([tokens[2], 260]))
+    )
+    if engine.graph.reach is not None:
+        pytest.skip("one model is enough")
+    with lm.Engine(path, lm.Backend.CPU()) as other:
+        batch = Batch(other, other.new_decoder(1))
+        running = batch.join(request_of(other, SHORT, 5))
+        batch.read()
+        settled = []
+        while batch.free == 0:
+            batch.run(1)
+            settled.append(running.settled)
+    assert running.tokens == tokens[:5]
+    assert settled[1:4] == [2, 2, 4] or tokens[2] in tokens[:2]
+
+
+def test_errors_of_a_prompt(engine: lm.Engine) -> None:
+    batch = Batch(engine, engine.new_decoder(1))
+    for ids, said in (([], "empty"), ([1] * 129, "at most 128"), ([999], "below 261")):
+        with pytest.raises(ValueError, match=said):
+            batch.join(request_of(engine, ids))
+    assert batch.free == 1
+
+
+def test_the_pace_follows_the_time_of_runs() -> None:
+    pace = Pace()
+    found = []
+    for seconds in (0.001, 0.001, 0.001, 0.001, 0.001, 0.001, 0.04, 0.1, 0.1):
+        pace.took(seconds)
+        found.append(pace.steps)
+    assert found == [2, 4, 8, 16, 32, 32, 32, 16, 8]

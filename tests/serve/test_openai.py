@@ -1,0 +1,614 @@
+"""OpenAI's API over HTTP: answers equal the engine's; streams, errors, disconnects, limits."""
+
+import concurrent.futures
+import contextlib
+import dataclasses
+import http.client
+import json
+import queue
+import re
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jaxdelegate import lm
+from jaxdelegate.errors import ModelError, StoppedError
+from jaxdelegate.lm.generation import Batch, Running
+from jaxdelegate.lm.tasks import STEPS
+from jaxdelegate.serve.language_model import LanguageModel
+from jaxdelegate.serve.limits import Limits
+from jaxdelegate.serve.records import RequestError
+from jaxdelegate.serve.running import Server
+from jaxdelegate.serve.settings import ServeSettings
+from jaxdelegate.serve.text_metrics import TextRecorder
+from tests.serve.stock import NETWORKS
+from tests.support.language_models import CHATML, language_bundle
+
+TEMPLATE = "{% if messages[0].content == 'refuse' %}{{ raise_exception('no') }}{% endif %}" + CHATML
+CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+HELLO = [{"role": "user", "content": "Hello"}]
+
+
+class Gate:
+    """Lets batches run freely, or a number of times."""
+
+    def __init__(self) -> None:
+        self._permits: threading.Semaphore | None = None
+        self.left: queue.Queue[Running] = queue.Queue()
+
+    def close(self) -> None:
+        self._permits = threading.Semaphore(0)
+
+    def allow(self, count: int) -> None:
+        assert self._permits is not None
+        self._permits.release(count)
+
+    def open(self) -> None:
+        permits, self._permits = self._permits, None
+        if permits is not None:
+            permits.release(1000)
+
+    def patch(self, patch: pytest.MonkeyPatch) -> None:
+        run, leave = Batch.run, Batch.leave
+
+        def gated(batch: Batch, steps: int = STEPS) -> list[Running]:
+            if self._permits is None or batch.free == batch.slots:
+                return run(batch, steps)
+            self._permits.acquire()
+            return run(batch, 1)
+
+        def noticed(batch: Batch, running: Running) -> None:
+            leave(batch, running)
+            self.left.put(running)
+
+        patch.setattr(Batch, "run", gated)
+        patch.setattr(Batch, "leave", noticed)
+
+
+@dataclasses.dataclass
+class Served:
+    port: int
+    engine: lm.Engine
+    gate: Gate
+    server: Server
+
+    def call(self, path: str, body: Any = None, **headers: str) -> "Answer":
+        with contextlib.closing(self.send(path, body, **headers)) as connection:
+            found = connection.getresponse()
+            return Answer(found.status, dict(found.getheaders()), found.read())
+
+    def send(self, path: str, body: Any = None, **headers: str) -> http.client.HTTPConnection:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        if isinstance(body, dict):
+            body = json.dumps({"model": "tiny", **body})
+        connection.request("GET" if body is None else "POST", path, body, headers)
+        return connection
+
+    def metric(self, name: str) -> float:
+        lines = self.call("/metrics").body.decode().splitlines()
+        return sum(float(line.split()[-1]) for line in lines if line.startswith(name))
+
+
+@dataclasses.dataclass
+class Answer:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def error(self) -> Any:
+        return self.json["error"]
+
+    @property
+    def events(self) -> list[Any]:
+        """Those of a stream, which must end as it should."""
+        assert self.headers["content-type"].startswith("text/event-stream")
+        *events, done, rest = self.body.decode().split("\n\n")
+        assert (done, rest) == ("data: [DONE]", "")
+        return [json.loads(e.removeprefix("data: ")) for e in events]
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    path = tmp_path_factory.mktemp("openai") / "tiny.litertlm"
+    path.write_bytes(language_bundle(TEMPLATE))
+    gate, lines = Gate(), queue.Queue[str]()
+    settings = ServeSettings(max_batch_size=3, max_queue_size=2)
+    keywords = NETWORKS / "keywords.tflite"
+    with pytest.MonkeyPatch.context() as patch:
+        gate.patch(patch)
+        models: dict[str, Path] = {"tiny": path, "keywords": keywords}
+        server = Server(models, settings, Limits(), port=0, say=lines.put)
+        thread = threading.Thread(target=server.run)
+        thread.start()
+        port = int(lines.get(timeout=60).rpartition(":")[2])
+        for _ in models:
+            assert "is ready" in lines.get(timeout=200)
+        with lm.Engine(path, lm.Backend.CPU()) as engine:
+            yield Served(port, engine, gate, server)
+        server.stop()
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+@pytest.fixture
+def gate(served: Served) -> Iterator[Gate]:
+    """Closed; opened at the end."""
+    served.gate.close()
+    while not served.gate.left.empty():
+        served.gate.left.get()
+    yield served.gate
+    served.gate.open()
+
+
+def completed(served: Served, prompt: str, limit: int) -> lm.Completion:
+    (found,) = served.engine.generate([prompt], max_output_tokens=limit, log_probabilities=True)
+    return found
+
+
+def rendered(messages: list[dict[str, str]]) -> str:
+    said = [f"<|im_start|>{m['role']}\n{m['content']}<|im_end|>\n" for m in messages]
+    return "".join(said) + "<|im_start|>assistant\n"
+
+
+# ---- answers
+
+
+def test_models(served: Served) -> None:
+    (found,) = served.call("/v1/models").json["data"]
+    assert (found["id"], found["object"], found["max_model_len"]) == ("tiny", "model", 128)
+    assert served.call("/v1/models/tiny").json == found
+    assert served.call("/v1/models/other").error["code"] == "model_not_found"
+
+
+def test_a_chat(served: Served) -> None:
+    messages = [{"role": "system", "content": "Be brief."}, *HELLO]
+    expected = completed(served, rendered(messages), 20)
+    found = served.call(CHAT, {"messages": messages, "max_completion_tokens": 20, "temperature": 0})
+    (choice,) = found.json["choices"]
+    assert choice["message"]["content"] == expected.text
+    assert choice["finish_reason"] == expected.finish_reason
+    usage = found.json["usage"]
+    assert usage["prompt_tokens"] == expected.prompt_tokens
+    assert usage["completion_tokens"] == len(expected.token_ids)
+    assert usage["total_tokens"] == expected.prompt_tokens + len(expected.token_ids)
+    parts = [{"type": "text", "text": "Be "}, {"type": "text", "text": "brief."}]
+    messages = [{"role": "developer", "content": parts}, *HELLO]
+    again = served.call(CHAT, {"messages": messages, "max_tokens": 20, "temperature": 0}).json
+    assert again["choices"][0]["message"] == choice["message"]
+    # The caches have the prompt now, all but its last token.
+    cached = again["usage"]["prompt_tokens_details"]["cached_tokens"]
+    assert cached == expected.prompt_tokens - 1
+
+
+def test_a_stream_has_the_same_text(served: Served) -> None:
+    body = {"messages": HELLO, "max_tokens": 20, "temperature": 0, "logprobs": True}
+    whole = served.call(CHAT, body).json
+    more = {"stream": True, "stream_options": {"include_usage": True}}
+    events = served.call(CHAT, {**body, **more}).events
+    assert len({e["id"] for e in events}) == 1
+    assert {e["object"] for e in events} == {"chat.completion.chunk"}
+    *chunks, last = events
+    assert (last["choices"], last["usage"]["completion_tokens"]) == ([], 20)
+    assert {e["usage"] for e in chunks} == {None}
+    choices = [e["choices"][0] for e in chunks]
+    assert choices[0]["delta"] == {"role": "assistant", "content": ""}
+    message = whole["choices"][0]
+    text = "".join(c["delta"].get("content", "") for c in choices)
+    assert text == message["message"]["content"]
+    scores = [s for c in choices if c["logprobs"] for s in c["logprobs"]["content"]]
+    assert scores == message["logprobs"]["content"]
+    assert [c["finish_reason"] for c in choices if c["finish_reason"]] == ["length"]
+
+
+def test_completions_of_several_prompts(served: Served) -> None:
+    prompts = ["Hello", "What is 2 + 3?"]
+    body = {"prompt": prompts, "max_tokens": 9, "logprobs": 0, "temperature": 0, "n": 2}
+    found = served.call(TEXT, body).json
+    assert [c["index"] for c in found["choices"]] == [0, 1, 2, 3]
+    expected = [completed(served, prompts[i // 2], 9) for i in range(4)]
+    for choice, one in zip(found["choices"], expected, strict=True):
+        assert choice["text"] == one.text
+        assert choice["logprobs"]["token_logprobs"] == pytest.approx(
+            one.log_probabilities, abs=1e-4
+        )
+        assert "".join(choice["logprobs"]["tokens"]) == one.text
+        ends = [len("".join(choice["logprobs"]["tokens"][:i])) for i in range(9)]
+        assert choice["logprobs"]["text_offset"] == ends[: len(one.token_ids)]
+    usage = found["usage"]
+    assert usage["prompt_tokens"] == expected[0].prompt_tokens + expected[2].prompt_tokens
+    assert usage["completion_tokens"] == sum(len(e.token_ids) for e in expected)
+    stream = served.call(TEXT, {**body, "stream": True}).events
+    for index, one in enumerate(expected):
+        own = [c for e in stream for c in e["choices"] if c["index"] == index]
+        assert "".join(c["text"] for c in own) == one.text
+        assert own[-1]["finish_reason"] == one.finish_reason
+
+
+def test_token_ids_are_a_prompt(served: Served) -> None:
+    ids = served.engine.prompt_ids("Hello")
+    text = completed(served, "Hello", 16).text
+    for prompt in (ids, [ids]):
+        (choice,) = served.call(TEXT, {"prompt": prompt, "temperature": 0}).json["choices"]
+        assert choice["text"] == text
+
+
+def test_a_stop_text(served: Served) -> None:
+    text = completed(served, "Hello", 30).text
+    stop = text[6:8]
+    for more in ({}, {"stream": True}):
+        body = {"prompt": "Hello", "max_tokens": 30, "temperature": 0, "stop": [stop, "zzzz"]}
+        found = served.call(TEXT, {**body, **more})
+        choices = [e["choices"][0] for e in (found.events if more else [found.json])]
+        assert "".join(c["text"] for c in choices) == text[: text.index(stop)]
+        assert choices[-1]["finish_reason"] == "stop"
+
+
+def test_seeds_and_samplers(served: Served) -> None:
+    body = {"prompt": "Hello", "max_tokens": 12, "temperature": 1.5, "top_p": 0.9, "top_k": 20}
+
+    def texts(**more: Any) -> list[str]:
+        return [c["text"] for c in served.call(TEXT, {**body, **more}).json["choices"]]
+
+    sampler = lm.SamplerConfig(top_k=20, top_p=0.9, temperature=1.5, seed=7)
+    (expected,) = served.engine.generate(["Hello"], sampler_config=sampler, max_output_tokens=12)
+    first = texts(seed=7, n=3)
+    assert first[0] == expected.text
+    assert len(set(first)) == 3
+    assert texts(seed=8) == [first[1]]
+    assert texts() != texts()
+    assert texts(seed=7, n=3) == first
+
+
+def test_penalties(served: Served) -> None:
+    body = {"prompt": "Hello", "max_tokens": 12, "temperature": 0, "frequency_penalty": 2}
+    (choice,) = served.call(TEXT, {**body, "presence_penalty": 1.5}).json["choices"]
+    config = lm.RepetitionPenaltyConfig(presence_penalty=1.5, frequency_penalty=2)
+    (expected,) = served.engine.generate(
+        ["Hello"], max_output_tokens=12, repetition_penalty_config=config
+    )
+    assert choice["text"] == expected.text
+
+
+def test_reasoning_is_separate(tmp_path: Path, served: Served) -> None:
+    """What the template leaves open is reasoning until the channel's end."""
+    from jaxdelegate.bundles.metadata import Channel
+    from jaxdelegate.lm.channels import ChannelReader
+    from jaxdelegate.lm.text_stream import Part
+    from jaxdelegate.serve.openai_responses import ChatForm, Usage
+    from jaxdelegate.serve.text_batching import Delta
+
+    del tmp_path, served
+    channel = Channel("thought", "<think>", "</think>", is_reasoning=True)
+
+    def form() -> ChatForm:
+        return ChatForm("m", Usage([3]), [ChannelReader([channel], "<think>")], has_scores=False)
+
+    texts = ["I ", "see</th", "ink>", "Yes", "."]
+    deltas = [Delta(0, [Part(t, 0, None)], tokens=n) for n, t in enumerate(texts)]
+    deltas.append(Delta(0, (), "stop", 5))
+    message = form().whole(deltas)["choices"][0]["message"]
+    assert (message["reasoning_content"], message["content"]) == ("I see", "Yes.")
+    own = form()
+    chunks = [c["choices"][0]["delta"] for d in deltas for c in own.chunks(d, has_usage=False)]
+    assert "".join(c.get("reasoning_content", "") for c in chunks) == "I see"
+    assert "".join(c.get("content", "") for c in chunks) == "Yes."
+
+
+# ---- many clients
+
+
+def test_streams_do_not_depend_on_each_other(served: Served) -> None:
+    prompts = ["Hello", "What is 2 + 3?", "x", "The quick brown fox", "y" * 60]
+    expected = [completed(served, prompt, 25).text for prompt in prompts]
+
+    def text(prompt: str) -> str:
+        body = {"prompt": prompt, "max_tokens": 25, "temperature": 0, "stream": True}
+        events = served.call(TEXT, body).events
+        return "".join(e["choices"][0]["text"] for e in events)
+
+    with concurrent.futures.ThreadPoolExecutor(5) as threads:
+        for _ in range(3):
+            assert list(threads.map(text, prompts)) == expected
+
+
+def test_a_full_queue(served: Served, gate: Gate) -> None:
+    body = {"prompt": "Hello", "max_tokens": 2, "temperature": 0}
+    accepted = [served.send(TEXT, body) for _ in range(5)]
+    while served.metric("vllm:num_requests_") < 5:
+        pass
+    refused = served.call(TEXT, body)
+    assert refused.status == 429
+    assert int(refused.headers["retry-after"]) >= 1
+    assert (refused.error["type"], refused.error["code"]) == (
+        "rate_limit_error",
+        "rate_limit_exceeded",
+    )
+    assert served.call("/v1/models").status == 200
+    gate.open()
+    for connection in accepted:
+        with contextlib.closing(connection):
+            assert connection.getresponse().status == 200
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_a_client_that_leaves(served: Served, gate: Gate, is_stream: bool) -> None:
+    connection = served.send(TEXT, {"prompt": "Hello", "max_tokens": 99, "stream": is_stream})
+    if is_stream:
+        gate.allow(5)
+        assert connection.getresponse().readline().startswith(b"data: ")
+    else:
+        while served.metric("vllm:num_requests_running") < 1:
+            pass
+    connection.close()
+    while gate.left.empty():  # it is noticed before the next run
+        gate.allow(1)
+    assert len(gate.left.get().tokens) < 99
+    assert served.metric("vllm:num_requests_running") == 0
+
+
+def test_a_client_that_leaves_the_queue(served: Served, gate: Gate) -> None:
+    body = {"prompt": "Hello", "max_tokens": 2}
+    others = [served.send(TEXT, body) for _ in range(3)]
+    waiting = served.send(TEXT, body)
+    while served.metric("vllm:num_requests_") < 4:
+        pass
+    waiting.close()
+    while served.metric("vllm:num_requests_") > 3:
+        pass
+    gate.open()
+    for connection in others:
+        with contextlib.closing(connection):
+            assert connection.getresponse().status == 200
+
+
+def test_the_time_limit(served: Served, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = served.server._served.language_models["tiny"]
+    settings = dataclasses.replace(model.settings, answer_timeout_s=0.05)
+    monkeypatch.setattr(model, "settings", settings)
+    found = served.call(TEXT, {"prompt": "Hello"})
+    assert (found.status, found.error["code"]) == (504, "timeout")
+    assert "0.05 s" in found.error["message"]
+    gate.allow(20)
+    monkeypatch.setattr(
+        model, "settings", dataclasses.replace(model.settings, answer_timeout_s=1.0)
+    )
+    *_, last = served.call(TEXT, {"prompt": "Hello", "stream": True, "max_tokens": 99}).events
+    assert last["error"]["code"] == "timeout"
+
+
+def test_the_other_protocol_is_in_the_same_server(served: Served) -> None:
+    assert served.call("/v2/health/ready").status == 200
+    assert served.call("/v2/models/tiny/ready").json == {"name": "tiny", "ready": True}
+    entry = {"name": "features", "datatype": "FP32", "shape": [1, 32], "data": [0] * 32}
+    body = json.dumps({"inputs": [entry]})
+    assert served.call("/v2/models/keywords/infer", body).status == 200
+    refused = served.call("/v2/models/tiny/infer", body)
+    assert (refused.status, "/v1/models" in refused.json["error"]) == (400, True)
+    names = [m["name"] for m in served.call("/v2/repository/index", "{}").json]
+    assert names == ["keywords", "tiny"]
+
+
+def test_clients_are_known_by_their_keys_or_addresses(served: Served) -> None:
+    """Keys are not kept."""
+    seen = []
+    model = served.server._served.language_models["tiny"]
+    with pytest.MonkeyPatch.context() as patch:
+        submit = model.submit
+        patch.setattr(model, "submit", lambda jobs: [seen.append(jobs[0].client), submit(jobs)])
+        for key in ("Bearer a", "Bearer b", "Bearer a"):
+            served.call(TEXT, {"prompt": "x", "max_tokens": 1}, Authorization=key)
+        served.call(TEXT, {"prompt": "x", "max_tokens": 1})
+    assert seen[0] == seen[2] != seen[1]
+    assert "Bearer" not in seen[0]
+    assert seen[3] == "127.0.0.1"
+
+
+def test_a_forked_process_says_that_it_cannot_generate(tmp_path: Path) -> None:
+    model = LanguageModel(tmp_path / "m.litertlm", "m", ServeSettings(), TextRecorder())
+    model.fail_after_fork()
+    with pytest.raises(StoppedError, match="was started before this process"):
+        model.wait_until_ready()
+    with pytest.raises(RequestError, match="m failed: m was started before"):
+        model.submit([])
+
+
+def test_a_model_that_is_damaged_ends_the_server(tmp_path: Path) -> None:
+    path = tmp_path / "model.litertlm"
+    path.write_bytes(language_bundle("{% for %}"))
+    server = Server({"m": path}, port=0, say=lambda _: None)
+    with pytest.raises(ModelError, match="chat template: syntax error"):
+        server.run()
+
+
+# ---- errors
+
+WRONG: dict[str, tuple[Any, int, str | None, str]] = {
+    "not JSON": (b"{", 400, None, "the JSON of the request: "),
+    "empty": (b"", 400, None, "the JSON of the request: "),
+    "a list": (b"[]", 400, None, "expected an object"),
+    "not UTF-8": (b'{"model": "\xff"}', 400, None, "is not UTF-8"),
+    "deep": (b"[" * 100_000, 400, None, "nested too deeply"),
+    "twice": (b'{"model": "a", "model": "b"}', 400, None, "duplicate field 'model'"),
+    "long": (b" " * (5 << 20), 413, None, "expected at most 4194304 bytes"),
+    "digits": (b'{"seed": ' + b"9" * 5000 + b"}", 400, None, "too many digits"),
+    "no model": (b'{"messages": []}', 400, "messages", "expected a list of messages"),
+    "model's type": ({"model": 5}, 400, "model", "expected a string"),
+    "another model": ({"model": "gpt-4"}, 404, "model", "expected one of: 'tiny'"),
+    "tensors": ({"model": "keywords"}, 404, "model", "it has tensors: see /v2/models"),
+    "unknown": ({"temprature": 1}, 400, "temprature", "unknown field"),
+    "messages": ({"messages": "Hello"}, 400, "messages", "expected a list"),
+    "role": ({"messages": [{"role": "bot"}]}, 400, "messages[0].role", "expected one of system"),
+    "tool": (
+        {"messages": [{"role": "tool", "content": "x"}]},
+        400,
+        "messages[0].role",
+        "got 'tool'",
+    ),
+    "content": ({"messages": [{"role": "user"}]}, 400, "messages[0].content", "expected a string"),
+    "image": (
+        {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+        400,
+        "messages[0].content[0].type",
+        "reads text only",
+    ),
+    "surrogate": (
+        b'{"model": "tiny", "messages": [{"role": "user", "content": "\\ud800"}]}',
+        400,
+        "messages[0].content",
+        "unpaired surrogate",
+    ),
+    "calls": (
+        {"messages": [{"role": "assistant", "tool_calls": [{"id": "x"}]}]},
+        400,
+        "messages[0].tool_calls",
+        "not supported",
+    ),
+    "too long": (
+        {"messages": [{"role": "user", "content": "x" * 200}]},
+        400,
+        "messages",
+        "expected at most 128 tokens",
+    ),
+    "template": (
+        {"messages": [{"role": "user", "content": "refuse"}]},
+        400,
+        "messages",
+        "messages: the chat template fails: no",
+    ),
+    "NaN": (b'{"temperature": NaN}', 400, "temperature", "from 0 to 2"),
+    "hot": ({"temperature": 2.1}, 400, "temperature", "from 0 to 2"),
+    "true": ({"temperature": True}, 400, "temperature", "expected a number"),
+    "top_p": ({"top_p": -0.1}, 400, "top_p", "from 0 to 1"),
+    "n": ({"n": 0}, 400, "n", "from 1 to 128"),
+    "many": ({"n": 6}, 400, None, "at most 5 answers in a request"),
+    "tokens": ({"max_tokens": 0}, 400, "max_tokens", "expected an integer from 1"),
+    "half a token": ({"max_tokens": 1.5}, 400, "max_tokens", "expected an integer"),
+    "both limits": (
+        {"max_tokens": 1, "max_completion_tokens": 2},
+        400,
+        "max_completion_tokens and max_tokens",
+        "the same number",
+    ),
+    "seed": ({"seed": 1 << 63}, 400, "seed", "expected an integer from"),
+    "stop": ({"stop": ["a"] * 5}, 400, "stop", "at most 4 strings"),
+    "empty stop": ({"stop": ""}, 400, "stop", "1 to 1024 characters"),
+    "stop's type": ({"stop": 5}, 400, "stop", "expected a string"),
+    "stream": ({"stream": "yes"}, 400, "stream", "true or false"),
+    "options": ({"stream_options": {}}, 400, "stream_options", "only with stream"),
+    "penalty": ({"presence_penalty": 3}, 400, "presence_penalty", "from -2 to 2"),
+    "schema": (
+        {"response_format": {"type": "json_schema"}},
+        400,
+        "response_format",
+        "constrained output is not supported",
+    ),
+    "functions": ({"tools": [{"type": "function"}]}, 400, "tools", "tools are not supported"),
+    "top": ({"logprobs": True, "top_logprobs": 2}, 400, "top_logprobs", "only the chosen tokens"),
+    "logprobs": ({"logprobs": 1}, 400, "logprobs", "true or false"),
+    "bias": ({"logit_bias": {"5": 1}}, 400, "logit_bias", "not supported"),
+    "kwargs": ({"chat_template_kwargs": 5}, 400, "chat_template_kwargs", "expected an object"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_wrong_chats(served: Served, what: str) -> None:
+    body, status, param, said = WRONG[what]
+    if isinstance(body, dict):
+        body = {"messages": HELLO, **body}
+    elif body.startswith(b'{"temperature'):
+        body = body.replace(
+            b"{", b'{"model": "tiny", "messages": [{"role": "user", "content": ""}], '
+        )
+    found = served.call(CHAT, body)
+    assert (found.status, found.error["param"]) == (status, param)
+    assert said in found.error["message"]
+    assert found.error["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "said"),
+    [
+        ({}, "prompt", "missing field"),
+        ({"prompt": []}, "prompt", "expected a string"),
+        ({"prompt": [[]]}, "prompt[0]", "expected token ids"),
+        ({"prompt": ["x", 5]}, "prompt[1]", "expected a string"),
+        ({"prompt": [-1]}, "prompt", "expected token ids"),
+        ({"prompt": [999]}, "prompt", "expected token ids below 261"),
+        ({"prompt": [True]}, "prompt[0]", "expected a string"),
+        ({"prompt": "x" * 500}, "prompt", "expected at most 128 tokens"),
+        ({"prompt": "x", "logprobs": 2}, "logprobs", "expected 0"),
+        ({"prompt": "x", "logprobs": True}, "logprobs", "expected 0"),
+        ({"prompt": "x", "echo": True}, "echo", "do not have the prompt"),
+        ({"prompt": "x", "best_of": 2}, "best_of", "use n"),
+        ({"prompt": "x", "best_of": True}, "best_of", "use n"),
+        ({"prompt": "x", "messages": HELLO}, "messages", "unknown field"),
+    ],
+)
+def test_wrong_completions(served: Served, body: Any, param: str, said: str) -> None:
+    found = served.call(TEXT, body)
+    assert (found.status, found.error["param"]) == (400, param)
+    assert said in found.error["message"]
+
+
+def test_wrong_paths_and_methods(served: Served) -> None:
+    assert (found := served.call("/v1/images")).status == 404
+    assert "unknown path" in found.error["message"]
+    assert (found := served.call(CHAT)).status == 405
+    assert "does not support GET" in found.error["message"]
+
+
+def test_fields_without_a_meaning_are_ignored(served: Served) -> None:
+    body = {"user": "me", "store": False, "logit_bias": {}, "tools": None, "n": None}
+    body |= {"response_format": {"type": "text"}, "metadata": {"a": "b"}}
+    body |= {"messages": [*HELLO, {"role": "assistant", "content": None, "tool_calls": []}]}
+    assert served.call(CHAT, {**body, "max_tokens": 1}).status == 200
+
+
+# ---- the official client
+
+
+def test_the_code_of_the_page(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    openai = pytest.importorskip("openai", reason="the package openai is not installed")
+    text = (Path(__file__).parents[2] / "docs" / "lm_serving.md").read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    assert blocks
+    names: dict[str, Any] = {"openai": openai}
+    for block in blocks:
+        code = block.replace("localhost:8000", f"127.0.0.1:{served.port}")
+        exec(code.replace('model="chat"', 'model="tiny"'), names)
+    names["client"].close()
+    messages = [{"role": "user", "content": "What is the capital of France?"}]
+    assert capsys.readouterr().out == completed(served, rendered(messages), 128).text
+
+
+def test_the_official_client(served: Served) -> None:
+    openai = pytest.importorskip("openai", reason="the package openai is not installed")
+    client = openai.OpenAI(
+        base_url=f"http://127.0.0.1:{served.port}/v1", api_key="none", max_retries=0
+    )
+    with client:
+        assert [model.id for model in client.models.list()] == ["tiny"]
+        expected = completed(served, rendered(HELLO), 20).text
+        options = {"model": "tiny", "messages": HELLO, "max_tokens": 20, "temperature": 0}
+        found = client.chat.completions.create(**options, logprobs=True)
+        assert found.choices[0].message.content == expected
+        assert len(found.choices[0].logprobs.content) == found.usage.completion_tokens
+        usage = {"include_usage": True}
+        *chunks, last = client.chat.completions.create(**options, stream=True, stream_options=usage)
+        assert "".join(c.choices[0].delta.content or "" for c in chunks) == expected
+        assert last.usage == found.usage or last.usage.total_tokens == found.usage.total_tokens
+        text = client.completions.create(model="tiny", prompt="Hello", temperature=0)
+        assert text.choices[0].text == completed(served, "Hello", 16).text
+        with pytest.raises(openai.NotFoundError, match="does not exist"):
+            client.chat.completions.create(**{**options, "model": "x"})
+        with pytest.raises(openai.BadRequestError) as wrong:
+            client.chat.completions.create(**options, tools=[{"type": "function"}])
+        assert (wrong.value.param, wrong.value.code) == ("tools", "unsupported_parameter")

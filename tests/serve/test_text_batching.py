@@ -1,0 +1,287 @@
+"""The thread that generates: turns of clients, limits, cancelling and errors, with a fake batch."""
+
+import asyncio
+import queue
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from jaxdelegate.errors import ModelError
+from jaxdelegate.lm.choices import Rules
+from jaxdelegate.lm.generation import Request, Running
+from jaxdelegate.lm.text_stream import StoppedStream, TextStream
+from jaxdelegate.serve.records import RequestError
+from jaxdelegate.serve.text_batching import Delta, Job, TextBatcher
+from jaxdelegate.serve.text_metrics import TextRecorder
+from jaxdelegate.serve.text_queue import FairQueue
+from tests.lm.test_text_stream import Bytes
+
+
+class FakeBatch:
+    """Each sequence gets its prompt, a byte in each run; runs wait for permits."""
+
+    slots = 2
+
+    def __init__(self) -> None:
+        self.running: list[Running] = []
+        self.joined = queue.Queue[bytes]()
+        self.left = queue.Queue[Running]()
+        self.permits = threading.Semaphore(0)
+        self.error: Exception | None = None
+
+    @property
+    def free(self) -> int:
+        return self.slots - len(self.running)
+
+    @property
+    def use(self) -> float:
+        return len(self.running) / self.slots
+
+    def join(self, request: Request) -> Running:
+        if request.ids[0] == 0:
+            raise ValueError("a bad prompt")
+        running = Running(request, 0, 0, 0)
+        self.running.append(running)
+        self.joined.put(bytes(request.ids))
+        return running
+
+    def leave(self, running: Running) -> None:
+        if running in self.running:
+            self.running.remove(running)
+            self.left.put(running)
+
+    def read(self) -> bool:
+        return False
+
+    def run(self, steps: int) -> list[Running]:
+        del steps
+        if not self.running:
+            return []
+        self.permits.acquire()
+        if self.error is not None:
+            raise self.error
+        found = list(self.running)
+        for running in found:
+            running.tokens.append(running.request.ids[len(running.tokens)])
+            running.settled = len(running.tokens)
+            if running.settled == len(running.request.ids):
+                running.finish_reason = "length"
+                self.running.remove(running)
+        return found
+
+
+class Server:
+    """A batcher with fake batches."""
+
+    def __init__(self, max_queue_size: int = 3, error: Exception | None = None) -> None:
+        self.batches = [FakeBatch()]
+        self.recorder, self._error = TextRecorder(), error
+        self.batcher = TextBatcher(
+            self._open,  # type: ignore[arg-type]
+            self._prepare,
+            name="m",
+            slots=2,
+            max_queue_size=max_queue_size,
+            recorder=self.recorder,
+        )
+
+    @property
+    def batch(self) -> FakeBatch:
+        return self.batches[-1]
+
+    def _prepare(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def _open(self) -> Any:
+        return self.batch
+
+    def submit(self, text: str, client: str = "c", stops: tuple[str, ...] = ()) -> "Call":
+        call = Call(text, client, stops)
+        self.batcher.submit([call.job])
+        return call
+
+
+class Call:
+    """A job and what it got."""
+
+    def __init__(self, text: str, client: str, stops: tuple[str, ...]) -> None:
+        self.deltas = queue.Queue[Delta]()
+        stream = StoppedStream(TextStream(Bytes()), stops)
+        request = Request(list(text.encode()), 99, Rules())
+        self.job = Job(0, client, request, stream, self.deltas.put)
+
+    def next(self) -> Delta:
+        return self.deltas.get(timeout=20)
+
+    def text(self) -> str:
+        """All of it."""
+        found = ""
+        while True:
+            delta = self.next()
+            if delta.error is not None:
+                raise delta.error
+            found += "".join(part.text for part in delta.parts)
+            if delta.finish_reason is not None:
+                return f"{found}|{delta.finish_reason}"
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    server = Server()
+    server.batcher.start()
+    yield server
+    server.batch.permits.release(1000)
+    server.batcher.close()
+
+
+def test_sequences_join_when_others_end(server: Server) -> None:
+    first, second, third = (server.submit(text) for text in ("ab", "cdef", "gh"))
+    server.batch.permits.release(1000)
+    assert [c.text() for c in (first, second, third)] == ["ab|length", "cdef|length", "gh|length"]
+    assert [server.batch.joined.get(timeout=20) for _ in range(3)] == [b"ab", b"cdef", b"gh"]
+
+
+def test_clients_take_turns() -> None:
+    server = Server(max_queue_size=9)
+    for text in ("a1", "a2", "a3", "a4"):
+        server.submit(text, "a")
+    last = [server.submit(t, t[0]) for t in ("b1", "c1", "b2")][-1]
+    server.batcher.start()
+    server.batch.permits.release(1000)
+    last.text()
+    server.batcher.close()
+    found = [server.batch.joined.get(timeout=20).decode() for _ in range(7)]
+    assert found == ["a1", "b1", "c1", "a2", "b2", "a3", "a4"]
+
+
+def test_a_full_queue_says_when_to_try_again(server: Server) -> None:
+    calls = [server.submit("xy") for _ in range(5)]  # two in slots, three that wait
+    with pytest.raises(RequestError, match="the queue is full") as found:
+        server.submit("xy")
+    assert found.value.status == 429
+    assert int(found.value.headers["Retry-After"]) >= 1
+    with pytest.raises(RequestError, match="at most 5 answers") as found:
+        server.batcher.submit([Call("x", "c", ()).job for _ in range(6)])
+    assert found.value.status == 400
+    server.batcher.cancel([calls[-1].job])
+    calls[-1] = server.submit("z")
+    server.batch.permits.release(1000)
+    assert [c.text() for c in calls] == [*["xy|length"] * 4, "z|length"]
+
+
+def test_cancelled_sequences_free_their_slots(server: Server) -> None:
+    first = server.submit("a" * 50)
+    server.batch.permits.release()
+    assert first.next().parts[0].text == "a"
+    waiting = [server.submit("bc") for _ in range(3)]
+    server.batcher.cancel([first.job, waiting[2].job])
+    server.batch.permits.release(1000)
+    assert server.batch.left.get(timeout=20) is first.job.running
+    assert [c.text() for c in waiting[:2]] == ["bc|length"] * 2
+    assert waiting[2].deltas.empty()
+
+
+def test_a_stop_text_ends_a_sequence(server: Server) -> None:
+    server.batch.permits.release(1000)
+    call = server.submit("one two three", stops=("tw", "zzz"))
+    assert call.text() == "one |stop"
+    assert server.batch.left.get(timeout=20) is call.job.running
+    assert call.job.stream.count == 6
+
+
+def test_an_error_ends_what_runs_but_not_what_waits(server: Server) -> None:
+    failed, also, waits = (server.submit("abc") for _ in range(3))
+    broken = server.batch
+    broken.joined.get(timeout=20), broken.joined.get(timeout=20)
+    server.batches.append(FakeBatch())
+    broken.error = RuntimeError("secret")
+    broken.permits.release()
+    for call in (failed, also):
+        with pytest.raises(RequestError, match=r"^m: generation failed; see") as found:
+            call.text()
+        assert found.value.status == 500
+    server.batch.permits.release(1000)
+    assert waits.text() == "abc|length"
+
+
+def test_a_prompt_that_cannot_join_is_not_lost(server: Server) -> None:
+    with pytest.raises(RequestError, match="generation failed"):
+        server.submit("\0").text()
+    server.batch.permits.release(1000)
+    assert server.submit("ok").text() == "ok|length"
+
+
+def test_a_model_that_cannot_be_opened_refuses_requests() -> None:
+    server = Server(error=ModelError("damaged"))
+    early = server.submit("x")
+    server.batcher.start()
+    with pytest.raises(RequestError, match="damaged") as found:
+        early.text()
+    assert found.value.status == 503
+    with pytest.raises(RequestError, match="m failed: damaged"):
+        server.submit("x")
+    server.batcher.close()
+
+
+def test_closing_finishes_what_was_accepted() -> None:
+    server = Server()
+    calls = [server.submit(text) for text in ("ab", "c", "def")]
+    server.batcher.start()
+    closing = threading.Thread(target=server.batcher.close)
+    closing.start()
+    server.batch.permits.release(1000)
+    assert [c.text() for c in calls] == ["ab|length", "c|length", "def|length"]
+    closing.join(20)
+    with pytest.raises(RequestError, match="shutting down") as found:
+        server.submit("x")
+    assert found.value.status == 503
+
+
+def test_an_event_loop_that_was_closed(server: Server) -> None:
+    loop = asyncio.new_event_loop()
+    loop.close()
+    call = Call("abcdefghij", "c", ())
+    call.job.deliver = lambda delta: loop.call_soon_threadsafe(call.deltas.put, delta) and None
+    server.batcher.submit([call.job])
+    server.batch.permits.release(3)
+    assert server.batch.left.get(timeout=20) is call.job.running
+    server.batch.permits.release(1000)
+    assert server.submit("x").text() == "x|length"
+
+
+def test_metrics(server: Server) -> None:
+    server.batch.permits.release(1000)
+    for text in ("abc", "de"):
+        server.submit(text).text()
+    server.batcher.close()
+    read = server.recorder.read()
+    assert read.values["generation_tokens"] == read.values["prompt_tokens"] == 5
+    assert read.values["num_requests_running"] == read.values["num_requests_waiting"] == 0
+    assert read.ended == {"length": 2}
+    counts = {name: buckets[-1][1] for name, (buckets, _) in read.histograms.items()}
+    assert counts == {
+        "time_to_first_token_seconds": 2,
+        "time_per_output_token_seconds": 3,
+        "e2e_request_latency_seconds": 2,
+    }
+
+
+def test_a_queue_forgets_items() -> None:
+    class Item:
+        def __init__(self, client: str) -> None:
+            self.client = client
+
+    waiting: FairQueue[Item] = FairQueue()
+    a, b, c = Item("x"), Item("x"), Item("y")
+    waiting.add([a, b, c])
+    assert waiting.remove(a)
+    assert not waiting.remove(a)
+    assert waiting.remove(c)
+    assert len(waiting) == 1
+    assert waiting.pop() is b
+    waiting.add([a, c])
+    assert waiting.clear() == [a, c]
+    assert len(waiting) == 0
