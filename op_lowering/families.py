@@ -18,6 +18,7 @@ FAMILIES = (
     "custom",
     "detection",
     "elementwise",
+    "flex",
     "fused",
     "indexing",
     "layout",

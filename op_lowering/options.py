@@ -20,6 +20,7 @@ from jaxdelegate.op_lowering.decode import (
 from jaxdelegate.op_lowering.decode import widest_scalar as widest_scalar
 from jaxdelegate.op_lowering.detection.options import *
 from jaxdelegate.op_lowering.elementwise.options import *
+from jaxdelegate.op_lowering.flex.options import *
 from jaxdelegate.op_lowering.fused.options import *
 from jaxdelegate.op_lowering.indexing.options import *
 from jaxdelegate.op_lowering.layout.options import *
@@ -31,6 +32,7 @@ from jaxdelegate.op_lowering.pooling.options import *
 from jaxdelegate.op_lowering.random.options import *
 from jaxdelegate.op_lowering.records.custom import *
 from jaxdelegate.op_lowering.records.enums import *
+from jaxdelegate.op_lowering.records.flex import *
 from jaxdelegate.op_lowering.records.protocols import *
 from jaxdelegate.op_lowering.records.record import *
 from jaxdelegate.op_lowering.records.stored_integers import as_read as as_read

@@ -77,7 +77,7 @@ OPERATOR_LAYERS = (
         "segment",
         "sorting",
     ),
-    ("detection", "fused"),
+    ("detection", "flex", "fused"),
     ("control_flow",),
     ("registry",),
 )

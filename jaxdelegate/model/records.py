@@ -71,7 +71,14 @@ class Tensor:
 
     @property
     def dtype(self) -> np.dtype:
-        return DTYPES[self.type]
+        """The elements' dtype, for a list of tensors, which is an array here."""
+        return DTYPES[self.variant_types[0].type if self.is_list else self.type]
+
+    @property
+    def is_list(self) -> bool:
+        """Whether it is a list of tensors, and the file declares of what."""
+        is_variant = self.type is TensorType.VARIANT and self.stored is None
+        return is_variant and len(self.variant_types) == 1
 
     @functools.cached_property
     def constant(self) -> np.ndarray | None:
@@ -89,10 +96,10 @@ class Tensor:
         return None if self.constant is None else np.asarray(self.constant)
 
     def spec(self) -> TensorSpec:
-        """The spec that rules and kernels get, with the declared shape."""
+        """The spec that rules and kernels get, with the declared shape; a list has none."""
         return TensorSpec(
             name=self.name,
-            shape=self.shape,
+            shape=() if self.is_list else self.shape,
             dtype=self.dtype,
             quantization=self.quantization,
             sparsity=self.sparsity,

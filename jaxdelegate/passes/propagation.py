@@ -17,7 +17,7 @@ from jaxdelegate.op_lowering.options import as_read, record_of
 from jaxdelegate.op_lowering.sparse.reference import densified
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
 from jaxdelegate.passes.limits import Limits, Row, spec_bytes
-from jaxdelegate.passes.tensor_lists import list_update
+from jaxdelegate.passes.tensor_lists import list_update, settled_lists, with_length
 from jaxdelegate.reference.kernel import Folds, Infer, Kernel
 from jaxdelegate.reference.registry import KERNELS
 from jaxdelegate.text import printable
@@ -99,9 +99,12 @@ def propagate(
         kernel = KERNELS.get(operator.name)
         if kernel is None:  # an unknown custom operator: an error only if the host has to run it
             continue
+        for index, spec in _settled_lists(operator, result, subgraphs, limits).items():
+            result[index] = spec
         inputs = gather(result, operator.inputs)
         declared = gather(result, operator.outputs)
         outputs = _outputs(operator, kernel, inputs, declared, subgraphs, limits)
+        outputs = with_length(operator, inputs, outputs)
         made = [(i, s) for i, s in zip(operator.outputs, outputs, strict=False) if i >= 0]
         if limits is not None:
             limits.check_sizes(made)
@@ -226,6 +229,26 @@ def _infer(subgraphs: Sequence[Subgraph], limits: Limits | None) -> Infer:
         return gather(subgraph_specs(callee, inputs, subgraphs, limits), callee.outputs)
 
     return infer
+
+
+def _settled_lists(
+    operator: Operator,
+    specs: Sequence[TensorSpec],
+    subgraphs: Sequence[Subgraph],
+    limits: Limits | None,
+) -> dict[int, TensorSpec]:
+    """Lists of TensorFlow's operators whose elements' shape this operator tells."""
+
+    def callee_inputs(index: int, inputs: Specs) -> Specs:
+        callee = subgraphs[index]
+        given = inputs[max(len(inputs) - len(callee.inputs), 0) :]
+        return gather(subgraph_specs(callee, given, subgraphs, limits), callee.inputs)
+
+    refusals: tuple[type[Exception], ...] = (*kernel_errors(operator), InterpreterError)
+    try:
+        return settled_lists(operator, gather(specs, operator.inputs), callee_inputs)
+    except refusals as error:
+        raise InterpreterError(prepare_message(operator, error)) from error
 
 
 def known_shapes(

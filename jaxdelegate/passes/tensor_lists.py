@@ -1,4 +1,4 @@
-"""Replaces writes of one element of a tensor list, so that loop bodies have static shapes.
+"""Gives tensor lists static shapes: where one element is written, and where a list is reserved.
 
 TensorFlow's converter writes `list[i] = element` as CONCATENATION(list[:i], element, list[i + 1:])
 (lower_static_tensor_list.cc). The sizes of both slices are computed at run time, although the
@@ -7,22 +7,29 @@ LSTM has static shapes throughout and runs inside the compiled loop.
 
 Whether a CONCATENATION is such a write depends on the shapes of the list and the element for the
 current inputs: a file may declare every dimension of a list as unknown.
+
+A list of TensorFlow's own operators, FlexTensorListReserve and so on, is one array in a file that
+declares the list's dtype. The shape of its elements may be open until a loop writes them: until
+then its spec is dynamic, with the shape [length, -1].
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from ai_edge_litert.schema_py_generated import BuiltinOperator
 
+from jaxdelegate.model.operator_tables import called_subgraphs
 from jaxdelegate.model.records import Operator, Subgraph
 from jaxdelegate.op_lowering.options import (
     ConcatenationOptions,
     DynamicUpdateSliceOptions,
     why_not_alike,
 )
-from jaxdelegate.op_lowering.spec import TensorSpec
+from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
 
+_RESERVE, _SET_ITEM = "FlexTensorListReserve", "FlexTensorListSetItem"
+_SHAPED = ("FlexTensorListGetItem", "FlexTensorListStack")  # their last input is an element's shape
 # Operators without side effects that compute the original's slices.
 _SLICING = frozenset(("SLICE", "CONCATENATION", "RESHAPE", "EXPAND_DIMS"))
 
@@ -79,6 +86,60 @@ def list_update(
         inputs=(items, element, size),
         options=DynamicUpdateSliceOptions(),
     )
+
+
+def with_length(operator: Operator, inputs: Specs, outputs: Specs) -> Specs:
+    """An operator's outputs; a list that it reserves for elements of an open shape is an open one.
+
+    Source: core/kernels/list_kernels.h, TensorListReserve.
+    """
+    if operator.name != _RESERVE or not outputs[0].is_dynamic or inputs[1].const is None:
+        return outputs
+    length = max(int(np.asarray(inputs[1].const).reshape(-1)[0]), 0)
+    return (dataclasses.replace(outputs[0], shape=(length, -1)),)
+
+
+def settled_lists(
+    operator: Operator, inputs: Specs, callee_inputs: Callable[[int, Specs], Specs]
+) -> dict[int, TensorSpec]:
+    """By tensor, the open lists among an operator's inputs whose shape the operator tells.
+
+    `callee_inputs(subgraph, inputs)` are the specs of a called subgraph's inputs, whose lists its
+    own operators may have settled.
+    """
+    lists = {p: s for p, s in enumerate(inputs) if s is not None and _is_open(s)}
+    if not lists:
+        return {}
+    found = dict(enumerate(inputs))
+    if operator.name == _SET_ITEM and not inputs[2].is_dynamic:
+        found[0] = _with_elements(inputs[0], inputs[2].shape)
+    elif operator.name in _SHAPED and inputs[-1].const is not None:
+        found[0] = _with_elements(inputs[0], tuple(np.asarray(inputs[-1].const).reshape(-1)))
+    unknown = tuple(spec and dataclasses.replace(spec, const=None) for spec in inputs)
+    for _, index in called_subgraphs(operator.options):
+        for p, spec in enumerate(reversed(callee_inputs(index, unknown)), 1):
+            found[len(inputs) - p] = _settled(found[len(inputs) - p], spec)
+    return {
+        operator.inputs[p]: _settled(spec, found[p])
+        for p, spec in lists.items()
+        if not found[p].is_dynamic
+    }
+
+
+def _is_open(spec: TensorSpec) -> bool:
+    return spec.is_dynamic and len(spec.shape) == 2 and spec.shape[1] == -1
+
+
+def _settled(spec: TensorSpec, found: TensorSpec) -> TensorSpec:
+    is_settled = _is_open(spec) and not found.is_dynamic and found.shape[:1] == spec.shape[:1]
+    return _with_elements(spec, found.shape[1:]) if is_settled else spec
+
+
+def _with_elements(spec: TensorSpec, shape: Shape) -> TensorSpec:
+    """The list of elements of a shape, which is known if no dimension is negative."""
+    if not _is_open(spec) or min(shape, default=0) < 0:
+        return spec
+    return dataclasses.replace(spec, shape=(spec.shape[0], *map(int, shape)), is_dynamic=False)
 
 
 def _may_hold(items: TensorSpec, element: TensorSpec) -> bool:

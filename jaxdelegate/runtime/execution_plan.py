@@ -2,13 +2,15 @@
 
 import dataclasses
 import functools
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
 from jaxdelegate.errors import DeviceMemoryError, InterpreterError, JaxDelegateError
-from jaxdelegate.op_lowering.options import as_read, record_of
+from jaxdelegate.model.records import Subgraph
+from jaxdelegate.op_lowering.options import FLEX, as_read, record_of
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 from jaxdelegate.passes.propagation import check_dtypes, kernel_errors, known_shapes, with_shape
 from jaxdelegate.pjrt.out_of_memory import is_out_of_memory
@@ -22,9 +24,8 @@ from jaxdelegate.simple_delegate import (
 )
 from jaxdelegate.text import printable
 
-_FLEX = "Flex"  # TensorFlow's own operators: they run in its library only
 _WITHOUT_FLEX = (
-    "convert the model without tf.lite.OpsSet.SELECT_TF_OPS, or run it with tf.lite of TensorFlow "
+    "Convert the model without tf.lite.OpsSet.SELECT_TF_OPS, or run it with tf.lite of TensorFlow "
     "2.17 or older, whose pip package has Flex."
 )
 
@@ -58,10 +59,8 @@ class OperatorStep(plan.PlannedOperator):
             return
         kind = "custom op" if operator.custom else "builtin op"
         remedy = ""
-        if operator.name.startswith(_FLEX):
-            remedy = (
-                f" It is TensorFlow's {printable(operator.name[len(_FLEX) :])}: {_WITHOUT_FLEX}"
-            )
+        if operator.name.startswith(FLEX):
+            remedy = _without_flex(operator.name, self.node.subgraphs)
         elif operator.custom:
             remedy = " jaxdelegate.register_operator adds a custom operator."
         raise InterpreterError(
@@ -125,6 +124,17 @@ class OperatorStep(plan.PlannedOperator):
         pairs = zip(node.operator.outputs, outputs, strict=False)
         host.check_room((i, spec) for i, spec in pairs if spec is not None)
         return as_read(record_of(node.operator.name), inputs, outputs)  # type: ignore[arg-type]
+
+
+def _without_flex(name: str, subgraphs: Iterable[Subgraph]) -> str:
+    """What to do about an operator of TensorFlow, and how many of the model do not run."""
+    names = (operator.name for subgraph in subgraphs for operator in subgraph.operators)
+    left = Counter(n for n in names if n.startswith(FLEX) and n not in KERNELS)
+    counts = ", ".join(f"{printable(n)} ({count})" for n, count in sorted(left.items()))
+    return (
+        f" It is TensorFlow's {printable(name.removeprefix(FLEX))}. jaxdelegate runs many of "
+        f"TensorFlow's operators (docs/operators.md), but not {counts}. {_WITHOUT_FLEX}"
+    )
 
 
 def _spec_of(spec: TensorSpec | None, array: np.ndarray | None) -> TensorSpec | None:

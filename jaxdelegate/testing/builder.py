@@ -40,8 +40,11 @@ class SubgraphBuilder:
         sparsity: Sparsity | None = None,
         is_variable: bool = False,
         shape_signature: Sequence[int] | None = None,
+        elements: Any = None,
     ) -> int:
         """Add a tensor without data: an intermediate, an output or a variable.
+
+        `elements` is the dtype of what a list of tensors (VARIANT) holds.
 
         Blockwise scales and zero points whose tensors' indices are negative become tensors too.
         """
@@ -53,6 +56,9 @@ class SubgraphBuilder:
         t.shapeSignature = None if shape_signature is None else list(shape_signature)
         t.quantization = None if quantization is None else _quantization(quantization)
         t.sparsity = None if sparsity is None else _sparsity(sparsity)
+        if elements is not None:
+            t.type, t.variantTensors = int(schema.TensorType.VARIANT), [schema.VariantSubTypeT()]
+            t.variantTensors[0].type = int(TENSOR_TYPES[np.dtype(elements)])
         self._t.tensors.append(t)
         return len(self._t.tensors) - 1
 

@@ -9,7 +9,7 @@ from flatbuffers import flexbuffers
 
 from jaxdelegate.op_lowering.records.record import Options
 
-_MAX_FLEXBUFFER = 1 << 16  # a map of scalars and short vectors takes a few hundred bytes
+MAX_FLEXBUFFER = 1 << 16  # a map of scalars and short vectors takes a few hundred bytes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,9 +39,9 @@ def _entries(data: bytes, kinds: dict[str, type]) -> dict[str, Any]:
 
     Nothing else in the map is read: nested vectors of a hostile one expand endlessly.
     """
-    if len(data) > _MAX_FLEXBUFFER:
+    if len(data) > MAX_FLEXBUFFER:
         raise ValueError(
-            f"custom options: expected at most {_MAX_FLEXBUFFER} bytes, got {len(data)}"
+            f"custom options: expected at most {MAX_FLEXBUFFER} bytes, got {len(data)}"
         )
     try:
         entries = flexbuffers.GetRoot(data).AsMap
@@ -90,7 +90,7 @@ def _numbers(entry: Any) -> list[Any]:
         vector = entry.AsTypedVector
     else:
         vector = entry.AsFixedTypedVector if entry.IsFixedTypedVector else entry.AsVector
-    if len(vector) > _MAX_FLEXBUFFER:
+    if len(vector) > MAX_FLEXBUFFER:
         raise ValueError(f"a vector has {len(vector)} elements")
     return [_number(vector[i]) for i in range(len(vector))]
 

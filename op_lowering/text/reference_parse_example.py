@@ -5,17 +5,14 @@ Sources: kernels/parse_example/parse_example.cc, TensorFlow's parsing_ops.cc and
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from jaxdelegate.op_lowering.records.wire import fields, varints
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
 from jaxdelegate.reference.kernel import Array, Infer, Kernel, undeclared_shapes
-
-_VARINT, _DELIMITED = 0, 2  # protobuf's wire types
-_FIXED_SIZES = {1: 8, 5: 4}
-_MAX_VARINT = 10  # bytes
 
 _Feature = tuple[int, list[bytes]]  # which list of the message Feature, and its encoded values
 _Example = dict[bytes, _Feature]
@@ -175,12 +172,7 @@ def _floats(pieces: list[bytes]) -> Array:
 
 
 def _integers(pieces: list[bytes]) -> Array:
-    """Varints, one after the other, each two's complement in 64 bits."""
-    data, at, values = b"".join(pieces), 0, []
-    while at < len(data):
-        value, at = _varint(data, at)
-        values.append(value)
-    return np.array(values, np.uint64).view(np.int64)
+    return np.array(varints(b"".join(pieces)), np.int64)
 
 
 # By dtype: the list of the message Feature that holds it, and what its encoded values mean.
@@ -200,7 +192,7 @@ def _read_example(message: bytes) -> _Example:
             lists = [
                 (number, _pieces(values, 1))
                 for feature in _pieces(entry, 2)[-1:]
-                for number, values in _fields(feature)
+                for number, values in fields(feature)
             ]
             example.pop(key, None)  # the last entry of a key counts, even an empty one
             if lists:
@@ -209,40 +201,7 @@ def _read_example(message: bytes) -> _Example:
 
 
 def _pieces(message: bytes, number: int) -> list[bytes]:
-    return [piece for found, piece in _fields(message) if found == number]
-
-
-def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
-    """The number and the content of each field."""
-    at = 0
-    while at < len(message):
-        tag, at = _varint(message, at)
-        end = at
-        if tag % 8 == _VARINT:
-            _, end = _varint(message, at)
-        elif tag % 8 == _DELIMITED:
-            size, at = _varint(message, at)
-            end = at + size
-        elif tag % 8 in _FIXED_SIZES:
-            end = at + _FIXED_SIZES[tag % 8]
-        else:
-            raise ValueError(f"a tf.Example holds a field of wire type {tag % 8}")
-        if end > len(message):
-            raise ValueError("a tf.Example ends within a field")
-        yield tag >> 3, message[at:end]
-        at = end
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """A number of 64 bits, seven of them in each byte, and where it ends."""
-    value = 0
-    for i in range(_MAX_VARINT):
-        if at + i >= len(data):
-            raise ValueError("a tf.Example ends within a number")
-        value |= (data[at + i] & 0x7F) << 7 * i
-        if data[at + i] < 0x80:
-            return value % 2**64, at + i + 1
-    raise ValueError(f"a tf.Example holds a number of more than {_MAX_VARINT} bytes")
+    return [piece for found, piece in fields(message) if found == number]
 
 
 KERNELS = {

@@ -508,7 +508,7 @@ WRONG_USES: dict[str, tuple[WrongUse, ...]] = {
             "an operator of TensorFlow (Flex)",
             'jd.Interpreter("flex.tflite").allocate_tensors()',
             "InterpreterError",
-            "It is TensorFlow's Erf",
+            "It is TensorFlow's Where",
             "without tf.lite.OpsSet.SELECT_TF_OPS",
         ),
         use(
@@ -918,7 +918,7 @@ def prepare(folder: Path) -> None:
         "fixed.tflite": _fixed(),
         "free.tflite": _free(),
         "two.tflite": _two_inputs(),
-        "flex.tflite": _custom("FlexErf"),
+        "flex.tflite": _custom("FlexWhere"),
         "gather.tflite": _gather(),
         "loop.tflite": _loop(),
         "endless.tflite": _endless(),

@@ -31,13 +31,14 @@ GROUP = 16  # cases in one program
 UNDERIVED = {
     "takes no floats": """LOGICAL_AND LOGICAL_OR LOGICAL_NOT BITWISE_XOR RIGHT_SHIFT REDUCE_ANY
         REDUCE_ALL STABLEHLO_AND STABLEHLO_OR STABLEHLO_SHIFT_LEFT STABLEHLO_IOTA BROADCAST_ARGS
-        BroadcastGradientArgs RANDOM_UNIFORM RANDOM_STANDARD_NORMAL STABLEHLO_RNG_BIT_GENERATOR""",
+        BroadcastGradientArgs RANDOM_UNIFORM RANDOM_STANDARD_NORMAL STABLEHLO_RNG_BIT_GENERATOR
+        FlexInvertPermutation""",
     "makes no floats": """EQUAL NOT_EQUAL LESS LESS_EQUAL GREATER GREATER_EQUAL STABLEHLO_COMPARE
         ARG_MAX ARG_MIN SHAPE RANK WHERE BUCKETIZE LSH_PROJECTION MULTINOMIAL
-        NON_MAX_SUPPRESSION_V4""",
+        NON_MAX_SUPPRESSION_V4 FlexTensorListLength""",
     "is constant in between": """FLOOR CEIL ROUND SIGN FLOOR_DIV ZEROS_LIKE STABLEHLO_FLOOR
         BITCAST""",
-    "takes constants only, and is folded": "RANGE UNIQUE",
+    "takes constants only, and is folded": "RANGE UNIQUE FlexTensorListReserve",
     "rounds (test_quantized.py)": "QUANTIZE DEQUANTIZE FAKE_QUANT",
 }
 # Operators that apply other subgraphs, or have states outside: test_models.py.

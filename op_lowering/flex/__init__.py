@@ -1,0 +1,1 @@
+"""TensorFlow's operators, which models hold as custom operators named Flex and the name."""

@@ -1,0 +1,141 @@
+"""The options of TensorFlow's operators: a NodeDef (node_def.proto, attr_value.proto).
+
+tensorflow/lite/delegates/flex/kernel.cc reads them from a flexbuffer vector of the operator's name
+and the encoded NodeDef.
+"""
+
+import dataclasses
+import struct
+from collections.abc import Callable, Mapping
+from typing import Any, Self
+
+import ml_dtypes
+import numpy as np
+from flatbuffers import flexbuffers
+
+from jaxdelegate.op_lowering.records.custom import MAX_FLEXBUFFER, CustomOptions
+from jaxdelegate.op_lowering.records.wire import fields, varints
+
+FLEX = "Flex"  # what such a custom operator's name begins with
+_OP, _ATTRIBUTES = 2, 5  # fields of NodeDef
+_KEY, _VALUE = 1, 2  # of an entry of its map
+# Of AttrValue: `list` and the types of one value. Those of ListValue have the same numbers.
+_LIST, _BYTES, _INTEGER, _FLOAT, _BOOL, _TYPE = range(1, 7)
+# types.proto; dtypes of tensors of such a type as in dtypes.py
+DATA_TYPES: dict[int, Any] = {
+    1: np.float32,
+    2: np.float64,
+    3: np.int32,
+    4: np.uint8,
+    5: np.int16,
+    6: np.int8,
+    7: object,
+    8: np.complex64,
+    9: np.int64,
+    10: np.bool_,
+    14: ml_dtypes.bfloat16,
+    17: np.uint16,
+    18: np.complex128,
+    19: np.float16,
+    20: "V4",  # RESOURCE
+    21: "V8",  # VARIANT
+    22: np.uint32,
+    23: np.uint64,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class FlexOptions(CustomOptions):
+    """A TensorFlow operator's attributes; a subclass has a field for each that it needs.
+
+    A field's default shows the attribute's type; a tuple holds integers.
+    """
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """An attribute that is absent keeps the field's default, as in a new version of its op."""
+        defaults = {f.name: f.default for f in dataclasses.fields(cls) if f.name != "data"}
+        if not data:
+            return cls(data)
+        try:
+            found = _attributes(_node_def(data))
+            values = {
+                name: _READ[type(default)](found[name])
+                for name, default in defaults.items()
+                if name in found
+            }
+        except (ValueError, LookupError) as error:
+            raise ValueError(f"custom options: expected a NodeDef: {error}") from error
+        return cls(data, **values)
+
+
+def _node_def(data: bytes) -> bytes:
+    if len(data) > MAX_FLEXBUFFER:
+        raise ValueError(f"at most {MAX_FLEXBUFFER} bytes, got {len(data)}")
+    try:
+        vector = flexbuffers.GetRoot(data).AsVector
+        name, encoded = (bytes(vector[i].AsStringBytes) for i in range(2))
+    except (
+        struct.error,
+        ValueError,
+        LookupError,
+        TypeError,
+        ArithmeticError,
+        AssertionError,
+    ) as error:
+        raise ValueError(f"in a vector of two strings: {error!r}") from error
+    if name not in [content for number, content in fields(encoded) if number == _OP]:
+        raise ValueError(f"of {name!r}, which it does not name")
+    return encoded
+
+
+def _attributes(node_def: bytes) -> Mapping[str, Mapping[int, bytes]]:
+    """By name, the fields of an AttrValue; of equal ones the last counts."""
+    entries = (dict(fields(content)) for n, content in fields(node_def) if n == _ATTRIBUTES)
+    return {
+        entry.get(_KEY, b"").decode(errors="replace"): dict(fields(entry.get(_VALUE, b"")))
+        for entry in entries
+    }
+
+
+def _integer(value: Mapping[int, bytes], number: int = _INTEGER) -> int:
+    (only,) = varints(_content(value, number))
+    return only
+
+
+def _content(value: Mapping[int, bytes], number: int) -> bytes:
+    if number not in value:
+        kinds = "list", "string", "integer", "float", "bool", "type"
+        raise ValueError(f"an attribute is not of the type {kinds[number - 1]}")
+    return value[number]
+
+
+def _float(value: Mapping[int, bytes]) -> float:
+    content = _content(value, _FLOAT)
+    if len(content) != 4:
+        raise ValueError(f"a float has {len(content)} bytes")
+    return float(struct.unpack("<f", content)[0])
+
+
+def _dtype(value: Mapping[int, bytes]) -> np.dtype:
+    number = _integer(value, _TYPE)
+    if number not in DATA_TYPES:
+        raise ValueError(f"DataType {number}, which no tensor has")
+    dtype: np.dtype = np.dtype(DATA_TYPES[number])
+    return dtype
+
+
+def _integers(value: Mapping[int, bytes]) -> tuple[int, ...]:
+    """Packed, or one to a field."""
+    values = _content(value, _LIST)
+    return tuple(i for n, part in fields(values) if n == _INTEGER for i in varints(part))
+
+
+_READ: dict[type, Callable[[Mapping[int, bytes]], Any]] = {
+    bool: lambda value: _integer(value, _BOOL) != 0,
+    int: _integer,
+    float: _float,
+    str: lambda value: _content(value, _BYTES).decode(errors="replace"),
+    tuple: _integers,
+    type(np.dtype(np.float32)): _dtype,
+}
