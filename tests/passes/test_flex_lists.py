@@ -26,12 +26,14 @@ class Sums:
         nested: the loop's body writes the list in a loop of its own, of one step.
         writes: False: the body leaves the list as it is.
         declared: whether the file has the dtype of the list's elements.
+        reserved: how many elements the list is for.
     """
 
     sizes: tuple[int, ...] = (-1, WIDTH)
     nested: bool = False
     writes: bool = True
     declared: bool = True
+    reserved: int = STEPS
 
     def build(self) -> bytes:
         builder = ModelBuilder()
@@ -39,7 +41,7 @@ class Sums:
         state = builder.input((1, WIDTH), name="state", shape_signature=(-1, WIDTH))
         sizes = builder.constant(np.array(self.sizes, np.int32))
         items = self._list(builder)
-        length = builder.constant(np.int32(STEPS))
+        length = builder.constant(np.int32(self.reserved))
         self._flex(builder, "Reserve", [sizes, length], items)
         last = self._loop(builder, [builder.constant(np.int32(0)), items, state, x], 1)
         y = builder.tensor((STEPS, 1, WIDTH), shape_signature=(STEPS, -1, WIDTH))
@@ -179,3 +181,8 @@ def test_exports_of_keras_run_in_one_partition(name: str) -> None:
     for outputs in results:
         assert_close([outputs[0].reshape(-1)[:4]], [np.float32(RECORDED[name])], accumulated=64)
     assert delegate.report().n_partitions == 1
+
+
+def test_a_list_of_too_many_elements_is_refused() -> None:
+    with pytest.raises(InterpreterError, match="max_tensor_bytes"):
+        run(Sums(reserved=1 << 28).build(), 1, [])
