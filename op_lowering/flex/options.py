@@ -143,6 +143,7 @@ _UNARY = (
 )
 _ARITHMETIC = ("AddV2", "Maximum", "Minimum", "Mul", "RealDiv", "Relu6Grad", "ReluGrad", "Sub")
 _MOVED = ("Identity", "InvertPermutation", "Roll", "SelectV2")
+_SOLVERS = ("MatrixInverse", "MatrixSolve", "MatrixTriangularSolve")
 _LISTS = ("FromTensor", "GetItem", "Length", "Reserve", "Resize", "SetItem", "Stack")
 
 RECORDS = table(
@@ -177,6 +178,7 @@ RECORDS = table(
         result=Result.REDUCED,
     ),
     OperatorRecord(f"{FLEX}Cumprod", FlexScanOptions, cost=costs.per_input),
+    *(OperatorRecord(f"{FLEX}{name}", FlexMatrixOptions, cost=costs.linear) for name in _SOLVERS),
     OperatorRecord(f"{FLEX}MaxPool3D", FlexWindowOptions, cost=costs.tensorflow_pool),
     OperatorRecord(f"{FLEX}ResizeBicubic", FlexImageOptions, cost=costs.bilinear),
     OperatorRecord(f"{FLEX}TopKV2", FlexOptions, cost=costs.top_k),

@@ -157,6 +157,12 @@ def batch_matmul(o: _Matrices, inputs: Specs, outputs: Specs, _called: Called) -
     return Work(2 * n(outputs[0]) * inputs[0].shape[-2 if o.adj_x else -1])
 
 
+def linear(_o: Options, inputs: Specs, outputs: Specs, _called: Called) -> Work:
+    """Elimination in each matrix [n, n], and its use for each value of the result."""
+    size = inputs[0].shape[-1]
+    return Work(2 * n(inputs[0]) * size // 3 + 2 * n(outputs[0]) * size)
+
+
 def dot_general(o: _DotGeneral, inputs: Specs, outputs: Specs, _called: Called) -> Work:
     contracted = math.prod(inputs[0].shape[i] for i in o.lhs_contracting_dimensions)
     return Work(2 * n(outputs[0]) * contracted)

@@ -22,6 +22,7 @@ CASES = [
     case("RealDiv", "floats", [f32(2, 3), f32(3, low=0.5)]),
     case("AddV2", "int64", [of(np.int64, 2, 3), of(np.int64, 3)]),
     case("Maximum", "floats", [f32(2, 3), f32(3, seed=1)]),
+    case("Minimum", "floats", [f32(2, 3), f32(3, seed=1)]),
     case("Minimum", "int32", [of(np.int32, 2, 3), of(np.int32, 3)]),
     case(
         "SelectV2",
