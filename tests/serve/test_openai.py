@@ -443,7 +443,7 @@ WRONG: dict[str, tuple[Any, int, str | None, str]] = {
     "model's type": ({"model": 5}, 400, "model", "expected a string"),
     "another model": ({"model": "gpt-4"}, 404, "model", "expected one of: 'tiny'"),
     "tensors": ({"model": "keywords"}, 404, "model", "it has tensors: see /v2/models"),
-    "unknown": ({"temprature": 1}, 400, "temprature", "unknown field"),
+    "unknown": ({"warmth": 1}, 400, "warmth", "unknown field"),
     "messages": ({"messages": "Hello"}, 400, "messages", "expected a list"),
     "role": ({"messages": [{"role": "bot"}]}, 400, "messages[0].role", "expected one of system"),
     "tool": (
