@@ -1,9 +1,7 @@
 """Distil a float network on clean pictures into an int8 network on noisy pictures.
 
-    pip install '.[examples]'
-    python examples/distil.py
-
 Prints the path of the file, which is evaluated in integers. Labels are not used.
+It needs optax: `pip install '.[examples]'`.
 """
 
 import tempfile

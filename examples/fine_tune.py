@@ -1,7 +1,6 @@
 """Fine-tune the last layers of a MobileNet for pictures with a third of the brightness.
 
-    pip install '.[examples]'
-    python examples/fine_tune.py [MOBILENET.tflite]
+    pip install '.[examples]' && python examples/fine_tune.py [MOBILENET.tflite]
 Your file takes floats from -1 to 1; its first six classes become shapes.
 """
 

@@ -1,9 +1,7 @@
 """Quantization-aware training of an int8 network with bad ranges by its float network.
 
-    pip install '.[examples]'
-    python examples/quantization_aware.py
-
 Prints the path of the file, which is evaluated in integers, as on devices.
+It needs optax: `pip install '.[examples]'`.
 """
 
 import tempfile
