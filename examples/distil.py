@@ -1,7 +1,6 @@
 """Distil a float network on clean pictures into an int8 network on noisy pictures.
 
-Prints the path of the file, which is evaluated in integers. Labels are not used.
-It needs optax: `pip install '.[examples]'`.
+Needs `pip install '.[examples]'`, no labels. Prints the path of the file, evaluated in integers.
 """
 
 import tempfile
