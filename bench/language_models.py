@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import jax
 from absl import app, flags
 from harness import append, ratios, spread, threads
 
@@ -165,6 +164,8 @@ def main(arguments: list[str]) -> None:
     if FLAGS.child:
         in_child(arguments[1])
         return
+    import jax  # noqa: PLC0415 (a child starts without it)
+
     with tempfile.TemporaryDirectory() as folder:
         for path in map(Path, arguments[1:]):
             # litert_lm writes its cache next to the bundle.
