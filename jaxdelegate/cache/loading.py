@@ -46,7 +46,6 @@ def loaded(
     if platform_of(runtime.device.platform) == "gpu" and cudnn.is_called(entry.code):
         cudnn.start(runtime.device)
     results = [model.specs[i] for i in (*entry.outputs, *entry.states)]
-    give_back()
     executable = runtime.load(
         entry.code,
         sum(map(len, (entry.call_lists, entry.weights, entry.inputs, entry.states))),

@@ -130,7 +130,7 @@ class Apply:
         function: Function = self.model.function_of(self.signature)
         arrays = function.checked(names.in_order(by_name) if by_name else inputs, self.mode.io)
         states = state if key is None else function.with_random_key(key, state, self.mode.io)
-        if any(map(is_traced, jax.tree.leaves((params, arrays)))):
+        if any(map(is_traced, (*arrays, *params.values()))):
             text = f"JAX traces and compiles a program that calls {self!r}, once for each shape"
             _COMPILATION.begin(text, "jax.")
         results, new = function.call(params, arrays, states, self.mode)

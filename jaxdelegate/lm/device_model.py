@@ -177,6 +177,7 @@ class DeviceModel(abc.ABC, Generic[T]):
     def _made(self, task: T, weights: DeviceWeights) -> Program:
         """Load a program, or compile and store it; a NeedsJaxError: the runtime has no jax."""
         cache, key = self._compiler.cache, self._key(task, weights.runtime)
+        give_back()  # loading a program needs more memory than keeping it
         program = None if cache is None or key is None else cache.load(key, weights)
         if program is not None:
             self._give_back()

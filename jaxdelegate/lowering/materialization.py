@@ -19,8 +19,9 @@ def shared_results(
     """Results to materialize, because XLA would otherwise compute them for each reader.
 
     They have several readers whose results are not combined right away (as those of `x` are in x *
-    sigmoid(x)), or a reader that reads them several times. Results of quantized convolutions are
-    always materialized, because they are expensive. `kept` tensors are read outside the program.
+    sigmoid(x)), or a reader that reads them several times. Of small ones, only ends of chains of
+    operators are materialized. Results of quantized convolutions always are, because they are
+    expensive. `kept` tensors are read outside the program.
     """
     readers: dict[int, list[Operator]] = {}
     for operator in operators:

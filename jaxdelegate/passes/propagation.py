@@ -99,10 +99,7 @@ def propagate(
         kernel = KERNELS.get(operator.name)
         if kernel is None:  # an unknown custom operator: an error only if the host has to run it
             continue
-        settled = _settled_lists(operator, result, subgraphs, limits)
-        if limits is not None:
-            limits.check_sizes(settled.items())
-        for index, spec in settled.items():
+        for index, spec in _settled_lists(operator, result, subgraphs, limits).items():
             result[index] = spec
         inputs = gather(result, operator.inputs)
         declared = gather(result, operator.outputs)

@@ -1,5 +1,6 @@
 """Responses of OpenAI's API, whole and in parts."""
 
+import abc
 import dataclasses
 import json
 import time
@@ -46,7 +47,7 @@ class Usage:
         }
 
 
-class Form:
+class Form(abc.ABC):
     """What both endpoints' responses have."""
 
     kind: str
@@ -86,11 +87,13 @@ class Form:
         chunk = {**self._head, "object": self.chunk_kind, "choices": []}
         return {**chunk, "usage": self.usage.json()}
 
+    @abc.abstractmethod
     def choice(self, index: int, parts: Sequence[Part], reason: str | None) -> dict[str, Any]:
-        raise NotImplementedError
+        """A sequence of a whole response."""
 
+    @abc.abstractmethod
     def chunk_choices(self, delta: Delta) -> Iterator[dict[str, Any]]:
-        raise NotImplementedError
+        """The choices of a stream's chunks for one delta."""
 
 
 class ChatForm(Form):
