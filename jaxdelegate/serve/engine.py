@@ -1,10 +1,7 @@
 """A served .tflite file: its programs for all batch sizes, its queue and its sequences."""
 
 import dataclasses
-import logging
 import os
-import threading
-import weakref
 from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
@@ -27,9 +24,9 @@ from jaxdelegate.serve.records import (
 )
 from jaxdelegate.serve.settings import ServeSettings
 from jaxdelegate.serve.signatures import served_graphs, state_use
+from jaxdelegate.serve.started import Started
 from jaxdelegate.waiting import waiting
 
-_LOGGER = logging.getLogger("jaxdelegate")
 _VERSION = "1"
 
 
@@ -43,7 +40,7 @@ class _Item:
     client: str
 
 
-class ServedFile:
+class ServedFile(Started):
     """An open file, its queue and the thread in which it is compiled and run."""
 
     def __init__(
@@ -54,7 +51,8 @@ class ServedFile:
         recorder: ModelRecorder,
     ) -> None:
         """Read the file without starting a thread, so that the process may fork."""
-        self.name, self.settings = name, settings
+        super().__init__(name)
+        self.settings = settings
         self.recorder = recorder
         self._delegate = delegate_for(settings)
         delegates = [] if self._delegate is None else [self._delegate]
@@ -68,10 +66,6 @@ class ServedFile:
                 raise ModelError(f"{path}: signature {graph.key!r} has no outputs to serve")
         self.runners = [GraphRunner(graph, self._open, settings, states) for graph in graphs]
         self._sessions: sessions.Sessions[RuntimeStates] | None = None
-        self._loaded = threading.Event()  # or failed to load
-        self._is_ending = threading.Event()
-        self.error: BaseException | None = None
-        self.is_ready = False
         self.batcher: Batcher[_Item, Arrays] = Batcher(
             self._run,
             name=name,
@@ -80,31 +74,6 @@ class ServedFile:
             recorder=recorder,
             prepare=self._prepare,
         )
-
-    def start(self) -> None:
-        """Start the thread that compiles and runs it; later calls do nothing."""
-        if self not in _STARTED:
-            _STARTED.add(self)
-            self.batcher.start()
-
-    def fail_after_fork(self) -> None:
-        """A forked process does not have the thread."""
-        self.is_ready = False
-        self.error = StoppedError(
-            f"{self.name} was started before this process ({os.getpid()}) was forked, and runs "
-            "only in the parent; start the application after the fork"
-        )
-        _LOGGER.error("%s", self.error)
-        self.batcher.fail_after_fork(self.error)
-        self._loaded = threading.Event()  # the parent's thread may have held the lock of the old
-        self._loaded.set()
-
-    def wait_until_ready(self, timeout_s: float | None = None) -> bool:
-        """Wait until every program is compiled; False: a timeout. Raises an error of compiling."""
-        is_loaded = self._loaded.wait(timeout_s)
-        if self.error is not None:
-            raise self.error
-        return is_loaded
 
     async def close(self) -> None:
         """Respond to queued requests and end the thread, after the program it may be compiling.
@@ -181,18 +150,6 @@ class ServedFile:
     def _count_programs(self) -> None:
         if self._delegate is not None:
             self.recorder.programs(*self._delegate.new_programs())
-
-
-_STARTED: weakref.WeakSet[ServedFile] = weakref.WeakSet()
-
-
-def _fail_in_child() -> None:
-    for file in list(_STARTED):
-        file.fail_after_fork()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_fail_in_child)
 
 
 class ServedSignature:

@@ -1,11 +1,8 @@
 """A served bundle of a language model: its engine, and the thread that generates."""
 
 import asyncio
-import logging
 import os
-import threading
 import time
-import weakref
 from collections.abc import Sequence
 
 from jaxdelegate.errors import StoppedError
@@ -16,14 +13,13 @@ from jaxdelegate.lm.templates import Renderer
 from jaxdelegate.serve.metrics import Metrics
 from jaxdelegate.serve.openai_requests import DEFAULT_K
 from jaxdelegate.serve.settings import ServeSettings
+from jaxdelegate.serve.started import Started
 from jaxdelegate.serve.text_batching import Job, TextBatcher
 from jaxdelegate.serve.text_metrics import TextRecorder
 from jaxdelegate.waiting import waiting
 
-_LOGGER = logging.getLogger("jaxdelegate")
 
-
-class LanguageModel:
+class LanguageModel(Started):
     """A language model under the name that clients use."""
 
     version = "1"
@@ -36,16 +32,13 @@ class LanguageModel:
         recorder: TextRecorder,
     ) -> None:
         """Open nothing yet, so that the process may fork."""
-        self.name, self.settings = name, settings
+        super().__init__(name)
+        self.settings = settings
         self.created = int(time.time())
-        self.error: BaseException | None = None
-        self.is_ready = False
         self._path = path
         self._engine: Engine | None = None
         self._renderer: Renderer | None = None
-        self._loaded = threading.Event()  # or failed to load
-        self._is_ending = threading.Event()
-        self._batcher = TextBatcher(
+        self.batcher: TextBatcher = TextBatcher(
             self._new_batch,
             self._prepare,
             name=name,
@@ -66,45 +59,20 @@ class LanguageModel:
         assert self._renderer is not None
         return self._renderer
 
-    def start(self) -> None:
-        """Start the thread that compiles and runs it; later calls do nothing."""
-        if self not in _STARTED:
-            _STARTED.add(self)
-            self._batcher.start()
-
-    def wait_until_ready(self, timeout_s: float | None = None) -> bool:
-        """Wait until it can generate; False: a timeout. Raises an error of opening it."""
-        is_loaded = self._loaded.wait(timeout_s)
-        if self.error is not None:
-            raise self.error
-        return is_loaded
-
     async def close(self) -> None:
         """Refuse new requests, finish those that were accepted, and end the thread."""
         self._is_ending.set()
-        await asyncio.to_thread(self._batcher.close)
+        await asyncio.to_thread(self.batcher.close)
         if self._engine is not None:
             self._engine.close()
 
     def submit(self, jobs: Sequence[Job]) -> None:
         """Queue all sequences of a request. A RequestError: too many wait."""
-        self._batcher.submit(jobs)
+        self.batcher.submit(jobs)
 
     def cancel(self, jobs: Sequence[Job]) -> None:
         """End sequences that no one waits for."""
-        self._batcher.cancel(jobs)
-
-    def fail_after_fork(self) -> None:
-        """A forked process does not have the thread."""
-        self.is_ready = False
-        self.error = StoppedError(
-            f"{self.name} was started before this process ({os.getpid()}) was forked, and runs "
-            "only in the parent; start the application after the fork"
-        )
-        _LOGGER.error("%s", self.error)
-        self._batcher.fail_after_fork(self.error)
-        self._loaded = threading.Event()  # the parent's thread may have held the lock of the old
-        self._loaded.set()
+        self.batcher.cancel(jobs)
 
     # ---- in the thread
 
@@ -148,18 +116,6 @@ class LanguageModel:
 
     def _new_batch(self) -> Batch:
         return Batch(self.engine, self.engine.new_decoder(self.settings.max_batch_size))
-
-
-_STARTED: weakref.WeakSet[LanguageModel] = weakref.WeakSet()
-
-
-def _fail_in_child() -> None:
-    for model in list(_STARTED):
-        model.fail_after_fork()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_fail_in_child)
 
 
 def open_language_model(
