@@ -76,6 +76,7 @@ class LoweringContext:
     op_version: int = 1
     native_kernels: bool = False  # may call jaxdelegate/kernels, whose calls JAX cannot transform
     native_bfloat16: bool = False  # may also call the CPU kernel that multiplies bfloat16
+    adds_int8_products: bool = False  # the CPU kernels multiply int8 and add in one instruction
     weights_vary: bool = False  # constants are parameters, in the file's layout at each call
     triton_kernels: bool = False  # may call the GPU kernels, which JAX cannot differentiate
     quantized_later: bool = False  # a quantized operator depends on its results
@@ -106,6 +107,7 @@ class LoweringContext:
             precision=precision,
             native_kernels=False,
             native_bfloat16=False,
+            adds_int8_products=False,
             triton_kernels=False,
         )
 

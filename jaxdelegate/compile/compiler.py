@@ -101,6 +101,7 @@ class Compiler:
             enable_quant=self.options.enable_quant,
             native_kernels=self.is_native,
             native_bfloat16=self.is_native and kernels.multiplies_bfloat16(),
+            adds_int8_products=self.is_native and kernels.adds_int8_products(),
             triton_kernels=self.options.native_kernels is not False and self.target.runs_triton,
         )
 

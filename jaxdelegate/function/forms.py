@@ -56,6 +56,7 @@ def _on(compiler: Compiler, platform: str) -> LoweringContext:
         precision=precision,
         native_kernels=False,
         native_bfloat16=False,
+        adds_int8_products=False,
         triton_kernels=False,
     )
 

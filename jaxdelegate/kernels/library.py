@@ -114,6 +114,11 @@ def multiplies_bfloat16() -> bool:
     return bool(opened(LIBRARY).jaxdelegate_multiplies_bfloat16())
 
 
+def adds_int8_products() -> bool:
+    """Whether the kernels multiply int8 and add in one instruction, provided `why_not` is None."""
+    return in_use() in ("avxvnni", "avx512vnni", "avx512bf16")
+
+
 @functools.cache
 def opened(path: Path) -> ctypes.CDLL:
     """The library with the types of its functions; an OSError if it is not for this platform."""

@@ -519,7 +519,8 @@ def _runs_in_floats(
     if not float_operators.is_possible(name, options, inputs, outputs):
         return False
     in_integers = Op(context, options, inputs, outputs)
-    is_faster = float_operators.is_faster(name, inputs, outputs)
+    adds_products = context.adds_int8_products
+    is_faster = float_operators.is_faster(name, inputs, outputs, adds_products=adds_products)
     if not is_faster and _reason(rule, operator, in_integers) is None:
         return False
     floats = dataclasses.replace(context, quant_mode="float_view")

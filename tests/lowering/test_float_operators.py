@@ -116,16 +116,18 @@ def test_dynamic_range_operators_that_are_faster_in_floats_round_nothing(operato
 @pytest.mark.parametrize(
     ("filters", "dtype", "in_floats"),
     [
-        ((16, 1, 1, 32), np.float32, True),  # quantized for 16 products each
-        ((96, 1, 1, 16), np.float32, True),
-        ((320, 1, 1, 960), np.float32, False),
-        ((16, 3, 3, 16), np.float32, False),
-        ((16, 1, 1, 32), np.int8, False),  # nothing is quantized at run time
+        ((16, 1, 1, 32), np.float32, (True, True)),  # quantized for 16 products each
+        ((96, 1, 1, 16), np.float32, (True, True)),
+        ((320, 1, 1, 960), np.float32, (False, False)),
+        ((16, 3, 3, 16), np.float32, (False, True)),
+        ((16, 1, 1, 32), np.int8, (False, False)),  # nothing is quantized at run time
+        ((16, 3, 3, 16), np.int8, (False, False)),
     ],
 )
-def test_convolutions_of_few_products_for_each_value_run_in_floats(
-    filters: tuple[int, ...], dtype: type, in_floats: bool
+def test_convolutions_that_are_faster_in_floats(
+    filters: tuple[int, ...], dtype: type, in_floats: tuple[bool, bool]
 ) -> None:
+    """On a processor with VNNI and on one without: few products for each value, or windows."""
     quantization = None if dtype is np.float32 else scaled(0.1)
     o, _, _, c = filters
     x, y = (
@@ -133,7 +135,11 @@ def test_convolutions_of_few_products_for_each_value_run_in_floats(
     )
     weights = np.zeros(filters, np.int8)
     w = TensorSpec("", filters, weights.dtype, quantization=scaled(0.1), const=weights)
-    assert float_operators.is_faster("CONV_2D", (x, w, None), (y,)) == in_floats
+    found = (
+        float_operators.is_faster("CONV_2D", (x, w, None), (y,), adds_products=adds_products)
+        for adds_products in (True, False)
+    )
+    assert tuple(found) == in_floats
 
 
 def test_floats_beside_operators_in_floats_need_no_order() -> None:
