@@ -56,9 +56,16 @@ def failure(case: OpCase, run: Run, optimize: Optimize) -> str | None:
 @absent
 @pytest.mark.parametrize("engine", list(RUNS))
 @pytest.mark.parametrize("test", TESTS)
-def test_recorded_operator_cases(test: str, engine: str, optimize: Optimize) -> None:
-    """A third of the cases compile as models do, the others with few optimizations."""
+def test_recorded_operator_cases(
+    test: str, engine: str, optimize: Optimize, request: pytest.FixtureRequest
+) -> None:
+    """A third of the cases compile as models do, the others with few optimizations.
+
+    Of each operator the first case is delegated and every third one after it; --exhaustive: all.
+    """
     cases = [case for case in OP_CASES if case.path.parent.name == test]
+    if engine == "delegated" and not request.config.getoption("--exhaustive"):
+        cases = cases[::3]
     failures = [
         failure(case, run_of(case, engine), optimize)
         for case in cases

@@ -129,7 +129,7 @@ def test_a_process_that_takes_too_long_leaves_a_line(models: Path, tmp_path: Pat
     assert [r["refused"] for r in records(out)] == ["no result after 1 s"]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_every_operator_by_itself(tmp_path: Path) -> None:
     graph, out = tmp_path / "small.tflite", tmp_path / "out.jsonl"
     graph.write_bytes(small_classifier())
@@ -175,7 +175,7 @@ def test_cold_loads_are_listed_by_mode(models: Path, tmp_path: Path) -> None:
     assert len(done.stdout.splitlines()) == 1 + 6
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_what_models_can_do_as_functions(tmp_path: Path) -> None:
     (tmp_path / "net.tflite").write_bytes(small_classifier())
     (tmp_path / "fixed.tflite").write_bytes(fixed_batch())
@@ -202,7 +202,7 @@ def test_gradients_beside_lax(tmp_path: Path) -> None:
     assert row["ratio"]["median"] > 0
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_fine_tuning_of_a_quantized_network(tmp_path: Path) -> None:
     path, out = tmp_path / "net.tflite", tmp_path / "out.jsonl"
     path.write_bytes(quantized_layer())
@@ -255,7 +255,7 @@ def test_limits(arguments: tuple[str, ...], tmp_path: Path) -> None:
     assert all(r["rss_anon_mb"] for r in records(out))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_decoders_of_few_bits(tmp_path: Path) -> None:
     """Every engine runs, and none exceeds what it may differ by."""
     out = tmp_path / "out.jsonl"

@@ -133,7 +133,7 @@ def test_answers_sequences_and_broken_requests(tmp_path: Path) -> None:
     assert broken["answers"]["equal"] == 6
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.litert
 def test_throughput_latency_and_restart(tmp_path: Path) -> None:
     names = ["throughput", "latency", "restart"]

@@ -1,43 +1,45 @@
 """Event handlers of the page, without a browser."""
 
+import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
-gr = pytest.importorskip("gradio", reason="needs Gradio")
+from jaxdelegate.demo import video
+from jaxdelegate.demo.engines import LITERT, REFERENCE
+from jaxdelegate.demo.tasks import TASKS
+from tests.support.networks import small_classifier
 
-from jaxdelegate.demo import video  # noqa: E402
-from jaxdelegate.demo.engines import LITERT, REFERENCE  # noqa: E402
-from jaxdelegate.demo.handlers import (  # noqa: E402
-    GENERATED,
-    IMAGE,
-    LIVE,
-    UPLOAD,
-    VIDEO,
-    Choice,
-    Handlers,
-)
-from jaxdelegate.demo.tasks import TASKS  # noqa: E402
-from tests.support.networks import small_classifier  # noqa: E402
+if TYPE_CHECKING:
+    from jaxdelegate.demo.handlers import Handlers
 
+is_absent = importlib.util.find_spec("gradio") is None
+pytestmark = pytest.mark.skipif(is_absent, reason="needs Gradio")
+
+GENERATED, IMAGE, VIDEO, LIVE = "Generated", "Image", "Video", "Live camera"
+UPLOAD = ".tflite file"
 BOTH = (REFERENCE.name, LITERT.name)
 IMAGE_OF = np.random.default_rng(0).integers(0, 256, (30, 50, 3)).astype(np.uint8)
 
 
 @pytest.fixture
-def handlers(tmp_path: Path) -> Handlers:
+def handlers(tmp_path: Path) -> "Handlers":
+    from jaxdelegate.demo.handlers import Handlers  # it imports Gradio, which takes seconds
+
     return Handlers(str(tmp_path))
 
 
-def run(handlers: Handlers, **more: Any) -> Sequence[Any]:
+def run(handlers: "Handlers", **more: Any) -> Sequence[Any]:
     """The last update of the page."""
     return everything(handlers, **more)[-1]
 
 
-def everything(handlers: Handlers, **more: Any) -> list[Any]:
+def everything(handlers: "Handlers", **more: Any) -> list[Any]:
+    from jaxdelegate.demo.handlers import Choice
+
     values = dict.fromkeys(Choice.__dataclass_fields__)
     values |= {"network": "detection", "source": GENERATED, "seed": 0, "engines": BOTH}
     return list(handlers.run(*(values | more).values()))
@@ -50,7 +52,7 @@ def problem(update: Sequence[Any]) -> str:
 
 
 @pytest.mark.parametrize("name", list(TASKS))
-def test_every_task(handlers: Handlers, name: str) -> None:
+def test_every_task(handlers: "Handlers", name: str) -> None:
     updates = everything(handlers, network=name)
     assert [len(update[0].rows) for update in updates] == [0, 1, 2]
     now, no_problem, results, shown, image, film, words, comparison, _ = updates[-1]
@@ -65,18 +67,18 @@ def test_every_task(handlers: Handlers, name: str) -> None:
     assert [row.error for row in now.rows] == [None, None]
 
 
-def test_the_requested_engine_stays_shown(handlers: Handlers) -> None:
+def test_the_requested_engine_stays_shown(handlers: "Handlers") -> None:
     assert run(handlers, shown=REFERENCE.name)[3]["value"] == REFERENCE.name
     assert run(handlers, shown="XLA bfloat16")[3]["value"] == LITERT.name  # it is not chosen
 
 
-def test_the_seed_makes_the_picture(handlers: Handlers) -> None:
+def test_the_seed_makes_the_picture(handlers: "Handlers") -> None:
     pictures = [run(handlers, seed=seed)[0].picture for seed in (1, 1, 2)]
     np.testing.assert_array_equal(pictures[0], pictures[1])
     assert not np.array_equal(pictures[0], pictures[2])
 
 
-def test_another_engine_is_shown(handlers: Handlers) -> None:
+def test_another_engine_is_shown(handlers: "Handlers") -> None:
     now = run(handlers)[0]
     image, film, words, _, report = handlers.show(now, REFERENCE.name)
     assert image["visible"]
@@ -86,7 +88,7 @@ def test_another_engine_is_shown(handlers: Handlers) -> None:
     assert len(handlers.show(None, REFERENCE.name)) == 5
 
 
-def test_an_image_of_any_size(handlers: Handlers) -> None:
+def test_an_image_of_any_size(handlers: "Handlers") -> None:
     updates = run(handlers, source=IMAGE, image=IMAGE_OF)
     assert updates[4]["value"].shape == (540, 900, 3)  # 18 times as large: 512 pixels at least
 
@@ -102,14 +104,14 @@ def test_an_image_of_any_size(handlers: Handlers) -> None:
     ],
 )
 def test_a_missing_choice_is_a_hint(
-    handlers: Handlers, choice: dict[str, Any], message: str
+    handlers: "Handlers", choice: dict[str, Any], message: str
 ) -> None:
     text = problem(run(handlers, **choice))
     assert message in text
     assert "class='hint'" in text
 
 
-def test_a_damaged_file_is_an_error(handlers: Handlers, tmp_path: Path) -> None:
+def test_a_damaged_file_is_an_error(handlers: "Handlers", tmp_path: Path) -> None:
     path = tmp_path / "damaged.tflite"
     path.write_bytes(small_classifier()[:3000])
     text = problem(run(handlers, network=UPLOAD, file=str(path)))
@@ -118,7 +120,7 @@ def test_a_damaged_file_is_an_error(handlers: Handlers, tmp_path: Path) -> None:
     assert "truncated" in text
 
 
-def test_an_uploaded_file(handlers: Handlers, tmp_path: Path) -> None:
+def test_an_uploaded_file(handlers: "Handlers", tmp_path: Path) -> None:
     path = tmp_path / "own.tflite"
     path.write_bytes(small_classifier())
     updates = run(handlers, network=UPLOAD, file=str(path))
@@ -127,7 +129,7 @@ def test_an_uploaded_file(handlers: Handlers, tmp_path: Path) -> None:
     assert updates[7].count("<tr>") == 3
 
 
-def test_a_frame_of_the_camera(handlers: Handlers) -> None:
+def test_a_frame_of_the_camera(handlers: "Handlers") -> None:
     frame = TASKS["detection"].picture(0)
     no_problem, results, image, film, words = handlers.live(
         frame, "detection", None, REFERENCE.name
@@ -142,7 +144,7 @@ def test_a_frame_of_the_camera(handlers: Handlers) -> None:
     assert len(handlers.live(None, "detection", None, REFERENCE.name)) == 5
 
 
-def test_a_video(handlers: Handlers, tmp_path: Path) -> None:
+def test_a_video(handlers: "Handlers", tmp_path: Path) -> None:
     pytest.importorskip("av", reason="needs PyAV")
     path = tmp_path / "given.mp4"
     images = [TASKS["pose"].picture(seed) for seed in range(3)]
@@ -158,7 +160,7 @@ def test_a_video(handlers: Handlers, tmp_path: Path) -> None:
     assert len(list(video.frames(other["value"]))) == 3
 
 
-def test_a_damaged_video_is_an_error(handlers: Handlers, tmp_path: Path) -> None:
+def test_a_damaged_video_is_an_error(handlers: "Handlers", tmp_path: Path) -> None:
     pytest.importorskip("av", reason="needs PyAV")
     path = tmp_path / "bad.mp4"
     path.write_bytes(b"nothing" * 1000)

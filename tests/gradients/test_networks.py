@@ -27,9 +27,9 @@ SMALL = [
     "litert/norm",
     "litert/l2_norm_composite",
     "litert/attn_vec_einsum",
-    "networks/face_blendshapes",
 ]
 LARGE = [
+    "networks/face_blendshapes",
     "networks/vww_96_float",
     "zoo/lstm_text_classifier",
     "networks/model_quant_1",
