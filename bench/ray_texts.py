@@ -105,7 +105,7 @@ def equal(name: str, a: Columns, b: Columns) -> int:
 
 
 def largest_difference(a: Columns, b: Columns) -> float:
-    """Of the log probabilities, in rows that have as many."""
+    """How far log probabilities are apart, in rows that have as many."""
     pairs = zip(a["log_probabilities"], b["log_probabilities"], strict=True)
     return max(float(np.abs(np.subtract(x, y)).max()) for x, y in pairs if 0 < len(x) == len(y))
 

@@ -194,7 +194,11 @@ class Decoder:
         return self.score_each({slot: ids})[slot]
 
     def score_each(self, texts: Mapping[int, Sequence[int]]) -> dict[int, list[float]]:
-        """The same for the sequences of several slots at once."""
+        """Append tokens to the sequences of several slots at once; returns the scores of each.
+
+        Raises:
+            ValueError: as `read`.
+        """
         for slot, ids in texts.items():
             self._programs.graph.check([*self._sequences[slot].ids, *ids])
         for slot in texts:

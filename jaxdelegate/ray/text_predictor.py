@@ -1,5 +1,6 @@
 """A language model or a text encoder as the callable class that map_batches runs in actors."""
 
+import math
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -209,6 +210,8 @@ def _values(batch: Batch, name: str, column: str) -> np.ndarray:
             raise
         raise PredictionError(f'{error}; for chats: inputs={{"messages": "messages"}}') from None
     array, (expected, kinds) = np.asarray(found), _KINDS.get(name, _TEXTS)
+    if array.dtype.kind == "f" and np.isnan(array).all():  # as Ray Data shows nulls without a type
+        return np.full(len(array), None, object)
     if array.dtype.kind not in kinds:
         raise PredictionError(
             f"column {column!r} for input {name!r}: expected {expected}, got {array.dtype}; "
@@ -223,7 +226,7 @@ _KINDS = {"messages": ("lists of messages", "O"), "seed": ("integers", "Oiu")}
 
 def _read(name: str, value: Any) -> Any:
     """The value of an input in a row. A ValueError: why it is none."""
-    if value is None:
+    if value is None or (isinstance(value, float) and math.isnan(value)):  # NaN is pandas's null
         raise ValueError("it is null")
     if name == "messages":
         return _messages(value)

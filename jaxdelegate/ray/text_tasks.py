@@ -49,7 +49,7 @@ class TextTask(abc.ABC, Generic[T]):
         inputs: that a row must have, by default with columns of the same names.
         more_inputs: that a row may have; `messages` replaces `prompt`.
         outputs: their types, by name.
-        more_outputs: those that must be asked for.
+        more_outputs: those that must be named.
         programs: where compiled programs are stored.
     """
 

@@ -189,6 +189,7 @@ CHATS = {"inputs": {"messages": "m"}}
 USER = {"role": "user"}
 ROWS: list[tuple[dict[str, Any], str, Any, str]] = [
     ({}, "prompt", None, "column 'prompt': it is null"),
+    ({}, "prompt", float("nan"), "column 'prompt': it is null"),
     ({}, "prompt", 3, "column 'prompt': expected text, got int"),
     ({}, "prompt", b"x", "column 'prompt': expected text, got bytes"),
     ({}, "prompt", "x" * 128, "expected at most 128 tokens, which .* hold, got 129"),
@@ -223,6 +224,14 @@ def test_rows_that_fail(
     assert skipping.stats.rows_skipped == 1
 
 
+def test_a_batch_of_nulls(path: Path) -> None:
+    """Ray Data shows nulls without a type as floats."""
+    batch = {"prompt": np.full(2, np.nan, np.float32)}
+    with pytest.raises(PredictionError, match=r"2 of 2 rows .* row 1 .*: it is null"):
+        generator(path)(batch)
+    assert len(generator(path, on_error="skip")(batch)["generated_text"]) == 0
+
+
 def test_texts_that_do_not_fit(path: Path, encoder: Path) -> None:
     pair = {"prompt": objects("x" * 100), "continuation": objects("y" * 40)}
     with pytest.raises(PredictionError, match="row 0 of the batch: expected at most 128 tokens"):
@@ -235,6 +244,7 @@ COLUMNS: list[tuple[dict[str, Any], str]] = [
     ({"text": objects("x")}, "input 'prompt': there is no column 'prompt'; the batch has 'text'"),
     ({"messages": objects(CHAT)}, r"'prompt'.*for chats: inputs=\{\"messages\": \"messages\"\}"),
     ({"prompt": np.arange(2)}, "'prompt' for input 'prompt': expected text, got int64; cast it"),
+    ({"prompt": np.array([np.nan, 1.0])}, "expected text, got float64"),
     ({"prompt": np.array([b"x"])}, r"expected text, got \|S1"),
     ({"prompt": objects("x"), "finish_reason": objects("x")}, "is already in the batch"),
 ]  # fmt: skip

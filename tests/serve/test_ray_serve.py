@@ -23,7 +23,7 @@ HELLO = {"model": "chat", "messages": [{"role": "user", "content": "Hello"}], "m
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    """Of Ray Serve's proxy."""
+    """A local Ray Serve; yields the URL of its proxy."""
     pytest.importorskip("ray.serve", reason="needs ray[serve]")
     import ray
     from ray import serve
