@@ -36,6 +36,11 @@ _OF_TASKS: Mapping[str, tuple[Task, ...]] = {
     "max_num_tokens": ("generate", "score"),
     "embedding_options": ("embed",),
 }
+_TYPES: Mapping[str, type] = {
+    "sampler_config": SamplerConfig,
+    "chat_template_kwargs": Mapping,
+    "embedding_options": EmbeddingOptions,
+}
 
 
 class TextPredictor(BatchPredictor[list[Any]]):
@@ -186,7 +191,10 @@ def _check(task: str, **given: Any) -> None:
     for name, value in given.items():
         if value is not None and task not in _OF_TASKS[name]:
             tasks = " and ".join(map(repr, _OF_TASKS[name]))
-            raise OptionError(f"{name}: expected None, which is for task {tasks}, got {value!r}")
+            raise OptionError(f"{name}: only for task {tasks}, got {value!r} for {task!r}")
+        kind = _TYPES.get(name, object)
+        if value is not None and not isinstance(value, kind):
+            raise OptionError(f"{name}: expected a {kind.__name__}, got {type(value).__name__}")
 
 
 def _input_columns(task: TextTask[Any], given: Mapping[str, str] | None) -> dict[str, str]:
