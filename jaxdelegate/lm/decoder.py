@@ -92,7 +92,7 @@ class Decoder:
 
     def known(self, slot: int, ids: Sequence[int]) -> int:
         """How many of the tokens a slot's caches have. Errors as `read`."""
-        self.check(ids)
+        self._programs.graph.check(ids)
         return self._known(self._sequences[slot], ids)
 
     def reading(self, slot: int, ids: Sequence[int]) -> Iterator[None]:
@@ -191,20 +191,32 @@ class Decoder:
         Raises:
             ValueError: as `read`.
         """
-        self.check([*self._sequences[slot].ids, *ids])
-        self._restore(slot)
-        found = list[float]()
-        for first in range(0, len(ids), STEPS):
-            part = ids[first : first + STEPS]
-            self._sequences[slot].left = 0
+        return self.score_each({slot: ids})[slot]
+
+    def score_each(self, texts: Mapping[int, Sequence[int]]) -> dict[int, list[float]]:
+        """Append tokens to the sequences of several slots at once; returns the scores of each.
+
+        Raises:
+            ValueError: as `read`.
+        """
+        for slot, ids in texts.items():
+            self._programs.graph.check([*self._sequences[slot].ids, *ids])
+        for slot in texts:
+            self._restore(slot)
+            self.rest(slot)
+        found = {slot: list[float]() for slot in texts}
+        for first in range(0, max(map(len, texts.values()), default=0), STEPS):
+            parts = {slot: ids[first : first + STEPS] for slot, ids in texts.items()}
             targets = np.zeros((self._programs.slots, STEPS), np.int32)
             lengths = np.zeros(self._programs.slots, np.int32)
-            targets[slot, : len(part)], lengths[slot] = part, len(part)
+            for slot, part in parts.items():
+                targets[slot, : len(part)], lengths[slot] = part, len(part)
             token, position = self._ends()
             scores = self._programs.score(self._caches, token, position, targets, lengths)
-            found += scores[slot, : len(part)].tolist()
-            self._sequences[slot].ids += part
-            self._write(self._sequences[slot])
+            for slot, part in parts.items():
+                found[slot] += scores[slot, : len(part)].tolist()
+                self._sequences[slot].ids += part
+                self._write(self._sequences[slot])
         return found
 
     def _ends(self) -> tuple[np.ndarray, np.ndarray]:
@@ -235,20 +247,6 @@ class Decoder:
         drafter = self._programs.graph.drafter if self._drafts else None
         self._write(sequence, 0 if drafter is None else drafter.verify.length - 1)
         return Piece(tokens, scores if sequence.has_scores else [], sequence.left == 0)
-
-    def check(self, ids: Sequence[int]) -> None:
-        """Raise what `read` raises for these tokens."""
-        graph = self._programs.graph
-        if not ids:
-            raise ValueError("expected at least one token, got none: the prompt is empty")
-        if len(ids) > graph.capacity:
-            raise ValueError(
-                f"expected at most {graph.capacity} tokens, which the model's caches hold, got "
-                f"{len(ids)}: shorten the text"
-            )
-        wrong = next((i for i in ids if not 0 <= i < graph.vocabulary), None)
-        if wrong is not None:
-            raise ValueError(f"expected token ids below {graph.vocabulary}, got {wrong}")
 
 
 def _common(a: Sequence[int], b: Sequence[int]) -> int:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from jaxdelegate.cache.loading import ModelData, ResultSpec
 from jaxdelegate.cache.program_key import FileProgramKey
+from jaxdelegate.cache.programs import ProgramCache
 from jaxdelegate.compile.compiler import Compiler
 from jaxdelegate.compile.programs import programs_of
 from jaxdelegate.compile.target import compilation_module
@@ -114,6 +115,11 @@ class DeviceModel(abc.ABC, Generic[T]):
         return self._weights.runtime
 
     @property
+    def programs(self) -> ProgramCache | None:
+        """The folder of compiled programs; None: they are not stored."""
+        return self._compiler.cache
+
+    @property
     def weight_bytes(self) -> int:
         """Bytes of the weights on the device, of all programs in memory; each counts once."""
         arrays = {id(a): a for p in self._programs.values() for a in p.weights}
@@ -188,10 +194,21 @@ class DeviceModel(abc.ABC, Generic[T]):
         where = f"{self._name}, signature {self._keys(task)['']!r}, for {weights.runtime.device}"
         next_time = "" if cache is None else "; the next start loads the program"
         with waiting(f"compiling {where}{next_time}"):
-            program = self._computation(weights).program(task)
-        if cache is not None and key is not None:
-            program = cache.save(key, program)
+            if cache is None or key is None:
+                program = self._computation(weights).program(task)
+            else:
+                program = self._stored(task, weights, cache, key)
         self._give_back()
+        return program
+
+    def _stored(
+        self, task: T, weights: DeviceWeights, cache: ProgramCache, key: FileProgramKey
+    ) -> Program:
+        """Compile a program and store it, unless another process has done so meanwhile."""
+        with cache.compile_lock(key) as may_be_stored:
+            program = cache.load(key, weights) if may_be_stored else None
+            if program is None:
+                program = cache.save(key, self._computation(weights).program(task))
         return program
 
     def _give_back(self) -> None:

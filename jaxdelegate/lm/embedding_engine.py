@@ -8,6 +8,7 @@ import numpy as np
 
 from jaxdelegate.bundles.bundle import Bundle, open_bundle
 from jaxdelegate.bundles.metadata import token_of
+from jaxdelegate.cache.programs import ProgramCache
 from jaxdelegate.errors import ModelError, OptionError
 from jaxdelegate.lm.configs import Backend, with_backend
 from jaxdelegate.lm.embeddings import EmbeddingOptions, EmbeddingResponse, InputOverflowStrategy
@@ -126,23 +127,42 @@ class EmbeddingEngine:
         Returns:
             An EmbeddingResponse for each text, in their order. Errors as `compute_embedding`.
         """
-        if self._model is None:
-            raise RuntimeError("the engine is closed")
         if isinstance(contents_batch, str):
             raise TypeError(
                 "compute_embedding_batch: expected a list of texts, got a str: pass [text]"
             )
         options = options or EmbeddingOptions()
-        texts = [self._parts(contents, options) for contents in contents_batch]
+        texts = [self.parts(contents, options) for contents in contents_batch]
+        return [EmbeddingResponse(found.tolist()) for found in self.embeddings(texts, options)]
+
+    def embeddings(
+        self, texts: Sequence[Sequence[Sequence[int]]], options: EmbeddingOptions
+    ) -> list[np.ndarray]:
+        """float32 [size] for each text, of the tokens that `parts` returned."""
+        model = self._open()
         if not texts:
             return []
-        rows = self._model.embeddings([part for parts in texts for part in parts], self.max_batch)
+        rows = model.embeddings([part for parts in texts for part in parts], self.max_batch)
         ends = np.cumsum([len(parts) for parts in texts])[:-1]
-        return [_response(own, options) for own in np.split(rows, ends)]
+        return [_embedding(own, options) for own in np.split(rows, ends)]
 
-    def _parts(self, contents: Contents, options: EmbeddingOptions) -> list[list[int]]:
-        """The tokens of a text, in parts that are short enough."""
-        assert self._model is not None
+    @property
+    def size(self) -> int:
+        """How many elements the model's embeddings have."""
+        return self._open().graph.encoders[-1].size
+
+    @property
+    def programs(self) -> ProgramCache | None:
+        """The folder of compiled programs; None: they are not stored."""
+        return self._open().programs
+
+    def _open(self) -> EncoderModel:
+        if self._model is None:
+            raise RuntimeError("the engine is closed")
+        return self._model
+
+    def parts(self, contents: Contents, options: EmbeddingOptions) -> list[list[int]]:
+        """The tokens of a text, in parts that are short enough. Errors as `compute_embedding`."""
         items = [contents] if isinstance(contents, str | Content) else contents
         tokens = [token for item in items for token in self._tokenizer.encode(_text(item))]
         has_special = options.insert_special_tokens is not False
@@ -150,7 +170,7 @@ class EmbeddingEngine:
             tokens = [*self._start, *tokens, *self._end]
         if not tokens:
             raise ValueError("expected at least one token, got none: the text is empty")
-        most = self._model.graph.length
+        most = self._open().graph.length
         if len(tokens) <= most:
             return [tokens]
         strategy = options.input_overflow_strategy
@@ -209,9 +229,10 @@ def _text(item: object) -> str:
     raise TypeError(f"expected a str or a Content, got {type(item).__name__}")
 
 
-def _response(parts: np.ndarray, options: EmbeddingOptions) -> EmbeddingResponse:
+def _embedding(parts: np.ndarray, options: EmbeddingOptions) -> np.ndarray:
     """The embedding of a text from those of its parts, [parts, size]."""
-    found, size = parts.mean(axis=0), options.output_size or 0
+    found: np.ndarray = parts.mean(axis=0)
+    size = options.output_size or 0
     if size > len(found):
         raise ValueError(f"output_size: expected at most {len(found)}, got {size}")
     if size > 0:
@@ -219,4 +240,4 @@ def _response(parts: np.ndarray, options: EmbeddingOptions) -> EmbeddingResponse
     norm = np.linalg.norm(found)
     if options.normalize is not False and norm > 0:
         found = found / norm
-    return EmbeddingResponse(found.tolist())
+    return found

@@ -10,6 +10,7 @@ from typing import Any, Self
 from jaxdelegate.bundles.bundle import Bundle, open_bundle
 from jaxdelegate.bundles.metadata import LlmMetadata, Token
 from jaxdelegate.bundles.tokenizers import Tokenizer
+from jaxdelegate.cache.programs import ProgramCache
 from jaxdelegate.errors import ModelError, OptionError
 from jaxdelegate.lm.choices import Rules
 from jaxdelegate.lm.completions import Completion
@@ -158,6 +159,11 @@ class Engine:
     def platform(self) -> str:
         """Where it runs: "cpu", "gpu" or "tpu"."""
         return self._model.platform
+
+    @property
+    def programs(self) -> ProgramCache | None:
+        """The folder of compiled programs; None: they are not stored."""
+        return self._model.programs
 
     @property
     def weight_bytes(self) -> int:

@@ -183,6 +183,27 @@ def generated(host: Host, decoder: Decoder, requests: Sequence[Request]) -> list
     return [_completion(host, running) for running in all_running]
 
 
+def scored(
+    decoder: Decoder, texts: Sequence[tuple[Sequence[int], Sequence[int]]]
+) -> list[list[float]]:
+    """The log probabilities of tokens that may follow prompts, as many at once as there are slots.
+
+    Args:
+        decoder: which also reads the prompts.
+        texts: of each the prompt and what follows it.
+
+    Raises:
+        ValueError: a prompt is empty, or too long with what follows it.
+    """
+    found = list[list[float]]()
+    for first in range(0, len(texts), decoder.slots):
+        some = texts[first : first + decoder.slots]
+        for slot, (prompt, _) in enumerate(some):
+            decoder.read(slot, prompt)
+        found += decoder.score_each({i: ids for i, (_, ids) in enumerate(some)}).values()
+    return found
+
+
 def _overlap(tokens: Sequence[int], stops: Sequence[Sequence[int]]) -> int:
     """How many tokens at the end may begin a stop sequence."""
     sizes = (n for stop in stops for n in range(1, len(stop)) if [*tokens[-n:]] == [*stop[:n]])

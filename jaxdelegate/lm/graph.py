@@ -7,7 +7,7 @@ and caches that are inputs and outputs of the same name.
 import dataclasses
 import itertools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -126,6 +126,22 @@ class LanguageGraph:
     attention: Attention
     drafter: Drafter | None
     why_no_drafter: str
+
+    def check(self, ids: Sequence[int]) -> None:
+        """Raise a ValueError if these tokens are not a sequence for the caches.
+
+        The list is empty, is longer than caches, or has an id outside of the vocabulary.
+        """
+        if not ids:
+            raise ValueError("expected at least one token, got none: the prompt is empty")
+        if len(ids) > self.capacity:
+            raise ValueError(
+                f"expected at most {self.capacity} tokens, which the model's caches hold, got "
+                f"{len(ids)}: shorten the text"
+            )
+        wrong = next((i for i in ids if not 0 <= i < self.vocabulary), None)
+        if wrong is not None:
+            raise ValueError(f"expected token ids below {self.vocabulary}, got {wrong}")
 
     @property
     def cache_lengths(self) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from jaxdelegate.ray.errors import PredictionError
 from jaxdelegate.ray.signature import TensorInfo
 
 Batch = Mapping[str, np.ndarray]
-_HOW_TO_CAST = "cast it in a map_batches before this one"
+HOW_TO_CAST = "cast it in a map_batches before this one"
 
 
 def num_rows(batch: Batch) -> int:
@@ -43,7 +43,7 @@ def to_array(
         return _stack(list(array), tensor, row_shape, where)
     if array.dtype != tensor.dtype:
         raise PredictionError(
-            f"{where}: expected {tensor.dtype}, got {array.dtype}; {_HOW_TO_CAST}: "
+            f"{where}: expected {tensor.dtype}, got {array.dtype}; {HOW_TO_CAST}: "
             f"{name}.astype(np.{tensor.dtype})"
         )
     if not _fits(array.shape[1:], row_shape):

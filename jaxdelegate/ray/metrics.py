@@ -11,6 +11,7 @@ _SECONDS = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100]
 _COUNTERS = {
     "rows": "Rows that were predicted.",
     "rows_skipped": "Rows that were skipped because of an error.",
+    "input_tokens": "Tokens that a language model read.",
     "rows_padded": "Rows that were computed only to fill a batch.",
     "batches": "Batches that were predicted.",
 }
@@ -28,6 +29,7 @@ class PredictorStats:
         rows: rows that it predicted.
         rows_skipped: rows that it skipped because of an error.
         rows_padded: rows that were computed only to fill a batch.
+        input_tokens: tokens of these rows, if the model reads text.
         batches: calls.
         input_wait_seconds: time between calls, in which the device waited for rows.
         device_seconds: time in which the model was run and waited for.
@@ -39,6 +41,7 @@ class PredictorStats:
     rows: int = 0
     rows_skipped: int = 0
     rows_padded: int = 0
+    input_tokens: int = 0
     batches: int = 0
     input_wait_seconds: float = 0.0
     device_seconds: float = 0.0

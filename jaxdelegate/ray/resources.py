@@ -52,7 +52,9 @@ def assigned_resources() -> Resources | None:
 
 
 def restrict(
-    resources: Resources | None, options: Mapping[str, Any], num_threads: int | None
+    resources: Resources | None,
+    options: Mapping[str, Any] | DelegateOptions,
+    num_threads: int | None,
 ) -> DelegateOptions:
     """Restrict this process to its resources: threads and memory before jax starts, and platform.
 

@@ -20,7 +20,8 @@ def deployment(
     accepts requests when its models are ready.
 
     Args:
-        models: files by the names that clients use; paths must exist where replicas run.
+        models: files by the names that clients use, also bundles of language models, which have
+            OpenAI's API; paths must exist where replicas run.
         settings: of every model; None: the defaults.
         limits: of requests; None: the defaults.
         **options: of `ray.serve.deployment`: `num_replicas`, `ray_actor_options` and others.
@@ -42,6 +43,6 @@ def deployment(
     @serve.deployment(**{"name": "jaxdelegate", **options})
     @serve.ingress(build)
     class Models:
-        """Serves `/v2/...`."""
+        """Serves `/v2/...`, and `/v1/...` for language models."""
 
     return Models.bind()  # type: ignore[attr-defined]  # Ray Serve has no types
