@@ -52,13 +52,14 @@ def define(declared: Iterable[Any], values: flags.FlagValues, module: str) -> No
         flags.DEFINE_flag(_ordered(flag, counter), values, module)
 
 
-def with_model(values: flags.FlagValues, arguments: Sequence[str]) -> list[str]:
-    """The arguments with `--graph=` before a first one that is not a flag: the model."""
-    if not arguments or arguments[0].startswith("-") or _MODEL[0] not in values:
-        return list(arguments)
-    if any(a.lstrip("-").partition("=")[0] in _MODEL for a in arguments[1:]):
+def with_model(values: flags.FlagValues, arguments: Sequence[str]) -> Sequence[str]:
+    """Take the model from arguments that are no flags; returns the others."""
+    if not arguments or _MODEL[0] not in values:
+        return arguments
+    if any(values[name].present for name in _MODEL if name in values):
         raise OptionError(f"{arguments[0]!r} and --{_MODEL[0]}: give one .tflite file, got 2")
-    return [f"--{_MODEL[0]}={arguments[0]}", *arguments[1:]]
+    values(["", f"--{_MODEL[0]}={arguments[0]}"])
+    return arguments[1:]
 
 
 def check(tool: ModuleType, values: flags.FlagValues) -> None:

@@ -78,20 +78,19 @@ def _run(name: str, arguments: Sequence[str]) -> int:
         if not options.isdisjoint(arguments):
             print(text(name, TOOLS[name], values, actions))
             return 0
-    arguments = command_line.with_underscores(arguments)
-    leading = [a for a in arguments[:1] if a in actions]
-    if leading or not actions:
-        arguments = [*leading, *command_line.with_model(values, arguments[len(leading) :])]
+    values.set_gnu_getopt(True)  # the model may be anywhere among flags
     try:
-        rest = values([f"jaxdelegate {name}", *arguments])[1:]
+        given = values([f"jaxdelegate {name}", *command_line.with_underscores(arguments)])[1:]
     except flags.UnrecognizedFlagError as error:
         raise OptionError(_with_suggestion(error, list(values))) from error
     except ValueError as error:  # --noflag=value: not one of absl's own errors
         raise OptionError(str(error)) from error
-    if rest and not actions:
+    leading, rest = (given[:1], given[1:]) if actions else ([], given)
+    more = [_action(name, actions, leading)] if actions else []
+    rest = command_line.with_model(values, rest)
+    if rest:
         return _fail(f"unexpected argument {rest[0]!r}; flags begin with --")
     command_line.check(tool, values)
-    more = [_action(name, actions, rest)] if actions else []
     kernels = "jax_native_kernels"
     with _native_kernels(values[kernels].value if kernels in values else None):
         return int(tool.run(values, *more))

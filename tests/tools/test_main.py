@@ -47,6 +47,10 @@ def test_without_a_tool_the_usage_is_an_error(capsys: pytest.CaptureFixture[str]
         (["demo", "--nohelp=32"], "--nohelp=32 does not take an argument"),
         (["demo", "--size=1"], "size"),
         (["demo", "model.tflite"], "unexpected argument 'model.tflite'; flags begin with --"),
+        (["analyze", "a", "b"], "unexpected argument 'b'; flags begin with --"),
+        (["analyze", "absent.tflite", "--interpreter=litert"], "Could not open 'absent.tflite'"),
+        (["analyze", "--interpreter=litert", "absent.tflite"], "Could not open 'absent.tflite'"),
+        (["analyze", "--interpreter", "litert", "absent.tflite"], "Could not open 'absent.tflite'"),
     ],
 )
 def test_mistakes_are_one_line_and_exit_code_1(
