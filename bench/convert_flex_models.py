@@ -31,7 +31,7 @@ MODELS: dict[str, tuple[Build, Sequence[Any]]] = {}
 
 
 def model(*specs: Any) -> Callable[[Build], Build]:
-    """A spec is (shape, or with a dtype, or with a dtype and a range), or strings to choose from."""
+    """A spec is a shape, (shape, dtype, low, high), or (how many, strings to choose from)."""
 
     def register(build: Build) -> Build:
         MODELS[build.__name__] = build, specs

@@ -157,9 +157,8 @@ def _line(first: jax.Array, last: jax.Array, n: int, n_out: int) -> tuple[jax.Ar
     """Where each box reads along an axis, and whether that is inside the image: [boxes, n_out]."""
     if n_out > 1:
         step = (last - first) * np.float32(n - 1) / np.float32(n_out - 1)
-        at = (first * np.float32(n - 1))[:, None] + jnp.arange(n_out, dtype=np.float32) * step[
-            :, None
-        ]
+        places = jnp.arange(n_out, dtype=np.float32)[None]
+        at = (first * np.float32(n - 1))[:, None] + places * step[:, None]
     else:
         at = (np.float32(0.5) * (first + last) * np.float32(n - 1))[:, None]
     return at, (at >= 0) & (at <= n - 1)
@@ -178,12 +177,22 @@ def _rounded(at: jax.Array) -> jax.Array:
 
 
 def _bilinear(y: jax.Array, x: jax.Array, pixels: _Pixels) -> jax.Array:
-    top, left = jnp.floor(y), jnp.floor(x)
-    down, right = (y - top)[..., None], (x - left)[..., None]
-    row, column = jnp.broadcast_arrays(top.astype(np.int32), left.astype(np.int32))
-    upper = pixels(row, column) * (1 - right) + pixels(row, column + 1) * right
-    lower = pixels(row + 1, column) * (1 - right) + pixels(row + 1, column + 1) * right
-    return upper * (1 - down) + lower * down
+    """Each pixel's weight follows from its own distance.
+
+    XLA may compute a place twice and round differently: the fraction of one then does not belong
+    to the pixel below the other.
+    """
+    row, column = jnp.broadcast_arrays(*(jnp.floor(at).astype(np.int32) for at in (y, x)))
+
+    def weighted(values: jax.Array, at: jax.Array, place: jax.Array) -> jax.Array:
+        near = jnp.maximum(1 - jnp.abs(at - place.astype(at.dtype)), np.float32(0))
+        return values * near[..., None].astype(values.dtype)
+
+    def line(row: jax.Array) -> jax.Array:
+        first = weighted(pixels(row, column), x, column)
+        return first + weighted(pixels(row, column + 1), x, column + 1)
+
+    return weighted(line(row), y, row) + weighted(line(row + 1), y, row + 1)
 
 
 # ---- ImageProjectiveTransformV2, V3: images, transforms, size (, the value outside)
@@ -250,6 +259,7 @@ def _lower_projection(op: Op[FlexProjectionOptions]) -> Function:
         scale = a[6] * j + a[7] * i + 1
         left = fill((a[0] * j + a[1] * i + a[2]) / scale, width)
         top = fill((a[3] * j + a[4] * i + a[5]) / scale, height)
+        left, top = jnp.clip(left, -2, width + 1), jnp.clip(top, -2, height + 1)  # far outside
         place = jnp.arange(n_images)[:, None, None]
 
         def pixels(row: jax.Array, column: jax.Array) -> jax.Array:

@@ -127,7 +127,7 @@ def _lower_svd(op: Op[FlexDecompositionOptions]) -> Function:
 
     def svd(a: jax.Array) -> tuple[jax.Array, ...]:
         if not o.compute_uv:
-            (s,) = lax.linalg.svd(a, compute_uv=False)
+            s = lax.linalg.svd(a, compute_uv=False)
             return s, jnp.zeros(nothing, a.dtype), jnp.zeros(nothing, a.dtype)
         u, s, v = lax.linalg.svd(a, full_matrices=o.full_matrices)
         n, v = s.shape[-1], v.mT

@@ -3,6 +3,7 @@
 import numpy as np
 
 from jaxdelegate.op_lowering.flex.options import FlexEinsumOptions
+from jaxdelegate.op_lowering.flex.reference_named import named
 from jaxdelegate.op_lowering.records.flex import FLEX
 from jaxdelegate.op_lowering.spec import Shape, Specs
 from jaxdelegate.reference.kernel import Array, Kernel
@@ -30,4 +31,4 @@ def einsum(o: FlexEinsumOptions, _inputs: Specs, outputs: Specs, *arrays: Array)
     return (np.asarray(y).astype(outputs[0].dtype),)
 
 
-KERNELS = {f"{FLEX}Einsum": Kernel(einsum, einsum_shape)}
+KERNELS = named({f"{FLEX}Einsum": Kernel(einsum, einsum_shape)})

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from jaxdelegate.op_lowering.flex.reference_named import named
 from jaxdelegate.op_lowering.records.flex import FLEX, FlexOptions
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
 from jaxdelegate.reference.kernel import Array, Kernel, broadcast_shape
@@ -111,13 +112,16 @@ def make_complex(
     return (y,)
 
 
-KERNELS = {f"{FLEX}Complex": Kernel(make_complex, broadcast_shape)} | {
-    f"{FLEX}{kind}FFT{'' if rank == 1 else f'{rank}D'}": kernel
-    for rank in (1, 2, 3)
-    for kind, kernel in (
-        ("", _complex(rank, -1)),
-        ("I", _complex(rank, 1)),
-        ("R", _real(rank)),
-        ("IR", _inverse_real(rank)),
-    )
-}
+KERNELS = named(
+    {f"{FLEX}Complex": Kernel(make_complex, broadcast_shape)}
+    | {
+        f"{FLEX}{kind}FFT{'' if rank == 1 else f'{rank}D'}": kernel
+        for rank in (1, 2, 3)
+        for kind, kernel in (
+            ("", _complex(rank, -1)),
+            ("I", _complex(rank, 1)),
+            ("R", _real(rank)),
+            ("IR", _inverse_real(rank)),
+        )
+    }
+)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from jaxdelegate.op_lowering.flex.options import FlexSliceOptions, FlexWindowGradientOptions
+from jaxdelegate.op_lowering.flex.reference_named import named
 from jaxdelegate.op_lowering.records.enums import Padding
 from jaxdelegate.op_lowering.records.flex import FLEX, FlexOptions
 from jaxdelegate.op_lowering.spec import Shape, Specs
@@ -208,11 +209,13 @@ def sparse_loss(
     return soft_loss(o, inputs, outputs, logits, np.eye(n)[labels])
 
 
-KERNELS = {
-    f"{FLEX}Conv2DBackpropFilter": Kernel(filter_gradient, filter_shape),
-    f"{FLEX}Conv2DBackpropInput": Kernel(input_gradient, input_shape),
-    f"{FLEX}MaxPoolGrad": Kernel(pool_gradient, pool_shape),
-    f"{FLEX}SoftmaxCrossEntropyWithLogits": Kernel(soft_loss, soft_shape),
-    f"{FLEX}SparseSoftmaxCrossEntropyWithLogits": Kernel(sparse_loss, sparse_shape),
-    f"{FLEX}StridedSliceGrad": Kernel(slice_gradient, slice_shape),
-}
+KERNELS = named(
+    {
+        f"{FLEX}Conv2DBackpropFilter": Kernel(filter_gradient, filter_shape),
+        f"{FLEX}Conv2DBackpropInput": Kernel(input_gradient, input_shape),
+        f"{FLEX}MaxPoolGrad": Kernel(pool_gradient, pool_shape),
+        f"{FLEX}SoftmaxCrossEntropyWithLogits": Kernel(soft_loss, soft_shape),
+        f"{FLEX}SparseSoftmaxCrossEntropyWithLogits": Kernel(sparse_loss, sparse_shape),
+        f"{FLEX}StridedSliceGrad": Kernel(slice_gradient, slice_shape),
+    }
+)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from jaxdelegate.op_lowering.flex.options import FlexCheckOptions, FlexTableOptions
+from jaxdelegate.op_lowering.flex.reference_named import named
 from jaxdelegate.op_lowering.records.flex import FLEX, FlexOptions
 from jaxdelegate.op_lowering.resources.reference import (
     handle,
@@ -81,8 +82,8 @@ def unique(
     at = _unique_axis(axis, x.ndim)
     slices = np.moveaxis(x, at, 0)
     ranks: dict[object, int] = {}
-    keys = (tuple(row.reshape(-1).tolist()) for row in slices)
-    index = [ranks.setdefault(key, len(ranks)) for key in keys]
+    rows = slices.reshape(len(slices), x.size // max(len(slices), 1)).tolist()
+    index = [ranks.setdefault(tuple(row), len(ranks)) for row in rows]
     first = [index.index(i) for i in range(len(ranks))]
     return np.moveaxis(slices[first], 0, at), np.array(index, outputs[1].dtype)
 
@@ -138,26 +139,28 @@ def _text(value: object) -> str:
     return f"{value:g}" if isinstance(value, np.floating) else str(value)
 
 
-KERNELS = {
-    f"{FLEX}Assert": Kernel(assert_, nothing, Folds.NEVER, inferred_shapes=none_declared),
-    f"{FLEX}CheckNumerics": Kernel(check_numerics, same_shape),
-    f"{FLEX}HashTableV2": Kernel(hash_table, scalar),
-    f"{FLEX}InitializeTableV2": Kernel(
-        hashtable_import, nothing, calls=True, inferred_shapes=none_declared
-    ),
-    f"{FLEX}LookupTableFindV2": Kernel(hashtable_find, hashtable_find_shape, calls=True),
-    f"{FLEX}LookupTableImportV2": Kernel(
-        hashtable_import, nothing, calls=True, inferred_shapes=none_declared
-    ),
-    f"{FLEX}LookupTableSizeV2": Kernel(table_size, scalar, calls=True),
-    f"{FLEX}NoOp": Kernel(no_op, nothing, Folds.NEVER, inferred_shapes=none_declared),
-    f"{FLEX}ParseExample": Kernel(
-        parse_example, undeclared_shapes, inferred_shapes=parse_example_shapes
-    ),
-    f"{FLEX}ParseExampleV2": Kernel(
-        parse_example_v2, undeclared_shapes, inferred_shapes=parse_example_v2_shapes
-    ),
-    f"{FLEX}Print": Kernel(print_, same_shape, Folds.NEVER),
-    f"{FLEX}PrintV2": Kernel(print_text, nothing, Folds.NEVER, inferred_shapes=none_declared),
-    f"{FLEX}UniqueV2": Kernel(unique, unique_shape),
-}
+KERNELS = named(
+    {
+        f"{FLEX}Assert": Kernel(assert_, nothing, Folds.NEVER, inferred_shapes=none_declared),
+        f"{FLEX}CheckNumerics": Kernel(check_numerics, same_shape),
+        f"{FLEX}HashTableV2": Kernel(hash_table, scalar),
+        f"{FLEX}InitializeTableV2": Kernel(
+            hashtable_import, nothing, calls=True, inferred_shapes=none_declared
+        ),
+        f"{FLEX}LookupTableFindV2": Kernel(hashtable_find, hashtable_find_shape, calls=True),
+        f"{FLEX}LookupTableImportV2": Kernel(
+            hashtable_import, nothing, calls=True, inferred_shapes=none_declared
+        ),
+        f"{FLEX}LookupTableSizeV2": Kernel(table_size, scalar, calls=True),
+        f"{FLEX}NoOp": Kernel(no_op, nothing, Folds.NEVER, inferred_shapes=none_declared),
+        f"{FLEX}ParseExample": Kernel(
+            parse_example, undeclared_shapes, inferred_shapes=parse_example_shapes
+        ),
+        f"{FLEX}ParseExampleV2": Kernel(
+            parse_example_v2, undeclared_shapes, inferred_shapes=parse_example_v2_shapes
+        ),
+        f"{FLEX}Print": Kernel(print_, same_shape, Folds.NEVER),
+        f"{FLEX}PrintV2": Kernel(print_text, nothing, Folds.NEVER, inferred_shapes=none_declared),
+        f"{FLEX}UniqueV2": Kernel(unique, unique_shape),
+    }
+)

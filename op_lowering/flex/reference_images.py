@@ -11,6 +11,7 @@ from jaxdelegate.op_lowering.flex.options import (
     FlexPatchesOptions,
     FlexProjectionOptions,
 )
+from jaxdelegate.op_lowering.flex.reference_named import named
 from jaxdelegate.op_lowering.records.enums import Padding
 from jaxdelegate.op_lowering.records.flex import FLEX
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
@@ -237,10 +238,12 @@ def patches(o: FlexPatchesOptions, _inputs: Specs, outputs: Specs, x: Array) -> 
     return (y.reshape(outputs[0].shape),)
 
 
-KERNELS = {
-    f"{FLEX}CropAndResize": Kernel(crop_and_resize, crop_shape),
-    f"{FLEX}ExtractImagePatches": Kernel(patches, patches_shape),
-    f"{FLEX}ImageProjectiveTransformV2": Kernel(project, projected_shape),
-    f"{FLEX}ImageProjectiveTransformV3": Kernel(project, projected_shape),
-    f"{FLEX}ResizeBicubic": Kernel(resize_bicubic, bicubic_shape),
-}
+KERNELS = named(
+    {
+        f"{FLEX}CropAndResize": Kernel(crop_and_resize, crop_shape),
+        f"{FLEX}ExtractImagePatches": Kernel(patches, patches_shape),
+        f"{FLEX}ImageProjectiveTransformV2": Kernel(project, projected_shape),
+        f"{FLEX}ImageProjectiveTransformV3": Kernel(project, projected_shape),
+        f"{FLEX}ResizeBicubic": Kernel(resize_bicubic, bicubic_shape),
+    }
+)

@@ -7,6 +7,7 @@ from jaxdelegate.op_lowering.flex.options import (
     FlexDiagonalOptions,
     FlexMatrixOptions,
 )
+from jaxdelegate.op_lowering.flex.reference_named import named
 from jaxdelegate.op_lowering.records.flex import FLEX, FlexOptions
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
 from jaxdelegate.reference.kernel import Array, Kernel
@@ -180,14 +181,16 @@ def diagonals(
     return (y.reshape(shape),)
 
 
-KERNELS = {
-    f"{FLEX}Cholesky": Kernel(cholesky, inverse_shape),
-    f"{FLEX}MatrixDeterminant": Kernel(determinant, determinant_shape),
-    f"{FLEX}MatrixDiagPartV3": Kernel(diagonals, diagonals_shape),
-    f"{FLEX}MatrixInverse": Kernel(matrix_inverse, inverse_shape),
-    f"{FLEX}MatrixSolve": Kernel(matrix_solve, system_shape),
-    f"{FLEX}MatrixTriangularSolve": Kernel(triangular_solve, system_shape),
-    f"{FLEX}Qr": Kernel(qr, qr_shape),
-    f"{FLEX}SelfAdjointEigV2": Kernel(eigen, eigen_shape),
-    f"{FLEX}Svd": Kernel(svd, svd_shape),
-}
+KERNELS = named(
+    {
+        f"{FLEX}Cholesky": Kernel(cholesky, inverse_shape),
+        f"{FLEX}MatrixDeterminant": Kernel(determinant, determinant_shape),
+        f"{FLEX}MatrixDiagPartV3": Kernel(diagonals, diagonals_shape),
+        f"{FLEX}MatrixInverse": Kernel(matrix_inverse, inverse_shape),
+        f"{FLEX}MatrixSolve": Kernel(matrix_solve, system_shape),
+        f"{FLEX}MatrixTriangularSolve": Kernel(triangular_solve, system_shape),
+        f"{FLEX}Qr": Kernel(qr, qr_shape),
+        f"{FLEX}SelfAdjointEigV2": Kernel(eigen, eigen_shape),
+        f"{FLEX}Svd": Kernel(svd, svd_shape),
+    }
+)

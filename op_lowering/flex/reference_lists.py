@@ -6,6 +6,7 @@ Sources: core/kernels/list_kernels.{h,cc}. Elements that nothing was written to 
 import numpy as np
 
 from jaxdelegate.op_lowering.flex.options import TensorListOptions
+from jaxdelegate.op_lowering.flex.reference_named import named
 from jaxdelegate.op_lowering.records.flex import FLEX
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
 from jaxdelegate.reference.kernel import Array, Folds, Kernel
@@ -286,19 +287,21 @@ def scatter_into(
     return (written,)
 
 
-KERNELS = {
-    f"{FLEX}EmptyTensorList": Kernel(empty, empty_shape),
-    f"{FLEX}TensorListConcatV2": Kernel(concatenate, concatenated_shape),
-    f"{FLEX}TensorListFromTensor": Kernel(from_tensor, from_tensor_shape),
-    f"{FLEX}TensorListGather": Kernel(gather, gathered_shape),
-    f"{FLEX}TensorListGetItem": Kernel(get_item, item_shape),
-    f"{FLEX}TensorListLength": Kernel(length, length_shape, Folds.SHAPES),
-    f"{FLEX}TensorListPopBack": Kernel(pop_back, popped_shape),
-    f"{FLEX}TensorListPushBack": Kernel(push_back, pushed_shape),
-    f"{FLEX}TensorListReserve": Kernel(reserve, reserve_shape),
-    f"{FLEX}TensorListResize": Kernel(resize, resized_shape),
-    f"{FLEX}TensorListScatterIntoExistingList": Kernel(scatter_into, existing_shape),
-    f"{FLEX}TensorListScatterV2": Kernel(scatter, scattered_shape),
-    f"{FLEX}TensorListSetItem": Kernel(set_item, written_shape),
-    f"{FLEX}TensorListStack": Kernel(stack, from_tensor_shape),
-}
+KERNELS = named(
+    {
+        f"{FLEX}EmptyTensorList": Kernel(empty, empty_shape),
+        f"{FLEX}TensorListConcatV2": Kernel(concatenate, concatenated_shape),
+        f"{FLEX}TensorListFromTensor": Kernel(from_tensor, from_tensor_shape),
+        f"{FLEX}TensorListGather": Kernel(gather, gathered_shape),
+        f"{FLEX}TensorListGetItem": Kernel(get_item, item_shape),
+        f"{FLEX}TensorListLength": Kernel(length, length_shape, Folds.SHAPES),
+        f"{FLEX}TensorListPopBack": Kernel(pop_back, popped_shape),
+        f"{FLEX}TensorListPushBack": Kernel(push_back, pushed_shape),
+        f"{FLEX}TensorListReserve": Kernel(reserve, reserve_shape),
+        f"{FLEX}TensorListResize": Kernel(resize, resized_shape),
+        f"{FLEX}TensorListScatterIntoExistingList": Kernel(scatter_into, existing_shape),
+        f"{FLEX}TensorListScatterV2": Kernel(scatter, scattered_shape),
+        f"{FLEX}TensorListSetItem": Kernel(set_item, written_shape),
+        f"{FLEX}TensorListStack": Kernel(stack, from_tensor_shape),
+    }
+)

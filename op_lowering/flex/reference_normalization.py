@@ -3,6 +3,7 @@
 import numpy as np
 
 from jaxdelegate.op_lowering.flex.options import FlexNormalizationOptions
+from jaxdelegate.op_lowering.flex.reference_named import named
 from jaxdelegate.op_lowering.records.flex import FLEX
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
 from jaxdelegate.reference.kernel import Array, Kernel
@@ -77,7 +78,7 @@ def gradient(
     variance: Array,
     _reserved: Array | None = None,
 ) -> tuple[Array, ...]:
-    """By the chain rule through the mean and the variance of each channel."""
+    """By the chain rule; in training mean and variance, which are those of x, depend on it."""
     axis = _channels(o, inputs[1].shape)
     moved = [np.moveaxis(a, axis, -1).astype(np.float64) for a in (dy, x)]
     g, v = (a.reshape(-1, a.shape[-1]) for a in moved)
@@ -87,8 +88,7 @@ def gradient(
     dx = dnormal / root
     if o.is_training:
         dspread = np.sum(dnormal * away, 0) * -0.5 / root**3
-        dcenter = -np.sum(dx, 0) - 2 * dspread * away.mean(0)
-        dx = dx + dspread * 2 * away / n + dcenter / n
+        dx = dx + dspread * 2 * away / n - dx.mean(0)
     results = (
         np.moveaxis(dx.reshape(moved[0].shape), -1, axis),
         np.sum(g * away / root, 0),
@@ -99,7 +99,9 @@ def gradient(
     return tuple(a.astype(s.dtype) for a, s in zip(results, outputs, strict=True))
 
 
-KERNELS = {
-    f"{FLEX}FusedBatchNormV3": Kernel(normalize, normalized_shape),
-    f"{FLEX}FusedBatchNormGradV3": Kernel(gradient, gradient_shape),
-}
+KERNELS = named(
+    {
+        f"{FLEX}FusedBatchNormV3": Kernel(normalize, normalized_shape),
+        f"{FLEX}FusedBatchNormGradV3": Kernel(gradient, gradient_shape),
+    }
+)

@@ -3,6 +3,7 @@
 import numpy as np
 
 from jaxdelegate.op_lowering.flex.options import FlexSuppressionOptions
+from jaxdelegate.op_lowering.flex.reference_named import named
 from jaxdelegate.op_lowering.records.flex import FLEX
 from jaxdelegate.op_lowering.spec import Shape, Specs
 from jaxdelegate.reference.kernel import Array, Kernel
@@ -73,4 +74,4 @@ def _overlap(a: Array, b: Array) -> np.float32:
     return np.float32(inner / (areas[0] + areas[1] - inner))
 
 
-KERNELS = {f"{FLEX}CombinedNonMaxSuppression": Kernel(suppress, suppressed_shapes)}
+KERNELS = named({f"{FLEX}CombinedNonMaxSuppression": Kernel(suppress, suppressed_shapes)})

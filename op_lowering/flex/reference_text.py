@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from jaxdelegate.op_lowering.flex.options import FlexNumberTextOptions, FlexTextOptions
+from jaxdelegate.op_lowering.flex.reference_named import named
 from jaxdelegate.op_lowering.flex.reference_regex import compiled, replaced
 from jaxdelegate.op_lowering.lookup.reference_farmhash import fingerprint64
 from jaxdelegate.op_lowering.records.flex import FLEX, FlexOptions
@@ -257,20 +258,22 @@ def match(_o: _O, _inputs: Specs, _outputs: Specs, x: Array, pattern: Array) -> 
     return _matches(pattern.item(), x)
 
 
-KERNELS = {
-    f"{FLEX}AsString": Kernel(as_string, same_shape),
-    f"{FLEX}ReduceJoin": Kernel(reduce_join, reduced_shape),
-    f"{FLEX}RegexFullMatch": Kernel(match, same_shape),
-    f"{FLEX}RegexReplace": Kernel(replace, same_shape),
-    f"{FLEX}StaticRegexFullMatch": Kernel(static_match, same_shape),
-    f"{FLEX}StaticRegexReplace": Kernel(static_replace, same_shape),
-    f"{FLEX}StringJoin": Kernel(join, joined_shape),
-    f"{FLEX}StringLength": Kernel(length, same_shape),
-    f"{FLEX}StringLower": _cased("lower"),
-    f"{FLEX}StringSplitV2": Kernel(split, split_shape),
-    f"{FLEX}StringStrip": Kernel(strip, same_shape),
-    f"{FLEX}StringToHashBucketFast": Kernel(hash_bucket, same_shape),
-    f"{FLEX}StringToNumber": Kernel(to_number, same_shape),
-    f"{FLEX}StringUpper": _cased("upper"),
-    f"{FLEX}Substr": Kernel(substr, broadcast_shape),
-}
+KERNELS = named(
+    {
+        f"{FLEX}AsString": Kernel(as_string, same_shape),
+        f"{FLEX}ReduceJoin": Kernel(reduce_join, reduced_shape),
+        f"{FLEX}RegexFullMatch": Kernel(match, same_shape),
+        f"{FLEX}RegexReplace": Kernel(replace, same_shape),
+        f"{FLEX}StaticRegexFullMatch": Kernel(static_match, same_shape),
+        f"{FLEX}StaticRegexReplace": Kernel(static_replace, same_shape),
+        f"{FLEX}StringJoin": Kernel(join, joined_shape),
+        f"{FLEX}StringLength": Kernel(length, same_shape),
+        f"{FLEX}StringLower": _cased("lower"),
+        f"{FLEX}StringSplitV2": Kernel(split, split_shape),
+        f"{FLEX}StringStrip": Kernel(strip, same_shape),
+        f"{FLEX}StringToHashBucketFast": Kernel(hash_bucket, same_shape),
+        f"{FLEX}StringToNumber": Kernel(to_number, same_shape),
+        f"{FLEX}StringUpper": _cased("upper"),
+        f"{FLEX}Substr": Kernel(substr, broadcast_shape),
+    }
+)
