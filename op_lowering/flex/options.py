@@ -138,7 +138,7 @@ class FlexEinsumOptions(FlexOptions):
 
         A ValueError says what is wrong.
         """
-        left, arrow, right = self.equation.replace(" ", "").partition("->")
+        left, arrow, right = self.equation.partition("->")
         terms = left.split(",")
         if not arrow or len(terms) != len(ranks):
             raise ValueError(f"the equation {self.equation!r} does not have {len(ranks)} inputs")

@@ -15,7 +15,8 @@ def einsum_shape(o: FlexEinsumOptions, inputs: Specs) -> tuple[Shape | None, ...
     for term, spec in zip(terms, inputs, strict=True):
         for label, n in zip(term, spec.shape, strict=True):
             known = sizes.setdefault(label, n)
-            if known != n and 1 not in (known, n):
+            spreads = label not in o.equation and 1 in (known, n)  # it stands for `...`
+            if known != n and not spreads:
                 shapes = [list(s.shape) for s in inputs]
                 raise ValueError(f"the equation {o.equation!r} does not fit the shapes {shapes}")
             sizes[label] = n if known == 1 else known

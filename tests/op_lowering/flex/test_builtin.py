@@ -40,8 +40,14 @@ CASES = [
         attributes={"adj_x": True, "adj_y": True},
         accumulated=4,
     ),
-    case("BatchMatMulV3", "plain", [f32(2, 3, 4), f32(4, 5)], accumulated=4),
-    case("ParallelConcat", "rows", [f32(1, 3), f32(1, 3, seed=1)], attributes={"shape": (2, 3)}),
+    case(
+        "BatchMatMulV3",
+        "plain",
+        [f32(2, 3, 4), f32(4, 5)],
+        attributes=dict.fromkeys(("Ta", "Tb", "Tout"), np.dtype(np.float32)),
+        accumulated=4,
+    ),
+    case("ParallelConcat", "rows", [f32(1, 3), f32(1, 3, seed=1)], attributes={"N": 2}),
     case(
         "SplitV",
         "rest",

@@ -11,11 +11,13 @@ C64, C128 = np.complex64, np.complex128
 
 def transform(name: str, x: Arg, *lengths: int) -> Case:
     """`lengths` are those of a real transform."""
-    dtype = {"f4": C64, "f8": C128, "c8": np.float32, "c16": np.float64}[x.value.dtype.str[1:]]
+    is_wide = x.value.dtype in (np.float64, C128)
+    real, complex_ = (np.float64, C128) if is_wide else (np.float32, C64)
+    outputs = [real if lengths and x.value.dtype.kind == "c" else complex_]
     more = [const(np.array(lengths, np.int32))] if lengths else []
-    outputs = [dtype if lengths else x.value.dtype]
     label = f"{x.value.dtype}{list(x.value.shape)}-{list(lengths)}"
-    return case(name, label, [x, *more], outputs, accumulated=64)
+    attributes = {"Tcomplex": np.dtype(complex_), "Treal": np.dtype(real)}
+    return case(name, label, [x, *more], outputs, attributes=attributes, accumulated=64)
 
 
 CASES = [
@@ -33,7 +35,13 @@ CASES = [
     transform("IRFFT2D", of(C64, 3, 3), 5, 5),
     transform("IRFFT3D", of(C64, 2, 3, 4), 2, 3, 6),
     case("Complex", "broadcast", [f32(2, 3), f32(3, seed=1)], [C64]),
-    case("Complex", "float64", [of(np.float64, 3), of(np.float64, 3, seed=1)], [C128]),
+    case(
+        "Complex",
+        "float64",
+        [of(np.float64, 3), of(np.float64, 3, seed=1)],
+        [C128],
+        attributes={"Tout": np.dtype(C128)},
+    ),
 ]
 REFUSED = {
     "is float32, not one of": case("FFT", "", [f32(4)], [C64]),

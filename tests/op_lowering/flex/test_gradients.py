@@ -50,7 +50,7 @@ def convolution(
     x: tuple[int, ...], w: tuple[int, ...], dy: tuple[int, ...], padding: str, **attributes: Any
 ) -> list[Case]:
     """The gradients of a convolution by its input and its filter."""
-    given = {"padding": padding, **attributes}
+    given = {"T": np.dtype(F32), "padding": padding, **attributes}
     label = f"{list(x)}-{list(w)}-{padding}"
     return [
         case(name, label, inputs, [F32], attributes=given, accumulated=256)
@@ -109,7 +109,9 @@ WRONG_POOL = pool("", f32(2, 5, 4, 3), (3, 3), "SAME")
 
 def entropy(name: str, label: str, logits: Arg, labels: Arg) -> Case:
     dtype = logits.value.dtype
-    return case(f"{name}CrossEntropyWithLogits", label, [logits, labels], [dtype] * 2)
+    attributes = {"Tlabels": labels.value.dtype} if name == "SparseSoftmax" else {}
+    name = f"{name}CrossEntropyWithLogits"
+    return case(name, label, [logits, labels], [dtype] * 2, attributes=attributes)
 
 
 ROW, LABELS = f32(3, 5, low=-9, high=9), f32(3, 5, low=0, high=1)

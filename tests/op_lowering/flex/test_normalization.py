@@ -24,7 +24,7 @@ def normalization(label: str, x: Arg, n: int, *, averages: bool = True, **attrib
         label,
         [x, *vectors(n, averages=averages)],
         [x.value.dtype, *[F32] * 5],
-        attributes={"epsilon": 1e-3, **attributes},
+        attributes={"U": np.dtype(F32), "epsilon": 1e-3, **attributes},
         accumulated=64,
     )
 
@@ -37,7 +37,7 @@ def gradient(label: str, x: Arg, n: int, **attributes: Any) -> Case:
         label,
         [dy, x, scale, mean, variance, const(F32(0))],
         [x.value.dtype, *[F32] * 4],
-        attributes={"epsilon": 1e-3, **attributes},
+        attributes={"U": np.dtype(F32), "epsilon": 1e-3, **attributes},
         accumulated=256,
     )
 

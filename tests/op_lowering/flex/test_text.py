@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.testing import Arg, Case, value
+from jaxdelegate.testing import Arg, Case, const, value
 from tests.op_lowering.flex.test_math import case as flex_case
 from tests.op_lowering.flex.test_math import number, numbers
 
@@ -19,7 +19,8 @@ def strings(*texts: bytes) -> Arg:
 
 
 def one(text: bytes) -> Arg:
-    return value(np.array(text, object))
+    """A constant: TensorFlow's interpreter takes no scalar strings."""
+    return const(np.array(text, object))
 
 
 def text(
@@ -29,7 +30,8 @@ def text(
     outputs: Sequence[Any] = (object,),
     **attributes: Any,
 ) -> tuple[Case, tuple[Any, ...]]:
-    label = "-".join([*(f"{k}={v}" for k, v in attributes.items()), str(expected[:1])[:40]])
+    named = {k: v for k, v in attributes.items() if k != "T"}
+    label = "-".join([*(f"{k}={v}" for k, v in named.items()), str(expected[:1])[:40]])
     given = {"T": np.dtype(object), **attributes}
     return flex_case(name, label, inputs, outputs, attributes=given), expected
 
@@ -51,11 +53,13 @@ def split(x: bytes, sep: bytes, y: list[bytes], maxsplit: int = -1) -> Any:
 
 
 def substr(x: bytes, pos: int, n: int, y: bytes, unit: str = "BYTE") -> Any:
-    return text("Substr", [strings(x), number(pos), number(n)], [y], unit=unit)
+    return text(
+        "Substr", [strings(x), number(pos), number(n)], [y], unit=unit, T=np.dtype(np.int32)
+    )
 
 
 def written(x: Any, *y: bytes, **attributes: Any) -> Any:
-    return text("AsString", [value(x)], y, **attributes)
+    return text("AsString", [value(x)], y, **{**attributes, "T": x.dtype})
 
 
 def parsed(dtype: Any, texts: Sequence[bytes], y: Sequence[float]) -> Any:
@@ -85,9 +89,14 @@ EXPECTED = [
     substr(b"hello", 1, -1, b"ello"),
     substr(CAFE, -2, 9, " é".encode(), unit="UTF8_CHAR"),
     substr(CAFE, 3, 1, "é".encode(), unit="UTF8_CHAR"),
-    text("Substr", [SQUARE, numbers(0, 1), numbers(1, 1)], [[b"a", b""], [b"c", b""]]),
-    text("StringJoin", [strings(b"a", b"b"), one(b"x")], [b"a/x", b"b/x"], separator="/"),
-    text("StringJoin", [strings(b"q")], [b"q"], separator="/"),
+    text(
+        "Substr",
+        [SQUARE, numbers(0, 1), numbers(1, 1)],
+        [[b"a", b""], [b"c", b""]],
+        T=np.dtype(np.int32),
+    ),
+    text("StringJoin", [strings(b"a", b"b"), one(b"x")], [b"a/x", b"b/x"], separator="/", N=2),
+    text("StringJoin", [strings(b"q")], [b"q"], separator="/", N=1),
     text("ReduceJoin", [SQUARE, numbers(0, 1)], b"acbd"),
     text("ReduceJoin", [SQUARE, numbers(1, 0)], b"a,b,c,d", separator=","),
     text("ReduceJoin", [SQUARE, numbers()], [[b"a", b"b"], [b"c", b"d"]]),
