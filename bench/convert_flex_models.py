@@ -564,7 +564,8 @@ def vocabulary(tf: Any, rng: np.random.Generator) -> Any:
     table, vectors = tf.lookup.StaticHashTable(rows, 3), weights(rng, 4, 2)
 
     def run(x: Any) -> Any:
-        return tf.gather(vectors, table.lookup(x)), table.size()
+        # TFLite's HASHTABLE_SIZE makes a vector of one number, TensorFlow's a number.
+        return tf.gather(vectors, table.lookup(x)), tf.reshape(table.size(), [1])
 
     run.table = table  # type: ignore[attr-defined] (kept alive)
     return run
@@ -752,6 +753,7 @@ def compare(folder: Path) -> None:
         subgraphs = read_model(path.read_bytes()).subgraphs
         used = {o.name for subgraph in subgraphs for o in subgraph.operators}
         operators |= (flex := {name for name in used if name.startswith("Flex")})
+        totals["with_flex"] += bool(flex)
         row: dict[str, Any] = {"model": path.stem, "flex": sorted(flex)}
         for kind in ("host", "delegate"):
             try:

@@ -205,7 +205,7 @@ def _why_not_logits(op: Op[FlexOptions]) -> str | None:
     return first_reason(
         why_not_dtype(logits, FLOATS),
         *(why_not_result(y, logits.dtype) for y in (loss, gradient)),
-        None if len(logits.shape) == 2 else f"{logits.name!r} {list(logits.shape)} is no matrix",
+        None if len(logits.shape) == 2 else f"{logits.name!r} {list(logits.shape)} is not a matrix",
     )
 
 
@@ -230,7 +230,7 @@ def _lower_soft(op: Op[FlexOptions]) -> Function:
 
 
 def _lower_sparse(op: Op[FlexOptions]) -> Function:
-    """A label that is no class is an error of TensorFlow's; here its loss is 0."""
+    """A label outside the classes is an error of TensorFlow's; here its loss is 0."""
     n = op.inputs[0].shape[1]
     return _entropy(op, lambda labels, logits: jax.nn.one_hot(labels, n, dtype=logits.dtype))
 

@@ -1,6 +1,6 @@
 """TensorFlow's operators that the host runs: on strings, tables, sets, and checks."""
 
-from jaxdelegate.op_lowering.flex.options import RECORDS
+from jaxdelegate.op_lowering.flex import options as flex
 from jaxdelegate.op_lowering.records.flex import FLEX
 from jaxdelegate.op_lowering.rule import host_only, table
 
@@ -27,7 +27,7 @@ _REASONS = {
 
 RULES = table(
     *(
-        host_only(f"{FLEX}{name}", RECORDS[f"{FLEX}{name}"].options, 1, reason)
+        host_only(f"{FLEX}{name}", flex.RECORDS[f"{FLEX}{name}"].options, 1, reason)
         for name, reason in _REASONS.items()
     )
 )

@@ -50,7 +50,7 @@ _AS_IN_RE = "AabfnrtvBD"
 @functools.lru_cache(maxsize=256)
 def compiled(pattern: bytes) -> re.Pattern[str]:
     text = pattern.decode(errors="surrogateescape")
-    flags = re.match(r"\(\?([ims]+)\)", text)  # only those before all else
+    flags = re.match(r"\(\?([ims]+)\)", text)  # only those at the start
     lines = flags is not None and "m" in flags[1]
     try:
         body = "".join(_translated(text[flags.end() if flags else 0 :], lines=lines))

@@ -175,7 +175,7 @@ def hash_bucket(o: _O, _inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]
 
 
 def as_string(o: FlexNumberTextOptions, inputs: Specs, _outputs: Specs, x: Array) -> tuple[Array]:
-    """As printf writes them."""
+    """Each value as printf writes it."""
     kind = x.dtype.kind
     is_float = kind in "fcV"
     if len(o.fill) > 1 or o.fill not in " +-0#":

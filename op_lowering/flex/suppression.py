@@ -75,7 +75,7 @@ def _lower_suppression(op: _Op) -> Function:
         def of_class(corners: jax.Array, scores: jax.Array) -> tuple[jax.Array, jax.Array]:
             return _select(corners, scores, iou, least, n_out)
 
-        # [N, classes, n_out]: the index of each box, and -inf where there is none.
+        # [N, classes, n_out]: the index of each box, and its score, -inf if it does not exist.
         index, best = jax.vmap(jax.vmap(of_class))(corners, scores.transpose(0, 2, 1))
         kept, place = lax.top_k(best.reshape(len(scores), -1), min(n_total, classes * n_out))
         found, class_ = kept > -jnp.inf, place // n_out

@@ -38,7 +38,8 @@ UNDERIVED = {
         NON_MAX_SUPPRESSION_V4 FlexTensorListLength""",
     "is constant in between": """FLOOR CEIL ROUND SIGN FLOOR_DIV ZEROS_LIKE STABLEHLO_FLOOR
         BITCAST""",
-    "takes constants only, and is folded": "RANGE UNIQUE FlexTensorListReserve",
+    "takes constants only, and is folded": """RANGE UNIQUE FlexTensorListReserve
+        FlexEmptyTensorList""",
     "rounds (test_quantized.py)": "QUANTIZE DEQUANTIZE FAKE_QUANT",
 }
 # Operators that apply other subgraphs, or have states outside: test_models.py.
