@@ -93,7 +93,12 @@ def _rule(name: str, arity: int) -> OpRule[FlexMatrixOptions]:
 
 def _lower_cholesky(_op: Op[FlexOptions]) -> Function:
     """The upper triangle is not read. Without a decomposition the values are NaN."""
-    return lambda a: (lax.linalg.cholesky(a, symmetrize_input=False),)
+    return lambda a: (lax.linalg.cholesky(_mirrored(a), symmetrize_input=False),)
+
+
+def _mirrored(a: jax.Array) -> jax.Array:
+    """The lower triangle on both sides."""
+    return jnp.tril(a) + jnp.tril(a, -1).mT
 
 
 def _lower_determinant(_op: Op[FlexOptions]) -> Function:
@@ -110,7 +115,7 @@ def _lower_eigenvectors(op: Op[FlexDecompositionOptions]) -> Function:
     shape, wanted = op.outputs[1].shape, op.options.compute_v
 
     def decompose(a: jax.Array) -> tuple[jax.Array, jax.Array]:
-        vectors, values = lax.linalg.eigh(a, symmetrize_input=False, sort_eigenvalues=True)
+        vectors, values = lax.linalg.eigh(_mirrored(a), symmetrize_input=False)
         return values, vectors * _signs(vectors) if wanted else jnp.zeros(shape, a.dtype)
 
     return decompose

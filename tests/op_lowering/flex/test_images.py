@@ -35,7 +35,7 @@ CASES = [
 def crop(method: str, size: tuple[int, int], x: Arg, label: str = "") -> Case:
     """Boxes inside, across the edges, and mirrored."""
     corners = [[0, 0, 0.6, 0.7], [0.2, 0.1, 1.1, 0.9], [0.9, 0.9, 0.1, 0.2], [-0.5, 0, -0.1, 1]]
-    boxes, places = value(corners, np.float32), value([0, 1, 1, 0], np.int32)
+    boxes, places = const(corners, np.float32), const([0, 1, 1, 0], np.int32)
     attributes = {"method": method, "extrapolation_value": 0.5}
     return case(
         "CropAndResize",
@@ -51,7 +51,7 @@ def projection(
     interpolation: str, fill_mode: str, x: Arg, transforms: list[list[float]], version: int = 3
 ) -> Case:
     outside = [const(np.float32(0.25))] if version == 3 else []
-    inputs = [x, value(transforms, np.float32), const(np.int32([7, 10])), *outside]
+    inputs = [x, const(transforms, np.float32), const(np.int32([7, 10])), *outside]
     attributes = {
         "dtype": x.value.dtype,
         "interpolation": interpolation,
@@ -78,7 +78,21 @@ def patches(label: str, padding: str, x: Arg, ksizes: Any, strides: Any, rates: 
 
 PICTURES = f32(2, 9, 8, 3)
 TURNED = [[1.1, 0.2, -1.3, -0.1, 0.9, 0.55, 0.001, 0], [1, 0, 2.25, 0, 1, -1.25, 0, 0.01]]
+# Between pixels, where a derivative exists.
+SMALL = f32(1, 4, 4, 2)
+INSIDE = value([[1 / 6, 1 / 6, 5 / 6, 5 / 6]], np.float32)
+SHIFTED = value([[1, 0, 0.5, 0, 1, 0.5, 0, 0]], np.float32)
+BETWEEN = [
+    crop("bilinear", (2, 2), SMALL, "between-").with_inputs({1: INSIDE, 2: value([0], np.int32)}),
+    *(
+        projection("BILINEAR", "CONSTANT", SMALL, [], version).with_inputs(
+            {1: SHIFTED, 2: const(np.int32([2, 2]))}
+        )
+        for version in (2, 3)
+    ),
+]
 CASES += [
+    *BETWEEN,
     *(
         crop(method, size, PICTURES)
         for method in ("bilinear", "nearest")

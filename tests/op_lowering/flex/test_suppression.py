@@ -28,7 +28,16 @@ def suppression(
 
 BOXES, SCORES = f32(2, 20, 1, 4, low=-0.2, high=1.3), f32(2, 20, 3, low=0, high=1)
 OF_CLASS = f32(1, 12, 3, 4, low=0, high=1)
+FEW = [[0, 0, 0.4, 0.4], [0, 0.1, 0.4, 0.5], [0.5, 0.5, 0.9, 0.8], [0.1, 0.6, 0.3, 0.9]]
 CASES = [
+    suppression(
+        "few",
+        value(np.array(FEW, F32).reshape(1, 4, 1, 4)),
+        value(np.array([[[0.9, 0.2], [0.7, 0.6], [0.5, 0.4], [0.3, 0.8]]], F32)),
+        2,
+        4,
+        clip_boxes=False,
+    ),
     suppression("shared-boxes", BOXES, SCORES, 4, 6),
     suppression("boxes-of-classes", OF_CLASS, f32(1, 12, 3, low=0, high=1), 5, 9),
     suppression("not-clipped", BOXES, SCORES, 3, 40, clip_boxes=False),
@@ -39,7 +48,7 @@ CASES = [
 NOTHING = suppression("", BOXES, SCORES, 0, 5)
 REFUSED = {
     "expected some": NOTHING,
-    "depends on data": CASES[3].with_inputs({2: value(np.int32(2))}),
+    "depends on data": CASES[4].with_inputs({2: value(np.int32(2))}),
 }
 STOPPED = {"expected some": NOTHING}
 IMPOSSIBLE = [
