@@ -67,7 +67,7 @@ def _lower_slice(op: _Slice) -> Function:
 def _windows(o: FlexWindowGradientOptions, x: Shape, sizes: Shape) -> Windows:
     """Over the height and the width of images [N, H, W, C]."""
     padding = Padding.VALID if o.padding == "EXPLICIT" else Padding[o.padding]
-    around = o.explicit_paddings or (0,) * 8
+    around = o.explicit_paddings if o.padding == "EXPLICIT" else (0,) * 8
     edges = list(zip(around[::2], around[1::2], strict=True))
     return tuple(
         Window(x[i], size, o.strides[i], padding, o.dilations[i], edges[i])

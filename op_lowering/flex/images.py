@@ -202,12 +202,14 @@ def _why_not_projection(op: Op[FlexProjectionOptions]) -> str | None:
     image, transforms, size = op.inputs[:3]
     o, shape = op.options, transforms.shape
     fits = shape[1:] == (8,) and shape[0] in (1, *image.shape[:1])
+    wrong = next((spec for spec in op.inputs[3:4] if spec and spec.shape not in ((), (1,))), None)
     return first_reason(
         _why_not_images(image, size),
         why_not_dtype(transforms, np.float32),
         why_not_result(op.outputs[0], image.dtype),
         None if fits else f"transforms {list(shape)} for images {list(image.shape)}",
         None if o.interpolation in _READ else f"the interpolation {o.interpolation!r}",
+        None if wrong is None else f"{wrong.name!r} {list(wrong.shape)} is not one number",
         None if o.fill_mode in _FILL else f"the fill_mode {o.fill_mode!r}",
     )
 

@@ -38,6 +38,7 @@ def _why_not_matrices(op: Op[FlexOptions]) -> str | None:
         why_not_dtype(a, np.float32, np.float64),
         *(why_not_result(y, a.dtype) for y in op.outputs),
         None if len(a.shape) >= 2 else f"{a.name!r} {list(a.shape)} is not of matrices",
+        f"{a.name!r} {list(a.shape)} has no values" if 0 in a.shape else None,
     )
 
 
@@ -152,6 +153,7 @@ def _why_not_diagonals(op: Op[FlexDiagonalOptions]) -> str | None:
         why_not_moved(op.context, x, padding, op.outputs[0]),
         None if len(x.shape) >= 2 else f"{x.name!r} {list(x.shape)} is not of matrices",
         why_not_const(k) or why_not_dtype(k, np.int32),
+        None if padding.shape in ((), (1,)) else f"{padding.name!r} is not one number",
     )
     return reason or _why_not_band(k, *x.shape[-2:])
 

@@ -152,18 +152,19 @@ def _why_not_push(op: _Op) -> str | None:
     items, item = op.inputs[:2]
     fits = items.shape[1:] == item.shape or items.shape[:1] == (0,)
     differ = f"elements are {list(items.shape[1:])}, not {list(item.shape)}"
-    return _why_not_list(op, items, item) or (None if fits else differ)
+    reason = _why_not_list(op, items, item) or why_not_result(op.outputs[0], items.dtype)
+    return reason or (None if fits else differ)
 
 
 def _lower_push(_op: _Op) -> Function:
     return lambda items, item: (
-        jnp.concatenate([jnp.reshape(items, (-1, *item.shape)), jnp.asarray(item)[None]]),
+        jnp.concatenate([jnp.reshape(items, (len(items), *item.shape)), jnp.asarray(item)[None]]),
     )
 
 
 def _why_not_pop(op: _Op) -> str | None:
     items, sizes = op.inputs[:2]
-    reason = _why_not_list(op, items, op.outputs[1])
+    reason = _why_not_list(op, items, op.outputs[1]) or why_not_result(op.outputs[0], items.dtype)
     return reason or _why_not_elements(items.shape[1:], sizes) or _why_not_empty(items)
 
 

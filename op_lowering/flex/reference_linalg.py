@@ -118,7 +118,7 @@ def eigen(
 
 def _signs(vectors: Array) -> Array:
     """That of the largest value of each column."""
-    high, low = vectors.max(axis=-2, keepdims=True), vectors.min(axis=-2, keepdims=True)
+    high, low = (f(vectors, axis=-2, keepdims=True, initial=0) for f in (np.max, np.min))
     return np.where(-low > high, -1, 1)
 
 

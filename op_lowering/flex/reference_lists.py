@@ -53,6 +53,8 @@ def _one(number: Array) -> int:
 def reserve_shape(_o: _O, inputs: Specs) -> _Shapes:
     """None if an element's shape is not known: see `passes/tensor_lists.py`."""
     sizes, n = inputs[0].const, inputs[1].const
+    if n is not None and _one(n) < 0:
+        raise ValueError(f"a list of {_one(n)} elements")
     element = _element_shape(None if sizes is None else np.asarray(sizes))
     return (None if n is None or element is None else (_one(n), *element),)
 
@@ -149,6 +151,8 @@ def length(_o: _O, _inputs: Specs, _outputs: Specs, items: Array) -> tuple[Array
 
 def resized_shape(_o: _O, inputs: Specs) -> _Shapes:
     n = inputs[1].const
+    if n is not None and _one(n) < 0:
+        raise ValueError(f"a list of {_one(n)} elements")
     return (None if n is None else (_one(n), *_list_shape(inputs[0])[1:]),)
 
 
@@ -186,7 +190,7 @@ def pushed_shape(_o: _O, inputs: Specs) -> _Shapes:
 
 def push_back(o: _O, inputs: Specs, _outputs: Specs, items: Array, item: Array) -> tuple[Array]:
     _check_dtype(o, inputs[1])
-    return (np.concatenate([items.reshape(-1, *item.shape), item[None]]),)
+    return (np.concatenate([items.reshape(len(items), *item.shape), item[None]]),)
 
 
 def popped_shape(_o: _O, inputs: Specs) -> _Shapes:

@@ -184,7 +184,14 @@ def invert_permutation(_o: FlexOptions, _inputs: Specs, _outputs: Specs, x: Arra
 
 def bincount_shape(_o: FlexOptions, inputs: Specs) -> _Shapes:
     size = inputs[1].const
-    return (None if size is None else (int(np.asarray(size).reshape(())),),)
+    return (None if size is None else (_count(size),),)
+
+
+def _count(size: Array) -> int:
+    n = int(np.asarray(size).reshape(()))
+    if n < 0:
+        raise ValueError(f"a histogram of {n} values")
+    return n
 
 
 def bincount(
@@ -206,7 +213,7 @@ def dense_bincount_shape(_o: FlexCountOptions, inputs: Specs) -> _Shapes:
         raise ValueError(f"DenseBincount of values {list(inputs[0].shape)}")
     size = inputs[1].const
     rows = inputs[0].shape[:-1]
-    return (None if size is None else (*rows, int(np.asarray(size).reshape(()))),)
+    return (None if size is None else (*rows, _count(size)),)
 
 
 def dense_bincount(

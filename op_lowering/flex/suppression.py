@@ -38,8 +38,7 @@ def _why_not_suppression(op: _Op) -> str | None:
         *(why_not_result(y, np.float32) for y in floats),
         why_not_result(count, np.int32),
         _why_not_shapes(boxes.shape, scores.shape),
-        _why_not_counts(*settings[:2]),
-    )
+    ) or _why_not_counts(*settings[:2])
 
 
 def _why_not_number(spec: TensorSpec) -> str | None:
