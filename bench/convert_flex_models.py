@@ -502,7 +502,7 @@ def power_iteration(tf: Any, rng: np.random.Generator) -> Any:
 
 # ---- text and tables
 
-WORDS = ["one two", " three", "FOUR five six", "", "seven  Seven", "a1b22", "caf\u00e9"]
+WORDS = ["one two", " three", "FOUR five six", "", "seven  Seven", "a1b22", "\u00fcber"]
 
 
 @model((6, WORDS))
