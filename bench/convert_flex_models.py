@@ -564,8 +564,7 @@ def vocabulary(tf: Any, rng: np.random.Generator) -> Any:
     table, vectors = tf.lookup.StaticHashTable(rows, 3), weights(rng, 4, 2)
 
     def run(x: Any) -> Any:
-        # TFLite's HASHTABLE_SIZE makes a vector of one number, TensorFlow's a number.
-        return tf.gather(vectors, table.lookup(x)), tf.reshape(table.size(), [1])
+        return tf.gather(vectors, table.lookup(x)) / tf.cast(table.size(), tf.float32)
 
     run.table = table  # type: ignore[attr-defined] (kept alive)
     return run
