@@ -77,7 +77,8 @@ OPERATOR_LAYERS = (
         "segment",
         "sorting",
     ),
-    ("detection", "flex", "fused"),
+    ("detection", "fused"),
+    ("flex",),
     ("control_flow",),
     ("registry",),
 )

@@ -28,8 +28,16 @@ from jaxdelegate.op_lowering.options import (
 )
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
 
-_RESERVE, _SET_ITEM = "FlexTensorListReserve", "FlexTensorListSetItem"
-_SHAPED = ("FlexTensorListGetItem", "FlexTensorListStack")  # their last input is an element's shape
+_EMPTY, _RESERVE = "FlexEmptyTensorList", "FlexTensorListReserve"
+# Operators that write to a list: the input that is written, and how many dimensions of it come
+# before those of an element.
+_WRITING = {
+    "FlexTensorListPushBack": (1, 0),
+    "FlexTensorListScatterIntoExistingList": (1, 1),
+    "FlexTensorListSetItem": (2, 0),
+}
+# Their last input is an element's shape.
+_SHAPED = tuple(f"FlexTensorList{name}" for name in ("Gather", "GetItem", "PopBack", "Stack"))
 # Operators without side effects that compute the original's slices.
 _SLICING = frozenset(("SLICE", "CONCATENATION", "RESHAPE", "EXPAND_DIMS"))
 
@@ -93,9 +101,12 @@ def with_length(operator: Operator, inputs: Specs, outputs: Specs) -> Specs:
 
     Source: core/kernels/list_kernels.h, TensorListReserve.
     """
-    if operator.name != _RESERVE or not outputs[0].is_dynamic or inputs[1].const is None:
+    if operator.name not in (_EMPTY, _RESERVE) or not outputs[0].is_dynamic:
         return outputs
-    length = max(int(np.asarray(inputs[1].const).reshape(-1)[0]), 0)
+    number = np.int32(0) if operator.name == _EMPTY else inputs[1].const
+    if number is None:
+        return outputs
+    length = max(int(np.asarray(number).reshape(-1)[0]), 0)
     return (dataclasses.replace(outputs[0], shape=(length, -1)),)
 
 
@@ -111,8 +122,9 @@ def settled_lists(
     if not lists:
         return {}
     found = dict(enumerate(inputs))
-    if operator.name == _SET_ITEM and not inputs[2].is_dynamic:
-        found[0] = _with_elements(inputs[0], inputs[2].shape)
+    written, n_before = _WRITING.get(operator.name, (0, 0))
+    if written and not inputs[written].is_dynamic:
+        found[0] = _with_elements(inputs[0], inputs[written].shape[n_before:])
     elif operator.name in _SHAPED and inputs[-1].const is not None:
         found[0] = _with_elements(inputs[0], tuple(np.asarray(inputs[-1].const).reshape(-1)))
     unknown = tuple(spec and dataclasses.replace(spec, const=None) for spec in inputs)

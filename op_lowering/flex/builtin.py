@@ -2,13 +2,16 @@
 
 from jaxdelegate.op_lowering.comparison.rule import SELECT_V2
 from jaxdelegate.op_lowering.convolution.rule import CONV_3D
+from jaxdelegate.op_lowering.convolution.transpose_conv import CONV_3D_TRANSPOSE
 from jaxdelegate.op_lowering.elementwise.rule import ADD, DIV, MAXIMUM, MINIMUM, MUL, SUB
 from jaxdelegate.op_lowering.flex import options as flex
 from jaxdelegate.op_lowering.flex.options import BUILTIN
+from jaxdelegate.op_lowering.layout.rule import CONCATENATION
 from jaxdelegate.op_lowering.matmul.rule import BATCH_MATMUL
 from jaxdelegate.op_lowering.pooling.rule import AVG_POOL_3D, MAX_POOL_3D
 from jaxdelegate.op_lowering.records.flex import FlexOptions
 from jaxdelegate.op_lowering.rule import Function, Op, OpRule, table
+from jaxdelegate.op_lowering.slicing.rule import SPLIT_V
 from jaxdelegate.op_lowering.sorting.rule import TOPK_V2
 
 _Op = Op[FlexOptions]
@@ -16,13 +19,16 @@ _RULES = table(
     ADD,
     AVG_POOL_3D,
     BATCH_MATMUL,
+    CONCATENATION,
     CONV_3D,
+    CONV_3D_TRANSPOSE,
     DIV,
     MAXIMUM,
     MAX_POOL_3D,
     MINIMUM,
     MUL,
     SELECT_V2,
+    SPLIT_V,
     SUB,
     TOPK_V2,
 )

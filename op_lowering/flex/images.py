@@ -1,12 +1,27 @@
-"""Images: ResizeBicubic (core/kernels/image/resize_bicubic_op.cc)."""
+"""Images: resized, cropped, projected, cut into patches (core/kernels/image/)."""
+
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdelegate.op_lowering.common.movement import integers
+from jaxdelegate.op_lowering.common.movement import integers, why_not_moved
+from jaxdelegate.op_lowering.common.window import (
+    Window,
+    pad_windows,
+    read_tap,
+    taps,
+    why_not_windows,
+)
 from jaxdelegate.op_lowering.dtypes import FLOATS
-from jaxdelegate.op_lowering.flex.options import FlexImageOptions
+from jaxdelegate.op_lowering.flex.options import (
+    FlexCropOptions,
+    FlexImageOptions,
+    FlexPatchesOptions,
+    FlexProjectionOptions,
+)
+from jaxdelegate.op_lowering.records.enums import Padding
 from jaxdelegate.op_lowering.records.flex import FLEX
 from jaxdelegate.op_lowering.rule import (
     Function,
@@ -18,20 +33,27 @@ from jaxdelegate.op_lowering.rule import (
     why_not_dtype,
     why_not_result,
 )
+from jaxdelegate.op_lowering.spec import TensorSpec
 
 _PIXELS = FLOATS | frozenset(np.dtype(t) for t in (np.uint8, np.int8, np.int16, np.int32))
 _STEPS = 1024  # a pixel has as many places
 
 
 def _why_not_bicubic(op: Op[FlexImageOptions]) -> str | None:
-    image, size = op.inputs[:2]
     both = op.options.align_corners and op.options.half_pixel_centers
+    return first_reason(
+        why_not_result(op.outputs[0], np.float32),
+        _why_not_images(op.inputs[0], op.inputs[1]),
+        "align_corners and half_pixel_centers exclude each other" if both else None,
+    )
+
+
+def _why_not_images(image: TensorSpec, size: TensorSpec) -> str | None:
+    """A reason unless images [N, H, W, C] become others of a constant size (h, w)."""
     reason = first_reason(
         why_not_dtype(image, _PIXELS),
-        why_not_result(op.outputs[0], np.float32),
         why_not_const(size) or why_not_dtype(size, np.int32),
         None if len(image.shape) == 4 and size.shape == (2,) else "expected an image of rank 4",
-        "align_corners and half_pixel_centers exclude each other" if both else None,
     )
     if reason is not None:
         return reason
@@ -86,6 +108,218 @@ def _lower_bicubic(op: Op[FlexImageOptions]) -> Function:
     return resize_bicubic
 
 
+# ---- CropAndResize: images, boxes (y1, x1, y2, x2), the image of each box, size
+
+
+def _why_not_crop(op: Op[FlexCropOptions]) -> str | None:
+    image, boxes, places, size = op.inputs[:4]
+    fits = boxes.shape[1:] == (4,) and boxes.shape[:1] == places.shape
+    method = op.options.method
+    return first_reason(
+        _why_not_images(image, size),
+        why_not_dtype(boxes, np.float32),
+        why_not_dtype(places, np.int32),
+        why_not_result(op.outputs[0], np.float32),
+        None if fits else f"boxes {list(boxes.shape)} for indices {list(places.shape)}",
+        None if method in ("bilinear", "nearest") else f"the method {method!r}",
+        None if image.shape[:1] != (0,) else f"{image.name!r} {list(image.shape)} has no images",
+    )
+
+
+def _lower_crop(op: Op[FlexCropOptions]) -> Function:
+    """An index outside the batch is an error of TensorFlow's; here it is the nearest image."""
+    _, height, width, _ = op.inputs[0].shape
+    _, rows, columns, _ = op.outputs[0].shape
+    read = _nearest if op.options.method == "nearest" else _bilinear
+    outside = op.options.extrapolation_value
+
+    def crop_and_resize(
+        x: jax.Array, boxes: jax.Array, places: jax.Array, _size: jax.Array
+    ) -> tuple[jax.Array]:
+        x = jnp.asarray(x).astype(np.float32)
+        y1, x1, y2, x2 = jnp.asarray(boxes).T
+        y, in_y = _line(y1, y2, height, rows)
+        at_x, in_x = _line(x1, x2, width, columns)
+        kept = jnp.clip(jnp.asarray(places), 0, x.shape[0] - 1)[:, None, None]
+
+        def pixels(row: jax.Array, column: jax.Array) -> jax.Array:
+            row, column = jnp.clip(row, 0, height - 1), jnp.clip(column, 0, width - 1)
+            return x[kept, row, column]
+
+        crops = read(y[:, :, None], at_x[:, None, :], pixels)
+        inside = in_y[:, :, None] & in_x[:, None, :]
+        return (jnp.where(inside[..., None], crops, np.float32(outside)),)
+
+    return crop_and_resize
+
+
+def _line(first: jax.Array, last: jax.Array, n: int, n_out: int) -> tuple[jax.Array, jax.Array]:
+    """Where each box reads along an axis, and whether that is inside the image: [boxes, n_out]."""
+    if n_out > 1:
+        step = (last - first) * np.float32(n - 1) / np.float32(n_out - 1)
+        places = jnp.arange(n_out, dtype=np.float32)[None]
+        at = (first * np.float32(n - 1))[:, None] + places * step[:, None]
+    else:
+        at = (np.float32(0.5) * (first + last) * np.float32(n - 1))[:, None]
+    return at, (at >= 0) & (at <= n - 1)
+
+
+_Pixels = Callable[[jax.Array, jax.Array], jax.Array]  # integer rows, columns -> [..., C]
+
+
+def _nearest(y: jax.Array, x: jax.Array, pixels: _Pixels) -> jax.Array:
+    return pixels(*jnp.broadcast_arrays(*(_rounded(at).astype(np.int32) for at in (y, x))))
+
+
+def _rounded(at: jax.Array) -> jax.Array:
+    """Halves away from zero."""
+    return jnp.trunc(at + jnp.copysign(np.float32(0.5), at))
+
+
+def _bilinear(y: jax.Array, x: jax.Array, pixels: _Pixels) -> jax.Array:
+    """Each pixel's weight follows from its own distance.
+
+    XLA may compute a place twice and round differently: the fraction of one then does not belong
+    to the pixel below the other.
+    """
+    row, column = jnp.broadcast_arrays(*(jnp.floor(at).astype(np.int32) for at in (y, x)))
+
+    def weighted(values: jax.Array, at: jax.Array, place: jax.Array) -> jax.Array:
+        near = jnp.maximum(1 - jnp.abs(at - place.astype(at.dtype)), np.float32(0))
+        return values * near[..., None].astype(values.dtype)
+
+    def line(row: jax.Array) -> jax.Array:
+        first = weighted(pixels(row, column), x, column)
+        return first + weighted(pixels(row, column + 1), x, column + 1)
+
+    return weighted(line(row), y, row) + weighted(line(row + 1), y, row + 1)
+
+
+# ---- ImageProjectiveTransformV2, V3: images, transforms, size (, the value outside)
+
+
+def _why_not_projection(op: Op[FlexProjectionOptions]) -> str | None:
+    image, transforms, size = op.inputs[:3]
+    o, shape = op.options, transforms.shape
+    fits = shape[1:] == (8,) and shape[0] in (1, *image.shape[:1])
+    wrong = next((spec for spec in op.inputs[3:4] if spec and spec.shape not in ((), (1,))), None)
+    return first_reason(
+        _why_not_images(image, size),
+        why_not_dtype(transforms, np.float32),
+        why_not_result(op.outputs[0], image.dtype),
+        None if fits else f"transforms {list(shape)} for images {list(image.shape)}",
+        None if o.interpolation in _READ else f"the interpolation {o.interpolation!r}",
+        None if wrong is None else f"{wrong.name!r} {list(wrong.shape)} is not one number",
+        None if o.fill_mode in _FILL else f"the fill_mode {o.fill_mode!r}",
+    )
+
+
+def _reflected(at: jax.Array, n: int) -> jax.Array:
+    """Mirrored at the edges, with the values at the edges twice."""
+    at = jnp.mod(at, np.float32(2 * n))
+    return jnp.where(at > n - 1, jnp.where(at >= n, 2 * n - 1 - at, at), at)
+
+
+def _wrapped(at: jax.Array, n: int) -> jax.Array:
+    """Repeated; TensorFlow counts a turn of n - 1 values."""
+    if n == 1:
+        return jnp.zeros_like(at)
+    before = at + n * (jnp.trunc(-at / np.float32(n - 1)) + 1)
+    after = at - n * jnp.trunc(at / np.float32(n - 1))
+    return jnp.where(at < 0, before, jnp.where(at > n - 1, after, at))
+
+
+def _clipped(at: jax.Array, n: int) -> jax.Array:
+    return jnp.clip(at, 0, np.float32(n - 1))
+
+
+_READ = {"NEAREST": _nearest, "BILINEAR": _bilinear}
+_FILL: dict[str, Callable[[jax.Array, int], jax.Array]] = {
+    "CONSTANT": lambda at, _n: at,
+    "NEAREST": _clipped,
+    "REFLECT": lambda at, n: _clipped(_reflected(at, n), n),
+    "WRAP": lambda at, n: _clipped(_wrapped(at, n), n),
+}
+
+
+def _lower_projection(op: Op[FlexProjectionOptions]) -> Function:
+    """A place outside the image reads the fill value, also as one of four neighbors."""
+    n_images, height, width, _ = op.inputs[0].shape
+    _, rows, columns, _ = op.outputs[0].shape
+    read, fill = _READ[op.options.interpolation], _FILL[op.options.fill_mode]
+    dtype = op.outputs[0].dtype
+    wide = np.float64 if dtype == np.float64 else np.float32
+
+    def project(
+        x: jax.Array, transforms: jax.Array, _size: jax.Array, outside: jax.Array | None = None
+    ) -> tuple[jax.Array]:
+        x = jnp.asarray(x).astype(wide)
+        empty = jnp.asarray(0 if outside is None else outside).reshape(()).astype(wide)
+        a = jnp.broadcast_to(jnp.asarray(transforms), (n_images, 8)).T[..., None, None]
+        i = jnp.arange(rows, dtype=np.float32)[None, :, None]
+        j = jnp.arange(columns, dtype=np.float32)[None, None]
+        scale = a[6] * j + a[7] * i + 1
+        left = fill((a[0] * j + a[1] * i + a[2]) / scale, width)
+        top = fill((a[3] * j + a[4] * i + a[5]) / scale, height)
+        left, top = jnp.clip(left, -2, width + 1), jnp.clip(top, -2, height + 1)  # far outside
+        place = jnp.arange(n_images)[:, None, None]
+
+        def pixels(row: jax.Array, column: jax.Array) -> jax.Array:
+            inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
+            found = x[place, jnp.clip(row, 0, height - 1), jnp.clip(column, 0, width - 1)]
+            return jnp.where(inside[..., None], found, empty)
+
+        y = jnp.where((scale == 0)[..., None], empty, read(top, left, pixels))
+        return (y.astype(dtype),)
+
+    return project
+
+
+# ---- ExtractImagePatches
+
+
+def _patch_windows(op: Op[FlexPatchesOptions]) -> tuple[Window, ...]:
+    o = op.options
+    dims = zip(op.inputs[0].shape, o.ksizes, o.strides, o.rates, strict=True)
+    return tuple(Window(n, k, s, Padding[o.padding], r) for n, k, s, r in list(dims)[1:3])
+
+
+def _why_not_patches(op: Op[FlexPatchesOptions]) -> str | None:
+    x, o = op.inputs[0], op.options
+    lists = x.shape, o.ksizes, o.strides, o.rates
+    fits = all(len(sizes) == 4 for sizes in lists) and all(s[0] == s[3] == 1 for s in lists[1:])
+    return first_reason(
+        why_not_moved(op.context, x, op.outputs[0]),
+        None if fits else f"windows {list(o.ksizes)} of {list(x.shape)}: expected [1, h, w, 1]",
+        None if o.padding in Padding.__members__ else f"the padding {o.padding!r}",
+    ) or why_not_windows(_patch_windows(op))
+
+
+def _lower_patches(op: Op[FlexPatchesOptions]) -> Function:
+    windows, y = _patch_windows(op), op.outputs[0]
+    if 0 in y.shape:
+        return lambda _x: (jnp.zeros(y.shape, y.dtype),)
+
+    def extract(x: jax.Array) -> tuple[jax.Array]:
+        padded = pad_windows(x, windows, 0)
+        return (jnp.concatenate([read_tap(padded, windows, t) for t in taps(windows)], -1),)
+
+    return extract
+
+
 RULES = table(
-    OpRule(f"{FLEX}ResizeBicubic", FlexImageOptions, 1, _why_not_bicubic, _lower_bicubic, arity=2)
+    OpRule(f"{FLEX}CropAndResize", FlexCropOptions, 1, _why_not_crop, _lower_crop, arity=4),
+    OpRule(f"{FLEX}ExtractImagePatches", FlexPatchesOptions, 1, _why_not_patches, _lower_patches),
+    *(
+        OpRule(
+            f"{FLEX}ImageProjectiveTransformV{version}",
+            FlexProjectionOptions,
+            1,
+            _why_not_projection,
+            _lower_projection,
+            arity=version + 1,
+        )
+        for version in (2, 3)
+    ),
+    OpRule(f"{FLEX}ResizeBicubic", FlexImageOptions, 1, _why_not_bicubic, _lower_bicubic, arity=2),
 )

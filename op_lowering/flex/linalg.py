@@ -1,33 +1,52 @@
-"""Inverses and solutions of linear systems (core/kernels/linalg/)."""
+"""Inverses, solutions of linear systems, decompositions and diagonals (core/kernels/linalg/).
+
+TensorFlow leaves the signs of eigenvectors and singular vectors open: here the largest value of
+each is positive.
+"""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.scipy.linalg import solve_triangular
 
-from jaxdelegate.op_lowering.flex.options import FlexMatrixOptions
-from jaxdelegate.op_lowering.records.flex import FLEX
+from jaxdelegate.op_lowering.common.movement import integers, why_not_moved
+from jaxdelegate.op_lowering.flex.options import (
+    FlexDecompositionOptions,
+    FlexDiagonalOptions,
+    FlexMatrixOptions,
+)
+from jaxdelegate.op_lowering.records.flex import FLEX, FlexOptions
 from jaxdelegate.op_lowering.rule import (
     Function,
     Op,
     OpRule,
     first_reason,
     table,
+    why_not_const,
     why_not_dtype,
     why_not_result,
 )
+from jaxdelegate.op_lowering.spec import TensorSpec
 
 _Op = Op[FlexMatrixOptions]
 
 
-def _why_not_square(op: _Op) -> str | None:
+def _why_not_matrices(op: Op[FlexOptions]) -> str | None:
     a = op.inputs[0]
-    is_square = len(a.shape) >= 2 and a.shape[-1] == a.shape[-2]
     return first_reason(
         why_not_dtype(a, np.float32, np.float64),
-        why_not_result(op.outputs[0], a.dtype),
-        None if is_square else f"{a.name!r} {list(a.shape)} is not of square matrices",
+        *(why_not_result(y, a.dtype) for y in op.outputs),
+        None if len(a.shape) >= 2 else f"{a.name!r} {list(a.shape)} is not of matrices",
+        f"{a.name!r} {list(a.shape)} has no values" if 0 in a.shape else None,
     )
+
+
+def _why_not_square(op: Op[FlexOptions]) -> str | None:
+    shape = op.inputs[0].shape
+    is_square = shape[-1:] == shape[-2:-1]
+    reason = f"{op.inputs[0].name!r} {list(shape)} is not of square matrices"
+    return _why_not_matrices(op) or (None if is_square else reason)
 
 
 def _why_not_system(op: _Op) -> str | None:
@@ -70,4 +89,123 @@ def _rule(name: str, arity: int) -> OpRule[FlexMatrixOptions]:
     return OpRule(f"{FLEX}{name}", FlexMatrixOptions, 1, why_not, lowers[name], arity=arity)
 
 
-RULES = table(_rule("MatrixInverse", 1), _rule("MatrixSolve", 2), _rule("MatrixTriangularSolve", 2))
+# ---- Cholesky, MatrixDeterminant, Qr, SelfAdjointEigV2, Svd
+
+
+def _lower_cholesky(_op: Op[FlexOptions]) -> Function:
+    """The upper triangle is not read. Without a decomposition the values are NaN."""
+    return lambda a: (lax.linalg.cholesky(_mirrored(a), symmetrize_input=False),)
+
+
+def _mirrored(a: jax.Array) -> jax.Array:
+    """The lower triangle on both sides."""
+    return jnp.tril(a) + jnp.tril(a, -1).mT
+
+
+def _lower_determinant(_op: Op[FlexOptions]) -> Function:
+    return lambda a: (jnp.linalg.det(a),)
+
+
+def _lower_qr(op: Op[FlexDecompositionOptions]) -> Function:
+    is_full = op.options.full_matrices
+    return lambda a: tuple(lax.linalg.qr(a, full_matrices=is_full))
+
+
+def _lower_eigenvectors(op: Op[FlexDecompositionOptions]) -> Function:
+    """The upper triangle is not read."""
+    shape, wanted = op.outputs[1].shape, op.options.compute_v
+
+    def decompose(a: jax.Array) -> tuple[jax.Array, jax.Array]:
+        vectors, values = lax.linalg.eigh(_mirrored(a), symmetrize_input=False)
+        return values, vectors * _signs(vectors) if wanted else jnp.zeros(shape, a.dtype)
+
+    return decompose
+
+
+def _signs(vectors: jax.Array) -> jax.Array:
+    """That of the largest value of each column."""
+    largest = jnp.argmax(jnp.abs(vectors), axis=-2, keepdims=True)
+    return jnp.where(jnp.take_along_axis(vectors, largest, -2) < 0, -1, 1).astype(vectors.dtype)
+
+
+def _lower_svd(op: Op[FlexDecompositionOptions]) -> Function:
+    o, nothing = op.options, op.outputs[1].shape
+
+    def svd(a: jax.Array) -> tuple[jax.Array, ...]:
+        if not o.compute_uv:
+            s = lax.linalg.svd(a, compute_uv=False)
+            return s, jnp.zeros(nothing, a.dtype), jnp.zeros(nothing, a.dtype)
+        u, s, v = lax.linalg.svd(a, full_matrices=o.full_matrices)
+        n, v = s.shape[-1], v.mT
+        signs = _signs(u)[..., :n]
+        rest = _signs(v)[..., n:]  # vectors of no singular value
+        return s, u * _signs(u), v * jnp.concatenate([signs, rest], -1)
+
+    return svd
+
+
+# ---- MatrixDiagPartV3: matrices, the first and the last diagonal, padding
+
+
+def _why_not_diagonals(op: Op[FlexDiagonalOptions]) -> str | None:
+    x, k, padding = op.inputs[:3]
+    reason = first_reason(
+        why_not_moved(op.context, x, padding, op.outputs[0]),
+        None if len(x.shape) >= 2 else f"{x.name!r} {list(x.shape)} is not of matrices",
+        why_not_const(k) or why_not_dtype(k, np.int32),
+        None if padding.shape in ((), (1,)) else f"{padding.name!r} is not one number",
+    )
+    return reason or _why_not_band(k, *x.shape[-2:])
+
+
+def _why_not_band(k: TensorSpec, rows: int, columns: int) -> str | None:
+    band = integers(k)
+    fits = len(band) in (1, 2) and -rows < band[0] <= band[-1] < columns
+    return None if fits else f"diagonals {list(band)} of matrices [{rows}, {columns}]"
+
+
+def _lower_diagonals(op: Op[FlexDiagonalOptions]) -> Function:
+    (*_, rows, columns), band = op.inputs[0].shape, integers(op.inputs[1])
+    shape, to_right = op.outputs[0].shape, op.options.align.split("_")
+    longest = shape[-1]
+    places = []
+    for k in range(band[-1], band[0] - 1, -1):  # the uppermost first
+        i = np.arange(longest)
+        size = min(rows + min(k, 0), columns - max(k, 0))
+        side = to_right[0] if k >= 0 else to_right[-1]
+        i = i - (longest - size) if side == "RIGHT" else i
+        places.append((i + max(-k, 0), i + max(k, 0), (i >= 0) & (i < size)))
+    row, column, inside = (np.stack(kind) for kind in zip(*places, strict=True))
+
+    def diagonals(x: jax.Array, _k: jax.Array, padding: jax.Array) -> tuple[jax.Array]:
+        found = x[..., np.clip(row, 0, rows - 1), np.clip(column, 0, columns - 1)]
+        return (jnp.where(inside, found, jnp.asarray(padding).reshape(())).reshape(shape),)
+
+    return diagonals
+
+
+RULES = table(
+    _rule("MatrixInverse", 1),
+    _rule("MatrixSolve", 2),
+    _rule("MatrixTriangularSolve", 2),
+    OpRule(f"{FLEX}Cholesky", FlexOptions, 1, _why_not_square, _lower_cholesky),
+    OpRule(f"{FLEX}MatrixDeterminant", FlexOptions, 1, _why_not_square, _lower_determinant),
+    OpRule(
+        f"{FLEX}MatrixDiagPartV3",
+        FlexDiagonalOptions,
+        1,
+        _why_not_diagonals,
+        _lower_diagonals,
+        arity=3,
+    ),
+    OpRule(f"{FLEX}Qr", FlexDecompositionOptions, 1, _why_not_matrices, _lower_qr, results=2),
+    OpRule(
+        f"{FLEX}SelfAdjointEigV2",
+        FlexDecompositionOptions,
+        1,
+        _why_not_square,
+        _lower_eigenvectors,
+        results=2,
+    ),
+    OpRule(f"{FLEX}Svd", FlexDecompositionOptions, 1, _why_not_matrices, _lower_svd, results=3),
+)

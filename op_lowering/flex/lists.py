@@ -17,6 +17,7 @@ from jaxdelegate.op_lowering.rule import (
     first_reason,
     table,
     why_not_const,
+    why_not_dtype,
     why_not_result,
 )
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
@@ -50,7 +51,7 @@ def _why_not_elements(shape: Shape, sizes: TensorSpec) -> str | None:
 def _why_not_index(items: TensorSpec, index: TensorSpec) -> str | None:
     if index.shape not in ((), (1,)) or index.dtype not in (np.int32, np.int64):
         return f"{index.name!r} is {index.dtype} {list(index.shape)}, not an index"
-    return None if items.shape[0] else "the list is empty"
+    return _why_not_empty(items)
 
 
 def _at(items: jax.Array, index: jax.Array) -> jax.Array:
@@ -147,21 +148,123 @@ def _lower_resize(op: _Op) -> Function:
     return resize
 
 
+def _why_not_push(op: _Op) -> str | None:
+    items, item = op.inputs[:2]
+    fits = items.shape[1:] == item.shape or items.shape[:1] == (0,)
+    differ = f"elements are {list(items.shape[1:])}, not {list(item.shape)}"
+    reason = _why_not_list(op, items, item) or why_not_result(op.outputs[0], items.dtype)
+    return reason or (None if fits else differ)
+
+
+def _lower_push(_op: _Op) -> Function:
+    return lambda items, item: (
+        jnp.concatenate([jnp.reshape(items, (len(items), *item.shape)), jnp.asarray(item)[None]]),
+    )
+
+
+def _why_not_pop(op: _Op) -> str | None:
+    items, sizes = op.inputs[:2]
+    reason = _why_not_list(op, items, op.outputs[1]) or why_not_result(op.outputs[0], items.dtype)
+    return reason or _why_not_elements(items.shape[1:], sizes) or _why_not_empty(items)
+
+
+def _why_not_empty(items: TensorSpec) -> str | None:
+    return None if items.shape[0] else "the list is empty"
+
+
+def _lower_pop(_op: _Op) -> Function:
+    return lambda items, _sizes: (items[:-1], items[-1])
+
+
+def _why_not_concat(op: _Op) -> str | None:
+    items, sizes = op.inputs[:2]
+    reason = _why_not_list(op, items, op.outputs[0]) or why_not_result(op.outputs[1], np.int64)
+    is_scalar = None if len(items.shape) > 1 else "the elements are scalars"
+    return reason or is_scalar or _why_not_elements(items.shape[1:], sizes)
+
+
+def _lower_concat(op: _Op) -> Function:
+    """All elements have the same first dimension."""
+    n, each, *_ = op.inputs[0].shape
+    shape = op.outputs[0].shape
+    return lambda items, *_: (jnp.reshape(items, shape), jnp.full(n, each, np.int64))
+
+
+def _why_not_gather(op: _Op) -> str | None:
+    items, indices, sizes = op.inputs[:3]
+    return (
+        _why_not_list(op, items, op.outputs[0])
+        or _why_not_elements(items.shape[1:], sizes)
+        or why_not_dtype(indices, np.int32)
+        or _why_not_empty(items)
+    )
+
+
+def _lower_gather(_op: _Op) -> Function:
+    """An index outside the list is an error of TensorFlow's; here it is the nearest element."""
+    return lambda items, indices, _sizes: (jnp.take(items, indices, axis=0, mode="clip"),)
+
+
+def _why_not_scatter(op: _Op) -> str | None:
+    x, indices, sizes, n = op.inputs[:4]
+    reason = _why_not_list(op, op.outputs[0], x) or _why_not_elements(x.shape[1:], sizes)
+    return reason or why_not_const(n) or _why_not_places(x, indices)
+
+
+def _why_not_places(x: TensorSpec, indices: TensorSpec) -> str | None:
+    fits = indices.shape == x.shape[:1]
+    differ = f"{list(indices.shape)} indices for values {list(x.shape)}"
+    return why_not_dtype(indices, np.int32) or (None if fits else differ)
+
+
+def _lower_scatter(op: _Op) -> Function:
+    shape, dtype = op.outputs[0].shape, op.outputs[0].dtype
+    return lambda x, indices, *_: (_scattered(jnp.zeros(shape, dtype), x, indices),)
+
+
+def _scattered(items: jax.Array, x: jax.Array, indices: jax.Array) -> jax.Array:
+    """An index outside the list is an error of TensorFlow's; here nothing is written."""
+    outside = jnp.where(jnp.asarray(indices) < 0, len(items), indices)
+    return jnp.asarray(items).at[outside].set(x, mode="drop")
+
+
+def _why_not_scatter_into(op: _Op) -> str | None:
+    items, x, indices = op.inputs[:3]
+    fits = items.shape[1:] == x.shape[1:]
+    differ = f"elements are {list(items.shape[1:])}, not {list(x.shape[1:])}"
+    reason = _why_not_list(op, items, x) or why_not_result(op.outputs[0], items.dtype)
+    return reason or (None if fits else differ) or _why_not_places(x, indices)
+
+
+def _lower_scatter_into(_op: _Op) -> Function:
+    return lambda items, x, indices: (_scattered(items, x, indices),)
+
+
 def _rule(
     name: str,
     arity: int,
     why_not: WhyNot[TensorListOptions],
     lower: Lower[TensorListOptions],
+    results: int = 1,
 ) -> OpRule[TensorListOptions]:
-    return OpRule(f"{FLEX}TensorList{name}", TensorListOptions, 1, why_not, lower, arity=arity)
+    return OpRule(
+        f"{FLEX}{name}", TensorListOptions, 1, why_not, lower, arity=arity, results=results
+    )
 
 
 RULES = table(
-    _rule("FromTensor", 2, _why_not_from_tensor, _lower_same),
-    _rule("GetItem", 3, _why_not_get_item, _lower_get_item),
-    _rule("Length", 1, _why_not_length, _lower_length),
-    _rule("Reserve", 2, _why_not_reserve, _lower_reserve),
-    _rule("Resize", 2, _why_not_resize, _lower_resize),
-    _rule("SetItem", 3, _why_not_set_item, _lower_set_item),
-    _rule("Stack", 2, _why_not_stack, _lower_same),
+    _rule("EmptyTensorList", 2, _why_not_reserve, _lower_reserve),
+    _rule("TensorListConcatV2", 3, _why_not_concat, _lower_concat, results=2),
+    _rule("TensorListFromTensor", 2, _why_not_from_tensor, _lower_same),
+    _rule("TensorListGather", 3, _why_not_gather, _lower_gather),
+    _rule("TensorListGetItem", 3, _why_not_get_item, _lower_get_item),
+    _rule("TensorListLength", 1, _why_not_length, _lower_length),
+    _rule("TensorListPopBack", 2, _why_not_pop, _lower_pop, results=2),
+    _rule("TensorListPushBack", 2, _why_not_push, _lower_push),
+    _rule("TensorListReserve", 2, _why_not_reserve, _lower_reserve),
+    _rule("TensorListResize", 2, _why_not_resize, _lower_resize),
+    _rule("TensorListScatterIntoExistingList", 3, _why_not_scatter_into, _lower_scatter_into),
+    _rule("TensorListScatterV2", 4, _why_not_scatter, _lower_scatter),
+    _rule("TensorListSetItem", 3, _why_not_set_item, _lower_set_item),
+    _rule("TensorListStack", 2, _why_not_stack, _lower_same),
 )

@@ -8,7 +8,11 @@ from jax import lax
 from jaxdelegate.op_lowering.common.movement import integers, why_not_axis
 from jaxdelegate.op_lowering.common.pointwise import binary, unary
 from jaxdelegate.op_lowering.dtypes import FLOATS
-from jaxdelegate.op_lowering.flex.options import FlexGradientOptions, FlexScanOptions
+from jaxdelegate.op_lowering.flex.options import (
+    FlexCountOptions,
+    FlexGradientOptions,
+    FlexScanOptions,
+)
 from jaxdelegate.op_lowering.records.flex import FLEX, FlexOptions
 from jaxdelegate.op_lowering.rule import (
     Function,
@@ -191,6 +195,37 @@ def _lower_bincount(op: Op[FlexOptions]) -> Function:
     return bincount
 
 
+# ---- DenseBincount: values, of one row or of several, size, weights (empty: ones)
+
+
+def _why_not_dense_bincount(op: Op[FlexCountOptions]) -> str | None:
+    x, size, weights = op.inputs[:3]
+    fits = 0 in weights.shape or weights.shape == x.shape
+    return first_reason(
+        why_not_dtype(x, _INDICES),
+        _why_not_number(size),
+        why_not_dtype(weights, _NUMBERS),
+        why_not_result(op.outputs[0], weights.dtype),
+        None if len(x.shape) in (1, 2) else f"{x.name!r} has rank {len(x.shape)}, not 1 or 2",
+        None if fits else f"weights {list(weights.shape)} for values {list(x.shape)}",
+    )
+
+
+def _lower_dense_bincount(op: Op[FlexCountOptions]) -> Function:
+    """A negative value is an error of TensorFlow's; here it does not count."""
+    shape, dtype = op.outputs[0].shape, op.outputs[0].dtype
+    rows = np.indices(op.inputs[0].shape)[:-1]  # of each value
+    once = op.options.binary_output
+    is_weighted = 0 not in op.inputs[2].shape and not once
+
+    def bincount(x: jax.Array, _size: jax.Array, weights: jax.Array) -> tuple[jax.Array]:
+        each = jnp.asarray(weights) if is_weighted else jnp.ones(x.shape, dtype)
+        places = jnp.zeros(shape, dtype).at[(*rows, jnp.where(x < 0, shape[-1], x))]
+        return (places.set(each, mode="drop") if once else places.add(each, mode="drop"),)
+
+    return bincount
+
+
 RULES = table(
     *(unary(f"{FLEX}{name}", FlexOptions, 1, function) for name, function in _UNARY.items()),
     *(
@@ -201,6 +236,14 @@ RULES = table(
         f"{FLEX}BiasAddGrad", FlexGradientOptions, 1, _why_not_bias_add_grad, _lower_bias_add_grad
     ),
     OpRule(f"{FLEX}Bincount", FlexOptions, 1, _why_not_bincount, _lower_bincount, arity=3),
+    OpRule(
+        f"{FLEX}DenseBincount",
+        FlexCountOptions,
+        1,
+        _why_not_dense_bincount,
+        _lower_dense_bincount,
+        arity=3,
+    ),
     OpRule(f"{FLEX}Cumprod", FlexScanOptions, 1, _why_not_cumprod, _lower_cumprod, arity=2),
     OpRule(f"{FLEX}Identity", FlexOptions, 1, _why_not_same, _lower_identity),
     OpRule(f"{FLEX}InvertPermutation", FlexOptions, 1, _why_not_permutation, _lower_permutation),

@@ -1,7 +1,10 @@
 """Options and records of TensorFlow's operators (core/ops/*.cc)."""
 
 import dataclasses
-from collections.abc import Callable
+import re
+import string
+from collections.abc import Callable, Iterator, Sequence
+from types import EllipsisType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +18,7 @@ from jaxdelegate.op_lowering.elementwise.options import (
     MulOptions,
     SubOptions,
 )
+from jaxdelegate.op_lowering.layout.options import ConcatenationOptions
 from jaxdelegate.op_lowering.matmul.options import BatchMatMulOptions
 from jaxdelegate.op_lowering.pooling.options import Pool3DOptions
 from jaxdelegate.op_lowering.records import costs
@@ -22,9 +26,14 @@ from jaxdelegate.op_lowering.records.enums import Padding
 from jaxdelegate.op_lowering.records.flex import FLEX, FlexOptions
 from jaxdelegate.op_lowering.records.operator import OperatorRecord, Result, table
 from jaxdelegate.op_lowering.records.record import Options
+from jaxdelegate.op_lowering.slicing.options import SplitVOptions
 from jaxdelegate.op_lowering.sorting.options import TopKV2Options
 
 _FLOAT32 = np.dtype(np.float32)
+_TERM = re.compile(r"[A-Za-z]*(\.\.\.)?[A-Za-z]*")
+_LETTERS = string.ascii_letters
+Entry = slice | int | None | EllipsisType  # of an index
+Index = tuple[Entry, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,6 +89,194 @@ class FlexGradientOptions(FlexOptions):
     data_format: str = "NHWC"
 
 
+@dataclasses.dataclass(frozen=True)
+class FlexWindowGradientOptions(FlexOptions):
+    """Gradients of Conv2D and MaxPool; each list names every dimension, twice for paddings."""
+
+    ksize: tuple[int, ...] = ()
+    strides: tuple[int, ...] = ()
+    dilations: tuple[int, ...] = (1, 1, 1, 1)
+    padding: str = ""
+    explicit_paddings: tuple[int, ...] = ()
+    data_format: str = "NHWC"
+
+
+@dataclasses.dataclass(frozen=True)
+class FlexSliceOptions(FlexOptions):
+    """StridedSliceGrad: a bit for each entry of the slice's begin, end and strides."""
+
+    begin_mask: int = 0
+    end_mask: int = 0
+    ellipsis_mask: int = 0
+    new_axis_mask: int = 0
+    shrink_axis_mask: int = 0
+
+    def index(self, begin: Sequence[int], end: Sequence[int], strides: Sequence[int]) -> Index:
+        """The slice as an index of numpy."""
+        entries = enumerate(zip(begin, end, strides, strict=True))
+        return tuple(self._entry(1 << i, *numbers) for i, numbers in entries)
+
+    def _entry(self, bit: int, begin: int, end: int, stride: int) -> Entry:
+        if self.ellipsis_mask & bit:
+            return ...
+        if self.new_axis_mask & bit:
+            return None
+        if self.shrink_axis_mask & bit:
+            return begin
+        first, last = self.begin_mask & bit, self.end_mask & bit
+        return slice(None if first else begin, None if last else end, stride)
+
+
+@dataclasses.dataclass(frozen=True)
+class FlexEinsumOptions(FlexOptions):
+    """Einsum."""
+
+    equation: str = ""
+
+    def labels(self, ranks: Sequence[int]) -> tuple[list[str], str]:
+        """A letter for each dimension of each input and of the result; `...` has letters, too.
+
+        A ValueError says what is wrong.
+        """
+        left, arrow, right = self.equation.partition("->")
+        terms = left.split(",")
+        if not arrow or len(terms) != len(ranks):
+            raise ValueError(f"the equation {self.equation!r} does not have {len(ranks)} inputs")
+        if any(not _TERM.fullmatch(term) for term in (*terms, right)):
+            raise ValueError(f"the equation {self.equation!r} has more than letters and one '...'")
+        counts = [rank - len(t.replace("...", "")) for t, rank in zip(terms, ranks, strict=True)]
+        if any(n < 0 or (n and "..." not in t) for t, n in zip(terms, counts, strict=True)):
+            raise ValueError(f"the equation {self.equation!r} does not fit ranks {list(ranks)}")
+        free = [letter for letter in _LETTERS if letter not in self.equation]
+        most = max(counts)
+        if most > len(free):
+            raise ValueError(f"the equation {self.equation!r} has more than {len(_LETTERS)} labels")
+        spread = ["".join(free[most - n : most]) for n in (*counts, most)]
+        named = [t.replace("...", s) for t, s in zip((*terms, right), spread, strict=True)]
+        if len(set(named[-1])) < len(named[-1]) or set(named[-1]) - set("".join(named[:-1])):
+            raise ValueError(
+                f"the result of the equation {self.equation!r} repeats or adds a label"
+            )
+        return named[:-1], named[-1]
+
+
+@dataclasses.dataclass(frozen=True)
+class FlexNormalizationOptions(FlexOptions):
+    """FusedBatchNorm and its gradient."""
+
+    epsilon: float = 1e-4
+    exponential_avg_factor: float = 1.0
+    data_format: str = "NHWC"
+    is_training: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class FlexCropOptions(FlexOptions):
+    """CropAndResize."""
+
+    method: str = "bilinear"
+    extrapolation_value: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class FlexProjectionOptions(FlexOptions):
+    """ImageProjectiveTransform."""
+
+    interpolation: str = ""
+    fill_mode: str = "CONSTANT"
+
+
+@dataclasses.dataclass(frozen=True)
+class FlexSuppressionOptions(FlexOptions):
+    """CombinedNonMaxSuppression."""
+
+    pad_per_class: bool = False
+    clip_boxes: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class FlexPatchesOptions(FlexOptions):
+    """ExtractImagePatches; each list names every dimension."""
+
+    ksizes: tuple[int, ...] = ()
+    strides: tuple[int, ...] = ()
+    rates: tuple[int, ...] = (1, 1, 1, 1)
+    padding: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class FlexDecompositionOptions(FlexOptions):
+    """Qr, Svd, SelfAdjointEigV2: which factors, and whether they are square."""
+
+    full_matrices: bool = False
+    compute_uv: bool = True
+    compute_v: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class FlexDiagonalOptions(FlexOptions):
+    """MatrixDiagPartV3: on which side of a diagonal the padding is."""
+
+    align: str = "RIGHT_LEFT"
+
+
+@dataclasses.dataclass(frozen=True)
+class FlexSplitOptions(FlexOptions):
+    """SplitV: the number of parts."""
+
+    num_split: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class FlexCountOptions(FlexOptions):
+    """DenseBincount: whether a value counts once."""
+
+    binary_output: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class FlexTextOptions(FlexOptions):
+    """Operators on strings; each reads some of these."""
+
+    encoding: str = ""
+    keep_dims: bool = False
+    maxsplit: int = -1
+    num_buckets: int = 1
+    pattern: str = ""
+    replace_global: bool = True
+    rewrite: str = ""
+    separator: str = ""
+    unit: str = "BYTE"
+
+
+@dataclasses.dataclass(frozen=True)
+class FlexNumberTextOptions(FlexOptions):
+    """AsString: printf's flags."""
+
+    precision: int = -1
+    scientific: bool = False
+    shortest: bool = False
+    width: int = -1
+    fill: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class FlexTableOptions(FlexOptions):
+    """HashTableV2. A table without a shared name is that of its own NodeDef."""
+
+    container: str = ""
+    shared_name: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class FlexCheckOptions(FlexOptions):
+    """Assert, CheckNumerics, Print, PrintV2: what to print, and how much of each tensor."""
+
+    message: str = ""
+    summarize: int = 3
+    end: str = "\n"
+
+
 class Builtin(NamedTuple):
     """The builtin operator, or TFLite's custom one, that computes the same.
 
@@ -125,13 +322,17 @@ BUILTIN: dict[str, Builtin] = {
     f"{FLEX}AddV2": Builtin("ADD", lambda _: AddOptions(pot_scale_int16=False)),
     f"{FLEX}AvgPool3D": Builtin("AvgPool3D", _pool),
     f"{FLEX}BatchMatMulV2": Builtin("BATCH_MATMUL", _matrices),
+    f"{FLEX}BatchMatMulV3": Builtin("BATCH_MATMUL", _matrices),
     f"{FLEX}Conv3D": Builtin("CONV_3D", _convolution),
+    f"{FLEX}Conv3DBackpropInputV2": Builtin("CONV_3D_TRANSPOSE", _convolution),
     f"{FLEX}MaxPool3D": Builtin("MaxPool3D", _pool),
     f"{FLEX}Maximum": Builtin("MAXIMUM", lambda _: MaximumMinimumOptions()),
     f"{FLEX}Minimum": Builtin("MINIMUM", lambda _: MaximumMinimumOptions()),
     f"{FLEX}Mul": Builtin("MUL", lambda _: MulOptions()),
+    f"{FLEX}ParallelConcat": Builtin("CONCATENATION", lambda _: ConcatenationOptions()),
     f"{FLEX}RealDiv": Builtin("DIV", lambda _: DivOptions()),
     f"{FLEX}SelectV2": Builtin("SELECT_V2", lambda _: SelectV2Options()),
+    f"{FLEX}SplitV": Builtin("SPLIT_V", lambda o: SplitVOptions(o.num_split)),
     f"{FLEX}Sub": Builtin("SUB", lambda _: SubOptions(pot_scale_int16=False)),
     f"{FLEX}TopKV2": Builtin("TOPK_V2", lambda _: TopKV2Options()),
 }
@@ -142,44 +343,91 @@ _UNARY = (
     "Tan",
 )
 _ARITHMETIC = ("AddV2", "Maximum", "Minimum", "Mul", "RealDiv", "Relu6Grad", "ReluGrad", "Sub")
-_MOVED = ("Identity", "InvertPermutation", "Roll", "SelectV2")
-_SOLVERS = ("MatrixInverse", "MatrixSolve", "MatrixTriangularSolve")
-_LISTS = ("FromTensor", "GetItem", "Length", "Reserve", "Resize", "SetItem", "Stack")
+_DECOMPOSITIONS = ("Qr", "SelfAdjointEigV2", "Svd")
+_HOSTED_TEXT = (
+    *("ReduceJoin", "RegexFullMatch", "RegexReplace", "StaticRegexFullMatch"),
+    *("StaticRegexReplace", "StringJoin", "StringLength", "StringLower", "StringSplitV2"),
+    *("StringStrip", "StringToHashBucketFast", "StringToNumber", "StringUpper", "Substr"),
+)
+_LISTS = (
+    *("ConcatV2", "FromTensor", "Gather", "GetItem", "Length", "PopBack", "PushBack", "Reserve"),
+    *("Resize", "ScatterIntoExistingList", "ScatterV2", "SetItem", "Stack"),
+)
+_TABLES = ("InitializeTableV2", "LookupTableFindV2", "LookupTableImportV2", "LookupTableSizeV2")
+_TRANSFORMS = tuple(
+    f"{real}FFT{rank}" for real in ("", "I", "R", "IR") for rank in ("", "2D", "3D")
+)
+
+# By the class of the options: operators whose cost is a kind's.
+_COSTS: dict[costs.CostRule, dict[type[FlexOptions], Sequence[str]]] = {
+    costs.movement: {
+        FlexOptions: (
+            *("Complex", "Identity", "InvertPermutation", "ParallelConcat", "Roll", "SelectV2"),
+        ),
+        FlexDiagonalOptions: ("MatrixDiagPartV3",),
+        FlexPatchesOptions: ("ExtractImagePatches",),
+        FlexSliceOptions: ("StridedSliceGrad",),
+        FlexSplitOptions: ("SplitV",),
+        TensorListOptions: ("EmptyTensorList", *(f"TensorList{name}" for name in _LISTS)),
+    },
+    costs.per_input: {
+        FlexGradientOptions: ("BiasAddGrad",),
+        FlexOptions: ("Bincount",),
+        FlexCountOptions: ("DenseBincount",),
+        FlexScanOptions: ("Cumprod",),
+    },
+    costs.host_work: {
+        FlexOptions: ("NoOp", "ParseExample", "ParseExampleV2", "UniqueV2", *_TABLES),
+        FlexTextOptions: _HOSTED_TEXT,
+        FlexNumberTextOptions: ("AsString",),
+        FlexTableOptions: ("HashTableV2",),
+        FlexCheckOptions: ("Assert", "CheckNumerics", "Print", "PrintV2"),
+    },
+    costs.linear: {
+        FlexMatrixOptions: ("MatrixInverse", "MatrixSolve", "MatrixTriangularSolve"),
+        FlexOptions: ("Cholesky", "MatrixDeterminant"),
+        FlexDecompositionOptions: _DECOMPOSITIONS,
+    },
+    costs.tensorflow_pool: {FlexWindowOptions: ("AvgPool3D", "MaxPool3D")},
+    costs.tensorflow_pool_gradient: {FlexWindowGradientOptions: ("MaxPoolGrad",)},
+    costs.bilinear: {
+        FlexCropOptions: ("CropAndResize",),
+        FlexImageOptions: ("ResizeBicubic",),
+        FlexProjectionOptions: ("ImageProjectiveTransformV2", "ImageProjectiveTransformV3"),
+    },
+    costs.top_k: {FlexOptions: ("TopKV2",)},
+    costs.suppression: {FlexSuppressionOptions: ("CombinedNonMaxSuppression",)},
+    costs.fourier: {FlexOptions: _TRANSFORMS},
+    costs.normalization: {
+        FlexNormalizationOptions: ("FusedBatchNormV3", "FusedBatchNormGradV3"),
+    },
+    costs.softmax: {
+        FlexOptions: ("SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits"),
+    },
+}
+# The same for sums of products.
+_PRODUCTS: dict[costs.CostRule, dict[type[FlexOptions], Sequence[str]]] = {
+    costs.batch_matmul: {FlexMatrixOptions: ("BatchMatMulV2", "BatchMatMulV3")},
+    costs.convolution_3d: {FlexWindowOptions: ("Conv3D",)},
+    costs.transpose_convolution_3d: {FlexWindowOptions: ("Conv3DBackpropInputV2",)},
+    costs.input_gradient: {FlexWindowGradientOptions: ("Conv2DBackpropInput",)},
+    costs.filter_gradient: {FlexWindowGradientOptions: ("Conv2DBackpropFilter",)},
+    costs.einsum: {FlexEinsumOptions: ("Einsum",)},
+}
+
+
+def _records(
+    rows: dict[costs.CostRule, dict[type[FlexOptions], Sequence[str]]], **traits: Any
+) -> Iterator[OperatorRecord]:
+    for cost, classes in rows.items():
+        for options, names in classes.items():
+            for name in names:
+                yield OperatorRecord(f"{FLEX}{name}", options, cost=cost, **traits)
+
 
 RECORDS = table(
-    *(
-        OperatorRecord(f"{FLEX}{name}", FlexOptions, cost=costs.transcendental, is_elementwise=True)
-        for name in _UNARY
-    ),
-    *(
-        OperatorRecord(f"{FLEX}{name}", FlexOptions, cost=costs.elementwise, is_elementwise=True)
-        for name in _ARITHMETIC
-    ),
-    *(OperatorRecord(f"{FLEX}{name}", FlexOptions, cost=costs.movement) for name in _MOVED),
-    *(
-        OperatorRecord(f"{FLEX}TensorList{name}", TensorListOptions, cost=costs.movement)
-        for name in _LISTS
-    ),
-    OperatorRecord(f"{FLEX}AvgPool3D", FlexWindowOptions, cost=costs.tensorflow_pool),
-    OperatorRecord(
-        f"{FLEX}BatchMatMulV2",
-        FlexMatrixOptions,
-        cost=costs.batch_matmul,
-        multiplies=True,
-        result=Result.REDUCED,
-    ),
-    OperatorRecord(f"{FLEX}BiasAddGrad", FlexGradientOptions, cost=costs.per_input),
-    OperatorRecord(f"{FLEX}Bincount", FlexOptions, cost=costs.per_input),
-    OperatorRecord(
-        f"{FLEX}Conv3D",
-        FlexWindowOptions,
-        cost=costs.convolution_3d,
-        multiplies=True,
-        result=Result.REDUCED,
-    ),
-    OperatorRecord(f"{FLEX}Cumprod", FlexScanOptions, cost=costs.per_input),
-    *(OperatorRecord(f"{FLEX}{name}", FlexMatrixOptions, cost=costs.linear) for name in _SOLVERS),
-    OperatorRecord(f"{FLEX}MaxPool3D", FlexWindowOptions, cost=costs.tensorflow_pool),
-    OperatorRecord(f"{FLEX}ResizeBicubic", FlexImageOptions, cost=costs.bilinear),
-    OperatorRecord(f"{FLEX}TopKV2", FlexOptions, cost=costs.top_k),
+    *_records({costs.transcendental: {FlexOptions: _UNARY}}, is_elementwise=True),
+    *_records({costs.elementwise: {FlexOptions: _ARITHMETIC}}, is_elementwise=True),
+    *_records(_COSTS),
+    *_records(_PRODUCTS, multiplies=True, result=Result.REDUCED),
 )

@@ -2,17 +2,23 @@
 
 from jaxdelegate.op_lowering.comparison import reference as comparison
 from jaxdelegate.op_lowering.convolution import reference as convolution
+from jaxdelegate.op_lowering.convolution import reference_transpose_conv as transpose_conv
 from jaxdelegate.op_lowering.elementwise import reference as elementwise
 from jaxdelegate.op_lowering.flex.options import BUILTIN
+from jaxdelegate.op_lowering.layout import reference as layout
 from jaxdelegate.op_lowering.matmul import reference as matmul
 from jaxdelegate.op_lowering.pooling import reference as pooling
 from jaxdelegate.op_lowering.records.flex import FlexOptions
 from jaxdelegate.op_lowering.records.record import Options
+from jaxdelegate.op_lowering.slicing import reference as slicing
 from jaxdelegate.op_lowering.sorting import reference as sorting
 from jaxdelegate.op_lowering.spec import Shape, Specs
 from jaxdelegate.reference.kernel import Array, Kernel
 
-_MODULES = (comparison, convolution, elementwise, matmul, pooling, sorting)
+_MODULES = (
+    *(comparison, convolution, elementwise, layout, matmul, pooling, slicing, sorting),
+    transpose_conv,
+)
 _KERNELS: dict[str, Kernel] = {
     name: kernel for module in _MODULES for name, kernel in module.KERNELS.items()
 }

@@ -1,21 +1,36 @@
-"""Images: ResizeBicubic (core/kernels/image/resize_bicubic_op.cc)."""
+"""Images: resized, cropped, projected, cut into patches (core/kernels/image/)."""
+
+import itertools
+import math
 
 import numpy as np
 
-from jaxdelegate.op_lowering.flex.options import FlexImageOptions
+from jaxdelegate.op_lowering.flex.options import (
+    FlexCropOptions,
+    FlexImageOptions,
+    FlexPatchesOptions,
+    FlexProjectionOptions,
+)
+from jaxdelegate.op_lowering.flex.reference_named import named
+from jaxdelegate.op_lowering.records.enums import Padding
 from jaxdelegate.op_lowering.records.flex import FLEX
-from jaxdelegate.op_lowering.spec import Shape, Specs
+from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
 from jaxdelegate.reference.kernel import Array, Kernel
+from jaxdelegate.reference.window import pad_before, size_out, windows
 
 
 def bicubic_shape(_o: FlexImageOptions, inputs: Specs) -> tuple[Shape | None, ...]:
     image, size = inputs
-    if len(image.shape) != 4:
-        raise ValueError(f"ResizeBicubic: an image {list(image.shape)}")
+    return (_resized("ResizeBicubic", image, size, *image.shape[:1]),)
+
+
+def _resized(name: str, image: TensorSpec, size: TensorSpec, count: int = 0) -> Shape | None:
+    if len(image.shape) != 4 or size.shape != (2,):
+        raise ValueError(f"{name}: an image {list(image.shape)}, a size {list(size.shape)}")
     if size.const is None:
-        return (None,)
+        return None
     height, width = (int(n) for n in np.asarray(size.const))
-    return ((image.shape[0], height, width, image.shape[3]),)
+    return count, height, width, image.shape[3]
 
 
 def resize_bicubic(
@@ -59,4 +74,176 @@ def _weight(distance: float, a: float) -> float:
     return ((distance - 5) * distance + 8) * distance * a - 4 * a
 
 
-KERNELS = {f"{FLEX}ResizeBicubic": Kernel(resize_bicubic, bicubic_shape)}
+# ---- CropAndResize
+
+
+def crop_shape(_o: FlexCropOptions, inputs: Specs) -> tuple[Shape | None, ...]:
+    image, boxes, places, size = inputs
+    if boxes.shape[1:] != (4,) or boxes.shape[:1] != places.shape:
+        shapes = f"boxes {list(boxes.shape)} for indices {list(places.shape)}"
+        raise ValueError(f"CropAndResize: {shapes}")
+    return (_resized("CropAndResize", image, size, boxes.shape[0]),)
+
+
+def crop_and_resize(
+    o: FlexCropOptions,
+    _inputs: Specs,
+    outputs: Specs,
+    x: Array,
+    boxes: Array,
+    places: Array,
+    _size: Array,
+) -> tuple[Array]:
+    """Pixel by pixel; a place outside the image is the extrapolation value."""
+    if o.method not in ("bilinear", "nearest"):
+        raise ValueError(f"CropAndResize: the method {o.method!r}")
+    y = np.full(outputs[0].shape, o.extrapolation_value, outputs[0].dtype)
+    for (box, row, column), place in zip(
+        np.ndindex(y.shape[:3]), np.repeat(places, math.prod(y.shape[1:3])), strict=True
+    ):
+        if not 0 <= place < len(x):
+            raise ValueError(f"CropAndResize: image {place} of {len(x)}")
+        at = [
+            _crop_place(boxes[box, axis], boxes[box, axis + 2], x.shape[1 + axis], *i)
+            for axis, i in enumerate(((row, y.shape[1]), (column, y.shape[2])))
+        ]
+        if all(0 <= v <= n - 1 for v, n in zip(at, x.shape[1:3], strict=True)):
+            y[box, row, column] = _read(x[place], at, o.method == "nearest", 0)
+    return (y,)
+
+
+def _crop_place(first: np.float32, last: np.float32, n: int, i: int, n_out: int) -> np.float32:
+    if n_out == 1:
+        return np.float32(0.5) * (first + last) * np.float32(n - 1)
+    step = (last - first) * np.float32(n - 1) / np.float32(n_out - 1)
+    return first * np.float32(n - 1) + np.float32(i) * step
+
+
+def _read(image: Array, at: list[np.float32], is_nearest: bool, outside: float) -> Array:
+    """The pixel [C] at a place, from the nearest or the four around it."""
+    if is_nearest:
+        row, column = (int(math.copysign(math.floor(abs(v) + 0.5), v)) for v in at)
+        return _pixel(image, row, column, outside)
+    top, left = (math.floor(v) for v in at)
+    down, right = float(at[0]) - top, float(at[1]) - left
+    total = np.zeros(image.shape[-1])
+    for i, j in itertools.product((0, 1), repeat=2):
+        weight = (down if i else 1 - down) * (right if j else 1 - right)
+        if weight:
+            total += weight * _pixel(image, top + i, left + j, outside)
+    return total
+
+
+def _pixel(image: Array, row: int, column: int, outside: float) -> Array:
+    height, width, channels = image.shape
+    if 0 <= row < height and 0 <= column < width:
+        pixel: Array = image[row, column].astype(np.float64)
+        return pixel
+    return np.full(channels, outside, np.float64)
+
+
+# ---- ImageProjectiveTransformV2, V3
+
+
+def projected_shape(_o: FlexProjectionOptions, inputs: Specs) -> tuple[Shape | None, ...]:
+    image, transforms, size = inputs[:3]
+    if transforms.shape not in ((1, 8), (*image.shape[:1], 8)):
+        shapes = f"transforms {list(transforms.shape)} for images {list(image.shape)}"
+        raise ValueError(f"ImageProjectiveTransform: {shapes}")
+    return (_resized("ImageProjectiveTransform", image, size, *image.shape[:1]),)
+
+
+def project(
+    o: FlexProjectionOptions,
+    _inputs: Specs,
+    outputs: Specs,
+    x: Array,
+    transforms: Array,
+    _size: Array,
+    outside: Array | None = None,
+) -> tuple[Array]:
+    """Each pixel of the result reads one place of the image."""
+    if o.interpolation not in ("NEAREST", "BILINEAR") or o.fill_mode not in _FILLED:
+        raise ValueError(f"ImageProjectiveTransform: {o.interpolation!r}, {o.fill_mode!r}")
+    empty = 0.0 if outside is None else float(outside.reshape(()))
+    y = np.full(outputs[0].shape, empty, outputs[0].dtype)
+    for image, row, column in np.ndindex(y.shape[:3]):
+        a = transforms[image if len(transforms) > 1 else 0]
+        j, i = np.float32(column), np.float32(row)
+        scale = a[6] * j + a[7] * i + np.float32(1)
+        if scale:
+            down = (a[3] * j + a[4] * i + a[5]) / scale
+            right = (a[0] * j + a[1] * i + a[2]) / scale
+            fill = _FILLED[o.fill_mode]
+            at = [fill(v, n) for v, n in zip((down, right), x.shape[1:3], strict=True)]
+            y[image, row, column] = _read(x[image], at, o.interpolation == "NEAREST", empty)
+    return (y,)
+
+
+def _clipped(at: np.float32, n: int) -> np.float32:
+    return min(max(at, np.float32(0)), np.float32(n - 1))
+
+
+def _reflected(at: np.float32, n: int) -> np.float32:
+    at = np.float32(math.fmod(at, 2 * n))
+    at = at + 2 * n if at < 0 else at
+    return _clipped(2 * n - 1 - at if at >= n else at, n)
+
+
+def _wrapped(at: np.float32, n: int) -> np.float32:
+    """TensorFlow counts a turn of n - 1 values."""
+    if 0 <= at <= n - 1 or n == 1:
+        return _clipped(at, n)
+    turns = int(-at / (n - 1)) + 1 if at < 0 else -int(at / (n - 1))
+    return _clipped(at + np.float32(n * turns), n)
+
+
+_FILLED = {
+    "CONSTANT": lambda at, _n: at,
+    "NEAREST": _clipped,
+    "REFLECT": _reflected,
+    "WRAP": _wrapped,
+}
+
+
+# ---- ExtractImagePatches
+
+
+def _patch_padding(o: FlexPatchesOptions, shape: Shape) -> Padding:
+    lists = shape, o.ksizes, o.strides, o.rates
+    if any(len(sizes) != 4 for sizes in lists) or o.padding not in Padding.__members__:
+        raise ValueError(f"ExtractImagePatches: {list(o.ksizes)}, {o.padding!r} of {list(shape)}")
+    return Padding[o.padding]
+
+
+def patches_shape(o: FlexPatchesOptions, inputs: Specs) -> tuple[Shape | None, ...]:
+    shape = inputs[0].shape
+    padding = _patch_padding(o, shape)
+    out = [
+        size_out(padding, *dims)
+        for dims in list(zip(shape, o.ksizes, o.strides, o.rates, strict=True))[1:3]
+    ]
+    return ((shape[0], *out, math.prod((*o.ksizes, shape[3]))),)
+
+
+def patches(o: FlexPatchesOptions, _inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
+    """The values of each window, row by row, in the last dimension."""
+    padding, out, spatial = _patch_padding(o, x.shape), outputs[0].shape[1:3], slice(1, 3)
+    sizes, strides, rates = (list(v[spatial]) for v in (o.ksizes, o.strides, o.rates))
+    dims = zip(x.shape[spatial], sizes, strides, out, rates, strict=True)
+    before = [pad_before(padding, *dim) for dim in dims]
+    y = np.zeros((*outputs[0].shape[:3], *sizes, x.shape[3]), x.dtype)
+    for (row, column), values in windows(x, out, before, sizes, strides, rates):
+        y[..., row, column, :] = values
+    return (y.reshape(outputs[0].shape),)
+
+
+KERNELS = named(
+    {
+        f"{FLEX}CropAndResize": Kernel(crop_and_resize, crop_shape),
+        f"{FLEX}ExtractImagePatches": Kernel(patches, patches_shape),
+        f"{FLEX}ImageProjectiveTransformV2": Kernel(project, projected_shape),
+        f"{FLEX}ImageProjectiveTransformV3": Kernel(project, projected_shape),
+        f"{FLEX}ResizeBicubic": Kernel(resize_bicubic, bicubic_shape),
+    }
+)

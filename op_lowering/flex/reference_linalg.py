@@ -1,18 +1,30 @@
-"""Inverses and solutions of linear systems (core/kernels/linalg/)."""
+"""Inverses, solutions of linear systems, decompositions and diagonals (core/kernels/linalg/)."""
 
 import numpy as np
 
-from jaxdelegate.op_lowering.flex.options import FlexMatrixOptions
-from jaxdelegate.op_lowering.records.flex import FLEX
-from jaxdelegate.op_lowering.spec import Shape, Specs
+from jaxdelegate.op_lowering.flex.options import (
+    FlexDecompositionOptions,
+    FlexDiagonalOptions,
+    FlexMatrixOptions,
+)
+from jaxdelegate.op_lowering.flex.reference_named import named
+from jaxdelegate.op_lowering.records.flex import FLEX, FlexOptions
+from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
 from jaxdelegate.reference.kernel import Array, Kernel
+from jaxdelegate.reference.movement import ints
 
 _O = FlexMatrixOptions
 
 
-def inverse_shape(_o: _O, inputs: Specs) -> tuple[Shape | None, ...]:
-    shape = inputs[0].shape
-    if len(shape) < 2 or shape[-1] != shape[-2]:
+def _matrix_shape(spec: TensorSpec) -> Shape:
+    if len(spec.shape) < 2:
+        raise ValueError(f"{spec.name!r} {list(spec.shape)} is not of matrices")
+    return spec.shape
+
+
+def inverse_shape(_o: FlexOptions, inputs: Specs) -> tuple[Shape | None, ...]:
+    shape = _matrix_shape(inputs[0])
+    if shape[-1] != shape[-2]:
         raise ValueError(f"{inputs[0].name!r} {list(shape)} is not of square matrices")
     return (shape,)
 
@@ -24,11 +36,15 @@ def system_shape(o: _O, inputs: Specs) -> tuple[Shape | None, ...]:
     return (b,)
 
 
-def _solved(o: _O, a: Array, b: Array, outputs: Specs) -> tuple[Array]:
-    """In float64; a matrix without an inverse is a ValueError."""
+def _wide(a: Array) -> Array:
     if a.dtype not in (np.float32, np.float64):
         raise TypeError(f"matrices of {a.dtype} are not supported")
-    wide = a.astype(np.float64)
+    return a.astype(np.float64)
+
+
+def _solved(o: _O, a: Array, b: Array, outputs: Specs) -> tuple[Array]:
+    """In float64; a matrix without an inverse is a ValueError."""
+    wide = _wide(a)
     try:
         y = np.linalg.solve(np.swapaxes(wide, -1, -2) if o.adjoint else wide, b)
     except np.linalg.LinAlgError as error:
@@ -49,8 +65,132 @@ def triangular_solve(o: _O, _inputs: Specs, outputs: Specs, a: Array, b: Array) 
     return _solved(o, np.tril(a) if o.lower else np.triu(a), b, outputs)
 
 
-KERNELS = {
-    f"{FLEX}MatrixInverse": Kernel(matrix_inverse, inverse_shape),
-    f"{FLEX}MatrixSolve": Kernel(matrix_solve, system_shape),
-    f"{FLEX}MatrixTriangularSolve": Kernel(triangular_solve, system_shape),
-}
+# ---- Cholesky, MatrixDeterminant, Qr, SelfAdjointEigV2, Svd
+
+
+def cholesky(_o: FlexOptions, _inputs: Specs, outputs: Specs, a: Array) -> tuple[Array]:
+    """A row after the other; NaN where a root has no value."""
+    a = _wide(a)
+    y = np.zeros_like(a)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        for i in range(a.shape[-1]):
+            for j in range(i + 1):
+                left = a[..., i, j] - np.sum(y[..., i, :j] * y[..., j, :j], axis=-1)
+                y[..., i, j] = np.sqrt(left) if i == j else left / y[..., j, j]
+    return (y.astype(outputs[0].dtype),)
+
+
+def determinant_shape(o: FlexOptions, inputs: Specs) -> tuple[Shape | None, ...]:
+    inverse_shape(o, inputs)
+    return (inputs[0].shape[:-2],)
+
+
+def determinant(_o: FlexOptions, _inputs: Specs, outputs: Specs, a: Array) -> tuple[Array]:
+    return (np.asarray(np.linalg.det(_wide(a)), outputs[0].dtype),)
+
+
+def qr_shape(o: FlexDecompositionOptions, inputs: Specs) -> tuple[Shape | None, ...]:
+    *batch, m, n = _matrix_shape(inputs[0])
+    k = m if o.full_matrices else min(m, n)
+    return (*batch, m, k), (*batch, k, n)
+
+
+def qr(o: FlexDecompositionOptions, _inputs: Specs, outputs: Specs, a: Array) -> tuple[Array, ...]:
+    found = np.linalg.qr(_wide(a), mode="complete" if o.full_matrices else "reduced")
+    return tuple(y.astype(spec.dtype) for y, spec in zip(found, outputs, strict=True))
+
+
+def eigen_shape(o: FlexDecompositionOptions, inputs: Specs) -> tuple[Shape | None, ...]:
+    """Vectors that are not computed are one number, as in TensorFlow."""
+    inverse_shape(o, inputs)
+    shape = inputs[0].shape
+    return shape[:-1], shape if o.compute_v else ()
+
+
+def eigen(
+    o: FlexDecompositionOptions, _inputs: Specs, outputs: Specs, a: Array
+) -> tuple[Array, Array]:
+    """Ascending, of the matrix whose lower triangle is given."""
+    values, vectors = np.linalg.eigh(_wide(a), UPLO="L")
+    vectors = vectors * _signs(vectors) if o.compute_v else np.zeros(())
+    return values.astype(outputs[0].dtype), vectors.astype(outputs[1].dtype)
+
+
+def _signs(vectors: Array) -> Array:
+    """That of the largest value of each column."""
+    high, low = (f(vectors, axis=-2, keepdims=True, initial=0) for f in (np.max, np.min))
+    return np.where(-low > high, -1, 1)
+
+
+def svd_shape(o: FlexDecompositionOptions, inputs: Specs) -> tuple[Shape | None, ...]:
+    *batch, m, n = _matrix_shape(inputs[0])
+    k = min(m, n)
+    if not o.compute_uv:
+        return (*batch, k), (), ()
+    left, right = (m, n) if o.full_matrices else (k, k)
+    return (*batch, k), (*batch, m, left), (*batch, n, right)
+
+
+def svd(o: FlexDecompositionOptions, _inputs: Specs, outputs: Specs, a: Array) -> tuple[Array, ...]:
+    """`a` is u @ diag(s) @ v.T."""
+    if not o.compute_uv:
+        values = np.linalg.svd(_wide(a), compute_uv=False)
+        return values.astype(a.dtype), *(np.zeros((), a.dtype) for _ in range(2))
+    u, s, v = np.linalg.svd(_wide(a), full_matrices=o.full_matrices)
+    v, n = np.swapaxes(v, -1, -2), s.shape[-1]
+    signs = np.concatenate([_signs(u[..., :n]), _signs(v[..., n:])], axis=-1)
+    u = u * _signs(u)
+    return tuple(y.astype(f.dtype) for y, f in zip((s, u, v * signs), outputs, strict=True))
+
+
+# ---- MatrixDiagPartV3
+
+
+def diagonals_shape(_o: FlexDiagonalOptions, inputs: Specs) -> tuple[Shape | None, ...]:
+    *batch, rows, columns = _matrix_shape(inputs[0])
+    if inputs[1].const is None:
+        return (None,)
+    first, last = _band(np.asarray(inputs[1].const), rows, columns)
+    longest = max(_length(k, rows, columns) for k in range(first, last + 1))
+    return ((*batch, *([last - first + 1] if first < last else []), longest),)
+
+
+def _band(k: Array, rows: int, columns: int) -> tuple[int, int]:
+    band = ints(k)
+    if len(band) not in (1, 2) or not -rows < band[0] <= band[-1] < columns:
+        raise ValueError(f"MatrixDiagPartV3: diagonals {band} of [{rows}, {columns}]")
+    return band[0], band[-1]
+
+
+def _length(k: int, rows: int, columns: int) -> int:
+    return min(rows + min(k, 0), columns - max(k, 0))
+
+
+def diagonals(
+    o: FlexDiagonalOptions, _inputs: Specs, outputs: Specs, x: Array, k: Array, padding: Array
+) -> tuple[Array]:
+    """Upper diagonals first; shorter ones are padded on the side that `align` leaves."""
+    first, last = _band(k, *x.shape[-2:])
+    above, below = (side == "RIGHT" for side in o.align.split("_"))
+    shape = outputs[0].shape
+    y = np.full((*x.shape[:-2], last - first + 1, shape[-1]), padding.reshape(()), x.dtype)
+    for i, offset in enumerate(range(last, first - 1, -1)):
+        values = np.diagonal(x, offset, -2, -1)
+        start = y.shape[-1] - values.shape[-1] if (above if offset >= 0 else below) else 0
+        y[..., i, start : start + values.shape[-1]] = values
+    return (y.reshape(shape),)
+
+
+KERNELS = named(
+    {
+        f"{FLEX}Cholesky": Kernel(cholesky, inverse_shape),
+        f"{FLEX}MatrixDeterminant": Kernel(determinant, determinant_shape),
+        f"{FLEX}MatrixDiagPartV3": Kernel(diagonals, diagonals_shape),
+        f"{FLEX}MatrixInverse": Kernel(matrix_inverse, inverse_shape),
+        f"{FLEX}MatrixSolve": Kernel(matrix_solve, system_shape),
+        f"{FLEX}MatrixTriangularSolve": Kernel(triangular_solve, system_shape),
+        f"{FLEX}Qr": Kernel(qr, qr_shape),
+        f"{FLEX}SelfAdjointEigV2": Kernel(eigen, eigen_shape),
+        f"{FLEX}Svd": Kernel(svd, svd_shape),
+    }
+)

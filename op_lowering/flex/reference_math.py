@@ -5,7 +5,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from jaxdelegate.op_lowering.flex.options import FlexGradientOptions, FlexScanOptions
+from jaxdelegate.op_lowering.flex.options import (
+    FlexCountOptions,
+    FlexGradientOptions,
+    FlexScanOptions,
+)
 from jaxdelegate.op_lowering.records.flex import FLEX, FlexOptions
 from jaxdelegate.op_lowering.spec import Shape, Specs
 from jaxdelegate.reference.kernel import Array, Kernel, same_shape
@@ -180,7 +184,14 @@ def invert_permutation(_o: FlexOptions, _inputs: Specs, _outputs: Specs, x: Arra
 
 def bincount_shape(_o: FlexOptions, inputs: Specs) -> _Shapes:
     size = inputs[1].const
-    return (None if size is None else (int(np.asarray(size).reshape(())),),)
+    return (None if size is None else (_count(size),),)
+
+
+def _count(size: Array) -> int:
+    n = int(np.asarray(size).reshape(()))
+    if n < 0:
+        raise ValueError(f"a histogram of {n} values")
+    return n
 
 
 def bincount(
@@ -197,10 +208,34 @@ def bincount(
     return (y,)
 
 
+def dense_bincount_shape(_o: FlexCountOptions, inputs: Specs) -> _Shapes:
+    if len(inputs[0].shape) not in (1, 2):
+        raise ValueError(f"DenseBincount of values {list(inputs[0].shape)}")
+    size = inputs[1].const
+    rows = inputs[0].shape[:-1]
+    return (None if size is None else (*rows, _count(size)),)
+
+
+def dense_bincount(
+    o: FlexCountOptions, _inputs: Specs, outputs: Specs, x: Array, size: Array, weights: Array
+) -> tuple[Array]:
+    """The counts of each row; with `binary_output`, whether there is such a value."""
+    (n,) = size.reshape(-1)
+    rows = [row.reshape(-1) for row in (x if x.ndim == 2 else x[None])]
+    scales = weights if weights.ndim == 2 else weights[None]
+    y = np.zeros((len(rows), int(n)), outputs[0].dtype)
+    for i, row in enumerate(rows):
+        given = scales[i] if weights.size and not o.binary_output else weights.reshape(-1)[:0]
+        (y[i],) = bincount(FlexOptions(), (), outputs, row, size, given)
+    y = (y > 0).astype(y.dtype) if o.binary_output else y
+    return (y.reshape(outputs[0].shape),)
+
+
 KERNELS = {
     **{f"{FLEX}{name}": Kernel(elementwise(f), same_shape) for name, f in _UNARY.items()},
     f"{FLEX}BiasAddGrad": Kernel(bias_add_grad, bias_add_grad_shape),
     f"{FLEX}Bincount": Kernel(bincount, bincount_shape),
+    f"{FLEX}DenseBincount": Kernel(dense_bincount, dense_bincount_shape),
     f"{FLEX}Cumprod": Kernel(cumprod, same_shape),
     f"{FLEX}Identity": Kernel(identity, same_shape),
     f"{FLEX}InvertPermutation": Kernel(invert_permutation, same_shape),

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from jaxdelegate.op_lowering.records.enums import LSTMKernelType
@@ -27,6 +27,7 @@ CostRule = Callable[[Any, Specs, Specs, Called], Work]
 _CELL_OPERATIONS = 9  # of an LSTM: five activations, three products, one sum
 _CELL_ACTIVATIONS = 5
 _SOFTMAX_OPERATIONS = 5  # maximum, difference, exponential, sum, quotient
+_NORMALIZATION_OPERATIONS = 6
 _BILINEAR_OPERATIONS = 7  # four products and three sums
 
 
@@ -60,6 +61,10 @@ class _Hadamard(Protocol):
 class _TensorFlowPool(Protocol):
     @property
     def ksize(self) -> tuple[int, ...]: ...
+
+
+class _Einsum(Protocol):
+    def labels(self, ranks: Sequence[int]) -> tuple[list[str], str]: ...
 
 
 class _Body(Protocol):
@@ -157,6 +162,26 @@ def batch_matmul(o: _Matrices, inputs: Specs, outputs: Specs, _called: Called) -
     return Work(2 * n(outputs[0]) * inputs[0].shape[-2 if o.adj_x else -1])
 
 
+def einsum(o: _Einsum, inputs: Specs, _outputs: Specs, _called: Called) -> Work:
+    """A product and a sum for each combination of the labels' values."""
+    terms, _ = o.labels([len(spec.shape) for spec in inputs])
+    sizes: dict[str, int] = {}
+    for term, spec in zip(terms, inputs, strict=True):
+        for label, size in zip(term, spec.shape, strict=True):
+            sizes[label] = max(size, sizes.get(label, 1))
+    return Work(2 * math.prod(sizes.values()))
+
+
+def input_gradient(_o: Options, inputs: Specs, _outputs: Specs, _called: Called) -> Work:
+    """Inputs: sizes, filter [H, W, I, O], gradient [N, h, w, O], each value times H * W * I."""
+    return Work(2 * n(inputs[2]) * math.prod(inputs[1].shape[:-1]))
+
+
+def filter_gradient(_o: Options, inputs: Specs, outputs: Specs, _called: Called) -> Work:
+    """Inputs: x, sizes, gradient [N, h, w, O]; the result is a filter [H, W, I, O]."""
+    return Work(2 * n(inputs[2]) * math.prod(outputs[0].shape[:-1]))
+
+
 def linear(_o: Options, inputs: Specs, outputs: Specs, _called: Called) -> Work:
     """Elimination in each matrix [n, n], and its use for each value of the result."""
     size = inputs[0].shape[-1]
@@ -187,6 +212,13 @@ def _pool(per_tap: int, o: Pool2D, _inputs: Specs, outputs: Specs, _called: Call
 
 def tensorflow_pool(o: _TensorFlowPool, _inputs: Specs, outputs: Specs, _called: Called) -> Work:
     return Work(n(outputs[0]) * math.prod(o.ksize))
+
+
+def tensorflow_pool_gradient(
+    o: _TensorFlowPool, inputs: Specs, _outputs: Specs, _called: Called
+) -> Work:
+    """Inputs: x, the pool's result, its gradient."""
+    return Work(n(inputs[2]) * math.prod(o.ksize))
 
 
 def reduce_window(o: Options, inputs: Specs, outputs: Specs, called: Called) -> Work:
@@ -224,6 +256,11 @@ def l2_normalization(_o: Options, inputs: Specs, _outputs: Specs, _called: Calle
     """Squares, sums and quotients; a root for each row."""
     rows = n(inputs[0]) // max(inputs[0].shape[-1], 1)
     return Work(3 * n(inputs[0]), rows)
+
+
+def normalization(_o: Options, inputs: Specs, _outputs: Specs, _called: Called) -> Work:
+    """Mean, variance, and a product and a sum for each value."""
+    return Work(_NORMALIZATION_OPERATIONS * n(inputs[0]), note="estimate")
 
 
 def local_response(o: _LocalResponse, inputs: Specs, _outputs: Specs, _called: Called) -> Work:

@@ -24,6 +24,24 @@ PLATFORMS = pytest.mark.parametrize("platform", ["cpu", "tpu"])
 ILL_CONDITIONED = {
     "EMBEDDING_LOOKUP_SPARSE-MEAN-zero-weight-const",  # divides by a sum that cancels
     "TFLite_Detection_PostProcess-fast-large",  # some overlap of its many boxes changes in a step
+    *(
+        f"FlexCombinedNonMaxSuppression-{label}"  # the same
+        for label in ("all", "boxes-of-classes", "none", "not-clipped", "padded", "shared-boxes")
+    ),
+    # A step moves a place from one pixel to the next, or out of the image.
+    "FlexCropAndResize-bilinear-[3, 4]-uint8",
+    *(
+        f"FlexCropAndResize-{method}-{size}-float32"
+        for method in ("bilinear", "nearest")
+        for size in ("[1, 1]", "[5, 6]")
+    ),
+    "FlexImageProjectiveTransformV2-BILINEAR-REFLECT-float32-1",
+    "FlexImageProjectiveTransformV3-BILINEAR-CONSTANT-float64-1",
+    *(
+        f"FlexImageProjectiveTransformV3-{interpolation}-{fill_mode}-float32-2"
+        for interpolation in ("BILINEAR", "NEAREST")
+        for fill_mode in ("CONSTANT", "NEAREST", "REFLECT", "WRAP")
+    ),
 }
 GROUP = 16  # cases in one program
 
@@ -38,7 +56,8 @@ UNDERIVED = {
         NON_MAX_SUPPRESSION_V4 FlexTensorListLength""",
     "is constant in between": """FLOOR CEIL ROUND SIGN FLOOR_DIV ZEROS_LIKE STABLEHLO_FLOOR
         BITCAST""",
-    "takes constants only, and is folded": "RANGE UNIQUE FlexTensorListReserve",
+    "takes constants only, and is folded": """RANGE UNIQUE FlexTensorListReserve
+        FlexEmptyTensorList""",
     "rounds (test_quantized.py)": "QUANTIZE DEQUANTIZE FAKE_QUANT",
 }
 # Operators that apply other subgraphs, or have states outside: test_models.py.

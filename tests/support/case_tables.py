@@ -11,12 +11,12 @@ _TABLES = ("CASES", "LOWERED")
 
 
 @functools.cache
-def cases_in(folder: Path) -> dict[str, list[Case]]:
-    """By operator, the cases in the tables of all modules."""
+def cases_in(folder: Path, tables: tuple[str, ...] = _TABLES) -> dict[str, list[Case]]:
+    """By operator, the cases in these tables of all modules."""
     found: dict[str, list[Case]] = {}
     for path in sorted(folder.rglob("test_*.py")):
         module = _imported(path)
-        for table in _TABLES:
+        for table in tables:
             for case in getattr(module, table, ()):
                 if isinstance(case, Case):
                     found.setdefault(case.name, []).append(case)

@@ -1,8 +1,8 @@
-"""Inverses and solutions of linear systems."""
+"""Inverses, solutions of linear systems, decompositions and diagonals."""
 
 import numpy as np
 
-from jaxdelegate.testing import Arg, Case, f32, of, value
+from jaxdelegate.testing import Arg, Case, const, f32, of, value
 from tests.op_lowering.flex.test_math import case
 
 
@@ -34,8 +34,59 @@ CASES = [
         for adjoint in (False, True)
     ),
 ]
+
+
+def positive(*shape: int, dtype: type = np.float32) -> Arg:
+    """Symmetric matrices whose upper triangle holds something else."""
+    a = of(dtype, *shape).value
+    whole = a @ np.swapaxes(a, -1, -2) + 2 * np.eye(shape[-1], dtype=dtype)
+    return value((np.tril(whole) + np.triu(np.ones_like(a), 1)).astype(dtype))
+
+
+def decomposition(name: str, label: str, a: Arg, **attributes: bool) -> Case:
+    outputs = [a.value.dtype] * {"Qr": 2, "SelfAdjointEigV2": 2, "Svd": 3}.get(name, 1)
+    return case(name, label, [a], outputs, attributes=attributes, accumulated=1024)
+
+
+def diagonals(label: str, x: Arg, *k: int, align: str = "RIGHT_LEFT") -> Case:
+    band = const(np.array(k[0] if len(k) == 1 else k, np.int32))
+    padding = const(np.array(9, x.value.dtype))
+    return case("MatrixDiagPartV3", label, [x, band, padding], attributes={"align": align})
+
+
+# Eigen, TensorFlow's library, chooses other signs of vectors than LAPACK: here the largest value
+# of each is positive (LOWERED: not compared with TensorFlow).
+LOWERED = [
+    decomposition("SelfAdjointEigV2", "vectors", positive(2, 4, 4)),
+    *(decomposition("Svd", f"{m}x{n}", f32(2, m, n)) for m, n in ((4, 3), (3, 4), (3, 3))),
+    decomposition("Svd", "full", f32(4, 3), full_matrices=True),
+    decomposition("Svd", "float64", of(np.float64, 3, 4), full_matrices=True),
+]
+CASES += [
+    decomposition("Cholesky", "plain", positive(2, 4, 4)),
+    decomposition("Cholesky", "float64", positive(3, 3, dtype=np.float64)),
+    decomposition("MatrixDeterminant", "plain", matrices(2, 4, 4)),
+    decomposition("MatrixDeterminant", "one", f32(3, 1, 1)),
+    *(decomposition("Qr", f"{m}x{n}", f32(2, m, n)) for m, n in ((4, 3), (3, 4))),
+    decomposition("Qr", "full", f32(4, 3), full_matrices=True),
+    decomposition("SelfAdjointEigV2", "values", positive(3, 3), compute_v=False),
+    decomposition("Svd", "values", f32(2, 4, 3), compute_uv=False),
+    diagonals("main", f32(2, 3, 4), 0),
+    diagonals("upper", of(np.int32, 4, 3), 1),
+    *(
+        diagonals(align, f32(3, 4), -1, 2, align=align)
+        for align in ("RIGHT_LEFT", "LEFT_RIGHT", "LEFT_LEFT", "RIGHT_RIGHT")
+    ),
+]
 INTEGERS = solver("MatrixInverse", "", [of(np.int32, 2, 2)])
 REFUSED = {"is int32, not one of": INTEGERS}
+IMPOSSIBLE = [
+    decomposition("Cholesky", "", f32(3, 4)),
+    decomposition("Qr", "", f32(3)),
+    decomposition("Svd", "", f32(3)),
+    diagonals("", f32(3, 4), 4),
+    diagonals("", f32(3, 4), 1, 0),
+]
 STOPPED = {
     "a matrix has no inverse": solver("MatrixInverse", "", [value(np.zeros((2, 2), np.float32))]),
     ("matrices of int32", TypeError): INTEGERS,

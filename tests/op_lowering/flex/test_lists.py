@@ -1,5 +1,6 @@
 """Tensor lists. What a loop writes into a list is in tests/passes/test_flex_lists.py."""
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -51,11 +52,33 @@ CASES = [
     case("Resize", "none", ITEMS, i32(0)),
     case("Length", "of-four", ITEMS, result=np.int32),
 ]
+INDICES = value([3, 0], np.int32)
+CASES += [
+    case("PushBack", "four", ITEMS, ITEM),
+    case("PushBack", "first", f32(0, 2, 3), ITEM),
+    case("Gather", "two", ITEMS, INDICES, SIZES),
+    case("ScatterIntoExistingList", "two", ITEMS, f32(2, 2, 3, seed=1), INDICES),
+    case("ScatterV2", "as-needed", f32(2, 2), i32(4, 1), i32(2), const(np.int32(-1))),
+    case("ScatterV2", "six", f32(2, 2), INDICES, i32(2), const(np.int32(6))),
+]
+TWO_RESULTS = [
+    ("ConcatV2", "four", (ITEMS, SIZES, const(np.zeros(0, np.int64))), (np.float32, np.int64)),
+    ("PopBack", "four", (ITEMS, SIZES), (np.float32, np.float32)),
+]
+CASES += [
+    dataclasses.replace(case(name, label, *inputs), outputs=outputs)
+    for name, label, inputs, outputs in TWO_RESULTS
+]
+EMPTY = dataclasses.replace(
+    case("Reserve", "", i32(2, 3), const(np.int32(-1))), name="FlexEmptyTensorList", label="known"
+)
 LOWERED = [
+    EMPTY,
     case("Reserve", "known", i32(2, 3), i32(4)),
     case("Reserve", "scalars", i32(), i32(2), dtype=np.complex64),
 ]
 OUTSIDE = case("GetItem", "outside", ITEMS, value(np.int32(4)), SIZES)
+FAR = case("Gather", "far", ITEMS, value([0, 4], np.int32), SIZES)
 GROWING = case("SetItem", "grows", ITEMS, SECOND, ITEM, resize_if_index_out_of_bounds=True)
 FULL = case("Stack", "full", ITEMS, SIZES, num_elements=3)
 OTHER = case("Stack", "other", ITEMS, i32(-1, 4))
@@ -75,4 +98,11 @@ STOPPED = {
     "the list has 4 elements, not 3": FULL,
     "written beyond its end": GROWING,
     ("element 4 of a list of 4", IndexError): OUTSIDE,
+    ("elements [4] of a list of 4", IndexError): FAR,
 }
+IMPOSSIBLE = [
+    case("PushBack", "", ITEMS, f32(3)),
+    case("PopBack", "", f32(0, 3), SIZES),
+    case("ScatterIntoExistingList", "", ITEMS, f32(2, 3), INDICES),
+    dataclasses.replace(CASES[-2], inputs=[f32(4), i32(), i32()]),
+]

@@ -140,6 +140,23 @@ COUNTS = [
     bincount("none", COUNTED, 0, NONE),
     bincount("matrix", value([[1, 2], [2, 2]], np.int32), 4, const(np.zeros(0, np.float32))),
 ]
+
+
+def dense_bincount(label: str, x: Arg, size: int, weights: Arg, *, once: bool = False) -> Case:
+    dtype = weights.value.dtype
+    attributes = {"T": dtype, "Tidx": x.value.dtype, "binary_output": once}
+    size_ = const(np.array(size, x.value.dtype))
+    return case("DenseBincount", label, [x, size_, weights], [dtype], attributes=attributes)
+
+
+ROWS_COUNTED, NO_WEIGHTS = value([[1, 2, 2], [0, 7, 1]], np.int32), const(np.zeros(0, np.float32))
+COUNTS += [
+    dense_bincount("vector", value([1, 5, 1], np.int64), 6, NO_WEIGHTS),
+    dense_bincount("rows", ROWS_COUNTED, 3, NO_WEIGHTS),
+    dense_bincount("weights", ROWS_COUNTED, 3, f32(2, 3)),
+    dense_bincount("once", ROWS_COUNTED, 3, NO_WEIGHTS, once=True),
+    dense_bincount("once-weights", ROWS_COUNTED, 3, f32(2, 3), once=True),
+]
 CASES = [
     *(dataclasses.replace(c, **LGAMMA) if c.name == "FlexLgamma" else c for c in FUNCTIONS),
     *OTHERS,
