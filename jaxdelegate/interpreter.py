@@ -427,6 +427,8 @@ class Interpreter:
             from jaxdelegate.runtime.tensor_details import from_api_dtype  # noqa: PLC0415
 
             array = from_api_dtype(runner.subgraph.tensors[index], _as_array(given, spec.dtype))
+            if spec.dtype.hasobject and array.size == 1:
+                self._open().store.paths[runner.subgraph.index, index] = array.reshape(-1)[0]
         if array.dtype != spec.dtype or array.shape != spec.shape:
             from jaxdelegate.plan import fitting  # noqa: PLC0415 (for errors only)
 

@@ -80,6 +80,13 @@ class FlexGradientOptions(FlexOptions):
     data_format: str = "NHWC"
 
 
+@dataclasses.dataclass(frozen=True)
+class EnsureShapeOptions(FlexOptions):
+    """EnsureShape: a TensorShapeProto."""
+
+    shape: bytes = b""
+
+
 class Builtin(NamedTuple):
     """The builtin operator, or TFLite's custom one, that computes the same.
 
@@ -177,6 +184,9 @@ RECORDS = table(
         multiplies=True,
         result=Result.REDUCED,
     ),
+    OperatorRecord(f"{FLEX}EnsureShape", EnsureShapeOptions, cost=costs.movement),
+    OperatorRecord(f"{FLEX}Restore", FlexOptions, cost=costs.host_work),
+    OperatorRecord(f"{FLEX}Save", FlexOptions, cost=costs.host_work),
     OperatorRecord(f"{FLEX}Cumprod", FlexScanOptions, cost=costs.per_input),
     *(OperatorRecord(f"{FLEX}{name}", FlexMatrixOptions, cost=costs.linear) for name in _SOLVERS),
     OperatorRecord(f"{FLEX}MaxPool3D", FlexWindowOptions, cost=costs.tensorflow_pool),

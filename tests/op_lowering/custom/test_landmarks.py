@@ -112,7 +112,7 @@ IMPOSSIBLE = [pixels("none", IMAGE, TURN), pixels("flat", f32(5, 7, 3), TURN, **
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_the_middle_of_a_crop_is_that_of_its_landmarks(version: int) -> None:
-    """Of level landmarks from (10, 20) to (50, 40), whatever the scale."""
+    """The landmarks are level, from (10, 20) to (50, 40); the scale does not matter."""
     points = np.float32([[[10, 20, 0], [50, 20, 0], [30, 40, 0]]])
     sizes = {"target_rotation_radians": 0.0, "subset_idxs": [0, 1, 2]}
     made = to_matrix("", value(points), **sizes)
