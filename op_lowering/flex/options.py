@@ -37,6 +37,13 @@ class TensorListOptions(FlexOptions):
 
 
 @dataclasses.dataclass(frozen=True)
+class EnsureShapeOptions(FlexOptions):
+    """EnsureShape: a TensorShapeProto."""
+
+    shape: bytes = b""
+
+
+@dataclasses.dataclass(frozen=True)
 class FlexWindowOptions(FlexOptions):
     """Operators of windows over images; each list names every dimension."""
 
@@ -78,13 +85,6 @@ class FlexGradientOptions(FlexOptions):
     """BiasAddGrad: where the channels are."""
 
     data_format: str = "NHWC"
-
-
-@dataclasses.dataclass(frozen=True)
-class EnsureShapeOptions(FlexOptions):
-    """EnsureShape: a TensorShapeProto."""
-
-    shape: bytes = b""
 
 
 class Builtin(NamedTuple):
@@ -184,12 +184,12 @@ RECORDS = table(
         multiplies=True,
         result=Result.REDUCED,
     ),
-    OperatorRecord(f"{FLEX}EnsureShape", EnsureShapeOptions, cost=costs.movement),
-    OperatorRecord(f"{FLEX}Restore", FlexOptions, cost=costs.host_work),
-    OperatorRecord(f"{FLEX}Save", FlexOptions, cost=costs.host_work),
     OperatorRecord(f"{FLEX}Cumprod", FlexScanOptions, cost=costs.per_input),
     *(OperatorRecord(f"{FLEX}{name}", FlexMatrixOptions, cost=costs.linear) for name in _SOLVERS),
     OperatorRecord(f"{FLEX}MaxPool3D", FlexWindowOptions, cost=costs.tensorflow_pool),
     OperatorRecord(f"{FLEX}ResizeBicubic", FlexImageOptions, cost=costs.bilinear),
     OperatorRecord(f"{FLEX}TopKV2", FlexOptions, cost=costs.top_k),
+    OperatorRecord(f"{FLEX}EnsureShape", EnsureShapeOptions, cost=costs.movement),
+    OperatorRecord(f"{FLEX}Restore", FlexOptions, cost=costs.host_work),
+    OperatorRecord(f"{FLEX}Save", FlexOptions, cost=costs.host_work),
 )

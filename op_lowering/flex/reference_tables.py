@@ -181,7 +181,7 @@ def _mapped(bits: np.ndarray, states: np.ndarray) -> np.ndarray:
 
 @functools.cache
 def _table() -> np.ndarray:
-    state = np.arange(256, dtype=np.uint32)
+    state: np.ndarray = np.arange(256, dtype=np.uint32)
     for _ in range(8):
         state = state >> 1 ^ np.where(state & 1, np.uint32(_POLYNOMIAL), np.uint32(0))
     return state
