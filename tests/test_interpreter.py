@@ -328,14 +328,22 @@ def test_a_path_and_its_content_are_the_same_model(tmp_path: Path, x: np.ndarray
     np.testing.assert_array_equal(*results)
 
 
-def test_an_unknown_custom_operator_is_named() -> None:
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("NoSuchOperator", "jaxdelegate.register_operator adds a custom operator"),
+        ("edgetpu-custom-op", "use the file from before edgetpu_compiler"),
+        ("ethos-u", "use the file from before Arm's Vela"),
+    ],
+)
+def test_an_unknown_custom_operator_is_named(name: str, remedy: str) -> None:
     builder = ModelBuilder()
     x = builder.input((2,))
     y = builder.tensor((2,))
-    builder.operator("NoSuchOperator", [x], [y])
+    builder.operator(name, [x], [y])
     builder.outputs(y)
     interpreter = Interpreter(model_content=builder.build())
-    with pytest.raises(RuntimeError, match="Encountered unresolved custom op: NoSuchOperator"):
+    with pytest.raises(RuntimeError, match=f"Encountered unresolved custom op: {name}.*{remedy}"):
         interpreter.allocate_tensors()
 
 
