@@ -110,16 +110,17 @@ def _seeds(o: PosenetDecoderOptions, scores: Array, short: Array) -> Iterator[tu
 
 def _grown(part: int, place: Array, scores: Array, short: Array, mid: Array) -> tuple[Array, Array]:
     """The places of all parts of a person, and their logits: from the best to its neighbors."""
-    places, logits = np.zeros((_PARTS, 2), np.float32), np.full(_PARTS, np.nan, np.float32)
+    places, logits = np.zeros((_PARTS, 2), np.float32), np.zeros(_PARTS, np.float32)
+    is_known = [False] * _PARTS
     waiting = [(-_sample(scores, place, [part])[0], 0, part, place)]
     count = 0
     while waiting:
         score, _, part, place = heapq.heappop(waiting)
-        if not np.isnan(logits[part]):
+        if is_known[part]:
             continue
-        places[part], logits[part] = place, -score
+        places[part], logits[part], is_known[part] = place, -score, True
         for neighbor, channel in _neighbors(part):
-            if np.isnan(logits[neighbor]):
+            if not is_known[neighbor]:
                 count += 1
                 at = _moved(mid, place, [channel, channel + _N])
                 for _ in range(_REFINEMENTS):

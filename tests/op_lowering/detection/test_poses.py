@@ -82,6 +82,13 @@ def test_nobody_is_there() -> None:
     assert not any(y.any() for y in (places, totals, count))
 
 
+def test_no_numbers_are_nobody() -> None:
+    maps = person((12, 12), BODY)
+    maps[0][0, 3, 2] = np.nan
+    assert case("", maps).run_reference()[3].tolist() in ([0], [1])
+    assert case("", [np.full_like(maps[0], np.nan), *maps[1:]]).run_reference()[3].tolist() == [0]
+
+
 def test_quantized_maps_are_reals() -> None:
     """Scores and offsets are multiples of their steps."""
     maps = person((12, 12), BODY)
