@@ -75,6 +75,22 @@ def _exclusive(
     return call
 
 
+class _Wrapper:
+    """What scripts call of tf.lite's C++ wrapper, such as `interpreter._interpreter.NumNodes()`."""
+
+    def __init__(self, interpreter: Interpreter) -> None:
+        main = interpreter._model.subgraphs[0]
+        details = interpreter._get_op_details
+        self.NumNodes = lambda: len(main.operators)
+        self.NumTensors = lambda subgraph: len(interpreter._model.subgraphs[subgraph].tensors)
+        self.NodeName = lambda node: details(node)["op_name"]
+        self.NodeInputs = lambda node: np.array(details(node)["inputs"], np.int32)
+        self.NodeOutputs = lambda node: np.array(details(node)["outputs"], np.int32)
+        self.InputIndices = lambda: np.array(main.inputs, np.int32)
+        self.OutputIndices = lambda: np.array(main.outputs, np.int32)
+        self.ResetVariableTensors = interpreter.reset_all_variables
+
+
 class Interpreter:
     """Runs a .tflite model: delegated partitions by their delegates, the rest by numpy kernels.
 
@@ -219,6 +235,10 @@ class Interpreter:
     @property
     def _model(self) -> Model:
         return self._open().model
+
+    @property
+    def _interpreter(self) -> _Wrapper:
+        return _Wrapper(self)
 
     @property
     def _runners(self) -> dict[int, SubgraphRunner]:
@@ -427,6 +447,8 @@ class Interpreter:
             from jaxdelegate.runtime.tensor_details import from_api_dtype  # noqa: PLC0415
 
             array = from_api_dtype(runner.subgraph.tensors[index], _as_array(given, spec.dtype))
+            if spec.dtype.hasobject and array.size == 1:
+                self._open().store.paths[runner.subgraph.index, index] = array.reshape(-1)[0]
         if array.dtype != spec.dtype or array.shape != spec.shape:
             from jaxdelegate.plan import fitting  # noqa: PLC0415 (for errors only)
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from ai_edge_litert.interpreter import Interpreter as StockInterpreter
+from ai_edge_litert.interpreter import OpResolverType as StockResolver
 
 import jaxdelegate
 from jaxdelegate.errors import InterpreterError, ModelError, TensorError
@@ -328,15 +329,39 @@ def test_a_path_and_its_content_are_the_same_model(tmp_path: Path, x: np.ndarray
     np.testing.assert_array_equal(*results)
 
 
-def test_an_unknown_custom_operator_is_named() -> None:
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("NoSuchOperator", "jaxdelegate.register_operator adds a custom operator"),
+        ("edgetpu-custom-op", "use the file from before edgetpu_compiler"),
+        ("ethos-u", "use the file from before Arm's Vela"),
+    ],
+)
+def test_an_unknown_custom_operator_is_named(name: str, remedy: str) -> None:
     builder = ModelBuilder()
     x = builder.input((2,))
     y = builder.tensor((2,))
-    builder.operator("NoSuchOperator", [x], [y])
+    builder.operator(name, [x], [y])
     builder.outputs(y)
     interpreter = Interpreter(model_content=builder.build())
-    with pytest.raises(RuntimeError, match="Encountered unresolved custom op: NoSuchOperator"):
+    with pytest.raises(RuntimeError, match=f"Encountered unresolved custom op: {name}.*{remedy}"):
         interpreter.allocate_tensors()
+
+
+@pytest.mark.litert
+def test_the_wrapper_is_that_of_the_stock_interpreter() -> None:
+    content = doubling_model()
+    kind = StockResolver.BUILTIN_REF
+    stock = StockInterpreter(model_content=content, experimental_op_resolver_type=kind)
+    ours, theirs = Interpreter(model_content=content)._interpreter, stock._interpreter
+    for method in ("NumNodes", "InputIndices", "OutputIndices"):
+        np.testing.assert_array_equal(getattr(ours, method)(), getattr(theirs, method)())
+    for method in ("NodeName", "NodeInputs", "NodeOutputs"):
+        for node in range(ours.NumNodes()):
+            np.testing.assert_array_equal(
+                getattr(ours, method)(node), getattr(theirs, method)(node)
+            )
+    ours.ResetVariableTensors()
 
 
 def test_arguments_are_those_of_the_stock_interpreter_in_their_order() -> None:

@@ -36,6 +36,7 @@ class _NoServices:
 
     def __init__(self) -> None:
         self.resources: MutableMapping[Any, Any] = {}
+        self.paths: MutableMapping[Any, bytes] = {}
 
     def __call__(self, subgraph: int, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
         raise LookupError(f"subgraph {subgraph} with {len(arrays)} inputs cannot be run here")

@@ -29,6 +29,9 @@ _WITHOUT_FLEX = (
     "2.17 or older, whose pip package has Flex."
 )
 
+# Custom operators that hold a program for one processor, and the tool that makes them.
+_COMPILED = {"edgetpu-custom-op": "edgetpu_compiler", "ethos-u": "Arm's Vela"}
+
 
 class OperatorHost(DelegateContext, Protocol):
     """What steps need of their host."""
@@ -61,6 +64,9 @@ class OperatorStep(plan.PlannedOperator):
         remedy = ""
         if operator.name.startswith(FLEX):
             remedy = _without_flex(operator.name, self.node.subgraphs)
+        elif operator.name in _COMPILED:
+            tool = _COMPILED[operator.name]
+            remedy = f" It holds a program for one processor: use the file from before {tool}."
         elif operator.custom:
             remedy = " jaxdelegate.register_operator adds a custom operator."
         raise InterpreterError(

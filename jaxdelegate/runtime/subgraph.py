@@ -499,6 +499,7 @@ class ModelStore:
         self.limits.check_sum(sparse, "sparse constants")
         self.subgraphs = Subgraphs(subgraphs)
         self.resources: MutableMapping[Any, Any] = {}
+        self.paths: MutableMapping[Any, bytes] = {}  # by subgraph and tensor
         self.shared: dict[int, dict[Any, Any]] = {}
         self._delegates = delegates
         self._callees: dict[int, SubgraphRunner] = {}

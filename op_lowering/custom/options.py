@@ -1,4 +1,4 @@
-"""Options and records of NumericVerify and aeq.hadamard_rotation."""
+"""Options and records of custom operators of TFLite's tools, and of MediaPipe's face meshes."""
 
 import dataclasses
 
@@ -24,9 +24,64 @@ class NumericVerifyOptions(FlexbufferOptions):
     log_if_failed: bool = False
 
 
+@dataclasses.dataclass(frozen=True)
+class LandmarksToMatrixOptions(FlexbufferOptions):
+    """Landmarks2TransformMatrix: the last five fields are those of version 1, `_hw` is (h, w)."""
+
+    left_rotation_idx: int = -1
+    right_rotation_idx: int = -1
+    target_rotation_radians: float = 0.0
+    subset_idxs: tuple[int, ...] = ()
+    output_height: int = 0
+    output_width: int = 0
+    scale_x: float = 0.0
+    scale_y: float = 0.0
+    subset: tuple[int, ...] = ()
+    input_hw: tuple[int, ...] = ()
+    output_hw: tuple[int, ...] = ()
+    landmarks_range: int = 0
+    bbox_size_multiplier: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class TransformLandmarksOptions(FlexbufferOptions):
+    """TransformLandmarks: of version 1; version 2 has none."""
+
+    dimensions: int = 3
+    scale: float = 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class TransformTensorOptions(FlexbufferOptions):
+    """TransformTensorBilinear: `mode` and `output_size`, (h, w), are those of version 1."""
+
+    output_height: int = 0
+    output_width: int = 0
+    mode: str = "bilinear"
+    output_size: tuple[int, ...] = ()
+
+
 RECORDS = table(
     OperatorRecord(
+        "Landmarks2TransformMatrix",
+        LandmarksToMatrixOptions,
+        cost=costs.per_input,
+        reads_unrounded=True,
+    ),
+    OperatorRecord(
         "NumericVerify", NumericVerifyOptions, cost=costs.elementwise, writes=np.dtype(np.float32)
+    ),
+    OperatorRecord(
+        "TransformLandmarks",
+        TransformLandmarksOptions,
+        cost=costs.per_input,
+        reads_unrounded=True,
+    ),
+    OperatorRecord(
+        "TransformTensorBilinear",
+        TransformTensorOptions,
+        cost=costs.bilinear,
+        reads_unrounded=True,
     ),
     OperatorRecord("aeq.hadamard_rotation", HadamardRotationOptions, cost=costs.hadamard),
 )

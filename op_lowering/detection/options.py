@@ -33,6 +33,16 @@ class DetectionPostProcessOptions(FlexbufferOptions):
     w_scale: float = 0.0
 
 
+@dataclasses.dataclass(frozen=True)
+class PosenetDecoderOptions(FlexbufferOptions):
+    """PosenetDecoderOp: thresholds, and the stride of the network in pixels."""
+
+    max_detections: int = 0
+    score_threshold: float = 0.0
+    stride: int = 0
+    nms_radius: float = 0.0
+
+
 RECORDS = table(
     *(
         OperatorRecord(name, options, cost=costs.suppression, reads_unrounded=True)
@@ -47,4 +57,5 @@ RECORDS = table(
         cost=costs.detection,
         reads_unrounded=True,
     ),
+    OperatorRecord("PosenetDecoderOp", PosenetDecoderOptions, cost=costs.host_work),
 )

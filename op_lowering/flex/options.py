@@ -46,6 +46,13 @@ class TensorListOptions(FlexOptions):
 
 
 @dataclasses.dataclass(frozen=True)
+class EnsureShapeOptions(FlexOptions):
+    """EnsureShape: a TensorShapeProto."""
+
+    shape: bytes = b""
+
+
+@dataclasses.dataclass(frozen=True)
 class FlexWindowOptions(FlexOptions):
     """Operators of windows over images; each list names every dimension."""
 
@@ -364,6 +371,7 @@ _COSTS: dict[costs.CostRule, dict[type[FlexOptions], Sequence[str]]] = {
         FlexOptions: (
             *("Complex", "Identity", "InvertPermutation", "ParallelConcat", "Roll", "SelectV2"),
         ),
+        EnsureShapeOptions: ("EnsureShape",),
         FlexDiagonalOptions: ("MatrixDiagPartV3",),
         FlexPatchesOptions: ("ExtractImagePatches",),
         FlexSliceOptions: ("StridedSliceGrad",),
@@ -377,7 +385,10 @@ _COSTS: dict[costs.CostRule, dict[type[FlexOptions], Sequence[str]]] = {
         FlexScanOptions: ("Cumprod",),
     },
     costs.host_work: {
-        FlexOptions: ("NoOp", "ParseExample", "ParseExampleV2", "UniqueV2", *_TABLES),
+        FlexOptions: (
+            *("NoOp", "ParseExample", "ParseExampleV2", "Restore", "Save", "UniqueV2"),
+            *_TABLES,
+        ),
         FlexTextOptions: _HOSTED_TEXT,
         FlexNumberTextOptions: ("AsString",),
         FlexTableOptions: ("HashTableV2",),

@@ -20,7 +20,7 @@ FLEX = "Flex"  # what such a custom operator's name begins with
 _OP, _ATTRIBUTES = 2, 5  # fields of NodeDef
 _KEY, _VALUE = 1, 2  # of an entry of its map
 # Of AttrValue: `list` and the types of one value. Those of ListValue have the same numbers.
-_LIST, _BYTES, _INTEGER, _FLOAT, _BOOL, _TYPE = range(1, 7)
+_LIST, _BYTES, _INTEGER, _FLOAT, _BOOL, _TYPE, _SHAPE = range(1, 8)
 # types.proto; dtypes of tensors of such a type as in dtypes.py
 DATA_TYPES: dict[int, Any] = {
     1: np.float32,
@@ -48,7 +48,7 @@ DATA_TYPES: dict[int, Any] = {
 class FlexOptions(CustomOptions):
     """A TensorFlow operator's attributes; a subclass has a field for each that it needs.
 
-    A field's default shows the attribute's type; a tuple holds integers.
+    A field's default shows the attribute's type; a tuple holds integers, bytes an encoded shape.
     """
 
     @classmethod
@@ -105,7 +105,7 @@ def _integer(value: Mapping[int, bytes], number: int = _INTEGER) -> int:
 
 def _content(value: Mapping[int, bytes], number: int) -> bytes:
     if number not in value:
-        kinds = "list", "string", "integer", "float", "bool", "type"
+        kinds = "list", "string", "integer", "float", "bool", "type", "shape"
         raise ValueError(f"an attribute is not of the type {kinds[number - 1]}")
     return value[number]
 
@@ -137,5 +137,6 @@ _READ: dict[type, Callable[[Mapping[int, bytes]], Any]] = {
     float: _float,
     str: lambda value: _content(value, _BYTES).decode(errors="replace"),
     tuple: _integers,
+    bytes: lambda value: _content(value, _SHAPE),
     type(np.dtype(np.float32)): _dtype,
 }

@@ -117,6 +117,9 @@ def separated(case: Case) -> Case:
     """Inputs at which a finite difference in float32 does not cross a kink."""
     if case.name == "AudioSpectrogram":  # loud, that no bin is near zero
         return case.with_inputs({0: value(case.inputs[0].value * np.float32(30))})  # type: ignore[union-attr]
+    if case.name == "TransformTensorBilinear":  # no pixel is on another
+        inside = np.float32([[0.42, -0.1, 0, 1.5], [0.1, 0.21, 0, 1.2], [0, 0, 1, 0], [0, 0, 0, 1]])
+        return case.with_inputs({1: value(inside[None])})
     if case.name != "TFLite_Detection_PostProcess":
         return case
     scores = case.inputs[1].value  # type: ignore[union-attr]

@@ -9,7 +9,10 @@ from jaxdelegate.op_lowering.options import DATA_TYPES
 
 
 def flex_options(name: str, **attributes: Any) -> bytes:
-    """The custom options of Flex<name>; a tuple is a list of integers, a dtype a type."""
+    """The custom options of Flex<name>; a tuple is a list of integers, a dtype a type.
+
+    Bytes are an encoded shape.
+    """
     return packed(name, node_def(name, **attributes))
 
 
@@ -43,8 +46,10 @@ def _value(attribute: Any) -> bytes:
     """AttrValue."""
     if isinstance(attribute, tuple):
         return message(1, message(3, b"".join(map(varint, attribute))))
-    if isinstance(attribute, str):
-        return message(2, attribute.encode())
+    if isinstance(attribute, str | bytes):
+        return (
+            message(2, attribute.encode()) if isinstance(attribute, str) else message(7, attribute)
+        )
     if isinstance(attribute, bool):
         return b"\x28" + varint(attribute)
     if isinstance(attribute, int):
