@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from jaxdelegate.lm.choices import Choice, Rules, Variant, joined
+from jaxdelegate.lm.constraints import Constraint
 from jaxdelegate.lm.graph import prefill_plan
 from jaxdelegate.lm.programs import Programs
 from jaxdelegate.lm.tasks import STEPS, Sequences
@@ -31,6 +32,11 @@ class _Sequence:
     left: int = 0
     rules: Rules = dataclasses.field(default_factory=Rules)
     has_scores: bool = False
+    constraint: Constraint | None = None
+
+    def variant(self, vocabulary: int) -> Variant:
+        is_masked = self.constraint is not None
+        return self.rules.variant(vocabulary, self.has_scores, is_masked)
 
 
 class Decoder:
@@ -152,13 +158,25 @@ class Decoder:
         del self._sequences[slot].ids[length:]
         self._sequences[slot].left = 0
 
-    def begin(self, slot: int, limit: int, rules: Rules, *, has_scores: bool = False) -> None:
-        """Generate up to `limit` tokens in a slot from the next `run` on."""
+    def begin(
+        self,
+        slot: int,
+        limit: int,
+        rules: Rules,
+        *,
+        has_scores: bool = False,
+        constraint: Constraint | None = None,
+    ) -> None:
+        """Generate up to `limit` tokens in a slot from the next `run` on.
+
+        With a constraint it gets one in each run: what may come next depends on the last one.
+        """
         self._restore(slot)
         sequence = self._sequences[slot]
         room = self._programs.graph.capacity - len(sequence.ids) + 1
         sequence.begin, sequence.left = len(sequence.ids), max(min(limit, room), 0)
         sequence.rules, sequence.has_scores = rules, has_scores
+        sequence.constraint = constraint
 
     def rest(self, slot: int) -> None:
         """Generate nothing more in a slot."""
@@ -170,9 +188,12 @@ class Decoder:
         if not active:
             return {}
         vocabulary = self._programs.graph.vocabulary
-        variant = joined([s.rules.variant(vocabulary, s.has_scores) for s in active.values()])
+        variant = joined([s.variant(vocabulary) for s in active.values()])
         choices = [s.rules.choice(variant, vocabulary) for s in self._sequences]
         choice = Choice(*map(np.stack, zip(*choices, strict=True)))
+        for slot, sequence in active.items():
+            if sequence.constraint is not None:
+                choice.allowed[slot] = sequence.constraint.allowed()
         placed = self._placed(variant)
         found = self._programs.generate(
             variant, self._caches, placed, choice, steps, drafts=self._drafts
@@ -222,7 +243,7 @@ class Decoder:
                 row[: len(ids)] = ids
         return Sequences(
             *self._ends(),
-            left=np.array([s.left for s in self._sequences], np.int32),
+            left=np.array([_steps(s) for s in self._sequences], np.int32),
             answer=answer,
             generated=np.array([len(ids) for ids in answers], np.int32),
         )
@@ -232,6 +253,11 @@ class Decoder:
         is_stopped = bool(tokens) and tokens[-1] in self._stops
         sequence.left = 0 if is_stopped else sequence.left - len(tokens)
         sequence.ids += tokens
+        if sequence.constraint is not None and not is_stopped:
+            for token in tokens:
+                sequence.constraint.add(token)
+            if sequence.constraint.is_complete or sequence.constraint.error is not None:
+                sequence.left = 0
         drafter = self._programs.graph.drafter if self._drafts else None
         self._write(sequence, 0 if drafter is None else drafter.verify.length - 1)
         return Piece(tokens, scores if sequence.has_scores else [], sequence.left == 0)
@@ -249,6 +275,11 @@ class Decoder:
         wrong = next((i for i in ids if not 0 <= i < graph.vocabulary), None)
         if wrong is not None:
             raise ValueError(f"expected token ids below {graph.vocabulary}, got {wrong}")
+
+
+def _steps(sequence: _Sequence) -> int:
+    """The most tokens that a sequence may get in a run."""
+    return sequence.left if sequence.constraint is None else min(sequence.left, 1)
 
 
 def _common(a: Sequence[int], b: Sequence[int]) -> int:

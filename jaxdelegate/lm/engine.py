@@ -22,6 +22,7 @@ from jaxdelegate.lm.configs import (
     ThinkingConfig,
     with_backend,
 )
+from jaxdelegate.lm.constraints import Constraint, JsonConstraints
 from jaxdelegate.lm.conversation import Conversation, Settings
 from jaxdelegate.lm.decoder import Decoder
 from jaxdelegate.lm.generation import Request, generated
@@ -304,6 +305,14 @@ class Engine:
         return generated(self, decoder, requests)
 
     # ---- for sessions
+
+    def json_constraint(self, schema: Mapping[str, Any]) -> Constraint:
+        """Makes an answer JSON that matches a schema. Errors as `JsonConstraints.matching`."""
+        return self._constraints.matching(schema)
+
+    @functools.cached_property
+    def _constraints(self) -> JsonConstraints:
+        return JsonConstraints(self.tokenizer, sorted(self._stops), self.graph.vocabulary)
 
     @functools.cached_property
     def start_ids(self) -> list[int]:

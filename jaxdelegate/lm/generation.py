@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from jaxdelegate.lm.choices import Rules
 from jaxdelegate.lm.completions import Completion, FinishReason
+from jaxdelegate.lm.constraints import Constraint
 from jaxdelegate.lm.decoder import Decoder, Piece
 from jaxdelegate.lm.host import Host
 from jaxdelegate.lm.tasks import STEPS
@@ -21,6 +22,7 @@ class Request:
     limit: int
     rules: Rules
     has_scores: bool = False
+    constraint: Constraint | None = None
 
 
 @dataclasses.dataclass(eq=False)
@@ -36,6 +38,7 @@ class Running:
         scores: of the tokens, if requested.
         settled: how many of the tokens will stay: the next ones cannot make them part of a stop.
         finish_reason: None: it goes on.
+        error: why it has ended too early.
     """
 
     request: Request
@@ -46,6 +49,7 @@ class Running:
     scores: list[float] = dataclasses.field(default_factory=list)
     settled: int = 0
     finish_reason: FinishReason | None = None
+    error: str | None = None
 
 
 class Pace:
@@ -54,14 +58,15 @@ class Pace:
     Longer runs cost less for each token, but those who join or read the text wait for them.
     """
 
-    def __init__(self) -> None:
-        self.steps = 1
+    def __init__(self, longest_s: float = _LONG_SECONDS) -> None:
+        """`longest_s`: the time of a run, at most about that."""
+        self.steps, self._longest_s = 1, longest_s
 
     def took(self, seconds: float) -> None:
         """Choose the next number by the time that the last run took."""
-        if 2 * seconds < _LONG_SECONDS:
+        if 2 * seconds < self._longest_s:
             self.steps = min(2 * self.steps, STEPS)
-        elif seconds > _LONG_SECONDS:
+        elif seconds > self._longest_s:
             self.steps = max(self.steps // 2, 1)
 
 
@@ -90,6 +95,11 @@ class Batch:
         """The part of all caches that the requests use; 1: all."""
         tokens = sum(len(self._decoder.ids(slot)) for slot in self._running)
         return tokens / (self.slots * self._decoder.capacity)
+
+    @property
+    def is_constrained(self) -> bool:
+        """Whether a request gets one token in each run."""
+        return any(running.request.constraint for running in self._running.values())
 
     def join(self, request: Request) -> Running:
         """Put a request into a free slot, the one whose caches have most of its prompt.
@@ -124,7 +134,11 @@ class Batch:
             if next(self._reading[slot], self) is self:  # it has ended
                 del self._reading[slot]
                 self._decoder.begin(
-                    slot, request.limit, request.rules, has_scores=request.has_scores
+                    slot,
+                    request.limit,
+                    request.rules,
+                    has_scores=request.has_scores,
+                    constraint=request.constraint,
                 )
             self._running[slot].read = len(self._decoder.ids(slot)) - 1
             if has_steps:
@@ -155,7 +169,10 @@ class Batch:
             del running.tokens[stop.start :], running.scores[stop.start :]
             running.finish_reason = "stop"
         elif piece.ends:
-            running.finish_reason = "length"
+            constraint = running.request.constraint
+            is_complete = constraint is not None and constraint.is_complete
+            running.finish_reason = "stop" if is_complete else "length"
+            running.error = None if constraint is None else constraint.error
         running.settled = len(running.tokens)
         if running.finish_reason is None:
             running.settled -= _overlap(running.tokens, self._host.eos_token_ids)

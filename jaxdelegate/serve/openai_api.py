@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import hashlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from jaxdelegate.optional import needs
@@ -17,9 +17,10 @@ try:
 except ModuleNotFoundError as missing:
     raise needs("serving", missing, "serve") from missing
 
-from jaxdelegate.errors import ModelError
+from jaxdelegate.errors import ModelError, OptionError
 from jaxdelegate.lm.channels import ChannelReader
 from jaxdelegate.lm.configs import RepetitionPenaltyConfig
+from jaxdelegate.lm.constraints import Constraint
 from jaxdelegate.lm.generation import Request as Prompt
 from jaxdelegate.lm.text_stream import StoppedStream, TextStream
 from jaxdelegate.serve.datatypes import shown
@@ -51,6 +52,7 @@ from jaxdelegate.serve.openai_responses import (
 from jaxdelegate.serve.records import RequestError
 from jaxdelegate.serve.service import Service
 from jaxdelegate.serve.text_batching import Delta, Job
+from jaxdelegate.text import printable
 
 _LOG = logging.getLogger("jaxdelegate.serve")
 _TYPES = {429: "rate_limit_error", 500: "server_error", 503: "server_error", 504: "server_error"}
@@ -173,6 +175,7 @@ class _Prepared:
     def __init__(self, model: LanguageModel, request: TextRequest) -> None:
         self.model, self.request = model, request
         engine, text = model.engine, ""
+        self._constraint = self._constrained(request.schema)
         if request.messages is None:
             self._prompts = [engine.prompt_ids(prompt) for prompt in request.prompts]
         else:
@@ -185,7 +188,7 @@ class _Prepared:
         if request.messages is None:
             self.form = CompletionForm(model.name, usage, has_scores=request.has_scores)
         else:
-            channels = engine.metadata.channels
+            channels = engine.metadata.channels if self._constraint is None else ()
             readers = [ChannelReader(channels, text) for _ in range(request.n)]
             self.form = ChatForm(model.name, usage, readers, has_scores=request.has_scores)
 
@@ -204,7 +207,16 @@ class _Prepared:
         )
         rules, limit = engine.rules(sampler, penalties), engine.limit(request.max_tokens)
         stream = StoppedStream(TextStream(engine.tokenizer, ids), request.stops)
-        return Job(index, client, Prompt(ids, limit, rules, request.has_scores), stream)
+        constraint = self._constraint and self._constraint.copy()
+        prompt = Prompt(ids, limit, rules, request.has_scores, constraint)
+        return Job(index, client, prompt, stream)
+
+    def _constrained(self, schema: Mapping[str, Any] | None) -> Constraint | None:
+        try:
+            return None if schema is None else self.model.engine.json_constraint(schema)
+        except (OptionError, ValueError) as error:
+            problem = f"the answer cannot be constrained: {printable(str(error))}"
+            raise ApiError(problem, param="response_format") from None
 
     def _rendered(self, model: LanguageModel, request: TextRequest) -> str:
         assert request.messages is not None

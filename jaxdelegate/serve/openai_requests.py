@@ -35,9 +35,6 @@ _IGNORED = frozenset(
 )
 # Fields that are accepted with these values only, and why.
 _NO_TOOLS = "tools are not supported"
-_ONE_FORMAT = (
-    "constrained output is not supported; ask for the form in a message, and check the answer"
-)
 _NEUTRAL: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "audio": ((), "the model generates text only"),
     "best_of": ((1,), "use n"),
@@ -49,7 +46,7 @@ _NEUTRAL: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "parallel_tool_calls": ((True, False), _NO_TOOLS),
     "prediction": ((), "predicted outputs are not supported"),
     "reasoning_effort": ((), "use chat_template_kwargs, if the model's template has a variable"),
-    "response_format": (({"type": "text"},), _ONE_FORMAT),
+    "response_format": (({"type": "text"},), "use /v1/chat/completions"),
     "suffix": (("",), "text before a suffix is not supported"),
     "tool_choice": (("none", "auto"), _NO_TOOLS),
     "tools": (([],), _NO_TOOLS),
@@ -74,7 +71,12 @@ _COMMON = frozenset(
         "top_p",
     )
 )
-_CHAT = _COMMON | {"chat_template_kwargs", "max_completion_tokens", "messages"}
+_CHAT = _COMMON | {
+    "chat_template_kwargs",
+    "max_completion_tokens",
+    "messages",
+    "response_format",
+}
 _COMPLETION = _COMMON | {"prompt"}
 _ROLES = {
     "system": "system",
@@ -150,6 +152,7 @@ class TextRequest:
         has_scores: whether tokens have log probabilities.
         is_stream: whether the answers are sent as they come.
         has_usage: whether a stream ends with the usage.
+        schema: that answers match, JSON then; None: any text.
     """
 
     model: str
@@ -163,6 +166,7 @@ class TextRequest:
     has_scores: bool
     is_stream: bool
     has_usage: bool
+    schema: Mapping[str, Any] | None
 
 
 def chat_request(body: Buffer) -> TextRequest:
@@ -176,6 +180,7 @@ def chat_request(body: Buffer) -> TextRequest:
         context=fields.object("chat_template_kwargs"),
         max_tokens=fields.integer(given[0], 1, _INT64 - 1) if given else None,
         has_scores=fields.flag("logprobs"),
+        schema=_schema(fields.object("response_format")),
     )
 
 
@@ -204,9 +209,11 @@ class _Fields:
     def __init__(self, body: Buffer, known: frozenset[str]) -> None:
         self._fields = parsed_object(body)
         for name, value in self._fields.items():
+            if name in known or name in _IGNORED:
+                continue
             if name in _NEUTRAL:
                 _check_neutral(name, value)
-            elif name not in known and name not in _IGNORED:
+            else:
                 raise ApiError(
                     f"unknown field; expected one of {', '.join(sorted(known))}",
                     param=shown(name).strip("'\""),
@@ -224,6 +231,7 @@ class _Fields:
         messages: Sequence[Mapping[str, Any]] | None = None,
         prompts: Sequence[str | list[int]] = (),
         context: Mapping[str, Any] | None = None,
+        schema: Mapping[str, Any] | None = None,
     ) -> TextRequest:
         """The request with the fields that both endpoints have."""
         n = self.integer("n", 1, _MAX_N)
@@ -240,6 +248,7 @@ class _Fields:
             has_scores=has_scores,
             is_stream=is_stream,
             has_usage=self._has_usage(is_stream),
+            schema=schema,
         )
 
     def messages(self) -> list[Any]:
@@ -356,6 +365,27 @@ def _check_neutral(name: str, value: Any) -> None:
     raise ApiError(
         f"{why}; expected {choices}, got {shown(value)}", param=name, code="unsupported_parameter"
     )
+
+
+def _schema(response_format: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The schema that answers match; None: any text."""
+    kind = response_format.get("type", "text" if not response_format else None)
+    if kind == "text":
+        return None
+    if kind == "json_object":
+        return {"type": "object"}
+    where = "response_format"
+    if kind != "json_schema":
+        expected = "expected one of text, json_object, json_schema"
+        raise ApiError(f"{expected}, got {shown(kind)}", param=f"{where}.type")
+    given = response_format.get("json_schema")
+    if not isinstance(given, dict):
+        raise ApiError(f"expected an object, got {shown(given)}", param=f"{where}.json_schema")
+    schema = given.get("schema", {})  # without one any JSON matches
+    if not isinstance(schema, dict):
+        expected = f"expected an object, got {shown(schema)}"
+        raise ApiError(expected, param=f"{where}.json_schema.schema")
+    return schema
 
 
 def _is_integer(value: object) -> bool:
