@@ -11,6 +11,7 @@ from jaxdelegate.bundles.metadata import token_of
 from jaxdelegate.errors import ModelError, OptionError
 from jaxdelegate.lm.configs import Backend, with_backend
 from jaxdelegate.lm.embeddings import EmbeddingOptions, EmbeddingResponse, InputOverflowStrategy
+from jaxdelegate.lm.encoder_graph import EncoderGraph
 from jaxdelegate.lm.encoder_model import EncoderModel
 from jaxdelegate.lm.graph import EMBEDDERS
 from jaxdelegate.lm.messages import Content, Text
@@ -80,7 +81,7 @@ class EmbeddingEngine:
                 f"{printable(', '.join(models)) or 'no models'}"
             )
         declared = self._declared()
-        self._tokenizer = self.bundle.tokenizer(_PART)
+        self.tokenizer = self.bundle.tokenizer(_PART)
         self._start = self._special(declared, "bos_token")
         self._end = self._special(declared, "eos_token")
         lengths = (
@@ -126,8 +127,6 @@ class EmbeddingEngine:
         Returns:
             An EmbeddingResponse for each text, in their order. Errors as `compute_embedding`.
         """
-        if self._model is None:
-            raise RuntimeError("the engine is closed")
         if isinstance(contents_batch, str):
             raise TypeError(
                 "compute_embedding_batch: expected a list of texts, got a str: pass [text]"
@@ -136,21 +135,44 @@ class EmbeddingEngine:
         texts = [self._parts(contents, options) for contents in contents_batch]
         if not texts:
             return []
-        rows = self._model.embeddings([part for parts in texts for part in parts], self.max_batch)
+        rows = self.embed([part for parts in texts for part in parts])
         ends = np.cumsum([len(parts) for parts in texts])[:-1]
         return [_response(own, options) for own in np.split(rows, ends)]
 
+    # ---- of tokens
+
+    @property
+    def graph(self) -> EncoderGraph:
+        """The signatures of the text encoder."""
+        return self._opened.graph
+
+    def prompt_ids(self, text: str | Sequence[int]) -> list[int]:
+        """The tokens of a text, between those that the bundle declares; a list stays as it is."""
+        return self._with_special(self.tokenizer.encode(text)) if isinstance(text, str) else [*text]
+
+    def embed(self, texts: Sequence[Sequence[int]]) -> np.ndarray:
+        """The embeddings of token ids, not normalized, float32 [texts, size]."""
+        return self._opened.embeddings(texts, self.max_batch)
+
+    @property
+    def _opened(self) -> EncoderModel:
+        if self._model is None:
+            raise RuntimeError("the engine is closed")
+        return self._model
+
+    def _with_special(self, tokens: Sequence[int]) -> list[int]:
+        return [*self._start, *tokens, *self._end]
+
     def _parts(self, contents: Contents, options: EmbeddingOptions) -> list[list[int]]:
         """The tokens of a text, in parts that are short enough."""
-        assert self._model is not None
         items = [contents] if isinstance(contents, str | Content) else contents
-        tokens = [token for item in items for token in self._tokenizer.encode(_text(item))]
+        tokens = [token for item in items for token in self.tokenizer.encode(_text(item))]
         has_special = options.insert_special_tokens is not False
         if has_special:
-            tokens = [*self._start, *tokens, *self._end]
+            tokens = self._with_special(tokens)
         if not tokens:
             raise ValueError("expected at least one token, got none: the text is empty")
-        most = self._model.graph.length
+        most = self.graph.length
         if len(tokens) <= most:
             return [tokens]
         strategy = options.input_overflow_strategy
@@ -175,7 +197,7 @@ class EmbeddingEngine:
         token = token_of(getattr(declared, name)) if has_token else None
         if token is None:
             return []
-        return list(token.ids) if token.text is None else self._tokenizer.encode(token.text)
+        return list(token.ids) if token.text is None else self.tokenizer.encode(token.text)
 
     def close(self) -> None:
         """Free programs and weights."""
@@ -211,7 +233,12 @@ def _text(item: object) -> str:
 
 def _response(parts: np.ndarray, options: EmbeddingOptions) -> EmbeddingResponse:
     """The embedding of a text from those of its parts, [parts, size]."""
-    found, size = parts.mean(axis=0), options.output_size or 0
+    return EmbeddingResponse(normalized(parts.mean(axis=0), options).tolist())
+
+
+def normalized(found: np.ndarray, options: EmbeddingOptions) -> np.ndarray:
+    """An embedding as it is asked for."""
+    size = options.output_size or 0
     if size > len(found):
         raise ValueError(f"output_size: expected at most {len(found)}, got {size}")
     if size > 0:
@@ -219,4 +246,4 @@ def _response(parts: np.ndarray, options: EmbeddingOptions) -> EmbeddingResponse
     norm = np.linalg.norm(found)
     if options.normalize is not False and norm > 0:
         found = found / norm
-    return EmbeddingResponse(found.tolist())
+    return found

@@ -54,6 +54,11 @@ class LanguageModel(Started):
         return self._engine
 
     @property
+    def max_model_len(self) -> int:
+        """The most tokens of a prompt and its answer; only once it is ready."""
+        return self.engine.max_num_tokens
+
+    @property
     def renderer(self) -> Renderer:
         """Makes a text of messages; only once it is ready."""
         assert self._renderer is not None

@@ -17,6 +17,7 @@ _MAX_STOPS = 4  # OpenAI's
 _MAX_STOP_CHARACTERS = 1024
 _MAX_MESSAGES = 4096
 _MAX_PROMPTS = 128
+_MAX_TEXTS = 2048  # OpenAI's, of embeddings
 DEFAULT_K = 64  # a token is one of the most likely ones
 _INT64 = 1 << 63
 _COMPLETION_TOKENS = 16  # OpenAI's default for /v1/completions
@@ -78,6 +79,7 @@ _CHAT = _COMMON | {
     "response_format",
 }
 _COMPLETION = _COMMON | {"prompt"}
+_EMBEDDING = frozenset(("dimensions", "encoding_format", "input", "model"))
 _ROLES = {
     "system": "system",
     "developer": "system",
@@ -169,6 +171,37 @@ class TextRequest:
     schema: Mapping[str, Any] | None
 
 
+@dataclasses.dataclass(frozen=True)
+class EmbeddingRequest:
+    """A request for embeddings.
+
+    Attributes:
+        model: its name.
+        texts: or lists of token ids.
+        size: only the first elements of embeddings; None: all.
+        is_packed: whether they are base64 of float32.
+    """
+
+    model: str
+    texts: Sequence[str | list[int]]
+    size: int | None
+    is_packed: bool
+
+
+def embedding_request(body: Buffer) -> EmbeddingRequest:
+    """Read a request of /v1/embeddings. Errors as `chat_request`."""
+    fields = _Fields(body, _EMBEDDING)
+    form = fields.get("encoding_format")
+    if form not in (None, "float", "base64"):
+        raise ApiError(f"expected float or base64, got {shown(form)}", param="encoding_format")
+    return EmbeddingRequest(
+        fields.model(),
+        _prompts(fields.get("input"), "input", _MAX_TEXTS),
+        fields.integer("dimensions", 1, _INT64 - 1),
+        form == "base64",
+    )
+
+
 def chat_request(body: Buffer) -> TextRequest:
     """Read a request of /v1/chat/completions. An ApiError, or a RequestError of invalid JSON."""
     fields = _Fields(body, _CHAT)
@@ -197,7 +230,7 @@ def completion_request(body: Buffer) -> TextRequest:
         )
     max_tokens = fields.integer("max_tokens", 1, _INT64 - 1)
     return fields.request(
-        prompts=_prompts(fields.get("prompt")),
+        prompts=_prompts(fields.get("prompt"), "prompt", _MAX_PROMPTS),
         max_tokens=_COMPLETION_TOKENS if max_tokens is None else max_tokens,
         has_scores=logprobs is not None,
     )
@@ -237,7 +270,7 @@ class _Fields:
         n = self.integer("n", 1, _MAX_N)
         is_stream = self.flag("stream")
         return TextRequest(
-            model=self._model(),
+            model=self.model(),
             messages=messages,
             prompts=prompts,
             context=context or {},
@@ -302,7 +335,7 @@ class _Fields:
             raise ApiError("missing field", param=name, code="missing_required_parameter")
         return self.get(name)
 
-    def _model(self) -> str:
+    def model(self) -> str:
         found = self._required("model")
         if not isinstance(found, str):
             raise ApiError(f"expected a string, got {shown(found)}", param="model")
@@ -456,22 +489,22 @@ def _text(value: Any, where: str) -> str:
     return value
 
 
-def _prompts(value: Any) -> list[str | list[int]]:
-    """One prompt or several, each a text or a list of token ids."""
+def _prompts(value: Any, name: str, most: int) -> list[str | list[int]]:
+    """One text or several, each a text or a list of token ids."""
     if value is None:
-        raise ApiError("missing field", param="prompt", code="missing_required_parameter")
+        raise ApiError("missing field", param=name, code="missing_required_parameter")
     is_one = isinstance(value, str) or (
         isinstance(value, list) and bool(value) and all(map(_is_integer, value))
     )
     prompts = [value] if is_one else value
-    if not isinstance(prompts, list) or not 0 < len(prompts) <= _MAX_PROMPTS:
+    if not isinstance(prompts, list) or not 0 < len(prompts) <= most:
         raise ApiError(
             "expected a string, a list of token ids, or a list of at most "
-            f"{_MAX_PROMPTS} of these, got {shown(value)}",
-            param="prompt",
+            f"{most} of these, got {shown(value)}",
+            param=name,
         )
     for number, prompt in enumerate(prompts):
-        where = "prompt" if is_one else f"prompt[{number}]"
+        where = name if is_one else f"{name}[{number}]"
         if isinstance(prompt, list):
             if not prompt or not all(_is_integer(i) and 0 <= i < 1 << 31 for i in prompt):
                 raise ApiError(f"expected token ids, got {shown(prompt)}", param=where)
