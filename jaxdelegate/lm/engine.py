@@ -29,6 +29,7 @@ from jaxdelegate.lm.generation import Request, generated
 from jaxdelegate.lm.graph import DRAFTER, EMBEDDERS, LanguageGraph
 from jaxdelegate.lm.language_model import LanguageModel
 from jaxdelegate.lm.places import Attention, declared_attention
+from jaxdelegate.lm.preparing import Preparer
 from jaxdelegate.lm.programs import Programs
 from jaxdelegate.lm.session import Session
 from jaxdelegate.lm.tasks import caches
@@ -385,6 +386,10 @@ class Engine:
         stops = self._stops if has_stops else frozenset()
         programs = Programs(self._model, slots, tuple(sorted(stops)))
         return Decoder(programs, stops, drafts=self._has_drafts(drafts), pad=self._pad)
+
+    def new_preparer(self) -> Preparer:
+        """Compiles programs in a thread."""
+        return Preparer(self._model)
 
     def _has_drafts(self, asked: bool | None) -> bool:
         """Whether a drafter proposes tokens."""

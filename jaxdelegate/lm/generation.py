@@ -4,11 +4,13 @@ import collections
 import dataclasses
 from collections.abc import Iterator, Sequence
 
-from jaxdelegate.lm.choices import Rules
+from jaxdelegate.lm.choices import Rules, Variant, joined
 from jaxdelegate.lm.completions import Completion, FinishReason
 from jaxdelegate.lm.constraints import Constraint
 from jaxdelegate.lm.decoder import Decoder, Piece
 from jaxdelegate.lm.host import Host
+from jaxdelegate.lm.language_model import LengthError
+from jaxdelegate.lm.preparing import Preparer
 from jaxdelegate.lm.tasks import STEPS
 
 _LONG_SECONDS = 0.05  # between two runs whose tokens someone waits for
@@ -73,10 +75,16 @@ class Pace:
 class Batch:
     """The requests in the slots of a decoder. Not for several threads at once."""
 
-    def __init__(self, host: Host, decoder: Decoder) -> None:
-        self._host, self._decoder = host, decoder
+    def __init__(self, host: Host, decoder: Decoder, preparer: Preparer | None = None) -> None:
+        """`preparer`: compiles while those requests go on that need nothing new; None: all wait."""
+        self._host, self._decoder, self._preparer = host, decoder, preparer
         self._running: dict[int, Running] = {}
-        self._reading: dict[int, Iterator[None]] = {}  # in the order in which they joined
+        self._reading: dict[int, Iterator[tuple[int, int]]] = {}  # in the order of joining
+        self._next: dict[int, tuple[int, int] | None] = {}  # of these: the next step
+        self._ready: _Ready | None = None
+        self._active: Sequence[Running] = ()  # in the last run
+        self._failed: list[Running] = []  # since the last run
+        self.is_held = False  # nothing ran: all requests wait for programs
         self._is_first = False
         self._free = collections.deque(range(decoder.slots))  # the one used last is the last
 
@@ -111,7 +119,8 @@ class Batch:
         slot = max(known, key=known.__getitem__)
         self._free.remove(slot)
         self._running[slot] = running = Running(request, slot, known[slot], known[slot])
-        self._reading[slot] = self._decoder.reading(slot, request.ids)
+        self._reading[slot] = reading = self._decoder.reading(slot, request.ids)
+        self._next[slot] = next(reading, None)
         return running
 
     def leave(self, running: Running) -> None:
@@ -126,13 +135,16 @@ class Batch:
         Every second step is for the prompt that joined first, the others are for the one of which
         the least is left: a short prompt does not wait for a long one, and a long one gets on.
         """
-        while self._reading:
+        self.is_held = bool(self._running)
+        while slots := [slot for slot in list(self._reading) if self._is_readable(slot)]:
             self._is_first = not self._is_first
-            slots = iter(self._reading)
-            slot = next(slots) if self._is_first else min(slots, key=self._unread)
-            request, has_steps = self._running[slot].request, self._unread(slot) > 0
-            if next(self._reading[slot], self) is self:  # it has ended
-                del self._reading[slot]
+            slot = slots[0] if self._is_first else min(slots, key=self._unread)
+            request, has_steps = self._running[slot].request, self._next[slot] is not None
+            if has_steps:
+                self._use(self._readiness(slot))
+                self._next[slot] = next(self._reading[slot], None)
+            if self._next[slot] is None:  # it has ended
+                del self._reading[slot], self._next[slot]
                 self._decoder.begin(
                     slot,
                     request.limit,
@@ -142,6 +154,7 @@ class Batch:
                 )
             self._running[slot].read = len(self._decoder.ids(slot)) - 1
             if has_steps:
+                self.is_held = False
                 break
         return bool(self._reading)
 
@@ -151,8 +164,12 @@ class Batch:
 
     def run(self, steps: int = STEPS) -> list[Running]:
         """Run up to `steps` steps; returns the requests that got tokens or have ended."""
-        found = []
-        for slot, piece in self._decoder.run(steps).items():
+        slots, ready = self._runnable()
+        self._use(ready)
+        found, self._failed = self._failed, []
+        variant = None if ready is None else ready.variant
+        for slot, piece in self._decoder.run(steps, slots, variant).items():
+            self.is_held = False
             running = self._running[slot]
             self._take(running, piece)
             found.append(running)
@@ -180,8 +197,90 @@ class Batch:
     def _end(self, slot: int) -> None:
         self._decoder.rest(slot)
         self._reading.pop(slot, None)
+        self._next.pop(slot, None)
         del self._running[slot]
         self._free.append(slot)
+
+    # ---- which requests have programs
+
+    def _is_readable(self, slot: int) -> bool:
+        return self._preparer is None or self._next[slot] is None or bool(self._readiness(slot))
+
+    def _readiness(self, slot: int) -> "_Ready | None":
+        """What the next step of a prompt runs with; None: it is not ready, or all is."""
+        step, end = self._next[slot] or (0, 0)
+        slots = [running.slot for running in self._active if running.finish_reason is None]
+        return self._found(slot, max(end, self._decoder.held), slots, step)
+
+    def _runnable(self) -> "tuple[Sequence[int] | None, _Ready | None]":
+        """The slots that can run, those of the last run first, and with what; None: all can."""
+        if self._preparer is None:
+            return None, None
+        begun = [i for i in self._running if i not in self._reading]
+        begun.sort(key=lambda slot: self._running[slot] not in self._active)
+        slots, ready = list[int](), None
+        for slot in begun:
+            more = [*slots, slot]
+            needed = max(self._decoder.held, *(len(self._decoder.ids(i)) for i in more))
+            found = self._found(slot, min(needed, self._decoder.capacity), more)
+            if found is not None:
+                slots, ready = more, found
+        self._active = [self._running[slot] for slot in slots]
+        return slots, ready
+
+    def _found(
+        self, slot: int, needed: int, slots: Sequence[int], step: int | None = None
+    ) -> "_Ready | None":
+        """The least that is ready; None: it is being compiled, or has failed.
+
+        Args:
+            slot: of the request that needs it.
+            needed: for how many tokens.
+            slots: of those that generate.
+            step: that reads the prompt.
+        """
+        if self._preparer is None:
+            return None
+        programs = self._decoder.programs
+        variant = joined([self._decoder.variant(i) for i in slots]) if slots else None
+        wanted = _Ready(programs.length(needed), variant)
+        tasks = programs.tasks(wanted.length, variant, step)
+        if self._preparer.has(tasks):
+            return wanted
+        if self._ready is not None and self._ready.covers(wanted):
+            known = programs.tasks(self._ready.length, self._ready.variant, step)
+            if self._preparer.has(known):
+                return self._ready
+        try:
+            return wanted if self._preparer.is_ready(tasks) else None
+        except LengthError:
+            programs.exclude(wanted.length)
+            return self._found(slot, needed, slots, step)
+        except Exception as error:  # others go on
+            running = self._running[slot]
+            running.error, running.finish_reason = str(error), "cancelled"
+            self._failed.append(running)
+            self._end(slot)
+            return None
+
+    def _use(self, ready: "_Ready | None") -> None:
+        if ready is not None:
+            self._ready = ready
+            self._decoder.programs.least = ready.length
+
+
+@dataclasses.dataclass(frozen=True)
+class _Ready:
+    """The programs of caches of a length, for prompts and for a variant, are in memory."""
+
+    length: int
+    variant: Variant | None
+
+    def covers(self, other: "_Ready") -> bool:
+        if self.length < other.length or (self.variant is None) > (other.variant is None):
+            return False
+        variants = [v for v in (self.variant, other.variant) if v is not None]
+        return not variants or joined(variants) == self.variant
 
 
 def generated(host: Host, decoder: Decoder, requests: Sequence[Request]) -> list[Completion]:

@@ -285,7 +285,7 @@ class _Texts:
             raise ApiError(f"expected at most {most}, got {size}", param="dimensions")
 
     def response(self, rows: Sequence[np.ndarray]) -> Response:
-        """The response with these embeddings, which are not normalized yet; slow if there are many."""
+        """The response with these embeddings, not normalized yet. It takes long for many."""
         options = EmbeddingOptions(output_size=self._request.size)
         found = [np.float32(normalized(row, options)) for row in rows]
         tokens, is_packed = sum(map(len, self.ids)), self._request.is_packed

@@ -18,6 +18,7 @@ from jaxdelegate.serve.text_queue import FairQueue
 _LOGGER = logging.getLogger("jaxdelegate")
 _LONGEST_RETRY_S = 60
 _CONSTRAINED_SECONDS = 0.005  # of a run
+_HELD_SECONDS = 0.02  # until programs are looked for again
 _SMOOTHING = 0.1  # of the mean time of an answer: the weight of the latest one
 
 
@@ -215,6 +216,9 @@ class TextBatcher:
         for running in changed:
             self._advance(batch, self._jobs[running])
         self._recorder.cache_use(batch.use)
+        if batch.is_held:
+            with self._change:
+                self._change.wait(_HELD_SECONDS)
 
     def _join(self, batch: Batch) -> None:
         while batch.free:
@@ -239,7 +243,7 @@ class TextBatcher:
         running, stream = job.running, job.stream
         assert running is not None
         if running.error is not None:
-            _LOGGER.error("%s: a constrained answer failed: %s", self._name, running.error)
+            _LOGGER.error("%s: an answer failed: %s", self._name, running.error)
             self._deliver(job, self._failed(job))
             self._ended(job, "error")
             return

@@ -18,6 +18,7 @@ import pytest
 from jaxdelegate import lm
 from jaxdelegate.errors import ModelError, StoppedError
 from jaxdelegate.lm.generation import Batch, Running
+from jaxdelegate.lm.language_model import LanguageModel as Programs
 from jaxdelegate.lm.tasks import STEPS
 from jaxdelegate.serve.language_model import LanguageModel
 from jaxdelegate.serve.limits import Limits
@@ -318,6 +319,65 @@ def test_streams_do_not_depend_on_each_other(served: Served) -> None:
     with concurrent.futures.ThreadPoolExecutor(5) as threads:
         for _ in range(3):
             assert list(threads.map(text, prompts)) == expected
+
+
+class Compiler:
+    """Holds the thread that compiles, until it is allowed to go on."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.has_begun, self.may_end, self._error = threading.Event(), threading.Event(), error
+
+    def patch(self, patch: pytest.MonkeyPatch) -> None:
+        prepare = Programs.prepare
+
+        def held(model: Programs, task: Any) -> None:
+            self.has_begun.set()
+            assert self.may_end.wait(60)
+            if self._error is not None:
+                raise self._error
+            prepare(model, task)
+
+        patch.setattr(Programs, "prepare", held)
+
+
+def test_others_go_on_while_a_program_is_compiled(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = Compiler()
+    compiler.patch(monkeypatch)
+    body = {"prompt": "Hello", "max_tokens": 9, "temperature": 1, "top_k": 200, "seed": 4}
+    waiting = served.send(TEXT, body)
+    assert compiler.has_begun.wait(60)
+    plain = {"prompt": "x", "max_tokens": 30, "temperature": 0}
+    expected = completed(served, "x", 30).text
+    for more in ({}, {"prompt": ["x", "x"]}):  # all slots but one
+        for choice in served.call(TEXT, {**plain, **more}).json["choices"]:
+            assert choice["text"] == expected
+    assert served.metric("vllm:num_requests_running") == 1  # it still waits
+    compiler.may_end.set()
+    with contextlib.closing(waiting):
+        (choice,) = json.loads(waiting.getresponse().read())["choices"]
+    sampler = lm.SamplerConfig(top_k=200, top_p=1.0, temperature=1.0, seed=4)
+    (alone,) = served.engine.generate(["Hello"], sampler_config=sampler, max_output_tokens=9)
+    assert choice["text"] == alone.text
+
+
+def test_a_program_that_cannot_be_compiled(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its request fails alone; the next one tries again."""
+    compiler = Compiler(RuntimeError("no memory"))
+    body = {"prompt": "Hello", "max_tokens": 9, "temperature": 0, "logprobs": 0, "top_k": 90}
+    body |= {"temperature": 1, "presence_penalty": 1}
+    with monkeypatch.context() as patch:
+        compiler.patch(patch)
+        failing = served.send(TEXT, body)
+        assert compiler.has_begun.wait(60)
+        going_on = served.send(TEXT, {"prompt": "x", "max_tokens": 90, "stream": True})
+        assert going_on.getresponse().readline()
+        compiler.may_end.set()
+        with contextlib.closing(failing), contextlib.closing(going_on):
+            assert failing.getresponse().status == 500
+            assert served.call(TEXT, {"prompt": "x", "max_tokens": 3}).status == 200
+    assert served.call(TEXT, body).status == 200
 
 
 def test_a_full_queue(served: Served, gate: Gate) -> None:
