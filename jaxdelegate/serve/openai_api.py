@@ -287,7 +287,7 @@ class _Texts:
     def response(self, rows: Sequence[np.ndarray]) -> Response:
         """The response with these embeddings, not normalized yet. It takes long for many."""
         options = EmbeddingOptions(output_size=self._request.size)
-        found = [np.float32(normalized(row, options)) for row in rows]
+        found = [normalized(row, options).astype(np.float32) for row in rows]
         tokens, is_packed = sum(map(len, self.ids)), self._request.is_packed
         return json_response(embeddings(self.model.name, tokens, found, is_packed=is_packed))
 
