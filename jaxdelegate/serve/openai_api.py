@@ -258,7 +258,7 @@ class _Prepared:
     def _constrained(self, schema: Mapping[str, Any] | None) -> Constraint | None:
         try:
             return None if schema is None else self.model.engine.json_constraint(schema)
-        except (OptionError, ValueError) as error:
+        except (OptionError, RecursionError, ValueError) as error:
             problem = f"the answer cannot be constrained: {printable(str(error))}"
             raise ApiError(problem, param="response_format") from None
 
