@@ -5,7 +5,8 @@
     python bench/serve_language_models.py model.litertlm --soak=10000 [--clients=12] [--slots=8]
 
 First each server answers every chat alone: jaxdelegate's texts must be those of `lm.Engine`, and
-`litert_lm_equal` counts those of litert-lm that are. Then closed loops run in turn, in each round
+`litert_lm_equal` counts those of litert-lm that are. Chats whose answers hang on rounding are left
+out. Then closed loops run in turn, in each round
 those of both servers: one client, then `clients` at once, `requests` chats each. Under load every
 text must be that of the server alone; `wrong` counts the others. `--litert_lm` is the command of a
 package litert-lm, whose environment may be another one; without it jaxdelegate is measured alone.
@@ -77,7 +78,7 @@ class Server:
 
 
 def measured(bundle: Path, folder: Path) -> Record:
-    chats = cases(bundle, [FLAGS.answer_tokens] * FLAGS.clients)
+    chats = cases(bundle, [FLAGS.answer_tokens] * FLAGS.clients, FLAGS.slots)
     with contextlib.ExitStack() as ends:
         own = ends.enter_context(served(bundle))
         own.wait_until_ready()
@@ -127,7 +128,7 @@ def _free_port() -> int:
 def soaked(bundle: Path) -> tuple[Record, bool]:
     rng = random.Random(FLAGS.seed)
     limits = [rng.randint(1, FLAGS.answer_tokens) for _ in range(_CASES)]
-    chats, begin = cases(bundle, limits), time.perf_counter()
+    chats, begin = cases(bundle, limits, FLAGS.slots), time.perf_counter()
     with served(bundle) as server:
         server.wait_until_ready()
         soak = Soak(server, chats, FLAGS.soak, FLAGS.seed)

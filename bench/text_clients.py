@@ -20,11 +20,13 @@ from harness import threads
 from server_process import ServerProcess
 
 from jaxdelegate import lm
+from jaxdelegate.lm.generation import Request, generated
 
 CHAT = "/v1/chat/completions"
 NAME = "m"
 _TIMEOUT_S = 600.0
 _START_S = 120.0
+_MOST_CHATS = 4  # for each case
 _LEAVING = 5  # one client in so many
 _WORDS = ("sun", "rain", "a long walk", "two cats", "the old house", "bread", "a letter", "snow")
 T = TypeVar("T")
@@ -36,25 +38,37 @@ class Case:
 
     body: dict[str, Any]
     text: str
-    tokens: int
 
 
-def cases(path: Path, limits: Sequence[int]) -> list[Case]:
-    """One for each limit of tokens; their messages differ."""
-    with lm.Engine(path, max_batch=1) as engine:
-        renderer, found = engine.renderer().without_lists(), []
-        for number, limit in enumerate(limits):
-            word = _WORDS[number % len(_WORDS)]
-            content = f"{number}: " + f"Tell me about {word}. " * (1 + number % 7)
-            messages = [{"role": "user", "content": [{"type": "text", "text": content}]}]
-            prompt = renderer.render(messages, {}, ends=True)
-            sampler = lm.SamplerConfig(top_k=1)
-            (alone,) = engine.generate([prompt], sampler_config=sampler, max_output_tokens=limit)
+def cases(path: Path, limits: Sequence[int], slots: int) -> list[Case]:
+    """One for each limit of tokens; their messages differ.
+
+    Chats whose answer hangs on rounding are left out: it must be the same with one slot and with
+    many, and when caches have a part of the prompt or all of it.
+    """
+    found, number = list[Case](), 0
+    with lm.Engine(path, max_batch=slots) as engine:
+        renderer, rules = engine.renderer().without_lists(), engine.rules(lm.SamplerConfig(top_k=1))
+        used = engine.new_decoder(slots)
+        while len(found) < len(limits):
+            if number >= _MOST_CHATS * len(limits):
+                raise RuntimeError(f"{path.name}: most answers hang on rounding")
+            limit, messages = limits[len(found)], _messages(number)
+            prompt = engine.prompt_ids(renderer.render(messages, {}, ends=True))
+            request, number = Request(prompt, limit, rules), number + 1
+            decoders = engine.new_decoder(1), used, used
+            answers = [generated(engine, decoder, [request])[0] for decoder in decoders]
+            if len({tuple(one.token_ids) for one in answers}) > 1:
+                continue
             body = {"model": NAME, "messages": messages, "max_completion_tokens": limit}
-            found.append(
-                Case({**body, "temperature": 0, "top_k": 1}, alone.text, alone.completion_tokens)
-            )
-        return found
+            found.append(Case({**body, "temperature": 0, "top_k": 1}, answers[0].text))
+    return found
+
+
+def _messages(number: int) -> list[dict[str, Any]]:
+    word = _WORDS[number % len(_WORDS)]
+    content = f"{number}: " + f"Tell me about {word}. " * (1 + number % 7)
+    return [{"role": "user", "content": [{"type": "text", "text": content}]}]
 
 
 @contextlib.contextmanager

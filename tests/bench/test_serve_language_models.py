@@ -63,7 +63,7 @@ def test_a_wrong_text_and_a_lost_request_are_errors(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(clients, "answer", answered)
     monkeypatch.setattr(clients, "streamed", lambda *_: answered()[0])
-    soak = clients.Soak(Server(), [clients.Case({}, "right", 1)], 3, 0)
+    soak = clients.Soak(Server(), [clients.Case({}, "right")], 3, 0)
     for number in (1, 2, 3):  # none of those that leave
         soak.request(number)
     assert len(soak.samples) == sum(soak.done.values()) == 3
