@@ -27,7 +27,7 @@ NAME = "m"
 _TIMEOUT_S = 600.0
 _START_S = 120.0
 _MOST_CHATS = 4  # for each case
-_LEAVING = 5  # one client in so many
+_LEAVING = 5  # one client of five
 _WORDS = ("sun", "rain", "a long walk", "two cats", "the old house", "bread", "a letter", "snow")
 T = TypeVar("T")
 
@@ -153,7 +153,7 @@ class Soak:
             raise AssertionError(f"expected {chat.text!r}, got {text!r}")
 
     def growth(self) -> float:
-        """Of memory, from the first sixth after the warm-up to the last."""
+        """How much memory grew from the first sixth after the warm-up to the last; 0.01: by 1%."""
         after = self.samples[len(self.samples) // 6 :]
         size = max(len(after) // 6, 1)
         return statistics.median(after[-size:]) / statistics.median(after[:size]) - 1

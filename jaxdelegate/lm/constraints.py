@@ -12,7 +12,7 @@ from jaxdelegate.optional import optional_module
 
 _EXTRA = "lm"
 _BITS = 32
-# A space, or a new line with its indent: a weak model would write blanks without end.
+# A space, or a new line with its indent: a weak model would write endless blanks.
 _BLANKS = r"[ ]?|\n[ ]{0,40}"
 
 

@@ -237,7 +237,7 @@ def _response(parts: np.ndarray, options: EmbeddingOptions) -> EmbeddingResponse
 
 
 def normalized(found: np.ndarray, options: EmbeddingOptions) -> np.ndarray:
-    """An embedding as it is asked for."""
+    """An embedding as the options say."""
     size = options.output_size or 0
     if size > len(found):
         raise ValueError(f"output_size: expected at most {len(found)}, got {size}")

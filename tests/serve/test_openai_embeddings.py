@@ -70,7 +70,7 @@ def close(found: Any, wanted: Any) -> None:
 
 
 def test_the_official_client(served: Served) -> None:
-    """It asks for base64 unless it is told otherwise."""
+    """It asks for base64 unless a call names another form."""
     openai = pytest.importorskip("openai", reason="the package openai is not installed")
     url = f"http://127.0.0.1:{served.port}/v1"
     texts = ["abc", "a longer one", ""] * 5
