@@ -217,16 +217,35 @@ class Batch:
         if self._preparer is None:
             return None, None
         begun = [i for i in self._running if i not in self._reading]
-        begun.sort(key=lambda slot: self._running[slot] not in self._active)
-        slots, ready = list[int](), None
-        for slot in begun:
-            more = [*slots, slot]
-            needed = max(self._decoder.held, *(len(self._decoder.ids(i)) for i in more))
-            found = self._found(slot, min(needed, self._decoder.capacity), more)
-            if found is not None:
-                slots, ready = more, found
+        slots, ready = begun, self._known(self._needed(begun), begun)
+        if ready is None:
+            begun.sort(key=lambda slot: self._running[slot] not in self._active)
+            slots = []
+            for slot in begun:
+                more = [*slots, slot]
+                found = self._found(slot, self._needed(more), more)
+                if found is not None:
+                    slots, ready = more, found
         self._active = [self._running[slot] for slot in slots]
         return slots, ready
+
+    def _needed(self, slots: Sequence[int]) -> int:
+        """For how many tokens these need caches, and the others that rest."""
+        lengths = (len(self._decoder.ids(slot)) for slot in slots)
+        return min(max(self._decoder.held, *lengths, 1), self._decoder.capacity)
+
+    def _wanted(self, needed: int, slots: Sequence[int]) -> "_Ready":
+        variant = joined([self._decoder.variant(i) for i in slots]) if slots else None
+        return _Ready(self._decoder.programs.length(needed), variant)
+
+    def _known(self, needed: int, slots: Sequence[int], step: int | None = None) -> "_Ready | None":
+        """The least that is in memory; None: nothing is. Arguments as `_found`."""
+        assert self._preparer is not None
+        wanted, last = self._wanted(needed, slots), self._ready
+        for ready in (wanted, *([] if last is None or not last.covers(wanted) else [last])):
+            if self._preparer.has(self._decoder.programs.tasks(ready.length, ready.variant, step)):
+                return ready
+        return None
 
     def _found(
         self, slot: int, needed: int, slots: Sequence[int], step: int | None = None
@@ -241,16 +260,10 @@ class Batch:
         """
         if self._preparer is None:
             return None
-        programs = self._decoder.programs
-        variant = joined([self._decoder.variant(i) for i in slots]) if slots else None
-        wanted = _Ready(programs.length(needed), variant)
-        tasks = programs.tasks(wanted.length, variant, step)
-        if self._preparer.has(tasks):
-            return wanted
-        if self._ready is not None and self._ready.covers(wanted):
-            known = programs.tasks(self._ready.length, self._ready.variant, step)
-            if self._preparer.has(known):
-                return self._ready
+        if (known := self._known(needed, slots, step)) is not None:
+            return known
+        programs, wanted = self._decoder.programs, self._wanted(needed, slots)
+        tasks = programs.tasks(wanted.length, wanted.variant, step)
         try:
             return wanted if self._preparer.is_ready(tasks) else None
         except LengthError:
