@@ -29,6 +29,14 @@ class LruCache(Generic[K, V]):
     def __len__(self) -> int:
         return len(self._entries)
 
+    def __contains__(self, key: object) -> bool:
+        return key in self._entries
+
+    def known(self) -> list[K]:
+        """The keys of all entries, the one used last at the end."""
+        with self._lock:
+            return list(self._entries)
+
     def part(self, key: K) -> Hashable:  # noqa: ARG002 (for subclasses)
         """The part of the cache that an entry belongs to; by default all are in one."""
         return None

@@ -15,6 +15,7 @@ from jaxdelegate.text import printable
 TYPES = (SP_TOKENIZER, HF_TOKENIZER)  # LiteRT-LM prefers the first
 _EXTRA = "lm"
 _SIZE_BYTES = 8  # before compressed JSON
+_SPACE = "\u2581"  # stands for a space in SentencePiece's tokens
 _MOST_TOKENS = 1 << 31
 
 
@@ -52,6 +53,10 @@ class Tokenizer(abc.ABC):
     @abc.abstractmethod
     def token_id(self, token: str) -> int | None:
         """The id of a token in the vocabulary, for example "<bos>"; None: it has no such token."""
+
+    @abc.abstractmethod
+    def definition(self) -> str | list[bytes | None]:
+        """Hugging Face's JSON, or the bytes of each token, None where it is special."""
 
     @abc.abstractmethod
     def _decode(self, ids: list[int]) -> str: ...
@@ -101,6 +106,18 @@ class _SentencePiece(Tokenizer):
         index = int(self._model.piece_to_id(token))
         return index if self._model.id_to_piece(index) == token else None
 
+    def definition(self) -> list[bytes | None]:
+        return [self._bytes(index) for index in range(self.size)]
+
+    def _bytes(self, index: int) -> bytes | None:
+        model = self._model
+        if model.is_control(index) or model.is_unknown(index) or model.is_unused(index):
+            return None
+        piece = str(model.id_to_piece(index))
+        if model.is_byte(index):  # "<0x0A>"
+            return bytes([int(piece[1:-1], 16)])
+        return piece.replace(_SPACE, " ").encode()
+
     def _decode(self, ids: list[int]) -> str:
         return str(self._model.decode(ids))
 
@@ -127,6 +144,9 @@ class _HuggingFace(Tokenizer):
     def token_id(self, token: str) -> int | None:
         index: int | None = self._tokenizer.token_to_id(token)
         return index
+
+    def definition(self) -> str:
+        return str(self._tokenizer.to_str())
 
     def _decode(self, ids: list[int]) -> str:
         return str(self._tokenizer.decode(ids, skip_special_tokens=False))

@@ -11,8 +11,10 @@ from jaxdelegate.lm.configs import (
     SamplerConfig,
     SuppressTokensConfig,
 )
+from jaxdelegate.lm.constraints import words
 
 _DEFAULT_P = 0.95
+_ALL = 0xFFFFFFFF
 LARGE = np.float32(1e9)  # subtracted from the logits of forbidden tokens
 
 
@@ -25,12 +27,14 @@ class Variant:
         has_rules: whether penalties, suppressed tokens or n-grams change logits.
         ngram: the size of n-grams that must not repeat; 0: none.
         has_scores: whether the logarithms of probabilities are computed.
+        is_masked: whether only some tokens may come next.
     """
 
     k: int = 1
     has_rules: bool = False
     ngram: int = 0
     has_scores: bool = False
+    is_masked: bool = False
 
 
 class Choice(NamedTuple):
@@ -45,6 +49,7 @@ class Choice(NamedTuple):
         penalties: float32 [3]: repetition, presence, frequency.
         window: int32: of the last tokens, for penalties; 0: all.
         ngram_window: int32: the same for n-grams.
+        allowed: uint32 [words]: a bit for each token that may come next; [0]: all may.
     """
 
     k: Any
@@ -55,6 +60,7 @@ class Choice(NamedTuple):
     penalties: Any
     window: Any
     ngram_window: Any
+    allowed: Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +72,9 @@ class Rules:
     ngrams: NoRepeatNgramConfig = dataclasses.field(default_factory=NoRepeatNgramConfig)
     suppressed: SuppressTokensConfig = dataclasses.field(default_factory=SuppressTokensConfig)
 
-    def variant(self, vocabulary: int, has_scores: bool = False) -> Variant:
+    def variant(
+        self, vocabulary: int, has_scores: bool = False, is_masked: bool = False
+    ) -> Variant:
         """The program that these rules need; `k` is a power of two, so that few are compiled."""
         greedy = self.sampler.temperature == 0
         k = 1 if greedy else min(self.sampler.top_k or 1, vocabulary)
@@ -77,6 +85,7 @@ class Rules:
             has_penalties or bool(ngram) or bool(self.suppressed.suppress_tokens),
             ngram,
             has_scores,
+            is_masked,
         )
 
     def choice(self, variant: Variant, vocabulary: int) -> Choice:
@@ -102,6 +111,7 @@ class Rules:
             ),
             window=np.int32(penalties.window_size or 0),
             ngram_window=np.int32(self.ngrams.window_size or 0),
+            allowed=np.full(words(vocabulary) if variant.is_masked else 0, _ALL, np.uint32),
         )
 
 
@@ -114,4 +124,5 @@ def joined(variants: list[Variant]) -> Variant:
         any(v.has_rules for v in variants),
         variants[0].ngram,
         any(v.has_scores for v in variants),
+        any(v.is_masked for v in variants),
     )

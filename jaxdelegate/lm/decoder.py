@@ -1,11 +1,12 @@
 """The host's view of the sequences in a program's slots: their tokens, and what is left."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from jaxdelegate.lm.choices import Choice, Rules, Variant, joined
+from jaxdelegate.lm.constraints import Constraint
 from jaxdelegate.lm.graph import prefill_plan
 from jaxdelegate.lm.programs import Programs
 from jaxdelegate.lm.tasks import STEPS, Sequences
@@ -31,6 +32,11 @@ class _Sequence:
     left: int = 0
     rules: Rules = dataclasses.field(default_factory=Rules)
     has_scores: bool = False
+    constraint: Constraint | None = None
+
+    def variant(self, vocabulary: int) -> Variant:
+        is_masked = self.constraint is not None
+        return self.rules.variant(vocabulary, self.has_scores, is_masked)
 
 
 class Decoder:
@@ -95,27 +101,41 @@ class Decoder:
         self._programs.graph.check(ids)
         return self._known(self._sequences[slot], ids)
 
-    def reading(self, slot: int, ids: Sequence[int]) -> Iterator[None]:
-        """Read as `read` does; it pauses between two prefill steps, when others may run.
+    def reading(self, slot: int, ids: Sequence[int]) -> Iterator[tuple[int, int]]:
+        """Read as `read` does; it pauses before each prefill step, when others may run.
 
-        A sequence whose reading was not finished has the tokens so far. Errors as `read`.
+        It yields the length of the step and the place after it. A sequence whose reading was not
+        finished has the tokens so far. Errors as `read`.
         """
         graph, sequence = self._programs.graph, self._sequences[slot]
         known = start = self.known(slot, ids)
         sequence.written = sequence.written if known else 0
         self._keep(sequence, ids[: known + 1])
         for step in prefill_plan(len(ids) - 1 - known, known, graph.lengths, graph.capacity):
-            if start > known:
-                yield
+            yield step, start + step
             part = np.full(step, self._pad, np.int32)
             tokens = ids[start : min(start + step, len(ids) - 1)]
             part[: len(tokens)] = tokens
-            held = max(len(s.ids) for s in self._sequences)
+            held = self.held
             # An error may end this: then the caches have nothing for certain.
             self._keep(sequence, ())
             self._programs.read(self._caches, slot, part, start, len(tokens), held)
             start += len(tokens)
             self._keep(sequence, ids[: start + 1])
+
+    @property
+    def held(self) -> int:
+        """How many tokens of the longest sequence the caches have."""
+        return max(max(len(s.ids) - 1, 0) for s in self._sequences)
+
+    @property
+    def programs(self) -> Programs:
+        """Those of the model."""
+        return self._programs
+
+    def variant(self, slot: int) -> Variant:
+        """What the next `run` needs for the sequence of a slot."""
+        return self._sequences[slot].variant(self._programs.graph.vocabulary)
 
     def _keep(self, sequence: _Sequence, ids: Sequence[int]) -> None:
         """Let a sequence that rests have these tokens."""
@@ -152,28 +172,58 @@ class Decoder:
         del self._sequences[slot].ids[length:]
         self._sequences[slot].left = 0
 
-    def begin(self, slot: int, limit: int, rules: Rules, *, has_scores: bool = False) -> None:
-        """Generate up to `limit` tokens in a slot from the next `run` on."""
+    def begin(
+        self,
+        slot: int,
+        limit: int,
+        rules: Rules,
+        *,
+        has_scores: bool = False,
+        constraint: Constraint | None = None,
+    ) -> None:
+        """Generate up to `limit` tokens in a slot from the next `run` on.
+
+        With a constraint it gets one in each run: what may come next depends on the last one.
+        """
         self._restore(slot)
         sequence = self._sequences[slot]
         room = self._programs.graph.capacity - len(sequence.ids) + 1
         sequence.begin, sequence.left = len(sequence.ids), max(min(limit, room), 0)
         sequence.rules, sequence.has_scores = rules, has_scores
+        sequence.constraint = constraint
 
     def rest(self, slot: int) -> None:
         """Generate nothing more in a slot."""
         self._sequences[slot].left = 0
 
-    def run(self, steps: int = STEPS) -> Mapping[int, Piece]:
-        """Run up to `steps` steps; returns the tokens of each slot that did not rest."""
-        active = {i: s for i, s in enumerate(self._sequences) if s.left > 0}
+    def run(
+        self,
+        steps: int = STEPS,
+        slots: Collection[int] | None = None,
+        variant: Variant | None = None,
+    ) -> Mapping[int, Piece]:
+        """Run up to `steps` steps; returns the tokens of each slot that did not rest.
+
+        Args:
+            steps: the most.
+            slots: others rest in this run; None: all generate.
+            variant: of the program; None: the one that the sequences need.
+        """
+        active = {
+            i: s
+            for i, s in enumerate(self._sequences)
+            if s.left > 0 and (slots is None or i in slots)
+        }
         if not active:
             return {}
         vocabulary = self._programs.graph.vocabulary
-        variant = joined([s.rules.variant(vocabulary, s.has_scores) for s in active.values()])
+        variant = variant or joined([s.variant(vocabulary) for s in active.values()])
         choices = [s.rules.choice(variant, vocabulary) for s in self._sequences]
         choice = Choice(*map(np.stack, zip(*choices, strict=True)))
-        placed = self._placed(variant)
+        for slot, sequence in active.items():
+            if sequence.constraint is not None:
+                choice.allowed[slot] = sequence.constraint.allowed()
+        placed = self._placed(variant, active)
         found = self._programs.generate(
             variant, self._caches, placed, choice, steps, drafts=self._drafts
         )
@@ -211,7 +261,7 @@ class Decoder:
             lengths = np.zeros(self._programs.slots, np.int32)
             for slot, part in parts.items():
                 targets[slot, : len(part)], lengths[slot] = part, len(part)
-            token, position = self._ends()
+            token, position = self._ends(self.capacity)
             scores = self._programs.score(self._caches, token, position, targets, lengths)
             for slot, part in parts.items():
                 found[slot] += scores[slot, : len(part)].tolist()
@@ -219,13 +269,21 @@ class Decoder:
                 self._write(self._sequences[slot])
         return found
 
-    def _ends(self) -> tuple[np.ndarray, np.ndarray]:
-        """The last token of each sequence, and its place; resting slots, too, write an entry."""
-        tokens = [s.ids[-1] if s.ids else 0 for s in self._sequences]
+    def _ends(self, length: int, active: Container[int] = ()) -> tuple[np.ndarray, np.ndarray]:
+        """The last token of each sequence, and its place; resting slots, too, write an entry.
+
+        Where a resting one would need more than `length` entries, it writes its last one again.
+        """
         places = [max(len(s.ids) - 1, 0) for s in self._sequences]
+        places = [
+            place - 1 if place == length < self.capacity and i not in active else place
+            for i, place in enumerate(places)
+        ]
+        pairs = zip(self._sequences, places, strict=True)
+        tokens = [s.ids[place] if s.ids else 0 for s, place in pairs]
         return np.array(tokens, np.int32), np.array(places, np.int32)
 
-    def _placed(self, variant: Variant) -> Sequences:
+    def _placed(self, variant: Variant, active: Container[int]) -> Sequences:
         answers = [s.ids[s.begin :] for s in self._sequences]
         capacity = self._programs.graph.capacity if variant.has_rules else 0
         answer = np.zeros((self.slots, capacity), np.int32)
@@ -233,8 +291,10 @@ class Decoder:
             for row, ids in zip(answer, answers, strict=True):
                 row[: len(ids)] = ids
         return Sequences(
-            *self._ends(),
-            left=np.array([s.left for s in self._sequences], np.int32),
+            *self._ends(self._programs.least or self.capacity, active),
+            left=np.array(
+                [_steps(s) if i in active else 0 for i, s in enumerate(self._sequences)], np.int32
+            ),
             answer=answer,
             generated=np.array([len(ids) for ids in answers], np.int32),
         )
@@ -244,9 +304,19 @@ class Decoder:
         is_stopped = bool(tokens) and tokens[-1] in self._stops
         sequence.left = 0 if is_stopped else sequence.left - len(tokens)
         sequence.ids += tokens
+        if sequence.constraint is not None and not is_stopped:
+            for token in tokens:
+                sequence.constraint.add(token)
+            if sequence.constraint.is_complete or sequence.constraint.error is not None:
+                sequence.left = 0
         drafter = self._programs.graph.drafter if self._drafts else None
         self._write(sequence, 0 if drafter is None else drafter.verify.length - 1)
         return Piece(tokens, scores if sequence.has_scores else [], sequence.left == 0)
+
+
+def _steps(sequence: _Sequence) -> int:
+    """The most tokens that a sequence may get in a run."""
+    return sequence.left if sequence.constraint is None else min(sequence.left, 1)
 
 
 def _common(a: Sequence[int], b: Sequence[int]) -> int:

@@ -158,27 +158,47 @@ class DeviceModel(abc.ABC, Generic[T]):
 
     def program(self, task: T) -> tuple[Program, Runtime]:
         """The program of a task, and where it runs; threads that ask at once compile it once."""
-        weights = self._weights
+        weights, programs = self._current()
         try:
-            return self._program(task, weights), weights.runtime
+            return self._program(task, weights, programs), weights.runtime
         except client.NeedsJaxError:
-            weights = self._go_on_with_jax()
-            return self._program(task, weights), weights.runtime
+            self._go_on_with_jax()
+            weights, programs = self._current()
+            return self._program(task, weights, programs), weights.runtime
+
+    def has_program(self, task: T) -> bool:
+        """Whether the program of a task is in memory."""
+        return task in self._programs
+
+    def prepare(self, task: T) -> None:
+        """Load or compile the program of a task, while other threads run those in memory."""
+        weights, programs = self._current()
+        try:
+            self._program(task, weights, programs)
+        except client.NeedsJaxError:
+            self._go_on_with_jax(is_running=True)
+            self._program(task, *self._current())
+
+    def _current(self) -> tuple[DeviceWeights, LruCache[Any, Program]]:
+        with self._lock:
+            return self._weights, self._programs
 
     def load(self, task: T) -> None:
         """Load the program of a task if it is stored and nothing was compiled yet.
 
         Loading one needs more memory than keeping it: the largest is best loaded first.
         """
-        weights = self._weights
+        weights, programs = self._current()
         if not weights.runtime.has_jax:
             with contextlib.suppress(client.NeedsJaxError):
-                self._program(task, weights)
+                self._program(task, weights, programs)
 
-    def _program(self, task: T, weights: DeviceWeights) -> Program:
+    def _program(
+        self, task: T, weights: DeviceWeights, programs: LruCache[Any, Program]
+    ) -> Program:
         group = "lm", self._settings, weights.runtime
         made = functools.partial(self._made, task, weights)
-        return programs_of(self._models[""]).get(group, task, self._programs, math.inf, made)
+        return programs_of(self._models[""]).get(group, task, programs, math.inf, made)
 
     def _made(self, task: T, weights: DeviceWeights) -> Program:
         """Load a program, or compile and store it; a NeedsJaxError: the runtime has no jax."""
@@ -222,14 +242,24 @@ class DeviceModel(abc.ABC, Generic[T]):
             if model.origin.file is not None:
                 model.origin.file.drop_pages()
 
-    def _go_on_with_jax(self) -> DeviceWeights:
-        """Use jax from now on, which compiles; what was loaded without it is loaded again."""
+    def _go_on_with_jax(self, *, is_running: bool = False) -> None:
+        """Use jax from now on, which compiles; what was loaded without it is loaded again.
+
+        That takes twice the memory if it `is_running`: others use the old programs meanwhile.
+        """
         compilation_module()
+        weights, old = self._current()
+        if weights.runtime.has_jax:
+            return
+        weights = on_device(client.of_jax(self._compiler.device))
+        programs: LruCache[Any, Program] = LruCache(_MOST_PROGRAMS)
+        if not is_running:
+            old.clear()
+        for task in old.known():
+            self._program(task, weights, programs)
         with self._lock:
             if not self._weights.runtime.has_jax:
-                self._programs.clear()
-                self._weights = on_device(client.of_jax(self._compiler.device))
-            return self._weights
+                self._weights, self._programs = weights, programs
 
     def _computation(self, weights: DeviceWeights) -> Any:
         with self._lock:

@@ -12,6 +12,7 @@ from jaxdelegate.cache.programs import ProgramCache
 from jaxdelegate.errors import ModelError, OptionError
 from jaxdelegate.lm.configs import Backend, with_backend
 from jaxdelegate.lm.embeddings import EmbeddingOptions, EmbeddingResponse, InputOverflowStrategy
+from jaxdelegate.lm.encoder_graph import EncoderGraph
 from jaxdelegate.lm.encoder_model import EncoderModel
 from jaxdelegate.lm.graph import EMBEDDERS
 from jaxdelegate.lm.messages import Content, Text
@@ -81,7 +82,7 @@ class EmbeddingEngine:
                 f"{printable(', '.join(models)) or 'no models'}"
             )
         declared = self._declared()
-        self._tokenizer = self.bundle.tokenizer(_PART)
+        self.tokenizer = self.bundle.tokenizer(_PART)
         self._start = self._special(declared, "bos_token")
         self._end = self._special(declared, "eos_token")
         lengths = (
@@ -139,38 +140,56 @@ class EmbeddingEngine:
         self, texts: Sequence[Sequence[Sequence[int]]], options: EmbeddingOptions
     ) -> list[np.ndarray]:
         """float32 [size] for each text, of the tokens that `parts` returned."""
-        model = self._open()
         if not texts:
             return []
-        rows = model.embeddings([part for parts in texts for part in parts], self.max_batch)
+        rows = self.embed([part for parts in texts for part in parts])
         ends = np.cumsum([len(parts) for parts in texts])[:-1]
-        return [_embedding(own, options) for own in np.split(rows, ends)]
+        return [normalized(own.mean(axis=0), options) for own in np.split(rows, ends)]
 
     @property
     def size(self) -> int:
         """How many elements the model's embeddings have."""
-        return self._open().graph.encoders[-1].size
+        return self.graph.encoders[-1].size
 
     @property
     def programs(self) -> ProgramCache | None:
         """The folder of compiled programs; None: they are not stored."""
-        return self._open().programs
+        return self._opened.programs
 
-    def _open(self) -> EncoderModel:
+    # ---- of tokens
+
+    @property
+    def graph(self) -> EncoderGraph:
+        """The signatures of the text encoder."""
+        return self._opened.graph
+
+    def prompt_ids(self, text: str | Sequence[int]) -> list[int]:
+        """The tokens of a text, between those that the bundle declares; a list stays as it is."""
+        return self._with_special(self.tokenizer.encode(text)) if isinstance(text, str) else [*text]
+
+    def embed(self, texts: Sequence[Sequence[int]]) -> np.ndarray:
+        """The embeddings of token ids, not normalized, float32 [texts, size]."""
+        return self._opened.embeddings(texts, self.max_batch)
+
+    @property
+    def _opened(self) -> EncoderModel:
         if self._model is None:
             raise RuntimeError("the engine is closed")
         return self._model
 
+    def _with_special(self, tokens: Sequence[int]) -> list[int]:
+        return [*self._start, *tokens, *self._end]
+
     def parts(self, contents: Contents, options: EmbeddingOptions) -> list[list[int]]:
         """The tokens of a text, in parts that are short enough. Errors as `compute_embedding`."""
         items = [contents] if isinstance(contents, str | Content) else contents
-        tokens = [token for item in items for token in self._tokenizer.encode(_text(item))]
+        tokens = [token for item in items for token in self.tokenizer.encode(_text(item))]
         has_special = options.insert_special_tokens is not False
         if has_special:
-            tokens = [*self._start, *tokens, *self._end]
+            tokens = self._with_special(tokens)
         if not tokens:
             raise ValueError("expected at least one token, got none: the text is empty")
-        most = self._open().graph.length
+        most = self.graph.length
         if len(tokens) <= most:
             return [tokens]
         strategy = options.input_overflow_strategy
@@ -195,7 +214,7 @@ class EmbeddingEngine:
         token = token_of(getattr(declared, name)) if has_token else None
         if token is None:
             return []
-        return list(token.ids) if token.text is None else self._tokenizer.encode(token.text)
+        return list(token.ids) if token.text is None else self.tokenizer.encode(token.text)
 
     def close(self) -> None:
         """Free programs and weights."""
@@ -229,9 +248,8 @@ def _text(item: object) -> str:
     raise TypeError(f"expected a str or a Content, got {type(item).__name__}")
 
 
-def _embedding(parts: np.ndarray, options: EmbeddingOptions) -> np.ndarray:
-    """The embedding of a text from those of its parts, [parts, size]."""
-    found: np.ndarray = parts.mean(axis=0)
+def normalized(found: np.ndarray, options: EmbeddingOptions) -> np.ndarray:
+    """An embedding as the options say."""
     size = options.output_size or 0
     if size > len(found):
         raise ValueError(f"output_size: expected at most {len(found)}, got {size}")

@@ -23,12 +23,14 @@ from jaxdelegate.lm.configs import (
     ThinkingConfig,
     with_backend,
 )
+from jaxdelegate.lm.constraints import Constraint, JsonConstraints
 from jaxdelegate.lm.conversation import Conversation, Settings
 from jaxdelegate.lm.decoder import Decoder
 from jaxdelegate.lm.generation import Request, generated
 from jaxdelegate.lm.graph import DRAFTER, EMBEDDERS, LanguageGraph
 from jaxdelegate.lm.language_model import LanguageModel
 from jaxdelegate.lm.places import Attention, declared_attention
+from jaxdelegate.lm.preparing import Preparer
 from jaxdelegate.lm.programs import Programs
 from jaxdelegate.lm.session import Session
 from jaxdelegate.lm.tasks import caches
@@ -311,6 +313,14 @@ class Engine:
 
     # ---- for sessions
 
+    def json_constraint(self, schema: Mapping[str, Any]) -> Constraint:
+        """Makes an answer JSON that matches a schema. Errors as `JsonConstraints.matching`."""
+        return self._constraints.matching(schema)
+
+    @functools.cached_property
+    def _constraints(self) -> JsonConstraints:
+        return JsonConstraints(self.tokenizer, sorted(self._stops), self.graph.vocabulary)
+
     @functools.cached_property
     def start_ids(self) -> list[int]:
         """The token before a prompt, if the bundle declares one."""
@@ -382,6 +392,10 @@ class Engine:
         stops = self._stops if has_stops else frozenset()
         programs = Programs(self._model, slots, tuple(sorted(stops)))
         return Decoder(programs, stops, drafts=self._has_drafts(drafts), pad=self._pad)
+
+    def new_preparer(self) -> Preparer:
+        """Compiles programs in a thread."""
+        return Preparer(self._model)
 
     def _has_drafts(self, asked: bool | None) -> bool:
         """Whether a drafter proposes tokens."""

@@ -4,10 +4,13 @@ import collections
 import dataclasses
 from collections.abc import Iterator, Sequence
 
-from jaxdelegate.lm.choices import Rules
+from jaxdelegate.lm.choices import Rules, Variant, joined
 from jaxdelegate.lm.completions import Completion, FinishReason
+from jaxdelegate.lm.constraints import Constraint
 from jaxdelegate.lm.decoder import Decoder, Piece
 from jaxdelegate.lm.host import Host
+from jaxdelegate.lm.language_model import LengthError
+from jaxdelegate.lm.preparing import Preparer
 from jaxdelegate.lm.tasks import STEPS
 
 _LONG_SECONDS = 0.05  # between two runs whose tokens someone waits for
@@ -21,6 +24,7 @@ class Request:
     limit: int
     rules: Rules
     has_scores: bool = False
+    constraint: Constraint | None = None
 
 
 @dataclasses.dataclass(eq=False)
@@ -36,6 +40,7 @@ class Running:
         scores: of the tokens, if requested.
         settled: how many of the tokens will stay: the next ones cannot make them part of a stop.
         finish_reason: None: it goes on.
+        error: why it has ended too early.
     """
 
     request: Request
@@ -46,6 +51,7 @@ class Running:
     scores: list[float] = dataclasses.field(default_factory=list)
     settled: int = 0
     finish_reason: FinishReason | None = None
+    error: str | None = None
 
 
 class Pace:
@@ -54,24 +60,31 @@ class Pace:
     Longer runs cost less for each token, but those who join or read the text wait for them.
     """
 
-    def __init__(self) -> None:
-        self.steps = 1
+    def __init__(self, longest_s: float = _LONG_SECONDS) -> None:
+        """`longest_s`: the time of a run, at most about that."""
+        self.steps, self._longest_s = 1, longest_s
 
     def took(self, seconds: float) -> None:
         """Choose the next number by the time that the last run took."""
-        if 2 * seconds < _LONG_SECONDS:
+        if 2 * seconds < self._longest_s:
             self.steps = min(2 * self.steps, STEPS)
-        elif seconds > _LONG_SECONDS:
+        elif seconds > self._longest_s:
             self.steps = max(self.steps // 2, 1)
 
 
 class Batch:
     """The requests in the slots of a decoder. Not for several threads at once."""
 
-    def __init__(self, host: Host, decoder: Decoder) -> None:
-        self._host, self._decoder = host, decoder
+    def __init__(self, host: Host, decoder: Decoder, preparer: Preparer | None = None) -> None:
+        """`preparer`: compiles while those requests go on that need nothing new; None: all wait."""
+        self._host, self._decoder, self._preparer = host, decoder, preparer
         self._running: dict[int, Running] = {}
-        self._reading: dict[int, Iterator[None]] = {}  # in the order in which they joined
+        self._reading: dict[int, Iterator[tuple[int, int]]] = {}  # in the order of joining
+        self._next: dict[int, tuple[int, int] | None] = {}  # of these: the next step
+        self._ready: _Ready | None = None
+        self._active: Sequence[Running] = ()  # in the last run
+        self._failed: list[Running] = []  # since the last run
+        self.is_held = False  # nothing ran: all requests wait for programs
         self._is_first = False
         self._free = collections.deque(range(decoder.slots))  # the one used last is the last
 
@@ -91,6 +104,11 @@ class Batch:
         tokens = sum(len(self._decoder.ids(slot)) for slot in self._running)
         return tokens / (self.slots * self._decoder.capacity)
 
+    @property
+    def is_constrained(self) -> bool:
+        """Whether a request gets one token in each run."""
+        return any(running.request.constraint for running in self._running.values())
+
     def join(self, request: Request) -> Running:
         """Put a request into a free slot, the one whose caches have most of its prompt.
 
@@ -101,7 +119,8 @@ class Batch:
         slot = max(known, key=known.__getitem__)
         self._free.remove(slot)
         self._running[slot] = running = Running(request, slot, known[slot], known[slot])
-        self._reading[slot] = self._decoder.reading(slot, request.ids)
+        self._reading[slot] = reading = self._decoder.reading(slot, request.ids)
+        self._next[slot] = next(reading, None)
         return running
 
     def leave(self, running: Running) -> None:
@@ -116,18 +135,26 @@ class Batch:
         Every second step is for the prompt that joined first, the others are for the one of which
         the least is left: a short prompt does not wait for a long one, and a long one gets on.
         """
-        while self._reading:
+        self.is_held = bool(self._running)
+        while slots := [slot for slot in list(self._reading) if self._is_readable(slot)]:
             self._is_first = not self._is_first
-            slots = iter(self._reading)
-            slot = next(slots) if self._is_first else min(slots, key=self._unread)
-            request, has_steps = self._running[slot].request, self._unread(slot) > 0
-            if next(self._reading[slot], self) is self:  # it has ended
-                del self._reading[slot]
+            slot = slots[0] if self._is_first else min(slots, key=self._unread)
+            request, has_steps = self._running[slot].request, self._next[slot] is not None
+            if has_steps:
+                self._use(self._readiness(slot))
+                self._next[slot] = next(self._reading[slot], None)
+            if self._next[slot] is None:  # it has ended
+                del self._reading[slot], self._next[slot]
                 self._decoder.begin(
-                    slot, request.limit, request.rules, has_scores=request.has_scores
+                    slot,
+                    request.limit,
+                    request.rules,
+                    has_scores=request.has_scores,
+                    constraint=request.constraint,
                 )
             self._running[slot].read = len(self._decoder.ids(slot)) - 1
             if has_steps:
+                self.is_held = False
                 break
         return bool(self._reading)
 
@@ -137,8 +164,12 @@ class Batch:
 
     def run(self, steps: int = STEPS) -> list[Running]:
         """Run up to `steps` steps; returns the requests that got tokens or have ended."""
-        found = []
-        for slot, piece in self._decoder.run(steps).items():
+        slots, ready = self._runnable()
+        self._use(ready)
+        found, self._failed = self._failed, []
+        variant = None if ready is None else ready.variant
+        for slot, piece in self._decoder.run(steps, slots, variant).items():
+            self.is_held = False
             running = self._running[slot]
             self._take(running, piece)
             found.append(running)
@@ -155,7 +186,10 @@ class Batch:
             del running.tokens[stop.start :], running.scores[stop.start :]
             running.finish_reason = "stop"
         elif piece.ends:
-            running.finish_reason = "length"
+            constraint = running.request.constraint
+            is_complete = constraint is not None and constraint.is_complete
+            running.finish_reason = "stop" if is_complete else "length"
+            running.error = None if constraint is None else constraint.error
         running.settled = len(running.tokens)
         if running.finish_reason is None:
             running.settled -= _overlap(running.tokens, self._host.eos_token_ids)
@@ -163,8 +197,103 @@ class Batch:
     def _end(self, slot: int) -> None:
         self._decoder.rest(slot)
         self._reading.pop(slot, None)
+        self._next.pop(slot, None)
         del self._running[slot]
         self._free.append(slot)
+
+    # ---- which requests have programs
+
+    def _is_readable(self, slot: int) -> bool:
+        return self._preparer is None or self._next[slot] is None or bool(self._readiness(slot))
+
+    def _readiness(self, slot: int) -> "_Ready | None":
+        """What the next step of a prompt runs with; None: it is not ready, or all is."""
+        step, end = self._next[slot] or (0, 0)
+        slots = [running.slot for running in self._active if running.finish_reason is None]
+        return self._found(slot, max(end, self._decoder.held), slots, step)
+
+    def _runnable(self) -> "tuple[Sequence[int] | None, _Ready | None]":
+        """The slots that can run, those of the last run first, and with what; None: all can."""
+        if self._preparer is None:
+            return None, None
+        begun = [i for i in self._running if i not in self._reading]
+        slots, ready = begun, self._known(self._needed(begun), begun)
+        if ready is None:
+            begun.sort(key=lambda slot: self._running[slot] not in self._active)
+            slots = []
+            for slot in begun:
+                more = [*slots, slot]
+                found = self._found(slot, self._needed(more), more)
+                if found is not None:
+                    slots, ready = more, found
+        self._active = [self._running[slot] for slot in slots]
+        return slots, ready
+
+    def _needed(self, slots: Sequence[int]) -> int:
+        """For how many tokens these need caches, and the others that rest."""
+        lengths = (len(self._decoder.ids(slot)) for slot in slots)
+        return min(max(self._decoder.held, *lengths, 1), self._decoder.capacity)
+
+    def _wanted(self, needed: int, slots: Sequence[int]) -> "_Ready":
+        variant = joined([self._decoder.variant(i) for i in slots]) if slots else None
+        return _Ready(self._decoder.programs.length(needed), variant)
+
+    def _known(self, needed: int, slots: Sequence[int], step: int | None = None) -> "_Ready | None":
+        """The least that is in memory; None: nothing is. Arguments as `_found`."""
+        assert self._preparer is not None
+        wanted, last = self._wanted(needed, slots), self._ready
+        for ready in (wanted, *([] if last is None or not last.covers(wanted) else [last])):
+            if self._preparer.has(self._decoder.programs.tasks(ready.length, ready.variant, step)):
+                return ready
+        return None
+
+    def _found(
+        self, slot: int, needed: int, slots: Sequence[int], step: int | None = None
+    ) -> "_Ready | None":
+        """The least that is ready; None: it is being compiled, or has failed.
+
+        Args:
+            slot: of the request that needs it.
+            needed: for how many tokens.
+            slots: of those that generate.
+            step: that reads the prompt.
+        """
+        if self._preparer is None:
+            return None
+        if (known := self._known(needed, slots, step)) is not None:
+            return known
+        programs, wanted = self._decoder.programs, self._wanted(needed, slots)
+        tasks = programs.tasks(wanted.length, wanted.variant, step)
+        try:
+            return wanted if self._preparer.is_ready(tasks) else None
+        except LengthError:
+            programs.exclude(wanted.length)
+            return self._found(slot, needed, slots, step)
+        except Exception as error:  # others go on
+            running = self._running[slot]
+            running.error, running.finish_reason = str(error), "cancelled"
+            self._failed.append(running)
+            self._end(slot)
+            return None
+
+    def _use(self, ready: "_Ready | None") -> None:
+        if ready is not None:
+            self._ready = ready
+            self._decoder.programs.least = ready.length
+
+
+@dataclasses.dataclass(frozen=True)
+class _Ready:
+    """The programs of caches of a length, for prompts and for a variant, are in memory."""
+
+    length: int
+    variant: Variant | None
+
+    def covers(self, other: "_Ready") -> bool:
+        if self.length < other.length or (self.variant is None) > (other.variant is None):
+            return False
+        variants = [v for v in (self.variant, other.variant) if v is not None]
+        return not variants or joined(variants) == self.variant
 
 
 def generated(host: Host, decoder: Decoder, requests: Sequence[Request]) -> list[Completion]:

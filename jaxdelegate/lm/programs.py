@@ -48,6 +48,8 @@ class Programs:
         steps = (graph.decode, *graph.prefill)
         self._prefill = {step.length: Task("read", step.key, slots, 0) for step in steps}
         self._score = Task("score", graph.decode.key, slots, 0)
+        self._excluded: set[int] = set()  # lengths that the model cannot have
+        self.least = 0  # the length of caches that the next program has, at least
 
     @property
     def graph(self) -> LanguageGraph:
@@ -81,6 +83,28 @@ class Programs:
         values = np.int32(slot), tokens.astype(np.int32), np.int32(start), np.int32(count)
         needed = max(start + len(tokens), held)
         self._run(self._prefill[len(tokens)], caches, lambda _: values, needed)
+
+    def length(self, needed: int) -> int:
+        """That of the shortest caches for a number of tokens."""
+        lengths = (n for n in self.graph.cache_lengths if n not in self._excluded)
+        return next(n for n in lengths if n >= needed)
+
+    def exclude(self, length: int) -> None:
+        """Not all of the model's steps can be computed with caches of this length."""
+        self._excluded.add(length)
+
+    def tasks(self, length: int, variant: Variant | None, step: int | None = None) -> list[Task]:
+        """What sequences may need while caches have a length.
+
+        Args:
+            length: of caches.
+            variant: of those that generate; None: none does.
+            step: that reads a prompt now.
+        """
+        steps = {one.length for one in self.graph.prefill if one.length <= length}
+        steps |= set() if step is None else {step}
+        found = [dataclasses.replace(self._prefill[n], length=length) for n in sorted(steps)]
+        return found if variant is None else [*found, self.generator(variant, length)]
 
     def load_generator(self, variant: Variant, count: int) -> None:
         """Load the program that will continue sequences of `count` tokens, if it is stored."""
@@ -159,7 +183,7 @@ class Programs:
             needed: for how many tokens; the caches have the shortest length that holds them.
         """
         for length in self.graph.cache_lengths:
-            if length >= needed:
+            if length >= max(needed, self.least):
                 with contextlib.suppress(LengthError):
                     chosen = dataclasses.replace(task, length=length)
                     return self._started(chosen, caches, values(length))

@@ -27,6 +27,8 @@ def next_token(
     own = logits
     if variant.has_rules:
         logits = _ruled(variant, choice, logits, answer, count)
+    if variant.is_masked:
+        logits = _masked(choice.allowed, logits)
     token = largest(logits) if variant.k == 1 else _sampled(variant, choice, logits, count)
     score = jax.nn.log_softmax(own)[token] if variant.has_scores else jnp.zeros((), np.float32)
     return token, score
@@ -66,6 +68,11 @@ def _ruled(
         logits = jnp.where(_times(answer, repeats, len(logits)) > 0, -LARGE, logits)
     ruled: jax.Array = logits + choice.suppressed
     return ruled
+
+
+def _masked(allowed: jax.Array, logits: jax.Array) -> jax.Array:
+    bits = allowed[:, None] >> lax.iota(np.uint32, 32)[None] & np.uint32(1)
+    return jnp.where(bits.ravel()[: len(logits)] == 1, logits, -jnp.inf)
 
 
 def _recent(places: jax.Array, count: jax.Array, window: jax.Array) -> jax.Array:

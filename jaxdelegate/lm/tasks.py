@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from jaxdelegate.lm.choices import Choice, Variant
+from jaxdelegate.lm.constraints import words
 from jaxdelegate.lm.graph import LanguageGraph, Step
 
 STEPS = 32  # the most steps of one program before the host sees their results
@@ -92,6 +93,7 @@ def arguments(graph: LanguageGraph, task: Task, step: Step) -> list[Array]:
         return [((n,), _INT), ((n,), _INT), ((n, STEPS), _INT), ((n,), _INT)]
     capacity = graph.capacity if task.variant.has_rules else 0
     suppressed = graph.vocabulary if task.variant.has_rules else 0
+    allowed = words(graph.vocabulary) if task.variant.is_masked else 0
     each = (n,), _INT
     sequences = Sequences(each, each, each, ((n, capacity), _INT), each)
     choice = Choice(
@@ -103,6 +105,7 @@ def arguments(graph: LanguageGraph, task: Task, step: Step) -> list[Array]:
         penalties=((n, 3), _FLOAT),
         window=((n,), _INT),
         ngram_window=((n,), _INT),
+        allowed=((n, allowed), np.dtype(np.uint32)),
     )
     return [*sequences, *choice, scalar]  # the last one limits the steps
 

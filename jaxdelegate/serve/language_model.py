@@ -9,6 +9,7 @@ from jaxdelegate.errors import StoppedError
 from jaxdelegate.lm.configs import SamplerConfig
 from jaxdelegate.lm.engine import Engine
 from jaxdelegate.lm.generation import Batch
+from jaxdelegate.lm.preparing import Preparer
 from jaxdelegate.lm.templates import Renderer
 from jaxdelegate.serve.metrics import Metrics
 from jaxdelegate.serve.openai_requests import DEFAULT_K
@@ -37,6 +38,7 @@ class LanguageModel(Started):
         self.created = int(time.time())
         self._path = path
         self._engine: Engine | None = None
+        self._preparer: Preparer | None = None
         self._renderer: Renderer | None = None
         self.batcher: TextBatcher = TextBatcher(
             self._new_batch,
@@ -54,6 +56,11 @@ class LanguageModel(Started):
         return self._engine
 
     @property
+    def max_model_len(self) -> int:
+        """The most tokens of a prompt and its answer; only once it is ready."""
+        return self.engine.max_num_tokens
+
+    @property
     def renderer(self) -> Renderer:
         """Makes a text of messages; only once it is ready."""
         assert self._renderer is not None
@@ -63,6 +70,8 @@ class LanguageModel(Started):
         """Refuse new requests, finish those that were accepted, and end the thread."""
         self._is_ending.set()
         await asyncio.to_thread(self.batcher.close)
+        if self._preparer is not None:
+            await asyncio.to_thread(self._preparer.close)
         if self._engine is not None:
             self._engine.close()
 
@@ -86,6 +95,7 @@ class LanguageModel(Started):
                 cache_dir=options.pop("serialization_dir", None),
                 options=options,
             )
+            self._preparer = self._engine.new_preparer()
             self._renderer = self._engine.renderer().without_lists()
             with waiting(f"{self.name} is being compiled, and not ready before"):
                 self._warm_up(self._engine)
@@ -97,7 +107,7 @@ class LanguageModel(Started):
             self._loaded.set()
 
     def _warm_up(self, engine: Engine) -> None:
-        """Load or compile what most requests need; the rest when it is first needed."""
+        """Load or compile what most requests need; a thread does the rest when it is needed."""
         decoder = engine.new_decoder(self.settings.max_batch_size)
         prompts = [[0], *([n] * (length + 1) for n, length in enumerate(engine.graph.lengths, 1))]
         for ids in prompts:
@@ -115,7 +125,8 @@ class LanguageModel(Started):
             raise StoppedError(f"{self.name} was closed before it was compiled")
 
     def _new_batch(self) -> Batch:
-        return Batch(self.engine, self.engine.new_decoder(self.settings.max_batch_size))
+        decoder = self.engine.new_decoder(self.settings.max_batch_size)
+        return Batch(self.engine, decoder, self._preparer)
 
 
 def open_language_model(

@@ -1,11 +1,14 @@
-"""Endpoints of OpenAI's API: chats, completions and models, whole or as server-sent events."""
+"""Endpoints of OpenAI's API: chats and completions, whole or as streams, embeddings, models."""
 
 import asyncio
 import contextlib
+import functools
 import hashlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
 
 from jaxdelegate.optional import needs
 
@@ -17,12 +20,16 @@ try:
 except ModuleNotFoundError as missing:
     raise needs("serving", missing, "serve") from missing
 
-from jaxdelegate.errors import ModelError
+from jaxdelegate.errors import ModelError, OptionError
 from jaxdelegate.lm.channels import ChannelReader
 from jaxdelegate.lm.configs import RepetitionPenaltyConfig
+from jaxdelegate.lm.constraints import Constraint
+from jaxdelegate.lm.embedding_engine import normalized
+from jaxdelegate.lm.embeddings import EmbeddingOptions
 from jaxdelegate.lm.generation import Request as Prompt
 from jaxdelegate.lm.text_stream import StoppedStream, TextStream
 from jaxdelegate.serve.datatypes import shown
+from jaxdelegate.serve.embedding_model import EmbeddingModel
 from jaxdelegate.serve.endpoints import (
     RESERVATIONS,
     client_address,
@@ -36,9 +43,11 @@ from jaxdelegate.serve.memory_budgets import SMALL
 from jaxdelegate.serve.openai_requests import (
     MAX_JSON_BYTES,
     ApiError,
+    EmbeddingRequest,
     TextRequest,
     chat_request,
     completion_request,
+    embedding_request,
 )
 from jaxdelegate.serve.openai_responses import (
     DONE,
@@ -46,16 +55,19 @@ from jaxdelegate.serve.openai_responses import (
     CompletionForm,
     Form,
     Usage,
+    embeddings,
     event,
 )
 from jaxdelegate.serve.records import RequestError
 from jaxdelegate.serve.service import Service
 from jaxdelegate.serve.text_batching import Delta, Job
+from jaxdelegate.text import printable
 
 _LOG = logging.getLogger("jaxdelegate.serve")
 _TYPES = {429: "rate_limit_error", 500: "server_error", 503: "server_error", 504: "server_error"}
 _CODES = {429: "rate_limit_exceeded", 504: "timeout"}
 
+T = TypeVar("T")
 ReadBody = Callable[[Request], Awaitable[Buffer]]
 ReadRequest = Callable[[Buffer], TextRequest]
 
@@ -68,6 +80,7 @@ def routes(served: Service, body: ReadBody) -> list[Route]:
         route("/v1/models/{name}", api.model, on_error=error_response),
         route("/v1/chat/completions", api.chat, "POST", on_error=error_response),
         route("/v1/completions", api.completions, "POST", on_error=error_response),
+        route("/v1/embeddings", api.embeddings, "POST", on_error=error_response),
     ]
 
 
@@ -106,12 +119,25 @@ class _Api:
     async def completions(self, request: Request) -> Response:
         return await self._answered(request, completion_request)
 
+    async def embeddings(self, request: Request) -> Response:
+        prepared = await self._prepared(request, self._prepare_texts)
+        computing = asyncio.create_task(prepared.model.embed(prepared.ids))
+        watching = asyncio.create_task(_disconnected(request.receive))
+        try:
+            await asyncio.wait((computing, watching), return_when=asyncio.FIRST_COMPLETED)
+            if not computing.done():
+                raise ClientDisconnect
+            rows = computing.result()
+        except* RequestError as several:
+            raise several.exceptions[0] from None
+        finally:
+            for task in (computing, watching):
+                task.cancel()
+            await asyncio.gather(computing, watching, return_exceptions=True)
+        return await asyncio.to_thread(prepared.response, rows)
+
     async def _answered(self, request: Request, read: ReadRequest) -> Response:
-        body = await self._body(request)
-        if len(body) > MAX_JSON_BYTES:
-            expected = f"the body: expected at most {MAX_JSON_BYTES} bytes of JSON, got {len(body)}"
-            raise ApiError(expected, 413)
-        prepared = await self._prepared(body, read)
+        prepared = await self._prepared(request, functools.partial(self._prepare, read))
         answers = Answers(prepared.model, prepared.jobs(_client(request)))
         request.scope[RESERVATIONS].append(answers)
         answers.start(request.receive)
@@ -121,7 +147,12 @@ class _Api:
             return _Events(prepared, first, deltas)
         return json_response(prepared.form.whole([delta async for delta in answers]))
 
-    async def _prepared(self, body: Buffer, read: ReadRequest) -> "_Prepared":
+    async def _prepared(self, request: Request, prepare: Callable[[Buffer], T]) -> T:
+        """Read the body, and prepare the request in a thread."""
+        body = await self._body(request)
+        if len(body) > MAX_JSON_BYTES:
+            expected = f"the body: expected at most {MAX_JSON_BYTES} bytes of JSON, got {len(body)}"
+            raise ApiError(expected, 413)
         preparing = self._preparing[len(body) > SMALL]
         try:
             async with asyncio.timeout(self._served.limits.seconds):
@@ -130,18 +161,32 @@ class _Api:
             message = "other long requests are being read; try again later"
             raise RequestError(message, 503) from None
         try:
-            return await asyncio.to_thread(self._prepare, body, read)
+            return await asyncio.to_thread(prepare, body)
         finally:
             preparing.release()
 
-    def _prepare(self, body: Buffer, read: ReadRequest) -> "_Prepared":
+    def _prepare(self, read: ReadRequest, body: Buffer) -> "_Prepared":
         """The request with its tokens; called in a thread."""
         request = read(body)
         model = self._model(request.model)
+        if isinstance(model, EmbeddingModel):
+            what = "computes embeddings only: see /v1/embeddings"
+            raise ApiError(f"{shown(request.model)} {what}", param="model")
         self._served.check_ready(model)
         return _Prepared(model, request)
 
-    def _model(self, name: str) -> LanguageModel:
+    def _prepare_texts(self, body: Buffer) -> "_Texts":
+        request = embedding_request(body)
+        model = self._model(request.model)
+        if isinstance(model, LanguageModel):
+            what = (
+                "generates text, and its bundle returns no embeddings: serve one of a text encoder"
+            )
+            raise ApiError(f"{shown(request.model)} {what}", param="model")
+        self._served.check_ready(model)
+        return _Texts(model, request)
+
+    def _model(self, name: str) -> LanguageModel | EmbeddingModel:
         models = self._served.language_models
         if name in models:
             return models[name]
@@ -151,14 +196,14 @@ class _Api:
         raise ApiError(message, 404, param="model", code="model_not_found")
 
 
-def _model_object(model: LanguageModel) -> dict[str, Any]:
+def _model_object(model: LanguageModel | EmbeddingModel) -> dict[str, Any]:
     found = {
         "id": model.name,
         "object": "model",
         "created": model.created,
         "owned_by": "jaxdelegate",
     }
-    return {**found, "max_model_len": model.engine.max_num_tokens} if model.is_ready else found
+    return {**found, "max_model_len": model.max_model_len} if model.is_ready else found
 
 
 def _client(request: Request) -> str:
@@ -173,19 +218,21 @@ class _Prepared:
     def __init__(self, model: LanguageModel, request: TextRequest) -> None:
         self.model, self.request = model, request
         engine, text = model.engine, ""
+        self._constraint = self._constrained(request.schema)
         if request.messages is None:
             self._prompts = [engine.prompt_ids(prompt) for prompt in request.prompts]
         else:
             text = self._rendered(model, request)
             self._prompts = [engine.prompt_ids(text)]
+        param = "prompt" if request.messages is None else "messages"
         for ids in self._prompts:
-            self._check(ids)
+            _check_ids(ids, engine.graph.capacity, engine.graph.vocabulary, param)
         usage = Usage([len(ids) for ids in self._prompts])
         self.form: Form
         if request.messages is None:
             self.form = CompletionForm(model.name, usage, has_scores=request.has_scores)
         else:
-            channels = engine.metadata.channels
+            channels = engine.metadata.channels if self._constraint is None else ()
             readers = [ChannelReader(channels, text) for _ in range(request.n)]
             self.form = ChatForm(model.name, usage, readers, has_scores=request.has_scores)
 
@@ -204,7 +251,16 @@ class _Prepared:
         )
         rules, limit = engine.rules(sampler, penalties), engine.limit(request.max_tokens)
         stream = StoppedStream(TextStream(engine.tokenizer, ids), request.stops)
-        return Job(index, client, Prompt(ids, limit, rules, request.has_scores), stream)
+        constraint = self._constraint and self._constraint.copy()
+        prompt = Prompt(ids, limit, rules, request.has_scores, constraint)
+        return Job(index, client, prompt, stream)
+
+    def _constrained(self, schema: Mapping[str, Any] | None) -> Constraint | None:
+        try:
+            return None if schema is None else self.model.engine.json_constraint(schema)
+        except (OptionError, RecursionError, ValueError) as error:
+            problem = f"the answer cannot be constrained: {printable(str(error))}"
+            raise ApiError(problem, param="response_format") from None
 
     def _rendered(self, model: LanguageModel, request: TextRequest) -> str:
         assert request.messages is not None
@@ -214,22 +270,45 @@ class _Prepared:
             problem = str(error).rpartition("chat template: ")[2]
             raise ApiError(f"the chat template fails: {problem}", param="messages") from None
 
-    def _check(self, ids: Sequence[int]) -> None:
-        param = "prompt" if self.request.messages is None else "messages"
-        graph = self.model.engine.graph
-        if not ids:
-            raise ApiError("expected at least one token, got an empty prompt", param=param)
-        if len(ids) > graph.capacity:
-            raise ApiError(
-                f"expected at most {graph.capacity} tokens, the model's context length, got "
-                f"{len(ids)}",
-                param=param,
-                code="context_length_exceeded",
-            )
-        wrong = next((i for i in ids if i >= graph.vocabulary), None)
-        if wrong is not None:
-            expected = f"expected token ids below {graph.vocabulary}, got {wrong}"
-            raise ApiError(expected, param=param)
+
+class _Texts:
+    """A request for embeddings with its texts' tokens."""
+
+    def __init__(self, model: EmbeddingModel, request: EmbeddingRequest) -> None:
+        self.model, self._request = model, request
+        engine, size = model.engine, request.size
+        self.ids = [engine.prompt_ids(text) for text in request.texts]
+        for number, ids in enumerate(self.ids):
+            _check_ids(ids, model.max_model_len, engine.tokenizer.size, f"input[{number}]")
+        most = engine.graph.encoders[0].size
+        if size is not None and size > most:
+            raise ApiError(f"expected at most {most}, got {size}", param="dimensions")
+
+    def response(self, rows: Sequence[np.ndarray]) -> Response:
+        """The response with these embeddings, not normalized yet. It takes long for many."""
+        options = EmbeddingOptions(output_size=self._request.size)
+        found = [normalized(row, options).astype(np.float32) for row in rows]
+        tokens, is_packed = sum(map(len, self.ids)), self._request.is_packed
+        return json_response(embeddings(self.model.name, tokens, found, is_packed=is_packed))
+
+
+def _check_ids(ids: Sequence[int], most: int, vocabulary: int, param: str) -> None:
+    if not ids:
+        raise ApiError("expected at least one token, got an empty prompt", param=param)
+    if len(ids) > most:
+        raise ApiError(
+            f"expected at most {most} tokens, the model's context length, got {len(ids)}",
+            param=param,
+            code="context_length_exceeded",
+        )
+    wrong = next((i for i in ids if i >= vocabulary), None)
+    if wrong is not None:
+        raise ApiError(f"expected token ids below {vocabulary}, got {wrong}", param=param)
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 class Answers:
@@ -255,8 +334,7 @@ class Answers:
         self._loop.call_soon_threadsafe(self._deltas.put_nowait, delta)
 
     async def _watch(self, receive: Receive) -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
+        await _disconnected(receive)
         self._model.cancel(self._jobs)
         self._deltas.put_nowait(None)
 

@@ -3,8 +3,8 @@
 import dataclasses
 import json
 import secrets
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from jaxdelegate.lm.configs import SamplerConfig
 from jaxdelegate.serve.datatypes import shown
@@ -12,32 +12,118 @@ from jaxdelegate.serve.json_text import Buffer, parsed_object
 from jaxdelegate.serve.records import RequestError
 
 MAX_JSON_BYTES = 4 << 20  # of a request; Python's objects may take 30 times as much
-_MAX_N = 128
+DEFAULT_K = 64  # a token is one of the most likely ones
 _MAX_STOPS = 4  # OpenAI's
 _MAX_STOP_CHARACTERS = 1024
 _MAX_MESSAGES = 4096
 _MAX_PROMPTS = 128
-DEFAULT_K = 64  # a token is one of the most likely ones
+_MAX_TEXTS = 2048  # OpenAI's, of embeddings
 _INT64 = 1 << 63
 _COMPLETION_TOKENS = 16  # OpenAI's default for /v1/completions
 
-# Fields without a meaning here: accepted, so that clients need not leave them out.
-_IGNORED = frozenset(
-    (
-        "metadata",
-        "prompt_cache_key",
-        "prompt_cache_retention",
-        "safety_identifier",
-        "service_tier",
-        "store",
-        "user",
+
+class _Kind(NamedTuple):
+    """What values a field may have."""
+
+    expected: str
+    has: Callable[[Any], Any]  # whether it has a value
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, float) or _is_integer(value)
+
+
+def _integers(least: int, most: int = _INT64 - 1) -> _Kind:
+    expected = f"an integer from {least} to {most}"
+    return _Kind(expected, lambda value: _is_integer(value) and least <= value <= most)
+
+
+def _numbers(least: float, most: float) -> _Kind:
+    expected = f"a number from {least:g} to {most:g}"
+    return _Kind(expected, lambda value: _is_number(value) and least <= value <= most)  # not NaN
+
+
+def _are_stops(value: Any) -> bool:
+    stops = [value] if isinstance(value, str) else value
+    return (
+        isinstance(stops, list)
+        and len(stops) <= _MAX_STOPS
+        and all(isinstance(s, str) and 0 < len(s) <= _MAX_STOP_CHARACTERS for s in stops)
     )
+
+
+_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+_STRING = _Kind("a string", lambda value: isinstance(value, str))
+_OBJECT = _Kind("an object", lambda value: isinstance(value, dict))
+_ROLE = _Kind(f"one of {', '.join(_ROLES)}", lambda value: value in [*_ROLES])
+_FLAG = _Kind("true or false", lambda value: isinstance(value, bool))
+_FORMAT = _Kind(
+    "one of text, json_object, json_schema",
+    lambda value: value in ("text", "json_object", "json_schema"),
 )
+_IDS = _Kind("token ids", lambda v: v and all(_is_integer(i) and 0 <= i < 1 << 31 for i in v))
+_ANY = _Kind("", lambda _: True)  # it is checked elsewhere
+
+_CONTENT = _Kind(
+    "a string or a list of parts", lambda v: isinstance(v, str) or (isinstance(v, list) and v)
+)
+_TEXT = _Kind("'text', as this server reads text only", lambda value: value == "text")
+
+# Fields and their values; null stands for a field that is left out.
+_COMMON: Mapping[str, _Kind] = {
+    "frequency_penalty": _numbers(-2, 2),
+    "max_tokens": _integers(1),
+    "model": _STRING,
+    "n": _integers(1, 128),
+    "presence_penalty": _numbers(-2, 2),
+    "seed": _integers(-_INT64),
+    "stop": _Kind(
+        f"a string, or a list of at most {_MAX_STOPS} strings, of 1 to {_MAX_STOP_CHARACTERS} "
+        "characters each",
+        _are_stops,
+    ),
+    "stream": _FLAG,
+    "stream_options": _OBJECT,
+    "temperature": _numbers(0, 2),
+    "top_k": _integers(-1),  # vLLM's; -1 and 0: all
+    "top_p": _numbers(0, 1),
+}
+_CHAT: Mapping[str, _Kind] = {
+    **_COMMON,
+    "chat_template_kwargs": _OBJECT,
+    "logprobs": _FLAG,
+    "max_completion_tokens": _integers(1),
+    "messages": _Kind(
+        f"a list of messages, 1 to {_MAX_MESSAGES}",
+        lambda value: isinstance(value, list) and 0 < len(value) <= _MAX_MESSAGES,
+    ),
+    "response_format": _OBJECT,
+}
+_COMPLETION: Mapping[str, _Kind] = {
+    **_COMMON,
+    "logprobs": _Kind(
+        "0, which returns the log probabilities of the chosen tokens: those of others are not "
+        "computed; or null",
+        lambda value: _is_integer(value) and value == 0,
+    ),
+    "prompt": _ANY,
+}
+_EMBEDDING: Mapping[str, _Kind] = {
+    "dimensions": _integers(1),
+    "encoding_format": _Kind("float or base64", lambda value: value in ("float", "base64")),
+    "input": _ANY,
+    "model": _STRING,
+}
+
+# Fields without a meaning here: accepted, so that clients need not leave them out.
+_IGNORED = {"metadata", "prompt_cache_key", "prompt_cache_retention", "safety_identifier"}
+_IGNORED |= {"service_tier", "store", "user"}
 # Fields that are accepted with these values only, and why.
 _NO_TOOLS = "tools are not supported"
-_ONE_FORMAT = (
-    "constrained output is not supported; ask for the form in a message, and check the answer"
-)
 _NEUTRAL: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "audio": ((), "the model generates text only"),
     "best_of": ((1,), "use n"),
@@ -49,38 +135,13 @@ _NEUTRAL: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "parallel_tool_calls": ((True, False), _NO_TOOLS),
     "prediction": ((), "predicted outputs are not supported"),
     "reasoning_effort": ((), "use chat_template_kwargs, if the model's template has a variable"),
-    "response_format": (({"type": "text"},), _ONE_FORMAT),
+    "response_format": (({"type": "text"},), "use /v1/chat/completions"),
     "suffix": (("",), "text before a suffix is not supported"),
     "tool_choice": (("none", "auto"), _NO_TOOLS),
     "tools": (([],), _NO_TOOLS),
     "top_logprobs": ((0,), "only the chosen tokens have log probabilities"),
     "verbosity": ((), "ask for it in a message"),
     "web_search_options": ((), "the server has no web search"),
-}
-_COMMON = frozenset(
-    (
-        "frequency_penalty",
-        "logprobs",
-        "max_tokens",
-        "model",
-        "n",
-        "presence_penalty",
-        "seed",
-        "stop",
-        "stream",
-        "stream_options",
-        "temperature",
-        "top_k",
-        "top_p",
-    )
-)
-_CHAT = _COMMON | {"chat_template_kwargs", "max_completion_tokens", "messages"}
-_COMPLETION = _COMMON | {"prompt"}
-_ROLES = {
-    "system": "system",
-    "developer": "system",
-    "user": "user",
-    "assistant": "assistant",
 }
 # Of messages; the others must be empty.
 _MESSAGE = frozenset(("role", "content", "name", "reasoning_content", "channels"))
@@ -150,12 +211,10 @@ class TextRequest:
         has_scores: whether tokens have log probabilities.
         is_stream: whether the answers are sent as they come.
         has_usage: whether a stream ends with the usage.
+        schema: that answers match, JSON then; None: any text.
     """
 
     model: str
-    messages: Sequence[Mapping[str, Any]] | None
-    prompts: Sequence[str | list[int]]
-    context: Mapping[str, Any]
     n: int
     max_tokens: int | None
     stops: tuple[str, ...]
@@ -163,188 +222,123 @@ class TextRequest:
     has_scores: bool
     is_stream: bool
     has_usage: bool
+    messages: Sequence[Mapping[str, Any]] | None = None
+    prompts: Sequence[str | list[int]] = ()
+    context: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    schema: Mapping[str, Any] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class EmbeddingRequest:
+    """A request for embeddings.
+
+    Attributes:
+        model: its name.
+        texts: or lists of token ids.
+        size: only the first elements of embeddings; None: all.
+        is_packed: whether they are base64 of float32.
+    """
+
+    model: str
+    texts: Sequence[str | list[int]]
+    size: int | None
+    is_packed: bool
+
+
+def embedding_request(body: Buffer) -> EmbeddingRequest:
+    """Read a request of /v1/embeddings. Errors as `chat_request`."""
+    fields = _checked(body, _EMBEDDING, {"input"})
+    return EmbeddingRequest(
+        fields["model"],
+        _prompts(fields["input"], "input", _MAX_TEXTS),
+        fields.get("dimensions"),
+        fields.get("encoding_format") == "base64",
+    )
 
 
 def chat_request(body: Buffer) -> TextRequest:
     """Read a request of /v1/chat/completions. An ApiError, or a RequestError of invalid JSON."""
-    fields = _Fields(body, _CHAT)
-    given = [n for n in ("max_completion_tokens", "max_tokens") if fields.get(n) is not None]
-    if len(given) == 2 and fields.get(given[0]) != fields.get(given[1]):
+    fields = _checked(body, _CHAT, {"messages"})
+    given = {n: fields[n] for n in ("max_completion_tokens", "max_tokens") if n in fields}
+    if len(set(given.values())) > 1:
         raise ApiError("give one of them, or the same number", param=" and ".join(given))
-    return fields.request(
-        messages=[_message(m, f"messages[{i}]") for i, m in enumerate(fields.messages())],
-        context=fields.object("chat_template_kwargs"),
-        max_tokens=fields.integer(given[0], 1, _INT64 - 1) if given else None,
-        has_scores=fields.flag("logprobs"),
+    return _text_request(
+        fields,
+        messages=[_message(m, f"messages[{i}]") for i, m in enumerate(fields["messages"])],
+        context=fields.get("chat_template_kwargs", {}),
+        max_tokens=next(iter(given.values()), None),
+        has_scores=fields.get("logprobs", False),
+        schema=_schema(fields.get("response_format", {"type": "text"})),
     )
 
 
 def completion_request(body: Buffer) -> TextRequest:
     """Read a request of /v1/completions. Errors as `chat_request`."""
-    fields = _Fields(body, _COMPLETION)
-    if (logprobs := fields.get("logprobs")) is not None and not _is_integer(logprobs):
-        raise ApiError(f"expected 0 or null, got {shown(logprobs)}", param="logprobs")
-    if logprobs:
-        raise ApiError(
-            "expected 0, which returns the log probabilities of the chosen tokens: those of "
-            f"others are not computed; got {shown(logprobs)}",
-            param="logprobs",
-        )
-    max_tokens = fields.integer("max_tokens", 1, _INT64 - 1)
-    return fields.request(
-        prompts=_prompts(fields.get("prompt")),
-        max_tokens=_COMPLETION_TOKENS if max_tokens is None else max_tokens,
-        has_scores=logprobs is not None,
+    fields = _checked(body, _COMPLETION, {"prompt"})
+    return _text_request(
+        fields,
+        prompts=_prompts(fields["prompt"], "prompt", _MAX_PROMPTS),
+        max_tokens=fields.get("max_tokens", _COMPLETION_TOKENS),
+        has_scores="logprobs" in fields,
     )
 
 
-class _Fields:
-    """The fields of a request."""
-
-    def __init__(self, body: Buffer, known: frozenset[str]) -> None:
-        self._fields = parsed_object(body)
-        for name, value in self._fields.items():
-            if name in _NEUTRAL:
-                _check_neutral(name, value)
-            elif name not in known and name not in _IGNORED:
-                raise ApiError(
-                    f"unknown field; expected one of {', '.join(sorted(known))}",
-                    param=shown(name).strip("'\""),
-                    code="unknown_parameter",
-                )
-
-    def get(self, name: str) -> Any:
-        return self._fields.get(name)
-
-    def request(
-        self,
-        *,
-        max_tokens: int | None,
-        has_scores: bool,
-        messages: Sequence[Mapping[str, Any]] | None = None,
-        prompts: Sequence[str | list[int]] = (),
-        context: Mapping[str, Any] | None = None,
-    ) -> TextRequest:
-        """The request with the fields that both endpoints have."""
-        n = self.integer("n", 1, _MAX_N)
-        is_stream = self.flag("stream")
-        return TextRequest(
-            model=self._model(),
-            messages=messages,
-            prompts=prompts,
-            context=context or {},
-            n=1 if n is None else n,
-            max_tokens=max_tokens,
-            stops=self._stops(),
-            sampling=self._sampling(),
-            has_scores=has_scores,
-            is_stream=is_stream,
-            has_usage=self._has_usage(is_stream),
-        )
-
-    def messages(self) -> list[Any]:
-        found = self._required("messages")
-        if not isinstance(found, list) or not found:
-            raise ApiError(f"expected a list of messages, got {shown(found)}", param="messages")
-        if len(found) > _MAX_MESSAGES:
+def _checked(
+    body: Buffer, known: Mapping[str, _Kind], required: Collection[str]
+) -> Mapping[str, Any]:
+    """The fields of a request that are not null, besides `model` those that are required."""
+    fields = {}
+    for name, value in parsed_object(body).items():
+        if name in known:
+            if value is not None:
+                fields[name] = value
+        elif name in _NEUTRAL:
+            _check_neutral(name, value)
+        elif name not in _IGNORED:
             raise ApiError(
-                f"expected at most {_MAX_MESSAGES} messages, got {len(found)}", param="messages"
+                f"unknown field; expected one of {', '.join(sorted(known))}",
+                param=shown(name).strip("'\""),
+                code="unknown_parameter",
             )
-        return found
-
-    def object(self, name: str) -> Mapping[str, Any]:
-        found = self.get(name)
-        if found is None:
-            return {}
-        if not isinstance(found, dict):
-            raise ApiError(f"expected an object, got {shown(found)}", param=name)
-        _check_text(json.dumps(found, ensure_ascii=False), name)
-        return found
-
-    def integer(self, name: str, least: int, most: int) -> int | None:
-        found = self.get(name)
-        if found is None:
-            return None
-        if not _is_integer(found) or not least <= found <= most:
-            expected = f"an integer from {least} to {most}"
-            raise ApiError(f"expected {expected}, got {shown(found)}", param=name)
-        return int(found)
-
-    def number(self, name: str, least: float, most: float) -> float | None:
-        found = self.get(name)
-        if found is None:
-            return None
-        is_number = isinstance(found, int | float) and not isinstance(found, bool)
-        if not is_number or not least <= found <= most:  # refuses NaN, too
-            expected = f"a number from {least:g} to {most:g}"
-            raise ApiError(f"expected {expected}, got {shown(found)}", param=name)
-        return float(found)
-
-    def flag(self, name: str) -> bool:
-        found = self.get(name)
-        if found is None:
-            return False
-        if not isinstance(found, bool):
-            raise ApiError(f"expected true or false, got {shown(found)}", param=name)
-        return found
-
-    def _required(self, name: str) -> Any:
-        if self.get(name) is None:
+    for name, value in fields.items():
+        _check(known[name], value, name)
+    if b"\\u" in bytes(body):
+        _check_texts(fields)
+    for name in (*required, "model"):
+        if name not in fields:
             raise ApiError("missing field", param=name, code="missing_required_parameter")
-        return self.get(name)
+    return fields
 
-    def _model(self) -> str:
-        found = self._required("model")
-        if not isinstance(found, str):
-            raise ApiError(f"expected a string, got {shown(found)}", param="model")
-        return found
 
-    def _sampling(self) -> Sampling:
-        penalties = [self.number(f"{n}_penalty", -2, 2) for n in ("presence", "frequency")]
-        return Sampling(
-            self.number("temperature", 0, 2),
-            self.number("top_p", 0, 1),
-            self._top_k(),
-            self.integer("seed", -_INT64, _INT64 - 1),
-            *(penalty or 0.0 for penalty in penalties),
-        )
+def _text_request(fields: Mapping[str, Any], **own: Any) -> TextRequest:
+    """The request with the fields that both endpoints have."""
+    stops, top_k = fields.get("stop", ()), fields.get("top_k")
+    is_stream, options = fields.get("stream", False), fields.get("stream_options")
+    if options is not None and not is_stream:
+        raise ApiError("expected only with stream: true", param="stream_options")
+    has_usage = (options or {}).get("include_usage", False)
+    return TextRequest(
+        model=fields["model"],
+        n=fields.get("n", 1),
+        stops=(stops,) if isinstance(stops, str) else tuple(stops),
+        sampling=Sampling(
+            fields.get("temperature"),
+            fields.get("top_p"),
+            None if top_k is None else max(top_k, 0),
+            fields.get("seed"),
+            fields.get("presence_penalty", 0.0),
+            fields.get("frequency_penalty", 0.0),
+        ),
+        is_stream=is_stream,
+        has_usage=_check(_FLAG, has_usage, "stream_options.include_usage"),
+        **own,
+    )
 
-    def _top_k(self) -> int | None:
-        found = self.integer("top_k", -1, _INT64 - 1)  # vLLM's; -1 and 0: all
-        return None if found is None else max(found, 0)
 
-    def _stops(self) -> tuple[str, ...]:
-        found = self.get("stop")
-        if found is None:
-            return ()
-        stops = [found] if isinstance(found, str) else found
-        is_list = isinstance(stops, list) and all(isinstance(stop, str) for stop in stops)
-        if not is_list or len(stops) > _MAX_STOPS:
-            expected = f"a string, or a list of at most {_MAX_STOPS} strings"
-            raise ApiError(f"expected {expected}, got {shown(found)}", param="stop")
-        for stop in stops:
-            _check_text(stop, "stop")
-            if not 0 < len(stop) <= _MAX_STOP_CHARACTERS:
-                raise ApiError(
-                    f"expected texts of 1 to {_MAX_STOP_CHARACTERS} characters, got {len(stop)}",
-                    param="stop",
-                )
-        return tuple(stops)
-
-    def _has_usage(self, is_stream: bool) -> bool:
-        options = self.get("stream_options")
-        if options is None:
-            return False
-        if not is_stream:
-            raise ApiError("expected only with stream: true", param="stream_options")
-        if not isinstance(options, dict):
-            raise ApiError(f"expected an object, got {shown(options)}", param="stream_options")
-        found = options.get("include_usage", False)
-        if not isinstance(found, bool):
-            raise ApiError(
-                f"expected true or false, got {shown(found)}", param="stream_options.include_usage"
-            )
-        return found
+def _check(kind: _Kind, value: Any, where: str) -> Any:
+    if not kind.has(value):
+        raise ApiError(f"expected {kind.expected}, got {shown(value)}", param=where)
+    return value
 
 
 def _check_neutral(name: str, value: Any) -> None:
@@ -358,19 +352,33 @@ def _check_neutral(name: str, value: Any) -> None:
     )
 
 
-def _is_integer(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+def _schema(response_format: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The schema that answers match; None: any text."""
+    kind = _check(_FORMAT, response_format.get("type"), "response_format.type")
+    if kind != "json_schema":
+        return {"type": "object"} if kind == "json_object" else None
+    given = _check(_OBJECT, response_format.get("json_schema"), "response_format.json_schema")
+    schema = given.get("schema", {})  # without one any JSON matches
+    found: dict[str, Any] = _check(_OBJECT, schema, "response_format.json_schema.schema")
+    return found
 
 
-def _check_text(text: str, where: str) -> None:
+def _check_texts(fields: Mapping[str, Any]) -> None:
     """JSON can name half of a character, which has no UTF-8."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise ApiError(
-            f"expected Unicode text, got an unpaired surrogate at character {error.start}",
-            param=where,
-        ) from None
+    left = [*fields.items()]
+    while left:
+        where, value = left.pop()
+        if isinstance(value, list):
+            left += ((f"{where}[{number}]", part) for number, part in enumerate(value))
+        elif isinstance(value, dict):
+            left += ((where, name) for name in value)
+            left += ((f"{where}.{name}", part) for name, part in value.items())
+        elif isinstance(value, str):
+            try:
+                value.encode()
+            except UnicodeEncodeError as error:
+                problem = f"got an unpaired surrogate at character {error.start}"
+                raise ApiError(f"expected Unicode text, {problem}", param=where) from None
 
 
 # ---- messages and prompts
@@ -378,13 +386,7 @@ def _check_text(text: str, where: str) -> None:
 
 def _message(message: Any, where: str) -> dict[str, Any]:
     """A message as chat templates see it."""
-    if not isinstance(message, dict):
-        raise ApiError(f"expected an object, got {shown(message)}", param=where)
-    role = message.get("role")
-    if not isinstance(role, str) or role not in _ROLES:
-        raise ApiError(
-            f"expected one of {', '.join(_ROLES)}, got {shown(role)}", param=f"{where}.role"
-        )
+    role = _check(_ROLE, _check(_OBJECT, message, where).get("role"), f"{where}.role")
     for name, value in message.items():
         if name not in _MESSAGE and value not in (None, [], ""):
             raise ApiError(
@@ -394,57 +396,36 @@ def _message(message: Any, where: str) -> dict[str, Any]:
     found = {"role": _ROLES[role], "content": [{"type": "text", "text": text} for text in parts]}
     for name in ("name", "reasoning_content"):
         if (text := message.get(name)) is not None:
-            found[name] = _text(text, f"{where}.{name}")
+            found[name] = _check(_STRING, text, f"{where}.{name}")
     return found
 
 
 def _parts(content: Any, role: str, where: str) -> list[str]:
     if content is None and role == "assistant":
         return []
-    if isinstance(content, str):
-        return [_text(content, where)]
-    if not isinstance(content, list) or not content:
-        raise ApiError(f"expected a string or a list of parts, got {shown(content)}", param=where)
+    if isinstance(_check(_CONTENT, content, where), str):
+        return [content]
     return [_part(part, f"{where}[{i}]") for i, part in enumerate(content)]
 
 
-def _part(part: Any, where: str) -> str:
-    if not isinstance(part, dict):
-        raise ApiError(f"expected an object, got {shown(part)}", param=where)
-    if part.get("type") != "text":
-        raise ApiError(
-            f"expected 'text', got {shown(part.get('type'))}: this server reads text only",
-            param=f"{where}.type",
-        )
-    return _text(part.get("text"), f"{where}.text")
+def _part(part: Any, where: str) -> Any:
+    _check(_TEXT, _check(_OBJECT, part, where).get("type"), f"{where}.type")
+    return _check(_STRING, part.get("text"), f"{where}.text")
 
 
-def _text(value: Any, where: str) -> str:
-    if not isinstance(value, str):
-        raise ApiError(f"expected a string, got {shown(value)}", param=where)
-    _check_text(value, where)
-    return value
-
-
-def _prompts(value: Any) -> list[str | list[int]]:
-    """One prompt or several, each a text or a list of token ids."""
-    if value is None:
-        raise ApiError("missing field", param="prompt", code="missing_required_parameter")
+def _prompts(value: Any, name: str, most: int) -> list[str | list[int]]:
+    """One text or several, each a text or a list of token ids."""
     is_one = isinstance(value, str) or (
         isinstance(value, list) and bool(value) and all(map(_is_integer, value))
     )
     prompts = [value] if is_one else value
-    if not isinstance(prompts, list) or not 0 < len(prompts) <= _MAX_PROMPTS:
+    if not isinstance(prompts, list) or not 0 < len(prompts) <= most:
         raise ApiError(
             "expected a string, a list of token ids, or a list of at most "
-            f"{_MAX_PROMPTS} of these, got {shown(value)}",
-            param="prompt",
+            f"{most} of these, got {shown(value)}",
+            param=name,
         )
     for number, prompt in enumerate(prompts):
-        where = "prompt" if is_one else f"prompt[{number}]"
-        if isinstance(prompt, list):
-            if not prompt or not all(_is_integer(i) and 0 <= i < 1 << 31 for i in prompt):
-                raise ApiError(f"expected token ids, got {shown(prompt)}", param=where)
-        else:
-            _text(prompt, where)
+        where = name if is_one else f"{name}[{number}]"
+        _check(_IDS if isinstance(prompt, list) else _STRING, prompt, where)
     return prompts

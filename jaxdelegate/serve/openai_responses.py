@@ -1,12 +1,15 @@
 """Responses of OpenAI's API, whole and in parts."""
 
 import abc
+import base64
 import dataclasses
 import json
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from jaxdelegate.lm.channels import ChannelReader
 from jaxdelegate.lm.text_stream import Part
@@ -20,6 +23,26 @@ _REASONING = "reasoning_content"  # of DeepSeek's API and vLLM's
 def event(content: object) -> bytes:
     """A server-sent event."""
     return b"data: " + json.dumps(content, separators=(",", ":")).encode() + b"\n\n"
+
+
+def embeddings(
+    model: str, tokens: int, rows: Sequence[np.ndarray], *, is_packed: bool
+) -> dict[str, Any]:
+    """The response of /v1/embeddings; `tokens`: of all texts."""
+    data = [
+        {
+            "object": "embedding",
+            "index": index,
+            "embedding": _packed(row) if is_packed else row.tolist(),
+        }
+        for index, row in enumerate(rows)
+    ]
+    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+    return {"object": "list", "data": data, "model": model, "usage": usage}
+
+
+def _packed(row: np.ndarray) -> str:
+    return base64.b64encode(row.astype("<f4").tobytes()).decode()
 
 
 @dataclasses.dataclass

@@ -2,9 +2,15 @@
 
 import os
 from collections.abc import Mapping
+from typing import Any
 
 from jaxdelegate.errors import OptionError
-from jaxdelegate.model.sections import BEGINNING_BYTES, LLM_METADATA, is_bundle
+from jaxdelegate.model.sections import (
+    BEGINNING_BYTES,
+    EMBEDDING_METADATA,
+    LLM_METADATA,
+    is_bundle,
+)
 from jaxdelegate.model.source import open_file
 from jaxdelegate.serve.engine import open_model
 from jaxdelegate.serve.limits import Limits
@@ -28,25 +34,34 @@ def open_service(
     if not models:
         raise OptionError("expected at least one model to serve, got none")
     metrics = Metrics()
-    found, language_models = list[ServedModel](), []
+    found = list[ServedModel]()
+    language_models = list[Any]()
     for name, path in models.items():
-        if _is_language_model(path):
+        kind = _kind(path)
+        if kind == LLM_METADATA:
             from jaxdelegate.serve.language_model import open_language_model  # noqa: PLC0415 (slow)
 
             language_models.append(open_language_model(path, name, settings, metrics))
+        elif kind == EMBEDDING_METADATA:
+            from jaxdelegate.serve.embedding_model import (  # noqa: PLC0415 (slow)
+                open_embedding_model,
+            )
+
+            language_models.append(open_embedding_model(path, name, settings, metrics))
         else:
             found += open_model(path, name, settings, metrics.recorder(name, "1"))
     return Service(found, limits, metrics.text, language_models=language_models)
 
 
-def _is_language_model(path: str | os.PathLike[str]) -> bool:
-    """Whether it is a bundle of a language model; others may have one model of tensors."""
+def _kind(path: str | os.PathLike[str]) -> str | None:
+    """The metadata that a bundle of a language model or text encoder has; None: other files."""
     file, part = open_file(path)
     if part is not None or not is_bundle(file.content[:BEGINNING_BYTES]):
-        return False
+        return None
     from jaxdelegate.bundles.bundle import open_bundle  # noqa: PLC0415 (most files are none)
 
-    return any(section.type == LLM_METADATA for section in open_bundle(path).sections)
+    types = {section.type for section in open_bundle(path).sections}
+    return next((kind for kind in (LLM_METADATA, EMBEDDING_METADATA) if kind in types), None)
 
 
 def parse_models(text: str) -> dict[str, str]:

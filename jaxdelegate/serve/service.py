@@ -13,6 +13,7 @@ from jaxdelegate.serve.records import InferRequest, RequestError, Served, Served
 from jaxdelegate.version import __version__
 
 if TYPE_CHECKING:
+    from jaxdelegate.serve.embedding_model import EmbeddingModel
     from jaxdelegate.serve.language_model import LanguageModel
 
 EXTENSIONS = ("binary_tensor_data", "model_configuration", "sequence", "statistics")
@@ -35,7 +36,7 @@ class Service:
         limits: Limits | None = None,
         metrics: Callable[[], tuple[bytes, str]] | None = None,
         *,
-        language_models: "Sequence[LanguageModel]" = (),
+        language_models: "Sequence[LanguageModel | EmbeddingModel]" = (),
     ) -> None:
         """Compile nothing yet.
 

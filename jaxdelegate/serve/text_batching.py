@@ -17,6 +17,8 @@ from jaxdelegate.serve.text_queue import FairQueue
 
 _LOGGER = logging.getLogger("jaxdelegate")
 _LONGEST_RETRY_S = 60
+_CONSTRAINED_SECONDS = 0.005  # of a run
+_HELD_SECONDS = 0.02  # until programs are looked for again
 _SMOOTHING = 0.1  # of the mean time of an answer: the weight of the latest one
 
 
@@ -104,7 +106,8 @@ class TextBatcher:
         self._is_closing = False
         self._error: BaseException | None = None
         self._mean_s = 1.0  # of an answer in its slot
-        self._pace = Pace()
+        # By whether a sequence gets one token in each run: it waits for the others' steps.
+        self._paces = {False: Pace(), True: Pace(_CONSTRAINED_SECONDS)}
         self._thread = threading.Thread(target=self._work, name=f"serve {name}", daemon=True)
 
     def start(self) -> None:
@@ -206,12 +209,16 @@ class TextBatcher:
         self._join(batch)
         batch.read()
         begin = time.monotonic()
-        changed = batch.run(self._pace.steps)
+        pace = self._paces[batch.is_constrained]
+        changed = batch.run(pace.steps)
         if changed:
-            self._pace.took(time.monotonic() - begin)
+            pace.took(time.monotonic() - begin)
         for running in changed:
             self._advance(batch, self._jobs[running])
         self._recorder.cache_use(batch.use)
+        if batch.is_held:
+            with self._change:
+                self._change.wait(_HELD_SECONDS)
 
     def _join(self, batch: Batch) -> None:
         while batch.free:
@@ -235,6 +242,11 @@ class TextBatcher:
         """Pass on what a sequence got."""
         running, stream = job.running, job.stream
         assert running is not None
+        if running.error is not None:
+            _LOGGER.error("%s: an answer failed: %s", self._name, running.error)
+            self._deliver(job, self._failed(job))
+            self._ended(job, "error")
+            return
         tokens = running.tokens[job.sent : running.settled]
         parts = stream.add(tokens, running.scores[job.sent : running.settled])
         job.sent += len(tokens)

@@ -20,6 +20,8 @@ PLAIN = (
     "matrix",
     "onnx_engines",
     "roofline",
+    "server_process",
+    "text_clients",
     "torch_engines",
     "torch_network",
 )

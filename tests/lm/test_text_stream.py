@@ -19,6 +19,9 @@ class Bytes(Tokenizer):
     def token_id(self, token: str) -> int | None:
         return ord(token)
 
+    def definition(self) -> list[bytes | None]:
+        return [bytes([i]) for i in range(self.size)]
+
     def _decode(self, ids: list[int]) -> str:
         return bytes(ids).decode(errors="replace")
 

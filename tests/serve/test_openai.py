@@ -7,6 +7,7 @@ import http.client
 import json
 import queue
 import re
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ import pytest
 from jaxdelegate import lm
 from jaxdelegate.errors import ModelError, StoppedError
 from jaxdelegate.lm.generation import Batch, Running
+from jaxdelegate.lm.language_model import LanguageModel as Programs
 from jaxdelegate.lm.tasks import STEPS
 from jaxdelegate.serve.language_model import LanguageModel
 from jaxdelegate.serve.limits import Limits
@@ -319,6 +321,65 @@ def test_streams_do_not_depend_on_each_other(served: Served) -> None:
             assert list(threads.map(text, prompts)) == expected
 
 
+class Compiler:
+    """Holds the thread that compiles, until it is allowed to go on."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.has_begun, self.may_end, self._error = threading.Event(), threading.Event(), error
+
+    def patch(self, patch: pytest.MonkeyPatch) -> None:
+        prepare = Programs.prepare
+
+        def held(model: Programs, task: Any) -> None:
+            self.has_begun.set()
+            assert self.may_end.wait(60)
+            if self._error is not None:
+                raise self._error
+            prepare(model, task)
+
+        patch.setattr(Programs, "prepare", held)
+
+
+def test_others_go_on_while_a_program_is_compiled(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = Compiler()
+    compiler.patch(monkeypatch)
+    body = {"prompt": "Hello", "max_tokens": 9, "temperature": 1, "top_k": 200, "seed": 4}
+    waiting = served.send(TEXT, body)
+    assert compiler.has_begun.wait(60)
+    plain = {"prompt": "x", "max_tokens": 30, "temperature": 0}
+    expected = completed(served, "x", 30).text
+    for more in ({}, {"prompt": ["x", "x"]}):  # all slots but one
+        for choice in served.call(TEXT, {**plain, **more}).json["choices"]:
+            assert choice["text"] == expected
+    assert served.metric("vllm:num_requests_running") == 1  # it still waits
+    compiler.may_end.set()
+    with contextlib.closing(waiting):
+        (choice,) = json.loads(waiting.getresponse().read())["choices"]
+    sampler = lm.SamplerConfig(top_k=200, top_p=1.0, temperature=1.0, seed=4)
+    (alone,) = served.engine.generate(["Hello"], sampler_config=sampler, max_output_tokens=9)
+    assert choice["text"] == alone.text
+
+
+def test_a_program_that_cannot_be_compiled(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its request fails alone; the next one tries again."""
+    compiler = Compiler(RuntimeError("no memory"))
+    body = {"prompt": "Hello", "max_tokens": 9, "temperature": 0, "logprobs": 0, "top_k": 90}
+    body |= {"temperature": 1, "presence_penalty": 1}
+    with monkeypatch.context() as patch:
+        compiler.patch(patch)
+        failing = served.send(TEXT, body)
+        assert compiler.has_begun.wait(60)
+        going_on = served.send(TEXT, {"prompt": "x", "max_tokens": 90, "stream": True})
+        assert going_on.getresponse().readline()
+        compiler.may_end.set()
+        with contextlib.closing(failing), contextlib.closing(going_on):
+            assert failing.getresponse().status == 500
+            assert served.call(TEXT, {"prompt": "x", "max_tokens": 3}).status == 200
+    assert served.call(TEXT, body).status == 200
+
+
 def test_a_full_queue(served: Served, gate: Gate) -> None:
     body = {"prompt": "Hello", "max_tokens": 2, "temperature": 0}
     accepted = [served.send(TEXT, body) for _ in range(5)]
@@ -504,11 +565,23 @@ WRONG: dict[str, tuple[Any, int, str | None, str]] = {
     "stream": ({"stream": "yes"}, 400, "stream", "true or false"),
     "options": ({"stream_options": {}}, 400, "stream_options", "only with stream"),
     "penalty": ({"presence_penalty": 3}, 400, "presence_penalty", "from -2 to 2"),
-    "schema": (
+    "format": (
+        {"response_format": {"type": "xml"}},
+        400,
+        "response_format.type",
+        "expected one of text, json_object, json_schema, got 'xml'",
+    ),
+    "no schema": (
         {"response_format": {"type": "json_schema"}},
         400,
-        "response_format",
-        "constrained output is not supported",
+        "response_format.json_schema",
+        "expected an object",
+    ),
+    "schema's type": (
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": 5}}},
+        400,
+        "response_format.json_schema.schema",
+        "expected an object",
     ),
     "functions": ({"tools": [{"type": "function"}]}, 400, "tools", "tools are not supported"),
     "top": ({"logprobs": True, "top_logprobs": 2}, 400, "top_logprobs", "only the chosen tokens"),
@@ -570,6 +643,101 @@ def test_fields_without_a_meaning_are_ignored(served: Served) -> None:
     body |= {"response_format": {"type": "text"}, "metadata": {"a": "b"}}
     body |= {"messages": [*HELLO, {"role": "assistant", "content": None, "tool_calls": []}]}
     assert served.call(CHAT, {**body, "max_tokens": 1}).status == 200
+
+
+# ---- JSON
+
+PLAN = {
+    "type": "object",
+    "properties": {
+        "kind": {"enum": ["cat", "dog", "bird"]},
+        "size": {
+            "type": "object",
+            "properties": {
+                "large": {"type": "boolean"},
+                "name": {"type": "string", "maxLength": 4},
+            },
+            "required": ["large", "name"],
+            "additionalProperties": False,
+        },
+        "flags": {"type": "array", "items": {"type": "boolean"}, "minItems": 1, "maxItems": 3},
+    },
+    "required": ["kind", "size", "flags"],
+    "additionalProperties": False,
+}
+
+
+def matching(schema: Any, name: str = "plan") -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": name, "schema": schema}}
+
+
+@pytest.fixture
+def has_llguidance() -> None:
+    pytest.importorskip("llguidance", reason="the package llguidance is not installed")
+
+
+@pytest.mark.usefixtures("has_llguidance")
+@pytest.mark.parametrize("sampling", [{"temperature": 0}, {"temperature": 1.5, "seed": 3}])
+def test_answers_match_a_schema(served: Served, sampling: Any) -> None:
+    """By OpenAI's client, whole and as streams."""
+    openai = pytest.importorskip("openai", reason="the package openai is not installed")
+    jsonschema = pytest.importorskip("jsonschema", reason="the package jsonschema is not installed")
+    url = f"http://127.0.0.1:{served.port}/v1"
+    with openai.OpenAI(base_url=url, api_key="none", max_retries=0) as client:
+        body = {"model": "tiny", "messages": HELLO, "response_format": matching(PLAN), **sampling}
+        found = client.chat.completions.create(**body, n=3, logprobs=True)
+        assert [c.finish_reason for c in found.choices] == ["stop"] * 3
+        texts = [c.message.content for c in found.choices]
+        for text in texts:
+            jsonschema.validate(json.loads(text), PLAN)
+        assert (len(set(texts)) == 1) == (sampling["temperature"] == 0)
+        chunks = list(client.chat.completions.create(**body, stream=True))
+        assert "".join(c.choices[0].delta.content or "" for c in chunks) == texts[0]
+        with pytest.raises(openai.BadRequestError, match="Invalid type: foo") as wrong:
+            client.chat.completions.create(**{**body, "response_format": matching({"type": "foo"})})
+        assert wrong.value.param == "response_format"
+
+
+@pytest.mark.usefixtures("has_llguidance")
+def test_limits_of_constrained_answers(served: Served) -> None:
+    body = {"messages": HELLO, "temperature": 0, "response_format": {"type": "json_object"}}
+    whole = served.call(CHAT, {**body, "max_tokens": 9}).json["choices"][0]
+    assert (whole["finish_reason"], whole["message"]["content"][0]) == ("length", "{")
+    stop = whole["message"]["content"][2:4]
+    found = served.call(CHAT, {**body, "stop": stop}).json["choices"][0]
+    text = whole["message"]["content"]
+    assert (found["finish_reason"], found["message"]["content"]) == (
+        "stop",
+        text[: text.index(stop)],
+    )
+
+
+@pytest.mark.usefixtures("has_llguidance")
+def test_constraints_leave_others_alone(served: Served, gate: Gate) -> None:
+    """A sequence without one, in the same batch, has the tokens that it has alone."""
+    chat = {"messages": HELLO, "temperature": 0, "response_format": matching(PLAN)}
+    sent = [served.send(TEXT, {"prompt": "Hello", "max_tokens": 60, "temperature": 0})]
+    sent += [served.send(CHAT, chat) for _ in range(2)]
+    while served.metric("vllm:num_requests_") < 3:
+        pass
+    gate.open()
+    expected = completed(served, "Hello", 60).text
+    answers = []
+    for connection in sent:
+        with contextlib.closing(connection):
+            answers.append(json.loads(connection.getresponse().read())["choices"][0])
+    assert answers[0]["text"] == expected
+    contents = [answer["message"]["content"] for answer in answers[1:]]
+    assert contents[0] == contents[1]
+    assert json.loads(contents[0])["kind"] in PLAN["properties"]["kind"]["enum"]
+
+
+def test_without_llguidance(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "llguidance", None)
+    found = served.call(CHAT, {"messages": HELLO, "response_format": {"type": "json_object"}})
+    assert (found.status, found.error["param"]) == (400, "response_format")
+    assert "llguidance is not installed" in found.error["message"]
+    assert "pip install" in found.error["message"]
 
 
 # ---- the official client

@@ -23,6 +23,7 @@ class FakeBatch:
     """Each sequence gets its prompt, a byte in each run; runs wait for permits."""
 
     slots = 2
+    is_constrained = is_held = False
 
     def __init__(self) -> None:
         self.running: list[Running] = []

@@ -1,0 +1,120 @@
+"""Answers that match a JSON schema: which tokens may come next, by the package llguidance."""
+
+import functools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Self
+
+import numpy as np
+
+from jaxdelegate.bundles.tokenizers import Tokenizer
+from jaxdelegate.optional import optional_module
+
+_EXTRA = "lm"
+_BITS = 32
+# A space, or a new line with its indent: a weak model would write endless blanks.
+_BLANKS = r"[ ]?|\n[ ]{0,40}"
+
+
+class Constraint:
+    """Which tokens may follow an answer. Not for several threads at once.
+
+    Attributes:
+        error: why the answer cannot go on; None: it can, or is complete.
+    """
+
+    def __init__(self, matcher: Any, vocabulary: int) -> None:
+        """`matcher`: of llguidance, for an empty answer."""
+        self._matcher, self._vocabulary = matcher, vocabulary
+
+    def copy(self) -> Self:
+        """One for another answer that has the same tokens so far."""
+        return type(self)(self._matcher.deep_copy(), self._vocabulary)
+
+    @property
+    def error(self) -> str | None:
+        """Without the state that llguidance appends."""
+        return str(self._matcher.get_error()).partition("\n<state>")[0] or None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the answer matches, and nothing may follow."""
+        return self.error is None and bool(self._matcher.is_stopped())
+
+    def allowed(self) -> np.ndarray:
+        """A bit for each token that may come next, uint32 [`words`]."""
+        found = np.zeros(words(self._vocabulary), np.uint32)
+        bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint32)[: len(found)]
+        found[: len(bits)] = bits  # a model may have more tokens than its tokenizer
+        return found
+
+    def add(self, token: int) -> None:
+        """The answer has this token now."""
+        self._matcher.consume_token(token)
+
+
+class _Tokens:
+    """A tokenizer as llguidance sees it."""
+
+    bos_token_id = None
+
+    def __init__(self, tokenizer: Tokenizer, pieces: Sequence[bytes | None], stop: int) -> None:
+        self._tokenizer, self.eos_token_id = tokenizer, stop
+        self.tokens = [b"" if piece is None else piece for piece in pieces]
+        self.special_token_ids = [i for i, piece in enumerate(pieces) if piece is None]
+        self._ids = {piece: i for i, piece in enumerate(pieces) if piece is not None}
+        self._most = max(map(len, self.tokens))
+
+    def __call__(self, text: bytes) -> list[int]:
+        """The tokens of a part of a text."""
+        found = self._tokenizer.encode(text.decode(errors="replace"))
+        # Some put a space before the beginning, or change other characters.
+        is_same = b"".join(self.tokens[i] for i in found) == text
+        return found if is_same else [*self._longest(text)]
+
+    def _longest(self, text: bytes) -> Iterator[int]:
+        while text:
+            sizes = range(min(len(text), self._most), 0, -1)
+            size = next((n for n in sizes if text[:n] in self._ids), None)
+            if size is None:
+                return
+            yield self._ids[text[:size]]
+            text = text[size:]
+
+
+class JsonConstraints:
+    """Makes constraints for a model."""
+
+    def __init__(self, tokenizer: Tokenizer, stops: Sequence[int], vocabulary: int) -> None:
+        """`stops`: the tokens that end an answer."""
+        self._tokenizer, self._stops, self._vocabulary = tokenizer, list(stops), vocabulary
+
+    def matching(self, schema: Mapping[str, Any]) -> Constraint:
+        """A constraint to JSON that matches a schema.
+
+        Raises:
+            OptionError: llguidance is not installed.
+            ValueError: the schema is invalid, or llguidance does not support it.
+        """
+        matcher = optional_module("llguidance", _EXTRA).LLMatcher
+        if not self._stops:
+            raise ValueError("the bundle declares no single token that ends an answer")
+        blanks = {"whitespace_pattern": _BLANKS}
+        grammar = matcher.grammar_from_json_schema(json.dumps(schema), defaults=blanks)
+        found = Constraint(matcher(self._tokens, grammar, log_level=0), self._vocabulary)
+        found.allowed()  # it checks limits, too
+        if found.error is not None:
+            raise ValueError(found.error)
+        return found
+
+    @functools.cached_property
+    def _tokens(self) -> Any:
+        package, known = optional_module("llguidance", _EXTRA), self._tokenizer.definition()
+        if not isinstance(known, str):
+            known = package.TokenizerWrapper(_Tokens(self._tokenizer, known, self._stops[0]))
+        return package.LLTokenizer(known, eos_token=self._stops)
+
+
+def words(vocabulary: int) -> int:
+    """How many uint32 have a bit for each token."""
+    return -(-vocabulary // _BITS)

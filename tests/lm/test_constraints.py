@@ -1,0 +1,146 @@
+"""Constraints: what llguidance allows, for both kinds of tokenizers; the mask on the device."""
+
+import functools
+import io
+import json
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+import sentencepiece
+
+from jaxdelegate import lm
+from jaxdelegate.bundles.tokenizers import TYPES, Tokenizer, open_tokenizer
+from jaxdelegate.lm.choices import Rules
+from jaxdelegate.lm.constraints import Constraint, JsonConstraints, words
+from jaxdelegate.lm.sampling import next_token
+from tests.support.bundles import compressed
+from tests.support.language_models import SPECIAL, byte_tokenizer
+
+pytest.importorskip("llguidance", reason="the package llguidance is not installed")
+
+SCHEMA: dict[str, Any] = {"enum": ["no", "yes"]}
+
+
+@functools.cache
+def sentencepiece_with_bytes() -> bytes:
+    """A model that has a token for each byte."""
+    trained = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(["yes and no", "no or yes"] * 9),
+        model_writer=trained,
+        vocab_size=280,
+        byte_fallback=True,
+        hard_vocab_limit=False,
+        minloglevel=2,
+    )
+    return trained.getvalue()
+
+
+@pytest.fixture(params=["SentencePiece", "Hugging Face"])
+def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
+    if request.param == "SentencePiece":
+        return open_tokenizer(TYPES[0], memoryview(sentencepiece_with_bytes()), "a test")
+    return open_tokenizer(TYPES[1], memoryview(compressed(byte_tokenizer())), "a test")
+
+
+def stop_of(tokenizer: Tokenizer) -> int:
+    name = "</s>" if tokenizer.kind == "SentencePiece" else "<eos>"
+    found = tokenizer.token_id(name)
+    assert found is not None
+    return found
+
+
+def constrained(tokenizer: Tokenizer, schema: Any, extra: int = 0) -> Constraint:
+    stops = [stop_of(tokenizer)]
+    return JsonConstraints(tokenizer, stops, tokenizer.size + extra).matching(schema)
+
+
+def allowed(constraint: Constraint) -> list[int]:
+    bits = np.unpackbits(constraint.allowed().view(np.uint8), bitorder="little")
+    return np.flatnonzero(bits).tolist()
+
+
+def test_every_walk_ends_with_an_answer(tokenizer: Tokenizer, rng: np.random.Generator) -> None:
+    texts = set()
+    first = constrained(tokenizer, SCHEMA)
+    for _ in range(20):
+        constraint, ids = first.copy(), []
+        while not constraint.is_complete:
+            ids.append(int(rng.choice(allowed(constraint))))
+            constraint.add(ids[-1])
+            assert constraint.error is None
+        texts.add(json.loads(tokenizer.decode(ids)))
+    assert texts == {"no", "yes"}
+    assert not first.is_complete
+
+
+def test_tokens_that_the_tokenizer_does_not_have(tokenizer: Tokenizer) -> None:
+    constraint = constrained(tokenizer, SCHEMA, extra=70)
+    assert len(constraint.allowed()) == words(tokenizer.size + 70)
+    assert max(allowed(constraint)) < tokenizer.size
+
+
+def test_an_answer_may_end_only_where_it_matches(tokenizer: Tokenizer) -> None:
+    constraint, stop = constrained(tokenizer, {"type": "integer"}), stop_of(tokenizer)
+    assert stop not in allowed(constraint)
+    for token in tokenizer.encode("7"):
+        constraint.add(token)
+    assert stop in allowed(constraint)
+    assert not constraint.is_complete  # more digits may follow
+
+
+def test_blanks_end(tokenizer: Tokenizer) -> None:
+    constraint, seen = constrained(tokenizer, {"type": "object"}), list[int]()
+    for text in "{ ":
+        seen = allowed(constraint)
+        constraint.add(tokenizer.encode("}" + text)[-1])  # nothing is added before it
+    assert constraint.error is None
+    space = tokenizer.encode("} ")[-1]
+    assert space in seen
+    assert space not in allowed(constraint)
+
+
+def test_a_token_that_is_not_allowed(tokenizer: Tokenizer) -> None:
+    constraint = constrained(tokenizer, SCHEMA)
+    constraint.add(stop_of(tokenizer))
+    assert constraint.error is not None
+    assert not constraint.is_complete
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        ({"type": "foo"}, "Invalid type: foo"),
+        ({"not": {"type": "string"}}, "Unimplemented keys"),
+        ({"$ref": "http://x/y"}, "not present in a registry"),
+        ({"type": "string", "pattern": "(?=a)b"}, "look-around"),
+        ({"type": "object", "x-guidance": {"foo": 1}}, "unknown field `foo`"),
+    ],
+)
+def test_schemas_that_are_refused(tokenizer: Tokenizer, schema: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        constrained(tokenizer, schema)
+
+
+def test_a_bundle_without_a_stop(tokenizer: Tokenizer) -> None:
+    with pytest.raises(ValueError, match="no single token that ends an answer"):
+        JsonConstraints(tokenizer, [], tokenizer.size).matching(SCHEMA)
+
+
+@pytest.mark.parametrize("sampler", [lm.SamplerConfig(), lm.SamplerConfig(top_k=40)])
+def test_the_mask(sampler: lm.SamplerConfig, rng: np.random.Generator) -> None:
+    """Only tokens whose bits are set are chosen, also beyond the 32nd, and by their logits."""
+    size = len(SPECIAL) + 65
+    variant = Rules(sampler).variant(size, is_masked=True)
+    run = jax.jit(lambda *values: next_token(variant, *values))
+    for seed in range(5):
+        kept = rng.permutation(size)[:7]
+        mask = np.zeros(words(size), np.uint32)
+        np.bitwise_or.at(mask, kept // 32, np.uint32(1) << (kept % 32).astype(np.uint32))
+        choice = Rules(sampler).choice(variant, size)._replace(allowed=mask, seed=np.uint32(seed))
+        logits = rng.normal(0, 3, size).astype(np.float32)
+        token, _ = run(choice, logits, np.zeros(0, np.int32), np.int32(0))
+        expected = kept if sampler.top_k else [kept[logits[kept].argmax()]]
+        assert int(token) in expected

@@ -1,0 +1,206 @@
+"""Programs that a thread compiles: what needs them waits, the rest goes on, tokens stay."""
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jaxdelegate import lm
+from jaxdelegate.lm.choices import Rules
+from jaxdelegate.lm.generation import Batch, Request, Running
+from jaxdelegate.lm.graph import LanguageGraph
+from jaxdelegate.lm.language_model import LengthError
+from jaxdelegate.lm.preparing import Preparer
+from tests.support.language_models import language_bundle, language_model
+
+GROWING, SHORT = [1, *range(20, 259)], [1, 80, 81]
+
+
+class Held:
+    """A model that has no programs yet, and compiles when it is allowed."""
+
+    def __init__(self, model: Any) -> None:
+        self._model, self.allowed, self._known = model, threading.Event(), set[Any]()
+        self.error: Exception | None = None
+
+    def has_program(self, task: Any) -> bool:
+        return task in self._known
+
+    def prepare(self, task: Any) -> None:
+        assert self.allowed.wait(60)
+        if self.error is not None:
+            raise self.error
+        self._model.prepare(task)
+        self._known.add(task)
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[lm.Engine]:
+    """For 512 tokens, with caches of two lengths."""
+    path = tmp_path_factory.mktemp("lm") / "model.litertlm"
+    path.write_bytes(language_bundle(model=language_model(capacity=512, prefill=(64,))))
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        lm.Engine(path, lm.Backend.CPU(), max_batch=2, cache_dir=":nocache") as engine,
+    ):
+        patch.setattr(LanguageGraph, "cache_lengths", (256, 512))
+        yield engine
+
+
+@pytest.fixture
+def held(engine: lm.Engine) -> Held:
+    return Held(engine._model)
+
+
+def finished(batch: Batch, *waited: Running) -> None:
+    """Run until these have ended, and at most a minute."""
+    end = threading.Event()
+    timer = threading.Timer(60, end.set)
+    timer.start()
+    while any(running.finish_reason is None for running in waited):
+        assert not end.is_set()
+        batch.read()
+        batch.run(4)
+    timer.cancel()
+
+
+def warmed(engine: lm.Engine, held: Held) -> Batch:
+    """A batch that has the programs for short caches and the most likely token."""
+    batch = Batch(engine, engine.new_decoder(2), Preparer(held))
+    held.allowed.set()
+    finished(batch, batch.join(Request([5] * 70, 2, Rules())))
+    held.allowed.clear()
+    return batch
+
+
+def test_a_sequence_that_grows_waits_alone(engine: lm.Engine, held: Held) -> None:
+    batch = warmed(engine, held)
+    growing = batch.join(Request(GROWING, 40, Rules()))
+    short = batch.join(Request(SHORT, 90, Rules()))
+    finished(batch, short)
+    assert len(growing.tokens) == 256 - len(GROWING) + 1  # as many as fit
+    another = batch.join(Request(SHORT, 20, Rules()))
+    finished(batch, another)
+    batch.read(), batch.run(4)
+    assert batch.is_held
+    held.allowed.set()
+    finished(batch, growing)
+    alone = engine.generate([GROWING], max_output_tokens=40)
+    assert growing.tokens == alone[0].token_ids
+    for running, limit in ((short, 90), (another, 20)):
+        assert running.tokens == engine.generate([SHORT], max_output_tokens=limit)[0].token_ids
+
+
+def test_a_prompt_that_is_too_long_for_the_caches_waits_alone(
+    engine: lm.Engine, held: Held
+) -> None:
+    batch = warmed(engine, held)
+    long = batch.join(Request([*GROWING, *SHORT * 20], 9, Rules()))
+    short = batch.join(Request(SHORT, 90, Rules()))
+    finished(batch, short)
+    assert (long.tokens, long.read) == ([], 256)
+    held.allowed.set()
+    finished(batch, long)
+    (alone,) = engine.generate([[*GROWING, *SHORT * 20]], max_output_tokens=9)
+    assert long.tokens == alone.token_ids
+    finished(batch, batch.join(Request(SHORT, 90, Rules())))  # caches are short again
+
+
+def test_variants_join_and_leave(engine: lm.Engine, held: Held) -> None:
+    """What was compiled for several goes on for fewer of them."""
+    batch = warmed(engine, held)
+    sampled = Rules(lm.SamplerConfig(top_k=8, top_p=1.0, temperature=1.0, seed=3))
+    held.allowed.set()
+    first = batch.join(Request(SHORT, 60, sampled))
+    while not first.tokens:
+        batch.read(), batch.run(1)
+    second = batch.join(Request(SHORT, 90, Rules(), has_scores=True))
+    while not second.tokens:
+        batch.read(), batch.run(1)
+    held.allowed.clear()
+    finished(batch, first, second)
+    assert second.tokens == engine.generate([SHORT], max_output_tokens=90)[0].token_ids
+    assert len(second.scores) == len(second.tokens)
+
+
+def test_an_error_is_that_of_one_request(engine: lm.Engine, held: Held) -> None:
+    batch = warmed(engine, held)
+    held.error = RuntimeError("no memory")
+    failing = batch.join(Request(SHORT, 9, Rules(), has_scores=True))
+    going_on = batch.join(Request(SHORT, 90, Rules()))
+    held.allowed.set()
+    finished(batch, failing, going_on)
+    assert (failing.error, going_on.error) == ("no memory", None)
+    held.error = None
+    again = batch.join(Request(SHORT, 9, Rules(), has_scores=True))
+    finished(batch, again)
+    assert (again.error, len(again.scores)) == (None, len(again.tokens))
+
+
+def test_lengths_that_a_model_cannot_have(tmp_path: Path) -> None:
+    content = language_model(capacity=512, prefill=(64,), is_rigid=True)
+    path = tmp_path / "model.litertlm"
+    path.write_bytes(language_bundle(model=content))
+    with lm.Engine(path, lm.Backend.CPU(), max_batch=2, cache_dir=":nocache") as engine:
+        assert len(engine.graph.cache_lengths) > 1
+        batch = Batch(engine, engine.new_decoder(2), engine.new_preparer())
+        running = batch.join(Request(SHORT, 9, Rules()))
+        finished(batch, running)
+        assert running.tokens == engine.generate([SHORT], max_output_tokens=9)[0].token_ids
+
+
+def test_closing_waits_for_the_thread(held: Held) -> None:
+    preparer, tasks = Preparer(held), ["a", "b", "c"]
+    done = list[str]()
+    held._model = type("Model", (), {"prepare": staticmethod(done.append)})
+    assert not preparer.is_ready(tasks)  # type: ignore[arg-type]
+    threading.Timer(0.05, held.allowed.set).start()
+    preparer.close()
+    assert done == ["a"]
+    held.error = LengthError()
+    assert not preparer.is_ready(["d"])  # type: ignore[list-item]
+    preparer.close()
+    with pytest.raises(LengthError):
+        preparer.is_ready(["d"])  # type: ignore[list-item]
+
+
+SCRIPT = """
+import sys
+from jaxdelegate import lm
+from jaxdelegate.lm.choices import Rules
+from jaxdelegate.lm.generation import Batch, Request
+
+with lm.Engine(sys.argv[1], lm.Backend.CPU(), max_batch=2, cache_dir=sys.argv[2]) as engine:
+    preparer = engine.new_preparer()
+    batch = Batch(engine, engine.new_decoder(2), preparer)
+    first = batch.join(Request([1, 80, 81], 100, Rules()))
+    while len(first.tokens) < 5:
+        batch.read(), batch.run(1)
+    had_jax = "jax" in sys.modules
+    second = batch.join(Request([1, 80, 81], 9, Rules(), has_scores=len(sys.argv) > 3))
+    while first.finish_reason is None or second.finish_reason is None:
+        batch.read(), batch.run(1)
+    preparer.close()
+    print(had_jax, "jax" in sys.modules, first.tokens, second.tokens, len(second.scores))
+"""
+
+
+@pytest.mark.slow
+def test_jax_is_imported_while_others_run(tmp_path: Path) -> None:
+    path = tmp_path / "model.litertlm"
+    path.write_bytes(language_bundle())
+
+    def printed(*more: str) -> str:
+        command = [sys.executable, "-c", SCRIPT, str(path), str(tmp_path / "cache"), *more]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    first = printed().split(maxsplit=2)
+    again = printed().split(maxsplit=2)
+    assert (first[0], again[:2], first[2]) == ("True", ["False", "False"], again[2])
+    with_scores = printed("scores").split(maxsplit=2)
+    assert with_scores[:2] == ["False", "True"]
+    assert with_scores[2].rpartition(" ")[0] == first[2].rpartition(" ")[0]
