@@ -88,6 +88,7 @@ class _Traced:
     def __init__(self, task: Task, step: Step, graph: LanguageGraph, applies: Applies) -> None:
         """`applies`: the functions of models, by part; their `params` likewise."""
         self._task, self._graph, self._applies = task, graph, applies
+        self._rows = task.rows
         self._one = step
         self._drafter = graph.drafter if graph.is_speculative(task.step) else None
         self._stops = np.asarray(task.stops, np.int32)
@@ -166,13 +167,8 @@ class _Traced:
         if self._task.slots == 1:
             new, _ = self._step(params, caches, tokens, start, count)
             return (new,)
-        own = {name: lax.dynamic_index_in_dim(c, slot, 0, False) for name, c in caches.items()}
-        new, _ = self._step(params, own, tokens, start, count)
-        changed = {
-            name: lax.dynamic_update_index_in_dim(caches[name], value, slot, 0)
-            for name, value in new.items()
-        }
-        return (changed,)
+        new, _ = self._step(params, _of_slot(caches, slot), tokens, start, count)
+        return (_with_slot(caches, slot, new),)
 
     def _steps(
         self, params: Any, caches: Caches, tokens: jax.Array, positions: jax.Array
@@ -188,7 +184,7 @@ class _Traced:
             logits = outputs[LOGITS].reshape(-1, self._graph.vocabulary)[-len(tokens) :]
             return new, _Rows(tokens, logits, self._activations(outputs, len(tokens)))
 
-        if self._task.slots == 1:
+        if self._rows == 1:
             caches, rows = one(caches, tokens[0], positions[0])
             return caches, jax.tree.map(lambda array: array[None], rows)
         both: tuple[Caches, _Rows] = jax.vmap(one)(caches, tokens, positions)
@@ -201,7 +197,7 @@ class _Traced:
 
     def _kept(self, is_active: Any, new: Caches, old: Mapping[str, Any]) -> Caches:
         """The new caches; resting slots keep their recurrent states."""
-        if self._task.slots == 1:  # it does not rest
+        if self._rows == 1:  # it does not rest
             return new
         kept = {}
         for name in self._graph.recurrent:
@@ -210,9 +206,16 @@ class _Traced:
         return {**new, **kept}
 
     def _generate(self, params: Any, caches: Caches, *values: Any) -> tuple[Any, ...]:
+        if not self._task.is_alone:
+            return self._generated(params, caches, *values)
+        *values_of_slot, slot = values
+        new, *found = self._generated(params, _of_slot(caches, slot), *values_of_slot)
+        return (_with_slot(caches, slot, new), *found)
+
+    def _generated(self, params: Any, caches: Caches, *values: Any) -> tuple[Any, ...]:
         sequences, rest = Sequences(*values[:5]), values[5:]
         choice, limit = Choice(*rest[:-1]), rest[-1]
-        shape = STEPS, self._task.slots, self._one.length
+        shape = STEPS, self._rows, self._one.length
         found = Generated(
             jnp.zeros(shape, np.int32),
             jnp.zeros(shape, np.float32),
@@ -269,7 +272,7 @@ class _Traced:
         places = sequences.generated[:, None] + numbers
         kept = numbers < jnp.reshape(counts, (-1, 1))
         places = jnp.where(kept, places, self._graph.capacity)  # beyond the end: dropped
-        slots = lax.iota(np.int32, self._task.slots)[:, None]
+        slots = lax.iota(np.int32, self._rows)[:, None]
         return sequences.answer.at[slots, places].set(tokens, mode="drop")
 
     def _advanced(
@@ -298,11 +301,11 @@ class _Traced:
     def _last(self, activations: jax.Array, counts: jax.Array) -> jax.Array:
         """Those of the last row that is right, in the shape of the other caches."""
         found = self._at(activations, counts)
-        return found[0] if self._task.slots == 1 else found
+        return found[0] if self._rows == 1 else found
 
     def _at(self, rows: jax.Array, counts: jax.Array) -> jax.Array:
         """The last of each slot's first rows; of none, the first one."""
-        slots = lax.iota(np.int32, self._task.slots)
+        slots = lax.iota(np.int32, self._rows)
         return rows[slots, jnp.maximum(counts - 1, 0)]
 
     def _score(
@@ -326,7 +329,18 @@ class _Traced:
                 i + 1,
             )
 
-        zeros = jnp.zeros((self._task.slots, STEPS), np.float32)
+        zeros = jnp.zeros((self._rows, STEPS), np.float32)
         start = caches, token, position, zeros, jnp.int32(0)
         caches, _, _, scores, _ = lax.while_loop(goes_on, step, start)
         return caches, scores
+
+
+def _of_slot(caches: Mapping[str, Any], slot: Any) -> Caches:
+    return {name: lax.dynamic_index_in_dim(c, slot, 0, False) for name, c in caches.items()}
+
+
+def _with_slot(caches: Mapping[str, Any], slot: Any, new: Mapping[str, Any]) -> Caches:
+    return {
+        name: lax.dynamic_update_index_in_dim(caches[name], value, slot, 0)
+        for name, value in new.items()
+    }

@@ -201,6 +201,8 @@ class Decoder:
         steps: int = STEPS,
         slots: Collection[int] | None = None,
         variant: Variant | None = None,
+        *,
+        is_alone: bool = False,
     ) -> Mapping[int, Piece]:
         """Run up to `steps` steps; returns the tokens of each slot that did not rest.
 
@@ -208,6 +210,7 @@ class Decoder:
             steps: the most.
             slots: others rest in this run; None: all generate.
             variant: of the program; None: the one that the sequences need.
+            is_alone: by the program of one slot, which `slots` has.
         """
         active = {
             i: s
@@ -224,15 +227,23 @@ class Decoder:
             if sequence.constraint is not None:
                 choice.allowed[slot] = sequence.constraint.allowed()
         placed = self._placed(variant, active)
+        rows = [*active] if is_alone else [*range(self.slots)]
         found = self._programs.generate(
-            variant, self._caches, placed, choice, steps, drafts=self._drafts
+            variant,
+            self._caches,
+            Sequences(*(array[rows] for array in placed)),
+            Choice(*(array[rows] for array in choice)),
+            steps,
+            drafts=self._drafts and not is_alone,
+            slot=rows[0] if is_alone else None,
         )
         numbers = np.arange(found.tokens.shape[-1])
         kept = numbers < found.counts[: int(found.steps), :, None]
         tokens, scores = (a[: len(kept)] for a in (found.tokens, found.scores))
         return {
-            i: self._taken(s, tokens[:, i][kept[:, i]].tolist(), scores[:, i][kept[:, i]].tolist())
-            for i, s in active.items()
+            i: self._taken(active[i], tokens[:, n][own].tolist(), scores[:, n][own].tolist())
+            for n, (i, own) in enumerate(zip(rows, kept.swapaxes(0, 1), strict=True))
+            if i in active
         }
 
     def score(self, slot: int, ids: Sequence[int]) -> list[float]:

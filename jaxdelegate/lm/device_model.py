@@ -170,12 +170,17 @@ class DeviceModel(abc.ABC, Generic[T]):
         """Whether the program of a task is in memory."""
         return task in self._programs
 
-    def prepare(self, task: T) -> None:
-        """Load or compile the program of a task, while other threads run those in memory."""
+    def prepare(self, task: T, *, is_optional: bool = False) -> None:
+        """Load or compile the program of a task, while other threads run those in memory.
+
+        If it `is_optional`, nothing else is loaded again for it.
+        """
         weights, programs = self._current()
         try:
             self._program(task, weights, programs)
         except client.NeedsJaxError:
+            if is_optional:
+                return
             self._go_on_with_jax(is_running=True)
             self._program(task, *self._current())
 

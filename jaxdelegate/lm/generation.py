@@ -168,7 +168,8 @@ class Batch:
         self._use(ready)
         found, self._failed = self._failed, []
         variant = None if ready is None else ready.variant
-        for slot, piece in self._decoder.run(steps, slots, variant).items():
+        is_alone = ready is not None and self._is_alone(slots, ready)
+        for slot, piece in self._decoder.run(steps, slots, variant, is_alone=is_alone).items():
             self.is_held = False
             running = self._running[slot]
             self._take(running, piece)
@@ -228,6 +229,15 @@ class Batch:
                     slots, ready = more, found
         self._active = [self._running[slot] for slot in slots]
         return slots, ready
+
+    def _is_alone(self, slots: Sequence[int] | None, ready: "_Ready") -> bool:
+        """Whether only one request generates, and the program for that is in memory."""
+        programs = self._decoder.programs
+        if slots is None or len(slots) != 1 or ready.variant is None or not programs.gains_alone:
+            return False
+        assert self._preparer is not None
+        task = programs.generator(ready.variant, ready.length, is_alone=True)
+        return self._preparer.has_optional(task)
 
     def _needed(self, slots: Sequence[int]) -> int:
         """For how many tokens these need caches, and the others that rest."""

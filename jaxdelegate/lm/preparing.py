@@ -1,17 +1,20 @@
 """Compiles programs in a thread: sequences that do not need them go on meanwhile."""
 
 import collections
+import logging
 import threading
 from collections.abc import Iterable
 from typing import Protocol
 
 from jaxdelegate.lm.tasks import Task
 
+_LOGGER = logging.getLogger("jaxdelegate")
+
 
 class _Model(Protocol):
     def has_program(self, task: Task) -> bool: ...
 
-    def prepare(self, task: Task) -> None: ...
+    def prepare(self, task: Task, *, is_optional: bool = False) -> None: ...
 
 
 class Preparer:
@@ -23,6 +26,7 @@ class Preparer:
         self._lock = threading.Lock()
         self._tasks: collections.deque[Task] = collections.deque()  # the first one is compiled now
         self._errors: dict[Task, Exception] = {}
+        self._optional: set[Task] = set()
         self._thread: threading.Thread | None = None
 
     def has(self, tasks: Iterable[Task]) -> bool:
@@ -39,11 +43,28 @@ class Preparer:
             for task in missing:
                 if task in self._errors:
                     raise self._errors.pop(task)
-            self._tasks += (task for task in missing if task not in self._tasks)
-            if self._tasks and self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="compile", daemon=True)
-                self._thread.start()
+            self._add(missing)
         return not missing
+
+    def has_optional(self, task: Task) -> bool:
+        """Whether a program that only takes less time than others is in memory.
+
+        If not, the thread loads it, or compiles it if programs are compiled in this process at all.
+        After an error it does not try again.
+        """
+        if self._model.has_program(task):
+            return True
+        with self._lock:
+            if task not in self._optional:
+                self._optional.add(task)
+                self._add([task])
+        return False
+
+    def _add(self, tasks: Iterable[Task]) -> None:
+        self._tasks += (task for task in tasks if task not in self._tasks)
+        if self._tasks and self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="compile", daemon=True)
+            self._thread.start()
 
     def close(self) -> None:
         """Compile nothing more, and wait for what is compiled now."""
@@ -61,10 +82,14 @@ class Preparer:
                     self._thread = None
                     return
                 task = self._tasks[0]
+                is_optional = task in self._optional
             try:
-                self._model.prepare(task)
-            except Exception as error:  # that of who needs it
-                with self._lock:
-                    self._errors[task] = error
+                self._model.prepare(task, is_optional=is_optional)
+            except Exception as error:
+                if is_optional:
+                    _LOGGER.warning("answers to one request at a time take longer: %s", error)
+                else:  # that of who needs it
+                    with self._lock:
+                        self._errors[task] = error
             with self._lock:
                 self._tasks.popleft()

@@ -62,10 +62,20 @@ class Programs:
         empty = (np.zeros(*array) for array in caches(self.graph, self.slots, length))
         return Caches(runtime, length, [runtime.put(array) for array in empty])
 
-    def generator(self, variant: Variant, length: int, step: str | None = None) -> Task:
+    @property
+    def gains_alone(self) -> bool:
+        """Whether a program of one slot takes less time than that of all, if the others rest.
+
+        On a CPU products of one row do; other devices read weights for as long as they compute.
+        """
+        return self.slots > 1 and self._model.platform == "cpu"
+
+    def generator(
+        self, variant: Variant, length: int, step: str | None = None, *, is_alone: bool = False
+    ) -> Task:
         """What a program that generates tokens with caches of a length does, by decode steps."""
         key = step or self.graph.decode.key
-        return Task("generate", key, self.slots, length, self._stops, variant)
+        return Task("generate", key, self.slots, length, self._stops, variant, is_alone)
 
     def read(
         self, caches: Caches, slot: int, tokens: np.ndarray, start: int, count: int, held: int
@@ -120,6 +130,7 @@ class Programs:
         limit: int,
         *,
         drafts: bool = False,
+        slot: int | None = None,
     ) -> Generated:
         """Run up to `limit` steps for the slots that do not rest; ends when all rest.
 
@@ -133,6 +144,7 @@ class Programs:
             choice: how their tokens are chosen.
             limit: how many steps.
             drafts: use the drafter, as long as its steps end within the caches.
+            slot: the only one that `sequences` and `choice` have; None: they have all.
         """
         step, drafter, last = self.graph.decode, self.graph.drafter, int(sequences.position.max())
         if drafts and drafter is not None and last + drafter.verify.length <= self.graph.capacity:
@@ -142,9 +154,10 @@ class Programs:
             # Slots that rest write entries, too: several may not begin at the caches' last place.
             counted = sequences.left > 0 if step.length == 1 else slice(None)
             room = (length - int(sequences.position[counted].max())) // step.length
-            return (*sequences, *choice, np.int32(min(limit, STEPS, room)))
+            end = () if slot is None else (np.int32(slot),)
+            return (*sequences, *choice, np.int32(min(limit, STEPS, room)), *end)
 
-        task = self.generator(variant, 0, step.key)
+        task = self.generator(variant, 0, step.key, is_alone=slot is not None)
         # A full sequence that rests is beyond the last place.
         needed = min(last + step.length, self.graph.capacity)
         return Generated(*self._run(task, caches, values, needed))

@@ -32,6 +32,7 @@ class Task:
         length: of the caches.
         stops: the tokens that end an answer.
         variant: how tokens may be chosen.
+        is_alone: it generates in one of the slots only, whose caches it copies and puts back.
     """
 
     kind: Literal["read", "generate", "score"]
@@ -40,6 +41,12 @@ class Task:
     length: int
     stops: tuple[int, ...] = ()
     variant: Variant = dataclasses.field(default_factory=Variant)
+    is_alone: bool = False
+
+    @property
+    def rows(self) -> int:
+        """How many sequences it generates or scores at once."""
+        return 1 if self.is_alone else self.slots
 
 
 class Sequences(NamedTuple):
@@ -86,7 +93,7 @@ def caches(graph: LanguageGraph, slots: int, length: int) -> list[Array]:
 
 def arguments(graph: LanguageGraph, task: Task, step: Step) -> list[Array]:
     """The arrays of the host that a program takes, in order."""
-    n, scalar = task.slots, ((), _INT)
+    n, scalar = task.rows, ((), _INT)
     if task.kind == "read":  # slot, tokens, start, count
         return [scalar, ((step.length,), _INT), scalar, scalar]
     if task.kind == "score":  # token, position, targets, lengths
@@ -107,16 +114,17 @@ def arguments(graph: LanguageGraph, task: Task, step: Step) -> list[Array]:
         ngram_window=((n,), _INT),
         allowed=((n, allowed), np.dtype(np.uint32)),
     )
-    return [*sequences, *choice, scalar]  # the last one limits the steps
+    # The scalars limit the steps, and name the slot.
+    return [*sequences, *choice, scalar, *([scalar] * task.is_alone)]
 
 
 def results(graph: LanguageGraph, task: Task) -> list[Array]:
     """The arrays that a program returns, in order."""
-    n = task.slots
+    n = task.rows
     own: list[Array] = []
     if task.kind == "generate":
         most = (STEPS, n, graph.step(task.step).length)
         own = [*Generated((most, _INT), (most, _FLOAT), (most[:2], _INT), ((), _INT))]
     if task.kind == "score":
         own = [((n, STEPS), _FLOAT)]
-    return [*caches(graph, n, task.length), *own]
+    return [*caches(graph, task.slots, task.length), *own]

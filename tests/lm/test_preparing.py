@@ -15,6 +15,7 @@ from jaxdelegate.lm.generation import Batch, Request, Running
 from jaxdelegate.lm.graph import LanguageGraph
 from jaxdelegate.lm.language_model import LengthError
 from jaxdelegate.lm.preparing import Preparer
+from jaxdelegate.lm.tasks import Task
 from tests.support.language_models import language_bundle, language_model
 
 GROWING, SHORT = [1, *range(20, 259)], [1, 80, 81]
@@ -26,15 +27,17 @@ class Held:
     def __init__(self, model: Any) -> None:
         self._model, self.allowed, self._known = model, threading.Event(), set[Any]()
         self.error: Exception | None = None
+        self.error_of_optional: Exception | None = None
 
     def has_program(self, task: Any) -> bool:
         return task in self._known
 
-    def prepare(self, task: Any) -> None:
+    def prepare(self, task: Any, *, is_optional: bool = False) -> None:
         assert self.allowed.wait(60)
-        if self.error is not None:
-            raise self.error
-        self._model.prepare(task)
+        error = self.error_of_optional if is_optional else self.error
+        if error is not None:
+            raise error
+        self._model.prepare(task, is_optional=is_optional)
         self._known.add(task)
 
 
@@ -127,6 +130,41 @@ def test_variants_join_and_leave(engine: lm.Engine, held: Held) -> None:
     assert len(second.scores) == len(second.tokens)
 
 
+def test_a_request_alone_has_a_program_of_its_own(
+    engine: lm.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once it is compiled; the others' caches stay as they are."""
+    preparer, decoder, ran = engine.new_preparer(), engine.new_decoder(2), list[Task]()
+    batch, run = Batch(engine, decoder, preparer), engine._model.run
+    monkeypatch.setattr(engine._model, "run", lambda task, *a: (ran.append(task), run(task, *a))[1])
+    resting = batch.join(Request(SHORT, 3, Rules()))
+    finished(batch, resting)
+    preparer.close()
+    alone = batch.join(Request(GROWING[1:9], 30, Rules()))
+    ran.clear()
+    finished(batch, alone)
+    assert {task.is_alone for task in ran if task.kind == "generate"} == {True}
+    assert alone.tokens == engine.generate([GROWING[1:9]], max_output_tokens=30)[0].token_ids
+    again = batch.join(Request([*SHORT, *resting.tokens], 9, Rules()))
+    assert again.reused == len(SHORT) + 2
+    finished(batch, again)
+    both = engine.generate([[*SHORT, *resting.tokens]], max_output_tokens=9)
+    assert again.tokens == both[0].token_ids
+
+
+def test_without_its_own_program_a_request_alone_goes_on(
+    engine: lm.Engine, held: Held, caplog: pytest.LogCaptureFixture
+) -> None:
+    held.error_of_optional = RuntimeError("no memory")
+    batch = warmed(engine, held)
+    held.allowed.set()
+    running = batch.join(Request(SHORT, 20, Rules()))
+    finished(batch, running)
+    assert running.tokens == engine.generate([SHORT], max_output_tokens=20)[0].token_ids
+    batch._preparer.close()  # type: ignore[union-attr]
+    assert "one request at a time take longer: no memory" in caplog.text
+
+
 def test_an_error_is_that_of_one_request(engine: lm.Engine, held: Held) -> None:
     batch = warmed(engine, held)
     held.error = RuntimeError("no memory")
@@ -156,7 +194,7 @@ def test_lengths_that_a_model_cannot_have(tmp_path: Path) -> None:
 def test_closing_waits_for_the_thread(held: Held) -> None:
     preparer, tasks = Preparer(held), ["a", "b", "c"]
     done = list[str]()
-    held._model = type("Model", (), {"prepare": staticmethod(done.append)})
+    held._model = type("Model", (), {"prepare": lambda task, **_: done.append(task)})
     assert not preparer.is_ready(tasks)  # type: ignore[arg-type]
     threading.Timer(0.05, held.allowed.set).start()
     preparer.close()
