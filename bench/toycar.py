@@ -41,11 +41,12 @@ def score(interpreter: Any, x: np.ndarray) -> float:
 
 
 def stored(x: np.ndarray, details: dict) -> np.ndarray:
-    """As the network takes it; as in the authors' script, fractions are cut off."""
+    """The integers that the network takes, as LiteRT's QUANTIZE would make them."""
     if details["dtype"] == np.float32:
         return x
     scale, zero_point = details["quantization"]
-    return (x / scale + zero_point).astype(details["dtype"])
+    info = np.iinfo(details["dtype"])
+    return np.clip(np.round(x / scale) + zero_point, info.min, info.max).astype(details["dtype"])
 
 
 def restored(y: np.ndarray, details: dict) -> np.ndarray:
