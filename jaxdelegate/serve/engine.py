@@ -155,6 +155,8 @@ class ServedFile(Started):
 class ServedSignature:
     """A `ServedModel`: a signature under the name that clients use."""
 
+    memory = ""
+
     def __init__(self, file: ServedFile, runner: GraphRunner, name: str) -> None:
         self.name, self.version, self.recorder = name, _VERSION, file.recorder
         self._file, self._runner = file, runner

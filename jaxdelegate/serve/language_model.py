@@ -99,6 +99,7 @@ class LanguageModel(Started):
             self._renderer = self._engine.renderer().without_lists()
             with waiting(f"{self.name} is being compiled, and not ready before"):
                 self._warm_up(self._engine)
+            self.memory = self._memory(self._engine)
             self.is_ready = True
         except BaseException as error:
             self.error = error
@@ -119,6 +120,12 @@ class LanguageModel(Started):
             decoder.read(0, [0])
             decoder.begin(0, 1, rules)
             decoder.run()
+
+    def _memory(self, engine: Engine) -> str:
+        both = engine.weight_bytes, engine.cache_bytes
+        weights, caches = (f"{count / 1e6:,.1f} MB" for count in both)
+        slots = self.settings.max_batch_size
+        return f"{weights} of weights, and up to {caches} of caches for each of {slots} slots"
 
     def _check_ending(self) -> None:
         if self._is_ending.is_set():

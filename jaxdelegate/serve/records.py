@@ -67,6 +67,7 @@ class Served(Protocol):
 
     name: str
     version: str
+    memory: str  # what takes memory on the device; empty: it is not known
 
     @property
     def is_ready(self) -> bool:

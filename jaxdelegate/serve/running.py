@@ -140,7 +140,8 @@ class Server:
             self._fail(error)
         else:
             seconds = time.perf_counter() - self._begin
-            self._say(f"model {model.name!r} is ready after {seconds:.1f} s")
+            memory = f", with {model.memory}" if model.memory else ""
+            self._say(f"model {model.name!r} is ready after {seconds:.1f} s{memory}")
 
     def _fail(self, error: BaseException) -> None:
         self._error = self._error or error

@@ -26,9 +26,11 @@ class Started:
         name: that clients use.
         error: why it cannot be used.
         is_ready: it was prepared.
+        memory: what takes memory on the device, in words.
     """
 
     batcher: _Batcher
+    memory = ""
 
     def __init__(self, name: str) -> None:
         """Nothing is started yet, so that the process may fork."""

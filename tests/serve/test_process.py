@@ -157,7 +157,10 @@ def test_after_a_signal_streams_go_on_to_their_end(tmp_path: Path) -> None:
     path.write_bytes(language_bundle(model=language_model(capacity=2048)))
     body = json.dumps({"model": "model", "prompt": [1], "max_tokens": 2000, "stream": True})
     with process(str(path), f"--jax_serialization_dir={tmp_path}") as served:
-        served.line("model 'model' is ready after ")
+        line = served.line("model 'model' is ready after ")
+        assert re.search(
+            r" with 0\.\d MB of weights, and up to \d\.\d MB of caches for each of 8 ", line
+        )
         address = f"http://127.0.0.1:{served.port}/v1/completions"
         request = urllib.request.Request(address, body.encode())
         with urllib.request.urlopen(request, timeout=60) as stream:
