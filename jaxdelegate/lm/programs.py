@@ -75,7 +75,7 @@ class Programs:
     ) -> Task:
         """What a program that generates tokens with caches of a length does, by decode steps."""
         key = step or self.graph.decode.key
-        return Task("generate", key, self.slots, length, self._stops, variant, is_alone)
+        return Task("generate", key, self.slots, length, self._stops, variant, is_alone=is_alone)
 
     def read(
         self, caches: Caches, slot: int, tokens: np.ndarray, start: int, count: int, held: int

@@ -9,6 +9,7 @@ from jax import lax
 
 from jaxdelegate.op_lowering.common.basics import scalar
 from jaxdelegate.op_lowering.common.derivatives import root
+from jaxdelegate.op_lowering.common.row_order import has_few_rows, largest, sum_in_order
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.normalization.options import (
     L2NormOptions,
@@ -69,10 +70,14 @@ def _lower_softmax(op: Op[SoftmaxOptions]) -> Function:
     if x.is_quantized:
         return _integers(lower_softmax(op.options, x, y))
     accumulator = op.context.precision.accumulator(x.dtype)
+    is_ordered = has_few_rows(op.context, x)
 
     def softmax(x: jax.Array) -> tuple[jax.Array]:
         if x.size == 0:
             return (x,)
+        if is_ordered:
+            y = jnp.exp((x - largest(x, (x.ndim - 1,))[..., None]) * scalar(beta, x))
+            return (y / sum_in_order(y, (x.ndim - 1,))[..., None],)
         shifted = _shifted(x.astype(accumulator))
         y = jnp.exp(shifted * scalar(beta, shifted))
         return ((y / jnp.sum(y, axis=-1, keepdims=True)).astype(x.dtype),)

@@ -20,6 +20,7 @@ from jaxdelegate.op_lowering.common.pointwise import (
     UINT8,
     why_not_stored,
 )
+from jaxdelegate.op_lowering.common.row_order import has_few_rows, sum_in_order
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.records.record import Options
 from jaxdelegate.op_lowering.reduction import cpu_kernel as mean_cpu_kernel
@@ -85,20 +86,7 @@ def _sum(x: jax.Array, axes: _Axes) -> jax.Array:
 
 
 def _sum_in_order(x: jax.Array, axes: _Axes) -> jax.Array:
-    """A float sum in the kernels' order: value after value, as stored.
-
-    XLA's CPU compiler splits sums into partial ones, but not a reduction with two results, as long
-    as both are used: here the sum and the maximum.
-    """
-    if x.dtype not in FLOATS:
-        return _sum(x, axes)
-    start = jnp.zeros((), x.dtype), jnp.full((), -jnp.inf, x.dtype)
-
-    def both(a: tuple[jax.Array, ...], b: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-        return a[0] + b[0], jnp.maximum(a[1], b[1])
-
-    total, _ = lax.optimization_barrier(lax.reduce((x, x), start, both, axes))  # type: ignore[no-untyped-call]
-    return jnp.asarray(total)
+    return sum_in_order(x, axes) if x.dtype in FLOATS else _sum(x, axes)
 
 
 def _mean(x: jax.Array, axes: _Axes) -> jax.Array:
@@ -108,6 +96,10 @@ def _mean(x: jax.Array, axes: _Axes) -> jax.Array:
     total = jnp.sum(x, axis=axes, dtype=np.int64)
     divisor = jnp.full_like(total, max(count, 1))
     return lax.div(total, divisor).astype(x.dtype)  # truncates; of nothing: 0
+
+
+def _mean_of_rows(x: jax.Array, axes: _Axes) -> jax.Array:
+    return sum_in_order(x, axes) / math.prod(x.shape[a] for a in axes)
 
 
 def _mean_in_order(x: jax.Array, axes: _Axes) -> jax.Array:
@@ -166,6 +158,7 @@ def _reducer(
     compares: bool = False,
     quantized: quantized_reduction.IntegerReduction | None = None,
     in_order: _Reduce | None = None,
+    of_rows: _Reduce | None = None,
     native: mean_cpu_kernel.Native | None = None,
 ) -> OpRule:
     """The rule of a reduction: inputs x and axes, one output.
@@ -174,7 +167,8 @@ def _reducer(
     `quantized`: the arithmetic of quantized values. `in_order`: `reduce` with the kernels'
     rounding, for a CPU in integer mode: dynamic range operators that follow quantize floats on
     the fly, and a difference in the last bit that moves a value to the next step grows large
-    after a few layers. `native`: our CPU kernel's function, if it supports the operator.
+    after a few layers. `of_rows`: likewise for a few rows, on any CPU, of floats. `native`: our CPU
+    kernel's function, if it supports the operator.
     """
 
     def why_not(op: Op[ReducerOptions]) -> str | None:
@@ -199,7 +193,9 @@ def _reducer(
         if by_kernel is not None:
             return lambda x, _axes: (by_kernel(x).reshape(y.shape),)
         wide = x.dtype if compares else op.context.precision.accumulator(x.dtype)
-        chosen = in_order if in_order is not None and op.context.follows_kernels else reduce
+        is_last = over == (len(x.shape) - 1,) and has_few_rows(op.context, x)
+        ordered = in_order if op.context.follows_kernels else of_rows if is_last else None
+        chosen = ordered or reduce
 
         def run(x: jax.Array, _axes: jax.Array) -> tuple[jax.Array]:
             return (chosen(x.astype(wide), over).reshape(y.shape).astype(y.dtype),)
@@ -216,10 +212,17 @@ MEAN = _reducer(
     FLOATS | _INDICES,
     quantized=quantized_reduction.MEAN,
     in_order=_mean_in_order,
+    of_rows=_mean_of_rows,
     native=mean_cpu_kernel.mean,
 )
 SUM = _reducer(
-    "SUM", 2, _sum, FLOATS | _INDICES, quantized=quantized_reduction.SUM, in_order=_sum_in_order
+    "SUM",
+    2,
+    _sum,
+    FLOATS | _INDICES,
+    quantized=quantized_reduction.SUM,
+    in_order=_sum_in_order,
+    of_rows=_sum_in_order,
 )
 REDUCE_PROD = _reducer(
     "REDUCE_PROD", 2, _prod, FLOATS | INTEGERS, quantized=quantized_reduction.REDUCE_PROD
