@@ -2,7 +2,8 @@
 
 XLA's CPU compiler splits a reduction into partial ones, or computes it in the loop that uses its
 result, where exponentials are other approximations: which, depends on the number of rows. It does
-neither to a reduction with two results, as long as both are used.
+neither to a reduction with two results, as long as both are used. Seen with XLA of jaxlib 0.10.2,
+on AVX2.
 """
 
 import math
@@ -16,7 +17,9 @@ from jax import lax
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec
 
-_MOST_ROWS = 64  # of one sequence: more are not put together with those of others
+# A step that generates a token has a row for each head. Prompts have more rows, and are read one at
+# a time.
+_MOST_ROWS = 64
 
 _Axes = tuple[int, ...]
 _Combine = Callable[[jax.Array, jax.Array], jax.Array]

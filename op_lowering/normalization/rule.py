@@ -75,12 +75,11 @@ def _lower_softmax(op: Op[SoftmaxOptions]) -> Function:
     def softmax(x: jax.Array) -> tuple[jax.Array]:
         if x.size == 0:
             return (x,)
-        if is_ordered:
-            y = jnp.exp((x - largest(x, (x.ndim - 1,))[..., None]) * scalar(beta, x))
-            return (y / sum_in_order(y, (x.ndim - 1,))[..., None],)
-        shifted = _shifted(x.astype(accumulator))
+        wide, last = x.astype(accumulator), (x.ndim - 1,)
+        shifted = wide - largest(wide, last)[..., None] if is_ordered else _shifted(wide)
         y = jnp.exp(shifted * scalar(beta, shifted))
-        return ((y / jnp.sum(y, axis=-1, keepdims=True)).astype(x.dtype),)
+        total = sum_in_order(y, last)[..., None] if is_ordered else jnp.sum(y, -1, keepdims=True)
+        return ((y / total).astype(x.dtype),)
 
     return softmax
 

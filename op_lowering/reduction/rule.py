@@ -167,8 +167,8 @@ def _reducer(
     `quantized`: the arithmetic of quantized values. `in_order`: `reduce` with the kernels'
     rounding, for a CPU in integer mode: dynamic range operators that follow quantize floats on
     the fly, and a difference in the last bit that moves a value to the next step grows large
-    after a few layers. `of_rows`: likewise for a few rows, on any CPU, of floats. `native`: our CPU
-    kernel's function, if it supports the operator.
+    after a few layers. `of_rows`: likewise for a few rows of floats by a CPU's delegate. `native`:
+    our CPU kernel's function, if it supports the operator.
     """
 
     def why_not(op: Op[ReducerOptions]) -> str | None:
