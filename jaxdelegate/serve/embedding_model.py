@@ -93,7 +93,7 @@ class EmbeddingModel(Started):
     # ---- in the thread
 
     def _prepare(self) -> None:
-        try:
+        with self._preparing():
             options = dict(self.settings.delegate_options)
             self._engine = engine = EmbeddingEngine(
                 self._path,
@@ -107,12 +107,6 @@ class EmbeddingModel(Started):
                     sizes = compiled_sizes(self.settings.max_batch_size)
                     seconds = {n: self._seconds([[0] * encoder.length] * n) for n in sizes}
                     self._costs[encoder.length] = Costs(seconds)
-            self.is_ready = True
-        except BaseException as error:
-            self.error = error
-            raise
-        finally:
-            self._loaded.set()
 
     def _seconds(self, texts: Sequence[Sequence[int]]) -> float:
         """Compile, then measure a run."""

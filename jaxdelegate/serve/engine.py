@@ -86,7 +86,7 @@ class ServedFile(Started):
     # ---- in the thread
 
     def _prepare(self) -> None:
-        try:
+        with self._preparing():
             with waiting(
                 f"{self.name} is being compiled for each batch size, and not ready before;\n  "
                 "serialization_dir (--jax_serialization_dir) keeps programs for the next start"
@@ -107,12 +107,6 @@ class ServedFile(Started):
             for runner in self.runners:
                 runner.warm_up(self.name)
             self._count_programs()
-            self.is_ready = True
-        except BaseException as error:
-            self.error = error
-            raise
-        finally:
-            self._loaded.set()
 
     def _run(self, items: Sequence[_Item]) -> BatchResult:
         """All items are for one graph and have the same shapes."""

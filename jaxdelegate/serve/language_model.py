@@ -86,7 +86,7 @@ class LanguageModel(Started):
     # ---- in the thread
 
     def _prepare(self) -> None:
-        try:
+        with self._preparing():
             options = dict(self.settings.delegate_options)
             self._engine = Engine(
                 self._path,
@@ -100,12 +100,6 @@ class LanguageModel(Started):
             with waiting(f"{self.name} is being compiled, and not ready before"):
                 self._warm_up(self._engine)
             self.memory = self._memory(self._engine)
-            self.is_ready = True
-        except BaseException as error:
-            self.error = error
-            raise
-        finally:
-            self._loaded.set()
 
     def _warm_up(self, engine: Engine) -> None:
         """Load or compile what most requests need; a thread does the rest when it is needed."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
 import weakref
+from collections.abc import Iterator
 from typing import Protocol
 
 from jaxdelegate.errors import StoppedError
@@ -57,6 +59,18 @@ class Started:
         self.batcher.fail_after_fork(self.error)
         self._loaded = threading.Event()  # the parent's thread may have held the lock of the old
         self._loaded.set()
+
+    @contextlib.contextmanager
+    def _preparing(self) -> Iterator[None]:
+        """It is ready at the end, or has an error."""
+        try:
+            yield
+            self.is_ready = self.error is None
+        except BaseException as error:
+            self.error = error
+            raise
+        finally:
+            self._loaded.set()
 
     def wait_until_ready(self, timeout_s: float | None = None) -> bool:
         """Wait until it can be used; False: a timeout. Raises an error of preparing it."""
