@@ -46,11 +46,32 @@ def loaded(
     if platform_of(runtime.device.platform) == "gpu" and cudnn.is_called(entry.code):
         cudnn.start(runtime.device)
     results = [model.specs[i] for i in (*entry.outputs, *entry.states)]
-    executable = runtime.load(
-        entry.code,
-        sum(map(len, (entry.call_lists, entry.weights, entry.inputs, entry.states))),
-        [(spec.shape, spec.dtype) for spec in results],
+    with weights.loading():
+        executable = runtime.load(
+            entry.code,
+            sum(map(len, (entry.call_lists, entry.weights, entry.inputs, entry.states))),
+            [(spec.shape, spec.dtype) for spec in results],
+        )
+    with weights.adding():
+        resident = _resident(entry, store, model, weights)
+    return Program(
+        executable=executable,
+        weights=tuple(resident[_name(w)] for w in entry.weights),
+        inputs=entry.inputs,
+        outputs=entry.outputs,
+        states=stored_states(entry.states, model.specs.__getitem__),
+        donated=entry.donated,
+        call_lists=tuple(
+            runtime.put(np.frombuffer(call_list, np.uint8)) for call_list in entry.call_lists
+        ),
     )
+
+
+def _resident(
+    entry: Entry, store: ProgramStore, model: ModelData, weights: DeviceWeights | ModelWeights
+) -> dict[str, Any]:
+    """The entry's weights on the device by name; those that are missing are put there."""
+    runtime = weights.runtime
     named = {_name(weight): weight for weight in entry.weights}
     resident: dict[str, Any] = {name: weights.find(name) for name in named}
     missing = {name: w for name, w in named.items() if resident[name] is None}
@@ -70,17 +91,7 @@ def loaded(
         if copied > _COPIED:
             model.drop_pages()
             copied = 0
-    return Program(
-        executable=executable,
-        weights=tuple(resident[_name(w)] for w in entry.weights),
-        inputs=entry.inputs,
-        outputs=entry.outputs,
-        states=stored_states(entry.states, model.specs.__getitem__),
-        donated=entry.donated,
-        call_lists=tuple(
-            runtime.put(np.frombuffer(call_list, np.uint8)) for call_list in entry.call_lists
-        ),
-    )
+    return resident
 
 
 def _name(weight: StoredWeight) -> str:

@@ -76,10 +76,10 @@ class Decoder:
         return self._sequences[slot].left == 0
 
     def prepare(self, count: int, rules: Rules, *, has_scores: bool = False) -> None:
-        """Load what will continue a sequence of `count` tokens, before they are read."""
+        """Load what will read and continue a sequence of `count` tokens, if it is stored."""
         if not self._drafts:
             variant = rules.variant(self._programs.graph.vocabulary, has_scores)
-            self._programs.load_generator(variant, count)
+            self._programs.load(variant, count)
 
     def read(self, slot: int, ids: Sequence[int]) -> int:
         """Let a sequence have these tokens; what caches have already is not read again.

@@ -13,7 +13,8 @@ import math
 import os
 import threading
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from jaxdelegate.cache.loading import ModelData, ResultSpec
@@ -188,15 +189,24 @@ class DeviceModel(abc.ABC, Generic[T]):
         with self._lock:
             return self._weights, self._programs
 
-    def load(self, task: T) -> None:
-        """Load the program of a task if it is stored and nothing was compiled yet.
+    @property
+    def has_programs(self) -> bool:
+        """Whether any program is in memory."""
+        return len(self._programs) > 0
 
-        Loading one needs more memory than keeping it: the largest is best loaded first.
-        """
+    def load(self, tasks: Collection[T]) -> None:
+        """Load the programs of tasks at once, those that are stored, if nothing was compiled yet."""
         weights, programs = self._current()
-        if not weights.runtime.has_jax:
+        if weights.runtime.has_jax or self.programs is None:
+            return
+
+        def load(task: T) -> None:
             with contextlib.suppress(client.NeedsJaxError):
                 self._program(task, weights, programs)
+
+        with ThreadPoolExecutor(len(tasks)) as pool:  # each waits for the others: see `adding`
+            for loading in [pool.submit(load, task) for task in tasks]:
+                loading.result()
 
     def _program(
         self, task: T, weights: DeviceWeights, programs: LruCache[Any, Program]

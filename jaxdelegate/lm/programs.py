@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from jaxdelegate.lm.choices import Choice, Variant
-from jaxdelegate.lm.graph import LanguageGraph
+from jaxdelegate.lm.graph import LanguageGraph, prefill_plan
 from jaxdelegate.lm.language_model import LanguageModel, LengthError
 from jaxdelegate.lm.tasks import STEPS, Array, Generated, Sequences, Task, caches
 from jaxdelegate.pjrt.client import Runtime, viewed
@@ -116,10 +116,19 @@ class Programs:
         found = [dataclasses.replace(self._prefill[n], length=length) for n in sorted(steps)]
         return found if variant is None else [*found, self.generator(variant, length)]
 
-    def load_generator(self, variant: Variant, count: int) -> None:
-        """Load the program that will continue sequences of `count` tokens, if it is stored."""
-        length = next((n for n in self.graph.cache_lengths if n > count), self.graph.capacity)
-        self._model.load(self.generator(variant, length))
+    def load(self, variant: Variant, count: int) -> None:
+        """Load the program that will continue sequences of `count` tokens, if it is stored.
+
+        If it is the first one, load those that will read them at the same time.
+        """
+        graph, end = self.graph, 0
+        length = next((n for n in graph.cache_lengths if n > count), graph.capacity)
+        tasks = [self.generator(variant, length)]
+        if not self._model.has_programs:
+            for step in prefill_plan(count - 1, 0, graph.lengths, graph.capacity):
+                end += step
+                tasks.append(dataclasses.replace(self._prefill[step], length=self.length(end)))
+        self._model.load(dict.fromkeys(tasks))
 
     def generate(
         self,

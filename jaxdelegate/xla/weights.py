@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import weakref
-from collections.abc import Callable, Hashable, MutableMapping
+from collections.abc import Callable, Hashable, Iterator, MutableMapping
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,32 @@ class DeviceWeights:
         self.runtime = runtime
         self._arrays: MutableMapping[str, Any] = weakref.WeakValueDictionary()
         self._lock = threading.Lock()
+        self._turn = threading.Condition()
+        self._loading = 0  # how many threads load executables, or will
+        self._most = threading.Semaphore(2)  # loading takes twice the memory that is kept
+
+    @contextlib.contextmanager
+    def loading(self) -> Iterator[None]:
+        """While a thread loads an executable. Two may at once, but no thread is `adding` then."""
+        with self._turn:
+            self._loading += 1
+        try:
+            with self._most:
+                yield
+        finally:
+            with self._turn:
+                self._loading -= 1
+                self._turn.notify_all()
+
+    @contextlib.contextmanager
+    def adding(self) -> Iterator[None]:
+        """While a thread adds the weights of an executable; those that two share are read once.
+
+        It waits for all that are `loading`: with weights, they would need the most memory.
+        """
+        with self._turn:
+            self._turn.wait_for(lambda: self._loading == 0)
+            yield
 
     def find(self, name: str) -> Any | None:
         """The device array of this name (see `weight_name`), if a program uses it."""
@@ -72,12 +99,14 @@ class ModelWeights:
 
     Attributes:
         runtime: of the device.
+        loading, adding: see `DeviceWeights`.
     """
 
     def __init__(self, runtime: Runtime, shared: DeviceWeights | None = None) -> None:
         """`shared`: arrays that others may use, None: those of all programs on the device."""
         self.runtime = runtime
         self._shared = on_device(runtime) if shared is None else shared
+        self.loading, self.adding = self._shared.loading, self._shared.adding
         self._names: dict[Hashable, tuple[weakref.ref[np.ndarray] | None, str]] = {}
 
     def find(self, name: str) -> Any | None:
