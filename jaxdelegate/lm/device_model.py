@@ -195,7 +195,7 @@ class DeviceModel(abc.ABC, Generic[T]):
         return len(self._programs) > 0
 
     def load(self, tasks: Collection[T]) -> None:
-        """Load the programs of tasks at once, those that are stored, if nothing was compiled yet."""
+        """Load those programs of tasks that are stored, at once, if nothing was compiled yet."""
         weights, programs = self._current()
         if weights.runtime.has_jax or self.programs is None:
             return

@@ -5,6 +5,9 @@ of many taps; it removes `optimization_barrier` before that. A call that must no
 and its argument is in memory. The call itself does nothing and costs less than a microsecond.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
 from jax import lax
 from jax.experimental.xla_metadata import set_xla_metadata
@@ -27,11 +30,15 @@ def _by_platform(x: jax.Array) -> jax.Array:
     return result
 
 
-def _called(x: jax.Array) -> jax.Array:
-    with set_xla_metadata(inlineable="false"):  # type: ignore[no-untyped-call]
-        result: jax.Array = _BARRIER(x)
-    return result
+def fused_alone(f: Callable[..., Any]) -> Callable[..., Any]:
+    """`f` as a call that XLA:CPU fuses with nothing outside of it."""
+    call = jax.jit(f, inline=False)
+
+    def called(*arrays: Any) -> Any:
+        with set_xla_metadata(inlineable="false"):  # type: ignore[no-untyped-call]
+            return call(*arrays)
+
+    return called
 
 
-# JAX would drop a bare identity.
-_BARRIER = jax.jit(lax.optimization_barrier, inline=False)
+_called = fused_alone(lax.optimization_barrier)  # JAX would drop a bare identity

@@ -15,6 +15,7 @@ import numpy as np
 from jax import lax
 from jax.custom_batching import custom_vmap
 
+from jaxdelegate.op_lowering.common.fusion_barrier import fused_alone
 from jaxdelegate.op_lowering.common.movement import (
     integers,
     why_not_axis,
@@ -358,19 +359,13 @@ def _updated(x: jax.Array, update: jax.Array, start: jax.Array) -> jax.Array:
 
 
 def _updated_in_place() -> Callable[..., jax.Array]:
-    """For caches on a CPU, where loops update them in place.
+    """For caches on a CPU, which are updated in place.
 
-    XLA may fuse an update into each reader of its result, and then copies the cache for each. It
-    fuses nothing into a loop, unless it knows that there is one iteration. A batch with starts of
-    its own would be a scatter, which is slow on a CPU; it is an iteration for each item.
+    XLA might fuse an update into each reader of its result, and then copies the cache for each. A
+    batch with starts of its own would be a scatter, which is slow on a CPU; it is a loop, with an
+    iteration for each item.
     """
-
-    def updated(x: jax.Array, update: jax.Array, start: jax.Array) -> jax.Array:
-        once = 1 + jnp.minimum(start.astype(np.int32).min(), 0)  # 1: starts are not negative
-        y: jax.Array = lax.fori_loop(0, once, lambda _, x: _updated(x, update, start), x)
-        return y
-
-    call = custom_vmap(updated)
+    call = custom_vmap(fused_alone(_updated))
 
     @call.def_vmap
     def _(size: int, batched: Sequence[bool], *arrays: jax.Array) -> tuple[jax.Array, bool]:
