@@ -19,6 +19,10 @@ LEFT_OUT = {
     "kernel": (3, '"BUCKETIZE": Kernel(', "no Kernel in a KERNELS table of a reference module"),
     "cases": (4, "bucketize(np.dtype", "tests/op_lowering/: no Case of"),
 }
+SOME_LEFT_OUT = [
+    pytest.param(what, marks=pytest.mark.slow if what == "rule" else pytest.mark.exhaustive)
+    for what in LEFT_OUT
+]
 
 
 def steps() -> dict[int, tuple[str, list[str]]]:
@@ -59,8 +63,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("what", LEFT_OUT)
+@pytest.mark.parametrize("what", SOME_LEFT_OUT)
 def test_what_is_missing_is_named(copy: Path, what: str) -> None:
     step, start, wanted = LEFT_OUT[what]
     path, blocks = steps()[step]
@@ -74,7 +77,7 @@ def test_what_is_missing_is_named(copy: Path, what: str) -> None:
     assert OPERATOR in said
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_outdated_documentation_is_named(copy: Path) -> None:
     assert checked(copy) == ""
     path = copy / "docs" / "operators.md"

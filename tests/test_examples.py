@@ -20,7 +20,6 @@ EXAMPLES = ROOT / "examples"
 SCRIPTS = [p.name for p in sorted(EXAMPLES.glob("*.py")) if p.name != "train_networks.py"]
 COMPILED, LOADED = "compiled or imported jax", "loaded what was compiled before"
 NOTICE = "INFO: Created TensorFlow Lite XNNPACK delegate for CPU.\n"  # LiteRT's, to stderr
-TRAINING = {"distil.py", "fine_tune.py", "quantization_aware.py"}  # up to a minute each
 DOCKERFILE = (EXAMPLES / "container/Dockerfile").read_text()
 
 
@@ -113,9 +112,11 @@ CHECKS = {
 
 
 def _when(name: str) -> list[pytest.MarkDecorator]:
-    if name in TRAINING:
-        return [pytest.mark.exhaustive]
-    return [] if name in {"classify.py", "own_operator.py"} else [pytest.mark.slow]
+    if name in {"classify.py", "own_operator.py"}:
+        return []
+    # The others do what tests of their rooms and of the pages' code do.
+    few = {"compile_for_container.py", "exact_integers.py", "pose.py"}
+    return [pytest.mark.slow if name in few else pytest.mark.exhaustive]
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=_when(n)) for n in SCRIPTS])

@@ -75,7 +75,13 @@ def built(kind: str, source: Path, compilers: Mapping[str, str] = NO_COMPILER) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("links", [True, False], ids=["symlinks", "no-symlinks"])
+@pytest.mark.parametrize(
+    "links",
+    [
+        pytest.param(True, id="symlinks"),
+        pytest.param(False, id="no-symlinks", marks=pytest.mark.exhaustive),
+    ],
+)
 def test_the_wheel_holds_every_module(tmp_path: Path, links: bool) -> None:
     source = tmp_path / "source"
     checkout(source, links=links)
@@ -90,7 +96,7 @@ def test_the_wheel_holds_every_module(tmp_path: Path, links: bool) -> None:
     assert "-py3-none-" in wheel.name  # the libraries do not depend on a Python version
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_an_editable_install_is_found_next_to_the_clone(tmp_path: Path) -> None:
     """In the parent folder of a clone whose folder has the package's name."""
     clone = tmp_path / "jaxdelegate"

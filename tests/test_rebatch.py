@@ -520,8 +520,8 @@ def images_for(path: Path, rng: np.random.Generator) -> np.ndarray:
     "name",
     [
         "coco_ssd_mobilenet_v1_1.0_quant_2018_06_29_no_metadata",
-        "mobilenet_v1_0.25_224_quant",
-        "deeplabv3_mnv2_dm05_pascal_quant",
+        pytest.param("mobilenet_v1_0.25_224_quant", marks=pytest.mark.exhaustive),
+        pytest.param("deeplabv3_mnv2_dm05_pascal_quant", marks=pytest.mark.exhaustive),
     ],
 )
 def test_real_quantized_models(name: str, quant_mode: str, rng: np.random.Generator) -> None:

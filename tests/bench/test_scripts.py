@@ -151,7 +151,7 @@ def test_what_invoke_costs(tmp_path: Path) -> None:
     assert {"overhead", "overhead_copied"} <= records(out)[0]["us"].keys()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_cost_by_batch_and_size(tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     sizes = ["--batches=2", "--sizes=32", "--width=0.25", "--rounds=3"]
@@ -226,7 +226,7 @@ def test_what_fine_tuning_is_not_measured_for(tmp_path: Path) -> None:
     assert records(out)[0]["reason"] == "the output is not quantized"
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_which_files_can_be_trained(tmp_path: Path) -> None:
     """Without litert-tunner its side reports the reason."""
     (tmp_path / "int8.tflite").write_bytes(quantized_layer())

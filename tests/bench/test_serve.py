@@ -156,7 +156,7 @@ os.execv(sys.executable, [sys.executable, "-m", "jaxdelegate", "serve", *argumen
 """
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.litert
 def test_a_peer(tmp_path: Path) -> None:
     """A second server of ours replaces Triton, whose packages are not installed."""

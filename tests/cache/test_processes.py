@@ -86,7 +86,9 @@ WITHOUT_BLAKE3 = "import sys; sys.modules['blake3'] = None\n"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", ["", WITHOUT_BLAKE3])
+@pytest.mark.parametrize(
+    "first", [pytest.param("", marks=pytest.mark.exhaustive), pytest.param(WITHOUT_BLAKE3, id="no")]
+)
 def test_processes_with_blake3_and_without(
     run, directory: Path, tmp_path: Path, first: str
 ) -> None:

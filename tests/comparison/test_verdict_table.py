@@ -100,7 +100,13 @@ CASES = (
 )
 
 
-@pytest.mark.parametrize(("case", "code"), CASES, ids=str)
+SOME_CASES = [
+    pytest.param(*case, marks=pytest.mark.exhaustive if number % 3 else ())
+    for number, case in enumerate(CASES)
+]
+
+
+@pytest.mark.parametrize(("case", "code"), SOME_CASES, ids=str)
 def test_the_exit_code(
     case: Case, code: int, break_rule: Any, capsys: Any, request: pytest.FixtureRequest
 ) -> None:

@@ -208,7 +208,7 @@ def test_opens_with_results(page: Page) -> None:
         assert name in engines
 
 
-@pytest.mark.parametrize("width", [1400, 1100, 800])
+@pytest.mark.parametrize("width", [pytest.param(1400, marks=pytest.mark.exhaustive), 800])
 def test_everything_fits_into_the_window(page: Page, width: int) -> None:
     size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
     page.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
@@ -225,7 +225,11 @@ def test_everything_fits_into_the_window(page: Page, width: int) -> None:
 
 @pytest.mark.parametrize(
     ("task", "word"),
-    [("classification", "circle"), ("segmentation", "background"), ("pose", "left knee")],
+    [
+        pytest.param("classification", "circle", marks=pytest.mark.exhaustive),
+        pytest.param("segmentation", "background", marks=pytest.mark.exhaustive),
+        ("pose", "left knee"),
+    ],
 )
 def test_switching_tasks(page: Page, task: str, word: str) -> None:
     before = page.picture()
@@ -235,6 +239,7 @@ def test_switching_tasks(page: Page, task: str, word: str) -> None:
     page.wait_for_rows(4)
 
 
+@pytest.mark.exhaustive
 def test_another_picture(page: Page) -> None:
     before = page.picture()
     page.click("#another")
@@ -242,6 +247,7 @@ def test_another_picture(page: Page) -> None:
     assert page.find("#seed input").get_property("value") == "1"
 
 
+@pytest.mark.exhaustive
 def test_switching_engines(page: Page) -> None:
     page.pick("shown", "numpy reference")
     page.wait_for_text("#report", "The numpy reference runs every operator.")
@@ -258,6 +264,7 @@ def test_switching_engines(page: Page) -> None:
     page.wait_for_text("#report", "computes in float32")
 
 
+@pytest.mark.exhaustive
 def test_an_image_file(page: Page, tmp_path: Path) -> None:
     from PIL import Image
 
@@ -291,6 +298,7 @@ def test_tflite_files(page: Page, tmp_path: Path) -> None:
     assert "float32 [1, 32]" in page.text("#words")
 
 
+@pytest.mark.exhaustive
 def test_names_in_a_file_are_text(page: Page, tmp_path: Path) -> None:
     names = ["${document.title='1'}", "{{document.title='2'}}", '<img src=x onerror="alert(3)">']
     path = tmp_path / "names.tflite"
@@ -314,6 +322,7 @@ def with_outputs(names: list[str]) -> bytes:
     return builder.build()
 
 
+@pytest.mark.exhaustive
 def test_a_video(page: Page, tmp_path: Path) -> None:
     pytest.importorskip("av", reason="needs PyAV")
     from jaxdelegate.demo import video
@@ -326,6 +335,7 @@ def test_a_video(page: Page, tmp_path: Path) -> None:
     page.wait(lambda: page.browser.execute_script(script) == 256)
 
 
+@pytest.mark.exhaustive
 def test_the_live_camera(page: Page) -> None:
     page.pick("source", "Live camera")
     page.wait_for_text("#camera", "Click to Access Webcam")

@@ -380,7 +380,7 @@ SLOW = pytest.mark.slow
     ("name", "output", "ranges"),
     [
         ("int8", "y", "learned"),
-        pytest.param("a network", "logits", "kept", marks=SLOW),
+        pytest.param("a network", "logits", "kept", marks=pytest.mark.exhaustive),
         pytest.param("a network", "logits", "learned", marks=SLOW),
     ],
 )

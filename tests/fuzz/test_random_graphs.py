@@ -158,9 +158,15 @@ def _assert_agrees_with_litert(seed: int, graph: Graph, stock: StockWorker) -> N
 
 
 @pytest.mark.litert
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # graphs may contain NaN and overflow
-@pytest.mark.parametrize("first", range(100_000, 100_150, 50))
+@pytest.mark.parametrize(
+    "first",
+    [
+        pytest.param(100_000, marks=pytest.mark.slow),
+        pytest.param(100_050, marks=pytest.mark.exhaustive),
+        pytest.param(100_100, marks=pytest.mark.exhaustive),
+    ],
+)
 def test_engines_agree(first: int, stock: StockWorker, optimize: Callable[[bool], None]) -> None:
     optimize(False)
     for seed in range(first, first + 50):
