@@ -28,6 +28,7 @@ class Variant:
         ngram: the size of n-grams that must not repeat; 0: none.
         has_scores: whether the logarithms of probabilities are computed.
         is_masked: whether only some tokens may come next.
+        has_hidden_state: whether the last hidden state is returned.
     """
 
     k: int = 1
@@ -35,6 +36,7 @@ class Variant:
     ngram: int = 0
     has_scores: bool = False
     is_masked: bool = False
+    has_hidden_state: bool = False
 
 
 class Choice(NamedTuple):
@@ -125,4 +127,5 @@ def joined(variants: list[Variant]) -> Variant:
         variants[0].ngram,
         any(v.has_scores for v in variants),
         any(v.is_masked for v in variants),
+        any(v.has_hidden_state for v in variants),
     )

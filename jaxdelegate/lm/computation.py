@@ -16,6 +16,7 @@ from jaxdelegate.function.views import View
 from jaxdelegate.lm.choices import Choice
 from jaxdelegate.lm.compilation import Applies, Compilation, Run, embedded
 from jaxdelegate.lm.graph import ACTIVATIONS, LOGITS, PROJECTED, Drafter, LanguageGraph, Step
+from jaxdelegate.lm.hidden_states import HIDDEN
 from jaxdelegate.lm.masks import place_inputs
 from jaxdelegate.lm.places import Places
 from jaxdelegate.lm.sampling import largest, next_token
@@ -32,7 +33,7 @@ class Computation(Compilation):
 
     def __init__(
         self,
-        models: Callable[[int], Mapping[str, Model]],
+        models: Callable[[Task], Mapping[str, Model]],
         view: View,
         graph: LanguageGraph,
         weights: DeviceWeights,
@@ -40,7 +41,7 @@ class Computation(Compilation):
         """Nothing is compiled yet.
 
         Args:
-            models: by part, for a length of caches; the one with the steps is called "".
+            models: by part, for a task; the one with the steps is called "".
             view: of the models.
             graph: the steps.
             weights: of the device.
@@ -58,7 +59,7 @@ class Computation(Compilation):
         inputs = graph.resized(step.inputs, task.length)
         return self.compiled(
             f"{task.kind}_{task.step}",
-            self._models(task.length),
+            self._models(task),
             graph.keys(task.step),
             traced,
             [*caches(graph, task.slots, task.length), *arguments(graph, task, step)],
@@ -75,11 +76,13 @@ class _Rows(NamedTuple):
         tokens: int32 [slots, rows]: the last one, and those that a drafter proposes.
         logits: [slots, rows, vocabulary] after them.
         activations: [slots, rows, ...], for a drafter; None: no drafter runs.
+        hidden_state: float32 [slots, n]; None: no one asks for it.
     """
 
     tokens: jax.Array
     logits: jax.Array
     activations: jax.Array | None
+    hidden_state: jax.Array | None
 
 
 class _Traced:
@@ -92,6 +95,7 @@ class _Traced:
         self._one = step
         self._drafter = graph.drafter if graph.is_speculative(task.step) else None
         self._stops = np.asarray(task.stops, np.int32)
+        self._hidden_size = graph.hidden_size if task.variant.has_hidden_state else 0
         tasks: Mapping[str, Callable[..., tuple[Any, ...]]] = {
             "read": self._read,
             "generate": self._generate,
@@ -182,7 +186,13 @@ class _Traced:
                 tokens = jnp.concatenate([tokens, more])
             new, outputs = self._step(params, caches, tokens, position, np.int32(len(tokens)))
             logits = outputs[LOGITS].reshape(-1, self._graph.vocabulary)[-len(tokens) :]
-            return new, _Rows(tokens, logits, self._activations(outputs, len(tokens)))
+            hidden = outputs.get(HIDDEN)
+            return new, _Rows(
+                tokens,
+                logits,
+                self._activations(outputs, len(tokens)),
+                None if hidden is None else hidden.ravel().astype(np.float32),
+            )
 
         if self._rows == 1:
             caches, rows = one(caches, tokens[0], positions[0])
@@ -221,6 +231,7 @@ class _Traced:
             jnp.zeros(shape, np.float32),
             jnp.zeros(shape[:2], np.int32),
             jnp.zeros((), np.int32),
+            jnp.zeros((self._rows, self._hidden_size), np.float32),
         )
 
         def goes_on(state: tuple[Caches, Sequences, Generated]) -> Any:
@@ -242,6 +253,7 @@ class _Traced:
                 found.scores.at[found.steps].set(scores),
                 found.counts.at[found.steps].set(counts),
                 found.steps + 1,
+                self._last_hidden_state(rows, counts, found.hidden_state),
             )
             return caches, sequences, more
 
@@ -297,6 +309,12 @@ class _Traced:
             self._written(sequences, tokens, counts),
             sequences.generated + counts,
         )
+
+    @staticmethod
+    def _last_hidden_state(rows: "_Rows", counts: jax.Array, before: jax.Array) -> jax.Array:
+        if rows.hidden_state is None:
+            return before
+        return jnp.where(counts[:, None] > 0, rows.hidden_state, before)
 
     def _last(self, activations: jax.Array, counts: jax.Array) -> jax.Array:
         """Those of the last row that is right, in the shape of the other caches."""

@@ -16,12 +16,13 @@ from jaxdelegate.lm.tasks import STEPS, Sequences
 class Piece:
     """Tokens that a sequence got, and the logarithms of their probabilities if asked for.
 
-    `ends`: the sequence rests now.
+    `ends`: the sequence rests now. `hidden_state`: float32, before the last token, if asked for.
     """
 
     tokens: list[int]
     scores: list[float]
     ends: bool
+    hidden_state: np.ndarray | None
 
 
 @dataclasses.dataclass
@@ -33,10 +34,12 @@ class _Sequence:
     rules: Rules = dataclasses.field(default_factory=Rules)
     has_scores: bool = False
     constraint: Constraint | None = None
+    has_hidden_state: bool = False
 
     def variant(self, vocabulary: int) -> Variant:
         is_masked = self.constraint is not None
-        return self.rules.variant(vocabulary, self.has_scores, is_masked)
+        variant = self.rules.variant(vocabulary, self.has_scores, is_masked)
+        return dataclasses.replace(variant, has_hidden_state=self.has_hidden_state)
 
 
 class Decoder:
@@ -180,6 +183,7 @@ class Decoder:
         *,
         has_scores: bool = False,
         constraint: Constraint | None = None,
+        has_hidden_state: bool = False,
     ) -> None:
         """Generate up to `limit` tokens in a slot from the next `run` on.
 
@@ -190,7 +194,7 @@ class Decoder:
         room = self._programs.graph.capacity - len(sequence.ids) + 1
         sequence.begin, sequence.left = len(sequence.ids), max(min(limit, room), 0)
         sequence.rules, sequence.has_scores = rules, has_scores
-        sequence.constraint = constraint
+        sequence.constraint, sequence.has_hidden_state = constraint, has_hidden_state
 
     def rest(self, slot: int) -> None:
         """Generate nothing more in a slot."""
@@ -241,7 +245,12 @@ class Decoder:
         kept = numbers < found.counts[: int(found.steps), :, None]
         tokens, scores = (a[: len(kept)] for a in (found.tokens, found.scores))
         return {
-            i: self._taken(active[i], tokens[:, n][own].tolist(), scores[:, n][own].tolist())
+            i: self._taken(
+                active[i],
+                tokens[:, n][own].tolist(),
+                scores[:, n][own].tolist(),
+                found.hidden_state[n],
+            )
             for n, (i, own) in enumerate(zip(rows, kept.swapaxes(0, 1), strict=True))
             if i in active
         }
@@ -310,7 +319,9 @@ class Decoder:
             generated=np.array([len(ids) for ids in answers], np.int32),
         )
 
-    def _taken(self, sequence: _Sequence, tokens: list[int], scores: list[float]) -> Piece:
+    def _taken(
+        self, sequence: _Sequence, tokens: list[int], scores: list[float], state: np.ndarray
+    ) -> Piece:
         """What a sequence got: a stop token or the limit may have ended it before others."""
         is_stopped = bool(tokens) and tokens[-1] in self._stops
         sequence.left = 0 if is_stopped else sequence.left - len(tokens)
@@ -322,7 +333,12 @@ class Decoder:
                 sequence.left = 0
         drafter = self._programs.graph.drafter if self._drafts else None
         self._write(sequence, 0 if drafter is None else drafter.verify.length - 1)
-        return Piece(tokens, scores if sequence.has_scores else [], sequence.left == 0)
+        return Piece(
+            tokens,
+            scores if sequence.has_scores else [],
+            sequence.left == 0,
+            state if sequence.has_hidden_state else None,
+        )
 
 
 def _steps(sequence: _Sequence) -> int:

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
+import numpy as np
+
 from jaxdelegate.bundles.bundle import Bundle, open_bundle
 from jaxdelegate.bundles.metadata import LlmMetadata, Token
 from jaxdelegate.bundles.tokenizers import Tokenizer
@@ -26,8 +28,9 @@ from jaxdelegate.lm.configs import (
 from jaxdelegate.lm.constraints import Constraint, JsonConstraints
 from jaxdelegate.lm.conversation import Conversation, Settings
 from jaxdelegate.lm.decoder import Decoder
-from jaxdelegate.lm.generation import Request, generated
+from jaxdelegate.lm.generation import Request, generated, hidden_states
 from jaxdelegate.lm.graph import DRAFTER, EMBEDDERS, LanguageGraph
+from jaxdelegate.lm.hidden_states import NO_HIDDEN_STATES
 from jaxdelegate.lm.language_model import LanguageModel
 from jaxdelegate.lm.places import Attention, declared_attention
 from jaxdelegate.lm.preparing import Preparer
@@ -310,6 +313,32 @@ class Engine:
         decoder = self.new_decoder(min(self.max_batch, len(ids)))
         requests = [Request(i, limit, rules, log_probabilities) for i in ids]
         return generated(self, decoder, requests)
+
+    def hidden_states(self, prompts: Sequence[str | Sequence[int]]) -> np.ndarray:
+        """The model's states after prompts, from which it computes the next tokens' logits.
+
+        Some models are trained so that these states are embeddings of texts.
+
+        Args:
+            prompts: as for `generate`.
+
+        Returns:
+            float32 [prompts, size], not normalized. A row depends on its prompt only.
+
+        Raises:
+            OptionError: the model has none: its logits are not the product of one tensor of floats
+                and a constant.
+            ValueError: a prompt is empty, or longer than the model's caches.
+        """
+        if isinstance(prompts, str):
+            raise TypeError("hidden_states: expected a list of prompts, got a str: pass [prompt]")
+        size = self.graph.hidden_size
+        if not size:
+            raise OptionError(f"{printable(self.model_path)}: {NO_HIDDEN_STATES}")
+        ids = [self.prompt_ids(prompt) for prompt in prompts]
+        if not ids:
+            return np.empty((0, size), np.float32)
+        return hidden_states(self, self.new_decoder(min(self.max_batch, len(ids))), ids)
 
     # ---- for sessions
 

@@ -4,6 +4,8 @@ import collections
 import dataclasses
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
 from jaxdelegate.lm.choices import Rules, Variant, joined
 from jaxdelegate.lm.completions import Completion, FinishReason
 from jaxdelegate.lm.constraints import Constraint
@@ -25,6 +27,7 @@ class Request:
     rules: Rules
     has_scores: bool = False
     constraint: Constraint | None = None
+    has_hidden_state: bool = False
 
 
 @dataclasses.dataclass(eq=False)
@@ -41,6 +44,7 @@ class Running:
         settled: how many of the tokens will stay: the next ones cannot make them part of a stop.
         finish_reason: None: it goes on.
         error: why it has ended too early.
+        hidden_state: float32, before the last token, if requested.
     """
 
     request: Request
@@ -52,6 +56,7 @@ class Running:
     settled: int = 0
     finish_reason: FinishReason | None = None
     error: str | None = None
+    hidden_state: np.ndarray | None = None
 
 
 class Pace:
@@ -151,6 +156,7 @@ class Batch:
                     request.rules,
                     has_scores=request.has_scores,
                     constraint=request.constraint,
+                    has_hidden_state=request.has_hidden_state,
                 )
             self._running[slot].read = len(self._decoder.ids(slot)) - 1
             if has_steps:
@@ -182,6 +188,7 @@ class Batch:
         before = len(running.tokens)
         running.tokens += piece.tokens
         running.scores += piece.scores
+        running.hidden_state = piece.hidden_state
         stop = self._host.stop_in(running.tokens, before)
         if stop is not None:
             del running.tokens[stop.start :], running.scores[stop.start :]
@@ -308,6 +315,22 @@ class _Ready:
 
 def generated(host: Host, decoder: Decoder, requests: Sequence[Request]) -> list[Completion]:
     """Answer all requests, as many at once as the decoder has slots."""
+    return [_completion(host, running) for running in _answered(host, decoder, requests)]
+
+
+def hidden_states(host: Host, decoder: Decoder, texts: Sequence[Sequence[int]]) -> np.ndarray:
+    """The hidden states of the last tokens, float32 [texts, size]."""
+    requests = [hidden_state_request(ids) for ids in texts]
+    states = [running.hidden_state for running in _answered(host, decoder, requests)]
+    return np.stack([state for state in states if state is not None])
+
+
+def hidden_state_request(ids: Sequence[int]) -> Request:
+    """For the hidden state of the last one of these tokens; one token is generated, too."""
+    return Request(ids, 1, Rules(), has_hidden_state=True)
+
+
+def _answered(host: Host, decoder: Decoder, requests: Sequence[Request]) -> list[Running]:
     if requests:
         first = requests[0]
         longest = max(len(request.ids) for request in requests[: decoder.slots])
@@ -319,7 +342,7 @@ def generated(host: Host, decoder: Decoder, requests: Sequence[Request]) -> list
         while batch.read():
             pass
         batch.run()
-    return [_completion(host, running) for running in all_running]
+    return all_running
 
 
 def scored(

@@ -114,6 +114,7 @@ class LanguageGraph:
         attention: which tokens each one sees.
         drafter: None: the bundle has none, or not one that can be used.
         why_no_drafter: why; empty: it has one.
+        hidden_size: elements of the hidden state of a token; 0: the model has none to return.
     """
 
     prefill: tuple[Step, ...]
@@ -126,6 +127,7 @@ class LanguageGraph:
     attention: Attention
     drafter: Drafter | None
     why_no_drafter: str
+    hidden_size: int = 0
 
     def check(self, ids: Sequence[int]) -> None:
         """Raise a ValueError if these tokens are not a sequence for the caches.

@@ -9,6 +9,7 @@ from jaxdelegate.errors import JaxDelegateError
 from jaxdelegate.function.records import TensorInfo
 from jaxdelegate.function.views import planned
 from jaxdelegate.lm.device_model import DeviceModel, read_models, signature_of
+from jaxdelegate.lm.hidden_states import hidden_size, with_hidden_states
 from jaxdelegate.lm.magic_numbers import is_magic, with_number
 from jaxdelegate.lm.places import Attention
 from jaxdelegate.lm.signatures import language_graph
@@ -58,7 +59,9 @@ class LanguageModel(DeviceModel[Task]):
         """
         view, opened, signatures = read_models(source, others, options)
         own = signatures.pop("")
-        self.graph = language_graph(own, name, most_tokens, signatures, attention)
+        graph = language_graph(own, name, most_tokens, signatures, attention)
+        decode = signature_of(opened[""], graph.decode.key)
+        self.graph = dataclasses.replace(graph, hidden_size=hidden_size(opened[""], decode))
         drafter = self.graph.drafter
         steps = [self.graph.decode.key, *([] if drafter is None else [drafter.verify.key])]
         used = sorted({part for step in steps for part in self.graph.keys(step)})
@@ -71,6 +74,7 @@ class LanguageModel(DeviceModel[Task]):
         )
         self._lengths: dict[tuple[str, int], bool] = {}  # what is computable
         self._resized: dict[int, Mapping[str, Model]] = {}
+        self._with_hidden_states: dict[int, Model] = {}
 
     def _keys(self, task: Task) -> Mapping[str, str]:
         return self.graph.keys(task.step)
@@ -84,7 +88,7 @@ class LanguageModel(DeviceModel[Task]):
     def _new_computation(self, weights: DeviceWeights) -> Any:
         from jaxdelegate.lm.computation import Computation  # noqa: PLC0415 (imports jax)
 
-        return Computation(self._models_for, self._view, self.graph, weights)
+        return Computation(self._models_of, self._view, self.graph, weights)
 
     def _check(self, task: Task) -> None:
         """Whether the graph, which was made for the longest caches, is one of shorter ones, too.
@@ -129,6 +133,17 @@ class LanguageModel(DeviceModel[Task]):
             return False
         wanted = {name: tensors[i].shape for name, i in signature.outputs.items()} | dict(states)
         return all(specs[signature.outputs[name]].shape == s for name, s in wanted.items())
+
+    def _models_of(self, task: Task) -> Mapping[str, Model]:
+        """The models whose signatures a task runs, by part."""
+        models = self._models_for(task.length)
+        if not task.variant.has_hidden_state:
+            return models
+        if task.length not in self._with_hidden_states:
+            own = models[""]
+            more = with_hidden_states(own, signature_of(own, task.step))
+            self._with_hidden_states[task.length] = more
+        return {**models, "": self._with_hidden_states[task.length]}
 
     def _models_for(self, length: int) -> Mapping[str, Model]:
         """The models for caches of a length, by part."""

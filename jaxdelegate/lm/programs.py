@@ -156,6 +156,7 @@ class Programs:
             slot: the only one that `sequences` and `choice` have; None: they have all.
         """
         step, drafter, last = self.graph.decode, self.graph.drafter, int(sequences.position.max())
+        drafts = drafts and not variant.has_hidden_state
         if drafts and drafter is not None and last + drafter.verify.length <= self.graph.capacity:
             step = drafter.verify
 

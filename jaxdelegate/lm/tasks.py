@@ -77,12 +77,14 @@ class Generated(NamedTuple):
             them.
         counts: int32 [STEPS, slots]: how many tokens there are; 0: the slot rested.
         steps: int32: how many were run.
+        hidden_state: float32 [slots, n]: before the last token, if the variant has it; [slots, 0].
     """
 
     tokens: Any
     scores: Any
     counts: Any
     steps: Any
+    hidden_state: Any
 
 
 def caches(graph: LanguageGraph, slots: int, length: int) -> list[Array]:
@@ -124,7 +126,9 @@ def results(graph: LanguageGraph, task: Task) -> list[Array]:
     own: list[Array] = []
     if task.kind == "generate":
         most = (STEPS, n, graph.step(task.step).length)
-        own = [*Generated((most, _INT), (most, _FLOAT), (most[:2], _INT), ((), _INT))]
+        size = graph.hidden_size if task.variant.has_hidden_state else 0
+        state = ((n, size), _FLOAT)
+        own = [*Generated((most, _INT), (most, _FLOAT), (most[:2], _INT), ((), _INT), state)]
     if task.kind == "score":
         own = [((n, STEPS), _FLOAT)]
     return [*caches(graph, task.slots, task.length), *own]

@@ -67,6 +67,16 @@ class EmbeddingModel(Started):
         """The most tokens of a text; only once it is ready."""
         return self.engine.graph.length
 
+    @property
+    def vocabulary(self) -> int:
+        """The number of token ids; only once it is ready."""
+        return self.engine.tokenizer.size
+
+    @property
+    def embedding_size(self) -> int:
+        """Elements of an embedding; only once it is ready."""
+        return self.engine.graph.encoders[0].size
+
     async def embed(self, texts: Sequence[Sequence[int]]) -> list[np.ndarray]:
         """The embedding of each text, not normalized; errors as `Batcher.submit`."""
         turns = asyncio.Semaphore(_RUNS * self.settings.max_batch_size)

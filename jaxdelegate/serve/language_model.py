@@ -1,23 +1,29 @@
 """A served bundle of a language model: its engine, and the thread that generates."""
 
 import asyncio
+import functools
 import os
 import time
 from collections.abc import Sequence
 
+import numpy as np
+
 from jaxdelegate.errors import StoppedError
 from jaxdelegate.lm.configs import SamplerConfig
 from jaxdelegate.lm.engine import Engine
-from jaxdelegate.lm.generation import Batch
+from jaxdelegate.lm.generation import Batch, hidden_state_request
 from jaxdelegate.lm.preparing import Preparer
 from jaxdelegate.lm.templates import Renderer
+from jaxdelegate.lm.text_stream import StoppedStream, TextStream
 from jaxdelegate.serve.metrics import Metrics
 from jaxdelegate.serve.openai_requests import DEFAULT_K
 from jaxdelegate.serve.settings import ServeSettings
 from jaxdelegate.serve.started import Started
-from jaxdelegate.serve.text_batching import Job, TextBatcher
+from jaxdelegate.serve.text_batching import Delta, Job, TextBatcher
 from jaxdelegate.serve.text_metrics import TextRecorder
 from jaxdelegate.waiting import waiting
+
+_EMBEDDINGS = "embeddings"  # one client of all that ask for them, so that chats go on
 
 
 class LanguageModel(Started):
@@ -83,6 +89,46 @@ class LanguageModel(Started):
         """End sequences that no one waits for."""
         self.batcher.cancel(jobs)
 
+    @property
+    def vocabulary(self) -> int:
+        """The number of token ids that the model takes; only once it is ready."""
+        return self.engine.graph.vocabulary
+
+    @property
+    def embedding_size(self) -> int:
+        """Elements of the hidden states that `embed` returns; 0: it cannot. Once it is ready."""
+        return self.engine.graph.hidden_size
+
+    async def embed(self, texts: Sequence[Sequence[int]]) -> list[np.ndarray]:
+        """The hidden state of each text's last token; errors as `submit`."""
+        turns = asyncio.Semaphore(self.settings.max_batch_size)
+
+        async def one(tokens: Sequence[int]) -> np.ndarray:
+            async with turns:
+                return await self._hidden_state(tokens)
+
+        async with asyncio.TaskGroup() as tasks:
+            running = [tasks.create_task(one(tokens)) for tokens in texts]
+        return [task.result() for task in running]
+
+    async def _hidden_state(self, tokens: Sequence[int]) -> np.ndarray:
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Future[None] = loop.create_future()
+
+        def deliver(delta: Delta) -> None:
+            loop.call_soon_threadsafe(functools.partial(_end, ended, delta))
+
+        stream = StoppedStream(TextStream(self.engine.tokenizer, tokens), ())
+        job = Job(0, _EMBEDDINGS, hidden_state_request(tokens), stream, deliver)
+        self.submit([job])
+        try:
+            await ended
+        finally:
+            self.cancel([job])
+        assert job.running is not None
+        assert job.running.hidden_state is not None
+        return job.running.hidden_state
+
     # ---- in the thread
 
     def _prepare(self) -> None:
@@ -128,6 +174,15 @@ class LanguageModel(Started):
     def _new_batch(self) -> Batch:
         decoder = self.engine.new_decoder(self.settings.max_batch_size)
         return Batch(self.engine, decoder, self._preparer)
+
+
+def _end(ended: asyncio.Future[None], delta: Delta) -> None:
+    if ended.done():
+        return
+    if delta.error is not None:
+        ended.set_exception(delta.error)
+    elif delta.finish_reason is not None:
+        ended.set_result(None)
 
 
 def open_language_model(

@@ -27,6 +27,7 @@ from jaxdelegate.lm.constraints import Constraint
 from jaxdelegate.lm.embedding_engine import normalized
 from jaxdelegate.lm.embeddings import EmbeddingOptions
 from jaxdelegate.lm.generation import Request as Prompt
+from jaxdelegate.lm.hidden_states import NO_HIDDEN_STATES
 from jaxdelegate.lm.text_stream import StoppedStream, TextStream
 from jaxdelegate.serve.datatypes import shown
 from jaxdelegate.serve.embedding_model import EmbeddingModel
@@ -178,12 +179,10 @@ class _Api:
     def _prepare_texts(self, body: Buffer) -> "_Texts":
         request = embedding_request(body)
         model = self._model(request.model)
-        if isinstance(model, LanguageModel):
-            what = (
-                "generates text, and its bundle returns no embeddings: serve one of a text encoder"
-            )
-            raise ApiError(f"{shown(request.model)} {what}", param="model")
         self._served.check_ready(model)
+        if not model.embedding_size:
+            what = f"has no embeddings, as {NO_HIDDEN_STATES}: serve one of a text encoder"
+            raise ApiError(f"{shown(request.model)} {what}", param="model")
         return _Texts(model, request)
 
     def _model(self, name: str) -> LanguageModel | EmbeddingModel:
@@ -274,13 +273,13 @@ class _Prepared:
 class _Texts:
     """A request for embeddings with its texts' tokens."""
 
-    def __init__(self, model: EmbeddingModel, request: EmbeddingRequest) -> None:
+    def __init__(self, model: LanguageModel | EmbeddingModel, request: EmbeddingRequest) -> None:
         self.model, self._request = model, request
         engine, size = model.engine, request.size
         self.ids = [engine.prompt_ids(text) for text in request.texts]
         for number, ids in enumerate(self.ids):
-            _check_ids(ids, model.max_model_len, engine.tokenizer.size, f"input[{number}]")
-        most = engine.graph.encoders[0].size
+            _check_ids(ids, model.max_model_len, model.vocabulary, f"input[{number}]")
+        most = model.embedding_size
         if size is not None and size > most:
             raise ApiError(f"expected at most {most}, got {size}", param="dimensions")
 

@@ -6,6 +6,7 @@ import json
 import queue
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -89,9 +90,22 @@ def test_the_official_client(served: Served) -> None:
                 assert isinstance(one.embedding, str)
                 continue
             close(one.embedding, served.expected("abc", 3))
-        with pytest.raises(openai.BadRequestError, match="serve one of a text encoder") as wrong:
-            client.embeddings.create(model="text", input="abc")
-        assert wrong.value.param == "model"
+
+
+def test_a_model_that_generates_returns_its_states(served: Served, tmp_path: Path) -> None:
+    path = tmp_path / "text.litertlm"
+    path.write_bytes(language_bundle())
+    texts = ["abc", "a longer one", "x"] * 3
+    with lm.Engine(path, lm.Backend.CPU(), cache_dir=":nocache") as engine:
+        states = engine.hidden_states(texts)
+    wanted = states / np.linalg.norm(states, axis=1, keepdims=True)
+    status, found = served.call({"model": "text", "input": texts})
+    assert (status, len(found["data"])) == (200, 9)
+    close([one["embedding"] for one in found["data"]], wanted)
+    status, found = served.call({"model": "text", "input": "abc", "dimensions": 17})
+    assert (status, found["error"]["param"]) == (400, "dimensions")
+    status, found = served.call({"model": "text", "input": [[300]]})
+    assert "expected token ids below 261" in found["error"]["message"]
 
 
 def test_tokens_are_taken_as_they_are(served: Served) -> None:
