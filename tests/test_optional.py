@@ -1,5 +1,7 @@
 """What messages about missing packages advise."""
 
+import importlib.machinery
+import importlib.util
 import subprocess
 import sys
 import threading
@@ -49,17 +51,21 @@ def test_threads_import_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     package.mkdir()
     (package / "__init__.py").write_text("import importing.part")
     (package / "part.py").write_text("value = 5")
-    monkeypatch.syspath_prepend(tmp_path)
     begun = threading.Event()
 
-    class Slow:
-        @staticmethod
-        def find_spec(name: str, *_: object) -> None:
-            if name == "importing":
-                begun.set()
-                time.sleep(0.1)  # the other thread begins
+    class Slow(importlib.machinery.SourceFileLoader):
+        def create_module(self, spec: object) -> None:
+            begun.set()
+            time.sleep(0.1)  # the other thread begins
 
-    monkeypatch.setattr(sys, "meta_path", [Slow, *sys.meta_path])
+    class Finder:
+        @staticmethod
+        def find_spec(name: str, *_: object) -> object:
+            path = str(package / "__init__.py")
+            slow = importlib.util.spec_from_file_location(name, path, loader=Slow(name, path))
+            return slow if name == "importing" else None
+
+    monkeypatch.setattr(sys, "meta_path", [Finder, *sys.meta_path])
     with ThreadPoolExecutor(2) as threads:
         whole = threads.submit(optional_module, "importing", "lm")
         assert begun.wait(5)
