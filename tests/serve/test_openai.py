@@ -551,7 +551,7 @@ WRONG: dict[str, tuple[Any, int, str | None, str]] = {
     "true": ({"temperature": True}, 400, "temperature", "expected a number"),
     "top_p": ({"top_p": -0.1}, 400, "top_p", "from 0 to 1"),
     "n": ({"n": 0}, 400, "n", "from 1 to 128"),
-    "many": ({"n": 6}, 400, None, "at most 5 answers in a request"),
+    "many": ({"n": 6}, 400, "n", "at most 5 answers in a request"),
     "tokens": ({"max_tokens": 0}, 400, "max_tokens", "expected an integer from 1"),
     "half a token": ({"max_tokens": 1.5}, 400, "max_tokens", "expected an integer"),
     "both limits": (
@@ -590,6 +590,18 @@ WRONG: dict[str, tuple[Any, int, str | None, str]] = {
     "logprobs": ({"logprobs": 1}, 400, "logprobs", "true or false"),
     "bias": ({"logit_bias": {"5": 1}}, 400, "logit_bias", "not supported"),
     "kwargs": ({"chat_template_kwargs": 5}, 400, "chat_template_kwargs", "expected an object"),
+    "own messages": (
+        {"chat_template_kwargs": {"messages": []}},
+        400,
+        "chat_template_kwargs",
+        "without the names messages",
+    ),
+    "unknown option": (
+        {"stream": True, "stream_options": {"usage": True}},
+        400,
+        "stream_options",
+        "an object with include_usage",
+    ),
 }
 
 
@@ -621,6 +633,7 @@ def test_wrong_chats(served: Served, what: str) -> None:
         ({"prompt": "x" * 500}, "prompt", "expected at most 128 tokens"),
         ({"prompt": "x", "logprobs": 2}, "logprobs", "expected 0"),
         ({"prompt": "x", "logprobs": True}, "logprobs", "expected 0"),
+        ({"prompt": ["x"] * 6}, "prompt", "at most 5 answers in a request"),
         ({"prompt": "x", "echo": True}, "echo", "do not have the prompt"),
         ({"prompt": "x", "best_of": 2}, "best_of", "use n"),
         ({"prompt": "x", "best_of": True}, "best_of", "use n"),
