@@ -241,8 +241,11 @@ class TextBatcher:
         running, stream = job.running, job.stream
         assert running is not None
         if running.error is not None:
-            _LOGGER.error("%s: an answer failed: %s", self._name, running.error)
-            self._deliver(job, self._failed(job))
+            delta = self._refused(job)
+            if delta is None:
+                _LOGGER.error("%s: an answer failed: %s", self._name, running.error)
+                delta = self._failed(job)
+            self._deliver(job, delta)
             self._ended(job, "error")
             return
         tokens = running.tokens[job.sent : running.settled]
@@ -283,6 +286,14 @@ class TextBatcher:
         for job in list(self._jobs.values()):
             self._deliver(job, self._failed(job))
             self._ended(job, "error")
+
+    def _refused(self, job: Job) -> Delta | None:
+        """llguidance has limits that it notices only on the way."""
+        constraint = job.request.constraint
+        if constraint is None or constraint.error is None:
+            return None
+        problem = f"change the schema, on which llguidance gave up: {constraint.error}"
+        return Delta(job.index, error=RequestError(f"response_format: {problem}"))
 
     def _failed(self, job: Job) -> Delta:
         message = f"{self._name}: generation failed; see the server's log"

@@ -747,6 +747,15 @@ def test_constraints_leave_others_alone(served: Served, gate: Gate) -> None:
     assert json.loads(contents[0])["kind"] in PLAN["properties"]["kind"]["enum"]
 
 
+@pytest.mark.usefixtures("has_llguidance")
+def test_a_schema_that_is_too_complex_on_the_way(served: Served) -> None:
+    parts = "".join(f"(a{i}|b{i})?" for i in range(2000))
+    schema = {"type": "string", "pattern": f"^{parts}$"}
+    found = served.call(CHAT, {"messages": HELLO, "response_format": matching(schema)})
+    assert found.status == 400
+    assert "change the schema, on which llguidance gave up" in found.error["message"]
+
+
 def test_without_llguidance(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "llguidance", None)
     found = served.call(CHAT, {"messages": HELLO, "response_format": {"type": "json_object"}})
