@@ -491,6 +491,20 @@ def test_a_model_that_is_damaged_ends_the_server(tmp_path: Path) -> None:
         server.run()
 
 
+def test_an_unexpected_error_of_a_model_ends_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(_model: LanguageModel, _engine: lm.Engine) -> None:
+        raise RuntimeError("unexpected")
+
+    monkeypatch.setattr(LanguageModel, "_warm_up", failing)
+    path = tmp_path / "model.litertlm"
+    path.write_bytes(language_bundle())
+    server = Server({"m": path}, port=0, say=lambda _: None)
+    with pytest.raises(RuntimeError, match="unexpected"):
+        server.run()
+
+
 # ---- errors
 
 WRONG: dict[str, tuple[Any, int, str | None, str]] = {
