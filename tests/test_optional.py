@@ -54,7 +54,7 @@ def test_threads_import_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     begun = threading.Event()
 
     class Slow(importlib.machinery.SourceFileLoader):
-        def create_module(self, spec: object) -> None:
+        def create_module(self, _spec: object) -> None:
             begun.set()
             time.sleep(0.1)  # the other thread begins
 

@@ -90,9 +90,7 @@ def _waits(key: jax.Array, tokens: jax.Array) -> jax.Array:
     return -jnp.log(uniform)
 
 
-def _first(
-    values: jax.Array, weights: jax.Array, least: jax.Array, is_all: jax.Array
-) -> jax.Array:
+def _first(values: jax.Array, weights: jax.Array, least: jax.Array, is_all: jax.Array) -> jax.Array:
     """Which values are the first, the largest ones first, whose weights sum to `least`; or all."""
     bits = lax.bitcast_convert_type(values, np.int32)
     keys = jnp.where(bits < 0, bits ^ np.int32(0x7FFFFFFF), bits)  # integers in the same order

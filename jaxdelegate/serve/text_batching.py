@@ -288,7 +288,7 @@ class TextBatcher:
             self._ended(job, "error")
 
     def _refused(self, job: Job) -> Delta | None:
-        """llguidance has limits that it notices only on the way."""
+        """The package llguidance notices some of its limits only on the way."""
         constraint = job.request.constraint
         if constraint is None or constraint.error is None:
             return None
