@@ -2,11 +2,14 @@
 
 import importlib
 import importlib.metadata
+import threading
 from typing import Any
 
 from jaxdelegate.errors import OptionError
 
 _OURS = "jaxdelegate"
+# Python fails if one thread imports a package, and another one a module that the package imports.
+_IMPORTING = threading.RLock()
 
 
 def install(extra: str) -> str:
@@ -54,7 +57,8 @@ def optional_module(name: str, extra: str) -> Any:
         OptionError: it cannot be imported.
     """
     try:
-        return importlib.import_module(name)
+        with _IMPORTING:
+            return importlib.import_module(name)
     except ImportError as error:
         raise OptionError(
             f"{name.partition('.')[0]} is not installed ({error}): {install(extra)}"

@@ -1,11 +1,17 @@
 """What messages about missing packages advise."""
 
+import importlib.machinery
+import importlib.util
 import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from jaxdelegate.optional import install, needs
+from jaxdelegate.optional import install, needs, optional_module
 
 ROOT = Path(__file__).parents[1]
 
@@ -37,3 +43,31 @@ def test_nothing_advises_to_install_this_package_by_its_name() -> None:
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert found.stdout == ""
+
+
+def test_threads_import_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package, and a module that it imports itself."""
+    package = tmp_path / "importing"
+    package.mkdir()
+    (package / "__init__.py").write_text("import importing.part")
+    (package / "part.py").write_text("value = 5")
+    begun = threading.Event()
+
+    class Slow(importlib.machinery.SourceFileLoader):
+        def create_module(self, _spec: object) -> None:
+            begun.set()
+            time.sleep(0.1)  # the other thread begins
+
+    class Finder:
+        @staticmethod
+        def find_spec(name: str, *_: object) -> object:
+            path = str(package / "__init__.py")
+            slow = importlib.util.spec_from_file_location(name, path, loader=Slow(name, path))
+            return slow if name == "importing" else None
+
+    monkeypatch.setattr(sys, "meta_path", [Finder, *sys.meta_path])
+    with ThreadPoolExecutor(2) as threads:
+        whole = threads.submit(optional_module, "importing", "lm")
+        assert begun.wait(5)
+        part = threads.submit(optional_module, "importing.part", "lm")
+        assert whole.result().part is part.result()

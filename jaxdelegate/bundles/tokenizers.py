@@ -139,7 +139,9 @@ class _HuggingFace(Tokenizer):
         self.size = self._tokenizer.get_vocab_size()
 
     def encode(self, text: str) -> list[int]:
-        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+        # Its method for one text does not let other threads run.
+        (found,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)
+        return list(found.ids)
 
     def token_id(self, token: str) -> int | None:
         index: int | None = self._tokenizer.token_to_id(token)

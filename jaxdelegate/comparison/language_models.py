@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from jaxdelegate.bundles.bundle import Bundle
 from jaxdelegate.comparison.answers import AnswerDiff, LanguageModelDiff, Step
 from jaxdelegate.comparison.litert_lm import LITERT_LM, litert_lm_texts
 from jaxdelegate.comparison.reference_decoder import Choose, ReferenceDecoder
@@ -21,8 +20,8 @@ from jaxdelegate.errors import InterpreterError, ModelError, OptionError
 from jaxdelegate.lm.completions import Completion
 from jaxdelegate.lm.configs import SamplerConfig
 from jaxdelegate.lm.engine import Engine
-from jaxdelegate.model.sections import BEGINNING_BYTES, LLM_METADATA, is_bundle
-from jaxdelegate.model.source import open_file
+from jaxdelegate.model.sections import LLM_METADATA
+from jaxdelegate.model.source import text_metadata
 
 LANGUAGE_MODEL_REFERENCES = (LITERT_LM, *REFERENCES)
 PROMPTS = (
@@ -38,10 +37,7 @@ _INCOMPLETE = "\ufffd"  # a part of a character, whose bytes several tokens shar
 
 def has_language_model(path: str | os.PathLike[str]) -> bool:
     """Whether a path is that of a bundle, not of a part of it, with a language model."""
-    file, part = open_file(path)
-    if part is not None or not is_bundle(file.content[:BEGINNING_BYTES]):
-        return False
-    return any(s.type == LLM_METADATA for s in Bundle(file).sections)
+    return text_metadata(path) == LLM_METADATA
 
 
 def language_model_diff(

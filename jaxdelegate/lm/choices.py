@@ -15,6 +15,7 @@ from jaxdelegate.lm.constraints import words
 
 _DEFAULT_P = 0.95
 _ALL = 0xFFFFFFFF
+_MOST_SORTED = 256
 LARGE = np.float32(1e9)  # subtracted from the logits of forbidden tokens
 
 
@@ -23,7 +24,8 @@ class Variant:
     """What a program is compiled for.
 
     Attributes:
-        k: the most tokens among which one is chosen; 1: the largest logit.
+        k: the most tokens among which one is chosen; 1: the largest logit. More than some hundred
+            are all.
         has_rules: whether penalties, suppressed tokens or n-grams change logits.
         ngram: the size of n-grams that must not repeat; 0: none.
         has_scores: whether the logarithms of probabilities are computed.
@@ -77,13 +79,13 @@ class Rules:
     def variant(
         self, vocabulary: int, has_scores: bool = False, is_masked: bool = False
     ) -> Variant:
-        """The program that these rules need; `k` is a power of two, so that few are compiled."""
+        """The program that these rules need; `k` is a power of two or all: few are compiled."""
         greedy = self.sampler.temperature == 0
         k = 1 if greedy else min(self.sampler.top_k or 1, vocabulary)
         has_penalties = self.penalties != RepetitionPenaltyConfig()
         ngram = self.ngrams.no_repeat_ngram_size or 0
         return Variant(
-            min(1 << (k - 1).bit_length(), vocabulary),
+            min(1 << (k - 1).bit_length(), vocabulary) if k <= _MOST_SORTED else vocabulary,
             has_penalties or bool(ngram) or bool(self.suppressed.suppress_tokens),
             ngram,
             has_scores,

@@ -2,16 +2,19 @@
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from jaxdelegate.errors import DeviceMemoryError
 from jaxdelegate.lm.choices import Choice, Variant
 from jaxdelegate.lm.graph import LanguageGraph, prefill_plan
 from jaxdelegate.lm.language_model import LanguageModel, LengthError
 from jaxdelegate.lm.tasks import STEPS, Array, Generated, Sequences, Task, caches
 from jaxdelegate.pjrt.client import Runtime, viewed
+from jaxdelegate.pjrt.out_of_memory import is_out_of_memory
 
 
 class Caches:
@@ -57,10 +60,19 @@ class Programs:
         return self._model.graph
 
     def new_caches(self) -> Caches:
-        """Empty caches, of the shortest length."""
+        """Empty caches, of the shortest length. A DeviceMemoryError: they do not fit."""
         runtime, length = self._model.runtime, self.graph.cache_lengths[0]
-        empty = (np.zeros(*array) for array in caches(self.graph, self.slots, length))
-        return Caches(runtime, length, [runtime.put(array) for array in empty])
+        shapes = caches(self.graph, self.slots, length)
+        try:
+            return Caches(runtime, length, [runtime.put(np.zeros(*shape)) for shape in shapes])
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            size = sum(math.prod(shape) * dtype.itemsize for shape, dtype in shapes)
+            raise DeviceMemoryError(
+                f"the caches of {length} tokens for {self.slots} sequences take {size / 1e6:,.1f} "
+                f"MB, which {runtime.device} does not have: use a smaller max_batch"
+            ) from error
 
     @property
     def gains_alone(self) -> bool:

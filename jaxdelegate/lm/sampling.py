@@ -1,11 +1,18 @@
 """The next token of each sequence, chosen on the device from its logits."""
 
+import math
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
 from jaxdelegate.lm.choices import LARGE, Choice, Variant
+
+_TINY = np.float32(1e-30)  # a probability: the most likely token is always kept
+_COLUMNS = 64
 
 
 def next_token(
@@ -42,17 +49,82 @@ def largest(logits: jax.Array) -> jax.Array:
 
 
 def _sampled(variant: Variant, choice: Choice, logits: jax.Array, count: jax.Array) -> jax.Array:
-    values, tokens = lax.top_k(logits, variant.k)
-    ranks = lax.iota(np.int32, variant.k)
-    values = jnp.where(ranks < choice.k, values, -jnp.inf)
+    """Sorting all tokens takes longer than a step of a small model, so only a few are sorted."""
+    is_sorted = variant.k < len(logits)
+    values, tokens = lax.top_k(logits, variant.k) if is_sorted else (logits, _places(logits))
     is_greedy = (choice.temperature <= 0) | (choice.k <= 1)
-    scaled = (values - values[0]) / jnp.where(is_greedy, np.float32(1), choice.temperature)
+    ranks = _places(values)
+    if is_sorted:
+        likely = ranks < choice.k
+    else:
+        likely = _first(logits, jnp.ones(len(logits), np.int32), choice.k, is_greedy)
+    scaled = (values - values.max()) / jnp.where(is_greedy, np.float32(1), choice.temperature)
+    scaled = jnp.where(likely, scaled, -jnp.inf)
     chances = jax.nn.softmax(scaled)
-    before = jnp.cumsum(chances) - chances
-    kept = jnp.where((before < choice.p) | (ranks == 0), scaled, -jnp.inf)
+    if is_sorted:
+        kept = (jnp.cumsum(chances) - chances < choice.p) | (ranks == 0)
+    else:
+        least = jnp.maximum(choice.p, _TINY)
+        kept = _first(logits, chances, least, is_greedy | (least >= 1))
     key = jax.random.fold_in(jax.random.key(choice.seed), count)
-    drawn = jnp.argmax(kept + jax.random.gumbel(key, kept.shape, np.float32))
-    return jnp.asarray(tokens[jnp.where(is_greedy, 0, drawn)], np.int32)
+    drawn = largest(jnp.where(kept, chances, 0) / _waits(key, tokens))
+    return jnp.where(is_greedy, largest(logits), jnp.asarray(tokens[drawn], np.int32))
+
+
+def _places(values: jax.Array) -> jax.Array:
+    return lax.iota(np.int32, len(values))
+
+
+def _waits(key: jax.Array, tokens: jax.Array) -> jax.Array:
+    """Exponential random numbers, for each token the same whichever others there are.
+
+    They mix numbers as MurmurHash3 does: threefry takes longer for all tokens than a small model.
+    """
+    mixed = jnp.asarray(tokens, np.uint32)
+    for number in jax.random.bits(key, (2,), np.uint32):
+        mixed ^= number
+        mixed = (mixed ^ mixed >> 16) * np.uint32(0x85EBCA6B)
+        mixed = (mixed ^ mixed >> 13) * np.uint32(0xC2B2AE35)
+        mixed ^= mixed >> 16
+    uniform = ((mixed >> 9).astype(np.float32) + np.float32(0.5)) * np.float32(2**-23)
+    return -jnp.log(uniform)
+
+
+def _first(values: jax.Array, weights: jax.Array, least: jax.Array, is_all: jax.Array) -> jax.Array:
+    """Which values are the first, the largest ones first, whose weights sum to `least`; or all."""
+    bits = lax.bitcast_convert_type(values, np.int32)
+    keys = jnp.where(bits < 0, bits ^ np.int32(0x7FFFFFFF), bits)  # integers in the same order
+    places, end = _places(values), np.int32(len(values) - 1)
+
+    def total(chosen: jax.Array) -> jax.Array:
+        parts = jnp.where(chosen, weights, 0).reshape(-1, math.gcd(len(values), _COLUMNS))
+        return parts.sum(0).sum()  # XLA:CPU vectorizes it so
+
+    is_all |= weights.sum() <= least
+    low = keys.min()
+    key = _most(lambda k: total(keys >= k) >= least, low, jnp.where(is_all, low, keys.max()))
+    above, same = keys > key, keys == key
+    before = total(above)
+    needs_places = ~is_all & (same.sum() > 1)
+    last = -_most(
+        lambda n: before + total(same & (places <= -n)) >= least,
+        -end,
+        jnp.where(needs_places, np.int32(0), -end),
+    )
+    return above | (same & (places <= last))
+
+
+def _most(is_enough: Callable[[jax.Array], jax.Array], low: Any, high: jax.Array) -> jax.Array:
+    """The largest number up to `high` that is enough; `low` is."""
+
+    def step(bounds: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        low, high = bounds
+        middle = (low | high) - ((low ^ high) >> 1)  # rounded up; a sum might overflow
+        enough = is_enough(middle)
+        return jnp.where(enough, middle, low), jnp.where(enough, high, middle - 1)
+
+    bounds = jnp.asarray(low, np.int32), jnp.asarray(high, np.int32)
+    return jnp.asarray(lax.while_loop(lambda b: b[0] < b[1], step, bounds)[0])
 
 
 def _ruled(

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from jaxdelegate.errors import ModelError
 from jaxdelegate.model import wrong_files
 from jaxdelegate.model.files import BundledFiles, FileContent, Folder, NotRegularError
-from jaxdelegate.model.sections import BEGINNING_BYTES, MAGIC, Section, is_bundle
+from jaxdelegate.model.sections import (
+    BEGINNING_BYTES,
+    EMBEDDING_METADATA,
+    LLM_METADATA,
+    MAGIC,
+    Section,
+    is_bundle,
+)
 
 if TYPE_CHECKING:
     from jaxdelegate.model.containers import Container
@@ -101,12 +108,21 @@ def split_path(path: str) -> tuple[str, str | None]:
     return path, None
 
 
+def text_metadata(source: ModelSource) -> str | None:
+    """The metadata that a bundle of a language model or text encoder has; None: other models."""
+    file, part = open_file(source)
+    if part is not None or not is_bundle(file.content[:BEGINNING_BYTES]):
+        return None
+    types = {section.type for section in container(file).sections}
+    return next((kind for kind in (LLM_METADATA, EMBEDDING_METADATA) if kind in types), None)
+
+
 def not_a_bundle(file: Source) -> str:
     """What to do with a file that is not a bundle."""
     if bytes(file.content[4:8]) == b"TFL3":
         return (
-            "; it looks like a single model: jaxdelegate.Interpreter and jaxdelegate.load open it "
-            "by its path"
+            "; it looks like a single model: jaxdelegate.Interpreter, jaxdelegate.load and "
+            "jaxdelegate.ray.Predictor open it by its path"
         )
     return wrong_files.hint(file.name, bytes(file.content[:64]))
 

@@ -14,6 +14,7 @@ from jaxdelegate.errors import (
     StoppedError,
     TensorError,
 )
+from jaxdelegate.model.source import text_metadata
 from jaxdelegate.options import DelegateOptions
 from jaxdelegate.ray import columns
 from jaxdelegate.ray.batch_predictor import (
@@ -81,8 +82,10 @@ class Predictor(BatchPredictor[Rows]):
         """
         given = options.changed() if isinstance(options, DelegateOptions) else dict(options or {})
         known = restrict(assigned_resources(), given, num_threads)
+        content = _content(model)
+        _check_tensors(content, signature)
         self._model = BatchedModel(
-            _content(model),
+            content,
             known,
             signature=signature,
             batch_sizes=batch_sizes,
@@ -182,6 +185,15 @@ def _content(model: Any) -> str | bytes:
         "model: expected a path, bytes, or a Ray object reference of bytes, got "
         f"{type(model).__name__}"
     )
+
+
+def _check_tensors(content: str | bytes, signature: str | None) -> None:
+    """Refuse a bundle of a model of texts, unless the caller has named what to run."""
+    if signature is None and text_metadata(content) is not None:
+        raise OptionError(
+            "model: expected a model of tensors, got a bundle of a model of texts: use "
+            "jaxdelegate.ray.TextPredictor, or name a signature"
+        )
 
 
 def _input_columns(model: BatchedModel, given: Mapping[str, str] | None) -> dict[str, str]:

@@ -79,7 +79,8 @@ class EmbeddingModel(Started):
 
     async def embed(self, texts: Sequence[Sequence[int]]) -> list[np.ndarray]:
         """The embedding of each text, not normalized; errors as `Batcher.submit`."""
-        turns = asyncio.Semaphore(_RUNS * self.settings.max_batch_size)
+        most = min(_RUNS * self.settings.max_batch_size, self.settings.max_queue_size)
+        turns = asyncio.Semaphore(most)
 
         async def one(tokens: Sequence[int]) -> np.ndarray:
             length = self.engine.graph.encoder(len(tokens)).length

@@ -217,6 +217,7 @@ class _Prepared:
     def __init__(self, model: LanguageModel, request: TextRequest) -> None:
         self.model, self.request = model, request
         engine, text = model.engine, ""
+        self._check_count()
         self._constraint = self._constrained(request.schema)
         if request.messages is None:
             self._prompts = [engine.prompt_ids(prompt) for prompt in request.prompts]
@@ -234,6 +235,16 @@ class _Prepared:
             channels = engine.metadata.channels if self._constraint is None else ()
             readers = [ChannelReader(channels, text) for _ in range(request.n)]
             self.form = ChatForm(model.name, usage, readers, has_scores=request.has_scores)
+
+    def _check_count(self) -> None:
+        n, most = self.request.n, self.model.batcher.most
+        count = n * max(len(self.request.prompts), 1)
+        if count > most:
+            raise ApiError(
+                f"expected at most {most} answers in a request (max_batch_size and "
+                f"max_queue_size), got {count}: send several requests",
+                param="n" if n > 1 else "prompt",
+            )
 
     def jobs(self, client: str) -> list[Job]:
         """The sequences to generate, `n` for each prompt."""
@@ -257,8 +268,10 @@ class _Prepared:
     def _constrained(self, schema: Mapping[str, Any] | None) -> Constraint | None:
         try:
             return None if schema is None else self.model.engine.json_constraint(schema)
-        except (OptionError, RecursionError, ValueError) as error:
-            problem = f"the answer cannot be constrained: {printable(str(error))}"
+        except OptionError as error:  # it is not installed
+            raise ApiError(str(error), param="response_format") from None
+        except (RecursionError, ValueError) as error:
+            problem = f"change the schema, which llguidance refuses: {printable(str(error))}"
             raise ApiError(problem, param="response_format") from None
 
     def _rendered(self, model: LanguageModel, request: TextRequest) -> str:

@@ -60,6 +60,14 @@ _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant"
 _STRING = _Kind("a string", lambda value: isinstance(value, str))
 _OBJECT = _Kind("an object", lambda value: isinstance(value, dict))
 _ROLE = _Kind(f"one of {', '.join(_ROLES)}", lambda value: value in [*_ROLES])
+_CONTEXT = _Kind(
+    "an object without the names messages and add_generation_prompt",
+    lambda value: isinstance(value, dict) and not {"messages", "add_generation_prompt"} & {*value},
+)
+_STREAM_OPTIONS = _Kind(
+    "an object with include_usage",
+    lambda value: isinstance(value, dict) and {*value} <= {"include_usage", "include_obfuscation"},
+)
 _FLAG = _Kind("true or false", lambda value: isinstance(value, bool))
 _FORMAT = _Kind(
     "one of text, json_object, json_schema",
@@ -87,14 +95,14 @@ _COMMON: Mapping[str, _Kind] = {
         _are_stops,
     ),
     "stream": _FLAG,
-    "stream_options": _OBJECT,
+    "stream_options": _STREAM_OPTIONS,
     "temperature": _numbers(0, 2),
     "top_k": _integers(-1),  # vLLM's; -1 and 0: all
     "top_p": _numbers(0, 1),
 }
 _CHAT: Mapping[str, _Kind] = {
     **_COMMON,
-    "chat_template_kwargs": _OBJECT,
+    "chat_template_kwargs": _CONTEXT,
     "logprobs": _FLAG,
     "max_completion_tokens": _integers(1),
     "messages": _Kind(
@@ -358,8 +366,9 @@ def _schema(response_format: Mapping[str, Any]) -> Mapping[str, Any] | None:
     if kind != "json_schema":
         return {"type": "object"} if kind == "json_object" else None
     given = _check(_OBJECT, response_format.get("json_schema"), "response_format.json_schema")
-    schema = given.get("schema", {})  # without one any JSON matches
-    found: dict[str, Any] = _check(_OBJECT, schema, "response_format.json_schema.schema")
+    if given.get("schema") is None:
+        return {}  # any JSON matches
+    found: dict[str, Any] = _check(_OBJECT, given["schema"], "response_format.json_schema.schema")
     return found
 
 

@@ -5,13 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxdelegate.errors import OptionError
-from jaxdelegate.model.sections import (
-    BEGINNING_BYTES,
-    EMBEDDING_METADATA,
-    LLM_METADATA,
-    is_bundle,
-)
-from jaxdelegate.model.source import open_file
+from jaxdelegate.model.sections import EMBEDDING_METADATA, LLM_METADATA
+from jaxdelegate.model.source import text_metadata
 from jaxdelegate.serve.engine import open_model
 from jaxdelegate.serve.limits import Limits
 from jaxdelegate.serve.metrics import Metrics
@@ -37,7 +32,7 @@ def open_service(
     found = list[ServedModel]()
     language_models = list[Any]()
     for name, path in models.items():
-        kind = _kind(path)
+        kind = text_metadata(path)
         if kind == LLM_METADATA:
             from jaxdelegate.serve.language_model import open_language_model  # noqa: PLC0415 (slow)
 
@@ -51,17 +46,6 @@ def open_service(
         else:
             found += open_model(path, name, settings, metrics.recorder(name, "1"))
     return Service(found, limits, metrics.text, language_models=language_models)
-
-
-def _kind(path: str | os.PathLike[str]) -> str | None:
-    """The metadata that a bundle of a language model or text encoder has; None: other files."""
-    file, part = open_file(path)
-    if part is not None or not is_bundle(file.content[:BEGINNING_BYTES]):
-        return None
-    from jaxdelegate.bundles.bundle import open_bundle  # noqa: PLC0415 (most files are none)
-
-    types = {section.type for section in open_bundle(path).sections}
-    return next((kind for kind in (LLM_METADATA, EMBEDDING_METADATA) if kind in types), None)
 
 
 def parse_models(text: str) -> dict[str, str]:

@@ -18,7 +18,6 @@ try:
 except ModuleNotFoundError as missing:
     raise needs("serving", missing, "serve") from missing
 
-from jaxdelegate.errors import JaxDelegateError
 from jaxdelegate.serve.application import application
 from jaxdelegate.serve.connections import bounded
 from jaxdelegate.serve.limits import Limits
@@ -136,7 +135,7 @@ class Server:
         try:
             while not await asyncio.to_thread(model.wait_until_ready, _POLL_S):
                 pass
-        except JaxDelegateError as error:
+        except Exception as error:  # unexpected ones, too: the model would never be ready
             self._fail(error)
         else:
             seconds = time.perf_counter() - self._begin

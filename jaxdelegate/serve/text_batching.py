@@ -75,6 +75,9 @@ class TextBatcher:
 
     At most one step that reads a prompt is between two runs that generate, so that a long prompt
     does not make the others wait.
+
+    Attributes:
+        most: sequences at once, in slots and waiting.
     """
 
     def __init__(
@@ -98,7 +101,7 @@ class TextBatcher:
             recorder: of metrics.
         """
         self._open_batch, self._prepare, self._name = open_batch, prepare, name
-        self._most, self._recorder = slots + max_queue_size, recorder
+        self.most, self._recorder = slots + max_queue_size, recorder
         self._slots, self._max_queue_size = slots, max_queue_size
         self._change = threading.Condition()
         self._queue: FairQueue[Job] = FairQueue()
@@ -125,8 +128,8 @@ class TextBatcher:
                 why = "is shutting down" if self._error is None else f"failed: {self._error}"
                 raise RequestError(f"{self._name} {why}; no requests are accepted", 503)
             waiting = len(self._queue)
-            if waiting + len(self._jobs) + len(jobs) > self._most:
-                raise self._full(waiting, len(jobs))
+            if waiting + len(self._jobs) + len(jobs) > self.most:
+                raise self._full(waiting)
             now = time.monotonic()
             for job in jobs:
                 job.since = now
@@ -134,12 +137,7 @@ class TextBatcher:
             self._recorder.waiting(len(self._queue))
             self._change.notify()
 
-    def _full(self, waiting: int, count: int) -> RequestError:
-        if count > self._most:
-            return RequestError(
-                f"{self._name}: expected at most {self._most} answers in a request (max_batch_size "
-                f"and max_queue_size), got {count}: send several requests"
-            )
+    def _full(self, waiting: int) -> RequestError:
         seconds = math.ceil(self._mean_s * (waiting + 1) / self._slots)
         return RequestError(
             f"{self._name}: the queue is full with {waiting} prompts (max_queue_size, "
@@ -243,8 +241,11 @@ class TextBatcher:
         running, stream = job.running, job.stream
         assert running is not None
         if running.error is not None:
-            _LOGGER.error("%s: an answer failed: %s", self._name, running.error)
-            self._deliver(job, self._failed(job))
+            delta = self._refused(job)
+            if delta is None:
+                _LOGGER.error("%s: an answer failed: %s", self._name, running.error)
+                delta = self._failed(job)
+            self._deliver(job, delta)
             self._ended(job, "error")
             return
         tokens = running.tokens[job.sent : running.settled]
@@ -285,6 +286,14 @@ class TextBatcher:
         for job in list(self._jobs.values()):
             self._deliver(job, self._failed(job))
             self._ended(job, "error")
+
+    def _refused(self, job: Job) -> Delta | None:
+        """The package llguidance notices some of its limits only on the way."""
+        constraint = job.request.constraint
+        if constraint is None or constraint.error is None:
+            return None
+        problem = f"change the schema, on which llguidance gave up: {constraint.error}"
+        return Delta(job.index, error=RequestError(f"response_format: {problem}"))
 
     def _failed(self, job: Job) -> Delta:
         message = f"{self._name}: generation failed; see the server's log"

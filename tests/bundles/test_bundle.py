@@ -3,7 +3,9 @@
 import os
 import re
 import sys
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -154,6 +156,18 @@ def test_special_tokens_are_neither_added_nor_left_out() -> None:
     tokenizer = tokenizers()["Hugging Face"].tokenizer()
     assert tokenizer.encode("the <eos>") == [2, 1]
     assert tokenizer.decode([2, 1]) == "the <eos>"
+
+
+@pytest.mark.parametrize("kind", ["Hugging Face", "SentencePiece"])
+def test_other_threads_run_while_a_text_is_encoded(kind: str) -> None:
+    tokenizer, has_ended, turns = tokenizers()[kind].tokenizer(), threading.Event(), 0
+    with ThreadPoolExecutor(1) as threads:
+        encoding = threads.submit(tokenizer.encode, "the cat ran " * 100_000)
+        encoding.add_done_callback(lambda _: has_ended.set())
+        while not has_ended.wait(0.001):
+            turns += 1
+    assert len(encoding.result()) >= 300_000
+    assert turns > 5
     start = tokenizers()["SentencePiece"].tokenizer()
     assert start.token_id("<s>") not in start.encode("the")
 

@@ -125,7 +125,7 @@ WRONG_USES: dict[str, tuple[WrongUse, ...]] = {
             'jd.open_bundle("model.tflite")',
             "ModelError",
             "expected a bundle",
-            "it looks like a single model: jaxdelegate.Interpreter and jaxdelegate.load open it by",
+            "it looks like a single model: jaxdelegate.Interpreter, jaxdelegate.load and",
         ),
         use(
             "a C array of a model",

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jaxdelegate import lm
-from jaxdelegate.errors import CacheWarning, InterpreterError
+from jaxdelegate.errors import CacheWarning, DeviceMemoryError, InterpreterError
 from jaxdelegate.lm.choices import Choice, Rules
 from jaxdelegate.lm.graph import LanguageGraph
 from jaxdelegate.lm.language_model import LanguageModel
@@ -46,6 +46,12 @@ def test_caches_are_updated_in_place(slots: int) -> None:
     aliased = re.search(r"input_output_alias=\{([^\n]*?)\}, entry", text)
     assert aliased is not None
     assert aliased[1].count("alias)") == 2
+
+
+def test_caches_that_do_not_fit() -> None:
+    model = LanguageModel(language_model(), "model", {}, {"platform": "cpu"}, None, ":nocache")
+    with pytest.raises(DeviceMemoryError, match=r"for 1000000000000 sequences .* smaller max_b"):
+        Programs(model, 10**12, (2,)).new_caches()
 
 
 @pytest.fixture

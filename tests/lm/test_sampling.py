@@ -172,6 +172,25 @@ def test_one_program_serves_several_rules(logits: np.ndarray) -> None:
             assert int(token) == chosen(rules, logits, [0] * count)[0]
 
 
+@pytest.mark.parametrize("config", [SamplerConfig(20, 1.0), SamplerConfig(20, 0.6, 3.0)])
+def test_a_sequence_that_needs_all_tokens_changes_no_other(
+    config: SamplerConfig, logits: np.ndarray
+) -> None:
+    """Of equal logits, too, the first are kept."""
+    own, everything = Rules(config).variant(VOCABULARY), Rules(SamplerConfig(VOCABULARY))
+    both = joined([own, everything.variant(VOCABULARY)])
+    assert own.k < both.k == VOCABULARY
+    tied = np.round(logits)
+    assert len({*tied}) < 20
+    answer = np.zeros(CAPACITY, np.int32)
+    for count in range(100):
+        alone, together = (
+            compiled(v)(Rules(config).choice(v, VOCABULARY), tied, answer, np.int32(count))[0]
+            for v in (own, both)
+        )
+        assert alone == together
+
+
 def test_ngrams_of_several_sizes_share_no_program() -> None:
     several = [Rules(), Rules(ngrams=NoRepeatNgramConfig(3))]
     with pytest.raises(ValueError, match="one no_repeat_ngram_size"):

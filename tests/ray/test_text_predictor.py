@@ -12,7 +12,8 @@ import pytest
 
 from jaxdelegate import lm
 from jaxdelegate.errors import ModelError, OptionError
-from jaxdelegate.ray import PredictionError, TextPredictor
+from jaxdelegate.ray import PredictionError, Predictor, TextPredictor
+from tests.serve.stock import NETWORKS
 from tests.support.language_models import CHATML, language_bundle
 from tests.support.text_encoders import embedding_bundle
 
@@ -281,6 +282,16 @@ def test_wrong_arguments(path: Path, encoder: Path, tmp_path: Path) -> None:
         TextPredictor(path, "embed")
     with pytest.raises(ModelError):
         TextPredictor(encoder)
+    for bundle in (path, encoder, encoder.read_bytes()):
+        with pytest.raises(OptionError, match=r"bundle .*: use jaxdelegate\.ray\.TextPredictor"):
+            Predictor(bundle)
+    with pytest.raises(ModelError, match=r"jaxdelegate\.ray\.Predictor open it"):
+        TextPredictor(NETWORKS / "keywords.tflite")
+
+
+def test_a_step_of_a_language_model_has_tensors(path: Path) -> None:
+    with pytest.raises(OptionError, match=r"'x' is not an input of the model; it has .*tokens"):
+        Predictor(path, {"x": "x"}, signature="decode")
 
 
 def test_programs_come_from_the_shared_folder(

@@ -491,6 +491,20 @@ def test_a_model_that_is_damaged_ends_the_server(tmp_path: Path) -> None:
         server.run()
 
 
+def test_an_unexpected_error_of_a_model_ends_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(_model: LanguageModel, _engine: lm.Engine) -> None:
+        raise RuntimeError("unexpected")
+
+    monkeypatch.setattr(LanguageModel, "_warm_up", failing)
+    path = tmp_path / "model.litertlm"
+    path.write_bytes(language_bundle())
+    server = Server({"m": path}, port=0, say=lambda _: None)
+    with pytest.raises(RuntimeError, match="unexpected"):
+        server.run()
+
+
 # ---- errors
 
 WRONG: dict[str, tuple[Any, int, str | None, str]] = {
@@ -551,7 +565,7 @@ WRONG: dict[str, tuple[Any, int, str | None, str]] = {
     "true": ({"temperature": True}, 400, "temperature", "expected a number"),
     "top_p": ({"top_p": -0.1}, 400, "top_p", "from 0 to 1"),
     "n": ({"n": 0}, 400, "n", "from 1 to 128"),
-    "many": ({"n": 6}, 400, None, "at most 5 answers in a request"),
+    "many": ({"n": 6}, 400, "n", "at most 5 answers in a request"),
     "tokens": ({"max_tokens": 0}, 400, "max_tokens", "expected an integer from 1"),
     "half a token": ({"max_tokens": 1.5}, 400, "max_tokens", "expected an integer"),
     "both limits": (
@@ -590,6 +604,18 @@ WRONG: dict[str, tuple[Any, int, str | None, str]] = {
     "logprobs": ({"logprobs": 1}, 400, "logprobs", "true or false"),
     "bias": ({"logit_bias": {"5": 1}}, 400, "logit_bias", "not supported"),
     "kwargs": ({"chat_template_kwargs": 5}, 400, "chat_template_kwargs", "expected an object"),
+    "own messages": (
+        {"chat_template_kwargs": {"messages": []}},
+        400,
+        "chat_template_kwargs",
+        "without the names messages",
+    ),
+    "unknown option": (
+        {"stream": True, "stream_options": {"usage": True}},
+        400,
+        "stream_options",
+        "an object with include_usage",
+    ),
 }
 
 
@@ -621,6 +647,7 @@ def test_wrong_chats(served: Served, what: str) -> None:
         ({"prompt": "x" * 500}, "prompt", "expected at most 128 tokens"),
         ({"prompt": "x", "logprobs": 2}, "logprobs", "expected 0"),
         ({"prompt": "x", "logprobs": True}, "logprobs", "expected 0"),
+        ({"prompt": ["x"] * 6}, "prompt", "at most 5 answers in a request"),
         ({"prompt": "x", "echo": True}, "echo", "do not have the prompt"),
         ({"prompt": "x", "best_of": 2}, "best_of", "use n"),
         ({"prompt": "x", "best_of": True}, "best_of", "use n"),
@@ -732,6 +759,15 @@ def test_constraints_leave_others_alone(served: Served, gate: Gate) -> None:
     contents = [answer["message"]["content"] for answer in answers[1:]]
     assert contents[0] == contents[1]
     assert json.loads(contents[0])["kind"] in PLAN["properties"]["kind"]["enum"]
+
+
+@pytest.mark.usefixtures("has_llguidance")
+def test_a_schema_that_is_too_complex_on_the_way(served: Served) -> None:
+    parts = "".join(f"(a{i}|b{i})?" for i in range(2000))
+    schema = {"type": "string", "pattern": f"^{parts}$"}
+    found = served.call(CHAT, {"messages": HELLO, "response_format": matching(schema)})
+    assert found.status == 400
+    assert "change the schema, on which llguidance gave up" in found.error["message"]
 
 
 def test_without_llguidance(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:

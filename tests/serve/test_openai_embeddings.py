@@ -1,6 +1,7 @@
 """Embeddings over HTTP equal the engine's; forms of inputs and outputs, errors, disconnects."""
 
 import contextlib
+import dataclasses
 import http.client
 import json
 import queue
@@ -106,6 +107,16 @@ def test_a_model_that_generates_returns_its_states(served: Served, tmp_path: Pat
     assert (status, found["error"]["param"]) == (400, "dimensions")
     status, found = served.call({"model": "text", "input": [[300]]})
     assert "expected token ids below 261" in found["error"]["message"]
+
+
+def test_a_queue_that_is_shorter_than_a_request(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = dataclasses.replace(served.model.settings, max_queue_size=2)
+    monkeypatch.setattr(served.model, "settings", settings)
+    monkeypatch.setattr(served.model.batcher, "_max_queue_size", 2)
+    status, found = served.call({"input": ["abc"] * 20})
+    assert (status, len(found["data"])) == (200, 20)
 
 
 def test_tokens_are_taken_as_they_are(served: Served) -> None:
