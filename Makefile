@@ -60,7 +60,7 @@ test: $(VENV)/.installed-test
 test-slow: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n $(JOBS) --dist=worksteal -m 'slow and not optimized and not gpu'
 	$(BIN)/python -m pytest -n $(JOBS) --dist=worksteal --optimized -m 'optimized and not gpu' \
-	  $(addprefix tests/,comparison function gradients lm lowering op_lowering quant tuning)
+	  $(addprefix tests/,function gradients lowering op_lowering quant)
 
 # Emulates other x86-64 processors: their choice of kernels, and the demo. Needs qemu-user.
 emulate: $(VENV)/.installed

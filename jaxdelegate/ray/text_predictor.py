@@ -14,6 +14,8 @@ from jaxdelegate.lm.configs import SamplerConfig
 from jaxdelegate.lm.embedding_engine import EmbeddingEngine
 from jaxdelegate.lm.embeddings import EmbeddingOptions
 from jaxdelegate.lm.engine import Engine
+from jaxdelegate.model.sections import LLM_METADATA
+from jaxdelegate.model.source import text_metadata
 from jaxdelegate.options import DelegateOptions
 from jaxdelegate.ray import columns
 from jaxdelegate.ray.batch_predictor import (
@@ -25,7 +27,7 @@ from jaxdelegate.ray.batch_predictor import (
 )
 from jaxdelegate.ray.errors import PredictionError
 from jaxdelegate.ray.resources import assigned_resources, restrict
-from jaxdelegate.ray.text_tasks import Embed, Generate, Prompts, Row, Score, TextTask
+from jaxdelegate.ray.text_tasks import Embed, Generate, HiddenStates, Prompts, Row, Score, TextTask
 
 Task = Literal["generate", "score", "embed"]
 # The arguments that only some tasks have.
@@ -83,7 +85,8 @@ class TextPredictor(BatchPredictor[list[Any]]):
             model: the path of a `.litertlm` or `.task` file, which every actor can read.
             task: "generate": continue each `prompt`, or answer each chat of `messages`, with an
                 optional `seed`; "score": the probability of each `continuation` of a `prompt` or of
-                `messages`; "embed": the embedding of each `text`.
+                `messages`; "embed": the embedding of each `text`; of a model that generates its
+                state after the text.
             inputs: the column of each of these; by default the column of that name, of `messages`
                 and `seed` only if they are named.
             outputs: which to add, or the column of each; None: all but `generated_tokens`,
@@ -127,7 +130,10 @@ class TextPredictor(BatchPredictor[list[Any]]):
             "options": chosen,
         }
         self._task: TextTask[Any]
-        if task == "embed":
+        if task == "embed" and text_metadata(model) == LLM_METADATA:
+            states = Engine(model, **arguments)
+            self._task = HiddenStates(states, embedding_options or EmbeddingOptions())
+        elif task == "embed":
             encoder = EmbeddingEngine(model, **arguments)
             self._task = Embed(encoder, embedding_options or EmbeddingOptions())
         else:

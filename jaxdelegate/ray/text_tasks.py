@@ -13,8 +13,8 @@ from jaxdelegate.errors import ModelError, OptionError
 from jaxdelegate.lm.channels import ChannelReader
 from jaxdelegate.lm.completions import Completion
 from jaxdelegate.lm.configs import SamplerConfig
-from jaxdelegate.lm.embedding_engine import EmbeddingEngine
-from jaxdelegate.lm.embeddings import EmbeddingOptions
+from jaxdelegate.lm.embedding_engine import EmbeddingEngine, normalized
+from jaxdelegate.lm.embeddings import EmbeddingOptions, InputOverflowStrategy
 from jaxdelegate.lm.engine import Engine
 from jaxdelegate.lm.generation import Request, generated, scored
 from jaxdelegate.lm.messages import stated
@@ -234,13 +234,7 @@ class Embed(TextTask[list[list[int]]]):
 
     def __init__(self, engine: EmbeddingEngine, options: EmbeddingOptions) -> None:
         self._engine, self._options, self.programs = engine, options, engine.programs
-        size = options.output_size or 0
-        if size > engine.size:
-            raise OptionError(
-                f"embedding_options: output_size: expected at most {engine.size}, got {size}"
-            )
-        row = np.dtype((np.float32, (size if size > 0 else engine.size,)))
-        self.outputs = {"embeddings": row, "num_input_tokens": _INTEGER}
+        self.outputs = _embedding_columns(engine.size, options)
 
     def item(self, row: Row) -> list[list[int]]:
         return self._engine.parts(str(row["text"]), self._options)
@@ -255,3 +249,45 @@ class Embed(TextTask[list[list[int]]]):
             {"embeddings": row, "num_input_tokens": self.size(item)}
             for item, row in zip(items, found, strict=True)
         ]
+
+
+class HiddenStates(TextTask[list[int]]):
+    """Embeds texts by a model that generates: its state after each text."""
+
+    inputs = ("text",)
+
+    def __init__(self, engine: Engine, options: EmbeddingOptions) -> None:
+        self._engine, self._options, self.programs = engine, options, engine.programs
+        self.outputs = _embedding_columns(engine.hidden_states([]).shape[1], options)
+        if options.input_overflow_strategy == InputOverflowStrategy.CHUNK_AND_AVERAGE:
+            raise OptionError(
+                "embedding_options: input_overflow_strategy: CHUNK_AND_AVERAGE is for text "
+                "encoders; expected TRUNCATE or ERROR"
+            )
+
+    def item(self, row: Row) -> list[int]:
+        has_special = self._options.insert_special_tokens is not False
+        ids = (self._engine.prompt_ids if has_special else self._engine.tokenize)(str(row["text"]))
+        if self._options.input_overflow_strategy == InputOverflowStrategy.TRUNCATE:
+            ids = ids[: self._engine.graph.capacity]
+        self._engine.graph.check(ids)
+        return ids
+
+    def size(self, item: list[int]) -> int:
+        return len(item)
+
+    def _results(self, items: Sequence[list[int]], names: Sequence[str]) -> Sequence[Row]:
+        del names
+        states = self._engine.hidden_states(items)
+        return [
+            {"embeddings": normalized(row, self._options), "num_input_tokens": len(item)}
+            for item, row in zip(items, states, strict=True)
+        ]
+
+
+def _embedding_columns(size: int, options: EmbeddingOptions) -> dict[str, np.dtype]:
+    wanted = options.output_size or 0
+    if wanted > size:
+        raise OptionError(f"embedding_options: output_size: expected at most {size}, got {wanted}")
+    row = np.dtype((np.float32, (wanted if wanted > 0 else size,)))
+    return {"embeddings": row, "num_input_tokens": _INTEGER}

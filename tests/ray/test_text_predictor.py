@@ -169,6 +169,27 @@ def test_embeddings(encoder: Path) -> None:
     np.testing.assert_allclose(found["embeddings"], wanted, rtol=1e-5, atol=1e-6)
 
 
+def test_states_of_a_model_that_generates(path: Path, engine: lm.Engine) -> None:
+    texts = ["abc", "a longer text", "abc"]
+    found = TextPredictor(path, "embed", max_batch=2)({"text": objects(*texts)})
+    states = engine.hidden_states(texts)
+    wanted = states / np.linalg.norm(states, axis=1, keepdims=True)
+    np.testing.assert_allclose(found["embeddings"], wanted, rtol=1e-5, atol=1e-6)
+    assert found["num_input_tokens"].tolist() == [len(engine.prompt_ids(t)) for t in texts]
+    options = lm.EmbeddingOptions(
+        normalize=False,
+        output_size=5,
+        input_overflow_strategy=lm.InputOverflowStrategy.TRUNCATE,
+    )
+    cut = TextPredictor(path, "embed", embedding_options=options)({"text": objects("x" * 200)})
+    assert (cut["embeddings"].shape, cut["num_input_tokens"].tolist()) == ((1, 5), [128])
+    options = lm.EmbeddingOptions(
+        input_overflow_strategy=lm.InputOverflowStrategy.CHUNK_AND_AVERAGE
+    )
+    with pytest.raises(OptionError, match="CHUNK_AND_AVERAGE is for text encoders"):
+        TextPredictor(path, "embed", embedding_options=options)
+
+
 def test_embeddings_are_shortened(encoder: Path) -> None:
     options = lm.EmbeddingOptions(output_size=5, normalize=False)
     predictor = TextPredictor(encoder, "embed", embedding_options=options)
@@ -278,8 +299,6 @@ def test_wrong_arguments(path: Path, encoder: Path, tmp_path: Path) -> None:
         TextPredictor(b"")  # type: ignore[arg-type]
     with pytest.raises(ModelError, match=r"none\.litertlm"):
         TextPredictor(tmp_path / "none.litertlm")
-    with pytest.raises(ModelError, match="expected a text encoder"):
-        TextPredictor(path, "embed")
     with pytest.raises(ModelError):
         TextPredictor(encoder)
     for bundle in (path, encoder, encoder.read_bytes()):
