@@ -176,7 +176,7 @@ def test_one_program_serves_several_rules(logits: np.ndarray) -> None:
 def test_a_sequence_that_needs_all_tokens_changes_no_other(
     config: SamplerConfig, logits: np.ndarray
 ) -> None:
-    """Of equal logits, too, the first are kept."""
+    """The first of equal logits are kept."""
     own, everything = Rules(config).variant(VOCABULARY), Rules(SamplerConfig(VOCABULARY))
     both = joined([own, everything.variant(VOCABULARY)])
     assert own.k < both.k == VOCABULARY
