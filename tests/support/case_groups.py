@@ -3,8 +3,10 @@
 import dataclasses
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
+import pytest
 
 from jaxdelegate.op_lowering.rule import LoweringContext, OpRule
 from jaxdelegate.testing.case import Case, compiled, run_together
@@ -63,6 +65,17 @@ class CaseGroup:
             except AssertionError as error:
                 wrong.append(f"{case}: {error}")
         assert not wrong, "\n".join(wrong)
+
+
+def first_in_groups(first: Sequence[Case], cases: Sequence[Case]) -> list[Any]:
+    """Groups of some of the cases, and exhaustive ones of the others."""
+    rest = in_groups([case for case in cases if case not in first])
+    return [*in_groups(first), *(pytest.param(g, marks=pytest.mark.exhaustive) for g in rest)]
+
+
+def two_of_five(cases: Sequence[Case]) -> list[Case]:
+    """Spread so that tables of two, three or four values in turn keep them all."""
+    return [case for i, case in enumerate(cases) if i % 5 in (0, 3)]
 
 
 def in_groups(cases: Sequence[Case]) -> list[CaseGroup]:
