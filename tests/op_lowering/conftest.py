@@ -30,9 +30,9 @@ def test_gpu_lowering_matches_the_reference(group: CaseGroup) -> None:
 
 
 @pytest.mark.litert
-def test_reference_matches_litert(case: Case, request: pytest.FixtureRequest) -> None:
-    run_litert = getattr(request.module, "run_litert", Case.run_litert)
-    case.check(case.run_reference(), run_litert(case))
+def test_reference_matches_litert(group: CaseGroup, request: pytest.FixtureRequest) -> None:
+    """A group is one test here, too: four thousand tests would take longer than what they run."""
+    group.compare(Case.run_reference, getattr(request.module, "run_litert", Case.run_litert))
 
 
 def test_refuses_run_time_values(case: Case) -> None:
@@ -109,7 +109,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         if test is test_reference_matches_litert:
             cases = [case for case in cases if case.litert is None]
         grouped = "group" in metafunc.fixturenames
-        if grouped and getattr(metafunc.module, "COMPILED_IN_PART", False):
+        is_compiled = test is not test_reference_matches_litert
+        if is_compiled and grouped and getattr(metafunc.module, "COMPILED_IN_PART", False):
             metafunc.parametrize("group", first_in_groups(two_of_five(cases), cases), ids=str)
         else:
             name, values = ("group", in_groups(cases)) if grouped else ("case", cases)

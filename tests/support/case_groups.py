@@ -12,6 +12,7 @@ from jaxdelegate.op_lowering.rule import LoweringContext, OpRule
 from jaxdelegate.testing.case import Case, compiled, run_together
 
 _GROUP = 16  # cases
+Run = Callable[[Case], Sequence[np.ndarray]]
 Program = Callable[[Sequence[Sequence[np.ndarray]]], list[list[np.ndarray]]]
 
 
@@ -55,15 +56,23 @@ class CaseGroup:
     def check(
         self,
         results: Sequence[Sequence[np.ndarray]],
-        want: Callable[[Case], Sequence[np.ndarray]],
+        want: Run,
     ) -> None:
         """Compare each case's results with the expected ones; the error names each wrong case."""
+        given = dict(zip(self.cases, results, strict=True))
+        self.compare(given.__getitem__, want)
+
+    def compare(self, got: Run, want: Run) -> None:
+        """Like `check`, with the results that are computed one after the other."""
         wrong = []
-        for case, got in zip(self.cases, results, strict=True):
+        for case in self.cases:
             try:
-                case.check(got, want(case))
+                case.check(got(case), want(case))
             except AssertionError as error:
                 wrong.append(f"{case}: {error}")
+            except Exception as error:
+                error.add_note(str(case))  # one of several in a test
+                raise
         assert not wrong, "\n".join(wrong)
 
 
