@@ -87,6 +87,12 @@ def two_of_five(cases: Sequence[Case]) -> list[Case]:
     return [case for i, case in enumerate(cases) if i % 5 in (0, 3)]
 
 
+def in_part(cases: Sequence[Any]) -> list[Any]:
+    """The parameters of a test: the cases, of which three of five are exhaustive."""
+    marks = [[] if i % 5 in (0, 3) else [pytest.mark.exhaustive] for i in range(len(cases))]
+    return [pytest.param(case, marks=m) for case, m in zip(cases, marks, strict=True)]
+
+
 def in_groups(cases: Sequence[Case]) -> list[CaseGroup]:
     """Split the cases, in their order, into groups."""
     found, rest = [], iter(cases)
