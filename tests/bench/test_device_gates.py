@@ -18,7 +18,7 @@ def gates() -> Any:
 
 @pytest.fixture(scope="module")
 def digests() -> Any:
-    """Of the lowerings as they are."""
+    """The digests of the lowerings as they are."""
     return pytest.importorskip("device_gates").digests()
 
 
