@@ -6,9 +6,8 @@ google-ai-edge/LiteRT f6745779, OpenVINO's TFLite frontend at 18567185, TVM's re
 5d4dc872.
 """
 
-import importlib.util
+import itertools
 import json
-import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +19,7 @@ from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.reference import KERNELS
 from jaxdelegate.testing import Case
+from tests.support.case_tables import cases_in
 
 ROOT = Path(__file__).parents[1]
 MARKERS = ("CUSTOM", "DELEGATE", "PLACEHOLDER_FOR_GREATER_OP_CODES")
@@ -55,16 +55,8 @@ delegation report gives the reason. `python docs/generate_operators.py` writes t
 
 def cases() -> Iterator[Case]:
     """Every case of the operator tables in the tests."""
-    for path in sorted((ROOT / "tests" / "op_lowering").rglob("test_*.py")):
-        name = f"operator_tests_{path.parent.name}_{path.stem}"
-        spec = importlib.util.spec_from_file_location(name, path)
-        if spec is None or spec.loader is None:
-            raise ImportError(path)
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[spec.name] = module
-        spec.loader.exec_module(module)
-        for table in ("CASES", "LOWERED", "MOVED"):
-            yield from (c for c in getattr(module, table, ()) if isinstance(c, Case))
+    tables = cases_in(ROOT / "tests" / "op_lowering", ("CASES", "LOWERED", "MOVED"))
+    return itertools.chain.from_iterable(tables.values())
 
 
 def lowered_dtypes() -> dict[str, set[str]]:

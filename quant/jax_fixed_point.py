@@ -155,13 +155,19 @@ def _saturated_in_halves(a: jax.Array, b: Integers) -> jax.Array:
 
 
 def high_mul_in_halves(a: jax.Array, b: Integers) -> jax.Array:
-    """saturating_rounding_doubling_high_mul of int32 without 64-bit integers; it wraps around.
+    """saturating_rounding_doubling_high_mul of int32 without 64-bit integers; it wraps around."""
+    result: jax.Array = _high_mul_in_halves(a, jnp.asarray(b, _INT32))
+    return result
+
+
+@functools.partial(jax.jit, inline=True)  # traced once for each shape
+def _high_mul_in_halves(a: jax.Array, b: jax.Array) -> jax.Array:
+    """high_mul_in_halves.
 
     With a = a1 * 2**16 + a0 and b likewise, a1 and b1 signed, the product is high * 2**32 + low *
     2**16 + a rest of 16 bits, which the rounding at bit 30 does not see. Only a0 * b0 exceeds
     int32; its bits are read as unsigned.
     """
-    b = jnp.asarray(b, _INT32)
     a1, a0, b1, b0 = a >> 16, a & 0xFFFF, b >> 16, b & 0xFFFF
     outer, inner = a1 * b0, a0 * b1
     low = (outer & 0xFFFF) + (inner & 0xFFFF) + _upper_half(a0 * b0)

@@ -78,6 +78,7 @@ def pytest_collection() -> Iterator[None]:
         yield
     finally:
         importlib.import_module("hypothesis")  # its plugin would, but after `gc.freeze` that fails
+        gc.set_threshold(20_000)  # while JAX traces, little of what is new is garbage
         gc.enable()
 
 
@@ -119,6 +120,14 @@ def caches_of_this_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
     """Engines store their programs in a folder of the tests, not in the user's."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "caches"))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def files_are_not_waited_for() -> Iterator[None]:
+    """They need not survive a loss of power."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
         yield
 
 

@@ -278,20 +278,7 @@ def overlap(a: Rectangle, b: Rectangle) -> bool:
     return min(a[2], b[2]) - max(a[0], b[0]) > 0.5 and min(a[3], b[3]) - max(a[1], b[1]) > 0.5
 
 
-MODELS = {
-    "3 operators": lambda tower: tower(3),
-    "MobileNet": lambda _: mobilenet_v1(size=32, width=0.25),
-    "100 operators": lambda _: half_weights(50),
-    "1000 operators": lambda tower: tower(1000),
-}
-
-
-@pytest.mark.parametrize("width", [1400, 800])
-@pytest.mark.parametrize("name", MODELS)
-def test_the_graph_opens_centered_and_readable(
-    name: str, width: int, tower: Callable[[int], bytes], opened: Opened
-) -> None:
-    found = seen(opened, MODELS[name](tower), width)
+def assert_centered_and_readable(found: dict[str, Any]) -> None:
     drawing, nodes = found["drawing"], found["nodes"]
     shown = [node for node in nodes if overlap(node, drawing)]
     left, right = min(n[0] for n in shown), max(n[2] for n in shown)
@@ -305,9 +292,21 @@ def test_the_graph_opens_centered_and_readable(
     assert [text for box, around, text, _ in found["texts"] if not is_within(box, around)] == []
 
 
+@pytest.mark.parametrize(("length", "width"), [(3, 1400), (1000, 800)])
+def test_the_graph_opens_centered_and_readable(
+    length: int, width: int, tower: Callable[[int], bytes], opened: Opened
+) -> None:
+    assert_centered_and_readable(seen(opened, tower(length), width))
+
+
+def test_what_prepares_weights_leaves_the_graph_centered(opened: Opened) -> None:
+    assert_centered_and_readable(seen(opened, half_weights(50), 1400))
+
+
 @pytest.mark.parametrize("width", [1400, 800])
 def test_no_part_of_the_page_covers_another(width: int, opened: Opened) -> None:
     found = seen(opened, mobilenet_v1(size=32, width=0.25), width)
+    assert_centered_and_readable(found)
     parts = found["parts"]
     assert {"drawing", "side", "details", "search"} <= {name for name, _ in parts}
     pairs = itertools.combinations(parts, 2)

@@ -16,6 +16,12 @@ def gates() -> Any:
     return pytest.importorskip("device_gates")
 
 
+@pytest.fixture(scope="module")
+def digests() -> Any:
+    """The digests of the lowerings as they are."""
+    return pytest.importorskip("device_gates").digests()
+
+
 GPU = {
     "graph": "a.tflite", "batch": 1, "compute_dtype": "float16", "quant_mode": "float_view",
     "compiled_for": "H100", "kernels": 60, "launches": 60, "captured": 60, "graphs": 1,
@@ -131,12 +137,12 @@ def test_a_tpu_convolves_on_its_matrix_unit(gates: Any) -> None:
     assert any("int8" in line["graph"] for line in short)
 
 
-def test_lowerings_are_those_of_the_committed_lines(gates: Any) -> None:
+def test_lowerings_are_those_of_the_committed_lines(gates: Any, digests: Any) -> None:
     kept = json.loads(gates.DIGESTS.read_text(encoding="utf-8"))
     if jax.__version__ not in kept:
         pytest.skip(f"no digests for jax {jax.__version__}: python bench/device_gates.py --digests")
-    now = gates.digests()
-    changed = [case for case, digest in kept[jax.__version__].items() if now.get(case) != digest]
+    lines = kept[jax.__version__].items()
+    changed = [case for case, digest in lines if digests.get(case) != digest]
     assert not changed, (
         f"operators are lowered in another way for {', '.join(changed)}. See by `nox -s "
         "device_gates -- --models=FOLDER --update` whether programs are worse; then write "
@@ -144,9 +150,10 @@ def test_lowerings_are_those_of_the_committed_lines(gates: Any) -> None:
     )
 
 
-def test_a_digest_sees_another_lowering(gates: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = gates.digests()
+def test_a_digest_sees_another_lowering(
+    gates: Any, digests: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     precise = gates.precision_policy.device_policy("float32")
     monkeypatch.setattr(gates.precision_policy, "policy_for", lambda *_: precise)
-    changed = {case for case, digest in gates.digests().items() if digest != before[case]}
-    assert changed == {case for case in before if "float16" in case}  # bfloat16, too
+    changed = {case for case, digest in gates.digests().items() if digest != digests[case]}
+    assert changed == {case for case in digests if "float16" in case}  # bfloat16, too

@@ -1,5 +1,6 @@
 """A small network with weights of every kind, and a cache directory for its programs."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -64,15 +65,20 @@ def outcome(delegate: jd.JaxDelegate) -> str:
 class Runner:
     """Runs the network with a delegate that stores programs in a directory."""
 
-    def __init__(self, network: bytes, x: np.ndarray, directory: Path) -> None:
-        self.network, self.x, self.directory = network, x, directory
-        self.want = self.run_with(jd.JaxDelegate())
+    def __init__(self, network: bytes, x: np.ndarray, want: np.ndarray, directory: Path) -> None:
+        self.network, self.x, self.want, self.directory = network, x, want, directory
+        self.stored: Path | None = None  # a directory with the program
 
     def __call__(self, **options: object) -> str:
         """Run and compare with a run without a cache; returns the delegate's `outcome`."""
         delegate = jd.JaxDelegate({"serialization_dir": str(self.directory), **options})
         np.testing.assert_array_equal(self.run_with(delegate), self.want)
         return outcome(delegate)
+
+    def fill(self) -> None:
+        """Have the program stored, as a run does."""
+        assert self.stored is not None
+        shutil.copytree(self.stored, self.directory)
 
     def programs(self) -> list[Path]:
         return sorted(self.directory.glob("*.program"))
@@ -81,13 +87,35 @@ class Runner:
         return sorted(self.directory.glob("*.weights"))
 
     def run_with(self, delegate: jd.JaxDelegate) -> np.ndarray:
-        interpreter = jd.Interpreter(model_content=self.network, experimental_delegates=[delegate])
-        interpreter.allocate_tensors()
-        interpreter.set_tensor(0, self.x)
-        interpreter.invoke()
-        return interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
+        return result(self.network, self.x, delegate)
+
+
+def result(network: bytes, x: np.ndarray, delegate: jd.JaxDelegate) -> np.ndarray:
+    interpreter = jd.Interpreter(model_content=network, experimental_delegates=[delegate])
+    interpreter.allocate_tensors()
+    interpreter.set_tensor(0, x)
+    interpreter.invoke()
+    return interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
+
+
+@pytest.fixture(scope="session")
+def want(network: bytes, x: np.ndarray) -> np.ndarray:
+    """The result without a cache."""
+    return result(network, x, jd.JaxDelegate())
+
+
+@pytest.fixture(scope="session")
+def stored(
+    network: bytes, x: np.ndarray, want: np.ndarray, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """A directory with the network's program."""
+    folder = tmp_path_factory.mktemp("stored") / "programs"
+    assert Runner(network, x, want, folder)() == "stored"
+    return folder
 
 
 @pytest.fixture
-def run(network: bytes, x: np.ndarray, directory: Path) -> Runner:
-    return Runner(network, x, directory)
+def run(network: bytes, x: np.ndarray, want: np.ndarray, stored: Path, directory: Path) -> Runner:
+    runner = Runner(network, x, want, directory)
+    runner.stored = stored
+    return runner

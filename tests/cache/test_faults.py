@@ -37,7 +37,7 @@ def flip(path: Path, at: float) -> None:
 
 @pytest.mark.parametrize("part", [0, 1, 63])
 def test_truncated_entries(run, part: int) -> None:
-    run()
+    run.fill()
     cut(run.programs()[0], part)
     assert_miss(run, "is not used: the file is (truncated|damaged)")
 
@@ -55,13 +55,13 @@ def test_truncated_everywhere(run, directory: Path, part: int, kind: str) -> Non
 @pytest.mark.parametrize("at", [0.0, 0.01, 0.5, 1.0])
 @pytest.mark.parametrize("kind", ["*.program", "*.weights"])
 def test_flipped_bits(run, directory: Path, kind: str, at: float) -> None:
-    run()
+    run.fill()
     flip(next(directory.glob(kind)), at)
     assert_miss(run, "is not used")
 
 
 def test_missing_weights(run) -> None:
-    run()
+    run.fill()
     run.weights()[0].unlink()
     assert_miss(run, "is missing")
 
@@ -85,20 +85,20 @@ def forge(run, **changes: object) -> None:
 
 @pytest.mark.parametrize("code", [b"", b"garbage", b"\0" * 4096, b"cos\nmkdir\n(S'done'\ntR."])
 def test_bytes_that_are_not_machine_code(run, code: bytes) -> None:
-    run()
+    run.fill()
     forge(run, code=code)
     assert_miss(run, "is not used")
 
 
 def test_arguments_that_do_not_match(run) -> None:
-    run()
+    run.fill()
     forge(run, inputs=(0, 0))
     assert_miss(run, "is not used")
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
 def test_only_regular_files_are_read(run, make: Callable[[Path], object]) -> None:
-    run()
+    run.fill()
     (path,) = run.programs()
     path.unlink()
     make(path)
@@ -110,7 +110,7 @@ def test_only_regular_files_are_read(run, make: Callable[[Path], object]) -> Non
 
 
 def test_an_entry_that_others_can_write_to(run) -> None:
-    run()
+    run.fill()
     run.programs()[0].chmod(0o666)
     assert_miss(run, r"can be written by others \(mode 0666\)")
 
@@ -118,7 +118,7 @@ def test_an_entry_that_others_can_write_to(run) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
 @pytest.mark.parametrize("kind", ["*.program", "*.weights"])
 def test_an_entry_of_another_user(run, directory: Path, kind: str) -> None:
-    run()
+    run.fill()
     os.chown(next(directory.glob(kind)), 65534, -1)
     with pytest.warns(jd.CacheWarning, match="belongs to user 65534"):
         assert run() == "stored"
@@ -206,7 +206,7 @@ def test_a_file_instead_of_a_directory(run, directory: Path) -> None:
 
 
 def test_a_read_only_directory_is_read(run, monkeypatch: pytest.MonkeyPatch) -> None:
-    run()
+    run.fill()
 
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(errno.EACCES, "Permission denied")

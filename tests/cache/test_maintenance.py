@@ -2,10 +2,12 @@
 
 import errno
 import os
+import shutil
 import time
 from collections.abc import Iterable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from jaxdelegate.cache import weights
@@ -14,16 +16,27 @@ from jaxdelegate.cache.maintenance import foreign_files, list_entries, prune, ve
 from jaxdelegate.cache.store import ProgramStore
 from jaxdelegate.digests import PREFERRED
 from jaxdelegate.tools.main import main
+from tests.cache.conftest import Runner
+
+
+@pytest.fixture(scope="module")
+def three(
+    network: bytes, x: np.ndarray, want: np.ndarray, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """Three programs that share their weights, last used three, two and one hours ago."""
+    folder = tmp_path_factory.mktemp("three") / "programs"
+    run = Runner(network, x, want, folder)
+    for age, token in ((3, "a"), (2, "b"), (1, "c")):
+        before = set(folder.glob("*.program"))
+        run(model_token=token)
+        (new,) = set(folder.glob("*.program")) - before
+        os.utime(new, (time.time() - 3600 * age,) * 2)
+    return folder
 
 
 @pytest.fixture
-def filled(run, directory: Path) -> Path:
-    """Three programs that share their weights, last used three, two and one hours ago."""
-    for age, token in ((3, "a"), (2, "b"), (1, "c")):
-        before = set(directory.glob("*.program"))
-        run(model_token=token)
-        (new,) = set(directory.glob("*.program")) - before
-        os.utime(new, (time.time() - 3600 * age,) * 2)
+def filled(three: Path, directory: Path) -> Path:
+    shutil.copytree(three, directory)
     return directory
 
 

@@ -69,12 +69,12 @@ def prepare(run, folder: Path) -> None:
     np.save(folder / "want.npy", run.want)
 
 
-def test_three_processes_fill_one_directory(run, directory: Path, tmp_path: Path) -> None:
+def test_two_processes_fill_one_directory(run, directory: Path, tmp_path: Path) -> None:
     prepare(run, tmp_path)
-    processes = [start(tmp_path, directory) for _ in range(3)]
+    processes = [start(tmp_path, directory) for _ in "ab"]
     results = [json.loads(p.communicate(timeout=280)[0].splitlines()[-1]) for p in processes]
-    assert [r["agrees"] for r in results] == [True] * 3
-    assert [r["warned"] for r in results] == [[]] * 3
+    assert [r["agrees"] for r in results] == [True] * 2
+    assert [r["warned"] for r in results] == [[]] * 2
     assert sum(r["stored"] for r in results) >= 1
     assert {r["loaded"] + r["stored"] for r in results} == {1}
     assert len(run.programs()) == 1
@@ -135,14 +135,6 @@ def test_a_process_killed_while_it_writes(run, directory: Path) -> None:
     os.utime(left, (time.time() - 7200,) * 2)
     assert left.name in prune(directory, 1 << 30).removed
     assert run() == "loaded"
-
-
-def test_another_process_loads_it(run, network: bytes, directory: Path, tmp_path: Path) -> None:
-    run()
-    (tmp_path / "model.tflite").write_bytes(network)
-    np.save(tmp_path / "x.npy", run.x)
-    np.save(tmp_path / "want.npy", run.want)
-    assert child(tmp_path, directory) == {"loaded": 1, "stored": 0, "agrees": True, "warned": []}
 
 
 # ---- JAX's own cache

@@ -41,7 +41,7 @@ def test_the_second_time_it_is_loaded(run) -> None:
 
 
 def test_a_warm_load_neither_lowers_nor_traces(run, monkeypatch: pytest.MonkeyPatch) -> None:
-    run()
+    run.fill()
 
     def forbidden(*_: object, **__: object) -> None:
         raise AssertionError("a warm load must not call this")
@@ -54,8 +54,8 @@ def test_a_warm_load_neither_lowers_nor_traces(run, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.usefixtures("no_native_kernels")
-def test_only_prepared_weights_have_files(run) -> None:
-    run()
+def test_only_prepared_weights_have_files(run, directory: Path) -> None:
+    run.run_with(jd.JaxDelegate(serialization_dir=str(directory)))
     entry = unpack(run.programs()[0].read_bytes())
     kinds = {w.shape: w.tensor is None for w in entry.weights}
     assert kinds == {(128, 128): True, (16, 2048): False, (2048, 128): True}
@@ -78,7 +78,7 @@ def test_files_are_private(run, directory: Path) -> None:
 
 
 def test_a_stock_interpreter_loads_what_ours_stored(run, network: bytes, directory: Path) -> None:
-    run()
+    run.fill()
     delegate = jd.JaxDelegate(serialization_dir=str(directory))
     interpreter = StockInterpreter(model_content=network, experimental_delegates=[delegate])
     interpreter.allocate_tensors()
@@ -179,7 +179,7 @@ def test_states_survive(directory: Path) -> None:
 def test_another_environment_is_another_program(
     run, monkeypatch: pytest.MonkeyPatch, attribute: str, value: Callable[..., object]
 ) -> None:
-    run()
+    run.fill()
     with monkeypatch.context() as patch:
         patch.setattr(environment, attribute, value)
         assert run() == "stored"
@@ -206,7 +206,7 @@ def test_flags_and_threads_are_part_of_the_key(run, monkeypatch: pytest.MonkeyPa
 
 
 def test_options_and_tokens_are_part_of_the_key(run) -> None:
-    run()
+    run.fill()
     assert run(quant_mode="integer") == "stored"
     assert run(model_token="mine") == "stored"
     assert run(model_token="mine") == "loaded"
@@ -259,7 +259,7 @@ def test_an_operator_with_a_foreign_rule_is_not_stored(
 
 
 def test_a_miss_reports_which_part_changed(run, caplog: pytest.LogCaptureFixture) -> None:
-    run()
+    run.fill()
     with caplog.at_level(logging.DEBUG, "jaxdelegate"):
         run(model_token="other")
     lines = [r.getMessage() for r in caplog.records if r.getMessage().startswith("cache")]

@@ -182,7 +182,7 @@ SEEN: dict[bool, set[Any]] = {False: set(), True: set()}
 
 @WIDE
 def test_operator_cases_can_be_jitted_and_derived(wide: bool) -> None:
-    cases = various()[wide::20]  # other cases with 64-bit types than without
+    cases = various()[wide::40]  # other cases with 64-bit types than without
     assert faults(listed(cases), wide, SEEN[wide]) == []
 
 

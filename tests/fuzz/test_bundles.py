@@ -4,7 +4,7 @@ from tests.fuzz.run_bundles import KINDS, DamagedBundles
 from tests.fuzz.run_mutations import Tally, run
 from tests.fuzz.workers import Worker
 
-COUNT = 240
+COUNT = 120
 MOST_BYTES = 128 << 20  # that reading a bundle of 400 KB may take
 
 

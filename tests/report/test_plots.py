@@ -161,8 +161,7 @@ def test_layers_without_errors_are_drawn() -> None:
 def texts_of(figure: Any) -> list[tuple[str, Any]]:
     """The texts that a figure shows, with their boxes in pixels."""
     text_module = importlib.import_module("matplotlib.text")
-    agg = importlib.import_module("matplotlib.backends.backend_agg")
-    agg.FigureCanvasAgg(figure).draw()
+    figure.draw_without_rendering()
     found = [t for t in figure.findobj(text_module.Text) if t.get_visible() and t.get_text()]
     boxes = {id(t): (t.get_text(), t.get_window_extent()) for t in found}
     for axes in figure.axes:  # ticks beyond the limits are not drawn
@@ -227,7 +226,7 @@ def _many_runs(count: int) -> list[LatencyRuns]:
     ]
 
 
-@pytest.mark.parametrize("count", [1, 3, 150])
+@pytest.mark.parametrize("count", [1, 150])
 def test_texts_do_not_overlap(count: int) -> None:
     title = f"{LONG}\non NVIDIA H100 80GB HBM3 (cuda:0)"
     peaks = Peaks(6.7e13, 3.35e12, "given by --peak_flops", "given by --peak_bandwidth")
@@ -250,8 +249,8 @@ def test_similar_errors_have_an_axis_with_numbers() -> None:
 def test_texts_of_two_results_do_not_overlap() -> None:
     two = (LONG, f"{LONG}2")
     peaks = Peaks(1e12, 1e11, "measured", "measured", {1 << 20: 1e12})
-    assert_readable(roofline([op for name in two for op in _many_operators(150, name)], peaks))
-    assert_readable(error_per_layer([row for name in two for row in _many_layers(150, name)]))
+    assert_readable(roofline([op for name in two for op in _many_operators(30, name)], peaks))
+    assert_readable(error_per_layer([row for name in two for row in _many_layers(30, name)]))
 
 
 def test_color_blind_people_can_distinguish_the_colors() -> None:

@@ -96,7 +96,7 @@ def test_changed_texts_are_read_as_json_reads_them_or_refused(
     assert accepted > 50
 
 
-SIZE = 3 << 20
+SIZE = 2 << 20
 X = b'{"inputs":[{"name":"x","datatype":"FP64","shape":[1,3],"data":%s}]}'
 HOSTILE = {
     "brackets": b"[[[]]]" * (SIZE // 6),

@@ -3,13 +3,16 @@
 import dataclasses
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
+import pytest
 
 from jaxdelegate.op_lowering.rule import LoweringContext, OpRule
 from jaxdelegate.testing.case import Case, compiled, run_together
 
 _GROUP = 16  # cases
+Run = Callable[[Case], Sequence[np.ndarray]]
 Program = Callable[[Sequence[Sequence[np.ndarray]]], list[list[np.ndarray]]]
 
 
@@ -53,16 +56,41 @@ class CaseGroup:
     def check(
         self,
         results: Sequence[Sequence[np.ndarray]],
-        want: Callable[[Case], Sequence[np.ndarray]],
+        want: Run,
     ) -> None:
         """Compare each case's results with the expected ones; the error names each wrong case."""
+        given = dict(zip(self.cases, results, strict=True))
+        self.compare(given.__getitem__, want)
+
+    def compare(self, got: Run, want: Run) -> None:
+        """Like `check`, with the results that are computed one after the other."""
         wrong = []
-        for case, got in zip(self.cases, results, strict=True):
+        for case in self.cases:
             try:
-                case.check(got, want(case))
+                case.check(got(case), want(case))
             except AssertionError as error:
                 wrong.append(f"{case}: {error}")
+            except Exception as error:
+                error.add_note(str(case))  # one of several in a test
+                raise
         assert not wrong, "\n".join(wrong)
+
+
+def first_in_groups(first: Sequence[Case], cases: Sequence[Case]) -> list[Any]:
+    """Groups of some of the cases, and exhaustive ones of the others."""
+    rest = in_groups([case for case in cases if case not in first])
+    return [*in_groups(first), *(pytest.param(g, marks=pytest.mark.exhaustive) for g in rest)]
+
+
+def two_of_five(cases: Sequence[Case]) -> list[Case]:
+    """Spread so that tables of two, three or four values in turn keep them all."""
+    return [case for i, case in enumerate(cases) if i % 5 in (0, 3)]
+
+
+def in_part(cases: Sequence[Any]) -> list[Any]:
+    """The parameters of a test: the cases, of which three of five are exhaustive."""
+    marks = [[] if i % 5 in (0, 3) else [pytest.mark.exhaustive] for i in range(len(cases))]
+    return [pytest.param(case, marks=m) for case, m in zip(cases, marks, strict=True)]
 
 
 def in_groups(cases: Sequence[Case]) -> list[CaseGroup]:

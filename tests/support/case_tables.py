@@ -1,12 +1,13 @@
 """The operators' case tables, for tests that walk over all of them."""
 
 import functools
-import importlib.util
+import importlib
 from pathlib import Path
 from types import ModuleType
 
 from jaxdelegate.testing.case import Case
 
+_ROOT = Path(__file__).parents[2]
 _TABLES = ("CASES", "LOWERED")
 
 
@@ -24,12 +25,8 @@ def cases_in(folder: Path, tables: tuple[str, ...] = _TABLES) -> dict[str, list[
 
 
 def _imported(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"cases_of_{path.stem}", path)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{path} is not a Python module")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    """By the name that pytest gives it, so that what it has collected is not executed again."""
+    return importlib.import_module(".".join(path.relative_to(_ROOT).with_suffix("").parts))
 
 
 def is_quantized(case: Case) -> bool:

@@ -73,6 +73,17 @@ class Point:
         """Why the rule refuses the case; None if it accepts it."""
         return self.rule.reason(self.case.op(self.context))
 
+    @property
+    def has_derivative(self) -> bool:
+        """Whether the rule accepts the case, and each float output has the inputs' width."""
+        import jax
+
+        if self.reason is not None:
+            return False
+        with jax.enable_x64(True):
+            outputs = jax.eval_shape(self.function(_FLOAT32), self.at(_FLOAT32, 0))
+        return bool(outputs) and all(np.dtype(y.dtype) in _NARROW for y in outputs)
+
     def function(self, dtype: np.dtype, step: float = 0) -> Callable[[Values], list[Any]]:
         """The lowering in a dtype, of the float inputs; the file's constants have moved a step."""
         options, (inputs, outputs) = self.case.op_options, self.case.read_specs()
@@ -148,14 +159,10 @@ class Derived:
     dtype: np.dtype  # of the differences
 
     @classmethod
-    def of(cls, point: Point) -> "Derived | None":
-        """The derivatives at a point; None without a float output, or with one of another width."""
+    def of(cls, point: Point) -> "Derived":
+        """The derivatives at a point that has them."""
         import jax
 
-        with jax.enable_x64(True):
-            outputs = jax.eval_shape(point.function(_FLOAT32), point.at(_FLOAT32, 0))
-            if not outputs or any(np.dtype(y.dtype) not in _NARROW for y in outputs):
-                return None
         jaxpr = jax.make_jaxpr(_derivatives(point))(*point.ends)
         differences = _traced_differences(point, _FLOAT64)
         dtype: np.dtype = _FLOAT64

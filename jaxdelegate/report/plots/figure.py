@@ -30,7 +30,7 @@ _SMALL = 9  # points: 11 pixels once a figure is 800 pixels wide
 _DPI = 150
 _WIDTH = 1400 / _DPI  # inches
 _TITLE_LETTERS, _LEGEND_LETTERS, _LABEL_LETTERS = 90, 105, 48  # what fits in this width
-_TEXT_ROOM = 0.8  # for the texts right of bars, as a share of the longest bar
+_TEXT_ROOM = 0.85  # for the texts right of bars, as a share of the longest bar
 _MUCH = 20  # values whose ratio is larger are shown on a logarithmic scale
 
 

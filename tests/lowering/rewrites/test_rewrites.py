@@ -103,17 +103,19 @@ def conv(net: Net, activation: Any = ActivationFunctionType.NONE, *, bias: bool 
 # ---- scales and biases
 
 
-@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no-bias"])
 @pytest.mark.parametrize(
-    ("name", "options"),
+    ("name", "options", "shape", "bias"),
     [
-        ("MUL", MulOptions(RELU6)),
-        ("ADD", AddOptions(RELU6)),
-        ("SUB", SubOptions()),
-        ("DIV", DivOptions()),
+        ("MUL", MulOptions(RELU6), (4,), True),
+        ("MUL", MulOptions(RELU6), (), False),
+        ("ADD", AddOptions(RELU6), (1, 1, 1, 4), True),
+        ("ADD", AddOptions(RELU6), (1,), False),
+        ("SUB", SubOptions(), (), True),
+        ("SUB", SubOptions(), (4,), False),
+        ("DIV", DivOptions(), (1,), True),
+        ("DIV", DivOptions(), (1, 1, 1, 4), False),
     ],
 )
-@pytest.mark.parametrize("shape", [(4,), (1, 1, 1, 4), (), (1,)], ids=str)
 def test_a_constant_for_each_channel_joins_a_convolution(
     name: str, options: Any, shape: tuple[int, ...], bias: bool
 ) -> None:
@@ -196,10 +198,11 @@ def pads(top: int, bottom: int, left: int, right: int, *, channels: int = 0) -> 
     return np.array([[0, 0], [top, bottom], [left, right], [0, channels]], np.int32)
 
 
-@pytest.mark.parametrize("amounts", [(1, 1, 1, 1), (0, 1, 0, 1), (3, 0, 0, 2)], ids=str)
-@pytest.mark.parametrize("stride", [1, 2])
-@pytest.mark.parametrize("name", ["PAD", "PADV2"])
-def test_padding_joins_a_convolution(amounts: Any, stride: int, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "stride", "amounts"),
+    [("PAD", 1, (1, 1, 1, 1)), ("PADV2", 2, (0, 1, 0, 1)), ("PAD", 2, (3, 0, 0, 2))],
+)
+def test_padding_joins_a_convolution(name: str, stride: int, amounts: Any) -> None:
     net = Net()
     net.add(name, pads(*amounts), *([np.float32(0)] if name == "PADV2" else []))
     o = Conv2DOptions(VALID, stride, stride)

@@ -283,6 +283,7 @@ TRANSPOSED = [
         has_bias=False,
     ),
 ]
+COMPILED_IN_PART = True
 CASES = CONV_2D + DEPTHWISE + TRANSPOSED
 
 

@@ -245,6 +245,7 @@ def defined_here_cases() -> list[Case]:
     ]
 
 
+COMPILED_IN_PART = True
 CASES = [
     *arithmetic_cases(),
     *shape_cases(),

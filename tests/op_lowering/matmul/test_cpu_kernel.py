@@ -146,8 +146,13 @@ def test_kernel_equals_the_reference(group: CaseGroup, instruction_set: str) -> 
     group.check(group.run_compiled_once(RULES, CONTEXT), Case.run_reference)
 
 
+# In bits that the reference's tolerance does not see: the first groups have ordinary values only.
 @pytest.mark.usefixtures("built")
-@pytest.mark.parametrize("group", GROUPED, ids=str)
+@pytest.mark.parametrize(
+    "group",
+    [*(pytest.param(g, marks=pytest.mark.exhaustive) for g in GROUPED[:2]), *GROUPED[2:]],
+    ids=str,
+)
 def test_kernel_equals_xla(group: CaseGroup) -> None:
     both = (group.run_compiled_once(RULES, context) for context in (CONTEXT, PLAIN))
     for example, (got,), (want,) in zip(group.cases, *both, strict=True):

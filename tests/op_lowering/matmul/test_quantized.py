@@ -227,6 +227,7 @@ BATCH_MATMUL = [
     product("no-depth", ((), ()), PRODUCTS["int8"], size=(2, 0, 3), litert="refuses no elements"),
     product("no-rows", ((), ()), PRODUCTS["int8"], size=(0, 2, 3), litert="refuses no elements"),
 ]
+COMPILED_IN_PART = True
 CASES = FULLY_CONNECTED + BATCH_MATMUL
 
 

@@ -122,7 +122,11 @@ def run_all(found: Sequence[Lowered], arrays: Sequence[Sequence[Any]]) -> list[j
 
 
 @DEVICES
-@pytest.mark.parametrize("examples", [EXAMPLES[i::3] for i in range(3)], ids=["0", "1", "2"])
+@pytest.mark.parametrize(
+    "examples",
+    [EXAMPLES[::2], pytest.param(EXAMPLES[1::2], marks=pytest.mark.exhaustive)],
+    ids=["even", "odd"],
+)
 def test_equals_the_view_of_floats(examples: Sequence[Case], device: LoweringContext) -> None:
     """Units that multiply 16 bits lose nothing of a float32."""
     found = [lowered(example, device) for example in examples]
@@ -238,8 +242,7 @@ def test_blocks_that_the_kernel_does_not_take() -> None:
     assert stored_width.supports(case(2, 96, 8, INT8, 48).op().inputs[1])
 
 
-@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
-@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize(("dtype", "parts"), [(np.float16, 1), (ml_dtypes.bfloat16, 3)])
 @pytest.mark.parametrize(("runs", "block"), [(1, 0), (2, 0), (4, 0), (2, 32), (1, 32), (2, 256)])
 def test_triton_takes_it(
     dtype: Any, runs: int, block: int, parts: int, monkeypatch: pytest.MonkeyPatch

@@ -114,6 +114,7 @@ def volume_cases() -> list[Case]:
     ]
 
 
+COMPILED_IN_PART = True
 CASES = [*geometry_cases(), *activation_cases(), *value_cases(), *volume_cases()]
 
 

@@ -71,6 +71,7 @@ EMPTY = [
 ]
 DRAWN = [*UNIFORM, *NORMAL, *MULTINOMIAL, *EMPTY]
 RUN_TIME = [c for c in DRAWN if c.label.endswith("value")]
+COMPILED_IN_PART = True
 CASES = [c for c in DRAWN if c not in RUN_TIME]
 
 

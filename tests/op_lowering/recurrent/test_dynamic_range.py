@@ -21,7 +21,7 @@ from jaxdelegate.op_lowering.rule import LoweringContext, Op
 from jaxdelegate.op_lowering.spec import Sparsity
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import Arg, Case, Tolerance, const, f32
-from tests.support.case_groups import CaseGroup, in_groups
+from tests.support.case_groups import CaseGroup, first_in_groups
 from tests.support.quantized import scaled
 from tests.support.recurrent import (
     BATCH,
@@ -254,6 +254,7 @@ BEGUN = (
     + RNN[::2]
     + SVDF
 )
+FIRST = [*BEGUN[::3], *(BEGUN[i] for i in (7, 10, 16))]  # with everything, clips, a sequence
 
 
 def under_way(case: Case) -> Case:
@@ -267,7 +268,7 @@ def under_way(case: Case) -> Case:
     return dataclasses.replace(case, inputs=inputs)
 
 
-@pytest.mark.parametrize("group", in_groups(BEGUN), ids=str)
+@pytest.mark.parametrize("group", first_in_groups(FIRST, BEGUN), ids=str)
 def test_lowering_matches_the_reference(group: CaseGroup) -> None:
     CaseGroup([under_way(case) for case in group.cases]).check_lowerings(RULES)
 

@@ -112,6 +112,7 @@ def value_cases() -> list[Case]:
     ]
 
 
+COMPILED_IN_PART = True
 CASES = [*axes_cases(), *scale_cases(), *shape_cases(), *value_cases()]
 
 

@@ -105,6 +105,7 @@ def nearest_cases() -> list[Case]:
 
 
 INT8 = Arg(image(np.int8, 1, 3, 4, 2).value, quantization=SCALE)
+COMPILED_IN_PART = True
 CASES = [
     *bilinear_cases(),
     *nearest_cases(),

@@ -36,6 +36,7 @@ from tests.support.bodies import (
     pairwise,
     why_left,
 )
+from tests.support.case_groups import in_part
 
 
 def reduce(
@@ -181,7 +182,7 @@ def windows() -> list[BodyCase]:
 CASES = [*reductions(), *windows()]
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", in_part(CASES), ids=str)
 def test_lowering_matches_the_reference(case: BodyCase) -> None:
     assert_close(case.run(delegated), case.run(jd.Interpreter), accumulated=case.accumulated)
 

@@ -35,6 +35,7 @@ from tests.support.bodies import (
     pairwise,
     why_left,
 )
+from tests.support.case_groups import in_part
 
 
 def scatter(
@@ -179,7 +180,7 @@ def scatters_by_row() -> list[BodyCase]:
 CASES = [*scatters(), *scatters_by_row()]
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", in_part(CASES), ids=str)
 def test_lowering_matches_the_reference(case: BodyCase) -> None:
     assert_close(case.run(delegated), case.run(jd.Interpreter), accumulated=case.accumulated)
 
