@@ -247,7 +247,7 @@ def replace(
 
 def _matches(pattern: bytes, x: Array) -> tuple[Array]:
     found = compiled(pattern)
-    return mapped(lambda t: bool(found.fullmatch(t.decode(errors="surrogateescape"))), np.bool_, x)
+    return mapped(lambda text: found.fullmatch(text) is not None, np.bool_, x)
 
 
 def static_match(o: _O, _inputs: Specs, _outputs: Specs, x: Array) -> tuple[Array]:

@@ -1,11 +1,13 @@
 """Strings. The expected results are those of TensorFlow 2.17.1."""
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
+from jaxdelegate.errors import OptionError
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.testing import Arg, Case, const, value
 from tests.op_lowering.flex.test_math import case as flex_case
@@ -160,6 +162,13 @@ EXPECTED = [
     replaced(b"x{,2}", b"x{,2}", b"y", b"y"),
     replaced(b"a.b", b"\\Q.\\E", b"q", b"aqb"),
     replaced(b"ab", b"\\x{62}|\\x61", b"q", b"qq"),
+    replaced("a日".encode(), b"", b"-", "-a-日-".encode()),
+    replaced(b"a\xffb", b"x*", b"-", b"-a-\xff-b-"),
+    replaced(b"a\xffb", b".", b"-", b"-\xff-"),
+    replaced("àB".encode(), "\\p{Lu}|(?i)À".encode(), b"u", b"uu"),
+    replaced(b"aab", b"(?U)a+", b"-", b"--b"),
+    replaced(b"", b"^$", b"x", b"x"),
+    matched(b"a" * 60 + b"b", b"(a+)+", False),  # Python's module re needs years
     matched(b"ab\n", b"ab$", False),
     matched(b"ab", b"a|ab", True),
     matched(b"ab", b"(?s)a.", True),
@@ -197,12 +206,12 @@ STOPPED = {
     "0 buckets": text("StringToHashBucketFast", [strings(b"a")], outputs=[np.int64], num_buckets=0)[
         0
     ],
-    "the regular expression '('": replaced(b"a", b"(", b"", b"")[0],
-    "'(?' is not supported": replaced(b"a", b"a(?=b)", b"", b"")[0],
-    "'*+' is not supported": replaced(b"a", b"a*+", b"", b"")[0],
-    "'(?i)' is not supported": replaced(b"a", b"a(?i)b", b"", b"")[0],
-    "'\\p' is not supported": replaced(b"a", b"\\pL", b"", b"")[0],
-    "'\\1' is not supported": replaced(b"a", b"(a)\\1", b"", b"")[0],
+    "'(': missing )": replaced(b"a", b"(", b"", b"")[0],
+    "'a(?=b)': invalid perl operator": replaced(b"a", b"a(?=b)", b"", b"")[0],
+    "'a**': bad repetition operator": replaced(b"a", b"a**", b"", b"")[0],
+    "'(a)\\\\1': invalid escape sequence": matched(b"a", b"(a)\\1", False)[0],
+    "invalid repetition size": matched(b"a", b"((a{100}){100}){100}", False)[0],
+    "invalid UTF-8": matched(b"a", b"\xff", False)[0],
     "after each one": replaced(b"a", b"a", b"\\x", b"")[0],
 }
 IMPOSSIBLE = [
@@ -224,3 +233,9 @@ def test_values_of_tensorflow(given: Case, expected: tuple[Any, ...]) -> None:
     ):
         assert found.dtype == dtype
         np.testing.assert_array_equal(found, np.array(wanted, dtype))
+
+
+def test_without_the_package_of_regular_expressions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "re2", None)
+    with pytest.raises(OptionError, match=r"re2 is not installed .*pip install "):
+        replaced(b"a", b"a", b"b", b"b")[0].run_reference()
