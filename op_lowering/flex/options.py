@@ -97,8 +97,15 @@ class FlexGradientOptions(FlexOptions):
 
 
 @dataclasses.dataclass(frozen=True)
+class FlexSlopeOptions(FlexOptions):
+    """LeakyReluGrad: the slope below 0."""
+
+    alpha: float = 0.2
+
+
+@dataclasses.dataclass(frozen=True)
 class FlexWindowGradientOptions(FlexOptions):
-    """Gradients of Conv2D and MaxPool; each list names every dimension, twice for paddings."""
+    """Gradients of convolutions and pools; each list names every dimension, paddings twice."""
 
     ksize: tuple[int, ...] = ()
     strides: tuple[int, ...] = ()
@@ -106,6 +113,14 @@ class FlexWindowGradientOptions(FlexOptions):
     padding: str = ""
     explicit_paddings: tuple[int, ...] = ()
     data_format: str = "NHWC"
+
+
+@dataclasses.dataclass(frozen=True)
+class FlexVolumeGradientOptions(FlexWindowGradientOptions):
+    """The same over volumes."""
+
+    dilations: tuple[int, ...] = (1, 1, 1, 1, 1)
+    data_format: str = "NDHWC"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -349,7 +364,10 @@ _UNARY = (
     *("Erfinv", "Expm1", "Lgamma", "Log1p", "Reciprocal", "Selu", "Sinh", "Softplus", "Softsign"),
     "Tan",
 )
-_ARITHMETIC = ("AddV2", "Maximum", "Minimum", "Mul", "RealDiv", "Relu6Grad", "ReluGrad", "Sub")
+_ARITHMETIC = (
+    *("AddV2", "EluGrad", "Maximum", "Minimum", "Mul", "RealDiv", "Relu6Grad", "ReluGrad"),
+    *("SoftsignGrad", "Sub"),
+)
 _DECOMPOSITIONS = ("Qr", "SelfAdjointEigV2", "Svd")
 _HOSTED_TEXT = (
     *("ReduceJoin", "RegexFullMatch", "RegexReplace", "StaticRegexFullMatch"),
@@ -400,7 +418,10 @@ _COSTS: dict[costs.CostRule, dict[type[FlexOptions], Sequence[str]]] = {
         FlexDecompositionOptions: _DECOMPOSITIONS,
     },
     costs.tensorflow_pool: {FlexWindowOptions: ("AvgPool3D", "MaxPool3D")},
-    costs.tensorflow_pool_gradient: {FlexWindowGradientOptions: ("MaxPoolGrad",)},
+    costs.tensorflow_pool_gradient: {
+        FlexWindowGradientOptions: ("AvgPoolGrad", "MaxPoolGrad"),
+        FlexVolumeGradientOptions: ("AvgPool3DGrad", "MaxPool3DGrad"),
+    },
     costs.bilinear: {
         FlexCropOptions: ("CropAndResize",),
         FlexImageOptions: ("ResizeBicubic",),
@@ -422,7 +443,15 @@ _PRODUCTS: dict[costs.CostRule, dict[type[FlexOptions], Sequence[str]]] = {
     costs.convolution_3d: {FlexWindowOptions: ("Conv3D",)},
     costs.transpose_convolution_3d: {FlexWindowOptions: ("Conv3DBackpropInputV2",)},
     costs.input_gradient: {FlexWindowGradientOptions: ("Conv2DBackpropInput",)},
-    costs.filter_gradient: {FlexWindowGradientOptions: ("Conv2DBackpropFilter",)},
+    costs.filter_gradient: {
+        FlexWindowGradientOptions: ("Conv2DBackpropFilter",),
+        FlexVolumeGradientOptions: ("Conv3DBackpropFilterV2",),
+    },
+    costs.depthwise_gradient: {
+        FlexWindowGradientOptions: (
+            *("DepthwiseConv2dNativeBackpropFilter", "DepthwiseConv2dNativeBackpropInput"),
+        ),
+    },
     costs.einsum: {FlexEinsumOptions: ("Einsum",)},
 }
 
@@ -439,6 +468,7 @@ def _records(
 RECORDS = table(
     *_records({costs.transcendental: {FlexOptions: _UNARY}}, is_elementwise=True),
     *_records({costs.elementwise: {FlexOptions: _ARITHMETIC}}, is_elementwise=True),
+    *_records({costs.elementwise: {FlexSlopeOptions: ("LeakyReluGrad",)}}, is_elementwise=True),
     *_records(_COSTS),
     *_records(_PRODUCTS, multiplies=True, result=Result.REDUCED),
 )

@@ -9,12 +9,13 @@ from jaxdelegate.op_lowering.flex.options import (
     FlexCountOptions,
     FlexGradientOptions,
     FlexScanOptions,
+    FlexSlopeOptions,
 )
 from jaxdelegate.op_lowering.records.flex import FLEX, FlexOptions
 from jaxdelegate.op_lowering.spec import Shape, Specs
 from jaxdelegate.reference.kernel import Array, Kernel, same_shape
 from jaxdelegate.reference.movement import resolved_axis
-from jaxdelegate.reference.pointwise import elementwise, widen
+from jaxdelegate.reference.pointwise import elementwise, widen, with_options
 
 _Shapes = tuple[Shape | None, ...]
 
@@ -115,6 +116,18 @@ def _relu_grad(dy: Array, x: Array) -> Array:
 
 def _relu6_grad(dy: Array, x: Array) -> Array:
     return np.where((x > 0) & (x < 6), dy, dy * 0)
+
+
+def _elu_grad(dy: Array, y: Array) -> Array:
+    return np.where(y < 0, (y + 1) * dy, dy)
+
+
+def _softsign_grad(dy: Array, x: Array) -> Array:
+    return dy / (1 + np.abs(x)) ** 2
+
+
+def _leaky_relu_grad(o: FlexSlopeOptions, dy: Array, x: Array) -> Array:
+    return np.where(x > 0, dy, dy * np.asarray(o.alpha, dy.dtype))
 
 
 # ---- BiasAddGrad
@@ -239,7 +252,10 @@ KERNELS = {
     f"{FLEX}Cumprod": Kernel(cumprod, same_shape),
     f"{FLEX}Identity": Kernel(identity, same_shape),
     f"{FLEX}InvertPermutation": Kernel(invert_permutation, same_shape),
+    f"{FLEX}LeakyReluGrad": Kernel(with_options(_leaky_relu_grad), gradient_shape),
+    f"{FLEX}EluGrad": Kernel(elementwise(_elu_grad), gradient_shape),
     f"{FLEX}Relu6Grad": Kernel(elementwise(_relu6_grad), gradient_shape),
     f"{FLEX}ReluGrad": Kernel(elementwise(_relu_grad), gradient_shape),
+    f"{FLEX}SoftsignGrad": Kernel(elementwise(_softsign_grad), gradient_shape),
     f"{FLEX}Roll": Kernel(roll, same_shape),
 }

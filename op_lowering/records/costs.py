@@ -182,6 +182,13 @@ def filter_gradient(_o: Options, inputs: Specs, outputs: Specs, _called: Called)
     return Work(2 * n(inputs[2]) * math.prod(outputs[0].shape[:-1]))
 
 
+def depthwise_gradient(_o: Options, inputs: Specs, outputs: Specs, _called: Called) -> Work:
+    """Of x or of the filter [H, W, C, M]: the gradient [N, h, w, C * M], each value times H * W."""
+    is_filter = len(inputs[1].shape) == 4  # otherwise it holds the filter's sizes
+    window = (inputs[1] if is_filter else outputs[0]).shape[:2]
+    return Work(2 * n(inputs[2]) * math.prod(window))
+
+
 def linear(_o: Options, inputs: Specs, outputs: Specs, _called: Called) -> Work:
     """Elimination in each matrix [n, n], and its use for each value of the result."""
     size = inputs[0].shape[-1]
@@ -217,8 +224,8 @@ def tensorflow_pool(o: _TensorFlowPool, _inputs: Specs, outputs: Specs, _called:
 def tensorflow_pool_gradient(
     o: _TensorFlowPool, inputs: Specs, _outputs: Specs, _called: Called
 ) -> Work:
-    """Inputs: x, the pool's result, its gradient."""
-    return Work(n(inputs[2]) * math.prod(o.ksize))
+    """The last input is the gradient of the pool's result."""
+    return Work(n(inputs[-1]) * math.prod(o.ksize))
 
 
 def reduce_window(o: Options, inputs: Specs, outputs: Specs, called: Called) -> Work:
