@@ -83,10 +83,17 @@ class FlexScanOptions(FlexOptions):
 
 @dataclasses.dataclass(frozen=True)
 class FlexImageOptions(FlexOptions):
-    """ResizeBicubic: which pixels of the input and the result coincide."""
+    """ResizeBicubic, gradients of resizing: which pixels of the input and the result coincide."""
 
     align_corners: bool = False
     half_pixel_centers: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class FlexPaddingOptions(FlexOptions):
+    """MirrorPadGrad."""
+
+    mode: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -391,6 +398,7 @@ _COSTS: dict[costs.CostRule, dict[type[FlexOptions], Sequence[str]]] = {
         ),
         EnsureShapeOptions: ("EnsureShape",),
         FlexDiagonalOptions: ("MatrixDiagPartV3",),
+        FlexPaddingOptions: ("MirrorPadGrad",),
         FlexPatchesOptions: ("ExtractImagePatches",),
         FlexSliceOptions: ("StridedSliceGrad",),
         FlexSplitOptions: ("SplitV",),
@@ -424,7 +432,10 @@ _COSTS: dict[costs.CostRule, dict[type[FlexOptions], Sequence[str]]] = {
     },
     costs.bilinear: {
         FlexCropOptions: ("CropAndResize",),
-        FlexImageOptions: ("ResizeBicubic",),
+        FlexImageOptions: (
+            *("ResizeBicubic", "ResizeBicubicGrad", "ResizeBilinearGrad"),
+            "ResizeNearestNeighborGrad",
+        ),
         FlexProjectionOptions: ("ImageProjectiveTransformV2", "ImageProjectiveTransformV3"),
     },
     costs.top_k: {FlexOptions: ("TopKV2",)},
