@@ -1,12 +1,20 @@
 """Functions of single values, gradients, products and counts (core/kernels/cwise_*.cc)."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
 from jaxdelegate.op_lowering.common.movement import integers, why_not_axis
-from jaxdelegate.op_lowering.common.pointwise import Elementwise, binary, pointwise, unary
+from jaxdelegate.op_lowering.common.pointwise import (
+    COMPLEX,
+    Elementwise,
+    binary,
+    pointwise,
+    unary,
+)
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.flex.options import (
     FlexCountOptions,
@@ -85,6 +93,10 @@ def _softsign_grad(dy: jax.Array, x: jax.Array) -> jax.Array:
 def _leaky_relu_grad(op: Op[FlexSlopeOptions]) -> Elementwise:
     alpha = op.options.alpha
     return lambda dy, x: jnp.where(x > 0, dy, dy * np.asarray(alpha, dy.dtype))
+
+
+def _add_n(_op: Op[FlexOptions]) -> Elementwise:
+    return lambda *terms: functools.reduce(jnp.add, terms)
 
 
 # ---- BiasAddGrad
@@ -251,6 +263,7 @@ RULES = table(
             ("SoftsignGrad", _softsign_grad),
         )
     ),
+    pointwise(f"{FLEX}AddN", FlexOptions, 1, _add_n, _NUMBERS | COMPLEX, variadic=True),
     pointwise(
         f"{FLEX}LeakyReluGrad",
         FlexSlopeOptions,

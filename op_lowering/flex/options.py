@@ -12,21 +12,29 @@ import numpy as np
 from jaxdelegate.op_lowering.comparison.options import SelectV2Options
 from jaxdelegate.op_lowering.convolution.options import Conv3DOptions
 from jaxdelegate.op_lowering.elementwise.options import (
+    AbsOptions,
     AddOptions,
     DivOptions,
     MaximumMinimumOptions,
     MulOptions,
     SubOptions,
+    ZerosLikeOptions,
 )
-from jaxdelegate.op_lowering.layout.options import ConcatenationOptions
+from jaxdelegate.op_lowering.layout.options import (
+    ConcatenationOptions,
+    ReverseV2Options,
+    TransposeOptions,
+)
 from jaxdelegate.op_lowering.matmul.options import BatchMatMulOptions
+from jaxdelegate.op_lowering.normalization.options import SoftmaxOptions
+from jaxdelegate.op_lowering.padding.options import PadOptions
 from jaxdelegate.op_lowering.pooling.options import Pool3DOptions
 from jaxdelegate.op_lowering.records import costs
 from jaxdelegate.op_lowering.records.enums import Padding
 from jaxdelegate.op_lowering.records.flex import FLEX, FlexOptions
 from jaxdelegate.op_lowering.records.operator import OperatorRecord, Result, table
 from jaxdelegate.op_lowering.records.record import Options
-from jaxdelegate.op_lowering.slicing.options import SplitVOptions
+from jaxdelegate.op_lowering.slicing.options import SplitVOptions, StridedSliceOptions
 from jaxdelegate.op_lowering.sorting.options import TopKV2Options
 
 _FLOAT32 = np.dtype(np.float32)
@@ -65,17 +73,26 @@ class FlexWindowOptions(FlexOptions):
 
 @dataclasses.dataclass(frozen=True)
 class FlexMatrixOptions(FlexOptions):
-    """BatchMatMulV2: adj_x and adj_y. Solvers: adjoint, and which triangle."""
+    """BatchMatMulV2: adj_x and adj_y. MatMul: transpose_. Solvers: adjoint, which triangle."""
 
     adj_x: bool = False
     adj_y: bool = False
+    transpose_a: bool = False
+    transpose_b: bool = False
     adjoint: bool = False
     lower: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
+class FlexReductionOptions(FlexOptions):
+    """Mean, Prod, Sum."""
+
+    keep_dims: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
 class FlexScanOptions(FlexOptions):
-    """Cumprod."""
+    """Cumprod, CumulativeLogsumexp."""
 
     exclusive: bool = False
     reverse: bool = False
@@ -132,7 +149,7 @@ class FlexVolumeGradientOptions(FlexWindowGradientOptions):
 
 @dataclasses.dataclass(frozen=True)
 class FlexSliceOptions(FlexOptions):
-    """StridedSliceGrad: a bit for each entry of the slice's begin, end and strides."""
+    """StridedSlice and its gradient: a bit for each entry of the slice's begin, end and strides."""
 
     begin_mask: int = 0
     end_mask: int = 0
@@ -347,7 +364,14 @@ def _convolution(o: FlexWindowOptions) -> Options | str:
     )
 
 
+def _slice(o: FlexSliceOptions) -> Options:
+    return StridedSliceOptions(
+        o.begin_mask, o.end_mask, o.ellipsis_mask, o.new_axis_mask, o.shrink_axis_mask
+    )
+
+
 BUILTIN: dict[str, Builtin] = {
+    f"{FLEX}Abs": Builtin("ABS", lambda _: AbsOptions()),
     f"{FLEX}AddV2": Builtin("ADD", lambda _: AddOptions(pot_scale_int16=False)),
     f"{FLEX}AvgPool3D": Builtin("AvgPool3D", _pool),
     f"{FLEX}BatchMatMulV2": Builtin("BATCH_MATMUL", _matrices),
@@ -358,22 +382,37 @@ BUILTIN: dict[str, Builtin] = {
     f"{FLEX}Maximum": Builtin("MAXIMUM", lambda _: MaximumMinimumOptions()),
     f"{FLEX}Minimum": Builtin("MINIMUM", lambda _: MaximumMinimumOptions()),
     f"{FLEX}Mul": Builtin("MUL", lambda _: MulOptions()),
+    f"{FLEX}Pad": Builtin("PAD", lambda _: PadOptions()),
     f"{FLEX}ParallelConcat": Builtin("CONCATENATION", lambda _: ConcatenationOptions()),
     f"{FLEX}RealDiv": Builtin("DIV", lambda _: DivOptions()),
+    f"{FLEX}ReverseV2": Builtin("REVERSE_V2", lambda _: ReverseV2Options()),
     f"{FLEX}SelectV2": Builtin("SELECT_V2", lambda _: SelectV2Options()),
+    f"{FLEX}Softmax": Builtin("SOFTMAX", lambda _: SoftmaxOptions(beta=1.0)),
     f"{FLEX}SplitV": Builtin("SPLIT_V", lambda o: SplitVOptions(o.num_split)),
+    f"{FLEX}StridedSlice": Builtin("STRIDED_SLICE", _slice),
     f"{FLEX}Sub": Builtin("SUB", lambda _: SubOptions(pot_scale_int16=False)),
     f"{FLEX}TopKV2": Builtin("TOPK_V2", lambda _: TopKV2Options()),
+    f"{FLEX}Transpose": Builtin("TRANSPOSE", lambda _: TransposeOptions()),
+    f"{FLEX}ZerosLike": Builtin("ZEROS_LIKE", lambda _: ZerosLikeOptions()),
 }
 
 _UNARY = (
     *("Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Cosh", "Digamma", "Erf", "Erfc"),
     *("Erfinv", "Expm1", "Lgamma", "Log1p", "Reciprocal", "Selu", "Sinh", "Softplus", "Softsign"),
     "Tan",
+    *("Conj", "Cos", "Exp", "Log", "Rsqrt", "Sigmoid", "Sin", "Sqrt", "Square", "Tanh"),  # complex
+)
+_SPECIAL = (
+    *("BesselI0", "BesselI0e", "BesselI1", "BesselI1e", "Betainc", "Igamma", "Igammac", "Ndtri"),
+    *("Polygamma", "Zeta"),
+)
+HOSTED_SPECIAL = (
+    *("BesselJ0", "BesselJ1", "BesselK0", "BesselK0e", "BesselK1", "BesselK1e", "BesselY0"),
+    *("BesselY1", "Dawsn", "Expint", "Spence"),
 )
 _ARITHMETIC = (
-    *("AddV2", "EluGrad", "Maximum", "Minimum", "Mul", "RealDiv", "Relu6Grad", "ReluGrad"),
-    *("SoftsignGrad", "Sub"),
+    *("Abs", "AddN", "AddV2", "Angle", "DivNoNan", "EluGrad", "Maximum", "Minimum", "Mul"),
+    *("NextAfter", "Pow", "RealDiv", "Relu6Grad", "ReluGrad", "SoftsignGrad", "Sub"),
 )
 _DECOMPOSITIONS = ("Qr", "SelfAdjointEigV2", "Svd")
 _HOSTED_TEXT = (
@@ -394,13 +433,14 @@ _TRANSFORMS = tuple(
 _COSTS: dict[costs.CostRule, dict[type[FlexOptions], Sequence[str]]] = {
     costs.movement: {
         FlexOptions: (
-            *("Complex", "Identity", "InvertPermutation", "ParallelConcat", "Roll", "SelectV2"),
+            *("Complex", "ConcatV2", "Identity", "InvertPermutation", "Pad", "ParallelConcat"),
+            *("ReverseV2", "Roll", "SelectV2", "Transpose", "ZerosLike"),
         ),
         EnsureShapeOptions: ("EnsureShape",),
         FlexDiagonalOptions: ("MatrixDiagPartV3",),
         FlexPaddingOptions: ("MirrorPadGrad",),
         FlexPatchesOptions: ("ExtractImagePatches",),
-        FlexSliceOptions: ("StridedSliceGrad",),
+        FlexSliceOptions: ("StridedSlice", "StridedSliceGrad"),
         FlexSplitOptions: ("SplitV",),
         TensorListOptions: ("EmptyTensorList", *(f"TensorList{name}" for name in _LISTS)),
     },
@@ -408,7 +448,8 @@ _COSTS: dict[costs.CostRule, dict[type[FlexOptions], Sequence[str]]] = {
         FlexGradientOptions: ("BiasAddGrad",),
         FlexOptions: ("Bincount",),
         FlexCountOptions: ("DenseBincount",),
-        FlexScanOptions: ("Cumprod",),
+        FlexReductionOptions: ("Mean", "Prod", "Sum"),
+        FlexScanOptions: ("Cumprod", "CumulativeLogsumexp"),
     },
     costs.host_work: {
         FlexOptions: (
@@ -445,12 +486,17 @@ _COSTS: dict[costs.CostRule, dict[type[FlexOptions], Sequence[str]]] = {
         FlexNormalizationOptions: ("FusedBatchNormV3", "FusedBatchNormGradV3"),
     },
     costs.softmax: {
-        FlexOptions: ("SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits"),
+        FlexOptions: (
+            "Softmax",
+            "SoftmaxCrossEntropyWithLogits",
+            "SparseSoftmaxCrossEntropyWithLogits",
+        ),
     },
 }
 # The same for sums of products.
 _PRODUCTS: dict[costs.CostRule, dict[type[FlexOptions], Sequence[str]]] = {
     costs.batch_matmul: {FlexMatrixOptions: ("BatchMatMulV2", "BatchMatMulV3")},
+    costs.matmul: {FlexMatrixOptions: ("MatMul",)},
     costs.convolution_3d: {FlexWindowOptions: ("Conv3D",)},
     costs.transpose_convolution_3d: {FlexWindowOptions: ("Conv3DBackpropInputV2",)},
     costs.input_gradient: {FlexWindowGradientOptions: ("Conv2DBackpropInput",)},
@@ -477,7 +523,8 @@ def _records(
 
 
 RECORDS = table(
-    *_records({costs.transcendental: {FlexOptions: _UNARY}}, is_elementwise=True),
+    *_records({costs.transcendental: {FlexOptions: (*_UNARY, *_SPECIAL)}}, is_elementwise=True),
+    *_records({costs.host_work: {FlexOptions: HOSTED_SPECIAL}}),
     *_records({costs.elementwise: {FlexOptions: _ARITHMETIC}}, is_elementwise=True),
     *_records({costs.elementwise: {FlexSlopeOptions: ("LeakyReluGrad",)}}, is_elementwise=True),
     *_records(_COSTS),

@@ -1,5 +1,6 @@
 """Functions of single values, gradients, products and counts (core/kernels/cwise_*.cc)."""
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -130,6 +131,17 @@ def _leaky_relu_grad(o: FlexSlopeOptions, dy: Array, x: Array) -> Array:
     return np.where(x > 0, dy, dy * np.asarray(o.alpha, dy.dtype))
 
 
+def _add_n(*terms: Array) -> Array:
+    return functools.reduce(np.add, terms)
+
+
+def add_n_shape(_o: FlexOptions, inputs: Specs) -> _Shapes:
+    shapes = {spec.shape for spec in inputs}
+    if len(shapes) != 1:
+        raise ValueError(f"FlexAddN of {sorted(map(list, shapes))}: expected one shape")
+    return (inputs[0].shape,)
+
+
 # ---- BiasAddGrad
 
 
@@ -246,6 +258,7 @@ def dense_bincount(
 
 KERNELS = {
     **{f"{FLEX}{name}": Kernel(elementwise(f), same_shape) for name, f in _UNARY.items()},
+    f"{FLEX}AddN": Kernel(elementwise(_add_n), add_n_shape),
     f"{FLEX}BiasAddGrad": Kernel(bias_add_grad, bias_add_grad_shape),
     f"{FLEX}Bincount": Kernel(bincount, bincount_shape),
     f"{FLEX}DenseBincount": Kernel(dense_bincount, dense_bincount_shape),

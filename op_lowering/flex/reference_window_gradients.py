@@ -173,6 +173,17 @@ def max_pool_gradient(
     return (dx.astype(outputs[0].dtype),)
 
 
+def max_pool_3d_gradient(
+    o: _O, _inputs: Specs, outputs: Specs, x: Array, y: Array, dy: Array
+) -> tuple[Array]:
+    """Each value that equals the pool's result gets the gradient."""
+    dx = np.zeros(x.shape, widen(dy).dtype)
+    for out, at, _ in _places(o, x.shape, _pooled(o, x.shape, dy.shape)):
+        place, result = (slice(None), *at), (slice(None), *out)
+        dx[place] += np.where(x[place] == y[result], dy[result], 0)
+    return (dx.astype(outputs[0].dtype),)
+
+
 def average_pool_shape(o: _O, inputs: Specs) -> _Shapes:
     shape = _constant(inputs[0])
     if shape is not None:
@@ -195,7 +206,6 @@ def average_pool_gradient(
     return (dx.astype(outputs[0].dtype),)
 
 
-_MAX_POOL = Kernel(max_pool_gradient, max_pool_shape)
 _AVERAGE_POOL = Kernel(average_pool_gradient, average_pool_shape)
 KERNELS = named(
     {
@@ -206,7 +216,7 @@ KERNELS = named(
         f"{FLEX}Conv3DBackpropFilterV2": _filter_gradient(),
         f"{FLEX}DepthwiseConv2dNativeBackpropFilter": _filter_gradient(depthwise=True),
         f"{FLEX}DepthwiseConv2dNativeBackpropInput": _input_gradient(depthwise=True),
-        f"{FLEX}MaxPool3DGrad": _MAX_POOL,
-        f"{FLEX}MaxPoolGrad": _MAX_POOL,
+        f"{FLEX}MaxPool3DGrad": Kernel(max_pool_3d_gradient, max_pool_shape),
+        f"{FLEX}MaxPoolGrad": Kernel(max_pool_gradient, max_pool_shape),
     }
 )

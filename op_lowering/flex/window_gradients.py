@@ -9,7 +9,15 @@ from jax import lax
 
 from jaxdelegate.op_lowering.common.movement import integers
 from jaxdelegate.op_lowering.common.products import PRODUCT_FLOATS, Arithmetic, nothing
-from jaxdelegate.op_lowering.common.window import Window, Windows, why_not_fit, why_not_windows
+from jaxdelegate.op_lowering.common.window import (
+    Window,
+    Windows,
+    pad_windows,
+    read_tap,
+    taps,
+    why_not_fit,
+    why_not_windows,
+)
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.flex.options import FlexVolumeGradientOptions
 from jaxdelegate.op_lowering.flex.options import FlexWindowGradientOptions as _Options
@@ -28,6 +36,7 @@ from jaxdelegate.op_lowering.rule import (
 from jaxdelegate.op_lowering.spec import Shape
 
 _Op = Op[_Options]
+_MOST_TAPS = 1000  # for each there is an operation
 # By rank: the layouts of values and of filters.
 _LAYOUTS = {4: ("NHWC", "HWIO"), 5: ("NDHWC", "DHWIO")}
 
@@ -183,6 +192,30 @@ def _lower_max_pool(op: _Op) -> Function:
     return lambda x, _y, dy: jax.vjp(pool, x)[1](dy)
 
 
+def _why_not_max_pool_3d(op: _Op) -> str | None:
+    n = math.prod(op.options.ksize)
+    many = f"windows of {n} values: the host reads those" if n > _MOST_TAPS else None
+    return _why_not_max_pool(op) or many
+
+
+def _lower_max_pool_3d(op: _Op) -> Function:
+    """Each value that equals the pool's result gets the gradient."""
+    if 0 in (*op.inputs[0].shape, *op.inputs[2].shape):
+        return nothing(op.outputs)
+    windows = _windows(op.options, op.inputs[0].shape, op.options.ksize[1:-1])
+
+    def read(x: jax.Array, around: float) -> list[jax.Array]:
+        padded = pad_windows(x, windows, around)
+        return [read_tap(padded, windows, tap) for tap in taps(windows)]
+
+    def gradient(x: jax.Array, y: jax.Array, dy: jax.Array) -> tuple[jax.Array]:
+        parts = [jnp.where(values == y, dy, jnp.zeros_like(dy)) for values in read(x, -np.inf)]
+        transposed = jax.linear_transpose(lambda values: read(values, 0), x)
+        return (transposed(parts)[0],)
+
+    return gradient
+
+
 # ---- AvgPoolGrad: the shape of x, the gradient
 
 
@@ -231,12 +264,14 @@ RULES = table(
     _convolution_rule("Conv3DBackpropFilterV2", 1, FlexVolumeGradientOptions),
     _convolution_rule("DepthwiseConv2dNativeBackpropFilter", 1, depthwise=True),
     _convolution_rule("DepthwiseConv2dNativeBackpropInput", 0, depthwise=True),
-    *(
-        OpRule(f"{FLEX}{name}", options, 1, _why_not_max_pool, _lower_max_pool, arity=3)
-        for name, options in (
-            ("MaxPoolGrad", _Options),
-            ("MaxPool3DGrad", FlexVolumeGradientOptions),
-        )
+    OpRule(f"{FLEX}MaxPoolGrad", _Options, 1, _why_not_max_pool, _lower_max_pool, arity=3),
+    OpRule(
+        f"{FLEX}MaxPool3DGrad",
+        FlexVolumeGradientOptions,
+        1,
+        _why_not_max_pool_3d,
+        _lower_max_pool_3d,
+        arity=3,
     ),
     *(
         OpRule(f"{FLEX}{name}", options, 1, _why_not_average_pool, _lower_average_pool, arity=2)

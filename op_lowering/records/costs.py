@@ -162,6 +162,15 @@ def batch_matmul(o: _Matrices, inputs: Specs, outputs: Specs, _called: Called) -
     return Work(2 * n(outputs[0]) * inputs[0].shape[-2 if o.adj_x else -1])
 
 
+class _Transposed(Protocol):
+    @property
+    def transpose_a(self) -> bool: ...
+
+
+def matmul(o: _Transposed, inputs: Specs, outputs: Specs, _called: Called) -> Work:
+    return Work(2 * n(outputs[0]) * inputs[0].shape[0 if o.transpose_a else 1])
+
+
 def einsum(o: _Einsum, inputs: Specs, _outputs: Specs, _called: Called) -> Work:
     """A product and a sum for each combination of the labels' values."""
     terms, _ = o.labels([len(spec.shape) for spec in inputs])

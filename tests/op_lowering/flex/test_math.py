@@ -87,6 +87,8 @@ OTHERS = [
     case("ReluGrad", "plain", [f32(4, 5), f32(4, 5, seed=1)]),
     case("Relu6Grad", "plain", [f32(4, 5), f32(4, 5, low=-3, high=9)]),
     case("ReluGrad", "edges", [f32(14), EDGES]),
+    case("AddN", "three", [f32(4, 5, seed=i) for i in range(3)], attributes={"N": 3}),
+    case("AddN", "edges", [EDGES, EDGES], attributes={"N": 2}),
     case("EluGrad", "plain", [f32(4, 5), f32(4, 5, seed=1)]),
     case("EluGrad", "edges", [f32(14), EDGES]),
     case("SoftsignGrad", "plain", [f32(4, 5), f32(4, 5, low=-3, high=9)]),
