@@ -420,6 +420,10 @@ _HOSTED_TEXT = (
     *("StaticRegexReplace", "StringJoin", "StringLength", "StringLower", "StringSplitV2"),
     *("StringStrip", "StringToHashBucketFast", "StringToNumber", "StringUpper", "Substr"),
 )
+_RANDOM = (
+    *("StatelessRandomNormal", "StatelessRandomNormalV2", "StatelessRandomUniform"),
+    *("StatelessRandomUniformIntV2", "StatelessRandomUniformV2"),
+)
 _LISTS = (
     *("ConcatV2", "FromTensor", "Gather", "GetItem", "Length", "PopBack", "PushBack", "Reserve"),
     *("Resize", "ScatterIntoExistingList", "ScatterV2", "SetItem", "Stack"),
@@ -482,6 +486,7 @@ _COSTS: dict[costs.CostRule, dict[type[FlexOptions], Sequence[str]]] = {
     costs.top_k: {FlexOptions: ("TopKV2",)},
     costs.suppression: {FlexSuppressionOptions: ("CombinedNonMaxSuppression",)},
     costs.fourier: {FlexOptions: _TRANSFORMS},
+    costs.random: {FlexOptions: (*_RANDOM, "StatelessRandomGetKeyCounter")},
     costs.normalization: {
         FlexNormalizationOptions: ("FusedBatchNormV3", "FusedBatchNormGradV3"),
     },
