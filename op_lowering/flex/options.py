@@ -292,7 +292,62 @@ class FlexTextOptions(FlexOptions):
     replace_global: bool = True
     rewrite: str = ""
     separator: str = ""
+    skip_empty: bool = True
     unit: str = "BYTE"
+
+
+@dataclasses.dataclass(frozen=True)
+class FlexUnicodeOptions(FlexOptions):
+    """UnicodeDecode, UnicodeEncode, UnicodeTranscode."""
+
+    input_encoding: str = "UTF-8"
+    output_encoding: str = "UTF-8"
+    errors: str = "replace"
+    replacement_char: int = 65533
+    replace_control_characters: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class FlexRawOptions(FlexOptions):
+    """DecodeRaw: the order of bytes. EncodeBase64: whether to pad."""
+
+    little_endian: bool = True
+    pad: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class FlexNgramOptions(FlexOptions):
+    """StringNGrams."""
+
+    separator: str = ""
+    ngram_widths: tuple[int, ...] = ()
+    left_pad: str = ""
+    right_pad: str = ""
+    pad_width: int = 0
+    preserve_short_sequences: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class FlexRaggedOptions(FlexOptions):
+    """RaggedTensorToTensor: what each row partition holds."""
+
+    row_partition_types: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class FlexPartitionOptions(FlexOptions):
+    """DynamicPartition."""
+
+    num_partitions: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class FlexFormatOptions(FlexOptions):
+    """StringFormat: -1 prints all of a tensor."""
+
+    template: str = "%s"
+    placeholder: str = "%s"
+    summarize: int = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -417,7 +472,14 @@ _ARITHMETIC = (
 _DECOMPOSITIONS = ("Qr", "SelfAdjointEigV2", "Svd")
 _HOSTED_TEXT = (
     *("ReduceJoin", "RegexFullMatch", "RegexReplace", "StaticRegexFullMatch"),
-    *("StaticRegexReplace", "StringJoin", "StringLength", "StringLower", "StringSplitV2"),
+    *(
+        "StaticRegexReplace",
+        "StringJoin",
+        "StringLength",
+        "StringLower",
+        "StringSplit",
+        "StringSplitV2",
+    ),
     *("StringStrip", "StringToHashBucketFast", "StringToNumber", "StringUpper", "Substr"),
 )
 _RANDOM = (
@@ -458,10 +520,19 @@ _COSTS: dict[costs.CostRule, dict[type[FlexOptions], Sequence[str]]] = {
     costs.host_work: {
         FlexOptions: (
             *("NoOp", "ParseExample", "ParseExampleV2", "Restore", "Save", "UniqueV2"),
+            "UniqueWithCounts",
             *_TABLES,
         ),
         FlexTextOptions: _HOSTED_TEXT,
         FlexNumberTextOptions: ("AsString",),
+        FlexUnicodeOptions: (
+            *("UnicodeDecode", "UnicodeDecodeWithOffsets", "UnicodeEncode", "UnicodeTranscode"),
+        ),
+        FlexRawOptions: ("DecodeBase64", "DecodeRaw", "EncodeBase64"),
+        FlexNgramOptions: ("StringNGrams",),
+        FlexRaggedOptions: ("RaggedTensorToTensor",),
+        FlexPartitionOptions: ("DynamicPartition",),
+        FlexFormatOptions: ("StringFormat",),
         FlexTableOptions: ("HashTableV2",),
         FlexCheckOptions: ("Assert", "CheckNumerics", "Print", "PrintV2"),
     },

@@ -1,7 +1,7 @@
 """Strings, which are object arrays of bytes (core/kernels/string_*_op.cc and others)."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -126,14 +126,17 @@ def reduce_join(o: _O, _inputs: Specs, outputs: Specs, x: Array, axes: Array) ->
 
 def split_shape(_o: _O, inputs: Specs) -> _Shapes:
     if len(inputs[0].shape) != 1:
-        raise ValueError(f"StringSplitV2 of {list(inputs[0].shape)}: expected a vector")
+        raise ValueError(f"strings {list(inputs[0].shape)}: expected a vector")
     return None, None, (2,)
 
 
 def split(o: _O, _inputs: Specs, _outputs: Specs, x: Array, sep: Array) -> tuple[Array, ...]:
     """The place of each part, the parts, and the shape that holds the longest row."""
     separator = sep.item()
-    rows = [list(_parts(text, separator, o.maxsplit)) for text in x]
+    return split_result([list(_parts(text, separator, o.maxsplit)) for text in x])
+
+
+def split_result(rows: Sequence[Sequence[bytes]]) -> tuple[Array, ...]:
     values = np.array([*(part for row in rows for part in row), None], object)[:-1]
     places = [(i, j) for i, row in enumerate(rows) for j in range(len(row))]
     shape = (len(rows), max(map(len, rows), default=0))
