@@ -60,10 +60,10 @@ def run(folder: Path) -> None:
             for details, name in zip(interpreter.get_input_details(), given.files, strict=True):
                 interpreter.set_tensor(details["index"], _loaded(given[name]))
             interpreter.invoke()
+            results = [interpreter.get_tensor(d["index"]) for d in interpreter.get_output_details()]
         except (RuntimeError, ValueError) as error:
             path.with_suffix(".error").write_text(str(error))
             continue
-        results = (interpreter.get_tensor(d["index"]) for d in interpreter.get_output_details())
         np.savez(path.with_suffix(".results.npz"), *map(_stored, results))
 
 

@@ -472,15 +472,9 @@ _ARITHMETIC = (
 _DECOMPOSITIONS = ("Qr", "SelfAdjointEigV2", "Svd")
 _HOSTED_TEXT = (
     *("ReduceJoin", "RegexFullMatch", "RegexReplace", "StaticRegexFullMatch"),
-    *(
-        "StaticRegexReplace",
-        "StringJoin",
-        "StringLength",
-        "StringLower",
-        "StringSplit",
-        "StringSplitV2",
-    ),
-    *("StringStrip", "StringToHashBucketFast", "StringToNumber", "StringUpper", "Substr"),
+    *("StaticRegexReplace", "StringJoin", "StringLength", "StringLower", "StringSplit"),
+    *("StringSplitV2", "StringStrip", "StringToHashBucketFast", "StringToNumber", "StringUpper"),
+    "Substr",
 )
 _RANDOM = (
     *("StatelessRandomNormal", "StatelessRandomNormalV2", "StatelessRandomUniform"),
