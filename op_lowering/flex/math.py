@@ -10,6 +10,7 @@ from jax import lax
 from jaxdelegate.op_lowering.common.movement import integers, why_not_axis
 from jaxdelegate.op_lowering.common.pointwise import (
     COMPLEX,
+    INTEGERS,
     Elementwise,
     binary,
     pointwise,
@@ -97,6 +98,11 @@ def _leaky_relu_grad(op: Op[FlexSlopeOptions]) -> Elementwise:
 
 def _add_n(_op: Op[FlexOptions]) -> Elementwise:
     return lambda *terms: functools.reduce(jnp.add, terms)
+
+
+def _left_shift(x: jax.Array, y: jax.Array) -> jax.Array:
+    """By 0 to one less than the number of bits."""
+    return jnp.left_shift(x, jnp.clip(y, 0, 8 * x.dtype.itemsize - 1))
 
 
 # ---- BiasAddGrad
@@ -263,6 +269,16 @@ RULES = table(
             ("SoftsignGrad", _softsign_grad),
         )
     ),
+    unary(f"{FLEX}Invert", FlexOptions, 1, jnp.invert, dtypes=INTEGERS),
+    *(
+        binary(f"{FLEX}{name}", FlexOptions, 1, function, dtypes=INTEGERS)
+        for name, function in (
+            ("BitwiseAnd", jnp.bitwise_and),
+            ("BitwiseOr", jnp.bitwise_or),
+            ("LeftShift", _left_shift),
+        )
+    ),
+    binary(f"{FLEX}TruncateMod", FlexOptions, 1, lax.rem, dtypes=_NUMBERS),
     pointwise(f"{FLEX}AddN", FlexOptions, 1, _add_n, _NUMBERS | COMPLEX, variadic=True),
     pointwise(
         f"{FLEX}LeakyReluGrad",

@@ -466,8 +466,18 @@ HOSTED_SPECIAL = (
     *("BesselY1", "Dawsn", "Expint", "Spence"),
 )
 _ARITHMETIC = (
-    *("Abs", "AddN", "AddV2", "Angle", "DivNoNan", "EluGrad", "Maximum", "Minimum", "Mul"),
+    *("Abs", "AddN", "AddV2", "Angle", "BitwiseAnd", "BitwiseOr", "Invert", "LeftShift"),
+    *("TruncateMod", "DivNoNan", "EluGrad", "Maximum", "Minimum", "Mul"),
     *("NextAfter", "Pow", "RealDiv", "Relu6Grad", "ReluGrad", "SoftsignGrad", "Sub"),
+)
+_COLORS = ("AdjustContrastv2", "AdjustHue", "AdjustSaturation", "HSVToRGB", "RGBToHSV")
+_SEGMENTS = (
+    *("SegmentMax", "SegmentMean", "SegmentMin", "SegmentProd"),
+    *(
+        f"SparseSegment{kind}{suffix}"
+        for kind in ("Mean", "SqrtN", "Sum")
+        for suffix in ("", "WithNumSegments")
+    ),
 )
 _DECOMPOSITIONS = ("Qr", "SelfAdjointEigV2", "Svd")
 _HOSTED_TEXT = (
@@ -506,7 +516,7 @@ _COSTS: dict[costs.CostRule, dict[type[FlexOptions], Sequence[str]]] = {
     },
     costs.per_input: {
         FlexGradientOptions: ("BiasAddGrad",),
-        FlexOptions: ("Bincount",),
+        FlexOptions: ("Bincount", *_COLORS, *_SEGMENTS),
         FlexCountOptions: ("DenseBincount",),
         FlexReductionOptions: ("Mean", "Prod", "Sum"),
         FlexScanOptions: ("Cumprod", "CumulativeLogsumexp"),

@@ -14,7 +14,7 @@ from jaxdelegate.op_lowering.flex.options import (
 )
 from jaxdelegate.op_lowering.records.flex import FLEX, FlexOptions
 from jaxdelegate.op_lowering.spec import Shape, Specs
-from jaxdelegate.reference.kernel import Array, Kernel, same_shape
+from jaxdelegate.reference.kernel import Array, Kernel, broadcast_shape, same_shape
 from jaxdelegate.reference.movement import resolved_axis
 from jaxdelegate.reference.pointwise import elementwise, widen, with_options
 
@@ -142,6 +142,17 @@ def add_n_shape(_o: FlexOptions, inputs: Specs) -> _Shapes:
     return (inputs[0].shape,)
 
 
+def _left_shift(x: Array, y: Array) -> Array:
+    """By 0 to one less than the number of bits."""
+    return np.left_shift(x, np.clip(y, 0, 8 * x.dtype.itemsize - 1))
+
+
+def _truncate_mod(x: Array, y: Array) -> Array:
+    if y.dtype.kind in "iu" and not y.all():
+        raise ValueError("TruncateMod: a divisor is 0")
+    return np.fmod(x, y)
+
+
 # ---- BiasAddGrad
 
 
@@ -259,6 +270,11 @@ def dense_bincount(
 KERNELS = {
     **{f"{FLEX}{name}": Kernel(elementwise(f), same_shape) for name, f in _UNARY.items()},
     f"{FLEX}AddN": Kernel(elementwise(_add_n), add_n_shape),
+    f"{FLEX}BitwiseAnd": Kernel(elementwise(np.bitwise_and), broadcast_shape),
+    f"{FLEX}BitwiseOr": Kernel(elementwise(np.bitwise_or), broadcast_shape),
+    f"{FLEX}Invert": Kernel(elementwise(np.invert), same_shape),
+    f"{FLEX}LeftShift": Kernel(elementwise(_left_shift), broadcast_shape),
+    f"{FLEX}TruncateMod": Kernel(elementwise(_truncate_mod), broadcast_shape),
     f"{FLEX}BiasAddGrad": Kernel(bias_add_grad, bias_add_grad_shape),
     f"{FLEX}Bincount": Kernel(bincount, bincount_shape),
     f"{FLEX}DenseBincount": Kernel(dense_bincount, dense_bincount_shape),

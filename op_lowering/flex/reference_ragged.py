@@ -20,6 +20,7 @@ from jaxdelegate.reference.kernel import Array, Kernel
 from jaxdelegate.reference.movement import ints
 
 _Shapes = tuple[Shape | None, ...]
+_WIDEST = 1 << 16  # a damaged file asks for any number
 
 
 def _checked(splits: Array, n: int) -> list[int]:
@@ -44,8 +45,9 @@ def ngrams(
     o: FlexNgramOptions, _inputs: Specs, outputs: Specs, x: Array, splits: Array
 ) -> tuple[Array, Array]:
     """Each run of strings in a row that is as wide as one of the widths."""
-    if not o.ngram_widths or min(o.ngram_widths) < 1:
-        raise ValueError(f"StringNGrams of {list(o.ngram_widths)} strings: expected 1 or more")
+    if not o.ngram_widths or not 1 <= min(o.ngram_widths) <= max(o.ngram_widths) <= _WIDEST:
+        widths = list(o.ngram_widths)
+        raise ValueError(f"StringNGrams of {widths} strings: expected 1 to {_WIDEST}")
     ends = _checked(splits, len(x))
     rows = [list(_ngrams(o, x[a:b].tolist())) for a, b in itertools.pairwise(ends)]
     found = np.array([*itertools.chain.from_iterable(rows), None], object)[:-1]

@@ -17,6 +17,7 @@ from jaxdelegate.reference.movement import ints, resolved_axis
 
 _O = FlexTextOptions
 _Shapes = tuple[Shape | None, ...]
+_WIDEST = 1 << 16  # a damaged file asks for any number
 _SPACES = b" \t\n\v\f\r"  # of ASCII
 _CHARACTER = re.compile(rb"[^\x80-\xbf]")  # where a character of UTF-8 begins
 
@@ -183,6 +184,9 @@ def as_string(o: FlexNumberTextOptions, inputs: Specs, _outputs: Specs, x: Array
     is_float = kind in "fcV"
     if len(o.fill) > 1 or o.fill not in " +-0#":
         raise ValueError(f"AsString: the fill {o.fill!r}: expected one of ' ', '+', '-', '0', '#'")
+    if max(o.width, o.precision) > _WIDEST:
+        wide = f"width {o.width}, precision {o.precision}"
+        raise ValueError(f"AsString: {wide}: expected at most {_WIDEST}")
     if o.scientific and o.shortest:
         raise ValueError("AsString: scientific and shortest exclude each other")
     if not is_float and (o.precision >= 0 or o.scientific or o.shortest):

@@ -125,6 +125,7 @@ EXPECTED = [
 NEGATIVE = partition(value(ROWS), value([0, -1, 0], np.int32), 2)[0]
 STOPPED = {
     "StringNGrams of [0, 2]": ngrams((0, 2), [], [])[0],
+    "expected 1 to 65536": ngrams((1 << 40,), [], [], pad_width=-1)[0],
     "row splits [0, 2, 9] of 4 values": dense(
         [-1, -1], [1, 2, 3, 4], 0, [[0, 2, 9]], ROW_SPLITS, None
     )[0],

@@ -200,6 +200,7 @@ STOPPED = {
     "'+5' is not int32": parsed(np.int32, [b"+5"], [0])[0],
     "'99999999999' is not int32": parsed(np.int32, [b"99999999999"], [0])[0],
     "the fill 'x'": written(REALS, fill="x")[0],
+    "expected at most 65536": written(REALS, width=2**31 - 1)[0],
     "exclude each other": written(REALS, scientific=True, shortest=True)[0],
     "which has no precision": written(np.int32([1]), precision=2)[0],
     "0 buckets": text("StringToHashBucketFast", [strings(b"a")], outputs=[np.int64], num_buckets=0)[
