@@ -33,7 +33,7 @@ from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 _Op = Op[FlexOptions]
 _INDICES = frozenset(np.dtype(t) for t in (np.int32, np.int64))
 _PHILOX = (1, 3)  # rng_alg.h; 3 leaves the choice to the device
-_SCRAMBLE = np.uint32([0x3EC8F720, 0x02461E29])  # the key that mixes seeds
+_SCRAMBLE = np.array([0x3EC8F720, 0x02461E29], np.uint32)  # the key that mixes seeds
 
 
 def _words(key: jax.Array, counter: jax.Array, n: int) -> jax.Array:

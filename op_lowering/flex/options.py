@@ -141,7 +141,7 @@ class FlexWindowGradientOptions(FlexOptions):
 
 @dataclasses.dataclass(frozen=True)
 class FlexVolumeGradientOptions(FlexWindowGradientOptions):
-    """The same over volumes."""
+    """Gradients of convolutions and pools over volumes."""
 
     dilations: tuple[int, ...] = (1, 1, 1, 1, 1)
     data_format: str = "NDHWC"

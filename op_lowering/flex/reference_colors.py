@@ -39,7 +39,7 @@ def _check_number(inputs: Specs) -> None:
 
 def _each(function: Callable[[_Color], _Color], x: Array, outputs: Specs) -> tuple[Array]:
     colors = x.reshape(-1, 3).astype(np.float64)
-    y = np.array([function(tuple(color)) for color in colors.tolist()])
+    y = np.array([function((r, g, b)) for r, g, b in colors.tolist()])
     return (y.reshape(x.shape).astype(outputs[0].dtype),)
 
 

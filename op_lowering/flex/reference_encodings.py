@@ -138,8 +138,8 @@ def decode_raw(o: FlexRawOptions, _inputs: Specs, outputs: Specs, x: Array) -> t
             f"DecodeRaw: strings of {sorted(lengths)} bytes: expected one multiple of "
             f"{dtype.itemsize}, the size of {dtype}"
         )
-    order = "<" if o.little_endian else ">"
-    numbers = np.frombuffer(b"".join(x.reshape(-1)), dtype.newbyteorder(order)).astype(dtype)
+    stored = dtype.newbyteorder("<" if o.little_endian else ">")
+    numbers = np.frombuffer(b"".join(x.reshape(-1)), stored).astype(dtype)
     return (numbers.reshape(*x.shape, max(lengths, default=0) // dtype.itemsize),)
 
 

@@ -3,6 +3,7 @@
 import functools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -123,7 +124,7 @@ def _elu_grad(dy: Array, y: Array) -> Array:
     return np.where(y < 0, (y + 1) * dy, dy)
 
 
-def _softsign_grad(dy: Array, x: Array) -> Array:
+def _softsign_grad(dy: Array, x: Array) -> Any:
     return dy / (1 + np.abs(x)) ** 2
 
 
@@ -142,12 +143,12 @@ def add_n_shape(_o: FlexOptions, inputs: Specs) -> _Shapes:
     return (inputs[0].shape,)
 
 
-def _left_shift(x: Array, y: Array) -> Array:
+def _left_shift(x: Array, y: Array) -> Any:
     """By 0 to one less than the number of bits."""
     return np.left_shift(x, np.clip(y, 0, 8 * x.dtype.itemsize - 1))
 
 
-def _truncate_mod(x: Array, y: Array) -> Array:
+def _truncate_mod(x: Array, y: Array) -> Any:
     if y.dtype.kind in "iu" and not y.all():
         raise ValueError("TruncateMod: a divisor is 0")
     return np.fmod(x, y)

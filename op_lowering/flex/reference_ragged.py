@@ -107,7 +107,7 @@ def _partitions(o: FlexRaggedOptions, given: Sequence[Array], n: int) -> list[li
 
 
 def _splits(rows: Array, n: int) -> Array:
-    """Of the row of each value."""
+    """Row splits from the row of each value."""
     if (np.diff(rows) < 0).any() or (rows.size and not 0 <= rows[0] <= rows[-1] < n):
         raise ValueError(f"rows {ints(rows)} of {n}: expected to rise within those")
     return np.searchsorted(rows, np.arange(n + 1))
@@ -151,7 +151,8 @@ def to_dense(
         raise ValueError(f"a shape {list(shape)} for values {list(values.shape)}")
     y = np.empty(shape, values.dtype)
     y[...] = default
-    at, places = np.arange(len(values)), []
+    at = np.arange(len(values))
+    places: list[Array] = []
     for ends in reversed(levels):
         rows = np.searchsorted(ends, at, side="right") - 1
         places.insert(0, at - np.asarray(ends)[rows])

@@ -16,7 +16,7 @@ from jaxdelegate.op_lowering.resize.options import (
 )
 from jaxdelegate.op_lowering.resize.reference import resize_bilinear, resize_nearest_neighbor
 from jaxdelegate.op_lowering.spec import Shape, Specs
-from jaxdelegate.reference.kernel import Array, Kernel
+from jaxdelegate.reference.kernel import Array, Kernel, Run
 from jaxdelegate.reference.movement import ints
 
 _Shapes = tuple[Shape | None, ...]
@@ -40,7 +40,7 @@ def sized_shape(_o: FlexImageOptions, inputs: Specs) -> _Shapes:
     return ((dy.shape[0], height, width, dy.shape[3]),)
 
 
-def _gradient(resize: Callable[..., tuple[Array]], translated: _Translated) -> Callable[..., Array]:
+def _gradient(resize: Callable[..., tuple[Array]], translated: _Translated) -> Run:
     """By the matrices that resize rows and columns."""
 
     def matrix(o: FlexImageOptions, outputs: Specs, n_in: int, n_out: int) -> Array:

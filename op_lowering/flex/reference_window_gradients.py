@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -52,6 +53,11 @@ def _dims(o: _O, x: Shape, window: Shape) -> list[tuple[int, int]]:
 
 
 _Place = tuple[int, ...]
+
+
+def _at(*entries: Any) -> tuple[Any, ...]:
+    """An index of numpy: all items, a place, channels."""
+    return entries
 
 
 def _places(o: _O, x: Shape, window: Shape) -> Iterator[tuple[_Place, _Place, _Place]]:
@@ -109,8 +115,8 @@ def _input_gradient(*, depthwise: bool = False) -> Kernel:
         dx, dy, groups = np.zeros(shape), dy.astype(np.float64), _groups(shape[-1], w.shape)
         for out, at, tap in _places(o, shape, w.shape[:-2]):
             for depth, units in groups:
-                taken = w[(*tap, slice(None), units)]
-                dx[(slice(None), *at, depth)] += dy[(slice(None), *out, units)] @ taken.T
+                taken = w[_at(*tap, slice(None), units)]
+                dx[_at(slice(None), *at, depth)] += dy[_at(slice(None), *out, units)] @ taken.T
         return (dx.astype(outputs[0].dtype),)
 
     return Kernel(run, shapes)
@@ -133,8 +139,8 @@ def _filter_gradient(*, depthwise: bool = False) -> Kernel:
         x, dy, groups = x.astype(np.float64), dy.astype(np.float64), _groups(x.shape[-1], dw.shape)
         for out, at, tap in _places(o, x.shape, shape[:-2]):
             for depth, units in groups:
-                taken = x[(slice(None), *at, depth)]
-                dw[(*tap, slice(None), units)] += taken.T @ dy[(slice(None), *out, units)]
+                taken = x[_at(slice(None), *at, depth)]
+                dw[_at(*tap, slice(None), units)] += taken.T @ dy[_at(slice(None), *out, units)]
         return (dw.reshape(shape).astype(outputs[0].dtype),)
 
     return Kernel(run, shapes)
@@ -166,10 +172,10 @@ def max_pool_gradient(
     by_result = itertools.groupby(_places(o, x.shape, window), key=lambda found: found[0])
     for out, group in by_result:
         places = [at for _, at, _ in group]
-        values = np.stack([x[(slice(None), *at)] for at in places])  # [places, N, C]
+        values = np.stack([x[_at(slice(None), *at)] for at in places])  # [places, N, C]
         first = np.argmax(values, axis=0)
         for k, at in enumerate(places):
-            dx[(slice(None), *at)] += np.where(first == k, dy[(slice(None), *out)], 0)
+            dx[_at(slice(None), *at)] += np.where(first == k, dy[_at(slice(None), *out)], 0)
     return (dx.astype(outputs[0].dtype),)
 
 
@@ -179,7 +185,7 @@ def max_pool_3d_gradient(
     """Each value that equals the pool's result gets the gradient."""
     dx = np.zeros(x.shape, widen(dy).dtype)
     for out, at, _ in _places(o, x.shape, _pooled(o, x.shape, dy.shape)):
-        place, result = (slice(None), *at), (slice(None), *out)
+        place, result = _at(slice(None), *at), _at(slice(None), *out)
         dx[place] += np.where(x[place] == y[result], dy[result], 0)
     return (dx.astype(outputs[0].dtype),)
 
@@ -202,7 +208,7 @@ def average_pool_gradient(
     for out, group in by_result:
         places = [at for _, at, _ in group]
         for at in places:
-            dx[(slice(None), *at)] += dy[(slice(None), *out)] / len(places)
+            dx[_at(slice(None), *at)] += dy[_at(slice(None), *out)] / len(places)
     return (dx.astype(outputs[0].dtype),)
 
 

@@ -34,7 +34,7 @@ _Op = Op[FlexImageOptions]
 
 def _transposed(forward: Callable[[jax.Array], jax.Array], shape: tuple[int, ...]) -> Function:
     """The gradient of a linear function by its input of a shape, in float32."""
-    wanted = jax.ShapeDtypeStruct(shape, np.float32)
+    wanted = np.broadcast_to(np.float32(0), shape)  # for its shape
 
     def gradient(dy: jax.Array, *_: jax.Array) -> tuple[jax.Array]:
         wide = jnp.asarray(dy, np.float32)

@@ -7,7 +7,7 @@ from jax import lax
 from jax.scipy import special
 
 from jaxdelegate.op_lowering.common.movement import integers, why_not_axis
-from jaxdelegate.op_lowering.common.pointwise import pointwise
+from jaxdelegate.op_lowering.common.pointwise import Elementwise, pointwise
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.flex import options as flex
 from jaxdelegate.op_lowering.flex.options import FlexScanOptions
@@ -27,7 +27,7 @@ from jaxdelegate.op_lowering.rule import (
 _REALS = frozenset(np.dtype(t) for t in (np.float32, np.float64))
 _INDICES = frozenset(np.dtype(t) for t in (np.int32, np.int64))
 # By the number of arguments.
-_FUNCTIONS = {
+_FUNCTIONS: dict[int, dict[str, Elementwise]] = {
     1: {
         "BesselI0": special.i0,
         "BesselI0e": special.i0e,
@@ -78,11 +78,15 @@ def _lower_scan(op: Op[FlexScanOptions]) -> Function:
     return cumulative_logsumexp
 
 
+def _rule(name: str, function: Elementwise, arity: int) -> OpRule[FlexOptions]:
+    return pointwise(f"{FLEX}{name}", FlexOptions, 1, lambda _op: function, _REALS, arity=arity)
+
+
 RULES = table(
     *(
-        pointwise(f"{FLEX}{name}", FlexOptions, 1, lambda _op, f=f: f, _REALS, arity=arity)
+        _rule(name, function, arity)
         for arity, functions in _FUNCTIONS.items()
-        for name, f in functions.items()
+        for name, function in functions.items()
     ),
     OpRule(f"{FLEX}CumulativeLogsumexp", FlexScanOptions, 1, _why_not_scan, _lower_scan, arity=2),
     *(

@@ -1,5 +1,6 @@
 """Gradients of convolutions and pools over images and volumes (core/kernels/*grad*.cc)."""
 
+import functools
 import math
 
 import jax
@@ -236,7 +237,7 @@ def _lower_average_pool(op: _Op) -> Function:
         return nothing(op.outputs)
     windows = _windows(op.options, shape, op.options.ksize[1:-1])
     wide = op.context.precision.accumulator(dtype)
-    counts = math.prod(np.ix_([1], *map(_counts, windows), [1]))  # of the values in each window
+    counts: np.ndarray = functools.reduce(np.multiply.outer, map(_counts, windows))
     sizes, strides = [1, *(w.size for w in windows), 1], [1, *(w.stride for w in windows), 1]
     pads = [(0, 0), *(w.pads for w in windows), (0, 0)]
     zero = np.zeros((), wide)
@@ -247,13 +248,14 @@ def _lower_average_pool(op: _Op) -> Function:
         return added
 
     def gradient(_sizes: jax.Array, dy: jax.Array) -> tuple[jax.Array]:
-        part = jnp.asarray(dy, wide) / counts.astype(wide)
+        part = jnp.asarray(dy, wide) / counts[None, ..., None].astype(wide)
         return (jax.linear_transpose(total, wanted)(part)[0].astype(dtype),)
 
     return gradient
 
 
 def _counts(w: Window) -> np.ndarray:
+    """How many values each window has."""
     first = np.arange(w.n_out) * w.stride - w.pads[0]
     return np.minimum(first + w.size, w.n_in) - np.maximum(first, 0)
 

@@ -192,7 +192,7 @@ def filter_gradient(_o: Options, inputs: Specs, outputs: Specs, _called: Called)
 
 
 def depthwise_gradient(_o: Options, inputs: Specs, outputs: Specs, _called: Called) -> Work:
-    """Of x or of the filter [H, W, C, M]: the gradient [N, h, w, C * M], each value times H * W."""
+    """Inputs as above; the filter is [H, W, C, M]. Each value of the gradient times H * W."""
     is_filter = len(inputs[1].shape) == 4  # otherwise it holds the filter's sizes
     window = (inputs[1] if is_filter else outputs[0]).shape[:2]
     return Work(2 * n(inputs[2]) * math.prod(window))
