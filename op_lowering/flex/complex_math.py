@@ -125,6 +125,7 @@ def _why_not_concat(op: Op[FlexOptions]) -> str | None:
         *(why_not_one_dtype(values[0], spec) for spec in values[1:]),
         why_not_result(op.outputs[0], values[0].dtype),
         why_not_const(axis) or why_not_dtype(axis, _INDICES),
+        None if axis.shape in ((), (1,)) else f"{axis.name!r} is not one axis",
     )
     return reason or why_not_axis(integers(axis)[0], len(values[0].shape))
 

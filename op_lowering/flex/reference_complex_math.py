@@ -97,8 +97,9 @@ def concat_shape(_o: FlexOptions, inputs: Specs) -> _Shapes:
 
 
 def _axis(axis: Array) -> int:
-    (only,) = ints(axis)
-    return only
+    if axis.size != 1:
+        raise ValueError(f"axes {ints(axis)}: expected one")
+    return ints(axis)[0]
 
 
 def concat(_o: FlexOptions, _inputs: Specs, _outputs: Specs, *arrays: Array) -> tuple[Array]:

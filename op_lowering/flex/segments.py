@@ -59,20 +59,18 @@ def _why_not_segment(op: _Op) -> str | None:
 def _why_not_sparse(op: _Op) -> str | None:
     x, indices, ids = op.inputs[:3]
     counts = op.inputs[3:4]
-    return first_reason(
+    reason = first_reason(
         why_not_dtype(x, FLOATS),
         why_not_dtype(indices, _INDICES),
         why_not_result(op.outputs[0], x.dtype),
         None if x.shape and x.shape[0] else f"{x.name!r} {list(x.shape)} has no rows",
         _why_not_ids(ids, indices.shape),
         why_not_const(*counts),
-        _why_not_inside(ids, op.outputs[0]),
     )
-
-
-def _why_not_inside(ids: TensorSpec, y: TensorSpec) -> str | None:
-    last = max(integers(ids), default=-1)
-    return None if last < y.shape[0] else f"segment {last} of {y.shape[0]}"
+    if reason is not None:
+        return reason
+    last, n = max(integers(ids), default=-1), op.outputs[0].shape[0]
+    return None if last < n else f"segment {last} of {n}"
 
 
 def _reduced(op: _Op, kind: str, ids: np.ndarray) -> Callable[[jax.Array], jax.Array]:

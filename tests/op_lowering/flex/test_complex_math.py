@@ -60,5 +60,6 @@ IMPOSSIBLE = [
     product(f32(2, 3, 4), f32(4, 2)),
     joined(0, f32(2, 3), f32(2, 4)),
     joined(2, f32(2, 3), f32(2, 3)),
+    case("ConcatV2", "axes", [f32(2), f32(2), numbers()]),
     reduced("Sum", f32(2, 3), 2),
 ]
