@@ -468,7 +468,7 @@ HOSTED_SPECIAL = (
 _ARITHMETIC = (
     *("Abs", "AddN", "AddV2", "Angle", "BitwiseAnd", "BitwiseOr", "Invert", "LeftShift"),
     *("TruncateMod", "DivNoNan", "EluGrad", "Maximum", "Minimum", "Mul"),
-    *("NextAfter", "Pow", "RealDiv", "Relu6Grad", "ReluGrad", "SoftsignGrad", "Sub"),
+    *("Pow", "RealDiv", "Relu6Grad", "ReluGrad", "SoftsignGrad", "Sub"),
 )
 _COLORS = ("AdjustContrastv2", "AdjustHue", "AdjustSaturation", "HSVToRGB", "RGBToHSV")
 _SEGMENTS = (

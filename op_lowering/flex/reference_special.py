@@ -75,7 +75,6 @@ KERNELS = named(
     {
         **{f"{FLEX}{name}": _function(scipy) for name, scipy in _SCIPY.items()},
         f"{FLEX}CumulativeLogsumexp": Kernel(cumulative_logsumexp, same_shape),
-        f"{FLEX}NextAfter": Kernel(elementwise(np.nextafter), broadcast_shape),
         f"{FLEX}Polygamma": Kernel(elementwise(polygamma), broadcast_shape),
     }
 )

@@ -19,6 +19,7 @@ from jaxdelegate.op_lowering.rule import (
     why_not_dtype,
     why_not_result,
 )
+from jaxdelegate.op_lowering.segment.rule import multiplied
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 
 _Op = Op[FlexOptions]
@@ -83,8 +84,11 @@ def _reduced(op: _Op, kind: str, ids: np.ndarray) -> Callable[[jax.Array], jax.A
     empty = np.asarray(first if kind == "Prod" else 0, wide)
 
     def reduce(rows: jax.Array) -> jax.Array:
-        start = jnp.full(y.shape, first, wide).at[ids]
-        joined = getattr(start, scatter)(jnp.asarray(rows, wide), indices_are_sorted=True)
+        start, values = jnp.full(y.shape, first, wide), jnp.asarray(rows, wide)
+        if kind == "Prod":
+            joined = multiplied(values, jnp.asarray(ids), start)
+        else:
+            joined = getattr(start.at[ids], scatter)(values, indices_are_sorted=True)
         return jnp.where(counts > 0, joined / divisors, empty).astype(y.dtype)
 
     return reduce

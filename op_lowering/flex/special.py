@@ -38,11 +38,11 @@ _FUNCTIONS: dict[int, dict[str, Elementwise]] = {
     2: {
         "Igamma": lax.igamma,
         "Igammac": lax.igammac,
-        "NextAfter": jnp.nextafter,
-        "Polygamma": lax.polygamma,
-        "Zeta": lax.zeta,
     },
-    3: {"Betainc": special.betainc},
+}
+_HOSTED = {
+    **dict.fromkeys(flex.HOSTED_SPECIAL, "JAX has no such function"),
+    **dict.fromkeys(("Betainc", "Polygamma", "Zeta"), "JAX has its derivative by one input only"),
 }
 
 
@@ -89,8 +89,5 @@ RULES = table(
         for name, function in functions.items()
     ),
     OpRule(f"{FLEX}CumulativeLogsumexp", FlexScanOptions, 1, _why_not_scan, _lower_scan, arity=2),
-    *(
-        host_only(f"{FLEX}{name}", FlexOptions, 1, "JAX has no such function")
-        for name in flex.HOSTED_SPECIAL
-    ),
+    *(host_only(f"{FLEX}{name}", FlexOptions, 1, reason) for name, reason in _HOSTED.items()),
 )
