@@ -22,7 +22,7 @@ BATCH = 3  # of models whose batch is free
 # Flex runs every kernel of TensorFlow, but the converter wants those outside its list by name.
 BEYOND_THE_LIST = (
     *("Acosh", "Asinh", "Atanh", "Digamma", "Erfc", "Erfinv", "MatrixSolve", "SelfAdjointEigV2"),
-    *("StringUpper", "Svd"),
+    *("StringNGrams", "StringUpper", "Svd"),
 )
 
 Build = Callable[[Any, np.random.Generator], Callable[..., Any]]
@@ -295,7 +295,57 @@ def picture_filter(tf: Any, _rng: np.random.Generator) -> Any:
     return lambda x: tf.signal.irfft2d(tf.signal.rfft2d(x) * tf.complex(0.75, 0.0))
 
 
+@model((2, 400))
+def cepstrum(tf: Any, _rng: np.random.Generator) -> Any:
+    filters = tf.signal.linear_to_mel_weight_matrix(10, 129, 8000, 80.0, 3800.0)
+
+    def run(x: Any) -> Any:
+        mel = tf.tensordot(tf.abs(tf.signal.stft(x, 200, 100, 256)), filters, 1)
+        return tf.signal.mfccs_from_log_mel_spectrograms(tf.math.log(mel + 1e-6))
+
+    return run
+
+
 # ---- training
+
+
+@model((2, 8, 8, 4))
+def gradient_of_depthwise_network(tf: Any, rng: np.random.Generator) -> Any:
+    w = tf.constant(weights(rng, 3, 3, 4, 2))
+
+    def run(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch([x, w])
+            y = tf.nn.elu(tf.nn.depthwise_conv2d(x, w, [1, 1, 1, 1], "SAME"))
+            loss = tf.reduce_sum(tf.sin(tf.nn.avg_pool2d(y, 3, 2, "SAME")))
+        return tape.gradient(loss, [x, w])
+
+    return run
+
+
+@model((1, 4, 6, 5, 2))
+def gradient_of_volumes(tf: Any, rng: np.random.Generator) -> Any:
+    w = tf.constant(weights(rng, 2, 2, 2, 2, 3))
+
+    def run(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch([x, w])
+            y = tf.nn.max_pool3d(tf.nn.conv3d(x, w, [1] * 5, "SAME"), 2, 2, "VALID")
+            loss = tf.reduce_sum(tf.sin(y)) + tf.reduce_sum(tf.nn.avg_pool3d(x, 2, 2, "SAME") ** 2)
+        return tape.gradient(loss, [x, w])
+
+    return run
+
+
+@model((3, 6))
+def dropped_out(tf: Any, rng: np.random.Generator) -> Any:
+    w = weights(rng, 6, 6)
+
+    def run(x: Any) -> Any:
+        y = tf.nn.experimental.stateless_dropout(tf.matmul(x, w), 0.5, [3, 4])
+        return y, tf.random.stateless_normal([3, 5], [1, 2])
+
+    return run
 
 
 @model((4, 6, 5, 3))
@@ -580,6 +630,31 @@ def table_of_numbers(tf: Any, rng: np.random.Generator) -> Any:
         return tf.nn.softplus(table.lookup(x))
 
     run.table = table  # type: ignore[attr-defined] (kept alive)
+    return run
+
+
+@model((6, WORDS))
+def vectorized_text(tf: Any, rng: np.random.Generator) -> Any:
+    rows = tf.lookup.KeyValueTensorInitializer(["one", "two", "#"], tf.range(3, dtype=tf.int64))
+    table, vectors = tf.lookup.StaticHashTable(rows, 3), weights(rng, 4, 2)
+
+    def run(x: Any) -> Any:
+        lines = tf.strings.regex_replace(tf.strings.lower(x), r"[^\p{L}\s]", "#")
+        words = tf.strings.split(lines)
+        ids = tf.RaggedTensor.from_row_splits(table.lookup(words.values), words.row_splits)
+        return tf.gather(vectors, ids.to_tensor(3, shape=[None, 5]))
+
+    run.table = table  # type: ignore[attr-defined] (kept alive)
+    return run
+
+
+@model((5, WORDS))
+def pairs_of_words(tf: Any, _rng: np.random.Generator) -> Any:
+    def run(x: Any) -> Any:
+        pairs = tf.strings.ngrams(tf.strings.split(x), 2, separator="_")
+        letters = tf.strings.unicode_decode(x, "UTF-8")
+        return pairs.values, pairs.row_splits, letters.values, tf.strings.format("{}", [x])
+
     return run
 
 

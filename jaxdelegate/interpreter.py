@@ -17,7 +17,7 @@ import numpy as np
 
 from jaxdelegate.delegate import device_arrays, stored_start
 from jaxdelegate.delegate.jax_delegate import JaxDelegate
-from jaxdelegate.errors import InterpreterError, TensorError
+from jaxdelegate.errors import InterpreterError, OptionError, TensorError
 from jaxdelegate.model.source import open_source
 from jaxdelegate.simple_delegate import SimpleDelegate
 from jaxdelegate.text import printable
@@ -653,6 +653,47 @@ class Interpreter:
         runner = signature_runner._run(inputs)
         outputs = signature_runner._signature.outputs
         return {name: get(self, runner, tensor) for name, tensor in outputs.items()}
+
+
+class InterpreterWithCustomOps(Interpreter):
+    """The class of `ai_edge_litert.interpreter`: runs custom operators that jaxdelegate has.
+
+    Registerers are functions of a C++ library, whose kernels cannot run here. They are accepted,
+    so that a script runs unchanged, and not called. `jaxdelegate.register_operator` adds an
+    operator in Python.
+    """
+
+    def __init__(
+        self,
+        custom_op_registerers: Sequence[str | Callable[[int], None]] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Read the model; `kwargs` are those of `Interpreter`.
+
+        Raises:
+            OptionError: registerers are given, and neither jaxdelegate nor a delegate of the
+                arguments has an operator that they may add.
+        """
+        super().__init__(**kwargs)
+        if not custom_op_registerers or self._delegates:
+            return
+        lacking = sorted(_lacking(self._model))
+        if lacking:
+            raise OptionError(
+                f"custom_op_registerers add C++ kernels, which do not run here, and jaxdelegate "
+                f"has no operator {', '.join(map(printable, lacking))}: add it in Python by "
+                "jaxdelegate.register_operator (docs/custom_operators.md), or run the model in "
+                "ai_edge_litert's InterpreterWithCustomOps, with JaxDelegate for the other "
+                "operators (docs/stock_interpreters.md)"
+            )
+
+
+def _lacking(model: Model) -> set[str]:
+    """The custom operators of a model that have no kernel."""
+    from jaxdelegate.reference.registry import KERNELS  # noqa: PLC0415 (likewise)
+
+    operators = (operator for subgraph in model.subgraphs for operator in subgraph.operators)
+    return {o.name for o in operators if o.custom and o.name not in KERNELS}
 
 
 def _no_data(runner: SubgraphRunner) -> TensorError:

@@ -11,8 +11,8 @@ from ai_edge_litert.interpreter import Interpreter as StockInterpreter
 from ai_edge_litert.interpreter import OpResolverType as StockResolver
 
 import jaxdelegate
-from jaxdelegate.errors import InterpreterError, ModelError, TensorError
-from jaxdelegate.interpreter import Interpreter, OpResolverType
+from jaxdelegate.errors import InterpreterError, ModelError, OptionError, TensorError
+from jaxdelegate.interpreter import Interpreter, InterpreterWithCustomOps, OpResolverType
 from jaxdelegate.op_lowering.options import AddOptions, MulOptions, ResizeBilinearOptions
 from jaxdelegate.testing import ModelBuilder, assert_close
 
@@ -30,6 +30,16 @@ def doubling_model() -> bytes:
     builder.operator("RESIZE_BILINEAR", [total, size], [y], ResizeBilinearOptions())
     builder.outputs(y)
     builder.signature("twice", {"image": x}, {"larger": y})
+    return builder.build()
+
+
+def custom_model(name: str) -> bytes:
+    """One custom operator."""
+    builder = ModelBuilder()
+    x = builder.input((2,))
+    y = builder.tensor((2,))
+    builder.operator(name, [x], [y])
+    builder.outputs(y)
     return builder.build()
 
 
@@ -338,14 +348,21 @@ def test_a_path_and_its_content_are_the_same_model(tmp_path: Path, x: np.ndarray
     ],
 )
 def test_an_unknown_custom_operator_is_named(name: str, remedy: str) -> None:
-    builder = ModelBuilder()
-    x = builder.input((2,))
-    y = builder.tensor((2,))
-    builder.operator(name, [x], [y])
-    builder.outputs(y)
-    interpreter = Interpreter(model_content=builder.build())
+    interpreter = Interpreter(model_content=custom_model(name))
     with pytest.raises(RuntimeError, match=f"Encountered unresolved custom op: {name}.*{remedy}"):
         interpreter.allocate_tensors()
+
+
+def test_registerers_are_accepted_where_no_operator_is_missing() -> None:
+    """Without registerers a missing operator is an error of allocate_tensors, as before."""
+    known, content = ["TFLite_Detection_PostProcess_Registerer", lambda _: None], doubling_model()
+    for registerers in (None, [], known):
+        interpreter = InterpreterWithCustomOps(registerers, model_content=content)
+        interpreter.allocate_tensors()
+    unknown = custom_model("NoSuchOperator")
+    InterpreterWithCustomOps(model_content=unknown)
+    with pytest.raises(OptionError, match=r"no operator NoSuchOperator: add it in Python"):
+        InterpreterWithCustomOps(known, model_content=unknown)
 
 
 @pytest.mark.litert

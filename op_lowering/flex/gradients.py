@@ -1,19 +1,15 @@
-"""Gradients of windows and slices, and of softmax with its loss (core/kernels/)."""
+"""Gradients of slices, and of softmax with its loss (core/kernels/)."""
 
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from jaxdelegate.op_lowering.common.basics import why_not_broadcast
 from jaxdelegate.op_lowering.common.movement import MOVABLE, integers
-from jaxdelegate.op_lowering.common.products import PRODUCT_FLOATS, Arithmetic, nothing
-from jaxdelegate.op_lowering.common.window import Window, Windows, why_not_fit, why_not_windows
 from jaxdelegate.op_lowering.dtypes import FLOATS
-from jaxdelegate.op_lowering.flex.options import FlexSliceOptions, FlexWindowGradientOptions
-from jaxdelegate.op_lowering.records.enums import Padding
+from jaxdelegate.op_lowering.flex.options import FlexSliceOptions
 from jaxdelegate.op_lowering.records.flex import FLEX, FlexOptions
 from jaxdelegate.op_lowering.rule import (
     Function,
@@ -25,10 +21,8 @@ from jaxdelegate.op_lowering.rule import (
     why_not_dtype,
     why_not_result,
 )
-from jaxdelegate.op_lowering.spec import Shape
 
 _INDICES = frozenset(np.dtype(t) for t in (np.int32, np.int64))
-_Op = Op[FlexWindowGradientOptions]
 _Slice = Op[FlexSliceOptions]
 
 
@@ -59,142 +53,6 @@ def _lower_slice(op: _Slice) -> Function:
     shape, *entries = map(integers, op.inputs[:4])
     index, dtype = op.options.index(*entries), op.outputs[0].dtype
     return lambda *arrays: (jnp.zeros(shape, dtype).at[index].set(arrays[4]),)
-
-
-# ---- what gradients of windows share
-
-
-def _windows(o: FlexWindowGradientOptions, x: Shape, sizes: Shape) -> Windows:
-    """Over the height and the width of images [N, H, W, C]."""
-    padding = Padding.VALID if o.padding == "EXPLICIT" else Padding[o.padding]
-    around = o.explicit_paddings if o.padding == "EXPLICIT" else (0,) * 8
-    edges = list(zip(around[::2], around[1::2], strict=True))
-    return tuple(
-        Window(x[i], size, o.strides[i], padding, o.dilations[i], edges[i])
-        for i, size in zip((1, 2), sizes, strict=True)
-    )
-
-
-def _why_not_options(o: FlexWindowGradientOptions) -> str | None:
-    lists = (o.strides, o.dilations)
-    fits = all(len(sizes) == 4 and sizes[0] == sizes[3] == 1 for sizes in lists)
-    edges = o.explicit_paddings
-    explicit = len(edges) == 8 and min(edges) >= 0 == max(*edges[:2], *edges[6:])
-    padded = o.padding in Padding.__members__ or (o.padding == "EXPLICIT" and explicit)
-    return first_reason(
-        None if o.data_format == "NHWC" else f"the data_format {o.data_format!r}",
-        None if fits else f"strides {list(o.strides)}, dilations {list(o.dilations)}",
-        None if padded else f"the padding {o.padding!r} {list(edges)}",
-    )
-
-
-def _why_not_gradient(windows: Windows, x: Shape, dy: Shape, channels: int) -> str | None:
-    wanted = (x[0], *(w.n_out for w in windows), channels)
-    reason = why_not_windows(windows) or why_not_fit(windows)
-    differ = f"a gradient {list(dy)} of a result {list(wanted)}"
-    return reason or (None if wanted == dy else differ)
-
-
-# ---- Conv2DBackpropInput: sizes, filter, gradient; Conv2DBackpropFilter: x, sizes, gradient
-
-
-def _parts(op: _Op, constant: int) -> tuple[Shape, Shape, Shape]:
-    """The shapes of x, filter and gradient; one of the first two is a constant's values."""
-    shapes = [spec.shape for spec in op.inputs[:3]]
-    shapes[constant] = integers(op.inputs[constant])
-    return shapes[0], shapes[1], shapes[2]
-
-
-def _why_not_convolution(op: _Op, constant: int) -> str | None:
-    sizes, floats = op.inputs[constant], [s for i, s in enumerate(op.inputs[:3]) if i != constant]
-    reason = first_reason(
-        why_not_const(sizes) or why_not_dtype(sizes, np.int32),
-        *(why_not_dtype(s, PRODUCT_FLOATS) for s in floats),
-        why_not_result(op.outputs[0], floats[0].dtype),
-        _why_not_options(op.options),
-    )
-    if reason is not None:
-        return reason
-    x, w, dy = shapes = _parts(op, constant)
-    if any(len(shape) != 4 or min(shape) < 1 for shape in shapes):
-        return f"x {list(x)}, filter {list(w)}, gradient {list(dy)}: expected four sizes of each"
-    if x[3] % w[2] or w[3] % (x[3] // w[2]):
-        return f"{x[3]} input channels for a filter {list(w)}"
-    return _why_not_gradient(_windows(op.options, x, w[:2]), x, dy, w[3])
-
-
-def _lower_convolution(op: _Op, constant: int) -> Function:
-    """The transpose of the convolution, which is linear in x and in the filter."""
-    x, w, _ = shapes = _parts(op, constant)
-    windows, dtype = _windows(op.options, x, w[:2]), op.outputs[0].dtype
-    given = op.inputs[1 - constant]
-    a = Arithmetic.of_convolution(op.context, given, op.inputs[2])
-    zeros = np.zeros((), a.operand)
-    wanted = np.broadcast_to(zeros, shapes[constant])  # for its shape
-
-    def gradient(*arrays: jax.Array) -> tuple[jax.Array]:
-        held, dy = a.reduced(arrays[1 - constant]), a.reduced(arrays[2])
-
-        def convolve(part: jax.Array) -> jax.Array:
-            operands = (part, held) if constant == 0 else (held, part)
-            return lax.conv_general_dilated(
-                operands[0],
-                operands[1],
-                [w.stride for w in windows],
-                [w.pads for w in windows],
-                rhs_dilation=[w.dilation for w in windows],
-                dimension_numbers=("NHWC", "HWIO", "NHWC"),
-                feature_group_count=x[3] // w[2],
-                precision=a.precision,
-            )
-
-        return (jax.linear_transpose(convolve, wanted)(dy)[0].astype(dtype),)
-
-    return gradient
-
-
-def _convolution_rule(name: str, constant: int) -> OpRule[FlexWindowGradientOptions]:
-    def why_not(op: _Op) -> str | None:
-        return _why_not_convolution(op, constant)
-
-    def lower(op: _Op) -> Function:
-        return _lower_convolution(op, constant)
-
-    return OpRule(f"{FLEX}{name}", FlexWindowGradientOptions, 1, why_not, lower, arity=3)
-
-
-# ---- MaxPoolGrad: x, the pool's result, its gradient
-
-
-def _why_not_pool(op: _Op) -> str | None:
-    x, y, dy = op.inputs[:3]
-    o = op.options
-    fits = len(x.shape) == len(o.ksize) == 4 and o.ksize[0] == o.ksize[3] == 1
-    reason = first_reason(
-        *(why_not_dtype(spec, FLOATS) for spec in (x, y, dy)),
-        *(why_not_result(spec, x.dtype) for spec in (y, dy, op.outputs[0])),
-        _why_not_options(o),
-        None if fits else f"windows {list(o.ksize)} over {x.name!r} {list(x.shape)}",
-    )
-    if reason is not None:
-        return reason
-    return _why_not_gradient(_windows(o, x.shape, o.ksize[1:3]), x.shape, dy.shape, x.shape[3])
-
-
-def _lower_pool(op: _Op) -> Function:
-    """The first of equal values gets the gradient."""
-    if 0 in (*op.inputs[0].shape, *op.inputs[2].shape):
-        return nothing(op.outputs)
-    windows = _windows(op.options, op.inputs[0].shape, op.options.ksize[1:3])
-    pads = [(0, 0), *(w.pads for w in windows), (0, 0)]
-    lowest = np.asarray(-np.inf, op.inputs[0].dtype)
-
-    def pool(x: jax.Array) -> jax.Array:
-        sizes, strides = [1, *(w.size for w in windows), 1], [1, *(w.stride for w in windows), 1]
-        pooled: jax.Array = lax.reduce_window(x, lowest, lax.max, sizes, strides, pads)
-        return pooled
-
-    return lambda x, _y, dy: jax.vjp(pool, x)[1](dy)
 
 
 # ---- SoftmaxCrossEntropyWithLogits, SparseSoftmaxCrossEntropyWithLogits: logits, labels
@@ -251,9 +109,6 @@ def _entropy(op: Op[FlexOptions], as_rows: Callable[[jax.Array, jax.Array], jax.
 
 
 RULES = table(
-    _convolution_rule("Conv2DBackpropInput", 0),
-    _convolution_rule("Conv2DBackpropFilter", 1),
-    OpRule(f"{FLEX}MaxPoolGrad", FlexWindowGradientOptions, 1, _why_not_pool, _lower_pool, arity=3),
     OpRule(
         f"{FLEX}SoftmaxCrossEntropyWithLogits",
         FlexOptions,

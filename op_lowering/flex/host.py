@@ -5,6 +5,8 @@ from jaxdelegate.op_lowering.records.flex import FLEX
 from jaxdelegate.op_lowering.rule import host_only, table
 
 _STRINGS = (
+    *("DecodeBase64", "DecodeRaw", "EncodeBase64", "StringFormat", "StringNGrams", "StringSplit"),
+    *("UnicodeDecode", "UnicodeDecodeWithOffsets", "UnicodeEncode", "UnicodeTranscode"),
     *("AsString", "ParseExample", "ParseExampleV2", "ReduceJoin", "RegexFullMatch"),
     *("RegexReplace", "StaticRegexFullMatch", "StaticRegexReplace", "StringJoin"),
     *("StringLength", "StringLower", "StringSplitV2", "StringStrip", "StringToHashBucketFast"),
@@ -14,10 +16,11 @@ _TABLES = (
     *("HashTableV2", "InitializeTableV2", "LookupTableFindV2", "LookupTableImportV2"),
     "LookupTableSizeV2",
 )
+_DYNAMIC = ("DynamicPartition", "RaggedTensorToTensor", "UniqueV2", "UniqueWithCounts")
 _REASONS = {
     **dict.fromkeys(_STRINGS, "XLA does not support strings"),
     **dict.fromkeys(_TABLES, "XLA does not support hash tables"),
-    "UniqueV2": "the shape of its result depends on data",
+    **dict.fromkeys(_DYNAMIC, "the shape of its result depends on data"),
     "Assert": "it stops the model if a condition fails, which compiled code cannot",
     "CheckNumerics": "it stops the model at NaN or infinity, which compiled code cannot",
     "Print": "it prints, which compiled code cannot",

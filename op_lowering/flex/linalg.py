@@ -132,6 +132,16 @@ def _lower_svd(op: Op[FlexDecompositionOptions]) -> Function:
     o, nothing = op.options, op.outputs[1].shape
 
     def svd(a: jax.Array) -> tuple[jax.Array, ...]:
+        """NaN for a matrix with infinity, which LAPACK never finishes, or NaN."""
+        is_finite = jnp.isfinite(a).all((-2, -1), keepdims=True)
+        found = decompose(jnp.where(is_finite, a, jnp.zeros_like(a)))
+        kept = is_finite[..., 0], is_finite, is_finite
+        return tuple(
+            jnp.where(k, y, jnp.full_like(y, np.nan)) if y.ndim else y
+            for y, k in zip(found, kept, strict=True)
+        )
+
+    def decompose(a: jax.Array) -> tuple[jax.Array, ...]:
         if not o.compute_uv:
             s = lax.linalg.svd(a, compute_uv=False)
             return s, jnp.zeros(nothing, a.dtype), jnp.zeros(nothing, a.dtype)

@@ -1,17 +1,27 @@
 """Functions of single values, gradients, products and counts (core/kernels/cwise_*.cc)."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
 from jaxdelegate.op_lowering.common.movement import integers, why_not_axis
-from jaxdelegate.op_lowering.common.pointwise import binary, unary
+from jaxdelegate.op_lowering.common.pointwise import (
+    COMPLEX,
+    INTEGERS,
+    Elementwise,
+    binary,
+    pointwise,
+    unary,
+)
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.flex.options import (
     FlexCountOptions,
     FlexGradientOptions,
     FlexScanOptions,
+    FlexSlopeOptions,
 )
 from jaxdelegate.op_lowering.records.flex import FLEX, FlexOptions
 from jaxdelegate.op_lowering.rule import (
@@ -71,6 +81,28 @@ def _relu_grad(dy: jax.Array, x: jax.Array) -> jax.Array:
 
 def _relu6_grad(dy: jax.Array, x: jax.Array) -> jax.Array:
     return dy * ((x > 0) & (x < 6)).astype(dy.dtype)
+
+
+def _elu_grad(dy: jax.Array, y: jax.Array) -> jax.Array:
+    return jnp.where(y < 0, (y + 1) * dy, dy)
+
+
+def _softsign_grad(dy: jax.Array, x: jax.Array) -> jax.Array:
+    return dy / jnp.square(1 + jnp.abs(x))
+
+
+def _leaky_relu_grad(op: Op[FlexSlopeOptions]) -> Elementwise:
+    alpha = op.options.alpha
+    return lambda dy, x: jnp.where(x > 0, dy, dy * np.asarray(alpha, dy.dtype))
+
+
+def _add_n(_op: Op[FlexOptions]) -> Elementwise:
+    return lambda *terms: functools.reduce(jnp.add, terms)
+
+
+def _left_shift(x: jax.Array, y: jax.Array) -> jax.Array:
+    """By 0 to one less than the number of bits."""
+    return jnp.left_shift(x, jnp.clip(y, 0, 8 * x.dtype.itemsize - 1))
 
 
 # ---- BiasAddGrad
@@ -230,7 +262,32 @@ RULES = table(
     *(unary(f"{FLEX}{name}", FlexOptions, 1, function) for name, function in _UNARY.items()),
     *(
         binary(f"{FLEX}{name}", FlexOptions, 1, function, dtypes=FLOATS, why_not=_why_not_gradient)
-        for name, function in (("ReluGrad", _relu_grad), ("Relu6Grad", _relu6_grad))
+        for name, function in (
+            ("EluGrad", _elu_grad),
+            ("Relu6Grad", _relu6_grad),
+            ("ReluGrad", _relu_grad),
+            ("SoftsignGrad", _softsign_grad),
+        )
+    ),
+    unary(f"{FLEX}Invert", FlexOptions, 1, jnp.invert, dtypes=INTEGERS),
+    *(
+        binary(f"{FLEX}{name}", FlexOptions, 1, function, dtypes=INTEGERS)
+        for name, function in (
+            ("BitwiseAnd", jnp.bitwise_and),
+            ("BitwiseOr", jnp.bitwise_or),
+            ("LeftShift", _left_shift),
+        )
+    ),
+    binary(f"{FLEX}TruncateMod", FlexOptions, 1, lax.rem, dtypes=_NUMBERS),
+    pointwise(f"{FLEX}AddN", FlexOptions, 1, _add_n, _NUMBERS | COMPLEX, variadic=True),
+    pointwise(
+        f"{FLEX}LeakyReluGrad",
+        FlexSlopeOptions,
+        1,
+        _leaky_relu_grad,
+        FLOATS,
+        arity=2,
+        why_not=_why_not_gradient,
     ),
     OpRule(
         f"{FLEX}BiasAddGrad", FlexGradientOptions, 1, _why_not_bias_add_grad, _lower_bias_add_grad

@@ -12,21 +12,29 @@ import numpy as np
 from jaxdelegate.op_lowering.comparison.options import SelectV2Options
 from jaxdelegate.op_lowering.convolution.options import Conv3DOptions
 from jaxdelegate.op_lowering.elementwise.options import (
+    AbsOptions,
     AddOptions,
     DivOptions,
     MaximumMinimumOptions,
     MulOptions,
     SubOptions,
+    ZerosLikeOptions,
 )
-from jaxdelegate.op_lowering.layout.options import ConcatenationOptions
+from jaxdelegate.op_lowering.layout.options import (
+    ConcatenationOptions,
+    ReverseV2Options,
+    TransposeOptions,
+)
 from jaxdelegate.op_lowering.matmul.options import BatchMatMulOptions
+from jaxdelegate.op_lowering.normalization.options import SoftmaxOptions
+from jaxdelegate.op_lowering.padding.options import PadOptions
 from jaxdelegate.op_lowering.pooling.options import Pool3DOptions
 from jaxdelegate.op_lowering.records import costs
 from jaxdelegate.op_lowering.records.enums import Padding
 from jaxdelegate.op_lowering.records.flex import FLEX, FlexOptions
 from jaxdelegate.op_lowering.records.operator import OperatorRecord, Result, table
 from jaxdelegate.op_lowering.records.record import Options
-from jaxdelegate.op_lowering.slicing.options import SplitVOptions
+from jaxdelegate.op_lowering.slicing.options import SplitVOptions, StridedSliceOptions
 from jaxdelegate.op_lowering.sorting.options import TopKV2Options
 
 _FLOAT32 = np.dtype(np.float32)
@@ -65,17 +73,26 @@ class FlexWindowOptions(FlexOptions):
 
 @dataclasses.dataclass(frozen=True)
 class FlexMatrixOptions(FlexOptions):
-    """BatchMatMulV2: adj_x and adj_y. Solvers: adjoint, and which triangle."""
+    """BatchMatMulV2: adj_x and adj_y. MatMul: transpose_. Solvers: adjoint, which triangle."""
 
     adj_x: bool = False
     adj_y: bool = False
+    transpose_a: bool = False
+    transpose_b: bool = False
     adjoint: bool = False
     lower: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
+class FlexReductionOptions(FlexOptions):
+    """Mean, Prod, Sum."""
+
+    keep_dims: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
 class FlexScanOptions(FlexOptions):
-    """Cumprod."""
+    """Cumprod, CumulativeLogsumexp."""
 
     exclusive: bool = False
     reverse: bool = False
@@ -83,10 +100,17 @@ class FlexScanOptions(FlexOptions):
 
 @dataclasses.dataclass(frozen=True)
 class FlexImageOptions(FlexOptions):
-    """ResizeBicubic: which pixels of the input and the result coincide."""
+    """ResizeBicubic, gradients of resizing: which pixels of the input and the result coincide."""
 
     align_corners: bool = False
     half_pixel_centers: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class FlexPaddingOptions(FlexOptions):
+    """MirrorPadGrad."""
+
+    mode: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,8 +121,15 @@ class FlexGradientOptions(FlexOptions):
 
 
 @dataclasses.dataclass(frozen=True)
+class FlexSlopeOptions(FlexOptions):
+    """LeakyReluGrad: the slope below 0."""
+
+    alpha: float = 0.2
+
+
+@dataclasses.dataclass(frozen=True)
 class FlexWindowGradientOptions(FlexOptions):
-    """Gradients of Conv2D and MaxPool; each list names every dimension, twice for paddings."""
+    """Gradients of convolutions and pools; each list names every dimension, paddings twice."""
 
     ksize: tuple[int, ...] = ()
     strides: tuple[int, ...] = ()
@@ -109,8 +140,16 @@ class FlexWindowGradientOptions(FlexOptions):
 
 
 @dataclasses.dataclass(frozen=True)
+class FlexVolumeGradientOptions(FlexWindowGradientOptions):
+    """Gradients of convolutions and pools over volumes."""
+
+    dilations: tuple[int, ...] = (1, 1, 1, 1, 1)
+    data_format: str = "NDHWC"
+
+
+@dataclasses.dataclass(frozen=True)
 class FlexSliceOptions(FlexOptions):
-    """StridedSliceGrad: a bit for each entry of the slice's begin, end and strides."""
+    """StridedSlice and its gradient: a bit for each entry of the slice's begin, end and strides."""
 
     begin_mask: int = 0
     end_mask: int = 0
@@ -253,7 +292,62 @@ class FlexTextOptions(FlexOptions):
     replace_global: bool = True
     rewrite: str = ""
     separator: str = ""
+    skip_empty: bool = True
     unit: str = "BYTE"
+
+
+@dataclasses.dataclass(frozen=True)
+class FlexUnicodeOptions(FlexOptions):
+    """UnicodeDecode, UnicodeEncode, UnicodeTranscode."""
+
+    input_encoding: str = "UTF-8"
+    output_encoding: str = "UTF-8"
+    errors: str = "replace"
+    replacement_char: int = 65533
+    replace_control_characters: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class FlexRawOptions(FlexOptions):
+    """DecodeRaw: the order of bytes. EncodeBase64: whether to pad."""
+
+    little_endian: bool = True
+    pad: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class FlexNgramOptions(FlexOptions):
+    """StringNGrams."""
+
+    separator: str = ""
+    ngram_widths: tuple[int, ...] = ()
+    left_pad: str = ""
+    right_pad: str = ""
+    pad_width: int = 0
+    preserve_short_sequences: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class FlexRaggedOptions(FlexOptions):
+    """RaggedTensorToTensor: what each row partition holds."""
+
+    row_partition_types: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class FlexPartitionOptions(FlexOptions):
+    """DynamicPartition."""
+
+    num_partitions: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class FlexFormatOptions(FlexOptions):
+    """StringFormat: -1 prints all of a tensor."""
+
+    template: str = "%s"
+    placeholder: str = "%s"
+    summarize: int = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -325,7 +419,14 @@ def _convolution(o: FlexWindowOptions) -> Options | str:
     )
 
 
+def _slice(o: FlexSliceOptions) -> Options:
+    return StridedSliceOptions(
+        o.begin_mask, o.end_mask, o.ellipsis_mask, o.new_axis_mask, o.shrink_axis_mask
+    )
+
+
 BUILTIN: dict[str, Builtin] = {
+    f"{FLEX}Abs": Builtin("ABS", lambda _: AbsOptions()),
     f"{FLEX}AddV2": Builtin("ADD", lambda _: AddOptions(pot_scale_int16=False)),
     f"{FLEX}AvgPool3D": Builtin("AvgPool3D", _pool),
     f"{FLEX}BatchMatMulV2": Builtin("BATCH_MATMUL", _matrices),
@@ -336,25 +437,58 @@ BUILTIN: dict[str, Builtin] = {
     f"{FLEX}Maximum": Builtin("MAXIMUM", lambda _: MaximumMinimumOptions()),
     f"{FLEX}Minimum": Builtin("MINIMUM", lambda _: MaximumMinimumOptions()),
     f"{FLEX}Mul": Builtin("MUL", lambda _: MulOptions()),
+    f"{FLEX}Pad": Builtin("PAD", lambda _: PadOptions()),
     f"{FLEX}ParallelConcat": Builtin("CONCATENATION", lambda _: ConcatenationOptions()),
     f"{FLEX}RealDiv": Builtin("DIV", lambda _: DivOptions()),
+    f"{FLEX}ReverseV2": Builtin("REVERSE_V2", lambda _: ReverseV2Options()),
     f"{FLEX}SelectV2": Builtin("SELECT_V2", lambda _: SelectV2Options()),
+    f"{FLEX}Softmax": Builtin("SOFTMAX", lambda _: SoftmaxOptions(beta=1.0)),
     f"{FLEX}SplitV": Builtin("SPLIT_V", lambda o: SplitVOptions(o.num_split)),
+    f"{FLEX}StridedSlice": Builtin("STRIDED_SLICE", _slice),
     f"{FLEX}Sub": Builtin("SUB", lambda _: SubOptions(pot_scale_int16=False)),
     f"{FLEX}TopKV2": Builtin("TOPK_V2", lambda _: TopKV2Options()),
+    f"{FLEX}Transpose": Builtin("TRANSPOSE", lambda _: TransposeOptions()),
+    f"{FLEX}ZerosLike": Builtin("ZEROS_LIKE", lambda _: ZerosLikeOptions()),
 }
 
 _UNARY = (
     *("Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Cosh", "Digamma", "Erf", "Erfc"),
     *("Erfinv", "Expm1", "Lgamma", "Log1p", "Reciprocal", "Selu", "Sinh", "Softplus", "Softsign"),
     "Tan",
+    *("Conj", "Cos", "Exp", "Log", "Rsqrt", "Sigmoid", "Sin", "Sqrt", "Square", "Tanh"),  # complex
 )
-_ARITHMETIC = ("AddV2", "Maximum", "Minimum", "Mul", "RealDiv", "Relu6Grad", "ReluGrad", "Sub")
+_SPECIAL = (
+    *("BesselI0", "BesselI0e", "BesselI1", "BesselI1e", "Betainc", "Igamma", "Igammac", "Ndtri"),
+    *("Polygamma", "Zeta"),
+)
+HOSTED_SPECIAL = (
+    *("BesselJ0", "BesselJ1", "BesselK0", "BesselK0e", "BesselK1", "BesselK1e", "BesselY0"),
+    *("BesselY1", "Dawsn", "Expint", "Spence"),
+)
+_ARITHMETIC = (
+    *("Abs", "AddN", "AddV2", "Angle", "BitwiseAnd", "BitwiseOr", "Invert", "LeftShift"),
+    *("TruncateMod", "DivNoNan", "EluGrad", "Maximum", "Minimum", "Mul"),
+    *("Pow", "RealDiv", "Relu6Grad", "ReluGrad", "SoftsignGrad", "Sub"),
+)
+_COLORS = ("AdjustContrastv2", "AdjustHue", "AdjustSaturation", "HSVToRGB", "RGBToHSV")
+_SEGMENTS = (
+    *("SegmentMax", "SegmentMean", "SegmentMin", "SegmentProd"),
+    *(
+        f"SparseSegment{kind}{suffix}"
+        for kind in ("Mean", "SqrtN", "Sum")
+        for suffix in ("", "WithNumSegments")
+    ),
+)
 _DECOMPOSITIONS = ("Qr", "SelfAdjointEigV2", "Svd")
 _HOSTED_TEXT = (
     *("ReduceJoin", "RegexFullMatch", "RegexReplace", "StaticRegexFullMatch"),
-    *("StaticRegexReplace", "StringJoin", "StringLength", "StringLower", "StringSplitV2"),
-    *("StringStrip", "StringToHashBucketFast", "StringToNumber", "StringUpper", "Substr"),
+    *("StaticRegexReplace", "StringJoin", "StringLength", "StringLower", "StringSplit"),
+    *("StringSplitV2", "StringStrip", "StringToHashBucketFast", "StringToNumber", "StringUpper"),
+    "Substr",
+)
+_RANDOM = (
+    *("StatelessRandomNormal", "StatelessRandomNormalV2", "StatelessRandomUniform"),
+    *("StatelessRandomUniformIntV2", "StatelessRandomUniformV2"),
 )
 _LISTS = (
     *("ConcatV2", "FromTensor", "Gather", "GetItem", "Length", "PopBack", "PushBack", "Reserve"),
@@ -369,28 +503,40 @@ _TRANSFORMS = tuple(
 _COSTS: dict[costs.CostRule, dict[type[FlexOptions], Sequence[str]]] = {
     costs.movement: {
         FlexOptions: (
-            *("Complex", "Identity", "InvertPermutation", "ParallelConcat", "Roll", "SelectV2"),
+            *("Complex", "ConcatV2", "Identity", "InvertPermutation", "Pad", "ParallelConcat"),
+            *("ReverseV2", "Roll", "SelectV2", "Transpose", "ZerosLike"),
         ),
         EnsureShapeOptions: ("EnsureShape",),
         FlexDiagonalOptions: ("MatrixDiagPartV3",),
+        FlexPaddingOptions: ("MirrorPadGrad",),
         FlexPatchesOptions: ("ExtractImagePatches",),
-        FlexSliceOptions: ("StridedSliceGrad",),
+        FlexSliceOptions: ("StridedSlice", "StridedSliceGrad"),
         FlexSplitOptions: ("SplitV",),
         TensorListOptions: ("EmptyTensorList", *(f"TensorList{name}" for name in _LISTS)),
     },
     costs.per_input: {
         FlexGradientOptions: ("BiasAddGrad",),
-        FlexOptions: ("Bincount",),
+        FlexOptions: ("Bincount", *_COLORS, *_SEGMENTS),
         FlexCountOptions: ("DenseBincount",),
-        FlexScanOptions: ("Cumprod",),
+        FlexReductionOptions: ("Mean", "Prod", "Sum"),
+        FlexScanOptions: ("Cumprod", "CumulativeLogsumexp"),
     },
     costs.host_work: {
         FlexOptions: (
             *("NoOp", "ParseExample", "ParseExampleV2", "Restore", "Save", "UniqueV2"),
+            "UniqueWithCounts",
             *_TABLES,
         ),
         FlexTextOptions: _HOSTED_TEXT,
         FlexNumberTextOptions: ("AsString",),
+        FlexUnicodeOptions: (
+            *("UnicodeDecode", "UnicodeDecodeWithOffsets", "UnicodeEncode", "UnicodeTranscode"),
+        ),
+        FlexRawOptions: ("DecodeBase64", "DecodeRaw", "EncodeBase64"),
+        FlexNgramOptions: ("StringNGrams",),
+        FlexRaggedOptions: ("RaggedTensorToTensor",),
+        FlexPartitionOptions: ("DynamicPartition",),
+        FlexFormatOptions: ("StringFormat",),
         FlexTableOptions: ("HashTableV2",),
         FlexCheckOptions: ("Assert", "CheckNumerics", "Print", "PrintV2"),
     },
@@ -400,29 +546,49 @@ _COSTS: dict[costs.CostRule, dict[type[FlexOptions], Sequence[str]]] = {
         FlexDecompositionOptions: _DECOMPOSITIONS,
     },
     costs.tensorflow_pool: {FlexWindowOptions: ("AvgPool3D", "MaxPool3D")},
-    costs.tensorflow_pool_gradient: {FlexWindowGradientOptions: ("MaxPoolGrad",)},
+    costs.tensorflow_pool_gradient: {
+        FlexWindowGradientOptions: ("AvgPoolGrad", "MaxPoolGrad"),
+        FlexVolumeGradientOptions: ("AvgPool3DGrad", "MaxPool3DGrad"),
+    },
     costs.bilinear: {
         FlexCropOptions: ("CropAndResize",),
-        FlexImageOptions: ("ResizeBicubic",),
+        FlexImageOptions: (
+            *("ResizeBicubic", "ResizeBicubicGrad", "ResizeBilinearGrad"),
+            "ResizeNearestNeighborGrad",
+        ),
         FlexProjectionOptions: ("ImageProjectiveTransformV2", "ImageProjectiveTransformV3"),
     },
     costs.top_k: {FlexOptions: ("TopKV2",)},
     costs.suppression: {FlexSuppressionOptions: ("CombinedNonMaxSuppression",)},
     costs.fourier: {FlexOptions: _TRANSFORMS},
+    costs.random: {FlexOptions: (*_RANDOM, "StatelessRandomGetKeyCounter")},
     costs.normalization: {
         FlexNormalizationOptions: ("FusedBatchNormV3", "FusedBatchNormGradV3"),
     },
     costs.softmax: {
-        FlexOptions: ("SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits"),
+        FlexOptions: (
+            "Softmax",
+            "SoftmaxCrossEntropyWithLogits",
+            "SparseSoftmaxCrossEntropyWithLogits",
+        ),
     },
 }
 # The same for sums of products.
 _PRODUCTS: dict[costs.CostRule, dict[type[FlexOptions], Sequence[str]]] = {
     costs.batch_matmul: {FlexMatrixOptions: ("BatchMatMulV2", "BatchMatMulV3")},
+    costs.matmul: {FlexMatrixOptions: ("MatMul",)},
     costs.convolution_3d: {FlexWindowOptions: ("Conv3D",)},
     costs.transpose_convolution_3d: {FlexWindowOptions: ("Conv3DBackpropInputV2",)},
     costs.input_gradient: {FlexWindowGradientOptions: ("Conv2DBackpropInput",)},
-    costs.filter_gradient: {FlexWindowGradientOptions: ("Conv2DBackpropFilter",)},
+    costs.filter_gradient: {
+        FlexWindowGradientOptions: ("Conv2DBackpropFilter",),
+        FlexVolumeGradientOptions: ("Conv3DBackpropFilterV2",),
+    },
+    costs.depthwise_gradient: {
+        FlexWindowGradientOptions: (
+            *("DepthwiseConv2dNativeBackpropFilter", "DepthwiseConv2dNativeBackpropInput"),
+        ),
+    },
     costs.einsum: {FlexEinsumOptions: ("Einsum",)},
 }
 
@@ -437,8 +603,10 @@ def _records(
 
 
 RECORDS = table(
-    *_records({costs.transcendental: {FlexOptions: _UNARY}}, is_elementwise=True),
+    *_records({costs.transcendental: {FlexOptions: (*_UNARY, *_SPECIAL)}}, is_elementwise=True),
+    *_records({costs.host_work: {FlexOptions: HOSTED_SPECIAL}}),
     *_records({costs.elementwise: {FlexOptions: _ARITHMETIC}}, is_elementwise=True),
+    *_records({costs.elementwise: {FlexSlopeOptions: ("LeakyReluGrad",)}}, is_elementwise=True),
     *_records(_COSTS),
     *_records(_PRODUCTS, multiplies=True, result=Result.REDUCED),
 )

@@ -7,6 +7,8 @@ from jaxdelegate.op_lowering.elementwise import reference as elementwise
 from jaxdelegate.op_lowering.flex.options import BUILTIN
 from jaxdelegate.op_lowering.layout import reference as layout
 from jaxdelegate.op_lowering.matmul import reference as matmul
+from jaxdelegate.op_lowering.normalization import reference as normalization
+from jaxdelegate.op_lowering.padding import reference as padding
 from jaxdelegate.op_lowering.pooling import reference as pooling
 from jaxdelegate.op_lowering.records.flex import FlexOptions
 from jaxdelegate.op_lowering.records.record import Options
@@ -16,8 +18,8 @@ from jaxdelegate.op_lowering.spec import Shape, Specs
 from jaxdelegate.reference.kernel import Array, Kernel
 
 _MODULES = (
-    *(comparison, convolution, elementwise, layout, matmul, pooling, slicing, sorting),
-    transpose_conv,
+    *(comparison, convolution, elementwise, layout, matmul, normalization, padding),
+    *(pooling, slicing, sorting, transpose_conv),
 )
 _KERNELS: dict[str, Kernel] = {
     name: kernel for module in _MODULES for name, kernel in module.KERNELS.items()

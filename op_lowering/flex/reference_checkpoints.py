@@ -80,6 +80,8 @@ def restore(
 ) -> tuple[Array]:
     """Read one tensor of a file."""
     file, wanted, dtype = _allowed(call, path), _text(name.reshape(-1)[0]), outputs[0].dtype
+    if os.path.exists(file) and not os.path.isfile(file):
+        raise ValueError(f"FlexRestore: {file!r} is not a file: expected what FlexSave wrote")
     try:
         with open(file, "rb") as table:
             meta = reference_tables.find(table, b"") or b""

@@ -84,7 +84,7 @@ def unique(
     ranks: dict[object, int] = {}
     rows = slices.reshape(len(slices), x.size // max(len(slices), 1)).tolist()
     index = [ranks.setdefault(tuple(row), len(ranks)) for row in rows]
-    first = [index.index(i) for i in range(len(ranks))]
+    first = np.unique(index, return_index=True)[1]
     return np.moveaxis(slices[first], 0, at), np.array(index, outputs[1].dtype)
 
 

@@ -132,7 +132,17 @@ def svd_shape(o: FlexDecompositionOptions, inputs: Specs) -> tuple[Shape | None,
 
 
 def svd(o: FlexDecompositionOptions, _inputs: Specs, outputs: Specs, a: Array) -> tuple[Array, ...]:
-    """`a` is u @ diag(s) @ v.T."""
+    """`a` is u @ diag(s) @ v.T; NaN for a matrix with infinity, which LAPACK never finishes."""
+    is_finite = np.isfinite(a).all((-2, -1), keepdims=True)
+    found = _decomposed(o, outputs, np.where(is_finite, a, 0))
+    kept = (is_finite[..., 0], is_finite, is_finite)
+    return tuple(
+        np.where(k, y, np.nan).astype(y.dtype) if y.ndim else y
+        for y, k in zip(found, kept, strict=True)
+    )
+
+
+def _decomposed(o: FlexDecompositionOptions, outputs: Specs, a: Array) -> tuple[Array, ...]:
     if not o.compute_uv:
         values = np.linalg.svd(_wide(a), compute_uv=False)
         return values.astype(a.dtype), *(np.zeros((), a.dtype) for _ in range(2))

@@ -1,7 +1,9 @@
 """Functions of single values, gradients, products and counts (core/kernels/cwise_*.cc)."""
 
+import functools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -9,12 +11,13 @@ from jaxdelegate.op_lowering.flex.options import (
     FlexCountOptions,
     FlexGradientOptions,
     FlexScanOptions,
+    FlexSlopeOptions,
 )
 from jaxdelegate.op_lowering.records.flex import FLEX, FlexOptions
 from jaxdelegate.op_lowering.spec import Shape, Specs
-from jaxdelegate.reference.kernel import Array, Kernel, same_shape
+from jaxdelegate.reference.kernel import Array, Kernel, broadcast_shape, same_shape
 from jaxdelegate.reference.movement import resolved_axis
-from jaxdelegate.reference.pointwise import elementwise, widen
+from jaxdelegate.reference.pointwise import elementwise, widen, with_options
 
 _Shapes = tuple[Shape | None, ...]
 
@@ -115,6 +118,40 @@ def _relu_grad(dy: Array, x: Array) -> Array:
 
 def _relu6_grad(dy: Array, x: Array) -> Array:
     return np.where((x > 0) & (x < 6), dy, dy * 0)
+
+
+def _elu_grad(dy: Array, y: Array) -> Array:
+    return np.where(y < 0, (y + 1) * dy, dy)
+
+
+def _softsign_grad(dy: Array, x: Array) -> Any:
+    return dy / (1 + np.abs(x)) ** 2
+
+
+def _leaky_relu_grad(o: FlexSlopeOptions, dy: Array, x: Array) -> Array:
+    return np.where(x > 0, dy, dy * np.asarray(o.alpha, dy.dtype))
+
+
+def _add_n(*terms: Array) -> Array:
+    return functools.reduce(np.add, terms)
+
+
+def add_n_shape(_o: FlexOptions, inputs: Specs) -> _Shapes:
+    shapes = {spec.shape for spec in inputs}
+    if len(shapes) != 1:
+        raise ValueError(f"FlexAddN of {sorted(map(list, shapes))}: expected one shape")
+    return (inputs[0].shape,)
+
+
+def _left_shift(x: Array, y: Array) -> Any:
+    """By 0 to one less than the number of bits."""
+    return np.left_shift(x, np.clip(y, 0, 8 * x.dtype.itemsize - 1))
+
+
+def _truncate_mod(x: Array, y: Array) -> Any:
+    if y.dtype.kind in "iu" and not y.all():
+        raise ValueError("TruncateMod: a divisor is 0")
+    return np.fmod(x, y)
 
 
 # ---- BiasAddGrad
@@ -233,13 +270,22 @@ def dense_bincount(
 
 KERNELS = {
     **{f"{FLEX}{name}": Kernel(elementwise(f), same_shape) for name, f in _UNARY.items()},
+    f"{FLEX}AddN": Kernel(elementwise(_add_n), add_n_shape),
+    f"{FLEX}BitwiseAnd": Kernel(elementwise(np.bitwise_and), broadcast_shape),
+    f"{FLEX}BitwiseOr": Kernel(elementwise(np.bitwise_or), broadcast_shape),
+    f"{FLEX}Invert": Kernel(elementwise(np.invert), same_shape),
+    f"{FLEX}LeftShift": Kernel(elementwise(_left_shift), broadcast_shape),
+    f"{FLEX}TruncateMod": Kernel(elementwise(_truncate_mod), broadcast_shape),
     f"{FLEX}BiasAddGrad": Kernel(bias_add_grad, bias_add_grad_shape),
     f"{FLEX}Bincount": Kernel(bincount, bincount_shape),
     f"{FLEX}DenseBincount": Kernel(dense_bincount, dense_bincount_shape),
     f"{FLEX}Cumprod": Kernel(cumprod, same_shape),
     f"{FLEX}Identity": Kernel(identity, same_shape),
     f"{FLEX}InvertPermutation": Kernel(invert_permutation, same_shape),
+    f"{FLEX}LeakyReluGrad": Kernel(with_options(_leaky_relu_grad), gradient_shape),
+    f"{FLEX}EluGrad": Kernel(elementwise(_elu_grad), gradient_shape),
     f"{FLEX}Relu6Grad": Kernel(elementwise(_relu6_grad), gradient_shape),
     f"{FLEX}ReluGrad": Kernel(elementwise(_relu_grad), gradient_shape),
+    f"{FLEX}SoftsignGrad": Kernel(elementwise(_softsign_grad), gradient_shape),
     f"{FLEX}Roll": Kernel(roll, same_shape),
 }

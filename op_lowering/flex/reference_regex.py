@@ -1,141 +1,66 @@
-"""RE2's regular expressions, by Python's module re (github.com/google/re2/wiki/Syntax).
+"""RE2's regular expressions (github.com/google/re2/wiki/Syntax), by its own package.
 
-What re has too but reads differently is translated; what it lacks is a ValueError. Strings are
-characters of UTF-8; bytes that are none are a character each.
+Their time is linear in the text. Python's module re takes exponential time for some.
 """
 
-import functools
 import re
-from collections.abc import Iterator
+from typing import Any
 
-_CLASSES = {
-    "d": "0-9",
-    "s": "\\t\\n\\f\\r ",  # without the vertical tab, which is a space for re
-    "w": "0-9A-Za-z_",
-    "alnum": "0-9A-Za-z",
-    "alpha": "A-Za-z",
-    "ascii": "\\x00-\\x7f",
-    "blank": "\\t ",
-    "cntrl": "\\x00-\\x1f\\x7f",
-    "digit": "0-9",
-    "graph": "!-~",
-    "lower": "a-z",
-    "print": " -~",
-    "punct": "!-/:-@\\[-`{-~",
-    "space": "\\t\\n\\v\\f\\r ",
-    "upper": "A-Z",
-    "word": "0-9A-Za-z_",
-    "xdigit": "0-9A-Fa-f",
-}
-_TOKENS = re.compile(
-    r"""\\Q(?P<literal>.*?)(?:\\E|\Z)
-    | \\x\{(?P<code>[0-9a-fA-F]{1,6})\}
-    | \\x(?P<byte>[0-9a-fA-F]{2})
-    | \\(?P<escaped>.)
-    | \[(?P<class>\^?\]?(?:\[:\^?\w+:\]|\\x\{\w+\}|\\.|[^\]\\])*)\]
-    | (?P<flags>\(\?[a-zA-Z-]+\))
-    | (?P<group>\(\?P<\w+>|\(\?[ims-]*:)
-    | (?P<lacking>\(\?|[*+?}]\+)
-    | (?P<end>\$)
-    | (?P<brace>\{,)
-    | (?P<other>.)""",
-    re.VERBOSE | re.DOTALL,
-)
-_IN_CLASS = re.compile(
-    r"\[:(?P<not>\^?)(?P<name>\w+):\]|\\x\{(?P<code>\w+)\}|\\(?P<e>.)|.", re.DOTALL
-)
-_AS_IN_RE = "AabfnrtvBD"
+from jaxdelegate.optional import optional_module
+
+_EXTRA = "text"
 
 
-@functools.lru_cache(maxsize=256)
-def compiled(pattern: bytes) -> re.Pattern[str]:
-    text = pattern.decode(errors="surrogateescape")
-    flags = re.match(r"\(\?([ims]+)\)", text)  # only those at the start
-    lines = flags is not None and "m" in flags[1]
+def compiled(pattern: bytes) -> Any:
+    """The pattern as the package's object, for texts of bytes."""
+    re2 = optional_module("re2", _EXTRA)
+    options = re2.Options()
+    options.log_errors = False
     try:
-        body = "".join(_translated(text[flags.end() if flags else 0 :], lines=lines))
-        return re.compile((flags[0] if flags else "") + body)
-    except (re.error, OverflowError, RecursionError) as error:
-        raise ValueError(f"the regular expression {text!r}: {error}") from error
+        return re2.compile(pattern, options)
+    except re2.error as error:
+        reason = error.args[0]
+        said = reason.decode(errors="replace") if isinstance(reason, bytes) else reason
+        raise ValueError(
+            f"the regular expression {pattern.decode(errors='replace')!r}: {said}"
+        ) from error
 
 
-def _translated(text: str, *, lines: bool) -> Iterator[str]:
-    for found in _TOKENS.finditer(text):
-        kind, token = found.lastgroup, found[0]
-        if kind == "literal":
-            yield re.escape(found["literal"])
-        elif kind in ("code", "byte"):
-            yield re.escape(chr(int(found[kind], 16)))
-        elif kind == "escaped":
-            yield _escaped(found["escaped"], text)
-        elif kind == "class":
-            yield _class(found["class"], text)
-        elif kind in ("flags", "lacking"):
-            raise ValueError(f"the regular expression {text!r}: {token!r} is not supported here")
-        elif kind == "end":
-            yield "$" if lines else "\\Z"
-        else:
-            yield "\\{," if kind == "brace" else token
-
-
-def _escaped(letter: str, text: str) -> str:
-    if letter in "dsw":
-        return f"[{_CLASSES[letter]}]"
-    if letter in "DSW":
-        return f"[^{_CLASSES[letter.lower()]}]"
-    if letter in "bB":
-        return f"(?a:\\{letter})"
-    if letter == "z":
-        return "\\Z"
-    if letter.isalnum() and letter not in _AS_IN_RE:
-        raise ValueError(f"the regular expression {text!r}: '\\{letter}' is not supported")
-    return f"\\{letter}"
-
-
-def _class(content: str, text: str) -> str:
-    negated = content.startswith("^")
-    parts = []
-    for found in _IN_CLASS.finditer(content[negated:]):
-        letter = found["e"]
-        if found["name"]:
-            if found["not"] or found["name"] not in _CLASSES:
-                raise ValueError(f"the regular expression {text!r}: {found[0]!r} is not supported")
-            parts.append(_CLASSES[found["name"]])
-        elif found["code"]:
-            parts.append(re.escape(chr(int(found["code"], 16))))
-        elif letter and letter in "dsw":
-            parts.append(_CLASSES[letter])
-        elif letter and letter.isalnum() and letter not in "abfnrtvx":
-            raise ValueError(f"the regular expression {text!r}: '\\{letter}' is not supported")
-        else:
-            parts.append(f"\\{found[0]}" if found[0] in "[]&|~" else found[0])
-    return f"[{'^' * negated}{''.join(parts)}]"
-
-
-def replaced(pattern: re.Pattern[str], rewrite: bytes, text: bytes, *, all_: bool) -> bytes:
+def replaced(pattern: Any, rewrite: bytes, text: bytes, *, all_: bool) -> bytes:
     """The text with the rewrite, in which a backslash and 1 stand for the first group.
 
-    A match that is empty does not follow another one directly.
+    As RE2::GlobalReplace: an empty match does not follow another one directly. With a group that
+    the pattern does not have, the text stays as it is.
     """
-    parts = re.findall(r"\\[0-9\\]|[^\\]+|\\", rewrite.decode(errors="surrogateescape"), re.DOTALL)
-    if "\\" in parts:
+    parts = re.findall(rb"\\[0-9\\]|[^\\]+|\\", rewrite)
+    if b"\\" in parts:
         raise ValueError(f"the rewrite {rewrite!r}: expected a digit or a backslash after each one")
-    groups = [int(p[1:]) for p in parts if p[0] == "\\" and p != "\\\\"]
+    groups = [int(p[1:]) for p in parts if p[:1] == b"\\" and p != b"\\\\"]
     if max(groups, default=0) > pattern.groups:
         return text
-    whole, end = text.decode(errors="surrogateescape"), 0
-    made: list[str] = []
-    for found in pattern.finditer(whole):
-        if found.end() == found.start() == end and made:
+    made: list[bytes] = []
+    place, end = 0, -1
+    while place <= len(text) and (found := pattern.search(text, place)):
+        made.append(text[place : found.start()])
+        if found.start() == found.end() == end:
+            following = place + _width(text[place : place + 4])
+            made.append(text[place:following])
+            place = following
             continue
-        made += whole[end : found.start()], *(_part(found, p) for p in parts)
-        end = found.end()
+        made += (_part(found, part) for part in parts)
+        place = end = found.end()
         if not all_:
             break
-    return "".join([*made, whole[end:]]).encode(errors="surrogateescape")
+    return b"".join([*made, text[place:]])
 
 
-def _part(found: re.Match[str], part: str) -> str:
-    if part[0] != "\\":
+def _width(text: bytes) -> int:
+    """Bytes of the first character; 1 if they are not UTF-8, and at the end."""
+    first = text.decode(errors="surrogateescape")[:1]
+    return max(len(first.encode(errors="surrogateescape")), 1)
+
+
+def _part(found: Any, part: bytes) -> bytes:
+    if part[:1] != b"\\":
         return part
-    return "\\" if part == "\\\\" else found[int(part[1])] or ""
+    return b"\\" if part == b"\\\\" else found[int(part[1:])] or b""

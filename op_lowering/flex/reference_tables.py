@@ -100,7 +100,7 @@ def find(file: BinaryIO, key: bytes) -> bytes | None:
     """
     size = file.seek(0, 2)
     file.seek(max(size - _FOOTER, 0))
-    footer = file.read()
+    footer = file.read(_FOOTER)
     if len(footer) < _FOOTER or not footer.endswith(_MAGIC):
         raise ValueError("it is not a checkpoint that tf.raw_ops.Save wrote")
     at = _handle(footer)[2]  # after the block of statistics

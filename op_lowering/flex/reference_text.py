@@ -1,7 +1,7 @@
 """Strings, which are object arrays of bytes (core/kernels/string_*_op.cc and others)."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from jaxdelegate.reference.movement import ints, resolved_axis
 
 _O = FlexTextOptions
 _Shapes = tuple[Shape | None, ...]
+_WIDEST = 1 << 16  # a damaged file asks for any number
 _SPACES = b" \t\n\v\f\r"  # of ASCII
 _CHARACTER = re.compile(rb"[^\x80-\xbf]")  # where a character of UTF-8 begins
 
@@ -126,14 +127,17 @@ def reduce_join(o: _O, _inputs: Specs, outputs: Specs, x: Array, axes: Array) ->
 
 def split_shape(_o: _O, inputs: Specs) -> _Shapes:
     if len(inputs[0].shape) != 1:
-        raise ValueError(f"StringSplitV2 of {list(inputs[0].shape)}: expected a vector")
+        raise ValueError(f"strings {list(inputs[0].shape)}: expected a vector")
     return None, None, (2,)
 
 
 def split(o: _O, _inputs: Specs, _outputs: Specs, x: Array, sep: Array) -> tuple[Array, ...]:
     """The place of each part, the parts, and the shape that holds the longest row."""
     separator = sep.item()
-    rows = [list(_parts(text, separator, o.maxsplit)) for text in x]
+    return split_result([list(_parts(text, separator, o.maxsplit)) for text in x])
+
+
+def split_result(rows: Sequence[Sequence[bytes]]) -> tuple[Array, ...]:
     values = np.array([*(part for row in rows for part in row), None], object)[:-1]
     places = [(i, j) for i, row in enumerate(rows) for j in range(len(row))]
     shape = (len(rows), max(map(len, rows), default=0))
@@ -180,6 +184,9 @@ def as_string(o: FlexNumberTextOptions, inputs: Specs, _outputs: Specs, x: Array
     is_float = kind in "fcV"
     if len(o.fill) > 1 or o.fill not in " +-0#":
         raise ValueError(f"AsString: the fill {o.fill!r}: expected one of ' ', '+', '-', '0', '#'")
+    if max(o.width, o.precision) > _WIDEST:
+        wide = f"width {o.width}, precision {o.precision}"
+        raise ValueError(f"AsString: {wide}: expected at most {_WIDEST}")
     if o.scientific and o.shortest:
         raise ValueError("AsString: scientific and shortest exclude each other")
     if not is_float and (o.precision >= 0 or o.scientific or o.shortest):
@@ -247,7 +254,7 @@ def replace(
 
 def _matches(pattern: bytes, x: Array) -> tuple[Array]:
     found = compiled(pattern)
-    return mapped(lambda t: bool(found.fullmatch(t.decode(errors="surrogateescape"))), np.bool_, x)
+    return mapped(lambda text: found.fullmatch(text) is not None, np.bool_, x)
 
 
 def static_match(o: _O, _inputs: Specs, _outputs: Specs, x: Array) -> tuple[Array]:

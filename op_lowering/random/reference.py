@@ -52,22 +52,25 @@ def random_uniform(
     _check_float("RANDOM_UNIFORM", outputs[0])
     shape = _sizes(sizes)
     words, state = _words(state, math.prod(shape))
-    return _unit(words).reshape(shape), state
+    return unit(words).reshape(shape), state
 
 
 def random_standard_normal(
     _o: Options, _inputs: Specs, outputs: Specs, sizes: Array, state: Array
 ) -> tuple[Array, Array]:
-    """BoxMullerFloat turns two words into two reals, of mean 0 and variance 1."""
     _check_float("RANDOM_STANDARD_NORMAL", outputs[0])
     shape = _sizes(sizes)
     n = math.prod(shape)
     words, state = _words(state, n + n % 2)
-    first, second = _unit(words[0::2]), _unit(words[1::2])
+    return normal_pairs(words)[:n].reshape(shape), state
+
+
+def normal_pairs(words: Array) -> Array:
+    """BoxMullerFloat turns two words into two reals, of mean 0 and variance 1."""
+    first, second = unit(words[0::2]), unit(words[1::2])
     radius = np.sqrt(np.float32(-2) * np.log(np.maximum(first, np.float32(1e-7))))
     angle = (2 * np.pi * second.astype(np.float64)).astype(np.float32)
-    pairs = np.stack([np.sin(angle) * radius, np.cos(angle) * radius], axis=1)
-    return pairs.reshape(-1)[:n].reshape(shape), state
+    return np.stack([np.sin(angle) * radius, np.cos(angle) * radius], axis=1).reshape(-1)
 
 
 def multinomial_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
@@ -88,7 +91,7 @@ def multinomial(
         raise ValueError(f"MULTINOMIAL: logits {logits.shape}, {samples.tolist()} samples")
     _check_float("MULTINOMIAL", inputs[0])
     words, _ = _words(state, 2 * len(logits) * n)
-    reals = _unit_double(words[0::2], words[1::2]).reshape(len(logits), n)
+    reals = unit_double(words[0::2], words[1::2]).reshape(len(logits), n)
     y = np.zeros((len(logits), n), outputs[0].dtype)
     for i, row in enumerate(logits):
         weights = _cumulative_weights(row)
@@ -114,7 +117,7 @@ def _words(state: Array, n: int) -> tuple[Array, Array]:
     low, high = state[:4].astype("<u4").view("<u8")
     lows = low + np.arange(blocks, dtype=np.uint64)
     highs = high + (lows < low).astype(np.uint64)
-    words = _philox(state[4:], lows, highs)
+    words = philox(state[4:], lows, highs)
     return words[:n], _skip(state, blocks)
 
 
@@ -123,7 +126,7 @@ def _skip(state: Array, blocks: int) -> Array:
     return np.concatenate([np.frombuffer(counter.to_bytes(16, "little"), "<u4"), state[4:]])
 
 
-def _philox(key: Array, low: Array, high: Array) -> Array:
+def philox(key: Array, low: Array, high: Array) -> Array:
     """Philox 4x32-10 of counters (low, high), uint64 [n] each -> uint32 [4 n]."""
     c0, c1, c2, c3 = low & _WORD, low >> 32, high & _WORD, high >> 32
     k0, k1 = (int(word) for word in key)
@@ -135,12 +138,12 @@ def _philox(key: Array, low: Array, high: Array) -> Array:
     return np.stack([c0, c1, c2, c3], axis=1).reshape(-1).astype(np.uint32)
 
 
-def _unit(words: Array) -> Array:
+def unit(words: Array) -> Array:
     """Uint32ToFloat: the mantissa of a float32 in [1, 2), less one."""
     return (words & 0x7FFFFF | 0x3F800000).view(np.float32) - np.float32(1)
 
 
-def _unit_double(high: Array, low: Array) -> Array:
+def unit_double(high: Array, low: Array) -> Array:
     """Uint64ToDouble: 20 bits of one word above another, as the mantissa of a float64."""
     mantissa = (high & 0xFFFFF).astype(np.uint64) << 32 | low
     reals: Array = (mantissa | 0x3FF << 52).view(np.float64)
@@ -179,7 +182,7 @@ def _philox_words(state: Array, n: int) -> tuple[Array, int]:
     blocks = -(-n // 4)
     low = state[1] + np.arange(blocks, dtype=np.uint64)
     high = np.full(blocks, state[2 if len(state) == 3 else 0])
-    return _philox(state[:1].astype("<u8").view("<u4"), low, high), blocks
+    return philox(state[:1].astype("<u8").view("<u4"), low, high), blocks
 
 
 def _threefry_words(state: Array, n: int) -> tuple[Array, int]:

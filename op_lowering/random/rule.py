@@ -36,14 +36,14 @@ _WORDS_PER_SAMPLE = 2 * 256  # how far MULTINOMIAL advances the counter for each
 _INTEGERS = frozenset(np.dtype(t) for t in (np.int32, np.uint32, np.int64, np.uint64))
 
 
-def _words64(words: jax.Array) -> jax.Array:
+def words64(words: jax.Array) -> jax.Array:
     """uint32 [2 n], low words first -> uint64 [n]."""
     low, high = words.reshape(-1, 2).astype(np.uint64).T
     wide: jax.Array = low | high << jnp.uint64(32)
     return wide
 
 
-def _words32(words: jax.Array) -> jax.Array:
+def words32(words: jax.Array) -> jax.Array:
     """uint64 [n] -> uint32 [2 n], low words first."""
     return jnp.stack(_split(words), axis=1).reshape(-1)
 
@@ -52,13 +52,13 @@ def _split(words: jax.Array) -> tuple[jax.Array, jax.Array]:
     return words.astype(np.uint32), (words >> jnp.uint64(32)).astype(np.uint32)
 
 
-def _advance(counter: jax.Array, steps: np.ndarray) -> jax.Array:
+def advance(counter: jax.Array, steps: np.ndarray) -> jax.Array:
     """A counter of 128 bits, uint64 [2], after each number of steps: uint64 [*steps.shape, 2]."""
     low = counter[0] + steps
     return jnp.stack([low, counter[1] + (low < steps).astype(np.uint64)], axis=-1)
 
 
-def _philox(key: jax.Array, counters: jax.Array) -> jax.Array:
+def philox(key: jax.Array, counters: jax.Array) -> jax.Array:
     """Philox 4x32 with 10 rounds: key uint32 [2], counters uint64 [n, 2] -> uint32 [4 n]."""
     (c0, c1), (c2, c3) = _split(counters[:, 0]), _split(counters[:, 1])
     for i in range(10):
@@ -76,16 +76,16 @@ def _product(word: jax.Array, multiplier: int) -> tuple[jax.Array, jax.Array]:
 def _draw(state: jax.Array, n: int) -> tuple[jax.Array, jax.Array]:
     """The next n words of a generator, four to a counter, and its state after them."""
     blocks = -(-n // 4)
-    counters = _advance(_words64(state[:4]), np.arange(blocks, dtype=np.uint64))
-    return _philox(state[4:], counters)[:n], _skip(state, blocks)
+    counters = advance(words64(state[:4]), np.arange(blocks, dtype=np.uint64))
+    return philox(state[4:], counters)[:n], _skip(state, blocks)
 
 
 def _skip(state: jax.Array, blocks: int) -> jax.Array:
-    after = _advance(_words64(state[:4]), np.asarray(blocks, np.uint64))
-    return jnp.concatenate([_words32(after), state[4:]])
+    after = advance(words64(state[:4]), np.asarray(blocks, np.uint64))
+    return jnp.concatenate([words32(after), state[4:]])
 
 
-def _unit(words: jax.Array) -> jax.Array:
+def unit(words: jax.Array) -> jax.Array:
     """Reals in [0, 1) from 23 bits of each word: exact, like the kernel's use of a mantissa."""
     reals: jax.Array = (words & jnp.uint32(0x7FFFFF)).astype(np.float32) * np.float32(2**-23)
     return reals
@@ -113,7 +113,7 @@ def _lower_uniform(op: Op[RandomOptions]) -> Function:
 
     def random_uniform(_shape: jax.Array, state: jax.Array) -> tuple[jax.Array, jax.Array]:
         words, state = _draw(state, math.prod(shape))
-        return _unit(words).reshape(shape), state
+        return unit(words).reshape(shape), state
 
     return random_uniform
 
@@ -129,9 +129,9 @@ RANDOM_UNIFORM = OpRule(
 )
 
 
-def _normal_pairs(words: jax.Array) -> jax.Array:
+def normal_pairs(words: jax.Array) -> jax.Array:
     """Box-Muller's transform of pairs of words, uint32 [2 n] -> float32 [2 n]."""
-    first, second = _unit(words).reshape(-1, 2).T
+    first, second = unit(words).reshape(-1, 2).T
     radius = jnp.sqrt(np.float32(-2) * jnp.log(jnp.maximum(first, np.float32(1e-7))))
     # The kernel multiplies by pi in float64, which decides the last bits of the angle.
     angle = (second.astype(np.float64) * (2 * np.pi)).astype(np.float32)
@@ -144,7 +144,7 @@ def _lower_normal(op: Op[RandomOptions]) -> Function:
 
     def random_standard_normal(_shape: jax.Array, state: jax.Array) -> tuple[jax.Array, jax.Array]:
         words, state = _draw(state, n + n % 2)
-        return _normal_pairs(words)[:n].reshape(shape), state
+        return normal_pairs(words)[:n].reshape(shape), state
 
     return random_standard_normal
 
@@ -196,7 +196,7 @@ def _lower_multinomial(op: Op[RandomOptions]) -> Function:
     def multinomial(
         logits: jax.Array, _samples: jax.Array, state: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        reals = _unit64(_draw(state, 2 * n)[0]).reshape(shape)
+        reals = unit64(_draw(state, 2 * n)[0]).reshape(shape)
         weights = _cumulative_weights(logits)
         reached = reals * weights[:, -1:]
         y = jax.vmap(lambda w, r: jnp.searchsorted(w, r, side="right"))(weights, reached)
@@ -205,7 +205,7 @@ def _lower_multinomial(op: Op[RandomOptions]) -> Function:
     return multinomial
 
 
-def _unit64(words: jax.Array) -> jax.Array:
+def unit64(words: jax.Array) -> jax.Array:
     """Reals in [0, 1), from 52 bits of two words, the high ones first: [2 n] -> float64 [n]."""
     high, low = words.reshape(-1, 2).astype(np.uint64).T
     mantissa = (high & jnp.uint64(0xFFFFF)) << jnp.uint64(32) | low
@@ -245,12 +245,12 @@ def _lower_bits(op: Op[StablehloRngBitGeneratorOptions]) -> Function:
     high = 2 if op.inputs[0].shape == (3,) else 0  # Philox takes the key in its place
 
     def stablehlo_rng_bit_generator(state: jax.Array) -> tuple[jax.Array, jax.Array]:
-        key, counters = _words32(state[:1]), state[1] + steps
+        key, counters = words32(state[:1]), state[1] + steps
         if width == 2:
             words = _threefry(key, counters)
         else:
             both = jnp.stack([counters, jnp.broadcast_to(state[high], counters.shape)], axis=1)
-            words = _philox(key, both)
+            words = philox(key, both)
         return state.at[1].add(jnp.uint64(blocks)), _as_integers(words, dtype, shape)
 
     return stablehlo_rng_bit_generator
@@ -270,7 +270,7 @@ def _threefry(key: jax.Array, counters: jax.Array) -> jax.Array:
 
 
 def _as_integers(words: jax.Array, dtype: np.dtype, shape: tuple[int, ...]) -> jax.Array:
-    wide = words if dtype.itemsize == 4 else _words64(words)
+    wide = words if dtype.itemsize == 4 else words64(words)
     return wide[: math.prod(shape)].astype(dtype).reshape(shape)
 
 

@@ -162,6 +162,15 @@ def batch_matmul(o: _Matrices, inputs: Specs, outputs: Specs, _called: Called) -
     return Work(2 * n(outputs[0]) * inputs[0].shape[-2 if o.adj_x else -1])
 
 
+class _Transposed(Protocol):
+    @property
+    def transpose_a(self) -> bool: ...
+
+
+def matmul(o: _Transposed, inputs: Specs, outputs: Specs, _called: Called) -> Work:
+    return Work(2 * n(outputs[0]) * inputs[0].shape[0 if o.transpose_a else 1])
+
+
 def einsum(o: _Einsum, inputs: Specs, _outputs: Specs, _called: Called) -> Work:
     """A product and a sum for each combination of the labels' values."""
     terms, _ = o.labels([len(spec.shape) for spec in inputs])
@@ -180,6 +189,13 @@ def input_gradient(_o: Options, inputs: Specs, _outputs: Specs, _called: Called)
 def filter_gradient(_o: Options, inputs: Specs, outputs: Specs, _called: Called) -> Work:
     """Inputs: x, sizes, gradient [N, h, w, O]; the result is a filter [H, W, I, O]."""
     return Work(2 * n(inputs[2]) * math.prod(outputs[0].shape[:-1]))
+
+
+def depthwise_gradient(_o: Options, inputs: Specs, outputs: Specs, _called: Called) -> Work:
+    """Inputs as above; the filter is [H, W, C, M]. Each value of the gradient times H * W."""
+    is_filter = len(inputs[1].shape) == 4  # otherwise it holds the filter's sizes
+    window = (inputs[1] if is_filter else outputs[0]).shape[:2]
+    return Work(2 * n(inputs[2]) * math.prod(window))
 
 
 def linear(_o: Options, inputs: Specs, outputs: Specs, _called: Called) -> Work:
@@ -217,8 +233,8 @@ def tensorflow_pool(o: _TensorFlowPool, _inputs: Specs, outputs: Specs, _called:
 def tensorflow_pool_gradient(
     o: _TensorFlowPool, inputs: Specs, _outputs: Specs, _called: Called
 ) -> Work:
-    """Inputs: x, the pool's result, its gradient."""
-    return Work(n(inputs[2]) * math.prod(o.ksize))
+    """The last input is the gradient of the pool's result."""
+    return Work(n(inputs[-1]) * math.prod(o.ksize))
 
 
 def reduce_window(o: Options, inputs: Specs, outputs: Specs, called: Called) -> Work:

@@ -48,7 +48,8 @@ DATA_TYPES: dict[int, Any] = {
 class FlexOptions(CustomOptions):
     """A TensorFlow operator's attributes; a subclass has a field for each that it needs.
 
-    A field's default shows the attribute's type; a tuple holds integers, bytes an encoded shape.
+    A field's default shows the attribute's type; a tuple holds integers or strings, bytes an
+    encoded shape.
     """
 
     @classmethod
@@ -125,10 +126,11 @@ def _dtype(value: Mapping[int, bytes]) -> np.dtype:
     return dtype
 
 
-def _integers(value: Mapping[int, bytes]) -> tuple[int, ...]:
-    """Packed, or one to a field."""
-    values = _content(value, _LIST)
-    return tuple(i for n, part in fields(values) if n == _INTEGER for i in varints(part))
+def _listed(value: Mapping[int, bytes]) -> tuple[int | str, ...]:
+    """Integers, packed or one to a field, or strings."""
+    values = list(fields(_content(value, _LIST)))
+    texts = (part.decode(errors="replace") for n, part in values if n == _BYTES)
+    return *(i for n, part in values if n == _INTEGER for i in varints(part)), *texts
 
 
 _READ: dict[type, Callable[[Mapping[int, bytes]], Any]] = {
@@ -136,7 +138,7 @@ _READ: dict[type, Callable[[Mapping[int, bytes]], Any]] = {
     int: _integer,
     float: _float,
     str: lambda value: _content(value, _BYTES).decode(errors="replace"),
-    tuple: _integers,
+    tuple: _listed,
     bytes: lambda value: _content(value, _SHAPE),
     type(np.dtype(np.float32)): _dtype,
 }

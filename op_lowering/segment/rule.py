@@ -101,11 +101,11 @@ def _scattered(scatter: str) -> _Reduce:
 
 
 @jax.custom_jvp
-def _multiplied(values: jax.Array, rows: jax.Array, start: jax.Array) -> jax.Array:
+def multiplied(values: jax.Array, rows: jax.Array, start: jax.Array) -> jax.Array:
     return _scattered("multiply")(values, rows, start)
 
 
-@_multiplied.defjvp
+@multiplied.defjvp
 @with_64_bits
 def _multiplied_jvp(
     primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]
@@ -119,11 +119,11 @@ def _multiplied_jvp(
     is_zero = values == 0
     zeros = jnp.zeros_like(ones).at[rows].add(is_zero.astype(values.dtype), mode="drop")
     regular = jnp.where(is_zero, jnp.ones_like(values), values)
-    others = _multiplied(regular, rows, ones)[rows] / regular
+    others = multiplied(regular, rows, ones)[rows] / regular
     left_out = is_zero.astype(values.dtype)
     slopes = jnp.where(zeros[rows] == left_out, others, jnp.zeros_like(others))
     total = jnp.zeros_like(ones).at[rows].add(slopes * tangents[0], mode="drop")
-    return _multiplied(*primals), total
+    return multiplied(*primals), total
 
 
 def _unsorted_rule(
@@ -167,7 +167,7 @@ UNSORTED_SEGMENT_SUM = _unsorted_rule(
     "UNSORTED_SEGMENT_SUM", UnsortedSegmentSumOptions, _scattered("add"), lambda _: 0
 )
 UNSORTED_SEGMENT_PROD = _unsorted_rule(
-    "UNSORTED_SEGMENT_PROD", UnsortedSegmentProdOptions, _multiplied, lambda _: 1
+    "UNSORTED_SEGMENT_PROD", UnsortedSegmentProdOptions, multiplied, lambda _: 1
 )
 UNSORTED_SEGMENT_MAX = _unsorted_rule(
     "UNSORTED_SEGMENT_MAX",

@@ -50,12 +50,15 @@ UNDERIVED = {
     "takes no floats": """LOGICAL_AND LOGICAL_OR LOGICAL_NOT BITWISE_XOR RIGHT_SHIFT REDUCE_ANY
         REDUCE_ALL STABLEHLO_AND STABLEHLO_OR STABLEHLO_SHIFT_LEFT STABLEHLO_IOTA BROADCAST_ARGS
         BroadcastGradientArgs RANDOM_UNIFORM RANDOM_STANDARD_NORMAL STABLEHLO_RNG_BIT_GENERATOR
-        FlexInvertPermutation""",
+        FlexInvertPermutation FlexBitwiseAnd FlexBitwiseOr FlexInvert FlexLeftShift
+        FlexStatelessRandomGetKeyCounter FlexStatelessRandomNormal
+        FlexStatelessRandomNormalV2 FlexStatelessRandomUniform FlexStatelessRandomUniformIntV2
+        FlexStatelessRandomUniformV2""",
     "makes no floats": """EQUAL NOT_EQUAL LESS LESS_EQUAL GREATER GREATER_EQUAL STABLEHLO_COMPARE
         ARG_MAX ARG_MIN SHAPE RANK WHERE BUCKETIZE LSH_PROJECTION MULTINOMIAL
         NON_MAX_SUPPRESSION_V4 FlexTensorListLength""",
     "is constant in between": """FLOOR CEIL ROUND SIGN FLOOR_DIV ZEROS_LIKE STABLEHLO_FLOOR
-        BITCAST""",
+        BITCAST FlexZerosLike""",
     "takes constants only, and is folded": """RANGE UNIQUE FlexTensorListReserve
         FlexEmptyTensorList""",
     "rounds (test_quantized.py)": "QUANTIZE DEQUANTIZE FAKE_QUANT",

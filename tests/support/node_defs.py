@@ -9,7 +9,7 @@ from jaxdelegate.op_lowering.options import DATA_TYPES
 
 
 def flex_options(name: str, **attributes: Any) -> bytes:
-    """The custom options of Flex<name>; a tuple is a list of integers, a dtype a type.
+    """The custom options of Flex<name>; a tuple is a list of integers or strings, a dtype a type.
 
     Bytes are an encoded shape.
     """
@@ -45,7 +45,9 @@ def node_def(name: str, **attributes: Any) -> bytes:
 def _value(attribute: Any) -> bytes:
     """AttrValue."""
     if isinstance(attribute, tuple):
-        return message(1, message(3, b"".join(map(varint, attribute))))
+        texts = [message(2, text.encode()) for text in attribute if isinstance(text, str)]
+        numbers = b"".join(varint(n) for n in attribute if isinstance(n, int))
+        return message(1, message(3, numbers) + b"".join(texts))
     if isinstance(attribute, str | bytes):
         return (
             message(2, attribute.encode()) if isinstance(attribute, str) else message(7, attribute)

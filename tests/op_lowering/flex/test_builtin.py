@@ -15,7 +15,8 @@ def window(name: str, label: str, inputs: list[Arg], **attributes: Any) -> Case:
 POOL: dict[str, Any] = {"ksize": (1, 2, 2, 3, 1), "strides": (1, 2, 1, 2, 1), "padding": "SAME"}
 VOLUME, FILTER = f32(2, 4, 5, 6, 3), f32(2, 3, 2, 3, 4)
 STEPS: dict[str, Any] = {"strides": (1, 1, 2, 1, 1), "padding": "VALID"}
-K = const(np.int32(3))
+K, INT = const(np.int32(3)), np.dtype(np.int32)
+COMPLEX, INDICES = of(np.complex64, 2, 5), {"Tpaddings": INT}
 
 CASES = [
     *(case(name, "floats", [f32(2, 3), f32(3, seed=1)]) for name in ("AddV2", "Sub", "Mul")),
@@ -48,6 +49,18 @@ CASES = [
         accumulated=4,
     ),
     case("ParallelConcat", "rows", [f32(1, 3), f32(1, 3, seed=1)], attributes={"N": 2}),
+    *(case("Abs", np.dtype(d).name, [of(d, 2, 3)]) for d in (np.float32, np.float64)),
+    *(case("Softmax", np.dtype(d).name, [of(d, 2, 3)]) for d in (np.float32, np.float64)),
+    case("ZerosLike", "complex", [COMPLEX]),
+    case("Pad", "complex", [COMPLEX, const(np.int32([[1, 0], [0, 2]]))], attributes=INDICES),
+    case("ReverseV2", "complex", [COMPLEX, const(np.int32([1]))], attributes={"Tidx": INT}),
+    case("Transpose", "complex", [COMPLEX, const(np.int32([1, 0]))], attributes={"Tperm": INT}),
+    case(
+        "StridedSlice",
+        "complex",
+        [COMPLEX, *(const(np.int32(bounds)) for bounds in ([0, 1], [2, 0], [1, 2]))],
+        attributes={"Index": INT, "end_mask": 2, "shrink_axis_mask": 1},
+    ),
     case(
         "SplitV",
         "rest",

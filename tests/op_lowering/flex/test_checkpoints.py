@@ -1,6 +1,7 @@
 """Save, Restore and EnsureShape."""
 
 import base64
+import os
 import struct
 from collections.abc import Mapping
 from pathlib import Path
@@ -177,6 +178,15 @@ def test_a_missing_file_is_named(path: Path) -> None:
         run(restoring("w", np.float32), str(path))
     with pytest.raises(InterpreterError, match=f"FlexSave.*No such file.*{path}/none"):
         run(saving({"w": W}), str(path / "none"), W)
+
+
+def test_what_is_no_file_is_not_read(path: Path) -> None:
+    """A pipe would wait for a writer, a device has no end."""
+    pipe = path.with_name("pipe")
+    os.mkfifo(pipe)
+    for other in (pipe, path.parent, Path("/dev/zero")):
+        with pytest.raises(InterpreterError, match=f"{str(other)!r} is not a file"):
+            run(restoring("w", np.float32), str(other))
 
 
 def test_damage_is_a_value_error(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Gradients of windows and slices, and of softmax with its loss."""
+"""Gradients of slices, and of softmax with its loss."""
 
 from typing import Any
 
@@ -43,67 +43,6 @@ ELLIPSIS = case(
 OTHER = ELLIPSIS.with_inputs({4: f32(2, 3, 3)})
 
 
-# ---- Conv2DBackpropInput, Conv2DBackpropFilter, MaxPoolGrad
-
-
-def convolution(
-    x: tuple[int, ...], w: tuple[int, ...], dy: tuple[int, ...], padding: str, **attributes: Any
-) -> list[Case]:
-    """The gradients of a convolution by its input and its filter."""
-    given = {"T": np.dtype(F32), "padding": padding, **attributes}
-    label = f"{list(x)}-{list(w)}-{padding}"
-    return [
-        case(name, label, inputs, [F32], attributes=given, accumulated=256)
-        for name, inputs in (
-            ("Conv2DBackpropInput", [numbers(*x), f32(*w), f32(*dy, seed=1)]),
-            ("Conv2DBackpropFilter", [f32(*x), numbers(*w), f32(*dy, seed=1)]),
-        )
-    ]
-
-
-STEPS: dict[str, Any] = {"strides": (1, 2, 3, 1), "dilations": (1, 1, 1, 1)}
-CONVOLUTIONS = [
-    *convolution((2, 5, 7, 3), (3, 2, 3, 4), (2, 3, 3, 4), "SAME", **STEPS),
-    *convolution((2, 5, 7, 3), (3, 2, 3, 4), (2, 2, 2, 4), "VALID", **STEPS),
-    *convolution((1, 6, 6, 2), (3, 3, 2, 2), (1, 6, 6, 2), "SAME", strides=(1, 1, 1, 1)),
-    *convolution(
-        (1, 5, 5, 2),
-        (3, 3, 2, 2),
-        (1, 4, 5, 2),
-        "EXPLICIT",
-        strides=(1, 1, 1, 1),
-        explicit_paddings=(0, 0, 0, 1, 1, 1, 0, 0),
-    ),
-]
-# TensorFlow has no such kernels on a CPU.
-GROUPED = [
-    *convolution((2, 4, 4, 4), (2, 2, 2, 6), (2, 3, 3, 6), "VALID", strides=(1, 1, 1, 1)),
-    *convolution(
-        (1, 7, 7, 2),
-        (3, 3, 2, 2),
-        (1, 3, 3, 2),
-        "VALID",
-        strides=(1, 1, 1, 1),
-        dilations=(1, 2, 2, 1),
-    ),
-]
-
-
-def pool(label: str, x: Arg, out: tuple[int, int], padding: str, **attributes: Any) -> Case:
-    n, _, _, channels = x.value.shape
-    y, dy = (of(x.value.dtype, n, *out, channels, seed=s) for s in (1, 2))
-    given = {"ksize": (1, 3, 2, 1), "strides": (1, 2, 1, 1), "padding": padding, **attributes}
-    return case("MaxPoolGrad", label, [x, y, dy], attributes=given, accumulated=8)
-
-
-POOLS = [
-    pool("same", f32(2, 5, 4, 3), (3, 4), "SAME"),
-    pool("valid", f32(2, 5, 4, 3), (2, 3), "VALID"),
-    pool("equal", value(np.ones((1, 5, 4, 2), F32)), (3, 4), "SAME"),
-]
-WRONG_POOL = pool("", f32(2, 5, 4, 3), (3, 3), "SAME")
-
-
 # ---- SoftmaxCrossEntropyWithLogits, SparseSoftmaxCrossEntropyWithLogits
 
 
@@ -123,8 +62,7 @@ ENTROPIES = [
     entropy("SparseSoftmax", "int64", ROW, value([1, 1, 3], np.int64)),
 ]
 UNKNOWN = entropy("SparseSoftmax", "", ROW, value([0, 5, 2], np.int32))
-CASES = [*SLICES, ELLIPSIS, *CONVOLUTIONS, *POOLS, *ENTROPIES]
-LOWERED = GROUPED
+CASES = [*SLICES, ELLIPSIS, *ENTROPIES]
 REFUSED = {
     "a slice is [2, 3, 2], its gradient [2, 3, 3]": OTHER,
     "computed at run time": SLICES[0].with_inputs({1: value(np.int32([1, 2]))}),
@@ -134,11 +72,6 @@ STOPPED = {
     "is not one of 5 classes": UNKNOWN,
 }
 IMPOSSIBLE = [
-    WRONG_POOL,
-    pool("", f32(2, 5, 4, 3), (3, 4), "SAME", data_format="NCHW"),
-    pool("", f32(2, 5, 4, 3), (3, 4), "SAME", ksize=(1, 3)),
-    *convolution((2, 5, 7, 3), (3, 2, 3, 4), (2, 3, 3, 4), "VALID", **STEPS),
-    *convolution((2, 5, 7, 3), (3, 2, 3, 4), (2, 3, 3, 4), "SAME", strides=(1, 2)),
     entropy("Softmax", "", f32(5), f32(5)),
     entropy("SparseSoftmax", "", ROW, value([0], np.int32)),
 ]

@@ -15,6 +15,7 @@ def solver(name: str, label: str, inputs: list[Arg], **attributes: bool) -> Case
     return case(name, label, inputs, attributes=attributes, accumulated=64)
 
 
+UNBOUNDED = np.float32([[[np.inf, 1], [2, 3]], [[4, 1], [2, 3]], [[np.nan, 1], [2, 3]]])
 CASES = [
     *(
         solver(name, f"{adjoint}", [matrices(2, 4, 4), f32(2, 4, 3)][:count], adjoint=adjoint)
@@ -59,6 +60,7 @@ def diagonals(label: str, x: Arg, *k: int, align: str = "RIGHT_LEFT") -> Case:
 LOWERED = [
     decomposition("SelfAdjointEigV2", "vectors", positive(2, 4, 4)),
     *(decomposition("Svd", f"{m}x{n}", f32(2, m, n)) for m, n in ((4, 3), (3, 4), (3, 3))),
+    decomposition("Svd", "infinite", value(UNBOUNDED)),
     decomposition("Svd", "full", f32(4, 3), full_matrices=True),
     decomposition("Svd", "float64", of(np.float64, 3, 4), full_matrices=True),
 ]

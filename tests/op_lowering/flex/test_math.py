@@ -87,6 +87,20 @@ OTHERS = [
     case("ReluGrad", "plain", [f32(4, 5), f32(4, 5, seed=1)]),
     case("Relu6Grad", "plain", [f32(4, 5), f32(4, 5, low=-3, high=9)]),
     case("ReluGrad", "edges", [f32(14), EDGES]),
+    *(
+        case(name, "int32", [of(np.int32, 3, 4), of(np.int32, 4, low=1, high=40)])
+        for name in ("BitwiseAnd", "BitwiseOr", "LeftShift", "TruncateMod")
+    ),
+    case("LeftShift", "int8", [of(np.int8, 9), value([-1, 0, 1, 6, 7, 8, 9, 100, -128], np.int8)]),
+    case("Invert", "int16", [of(np.int16, 9)]),
+    case("TruncateMod", "floats", [f32(3, 4, low=-9, high=9), f32(4, low=0.5, high=2)]),
+    case("AddN", "three", [f32(4, 5, seed=i) for i in range(3)], attributes={"N": 3}),
+    case("AddN", "edges", [EDGES, EDGES], attributes={"N": 2}),
+    case("EluGrad", "plain", [f32(4, 5), f32(4, 5, seed=1)]),
+    case("EluGrad", "edges", [f32(14), EDGES]),
+    case("SoftsignGrad", "plain", [f32(4, 5), f32(4, 5, low=-3, high=9)]),
+    case("LeakyReluGrad", "plain", [f32(4, 5), f32(4, 5, seed=1)]),
+    case("LeakyReluGrad", "edges", [f32(14), EDGES], attributes={"alpha": 0.5}),
     case("BiasAddGrad", "nhwc", [f32(2, 3, 4, 5)], accumulated=24),
     case("BiasAddGrad", "nchw", [f32(2, 3, 4, 5)], attributes={"data_format": "NCHW"}),
     case("BiasAddGrad", "int32", [of(np.int32, 7, 3)]),
@@ -172,7 +186,9 @@ REFUSED = {
     "axis": case("Cumprod", "", [f32(3), number(1)]),
     "weights [2] for values [5]": bincount("", COUNTED, 3, f32(2)),
 }
+DIVIDED = case("TruncateMod", "zero", [of(np.int32, 3), value([1, 0, 2], np.int32)])
 STOPPED = {
+    "a divisor is 0": DIVIDED,
     "it is not a permutation": TWICE,
     "a value is negative": NEGATIVE,
     "weights [2] for values [5]": REFUSED["weights [2] for values [5]"],

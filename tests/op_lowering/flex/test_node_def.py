@@ -22,6 +22,7 @@ class EveryKind(FlexOptions):
     flag: bool = False
     padding: str = "VALID"
     ksize: tuple[int, ...] = (1,)
+    kinds: tuple[str, ...] = ()
     dtype: np.dtype = np.dtype(np.float32)  # noqa: RUF009 (a value)
 
 
@@ -31,6 +32,7 @@ VALUES = {
     "flag": True,
     "padding": "SAME",
     "ksize": (1, 300, -1),
+    "kinds": ("A", "é"),
     "dtype": np.dtype(np.int64),
 }
 

@@ -1,12 +1,13 @@
 """Strings. The expected results are those of TensorFlow 2.17.1."""
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
-from jaxdelegate.op_lowering.registry import RULES
+from jaxdelegate.errors import OptionError
 from jaxdelegate.testing import Arg, Case, const, value
 from tests.op_lowering.flex.test_math import case as flex_case
 from tests.op_lowering.flex.test_math import number, numbers
@@ -160,6 +161,13 @@ EXPECTED = [
     replaced(b"x{,2}", b"x{,2}", b"y", b"y"),
     replaced(b"a.b", b"\\Q.\\E", b"q", b"aqb"),
     replaced(b"ab", b"\\x{62}|\\x61", b"q", b"qq"),
+    replaced("a日".encode(), b"", b"-", "-a-日-".encode()),
+    replaced(b"a\xffb", b"x*", b"-", b"-a-\xff-b-"),
+    replaced(b"a\xffb", b".", b"-", b"-\xff-"),
+    replaced("àB".encode(), "\\p{Lu}|(?i)À".encode(), b"u", b"uu"),
+    replaced(b"aab", b"(?U)a+", b"-", b"--b"),
+    replaced(b"", b"^$", b"x", b"x"),
+    matched(b"a" * 60 + b"b", b"(a+)+", False),  # Python's module re needs years
     matched(b"ab\n", b"ab$", False),
     matched(b"ab", b"a|ab", True),
     matched(b"ab", b"(?s)a.", True),
@@ -192,29 +200,24 @@ STOPPED = {
     "'+5' is not int32": parsed(np.int32, [b"+5"], [0])[0],
     "'99999999999' is not int32": parsed(np.int32, [b"99999999999"], [0])[0],
     "the fill 'x'": written(REALS, fill="x")[0],
+    "expected at most 65536": written(REALS, width=2**31 - 1)[0],
     "exclude each other": written(REALS, scientific=True, shortest=True)[0],
     "which has no precision": written(np.int32([1]), precision=2)[0],
     "0 buckets": text("StringToHashBucketFast", [strings(b"a")], outputs=[np.int64], num_buckets=0)[
         0
     ],
-    "the regular expression '('": replaced(b"a", b"(", b"", b"")[0],
-    "'(?' is not supported": replaced(b"a", b"a(?=b)", b"", b"")[0],
-    "'*+' is not supported": replaced(b"a", b"a*+", b"", b"")[0],
-    "'(?i)' is not supported": replaced(b"a", b"a(?i)b", b"", b"")[0],
-    "'\\p' is not supported": replaced(b"a", b"\\pL", b"", b"")[0],
-    "'\\1' is not supported": replaced(b"a", b"(a)\\1", b"", b"")[0],
+    "'(': missing )": replaced(b"a", b"(", b"", b"")[0],
+    "'a(?=b)': invalid perl operator": replaced(b"a", b"a(?=b)", b"", b"")[0],
+    "'a**': bad repetition operator": replaced(b"a", b"a**", b"", b"")[0],
+    "'(a)\\\\1': invalid escape sequence": matched(b"a", b"(a)\\1", False)[0],
+    "invalid repetition size": matched(b"a", b"((a{100}){100}){100}", False)[0],
+    "invalid UTF-8": matched(b"a", b"\xff", False)[0],
     "after each one": replaced(b"a", b"a", b"\\x", b"")[0],
 }
 IMPOSSIBLE = [
     text("StringJoin", [strings(b"a", b"b"), strings(b"c")])[0],
     text("StringSplitV2", [one(b"a"), one(b"")], outputs=[np.int64, object, np.int64])[0],
 ]
-
-
-@pytest.mark.parametrize("given", RUN_TIME, ids=str)
-def test_refuses_run_time_values(given: Case) -> None:
-    """Strings among the outputs count, too."""
-    assert "strings" in given.reason(RULES[given.name])
 
 
 @pytest.mark.parametrize(("given", "expected"), EXPECTED, ids=lambda row: str(row)[:60])
@@ -224,3 +227,9 @@ def test_values_of_tensorflow(given: Case, expected: tuple[Any, ...]) -> None:
     ):
         assert found.dtype == dtype
         np.testing.assert_array_equal(found, np.array(wanted, dtype))
+
+
+def test_without_the_package_of_regular_expressions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "re2", None)
+    with pytest.raises(OptionError, match=r"re2 is not installed .*pip install "):
+        replaced(b"a", b"a", b"b", b"b")[0].run_reference()

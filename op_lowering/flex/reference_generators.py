@@ -1,0 +1,125 @@
+"""Random numbers of a key and a counter, TensorFlow's bit for bit (stateless_random_ops*.cc)."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from jaxdelegate.op_lowering.flex.reference_named import named
+from jaxdelegate.op_lowering.random.reference import normal_pairs, philox, unit, unit_double
+from jaxdelegate.op_lowering.records.flex import FLEX, FlexOptions
+from jaxdelegate.op_lowering.spec import Shape, Specs
+from jaxdelegate.reference.kernel import Array, Kernel
+from jaxdelegate.reference.movement import ints
+
+_Shapes = tuple[Shape | None, ...]
+_SCRAMBLE = np.array([0x3EC8F720, 0x02461E29], np.uint32)  # the key that mixes seeds
+
+
+def mixed_shapes(_o: FlexOptions, inputs: Specs) -> _Shapes:
+    if inputs[0].shape != (2,):
+        raise ValueError(f"seeds {list(inputs[0].shape)}: expected two")
+    return (1,), (2,)
+
+
+def mixed(_o: FlexOptions, _inputs: Specs, _outputs: Specs, seeds: Array) -> tuple[Array, Array]:
+    """A key and a counter whose lower half is 0."""
+    low, high = seeds.astype(np.int64).view(np.uint64)
+    key, above = philox(_SCRAMBLE, low.reshape(1), high.reshape(1)).view(np.uint64)
+    return key.reshape(1), np.array([0, above], np.uint64)
+
+
+def numbers_shape(_o: FlexOptions, inputs: Specs) -> _Shapes:
+    sizes = inputs[0]
+    if len(sizes.shape) != 1:
+        raise ValueError(f"a shape {list(sizes.shape)}: expected a vector")
+    if sizes.const is None:
+        return (None,)
+    shape = tuple(ints(np.asarray(sizes.const)))
+    if min(shape, default=0) < 0:
+        raise ValueError(f"a shape {list(shape)}: expected no negative size")
+    return (shape,)
+
+
+def _words(key: Array, counter: Array, algorithm: Array, n: int) -> Array:
+    if key.shape != (1,) or counter.shape != (2,) or key.dtype != np.uint64:
+        raise ValueError(f"a key {list(key.shape)}, a counter {list(counter.shape)} of {key.dtype}")
+    if int(algorithm.reshape(())) not in (1, 3):
+        raise ValueError(f"algorithm {int(algorithm)}: expected 1, which is Philox, or 3")
+    lows = counter[0] + np.arange(-(-n // 4), dtype=np.uint64)
+    highs = counter[1] + (lows < counter[0]).astype(np.uint64)
+    return philox(key.view(np.uint32), lows, highs)[:n]
+
+
+def _uniform(draw: Callable[[int], Array], n: int, dtype: np.dtype) -> Array:
+    if dtype == np.float32:
+        return unit(draw(n))
+    words = draw(2 * n)
+    return unit_double(words[0::2], words[1::2])
+
+
+def _normal(draw: Callable[[int], Array], n: int, _dtype: np.dtype) -> Array:
+    return normal_pairs(draw(n + n % 2))[:n]
+
+
+def _floats(numbers: Callable[..., Array], *dtypes: type) -> Callable[..., tuple[Array]]:
+    def run(
+        _o: FlexOptions,
+        _inputs: Specs,
+        outputs: Specs,
+        sizes: Array,
+        key: Array,
+        counter: Array,
+        algorithm: Array,
+    ) -> tuple[Array]:
+        shape, dtype = ints(sizes), outputs[0].dtype
+        if dtype not in dtypes:
+            raise ValueError(f"{dtype}: expected {' or '.join(t.__name__ for t in dtypes)}")
+        drawn = numbers(lambda n: _words(key, counter, algorithm, n), math.prod(shape), dtype)
+        return (drawn.reshape(shape),)
+
+    return run
+
+
+def _seeded(numbers: Callable[..., tuple[Array]]) -> Callable[..., tuple[Array]]:
+    """By two seeds."""
+
+    def run(
+        o: FlexOptions, inputs: Specs, outputs: Specs, sizes: Array, seeds: Array
+    ) -> tuple[Array]:
+        return numbers(o, inputs, outputs, sizes, *mixed(o, (), (), seeds), np.array(1))
+
+    return run
+
+
+def integers(
+    _o: FlexOptions,
+    _inputs: Specs,
+    outputs: Specs,
+    sizes: Array,
+    key: Array,
+    counter: Array,
+    algorithm: Array,
+    low: Array,
+    high: Array,
+) -> tuple[Array]:
+    if low.shape or high.shape or low >= high:
+        raise ValueError(f"integers from {low.tolist()} to below {high.tolist()}")
+    shape, dtype = ints(sizes), outputs[0].dtype
+    words = _words(key, counter, algorithm, math.prod(shape) * (dtype.itemsize // 4))
+    drawn = words.view(f"u{dtype.itemsize}") % np.array(int(high) - int(low), f"u{dtype.itemsize}")
+    return ((low + drawn.astype(dtype)).reshape(shape),)
+
+
+_UNIFORM = _floats(_uniform, np.float32, np.float64)
+_NORMAL = _floats(_normal, np.float32)
+KERNELS = named(
+    {
+        f"{FLEX}StatelessRandomGetKeyCounter": Kernel(mixed, mixed_shapes),
+        f"{FLEX}StatelessRandomNormal": Kernel(_seeded(_NORMAL), numbers_shape),
+        f"{FLEX}StatelessRandomNormalV2": Kernel(_NORMAL, numbers_shape),
+        f"{FLEX}StatelessRandomUniform": Kernel(_seeded(_UNIFORM), numbers_shape),
+        f"{FLEX}StatelessRandomUniformIntV2": Kernel(integers, numbers_shape),
+        f"{FLEX}StatelessRandomUniformV2": Kernel(_UNIFORM, numbers_shape),
+    }
+)
