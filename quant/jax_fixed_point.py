@@ -162,7 +162,7 @@ def high_mul_in_halves(a: jax.Array, b: Integers) -> jax.Array:
 
 @functools.partial(jax.jit, inline=True)  # traced once for each shape
 def _high_mul_in_halves(a: jax.Array, b: jax.Array) -> jax.Array:
-    """high_mul_in_halves.
+    """The product, by the halves of its factors.
 
     With a = a1 * 2**16 + a0 and b likewise, a1 and b1 signed, the product is high * 2**32 + low *
     2**16 + a rest of 16 bits, which the rounding at bit 30 does not see. Only a0 * b0 exceeds
