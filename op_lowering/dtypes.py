@@ -34,5 +34,6 @@ TENSOR_TYPES: dict[np.dtype, TensorType] = {
     dtype: tensor_type for tensor_type, dtype in DTYPES.items()
 }
 HANDLES = frozenset((DTYPES[TensorType.RESOURCE], DTYPES[TensorType.VARIANT]))
+INDICES = frozenset(np.dtype(t) for t in (np.int32, np.int64))
 HALVES = frozenset(np.dtype(t) for t in (np.float16, ml_dtypes.bfloat16))
 FLOATS = frozenset(np.dtype(t) for t in (np.float32, np.float16, np.float64, ml_dtypes.bfloat16))

@@ -2,11 +2,10 @@
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxdelegate.op_lowering.common.movement import MOVABLE, integers, why_not_axis
 from jaxdelegate.op_lowering.common.pointwise import COMPLEX, binary, unary, why_not_one_dtype
-from jaxdelegate.op_lowering.dtypes import FLOATS
+from jaxdelegate.op_lowering.dtypes import FLOATS, INDICES
 from jaxdelegate.op_lowering.flex.options import FlexMatrixOptions, FlexReductionOptions
 from jaxdelegate.op_lowering.records.flex import FLEX, FlexOptions
 from jaxdelegate.op_lowering.rule import (
@@ -21,7 +20,6 @@ from jaxdelegate.op_lowering.rule import (
 )
 from jaxdelegate.op_lowering.spec import Shape
 
-_INDICES = frozenset(np.dtype(t) for t in (np.int32, np.int64))
 _NUMBERS = FLOATS | COMPLEX
 _UNARY = {
     "Cos": jnp.cos,
@@ -59,7 +57,7 @@ def _matrices(o: FlexMatrixOptions, x: Shape, y: Shape) -> tuple[Shape, Shape]:
 def _why_not_matmul(op: Op[FlexMatrixOptions]) -> str | None:
     x, y = op.inputs[:2]
     reason = first_reason(
-        why_not_dtype(x, _NUMBERS | _INDICES),
+        why_not_dtype(x, _NUMBERS | INDICES),
         why_not_one_dtype(x, y),
         why_not_result(op.outputs[0], x.dtype),
         None if len(x.shape) == len(y.shape) == 2 else "expected two matrices",
@@ -90,7 +88,7 @@ def _why_not_reduction(op: Op[FlexReductionOptions]) -> str | None:
     reason = first_reason(
         why_not_dtype(x, _NUMBERS),
         why_not_result(op.outputs[0], x.dtype),
-        why_not_const(axes) or why_not_dtype(axes, _INDICES),
+        why_not_const(axes) or why_not_dtype(axes, INDICES),
     )
     return reason or first_reason(*(why_not_axis(axis, len(x.shape)) for axis in integers(axes)))
 
@@ -124,7 +122,7 @@ def _why_not_concat(op: Op[FlexOptions]) -> str | None:
         *(why_not_dtype(spec, MOVABLE) for spec in values),
         *(why_not_one_dtype(values[0], spec) for spec in values[1:]),
         why_not_result(op.outputs[0], values[0].dtype),
-        why_not_const(axis) or why_not_dtype(axis, _INDICES),
+        why_not_const(axis) or why_not_dtype(axis, INDICES),
         None if axis.shape in ((), (1,)) else f"{axis.name!r} is not one axis",
     )
     return reason or why_not_axis(integers(axis)[0], len(values[0].shape))

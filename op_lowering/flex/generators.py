@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdelegate.op_lowering.common.movement import integers
+from jaxdelegate.op_lowering.dtypes import INDICES
 from jaxdelegate.op_lowering.random.rule import (
     advance,
     normal_pairs,
@@ -31,7 +32,6 @@ from jaxdelegate.op_lowering.rule import (
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 
 _Op = Op[FlexOptions]
-_INDICES = frozenset(np.dtype(t) for t in (np.int32, np.int64))
 _PHILOX = (1, 3)  # rng_alg.h; 3 leaves the choice to the device
 _SCRAMBLE = np.array([0x3EC8F720, 0x02461E29], np.uint32)  # the key that mixes seeds
 
@@ -47,7 +47,7 @@ def _words(key: jax.Array, counter: jax.Array, n: int) -> jax.Array:
 
 def _why_not_seeds(seeds: TensorSpec) -> str | None:
     two = None if seeds.shape == (2,) else f"{seeds.name!r} {list(seeds.shape)} is not two seeds"
-    return why_not_dtype(seeds, _INDICES) or two
+    return why_not_dtype(seeds, INDICES) or two
 
 
 def _why_not_mixed(op: _Op) -> str | None:
@@ -84,7 +84,7 @@ _Numbers = Callable[[Callable[[int], jax.Array], int, np.dtype], jax.Array]
 def _why_not_numbers(op: _Op, dtypes: tuple[type, ...], state: int) -> str | None:
     sizes, y = op.inputs[0], op.outputs[0]
     return first_reason(
-        why_not_const(sizes) or why_not_dtype(sizes, _INDICES),
+        why_not_const(sizes) or why_not_dtype(sizes, INDICES),
         why_not_dtype(y, *dtypes),
         _why_not_state(*op.inputs[1:4]) if state == 3 else _why_not_seeds(op.inputs[1]),
     )

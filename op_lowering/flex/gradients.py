@@ -8,7 +8,7 @@ import numpy as np
 
 from jaxdelegate.op_lowering.common.basics import why_not_broadcast
 from jaxdelegate.op_lowering.common.movement import MOVABLE, integers
-from jaxdelegate.op_lowering.dtypes import FLOATS
+from jaxdelegate.op_lowering.dtypes import FLOATS, INDICES
 from jaxdelegate.op_lowering.flex.options import FlexSliceOptions
 from jaxdelegate.op_lowering.records.flex import FLEX, FlexOptions
 from jaxdelegate.op_lowering.rule import (
@@ -22,7 +22,6 @@ from jaxdelegate.op_lowering.rule import (
     why_not_result,
 )
 
-_INDICES = frozenset(np.dtype(t) for t in (np.int32, np.int64))
 _Slice = Op[FlexSliceOptions]
 
 
@@ -32,7 +31,7 @@ _Slice = Op[FlexSliceOptions]
 def _why_not_slice(op: _Slice) -> str | None:
     *numbers, dy = op.inputs[:5]
     return first_reason(
-        *(why_not_const(n) or why_not_dtype(n, _INDICES) for n in numbers),
+        *(why_not_const(n) or why_not_dtype(n, INDICES) for n in numbers),
         why_not_dtype(dy, MOVABLE),
         why_not_result(op.outputs[0], dy.dtype),
     ) or _why_not_taken(op)
@@ -80,7 +79,7 @@ def _why_not_sparse(op: Op[FlexOptions]) -> str | None:
     logits, labels = op.inputs[:2]
     fits = labels.shape == logits.shape[:1] and 0 not in logits.shape[1:]
     differ = f"{list(labels.shape)} labels for logits {list(logits.shape)}"
-    return _why_not_logits(op) or why_not_dtype(labels, _INDICES) or (None if fits else differ)
+    return _why_not_logits(op) or why_not_dtype(labels, INDICES) or (None if fits else differ)
 
 
 def _lower_soft(op: Op[FlexOptions]) -> Function:

@@ -16,7 +16,7 @@ from jaxdelegate.op_lowering.common.pointwise import (
     pointwise,
     unary,
 )
-from jaxdelegate.op_lowering.dtypes import FLOATS
+from jaxdelegate.op_lowering.dtypes import FLOATS, INDICES
 from jaxdelegate.op_lowering.flex.options import (
     FlexCountOptions,
     FlexGradientOptions,
@@ -36,8 +36,7 @@ from jaxdelegate.op_lowering.rule import (
 )
 from jaxdelegate.op_lowering.spec import TensorSpec
 
-_INDICES = frozenset(np.dtype(t) for t in (np.int32, np.int64))
-_NUMBERS = FLOATS | _INDICES
+_NUMBERS = FLOATS | INDICES
 _ALPHA, _SCALE = 1.6732632423543772, 1.0507009873554805  # of SELU (relu_op_functor.h)
 
 
@@ -131,7 +130,7 @@ def _lower_bias_add_grad(op: Op[FlexGradientOptions]) -> Function:
 
 
 def _why_not_number(spec: TensorSpec) -> str | None:
-    reason = why_not_const(spec) or why_not_dtype(spec, _INDICES)
+    reason = why_not_const(spec) or why_not_dtype(spec, INDICES)
     return reason or (None if spec.shape in ((), (1,)) else f"{spec.name!r} is not one number")
 
 
@@ -176,7 +175,7 @@ def _why_not_roll(op: Op[FlexOptions]) -> str | None:
     x, shifts, axes = op.inputs[:3]
     reason = first_reason(
         _why_not_same(op),
-        *(why_not_const(s) or why_not_dtype(s, _INDICES) for s in (shifts, axes)),
+        *(why_not_const(s) or why_not_dtype(s, INDICES) for s in (shifts, axes)),
         None if shifts.shape == axes.shape and len(axes.shape) < 2 else "shifts and axes differ",
     )
     rank = len(x.shape)
@@ -191,7 +190,7 @@ def _lower_roll(op: Op[FlexOptions]) -> Function:
 def _why_not_permutation(op: Op[FlexOptions]) -> str | None:
     x = op.inputs[0]
     rank = None if len(x.shape) == 1 else f"{x.name!r} has rank {len(x.shape)}, not 1"
-    return why_not_dtype(x, _INDICES) or _why_not_same(op) or rank
+    return why_not_dtype(x, INDICES) or _why_not_same(op) or rank
 
 
 def _lower_permutation(_op: Op[FlexOptions]) -> Function:
@@ -234,7 +233,7 @@ def _why_not_dense_bincount(op: Op[FlexCountOptions]) -> str | None:
     x, size, weights = op.inputs[:3]
     fits = 0 in weights.shape or weights.shape == x.shape
     return first_reason(
-        why_not_dtype(x, _INDICES),
+        why_not_dtype(x, INDICES),
         _why_not_number(size),
         why_not_dtype(weights, _NUMBERS),
         why_not_result(op.outputs[0], weights.dtype),

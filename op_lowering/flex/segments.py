@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdelegate.op_lowering.common.movement import integers
-from jaxdelegate.op_lowering.dtypes import FLOATS
+from jaxdelegate.op_lowering.dtypes import FLOATS, INDICES
 from jaxdelegate.op_lowering.records.flex import FLEX, FlexOptions
 from jaxdelegate.op_lowering.rule import (
     Function,
@@ -23,7 +23,6 @@ from jaxdelegate.op_lowering.segment.rule import multiplied
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 
 _Op = Op[FlexOptions]
-_INDICES = frozenset(np.dtype(t) for t in (np.int32, np.int64))
 # By name: how rows are joined, what a segment begins with, and what its count divides.
 _SEGMENTS: dict[str, tuple[str, float]] = {
     "Max": ("max", -np.inf),
@@ -37,7 +36,7 @@ _ROOTS: dict[str, Callable[[np.ndarray], np.ndarray]] = {"Mean": np.asarray, "Sq
 
 
 def _why_not_ids(ids: TensorSpec, rows: Shape) -> str | None:
-    reason = why_not_const(ids) or why_not_dtype(ids, _INDICES)
+    reason = why_not_const(ids) or why_not_dtype(ids, INDICES)
     if reason is not None:
         return reason
     values = integers(ids)
@@ -62,7 +61,7 @@ def _why_not_sparse(op: _Op) -> str | None:
     counts = op.inputs[3:4]
     reason = first_reason(
         why_not_dtype(x, FLOATS),
-        why_not_dtype(indices, _INDICES),
+        why_not_dtype(indices, INDICES),
         why_not_result(op.outputs[0], x.dtype),
         None if x.shape and x.shape[0] else f"{x.name!r} {list(x.shape)} has no rows",
         _why_not_ids(ids, indices.shape),

@@ -8,7 +8,7 @@ from jax.scipy import special
 
 from jaxdelegate.op_lowering.common.movement import integers, why_not_axis
 from jaxdelegate.op_lowering.common.pointwise import Elementwise, pointwise
-from jaxdelegate.op_lowering.dtypes import FLOATS
+from jaxdelegate.op_lowering.dtypes import FLOATS, INDICES
 from jaxdelegate.op_lowering.flex import options as flex
 from jaxdelegate.op_lowering.flex.options import FlexScanOptions
 from jaxdelegate.op_lowering.records.flex import FLEX, FlexOptions
@@ -25,7 +25,6 @@ from jaxdelegate.op_lowering.rule import (
 )
 
 _REALS = frozenset(np.dtype(t) for t in (np.float32, np.float64))
-_INDICES = frozenset(np.dtype(t) for t in (np.int32, np.int64))
 # By the number of arguments.
 _FUNCTIONS: dict[int, dict[str, Elementwise]] = {
     1: {
@@ -54,7 +53,7 @@ def _why_not_scan(op: Op[FlexScanOptions]) -> str | None:
     reason = first_reason(
         why_not_dtype(x, FLOATS),
         why_not_result(op.outputs[0], x.dtype),
-        why_not_const(axis) or why_not_dtype(axis, _INDICES),
+        why_not_const(axis) or why_not_dtype(axis, INDICES),
         None if axis.shape == () else f"{axis.name!r} is not one number",
     )
     return reason or why_not_axis(integers(axis)[0], len(x.shape))

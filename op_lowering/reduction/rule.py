@@ -21,7 +21,7 @@ from jaxdelegate.op_lowering.common.pointwise import (
     why_not_stored,
 )
 from jaxdelegate.op_lowering.common.row_order import has_few_rows, sum_in_order
-from jaxdelegate.op_lowering.dtypes import FLOATS
+from jaxdelegate.op_lowering.dtypes import FLOATS, INDICES
 from jaxdelegate.op_lowering.records.record import Options
 from jaxdelegate.op_lowering.reduction import cpu_kernel as mean_cpu_kernel
 from jaxdelegate.op_lowering.reduction import quantized as quantized_reduction
@@ -49,7 +49,6 @@ _Reduce = Callable[[jax.Array, _Axes], jax.Array]  # drops the axes
 _Compare = Callable[..., jax.Array]
 _Dtypes = frozenset[np.dtype]
 
-_INDICES: _Dtypes = frozenset(np.dtype(t) for t in (np.int32, np.int64))
 _SHORT: _Dtypes = frozenset([INT8, UINT8, INT16])
 
 
@@ -66,7 +65,7 @@ def why_not_count(outputs: Specs, count: int) -> str | None:
 
 
 def why_not_axes(x: TensorSpec, axes: TensorSpec) -> str | None:
-    reason = first_reason(why_not_const(axes), why_not_dtype(axes, _INDICES))
+    reason = first_reason(why_not_const(axes), why_not_dtype(axes, INDICES))
     if reason is not None or axes.const is None:
         return reason
     rank = len(x.shape)
@@ -209,7 +208,7 @@ MEAN = _reducer(
     "MEAN",
     3,
     _mean,
-    FLOATS | _INDICES,
+    FLOATS | INDICES,
     quantized=quantized_reduction.MEAN,
     in_order=_mean_in_order,
     of_rows=_mean_of_rows,
@@ -219,7 +218,7 @@ SUM = _reducer(
     "SUM",
     2,
     _sum,
-    FLOATS | _INDICES,
+    FLOATS | INDICES,
     quantized=quantized_reduction.SUM,
     in_order=_sum_in_order,
     of_rows=_sum_in_order,
@@ -239,7 +238,7 @@ def _why_not_arg(op: Op[Options]) -> str | None:
         why_not_one_axis(x, axis),
         why_not_stored(x, FLOATS | INTEGERS | BOOLS),
         why_not_moved(op.context, x),
-        why_not_dtype(op.outputs[0], _INDICES),
+        why_not_dtype(op.outputs[0], INDICES),
     )
     if reason is not None or axis.const is None:
         return reason
@@ -331,7 +330,7 @@ def _why_not_cumsum(op: Op[CumsumOptions]) -> str | None:
     x, axis = op.inputs[:2]
     return first_reason(
         why_not_one_axis(x, axis),
-        why_not_dtype(x, FLOATS | _INDICES),
+        why_not_dtype(x, FLOATS | INDICES),
         why_not_result(op.outputs[0], x.dtype),
     )
 

@@ -44,7 +44,7 @@ def test_a_row_depends_on_its_prompt_only(engine: lm.Engine) -> None:
 
 
 def test_others_generate_meanwhile(engine: lm.Engine) -> None:
-    (ids,) = ([*map(ord, "a text")],)
+    ids = [*map(ord, "a text")]
     (answer,) = engine.generate([ids], max_output_tokens=20)
     batch = Batch(engine, engine.new_decoder(2))
     running = [batch.join(Request(ids, 20, Rules())), batch.join(hidden_state_request(ids[:3]))]
