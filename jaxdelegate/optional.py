@@ -1,7 +1,6 @@
 """Optional dependencies, which the extras of the package install."""
 
 import importlib
-import importlib.metadata
 import threading
 from typing import Any
 
@@ -23,9 +22,11 @@ def install(extra: str) -> str:
 
 def _packages(extra: str) -> list[str]:
     """The requirements of an extra; empty if this package runs without being installed."""
+    from importlib import metadata  # noqa: PLC0415 (rarely used)
+
     try:
-        required = importlib.metadata.requires(_OURS) or []
-    except importlib.metadata.PackageNotFoundError:
+        required = metadata.requires(_OURS) or []
+    except metadata.PackageNotFoundError:
         return []
     found = []
     for line in required:

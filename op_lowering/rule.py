@@ -79,6 +79,9 @@ class LoweringContext:
     adds_int8_products: bool = False  # the CPU kernels multiply int8 and add in one instruction
     weights_vary: bool = False  # constants are parameters, in the file's layout at each call
     triton_kernels: bool = False  # may call the GPU kernels, which JAX cannot differentiate
+    # Sums and products of floats may be infinite, as XNNPACK's are; LiteRT's other kernels return
+    # the largest number then, which takes a fifth of a language model's instructions.
+    keeps_infinities: bool = False
     quantized_later: bool = False  # a quantized operator depends on its results
     grid: Grid | None = None  # its only result is rounded to this grid next; `Lowered.is_on_grid`
     intermediates: tuple[TensorSpec, ...] = ()  # integer LSTM: scales between its gates

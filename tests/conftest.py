@@ -18,6 +18,7 @@ import pytest
 from jax import lax
 from jax.experimental.compilation_cache import compilation_cache
 
+from jaxdelegate.compile import programs
 from jaxdelegate.kernels import library
 from jaxdelegate.litert import graph_key
 from jaxdelegate.model import open_models
@@ -146,7 +147,8 @@ def forget_models() -> Iterator[Callable[[], None]]:
     """
 
     def forget() -> None:
-        for known in (open_models._OPEN, graph_key._CONTENTS, weights._ON_DEVICES):
+        shared = open_models._OPEN, graph_key._CONTENTS, weights._ON_DEVICES, programs._OF_CONTENTS
+        for known in shared:
             known.clear()
 
     yield forget

@@ -7,7 +7,6 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from jaxdelegate.bundles import metadata, tokenizers
 from jaxdelegate.errors import ModelError
-from jaxdelegate.model.bundle_writing import new_model, save_bundle
 from jaxdelegate.model.containers import Container
 from jaxdelegate.model.sections import (
     BEGINNING_BYTES,
@@ -149,6 +148,8 @@ class Bundle:
                 "Bundle.save(path, parts): expected path to be that of a file, got "
                 f"{type(path).__name__}"
             )
+        from jaxdelegate.model.bundle_writing import save_bundle  # noqa: PLC0415 (most read only)
+
         new: dict[str, memoryview] = {}
         for name, part in parts.items():
             new.update(self._new_data(name, part))
@@ -163,6 +164,8 @@ class Bundle:
                     f"{type(part).__name__}"
                 )
             return {section.name: memoryview(part).cast("B")}
+        from jaxdelegate.model.bundle_writing import new_model  # noqa: PLC0415 (most read only)
+
         try:
             model = open_source(part.to_bytes() if isinstance(part, Savable) else part)
             return new_model(self._container, section, model)

@@ -5,14 +5,18 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 
-from jaxdelegate.cache import choices, settings, start_records, support
+from jaxdelegate.cache import choices, settings
 from jaxdelegate.cache.directory import PrivateDirectory
 from jaxdelegate.cache.entry import Entry, EntryError, UncheckedError
 from jaxdelegate.cache.key import Part
+from jaxdelegate.cache.records import SIGNATURES
+from jaxdelegate.cache.start_records import STARTS
 from jaxdelegate.cache.store import ProgramStore
+from jaxdelegate.cache.support import VERDICTS
 
 _CLOCKS_DIFFER = 86400.0  # seconds
-_RECORDS = (support.SUFFIX, settings.SUFFIX, start_records.SUFFIX)  # useless without programs
+# Files that are useless without programs.
+_RECORDS = (VERDICTS.suffix, settings.SUFFIX, STARTS.suffix, SIGNATURES)
 
 PathLike = str | os.PathLike[str]
 

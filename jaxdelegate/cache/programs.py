@@ -13,11 +13,11 @@ import os
 import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from jaxdelegate.cache import locks, start_records, support
+from jaxdelegate.cache import locks, records
 from jaxdelegate.cache.directory import PrivateDirectory
 from jaxdelegate.cache.entry import Entry, EntryError, unpack
 from jaxdelegate.cache.key import Key, Part
@@ -36,13 +36,12 @@ from jaxdelegate.cache.program_key import (
     file_parts,
     process_parts,
 )
+from jaxdelegate.cache.records import Kind
 from jaxdelegate.cache.settings import settings_part
 from jaxdelegate.cache.sources import SourceError, source_parts
 from jaxdelegate.cache.start_records import StartRecord
 from jaxdelegate.cache.store import ProgramStore, stored_weights
-from jaxdelegate.cache.support import Verdicts
 from jaxdelegate.cache.weights import content_digest, file_content
-from jaxdelegate.digests import digests
 from jaxdelegate.errors import CacheWarning
 from jaxdelegate.pjrt.client import LOAD_ERRORS
 from jaxdelegate.text import plural
@@ -55,6 +54,8 @@ if TYPE_CHECKING:
     from jaxdelegate.simple_delegate import DelegateParams, Node
 
 _LOGGER = logging.getLogger("jaxdelegate")
+
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,57 +117,39 @@ class ProgramCache:
             _LOGGER.debug("cache: no key: %s", error)
             return None
 
-    def support(self, key: Key) -> Verdicts | None:
-        """The stored support verdicts for a graph; None: none that can be used."""
-        if self._store is None:
-            return None
-        try:
-            return support.read(self._store.directory, key)
-        except (OSError, ValueError, TypeError) as error:
-            _warn(f"stored support verdicts {key.digest[:12]} are not used: {error}")
-            return None
+    # ---- records
 
-    def save_support(self, key: Key, verdicts: Verdicts) -> None:
-        if self._store is None:
-            return
-        try:
-            support.write(self._store.directory, key, verdicts)
-        except OSError as error:  # storing the program will warn of it
-            _LOGGER.debug("cache: support verdicts are not stored: %s", error)
-
-    # ---- start records
-
-    def start_key(
-        self, content: memoryview, settings: Mapping[str, Any], device: Any
+    def file_key(
+        self, file: str, settings: Mapping[str, Any], device: Any, folders: tuple[str, ...] = ()
     ) -> Key | None:
-        """The key of a model's start record, from its file's content; None: it is not stored."""
+        """The key of what depends on all of a file, by its digest; None: it is not stored."""
         jax_config = self._jax_config()
         if jax_config is None:
             return None
         try:
-            (file,) = digests([content])
-            return Key(file_parts(file, settings, jax_config, device))
+            return Key(file_parts(file, settings, jax_config, device, folders))
         except SourceError as error:
             _LOGGER.debug("cache: no key: %s", error)
             return None
 
-    def start_record(self, key: Key) -> StartRecord | None:
-        """The stored start record of a model; None: none that can be used."""
+    def record(self, kind: Kind[T], key: Key) -> T | None:
+        """The record that is stored under a key; None: none that can be used."""
         if self._store is None:
             return None
         try:
-            return start_records.read(self._store.directory, key)
+            text = records.read(self._store.directory, key, kind.suffix)
+            return None if text is None else kind.decoded(text)
         except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
-            _warn(f"start record {key.digest[:12]} is not used: {error}")
+            _warn(f"stored {kind.name} {key.digest[:12]} is not used: {error}")
             return None
 
-    def save_start_record(self, key: Key, record: StartRecord) -> None:
+    def save_record(self, kind: Kind[T], key: Key, record: T) -> None:
         if self._store is None:
             return
         try:
-            start_records.write(self._store.directory, key, record)
+            records.write(self._store.directory, key, kind.suffix, kind.encoded(record))
         except OSError as error:  # storing the program has warned of it
-            _LOGGER.debug("cache: the start record is not stored: %s", error)
+            _LOGGER.debug("cache: the %s is not stored: %s", kind.name, error)
 
     def load_started(
         self, record: StartRecord, content: memoryview, weights: DeviceWeights

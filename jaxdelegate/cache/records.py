@@ -1,11 +1,35 @@
 """Small files next to programs: text under a key, preceded by a digest of both."""
 
+import dataclasses
 import hashlib
+from collections.abc import Callable
+from typing import Generic, TypeVar
 
 from jaxdelegate.cache.directory import PrivateDirectory
 from jaxdelegate.cache.key import Key
 
+SIGNATURES = ".signatures"  # what is known of a model without its operators: `lm.model_file`
 _DIGEST_SIZE = hashlib.sha256().digest_size
+
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind(Generic[T]):
+    """A kind of records.
+
+    Attributes:
+        name: for messages.
+        suffix: of its files.
+        encoded: the text of a record.
+        decoded: the record of a text; a ValueError, TypeError, LookupError or AttributeError: it is
+            none.
+    """
+
+    name: str
+    suffix: str
+    encoded: Callable[[T], bytes]
+    decoded: Callable[[bytes], T]
 
 
 def read(directory: PrivateDirectory, key: Key, suffix: str) -> bytes | None:

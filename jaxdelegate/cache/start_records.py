@@ -11,11 +11,7 @@ from typing import Any
 import ml_dtypes  # noqa: F401  (np.dtype("bfloat16") and others)
 import numpy as np
 
-from jaxdelegate.cache import records
-from jaxdelegate.cache.directory import PrivateDirectory
-from jaxdelegate.cache.key import Key
-
-SUFFIX = ".start"
+from jaxdelegate.cache.records import Kind
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,11 +58,7 @@ class StartRecord:
     nodes: tuple[tuple[int, str, int, int], ...]  # index, operator, its code and version
 
 
-def read(directory: PrivateDirectory, key: Key) -> StartRecord | None:
-    """The record of a key; None: none is stored."""
-    text = records.read(directory, key, SUFFIX)
-    if text is None:
-        return None
+def _decoded(text: bytes) -> StartRecord:
     row = json.loads(text)
     return StartRecord(
         program=row["program"],
@@ -77,12 +69,15 @@ def read(directory: PrivateDirectory, key: Key) -> StartRecord | None:
     )
 
 
-def write(directory: PrivateDirectory, key: Key, record: StartRecord) -> None:
+def _encoded(record: StartRecord) -> bytes:
     row = dataclasses.asdict(record)
     row["constants"] = [[i, *place] for i, place in record.constants.items()]
-    records.write(directory, key, SUFFIX, json.dumps(row).encode())
+    return json.dumps(row).encode()
 
 
 def _tensor(row: dict[str, Any]) -> StoredTensor:
     values: Any = {k: tuple(v) if isinstance(v, list) else v for k, v in row.items()}
     return StoredTensor(**values)
+
+
+STARTS = Kind("start record", ".start", _encoded, _decoded)

@@ -7,23 +7,17 @@ they depend on, so that a process that loads its programs from the cache does no
 import json
 from collections.abc import Mapping
 
-from jaxdelegate.cache import records
-from jaxdelegate.cache.directory import PrivateDirectory
-from jaxdelegate.cache.key import Key
-
-SUFFIX = ".support"
+from jaxdelegate.cache.records import Kind
 
 Verdicts = Mapping[int, str | None]  # by operator: why it stays on the host; None: it is delegated
 
 
-def read(directory: PrivateDirectory, key: Key) -> Verdicts | None:
-    """The verdicts for a graph; None: none are stored."""
-    text = records.read(directory, key, SUFFIX)
-    if text is None:
-        return None
+def _encoded(verdicts: Verdicts) -> bytes:
+    return json.dumps(sorted(verdicts.items())).encode()
+
+
+def _decoded(text: bytes) -> Verdicts:
     return {int(index): reason for index, reason in json.loads(text)}
 
 
-def write(directory: PrivateDirectory, key: Key, verdicts: Verdicts) -> None:
-    text = json.dumps(sorted(verdicts.items())).encode()
-    records.write(directory, key, SUFFIX, text)
+VERDICTS = Kind("support verdicts", ".support", _encoded, _decoded)

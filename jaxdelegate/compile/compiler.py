@@ -16,6 +16,7 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jaxdelegate.cache.programs import ProgramCache
+from jaxdelegate.cache.support import VERDICTS
 from jaxdelegate.compile.programs import GraphState, ProgramKey, RecentPrograms, programs_of
 from jaxdelegate.compile.target import Target, compilation_module
 from jaxdelegate.compile.varying_shapes import VaryingShapes
@@ -51,8 +52,22 @@ class Compiler:
         varying_shapes: warns of many shapes; None: many are intended.
     """
 
-    def __init__(self, options: DelegateOptions, target: Target | None = None) -> None:
+    def __init__(
+        self,
+        options: DelegateOptions,
+        target: Target | None = None,
+        *,
+        keeps_infinities: bool = False,
+    ) -> None:
+        """Compile nothing yet.
+
+        Args:
+            options: what is computed, and how.
+            target: the device; None: that of the options.
+            keeps_infinities: see `LoweringContext`.
+        """
         client.check_process()
+        self._keeps_infinities = keeps_infinities
         self.target = target or Target(options.platform, options.device_index)
         if options.native_kernels is None and self.platform == "cpu":
             options = dataclasses.replace(options, native_kernels=native_kernels_by_default())
@@ -103,6 +118,7 @@ class Compiler:
             native_bfloat16=self.is_native and kernels.multiplies_bfloat16(),
             adds_int8_products=self.is_native and kernels.adds_int8_products(),
             triton_kernels=self.options.native_kernels is not False and self.target.runs_triton,
+            keeps_infinities=self._keeps_infinities,
         )
 
     @functools.cached_property
@@ -173,7 +189,7 @@ class Compiler:
             return [self.why_not(node) for node in nodes]
         device = self.target.runtime.device
         key = cache.graph_key(graph, specs, state.known, self.cache_settings(), device)
-        stored = (None if key is None else cache.support(key)) or {}
+        stored = (None if key is None else cache.record(VERDICTS, key)) or {}
         asked = {
             node.index: self.why_not(node)
             for node in nodes
@@ -181,7 +197,7 @@ class Compiler:
         }
         known = {**stored, **asked}
         if key is not None and asked:
-            cache.save_support(key, known)
+            cache.save_record(VERDICTS, key, known)
         return [None if node.is_constant else known[node.index] for node in nodes]
 
     # ---- programs

@@ -140,6 +140,7 @@ def drop_idle(kept: LruCache[Any, Program], most: float) -> None:
 
 
 _OF_MODELS: MutableMapping[Any, ModelPrograms] = weakref.WeakKeyDictionary()
+_OF_CONTENTS: MutableMapping[str, ModelPrograms] = weakref.WeakValueDictionary()
 _MAKING = threading.Lock()
 
 
@@ -147,6 +148,12 @@ def programs_of(model: Any) -> ModelPrograms:
     """The programs of a model: see `jaxdelegate.simple_delegate.GraphKey`."""
     with _MAKING:
         return _OF_MODELS.setdefault(model, ModelPrograms())
+
+
+def programs_of_content(digest: str) -> ModelPrograms:
+    """The programs of models that may not have been read, by the digest of their files."""
+    with _MAKING:
+        return _OF_CONTENTS.setdefault(digest, ModelPrograms())
 
 
 class GraphState:

@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxdelegate.cache.start_records import StartRecord, StoredTensor
+from jaxdelegate.cache.constants import places
+from jaxdelegate.cache.start_records import STARTS, StartRecord, StoredTensor
 from jaxdelegate.compile import memory_errors
 from jaxdelegate.delegate.delegate_kernel import JaxKernel
 from jaxdelegate.delegate.jax_delegate import JaxDelegate
+from jaxdelegate.digests import digests
 from jaxdelegate.errors import DeviceMemoryError, InterpreterError, JaxDelegateError
 from jaxdelegate.pjrt.client import LOAD_ERRORS, NeedsJaxError
 from jaxdelegate.pjrt.out_of_memory import is_out_of_memory
-from jaxdelegate.quant.packing import in_memory
 from jaxdelegate.report.delegation import fully_delegated
 from jaxdelegate.runtime.buffers import aligned_zeros
 from jaxdelegate.xla.weights import on_device
@@ -125,7 +126,7 @@ def find(
     key = None if delegate is None else _key(delegate, content)
     if delegate is None or delegate.programs is None or key is None:
         return None
-    start = delegate.programs.start_record(key)
+    start = delegate.programs.record(STARTS, key)
     if start is None:
         return None
     delegate.on_partitioned(fully_delegated(delegate.name, delegate.device_name, start.nodes))
@@ -153,17 +154,18 @@ def keep(delegates: Sequence[SimpleDelegate], model: Model, host: SubgraphRunner
         return
     if any(host.spec(t.index).shape != t.shape for t in ends):
         return
-    constants = _places(host, model.content)
+    specs = {t.index: host.spec(t.index).const for t in subgraph.tensors}
+    constants = {i: const for i, const in specs.items() if const is not None}
     start = StartRecord(
         program.file,
         tuple(_stored(subgraph.tensors[i]) for i in subgraph.inputs),
         tuple(_stored(subgraph.tensors[i]) for i in subgraph.outputs),
-        constants,
+        places(constants, model.content),
         tuple((op.index, op.name, op.builtin_code, op.version) for op in subgraph.operators),
     )
     key = _key(delegate, model.content)
     if key is not None:
-        delegate.programs.save_start_record(key, start)
+        delegate.programs.save_record(STARTS, key, start)
 
 
 def _key(delegate: JaxDelegate, content: memoryview) -> Key | None:
@@ -171,7 +173,8 @@ def _key(delegate: JaxDelegate, content: memoryview) -> Key | None:
     if delegate.programs is None or not delegate.target.can_do_without_jax:
         return None
     settings = delegate.compiler.file_settings()
-    return delegate.programs.start_key(content, settings, delegate.target.runtime.device)
+    (file,) = digests([content])
+    return delegate.programs.file_key(file, settings, delegate.target.runtime.device)
 
 
 def _only_delegate(delegates: Sequence[SimpleDelegate]) -> JaxDelegate | None:
@@ -210,18 +213,3 @@ def _stored(tensor: Tensor) -> StoredTensor:
         zero_points=() if q is None else tuple(np.array(q.zero_point, np.int32).tolist()),
         quantized_dimension=0 if q is None else q.quantized_dimension,
     )
-
-
-def _places(host: SubgraphRunner, content: memoryview) -> dict[int, tuple[int, int]]:
-    """Offset and size of each constant that is stored in the file."""
-    begin = np.frombuffer(content, np.uint8).__array_interface__["data"][0]
-    places = {}
-    for tensor in host.subgraph.tensors:
-        spec = host.spec(tensor.index)
-        const = None if spec.const is None else in_memory(spec.const)
-        if const is None or const.dtype.hasobject or not const.flags.c_contiguous:
-            continue
-        at = const.__array_interface__["data"][0] - begin
-        if const.nbytes and 0 <= at <= len(content) - const.nbytes:
-            places[tensor.index] = (at, const.nbytes)
-    return places

@@ -8,6 +8,7 @@ import jax
 from jaxdelegate.compile.compiler import Compiler
 from jaxdelegate.compile.target import AbsentTarget, Target
 from jaxdelegate.errors import OptionError
+from jaxdelegate.function.views import View
 from jaxdelegate.lru_cache import LruCache
 from jaxdelegate.options import DelegateOptions, Platform
 from jaxdelegate.pjrt import client
@@ -18,14 +19,10 @@ _MAX_DEVICES = 64
 
 
 class Compilers:
-    def __init__(
-        self,
-        options: DelegateOptions,
-        prepared: DelegateOptions,
-        weights: DeviceWeights | None = None,
-    ) -> None:
-        """`prepared`: the options of functions with prepared weights, which join `weights`."""
-        self._options, self._prepared, self._weights = options, prepared, weights
+    def __init__(self, view: View, weights: DeviceWeights | None = None) -> None:
+        """Prepared weights join `weights`."""
+        self._options, self._prepared = view.options, view.prepared or view.options
+        self._keeps_infinities, self._weights = view.keeps_infinities, weights
         self._by_device: LruCache[jax.Device, Compiler] = LruCache(_MAX_DEVICES)
 
     @functools.cached_property
@@ -43,7 +40,8 @@ class Compilers:
         options = self._prepared
         if platform is not None:
             options = dataclasses.replace(options, platform=platform)
-        compiler = Compiler(options, None if platform is None else _target(platform, options))
+        target = None if platform is None else _target(platform, options)
+        compiler = Compiler(options, target, keeps_infinities=self._keeps_infinities)
         runtime = client.of_jax(compiler.device)
         if self._weights is not None and self._weights.runtime is runtime:
             return compiler, self._weights

@@ -23,10 +23,11 @@ from jaxdelegate.function.records import (
     info_of,
     unique_names,
 )
+from jaxdelegate.function.selected import named_infos, selected, signatures_of
 from jaxdelegate.function.states import ModelStates
 from jaxdelegate.function.subgraph import SubgraphFunction
 from jaxdelegate.function.training import Trainable
-from jaxdelegate.function.views import View, named_infos, selected, signatures_of
+from jaxdelegate.function.views import View
 from jaxdelegate.function.weights import Params
 from jaxdelegate.model.open_models import open_model
 from jaxdelegate.model.records import Model, SignatureDef, Tensor
@@ -71,7 +72,7 @@ class Functions:
             self.graph.subgraphs,
             functools.partial(resources_after, subgraphs=self.graph.subgraphs, limits=view.limits),
         )
-        self._compilers = Compilers(view.options, view.prepared or view.options, weights)
+        self._compilers = Compilers(view, weights)
         self._arrays: Params = {}
         self._functions: dict[Ends, Function] = {}
         self._lock = threading.Lock()

@@ -1,13 +1,18 @@
 """Records of a model's tensors, signatures and parameters."""
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from jaxdelegate.model.records import Subgraph, Tensor
 from jaxdelegate.op_lowering.spec import Shape
 from jaxdelegate.quant.params import Quantization
+
+if TYPE_CHECKING:
+    from jaxdelegate.model.records import Subgraph, Tensor
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -15,21 +15,20 @@ import threading
 import types
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from jaxdelegate.cache.loading import ModelData, ResultSpec
 from jaxdelegate.cache.program_key import FileProgramKey
 from jaxdelegate.cache.programs import ProgramCache
 from jaxdelegate.compile.compiler import Compiler
-from jaxdelegate.compile.programs import programs_of
+from jaxdelegate.compile.programs import ModelPrograms, programs_of, programs_of_content
 from jaxdelegate.compile.target import compilation_module
-from jaxdelegate.digests import digests
 from jaxdelegate.function.records import Signature
-from jaxdelegate.function.views import View, signatures_of, whole
+from jaxdelegate.function.views import View, whole
+from jaxdelegate.lm.model_file import FOLDERS, Constants, ModelFile
 from jaxdelegate.lm.tasks import Array
 from jaxdelegate.lru_cache import LruCache, give_back
-from jaxdelegate.model.open_models import open_model
-from jaxdelegate.model.records import Model, SignatureDef, Tensor
+from jaxdelegate.model.source import open_source
 from jaxdelegate.passes.limits import Limits
 from jaxdelegate.pjrt import client
 from jaxdelegate.pjrt.client import Runtime
@@ -41,12 +40,65 @@ from jaxdelegate.xla.weights import DeviceWeights, on_device
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
+    from jaxdelegate.model.records import Model
+
 _MOST_PROGRAMS = 64
 _NO_CACHE = ":nocache"  # LiteRT-LM's
 _MOST_BYTES = 10 << 30  # of the default folder
-_FOLDERS = ("function", "lm", "plan", "runtime")  # whose code determines programs, besides others
 
 T = TypeVar("T", bound="DataclassInstance")  # what a program does
+
+
+class Opened(NamedTuple):
+    """Models of a bundle, and what compiles them.
+
+    Attributes:
+        view: of the models.
+        compiler: for the device.
+        files: by part; the main one first, called "".
+    """
+
+    view: View
+    compiler: Compiler
+    files: Mapping[str, ModelFile]
+
+    @property
+    def signatures(self) -> dict[str, dict[str, Signature]]:
+        """Those of each part."""
+        return {
+            part: {key: record.signature for key, record in file.records.items()}
+            for part, file in self.files.items()
+        }
+
+
+def opened(
+    source: Any, others: Mapping[str, Any], options: Mapping[str, Any], cache_dir: str | None
+) -> Opened:
+    """Open a bundle's models.
+
+    Args:
+        source: the main model, whose part is called "".
+        others: by part.
+        options: of JaxDelegate.
+        cache_dir: see `Engine`.
+
+    Raises:
+        ModelError: a model is damaged.
+        OptionError: an option is unknown, or does not apply.
+    """
+    # As XNNPACK, which is what runs bundles in LiteRT-LM.
+    view = dataclasses.replace(whole(options, Limits()), keeps_infinities=True)
+    folder = None if cache_dir == _NO_CACHE else cache_dir or _default_folder()
+    prepared = view.prepared or view.options
+    compiler = Compiler(dataclasses.replace(prepared, serialization_dir=folder))
+    if compiler.cache is not None and not cache_dir:
+        compiler.cache.most_bytes = _MOST_BYTES
+    device = compiler.target.runtime.device
+    files = {
+        part: ModelFile(open_source(model), compiler.cache, device)
+        for part, model in {"": source, **others}.items()
+    }
+    return Opened(view, compiler, files)
 
 
 class DeviceModel(abc.ABC, Generic[T]):
@@ -54,27 +106,21 @@ class DeviceModel(abc.ABC, Generic[T]):
 
     def __init__(
         self,
-        models: Mapping[str, Model],
+        models: Opened,
+        parts: Collection[str],
         name: str,
-        view: View,
-        cache_dir: str | None,
         declared: Mapping[str, Any] = types.MappingProxyType({}),
     ) -> None:
         """Compile nothing yet.
 
         Args:
-            models: by part; the main one first, called "".
+            models: of the bundle.
+            parts: of those that programs need.
             name: of the main one, for messages.
-            view: the options.
-            cache_dir: see `Engine`.
             declared: what programs depend on besides models, options and tasks.
         """
-        self._models, self._name, self._view = models, name, view
-        folder = None if cache_dir == _NO_CACHE else cache_dir or _default_folder()
-        prepared = view.prepared or view.options
-        self._compiler = Compiler(dataclasses.replace(prepared, serialization_dir=folder))
-        if self._compiler.cache is not None and not cache_dir:
-            self._compiler.cache.most_bytes = _MOST_BYTES
+        self._files = {part: models.files[part] for part in parts}
+        self._name, self._view, self._compiler = name, models.view, models.compiler
         self._given = {**self._compiler.file_settings(), **declared}
         self._settings = repr(self._given)
         self._programs: LruCache[Any, Program] = LruCache(_MOST_PROGRAMS)
@@ -213,7 +259,23 @@ class DeviceModel(abc.ABC, Generic[T]):
     ) -> Program:
         group = "lm", self._settings, weights.runtime
         made = functools.partial(self._made, task, weights)
-        return programs_of(self._models[""]).get(group, task, programs, math.inf, made)
+        return self._shared.get(group, task, programs, math.inf, made)
+
+    @functools.cached_property
+    def _models(self) -> Mapping[str, Model]:
+        """The models, read as a whole, by part."""
+        return {part: file.model for part, file in self._files.items()}
+
+    @functools.cached_property
+    def _shared(self) -> ModelPrograms:
+        """The programs of the models that this process has in memory."""
+        if self.programs is None or not self._is_stored_by_digest:
+            return programs_of(self._models[""])
+        return programs_of_content(self._digest)
+
+    @property
+    def _is_stored_by_digest(self) -> bool:
+        return all(file.is_in_one_file for file in self._files.values())
 
     def _made(self, task: T, weights: DeviceWeights) -> Program:
         """Load a program, or compile and store it; a NeedsJaxError: the runtime has no jax."""
@@ -244,6 +306,8 @@ class DeviceModel(abc.ABC, Generic[T]):
             program = cache.load(key, weights) if may_be_stored else None
             if program is None:
                 program = cache.save(key, self._computation(weights).program(task))
+                for file in self._files.values():
+                    file.store()
         return program
 
     def _give_back(self) -> None:
@@ -253,9 +317,8 @@ class DeviceModel(abc.ABC, Generic[T]):
 
     def _drop_pages(self) -> None:
         """Let go of the file's pages, which were read once."""
-        for model in self._models.values():
-            if model.origin.file is not None:
-                model.origin.file.drop_pages()
+        for file in self._files.values():
+            file.drop_pages()
 
     def _go_on_with_jax(self, *, is_running: bool = False) -> None:
         """Use jax from now on, which compiles; what was loaded without it is loaded again.
@@ -283,62 +346,27 @@ class DeviceModel(abc.ABC, Generic[T]):
                     self._compiling = self._new_computation(weights)
             return self._compiling
 
-    @functools.cached_property
+    @property
     def _digest(self) -> str:
-        found = digests([model.content for model in self._models.values()])
-        self._drop_pages()
-        return " ".join(found)
+        return " ".join(file.digest for file in self._files.values())
 
     def _key(self, task: T, runtime: Runtime) -> FileProgramKey | None:
         """The key of a stored program; None: it is not stored."""
         cache = self._compiler.cache
-        if cache is None or any(m.external_buffer_groups for m in self._models.values()):
+        if cache is None or not self._is_stored_by_digest:
             return None
-        constants = {
-            number: tensor.constant
-            for number, tensor in enumerate(self._tensors(task))
-            if tensor.constant is not None and not tensor.constant.dtype.hasobject
-        }
+        keys = self._keys(task)
+        constants = Constants([(f, keys[part]) for part, f in self._files.items() if part in keys])
         specs = {n: ResultSpec(*array) for n, array in enumerate(self._results(task))}
         return cache.file_program_key(
             self._digest,
             ModelData(specs, constants, {}, self._drop_pages),
             {**self._given, "task": dataclasses.asdict(task)},
             runtime.device,
-            folders=_FOLDERS,
+            folders=FOLDERS,
             model_name=os.path.basename(self._name),
             operators=self._description(task),
         )
-
-    def _tensors(self, task: T) -> list[Tensor]:
-        """Those of the task's signatures, in the order of the models."""
-        keys = self._keys(task)
-        subgraphs = (
-            model.subgraphs[signature_of(model, keys[part]).subgraph]
-            for part, model in self._models.items()
-            if part in keys
-        )
-        return [tensor for subgraph in subgraphs for tensor in subgraph.tensors]
-
-
-def read_models(
-    source: Any, others: Mapping[str, Any], options: Mapping[str, Any]
-) -> tuple[View, dict[str, Model], dict[str, Mapping[str, Signature]]]:
-    """The view of a bundle's models, the models, and their signatures, by part.
-
-    Args:
-        source: the main model, whose part is called "".
-        others: by part.
-        options: of JaxDelegate.
-    """
-    view = whole(options, Limits())
-    opened = {part: open_model(model) for part, model in {"": source, **others}.items()}
-    return view, opened, {part: signatures_of(m, view.limits) for part, m in opened.items()}
-
-
-def signature_of(model: Model, key: str) -> SignatureDef:
-    """The signature with a key."""
-    return next(s for s in model.signatures if s.key == key)
 
 
 def _default_folder() -> str:

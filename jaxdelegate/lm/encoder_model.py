@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxdelegate.lm.device_model import DeviceModel, read_models
+from jaxdelegate.lm.device_model import DeviceModel, opened
 from jaxdelegate.lm.encoder_graph import encoder_graph, selected
 from jaxdelegate.lm.encoder_tasks import EncoderTask, results
 from jaxdelegate.pjrt.client import viewed
@@ -44,11 +44,11 @@ class EncoderModel(DeviceModel[EncoderTask]):
             ModelError: it is not a text encoder.
             OptionError: an option is unknown, or does not apply.
         """
-        view, opened, signatures = read_models(source, others, options)
+        models = opened(source, others, options, cache_dir)
+        signatures = models.signatures
         graph = encoder_graph(signatures.pop(""), name, signatures)
         self.graph = dataclasses.replace(graph, encoders=selected(graph.encoders, *lengths))
-        models = {part: opened[part] for part in ("", *graph.embedders)}
-        super().__init__(models, name, view, cache_dir)
+        super().__init__(models, ("", *graph.embedders), name)
 
     def embeddings(self, texts: Sequence[Sequence[int]], max_batch: int) -> np.ndarray:
         """Embed texts, those of one encoder together.

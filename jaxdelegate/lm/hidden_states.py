@@ -1,10 +1,15 @@
 """The hidden state of a language model's last token: what its logits are computed from."""
 
+from __future__ import annotations
+
 import dataclasses
 import math
+from typing import TYPE_CHECKING
 
 from jaxdelegate.lm.graph import LOGITS
-from jaxdelegate.model.records import Model, SignatureDef, Subgraph
+
+if TYPE_CHECKING:
+    from jaxdelegate.model.records import Model, SignatureDef, Subgraph
 
 HIDDEN = "hidden_states"
 NO_HIDDEN_STATES = (
@@ -16,6 +21,8 @@ _PRODUCTS = frozenset({"BATCH_MATMUL", "CONV_2D", "FULLY_CONNECTED"})
 
 def hidden_size(model: Model, signature: SignatureDef) -> int:
     """How many elements a signature's hidden states have; 0: they cannot be found."""
+    if LOGITS not in signature.outputs:
+        return 0
     subgraph = model.subgraphs[signature.subgraph]
     index = _hidden_tensor(subgraph, signature.outputs[LOGITS])
     return 0 if index is None else math.prod(subgraph.tensors[index].shape)

@@ -1,22 +1,26 @@
 """A bundle's language model on a device."""
 
+from __future__ import annotations
+
 import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jaxdelegate.errors import JaxDelegateError
-from jaxdelegate.function.records import TensorInfo
-from jaxdelegate.function.views import planned
-from jaxdelegate.lm.device_model import DeviceModel, read_models, signature_of
-from jaxdelegate.lm.hidden_states import hidden_size, with_hidden_states
+from jaxdelegate.lm.device_model import DeviceModel, opened
+from jaxdelegate.lm.hidden_states import with_hidden_states
 from jaxdelegate.lm.magic_numbers import is_magic, with_number
+from jaxdelegate.lm.model_file import signature_of
 from jaxdelegate.lm.places import Attention
 from jaxdelegate.lm.signatures import language_graph
 from jaxdelegate.lm.tasks import Array, Task, results
-from jaxdelegate.model.records import Model
-from jaxdelegate.op_lowering.spec import Shape
-from jaxdelegate.xla.weights import DeviceWeights
+
+if TYPE_CHECKING:
+    from jaxdelegate.function.records import TensorInfo
+    from jaxdelegate.model.records import Model
+    from jaxdelegate.op_lowering.spec import Shape
+    from jaxdelegate.xla.weights import DeviceWeights
 
 _LOGGER = logging.getLogger("jaxdelegate")
 
@@ -57,19 +61,19 @@ class LanguageModel(DeviceModel[Task]):
             ModelError: it is not a model that generates text.
             OptionError: an option is unknown, or does not apply.
         """
-        view, opened, signatures = read_models(source, others, options)
+        models = opened(source, others, options, cache_dir)
+        signatures = models.signatures
         own = signatures.pop("")
         graph = language_graph(own, name, most_tokens, signatures, attention)
-        decode = signature_of(opened[""], graph.decode.key)
-        self.graph = dataclasses.replace(graph, hidden_size=hidden_size(opened[""], decode))
+        decode = models.files[""].records[graph.decode.key]
+        self.graph = dataclasses.replace(graph, hidden_size=decode.hidden_size)
         drafter = self.graph.drafter
         steps = [self.graph.decode.key, *([] if drafter is None else [drafter.verify.key])]
         used = sorted({part for step in steps for part in self.graph.keys(step)})
         super().__init__(
-            {part: opened[part] for part in used},
+            models,
+            used,
             name,
-            view,
-            cache_dir,
             {"attention": dataclasses.asdict(attention), "has drafter": drafter is not None},
         )
         self._lengths: dict[tuple[str, int], bool] = {}  # what is computable
@@ -126,6 +130,8 @@ class LanguageModel(DeviceModel[Task]):
         signature = signature_of(model, key)
         tensors = model.subgraphs[signature.subgraph].tensors
         shapes = {name: info.shape for name, info in self.graph.resized(inputs, length).items()}
+        from jaxdelegate.function.selected import planned  # noqa: PLC0415 (only to compile)
+
         try:
             specs = planned(model, signature, shapes, self._view.limits)
         except JaxDelegateError as error:

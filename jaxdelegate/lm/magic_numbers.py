@@ -4,11 +4,15 @@ Source: litert/runtime/magic_number_utils.cc of LiteRT and magic_number_configs_
 LiteRT-LM, which write another number into the model's shapes when they open it.
 """
 
+from __future__ import annotations
+
 import dataclasses
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from jaxdelegate.model.records import Model, Operator, Subgraph, Tensor
+if TYPE_CHECKING:
+    from jaxdelegate.model.records import Model, Operator, Subgraph, Tensor
 
 _SMALLEST = 11
 # Which inputs of operators are shapes or ends.

@@ -88,7 +88,8 @@ def _activated(
 
     def build(op: Op[_Activated]) -> Elementwise:
         dtype, activation = op.inputs[0].dtype, op.options.fused_activation_function
-        if dtype in COMPLEX or (dtype in INTEGERS and activation is Act.NONE):
+        is_unlimited = dtype in INTEGERS or op.context.keeps_infinities
+        if dtype in COMPLEX or (is_unlimited and activation is Act.NONE):
             return function
         low, high = _limits(activation, dtype)
         return lambda x, y: clamp(function(x, y), low, high)

@@ -282,6 +282,15 @@ def test_rsqrt_rounds_as_litert() -> None:
     np.testing.assert_array_equal(case.run_lowered(RULES["RSQRT"])[0], case.run_litert()[0])
 
 
+@pytest.mark.parametrize(("keeps", "want"), [(False, MAX), (True, INF)])
+def test_infinite_sums(keeps: bool, want: float) -> None:
+    x = value([MAX, 1], "float32")
+    case = _case("ADD", "large", [x, x])
+    add, arrays = case.lowered_call(RULES["ADD"], LoweringContext(keeps_infinities=keeps))
+    (found,) = add(*arrays)
+    np.testing.assert_array_equal(found, [want, 2])
+
+
 def test_a_quotient_by_a_constant_is_exact() -> None:
     x = (np.arange(1, 500, dtype=np.float32)[:, None] * np.arange(1, 60, dtype=np.float32)).copy()
     case = Case("DIV", "", [value(x), const(np.arange(1, 60), "float32")])
