@@ -80,8 +80,9 @@ class LoweringContext:
     weights_vary: bool = False  # constants are parameters, in the file's layout at each call
     triton_kernels: bool = False  # may call the GPU kernels, which JAX cannot differentiate
     # Sums and products of floats may be infinite, as XNNPACK's are; LiteRT's other kernels return
-    # the largest number then, which takes a fifth of a language model's instructions.
-    keeps_infinities: bool = False
+    # the largest number then, which takes a fifth of a language model's instructions. Attention is
+    # one operator even if a later operator quantizes its results.
+    follows_xnnpack: bool = False
     quantized_later: bool = False  # a quantized operator depends on its results
     grid: Grid | None = None  # its only result is rounded to this grid next; `Lowered.is_on_grid`
     intermediates: tuple[TensorSpec, ...] = ()  # integer LSTM: scales between its gates

@@ -57,17 +57,17 @@ class Compiler:
         options: DelegateOptions,
         target: Target | None = None,
         *,
-        keeps_infinities: bool = False,
+        follows_xnnpack: bool = False,
     ) -> None:
         """Compile nothing yet.
 
         Args:
             options: what is computed, and how.
             target: the device; None: that of the options.
-            keeps_infinities: see `LoweringContext`.
+            follows_xnnpack: see `LoweringContext`.
         """
         client.check_process()
-        self._keeps_infinities = keeps_infinities
+        self._follows_xnnpack = follows_xnnpack
         self.target = target or Target(options.platform, options.device_index)
         if options.native_kernels is None and self.platform == "cpu":
             options = dataclasses.replace(options, native_kernels=native_kernels_by_default())
@@ -118,7 +118,7 @@ class Compiler:
             native_bfloat16=self.is_native and kernels.multiplies_bfloat16(),
             adds_int8_products=self.is_native and kernels.adds_int8_products(),
             triton_kernels=self.options.native_kernels is not False and self.target.runs_triton,
-            keeps_infinities=self._keeps_infinities,
+            follows_xnnpack=self._follows_xnnpack,
         )
 
     @functools.cached_property

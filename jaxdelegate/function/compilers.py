@@ -22,7 +22,7 @@ class Compilers:
     def __init__(self, view: View, weights: DeviceWeights | None = None) -> None:
         """Prepared weights join `weights`."""
         self._options, self._prepared = view.options, view.prepared or view.options
-        self._keeps_infinities, self._weights = view.keeps_infinities, weights
+        self._follows_xnnpack, self._weights = view.follows_xnnpack, weights
         self._by_device: LruCache[jax.Device, Compiler] = LruCache(_MAX_DEVICES)
 
     @functools.cached_property
@@ -41,7 +41,7 @@ class Compilers:
         if platform is not None:
             options = dataclasses.replace(options, platform=platform)
         target = None if platform is None else _target(platform, options)
-        compiler = Compiler(options, target, keeps_infinities=self._keeps_infinities)
+        compiler = Compiler(options, target, follows_xnnpack=self._follows_xnnpack)
         runtime = client.of_jax(compiler.device)
         if self._weights is not None and self._weights.runtime is runtime:
             return compiler, self._weights

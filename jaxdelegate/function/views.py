@@ -24,7 +24,7 @@ class View:
         outputs: tensors that replace the main subgraph's outputs; None: its own outputs.
         batch: the batch size, or a name for any size; None: the file's.
         prepared: the options of functions with prepared weights; None: `options`.
-        keeps_infinities: of these functions, see `LoweringContext`.
+        follows_xnnpack: of these functions, see `LoweringContext`.
     """
 
     options: DelegateOptions
@@ -33,7 +33,7 @@ class View:
     outputs: tuple[str, ...] | None = None
     batch: int | str | None = None
     prepared: DelegateOptions | None = None
-    keeps_infinities: bool = False
+    follows_xnnpack: bool = False
 
     @property
     def is_cut(self) -> bool:

@@ -19,7 +19,9 @@
 // have any number of rows.
 //
 // Attention: q, k, v and an optional mask -> y, with `scale` (float32). Means: x -> y. Batches of
-// matrix products: x, w -> y, with `is_transposed` (int64). All float32.
+// matrix products: x, w -> y, with `is_transposed` (int64). Attention of few queries: q [heads,
+// queries, size], k, v and an optional mask -> y, with `are_last` (int64, for k and v: [heads, size,
+// keys], not [heads, keys, size]) and `scale`. All float32.
 
 #include <cstdio>
 #include <cstring>
@@ -30,6 +32,7 @@
 #include "cpu.h"
 #include "depthwise.h"
 #include "dynamic_range.h"
+#include "few_queries.h"
 #include "fully_connected.h"
 #include "instruction_sets.h"
 #include "mean.h"
@@ -344,6 +347,39 @@ const char* read(const XLA_FFI_CallFrame& frame, BatchMatMul& m) {
   return fits && m.batch * m.rows * matrix > 0 ? nullptr : "x, w and y do not fit each other";
 }
 
+// A row of the mask serves adjacent heads.
+const char* read_mask(const XLA_FFI_Buffer& mask, FewQueries& a) {
+  const bool has_rank = mask.rank == 3 && mask.dims[2] == a.keys;
+  a.mask_heads = has_rank ? mask.dims[0] : 0, a.mask_queries = has_rank ? mask.dims[1] : 0;
+  const bool fits = a.mask_heads > 0 && a.heads % a.mask_heads == 0 &&
+                    (a.mask_queries == 1 || a.mask_queries == a.queries) &&
+                    read_data(mask, a.mask_heads * a.mask_queries * a.keys, a.mask);
+  return fits ? nullptr : "the mask does not fit";
+}
+
+const char* read(const XLA_FFI_CallFrame& frame, FewQueries& a) {
+  const int64_t count = frame.args.size;
+  const void* const last = attribute(frame, 0, XLA_FFI_DataType_S64, 2);
+  const void* const scale = attribute(frame, 1, XLA_FFI_DataType_F32, 1);
+  if ((count != 3 && count != 4) || frame.rets.size != 1 || last == nullptr || scale == nullptr)
+    return "expected q, k, v, an optional mask, y, are_last and scale";
+  const XLA_FFI_Buffer &q = argument(frame, 0), &k = argument(frame, 1), &v = argument(frame, 2);
+  if (q.rank != 3 || k.rank != 3 || v.rank != 3) return "expected three dimensions";
+  a = {.heads = q.dims[0], .queries = q.dims[1], .size = q.dims[2], .mask_heads = 1,
+       .mask_queries = 1};
+  memcpy(&a.scale, scale, sizeof a.scale);
+  a.keys_last = static_cast<const int64_t*>(last)[0] != 0;
+  a.values_last = static_cast<const int64_t*>(last)[1] != 0;
+  a.keys = k.dims[a.keys_last ? 2 : 1];
+  const long matrix = a.heads * a.keys * a.size;
+  const bool fits = k.dims[a.keys_last ? 1 : 2] == a.size && v.dims[a.values_last ? 2 : 1] == a.keys &&
+                    read_data(q, a.heads * a.queries * a.size, a.q) && read_data(k, matrix, a.k) &&
+                    read_data(v, matrix, a.v) &&
+                    read_data(result(frame), XLA_FFI_DataType_F32, a.heads * a.queries * a.size, a.y);
+  if (!fits || matrix * a.queries == 0) return "q, k, v and y do not fit each other";
+  return count == 4 ? read_mask(argument(frame, 3), a) : nullptr;
+}
+
 // Whether an instruction set has the kernel.
 bool has(const InstructionSet& set, const Product<Bfloat16>&) { return set.bfloat16 != nullptr; }
 
@@ -393,7 +429,8 @@ XLA_FFI_Error* handle(XLA_FFI_CallFrame* frame) {
   ROW(jaxdelegate_product_int16, Product<Int16>)                          \
   ROW(jaxdelegate_depthwise_int16, Depthwise<Int16>)                      \
   ROW(jaxdelegate_fully_connected, FullyConnected)                        \
-  ROW(jaxdelegate_batch_matmul, BatchMatMul)
+  ROW(jaxdelegate_batch_matmul, BatchMatMul)                              \
+  ROW(jaxdelegate_few_queries, FewQueries)
 
 #define DEFINE(name, Work) \
   EXPORT XLA_FFI_Error* name(XLA_FFI_CallFrame* frame) { return handle<Work>(frame); }

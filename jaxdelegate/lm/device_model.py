@@ -87,7 +87,7 @@ def opened(
         OptionError: an option is unknown, or does not apply.
     """
     # As XNNPACK, which is what runs bundles in LiteRT-LM.
-    view = dataclasses.replace(whole(options, Limits()), keeps_infinities=True)
+    view = dataclasses.replace(whole(options, Limits()), follows_xnnpack=True)
     folder = None if cache_dir == _NO_CACHE else cache_dir or _default_folder()
     prepared = view.prepared or view.options
     compiler = Compiler(dataclasses.replace(prepared, serialization_dir=folder))

@@ -88,7 +88,7 @@ def _activated(
 
     def build(op: Op[_Activated]) -> Elementwise:
         dtype, activation = op.inputs[0].dtype, op.options.fused_activation_function
-        is_unlimited = dtype in INTEGERS or op.context.keeps_infinities
+        is_unlimited = dtype in INTEGERS or op.context.follows_xnnpack
         if dtype in COMPLEX or (is_unlimited and activation is Act.NONE):
             return function
         low, high = _limits(activation, dtype)

@@ -20,7 +20,7 @@ def takes(context: LoweringContext, logits: Shape, arrays: Specs) -> bool:
     *_, queries, keys = logits
     return (
         context.native_kernels
-        and not context.follows_kernels
+        and (context.follows_xnnpack or not context.follows_kernels)
         and all(spec.dtype == np.float32 and not spec.is_quantized for spec in specs)
         and policy.storage == np.float32
         and policy.operand_dtype(specs[0].dtype, rows=queries, output_channels=keys) == np.float32

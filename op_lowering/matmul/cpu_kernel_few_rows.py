@@ -19,7 +19,7 @@ from jaxdelegate.op_lowering.rule import LoweringContext
 
 # Measured on AVX2: XLA is as fast for more rows, for smaller matrices, and for so few values that
 # each call takes longer than reading them.
-_MOST_ROWS = {True: 16, False: 8}  # by adj_y
+MOST_ROWS = {True: 16, False: 8}  # by adj_y
 _LEAST_SIDE, _LEAST_VALUES = 64, 1 << 14
 
 
@@ -36,7 +36,7 @@ def takes(context: LoweringContext, options: BatchMatMulOptions, tensors: Tensor
         and w.const is None
         and count in (1, math.prod(y.shape[:-2]))
         and not options.adj_x
-        and rows <= _MOST_ROWS[options.adj_y]
+        and rows <= MOST_ROWS[options.adj_y]
         and min(w.shape[-2:]) >= _LEAST_SIDE
         and math.prod(w.shape) >= _LEAST_VALUES
     )

@@ -286,7 +286,7 @@ def test_rsqrt_rounds_as_litert() -> None:
 def test_infinite_sums(keeps: bool, want: float) -> None:
     x = value([MAX, 1], "float32")
     case = _case("ADD", "large", [x, x])
-    add, arrays = case.lowered_call(RULES["ADD"], LoweringContext(keeps_infinities=keeps))
+    add, arrays = case.lowered_call(RULES["ADD"], LoweringContext(follows_xnnpack=keeps))
     (found,) = add(*arrays)
     np.testing.assert_array_equal(found, [want, 2])
 
