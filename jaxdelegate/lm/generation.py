@@ -200,7 +200,7 @@ class Batch:
             running.error = None if constraint is None else constraint.error
         running.settled = len(running.tokens)
         if running.finish_reason is None:
-            running.settled -= _overlap(running.tokens, self._host.eos_token_ids)
+            running.settled -= overlap(running.tokens, self._host.eos_token_ids)
 
     def _end(self, slot: int) -> None:
         self._decoder.rest(slot)
@@ -366,7 +366,7 @@ def scored(
     return found
 
 
-def _overlap(tokens: Sequence[int], stops: Sequence[Sequence[int]]) -> int:
+def overlap(tokens: Sequence[int], stops: Sequence[Sequence[int]]) -> int:
     """How many tokens at the end may begin a stop sequence."""
     sizes = (n for stop in stops for n in range(1, len(stop)) if [*tokens[-n:]] == [*stop[:n]])
     return max(sizes, default=0)

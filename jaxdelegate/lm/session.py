@@ -8,7 +8,7 @@ from typing import Self
 from jaxdelegate.lm.choices import Rules
 from jaxdelegate.lm.completions import BenchmarkInfo, FinishReason, Responses, Timing
 from jaxdelegate.lm.decoder import Decoder
-from jaxdelegate.lm.generation import Pace
+from jaxdelegate.lm.generation import Pace, overlap
 from jaxdelegate.lm.host import Host
 from jaxdelegate.lm.text_stream import TextStream
 
@@ -19,6 +19,7 @@ class Answer:
     def __init__(self, engine: Host, decoder: Decoder, cancelled: threading.Event) -> None:
         self._engine, self._decoder, self._cancelled = engine, decoder, cancelled
         self.tokens: list[int] = []
+        self._settled = 0  # tokens that do not begin a stop sequence
         self.finish_reason: FinishReason = "length"
         self.first_token_at = self.ended_at = 0.0  # by time.perf_counter
 
@@ -41,12 +42,12 @@ class Answer:
                     yield text
         finally:
             self._decoder.rest(0)
-        if text := stream.end():
+        if text := stream.add(self.tokens[self._settled :]) + stream.end():
             yield text
 
     def _new(self, tokens: list[int]) -> list[int]:
-        """The tokens of a run that belong to the answer: those before a stop."""
-        before = len(self.tokens)
+        """The tokens that belong to the answer, with those of a run: those before a stop."""
+        before, settled = len(self.tokens), self._settled
         self.tokens += tokens
         found = self._engine.stop_in(self.tokens, before)
         if found is not None:
@@ -54,7 +55,10 @@ class Answer:
             beyond = len(self.tokens) - found.stop
             self._decoder.truncate(0, len(self._decoder.ids(0)) - beyond)
             self.tokens = self.tokens[: found.start]
-        return self.tokens[before:]
+        self._settled = len(self.tokens)
+        if found is None:
+            self._settled -= overlap(self.tokens, self._engine.eos_token_ids)
+        return self.tokens[settled : self._settled]
 
 
 class Session:

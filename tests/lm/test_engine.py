@@ -12,6 +12,7 @@ import pytest
 import jaxdelegate as jd
 from jaxdelegate import lm
 from jaxdelegate.errors import OptionError
+from jaxdelegate.lm.generation import Pace
 from tests.support.language_models import embedders, language_bundle, language_model
 
 BOS, EOS = 1, 2
@@ -195,6 +196,25 @@ def test_stop_sequences_of_several_tokens(tmp_path: Path, engine: lm.Engine) -> 
         ids += [*tokens[: first + 2], *engine.tokenize(" and")]
         want = greedy(tuple(ids), 3)[0]
         assert session.run_decode().texts[0].startswith(engine.detokenize(want[:1]))
+
+
+def test_a_stop_sequence_may_end_in_another_run(
+    tmp_path: Path, engine: lm.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs are short where steps take long."""
+    monkeypatch.setattr(Pace, "took", lambda *_: None)  # one step each
+    tokens, _ = greedy((BOS, *engine.tokenize("Hello")), 8)
+
+    def edit(m: Any) -> None:
+        m.stop_tokens.add().token_ids.ids.extend(tokens[2:4])
+
+    path = tmp_path / "stop.litertlm"
+    path.write_bytes(language_bundle(edit=edit))
+    with lm.Engine(path, lm.Backend.CPU()) as other:
+        for limit, count in ((8, 2), (3, 3)):  # the first token of a stop belongs to an answer, too
+            with other.create_session(max_output_tokens=limit) as session:
+                session.run_prefill(["Hello"])
+                assert session.run_decode().texts == [engine.detokenize(tokens[:count])]
 
 
 def test_cancelled(engine: lm.Engine) -> None:
