@@ -79,6 +79,7 @@ class LoweringContext:
     adds_int8_products: bool = False  # the CPU kernels multiply int8 and add in one instruction
     weights_vary: bool = False  # constants are parameters, in the file's layout at each call
     triton_kernels: bool = False  # may call the GPU kernels, which JAX cannot differentiate
+    mosaic_kernels: bool = False  # may call the TPU kernel, which JAX cannot differentiate either
     quantized_later: bool = False  # a quantized operator depends on its results
     grid: Grid | None = None  # its only result is rounded to this grid next; `Lowered.is_on_grid`
     intermediates: tuple[TensorSpec, ...] = ()  # integer LSTM: scales between its gates
@@ -109,6 +110,7 @@ class LoweringContext:
             native_bfloat16=False,
             adds_int8_products=False,
             triton_kernels=False,
+            mosaic_kernels=False,
         )
 
 
