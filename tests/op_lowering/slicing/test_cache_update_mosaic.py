@@ -11,6 +11,7 @@ import pytest
 from jax.experimental import pallas as pl
 
 from jaxdelegate.compile.compiler import Compiler
+from jaxdelegate.compile.target import Target
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.options import DelegateOptions
@@ -132,9 +133,7 @@ def test_other_updates_are_left_to_xla(
     np.testing.assert_array_equal(jax.jit(run)(x, update, start), want)
 
 
-def test_other_contexts_do_not_get_it(
-    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_contexts_do_not_get_it(rng: np.random.Generator) -> None:
     (x, *_), (update, *_) = drawn(rng, *CACHES["keys"])
     start = np.zeros(x.ndim, np.int32)
 
@@ -144,5 +143,14 @@ def test_other_contexts_do_not_get_it(
     assert has_kernel(TPU)
     assert not has_kernel(LoweringContext("tpu"))  # that of functions which JAX may transform
     assert not TPU.on_gpu(TPU.precision).mosaic_kernels
-    compiler = Compiler(DelegateOptions(platform="cpu"))
-    assert not compiler.context.mosaic_kernels
+
+
+@pytest.mark.parametrize(
+    ("platform", "asked", "gets"),
+    [("tpu", None, True), ("tpu", False, False), ("cpu", None, False)],
+)
+def test_programs_for_a_tpu_get_it(platform: str, asked: bool | None, gets: bool) -> None:
+    target = Target("cpu", 0)
+    target.platform = platform
+    compiler = Compiler(DelegateOptions(native_kernels=asked), target)
+    assert compiler.context.mosaic_kernels is gets
