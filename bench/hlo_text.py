@@ -118,7 +118,7 @@ def traffic(hlo: str) -> int:
 
     Of an operand that a kernel only picks rows from, these count, and of an array that it updates
     in place, the update. Copies to and from the fast memory of a TPU's core, `S(1)`, count by their
-    end in the device's memory.
+    end in the device's memory. A kernel in Pallas counts by its own estimate, if it has one.
     """
     computations, entry = _computations(hlo)
     waiting, seen, total = [entry or ""], {entry}, 0
@@ -136,6 +136,7 @@ _DONE = ("copy-done", "slice-done", "async-done")  # counted where they start
 _WITH_LAYOUT = re.compile(r"\w+\[[\d,]*\](?:\{[^}]*\})?")
 _PICKS, _UPDATES = ("gather", "dynamic-slice", "slice"), ("dynamic-update-slice", "scatter")
 _SAME = ("bitcast", "reshape", "copy", "convert")
+_ESTIMATE = re.compile(r'"cost_estimate":\{[^}]*"bytes_accessed":"(\d+)"')
 
 
 def _moved(
@@ -152,6 +153,8 @@ def _moved(
         source, target = (second, first) if kernel.opcode == "copy-start" else (first, second)
         read = array_bytes(target) if _in_memory(source) else 0
         return read + _in_memory(target)
+    if (estimate := _ESTIMATE.search(kernel.rest)) is not None:
+        return int(estimate[1])
     called = re.search(r"calls=%([\w.-]+)", kernel.rest)
     inner = computations.get(called[1], []) if called else [kernel]
     parameters = {

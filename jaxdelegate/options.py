@@ -141,7 +141,8 @@ class DelegateOptions:
     native_kernels: bool | None = _option(
         None,
         "Use jaxdelegate's C++ CPU kernels (convolutions, matrix products, attention, means), and "
-        "on a GPU its Triton kernels (depthwise convolutions, int8 products); "
+        "on a GPU its Triton kernels (depthwise convolutions, int8 products), on a TPU its kernel "
+        "for updates of caches; "
         "false: XLA computes everything. Unset: the environment variable "
         "JAXDELEGATE_NATIVE_KERNELS (0 or 1) decides; without it, they are used if they were built "
         "and the processor has AVX2.",

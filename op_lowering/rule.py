@@ -79,6 +79,7 @@ class LoweringContext:
     adds_int8_products: bool = False  # the CPU kernels multiply int8 and add in one instruction
     weights_vary: bool = False  # constants are parameters, in the file's layout at each call
     triton_kernels: bool = False  # may call the GPU kernels, which JAX cannot differentiate
+    mosaic_kernels: bool = False  # may call the TPU kernel, which JAX cannot differentiate either
     # Sums and products of floats may be infinite, as XNNPACK's are; LiteRT's other kernels return
     # the largest number then, which takes a fifth of a language model's instructions. Attention is
     # one operator even if a later operator quantizes its results.
@@ -113,6 +114,7 @@ class LoweringContext:
             native_bfloat16=False,
             adds_int8_products=False,
             triton_kernels=False,
+            mosaic_kernels=False,
         )
 
 

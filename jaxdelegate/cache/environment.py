@@ -5,6 +5,7 @@ Nothing here imports jax.
 
 import functools
 import importlib.util
+import itertools
 import os
 import re
 import sys
@@ -30,7 +31,10 @@ _VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "TF_XLA_FLAGS", "NVIDIA_TF32_OVER
 def environment_parts(device: Any) -> dict[str, Part]:
     """The parts that depend on neither the model nor options; without our sources."""
     platform = platform_of(device.platform)
-    options = (compiler_options(platform, exact=exact) for exact in (True, False))
+    options = (
+        compiler_options(platform, exact=exact, in_place=in_place)
+        for exact, in_place in itertools.product((True, False), repeat=2)
+    )
     values = {
         "versions": versions(platform).items(),
         "device": device_identity(device),

@@ -118,6 +118,7 @@ class Compiler:
             native_bfloat16=self.is_native and kernels.multiplies_bfloat16(),
             adds_int8_products=self.is_native and kernels.adds_int8_products(),
             triton_kernels=self.options.native_kernels is not False and self.target.runs_triton,
+            mosaic_kernels=self.options.native_kernels is not False and self.platform == "tpu",
             follows_xnnpack=self._follows_xnnpack,
         )
 

@@ -58,6 +58,7 @@ def _on(compiler: Compiler, platform: str) -> LoweringContext:
         native_bfloat16=False,
         adds_int8_products=False,
         triton_kernels=False,
+        mosaic_kernels=False,
     )
 
 

@@ -183,7 +183,9 @@ class _Kinds:
 def _context_of_program(context: LoweringContext, *, raw_weights: bool) -> LoweringContext:
     if context.precision.rounds_exactly:
         # No device-specific kernels, so that the same rewrites apply to every dtype.
-        context = dataclasses.replace(context, native_kernels=False, triton_kernels=False)
+        context = dataclasses.replace(
+            context, native_kernels=False, triton_kernels=False, mosaic_kernels=False
+        )
     context = dataclasses.replace(context, weights_vary=raw_weights)
     if not raw_weights:  # in a delegate's program, a loop's condition decides when it ends
         context = dataclasses.replace(context, static_loop=None)

@@ -155,7 +155,7 @@ def compile_function(
     platform = platform_of(device.platform)
     shapes = [jax.ShapeDtypeStruct(*argument) for argument in arguments]  # type: ignore[no-untyped-call]
     avals = [_on_device(aval, device) for aval in shapes]
-    options = compiler_options(platform, exact=exact)
+    options = compiler_options(platform, exact=exact, in_place=bool(donated))
     with client.as_programs(device):
         compiled, was_read = _compiled_ahead(function, avals, donated, options)
     if was_read and platform == "gpu":

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from jaxdelegate.kernels.processor import cpu_features, is_single_threaded
 
-Options = Mapping[str, int | str]
+Options = Mapping[str, int | float | str]
 
 # Operations for the library: sums along axes, matrix products; else also convolutions.
 _SUMS, _MATRICES = "LIBRARY_FUSION_TYPE_REDUCE", "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"
@@ -20,6 +20,13 @@ _GPU: Options = {
     "xla_gpu_experimental_force_split_k": 1,
 }
 
+_TPU_IN_PLACE: Options = {
+    # An array that is copied to the core's memory, read there and copied back is used for half of
+    # the bytes copied, which is enough by default (0.5). If all must be used, an array that a
+    # program updates in place stays where it is, and is read once.
+    "xla_tpu_msa_inefficient_use_to_copy_ratio": 1.0,
+}
+
 # By JAX's names of platforms: the plugins of one may have several.
 _PLATFORMS = {"cuda": "gpu", "rocm": "gpu"}
 
@@ -28,7 +35,7 @@ def platform_of(name: str) -> str:
     return _PLATFORMS.get(name, name)
 
 
-def compiler_options(platform: str, *, exact: bool) -> Options:
+def compiler_options(platform: str, *, exact: bool, in_place: bool = False) -> Options:
     """Options by the names of XLA's flags, without those that the user sets in XLA_FLAGS.
 
     A version of XLA may not know all of them. docs/design/gpu.md explains those for a GPU.
@@ -36,8 +43,14 @@ def compiler_options(platform: str, *, exact: bool) -> Options:
     Args:
         platform: "cpu", "gpu" or "tpu".
         exact: whether all products of the program have float32 factors.
+        in_place: whether the program updates arrays in place.
     """
-    options = {"cpu": _cpu_options(exact=exact), "gpu": _GPU}.get(platform, {})
+    by_platform = {
+        "cpu": _cpu_options(exact=exact),
+        "gpu": _GPU,
+        "tpu": _TPU_IN_PLACE if in_place else {},
+    }
+    options = by_platform.get(platform, {})
     said = re.findall(r"--(\w+)", os.environ.get("XLA_FLAGS", ""))
     return {name: value for name, value in options.items() if name not in said}
 

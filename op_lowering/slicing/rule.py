@@ -33,6 +33,7 @@ from jaxdelegate.op_lowering.rule import (
     table,
     why_not_const,
 )
+from jaxdelegate.op_lowering.slicing import cache_update_mosaic
 from jaxdelegate.op_lowering.slicing.options import (
     DynamicUpdateSliceOptions,
     SliceOptions,
@@ -344,8 +345,10 @@ def _lower_dynamic_update_slice(op: Op[DynamicUpdateSliceOptions]) -> Function:
     x, update = op.inputs[:2]
     last = np.subtract(x.shape, update.shape).astype(op.inputs[2].dtype)
 
-    is_cache = op.context.native_kernels and math.prod(x.shape) >= _CACHE
-    updated = _UPDATED_IN_PLACE if is_cache else _updated
+    updated = _updated
+    if math.prod(x.shape) >= _CACHE:
+        updated = _updated_by_kernel if op.context.mosaic_kernels else updated
+        updated = _UPDATED_IN_PLACE if op.context.native_kernels else updated
 
     def dynamic_update_slice(x: jax.Array, update: jax.Array, start: jax.Array) -> tuple[jax.Array]:
         start = jnp.clip(start, np.zeros_like(last), last)
@@ -356,6 +359,15 @@ def _lower_dynamic_update_slice(op: Op[DynamicUpdateSliceOptions]) -> Function:
 
 def _updated(x: jax.Array, update: jax.Array, start: jax.Array) -> jax.Array:
     return lax.dynamic_update_slice(x, update, start, allow_negative_indices=False)
+
+
+def _updated_by_kernel(x: jax.Array, update: jax.Array, start: jax.Array) -> jax.Array:
+    """For caches on a TPU, where an update is one place and the kernel supports it."""
+    axis = cache_update_mosaic.axis_of(x.shape, update.shape, x.dtype)
+    if axis is None:
+        return _updated(x, update, start)
+    place = start[axis].astype(np.int32)[None]
+    return cache_update_mosaic.update_places(x[None], update.squeeze(axis)[None], place, axis)[0]
 
 
 def _updated_in_place() -> Callable[..., jax.Array]:

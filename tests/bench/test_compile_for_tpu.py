@@ -9,25 +9,28 @@ from typing import Any
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "bench" / "compile_for_tpu.py"
+from tests.support.language_models import language_bundle, language_model
+
+BENCH = Path(__file__).parents[2] / "bench"
+NETWORK = "--graph=classification_int8.tflite"
 HAS_LIBTPU = importlib.util.find_spec("libtpu") is not None
 needs_libtpu = pytest.mark.skipif(not HAS_LIBTPU, reason="libtpu is not installed")
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(SCRIPT), "--graph=classification_int8.tflite", *arguments]
+def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(BENCH / script), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def records(*arguments: str) -> list[dict[str, Any]]:
-    done = run(*arguments)
+def records(script: str, *arguments: str) -> list[dict[str, Any]]:
+    done = run(script, *arguments)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 @pytest.mark.skipif(HAS_LIBTPU, reason="libtpu is installed")
 def test_without_libtpu_it_says_so() -> None:
-    done = run()
+    done = run("compile_for_tpu.py", NETWORK)
     assert done.returncode != 0
     assert "libtpu" in done.stdout + done.stderr
 
@@ -35,7 +38,20 @@ def test_without_libtpu_it_says_so() -> None:
 @needs_libtpu
 def test_convolutions_are_on_the_matrix_unit() -> None:
     """In floats; XLA:TPU also compiles rounding to quantized grids."""
-    for line in records("--compute_dtype=bfloat16,float32", "--batch=1,4"):
+    cases = NETWORK, "--compute_dtype=bfloat16,float32", "--batch=1,4"
+    for line in records("compile_for_tpu.py", *cases):
         assert line["compiled_for"].endswith("which was not there")
         assert line["products"] >= line["convolutions"] > 0
         assert line["host_calls"] == []
+
+
+@needs_libtpu
+def test_a_step_of_a_language_model_reads_caches_once(tmp_path: Path) -> None:
+    """And writes the tiles of one place, not the caches."""
+    path = tmp_path / "model.litertlm"
+    path.write_bytes(language_bundle(model=language_model(hidden=128, capacity=4096)))
+    lines = records("compile_language_models.py", str(path), "--device=tpu", "--slots=1,4")
+    assert [line["slots"] for line in lines] == [1, 4]
+    for line in lines:
+        assert line["step_mb"] < line["weights_mb"] + 1.15 * line["caches_mb"]
+        assert line["copies"] == 0

@@ -182,13 +182,17 @@ TPU = """\
   %copy-done = s8[32,64]{1,0:T(8,128)S(1)} copy-done(%copy-start)
   %half = ((s8[32,64]{1,0}), s8[16,64]{1,0:S(1)}, s32[]{:S(2)}) slice-start(%w), slice={[0:16]}
 """
+PALLAS = """\
+  %own = f32[128,64]{1,0:T(8,128)} custom-call(%new, %row), custom_call_target="tpu_custom_call", \
+backend_config={"custom_call_config":{"cost_estimate":{"flops":"0","bytes_accessed":"4096"}}}
+"""
 _ROW, _CACHE = 4 * 64, 4 * 128 * 64
 _GATHERED = 64 + 4 + _ROW  # the row of the table, its id, the result
 _UPDATED = _ROW + 4 + _ROW  # what is written, and where, and that it is
 _MULTIPLIED = _ROW + _CACHE + 4 * 128
 
 
-@pytest.mark.parametrize(("more", "moved"), [("", 0), (TPU, 32 * 64 + 16 * 64)])
+@pytest.mark.parametrize(("more", "moved"), [("", 0), (TPU, 32 * 64 + 16 * 64), (PALLAS, 4096)])
 def test_what_a_step_moves(hlo_text: Any, more: str, moved: int) -> None:
     expected = _GATHERED + _UPDATED + _MULTIPLIED + moved
     assert hlo_text.traffic(STEP.replace("MORE", more)) == expected

@@ -2,8 +2,10 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
+from jaxdelegate.pjrt import client
 from jaxdelegate.xla import aot, options
 
 SPLIT = "xla_gpu_experimental_force_split_k"
@@ -27,7 +29,25 @@ def test_options_follow_processor_threads_and_factors(
     monkeypatch.setattr(options, "cpu_features", lambda: frozenset(features))
     monkeypatch.setattr(options, "is_single_threaded", lambda: single)
     assert set(options.compiler_options("cpu", exact=exact)) == names
+    assert set(options.compiler_options("cpu", exact=exact, in_place=True)) == names
     assert options.compiler_options("tpu", exact=exact) == {}
+
+
+@pytest.mark.parametrize("donated", [(), (0,)])
+def test_on_a_tpu_arrays_that_are_updated_in_place_stay_where_they_are(
+    monkeypatch: pytest.MonkeyPatch, donated: tuple[int, ...]
+) -> None:
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    monkeypatch.setattr(aot, "platform_of", lambda _: "tpu")
+    given = []
+    monkeypatch.setattr(
+        jax.stages.Lowered,
+        "compile",
+        lambda _self, compiler_options: given.append(compiler_options),
+    )
+    array, runtime = ((4,), np.dtype(np.float32)), client.of_jax(jax.devices("cpu")[0])
+    aot.compile_function(lambda x: (x + 1,), [array], donated, runtime, exact=True)
+    assert given == [{"xla_tpu_msa_inefficient_use_to_copy_ratio": 1.0} if donated else {}]
 
 
 def test_on_a_gpu_graphs_take_in_convolutions_and_no_control_flow(
