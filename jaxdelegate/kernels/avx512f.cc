@@ -16,13 +16,15 @@ namespace {
 #include "finish.inc"
 #include "mean.inc"
 #include "softmax.inc"
+#include "layer_norm.inc"
 #include "in_place.inc"
 #include "winograd.inc"
 
 // 28 sums, two vectors of weights and an operand. Tiles of few rows read more panels at a time.
 static constexpr Float32Functions float32() {
   Float32Functions f{{depthwise<Float32Depthwise>}, winograd_points, winograd_results,
-                     finish, softmax, add_rows, multiply_in_place, multiply_transposed_in_place};
+                     finish, softmax, normalize, add_rows,
+                     multiply_in_place, multiply_transposed_in_place};
   list_products<Float32Steps, 1>(f, std::make_integer_sequence<int, 14>());
   list_products<Float32Steps, 2>(f, std::make_integer_sequence<int, 14>());
   list_products<Float32Steps, 4>(f, std::make_integer_sequence<int, 6>());

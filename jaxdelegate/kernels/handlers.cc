@@ -21,7 +21,9 @@
 // Attention: q, k, v and an optional mask -> y, with `scale` (float32). Means: x -> y. Batches of
 // matrix products: x, w -> y, with `is_transposed` (int64). Attention of few queries: q [heads,
 // queries, size], k, v and an optional mask -> y, with `are_last` (int64, for k and v: [heads, size,
-// keys], not [heads, keys, size]) and `scale`. All float32.
+// keys], not [heads, keys, size]) and `scale`. Normalization of rows: x [rows, count], perhaps a
+// scale and an offset [count] -> y, with `epsilon` (float32) and `has` (int64: is_centered, whether
+// there is a scale, an offset). All float32.
 
 #include <cstdio>
 #include <cstring>
@@ -35,6 +37,7 @@
 #include "few_queries.h"
 #include "fully_connected.h"
 #include "instruction_sets.h"
+#include "layer_norm.h"
 #include "mean.h"
 #include "product.h"
 #include "scratch.h"
@@ -380,6 +383,25 @@ const char* read(const XLA_FFI_CallFrame& frame, FewQueries& a) {
   return count == 4 ? read_mask(argument(frame, 3), a) : nullptr;
 }
 
+const char* read(const XLA_FFI_CallFrame& frame, LayerNorm& n) {
+  const void* const epsilon = attribute(frame, 0, XLA_FFI_DataType_F32, 1);
+  const auto* const has = static_cast<const int64_t*>(attribute(frame, 1, XLA_FFI_DataType_S64, 3));
+  if (epsilon == nullptr || has == nullptr || frame.rets.size != 1 ||
+      frame.args.size != 1 + (has[1] != 0) + (has[2] != 0))
+    return "expected x, a scale and an offset if there are any, y, epsilon and has";
+  const XLA_FFI_Buffer& x = argument(frame, 0);
+  if (x.rank != 2) return "expected rows";
+  n = {.rows = x.dims[0], .row = {.count = x.dims[1], .is_centered = has[0] != 0}};
+  memcpy(&n.row.epsilon, epsilon, sizeof n.row.epsilon);
+  const long count = n.row.count, all = n.rows * count;
+  int next = 1;
+  const bool fits = read_data(x, all, n.x) &&
+                    read_data(result(frame), XLA_FFI_DataType_F32, all, n.y) &&
+                    (has[1] == 0 || read_data(argument(frame, next++), count, n.row.scale)) &&
+                    (has[2] == 0 || read_data(argument(frame, next++), count, n.row.offset));
+  return fits && all > 0 ? nullptr : "x, scale, offset and y do not fit each other";
+}
+
 // Whether an instruction set has the kernel.
 bool has(const InstructionSet& set, const Product<Bfloat16>&) { return set.bfloat16 != nullptr; }
 
@@ -430,7 +452,8 @@ XLA_FFI_Error* handle(XLA_FFI_CallFrame* frame) {
   ROW(jaxdelegate_depthwise_int16, Depthwise<Int16>)                      \
   ROW(jaxdelegate_fully_connected, FullyConnected)                        \
   ROW(jaxdelegate_batch_matmul, BatchMatMul)                              \
-  ROW(jaxdelegate_few_queries, FewQueries)
+  ROW(jaxdelegate_few_queries, FewQueries)                                \
+  ROW(jaxdelegate_layer_norm, LayerNorm)
 
 #define DEFINE(name, Work) \
   EXPORT XLA_FFI_Error* name(XLA_FFI_CallFrame* frame) { return handle<Work>(frame); }

@@ -192,6 +192,14 @@ struct InPlaceProduct {
   long rows, depth, columns;
 };
 
+// What normalizes a row of `count` values; scale and offset [count] may be null.
+struct NormalizedRow {
+  long count;
+  bool is_centered;  // else the mean square is the variance
+  float epsilon;
+  const float *scale, *offset;
+};
+
 constexpr int kMostRows = 14;
 constexpr int kMostPanels = 4;
 constexpr long kMostSums = kMostRows * kMostPanels * kPanel;  // of integers, in a separate buffer
@@ -220,6 +228,7 @@ struct Float32Functions : Functions<Float32> {
   FinishKernel finish;
   // x = softmax(scale * x + mask) of count values; the mask may be null.
   void (*softmax)(float* x, long count, float scale, const float* mask);
+  void (*normalize)(const NormalizedRow&, const float* x, float* y);
   // y [channels] = scale * the sum of the rows of x [rows, channels].
   void (*add_rows)(const float* x, long rows, long channels, float scale, float* y);
   // y = x w, w [depth, columns]; y = x w^T, w [columns, depth].

@@ -15,15 +15,18 @@ from jaxdelegate.op_lowering.common.basics import (
     why_not_activation,
 )
 from jaxdelegate.op_lowering.dtypes import FLOATS
+from jaxdelegate.op_lowering.fused import layer_norm_cpu_kernel
 from jaxdelegate.op_lowering.fused.options import LayerNormOptions
 from jaxdelegate.op_lowering.rule import Function, Op, OpRule, first_reason, table, why_not_dtype
 
 
 def _why_not(op: Op[LayerNormOptions]) -> str | None:
     x, y = op.inputs[0], op.outputs[0]
-    follows_kernels = op.context.follows_kernels
+    context = op.context
+    by_kernel = layer_norm_cpu_kernel.takes(context, op.options, op.inputs)
+    may_round = not context.follows_kernels or (context.follows_xnnpack and by_kernel)
     return first_reason(
-        "in integer mode each operator rounds as its kernel does" if follows_kernels else None,
+        None if may_round else "in integer mode each operator rounds as its kernel does",
         *(why_not_dtype(spec, FLOATS) for spec in (*op.inputs, y) if spec is not None),
         None if x.shape == y.shape else f"{list(x.shape)} and {list(y.shape)} differ",
         why_not_activation(op.options.fused_activation_function),
@@ -32,6 +35,8 @@ def _why_not(op: Op[LayerNormOptions]) -> str | None:
 
 def _lower(op: Op[LayerNormOptions]) -> Function:
     o, wide = op.options, op.context.precision.accumulator(op.inputs[0].dtype)
+    if layer_norm_cpu_kernel.takes(op.context, o, op.inputs):
+        return layer_norm_cpu_kernel.layer_norm(o, op.inputs[0].shape)
     activate, dtype = fused_activation(o.fused_activation_function), op.outputs[0].dtype
 
     def layer_norm(
