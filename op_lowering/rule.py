@@ -81,8 +81,8 @@ class LoweringContext:
     triton_kernels: bool = False  # may call the GPU kernels, which JAX cannot differentiate
     mosaic_kernels: bool = False  # may call the TPU kernel, which JAX cannot differentiate either
     # Sums and products of floats may be infinite, as XNNPACK's are; LiteRT's other kernels return
-    # the largest number then, which takes a fifth of a language model's instructions. Attention is
-    # one operator even if a later operator quantizes its results.
+    # the largest number then, which takes a fifth of a language model's instructions. Attention and
+    # normalization are one call each even if a later operator quantizes its results.
     follows_xnnpack: bool = False
     quantized_later: bool = False  # a quantized operator depends on its results
     grid: Grid | None = None  # its only result is rounded to this grid next; `Lowered.is_on_grid`
