@@ -112,10 +112,10 @@ CHECKS = {
 
 
 def _when(name: str) -> list[pytest.MarkDecorator]:
-    if name in {"classify.py", "own_operator.py"}:
+    if name == "own_operator.py":
         return []
     # The others do what tests of their rooms and of the pages' code do.
-    few = {"compile_for_container.py", "exact_integers.py", "pose.py"}
+    few = {"compile_for_container.py", "exact_integers.py"}
     return [pytest.mark.slow if name in few else pytest.mark.exhaustive]
 
 

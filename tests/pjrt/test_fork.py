@@ -97,6 +97,7 @@ print(served(interpreter))
     assert 'multiprocessing.get_context("spawn")' in said[1]
 
 
+@pytest.mark.slow
 def test_while_another_thread_imports_jax(lines) -> None:
     """The child would wait forever for the end of the import."""
     said = lines("""

@@ -226,7 +226,7 @@ def _many_runs(count: int) -> list[LatencyRuns]:
     ]
 
 
-@pytest.mark.parametrize("count", [1, 150])
+@pytest.mark.parametrize("count", [pytest.param(1, marks=pytest.mark.exhaustive), 150])
 def test_texts_do_not_overlap(count: int) -> None:
     title = f"{LONG}\non NVIDIA H100 80GB HBM3 (cuda:0)"
     peaks = Peaks(6.7e13, 3.35e12, "given by --peak_flops", "given by --peak_bandwidth")
