@@ -56,9 +56,12 @@ demo: $(VENV)/.installed
 test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n $(JOBS) --dist=worksteal -m 'not slow and not gpu'
 
+# Importing all modules of tests takes 20 seconds.
+SLOW_MODULES = $(shell grep -rl 'mark\.slow' tests --include='test_*.py')
+
 # The second run compiles with all of XLA's optimizations: a third of the tests that compile (tests/conftest.py).
 test-slow: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -n $(JOBS) --dist=worksteal -m 'slow and not optimized and not gpu'
+	$(BIN)/python -m pytest -n $(JOBS) --dist=worksteal -m 'slow and not optimized and not gpu' $(SLOW_MODULES)
 	$(BIN)/python -m pytest -n $(JOBS) --dist=worksteal --optimized -m 'optimized and not gpu' \
 	  $(addprefix tests/,function gradients lowering op_lowering quant)
 

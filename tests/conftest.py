@@ -48,7 +48,7 @@ XLAS_DEFAULTS: dict[str, bool | str] = {
 # Tests that compile what they test. A third of them are slow tests and marked `optimized`, as XLA
 # optimizes what they compile; to compile it quickly as well would find nothing else.
 COMPILING = re.compile(
-    r"tests/(function|gradients|lowering)/"
+    r"tests/(function/(?!test_sharded)|gradients/|lowering/)"  # another process does for that one
     r"|tests/(op_lowering|quant)/(?!.*::test_(reference|refuses)_?)"
 )
 

@@ -22,7 +22,7 @@ def accept(out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.litert
 def test_a_dry_run_on_a_cpu_measures_and_goes_on(tmp_path: Path) -> None:
     out = tmp_path / "accept.jsonl"

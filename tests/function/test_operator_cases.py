@@ -180,7 +180,9 @@ def equations(jaxpr: Any) -> Iterator[Any]:
 SEEN: dict[bool, set[Any]] = {False: set(), True: set()}
 
 
-@WIDE
+@pytest.mark.parametrize(
+    "wide", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["32 bits", "64 bits"]
+)
 def test_operator_cases_can_be_jitted_and_derived(wide: bool) -> None:
     cases = various()[wide::80]  # other cases with 64-bit types than without
     assert faults(listed(cases), wide, SEEN[wide]) == []

@@ -139,7 +139,7 @@ def reasons(content: bytes) -> Iterator[str]:
 @pytest.mark.timeout(1200)
 def test_an_operator_with_hostile_constants_runs_or_is_refused() -> None:
     tally = Tally()
-    assert check(range(125), 0, tally) == 0
+    assert check(range(70), 0, tally) == 0
     for side in SIDES:
-        assert tally.counts[side]["ran"] > 12
-        assert tally.counts[side]["refused: InterpreterError"] > 25
+        assert tally.counts[side]["ran"] > 6
+        assert tally.counts[side]["refused: InterpreterError"] > 12

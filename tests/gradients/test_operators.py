@@ -163,7 +163,7 @@ def test_operators_without_a_derivative_have_none(name: str) -> None:
 
 
 @PLATFORMS
-@pytest.mark.parametrize("part", range(2))
+@pytest.mark.parametrize("part", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_derivatives(platform: str, part: int) -> None:
     """One case of some operators."""
     names = some()[part::2]

@@ -66,6 +66,7 @@ def lines(tmp_path: Path):
     return run
 
 
+@pytest.mark.slow
 def test_after_jax_ran(lines) -> None:
     """Old and new interpreters, delegates and models raise an error; the reference still works."""
     said = lines("""
