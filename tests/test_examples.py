@@ -112,11 +112,11 @@ CHECKS = {
 
 
 def _when(name: str) -> list[pytest.MarkDecorator]:
-    if name in {"classify.py", "own_operator.py"}:
+    if name == "own_operator.py":
         return []
     # The others do what tests of their rooms and of the pages' code do.
-    few = {"compile_for_container.py", "exact_integers.py", "pose.py"}
-    return [pytest.mark.slow if name in few else pytest.mark.exhaustive]
+    is_slow = name == "compile_for_container.py"
+    return [pytest.mark.slow if is_slow else pytest.mark.exhaustive]
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=_when(n)) for n in SCRIPTS])
@@ -153,6 +153,7 @@ def test_the_table_has_every_script() -> None:
     assert sorted(rows) == sorted([*SCRIPTS, "train_networks.py"])
 
 
+@pytest.mark.slow
 def test_a_missing_platform_is_an_error(tmp_path: Path) -> None:
     command = [sys.executable, str(EXAMPLES / "audio_batches.py"), "--platform=tpu"]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}

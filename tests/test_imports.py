@@ -81,6 +81,7 @@ def test_importing_the_package_imports_nothing_else() -> None:
     assert of_others(start()) == set()
 
 
+@pytest.mark.slow
 def test_a_stored_program_needs_nothing_else(network: Path, tmp_path: Path) -> None:
     directory = tmp_path / "programs"
     assert of_others(start(network, directory)) >= {"jax", "jaxdelegate.runtime.subgraph"}

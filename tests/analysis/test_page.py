@@ -292,7 +292,9 @@ def assert_centered_and_readable(found: dict[str, Any]) -> None:
     assert [text for box, around, text, _ in found["texts"] if not is_within(box, around)] == []
 
 
-@pytest.mark.parametrize(("length", "width"), [(3, 1400), (1000, 800)])
+@pytest.mark.parametrize(
+    ("length", "width"), [pytest.param(3, 1400, marks=pytest.mark.exhaustive), (1000, 800)]
+)
 def test_the_graph_opens_centered_and_readable(
     length: int, width: int, tower: Callable[[int], bytes], opened: Opened
 ) -> None:

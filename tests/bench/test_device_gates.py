@@ -150,6 +150,7 @@ def test_lowerings_are_those_of_the_committed_lines(gates: Any, digests: Any) ->
     )
 
 
+@pytest.mark.slow
 def test_a_digest_sees_another_lowering(
     gates: Any, digests: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -79,6 +79,7 @@ def models(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_matrix_follows_from_the_files(models: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     known = {"bench": "compare", "graph": "small", "batch": 1, "threads": 1}
@@ -98,6 +99,7 @@ def test_the_matrix_follows_from_the_files(models: Path, tmp_path: Path) -> None
     assert [line.split()[1] for line in again.stdout.splitlines()] == ["fixed", "small"]
 
 
+@pytest.mark.exhaustive
 def test_an_unknown_column_is_refused(models: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     ended = script("run_all.py", f"--models={models}", f"--out={out}", "--columns=float64")
@@ -218,6 +220,7 @@ def test_fine_tuning_of_a_quantized_network(tmp_path: Path) -> None:
         assert found["apart"]["largest"] <= 1
 
 
+@pytest.mark.exhaustive
 def test_what_fine_tuning_is_not_measured_for(tmp_path: Path) -> None:
     path, out = tmp_path / "net.tflite", tmp_path / "out.jsonl"
     path.write_bytes(small_classifier())

@@ -43,7 +43,7 @@ def test_truncated_entries(run, part: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", range(0, 64, 4))
+@pytest.mark.parametrize("part", range(0, 64, 8))
 @pytest.mark.parametrize("kind", ["*.program", "*.weights"])
 def test_truncated_everywhere(run, directory: Path, part: int, kind: str) -> None:
     run()

@@ -69,6 +69,7 @@ def prepare(run, folder: Path) -> None:
     np.save(folder / "want.npy", run.want)
 
 
+@pytest.mark.slow
 def test_two_processes_fill_one_directory(run, directory: Path, tmp_path: Path) -> None:
     prepare(run, tmp_path)
     processes = [start(tmp_path, directory) for _ in "ab"]

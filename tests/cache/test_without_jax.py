@@ -136,6 +136,7 @@ def test_changed_settings_need_other_programs(folder: Path) -> None:
     assert [outcome(child(folder, **by_environment)) for _ in "ab"] == [WITH, WITHOUT]
 
 
+@pytest.mark.slow
 def test_jax_can_be_imported_later(filled: tuple[Path, Result]) -> None:
     folder, cold = filled
     later = """
@@ -236,7 +237,7 @@ def broken(*_, **__):
             marks=pytest.mark.exhaustive,
         ),
         pytest.param("client._Aval.__init__ = broken", marks=pytest.mark.exhaustive),
-        "client.viewed = broken",
+        pytest.param("client.viewed = broken", marks=pytest.mark.exhaustive),
     ],
 )
 def test_a_jaxlib_with_other_calls_is_used_through_jax(

@@ -263,7 +263,7 @@ def test_the_page_is_self_contained(wrong: InferenceDiff) -> None:
     assert layers == ["CONV_2Dconv_1", "DEPTHWISE_CONV_2Ddepthwise_2", "AVERAGE_POOL_2Dpool"]
 
 
-@pytest.mark.parametrize("width", [1400, 800])
+@pytest.mark.parametrize("width", [pytest.param(1400, marks=pytest.mark.exhaustive), 800])
 def test_the_page_is_as_wide_as_the_window(
     width: int, wrong: InferenceDiff, opened: Callable[..., str]
 ) -> None:

@@ -60,6 +60,7 @@ def test_the_numpy_reference_agrees(folder: Path) -> None:
     assert language_model_summary(found).endswith("All answers agree with numpy.")
 
 
+@pytest.mark.slow
 def test_embedders_are_models_of_their_own(folder: Path, tmp_path: Path) -> None:
     names = ("tf_lite_embedder", "tf_lite_per_layer_embedder")
     others = dict(zip(names, embedders(), strict=True))
@@ -71,6 +72,7 @@ def test_embedders_are_models_of_their_own(folder: Path, tmp_path: Path) -> None
     assert reference.answers[0].expected_tokens == found.answers[0].expected_tokens
 
 
+@pytest.mark.slow
 def test_other_weights_are_found(folder: Path) -> None:
     found = compared(folder / "model.litertlm", against=folder / "other.litertlm")
     assert not found.is_healthy

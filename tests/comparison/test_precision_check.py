@@ -24,6 +24,7 @@ from jaxdelegate.op_lowering.precision import PrecisionPolicy
 from jaxdelegate.reference.kernel import Kernel, same_shape
 from jaxdelegate.testing import ModelBuilder
 from jaxdelegate.testing.running import random_inputs, run_once
+from tests.support.combinations import one_of
 
 
 def scaled(builder: ModelBuilder, x: int, factor: float, shape: Sequence[int]) -> int:
@@ -298,21 +299,27 @@ def _takes_long(file: str) -> bool:
     return file in LONG or (MODELS / file).stat().st_size > LARGE
 
 
-FLOAT_NETWORKS = [
-    pytest.param(file, marks=[pytest.mark.exhaustive] * _takes_long(file))
-    for file in sorted(
-        m["file"]
-        for m in MANIFEST
-        if m["kind"] in ("float", "fp16w")
-        and m["litert_runs"]
-        and m["file"].split("/")[0] in ("networks", "zoo")
-    )
-]
+FLOAT_NETWORKS = sorted(
+    m["file"]
+    for m in MANIFEST
+    if m["kind"] in ("float", "fp16w")
+    and m["litert_runs"]
+    and m["file"].split("/")[0] in ("networks", "zoo")
+)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not MANIFEST, reason="the real models are not here")
-@pytest.mark.parametrize("file", FLOAT_NETWORKS)
+@pytest.mark.parametrize(
+    "file",
+    [
+        *one_of(3, (file for file in FLOAT_NETWORKS if not _takes_long(file))),
+        *(
+            pytest.param(f, marks=pytest.mark.exhaustive)
+            for f in filter(_takes_long, FLOAT_NETWORKS)
+        ),
+    ],
+)
 def test_real_models_stay_finite_in_float16(file: str) -> None:
     path = MODELS / file
     arrays = random_inputs(jd.Interpreter(path).get_input_details())

@@ -42,6 +42,7 @@ from jaxdelegate.quant.params import Quantization
 from jaxdelegate.reference.registry import KERNELS
 from jaxdelegate.testing.builder import ModelBuilder
 from jaxdelegate.tools.main import main
+from tests.support.combinations import covering
 
 REFERENCES = ("numpy", "litert_ref", "litert_builtin", "litert_xnnpack")
 
@@ -118,9 +119,10 @@ def stock(model: bytes) -> Test:
     return Test(opened, label="XNNPACK")
 
 
-@pytest.mark.parametrize("reference", REFERENCES)
-@pytest.mark.parametrize("quant_mode", ["integer", "float_view"])
-@pytest.mark.parametrize("model", [amplifying, mixed, dynamic_range])
+@pytest.mark.parametrize(
+    ("model", "quant_mode", "reference"),
+    covering([amplifying, mixed, dynamic_range], ["integer", "float_view"], REFERENCES),
+)
 def test_what_is_right_is_right_by_every_reference(
     model: Any, quant_mode: str, reference: str
 ) -> None:
@@ -129,12 +131,17 @@ def test_what_is_right_is_right_by_every_reference(
     assert "differ from" not in summary(result) or "by rounding" in summary(result)
 
 
-@pytest.mark.parametrize("reference", REFERENCES)
-@pytest.mark.parametrize("quant_mode", ["integer", "float_view"])
-@pytest.mark.parametrize(("model", "operator"), [(amplifying, "ADD"), (mixed, "FULLY_CONNECTED")])
+@pytest.mark.parametrize(
+    ("wrong", "quant_mode", "reference"),
+    covering(
+        [(amplifying, "ADD"), (mixed, "FULLY_CONNECTED")], ["integer", "float_view"], REFERENCES
+    ),
+)
 def test_what_is_wrong_is_wrong_by_every_reference(
-    break_rule: Any, model: Any, operator: str, quant_mode: str, reference: str
+    break_rule: Any, wrong: tuple[Any, str], quant_mode: str, reference: str
 ) -> None:
+    model, operator = wrong
+
     def off(y: Any) -> Any:
         return y + y.dtype.type(3) if y.dtype == np.int8 else y + np.float32(0.4)
 

@@ -258,6 +258,7 @@ def test_one_delegate_in_two_interpreters() -> None:
     assert_close([a, b], [np.maximum(2 * X, 0), np.maximum(X, 0) + X])
 
 
+@pytest.mark.slow
 def test_jax_platforms_that_are_not_there_are_named() -> None:
     environment = {**os.environ, "JAX_PLATFORMS": "cuda"}
     done = subprocess.run(

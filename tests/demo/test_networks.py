@@ -15,7 +15,7 @@ from jaxdelegate.demo.tasks import TASKS, Task, packaged
 from jaxdelegate.interpreter import Interpreter
 from jaxdelegate.model.records import read_model
 
-pytestmark = pytest.mark.usefixtures("optimized")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("optimized")]
 
 SEEDS = range(20_000, 20_015)
 KINDS = pytest.mark.parametrize("quantized", [False, True], ids=["float", "int8"])

@@ -8,7 +8,7 @@ import pytest
 from jaxdelegate.tools.main import main
 
 
-@pytest.mark.parametrize("name", ["gradio", "PIL"])
+@pytest.mark.parametrize("name", ["gradio", pytest.param("PIL", marks=pytest.mark.exhaustive)])
 def test_without_an_extra(name: str) -> None:
     code = (
         f"import sys; sys.modules[{name!r}] = None; from jaxdelegate.tools.main import main; "

@@ -15,6 +15,7 @@ from jaxdelegate.errors import OptionError
 from jaxdelegate.evaluation import CocoResult, DataError, RunSettings, evaluate_coco
 from jaxdelegate.evaluation.images import Preprocessing
 from jaxdelegate.interpreter import Interpreter
+from tests.support.combinations import covering
 from tests.support.detectors import color_detector
 
 RED, GREEN = (255, 0, 0), (0, 255, 0)
@@ -255,8 +256,10 @@ def by_pycocotools(data: Set, rows: Sequence[Mapping[str, Any]]) -> list[float]:
     return [float(x) for x in evaluation.stats]
 
 
-@pytest.mark.parametrize("has_labels", [True, False])
-@pytest.mark.parametrize("category", [{"id": 1, "name": "red"}, {"id": 7, "name": "blue"}])
+@pytest.mark.parametrize(
+    ("category", "has_labels"),
+    covering([{"id": 1, "name": "red"}, {"id": 7, "name": "blue"}], [True, False]),
+)
 def test_categories_that_are_a_part_of_the_models(
     data: Set, has_labels: bool, category: dict[str, Any]
 ) -> None:

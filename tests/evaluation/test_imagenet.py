@@ -19,6 +19,7 @@ from jaxdelegate.measuring.tolerance import NETWORK, assert_close
 from jaxdelegate.op_lowering.options import ReducerOptions, ResizeBilinearOptions
 from jaxdelegate.op_lowering.resize.reference import resize_bilinear as reference_resize
 from jaxdelegate.testing.builder import ModelBuilder
+from tests.support.combinations import covering
 
 COLORS = {"red": (255, 0, 0), "green": (0, 255, 0), "blue": (0, 0, 255)}
 
@@ -154,8 +155,7 @@ def test_nothing_usable_is_an_error(data: Set) -> None:
         data.evaluate()
 
 
-@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
-@pytest.mark.parametrize("killed_at", [1, 2, 4, 7])
+@pytest.mark.parametrize(("killed_at", "suffix"), covering([1, 2, 4, 7], [".jsonl", ".parquet"]))
 def test_a_killed_run_continues_with_the_same_result(
     data: Set, monkeypatch: pytest.MonkeyPatch, suffix: str, killed_at: int
 ) -> None:

@@ -31,7 +31,7 @@ from tests.support.case_tables import cases_in
 
 ROOT = Path(__file__).parents[2]
 RECORDED = list(find_cases(ROOT.parent / "shared" / "op_cases"))
-PARTS = 16
+PARTS = 32
 WIDE = pytest.mark.parametrize("wide", [False, True], ids=["32 bits", "64 bits"])
 absent = pytest.mark.skipif(not RECORDED, reason="the recorded operator cases are not here")
 
@@ -180,13 +180,15 @@ def equations(jaxpr: Any) -> Iterator[Any]:
 SEEN: dict[bool, set[Any]] = {False: set(), True: set()}
 
 
-@WIDE
+@pytest.mark.parametrize(
+    "wide", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["32 bits", "64 bits"]
+)
 def test_operator_cases_can_be_jitted_and_derived(wide: bool) -> None:
-    cases = various()[wide::40]  # other cases with 64-bit types than without
+    cases = various()[wide::80]  # other cases with 64-bit types than without
     assert faults(listed(cases), wide, SEEN[wide]) == []
 
 
-# A sixteenth of the cases; the rest, and all with 64-bit types, with --exhaustive.
+# A part of the cases; the rest, and all with 64-bit types, with --exhaustive.
 SOME_PARTS = [
     pytest.param(
         part,

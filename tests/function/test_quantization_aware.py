@@ -183,7 +183,11 @@ def on_grid_by_hand(model: Any, params: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("name", FILES)
+# A network only has more of them.
+LAYERS = [pytest.param(n, marks=[pytest.mark.exhaustive] * (n == "a network")) for n in FILES]
+
+
+@pytest.mark.parametrize("name", LAYERS)
 def test_weights_become_the_floats_that_their_integers_stand_for(name: str) -> None:
     model = jd.load(FILES[name]())
     apply, params = model.function(io="float")
@@ -204,7 +208,7 @@ def test_weights_become_the_floats_that_their_integers_stand_for(name: str) -> N
         np.testing.assert_array_equal(got, y)
 
 
-@pytest.mark.parametrize("name", [n for n in FILES if "blocks" not in n])
+@pytest.mark.parametrize("name", [p for p in LAYERS if p.values != ("int4 in blocks",)])
 def test_the_files_scales_change_nothing(name: str) -> None:
     model = jd.load(FILES[name]())
     apply, params = model.function(io="float")
@@ -458,7 +462,7 @@ def test_what_cannot_be_trained_is_said() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ranges", [KEPT, "learned"])
+@pytest.mark.parametrize("ranges", ["learned", pytest.param(KEPT, marks=pytest.mark.exhaustive)])
 @pytest.mark.litert
 def test_an_anomaly_detector_learns_other_sounds(ranges: Any, tmp_path: Path) -> None:
     path = MODELS / "networks/model_ToyCar_quant_fullint.tflite"

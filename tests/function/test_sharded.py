@@ -16,6 +16,7 @@ def outcomes() -> dict[str, str]:
     return outcomes_of(CASES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", names_of(CASES))
 def test_eight_devices(name: str, outcomes: dict[str, str]) -> None:
     assert not outcomes[name], outcomes[name]

@@ -1,5 +1,7 @@
 """Damaged bundles are read or refused, in bounded time and memory."""
 
+import pytest
+
 from tests.fuzz.run_bundles import KINDS, DamagedBundles
 from tests.fuzz.run_mutations import Tally, run
 from tests.fuzz.workers import Worker
@@ -25,6 +27,7 @@ def test_a_bundle_without_damage_is_read() -> None:
     assert outcomes == dict.fromkeys(KINDS, "ran")
 
 
+@pytest.mark.slow
 def test_a_damaged_bundle_is_read_or_refused() -> None:
     worker, tally = Worker("bundle"), Tally()
     try:

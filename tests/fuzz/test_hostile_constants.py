@@ -114,14 +114,14 @@ def test_changes_are_the_same_each_time() -> None:
 def test_the_reference_runs_or_refuses_and_the_rules_give_reasons() -> None:
     """Checks without a compiler what runs or is refused, and why."""
     hostile, ran = HostileConstants(0), 0
-    for number in range(300):
+    for number in range(150):
         _name, content, _changes = hostile.damaged(number)
         with contextlib.suppress(jd.JaxDelegateError):
             run(jd.Interpreter(model_content=content))
             ran += 1
         with contextlib.suppress(jd.JaxDelegateError):
             assert not [r for r in reasons(content) if r.startswith(RULE_RAISED)], number
-    assert ran > 50
+    assert ran > 25
 
 
 def reasons(content: bytes) -> Iterator[str]:
@@ -139,7 +139,7 @@ def reasons(content: bytes) -> Iterator[str]:
 @pytest.mark.timeout(1200)
 def test_an_operator_with_hostile_constants_runs_or_is_refused() -> None:
     tally = Tally()
-    assert check(range(125), 0, tally) == 0
+    assert check(range(70), 0, tally) == 0
     for side in SIDES:
-        assert tally.counts[side]["ran"] > 12
-        assert tally.counts[side]["refused: InterpreterError"] > 25
+        assert tally.counts[side]["ran"] > 6
+        assert tally.counts[side]["refused: InterpreterError"] > 12

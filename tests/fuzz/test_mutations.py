@@ -69,7 +69,7 @@ def check(corpus: Corpus, count: int, workers: dict[str, Worker]) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_a_damaged_model_runs_or_is_refused(workers: dict[str, Worker]) -> None:
-    check(built(), 500, workers)
+    check(built(), 250, workers)
 
 
 @pytest.mark.slow
@@ -77,4 +77,4 @@ def test_a_damaged_model_runs_or_is_refused(workers: dict[str, Worker]) -> None:
 def test_a_damaged_real_model_runs_or_is_refused(workers: dict[str, Worker]) -> None:
     if not MODELS.is_dir():
         pytest.skip("no models in ../shared/models")
-    check(Corpus.of_folder(MODELS, seed=0, largest=LARGEST), 400, workers)
+    check(Corpus.of_folder(MODELS, seed=0, largest=LARGEST), 200, workers)

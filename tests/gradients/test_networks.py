@@ -12,6 +12,7 @@ import pytest
 
 import jaxdelegate as jd
 from jaxdelegate.compile.compiler import Compiler
+from tests.support.combinations import one_of
 from tests.support.networks import small_classifier
 
 MODELS = Path(__file__).parents[3] / "shared" / "models"
@@ -184,7 +185,7 @@ def test_a_small_network() -> None:
 @pytest.mark.parametrize(
     "elsewhere", ["cpu", pytest.param("tpu", marks=pytest.mark.exhaustive)], indirect=True
 )
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", one_of(3, SMALL))
 @pytest.mark.usefixtures("elsewhere")
 def test_small_networks(name: str) -> None:
     assert not list(faults(content_of(name), name))

@@ -216,6 +216,7 @@ def test_programs_call_kernels_within_the_limit_of_the_environment(
     assert printed(**environment).stdout.strip() == said
 
 
+@pytest.mark.slow
 def test_an_unknown_limit_is_an_error() -> None:
     done = printed(**{MAX_CPU_ISA: "avx3"})
     wanted = (

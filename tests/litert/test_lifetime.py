@@ -18,6 +18,7 @@ from jaxdelegate.litert import native
 from jaxdelegate.testing import assert_close
 from jaxdelegate.testing.running import run_once
 from jaxdelegate.xla import aot
+from tests.support.combinations import covering
 
 Stock = Callable[..., Interpreter]
 ROOT = Path(__file__).parents[2]
@@ -157,11 +158,12 @@ for interpreter in interpreters:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("delegates", ["[Doubling()]", "[jd.JaxDelegate()]"])
 @pytest.mark.parametrize(
-    "end",
-    ["", "del delegates", "raise SystemExit(0)", "import sys; sys.kept = interpreters"],
-    ids=["as it stands", "delegates dropped first", "SystemExit", "kept by another module"],
+    ("end", "delegates"),
+    covering(
+        ["", "del delegates", "raise SystemExit(0)", "import sys; sys.kept = interpreters"],
+        ["[Doubling()]", "[jd.JaxDelegate()]"],
+    ),
 )
 def test_exit_with_live_interpreters(delegates: str, end: str) -> None:
     code = textwrap.dedent(EXIT).format(delegates=delegates, end=end)

@@ -41,6 +41,7 @@ from jaxdelegate.op_lowering.options import (
 from jaxdelegate.op_lowering.records.c_struct import NOT_HANDED_OUT
 from jaxdelegate.op_lowering.records.enums import RngAlgorithm
 from jaxdelegate.testing import ModelBuilder
+from tests.support.combinations import one_of
 
 MODELS = Path(__file__).parents[3] / "shared" / "models"
 FILES = sorted(p for p in MODELS.rglob("*") if p.suffix in (".tflite", ".bin", ".lite"))
@@ -214,7 +215,7 @@ def assert_shown_as_read(path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.litert
 @pytest.mark.skipif(not FILES, reason="the real models are not here")
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", one_of(3, FILES), ids=lambda path: path.name)
 def test_the_operators_of_real_models_are_exposed(path: Path) -> None:
     try:
         read_model(str(path))
@@ -228,7 +229,7 @@ def test_the_operators_of_real_models_are_exposed(path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.litert
 @pytest.mark.skipif(not CASES, reason="the recorded operator cases are not here")
-@pytest.mark.parametrize("folder", CASES, ids=lambda path: path.name)
+@pytest.mark.parametrize("folder", one_of(3, CASES), ids=lambda path: path.name)
 def test_the_operators_of_recorded_cases_are_exposed(folder: Path) -> None:
     for path in sorted(folder.rglob("model.tflite")):
         if recorded(path) is not None:  # all its operators have kernels

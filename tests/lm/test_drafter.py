@@ -65,6 +65,7 @@ def test_answers_are_those_of_plain_decoding(engine: lm.Engine, plain: lm.Engine
         }
 
 
+@pytest.mark.slow
 def test_random_answers_with_penalties(engine: lm.Engine, plain: lm.Engine) -> None:
     """A proposal is right if it is the token that would have been drawn."""
     both(

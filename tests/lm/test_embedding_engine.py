@@ -255,6 +255,7 @@ print(json.dumps([[r.embedding for r in found], "jax" in sys.modules]))
 """
 
 
+@pytest.mark.slow
 def test_the_next_process_loads_programs_and_needs_no_jax(path: Path, tmp_path: Path) -> None:
     first, second = (ran(PROCESS, path, tmp_path) for _ in range(2))
     assert (first[1], second[1]) == (True, False)

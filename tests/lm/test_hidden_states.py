@@ -43,6 +43,7 @@ def test_a_row_depends_on_its_prompt_only(engine: lm.Engine) -> None:
     np.testing.assert_array_equal(alone[1], engine.hidden_states([engine.prompt_ids("b")]))
 
 
+@pytest.mark.slow
 def test_others_generate_meanwhile(engine: lm.Engine) -> None:
     ids = [*map(ord, "a text")]
     (answer,) = engine.generate([ids], max_output_tokens=20)

@@ -65,6 +65,7 @@ def test_scores_are_those_of_the_engine(tiny: Model, tmp_path: Path) -> None:
     np.testing.assert_allclose(scores[tiny.first - 1 :].sum(), score, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_gradients_are_those_of_differences(tiny: Model) -> None:
     loss = jax.jit(tiny.loss)
     slopes = jax.jit(jax.grad(tiny.loss))(tiny.params)
@@ -96,6 +97,7 @@ def test_a_prompt_is_read_by_prefill(tiny: Model) -> None:
     np.testing.assert_allclose(logits(jnp.int32(8)), expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_tuned_layer_is_saved_into_the_bundle(tiny: Model, tmp_path: Path) -> None:
     name = [n for n, leaf in tiny.params.items() if leaf.ndim == 2][-1]
     rows, columns = tiny.params[name].shape

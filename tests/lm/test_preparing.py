@@ -80,6 +80,7 @@ def warmed(engine: lm.Engine, held: Held) -> Batch:
     return batch
 
 
+@pytest.mark.slow
 def test_a_sequence_that_grows_waits_alone(engine: lm.Engine, held: Held) -> None:
     batch = warmed(engine, held)
     growing = batch.join(Request(GROWING, 40, Rules()))
@@ -113,6 +114,7 @@ def test_a_prompt_that_is_too_long_for_the_caches_waits_alone(
     finished(batch, batch.join(Request(SHORT, 90, Rules())))  # caches are short again
 
 
+@pytest.mark.slow
 def test_variants_join_and_leave(engine: lm.Engine, held: Held) -> None:
     """What was compiled for several goes on for fewer of them."""
     batch = warmed(engine, held)

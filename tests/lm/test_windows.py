@@ -61,6 +61,7 @@ def test_a_sequence_goes_back_within_reach(engine: lm.Engine) -> None:
         assert decoder.run()[0].tokens == greedy(ids)
 
 
+@pytest.mark.slow
 def test_rejected_tokens_in_a_ring(tmp_path: Path) -> None:
     """The drafter is one of another model: of what it proposes nothing stays in the caches."""
     path, model = tmp_path / "model.litertlm", windowed_model(verify=4)

@@ -165,7 +165,9 @@ def test_mobilenet_in_shorter_dtypes() -> None:
         assert least < of_largest(got, want) < most  # shorter, and right
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize(
+    "dtype", ["float16", pytest.param("bfloat16", marks=pytest.mark.exhaustive)]
+)
 def test_mobilenet_as_a_gpu_runs_it(dtype: str) -> None:
     """On the CPU, with a GPU's convolutions, which have results in reduced precision."""
     content = mobilenet_v1(size=32, width=0.5, classes=10)

@@ -45,6 +45,7 @@ from jaxdelegate.passes.propagation import gather
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import ModelBuilder
 from jaxdelegate.testing.running import run_once
+from tests.support.combinations import covering
 from tests.support.quantized import scaled
 
 Tensor = Any  # a shape, an array (a constant), or (shape, dtype) of what has no scale
@@ -256,8 +257,9 @@ def needs_scales(operator: Operator, dtype: Any, scales: Sequence[Any]) -> bool:
 
 
 @pytest.mark.litert
-@pytest.mark.parametrize("label", ["equal", "different", "in only", "out only"])
-@pytest.mark.parametrize("dtype", NARROW)
+@pytest.mark.parametrize(
+    ("dtype", "label"), covering(NARROW, ["equal", "different", "in only", "out only"])
+)
 def test_the_float_view_agrees_with_litert_or_leaves_the_operator(dtype: Any, label: str) -> None:
     scales = scales_of(dtype)[label]
     moving, orders = MOVING if label != "equal" else (), OF_SOME[:2] if dtype == np.int16 else ()

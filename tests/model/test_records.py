@@ -337,6 +337,7 @@ def real_files() -> list[pathlib.Path]:
     return [f for f in files if f.suffix in (".tflite", ".bin", ".lite")]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not SHARED.is_dir(), reason="needs the real models next to the project")
 def test_real_models_load_except_those_that_stock_litert_refuses() -> None:
     refused = {}

@@ -4,7 +4,7 @@ A module of operator tests holds tables by these names, and each test that `WALK
 runs in that module, as if it were defined there, unless the module has a test of that name. The
 module may replace how stock LiteRT runs a case (`run_litert`), and how a rule's reason is found
 (`reason`). Where `COMPILED_IN_PART` is true, because its tables multiply dtypes, shapes and scales,
-two of five lowerings are compiled, and all with `--exhaustive`.
+one of five lowerings of an operator is compiled, and all with `--exhaustive`.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.reference.registry import KERNELS
 from jaxdelegate.testing import Case
-from tests.support.case_groups import CaseGroup, first_in_groups, in_groups, two_of_five
+from tests.support.case_groups import CaseGroup, first_in_groups, in_groups, one_of_five
 
 
 def test_lowering_matches_the_reference(group: CaseGroup) -> None:
@@ -113,7 +113,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         grouped = "group" in metafunc.fixturenames
         is_compiled = test is not test_reference_matches_litert
         if is_compiled and grouped and getattr(metafunc.module, "COMPILED_IN_PART", False):
-            metafunc.parametrize("group", first_in_groups(two_of_five(cases), cases), ids=str)
+            metafunc.parametrize("group", first_in_groups(one_of_five(cases), cases), ids=str)
         else:
             name, values = ("group", in_groups(cases)) if grouped else ("case", cases)
             metafunc.parametrize(name, values, ids=str)

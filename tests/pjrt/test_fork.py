@@ -66,6 +66,7 @@ def lines(tmp_path: Path):
     return run
 
 
+@pytest.mark.slow
 def test_after_jax_ran(lines) -> None:
     """Old and new interpreters, delegates and models raise an error; the reference still works."""
     said = lines("""
@@ -97,6 +98,7 @@ print(served(interpreter))
     assert 'multiprocessing.get_context("spawn")' in said[1]
 
 
+@pytest.mark.slow
 def test_while_another_thread_imports_jax(lines) -> None:
     """The child would wait forever for the end of the import."""
     said = lines("""

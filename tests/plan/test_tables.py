@@ -12,6 +12,7 @@ from jaxdelegate.op_lowering.options import CastOptions, FullyConnectedOptions, 
 from jaxdelegate.plan import tables
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import ModelBuilder
+from tests.support.combinations import covering
 from tests.support.unpacking import watch_unpacking
 
 ROWS, WIDTH, IDS = 400, 64, 5
@@ -75,10 +76,12 @@ def results(interpreter: Any) -> np.ndarray:
     return found
 
 
-@pytest.mark.parametrize("host", HOSTS)
 @pytest.mark.parametrize(
-    "how",
-    [{}, {"operator": "GATHER", "dtype": np.float32}, {"casts": 2}, {"dtype": ml_dtypes.int4}],
+    ("how", "host"),
+    covering(
+        [{}, {"operator": "GATHER", "dtype": np.float32}, {"casts": 2}, {"dtype": ml_dtypes.int4}],
+        [*HOSTS],
+    ),
     ids=str,
 )
 def test_the_host_looks_rows_up(host: str, how: dict[str, Any]) -> None:

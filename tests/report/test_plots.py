@@ -226,7 +226,8 @@ def _many_runs(count: int) -> list[LatencyRuns]:
     ]
 
 
-@pytest.mark.parametrize("count", [1, 150])
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [pytest.param(1, marks=pytest.mark.exhaustive), 150])
 def test_texts_do_not_overlap(count: int) -> None:
     title = f"{LONG}\non NVIDIA H100 80GB HBM3 (cuda:0)"
     peaks = Peaks(6.7e13, 3.35e12, "given by --peak_flops", "given by --peak_bandwidth")
@@ -246,6 +247,7 @@ def test_similar_errors_have_an_axis_with_numbers() -> None:
     assert sum(bool(label.get_text()) for label in figure.axes[1].get_xticklabels()) > 3
 
 
+@pytest.mark.slow
 def test_texts_of_two_results_do_not_overlap() -> None:
     two = (LONG, f"{LONG}2")
     peaks = Peaks(1e12, 1e11, "measured", "measured", {1 << 20: 1e12})

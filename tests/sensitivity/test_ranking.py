@@ -114,7 +114,7 @@ def test_activations_of_unequal_channels() -> None:
 @pytest.mark.litert
 @pytest.mark.filterwarnings("ignore:Warning. Enabling `experimental_preserve_all_tensors`")
 @pytest.mark.slow
-@pytest.mark.parametrize("scheme", ["int8", "dynamic"])
+@pytest.mark.parametrize("scheme", ["int8", pytest.param("dynamic", marks=pytest.mark.exhaustive)])
 def test_errors_are_those_of_quantized_operators(
     scheme: str, quantized: Callable[..., bytes], stock_error: Callable[..., float]
 ) -> None:

@@ -706,7 +706,13 @@ def has_llguidance() -> None:
 
 
 @pytest.mark.usefixtures("has_llguidance")
-@pytest.mark.parametrize("sampling", [{"temperature": 0}, {"temperature": 1.5, "seed": 3}])
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        pytest.param({"temperature": 0}, marks=pytest.mark.exhaustive),
+        {"temperature": 1.5, "seed": 3},
+    ],
+)
 def test_answers_match_a_schema(served: Served, sampling: Any) -> None:
     """By OpenAI's client, whole and as streams."""
     openai = pytest.importorskip("openai", reason="the package openai is not installed")

@@ -23,6 +23,7 @@ from jaxdelegate.serve.records import InferRequest, RequestError
 from jaxdelegate.serve.settings import ServeSettings
 from jaxdelegate.testing import ModelBuilder
 from jaxdelegate.testing.running import random_inputs, run_once
+from tests.support.combinations import one_of
 
 MODELS = Path(__file__).parents[2].parent / "shared" / "models" / "networks"
 STREAMING = ("v2__okay_nabu", "soundstream_encoder", "trained_lstm")
@@ -280,7 +281,7 @@ def test_signatures_share_the_states_of_a_sequence(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not MODELS.is_dir(), reason="the real models are not here")
-@pytest.mark.parametrize("name", STREAMING)
+@pytest.mark.parametrize("name", one_of(3, STREAMING))
 def test_five_hundred_sequences_of_a_streaming_network(tmp_path: Path, name: str) -> None:
     content = (MODELS / f"{name}.tflite").read_bytes()
     details = interpreter(content, use_delegate=False).get_input_details()

@@ -82,9 +82,12 @@ def first_in_groups(first: Sequence[Case], cases: Sequence[Case]) -> list[Any]:
     return [*in_groups(first), *(pytest.param(g, marks=pytest.mark.exhaustive) for g in rest)]
 
 
-def two_of_five(cases: Sequence[Case]) -> list[Case]:
-    """Spread so that tables of two, three or four values in turn keep them all."""
-    return [case for i, case in enumerate(cases) if i % 5 in (0, 3)]
+def one_of_five(cases: Sequence[Case]) -> list[Case]:
+    """One of five of each operator; tables of two, three or four values in turn keep them all."""
+    by_operator: dict[str, list[Case]] = {}
+    for case in cases:
+        by_operator.setdefault(case.name, []).append(case)
+    return [case for some in by_operator.values() for case in some[::5]]
 
 
 def in_part(cases: Sequence[Any]) -> list[Any]:

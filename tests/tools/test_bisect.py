@@ -101,7 +101,7 @@ def test_mistakes_are_one_line(
     assert message in refused("bisect", *(flag.format(model=network_path) for flag in flags))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive  # slow: the same in tests/comparison/test_bisect.py
 @pytest.mark.skipif(not DEEPLAB.exists(), reason="the real models are not here")
 def test_a_real_network(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

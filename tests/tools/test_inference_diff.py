@@ -278,7 +278,7 @@ def test_the_manual_names_flags_that_exist(capsys: pytest.CaptureFixture[str]) -
     assert [flag for flag in sorted(flags) if f"--{flag}" not in known.replace("[no]", "")] == []
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive  # slow: the same in tests/comparison/test_layers.py
 @pytest.mark.skipif(not DEEPLAB.exists(), reason="the real models are not here")
 def test_a_real_network(tool: Printed, tmp_path: Path) -> None:
     code, out, _ = tool(

@@ -190,7 +190,7 @@ def test_a_flag_is_boolean_in_all_tools_or_in_none() -> None:
 SMALL = ("--size=32", "--width=0.25", "--num_runs=1")
 
 
-@pytest.mark.parametrize("before", [None, "1"])
+@pytest.mark.parametrize("before", [None, pytest.param("1", marks=pytest.mark.exhaustive)])
 def test_the_switch_holds_for_one_tool(
     before: str | None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -247,6 +247,7 @@ def test_an_operator_that_does_not_run_alone_keeps_its_default(
     assert timer.asked == []
 
 
+@pytest.mark.slow
 def test_the_budget_goes_to_the_most_expensive(timer: FakeTimer) -> None:
     delegate = jd.JaxDelegate(platform="cpu")
     partition, context = lowered_of(network(), delegate)
@@ -308,6 +309,7 @@ def test_small_operators_are_not_measured(monkeypatch: pytest.MonkeyPatch) -> No
 # ---- what is kept
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("compiled_uncached")
 def test_choices_are_kept_for_other_programs(timer: FakeTimer, tmp_path: Path) -> None:
     where = {"serialization_dir": str(tmp_path / "cache")}
@@ -331,6 +333,7 @@ def test_choices_are_kept_for_other_programs(timer: FakeTimer, tmp_path: Path) -
     assert len(json.loads(file.read_text())["choices"]) == 4
 
 
+@pytest.mark.slow
 def test_within_a_process_nothing_is_measured_twice(timer: FakeTimer) -> None:
     delegate, _, interpreter = tuned(ONE)
     once = len(timer.asked)
@@ -341,6 +344,7 @@ def test_within_a_process_nothing_is_measured_twice(timer: FakeTimer) -> None:
     assert len(timer.asked) == 2 * once
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("compiled_uncached")
 def test_balanced_takes_over_what_is_stored(timer: FakeTimer, tmp_path: Path) -> None:
     where = {"serialization_dir": str(tmp_path / "cache"), "platform": "cpu"}

@@ -14,6 +14,7 @@ from jaxdelegate.op_lowering.rule import Lowered, LoweringContext, Op
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.quant.params import Quantization, integer_range
 from jaxdelegate.testing import Arg, Case
+from tests.support.combinations import covering
 from tests.support.quantized import scaled
 
 INT4, INT2 = np.dtype(ml_dtypes.int4), np.dtype(ml_dtypes.int2)
@@ -26,8 +27,10 @@ def weights(dtype: np.dtype, shape: Shape) -> np.ndarray:
     return np.random.default_rng(shape).integers(low, high, shape, endpoint=True).astype(dtype)
 
 
-@pytest.mark.parametrize("shape", [(3, 8), (3, 7), (2, 3, 5), (1, 1), (0, 4), (4, 0)])
-@pytest.mark.parametrize("dtype", [INT4, INT2])
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    covering([(3, 8), (3, 7), (2, 3, 5), (1, 1), (0, 4), (4, 0)], [INT4, INT2]),
+)
 def test_rows_come_back(dtype: np.dtype, shape: Shape) -> None:
     packed, w = Packed(dtype, shape[-1]), weights(dtype, shape)
     data = packed.pack(w)

@@ -58,6 +58,7 @@ def _select(
 
 
 SELECTABLE = [*NUMBERS, "complex64", "bool"]
+COMPILED_IN_PART = True
 CASES = [
     *(
         _compare(name, "same", _few(d, 4, 5), _few(d, 4, 5, seed=1))

@@ -140,6 +140,7 @@ def random_suppression(
     return suppression(label, limit, iou, threshold, sigma, boxes=boxes, scores=scores)
 
 
+COMPILED_IN_PART = True
 CASES = [
     case
     for sigma in (None, 0.0, 0.5)

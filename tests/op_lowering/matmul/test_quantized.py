@@ -17,6 +17,7 @@ from jaxdelegate.op_lowering.rule import LoweringContext, Op
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.quant.params import Blockwise, Quantization, integer_range
 from jaxdelegate.testing import Arg, Case
+from tests.support.case_groups import in_part
 from tests.support.quantized import scaled
 
 INT8, UINT8, INT16, INT32 = (np.dtype(t) for t in (np.int8, np.uint8, np.int16, np.int32))
@@ -232,7 +233,7 @@ CASES = FULLY_CONNECTED + BATCH_MATMUL
 
 
 @pytest.mark.litert
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", in_part([*KINDS]))
 def test_random_weights_equal_litert(kind: str, rng: np.random.Generator) -> None:
     for seed in range(15):
         rows, depth, output_channels = (int(n) for n in rng.integers((1, 1, 2), (5, 60, 20)))

@@ -21,6 +21,7 @@ from jaxdelegate.options import DelegateOptions
 from jaxdelegate.quant.affine import dequantize
 from jaxdelegate.quant.params import Blockwise, Quantization, integer_range
 from jaxdelegate.testing import Arg, Case
+from tests.support.combinations import covering
 
 INT8, INT4, INT2 = (np.dtype(t) for t in (np.int8, ml_dtypes.int4, ml_dtypes.int2))
 RULE: Any = RULES["FULLY_CONNECTED"]
@@ -124,8 +125,11 @@ def run_all(found: Sequence[Lowered], arrays: Sequence[Sequence[Any]]) -> list[j
 @DEVICES
 @pytest.mark.parametrize(
     "examples",
-    [EXAMPLES[::2], pytest.param(EXAMPLES[1::2], marks=pytest.mark.exhaustive)],
-    ids=["even", "odd"],
+    [
+        EXAMPLES[::4],
+        *(pytest.param(EXAMPLES[i::4], marks=pytest.mark.exhaustive) for i in (1, 2, 3)),
+    ],
+    ids=range(4),
 )
 def test_equals_the_view_of_floats(examples: Sequence[Case], device: LoweringContext) -> None:
     """Units that multiply 16 bits lose nothing of a float32."""
@@ -138,8 +142,9 @@ def test_equals_the_view_of_floats(examples: Sequence[Case], device: LoweringCon
         np.testing.assert_allclose(got, want, rtol=0, atol=2e-6 * size, err_msg=str(example))
 
 
-@DEVICES
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize(
+    ("device", "dtype"), covering([GPU, TPU, PLAIN_GPU], ["float16", "bfloat16"])
+)
 def test_rounds_activations_and_blocks(device: LoweringContext, dtype: Any) -> None:
     """Integers are exact in half types, and sums are float32; scaled blocks are rounded first."""
     policy = policy_for(DelegateOptions(compute_dtype=dtype), device.platform, frozenset())

@@ -254,7 +254,7 @@ BEGUN = (
     + RNN[::2]
     + SVDF
 )
-FIRST = [*BEGUN[::3], *(BEGUN[i] for i in (7, 10, 16))]  # with everything, clips, a sequence
+FIRST = [*BEGUN[::5], *(BEGUN[i] for i in (7, 10, 16))]  # with everything, clips, a sequence
 
 
 def under_way(case: Case) -> Case:

@@ -240,7 +240,7 @@ BASIC = [
 CASES = STEP + SEQUENCE + BASIC
 
 
-@pytest.mark.parametrize("group", first_in_groups([*CASES[::2], STEP[15]], CASES), ids=str)
+@pytest.mark.parametrize("group", first_in_groups([*CASES[::3], STEP[15]], CASES), ids=str)
 def test_lowering_matches_the_reference(group: CaseGroup) -> None:
     CaseGroup([under_way(case) for case in group.cases]).check_lowerings(RULES)
 

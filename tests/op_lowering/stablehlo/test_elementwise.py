@@ -281,6 +281,7 @@ def clamp_cases() -> list[Case]:
     ]
 
 
+COMPILED_IN_PART = True
 CASES = [
     *binary_cases(),
     *unary_cases(),
