@@ -22,7 +22,7 @@ READ_BYTES = 64 << 20  # larger files are mapped instead of read
 _CHUNK = 1 << 30  # bytes that one call reads
 _MAX_NAME_BYTES = 1024
 # Saving a model in the folder of a cache must not write machine code from the model into it.
-_CACHE_SUFFIXES = (".program", ".start", ".support", ".settings", ".choices")
+_CACHE_SUFFIXES = (".program", ".start", ".support", ".signatures", ".settings", ".choices")
 _DRIVE = re.compile("[A-Za-z]:")
 
 

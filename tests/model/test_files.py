@@ -11,7 +11,7 @@ import pytest
 from ai_edge_litert import schema_py_generated as schema
 
 import jaxdelegate as jd
-from jaxdelegate.cache import choices, settings, start_records, support
+from jaxdelegate.cache import choices, maintenance
 from jaxdelegate.errors import ModelError
 from jaxdelegate.model import files
 from jaxdelegate.model.editing import Edited, edited
@@ -84,7 +84,7 @@ BAD_NAMES = [
     "w" * 1025,
     "0123abcd.program",
     "0123abcd.PROGRAM",
-    *(f"0123abcd{module.SUFFIX}" for module in (choices, settings, start_records, support)),
+    *(f"0123abcd{suffix}" for suffix in (choices.SUFFIX, *maintenance._RECORDS)),
 ]
 
 
