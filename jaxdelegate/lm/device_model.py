@@ -283,6 +283,7 @@ class DeviceModel(abc.ABC, Generic[T]):
         give_back()  # loading a program needs more memory than keeping it
         program = None if cache is None or key is None else cache.load(key, weights)
         if program is not None:
+            self._store_files()
             self._give_back()
             return program
         self._check(task)
@@ -306,9 +307,13 @@ class DeviceModel(abc.ABC, Generic[T]):
             program = cache.load(key, weights) if may_be_stored else None
             if program is None:
                 program = cache.save(key, self._computation(weights).program(task))
-                for file in self._files.values():
-                    file.store()
+                self._store_files()
         return program
+
+    def _store_files(self) -> None:
+        """Store what the next start needs of the models, unless it is stored."""
+        for file in self._files.values():
+            file.store()
 
     def _give_back(self) -> None:
         """Let go of what loading or compiling a program needed."""

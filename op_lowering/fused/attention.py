@@ -13,7 +13,7 @@ import numpy as np
 from jaxdelegate.op_lowering.common.basics import scalar
 from jaxdelegate.op_lowering.common.downcast import downcast
 from jaxdelegate.op_lowering.dtypes import FLOATS, HALVES
-from jaxdelegate.op_lowering.fused import attention_cpu_kernel, attention_few_queries
+from jaxdelegate.op_lowering.fused import attention_cpu_kernel, attention_cpu_kernel_few_queries
 from jaxdelegate.op_lowering.fused.attention_cpu_kernel import LEAST_QUERIES
 from jaxdelegate.op_lowering.fused.options import AttentionOptions
 from jaxdelegate.op_lowering.matmul.options import BatchMatMulOptions
@@ -101,7 +101,7 @@ def _why_not(op: Op[AttentionOptions]) -> str | None:
         None if fits else f"the mask does not broadcast to {list(shape)}",
         None
         if attention_cpu_kernel.takes(op.context, shape, op.inputs)
-        or attention_few_queries.takes(op.context, op.options, op.inputs)
+        or attention_cpu_kernel_few_queries.takes(op.context, op.options, op.inputs)
         else _why_not_by_cudnn(op.context, shape[-2], q.shape[-1]),
     )
 
@@ -140,8 +140,8 @@ def _lower(op: Op[AttentionOptions]) -> Function:
         (y,) = run(*arrays, *masks)
         return (y.swapaxes(1, 2).reshape(shape),)
 
-    if attention_few_queries.takes(context, o, op.inputs):
-        return attention_few_queries.attention(o, shape, attention)
+    if attention_cpu_kernel_few_queries.takes(context, o, op.inputs):
+        return attention_cpu_kernel_few_queries.attention(o, shape, attention)
     return Lowered(attention, {}, takes_reduced=True) if in_cudnn else attention
 
 

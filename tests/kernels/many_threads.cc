@@ -13,7 +13,9 @@
 
 #include "attention.h"
 #include "batch_matmul.h"
+#include "few_queries.h"
 #include "instruction_sets.h"
+#include "layer_norm.h"
 #include "mean.h"
 #include "product.h"
 #include "scratch.h"
@@ -204,11 +206,36 @@ std::vector<float> computed(const ThreadPool& pool, unsigned seed) {
       .w = x.data(),
       .y = multiplied.data(),
   };
+  std::vector<float> answered(2 * depth), normalized(rows * depth);
+  const kernels::FewQueries queries{
+      .heads = 1,
+      .queries = 2,
+      .keys = rows,
+      .size = depth,
+      .mask_heads = 1,
+      .mask_queries = 1,
+      .q = weights.data(),
+      .k = x.data(),
+      .v = x.data(),
+      .mask = weights.data(),
+      .scale = 0.125f,
+      .y = answered.data(),
+  };
+  const kernels::LayerNorm norm{
+      .rows = rows,
+      .row = {.count = depth, .is_centered = true, .epsilon = 1e-6f},
+      .x = x.data(),
+      .y = normalized.data(),
+  };
   kernels::run(attention, set, pool);
   kernels::run(few, set, pool);
+  kernels::run(queries, set, pool);
+  kernels::run(norm, set, pool);
   y.insert(y.end(), mean.begin(), mean.end());
   y.insert(y.end(), attended.begin(), attended.end());
   y.insert(y.end(), multiplied.begin(), multiplied.end());
+  y.insert(y.end(), answered.begin(), answered.end());
+  y.insert(y.end(), normalized.begin(), normalized.end());
   return y;
 }
 

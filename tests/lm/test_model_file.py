@@ -93,6 +93,15 @@ def test_a_damaged_record_is_reported(path: Path, forget_models: Forget) -> None
     assert answers(again) == want
 
 
+def test_a_missing_record_is_stored_again(path: Path, forget_models: Forget) -> None:
+    """For example if the cache was pruned."""
+    want = answers(engine(path))
+    record(path).unlink()
+    forget_models()
+    assert answers(engine(path)) == want
+    assert answers(started_again(path, forget_models)) == want
+
+
 def test_another_file_has_another_record(path: Path, forget_models: Forget) -> None:
     answers(engine(path))
     path.write_bytes(language_bundle(model=language_model(hidden=64, seed=1)))
