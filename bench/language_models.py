@@ -164,17 +164,18 @@ def main(arguments: list[str]) -> None:
     if FLAGS.child:
         in_child(arguments[1])
         return
-    import jax  # noqa: PLC0415 (a child starts without it)
-
     with tempfile.TemporaryDirectory() as folder:
         for path in map(Path, arguments[1:]):
             # litert_lm writes its cache next to the bundle.
             copy = shutil.copy(path, folder)
+            found = measure(str(copy))
+            import jax  # noqa: PLC0415 (the engine did, so that it knows the default settings)
+
             head = {"bench": "language_models", "bundle": path.name, "threads": threads()}
             kind = jax.devices(FLAGS.platform)[0].device_kind
             head |= {"platform": FLAGS.platform, "device_kind": kind}
             head |= {"compute_dtype": FLAGS.compute_dtype}
-            append({**head, "batch": FLAGS.batch, **measure(str(copy))}, FLAGS.out)
+            append({**head, "batch": FLAGS.batch, **found}, FLAGS.out)
 
 
 if __name__ == "__main__":
