@@ -64,8 +64,10 @@ def compiled(model: LanguageModel, device: jax.Device, slots: int, dtype: str) -
     options = DelegateOptions(compute_dtype=dtype)  # type: ignore[arg-type]
     view = dataclasses.replace(model._view, prepared=options)
 
-    def compiler(options: DelegateOptions, _target: Any = None) -> absent_device.AbsentCompiler:
-        return absent_device.AbsentCompiler(options, absent_device.Described(device))
+    def compiler(
+        options: DelegateOptions, _target: Any = None, **more: Any
+    ) -> absent_device.AbsentCompiler:
+        return absent_device.AbsentCompiler(options, absent_device.Described(device), **more)
 
     task = Task("generate", graph.decode.key, slots, graph.capacity, (0,), Variant())
     with (
