@@ -207,7 +207,7 @@ std::vector<float> computed(const ThreadPool& pool, unsigned seed) {
       .y = multiplied.data(),
   };
   std::vector<float> answered(2 * depth), normalized(rows * depth);
-  const kernels::FewQueries queries{
+  const kernels::FewQueries asked{
       .heads = 1,
       .queries = 2,
       .keys = rows,
@@ -229,7 +229,7 @@ std::vector<float> computed(const ThreadPool& pool, unsigned seed) {
   };
   kernels::run(attention, set, pool);
   kernels::run(few, set, pool);
-  kernels::run(queries, set, pool);
+  kernels::run(asked, set, pool);
   kernels::run(norm, set, pool);
   y.insert(y.end(), mean.begin(), mean.end());
   y.insert(y.end(), attended.begin(), attended.end());
