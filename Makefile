@@ -16,7 +16,7 @@ export PYTHONDONTWRITEBYTECODE =
 # $(call waiting,text,command): runs the command; after five seconds stderr says what it waits for.
 COMMA := ,
 waiting = (sleep 5 >/dev/null 2>&1; echo "$(1)" >&2) & watch=$$!; $(2); code=$$?; kill $$watch 2>/dev/null; exit $$code
-# Python compiles the modules that it imports; pip would compile all, six million lines.
+# Python compiles the modules that it imports; pip would compile all.
 installing = $(call waiting,installing jaxdelegate$(1) into $(VENV); the first time pip takes minutes to download JAX and others,\
   $(BIN)/python -m pip install --quiet --no-compile --editable '.$(1)')
 

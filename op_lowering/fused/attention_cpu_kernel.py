@@ -16,15 +16,19 @@ LEAST_QUERIES = 16
 
 def takes(context: LoweringContext, logits: Shape, arrays: Specs) -> bool:
     """`logits` is [..., T, S], `arrays` are q, k, v and perhaps a mask."""
+    return is_in_float32(context, logits, arrays) and logits[-2] >= LEAST_QUERIES
+
+
+def is_in_float32(context: LoweringContext, logits: Shape, arrays: Specs) -> bool:
+    """Whether one of this package's CPU kernels may compute it; see `takes`."""
     policy, specs = context.precision, [spec for spec in arrays if spec is not None]
     *_, queries, keys = logits
     return (
         context.native_kernels
-        and (context.follows_xnnpack or not context.follows_kernels)
+        and context.may_fuse_floats
         and all(spec.dtype == np.float32 and not spec.is_quantized for spec in specs)
         and policy.storage == np.float32
         and policy.operand_dtype(specs[0].dtype, rows=queries, output_channels=keys) == np.float32
-        and queries >= LEAST_QUERIES
         and math.prod(logits) > 0
     )
 

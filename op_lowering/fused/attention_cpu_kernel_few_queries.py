@@ -12,6 +12,7 @@ import numpy as np
 
 from jaxdelegate.kernels.library import FEW_QUERIES
 from jaxdelegate.op_lowering.common.row_batches import by_matrices
+from jaxdelegate.op_lowering.fused.attention_cpu_kernel import is_in_float32
 from jaxdelegate.op_lowering.fused.options import AttentionOptions
 from jaxdelegate.op_lowering.matmul.cpu_kernel_few_rows import MOST_ROWS
 from jaxdelegate.op_lowering.rule import Function, LoweringContext
@@ -20,17 +21,8 @@ from jaxdelegate.op_lowering.spec import Shape, Specs
 
 def takes(context: LoweringContext, options: AttentionOptions, arrays: Specs) -> bool:
     """Whether it multiplies q, k and v, which `arrays` are, perhaps with a mask."""
-    specs, policy = [spec for spec in arrays if spec is not None], context.precision
-    *_, queries, keys = options.logits
-    operand = policy.operand_dtype(specs[0].dtype, rows=queries, output_channels=keys)
-    return (
-        context.native_kernels
-        and (context.follows_xnnpack or not context.follows_kernels)
-        and all(spec.dtype == np.float32 and not spec.is_quantized for spec in specs)
-        and policy.storage == operand == np.float32
-        and queries <= MOST_ROWS[options.values_last]
-        and math.prod(options.logits) > 0
-    )
+    most = min(MOST_ROWS[not options.keys_last], MOST_ROWS[options.values_last])
+    return is_in_float32(context, options.logits, arrays) and options.logits[-2] <= most
 
 
 def attention(options: AttentionOptions, shape: Shape, otherwise: Function) -> Function:

@@ -1,6 +1,6 @@
 """Updates of one place in each of several arrays on a TPU: in Pallas, by Mosaic.
 
-XLA's own update of a batch, with a place for each item, is a loop of eight kernels for each item.
+XLA's own update of a batch, with a place for each item, is a loop of several kernels for each item.
 This is one kernel. Its arrays stay in the device's memory: of each item it reads the tiles with the
 place into the core's memory, and writes them back. It cannot be differentiated, so the context must
 allow it.

@@ -345,16 +345,21 @@ def _lower_dynamic_update_slice(op: Op[DynamicUpdateSliceOptions]) -> Function:
     x, update = op.inputs[:2]
     last = np.subtract(x.shape, update.shape).astype(op.inputs[2].dtype)
 
-    updated = _updated
-    if math.prod(x.shape) >= _CACHE:
-        updated = _updated_by_kernel if op.context.mosaic_kernels else updated
-        updated = _UPDATED_IN_PLACE if op.context.native_kernels else updated
+    updated = _update_of(op.context, x.shape)
 
     def dynamic_update_slice(x: jax.Array, update: jax.Array, start: jax.Array) -> tuple[jax.Array]:
         start = jnp.clip(start, np.zeros_like(last), last)
         return (updated(x, update, start),)
 
     return dynamic_update_slice
+
+
+def _update_of(context: LoweringContext, shape: Shape) -> Callable[..., jax.Array]:
+    if math.prod(shape) < _CACHE:
+        return _updated
+    if context.native_kernels:
+        return _UPDATED_IN_PLACE
+    return _updated_by_kernel if context.mosaic_kernels else _updated
 
 
 def _updated(x: jax.Array, update: jax.Array, start: jax.Array) -> jax.Array:
@@ -396,7 +401,7 @@ def _updated_in_place() -> Callable[..., jax.Array]:
     return call
 
 
-_UPDATED_IN_PLACE = traced_once(_updated_in_place())
+_UPDATED_IN_PLACE: Callable[..., jax.Array] = traced_once(_updated_in_place())
 
 DYNAMIC_UPDATE_SLICE = OpRule(
     "DYNAMIC_UPDATE_SLICE",

@@ -22,7 +22,7 @@ def accept(out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.exhaustive
+@pytest.mark.slow
 @pytest.mark.litert
 def test_a_dry_run_on_a_cpu_measures_and_goes_on(tmp_path: Path) -> None:
     out = tmp_path / "accept.jsonl"
@@ -46,7 +46,7 @@ def test_a_dry_run_on_a_cpu_measures_and_goes_on(tmp_path: Path) -> None:
     assert out.read_text() == before
 
 
-@pytest.mark.exhaustive
+@pytest.mark.slow
 def test_without_the_device_it_says_what_to_do(tmp_path: Path) -> None:
     done = accept(tmp_path / "accept.jsonl", "--platform=tpu")
     assert done.returncode != 0
@@ -121,7 +121,7 @@ def test_peaks_go_by_the_whole_name() -> None:
             peaks.datasheet_peaks(kind, np.dtype(np.float32))
 
 
-@pytest.mark.exhaustive
+@pytest.mark.slow
 def test_threads_do_not_multiply_the_matrix_of_a_gpu(tmp_path: Path) -> None:
     from tests.support.networks import small_classifier
 

@@ -204,7 +204,7 @@ def test_the_next_process_loads_programs_and_needs_no_jax(path: Path, tmp_path: 
     assert started(path, str(cache)) == [*second[:4], "True", first[5]]
 
 
-@pytest.mark.exhaustive
+@pytest.mark.slow
 def test_a_drafter_needs_no_jax_either(path: Path, tmp_path: Path) -> None:
     path.write_bytes(drafter_bundle())
     tokens, *had_jax = started(path, str(tmp_path / "cache"), DRAFTING)
