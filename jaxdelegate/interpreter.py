@@ -173,6 +173,7 @@ class Interpreter:
         self._timeout = timeout
         self._source = source
         self._read: OpenModel | None = None
+        self._main: SubgraphRunner | None = None  # of the main subgraph, once it has been invoked
         self._stored: StoredStart | None = None
         if not self._preserve and timeout is None:  # its program may have a loop that never ends
             own = weakref.ref(self)  # the delegate must not keep it alive
@@ -299,6 +300,8 @@ class Interpreter:
             ModelError: a file of more than 64 MiB, which is mapped and not read, was changed in
                 place.
         """
+        if self._main is not None and self._main.invoked_at_once():
+            return
         if self._stored is not None and self._stored.is_allocated:
             self._source.check_unchanged()
             if self._stored.invoke():
@@ -306,6 +309,7 @@ class Interpreter:
                 return
         self._ensure_safe()
         self._invoke(0, wait=wait)
+        self._main = self._runner(0)
 
     def _invoke(self, subgraph_index: int, wait: bool | None = None) -> None:
         runner = self._runner(subgraph_index)
@@ -425,6 +429,8 @@ class Interpreter:
                 jax has not that device; or the tensor is a constant, whose value is part of
                 compiled programs.
         """
+        if self._main is not None and self._main.copied_in(tensor_index, value):
+            return
         stored = self._stored
         known = None if stored is None else stored.input(tensor_index)
         if stored is not None and known is not None and stored.is_allocated:
@@ -477,6 +483,10 @@ class Interpreter:
             TensorError: no such tensor, or it holds no data: nothing was run yet, or it is an
                 intermediate that was released (`experimental_preserve_all_tensors` keeps those).
         """
+        if subgraph_index == 0 and self._main is not None:
+            copy = self._main.copied_out(tensor_index)
+            if copy is not None:
+                return copy
         stored = self._stored
         if stored is not None and subgraph_index == 0 and tensor_index in stored.values:
             return np.array(stored.values[tensor_index])

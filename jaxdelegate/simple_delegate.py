@@ -11,7 +11,7 @@ import abc
 import dataclasses
 import importlib
 import logging
-from collections.abc import Hashable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self, runtime_checkable
 
 from jaxdelegate.whole_imports import whole_imports
@@ -200,8 +200,20 @@ class SimpleDelegateOptions:
     fallback_on_error: bool = False
 
 
+class Values(Protocol):
+    """Values by tensor, as in a dictionary."""
+
+    def get(self, index: int, /) -> Any:
+        """A tensor's value; None: it has none."""
+        ...
+
+    def __setitem__(self, index: int, value: Any, /) -> None: ...
+
+
 class SimpleDelegateKernel(abc.ABC):
     """Runs one partition."""
+
+    returns_own_memory = False  # `eval` never assigns an array that overlaps one it has read
 
     @abc.abstractmethod
     def init(self, context: DelegateContext, params: DelegateParams) -> None:
@@ -214,6 +226,13 @@ class SimpleDelegateKernel(abc.ABC):
     @abc.abstractmethod
     def eval(self, context: DelegateContext, node: DelegateParams) -> None:
         """Read `node.inputs` from the context, compute, and assign `node.outputs`."""
+
+    def shortcut(self) -> Callable[[Values], bool] | None:
+        """A quicker `eval` for hosts whose plan is this partition alone; None: not now.
+
+        It reads and writes values by tensor. If it returns False, it has done nothing.
+        """
+        return None
 
     def described(self, error: Exception) -> str:
         """The message for an error of the device, in `eval` or when results are read."""

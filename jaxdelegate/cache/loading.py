@@ -64,6 +64,7 @@ def loaded(
         call_lists=tuple(
             runtime.put(np.frombuffer(call_list, np.uint8)) for call_list in entry.call_lists
         ),
+        is_on_cpu=platform_of(runtime.device.platform) == "cpu",
     )
 
 

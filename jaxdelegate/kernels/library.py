@@ -86,6 +86,15 @@ def _why_not(path: Path) -> str | None:
     return None
 
 
+def addresses() -> dict[str, int]:
+    """The addresses of the kernels by the names that programs call; empty: they cannot be used."""
+    if why_not() is not None:
+        return {}
+    library = opened(LIBRARY)
+    found = ((name, library[_function(name)]) for name in (*BATCHED, CALL_BATCH))
+    return {name: ctypes.cast(function, ctypes.c_void_p).value or 0 for name, function in found}
+
+
 def _function(name: str) -> str:
     """The function of the library that is registered under a name."""
     return name.rpartition(".")[0].replace(".", "_")

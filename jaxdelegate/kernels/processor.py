@@ -84,6 +84,11 @@ def threads() -> list[str | int]:
 
 
 @functools.cache
+def thread_count() -> int:
+    """The number of XLA:CPU's threads, whose pool is created once per process."""
+    chosen, cores = threads()
+    return chosen if isinstance(chosen, int) else int(cores)
+
+
 def is_single_threaded() -> bool:
-    """Whether XLA:CPU has one thread; its pool is created once per process."""
-    return threads()[0] == 1
+    return thread_count() == 1

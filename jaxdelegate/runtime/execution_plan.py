@@ -3,13 +3,14 @@
 import dataclasses
 import functools
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
 from jaxdelegate.errors import DeviceMemoryError, InterpreterError, JaxDelegateError
 from jaxdelegate.model.records import Subgraph
+from jaxdelegate.op_lowering.control_flow.reference import once_key
 from jaxdelegate.op_lowering.options import FLEX, as_read, record_of
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 from jaxdelegate.passes.propagation import check_dtypes, kernel_errors, known_shapes, with_shape
@@ -73,6 +74,12 @@ class OperatorStep(plan.PlannedOperator):
             f"Encountered unresolved {kind}: {printable(operator.name)}. "
             f"Node number {operator.index} ({printable(operator.name)}) failed to prepare.{remedy}"
         )
+
+    @functools.cached_property
+    def runs_once(self) -> Hashable | None:
+        """What resources hold when it has run and need not run again; None: it always runs."""
+        operator = self.node.operator
+        return once_key(operator.options) if operator.name == "CALL_ONCE" else None  # type: ignore[arg-type]
 
     def run(self, host: OperatorHost) -> None:
         """Call the kernel on host arrays; keep its outputs and new states."""

@@ -32,7 +32,8 @@ from jaxdelegate.runtime.buffers import (
 )
 from jaxdelegate.runtime.execution_plan import OperatorStep, PartitionStep, Step
 from jaxdelegate.runtime.stopping import Stop
-from jaxdelegate.simple_delegate import GraphKey, Node, SimpleDelegate
+from jaxdelegate.runtime.tensor_details import is_held_as_given
+from jaxdelegate.simple_delegate import GraphKey, Node, SimpleDelegate, Values
 
 _LOGGER = logging.getLogger("jaxdelegate")
 _SMALL_BYTES = 1 << 16  # per operator, without a check of the sum
@@ -92,13 +93,19 @@ class SubgraphRunner:
             i for i, spec in enumerate(declared) if spec.is_variable and i not in self._resources
         )
         results = {*self.subgraph.outputs, *self._variables}
-        self._own = tuple(results.difference(self.subgraph.inputs))
+        self._results = results.difference(self.subgraph.inputs)
+        self._own: Iterable[int] = self._results  # those that may be views of inputs
+        simple = {t.index for t in subgraph.tensors if is_held_as_given(t)}
+        self._simple_inputs = simple.intersection(subgraph.inputs).difference(self._resources)
+        self._simple_outputs = simple.intersection(subgraph.outputs).difference(self._resources)
         self._shapes = self._entry.declared_shapes
         self._planned: Hashable = None
         self._steps: list[Step] = []
         self._values: dict[int, Any] = {}
         self._pinned: dict[int, np.ndarray] = {}
         self._is_running = False  # a program may still read input buffers
+        self._shortcut: Callable[[Values], bool] | None = None
+        self._once: frozenset[Hashable] = frozenset()  # initializations that it relies on
         self.views = HeldViews()  # of pinned buffers
         self._released: dict[int, list[int]] = {}
         if self.delegates:
@@ -121,7 +128,7 @@ class SubgraphRunner:
         """Give an input another shape; takes effect at `allocate`."""
         if self._shapes.get(index) != shape:
             self._shapes[index] = shape
-            self.is_allocated = False
+            self.is_allocated, self._shortcut = False, None
 
     def has_shape(self, index: int, shape: Shape) -> bool:
         """Whether an input has this shape, now or from the next `allocate` on."""
@@ -151,19 +158,21 @@ class SubgraphRunner:
             ModelError: a mapped file was changed in place.
         """
         self._store.check_unchanged()
+        self._shortcut = None
         is_resized = self._planned != self._wanted()
         if is_resized:
             self.plan()
         self._check_memory()
         if self._prepare():
             self._check_memory()
+        self._own = self._views_of_inputs()
         self._released = self._last_reads()
         self._hold_tensors(is_resized=is_resized or not self._values)
         self.is_allocated = True
 
     def plan(self) -> None:
         """Plan for the current input shapes, and create the kernels of partitions."""
-        self._planned = None
+        self._planned = self._shortcut = None
         self._plan = planned = plan(self._entry, self._shapes, self._delegation)
         self._steps = [self._runnable(step) for step in planned.steps]
         self._planned = self._wanted()
@@ -342,6 +351,25 @@ class SubgraphRunner:
         else:
             self.assign(index, aligned_copy(array))
 
+    # What callers of small models do at every invoke, as far as it is simple.
+
+    def copied_in(self, index: int, array: Any) -> bool:
+        """Copy an array of numpy into an input's own buffer; False: it is not that simple."""
+        if type(array) is not np.ndarray or index not in self._simple_inputs or self._is_running:
+            return False
+        buffer = self._values.get(index)
+        if type(buffer) is not np.ndarray or index in self._pinned or not buffer.flags.writeable:
+            return False
+        if buffer.dtype != array.dtype or buffer.shape != array.shape:
+            return False
+        np.copyto(buffer, array)
+        return True
+
+    def copied_out(self, index: int) -> np.ndarray | None:
+        """A copy of an output that is an array of numpy; None: it is not that simple."""
+        value = self._values.get(index) if index in self._simple_outputs else None
+        return value.copy() if type(value) is np.ndarray else None
+
     def view(self, index: int) -> np.ndarray:
         """A live numpy view of a tensor, in a buffer that keeps its address from now on.
 
@@ -355,11 +383,40 @@ class SubgraphRunner:
             constant.flags.writeable = False
             return self.views.of(constant)
         if index not in self._pinned:
+            self._shortcut = None
             self._pinned[index] = self._values[index] = aligned_copy(self.array(index))
             self._released = self._last_reads()
         return self.views.of(self._pinned[index])
 
     # ---- run
+
+    def invoked_at_once(self) -> bool:
+        """Run the plan by a partition's shortcut, if it has one at the moment."""
+        shortcut = self._shortcut
+        if shortcut is None or self.watch is not contextlib.nullcontext:
+            return False
+        if self._once and not self._once <= self._store.resources.keys():
+            return False
+        try:
+            return shortcut(_Places(self) if self._resources else self._values)
+        except JaxDelegateError:
+            raise
+        except RuntimeError as error:
+            last = self._steps[-1]
+            raise (last.failed(error) if isinstance(last, PartitionStep) else error) from error
+
+    def _found_shortcut(self) -> Callable[[Values], bool] | None:
+        """The shortcut of a plan that is one partition, after initializations that have run."""
+        if not self._steps:
+            return None
+        *first, last = self._steps
+        once = [step.runs_once if isinstance(step, OperatorStep) else None for step in first]
+        if not isinstance(last, PartitionStep) or None in once or self._pinned:
+            return None
+        if self.preserve_all_tensors or not self._store.is_plain:
+            return None
+        self._once = frozenset(once)
+        return last.kernel.shortcut()
 
     def invoke(self, wait: bool | None = None) -> None:
         """Run the plan.
@@ -393,6 +450,7 @@ class SubgraphRunner:
                 np.copyto(buffer, value)
                 self._values[index] = buffer
         self._store.check_unchanged()  # else the results may be of a changed file
+        self._shortcut = self._found_shortcut()
 
     def _await(self) -> None:
         try:
@@ -414,6 +472,16 @@ class SubgraphRunner:
             self.assign(index, array)
         self.invoke(wait=True)
         return tuple(self.array(index) for index in self.subgraph.outputs)
+
+    def _views_of_inputs(self) -> Iterable[int]:
+        """The results that a step may make views of inputs."""
+        of_programs: set[int] = set()
+        of_others: set[int] = set()
+        for step in self._steps:
+            is_program = isinstance(step, PartitionStep) and step.kernel.returns_own_memory
+            found = of_programs if is_program else of_others
+            found.update(step.writes, step.variables)
+        return self._results.difference(of_programs - of_others)
 
     def _own_results(self) -> None:
         """Copy results that are views of an input: the next `set_tensor` overwrites that."""
@@ -445,6 +513,16 @@ def _rows(step: Step) -> list[Row]:
     if isinstance(step, PartitionStep) and step.is_in_host_memory:
         return reads_and_writes(node.operator for node in step.params.nodes)
     return [(step.reads, step.writes)]
+
+
+class _Places:
+    """The values of a runner's tensors and of its resources, like the dictionary of the former."""
+
+    def __init__(self, runner: SubgraphRunner) -> None:
+        self.get, self._assign = runner.value, runner.assign
+
+    def __setitem__(self, index: int, value: Any) -> None:
+        self._assign(index, value)
 
 
 class _Unnamed:
@@ -511,6 +589,11 @@ class ModelStore:
                 self.subgraphs[subgraph], self._delegates, model=self
             )
         return self._callees[subgraph].call(arrays)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing has to be checked around an invoke: no timeout, no mapped file."""
+        return self.stop.timeout is None and self.check_unchanged is _nothing
 
     def states(self) -> "StoreStates":
         """The values of resources, and of variables in called subgraphs."""

@@ -27,6 +27,11 @@ def array_type(tensor: Tensor) -> type:
     return _ARRAY_TYPES.get(tensor.type, tensor.dtype.type)
 
 
+def is_held_as_given(tensor: Tensor) -> bool:
+    """Whether values are stored with the dtype that stock interpreters give and take."""
+    return tensor.dtype == array_type(tensor) and not tensor.dtype.hasobject
+
+
 def to_api_dtype(tensor: Tensor, array: np.ndarray) -> np.ndarray:
     """A copy of a tensor's value as stock interpreters give it: packed integers one to a byte."""
     return array.astype(array_type(tensor)) if tensor.type in _WIDENED else np.array(array)

@@ -1,6 +1,7 @@
 """A lowered partition -> one XLA program, compiled ahead of time, its weights on the device."""
 
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -25,6 +26,8 @@ _LOGGER = logging.getLogger("jaxdelegate")
 # Constants from this size on are arguments of the program, resident on the device and shared by all
 # shapes and partitions; smaller ones are baked in, where XLA can fold them.
 ARGUMENT_BYTES = 64 * 1024
+# At most as many in each array of a small program.
+_FEW_ELEMENTS = 16 * 1024
 
 
 class JaxExecutable:
@@ -128,6 +131,7 @@ def compile_partition(
         donated=donated,
         was_read=was_read,
         call_lists=call_lists,
+        is_on_cpu=platform == "cpu" and over is None,
     )
 
 
@@ -210,7 +214,13 @@ def _traced(
 
 def _options(partition: LoweredPartition, platform: str) -> Options:
     exact = not partition.precision.is_reduced and not partition.has_integer_products
-    return compiler_options(platform, exact=exact)
+    return compiler_options(platform, exact=exact, is_small=_is_small(partition))
+
+
+def _is_small(partition: LoweredPartition) -> bool:
+    """Whether every array that it computes is small."""
+    shapes = [spec.shape for spec in partition.specs.values() if spec.const is None]
+    return max(map(math.prod, shapes), default=0) <= _FEW_ELEMENTS
 
 
 def compiled_with(options: Options, lowered: jax.stages.Lowered) -> jax.stages.Compiled:

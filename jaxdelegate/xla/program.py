@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from jaxdelegate.direct.calls import DirectCalls
 from jaxdelegate.pjrt.client import check_process
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class Program:
     was_read: bool = False  # from JAX's own compilation cache
     call_lists: tuple[Any, ...] = ()  # of the call batches in it (call_batching.py)
     file: str | None = None  # its name in the cache directory
+    is_on_cpu: bool = False  # on one device, which is the host
 
     @functools.cached_property
     def constants(self) -> tuple[Any, ...]:
@@ -72,7 +74,26 @@ class Program:
     def __call__(self, values: Sequence[Any]) -> Sequence[Any]:
         """Run on the values of `inputs`, then `states`; returns before the device is done."""
         check_process()
+        if self._direct is None:
+            return self._by_xla(values)
+        return self._direct.run(values, self._by_xla)
+
+    @property
+    def direct(self) -> Callable[[Sequence[Any]], list[np.ndarray] | None] | None:
+        """Runs the program on arrays of numpy without XLA; None: XLA has to, for now at least.
+
+        It returns None for values that XLA has to prepare.
+        """
+        return None if self._direct is None else self._direct.ready
+
+    def _by_xla(self, values: Sequence[Any]) -> Sequence[Any]:
         return self.executable.run(self.constants, self._given_up(values))
+
+    @functools.cached_property
+    def _direct(self) -> DirectCalls | None:
+        if not self.is_on_cpu or self.donated:
+            return None
+        return DirectCalls(self.executable, self.constants, len(self.states))
 
     def _given_up(self, values: Sequence[Any]) -> Sequence[Any]:
         """The values, with copies of device arrays that the program may overwrite."""

@@ -1,7 +1,7 @@
 """Control flow: kernels/{if,while,call_once,stablehlo_case,stablehlo_composite}.cc."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import numpy as np
 
@@ -109,9 +109,14 @@ def composite(
     return call_(o.decomposition_subgraph_index, *arrays)
 
 
+def once_key(o: CallOnceOptions) -> Hashable:
+    """What resources hold when an initialization has run."""
+    return "CALL_ONCE", o.init_subgraph_index
+
+
 def call_once(call_: Services, o: CallOnceOptions, _i: Specs, _o: Specs) -> _Arrays:
     """Only at the interpreter's first call."""
-    key = ("CALL_ONCE", o.init_subgraph_index)
+    key = once_key(o)
     if key not in call_.resources:
         call_(o.init_subgraph_index)
         call_.resources[key] = np.True_

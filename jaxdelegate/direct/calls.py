@@ -1,0 +1,303 @@
+"""A small program on a CPU, run by jaxdelegate/kernels/direct.cc.
+
+A call by PJRT takes 10 to 40 microseconds before and after the program's own code: as long as many
+small networks. This takes what XLA has compiled, machine code and steps, and runs it on the thread
+of the caller. It is done where it takes less time than XLA, perhaps with several threads, and after
+runs whose results were those of XLA, bit for bit. XLA goes on to run all other programs.
+"""
+
+import collections
+import ctypes
+import functools
+import logging
+import struct
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from sys import getrefcount
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from jaxlib import version as jaxlib_version
+
+from jaxdelegate.direct import instructions, linker
+from jaxdelegate.direct.compiled import Allocation, Compiled, UnknownError
+from jaxdelegate.kernels import library, processor
+from jaxdelegate.pjrt.client import LOAD_ERRORS
+
+_LOGGER = logging.getLogger("jaxdelegate")
+
+_RUNS_BEFORE = 3  # of XLA: programs that run less often need no second way
+_TIMED_RUNS = 3
+_MOST_BYTES = 1 << 21  # of results and intermediate values: larger programs take longer anyway
+_TESTED = ((0, 10),)  # releases of jaxlib
+_ALIGNMENT = 64
+_UNHELD = 3  # references to a result that no caller uses: the frame's, a loop's, getrefcount's
+
+# Words of the C structure before the allocations.
+_THREADS, _MESSAGE, _ALLOCATIONS = 2, 3, 35
+
+
+_Run = Callable[[Sequence[Any]], Sequence[Any]]
+_T = TypeVar("_T")
+
+
+class Executable(Protocol):
+    """What XLA has compiled."""
+
+    def memory_analysis(self) -> Any: ...
+
+    def serialized(self) -> bytes: ...
+
+
+class _Frame:
+    """The memory of one run: addresses of all allocations, and the results."""
+
+    def __init__(self, program: "_Program") -> None:
+        self.words = np.zeros(_ALLOCATIONS + len(program.sizes), np.int64)
+        self.words[: _THREADS + 1] = program.header
+        self.call = ctypes.c_void_p(self.words.ctypes.data)
+        self.view = memoryview(self.words)  # type: ignore[arg-type]
+        self.temporary = []
+        for index, size in program.temporary:
+            self.temporary.append(memory := _aligned(size))
+            self.view[_ALLOCATIONS + index] = memory.ctypes.data
+        for index, address in program.fixed:
+            self.view[_ALLOCATIONS + index] = address
+        self.known: list[Callable[[], Any]] = [_nothing] * len(program.inputs)
+        self.results: tuple[np.ndarray, ...] = ()
+        self.renew(program)
+
+    def renew(self, program: "_Program") -> None:
+        """Leave the results to those who use them, and take new memory."""
+        blocks = {}
+        for index in program.result_allocations:
+            blocks[index] = memory = _aligned(program.sizes[index])
+            self.view[_ALLOCATIONS + index] = memory.ctypes.data
+        results = []
+        for (index, start, size), (shape, dtype) in zip(
+            program.results, program.result_types, strict=True
+        ):
+            # Not a view of the block: views of the result would refer to that, and not count.
+            part = (ctypes.c_char * size).from_buffer(blocks[index].data, start)
+            result = np.ndarray(shape, dtype, part)
+            result.flags.writeable = False
+            results.append(result)
+        self.results = tuple(results)
+
+    def give(self, position: int, allocation: int, value: Any, array: np.ndarray) -> None:
+        """Let the program read `array` for a value."""
+        self.view[_ALLOCATIONS + allocation] = array.ctypes.data
+        # Memory of an array that owns it may move: `resize`.
+        is_fixed = array is value and array.base is not None
+        self.known[position] = weakref.ref(array) if is_fixed else _nothing
+
+
+class _Program:
+    """The parts of a program that all of its runs share."""
+
+    def __init__(
+        self,
+        serialized: bytes,
+        constants: Sequence[np.ndarray],
+        values: Sequence[np.ndarray],
+        results: Sequence[np.ndarray],
+        states: int,
+    ) -> None:
+        """Read and link it.
+
+        Args:
+            serialized: the executable.
+            constants: its first arguments.
+            values: its other arguments in a run by XLA.
+            results: what they led to.
+            states: how many of the last values are states.
+        """
+        compiled = Compiled(serialized)
+        self.sizes = [one.size for one in compiled.allocations]
+        self._code = linker.load(compiled.object_files)
+        steps = instructions.assemble(compiled, self._code.symbols, _handlers())
+        self._steps = steps
+        self.header = [steps.ctypes.data, len(steps), processor.thread_count()]
+        self._constants = list(constants)
+        self.fixed: list[tuple[int, int]] = []  # allocations and their addresses
+        self.inputs = [-1] * len(values)  # allocations
+        for index, one in enumerate(compiled.allocations):
+            self._place(index, one, [*constants, *values], len(constants))
+        if -1 in self.inputs:
+            raise UnknownError("an argument without memory")
+        self.input_types = [(value.shape, value.dtype) for value in values]
+        self._first_state = len(values) - states
+        self.results, self.result_types = compiled.results, [(r.shape, r.dtype) for r in results]
+        if [size for *_, size in self.results] != [r.nbytes for r in results]:
+            raise UnknownError("results of another size")
+        self.result_allocations = {index for index, *_ in self.results}
+        known = {*self.inputs, *self.result_allocations, *(index for index, _ in self.fixed)}
+        self.temporary = [
+            (i, size) for i, size in enumerate(self.sizes) if i not in known and size > 0
+        ]
+        # Results of the last run and of the one before it: most callers hold on to the last.
+        self._frames = collections.deque([_Frame(self), _Frame(self)])
+        self._run = _function()
+
+    def _place(
+        self, index: int, allocation: Allocation, arguments: Sequence[np.ndarray], constants: int
+    ) -> None:
+        """Note where an allocation's memory is, if that is known before a run."""
+        number = allocation.parameter
+        if allocation.constant is not None:
+            self._constants.append(own := _copied(allocation.constant))
+            self.fixed.append((index, own.ctypes.data))
+        elif number is not None and arguments[number].nbytes != allocation.size:
+            raise UnknownError("an argument of another size")
+        elif number is not None and number >= constants:
+            self.inputs[number - constants] = index
+        elif number is not None:
+            address = arguments[number].ctypes.data
+            if address % _ALIGNMENT:
+                raise UnknownError("a weight that is not aligned")
+            self.fixed.append((index, address))
+
+    def run(self, values: Sequence[Any]) -> list[np.ndarray] | None:
+        """The results; None: values that XLA has to prepare. Any thread may call it."""
+        try:
+            frame = self._frames.popleft()
+        except IndexError:  # other threads run it
+            frame = _Frame(self)
+        for result in frame.results:
+            if getrefcount(result) > _UNHELD:  # a caller uses it
+                frame.renew(self)
+                break
+        position = 0
+        copies: list[np.ndarray] = []  # held until the end
+        for known, value in zip(frame.known, values, strict=True):
+            if known() is not value:
+                array = self._readable(position, value)
+                if array is None:
+                    self._frames.append(frame)
+                    return None
+                frame.give(position, self.inputs[position], value, array)
+                copies.append(array)
+            position += 1  # noqa: SIM113 (quicker than enumerate: most values are known)
+        if self._run(frame.call):
+            message = frame.words[_MESSAGE:_ALLOCATIONS].tobytes()
+            raise RuntimeError(message[: message.index(0)].decode(errors="replace"))
+        self._frames.append(frame)
+        return [*frame.results]  # not the tuple: who holds that would not be noticed
+
+    def _readable(self, position: int, value: Any) -> np.ndarray | None:
+        """The value as the program reads it; None: XLA has to prepare it."""
+        if not isinstance(value, np.ndarray):
+            if position < self._first_state:  # callers who stay on the device
+                return None
+            value = np.asarray(value)  # XLA returned it
+        if (value.shape, value.dtype) != self.input_types[position]:
+            return None
+        is_ready = value.flags.c_contiguous and value.ctypes.data % _ALIGNMENT == 0
+        return value if is_ready else _copied(value)
+
+
+class DirectCalls:
+    """A program's runs, without XLA's runtime from the fourth on if that is possible."""
+
+    def __init__(self, executable: Executable, constants: Sequence[Any], states: int) -> None:
+        """Nothing is read before the third run.
+
+        Args:
+            executable: what XLA has compiled for the host.
+            constants: its first arguments.
+            states: how many of the last values are results of the run before.
+        """
+        self._executable, self._constants, self._states = executable, constants, states
+        self._left = _RUNS_BEFORE if is_known() else 0
+        self._program: _Program | None = None
+
+    @property
+    def ready(self) -> Callable[[Sequence[Any]], list[np.ndarray] | None] | None:
+        """What runs the program without XLA, None being for other values; None: nothing does."""
+        return None if self._program is None else self._program.run
+
+    def run(self, values: Sequence[Any], by_xla: _Run) -> Sequence[Any]:
+        program = self._program
+        if program is not None:
+            found = program.run(values)
+            return by_xla(values) if found is None else found
+        results = by_xla(values)
+        if self._left > 0 and self._is_from_host(values):
+            self._left -= 1
+            if self._left == 0:
+                self._program = self._tried(values, by_xla)
+        return results
+
+    def _is_from_host(self, values: Sequence[Any]) -> bool:
+        inputs = values[: len(values) - self._states]
+        return all(isinstance(value, np.ndarray) for value in inputs)
+
+    def _tried(self, values: Sequence[Any], by_xla: _Run) -> _Program | None:
+        """The program, if it can be run, returns the same as by XLA, and takes less time."""
+        try:
+            results, seconds = _timed(lambda: list(map(np.asarray, by_xla(values))))
+            program = self._read(values, results)
+            found, own_seconds = _timed(lambda: program.run(values))
+        except (*LOAD_ERRORS, struct.error) as error:
+            _LOGGER.debug("XLA's runtime goes on to call a program: %s", error)
+            return None
+        if found is None or own_seconds > seconds:  # XLA uses several threads
+            _LOGGER.debug("XLA's runtime goes on to call a program: it takes less time")
+            return None
+        if not all(a.tobytes() == b.tobytes() for a, b in zip(results, found, strict=True)):
+            _LOGGER.warning("XLA's runtime goes on to call a program: direct calls differ from it")
+            return None
+        return program
+
+    def _read(self, values: Sequence[Any], results: Sequence[np.ndarray]) -> _Program:
+        stats = self._executable.memory_analysis()
+        size = stats.temp_size_in_bytes + stats.output_size_in_bytes
+        if size > _MOST_BYTES:
+            raise UnknownError(f"it takes {size} bytes of memory")
+        given, constants = (list(map(np.asarray, some)) for some in (values, self._constants))
+        return _Program(self._executable.serialized(), constants, given, results, self._states)
+
+
+def is_known() -> bool:
+    """Whether this jaxlib's format and calling conventions are those that were tested."""
+    return jaxlib_version.__version_info__[:2] in _TESTED
+
+
+def _timed(run: Callable[[], _T]) -> tuple[_T, float]:
+    """What a function returns, and the seconds that it takes at its quickest."""
+    times = []
+    for _ in range(_TIMED_RUNS):
+        begin = time.perf_counter()
+        result = run()
+        times.append(time.perf_counter() - begin)
+    return result, min(times)
+
+
+def _aligned(size: int) -> np.ndarray:
+    raw = np.zeros(size + _ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % _ALIGNMENT
+    return raw[start : start + size]
+
+
+def _copied(array: np.ndarray) -> np.ndarray:
+    copy = _aligned(array.nbytes).view(array.dtype).reshape(array.shape)
+    np.copyto(copy, array)
+    return copy
+
+
+def _nothing() -> None:
+    return None
+
+
+@functools.cache
+def _function() -> Any:
+    function = library.opened(library.LIBRARY).jaxdelegate_call_directly
+    function.argtypes, function.restype = [ctypes.c_void_p], ctypes.c_int
+    return function
+
+
+@functools.cache
+def _handlers() -> Mapping[str, int]:
+    """The addresses of our kernels by the names that programs call."""
+    return library.addresses()

@@ -1,0 +1,323 @@
+"""Programs that run without XLA's runtime: their results, memory, and what is left to XLA."""
+
+import ctypes
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from jaxdelegate.direct import calls, compiled
+from jaxdelegate.kernels import library
+from jaxdelegate.kernels.library import BATCH_MATMUL
+from jaxdelegate.pjrt import client
+from jaxdelegate.runtime.buffers import aligned_copy
+
+pytestmark = pytest.mark.skipif(library.why_not() is not None, reason="no native kernels")
+
+
+class Compiled:
+    """What jax has compiled, as `DirectCalls` takes it."""
+
+    def __init__(self, function: Callable[..., Any], values: Sequence[np.ndarray]) -> None:
+        lowered = jax.jit(function, keep_unused=True).lower(*values)
+        # As for small partitions: without the library that direct calls cannot run.
+        option = {"xla_cpu_experimental_ynn_fusion_type": ""}
+        self.executable = lowered.compile(compiler_options=option)
+        self.runs = 0
+
+    def __call__(self, values: Sequence[Any]) -> Sequence[jax.Array]:
+        self.runs += 1
+        results = self.executable(*values)
+        return results if isinstance(results, tuple) else (results,)
+
+    def memory_analysis(self) -> Any:
+        return self.executable.memory_analysis()
+
+    def serialized(self) -> bytes:
+        return client.serialized(self.executable.runtime_executable())
+
+
+def array(*shape: int, seed: int = 0) -> np.ndarray:
+    return aligned_copy(np.random.default_rng(seed).normal(size=shape).astype(np.float32))
+
+
+def prepared(
+    monkeypatch: pytest.MonkeyPatch,
+    function: Callable[..., Any],
+    *values: np.ndarray,
+    states: int = 0,
+) -> tuple[calls.DirectCalls, Compiled]:
+    """A function after its third run, whatever took less time."""
+    monkeypatch.setattr(calls, "_timed", lambda run: (run(), 0.0))
+    program = Compiled(function, values)
+    direct = calls.DirectCalls(program, (), states)
+    for _ in range(3):
+        direct.run(values, program)
+    return direct, program
+
+
+def loop(x: jax.Array, n: jax.Array) -> jax.Array:
+    return lax.while_loop(lambda c: c[1] < n, lambda c: (jnp.sin(c[0]) * 1.5, c[1] + 1), (x, 0))[0]
+
+
+def scan(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    last, all_ = lax.scan(lambda c, row: (c * 0.5 + row, c.sum()), x[0], x)
+    return last, all_
+
+
+def switch(i: jax.Array, x: jax.Array) -> jax.Array:
+    return lax.switch(i, [jnp.sin, jnp.cos, lambda v: v.cumsum(0)], x)
+
+
+def choose(x: jax.Array) -> jax.Array:
+    return lax.cond(x[0, 0] > 0, lambda v: v.sum(1), lambda v: v.max(1), x)
+
+
+def constants(x: jax.Array) -> tuple[jax.Array, ...]:
+    table = np.arange(-40, 40, dtype=np.int32) * 65537
+    flags = np.arange(16) % 3 == 0
+    halves = jnp.asarray(np.linspace(-3, 3, 16).astype(np.float16))
+    big = np.arange(16, dtype=np.int64) - (1 << 40)
+    return (
+        jnp.asarray(table)[(x[:, 0] * 10).astype(int) % 80],
+        jnp.where(flags[None], x, 0),
+        x * halves.astype(jnp.float32)[None],
+        jnp.asarray(big.astype(np.float32))[None] + x,
+        jnp.asarray(np.uint8([200, 3, 255, 4]))[(x[0, :3] > 0).astype(int)],
+    )
+
+
+def native(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    y_type = jax.ShapeDtypeStruct((1, 8, 8), jnp.float32)
+    product = jax.ffi.ffi_call(BATCH_MATMUL, y_type)
+    y = product(x[None], x[None] + 1, is_transposed=np.array([1], np.int64))
+    return y[0] * 2, x.T
+
+
+X = array(8, 16)
+N = aligned_copy(np.int32([5]))[0:1].reshape(())
+FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
+    "one result": (lambda x: x * 2 + 1, (X,)),
+    "no argument": (lambda: jnp.arange(5.0) * 3, ()),
+    "loop": (loop, (X, N)),
+    "scan": (scan, (X,)),
+    "switch": (switch, (N, X)),
+    "choose": (choose, (X,)),
+    "constants": (constants, (X,)),
+    "native kernel": (native, (X,)),
+    "the same result twice": (lambda x: (x + 1, x + 1), (X,)),
+    "an argument as a result": (lambda x: (x, x + 1), (X,)),
+    "a constant as a result": (lambda x: (jnp.float32(3), x + 1), (X,)),
+    "bool and int8": (lambda x: (x > 0, (x * 50).astype(jnp.int8)), (X,)),
+    "bfloat16": (lambda x: x.astype(jnp.bfloat16) * 2, (X,)),
+    "transposed": (
+        lambda x: (x.T, x.reshape(2, 4, 16).transpose(2, 0, 1), x.astype(jnp.int8).T),
+        (X,),
+    ),
+    "empty": (lambda x: (x[:0], x + 1), (X,)),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_results_are_those_of_xla(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    function, values = FUNCTIONS[name]
+    direct, program = prepared(monkeypatch, function, *values)
+    assert direct.ready is not None
+    before = program.runs
+    for seed in range(1, 6):
+        new = tuple(
+            aligned_copy(np.full_like(v, seed - 2))
+            if v.dtype == np.int32
+            else array(*v.shape, seed=seed)
+            for v in values
+        )
+        found = direct.run(new, program)
+        assert program.runs == before
+        wanted = program.executable(*new)
+        wanted = wanted if isinstance(wanted, tuple) else (wanted,)
+        for own, other in zip(found, wanted, strict=True):
+            assert (own.shape, own.dtype) == (other.shape, other.dtype)
+            assert own.tobytes() == np.asarray(other).tobytes()
+
+
+def test_subnormal_numbers_are_zeros_as_by_xla(monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny = aligned_copy(np.full((4,), 1e-39, np.float32))
+    direct, program = prepared(monkeypatch, lambda x: (x * 1, x / 3, x + 1e-38), tiny)
+    own, other = direct.run((tiny,), program), program((tiny,))
+    assert [a.tobytes() for a in own] == [np.asarray(a).tobytes() for a in other]
+    assert np.float32(1e-39) * np.float32(1) > 0  # the thread's own arithmetic is as before
+
+
+def test_held_results_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    direct, program = prepared(monkeypatch, lambda x: (x + 1, x * 2), X)
+    held, copies = [], []
+    for seed in range(12):
+        results = direct.run((array(8, 16, seed=seed),), program)
+        held.append([results[0], results[0][2:], results[1].T, memoryview(results[1])][seed % 4])
+        copies.append(np.array(held[-1]))
+        del results
+    for value, copy in zip(held, copies, strict=True):
+        np.testing.assert_array_equal(value, copy)
+
+
+def test_results_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    direct, program = prepared(monkeypatch, lambda x: x + 1, X)
+    (result,) = direct.run((X,), program)
+    with pytest.raises(ValueError, match="read-only"):
+        result[0] = 1
+
+
+def test_memory_of_results_that_nobody_holds_is_used_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    direct, program = prepared(monkeypatch, lambda x: x + 1, X)
+    places = {direct.run((X,), program)[0].ctypes.data for _ in range(20)}
+    assert len(places) <= 2
+
+
+def test_states_are_results_of_the_run_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    direct, program = prepared(monkeypatch, lambda x, s: (s.sum(), s + x), X, X, states=1)
+    state: Any = X
+    wanted = X
+    for seed in range(1, 8):
+        x = array(8, 16, seed=seed)
+        total, state = direct.run((x, state), program)
+        np.testing.assert_array_equal(total, np.asarray(program((x, wanted))[0]))
+        wanted = wanted + x
+        np.testing.assert_array_equal(state, wanted)
+
+
+def test_states_that_xla_returned(monkeypatch: pytest.MonkeyPatch) -> None:
+    direct, program = prepared(monkeypatch, lambda x, s: s + x, X, X, states=1)
+    before = program.runs
+    (state,) = direct.run((X, jnp.asarray(X)), program)
+    assert program.runs == before
+    np.testing.assert_array_equal(state, X + X)
+
+
+@pytest.mark.parametrize(
+    "given",
+    {
+        "not aligned": lambda: np.append(np.zeros(1, np.float32), X)[1:].reshape(8, 16),
+        "not contiguous": lambda: np.asfortranarray(X),
+        "with gaps": lambda: np.repeat(X, 2, axis=1)[:, ::2],
+        "read-only": lambda: np.frombuffer(X.tobytes(), np.float32).reshape(8, 16),
+    }.items(),
+    ids=lambda item: item[0],
+)
+def test_other_memory_is_copied(monkeypatch: pytest.MonkeyPatch, given) -> None:
+    direct, program = prepared(monkeypatch, lambda x: x * 2, X)
+    before = program.runs
+    (result,) = direct.run((given[1](),), program)
+    assert program.runs == before
+    np.testing.assert_array_equal(result, X * 2)
+
+
+def test_an_array_whose_memory_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    direct, program = prepared(monkeypatch, lambda x: x * 2, X)
+    own = np.array(X)
+    for _ in range(3):
+        direct.run((own,), program)
+        own.resize((1 << 20,), refcheck=False)
+        own.resize((8, 16), refcheck=False)
+        own[...] += 1
+        np.testing.assert_array_equal(direct.run((own,), program)[0], own * 2)
+
+
+def test_another_shape_or_dtype_is_left_to_xla(monkeypatch: pytest.MonkeyPatch) -> None:
+    direct, _ = prepared(monkeypatch, lambda x: x * 2, X)
+    for wrong in (X[:4], X.astype(np.float64)):
+        with pytest.raises(LookupError):
+            direct.run((wrong,), lambda _: {}["XLA"])
+
+
+def test_device_arrays_are_left_to_xla(monkeypatch: pytest.MonkeyPatch) -> None:
+    direct, program = prepared(monkeypatch, lambda x: x * 2, X)
+    (result,) = direct.run((jnp.asarray(X),), program)
+    assert isinstance(result, jax.Array)
+
+
+def test_many_threads_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    direct, program = prepared(monkeypatch, loop, X, N)
+
+    def run(seed: int) -> bool:
+        x = array(8, 16, seed=seed)
+        wanted = np.asarray(program((x, N))[0])
+        return all(np.array_equal(direct.run((x, N), program)[0], wanted) for _ in range(50))
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(run, range(16)))
+
+
+@pytest.mark.parametrize(
+    ("function", "why"),
+    [
+        (lambda x: jnp.sort(x, 0), "not serializable"),
+        (jnp.fft.rfft, "a step of the kind fft"),
+        (lambda x: x @ x.T, "a step of the kind dot"),
+        (lambda x: jnp.zeros((1 << 20,)) + x[0, 0], "bytes of memory"),
+    ],
+)
+def test_programs_that_only_xla_can_run(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, function, why
+) -> None:
+    caplog.set_level(logging.DEBUG, "jaxdelegate")
+    direct, program = prepared(monkeypatch, function, X)
+    assert direct.ready is None
+    assert why in caplog.text
+    before = program.runs
+    direct.run((X,), program)
+    assert program.runs == before + 1
+
+
+def test_a_result_in_the_memory_of_an_argument() -> None:
+    lowered = jax.jit(lambda x: x + 1, donate_argnums=0).lower(X)
+    serialized = client.serialized(lowered.compile().runtime_executable())
+    with pytest.raises(compiled.UnknownError, match="takes the memory of an argument"):
+        compiled.Compiled(serialized)
+
+
+def test_what_takes_less_time_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    for seconds, is_direct in (([1.0, 2.0], False), ([2.0, 1.0], True)):
+        times = iter(seconds)
+        monkeypatch.setattr(calls, "_timed", lambda run, times=times: (run(), next(times)))
+        program = Compiled(lambda x: x + 1, [X])
+        direct = calls.DirectCalls(program, (), 0)
+        for _ in range(3):
+            direct.run((X,), program)
+        assert (direct.ready is not None) == is_direct
+
+
+def test_other_results_are_reported_and_left_to_xla(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(calls._Program, "run", lambda *_: [np.zeros((8, 16), np.float32)])
+    direct, program = prepared(monkeypatch, lambda x: x + 1, X)
+    assert direct.ready is None
+    assert "direct calls differ" in caplog.text
+    np.testing.assert_array_equal(direct.run((X,), program)[0], X + 1)
+
+
+def test_a_jaxlib_that_was_not_tested(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "_TESTED", ((0, 9),))
+    direct, _ = prepared(monkeypatch, lambda x: x + 1, X)
+    assert direct.ready is None
+
+
+def test_an_error_of_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    direct, program = prepared(monkeypatch, native, X)
+    run = direct._program
+    assert run is not None
+    address = ctypes.cast(library.opened(library.LIBRARY).jaxdelegate_mean, ctypes.c_void_p).value
+    own = ctypes.cast(
+        library.opened(library.LIBRARY).jaxdelegate_batch_matmul, ctypes.c_void_p
+    ).value
+    run._steps[run._steps == own] = address  # the operands do not fit this kernel
+    with pytest.raises(RuntimeError, match="x"):
+        direct.run((X,), program)
