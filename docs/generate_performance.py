@@ -294,21 +294,33 @@ def overhead(records: Rows) -> list[str]:
     """What invoke costs beyond its program."""
     if not records:
         return []
-    names = ("direct", "invoke", "overhead", "overhead_copied", "set_tensor")
     lines = [
         "",
         "## What `invoke` costs",
         "",
-        "Microseconds: a direct call of the executable, `invoke` with the same array, and their",
-        "difference (*overhead*); *overhead_copied* also copies results into new arrays. The limit",
-        f"for an overhead is 10. {_machines(records)}",
+        "A model of one ADD, in microseconds. *By XLA*: a call of its executable by XLA's runtime,",
+        "which `invoke` does without if a program is small ([direct",
+        "calls](design/xla_cpu.md#direct-calls)). *Whole*: `set_tensor`, `invoke` and `get_tensor`.",
+        f"In brackets the ratio to LiteRT. {_machines(records)}",
         "",
-        row(["bytes", *names]),
-        "|--:|" + "--:|" * len(names),
+        row(["bytes", "LiteRT", "by XLA", "invoke", "LiteRT, whole", "whole"]),
+        "|--:|" + "--:|" * 5,
     ]
     return lines + [
-        row([f"{r['bytes']:,}", *(f"{r['us'][n]['median']:.1f}" for n in names)])
+        row([f"{r['bytes']:,}", *_costs(r["us"])])
         for r in sorted(records, key=lambda r: r["bytes"])
+    ]
+
+
+def _costs(us: Mapping[str, Mapping[str, float]]) -> list[str]:
+    times = {name: f"{spread['median']:.1f}" for name, spread in us.items()}
+    ratios = {name: f" ({us[name]['median']:.2f})" for name in ("over_litert", "whole_over_litert")}
+    return [
+        times["litert"],
+        times["by_xla"],
+        times["invoke"] + ratios["over_litert"],
+        times["litert_set_invoke_get"],
+        times["set_invoke_get"] + ratios["whole_over_litert"],
     ]
 
 

@@ -11,7 +11,7 @@ from jaxdelegate.cache.partition_key import tensors_of
 from jaxdelegate.compile import memory_errors
 from jaxdelegate.compile.programs import GraphState
 from jaxdelegate.errors import InterpreterError
-from jaxdelegate.pjrt.client import NeedsJaxError, check_process
+from jaxdelegate.pjrt.client import NeedsJaxError
 from jaxdelegate.pjrt.out_of_memory import is_out_of_memory
 from jaxdelegate.runtime.buffers import aligned_zeros
 from jaxdelegate.simple_delegate import (
@@ -20,7 +20,6 @@ from jaxdelegate.simple_delegate import (
     GraphKey,
     Node,
     SimpleDelegateKernel,
-    Values,
 )
 from jaxdelegate.xla.program import Program
 
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from jaxdelegate.compile.compiler import Compiler
+    from jaxdelegate.direct.values import Values
     from jaxdelegate.op_lowering.spec import TensorSpec
 
 
@@ -116,21 +116,7 @@ class JaxKernel(SimpleDelegateKernel):
         program = self._program
         if program is None or self._constant_outputs or self._padded or self._rows:
             return None
-        run = program.direct
-        if run is None:
-            return None
-        inputs, outputs = (*program.inputs, *program.states), (*program.outputs, *program.states)
-
-        def run_on(values: Values) -> bool:
-            check_process()
-            results = run([values.get(index) for index in inputs])
-            if results is None:
-                return False
-            for index, result in zip(outputs, results, strict=True):
-                values[index] = result
-            return True
-
-        return run_on
+        return program.shortcut()
 
     def described(self, error: Exception) -> str:
         """The device's message; if memory is short, the program's sizes and what helps."""

@@ -22,8 +22,9 @@ from jaxlib import version as jaxlib_version
 
 from jaxdelegate.direct import instructions, linker
 from jaxdelegate.direct.compiled import Allocation, Compiled, UnknownError
+from jaxdelegate.direct.values import Values
 from jaxdelegate.kernels import library, processor
-from jaxdelegate.pjrt.client import LOAD_ERRORS
+from jaxdelegate.pjrt.client import LOAD_ERRORS, check_process
 
 _LOGGER = logging.getLogger("jaxdelegate")
 
@@ -31,6 +32,7 @@ _RUNS_BEFORE = 3  # of XLA: programs that run less often need no second way
 _TIMED_RUNS = 3
 _MOST_BYTES = 1 << 21  # of results and intermediate values: larger programs take longer anyway
 _TESTED = ((0, 10),)  # releases of jaxlib
+_SHORT = 20e-6  # seconds for which other threads may wait
 _ALIGNMENT = 64
 _UNHELD = 3  # references to a result that no caller uses: the frame's, a loop's, getrefcount's
 
@@ -65,6 +67,7 @@ class _Frame:
         for index, address in program.fixed:
             self.view[_ALLOCATIONS + index] = address
         self.known: list[Callable[[], Any]] = [_nothing] * len(program.inputs)
+        self._read: dict[int, np.ndarray | None] = {}  # arrays that live as long as they are read
         self.results: tuple[np.ndarray, ...] = ()
         self.renew(program)
 
@@ -80,7 +83,7 @@ class _Frame:
         ):
             # Not a view of the block: views of the result would refer to that, and not count.
             part = (ctypes.c_char * size).from_buffer(blocks[index].data, start)
-            result = np.ndarray(shape, dtype, part)
+            result = np.ndarray(shape, dtype, part)  # type: ignore[arg-type]
             result.flags.writeable = False
             results.append(result)
         self.results = tuple(results)
@@ -91,6 +94,12 @@ class _Frame:
         # Memory of an array that owns it may move: `resize`.
         is_fixed = array is value and array.base is not None
         self.known[position] = weakref.ref(array) if is_fixed else _nothing
+        self._read[position] = None if is_fixed else array
+
+    def error(self) -> RuntimeError:
+        """Why the last run failed."""
+        message = self.words[_MESSAGE:_ALLOCATIONS].tobytes()
+        return RuntimeError(message[: message.index(0)].decode(errors="replace"))
 
 
 class _Program:
@@ -138,7 +147,11 @@ class _Program:
         ]
         # Results of the last run and of the one before it: most callers hold on to the last.
         self._frames = collections.deque([_Frame(self), _Frame(self)])
-        self._run = _function()
+        self._function = _function(ctypes.CDLL)
+
+    def keep_lock(self) -> None:
+        """Let other threads of Python wait for it: giving them way takes longer."""
+        self._function = _function(ctypes.PyDLL)
 
     def _place(
         self, index: int, allocation: Allocation, arguments: Sequence[np.ndarray], constants: int
@@ -168,22 +181,72 @@ class _Program:
             if getrefcount(result) > _UNHELD:  # a caller uses it
                 frame.renew(self)
                 break
-        position = 0
-        copies: list[np.ndarray] = []  # held until the end
+        position, is_ready = 0, True
         for known, value in zip(frame.known, values, strict=True):
             if known() is not value:
-                array = self._readable(position, value)
-                if array is None:
-                    self._frames.append(frame)
-                    return None
-                frame.give(position, self.inputs[position], value, array)
-                copies.append(array)
+                is_ready = is_ready and self._give(frame, position, value)
             position += 1  # noqa: SIM113 (quicker than enumerate: most values are known)
-        if self._run(frame.call):
-            message = frame.words[_MESSAGE:_ALLOCATIONS].tobytes()
-            raise RuntimeError(message[: message.index(0)].decode(errors="replace"))
+        if is_ready and self._function(frame.call):
+            raise frame.error()
         self._frames.append(frame)
-        return [*frame.results]  # not the tuple: who holds that would not be noticed
+        return [*frame.results] if is_ready else None  # not the tuple: who holds it is not noticed
+
+    def bound(self, inputs: Sequence[int], outputs: Sequence[int]) -> Callable[[Values], bool]:
+        """A function that runs the program on values by tensor, and puts its results there.
+
+        It returns False for values that XLA has to prepare. One thread at a time may call it. Its
+        results take the place of those before, unless they are used elsewhere.
+        """
+        if (
+            self._first_state < len(inputs) or not outputs
+        ):  # a run reads the results of the one before
+            return self._bound_to_states(inputs, outputs)
+        frame, function, places = _Frame(self), self._function, tuple(enumerate(inputs))
+        call, known, last = frame.call, frame.known, outputs[0]
+
+        def run(values: Values) -> bool:
+            check_process()
+            get = values.get
+            for position, index in places:
+                value = get(index)
+                if known[position]() is not value and not self._give(frame, position, value):
+                    return False
+            results = frame.results
+            is_there = get(last) is results[0]
+            for result in results:
+                if getrefcount(result) > _UNHELD + is_there:
+                    frame.renew(self)
+                    results, is_there = frame.results, False
+                    break
+            if function(call):
+                raise frame.error()
+            if not is_there:
+                for index, result in zip(outputs, results, strict=True):
+                    values[index] = result
+            return True
+
+        return run
+
+    def _bound_to_states(
+        self, inputs: Sequence[int], outputs: Sequence[int]
+    ) -> Callable[[Values], bool]:
+        def run(values: Values) -> bool:
+            check_process()
+            results = self.run([values.get(index) for index in inputs])
+            if results is None:
+                return False
+            for index, result in zip(outputs, results, strict=True):
+                values[index] = result
+            return True
+
+        return run
+
+    def _give(self, frame: _Frame, position: int, value: Any) -> bool:
+        """Let a run read a value; False: XLA has to prepare it."""
+        array = self._readable(position, value)
+        if array is not None:
+            frame.give(position, self.inputs[position], value, array)
+        return array is not None
 
     def _readable(self, position: int, value: Any) -> np.ndarray | None:
         """The value as the program reads it; None: XLA has to prepare it."""
@@ -213,9 +276,15 @@ class DirectCalls:
         self._program: _Program | None = None
 
     @property
-    def ready(self) -> Callable[[Sequence[Any]], list[np.ndarray] | None] | None:
-        """What runs the program without XLA, None being for other values; None: nothing does."""
-        return None if self._program is None else self._program.run
+    def is_ready(self) -> bool:
+        """Whether runs do without XLA's runtime now."""
+        return self._program is not None
+
+    def bound(
+        self, inputs: Sequence[int], outputs: Sequence[int]
+    ) -> Callable[[Values], bool] | None:
+        """See `_Program.bound`; None: XLA runs the program, for now at least."""
+        return None if self._program is None else self._program.bound(inputs, outputs)
 
     def run(self, values: Sequence[Any], by_xla: _Run) -> Sequence[Any]:
         program = self._program
@@ -248,6 +317,8 @@ class DirectCalls:
         if not all(a.tobytes() == b.tobytes() for a, b in zip(results, found, strict=True)):
             _LOGGER.warning("XLA's runtime goes on to call a program: direct calls differ from it")
             return None
+        if own_seconds < _SHORT:
+            program.keep_lock()
         return program
 
     def _read(self, values: Sequence[Any], results: Sequence[np.ndarray]) -> _Program:
@@ -291,8 +362,8 @@ def _nothing() -> None:
 
 
 @functools.cache
-def _function() -> Any:
-    function = library.opened(library.LIBRARY).jaxdelegate_call_directly
+def _function(load: Callable[[str], ctypes.CDLL]) -> Any:
+    function = load(str(library.LIBRARY)).jaxdelegate_call_directly
     function.argtypes, function.restype = [ctypes.c_void_p], ctypes.c_int
     return function
 

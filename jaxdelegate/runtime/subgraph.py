@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxdelegate.direct.values import Values
 from jaxdelegate.errors import InterpreterError, JaxDelegateError
 from jaxdelegate.model.records import Subgraph
 from jaxdelegate.model.source import Source
@@ -33,7 +34,7 @@ from jaxdelegate.runtime.buffers import (
 from jaxdelegate.runtime.execution_plan import OperatorStep, PartitionStep, Step
 from jaxdelegate.runtime.stopping import Stop
 from jaxdelegate.runtime.tensor_details import is_held_as_given
-from jaxdelegate.simple_delegate import GraphKey, Node, SimpleDelegate, Values
+from jaxdelegate.simple_delegate import GraphKey, Node, SimpleDelegate
 
 _LOGGER = logging.getLogger("jaxdelegate")
 _SMALL_BYTES = 1 << 16  # per operator, without a check of the sum

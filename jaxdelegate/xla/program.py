@@ -13,6 +13,7 @@ from jaxdelegate.direct.calls import DirectCalls
 from jaxdelegate.pjrt.client import check_process
 
 if TYPE_CHECKING:
+    from jaxdelegate.direct.values import Values
     from jaxdelegate.op_lowering.spec import TensorSpec
 
 
@@ -78,13 +79,15 @@ class Program:
             return self._by_xla(values)
         return self._direct.run(values, self._by_xla)
 
-    @property
-    def direct(self) -> Callable[[Sequence[Any]], list[np.ndarray] | None] | None:
-        """Runs the program on arrays of numpy without XLA; None: XLA has to, for now at least.
+    def shortcut(self) -> Callable[[Values], bool] | None:
+        """Runs the program without XLA's runtime on values by tensor; None: that is not possible.
 
-        It returns None for values that XLA has to prepare.
+        It reads the values of `inputs` and `states`, and puts those of `outputs` and `states` in
+        their place. It returns False, and has done nothing, for values that XLA has to prepare.
         """
-        return None if self._direct is None else self._direct.ready
+        if self._direct is None:
+            return None
+        return self._direct.bound((*self.inputs, *self.states), (*self.outputs, *self.states))
 
     def _by_xla(self, values: Sequence[Any]) -> Sequence[Any]:
         return self.executable.run(self.constants, self._given_up(values))

@@ -128,7 +128,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
 def test_results_are_those_of_xla(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     function, values = FUNCTIONS[name]
     direct, program = prepared(monkeypatch, function, *values)
-    assert direct.ready is not None
+    assert direct.is_ready
     before = program.runs
     for seed in range(1, 6):
         new = tuple(
@@ -269,7 +269,7 @@ def test_programs_that_only_xla_can_run(
 ) -> None:
     caplog.set_level(logging.DEBUG, "jaxdelegate")
     direct, program = prepared(monkeypatch, function, X)
-    assert direct.ready is None
+    assert not direct.is_ready
     assert why in caplog.text
     before = program.runs
     direct.run((X,), program)
@@ -291,7 +291,7 @@ def test_what_takes_less_time_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
         direct = calls.DirectCalls(program, (), 0)
         for _ in range(3):
             direct.run((X,), program)
-        assert (direct.ready is not None) == is_direct
+        assert direct.is_ready == is_direct
 
 
 def test_other_results_are_reported_and_left_to_xla(
@@ -299,7 +299,7 @@ def test_other_results_are_reported_and_left_to_xla(
 ) -> None:
     monkeypatch.setattr(calls._Program, "run", lambda *_: [np.zeros((8, 16), np.float32)])
     direct, program = prepared(monkeypatch, lambda x: x + 1, X)
-    assert direct.ready is None
+    assert not direct.is_ready
     assert "direct calls differ" in caplog.text
     np.testing.assert_array_equal(direct.run((X,), program)[0], X + 1)
 
@@ -307,7 +307,7 @@ def test_other_results_are_reported_and_left_to_xla(
 def test_a_jaxlib_that_was_not_tested(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "_TESTED", ((0, 9),))
     direct, _ = prepared(monkeypatch, lambda x: x + 1, X)
-    assert direct.ready is None
+    assert not direct.is_ready
 
 
 def test_an_error_of_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:

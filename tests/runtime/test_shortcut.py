@@ -223,7 +223,7 @@ def test_errors_name_nodes_and_device(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any) -> None:
         raise RuntimeError("no memory")
 
-    monkeypatch.setattr(calls._Program, "run", fail)
+    monkeypatch.setattr(calls._Program, "bound", lambda *_: fail)
     interpreter._main._shortcut = interpreter._main._found_shortcut()
     with pytest.raises(jd.InterpreterError, match=r"Nodes number 0 \(MUL\) to 1 \(ADD\) failed"):
         interpreter.invoke()
