@@ -111,12 +111,14 @@ def _tracing(folder: str, *, perfetto: bool, inside: bool) -> Iterator[None]:
     if not (perfetto or inside):
         yield
         return
+    calls = importlib.import_module("jaxdelegate.direct.calls")
     profiler = importlib.import_module("jax.profiler")
     options = profiler.ProfileOptions()
     options.python_tracer_level = 0  # Python's tracer would slow down what is timed
     profiler.start_trace(folder, create_perfetto_trace=perfetto, profiler_options=options)
     try:
-        yield
+        with calls.by_xla():
+            yield
     finally:
         profiler.stop_trace()
 

@@ -7,13 +7,14 @@ runs whose results were those of XLA, bit for bit. XLA goes on to run all other 
 """
 
 import collections
+import contextlib
 import ctypes
 import functools
 import logging
 import struct
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from sys import getrefcount
 from typing import Any, Protocol, TypeVar
 
@@ -206,6 +207,8 @@ class _Program:
 
         def run(values: Values) -> bool:
             check_process()
+            if _pauses:
+                return False
             get = values.get
             for position, index in places:
                 value = get(index)
@@ -232,7 +235,7 @@ class _Program:
     ) -> Callable[[Values], bool]:
         def run(values: Values) -> bool:
             check_process()
-            results = self.run([values.get(index) for index in inputs])
+            results = None if _pauses else self.run([values.get(index) for index in inputs])
             if results is None:
                 return False
             for index, result in zip(outputs, results, strict=True):
@@ -288,7 +291,7 @@ class DirectCalls:
 
     def run(self, values: Sequence[Any], by_xla: _Run) -> Sequence[Any]:
         program = self._program
-        if program is not None:
+        if program is not None and not _pauses:
             found = program.run(values)
             return by_xla(values) if found is None else found
         results = by_xla(values)
@@ -328,6 +331,19 @@ class DirectCalls:
             raise UnknownError(f"it takes {size} bytes of memory")
         given, constants = (list(map(np.asarray, some)) for some in (values, self._constants))
         return _Program(self._executable.serialized(), constants, given, results, self._states)
+
+
+_pauses: list[None] = []  # as many as `by_xla` contexts are entered
+
+
+@contextlib.contextmanager
+def by_xla() -> Iterator[None]:
+    """Let XLA's runtime run all programs meanwhile, in every thread, for its profiler."""
+    _pauses.append(None)
+    try:
+        yield
+    finally:
+        _pauses.pop()
 
 
 def is_known() -> bool:

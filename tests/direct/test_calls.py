@@ -321,3 +321,17 @@ def test_an_error_of_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     run._steps[run._steps == own] = address  # the operands do not fit this kernel
     with pytest.raises(RuntimeError, match="x"):
         direct.run((X,), program)
+
+
+def test_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    direct, program = prepared(monkeypatch, lambda x: x + 1, X)
+    bound = direct.bound([0], [1])
+    assert bound is not None
+    values: dict[int, Any] = {0: X}
+    before = program.runs
+    with calls.by_xla():
+        assert isinstance(direct.run((X,), program)[0], jax.Array)
+        assert not bound(values)
+    assert program.runs == before + 1
+    assert bound(values)
+    np.testing.assert_array_equal(values[1], X + 1)
