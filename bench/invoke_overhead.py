@@ -1,4 +1,4 @@
-"""What `invoke` costs: a model of one ADD, for one input of growing size, beside LiteRT.
+"""What `invoke` costs: a model of one ADD, for one input of growing size, compared with LiteRT.
 
     NPROC=1 taskset -c 0 python bench/invoke_overhead.py [--out=bench/results/invoke_overhead.jsonl]
 

@@ -408,13 +408,13 @@ class SubgraphRunner:
 
     def _found_shortcut(self) -> Callable[[Values], bool] | None:
         """The shortcut of a plan that is one partition, after initializations that have run."""
-        if not self._steps:
+        if self._pinned or self.preserve_all_tensors or not self._store.is_plain:
             return None
+        if not self._steps:
+            return _nothing_to_run
         *first, last = self._steps
         once = [step.runs_once if isinstance(step, OperatorStep) else None for step in first]
-        if not isinstance(last, PartitionStep) or None in once or self._pinned:
-            return None
-        if self.preserve_all_tensors or not self._store.is_plain:
+        if not isinstance(last, PartitionStep) or None in once:
             return None
         self._once = frozenset(once)
         return last.kernel.shortcut()
@@ -514,6 +514,10 @@ def _rows(step: Step) -> list[Row]:
     if isinstance(step, PartitionStep) and step.is_in_host_memory:
         return reads_and_writes(node.operator for node in step.params.nodes)
     return [(step.reads, step.writes)]
+
+
+def _nothing_to_run(_values: Values) -> bool:
+    return True
 
 
 class _Places:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxdelegate.op_lowering.common import small_products_cpu_kernel as small_products
 from jaxdelegate.op_lowering.common.basics import finite, fused_activation
 from jaxdelegate.op_lowering.common.downcast import downcast, rounded, upcast
 from jaxdelegate.op_lowering.dtypes import FLOATS, HALVES
@@ -49,6 +50,7 @@ class Arithmetic:
     rounds_exactly: bool = False
     has_short_epilogue: bool = False  # cuDNN computes the epilogue too, and rounds once, after it
     is_finite: bool = False  # see `finish`; False where libraries only fuse other epilogues
+    has_small_kernel: bool = False  # of small_products_cpu_kernel
 
     @classmethod
     def of_convolution(
@@ -90,6 +92,7 @@ class Arithmetic:
             total,
             policy.rounds_exactly,
             is_finite=context.platform == "cpu",
+            has_small_kernel=small_products.may_multiply(context, operand),
         )
 
     @property
@@ -102,6 +105,14 @@ class Arithmetic:
 
     def dot(self, x: jax.Array, w: jax.Array, contract: Axes, batch: Axes = ((), ())) -> jax.Array:
         """The result is in the accumulator's dtype."""
+        is_transposed = contract == ((x.ndim - 1,), (1,))
+        if (
+            self.has_small_kernel
+            and (is_transposed or contract == ((x.ndim - 1,), (0,)))
+            and batch == ((), ())
+            and small_products.takes(x, w, is_transposed=is_transposed)
+        ):
+            return small_products.product(x, w, is_transposed=is_transposed)
         y = lax.dot_general(
             x,
             w,

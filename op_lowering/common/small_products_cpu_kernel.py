@@ -15,22 +15,22 @@ from jaxdelegate.kernels.library import BATCH_MATMUL
 from jaxdelegate.op_lowering.common.row_batches import OfRows, by_matrices
 from jaxdelegate.op_lowering.precision import FLOAT32
 from jaxdelegate.op_lowering.rule import LoweringContext
-from jaxdelegate.op_lowering.spec import Shape
 
 _MOST_VALUES = 16 * 1024  # of each array
 
 
-def takes(context: LoweringContext, x: Shape, w: Shape, columns: int) -> bool:
-    """Whether the kernel multiplies float32 x [..., K] by a matrix w; one row is XLA's own code."""
-    policy, rows = context.precision, math.prod(x[:-1])
-    factor = policy.operand_dtype(np.dtype(np.float32), rows=rows, output_channels=columns)
-    return (
-        context.native_kernels
-        and policy.storage == factor == FLOAT32
-        and rows > 1
-        and max(math.prod(x), math.prod(w), rows * columns) <= _MOST_VALUES
-        and min(math.prod(x), math.prod(w)) > 0
-    )
+def may_multiply(context: LoweringContext, operand: np.dtype) -> bool:
+    """Whether the kernel computes products with operands of this dtype."""
+    return context.native_kernels and context.precision.storage == operand == FLOAT32
+
+
+def takes(x: jax.Array, w: jax.Array, *, is_transposed: bool) -> bool:
+    """Whether x [..., K] and w are small, and more than one row, for which XLA has its own code."""
+    if not x.dtype == w.dtype == FLOAT32 or w.ndim != 2 or x.ndim < 1:
+        return False
+    rows, columns = math.prod(x.shape[:-1]), w.shape[0 if is_transposed else 1]
+    sizes = (x.size, w.size, rows * columns)
+    return rows > 1 and min(sizes) > 0 and max(sizes) <= _MOST_VALUES
 
 
 def product(x: jax.Array, w: jax.Array, *, is_transposed: bool) -> jax.Array:

@@ -83,7 +83,8 @@ def _transposed(
     context: LoweringContext, spreads: Spreads, activation: Act, tensors: Tensors
 ) -> tuple[Function, Prepare]:
     """(x, laid out filter, bias) -> ([N, *out, O],), and the layout from [*spatial, I, O]."""
-    layout, run = chosen(_float_algorithms(context.platform, spreads), context.algorithm)
+    found = _float_algorithms(context, spreads, tensors)
+    layout, run = chosen(found, context.algorithm)
     arithmetic = Arithmetic.of_convolution(context, tensors.x, tensors.w)
     dtype = tensors.y.dtype
 
@@ -94,19 +95,33 @@ def _transposed(
     return transposed, lambda w: arithmetic.reduced(layout(w))
 
 
+# So few are a matrix product and sums, which a program that is called directly may contain; a
+# convolution of XLA needs its runtime.
+_FEW_SUMS = 16 * 1024
+
 _Layout = Callable[[Array], Array]  # a filter [*spatial, I, O] -> what the algorithm reads
 _Run = Callable[[Arithmetic, Spreads, jax.Array, jax.Array], jax.Array]
 
 
-def _float_algorithms(platform: str, spreads: Spreads) -> Mapping[str, tuple[_Layout, _Run]]:
-    algorithms: dict[str, tuple[_Layout, _Run]] = {
-        "xla": (_mirrored, _xla),
-        "overlap": (_by_pixel, _overlapping),
-    }
+def _float_algorithms(
+    context: LoweringContext, spreads: Spreads, tensors: Tensors
+) -> Mapping[str, tuple[_Layout, _Run]]:
+    """The algorithms, the default one first."""
+    is_on_cpu = context.platform == "cpu"
+    convolution, overlapping = {"xla": (_mirrored, _xla)}, {"overlap": (_by_pixel, _overlapping)}
+    is_small = is_on_cpu and _sum_count(spreads, tensors) <= _FEW_SUMS
+    algorithms: dict[str, tuple[_Layout, _Run]] = (
+        overlapping | convolution if is_small else convolution | overlapping
+    )
     if all(s.size <= s.stride and s.dilation == 1 for s in spreads):
         apart = {"side_by_side": (_by_pixel, _side_by_side)}
-        return apart | algorithms if platform == "cpu" else algorithms | apart
+        return apart | algorithms if is_on_cpu else algorithms | apart
     return algorithms
+
+
+def _sum_count(spreads: Spreads, tensors: Tensors) -> int:
+    """The values that windows add to the output."""
+    return tensors.y.shape[0] * tensors.y.shape[-1] * math.prod(s.n_in * s.size for s in spreads)
 
 
 def _mirrored(w: Array) -> Array:
@@ -240,7 +255,7 @@ class _Family(Generic[_OptionsT]):
     def algorithms(self, op: Op[_OptionsT]) -> Mapping[str, Any]:
         if 0 in _requested(op) or _tensors(op).w.is_quantized:
             return {}
-        return _float_algorithms(op.context.platform, self._spreads(op))
+        return _float_algorithms(op.context, self._spreads(op), _tensors(op))
 
     def _spreads(self, op: Op[_OptionsT]) -> Spreads:
         x, w, *_ = _tensors(op)
@@ -315,7 +330,7 @@ def _lower_bias(op: Op[Convolution2DTransposeBiasOptions]) -> Function:
 def _bias_algorithms(op: Op[Convolution2DTransposeBiasOptions]) -> Mapping[str, Any]:
     if op.inputs[0].shape[0] == 0:
         return {}
-    return _float_algorithms(op.context.platform, _bias_spreads(op))
+    return _float_algorithms(op.context, _bias_spreads(op), Tensors.of(op))
 
 
 def _bias_spreads(op: Op[Convolution2DTransposeBiasOptions]) -> Spreads:

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdelegate.op_lowering.common import small_products_cpu_kernel
 from jaxdelegate.op_lowering.common.algorithms import chosen
 from jaxdelegate.op_lowering.common.basics import (
     Array,
@@ -188,15 +187,8 @@ def _lower_batch_matmul(op: Op[BatchMatMulOptions]) -> Function:
     converts = rows >= _LEAST_CONVERTED or op.context.platform != "gpu"
     if cpu_kernel_few_rows.takes(op.context, o, tensors):
         return _by_few_rows(arithmetic, o, tensors)
-    all_float32 = all(spec.dtype == np.float32 for spec in (x, w, y))
-    takes_small = small_products_cpu_kernel.takes(op.context, x.shape, w.shape, output_channels)
-    is_small = shared and all_float32 and takes_small
 
     def batch_matmul(x: jax.Array, w: jax.Array) -> tuple[jax.Array]:
-        if is_small:
-            matrix = w.reshape(w.shape[-2:])
-            found = small_products_cpu_kernel.product(x, matrix, is_transposed=o.adj_y)
-            return (found.reshape(y.shape),)
         own = arithmetic
         if not converts and w.dtype == np.float32:
             x, own = x.astype(np.float32), Arithmetic.of_float32(op.context)

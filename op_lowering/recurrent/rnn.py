@@ -11,10 +11,9 @@ from typing import Any, Generic, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
-from jaxdelegate.op_lowering.common import small_products_cpu_kernel
+from jaxdelegate.op_lowering.common import small_products_cpu_kernel as small_products
 from jaxdelegate.op_lowering.common.basics import scalar
 from jaxdelegate.op_lowering.common.downcast import downcast, upcast
 from jaxdelegate.op_lowering.common.rounding import rounded
@@ -94,11 +93,12 @@ def matmul(context: LoweringContext, x: jax.Array, w: jax.Array | Matrix) -> jax
     """[..., n_in] times the transpose of [n_out, n_in], in the accumulator's dtype."""
     if isinstance(w, Matrix):
         return w.product(x)
-    is_float32 = x.dtype == w.dtype == np.float32
-    if is_float32 and small_products_cpu_kernel.takes(context, x.shape, w.shape, w.shape[0]):
-        return small_products_cpu_kernel.product(x, w, is_transposed=True)
     policy = context.precision
     factor = policy.operand_dtype(w.dtype, rows=math.prod(x.shape[:-1]), output_channels=w.shape[0])
+    if small_products.may_multiply(context, factor) and small_products.takes(
+        x, w, is_transposed=True
+    ):
+        return small_products.product(x, w, is_transposed=True)
     y = lax.dot_general(
         downcast(x, factor, exactly=policy.rounds_exactly),
         downcast(w, factor, exactly=policy.rounds_exactly),

@@ -18,7 +18,7 @@ from jaxdelegate.kernels.library import BATCH_MATMUL
 from jaxdelegate.pjrt import client
 from jaxdelegate.runtime.buffers import aligned_copy
 
-pytestmark = pytest.mark.skipif(library.why_not() is not None, reason="no native kernels")
+pytestmark = pytest.mark.usefixtures("built")
 
 
 class Compiled:

@@ -13,12 +13,11 @@ from jax import lax
 from jaxdelegate.direct import instructions, linker
 from jaxdelegate.direct.compiled import Compiled, UnknownError
 from jaxdelegate.direct.wire import Message, signed
-from jaxdelegate.kernels import library
 from jaxdelegate.pjrt import client
 
 ERRORS = (ValueError, LookupError, OSError, struct.error)
 
-pytestmark = pytest.mark.skipif(library.why_not() is not None, reason="no native kernels")
+pytestmark = pytest.mark.usefixtures("built")
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,6 @@ import pytest
 
 import jaxdelegate as jd
 from jaxdelegate.direct import calls
-from jaxdelegate.kernels import library
 from jaxdelegate.op_lowering.options import (
     CallOnceOptions,
     SVDFOptions,
@@ -17,7 +16,7 @@ from jaxdelegate.op_lowering.options import (
 )
 from jaxdelegate.testing import ModelBuilder
 
-pytestmark = pytest.mark.skipif(library.why_not() is not None, reason="no native kernels")
+pytestmark = pytest.mark.usefixtures("built")
 HANDLE = np.dtype("V4")
 OFTEN = 5  # invokes, after which there is a shortcut
 
