@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from jaxdelegate.kernels.processor import core_count
-from jaxdelegate.model.source import ModelSource, open_source
+from jaxdelegate.model.source import ModelSource, Source, open_source
 from jaxdelegate.quant.packing import in_memory
 
 SHA256, BLAKE3 = "sha256", "blake3"
@@ -53,6 +53,18 @@ def fingerprint(source: ModelSource) -> str:
 def file_digest(source: ModelSource, algorithm: str = PREFERRED) -> str:
     """The digest of a whole file, which is mapped, or of its content."""
     return digests([open_source(source).content], algorithm)[0]
+
+
+def source_digest(source: Source) -> str:
+    """The digest of a model's content. Pages of a mapped file are dropped as they are read."""
+    content = source.content.cast("B") if source.content.nbytes else memoryview(b"")
+    step = _CHUNKS[PREFERRED]
+
+    def drop(_: int, at: int) -> None:
+        if source.file is not None:
+            source.file.drop_pages(content[at : at + step])
+
+    return _combined([len(content)], lambda _, at: content[at : at + step], PREFERRED, drop)[0]
 
 
 def algorithm_of(digest: str) -> str:
@@ -100,13 +112,22 @@ def read_into(
 
 
 def _combined(
-    sizes: Sequence[int], chunk: Callable[[int, int], memoryview], algorithm: str
+    sizes: Sequence[int],
+    chunk: Callable[[int, int], memoryview],
+    algorithm: str,
+    drop: Callable[[int, int], None] | None = None,
 ) -> list[str]:
+    """The digests of buffers whose chunks `chunk` returns; `drop` is called when one was read."""
     new_hash, step = _HASHES[algorithm], _CHUNKS[algorithm]
     places = [(i, at) for i, size in enumerate(sizes) for at in range(0, size, step)]
 
     def digested(some: Sequence[tuple[int, int]]) -> list[bytes]:
-        return [new_hash(chunk(*place)).digest() for place in some]
+        found = []
+        for place in some:
+            found.append(new_hash(chunk(*place)).digest())
+            if drop is not None:
+                drop(*place)
+        return found
 
     workers = min(-(-sum(sizes) // _SHARE), core_count(), _MOST_THREADS)
     if workers < 2:

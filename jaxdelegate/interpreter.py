@@ -177,9 +177,7 @@ class Interpreter:
         self._stored: StoredStart | None = None
         if not self._preserve and timeout is None:  # its program may have a loop that never ends
             own = weakref.ref(self)  # the delegate must not keep it alive
-            self._stored = stored_start.find(
-                self._delegates, source.content, lambda: _opened(own())
-            )
+            self._stored = stored_start.find(self._delegates, source, lambda: _opened(own()))
         if self._stored is None:
             self._runner(0)
 

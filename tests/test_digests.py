@@ -1,13 +1,26 @@
 """Digests of content."""
 
+import dataclasses
 import hashlib
+import mmap
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import jaxdelegate as jd
-from jaxdelegate.digests import BLAKE3, SHA256, algorithm_of, digests, is_known, read_into
+from jaxdelegate import digests as module
+from jaxdelegate.digests import (
+    BLAKE3,
+    SHA256,
+    algorithm_of,
+    digests,
+    is_known,
+    read_into,
+    source_digest,
+)
+from jaxdelegate.model import files
+from jaxdelegate.model.source import open_source
 
 CHUNK = 4 << 20
 
@@ -90,3 +103,22 @@ def test_other_texts_are_not_digests(text: str) -> None:
 def test_no_such_file() -> None:
     with pytest.raises(jd.ModelError, match="Could not open '/nowhere'"):
         jd.fingerprint("/nowhere")
+
+
+def test_the_digest_of_a_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = np.random.default_rng(0).bytes(3 * mmap.PAGESIZE + 100)
+    path = tmp_path / "model.tflite"
+    path.write_bytes(content)
+    wanted = digests([memoryview(content)])[0]
+    assert source_digest(open_source(content)) == wanted
+    assert source_digest(open_source(path)) == wanted
+    monkeypatch.setattr(files, "READ_BYTES", 0)  # mapped
+    monkeypatch.setitem(module._CHUNKS, module.PREFERRED, mmap.PAGESIZE)
+    mapped = open_source(path)
+    assert mapped.is_mapped
+    parts = [mapped.content, mapped.content[100:], mapped.content[mmap.PAGESIZE + 7 : -9]]
+    for part in parts:
+        source = dataclasses.replace(mapped, content=part)
+        assert source_digest(source) == digests([part])[0]
+    assert mapped.content == content
+    assert source_digest(open_source(b"")) == digests([memoryview(b"")])[0]

@@ -16,7 +16,7 @@ from jaxdelegate.cache.start_records import STARTS, StartRecord, StoredTensor
 from jaxdelegate.compile import memory_errors
 from jaxdelegate.delegate.delegate_kernel import JaxKernel
 from jaxdelegate.delegate.jax_delegate import JaxDelegate
-from jaxdelegate.digests import digests
+from jaxdelegate.digests import digests, source_digest
 from jaxdelegate.errors import DeviceMemoryError, InterpreterError, JaxDelegateError
 from jaxdelegate.pjrt.client import LOAD_ERRORS, NeedsJaxError
 from jaxdelegate.pjrt.out_of_memory import is_out_of_memory
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from jaxdelegate.cache.key import Key
     from jaxdelegate.model.records import Model, Tensor
+    from jaxdelegate.model.source import Source
     from jaxdelegate.runtime.subgraph import SubgraphRunner
     from jaxdelegate.simple_delegate import SimpleDelegate
     from jaxdelegate.xla.program import Program
@@ -113,24 +114,24 @@ class StoredStart:
 
 
 def find(
-    delegates: Sequence[SimpleDelegate], content: memoryview, read: Callable[[], object]
+    delegates: Sequence[SimpleDelegate], source: Source, read: Callable[[], object]
 ) -> StoredStart | None:
     """The stored start of a model with one delegate; None: the model must be read.
 
     Args:
         delegates: of the interpreter.
-        content: of the model's file.
+        source: of the model.
         read: reads the model; `JaxDelegate.partitions` calls it.
     """
     delegate = _only_delegate(delegates)
-    key = None if delegate is None else _key(delegate, content)
+    key = None if delegate is None else _key(delegate, lambda: source_digest(source))
     if delegate is None or delegate.programs is None or key is None:
         return None
     start = delegate.programs.record(STARTS, key)
     if start is None:
         return None
     delegate.on_partitioned(fully_delegated(delegate.name, delegate.device_name, start.nodes))
-    found = StoredStart(delegate, start, content, read)
+    found = StoredStart(delegate, start, source.content, read)
     delegate.started(found)
     return found
 
@@ -163,18 +164,17 @@ def keep(delegates: Sequence[SimpleDelegate], model: Model, host: SubgraphRunner
         places(constants, model.content),
         tuple((op.index, op.name, op.builtin_code, op.version) for op in subgraph.operators),
     )
-    key = _key(delegate, model.content)
+    key = _key(delegate, lambda: digests([model.content])[0])
     if key is not None:
         delegate.programs.save_record(STARTS, key, start)
 
 
-def _key(delegate: JaxDelegate, content: memoryview) -> Key | None:
+def _key(delegate: JaxDelegate, digest: Callable[[], str]) -> Key | None:
     """The key of a model's start record; None: starts are not stored."""
     if delegate.programs is None or not delegate.target.can_do_without_jax:
         return None
     settings = delegate.compiler.file_settings()
-    (file,) = digests([content])
-    return delegate.programs.file_key(file, settings, delegate.target.runtime.device)
+    return delegate.programs.file_key(digest(), settings, delegate.target.runtime.device)
 
 
 def _only_delegate(delegates: Sequence[SimpleDelegate]) -> JaxDelegate | None:

@@ -15,7 +15,7 @@ import ml_dtypes  # noqa: F401  (np.dtype("bfloat16") and others)
 import numpy as np
 
 from jaxdelegate.cache.records import SIGNATURES, Kind
-from jaxdelegate.digests import digests
+from jaxdelegate.digests import source_digest
 from jaxdelegate.function.records import Signature, TensorInfo
 from jaxdelegate.passes.limits import Limits
 
@@ -82,9 +82,7 @@ class ModelFile:
     @functools.cached_property
     def digest(self) -> str:
         """The digest of its content."""
-        (found,) = digests([self.content])
-        self.drop_pages()
-        return found
+        return source_digest(self._source)
 
     def drop_pages(self) -> None:
         """Let go of the file's pages, which were read."""

@@ -15,6 +15,8 @@ import unicodedata
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 
+import numpy as np
+
 from jaxdelegate.errors import ModelError
 from jaxdelegate.text import printable
 
@@ -80,10 +82,19 @@ class FileContent:
         if self._mapped is not None and _version(os.fstat(self._mapped)) != self._state:
             self._fail("changed in place while this process had it open: open it again")
 
-    def drop_pages(self) -> None:
-        """Let go of a mapped file's pages, which count as this process's memory until then."""
-        if self._mapped is not None and isinstance(self.content.obj, mmap.mmap):
+    def drop_pages(self, part: memoryview | None = None) -> None:
+        """Let go of a mapped file's pages, which count as this process's memory until then.
+
+        `part`: only those of this view of the content; None: all.
+        """
+        if self._mapped is None or not isinstance(self.content.obj, mmap.mmap):
+            return
+        if part is None:
             self.content.obj.madvise(mmap.MADV_DONTNEED)
+        elif len(part) > 0:
+            begin = _address(part) - _address(self.content)
+            page = begin // mmap.PAGESIZE * mmap.PAGESIZE
+            self.content.obj.madvise(mmap.MADV_DONTNEED, page, begin + len(part) - page)
 
     def _read(self, file: int, size: int) -> memoryview:
         if size == 0:  # nothing to map
@@ -251,3 +262,8 @@ def is_link(folder: int, name: str) -> bool:
         return stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
     except OSError:
         return False
+
+
+def _address(view: memoryview) -> int:
+    found: int = np.frombuffer(view, np.uint8).__array_interface__["data"][0]
+    return found

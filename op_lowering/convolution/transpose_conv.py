@@ -108,13 +108,12 @@ def _float_algorithms(
 ) -> Mapping[str, tuple[_Layout, _Run]]:
     """The algorithms, the default one first."""
     is_on_cpu = context.platform == "cpu"
-    convolution, overlapping = {"xla": (_mirrored, _xla)}, {"overlap": (_by_pixel, _overlapping)}
+    convolution: dict[str, tuple[_Layout, _Run]] = {"xla": (_mirrored, _xla)}
+    overlapping: dict[str, tuple[_Layout, _Run]] = {"overlap": (_by_pixel, _overlapping)}
     is_small = is_on_cpu and _sum_count(spreads, tensors) <= _FEW_SUMS
-    algorithms: dict[str, tuple[_Layout, _Run]] = (
-        overlapping | convolution if is_small else convolution | overlapping
-    )
+    algorithms = overlapping | convolution if is_small else convolution | overlapping
     if all(s.size <= s.stride and s.dilation == 1 for s in spreads):
-        apart = {"side_by_side": (_by_pixel, _side_by_side)}
+        apart: dict[str, tuple[_Layout, _Run]] = {"side_by_side": (_by_pixel, _side_by_side)}
         return apart | algorithms if is_on_cpu else algorithms | apart
     return algorithms
 
