@@ -12,6 +12,7 @@ import ctypes
 import functools
 import logging
 import struct
+import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,7 +36,6 @@ _MOST_BYTES = 1 << 21  # of results and intermediate values: larger programs tak
 _TESTED = ((0, 10),)  # releases of jaxlib
 _SHORT = 20e-6  # seconds for which other threads may wait
 _ALIGNMENT = 64
-_UNHELD = 3  # references to a result that no caller uses: the frame's, a loop's, getrefcount's
 
 # Words of the C structure before the allocations.
 _THREADS, _MESSAGE, _ALLOCATIONS = 2, 3, 35
@@ -43,6 +43,17 @@ _THREADS, _MESSAGE, _ALLOCATIONS = 2, 3, 35
 
 _Run = Callable[[Sequence[Any]], Sequence[Any]]
 _T = TypeVar("_T")
+
+
+def _unheld() -> int:
+    """The count of references that a loop sees to an array which only the loop's tuple holds."""
+    arrays, count = (np.zeros(1),), 0
+    for array in arrays:
+        count = getrefcount(array)
+    return count
+
+
+_UNHELD = _unheld()
 
 
 class Executable(Protocol):
@@ -126,8 +137,9 @@ class _Program:
         compiled = Compiled(serialized)
         self.sizes = [one.size for one in compiled.allocations]
         self._code = linker.load(compiled.object_files)
-        steps = instructions.assemble(compiled, self._code.symbols, _handlers())
-        self._steps = steps
+        assembler = instructions.Assembler(compiled, self._code.symbols, _handlers())
+        self._steps = steps = np.array(assembler.words, np.int64)
+        self.is_bounded = assembler.is_bounded
         self.header = [steps.ctypes.data, len(steps), processor.thread_count()]
         self._constants = list(constants)
         self.fixed: list[tuple[int, int]] = []  # allocations and their addresses
@@ -198,9 +210,7 @@ class _Program:
         It returns False for values that XLA has to prepare. One thread at a time may call it. Its
         results take the place of those before, unless they are used elsewhere.
         """
-        if (
-            self._first_state < len(inputs) or not outputs
-        ):  # a run reads the results of the one before
+        if self._first_state < len(inputs) or not outputs:
             return self._bound_to_states(inputs, outputs)
         frame, function, places = _Frame(self), self._function, tuple(enumerate(inputs))
         call, known, last = frame.call, frame.known, outputs[0]
@@ -233,6 +243,8 @@ class _Program:
     def _bound_to_states(
         self, inputs: Sequence[int], outputs: Sequence[int]
     ) -> Callable[[Values], bool]:
+        """The same if a run reads results of the run before, whose memory is another."""
+
         def run(values: Values) -> bool:
             check_process()
             results = None if _pauses else self.run([values.get(index) for index in inputs])
@@ -320,7 +332,7 @@ class DirectCalls:
         if not all(a.tobytes() == b.tobytes() for a, b in zip(results, found, strict=True)):
             _LOGGER.warning("XLA's runtime goes on to call a program: direct calls differ from it")
             return None
-        if own_seconds < _SHORT:
+        if own_seconds < _SHORT and program.is_bounded:
             program.keep_lock()
         return program
 
@@ -348,7 +360,8 @@ def by_xla() -> Iterator[None]:
 
 def is_known() -> bool:
     """Whether this jaxlib's format and calling conventions are those that were tested."""
-    return jaxlib_version.__version_info__[:2] in _TESTED
+    has_lock = getattr(sys, "_is_gil_enabled", lambda: True)()  # counts of references rely on it
+    return has_lock and jaxlib_version.__version_info__[:2] in _TESTED
 
 
 def _timed(run: Callable[[], _T]) -> tuple[_T, float]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxdelegate.direct.compiled import Allocation, Compiled, Slice, UnknownError
+from jaxdelegate.direct.compiled import Compiled, Slice, UnknownError
 from jaxdelegate.direct.wire import Message
 
 _MOST_BUFFERS, _MOST_ATTRIBUTES, _MOST_DIMENSIONS = 64, 8, 8
@@ -25,43 +25,39 @@ class _Step(enum.IntEnum):
     KERNEL, COPY, TRANSPOSE, REPEAT, LOOP, BRANCH, CALL = range(7)
 
 
-def assemble(
-    compiled: Compiled, kernels: Mapping[str, int], handlers: Mapping[str, int]
-) -> np.ndarray:
-    """A program's steps.
+class Assembler:
+    """Translates a program.
 
-    Args:
-        compiled: the program.
-        kernels: addresses of its compiled kernels.
-        handlers: addresses of functions of XLA's foreign function interface by their target names.
-
-    Returns:
-        int64 words.
-
-    Raises:
-        UnknownError: it has a step that only XLA's runtime can run.
-        ValueError: a slice is outside of its allocation.
-        LookupError: a kernel is missing.
+    Attributes:
+        words: its steps.
+        is_bounded: whether no loop's end depends on data.
     """
-    words = _Assembler(compiled.allocations, kernels, handlers).sequence(compiled.steps)
-    return np.array(words, np.int64)
 
-
-class _Assembler:
     def __init__(
-        self,
-        allocations: Sequence[Allocation],
-        kernels: Mapping[str, int],
-        handlers: Mapping[str, int],
+        self, compiled: Compiled, kernels: Mapping[str, int], handlers: Mapping[str, int]
     ) -> None:
-        self._allocations, self._kernels, self._handlers = allocations, kernels, handlers
+        """Translate it.
 
-    def sequence(self, message: Message) -> list[int]:
+        Args:
+            compiled: the program.
+            kernels: addresses of its compiled kernels.
+            handlers: addresses of functions of XLA's foreign function interface by their targets.
+
+        Raises:
+            UnknownError: it has a step that only XLA's runtime can run.
+            ValueError: a slice is outside of its allocation.
+            LookupError: a kernel is missing.
+        """
+        self._allocations, self._kernels, self._handlers = compiled.allocations, kernels, handlers
+        self.is_bounded = True
+        self.words: Sequence[int] = self._sequence(compiled.steps)
+
+    def _sequence(self, message: Message) -> list[int]:
         words: list[int] = []
         for step in message.messages(1):
             kind = step.text(1)
             if kind == "call":
-                words += self.sequence(step.message(3).message(1))
+                words += self._sequence(step.message(3).message(1))
                 continue
             translate = self._BY_KIND.get(kind)
             if translate is None:
@@ -108,10 +104,11 @@ class _Assembler:
         return _Step.TRANSPOSE, [*slices, size, *(word for pair in pairs for word in pair)]
 
     def _loop(self, message: Message) -> tuple[_Step, list[int]]:
-        body, count = self.sequence(message.message(2)), message.message(3)
+        body, count = self._sequence(message.message(2)), message.message(3)
         if count.integer(2):
             return _Step.REPEAT, [count.integer(1), *body]
-        condition = self.sequence(message.message(1))
+        self.is_bounded = False
+        condition = self._sequence(message.message(1))
         return _Step.LOOP, [
             *self._slice(message.message(4)),
             len(condition),
@@ -123,7 +120,7 @@ class _Assembler:
         index = self._slice(message.message(2))
         if index[2] not in (1, 4):
             raise UnknownError("an index of another type")
-        branches = [self.sequence(one) for one in message.messages(1)]
+        branches = [self._sequence(one) for one in message.messages(1)]
         return _Step.BRANCH, [*index, *(word for b in branches for word in (len(b), *b))]
 
     def _call(self, message: Message) -> tuple[_Step, list[int]]:

@@ -451,7 +451,7 @@ class SubgraphRunner:
                 np.copyto(buffer, value)
                 self._values[index] = buffer
         self._store.check_unchanged()  # else the results may be of a changed file
-        self._shortcut = self._found_shortcut()
+        self._shortcut = self._shortcut or self._found_shortcut()
 
     def _await(self) -> None:
         try:

@@ -335,3 +335,16 @@ def test_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     assert program.runs == before + 1
     assert bound(values)
     np.testing.assert_array_equal(values[1], X + 1)
+
+
+@pytest.mark.parametrize(
+    ("function", "keeps"),
+    [(lambda x, n: x + n.astype(x.dtype), True), (loop, False)],
+    ids=["sum", "loop"],
+)
+def test_other_threads_wait_for_short_programs_alone(
+    monkeypatch: pytest.MonkeyPatch, function: Callable[..., Any], keeps: bool
+) -> None:
+    direct, _ = prepared(monkeypatch, function, X, N)
+    assert direct._program is not None
+    assert (direct._program._function is calls._function(ctypes.PyDLL)) == keeps

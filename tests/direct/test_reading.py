@@ -35,7 +35,7 @@ def read(data: bytes) -> np.ndarray:
     compiled = Compiled(data)
     assert compiled.results
     code = linker.load(compiled.object_files)
-    return instructions.assemble(compiled, code.symbols, {})
+    return np.array(instructions.Assembler(compiled, code.symbols, {}).words)
 
 
 def test_damaged_bytes_are_errors(serialized: bytes) -> None:

@@ -171,6 +171,16 @@ def test_device_arrays() -> None:
     np.testing.assert_array_equal(on_device, np.full((2, 3), 4))
 
 
+def test_the_memory_of_results_is_allocated_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    interpreter = warm(plain())
+    made = []
+    monkeypatch.setattr(calls._Program, "bound", lambda *_: made.append(1))
+    for _ in range(3):
+        run(interpreter, jnp.zeros((2, 3)))  # by XLA
+        run(interpreter, np.zeros((2, 3), np.float32))
+    assert not made
+
+
 @pytest.mark.parametrize("wrong", [np.zeros((2, 3)), np.zeros((3, 2), np.float32), "text"])
 def test_wrong_values_are_the_same_errors(wrong: Any) -> None:
     cold, hot = opened(plain()), warm(plain())
