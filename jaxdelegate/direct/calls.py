@@ -243,7 +243,7 @@ class _Program:
     def _bound_to_states(
         self, inputs: Sequence[int], outputs: Sequence[int]
     ) -> Callable[[Values], bool]:
-        """The same if a run reads results of the run before, whose memory is another."""
+        """`bound` where a run reads results of the run before, in other memory than its own."""
 
         def run(values: Values) -> bool:
             check_process()

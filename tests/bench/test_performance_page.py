@@ -146,17 +146,17 @@ def test_operators_that_take_longest_come_first(page: Any, tmp_path: Path) -> No
 
 
 def test_overhead_and_scaling(page: Any, tmp_path: Path) -> None:
-    us = ("direct", "invoke", "overhead", "overhead_copied", "set_tensor")
+    us = ("litert", "by_xla", "invoke", "litert_set_invoke_get", "set_invoke_get")
     overhead = {
         "bench": "invoke_overhead",
         "bytes": 4096,
         "device": "cpu:0",
-        "us": {name: {"median": 1.5} for name in us},
+        "us": {name: {"median": 1.5} for name in (*us, "over_litert", "whole_over_litert")},
         "machine": MACHINE,
     }
     scaling = [compared("net", times(1.0)) | {"bench": "scaling", "size": n} for n in (224, 448)]
     text = written(page, tmp_path, overhead, *scaling)
-    assert "| 4,096 | 1.5 |" in text
+    assert "| 4,096 | 1.5 | 1.5 | 1.5 (1.50) | 1.5 | 1.5 (1.50) |" in text
     assert "<svg" in page.SCALING.read_text()
 
 

@@ -150,7 +150,7 @@ def test_what_invoke_costs(tmp_path: Path) -> None:
     ended = script("invoke_overhead.py", f"--out={out}", *sizes)
     assert ended.returncode == 0, ended.stderr
     assert [r["bytes"] for r in records(out)] == [16, 128]
-    assert {"overhead", "overhead_copied"} <= records(out)[0]["us"].keys()
+    assert {"over_litert", "whole_over_litert"} <= records(out)[0]["us"].keys()
 
 
 @pytest.mark.exhaustive

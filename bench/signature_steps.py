@@ -1,0 +1,122 @@
+"""A signature of a language model with caches: stock LiteRT, `on_device`, and `jax.jit`.
+
+    NPROC=1 taskset -c 0 python bench/signature_steps.py --graph=model.litertlm!prefill_decode
+        [--signatures=decode,prefill_32] [--rounds=25] [--out=bench/results/signature_steps.jsonl]
+
+litert       the stock interpreter's SignatureRunner, which takes and returns caches on the host
+on_device    our SignatureRunner's `on_device`, whose caches stay arrays of jax
+jit          `jax.jit` of `function(weights="prepared")`, whose caches are donated
+
+Inputs are the first positions, random numbers and zeros. Before, logits (or the first new cache)
+are compared with LiteRT's; `error` is the largest difference, of the largest value. Dynamic range
+kernels round differently, which random weights make visible.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import app, flags
+from ai_edge_litert.interpreter import Interpreter as StockInterpreter
+from harness import append, interleaved, ratios, spread, threads
+
+import jaxdelegate as jd
+from jaxdelegate.model.source import open_source
+
+FLAGS = flags.FLAGS
+flags.DEFINE_string("graph", None, "A model, or one in a bundle.", required=True)
+flags.DEFINE_list("signatures", ["decode"], "Keys.")
+flags.DEFINE_integer("rounds", 25, "Timed rounds.", 3)
+flags.DEFINE_string("out", None, "A file to append the JSON lines to.")
+
+_MOST = 0.2  # of the largest value
+
+
+def arguments(runner: Any) -> dict[str, np.ndarray]:
+    rng, found = np.random.default_rng(0), {}
+    for name, details in runner.get_input_details().items():
+        shape, dtype = tuple(details["shape"]), details["dtype"]
+        if dtype == np.bool_:
+            found[name] = np.ones(shape, dtype)
+        elif np.issubdtype(dtype, np.integer):
+            found[name] = np.arange(np.prod(shape), dtype=dtype).reshape(shape)
+        else:
+            found[name] = (0.1 * rng.normal(size=shape)).astype(dtype)
+    return found
+
+
+def on_device(content: bytes, key: str, given: Mapping[str, np.ndarray]) -> Callable[[], Any]:
+    interpreter = jd.Interpreter(model_content=content, experimental_delegates=[jd.JaxDelegate()])
+    runner = interpreter.get_signature_runner(key)
+    held: dict[str, Any] = {name: jnp.asarray(array) for name, array in given.items()}
+
+    def run() -> Any:
+        results = jax.block_until_ready(runner.on_device(**held))  # type: ignore[no-untyped-call]
+        held.update((name, value) for name, value in results.items() if name in held)
+        return results
+
+    return run
+
+
+def jitted(content: bytes, key: str, given: Mapping[str, np.ndarray]) -> Callable[[], Any]:
+    functions = jd.load(content)
+    apply, params = functions.function(key, weights="prepared")
+    caches = set(given).intersection(jax.eval_shape(lambda x: apply(params, x), dict(given)))
+    run = jax.jit(lambda held, x: apply(params, {**held, **x}), donate_argnums=0)
+    held = {name: jnp.array(given[name]) for name in caches}
+    others = {name: jnp.asarray(array) for name, array in given.items() if name not in caches}
+
+    def step() -> Any:
+        results = jax.block_until_ready(run(dict(held), others))  # type: ignore[no-untyped-call]
+        held.update((name, results[name]) for name in caches)
+        return {name: value for name, value in results.items() if name not in caches}
+
+    return step
+
+
+def error(found: Mapping[str, Any], wanted: Mapping[str, np.ndarray], caches: set[str]) -> float:
+    """The largest difference of an output that is not a cache; 0 if there are only caches."""
+    differences = [
+        float(np.abs(np.asarray(found[name], np.float64) - value).max() / np.abs(value).max())
+        for name, value in wanted.items()
+        if name not in caches
+    ]
+    return max(differences, default=0.0)
+
+
+def measure(content: bytes, key: str) -> dict[str, Any]:
+    stock = StockInterpreter(model_content=content, num_threads=threads())
+    runner = stock.get_signature_runner(key)
+    given = arguments(runner)
+    runs: dict[str, Callable[[], Any]] = {
+        "litert": lambda: runner(**given),
+        "on_device": on_device(content, key, given),
+        "jit": jitted(content, key, given),
+    }
+    wanted = runs["litert"]()
+    errors = {
+        name: error(run(), wanted, set(given)) for name, run in runs.items() if name != "litert"
+    }
+    assert max(errors.values()) <= _MOST, errors
+    times = interleaved(runs, rounds=FLAGS.rounds)
+    return {
+        "error": errors,
+        "ms": {name: spread([1e3 * t for t in own]) for name, own in times.items()},
+        "ratio_to_litert": ratios(times, "litert"),
+    }
+
+
+def main(_argv: list[str]) -> None:
+    source = open_source(FLAGS.graph)
+    with jax.enable_x64(True):  # positions may be int64
+        for key in FLAGS.signatures:
+            found = measure(bytes(source.content), key)
+            name = source.name.rpartition("/")[2]
+            head = {"bench": "signature_steps", "graph": name, "signature": key}
+            append({**head, "threads": threads(), **found}, FLAGS.out)
+
+
+if __name__ == "__main__":
+    app.run(main)
