@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxdelegate.kernels import library
 from jaxdelegate.kernels.processor import core_count
 
 # So that scripts can import tests.support where jaxdelegate is not an editable install.
@@ -152,6 +153,7 @@ def machine() -> dict[str, Any]:
     """The processor, its cores for this process, its load, and the packages' versions."""
     return {
         "cpu": _cpu_model(),
+        "instruction_set": library.in_use() if library.why_not() is None else None,
         "cores": core_count(),
         "load": os.getloadavg()[0],
         "python": platform.python_version(),

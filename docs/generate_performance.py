@@ -74,7 +74,9 @@ def settings(record: Record) -> Settings:
 
 
 def cpu_name(record: Record) -> str:
-    return re.sub(r"\(R\)| Processor", "", str(record["machine"]["cpu"]))
+    machine = record["machine"]
+    limited = " with AVX2" if machine.get("instruction_set") == "avx2" else ""
+    return re.sub(r"\(R\)| Processor", "", str(machine["cpu"])) + limited
 
 
 KEYS: dict[str, Callable[[Record], tuple[Any, ...]]] = {

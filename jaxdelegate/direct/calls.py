@@ -158,8 +158,7 @@ class _Program:
         self.temporary = [
             (i, size) for i, size in enumerate(self.sizes) if i not in known and size > 0
         ]
-        # Results of the last run and of the one before it: most callers hold on to the last.
-        self._frames = collections.deque([_Frame(self), _Frame(self)])
+        self._frames: collections.deque[_Frame] = collections.deque()  # that no thread uses
         self._function = _function(ctypes.CDLL)
 
     def keep_lock(self) -> None:
@@ -186,14 +185,7 @@ class _Program:
 
     def run(self, values: Sequence[Any]) -> list[np.ndarray] | None:
         """The results; None: values that XLA has to prepare. Any thread may call it."""
-        try:
-            frame = self._frames.popleft()
-        except IndexError:  # other threads run it
-            frame = _Frame(self)
-        for result in frame.results:
-            if getrefcount(result) > _UNHELD:  # a caller uses it
-                frame.renew(self)
-                break
+        frame = self._free_frame()
         position, is_ready = 0, True
         for known, value in zip(frame.known, values, strict=True):
             if known() is not value:
@@ -203,6 +195,31 @@ class _Program:
             raise frame.error()
         self._frames.append(frame)
         return [*frame.results] if is_ready else None  # not the tuple: who holds it is not noticed
+
+    def _free_frame(self) -> _Frame:
+        """A frame that no other thread takes, and no caller uses the results of."""
+        try:
+            frame = self._frames.popleft()
+        except IndexError:
+            return _Frame(self)
+        for result in frame.results:
+            if getrefcount(result) > _UNHELD:  # most callers hold on to the last results
+                return self._other_frame(frame)
+        return frame
+
+    def _other_frame(self, held: _Frame) -> _Frame:
+        """The frame of the run before the last one; or else new memory."""
+        try:
+            frame = self._frames.popleft()
+        except IndexError:
+            self._frames.append(held)
+            return _Frame(self)
+        self._frames.append(held)
+        for result in frame.results:
+            if getrefcount(result) > _UNHELD:
+                frame.renew(self)
+                break
+        return frame
 
     def bound(self, inputs: Sequence[int], outputs: Sequence[int]) -> Callable[[Values], bool]:
         """A function that runs the program on values by tensor, and puts its results there.
