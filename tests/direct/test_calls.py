@@ -1,9 +1,11 @@
 """Programs that run without XLA's runtime: their results, memory, and what is left to XLA."""
 
 import ctypes
+import errno
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -12,7 +14,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from jaxdelegate.direct import calls, compiled
+from jaxdelegate.direct import calls, compiled, linker
 from jaxdelegate.kernels import library
 from jaxdelegate.kernels.library import BATCH_MATMUL
 from jaxdelegate.pjrt import client
@@ -348,3 +350,25 @@ def test_other_threads_wait_for_short_programs_alone(
     direct, _ = prepared(monkeypatch, function, X, N)
     assert direct._program is not None
     assert (direct._program._function is calls._function(ctypes.PyDLL)) == keeps
+
+
+def test_where_memory_may_not_become_executable(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def forbidden(*_: int) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    caplog.set_level(logging.DEBUG, "jaxdelegate")
+    monkeypatch.setattr(linker, "_make_executable", forbidden)
+    direct, program = prepared(monkeypatch, lambda x: x + 1, X)
+    assert not direct.is_ready
+    assert "Permission denied" in caplog.text
+    np.testing.assert_array_equal(direct.run((X,), program)[0], X + 1)
+
+
+def test_without_native_kernels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(library, "LIBRARY", tmp_path / "absent")
+    calls._function.cache_clear()
+    direct, _ = prepared(monkeypatch, lambda x: x + 1, X)
+    calls._function.cache_clear()
+    assert not direct.is_ready
