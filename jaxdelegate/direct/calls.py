@@ -2,8 +2,8 @@
 
 A call by PJRT takes 10 to 40 microseconds before and after the program's own code: as long as many
 small networks. This takes what XLA has compiled, machine code and steps, and runs it on the thread
-of the caller. It is done where it takes less time than XLA, perhaps with several threads, and after
-runs whose results were those of XLA, bit for bit. XLA goes on to run all other programs.
+of the caller, unless XLA is quicker with several threads. Before, a run must return the results of
+XLA, bit for bit. XLA goes on to run all other programs.
 """
 
 import collections
@@ -17,7 +17,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from sys import getrefcount
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import numpy as np
 from jaxlib import version as jaxlib_version
@@ -31,18 +31,17 @@ from jaxdelegate.pjrt.client import LOAD_ERRORS, check_process
 _LOGGER = logging.getLogger("jaxdelegate")
 
 _RUNS_BEFORE = 3  # of XLA: programs that run less often need no second way
-_TIMED_RUNS = 3
+_TIMED_RUNS = 5
 _MOST_BYTES = 1 << 21  # of results and intermediate values: larger programs take longer anyway
 _TESTED = ((0, 10),)  # releases of jaxlib
 _SHORT = 20e-6  # seconds for which other threads may wait
 _ALIGNMENT = 64
 
 # Words of the C structure before the allocations.
-_THREADS, _MESSAGE, _ALLOCATIONS = 2, 3, 35
+_THREADS, _WANTS, _MESSAGE, _ALLOCATIONS = 2, 3, 4, 36
 
 
 _Run = Callable[[Sequence[Any]], Sequence[Any]]
-_T = TypeVar("_T")
 
 
 def _unheld() -> int:
@@ -140,6 +139,7 @@ class _Program:
         assembler = instructions.Assembler(compiled, self._code.symbols, _handlers())
         self._steps = steps = np.array(assembler.words, np.int64)
         self.is_bounded = assembler.is_bounded
+        self._is_split = assembler.is_split
         self.header = [steps.ctypes.data, len(steps), processor.thread_count()]
         self._constants = list(constants)
         self.fixed: list[tuple[int, int]] = []  # allocations and their addresses
@@ -160,6 +160,12 @@ class _Program:
         ]
         self._frames: collections.deque[_Frame] = collections.deque()  # that no thread uses
         self._function = _function(ctypes.CDLL)
+
+    @property
+    def could_share(self) -> bool:
+        """Whether XLA would share the last run's work between threads."""
+        is_wanted = self._is_split or any(frame.view[_WANTS] for frame in self._frames)
+        return is_wanted and processor.thread_count() > 1
 
     def keep_lock(self) -> None:
         """Let other threads of Python wait for it: giving them way takes longer."""
@@ -337,13 +343,16 @@ class DirectCalls:
     def _tried(self, values: Sequence[Any], by_xla: _Run) -> _Program | None:
         """The program, if it can be run, returns the same as by XLA, and takes less time."""
         try:
-            results, seconds = _timed(lambda: list(map(np.asarray, by_xla(values))))
+            results = list(map(np.asarray, by_xla(values)))
             program = self._read(values, results)
-            found, own_seconds = _timed(lambda: program.run(values))
+            found, own_seconds = program.run(values), _seconds(lambda: program.run(values))
+            is_slower = program.could_share and own_seconds > _seconds(
+                lambda: list(map(np.asarray, by_xla(values)))
+            )
         except (*LOAD_ERRORS, struct.error) as error:
             _LOGGER.debug("XLA's runtime goes on to call a program: %s", error)
             return None
-        if found is None or own_seconds > seconds:  # XLA uses several threads
+        if found is None or is_slower:
             _LOGGER.debug("XLA's runtime goes on to call a program: it takes less time")
             return None
         if not all(a.tobytes() == b.tobytes() for a, b in zip(results, found, strict=True)):
@@ -381,14 +390,14 @@ def is_known() -> bool:
     return has_lock and jaxlib_version.__version_info__[:2] in _TESTED
 
 
-def _timed(run: Callable[[], _T]) -> tuple[_T, float]:
-    """What a function returns, and the seconds that it takes at its quickest."""
+def _seconds(run: Callable[[], object]) -> float:
+    """The seconds that a function takes at its quickest."""
     times = []
     for _ in range(_TIMED_RUNS):
         begin = time.perf_counter()
-        result = run()
+        run()
         times.append(time.perf_counter() - begin)
-    return result, min(times)
+    return min(times)
 
 
 def _aligned(size: int) -> np.ndarray:

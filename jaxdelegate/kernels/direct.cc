@@ -35,8 +35,9 @@ constexpr int64_t kMostBuffers = 64, kMostAttributes = 8, kMostDimensions = 8;  
 struct DirectCall {
   const int64_t* words;
   int64_t count;
-  int64_t threads;    // of XLA, including the caller's: kernels size their tasks by it
-  char message[256];  // of an error
+  int64_t threads;        // of XLA, including the caller's: kernels size their tasks by it
+  int64_t wants_threads;  // set to 1 if a kernel would have shared its work with others
+  char message[256];      // of an error
   char* allocations[];
 };
 
@@ -86,7 +87,8 @@ XLA_FFI_Error* count_threads(XLA_FFI_ThreadPool_NumThreads_Args* args) {
 }
 
 // The calling thread does all of the work.
-XLA_FFI_Error* schedule(XLA_FFI_ThreadPool_Schedule_Args*) {
+XLA_FFI_Error* schedule(XLA_FFI_ThreadPool_Schedule_Args* args) {
+  args->ctx->call->wants_threads = 1;
   return new XLA_FFI_Error{"no threads"};
 }
 

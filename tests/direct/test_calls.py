@@ -56,7 +56,7 @@ def prepared(
     states: int = 0,
 ) -> tuple[calls.DirectCalls, Compiled]:
     """A function after its third run, whatever took less time."""
-    monkeypatch.setattr(calls, "_timed", lambda run: (run(), 0.0))
+    monkeypatch.setattr(calls, "_seconds", lambda _: 0.0)
     program = Compiled(function, values)
     direct = calls.DirectCalls(program, (), states)
     for _ in range(3):
@@ -285,15 +285,41 @@ def test_a_result_in_the_memory_of_an_argument() -> None:
         compiled.Compiled(serialized)
 
 
-def test_what_takes_less_time_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    for seconds, is_direct in (([1.0, 2.0], False), ([2.0, 1.0], True)):
-        times = iter(seconds)
-        monkeypatch.setattr(calls, "_timed", lambda run, times=times: (run(), next(times)))
-        program = Compiled(lambda x: x + 1, [X])
-        direct = calls.DirectCalls(program, (), 0)
-        for _ in range(3):
-            direct.run((X,), program)
-        assert direct.is_ready == is_direct
+@pytest.mark.parametrize(
+    ("could_share", "own", "by_xla", "is_direct"),
+    [(True, 2.0, 1.0, False), (True, 1.0, 2.0, True), (False, 2.0, 1.0, True)],
+)
+def test_what_takes_less_time_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+    could_share: bool,
+    own: float,
+    by_xla: float,
+    is_direct: bool,
+) -> None:
+    times = iter([own, by_xla])
+    monkeypatch.setattr(calls, "_seconds", lambda _: next(times))
+    monkeypatch.setattr(calls._Program, "could_share", could_share)
+    program = Compiled(lambda x: x + 1, [X])
+    direct = calls.DirectCalls(program, (), 0)
+    for _ in range(3):
+        direct.run((X,), program)
+    assert direct.is_ready == is_direct
+
+
+def test_programs_that_xla_would_share_between_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls.processor, "thread_count", lambda: 4)
+    for size, could_share in ((8, False), (256, True)):  # one of our kernels
+        x = array(size, 512)
+        direct, _ = prepared(monkeypatch, native_square, x)
+        assert direct._program is not None
+        assert direct._program.could_share == could_share
+
+
+def native_square(x: jax.Array) -> jax.Array:
+    y_type = jax.ShapeDtypeStruct((1, len(x), len(x)), jnp.float32)
+    return jax.ffi.ffi_call(BATCH_MATMUL, y_type)(
+        x[None], x[None], is_transposed=np.array([1], np.int64)
+    )
 
 
 def test_other_results_are_reported_and_left_to_xla(
