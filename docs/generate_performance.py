@@ -84,6 +84,7 @@ KEYS: dict[str, Callable[[Record], tuple[Any, ...]]] = {
     "operators": lambda r: (r["graph"], r["device"], r["threads"], r["index"]),
     "invoke_overhead": lambda r: (r["device"], r["bytes"]),
     "decoders": lambda r: (cpu_name(r), r["weights"], r["rows"], r["threads"]),
+    "signature_steps": lambda r: (cpu_name(r), r["graph"], r["signature"], r["threads"]),
     "scaling": lambda r: (r["graph"], r["device"], r["threads"], r["batch"], r["size"]),
     "startup": lambda r: (r["graph"], str(r["options"])),
     "cold_loads": lambda r: (r["graph"], r["mode"]),
@@ -357,6 +358,32 @@ def decoders(records: Rows) -> list[str]:
     return lines
 
 
+def signature_steps(records: Rows) -> list[str]:
+    """Signatures of whole language models: times and ratios."""
+    if not records:
+        return []
+    lines = [
+        "",
+        "## Signatures of language models",
+        "",
+        "Whole models with caches, one call of a signature (`bench/signature_steps.py`):",
+        "milliseconds, and in brackets the ratio to LiteRT's SignatureRunner, whose caches are",
+        "on the host. *On device*: `on_device` of ours, whose caches are arrays of jax.",
+        '*Under `jit`*: `function(weights="prepared")` with donated caches.',
+        _machines(records),
+        "",
+        row(["model", "signature", "threads", "LiteRT", "on device", "under `jit`"]),
+        "|---|---|" + "--:|" * 4,
+    ]
+    for r in sorted(records, key=lambda r: (r["threads"], r["graph"], r["signature"])):
+        ms, ratios = r["ms"], r["ratio_to_litert"]
+        own = [f"{ms[n]['median']:.1f} ({ratios[n]['median']:.2f})" for n in ("on_device", "jit")]
+        graph = r["graph"].partition(".")[0]
+        head = [graph, r["signature"], str(r["threads"]), f"{ms['litert']['median']:.1f}"]
+        lines.append(row([*head, *own]))
+    return lines
+
+
 def scaling(records: Rows) -> list[str]:
     """The plot of cost by batch and by size of image."""
     if not records:
@@ -463,6 +490,7 @@ def main(arguments: Sequence[str]) -> None:
         *comparison(benches.get("compare", [])),
         *operators(benches.get("operators", [])),
         *decoders(benches.get("decoders", [])),
+        *signature_steps(benches.get("signature_steps", [])),
         *overhead(benches.get("invoke_overhead", [])),
         *scaling(benches.get("scaling", [])),
         *startup(benches.get("startup", [])),
