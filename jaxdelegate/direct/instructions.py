@@ -95,10 +95,11 @@ class Assembler:
             raise UnknownError("a copy into another shape")
         if order == target_order:
             return _Step.COPY, slices
-        if len(extents) > _MOST_DIMENSIONS or 0 in extents:
-            raise UnknownError("a copy of many dimensions")
-        strides, size = {}, slices[2] // math.prod(extents)
-        stride = size
+        count = math.prod(extents)
+        if len(extents) > _MOST_DIMENSIONS or count == 0 or slices[2] % count or not slices[2]:
+            raise UnknownError("a copy of many dimensions, or of parts of bytes")
+        size = stride = slices[2] // count
+        strides = {}
         for dimension in order:
             strides[dimension] = stride
             stride *= extents[dimension]
