@@ -16,6 +16,7 @@ _SYMBOLS, _RELOCATIONS, _NOTHING = 2, 4, 8  # types of sections
 _ALLOCATED, _THREAD_LOCAL = 2, 0x400  # flags of sections
 _UNDEFINED = 0  # number of a section
 _ABSOLUTE_64, _RELATIVE_32, _CALL_32, _RELATIVE_64 = 1, 2, 4, 24  # types of relocations
+_MOST_BYTES = 1 << 28  # of a small program's code: a damaged file may declare any size
 _MATHEMATICS = "libm.so.6"
 # What XLA's code may call: of the C library, and of its mathematical part, also with the suffix f.
 _MEMORY = ("memcpy", "memmove", "memset")
@@ -129,6 +130,8 @@ class _Linker:
                 self.size += -self.size % section.alignment
                 self._places[number, index] = self.size
                 self.size += section.size
+        if self.size > _MOST_BYTES:
+            raise ValueError(f"{self.size} bytes of machine code")
 
     def load(self, memory: mmap.mmap) -> dict[str, int]:
         """Copy the sections and relocate them; the addresses of all symbols."""

@@ -15,7 +15,7 @@ from jaxdelegate.direct.compiled import Compiled, UnknownError
 from jaxdelegate.direct.wire import Message, signed
 from jaxdelegate.pjrt import client
 
-ERRORS = (ValueError, LookupError, OSError, struct.error)
+ERRORS = (ValueError, LookupError, OSError, OverflowError, struct.error)
 
 pytestmark = pytest.mark.usefixtures("built")
 
