@@ -15,7 +15,7 @@ from jaxdelegate.direct.compiled import Compiled, UnknownError
 from jaxdelegate.direct.wire import Message, signed
 from jaxdelegate.pjrt import client
 
-ERRORS = (ValueError, LookupError, OSError, OverflowError, struct.error)
+ERRORS = (*client.LOAD_ERRORS, struct.error)  # those that `DirectCalls` takes for "not possible"
 
 pytestmark = pytest.mark.usefixtures("built")
 
