@@ -363,22 +363,28 @@ def signature_steps(records: Rows) -> list[str]:
     """Signatures of whole language models: times and ratios."""
     if not records:
         return []
+    names = {
+        "litert_call": "LiteRT's call",
+        "on_device": "on device",
+        "jit": "under `jit`",
+    }
     lines = [
         "",
         "## Signatures of language models",
         "",
-        "Whole models with caches, one call of a signature (`bench/signature_steps.py`):",
-        "milliseconds, and in brackets the ratio to LiteRT's SignatureRunner, whose caches are",
-        "on the host. *On device*: `on_device` of ours, whose caches are arrays of jax.",
-        '*Under `jit`*: `function(weights="prepared")` with donated caches.',
+        "Whole models with caches, one run of a signature (`bench/signature_steps.py`):",
+        "milliseconds, and in brackets the ratio to LiteRT's invoke, whose inputs are set already.",
+        "*LiteRT's call*: a SignatureRunner, which copies the caches in and out. *On device*:",
+        "`on_device` of ours, whose caches are arrays of jax. *Under `jit`*:",
+        '`function(weights="prepared")` with donated caches.',
         _machines(records),
         "",
-        row(["model", "signature", "threads", "LiteRT", "on device", "under `jit`"]),
-        "|---|---|" + "--:|" * 4,
+        row(["model", "signature", "threads", "LiteRT", *names.values()]),
+        "|---|---|" + "--:|" * (2 + len(names)),
     ]
     for r in sorted(records, key=lambda r: (r["threads"], r["graph"], r["signature"])):
         ms, ratios = r["ms"], r["ratio_to_litert"]
-        own = [f"{ms[n]['median']:.1f} ({ratios[n]['median']:.2f})" for n in ("on_device", "jit")]
+        own = [f"{ms[n]['median']:.1f} ({ratios[n]['median']:.2f})" for n in names]
         graph = r["graph"].partition(".")[0]
         head = [graph, r["signature"], str(r["threads"]), f"{ms['litert']['median']:.1f}"]
         lines.append(row([*head, *own]))

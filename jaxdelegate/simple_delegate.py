@@ -19,7 +19,6 @@ from jaxdelegate.whole_imports import whole_imports
 if TYPE_CHECKING:
     import numpy as np
 
-    from jaxdelegate.direct.values import Values
     from jaxdelegate.errors import JaxDelegateError
     from jaxdelegate.model.records import Operator, Subgraph
     from jaxdelegate.op_lowering.spec import Specs, TensorSpec
@@ -199,6 +198,16 @@ class SimpleDelegateOptions:
     first_delegate_node_index: int = 0
     last_delegate_node_index: int = 2**31 - 1
     fallback_on_error: bool = False
+
+
+class Values(Protocol):
+    """Values by tensor, as in a dictionary."""
+
+    def get(self, index: int, /) -> Any:
+        """A tensor's value; None: it has none."""
+        ...
+
+    def __setitem__(self, index: int, value: Any, /) -> None: ...
 
 
 class SimpleDelegateKernel(abc.ABC):

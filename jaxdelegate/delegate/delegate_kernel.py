@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from jaxdelegate.compile.compiler import Compiler
-    from jaxdelegate.direct.values import Values
     from jaxdelegate.op_lowering.spec import TensorSpec
+    from jaxdelegate.simple_delegate import Values
 
 
 @dataclasses.dataclass(frozen=True)

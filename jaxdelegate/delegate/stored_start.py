@@ -28,11 +28,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from jaxdelegate.cache.key import Key
-    from jaxdelegate.direct.values import Values
     from jaxdelegate.model.records import Model, Tensor
     from jaxdelegate.model.source import Source
     from jaxdelegate.runtime.subgraph import SubgraphRunner
-    from jaxdelegate.simple_delegate import SimpleDelegate
+    from jaxdelegate.simple_delegate import SimpleDelegate, Values
     from jaxdelegate.xla.program import Program
 
 _LOGGER = logging.getLogger("jaxdelegate")

@@ -1,9 +1,9 @@
 """A small program on a CPU, run by jaxdelegate/kernels/direct.cc.
 
-A call by PJRT takes 10 to 40 microseconds before and after the program's own code: as long as many
-small networks. This takes what XLA has compiled, machine code and steps, and runs it on the thread
-of the caller, unless XLA is quicker with several threads. Before, a run must return the results of
-XLA, bit for bit. XLA goes on to run all other programs.
+A call by PJRT, XLA's runtime, takes longer than many small networks. This takes what XLA has
+compiled, machine code and steps, and runs it on the thread of the caller, unless XLA is quicker
+with several threads. Before, a run must return the results of XLA, bit for bit. XLA goes on to run
+all other programs.
 """
 
 import collections
@@ -15,7 +15,7 @@ import struct
 import sys
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from sys import getrefcount
 from typing import Any, Protocol
 
@@ -24,9 +24,10 @@ from jaxlib import version as jaxlib_version
 
 from jaxdelegate.direct import instructions, linker
 from jaxdelegate.direct.compiled import Allocation, Compiled, UnknownError
-from jaxdelegate.direct.values import Values
 from jaxdelegate.kernels import library, processor
 from jaxdelegate.pjrt.client import LOAD_ERRORS, check_process
+from jaxdelegate.runtime.buffers import aligned_copy, aligned_zeros
+from jaxdelegate.simple_delegate import Values
 
 _LOGGER = logging.getLogger("jaxdelegate")
 
@@ -35,7 +36,8 @@ _TIMED_RUNS = 5
 _MOST_BYTES = 1 << 21  # of results and intermediate values: larger programs take longer anyway
 _TESTED = ((0, 10),)  # releases of jaxlib
 _SHORT = 20e-6  # seconds for which other threads may wait
-_ALIGNMENT = 64
+_ALIGNMENT = 64  # of `aligned_zeros`
+_BYTE = np.dtype(np.uint8)
 
 # Words of the C structure before the allocations.
 _THREADS, _WANTS, _MESSAGE, _ALLOCATIONS = 2, 3, 4, 36
@@ -73,7 +75,7 @@ class _Frame:
         self.view = memoryview(self.words)  # type: ignore[arg-type]
         self.temporary = []
         for index, size in program.temporary:
-            self.temporary.append(memory := _aligned(size))
+            self.temporary.append(memory := aligned_zeros((size,), _BYTE))
             self.view[_ALLOCATIONS + index] = memory.ctypes.data
         for index, address in program.fixed:
             self.view[_ALLOCATIONS + index] = address
@@ -86,7 +88,7 @@ class _Frame:
         """Leave the results to those who use them, and take new memory."""
         blocks = {}
         for index in program.result_allocations:
-            blocks[index] = memory = _aligned(program.sizes[index])
+            blocks[index] = memory = aligned_zeros((program.sizes[index],), _BYTE)
             self.view[_ALLOCATIONS + index] = memory.ctypes.data
         results = []
         for (index, start, size), (shape, dtype) in zip(
@@ -136,7 +138,7 @@ class _Program:
         compiled = Compiled(serialized)
         self.sizes = [one.size for one in compiled.allocations]
         self._code = linker.load(compiled.object_files)
-        assembler = instructions.Assembler(compiled, self._code.symbols, _handlers())
+        assembler = instructions.Assembler(compiled, self._code.symbols, library.addresses())
         self._steps = steps = np.array(assembler.words, np.int64)
         self.is_bounded = assembler.is_bounded
         self._is_split = assembler.is_split
@@ -177,7 +179,7 @@ class _Program:
         """Note where an allocation's memory is, if that is known before a run."""
         number = allocation.parameter
         if allocation.constant is not None:
-            self._constants.append(own := _copied(allocation.constant))
+            self._constants.append(own := aligned_copy(allocation.constant))
             self.fixed.append((index, own.ctypes.data))
         elif number is not None and arguments[number].nbytes != allocation.size:
             raise UnknownError("an argument of another size")
@@ -235,8 +237,9 @@ class _Program:
         """
         if self._first_state < len(inputs) or not outputs:
             return self._bound_to_states(inputs, outputs)
-        frame, function, places = _Frame(self), self._function, tuple(enumerate(inputs))
-        call, known, last = frame.call, frame.known, outputs[0]
+        frame, function = _Frame(self), self._function
+        call, known = frame.call, frame.known
+        places, targets = tuple(enumerate(inputs)), tuple(enumerate(outputs))
 
         def run(values: Values) -> bool:
             check_process()
@@ -247,18 +250,20 @@ class _Program:
                 value = get(index)
                 if known[position]() is not value and not self._give(frame, position, value):
                     return False
-            results = frame.results
-            is_there = get(last) is results[0]
-            for result in results:
+            results, are_there = frame.results, True
+            for position, index in targets:
+                result = results[position]
+                is_there = get(index) is result
+                are_there = are_there and is_there
                 if getrefcount(result) > _UNHELD + is_there:
                     frame.renew(self)
-                    results, is_there = frame.results, False
+                    results, are_there = frame.results, False
                     break
             if function(call):
                 raise frame.error()
-            if not is_there:
-                for index, result in zip(outputs, results, strict=True):
-                    values[index] = result
+            if not are_there:
+                for position, index in targets:
+                    values[index] = results[position]
             return True
 
         return run
@@ -295,11 +300,11 @@ class _Program:
         if (value.shape, value.dtype) != self.input_types[position]:
             return None
         is_ready = value.flags.c_contiguous and value.ctypes.data % _ALIGNMENT == 0
-        return value if is_ready else _copied(value)
+        return value if is_ready else aligned_copy(value)
 
 
 class DirectCalls:
-    """A program's runs, without XLA's runtime from the fourth on if that is possible."""
+    """A program's runs: the first three by XLA, the others without it if that is possible."""
 
     def __init__(self, executable: Executable, constants: Sequence[Any], states: int) -> None:
         """Nothing is read before the third run.
@@ -356,7 +361,10 @@ class DirectCalls:
             _LOGGER.debug("XLA's runtime goes on to call a program: it takes less time")
             return None
         if not all(a.tobytes() == b.tobytes() for a, b in zip(results, found, strict=True)):
-            _LOGGER.warning("XLA's runtime goes on to call a program: direct calls differ from it")
+            _LOGGER.warning(
+                "XLA's runtime goes on to call a program, whose direct calls return other results: "
+                "please report this with the model"
+            )
             return None
         if own_seconds < _SHORT and program.is_bounded:
             program.keep_lock()
@@ -400,18 +408,6 @@ def _seconds(run: Callable[[], object]) -> float:
     return min(times)
 
 
-def _aligned(size: int) -> np.ndarray:
-    raw = np.zeros(size + _ALIGNMENT, np.uint8)
-    start = -raw.ctypes.data % _ALIGNMENT
-    return raw[start : start + size]
-
-
-def _copied(array: np.ndarray) -> np.ndarray:
-    copy = _aligned(array.nbytes).view(array.dtype).reshape(array.shape)
-    np.copyto(copy, array)
-    return copy
-
-
 def _nothing() -> None:
     return None
 
@@ -421,9 +417,3 @@ def _function(load: Callable[[str], ctypes.CDLL]) -> Any:
     function = load(str(library.LIBRARY)).jaxdelegate_call_directly
     function.argtypes, function.restype = [ctypes.c_void_p], ctypes.c_int
     return function
-
-
-@functools.cache
-def _handlers() -> Mapping[str, int]:
-    """The addresses of our kernels by the names that programs call."""
-    return library.addresses()

@@ -42,12 +42,11 @@ class UnknownError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Allocation:
-    """A block of memory: of a parameter, a constant, a result, or for intermediate values."""
+    """A block of memory: of a parameter or a constant, or for results and intermediate values."""
 
     size: int
     parameter: int | None = None
     constant: np.ndarray | None = None
-    is_result: bool = False
 
 
 class Compiled:
@@ -77,11 +76,11 @@ class Compiled:
         return [self._allocation(one) for one in found]
 
     def _allocation(self, message: Message) -> Allocation:
-        size, is_result = message.integer(2), bool(message.integer(7))
+        size = message.integer(2)
         if message.integer(3):
             return Allocation(0)
         if message.integer(5):
-            if is_result:
+            if message.integer(7):
                 raise UnknownError("a result takes the memory of an argument")
             if message.integers(10):
                 raise UnknownError("an argument is a tuple")
@@ -93,7 +92,7 @@ class Compiled:
             if constant.nbytes != size or buffer.integer(2):
                 raise UnknownError("a constant of another size")
             return Allocation(size, constant=constant)
-        return Allocation(size, is_result=is_result)
+        return Allocation(size)
 
     # ---- where values are
 

@@ -148,17 +148,19 @@ class _Linker:
                 elif (number, section) in self._places:
                     known[position] = start + self._places[number, section] + value
                     symbols[name] = known[position]
-            self._relocate(memory, number, known)
+            self._relocate(memory, start, number, known)
         return symbols
 
-    def _relocate(self, memory: mmap.mmap, number: int, known: Mapping[int, int]) -> None:
+    def _relocate(
+        self, memory: mmap.mmap, start: int, number: int, known: Mapping[int, int]
+    ) -> None:
         one = self._objects[number]
         for index in one.loaded:
             for offset, kind, symbol, addend in one.relocations(index):
                 if symbol not in known:
                     raise ValueError(f"the symbol {one.symbols()[symbol][0]} is not known")
                 at = self._places[number, index] + offset
-                _relocate(memory, at, kind, known[symbol] + addend)
+                _relocate(memory, start, at, kind, known[symbol] + addend)
 
 
 def _address(memory: mmap.mmap) -> int:
@@ -171,8 +173,8 @@ def _outside(name: str) -> int:
     return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
-def _relocate(memory: mmap.mmap, at: int, kind: int, value: int) -> None:
-    place = _address(memory) + at
+def _relocate(memory: mmap.mmap, start: int, at: int, kind: int, value: int) -> None:
+    place = start + at
     if kind == _ABSOLUTE_64:
         struct.pack_into("<Q", memory, at, value)
     elif kind == _RELATIVE_64:

@@ -9,14 +9,14 @@ _VARINT, _EIGHT_BYTES, _LENGTH, _FOUR_BYTES = 0, 1, 2, 5
 
 def varint(data: memoryview, at: int) -> tuple[int, int]:
     """The unsigned number at an offset, and the offset after it; an IndexError after the end."""
-    value = shift = 0
-    while True:
+    value = 0
+    for shift in range(0, 70, 7):
         byte = data[at]
         at += 1
         value |= (byte & 127) << shift
         if byte < 128:
             return value, at
-        shift += 7
+    raise ValueError("a number of more than 64 bits")
 
 
 class Message:
@@ -42,9 +42,6 @@ class Message:
             else:
                 raise ValueError(f"an unknown wire type {kind}")
             self._fields.setdefault(tag >> 3, []).append(value)
-
-    def __contains__(self, number: int) -> bool:
-        return number in self._fields
 
     def integer(self, number: int) -> int:
         """A number; 0 where it is missing, as in proto3."""

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from jaxdelegate.direct.values import Values
 from jaxdelegate.errors import InterpreterError, JaxDelegateError
 from jaxdelegate.model.records import Subgraph
 from jaxdelegate.model.source import Source
@@ -34,7 +33,7 @@ from jaxdelegate.runtime.buffers import (
 from jaxdelegate.runtime.execution_plan import OperatorStep, PartitionStep, Step
 from jaxdelegate.runtime.stopping import Stop
 from jaxdelegate.runtime.tensor_details import is_held_as_given
-from jaxdelegate.simple_delegate import GraphKey, Node, SimpleDelegate
+from jaxdelegate.simple_delegate import GraphKey, Node, SimpleDelegate, Values
 
 _LOGGER = logging.getLogger("jaxdelegate")
 _SMALL_BYTES = 1 << 16  # per operator, without a check of the sum
@@ -106,7 +105,6 @@ class SubgraphRunner:
         self._pinned: dict[int, np.ndarray] = {}
         self._is_running = False  # a program may still read input buffers
         self._shortcut: Callable[[Values], bool] | None = None
-        self._once: frozenset[Hashable] = frozenset()  # initializations that it relies on
         self.views = HeldViews()  # of pinned buffers
         self._released: dict[int, list[int]] = {}
         if self.delegates:
@@ -396,8 +394,6 @@ class SubgraphRunner:
         shortcut = self._shortcut
         if shortcut is None or self.watch is not contextlib.nullcontext:
             return False
-        if self._once and not self._once <= self._store.resources.keys():
-            return False
         try:
             return shortcut(_Places(self) if self._resources else self._values)
         except JaxDelegateError:
@@ -416,8 +412,11 @@ class SubgraphRunner:
         once = [step.runs_once if isinstance(step, OperatorStep) else None for step in first]
         if not isinstance(last, PartitionStep) or None in once:
             return None
-        self._once = frozenset(once)
-        return last.kernel.shortcut()
+        found, keys, resources = last.kernel.shortcut(), {*once}, self._store.resources
+        if found is None or not keys:
+            return found
+        # States that were taken before an initialization lack its key.
+        return lambda values: keys <= resources.keys() and found(values)
 
     def invoke(self, wait: bool | None = None) -> None:
         """Run the plan.

@@ -11,6 +11,7 @@ import numpy as np
 from jax.sharding import SingleDeviceSharding
 
 from jaxdelegate.lowering.computation import LoweredPartition, Weight
+from jaxdelegate.op_lowering.common.basics import SMALL
 from jaxdelegate.passes.batch_slices import WHOLE_BATCH, BatchSlices
 from jaxdelegate.pjrt import client, cudnn
 from jaxdelegate.whole_imports import whole_imports
@@ -26,8 +27,6 @@ _LOGGER = logging.getLogger("jaxdelegate")
 # Constants from this size on are arguments of the program, resident on the device and shared by all
 # shapes and partitions; smaller ones are baked in, where XLA can fold them.
 ARGUMENT_BYTES = 64 * 1024
-# At most as many in each array of a small program.
-_FEW_ELEMENTS = 16 * 1024
 
 
 class JaxExecutable:
@@ -220,7 +219,7 @@ def _options(partition: LoweredPartition, platform: str) -> Options:
 def _is_small(partition: LoweredPartition) -> bool:
     """Whether every array that it computes is small."""
     shapes = [spec.shape for spec in partition.specs.values() if spec.const is None]
-    return max(map(math.prod, shapes), default=0) <= _FEW_ELEMENTS
+    return max(map(math.prod, shapes), default=0) <= SMALL
 
 
 def compiled_with(options: Options, lowered: jax.stages.Lowered) -> jax.stages.Compiled:

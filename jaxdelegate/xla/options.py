@@ -64,8 +64,8 @@ def _cpu_options(*, exact: bool, is_small: bool) -> Options:
     Vectors of 512 bits gain some percent on a processor that has them. The library that
     XLA:CPU leaves products to (YNN) is slower than its own kernels for float32 on one thread,
     mostly; on several threads it is the faster one, and the only fast one for matrices of int8 and
-    bfloat16. Small programs do without it: a call takes longer than their work, and direct calls
-    (jaxdelegate/direct) cannot run it.
+    bfloat16. Small programs do without it, because direct calls (jaxdelegate/direct) cannot run
+    it.
     """
     options: dict[str, int | str] = {}
     if "avx512f" in cpu_features():

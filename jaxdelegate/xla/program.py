@@ -13,8 +13,8 @@ from jaxdelegate.direct.calls import DirectCalls
 from jaxdelegate.pjrt.client import check_process
 
 if TYPE_CHECKING:
-    from jaxdelegate.direct.values import Values
     from jaxdelegate.op_lowering.spec import TensorSpec
+    from jaxdelegate.simple_delegate import Values
 
 
 class Executable(Protocol):

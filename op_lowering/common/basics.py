@@ -15,6 +15,9 @@ from jaxdelegate.op_lowering.spec import Shape
 # A value that numpy computes ahead of time or jax at run time; both have the same methods.
 Array = np.ndarray | jax.Array
 
+# Elements of each array, at most, of programs that can be called directly (jaxdelegate/direct).
+SMALL = 16 * 1024
+
 
 def scalar(value: float, like: Array) -> jax.Array:
     """`value` in the dtype of `like`: keeps strict dtype promotion quiet and float16 at float16."""

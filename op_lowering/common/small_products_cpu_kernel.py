@@ -12,11 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdelegate.kernels.library import BATCH_MATMUL
+from jaxdelegate.op_lowering.common.basics import SMALL
 from jaxdelegate.op_lowering.common.row_batches import OfRows, by_matrices
 from jaxdelegate.op_lowering.precision import FLOAT32
 from jaxdelegate.op_lowering.rule import LoweringContext
-
-_MOST_VALUES = 16 * 1024  # of each array
 
 
 def may_multiply(context: LoweringContext, operand: np.dtype) -> bool:
@@ -30,7 +29,7 @@ def takes(x: jax.Array, w: jax.Array, *, is_transposed: bool) -> bool:
         return False
     rows, columns = math.prod(x.shape[:-1]), w.shape[0 if is_transposed else 1]
     sizes = (x.size, w.size, rows * columns)
-    return rows > 1 and min(sizes) > 0 and max(sizes) <= _MOST_VALUES
+    return rows > 1 and min(sizes) > 0 and max(sizes) <= SMALL
 
 
 def product(x: jax.Array, w: jax.Array, *, is_transposed: bool) -> jax.Array:

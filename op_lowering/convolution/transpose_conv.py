@@ -16,7 +16,7 @@ from jax import lax
 
 from jaxdelegate.op_lowering.common import quantized_products
 from jaxdelegate.op_lowering.common.algorithms import chosen
-from jaxdelegate.op_lowering.common.basics import Array
+from jaxdelegate.op_lowering.common.basics import SMALL, Array
 from jaxdelegate.op_lowering.common.dynamic_range import DynamicRange
 from jaxdelegate.op_lowering.common.products import (
     Arithmetic,
@@ -95,10 +95,6 @@ def _transposed(
     return transposed, lambda w: arithmetic.reduced(layout(w))
 
 
-# So few are a matrix product and sums, which a program that is called directly may contain; a
-# convolution of XLA needs its runtime.
-_FEW_SUMS = 16 * 1024
-
 _Layout = Callable[[Array], Array]  # a filter [*spatial, I, O] -> what the algorithm reads
 _Run = Callable[[Arithmetic, Spreads, jax.Array, jax.Array], jax.Array]
 
@@ -110,7 +106,8 @@ def _float_algorithms(
     is_on_cpu = context.platform == "cpu"
     convolution: dict[str, tuple[_Layout, _Run]] = {"xla": (_mirrored, _xla)}
     overlapping: dict[str, tuple[_Layout, _Run]] = {"overlap": (_by_pixel, _overlapping)}
-    is_small = is_on_cpu and _sum_count(spreads, tensors) <= _FEW_SUMS
+    # A convolution by XLA needs its runtime; a product and few sums can be called directly.
+    is_small = is_on_cpu and _sum_count(spreads, tensors) <= SMALL
     algorithms = overlapping | convolution if is_small else convolution | overlapping
     if all(s.size <= s.stride and s.dilation == 1 for s in spreads):
         apart: dict[str, tuple[_Layout, _Run]] = {"side_by_side": (_by_pixel, _side_by_side)}

@@ -11,10 +11,10 @@ import jaxdelegate as jd
 from jaxdelegate.direct import calls
 from jaxdelegate.op_lowering.options import (
     CallOnceOptions,
-    SVDFOptions,
     VarHandleOptions,
 )
 from jaxdelegate.testing import ModelBuilder
+from tests.support.recurrent import remembering
 
 pytestmark = pytest.mark.usefixtures("built")
 HANDLE = np.dtype("V4")
@@ -36,19 +36,6 @@ def plain() -> bytes:
     builder.operator("ADD", [half, builder.constant(np.float32(1))], [y])
     builder.outputs(y)
     builder.signature("serve", {"x": x}, {"y": y})
-    return builder.build()
-
-
-def with_memory() -> bytes:
-    """SVDF, whose variable holds the last three values."""
-    builder = ModelBuilder()
-    x = builder.input((1, 2), np.float32, "x")
-    features = builder.constant(np.array([[1, 2], [3, 4]], np.float32))
-    times = builder.constant(np.array([[1, 2, 3], [4, 5, 6]], np.float32))
-    state = builder.tensor((1, 6), name="memory", is_variable=True)
-    y = builder.tensor((1, 2), name="y")
-    builder.operator("SVDF", [x, features, times, None, state], [y], SVDFOptions(rank=1))
-    builder.outputs(y)
     return builder.build()
 
 
@@ -102,7 +89,7 @@ def values(*shape: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).integers(-9, 9, shape).astype(np.float32)
 
 
-@pytest.mark.parametrize("model", [plain, with_memory, counter])
+@pytest.mark.parametrize("model", [plain, remembering, counter])
 def test_results_and_states_are_those_of_the_reference(model: Callable[[], bytes]) -> None:
     own, other = opened(model()), opened(model(), is_delegated=False)
     shape = own.get_input_details()[0]["shape"]
@@ -132,6 +119,23 @@ def test_an_output_of_another_invoke_stays_as_it_is() -> None:
     results = [runner(x=values(2, 3, seed=seed))["y"] for seed in range(2 * OFTEN)]
     for seed, y in enumerate(results):
         np.testing.assert_array_equal(y, values(2, 3, seed=seed) * 3 + 1)
+
+
+def test_an_output_that_was_set_is_computed_again() -> None:
+    builder = ModelBuilder()
+    x = builder.input((2, 3), np.float32, "x")
+    ends = [builder.tensor((2, 3), name=name) for name in "ab"]
+    for end, factor in zip(ends, (2, 3), strict=True):
+        builder.operator("MUL", [x, builder.constant(np.float32(factor))], [end])
+    builder.outputs(*ends)
+    interpreter = warm(builder.build())
+    assert has_shortcut(interpreter)
+    for index in ends:
+        run(interpreter, np.full((2, 3), 5, np.float32))
+        interpreter.set_tensor(index, np.zeros((2, 3), np.float32))
+        run(interpreter, np.ones((2, 3), np.float32))
+        found = [interpreter.get_tensor(end) for end in ends]
+        np.testing.assert_array_equal(found, [np.full((2, 3), 2), np.full((2, 3), 3)])
 
 
 def test_another_shape() -> None:
@@ -214,7 +218,7 @@ def test_states_from_before_the_initialization() -> None:
 
 
 def test_states_that_were_taken_stay_as_they_are() -> None:
-    interpreter = warm(with_memory())
+    interpreter = warm(remembering())
     host = interpreter._runner(0)
     taken = host.states()
     copies = {index: array.copy() for index, array in taken.items()}

@@ -5,27 +5,17 @@ import pytest
 
 from jaxdelegate.delegate.jax_delegate import JaxDelegate
 from jaxdelegate.model.source import open_source
-from jaxdelegate.op_lowering.options import SVDFOptions
 from jaxdelegate.passes.limits import Limits
 from jaxdelegate.runtime.open_model import OpenModel
 from jaxdelegate.runtime.subgraph import SubgraphRunner
-from jaxdelegate.testing import ModelBuilder
+from tests.support.recurrent import remembering
 
 STATE = 3  # the variable tensor
 
 
 def opened(*, is_delegated: bool) -> SubgraphRunner:
-    builder = ModelBuilder()
-    x = builder.input((1, 2), np.float32, "x")
-    features = builder.constant(np.array([[1, 2], [3, 4]], np.float32))
-    times = builder.constant(np.array([[1, 2, 3], [4, 5, 6]], np.float32))
-    state = builder.tensor((1, 6), name="memory", is_variable=True)
-    assert state == STATE
-    y = builder.tensor((1, 2), name="y")
-    builder.operator("SVDF", [x, features, times, None, state], [y], SVDFOptions(rank=1))
-    builder.outputs(y)
     delegates = [JaxDelegate()] if is_delegated else []
-    source = open_source(builder.build())
+    source = open_source(remembering())
     host = OpenModel.of(source, delegates, False, Limits.of(None, None)).runner(0)
     host.allocate()
     return host

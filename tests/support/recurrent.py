@@ -11,7 +11,7 @@ from jaxdelegate.op_lowering.options import (
     BidirectionalSequenceRNNOptions,
     SVDFOptions,
 )
-from jaxdelegate.testing import Arg, Case, const, f32, variable
+from jaxdelegate.testing import Arg, Case, ModelBuilder, const, f32, variable
 
 BATCH, TIME, INPUT = 3, 4, 5
 ORDERS = {"time-major": True, "batch-major": False}
@@ -141,3 +141,16 @@ def rnn_cell(n_units: int, matrix: Callable[..., Arg] = floats, seed: int = 0) -
         floats(n_units, seed=seed + 2),
         variable(BATCH, n_units),
     ]
+
+
+def remembering() -> bytes:
+    """A model of SVDF: [1, 2] -> [1, 2], and tensor 3, a variable that holds three values each."""
+    builder = ModelBuilder()
+    x = builder.input((1, 2), np.float32, "x")
+    features = builder.constant(np.array([[1, 2], [3, 4]], np.float32))
+    times = builder.constant(np.array([[1, 2, 3], [4, 5, 6]], np.float32))
+    state = builder.tensor((1, 6), name="memory", is_variable=True)
+    y = builder.tensor((1, 2), name="y")
+    builder.operator("SVDF", [x, features, times, None, state], [y], SVDFOptions(rank=1))
+    builder.outputs(y)
+    return builder.build()
