@@ -32,8 +32,8 @@ def environment_parts(device: Any) -> dict[str, Part]:
     """The parts that depend on neither the model nor options; without our sources."""
     platform = platform_of(device.platform)
     options = (
-        compiler_options(platform, exact=exact, in_place=in_place, is_small=is_small)
-        for exact, in_place, is_small in itertools.product((True, False), repeat=3)
+        compiler_options(platform, exact=exact, in_place=in_place, is_direct=is_direct)
+        for exact, in_place, is_direct in itertools.product((True, False), repeat=3)
     )
     values = {
         "versions": versions(platform).items(),

@@ -1,1 +1,1 @@
-"""Small programs on a CPU, called without XLA's runtime."""
+"""Programs on a CPU, called without XLA's runtime."""

@@ -1,9 +1,9 @@
-"""A small program on a CPU, run by jaxdelegate/kernels/direct.cc.
+"""A program on a CPU, run by jaxdelegate/kernels/direct.cc.
 
-A call by PJRT, XLA's runtime, takes longer than many small networks. This takes what XLA has
-compiled, machine code and steps, and runs it on the thread of the caller, unless XLA is quicker
-with several threads. Before, a run must return the results of XLA, bit for bit. XLA goes on to run
-all other programs.
+A call by PJRT, XLA's runtime, takes longer than many small networks, and so does waking its
+threads. This takes what XLA has compiled, machine code and steps, and runs it on the thread of the
+caller and on those of a team. Before, a run must return the results of XLA, bit for bit. XLA goes
+on to run all other programs.
 """
 
 import collections
@@ -32,15 +32,16 @@ from jaxdelegate.simple_delegate import Values
 _LOGGER = logging.getLogger("jaxdelegate")
 
 _RUNS_BEFORE = 3  # of XLA: programs that run less often need no second way
-_TIMED_RUNS = 5
-_MOST_BYTES = 1 << 21  # of results and intermediate values: larger programs take longer anyway
+_MOST_TIMED, _TIMED_SECONDS = 5, 10e-3  # runs that are timed, or else so long, but one at least
+_MOST_BYTES = 1 << 26  # of results and intermediate values, which are kept between runs
+_CLEARLY = 1.25  # times XLA's seconds: one measurement may be that far off
 _TESTED = ((0, 10),)  # releases of jaxlib
 _SHORT = 20e-6  # seconds for which other threads may wait
 _ALIGNMENT = 64  # of `aligned_zeros`
 _BYTE = np.dtype(np.uint8)
 
 # Words of the C structure before the allocations.
-_THREADS, _WANTS, _MESSAGE, _ALLOCATIONS = 2, 3, 4, 36
+_THREADS, _MESSAGE, _ALLOCATIONS = 2, 3, 35
 
 
 _Run = Callable[[Sequence[Any]], Sequence[Any]]
@@ -65,6 +66,33 @@ class Executable(Protocol):
     def serialized(self) -> bytes: ...
 
 
+class _Results:
+    """Memory for the results of a run."""
+
+    def __init__(self, program: "_Program") -> None:
+        indices = {index for index, *_ in program.results}
+        blocks = {index: aligned_zeros((program.sizes[index],), _BYTE) for index in indices}
+        self.addresses = [(index, block.ctypes.data) for index, block in blocks.items()]
+        arrays = []
+        for (index, start, size), (shape, dtype) in zip(
+            program.results, program.result_types, strict=True
+        ):
+            # Not a view of the block: views of the result would refer to that, and not count.
+            part = (ctypes.c_char * size).from_buffer(blocks[index].data, start)
+            array = np.ndarray(shape, dtype, part)  # type: ignore[arg-type]
+            array.flags.writeable = False
+            arrays.append(array)
+        self.arrays = tuple(arrays)
+
+    @property
+    def are_used(self) -> bool:
+        """Whether anyone else refers to the arrays."""
+        for array in self.arrays:  # noqa: SIM110 (a generator would be one more reference)
+            if getrefcount(array) > _UNHELD:
+                return True
+        return False
+
+
 class _Frame:
     """The memory of one run: addresses of all allocations, and the results."""
 
@@ -81,25 +109,19 @@ class _Frame:
             self.view[_ALLOCATIONS + index] = address
         self.known: list[Callable[[], Any]] = [_nothing] * len(program.inputs)
         self._read: dict[int, np.ndarray | None] = {}  # arrays that live as long as they are read
-        self.results: tuple[np.ndarray, ...] = ()
-        self.renew(program)
+        self._program = program
+        self._others: _Results | None = None  # of an earlier run
+        self._use(_Results(program))
 
-    def renew(self, program: "_Program") -> None:
-        """Leave the results to those who use them, and take new memory."""
-        blocks = {}
-        for index in program.result_allocations:
-            blocks[index] = memory = aligned_zeros((program.sizes[index],), _BYTE)
-            self.view[_ALLOCATIONS + index] = memory.ctypes.data
-        results = []
-        for (index, start, size), (shape, dtype) in zip(
-            program.results, program.result_types, strict=True
-        ):
-            # Not a view of the block: views of the result would refer to that, and not count.
-            part = (ctypes.c_char * size).from_buffer(blocks[index].data, start)
-            result = np.ndarray(shape, dtype, part)  # type: ignore[arg-type]
-            result.flags.writeable = False
-            results.append(result)
-        self.results = tuple(results)
+    def _use(self, results: _Results) -> None:
+        self.results = results
+        for index, address in results.addresses:
+            self.view[_ALLOCATIONS + index] = address
+
+    def leave_results(self) -> None:
+        """Leave them to those who use them, and take earlier ones, or new memory."""
+        others, self._others = self._others, self.results
+        self._use(_Results(self._program) if others is None or others.are_used else others)
 
     def give(self, position: int, allocation: int, value: Any, array: np.ndarray) -> None:
         """Let the program read `array` for a value."""
@@ -141,7 +163,6 @@ class _Program:
         assembler = instructions.Assembler(compiled, self._code.symbols, library.addresses())
         self._steps = steps = np.array(assembler.words, np.int64)
         self.is_bounded = assembler.is_bounded
-        self._is_split = assembler.is_split
         self.header = [steps.ctypes.data, len(steps), processor.thread_count()]
         self._constants = list(constants)
         self.fixed: list[tuple[int, int]] = []  # allocations and their addresses
@@ -155,19 +176,12 @@ class _Program:
         self.results, self.result_types = compiled.results, [(r.shape, r.dtype) for r in results]
         if [size for *_, size in self.results] != [r.nbytes for r in results]:
             raise UnknownError("results of another size")
-        self.result_allocations = {index for index, *_ in self.results}
-        known = {*self.inputs, *self.result_allocations, *(index for index, _ in self.fixed)}
+        known = {*self.inputs, *(i for i, *_ in self.results), *(i for i, _ in self.fixed)}
         self.temporary = [
             (i, size) for i, size in enumerate(self.sizes) if i not in known and size > 0
         ]
         self._frames: collections.deque[_Frame] = collections.deque()  # that no thread uses
         self._function = _function(ctypes.CDLL)
-
-    @property
-    def could_share(self) -> bool:
-        """Whether XLA would share the last run's work between threads."""
-        is_wanted = self._is_split or any(frame.view[_WANTS] for frame in self._frames)
-        return is_wanted and processor.thread_count() > 1
 
     def keep_lock(self) -> None:
         """Let other threads of Python wait for it: giving them way takes longer."""
@@ -202,7 +216,9 @@ class _Program:
         if is_ready and self._function(frame.call):
             raise frame.error()
         self._frames.append(frame)
-        return [*frame.results] if is_ready else None  # not the tuple: who holds it is not noticed
+        return (
+            [*frame.results.arrays] if is_ready else None
+        )  # not the tuple: who holds it is not noticed
 
     def _free_frame(self) -> _Frame:
         """A frame that no other thread takes, and no caller uses the results of."""
@@ -210,23 +226,8 @@ class _Program:
             frame = self._frames.popleft()
         except IndexError:
             return _Frame(self)
-        for result in frame.results:
-            if getrefcount(result) > _UNHELD:  # most callers hold on to the last results
-                return self._other_frame(frame)
-        return frame
-
-    def _other_frame(self, held: _Frame) -> _Frame:
-        """The frame of the run before the last one; or else new memory."""
-        try:
-            frame = self._frames.popleft()
-        except IndexError:
-            self._frames.append(held)
-            return _Frame(self)
-        self._frames.append(held)
-        for result in frame.results:
-            if getrefcount(result) > _UNHELD:
-                frame.renew(self)
-                break
+        if frame.results.are_used:  # most callers hold on to the last results
+            frame.leave_results()
         return frame
 
     def bound(self, inputs: Sequence[int], outputs: Sequence[int]) -> Callable[[Values], bool]:
@@ -237,7 +238,7 @@ class _Program:
         """
         if self._first_state < len(inputs) or not outputs:
             return self._bound_to_states(inputs, outputs)
-        frame, function = _Frame(self), self._function
+        frame, function = self._free_frame(), self._function
         call, known = frame.call, frame.known
         places, targets = tuple(enumerate(inputs)), tuple(enumerate(outputs))
 
@@ -250,14 +251,14 @@ class _Program:
                 value = get(index)
                 if known[position]() is not value and not self._give(frame, position, value):
                     return False
-            results, are_there = frame.results, True
+            results, are_there = frame.results.arrays, True
             for position, index in targets:
                 result = results[position]
                 is_there = get(index) is result
                 are_there = are_there and is_there
                 if getrefcount(result) > _UNHELD + is_there:
-                    frame.renew(self)
-                    results, are_there = frame.results, False
+                    frame.leave_results()
+                    results, are_there = frame.results.arrays, False
                     break
             if function(call):
                 raise frame.error()
@@ -351,7 +352,7 @@ class DirectCalls:
             results = list(map(np.asarray, by_xla(values)))
             program = self._read(values, results)
             found, own_seconds = program.run(values), _seconds(lambda: program.run(values))
-            is_slower = program.could_share and own_seconds > _seconds(
+            is_slower = processor.thread_count() > 1 and own_seconds > _CLEARLY * _seconds(
                 lambda: list(map(np.asarray, by_xla(values)))
             )
         except (*LOAD_ERRORS, struct.error) as error:
@@ -400,8 +401,8 @@ def is_known() -> bool:
 
 def _seconds(run: Callable[[], object]) -> float:
     """The seconds that a function takes at its quickest."""
-    times = []
-    for _ in range(_TIMED_RUNS):
+    times: list[float] = []
+    while len(times) < _MOST_TIMED and sum(times) < _TIMED_SECONDS:
         begin = time.perf_counter()
         run()
         times.append(time.perf_counter() - begin)

@@ -31,7 +31,6 @@ class Assembler:
     Attributes:
         words: its steps.
         is_bounded: whether no loop's end depends on data.
-        is_split: whether it has kernels that XLA shares between threads.
     """
 
     def __init__(
@@ -50,7 +49,7 @@ class Assembler:
             LookupError: a kernel is missing.
         """
         self._allocations, self._kernels, self._handlers = compiled.allocations, kernels, handlers
-        self.is_bounded, self.is_split = True, False
+        self.is_bounded = True
         self.words: Sequence[int] = self._sequence(compiled.steps)
 
     def _sequence(self, message: Message) -> list[int]:
@@ -78,7 +77,6 @@ class Assembler:
 
     def _kernel(self, message: Message) -> tuple[_Step, list[int]]:
         groups = [message.message(2).integer(i) for i in (1, 2, 3)]
-        self.is_split = self.is_split or groups != [1, 1, 1]
         buffers = [one.message(1) for i in (5, 6) for one in message.messages(i)]
         if len(buffers) > _MOST_BUFFERS:
             raise UnknownError("a kernel of many arguments")

@@ -1,10 +1,9 @@
 """Protocol buffers without their schema: fields by number (protobuf.dev, "Encoding")."""
 
-from collections.abc import Sequence
-
 import numpy as np
 
 _VARINT, _EIGHT_BYTES, _LENGTH, _FOUR_BYTES = 0, 1, 2, 5
+_SIZES = {_VARINT: -1, _EIGHT_BYTES: 8, _LENGTH: -1, _FOUR_BYTES: 4}  # -1: it begins with a number
 
 
 def varint(data: memoryview, at: int) -> tuple[int, int]:
@@ -24,24 +23,27 @@ class Message:
 
     def __init__(self, data: memoryview) -> None:
         self._fields: dict[int, list[int | memoryview]] = {}
-        at = 0
-        while at < len(data):
-            tag, at = varint(data, at)
+        at, end = 0, len(data)
+        while at < end:
+            tag = data[at]
+            at += 1
+            if tag > 127:
+                tag, at = varint(data, at - 1)
             kind = tag & 7
-            value: int | memoryview
-            if kind == _VARINT:
-                value, at = varint(data, at)
-            elif kind in (_LENGTH, _EIGHT_BYTES, _FOUR_BYTES):
-                size = {_EIGHT_BYTES: 8, _FOUR_BYTES: 4}.get(kind)
-                if size is None:
-                    size, at = varint(data, at)
-                value = data[at : at + size]
-                if len(value) < size:
-                    raise ValueError("a field ends after its message")
-                at += size
-            else:
+            if kind not in _SIZES:
                 raise ValueError(f"an unknown wire type {kind}")
+            size = _SIZES[kind]
+            if size < 0:
+                size = data[at]
+                at += 1
+                if size > 127:  # most numbers have one byte
+                    size, at = varint(data, at - 1)
+            value: int | memoryview = size
+            if kind != _VARINT:
+                value = data[at : (at := at + size)]
             self._fields.setdefault(tag >> 3, []).append(value)
+        if at > end:
+            raise ValueError("a field ends after its message")
 
     def integer(self, number: int) -> int:
         """A number; 0 where it is missing, as in proto3."""
@@ -72,6 +74,17 @@ class Message:
             raise ValueError(f"field {number} is a number")
         return values  # type: ignore[return-value]
 
+    def packed(self, number: int) -> np.ndarray:
+        """Many repeated numbers in one field, as uint64."""
+        data = np.frombuffer(self.data(number), np.uint8)
+        ends = np.flatnonzero(data < 128)
+        starts = np.concatenate([[0], ends[:-1] + 1])
+        if len(ends) == 0 or ends[-1] != len(data) - 1 or (ends - starts).max() > 9:
+            raise ValueError(f"field {number} is not a list of numbers")
+        shifts = 7 * (np.arange(len(data)) - np.repeat(starts, ends - starts + 1))
+        parts = (data & 127).astype(np.uint64) << shifts.astype(np.uint64)
+        return np.add.reduceat(parts, starts)
+
     def integers(self, number: int) -> list[int]:
         """Repeated numbers, packed or not."""
         found = []
@@ -84,8 +97,3 @@ class Message:
                 one, at = varint(value, at)
                 found.append(one)
         return found
-
-
-def signed(values: Sequence[int], dtype: np.dtype) -> np.ndarray:
-    """Numbers of an integer type from their varints, which are those of 64 bits."""
-    return np.array(values, np.uint64).astype(np.int64).astype(dtype)

@@ -1,4 +1,5 @@
-// Runs small programs that XLA has compiled without XLA's runtime, whose call alone takes longer.
+// Runs programs that XLA has compiled without XLA's runtime, whose call alone takes longer than a small
+// program, and which wakes threads for each kernel.
 // direct/instructions.py translates XLA's steps to the words that are read here, and checks that
 // every slice is within its allocation.
 //
@@ -17,11 +18,12 @@
 #include <cstdio>
 #include <cstring>
 
-#include "calls.h"
+#include <atomic>
 
-#if defined(__x86_64__)
-#include <xmmintrin.h>
-#endif
+#include "calls.h"
+#include "floating_point.h"
+#include "team.h"
+#include "thread_pool.h"
 
 namespace kernels {
 
@@ -35,9 +37,8 @@ constexpr int64_t kMostBuffers = 64, kMostAttributes = 8, kMostDimensions = 8;  
 struct DirectCall {
   const int64_t* words;
   int64_t count;
-  int64_t threads;        // of XLA, including the caller's: kernels size their tasks by it
-  int64_t wants_threads;  // set to 1 if a kernel would have shared its work with others
-  char message[256];      // of an error
+  int64_t threads;    // including the caller's
+  char message[256];  // of an error
   char* allocations[];
 };
 
@@ -57,6 +58,22 @@ struct KernelFrame {
 };
 using CompiledKernel = void* (*)(const KernelFrame*);  // returns null, or an error
 
+struct KernelCall {
+  CompiledKernel kernel;
+  Dimensions count;
+  size_t argument_count;
+  const KernelArgument* arguments;
+  mutable std::atomic<bool> is_right{true};
+
+  static void run_group(const void* task, long group) {
+    const auto& self = *static_cast<const KernelCall*>(task);
+    const uint64_t x = self.count.x, y = self.count.y, number = group;
+    const Dimensions index{number % x, number / x % y, number / x / y};
+    const KernelFrame frame{&self.count, &index, self.argument_count, self.arguments};
+    if (self.kernel(&frame) != nullptr) self.is_right.store(false, std::memory_order_relaxed);
+  }
+};
+
 }  // namespace
 
 }  // namespace kernels
@@ -73,23 +90,26 @@ namespace kernels {
 
 namespace {
 
+XLA_FFI_Error kNoThread{"no thread is free"};
+
 XLA_FFI_Error* create_error(XLA_FFI_Error_Create_Args* args) {
   auto* const error = new XLA_FFI_Error;
   snprintf(error->message, sizeof error->message, "%s", args->message);
   return error;
 }
 
-void destroy_error(XLA_FFI_Error_Destroy_Args* args) { delete args->error; }
+void destroy_error(XLA_FFI_Error_Destroy_Args* args) {
+  if (args->error != &kNoThread) delete args->error;
+}
 
 XLA_FFI_Error* count_threads(XLA_FFI_ThreadPool_NumThreads_Args* args) {
   *args->num_threads = args->ctx->call->threads;
   return nullptr;
 }
 
-// The calling thread does all of the work.
 XLA_FFI_Error* schedule(XLA_FFI_ThreadPool_Schedule_Args* args) {
-  args->ctx->call->wants_threads = 1;
-  return new XLA_FFI_Error{"no threads"};
+  const bool is_started = start_in_team(args->ctx->call->threads - 1, args->task, args->data);
+  return is_started ? nullptr : &kNoThread;
 }
 
 const XLA_FFI_Api& api() {
@@ -107,21 +127,6 @@ const XLA_FFI_Api& api() {
   }();
   return kApi;
 }
-
-// XLA's programs round to nearest and take subnormal numbers as zeros.
-class FloatingPointState {
-#if defined(__x86_64__)
- public:
-  FloatingPointState() : before_(_mm_getcsr()) {
-    constexpr unsigned kRounding = 0x6000, kZeros = 0x8040;
-    _mm_setcsr((before_ & ~kRounding) | kZeros);
-  }
-  ~FloatingPointState() { _mm_setcsr(before_); }
-
- private:
-  unsigned before_;
-#endif
-};
 
 class Runner {
  public:
@@ -193,13 +198,11 @@ class Runner {
     size_t arguments_count = 0;
     for (const int64_t* slice = word + 4; slice < end; slice += 3)
       arguments[arguments_count++] = {address(slice), static_cast<size_t>(slice[2])};
-    Dimensions index{};
-    const KernelFrame frame{&count, &index, arguments_count, arguments};
-    for (index.z = 0; index.z < count.z; ++index.z)
-      for (index.y = 0; index.y < count.y; ++index.y)
-        for (index.x = 0; index.x < count.x; ++index.x)
-          if (kernel(&frame) != nullptr) return failed("a kernel of XLA failed");
-    return true;
+    const KernelCall task{kernel, count, arguments_count, arguments};
+    XLA_FFI_CallFrame frame{};
+    frame.api = &api(), frame.ctx = &context_;
+    ThreadPool(frame).loop(count.x * count.y * count.z, KernelCall::run_group, &task);
+    return task.is_right || failed("a kernel of XLA failed");
   }
 
   bool run_loop(const int64_t* word, const int64_t* end) {

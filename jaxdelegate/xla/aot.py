@@ -1,7 +1,6 @@
 """A lowered partition -> one XLA program, compiled ahead of time, its weights on the device."""
 
 import logging
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import SingleDeviceSharding
 
+from jaxdelegate.direct import calls
 from jaxdelegate.lowering.computation import LoweredPartition, Weight
-from jaxdelegate.op_lowering.common.basics import SMALL
 from jaxdelegate.passes.batch_slices import WHOLE_BATCH, BatchSlices
 from jaxdelegate.pjrt import client, cudnn
 from jaxdelegate.whole_imports import whole_imports
@@ -20,6 +19,7 @@ from jaxdelegate.xla.options import Options, compiler_options, platform_of
 from jaxdelegate.xla.over_mesh import OverMesh
 from jaxdelegate.xla.over_slices import over_slices
 from jaxdelegate.xla.program import Program, stored_states
+from jaxdelegate.xla.runtime_steps import needs_runtime
 from jaxdelegate.xla.weights import ModelWeights
 
 _LOGGER = logging.getLogger("jaxdelegate")
@@ -115,8 +115,9 @@ def compile_partition(
             whole, avals = over.on_each(program, avals, places, len(partition.outputs))
         donated = _replaceable(partition, slices) if donate_inputs else ()
         numbers = tuple(n + position for position in donated)
-        options = _options(partition, platform)
-        compiled, was_read = _compiled_ahead(whole, avals, numbers, options)
+        compiled, was_read = _compiled_ahead(
+            whole, avals, numbers, lambda jaxpr: _options(partition, platform, jaxpr)
+        )
     if was_read and platform == "gpu":
         for used in [device] if over is None else over.mesh.local_devices:
             cudnn.start(used)
@@ -160,21 +161,25 @@ def compile_function(
     avals = [_on_device(aval, device) for aval in shapes]
     options = compiler_options(platform, exact=exact, in_place=bool(donated))
     with client.as_programs(device):
-        compiled, was_read = _compiled_ahead(function, avals, donated, options)
+        compiled, was_read = _compiled_ahead(function, avals, donated, lambda _: options)
     if was_read and platform == "gpu":
         cudnn.start(device)
     return JaxExecutable(compiled, runtime), was_read
 
 
 def _compiled_ahead(
-    function: Callable[..., Any], avals: Sequence[Any], donated: tuple[int, ...], options: Options
+    function: Callable[..., Any],
+    avals: Sequence[Any],
+    donated: tuple[int, ...],
+    options: Callable[[Any], Options],
 ) -> tuple[jax.stages.Compiled, bool]:
     """The program, and whether it was read from JAX's own compilation cache."""
     with without_source_lines():
         # A loaded program takes every argument, used or not.
-        lowered = jax.jit(function, donate_argnums=donated, keep_unused=True).lower(*avals)
+        traced = jax.jit(function, donate_argnums=donated, keep_unused=True).trace(*avals)
+        lowered = traced.lower()
     with watch_jax_cache() as was_read:
-        compiled = compiled_with(options, lowered)
+        compiled = compiled_with(options(traced.jaxpr), lowered)
     return compiled, was_read()
 
 
@@ -211,15 +216,10 @@ def _traced(
         return call_batching.traced(once, types, below=ARGUMENT_BYTES)
 
 
-def _options(partition: LoweredPartition, platform: str) -> Options:
+def _options(partition: LoweredPartition, platform: str, jaxpr: Any) -> Options:
     exact = not partition.precision.is_reduced and not partition.has_integer_products
-    return compiler_options(platform, exact=exact, is_small=_is_small(partition))
-
-
-def _is_small(partition: LoweredPartition) -> bool:
-    """Whether every array that it computes is small."""
-    shapes = [spec.shape for spec in partition.specs.values() if spec.const is None]
-    return max(map(math.prod, shapes), default=0) <= SMALL
+    is_direct = platform == "cpu" and calls.is_known() and not needs_runtime(jaxpr)
+    return compiler_options(platform, exact=exact, is_direct=is_direct)
 
 
 def compiled_with(options: Options, lowered: jax.stages.Lowered) -> jax.stages.Compiled:

@@ -36,7 +36,7 @@ def platform_of(name: str) -> str:
 
 
 def compiler_options(
-    platform: str, *, exact: bool, in_place: bool = False, is_small: bool = False
+    platform: str, *, exact: bool, in_place: bool = False, is_direct: bool = False
 ) -> Options:
     """Options by the names of XLA's flags, without those that the user sets in XLA_FLAGS.
 
@@ -46,10 +46,10 @@ def compiler_options(
         platform: "cpu", "gpu" or "tpu".
         exact: whether all products of the program have float32 factors.
         in_place: whether the program updates arrays in place.
-        is_small: whether all arrays that it computes are small.
+        is_direct: whether direct calls can run it (jaxdelegate/direct).
     """
     by_platform = {
-        "cpu": _cpu_options(exact=exact, is_small=is_small),
+        "cpu": _cpu_options(exact=exact, is_direct=is_direct),
         "gpu": _GPU,
         "tpu": _TPU_IN_PLACE if in_place else {},
     }
@@ -58,19 +58,18 @@ def compiler_options(
     return {name: value for name, value in options.items() if name not in said}
 
 
-def _cpu_options(*, exact: bool, is_small: bool) -> Options:
+def _cpu_options(*, exact: bool, is_direct: bool) -> Options:
     """The options for XLA:CPU.
 
     Vectors of 512 bits gain some percent on a processor that has them. The library that
     XLA:CPU leaves products to (YNN) is slower than its own kernels for float32 on one thread,
     mostly; on several threads it is the faster one, and the only fast one for matrices of int8 and
-    bfloat16. Small programs do without it, because direct calls (jaxdelegate/direct) cannot run
-    it.
+    bfloat16. Direct calls cannot run it.
     """
     options: dict[str, int | str] = {}
     if "avx512f" in cpu_features():
         options["xla_cpu_prefer_vector_width"] = 512
-    if is_small:
+    if is_direct:
         options["xla_cpu_experimental_ynn_fusion_type"] = ""
     elif is_single_threaded():
         left = _SUMS if exact else f"{_SUMS},{_MATRICES}"

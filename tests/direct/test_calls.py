@@ -2,6 +2,7 @@
 
 import ctypes
 import errno
+import itertools
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,7 +29,7 @@ class Compiled:
 
     def __init__(self, function: Callable[..., Any], values: Sequence[np.ndarray]) -> None:
         lowered = jax.jit(function, keep_unused=True).lower(*values)
-        # As for small partitions: without the library that direct calls cannot run.
+        # As for partitions: without the library that direct calls cannot run.
         option = {"xla_cpu_experimental_ynn_fusion_type": ""}
         self.executable = lowered.compile(compiler_options=option)
         self.runs = 0
@@ -263,7 +264,6 @@ def test_many_threads_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         (lambda x: jnp.sort(x, 0), "not serializable"),
         (jnp.fft.rfft, "a step of the kind fft"),
         (lambda x: x @ x.T, "a step of the kind dot"),
-        (lambda x: jnp.zeros((1 << 20,)) + x[0, 0], "bytes of memory"),
     ],
 )
 def test_programs_that_only_xla_can_run(
@@ -285,20 +285,27 @@ def test_a_result_in_the_memory_of_an_argument() -> None:
         compiled.Compiled(serialized)
 
 
+@pytest.mark.parametrize(("most", "is_direct"), [(4 * 128, True), (4 * 128 - 1, False)])
+def test_memory_is_bounded(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, most: int, is_direct: bool
+) -> None:
+    caplog.set_level(logging.DEBUG, "jaxdelegate")
+    monkeypatch.setattr(calls, "_MOST_BYTES", most)
+    direct, _ = prepared(monkeypatch, lambda x: x + 1, X)
+    assert direct.is_ready == is_direct
+    assert ("it takes 512 bytes of memory" in caplog.text) != is_direct
+
+
 @pytest.mark.parametrize(
-    ("could_share", "own", "by_xla", "is_direct"),
-    [(True, 2.0, 1.0, False), (True, 1.0, 2.0, True), (False, 2.0, 1.0, True)],
+    ("threads", "own", "by_xla", "is_direct"),
+    [(2, 1.3, 1.0, False), (2, 1.2, 1.0, True), (2, 1.0, 2.0, True), (1, 2.0, 1.0, True)],
 )
-def test_what_takes_less_time_goes_on(
-    monkeypatch: pytest.MonkeyPatch,
-    could_share: bool,
-    own: float,
-    by_xla: float,
-    is_direct: bool,
+def test_with_several_threads_xla_goes_on_if_it_is_clearly_quicker(
+    monkeypatch: pytest.MonkeyPatch, threads: int, own: float, by_xla: float, is_direct: bool
 ) -> None:
     times = iter([own, by_xla])
     monkeypatch.setattr(calls, "_seconds", lambda _: next(times))
-    monkeypatch.setattr(calls._Program, "could_share", could_share)
+    monkeypatch.setattr(calls.processor, "thread_count", lambda: threads)
     program = Compiled(lambda x: x + 1, [X])
     direct = calls.DirectCalls(program, (), 0)
     for _ in range(3):
@@ -306,20 +313,48 @@ def test_what_takes_less_time_goes_on(
     assert direct.is_ready == is_direct
 
 
-def test_programs_that_xla_would_share_between_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls.processor, "thread_count", lambda: 4)
-    for size, could_share in ((8, False), (256, True)):  # one of our kernels
-        x = array(size, 512)
-        direct, _ = prepared(monkeypatch, native_square, x)
-        assert direct._program is not None
-        assert direct._program.could_share == could_share
+@pytest.mark.parametrize("limit", [1, 5])
+def test_seconds_of_long_functions_are_measured_once(
+    monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    clock = itertools.count(step=calls._TIMED_SECONDS * 2 if limit == 1 else 1e-6)
+    monkeypatch.setattr(calls.time, "perf_counter", lambda: next(clock))
+    runs: list[None] = []
+    assert calls._seconds(lambda: runs.append(None)) > 0
+    assert len(runs) == limit
 
 
-def native_square(x: jax.Array) -> jax.Array:
+def large(x: jax.Array) -> tuple[jax.Array, ...]:
+    """Kernels of XLA with several work groups, and one of ours with several tasks."""
     y_type = jax.ShapeDtypeStruct((1, len(x), len(x)), jnp.float32)
-    return jax.ffi.ffi_call(BATCH_MATMUL, y_type)(
-        x[None], x[None], is_transposed=np.array([1], np.int64)
-    )
+    product = jax.ffi.ffi_call(BATCH_MATMUL, y_type)
+    y = product(x[None], x[None], is_transposed=np.array([1], np.int64))
+    return y, jnp.tanh(x) * 2, x.sum(0), jnp.exp(x.T)
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_threads_share_the_work(monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
+    monkeypatch.setattr(calls.processor, "thread_count", lambda: threads)
+    inputs = [array(512, 512, seed=seed) for seed in range(4)]
+    direct, program = prepared(monkeypatch, large, inputs[0])
+    assert direct.is_ready
+    wanted = [[np.asarray(y).tobytes() for y in program((x,))] for x in inputs]
+
+    def run(number: int) -> bool:
+        x, right = inputs[number % 4], wanted[number % 4]
+        return all([y.tobytes() for y in direct.run((x,), program)] == right for _ in range(10))
+
+    before = team_nanoseconds()
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(run, range(8)))
+    assert (team_nanoseconds() > before) == (threads > 1)
+
+
+def team_nanoseconds() -> int:
+    """The processor time of the threads of direct calls (kernels/team.cc)."""
+    tasks = list(Path("/proc/self/task").iterdir())
+    own = [task for task in tasks if (task / "comm").read_text() == "jaxdelegate\n"]
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in own)
 
 
 def test_other_results_are_reported_and_left_to_xla(

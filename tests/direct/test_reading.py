@@ -12,7 +12,7 @@ from jax import lax
 
 from jaxdelegate.direct import instructions, linker
 from jaxdelegate.direct.compiled import Compiled, UnknownError
-from jaxdelegate.direct.wire import Message, signed
+from jaxdelegate.direct.wire import Message
 from jaxdelegate.pjrt import client
 
 ERRORS = (*client.LOAD_ERRORS, struct.error)  # those that `DirectCalls` takes for "not possible"
@@ -97,9 +97,17 @@ def test_a_field_of_another_type(read: Callable[[Message, int], Any]) -> None:
         Message(memoryview(fields((1, b"5")))).integer(1)
 
 
-def test_negative_numbers() -> None:
-    values = [(1 << 64) - 5, 7, (1 << 64) - (1 << 31)]
-    assert signed(values, np.dtype(np.int32)).tolist() == [-5, 7, -(1 << 31)]
+def test_packed_numbers() -> None:
+    values = [0, 127, 128, 300, 1 << 35, (1 << 64) - 5, 7]
+    message = Message(memoryview(fields((1, b"".join(map(varint, values))))))
+    assert message.packed(1).tolist() == message.integers(1) == values
+    assert message.packed(1).astype(np.int64).tolist()[-2:] == [-5, 7]
+
+
+@pytest.mark.parametrize("damaged", [b"", b"\x80", b"\x01\x80", b"\x80" * 10 + b"\x01"])
+def test_packed_numbers_that_are_damaged(damaged: bytes) -> None:
+    with pytest.raises(ValueError, match="field 1 is not a list of numbers"):
+        Message(memoryview(fields((1, damaged)))).packed(1)
 
 
 @pytest.mark.parametrize(

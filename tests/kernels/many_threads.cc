@@ -1,7 +1,9 @@
-// Runs the native kernels' loops from several threads at once, on a thread pool like XLA:CPU's:
+// Runs the native kernels' loops from several threads at once, on a thread pool like XLA:CPU's, and
+// on the team of direct calls:
 // `make sanitize-threads` builds it with ThreadSanitizer. Exits with 1 if a result is wrong.
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdio>
 #include <cstring>
@@ -19,6 +21,7 @@
 #include "mean.h"
 #include "product.h"
 #include "scratch.h"
+#include "team.h"
 #include "thread_pool.h"
 
 struct XLA_FFI_Error {};
@@ -39,6 +42,7 @@ struct XLA_FFI_ExecutionContext {
   }
 
   bool schedule(void (*run)(void*), void* data) {
+    if (is_team) return kernels::start_in_team(long(threads.size()) - 1, run, data);
     std::lock_guard<std::mutex> lock(mutex);
     if (refuses > 0 && ++asked % refuses == 0) return false;
     tasks.push_back({run, data});
@@ -70,7 +74,7 @@ struct XLA_FFI_ExecutionContext {
   std::vector<std::thread> threads;
   long asked = 0;
   int refuses;  // every n-th task; 0: none
-  bool is_over = false;
+  bool is_over = false, is_team = false;
 };
 
 namespace {
@@ -247,16 +251,19 @@ int main() {
     return 0;
   }
   constexpr int kCallers = 4;
-  XLA_FFI_ExecutionContext one(1), many(4), refusing(4, 3);
+  XLA_FFI_ExecutionContext one(1), many(4), refusing(4, 3), team(4);
+  team.is_team = true;
   std::vector<std::vector<float>> wanted;
   for (int i = 0; i < kCallers; ++i) wanted.push_back(computed(pool_of(one), i));
   std::atomic<int> wrong{0};
-  for (XLA_FFI_ExecutionContext* context : {&many, &refusing}) {
+  for (XLA_FFI_ExecutionContext* context : {&many, &refusing, &team}) {
     std::vector<std::thread> callers;
     for (int i = 0; i < kCallers; ++i) {
       callers.emplace_back([&, i] {
         const ThreadPool pool = pool_of(*context);
         if (!runs_loops(pool, i)) ++wrong;
+        // Until the threads of the team sleep.
+        std::this_thread::sleep_for(std::chrono::milliseconds(1 + i));
         for (int turn = 0; turn < 10; ++turn) {
           const auto got = computed(pool, i);
           if (memcmp(got.data(), wanted[i].data(), got.size() * sizeof(float)) != 0) ++wrong;
@@ -265,6 +272,6 @@ int main() {
     }
     for (std::thread& caller : callers) caller.join();
   }
-  std::printf("%d callers, %d wrong\n", 2 * kCallers, wrong.load());
+  std::printf("%d callers, %d wrong\n", 3 * kCallers, wrong.load());
   return wrong == 0 ? 0 : 1;
 }
