@@ -11,7 +11,7 @@ import numpy as np
 from jaxdelegate.direct.compiled import Compiled, Slice, UnknownError
 from jaxdelegate.direct.wire import Message
 
-_MOST_BUFFERS, _MOST_ATTRIBUTES, _MOST_DIMENSIONS = 64, 8, 8
+_MOST_BUFFERS, _MOST_ATTRIBUTES, _MOST_DIMENSIONS = 256, 8, 8
 
 # XLA's element types (xla_data.proto) as those of its foreign function interface are the same
 # numbers (xla/ffi/api/c_api.h).

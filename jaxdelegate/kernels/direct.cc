@@ -31,7 +31,7 @@ namespace {
 
 enum Step : int64_t { kKernel, kCopy, kTranspose, kRepeat, kLoop, kBranch, kCall };
 
-constexpr int64_t kMostBuffers = 64, kMostAttributes = 8, kMostDimensions = 8;  // instructions.py has them, too
+constexpr int64_t kMostBuffers = 256, kMostAttributes = 8, kMostDimensions = 8;  // instructions.py has them, too
 
 // What Python fills in for each run; all fields are words.
 struct DirectCall {
