@@ -48,6 +48,14 @@ uint32_t features_of(const CpuRegisters& r) {
   return features;
 }
 
+bool fetches_ahead() {
+  static const bool kIsAmd = [] {
+    uint32_t eax, ebx, ecx, edx;
+    return __get_cpuid(0, &eax, &ebx, &ecx, &edx) && ebx == signature_AMD_ebx;
+  }();
+  return kIsAmd;
+}
+
 uint32_t cpu_features() {
   static const uint32_t kFeatures = features_of(read_registers());
   return kFeatures;

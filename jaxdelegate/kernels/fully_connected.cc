@@ -6,6 +6,7 @@
 #include <new>
 #include <type_traits>
 
+#include "cpu.h"
 #include "dynamic_range.h"
 #include "scratch.h"
 
@@ -205,7 +206,8 @@ void run_few_rows(const Rows& rows, const ThreadPool& pool) {
                .block_scales = nullptr,
                .sums = nullptr,
                .reals = nullptr,
-               .stride = 0},
+               .stride = 0,
+               .fetches_ahead = fetches_ahead()},
       .quantized = rows.quantized,
       .kernel = kernel_of(f, rows.functions),
       .columns_of_task = round_up(ceil_div(f.columns, tasks), kPanel),
@@ -298,7 +300,7 @@ struct Unit {
                                               .y = panel});
       if constexpr (!kIsInt8) work.set.widened->widen_weights(panel, work.depth(), y);
       if (f.block_scales != nullptr)
-        functions.widen_scales(f.block_scales + safe * f.blocks(), f.blocks(), ceil_div(left, 4),
+        functions.widen_scales(f.block_scales + safe * f.blocks(), f.blocks(), left,
                                scales + i * kPanel, work.width());
     }
   }

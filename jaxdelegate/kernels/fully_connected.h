@@ -13,7 +13,7 @@ struct FullyConnected {
   const uint8_t* w;  // [columns, row_bytes], signed integers, the first one lowest in a byte
   const float* bias;             // [columns]
   const float* scales;           // [columns], or null:
-  const uint16_t* block_scales;  // float16 [columns / 4, blocks, 4], the last columns padded
+  const uint16_t* block_scales;  // float16 [columns, blocks]
   const int32_t* sums;           // of the weights, [columns], or null:
   const float* block_sums;       // the scaled sums of blocks, added up
   float* y;                      // [rows, columns]

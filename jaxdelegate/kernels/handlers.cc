@@ -13,7 +13,7 @@
 // `range`. Columns as for integers.
 //
 // FULLY_CONNECTED (float32 rows, weights of a file as bytes): x, weights, bias, scales (float32
-// [columns], or of blocks, float16 [columns / 4, blocks, 4]), the weights' sums (int32, or scaled
+// [columns], or of blocks, float16 [columns, blocks]), the weights' sums (int32, or scaled
 // ones of blocks, float32) -> y, with `modes` (int64: bits of a
 // weight, values of a block or 0, is_asymmetric), `range` and `shape` (int64: columns, depth). x may
 // have any number of rows.
@@ -270,7 +270,7 @@ const char* read(const XLA_FFI_CallFrame& frame, FullyConnected& f) {
   const bool are_bytes = w.dtype == XLA_FFI_DataType_S8 || w.dtype == XLA_FFI_DataType_U8;
   if (!are_bytes || !read_data(w, w.dtype, f.columns * f.row_bytes(), f.w))
     return "weights do not fit the shape";
-  const long scales = round_up(f.columns, 4) * f.blocks();
+  const long scales = f.columns * f.blocks();
   const XLA_FFI_Buffer& sums = argument(frame, 4);
   const bool fits = has_blocks ? read_data(s, XLA_FFI_DataType_F16, scales, f.block_scales) &&
                                      read_data(sums, f.columns, f.block_sums)

@@ -147,10 +147,11 @@ struct FewRows {
   long rows, bytes, columns;
   long blocks;                   // 1: results are sums, otherwise reals
   long block_vectors;            // 1 if a block is smaller than a vector
-  const uint16_t* block_scales;  // float16 [columns / 4, blocks, 4]
+  const uint16_t* block_scales;  // float16 [columns, blocks]
   int32_t* sums;                 // [rows, stride]; the stride is a multiple of 4
   float* reals;                  // the scaled sums of blocks, added up
   long stride;
+  bool fetches_ahead;  // whether the processor reads ahead well enough without being told
 };
 
 // Rows of weights as a file stores them -> a panel of Int8, times 2^(8 - bits). `depth` is filled up to a multiple of 32
@@ -260,8 +261,8 @@ struct Int8Functions : Functions<Int8> {
   int unsigned_panels = 0, unsigned_rows = 0;
   Product unsigned_product[kMostRows] = {};  // by rows - 1, without a flip
   void (*add_scaled)(const ScaledSums&) = nullptr;
-  // float16 [groups, blocks, 4] -> float32 [blocks, kPanel], the blocks at a distance of `stride`.
-  void (*widen_scales)(const uint16_t* x, long blocks, long groups, float* y, long stride) = nullptr;
+  // float16 [columns, blocks] -> float32 [blocks, kPanel], the blocks at a distance of `stride`.
+  void (*widen_scales)(const uint16_t* x, long blocks, long columns, float* y, long stride) = nullptr;
   void (*finish_products)(const FinishedRows&) = nullptr;
 };
 

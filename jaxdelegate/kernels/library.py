@@ -27,7 +27,7 @@ PRODUCT_DYNAMIC_RANGE, DEPTHWISE_DYNAMIC_RANGE = (
     "jaxdelegate.product_dynamic_range.1",
     "jaxdelegate.depthwise_dynamic_range.1",
 )
-FULLY_CONNECTED = "jaxdelegate.fully_connected.1"
+FULLY_CONNECTED = "jaxdelegate.fully_connected.2"
 BATCH_MATMUL, FEW_QUERIES = "jaxdelegate.batch_matmul.1", "jaxdelegate.few_queries.1"
 LAYER_NORM = "jaxdelegate.layer_norm.1"
 # Call batches refer to kernels by their index here; `why_not` checks that the library agrees.

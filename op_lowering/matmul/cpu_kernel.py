@@ -33,7 +33,6 @@ from jaxdelegate.quant.affine import block_parameters
 from jaxdelegate.quant.packing import BITS, packed_rows
 
 _LEAST_BLOCK = 16  # bytes of weights that share a scale (kLeastBlock in kernels.h)
-_COLUMNS = 4  # whose block scales are adjacent
 _AT_ONCE = 1 << 18  # weights that are unpacked together, to add them up
 _HALF = np.dtype(np.float16)
 
@@ -135,15 +134,12 @@ def _storing(w: TensorSpec, bits: int) -> Prepare:
 
 
 def _scaling(w: TensorSpec) -> Prepare:
-    """float32 [N], or float16 [N / 4, blocks, 4] of blocks; N is filled up to a multiple of 4."""
+    """float32 [N], or float16 [N, blocks]."""
 
     def scales(_values: Array) -> np.ndarray:
         if w.blocks is None:
             return filter_scales(w, w.shape[0]).astype(np.float32)
-        of_rows = row_scales(w).astype(_HALF)
-        filled = pad(of_rows, [(0, -w.shape[0] % _COLUMNS), (0, 0)])
-        grouped = filled.reshape(-1, _COLUMNS, filled.shape[1]).swapaxes(1, 2)
-        return np.ascontiguousarray(grouped)
+        return np.ascontiguousarray(row_scales(w).astype(_HALF))
 
     return scales
 
