@@ -271,6 +271,11 @@ struct Unit {
     const FullyConnected& f = work.f;
     const long width = work.width(), blocks = f.blocks();
     fill();
+    if (f.block_scales == nullptr) {
+      const long left = std::min(width, f.columns - column), unit = kZero << (8 - f.bits);
+      for (long c = 0; c < width; ++c) less[c] = c < left ? -unit * f.sums[column + c] : 0;
+      return;
+    }
     for (long b = 0; b < blocks; ++b) {
       int32_t* const sums = less + b * width;
       multiply(work.rows + f.rows * work.stride, 1, b, kZeros, sums, {ahead_of(0).first, 0});
@@ -313,6 +318,24 @@ struct Unit {
     return {reinterpret_cast<const char*>(f.w) + at * f.row_bytes(), bytes};
   }
 
+  void multiply_blocks(long row, int count, const Ahead& ahead, float* y) const {
+    const FullyConnected& f = work.f;
+    if constexpr (std::is_same_v<E, Int8>)  // other sets multiply any number of rows as a few
+      work.set.int8->block_product[count - 1]({
+          .a = work.rows + row * work.stride,
+          .a_stride = work.stride,
+          .b = weights,
+          .b_stride = work.depth() * kPanel,
+          .less = less,
+          .scales = scales,
+          .depth = f.block,
+          .blocks = f.blocks(),
+          .next = ahead.first,
+          .next_bytes = ahead.bytes / f.blocks(),
+          .y = y,
+      });
+  }
+
   void multiply_rows(long row, int count, const Ahead& ahead) const {
     alignas(64) int32_t sums[kMostRows * kMostWidth];
     alignas(64) float reals[kMostRows * kMostWidth];
@@ -320,17 +343,10 @@ struct Unit {
     const Int8Functions& functions = *work.set.int8;
     const long width = work.width();
     const bool is_in_blocks = f.block_scales != nullptr;
-    const long of_block = ahead.bytes / f.blocks();
-    if (is_in_blocks) memset(reals, 0, count * width * sizeof(float));
-    for (long b = 0; b < f.blocks(); ++b) {
-      multiply(work.rows + row * work.stride, count, b, less + b * width, sums,
-               {ahead.first + b * of_block, of_block});
-      if (is_in_blocks)
-        functions.add_scaled({.sums = sums,
-                              .rows = count,
-                              .columns = width,
-                              .scales = scales + b * width,
-                              .y = reals});
+    if (is_in_blocks) {
+      multiply_blocks(row, count, ahead, reals);
+    } else {
+      multiply(work.rows + row * work.stride, count, 0, less, sums, ahead);
     }
     functions.finish_products({
         .sums = is_in_blocks ? nullptr : sums,
@@ -415,6 +431,7 @@ void run_many_rows(const Rows& rows, const InstructionSet& set, const typename E
   if constexpr (std::is_same_v<E, Int8>) {
     work.panels = set.int8->unsigned_panels, work.most_rows = set.int8->unsigned_rows;
     work.kernels = set.int8->unsigned_product;
+    if (f.block_scales != nullptr) work.most_rows = set.int8->block_rows;
   }
   const long unit_bytes = work.depth() * work.width() * sizeof(typename E::Weight);
   const long threads = pool.size(), units = work.units();

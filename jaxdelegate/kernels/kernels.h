@@ -162,11 +162,18 @@ struct PanelOfFile {
   int8_t* y;
 };
 
-// y += sums * scales, both [rows, columns].
-struct ScaledSums {
-  const int32_t* sums;
-  long rows, columns;  // a multiple of LANES
-  const float* scales;
+// Rows times panels of weights whose blocks have scales: y = the scaled sums of blocks, added up in
+// their order, [rows, columns of the panels].
+struct BlockTile {
+  const uint8_t* a;  // rows
+  long a_stride;
+  const int8_t* b;      // panels
+  long b_stride;
+  const int32_t* less;  // [blocks, columns], added to the sums
+  const float* scales;  // [blocks, columns]
+  long depth, blocks;   // of a block; its depth is a multiple of kDeep
+  const char* next;     // prefetched, as many bytes for each block
+  long next_bytes;
   float* y;
 };
 
@@ -260,7 +267,8 @@ struct Int8Functions : Functions<Int8> {
   void (*fill_panel[3])(const PanelOfFile&) = {};
   int unsigned_panels = 0, unsigned_rows = 0;
   Product unsigned_product[kMostRows] = {};  // by rows - 1, without a flip
-  void (*add_scaled)(const ScaledSums&) = nullptr;
+  int block_rows = 0;
+  void (*block_product[kMostRows])(const BlockTile&) = {};  // by rows - 1, of unsigned_panels
   // float16 [columns, blocks] -> float32 [blocks, kPanel], the blocks at a distance of `stride`.
   void (*widen_scales)(const uint16_t* x, long blocks, long columns, float* y, long stride) = nullptr;
   void (*finish_products)(const FinishedRows&) = nullptr;
