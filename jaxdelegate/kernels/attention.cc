@@ -20,17 +20,7 @@ struct Tiling {
   long rows_of_task, row_tasks;  // of one head
 };
 
-// Panels of [depth, columns] from values[column][row], or from values[row][column]; rows of
-// `values` are `stride` floats apart.
-void pack_columns(const float* values, long stride, long depth, long columns, float* panels) {
-  for (long first = 0; first < columns; first += kPanel, panels += depth * kPanel) {
-    const long count = std::min(kPanel, columns - first);
-    if (count < kPanel) memset(panels, 0, depth * kPanel * sizeof(float));
-    for (long j = 0; j < count; ++j)
-      for (long i = 0; i < depth; ++i) panels[i * kPanel + j] = values[(first + j) * stride + i];
-  }
-}
-
+// Panels of [depth, columns] from values[row][column]; rows of `values` are `stride` floats apart.
 void pack_rows(const float* values, long stride, long depth, long columns, float* panels) {
   for (long first = 0; first < columns; first += kPanel) {
     const long count = std::min(kPanel, columns - first);
@@ -114,7 +104,7 @@ void run_task(const void* tiling, long index) {
   const long end = std::min(a.queries, begin + p.rows_of_task);
   const Memory m = memory(a);
   const long stride = a.heads * a.size, from = image * a.keys * stride + head * a.size;
-  pack_columns(a.k + from, stride, a.size, a.keys, m.keys);
+  pack_columns(p.set, a.k + from, stride, a.size, a.keys, m.keys);  // `values` are written later
   pack_rows(a.v + from, stride, a.keys, a.size, m.values);
   for (long row = begin; row < end; row += kRows)
     run_block(p, m, image, head, row, std::min(kRows, end - row));

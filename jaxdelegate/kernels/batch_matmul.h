@@ -1,4 +1,4 @@
-// Products of matrices in pairs, for few rows: the right matrices are read where they are.
+// Products of matrices in pairs. Few rows read the right matrices where they are.
 
 #pragma once
 
@@ -6,6 +6,8 @@
 #include "thread_pool.h"
 
 namespace kernels {
+
+constexpr long kMostRowsInPlace = 8, kMostRowsTransposed = 16;  // of w; for more it is packed
 
 struct BatchMatMul {
   long batch, rows, depth, columns;

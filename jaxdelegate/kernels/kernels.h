@@ -154,8 +154,9 @@ struct FewRows {
   bool fetches_ahead;  // whether the processor reads ahead well enough without being told
 };
 
-// Rows of weights as a file stores them -> a panel of Int8, times 2^(8 - bits). `depth` is filled up to a multiple of 32
-// with zeros, and columns up to kPanel.
+// Rows of weights as a file stores them -> a panel of Int8, times 2^(8 - bits), or of float32. `depth`
+// is filled up to a multiple of 32 with zeros, that of float32 to a multiple of 8, and columns up to
+// kPanel.
 struct PanelOfFile {
   const uint8_t* w;
   long stride, columns, depth;
@@ -264,7 +265,7 @@ struct Int8Functions : Functions<Int8> {
   FewRowsKernel few_rows[3] = {};
   // Not of 2 bits. By the logarithm of a block's groups of kLeastBlock bytes in a vector.
   FewRowsKernel few_rows_in_blocks[3][3] = {};
-  void (*fill_panel[3])(const PanelOfFile&) = {};
+  void (*fill_panel[4])(const PanelOfFile&) = {};  // also of float32
   int unsigned_panels = 0, unsigned_rows = 0;
   Product unsigned_product[kMostRows] = {};  // by rows - 1, without a flip
   int block_rows = 0;

@@ -318,4 +318,17 @@ Tasks::Task Tasks::at(long index) const {
           .last = std::min(panels, first + panels_of_task)};
 }
 
+void pack_columns(const InstructionSet& set, const float* values, long stride, long depth,
+                  long columns, float* panels) {
+  constexpr int kFloats = 3;  // in the table of functions
+  for (long first = 0; first < columns; first += kPanel, panels += depth * kPanel)
+    set.int8->fill_panel[kFloats]({
+        .w = reinterpret_cast<const uint8_t*>(values + first * stride),
+        .stride = stride * static_cast<long>(sizeof(float)),
+        .columns = columns - first,
+        .depth = depth,
+        .y = reinterpret_cast<int8_t*>(panels),
+    });
+}
+
 }  // namespace kernels

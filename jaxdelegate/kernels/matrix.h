@@ -36,6 +36,12 @@ struct Block {
 template <class E>
 void multiply(const InstructionSet&, const Matrix<E>&, const Block<E>&, long first, long last);
 
+// Panels of [depth, columns] from values[column][row]; columns of `values` are `stride` floats apart.
+// Up to kPackedRows rows of kPanel floats after them are overwritten.
+constexpr long kPackedRows = 8;
+void pack_columns(const InstructionSet&, const float* values, long stride, long depth, long columns,
+                  float* panels);
+
 // The tasks of threads: some rows times some panels. Adjacent tasks share the larger of panels and
 // rows, so that a thread that runs them in order reads it once.
 struct Tasks {

@@ -1,7 +1,7 @@
 """Attention of few queries in float32 by this package's CPU kernel.
 
 It reads keys and values where they are, for example in a cache, as the products of few rows do
-(`matmul.cpu_kernel_few_rows`), and is one call of XLA instead of nine.
+(`matmul.cpu_kernel_batch_matmul`), and is one call of XLA instead of nine.
 """
 
 import math
@@ -14,7 +14,7 @@ from jaxdelegate.kernels.library import FEW_QUERIES
 from jaxdelegate.op_lowering.common.row_batches import by_matrices
 from jaxdelegate.op_lowering.fused.attention_cpu_kernel import is_in_float32
 from jaxdelegate.op_lowering.fused.options import AttentionOptions
-from jaxdelegate.op_lowering.matmul.cpu_kernel_few_rows import MOST_ROWS
+from jaxdelegate.op_lowering.matmul.cpu_kernel_batch_matmul import MOST_ROWS
 from jaxdelegate.op_lowering.rule import Function, LoweringContext
 from jaxdelegate.op_lowering.spec import Shape, Specs
 

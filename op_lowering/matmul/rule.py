@@ -25,7 +25,7 @@ from jaxdelegate.op_lowering.common.products import (
 from jaxdelegate.op_lowering.common.quantized_products import Tensors
 from jaxdelegate.op_lowering.convolution import cpu_kernel, cpu_kernel_integer
 from jaxdelegate.op_lowering.matmul import cpu_kernel as cpu_kernel_dynamic_range
-from jaxdelegate.op_lowering.matmul import cpu_kernel_few_rows, stored_width
+from jaxdelegate.op_lowering.matmul import cpu_kernel_batch_matmul, stored_width
 from jaxdelegate.op_lowering.matmul import dynamic_range as dynamic_range_matmul
 from jaxdelegate.op_lowering.matmul import quantized as quantized_matmul
 from jaxdelegate.op_lowering.matmul.options import BatchMatMulOptions, FullyConnectedOptions
@@ -185,8 +185,8 @@ def _lower_batch_matmul(op: Op[BatchMatMulOptions]) -> Function:
     arithmetic = Arithmetic.of_dot(op.context, rows, output_channels, x, w)
     product = _one_matrix if shared else _many_matrices
     converts = rows >= _LEAST_CONVERTED or op.context.platform != "gpu"
-    if cpu_kernel_few_rows.takes(op.context, o, tensors):
-        return _by_few_rows(arithmetic, o, tensors)
+    if cpu_kernel_batch_matmul.takes(op.context, o, tensors):
+        return _by_kernel(arithmetic, o, tensors)
 
     def batch_matmul(x: jax.Array, w: jax.Array) -> tuple[jax.Array]:
         own = arithmetic
@@ -198,8 +198,8 @@ def _lower_batch_matmul(op: Op[BatchMatMulOptions]) -> Function:
     return Lowered(batch_matmul, {}, takes_reduced=True)
 
 
-def _by_few_rows(a: Arithmetic, o: BatchMatMulOptions, tensors: Tensors) -> Function:
-    product = cpu_kernel_few_rows.product(o, functools.partial(_many_matrices, a, o))
+def _by_kernel(a: Arithmetic, o: BatchMatMulOptions, tensors: Tensors) -> Function:
+    product = cpu_kernel_batch_matmul.product(o, functools.partial(_many_matrices, a, o))
     shape = tensors.y.shape
 
     def batch_matmul(x: jax.Array, w: jax.Array) -> tuple[jax.Array]:

@@ -1,4 +1,4 @@
-"""BATCH_MATMUL of few rows by the native CPU kernel, against the product in float64."""
+"""BATCH_MATMUL by the native CPU kernel, against the product in float64."""
 
 import dataclasses
 import itertools
@@ -10,7 +10,7 @@ import pytest
 
 from jaxdelegate.kernels import library
 from jaxdelegate.op_lowering.common.quantized_products import Tensors
-from jaxdelegate.op_lowering.matmul import cpu_kernel_few_rows
+from jaxdelegate.op_lowering.matmul import cpu_kernel_batch_matmul
 from jaxdelegate.op_lowering.matmul.options import BatchMatMulOptions
 from jaxdelegate.op_lowering.matmul.rule import BATCH_MATMUL
 from jaxdelegate.op_lowering.precision import BFLOAT16, PrecisionPolicy
@@ -23,6 +23,8 @@ BOTH = pytest.mark.parametrize("adj_y", [False, True])
 # Rows, depth, columns: whole vectors, and odd sizes; more rows than are multiplied at once.
 SIZES = [(1, 128, 128), (2, 64, 256), (3, 67, 251), (5, 131, 127), (8, 257, 70)]
 PRODUCTS = [*itertools.product(SIZES, [False, True]), ((16, 64, 258), True)]
+# More rows: w is copied, whole and in parts, and its last panel is not full.
+PRODUCTS += itertools.product([(17, 64, 64), (57, 67, 251), (60, 1100, 131)], [False, True])
 
 
 def matrices(batch: Shape, adj_y: bool, rows: int, k: int, n: int) -> list[np.ndarray]:
@@ -137,7 +139,7 @@ def test_special_values_are_those_of_the_sums(special: float, adj_y: bool) -> No
 def takes(x: Shape, w: Shape, adj_y: bool = True, context: LoweringContext = CONTEXT) -> bool:
     made = op(x, w, adj_y, context)
     tensors = Tensors(made.inputs[0], made.inputs[1], None, made.outputs[0])  # type: ignore[arg-type]
-    return cpu_kernel_few_rows.takes(context, made.options, tensors)
+    return cpu_kernel_batch_matmul.takes(context, made.options, tensors)
 
 
 def test_what_it_takes() -> None:
@@ -145,10 +147,9 @@ def test_what_it_takes() -> None:
     assert takes((1, 8, 16, 64), (1, 8, 256, 64))
     assert takes((2, 64), (256, 64))
     assert takes((8, 8, 64), (8, 64, 256), adj_y=False)
-    assert not takes((8, 9, 64), (8, 64, 256), adj_y=False)
-    assert not takes((1, 8, 17, 64), (1, 8, 256, 64))
+    assert takes((8, 900, 64), (8, 64, 256), adj_y=False)
     assert takes((8, 2, 64), (1, 256, 64))  # one matrix for 16 rows
-    assert not takes((9, 2, 64), (1, 256, 64))
+    assert not takes((8, 0, 64), (8, 256, 64))
     assert not takes((2, 8, 2, 64), (1, 8, 256, 64))  # it would be copied
     assert not takes((8, 2, 63), (8, 256, 63))
     assert not takes((1, 2, 64), (1, 255, 64))
@@ -161,17 +162,17 @@ def test_what_it_takes() -> None:
 def test_xla_multiplies_columns_of_x_and_constants() -> None:
     x, w, y = (TensorSpec("t", s, np.dtype(np.float32)) for s in ((16, 64), (256, 64), (16, 256)))
     options = BatchMatMulOptions(adj_y=True)
-    assert cpu_kernel_few_rows.takes(CONTEXT, options, Tensors(x, w, None, y))
+    assert cpu_kernel_batch_matmul.takes(CONTEXT, options, Tensors(x, w, None, y))
     known = dataclasses.replace(w, const=np.zeros(w.shape, np.float32))
-    assert not cpu_kernel_few_rows.takes(CONTEXT, options, Tensors(x, known, None, y))
+    assert not cpu_kernel_batch_matmul.takes(CONTEXT, options, Tensors(x, known, None, y))
     columns = BatchMatMulOptions(adj_x=True, adj_y=True)
-    assert not cpu_kernel_few_rows.takes(CONTEXT, columns, Tensors(x, w, None, y))
+    assert not cpu_kernel_batch_matmul.takes(CONTEXT, columns, Tensors(x, w, None, y))
 
 
 @pytest.mark.usefixtures("built")
 def test_a_call_that_does_not_fit_is_refused() -> None:
     x, w = matrices((2,), True, 2, 64, 128)
-    run = cpu_kernel_few_rows.product(BatchMatMulOptions(adj_y=True), jnp.matmul)
+    run = cpu_kernel_batch_matmul.product(BatchMatMulOptions(adj_y=True), jnp.matmul)
     with pytest.raises(Exception, match="do not fit each other"):
         jax.block_until_ready(run(x, w[:, :, 1:]))
     with pytest.raises(Exception, match="expected three dimensions"):

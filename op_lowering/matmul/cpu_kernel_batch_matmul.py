@@ -1,7 +1,8 @@
-"""Float32 BATCH_MATMUL of few rows by this package's CPU kernel.
+"""Float32 BATCH_MATMUL by this package's CPU kernel.
 
-The kernel reads the right matrices once, where they are. XLA copies them first, which takes longer
-than the product, for example of a query and all keys in a cache.
+For few rows the kernel reads the right matrices once, where they are. XLA copies them first, which
+takes longer than the product, for example of a query and all keys in a cache. For more rows each
+task copies a part that stays in a cache.
 """
 
 import math
@@ -17,9 +18,9 @@ from jaxdelegate.op_lowering.matmul.options import BatchMatMulOptions
 from jaxdelegate.op_lowering.precision import FLOAT32
 from jaxdelegate.op_lowering.rule import LoweringContext
 
-# Measured on AVX2: XLA is as fast for more rows, for smaller matrices, and for so few values that
-# each call takes longer than reading them.
-MOST_ROWS = {True: 16, False: 8}  # by adj_y
+MOST_ROWS = {True: 16, False: 8}  # by adj_y: that read matrices in place (kernels/batch_matmul.h)
+# Measured on AVX2: XLA is as fast for smaller matrices, and for so few values that each call takes
+# longer than reading them.
 _LEAST_SIDE, _LEAST_VALUES = 64, 1 << 14
 
 
@@ -36,7 +37,7 @@ def takes(context: LoweringContext, options: BatchMatMulOptions, tensors: Tensor
         and w.const is None
         and count in (1, math.prod(y.shape[:-2]))
         and not options.adj_x
-        and rows <= MOST_ROWS[options.adj_y]
+        and rows > 0
         and min(w.shape[-2:]) >= _LEAST_SIDE
         and math.prod(w.shape) >= _LEAST_VALUES
     )
