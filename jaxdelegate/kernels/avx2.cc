@@ -31,7 +31,7 @@ namespace {
 // 12 sums, two vectors of weights and an operand.
 static constexpr Float32Functions float32() {
   Float32Functions f{{depthwise<Float32Depthwise>}, winograd_points, winograd_results,
-                     finish, softmax, normalize, add_rows,
+                     finish, softmax, softmax_of, normalize, add_rows,
                      multiply_in_place, multiply_transposed_in_place};
   list_products<Float32Steps, 1>(f, std::make_integer_sequence<int, 6>());
   list_broadcast<Float32BroadcastSteps>(f, std::make_integer_sequence<int, 6>());

@@ -23,7 +23,7 @@ namespace {
 // 28 sums, two vectors of weights and an operand. Tiles of few rows read more panels at a time.
 static constexpr Float32Functions float32() {
   Float32Functions f{{depthwise<Float32Depthwise>}, winograd_points, winograd_results,
-                     finish, softmax, normalize, add_rows,
+                     finish, softmax, softmax_of, normalize, add_rows,
                      multiply_in_place, multiply_transposed_in_place};
   list_products<Float32Steps, 1>(f, std::make_integer_sequence<int, 14>());
   list_products<Float32Steps, 2>(f, std::make_integer_sequence<int, 14>());

@@ -41,6 +41,7 @@
 #include "mean.h"
 #include "product.h"
 #include "scratch.h"
+#include "softmax.h"
 #include "winograd.h"
 
 namespace kernels {
@@ -383,6 +384,16 @@ const char* read(const XLA_FFI_CallFrame& frame, FewQueries& a) {
   return count == 4 ? read_mask(argument(frame, 3), a) : nullptr;
 }
 
+const char* read(const XLA_FFI_CallFrame& frame, Softmax& s) {
+  if (frame.args.size != 1 || frame.rets.size != 1) return "expected x and y";
+  const XLA_FFI_Buffer& x = argument(frame, 0);
+  if (x.rank != 2) return "expected rows";
+  s = {.rows = x.dims[0], .count = x.dims[1]};
+  const bool fits = read_data(x, s.rows * s.count, s.x) &&
+                    read_data(result(frame), XLA_FFI_DataType_F32, s.rows * s.count, s.y);
+  return fits && s.count > 0 ? nullptr : "y does not fit x";
+}
+
 const char* read(const XLA_FFI_CallFrame& frame, LayerNorm& n) {
   const void* const epsilon = attribute(frame, 0, XLA_FFI_DataType_F32, 1);
   const auto* const has = static_cast<const int64_t*>(attribute(frame, 1, XLA_FFI_DataType_S64, 3));
@@ -453,7 +464,8 @@ XLA_FFI_Error* handle(XLA_FFI_CallFrame* frame) {
   ROW(jaxdelegate_fully_connected, FullyConnected)                        \
   ROW(jaxdelegate_batch_matmul, BatchMatMul)                              \
   ROW(jaxdelegate_few_queries, FewQueries)                                \
-  ROW(jaxdelegate_layer_norm, LayerNorm)
+  ROW(jaxdelegate_layer_norm, LayerNorm)                                  \
+  ROW(jaxdelegate_softmax, Softmax)
 
 #define DEFINE(name, Work) \
   EXPORT XLA_FFI_Error* name(XLA_FFI_CallFrame* frame) { return handle<Work>(frame); }

@@ -237,6 +237,7 @@ struct Float32Functions : Functions<Float32> {
   FinishKernel finish;
   // x = softmax(scale * x + mask) of count values; the mask may be null.
   void (*softmax)(float* x, long count, float scale, const float* mask);
+  void (*softmax_of)(const float* x, long count, float* y);
   void (*normalize)(const NormalizedRow&, const float* x, float* y);
   // y [channels] = scale * the sum of the rows of x [rows, channels].
   void (*add_rows)(const float* x, long rows, long channels, float scale, float* y);

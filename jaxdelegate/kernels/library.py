@@ -29,12 +29,13 @@ PRODUCT_DYNAMIC_RANGE, DEPTHWISE_DYNAMIC_RANGE = (
 )
 FULLY_CONNECTED = "jaxdelegate.fully_connected.2"
 BATCH_MATMUL, FEW_QUERIES = "jaxdelegate.batch_matmul.1", "jaxdelegate.few_queries.1"
-LAYER_NORM = "jaxdelegate.layer_norm.1"
+LAYER_NORM, SOFTMAX = "jaxdelegate.layer_norm.1", "jaxdelegate.softmax.1"
 # Call batches refer to kernels by their index here; `why_not` checks that the library agrees.
 BATCHED = (
     *(PRODUCT, DEPTHWISE, WINOGRAD, ATTENTION, MEAN, PRODUCT_BFLOAT16),
     *(PRODUCT_INT8, DEPTHWISE_INT8, PRODUCT_DYNAMIC_RANGE, DEPTHWISE_DYNAMIC_RANGE),
     *(PRODUCT_INT16, DEPTHWISE_INT16, FULLY_CONNECTED, BATCH_MATMUL, FEW_QUERIES, LAYER_NORM),
+    SOFTMAX,
 )
 CALL_BATCH = "jaxdelegate.call_batch.1"
 

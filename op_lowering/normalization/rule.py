@@ -11,6 +11,7 @@ from jaxdelegate.op_lowering.common.basics import scalar
 from jaxdelegate.op_lowering.common.derivatives import root
 from jaxdelegate.op_lowering.common.row_order import has_few_rows, largest, sum_in_order
 from jaxdelegate.op_lowering.dtypes import FLOATS
+from jaxdelegate.op_lowering.normalization import cpu_kernel
 from jaxdelegate.op_lowering.normalization.options import (
     L2NormOptions,
     LocalResponseNormalizationOptions,
@@ -69,6 +70,8 @@ def _lower_softmax(op: Op[SoftmaxOptions]) -> Function:
     x, y, beta = op.inputs[0], op.outputs[0], op.options.beta
     if x.is_quantized:
         return _integers(lower_softmax(op.options, x, y))
+    if cpu_kernel.takes(op.context, op.options, x):
+        return cpu_kernel.softmax
     accumulator = op.context.precision.accumulator(x.dtype)
     is_ordered = has_few_rows(op.context, x)
 
