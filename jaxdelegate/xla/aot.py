@@ -115,9 +115,14 @@ def compile_partition(
             whole, avals = over.on_each(program, avals, places, len(partition.outputs))
         donated = _replaceable(partition, slices) if donate_inputs else ()
         numbers = tuple(n + position for position in donated)
-        compiled, was_read = _compiled_ahead(
-            whole, avals, numbers, lambda jaxpr: _options(partition, platform, jaxpr)
-        )
+        is_on_cpu = platform == "cpu" and over is None
+        may_be_direct = is_on_cpu and not donated and calls.is_known()
+
+        def options(jaxpr: Any) -> Options:
+            is_direct = may_be_direct and not needs_runtime(jaxpr)
+            return _options(partition, platform, is_direct=is_direct)
+
+        compiled, was_read = _compiled_ahead(whole, avals, numbers, options)
     if was_read and platform == "gpu":
         for used in [device] if over is None else over.mesh.local_devices:
             cudnn.start(used)
@@ -131,7 +136,7 @@ def compile_partition(
         donated=donated,
         was_read=was_read,
         call_lists=call_lists,
-        is_on_cpu=platform == "cpu" and over is None,
+        is_on_cpu=is_on_cpu,
     )
 
 
@@ -216,9 +221,8 @@ def _traced(
         return call_batching.traced(once, types, below=ARGUMENT_BYTES)
 
 
-def _options(partition: LoweredPartition, platform: str, jaxpr: Any) -> Options:
+def _options(partition: LoweredPartition, platform: str, *, is_direct: bool = False) -> Options:
     exact = not partition.precision.is_reduced and not partition.has_integer_products
-    is_direct = platform == "cpu" and calls.is_known() and not needs_runtime(jaxpr)
     return compiler_options(platform, exact=exact, is_direct=is_direct)
 
 

@@ -27,7 +27,6 @@ from jaxdelegate.xla import aot
 RNG = np.random.default_rng(0)
 SAME = Padding.SAME
 INTEGER = LoweringContext(quant_mode="integer")
-JAXPR = jax.make_jaxpr(lambda x: x)(1.0).jaxpr
 
 
 def values(*shape: int) -> np.ndarray:
@@ -110,8 +109,8 @@ def test_what_xla_is_told_depends_on_products_of_integers() -> None:
         for context in (INTEGER, LoweringContext()):
             partition = lowered(content, context)
             assert partition.has_integer_products == (has_integers and context is INTEGER)
-    without = aot._options(lowered(float_network(), INTEGER), "cpu", JAXPR)
-    assert without == aot._options(lowered(float_network(), LoweringContext()), "cpu", JAXPR)
+    without = aot._options(lowered(float_network(), INTEGER), "cpu")
+    assert without == aot._options(lowered(float_network(), LoweringContext()), "cpu")
 
 
 def test_behind_the_last_quantized_operator_floats_are_lowered_as_by_default() -> None:
