@@ -216,9 +216,8 @@ class _Program:
         if is_ready and self._function(frame.call):
             raise frame.error()
         self._frames.append(frame)
-        return (
-            [*frame.results.arrays] if is_ready else None
-        )  # not the tuple: who holds it is not noticed
+        # Not the tuple: who holds it is not noticed.
+        return [*frame.results.arrays] if is_ready else None
 
     def _free_frame(self) -> _Frame:
         """A frame that no other thread takes, and no caller uses the results of."""
