@@ -115,11 +115,10 @@ def compile_partition(
             whole, avals = over.on_each(program, avals, places, len(partition.outputs))
         donated = _replaceable(partition, slices) if donate_inputs else ()
         numbers = tuple(n + position for position in donated)
-        is_on_cpu = platform == "cpu" and over is None
-        may_be_direct = is_on_cpu and not donated and calls.is_known()
 
         def options(jaxpr: Any) -> Options:
-            is_direct = may_be_direct and not needs_runtime(jaxpr)
+            # Likewise on a mesh, and if results take the memory of inputs: bits are the same then.
+            is_direct = platform == "cpu" and calls.is_known() and not needs_runtime(jaxpr)
             return _options(partition, platform, is_direct=is_direct)
 
         compiled, was_read = _compiled_ahead(whole, avals, numbers, options)
@@ -136,7 +135,7 @@ def compile_partition(
         donated=donated,
         was_read=was_read,
         call_lists=call_lists,
-        is_on_cpu=is_on_cpu,
+        is_on_cpu=platform == "cpu" and over is None,
     )
 
 
