@@ -84,6 +84,7 @@ struct XLA_FFI_Error {
 };
 struct XLA_FFI_ExecutionContext {
   kernels::DirectCall* call;
+  long next = 0;  // of the team's threads, for the loop that runs
 };
 
 namespace kernels {
@@ -102,13 +103,17 @@ void destroy_error(XLA_FFI_Error_Destroy_Args* args) {
   if (args->error != &kNoThread) delete args->error;
 }
 
+// Each loop asks for it before it schedules tasks.
 XLA_FFI_Error* count_threads(XLA_FFI_ThreadPool_NumThreads_Args* args) {
   *args->num_threads = args->ctx->call->threads;
+  args->ctx->next = 0;
   return nullptr;
 }
 
 XLA_FFI_Error* schedule(XLA_FFI_ThreadPool_Schedule_Args* args) {
-  const bool is_started = start_in_team(args->ctx->call->threads - 1, args->task, args->data);
+  XLA_FFI_ExecutionContext& context = *args->ctx;
+  const bool is_started =
+      start_in_team(context.call->threads - 1, context.next, args->task, args->data);
   return is_started ? nullptr : &kNoThread;
 }
 

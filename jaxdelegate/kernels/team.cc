@@ -114,9 +114,9 @@ class Team {
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
 
-  bool start(void (*run)(void*), void* data) {
-    for (const auto& worker : workers_)
-      if (worker->give(run, data)) return true;
+  bool start(long& next, void (*run)(void*), void* data) {
+    while (next < static_cast<long>(workers_.size()))
+      if (workers_[next++]->give(run, data)) return true;
     return false;
   }
 
@@ -126,9 +126,9 @@ class Team {
 
 }  // namespace
 
-bool start_in_team(long size, void (*run)(void*), void* data) {
+bool start_in_team(long size, long& next, void (*run)(void*), void* data) {
   static Team* const kTeam = new Team(std::min(size, kMostThreads));  // never deleted: its threads never end
-  return kTeam->start(run, data);
+  return kTeam->start(next, run, data);
 }
 
 }  // namespace kernels

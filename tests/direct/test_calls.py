@@ -4,6 +4,8 @@ import ctypes
 import errno
 import itertools
 import logging
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,6 +22,7 @@ from jaxdelegate.kernels import library
 from jaxdelegate.kernels.library import BATCH_MATMUL
 from jaxdelegate.pjrt import client
 from jaxdelegate.runtime.buffers import aligned_copy
+from tests.support.children import compiling_quickly
 
 pytestmark = pytest.mark.usefixtures("built")
 
@@ -344,17 +347,43 @@ def test_threads_share_the_work(monkeypatch: pytest.MonkeyPatch, threads: int) -
         x, right = inputs[number % 4], wanted[number % 4]
         return all([y.tobytes() for y in direct.run((x,), program)] == right for _ in range(10))
 
-    before = team_nanoseconds()
+    before = sum(team_nanoseconds())
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(run, range(8)))
-    assert (team_nanoseconds() > before) == (threads > 1)
+    assert (sum(team_nanoseconds()) > before) == (threads > 1)
 
 
-def team_nanoseconds() -> int:
-    """The processor time of the threads of direct calls (kernels/team.cc)."""
+def team_nanoseconds() -> list[int]:
+    """The processor times of the threads of direct calls (kernels/team.cc)."""
     tasks = list(Path("/proc/self/task").iterdir())
     own = [task for task in tasks if (task / "comm").read_text() == "jaxdelegate\n"]
-    return sum(int((task / "schedstat").read_text().split()[0]) for task in own)
+    return [int((task / "schedstat").read_text().split()[0]) for task in own]
+
+
+_PROCESS = """
+import pytest
+from tests.direct.test_calls import array, large, prepared, team_nanoseconds
+
+x = array(512, 512)
+with pytest.MonkeyPatch.context() as patch:
+    direct, program = prepared(patch, large, x)
+before = team_nanoseconds()
+for _ in range(30):
+    direct.run((x,), program)
+print([now > past for past, now in zip(before, team_nanoseconds(), strict=True)])
+"""
+
+
+def test_every_thread_gets_a_task() -> None:
+    environment = {**compiling_quickly(), "NPROC": "4"}
+    done = subprocess.run(
+        [sys.executable, "-c", _PROCESS],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "[True, True, True]\n"
 
 
 def test_other_results_are_reported_and_left_to_xla(

@@ -42,7 +42,7 @@ struct XLA_FFI_ExecutionContext {
   }
 
   bool schedule(void (*run)(void*), void* data) {
-    if (is_team) return kernels::start_in_team(long(threads.size()) - 1, run, data);
+    if (is_team) return kernels::start_in_team(long(threads.size()) - 1, next, run, data);
     std::lock_guard<std::mutex> lock(mutex);
     if (refuses > 0 && ++asked % refuses == 0) return false;
     tasks.push_back({run, data});
@@ -75,7 +75,10 @@ struct XLA_FFI_ExecutionContext {
   long asked = 0;
   int refuses;  // every n-th task; 0: none
   bool is_over = false, is_team = false;
+  static thread_local long next;  // see start_in_team
 };
+
+thread_local long XLA_FFI_ExecutionContext::next = 0;
 
 namespace {
 
@@ -87,6 +90,7 @@ XLA_FFI_Error* schedule(XLA_FFI_ThreadPool_Schedule_Args* args) {
 
 XLA_FFI_Error* count_threads(XLA_FFI_ThreadPool_NumThreads_Args* args) {
   *args->num_threads = static_cast<int64_t>(args->ctx->threads.size());
+  args->ctx->next = 0;
   return nullptr;
 }
 
