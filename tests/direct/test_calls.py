@@ -362,8 +362,10 @@ def team_nanoseconds() -> list[int]:
 
 _PROCESS = """
 import pytest
+from jaxdelegate.kernels import library
 from tests.direct.test_calls import array, large, prepared, team_nanoseconds
 
+assert library.why_not() is None
 x = array(512, 512)
 with pytest.MonkeyPatch.context() as patch:
     direct, program = prepared(patch, large, x)
