@@ -96,32 +96,26 @@ class _Results:
 class _Frame:
     """The memory of one run: addresses of all allocations, and the results."""
 
-    def __init__(self, program: "_Program") -> None:
+    def __init__(self, program: "_Program", temporary: Sequence[np.ndarray]) -> None:
         self.words = np.zeros(_ALLOCATIONS + len(program.sizes), np.int64)
         self.words[: _THREADS + 1] = program.header
         self.call = ctypes.c_void_p(self.words.ctypes.data)
         self.view = memoryview(self.words)  # type: ignore[arg-type]
-        self.temporary = []
-        for index, size in program.temporary:
-            self.temporary.append(memory := aligned_zeros((size,), _BYTE))
+        self.temporary = temporary
+        for (index, _), memory in zip(program.temporary, temporary, strict=True):
             self.view[_ALLOCATIONS + index] = memory.ctypes.data
         for index, address in program.fixed:
             self.view[_ALLOCATIONS + index] = address
         self.known: list[Callable[[], Any]] = [_nothing] * len(program.inputs)
         self._read: dict[int, np.ndarray | None] = {}  # arrays that live as long as they are read
         self._program = program
-        self._others: _Results | None = None  # of an earlier run
-        self._use(_Results(program))
-
-    def _use(self, results: _Results) -> None:
-        self.results = results
-        for index, address in results.addresses:
-            self.view[_ALLOCATIONS + index] = address
+        self.leave_results()
 
     def leave_results(self) -> None:
-        """Leave them to those who use them, and take earlier ones, or new memory."""
-        others, self._others = self._others, self.results
-        self._use(_Results(self._program) if others is None or others.are_used else others)
+        """Leave them to those who use them, and take new memory."""
+        self.results = _Results(self._program)
+        for index, address in self.results.addresses:
+            self.view[_ALLOCATIONS + index] = address
 
     def give(self, position: int, allocation: int, value: Any, array: np.ndarray) -> None:
         """Let the program read `array` for a value."""
@@ -180,7 +174,8 @@ class _Program:
         self.temporary = [
             (i, size) for i, size in enumerate(self.sizes) if i not in known and size > 0
         ]
-        self._frames: collections.deque[_Frame] = collections.deque()  # that no thread uses
+        # One or two with the same intermediate values, that no thread uses.
+        self._frames: collections.deque[list[_Frame]] = collections.deque()
         self._function = _function(ctypes.CDLL)
 
     def keep_lock(self) -> None:
@@ -207,7 +202,8 @@ class _Program:
 
     def run(self, values: Sequence[Any]) -> list[np.ndarray] | None:
         """The results; None: values that XLA has to prepare. Any thread may call it."""
-        frame = self._free_frame()
+        frames = self._free_frames()
+        frame = frames[0]
         position, is_ready = 0, True
         for known, value in zip(frame.known, values, strict=True):
             if known() is not value:
@@ -215,19 +211,23 @@ class _Program:
             position += 1  # noqa: SIM113 (quicker than enumerate: most values are known)
         if is_ready and self._function(frame.call):
             raise frame.error()
-        self._frames.append(frame)
+        self._frames.append(frames)
         # Not the tuple: who holds it is not noticed.
         return [*frame.results.arrays] if is_ready else None
 
-    def _free_frame(self) -> _Frame:
-        """A frame that no other thread takes, and no caller uses the results of."""
+    def _free_frames(self) -> list[_Frame]:
+        """Frames that no other thread takes; no caller uses the results of the first one."""
         try:
-            frame = self._frames.popleft()
+            frames = self._frames.popleft()
         except IndexError:
-            return _Frame(self)
-        if frame.results.are_used:  # most callers hold on to the last results
-            frame.leave_results()
-        return frame
+            return [_Frame(self, [aligned_zeros((n,), _BYTE) for _, n in self.temporary])]
+        if frames[0].results.are_used:  # most callers hold on to the last results
+            if len(frames) == 1:
+                frames.append(_Frame(self, frames[0].temporary))
+            frames.reverse()
+            if frames[0].results.are_used:
+                frames[0].leave_results()
+        return frames
 
     def bound(self, inputs: Sequence[int], outputs: Sequence[int]) -> Callable[[Values], bool]:
         """A function that runs the program on values by tensor, and puts its results there.
@@ -237,7 +237,7 @@ class _Program:
         """
         if self._first_state < len(inputs) or not outputs:
             return self._bound_to_states(inputs, outputs)
-        frame, function = self._free_frame(), self._function
+        (frame, *_), function = self._free_frames(), self._function
         call, known = frame.call, frame.known
         places, targets = tuple(enumerate(inputs)), tuple(enumerate(outputs))
 

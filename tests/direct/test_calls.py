@@ -199,6 +199,19 @@ def test_states_are_results_of_the_run_before(monkeypatch: pytest.MonkeyPatch) -
         np.testing.assert_array_equal(state, wanted)
 
 
+def test_addresses_of_states_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    direct, program = prepared(monkeypatch, lambda x, s: (s.sum(), s + x), X, X, states=1)
+    state: Any = X
+    for _ in range(4):
+        _, state = direct.run((X, state), program)
+    given: list[int] = []
+    monkeypatch.setattr(calls._Frame, "give", lambda _self, position, *_: given.append(position))
+    for _ in range(4):
+        _, state = direct.run((X, state), program)
+    assert given == []
+    np.testing.assert_allclose(state, X * 9, rtol=1e-5)
+
+
 def test_states_that_xla_returned(monkeypatch: pytest.MonkeyPatch) -> None:
     direct, program = prepared(monkeypatch, lambda x, s: s + x, X, X, states=1)
     before = program.runs
