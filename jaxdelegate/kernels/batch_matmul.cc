@@ -10,11 +10,11 @@ namespace kernels {
 
 namespace {
 
-constexpr long kTaskBytes = 128 << 10;      // of w, that justify waking a thread
-constexpr double kTaskProducts = 4e5;       // likewise, of many rows
-constexpr long kTasks = 4;                  // per thread, since threads do not run equally fast
-constexpr long kPackedBytes = 256 << 10;    // of w: part of a second-level cache
-constexpr long kRows = 56;                  // multiplied by all panels of a task
+constexpr long kTaskBytes = 128 << 10;    // of w, that justify waking a thread
+constexpr double kTaskProducts = 4e5;     // likewise, of many rows
+constexpr long kTasks = 4;                // per thread, since threads do not run equally fast
+constexpr long kPackedBytes = 256 << 10;  // of w: part of a second-level cache
+constexpr long kRows = 56;                // multiplied by all panels of a task
 
 struct Tiling {
   const BatchMatMul& work;

@@ -35,8 +35,8 @@ uint32_t features_of(const CpuRegisters&);
 // The features of this processor.
 uint32_t cpu_features();
 
-// Whether vectors of 512 bits are read from memory faster without prefetches in the program: on AMD's
-// processors, as measured on Zen 4 (28 to 38 instead of 23 to 29 GB/s). Intel's gain by prefetches.
+// Whether vectors of 512 bits are read from memory faster without prefetches in the program: assumed
+// of AMD's processors, because it was measured on a Zen 4. On a Xeon prefetches were faster.
 bool fetches_ahead();
 
 }  // namespace kernels

@@ -18,7 +18,8 @@ constexpr double kTaskProducts = 4e5;  // that justify waking a thread
 constexpr long kRowsOfRead = 4;        // multiplied in the time of reading a weight from memory
 constexpr long kTasks = 4;             // per thread, since threads do not run equally fast
 constexpr long kRowsOfTask = 64;       // the fewest for which a task prepares weights again
-// Of weights. With more, the first task of a call, which nothing was fetched for, would be a large part.
+// Of weights. With more, the first task of a call, whose weights are not prefetched, would be a large
+// part of it.
 constexpr long kPreparedBytes = 32 << 10;
 constexpr long kPage = 4096;  // rows at this distance evict each other from the first-level cache
 constexpr uint8_t kZero = 128;  // what is added to quantized values, which makes them unsigned

@@ -7,7 +7,7 @@ from typing import Any
 from jaxdelegate.op_lowering.common.basics import SMALL
 
 _PRODUCTS = ("dot_general", "conv_general_dilated")  # XLA's code computes those of small arrays
-_LIBRARIES = ("cholesky", "eigh", "fft", "lu", "qr", "sort", "svd", "top_k")
+_OF_RUNTIME = ("cholesky", "eigh", "fft", "lu", "qr", "sort", "svd", "top_k")
 
 
 def needs_runtime(jaxpr: Any) -> bool:
@@ -16,7 +16,7 @@ def needs_runtime(jaxpr: Any) -> bool:
 
 
 def _is_step_of_runtime(eqn: Any) -> bool:
-    if eqn.primitive.name in _LIBRARIES:
+    if eqn.primitive.name in _OF_RUNTIME:
         return True
     shapes = [value.aval.shape for value in (*eqn.invars, *eqn.outvars)]
     is_product = eqn.primitive.name in _PRODUCTS
