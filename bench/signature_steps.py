@@ -1,19 +1,22 @@
 """A signature of a language model with caches: stock LiteRT, `on_device`, and `jax.jit`.
 
     NPROC=1 taskset -c 0 python bench/signature_steps.py --graph=model.litertlm!prefill_decode
-        [--signatures=decode,prefill_32] [--rounds=25] [--out=bench/results/signature_steps.jsonl]
+        [--signatures=decode,prefill_32] [--filled=0,1] [--rounds=25]
+        [--out=bench/results/signature_steps.jsonl]
 
 litert       the stock interpreter's invoke of the signature, its inputs set before
 litert_call  a call of its SignatureRunner, which also copies caches in and out
 on_device    our SignatureRunner's `on_device`, whose caches stay arrays of jax
 jit          `jax.jit` of `function(weights="prepared")`, whose caches are donated
 
-Inputs are the first positions, random numbers and zeros. Before, outputs are compared with those of
-LiteRT's reference kernels: outputs that are no caches, or else the caches. `error` is the largest
-difference, of the largest value of that output. Dynamic range kernels round differently, XNNPACK's
-too: ours may not differ by more than XNNPACK's.
+The tokens are as many as the signature takes. They fill the start of the caches (0), their end (1),
+or a place between. Masks hide the places after them. Caches hold random numbers. Before, outputs
+are compared with those of LiteRT's reference kernels: those that are no caches, or else the caches.
+`error` is the largest difference, of the largest value of that output. Dynamic range kernels round
+differently, XNNPACK's too: ours may not differ by more than XNNPACK's.
 """
 
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -26,28 +29,35 @@ from ai_edge_litert.interpreter import OpResolverType
 from harness import append, interleaved, ratios, spread, threads
 
 import jaxdelegate as jd
+from jaxdelegate.function.records import Signature
+from jaxdelegate.lm.graph import TOKENS
+from jaxdelegate.lm.inputs import empty_caches, step_inputs
+from jaxdelegate.lm.places import Places, first
 from jaxdelegate.model.source import open_source
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("graph", None, "A model, or one in a bundle.", required=True)
 flags.DEFINE_list("signatures", ["decode"], "Keys.")
+flags.DEFINE_list("filled", ["0", "1"], "Parts of the caches that earlier tokens fill.")
 flags.DEFINE_integer("rounds", 25, "Timed rounds.", 3)
 flags.DEFINE_string("out", None, "A file to append the JSON lines to.")
 
 _ROUNDING = 1e-5  # of the largest value, by which float32 results may differ
 
 
-def arguments(runner: Any) -> dict[str, np.ndarray]:
-    rng, found = np.random.default_rng(0), {}
-    for name, details in runner.get_input_details().items():
-        shape, dtype = tuple(details["shape"]), details["dtype"]
-        if dtype == np.bool_:
-            found[name] = np.ones(shape, dtype)
-        elif np.issubdtype(dtype, np.integer):
-            found[name] = np.arange(np.prod(shape), dtype=dtype).reshape(shape)
-        else:
-            found[name] = (0.1 * rng.normal(size=shape)).astype(dtype)
-    return found
+def arguments(signature: Signature, filled: float) -> dict[str, np.ndarray]:
+    inputs, rng = signature.inputs, np.random.default_rng(0)
+    places, tokens = Places.among(inputs), first(TOKENS, inputs)
+    assert places.mask is not None
+    assert tokens is not None
+    count = int(np.prod(inputs[tokens].shape))
+    start = int(filled * (inputs[places.mask].shape[-1] - count))
+    caches = {
+        name: (0.1 * rng.normal(size=array.shape)).astype(array.dtype)
+        for name, array in empty_caches(signature).items()
+    }
+    given = step_inputs(signature, np.arange(count), start, caches)
+    return {name: np.asarray(array) for name, array in given.items()}
 
 
 def on_device(content: bytes, key: str, given: Mapping[str, np.ndarray]) -> Callable[[], Any]:
@@ -87,10 +97,10 @@ def error(found: Mapping[str, Any], wanted: Mapping[str, np.ndarray], caches: se
     )
 
 
-def measure(content: bytes, key: str) -> dict[str, Any]:
+def measure(content: bytes, key: str, filled: float) -> dict[str, Any]:
     stock = StockInterpreter(model_content=content, num_threads=threads())
     runner = stock.get_signature_runner(key)
-    given = arguments(runner)
+    given = arguments(jd.load(content).signatures[key], filled)
     reference = StockInterpreter(
         model_content=content, experimental_op_resolver_type=OpResolverType.BUILTIN_REF
     )
@@ -117,10 +127,10 @@ def measure(content: bytes, key: str) -> dict[str, Any]:
 def main(_argv: list[str]) -> None:
     source = open_source(FLAGS.graph)
     with jax.enable_x64(True):  # positions may be int64
-        for key in FLAGS.signatures:
-            found = measure(bytes(source.content), key)
+        for key, filled in itertools.product(FLAGS.signatures, map(float, FLAGS.filled)):
+            found = measure(bytes(source.content), key, filled)
             name = source.name.rpartition("/")[2]
-            head = {"bench": "signature_steps", "graph": name, "signature": key}
+            head = {"bench": "signature_steps", "graph": name, "signature": key, "filled": filled}
             append({**head, "threads": threads(), **found}, FLAGS.out)
 
 

@@ -84,7 +84,9 @@ KEYS: dict[str, Callable[[Record], tuple[Any, ...]]] = {
     "operators": lambda r: (r["graph"], r["device"], r["threads"], r["index"]),
     "invoke_overhead": lambda r: (r["device"], r["bytes"]),
     "decoders": lambda r: (cpu_name(r), r["weights"], r["rows"], r["threads"]),
-    "signature_steps": lambda r: (cpu_name(r), r["graph"], r["signature"], r["threads"]),
+    "signature_steps": lambda r: (
+        *(cpu_name(r), r["graph"], r["signature"], r["filled"], r["threads"]),
+    ),
     "scaling": lambda r: (r["graph"], r["device"], r["threads"], r["batch"], r["size"]),
     "startup": lambda r: (r["graph"], str(r["options"])),
     "cold_loads": lambda r: (r["graph"], r["mode"]),
@@ -374,19 +376,24 @@ def signature_steps(records: Rows) -> list[str]:
         "",
         "Whole models with caches, one run of a signature (`bench/signature_steps.py`):",
         "milliseconds, and in brackets the ratio to LiteRT's invoke, whose inputs are set already.",
+        "*At*: where in the caches the tokens are. Our attention reads no places after them, which",
+        "the mask hides.",
         "*LiteRT's call*: a SignatureRunner, which copies the caches in and out. *On device*:",
         "`on_device` of ours, whose caches are arrays of jax. *Under `jit`*:",
         '`function(weights="prepared")` with donated caches.',
         _machines(records),
         "",
-        row(["model", "signature", "threads", "LiteRT", *names.values()]),
-        "|---|---|" + "--:|" * (2 + len(names)),
+        row(["model", "signature", "at", "threads", "LiteRT", *names.values()]),
+        "|---|---|---|" + "--:|" * (2 + len(names)),
     ]
-    for r in sorted(records, key=lambda r: (r["threads"], r["graph"], r["signature"])):
+    places = {0.0: "the start", 1.0: "the end"}
+    keys = "threads", "graph", "signature", "filled"
+    for r in sorted(records, key=lambda r: [r[k] for k in keys]):
         ms, ratios = r["ms"], r["ratio_to_litert"]
         own = [f"{ms[n]['median']:.1f} ({ratios[n]['median']:.2f})" for n in names]
         graph = r["graph"].partition(".")[0]
-        head = [graph, r["signature"], str(r["threads"]), f"{ms['litert']['median']:.1f}"]
+        at = places.get(r["filled"], f"{r['filled']:.0%}")
+        head = [graph, r["signature"], at, str(r["threads"]), f"{ms['litert']['median']:.1f}"]
         lines.append(row([*head, *own]))
     return lines
 

@@ -81,8 +81,8 @@ class LoweringContext:
     triton_kernels: bool = False  # may call the GPU kernels, which JAX cannot differentiate
     mosaic_kernels: bool = False  # may call the TPU kernel, which JAX cannot differentiate either
     # Sums and products of floats may be infinite, as XNNPACK's are; LiteRT's other kernels return
-    # the largest number then, which lengthens programs. Attention and normalization are one call
-    # each even if a later operator quantizes their results.
+    # the largest number then, which lengthens programs. Normalization is one call even if a later
+    # operator quantizes its result.
     follows_xnnpack: bool = False
     quantized_later: bool = False  # a quantized operator depends on its results
     grid: Grid | None = None  # its only result is rounded to this grid next; `Lowered.is_on_grid`
@@ -103,11 +103,6 @@ class LoweringContext:
     def follows_kernels(self) -> bool:
         """Whether to add floats in LiteRT's order, because a later operator quantizes them."""
         return self.quant_mode == "integer" and self.platform == "cpu" and self.quantized_later
-
-    @property
-    def may_fuse_floats(self) -> bool:
-        """Whether a kernel may compute several float operators, and round only their result."""
-        return self.follows_xnnpack or not self.follows_kernels
 
     def on_gpu(self, precision: PrecisionPolicy) -> Self:
         """The context of an emulated GPU, on any device, under a precision policy."""

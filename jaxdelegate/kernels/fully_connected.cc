@@ -24,7 +24,7 @@ constexpr long kPreparedBytes = 32 << 10;
 constexpr long kPage = 4096;  // rows at this distance evict each other from the first-level cache
 constexpr uint8_t kZero = 128;  // what is added to quantized values, which makes them unsigned
 constexpr long kFileStep = 32;  // values of a row of weights that are prepared at once
-constexpr long kMostWidth = 2 * kPanel;
+constexpr long kMostWidth = kMostPanels * kPanel;
 constexpr long kMostVector = 64;       // bytes
 constexpr long kPassColumns = 1024;  // whose sums stay in a cache until they are finished
 
@@ -431,9 +431,14 @@ void run_many_rows(const Rows& rows, const InstructionSet& set, const typename E
       .row_tasks = 1,
   };
   if constexpr (std::is_same_v<E, Int8>) {
-    work.panels = set.int8->unsigned_panels, work.most_rows = set.int8->unsigned_rows;
-    work.kernels = set.int8->unsigned_product;
-    if (f.block_scales != nullptr) work.most_rows = set.int8->block_rows;
+    const Int8Functions& functions = *set.int8;
+    if (f.block_scales == nullptr) {
+      work.panels = functions.unsigned_panels, work.most_rows = functions.unsigned_rows;
+      work.kernels = functions.unsigned_product;
+    } else {
+      work.panels = functions.block_panels, work.most_rows = functions.block_rows;
+      work.kernels = &functions.block_sums;  // those of the row of ones
+    }
   }
   const long unit_bytes = work.depth() * work.width() * sizeof(typename E::Weight);
   const long threads = pool.size(), units = work.units();

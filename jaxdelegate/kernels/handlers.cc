@@ -18,12 +18,11 @@
 // weight, values of a block or 0, is_asymmetric), `range` and `shape` (int64: columns, depth). x may
 // have any number of rows.
 //
-// Attention: q, k, v and an optional mask -> y, with `scale` (float32). Means: x -> y. Batches of
-// matrix products: x, w -> y, with `is_transposed` (int64). Attention of few queries: q [heads,
-// queries, size], k, v and an optional mask -> y, with `are_last` (int64, for k and v: [heads, size,
-// keys], not [heads, keys, size]) and `scale`. Normalization of rows: x [rows, count], perhaps a
-// scale and an offset [count] -> y, with `epsilon` (float32) and `has` (int64: is_centered, whether
-// there is a scale, an offset). All float32.
+// Attention: q, k, v and an optional mask -> y, with `are_last` (int64, for k and v: their keys are
+// the last dimension) and `scale` (float32). Means: x -> y. Batches of matrix products: x, w -> y,
+// with `is_transposed` (int64). Normalization of rows: x [rows, count], perhaps a scale and an offset
+// [count] -> y, with `epsilon` (float32) and `has` (int64: is_centered, whether there is a scale, an
+// offset). All float32.
 
 #include <cstdio>
 #include <cstring>
@@ -34,7 +33,6 @@
 #include "cpu.h"
 #include "depthwise.h"
 #include "dynamic_range.h"
-#include "few_queries.h"
 #include "fully_connected.h"
 #include "instruction_sets.h"
 #include "layer_norm.h"
@@ -284,41 +282,52 @@ const char* read(const XLA_FFI_CallFrame& frame, FullyConnected& f) {
              : "y does not fit x";
 }
 
+// [images, heads, queries, keys]: images divide those of q, heads and queries are 1 or as many.
 const char* read_mask(const XLA_FFI_Buffer& mask, Attention& a) {
-  const long wanted[3] = {a.batch, a.heads, a.queries};
-  long strides[3], stride = a.keys;
-  bool fits = mask.rank == 4 && mask.dims[3] == a.keys;
-  for (int i = 2; i >= 0 && fits; --i) {
-    fits = mask.dims[i] == 1 || mask.dims[i] == wanted[i];
-    strides[i] = mask.dims[i] == 1 ? 0 : stride;
-    stride *= mask.dims[i];
-  }
-  if (!fits || !read_data(mask, stride, a.mask)) return "the mask does not fit";
-  a.mask_image = strides[0], a.mask_head = strides[1], a.mask_query = strides[2];
-  return nullptr;
+  const bool has_rank = mask.rank == 4 && mask.dims[3] == a.keys;
+  a.mask_images = has_rank ? mask.dims[0] : 0;
+  if (a.mask_images > 0) a.mask_heads = mask.dims[1], a.mask_queries = mask.dims[2];
+  const long rows = a.mask_images * a.mask_heads * a.mask_queries;
+  const bool fits = a.mask_images > 0 && a.images % a.mask_images == 0 &&
+                    (a.mask_heads == 1 || a.mask_heads == a.heads) &&
+                    (a.mask_queries == 1 || a.mask_queries == a.queries) &&
+                    read_data(mask, rows * a.keys, a.mask);
+  return fits ? nullptr : "the mask does not fit";
 }
 
-// q, k, v, all [batch, positions, heads, size], and an optional mask [batch, heads, queries, keys],
-// whose sizes may be 1 except the last.
+// Reads k or v, [images, heads, keys, size], or keys last; false: it does not fit q.
+bool read_keys(const XLA_FFI_Buffer& buffer, bool are_last, const Attention& a, const float*& data) {
+  return buffer.rank == 4 && buffer.dims[0] == a.images && buffer.dims[1] == a.heads &&
+         buffer.dims[are_last ? 3 : 2] == a.keys && buffer.dims[are_last ? 2 : 3] == a.size &&
+         read_data(buffer, a.images * a.heads * a.keys * a.size, data);
+}
+
+// q [images, heads, queries, size], k, v and an optional mask.
 const char* read(const XLA_FFI_CallFrame& frame, Attention& a) {
   const int64_t count = frame.args.size;
-  if ((count != 3 && count != 4) || frame.rets.size != 1)
-    return "expected q, k, v, an optional mask, and y";
+  const auto* const are_last =
+      static_cast<const int64_t*>(attribute(frame, 0, XLA_FFI_DataType_S64, 2));
+  const void* const scale = attribute(frame, 1, XLA_FFI_DataType_F32, 1);
+  if ((count != 3 && count != 4) || frame.rets.size != 1 || are_last == nullptr || scale == nullptr)
+    return "expected q, k, v, an optional mask, y, are_last and scale";
   const XLA_FFI_Buffer &q = argument(frame, 0), &k = argument(frame, 1);
   if (q.rank != 4 || k.rank != 4) return "expected four dimensions";
-  a = {.batch = q.dims[0],
-       .queries = q.dims[1],
-       .keys = k.dims[1],
-       .heads = q.dims[2],
-       .size = q.dims[3]};
-  const long kept = a.batch * a.heads * a.size;
-  const bool fits = read_data(q, kept * a.queries, a.q) && read_data(k, kept * a.keys, a.k) &&
-                    read_data(argument(frame, 2), kept * a.keys, a.v) &&
-                    read_data(result(frame), XLA_FFI_DataType_F32, kept * a.queries, a.y);
-  if (!fits || kept * a.keys == 0) return "q, k, v and y do not fit each other";
-  const void* scale = attribute(frame, 0, XLA_FFI_DataType_F32, 1);
-  if (scale == nullptr) return "expected scale";
+  a = {.images = q.dims[0],
+       .heads = q.dims[1],
+       .queries = q.dims[2],
+       .keys = k.dims[are_last[0] != 0 ? 3 : 2],
+       .size = q.dims[3],
+       .keys_last = are_last[0] != 0,
+       .values_last = are_last[1] != 0,
+       .mask_images = 1,
+       .mask_heads = 1,
+       .mask_queries = 1};
   memcpy(&a.scale, scale, sizeof a.scale);
+  const long all = a.images * a.heads * a.queries * a.size;
+  const bool fits = read_data(q, all, a.q) && read_keys(k, a.keys_last, a, a.k) &&
+                    read_keys(argument(frame, 2), a.values_last, a, a.v) &&
+                    read_data(result(frame), XLA_FFI_DataType_F32, all, a.y);
+  if (!fits || all * a.keys == 0) return "q, k, v and y do not fit each other";
   return count == 4 ? read_mask(argument(frame, 3), a) : nullptr;
 }
 
@@ -349,39 +358,6 @@ const char* read(const XLA_FFI_CallFrame& frame, BatchMatMul& m) {
                     read_data(w, m.batch * matrix, m.w) &&
                     read_data(result(frame), XLA_FFI_DataType_F32, m.batch * m.rows * m.columns, m.y);
   return fits && m.batch * m.rows * matrix > 0 ? nullptr : "x, w and y do not fit each other";
-}
-
-// A row of the mask serves adjacent heads.
-const char* read_mask(const XLA_FFI_Buffer& mask, FewQueries& a) {
-  const bool has_rank = mask.rank == 3 && mask.dims[2] == a.keys;
-  a.mask_heads = has_rank ? mask.dims[0] : 0, a.mask_queries = has_rank ? mask.dims[1] : 0;
-  const bool fits = a.mask_heads > 0 && a.heads % a.mask_heads == 0 &&
-                    (a.mask_queries == 1 || a.mask_queries == a.queries) &&
-                    read_data(mask, a.mask_heads * a.mask_queries * a.keys, a.mask);
-  return fits ? nullptr : "the mask does not fit";
-}
-
-const char* read(const XLA_FFI_CallFrame& frame, FewQueries& a) {
-  const int64_t count = frame.args.size;
-  const void* const last = attribute(frame, 0, XLA_FFI_DataType_S64, 2);
-  const void* const scale = attribute(frame, 1, XLA_FFI_DataType_F32, 1);
-  if ((count != 3 && count != 4) || frame.rets.size != 1 || last == nullptr || scale == nullptr)
-    return "expected q, k, v, an optional mask, y, are_last and scale";
-  const XLA_FFI_Buffer &q = argument(frame, 0), &k = argument(frame, 1), &v = argument(frame, 2);
-  if (q.rank != 3 || k.rank != 3 || v.rank != 3) return "expected three dimensions";
-  a = {.heads = q.dims[0], .queries = q.dims[1], .size = q.dims[2], .mask_heads = 1,
-       .mask_queries = 1};
-  memcpy(&a.scale, scale, sizeof a.scale);
-  a.keys_last = static_cast<const int64_t*>(last)[0] != 0;
-  a.values_last = static_cast<const int64_t*>(last)[1] != 0;
-  a.keys = k.dims[a.keys_last ? 2 : 1];
-  const long matrix = a.heads * a.keys * a.size;
-  const bool fits = k.dims[a.keys_last ? 1 : 2] == a.size && v.dims[a.values_last ? 2 : 1] == a.keys &&
-                    read_data(q, a.heads * a.queries * a.size, a.q) && read_data(k, matrix, a.k) &&
-                    read_data(v, matrix, a.v) &&
-                    read_data(result(frame), XLA_FFI_DataType_F32, a.heads * a.queries * a.size, a.y);
-  if (!fits || matrix * a.queries == 0) return "q, k, v and y do not fit each other";
-  return count == 4 ? read_mask(argument(frame, 3), a) : nullptr;
 }
 
 const char* read(const XLA_FFI_CallFrame& frame, Softmax& s) {
@@ -463,7 +439,6 @@ XLA_FFI_Error* handle(XLA_FFI_CallFrame* frame) {
   ROW(jaxdelegate_depthwise_int16, Depthwise<Int16>)                      \
   ROW(jaxdelegate_fully_connected, FullyConnected)                        \
   ROW(jaxdelegate_batch_matmul, BatchMatMul)                              \
-  ROW(jaxdelegate_few_queries, FewQueries)                                \
   ROW(jaxdelegate_layer_norm, LayerNorm)                                  \
   ROW(jaxdelegate_softmax, Softmax)
 

@@ -269,8 +269,9 @@ struct Int8Functions : Functions<Int8> {
   void (*fill_panel[4])(const PanelOfFile&) = {};  // also of float32
   int unsigned_panels = 0, unsigned_rows = 0;
   Product unsigned_product[kMostRows] = {};  // by rows - 1, without a flip
-  int block_rows = 0;
-  void (*block_product[kMostRows])(const BlockTile&) = {};  // by rows - 1, of unsigned_panels
+  int block_panels = 0, block_rows = 0;
+  void (*block_product[kMostRows])(const BlockTile&) = {};  // by rows - 1
+  Product block_sums = nullptr;                             // of one row, without a flip
   // float16 [columns, blocks] -> float32 [blocks, kPanel], the blocks at a distance of `stride`.
   void (*widen_scales)(const uint16_t* x, long blocks, long columns, float* y, long stride) = nullptr;
   void (*finish_products)(const FinishedRows&) = nullptr;

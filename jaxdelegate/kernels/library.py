@@ -18,7 +18,7 @@ LIBRARY = Path(__file__).parent / "libjaxdelegate_kernels.so"
 # The names that compiled programs call, also those in JAX's own cache: the number at the end
 # increases whenever the meaning of operands or attributes changes.
 PRODUCT, DEPTHWISE = "jaxdelegate.product.3", "jaxdelegate.depthwise.3"
-WINOGRAD, ATTENTION = "jaxdelegate.winograd.3", "jaxdelegate.attention.1"
+WINOGRAD, ATTENTION = "jaxdelegate.winograd.3", "jaxdelegate.attention.2"
 MEAN = "jaxdelegate.mean.1"
 PRODUCT_BFLOAT16 = "jaxdelegate.product_bfloat16.2"
 PRODUCT_INT8, DEPTHWISE_INT8 = "jaxdelegate.product_int8.2", "jaxdelegate.depthwise_int8.2"
@@ -28,14 +28,13 @@ PRODUCT_DYNAMIC_RANGE, DEPTHWISE_DYNAMIC_RANGE = (
     "jaxdelegate.depthwise_dynamic_range.1",
 )
 FULLY_CONNECTED = "jaxdelegate.fully_connected.2"
-BATCH_MATMUL, FEW_QUERIES = "jaxdelegate.batch_matmul.1", "jaxdelegate.few_queries.1"
-LAYER_NORM, SOFTMAX = "jaxdelegate.layer_norm.1", "jaxdelegate.softmax.1"
+BATCH_MATMUL, SOFTMAX = "jaxdelegate.batch_matmul.1", "jaxdelegate.softmax.1"
+LAYER_NORM = "jaxdelegate.layer_norm.1"
 # Call batches refer to kernels by their index here; `why_not` checks that the library agrees.
 BATCHED = (
     *(PRODUCT, DEPTHWISE, WINOGRAD, ATTENTION, MEAN, PRODUCT_BFLOAT16),
     *(PRODUCT_INT8, DEPTHWISE_INT8, PRODUCT_DYNAMIC_RANGE, DEPTHWISE_DYNAMIC_RANGE),
-    *(PRODUCT_INT16, DEPTHWISE_INT16, FULLY_CONNECTED, BATCH_MATMUL, FEW_QUERIES, LAYER_NORM),
-    SOFTMAX,
+    *(PRODUCT_INT16, DEPTHWISE_INT16, FULLY_CONNECTED, BATCH_MATMUL, LAYER_NORM, SOFTMAX),
 )
 CALL_BATCH = "jaxdelegate.call_batch.1"
 

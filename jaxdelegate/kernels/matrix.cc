@@ -148,7 +148,7 @@ void multiply_panels(const InstructionSet& set, const Matrix<E>& matrix, const B
   const long rows_of_tile = block.count / tiles, larger = block.count % tiles;
   ProductTile<E> t;
   t.a_stride = block.stride, t.runs = block.runs, t.run_stride = block.run_stride;
-  t.b_stride = matrix.depth * kPanel;
+  t.b_stride = matrix.panel_stride;
   t.b = matrix.weights + panel * t.b_stride + block.from * kPanel;
   t.bias = block.from == 0 ? matrix.bias + column : nullptr;
   t.depth = (block.to - block.from) / block.runs;
@@ -264,7 +264,7 @@ void multiply(const InstructionSet& set, const Matrix<E>& matrix, const Block<E>
   }
   for (long panel = first; panel < last;) {
     const int count = panels_at_once<E>(set, block, last - panel);
-    const long stride = matrix.depth * kPanel;
+    const long stride = matrix.panel_stride;
     const bool is_last = panel + count >= last, is_end = (panel + count) * kPanel >= matrix.columns;
     // After the last panels, the next part of the depth of the first ones follows, or the next task.
     const long next_depth = (block.to - block.from) * kPanel - (panel - first) * stride;
@@ -321,7 +321,11 @@ Tasks::Task Tasks::at(long index) const {
 void pack_columns(const InstructionSet& set, const float* values, long stride, long depth,
                   long columns, float* panels) {
   constexpr int kFloats = 3;  // in the table of functions
-  for (long first = 0; first < columns; first += kPanel, panels += depth * kPanel)
+  constexpr long kLine = 64 / sizeof(float);
+  for (long first = 0; first < columns; first += kPanel, panels += depth * kPanel) {
+    if (stride == depth)  // short columns end before what their panel prefetches
+      for (long i = 0; i < kPanel * depth; i += kLine)
+        __builtin_prefetch(values + (first + kPanel) * stride + i);
     set.int8->fill_panel[kFloats]({
         .w = reinterpret_cast<const uint8_t*>(values + first * stride),
         .stride = stride * static_cast<long>(sizeof(float)),
@@ -329,6 +333,7 @@ void pack_columns(const InstructionSet& set, const float* values, long stride, l
         .depth = depth,
         .y = reinterpret_cast<int8_t*>(panels),
     });
+  }
 }
 
 }  // namespace kernels

@@ -17,6 +17,7 @@ struct Matrix {
   const Finish* finish = nullptr;  // after the epilogue, or null
   long stride = columns;           // between rows of y
   long offset = 0;                 // of the first column in a row of y
+  long panel_stride = depth * kPanel;  // between panels
 };
 
 // A part of the left matrix: `count` rows from `row`, columns [from, to) of the depth. A row is

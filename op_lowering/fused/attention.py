@@ -13,8 +13,7 @@ import numpy as np
 from jaxdelegate.op_lowering.common.basics import scalar
 from jaxdelegate.op_lowering.common.downcast import downcast
 from jaxdelegate.op_lowering.dtypes import FLOATS, HALVES
-from jaxdelegate.op_lowering.fused import attention_cpu_kernel, attention_cpu_kernel_few_queries
-from jaxdelegate.op_lowering.fused.attention_cpu_kernel import LEAST_QUERIES
+from jaxdelegate.op_lowering.fused import attention_cpu_kernel
 from jaxdelegate.op_lowering.fused.options import AttentionOptions
 from jaxdelegate.op_lowering.matmul.options import BatchMatMulOptions
 from jaxdelegate.op_lowering.matmul.rule import BATCH_MATMUL
@@ -33,6 +32,8 @@ from jaxdelegate.op_lowering.rule import (
 )
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 
+# Fewer queries are not worth laying out the keys and values for.
+_LEAST_QUERIES = 16
 _HEAD_SIZES = range(8, 129, 8)  # of cuDNN's flash attention on every GPU that supports it
 
 
@@ -100,8 +101,7 @@ def _why_not(op: Op[AttentionOptions]) -> str | None:
         *(why_not_dtype(spec, FLOATS) for spec in (*op.inputs, *op.outputs) if spec is not None),
         None if fits else f"the mask does not broadcast to {list(shape)}",
         None
-        if attention_cpu_kernel.takes(op.context, shape, op.inputs)
-        or attention_cpu_kernel_few_queries.takes(op.context, op.options, op.inputs)
+        if attention_cpu_kernel.takes(op.context, op.options, op.inputs)
         else _why_not_by_cudnn(op.context, shape[-2], q.shape[-1]),
     )
 
@@ -109,7 +109,7 @@ def _why_not(op: Op[AttentionOptions]) -> str | None:
 def _why_not_by_cudnn(context: LoweringContext, queries: int, head_size: int) -> str | None:
     if context.platform != "gpu" or context.precision.rounds_exactly:
         return "only cuDNN and our own kernels gain by it"
-    if queries < LEAST_QUERIES:
+    if queries < _LEAST_QUERIES:
         return "keys and values would be laid out for few queries"
     return None if head_size in _HEAD_SIZES else f"cuDNN has no kernel for heads of {head_size}"
 
@@ -118,30 +118,30 @@ def _lower(op: Op[AttentionOptions]) -> Function:
     context, o = op.context, op.options
     q, mask = op.inputs[0], optional(op.inputs, 3)
     rank, shape = len(o.logits), op.outputs[0].shape
+    *batch, _, _ = _of_heads(o.logits, rank)
     run = _written_out(op)
     in_cudnn = is_by_cudnn(context, q.dtype, q.shape[-1], mask)
     if in_cudnn:
         run = by_cudnn(o.scale, context.precision.operand_dtype(q.dtype), run)
-    if attention_cpu_kernel.takes(context, o.logits, op.inputs):
-        run = attention_cpu_kernel.attention(o.scale)
 
     def by_position(x: jax.Array, is_last: bool = False) -> jax.Array:
-        # [..., T, H], or [..., H, T] if positions are last -> [B, T, N, H]
-        x = x.swapaxes(-1, -2) if is_last else x
-        *batch, _, _ = _of_heads(o.logits, rank)
-        return x.reshape(*batch, *x.shape[-2:]).swapaxes(1, 2)
+        # [B, N, T, H], or [B, N, H, T] if positions are last -> [B, T, N, H]
+        return (x.swapaxes(-1, -2) if is_last else x).swapaxes(1, 2)
 
-    def attention(
-        q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array | None = None
-    ) -> tuple[jax.Array]:
-        masks = () if mask is None else (mask.reshape(_of_heads(mask.shape, rank)),)
+    def by_head(q: jax.Array, k: jax.Array, v: jax.Array, *mask: jax.Array) -> tuple[jax.Array]:
         # XLA merges these transpositions with those of the file before and after.
         arrays = by_position(q), by_position(k, o.keys_last), by_position(v, o.values_last)
-        (y,) = run(*arrays, *masks)
-        return (y.swapaxes(1, 2).reshape(shape),)
+        (y,) = run(*arrays, *mask)
+        return (y.swapaxes(1, 2),)
 
-    if attention_cpu_kernel_few_queries.takes(context, o, op.inputs):
-        return attention_cpu_kernel_few_queries.attention(o, shape, attention)
+    if attention_cpu_kernel.takes(context, o, op.inputs):
+        by_head = attention_cpu_kernel.attention(o, by_head)
+
+    def attention(q: jax.Array, k: jax.Array, v: jax.Array, *mask: jax.Array) -> tuple[jax.Array]:
+        arrays = (x.reshape(*batch, *x.shape[-2:]) for x in (q, k, v))
+        (y,) = by_head(*arrays, *(m.reshape(_of_heads(m.shape, rank)) for m in mask))
+        return (y.reshape(shape),)
+
     return Lowered(attention, {}, takes_reduced=True) if in_cudnn else attention
 
 

@@ -15,7 +15,6 @@
 
 #include "attention.h"
 #include "batch_matmul.h"
-#include "few_queries.h"
 #include "instruction_sets.h"
 #include "layer_norm.h"
 #include "mean.h"
@@ -186,18 +185,20 @@ std::vector<float> computed(const ThreadPool& pool, unsigned seed) {
   const kernels::Mean means{
       .batch = 1, .pixels = rows, .channels = columns, .x = y.data(), .y = mean.data()};
   const kernels::Attention attention{
-      .batch = 1,
+      .images = 1,
+      .heads = heads,
       .queries = queries,
       .keys = queries,
-      .heads = heads,
       .size = size,
+      .keys_last = false,
+      .values_last = true,
       .q = x.data(),
       .k = x.data() + 100,
       .v = x.data() + 200,
-      .mask = nullptr,
-      .mask_image = 0,
-      .mask_head = 0,
-      .mask_query = 0,
+      .mask = x.data() + 300,
+      .mask_images = 1,
+      .mask_heads = 1,
+      .mask_queries = queries,
       .scale = 0.25f,
       .y = attended.data(),
   };
@@ -215,17 +216,21 @@ std::vector<float> computed(const ThreadPool& pool, unsigned seed) {
       .y = multiplied.data(),
   };
   std::vector<float> answered(2 * depth), normalized(rows * depth);
-  const kernels::FewQueries asked{
+  const kernels::Attention asked{
+      .images = 1,
       .heads = 1,
       .queries = 2,
       .keys = rows,
       .size = depth,
-      .mask_heads = 1,
-      .mask_queries = 1,
+      .keys_last = false,
+      .values_last = false,
       .q = weights.data(),
       .k = x.data(),
       .v = x.data(),
       .mask = weights.data(),
+      .mask_images = 1,
+      .mask_heads = 1,
+      .mask_queries = 1,
       .scale = 0.125f,
       .y = answered.data(),
   };

@@ -229,13 +229,13 @@ def test_shares_that_are_read_elsewhere_stay(graph: Any, lowered: Any) -> None:
 
 
 @pytest.mark.usefixtures("built")
-@pytest.mark.parametrize("queries", [5, 12, 20])
-def test_our_own_kernels_take_few_and_many_queries(queries: int, graph: Any, lowered: Any) -> None:
+@pytest.mark.parametrize("queries", [5, 20])
+def test_our_own_kernel_takes_few_and_many_queries(queries: int, graph: Any, lowered: Any) -> None:
     q, k, v = (heads_first(graph, graph.input(B, n, N, H)) for n in (queries, S, S))
     logits = graph("MUL", graph("BATCH_MATMUL", q, k, options=ADJOINT), 0.25)
     shares = graph("SOFTMAX", graph("ADD", logits, graph.input(B, 1, 1, S)), options=ONE)
     content = graph.content(graph("BATCH_MATMUL", shares, v, options=PLAIN))
     partition, got = lowered(content, ALL, LoweringContext(native_kernels=True))
     names = [s.operator.name for s in partition.operators]
-    assert ("fused_attention" in names) == (queries != 12)
+    assert "fused_attention" in names
     assert_close(got, lowered(content)[1], accumulated=H)
