@@ -76,9 +76,9 @@ Parameters quantized(const float* x, long count, bool is_asymmetric, const Instr
   for (long i = 1; i < tasks; ++i) extent.add(extents[i]);
   const Parameters p = parameters_of(extent, is_asymmetric);
   uint8_t* const y = scratch.of(count);
-  const float offset = static_cast<float>(p.zero), low = least(is_asymmetric);
+  const int32_t low = least(is_asymmetric);
   image.run = {
-      .x = nullptr, .count = 0, .inverse = p.inverse, .offset = offset, .low = low, .y = y};
+      .x = nullptr, .count = 0, .inverse = p.inverse, .zero = p.zero, .low = low, .y = y};
   pool.loop(tasks, quantize_part, &image);
   bytes = y;
   return p;

@@ -18,7 +18,7 @@ struct Parameters {
 Parameters parameters_of(const Extent&, bool is_asymmetric);
 
 // The least integer of their quantized values.
-inline float least(bool is_asymmetric) { return is_asymmetric ? -128 : -127; }
+inline int32_t least(bool is_asymmetric) { return is_asymmetric ? -128 : -127; }
 
 // Work is a Product or Depthwise of Int8; its x, bias, y and epilogue are filled in for each image.
 template <class Work>

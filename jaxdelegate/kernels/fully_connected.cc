@@ -53,7 +53,7 @@ void quantize_row(const void* data, long row) {
   r.functions.quantize({.x = x,
                         .count = depth,
                         .inverse = p.inverse,
-                        .offset = static_cast<float>(p.zero),
+                        .zero = p.zero,
                         .low = least(r.f.is_asymmetric),
                         .y = y});
   r.quantized[row] = {p.scale, p.zero};

@@ -97,12 +97,13 @@ struct Extent {
   }
 };
 
-// Quantizes values: x * inverse, rounded with ties away from zero, plus `offset`, clamped to `low`
-// and 127; NaN becomes 0. Stored as bytes with 128 added.
+// Quantizes values: x * inverse, rounded with ties away from zero, plus `zero`, clamped to `low` and
+// 127; NaN becomes 0. Stored as bytes with 128 added.
 struct QuantizedRun {
   const float* x;
   long count;
-  float inverse, offset, low;
+  float inverse;
+  int32_t zero, low;
   uint8_t* y;
 };
 

@@ -323,7 +323,7 @@ void pack_columns(const InstructionSet& set, const float* values, long stride, l
   constexpr int kFloats = 3;  // in the table of functions
   constexpr long kLine = 64 / sizeof(float);
   for (long first = 0; first < columns; first += kPanel, panels += depth * kPanel) {
-    if (stride == depth)  // short columns end before what their panel prefetches
+    if (stride == depth)  // adjacent columns are often short, and a panel soon packed
       for (long i = 0; i < kPanel * depth; i += kLine)
         __builtin_prefetch(values + (first + kPanel) * stride + i);
     set.int8->fill_panel[kFloats]({
