@@ -73,6 +73,8 @@ const T* patches(const Geometry& g, const T* x, long row, long count, long first
 template const float* patches(const Geometry&, const float*, long, long, long, long, long, uint8_t);
 template const uint8_t* patches(const Geometry&, const uint8_t*, long, long, long, long, long,
                                 uint8_t);
+template const uint16_t* patches(const Geometry&, const uint16_t*, long, long, long, long, long,
+                                 uint8_t);
 template const int16_t* patches(const Geometry&, const int16_t*, long, long, long, long, long,
                                 uint8_t);
 

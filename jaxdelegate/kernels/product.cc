@@ -27,6 +27,7 @@ struct Tiling {
   const Geometry& geometry;
   const InstructionSet& set;
   const typename E::Value* x;
+  const typename E::Operand* image;  // x as operands; null if it is the left matrix and not rounded yet
   Matrix<E> matrix;
   long rows;
   bool is_direct;  // x is the left matrix
@@ -52,6 +53,7 @@ Tiling<E> tiling_of(const Product<E>& product, const InstructionSet& set, long t
       .geometry = g,
       .set = set,
       .x = product.x,
+      .image = nullptr,
       .matrix = matrix,
       .rows = g.batch * g.out_height * g.out_width,
       .is_direct = reads_pixels(g) && depth == g.channels,
@@ -66,6 +68,29 @@ Tiling<E> tiling_of(const Product<E>& product, const InstructionSet& set, long t
   p.tasks = divide(p.rows, depth, g.out_channels, threads, kTaskBytes / sizeof(typename E::Weight),
                    !p.is_direct);
   return p;
+}
+
+// x as operands of products with its windows.
+template <class E>
+const typename E::Operand* operands_of(const Tiling<E>& p, const ThreadPool&) {
+  return p.x;
+}
+
+void round_row(const void* tiling, long index) {
+  const auto& [p, y] = *static_cast<const std::pair<const Tiling<Bfloat16>&, uint16_t*>*>(tiling);
+  const long count = p.geometry.width * p.geometry.channels;
+  p.set.bfloat16->round(p.x + index * count, count, y + index * count);
+}
+
+// Valid in this thread until the next call.
+const uint16_t* operands_of(const Tiling<Bfloat16>& p, const ThreadPool& pool) {
+  static thread_local Scratch<uint16_t> scratch;
+  const Geometry& g = p.geometry;
+  if (p.is_direct) return nullptr;
+  uint16_t* const image = scratch.of(g.batch * g.height * g.width * g.channels);
+  const std::pair<const Tiling<Bfloat16>&, uint16_t*> work{p, image};
+  pool.loop(g.batch * g.height, round_row, &work);
+  return image;
 }
 
 // A block whose rows have one run per row of a window.
@@ -109,7 +134,7 @@ void multiply_rows(const Tiling<E>& p, long row, long count, long first, long la
   if constexpr (!E::kSplits) {
     if (run != g.window_width * g.channels) {
       const long pixels = g.window_height * g.window_width;
-      const auto* a = patches(g, p.x, row, count, 0, pixels, E::kDeep, padding(p.matrix.epilogue));
+      const auto* a = patches(g, p.image, row, count, 0, pixels, E::kDeep, padding(p.matrix.epilogue));
       multiply(p.set, p.matrix, windows(p, row, count, a, depth, run), first, last);
       return;
     }
@@ -127,9 +152,9 @@ void multiply_rows(const Tiling<E>& p, long row, long count, long first, long la
     if (p.is_direct) {
       set_rows(p, block, p.x + row * depth + from, depth);
     } else {
-      const auto* copied = patches(g, p.x, row, count, from / g.channels, to / g.channels,
-                                   E::kDeep, padding(p.matrix.epilogue));
-      set_rows(p, block, copied, to - from);
+      block.a = patches(g, p.image, row, count, from / g.channels, to / g.channels, E::kDeep,
+                        padding(p.matrix.epilogue));
+      block.stride = to - from;
     }
     multiply(p.set, p.matrix, block, first, last);
   }
@@ -143,7 +168,7 @@ void multiply_windows(const Tiling<E>& p, long row, long count, long first, long
   const long out_x = row % g.out_width, out_y = row / g.out_width % g.out_height;
   const long top = row / g.out_width / g.out_height * g.height - g.pad_top;
   const long y = top + out_y * g.stride_height, x = out_x * g.stride_width - g.pad_left;
-  const auto* first_window = p.x + (y * g.width + x) * g.channels;
+  const auto* first_window = p.image + (y * g.width + x) * g.channels;
   const long stride = g.stride_width * g.channels;
   const long run_stride = g.dilation_height * g.width * g.channels;
   multiply(p.set, p.matrix, windows(p, row, count, first_window, stride, run_stride), first, last);
@@ -198,7 +223,8 @@ void run(const Product<E>& product, const InstructionSet& set, const ThreadPool&
   if constexpr (std::is_same_v<typename E::Value, typename E::Operand>) {
     if (product.geometry.groups > 1) return run_groups(product, set, pool);
   }
-  const Tiling<E> tiling = tiling_of(product, set, pool.size());
+  Tiling<E> tiling = tiling_of(product, set, pool.size());
+  tiling.image = operands_of(tiling, pool);
   pool.loop(tiling.tasks.count(), run_task<E>, &tiling);
 }
 

@@ -14,8 +14,8 @@ struct OutOfMemory {
 
 // Grows, and lives as long as its thread: if it were freed, the next call would map it again, page
 // by page. Most contents are as large as part of a cache; panels of an attention's keys and values
-// are as large as one head, windows of integers as a few windows of the model, and an image that is
-// quantized on the fly takes one byte per value.
+// are as large as one head, windows of integers as a few windows of the model. An image that is
+// quantized on the fly takes one byte per value, one that is rounded to bfloat16 takes two.
 template <class T>
 class Scratch {
  public:

@@ -71,18 +71,22 @@ def algorithms(
     operand = _operand(context, tensors, c)
     if operand == FLOAT32:
         return (NATIVE,) if c is None else _algorithms_of(c)
-    return (
-        (NATIVE_BFLOAT16,)
-        if operand == BFLOAT16 and _multiplies_reduced(context, c, tensors)
-        else ()
-    )
+    if operand != BFLOAT16 or not _multiplies_reduced(context, c, tensors):
+        return ()
+    others = () if c is None or c.is_pointwise else _algorithms_of(c)
+    return (NATIVE_BFLOAT16, *others)
 
 
 def _operand(context: LoweringContext, tensors: Tensors, c: Convolution | None) -> np.dtype | None:
-    """The policy's dtype of operands; None if it stores tensors in reduced precision."""
+    """The policy's dtype of operands; None if it stores tensors in reduced precision.
+
+    The policy says what XLA does well. The kernel also multiplies windows and few rows in bfloat16.
+    """
     policy, w, output_channels = context.precision, tensors.w, tensors.y.shape[-1]
     if policy.storage != FLOAT32:
         return None
+    if output_channels >= PANEL and _multiplies_reduced(context, c, tensors):
+        return policy.operand_dtype(w.dtype, w.const)
     if c is not None and not (c.groups == 1 and c.is_pointwise):
         return policy.convolved(w.dtype, w.const)
     rows = math.prod(tensors.y.shape) // max(output_channels, 1)
@@ -91,7 +95,7 @@ def _operand(context: LoweringContext, tensors: Tensors, c: Convolution | None) 
 
 def _multiplies_reduced(context: LoweringContext, c: Convolution | None, tensors: Tensors) -> bool:
     """Whether the kernel multiplies in bfloat16; it sums in float32."""
-    is_matrix = c is None or (c.groups == 1 and len(c.windows) == 2 and c.is_pointwise)
+    is_matrix = c is None or (c.groups == 1 and len(c.windows) == 2)
     depth = tensors.w.shape[1] if c is None else c.channels
     sums = context.precision.accumulate_float32
     return context.native_bfloat16 and is_matrix and depth % 2 == 0 and sums

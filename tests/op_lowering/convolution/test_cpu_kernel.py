@@ -361,6 +361,12 @@ SHORT_PRODUCTS = [
     conv((2, 5, 7, 20), (33, 1, 1, 20), ONE),
     conv((2, 5, 7, 20), (33, 1, 1, 20), TWO),
     conv((1, 20, 20, 64), (40, 1, 1, 64), ONE, "several-blocks"),
+    *(
+        conv((2, 11, 9, 6), (20, *window, 6), options)
+        for window in ((3, 3), (1, 7), (5, 1))
+        for options in (ONE, TWO, dataclasses.replace(ONE, dilation_w_factor=2))
+    ),
+    conv((1, 12, 12, 140), (16, 3, 3, 140), ONE, "several-parts-of-the-depth"),
 ]
 
 
@@ -399,6 +405,14 @@ def test_what_the_kernel_of_bfloat16_does_not_take() -> None:
     assert not taken(product(3, 4, 5), elsewhere)
     assert not taken(product(3, 4, 5), dataclasses.replace(SHORT, precision=sums))
     assert "product_bfloat16" not in jaxpr(several, SHORT)
+
+
+@MULTIPLIES_SHORT
+def test_it_takes_fewer_rows_and_columns_than_xla() -> None:
+    policy = dataclasses.replace(SHORT.precision, least_rows=32, least_columns=64)
+    context = dataclasses.replace(SHORT, precision=policy)
+    takes = {n: "product_bfloat16" in jaxpr(product(1, 6, n), context) for n in (15, 16)}
+    assert takes == {15: False, 16: True}
 
 
 def test_it_is_the_first_algorithm_where_it_is_one() -> None:
