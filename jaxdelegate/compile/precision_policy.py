@@ -97,7 +97,7 @@ def kept_operators(options: DelegateOptions) -> tuple[int, ...]:
 def cpu_policy(dtype: Dtype, features: AbstractSet[str]) -> PrecisionPolicy:
     """On a CPU: float32, with bfloat16 factors in matrix products where it has them.
 
-    XLA:CPU computes float16, and bfloat16 convolutions, in float32 after all. Our own kernel decides
+    XLA:CPU computes float16, and bfloat16 convolutions, in float32 after all. Our kernel decides
     for itself (`op_lowering.convolution.cpu_kernel`).
     """
     if dtype != "bfloat16" or not features & _BFLOAT16_DOTS:
