@@ -1,4 +1,4 @@
-"""Dynamic range FULLY_CONNECTED by this package's CPU kernel.
+"""Dynamic range FULLY_CONNECTED, and BATCH_MATMUL by one matrix, by this package's CPU kernel.
 
 The kernel reads weights as the file stores them, packed if they have less than eight bits, with one
 scale for a row or one for each block of it. It quantizes rows on the fly; results equal those of
@@ -25,7 +25,7 @@ from jaxdelegate.op_lowering.common.quantized_products import Tensors
 from jaxdelegate.op_lowering.common.row_batches import OfRows, by_rows
 from jaxdelegate.op_lowering.common.tracing import traced_once
 from jaxdelegate.op_lowering.convolution.cpu_kernel import NATIVE
-from jaxdelegate.op_lowering.matmul.options import FullyConnectedOptions
+from jaxdelegate.op_lowering.matmul.options import BatchMatMulOptions, FullyConnectedOptions
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.rule import Lowered, LoweringContext, Prepare
 from jaxdelegate.op_lowering.spec import TensorSpec
@@ -93,6 +93,39 @@ def fully_connected(options: FullyConnectedOptions, tensors: Tensors) -> Lowered
 
     derived = ((1, _scaling(w_spec)), (1, _summing(w_spec)))
     return Lowered(run, {1: _storing(w_spec, bits)}, (NATIVE, bits), derived=derived)
+
+
+def takes_batch_matmul(context: LoweringContext, tensors: Tensors) -> bool:
+    """Whether it multiplies all rows by the same matrix, for BATCH_MATMUL of int8 filters."""
+    w = tensors.w
+    is_one = math.prod(w.shape[:-2]) == 1 and 0 not in w.shape
+    return context.native_kernels and w.const is not None and is_one
+
+
+def batch_matmul(options: BatchMatMulOptions, tensors: Tensors) -> Lowered:
+    """[..., M, K] x [K, N] -> [..., M, N]; adj_x and adj_y swap the last two dimensions."""
+    spec, y_spec = tensors.w, tensors.y
+    columns, depth = spec.shape[-2:] if options.adj_y else spec.shape[:-3:-1]
+    modes = 8, 0, options.asymmetric_quantize_inputs
+    product = _product(modes, RANGES[Act.NONE], (columns, depth))
+    none = np.full(columns, -0.0, np.float32)  # a bias; zeros keep their sign
+
+    def stored(values: Array) -> Array:
+        matrix = signed(values).reshape(spec.shape[-2:])
+        return matrix if options.adj_y else matrix.transpose(1, 0)
+
+    def run(x: jax.Array, w: jax.Array, *rest: jax.Array) -> tuple[jax.Array]:
+        rows = (x.swapaxes(-1, -2) if options.adj_x else x).reshape(-1, depth)
+        return (product(rows, w, none, *rest).reshape(y_spec.shape),)
+
+    def scales(_values: Array) -> np.ndarray:
+        return filter_scales(spec, columns).astype(np.float32)
+
+    def sums(values: Array) -> Array:
+        return signed(values).sum(-1 if options.adj_y else -2, dtype=np.int32).reshape(-1)
+
+    layout = NATIVE, "batch_matmul", options.adj_y
+    return Lowered(run, {1: stored}, layout, derived=((1, scales), (1, sums)))
 
 
 @functools.cache

@@ -27,7 +27,7 @@ from jaxdelegate.op_lowering.matmul import cpu_kernel, dynamic_range_blockwise
 from jaxdelegate.op_lowering.matmul.options import BatchMatMulOptions, FullyConnectedOptions
 from jaxdelegate.op_lowering.matmul.quantized import batch_product, row_sums
 from jaxdelegate.op_lowering.records.protocols import QuantizesInputs
-from jaxdelegate.op_lowering.rule import Function, Lowered, Op
+from jaxdelegate.op_lowering.rule import Function, Lowered, LoweringContext, Op
 
 FULLY_CONNECTED = DynamicRange(
     frozenset([INT8, UINT8, INT4, INT2]), why_not_blocks=dynamic_range_blockwise.why_not
@@ -61,8 +61,12 @@ def lower_fully_connected(op: Op[FullyConnectedOptions]) -> Function:
     return Lowered(fully_connected, {1: prepare}, storage)
 
 
-def lower_batch_matmul(options: BatchMatMulOptions, tensors: Tensors) -> Function:
+def lower_batch_matmul(
+    context: LoweringContext, options: BatchMatMulOptions, tensors: Tensors
+) -> Function:
     """[..., M, K] x [..., K, N] -> [..., M, N]; adj_x and adj_y swap the last two dimensions."""
+    if cpu_kernel.takes_batch_matmul(context, tensors):
+        return cpu_kernel.batch_matmul(options, tensors)
     y_spec = tensors.y
     straight = BatchMatMulOptions(adj_y=options.adj_y)
     scales = filter_scales(tensors.w, y_spec.shape[-1])

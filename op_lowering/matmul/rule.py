@@ -175,7 +175,7 @@ def _lower_batch_matmul(op: Op[BatchMatMulOptions]) -> Function:
     if tensors.is_integer or quantized_matmul.is_unscaled(tensors):
         return quantized_matmul.lower_batch_matmul(o, tensors)
     if tensors.is_dynamic_range:
-        return dynamic_range_matmul.lower_batch_matmul(o, tensors)
+        return dynamic_range_matmul.lower_batch_matmul(op.context, o, tensors)
     if 0 in (*x.shape, *w.shape):
         return nothing(op.outputs)
     rows, output_channels = (1, *y.shape)[-2], y.shape[-1]

@@ -6,6 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from jaxdelegate.kernels import library
 from jaxdelegate.op_lowering.common.dynamic_range import quantize_rows
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.options import BatchMatMulOptions, FullyConnectedOptions
@@ -15,6 +16,7 @@ from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.quant.params import Blockwise, Quantization, integer_range
 from jaxdelegate.reference.dynamic_range import quantize_rows as reference_rows
 from jaxdelegate.testing import Arg, Case, Tolerance
+from tests.support.case_groups import CaseGroup
 from tests.support.quantized import scaled
 
 INT8, UINT8 = np.dtype(np.int8), np.dtype(np.uint8)
@@ -153,6 +155,25 @@ BATCH_MATMUL = [
     product("no-rows", ((), ()), size=(0, 2, 3), litert=EMPTY),
 ]
 CASES = FULLY_CONNECTED + BATCH_MATMUL
+
+
+@pytest.mark.usefixtures("instruction_set")
+def test_one_matrix_is_multiplied_by_the_cpu_kernel() -> None:
+    context = LoweringContext(native_kernels=True, quant_mode="integer")
+
+    def is_taken(case: Case) -> bool:
+        arrays = [arg.value for arg in case.inputs]
+        run = RULES["BATCH_MATMUL"].lower(case.op(context))
+        with jax.enable_x64(True):
+            return library.FULLY_CONNECTED in str(jax.make_jaxpr(run)(*arrays))
+
+    found = {case.label: is_taken(case) for case in BATCH_MATMUL}
+    assert found["()x()-True"]
+    assert found["(2, 3)x()-rows"]
+    assert found["True-True-True"]
+    assert not found["(3,)x(3,)-True"]
+    assert not found["no-depth"]
+    CaseGroup(BATCH_MATMUL).check_lowerings(RULES, context)
 
 
 @pytest.mark.parametrize("act", [Act.TANH, Act.SIGN_BIT])
