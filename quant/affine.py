@@ -1,7 +1,11 @@
 """real = scale * (q - zero_point), both ways, and fake quantization; for jax: jax_affine.py."""
 
+from typing import cast
+
 import numpy as np
 
+from jaxdelegate.quant.lazy import LazyConstant
+from jaxdelegate.quant.packing import MANY
 from jaxdelegate.quant.params import Blockwise, Quantization, along_axis
 from jaxdelegate.quant.params import integer_range as integer_range
 
@@ -38,6 +42,29 @@ def dequantize(q: np.ndarray, quantization: Quantization) -> np.ndarray:
     steps = q.astype(np.int64) - zero_point
     real: np.ndarray = scale.astype(np.float64) * steps.astype(np.float64)
     return real.astype(np.float32)
+
+
+class DequantizedConstant(LazyConstant):
+    """The reals of a large constant of integers, float32.
+
+    Attributes:
+        stored: the integers.
+        quantization: theirs.
+    """
+
+    def __init__(self, stored: np.ndarray, quantization: Quantization) -> None:
+        super().__init__(stored.shape, np.dtype(np.float32))
+        self.stored, self.quantization = stored, quantization
+
+    def values(self) -> np.ndarray:
+        return dequantize(self.stored, self.quantization)
+
+
+def dequantized(constant: np.ndarray, quantization: Quantization) -> np.ndarray:
+    """The reals of a constant; of a large one a `DequantizedConstant`, which acts as an array."""
+    if constant.size < MANY:
+        return dequantize(constant, quantization)
+    return cast("np.ndarray", DequantizedConstant(constant, quantization))
 
 
 def quantize(x: np.ndarray, quantization: Quantization, dtype: np.dtype) -> np.ndarray:

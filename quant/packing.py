@@ -11,6 +11,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from jaxdelegate.quant.lazy import LazyConstant
+
 BITS = {np.dtype(ml_dtypes.int4): 4, np.dtype(ml_dtypes.uint4): 4, np.dtype(ml_dtypes.int2): 2}
 
 # With at least this many elements, a constant is kept packed.
@@ -61,33 +63,18 @@ def _elements(dtype: np.dtype) -> np.ndarray:
     return raw.view(f"u{8 // bits}").reshape(-1)
 
 
-class PackedConstant(np.lib.mixins.NDArrayOperatorsMixin):
-    """A large constant as its packed bytes: an array that is unpacked whenever it is used.
+class PackedConstant(LazyConstant):
+    """A large constant as its packed bytes.
 
-    It has the methods and operators of a read-only array, each of which unpacks the whole of it;
-    `np.asarray` does so once. `x[rows]` unpacks these rows only, if rows are whole bytes.
+    `x[rows]` unpacks these rows only, if rows are whole bytes.
 
     Attributes:
         packed: the bytes, uint8 [n], a view of the file.
-        shape: of the elements.
-        dtype: of the elements.
     """
 
     def __init__(self, packed: np.ndarray, shape: tuple[int, ...], dtype: np.dtype) -> None:
-        self.packed, self.shape, self.dtype = packed, shape, dtype
-
-    @property
-    def ndim(self) -> int:
-        return len(self.shape)
-
-    @property
-    def size(self) -> int:
-        return math.prod(self.shape)
-
-    @property
-    def nbytes(self) -> int:
-        """The bytes of the unpacked array, which programs and limits reckon with."""
-        return self.size * self.dtype.itemsize
+        super().__init__(shape, dtype)
+        self.packed = packed
 
     @property
     def rows(self) -> np.ndarray | None:
@@ -95,37 +82,17 @@ class PackedConstant(np.lib.mixins.NDArrayOperatorsMixin):
         each = math.prod(self.shape[1:]) * bits_of(self.dtype)
         return None if each % 8 else self.packed.reshape(self.shape[0], each // 8)
 
-    def __len__(self) -> int:
-        return self.shape[0]
-
     def __getitem__(self, key: Any) -> Any:
         rows = self.rows
         is_array = isinstance(key, np.ndarray) and key.dtype.kind in "iu"
         if rows is None or not (is_array or isinstance(key, int | np.integer | slice)):
-            return np.asarray(self)[key]
+            return super().__getitem__(key)
         found = rows[key]
         shape = (*found.shape[:-1], *self.shape[1:])
         return unpack(found, math.prod(shape), self.dtype).reshape(shape)
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        if copy is False:
-            raise ValueError("packed elements cannot be read without a copy")
-        values = unpack(self.packed, self.size, self.dtype).reshape(self.shape)
-        values.flags.writeable = bool(copy)
-        return values if dtype is None else values.astype(dtype, copy=False)
-
-    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
-        arrays = (np.asarray(x) if isinstance(x, PackedConstant) else x for x in inputs)
-        return getattr(ufunc, method)(*arrays, **options)
-
-    def __getattr__(self, name: str) -> Any:
-        # Not the protocols by which numpy and jax would find memory or devices here.
-        if name.startswith("_") or not hasattr(np.ndarray, name):
-            raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
-        return getattr(np.asarray(self), name)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.dtype} {list(self.shape)})"
+    def values(self) -> np.ndarray:
+        return unpack(self.packed, self.size, self.dtype).reshape(self.shape)
 
 
 Constant = np.ndarray | PackedConstant

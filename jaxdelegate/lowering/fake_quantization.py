@@ -128,7 +128,7 @@ def viewed(spec: TensorSpec) -> TensorSpec:
     """The spec that rules see: float32 where the tensor is quantized, constants dequantized."""
     if not spec.is_quantized or spec.quantization is None:
         return spec
-    const = None if spec.const is None else affine.dequantize(spec.const, spec.quantization)
+    const = None if spec.const is None else affine.dequantized(spec.const, spec.quantization)
     return dataclasses.replace(spec, dtype=np.dtype(np.float32), quantization=None, const=const)
 
 

@@ -1,5 +1,6 @@
 """The float view of quantized models: dequantization, rounding, folding and conversion."""
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ import jaxdelegate as jd
 from jaxdelegate.lowering import fake_quantization
 from jaxdelegate.lowering import partition as lowering
 from jaxdelegate.lowering.computation import LoweredPartition
-from jaxdelegate.model.records import Subgraph
+from jaxdelegate.model.records import Operator, Subgraph
 from jaxdelegate.op_lowering.options import (
     ActivationFunctionType,
     AddOptions,
@@ -550,3 +551,39 @@ def test_scales_per_channel_at_run_time_are_refused() -> None:
     jd.Interpreter(model_content=builder.build(), experimental_delegates=[delegate])
     (node,) = delegate.report().left
     assert node.reason == "'x' is quantized per channel, but not constant"
+
+
+@pytest.mark.parametrize("platform", ["cpu", "gpu"])
+@pytest.mark.parametrize("name", ["EMBEDDING_LOOKUP", "FULLY_CONNECTED", "GATHER"])
+def test_a_verdict_dequantizes_no_large_weights(
+    name: str, platform: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table of a language model took seconds and five times its memory."""
+    table = Arg(np.ones((512, 256), np.int8), is_const=True, quantization=scaled(0.1))
+    x, ids = Arg(np.ones((3, 256), np.float32)), Arg(np.int32([3, 5]))
+    inputs = {
+        "EMBEDDING_LOOKUP": [ids, table],
+        "FULLY_CONNECTED": [x, table, None],
+        "GATHER": [table, ids],
+    }[name]
+    case = Case(name, "large", inputs)
+    op = case.op(LoweringContext(platform=platform, quant_mode="float_view"))
+    run = affine.dequantize
+
+    def of_few(values: np.ndarray, quantization: Quantization) -> np.ndarray:
+        assert values.size < table.value.size
+        return run(values, quantization)
+
+    monkeypatch.setattr(affine, "dequantize", of_few)
+    operator = Operator(
+        index=0,
+        name=name,
+        builtin_code=0,
+        inputs=tuple(range(len(inputs))),
+        outputs=(9,),
+        options=op.options,
+    )
+    outputs = (dataclasses.replace(op.outputs[0], dtype=np.dtype(np.float32)),)
+    if name == "GATHER":  # it keeps the scale
+        outputs = (dataclasses.replace(op.outputs[0], quantization=scaled(0.1)),)
+    assert lowering.why_not(op.context, operator, op.inputs, outputs) is None

@@ -192,3 +192,19 @@ def test_parameters_of_some_rows(blocks: tuple[int, int]) -> None:
     )
     for got, want in zip(some, whole, strict=True):
         np.testing.assert_array_equal(got, want)
+
+
+def test_a_large_constant_is_dequantized_when_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.arange(300 * 256).reshape(300, 256).astype(np.int8)
+    q, counts = scaled(np.geomspace(0.1, 9, 300), axis=0), []
+    want, run = affine.dequantize(values, q), affine.dequantize
+    monkeypatch.setattr(affine, "dequantize", lambda *a: counts.append(1) or run(*a))
+    found = affine.dequantized(values, q)
+    assert (found.shape, found.dtype, found.nbytes) == (want.shape, want.dtype, want.nbytes)
+    assert not counts
+    np.testing.assert_array_equal(found, want)
+    np.testing.assert_array_equal(found[3:5], want[3:5])
+    np.testing.assert_array_equal(found.transpose(1, 0), want.T)
+    assert float(found.max()) == want.max()
+    assert len(counts) > 3
+    assert isinstance(affine.dequantized(values[:9], scaled(0.5)), np.ndarray)
