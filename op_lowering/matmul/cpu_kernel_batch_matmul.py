@@ -18,7 +18,6 @@ from jaxdelegate.op_lowering.matmul.options import BatchMatMulOptions
 from jaxdelegate.op_lowering.precision import FLOAT32
 from jaxdelegate.op_lowering.rule import LoweringContext
 
-MOST_ROWS = {True: 16, False: 8}  # by adj_y: that read matrices in place (kernels/batch_matmul.h)
 # Measured on AVX2: XLA is as fast for smaller matrices, and for so few values that each call takes
 # longer than reading them.
 _LEAST_SIDE, _LEAST_VALUES = 64, 1 << 14
