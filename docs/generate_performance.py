@@ -79,14 +79,13 @@ def cpu_name(record: Record) -> str:
     return re.sub(r"\(R\)| Processor", "", str(machine["cpu"])) + limited
 
 
+_STEP = "threads", "graph", "signature", "filled"  # what a signature's time depends on
 KEYS: dict[str, Callable[[Record], tuple[Any, ...]]] = {
     "compare": lambda r: (r["graph"], settings(r)),
     "operators": lambda r: (r["graph"], r["device"], r["threads"], r["index"]),
     "invoke_overhead": lambda r: (r["device"], r["bytes"]),
     "decoders": lambda r: (cpu_name(r), r["weights"], r["rows"], r["threads"]),
-    "signature_steps": lambda r: (
-        *(cpu_name(r), r["graph"], r["signature"], r["filled"], r["threads"]),
-    ),
+    "signature_steps": lambda r: (cpu_name(r), *(r[k] for k in _STEP)),
     "scaling": lambda r: (r["graph"], r["device"], r["threads"], r["batch"], r["size"]),
     "startup": lambda r: (r["graph"], str(r["options"])),
     "cold_loads": lambda r: (r["graph"], r["mode"]),
@@ -387,8 +386,7 @@ def signature_steps(records: Rows) -> list[str]:
         "|---|---|---|" + "--:|" * (2 + len(names)),
     ]
     places = {0.0: "the start", 1.0: "the end"}
-    keys = "threads", "graph", "signature", "filled"
-    for r in sorted(records, key=lambda r: [r[k] for k in keys]):
+    for r in sorted(records, key=lambda r: [r[k] for k in _STEP]):
         ms, ratios = r["ms"], r["ratio_to_litert"]
         own = [f"{ms[n]['median']:.1f} ({ratios[n]['median']:.2f})" for n in names]
         graph = r["graph"].partition(".")[0]

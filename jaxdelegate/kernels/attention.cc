@@ -31,7 +31,7 @@ struct Keys {
 };
 
 // What a call computes; `head` counts those of all images.
-struct Plan {
+struct Tiling {
   const Attention& work;
   const InstructionSet& set;
   long heads;
@@ -95,15 +95,15 @@ Keys shown_by(const float* mask, long keys) {
   return {first, std::min(last, keys)};
 }
 
-void read_mask(const void* plan, long index) {
-  const Plan& p = *static_cast<const Plan*>(plan);
+void read_mask(const void* tiling, long index) {
+  const Tiling& p = *static_cast<const Tiling*>(tiling);
   const Attention& a = p.work;
   const long rows = a.mask_images * a.mask_heads * a.mask_queries, first = index * kMaskRows;
   for (long i = first; i < std::min(rows, first + kMaskRows); ++i)
     p.shown[i] = shown_by(a.mask + i * a.keys, a.keys);
 }
 
-void read_mask(Plan& p, const ThreadPool& pool) {
+void read_mask(Tiling& p, const ThreadPool& pool) {
   static thread_local Scratch<Keys> scratch;
   static thread_local Scratch<float> shares;
   const Attention& a = p.work;
@@ -117,19 +117,19 @@ void read_mask(Plan& p, const ThreadPool& pool) {
 }
 
 // Logits of a query and `keys` -> their shares.
-void normalize(const Plan& p, long head, long query, const Keys& keys, float* logits) {
+void normalize(const Tiling& p, long head, long query, const Keys& keys, float* logits) {
   const Attention& a = p.work;
   const float* const mask =
       a.mask == nullptr ? nullptr : a.mask + p.mask_row(head, query) * a.keys + keys.first;
   p.set.float32->softmax(logits, keys.count(), a.scale, mask);
 }
 
-void multiply_in_place(const Plan& p, bool is_transposed, const InPlaceProduct& product) {
+void multiply_in_place(const Tiling& p, bool is_transposed, const InPlaceProduct& product) {
   const Float32Functions& f = *p.set.float32;
   (is_transposed ? f.multiply_transposed_in_place : f.multiply_in_place)(product);
 }
 
-InPlaceProduct shares_by_values(const Plan& p, long head, const float* shares, const Keys& keys) {
+InPlaceProduct shares_by_values(const Tiling& p, long head, const float* shares, const Keys& keys) {
   const Attention& a = p.work;
   return {
       .x = shares,
@@ -145,7 +145,7 @@ InPlaceProduct shares_by_values(const Plan& p, long head, const float* shares, c
 }
 
 // The results of those of the queries [begin, end) whose keys have equal shares: all the same.
-void average_values(const Plan& p, long head, long begin, long end) {
+void average_values(const Tiling& p, long head, long begin, long end) {
   const Attention& a = p.work;
   const float* average = nullptr;
   for (long i = begin; i < end && p.equal != nullptr; ++i) {
@@ -164,8 +164,8 @@ void average_values(const Plan& p, long head, long begin, long end) {
 
 // ---- few queries: keys and values are read where they are
 
-void multiply_by_keys(const void* plan, long index) {
-  const Plan& p = *static_cast<const Plan*>(plan);
+void multiply_by_keys(const void* tiling, long index) {
+  const Tiling& p = *static_cast<const Tiling*>(tiling);
   const Attention& a = p.work;
   const long head = index / p.tasks;
   const Keys keys = p.keys_of(head, 0, a.queries);
@@ -186,16 +186,16 @@ void multiply_by_keys(const void* plan, long index) {
                     });
 }
 
-void normalize_head(const void* plan, long head) {
-  const Plan& p = *static_cast<const Plan*>(plan);
+void normalize_head(const void* tiling, long head) {
+  const Tiling& p = *static_cast<const Tiling*>(tiling);
   const Attention& a = p.work;
   const Keys keys = p.keys_of(head, 0, a.queries);
   for (long i = 0; i < a.queries && keys.count() > 0; ++i)
     normalize(p, head, i, keys, p.logits + (head * a.queries + i) * a.keys);
 }
 
-void multiply_by_values(const void* plan, long index) {
-  const Plan& p = *static_cast<const Plan*>(plan);
+void multiply_by_values(const void* tiling, long index) {
+  const Tiling& p = *static_cast<const Tiling*>(tiling);
   const Attention& a = p.work;
   const long head = index / p.tasks;
   const Keys keys = p.keys_of(head, 0, a.queries);
@@ -208,8 +208,8 @@ void multiply_by_values(const void* plan, long index) {
   multiply_in_place(p, a.values_last, part);
 }
 
-void average_values(const void* plan, long head) {
-  const Plan& p = *static_cast<const Plan*>(plan);
+void average_values(const void* tiling, long head) {
+  const Tiling& p = *static_cast<const Tiling*>(tiling);
   average_values(p, head, 0, p.work.queries);
 }
 
@@ -218,7 +218,7 @@ bool are_few(const Attention& a) {
          a.queries <= (a.values_last ? kMostRowsTransposed : kMostRowsInPlace);
 }
 
-void run_few(Plan& p, const ThreadPool& pool) {
+void run_few(Tiling& p, const ThreadPool& pool) {
   static thread_local Scratch<float> scratch;
   const Attention& a = p.work;
   const long bytes = p.heads * a.keys * a.size * static_cast<long>(sizeof(float));
@@ -233,18 +233,7 @@ void run_few(Plan& p, const ThreadPool& pool) {
 
 // ---- many queries: each task copies keys and values of a head into panels
 
-// Panels of [depth, columns] from values[row][column]; rows of `values` are `stride` floats apart.
-void pack_rows(const float* values, long stride, long depth, long columns, float* panels) {
-  for (long first = 0; first < columns; first += kPanel) {
-    const long count = std::min(kPanel, columns - first);
-    for (long i = 0; i < depth; ++i, panels += kPanel) {
-      if (count < kPanel) memset(panels, 0, kPanel * sizeof(float));
-      memcpy(panels, values + i * stride + first, count * sizeof(float));
-    }
-  }
-}
-
-// The memory of one task.
+// The memory of one task. Packing k also writes to what follows, before v is packed.
 struct Memory {
   float *k, *v, *logits;  // panels of k^T and v, [kRows, keys]
 };
@@ -257,7 +246,7 @@ Memory memory(long keys, long size) {
   return {.k = all, .v = all + k, .logits = all + k + v};
 }
 
-void pack(const Plan& p, long head, const Keys& keys, const Memory& m) {
+void pack(const Tiling& p, long head, const Keys& keys, const Memory& m) {
   const Attention& a = p.work;
   const long count = keys.count();
   if (a.keys_last) {
@@ -273,7 +262,7 @@ void pack(const Plan& p, long head, const Keys& keys, const Memory& m) {
 }
 
 // Queries [begin, end) of a head, times panels of the keys `packed`.
-void run_block(const Plan& p, const Memory& m, const Keys& packed, long head, long begin, long end) {
+void run_block(const Tiling& p, const Memory& m, const Keys& packed, long head, long begin, long end) {
   const Attention& a = p.work;
   const Keys keys = p.keys_of(head, begin, end);
   const long skipped = keys.first - packed.first, count = keys.count();
@@ -316,8 +305,8 @@ void run_block(const Plan& p, const Memory& m, const Keys& packed, long head, lo
   multiply(p.set, by_values, shares, 0, ceil_div(a.size, kPanel));
 }
 
-void run_task(const void* plan, long index) {
-  const Plan& p = *static_cast<const Plan*>(plan);
+void run_task(const void* tiling, long index) {
+  const Tiling& p = *static_cast<const Tiling*>(tiling);
   const long head = index / p.tasks, begin = index % p.tasks * p.rows_of_task;
   const long end = std::min(p.work.queries, begin + p.rows_of_task);
   const Keys keys = p.keys_of(head, begin, end);
@@ -328,7 +317,7 @@ void run_task(const void* plan, long index) {
   average_values(p, head, begin, end);
 }
 
-void run_many(Plan& p, const ThreadPool& pool) {
+void run_many(Tiling& p, const ThreadPool& pool) {
   const Attention& a = p.work;
   const long parts = pool.size() < 2 ? 1 : ceil_div(pool.size() * kTasks, p.heads);
   p.zeros = zeros_of(std::max(a.keys, a.size));
@@ -340,7 +329,7 @@ void run_many(Plan& p, const ThreadPool& pool) {
 }  // namespace
 
 void run(const Attention& a, const InstructionSet& set, const ThreadPool& pool) {
-  Plan p{.work = a, .set = set, .heads = a.images * a.heads};
+  Tiling p{.work = a, .set = set, .heads = a.images * a.heads};
   if (a.mask != nullptr) read_mask(p, pool);
   (are_few(a) ? run_few : run_many)(p, pool);
 }

@@ -1,7 +1,6 @@
 #include "batch_matmul.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "matrix.h"
 #include "scratch.h"
@@ -65,16 +64,6 @@ void run_in_place(const void* tiling, long index) {
 
 // ---- many rows: each task copies its columns of w into panels
 
-void pack_rows(const Tiling& t, const Part& part, float* panels) {
-  for (long first = 0; first < part.columns; first += kPanel) {
-    const long count = std::min(kPanel, part.columns - first);
-    for (long i = 0; i < t.work.depth; ++i, panels += kPanel) {
-      if (count < kPanel) memset(panels, 0, kPanel * sizeof(float));
-      memcpy(panels, part.w + i * t.work.columns + first, count * sizeof(float));
-    }
-  }
-}
-
 void run_packed(const void* tiling, long index) {
   static thread_local Scratch<float> scratch;
   const Tiling& t = *static_cast<const Tiling*>(tiling);
@@ -85,7 +74,7 @@ void run_packed(const void* tiling, long index) {
   if (m.is_transposed) {
     pack_columns(t.set, part.w, m.depth, m.depth, part.columns, packed);
   } else {
-    pack_rows(t, part, packed);
+    pack_rows(part.w, m.columns, m.depth, part.columns, packed);
   }
   const Matrix<Float32> matrix{
       .weights = packed,

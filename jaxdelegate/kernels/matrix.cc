@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <climits>
+#include <cstring>
 #include <type_traits>
 
 #include "copy.h"
@@ -316,6 +317,16 @@ Tasks::Task Tasks::at(long index) const {
           .end = std::min(rows, begin + rows_of_task),
           .first = first,
           .last = std::min(panels, first + panels_of_task)};
+}
+
+void pack_rows(const float* values, long stride, long depth, long columns, float* panels) {
+  for (long first = 0; first < columns; first += kPanel) {
+    const long count = std::min(kPanel, columns - first);
+    for (long i = 0; i < depth; ++i, panels += kPanel) {
+      if (count < kPanel) memset(panels, 0, kPanel * sizeof(float));
+      memcpy(panels, values + i * stride + first, count * sizeof(float));
+    }
+  }
 }
 
 void pack_columns(const InstructionSet& set, const float* values, long stride, long depth,

@@ -37,6 +37,9 @@ struct Block {
 template <class E>
 void multiply(const InstructionSet&, const Matrix<E>&, const Block<E>&, long first, long last);
 
+// Panels of [depth, columns] from values[row][column]; rows of `values` are `stride` floats apart.
+void pack_rows(const float* values, long stride, long depth, long columns, float* panels);
+
 // Panels of [depth, columns] from values[column][row]; columns of `values` are `stride` floats apart.
 // Up to kPackedRows rows of kPanel floats after them are overwritten.
 constexpr long kPackedRows = 8;

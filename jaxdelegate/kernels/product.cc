@@ -27,7 +27,7 @@ struct Tiling {
   const Geometry& geometry;
   const InstructionSet& set;
   const typename E::Value* x;
-  const typename E::Operand* image;  // x as operands; null if it is the left matrix and not rounded yet
+  const typename E::Operand* image;  // x as operands; null if tasks round the rows that they multiply
   Matrix<E> matrix;
   long rows;
   bool is_direct;  // x is the left matrix

@@ -105,7 +105,9 @@ def takes_batch_matmul(context: LoweringContext, tensors: Tensors) -> bool:
 def batch_matmul(options: BatchMatMulOptions, tensors: Tensors) -> Lowered:
     """[..., M, K] x [K, N] -> [..., M, N]; adj_x and adj_y swap the last two dimensions."""
     spec, y_spec = tensors.w, tensors.y
-    columns, depth = spec.shape[-2:] if options.adj_y else spec.shape[:-3:-1]
+    *_, depth, columns = spec.shape
+    if options.adj_y:
+        depth, columns = columns, depth
     modes = 8, 0, options.asymmetric_quantize_inputs
     product = _product(modes, RANGES[Act.NONE], (columns, depth))
     none = np.full(columns, -0.0, np.float32)  # a bias; zeros keep their sign
