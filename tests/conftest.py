@@ -39,12 +39,13 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_default_matmul_precision", "float32")
 
 # What XLA does without the options of operator cases.
-XLAS_DEFAULTS: dict[str, bool | str] = {
+_DEFAULTS: dict[str, bool | str] = {
     "xla_backend_optimization_level": "3",
     "xla_llvm_disable_expensive_passes": False,
     "xla_cpu_use_fusion_emitters": True,
     "xla_cpu_parallel_codegen_split_count": "32",
 }
+XLAS_DEFAULTS = {name: _DEFAULTS[name] for name in case.COMPILER_OPTIONS}
 
 # Tests that compile what they test. A third of them are slow tests and marked `optimized`, as XLA
 # optimizes what they compile; to compile it quickly as well would find nothing else.

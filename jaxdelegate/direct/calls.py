@@ -36,7 +36,7 @@ _MOST_TIMED, _TIMED_SECONDS = 5, 10e-3  # runs that are timed, or else so long, 
 _MOST_BYTES = 1 << 26  # of results and intermediate values, which are kept between runs
 # XLA goes on if own runs take that much longer in each round: other processes disturb some.
 _CLEARLY, _ROUNDS = 1.25, 3
-_TESTED = ((0, 10),)  # releases of jaxlib
+_TESTED = ((0, 10), (0, 11), (0, 12))  # releases of jaxlib
 _SHORT = 20e-6  # seconds for which other threads may wait
 _ALIGNMENT = 64  # of `aligned_zeros`
 _BYTE = np.dtype(np.uint8)

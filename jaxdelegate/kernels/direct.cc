@@ -78,18 +78,23 @@ struct KernelCall {
 
 }  // namespace kernels
 
-// XLA declares both for its own definitions; these are what handlers get here.
+// XLA declares it for its own definition; this is what handlers get here.
 struct XLA_FFI_Error {
   char message[256];
-};
-struct XLA_FFI_ExecutionContext {
-  kernels::DirectCall* call;
-  long next = 0;  // of the team's threads, for the loop that runs
 };
 
 namespace kernels {
 
 namespace {
+
+// What handlers get as their opaque context, whose type jaxlib 0.11 renamed.
+struct Context {
+  DirectCall* call;
+  long next = 0;  // of the team's threads, for the loop that runs
+
+  ThreadPool::Context handle() { return reinterpret_cast<ThreadPool::Context>(this); }
+  static Context& of(ThreadPool::Context handle) { return *reinterpret_cast<Context*>(handle); }
+};
 
 XLA_FFI_Error kNoThread{"no thread is free"};
 
@@ -105,13 +110,14 @@ void destroy_error(XLA_FFI_Error_Destroy_Args* args) {
 
 // Each loop asks for it before it schedules tasks.
 XLA_FFI_Error* count_threads(XLA_FFI_ThreadPool_NumThreads_Args* args) {
-  *args->num_threads = args->ctx->call->threads;
-  args->ctx->next = 0;
+  Context& context = Context::of(args->ctx);
+  *args->num_threads = context.call->threads;
+  context.next = 0;
   return nullptr;
 }
 
 XLA_FFI_Error* schedule(XLA_FFI_ThreadPool_Schedule_Args* args) {
-  XLA_FFI_ExecutionContext& context = *args->ctx;
+  Context& context = Context::of(args->ctx);
   const bool is_started =
       start_in_team(context.call->threads - 1, context.next, args->task, args->data);
   return is_started ? nullptr : &kNoThread;
@@ -205,7 +211,7 @@ class Runner {
       arguments[arguments_count++] = {address(slice), static_cast<size_t>(slice[2])};
     const KernelCall task{kernel, count, arguments_count, arguments};
     XLA_FFI_CallFrame frame{};
-    frame.api = &api(), frame.ctx = &context_;
+    frame.api = &api(), frame.ctx = context_.handle();
     ThreadPool(frame).loop(count.x * count.y * count.z, KernelCall::run_group, &task);
     return task.is_right || failed("a kernel of XLA failed");
   }
@@ -262,7 +268,7 @@ class Runner {
     }
     XLA_FFI_CallFrame frame{};
     frame.struct_size = XLA_FFI_CallFrame_STRUCT_SIZE;
-    frame.api = &api(), frame.ctx = &context_, frame.stage = XLA_FFI_ExecutionStage_EXECUTE;
+    frame.api = &api(), frame.ctx = context_.handle(), frame.stage = XLA_FFI_ExecutionStage_EXECUTE;
     frame.args = {.struct_size = XLA_FFI_Args_STRUCT_SIZE,
                   .size = argument_count,
                   .types = argument_types,
@@ -288,7 +294,7 @@ class Runner {
   }
 
   DirectCall& call_;
-  XLA_FFI_ExecutionContext context_;
+  Context context_;
 };
 
 }  // namespace

@@ -8,6 +8,8 @@ namespace kernels {
 
 class ThreadPool {
  public:
+  using Context = decltype(XLA_FFI_CallFrame::ctx);
+
   explicit ThreadPool(const XLA_FFI_CallFrame& frame) : api_(frame.api), context_(frame.ctx) {}
 
   // The number of threads, including the caller's.
@@ -23,7 +25,7 @@ class ThreadPool {
   void discard(XLA_FFI_Error* error) const;
 
   const XLA_FFI_Api* api_;
-  XLA_FFI_ExecutionContext* context_;
+  Context context_;
 };
 
 }  // namespace kernels

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from jaxlib import version as jaxlib_version
 
 from jaxdelegate.measuring.tolerance import Tolerance, assert_close
 from jaxdelegate.op_lowering.options import NoOptions, Options, as_read, default_options, record_of
@@ -26,6 +27,8 @@ COMPILER_OPTIONS: dict[str, bool | str] = {
     "xla_cpu_use_fusion_emitters": False,
     "xla_cpu_parallel_codegen_split_count": "1",
 }
+if jaxlib_version.__version_info__ >= (0, 11, 1):  # which always uses them
+    del COMPILER_OPTIONS["xla_cpu_use_fusion_emitters"]
 
 Call = tuple[Callable[..., Any], list[np.ndarray]]  # a function, and what to call it with
 

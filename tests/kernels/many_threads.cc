@@ -25,13 +25,15 @@
 
 struct XLA_FFI_Error {};
 
-// The context of XLA_FFI_Api: a queue of tasks, and threads that run them.
-struct XLA_FFI_ExecutionContext {
-  explicit XLA_FFI_ExecutionContext(int count, int refused = 0) : refuses(refused) {
+using kernels::ThreadPool;
+
+// What handlers get as their opaque context: a queue of tasks, and threads that run them.
+struct Context {
+  explicit Context(int count, int refused = 0) : refuses(refused) {
     for (int i = 0; i < count; ++i) threads.emplace_back([this] { work(); });
   }
 
-  ~XLA_FFI_ExecutionContext() {
+  ~Context() {
     {
       std::lock_guard<std::mutex> lock(mutex);
       is_over = true;
@@ -39,6 +41,9 @@ struct XLA_FFI_ExecutionContext {
     more.notify_all();
     for (std::thread& thread : threads) thread.join();
   }
+
+  ThreadPool::Context handle() { return reinterpret_cast<ThreadPool::Context>(this); }
+  static Context& of(ThreadPool::Context handle) { return *reinterpret_cast<Context*>(handle); }
 
   bool schedule(void (*run)(void*), void* data) {
     if (is_team) return kernels::start_in_team(long(threads.size()) - 1, next, run, data);
@@ -77,25 +82,24 @@ struct XLA_FFI_ExecutionContext {
   static thread_local long next;  // see start_in_team
 };
 
-thread_local long XLA_FFI_ExecutionContext::next = 0;
+thread_local long Context::next = 0;
 
 namespace {
 
-using kernels::ThreadPool;
-
 XLA_FFI_Error* schedule(XLA_FFI_ThreadPool_Schedule_Args* args) {
-  return args->ctx->schedule(args->task, args->data) ? nullptr : new XLA_FFI_Error;
+  return Context::of(args->ctx).schedule(args->task, args->data) ? nullptr : new XLA_FFI_Error;
 }
 
 XLA_FFI_Error* count_threads(XLA_FFI_ThreadPool_NumThreads_Args* args) {
-  *args->num_threads = static_cast<int64_t>(args->ctx->threads.size());
-  args->ctx->next = 0;
+  Context& context = Context::of(args->ctx);
+  *args->num_threads = static_cast<int64_t>(context.threads.size());
+  context.next = 0;
   return nullptr;
 }
 
 void destroy(XLA_FFI_Error_Destroy_Args* args) { delete args->error; }
 
-ThreadPool pool_of(XLA_FFI_ExecutionContext& context) {
+ThreadPool pool_of(Context& context) {
   static XLA_FFI_Api api{};
   static const bool kIsFilled = [] {
     api.XLA_FFI_ThreadPool_Schedule = schedule;
@@ -105,7 +109,7 @@ ThreadPool pool_of(XLA_FFI_ExecutionContext& context) {
   }();
   (void)kIsFilled;
   XLA_FFI_CallFrame frame{};
-  frame.api = &api, frame.ctx = &context;
+  frame.api = &api, frame.ctx = context.handle();
   return ThreadPool(frame);
 }
 
@@ -260,12 +264,12 @@ int main() {
     return 0;
   }
   constexpr int kCallers = 4;
-  XLA_FFI_ExecutionContext one(1), many(4), refusing(4, 3), team(4);
+  Context one(1), many(4), refusing(4, 3), team(4);
   team.is_team = true;
   std::vector<std::vector<float>> wanted;
   for (int i = 0; i < kCallers; ++i) wanted.push_back(computed(pool_of(one), i));
   std::atomic<int> wrong{0};
-  for (XLA_FFI_ExecutionContext* context : {&many, &refusing, &team}) {
+  for (Context* context : {&many, &refusing, &team}) {
     std::vector<std::thread> callers;
     for (int i = 0; i < kCallers; ++i) {
       callers.emplace_back([&, i] {
