@@ -37,6 +37,7 @@ from jaxdelegate.xla.options import platform_of
 from jaxdelegate.xla.over_mesh import OverMesh
 from jaxdelegate.xla.program import Executable, Program
 from jaxdelegate.xla.weights import ModelWeights
+from tests.support.absent_gpu import lowering_for
 from tests.support.decoders import quantized_decoder
 
 FLAGS = flags.FLAGS
@@ -201,7 +202,8 @@ class AbsentCompiler(Compiler):
         over: OverMesh | None = None,
     ) -> Program:
         weights = Shapes(client.of_jax(self.device))
-        return super().newly_compiled(partition, specs, outputs, weights, over)
+        with lowering_for(self.device.device_kind):
+            return super().newly_compiled(partition, specs, outputs, weights, over)
 
 
 class _AbsentDelegate(JaxDelegate):

@@ -17,6 +17,7 @@ from jaxdelegate.cache.partition_key import tensors_of
 from jaxdelegate.compile.compiler import Compiler
 from jaxdelegate.compile.programs import GraphState
 from jaxdelegate.delegate.delegate_kernel import CompiledPartition, JaxKernel
+from jaxdelegate.direct import calls
 from jaxdelegate.errors import DelegationError
 from jaxdelegate.kernels import library as kernels
 from jaxdelegate.options import DelegateOptions
@@ -207,7 +208,9 @@ class JaxDelegate(SimpleDelegate):
         if self.compiler.platform != "cpu":
             return ""
         if self.compiler.is_native:
-            return f"Native kernels: {kernels.in_use()}."
+            slow = calls.why_not()
+            rest = "" if slow is None else f" Calls take longer than they could: {slow}."
+            return f"Native kernels: {kernels.in_use()}.{rest}"
         if self.options.native_kernels is False:
             return "Native kernels: off; XLA computes all."
         return f"Native kernels: none, XLA computes all: {kernels.why_not()}."

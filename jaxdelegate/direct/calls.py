@@ -36,7 +36,7 @@ _MOST_TIMED, _TIMED_SECONDS = 5, 10e-3  # runs that are timed, or else so long, 
 _MOST_BYTES = 1 << 26  # of results and intermediate values, which are kept between runs
 # XLA goes on if own runs take that much longer in each round: other processes disturb some.
 _CLEARLY, _ROUNDS = 1.25, 3
-_TESTED = ((0, 10), (0, 11), (0, 12))  # releases of jaxlib
+TESTED = ((0, 10), (0, 11), (0, 12))  # releases of jaxlib
 _SHORT = 20e-6  # seconds for which other threads may wait
 _ALIGNMENT = 64  # of `aligned_zeros`
 _BYTE = np.dtype(np.uint8)
@@ -157,7 +157,7 @@ class _Program:
         self._code = linker.load(compiled.object_files)
         assembler = instructions.Assembler(compiled, self._code.symbols, library.addresses())
         self._steps = steps = np.array(assembler.words, np.int64)
-        self.is_bounded = assembler.is_bounded
+        self.is_bounded = compiled.is_bounded
         self.header = [steps.ctypes.data, len(steps), processor.thread_count()]
         self._constants = list(constants)
         self.fixed: list[tuple[int, int]] = []  # allocations and their addresses
@@ -212,9 +212,10 @@ class _Program:
             position += 1  # noqa: SIM113 (quicker than enumerate: most values are known)
         if is_ready and self._function(frame.call):
             raise frame.error()
+        # Not the tuple, which would hide its references. Before other threads can take the frame.
+        results = [*frame.results.arrays] if is_ready else None
         self._frames.append(frames)
-        # Not the tuple: who holds it is not noticed.
-        return [*frame.results.arrays] if is_ready else None
+        return results
 
     def _free_frames(self) -> list[_Frame]:
         """Frames that no other thread takes; no caller uses the results of the first one."""
@@ -316,7 +317,7 @@ class DirectCalls:
             states: how many of the last values are results of the run before.
         """
         self._executable, self._constants, self._states = executable, constants, states
-        self._left = _RUNS_BEFORE if is_known() else 0
+        self._left = _RUNS_BEFORE if why_not() is None else 0
         self._program: _Program | None = None
 
     @property
@@ -395,10 +396,15 @@ def by_xla() -> Iterator[None]:
         _pauses.pop()
 
 
-def is_known() -> bool:
-    """Whether this jaxlib's format and calling conventions are those that were tested."""
-    has_lock = getattr(sys, "_is_gil_enabled", lambda: True)()  # counts of references rely on it
-    return has_lock and jaxlib_version.__version_info__[:2] in _TESTED
+def why_not() -> str | None:
+    """Why XLA's runtime runs every program of this process; None: some do without it."""
+    if not getattr(sys, "_is_gil_enabled", lambda: True)():  # counts of references rely on it
+        return "direct calls need Python's global interpreter lock"
+    if jaxlib_version.__version_info__[:2] not in TESTED:
+        first, last = (".".join(map(str, TESTED[i])) for i in (0, -1))
+        tested = f"direct calls were tested with jaxlib {first} to {last}"
+        return f"{tested}, and this is {jaxlib_version.__version__}"
+    return library.why_not()
 
 
 def _seconds(run: Callable[[], object]) -> float:

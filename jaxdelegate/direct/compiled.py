@@ -17,6 +17,7 @@ from jaxdelegate.direct.wire import Message, varint
 Slice = tuple[int, int, int]  # allocation, offset, bytes
 
 _TUPLE_SHAPE = 13
+_LOOP = b"\x12\x05while"  # an instruction's operation: field 2, 5 bytes
 _RAW = {  # by element type: dtype and the field of a literal, in the order of memory
     10: (np.uint16, 11),
     11: (np.float32, 8),
@@ -93,6 +94,17 @@ class Compiled:
                 raise UnknownError("a constant of another size")
             return Allocation(size, constant=constant)
         return Allocation(size)
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether no loop's end depends on data; XLA compiles small loops into kernels."""
+        return all(
+            b'"known_trip_count"' in bytes(one.data(43))
+            for data in self._module.all_data(3)
+            if _LOOP in bytes(data)
+            for one in Message(data).messages(2)
+            if one.text(2) == "while"
+        )
 
     # ---- where values are
 

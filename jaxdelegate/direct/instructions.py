@@ -26,12 +26,7 @@ class _Step(enum.IntEnum):
 
 
 class Assembler:
-    """Translates a program.
-
-    Attributes:
-        words: its steps.
-        is_bounded: whether no loop's end depends on data.
-    """
+    """Translates a program; `words` are its steps."""
 
     def __init__(
         self, compiled: Compiled, kernels: Mapping[str, int], handlers: Mapping[str, int]
@@ -49,7 +44,6 @@ class Assembler:
             LookupError: a kernel is missing.
         """
         self._allocations, self._kernels, self._handlers = compiled.allocations, kernels, handlers
-        self.is_bounded = True
         self.words: Sequence[int] = self._sequence(compiled.steps)
 
     def _sequence(self, message: Message) -> list[int]:
@@ -108,7 +102,6 @@ class Assembler:
         body, count = self._sequence(message.message(2)), message.message(3)
         if count.integer(2):
             return _Step.REPEAT, [count.integer(1), *body]
-        self.is_bounded = False
         condition = self._sequence(message.message(1))
         return _Step.LOOP, [
             *self._slice(message.message(4)),

@@ -118,7 +118,8 @@ def compile_partition(
 
         def options(jaxpr: Any) -> Options:
             # Likewise on a mesh, and if results take the memory of inputs: bits are the same then.
-            is_direct = platform == "cpu" and calls.is_known() and not needs_runtime(jaxpr)
+            can_be = platform == "cpu" and calls.why_not() is None
+            is_direct = can_be and not needs_runtime(jaxpr)
             return _options(partition, platform, is_direct=is_direct)
 
         compiled, was_read = _compiled_ahead(whole, avals, numbers, options)

@@ -1,5 +1,6 @@
 """Programs that run without XLA's runtime: their results, memory, and what is left to XLA."""
 
+import collections
 import ctypes
 import errno
 import itertools
@@ -274,6 +275,24 @@ def test_many_threads_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         assert all(pool.map(run, range(16)))
 
 
+def test_a_thread_that_runs_next_leaves_the_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    direct, program = prepared(monkeypatch, lambda x: x + 1, X)
+    run = direct._program
+    assert run is not None
+
+    class Threads(collections.deque):
+        """As soon as memory is free, another thread runs."""
+
+        def append(self, frames: Any) -> None:
+            super().append(frames)
+            run._frames = collections.deque(self)
+            run.run((array(8, 16, seed=1),))
+
+    run._frames = Threads(run._frames)
+    (result,) = direct.run((X,), program)
+    np.testing.assert_array_equal(result, X + 1)
+
+
 @pytest.mark.parametrize(
     ("function", "why"),
     [
@@ -417,12 +436,6 @@ def test_other_results_are_reported_and_left_to_xla(
     np.testing.assert_array_equal(direct.run((X,), program)[0], X + 1)
 
 
-def test_a_jaxlib_that_was_not_tested(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls, "_TESTED", ((0, 9),))
-    direct, _ = prepared(monkeypatch, lambda x: x + 1, X)
-    assert not direct.is_ready
-
-
 def test_an_error_of_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     direct, program = prepared(monkeypatch, native, X)
     run = direct._program
@@ -452,8 +465,8 @@ def test_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("function", "keeps"),
-    [(lambda x, n: x + n.astype(x.dtype), True), (loop, False)],
-    ids=["sum", "loop"],
+    [(lambda x, n: x + n.astype(x.dtype), True), (lambda x, _: scan(x), True), (loop, False)],
+    ids=["sum", "scan", "loop"],
 )
 def test_other_threads_wait_for_short_programs_alone(
     monkeypatch: pytest.MonkeyPatch, function: Callable[..., Any], keeps: bool

@@ -16,6 +16,7 @@ from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import Arg, Case
+from tests.support.absent_gpu import lowered_for_gpu
 from tests.support.quantized import scaled
 
 SAME, VALID = Padding.SAME, Padding.VALID
@@ -106,9 +107,7 @@ def test_triton_takes_it() -> None:
     end = Epilogue(INT32, 3, (-128, 127), INT8, 2**30 + 7, -9)
     run = functools.partial(product_triton.product, end=end)
     shapes = ((300, 27), INT8), ((27, 24), INT8), ((24,), INT32)
-    arrays = [np.zeros(*given) for given in shapes]
-    with jax.enable_x64(True):
-        text = jax.jit(run).trace(*arrays).lower(lowering_platforms=("cuda",)).as_text()
+    text = lowered_for_gpu(run, *(np.zeros(*given) for given in shapes))
     assert "__gpu$xla.gpu.triton" in text
     assert "i64>" not in text
 

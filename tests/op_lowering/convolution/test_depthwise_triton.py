@@ -29,6 +29,7 @@ from jaxdelegate.op_lowering.rule import Lowered, LoweringContext, Op
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.testing import Case, const, f32
 from jaxdelegate.testing.case import run_together
+from tests.support.absent_gpu import lowered_for_gpu
 from tests.support.quantized import scaled
 
 SAME, VALID = Padding.SAME, Padding.VALID
@@ -170,8 +171,7 @@ def test_triton_takes_it(dtype: Any) -> None:
     c = Convolution((Window(14, 3, 2, SAME), Window(14, 3, 2, SAME)), 48, 1, 48, 4)
     run = functools.partial(depthwise, c, jax.nn.hard_swish, np.dtype(dtype))
     arrays = [f32(4, 14, 14, 48).value.astype(dtype), f32(9, 48).value, f32(48).value]
-    with jax.enable_x64(True):
-        text = jax.jit(run).trace(*arrays).lower(lowering_platforms=("cuda",)).as_text()
+    text = lowered_for_gpu(run, *arrays)
     assert "__gpu$xla.gpu.triton" in text
     assert "stablehlo.convolution" not in text
 

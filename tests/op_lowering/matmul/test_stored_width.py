@@ -21,6 +21,7 @@ from jaxdelegate.options import DelegateOptions
 from jaxdelegate.quant.affine import dequantize
 from jaxdelegate.quant.params import Blockwise, Quantization, integer_range
 from jaxdelegate.testing import Arg, Case
+from tests.support.absent_gpu import lowered_for_gpu
 from tests.support.combinations import covering
 
 INT8, INT4, INT2 = (np.dtype(t) for t in (np.int8, ml_dtypes.int4, ml_dtypes.int2))
@@ -258,8 +259,6 @@ def test_triton_takes_it(
     w = np.zeros((72, 8192 // runs), np.int8 if runs == 1 else np.uint8)
     scales = np.zeros((72, 8192 // block if block else 1), np.float16 if block else np.float32)
     run = functools.partial(stored_width.stored_width_triton.product, stored=form, parts=parts)
-    with jax.enable_x64(True):
-        traced = jax.jit(run).trace(np.zeros((parts * 16, 8192), dtype), w, scales)
-        text = traced.lower(lowering_platforms=("cuda",)).as_text()
+    text = lowered_for_gpu(run, np.zeros((parts * 16, 8192), dtype), w, scales)
     assert "__gpu$xla.gpu.triton" in text
     assert "i64>" not in text
