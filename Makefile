@@ -21,7 +21,7 @@ waiting = (sleep 5 >/dev/null 2>&1; echo "$(1)" >&2) & watch=$$!; $(2); code=$$?
 installing = $(call waiting,installing jaxdelegate$(1) into $(VENV); the first time pip takes minutes to download JAX and others,\
   $(BIN)/python -m pip install --quiet --no-compile --editable '.$(1)')
 
-.PHONY: develop demo test test-slow emulate emulate-arm sanitize sanitize-threads fuzz-sanitized lint types docs check-docs format wheel clean
+.PHONY: develop demo test test-slow newest-python newest-python-root emulate emulate-arm sanitize sanitize-threads fuzz-sanitized lint types docs check-docs format wheel clean
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python >= 3.11 is needed, got " + sys.version)'
@@ -54,8 +54,9 @@ $(VENV)/.installed-all: $(BUILT_FROM) | $(BIN)/python
 demo: $(VENV)/.installed
 	$(BIN)/jaxdelegate demo
 
+TESTS ?= tests
 test: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -n $(JOBS) --dist=worksteal -m 'not slow and not gpu'
+	$(BIN)/python -m pytest -n $(JOBS) --dist=worksteal -m 'not slow and not gpu' $(TESTS)
 
 # Importing all modules of tests takes 20 seconds.
 SLOW_MODULES = $(shell grep -rl 'mark\.slow' tests --include='test_*.py')
@@ -65,6 +66,18 @@ test-slow: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n $(JOBS) --dist=worksteal -m 'slow and not optimized and not gpu' $(SLOW_MODULES)
 	$(BIN)/python -m pytest -n $(JOBS) --dist=worksteal --optimized -m 'optimized and not gpu' \
 	  $(addprefix tests/,function gradients lowering op_lowering quant)
+
+# The demo and a fraction of the tests with a newer Python, and the newest jax that pip gives it. Takes
+# root, or a newer Python that is installed.
+NEWEST_PYTHON := tests/emulation/newest_python.sh
+NEWEST_TESTS := $(addprefix tests/,cache delegate direct function kernels lm pjrt serve xla test_networks.py)
+newest-python:
+	$(NEWEST_PYTHON) 'JAXDELEGATE_REQUIRE_LIBRARIES=1 make demo && make test TESTS="$(NEWEST_TESTS)" && \
+	  .venv/bin/python -m pytest -n $(JOBS) -m slow -k delegated tests/test_conformance.py'
+
+# Only prepares it, on one core.
+newest-python-root:
+	$(NEWEST_PYTHON) 'JAXDELEGATE_REQUIRE_LIBRARIES=1 make .venv/.installed-test'
 
 # Emulates other x86-64 processors: their choice of kernels, and the demo. Needs qemu-user.
 emulate: $(VENV)/.installed

@@ -55,7 +55,7 @@ from torch_engines import SLOW, TORCH_ENGINES
 
 from jaxdelegate.benchmark.peaks import measured_peaks
 from jaxdelegate.compile import precision_policy
-from jaxdelegate.kernels.processor import cpu_features
+from jaxdelegate.kernels import library as kernels
 from jaxdelegate.options import DelegateOptions
 
 FLAGS = flags.FLAGS
@@ -108,7 +108,8 @@ def settings() -> Settings:
 def reduced_dtype(options: Mapping[str, Any]) -> np.dtype | None:
     """The dtype that the delegate may compute in; None: float32."""
     platform = jax.devices(options.get("platform"))[0].platform
-    wanted = precision_policy.compute_dtype(DelegateOptions(**options), platform, cpu_features())
+    given = DelegateOptions(**options)
+    wanted = precision_policy.compute_dtype(given, platform, kernels.bfloat16_gain)
     return None if wanted in ("float32", "tensorfloat32") else jax.numpy.dtype(wanted)
 
 

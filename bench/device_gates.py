@@ -144,7 +144,7 @@ def _lowered(
 ) -> LoweredPartition:
     model = read_model(content)
     subgraph = model.subgraphs[0]
-    policy = precision_policy.policy_for(options, platform, frozenset())
+    policy = precision_policy.policy_here(options, platform)
     context = LoweringContext(
         platform, policy, options.quant_mode, triton_kernels=platform == "gpu"
     )

@@ -18,7 +18,7 @@ import pytest
 from jax import lax
 from jax.experimental.compilation_cache import compilation_cache
 
-from jaxdelegate.compile import programs
+from jaxdelegate.compile import precision_policy, programs
 from jaxdelegate.kernels import library
 from jaxdelegate.litert import graph_key
 from jaxdelegate.model import open_models
@@ -190,9 +190,8 @@ def pytest_make_parametrize_id(val: object) -> str | None:
 @pytest.fixture
 def bfloat16_dots(monkeypatch: pytest.MonkeyPatch) -> None:
     """Delegates act as on a processor with bfloat16 products; XLA computes them on any."""
-    monkeypatch.setattr(
-        "jaxdelegate.compile.compiler.cpu_features", lambda: frozenset(["avx512_bf16"])
-    )
+    monkeypatch.setattr(precision_policy, "cpu_features", lambda: frozenset(["avx512_bf16"]))
+    monkeypatch.setattr(library, "bfloat16_gain", lambda: 2.0)
 
 
 @pytest.fixture

@@ -19,9 +19,8 @@ from tqdm import tqdm
 
 from jaxdelegate.benchmark import results
 from jaxdelegate.benchmark.options import parse_names
-from jaxdelegate.compile.precision_policy import policy_for
+from jaxdelegate.compile.precision_policy import policy_here
 from jaxdelegate.errors import InterpreterError, OptionError
-from jaxdelegate.kernels.processor import cpu_features
 from jaxdelegate.op_lowering.precision import PrecisionPolicy
 from jaxdelegate.options import DelegateOptions
 from jaxdelegate.text import printable
@@ -106,7 +105,7 @@ def _by_program(platform: str, dtypes: Sequence[str]) -> list[tuple[str, tuple[s
     named: dict[PrecisionPolicy, list[str]] = {}
     for dtype in (d for d in dtypes if platform == "gpu" or d != "tensorfloat32"):
         options = DelegateOptions.of({"compute_dtype": dtype})
-        named.setdefault(policy_for(options, platform, cpu_features()), []).append(dtype)
+        named.setdefault(policy_here(options, platform), []).append(dtype)
     return [
         (
             "=".join(_NAMES[dtype] for dtype in same),

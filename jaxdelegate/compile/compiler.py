@@ -22,7 +22,6 @@ from jaxdelegate.compile.target import Target, compilation_module
 from jaxdelegate.compile.varying_shapes import VaryingShapes
 from jaxdelegate.errors import OptionError
 from jaxdelegate.kernels import library as kernels
-from jaxdelegate.kernels.processor import cpu_features
 from jaxdelegate.options import DelegateOptions, native_kernels_by_default
 from jaxdelegate.pjrt import client, jax_settings
 from jaxdelegate.xla.program import Program
@@ -103,7 +102,7 @@ class Compiler:
         from jaxdelegate.compile import precision_policy  # noqa: PLC0415 (see the module's docstring)
         from jaxdelegate.op_lowering.rule import LoweringContext  # noqa: PLC0415
 
-        precision = precision_policy.policy_for(self.options, self.platform, cpu_features())
+        precision = precision_policy.policy_here(self.options, self.platform)
         remark = precision_policy.remark(self.options, self.platform, precision)
         if remark is not None:
             _LOGGER.warning(remark)

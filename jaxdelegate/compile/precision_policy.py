@@ -6,9 +6,12 @@ of MAX_PRECISION means.
 """
 
 import dataclasses
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from typing import Literal
 
+from jaxdelegate.kernels import library as kernels
+from jaxdelegate.kernels.processor import cpu_features
 from jaxdelegate.op_lowering.precision import BFLOAT16, FLOAT16, PrecisionPolicy
 from jaxdelegate.options import DelegateOptions, Priority
 
@@ -24,6 +27,8 @@ _BEHIND: dict[Priority, tuple[Priority, Priority]] = {
 }
 # Instruction sets with bfloat16 dot products, by their names in /proc/cpuinfo.
 _BFLOAT16_DOTS = frozenset(("avx512_bf16", "amx_bf16"))
+# Of bfloat16 where it may be used but need not be: operands are rounded, which takes time, too.
+_LEAST_GAIN = 1.4
 # Below these XLA:CPU's float32 product is the faster one: measured on AVX512-BF16, where a single
 # row costs ten times as much in bfloat16.
 _CPU_ROWS, _CPU_COLUMNS = 32, 64
@@ -46,24 +51,38 @@ def priorities(options: DelegateOptions) -> Priorities:
     return first, second, third
 
 
-def compute_dtype(options: DelegateOptions, platform: str, features: AbstractSet[str]) -> Dtype:
-    """The dtype that the options ask for on a platform ("auto": the reduced one)."""
+def compute_dtype(options: DelegateOptions, platform: str, gain: Callable[[], float]) -> Dtype:
+    """The dtype that the options ask for on a platform ("auto": the reduced one).
+
+    Args:
+        options: the delegate's.
+        platform: "cpu", "gpu" or "tpu".
+        gain: how many times the speed of float32 products bfloat16 has on the host's CPU.
+    """
     asked = options.compute_dtype
     if asked is not None and asked != "auto":
         return asked
     is_precise = asked is None and priorities(options)[0] == "max_precision"
-    return "float32" if is_precise else reduced_dtype(platform, features)
+    return "float32" if is_precise else reduced_dtype(platform, gain)
 
 
-def reduced_dtype(platform: str, features: AbstractSet[str]) -> Dtype:
+def reduced_dtype(platform: str, gain: Callable[[], float]) -> Dtype:
     """What precision loss means on a platform; float32 where reduced precision gains nothing."""
     if platform == "gpu":
         return "float16"
-    return "bfloat16" if platform == "tpu" or features & _BFLOAT16_DOTS else "float32"
+    return "bfloat16" if platform == "tpu" or gain() >= _LEAST_GAIN else "float32"
+
+
+def policy_here(options: DelegateOptions, platform: str) -> PrecisionPolicy:
+    """The precision policy of the options on a platform, with this host's CPU."""
+    return policy_for(options, platform, cpu_features(), kernels.bfloat16_gain)
 
 
 def policy_for(
-    options: DelegateOptions, platform: str, features: AbstractSet[str]
+    options: DelegateOptions,
+    platform: str,
+    features: AbstractSet[str],
+    gain: Callable[[], float],
 ) -> PrecisionPolicy:
     """The precision policy of the options on a platform.
 
@@ -71,8 +90,9 @@ def policy_for(
         options: the delegate's.
         platform: "cpu", "gpu" or "tpu".
         features: the host CPU's instruction sets, named as in /proc/cpuinfo.
+        gain: see `compute_dtype`.
     """
-    dtype = compute_dtype(options, platform, features)
+    dtype = compute_dtype(options, platform, gain)
     kept = kept_operators(options)
     if platform == "cpu":
         policy = cpu_policy(dtype, features)

@@ -17,7 +17,6 @@ from jax import lax
 
 from jaxdelegate.compile import precision_policy
 from jaxdelegate.compile.compiler import Compiler
-from jaxdelegate.kernels.processor import cpu_features
 from jaxdelegate.op_lowering.rule import LoweringContext
 
 DEFAULT = "default"
@@ -49,7 +48,7 @@ def _on(compiler: Compiler, platform: str) -> LoweringContext:
     own = compiler.context
     precision = own.precision
     if platform != own.platform:
-        precision = precision_policy.policy_for(compiler.options, platform, cpu_features())
+        precision = precision_policy.policy_here(compiler.options, platform)
     return dataclasses.replace(
         own,
         platform="cpu" if platform == "cpu" else _NEUTRAL,

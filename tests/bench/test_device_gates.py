@@ -155,6 +155,6 @@ def test_a_digest_sees_another_lowering(
     gates: Any, digests: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     precise = gates.precision_policy.device_policy("float32")
-    monkeypatch.setattr(gates.precision_policy, "policy_for", lambda *_: precise)
+    monkeypatch.setattr(gates.precision_policy, "policy_here", lambda *_: precise)
     changed = {case for case, digest in gates.digests().items() if digest != digests[case]}
     assert changed == {case for case in digests if "float16" in case}  # bfloat16, too

@@ -13,17 +13,18 @@ from jaxdelegate.benchmark import matrix, results
 from jaxdelegate.benchmark.matrix import Configuration, Outcome, configurations
 from jaxdelegate.benchmark.options import BenchmarkOptions, parse_counts, parse_names
 from jaxdelegate.benchmark.run import benchmark
+from jaxdelegate.compile import precision_policy
 from jaxdelegate.errors import InterpreterError, OptionError
 from tests.support.networks import small_classifier
 
 
 @pytest.fixture
 def has_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(matrix, "cpu_features", lambda: frozenset({"avx512_bf16"}))
+    monkeypatch.setattr(precision_policy, "cpu_features", lambda: frozenset({"avx512_bf16"}))
 
 
 def test_dtypes_of_one_program_are_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(matrix, "cpu_features", lambda: frozenset({"avx2"}))
+    monkeypatch.setattr(precision_policy, "cpu_features", lambda: frozenset({"avx2"}))
     rows = configurations(["cpu"], ["cpu"], (2,), ("float16", "float32", "bfloat16"))
     assert [row.name for row in rows[2:]] == ["cpu w/ 2 threads (jax-fp16=fp32=bf16)"]
     assert "--jax_compute_dtype=float16" in rows[2].flags

@@ -281,7 +281,7 @@ def test_a_thread_that_runs_next_leaves_the_results(monkeypatch: pytest.MonkeyPa
     assert run is not None
 
     class Threads(collections.deque):
-        """As soon as memory is free, another thread runs."""
+        """Another thread runs when memory is free."""
 
         def append(self, frames: Any) -> None:
             super().append(frames)

@@ -169,6 +169,7 @@ def test_the_limit_holds_on_this_processor() -> None:
         found = library.in_use()
         assert INSTRUCTION_SETS.index(found) <= INSTRUCTION_SETS.index(most)
         assert most != best or found == best
+        assert (opened().jaxdelegate_bfloat16_gain() > 0) == library.multiplies_bfloat16()
     assert not opened().jaxdelegate_limit_instruction_set(b"avx3")
     assert library.in_use() == found
 

@@ -17,4 +17,5 @@ def lowering_for(kind: str) -> contextlib.AbstractContextManager[object]:
 def lowered_for_gpu(function: Callable[..., Any], *arrays: Any) -> str:
     """The text of a program for an H100, under 64-bit types as a delegate's."""
     with jax.enable_x64(True), lowering_for("NVIDIA H100 80GB HBM3"):
-        return jax.jit(function).trace(*arrays).lower(lowering_platforms=("cuda",)).as_text()
+        lowered = jax.jit(function).trace(*arrays).lower(lowering_platforms=("cuda",))
+        return str(lowered.as_text())

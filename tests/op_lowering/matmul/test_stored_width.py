@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from jax.experimental import pallas as pl
 
-from jaxdelegate.compile.precision_policy import policy_for
+from jaxdelegate.compile.precision_policy import policy_here
 from jaxdelegate.op_lowering.matmul import stored_width
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.options import FullyConnectedOptions
@@ -148,7 +148,7 @@ def test_equals_the_view_of_floats(examples: Sequence[Case], device: LoweringCon
 )
 def test_rounds_activations_and_blocks(device: LoweringContext, dtype: Any) -> None:
     """Integers are exact in half types, and sums are float32; scaled blocks are rounded first."""
-    policy = policy_for(DelegateOptions(compute_dtype=dtype), device.platform, frozenset())
+    policy = policy_here(DelegateOptions(compute_dtype=dtype), device.platform)
     device = dataclasses.replace(device, precision=policy)
     examples = [EXAMPLES[i] for i in (0, 6, 13, 16, 18, -3, -2, -1)]
     rounded = [with_rounded_input(example, np.dtype(dtype)) for example in examples]
