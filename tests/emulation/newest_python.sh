@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs a shell command in a copy of this checkout, with a newer Python: `make newest-python`.
+# Runs a shell command in a copy of this checkout and its wheels, with a newer Python: `make newest-python`.
 #
 # usage: newest_python.sh COMMAND
 #
@@ -19,6 +19,8 @@ copy_to() {  # files as they are now, with a commit for `git log`; what was buil
   git -C "$1" clean --quiet --force -d
   git -C "$top" ls-files -z --cached --others --exclude-standard |
     tar --create --directory="$top" --null --files-from=- --ignore-failed-read 2>/dev/null | tar --extract --directory="$1"
+  rm -rf "$1/dist"
+  if [ -d "$top/dist" ]; then cp -r "$top/dist" "$1/dist"; fi
 }
 
 has_debootstrap() {
