@@ -120,6 +120,7 @@ lint: $(VENV)/.installed-lint
 	$(BIN)/codespell
 	$(BIN)/validate-pyproject pyproject.toml
 	$(BIN)/python -m pytest --noconftest -q tests/test_words.py
+	$(BIN)/python tests/kernels/check_headers.py
 
 types: $(VENV)/.installed-lint
 	$(BIN)/mypy
