@@ -2,20 +2,31 @@
 
 Two C libraries are loaded by stock `load_delegate` and by LiteRT's CompiledModel; a C++ library,
 for x86-64, has the kernels that XLA:CPU calls. None uses Python's headers, so one wheel works with
-every Python of a platform. Without a compiler the rest still installs, and the build reports what
-is missing.
+every Python of a platform.
+
+Without a compiler the rest still installs. pip hides what a build prints if it succeeds, but not
+the name of the wheel: a build tag there, 0.without_kernels, says what is missing. If a compiler
+fails, so does the build, and pip prints all. JAXDELEGATE_REQUIRE_LIBRARIES=1 makes a missing
+compiler an error too, and 0 nothing.
 """
 
+import contextlib
 import importlib.util
 import os
+import re
+import shutil
+import sys
 import sysconfig
+import tempfile
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
+from setuptools.errors import BaseError, CCompilerError, CompileError
 
 FOLDER = "jaxdelegate/litert"
 LIBRARIES = {
@@ -31,27 +42,55 @@ KERNEL_FLAGS = [
     "-fwrapv",  # sums of integers
     "-g0",  # Python was built with -g, perhaps; every start would hash what that adds
 ]
-# Wheels must have all libraries: `make wheel` sets it.
-OPTIONAL = os.environ.get("JAXDELEGATE_REQUIRE_LIBRARIES", "0") == "0"
+# 1: an error without a compiler, as for wheels; 0: none, even if a compiler fails.
+REQUIRED = os.environ.get("JAXDELEGATE_REQUIRE_LIBRARIES", "")
 MISSING = {
     "libjaxdelegate_kernels": "convolutions and matrix products on the CPU are slower (by XLA)",
     "libjaxdelegate": "tf.lite.experimental.load_delegate cannot load the delegate",
     "libLiteRtGpuAccelerator": "LiteRT's CompiledModel cannot use the delegate",
 }
+# The linker's own line before this one says more.
+LINKER_FAILED = re.compile("error: (ld returned|linker command failed)")
+os.environ["LC_ALL"] = "C"  # compilers' messages in English
 
 
 class BuildLibrary(build_ext):
-    """Builds plain shared libraries, without a Python suffix or module initialization."""
+    """Builds plain shared libraries, without a Python suffix or module initialization.
+
+    In the place of one that is missing, a file says why (jaxdelegate/not_built.py reads it).
+    """
 
     def run(self) -> None:
-        """Build the libraries, and report those that cannot be built."""
+        """Build all libraries that can be built, then report the others."""
+        self.reasons: dict[str, str] = {}
+        self.is_broken = False
         super().run()
-        names = [extension.name.rpartition(".")[2] for extension in self.extensions]
-        paths = [Path(self.get_ext_fullpath(extension.name)) for extension in self.extensions]
-        missing = [name for name, path in zip(names, paths, strict=True) if not path.exists()]
-        if missing:
-            lost = "; ".join(f"without {name}.so, {MISSING[name]}" for name in missing)
-            self.warn(f"jaxdelegate is built without what needs a C and a C++ compiler: {lost}")
+        for extension in self.extensions:
+            library = Path(self.get_ext_fullpath(extension.name))
+            record = library.with_suffix(".not_built.txt")
+            if extension.name in self.reasons:
+                library.unlink(missing_ok=True)  # from older sources
+                library.parent.mkdir(parents=True, exist_ok=True)
+                record.write_text(f"{self.reasons[extension.name]}\n", encoding="utf-8")
+            else:
+                record.unlink(missing_ok=True)
+        if self.reasons:
+            self.report()
+
+    def report(self) -> None:
+        """Warn of missing libraries, in the wheel's name too; an error if they are required."""
+        names = {name.rpartition(".")[2]: reason for name, reason in self.reasons.items()}
+        lines = [
+            f"{name}.so was not built: {reason}. Without it, {MISSING[name]}."
+            for name, reason in names.items()
+        ]
+        if REQUIRED not in ("", "0") or (self.is_broken and REQUIRED != "0"):
+            advice = "To install jaxdelegate without them, set JAXDELEGATE_REQUIRE_LIBRARIES=0."
+            raise CompileError("\n".join([*lines, advice]))
+        self.warn("\n".join(lines))
+        if not self.inplace:
+            what = "kernels" if "libjaxdelegate_kernels" in names else "c_libraries"
+            self.distribution.get_command_obj("bdist_wheel").build_number = f"0.without_{what}"
 
     def build_extensions(self) -> None:
         """Build the libraries; the files of each compile at once, one for each processor."""
@@ -65,6 +104,24 @@ class BuildLibrary(build_ext):
         self.compiler.compile = compile_at_once
         super().build_extensions()
 
+    def build_extension(self, ext: Extension) -> None:
+        """Build a library, or note why that is impossible."""
+        language, package = ("C++", "g++") if ext.language == "c++" else ("C", "gcc")
+        command = self.compiler.compiler_so_cxx if language == "C++" else self.compiler.compiler_so
+        if shutil.which(command[0]) is None:
+            self.reasons[ext.name] = (
+                f"no {language} compiler named {command[0]} was found; install one (on Debian: "
+                f"apt-get install {package})"
+            )
+            return
+        with errors_kept() as printed:
+            try:
+                super().build_extension(ext)
+            except (BaseError, CCompilerError) as error:
+                self.is_broken = True
+                printed.seek(0)
+                self.reasons[ext.name] = first_error(printed.read()) or str(error)
+
     def get_ext_filename(self, fullname: str) -> str:
         """The file name, the same for every Python."""
         return fullname.replace(".", "/") + ".so"
@@ -72,6 +129,28 @@ class BuildLibrary(build_ext):
     def get_export_symbols(self, ext: Extension) -> list[str]:  # noqa: ARG002 (setuptools' API)
         """None, because the libraries mark their exported symbols."""
         return []
+
+
+@contextlib.contextmanager
+def errors_kept() -> Iterator[IO[str]]:
+    """What compilers print to stderr meanwhile; afterwards it is printed."""
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as kept:
+        stderr = os.dup(2)
+        os.dup2(kept.fileno(), 2)
+        try:
+            yield kept
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
+            kept.seek(0)
+            print(kept.read(), end="", file=sys.stderr)
+
+
+def first_error(printed: str) -> str:
+    """The first error that a compiler printed, or else its last line, as that of a linker."""
+    lines = [line.strip() for line in printed.splitlines() if not LINKER_FAILED.search(line)]
+    errors = [line for line in lines if "error:" in line] or list(filter(None, lines))[-1:]
+    return re.sub(r"\S+/(?=jaxlib/include/)", "", "".join(errors[:1]))
 
 
 class PlatformWheel(bdist_wheel):
@@ -101,7 +180,7 @@ def kernels() -> list[Extension]:
             include_dirs=[f"{place}/include" for place in places],  # jax.ffi.include_dir()
             extra_compile_args=KERNEL_FLAGS,
             language="c++",
-            optional=OPTIONAL,
+            optional=True,  # BuildLibrary decides
         )
     ]
 
@@ -128,7 +207,7 @@ setup(
                 [f"{FOLDER}/{source}"],
                 depends=[f"{FOLDER}/plugin.h"],
                 extra_compile_args=["-std=c99", "-fvisibility=hidden", "-g0"],  # no folder's name
-                optional=OPTIONAL,
+                optional=True,
             )
             for name, source in LIBRARIES.items()
         ),

@@ -22,6 +22,7 @@ from jaxdelegate.kernels import library
 from jaxdelegate.op_lowering.options import AddOptions, Conv2DOptions, MulOptions
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import ModelBuilder
+from tests.support import library_builds
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES = ("gpu.md", "index.md", "troubleshooting.md")
@@ -106,7 +107,10 @@ def threads() -> str:
 
 
 def kernels() -> str:
-    return f"Native kernels: none, XLA computes all: {library._why_not(Path(library.LIBRARY.name))}"
+    source = library_builds.source(Path("source"))
+    library_builds.build(source, PATH="").check_returncode()  # no compiler is found
+    why_not = library._why_not(source / library_builds.LIBRARY)
+    return f"Native kernels: none, XLA computes all: {why_not}."
 
 
 def no_usable_gpu() -> str:

@@ -52,6 +52,11 @@ def installed_name(path: str) -> str | None:
     return None
 
 
+def record_name(library: str) -> str:
+    """The file that says why a library was not built."""
+    return library.removesuffix(".so") + ".not_built.txt"
+
+
 def checkout(folder: Path, *, links: bool = True) -> None:
     """A copy of the files in git, without build results."""
     for name in filter(None, tracked()):
@@ -91,9 +96,31 @@ def test_the_wheel_holds_every_module(tmp_path: Path, links: bool) -> None:
     compilers = dict.fromkeys(("CC", "CXX"), str(compiler)) if links else NO_COMPILER
     wheel = built("--wheel", source, compilers)
     inside = {n for n in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in n}
-    libraries = {f"jaxdelegate/{name}" for name in LIBRARIES if links}
-    assert inside == set(filter(None, map(installed_name, tracked()))) | libraries
+    libraries = {f"jaxdelegate/{name}" for name in LIBRARIES}
+    made = libraries if links else set(map(record_name, libraries))
+    assert inside == set(filter(None, map(installed_name, tracked()))) | made
     assert "-py3-none-" in wheel.name  # the libraries do not depend on a Python version
+    assert ("-0.without_kernels-" in wheel.name) == (not links)
+
+
+@pytest.mark.slow
+def test_pip_shows_that_kernels_are_missing(tmp_path: Path) -> None:
+    """pip hides the output of a build that succeeds, but not the name of its wheel."""
+    checkout(tmp_path / "source")
+    place = tmp_path / "installed"
+    install = [sys.executable, "-m", "pip", "install", "--no-deps", "--target", place]
+    done = subprocess.run(
+        [*install, tmp_path / "source"],
+        check=True,
+        capture_output=True,
+        text=True,
+        env=os.environ | NO_COMPILER,
+    )
+    assert re.search(r"Created wheel for jaxdelegate: .*-0\.without_kernels-", done.stdout)
+    for name in LIBRARIES:
+        assert (
+            "compiler named no-compiler" in (place / "jaxdelegate" / record_name(name)).read_text()
+        )
 
 
 @pytest.mark.exhaustive

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from jaxdelegate.kernels.processor import MAX_CPU_ISA, max_cpu_isa
+from jaxdelegate.not_built import why_missing
 from jaxdelegate.pjrt import client
 
 MACHINE = os.uname().machine
@@ -44,12 +45,6 @@ PANEL = LEAST_CHANNELS = 16
 _LOCK = threading.Lock()
 
 
-_ADVICE = (
-    "Install one (on Debian: apt-get install g++) and then jaxdelegate again, from its source: "
-    "pip install --force-reinstall --no-deps FOLDER; in a clone: make clean demo"
-)
-
-
 def why_not() -> str | None:
     """Register the kernels at the first call; returns why they cannot be used, or None."""
     with _LOCK:
@@ -66,10 +61,7 @@ def _why_not(path: Path) -> str | None:
     if MACHINE not in ("x86_64", "AMD64"):
         return f"{path.name} is for x86-64 processors, and this is {MACHINE}"
     if not path.exists():
-        return (
-            f"{path.name} was not built: no C++ compiler was found when jaxdelegate was installed. "
-            f"{_ADVICE}"
-        )
+        return why_missing(path)
     try:
         library = opened(path)
         if kernel_names(library) != list(map(_function, BATCHED)):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxdelegate.litert.plugin import load
+from jaxdelegate.not_built import why_missing
 
 _FOLDER = Path(__file__).parent
 
@@ -15,7 +16,7 @@ def library_path() -> str:
     """The library for a stock `load_delegate`.
 
     Raises:
-        FileNotFoundError: it was not built, because no C compiler was found.
+        FileNotFoundError: it was not built; the message says why.
     """
     return str(_built(_FOLDER / "libjaxdelegate.so"))
 
@@ -24,7 +25,7 @@ def runtime_path() -> str:
     """The folder for `Environment.create`, for CompiledModel on `HardwareAccelerator.GPU`.
 
     Raises:
-        FileNotFoundError: its library was not built, because no C compiler was found.
+        FileNotFoundError: its library was not built; the message says why.
     """
     return str(_built(_FOLDER / "libLiteRtGpuAccelerator.so").parent)
 
@@ -32,10 +33,8 @@ def runtime_path() -> str:
 def _built(path: Path) -> Path:
     if not path.exists():
         raise FileNotFoundError(
-            f"{path} was not built: no C compiler was found when jaxdelegate was installed. "
-            "Install one (on Debian: apt-get install gcc) and then jaxdelegate again, from its "
-            "source: pip install --force-reinstall --no-deps FOLDER; or pass "
-            "jaxdelegate.JaxDelegate() itself to experimental_delegates"
+            f"{why_missing(path)}; or pass jaxdelegate.JaxDelegate() itself to "
+            "experimental_delegates"
         )
     return path
 

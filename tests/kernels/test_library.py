@@ -138,7 +138,7 @@ def test_without_the_library_xla_computes(network: bytes) -> None:
     delegate = jd.JaxDelegate(platform="cpu")
     assert not delegate.lowering_context.native_kernels
     assert outputs_of(network, delegate)
-    with pytest.raises(jd.OptionError, match=r"native_kernels: .* was not built"):
+    with pytest.raises(jd.OptionError, match="native_kernels: absent is missing"):
         jd.JaxDelegate(platform="cpu", native_kernels=True)
 
 
