@@ -4,6 +4,12 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 JOBS ?= 2
 BUILT_FROM := pyproject.toml setup.py $(wildcard jaxdelegate/litert/*.[ch] jaxdelegate/kernels/*.cc jaxdelegate/kernels/*.h jaxdelegate/kernels/*.inc)
+LIBRARIES := $(addprefix jaxdelegate/,litert/libjaxdelegate.so litert/libLiteRtGpuAccelerator.so \
+  $(if $(filter x86_64,$(shell uname -m)),kernels/libjaxdelegate_kernels.so))
+# A compiler installed since then builds what is missing.
+ifneq ($(and $(filter-out $(wildcard $(LIBRARIES)),$(LIBRARIES)),$(shell command -v $(firstword $(CXX)))),)
+BUILT_FROM += missing-libraries
+endif
 SANITIZED := -std=c++2a -O1 -g -fPIC -shared -fvisibility=hidden -ffp-contract=off -fno-trapping-math -fwrapv \
   -fsanitize=address,undefined -fno-sanitize-recover=all
 ASAN_OPTIONS := detect_leaks=0:allocator_may_return_null=1
@@ -17,11 +23,11 @@ export PYTHONDONTWRITEBYTECODE =
 # $(call waiting,text,command): runs the command; after five seconds stderr says what it waits for.
 COMMA := ,
 waiting = (sleep 5 >/dev/null 2>&1; echo "$(1)" >&2) & watch=$$!; $(2); code=$$?; kill $$watch 2>/dev/null; exit $$code
-# Python compiles the modules that it imports; pip would compile all.
+# Python compiles the modules that it imports; pip would compile all. It fails if a compiler does; without one, grep says so.
 installing = $(call waiting,installing jaxdelegate$(1) into $(VENV); the first time pip takes minutes to download JAX and others,\
-  $(BIN)/python -m pip install --quiet --no-compile --editable '.$(1)')
+  $(BIN)/python -m pip install --quiet --no-compile --editable '.$(1)' && { grep -sH . jaxdelegate/*/*.not_built.txt || true; })
 
-.PHONY: develop demo test test-slow newest-python newest-python-root emulate emulate-arm sanitize sanitize-threads fuzz-sanitized lint types docs check-docs format wheel check-wheel clean
+.PHONY: missing-libraries develop demo test test-slow newest-python newest-python-root emulate emulate-arm sanitize sanitize-threads fuzz-sanitized lint types docs check-docs format wheel check-wheel clean
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python >= 3.11 is needed, got " + sys.version)'
