@@ -32,8 +32,9 @@ make_root() {
   local mirror
   mirror=$(grep -rhoE -m1 'https?://[^ ]*/debian/?( |$)' /etc/apt/sources.list.d /etc/apt/sources.list 2>/dev/null | head -n 1 || true)
   mkdir -p "$root"
+  # The script of all newer releases, which this debootstrap may not know by name.
   debootstrap --variant=minbase --include=python3,python3-venv,ca-certificates,g++,make,git \
-    "$suite" "$root" "${mirror:-http://deb.debian.org/debian}" >"$root.log" 2>&1 || { tail -n 5 "$root.log" >&2; return 1; }
+    "$suite" "$root" "${mirror:-http://deb.debian.org/debian}" /usr/share/debootstrap/scripts/sid >"$root.log" 2>&1 || { tail -n 5 "$root.log" >&2; return 1; }
   for file in /etc/pip.conf /etc/resolv.conf /etc/hosts /etc/ssl/certs/ca-certificates.crt; do
     if [ -e "$file" ]; then cp --dereference "$file" "$root$file"; fi
   done
