@@ -92,12 +92,26 @@ KEYS: dict[str, Callable[[Record], tuple[Any, ...]]] = {
 }
 
 
-def title(of: Settings) -> str:
+def title(of: Settings, records: Rows) -> str:
     device, batch, threads, kind, options = of
     words = [f"{name}={value}" for name, value in options]
     files = [] if kind == "float32" else [f"{kind} weights" if kind == "float16" else kind]
     unit = "thread" if threads == 1 else "threads"
-    return ", ".join([device, f"batch {batch}", f"{threads} {unit}", *files, *words])
+    size = [f"batch {batch}", f"{threads} {unit}"]
+    return ", ".join([device, software(records), *size, *files, *words])
+
+
+def software(records: Rows) -> str:
+    """Python and jax, in the versions of which someone chooses."""
+    machines = (record["machine"] for record in records)
+    found = {
+        f"Python {_minor(m['python'])} and jax {_minor(m['versions']['jax'])}" for m in machines
+    }
+    return "; ".join(sorted(found))
+
+
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])
 
 
 def ratio(record: Record, engine: str) -> float | None:
@@ -140,7 +154,7 @@ def comparison(records: Rows) -> list[str]:
     plot_ratios(counted)
     lines = [*summary(counted), "", f"![ratios]({RATIOS.name})"]
     for of, rows in counted.items():
-        lines += ["", f"### {title(of)}", "", *table(rows), *refusals(groups[of])]
+        lines += ["", f"### {title(of, rows)}", "", *table(rows), *refusals(groups[of])]
     return lines
 
 
@@ -156,7 +170,8 @@ def summary(groups: Mapping[Settings, Rows]) -> list[str]:
         if ordered:
             sizes = [[r for r in records if is_large(r) is large] for large in (True, False)]
             ends = [f"{name} {value:.2f}" for value, name in (ordered[0], ordered[-1])]
-            lines.append(row([title(of), *(_mean_of(size, OWN) for size in sizes), *ends]))
+            means = (_mean_of(size, OWN) for size in sizes)
+            lines.append(row([title(of, records), *means, *ends]))
     return lines
 
 
@@ -243,7 +258,7 @@ def plot_ratios(groups: Mapping[Settings, Rows]) -> None:
         axes.scatter(values, [place] * len(values), s=28, alpha=0.6, color="tab:blue")
         axes.scatter([mean(values)], [place], marker="|", s=400, color="tab:red")
     axes.axvline(1, color="black", linewidth=0.8)
-    axes.set_yticks(range(len(groups)), [title(of) for of in groups])
+    axes.set_yticks(range(len(groups)), [title(*group) for group in groups.items()])
     axes.set_ylim(len(groups) - 0.5, -0.5)
     axes.set_xlabel("time / XNNPACK's; dots: models, red: geometric mean")
     figure.savefig(RATIOS, metadata={"Date": None})
@@ -491,7 +506,8 @@ def _seconds(record: Record) -> str:
 
 
 def _machines(records: Rows) -> str:
-    return f"Measured on {'; '.join(sorted({cpu_name(r) for r in records}))}."
+    processors = "; ".join(sorted({cpu_name(r) for r in records}))
+    return f"Measured on {processors}, with {software(records)}."
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("matplotlib")
 
 DOCS = Path(__file__).parents[2] / "docs"
-MACHINE = {"cpu": "a processor"}
+MACHINE = {"cpu": "a processor", "python": "3.13.5", "versions": {"jax": "0.12.0.1"}}
 
 
 @pytest.fixture
@@ -72,8 +72,8 @@ def test_the_newest_line_counts_and_fast_models_apart(page: Any, tmp_path: Path)
     assert "| **geometric mean**, over 1 ms |  | **1.00** (2) |" in text
     assert "| **geometric mean**, smaller |  | **9.00** (1) |" in text
     assert (
-        "| a processor, batch 1, 1 thread | **1.00** (2) | **9.00** (1) | b 0.50 | quick 9.00 |"
-        in text
+        "| a processor, Python 3.13 and jax 0.12, batch 1, 1 thread | **1.00** (2) | **9.00** (1) "
+        "| b 0.50 | quick 9.00 |" in text
     )
     assert text.index("| b |") < text.index("| a |")
     assert "old" not in text
@@ -91,11 +91,11 @@ def test_settings_and_weights_have_tables_of_their_own(page: Any, tmp_path: Path
     )
     titles = [line for line in text.splitlines() if line.startswith("### ")]
     assert titles == [
-        "### a processor, batch 1, 1 thread",
-        "### a processor, batch 1, 1 thread, is_precision_loss_allowed=True",
-        "### a processor, batch 1, 1 thread, float16 weights",
-        "### a processor, batch 1, 1 thread, int8",
-        "### a processor, batch 1, 2 threads",
+        "### a processor, Python 3.13 and jax 0.12, batch 1, 1 thread",
+        "### a processor, Python 3.13 and jax 0.12, batch 1, 1 thread, is_precision_loss_allowed=True",
+        "### a processor, Python 3.13 and jax 0.12, batch 1, 1 thread, float16 weights",
+        "### a processor, Python 3.13 and jax 0.12, batch 1, 1 thread, int8",
+        "### a processor, Python 3.13 and jax 0.12, batch 1, 2 threads",
     ]
     assert "| q | 10.00 | 1.50 | 1.25 |" in text
 
