@@ -103,11 +103,9 @@ def title(of: Settings, records: Rows) -> str:
 
 def software(records: Rows) -> str:
     """Python and jax, in the versions of which someone chooses."""
-    machines = (record["machine"] for record in records)
-    found = {
-        f"Python {_minor(m['python'])} and jax {_minor(m['versions']['jax'])}" for m in machines
-    }
-    return "; ".join(sorted(found))
+    machines = [record["machine"] for record in records]
+    versions = {(_minor(m["python"]), _minor(m["versions"]["jax"])) for m in machines}
+    return "; ".join(f"Python {python} and jax {jax}" for python, jax in sorted(versions))
 
 
 def _minor(version: str) -> str:
