@@ -187,7 +187,7 @@ def make(
     clone: Path, *targets: str, pip: int = 0, reason: str = "", compiler: str = "sh"
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        ["make", *(targets or ("demo",)), f"CXX={compiler} -m64"],
+        ["make", "--no-print-directory", *(targets or ("demo",)), f"CXX={compiler} -m64"],
         cwd=clone,
         env={**os.environ, "PIP": str(pip), "REASON": reason},
         capture_output=True,

@@ -71,6 +71,8 @@ class IntegerKernel(Generic[OptionsT_contra]):
         try:
             with np.errstate(all="ignore"):
                 self.build(op)
+        except ZeroDivisionError:
+            return f"{name} has no arithmetic for these scales: all are 0"
         except (ValueError, ArithmeticError) as error:
             return f"{name} has no arithmetic for these scales: {error}"
         return None

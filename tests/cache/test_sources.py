@@ -96,6 +96,7 @@ def test_the_rooms_that_make_programs_count_and_no_others() -> None:
         "errors",
         "lru_cache",
         "measuring",  # tolerances and costs of the tuner, whose choices are in the key
+        "not_built",  # of messages
         "optional",  # of messages
         "options",  # in the key by value
         "pjrt",  # runs programs
