@@ -1,7 +1,6 @@
-"""Normalization of few rows of float32 by this package's CPU kernel: one call instead of four.
+"""Normalization of rows of float32 by this package's CPU kernel: one call instead of four.
 
-A row has the same bits however many rows there are. For many, XLA was faster on one EPYC with
-AVX2: it adds a residual in the same loop.
+A row has the same bits however many rows there are.
 """
 
 import functools
@@ -13,7 +12,6 @@ import numpy as np
 
 from jaxdelegate.kernels.library import LAYER_NORM
 from jaxdelegate.op_lowering.common.row_batches import OfRows, by_rows
-from jaxdelegate.op_lowering.common.row_order import has_few_rows
 from jaxdelegate.op_lowering.fused.options import LayerNormOptions
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.rule import Function, LoweringContext
@@ -25,13 +23,13 @@ def takes(context: LoweringContext, options: LayerNormOptions, arrays: Specs) ->
     x, *others = (spec for spec in arrays if spec is not None)
     count = x.shape[-1] if x.shape else 0
     return (
-        has_few_rows(context, x)
+        context.native_kernels
         and context.precision.storage == np.float32
         and all(spec.dtype == np.float32 and not spec.is_quantized for spec in (x, *others))
         and options.axes == (len(x.shape) - 1,)
         and options.fused_activation_function is Act.NONE
         and all(math.prod(spec.shape) == spec.shape[-1] == count for spec in others)
-        and count > 0
+        and math.prod(x.shape) > 0
     )
 
 

@@ -16,7 +16,7 @@ from jaxdelegate.testing import assert_close
 
 CONTEXT = LoweringContext(native_kernels=True)
 EPSILON = 0.25
-SHAPES: list[Shape] = [(1, 1, 576), (2, 3, 7), (5, 1), (64, 300), (3, 67)]
+SHAPES: list[Shape] = [(1, 1, 576), (2, 3, 7), (5, 1), (64, 300), (3, 67), (300, 96)]
 Arrays = list[np.ndarray | None]
 
 
@@ -113,7 +113,8 @@ def test_what_it_takes() -> None:
     short = dataclasses.replace(CONTEXT, precision=PrecisionPolicy(storage=BFLOAT16))
     assert not is_by_kernel(arrays, short)
     assert not is_by_kernel(arrays, axes=(0,))
-    assert not is_by_kernel(example((65, 67), True, True))
+    assert is_by_kernel(example((65, 67), True, True))
+    assert not is_by_kernel(example((0, 67), True, True))
     assert not is_by_kernel(arrays, fused_activation_function=ActivationFunctionType.RELU)
     assert not is_by_kernel([arrays[0], np.ones((3, 1), np.float32), None])
 
