@@ -6,7 +6,7 @@ allow it, and XLA computes everything that the kernels do not support.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -52,7 +52,8 @@ _FEW, _LONG = 2, 40
 _SHARES = (2, 4, 8)
 _LEAST_SAVED = 4  # products for each copied value of float32
 
-_RANGES = {
+_Range = tuple[float, float]
+RANGES = {
     Act.NONE: (-LARGEST, LARGEST),
     Act.RELU: (0.0, LARGEST),
     Act.RELU_N1_TO_1: (-1.0, 1.0),
@@ -154,7 +155,8 @@ def convolution(
     """
     target, layout = _kernel(name, c)
     out = (c.batch, *c.out, c.output_channels)
-    run = _call(target, geometry(c, packed_groups(c)), activation, out, nonlinearity, grid)
+    fields = geometry(c, packed_groups(c))
+    run = _call(target, fields, RANGES[activation], out, nonlinearity, grid)
     prepare = {1: lambda w: layout(spatial_io(w))}
     return Lowered(run, prepare, (name, c.groups), is_on_grid=grid is not None)
 
@@ -174,13 +176,42 @@ def fully_connected(
     name: str, tensors: Tensors, activation: Act, grid: Grid | None = None
 ) -> Lowered:
     """[..., K] x [N, K] -> y, with rows * N elements; see `convolution`."""
+    return _matrix_product(
+        name, tensors, RANGES[activation], lambda w: w.transpose(1, 0), name, grid
+    )
+
+
+def batch_matmul(name: str, tensors: Tensors, *, is_transposed: bool) -> Lowered:
+    """[..., K] times one constant matrix -> [..., N]; infinities stay.
+
+    The file stores it as [..., K, N], or [..., N, K] if transposed; `tensors.w` is its [N, K].
+    """
+    order, shape = (1, 0) if is_transposed else (0, 1), tensors.w.shape
+    stored = shape if is_transposed else shape[::-1]
+
+    def by_depth(w: Array) -> Array:
+        return w.reshape(stored).transpose(order)
+
+    everything = -math.inf, math.inf
+    return _matrix_product(name, tensors, everything, by_depth, (name, "batch_matmul", stored))
+
+
+def _matrix_product(
+    name: str,
+    tensors: Tensors,
+    limits: _Range,
+    by_depth: Prepare,
+    layout_key: Hashable,
+    grid: Grid | None = None,
+) -> Lowered:
+    """`by_depth` makes the file's filter [K, N]."""
     x, w, _, y = tensors
     output_channels, depth = w.shape
     rows = math.prod(x.shape) // depth
     is_reduced = name == NATIVE_BFLOAT16
     target, layout = (PRODUCT_BFLOAT16, pairs) if is_reduced else (PRODUCT, panels)
     fields = matrix_geometry(rows, depth, output_channels)
-    product = _call(target, fields, activation, (rows, output_channels), grid=grid)
+    product = _call(target, fields, limits, (rows, output_channels), grid=grid)
     out = y.shape
 
     def run(x: jax.Array, w: jax.Array, bias: jax.Array | None = None) -> tuple[jax.Array]:
@@ -188,8 +219,8 @@ def fully_connected(
         (y,) = product(whole.reshape(rows, depth), w, bias)
         return (y.reshape(out),)
 
-    prepare = {1: lambda w: layout(w.transpose(1, 0))}
-    return Lowered(run, prepare, name, is_on_grid=grid is not None)
+    prepare = {1: lambda w: layout(by_depth(w))}
+    return Lowered(run, prepare, layout_key, is_on_grid=grid is not None)
 
 
 def panels(w: Array) -> Array:
@@ -242,7 +273,7 @@ def matrix_geometry(rows: int, depth: int, output_channels: int) -> tuple[int, .
 def _call(
     target: str,
     fields: Sequence[int],
-    activation: Act,
+    limits: _Range,
     out: Shape,
     nonlinearity: Nonlinearity = Nonlinearity.NONE,
     grid: Grid | None = None,
@@ -252,7 +283,7 @@ def _call(
     call = jax.ffi.ffi_call(target, y_type, vmap_method="sequential")
     attributes = {
         "geometry": np.array(fields, np.int64),
-        "range": np.array(_RANGES[activation], np.float32),
+        "range": np.array(limits, np.float32),
         "then": np.array([nonlinearity], np.int64),
     }
     if grid is not None:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdelegate.kernels.library import BATCH_MATMUL
+from jaxdelegate.op_lowering.common.basics import SMALL
 from jaxdelegate.op_lowering.common.quantized_products import Tensors
 from jaxdelegate.op_lowering.common.row_batches import OfRows, by_matrices
 from jaxdelegate.op_lowering.matmul.options import BatchMatMulOptions
@@ -19,7 +20,8 @@ from jaxdelegate.op_lowering.precision import FLOAT32
 from jaxdelegate.op_lowering.rule import LoweringContext
 
 # Measured on AVX2: XLA is as fast for smaller matrices, and for so few values that each call takes
-# longer than reading them.
+# longer than reading them. But it leaves products of more than SMALL values to a library, and then
+# the program cannot be called directly.
 _LEAST_SIDE, _LEAST_VALUES = 64, 1 << 14
 
 
@@ -37,9 +39,14 @@ def takes(context: LoweringContext, options: BatchMatMulOptions, tensors: Tensor
         and count in (1, math.prod(y.shape[:-2]))
         and not options.adj_x
         and rows > 0
-        and min(w.shape[-2:]) >= _LEAST_SIDE
-        and math.prod(w.shape) >= _LEAST_VALUES
+        and _pays(tensors)
     )
+
+
+def _pays(tensors: Tensors) -> bool:
+    sizes = [math.prod(spec.shape) for spec in (tensors.x, tensors.w, tensors.y)]
+    is_large = min(tensors.w.shape[-2:]) >= _LEAST_SIDE and sizes[1] >= _LEAST_VALUES
+    return is_large or max(sizes) > SMALL
 
 
 def product(options: BatchMatMulOptions, otherwise: OfRows) -> OfRows:

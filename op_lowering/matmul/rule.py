@@ -1,5 +1,6 @@
 """Matrix products: FULLY_CONNECTED, BATCH_MATMUL."""
 
+import dataclasses
 import functools
 import math
 from collections.abc import Mapping
@@ -186,7 +187,11 @@ def _lower_batch_matmul(op: Op[BatchMatMulOptions]) -> Function:
     product = _one_matrix if shared else _many_matrices
     converts = rows >= _LEAST_CONVERTED or op.context.platform != "gpu"
     if cpu_kernel_batch_matmul.takes(op.context, o, tensors):
-        return _by_kernel(arithmetic, o, tensors)
+        by_kernel: Function | None = _by_kernel(arithmetic, o, tensors)
+    else:
+        by_kernel = _by_constant(op.context, o, tensors) if shared else None
+    if by_kernel is not None:
+        return by_kernel
 
     def batch_matmul(x: jax.Array, w: jax.Array) -> tuple[jax.Array]:
         own = arithmetic
@@ -196,6 +201,25 @@ def _lower_batch_matmul(op: Op[BatchMatMulOptions]) -> Function:
         return (product(own, o, x, w).astype(y.dtype).reshape(y.shape),)
 
     return Lowered(batch_matmul, {}, takes_reduced=True)
+
+
+def _by_constant(
+    context: LoweringContext, options: BatchMatMulOptions, tensors: Tensors
+) -> Function | None:
+    """By FULLY_CONNECTED's kernel: XLA leaves larger products to a library (xla/runtime_steps.py).
+
+    None: that kernel does not multiply by this matrix.
+    """
+    w = tensors.w
+    if w.const is None:
+        return None
+    matrix = w.const.reshape(w.shape[-2:])
+    stored = matrix if options.adj_y else matrix.T
+    as_filter = tensors._replace(w=dataclasses.replace(w, shape=stored.shape, const=stored))
+    name = cpu_kernel.chosen(context, as_filter)
+    if name is None:
+        return None
+    return cpu_kernel.batch_matmul(name, as_filter, is_transposed=options.adj_y)
 
 
 def _by_kernel(a: Arithmetic, o: BatchMatMulOptions, tensors: Tensors) -> Function:

@@ -21,10 +21,12 @@ from jaxdelegate.testing import assert_close
 CONTEXT = LoweringContext(native_kernels=True)
 BOTH = pytest.mark.parametrize("adj_y", [False, True])
 # Rows, depth, columns: whole vectors, and odd sizes; more rows than are multiplied at once.
-SIZES = [(1, 128, 128), (2, 64, 256), (3, 67, 251), (5, 131, 127), (8, 257, 70)]
+SIZES = [(1, 128, 128), (7, 4, 801), (2, 64, 256), (3, 67, 251), (5, 131, 127), (8, 257, 70)]
 PRODUCTS = [*itertools.product(SIZES, [False, True]), ((16, 64, 258), True)]
 # More rows: w is copied, whole and in parts, and its last panel is not full.
-PRODUCTS += itertools.product([(17, 64, 64), (57, 67, 251), (60, 1100, 131)], [False, True])
+PRODUCTS += itertools.product(
+    [(100, 4, 800), (17, 64, 64), (57, 67, 251), (60, 1100, 131)], [False, True]
+)
 
 
 def matrices(batch: Shape, adj_y: bool, rows: int, k: int, n: int) -> list[np.ndarray]:
@@ -151,7 +153,9 @@ def test_what_it_takes() -> None:
     assert takes((8, 2, 64), (1, 256, 64))  # one matrix for 16 rows
     assert not takes((8, 0, 64), (8, 256, 64))
     assert not takes((2, 8, 2, 64), (1, 8, 256, 64))  # it would be copied
-    assert not takes((8, 2, 63), (8, 256, 63))
+    assert not takes((2, 2, 63), (2, 65, 63))
+    assert takes((8, 2, 63), (8, 256, 63))  # XLA would leave it to its runtime
+    assert takes((4, 100, 4), (4, 4, 800), adj_y=False)
     assert not takes((1, 2, 64), (1, 255, 64))
     assert not takes((8, 2, 64), (8, 256, 64), context=LoweringContext())
     for policy in (PrecisionPolicy(operand=BFLOAT16), PrecisionPolicy(storage=BFLOAT16)):
@@ -167,6 +171,27 @@ def test_xla_multiplies_columns_of_x_and_constants() -> None:
     assert not cpu_kernel_batch_matmul.takes(CONTEXT, options, Tensors(x, known, None, y))
     columns = BatchMatMulOptions(adj_x=True, adj_y=True)
     assert not cpu_kernel_batch_matmul.takes(CONTEXT, columns, Tensors(x, w, None, y))
+
+
+@pytest.mark.usefixtures("instruction_set")
+@BOTH
+@pytest.mark.parametrize("shapes", [((64, 128), (128, 513)), ((2, 3, 5, 7), (1, 1, 7, 33))])
+def test_one_constant_matrix_is_multiplied_by_the_kernel_of_fully_connected(
+    shapes: tuple[Shape, Shape], adj_y: bool
+) -> None:
+    (x_shape, w_shape), random = shapes, np.random.default_rng(0)
+    x = random.normal(size=x_shape).astype(np.float32)
+    w = random.normal(size=w_shape).astype(np.float32)
+    w = w.swapaxes(-1, -2) if adj_y else w
+    made = op(x.shape, w.shape, adj_y, CONTEXT)
+    known = dataclasses.replace(made.inputs[1], const=w)
+    run = BATCH_MATMUL.lower(dataclasses.replace(made, inputs=(made.inputs[0], known)))
+    with jax.enable_x64(True):
+        assert str(jax.make_jaxpr(run)(x, w)).count(library.PRODUCT) == 1
+        (y,) = run(x, w)
+        (infinite,) = run(np.full_like(x, 3e38), np.ones_like(w))
+    assert_close([np.asarray(y)], [multiplied(x, w, adj_y)], accumulated=x.shape[-1])
+    assert np.isinf(infinite).all()
 
 
 @pytest.mark.usefixtures("built")
