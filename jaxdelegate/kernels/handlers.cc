@@ -40,6 +40,7 @@
 #include "product.h"
 #include "scratch.h"
 #include "softmax.h"
+#include "transposed.h"
 #include "winograd.h"
 
 namespace kernels {
@@ -99,6 +100,18 @@ long weights_of(const Product<E>& work) {
   return matrices(g) * panels_of_matrix(g) * kPanel * g.window_height * run_depth<E>(g);
 }
 
+template <class E>
+long weights_of(const Transposed<E>& work) {
+  const Geometry& g = work.geometry;
+  const bool fits = g.groups == 1 && g.packed_groups == 1 && g.dilation_height == 1 &&
+                    g.dilation_width == 1 && g.stride_height <= g.window_height &&
+                    g.stride_width <= g.window_width && g.pad_top >= 0 && g.pad_left >= 0;
+  if (!fits) return -1;
+  long depth = 0;
+  for (long i = 0; i < phases(g); ++i) depth += depth_of_phase<E>(g, i);
+  return panels_of_matrix(g) * kPanel * depth;
+}
+
 long weights_of(const Product<Bfloat16>& work) {
   const Geometry& g = work.geometry;
   const bool fits = g.groups == 1 && g.packed_groups == 1 && g.channels % Bfloat16::kDeep == 0;
@@ -127,6 +140,13 @@ template <class E>
 long columns_of(const Product<E>& work) {
   const Geometry& g = work.geometry;
   return has_groups<E>(g) ? matrices(g) * columns_of_matrix<E>(g) : -1;
+}
+
+template <class E>
+long columns_of(const Transposed<E>& work) {
+  const Geometry& g = work.geometry;
+  const bool fits = g.groups == 1 && g.packed_groups == 1;
+  return fits ? (E::kFillsBias ? phases(g) : 1) * columns_of_matrix<E>(g) : -1;
 }
 
 template <class Work>
@@ -195,7 +215,7 @@ bool is_type(const uint8_t*, XLA_FFI_DataType dtype) {
   return dtype == XLA_FFI_DataType_S8 || dtype == XLA_FFI_DataType_U8;
 }
 
-// Reads a call into `work`: a Product, Depthwise or Winograd. Returns null, or an error message.
+// Reads a call into `work`: a Product, Transposed, Depthwise or Winograd. Returns null, or an error message.
 template <class Work>
 const char* read(const XLA_FFI_CallFrame& frame, Work& work) {
   if (!read_geometry(frame, work.geometry) || frame.args.size < 3 || frame.rets.size != 1)
@@ -440,7 +460,9 @@ XLA_FFI_Error* handle(XLA_FFI_CallFrame* frame) {
   ROW(jaxdelegate_fully_connected, FullyConnected)                        \
   ROW(jaxdelegate_batch_matmul, BatchMatMul)                              \
   ROW(jaxdelegate_layer_norm, LayerNorm)                                  \
-  ROW(jaxdelegate_softmax, Softmax)
+  ROW(jaxdelegate_softmax, Softmax)                                       \
+  ROW(jaxdelegate_transposed, Transposed<Float32>)                        \
+  ROW(jaxdelegate_transposed_int8, Transposed<Int8>)
 
 #define DEFINE(name, Work) \
   EXPORT XLA_FFI_Error* name(XLA_FFI_CallFrame* frame) { return handle<Work>(frame); }

@@ -109,6 +109,13 @@ def pad(x: Array, edges: Sequence[tuple[int, int]]) -> Array:
     return jnp.pad(x, edges) if isinstance(x, jax.Array) else np.pad(x, edges)
 
 
+def concatenated(parts: Sequence[Array], axis: int) -> Array:
+    """Arrays along an axis, by numpy or jax."""
+    if any(isinstance(part, jax.Array) for part in parts):
+        return jnp.concatenate(parts, axis)
+    return np.concatenate(parts, axis)
+
+
 def why_not_broadcast(*shapes: Shape) -> str | None:
     try:
         np.broadcast_shapes(*shapes)

@@ -156,7 +156,7 @@ def convolution(
     target, layout = _kernel(name, c)
     out = (c.batch, *c.out, c.output_channels)
     fields = geometry(c, packed_groups(c))
-    run = _call(target, fields, RANGES[activation], out, nonlinearity, grid)
+    run = call(target, fields, RANGES[activation], out, nonlinearity, grid)
     prepare = {1: lambda w: layout(spatial_io(w))}
     return Lowered(run, prepare, (name, c.groups), is_on_grid=grid is not None)
 
@@ -211,7 +211,7 @@ def _matrix_product(
     is_reduced = name == NATIVE_BFLOAT16
     target, layout = (PRODUCT_BFLOAT16, pairs) if is_reduced else (PRODUCT, panels)
     fields = matrix_geometry(rows, depth, output_channels)
-    product = _call(target, fields, limits, (rows, output_channels), grid=grid)
+    product = call(target, fields, limits, (rows, output_channels), grid=grid)
     out = y.shape
 
     def run(x: jax.Array, w: jax.Array, bias: jax.Array | None = None) -> tuple[jax.Array]:
@@ -270,7 +270,7 @@ def matrix_geometry(rows: int, depth: int, output_channels: int) -> tuple[int, .
     return (1, rows, 1, depth, rows, 1, output_channels, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0)
 
 
-def _call(
+def call(
     target: str,
     fields: Sequence[int],
     limits: _Range,
@@ -280,7 +280,7 @@ def _call(
 ) -> Callable[..., tuple[jax.Array]]:
     """The function of x, weights in the kernel's layout, bias and perhaps a residual."""
     y_type = jax.ShapeDtypeStruct(out, jnp.float32)  # type: ignore[no-untyped-call]
-    call = jax.ffi.ffi_call(target, y_type, vmap_method="sequential")
+    kernel = jax.ffi.ffi_call(target, y_type, vmap_method="sequential")
     attributes = {
         "geometry": np.array(fields, np.int64),
         "range": np.array(limits, np.float32),
@@ -293,7 +293,7 @@ def _call(
         x: jax.Array, w: jax.Array, bias: jax.Array | None = None, *residual: jax.Array
     ) -> tuple[jax.Array]:
         summed = jnp.zeros(out[-1], jnp.float32) if bias is None else bias.reshape(-1)
-        y: jax.Array = call(x, w, summed, *residual, **attributes)
+        y: jax.Array = kernel(x, w, summed, *residual, **attributes)
         return (y,)
 
     return run

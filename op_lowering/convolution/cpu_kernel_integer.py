@@ -208,7 +208,7 @@ def _call(
     values: tuple[int, ...] = (zero_point_of(tensors.x), w_zero, end.zero_point, *end.bounds)
     if tensors.x.dtype == INT16:
         values = (*values, end.accumulator == INT64)
-    scales = _scales(end, out[-1])
+    scales = epilogue_scales(end, out[-1])
     filled = np.pad(scales.reshape(-1, output_channels), edges, mode="edge").reshape(
         len(scales), -1
     )
@@ -222,7 +222,7 @@ def _call(
     return run
 
 
-def _scales(end: Epilogue, output_channels: int) -> np.ndarray:
+def epilogue_scales(end: Epilogue, output_channels: int) -> np.ndarray:
     """Scales, float64 [1, N], or multipliers and shifts, int32 [2, N]."""
     if end.scale is not None:
         return np.broadcast_to(end.scale, (1, output_channels))

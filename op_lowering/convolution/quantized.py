@@ -29,7 +29,7 @@ from jaxdelegate.op_lowering.common.quantized_products import (
     why_not_tensors,
 )
 from jaxdelegate.op_lowering.common.window import Spreads
-from jaxdelegate.op_lowering.convolution import cpu_kernel_integer
+from jaxdelegate.op_lowering.convolution import cpu_kernel_integer, cpu_kernel_transposed
 from jaxdelegate.op_lowering.convolution.algorithms import Convolution
 from jaxdelegate.op_lowering.convolution.integer import (
     IntegerConvolution,
@@ -122,14 +122,19 @@ def lower(op: Op[Activated], c: Convolution, spatial_io: Prepare) -> Function:
 
 
 def lower_transposed(
-    options: Activated, spreads: Spreads, spatial_io: Prepare, tensors: Tensors
+    op: Op[Activated], spreads: Spreads, spatial_io: Prepare, tensors: Tensors
 ) -> Function:
     """Transposed convolutions; inputs are (output shape, filter, x, bias)."""
-    x, w = tensors.x, tensors.w
+    x, w, end = tensors.x, tensors.w, _epilogue(op.options, tensors)
+    if cpu_kernel_transposed.takes_int8(op.context, spreads, tensors):
+        run, layout = cpu_kernel_transposed.transposed_int8(spreads, spatial_io, tensors, end)
+        return Lowered(
+            lambda _shape, w, x, bias=None: run(x, w, bias), {1: lambda w: layout(spatial_io(w))}
+        )
     convolve = IntegerTransposedConvolution.of(
         spreads, w.dtype, _filter_zero(w), constant(w, spatial_io)
     )
-    zero, end = zero_point_of(x), _epilogue(options, tensors)
+    zero = zero_point_of(x)
 
     def transposed(
         _shape: object, w: jax.Array, x: jax.Array, bias: jax.Array | None = None

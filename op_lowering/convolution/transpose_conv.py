@@ -27,6 +27,7 @@ from jaxdelegate.op_lowering.common.products import (
 )
 from jaxdelegate.op_lowering.common.quantized_products import Tensors
 from jaxdelegate.op_lowering.common.window import Spread, Spreads, Window, Windows, why_not_windows
+from jaxdelegate.op_lowering.convolution import cpu_kernel_transposed
 from jaxdelegate.op_lowering.convolution import dynamic_range as dynamic_range_convolution
 from jaxdelegate.op_lowering.convolution import quantized as quantized_convolution
 from jaxdelegate.op_lowering.convolution.integer import overlap
@@ -83,8 +84,9 @@ def _transposed(
     context: LoweringContext, spreads: Spreads, activation: Act, tensors: Tensors
 ) -> tuple[Function, Prepare]:
     """(x, laid out filter, bias) -> ([N, *out, O],), and the layout from [*spatial, I, O]."""
-    found = _float_algorithms(context, spreads, tensors)
-    layout, run = chosen(found, context.algorithm)
+    if cpu_kernel_transposed.is_chosen(context, spreads, tensors):
+        return cpu_kernel_transposed.transposed(spreads, activation, tensors)
+    layout, run = chosen(_by_xla(context, spreads, tensors), context.algorithm)
     arithmetic = Arithmetic.of_convolution(context, tensors.x, tensors.w)
     dtype = tensors.y.dtype
 
@@ -101,8 +103,17 @@ _Run = Callable[[Arithmetic, Spreads, jax.Array, jax.Array], jax.Array]
 
 def _float_algorithms(
     context: LoweringContext, spreads: Spreads, tensors: Tensors
-) -> Mapping[str, tuple[_Layout, _Run]]:
+) -> Mapping[str, Any]:
     """The algorithms, the default one first."""
+    native = dict.fromkeys(cpu_kernel_transposed.algorithms(context, spreads, tensors))
+    others = _by_xla(context, spreads, tensors)
+    pays = native and cpu_kernel_transposed.pays(spreads, tensors)
+    return {**native, **others} if pays else {**others, **native}
+
+
+def _by_xla(
+    context: LoweringContext, spreads: Spreads, tensors: Tensors
+) -> Mapping[str, tuple[_Layout, _Run]]:
     is_on_cpu = context.platform == "cpu"
     convolution: dict[str, tuple[_Layout, _Run]] = {"xla": (_mirrored, _xla)}
     overlapping: dict[str, tuple[_Layout, _Run]] = {"overlap": (_by_pixel, _overlapping)}
@@ -263,9 +274,7 @@ class _Family(Generic[_OptionsT]):
             return nothing(op.outputs)
         tensors, spreads = _tensors(op), self._spreads(op)
         if tensors.is_integer:
-            return quantized_convolution.lower_transposed(
-                op.options, spreads, self._spatial_io, tensors
-            )
+            return quantized_convolution.lower_transposed(op, spreads, self._spatial_io, tensors)
         if tensors.is_dynamic_range:
             return dynamic_range_convolution.lower_transposed(
                 op.options, spreads, self._spatial_io, tensors
