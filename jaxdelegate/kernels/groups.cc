@@ -18,7 +18,7 @@ constexpr long kLine = 112;              // pixels of a line, if windows have on
 constexpr long kFactorBytes = 4;         // of an operand of a product's step
 constexpr long kPanels = 4;              // whose weights stay in the cache for all lines of a block
 
-// A matrix product for each group or pack of groups. Its rows are multiplied by lines: adjacent
+// A matrix product for each group or pack of groups, or for all channels. Its rows are multiplied by lines: adjacent
 // results whose windows have equal distances. The pixels of a group that the windows of some lines
 // read are copied first, including padding.
 template <class E>
@@ -107,6 +107,7 @@ void copy_pixels(const Tiling<E>& p, const typename E::Value* from, long count,
     });
     return;
   }
+  if (p.pixel == g.channels) return copy(to, from, count * p.pixel);
   for (long i = 0; i < count; ++i, from += g.channels, to += p.pixel) copy(to, from, p.pixel);
 }
 
@@ -204,13 +205,13 @@ void run_task(const void* tiling, long index) {
 }  // namespace
 
 template <class E>
-void run_groups(const Product<E>& product, const InstructionSet& set, const ThreadPool& pool) {
+void run_by_lines(const Product<E>& product, const InstructionSet& set, const ThreadPool& pool) {
   const Tiling<E> tiling = tiling_of(product, set, pool.size());
   pool.loop(tiling.matrix_tasks * tiling.line_tasks, run_task<E>, &tiling);
 }
 
-template void run_groups(const Product<Float32>&, const InstructionSet&, const ThreadPool&);
-template void run_groups(const Product<Int8>&, const InstructionSet&, const ThreadPool&);
-template void run_groups(const Product<Int16>&, const InstructionSet&, const ThreadPool&);
+template void run_by_lines(const Product<Float32>&, const InstructionSet&, const ThreadPool&);
+template void run_by_lines(const Product<Int8>&, const InstructionSet&, const ThreadPool&);
+template void run_by_lines(const Product<Int16>&, const InstructionSet&, const ThreadPool&);
 
 }  // namespace kernels

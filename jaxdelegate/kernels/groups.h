@@ -1,4 +1,5 @@
-// Convolutions with groups of channels.
+// Convolutions whose windows are multiplied in place, line by line: those with groups of channels,
+// and most others.
 
 #pragma once
 
@@ -6,8 +7,8 @@
 
 namespace kernels {
 
-// `run` for a product with several groups.
+// `run` for a product.
 template <class E>
-void run_groups(const Product<E>&, const InstructionSet&, const ThreadPool&);
+void run_by_lines(const Product<E>&, const InstructionSet&, const ThreadPool&);
 
 }  // namespace kernels

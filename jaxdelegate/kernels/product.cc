@@ -19,6 +19,7 @@ constexpr long kRowsBytes = 256 << 10;  // of a block's rows and results: part o
 constexpr long kLeastRows = 56;         // of a block, since each block reads all weights
 constexpr long kNarrowBytes = 64;       // of a pixel: with fewer, copying windows takes as long as
                                         // multiplying them
+constexpr long kPanelBytes = 128 << 10;  // of weights: some panels then fit a second-level cache
 
 // A convolution as a matrix product, [rows, depth] x [depth, out_channels], and its division into
 // blocks and tasks.
@@ -93,24 +94,6 @@ const uint16_t* operands_of(const Tiling<Bfloat16>& p, const ThreadPool& pool) {
   return image;
 }
 
-// A block whose rows have one run per row of a window.
-template <class E>
-Block<E> windows(const Tiling<E>& p, long row, long count, const typename E::Operand* a,
-                 long stride, long run_stride) {
-  const Geometry& g = p.geometry;
-  return {
-      .row = row,
-      .count = count,
-      .from = 0,
-      .to = p.matrix.depth,
-      .a = a,
-      .stride = stride,
-      .runs = g.window_height,
-      .run_stride = run_stride,
-      .length = g.window_width * g.channels,
-  };
-}
-
 // Sets the left matrix of a block.
 template <class E>
 void set_rows(const Tiling<E>&, Block<E>& block, const typename E::Operand* a, long stride) {
@@ -135,7 +118,18 @@ void multiply_rows(const Tiling<E>& p, long row, long count, long first, long la
     if (run != g.window_width * g.channels) {
       const long pixels = g.window_height * g.window_width;
       const auto* a = patches(g, p.image, row, count, 0, pixels, E::kDeep, padding(p.matrix.epilogue));
-      multiply(p.set, p.matrix, windows(p, row, count, a, depth, run), first, last);
+      const Block<E> block{
+          .row = row,
+          .count = count,
+          .from = 0,
+          .to = depth,
+          .a = a,
+          .stride = depth,
+          .runs = g.window_height,
+          .run_stride = run,
+          .length = g.window_width * g.channels,
+      };
+      multiply(p.set, p.matrix, block, first, last);
       return;
     }
   }
@@ -160,68 +154,47 @@ void multiply_rows(const Tiling<E>& p, long row, long count, long first, long la
   }
 }
 
-// Multiplies the windows of adjacent results, which are inside the image, without copying them: a
-// run of pixels per row of a window.
-template <class E>
-void multiply_windows(const Tiling<E>& p, long row, long count, long first, long last) {
-  const Geometry& g = p.geometry;
-  const long out_x = row % g.out_width, out_y = row / g.out_width % g.out_height;
-  const long top = row / g.out_width / g.out_height * g.height - g.pad_top;
-  const long y = top + out_y * g.stride_height, x = out_x * g.stride_width - g.pad_left;
-  const auto* first_window = p.image + (y * g.width + x) * g.channels;
-  const long stride = g.stride_width * g.channels;
-  const long run_stride = g.dilation_height * g.width * g.channels;
-  multiply(p.set, p.matrix, windows(p, row, count, first_window, stride, run_stride), first, last);
-}
-
-// The number of results from `row`, in its row of the image, whose windows are inside the image
-// (true) or not. The padding of a run may be read after it, but not after the image.
-template <class E>
-std::pair<long, bool> alike(const Geometry& g, long row) {
-  const long x = row % g.out_width, y = row / g.out_width % g.out_height;
-  const long top = y * g.stride_height - g.pad_top;
-  const long bottom = top + (g.window_height - 1) * g.dilation_height;
-  const long beyond = run_depth<E>(g) - g.window_width * g.channels;
-  const long last = g.height - 1 - ceil_div(beyond, g.width * g.channels);
-  const long begin = ceil_div(g.pad_left, g.stride_width);
-  const long end = (g.width + g.pad_left - g.window_width + g.stride_width) / g.stride_width;
-  if (top < 0 || bottom > last || x >= end) return {g.out_width - x, false};
-  if (x < begin) return {std::min(begin, g.out_width) - x, false};
-  return {std::min(end, g.out_width) - x, true};
-}
-
-template <class E>
-void multiply_narrow(const Tiling<E>& p, long row, long end, long first, long last) {
-  while (row < end) {
-    const auto [length, is_inside] = alike<E>(p.geometry, row);
-    const long count = std::min({length, p.rows_of_block, end - row});
-    (is_inside ? multiply_windows<E> : multiply_rows<E>)(p, row, count, first, last);
-    row += count;
-  }
-}
-
 template <class E>
 void run_task(const void* tiling, long index) {
   const Tiling<E>& p = *static_cast<const Tiling<E>*>(tiling);
   const auto [begin, end, first, last] = p.tasks.at(index);
-  const Geometry& g = p.geometry;
-  [[maybe_unused]] const long pixel = g.channels * sizeof(typename E::Value);
-  if constexpr (std::is_same_v<typename E::Value, typename E::Operand>) {
-    if (!p.is_direct && pixel < kNarrowBytes && g.dilation_width == 1) {
-      multiply_narrow(p, begin, end, first, last);
-      return;
-    }
-  }
   for (long row = begin; row < end; row += p.rows_of_block)
     multiply_rows(p, row, std::min(p.rows_of_block, end - row), first, last);
+}
+
+// An image of one column as one of one row, whose results are a line. The weights are the same if they
+// need no padding.
+template <class E>
+Geometry with_lines(Geometry g) {
+  const bool is_column = g.width == 1 && g.window_width == 1 && g.out_width == 1 && g.pad_left == 0;
+  if (!is_column || g.channels / g.groups % E::kDeep != 0) return g;
+  std::swap(g.height, g.width), std::swap(g.out_height, g.out_width);
+  std::swap(g.window_height, g.window_width), std::swap(g.stride_height, g.stride_width);
+  std::swap(g.dilation_height, g.dilation_width), std::swap(g.pad_top, g.pad_left);
+  return g;
+}
+
+// Whether lines of results are multiplied with windows in place (groups.cc). That copies each pixel
+// once, not for each window that has it, but reads all weights for each line.
+template <class E>
+bool has_lines(const Geometry& g, const InstructionSet& set) {
+  if (g.groups > 1) return true;
+  const bool is_window = g.window_height * g.window_width > 1 && g.dilation_width == 1;
+  if (!is_window || g.channels * static_cast<long>(sizeof(typename E::Value)) < kNarrowBytes)
+    return is_window;
+  if (std::is_same_v<E, Int8> && set.widened != nullptr) return false;  // weights for each line
+  const long panel = g.window_height * run_depth<E>(g) * kPanel * sizeof(typename E::Weight);
+  return panel <= kPanelBytes && g.out_channels <= g.batch * g.out_height * g.out_width;
 }
 
 }  // namespace
 
 template <class E>
-void run(const Product<E>& product, const InstructionSet& set, const ThreadPool& pool) {
+void run(const Product<E>& given, const InstructionSet& set, const ThreadPool& pool) {
+  Product<E> product = given;
+  product.geometry = with_lines<E>(given.geometry);
   if constexpr (std::is_same_v<typename E::Value, typename E::Operand>) {
-    if (product.geometry.groups > 1) return run_groups(product, set, pool);
+    if (has_lines<E>(product.geometry, set)) return run_by_lines(product, set, pool);
   }
   Tiling<E> tiling = tiling_of(product, set, pool.size());
   tiling.image = operands_of(tiling, pool);

@@ -105,6 +105,9 @@ CONVOLUTIONS = [
     conv((1, 3, 3, 1300), (5, 2, 2, 1300), ONE, "pixel-by-pixel"),
     conv((1, 40, 40, 3), (8, 3, 3, 3), ONE, "several-blocks"),
     conv((3, 5, 4, 3), (8, 3, 3, 3), TWO, "images"),
+    conv((2, 9, 30, 70), (20, 3, 5, 70), TWO, "lines"),
+    conv((1, 3, 4, 20), (70, 3, 3, 20), TWO, "more-filters-than-results"),
+    *(conv((2, 41, 1, depth), (18, 6, 1, depth), TWO, f"column-{depth}") for depth in (1, 20)),
     *(
         conv((1, 5, 5, 4), (6, 3, 3, 4), Conv2DOptions(SAME, 1, 1, act), act.name)
         for act in (Act.RELU, Act.RELU6, Act.RELU_N1_TO_1)

@@ -113,6 +113,7 @@ CONVOLUTIONS = [
     ),
     *(conv(act.name, (1, 5, 5, 4), (6, 3, 3, 4), Conv2DOptions(SAME, 1, 1, act)) for act in ACTS),
     conv("groups", (2, 7, 6, 40), (36, 3, 3, 10), ONE),
+    *(conv(f"column-{n}", (2, 41, 1, n), (18, 6, 1, n), TWO) for n in (3, 20, 68)),
     conv("joined-groups", (2, 7, 6, 32), (64, 3, 3, 4), ONE),
     conv("several-blocks", (1, 40, 45, 33), (20, 3, 3, 33), ONE),
     conv("several-threads", (2, 100, 100, 20), (4, 1, 1, 20), ONE, scales=1),

@@ -103,6 +103,8 @@ CASES = [
     *(conv((1, 5, 6, 3), (18, 3, 3, 3), ONE, n) for n in ODD),
     *(conv((1, 5, 6, 3), (18, 3, 3, 3), INT32_SUMS, n) for n in INT32_BIASES),
     conv((1, 7, 8, 5), (3, 2, 2, 5), Conv2DOptions(VALID, 3, 3)),
+    *(conv((2, 41, 1, c), (18, 6, 1, c), TWO) for c in (3, 20, 34)),
+    conv((2, 9, 30, 34), (20, 3, 3, 34), TWO),
     conv((1, 5, 5, 4), (6, 3, 3, 4), Conv2DOptions(SAME, 1, 1, Act.RELU6)),
     *(conv((1, 6, 9, 16), (units, 3, 3, 4)) for units in (16, 40)),  # groups
     *(depthwise((2, 5, width, 20), size) for width in (1, 5, 14) for size in (2, 3, 5)),

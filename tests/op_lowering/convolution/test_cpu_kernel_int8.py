@@ -156,6 +156,13 @@ CONVOLUTIONS = [
     conv((1, 9, 9, 6), (5, 3, 3, 6), dataclasses.replace(TWO, dilation_h_factor=3), BYTES),
     conv((1, 5, 5, 200), (20, 3, 3, 200), ONE, label="long-windows"),
     conv((1, 40, 40, 3), (8, 3, 3, 3), ONE, label="several-blocks"),
+    *(conv((2, 9, 30, 70), (20, 3, 5, 70), TWO, n, label="lines") for n in KINDS.values()),
+    conv((1, 3, 4, 70), (70, 3, 3, 70), TWO, label="more-filters-than-results"),
+    *(
+        conv((2, 41, 1, depth), (18, 6, 1, depth), TWO, numbers, "column")
+        for depth in (1, 3, 20, 68)
+        for numbers in KINDS.values()
+    ),
     *(conv((1, 5, 6, 3), (18, 3, 3, 3), ONE, n, label) for label, n in ODD.items()),
     *(
         conv((1, 5, 5, 4), (6, 3, 3, 4), Conv2DOptions(SAME, 1, 1, act), numbers, act.name)
