@@ -34,6 +34,7 @@ static constexpr Float32Functions float32() {
                      finish, softmax, softmax_of, normalize, add_rows,
                      multiply_in_place, multiply_transposed_in_place};
   list_products<Float32Steps, 1>(f, std::make_integer_sequence<int, 6>());
+  list_products<OrderedSteps, 1>(f.ordered, std::make_integer_sequence<int, 6>());
   list_broadcast<Float32BroadcastSteps>(f, std::make_integer_sequence<int, 6>());
   return f;
 }

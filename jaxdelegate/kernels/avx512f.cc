@@ -28,6 +28,9 @@ static constexpr Float32Functions float32() {
   list_products<Float32Steps, 1>(f, std::make_integer_sequence<int, 14>());
   list_products<Float32Steps, 2>(f, std::make_integer_sequence<int, 14>());
   list_products<Float32Steps, 4>(f, std::make_integer_sequence<int, 6>());
+  list_products<OrderedSteps, 1>(f.ordered, std::make_integer_sequence<int, 14>());
+  list_products<OrderedSteps, 2>(f.ordered, std::make_integer_sequence<int, 14>());
+  list_products<OrderedSteps, 4>(f.ordered, std::make_integer_sequence<int, 6>());
   list_broadcast<Float32BroadcastSteps>(f, std::make_integer_sequence<int, 14>());
   return f;
 }

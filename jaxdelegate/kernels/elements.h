@@ -52,6 +52,10 @@ struct Float32 {
   static constexpr bool kFillsBias = false;  // bias and scales are padded to whole panels
 };
 
+// float32 whose products are rounded before they are added, one after the other, as TFLite's
+// reference kernels do.
+struct OrderedFloat32 : Float32 {};
+
 // float32, rounded to bfloat16 for products. The number of channels is even.
 struct Bfloat16 {
   using Value = float;

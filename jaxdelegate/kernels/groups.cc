@@ -211,6 +211,8 @@ void run_by_lines(const Product<E>& product, const InstructionSet& set, const Th
 }
 
 template void run_by_lines(const Product<Float32>&, const InstructionSet&, const ThreadPool&);
+template void run_by_lines(const Product<OrderedFloat32>&, const InstructionSet&,
+                           const ThreadPool&);
 template void run_by_lines(const Product<Int8>&, const InstructionSet&, const ThreadPool&);
 template void run_by_lines(const Product<Int16>&, const InstructionSet&, const ThreadPool&);
 

@@ -462,7 +462,8 @@ XLA_FFI_Error* handle(XLA_FFI_CallFrame* frame) {
   ROW(jaxdelegate_layer_norm, LayerNorm)                                  \
   ROW(jaxdelegate_softmax, Softmax)                                       \
   ROW(jaxdelegate_transposed, Transposed<Float32>)                        \
-  ROW(jaxdelegate_transposed_int8, Transposed<Int8>)
+  ROW(jaxdelegate_transposed_int8, Transposed<Int8>)                      \
+  ROW(jaxdelegate_product_ordered, Product<OrderedFloat32>)
 
 #define DEFINE(name, Work) \
   EXPORT XLA_FFI_Error* name(XLA_FFI_CallFrame* frame) { return handle<Work>(frame); }

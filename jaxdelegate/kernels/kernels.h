@@ -245,6 +245,7 @@ struct Float32Functions : Functions<Float32> {
   // y = x w, w [depth, columns]; y = x w^T, w [columns, depth].
   void (*multiply_in_place)(const InPlaceProduct&);
   void (*multiply_transposed_in_place)(const InPlaceProduct&);
+  Functions<OrderedFloat32> ordered;
 };
 
 struct Bfloat16Functions : Functions<Bfloat16> {
@@ -310,6 +311,11 @@ struct InstructionSet {
 template <>
 inline const Functions<Float32>& InstructionSet::of() const {
   return *float32;
+}
+
+template <>
+inline const Functions<OrderedFloat32>& InstructionSet::of() const {
+  return float32->ordered;
 }
 
 template <>

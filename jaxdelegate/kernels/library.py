@@ -32,12 +32,13 @@ FULLY_CONNECTED = "jaxdelegate.fully_connected.2"
 BATCH_MATMUL, SOFTMAX = "jaxdelegate.batch_matmul.1", "jaxdelegate.softmax.1"
 LAYER_NORM = "jaxdelegate.layer_norm.1"
 TRANSPOSED, TRANSPOSED_INT8 = "jaxdelegate.transposed.1", "jaxdelegate.transposed_int8.1"
+PRODUCT_ORDERED = "jaxdelegate.product_ordered.1"
 # Call batches refer to kernels by their index here; `why_not` checks that the library agrees.
 BATCHED = (
     *(PRODUCT, DEPTHWISE, WINOGRAD, ATTENTION, MEAN, PRODUCT_BFLOAT16),
     *(PRODUCT_INT8, DEPTHWISE_INT8, PRODUCT_DYNAMIC_RANGE, DEPTHWISE_DYNAMIC_RANGE),
     *(PRODUCT_INT16, DEPTHWISE_INT16, FULLY_CONNECTED, BATCH_MATMUL, LAYER_NORM, SOFTMAX),
-    *(TRANSPOSED, TRANSPOSED_INT8),
+    *(TRANSPOSED, TRANSPOSED_INT8, PRODUCT_ORDERED),
 )
 CALL_BATCH = "jaxdelegate.call_batch.1"
 

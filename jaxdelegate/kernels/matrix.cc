@@ -281,6 +281,8 @@ void multiply(const InstructionSet& set, const Matrix<E>& matrix, const Block<E>
 
 template void multiply(const InstructionSet&, const Matrix<Float32>&, const Block<Float32>&, long,
                        long);
+template void multiply(const InstructionSet&, const Matrix<OrderedFloat32>&,
+                       const Block<OrderedFloat32>&, long, long);
 template void multiply(const InstructionSet&, const Matrix<Bfloat16>&, const Block<Bfloat16>&, long,
                        long);
 template void multiply(const InstructionSet&, const Matrix<Int8>&, const Block<Int8>&, long, long);

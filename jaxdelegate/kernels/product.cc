@@ -202,6 +202,7 @@ void run(const Product<E>& given, const InstructionSet& set, const ThreadPool& p
 }
 
 template void run(const Product<Float32>&, const InstructionSet&, const ThreadPool&);
+template void run(const Product<OrderedFloat32>&, const InstructionSet&, const ThreadPool&);
 template void run(const Product<Bfloat16>&, const InstructionSet&, const ThreadPool&);
 template void run(const Product<Int8>&, const InstructionSet&, const ThreadPool&);
 template void run(const Product<Int16>&, const InstructionSet&, const ThreadPool&);

@@ -6,17 +6,21 @@ DepthwiseConv of depthwiseconv_float.h: taps by rows, then channels, then the bi
 """
 
 import itertools
+import math
 from typing import Any
 
 import jax
 import numpy as np
 from jax import lax
 
+from jaxdelegate.kernels.library import PRODUCT_ORDERED
+from jaxdelegate.op_lowering.common.basics import Array
 from jaxdelegate.op_lowering.common.products import finish
 from jaxdelegate.op_lowering.common.quantized_products import Tensors
 from jaxdelegate.op_lowering.common.rounding import rounded
 from jaxdelegate.op_lowering.common.window import pad_windows, read_tap, taps
 from jaxdelegate.op_lowering.convolution.algorithms import Convolution
+from jaxdelegate.op_lowering.convolution.cpu_kernel import call, geometry, matrices, panels
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.rule import Function, Lowered, LoweringContext, Prepare
 
@@ -31,8 +35,17 @@ def is_chosen(context: LoweringContext, c: Convolution, tensors: Tensors) -> boo
     return wanted and is_float32 and has_form and c.products <= _MOST_PRODUCTS
 
 
-def lower(c: Convolution, spatial_io: Prepare, activation: Act, tensors: Tensors) -> Function:
+def lower(
+    context: LoweringContext,
+    c: Convolution,
+    spatial_io: Prepare,
+    activation: Act,
+    tensors: Tensors,
+) -> Function:
     """[N, *in, C] -> [N, *out, O]; `spatial_io` transposes a filter to [*spatial, I, O]."""
+    is_known = context.native_kernels and tensors.w.const is not None
+    if is_known and c.groups == 1 and len(c.windows) == 2:
+        return _by_kernel(c, spatial_io, activation, tensors)
 
     def convolution(x: jax.Array, w: jax.Array, bias: jax.Array | None = None) -> tuple[jax.Array]:
         padded = pad_windows(x, c.windows, 0)
@@ -47,3 +60,19 @@ def lower(c: Convolution, spatial_io: Prepare, activation: Act, tensors: Tensors
         return (finish(total, bias, activation, tensors.y.dtype, is_finite=True),)
 
     return Lowered(convolution, {1: spatial_io}, "ordered")
+
+
+def _by_kernel(c: Convolution, spatial_io: Prepare, activation: Act, tensors: Tensors) -> Function:
+    """This package's CPU kernel adds the products, and XLA the bias."""
+    everything = -math.inf, math.inf
+    out = (c.batch, *c.out, c.output_channels)
+    kernel = call(PRODUCT_ORDERED, geometry(c), everything, out)
+
+    def convolution(x: jax.Array, w: jax.Array, bias: jax.Array | None = None) -> tuple[jax.Array]:
+        (total,) = kernel(x, w)
+        return (finish(total, bias, activation, tensors.y.dtype, is_finite=True),)
+
+    def layout(w: Array) -> Array:
+        return panels(matrices(spatial_io(w), 1))
+
+    return Lowered(convolution, {1: layout}, ("ordered", "native"))

@@ -221,7 +221,7 @@ class _Family(Generic[_Conv]):
         context, tensors, c = op.context, Tensors.of(op), self._convolution(op)
         activation = op.options.fused_activation_function
         if kernel_order.is_chosen(context, c, tensors):
-            return kernel_order.lower(c, self.spatial_io, activation, tensors)
+            return kernel_order.lower(context, c, self.spatial_io, activation, tensors)
         ours = self._by_own_kernel(op, activation, Nonlinearity.NONE)
         if ours is not None:
             return ours

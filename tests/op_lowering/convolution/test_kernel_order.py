@@ -1,11 +1,13 @@
 """Short float convolutions before quantized operators equal BUILTIN_REF's bit for bit."""
 
+import dataclasses
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
 
+from jaxdelegate.kernels import library
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.options import Conv2DOptions, DepthwiseConv2DOptions, Padding
 from jaxdelegate.op_lowering.registry import RULES
@@ -13,6 +15,7 @@ from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.testing import Case, const, f32
 
 INTEGER = LoweringContext(quant_mode="integer", native_kernels=True, quantized_later=True)
+BY_XLA = dataclasses.replace(INTEGER, native_kernels=False)
 SAME, VALID = Padding.SAME, Padding.VALID
 
 
@@ -37,11 +40,39 @@ ORDERED = [
 
 
 @pytest.mark.litert
+@pytest.mark.usefixtures("built")
+@pytest.mark.parametrize("context", [INTEGER, BY_XLA], ids=["kernel", "xla"])
 @pytest.mark.parametrize("case", ORDERED, ids=str)
-def test_equals_litert(case: Case) -> None:
-    (got,) = case.run_lowered(RULES[case.name], INTEGER)
+def test_equals_litert(case: Case, context: LoweringContext) -> None:
+    (got,) = case.run_lowered(RULES[case.name], context)
     (want,) = case.run_litert()
     np.testing.assert_array_equal(got, want)
+
+
+SIZES = [
+    ((2, 9, 8, 3), (17, 3, 3, 3), Conv2DOptions(SAME, 1, 1)),
+    ((1, 1, 20, 64), (64, 1, 1, 64), Conv2DOptions(SAME, 1, 1)),
+    ((1, 368, 1, 1), (64, 64, 1, 1), Conv2DOptions(VALID, 1, 16)),
+    ((2, 30, 31, 5), (40, 3, 3, 5), Conv2DOptions(SAME, 2, 2, Act.RELU)),
+    ((1, 3, 2, 16), (65, 2, 2, 16), Conv2DOptions(SAME, 1, 1)),
+    ((1, 9, 9, 4), (5, 3, 3, 4), Conv2DOptions(SAME, 1, 1, Act.NONE, 2, 2)),
+]
+
+
+@pytest.mark.usefixtures("instruction_set")
+@pytest.mark.parametrize(("x", "w", "options"), SIZES)
+def test_the_kernel_equals_xla(
+    x: tuple[int, ...], w: tuple[int, ...], options: Conv2DOptions
+) -> None:
+    inputs = [f32(*x), const(f32(*w, seed=1)), const(f32(w[0], seed=2))]
+    case = Case("CONV_2D", "sizes", inputs, options)
+    results = []
+    for context in (INTEGER, BY_XLA):
+        lowered = RULES["CONV_2D"].lower(case.op(context))
+        text = str(jax.make_jaxpr(lowered)(*case.arrays()))
+        assert (library.PRODUCT_ORDERED in text) == context.native_kernels
+        results.append(np.asarray(lowered(*case.arrays())[0]))
+    np.testing.assert_array_equal(*results)
 
 
 def test_long_ones_and_other_modes_are_left_to_the_usual_algorithms() -> None:
@@ -58,7 +89,7 @@ def test_long_ones_and_other_modes_are_left_to_the_usual_algorithms() -> None:
 def test_a_program_holds_a_filter_as_one_constant() -> None:
     """A constant for each product would be that many arguments of a kernel."""
     case = ORDERED[2]
-    lowered = RULES[case.name].lower(case.op(INTEGER))
+    lowered = RULES[case.name].lower(case.op(BY_XLA))
     x, *weights = case.arrays()
     program = jax.jit(lambda x: lowered(x, *weights)).lower(x).compile().as_text()
     assert program is not None
