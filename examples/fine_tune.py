@@ -31,8 +31,8 @@ memory = optimizer.init(head)  # a model is a pytree of its weights
 for batch in [slice(i, i + 50) for i in range(0, 500, 50)] * 12:
     updates, memory = optimizer.update(slopes(head, x[batch], data["label"][batch]), memory)
     head = optax.apply_updates(head, updates)
-for name, written in (("before", model), ("after", head)):
-    written.save(file := f"{tempfile.mkdtemp()}/fine_tuned.tflite")
+for name, weights in (("before", {}), ("after", head.params)):  # named as in the whole model
+    model.save(file := f"{tempfile.mkdtemp()}/fine_tuned.tflite", weights)
     stock = litert.Interpreter(file)
     found = np.concatenate([run_once(stock, [image[None]])[0] for image in images[500:]])
     print(f"{name}: stock LiteRT is right in {np.mean(found.argmax(1) == data['label'][500:]):.0%}")
