@@ -4,6 +4,7 @@ import importlib
 import os
 import re
 import shutil
+import signal
 import subprocess
 import zlib
 from collections.abc import Callable, Iterator
@@ -205,6 +206,21 @@ def built() -> None:
 def no_native_kernels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Tests what XLA gets without native kernels."""
     monkeypatch.setattr(library, "LIBRARY", tmp_path / "absent")
+
+
+@pytest.fixture
+def signals_at_their_defaults() -> Iterator[None]:
+    """For tests that send signals to processes: these inherit which signals are ignored.
+
+    A job in the background ignores Ctrl-C, and one under nohup ignores SIGHUP.
+    """
+    defaults = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
+    ignored = [number for number in defaults if signal.getsignal(number) is signal.SIG_IGN]
+    for number in ignored:
+        signal.signal(number, defaults[number])
+    yield
+    for number in ignored:
+        signal.signal(number, signal.SIG_IGN)
 
 
 @pytest.fixture(scope="session")

@@ -25,6 +25,8 @@ from jaxdelegate.xla import aot
 from jaxdelegate.xla.program import Program
 from tests.support.combinations import one_of
 
+pytestmark = pytest.mark.usefixtures("signals_at_their_defaults")
+
 
 class OwnError(Exception):
     """An error that is not expected from a kernel."""

@@ -24,7 +24,7 @@ from tests.serve.stock import NETWORKS, stock_outputs
 from tests.support.combinations import one_of
 from tests.support.language_models import language_bundle, language_model
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("signals_at_their_defaults")]
 
 ROOT = Path(__file__).parents[2]
 

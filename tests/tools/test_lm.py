@@ -256,7 +256,7 @@ def test_run_talks_until_control_d(
     assert "\n".join(lines[2:]).startswith(f"{first}\nexpected at most 128 tokens")
 
 
-@pytest.mark.usefixtures("opened")
+@pytest.mark.usefixtures("opened", "signals_at_their_defaults")
 def test_control_c_ends_an_answer(
     model: str, run_tool: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
