@@ -124,7 +124,7 @@ def _lower_eigenvectors(op: Op[FlexDecompositionOptions]) -> Function:
 
 def _signs(vectors: jax.Array) -> jax.Array:
     """That of the largest value of each column."""
-    largest = jnp.argmax(jnp.abs(vectors), axis=-2, keepdims=True)
+    largest = lax.argmax(jnp.abs(vectors), vectors.ndim - 2, np.int32)[..., None, :]
     return jnp.where(jnp.take_along_axis(vectors, largest, -2) < 0, -1, 1).astype(vectors.dtype)
 
 

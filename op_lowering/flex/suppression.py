@@ -96,8 +96,8 @@ def _select(
 
     def keep_best(live: jax.Array, _: None) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
         held = jnp.where(live, scores, -jnp.inf)
-        best = jnp.argmax(held)
-        others = jnp.arange(live.size) != best
+        best = lax.argmax(held, 0, np.int32)
+        others = jnp.arange(live.size, dtype=np.int32) != best
         return live & others & ~(overlaps(boxes[:, best], boxes) > iou), (best, held[best])
 
     selected: tuple[jax.Array, jax.Array] = lax.scan(keep_best, scores > least, length=n_out)[1]
