@@ -8,6 +8,7 @@ from jax.scipy import special
 
 from jaxdelegate.op_lowering.common.movement import integers, why_not_axis
 from jaxdelegate.op_lowering.common.pointwise import Elementwise, pointwise
+from jaxdelegate.op_lowering.common.wide_lowering import lowered_wide
 from jaxdelegate.op_lowering.dtypes import FLOATS, INDICES
 from jaxdelegate.op_lowering.flex import options as flex
 from jaxdelegate.op_lowering.flex.options import FlexScanOptions
@@ -78,7 +79,12 @@ def _lower_scan(op: Op[FlexScanOptions]) -> Function:
 
 
 def _rule(name: str, function: Elementwise, arity: int) -> OpRule[FlexOptions]:
-    return pointwise(f"{FLEX}{name}", FlexOptions, 1, lambda _op: function, _REALS, arity=arity)
+    wide = lowered_wide(function, arity)
+
+    def build(op: Op[FlexOptions]) -> Elementwise:
+        return wide if op.inputs[0].dtype == np.float64 else function
+
+    return pointwise(f"{FLEX}{name}", FlexOptions, 1, build, _REALS, arity=arity)
 
 
 RULES = table(
