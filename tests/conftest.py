@@ -214,7 +214,10 @@ def signals_at_their_defaults() -> Iterator[None]:
 
     A job in the background ignores Ctrl-C, and one under nohup ignores SIGHUP.
     """
-    defaults = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
+    defaults: dict[int, Any] = {
+        signal.SIGINT: signal.default_int_handler,
+        signal.SIGHUP: signal.SIG_DFL,
+    }
     ignored = [number for number in defaults if signal.getsignal(number) is signal.SIG_IGN]
     for number in ignored:
         signal.signal(number, defaults[number])

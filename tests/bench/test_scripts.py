@@ -15,6 +15,7 @@ from jaxdelegate.model.records import read_model
 from jaxdelegate.op_lowering.options import FullyConnectedOptions
 from jaxdelegate.testing import ModelBuilder
 from tests.support.children import compiling_quickly
+from tests.support.language_models import language_model
 from tests.support.networks import small_classifier
 from tests.support.quantized import scaled
 
@@ -274,21 +275,13 @@ def test_decoders_of_few_bits(tmp_path: Path) -> None:
 @pytest.mark.exhaustive
 def test_signatures_with_caches(tmp_path: Path) -> None:
     """Outputs are compared, and caches where a signature has no other."""
-    builder = ModelBuilder()
-    x, cache = (builder.input((1, 4), np.float32, name) for name in ("x", "cache"))
-    new, logits = (builder.tensor((1, 4), name=name) for name in ("new", "logits"))
-    builder.operator("ADD", [x, cache], [new])
-    builder.operator("MUL", [new, x], [logits])
-    builder.outputs(new, logits)
-    ends = {"x": x, "cache": cache}
-    builder.signature("decode", ends, {"cache": new, "logits": logits})
-    builder.signature("prefill", ends, {"cache": new})
     graph, out = tmp_path / "model.tflite", tmp_path / "out.jsonl"
-    graph.write_bytes(builder.build())
-    keys = "--signatures=decode,prefill"
+    graph.write_bytes(language_model())
+    keys = "--signatures=decode,prefill_8"
     done = script("signature_steps.py", f"--graph={graph}", keys, "--rounds=3", f"--out={out}")
     assert done.returncode == 0, done.stderr
-    assert [r["signature"] for r in records(out)] == ["decode", "prefill"]
+    measured = [(r["signature"], r["filled"]) for r in records(out)]
+    assert measured == [(key, filled) for key in ("decode", "prefill_8") for filled in (0, 1)]
     for record in records(out):
         assert {*record["ms"]} == {"litert", "litert_call", "on_device", "jit"}
         assert 0 <= max(record["error"].values()) < 1e-6

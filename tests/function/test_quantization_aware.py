@@ -462,7 +462,7 @@ def test_what_cannot_be_trained_is_said() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ranges", ["learned", pytest.param(KEPT, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("ranges", ["learned", KEPT])
 @pytest.mark.litert
 def test_an_anomaly_detector_learns_other_sounds(ranges: Any, tmp_path: Path) -> None:
     path = MODELS / "networks/model_ToyCar_quant_fullint.tflite"
