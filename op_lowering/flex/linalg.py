@@ -4,12 +4,17 @@ TensorFlow leaves the signs of eigenvectors and singular vectors open: here the 
 each is positive.
 """
 
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.scipy.linalg import solve_triangular
 
+from jaxdelegate.errors import GradientError
+from jaxdelegate.op_lowering.common.derivatives import derived_as
 from jaxdelegate.op_lowering.common.movement import integers, why_not_moved
 from jaxdelegate.op_lowering.flex.options import (
     FlexDecompositionOptions,
@@ -124,12 +129,15 @@ def _lower_eigenvectors(op: Op[FlexDecompositionOptions]) -> Function:
 
 def _signs(vectors: jax.Array) -> jax.Array:
     """That of the largest value of each column."""
-    largest = lax.argmax(jnp.abs(vectors), vectors.ndim - 2, np.int32)[..., None, :]
+    sizes = jnp.abs(vectors)
+    is_largest = sizes == jnp.max(sizes, -2, keepdims=True)
+    # Of booleans, because JAX cannot lower that of float64 for a caller without 64-bit types.
+    largest = lax.argmax(is_largest, vectors.ndim - 2, np.int32)[..., None, :]
     return jnp.where(jnp.take_along_axis(vectors, largest, -2) < 0, -1, 1).astype(vectors.dtype)
 
 
 def _lower_svd(op: Op[FlexDecompositionOptions]) -> Function:
-    o, nothing = op.options, op.outputs[1].shape
+    o, nothing, triple = op.options, op.outputs[1].shape, _triple(op)
 
     def svd(a: jax.Array) -> tuple[jax.Array, ...]:
         """NaN for a matrix with infinity, which LAPACK never finishes, or NaN."""
@@ -145,13 +153,29 @@ def _lower_svd(op: Op[FlexDecompositionOptions]) -> Function:
         if not o.compute_uv:
             s = lax.linalg.svd(a, compute_uv=False)
             return s, jnp.zeros(nothing, a.dtype), jnp.zeros(nothing, a.dtype)
-        u, s, v = lax.linalg.svd(a, full_matrices=o.full_matrices)
+        u, s, v = triple(a)
         n, v = s.shape[-1], v.mT
         signs = _signs(u)[..., :n]
         rest = _signs(v)[..., n:]  # vectors of no singular value
         return s, u * _signs(u), v * jnp.concatenate([signs, rest], -1)
 
     return svd
+
+
+def _triple(op: Op[FlexDecompositionOptions]) -> Callable[[jax.Array], Sequence[jax.Array]]:
+    """The decomposition; full matrices have a derivative only if there is no vector to add."""
+    is_full, (rows, columns) = op.options.full_matrices, op.inputs[0].shape[-2:]
+
+    def triple(a: jax.Array) -> Sequence[jax.Array]:
+        return tuple(lax.linalg.svd(a, full_matrices=is_full))
+
+    def refuse(_a: jax.Array) -> NoReturn:
+        raise GradientError(
+            f"FlexSvd: full_matrices adds vectors to those of a {rows} by {columns} matrix that "
+            f"are not unique, so the result has no derivative"
+        )
+
+    return derived_as(triple, refuse) if is_full and rows != columns else triple
 
 
 # ---- MatrixDiagPartV3: matrices, the first and the last diagonal, padding

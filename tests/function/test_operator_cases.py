@@ -188,6 +188,22 @@ def test_operator_cases_can_be_jitted_and_derived(wide: bool) -> None:
     assert faults(listed(cases), wide, SEEN[wide]) == []
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    [
+        "FlexBesselI0-float64",
+        "FlexCombinedNonMaxSuppression-few",  # an index of int64
+        "FlexIgamma-float64",
+        "FlexSelfAdjointEigV2-vectors",
+        "FlexSvd-float64",
+    ],
+)
+def test_functions_that_jax_lowers_by_the_callers_settings(name: str) -> None:
+    (case,) = (case for case in tables() if str(case) == name)
+    assert faults(listed([case]), wide=False, lowered=None) == []
+
+
 # A part of the cases; the rest, and all with 64-bit types, with --exhaustive.
 SOME_PARTS = [
     pytest.param(
