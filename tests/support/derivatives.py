@@ -15,7 +15,7 @@ while it is lowered, and so has no derivative by it.
 
 import dataclasses
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -56,13 +56,18 @@ class Point:
     direction: Mapping[str, np.ndarray]
 
     @classmethod
-    def of(cls, case: Case, rule: OpRule, context: LoweringContext) -> "Point | None":
-        """The point of a case; None if it has no float input with elements."""
+    def of(
+        cls, case: Case, rule: OpRule, context: LoweringContext, fixed: Container[int] = ()
+    ) -> "Point | None":
+        """The point of a case; None if it has no float input with elements.
+
+        Inputs at the positions `fixed` keep their values, and there is no derivative by them.
+        """
         random = np.random.default_rng(zlib.crc32(str(case).encode()))
         floats = {
             _key(i): _regular(a.value, random)
             for i, a in enumerate(case.inputs)
-            if a is not None and a.value.dtype in _NARROW and a.value.size
+            if i not in fixed and a is not None and a.value.dtype in _NARROW and a.value.size
         }
         direction = {i: _drawn(a, 1, random) for i, a in floats.items()}
         context = dataclasses.replace(context, op_version=case.version)
@@ -127,7 +132,9 @@ def _regular(x: np.ndarray, random: np.random.Generator) -> np.ndarray:
     is_usual = np.isfinite(x) & (np.abs(x) < _LARGEST)
     values = np.where(is_usual, x, _drawn(x, 2, random)) + _drawn(x, 1e-3, random)
     values = np.asarray(values)
-    return np.where(np.abs(values) < _LEAST, values + np.copysign(_LEAST, values.real), values)
+    values = np.where(np.abs(values) < _LEAST, values + np.copysign(_LEAST, values.real), values)
+    # Rounded, so that differences are taken at JAX's point: near a pole the slopes would differ.
+    return _in(_in(values, _FLOAT32), _FLOAT64)
 
 
 def _in(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
@@ -190,7 +197,8 @@ class Derived:
         for i, (value, slope) in enumerate(zip(y, forward, strict=True)):
             terms = zip(factors.values(), places[i :: len(y)], strict=True)
             moved = [w * at.astype(_wide(at.dtype)) for w, at in terms]
-            difference = np.sum(moved, axis=0) / step
+            with np.errstate(invalid="ignore"):  # infinity minus infinity
+                difference = np.sum(moved, axis=0) / step
             known = np.isfinite(difference) & (np.abs(value) < _MOST)  # not NaN
             exact.append(np.where(known, difference, 0))
             size = _largest(difference[known]) + _largest(value[known])
