@@ -111,15 +111,10 @@ CHECKS = {
 }
 
 
-def _when(name: str) -> list[pytest.MarkDecorator]:
-    if name == "own_operator.py":
-        return []
-    # The others do what tests of their rooms and of the pages' code do.
-    is_slow = name == "compile_for_container.py"
-    return [pytest.mark.slow if is_slow else pytest.mark.exhaustive]
+WHEN = [pytest.param(n, marks=[] if n == "own_operator.py" else pytest.mark.slow) for n in SCRIPTS]
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=_when(n)) for n in SCRIPTS])
+@pytest.mark.parametrize("name", WHEN)
 def test_an_example_runs_without_arguments(name: str, tmp_path: Path) -> None:
     temporary, here = tmp_path / "temporary", tmp_path / "here"
     temporary.mkdir()
@@ -139,7 +134,7 @@ def test_an_example_is_short(name: str) -> None:
     assert lines[0].startswith('"""')
 
 
-@pytest.mark.exhaustive
+@pytest.mark.slow
 def test_networks_are_trained_and_written(tmp_path: Path) -> None:
     command = [sys.executable, "-W", "error", str(EXAMPLES / "train_networks.py")]
     printed = run([*command, "--task=keywords", "--steps=2"], tmp_path)

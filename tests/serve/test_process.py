@@ -21,7 +21,6 @@ import pytest
 from jaxdelegate.measuring.tolerance import NETWORK
 from jaxdelegate.testing import assert_close
 from tests.serve.stock import NETWORKS, stock_outputs
-from tests.support.combinations import one_of
 from tests.support.language_models import language_bundle, language_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("signals_at_their_defaults")]
@@ -130,10 +129,7 @@ def test_live_while_compiling_and_ready_after(tmp_path: Path) -> None:
         assert f"jaxdelegate_cache_hit_count{labels} 1.0" in text
 
 
-@pytest.mark.parametrize(
-    "number",
-    one_of(3, [signal.SIGTERM, signal.SIGINT, signal.SIGHUP]),
-)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_after_a_signal_accepted_requests_finish(number: signal.Signals) -> None:
     """Even one whose body is still being received."""
     body = body_of("features", np.zeros((1, 32), np.float32))
@@ -262,9 +258,7 @@ def test_a_signal_while_compiling_ends_after_the_current_program() -> None:
         assert served.process.wait(60) == 0
 
 
-@pytest.mark.parametrize(
-    "port", ["--port", pytest.param("--grpc_port", marks=pytest.mark.exhaustive)]
-)
+@pytest.mark.parametrize("port", ["--port", "--grpc_port"])
 def test_a_port_that_is_in_use(port: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         found = subprocess.run(
