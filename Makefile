@@ -27,7 +27,7 @@ waiting = (sleep 5 >/dev/null 2>&1; echo "$(1)" >&2) & watch=$$!; $(2); code=$$?
 installing = $(call waiting,installing jaxdelegate$(1) into $(VENV); the first time pip takes minutes to download JAX and others,\
   $(BIN)/python -m pip install --quiet --no-compile --editable '.$(1)' && { grep -sH . jaxdelegate/*/*.not_built.txt || true; })
 
-.PHONY: missing-libraries develop demo test test-slow newest-python newest-python-root emulate emulate-arm sanitize sanitize-threads fuzz-sanitized lint types docs check-docs format wheel check-wheel clean
+.PHONY: missing-libraries develop demo test test-slow test-exhaustive newest-python newest-python-root emulate emulate-arm sanitize sanitize-threads fuzz-sanitized lint types docs check-docs format wheel check-wheel clean
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python >= 3.11 is needed, got " + sys.version)'
@@ -72,6 +72,31 @@ test-slow: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n $(JOBS) --dist=worksteal -m 'slow and not optimized and not gpu' $(SLOW_MODULES)
 	$(BIN)/python -m pytest -n $(JOBS) --dist=worksteal --optimized -m 'optimized and not gpu' \
 	  $(addprefix tests/,function gradients lowering op_lowering quant)
+
+# The tests that neither of those runs, in pieces, each in less than 20 minutes on two cores. All pieces
+# run even if one fails; `make test-exhaustive PIECE="function rest"` runs some. An `optimized-` piece
+# compiles with all of XLA's optimizations what `make test-slow` does not.
+EXHAUSTIVE_function := tests/function
+EXHAUSTIVE_gradients := tests/gradients
+EXHAUSTIVE_operators := tests/lowering tests/op_lowering tests/quant
+EXHAUSTIVE_rest := tests $(addprefix --ignore=,$(EXHAUSTIVE_function) $(EXHAUSTIVE_gradients) $(EXHAUSTIVE_operators))
+OPTIMIZED_function := tests/function tests/gradients tests/lowering tests/quant
+OPTIMIZED_operators := tests/op_lowering
+PIECES := function gradients operators rest optimized-function optimized-operators
+PIECE ?= $(PIECES)
+
+test-exhaustive:
+	@$(MAKE) --no-print-directory --keep-going --jobs=1 $(addprefix exhaustive-,$(PIECE))
+
+exhaustive-optimized-%: $(VENV)/.installed-test
+	@echo "exhaustive tests: optimized-$*"
+	$(BIN)/python -m pytest -n $(JOBS) --dist=worksteal --exhaustive --optimized -m 'not exhaustive and not optimized and not gpu' \
+	  $(or $(OPTIMIZED_$*),$(error PIECE=optimized-$* is none of $(PIECES)))
+
+exhaustive-%: $(VENV)/.installed-test
+	@echo "exhaustive tests: $*"
+	$(BIN)/python -m pytest -n $(JOBS) --dist=worksteal --exhaustive -m 'exhaustive and not gpu' \
+	  $(or $(EXHAUSTIVE_$*),$(error PIECE=$* is none of $(PIECES)))
 
 # The demo and a fraction of the tests with a newer Python, and the newest jax that pip gives it. Takes
 # root, or a newer Python that is installed.

@@ -7,7 +7,7 @@ import shutil
 import signal
 import subprocess
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -61,9 +61,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--kernels", type=Path, default=library.LIBRARY, help=help_)
     help_ = "compile with all of XLA's optimizations, operator cases only if marked `optimized`"
     parser.addoption("--optimized", action="store_true", help=help_)
-    help_ = (
-        "also walks over every case and every model: derivatives, saved files; over half an hour"
-    )
+    help_ = "also walks over every case and every model, as `make test-exhaustive` does in pieces"
     parser.addoption("--exhaustive", action="store_true", help=help_)
 
 
@@ -90,13 +88,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Deselect exhaustive tests, and mark a third of the tests that compile."""
     _check_modules({item.path for item in items if item.get_closest_marker("slow")})
     if config.getoption("--exhaustive"):
-        return
+        _mark(items, "exhaustive", lambda item: "is_exhaustive" in item.fixturenames)
+    else:
+        _leave_out_exhaustive(config, items)
+    for name in ("slow", "optimized"):
+        _mark(items, name, _is_of_the_third)
+
+
+def _mark(
+    items: Iterable[pytest.Item], name: str, is_chosen: Callable[[pytest.Function], bool]
+) -> None:
+    for item in items:
+        if isinstance(item, pytest.Function) and is_chosen(item):
+            item.add_marker(name)
+
+
+def _leave_out_exhaustive(config: pytest.Config, items: list[pytest.Item]) -> None:
     left_out = [item for item in items if item.get_closest_marker("exhaustive")]
     chosen = {*items}.difference(left_out)
     items[:] = [item for item in items if item in chosen]
-    for item in filter(_is_optimized, items):
-        for mark in (pytest.mark.slow, pytest.mark.optimized):
-            item.add_marker(mark)
     if left_out:
         config.hook.pytest_deselected(items=left_out)
 
@@ -108,22 +118,34 @@ def _check_modules(slow: set[Path]) -> None:
             raise pytest.UsageError(f"{path} has slow tests, but no `mark.slow`: mark them there")
 
 
+def _compiles(item: pytest.Item) -> bool:
+    return COMPILING.match(item.nodeid) is not None
+
+
+def _is_of_the_third(item: pytest.Item) -> bool:
+    return _compiles(item) and zlib.crc32(item.nodeid.encode()) % 3 == 0
+
+
 def _is_optimized(item: pytest.Item) -> bool:
     """Whether `--optimized` applies to the test's operator cases."""
-    if not COMPILING.match(item.nodeid):
-        return False
-    every = 1 if item.config.getoption("--exhaustive") else 3
-    return zlib.crc32(item.nodeid.encode()) % every == 0
+    is_chosen = _compiles if item.config.getoption("--exhaustive") else _is_of_the_third
+    return bool(item.config.getoption("--optimized")) and is_chosen(item)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[object]:
     """Without the options of operator cases, XLA optimizes them."""
     with pytest.MonkeyPatch.context() as patch:
-        if item.config.getoption("--optimized") and _is_optimized(item):
+        if _is_optimized(item):
             for name in [*case.COMPILER_OPTIONS]:
                 patch.delitem(case.COMPILER_OPTIONS, name)
         return (yield)  # type: ignore[return-value]
+
+
+@pytest.fixture
+def is_exhaustive(request: pytest.FixtureRequest) -> bool:
+    """Whether a test runs all that it can; `--exhaustive` marks the tests that ask for it."""
+    return bool(request.config.getoption("--exhaustive"))
 
 
 @pytest.fixture(scope="session", autouse=True)

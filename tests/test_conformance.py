@@ -57,14 +57,14 @@ def failure(case: OpCase, run: Run, optimize: Optimize) -> str | None:
 @pytest.mark.parametrize("engine", list(RUNS))
 @pytest.mark.parametrize("test", TESTS)
 def test_recorded_operator_cases(
-    test: str, engine: str, optimize: Optimize, request: pytest.FixtureRequest
+    test: str, engine: str, optimize: Optimize, is_exhaustive: bool
 ) -> None:
     """A third of the cases compile as models do, the others with few optimizations.
 
     Of each operator the first case is delegated and every twelfth one after it; --exhaustive: all.
     """
     cases = [case for case in OP_CASES if case.path.parent.name == test]
-    if engine == "delegated" and not request.config.getoption("--exhaustive"):
+    if engine == "delegated" and not is_exhaustive:
         cases = cases[::12]
     failures = [
         failure(case, run_of(case, engine), optimize)

@@ -108,7 +108,7 @@ SOME_CASES = [
 
 @pytest.mark.parametrize(("case", "code"), SOME_CASES, ids=str)
 def test_the_exit_code(
-    case: Case, code: int, break_rule: Any, capsys: Any, request: pytest.FixtureRequest
+    case: Case, code: int, break_rule: Any, capsys: Any, is_exhaustive: bool
 ) -> None:
     """By one delegate and reference, another one for each case; --exhaustive: by all of them."""
     path = SHARED / case.file
@@ -117,7 +117,7 @@ def test_the_exit_code(
     if case.plant is not None:
         break_rule(case.operator, case.plant)
     pairs = list(itertools.product(case.references, case.delegates))
-    if not request.config.getoption("--exhaustive"):
+    if not is_exhaustive:
         pairs = [pairs[zlib.crc32(str(case).encode()) % len(pairs)]]
     for reference, delegate in pairs:
         flags = [f"--graph={path}", "--num_runs=2", f"--reference={reference}", *delegate]
