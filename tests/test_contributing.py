@@ -77,7 +77,7 @@ def test_what_is_missing_is_named(copy: Path, what: str) -> None:
     assert OPERATOR in said
 
 
-@pytest.mark.exhaustive
+@pytest.mark.slow
 def test_outdated_documentation_is_named(copy: Path) -> None:
     assert checked(copy) == ""
     path = copy / "docs" / "operators.md"

@@ -114,6 +114,7 @@ CHECKS = {
 WHEN = [pytest.param(n, marks=[] if n == "own_operator.py" else pytest.mark.slow) for n in SCRIPTS]
 
 
+@pytest.mark.timeout(900)  # some train networks
 @pytest.mark.parametrize("name", WHEN)
 def test_an_example_runs_without_arguments(name: str, tmp_path: Path) -> None:
     temporary, here = tmp_path / "temporary", tmp_path / "here"

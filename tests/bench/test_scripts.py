@@ -100,7 +100,7 @@ def test_the_matrix_follows_from_the_files(models: Path, tmp_path: Path) -> None
     assert [line.split()[1] for line in again.stdout.splitlines()] == ["fixed", "small"]
 
 
-@pytest.mark.exhaustive
+@pytest.mark.slow
 def test_an_unknown_column_is_refused(models: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     ended = script("run_all.py", f"--models={models}", f"--out={out}", "--columns=float64")
@@ -154,7 +154,7 @@ def test_what_invoke_costs(tmp_path: Path) -> None:
     assert {"over_litert", "whole_over_litert"} <= records(out)[0]["us"].keys()
 
 
-@pytest.mark.exhaustive
+@pytest.mark.slow
 def test_cost_by_batch_and_size(tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     sizes = ["--batches=2", "--sizes=32", "--width=0.25", "--rounds=3"]
@@ -194,7 +194,7 @@ def test_what_models_can_do_as_functions(tmp_path: Path) -> None:
     assert fixed["cpu"].startswith("ok")
 
 
-@pytest.mark.exhaustive
+@pytest.mark.slow
 def test_gradients_beside_lax(tmp_path: Path) -> None:
     path, out = tmp_path / "net.tflite", tmp_path / "out.jsonl"
     path.write_bytes(mobilenet_v1(size=32, width=0.25, classes=10))
@@ -205,7 +205,7 @@ def test_gradients_beside_lax(tmp_path: Path) -> None:
     assert row["ratio"]["median"] > 0
 
 
-@pytest.mark.exhaustive
+@pytest.mark.slow
 def test_fine_tuning_of_a_quantized_network(tmp_path: Path) -> None:
     path, out = tmp_path / "net.tflite", tmp_path / "out.jsonl"
     path.write_bytes(quantized_layer())
@@ -221,7 +221,7 @@ def test_fine_tuning_of_a_quantized_network(tmp_path: Path) -> None:
         assert found["apart"]["largest"] <= 1
 
 
-@pytest.mark.exhaustive
+@pytest.mark.slow
 def test_what_fine_tuning_is_not_measured_for(tmp_path: Path) -> None:
     path, out = tmp_path / "net.tflite", tmp_path / "out.jsonl"
     path.write_bytes(small_classifier())
@@ -230,7 +230,7 @@ def test_what_fine_tuning_is_not_measured_for(tmp_path: Path) -> None:
     assert records(out)[0]["reason"] == "the output is not quantized"
 
 
-@pytest.mark.exhaustive
+@pytest.mark.slow
 def test_which_files_can_be_trained(tmp_path: Path) -> None:
     """Without litert-tunner its side reports the reason."""
     (tmp_path / "int8.tflite").write_bytes(quantized_layer())
@@ -259,7 +259,7 @@ def test_limits(arguments: tuple[str, ...], tmp_path: Path) -> None:
     assert all(r["rss_anon_mb"] for r in records(out))
 
 
-@pytest.mark.exhaustive
+@pytest.mark.slow
 def test_decoders_of_few_bits(tmp_path: Path) -> None:
     """Every engine runs, and none exceeds what it may differ by."""
     out = tmp_path / "out.jsonl"
@@ -272,7 +272,7 @@ def test_decoders_of_few_bits(tmp_path: Path) -> None:
     assert record["error"]["jaxdelegate"] < 1e-5
 
 
-@pytest.mark.exhaustive
+@pytest.mark.slow
 def test_signatures_with_caches(tmp_path: Path) -> None:
     """Outputs are compared, and caches where a signature has no other."""
     graph, out = tmp_path / "model.tflite", tmp_path / "out.jsonl"

@@ -14,6 +14,7 @@ from jaxdelegate.op_lowering.precision import BFLOAT16, PrecisionPolicy
 from jaxdelegate.op_lowering.rule import Function, LoweringContext, Op
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 from jaxdelegate.testing import assert_close
+from tests.support.combinations import covering
 
 CONTEXT = LoweringContext(native_kernels=True)
 # Images, heads, queries, keys, values of a head.
@@ -83,8 +84,7 @@ def calls(function: Function, *arrays: np.ndarray) -> int:
 
 
 @pytest.mark.usefixtures("instruction_set")
-@pytest.mark.parametrize("sizes", FEW + MANY, ids=str)
-@pytest.mark.parametrize("last", LAYOUTS, ids=str)
+@pytest.mark.parametrize(("sizes", "last"), covering(FEW + MANY, LAYOUTS), ids=str)
 def test_it_equals_the_operators_written_out(
     sizes: tuple[int, ...], last: tuple[bool, bool]
 ) -> None:
@@ -123,8 +123,9 @@ def shown(kind: str, t: int, s: int) -> np.ndarray:
 
 @pytest.mark.usefixtures("instruction_set")
 @pytest.mark.parametrize("sizes", [(1, 3, 3, 256, 64), (1, 3, 130, 200, 16)], ids=str)
-@pytest.mark.parametrize("last", LAYOUTS, ids=str)
-@pytest.mark.parametrize("hidden", [-100.0, -1e9, -2.3e38, -np.inf])
+@pytest.mark.parametrize(
+    ("last", "hidden"), covering(LAYOUTS, [-100.0, -1e9, -2.3e38, -np.inf]), ids=str
+)
 def test_hidden_keys_do_not_count(
     sizes: tuple[int, ...], last: tuple[bool, bool], hidden: float
 ) -> None:
