@@ -32,6 +32,7 @@ from tests.support.case_tables import cases_in
 ROOT = Path(__file__).parents[2]
 RECORDED = list(find_cases(ROOT.parent / "shared" / "op_cases"))
 PARTS = 32
+NO_FILES = {"DENSIFY-zeros-float32-[3, 4]"}  # it stores no value, which no file can
 WIDE = pytest.mark.parametrize("wide", [False, True], ids=["32 bits", "64 bits"])
 absent = pytest.mark.skipif(not RECORDED, reason="the recorded operator cases are not here")
 
@@ -98,6 +99,10 @@ def faults(examples: Iterator[Example], wide: bool, lowered: set[Any] | None) ->
 def walk(example: Example, lowered: set[Any] | None, **options: Any) -> None:
     inputs = example.inputs()
     if any(x.dtype == object for x in inputs):
+        return
+    if example.name in NO_FILES:
+        with pytest.raises(jd.ModelError, match="must hold data"):
+            jd.load(example.content())
         return
     try:
         apply, params = jd.load(example.content(), **options).function()
