@@ -32,7 +32,7 @@ from tests.support.case_tables import cases_in
 ROOT = Path(__file__).parents[2]
 RECORDED = list(find_cases(ROOT.parent / "shared" / "op_cases"))
 PARTS = 32
-NO_FILES = {"DENSIFY-zeros-float32-[3, 4]"}  # it stores no value, which no file can
+NO_FILES = {"DENSIFY-zeros-float32-[3, 4]"}  # without a stored value: refused, as by LiteRT
 WIDE = pytest.mark.parametrize("wide", [False, True], ids=["32 bits", "64 bits"])
 absent = pytest.mark.skipif(not RECORDED, reason="the recorded operator cases are not here")
 
