@@ -75,14 +75,16 @@ test-slow: $(VENV)/.installed-test
 
 # The tests that neither of those runs, in pieces, each in less than 20 minutes on two cores. All pieces
 # run even if one fails; `make test-exhaustive PIECE="function rest"` runs some. An `optimized-` piece
-# compiles with all of XLA's optimizations what `make test-slow` does not.
-EXHAUSTIVE_function := tests/function
+# compiles with all of XLA's optimizations what `make test` compiles with few.
+EXHAUSTIVE_cases := tests/function/test_operator_cases.py -k 'not recorded'
+EXHAUSTIVE_recorded := tests/function/test_operator_cases.py -k recorded
+EXHAUSTIVE_function := tests/function --ignore=tests/function/test_operator_cases.py
 EXHAUSTIVE_gradients := tests/gradients
 EXHAUSTIVE_operators := tests/lowering tests/op_lowering tests/quant
-EXHAUSTIVE_rest := tests $(addprefix --ignore=,$(EXHAUSTIVE_function) $(EXHAUSTIVE_gradients) $(EXHAUSTIVE_operators))
+EXHAUSTIVE_rest := tests $(addprefix --ignore=,tests/function $(EXHAUSTIVE_gradients) $(EXHAUSTIVE_operators))
 OPTIMIZED_function := tests/function tests/gradients tests/lowering tests/quant
 OPTIMIZED_operators := tests/op_lowering
-PIECES := function gradients operators rest optimized-function optimized-operators
+PIECES := cases recorded function gradients operators rest optimized-function optimized-operators
 PIECE ?= $(PIECES)
 
 test-exhaustive:
@@ -90,7 +92,7 @@ test-exhaustive:
 
 exhaustive-optimized-%: $(VENV)/.installed-test
 	@echo "exhaustive tests: optimized-$*"
-	$(BIN)/python -m pytest -n $(JOBS) --dist=worksteal --exhaustive --optimized -m 'not exhaustive and not optimized and not gpu' \
+	$(BIN)/python -m pytest -n $(JOBS) --dist=worksteal --exhaustive --optimized -m 'optimized and not slow and not exhaustive and not gpu' \
 	  $(or $(OPTIMIZED_$*),$(error PIECE=optimized-$* is none of $(PIECES)))
 
 exhaustive-%: $(VENV)/.installed-test

@@ -87,12 +87,13 @@ def pytest_collection() -> Iterator[None]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect exhaustive tests, and mark a third of the tests that compile."""
     _check_modules({item.path for item in items if item.get_closest_marker("slow")})
-    if config.getoption("--exhaustive"):
+    is_exhaustive = config.getoption("--exhaustive")
+    if is_exhaustive:
         _mark(items, "exhaustive", lambda item: "is_exhaustive" in item.fixturenames)
     else:
         _leave_out_exhaustive(config, items)
-    for name in ("slow", "optimized"):
-        _mark(items, name, _is_of_the_third)
+    _mark(items, "slow", _is_of_the_third)
+    _mark(items, "optimized", _compiles if is_exhaustive else _is_of_the_third)
 
 
 def _mark(
