@@ -378,9 +378,7 @@ REFUSED = {
     "'in0' has 64 scales; the kernel takes one scale": requantized(SUM, 0, CHANNELS),
     "'in0' has blockwise scales; the kernel takes one scale": requantized(SUM, 0, BLOCKS),
     "the scale of 'out0' is 0.0": binary("ADD", "int8", (0.1, 0), (0.1, 0), (0.0, 0)),
-    "ADD has no arithmetic for these scales: all are 0": binary(
-        "ADD", "int8", (0.0, 0), (0.0, 0)
-    ),
+    "ADD has no arithmetic for these scales: all are 0": binary("ADD", "int8", (0.0, 0), (0.0, 0)),
     "the scale of 'in1' is inf": requantized(SUM, 1, scaled(np.inf, 0)),
     "the zero point of 'in0' is 128, not of int8": requantized(SUM, 0, scaled(0.1, 128)),
     "the zero point of int16 'in0' is 1": binary("ADD", "int16", (0.1, 1), (0.1, 0)),
