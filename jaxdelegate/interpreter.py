@@ -5,6 +5,7 @@ Without delegates it is the numpy CPU reference.
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import functools
 import os
@@ -624,15 +625,15 @@ class Interpreter:
     # ---- signatures
 
     def get_signature_list(self) -> dict[str, dict[str, list[str]]]:
-        """Input and output names of each signature."""
+        """Input and output names of each signature, sorted as in `tf.lite`."""
         return {
-            s.key: {"inputs": list(s.inputs), "outputs": list(s.outputs)}
+            s.key: {"inputs": sorted(s.inputs), "outputs": sorted(s.outputs)}
             for s in self._model.signatures
         }
 
     def _get_full_signature_list(self) -> dict[str, dict[str, dict[str, int]]]:
         return {
-            s.key: {"inputs": dict(s.inputs), "outputs": dict(s.outputs)}
+            s.key: {"inputs": _by_name(s.inputs), "outputs": _by_name(s.outputs)}
             for s in self._model.signatures
         }
 
@@ -807,13 +808,18 @@ def _as_array(array: Any, dtype: np.dtype) -> Any:
     return np.array([*items, None], object)[:-1].reshape(array.shape)
 
 
+def _by_name(tensors: Mapping[str, int]) -> dict[str, int]:
+    return dict(sorted(tensors.items()))
+
+
 class SignatureRunner:
-    """Runs one signature: keyword arrays in, a dictionary of arrays out."""
+    """Runs one signature: keyword arrays in, a dictionary of arrays out, its names sorted."""
 
     def __init__(self, interpreter: Interpreter, signature: SignatureDef) -> None:
         """Made by `Interpreter.get_signature_runner`."""
         self._interpreter = interpreter
-        self._signature = signature
+        ends = {"inputs": _by_name(signature.inputs), "outputs": _by_name(signature.outputs)}
+        self._signature = dataclasses.replace(signature, **ends)
 
     def __call__(self, **inputs: Any) -> dict[str, np.ndarray]:
         """Resize to the given arrays' shapes, run, and return a copy of every output by name.

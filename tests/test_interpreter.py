@@ -297,6 +297,29 @@ def test_signature_runner(delegated: bool, x: np.ndarray) -> None:
     np.testing.assert_equal(runner.get_output_details(), other.get_output_details())
 
 
+def test_names_of_signatures_are_sorted() -> None:
+    """As in LiteRT, whose maps are: the file has another order."""
+    builder = ModelBuilder()
+    first, second = (builder.input((2,), np.float32, name) for name in ("first", "second"))
+    total, product = builder.tensor((2,), name="total"), builder.tensor((2,), name="product")
+    builder.operator("ADD", [first, second], [total], AddOptions())
+    builder.operator("MUL", [first, second], [product], MulOptions())
+    builder.outputs(total, product)
+    ends = {"b": first, "a": second, "\u00e9": first}, {"z": total, "Z": product, "y": total}
+    builder.signature("t", *ends)
+    builder.signature("s", *ends)
+    content = builder.build()
+    arrays = {"b": np.float32([1, 2]), "a": np.float32([3, 4]), "\u00e9": np.float32([1, 2])}
+    shown = []
+    for interpreter in (Interpreter(model_content=content), stock(content)):
+        runner = interpreter.get_signature_runner("t")
+        results = {name: array.tolist() for name, array in runner(**arrays).items()}
+        details = runner.get_input_details(), runner.get_output_details()
+        full = interpreter._get_full_signature_list()
+        shown.append(repr((interpreter.get_signature_list(), full, [*map(list, details)], results)))
+    assert shown[0] == shown[1]
+
+
 def test_signature_runner_errors(x: np.ndarray) -> None:
     interpreter = Interpreter(model_content=doubling_model())
     with pytest.raises(ValueError, match='Invalid signature_key provided: "thrice"'):

@@ -89,6 +89,8 @@ class SubgraphFunction:
         entry = EntryPoint(graph.subgraphs[subgraph_index], self._subgraphs, limits)
         self._subgraph = entry.subgraph
         self._inputs, self.outputs = inputs, outputs
+        constants = ((i, entry.declared[i].const) for i in outputs)
+        self._constants = {i: value for i, value in constants if value is not None}
         self._plans = WholePlans(entry, inputs, outputs, options.max_programs)
         self._states = states.of(entry.explicit)
         self._lowerings = Lowerings(
@@ -168,7 +170,7 @@ class SubgraphFunction:
         tensors = self._subgraph.tensors
         shapes = tuple(_shape_in_slice(i, shape, tensors[i], slices) for i, shape in parts)
         program = self._program(place, shapes, slices)
-        known = dict(zip(self._inputs, arrays, strict=True))
+        known = self._constants | dict(zip(self._inputs, arrays, strict=True))
         if program is not None:
             states, names = self._states.for_call() if program.states else {}, self._states.names
             initial = {i: _for_slices(i, states[names[i]], slices) for i in program.states}

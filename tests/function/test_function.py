@@ -119,6 +119,22 @@ def test_an_output_that_is_an_input() -> None:
     assert y.tolist() == [1, 2]
 
 
+@pytest.mark.parametrize("has_operator", [False, True])
+def test_an_output_that_is_a_constant(has_operator: bool) -> None:
+    builder = ModelBuilder()
+    x, k = builder.input((3,), np.float32, "x"), builder.constant(B, "k")
+    y = builder.tensor((3,), name="y")
+    if has_operator:
+        builder.operator("RELU", [x], [y])
+    builder.outputs(k, *([y] if has_operator else []))
+    model = jd.load(builder.build())
+    given = np.float32([-1, 0, 1])
+    apply, params = model.function()
+    for found in (model(given), apply(params, given)):
+        np.testing.assert_array_equal(found[0], B)
+        assert not has_operator or found[1].tolist() == [0, 0, 1]
+
+
 def test_other_batch_sizes(x: np.ndarray) -> None:
     model = jd.load(dense())
     assert model(np.concatenate([x, x, x]))[0].shape == (6, 3)
