@@ -122,7 +122,7 @@ emulate-arm: $(BIN)/python
 	PYTHON=$(BIN)/python tests/emulation/aarch64.sh
 
 # The native kernels' own tests, with every access to memory and every integer operation checked.
-build/sanitized_kernels.so: $(wildcard jaxdelegate/kernels/*.cc jaxdelegate/kernels/*.h) | $(VENV)/.installed-test
+build/sanitized_kernels.so: $(wildcard jaxdelegate/kernels/*.cc jaxdelegate/kernels/*.h jaxdelegate/kernels/*.inc) | $(VENV)/.installed-test
 	@mkdir -p build
 	$(CXX) $(SANITIZED) -I"$$($(BIN)/python -c 'import jax; print(jax.ffi.include_dir())')" jaxdelegate/kernels/*.cc -o $@
 

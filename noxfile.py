@@ -21,7 +21,7 @@ _GATES_LIBTPU = "0.0.52"
 
 # The tests that break first with other versions of jax, numpy, flatbuffers and LiteRT.
 _ROOMS = ("tests/model", "tests/quant", "tests/pjrt", "tests/delegate", "tests/cache")
-_ROOMS += ("tests/litert/test_errors.py", "tests/op_lowering/builtin/test_sorting.py")
+_ROOMS += ("tests/litert/test_errors.py", "tests/op_lowering/sorting/test_sorting.py")
 nox.options.error_on_missing_interpreters = False  # a session without its Python is skipped
 
 

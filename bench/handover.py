@@ -4,7 +4,7 @@
 
 A chain of operators of one kind, then a NEG that the delegate leaves. Both interpreters run each
 model without a delegate and with the chain delegated, in turn. `gain_us` is the difference;
-`is_declined` and `reason` are the decision of jaxdelegate/runtime/gain.py.
+`is_declined` and `reason` are the decision of jaxdelegate/plan/gain.py.
 """
 
 from collections.abc import Callable, Iterator

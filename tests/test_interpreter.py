@@ -298,7 +298,7 @@ def test_signature_runner(delegated: bool, x: np.ndarray) -> None:
 
 
 def test_names_of_signatures_are_sorted() -> None:
-    """As in LiteRT, whose maps are: the file has another order."""
+    """LiteRT keeps names in std::map; the file has another order."""
     builder = ModelBuilder()
     first, second = (builder.input((2,), np.float32, name) for name in ("first", "second"))
     total, product = builder.tensor((2,), name="total"), builder.tensor((2,), name="product")

@@ -97,7 +97,7 @@ class Programs:
         Args:
             caches: of all slots.
             slot: which.
-            tokens: as many as a prefill step processes, zeros after those that count.
+            tokens: as many as a prefill step processes, pad tokens after those that count.
             start: the place of the first one.
             count: how many.
             held: how many tokens the longest sequence in the other slots has.

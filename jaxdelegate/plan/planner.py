@@ -1,7 +1,6 @@
 """A subgraph and its input shapes -> a plan: specs, and for each operator who runs it.
 
-A plan is a value: the interpreter, functions, tools and servers plan alike, and none needs a runner
-to do so.
+A plan is a value: the interpreter, tools and servers plan alike, and none needs a runner to do so.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""All uses of private names of jax; pjrt/client.py has those of jaxlib."""
+"""Uses of private names of jax; pjrt/client.py has those of jaxlib, and one of jax."""
 
 import contextlib
 import importlib
