@@ -818,8 +818,8 @@ class SignatureRunner:
     def __init__(self, interpreter: Interpreter, signature: SignatureDef) -> None:
         """Made by `Interpreter.get_signature_runner`."""
         self._interpreter = interpreter
-        ends = {"inputs": _by_name(signature.inputs), "outputs": _by_name(signature.outputs)}
-        self._signature = dataclasses.replace(signature, **ends)
+        inputs, outputs = _by_name(signature.inputs), _by_name(signature.outputs)
+        self._signature = dataclasses.replace(signature, inputs=inputs, outputs=outputs)
 
     def __call__(self, **inputs: Any) -> dict[str, np.ndarray]:
         """Resize to the given arrays' shapes, run, and return a copy of every output by name.
