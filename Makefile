@@ -102,9 +102,9 @@ exhaustive-%: $(VENV)/.installed-test
 
 # The demo and a fraction of the tests with a newer Python, and the newest jax that pip gives it. Takes
 # root, or a newer Python that is installed.
-NEWEST_PYTHON := tests/emulation/newest_python.sh
+NEWEST_PYTHON := tests/newest_python.sh
 NEWEST_TESTS := $(addprefix tests/,cache delegate direct function kernels lm pjrt serve xla test_networks.py)
-newest-python: $(if $(wildcard dist/*manylinux*.whl),,wheel)
+newest-python: dist/.built
 	$(NEWEST_PYTHON) 'JAXDELEGATE_REQUIRE_LIBRARIES=1 make demo && make check-wheel && make test TESTS="$(NEWEST_TESTS)" && \
 	  .venv/bin/python -m pytest -n $(JOBS) -m slow -k delegated tests/test_conformance.py'
 
@@ -175,11 +175,16 @@ wheel: $(BIN)/python
 	rm -rf build/lib* build/wheel
 	JAXDELEGATE_REQUIRE_LIBRARIES=1 CC="$(ZIG) cc -target x86_64-linux-gnu.2.17" CXX="$(ZIG) c++ -target x86_64-linux-gnu.2.17" \
 	  $(BIN)/python -m build --wheel --outdir build/wheel
+	rm -f dist/jaxdelegate-*-manylinux*.whl
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/auditwheel repair --plat manylinux_2_17_x86_64 --wheel-dir dist build/wheel/*.whl
 	$(BIN)/auditwheel show dist/*-manylinux*.whl
+	touch dist/.built
+
+dist/.built: $(BUILT_FROM)
+	$(MAKE) wheel
 
 # The wheel where there is no compiler: its kernels load.
-check-wheel:
+check-wheel: dist/.built
 	rm -rf build/without-compiler && $(PYTHON) -m venv build/without-compiler
 	CC=none CXX=none build/without-compiler/bin/python -m pip install --quiet --no-compile dist/jaxdelegate-*-manylinux*.whl
 	cd build && without-compiler/bin/jaxdelegate demo --size=64 --width=0.25 --num_runs=1

@@ -154,6 +154,7 @@ def machine() -> dict[str, Any]:
     return {
         "cpu": _cpu_model(),
         "instruction_set": library.in_use() if library.why_not() is None else None,
+        "bfloat16_gain": round(library.bfloat16_gain(), 2),
         "cores": core_count(),
         "load": os.getloadavg()[0],
         "python": platform.python_version(),

@@ -208,9 +208,9 @@ class JaxDelegate(SimpleDelegate):
         if self.compiler.platform != "cpu":
             return ""
         if self.compiler.is_native:
-            slow = calls.why_not()
-            rest = "" if slow is None else f" Calls take longer than they could: {slow}."
-            return f"Native kernels: {kernels.in_use()}.{rest}"
+            reason = calls.why_not()
+            slow = f" XLA's runtime runs all programs, small ones more slowly: {reason}."
+            return f"Native kernels: {kernels.in_use()}.{slow if reason else ''}"
         if self.options.native_kernels is False:
             return "Native kernels: off; XLA computes all."
         return f"Native kernels: none, XLA computes all: {kernels.why_not()}."

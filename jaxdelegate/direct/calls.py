@@ -404,7 +404,11 @@ def why_not() -> str | None:
         first, last = (".".join(map(str, TESTED[i])) for i in (0, -1))
         tested = f"direct calls were tested with jaxlib {first} to {last}"
         return f"{tested}, and this is {jaxlib_version.__version__}"
-    return library.why_not()
+    try:
+        _function(ctypes.CDLL)
+    except (OSError, AttributeError) as error:
+        return f"{library.LIBRARY.name} cannot be used: {error}"
+    return None
 
 
 def _seconds(run: Callable[[], object]) -> float:

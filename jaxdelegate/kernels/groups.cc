@@ -18,9 +18,9 @@ constexpr long kLine = 112;              // pixels of a line, if windows have on
 constexpr long kFactorBytes = 4;         // of an operand of a product's step
 constexpr long kPanels = 4;              // whose weights stay in the cache for all lines of a block
 
-// A matrix product for each group or pack of groups, or for all channels. Its rows are multiplied by lines: adjacent
-// results whose windows have equal distances. The pixels of a group that the windows of some lines
-// read are copied first, including padding.
+// A matrix product for each group or pack of groups, or for all channels. Its rows are multiplied by
+// lines: adjacent results whose windows have equal distances. The pixels of a group that the windows
+// of some lines read are copied first, including padding.
 template <class E>
 struct Tiling {
   const Geometry& geometry;

@@ -215,7 +215,8 @@ bool is_type(const uint8_t*, XLA_FFI_DataType dtype) {
   return dtype == XLA_FFI_DataType_S8 || dtype == XLA_FFI_DataType_U8;
 }
 
-// Reads a call into `work`: a Product, Transposed, Depthwise or Winograd. Returns null, or an error message.
+// Reads a call into `work`: a Product, Transposed, Depthwise or Winograd. Returns null, or an error
+// message.
 template <class Work>
 const char* read(const XLA_FFI_CallFrame& frame, Work& work) {
   if (!read_geometry(frame, work.geometry) || frame.args.size < 3 || frame.rets.size != 1)

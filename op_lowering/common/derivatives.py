@@ -15,7 +15,7 @@ Unary = Callable[[jax.Array], Any]
 
 
 def with_64_bits(rule: Callable[..., Any]) -> Callable[..., Any]:
-    """A derivative's rule with 64-bit types, like the function that it differentiates.
+    """A rule of JAX's (for a derivative, a lowering) with 64-bit types, like the function itself.
 
     JAX may call it under any setting, for instance late, when a caller differentiates a function
     under `jax.checkpoint` or `jax.jit`.

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
+from jaxdelegate.op_lowering.common.derivatives import with_64_bits
 from jaxdelegate.op_lowering.common.pointwise import Elementwise
 
 
@@ -25,11 +26,6 @@ def lowered_wide(function: Elementwise, arity: int) -> Elementwise:
     primitive.def_abstract_eval(lambda x, *_: x)  # type: ignore[no-untyped-call]
     with_batches = batching.defvectorized if arity == 1 else batching.defbroadcasting
     with_batches(primitive)  # type: ignore[no-untyped-call]
-    lower = mlir.lower_fun(function, multiple_results=False)
-
-    def lowered(context: Any, *x: Any) -> Any:
-        with jax.enable_x64(True):
-            return lower(context, *x)
 
     def derived(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         moving = [i for i, t in enumerate(tangents) if not isinstance(t, ad.Zero)]
@@ -41,7 +37,9 @@ def lowered_wide(function: Elementwise, arity: int) -> Elementwise:
         at, along = ([some[i] for i in moving] for some in (primals, tangents))
         return bind(*primals), jax.jvp(of_moving, at, along)[1]
 
-    mlir.register_lowering(primitive, lowered)
+    mlir.register_lowering(
+        primitive, with_64_bits(mlir.lower_fun(function, multiple_results=False))
+    )
     ad.primitive_jvps[primitive] = derived
 
     def bind(*x: Any) -> jax.Array:

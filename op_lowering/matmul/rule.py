@@ -180,16 +180,13 @@ def _lower_batch_matmul(op: Op[BatchMatMulOptions]) -> Function:
     if 0 in (*x.shape, *w.shape):
         return nothing(op.outputs)
     rows, output_channels = (1, *y.shape)[-2], y.shape[-1]
-    shared = math.prod(w.shape[:-2]) == 1 and not o.adj_x
+    shared = _is_shared(o, w)
     if shared:
         rows *= math.prod(x.shape[:-2])
     arithmetic = Arithmetic.of_dot(op.context, rows, output_channels, x, w)
     product = _one_matrix if shared else _many_matrices
     converts = rows >= _LEAST_CONVERTED or op.context.platform != "gpu"
-    if cpu_kernel_batch_matmul.takes(op.context, o, tensors):
-        by_kernel: Function | None = _by_kernel(arithmetic, o, tensors)
-    else:
-        by_kernel = _by_constant(op.context, o, tensors) if shared else None
+    by_kernel = _by_kernel(op.context, arithmetic, o, tensors)
     if by_kernel is not None:
         return by_kernel
 
@@ -203,6 +200,20 @@ def _lower_batch_matmul(op: Op[BatchMatMulOptions]) -> Function:
     return Lowered(batch_matmul, {}, takes_reduced=True)
 
 
+def _is_shared(options: BatchMatMulOptions, w: TensorSpec) -> bool:
+    """Whether all rows are multiplied by one matrix."""
+    return math.prod(w.shape[:-2]) == 1 and not options.adj_x
+
+
+def _by_kernel(
+    context: LoweringContext, a: Arithmetic, options: BatchMatMulOptions, tensors: Tensors
+) -> Function | None:
+    """By a CPU kernel; None: none of them takes the operator."""
+    if cpu_kernel_batch_matmul.takes(context, options, tensors):
+        return _many_matrices_by_kernel(a, options, tensors)
+    return _by_constant(context, options, tensors)
+
+
 def _by_constant(
     context: LoweringContext, options: BatchMatMulOptions, tensors: Tensors
 ) -> Function | None:
@@ -211,7 +222,7 @@ def _by_constant(
     None: that kernel does not multiply by this matrix.
     """
     w = tensors.w
-    if w.const is None:
+    if w.const is None or not _is_shared(options, w):
         return None
     matrix = w.const.reshape(w.shape[-2:])
     stored = matrix if options.adj_y else matrix.T
@@ -222,7 +233,7 @@ def _by_constant(
     return cpu_kernel.batch_matmul(name, as_filter, is_transposed=options.adj_y)
 
 
-def _by_kernel(a: Arithmetic, o: BatchMatMulOptions, tensors: Tensors) -> Function:
+def _many_matrices_by_kernel(a: Arithmetic, o: BatchMatMulOptions, tensors: Tensors) -> Function:
     product = cpu_kernel_batch_matmul.product(o, functools.partial(_many_matrices, a, o))
     shape = tensors.y.shape
 

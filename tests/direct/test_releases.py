@@ -16,9 +16,10 @@ import jaxdelegate
 from jaxdelegate.direct import calls
 from jaxdelegate.direct.wire import varint
 from jaxdelegate.interpreter import Interpreter
+from jaxdelegate.kernels import library
 from jaxdelegate.testing import Case, f32
 
-LIBRARY = Path(jaxlib.__file__).parent / "libjax_common.so"
+JAXLIB = Path(jaxlib.__file__).parent / "libjax_common.so"
 
 # The fields that jaxdelegate/direct reads, by message: what its numbers stand for.
 FIELDS = {
@@ -128,9 +129,9 @@ FIELDS = {
 @functools.cache
 def described(path: str) -> dict[str, dict[str, int]]:
     """Numbers of fields by message and name, as the library itself describes one of its files."""
-    with LIBRARY.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+    with JAXLIB.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         start = data.find(bytes([10, len(path)]) + path.encode())
-        assert start >= 0, f"{LIBRARY.name} has no description of {path}"
+        assert start >= 0, f"{JAXLIB.name} has no description of {path}"
         end = _end(memoryview(data[start : start + (1 << 20)]))
         file_proto = FileDescriptorProto.FromString(data[start : start + end])
     messages = {m.name: m for m in file_proto.message_type}
@@ -170,6 +171,13 @@ def test_numbers_of_fields(path: str) -> None:
 
 
 @pytest.mark.usefixtures("built")
+def test_processors_without_our_kernels_call_xlas_directly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library's part for direct calls runs on every x86-64 processor."""
+    monkeypatch.setattr(library, "why_not", lambda: "this processor lacks AVX2 or FMA")
+    assert calls.why_not() is None
+
+
+@pytest.mark.usefixtures("built")
 def test_a_release_that_is_not_covered_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(version, "__version_info__", (0, 99, 1))
     monkeypatch.setattr(version, "__version__", "0.99.1")
@@ -182,4 +190,4 @@ def test_a_release_that_is_not_covered_is_reported(monkeypatch: pytest.MonkeyPat
         interpreter.invoke()
     why = "direct calls were tested with jaxlib 0.10 to 0.12, and this is 0.99.1"
     report = " ".join(str(delegate.report()).split())  # without its line breaks
-    assert f"Calls take longer than they could: {why}." in report
+    assert f"XLA's runtime runs all programs, small ones more slowly: {why}." in report

@@ -4,11 +4,12 @@
 # usage: newest_python.sh COMMAND
 #
 # The Python is the newest one that is installed, if it is newer than python3. Otherwise it is that of
-# a Debian release (SUITE, trixie by default) in a folder (ROOT), which takes root and debootstrap.
+# a Debian release (SUITE, trixie by default) in a folder (ROOT), which takes root that may mount, and
+# debootstrap.
 # Nothing of the system is changed, and mounts end with this process. Without either, the script says
 # that it skipped the command, and succeeds.
 set -euo pipefail
-top=$(realpath "$(dirname "$0")/../..")
+top=$(realpath "$(dirname "$0")/..")
 suite=${SUITE:-trixie}
 root=$(realpath -m "${ROOT:-$top/build/newest-python/$suite}")
 
@@ -23,8 +24,8 @@ copy_to() {  # files as they are now, with a commit for `git log`; what was buil
   if [ -d "$top/dist" ]; then cp -r "$top/dist" "$1/dist"; fi
 }
 
-has_debootstrap() {
-  [ "$(id -u)" = 0 ] || return 1
+can_make_root() {  # containers may not let root mount
+  [ "$(id -u)" = 0 ] && unshare --mount true || return 1
   command -v debootstrap || { apt-get -q update && apt-get -q -y install debootstrap; }
 } >/dev/null 2>&1
 
@@ -69,9 +70,9 @@ for minor in 14 13 12; do
     exit
   fi
 done
-if has_debootstrap; then
+if can_make_root; then
   echo "with the Python of Debian's $suite: $1"
   run_in_root "$1"
   exit
 fi
-echo "SKIPPED: with a newer Python than 3.$here: $1: none is installed, and Debian's takes root and debootstrap" >&2
+echo "SKIPPED: with a newer Python than 3.$here: $1: none is installed, and Debian's takes root that may mount, and debootstrap" >&2
