@@ -5,7 +5,6 @@ driver, only jax's plugin (`pip install "jax[cuda12]" libtpu`). Nothing runs, so
 and XLA makes none of its choices by timing.
 """
 
-import contextlib
 import ctypes.util
 import dataclasses
 import json
@@ -38,7 +37,6 @@ from jaxdelegate.xla.options import platform_of
 from jaxdelegate.xla.over_mesh import OverMesh
 from jaxdelegate.xla.program import Executable, Program
 from jaxdelegate.xla.weights import ModelWeights
-from tests.support.absent_gpu import lowering_for_gpu
 from tests.support.decoders import quantized_decoder
 
 FLAGS = flags.FLAGS
@@ -203,10 +201,7 @@ class AbsentCompiler(Compiler):
         over: OverMesh | None = None,
     ) -> Program:
         weights = Shapes(client.of_jax(self.device))
-        is_gpu = self.platform == "gpu"
-        kind = self.device.device_kind
-        with lowering_for_gpu(kind) if is_gpu else contextlib.nullcontext():
-            return super().newly_compiled(partition, specs, outputs, weights, over)
+        return super().newly_compiled(partition, specs, outputs, weights, over)
 
 
 class _AbsentDelegate(JaxDelegate):
