@@ -7,6 +7,7 @@ ai_edge_litert.
 import importlib
 from typing import TYPE_CHECKING, Any
 
+import jaxdelegate.forks  # noqa: F401 (from now on forks are safe)
 from jaxdelegate.errors import (
     CacheWarning,
     DelegationError,

@@ -15,7 +15,7 @@ FOLDERS = {"op_lowering": ROOT / "op_lowering", "quant": ROOT / "quant"}
 # A room is a folder of the package, or a module in its root. It may import from the rows above its
 # own. docs/architecture.md says what each is for.
 LAYERS = (
-    ("errors", "lru_cache", "text", "version", "waiting", "whole_imports"),
+    ("errors", "forks", "lru_cache", "text", "version", "waiting", "whole_imports"),
     ("not_built", "optional", "options", "pjrt", "quant"),
     ("report",),
     ("kernels",),

@@ -1,5 +1,6 @@
 """Models that are open in this process: equal files are one Model, which is read once."""
 
+import os
 import threading
 import weakref
 from collections.abc import Hashable, MutableMapping
@@ -35,6 +36,14 @@ def open_model(source: ModelSource | Source) -> Model:
         if known is None or not _is_equal(known.content, model.content):
             known = _OPEN[key] = model
     return known
+
+
+def _in_child() -> None:
+    global _LOCK  # noqa: PLW0603 (a thread of the parent may have held it)
+    _LOCK = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_in_child)
 
 
 def _key(source: Source) -> Hashable | None:

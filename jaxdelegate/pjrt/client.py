@@ -21,8 +21,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
 
 from jaxlib import _jax, xla_client
 
+from jaxdelegate import forks
 from jaxdelegate.errors import InterpreterError
-from jaxdelegate.pjrt import jax_settings
 from jaxdelegate.pjrt.out_of_memory import is_out_of_memory
 
 # Errors of loading if the bytes are not an executable of this jaxlib, or if its private API
@@ -335,23 +335,22 @@ _is_forked = False  # from a process with threads of XLA, which are missing here
 
 
 def check_process() -> None:
-    """Check that the process was not forked from one that had used XLA.
+    """Check that the process was not forked from one that had used XLA, or was about to.
 
-    Without XLA's threads it would wait forever.
+    It would wait forever for XLA's threads, or for a lock of the thread that was about to.
     """
-    if _is_forked:
+    if _is_forked or forks.was_busy():
         raise InterpreterError(
-            "XLA cannot run in this process: it was forked from one that had used XLA, whose "
-            'threads are not copied. Start workers by multiprocessing.get_context("spawn"), or '
+            "XLA cannot run in this process: it was forked from one that had used XLA, or that "
+            "used jaxdelegate in another thread, and threads are not copied. Start workers by "
+            'multiprocessing.get_context("spawn"), or '
             "fork before the first delegate, model or JAX function is used"
         )
 
 
 def _note_fork() -> None:
     global _is_forked  # noqa: PLW0603 (a property of the process)
-    # The thread that imports jax is missing in this process, too.
-    is_importing = jax_settings.is_imported_by_another_thread()
-    _is_forked = _is_forked or _has_client() or is_importing
+    _is_forked = _is_forked or _has_client()
 
 
 def _has_client() -> bool:

@@ -46,14 +46,6 @@ def is_jax_imported() -> bool:
     return "jax" in sys.modules
 
 
-def is_imported_by_another_thread() -> bool:
-    """Whether another thread imports jax at the moment."""
-    if not _importing.acquire(blocking=False):
-        return True
-    _importing.release()
-    return False
-
-
 def import_jax() -> Any:
     """Import jax and return the module; if this is the first import, remember its settings."""
     with _importing:

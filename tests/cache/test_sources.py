@@ -94,6 +94,7 @@ def test_the_rooms_that_make_programs_count_and_no_others() -> None:
         "digests",
         "direct",  # calls programs
         "errors",
+        "forks",
         "lru_cache",
         "measuring",  # tolerances and costs of the tuner, whose choices are in the key
         "not_built",  # of messages
