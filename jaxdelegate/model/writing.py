@@ -4,7 +4,7 @@ import os
 import stat
 import uuid
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import BinaryIO, NoReturn
 
 from jaxdelegate.errors import ModelError
@@ -20,22 +20,19 @@ _NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 def write_files(path: str | os.PathLike[str], model: Model, edited: Edited) -> None:
     """Write a model, and the files next to it that it uses.
 
-    Files that are open or mapped do not change, since new files replace them. A link at `path` is
-    followed, as in reading; the other files are written to the folder of the link, in which links
-    are not followed. `edited` is a version of `model`. A ModelError if files next to it belong to
-    another model, or are links.
+    Files that are open or mapped do not change, since new files replace them, also a link at
+    `path`, whose target stays as it is. `edited` is a version of `model`. A ModelError if files
+    next to it belong to another model, or are links.
     """
-    named, target = os.path.abspath(os.fsdecode(path)), os.path.realpath(os.fsdecode(path))
-    _check_folders(named, target)
+    target = os.path.abspath(os.fsdecode(path))
     model.origin.check_unchanged()
-    with opened_folder(os.path.dirname(named)) as folder:
-        external = _ExternalFiles(folder, named, model)
+    with _folder_of(target) as folder:
+        external = _ExternalFiles(folder, target, model)
         groups = {name: external.content(name, edited) for name in model.external_buffer_groups}
         for name, content in groups.items():
             if content is not None:
                 with below(folder, name, make=True) as (inner, last):
                     _write(inner, last, content)
-    with opened_folder(os.path.dirname(target)) as folder:
         _write(folder, os.path.basename(target), edited.content)
 
 
@@ -106,22 +103,21 @@ def _has_content(file: int, content: bytes | memoryview) -> bool:
 
 
 def write_file(path: str, write: Callable[[BinaryIO], None]) -> None:
-    """Write one file; a link is followed.
+    """Write one file, which replaces the one at `path`, also a link.
 
     Args:
         path: the file.
         write: writes its content to a file that is open for reading, too.
     """
-    target = os.path.realpath(path)
-    _check_folders(os.path.abspath(path), target)
-    with opened_folder(os.path.dirname(target)) as folder:
-        _write_by(folder, os.path.basename(target), write)
+    with _folder_of(os.path.abspath(path)) as folder:
+        _write_by(folder, os.path.basename(path), write)
 
 
-def _check_folders(*paths: str) -> None:
-    for parent in map(os.path.dirname, paths):
-        if not os.path.isdir(parent):
-            raise FileNotFoundError(f"save: {parent!r}: no such folder; create it first")
+def _folder_of(path: str) -> AbstractContextManager[int]:
+    parent = os.path.dirname(path)
+    if not os.path.isdir(parent):
+        raise FileNotFoundError(f"save: {parent!r}: no such folder; create it first")
+    return opened_folder(parent)
 
 
 def _write(folder: int, name: str, content: bytes | memoryview) -> None:
@@ -137,7 +133,8 @@ def _write_by(folder: int, name: str, write: Callable[[BinaryIO], object]) -> No
             stream.flush()
             with suppress(OSError):
                 before = os.stat(name, dir_fd=folder, follow_symlinks=False)
-                os.fchmod(file, stat.S_IMODE(before.st_mode) & 0o777)
+                if not stat.S_ISLNK(before.st_mode):  # a link has no permissions of its own
+                    os.fchmod(file, stat.S_IMODE(before.st_mode) & 0o777)
             os.fsync(file)
         os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
     except BaseException:

@@ -17,7 +17,7 @@ from jaxdelegate.model import files
 from jaxdelegate.model.editing import Edited, edited
 from jaxdelegate.model.files import FileContent, below, first_clash, opened_folder
 from jaxdelegate.model.records import Model, read_model
-from jaxdelegate.model.writing import write_files
+from jaxdelegate.model.writing import write_file, write_files
 from jaxdelegate.testing import ModelBuilder
 
 W = np.float32([1, 2, 3, 4])
@@ -189,13 +189,16 @@ def test_a_folder_that_is_swapped_for_a_link_is_not_read(folder: Path) -> None:
 
 
 def test_the_model_s_own_name_may_be_a_link(folder: Path) -> None:
-    """A link as in a Hugging Face cache; the other files are next to the link."""
-    (folder.parent / "blob").write_bytes(content("w.bin"))
+    """A link as in a Hugging Face cache, whose blobs others use, is replaced by a new file."""
+    blob = folder.parent / "blob"
+    blob.write_bytes(content("w.bin"))
     (folder / "w.bin").write_bytes(W.tobytes())
     _link(folder / "m.tflite", folder.parent / "blob")
     model = read_model(folder / "m.tflite")
     write_files(folder / "m.tflite", model, _changed(model))
-    assert (folder / "m.tflite").is_symlink()
+    assert not (folder / "m.tflite").is_symlink()
+    assert blob.read_bytes() == content("w.bin")
+    assert (folder / "m.tflite").stat().st_mode & 0o111 == 0
     assert (folder / "w.bin").read_bytes() == (2 * W).tobytes()
     assert not (folder.parent / "w.bin").exists()
 
@@ -236,6 +239,25 @@ def test_nothing_is_written_through_a_link(place: str, is_there: bool, folder: P
     with pytest.raises(ModelError, match="is a symbolic link"):
         write_files(target / "new.tflite", model, _changed(model))
     assert list(outside.iterdir()) == []
+
+
+@pytest.mark.parametrize("target", ["../secret", "beside", "../missing", "."])
+def test_a_link_with_the_new_name_is_replaced(target: str, folder: Path) -> None:
+    """Its target belongs to somebody else: an archive may contain a link, or a shared folder."""
+    secret = folder.parent / "secret"
+    for other in (secret, folder / "beside"):
+        other.write_bytes(OUTSIDE)
+    model = read_model(with_files(folder, "w.bin"))
+    for name, save in (
+        ("new.tflite", lambda path: write_files(path, model, edited(model, {}, {}))),
+        ("new.litertlm", lambda path: write_file(path, lambda file: file.write(b"new"))),
+    ):
+        (folder / name).symlink_to(target)
+        save(os.fspath(folder / name))
+        assert (folder / name).is_file()
+        assert not (folder / name).is_symlink()
+    assert secret.read_bytes() == (folder / "beside").read_bytes() == OUTSIDE
+    assert not (folder.parent / "missing").exists()
 
 
 @pytest.mark.parametrize("before", [None, b"no model", content(), content("v.bin")])
