@@ -1,4 +1,4 @@
-"""The Python code of every page runs, in the order of each page, next to a model.tflite."""
+"""The Python code of every section of every page runs by itself, next to a model.tflite."""
 
 import logging
 import re
@@ -21,7 +21,8 @@ from tests.support.language_models import language_bundle, language_model
 from tests.support.text_encoders import embedding_bundle, text_encoder
 
 ROOT = Path(__file__).parents[1]
-BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+# A heading, or a block, whose group is its code if that is Python.
+PART = re.compile(r"^#+ [^\n]*$|^```(?:python\n(.*?)|[^\n]*\n.*?)^```", re.MULTILINE | re.DOTALL)
 ELSEWHERE = {
     "docs/errors.md": "tests/errors/test_wrong_uses.py runs its code",
     "docs/jax_recipes.md": "tests/test_recipes.py runs its code, and checks what it computes",
@@ -30,14 +31,9 @@ ELSEWHERE = {
     "docs/serving.md": "tests/serve/test_clients.py runs its code, with a server",
     "docs/sharding.md": "tests/test_sharding.py runs its code, on eight devices",
 }
-SLOW = {"docs/lm.md"}  # it opens several language models
-X = "import numpy as np; x = np.zeros((1, 16, 16, 3), np.float32)"
-# Code that a page assumes.
-GIVEN = {
-    "README.md": f"import jax; {X}",
-    "docs/design/rewrites.md": "import jaxdelegate as jd",
-    "docs/design/tuning.md": "import jaxdelegate as jd",
-}
+# Several seconds each.
+SLOW = {"README.md", "docs/api/lm.md", "docs/api/tools.md", "docs/design/tuning.md"}
+SLOW |= {"docs/lm.md", "docs/sensitivity.md"}
 
 
 def images(folder: Path) -> None:
@@ -121,10 +117,17 @@ FILES: dict[str, Callable[[Path], None]] = {
 }
 
 
-def pages() -> list[str]:
-    every = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-    names = [path.relative_to(ROOT).as_posix() for path in every if BLOCK.search(path.read_text())]
-    return [name for name in names if name not in ELSEWHERE]
+def sections() -> Iterator[tuple[str, str, list[str]]]:
+    """Pages, headings, and the Python blocks up to the next heading, which a reader copies."""
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        page, found = path.relative_to(ROOT).as_posix(), {"": list[str]()}
+        for part in PART.finditer(path.read_text()):
+            if part[0].startswith("#"):
+                found[part[0]] = []
+            elif part[1]:
+                list(found.values())[-1].append(part[1])
+        if page not in ELSEWHERE:
+            yield from ((page, heading, blocks) for heading, blocks in found.items() if blocks)
 
 
 @pytest.fixture
@@ -142,17 +145,24 @@ def _tables(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("_tables")
 @pytest.mark.parametrize(
-    "page", [pytest.param(p, marks=[pytest.mark.slow] * (p in SLOW)) for p in pages()]
+    ("page", "blocks"),
+    [
+        pytest.param(page, blocks, id=f"{page}{heading}", marks=[pytest.mark.slow] * (page in SLOW))
+        for page, heading, blocks in sections()
+    ],
 )
-def test_the_code_of_a_page_runs(
-    page: str, classifier: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_code_of_a_section_runs(
+    page: str,
+    blocks: list[str],
+    classifier: bytes,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     (tmp_path / "model.tflite").write_bytes(classifier)
     monkeypatch.chdir(tmp_path)
     FILES.get(page, lambda _folder: None)(tmp_path)
     names: dict[str, object] = {"__name__": "page"}
-    exec(GIVEN.get(page, ""), names)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for block in BLOCK.findall((ROOT / page).read_text()):
+        for block in blocks:
             exec(compile(block, page, "exec"), names)
