@@ -169,7 +169,9 @@ class DelegateOptions:
         False, "If a partition cannot be compiled, warn and run it on the CPU."
     )
     serialization_dir: str | None = _option(
-        None, "The directory for compiled programs; unset: they are not stored."
+        None,
+        "The directory for compiled programs; unset: they are not stored, except those of language "
+        "models, in ~/.cache/jaxdelegate.",
     )
     max_programs: int = _option(
         16,

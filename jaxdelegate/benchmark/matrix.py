@@ -81,7 +81,7 @@ def configurations(
             rows += _on_cpu(threads, dtypes)
         else:
             programs = _by_program(platform, dtypes)
-            rows += [Configuration(f"{platform}-{names}", flags) for names, flags in programs]
+            rows += [Configuration(f"{platform} (jax-{names})", flags) for names, flags in programs]
     return rows
 
 
@@ -90,7 +90,7 @@ def _on_cpu(threads: Sequence[int], dtypes: Sequence[str]) -> list[Configuration
     for n in threads:
         name = f"cpu w/ {n} threads"
         count = f"--num_threads={n}"
-        rows.append(Configuration(name, ("--use_xnnpack=false", count)))
+        rows.append(Configuration(f"{name} (litert)", ("--use_xnnpack=false", count)))
         rows.append(Configuration(f"{name} (xnnpack)", ("--use_xnnpack=true", count)))
         for names, flags in _by_program("cpu", dtypes):
             rows.append(Configuration(f"{name} (jax-{names})", (*flags, count)))

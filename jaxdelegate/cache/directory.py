@@ -23,6 +23,12 @@ _ABANDONED_SECONDS = 3600.0  # a temporary file of that age belongs to a process
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
+def default_folder() -> str:
+    """Where language models keep their programs unless the user names another directory."""
+    root = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return os.path.join(root, "jaxdelegate")
+
+
 class PrivateDirectory:
     """Files by name, readable and writable by their owner.
 

@@ -13,8 +13,9 @@ from jaxdelegate.text import plural, shortened
 
 
 def summary(result: InferenceDiff, top: int = 10) -> str:
-    """The lines of TFLite's tool, then details, and the `top` layers with the largest errors."""
+    """The verdict, the lines of TFLite's tool, details, the `top` layers by their errors."""
     lines = [
+        verdict(result),
         f"Num evaluation runs: {result.num_runs}",
         f"Reference run latency: {result.reference_latency}",
         f"Test run latency: {result.test_latency}",
@@ -25,7 +26,7 @@ def summary(result: InferenceDiff, top: int = 10) -> str:
     ]
     if result.layers is not None:
         lines += layer_lines(result.layers, top)
-    return "\n".join([*lines, verdict(result)])
+    return "\n".join(lines)
 
 
 def verdict(result: InferenceDiff) -> str:

@@ -40,6 +40,18 @@ class Variant:
     is_masked: bool = False
     has_hidden_state: bool = False
 
+    def __str__(self) -> str:
+        parts = {
+            "the largest logit": self.k == 1,
+            f"top {self.k}": self.k > 1,
+            "rules": self.has_rules,
+            f"{self.ngram}-grams": self.ngram,
+            "scores": self.has_scores,
+            "masked": self.is_masked,
+            "hidden state": self.has_hidden_state,
+        }
+        return ", ".join(part for part, is_there in parts.items() if is_there)
+
 
 class Choice(NamedTuple):
     """How to choose a sequence's tokens, as arrays; of several sequences with a leading axis.

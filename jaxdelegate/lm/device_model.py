@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
+from jaxdelegate.cache.directory import default_folder
 from jaxdelegate.cache.loading import ModelData, ResultSpec
 from jaxdelegate.cache.program_key import FileProgramKey
 from jaxdelegate.cache.programs import ProgramCache
@@ -88,7 +89,7 @@ def opened(
     """
     # As XNNPACK, which is what runs bundles in LiteRT-LM.
     view = dataclasses.replace(whole(options, Limits()), follows_xnnpack=True)
-    folder = None if cache_dir == _NO_CACHE else cache_dir or _default_folder()
+    folder = None if cache_dir == _NO_CACHE else cache_dir or default_folder()
     prepared = view.prepared or view.options
     compiler = Compiler(dataclasses.replace(prepared, serialization_dir=folder))
     if compiler.cache is not None and not cache_dir:
@@ -289,9 +290,9 @@ class DeviceModel(abc.ABC, Generic[T]):
         self._check(task)
         if not weights.runtime.has_jax:
             raise client.NeedsJaxError("the program is not stored")
-        where = f"{self._name}, signature {self._keys(task)['']!r}, for {weights.runtime.device}"
+        what = f"{self._name} ({self._description(task)}) for {weights.runtime.device}"
         next_time = "" if cache is None else "; the next start loads the program"
-        with waiting(f"compiling {where}{next_time}"):
+        with waiting(f"compiling {what}{next_time}"):
             if cache is None or key is None:
                 program = self._computation(weights).program(task)
             else:
@@ -372,8 +373,3 @@ class DeviceModel(abc.ABC, Generic[T]):
             model_name=os.path.basename(self._name),
             operators=self._description(task),
         )
-
-
-def _default_folder() -> str:
-    root = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return os.path.join(root, "jaxdelegate")

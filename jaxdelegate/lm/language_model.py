@@ -87,7 +87,8 @@ class LanguageModel(DeviceModel[Task]):
         return results(self.graph, task)
 
     def _description(self, task: Task) -> str:
-        return f"{task.kind} {task.step}, slots: {task.slots}, caches: {task.length}"
+        what = f"{task.kind} {task.step}, slots: {task.slots}, caches: {task.length}"
+        return f"{what}, {task.variant}" if task.kind == "generate" else what
 
     def _new_computation(self, weights: DeviceWeights) -> Any:
         from jaxdelegate.lm.computation import Computation  # noqa: PLC0415 (imports jax)

@@ -143,8 +143,12 @@ class PrecisionReport:
                 f"out of tolerance {bound}; {off}. {len(self.float32_operators)} of "
                 f"{plural(len(self.operators), 'operator')} need float32."
             )
-        adds_up = "" if self.is_safe else ": small errors add up"
-        return f"{self.compute_dtype}: all operators within tolerance {bound}; {off}{adds_up}."
+        if not self.is_safe:
+            return (
+                f"{self.compute_dtype}: the outputs are out of tolerance {bound}: {off}. Each "
+                "operator alone is within it; small errors add up."
+            )
+        return f"{self.compute_dtype}: all operators within tolerance {bound}; {off}."
 
 
 _ROWS, _WORST = 20, 3

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from absl import flags
 
+from jaxdelegate.cache.directory import default_folder
 from jaxdelegate.cache.maintenance import (
     EntryReport,
     foreign_files,
@@ -31,7 +32,8 @@ def run(values: flags.FlagValues, action: str) -> int:
     """Print the entries, or what was removed; returns 1 if `verify` finds damage."""
     directory = delegate_flags.options(values).serialization_dir
     if not directory:
-        raise OptionError("--jax_serialization_dir is required: a directory of programs")
+        directory = default_folder()
+        print(wrapped(f"Programs of language models in {printable(directory)}:"))
     if action == "prune":
         done = prune(directory, _bytes(values.max_size))
         count = plural(len(done.removed), "file")

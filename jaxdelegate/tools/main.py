@@ -31,7 +31,7 @@ TOOLS = {
     "bisect": "find the operators that make an output wrong when they are delegated",
     "plot": "draw the tools' JSON results: latency, batches, roofline, errors by layer",
     "compile": "compile a model's programs ahead of time into --jax_serialization_dir",
-    "cache": "list, verify or prune the programs in --jax_serialization_dir",
+    "cache": "list, verify or prune stored programs: of bundles, or in --jax_serialization_dir",
     "serve": "serve models over HTTP and gRPC: Open Inference Protocol v2, dynamic batching",
     "imagenet_eval": "measure an image classifier's top-k accuracy on a validation set",
     "coco_eval": "measure an object detector's average precision on annotated images",
@@ -87,7 +87,7 @@ def _run(name: str, arguments: Sequence[str]) -> int:
         raise OptionError(str(error)) from error
     leading, rest = (given[:1], given[1:]) if actions else ([], given)
     more = [_action(name, actions, leading)] if actions else []
-    rest = command_line.with_model(values, rest)
+    rest = command_line.with_files(tool, values, rest)
     if rest:
         return _fail(f"unexpected argument {rest[0]!r}; flags begin with --")
     command_line.check(tool, values)

@@ -36,7 +36,7 @@ def test_the_cpu_with_threads_and_dtypes() -> None:
     assert [row.name for row in rows] == [
         f"cpu w/ {n} threads{kind}"
         for n in (1, 4)
-        for kind in ("", " (xnnpack)", " (jax-fp32)", " (jax-bf16)")
+        for kind in (" (litert)", " (xnnpack)", " (jax-fp32)", " (jax-bf16)")
     ]
     assert rows[0].flags == ("--use_xnnpack=false", "--num_threads=1")
     assert rows[7].flags == (
@@ -48,11 +48,11 @@ def test_the_cpu_with_threads_and_dtypes() -> None:
 def test_all_selects_the_available_platforms() -> None:
     dtypes = ("float32", "tensorfloat32", "float16")
     names = [r.name for r in configurations(["all"], ["cpu", "gpu"], (1,), dtypes)]
-    assert names[-3:] == ["gpu-fp32", "gpu-tf32", "gpu-fp16"]
+    assert names[-3:] == [f"gpu (jax-{dtype})" for dtype in ("fp32", "tf32", "fp16")]
     assert len(names) == 3 + 3  # on the CPU float16 is computed in float32
     assert [r.name for r in configurations(["tpu"], ["tpu"], (1,), dtypes)] == [
-        "tpu-fp32",
-        "tpu-fp16",
+        "tpu (jax-fp32)",
+        "tpu (jax-fp16)",
     ]
     assert configurations(["none"], ["cpu"], (1,), dtypes) == [Configuration("as given", ())]
 

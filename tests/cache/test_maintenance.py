@@ -155,6 +155,22 @@ def test_the_tool_verifies(filled: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "3 cannot be used." in capsys.readouterr().out
 
 
+def test_without_a_directory_the_tool_lists_programs_of_language_models(
+    filled: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert tool("list") == 1
+    assert f"'{tmp_path}/jaxdelegate': no such folder" in capsys.readouterr().err
+    filled.rename(tmp_path / "jaxdelegate")
+    assert tool("list") == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert f"Programs of language models in {tmp_path}/jaxdelegate:" in printed
+    assert "3 programs, " in printed
+
+
 def test_the_tool_prunes(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert tool("prune", f"--jax_serialization_dir={filled}", "--max_size=1G") == 0
     assert capsys.readouterr().out.startswith("0 files removed; ")
@@ -168,7 +184,6 @@ def test_the_tool_prunes(filled: Path, capsys: pytest.CaptureFixture[str]) -> No
     [
         ([], "cache: expected one of list, verify, prune, got none"),
         (["show"], "cache: expected one of list, verify, prune, got show"),
-        (["list"], "--jax_serialization_dir is required: a directory of programs"),
         (["list", "--jax_serialization_dir=/nowhere/at/all"], "/nowhere/at/all"),
         (["list", "--delegate_serialize_dir=/nowhere/at/all"], "/nowhere/at/all"),
         (

@@ -173,12 +173,13 @@ def wrong(network: bytes) -> InferenceDiff:
         return diff(network, per_layer=True, inputs=InputSettings(seed=5))
 
 
-def test_the_text_starts_like_tflites(wrong: InferenceDiff) -> None:
+def test_the_text_starts_with_the_verdict_and_like_tflites(wrong: InferenceDiff) -> None:
     lines = summary(wrong, top=2).splitlines()
-    assert lines[0] == "Num evaluation runs: 2"
-    assert re.fullmatch(r"Reference run latency: avg=[\d.e+]+\(us\), std_dev=\d+\(us\)", lines[1])
-    assert re.fullmatch(r"Test run latency: avg=[\d.e+]+\(us\), std_dev=\d+\(us\)", lines[2])
-    assert lines[3] == (
+    assert lines[0] == verdict(wrong)
+    assert lines[1] == "Num evaluation runs: 2"
+    assert re.fullmatch(r"Reference run latency: avg=[\d.e+]+\(us\), std_dev=\d+\(us\)", lines[2])
+    assert re.fullmatch(r"Test run latency: avg=[\d.e+]+\(us\), std_dev=\d+\(us\)", lines[3])
+    assert lines[4] == (
         f"OutputDiff[0]: avg_error={wrong.outputs[0].mean_abs:g}, "
         f"std_dev={wrong.outputs[0].std_dev:g}"
     )

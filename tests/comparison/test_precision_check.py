@@ -22,6 +22,7 @@ from jaxdelegate.op_lowering.options import (
 )
 from jaxdelegate.op_lowering.precision import PrecisionPolicy
 from jaxdelegate.reference.kernel import Kernel, same_shape
+from jaxdelegate.report.precision import OperatorPrecision, PrecisionReport
 from jaxdelegate.testing import ModelBuilder
 from jaxdelegate.testing.running import random_inputs, run_once
 from tests.support.combinations import one_of
@@ -93,6 +94,18 @@ def test_a_model_within_the_range_is_safe() -> None:
     assert str(report).startswith(
         "float16: all operators within tolerance (error bound 0.01); outputs"
     )
+
+
+def test_small_errors_that_add_up_are_out_of_tolerance() -> None:
+    """The exit code is 2, so the text must not say that all is well."""
+    operators = [
+        OperatorPrecision(n, "ADD", f"t{n}", 1.0, error, 0.004, 0, 0, True, n == 2)
+        for n, error in enumerate((0.004, 0.008, 0.012))
+    ]
+    report = PrecisionReport("float16", 0.01, tuple(operators))
+    assert not report.is_safe
+    assert str(report).startswith("float16: the outputs are out of tolerance (error bound 0.01): ")
+    assert "within tolerance" not in str(report)
 
 
 def test_the_range_of_bfloat16_suffices() -> None:

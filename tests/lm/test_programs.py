@@ -1,8 +1,10 @@
 """The programs of a language model: caches are updated in place, and nothing is compiled twice."""
 
+import contextlib
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
@@ -11,6 +13,7 @@ import pytest
 
 from jaxdelegate import lm
 from jaxdelegate.errors import CacheWarning, DeviceMemoryError, InterpreterError
+from jaxdelegate.lm import device_model
 from jaxdelegate.lm.choices import Choice, Rules
 from jaxdelegate.lm.graph import LanguageGraph
 from jaxdelegate.lm.language_model import LanguageModel
@@ -47,6 +50,26 @@ def test_caches_are_updated_in_place(slots: int) -> None:
     aliased = re.search(r"input_output_alias=\{([^\n]*?)\}, entry", text)
     assert aliased is not None
     assert aliased[1].count("alias)") == 2
+
+
+def test_what_is_compiled_has_a_name_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts: list[str] = []
+
+    @contextlib.contextmanager
+    def waiting(text: str) -> Iterator[None]:
+        texts.append(text)
+        yield
+
+    monkeypatch.setattr(device_model, "waiting", waiting)
+    model = LanguageModel(language_model(), "model", {}, {"platform": "cpu"}, None, ":nocache")
+    for sampler in (lm.SamplerConfig(), lm.SamplerConfig(top_k=4)):
+        rules = Rules(sampler)
+        variant = rules.variant(model.graph.vocabulary)
+        model.program(Programs(model, 2, (2,)).generator(variant, 64))
+    assert texts == [
+        f"compiling model (generate decode, slots: 2, caches: 64, {chosen}) for cpu:0"
+        for chosen in ("the largest logit", "top 4")
+    ]
 
 
 def test_caches_that_do_not_fit() -> None:

@@ -30,7 +30,7 @@ def test_the_matrix_of_the_cpu(
     lines = capsys.readouterr().out.splitlines()
     at = next(i for i, line in enumerate(lines) if "Summary of All Runs" in line)
     names = [line.split(": ")[0].strip() for line in lines[at + 1 :]]
-    assert sorted(names) == [f"cpu w/ 1 threads{k}" for k in ("", " (jax-fp32)", " (xnnpack)")]
+    assert sorted(names) == [f"cpu w/ 1 threads ({k})" for k in ("jax-fp32", "litert", "xnnpack")]
     records = json.loads(target.read_text())
     assert [r["configuration"]["name"] for r in records] == names
     medians = [r["result"]["inference_ms"]["median"] for r in records]

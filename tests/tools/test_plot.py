@@ -35,6 +35,46 @@ def test_layers_of_inference_diff(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert f"layers plot of {result} written to {figure}" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("more", [[], ["--per_layer"]])
+def test_a_comparison_without_flags(
+    more: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("m.tflite").write_bytes(one_operator())
+    flags = ["--num_runs=1", "--result_json=diff.json", *more]
+    assert main(["inference_diff", "m.tflite", *flags]) == 0
+    assert main(["plot", "diff.json"]) == 0
+    assert Path("diff.png").read_bytes().startswith(b"\x89PNG")
+    assert "layers plot of diff.json written to diff.png" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("records", "kind"),
+    [
+        (
+            [{"inference_ms": {"values": [1, 2], "avg": 1.5}, "batch": 1, "operators": []}],
+            "latency",
+        ),
+        ([{"inference_ms": {"values": [1], "avg": 1}, "batch": n} for n in (1, 8)], "batch"),
+        ([{**ROOFLINE, "peaks": {"flops_per_second": 1e12, "bytes_per_second": 1e11}}], "roofline"),
+    ],
+)
+def test_the_kind_is_what_the_results_have(
+    records: list[dict[str, object]],
+    kind: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    files = [tmp_path / f"{n}.json" for n in range(len(records))]
+    for file, record in zip(files, records, strict=True):
+        file.write_text(json.dumps(record))
+    assert main(["plot", *map(str, files), f"--output={tmp_path}/x.svg"]) == 0
+    assert capsys.readouterr().out.startswith(f"{kind} plot of ")
+
+
 def test_results_of_the_benchmark(tmp_path: Path) -> None:
     model, result = tmp_path / "m.tflite", tmp_path / "r.json"
     model.write_bytes(one_operator())
@@ -62,10 +102,12 @@ def test_a_roofline_with_peaks_from_the_command_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ([], "--kind is required"),
+        ([], "--input is required"),
         (["--kind=pie"], "kind"),
         (["--kind=latency"], "--input is required"),
-        (["--kind=latency", "--input={result}"], "--output is required"),
+        (["{here}"], "not a JSON file"),
+        (["{other}"], "other.json: expected a result of inference_diff or benchmark_model"),
+        (["{result}", "--input={result}"], "unexpected argument"),
         (["--kind=latency", "--input={result}", "--output=x.txt"], "must end in .png, .svg"),
         (["--kind=latency", "--input={result}.absent", "--output=x.png"], "No such file"),
         (["--kind=latency", "--input={result}", "--output=x.png"], "not a result for a latency"),
@@ -86,5 +128,7 @@ def test_mistakes_are_one_line(
 ) -> None:
     result = tmp_path / "r.json"
     result.write_text(json.dumps(ROOFLINE))
-    given = (flag.format(result=result, here=__file__) for flag in flags)
+    other = tmp_path / "other.json"
+    other.write_text("{}")
+    given = (flag.format(result=result, here=__file__, other=other) for flag in flags)
     assert message in refused("plot", *given)

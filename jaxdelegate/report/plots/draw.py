@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,6 +53,25 @@ def draw(
         where = ", ".join(dict.fromkeys(path for path, _ in records))
         why = f"it has no {error}" if isinstance(error, KeyError) else error
         raise OptionError(f"{where}: not a result for a {kind} plot: {why}") from error
+
+
+def kind_of(paths: Sequence[str | os.PathLike[str]]) -> str:
+    """The first kind that the results have figures for, a key of KINDS.
+
+    Raises:
+        OptionError: none.
+    """
+    records = [record for path in paths for record in read_records(path)]
+    if any("layers" in record for record in records):
+        return "layers"
+    if any("inference_ms" in record for record in records):
+        return "batch" if len({record.get("batch") for record in records}) > 1 else "latency"
+    if any("operators" in record for record in records):
+        return "roofline"
+    raise OptionError(
+        f"{', '.join(map(str, paths))}: expected a result of inference_diff or benchmark_model "
+        "(--result_json)"
+    )
 
 
 def _latency(records: Records, _peaks: Peaks | None) -> "Figure":
@@ -121,9 +140,19 @@ def _layers(records: Records, _peaks: Peaks | None) -> "Figure":
     points = [
         _layer_point(row, series)
         for series, record in distinguished(records)
-        for row in record["layers"]["layers"]
+        for row in _rows(record)
     ]
     return error_per_layer(points, title=title(records))
+
+
+def _rows(record: Record) -> Iterable[Record]:
+    """The layers, or the outputs of a comparison without layers."""
+    if record["layers"] is not None:
+        return list(record["layers"]["layers"])
+    return [
+        {"node": n, "operator": "output", "tensor": output, "local": None}
+        for n, output in enumerate(record["outputs"])
+    ]
 
 
 def _layer_point(row: Record, series: str) -> LayerPoint:
