@@ -1,4 +1,4 @@
-"""What forks have to know of other threads, whose locks stay locked in the child for ever."""
+"""What forks have to know of other threads, whose locks stay locked in the child."""
 
 # These two lock at forks what they unlock afterwards: their first import must not fall between.
 import concurrent.futures.thread  # noqa: F401

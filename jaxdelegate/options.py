@@ -129,8 +129,9 @@ class DelegateOptions:
     )
     quant_mode: QuantMode = _option(
         "auto",
-        "Quantized operators run in integers, or in fake-quantized floats (float_view). auto: on a "
-        "CPU in integers where these are faster, elsewhere in floats.",
+        "Quantized operators run in integers, or in fake-quantized floats (float_view). auto: in "
+        "integers where these are faster on a CPU, in floats on other devices and in "
+        "jaxdelegate.load.",
         keyed=True,
     )
     rewrites: str = _option(

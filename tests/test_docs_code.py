@@ -1,4 +1,4 @@
-"""The Python code of every section of every page runs by itself, next to a model.tflite."""
+"""The Python code of every section of every page runs alone, next to a model.tflite."""
 
 import logging
 import re

@@ -32,8 +32,8 @@ def load(
         source: a path, or the file's content as bytes. The path may name a model in a bundle:
             `gemma.litertlm!prefill_decode`.
         options: options of JaxDelegate about the computation: platform, quant_mode, compute_dtype
-            and so on. Those about partitions and the cache do not apply here. quant_mode is
-            'float_view' unless it is set to 'integer': only floats have gradients.
+            and so on. Those about partitions and the cache do not apply here. The
+            quant_mode 'auto' is 'float_view' here: only floats have gradients.
         **more: single options, which override `options`.
         max_tensor_bytes: the largest size of a tensor. Larger ones are an error before anything is
             allocated, since a damaged file may declare any shape. None: 2 GiB.

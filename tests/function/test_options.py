@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 import jaxdelegate as jd
-from jaxdelegate.testing import assert_close
+from jaxdelegate.op_lowering.options import FullyConnectedOptions
+from jaxdelegate.testing import ModelBuilder, assert_close
 from jaxdelegate.testing.running import run_once
 from tests.function.graphs import classifier, integers
 from tests.function.test_function import lstm
+from tests.support.quantized import scaled
 
 
 def delegated(content: bytes, x: np.ndarray, options: dict[str, Any]) -> list[np.ndarray]:
@@ -43,6 +45,30 @@ def test_a_delegate_with_these_options_answers_the_same(options: dict[str, Any])
         want = delegated(content, x, options)
         np.testing.assert_array_equal(model(x)[0], want[0])  # the same program
         assert_close(apply(params, x), want, accumulated=36)
+
+
+def int16_sums() -> bytes:
+    """int16: y = x W^T, [64, 256] -> [64, 32]; float32 rounds some of the sums to another step."""
+    builder, rng = ModelBuilder(), np.random.default_rng(1)
+    x = builder.input((64, 256), np.int16, "x", quantization=scaled(1 / 32768))
+    w = builder.constant(rng.integers(-127, 128, (32, 256), np.int8), quantization=scaled(1 / 127))
+    y = builder.tensor((64, 32), np.int16, quantization=scaled(1 / 1024))
+    builder.operator("FULLY_CONNECTED", [x, w, None], [y], FullyConnectedOptions(), version=7)
+    builder.outputs(y)
+    return builder.build()
+
+
+def test_auto_is_the_float_view_in_load_and_integers_in_a_delegate_on_a_cpu() -> None:
+    content = int16_sums()
+    x = np.random.default_rng(0).integers(-32768, 32768, (64, 256), np.int16)
+    (floats,) = delegated(content, x, {"quant_mode": "float_view"})
+    (integer,) = run_once(jd.Interpreter(model_content=content), [x])
+    assert np.any(floats != integer)
+    for options in ({}, {"quant_mode": "auto"}, {"quant_mode": "float_view"}):
+        np.testing.assert_array_equal(jd.load(content, options)(x)[0], floats)
+    np.testing.assert_array_equal(jd.load(content, quant_mode="integer")(x)[0], integer)
+    for options in ({}, {"quant_mode": "auto"}, {"quant_mode": "integer"}):
+        np.testing.assert_array_equal(delegated(content, x, options)[0], integer)
 
 
 def test_bfloat16_is_computed_wherever_the_device_has_it() -> None:

@@ -241,11 +241,11 @@ def test_nothing_is_written_through_a_link(place: str, is_there: bool, folder: P
     assert list(outside.iterdir()) == []
 
 
-@pytest.mark.parametrize("target", ["../secret", "beside", "../missing", "."])
+@pytest.mark.parametrize("target", ["../secret", "other", "../missing", "."])
 def test_a_link_with_the_new_name_is_replaced(target: str, folder: Path) -> None:
-    """Its target belongs to somebody else: an archive may contain a link, or a shared folder."""
+    """Its target belongs to someone else: an archive may contain a link, or a shared folder."""
     secret = folder.parent / "secret"
-    for other in (secret, folder / "beside"):
+    for other in (secret, folder / "other"):
         other.write_bytes(OUTSIDE)
     model = read_model(with_files(folder, "w.bin"))
     for name, save in (
@@ -256,7 +256,7 @@ def test_a_link_with_the_new_name_is_replaced(target: str, folder: Path) -> None
         save(os.fspath(folder / name))
         assert (folder / name).is_file()
         assert not (folder / name).is_symlink()
-    assert secret.read_bytes() == (folder / "beside").read_bytes() == OUTSIDE
+    assert secret.read_bytes() == (folder / "other").read_bytes() == OUTSIDE
     assert not (folder.parent / "missing").exists()
 
 
