@@ -57,19 +57,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--task", action="append", choices=RECIPES, help="default: all")
     parser.add_argument("--steps", type=int, help="of the optimizer")
+    parser.add_argument("--count", type=int, help="of samples")
     parser.add_argument("--seed", type=int, default=0, help="of weights, samples and batches")
     parser.add_argument("--folder", type=Path, default=Path(), help="where the files go")
     args = parser.parse_args()
     for task in args.task or RECIPES:
-        for name, content in networks(task, args.steps, args.seed):
+        for name, content in networks(task, args.steps, args.count, args.seed):
             (args.folder / f"{name}.tflite").write_bytes(content)
             print(f"{name}.tflite: {len(content)} bytes, {measuring.accuracy(task, content)}")
 
 
-def networks(task: str, steps: int | None, seed: int) -> Iterator[tuple[str, bytes]]:
+def networks(
+    task: str, steps: int | None, count: int | None, seed: int
+) -> Iterator[tuple[str, bytes]]:
     """The name and content of a trained task's float file, then of its int8 file."""
     recipe = RECIPES[task]
-    data, steps = recipe.make(recipe.count, seed), steps or recipe.steps
+    data, steps = recipe.make(count or recipe.count, seed), steps or recipe.steps
     # The operators after the scores and encodings of a detector have no useful gradient.
     options = {"decoded": False} if task == "detection" else {}
     trainable = recipe.network(seed, **options)

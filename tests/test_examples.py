@@ -17,7 +17,8 @@ from tests.support.networks import small_classifier
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
-SCRIPTS = [p.name for p in sorted(EXAMPLES.glob("*.py")) if p.name != "train_networks.py"]
+TRAINING = EXAMPLES / "train_networks.py"
+SCRIPTS = [p.name for p in sorted(EXAMPLES.glob("*.py")) if p != TRAINING]
 COMPILED, LOADED = "compiled or imported jax", "loaded what was compiled before"
 NOTICE = "INFO: Created TensorFlow Lite XNNPACK delegate for CPU.\n"  # LiteRT's, to stderr
 DOCKERFILE = (EXAMPLES / "container/Dockerfile").read_text()
@@ -136,17 +137,30 @@ def test_an_example_is_short(name: str) -> None:
 
 
 @pytest.mark.slow
-def test_networks_are_trained_and_written(tmp_path: Path) -> None:
-    command = [sys.executable, "-W", "error", str(EXAMPLES / "train_networks.py")]
-    printed = run([*command, "--task=keywords", "--steps=2"], tmp_path)
-    assert "step 2: loss" in printed
-    (subgraph,) = read_model(tmp_path / "keywords.tflite").subgraphs
-    assert {op.name for op in subgraph.operators} >= {"SVDF", "FULLY_CONNECTED"}
+@pytest.mark.parametrize(
+    ("task", "operators"),
+    [
+        ("classification", {"DEPTHWISE_CONV_2D", "FULLY_CONNECTED"}),
+        ("detection", {"TFLite_Detection_PostProcess"}),
+        ("segmentation", {"CONV_2D"}),
+        ("pose", {"CONV_2D"}),
+        ("keywords", {"SVDF", "FULLY_CONNECTED"}),
+    ],
+)
+def test_networks_are_trained_and_written(task: str, operators: set[str], tmp_path: Path) -> None:
+    # The quantizer's interpreter warns that it keeps all tensors.
+    command = [sys.executable, "-W", "error", "-W", "ignore:Warning", str(TRAINING)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    options = [f"--task={task}", "--steps=2", "--count=32"]
+    subprocess.run([*command, *options], cwd=tmp_path, env=environment, check=True)
+    (subgraph,) = read_model(tmp_path / f"{task}.tflite").subgraphs
+    assert {op.name for op in subgraph.operators} >= operators
+    assert (task == "keywords") != (tmp_path / f"{task}_int8.tflite").exists()
 
 
 def test_the_table_has_every_script() -> None:
     rows = re.findall(r"^\| `(\w+\.py)` \| ", (EXAMPLES / "README.md").read_text(), re.MULTILINE)
-    assert sorted(rows) == sorted([*SCRIPTS, "train_networks.py"])
+    assert sorted(rows) == sorted([*SCRIPTS, TRAINING.name])
 
 
 @pytest.mark.slow

@@ -29,9 +29,9 @@ def language_model_record(result: LanguageModelDiff) -> dict[str, Any]:
 
 
 def language_model_summary(result: LanguageModelDiff) -> str:
-    """Both answers to each prompt, how often the next tokens are equal, and the verdict."""
+    """The verdict, both answers to each prompt, and how often the next tokens are equal."""
     lines = [line for answer in result.answers for line in _answer_lines(result, answer)]
-    return "\n".join([*lines, *_step_lines(result), language_model_verdict(result)])
+    return "\n".join([language_model_verdict(result), *lines, *_step_lines(result)])
 
 
 def language_model_verdict(result: LanguageModelDiff) -> str:

@@ -18,7 +18,8 @@ FLAGS = (
     Flag("max_num_tokens", int, None, "run, benchmark: of prompt and answer, at least.", lower=1),
     Flag(
         "cache_dir", str, None,
-        "run, benchmark: the folder of compiled programs; default: the user's; :nocache: none.",
+        "run, benchmark: the folder of compiled programs; default: ~/.cache/jaxdelegate; :nocache: "
+        "none.",
     ),
     Flag("speculative_decoding", str, None, "run, benchmark: use the drafter.", _BOOLEAN),
     Flag("prompt", str, None, "run: a single prompt; its answer is printed."),

@@ -186,7 +186,7 @@ def test_a_language_model(tool: Printed, bundle: str, tmp_path: Path) -> None:
     lines = out.splitlines()
     assert [line for line in lines if line.startswith("prompt")] == ["prompt 'Hello'", "prompt 'A'"]
     assert "After the same tokens the most likely one is equal in 12 of 12 steps (100.0%)." in lines
-    assert lines[-1] == "All answers agree with numpy."
+    assert lines[0] == "All answers agree with numpy."
     record = json.loads((tmp_path / "r.json").read_text())
     assert (record["tool"], record["version"]) == ("inference_diff", __version__)
     assert (record["is_healthy"], record["top_1"]) == (True, 1.0)
@@ -196,7 +196,7 @@ def test_a_language_model(tool: Printed, bundle: str, tmp_path: Path) -> None:
     against = f"--against={other}"
     code, out, _ = tool(bundle, "--reference=litert_ref", against, "--prompt=A", *flags)
     assert code == 2
-    assert out.endswith("1 of 1 answer differs from other.litertlm (litert_ref).\n")
+    assert out.startswith("1 of 1 answer differs from other.litertlm (litert_ref).\n")
 
 
 @pytest.mark.parametrize(
