@@ -10,8 +10,8 @@ import time
 from collections.abc import Iterator
 from types import FrameType
 
-_OURS = "jaxdelegate"
-_WAITED_FOR = _OURS, "ai_edge_litert", "flatbuffers", "jax", "jaxlib", "ml_dtypes", "numpy", "scipy"
+_START_XLA = "jaxdelegate", "jax", "jaxlib"
+_IMPORTED = *_START_XLA, "ai_edge_litert", "flatbuffers", "ml_dtypes", "numpy", "scipy"
 _IMPORTS = "<frozen importlib._bootstrap>", "_find_and_load"
 _LONGEST_WAIT_S = 60.0  # an import that waits for the forking thread does not end
 
@@ -20,7 +20,10 @@ _was_busy = False
 
 
 def was_busy() -> bool:
-    """Whether another thread ran this package when this process, or one before it, was forked."""
+    """Whether another thread ran this package or jax when this process, or one before, was forked.
+
+    That thread may have held locks, and nothing in this process releases them.
+    """
     return _was_busy
 
 
@@ -30,7 +33,9 @@ def _before() -> None:
     end = time.monotonic() + _LONGEST_WAIT_S
     while _is_imported_elsewhere() and time.monotonic() < end:
         time.sleep(0.001)
-    _is_busy = any(_package(frame.f_globals.get("__name__")) == _OURS for frame in _elsewhere())
+    _is_busy = any(
+        _package(frame.f_globals.get("__name__")) in _START_XLA for frame in _elsewhere()
+    )
 
 
 def _in_child() -> None:
@@ -41,7 +46,7 @@ def _in_child() -> None:
 def _is_imported_elsewhere() -> bool:
     return any(
         (frame.f_code.co_filename, frame.f_code.co_name) == _IMPORTS
-        and _package(frame.f_locals.get("name")) in _WAITED_FOR
+        and _package(frame.f_locals.get("name")) in _IMPORTED
         for frame in _elsewhere()
     )
 

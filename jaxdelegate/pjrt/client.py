@@ -341,10 +341,10 @@ def check_process() -> None:
     """
     if _is_forked or forks.was_busy():
         raise InterpreterError(
-            "XLA cannot run in this process: it was forked from one that had used XLA, or that "
-            "used jaxdelegate in another thread, and threads are not copied. Start workers by "
-            'multiprocessing.get_context("spawn"), or '
-            "fork before the first delegate, model or JAX function is used"
+            "XLA cannot run in this process: it was forked from one that had used XLA, or whose "
+            "other threads were using it, and threads are not copied. Start workers by "
+            'multiprocessing.get_context("spawn"), or fork before the first delegate, model or '
+            "JAX function is used"
         )
 
 

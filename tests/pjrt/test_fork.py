@@ -145,10 +145,11 @@ in_child(lambda: served(opened(jd.JaxDelegate())))
 
 @pytest.mark.slow
 @pytest.mark.parametrize("delay", [0.02, 0.3])
-def test_while_another_thread_uses_it_for_the_first_time(lines, delay: float) -> None:
+@pytest.mark.parametrize("use", ["served(opened(jd.JaxDelegate()))", "__import__('jax').devices()"])
+def test_while_another_thread_uses_it_for_the_first_time(lines, use: str, delay: float) -> None:
     said = lines(f"""
 import threading, time
-thread = threading.Thread(target=lambda: served(opened(jd.JaxDelegate())))
+thread = threading.Thread(target=lambda: {use})
 thread.start()
 time.sleep({delay})
 in_child(lambda: served(opened(jd.JaxDelegate())))
