@@ -13,6 +13,7 @@ import pytest
 from tqdm import tqdm
 
 import jaxdelegate as jd
+from jaxdelegate.cache.directory import default_folder
 from jaxdelegate.demo.mobilenet import mobilenet_v1
 from jaxdelegate.kernels import library
 from jaxdelegate.op_lowering.options import CustomOptions
@@ -344,3 +345,13 @@ def test_a_progress_bar_stays_on_its_line(capsys: pytest.CaptureFixture[str]) ->
     assert printed.err.count("\r") >= 3
     assert "3/3" in printed.err
     assert printed.out == "a line \\x1b\n" * 3
+
+
+def test_the_help_says_which_programs_are_stored_anyway(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    assert main(["serve", "--help"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    folder = default_folder().replace(str(Path.home()), "~")
+    assert f"not stored, except those of language models, in {folder}." in printed
