@@ -11,7 +11,7 @@ from jaxdelegate.op_lowering.activation.options import (
     HardSwishOptions,
     LeakyReluOptions,
 )
-from jaxdelegate.op_lowering.common.basics import clamp, hard_swish, scalar
+from jaxdelegate.op_lowering.common.basics import clamp, hard_swish, relu, scalar
 from jaxdelegate.op_lowering.common.derivatives import derived_as
 from jaxdelegate.op_lowering.common.pointwise import Elementwise, binary, pointwise, unary
 from jaxdelegate.op_lowering.dtypes import FLOATS
@@ -26,6 +26,9 @@ def _elu(x: jax.Array) -> jax.Array:
     return jnp.where(x < 0, jnp.expm1(jnp.minimum(x, scalar(0, x))), x)
 
 
+_derived_elu = derived_as(_elu, jax.nn.elu)  # its second derivative at 0
+
+
 def _gelu(x: jax.Array) -> jax.Array:
     # 1 + erf(x) cancels far below zero; erfc(-x) does not
     return scalar(0.5, x) * x * lax.erfc(x * scalar(-_SQRT_HALF, x))
@@ -38,9 +41,8 @@ def _gelu_approximate(x: jax.Array) -> jax.Array:
 
 def _gelu_in_range(x: jax.Array) -> jax.Array:
     """`_gelu_approximate`, whose derivative is NaN where the cube of x is infinite."""
-    end = scalar(100, x)
-    inside = jnp.clip(x, -end, end)
-    return jnp.where(x == inside, _gelu_approximate(inside), jnp.maximum(x, scalar(0, x)))
+    is_inside = jnp.abs(x) < scalar(100, x)
+    return jnp.where(is_inside, _gelu_approximate(jnp.where(is_inside, x, 0)), relu(x))
 
 
 _derived_gelu = derived_as(_gelu_approximate, _gelu_in_range)
@@ -57,7 +59,7 @@ def _why_not_prelu(op: Op[NoOptions]) -> str | None:
     return f"alpha {list(alpha.shape)} is larger than the input {list(x.shape)}"
 
 
-RELU = unary("RELU", NoOptions, 3, lambda x: jnp.maximum(x, scalar(0, x)), integer=quantized.RELU)
+RELU = unary("RELU", NoOptions, 3, relu, integer=quantized.RELU)
 RELU6 = unary("RELU6", NoOptions, 3, lambda x: clamp(x, 0, 6), integer=quantized.RELU6)
 RELU_N1_TO_1 = unary(
     "RELU_N1_TO_1", NoOptions, 1, lambda x: clamp(x, -1, 1), integer=quantized.RELU_N1_TO_1
@@ -67,7 +69,7 @@ RELU_0_TO_1 = unary(
 )
 LOGISTIC = unary("LOGISTIC", NoOptions, 3, lax.logistic, integer=quantized.LOGISTIC)
 TANH = unary("TANH", NoOptions, 3, jnp.tanh, integer=quantized.TANH)
-ELU = unary("ELU", NoOptions, 1, _elu, integer=quantized.ELU)
+ELU = unary("ELU", NoOptions, 1, _derived_elu, integer=quantized.ELU)
 HARD_SWISH = unary("HARD_SWISH", HardSwishOptions, 1, hard_swish, integer=quantized.HARD_SWISH)
 LEAKY_RELU = pointwise(
     "LEAKY_RELU", LeakyReluOptions, 2, _leaky_relu, FLOATS, integer=quantized.LEAKY_RELU
@@ -84,7 +86,10 @@ PRELU = binary(
     "PRELU",
     NoOptions,
     1,
-    lambda x, alpha: jnp.where(x >= 0, x, x * alpha),
+    derived_as(
+        lambda x, alpha: jnp.where(x >= 0, x, x * alpha),
+        lambda x, alpha: jnp.where(x > 0, x, x * alpha),  # PyTorch's slope at 0
+    ),
     dtypes=FLOATS,
     why_not=_why_not_prelu,
     integer=quantized.PRELU,

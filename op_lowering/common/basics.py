@@ -1,13 +1,17 @@
 """Helpers that several families of rules share: fused activations, padding, broadcasting."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 from jax import lax
 
+from jaxdelegate.op_lowering.common.derivatives import derived_as
+from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.records.enums import Nonlinearity, Padding
 from jaxdelegate.op_lowering.spec import Shape
@@ -24,10 +28,40 @@ def scalar(value: float, like: Array) -> jax.Array:
     return jnp.asarray(value, like.dtype)
 
 
-def clamp(x: jax.Array, low: float, high: float) -> jax.Array:
-    """min(max(x, low), high), in the kernels' order; NaN stays NaN."""
+def _least_of_largest(x: jax.Array, low: Any, high: Any) -> jax.Array:
     # In jax.numpy they take three times as long to trace.
     return lax.min(lax.max(x, np.asarray(low, x.dtype)), np.asarray(high, x.dtype))
+
+
+_LARGEST_FLOATS = [float(ml_dtypes.finfo(dtype).max) for dtype in FLOATS]  # type: ignore[no-untyped-call]
+
+
+@functools.lru_cache
+def _derived_clamp(low: float, high: float) -> Callable[[jax.Array], jax.Array]:
+    first = -np.inf if -low in _LARGEST_FLOATS else low
+    last = np.inf if high in _LARGEST_FLOATS else high
+
+    def like(x: jax.Array) -> jax.Array:
+        return lax.clamp(np.asarray(first, x.dtype), x, np.asarray(last, x.dtype))
+
+    return derived_as(lambda x: _least_of_largest(x, low, high), like)
+
+
+def clamp(x: jax.Array, low: Any, high: Any) -> jax.Array:
+    """min(max(x, low), high), in the kernels' order; NaN stays NaN.
+
+    The slope is 0 at both bounds, as jax.nn's, TensorFlow's and PyTorch's activations have it, and
+    1 at the largest numbers of a dtype, to which only LiteRT clamps. XLA fuses a minimum of a
+    maximum, but not `lax.clamp`, into matrix products.
+    """
+    return _derived_clamp(low, high)(x) if x.dtype in FLOATS else _least_of_largest(x, low, high)
+
+
+# max(x, 0), with the slope 0 at 0.
+relu = derived_as(
+    lambda x: lax.max(x, np.asarray(0, x.dtype)),
+    lambda x: jnp.where(x > 0, x, jnp.zeros_like(x)),
+)
 
 
 # The largest value of a fused activation, which infinity becomes (CalculateActivationRange,
@@ -36,7 +70,7 @@ LARGEST = float(np.finfo(np.float32).max)
 
 _ACTIVATIONS: dict[Act, Callable[[jax.Array], jax.Array]] = {
     Act.NONE: lambda x: x,
-    Act.RELU: lambda x: jnp.maximum(x, scalar(0, x)),
+    Act.RELU: relu,
     Act.RELU_N1_TO_1: lambda x: clamp(x, -1, 1),
     Act.RELU6: lambda x: clamp(x, 0, 6),
     Act.TANH: jnp.tanh,

@@ -6,10 +6,10 @@ from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from jaxdelegate.errors import GradientError
-from jaxdelegate.op_lowering.common.basics import scalar
 
 Unary = Callable[[jax.Array], Any]
 
@@ -47,14 +47,16 @@ def derived_as(function: Callable[..., Any], like: Callable[..., Any]) -> Callab
 
 
 def straight_through(function: Unary, low: float, high: float) -> Unary:
-    """`function`, which rounds, with the slope one from `low` to `high`, and zero beyond.
+    """`function`, which rounds or clips, with the slope one from `low` to `high`, and zero beyond.
 
     Rounding itself has the slope zero everywhere, so nothing could be trained through it (Bengio
-    et al. 2013; tf.quantization.fake_quant_with_min_max_args does the same).
+    et al. 2013; tf.quantization.fake_quant_with_min_max_args does the same). tf.clip_by_value and
+    torch.clamp have the slope one at their bounds too.
     """
 
     def inside(x: jax.Array) -> jax.Array:
-        return jnp.where((x >= scalar(low, x)) & (x <= scalar(high, x)), x, jnp.zeros_like(x))
+        first, last = (np.asarray(bound, x.dtype) for bound in (low, high))
+        return jnp.where((x >= first) & (x <= last), x, jnp.zeros_like(x))
 
     return derived_as(function, inside)
 

@@ -15,6 +15,7 @@ import numpy as np
 from jax import lax
 
 from jaxdelegate.op_lowering.common.basics import clamp, scalar
+from jaxdelegate.op_lowering.common.derivatives import derived_as
 from jaxdelegate.op_lowering.common.pointwise import (
     BOOLS,
     COMPLEX,
@@ -172,9 +173,19 @@ def _why_not_atan2(op: Op[ATan2Options]) -> str | None:
 
 FLOOR_DIV = binary("FLOOR_DIV", FloorDivOptions, 3, _floor_divide, why_not=_why_not_zero)
 FLOOR_MOD = binary("FLOOR_MOD", FloorModOptions, 2, jnp.remainder, why_not=_why_not_zero)
-# If either is NaN, y.
-MAXIMUM = binary("MAXIMUM", MaximumMinimumOptions, 4, lambda x, y: jnp.where(x > y, x, y))
-MINIMUM = binary("MINIMUM", MaximumMinimumOptions, 4, lambda x, y: jnp.where(x < y, x, y))
+# If either is NaN, y. Equal values share the slope.
+MAXIMUM = binary(
+    "MAXIMUM",
+    MaximumMinimumOptions,
+    4,
+    derived_as(lambda x, y: jnp.where(x > y, x, y), jnp.maximum),
+)
+MINIMUM = binary(
+    "MINIMUM",
+    MaximumMinimumOptions,
+    4,
+    derived_as(lambda x, y: jnp.where(x < y, x, y), jnp.minimum),
+)
 SQUARED_DIFFERENCE = binary(
     "SQUARED_DIFFERENCE",
     SquaredDifferenceOptions,
@@ -282,7 +293,8 @@ def _rsqrt(x: jax.Array) -> jax.Array:
     return 1 / jnp.maximum(jnp.sqrt(x), scalar(-1, x))
 
 
-ABS = unary("ABS", AbsOptions, 5, jnp.abs, dtypes=NUMBERS, integer=quantized.ABS)
+_abs = derived_as(jnp.abs, lambda x: x * jnp.sign(x))  # the slope 0 at 0: JAX's own is 1
+ABS = unary("ABS", AbsOptions, 5, _abs, dtypes=NUMBERS, integer=quantized.ABS)
 NEG = unary("NEG", NegOptions, 1, jnp.negative, dtypes=NUMBERS | COMPLEX)
 SIGN = unary("SIGN", SignOptions, 2, jnp.sign, dtypes=NUMBERS)
 SQUARE = unary("SQUARE", SquareOptions, 1, lambda x: x * x, dtypes=NUMBERS)

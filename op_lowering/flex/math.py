@@ -41,7 +41,7 @@ _ALPHA, _SCALE = 1.6732632423543772, 1.0507009873554805  # of SELU (relu_op_func
 
 
 def _selu(x: jax.Array) -> jax.Array:
-    negative = _ALPHA * jnp.expm1(jnp.minimum(x, 0))
+    negative = _ALPHA * jnp.expm1(jnp.where(x > 0, 0, x))  # the slope at 0 is this one's
     return (_SCALE * jnp.where(x > 0, x, negative)).astype(x.dtype)
 
 

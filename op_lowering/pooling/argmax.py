@@ -22,6 +22,7 @@ from jaxdelegate.op_lowering.common.window import (
 )
 from jaxdelegate.op_lowering.pooling.options import MaxPoolWithArgmaxOptions, PoolParamsOptions
 from jaxdelegate.op_lowering.pooling.rule import (
+    largest,
     lowest,
     numbers,
     tensorflow_windows,
@@ -112,7 +113,7 @@ def _with_argmax(
         for i, tap in enumerate(taps(windows)):
             value = read_tap(padded, windows, tap)
             where = jnp.where(value > best, i, where)
-            best = jnp.maximum(best, value)
+            best = largest(best, value)
         best = finite(fused_activation(activation)(best))
         return best.astype(values.dtype), position(where)
 

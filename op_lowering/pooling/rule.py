@@ -14,7 +14,7 @@ from jax import lax
 
 from jaxdelegate.op_lowering.common.algorithms import chosen
 from jaxdelegate.op_lowering.common.basics import finite
-from jaxdelegate.op_lowering.common.derivatives import root
+from jaxdelegate.op_lowering.common.derivatives import derived_as, root
 from jaxdelegate.op_lowering.common.products import PRODUCT_FLOATS, nothing, why_not_fused
 from jaxdelegate.op_lowering.common.window import (
     Window,
@@ -71,7 +71,9 @@ def _sum(x: jax.Array, axis: tuple[int, ...], *, keepdims: bool) -> jax.Array:
 
 
 _SUM = _Fold(jnp.add, lax.add, _sum, lambda _dtype: 0)
-_MAXIMUM = _Fold(jnp.maximum, lax.max, jnp.max, _bottom)
+# Of equal values the first has the slope, as in TensorFlow, PyTorch and `lax.reduce_window`.
+largest = derived_as(jnp.maximum, lambda x, y: jnp.where(x >= y, x, y))
+_MAXIMUM = _Fold(largest, lax.max, jnp.max, _bottom)
 
 
 def _accumulate(x: jax.Array, context: LoweringContext) -> jax.Array:
@@ -166,11 +168,12 @@ class _Pool(Generic[_OptionsT]):
             return nothing(op.outputs)
         context, y_spec, reduction = op.context, op.outputs[0], self.reduction
         count = _count(windows)
-        slide = chosen(_algorithms(context.platform, windows), context.algorithm)
+        algorithm = chosen(_algorithms(context.platform, windows), context.algorithm)
+        slide = _derived(algorithm, reduction.fold, windows)
         activate = fused_activation(_activation(op.options), y_spec)
 
         def pool(x: jax.Array) -> tuple[jax.Array]:  # [N, *spatial, C] -> [N, *out, C]
-            folded = slide(reduction.fold, reduction.before(x, context), windows)
+            folded = slide(reduction.before(x, context))
             y = reduction.after(folded, jnp.asarray(count, folded.dtype))
             return (activate(finite(y)).astype(y_spec.dtype),)
 
@@ -267,6 +270,15 @@ def _axis_by_axis(fold: _Fold, x: jax.Array, windows: Windows) -> jax.Array:
         x = _reduce_window(fold, x, tuple(passes))
     folded: jax.Array = x
     return folded
+
+
+def _derived(slide: _Slide, fold: _Fold, windows: Windows) -> Callable[[jax.Array], jax.Array]:
+    """`slide`, with the slope of a maximum at the first of its equal values in row-major order."""
+    if fold is not _MAXIMUM or slide in (_tap_by_tap, _reduce_window):
+        return lambda x: slide(fold, x, windows)
+    is_short = math.prod(w.size for w in windows) <= _LONGEST_SUM
+    like = _tap_by_tap if is_short else _reduce_window
+    return derived_as(lambda x: slide(fold, x, windows), lambda x: like(fold, x, windows))
 
 
 def _rule_2d(name: str, max_version: int, reduction: _Reduction) -> OpRule[Pool2DOptions]:

@@ -202,7 +202,8 @@ def _clipped(x: jax.Array, limit: float) -> jax.Array:
     if not limit:
         return x
     top = scalar(limit, x)
-    return jnp.maximum(jnp.where(x < top, x, top), -top)
+    clip = straight_through(lambda x: jnp.maximum(jnp.where(x < top, x, top), -top), -limit, limit)
+    return clip(x)
 
 
 def _normalized(x: jax.Array) -> jax.Array:

@@ -15,6 +15,7 @@ from jax import lax
 
 from jaxdelegate.op_lowering.common import small_products_cpu_kernel as small_products
 from jaxdelegate.op_lowering.common.basics import scalar
+from jaxdelegate.op_lowering.common.derivatives import derived_as
 from jaxdelegate.op_lowering.common.downcast import downcast, upcast
 from jaxdelegate.op_lowering.common.rounding import rounded
 from jaxdelegate.op_lowering.dtypes import FLOATS
@@ -58,7 +59,7 @@ def _bounded(low: float, high: float) -> Activate:
         floor = scalar(low, x)
         return jnp.where(x > floor, jnp.minimum(x, scalar(high, x)), floor)
 
-    return bounded
+    return derived_as(bounded, lambda x: lax.clamp(scalar(low, x), x, scalar(high, x)))
 
 
 # From kernels/internal/portable_tensor_utils.cc: a NaN becomes the lower bound.

@@ -13,6 +13,7 @@ import numpy as np
 from jax import lax
 
 from jaxdelegate.op_lowering.common.basics import scalar
+from jaxdelegate.op_lowering.common.derivatives import derived_as
 from jaxdelegate.op_lowering.common.movement import why_not_moved
 from jaxdelegate.op_lowering.common.pointwise import (
     BOOL,
@@ -259,9 +260,11 @@ def _why_not_clamp(op: Op[NoOptions]) -> str | None:
 
 
 def _lower_clamp(_op: Op[NoOptions]) -> Function:
+    clamped = derived_as(lambda low, x, high: lax.min(lax.max(x, low), high), lax.clamp)
+
     def clamp(low: jax.Array, x: jax.Array, high: jax.Array) -> tuple[jax.Array]:
         low, high = (jnp.broadcast_to(jnp.asarray(a), x.shape) for a in (low, high))
-        return (lax.min(lax.max(jnp.asarray(x), low), high),)
+        return (clamped(low, jnp.asarray(x), high),)
 
     return clamp
 
