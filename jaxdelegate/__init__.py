@@ -20,6 +20,7 @@ from jaxdelegate.errors import (
     OptionError,
     StoppedError,
     TensorError,
+    UnassignedError,
 )
 from jaxdelegate.version import __version__
 from jaxdelegate.whole_imports import whole_imports
@@ -66,6 +67,7 @@ __all__ = [
     "SimpleDelegateKernel",
     "StoppedError",
     "TensorError",
+    "UnassignedError",
     "__version__",
     "check_precision",
     "fingerprint",

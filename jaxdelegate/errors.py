@@ -46,6 +46,14 @@ class DeviceMemoryError(InterpreterError, MemoryError):
     """
 
 
+class UnassignedError(InterpreterError, TensorError):
+    """A resource variable is read before anything was assigned to it; names the variable.
+
+    Stock interpreters return what their memory happens to hold. Remedy: run the signature that
+    assigns the variable first, or pass on the state of a function that does.
+    """
+
+
 class OptionError(JaxDelegateError, ValueError):
     """An unknown option or an impossible value; the message suggests the closest known ones."""
 

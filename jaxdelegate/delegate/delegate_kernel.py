@@ -10,7 +10,6 @@ import numpy as np
 from jaxdelegate.cache.partition_key import tensors_of
 from jaxdelegate.compile import memory_errors
 from jaxdelegate.compile.programs import GraphState
-from jaxdelegate.errors import InterpreterError
 from jaxdelegate.pjrt.client import NeedsJaxError
 from jaxdelegate.pjrt.out_of_memory import is_out_of_memory
 from jaxdelegate.runtime.buffers import aligned_zeros
@@ -135,17 +134,11 @@ def _with_zeros(value: Any, spec: TensorSpec) -> np.ndarray:
 def input_values(program: Program, context: DelegateContext) -> list[Any]:
     """The values of a program's inputs, then of its states."""
     values = [context.value(i) for i in program.inputs]
-    for index, value in zip(program.inputs, values, strict=True):
-        if value is None:
-            name = context.spec(index).name
-            raise InterpreterError(
-                f"tensor {index} {name!r}: the variable is read before anything was assigned to it"
-            )
     return values + [_state(context, i, spec) for i, spec in program.states.items()]
 
 
 def _state(context: DelegateContext, index: int, spec: TensorSpec) -> Any:
-    """A state's value; zeros for a resource variable that nothing was assigned to yet."""
+    """A state's value; zeros for a resource variable that the program assigns, but nothing has."""
     value = context.value(index)
     return np.zeros(spec.shape, spec.dtype) if value is None else value
 

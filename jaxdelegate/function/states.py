@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdelegate.errors import TensorError
+from jaxdelegate.errors import TensorError, UnassignedError
 from jaxdelegate.function.arguments import check_alive, check_names
 from jaxdelegate.lowering import fake_quantization
 from jaxdelegate.model.records import Subgraph, Tensor
@@ -16,7 +16,7 @@ from jaxdelegate.op_lowering.resources.reference import handle_key, var_handle
 from jaxdelegate.passes.explicit_state import ExplicitStates, state_zero, with_explicit_states
 from jaxdelegate.pjrt import client
 
-_HANDLE, _ASSIGN = "VAR_HANDLE", "ASSIGN_VARIABLE"
+_HANDLE = "VAR_HANDLE"
 
 State = dict[str, Any]
 
@@ -144,14 +144,12 @@ class States:
         """The initial states for a call without states.
 
         Raises:
-            TensorError: the subgraph reads a resource variable that neither it nor the model's
-                initialization assigns.
+            UnassignedError: the subgraph reads a resource variable that neither it nor the model's
+                initialization assigns before.
         """
-        operators = self._explicit.subgraph.operators
-        assigned = {i for o in operators if o.name == _ASSIGN for i in o.inputs}
-        for index, key in self._explicit.resources.items():
-            if index not in assigned and key not in self._resources:
-                raise TensorError(
+        for index in self._explicit.read_first:
+            if self._explicit.resources[index] not in self._resources:
+                raise UnassignedError(
                     f"the model reads the variable {self.names[index]!r}, which has not been "
                     "assigned: start with model.initial_state(), call the function of a signature "
                     "that assigns it, and pass on the state that it returns: "

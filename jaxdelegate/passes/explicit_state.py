@@ -6,7 +6,7 @@ users run in order, and programs take it as an input and return its new value.
 """
 
 import dataclasses
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 
 import numpy as np
 
@@ -35,6 +35,7 @@ class ExplicitStates:
     subgraph: Subgraph
     initial: Mapping[int, Initial]  # tensor -> its initial value, where that is not zeros
     resources: Mapping[int, Hashable]  # tensor -> its key in the model's store, shared by subgraphs
+    read_first: Collection[int]  # those of `resources` that an operator reads before one assigns
 
 
 def with_explicit_states(subgraph: Subgraph) -> ExplicitStates:
@@ -42,9 +43,9 @@ def with_explicit_states(subgraph: Subgraph) -> ExplicitStates:
     builder = _Builder(subgraph)
     operators = tuple(builder.extended(operator) for operator in subgraph.operators)
     if len(builder.tensors) == len(subgraph.tensors):
-        return ExplicitStates(subgraph, {}, {})
+        return ExplicitStates(subgraph, {}, {}, ())
     extended = dataclasses.replace(subgraph, tensors=tuple(builder.tensors), operators=operators)
-    return ExplicitStates(extended, builder.initial, builder.resources)
+    return ExplicitStates(extended, builder.initial, builder.resources, builder.read_first)
 
 
 class _Builder:
@@ -52,6 +53,7 @@ class _Builder:
         self.tensors: list[Tensor] = list(subgraph.tensors)
         self.initial: dict[int, Initial] = {}
         self.resources: dict[int, Hashable] = {}
+        self.read_first: set[int] = set()
         self._variables: dict[Hashable, int] = {}
         self._handles = _known_handles(subgraph)
         self._users: dict[Hashable, list[Operator]] = {}
@@ -89,6 +91,8 @@ class _Builder:
             index = self._add(f"{value.name}/variable", value.shape, value.dtype, self._scale(key))
             self._variables[key] = index
             self.resources[index] = key
+            if operator.outputs:
+                self.read_first.add(index)
         return self._variables[key]
 
     def _holds_value(self, operator: Operator) -> bool:

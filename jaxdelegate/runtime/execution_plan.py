@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from jaxdelegate.errors import DeviceMemoryError, InterpreterError, JaxDelegateError
+from jaxdelegate.errors import DeviceMemoryError, InterpreterError, JaxDelegateError, UnassignedError
 from jaxdelegate.model.records import Subgraph
 from jaxdelegate.op_lowering.control_flow.reference import once_key
 from jaxdelegate.op_lowering.options import FLEX, as_read, record_of
@@ -96,7 +96,8 @@ class OperatorStep(plan.PlannedOperator):
             results = run(operator.options, inputs, outputs, *arrays)
             check_dtypes(outputs, results)
         except kernel_errors(operator) as error:
-            raise InterpreterError(
+            kind = UnassignedError if isinstance(error, UnassignedError) else InterpreterError
+            raise kind(
                 f"Node number {operator.index} ({printable(operator.name)}) failed to invoke: "
                 f"{error}"
             ) from error

@@ -14,6 +14,7 @@ import numpy as np
 from jaxdelegate.errors import InterpreterError, JaxDelegateError
 from jaxdelegate.model.records import Subgraph
 from jaxdelegate.model.source import Source
+from jaxdelegate.op_lowering.resources.reference import unassigned
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 from jaxdelegate.passes.explicit_state import state_zero
 from jaxdelegate.passes.limits import Limits, Row, own_bytes
@@ -302,10 +303,17 @@ class SubgraphRunner:
         return value
 
     def value(self, index: int) -> Any:
-        """A tensor's value where it is; None if it was not computed yet, or was released."""
-        if index in self._resources:
-            return self._store.resources.get(self._resources[index])
-        return self._values.get(index)
+        """A tensor's value where it is; None if it was not computed yet, or was released.
+
+        Raises:
+            UnassignedError: the graph reads this resource variable, but nothing has assigned it.
+        """
+        if index not in self._resources:
+            return self._values.get(index)
+        found = self._store.resources.get(self._resources[index])
+        if found is None and index in self._entry.explicit.read_first:
+            raise unassigned(self._resources[index])
+        return found
 
     def array(self, index: int) -> np.ndarray:
         """A tensor's value in host memory; waits for it.

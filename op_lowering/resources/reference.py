@@ -3,16 +3,20 @@
 Sources: kernels/var_handle.cc, read_variable.cc, assign_variable.cc, hashtable*.cc.
 """
 
+import sys
 import zlib
+from typing import Any
 
 import numpy as np
 
+from jaxdelegate.errors import UnassignedError
 from jaxdelegate.op_lowering.dtypes import DTYPES
 from jaxdelegate.op_lowering.records.enums import TensorType
 from jaxdelegate.op_lowering.records.record import Options
 from jaxdelegate.op_lowering.resources.options import HashtableOptions, VarHandleOptions
 from jaxdelegate.op_lowering.spec import Shape, Specs
 from jaxdelegate.reference.kernel import Array, Infer, Kernel, Services
+from jaxdelegate.text import printable
 
 _HANDLE = DTYPES[TensorType.RESOURCE]
 
@@ -33,6 +37,15 @@ def handle_key(array: Array) -> tuple[str, bytes]:
     return "resource", array.reshape(-1)[:1].tobytes()
 
 
+def unassigned(key: Any) -> UnassignedError:
+    """The error for the variable of a handle's key."""
+    *_, name = _NAMES.get(int.from_bytes(key[1], sys.byteorder), ("",))
+    return UnassignedError(
+        f"the variable {printable(name)!r} is read before anything was assigned to it: run the "
+        "signature that assigns it first"
+    )
+
+
 def one_handle(_options: Options, _inputs: Specs) -> tuple[Shape | None, ...]:
     return ((1,),)
 
@@ -51,7 +64,7 @@ def read_variable(
 ) -> tuple[Array]:
     value = call.resources.get(handle_key(resource))
     if value is None:
-        raise LookupError("the variable is read before anything was assigned to it")
+        raise unassigned(handle_key(resource))
     return (np.asarray(value),)
 
 

@@ -133,6 +133,8 @@ def test_what_nothing_assigns_cannot_be_read() -> None:
     interpreter = jd.Interpreter(model_content=trained(is_initialized=False))
     with pytest.raises(jd.InterpreterError, match="read before anything was assigned"):
         interpreter.get_signature_runner("infer")(x=X)
+    with pytest.raises(jd.UnassignedError, match="reads the variable 'w'"):
+        model(step=X)  # it assigns the variable, but reads it before
     _, state = model.function("train")[0]({}, X, state=model.initial_state())
     np.testing.assert_array_equal(infer({}, X, state=state)[0][0], X * X)
 

@@ -5,12 +5,14 @@ import pytest
 
 import jaxdelegate as jd
 from jaxdelegate.op_lowering.dtypes import DTYPES
-from jaxdelegate.op_lowering.options import AddOptions, TensorType, VarHandleOptions
+from jaxdelegate.op_lowering.options import AddOptions, IfOptions, TensorType, VarHandleOptions
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import ModelBuilder
+from jaxdelegate.testing.builder import SubgraphBuilder
 from jaxdelegate.testing.running import run_once
 from tests.support.quantized import scaled
 
+ONES = np.ones(4, np.float32)
 OPERATORS = ["VAR_HANDLE", "ASSIGN_VARIABLE", "READ_VARIABLE", "ADD"]
 
 
@@ -50,6 +52,80 @@ def test_variables_are_delegated(dtype: type, q: Quantization | None, quant_mode
     delegate = jd.JaxDelegate(quant_mode=quant_mode)
     np.testing.assert_array_equal(invokes(content, delegate), invokes(content))
     assert [n.op for n in delegate.report().delegated] == OPERATORS
+
+
+def in_order(order: str, *, by_if: bool = False) -> bytes:
+    """READ_VARIABLE ("r") and ASSIGN_VARIABLE ("a", also as the branch of an IF) in some order."""
+    builder = ModelBuilder()
+    resource = DTYPES[TensorType.RESOURCE]
+    x, condition = builder.input((4,), name="x"), builder.constant(np.array([True]))
+
+    def handle(graph: SubgraphBuilder) -> int:
+        made = graph.tensor((1,), resource)
+        graph.operator("VAR_HANDLE", [], [made], VarHandleOptions("", "v"))
+        return made
+
+    y = x
+    for step in order:
+        if step == "r":
+            old, total = builder.tensor((4,)), builder.tensor((4,))
+            builder.operator("READ_VARIABLE", [handle(builder)], [old])
+            builder.operator("ADD", [old, y], [total], AddOptions())
+            y = total
+        elif by_if:
+            same = builder.tensor((4,))
+            builder.operator("IF", [condition, y], [same], IfOptions(1, 2))
+            y = same
+        else:
+            builder.operator("ASSIGN_VARIABLE", [handle(builder), y], [])
+    builder.outputs(y)
+    builder.signature("serving_default", {"x": x}, {"y": y})
+    for name in ("then", "otherwise") if by_if else ():
+        branch = builder.subgraph(name)
+        given = branch.input((4,))
+        if name == "then":
+            branch.operator("ASSIGN_VARIABLE", [handle(branch), given], [])
+        result = branch.tensor((4,))
+        branch.operator("NEG", [given], [result])
+        branch.outputs(result)
+    return builder.build()
+
+
+def invoked_twice(content: bytes, *delegates: jd.JaxDelegate) -> np.ndarray:
+    interpreter = jd.Interpreter(
+        model_content=content, experimental_delegates=list(delegates) or None
+    )
+    return np.stack([run_once(interpreter, [np.float32([k, 1, 2, 3])])[0] for k in range(2)])
+
+
+@pytest.mark.parametrize("by_if", [False, True])
+@pytest.mark.parametrize("order", ["r", "ra", "rar", "rra"])
+def test_what_is_read_before_it_is_assigned_is_refused(order: str, by_if: bool) -> None:
+    """By the reference, delegates and functions alike; LiteRT returns what memory holds."""
+    content = in_order(order, by_if=by_if)
+    named = "the variable 'v' is read before anything was assigned to it"
+    for delegates in ([], [jd.JaxDelegate()]):
+        with pytest.raises(jd.UnassignedError, match=named):
+            invoked_twice(content, *delegates)
+    if by_if and "a" in order:  # load does not take a subgraph with variables
+        return
+    model = jd.load(content)
+    for call in (lambda: model(np.ones(4, np.float32)), lambda: model.function()[0]({}, x=ONES)):
+        with pytest.raises(jd.UnassignedError, match="reads the variable 'v'") as caught:
+            call()
+        assert isinstance(caught.value, jd.TensorError)
+
+
+@pytest.mark.parametrize("by_if", [False, True])
+@pytest.mark.parametrize("order", ["ar", "ara"])
+def test_what_is_assigned_before_is_read(order: str, by_if: bool) -> None:
+    content = in_order(order, by_if=by_if)
+    x = np.float32([[0, 1, 2, 3], [1, 1, 2, 3]])
+    want = {False: 2 * x, True: 0 * x if order == "ar" else -0 * x}[by_if]
+    np.testing.assert_array_equal(invoked_twice(content), want)
+    np.testing.assert_array_equal(invoked_twice(content, jd.JaxDelegate()), want)
+    if not by_if:
+        np.testing.assert_array_equal(jd.load(content)(x[1])[0], want[1])
 
 
 def test_bytes_that_are_read_as_other_numbers_stay_bytes() -> None:

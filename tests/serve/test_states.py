@@ -237,8 +237,9 @@ def test_requests_outside_sequences_form_batches_with_initial_states(
 
 
 def two_on_one_variable() -> bytes:
-    """Signatures `add` and `read` of one resource variable."""
+    """Signatures `add` and `read` of one resource variable, which the first initializes to zeros."""
     builder, resource = ModelBuilder(), np.dtype("V4")
+    builder.operator("CALL_ONCE", [], [], CallOnceOptions(init_subgraph_index=2))
     x, handle = builder.input((1, 4), np.float32, "x"), builder.tensor((1,), resource)
     old, y = builder.tensor((1, 4), name="old"), builder.tensor((1, 4), name="y")
     builder.operator("VAR_HANDLE", [], [handle], VarHandleOptions(shared_name="sum"))
@@ -255,6 +256,11 @@ def two_on_one_variable() -> bytes:
     reader.operator("MUL", [value, scale], [scaled])
     reader.outputs(scaled)
     builder.signature("read", {"scale": scale}, {"scaled": scaled}, subgraph=1)
+    first = builder.subgraph("first")
+    own, zeros = first.tensor((1,), resource), first.constant(np.zeros((1, 4), np.float32))
+    first.operator("VAR_HANDLE", [], [own], VarHandleOptions(shared_name="sum"))
+    first.operator("ASSIGN_VARIABLE", [own, zeros], [])
+    first.outputs()
     return builder.build()
 
 
