@@ -8,7 +8,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from jaxdelegate.errors import DeviceMemoryError, InterpreterError, JaxDelegateError, UnassignedError
+from jaxdelegate.errors import (
+    DeviceMemoryError,
+    InterpreterError,
+    JaxDelegateError,
+    UnassignedError,
+)
 from jaxdelegate.model.records import Subgraph
 from jaxdelegate.op_lowering.control_flow.reference import once_key
 from jaxdelegate.op_lowering.options import FLEX, as_read, record_of

@@ -1,4 +1,4 @@
-"""Slopes of piecewise operators at their kinks, as most of JAX, TensorFlow and PyTorch have them."""
+"""Slopes of piecewise operators at kinks, as most of JAX, TensorFlow and PyTorch have them."""
 
 from collections.abc import Callable
 from typing import Any

@@ -42,7 +42,7 @@ def model_of(name: str, given: Arrays, constants: Arrays, y: np.ndarray) -> byte
 
 def of_programs(content: bytes, given: Arrays) -> Arrays:
     """The results of a delegate, `load` and a function; the reference refuses the values."""
-    with pytest.raises(jd.InterpreterError, match="Node number 0 .* failed to invoke"):
+    with pytest.raises(jd.InterpreterError, match=r"Node number 0 .* failed to invoke"):
         run_once(jd.Interpreter(model_content=content), list(given))
     delegate = jd.JaxDelegate(min_gain=0, require_full_delegation=True)
     interpreter = jd.Interpreter(model_content=content, experimental_delegates=[delegate])

@@ -237,7 +237,7 @@ def test_requests_outside_sequences_form_batches_with_initial_states(
 
 
 def two_on_one_variable() -> bytes:
-    """Signatures `add` and `read` of one resource variable, which the first initializes to zeros."""
+    """Signatures `add`, which initializes a resource variable to zeros, and `read`."""
     builder, resource = ModelBuilder(), np.dtype("V4")
     builder.operator("CALL_ONCE", [], [], CallOnceOptions(init_subgraph_index=2))
     x, handle = builder.input((1, 4), np.float32, "x"), builder.tensor((1,), resource)
