@@ -5,7 +5,7 @@ each is positive.
 """
 
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,7 @@ from jaxdelegate.op_lowering.common.movement import integers, why_not_moved
 from jaxdelegate.op_lowering.flex.options import (
     FlexDecompositionOptions,
     FlexDiagonalOptions,
+    FlexLeftDiagonalOptions,
     FlexMatrixOptions,
 )
 from jaxdelegate.op_lowering.records.flex import FLEX, FlexOptions
@@ -32,7 +33,7 @@ from jaxdelegate.op_lowering.rule import (
     why_not_dtype,
     why_not_result,
 )
-from jaxdelegate.op_lowering.spec import TensorSpec
+from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 
 _Op = Op[FlexMatrixOptions]
 
@@ -178,7 +179,39 @@ def _triple(op: Op[FlexDecompositionOptions]) -> Callable[[jax.Array], Sequence[
     return derived_as(triple, refuse) if is_full and rows != columns else triple
 
 
-# ---- MatrixDiagPartV3: matrices, the first and the last diagonal, padding
+# ---- diagonals
+
+
+def _why_not_band(k: TensorSpec, rows: int, columns: int) -> str | None:
+    reason = why_not_const(k) or why_not_dtype(k, np.int32)
+    if reason:
+        return reason
+    band = integers(k)
+    fits = len(band) in (1, 2) and -rows < band[0] <= band[-1] < columns
+    return None if fits else f"diagonals {list(band)} of matrices [{rows}, {columns}]"
+
+
+def _size(k: int, rows: int, columns: int) -> int:
+    return min(rows + min(k, 0), columns - max(k, 0))
+
+
+def _places(
+    band: Sequence[int], align: str, rows: int, columns: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Where the values of diagonals, the uppermost first, are: rows, columns, and which exist."""
+    to_right = align.split("_")
+    places = []
+    longest = max(_size(k, rows, columns) for k in range(band[0], band[-1] + 1))
+    for k in range(band[-1], band[0] - 1, -1):
+        i, size = np.arange(longest), _size(k, rows, columns)
+        side = to_right[0] if k >= 0 else to_right[-1]
+        i = i - (longest - size) if side == "RIGHT" else i
+        places.append((i + max(-k, 0), i + max(k, 0), (i >= 0) & (i < size)))
+    row, column, inside = (np.stack(kind) for kind in zip(*places, strict=True))
+    return row, column, inside
+
+
+# ---- MatrixDiagPart: matrices, the first and the last diagonal, padding
 
 
 def _why_not_diagonals(op: Op[FlexDiagonalOptions]) -> str | None:
@@ -186,30 +219,18 @@ def _why_not_diagonals(op: Op[FlexDiagonalOptions]) -> str | None:
     reason = first_reason(
         why_not_moved(op.context, x, padding, op.outputs[0]),
         None if len(x.shape) >= 2 else f"{x.name!r} {list(x.shape)} is not of matrices",
-        why_not_const(k) or why_not_dtype(k, np.int32),
-        None if padding.shape in ((), (1,)) else f"{padding.name!r} is not one number",
+        _why_not_one(padding),
     )
     return reason or _why_not_band(k, *x.shape[-2:])
 
 
-def _why_not_band(k: TensorSpec, rows: int, columns: int) -> str | None:
-    band = integers(k)
-    fits = len(band) in (1, 2) and -rows < band[0] <= band[-1] < columns
-    return None if fits else f"diagonals {list(band)} of matrices [{rows}, {columns}]"
+def _why_not_one(padding: TensorSpec) -> str | None:
+    return None if padding.shape in ((), (1,)) else f"{padding.name!r} is not one number"
 
 
 def _lower_diagonals(op: Op[FlexDiagonalOptions]) -> Function:
-    (*_, rows, columns), band = op.inputs[0].shape, integers(op.inputs[1])
-    shape, to_right = op.outputs[0].shape, op.options.align.split("_")
-    longest = shape[-1]
-    places = []
-    for k in range(band[-1], band[0] - 1, -1):  # the uppermost first
-        i = np.arange(longest)
-        size = min(rows + min(k, 0), columns - max(k, 0))
-        side = to_right[0] if k >= 0 else to_right[-1]
-        i = i - (longest - size) if side == "RIGHT" else i
-        places.append((i + max(-k, 0), i + max(k, 0), (i >= 0) & (i < size)))
-    row, column, inside = (np.stack(kind) for kind in zip(*places, strict=True))
+    (*_, rows, columns), shape = op.inputs[0].shape, op.outputs[0].shape
+    row, column, inside = _places(integers(op.inputs[1]), op.options.align, rows, columns)
 
     def diagonals(x: jax.Array, _k: jax.Array, padding: jax.Array) -> tuple[jax.Array]:
         found = x[..., np.clip(row, 0, rows - 1), np.clip(column, 0, columns - 1)]
@@ -218,20 +239,79 @@ def _lower_diagonals(op: Op[FlexDiagonalOptions]) -> Function:
     return diagonals
 
 
+# ---- MatrixDiag: diagonals, the first and the last one, rows, columns, padding
+# ---- MatrixSetDiag: matrices, diagonals, the first and the last one
+
+
+def _why_not_placed(diagonals: TensorSpec, k: TensorSpec, matrices: TensorSpec) -> str | None:
+    if len(matrices.shape) < 2:
+        return f"{matrices.name!r} {list(matrices.shape)} is not of matrices"
+    *batch, rows, columns = matrices.shape
+    reason = _why_not_band(k, rows, columns)
+    if reason:
+        return reason
+    first, last = integers(k)[0], integers(k)[-1]
+    longest = max(_size(n, rows, columns) for n in range(first, last + 1))
+    wanted = (*batch, *([last - first + 1] if first < last else []), longest)
+    fits = diagonals.shape == wanted
+    return None if fits else f"{diagonals.name!r} is {list(diagonals.shape)}, not {list(wanted)}"
+
+
+def _placed(
+    diagonals: jax.Array, k: TensorSpec, align: str, others: jax.Array, shape: Shape
+) -> jax.Array:
+    """Matrices of a shape: with these diagonals, and other values around."""
+    row, column, inside = _places(integers(k), align, *shape[-2:])
+    source, is_placed = np.zeros(shape[-2:], np.int32), np.zeros(shape[-2:], bool)
+    source[row[inside], column[inside]] = np.flatnonzero(inside)
+    is_placed[row[inside], column[inside]] = True
+    found = jnp.asarray(diagonals).reshape(*shape[:-2], inside.size)[..., source]
+    return jnp.where(jnp.broadcast_to(is_placed, shape), found, jnp.broadcast_to(others, shape))
+
+
+def _why_not_matrices_of(op: Op[FlexDiagonalOptions]) -> str | None:
+    x, k, *_, padding = op.inputs[:5]
+    reason = why_not_moved(op.context, x, padding, op.outputs[0]) or _why_not_one(padding)
+    return reason or _why_not_placed(x, k, op.outputs[0])
+
+
+def _lower_matrices_of(op: Op[FlexDiagonalOptions]) -> Function:
+    k, align, shape = op.inputs[1], op.options.align, op.outputs[0].shape
+
+    def matrices(x: jax.Array, *rest: jax.Array) -> tuple[jax.Array]:
+        return (_placed(x, k, align, jnp.reshape(rest[-1], ()), shape),)
+
+    return matrices
+
+
+def _why_not_set(op: Op[FlexDiagonalOptions]) -> str | None:
+    x, diagonals, k = op.inputs[:3]
+    reason = why_not_moved(op.context, x, diagonals, op.outputs[0])
+    return reason or _why_not_placed(diagonals, k, x)
+
+
+def _lower_set(op: Op[FlexDiagonalOptions]) -> Function:
+    k, align, shape = op.inputs[2], op.options.align, op.inputs[0].shape
+    return lambda x, diagonals, _k: (_placed(diagonals, k, align, x, shape),)
+
+
+def _of_diagonals(name: str, why_not: Any, lower: Any, arity: int) -> tuple[OpRule[Any], ...]:
+    """The rules of an operator's second and third version, which differ in their options."""
+    return tuple(
+        OpRule(f"{FLEX}{name}{suffix}", options, 1, why_not, lower, arity=arity)
+        for suffix, options in (("V2", FlexLeftDiagonalOptions), ("V3", FlexDiagonalOptions))
+    )
+
+
 RULES = table(
     _rule("MatrixInverse", 1),
     _rule("MatrixSolve", 2),
     _rule("MatrixTriangularSolve", 2),
     OpRule(f"{FLEX}Cholesky", FlexOptions, 1, _why_not_square, _lower_cholesky),
     OpRule(f"{FLEX}MatrixDeterminant", FlexOptions, 1, _why_not_square, _lower_determinant),
-    OpRule(
-        f"{FLEX}MatrixDiagPartV3",
-        FlexDiagonalOptions,
-        1,
-        _why_not_diagonals,
-        _lower_diagonals,
-        arity=3,
-    ),
+    *_of_diagonals("MatrixDiag", _why_not_matrices_of, _lower_matrices_of, 5),
+    *_of_diagonals("MatrixDiagPart", _why_not_diagonals, _lower_diagonals, 3),
+    *_of_diagonals("MatrixSetDiag", _why_not_set, _lower_set, 3),
     OpRule(f"{FLEX}Qr", FlexDecompositionOptions, 1, _why_not_matrices, _lower_qr, results=2),
     OpRule(
         f"{FLEX}SelfAdjointEigV2",

@@ -261,9 +261,16 @@ class FlexDecompositionOptions(FlexOptions):
 
 @dataclasses.dataclass(frozen=True)
 class FlexDiagonalOptions(FlexOptions):
-    """MatrixDiagPartV3: on which side of a diagonal the padding is."""
+    """MatrixDiagV3 and its kind: the sides at which diagonals above and below the main one end."""
 
     align: str = "RIGHT_LEFT"
+
+
+@dataclasses.dataclass(frozen=True)
+class FlexLeftDiagonalOptions(FlexDiagonalOptions):
+    """MatrixDiagV2 and its kind, which have no attribute for it."""
+
+    align: str = "LEFT_LEFT"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -479,6 +486,7 @@ _SEGMENTS = (
         for suffix in ("", "WithNumSegments")
     ),
 )
+_DIAGONALS = ("MatrixDiag", "MatrixDiagPart", "MatrixSetDiag")
 _DECOMPOSITIONS = ("Qr", "SelfAdjointEigV2", "Svd")
 _HOSTED_TEXT = (
     *("ReduceJoin", "RegexFullMatch", "RegexReplace", "StaticRegexFullMatch"),
@@ -507,7 +515,8 @@ _COSTS: dict[costs.CostRule, dict[type[FlexOptions], Sequence[str]]] = {
             *("ReverseV2", "Roll", "SelectV2", "Transpose", "ZerosLike"),
         ),
         EnsureShapeOptions: ("EnsureShape",),
-        FlexDiagonalOptions: ("MatrixDiagPartV3",),
+        FlexDiagonalOptions: tuple(f"{name}V3" for name in _DIAGONALS),
+        FlexLeftDiagonalOptions: tuple(f"{name}V2" for name in _DIAGONALS),
         FlexPaddingOptions: ("MirrorPadGrad",),
         FlexPatchesOptions: ("ExtractImagePatches",),
         FlexSliceOptions: ("StridedSlice", "StridedSliceGrad"),

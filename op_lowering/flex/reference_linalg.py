@@ -153,7 +153,7 @@ def _decomposed(o: FlexDecompositionOptions, outputs: Specs, a: Array) -> tuple[
     return tuple(y.astype(f.dtype) for y, f in zip((s, u, v * signs), outputs, strict=True))
 
 
-# ---- MatrixDiagPartV3
+# ---- MatrixDiagPart, MatrixDiag, MatrixSetDiag
 
 
 def diagonals_shape(_o: FlexDiagonalOptions, inputs: Specs) -> tuple[Shape | None, ...]:
@@ -161,14 +161,19 @@ def diagonals_shape(_o: FlexDiagonalOptions, inputs: Specs) -> tuple[Shape | Non
     if inputs[1].const is None:
         return (None,)
     first, last = _band(np.asarray(inputs[1].const), rows, columns)
+    return ((*batch, *_of_band(first, last, rows, columns)),)
+
+
+def _of_band(first: int, last: int, rows: int, columns: int) -> Shape:
+    """The shape of the diagonals of one matrix."""
     longest = max(_length(k, rows, columns) for k in range(first, last + 1))
-    return ((*batch, *([last - first + 1] if first < last else []), longest),)
+    return (last - first + 1, longest) if first < last else (longest,)
 
 
 def _band(k: Array, rows: int, columns: int) -> tuple[int, int]:
     band = ints(k)
     if len(band) not in (1, 2) or not -rows < band[0] <= band[-1] < columns:
-        raise ValueError(f"MatrixDiagPartV3: diagonals {band} of [{rows}, {columns}]")
+        raise ValueError(f"diagonals {band} of [{rows}, {columns}]")
     return band[0], band[-1]
 
 
@@ -181,21 +186,79 @@ def diagonals(
 ) -> tuple[Array]:
     """Upper diagonals first; shorter ones are padded on the side that `align` leaves."""
     first, last = _band(k, *x.shape[-2:])
-    above, below = (side == "RIGHT" for side in o.align.split("_"))
     shape = outputs[0].shape
     y = np.full((*x.shape[:-2], last - first + 1, shape[-1]), padding.reshape(()), x.dtype)
     for i, offset in enumerate(range(last, first - 1, -1)):
         values = np.diagonal(x, offset, -2, -1)
-        start = y.shape[-1] - values.shape[-1] if (above if offset >= 0 else below) else 0
-        y[..., i, start : start + values.shape[-1]] = values
+        y[..., i, _part(o, offset, values.shape[-1], shape[-1])] = values
     return (y.reshape(shape),)
+
+
+def _part(o: FlexDiagonalOptions, offset: int, size: int, longest: int) -> slice:
+    """The values of a diagonal among those of the longest."""
+    above, below = (side == "RIGHT" for side in o.align.split("_"))
+    start = longest - size if (above if offset >= 0 else below) else 0
+    return slice(start, start + size)
+
+
+def matrices_shape(_o: FlexDiagonalOptions, inputs: Specs) -> tuple[Shape | None, ...]:
+    """The smallest matrices that have the diagonals, or of the sizes that are not -1."""
+    if any(spec.const is None for spec in inputs[1:4]):
+        return (None,)
+    k, (rows,), (columns,) = (ints(np.asarray(spec.const)) for spec in inputs[1:4])
+    shape = inputs[0].shape
+    least_rows, least_columns = shape[-1] - min(k[-1], 0), shape[-1] + max(k[0], 0)
+    if rows == columns == -1:
+        rows = columns = max(least_rows, least_columns)
+    rows, columns = (m if n == -1 else n for m, n in ((least_rows, rows), (least_columns, columns)))
+    first, last = _band(np.asarray(k), rows, columns)
+    if shape[-2 if first < last else -1 :] != _of_band(first, last, rows, columns):
+        raise ValueError(f"diagonals {list(shape)} for {k} of [{rows}, {columns}]")
+    return ((*shape[: -2 if first < last else -1], rows, columns),)
+
+
+def matrices_of(
+    o: FlexDiagonalOptions, _i: Specs, outputs: Specs, x: Array, k: Array, *rest: Array
+) -> tuple[Array]:
+    """Matrices with these diagonals, and the last of `rest` around them."""
+    y = np.full(outputs[0].shape, rest[-1].reshape(()), x.dtype)
+    return with_diagonals(o, _i, outputs, y, x, k)
+
+
+def with_diagonals_shape(o: FlexDiagonalOptions, inputs: Specs) -> tuple[Shape | None, ...]:
+    x, diagonal, k = inputs[:3]
+    (shape,) = diagonals_shape(o, (x, k))
+    if shape not in (None, diagonal.shape):
+        raise ValueError(f"diagonals {list(diagonal.shape)} for {list(shape)}")
+    return (x.shape,)
+
+
+def with_diagonals(
+    o: FlexDiagonalOptions, _i: Specs, _outputs: Specs, x: Array, diagonal: Array, k: Array
+) -> tuple[Array]:
+    """The values of `x`, except on these diagonals."""
+    y, (first, last) = x.copy(), _band(k, *x.shape[-2:])
+    each = diagonal if first < last else diagonal[..., None, :]
+    for i, offset in enumerate(range(last, first - 1, -1)):
+        n = np.arange(_length(offset, *x.shape[-2:]))
+        part = _part(o, offset, len(n), diagonal.shape[-1])
+        y[..., n + max(-offset, 0), n + max(offset, 0)] = each[..., i, part]
+    return (y,)
 
 
 KERNELS = named(
     {
         f"{FLEX}Cholesky": Kernel(cholesky, inverse_shape),
         f"{FLEX}MatrixDeterminant": Kernel(determinant, determinant_shape),
-        f"{FLEX}MatrixDiagPartV3": Kernel(diagonals, diagonals_shape),
+        **{
+            f"{FLEX}{name}{version}": kernel
+            for name, kernel in (
+                ("MatrixDiag", Kernel(matrices_of, matrices_shape)),
+                ("MatrixDiagPart", Kernel(diagonals, diagonals_shape)),
+                ("MatrixSetDiag", Kernel(with_diagonals, with_diagonals_shape)),
+            )
+            for version in ("V2", "V3")
+        },
         f"{FLEX}MatrixInverse": Kernel(matrix_inverse, inverse_shape),
         f"{FLEX}MatrixSolve": Kernel(matrix_solve, system_shape),
         f"{FLEX}MatrixTriangularSolve": Kernel(triangular_solve, system_shape),

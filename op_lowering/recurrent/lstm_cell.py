@@ -203,7 +203,8 @@ def _clipped(x: jax.Array, limit: float) -> jax.Array:
         return x
     top = scalar(limit, x)
     clip = straight_through(lambda x: jnp.maximum(jnp.where(x < top, x, top), -top), -limit, limit)
-    return clip(x)
+    clipped: jax.Array = clip(x)
+    return clipped
 
 
 def _normalized(x: jax.Array) -> jax.Array:

@@ -1,6 +1,7 @@
 """Inverses, solutions of linear systems, decompositions and diagonals."""
 
 import numpy as np
+import pytest
 
 from jaxdelegate.testing import Arg, Case, const, f32, of, value
 from tests.op_lowering.flex.test_math import case
@@ -55,6 +56,23 @@ def diagonals(label: str, x: Arg, *k: int, align: str = "RIGHT_LEFT") -> Case:
     return case("MatrixDiagPartV3", label, [x, band, padding], attributes={"align": align})
 
 
+def of_diagonals(
+    label: str, x: Arg, *k: int, rows: int = -1, columns: int = -1, **more: str
+) -> Case:
+    """MatrixDiagV3; MatrixDiagV2 if no `align` is given."""
+    numbers = [const(np.int32(n)) for n in (k if len(k) == 1 else [k], rows, columns)]
+    padding = const(np.array(9, x.value.dtype))
+    name = "MatrixDiagV3" if more else "MatrixDiagV2"
+    return case(name, label, [x, *numbers, padding], attributes=more)
+
+
+def set_diagonals(label: str, x: Arg, diagonals: Arg, *k: int, **more: str) -> Case:
+    """MatrixSetDiagV3; MatrixSetDiagV2 if no `align` is given."""
+    name = "MatrixSetDiagV3" if more else "MatrixSetDiagV2"
+    band = const(np.int32(k[0] if len(k) == 1 else k))
+    return case(name, label, [x, diagonals, band], attributes=more)
+
+
 # Eigen, TensorFlow's library, chooses other signs of vectors than LAPACK: here the largest value
 # of each is positive (LOWERED: not compared with TensorFlow).
 LOWERED = [
@@ -80,6 +98,23 @@ CASES += [
         for align in ("RIGHT_LEFT", "LEFT_RIGHT", "LEFT_LEFT", "RIGHT_RIGHT")
     ),
 ]
+ALIGNMENTS = ("RIGHT_LEFT", "LEFT_RIGHT", "LEFT_LEFT", "RIGHT_RIGHT")
+CASES += [
+    case("MatrixDiagPartV2", "band", [f32(3, 4), const(np.int32([-1, 2])), const(np.float32(9))]),
+    of_diagonals("main", f32(2, 3), 0),
+    of_diagonals("above", of(np.int32, 2, 3), 1),
+    of_diagonals("one-of-a-band", f32(2, 3), -1, -1),
+    of_diagonals("above", f32(2, 3), 1, align="RIGHT_LEFT"),
+    of_diagonals("below", f32(3), -2, align="RIGHT_LEFT"),
+    of_diagonals("rows-columns", f32(2), -1, rows=3, columns=4, align="RIGHT_LEFT"),
+    of_diagonals("columns", f32(2), -1, columns=3, align="RIGHT_LEFT"),
+    of_diagonals("rows", f32(2), 1, rows=3, align="RIGHT_LEFT"),
+    *(of_diagonals(align, f32(2, 4, 3), -1, 2, rows=3, align=align) for align in ALIGNMENTS),
+    of_diagonals("half", of(np.float16, 2, 3), 0, align="RIGHT_LEFT"),
+    set_diagonals("main", f32(2, 3, 4), f32(2, 3), 0),
+    set_diagonals("below", f32(4, 3), f32(3), -1, align="RIGHT_LEFT"),
+    *(set_diagonals(align, f32(2, 3, 4), f32(2, 4, 3), -1, 2, align=align) for align in ALIGNMENTS),
+]
 INTEGERS = solver("MatrixInverse", "", [of(np.int32, 2, 2)])
 REFUSED = {"is int32, not one of": INTEGERS}
 IMPOSSIBLE = [
@@ -88,8 +123,52 @@ IMPOSSIBLE = [
     decomposition("Svd", "", f32(3)),
     diagonals("", f32(3, 4), 4),
     diagonals("", f32(3, 4), 1, 0),
+    of_diagonals("", f32(2, 3), 0, rows=2),
+    of_diagonals("", f32(2), 0, rows=3, columns=4),
+    of_diagonals("", f32(2, 3), 0, 2),
+    set_diagonals("", f32(3, 4), f32(4), 0),
+    set_diagonals("", f32(3), f32(3), 0),
 ]
 STOPPED = {
     "a matrix has no inverse": solver("MatrixInverse", "", [value(np.zeros((2, 2), np.float32))]),
     ("matrices of int32", TypeError): INTEGERS,
 }
+
+
+def placed(case: Case, y: np.ndarray) -> np.ndarray:
+    """What tf.linalg.diag's documentation says, value by value: `y` with the diagonals."""
+    is_set = "Set" in case.name
+    x, k = (a.value for a in case.inputs[int(is_set) :][:2])
+    align, low, high = case.options.align, int(np.ravel(k)[0]), int(np.ravel(k)[-1])
+    y, (*batch, rows, columns) = y.copy(), y.shape
+    each = x if low < high else x[..., None, :]
+    for place in np.ndindex(*batch, rows, columns):
+        *item, m, n = place
+        d = n - m
+        if not low <= d <= high:
+            continue
+        above, below = align.split("_")
+        size = min(rows + min(d, 0), columns - max(d, 0))
+        offset = each.shape[-1] - size if (above if d >= 0 else below) == "RIGHT" else 0
+        y[place] = each[(*item, high - d, n - max(d, 0) + offset)]
+    return y
+
+
+@pytest.mark.parametrize(
+    "case", [c for c in CASES if "Diag" in c.name and "Part" not in c.name], ids=str
+)
+def test_diagonals_are_placed_as_documented(case: Case) -> None:
+    (got,) = case.run_reference()
+    start = case.inputs[0].value if "Set" in case.name else np.full_like(got, 9)
+    np.testing.assert_array_equal(got, placed(case, start))
+
+
+def test_examples_of_the_documentation() -> None:
+    """tf.linalg.diag's."""
+    band = value([[[0, 8, 9], [1, 2, 3], [4, 5, 0]], [[0, 2, 3], [6, 7, 9], [9, 1, 0]]], np.float32)
+    (got,) = of_diagonals("", band, -1, 1, align="RIGHT_LEFT").run_reference()
+    want = [[[1, 8, 9], [4, 2, 9], [9, 5, 3]], [[6, 2, 9], [9, 7, 3], [9, 1, 9]]]
+    np.testing.assert_array_equal(got, want)
+    one = value([1, 2], np.float32)
+    (got,) = of_diagonals("", one, -1, columns=3, align="RIGHT_LEFT").run_reference()
+    np.testing.assert_array_equal(got, [[9, 9, 9], [1, 9, 9], [9, 2, 9]])
