@@ -55,8 +55,14 @@ class Trainable:
         kept = {place for factors in self._kept_factors() for place in factors}
         for group in self._shared.groups:
             is_free = group.fixed_by is None and not group.is_unequal
+            is_free &= not any(map(self._is_computed_by_channel, group.tensors))
             if is_free and kept.isdisjoint(group.tensors):
                 yield group.tensors
+
+    def _is_computed_by_channel(self, place: Place) -> bool:
+        tensor = self._tensor(place)
+        q = tensor.quantization
+        return tensor.stored is None and q is not None and q.is_per_channel
 
     def _kept_factors(self) -> Iterator[tuple[Place, Place]]:
         """Data and weights whose bias is computed, or has other uses or no scale."""

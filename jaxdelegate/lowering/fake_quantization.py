@@ -36,6 +36,7 @@ from jaxdelegate.passes.propagation import gather
 from jaxdelegate.quant import affine, jax_affine
 from jaxdelegate.quant.params import Quantization
 
+_CONVERSIONS = ("DEQUANTIZE", "QUANTIZE")
 _MAX_BYTES = 2  # of integers whose steps float32 represents
 _BELOW_HALF = np.nextafter(np.float32(0.5), np.float32(0))
 
@@ -46,8 +47,11 @@ def why_not(operator: str, options: Options, inputs: Specs, outputs: Specs) -> s
     reason = next(filter(None, map(_why_not_viewed, present)), None)
     if reason is not None:
         return reason
-    has_reals = any(spec.is_variable or _in_blocks(spec) for spec in present)
-    has_reals |= bool(called_subgraphs(options))
+    calls = bool(called_subgraphs(options))
+    kept = next((s for s in present if _has_channels(s) and (calls or s.is_variable)), None)
+    if kept is not None:
+        return f"{kept.name!r} is quantized per channel, but not constant"
+    has_reals = calls or any(spec.is_variable or _in_blocks(spec) for spec in present)
     return why_not_in_reals(record_of(operator), inputs, outputs) if has_reals else None
 
 
@@ -55,9 +59,20 @@ def _in_blocks(spec: TensorSpec) -> bool:
     return spec.quantization is not None and spec.quantization.blockwise is not None
 
 
+def _has_channels(spec: TensorSpec | None) -> bool:
+    """Whether a tensor of the run has scales per channel."""
+    q = None if spec is None or spec.const is not None else spec.quantization
+    return q is not None and q.is_per_channel
+
+
 def is_on_integers(operator: str, inputs: Specs, outputs: Specs) -> bool:
-    """Whether the view lowers an operator as integer mode does, because it depends on integers."""
-    return why_not_in_reals(record_of(operator), inputs, outputs) is not None
+    """Whether the view lowers an operator as integer mode does, because it depends on integers.
+
+    Those that move values with scales per channel may move them to another channel.
+    """
+    if why_not_in_reals(record_of(operator), inputs, outputs) is not None:
+        return True
+    return operator not in _CONVERSIONS and any(map(_has_channels, (*inputs, *outputs)))
 
 
 def on_integers(
@@ -94,9 +109,8 @@ def _why_not_viewed(spec: TensorSpec) -> str | None:
     q = spec.quantization
     if q is None or not spec.is_quantized:
         return None
-    if spec.const is None and (q.is_per_channel or q.blockwise is not None):
-        how = "per channel" if q.is_per_channel else "in blocks"
-        return f"{spec.name!r} is quantized {how}, but not constant"
+    if spec.const is None and q.blockwise is not None:
+        return f"{spec.name!r} is quantized in blocks, but not constant"
     if spec.const is None and spec.dtype.itemsize > _MAX_BYTES:
         return f"{spec.name!r} is {spec.dtype}, whose steps float32 cannot represent"
     reason = affine.why_not_blocks(q, spec.shape)
@@ -245,7 +259,9 @@ def grid_of(spec: TensorSpec) -> Grid | None:
     """
     if spec.quantization is None or not spec.is_quantized or spec.dtype.itemsize > _MAX_BYTES:
         return None
-    scale, low, high = _grid(spec.quantization, spec.dtype)
+    if spec.quantization.is_per_channel:
+        return None
+    scale, low, high = _grid(spec.quantization, spec.dtype, 0)
     with np.errstate(all="ignore"):
         first, last, inverse = scale * low, scale * high, np.float32(1) / scale
     grid = (float(first), float(last), float(inverse), float(low), float(scale))
@@ -265,14 +281,16 @@ def simulate(value: Any, spec: TensorSpec, scale: Any = None) -> Any:
         return value
     if scale is not None:
         return learned_scales.simulate(jnp.asarray(value, np.float32), spec, scale)
-    return _on_grid(jnp.asarray(value, np.float32), *_grid(spec.quantization, spec.dtype))
+    return _on_grid(
+        jnp.asarray(value, np.float32), *_grid(spec.quantization, spec.dtype, value.ndim)
+    )
 
 
-def _grid(quantization: Quantization, dtype: np.dtype) -> tuple[np.float32, np.float32, np.float32]:
-    """The scale, and the integers' bounds minus their zero point."""
-    scale, zero_point = (x.reshape(()) for x in affine.along(quantization, 0))
-    low, high = (np.float32(q - zero_point) for q in affine.integer_range(dtype))
-    return np.float32(scale), low, high
+def _grid(quantization: Quantization, dtype: np.dtype, rank: int) -> tuple[np.ndarray, ...]:
+    """The scale, and the integers' bounds minus their zero point, float32; they broadcast."""
+    scale, zero_point = affine.along(quantization, rank)
+    low, high = (np.asarray(q - zero_point, np.float32) for q in affine.integer_range(dtype))
+    return scale, low, high
 
 
 @jax.custom_jvp
