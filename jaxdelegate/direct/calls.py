@@ -207,7 +207,8 @@ class _Program:
         frame = frames[0]
         position, is_ready = 0, True
         for known, value in zip(frame.known, values, strict=True):
-            if known() is not value:
+            # Callers may have given an array other strides meanwhile; shapes and dtypes they check.
+            if known() is not value or not value.flags.c_contiguous:
                 is_ready = is_ready and self._give(frame, position, value)
             position += 1  # noqa: SIM113 (quicker than enumerate: most values are known)
         if is_ready and self._function(frame.call):

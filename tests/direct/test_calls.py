@@ -251,6 +251,16 @@ def test_an_array_whose_memory_moves(monkeypatch: pytest.MonkeyPatch) -> None:
         np.testing.assert_array_equal(direct.run((own,), program)[0], own * 2)
 
 
+@pytest.mark.filterwarnings("ignore:Setting the strides:DeprecationWarning")
+def test_an_array_whose_strides_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = array(8, 16)
+    x = memory[:4, :]
+    direct, program = prepared(monkeypatch, lambda x: x * 2, x)
+    for strides in (x.strides, (128, 4), (64, 8), (4, 16), (0, 4), (64, 4)):
+        x.strides = strides
+        np.testing.assert_array_equal(direct.run((x,), program)[0], x * 2)
+
+
 def test_another_shape_or_dtype_is_left_to_xla(monkeypatch: pytest.MonkeyPatch) -> None:
     direct, _ = prepared(monkeypatch, lambda x: x * 2, X)
     for wrong in (X[:4], X.astype(np.float64)):
