@@ -98,7 +98,7 @@ class Tensor:
     def spec(self) -> TensorSpec:
         """The spec that rules and kernels get, with the declared shape; a list has none."""
         return TensorSpec(
-            name=self.name,
+            name=self.name or f"tensor_{self.index}",
             shape=() if self.is_list else self.shape,
             dtype=self.dtype,
             quantization=self.quantization,

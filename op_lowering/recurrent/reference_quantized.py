@@ -16,7 +16,8 @@ _DTYPES = (np.int8, np.int8, np.int16, np.int32, np.int16)  # input, feature, ti
 def check_dtypes(inputs: Specs, dtypes: tuple[type, ...]) -> None:
     for spec, dtype in zip(inputs, dtypes, strict=False):
         if spec is not None and spec.dtype != dtype:
-            raise TypeError(f"{spec.name!r} is {spec.dtype}: the integer kernel takes {dtype}")
+            wanted = np.dtype(dtype).name
+            raise TypeError(f"{spec.name!r} is {spec.dtype}: the integer kernel takes {wanted}")
 
 
 def svdf(

@@ -1,5 +1,6 @@
 """Reading a model from bytes and files: its graph and its buffers."""
 
+import dataclasses
 import mmap
 import os
 import pathlib
@@ -358,3 +359,8 @@ def check(model: Model) -> None:
             spec = tensor.spec()
             assert spec.dtype == tensor.dtype
             assert spec.const is None or spec.const.shape == tensor.stored_shape
+
+
+def test_messages_about_a_tensor_without_a_name_have_its_number() -> None:
+    tensor = read_model(sum_model().build()).subgraphs[0].tensors[2]
+    assert dataclasses.replace(tensor, name="").spec().name == "tensor_2"

@@ -106,10 +106,10 @@ def test_reference_equals_litert_on_random_cases() -> None:
 
 
 STATE: Any = CASES[0].inputs[4]
+WRONG_STATE = CASES[0].with_inputs({4: dataclasses.replace(STATE, value=STATE.value.astype("i1"))})
+STOPPED = {("'in4' is int8: the integer kernel takes int16", TypeError): WRONG_STATE}
 REFUSED = {
     "RELU only": dataclasses.replace(CASES[0], options=SVDFOptions(1, Act.NONE)),
     "must be finite": svdf("", 1, 2, 3, x=(1e30, 0), feature=1e30),
-    "'in4' is int8, not int16": CASES[0].with_inputs(
-        {4: dataclasses.replace(STATE, value=STATE.value.astype(np.int8))}
-    ),
+    "'in4' is int8, not int16": WRONG_STATE,
 }
