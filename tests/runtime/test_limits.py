@@ -5,6 +5,7 @@ import threading
 import time
 import tracemalloc
 import weakref
+from collections import Counter
 from pathlib import Path
 
 import jax
@@ -339,6 +340,35 @@ def test_only_the_latest_programs_stay_in_memory() -> None:
     third = program(3)
     gc.collect()
     assert (first() is None, second() is None, third() is None) == (False, True, False)
+
+
+def test_old_shapes_leave_no_objects_of_ours() -> None:
+    """What stays are caches of JAX's, which `jax.clear_caches` empties; programs stay compiled."""
+    m = ModelBuilder()
+    x, y = m.input((1, 4)), m.tensor((1, 4))
+    m.operator("MUL", [x, x], [y])
+    m.outputs(y)
+    delegate = jd.JaxDelegate(max_programs=2, min_gain=0)
+    interpreter = jd.Interpreter(model_content=m.build(), experimental_delegates=[delegate])
+    model = jd.load(m.build(), max_programs=2)
+
+    def objects(batches: range) -> Counter[str]:
+        for batch in batches:
+            interpreter.resize_tensor_input(0, (batch, 4))
+            interpreter.allocate_tensors()
+            interpreter.invoke()
+            model(np.ones((batch, 4), np.float32))
+        gc.collect()
+        names = (f"{type(o).__module__}.{type(o).__name__}" for o in gc.get_objects())
+        return Counter(name for name in names if name.startswith("jaxdelegate"))
+
+    before = objects(range(1, 8))
+    assert objects(range(8, 15)) == before
+    program = delegate.partitions()[0].program
+    jax.clear_caches()
+    interpreter.invoke()
+    assert delegate.partitions()[0].program is program
+    np.testing.assert_array_equal(model(np.full((14, 4), 3, np.float32))[0], np.full((14, 4), 9))
 
 
 def test_a_function_gives_back_what_jax_compiled_for_old_shapes() -> None:
