@@ -170,7 +170,7 @@ def test_an_exported_function_has_these_slopes() -> None:
 
 @pytest.mark.parametrize("name", ["MAXIMUM", "MINIMUM"])
 def test_equal_operands_of_a_maximum_share_the_slope(name: str) -> None:
-    """As in JAX and PyTorch; TensorFlow gives it to the first."""
+    """JAX and PyTorch halve it; TensorFlow gives it to the first."""
     zeros = np.zeros(len(X), np.float32)
     got = slopes(applied(name, [X, zeros], X), X)
     known = getattr(jnp, name.lower())
@@ -219,7 +219,7 @@ def test_the_first_of_equal_values_has_the_slope_of_a_pool(
 
 
 def test_clips_of_a_cell_keep_the_slope_at_their_bounds() -> None:
-    """As tf.clip_by_value and torch.clamp."""
+    """Those of tf.clip_by_value and torch.clamp are 1 there, too."""
     from jaxdelegate.op_lowering.recurrent.lstm_cell import _clipped
 
     x = jnp.asarray([-2, -1, 0, 1, 2], np.float32)

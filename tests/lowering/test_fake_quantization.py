@@ -567,7 +567,7 @@ def channels(moved: str, dtype: type = np.int8) -> bytes:
 @pytest.mark.parametrize("moved", ["", "TRANSPOSE", "RESHAPE"])
 @pytest.mark.parametrize("quant_mode", ["auto", "float_view", "integer"])
 def test_scales_per_channel_at_run_time(quant_mode: str, moved: str, dtype: type) -> None:
-    """Of QUANTIZE, DEQUANTIZE, and what moves integers between them."""
+    """They are right for QUANTIZE, DEQUANTIZE, and what moves integers between them."""
     content, x = channels(moved, dtype), np.random.default_rng(0).uniform(-20, 20, (2, 3))
     x = x.astype(np.float32)
     want = run_once(jd.Interpreter(model_content=content), [x])[0]
