@@ -201,9 +201,12 @@ def _clipped(x: jax.Array, limit: float) -> jax.Array:
     """PortableCwiseClipping: a limit of 0 does nothing, and NaN becomes the limit."""
     if not limit:
         return x
-    top = scalar(limit, x)
-    clip = straight_through(lambda x: jnp.maximum(jnp.where(x < top, x, top), -top), -limit, limit)
-    clipped: jax.Array = clip(x)
+
+    def clip(x: jax.Array) -> jax.Array:
+        top = scalar(limit, x)
+        return jnp.maximum(jnp.where(x < top, x, top), -top)
+
+    clipped: jax.Array = straight_through(clip, -limit, limit)(x)
     return clipped
 
 

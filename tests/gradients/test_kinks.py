@@ -18,6 +18,7 @@ from jaxdelegate.op_lowering.options import (
     LeakyReluOptions,
     Options,
     Pool2DOptions,
+    RNNOptions,
 )
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.records.enums import Padding
@@ -216,6 +217,34 @@ def test_the_first_of_equal_values_has_the_slope_of_a_pool(
 
     known = weighted(lambda x: jax.lax.reduce_window(x, -np.inf, jax.lax.max, *window))
     np.testing.assert_array_equal(weighted(pool), known)
+
+
+def test_slopes_of_clamps_of_tensors() -> None:
+    """STABLEHLO_CLAMP has JAX's, in which it was written."""
+    ends = np.zeros(len(X), np.float32), np.full(len(X), 6, np.float32)
+    b = ModelBuilder()
+    x, y = b.input(X.shape, name="x"), b.tensor(X.shape)
+    b.operator("STABLEHLO_CLAMP", [b.constant(ends[0]), x, b.constant(ends[1])], [y])
+    b.outputs(y)
+    apply, params = jd.load(b.build()).function()
+    got = slopes(lambda x: apply(params, x)[0], X)
+    np.testing.assert_array_equal(got, slopes(lambda x: jax.lax.clamp(ends[0], x, ends[1]), X))
+
+
+@pytest.mark.parametrize("act", CLAMPS)
+def test_slopes_of_activations_of_cells(act: Act) -> None:
+    n = len(X)
+    inputs = [X[:, None], np.ones((1, 1), np.float32), np.zeros((1, 1), np.float32)]
+    b = ModelBuilder()
+    x, (w, recurrent) = b.input((n, 1), name="x"), map(b.constant, inputs[1:])
+    bias, hidden = b.constant(np.zeros(1, np.float32)), b.tensor((n, 1), is_variable=True)
+    y = b.tensor((n, 1))
+    options = RNNOptions(fused_activation_function=act)
+    b.operator("RNN", [x, w, recurrent, bias, hidden], [y], options)
+    b.outputs(y)
+    apply, params = jd.load(b.build()).function()
+    got = jax.grad(lambda x: apply(params, x)[0].sum())(inputs[0])
+    np.testing.assert_array_equal(got[:, 0], slopes(CLAMPS[act], X))
 
 
 def test_clips_of_a_cell_keep_the_slope_at_their_bounds() -> None:
