@@ -101,8 +101,9 @@ class OperatorStep(plan.PlannedOperator):
             results = run(operator.options, inputs, outputs, *arrays)
             check_dtypes(outputs, results)
         except kernel_errors(operator) as error:
-            kind = UnassignedError if isinstance(error, UnassignedError) else InterpreterError
-            raise kind(
+            is_read = operator.name == "READ_VARIABLE" and isinstance(error, LookupError)
+            is_unassigned = is_read or isinstance(error, UnassignedError)
+            raise (UnassignedError if is_unassigned else InterpreterError)(
                 f"Node number {operator.index} ({printable(operator.name)}) failed to invoke: "
                 f"{error}"
             ) from error

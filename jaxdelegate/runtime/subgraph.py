@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxdelegate.errors import InterpreterError, JaxDelegateError
+from jaxdelegate.errors import InterpreterError, JaxDelegateError, UnassignedError
 from jaxdelegate.model.records import Subgraph
 from jaxdelegate.model.source import Source
 from jaxdelegate.op_lowering.resources.reference import unassigned
@@ -312,7 +312,7 @@ class SubgraphRunner:
             return self._values.get(index)
         found = self._store.resources.get(self._resources[index])
         if found is None and index in self._entry.explicit.read_first:
-            raise unassigned(self._resources[index])
+            raise UnassignedError(unassigned(self._resources[index]))
         return found
 
     def array(self, index: int) -> np.ndarray:

@@ -9,14 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from jaxdelegate.errors import UnassignedError
 from jaxdelegate.op_lowering.dtypes import DTYPES
 from jaxdelegate.op_lowering.records.enums import TensorType
 from jaxdelegate.op_lowering.records.record import Options
 from jaxdelegate.op_lowering.resources.options import HashtableOptions, VarHandleOptions
 from jaxdelegate.op_lowering.spec import Shape, Specs
 from jaxdelegate.reference.kernel import Array, Infer, Kernel, Services
-from jaxdelegate.text import printable
 
 _HANDLE = DTYPES[TensorType.RESOURCE]
 
@@ -37,12 +35,12 @@ def handle_key(array: Array) -> tuple[str, bytes]:
     return "resource", array.reshape(-1)[:1].tobytes()
 
 
-def unassigned(key: Any) -> UnassignedError:
-    """The error for the variable of a handle's key."""
+def unassigned(key: Any) -> str:
+    """The message about the variable of a handle's key."""
     *_, name = _NAMES.get(int.from_bytes(key[1], sys.byteorder), ("",))
-    return UnassignedError(
-        f"the variable {printable(name)!r} is read before anything was assigned to it: run the "
-        "signature that assigns it first"
+    return (
+        f"the variable {name!r} is read before anything was assigned to it: run the signature that "
+        "assigns it first"
     )
 
 
@@ -64,7 +62,7 @@ def read_variable(
 ) -> tuple[Array]:
     value = call.resources.get(handle_key(resource))
     if value is None:
-        raise unassigned(handle_key(resource))
+        raise LookupError(unassigned(handle_key(resource)))
     return (np.asarray(value),)
 
 

@@ -116,6 +116,23 @@ def test_what_is_read_before_it_is_assigned_is_refused(order: str, by_if: bool) 
         assert isinstance(caught.value, jd.TensorError)
 
 
+def test_a_variable_whose_handle_a_caller_passes_is_refused_likewise() -> None:
+    builder, resource = ModelBuilder(), DTYPES[TensorType.RESOURCE]
+    x, handle, y = builder.input((4,)), builder.tensor((1,), resource), builder.tensor((4,))
+    builder.operator("VAR_HANDLE", [], [handle], VarHandleOptions("", "v"))
+    builder.operator("IF", [builder.constant(np.array([True])), handle, x], [y], IfOptions(1, 1))
+    builder.outputs(y)
+    branch = builder.subgraph("branch")
+    given, other = branch.input((1,), resource), branch.input((4,))
+    old, total = branch.tensor((4,)), branch.tensor((4,))
+    branch.operator("READ_VARIABLE", [given], [old])
+    branch.operator("ADD", [old, other], [total], AddOptions())
+    branch.outputs(total)
+    for delegates in ([], [jd.JaxDelegate()]):
+        with pytest.raises(jd.UnassignedError, match="the variable 'v' is read before"):
+            invoked_twice(builder.build(), *delegates)
+
+
 @pytest.mark.parametrize("by_if", [False, True])
 @pytest.mark.parametrize("order", ["ar", "ara"])
 def test_what_is_assigned_before_is_read(order: str, by_if: bool) -> None:
