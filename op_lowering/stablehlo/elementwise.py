@@ -260,7 +260,11 @@ def _why_not_clamp(op: Op[NoOptions]) -> str | None:
 
 
 def _lower_clamp(_op: Op[NoOptions]) -> Function:
-    clamped = derived_as(lambda low, x, high: lax.min(lax.max(x, low), high), lax.clamp)
+    def chosen(low: jax.Array, x: jax.Array, high: jax.Array) -> jax.Array:
+        bound = jnp.where((x < high) & (low < high), low, high)
+        return jnp.where((x > low) & (x < high), x, bound)
+
+    clamped = derived_as(lambda low, x, high: lax.min(lax.max(x, low), high), chosen)
 
     def clamp(low: jax.Array, x: jax.Array, high: jax.Array) -> tuple[jax.Array]:
         low, high = (jnp.broadcast_to(jnp.asarray(a), x.shape) for a in (low, high))

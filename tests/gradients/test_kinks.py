@@ -231,6 +231,18 @@ def test_slopes_of_clamps_of_tensors() -> None:
     np.testing.assert_array_equal(got, slopes(lambda x: jax.lax.clamp(ends[0], x, ends[1]), X))
 
 
+def test_a_clamp_to_bounds_in_the_wrong_order_is_the_upper_one() -> None:
+    b = ModelBuilder()
+    inputs = [b.input((3,), name=name) for name in ("low", "x", "high")]
+    y = b.tensor((3,))
+    b.operator("STABLEHLO_CLAMP", inputs, [y])
+    b.outputs(y)
+    apply, params = jd.load(b.build()).function()
+    low, high, x = np.full(3, 3, np.float32), np.full(3, 1, np.float32), np.float32([0, 2, 4])
+    found = jax.grad(lambda *given: apply(params, *given)[0].sum(), (0, 1, 2))(low, x, high)
+    np.testing.assert_array_equal(found, [[0, 0, 0], [0, 0, 0], [1, 1, 1]])
+
+
 @pytest.mark.parametrize("act", CLAMPS)
 def test_slopes_of_activations_of_cells(act: Act) -> None:
     n = len(X)
