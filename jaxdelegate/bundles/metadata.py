@@ -131,9 +131,9 @@ def read_llm_metadata(data: memoryview, where: str) -> LlmMetadata:
         if old is None:
             raise
         return old
-    # LiteRT-LM requires a start token: without one the bytes may be of the other message.
-    old = None if message.HasField("start_token") else _old_metadata(data, where)
-    return _of_message(message) if old is None else old
+    # The bytes of LlmParameters may be those of LlmMetadata, too, except for fields of other types.
+    is_new = message.HasField("start_token") or not _has_unknown_fields(message)
+    return (None if is_new else _old_metadata(data, where)) or _of_message(message)
 
 
 def _parsed(message: Any, data: memoryview, where: str) -> Any:
@@ -149,6 +149,13 @@ def _parsed(message: Any, data: memoryview, where: str) -> Any:
             f"{printable(where)}: expected a message {name}, got damaged data: {error}"
         ) from error
     return message
+
+
+def _has_unknown_fields(message: Any) -> bool:
+    known = type(message)()
+    known.CopyFrom(message)
+    known.DiscardUnknownFields()
+    return bool(known.ByteSize() != message.ByteSize())
 
 
 def _of_message(m: Any) -> LlmMetadata:
@@ -209,7 +216,8 @@ def _old_metadata(data: memoryview, where: str) -> LlmMetadata | None:
         m = _parsed(protos.message("odml.infra.proto.LlmParameters"), data, where)
     except ModelError:
         return None
-    if not m.HasField("start_token") and not m.HasField("start_token_id"):
+    has_start = m.HasField("start_token") or m.HasField("start_token_id")
+    if not has_start or _has_unknown_fields(m):
         return None
     start = Token(m.start_token) if m.HasField("start_token") else Token(None, (m.start_token_id,))
     old = m.prompt_template

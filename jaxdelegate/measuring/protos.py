@@ -164,11 +164,21 @@ _LLM_PARAMETERS: _Messages = {
         ("prompt_prefix", 2, "string"),
         ("prompt_suffix", 3, "string"),
     ),
-    "LlmParameters": (
+    "LlmParameters": (  # all fields: what has others is another message
+        ("transformer_parameters", 1, "bytes"),
+        ("vocab_size", 2, "int32"),
         ("start_token_id", 4, "int32"),
         ("stop_tokens", 5, "string*"),
         ("start_token", 6, "string"),
+        ("input_output_normalizations", 7, "int32*"),
         ("prompt_template", 8, "PromptTemplate"),
+        ("num_draft_tokens", 9, "int32"),
+        ("user_role_token", 11, "string"),
+        ("system_role_token", 12, "string"),
+        ("model_role_token", 13, "string"),
+        ("end_role_token", 14, "string"),
+        ("submodel_transformer_parameters", 16, "bytes"),
+        ("prompt_templates", 17, "bytes"),
     ),
 }
 

@@ -11,7 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from litert_lm_builder import LitertLmFileBuilder, TfLiteModelType
-from litert_lm_builder.runtime.proto import embedding_metadata_pb2, executor_metadata_pb2
+from litert_lm_builder.runtime.proto import (
+    embedding_metadata_pb2,
+    executor_metadata_pb2,
+    llm_metadata_pb2,
+)
 
 import jaxdelegate as jd
 from jaxdelegate.bundles.bundle import Bundle
@@ -107,6 +111,33 @@ def test_metadata_of_mediapipe_s_language_models() -> None:
     assert bundle.metadata.stop_tokens == (Token("<eos>"), Token("<end_of_turn>"))
     assert bundle.metadata.affixes == {"user": Affixes("user: ", "\nmodel: ")}
     assert bundle.template is None
+
+
+@pytest.mark.parametrize("start", ["<bos>", "[BOS]", "\n\x03abc", 1])
+def test_mediapipe_s_parameters_without_stop_tokens(start: str | int) -> None:
+    m = protos.message("odml.infra.proto.LlmParameters")
+    m.vocab_size = 7
+    setattr(m, "start_token" if isinstance(start, str) else "start_token_id", start)
+    metadata = jd.open_bundle(llm_task(METADATA=m.SerializeToString())).metadata
+    expected = Token(start) if isinstance(start, str) else Token(None, (start,))
+    assert metadata.start_token == expected
+
+
+@pytest.mark.parametrize("model_type", ["gemma3", "qwen3", "generic_model", "gemma4"])
+@pytest.mark.parametrize("newer", [b"", b"\xba\x3e\x03new"])  # a field that we do not know
+def test_metadata_without_a_start_token(model_type: str, newer: bytes) -> None:
+    """litert-torch writes them for tokenizers without one."""
+    m = llm_metadata_pb2.LlmMetadata()
+    m.ParseFromString(llm_metadata())
+    m.ClearField("start_token")
+    m.llm_model_type.Clear()
+    getattr(m.llm_model_type, model_type).SetInParent()
+    data = m.SerializeToString() + newer
+    found = jd.open_bundle(litertlm([(TYPES.LlmMetadataProto, {}, data)])).metadata
+    assert found.start_token is None
+    assert found.stop_tokens == (Token("<eos>"), Token(None, (3, 4)))
+    assert (found.max_num_tokens, found.model_type) == (64, model_type)
+    assert (found.template, found.sampler and found.sampler.k) == (TEMPLATE, 5)
 
 
 def test_executor_metadata() -> None:
