@@ -58,6 +58,14 @@ class OptionError(JaxDelegateError, ValueError):
     """An unknown option or an impossible value; the message suggests the closest known ones."""
 
 
+class GenerationError(JaxDelegateError, ValueError, RuntimeError):
+    """A language model cannot read a text, or not in its current state.
+
+    The text is empty or too long, has a token that the model does not have, nothing was read yet,
+    or the session is closed. `litert_lm` raises RuntimeError in the same cases.
+    """
+
+
 class DelegationError(JaxDelegateError, NotImplementedError):
     """Operators would stay on the host although full delegation is required.
 

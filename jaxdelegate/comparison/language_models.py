@@ -120,10 +120,10 @@ class _Comparison:
         if not ids:
             raise OptionError("prompt: expected a text with at least one token, got none")
         capacity = min(self._engine.max_num_tokens, self._other.max_num_tokens)
-        room = capacity - len(ids) + 1  # the last token of an answer is not read
+        room = capacity - len(ids)
         if self._most > room:
             raise OptionError(
-                f"max_output_tokens: the model's caches hold {capacity} tokens: expected at most "
+                f"max_output_tokens: max_num_tokens is {capacity}: expected at most "
                 f"{room} after a prompt of {len(ids)}, got {self._most}"
             )
         return ids

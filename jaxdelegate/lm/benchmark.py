@@ -38,7 +38,7 @@ class Benchmark:
             backend: where it runs.
             prefill_tokens: of the prompt, at least 1.
             decode_tokens: to generate, at least 1.
-            max_num_tokens: chooses among caches; None: `prefill_tokens` and `decode_tokens`.
+            max_num_tokens: of the engine; None: `prefill_tokens` and `decode_tokens`.
             cache_dir: as in `Engine`.
             prompt: cut or filled with zeros to `prefill_tokens`.
             options: of JaxDelegate.
@@ -76,7 +76,7 @@ class Benchmark:
         if needed > engine.max_num_tokens:
             raise OptionError(
                 "prefill_tokens and decode_tokens: expected at most "
-                f"{engine.max_num_tokens}, which the model's caches hold, got {needed}"
+                f"{engine.max_num_tokens} tokens together (max_num_tokens), got {needed}"
             )
         self._measured(engine, 1)
         self._init_seconds = time.perf_counter() - began

@@ -5,6 +5,8 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from jaxdelegate.errors import OptionError
+
 _LOGGER = logging.getLogger("jaxdelegate")
 
 
@@ -67,7 +69,7 @@ class SamplerConfig:
         seed: of the random numbers, which depend on it and on the position only; None: 0.
 
     Raises:
-        ValueError: a value is out of range.
+        OptionError: a value is out of range.
     """
 
     top_k: int | None = None
@@ -77,11 +79,11 @@ class SamplerConfig:
 
     def __post_init__(self) -> None:
         if self.top_k is not None and self.top_k <= 0:
-            raise ValueError(f"top_k: expected a positive number, got {self.top_k}")
+            raise OptionError(f"top_k: expected a positive number, got {self.top_k}")
         if self.top_p is not None and not 0 <= self.top_p <= 1:
-            raise ValueError(f"top_p: expected a number from 0 to 1, got {self.top_p}")
+            raise OptionError(f"top_p: expected a number from 0 to 1, got {self.top_p}")
         if self.temperature is not None and not self.temperature >= 0:
-            raise ValueError(f"temperature: expected at least 0, got {self.temperature}")
+            raise OptionError(f"temperature: expected at least 0, got {self.temperature}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,7 +111,7 @@ class RepetitionPenaltyConfig:
         window_size: how many of the last tokens count; None or 0: all.
 
     Raises:
-        ValueError: a value is out of range.
+        OptionError: a value is out of range.
     """
 
     repetition_penalty: float | None = None
@@ -119,11 +121,11 @@ class RepetitionPenaltyConfig:
 
     def __post_init__(self) -> None:
         if self.repetition_penalty is not None and not self.repetition_penalty >= 1:
-            raise ValueError(
+            raise OptionError(
                 f"repetition_penalty: expected at least 1, got {self.repetition_penalty}"
             )
         if self.window_size is not None and self.window_size < 0:
-            raise ValueError(f"window_size: expected at least 0, got {self.window_size}")
+            raise OptionError(f"window_size: expected at least 0, got {self.window_size}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,7 +137,7 @@ class NoRepeatNgramConfig:
         window_size: how many of the last tokens count; None or 0: all.
 
     Raises:
-        ValueError: a value is negative.
+        OptionError: a value is negative.
     """
 
     no_repeat_ngram_size: int | None = None
@@ -145,7 +147,7 @@ class NoRepeatNgramConfig:
         for name in ("no_repeat_ngram_size", "window_size"):
             value = getattr(self, name)
             if value is not None and value < 0:
-                raise ValueError(f"{name}: expected at least 0, got {value}")
+                raise OptionError(f"{name}: expected at least 0, got {value}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,7 +158,7 @@ class SuppressTokensConfig:
         suppress_tokens: their ids.
 
     Raises:
-        ValueError: an id is negative.
+        OptionError: an id is negative.
     """
 
     suppress_tokens: Collection[int] | None = None
@@ -164,4 +166,4 @@ class SuppressTokensConfig:
     def __post_init__(self) -> None:
         for token in self.suppress_tokens or ():
             if token < 0:
-                raise ValueError(f"suppress_tokens: expected ids of at least 0, got {token}")
+                raise OptionError(f"suppress_tokens: expected ids of at least 0, got {token}")

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
-from jaxdelegate.errors import OptionError
+from jaxdelegate.errors import GenerationError, OptionError
 from jaxdelegate.lm.channels import ChannelReader, Found
 from jaxdelegate.lm.choices import Rules
 from jaxdelegate.lm.completions import BenchmarkInfo, Timing
@@ -96,7 +96,7 @@ class Conversation:
 
     @property
     def max_output_tokens(self) -> int | None:
-        """The most tokens of an answer; None: as many as the caches hold."""
+        """The most tokens of an answer; None: as many as `Engine.max_num_tokens` leaves."""
         return self._settings.max_output_tokens
 
     @property
@@ -134,7 +134,7 @@ class Conversation:
         Raises:
             ModelError: the chat template is damaged, or refuses the message.
             OptionError: the message has something else than text.
-            ValueError: the conversation gets longer than the model's caches.
+            GenerationError: the conversation gets too long, or is closed.
         """
         parts = self.send_message_async(
             message,
@@ -192,10 +192,10 @@ class Conversation:
         """How long the last answer took.
 
         Raises:
-            RuntimeError: there was none yet.
+            GenerationError: there was none yet.
         """
         if self._info is None:
-            raise RuntimeError("get_benchmark_info: expected send_message before, got no answer")
+            raise GenerationError("get_benchmark_info: expected send_message before, got no answer")
         return self._info
 
     def close(self) -> None:
@@ -248,6 +248,7 @@ class Conversation:
         prompt = self._prompt(message, thinking)
         ids = self._tokens(prompt)
         reading = time.perf_counter()
+        decoder.check(ids)
         known = decoder.read(0, ids)
         decoder.wait()
         read = time.perf_counter()
@@ -276,7 +277,7 @@ class Conversation:
 
     def _open(self) -> Decoder:
         if self._decoder is None:
-            raise RuntimeError("the conversation is closed")
+            raise GenerationError("the conversation is closed")
         return self._decoder
 
     def __enter__(self) -> Self:

@@ -91,13 +91,16 @@ class Decoder:
             How many tokens the caches had.
 
         Raises:
-            ValueError: the list is empty, is longer than caches, or has an id outside of the
-                vocabulary.
+            GenerationError: as `LanguageGraph.check`.
         """
         known = self.known(slot, ids)
         for _ in self.reading(slot, ids):
             pass
         return known
+
+    def check(self, ids: Sequence[int]) -> None:
+        """Raise a GenerationError if a model cannot answer these tokens."""
+        self._programs.graph.check(ids, has_answer=True)
 
     def known(self, slot: int, ids: Sequence[int]) -> int:
         """How many of the tokens a slot's caches have. Errors as `read`."""
@@ -191,7 +194,8 @@ class Decoder:
         """
         self._restore(slot)
         sequence = self._sequences[slot]
-        room = self._programs.graph.capacity - len(sequence.ids) + 1
+        # The token after a hidden state is not part of an answer.
+        room = self._programs.graph.limit - len(sequence.ids) + has_hidden_state
         sequence.begin, sequence.left = len(sequence.ids), max(min(limit, room), 0)
         sequence.rules, sequence.has_scores = rules, has_scores
         sequence.constraint, sequence.has_hidden_state = constraint, has_hidden_state
@@ -259,7 +263,7 @@ class Decoder:
         """Append tokens to a sequence; returns the logarithms of their probabilities.
 
         Raises:
-            ValueError: as `read`.
+            GenerationError: as `read`.
         """
         return self.score_each({slot: ids})[slot]
 
@@ -267,7 +271,7 @@ class Decoder:
         """Append tokens to the sequences of several slots at once; returns the scores of each.
 
         Raises:
-            ValueError: as `read`.
+            GenerationError: as `read`.
         """
         for slot, ids in texts.items():
             self._programs.graph.check([*self._sequences[slot].ids, *ids])

@@ -9,7 +9,7 @@ import numpy as np
 from jaxdelegate.bundles.bundle import Bundle, open_bundle
 from jaxdelegate.bundles.metadata import token_of
 from jaxdelegate.cache.programs import ProgramCache
-from jaxdelegate.errors import ModelError, OptionError
+from jaxdelegate.errors import GenerationError, ModelError, OptionError
 from jaxdelegate.lm.configs import Backend, with_backend
 from jaxdelegate.lm.embeddings import EmbeddingOptions, EmbeddingResponse, InputOverflowStrategy
 from jaxdelegate.lm.encoder_graph import EncoderGraph
@@ -109,7 +109,7 @@ class EmbeddingEngine:
 
         Raises:
             OptionError: a part is an image or sound.
-            ValueError: the text is too long, or has no tokens; `output_size` is too large.
+            GenerationError: the text is too long, or has no tokens.
         """
         (found,) = self.compute_embedding_batch([contents], options)
         return found
@@ -174,7 +174,7 @@ class EmbeddingEngine:
     @property
     def _opened(self) -> EncoderModel:
         if self._model is None:
-            raise RuntimeError("the engine is closed")
+            raise GenerationError("the engine is closed")
         return self._model
 
     def _with_special(self, tokens: Sequence[int]) -> list[int]:
@@ -188,7 +188,7 @@ class EmbeddingEngine:
         if has_special:
             tokens = self._with_special(tokens)
         if not tokens:
-            raise ValueError("expected at least one token, got none: the text is empty")
+            raise GenerationError("expected at least one token, got none: the text is empty")
         most = self.graph.length
         if len(tokens) <= most:
             return [tokens]
@@ -198,7 +198,7 @@ class EmbeddingEngine:
         if strategy == InputOverflowStrategy.TRUNCATE:
             end = self._end if has_special and len(self._end) < most else []
             return [[*tokens[: most - len(end)], *end]]
-        raise ValueError(
+        raise GenerationError(
             f"expected at most {most} tokens, got {len(tokens)}: shorten the text, or set "
             "input_overflow_strategy"
         )
@@ -252,7 +252,7 @@ def normalized(found: np.ndarray, options: EmbeddingOptions) -> np.ndarray:
     """An embedding as the options say."""
     size = options.output_size or 0
     if size > len(found):
-        raise ValueError(f"output_size: expected at most {len(found)}, got {size}")
+        raise OptionError(f"output_size: expected at most {len(found)}, got {size}")
     if size > 0:
         found = found[:size]
     norm = np.linalg.norm(found)

@@ -78,8 +78,9 @@ class Engine:
         Args:
             model_path: of a `.litertlm` or `.task` file.
             backend: where it runs; None: JAX's default device.
-            max_num_tokens: of a prompt and its answer, at least; it chooses among caches of several
-                lengths, if the bundle has them. None: the longest.
+            max_num_tokens: of a prompt and its answer, at most; it chooses among caches of several
+                lengths, if the bundle has them. None: as the bundle declares, or as many as the
+                longest caches hold.
             max_batch: the most prompts that `generate` processes at once.
             options: of JaxDelegate, for example `{"compute_dtype": "float16"}`.
             cache_dir: the folder of compiled programs, which the next start loads. None:
@@ -91,13 +92,14 @@ class Engine:
 
         Raises:
             ModelError: the bundle is damaged, or its model is not one that generates text.
-            OptionError: an option is unknown or not supported, a package of the extra `lm` is
-                missing, or speculative decoding is requested and the bundle has no drafter.
+            OptionError: an option is unknown, out of range or not supported, a package of the extra
+                `lm` is missing, or speculative decoding is requested and the bundle has no drafter.
         """
         refuse("Engine", unsupported)
         began = time.perf_counter()
-        if max_batch < 1:
-            raise OptionError(f"max_batch: expected at least 1, got {max_batch}")
+        for name, value in (("max_batch", max_batch), ("max_num_tokens", max_num_tokens)):
+            if value is not None and value < 1:
+                raise OptionError(f"{name}: expected at least 1, got {value}")
         self.bundle: Bundle = open_bundle(model_path)
         self.model_path, self.max_batch = self.bundle.path, max_batch
         chosen = with_backend(options or {}, backend)
@@ -109,7 +111,7 @@ class Engine:
             where,
             others,
             chosen,
-            max_num_tokens,
+            max_num_tokens or self.metadata.max_num_tokens,
             cache_dir,
             attention=self._attention(),
         )
@@ -146,8 +148,8 @@ class Engine:
 
     @property
     def max_num_tokens(self) -> int:
-        """How many tokens of a prompt and its answer fit the caches."""
-        return self.graph.capacity
+        """The most tokens of a prompt and its answer."""
+        return self.graph.limit
 
     @property
     def bos_token_id(self) -> int | None:
@@ -178,7 +180,8 @@ class Engine:
     @property
     def cache_bytes(self) -> int:
         """Bytes of the caches of one sequence of `max_num_tokens`; short ones have less."""
-        arrays = caches(self.graph, 1, self.max_num_tokens)
+        longest = next(n for n in self.graph.cache_lengths if n >= self.max_num_tokens)
+        arrays = caches(self.graph, 1, longest)
         return sum(math.prod(shape) * dtype.itemsize for shape, dtype in arrays)
 
     def tokenize(self, text: str) -> list[int]:
@@ -186,8 +189,15 @@ class Engine:
         return self.tokenizer.encode(text)
 
     def detokenize(self, token_ids: Sequence[int]) -> str:
-        """The text of token ids. A ValueError: one is not in the vocabulary."""
-        return self.tokenizer.decode(token_ids)
+        """The text of token ids; those that the tokenizer does not have are left out."""
+        return self.tokenizer.decode([i for i in token_ids if self._has_text(i)])
+
+    def _has_text(self, token_id: int) -> bool:
+        try:
+            self.tokenizer.token(token_id)
+        except ValueError:
+            return False
+        return True
 
     # ---- generation
 
@@ -206,7 +216,7 @@ class Engine:
             apply_prompt_template: surround each prompt with the texts that the bundle declares for
                 the user's and the model's turns, if it has no Jinja template.
             sampler_config: how tokens are chosen; None: as the bundle says, or the most likely one.
-            max_output_tokens: of an answer; None: as many as the caches hold.
+            max_output_tokens: of an answer; None: as many as `max_num_tokens` leaves.
             enable_speculative_decoding: as in `Engine`; None: as the engine.
             **unsupported: other arguments of `litert_lm`; None and False are accepted.
 
@@ -240,7 +250,7 @@ class Engine:
             extra_context: variables for the template.
             sampler_config: how tokens are chosen; None: as the bundle says, or the most likely one.
             system_message: what the model reads before all messages.
-            max_output_tokens: of an answer; None: as many as the caches hold.
+            max_output_tokens: of an answer; None: as many as `max_num_tokens` leaves.
             chat_template: in Jinja; None: the bundle's.
             thinking_config: whether the template asks the model to think; None: as the template
                 likes.
@@ -286,7 +296,7 @@ class Engine:
         Args:
             prompts: texts, before which the start token is added; or lists of token ids.
             sampler_config: how tokens are chosen; None: as the bundle says, or the most likely one.
-            max_output_tokens: of an answer; None: as many as the caches hold.
+            max_output_tokens: of an answer; None: as many as `max_num_tokens` leaves.
             repetition_penalty_config: lowers the logits of tokens that the answer has already.
             no_repeat_ngram_config: forbids repeated n-grams.
             suppress_tokens_config: forbids tokens.
@@ -296,7 +306,7 @@ class Engine:
             A Completion for each prompt, in their order.
 
         Raises:
-            ValueError: a prompt is empty, or longer than the model's caches.
+            GenerationError: a prompt is empty, too long, or has an unknown token.
         """
         if isinstance(prompts, str):
             raise TypeError("generate: expected a list of prompts, got a str: pass [prompt]")
@@ -328,7 +338,7 @@ class Engine:
         Raises:
             OptionError: the model has none: its logits are not the product of one tensor of floats
                 and a constant.
-            ValueError: a prompt is empty, or longer than the model's caches.
+            GenerationError: a prompt is empty, too long, or has an unknown token.
         """
         if isinstance(prompts, str):
             raise TypeError("hidden_states: expected a list of prompts, got a str: pass [prompt]")
@@ -399,11 +409,11 @@ class Engine:
         )
 
     def limit(self, max_output_tokens: int | None) -> int:
-        """The most tokens of an answer. A ValueError: less than one."""
+        """The most tokens of an answer. An OptionError: less than one."""
         if max_output_tokens is None:
-            return self.graph.capacity
+            return self.max_num_tokens
         if max_output_tokens < 1:
-            raise ValueError(f"max_output_tokens: expected at least 1, got {max_output_tokens}")
+            raise OptionError(f"max_output_tokens: expected at least 1, got {max_output_tokens}")
         return max_output_tokens
 
     def stop_in(self, tokens: Sequence[int], first: int) -> range | None:

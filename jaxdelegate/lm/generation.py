@@ -118,8 +118,10 @@ class Batch:
         """Put a request into a free slot, the one whose caches have most of its prompt.
 
         Raises:
-            ValueError: the prompt is empty or too long, or has an id outside of the vocabulary.
+            GenerationError: as `LanguageGraph.check`.
         """
+        if not request.has_hidden_state:
+            self._decoder.check(request.ids)
         known = {slot: self._decoder.known(slot, request.ids) for slot in self._free}
         slot = max(known, key=known.__getitem__)
         self._free.remove(slot)
@@ -355,7 +357,7 @@ def scored(
         texts: of each the prompt and what follows it.
 
     Raises:
-        ValueError: a prompt is empty, or too long with what follows it.
+        GenerationError: a prompt is empty, or too long with what follows it.
     """
     found = list[list[float]]()
     for first in range(0, len(texts), decoder.slots):

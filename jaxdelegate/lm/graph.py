@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from jaxdelegate.errors import GenerationError
 from jaxdelegate.function.records import TensorInfo
 from jaxdelegate.lm.places import LOCAL_MASKS, MASKS, Attention, Places
 from jaxdelegate.op_lowering.spec import Shape
@@ -106,6 +107,7 @@ class LanguageGraph:
         prefill: the signatures that read a prompt, the shortest first.
         decode: the signature that generates a token.
         capacity: the number of tokens that caches hold.
+        limit: of a prompt and its answer, at most that.
         vocabulary: the number of logits.
         states: the caches of one sequence, by name.
         axes: the dimension of each cache that holds its tokens; caches that are not among them have
@@ -120,6 +122,7 @@ class LanguageGraph:
     prefill: tuple[Step, ...]
     decode: Step
     capacity: int
+    limit: int
     vocabulary: int
     states: Mapping[str, TensorInfo]
     axes: Mapping[str, int]
@@ -129,21 +132,23 @@ class LanguageGraph:
     why_no_drafter: str
     hidden_size: int = 0
 
-    def check(self, ids: Sequence[int]) -> None:
-        """Raise a ValueError if these tokens are not a sequence for the caches.
+    def check(self, ids: Sequence[int], *, has_answer: bool = False) -> None:
+        """Raise a GenerationError if these tokens are not a sequence for the model.
 
-        The list is empty, is longer than caches, or has an id outside of the vocabulary.
+        The list is empty, exceeds the limit, leaves no place for an answer, or has an id outside of
+        the vocabulary.
         """
         if not ids:
-            raise ValueError("expected at least one token, got none: the prompt is empty")
-        if len(ids) > self.capacity:
-            raise ValueError(
-                f"expected at most {self.capacity} tokens, which the model's caches hold, got "
-                f"{len(ids)}: shorten the text"
+            raise GenerationError("expected at least one token, got none: the prompt is empty")
+        if len(ids) + has_answer > self.limit:
+            answer = f" before an answer (max_num_tokens is {self.limit})" if has_answer else ""
+            raise GenerationError(
+                f"expected at most {self.limit - has_answer} tokens{answer}, got {len(ids)}: "
+                "shorten the text"
             )
         wrong = next((i for i in ids if not 0 <= i < self.vocabulary), None)
         if wrong is not None:
-            raise ValueError(f"expected token ids below {self.vocabulary}, got {wrong}")
+            raise GenerationError(f"expected token ids below {self.vocabulary}, got {wrong}")
 
     @property
     def cache_lengths(self) -> tuple[int, ...]:

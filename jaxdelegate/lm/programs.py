@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxdelegate.errors import DeviceMemoryError
+from jaxdelegate.errors import DeviceMemoryError, GenerationError
 from jaxdelegate.lm.choices import Choice, Variant
 from jaxdelegate.lm.graph import LanguageGraph, prefill_plan
 from jaxdelegate.lm.language_model import LanguageModel, LengthError
@@ -222,7 +222,7 @@ class Programs:
                 with contextlib.suppress(LengthError):
                     chosen = dataclasses.replace(task, length=length)
                     return self._started(chosen, caches, values(length))
-        raise ValueError(f"expected at most {self.graph.capacity} tokens, got {needed}")
+        raise GenerationError(f"expected at most {self.graph.capacity} tokens, got {needed}")
 
     def _started(self, task: Task, own: Caches, values: Sequence[Any]) -> list[np.ndarray]:
         shapes = caches(self.graph, self.slots, task.length)

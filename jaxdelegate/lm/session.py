@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Self
 
+from jaxdelegate.errors import GenerationError
 from jaxdelegate.lm.choices import Rules
 from jaxdelegate.lm.completions import BenchmarkInfo, FinishReason, Responses, Timing
 from jaxdelegate.lm.decoder import Decoder
@@ -89,17 +90,18 @@ class Session:
         """Append texts to the session.
 
         Raises:
-            ValueError: there is no text, or the session gets longer than the model's caches.
+            GenerationError: there is no text, or the session gets too long.
         """
         if isinstance(contents, str):
             raise TypeError("run_prefill: expected a list of texts, got a str: pass [text]")
         texts = [text for text in contents if text]
         if not texts:
-            raise ValueError("run_prefill: expected a text, got none")
+            raise GenerationError("run_prefill: expected a text, got none")
         new = [] if self._ids else self._engine.start_ids
         before, after = self._engine.affixes if self._has_affixes else ("", "")
         new = [*new, *self._engine.tokenize(before + "".join(texts) + after)]
         decoder, began = self._open(), time.perf_counter()
+        decoder.check([*self._ids, *new])
         decoder.prepare(len(self._ids) + len(new), self._rules)
         known = decoder.read(0, [*self._ids, *new])
         decoder.wait()
@@ -110,7 +112,7 @@ class Session:
         """Generate an answer, and return it whole; it is then part of the session.
 
         Raises:
-            ValueError: nothing was prefilled.
+            GenerationError: nothing was prefilled, or the session is full.
         """
         return Responses(["".join(self._parts())], [0.0])
 
@@ -122,7 +124,8 @@ class Session:
     def _parts(self) -> Iterator[str]:
         decoder = self._open()
         if not self._ids:
-            raise ValueError("run_decode: expected run_prefill before, got an empty session")
+            raise GenerationError("run_decode: expected run_prefill before, got an empty session")
+        decoder.check(self._ids)
         self._cancelled.clear()
         answer = Answer(self._engine, decoder, self._cancelled)
         resumed = time.perf_counter()
@@ -150,16 +153,16 @@ class Session:
             store_token_lengths: whether `token_lengths` is filled.
 
         Raises:
-            ValueError: nothing was prefilled, or a text is empty or too long.
+            GenerationError: nothing was prefilled, or a text is too long.
         """
         decoder, found = self._open(), Responses()
         if not self._ids:
-            raise ValueError("run_text_scoring: expected run_prefill before, got an empty session")
+            raise GenerationError("run_text_scoring: expected run_prefill before, got an empty session")
         for text in target_text:
             ids = self._engine.tokenize(text)
             scores = decoder.score(0, ids) if ids else []
             decoder.truncate(0, len(self._ids))
-            found.texts.append("")
+            found.texts.append(text)
             found.scores.append(sum(scores))
             found.token_scores.append(scores)
             if store_token_lengths:
@@ -170,10 +173,10 @@ class Session:
         """How long the last prompt and its answer took, without the time between the two calls.
 
         Raises:
-            RuntimeError: there was none yet.
+            GenerationError: there was none yet.
         """
         if self._timing is None:
-            raise RuntimeError("get_benchmark_info: expected run_decode before, got no answer")
+            raise GenerationError("get_benchmark_info: expected run_decode before, got no answer")
         return self._timing.info(self._engine.init_time_in_second)
 
     def cancel_process(self) -> None:
@@ -186,7 +189,7 @@ class Session:
 
     def _open(self) -> Decoder:
         if self._decoder is None:
-            raise RuntimeError("the session is closed")
+            raise GenerationError("the session is closed")
         return self._decoder
 
     def __enter__(self) -> Self:

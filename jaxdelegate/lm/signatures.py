@@ -46,8 +46,8 @@ def language_graph(
     Args:
         signatures: of the model.
         source: its name, for messages.
-        most_tokens: how many tokens are wanted, where there are signatures for several lengths of
-            caches; None: the longest.
+        most_tokens: the limit of a sequence, by which signatures for caches of several lengths are
+            chosen; None: those of the longest caches, and what they hold.
         others: the signatures of the bundle's other models, by part.
         attention: what the bundle declares.
 
@@ -70,6 +70,7 @@ def language_graph(
         prefill=tuple(prefill),
         decode=step,
         capacity=capacity,
+        limit=min(most_tokens or capacity, capacity),
         vocabulary=signatures[step.key].outputs[LOGITS].shape[-1],
         states={name: step.inputs[name] for name in step.states},
         axes=_axes(step.inputs, step.states, capacity),

@@ -93,7 +93,7 @@ class TextPredictor(BatchPredictor[list[Any]]):
                 `log_probabilities` and `reasoning_content`.
             sampler_config: how tokens are chosen; None: the most likely one. Without a column
                 `seed` a row's random numbers depend on this seed and on its prompt.
-            max_output_tokens: of an answer; None: as many as the caches hold.
+            max_output_tokens: of an answer; None: as many as `max_num_tokens` leaves.
             chat_template_kwargs: variables of the chat template.
             embedding_options: None: the default ones.
             max_num_tokens: as in `Engine`.

@@ -136,7 +136,7 @@ class Generate(TextTask[Prompt]):
     def item(self, row: Row) -> Prompt:
         text = self._prompts.text(row)
         ids = self._engine.prompt_ids(text)
-        self._engine.graph.check(ids)
+        self._engine.graph.check(ids, has_answer=True)
         seed = row.get("seed", _seed_of(self._sampler.seed or 0, ids))
         rules = self._engine.rules(dataclasses.replace(self._sampler, seed=seed))
         return Prompt(Request(ids, self._limit, rules), text if _CHAT in row else "")
@@ -269,7 +269,7 @@ class HiddenStates(TextTask[list[int]]):
         has_special = self._options.insert_special_tokens is not False
         ids = (self._engine.prompt_ids if has_special else self._engine.tokenize)(str(row["text"]))
         if self._options.input_overflow_strategy == InputOverflowStrategy.TRUNCATE:
-            ids = ids[: self._engine.graph.capacity]
+            ids = ids[: self._engine.max_num_tokens]
         self._engine.graph.check(ids)
         return ids
 

@@ -226,7 +226,7 @@ class _Prepared:
             self._prompts = [engine.prompt_ids(text)]
         param = "prompt" if request.messages is None else "messages"
         for ids in self._prompts:
-            _check_ids(ids, engine.graph.capacity, engine.graph.vocabulary, param)
+            _check_ids(ids, engine.max_num_tokens - 1, engine.graph.vocabulary, param)
         usage = Usage([len(ids) for ids in self._prompts])
         self.form: Form
         if request.messages is None:
@@ -309,7 +309,7 @@ def _check_ids(ids: Sequence[int], most: int, vocabulary: int, param: str) -> No
         raise ApiError("expected at least one token, got an empty prompt", param=param)
     if len(ids) > most:
         raise ApiError(
-            f"expected at most {most} tokens, the model's context length, got {len(ids)}",
+            f"expected at most {most} tokens by the model's context length, got {len(ids)}",
             param=param,
             code="context_length_exceeded",
         )

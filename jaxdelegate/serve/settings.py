@@ -20,8 +20,8 @@ class ServeSettings:
         max_queue_size: how many requests may wait; more are refused with status 503.
         timeout_s: seconds that a request may take, including its time in the queue; 0: no limit.
         answer_timeout_s: the same for requests to language models.
-        max_num_tokens: of a language model: how many tokens a prompt and its answer may have, at
-            least; it chooses among caches of several lengths. None: the longest.
+        max_num_tokens: of a language model: how many tokens a prompt and its answer may have; it
+            chooses among caches of several lengths. None: as many as in `lm.Engine`.
         session_count: how many sequences of a model with states may be open at once.
         sessions_per_client: how many of them one client may have, by its address.
         session_idle_s: seconds without a request after which a sequence is dropped.

@@ -15,7 +15,7 @@ FLAGS = (
     Flag("graph", str, None, "The .litertlm or .task file.", is_required=True),
     Flag("backend", str, None, "run, benchmark: as --jax_platform.", ("cpu", "gpu", "tpu")),
     Flag("cpu_thread_count", int, None, "run, benchmark: set NPROC instead.", lower=1),
-    Flag("max_num_tokens", int, None, "run, benchmark: of prompt and answer, at least.", lower=1),
+    Flag("max_num_tokens", int, None, "run, benchmark: of prompt and answer, at most.", lower=1),
     Flag(
         "cache_dir", str, None,
         "run, benchmark: the folder of compiled programs; default: ~/.cache/jaxdelegate; :nocache: "

@@ -53,7 +53,7 @@ FLAGS = (
     ),
     Flag(
         "max_num_tokens", int, None,
-        "Of a language model: tokens of a prompt and its answer, at least. Unset: the most.",
+        "Of a language model: tokens of a prompt and its answer, at most.",
         lower=1,
     ),
     Flag(

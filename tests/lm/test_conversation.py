@@ -276,6 +276,6 @@ def check_refused(conversation: Conversation) -> None:
         conversation.send_message("a", thinking_config=ThinkingConfig(thinking_token_budget=5))
     with pytest.raises(ValueError, match="max_output_tokens: expected at least 1, got 0"):
         conversation.send_message("a", max_output_tokens=0)
-    with pytest.raises(ValueError, match="at most 128 tokens"):
+    with pytest.raises(ValueError, match="at most 127 tokens"):
         conversation.send_message("a" * 200)
     assert conversation.messages == []

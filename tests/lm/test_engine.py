@@ -11,9 +11,14 @@ import pytest
 
 import jaxdelegate as jd
 from jaxdelegate import lm
-from jaxdelegate.errors import OptionError
+from jaxdelegate.errors import GenerationError, OptionError
 from jaxdelegate.lm.generation import Pace
-from tests.support.language_models import embedders, language_bundle, language_model
+from tests.support.language_models import (
+    drafter_bundle,
+    embedders,
+    language_bundle,
+    language_model,
+)
 
 BOS, EOS = 1, 2
 PROMPTS = ["Hello", "What is 2 + 3?", "x", "The quick brown fox jumps over the lazy dog", "äöü €"]
@@ -150,6 +155,7 @@ def test_scores_of_texts(engine: lm.Engine) -> None:
             given_ = itertools.pairwise([ids[-1], *tokens])
             want = [log_softmax(reference.logits(a))[b] for a, b in given_]
             np.testing.assert_allclose(scores, want, rtol=0, atol=1e-4)
+        assert found.texts == targets
         assert found.token_lengths == [len(engine.tokenize(t)) for t in targets]
         np.testing.assert_allclose(found.scores, [sum(s) for s in found.token_scores])
         # The session is as before.
@@ -160,18 +166,59 @@ def test_scores_of_texts(engine: lm.Engine) -> None:
 def test_it_ends_where_the_caches_do(engine: lm.Engine) -> None:
     ids = [BOS, *[70] * 119]
     (found,) = engine.generate([ids])
-    tokens, _ = greedy(tuple(ids), 9)
-    assert len(found.token_ids) == 9 or found.finish_reason == "stop"
+    tokens, _ = greedy(tuple(ids), 8)
+    assert len(found.token_ids) == 8 or found.finish_reason == "stop"
     assert found.token_ids == [t for t in tokens if t != EOS]
-    (last,) = engine.generate([[BOS, *[70] * 127]])
+    (last,) = engine.generate([[BOS, *[70] * 126]])
     assert len(last.token_ids) <= 1
-    with pytest.raises(ValueError, match="at most 128 tokens"):
-        engine.generate([[BOS, *[70] * 128]])
+    with pytest.raises(GenerationError, match="at most 127 tokens before an answer"):
+        engine.generate([[BOS, *[70] * 127]])
     with engine.create_session() as session:
         session.run_prefill(["x" * 100])
-        with pytest.raises(ValueError, match="at most 128 tokens"):
+        with pytest.raises(GenerationError, match="at most 127 tokens before an answer"):
             session.run_prefill(["x" * 100])
         assert session.run_text_scoring(["y"]).scores[0] < 0  # it can still be used
+
+
+@pytest.mark.parametrize("declared", [True, False])
+@pytest.mark.parametrize("drafts", [True, False])
+@pytest.mark.parametrize("limit", [8, 20])
+def test_max_num_tokens_limits_prompt_and_answer(
+    tmp_path: Path, limit: int, declared: bool, drafts: bool
+) -> None:
+    def edit(metadata: Any) -> None:
+        del metadata.stop_tokens[:]
+        metadata.max_num_tokens = limit if declared else 100
+
+    path = tmp_path / "model.litertlm"
+    path.write_bytes(drafter_bundle(edit=edit) if drafts else language_bundle(edit=edit))
+    given = None if declared else limit
+    arguments = {"max_num_tokens": given, "enable_speculative_decoding": drafts}
+    with lm.Engine(path, lm.Backend.CPU(), cache_dir=":nocache", **arguments) as engine:
+        assert engine.max_num_tokens == limit
+        (found,) = engine.generate([[5, 6, 7]])
+        assert (len(found.token_ids), found.finish_reason) == (limit - 3, "length")
+        said = f"at most {limit - 1} tokens before an answer .max_num_tokens is {limit}., got"
+        with pytest.raises(GenerationError, match=said):
+            engine.generate([[5] * limit])
+        with engine.create_session(apply_prompt_template=False) as session:
+            session.run_prefill(["ab"])
+            session.run_decode()
+            assert session.get_benchmark_info().last_decode_token_count == limit - 3
+            for call in (session.run_decode, lambda: session.run_prefill(["c"])):
+                with pytest.raises(GenerationError, match=said):
+                    call()
+        template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+        with engine.create_conversation(chat_template=template, text_contents=True) as talk:
+            talk.send_message("a")
+            assert talk.token_count == limit
+            with pytest.raises(GenerationError, match=said):
+                talk.send_message("a")
+
+
+def test_a_limit_beyond_the_caches_is_theirs(path: Path) -> None:
+    with lm.Engine(path, lm.Backend.CPU(), max_num_tokens=1000) as engine:
+        assert engine.max_num_tokens == 128
 
 
 def test_stop_sequences_of_several_tokens(tmp_path: Path, engine: lm.Engine) -> None:
@@ -247,15 +294,16 @@ def test_affixes_of_bundles_without_a_template(tmp_path: Path, engine: lm.Engine
 def test_wrong_use(path: Path, engine: lm.Engine) -> None:
     session = engine.create_session()
     for call, kind, said in (
-        (session.run_decode, ValueError, "run_prefill before"),
-        (lambda: session.run_text_scoring(["x"]), ValueError, "run_prefill before"),
-        (lambda: session.run_prefill([]), ValueError, "expected a text"),
+        (session.run_decode, GenerationError, "run_prefill before"),
+        (lambda: session.run_text_scoring(["x"]), GenerationError, "run_prefill before"),
+        (lambda: session.run_prefill([]), GenerationError, "expected a text"),
         (lambda: session.run_prefill("text"), TypeError, r"pass \[text\]"),
         (lambda: engine.generate("text"), TypeError, r"pass \[prompt\]"),
-        (lambda: engine.generate([[]]), ValueError, "the prompt is empty"),
-        (lambda: engine.generate([[5, 10**6]]), ValueError, "below 261, got 1000000"),
-        (lambda: engine.generate(["x"], max_output_tokens=0), ValueError, "max_output_tokens"),
+        (lambda: engine.generate([[]]), GenerationError, "the prompt is empty"),
+        (lambda: engine.generate([[5, 10**6]]), GenerationError, "below 261, got 1000000"),
+        (lambda: engine.generate(["x"], max_output_tokens=0), OptionError, "max_output_tokens"),
         (lambda: lm.Engine(path, max_batch=0), OptionError, "max_batch"),
+        (lambda: lm.Engine(path, max_num_tokens=0), OptionError, "max_num_tokens: .* at least 1"),
         (lambda: lm.Engine(path, vision_backend=lm.Backend.CPU()), OptionError, "vision_backend"),
         (lambda: lm.Engine(path, visoin=1), TypeError, "visoin"),
         (lambda: engine.create_session(lora_config=3), OptionError, "lora_config"),
@@ -264,7 +312,7 @@ def test_wrong_use(path: Path, engine: lm.Engine) -> None:
             call()
     assert engine.generate([]) == []
     session.close()
-    with pytest.raises(RuntimeError, match="closed"):
+    with pytest.raises(GenerationError, match="closed"):
         session.run_prefill(["x"])
 
 

@@ -129,7 +129,7 @@ def test_tokens_that_may_begin_a_stop_are_not_settled(tmp_path: Path, engine: lm
 
 def test_errors_of_a_prompt(engine: lm.Engine) -> None:
     batch = Batch(engine, engine.new_decoder(1))
-    for ids, said in (([], "empty"), ([1] * 129, "at most 128"), ([999], "below 261")):
+    for ids, said in (([], "empty"), ([1] * 128, "at most 127"), ([999], "below 261")):
         with pytest.raises(ValueError, match=said):
             batch.join(request_of(engine, ids))
     assert batch.free == 1

@@ -383,7 +383,7 @@ def language_bundle(
         edit: changes the message LlmMetadata before it is written.
         sections: further ones.
     """
-    m = llm_metadata_pb2.LlmMetadata(max_num_tokens=128)
+    m = llm_metadata_pb2.LlmMetadata()
     if template is not None:
         m.jinja_prompt_template = template
     m.start_token.token_str = "<bos>"
