@@ -24,7 +24,14 @@ from jaxdelegate.lm.messages import Content, Contents, Message, Role
 from jaxdelegate.lm.session import Session
 from jaxdelegate.lm.unsupported import missing
 
+AbstractBenchmark, AbstractConversation = Benchmark, Conversation
+AbstractEngine, AbstractSession = Engine, Session
+
 __all__ = [
+    "AbstractBenchmark",
+    "AbstractConversation",
+    "AbstractEngine",
+    "AbstractSession",
     "Backend",
     "Benchmark",
     "BenchmarkInfo",

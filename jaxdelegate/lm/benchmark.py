@@ -3,7 +3,7 @@
 import functools
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from jaxdelegate.errors import OptionError
@@ -20,29 +20,29 @@ class Benchmark:
     def __init__(
         self,
         model_path: str | os.PathLike[str],
-        backend: Backend | Callable[[], Backend] | None = None,
+        backend: Backend | type[Backend] | None = None,
         prefill_tokens: int = 256,
         decode_tokens: int = 256,
         max_num_tokens: int | None = None,
         cache_dir: str | None = None,
-        *,
-        prompt: str = "How are you",
-        options: Mapping[str, Any] | None = None,
         enable_speculative_decoding: bool | None = None,
+        prompt: str = "How are you",
+        *,
+        options: Mapping[str, Any] | None = None,
         **unsupported: Any,
     ) -> None:
         """Nothing is opened yet.
 
         Args:
-            model_path: as in `Engine`, also the next one and the last five.
+            model_path: as in `Engine`, also the next one and `options`.
             backend: where it runs.
             prefill_tokens: of the prompt, at least 1.
             decode_tokens: to generate, at least 1.
             max_num_tokens: of the engine; None: `prefill_tokens` and `decode_tokens`.
             cache_dir: as in `Engine`.
+            enable_speculative_decoding: how many proposals are right depends on the prompt.
             prompt: cut or filled with zeros to `prefill_tokens`.
             options: of JaxDelegate.
-            enable_speculative_decoding: how many proposals are right depends on the prompt.
             **unsupported: other arguments of `litert_lm`; None and False are accepted.
 
         Raises:

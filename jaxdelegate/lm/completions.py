@@ -92,7 +92,8 @@ class Completion:
         token_ids: its tokens, without the stop token.
         log_probabilities: of these tokens by the model's own logits; empty unless they were
             requested.
-        finish_reason: "stop": the model ended the answer; "length": a limit of tokens did; "cancelled".
+        finish_reason: "stop": the model ended the answer; "length": a limit of tokens did;
+            "cancelled".
         prompt_tokens: how many tokens the prompt has, the start token included.
         reused_tokens: how many of these the caches had already.
     """

@@ -2,54 +2,63 @@
 
 import dataclasses
 import logging
-from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from collections.abc import Collection, Mapping
+from typing import Any, ClassVar
 
 from jaxdelegate.errors import OptionError
 
 _LOGGER = logging.getLogger("jaxdelegate")
 
 
-@dataclasses.dataclass(frozen=True)
 class Backend:
     """Where a model runs: `Backend.CPU()`, `Backend.GPU()`, `Backend.TPU()`."""
 
-    platform: str
-    thread_count: int | None = None
-
-    @classmethod
-    def CPU(cls, thread_count: int | None = None) -> "Backend":  # noqa: N802 (litert_lm's name)
-        """The CPU.
-
-        XLA uses all cores, or as many threads as the environment variable NPROC says when the
-        process starts; `thread_count` cannot change that, and the engine logs a warning.
-        """
-        return cls("cpu", thread_count)
-
-    @classmethod
-    def GPU(cls) -> "Backend":  # noqa: N802 (litert_lm's name)
-        """The first GPU."""
-        return cls("gpu")
-
-    @classmethod
-    def TPU(cls) -> "Backend":  # noqa: N802 (as CPU and GPU)
-        """The first TPU."""
-        return cls("tpu")
+    CPU: ClassVar[type["CPU"]]
+    GPU: ClassVar[type["GPU"]]
+    TPU: ClassVar[type["TPU"]]
 
     def get_name(self) -> str:
         """The platform: "cpu", "gpu" or "tpu"."""
-        return self.platform
+        return type(self).__name__.lower()
 
 
-def with_backend(
-    options: Mapping[str, Any], backend: Backend | Callable[[], Backend] | None
-) -> dict[str, Any]:
+@dataclasses.dataclass(frozen=True)
+class CPU(Backend):
+    """The CPU.
+
+    XLA uses all cores, or as many threads as the environment variable NPROC says when the process
+    starts; `thread_count` cannot change that, and the engine logs a warning.
+    """
+
+    thread_count: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class GPU(Backend):
+    """The first GPU; the engine chooses the number of steps itself."""
+
+    gpu_decode_steps_per_sync: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class TPU(Backend):
+    """The first TPU."""
+
+
+Backend.CPU, Backend.GPU, Backend.TPU = CPU, GPU, TPU
+BACKENDS: Mapping[str, type[Backend]] = {"cpu": CPU, "gpu": GPU, "tpu": TPU}
+
+
+def instance(backend: Backend | type[Backend] | None) -> Backend | None:
+    """A backend; older scripts have its class."""
+    return backend() if isinstance(backend, type) else backend
+
+
+def with_backend(options: Mapping[str, Any], backend: Backend | None) -> dict[str, Any]:
     """JaxDelegate's options with the platform of a backend."""
-    if callable(backend):  # Backend.CPU without parentheses, as in older scripts
-        backend = backend()
     if backend is None:
         return dict(options)
-    if backend.thread_count is not None:
+    if isinstance(backend, CPU) and backend.thread_count is not None:
         _LOGGER.warning(
             "Backend.CPU(thread_count=%d): XLA has its threads already; set the environment "
             "variable NPROC before the process starts",

@@ -42,6 +42,7 @@ class Settings:
     max_output_tokens: int | None = None
     thinking: ThinkingConfig | None = None
     forgets_channels: bool = True
+    chat_template: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +60,11 @@ class Conversation:
     A conversation has caches of its own. Use it in one thread at a time; `cancel_process` may come
     from another one.
     """
+
+    # Of `litert_lm`, not supported.
+    tools: Sequence[Any] = ()
+    automatic_tool_calling = True
+    tool_event_handler = lora_config = constrained_decoding_config = None
 
     def __init__(
         self, engine: Host, decoder: Decoder, renderer: Renderer, settings: Settings
@@ -78,6 +84,11 @@ class Conversation:
     def messages(self) -> list[Message]:
         """All messages so far, those of `create_conversation` included."""
         return [Message.from_json(m) for m in (*self._preface, *self._history)]
+
+    @property
+    def chat_template(self) -> str | None:
+        """In Jinja; None: the bundle's."""
+        return self._settings.chat_template
 
     @property
     def extra_context(self) -> Mapping[str, Any]:

@@ -1,7 +1,7 @@
 """A text encoder from a bundle, with its tokenizer and its compiled programs."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -10,7 +10,7 @@ from jaxdelegate.bundles.bundle import Bundle, open_bundle
 from jaxdelegate.bundles.metadata import token_of
 from jaxdelegate.cache.programs import ProgramCache
 from jaxdelegate.errors import GenerationError, ModelError, OptionError
-from jaxdelegate.lm.configs import Backend, with_backend
+from jaxdelegate.lm.configs import Backend, instance, with_backend
 from jaxdelegate.lm.embeddings import EmbeddingOptions, EmbeddingResponse, InputOverflowStrategy
 from jaxdelegate.lm.encoder_graph import EncoderGraph
 from jaxdelegate.lm.encoder_model import EncoderModel
@@ -40,7 +40,7 @@ class EmbeddingEngine:
     def __init__(
         self,
         model_path: str | os.PathLike[str],
-        backend: Backend | Callable[[], Backend] | None = None,
+        backend: Backend | type[Backend] | None = None,
         *,
         cache_dir: str | None = None,
         min_input_length: int | None = None,
@@ -73,7 +73,7 @@ class EmbeddingEngine:
             raise OptionError(f"max_batch: expected at least 1, got {max_batch}")
         self.bundle: Bundle = open_bundle(model_path)
         self.model_path, self.max_batch = self.bundle.path, max_batch
-        self.backend, self.cache_dir = backend, cache_dir
+        self.backend, self.cache_dir = instance(backend), cache_dir
         self.min_input_length, self.max_input_length = min_input_length, max_input_length
         models = self.bundle.models
         if _PART not in models:
@@ -93,7 +93,7 @@ class EmbeddingEngine:
             models[_PART],
             f"{self.bundle.path}!{_PART}",
             {part: models[part] for part in EMBEDDERS.values() if part in models},
-            with_backend(options or {}, backend),
+            with_backend(options or {}, self.backend),
             lengths,
             cache_dir,
         )

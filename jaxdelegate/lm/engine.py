@@ -4,7 +4,7 @@ import functools
 import math
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -17,12 +17,14 @@ from jaxdelegate.errors import ModelError, OptionError
 from jaxdelegate.lm.choices import Rules
 from jaxdelegate.lm.completions import Completion
 from jaxdelegate.lm.configs import (
+    BACKENDS,
     Backend,
     NoRepeatNgramConfig,
     RepetitionPenaltyConfig,
     SamplerConfig,
     SuppressTokensConfig,
     ThinkingConfig,
+    instance,
     with_backend,
 )
 from jaxdelegate.lm.constraints import Constraint, JsonConstraints
@@ -61,15 +63,20 @@ class Engine:
     thread may create them.
     """
 
+    # Of `litert_lm`, not supported.
+    max_num_images = vision_backend = audio_backend = None
+    activation_data_type = lora_rank_config = None
+
     def __init__(
         self,
         model_path: str | os.PathLike[str],
-        backend: Backend | Callable[[], Backend] | None = None,
-        *,
+        backend: Backend | type[Backend] | None = None,
         max_num_tokens: int | None = None,
+        max_num_images: int | None = None,
+        cache_dir: str | None = None,
+        *,
         max_batch: int = 8,
         options: Mapping[str, Any] | None = None,
-        cache_dir: str | None = None,
         enable_speculative_decoding: bool | None = None,
         **unsupported: Any,
     ) -> None:
@@ -81,11 +88,12 @@ class Engine:
             max_num_tokens: of a prompt and its answer, at most; it chooses among caches of several
                 lengths, if the bundle has them. None: as the bundle declares, or as many as the
                 longest caches hold.
-            max_batch: the most prompts that `generate` processes at once.
-            options: of JaxDelegate, for example `{"compute_dtype": "float16"}`.
+            max_num_images: not supported; None and 0 are accepted.
             cache_dir: the folder of compiled programs, which the next start loads. None:
                 `jaxdelegate` in the user's folder of caches (`$XDG_CACHE_HOME`, or `~/.cache`), of
                 at most 10 GB. ":nocache": they are not stored.
+            max_batch: the most prompts that `generate` processes at once.
+            options: of JaxDelegate, for example `{"compute_dtype": "float16"}`.
             enable_speculative_decoding: whether the bundle's drafter proposes tokens, several of
                 which the model checks at once; only rounding can change answers. None: no.
             **unsupported: other arguments of `litert_lm.Engine`; None and False are accepted.
@@ -95,14 +103,16 @@ class Engine:
             OptionError: an option is unknown, out of range or not supported, a package of the extra
                 `lm` is missing, or speculative decoding is requested and the bundle has no drafter.
         """
-        refuse("Engine", unsupported)
+        refuse("Engine", {"max_num_images": max_num_images, **unsupported})
         began = time.perf_counter()
         for name, value in (("max_batch", max_batch), ("max_num_tokens", max_num_tokens)):
             if value is not None and value < 1:
                 raise OptionError(f"{name}: expected at least 1, got {value}")
         self.bundle: Bundle = open_bundle(model_path)
-        self.model_path, self.max_batch = self.bundle.path, max_batch
-        chosen = with_backend(options or {}, backend)
+        self.model_path, self.cache_dir = self.bundle.path, cache_dir
+        self.max_batch = max_batch
+        self._backend = instance(backend)
+        chosen = with_backend(options or {}, self._backend)
         where = f"{self.bundle.path}!{_PART}"
         models = self.bundle.models
         others = {part: models[part] for part in (*EMBEDDERS.values(), DRAFTER) if part in models}
@@ -161,6 +171,11 @@ class Engine:
         """The sequences of tokens that end an answer."""
         found = [self._ids(token) for token in self.metadata.stop_tokens]
         return [list(ids) for ids in dict.fromkeys(map(tuple, found)) if ids]
+
+    @property
+    def backend(self) -> Backend:
+        """Where it runs, as `litert_lm` has it."""
+        return self._backend or BACKENDS[self.platform]()
 
     @property
     def platform(self) -> str:
@@ -277,6 +292,7 @@ class Engine:
             max_output_tokens=max_output_tokens,
             thinking=thinking_config,
             forgets_channels=filter_channel_content_from_kv_cache is not False,
+            chat_template=chat_template,
         )
         return Conversation(self, decoder, self.renderer(chat_template, text_contents), settings)
 

@@ -4,7 +4,7 @@ import base64
 import dataclasses
 import enum
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 from jaxdelegate.errors import OptionError
@@ -112,6 +112,9 @@ Content.AudioBytes, Content.AudioFile = AudioBytes, AudioFile
 class Contents(list[Content]):
     """The parts of a message; as a string, their text."""
 
+    def __init__(self, contents: Iterable[Content] = ()) -> None:
+        super().__init__(contents)
+
     @property
     def contents(self) -> list[Content]:
         """The list itself."""
@@ -152,8 +155,10 @@ class Message(dict[str, Any]):
     """What one role says.
 
     It is the dictionary of its JSON form: `role`, `content`, `channels`, `tool_calls`. The
-    attributes are views of it; assign to them to change the message.
+    attributes are views of it; assign to them to change the message, or change `contents`.
     """
+
+    _read: tuple[Any, Contents] | None = None  # what `contents` was made of, and it
 
     def __init__(
         self,
@@ -172,7 +177,7 @@ class Message(dict[str, Any]):
         """
         super().__init__()
         self.role = role
-        self.contents = contents or Contents()
+        self.contents = Contents() if contents is None else contents
         if tool_calls:
             self["tool_calls"] = [c if isinstance(c, Mapping) else c.to_json() for c in tool_calls]
         self.channels = channels or {}
@@ -186,19 +191,21 @@ class Message(dict[str, Any]):
         return Role(role) if role in [r.value for r in Role] else Role.USER
 
     @role.setter
-    def role(self, role: Role) -> None:
-        self["role"] = role.value
+    def role(self, role: Role | str) -> None:
+        self["role"] = role.value if isinstance(role, Role) else role
 
     @property
     def contents(self) -> Contents:
-        """A copy of its parts."""
-        content = self.get("content") or ()
-        parts = [content] if isinstance(content, str) else content
-        return Contents(c for c in map(_content, parts) if c is not None)
+        """Its parts; `to_json` and `send_message` see what is changed in them."""
+        content = self.get("content")
+        if self._read is None or self._read[0] is not content:
+            self._read = content, _contents(content)
+        return self._read[1]
 
     @contents.setter
     def contents(self, contents: Contents) -> None:
         self._set("content", contents.to_json())
+        self._read = self.get("content"), contents
 
     @property
     def tool_calls(self) -> list[Any]:
@@ -222,6 +229,9 @@ class Message(dict[str, Any]):
 
     def to_json(self) -> dict[str, Any]:
         """The message as a dictionary."""
+        contents = self.contents
+        if contents != _contents(self.get("content")):
+            self.contents = contents
         return dict(self)
 
     @classmethod
@@ -267,6 +277,11 @@ class Message(dict[str, Any]):
         )
 
 
+def _contents(content: Any) -> Contents:
+    parts = [content] if isinstance(content, str) else content or ()
+    return Contents(c for c in map(_content, parts) if c is not None)
+
+
 def _content(part: Any) -> Content | None:
     """A part from its JSON form; None: its type is unknown."""
     if isinstance(part, str):
@@ -293,6 +308,8 @@ def sent(message: str | Contents | Message | Mapping[str, Any], method: str) -> 
     """
     if isinstance(message, str):
         message = {"role": "user", "content": message}
+    elif isinstance(message, Message):
+        message = message.to_json()
     elif isinstance(message, Contents):
         message = {"role": "user", "content": message.to_json()}
     elif not isinstance(message, Mapping):
@@ -305,6 +322,7 @@ def sent(message: str | Contents | Message | Mapping[str, Any], method: str) -> 
 
 def stated(message: Mapping[str, Any], method: str) -> dict[str, Any]:
     """A message as templates see it: its content is a list of texts. Errors as `sent`."""
+    message = message.to_json() if isinstance(message, Message) else message
     if not isinstance(message.get("role"), str):
         raise TypeError(f"{method}: expected a message with a role, got {message!r}")
     content = message.get("content", ())

@@ -94,12 +94,11 @@ class Session:
         """
         if isinstance(contents, str):
             raise TypeError("run_prefill: expected a list of texts, got a str: pass [text]")
-        texts = [text for text in contents if text]
-        if not texts:
+        if not contents:
             raise GenerationError("run_prefill: expected a text, got none")
         new = [] if self._ids else self._engine.start_ids
         before, after = self._engine.affixes if self._has_affixes else ("", "")
-        new = [*new, *self._engine.tokenize(before + "".join(texts) + after)]
+        new = [*new, *self._engine.tokenize(before + "".join(contents) + after)]
         decoder, began = self._open(), time.perf_counter()
         decoder.check([*self._ids, *new])
         decoder.prepare(len(self._ids) + len(new), self._rules)
@@ -157,7 +156,9 @@ class Session:
         """
         decoder, found = self._open(), Responses()
         if not self._ids:
-            raise GenerationError("run_text_scoring: expected run_prefill before, got an empty session")
+            raise GenerationError(
+                "run_text_scoring: expected run_prefill before, got an empty session"
+            )
         for text in target_text:
             ids = self._engine.tokenize(text)
             scores = decoder.score(0, ids) if ids else []

@@ -11,6 +11,7 @@ _NAMES = frozenset(
         "vision_tokens_per_image",
         "vision_backend",
         "audio_backend",
+        "activation_data_type",
         "lora_rank_config",
         "lora_config",
         "tools",
@@ -19,7 +20,15 @@ _NAMES = frozenset(
         "response_format",
     )
 )
-_WITHOUT_TOOLS = frozenset(("automatic_tool_calling",))  # means nothing without tools
+# What means nothing without tools, and how LiteRT-LM computes.
+_WITHOUT_EFFECT = frozenset(
+    (
+        "automatic_tool_calling",
+        "enable_benchmark",
+        "enable_ynnpack",
+        "use_ringbuffers_local_attention",
+    )
+)
 
 # What else `litert_lm` exports, by what it is for.
 _CLASSES = {
@@ -45,7 +54,7 @@ def missing(name: str) -> str:
 def refuse(method: str, arguments: Mapping[str, Any]) -> None:
     """An OptionError or TypeError for arguments that are not supported, unless they ask nothing."""
     for name, value in arguments.items():
-        if name not in _NAMES | _WITHOUT_TOOLS:
+        if name not in _NAMES | _WITHOUT_EFFECT:
             raise TypeError(f"{method}() got an unexpected keyword argument {name!r}")
         if name in _NAMES and value and getattr(value, "enable", True):
             raise OptionError(f"{method}: {name} is not supported, got {value!r}; leave it out")

@@ -13,6 +13,7 @@ from absl import flags
 
 from jaxdelegate import lm
 from jaxdelegate.errors import JaxDelegateError, OptionError
+from jaxdelegate.lm.configs import BACKENDS
 from jaxdelegate.tools import delegate_flags
 
 
@@ -57,7 +58,8 @@ def _engine(values: flags.FlagValues) -> dict[str, Any]:
         )
     if values.cpu_thread_count is not None:
         platform = platform or "cpu"
-    backend = None if platform is None else lm.Backend(platform, values.cpu_thread_count)
+    threads = {"thread_count": values.cpu_thread_count} if platform == "cpu" else {}
+    backend = None if platform is None else BACKENDS[platform](**threads)
     drafts = None if values.speculative_decoding is None else values.speculative_decoding == "true"
     return {
         "backend": backend,
@@ -116,11 +118,8 @@ def _typed() -> Iterator[str]:
 
 def _answer(prompt: str, model: "_Session | _Conversation") -> None:
     with _interrupts(model) as interrupted:
-        try:
-            for text in model.answer(prompt):
-                print(text, end="", flush=True)
-        except ValueError as error:  # the prompt is empty, or too long
-            raise OptionError(str(error)) from error
+        for text in model.answer(prompt):
+            print(text, end="", flush=True)
     print("\n[Generation cancelled]" if interrupted else "")
 
 
@@ -149,6 +148,8 @@ class _Session:
         self.runner = engine.create_session(apply_prompt_template=False, sampler_config=sampler)
 
     def answer(self, prompt: str) -> Iterator[str]:
+        if not prompt:
+            raise OptionError("prompt: expected a text, got none")
         self.runner.run_prefill([prompt])
         for part in self.runner.run_decode_async():
             yield from part.texts

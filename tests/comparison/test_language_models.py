@@ -154,7 +154,7 @@ def test_errors(folder: Path, tmp_path: Path) -> None:
         compared(path, reference="tf")
     with pytest.raises(OptionError, match="prompts: expected at least one text, got none"):
         compared(path, prompts=[])
-    with pytest.raises(OptionError, match=r"hold 128 tokens: expected at most 123 after .* of 6"):
+    with pytest.raises(OptionError, match=r"is 128: expected at most 122 after .* of 6"):
         compared(path, max_output_tokens=124)
     small = tmp_path / "small.litertlm"
     small.write_bytes(language_bundle(model=language_model(vocabulary=300)))

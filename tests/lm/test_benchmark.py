@@ -36,7 +36,7 @@ def test_all_tokens_are_generated_in_every_run(path: str) -> None:
 
 
 def test_mistakes_are_named(path: str) -> None:
-    with pytest.raises(OptionError, match=r"expected at most 128, which the .* hold, got 512"):
+    with pytest.raises(OptionError, match=r"expected at most 128 tokens .*, got 512"):
         Benchmark(path).run()
     with pytest.raises(OptionError, match="expected at least 1, got 0, 5"):
         Benchmark(path, prefill_tokens=0, decode_tokens=5)

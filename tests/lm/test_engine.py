@@ -334,3 +334,54 @@ def test_a_model_whose_embeddings_are_in_other_parts(engine: lm.Engine, tmp_path
     path.write_bytes(language_bundle(model=model, others={names[0]: others[names[0]]}))
     with pytest.raises(jd.ModelError, match="expected a model 'per_layer_embedder' in the bundle"):
         lm.Engine(path, lm.Backend.CPU())
+
+
+def test_arguments_and_attributes_of_litert_lm(path: Path) -> None:
+    """Positions, and arguments that ask for nothing or change only how LiteRT-LM computes."""
+    cpu = lm.Backend.CPU()
+    with lm.Engine(
+        path,
+        cpu,
+        64,
+        None,
+        ":nocache",
+        enable_benchmark=True,
+        use_ringbuffers_local_attention=False,
+        enable_ynnpack=None,
+        activation_data_type=None,
+        vision_backend=None,
+    ) as engine:
+        assert (engine.max_num_tokens, engine.cache_dir) == (64, ":nocache")
+        assert engine.backend is cpu
+        for name in ("max_num_images", "vision_backend", "audio_backend", "lora_rank_config"):
+            assert getattr(engine, name) is None
+        assert isinstance(engine, lm.AbstractEngine)
+        template = "{{ 1 }}"
+        with engine.create_conversation(chat_template=template, tools=[]) as talk:
+            assert (talk.chat_template, list(talk.tools)) == (template, [])
+            assert talk.tool_event_handler is talk.lora_config is None
+            assert talk.automatic_tool_calling
+    with pytest.raises(OptionError, match="max_num_images is not supported, got 2"):
+        lm.Engine(path, cpu, 64, 2)
+    with pytest.raises(OptionError, match="activation_data_type is not supported, got 'FLOAT16'"):
+        lm.Engine(path, activation_data_type="FLOAT16")
+
+
+def test_backends() -> None:
+    assert repr(lm.Backend.CPU(thread_count=2)) == "CPU(thread_count=2)"
+    assert isinstance(lm.Backend.CPU(), lm.Backend.CPU)
+    assert lm.Backend.CPU() == lm.Backend.CPU() != lm.Backend.GPU()
+    assert lm.Backend.GPU(gpu_decode_steps_per_sync=None).get_name() == "gpu"
+
+
+@pytest.mark.parametrize("unknown", [-1, 261, 10**8, 2**31])
+def test_unknown_tokens_have_no_text(engine: lm.Engine, unknown: int) -> None:
+    ids = engine.tokenize("Hello")
+    assert engine.detokenize([unknown]) == ""
+    assert engine.detokenize([*ids[:2], unknown, *ids[2:]]) == "Hello"
+
+
+def test_a_prompt_may_be_the_start_token_alone(engine: lm.Engine) -> None:
+    with engine.create_session(max_output_tokens=6) as session:
+        session.run_prefill([""])
+        assert session.run_decode().texts == [wanted(engine, [BOS], 6)[1]]

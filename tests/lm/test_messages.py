@@ -88,3 +88,27 @@ def test_mistakes_are_named() -> None:
         stated({"content": "hi"}, "m")
     with pytest.raises(OptionError, match="m: tool calls are not supported"):
         stated({"role": "assistant", "tool_calls": [{"name": "f"}]}, "m")
+
+
+def test_contents_are_changed_in_place() -> None:
+    message = Message.user("a")
+    message.contents.append(Content.Text("b"))
+    want = {"role": "user", "content": [{"type": "text", "text": t} for t in "ab"]}
+    assert message.to_json() == message == want
+    assert sent(message, "m")["content"] == stated(message, "m")["content"] == want["content"]
+    assert str(message) == "ab"
+    message["content"] = "c"
+    assert (str(message), message.to_json()["content"]) == ("c", "c")
+    parts = Contents(contents=[])
+    empty = Message(Role.USER, parts)
+    parts.append(Content.Text("d"))
+    assert empty.to_json()["content"] == [{"type": "text", "text": "d"}]
+    unknown = Message.from_json({"content": [{"type": "film"}]})
+    assert unknown.to_json() == {"content": [{"type": "film"}]}
+
+
+@pytest.mark.parametrize("role", ["user", Role.USER])
+def test_a_role_is_set_by_name(role: Role | str) -> None:
+    message = Message.model(Contents.of("a"))
+    message.role = role
+    assert (message["role"], message.role) == ("user", Role.USER)

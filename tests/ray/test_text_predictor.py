@@ -214,7 +214,7 @@ ROWS: list[tuple[dict[str, Any], str, Any, str]] = [
     ({}, "prompt", float("nan"), "column 'prompt': it is null"),
     ({}, "prompt", 3, "column 'prompt': expected text, got int"),
     ({}, "prompt", b"x", "column 'prompt': expected text, got bytes"),
-    ({}, "prompt", "x" * 128, "expected at most 128 tokens, which .* hold, got 129"),
+    ({}, "prompt", "x" * 128, "expected at most 127 tokens before an answer .*, got 129"),
     (CHATS, "m", None, "column 'm': it is null"),
     (CHATS, "m", "Hello", "column 'm': expected a list of messages, got str"),
     (CHATS, "m", [], "column 'm': expected at least one message, got none"),

@@ -552,7 +552,7 @@ WRONG: dict[str, tuple[Any, int, str | None, str]] = {
         {"messages": [{"role": "user", "content": "x" * 200}]},
         400,
         "messages",
-        "expected at most 128 tokens",
+        "expected at most 127 tokens",
     ),
     "template": (
         {"messages": [{"role": "user", "content": "refuse"}]},
@@ -644,7 +644,7 @@ def test_wrong_chats(served: Served, what: str) -> None:
         ({"prompt": [-1]}, "prompt", "expected token ids"),
         ({"prompt": [999]}, "prompt", "expected token ids below 261"),
         ({"prompt": [True]}, "prompt[0]", "expected a string"),
-        ({"prompt": "x" * 500}, "prompt", "expected at most 128 tokens"),
+        ({"prompt": "x" * 500}, "prompt", "expected at most 127 tokens"),
         ({"prompt": "x", "logprobs": 2}, "logprobs", "expected 0"),
         ({"prompt": "x", "logprobs": True}, "logprobs", "expected 0"),
         ({"prompt": ["x"] * 6}, "prompt", "at most 5 answers in a request"),

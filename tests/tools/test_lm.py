@@ -253,7 +253,7 @@ def test_run_talks_until_control_d(
     assert (code, err) == (0, "")
     lines = out.splitlines()
     assert lines[0] == "[enter] submit | [ctrl+c] end the answer | [ctrl+d] exit"
-    assert "\n".join(lines[2:]).startswith(f"{first}\nexpected at most 128 tokens")
+    assert "\n".join(lines[2:]).startswith(f"{first}\nexpected at most 127 tokens")
 
 
 @pytest.mark.usefixtures("opened", "signals_at_their_defaults")
@@ -288,7 +288,7 @@ def test_benchmark(model: str, run_tool: Run) -> None:
         "Backend                    : cpu",
         "Number of tokens in prefill: 16",
         "Number of tokens in decode : 12",
-        "Max number of tokens       : 128",
+        "Max number of tokens       : 28",
         "Speculative decoding       : false",
         "Running iteration 3 of 3..",
         "----- Results -----",
@@ -301,7 +301,7 @@ def test_benchmark(model: str, run_tool: Run) -> None:
 
 
 def test_refused_flags(model: str, refused: Refuse, tmp_path: Path) -> None:
-    assert "expected at most 128, which the model's caches hold, got 512" in refused(
+    assert "expected at most 128 tokens together (max_num_tokens), got 512" in refused(
         "lm", "benchmark", model
     )
     assert "--backend=gpu and --jax_platform=cpu contradict each other" in refused(
