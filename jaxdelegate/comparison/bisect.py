@@ -268,7 +268,7 @@ class _Prober:
         """
         test, runs = self.open_range(first, last), self._runs(first, last)
         operators = check(model, self.record, test, reference, self.bounds, runs)
-        of, random = precision(self.record, test), random_outputs(self.record)
+        of, random = precision(self.record, is_reduced=test.is_reduced), random_outputs(self.record)
         whole = EndToEnd(
             model, self.record, reference, test, runs.arrays, runs.want, of=of, random=random
         )

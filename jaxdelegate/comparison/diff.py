@@ -113,7 +113,7 @@ def inference_diff(
             arrays = source()
             sides.run(arrays, arrays, invocations_per_run)
     runs = sides.runs
-    of = precision(record, test)
+    of = precision(record, is_reduced=test.is_reduced)
     whole = EndToEnd(model, record, reference, test, runs.arrays, runs.want, of=of, random=random)
     found = sides.result(model, test, reference, settings.seed)
     return dataclasses.replace(

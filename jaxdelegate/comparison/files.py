@@ -4,7 +4,7 @@ import dataclasses
 
 from tqdm import tqdm
 
-from jaxdelegate.comparison.bounds import SHORT_FLOATS, Bounds
+from jaxdelegate.comparison.bounds import Bounds
 from jaxdelegate.comparison.diff import (
     InferenceDiff,
     Sides,
@@ -14,12 +14,11 @@ from jaxdelegate.comparison.diff import (
 )
 from jaxdelegate.comparison.file_pair import FilePair
 from jaxdelegate.comparison.inputs import InputSettings
-from jaxdelegate.comparison.likeness import Precision
 from jaxdelegate.comparison.metrics import Comparer
 from jaxdelegate.comparison.random_numbers import random_outputs
 from jaxdelegate.comparison.sides import ModelPath, Runner, Test, reference_runner
 from jaxdelegate.comparison.verdict import EndToEnd, precision
-from jaxdelegate.model.records import Model, read_model
+from jaxdelegate.model.records import read_model
 
 
 def file_diff(
@@ -46,7 +45,7 @@ def file_diff(
     pair = FilePair.of(read_model(model), read_model(against))
     inputs = inputs or InputSettings()
     pair.check_shapes(inputs.shapes)
-    of = _precision(pair, test)
+    of = precision(pair.tested, pair.other, is_reduced=test.is_reduced)
     settings = with_usable_indices(inputs, model, reference)
     got, want = Runner("test", test.open()), reference_runner(reference, against)
     details = pair.drawn_details(got.interpreter.get_input_details(), settings.files)
@@ -74,23 +73,6 @@ def file_diff(
         likenesses=whole(runs.got),
         remarks=test.remarks,
         against=name_of(against),
-    )
-
-
-def _precision(pair: FilePair, test: Test) -> Precision:
-    """The less precise of both files'; weights in float16 or bfloat16 are reduced precision."""
-    found = {precision(record, test) for record in (pair.tested, pair.other)}
-    if "quantized" in found:
-        return "quantized"
-    is_short = any(_has_short_weights(record) for record in (pair.tested, pair.other))
-    return "reduced" if is_short or "reduced" in found else "float"
-
-
-def _has_short_weights(record: Model) -> bool:
-    return any(
-        tensor.stored is not None and tensor.dtype in SHORT_FLOATS
-        for subgraph in record.subgraphs
-        for tensor in subgraph.tensors
     )
 
 

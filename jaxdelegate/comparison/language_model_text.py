@@ -14,6 +14,7 @@ _DERIVED: Derived = {
         "is_healthy",
         "has_right_probabilities",
         "top_1",
+        "difference",
         "rounding",
         "limit",
     ),
@@ -38,12 +39,14 @@ def language_model_verdict(result: LanguageModelDiff) -> str:
     """One sentence."""
     if result.agrees:
         return f"All answers agree with {result.expected}."
+    wrong = "" if result.has_right_probabilities else "; probabilities differ by more than rounding"
     if not result.differing:
-        how = "rounding decides" if result.is_healthy else "more than rounding differs"
-        return f"All answers agree with {result.expected}; {how} after the same tokens."
+        how = "rounding decides" if result.is_healthy else "other tokens are preferred"
+        how = wrong or f"; {how} after the same tokens"
+        return f"All answers have the same tokens as {result.expected}{how}."
     count = f"{len(result.differing)} of {plural(len(result.answers), 'answer')}"
     differ = "differs" if len(result.differing) == 1 else "differ"
-    how = " by rounding" if result.is_healthy else ""
+    how = " by rounding" if result.is_healthy else wrong
     return f"{count} {differ} from {result.expected}{how}."
 
 
@@ -77,8 +80,13 @@ def _step_lines(result: LanguageModelDiff) -> Iterator[str]:
     if far:
         margin = max(max(step.margin, step.expected_margin) for step in far)
         yield f"In {len(far)} of them it is not rounding: preferred by up to {margin:.3g}."
-    wrong = "" if result.has_right_probabilities else ", which is wrong"
-    yield f"Rounding: logarithms of probabilities differ by up to {result.rounding:.3g}{wrong}."
+    if same:
+        is_right = result.has_right_probabilities
+        verdict = "rounding" if is_right else f"more than rounding, at most {result.rounding:.3g}"
+        yield (
+            f"Where it is equal, logarithms of probabilities differ by up to "
+            f"{result.difference:.3g}: {verdict}."
+        )
     if result.noise is not None:
         yield f"LiteRT's other kernels differ from {result.reference} by up to {result.noise:.3g}."
     odd = sum(step.best != step.expected for step in steps)

@@ -16,10 +16,12 @@ from jaxdelegate.comparison.answers import AnswerDiff, LanguageModelDiff, Step
 from jaxdelegate.comparison.litert_lm import LITERT_LM, litert_lm_texts
 from jaxdelegate.comparison.reference_decoder import Choose, ReferenceDecoder
 from jaxdelegate.comparison.sides import REFERENCES
+from jaxdelegate.comparison.verdict import precision
 from jaxdelegate.errors import InterpreterError, ModelError, OptionError
 from jaxdelegate.lm.completions import Completion
 from jaxdelegate.lm.configs import SamplerConfig
 from jaxdelegate.lm.engine import Engine
+from jaxdelegate.model.open_models import open_model
 from jaxdelegate.model.sections import LLM_METADATA
 from jaxdelegate.model.source import text_metadata
 
@@ -86,12 +88,14 @@ def language_model_diff(
                 other.model_path, prompts, max_output_tokens, python=python, timeout_s=timeout_s
             )
         kind = _LOGITS if texts else reference
+        models = [open_model(e.model) for e in dict.fromkeys((engine, other))]
         found = LanguageModelDiff(
             model=engine.model_path,
             platform=engine.platform,
             reference=reference,
             reference_version=texts.version if texts else None,
             against=None if against is None else os.fspath(against),
+            precision=precision(*models, is_reduced=engine.is_reduced),
             answers=comparison.answers(kind, texts.texts if texts else None),
         )
         if found.is_healthy:

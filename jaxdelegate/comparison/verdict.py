@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 
-from jaxdelegate.comparison.bounds import Bounds
+from jaxdelegate.comparison.bounds import SHORT_FLOATS, Bounds
 from jaxdelegate.comparison.likeness import Likeness, Precision, Rows, figures
 from jaxdelegate.comparison.metrics import TensorComparison
 from jaxdelegate.comparison.own_errors import OperatorCheck, check_operators
@@ -125,7 +125,13 @@ class EndToEnd:
         return rows
 
 
-def precision(record: Model, test: Test) -> Precision:
-    if any(t.spec().is_quantized for t in record.subgraphs[0].tensors):
+def precision(*records: Model, is_reduced: bool) -> Precision:
+    """The least precise that models have; of two models, also that of the weights that one stores.
+
+    `is_reduced`: whether one is computed in reduced precision.
+    """
+    tensors = [t for record in records for graph in record.subgraphs for t in graph.tensors]
+    if any(t.spec().is_quantized for t in tensors):
         return "quantized"
-    return "reduced" if test.is_reduced else "float"
+    is_short = any(t.stored is not None and t.dtype in SHORT_FLOATS for t in tensors)
+    return "reduced" if is_reduced or (is_short and len(records) > 1) else "float"

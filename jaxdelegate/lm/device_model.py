@@ -158,6 +158,12 @@ class DeviceModel(abc.ABC, Generic[T]):
         return self._compiler.platform
 
     @property
+    def is_reduced(self) -> bool:
+        """Whether it computes float32 in reduced precision."""
+        policy = self._compiler.context.precision
+        return policy.is_reduced or policy.dot_precision != "highest"
+
+    @property
     def runtime(self) -> Runtime:
         """Where the next program runs: without jax, until one has to be compiled."""
         return self._weights.runtime

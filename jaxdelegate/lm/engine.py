@@ -183,6 +183,11 @@ class Engine:
         return self._model.platform
 
     @property
+    def is_reduced(self) -> bool:
+        """Whether it computes float32 in reduced precision."""
+        return self._model.is_reduced
+
+    @property
     def programs(self) -> ProgramCache | None:
         """The folder of compiled programs; None: they are not stored."""
         return self._model.programs

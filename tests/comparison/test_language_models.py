@@ -7,13 +7,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+import jaxdelegate as jd
 from jaxdelegate.comparison.answers import AnswerDiff, LanguageModelDiff, Step
 from jaxdelegate.comparison.language_model_text import language_model_summary
 from jaxdelegate.comparison.language_models import language_model_diff
 from jaxdelegate.comparison.litert_lm import litert_lm_texts
+from jaxdelegate.comparison.verdict import precision
 from jaxdelegate.errors import InterpreterError, OptionError
+from jaxdelegate.model.records import read_model
+from jaxdelegate.quant.params import Quantization
+from jaxdelegate.testing import ModelBuilder
 from tests.support.language_models import embedders, language_bundle, language_model
 
 PROMPTS = ("Hello", "What is 2 + 3?")
@@ -56,7 +62,8 @@ def test_the_numpy_reference_agrees(folder: Path) -> None:
     assert [len(answer.steps) for answer in found.answers] == [10, 10]
     assert all(answer.text == answer.expected_text for answer in found.answers)
     assert all(step.best == step.expected for step in found.steps)
-    assert 0 < found.rounding < 1e-4
+    assert 0 < found.difference < found.rounding == 1e-4
+    assert found.precision == "float"
     assert language_model_summary(found).startswith("All answers agree with numpy.\n")
 
 
@@ -70,6 +77,53 @@ def test_embedders_are_models_of_their_own(folder: Path, tmp_path: Path) -> None
     assert found.agrees  # the same weights, elsewhere
     reference = compared(tmp_path / "b.litertlm", prompts=PROMPTS[:1])
     assert reference.answers[0].expected_tokens == found.answers[0].expected_tokens
+
+
+def one_row(weights: np.ndarray) -> None:
+    weights[0] *= 1.5
+
+
+def one_layer(weights: np.ndarray) -> None:
+    weights *= 1.02
+
+
+def float16(weights: np.ndarray) -> None:
+    weights[:] = weights.astype(np.float16)
+
+
+@pytest.mark.parametrize("change", [one_row, one_layer, float16])
+def test_small_changes_of_float32_weights_are_found(
+    folder: Path, tmp_path: Path, change: Callable[[np.ndarray], None]
+) -> None:
+    """Probabilities differ by more than float32 rounds, though the answers are equal."""
+    model = jd.load(language_model())
+    params = {name: np.array(array) for name, array in model.params.items()}
+    for array in params.values():
+        if array.shape == (16, 16):
+            change(array)
+    path = tmp_path / "changed.litertlm"
+    path.write_bytes(language_bundle(model=model.to_bytes(params)))
+    found = compared(path, against=folder / "model.litertlm", reference="litert_builtin")
+    assert (found.agrees, found.is_healthy) == (False, False)
+    assert 1e-4 < found.difference < 0.5
+    assert "more than rounding" in language_model_summary(found)
+    assert "all answers agree" not in language_model_summary(found).lower()
+
+
+def test_the_less_precise_bundle_decides() -> None:
+    quantized, half = ModelBuilder(), ModelBuilder()
+    scale = Quantization(np.array([0.5], np.float32), np.zeros(1, np.int64))
+    for builder, dtype, given in ((quantized, np.int8, scale), (half, np.float16, None)):
+        weights = builder.constant(np.ones(4, dtype), quantization=given)
+        y = builder.tensor((4,), np.float32)
+        builder.operator("DEQUANTIZE", [weights], [y])
+        builder.outputs(y)
+    floats, short, integers = map(read_model, (language_model(), half.build(), quantized.build()))
+    assert precision(floats, is_reduced=False) == "float"
+    assert precision(floats, is_reduced=True) == "reduced"
+    assert precision(short, is_reduced=False) == "float"  # both sides read them
+    assert precision(floats, short, is_reduced=False) == "reduced"
+    assert precision(floats, integers, is_reduced=True) == "quantized"
 
 
 @pytest.mark.slow
@@ -168,7 +222,7 @@ STEP = Step(token=7, expected=7, best=7, own=(-1, -1), reference=(-0.96875, -0.9
 
 def result(*steps: Step, tokens: tuple[int, ...] = (7, 8)) -> LanguageModelDiff:
     answer = AnswerDiff("a", "b", "b", tokens, (7, 8), steps)
-    return LanguageModelDiff("m", "cpu", "numpy", None, None, (answer,))
+    return LanguageModelDiff("m", "cpu", "numpy", None, None, "quantized", (answer,))
 
 
 @pytest.mark.parametrize(
@@ -190,7 +244,7 @@ def test_what_rounding_explains(
     own, reference = (-1.0, -1 - margins[0]), (-1 - margins[1], -1.0)
     other = Step(token=9, expected=8, best=8, own=own, reference=reference)
     found = dataclasses.replace(result(STEP, other, tokens=tokens), noise=noise)
-    assert (found.rounding, found.top_1) == (1 / 32, 0.5)
+    assert (found.difference, found.top_1) == (1 / 32, 0.5)
     assert found.is_healthy == healthy
     assert not found.agrees
     if noise is not None:
@@ -203,9 +257,9 @@ def test_wrong_probabilities_of_equal_tokens() -> None:
     found = result(wrong, wrong)
     assert (found.agrees, found.is_healthy) == (False, False)
     text = language_model_summary(found)
-    assert "differ by up to 0.25, which is wrong." in text
-    verdict = "All answers agree with numpy; more than rounding differs after the same tokens."
-    assert text.startswith(verdict)
+    assert "differ by up to 0.25: more than rounding, at most 0.05." in text
+    verdict = text.partition("\n\n")[0]
+    assert verdict.endswith("the same tokens as numpy; probabilities differ by more than rounding.")
     noisy = dataclasses.replace(found, noise=0.125)
     assert (noisy.agrees, noisy.is_healthy) == (True, True)
 
@@ -216,5 +270,5 @@ def test_next_tokens_may_differ_in_equal_answers() -> None:
     found = result(STEP, other)
     assert (found.differing, found.is_healthy, found.agrees) == ((), True, False)
     assert language_model_summary(found).startswith(
-        "All answers agree with numpy; rounding decides after the same tokens."
+        "All answers have the same tokens as numpy; rounding decides after the same tokens."
     )
