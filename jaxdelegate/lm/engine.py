@@ -1,10 +1,11 @@
 """A language model from a bundle, with its tokenizer and its compiled programs."""
 
+import contextlib
 import functools
 import math
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -121,7 +122,7 @@ class Engine:
             where,
             others,
             chosen,
-            max_num_tokens or self.metadata.max_num_tokens,
+            max_num_tokens or self._declared_limit,
             cache_dir,
             attention=self._attention(),
         )
@@ -384,8 +385,7 @@ class Engine:
     @functools.cached_property
     def start_ids(self) -> list[int]:
         """The token before a prompt, if the bundle declares one."""
-        start = self.metadata.start_token
-        return [] if start is None else self._ids(start)[:1]
+        return self._known("start_token", self.metadata.start_token)[:1]
 
     def renderer(
         self, chat_template: str | None = None, text_contents: bool | None = None
@@ -420,8 +420,7 @@ class Engine:
         suppressed: SuppressTokensConfig | None = None,
     ) -> Rules:
         """How tokens are chosen, by these configurations and the bundle's declarations."""
-        tokens = {*self.metadata.suppressed_tokens}
-        tokens.update((suppressed and suppressed.suppress_tokens) or ())
+        tokens = {*self._declared_suppressed, *((suppressed and suppressed.suppress_tokens) or ())}
         return Rules(
             sampler or self._declared_sampler,
             penalties or RepetitionPenaltyConfig(),
@@ -467,9 +466,8 @@ class Engine:
     @functools.cached_property
     def _pad(self) -> int:
         """LiteRT-LM's: the declared one, if the model takes tokens."""
-        declared = self.metadata.pad_token
         takes_tokens = self._model.graph.decode.tokens is not None
-        ids = [] if declared is None or not takes_tokens else self._ids(declared)
+        ids = self._known("pad_token", self.metadata.pad_token) if takes_tokens else []
         return ids[0] if len(ids) == 1 else 0
 
     @functools.cached_property
@@ -487,7 +485,40 @@ class Engine:
         if declared is None or declared.type in ("TYPE_UNSPECIFIED", "GREEDY"):
             return SamplerConfig()
         k, p, temperature = declared.k or None, declared.p or None, declared.temperature
-        return SamplerConfig(k, p, temperature, declared.seed)
+        with self._declaring():
+            return SamplerConfig(k, p, temperature, declared.seed)
+
+    @functools.cached_property
+    def _declared_suppressed(self) -> tuple[int, ...]:
+        with self._declaring():
+            SuppressTokensConfig(self.metadata.suppressed_tokens)
+        return self.metadata.suppressed_tokens
+
+    @property
+    def _declared_limit(self) -> int | None:
+        limit = self.metadata.max_num_tokens
+        with self._declaring():
+            if limit is not None and limit < 1:
+                raise OptionError(f"max_num_tokens: expected at least 0, got {limit}")
+        return limit
+
+    @contextlib.contextmanager
+    def _declaring(self) -> Iterator[None]:
+        """Let a wrong value in the metadata be a ModelError that names the bundle."""
+        try:
+            yield
+        except OptionError as error:
+            raise ModelError(f"{printable(self.model_path)}: LlmMetadata: {error}") from error
+
+    def _known(self, name: str, token: Token | None) -> list[int]:
+        """The ids of a token that the model reads."""
+        ids = [] if token is None else self._ids(token)
+        wrong = next((i for i in ids if not 0 <= i < self.graph.vocabulary), None)
+        with self._declaring():
+            if wrong is not None:
+                known = self.graph.vocabulary
+                raise OptionError(f"{name}: expected a token id below {known}, got {wrong}")
+        return ids
 
     def _ids(self, token: Token) -> list[int]:
         if token.text is None:
