@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from jaxdelegate.errors import InterpreterError, OptionError
+from jaxdelegate.optional import install
 from jaxdelegate.text import printable
 
 LITERT_LM = "litert_lm"
@@ -54,7 +55,7 @@ def litert_lm_texts(
     """
     if python is None and importlib.util.find_spec(LITERT_LM) is None:
         raise OptionError(
-            "reference: litert_lm is not installed: pip install litert-lm-api, or choose another "
+            f"reference: litert_lm is not installed: {install('litert-lm')}, or choose another "
             "reference"
         )
     request = {"model": model, "prompts": [*prompts], "max_output_tokens": max_output_tokens}

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from jaxdelegate.xla.weights import ModelWeights
 
 _LOGGER = logging.getLogger("jaxdelegate")
+# Options that neither programs nor the choice of what is compiled depend on.
+_NOT_IN_KEYS = ("serialization_dir", "rebatch", "pad_batch", "max_programs", "max_program_bytes")
 
 
 class Compiler:
@@ -343,8 +345,8 @@ class Compiler:
 
     def file_settings(self) -> dict[str, Any]:
         """What belongs to the keys of programs of a whole file in its shapes; needs no jax."""
-        options = dataclasses.asdict(self.options)
-        for name in ("serialization_dir", "rebatch", "pad_batch"):
+        options = dataclasses.asdict(self.options) | {"platform": self.platform}
+        for name in _NOT_IN_KEYS:
             del options[name]
         return {"options": options, "choices": self.choices_digest()}
 

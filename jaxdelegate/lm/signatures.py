@@ -149,9 +149,9 @@ class _Reader:
         self, key: str, inputs: Mapping[str, TensorInfo], places: Places, known: set[str | None]
     ) -> None:
         """Whether all inputs are known and have numbers, and masks have a known type."""
-        for name, info in inputs.items():
+        for given, info in inputs.items():
             if info.dtype.hasobject or info.dtype.type is np.void:  # strings, resources, variants
-                self.fail(f"signature {key!r}: expected numbers in {name!r}, got {info.dtype}")
+                self.fail(f"signature {key!r}: expected numbers in {given!r}, got {info.dtype}")
         if others := [name for name in inputs if name not in known | places.names]:
             self.fail(f"signature {key!r} has inputs that are not supported: {why_unknown(others)}")
         for name in (places.mask, places.local_mask):

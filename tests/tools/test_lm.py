@@ -5,14 +5,16 @@ import io
 import json
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import pytest
 from litert_lm_builder.runtime.proto import llm_metadata_pb2
 
-from jaxdelegate.lm import Backend
+from jaxdelegate.cache.maintenance import list_entries
+from jaxdelegate.lm import Backend, Engine
 from jaxdelegate.tools.main import main
 from tests.support.bundles import (
     TYPES,
@@ -319,3 +321,20 @@ def test_refused_flags(model: str, refused: Refuse, tmp_path: Path) -> None:
     assert "Unknown command line flag 'attachment'" in refused(
         "lm", "run", model, "--attachment=a.png"
     )
+
+
+@pytest.mark.parametrize("flags", [(), ("--backend=cpu",), ("--jax_platform=cpu",)])
+@pytest.mark.parametrize("backend", [None, Backend.CPU()])
+def test_it_runs_the_programs_that_an_engine_has_stored(
+    model: str, run_tool: Run, tmp_path: Path, backend: Backend | None, flags: Sequence[str]
+) -> None:
+    if jax.default_backend() != "cpu":
+        pytest.skip("JAX's default device is not the CPU")
+    folder = os.fspath(tmp_path / "programs")
+    engine = Engine(model, backend, cache_dir=folder, options={"max_programs": 4})
+    with engine, engine.create_conversation() as conversation:
+        conversation.send_message("hello")
+    stored = {entry.name for entry in list_entries(folder)}
+    assert stored
+    assert run_tool("lm", "run", model, "--prompt=hello", f"--cache_dir={folder}", *flags).code == 0
+    assert {entry.name for entry in list_entries(folder)} == stored
