@@ -188,7 +188,7 @@ def test_failures_of_litert_lm(python: Script, script: str, problem: str) -> Non
 
 def test_litert_lm_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(OptionError, match="is not installed: pip install .*litert-lm"):
+    with pytest.raises(OptionError, match=r"is not installed: pip install .*litert-lm"):
         litert_lm_texts("b.litertlm", ["a"], 1)
 
 

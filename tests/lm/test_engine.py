@@ -337,7 +337,7 @@ def test_a_model_whose_embeddings_are_in_other_parts(engine: lm.Engine, tmp_path
 
 
 def test_arguments_and_attributes_of_litert_lm(path: Path) -> None:
-    """Positions, and arguments that ask for nothing or change only how LiteRT-LM computes."""
+    """Positions, and arguments that are not given or change only how LiteRT-LM computes."""
     cpu = lm.Backend.CPU()
     with lm.Engine(
         path,
