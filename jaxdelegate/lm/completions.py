@@ -11,7 +11,7 @@ class Responses:
     """The texts of a session's run, as `litert_lm.Responses`.
 
     Attributes:
-        texts: one for each candidate; a part of it while streaming.
+        texts: one for each candidate, a part of it while streaming; or those that were scored.
         scores: the sum of the logarithms of the tokens' probabilities, one for each text; empty
             while streaming, and 0 for texts that were generated.
         token_lengths: the number of tokens of each text, if requested.
