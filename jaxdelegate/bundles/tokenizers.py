@@ -4,6 +4,7 @@ No special tokens are added and none are left out: the chat template has them.
 """
 
 import abc
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ _EXTRA = "lm"
 _SIZE_BYTES = 8  # before compressed JSON
 _SPACE = "\u2581"  # stands for a space in SentencePiece's tokens
 _MOST_TOKENS = 1 << 31
+_BYTE = re.compile("<0x..>")
 
 
 class Tokenizer(abc.ABC):
@@ -53,6 +55,15 @@ class Tokenizer(abc.ABC):
     @abc.abstractmethod
     def token_id(self, token: str) -> int | None:
         """The id of a token in the vocabulary, for example "<bos>"; None: it has no such token."""
+
+    def is_byte(self, index: int) -> bool:
+        """Whether a token is a byte whose text depends on all bytes before and after it.
+
+        Hugging Face's ByteFallback decodes bytes that follow each other as a whole: if one is
+        invalid, each of them is U+FFFD.
+        """
+        del index
+        return False
 
     @abc.abstractmethod
     def definition(self) -> str | list[bytes | None]:
@@ -146,6 +157,9 @@ class _HuggingFace(Tokenizer):
     def token_id(self, token: str) -> int | None:
         index: int | None = self._tokenizer.token_to_id(token)
         return index
+
+    def is_byte(self, index: int) -> bool:
+        return _BYTE.fullmatch(self._token(index) or "") is not None
 
     def definition(self) -> str:
         return str(self._tokenizer.to_str())

@@ -1,5 +1,6 @@
 """Tokens to text while they arrive: only what later tokens cannot change."""
 
+import os.path
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -18,8 +19,9 @@ class TextStream:
     def __init__(self, tokenizer: Tokenizer, before: Sequence[int] = ()) -> None:
         """`before` are tokens whose text is known already."""
         self._tokenizer = tokenizer
-        self._ids = list(before)[-1:]
-        self._done = len(self._ids)  # tokens whose text was returned
+        self._ids: list[int] = []
+        self._known = ""  # what was returned of their text
+        self._forget(list(before))
 
     def add(self, ids: Sequence[int]) -> str:
         """The text that these tokens add; without an incomplete character at its end."""
@@ -31,13 +33,29 @@ class TextStream:
         return self._take(is_last=True)
 
     def _take(self, *, is_last: bool) -> str:
-        known = self._tokenizer.decode(self._ids[: self._done])
+        if not is_last and self._ids and self._tokenizer.is_byte(self._ids[-1]):
+            return ""
         text = self._tokenizer.decode(self._ids)
         if not is_last and text.endswith(_INCOMPLETE):
             return ""
-        self._ids = self._ids[-1:]
-        self._done = len(self._ids)
-        return text[len(known) :]
+        # The first bytes of a character are U+FFFD until its last one follows.
+        new = text[len(os.path.commonprefix([self._known, text])) :]
+        self._forget(self._ids)
+        return new
+
+    def _forget(self, ids: list[int]) -> None:
+        """Keep the last token, and those before it that its text depends on."""
+        start = max(len(ids) - 1, 0)
+        while start and self._tokenizer.is_byte(ids[start]):
+            start -= 1
+        self._ids, self._known = ids[start:], self._tokenizer.decode(ids[start:])
+        if self._known:
+            return
+        # A space has no text at the beginning, so it needs a token that has some.
+        shown = next((i for i in reversed(ids[:start]) if self._tokenizer.decode([i])), None)
+        if shown is not None:
+            self._ids.insert(0, shown)
+            self._known = self._tokenizer.decode(self._ids)
 
 
 class Part(NamedTuple):
