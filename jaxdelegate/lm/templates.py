@@ -4,26 +4,23 @@ Source: LiteRT-LM 0.18 (runtime/components/prompt_template.cc, rust/minijinja_te
 """
 
 import datetime
-import json
-import re
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, Protocol
 
 from jaxdelegate.bundles.metadata import Affixes
 from jaxdelegate.errors import ModelError
 from jaxdelegate.lm.messages import text_of
-from jaxdelegate.optional import optional_module
+from jaxdelegate.lm.template_process import PROCESS, CrashError, TemplateError
 from jaxdelegate.text import printable
 
 JsonMessage = Mapping[str, Any]
 
-# Steps and characters of a rendering; a template of a page takes some thousands.
-_FUEL = 10_000_000
-_MOST_CHARACTERS = 16 << 20
 _MOST_SOURCE_CHARACTERS = 1 << 20
-# minijinja pads to any width that a text names, and ends the process if memory does not suffice.
-_FORMAT = re.compile(r"[.|]\s*format\b")
-_MARKS = re.compile(r"{%-?\s*(?:end)?generation\s*-?%}")  # for training only
+
+
+class _HostileError(ModelError):
+    """A template crashed the process that renders it, or did not end."""
 
 
 class ChatTemplate(Protocol):
@@ -46,7 +43,7 @@ class ChatTemplate(Protocol):
 
 
 class JinjaTemplate:
-    """A template in Jinja. It is untrusted: it reads no files, and its steps are limited."""
+    """A template in Jinja. It is untrusted: it runs in a process of its own, and reads no files."""
 
     def __init__(self, source: str, where: str) -> None:
         """`where` names it in messages.
@@ -55,18 +52,10 @@ class JinjaTemplate:
             ModelError: it is damaged.
             OptionError: minijinja is not installed.
         """
-        self._where = where
+        self._source, self._where = source, where
         if len(source) > _MOST_SOURCE_CHARACTERS:
             self._fail(f"expected at most {_MOST_SOURCE_CHARACTERS} characters, got {len(source)}")
-        if _FORMAT.search(source):
-            self._fail("format is not supported: it may take any amount of memory")
-        package = optional_module("minijinja", "lm")
-        self._error: type[Exception] = package.TemplateError
-        self._environment = _environment(package)
-        try:
-            self._environment.add_template("chat", _MARKS.sub("", source))
-        except self._error as error:
-            self._fail(_first_line(error))
+        self._rendered(None)
 
     def render(
         self, messages: Sequence[JsonMessage], context: Mapping[str, Any], *, ends: bool
@@ -74,24 +63,22 @@ class JinjaTemplate:
         """See `ChatTemplate`."""
         now = datetime.datetime.now(datetime.UTC)
         # LiteRT-LM adds the start token itself, so its templates see an empty one.
-        variables = {
-            "bos_token": "", "eos_token": "", "now": int(now.timestamp()), **context
-        }  # fmt: skip
-        try:
-            text = self._environment.render_template(
-                "chat",
-                messages=_shown(list(messages)),
-                add_generation_prompt=ends,
-                **{name: _shown(value) for name, value in variables.items()},
-            )
-        except (self._error, *_RAISED) as error:
-            self._fail(_first_line(error))
-        if len(text) > _MOST_CHARACTERS:
-            self._fail(f"expected a text of at most {_MOST_CHARACTERS} characters, got {len(text)}")
-        return str(text)
+        return self._rendered(
+            {
+                "bos_token": "", "eos_token": "", "now": int(now.timestamp()),
+                "messages": list(messages), "add_generation_prompt": ends, **context,
+            }
+        )  # fmt: skip
 
-    def _fail(self, problem: str) -> NoReturn:
-        raise ModelError(f"{printable(self._where)}: chat template: {printable(problem)}")
+    def _rendered(self, variables: Mapping[str, Any] | None) -> str:
+        try:
+            return PROCESS.rendered(self._source, variables)
+        except TemplateError as error:
+            kind = _HostileError if isinstance(error, CrashError) else ModelError
+            self._fail(str(error), kind)
+
+    def _fail(self, problem: str, kind: type[ModelError] = ModelError) -> NoReturn:
+        raise kind(f"{printable(self._where)}: chat template: {printable(problem)}")
 
 
 class AffixTemplate:
@@ -119,123 +106,76 @@ class AffixTemplate:
 
 
 _PROBE = "probe"
-_PARTS = [{"type": "text", "text": _PROBE}]
+_PRINTED = f'"{_PROBE}"'  # as a list's text is printed
+# A message of each role, among those that templates expect around it.
+_AMONG = {
+    "user": ("user",),
+    "system": ("system", "user"),
+    "assistant": ("user", "assistant", "user"),
+    "tool": ("user", "assistant", "tool"),
+}
 
 
 class Renderer:
-    """A template, and whether it gets a message's content as a text or as a list of parts."""
+    """A template, and which roles' contents it gets as texts instead of lists of parts."""
 
     def __init__(self, template: ChatTemplate, has_text_contents: bool | None = None) -> None:
-        """None: as a list, as in LiteRT-LM, unless the template shows texts only."""
+        """None: texts for roles that need them; all lists if it shows a user's, as in LiteRT-LM."""
         self._template = template
-        if has_text_contents is None:
-            has_text_contents = not self._shows(_PARTS) and self._shows(_PROBE)
-        self._is_text = has_text_contents
+        self._has_text_contents = has_text_contents
+        self._may_show_lists = True
+        self._needs: dict[str, bool] = {}
 
     def without_lists(self) -> "Renderer":
         """One that passes texts to a template which would show a list in its Python form."""
-        is_shown = self._shows(_PARTS, str(_shown(_PARTS)))
-        return Renderer(self._template, has_text_contents=self._is_text or is_shown)
+        other = Renderer(self._template, self._has_text_contents)
+        other._may_show_lists = False
+        return other
 
     def render(
         self, messages: Sequence[JsonMessage], context: Mapping[str, Any], *, ends: bool
     ) -> str:
         """See `ChatTemplate`; the messages are those that `stated` returns."""
-        if self._is_text:
-            messages = [{**m, "content": text_of(m)} for m in messages]
-        return self._template.render(messages, context, ends=ends)
+        return self._template.render([*map(self._as_needed, messages)], context, ends=ends)
 
-    def _shows(self, content: Any, text: str = _PROBE) -> bool:
-        message = {"role": "user", "content": content}
+    def _as_needed(self, message: JsonMessage) -> JsonMessage:
+        is_text = self._needs_text(message["role"])
+        return {**message, "content": text_of(message)} if is_text else message
+
+    def _needs_text(self, role: str) -> bool:
+        if self._has_text_contents is not None:
+            return self._has_text_contents
+        if role not in _AMONG:
+            return self._needs_text("user")
+        if role not in self._needs:
+            self._needs[role] = self._found_to_need_text(role)
+        return self._needs[role]
+
+    def _found_to_need_text(self, role: str) -> bool:
+        of_text, of_list = self._probed(role, _PROBE), self._probed(role, _parts(_PROBE))
+        if _PROBE not in of_text:
+            return _PROBE not in of_list and role != "user" and self._needs_text("user")
+        if _PROBE not in of_list:
+            return True
+        return _PRINTED in of_list and not self._shows_lists
+
+    @functools.cached_property
+    def _shows_lists(self) -> bool:
+        return self._may_show_lists and _PRINTED in self._probed("user", _parts(_PROBE))
+
+    def _probed(self, role: str, content: Any) -> str:
+        messages = [
+            {"role": role, "content": content} if name == role
+            else self._as_needed({"role": name, "content": _parts("other")})
+            for name in _AMONG[role]
+        ]  # fmt: skip
         try:
-            return text in self._template.render([message], {}, ends=True)
+            return self._template.render(messages, {}, ends=True)
+        except _HostileError:
+            raise
         except ModelError:
-            return False
+            return ""
 
 
-class _RefusedError(Exception):
-    """What a template says by `raise_exception`."""
-
-
-# By the functions below, for values of other types.
-_RAISED = (_RefusedError, AttributeError, OverflowError, RecursionError, TypeError, ValueError)
-
-
-def _environment(package: Any) -> Any:
-    environment = package.Environment(
-        fuel=_FUEL,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        finalizer=_as_in_rust,
-        auto_escape_callback=lambda name: False,  # noqa: ARG005 (not HTML)
-    )
-    environment.add_filter("tojson", _json)
-    environment.add_filter("lstrip", lambda text, *chars: text.lstrip(*chars))
-    environment.add_filter("rstrip", lambda text, *chars: text.rstrip(*chars))
-    environment.add_test("none", lambda value: value is None)  # undefined values, too
-    environment.add_function("raise_exception", _refuse)
-    environment.add_function("strftime_now", _date)
-    return environment
-
-
-def _refuse(message: str = "") -> NoReturn:
-    raise _RefusedError(message)
-
-
-def _date(form: str) -> str:
-    return datetime.datetime.now(datetime.UTC).strftime(form)
-
-
-def _json(value: Any, **_: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]
-
-
-# ---- values as minijinja shows them in Rust, where LiteRT-LM runs it
-
-
-class _Dict(dict[str, Any]):
-    def __repr__(self) -> str:
-        return "{" + ", ".join(f"{_quoted(k)}: {_debug(v)}" for k, v in self.items()) + "}"
-
-    __str__ = __repr__
-
-
-class _List(list[Any]):
-    def __repr__(self) -> str:
-        return "[" + ", ".join(map(_debug, self)) + "]"
-
-    __str__ = __repr__
-
-
-def _shown(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return _Dict({str(k): _shown(v) for k, v in value.items()})
-    if isinstance(value, list | tuple):
-        return _List(map(_shown, value))
-    return value
-
-
-def _as_in_rust(value: Any) -> Any:
-    if value is None:  # undefined, too
-        return ""
-    return _debug(value) if isinstance(value, bool) else value
-
-
-def _debug(value: Any) -> str:
-    if isinstance(value, str):
-        return _quoted(value)
-    names = {True: "true", False: "false", None: "none"}
-    return names[value] if value is None or isinstance(value, bool) else str(value)
-
-
-_ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\0": "\\0"}
-
-
-def _quoted(text: str) -> str:
-    found = [_ESCAPES.get(c) or (c if c.isprintable() else f"\\u{{{ord(c):x}}}") for c in text]
-    return '"' + "".join(found) + '"'
+def _parts(text: str) -> list[dict[str, str]]:
+    return [{"type": "text", "text": text}]
