@@ -85,7 +85,7 @@ class TemplateProcess:
         """Leave the process to another one, from which this one was forked."""
         if self._process is not None:
             self._process.returncode = 0
-        self.__init__()  # type: ignore[misc]
+        self._lock, self._process = threading.Lock(), None
 
     def _answer(self, line: bytes) -> Any:
         process, self._process = self._process or _started(), None

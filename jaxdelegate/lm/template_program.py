@@ -44,15 +44,15 @@ def _environment(source: str) -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        finalizer=_as_in_rust,
+        finalizer=_printed,
         auto_escape_callback=lambda name: False,  # noqa: ARG005 (not HTML)
     )
     environment.add_filter("tojson", _json)
     environment.add_filter("lstrip", lambda text, *chars: text.lstrip(*chars))
     environment.add_filter("rstrip", lambda text, *chars: text.rstrip(*chars))
     environment.add_test("none", lambda value: value is None)  # undefined values, too
-    environment.add_function("raise_exception", _refuse)
-    environment.add_function("strftime_now", _date)
+    environment.add_global("raise_exception", _refuse)
+    environment.add_global("strftime_now", _date)
     environment.add_template(_NAME, _MARKS.sub("", source))
     return environment
 
@@ -71,10 +71,10 @@ def _date(form: str) -> str:
 
 def _json(
     value: Any,
-    ensure_ascii: bool = False,  # noqa: FBT001, FBT002 (as in transformers)
+    ensure_ascii: bool = False,
     indent: int | str | None = None,
     separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,  # noqa: FBT001, FBT002
+    sort_keys: bool = False,
 ) -> str:
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
@@ -104,8 +104,11 @@ def _shown(value: Any) -> Any:
     return _List(map(_shown, value)) if isinstance(value, list) else value
 
 
-def _as_in_rust(value: Any) -> Any:
-    return _debug(value) if isinstance(value, bool) else NotImplemented
+def _printed(value: Any) -> Any:
+    """What minijinja prints; NotImplemented: as it does itself. It passes 1.0 as 1."""
+    if isinstance(value, bool):
+        return _debug(value)
+    return str(value) if isinstance(value, float) else NotImplemented
 
 
 def _debug(value: Any) -> str:
@@ -129,7 +132,7 @@ def _quoted(text: str) -> str:
 def _answer(line: str) -> dict[str, str]:
     try:
         return {"text": rendered(**json.loads(line))}
-    except Exception as error:  # noqa: BLE001 (whatever the template does)
+    except Exception as error:
         return {"error": str(error).partition("\n")[0] or type(error).__name__}
 
 

@@ -39,7 +39,8 @@ class TextStream:
         if not is_last and text.endswith(_INCOMPLETE):
             return ""
         # The first bytes of a character are U+FFFD until its last one follows.
-        new = text[len(os.path.commonprefix([self._known, text])) :]
+        same = os.path.commonprefix([self._known, text])  # noqa: RUF071 (of any texts)
+        new = text[len(same) :]
         self._forget(self._ids)
         return new
 

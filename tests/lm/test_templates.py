@@ -1,12 +1,18 @@
 """Chat templates; the texts wanted are those of litert-lm 0.18.1, unless a test says otherwise."""
 
+import json
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from jaxdelegate.bundles.metadata import Affixes
 from jaxdelegate.errors import ModelError
-from jaxdelegate.lm.templates import AffixTemplate, JinjaTemplate
+from jaxdelegate.lm import template_process
+from jaxdelegate.lm.template_process import PROCESS
+from jaxdelegate.lm.templates import AffixTemplate, JinjaTemplate, Renderer
 from tests.support.language_models import CHATML
 
 GEMMA = """{{ bos_token }}
@@ -127,8 +133,8 @@ def test_values_and_whitespace(template: str, want: str) -> None:
         ("{{ messages.__class__.__mro__ }}", "undefined"),
         ("{% for i in range(9999) %}{% for j in range(9999) %}{% endfor %}{% endfor %}", "fuel"),
         ("{{ 'a' * 1000000000 }}", "fuel"),
-        ("{{ '{:>100000000000000}' . format(3) }}", "format is not supported"),
-        ("{{ '%100000000000000d' |format(3) }}", "format is not supported"),
+        ("{{ '{:>100000000000000}'.format(3) }}", "crashes the process that renders it"),
+        ("{{ '%100000000000000d'|format(3) }}", "chat template: "),
         ("{% set n = namespace(x='aa') %}{% for i in range(40) %}{% set n.x = n.x ~ n.x %}"
          "{% endfor %}", "fuel"),
         ("{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(1) }}", "recursion limit"),
@@ -142,6 +148,240 @@ def test_bad_templates_are_model_errors(template: str, says: str) -> None:
         rendered(template, said("hi"))
     assert says in str(error.value)
     assert "\n" not in str(error.value)
+
+
+# ---- what transformers' templates print, by jinja2
+
+
+def transformers_json(
+    x: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    return json.dumps(
+        x, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
+
+
+TOOL = {"name": "f", "parameters": {"b": [1, 2.5, None, True], "a": 1.0, "é": "<&>\"'"}}
+EXPRESSIONS = """
+none
+no
+n
+[none, 1.0]
+1.0
+w
+-1.5
+0.1
+1e30
+1e-7
+i / 2
+4 / 2
+i // 2
+w * i
+w + i
+2.5 | round
+w | string
+w ~ none ~ 'a'
+none | string
+n | default('x')
+i | float
+'%s-%d' | format('a', 1)
+'%05.2f' | format(3.14159)
+'%x %o %e %g' | format(255, 8, 12345.678, 0.001)
+'%s %s %s' | format(none, true, w)
+'%(a)s' | format(a=3)
+'%+d%%' | format(3)
+'%10s|%-10s|' | format('a', 'b')
+'%c' | format('a')
+['a', 'b'] | map('upper') | join(', ')
+'{}-{a}'.format('x', a=1)
+'{:>5}|{:.2f}'.format('a', 2.5)
+tool | tojson
+tool | tojson(indent=2)
+tool | tojson(true)
+tool | tojson(false, 1)
+tool | tojson(ensure_ascii=true, indent=4)
+tool | tojson(separators=(',', ':'))
+tool | tojson(separators=[',', ':'], sort_keys=true)
+tool | tojson(indent='  ')
+'é"' | tojson
+'é' | tojson(ensure_ascii=True)
+none | tojson
+true | tojson
+0.5 | tojson
+{'a': [1, 'b', none]} | tojson(indent=0)
+"""
+
+
+@pytest.mark.parametrize("expression", EXPRESSIONS.strip().splitlines())
+def test_expressions_as_in_transformers(expression: str) -> None:
+    sandbox = pytest.importorskip("jinja2.sandbox", reason="jinja2 is not installed")
+    environment = sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+    environment.filters["tojson"] = transformers_json
+    source, values = f"{{{{ {expression} }}}}", {"n": None, "w": 2.0, "i": 7, "tool": TOOL}
+    assert rendered(source, said("hi"), **values) == environment.from_string(source).render(values)
+
+
+# ---- hostile templates, and their process
+
+NESTED = "{% set n = namespace(x=[], y={}) %}{% for i in range(99999) %}"
+HOSTILE = {
+    "nested lists": NESTED + "{% set n.x = [n.x] %}{% endfor %}{{ n.x }}",
+    "nested lists as JSON": NESTED + "{% set n.x = [n.x] %}{% endfor %}{{ n.x | tojson }}",
+    "nested maps": NESTED + "{% set n.y = {'a': n.y} %}{% endfor %}{{ n.y | string | length }}",
+    "a list in itself": NESTED + "{% endfor %}{% set n.x = [n] %}{{ n.x }}",
+    "lists that double": "{% set n = namespace(x=[1]) %}{% for i in range(60) %}"
+    "{% set n.x = n.x + n.x %}{% endfor %}{% for i in n.x %}{% endfor %}",
+    "lists chained": "{% set n = namespace(x=[1]) %}{% for i in range(60) %}"
+    "{% set n.x = n.x | chain(n.x) %}{% endfor %}{{ n.x | length }}",
+    "messages that double": "{% for i in range(60) %}{{ messages.extend(messages) }}{% endfor %}",
+    "wide": "{{ '%4000000000d' | format(1) }}",
+    "wide, by a name": "{{ ['%4000000000d'] | map('for' ~ 'mat', 1) | list }}",
+    "wide date": "{{ strftime_now('%c' * 3000000) | length }}{{ 'a' * 400000000 * 400000 }}",
+    "slow": "{% set a = range(99999) | list %}{% for i in range(99999) %}"
+    "{% set b = a | tojson %}{% endfor %}",
+    "slow sort": "{% set a = range(99999) | list %}{% for i in range(99999) %}"
+    "{% set b = a | sort(reverse=true) %}{% endfor %}",
+    "many signs": "{{ " + "-" * 400_000 + "1 }}",
+    "many words": "{{ " + "not " * 200_000 + "1 }}",
+    "many sums": "{{ 1" + "+1" * 400_000 + " }}",
+    "many filters": "{{ 1" + "|string" * 140_000 + " }}",
+    "many attributes": "{{ a" + ".a" * 400_000 + " }}",
+    "many branches": "{% if 0 %}" + "{% elif 0 %}" * 80_000 + "{% endif %}",
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_templates_are_model_errors(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(template_process, "_MOST_SECONDS", 2)
+    with pytest.raises(ModelError, match=r"m\.litertlm: chat template: "):
+        rendered(HOSTILE[name], said("hi"))
+    assert rendered("{{ messages[0].role }}", said("hi")) == "user"
+
+
+def test_a_template_has_a_limited_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(template_process, "_MOST_SECONDS", 0.5)
+    with pytest.raises(ModelError, match=r"chat template: it takes longer than 0\.5 s"):
+        rendered(HOSTILE["slow"], said("hi"))
+
+
+def test_a_hostile_template_is_not_probed_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    processes: list[Any] = []
+    start = template_process._started
+    monkeypatch.setattr(
+        template_process, "_started", lambda: processes.append(start()) or processes[-1]
+    )
+    PROCESS.close()
+    renderer = Renderer(JinjaTemplate("{{ messages | length }}" + HOSTILE["nested lists"], "m"))
+    with pytest.raises(ModelError, match=r"crashes .*\(SIGSEGV\): it nests too deeply"):
+        renderer.render(said("hi"), {}, ends=True)
+    assert len(processes) == 2  # again, because others may have filled the memory of the first
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [({1, 2}, "expected variables with a form in JSON"), ({(1, 2): 3}, "expected variables")],
+)
+def test_variables_have_a_form_in_json(value: Any, says: str) -> None:
+    with pytest.raises(ModelError, match=says):
+        rendered("{{ x }}", said("hi"), x=value)
+
+
+def test_variables_may_nest_deeply() -> None:
+    deep: Any = "a"
+    for _ in range(100_000):
+        deep = [deep]
+    with pytest.raises(ModelError, match="chat template: "):
+        rendered("{{ x }}", said("hi"), x=deep)
+
+
+def test_the_process_is_replaced_if_it_ends() -> None:
+    assert rendered("a", said("hi")) == "a"
+    assert PROCESS._process is not None
+    PROCESS._process.terminate()
+    PROCESS._process.wait()
+    assert rendered("b", said("hi")) == "b"
+
+
+def test_threads_get_their_own_texts() -> None:
+    with ThreadPoolExecutor(8) as threads:
+        texts = list(
+            threads.map(lambda i: rendered(f"{i} {{{{ x }}}}", said("hi"), x=i), range(99))
+        )
+    assert texts == [f"{i} {i}" for i in range(99)]
+
+
+FORKS = """
+import os
+from jaxdelegate.lm.template_process import PROCESS
+PROCESS.rendered("a", {})
+child = os.fork()
+texts = [f"{child} {i}" for i in range(99)]
+wrong = [text for text in texts if PROCESS.rendered("{{ x }}", {"x": text}) != text]
+if child == 0:
+    os._exit(len(wrong))
+assert not wrong and os.waitpid(child, 0)[1] == 0
+"""
+
+
+def test_a_forked_process_has_its_own() -> None:
+    subprocess.run([sys.executable, "-W", "error", "-c", FORKS], check=True, timeout=100)
+
+
+# ---- lists and texts
+
+BY_PARTS = (
+    "{% if c is string %}{{ c }}{% else %}{% for p in c %}{{ p.text }}{% endfor %}{% endif %}"
+)
+BEFORE = "{% for m in messages %}[{{ m.role }} {% set c = m.content %}"
+AFTER = "]{% endfor %}"
+ROLES = ("system", "user", "assistant", "tool")
+SHOWS = {
+    "as it is": "{{ m.content }}",
+    "with more": "{{ m.content ~ '' }}",
+    "as JSON": "{{ m.content | tojson(indent=2) }}",
+    "only texts": "{{ m.content + '' }}",
+    "no lists": "{% if m.content is string %}{{ m.content }}{% endif %}",
+}
+
+
+def conversation() -> list[dict[str, Any]]:
+    return [{"role": r, "content": [{"type": "text", "text": f"a {r}"}]} for r in ROLES]
+
+
+@pytest.mark.parametrize("is_served", [False, True])
+@pytest.mark.parametrize("role", ["system", "assistant", "tool"])
+@pytest.mark.parametrize("shows", SHOWS)
+def test_each_role_gets_what_the_template_shows(shows: str, role: str, is_served: bool) -> None:
+    shown = f"{{% if m.role == '{role}' %}}{SHOWS[shows]}{{% else %}}{BY_PARTS}{{% endif %}}"
+    renderer = Renderer(JinjaTemplate(BEFORE + shown + AFTER, "m"))
+    if is_served:
+        renderer = renderer.without_lists()
+    text = renderer.render(conversation(), {}, ends=True)
+    said = {r: f"a {r}" for r in ROLES}
+    if shows == "as JSON":
+        said[role] = f'"a {role}"'
+    assert text == "".join(f"[{r} {said[r]}]" for r in ROLES)
+
+
+def test_roles_that_a_template_refuses_get_what_users_get() -> None:
+    refuses = "{% if messages[0].role != 'user' %}{{ raise_exception('no') }}{% endif %}"
+    renderer = Renderer(JinjaTemplate(f"{refuses}{BEFORE}{{{{ m.content }}}}{AFTER}", "m"))
+    messages = conversation()[1:3]
+    assert renderer.without_lists().render(messages, {}, ends=True) == (
+        "[user a user][assistant a assistant]"
+    )
+    assert renderer.render(messages, {}, ends=True).count('"type": "text"') == 2  # as litert-lm
+
+
+def test_other_roles_get_what_users_get() -> None:
+    renderer = Renderer(JinjaTemplate(f"{BEFORE}{{{{ c }}}}{AFTER}", "m")).without_lists()
+    assert renderer.render([{**conversation()[0], "role": "critic"}], {}, ends=True) == (
+        "[critic a system]"
+    )
 
 
 def test_affixes_surround_what_roles_say() -> None:
