@@ -4,11 +4,15 @@ No special tokens are added and none are left out: the chat template has them.
 """
 
 import abc
+import base64
+import contextlib
+import json
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from jaxdelegate.errors import ModelError
+from jaxdelegate.errors import JaxDelegateError, ModelError
 from jaxdelegate.model.sections import HF_TOKENIZER, SP_TOKENIZER, inflated
 from jaxdelegate.optional import optional_module
 from jaxdelegate.text import printable
@@ -19,6 +23,8 @@ _SIZE_BYTES = 8  # before compressed JSON
 _SPACE = "\u2581"  # stands for a space in SentencePiece's tokens
 _MOST_TOKENS = 1 << 31
 _BYTE = re.compile("<0x..>")
+_MOST_CHARACTERS = 1 << 26  # of a text between two steps
+_MOST_STEPS = 1 << 25  # some 0.3 microseconds each
 
 
 class Tokenizer(abc.ABC):
@@ -106,12 +112,17 @@ class _SentencePiece(Tokenizer):
         package = optional_module("sentencepiece", _EXTRA)
         try:
             self._model: Any = package.SentencePieceProcessor(model_proto=bytes(data))
+            self.size = self._model.vocab_size()
+            self._model.id_to_piece(list(range(self.size)))  # each is UTF-8
         except (RuntimeError, ValueError) as error:
             _fail(where, "a SentencePiece model", error)
-        self.size = self._model.vocab_size()
+        if self.size == 0:
+            _fail(where, "a SentencePiece model", ValueError("it has no tokens"))
+        self._where = where
 
     def encode(self, text: str) -> list[int]:
-        return list(self._model.encode(text))
+        with _using(self._where):
+            return list(self._model.encode(text))
 
     def token_id(self, token: str) -> int | None:
         index = int(self._model.piece_to_id(token))
@@ -130,7 +141,8 @@ class _SentencePiece(Tokenizer):
         return piece.replace(_SPACE, " ").encode()
 
     def _decode(self, ids: list[int]) -> str:
-        return str(self._model.decode(ids))
+        with _using(self._where):
+            return str(self._model.decode(ids))
 
     def _token(self, index: int) -> str | None:
         return str(self._model.id_to_piece(index)) if index < self.size else None
@@ -143,16 +155,33 @@ class _HuggingFace(Tokenizer):
         package = optional_module("tokenizers", _EXTRA)
         size = int.from_bytes(data[:_SIZE_BYTES], "little")
         text = inflated(data[_SIZE_BYTES:], size, where)
-        try:
+        with _using(where, "expected the JSON of a Hugging Face tokenizer, got damaged data"):
+            _check_charsmaps(bytes(text))
             self._tokenizer: Any = package.Tokenizer.from_buffer(text)
-        except Exception as error:  # the package raises no narrower class
-            _fail(where, "the JSON of a Hugging Face tokenizer", error)
+            self._steps = _steps(self._tokenizer.model)
+            self._encode_growth = _growth(self._tokenizer.normalizer)
+            self._decode_growth = _growth(self._tokenizer.decoder)
+        # Texts are neither padded nor cut, as in transformers.
+        self._tokenizer.no_padding()
+        self._tokenizer.no_truncation()
+        self._tokenizer.post_processor = None
+        self._where = where
         self.size = self._tokenizer.get_vocab_size()
 
     def encode(self, text: str) -> list[int]:
-        # Its method for one text does not let other threads run.
-        (found,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)
+        self._check(len(text) * self._encode_growth, _MOST_CHARACTERS, "characters")
+        self._check(len(text) * min(self._steps, len(text)), _MOST_STEPS, "steps")
+        with _using(self._where):
+            # Its method for one text does not let other threads run.
+            (found,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)
         return list(found.ids)
+
+    def _check(self, count: int, most: int, what: str) -> None:
+        if count > most:
+            raise ModelError(
+                f"{printable(self._where)}: tokenizer: expected a text that takes at most {most} "
+                f"{what}, got one that may take {count}: shorten it"
+            )
 
     def token_id(self, token: str) -> int | None:
         index: int | None = self._tokenizer.token_to_id(token)
@@ -165,11 +194,72 @@ class _HuggingFace(Tokenizer):
         return str(self._tokenizer.to_str())
 
     def _decode(self, ids: list[int]) -> str:
-        return str(self._tokenizer.decode(ids, skip_special_tokens=False))
+        if self._decode_growth > 1:
+            length = sum(len(self._token(i) or "") for i in ids)
+            self._check(length * self._decode_growth, _MOST_CHARACTERS, "characters")
+        with _using(self._where):
+            return str(self._tokenizer.decode(ids, skip_special_tokens=False))
 
     def _token(self, index: int) -> str | None:
         token: str | None = self._tokenizer.id_to_token(index)
         return token
+
+
+def _check_charsmaps(text: bytes) -> None:
+    """Refuse SentencePiece's tables that declare more than they have: reading them allocates it."""
+    if b"charsmap" not in text and b"\\u00" not in text:  # the name may have escapes
+        return
+
+    def check(pairs: list[tuple[str, Any]]) -> None:
+        for name, value in pairs:
+            if name == "precompiled_charsmap" and isinstance(value, str):
+                table = base64.b64decode(value)
+                if int.from_bytes(table[:4], "little") > len(table):
+                    raise ValueError(f"{name}: it declares more than its {len(table)} bytes")
+
+    json.loads(text, object_pairs_hook=check)
+
+
+def _growth(step: Any) -> int:
+    """How many characters a normalizer or a decoder makes of one, at most."""
+    return 1 if step is None else _growth_of(json.loads(step.__getstate__()))
+
+
+def _growth_of(step: Any) -> int:
+    inner = step.get("normalizers") or step.get("decoders")
+    if inner:
+        return math.prod(map(_growth_of, inner))
+    if step["type"] == "Prepend":
+        return 1 + len(step["prepend"])
+    if step["type"] != "Replace":
+        return 1
+    content, pattern = len(step["content"]), step["pattern"].get("String")
+    return max(1, -(-content // len(pattern)) if pattern else 1 + content)
+
+
+def _steps(model: Any) -> int:
+    """How many lengths of a token a model may try at each character."""
+    affixes = ("continuing_subword_prefix", "end_of_word_suffix")
+    steps = 1 + sum(len(getattr(model, name, None) or "") for name in affixes)
+    steps += int(getattr(model, "max_input_chars_per_word", 0))
+    if type(model).__name__ == "Unigram":
+        pieces = json.loads(model.__getstate__())["vocab"]
+        steps += max((len(piece) for piece, _ in pieces), default=0)
+    return steps
+
+
+@contextlib.contextmanager
+def _using(where: str, problem: str = "tokenizer: it fails") -> Iterator[None]:
+    """Raise a ModelError for what the packages raise about their data."""
+    try:
+        yield
+    except (JaxDelegateError, TypeError, UnicodeEncodeError):  # of the caller
+        raise
+    except BaseException as error:
+        # A panic of Rust is no Exception.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise ModelError(f"{printable(where)}: {problem}: {printable(str(error))}") from error
 
 
 def _fail(where: str, expected: str, error: BaseException) -> None:
