@@ -256,7 +256,7 @@ def _using(where: str, problem: str = "tokenizer: it fails") -> Iterator[None]:
     except (JaxDelegateError, TypeError, UnicodeEncodeError):  # of the caller
         raise
     except BaseException as error:
-        # A panic of Rust is no Exception.
+        # A panic of Rust is not an Exception.
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         raise ModelError(f"{printable(where)}: {problem}: {printable(str(error))}") from error

@@ -63,7 +63,7 @@ def test_texts_are_neither_padded_nor_cut(parts: Any) -> None:
 
 UNIGRAM = {"type": "Unigram", "unk_id": 0, "vocab": [["a" * n, -1.0] for n in range(1, 3000)]}
 USES = {
-    "a regular expression without end": (
+    "an endless regular expression": (
         {"pre_tokenizer": split("(a+)+$")}, "a" * 40 + "b", "it fails: ",
     ),
     "replacements": (
