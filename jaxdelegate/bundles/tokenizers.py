@@ -58,6 +58,10 @@ class Tokenizer(abc.ABC):
         """
         return self._token(self._known(index)) or ""
 
+    def has(self, index: int) -> bool:
+        """Whether the vocabulary has an id; a model may have more."""
+        return 0 <= index < _MOST_TOKENS and self._token(int(index)) is not None
+
     @abc.abstractmethod
     def token_id(self, token: str) -> int | None:
         """The id of a token in the vocabulary, for example "<bos>"; None: it has no such token."""
@@ -85,7 +89,7 @@ class Tokenizer(abc.ABC):
         return f"<{self.kind} tokenizer of {self.size} tokens>"
 
     def _known(self, index: int) -> int:
-        if not 0 <= index < _MOST_TOKENS or self._token(int(index)) is None:
+        if not self.has(index):
             raise ValueError(f"expected an id of one of {self.size} tokens, got {index}")
         return int(index)
 

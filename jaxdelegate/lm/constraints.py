@@ -8,12 +8,15 @@ from typing import Any, Self
 import numpy as np
 
 from jaxdelegate.bundles.tokenizers import Tokenizer
+from jaxdelegate.errors import OptionError
+from jaxdelegate.lm.schema_checks import GRAMMAR, check_schema, refused
+from jaxdelegate.lm.threads import in_thread
 from jaxdelegate.optional import optional_module
 
 _EXTRA = "lm"
 _BITS = 32
-# A space, or a new line with its indent: a weak model would write endless blanks.
-_BLANKS = r"[ ]?|\n[ ]{0,40}"
+_ADDED = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+_NO_MATCH = "no token may follow, and the answer does not match"
 
 
 class Constraint:
@@ -34,12 +37,22 @@ class Constraint:
     @property
     def error(self) -> str | None:
         """Without the state that llguidance appends."""
-        return str(self._matcher.get_error()).partition("\n<state>")[0] or None
+        error = str(self._matcher.get_error()).partition("\n<")[0]
+        return error or (_NO_MATCH if self._is_stopped and not self.is_match else None)
+
+    @property
+    def is_match(self) -> bool:
+        """Whether the answer may end here."""
+        return bool(self._matcher.is_accepting())
 
     @property
     def is_complete(self) -> bool:
         """Whether the answer matches, and nothing may follow."""
-        return self.error is None and bool(self._matcher.is_stopped())
+        return self._is_stopped and self.is_match
+
+    @property
+    def _is_stopped(self) -> bool:
+        return bool(self._matcher.is_stopped())
 
     def allowed(self) -> np.ndarray:
         """A bit for each token that may come next, uint32 [`words`]."""
@@ -58,8 +71,12 @@ class _Tokens:
 
     bos_token_id = None
 
-    def __init__(self, tokenizer: Tokenizer, pieces: Sequence[bytes | None], stop: int) -> None:
-        self._tokenizer, self.eos_token_id = tokenizer, stop
+    def __init__(
+        self, tokenizer: Tokenizer, pieces: Sequence[bytes | None], stops: Sequence[int]
+    ) -> None:
+        self._tokenizer, self.eos_token_id = tokenizer, stops[0]
+        # A stop may be a piece like others, which could be a part of a string.
+        pieces = [None if i in stops else piece for i, piece in enumerate(pieces)]
         self.tokens = [b"" if piece is None else piece for piece in pieces]
         self.special_token_ids = [i for i, piece in enumerate(pieces) if piece is None]
         self._ids = {piece: i for i, piece in enumerate(pieces) if piece is not None}
@@ -93,26 +110,52 @@ class JsonConstraints:
         """A constraint to JSON that matches a schema.
 
         Raises:
-            OptionError: llguidance is not installed.
-            ValueError: the schema is invalid, or llguidance does not support it.
+            OptionError: llguidance is not installed, or does not support the schema; the schema is
+                no JSON; compiling it takes too much time, stack or memory; the bundle has no stop.
         """
-        matcher = optional_module("llguidance", _EXTRA).LLMatcher
+        optional_module("llguidance", _EXTRA)
         if not self._stops:
-            raise ValueError("the bundle declares no single token that ends an answer")
-        blanks = {"whitespace_pattern": _BLANKS}
-        grammar = matcher.grammar_from_json_schema(json.dumps(schema), defaults=blanks)
+            raise OptionError("the bundle declares no single token that ends an answer")
+        text = _json(schema)
+        check_schema(text)
+        return in_thread(lambda: self._compiled(text)).result()
+
+    def _compiled(self, text: str) -> Constraint:
+        matcher = optional_module("llguidance", _EXTRA).LLMatcher
+        grammar = matcher.grammar_from_json_schema(text, overrides=GRAMMAR)
         found = Constraint(matcher(self._tokens, grammar, log_level=0), self._vocabulary)
         found.allowed()  # it checks limits, too
         if found.error is not None:
-            raise ValueError(found.error)
+            raise OptionError(refused(found.error))
         return found
 
     @functools.cached_property
     def _tokens(self) -> Any:
         package, known = optional_module("llguidance", _EXTRA), self._tokenizer.definition()
-        if not isinstance(known, str):
-            known = package.TokenizerWrapper(_Tokens(self._tokenizer, known, self._stops[0]))
-        return package.LLTokenizer(known, eos_token=self._stops)
+        try:
+            if isinstance(known, str):
+                known = self._with_stops(known)
+            else:
+                known = package.TokenizerWrapper(_Tokens(self._tokenizer, known, self._stops))
+            return package.LLTokenizer(known, eos_token=self._stops)
+        except BaseException as error:  # a panic is no Exception
+            raise OptionError(f"llguidance cannot read the bundle's tokenizer: {error}") from error
+
+    def _with_stops(self, definition: str) -> str:
+        """Hugging Face's JSON where the stops are special: not text, which strings may have."""
+        fields = json.loads(definition)
+        added = {token["id"]: token for token in fields["added_tokens"]}
+        for stop in self._stops:
+            token = {**_ADDED, "id": stop, "content": self._tokenizer.token(stop)}
+            added[stop] = {**token, **added.get(stop, {}), "special": True}
+        return json.dumps({**fields, "added_tokens": [added[i] for i in sorted(added)]})
+
+
+def _json(schema: Mapping[str, Any]) -> str:
+    try:
+        return json.dumps(schema)
+    except (RecursionError, TypeError, ValueError) as error:
+        raise OptionError(f"the schema: expected an object of JSON: {error}") from None
 
 
 def words(vocabulary: int) -> int:

@@ -1,5 +1,6 @@
 """The host's view of the sequences in a program's slots: their tokens, and what is left."""
 
+import contextlib
 import dataclasses
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 
@@ -10,19 +11,28 @@ from jaxdelegate.lm.constraints import Constraint
 from jaxdelegate.lm.graph import prefill_plan
 from jaxdelegate.lm.programs import Programs
 from jaxdelegate.lm.tasks import STEPS, Sequences
+from jaxdelegate.text import printable
 
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
     """Tokens that a sequence got, and the logarithms of their probabilities if asked for.
 
-    `ends`: the sequence rests now. `hidden_state`: float32, before the last token, if asked for.
+    Attributes:
+        tokens: with a constraint without the stop.
+        scores: of the tokens.
+        ends: the sequence rests now.
+        hidden_state: float32, before the last token, if asked for.
+        is_match: the answer has ended where its constraint allows that.
+        refusal: why the constraint gave up; the tokens of this run are lost.
     """
 
     tokens: list[int]
     scores: list[float]
     ends: bool
     hidden_state: np.ndarray | None
+    is_match: bool = False
+    refusal: str | None = None
 
 
 @dataclasses.dataclass
@@ -34,6 +44,7 @@ class _Sequence:
     rules: Rules = dataclasses.field(default_factory=Rules)
     has_scores: bool = False
     constraint: Constraint | None = None
+    refusal: str | None = None
     has_hidden_state: bool = False
 
     def variant(self, vocabulary: int) -> Variant:
@@ -198,7 +209,8 @@ class Decoder:
         room = self._programs.graph.limit - len(sequence.ids) + has_hidden_state
         sequence.begin, sequence.left = len(sequence.ids), max(min(limit, room), 0)
         sequence.rules, sequence.has_scores = rules, has_scores
-        sequence.constraint, sequence.has_hidden_state = constraint, has_hidden_state
+        sequence.constraint = None if constraint is None else constraint.copy()
+        sequence.refusal, sequence.has_hidden_state = None, has_hidden_state
 
     def rest(self, slot: int) -> None:
         """Generate nothing more in a slot."""
@@ -233,7 +245,7 @@ class Decoder:
         choice = Choice(*map(np.stack, zip(*choices, strict=True)))
         for slot, sequence in active.items():
             if sequence.constraint is not None:
-                choice.allowed[slot] = sequence.constraint.allowed()
+                choice.allowed[slot] = _allowed(sequence, sequence.constraint)
         placed = self._placed(variant, active)
         rows = [*active] if is_alone else [*range(self.slots)]
         found = self._programs.generate(
@@ -330,11 +342,13 @@ class Decoder:
         is_stopped = bool(tokens) and tokens[-1] in self._stops
         sequence.left = 0 if is_stopped else sequence.left - len(tokens)
         sequence.ids += tokens
-        if sequence.constraint is not None and not is_stopped:
-            for token in tokens:
-                sequence.constraint.add(token)
-            if sequence.constraint.is_complete or sequence.constraint.error is not None:
+        is_match = False
+        if sequence.constraint is not None:
+            is_match = _is_match(sequence, sequence.constraint, tokens, is_stopped=is_stopped)
+            if is_match or sequence.refusal is not None:
                 sequence.left = 0
+            count = 0 if sequence.refusal is not None else len(tokens) - is_stopped
+            tokens, scores = tokens[:count], scores[:count]
         drafter = self._programs.graph.drafter if self._drafts else None
         self._write(sequence, 0 if drafter is None else drafter.verify.length - 1)
         return Piece(
@@ -342,7 +356,43 @@ class Decoder:
             scores if sequence.has_scores else [],
             sequence.left == 0,
             state if sequence.has_hidden_state else None,
+            is_match,
+            sequence.refusal,
         )
+
+
+@contextlib.contextmanager
+def _own_errors(sequence: _Sequence) -> Iterator[None]:
+    """An error of a constraint ends its sequence alone."""
+    try:
+        yield
+    except BaseException as error:  # a panic is no Exception
+        sequence.refusal = printable(repr(error))
+
+
+def _allowed(sequence: _Sequence, constraint: Constraint) -> np.ndarray:
+    """The tokens that may come next."""
+    found = np.zeros((), np.uint32)
+    with _own_errors(sequence):
+        found = constraint.allowed()
+        sequence.refusal = constraint.error
+    return found
+
+
+def _is_match(
+    sequence: _Sequence, constraint: Constraint, tokens: list[int], *, is_stopped: bool
+) -> bool:
+    """Whether an answer has ended, with these tokens, where its constraint allows that."""
+    is_match = False
+    with _own_errors(sequence):
+        if sequence.refusal is None and not is_stopped:
+            for token in tokens:
+                constraint.add(token)
+            is_match, sequence.refusal = constraint.is_complete, constraint.error
+        elif sequence.refusal is None:
+            is_match = constraint.is_match
+            sequence.refusal = None if is_match else "the answer stops where it does not match"
+    return is_match
 
 
 def _steps(sequence: _Sequence) -> int:

@@ -44,6 +44,7 @@ class Running:
         settled: how many of the tokens will stay: the next ones cannot make them part of a stop.
         finish_reason: None: it goes on.
         error: why it has ended too early.
+        refusal: why its constraint gave up; the answer is lost.
         hidden_state: float32, before the last token, if requested.
     """
 
@@ -56,6 +57,7 @@ class Running:
     settled: int = 0
     finish_reason: FinishReason | None = None
     error: str | None = None
+    refusal: str | None = None
     hidden_state: np.ndarray | None = None
 
 
@@ -191,15 +193,15 @@ class Batch:
         running.tokens += piece.tokens
         running.scores += piece.scores
         running.hidden_state = piece.hidden_state
-        stop = self._host.stop_in(running.tokens, before)
+        running.refusal = piece.refusal
+        # With a constraint, which decides where the answer ends, a stop sequence may be its text.
+        is_free = running.request.constraint is None
+        stop = self._host.stop_in(running.tokens, before) if is_free else None
         if stop is not None:
             del running.tokens[stop.start :], running.scores[stop.start :]
             running.finish_reason = "stop"
         elif piece.ends:
-            constraint = running.request.constraint
-            is_complete = constraint is not None and constraint.is_complete
-            running.finish_reason = "stop" if is_complete else "length"
-            running.error = None if constraint is None else constraint.error
+            running.finish_reason = "stop" if piece.is_match else "length"
         running.settled = len(running.tokens)
         if running.finish_reason is None:
             running.settled -= overlap(running.tokens, self._host.eos_token_ids)
@@ -377,7 +379,7 @@ def overlap(tokens: Sequence[int], stops: Sequence[Sequence[int]]) -> int:
 def _completion(host: Host, running: Running) -> Completion:
     assert running.finish_reason is not None
     return Completion(
-        host.tokenizer.decode(running.tokens),
+        host.tokenizer.decode([*filter(host.tokenizer.has, running.tokens)]),
         running.tokens,
         running.scores,
         running.finish_reason,

@@ -13,7 +13,8 @@ class TextStream:
     """The text of tokens that are added one after another.
 
     A tokenizer may decode a token differently after another one, for example with a space, so new
-    tokens are decoded together with those before them.
+    tokens are decoded together with those before them. A token that the model has and the
+    tokenizer has not has no text.
     """
 
     def __init__(self, tokenizer: Tokenizer, before: Sequence[int] = ()) -> None:
@@ -21,11 +22,11 @@ class TextStream:
         self._tokenizer = tokenizer
         self._ids: list[int] = []
         self._known = ""  # what was returned of their text
-        self._forget(list(before))
+        self._forget([*filter(tokenizer.has, before)])
 
     def add(self, ids: Sequence[int]) -> str:
         """The text that these tokens add; without an incomplete character at its end."""
-        self._ids += ids
+        self._ids += filter(self._tokenizer.has, ids)
         return self._take(is_last=False)
 
     def end(self) -> str:

@@ -5,7 +5,7 @@ import contextlib
 import functools
 import hashlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -29,6 +29,7 @@ from jaxdelegate.lm.embeddings import EmbeddingOptions
 from jaxdelegate.lm.generation import Request as Prompt
 from jaxdelegate.lm.hidden_states import NO_HIDDEN_STATES
 from jaxdelegate.lm.text_stream import StoppedStream, TextStream
+from jaxdelegate.lm.threads import in_thread
 from jaxdelegate.serve.datatypes import shown
 from jaxdelegate.serve.embedding_model import EmbeddingModel
 from jaxdelegate.serve.endpoints import (
@@ -104,8 +105,8 @@ def _error(error: RequestError) -> dict[str, Any]:
 class _Api:
     def __init__(self, served: Service, body: ReadBody) -> None:
         self._served, self._body = served, body
-        # One thread prepares short requests and one long ones, which take up to seconds.
-        self._preparing = {is_long: asyncio.Semaphore() for is_long in (False, True)}
+        # One thread prepares short requests, one long ones and one schemas, which take seconds.
+        self._short, self._long, self._schemas = (asyncio.Semaphore() for _ in range(3))
 
     async def models(self, _request: Request) -> Response:
         data = [_model_object(model) for model in self._served.language_models.values()]
@@ -122,23 +123,17 @@ class _Api:
 
     async def embeddings(self, request: Request) -> Response:
         prepared = await self._prepared(request, self._prepare_texts)
-        computing = asyncio.create_task(prepared.model.embed(prepared.ids))
-        watching = asyncio.create_task(_disconnected(request.receive))
         try:
-            await asyncio.wait((computing, watching), return_when=asyncio.FIRST_COMPLETED)
-            if not computing.done():
-                raise ClientDisconnect
-            rows = computing.result()
+            rows = await _while_connected(request, prepared.model.embed(prepared.ids))
         except* RequestError as several:
             raise several.exceptions[0] from None
-        finally:
-            for task in (computing, watching):
-                task.cancel()
-            await asyncio.gather(computing, watching, return_exceptions=True)
         return await asyncio.to_thread(prepared.response, rows)
 
     async def _answered(self, request: Request, read: ReadRequest) -> Response:
         prepared = await self._prepared(request, functools.partial(self._prepare, read))
+        if prepared.request.schema is not None:
+            constrain = functools.partial(self._constrain, prepared)
+            await self._in_turn(request, self._schemas, constrain)
         answers = Answers(prepared.model, prepared.jobs(_client(request)))
         request.scope[RESERVATIONS].append(answers)
         answers.start(request.receive)
@@ -154,17 +149,29 @@ class _Api:
         if len(body) > MAX_JSON_BYTES:
             expected = f"the body: expected at most {MAX_JSON_BYTES} bytes of JSON, got {len(body)}"
             raise ApiError(expected, 413)
-        preparing = self._preparing[len(body) > SMALL]
+        lane = self._long if len(body) > SMALL else self._short
+        return await self._in_turn(request, lane, lambda: prepare(body))
+
+    async def _in_turn(self, request: Request, lane: asyncio.Semaphore, work: Callable[[], T]) -> T:
+        """Do some work in a thread, one at a time; a RequestError of status 503 at a timeout."""
+
+        async def turn() -> T:
+            await lane.acquire()
+            working = asyncio.wrap_future(in_thread(work))
+            working.add_done_callback(lambda _: lane.release())
+            working.add_done_callback(asyncio.Future.exception)  # none waits if the client left
+            return await asyncio.shield(working)  # the lane is taken until the thread ends
+
         try:
             async with asyncio.timeout(self._served.limits.seconds):
-                await preparing.acquire()
+                return await _while_connected(request, turn())
         except TimeoutError:
-            message = "other long requests are being read; try again later"
+            message = "this or other long requests are still being read; try again later"
             raise RequestError(message, 503) from None
-        try:
-            return await asyncio.to_thread(prepare, body)
-        finally:
-            preparing.release()
+
+    def _constrain(self, prepared: "_Prepared") -> None:
+        self._served.check_ready(prepared.model)  # it may have waited
+        prepared.constrain()
 
     def _prepare(self, read: ReadRequest, body: Buffer) -> "_Prepared":
         """The request with its tokens; called in a thread."""
@@ -218,7 +225,7 @@ class _Prepared:
         self.model, self.request = model, request
         engine, text = model.engine, ""
         self._check_count()
-        self._constraint = self._constrained(request.schema)
+        self._constraint: Constraint | None = None
         if request.messages is None:
             self._prompts = [engine.prompt_ids(prompt) for prompt in request.prompts]
         else:
@@ -232,7 +239,7 @@ class _Prepared:
         if request.messages is None:
             self.form = CompletionForm(model.name, usage, has_scores=request.has_scores)
         else:
-            channels = engine.metadata.channels if self._constraint is None else ()
+            channels = engine.metadata.channels if request.schema is None else ()
             readers = [ChannelReader(channels, text) for _ in range(request.n)]
             self.form = ChatForm(model.name, usage, readers, has_scores=request.has_scores)
 
@@ -261,18 +268,16 @@ class _Prepared:
         )
         rules, limit = engine.rules(sampler, penalties), engine.limit(request.max_tokens)
         stream = StoppedStream(TextStream(engine.tokenizer, ids), request.stops)
-        constraint = self._constraint and self._constraint.copy()
-        prompt = Prompt(ids, limit, rules, request.has_scores, constraint)
+        prompt = Prompt(ids, limit, rules, request.has_scores, self._constraint)
         return Job(index, client, prompt, stream)
 
-    def _constrained(self, schema: Mapping[str, Any] | None) -> Constraint | None:
+    def constrain(self) -> None:
+        """Compile the schema, which the request has; it may take seconds."""
+        assert self.request.schema is not None
         try:
-            return None if schema is None else self.model.engine.json_constraint(schema)
-        except OptionError as error:  # it is not installed
-            raise ApiError(str(error), param="response_format") from None
-        except (RecursionError, ValueError) as error:
-            problem = f"change the schema, which llguidance refuses: {printable(str(error))}"
-            raise ApiError(problem, param="response_format") from None
+            self._constraint = self.model.engine.json_constraint(self.request.schema)
+        except OptionError as error:
+            raise ApiError(printable(str(error)), param="response_format") from None
 
     def _rendered(self, model: LanguageModel, request: TextRequest) -> str:
         assert request.messages is not None
@@ -316,6 +321,21 @@ def _check_ids(ids: Sequence[int], most: int, vocabulary: int, param: str) -> No
     wrong = next((i for i in ids if i >= vocabulary), None)
     if wrong is not None:
         raise ApiError(f"expected token ids below {vocabulary}, got {wrong}", param=param)
+
+
+async def _while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """Wait for some work, which is cancelled when the client leaves: a ClientDisconnect."""
+    working = asyncio.create_task(work)
+    watching = asyncio.create_task(_disconnected(request.receive))
+    try:
+        await asyncio.wait((working, watching), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientDisconnect
+        return working.result()
+    finally:
+        for task in (working, watching):
+            task.cancel()
+        await asyncio.gather(working, watching, return_exceptions=True)
 
 
 async def _disconnected(receive: Receive) -> None:

@@ -3,19 +3,21 @@
 import dataclasses
 import json
 import secrets
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jaxdelegate.lm.configs import SamplerConfig
 from jaxdelegate.serve.datatypes import shown
 from jaxdelegate.serve.json_text import Buffer, parsed_object
 from jaxdelegate.serve.records import RequestError
+from jaxdelegate.text import shortened
 
 MAX_JSON_BYTES = 4 << 20  # of a request; Python's objects may take 30 times as much
 DEFAULT_K = 64  # a token is one of the most likely ones
 _MAX_STOPS = 4  # OpenAI's
 _MAX_STOP_CHARACTERS = 1024
 _MAX_MESSAGES = 4096
+_MAX_PLACE = 200  # characters of a place in an error
 _MAX_PROMPTS = 128
 _MAX_TEXTS = 2048  # OpenAI's, of embeddings
 _INT64 = 1 << 63
@@ -373,21 +375,39 @@ def _schema(response_format: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def _check_texts(fields: Mapping[str, Any]) -> None:
-    """JSON can name half of a character, which has no UTF-8."""
-    left = [*fields.items()]
+    """JSON can name half of a character, which has no UTF-8.
+
+    Only the place that is looked at is held: paths to all of them may take gigabytes.
+    """
+    place: list[str | int] = []
+    left = [_entries(fields)]
     while left:
-        where, value = left.pop()
-        if isinstance(value, list):
-            left += ((f"{where}[{number}]", part) for number, part in enumerate(value))
-        elif isinstance(value, dict):
-            left += ((where, name) for name in value)
-            left += ((f"{where}.{name}", part) for name, part in value.items())
-        elif isinstance(value, str):
-            try:
-                value.encode()
-            except UnicodeEncodeError as error:
-                problem = f"got an unpaired surrogate at character {error.start}"
-                raise ApiError(f"expected Unicode text, {problem}", param=where) from None
+        for key, value in left[-1]:
+            _check_text(key, place)
+            if isinstance(value, str):
+                _check_text(value, [*place, key])
+            elif isinstance(value, list | dict):
+                place.append(key)
+                left.append(_entries(value))
+                break
+        else:
+            left.pop()
+            del place[-1:]
+
+
+def _entries(value: Mapping[str, Any] | list[Any]) -> Iterator[tuple[str | int, Any]]:
+    return iter(enumerate(value) if isinstance(value, list) else value.items())
+
+
+def _check_text(text: str | int, place: Sequence[str | int]) -> None:
+    try:
+        str(text).encode()
+    except UnicodeEncodeError as error:
+        where = "".join(f".{key}" if isinstance(key, str) else f"[{key}]" for key in place)
+        problem = f"got an unpaired surrogate at character {error.start}"
+        raise ApiError(
+            f"expected Unicode text, {problem}", param=shortened(where[1:], _MAX_PLACE)
+        ) from None
 
 
 # ---- messages and prompts

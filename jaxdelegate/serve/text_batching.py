@@ -212,7 +212,12 @@ class TextBatcher:
         if changed:
             pace.took(time.monotonic() - begin)
         for running in changed:
-            self._advance(batch, self._jobs[running])
+            job = self._jobs[running]
+            try:
+                self._advance(batch, job)
+            except BaseException as error:  # its own; a panic is no Exception
+                batch.leave(running)
+                self._fail_one(job, error)
         self._recorder.cache_use(batch.use)
         if batch.is_held:
             with self._change:
@@ -228,6 +233,9 @@ class TextBatcher:
             job.joined_at = time.monotonic()
             try:
                 running = batch.join(job.request)
+            except ValueError as error:  # its own
+                self._fail_one(job, error)
+                continue
             except Exception:
                 self._deliver(job, self._failed(job))
                 raise
@@ -240,13 +248,12 @@ class TextBatcher:
         """Pass on what a sequence got."""
         running, stream = job.running, job.stream
         assert running is not None
+        if running.refusal is not None:
+            problem = f"change the schema, on which llguidance gave up: {running.refusal}"
+            self._fail_one(job, RequestError(f"response_format: {problem}"))
+            return
         if running.error is not None:
-            delta = self._refused(job)
-            if delta is None:
-                _LOGGER.error("%s: an answer failed: %s", self._name, running.error)
-                delta = self._failed(job)
-            self._deliver(job, delta)
-            self._ended(job, "error")
+            self._fail_one(job, running.error)
             return
         tokens = running.tokens[job.sent : running.settled]
         parts = stream.add(tokens, running.scores[job.sent : running.settled])
@@ -280,20 +287,23 @@ class TextBatcher:
         self._recorder.running(len(self._jobs))
         self._recorder.ended(reason, now - job.since)
 
+    def _fail_one(self, job: Job, error: BaseException | str) -> None:
+        """One sequence ends with an error; others go on."""
+        if isinstance(error, RequestError):
+            self._deliver(job, Delta(job.index, error=error))
+        else:
+            shown = None if isinstance(error, str) else error
+            _LOGGER.error("%s: an answer failed: %s", self._name, error, exc_info=shown)
+            self._deliver(job, self._failed(job))
+        if job.running in self._jobs:
+            self._ended(job, "error")
+
     def _fail(self, error: Exception) -> None:
         """All sequences in slots end with an error."""
         _LOGGER.error("%s: generation failed: %s", self._name, error, exc_info=error)
         for job in list(self._jobs.values()):
             self._deliver(job, self._failed(job))
             self._ended(job, "error")
-
-    def _refused(self, job: Job) -> Delta | None:
-        """The package llguidance notices some of its limits only on the way."""
-        constraint = job.request.constraint
-        if constraint is None or constraint.error is None:
-            return None
-        problem = f"change the schema, on which llguidance gave up: {constraint.error}"
-        return Delta(job.index, error=RequestError(f"response_format: {problem}"))
 
     def _failed(self, job: Job) -> Delta:
         message = f"{self._name}: generation failed; see the server's log"
