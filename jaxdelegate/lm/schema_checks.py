@@ -3,6 +3,7 @@
 Others take minutes or gigabytes, and no bound on a schema's size, depth or patterns finds them all.
 """
 
+import atexit
 import functools
 import hashlib
 import json
@@ -56,12 +57,17 @@ class _Child:
             try:
                 return str(json.loads(_answered(process, text)))
             except BaseException as error:
-                process.kill()  # it may have an answer that belongs to no one
-                process.communicate()
-                self._process = None
+                self.close()  # it may have an answer that belongs to no one
                 if isinstance(error, ValueError | OSError):  # no answer: it had ended
                     raise _ended(process.returncode) from None
                 raise
+
+    def close(self) -> None:
+        """End the process; the next schema starts another one."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.communicate()
 
 
 def _answered(process: "subprocess.Popen[str]", text: str) -> str:
@@ -74,7 +80,7 @@ def _answered(process: "subprocess.Popen[str]", text: str) -> str:
 
 def _started() -> "subprocess.Popen[str]":
     given: dict[str, Any] = {
-        "path": sys.path,
+        "path": [*map(str, sys.path)],
         "options": GRAMMAR,
         "seconds": SECONDS,
         "memory_bytes": MEMORY_BYTES,
@@ -105,5 +111,6 @@ def _child() -> _Child:
     return _Child()
 
 
+atexit.register(lambda: _child().close())
 # A forked process would share the pipes.
 os.register_at_fork(after_in_child=_child.cache_clear)
