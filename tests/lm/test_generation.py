@@ -7,7 +7,8 @@ import pytest
 
 from jaxdelegate import lm
 from jaxdelegate.lm.generation import Batch, Pace, Request
-from tests.support.language_models import language_bundle, language_model
+from jaxdelegate.lm.text_stream import TextStream
+from tests.support.language_models import VOCABULARY, language_bundle, language_model
 
 BOS = 1
 LONG, SHORT, OTHER = [BOS, *range(70, 110)], [BOS, 80, 81], [BOS, *range(90, 70, -1)]
@@ -142,3 +143,21 @@ def test_the_pace_follows_the_time_of_runs() -> None:
         pace.took(seconds)
         found.append(pace.steps)
     assert found == [2, 4, 8, 16, 32, 32, 32, 16, 8]
+
+
+def test_tokens_that_the_tokenizer_does_not_have(tmp_path: Path) -> None:
+    """They have no text, in prompts, in whole answers and in parts."""
+    path, most = tmp_path / "model.litertlm", VOCABULARY + 9
+    path.write_bytes(language_bundle(model=language_model(vocabulary=most)))
+    known = lm.SuppressTokensConfig(tuple(range(1, VOCABULARY)))
+    with lm.Engine(path, lm.Backend.CPU()) as engine:
+        (found,) = engine.generate(
+            [[BOS, 80, most - 1]],
+            max_output_tokens=12,
+            suppress_tokens_config=known,
+            sampler_config=lm.SamplerConfig(top_k=99, seed=1),
+        )
+        assert max(found.token_ids) >= VOCABULARY
+        assert found.text == "<pad>" * found.token_ids.count(0)
+        stream = TextStream(engine.tokenizer, [BOS, 80, most - 1])
+        assert stream.add(found.token_ids) + stream.end() == found.text

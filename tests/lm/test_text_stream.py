@@ -34,7 +34,7 @@ class Bytes(Tokenizer):
     def _decode(self, ids: list[int]) -> str:
         return bytes(ids).decode(errors="replace")
 
-    def _token(self, index: int) -> str:
+    def _token(self, index: int) -> str | None:
         return chr(index)
 
 
@@ -178,3 +178,19 @@ def test_a_byte_that_is_invalid_spoils_those_before_it() -> None:
     tokenizer = small_tokenizer("byte fallback")
     ids = [*tokenizer.encode("€"), tokenizer.token_id("<0xFF>") or 0, *tokenizer.encode("a")]
     assert by_tokens(tokenizer, ids) == ["", "", "", "", "\ufffd" * 4 + "a", ""]
+
+
+class Few(Bytes):
+    """Its model has more tokens."""
+
+    size = 200
+
+    def _token(self, index: int) -> str | None:
+        return chr(index) if index < self.size else None
+
+
+def test_tokens_that_the_tokenizer_does_not_have() -> None:
+    stream = StoppedStream(TextStream(Few(), [98, 250]), ["x"])
+    parts = [*stream.add([97, 250, 1 << 40, 98], []), *stream.end()]
+    assert [(p.text, p.token) for p in parts] == [("a", 97), ("", 250), ("", 1 << 40), ("b", 98)]
+    assert stream.count == 4

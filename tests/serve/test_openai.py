@@ -9,25 +9,29 @@ import queue
 import re
 import sys
 import threading
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from jaxdelegate import lm
-from jaxdelegate.errors import ModelError, StoppedError
-from jaxdelegate.lm.generation import Batch, Running
+from jaxdelegate.errors import ModelError, OptionError, StoppedError
+from jaxdelegate.lm.constraints import Constraint, JsonConstraints, words
+from jaxdelegate.lm.generation import Batch, Request, Running
 from jaxdelegate.lm.language_model import LanguageModel as Programs
 from jaxdelegate.lm.tasks import STEPS
 from jaxdelegate.serve.language_model import LanguageModel
 from jaxdelegate.serve.limits import Limits
+from jaxdelegate.serve.openai_requests import ApiError, chat_request
 from jaxdelegate.serve.records import RequestError
 from jaxdelegate.serve.running import Server
 from jaxdelegate.serve.settings import ServeSettings
 from jaxdelegate.serve.text_metrics import TextRecorder
 from tests.serve.stock import NETWORKS
-from tests.support.language_models import CHATML, language_bundle
+from tests.support.language_models import CHATML, SPECIAL, language_bundle
 
 TEMPLATE = "{% if messages[0].content == 'refuse' %}{{ raise_exception('no') }}{% endif %}" + CHATML
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
@@ -774,6 +778,174 @@ def test_a_schema_that_is_too_complex_on_the_way(served: Served) -> None:
     found = served.call(CHAT, {"messages": HELLO, "response_format": matching(schema)})
     assert found.status == 400
     assert "change the schema, on which llguidance gave up" in found.error["message"]
+
+
+@pytest.mark.usefixtures("has_llguidance")
+def test_a_schema_that_crashes_llguidance(served: Served) -> None:
+    links = {str(n): {"$ref": f"#/$defs/{n + 1}"} for n in range(20_000)}
+    schema = {"$defs": {**links, "20000": {}}, "$ref": "#/$defs/0"}
+    found = served.call(CHAT, {"messages": HELLO, "response_format": matching(schema)})
+    assert (found.status, found.error["param"]) == (400, "response_format")
+    assert "takes more than 16 MiB of stack" in found.error["message"]
+    assert served.call(CHAT, {"messages": HELLO, "max_tokens": 1}).status == 200
+
+
+@pytest.mark.usefixtures("has_llguidance")
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_an_answer_that_cannot_match_does_not_stop(
+    served: Served, monkeypatch: pytest.MonkeyPatch, is_stream: bool
+) -> None:
+    """The matcher allows the stop alone, and does not accept."""
+    stop = SPECIAL.index("<eos>")
+    only = np.zeros(words(served.engine.graph.vocabulary), np.uint32)
+    only[stop // 32] = 1 << (stop % 32)
+    monkeypatch.setattr(Constraint, "allowed", lambda _: only)
+    monkeypatch.setattr(Constraint, "is_match", False)
+    body = {"messages": HELLO, "response_format": {"type": "json_object"}, "stream": is_stream}
+    found = served.call(CHAT, body)
+    assert (found.status, found.error["type"]) == (400, "invalid_request_error")
+    assert "stops where it does not match" in found.error["message"]
+
+
+@pytest.mark.usefixtures("has_llguidance")
+def test_an_error_of_a_matcher_is_its_requests_own(
+    served: Served, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def add(_constraint: Constraint, _token: int) -> None:
+        raise RuntimeError("a matcher's error")
+
+    monkeypatch.setattr(Constraint, "add", add)
+    body = {"messages": HELLO, "response_format": {"type": "json_object"}, "temperature": 0}
+    sent = [served.send(CHAT, body), served.send(TEXT, {"prompt": "Hello", "max_tokens": 30})]
+    while served.metric("vllm:num_requests_") < 2:
+        pass
+    gate.open()
+    answers = []
+    for connection in sent:
+        with contextlib.closing(connection):
+            answer = connection.getresponse()
+            answers.append((answer.status, answer.read()))
+    assert [status for status, _ in answers] == [400, 200]
+    assert b"llguidance gave up" in answers[0][1]
+
+
+@pytest.mark.usefixtures("has_llguidance")
+def test_a_multi_token_stop_may_be_a_part_of_json(tmp_path: Path) -> None:
+    def edit(metadata: Any) -> None:
+        metadata.stop_tokens.add().token_ids.ids.extend([5 + ord('"'), 5 + ord("}")])
+
+    path = tmp_path / "m.litertlm"
+    path.write_bytes(language_bundle(edit=edit))
+    schema = {"const": {"a": "b"}}
+    with lm.Engine(path, lm.Backend.CPU()) as engine:
+        batch = Batch(engine, engine.new_decoder(1))
+        constraint = engine.json_constraint(schema)
+        request = Request([1, 80], 40, engine.rules(), constraint=constraint)
+        running = batch.join(request)
+        while running.finish_reason is None:
+            batch.read()
+            batch.run()
+        assert running.finish_reason == "stop"
+        assert json.loads(engine.detokenize(running.tokens)) == {"a": "b"}
+
+
+class Slow:
+    """A schema whose compilation lasts until the end of a test."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun, self.end = queue.Queue[bool](), threading.Event()
+        monkeypatch.setattr(JsonConstraints, "matching", self._matching)
+
+    def _matching(self, _schema: Any) -> Constraint:
+        self.begun.put(True)
+        self.end.wait(60)
+        raise OptionError("it took too long")
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
+    found = Slow(monkeypatch)
+    yield found
+    found.end.set()
+
+
+SCHEMA = {"messages": HELLO, "response_format": {"type": "json_object"}}
+
+
+def test_a_slow_schema_leaves_others_alone(served: Served, slow: Slow) -> None:
+    """Also long requests; those with a schema that leave the queue are not compiled."""
+    with contextlib.closing(served.send(CHAT, SCHEMA)) as first:
+        slow.begun.get(timeout=20)
+        waiting = served.send(CHAT, SCHEMA)
+        assert served.call(CHAT, {"messages": HELLO, "max_tokens": 1}).status == 200
+        long = served.call(CHAT, {"messages": [{"role": "user", "content": "x" * 100_000}]})
+        assert long.error["code"] == "context_length_exceeded"
+        waiting.close()
+        served.call("/v1/models")  # the server has noticed it
+        slow.end.set()
+        assert b"it took too long" in first.getresponse().read()
+    assert slow.begun.empty()
+
+
+def test_a_schema_that_waits_too_long(
+    served: Served, slow: Slow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(served.server._served, "limits", Limits(body_timeout_s=0.2))
+    found = served.call(CHAT, SCHEMA)
+    assert (found.status, found.error["type"]) == (503, "server_error")
+    assert "still being read; try again later" in found.error["message"]
+    slow.end.set()
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_a_slow_schema_does_not_hold_up_the_end(tmp_path: Path, slow: Slow, leaves: bool) -> None:
+    path, lines = tmp_path / "m.litertlm", queue.Queue[str]()
+    path.write_bytes(language_bundle())
+    server = Server({"tiny": path}, port=0, say=lines.put)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    port = int(lines.get(timeout=60).rpartition(":")[2])
+    assert "is ready" in lines.get(timeout=200)
+    connections = [http.client.HTTPConnection("127.0.0.1", port, timeout=60) for _ in range(2)]
+    for connection in connections:
+        connection.request("POST", CHAT, json.dumps({"model": "tiny", **SCHEMA}))
+    slow.begun.get(timeout=20)
+    if not leaves:  # the first one is answered, the other one is not compiled
+        server.stop()
+        slow.end.set()
+        assert {connection.getresponse().status for connection in connections} == {400, 503}
+    for connection in connections:
+        connection.close()
+    server.stop()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def test_half_characters_are_looked_for_in_little_memory() -> None:
+    """A place is made only for the error: keys times elements would be gigabytes."""
+    key, values = "k" * 20_000, [0] * 20_000
+    fields = {"model": "m", "messages": HELLO, "chat_template_kwargs": {"\u00e9": {key: values}}}
+    tracemalloc.start()
+    try:
+        chat_request(json.dumps(fields).encode())
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("given", "where"),
+    [
+        ({"a": [1, {"b": "\ud800"}]}, "chat_template_kwargs.a[1].b"),
+        ({"a": {"\udc00": 1}}, "chat_template_kwargs.a"),
+        ({"a": [["x"], [], {}, "y"], "c": "\ud83d"}, "chat_template_kwargs.c"),
+    ],
+)
+def test_the_place_of_half_a_character(given: Any, where: str) -> None:
+    fields = {"model": "m", "messages": HELLO, "chat_template_kwargs": given}
+    with pytest.raises(ApiError, match="unpaired surrogate") as found:
+        chat_request(json.dumps(fields).encode())
+    assert found.value.param == where
 
 
 def test_without_llguidance(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:

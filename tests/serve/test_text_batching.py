@@ -212,6 +212,51 @@ def test_a_prompt_that_cannot_join_is_not_lost(server: Server) -> None:
     assert server.submit("ok").text() == "ok|length"
 
 
+class Panic(BaseException):
+    """As pyo3 raises."""
+
+
+@pytest.mark.parametrize("error", [ValueError("secret"), Panic("secret")])
+def test_an_error_of_one_sequence_is_its_own(server: Server, error: BaseException) -> None:
+    failing, other = Call("abcdef", "c", ()), Call("ghijkl", "d", ())
+
+    def add(*_: Any) -> Any:
+        raise error
+
+    failing.job.stream.add = add  # type: ignore[method-assign]
+    server.batcher.submit([failing.job])
+    server.batcher.submit([other.job])
+    server.batch.permits.release(1000)
+    with pytest.raises(RequestError, match=r"^m: generation failed; see") as found:
+        failing.text()
+    assert found.value.status == 500
+    assert server.batch.left.get(timeout=20) is failing.job.running  # its slot is free
+    assert other.text() == "ghijkl|length"
+    assert server.submit("mn").text() == "mn|length"
+
+
+def test_a_prompt_that_cannot_join_leaves_others_alone(server: Server) -> None:
+    other = server.submit("abcdef")
+    server.batch.joined.get(timeout=20)
+    wrong = server.submit("\0")
+    server.batch.permits.release(1000)
+    with pytest.raises(RequestError, match="generation failed"):
+        wrong.text()
+    assert other.text() == "abcdef|length"
+
+
+def test_a_constraint_that_gives_up(server: Server) -> None:
+    call, other = server.submit("a"), server.submit("def")
+    server.batch.joined.get(timeout=20), server.batch.joined.get(timeout=20)
+    assert call.job.running is not None
+    call.job.running.refusal = "too complex"
+    server.batch.permits.release(1000)
+    with pytest.raises(RequestError, match=r"change the schema, .* gave up: too complex") as found:
+        call.text()
+    assert found.value.status == 400
+    assert other.text() == "def|length"
+
+
 def test_a_model_that_cannot_be_opened_refuses_requests() -> None:
     server = Server(error=ModelError("damaged"))
     early = server.submit("x")
