@@ -138,7 +138,7 @@ class JsonConstraints:
             else:
                 known = package.TokenizerWrapper(_Tokens(self._tokenizer, known, self._stops))
             return package.LLTokenizer(known, eos_token=self._stops)
-        except BaseException as error:  # a panic is no Exception
+        except BaseException as error:  # panics of Rust packages, too
             raise OptionError(f"llguidance cannot read the bundle's tokenizer: {error}") from error
 
     def _with_stops(self, definition: str) -> str:

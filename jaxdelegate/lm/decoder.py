@@ -366,7 +366,7 @@ def _own_errors(sequence: _Sequence) -> Iterator[None]:
     """An error of a constraint ends its sequence alone."""
     try:
         yield
-    except BaseException as error:  # a panic is no Exception
+    except BaseException as error:  # panics of Rust packages, too
         sequence.refusal = printable(repr(error))
 
 

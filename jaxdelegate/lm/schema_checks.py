@@ -51,7 +51,7 @@ class _Child:
         self._process: subprocess.Popen[str] | None = None
 
     def error(self, text: str) -> str:
-        """Llguidance's error, empty if there is none. An OptionError if the child ends."""
+        """Llguidance's error, or an empty text. An OptionError if the child ends."""
         with self._lock:
             process = self._process = self._process or _started()
             try:

@@ -17,7 +17,7 @@ def in_thread(work: Callable[[], T]) -> "Future[T]":
     def run() -> None:
         try:
             result = work()
-        except BaseException as error:  # a panic of a Rust package is no Exception
+        except BaseException as error:  # panics of Rust packages, too
             found.set_exception(error)
         else:
             found.set_result(result)

@@ -215,7 +215,7 @@ class TextBatcher:
             job = self._jobs[running]
             try:
                 self._advance(batch, job)
-            except BaseException as error:  # its own; a panic is no Exception
+            except BaseException as error:  # its own; panics of Rust packages, too
                 batch.leave(running)
                 self._fail_one(job, error)
         self._recorder.cache_use(batch.use)

@@ -138,7 +138,7 @@ def with_stop(kind: str) -> tuple[Tokenizer, int]:
     "kind", ["SentencePiece", "Hugging Face, added", "Hugging Face, in the vocabulary"]
 )
 def test_a_stop_that_is_a_piece_like_others(kind: str, rng: np.random.Generator) -> None:
-    """It ends the answer, and is no text of a string or of a name."""
+    """It ends the answer, and is never a part of a string or of a name."""
     tokenizer, stop = with_stop(kind)
     makes = JsonConstraints(tokenizer, [stop], tokenizer.size)
     for schema in ({"type": "string", "maxLength": 4}, {"type": "object", "maxProperties": 1}):

@@ -79,7 +79,7 @@ def constraints() -> JsonConstraints:
 
 
 def test_an_ordinary_schema_of_many_definitions_compiles() -> None:
-    """As of an OpenAPI document: 100 kB, and definitions that refer to others."""
+    """It has 100 kB and definitions that refer to others, as an OpenAPI document has."""
     kinds = [
         {"type": "string", "description": "what the field is about, in a sentence or two"},
         {"type": "integer", "minimum": 0},

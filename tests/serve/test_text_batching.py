@@ -213,7 +213,7 @@ def test_a_prompt_that_cannot_join_is_not_lost(server: Server) -> None:
 
 
 class Panic(BaseException):
-    """As pyo3 raises."""
+    """Like the exception that pyo3 raises."""
 
 
 @pytest.mark.parametrize("error", [ValueError("secret"), Panic("secret")])
