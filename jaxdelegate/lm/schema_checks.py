@@ -22,10 +22,8 @@ SECONDS = 5  # of compiling a schema
 MEMORY_BYTES = 1 << 30
 # A fourth of the stack that compiles the schema afterwards: about 2,000 references in a chain.
 STACK_BYTES = 1 << 24
-# A weak model would write endless blanks; others may not be chosen by the schema (`x-guidance`).
+# A weak model would write endless blanks. A schema cannot change these (`x-guidance`).
 GRAMMAR = {"whitespace_pattern": "[ ]?", "item_separator": ",", "key_separator": ":"}
-
-
 _KNOWN: LruCache[bytes, None] = LruCache(1024)  # digests of schemas that compile
 
 
@@ -53,6 +51,8 @@ class _Child:
     def error(self, text: str) -> str:
         """Llguidance's error, or an empty text. An OptionError if the child ends."""
         with self._lock:
+            if self._process is not None and self._process.poll() is not None:
+                self.close()  # someone has ended it
             process = self._process = self._process or _started()
             try:
                 return str(json.loads(_answered(process, text)))

@@ -124,8 +124,11 @@ def test_schemas_that_compile_are_remembered() -> None:
     process = schema_checks._child()._process
     assert process is not None
     process.kill()
+    process.wait()
     check_schema(text)
     assert schema_checks._child()._process is process
+    check_schema(text.replace("null", "string"))
+    assert schema_checks._child()._process is not process
 
 
 @pytest.mark.usefixtures("new_child")
