@@ -10,13 +10,16 @@ from typing import Any, NoReturn, Protocol
 
 from jaxdelegate.bundles.metadata import Affixes
 from jaxdelegate.errors import ModelError
+from jaxdelegate.lm.child import Child, EndedError, RefusedError
 from jaxdelegate.lm.messages import text_of
-from jaxdelegate.lm.template_process import PROCESS, CrashError, TemplateError
+from jaxdelegate.optional import optional_module
 from jaxdelegate.text import printable
 
 JsonMessage = Mapping[str, Any]
 
 _MOST_SOURCE_CHARACTERS = 1 << 20
+# A template of a page takes a thousandth of the time.
+CHILD = Child("template_script.py", seconds=4, stack_bytes=1 << 23, memory_bytes=1 << 30)
 
 
 class _HostileError(ModelError):
@@ -71,14 +74,27 @@ class JinjaTemplate:
         )  # fmt: skip
 
     def _rendered(self, variables: Mapping[str, Any] | None) -> str:
+        optional_module("minijinja", "lm")
         try:
-            return PROCESS.rendered(self._source, variables)
-        except TemplateError as error:
-            kind = _HostileError if isinstance(error, CrashError) else ModelError
-            self._fail(str(error), kind)
+            return str(CHILD.answer({"source": self._source, "variables": variables}))
+        except RefusedError as error:
+            self._fail(str(error))
+        except EndedError as error:
+            self._fail(_how_it_ended(error), _HostileError)
+        except (RecursionError, TypeError, ValueError) as error:
+            self._fail(f"expected variables with a form in JSON: {error}")
 
     def _fail(self, problem: str, kind: type[ModelError] = ModelError) -> NoReturn:
         raise kind(f"{printable(self._where)}: chat template: {printable(problem)}")
+
+
+def _how_it_ended(error: EndedError) -> str:
+    if error.is_late:
+        return f"it takes longer than {CHILD.seconds} s"
+    return (
+        f"it crashes the process that renders it ({error}): it nests too deeply, or takes too much "
+        "memory"
+    )
 
 
 class AffixTemplate:

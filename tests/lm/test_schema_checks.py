@@ -2,17 +2,15 @@
 
 import json
 import os
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from jaxdelegate.bundles.tokenizers import TYPES, open_tokenizer
-from jaxdelegate.errors import InterpreterError, OptionError
-from jaxdelegate.lm import schema_checks
+from jaxdelegate.errors import OptionError
 from jaxdelegate.lm.constraints import Constraint, JsonConstraints
-from jaxdelegate.lm.schema_checks import check_schema
+from jaxdelegate.lm.schema_checks import CHILD, check_schema
 from tests.support.bundles import compressed
 from tests.support.language_models import SPECIAL, byte_tokenizer
 
@@ -20,12 +18,8 @@ pytest.importorskip("llguidance", reason="the package llguidance is not installe
 
 
 @pytest.fixture
-def new_child(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A child with a second for a schema."""
-    monkeypatch.setattr(schema_checks, "SECONDS", 1)
-    schema_checks._child().close()
-    yield
-    schema_checks._child().close()
+def one_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CHILD, "seconds", 1)
 
 
 def chain(link: Callable[[Any], Any], count: int) -> dict[str, Any]:
@@ -64,7 +58,7 @@ HOSTILE: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.usefixtures("new_child")
+@pytest.mark.usefixtures("one_second")
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_hostile_schemas(kind: str) -> None:
     schema, said = HOSTILE[kind]
@@ -117,36 +111,11 @@ def test_what_is_no_json(schema: Any) -> None:
         constraints().matching(schema)
 
 
-@pytest.mark.usefixtures("new_child")
 def test_schemas_that_compile_are_remembered() -> None:
     text = json.dumps({"title": str(os.getpid()), "type": "null"})
     check_schema(text)
-    process = schema_checks._child()._process
-    assert process is not None
-    process.kill()
-    process.wait()
+    CHILD.close()
     check_schema(text)
-    assert schema_checks._child()._process is process
+    assert CHILD._process is None
     check_schema(text.replace("null", "string"))
-    assert schema_checks._child()._process is not process
-
-
-@pytest.mark.usefixtures("new_child")
-def test_an_interrupted_wait_leaves_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(process: Any, text: str) -> str:
-        process.stdin.write(text + "\n")
-        process.stdin.flush()
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(schema_checks, "_answered", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            check_schema('{"type": "foo"}')
-    check_schema(json.dumps({"title": str(time.time_ns())}))
-
-
-@pytest.mark.usefixtures("new_child")
-def test_a_child_that_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schema_checks, "MEMORY_BYTES", "much")
-    with pytest.raises(InterpreterError, match="ended with status"):
-        check_schema(json.dumps({"title": str(time.time_ns())}))
+    assert CHILD._process is not None

@@ -1,8 +1,6 @@
 """Chat templates; the texts wanted are those of litert-lm 0.18.1, unless a test says otherwise."""
 
 import json
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -10,9 +8,7 @@ import pytest
 
 from jaxdelegate.bundles.metadata import Affixes
 from jaxdelegate.errors import ModelError
-from jaxdelegate.lm import template_process
-from jaxdelegate.lm.template_process import PROCESS
-from jaxdelegate.lm.templates import AffixTemplate, JinjaTemplate, Renderer
+from jaxdelegate.lm.templates import CHILD, AffixTemplate, JinjaTemplate, Renderer
 from tests.support.language_models import CHATML
 
 GEMMA = """{{ bos_token }}
@@ -256,25 +252,23 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_templates_are_model_errors(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(template_process, "_MOST_SECONDS", 2)
+    monkeypatch.setattr(CHILD, "seconds", 2)
     with pytest.raises(ModelError, match=r"m\.litertlm: chat template: "):
         rendered(HOSTILE[name], said("hi"))
     assert rendered("{{ messages[0].role }}", said("hi")) == "user"
 
 
 def test_a_template_has_a_limited_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(template_process, "_MOST_SECONDS", 0.5)
+    monkeypatch.setattr(CHILD, "seconds", 0.5)
     with pytest.raises(ModelError, match=r"chat template: it takes longer than 0\.5 s"):
         rendered(HOSTILE["slow"], said("hi"))
 
 
 def test_a_hostile_template_is_not_probed_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     processes: list[Any] = []
-    start = template_process._started
-    monkeypatch.setattr(
-        template_process, "_started", lambda: processes.append(start()) or processes[-1]
-    )
-    PROCESS.close()
+    start = CHILD._started
+    monkeypatch.setattr(CHILD, "_started", lambda: processes.append(start()) or processes[-1])
+    CHILD.close()
     renderer = Renderer(JinjaTemplate("{{ messages | length }}" + HOSTILE["nested lists"], "m"))
     with pytest.raises(ModelError, match=r"crashes .*\(SIGSEGV\): it nests too deeply"):
         renderer.render(said("hi"), {}, ends=True)
@@ -298,37 +292,12 @@ def test_variables_may_nest_deeply() -> None:
         rendered("{{ x }}", said("hi"), x=deep)
 
 
-def test_the_process_is_replaced_if_it_ends() -> None:
-    assert rendered("a", said("hi")) == "a"
-    assert PROCESS._process is not None
-    PROCESS._process.terminate()
-    PROCESS._process.wait()
-    assert rendered("b", said("hi")) == "b"
-
-
 def test_threads_get_their_own_texts() -> None:
     with ThreadPoolExecutor(8) as threads:
         texts = list(
             threads.map(lambda i: rendered(f"{i} {{{{ x }}}}", said("hi"), x=i), range(99))
         )
     assert texts == [f"{i} {i}" for i in range(99)]
-
-
-FORKS = """
-import os
-from jaxdelegate.lm.template_process import PROCESS
-PROCESS.rendered("a", {})
-child = os.fork()
-texts = [f"{child} {i}" for i in range(99)]
-wrong = [text for text in texts if PROCESS.rendered("{{ x }}", {"x": text}) != text]
-if child == 0:
-    os._exit(len(wrong))
-assert not wrong and os.waitpid(child, 0)[1] == 0
-"""
-
-
-def test_a_forked_process_has_its_own() -> None:
-    subprocess.run([sys.executable, "-W", "error", "-c", FORKS], check=True, timeout=100)
 
 
 # ---- lists and texts

@@ -1,20 +1,11 @@
-"""The process of template_process.py: renders chat templates, which may crash it.
+"""Renders chat templates in the process of child.py. It does not import the package: see there."""
 
-It reads requests as lines of JSON on stdin, and prints a line of JSON for each. It imports only the
-standard library and minijinja, so that it starts in some hundredths of a second.
-"""
-
-import contextlib
 import datetime
 import functools
 import json
 import re
-import resource
-import sys
-from collections.abc import Mapping
 from typing import Any, NoReturn
 
-_MOST_BYTES = 1 << 30  # of memory
 # Steps and characters of a rendering; a template of a page takes some thousands.
 _FUEL = 10_000_000
 _MOST_CHARACTERS = 16 << 20
@@ -22,9 +13,9 @@ _NAME = "chat"
 _MARKS = re.compile(r"{%-?\s*(?:end)?generation\s*-?%}")  # for training only
 
 
-def rendered(source: str, variables: Mapping[str, Any] | None) -> str:
-    """The text of a template; without variables it is only parsed."""
-    environment = _environment(source)
+def answer(question: dict[str, Any]) -> str:
+    """The text of the template `source` with `variables`; None: it is only parsed."""
+    environment, variables = _environment(question["source"]), question["variables"]
     if variables is None:
         return ""
     text = environment.render_template(_NAME, **{k: _shown(v) for k, v in variables.items()})
@@ -37,7 +28,7 @@ def rendered(source: str, variables: Mapping[str, Any] | None) -> str:
 
 @functools.lru_cache(maxsize=16)
 def _environment(source: str) -> Any:
-    import minijinja  # noqa: PLC0415 (only this process runs it, after `main` has found it)
+    import minijinja  # noqa: PLC0415 (only the child runs it)
 
     environment = minijinja.Environment(
         fuel=_FUEL,
@@ -124,27 +115,3 @@ _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\0
 def _quoted(text: str) -> str:
     found = [_ESCAPES.get(c) or (c if c.isprintable() else f"\\u{{{ord(c):x}}}") for c in text]
     return '"' + "".join(found) + '"'
-
-
-# ---- requests
-
-
-def _answer(line: str) -> dict[str, str]:
-    try:
-        return {"text": rendered(**json.loads(line))}
-    except Exception as error:
-        return {"error": str(error).partition("\n")[0] or type(error).__name__}
-
-
-def main() -> None:
-    """Answer requests; the argument is the folder that has minijinja."""
-    sys.path.append(sys.argv[1])
-    for kind, limit in ((resource.RLIMIT_AS, _MOST_BYTES), (resource.RLIMIT_CORE, 0)):
-        with contextlib.suppress(ValueError):  # there is a stricter one
-            resource.setrlimit(kind, (limit, limit))
-    for line in sys.stdin:
-        print(json.dumps(_answer(line)), flush=True)
-
-
-if __name__ == "__main__":
-    main()
