@@ -26,7 +26,7 @@ from jaxdelegate.serve.endpoints import (
     RESERVATIONS,
     Endpoint,
     Pieces,
-    client_address,
+    client_of,
     error_response,
     json_response,
     route,
@@ -41,7 +41,7 @@ from jaxdelegate.serve.memory_budgets import (
     Reservation,
 )
 from jaxdelegate.serve.opening import VARIABLE, open_service, parse_models
-from jaxdelegate.serve.records import RequestError, ServedModel, TensorMetadata
+from jaxdelegate.serve.records import Client, RequestError, ServedModel, TensorMetadata
 from jaxdelegate.serve.service import Service
 from jaxdelegate.serve.settings import ServeSettings
 
@@ -237,7 +237,7 @@ class _Http:
         self._served.check_ready(model)
         length = bodies.header_length(request.headers)
         body = await self.body(request)
-        decoded = await self._decoded(body, length, model, client_address(request))
+        decoded = await self._decoded(body, length, model, client_of(request))
         del body  # arrays keep the parts that they need
         expected = _result_bytes(decoded, model)
         if expected > SMALL:
@@ -274,7 +274,7 @@ class _Http:
         await reservation.reserve(size)
 
     async def _decoded(
-        self, body: Buffer, length: int | None, model: ServedModel, client: str
+        self, body: Buffer, length: int | None, model: ServedModel, client: Client
     ) -> protocol.Decoded:
         has_text = any(t.dtype.kind == "O" for t in model.inputs)  # read element by element
         size = len(body) if length is None or has_text else min(length, len(body))

@@ -16,11 +16,10 @@ except ModuleNotFoundError as missing:
     raise needs("serving", missing, "serve") from missing
 
 from jaxdelegate.serve.datatypes import shown
-from jaxdelegate.serve.records import RequestError
+from jaxdelegate.serve.records import Client, RequestError
 
 _LOG = logging.getLogger("jaxdelegate.serve")
 RESERVATIONS = "jaxdelegate.reservations"
-_MAX_ADDRESS = 64  # characters
 _PIECE = 1 << 20  # bytes of a large response that are sent at once
 
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -98,10 +97,11 @@ def error_headers(error: RequestError) -> Mapping[str, str]:
     return {**({"Connection": "close"} if error.status in (408, 413) else {}), **error.headers}
 
 
-def client_address(request: Request) -> str:
-    """The client's address; behind a trusted proxy, the one in its X-Forwarded-For."""
+def client_of(request: Request) -> Client:
+    """Who sends a request; the key is not kept in clear."""
     address = request.scope.get("client")
-    return "" if address is None else str(address[0])[:_MAX_ADDRESS]
+    text = "" if address is None else str(address[0])
+    return Client.of(text, request.headers.get("Authorization"))
 
 
 def json_response(

@@ -16,6 +16,7 @@ from jaxdelegate.serve.graph_runner import GraphRunner, RuntimeStates, delegate_
 from jaxdelegate.serve.metrics import ModelRecorder
 from jaxdelegate.serve.programs import Arrays, BatchResult
 from jaxdelegate.serve.records import (
+    Client,
     InferRequest,
     Parameter,
     RequestError,
@@ -37,7 +38,7 @@ class _Item:
     rows: int
     shapes: tuple[tuple[int, ...], ...]
     step: sessions.Step
-    client: str
+    client: Client
 
 
 class ServedFile(Started):

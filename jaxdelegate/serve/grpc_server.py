@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
+from urllib.parse import unquote
 
 from jaxdelegate.optional import needs
 
@@ -17,7 +18,7 @@ except ModuleNotFoundError as missing:
     raise needs("serving over gRPC", missing, "grpc") from missing
 
 from jaxdelegate.serve import grpc_health, grpc_messages, grpc_wire, service, triton
-from jaxdelegate.serve.records import RequestError
+from jaxdelegate.serve.records import Client, RequestError
 from jaxdelegate.serve.service import Service
 
 _LOG = logging.getLogger("jaxdelegate.serve")
@@ -101,6 +102,12 @@ def _guarded(name: str, method: Call) -> Call:
     return call
 
 
+def _client(context: Any) -> Client:
+    """Who calls; the same as over HTTP."""
+    address = unquote(context.peer().partition(":")[2].rpartition(":")[0]).strip("[]")
+    return Client.of(address, dict(context.invocation_metadata()).get("authorization"))
+
+
 def _unsupported(name: str) -> Call:
     async def refuse(_request: Any, _context: Any) -> Any:
         raise RequestError(f"not supported: {name}", 501)
@@ -180,7 +187,7 @@ class _Servicer:
         self._served.check_ready(model)
         has_text = any(t.dtype.kind == "O" for t in model.inputs)  # read element by element
         is_small = len(message) <= _SMALL or (request.raw_input_contents and not has_text)
-        client = context.peer().rpartition(":")[0]
+        client = _client(context)
         decoded = (
             grpc_messages.decode(request, model, client)
             if is_small

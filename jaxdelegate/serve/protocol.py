@@ -20,6 +20,7 @@ from jaxdelegate.serve.json_text import (
     read_object,
 )
 from jaxdelegate.serve.records import (
+    Client,
     InferRequest,
     Parameter,
     RequestError,
@@ -55,7 +56,7 @@ class Decoded:
 
 
 def decode(
-    body: Buffer, header_length: int | None, model: ServedModel, client: str = ""
+    body: Buffer, header_length: int | None, model: ServedModel, client: Client = Client()
 ) -> Decoded:
     """Read a request: JSON, then the binary data of inputs, in the order of the JSON.
 

@@ -1,15 +1,41 @@
 """The records and interfaces between the protocol and a model; no HTTP, no interpreter."""
 
 import dataclasses
+import hashlib
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from jaxdelegate.errors import JaxDelegateError
 from jaxdelegate.serve.metrics import ModelRecorder
 
+_MAX_ADDRESS = 64  # characters
+
 Parameter = bool | int | float | str  # of a request
+
+
+class Client(NamedTuple):
+    """Who sends requests.
+
+    Attributes:
+        address: behind a trusted proxy, the one in its X-Forwarded-For.
+        key: a digest of the API key; empty: none. Keys are not checked: an address may have many.
+    """
+
+    address: str = ""
+    key: str = ""
+
+    @classmethod
+    def of(cls, address: str, key: str | None) -> "Client":
+        """`key`: in clear."""
+        digest = hashlib.sha256(key.encode()).hexdigest() if key else ""
+        return cls(address[:_MAX_ADDRESS], digest)
+
+    @property
+    def owner(self) -> "Client":
+        """To whom sequences belong: to the key, from any address, or else to the address."""
+        return Client("", self.key) if self.key else self
 
 
 class RequestError(JaxDelegateError, ValueError):
@@ -47,7 +73,7 @@ class InferRequest:
 
     inputs: Mapping[str, np.ndarray]
     parameters: Mapping[str, Parameter] = dataclasses.field(default_factory=dict)
-    client: str = ""  # its address
+    client: Client = Client()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -258,6 +258,28 @@ def test_sequences_have_separate_states(
         assert_close(answers, stock_outputs("keywords", list(given)))
 
 
+def test_sequences_belong_to_clients_over_both_protocols(ports: Ports) -> None:
+    steps = [np.full((1, 32), n, np.float32) for n in range(3)]
+    expected = stock_outputs("keywords", steps)
+    keys: list[dict[str, str]] = [{}, {"authorization": "Bearer a"}, {"authorization": "Bearer b"}]
+    with client_of(http, ports) as one, client_of(grpc, ports) as other:
+
+        def scores(step: int, headers: dict[str, str]) -> np.ndarray:
+            client, module = (other, grpc) if step == 1 else (one, http)
+            given = inputs_of(module, {"features": steps[step]})
+            options = {"sequence_start": step == 0, "sequence_end": step == 2}
+            answer = client.infer("words", given, sequence_id=7, headers={**headers}, **options)
+            found: np.ndarray = answer.as_numpy("scores")
+            return found
+
+        with pytest.raises(InferenceServerException, match="7 is not open"):
+            scores(1, {})
+        found = [[scores(step, headers) for headers in keys] for step in range(3)]
+    for answers, wanted in zip(found, expected, strict=True):
+        for answer in answers:
+            assert_close(answer, wanted)
+
+
 def test_a_grpc_stream_responds_in_order_and_survives_a_refusal(ports: Ports) -> None:
     answers: list[Any] = []
     enough = threading.Event()
