@@ -89,7 +89,11 @@ class Rules:
     suppressed: SuppressTokensConfig = dataclasses.field(default_factory=SuppressTokensConfig)
 
     def variant(
-        self, vocabulary: int, has_scores: bool = False, is_masked: bool = False
+        self,
+        vocabulary: int,
+        has_scores: bool = False,
+        is_masked: bool = False,
+        has_hidden_state: bool = False,
     ) -> Variant:
         """The program that these rules need; `k` is a power of two or all: few are compiled."""
         greedy = self.sampler.temperature == 0
@@ -102,6 +106,7 @@ class Rules:
             ngram,
             has_scores,
             is_masked,
+            has_hidden_state,
         )
 
     def choice(self, variant: Variant, vocabulary: int) -> Choice:

@@ -49,8 +49,7 @@ class _Sequence:
 
     def variant(self, vocabulary: int) -> Variant:
         is_masked = self.constraint is not None
-        variant = self.rules.variant(vocabulary, self.has_scores, is_masked)
-        return dataclasses.replace(variant, has_hidden_state=self.has_hidden_state)
+        return self.rules.variant(vocabulary, self.has_scores, is_masked, self.has_hidden_state)
 
 
 class Decoder:
@@ -178,6 +177,10 @@ class Decoder:
 
     def _write(self, sequence: _Sequence, beyond: int = 0) -> None:
         sequence.written = max(sequence.written, len(sequence.ids) - 1 + beyond)
+
+    def forget(self, slot: int) -> None:
+        """Let a slot have no tokens."""
+        self._keep(self._sequences[slot], ())
 
     def wait(self) -> None:
         """Wait until the device has read and generated everything."""

@@ -2,7 +2,8 @@
 
 import collections
 import dataclasses
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Hashable, Iterator, Sequence
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from jaxdelegate.lm.choices import Rules, Variant, joined
 from jaxdelegate.lm.completions import Completion, FinishReason
 from jaxdelegate.lm.constraints import Constraint
 from jaxdelegate.lm.decoder import Decoder, Piece
+from jaxdelegate.lm.graph import prefill_plan
 from jaxdelegate.lm.host import Host
 from jaxdelegate.lm.language_model import LengthError
 from jaxdelegate.lm.preparing import Preparer
@@ -20,7 +22,11 @@ _LONG_SECONDS = 0.05  # between two runs whose tokens someone waits for
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """A prompt, and how to continue it."""
+    """A prompt, and how to continue it.
+
+    `owner`: only requests of the same one use what caches have of a prompt. Who could use that of
+    others would learn their prompts, by the count of tokens or the time.
+    """
 
     ids: Sequence[int]
     limit: int
@@ -28,6 +34,12 @@ class Request:
     has_scores: bool = False
     constraint: Constraint | None = None
     has_hidden_state: bool = False
+    owner: Hashable = None
+
+    def variant(self, vocabulary: int) -> Variant:
+        """The program that generates its tokens."""
+        is_masked = self.constraint is not None
+        return self.rules.variant(vocabulary, self.has_scores, is_masked, self.has_hidden_state)
 
 
 @dataclasses.dataclass(eq=False)
@@ -85,7 +97,8 @@ class Batch:
     def __init__(self, host: Host, decoder: Decoder, preparer: Preparer | None = None) -> None:
         """`preparer`: compiles while those requests go on that need nothing new; None: all wait."""
         self._host, self._decoder, self._preparer = host, decoder, preparer
-        self._running: dict[int, Running] = {}
+        self._running: dict[int, Running] = {}  # those of the last run are the last
+        self._owners: list[Hashable] = [None] * decoder.slots
         self._reading: dict[int, Iterator[tuple[int, int]]] = {}  # in the order of joining
         self._next: dict[int, tuple[int, int] | None] = {}  # of these: the next step
         self._ready: _Ready | None = None
@@ -119,18 +132,40 @@ class Batch:
     def join(self, request: Request) -> Running:
         """Put a request into a free slot, the one whose caches have most of its prompt.
 
+        Those of other owners count as empty.
+
         Raises:
             GenerationError: as `LanguageGraph.check`.
         """
         if not request.has_hidden_state:
             self._decoder.check(request.ids)
         known = {slot: self._decoder.known(slot, request.ids) for slot in self._free}
+        known = {i: n if self._owners[i] == request.owner else 0 for i, n in known.items()}
         slot = max(known, key=known.__getitem__)
+        if self._owners[slot] != request.owner:
+            self._decoder.forget(slot)
+            self._owners[slot] = request.owner
         self._free.remove(slot)
         self._running[slot] = running = Running(request, slot, known[slot], known[slot])
         self._reading[slot] = reading = self._decoder.reading(slot, request.ids)
         self._next[slot] = next(reading, None)
         return running
+
+    def is_ready(self, request: Request) -> bool:
+        """Whether a request that joins can go on at once.
+
+        If not, what it needs is compiled, but only if nothing else is: callers choose who is next.
+        """
+        if self._preparer is None:
+            return True
+        programs, graph = self._decoder.programs, self._decoder.programs.graph
+        plan = prefill_plan(len(request.ids) - 1, 0, graph.lengths, graph.capacity)
+        needed = max(self._decoder.held, len(request.ids), *itertools.accumulate(plan))
+        length = programs.length(min(needed, graph.capacity))
+        wanted = _Ready(length, request.variant(graph.vocabulary))
+        return self._in_memory(wanted) is not None or self._preparer.begin(
+            programs.tasks(length, wanted.variant)
+        )
 
     def leave(self, running: Running) -> None:
         """Free the slot of a request that has not ended."""
@@ -181,7 +216,7 @@ class Batch:
         is_alone = ready is not None and self._is_alone(slots, ready)
         for slot, piece in self._decoder.run(steps, slots, variant, is_alone=is_alone).items():
             self.is_held = False
-            running = self._running[slot]
+            self._running[slot] = running = self._running.pop(slot)
             self._take(running, piece)
             found.append(running)
             if running.finish_reason is not None:
@@ -221,25 +256,53 @@ class Batch:
     def _readiness(self, slot: int) -> "_Ready | None":
         """What the next step of a prompt runs with; None: it is not ready, or all is."""
         step, end = self._next[slot] or (0, 0)
+        needed = max(end, self._decoder.held)
         slots = [running.slot for running in self._active if running.finish_reason is None]
-        return self._found(slot, max(end, self._decoder.held), slots, step)
+        return self._found(slot, needed, slots, step) if self._may_need(slot, needed) else None
+
+    def _begun(self) -> list[int]:
+        return [slot for slot in self._running if slot not in self._reading]
+
+    def _may_need(self, slot: int, needed: int) -> bool:
+        """Whether the others have programs for caches of the length that a slot needs."""
+        length = self._decoder.programs.length
+        if self._preparer is None or length(needed) == length(self._decoder.held):
+            return True
+        return all(self._found(slot, needed, [other]) for other in self._begun() if other != slot)
 
     def _runnable(self) -> "tuple[Sequence[int] | None, _Ready | None]":
-        """The slots that can run, those of the last run first, and with what; None: all can."""
+        """The slots that can run, and with what; None: all can.
+
+        While there is no program for all of them, some run in turn, those first that have waited.
+        """
         if self._preparer is None:
             return None, None
-        begun = [i for i in self._running if i not in self._reading]
+        begun = self._begun()
         slots, ready = begun, self._known(self._needed(begun), begun)
         if ready is None:
-            begun.sort(key=lambda slot: self._running[slot] not in self._active)
             slots = []
             for slot in begun:
                 more = [*slots, slot]
-                found = self._found(slot, self._needed(more), more)
+                found = self._beside(slot, slots)
                 if found is not None:
                     slots, ready = more, found
         self._active = [self._running[slot] for slot in slots]
         return slots, ready
+
+    def _beside(self, slot: int, others: Sequence[int]) -> "_Ready | None":
+        """What a slot can run with beside others; None: not in this run."""
+        slots = [*others, slot]
+        needed = self._needed(slots)
+        if not self._may_need(slot, needed):
+            return None
+        if not others:
+            return self._found(slot, needed, slots)
+        ready = self._known(needed, slots)
+        if ready is None:  # they go on in turn: that one program is for all is not urgent
+            wanted = self._wanted(needed, slots)
+            assert self._preparer is not None
+            self._preparer.begin(self._decoder.programs.tasks(wanted.length, wanted.variant))
+        return ready
 
     def _is_alone(self, slots: Sequence[int] | None, ready: "_Ready") -> bool:
         """Whether only one request generates, and the program for that is in memory."""
@@ -261,8 +324,11 @@ class Batch:
 
     def _known(self, needed: int, slots: Sequence[int], step: int | None = None) -> "_Ready | None":
         """The least that is in memory; None: nothing is. Arguments as `_found`."""
+        return self._in_memory(self._wanted(needed, slots), step)
+
+    def _in_memory(self, wanted: "_Ready", step: int | None = None) -> "_Ready | None":
         assert self._preparer is not None
-        wanted, last = self._wanted(needed, slots), self._ready
+        last = self._ready
         for ready in (wanted, *([] if last is None or not last.covers(wanted) else [last])):
             if self._preparer.has(self._decoder.programs.tasks(ready.length, ready.variant, step)):
                 return ready

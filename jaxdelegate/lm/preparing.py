@@ -46,16 +46,29 @@ class Preparer:
             self._add(missing)
         return not missing
 
+    def begin(self, tasks: Iterable[Task]) -> bool:
+        """Whether all programs are in memory, or `is_ready` would raise an error.
+
+        If not, the thread compiles what is missing if it has nothing else to do.
+        """
+        missing = [task for task in tasks if not self._model.has_program(task)]
+        with self._lock:
+            if any(task in self._errors for task in missing):
+                return True
+            if not self._tasks:
+                self._add(missing)
+        return not missing
+
     def has_optional(self, task: Task) -> bool:
         """Whether a program that only takes less time than others is in memory.
 
-        If not, the thread loads it, or compiles it if programs are compiled in this process at all.
-        After an error it does not try again.
+        If not, and it has nothing else to do, the thread loads it, or compiles it if programs are
+        compiled in this process at all. After an error it does not try again.
         """
         if self._model.has_program(task):
             return True
         with self._lock:
-            if task not in self._optional:
+            if task not in self._optional and not self._tasks:
                 self._optional.add(task)
                 self._add([task])
         return False

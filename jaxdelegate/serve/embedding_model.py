@@ -13,6 +13,7 @@ from jaxdelegate.lm.embedding_engine import EmbeddingEngine
 from jaxdelegate.serve.batching import Batcher
 from jaxdelegate.serve.decisions import Costs, compiled_sizes
 from jaxdelegate.serve.metrics import Metrics, ModelRecorder
+from jaxdelegate.serve.records import Client
 from jaxdelegate.serve.settings import ServeSettings
 from jaxdelegate.serve.started import Started
 from jaxdelegate.waiting import waiting
@@ -77,7 +78,11 @@ class EmbeddingModel(Started):
         """Elements of an embedding; only once it is ready."""
         return self.engine.graph.encoders[0].size
 
-    async def embed(self, texts: Sequence[Sequence[int]]) -> list[np.ndarray]:
+    async def embed(
+        self,
+        texts: Sequence[Sequence[int]],
+        client: Client,  # noqa: ARG002 (of a language model, which has turns)
+    ) -> list[np.ndarray]:
         """The embedding of each text, not normalized; errors as `Batcher.submit`."""
         most = min(_RUNS * self.settings.max_batch_size, self.settings.max_queue_size)
         turns = asyncio.Semaphore(most)

@@ -9,7 +9,14 @@ from tritonclient.grpc import service_pb2
 from jaxdelegate.serve import protocol
 from jaxdelegate.serve.datatypes import name_of
 from jaxdelegate.serve.protocol import Decoded, RequestedOutput
-from jaxdelegate.serve.records import Client, InferRequest, Parameter, RequestError, ServedModel
+from jaxdelegate.serve.records import (
+    NOBODY,
+    Client,
+    InferRequest,
+    Parameter,
+    RequestError,
+    ServedModel,
+)
 from jaxdelegate.serve.tensors import Declared, declared, from_binary, from_elements
 
 # The field of InferTensorContents by datatype. Other datatypes need raw data.
@@ -25,7 +32,7 @@ _FIELDS = {
 }
 
 
-def decode(message: Any, model: ServedModel, client: Client = Client()) -> Decoded:
+def decode(message: Any, model: ServedModel, client: Client = NOBODY) -> Decoded:
     parameters = protocol.checked_parameters(_parameters(message.parameters))
     raw = list(message.raw_input_contents)
     if raw and len(raw) != len(message.inputs):

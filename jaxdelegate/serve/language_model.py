@@ -1,10 +1,11 @@
 """A served bundle of a language model: its engine, and the thread that generates."""
 
 import asyncio
+import dataclasses
 import functools
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import numpy as np
 
@@ -17,13 +18,14 @@ from jaxdelegate.lm.templates import Renderer
 from jaxdelegate.lm.text_stream import StoppedStream, TextStream
 from jaxdelegate.serve.metrics import Metrics
 from jaxdelegate.serve.openai_requests import DEFAULT_K
+from jaxdelegate.serve.records import Client
 from jaxdelegate.serve.settings import ServeSettings
 from jaxdelegate.serve.started import Started
 from jaxdelegate.serve.text_batching import Delta, Job, TextBatcher
 from jaxdelegate.serve.text_metrics import TextRecorder
 from jaxdelegate.waiting import waiting
 
-_EMBEDDINGS = "embeddings"  # one client of all that ask for them, so that chats go on
+_EMBEDDINGS = " embeddings"  # a key of their own for turns, so that a client's chats go on
 
 
 class LanguageModel(Started):
@@ -99,19 +101,23 @@ class LanguageModel(Started):
         """Elements of the hidden states that `embed` returns; 0: it cannot. Once it is ready."""
         return self.engine.graph.hidden_size
 
-    async def embed(self, texts: Sequence[Sequence[int]]) -> list[np.ndarray]:
+    def owner(self, client: Client, salt: str = "") -> Hashable:
+        """Who may use caches that a client's prompt has filled."""
+        return None if self.settings.share_prefixes else client, salt
+
+    async def embed(self, texts: Sequence[Sequence[int]], client: Client) -> list[np.ndarray]:
         """The hidden state of each text's last token; errors as `submit`."""
         turns = asyncio.Semaphore(self.settings.max_batch_size)
 
         async def one(tokens: Sequence[int]) -> np.ndarray:
             async with turns:
-                return await self._hidden_state(tokens)
+                return await self._hidden_state(tokens, client)
 
         async with asyncio.TaskGroup() as tasks:
             running = [tasks.create_task(one(tokens)) for tokens in texts]
         return [task.result() for task in running]
 
-    async def _hidden_state(self, tokens: Sequence[int]) -> np.ndarray:
+    async def _hidden_state(self, tokens: Sequence[int], client: Client) -> np.ndarray:
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[None] = loop.create_future()
 
@@ -119,7 +125,9 @@ class LanguageModel(Started):
             loop.call_soon_threadsafe(functools.partial(_end, ended, delta))
 
         stream = StoppedStream(TextStream(self.engine.tokenizer, tokens), ())
-        job = Job(0, _EMBEDDINGS, hidden_state_request(tokens), stream, deliver)
+        request = dataclasses.replace(hidden_state_request(tokens), owner=self.owner(client))
+        turns = client._replace(key=client.key + _EMBEDDINGS)
+        job = Job(0, turns, request, stream, deliver)
         self.submit([job])
         try:
             await ended

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import functools
-import hashlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
@@ -34,7 +33,7 @@ from jaxdelegate.serve.datatypes import shown
 from jaxdelegate.serve.embedding_model import EmbeddingModel
 from jaxdelegate.serve.endpoints import (
     RESERVATIONS,
-    client_address,
+    client_of,
     error_headers,
     json_response,
     route,
@@ -60,7 +59,7 @@ from jaxdelegate.serve.openai_responses import (
     embeddings,
     event,
 )
-from jaxdelegate.serve.records import RequestError
+from jaxdelegate.serve.records import Client, RequestError
 from jaxdelegate.serve.service import Service
 from jaxdelegate.serve.text_batching import Delta, Job
 from jaxdelegate.text import printable
@@ -124,7 +123,7 @@ class _Api:
     async def embeddings(self, request: Request) -> Response:
         prepared = await self._prepared(request, self._prepare_texts)
         try:
-            rows = await _while_connected(request, prepared.model.embed(prepared.ids))
+            rows = await _while_connected(request, prepared.model.embed(prepared.ids, client_of(request)))
         except* RequestError as several:
             raise several.exceptions[0] from None
         return await asyncio.to_thread(prepared.response, rows)
@@ -134,7 +133,7 @@ class _Api:
         if prepared.request.schema is not None:
             constrain = functools.partial(self._constrain, prepared)
             await self._in_turn(request, self._schemas, constrain)
-        answers = Answers(prepared.model, prepared.jobs(_client(request)))
+        answers = Answers(prepared.model, prepared.jobs(client_of(request)))
         request.scope[RESERVATIONS].append(answers)
         answers.start(request.receive)
         if prepared.request.is_stream:
@@ -212,12 +211,6 @@ def _model_object(model: LanguageModel | EmbeddingModel) -> dict[str, Any]:
     return {**found, "max_model_len": model.max_model_len} if model.is_ready else found
 
 
-def _client(request: Request) -> str:
-    """The API key, not in clear, or the address: clients take turns."""
-    key = request.headers.get("Authorization")
-    return client_address(request) if key is None else hashlib.sha256(key.encode()).hexdigest()
-
-
 class _Prepared:
     """A request with its prompts' tokens, and the form of its response."""
 
@@ -253,12 +246,12 @@ class _Prepared:
                 param="n" if n > 1 else "prompt",
             )
 
-    def jobs(self, client: str) -> list[Job]:
+    def jobs(self, client: Client) -> list[Job]:
         """The sequences to generate, `n` for each prompt."""
         prompts = [ids for ids in self._prompts for _ in range(self.request.n)]
         return [self._job(index, ids, client) for index, ids in enumerate(prompts)]
 
-    def _job(self, index: int, ids: list[int], client: str) -> Job:
+    def _job(self, index: int, ids: list[int], client: Client) -> Job:
         engine, request = self.model.engine, self.request
         own = request.sampling
         sampler = own.sampler(engine.rules().sampler, engine.graph.vocabulary, index)
@@ -268,7 +261,9 @@ class _Prepared:
         )
         rules, limit = engine.rules(sampler, penalties), engine.limit(request.max_tokens)
         stream = StoppedStream(TextStream(engine.tokenizer, ids), request.stops)
-        prompt = Prompt(ids, limit, rules, request.has_scores, self._constraint)
+        owner = self.model.owner(client, request.cache_salt)
+        constraint = self._constraint
+        prompt = Prompt(ids, limit, rules, request.has_scores, constraint, owner=owner)
         return Job(index, client, prompt, stream)
 
     def constrain(self) -> None:

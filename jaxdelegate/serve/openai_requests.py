@@ -16,6 +16,7 @@ MAX_JSON_BYTES = 4 << 20  # of a request; Python's objects may take 30 times as 
 DEFAULT_K = 64  # a token is one of the most likely ones
 _MAX_STOPS = 4  # OpenAI's
 _MAX_STOP_CHARACTERS = 1024
+_MAX_SALT_CHARACTERS = 256
 _MAX_MESSAGES = 4096
 _MAX_PLACE = 200  # characters of a place in an error
 _MAX_PROMPTS = 128
@@ -85,6 +86,10 @@ _TEXT = _Kind("'text', as this server reads text only", lambda value: value == "
 
 # Fields and their values; null stands for a field that is left out.
 _COMMON: Mapping[str, _Kind] = {
+    "cache_salt": _Kind(  # vLLM's
+        f"a string of 1 to {_MAX_SALT_CHARACTERS} characters",
+        lambda value: isinstance(value, str) and 0 < len(value) <= _MAX_SALT_CHARACTERS,
+    ),
     "frequency_penalty": _numbers(-2, 2),
     "max_tokens": _integers(1),
     "model": _STRING,
@@ -222,6 +227,7 @@ class TextRequest:
         is_stream: whether the answers are sent as they come.
         has_usage: whether a stream ends with the usage.
         schema: that answers match, JSON then; None: any text.
+        cache_salt: only requests with the same one share prefixes.
     """
 
     model: str
@@ -236,6 +242,7 @@ class TextRequest:
     prompts: Sequence[str | list[int]] = ()
     context: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     schema: Mapping[str, Any] | None = None
+    cache_salt: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -329,6 +336,7 @@ def _text_request(fields: Mapping[str, Any], **own: Any) -> TextRequest:
     has_usage = (options or {}).get("include_usage", False)
     return TextRequest(
         model=fields["model"],
+        cache_salt=fields.get("cache_salt", ""),
         n=fields.get("n", 1),
         stops=(stops,) if isinstance(stops, str) else tuple(stops),
         sampling=Sampling(

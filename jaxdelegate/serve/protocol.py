@@ -20,6 +20,7 @@ from jaxdelegate.serve.json_text import (
     read_object,
 )
 from jaxdelegate.serve.records import (
+    NOBODY,
     Client,
     InferRequest,
     Parameter,
@@ -56,7 +57,7 @@ class Decoded:
 
 
 def decode(
-    body: Buffer, header_length: int | None, model: ServedModel, client: Client = Client()
+    body: Buffer, header_length: int | None, model: ServedModel, client: Client = NOBODY
 ) -> Decoded:
     """Read a request: JSON, then the binary data of inputs, in the order of the JSON.
 

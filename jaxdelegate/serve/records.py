@@ -38,6 +38,9 @@ class Client(NamedTuple):
         return Client("", self.key) if self.key else self
 
 
+NOBODY = Client()
+
+
 class RequestError(JaxDelegateError, ValueError):
     """A request is refused or has failed; the message says why, where and what was expected.
 
@@ -73,7 +76,7 @@ class InferRequest:
 
     inputs: Mapping[str, np.ndarray]
     parameters: Mapping[str, Parameter] = dataclasses.field(default_factory=dict)
-    client: Client = Client()
+    client: Client = NOBODY
 
 
 @dataclasses.dataclass(frozen=True)

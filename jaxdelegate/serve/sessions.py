@@ -138,8 +138,9 @@ class Sessions(Generic[S]):
         if not step.is_start:
             raise RequestError(
                 f"sequence_id {step.id!r} is not open: this client (its API key, or else its "
-                f"address) did not start it, or it has ended, or was dropped ({self._idle_s:g} s without a request, or {self._hold_s:g} s if others "
-                "need its place); start it with sequence_start"
+                "address) did not start it, or it has ended, or was dropped "
+                f"({self._idle_s:g} s without a request, or {self._hold_s:g} s if others need its "
+                "place); start it with sequence_start"
             )
         full = None if step.is_end else self._full(client)
         held = self._clock() - self._hold_s

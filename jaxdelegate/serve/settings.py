@@ -22,8 +22,10 @@ class ServeSettings:
         answer_timeout_s: the same for requests to language models.
         max_num_tokens: of a language model: how many tokens a prompt and its answer may have; it
             chooses among caches of several lengths. None: as many as in `lm.Engine`.
+        share_prefixes: whether a prompt to a language model may use what its caches have of other
+            clients' prompts. It lets them guess these, by the count of cached tokens or the time.
         session_count: how many sequences of a model with states may be open at once.
-        sessions_per_client: how many of them one client may have, by its address.
+        sessions_per_client: how many of them one client may have, by its API key or address.
         session_idle_s: seconds without a request after which a sequence is dropped.
         session_hold_s: seconds after its last request in which a sequence is not dropped, even if
             there are too many.
@@ -38,6 +40,7 @@ class ServeSettings:
     timeout_s: float = 60.0
     answer_timeout_s: float = 600.0
     max_num_tokens: int | None = None
+    share_prefixes: bool = False
     session_count: int = 4096
     sessions_per_client: int = 1024
     session_idle_s: float = 3600.0

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from jaxdelegate.errors import JaxDelegateError, StoppedError
 from jaxdelegate.lm.generation import Batch, Pace, Request, Running
 from jaxdelegate.lm.text_stream import Part, StoppedStream
-from jaxdelegate.serve.records import RequestError
+from jaxdelegate.serve.records import Client, RequestError
 from jaxdelegate.serve.text_metrics import TextRecorder
 from jaxdelegate.serve.text_queue import FairQueue
 
@@ -49,7 +49,7 @@ class Job:
 
     Attributes:
         index: of the sequence in its request.
-        client: for fairness.
+        client: whose turn it is.
         request: its prompt.
         stream: turns its tokens into text.
         deliver: passes what it gets to the client; called in the batcher's thread. A RuntimeError
@@ -58,7 +58,7 @@ class Job:
     """
 
     index: int
-    client: str
+    client: Client
     request: Request
     stream: StoppedStream
     deliver: Callable[[Delta], None] = lambda _: None
@@ -127,21 +127,34 @@ class TextBatcher:
             if self._is_closing:
                 why = "is shutting down" if self._error is None else f"failed: {self._error}"
                 raise RequestError(f"{self._name} {why}; no requests are accepted", 503)
-            waiting = len(self._queue)
-            if waiting + len(self._jobs) + len(jobs) > self.most:
-                raise self._full(waiting)
+            displaced = self._displaced(jobs)
             now = time.monotonic()
             for job in jobs:
                 job.since = now
             self._queue.add(jobs)
             self._recorder.waiting(len(self._queue))
             self._change.notify()
+        for job in displaced:
+            self._deliver(job, Delta(job.index, error=self._full()))
 
-    def _full(self, waiting: int) -> RequestError:
+    def _displaced(self, jobs: Sequence[Job]) -> list[Job]:
+        """What leaves a full queue, so that who has much in it does not shut out the others."""
+        found: list[Job] = []
+        while len(self._queue) + len(self._jobs) + len(jobs) > self.most:
+            job = self._queue.displaced_by(jobs[0].client, len(jobs))
+            if job is None:
+                self._queue.add(reversed(found))
+                raise self._full()
+            self._queue.remove(job)
+            found.append(job)
+        return found
+
+    def _full(self) -> RequestError:
+        waiting = len(self._queue)
         seconds = math.ceil(self._mean_s * (waiting + 1) / self._slots)
         return RequestError(
             f"{self._name}: the queue is full with {waiting} prompts (max_queue_size, "
-            f"{self._max_queue_size}); try again later",
+            f"{self._max_queue_size}), and clients with fewer go first; try again later",
             429,
             headers={"Retry-After": str(min(max(seconds, 1), _LONGEST_RETRY_S))},
         )
@@ -204,7 +217,7 @@ class TextBatcher:
             if job.is_cancelled:
                 batch.leave(running)
                 self._ended(job, "abort")
-        self._join(batch)
+        all_joined = self._join(batch)
         batch.read()
         begin = time.monotonic()
         pace = self._paces[batch.is_constrained]
@@ -219,16 +232,17 @@ class TextBatcher:
                 batch.leave(running)
                 self._fail_one(job, error)
         self._recorder.cache_use(batch.use)
-        if batch.is_held:
+        if batch.is_held or not (all_joined or self._jobs):
             with self._change:
                 self._change.wait(_HELD_SECONDS)
 
-    def _join(self, batch: Batch) -> None:
+    def _join(self, batch: Batch) -> bool:
+        """Fill free slots; False: none of those that wait has its programs yet."""
         while batch.free:
             with self._change:
-                if not self._queue:
-                    return
-                job = self._queue.pop()
+                job = self._queue.take(lambda job: batch.is_ready(job.request))
+                if job is None:
+                    return not self._queue
                 self._recorder.waiting(len(self._queue))
             job.joined_at = time.monotonic()
             try:
@@ -243,6 +257,7 @@ class TextBatcher:
                 self._jobs[running], job.running = job, running
             self._recorder.running(len(self._jobs))
             self._recorder.prompt(len(job.request.ids), running.reused)
+        return True
 
     def _advance(self, batch: Batch, job: Job) -> None:
         """Pass on what a sequence got."""

@@ -1,57 +1,89 @@
-"""The queue of prompts that wait for a free slot: clients take turns."""
+"""The queue of prompts that wait for a free slot: addresses take turns, and then their keys."""
 
 import collections
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, Protocol, TypeVar
+
+from jaxdelegate.serve.records import Client
 
 
 class _HasClient(Protocol):
-    client: str
+    @property
+    def client(self) -> Client: ...
 
 
 T = TypeVar("T", bound=_HasClient)
+_Keys = collections.OrderedDict[str, collections.deque[T]]
 
 
 class FairQueue(Generic[T]):
-    """Takes the next item of each client in turn; the items of one client in their order."""
+    """Takes the next item of each address in turn, and of each of its keys in turn.
+
+    The items of one client keep their order. Keys are not checked, so an address may have many.
+    """
 
     def __init__(self) -> None:
-        self._waiting: collections.OrderedDict[str, collections.deque[T]] = (
-            collections.OrderedDict()
-        )
+        self._waiting: collections.OrderedDict[str, _Keys[T]] = collections.OrderedDict()
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
 
+    def __iter__(self) -> Iterator[T]:
+        """All items, those first whose turn it is."""
+        clients = (items for keys in self._waiting.values() for items in keys.values())
+        return (item for items in clients for item in items)
+
     def add(self, items: Iterable[T]) -> None:
         """Append items, each for its client."""
         for item in items:
-            self._waiting.setdefault(item.client, collections.deque()).append(item)
+            keys = self._waiting.setdefault(item.client.address, _Keys[T]())
+            keys.setdefault(item.client.key, collections.deque()).append(item)
             self._count += 1
 
-    def pop(self) -> T:
-        """Remove the next item; the queue must not be empty."""
-        client, items = self._waiting.popitem(last=False)
-        if len(items) > 1:
-            self._waiting[client] = items  # behind the others
-        self._count -= 1
-        return items.popleft()
+    def take(self, may_go: Callable[[T], bool]) -> T | None:
+        """Remove the next item of those that may go; None: none may."""
+        found = next((item for item in self if may_go(item)), None)
+        if found is not None:
+            self.remove(found)
+            address, key = found.client
+            if address in self._waiting:
+                self._waiting.move_to_end(address)
+                if key in self._waiting[address]:
+                    self._waiting[address].move_to_end(key)
+        return found
 
     def remove(self, item: T) -> bool:
         """Remove an item; False: it does not wait."""
-        items = self._waiting.get(item.client, ())
+        address, key = item.client
+        keys = self._waiting.get(address, _Keys[T]())
+        items = keys.get(key, collections.deque[T]())
         if item not in items:
             return False
-        items.remove(item)  # type: ignore[union-attr]
+        items.remove(item)
         if not items:
-            del self._waiting[item.client]
+            del keys[key]
+        if not keys:
+            del self._waiting[address]
         self._count -= 1
         return True
 
+    def displaced_by(self, client: Client, count: int) -> T | None:
+        """The newest item of who has more than a client will have with `count` more; None: no one.
+
+        That is another address, or else another key of its own.
+        """
+        sizes = {a: sum(map(len, keys.values())) for a, keys in self._waiting.items()}
+        largest = max(sizes, key=sizes.__getitem__, default="")
+        if sizes.get(largest, 0) > sizes.get(client.address, 0) + count:
+            return max(self._waiting[largest].values(), key=len)[-1]
+        own = self._waiting.get(client.address, _Keys[T]())
+        most = max(own.values(), key=len, default=collections.deque[T]())
+        return most[-1] if len(most) > len(own.get(client.key, ())) + count else None
+
     def clear(self) -> list[T]:
         """Remove and return all items."""
-        found = [item for items in self._waiting.values() for item in items]
+        found = list(self)
         self._waiting.clear()
         self._count = 0
         return found

@@ -65,12 +65,17 @@ FLAGS = (
         "Bytes of all request bodies, and of all responses, held at a time. Others wait.", lower=1,
     ),
     Flag(
+        "share_prefixes", bool, _SETTINGS.share_prefixes,
+        "Whether prompts may use what caches have of other clients' prompts, who may guess these "
+        "then.",
+    ),
+    Flag(
         "session_count", int, _SETTINGS.session_count,
         "Sequences of a model with states that may be open at once.", lower=1,
     ),
     Flag(
         "sessions_per_client", int, _SETTINGS.sessions_per_client,
-        "Sequences of one client, by its address, that may be open at once.", lower=1,
+        "Sequences of one client, by its API key or address, that may be open at once.", lower=1,
     ),
     Flag(
         "session_idle_s", float, _SETTINGS.session_idle_s,
@@ -95,6 +100,7 @@ def run(values: flags.FlagValues) -> int:
         timeout_s=values.request_timeout_s,
         answer_timeout_s=values.answer_timeout_s,
         max_num_tokens=values.max_num_tokens,
+        share_prefixes=values.share_prefixes,
         session_count=values.session_count,
         sessions_per_client=values.sessions_per_client,
         session_idle_s=values.session_idle_s,

@@ -1,12 +1,13 @@
 """Sequences that join and leave a batch get the tokens that each gets alone."""
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from jaxdelegate import lm
-from jaxdelegate.lm.generation import Batch, Pace, Request
+from jaxdelegate.lm.generation import Batch, Pace, Request, Running
 from jaxdelegate.lm.text_stream import TextStream
 from tests.support.language_models import VOCABULARY, language_bundle, language_model
 
@@ -106,6 +107,25 @@ def test_the_slot_that_has_most_of_a_prompt(engine: lm.Engine) -> None:
     # Nothing in common but the start: the slot that was used least recently.
     unused = batch.join(request_of(engine, [50, 51], 2)).slot
     assert unused == slots["other"] or alone(engine, [*OTHER, 99], 2) != []
+
+
+def test_caches_of_other_owners_count_as_empty(engine: lm.Engine) -> None:
+    batch = Batch(engine, engine.new_decoder(2))
+
+    def run(owner: str) -> Running:
+        running = batch.join(dataclasses.replace(request_of(engine, LONG), owner=owner))
+        while batch.free < 2:
+            batch.read()
+            batch.run()
+        assert running.tokens == alone(engine, LONG)
+        return running
+
+    first, other = run("a"), run("b")
+    assert (first.reused, other.reused) == (0, 0)
+    assert first.slot != other.slot
+    again = [run(owner) for owner in ("a", "b", "c", "a", "b")]
+    if engine.graph.reach is None:
+        assert [r.reused for r in again] == [len(LONG) - 1, len(LONG) - 1, 0, 0, 0]
 
 
 def test_tokens_that_may_begin_a_stop_are_not_settled(tmp_path: Path, engine: lm.Engine) -> None:

@@ -349,23 +349,30 @@ class Compiler:
 def test_others_go_on_while_a_program_is_compiled(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Requests for other programs, as many as there are slots, hold none of these."""
     compiler = Compiler()
     compiler.patch(monkeypatch)
     body = {"prompt": "Hello", "max_tokens": 9, "temperature": 1, "top_k": 200, "seed": 4}
-    waiting = served.send(TEXT, body)
+    more: list[Any] = [{}, {"presence_penalty": 1}, {"presence_penalty": 1, "top_k": 20}]
+    waiting = [served.send(TEXT, {**body, **own}) for own in more]
     assert compiler.has_begun.wait(60)
     plain = {"prompt": "x", "max_tokens": 30, "temperature": 0}
     expected = completed(served, "x", 30).text
-    for more in ({}, {"prompt": ["x", "x"]}):  # all slots but one
-        for choice in served.call(TEXT, {**plain, **more}).json["choices"]:
+    for own in ({}, {"prompt": ["x", "x"]}):
+        for choice in served.call(TEXT, {**plain, **own}).json["choices"]:
             assert choice["text"] == expected
-    assert served.metric("vllm:num_requests_running") == 1  # it still waits
+    assert served.metric("vllm:num_requests_running") == 0
+    assert served.metric("vllm:num_requests_waiting") == 3
     compiler.may_end.set()
-    with contextlib.closing(waiting):
-        (choice,) = json.loads(waiting.getresponse().read())["choices"]
+    found = []
+    for connection in waiting:
+        with contextlib.closing(connection):
+            (choice,) = json.loads(connection.getresponse().read())["choices"]
+            found.append(choice["text"])
     sampler = lm.SamplerConfig(top_k=200, top_p=1.0, temperature=1.0, seed=4)
     (alone,) = served.engine.generate(["Hello"], sampler_config=sampler, max_output_tokens=9)
-    assert choice["text"] == alone.text
+    assert found[0] == alone.text
+    assert all(found)
 
 
 def test_a_program_that_cannot_be_compiled(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -474,8 +481,43 @@ def test_clients_are_known_by_their_keys_or_addresses(served: Served) -> None:
             served.call(TEXT, {"prompt": "x", "max_tokens": 1}, Authorization=key)
         served.call(TEXT, {"prompt": "x", "max_tokens": 1})
     assert seen[0] == seen[2] != seen[1]
-    assert "Bearer" not in seen[0]
-    assert seen[3] == "127.0.0.1"
+    assert "Bearer" not in str(seen)
+    assert {client.address for client in seen} == {"127.0.0.1"}
+    assert seen[3].key == ""
+
+
+def cached(answer: Answer) -> int:
+    assert answer.status == 200
+    found: int = answer.json["usage"]["prompt_tokens_details"]["cached_tokens"]
+    return found
+
+
+def test_caches_are_those_of_one_client(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody learns another client's prompt by the count of tokens that caches have."""
+    prompt = "My access code is 271828."
+    body, key = {"prompt": prompt, "max_tokens": 1}, {"Authorization": "Bearer victim"}
+    mine = (key, {**key, "X-Forwarded-For": "10.0.0.1"}, {}, {"X-Forwarded-For": "10.0.0.1"})
+    for number, headers in enumerate(mine):
+        for known in (0, len(prompt)):  # all but the last one, with the start token
+            assert cached(served.call(TEXT, body, **headers)) == known
+        others = {"Authorization": f"Bearer {number}"}, {"X-Forwarded-For": f"10.6.6.{number}"}
+        for other in others:
+            assert cached(served.call(TEXT, body, **{**headers, **other})) == 0
+    for salt in ("a", "b"):
+        for known in (0, len(prompt)):  # all but the last one, with the start token
+            assert cached(served.call(TEXT, {**body, "cache_salt": salt}, **key)) == known
+    model = served.server._served.language_models["tiny"]
+    monkeypatch.setattr(model, "settings", dataclasses.replace(model.settings, share_prefixes=True))
+    served.call(TEXT, body, **key)
+    assert cached(served.call(TEXT, body, Authorization="Bearer other")) == len(prompt)
+
+
+def test_a_chat_does_not_tell_what_others_embedded(served: Served) -> None:
+    text = "My access code is 314159."
+    for headers, known in (({"Authorization": "Bearer victim"}, len(text)), ({}, 0)):
+        sent = served.call("/v1/embeddings", {"input": text}, Authorization="Bearer victim")
+        assert sent.status == 200
+        assert cached(served.call(TEXT, {"prompt": text, "max_tokens": 1}, **headers)) == known
 
 
 def test_a_forked_process_says_that_it_cannot_generate(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import pytest
 from jaxdelegate.serve.records import Client, RequestError
 from jaxdelegate.serve.sessions import Sessions, Step, check_stateless, step_of
 
-
 A, B = Client.of("1.1.1.1", None), Client.of("2.2.2.2", None)
 
 

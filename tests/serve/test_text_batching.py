@@ -1,6 +1,7 @@
 """The thread that generates: turns of clients, limits, cancelling and errors, with a fake batch."""
 
 import asyncio
+import dataclasses
 import queue
 import threading
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from jaxdelegate.errors import ModelError
 from jaxdelegate.lm.choices import Rules
 from jaxdelegate.lm.generation import Request, Running
 from jaxdelegate.lm.text_stream import StoppedStream, TextStream
-from jaxdelegate.serve.records import RequestError
+from jaxdelegate.serve.records import Client, RequestError
 from jaxdelegate.serve.text_batching import Delta, Job, TextBatcher
 from jaxdelegate.serve.text_metrics import TextRecorder
 from jaxdelegate.serve.text_queue import FairQueue
@@ -31,6 +32,7 @@ class FakeBatch:
         self.left = queue.Queue[Running]()
         self.permits = threading.Semaphore(0)
         self.error: Exception | None = None
+        self.compiled_later = set[bytes]()
 
     @property
     def free(self) -> int:
@@ -47,6 +49,9 @@ class FakeBatch:
         self.running.append(running)
         self.joined.put(bytes(request.ids))
         return running
+
+    def is_ready(self, request: Request) -> bool:
+        return bytes(request.ids) not in self.compiled_later
 
     def leave(self, running: Running) -> None:
         if running in self.running:
@@ -71,6 +76,17 @@ class FakeBatch:
                 running.finish_reason = "length"
                 self.running.remove(running)
         return found
+
+
+@dataclasses.dataclass(eq=False)
+class Item:
+    """In a queue, of a client `address/key`."""
+
+    name: str
+
+    @property
+    def client(self) -> Client:
+        return Client(*self.name.split("/"))
 
 
 class Server:
@@ -112,7 +128,7 @@ class Call:
         self.deltas = queue.Queue[Delta]()
         stream = StoppedStream(TextStream(Bytes()), stops)
         request = Request(list(text.encode()), 99, Rules())
-        self.job = Job(0, client, request, stream, self.deltas.put)
+        self.job = Job(0, Client(*client.split("/")), request, stream, self.deltas.put)
 
     def next(self) -> Delta:
         return self.deltas.get(timeout=20)
@@ -312,11 +328,98 @@ def test_metrics(server: Server) -> None:
     }
 
 
-def test_a_queue_forgets_items() -> None:
-    class Item:
-        def __init__(self, client: str) -> None:
-            self.client = client
+def test_addresses_take_turns_and_then_their_keys() -> None:
+    """Keys are not checked: 800 new ones of one address count as one client for the others."""
+    waiting: FairQueue[Item] = FairQueue()
+    waiting.add(Item(f"bad/{number}") for number in range(800))
+    waiting.add([Item("good"), Item("good"), Item("third/a"), Item("third/a"), Item("third/b")])
+    found = [waiting.take(bool) for _ in range(8)]
+    assert [item.name for item in found if item] == [
+        *("bad/0", "good", "third/a", "bad/1", "good", "third/b", "bad/2", "third/a")
+    ]
 
+
+def test_what_may_not_go_yet_keeps_its_place() -> None:
+    waiting: FairQueue[Item] = FairQueue()
+    items = [Item(client) for client in ("a", "a", "b")]
+    waiting.add(items)
+    assert waiting.take(lambda item: item is not items[0]) is items[1]
+    assert waiting.take(bool) is items[2]
+    assert waiting.take(bool) is items[0]
+
+
+@pytest.mark.parametrize(
+    ("has", "client", "count", "displaced"),
+    [
+        ({"bad": 9}, "good", 1, "bad"),
+        ({"bad": 9}, "good", 8, "bad"),
+        ({"bad": 9}, "good", 9, None),  # it would have as many
+        ({"bad": 9}, "bad", 1, None),
+        ({"bad": 5, "worse": 9}, "bad", 1, "worse"),
+        ({"x/bad": 9}, "x/good", 1, "x/bad"),
+        ({"x/bad": 9, "x/good": 8}, "x/good", 1, None),
+        ({"x/bad": 5, "y": 5}, "x/good", 1, "x/bad"),  # no address has more, but a key of its own
+        ({f"bad/{n}": 1 for n in range(9)}, "good", 3, "bad/0"),
+        ({}, "good", 1, None),
+    ],
+)
+def test_who_has_more_than_a_client(
+    has: dict[str, int], client: str, count: int, displaced: str | None
+) -> None:
+    waiting: FairQueue[Item] = FairQueue()
+    items = {name: [Item(name) for _ in range(count)] for name, count in has.items()}
+    for own in items.values():
+        waiting.add(own)
+    found = waiting.displaced_by(Client(*client.split("/")), count)
+    assert found is (None if displaced is None else items[displaced][-1])
+
+
+def test_a_client_that_fills_the_queue_does_not_shut_out_others(server: Server) -> None:
+    """Its newest prompts leave, and it hears of it; the slots are its own until they are free."""
+    bad = [server.submit("xy", "bad") for _ in range(5)]
+    for _ in range(server.batch.slots):
+        server.batch.joined.get(timeout=20)
+    with pytest.raises(RequestError, match="the queue is full with 3 prompts"):
+        server.submit("xy", "bad")
+    good = server.submit("ab", "good")
+    with pytest.raises(RequestError, match="clients with fewer go first") as error:
+        bad[-1].text()
+    assert error.value.status == 429
+    third = server.submit("cd", "third")
+    with pytest.raises(RequestError, match="the queue is full"):
+        bad[-2].text()
+    with pytest.raises(RequestError, match="the queue is full"):
+        server.batcher.submit([Call("ef", "good", ()).job for _ in range(2)])
+    server.batch.permits.release(1000)
+    assert [c.text() for c in (*bad[:3], good, third)] == [
+        *["xy|length"] * 3,
+        "ab|length",
+        "cd|length",
+    ]
+
+
+def test_a_refused_request_displaces_nothing(server: Server) -> None:
+    bad = [server.submit("xy", "bad") for _ in range(5)]
+    for _ in range(server.batch.slots):
+        server.batch.joined.get(timeout=20)
+    with pytest.raises(RequestError, match="the queue is full"):
+        server.batcher.submit([Call("ab", "good", ()).job for _ in range(2)])
+    server.batch.permits.release(1000)
+    assert [c.text() for c in bad] == ["xy|length"] * 5
+
+
+def test_what_waits_for_programs_holds_no_slot(server: Server) -> None:
+    server.batch.compiled_later |= {b"late"}
+    late = [server.submit("late", "bad") for _ in range(2)]
+    server.batch.permits.release(1000)
+    assert server.submit("ab", "good").text() == "ab|length"
+    assert server.submit("cd", "bad").text() == "cd|length"
+    assert server.batch.joined.qsize() == 2
+    server.batch.compiled_later.clear()
+    assert [call.text() for call in late] == ["late|length"] * 2
+
+
+def test_a_queue_forgets_items() -> None:
     waiting: FairQueue[Item] = FairQueue()
     a, b, c = Item("x"), Item("x"), Item("y")
     waiting.add([a, b, c])
@@ -324,7 +427,8 @@ def test_a_queue_forgets_items() -> None:
     assert not waiting.remove(a)
     assert waiting.remove(c)
     assert len(waiting) == 1
-    assert waiting.pop() is b
+    assert waiting.take(lambda item: item is not b) is None
+    assert waiting.take(bool) is b
     waiting.add([a, c])
     assert waiting.clear() == [a, c]
     assert len(waiting) == 0
