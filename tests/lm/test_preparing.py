@@ -132,6 +132,68 @@ def test_variants_join_and_leave(engine: lm.Engine, held: Held) -> None:
     assert len(second.scores) == len(second.tokens)
 
 
+def test_variants_without_a_common_program_take_turns(engine: lm.Engine, held: Held) -> None:
+    """No one waits for it, however long others keep the thread that compiles."""
+    batch, ruled = warmed(engine, held), Rules(penalties=lm.RepetitionPenaltyConfig(1.0, 0.5))
+    requests = [Request(SHORT, 40, Rules(), has_scores=True), Request(SHORT, 40, ruled)]
+    held.allowed.set()
+    alone = [batch.join(request) for request in requests[:1]]
+    finished(batch, *alone)
+    alone.append(batch.join(requests[1]))
+    finished(batch, *alone)
+    batch._preparer.close()  # type: ignore[union-attr]
+    held.allowed.clear()
+    both = [batch.join(request) for request in requests]
+    while batch.read():
+        pass
+    for _ in range(10):
+        batch.run(2)
+    assert [len(running.tokens) for running in both] == [10, 10]
+    finished(batch, *both)
+    assert [running.tokens for running in both] == [running.tokens for running in alone]
+    held.allowed.set()
+
+
+def test_longer_caches_wait_for_the_programs_of_all(engine: lm.Engine, held: Held) -> None:
+    """A sequence that has its own does not stop those that have none for these caches."""
+    batch, sampled = warmed(engine, held), Rules(lm.SamplerConfig(top_k=8, seed=1))
+    growing, plain = Request(GROWING, 40, Rules(), has_scores=True), Request(SHORT, 90, sampled)
+    held.allowed.set()
+    finished(batch, batch.join(plain))
+    alone = batch.join(growing)
+    finished(batch, alone)
+    batch._preparer.close()  # type: ignore[union-attr]
+    held.allowed.clear()
+    batch = Batch(engine, engine.new_decoder(2), Preparer(held))
+    grown, short = batch.join(growing), batch.join(plain)
+    finished(batch, short)
+    assert len(grown.tokens) == 256 - len(GROWING) + 1
+    held.allowed.set()
+    finished(batch, grown)
+    assert grown.tokens == alone.tokens
+
+
+def test_who_waits_outside_waits_for_a_turn_to_compile(engine: lm.Engine, held: Held) -> None:
+    """Programs of one request at a time are compiled, whoever asks first."""
+    batch, sampled = warmed(engine, held), Rules(lm.SamplerConfig(top_k=8, seed=1))
+    wanted = [Request(SHORT, 3, Rules(), has_scores=True), Request(SHORT, 3, sampled)]
+    long = Request([*GROWING, *SHORT * 20], 3, Rules())
+    assert batch.is_ready(Request(GROWING[:200], 3, Rules()))
+    assert not any(batch.is_ready(request) for request in (*wanted, long))
+    held.allowed.set()
+    batch._preparer.close()  # type: ignore[union-attr]
+    assert [batch.is_ready(request) for request in (wanted[0], wanted[1])] == [True, False]
+    batch._preparer.close()  # type: ignore[union-attr]
+    assert batch.is_ready(wanted[1])
+    held.error = RuntimeError("no memory")
+    assert not batch.is_ready(long)
+    batch._preparer.close()  # type: ignore[union-attr]
+    assert batch.is_ready(long)  # it hears of the error in its slot
+    failing = batch.join(long)
+    finished(batch, failing)
+    assert failing.error == "no memory"
+
+
 def test_a_request_alone_has_a_program_of_its_own(
     engine: lm.Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
