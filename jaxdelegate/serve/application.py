@@ -13,6 +13,8 @@ from jaxdelegate.optional import needs
 try:
     from starlette.applications import Starlette
     from starlette.exceptions import HTTPException
+    from starlette.middleware import Middleware
+    from starlette.middleware.cors import CORSMiddleware
     from starlette.requests import Request
     from starlette.responses import Response
     from starlette.types import Lifespan
@@ -85,10 +87,23 @@ def application(served: Service, lifespan: Lifespan[Starlette] | None = None) ->
     if served.language_models:
         routes += _openai_api().routes(served, http.body)
     app = Starlette(
-        routes=routes, exception_handlers={HTTPException: http.refused}, lifespan=lifespan
+        routes=routes,
+        middleware=_answers_to_pages(served.limits),
+        exception_handlers={HTTPException: http.refused},
+        lifespan=lifespan,
     )
+    app.state.limits = served.limits
     app.router.redirect_slashes = False
     return app
+
+
+def _answers_to_pages(limits: Limits) -> list[Middleware]:
+    """Pages of these origins may read responses."""
+    if not limits.allowed_origins:
+        return []
+    every = ("*",)
+    options = {"allow_methods": every, "allow_headers": every, "expose_headers": every}
+    return [Middleware(CORSMiddleware, allow_origins=limits.allowed_origins, **options)]
 
 
 def _openai_api() -> types.ModuleType:

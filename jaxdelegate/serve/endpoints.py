@@ -15,6 +15,7 @@ try:
 except ModuleNotFoundError as missing:
     raise needs("serving", missing, "serve") from missing
 
+from jaxdelegate.serve import browsers
 from jaxdelegate.serve.datatypes import shown
 from jaxdelegate.serve.records import Client, RequestError
 
@@ -58,6 +59,7 @@ class EndpointApp:
 
     async def _response(self, request: Request) -> Response:
         try:
+            browsers.check(request, request.app.state.limits)
             return await self._endpoint(request)
         except RequestError as error:
             return self._on_error(error)

@@ -1,10 +1,13 @@
 """The limits of a server for requests and memory."""
 
 import dataclasses
+import re
 
 from jaxdelegate.errors import OptionError
 
 MEBIBYTE = 1 << 20
+_ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^/\s,]+")  # as browsers write it
+_HOST = re.compile(r"[a-z0-9_.-]+")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,13 +20,20 @@ class Limits:
         max_held_bytes: of all HTTP request bodies in memory at a time, and of all responses; three
             times as much for all results. Requests beyond it wait. A single one may exceed it.
 
+        allowed_origins: of web pages whose requests are accepted, besides pages of this server, for
+            example `https://chat.example.com`; `*`: all.
+        allowed_hosts: names of this server besides localhost, for clients on the same machine and
+            proxies there that pass on the name which their clients use.
+
     Raises:
-        OptionError: a value is too small.
+        OptionError: a value is too small, or not an origin or a name.
     """
 
     max_request_bytes: int = 64 * MEBIBYTE
     body_timeout_s: float = 60.0
     max_held_bytes: int = 32 * MEBIBYTE
+    allowed_origins: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.max_request_bytes < 1:
@@ -32,6 +42,15 @@ class Limits:
             raise OptionError(f"max_held_bytes: must be >= 1, got {self.max_held_bytes}")
         if not self.body_timeout_s >= 0:  # refuses NaN, too
             raise OptionError(f"body_timeout_s: must be >= 0, got {self.body_timeout_s}")
+
+        for origin in self.allowed_origins:
+            if not _ORIGIN.fullmatch(origin):
+                expected = "expected https://name, https://name:port, null or *"
+                raise OptionError(f"allowed_origins: {expected}, got {origin!r}")
+        for name in self.allowed_hosts:
+            if not _HOST.fullmatch(name):
+                expected = "expected a name in lower case, without a port"
+                raise OptionError(f"allowed_hosts: {expected}, got {name!r}")
 
     @property
     def seconds(self) -> float | None:

@@ -86,6 +86,15 @@ FLAGS = (
         "Seconds after its last request during which a sequence is not dropped, even if there are "
         "too many.", lower=0,
     ),
+    Flag(
+        "allowed_origins", str, "",
+        "Web pages that may use the server: https://name,https://name:port. *: all.",
+    ),
+    Flag(
+        "allowed_hosts", str, "",
+        "Names of this server besides localhost: name,name. A proxy on the same machine may pass "
+        "on the name that its clients use.",
+    ),
     Flag("num_threads", int, -1, "CPU threads of XLA; -1: its choice.", lower=-1),
 )  # fmt: skip
 
@@ -107,7 +116,13 @@ def run(values: flags.FlagValues) -> int:
         session_hold_s=values.session_hold_s,
         delegate_options=delegate_flags.given_options(values),
     )
-    limits = Limits(values.max_request_bytes, values.request_timeout_s, values.max_held_bytes)
+    limits = Limits(
+        values.max_request_bytes,
+        values.request_timeout_s,
+        values.max_held_bytes,
+        allowed_origins=_listed(values.allowed_origins),
+        allowed_hosts=_listed(values.allowed_hosts),
+    )
     use_threads(values.num_threads)
     try:
         running = importlib.import_module("jaxdelegate.serve.running")
@@ -126,6 +141,10 @@ def run(values: flags.FlagValues) -> int:
             raise
         raise OptionError(str(error)) from None
     return 0
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
 def _models(values: flags.FlagValues) -> dict[str, str]:

@@ -486,6 +486,15 @@ def test_clients_are_known_by_their_keys_or_addresses(served: Served) -> None:
     assert seen[3].key == ""
 
 
+def test_a_foreign_page_is_refused(served: Served) -> None:
+    body = {"messages": HELLO, "max_tokens": 1}
+    refused = served.call(CHAT, body, Origin="https://evil.com")
+    assert (refused.status, refused.error["type"]) == (403, "invalid_request_error")
+    assert served.call(CHAT, body, Host="evil.com").status == 403
+    assert served.call(CHAT, body, **{"Content-Type": "text/plain"}).status == 415
+    assert served.call(CHAT, body).status == 200
+
+
 def cached(answer: Answer) -> int:
     assert answer.status == 200
     found: int = answer.json["usage"]["prompt_tokens_details"]["cached_tokens"]
