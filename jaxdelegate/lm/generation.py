@@ -283,14 +283,14 @@ class Batch:
             slots = []
             for slot in begun:
                 more = [*slots, slot]
-                found = self._beside(slot, slots)
+                found = self._together(slot, slots)
                 if found is not None:
                     slots, ready = more, found
         self._active = [self._running[slot] for slot in slots]
         return slots, ready
 
-    def _beside(self, slot: int, others: Sequence[int]) -> "_Ready | None":
-        """What a slot can run with beside others; None: not in this run."""
+    def _together(self, slot: int, others: Sequence[int]) -> "_Ready | None":
+        """What a slot can run with, together with others; None: not in this run."""
         slots = [*others, slot]
         needed = self._needed(slots)
         if not self._may_need(slot, needed):

@@ -101,9 +101,15 @@ def _answers_to_pages(limits: Limits) -> list[Middleware]:
     """Pages of these origins may read responses."""
     if not limits.allowed_origins:
         return []
-    every = ("*",)
-    options = {"allow_methods": every, "allow_headers": every, "expose_headers": every}
-    return [Middleware(CORSMiddleware, allow_origins=limits.allowed_origins, **options)]
+    return [
+        Middleware(
+            CORSMiddleware,
+            allow_origins=limits.allowed_origins,
+            allow_methods="*",
+            allow_headers="*",
+            expose_headers="*",
+        )
+    ]
 
 
 def _openai_api() -> types.ModuleType:

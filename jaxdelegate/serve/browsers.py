@@ -52,7 +52,7 @@ def _check_origin(origin: str | None, host: str) -> None:
 
 
 def _check_type(request: Request) -> None:
-    """Curl sends texts as forms if it is told nothing; browsers say that they are browsers."""
+    """Without a header, curl says that a body is a form; browsers add headers of their own."""
     kind = request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
     is_browser = "Origin" in request.headers or "Sec-Fetch-Site" in request.headers
     if kind in _WITHOUT_ASKING and (is_browser or kind != _FORM):

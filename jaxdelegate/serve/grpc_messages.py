@@ -10,7 +10,7 @@ from jaxdelegate.serve import protocol
 from jaxdelegate.serve.datatypes import name_of
 from jaxdelegate.serve.protocol import Decoded, RequestedOutput
 from jaxdelegate.serve.records import (
-    NOBODY,
+    NO_CLIENT,
     Client,
     InferRequest,
     Parameter,
@@ -32,7 +32,7 @@ _FIELDS = {
 }
 
 
-def decode(message: Any, model: ServedModel, client: Client = NOBODY) -> Decoded:
+def decode(message: Any, model: ServedModel, client: Client = NO_CLIENT) -> Decoded:
     parameters = protocol.checked_parameters(_parameters(message.parameters))
     raw = list(message.raw_input_contents)
     if raw and len(raw) != len(message.inputs):

@@ -20,7 +20,7 @@ from jaxdelegate.serve.json_text import (
     read_object,
 )
 from jaxdelegate.serve.records import (
-    NOBODY,
+    NO_CLIENT,
     Client,
     InferRequest,
     Parameter,
@@ -57,7 +57,7 @@ class Decoded:
 
 
 def decode(
-    body: Buffer, header_length: int | None, model: ServedModel, client: Client = NOBODY
+    body: Buffer, header_length: int | None, model: ServedModel, client: Client = NO_CLIENT
 ) -> Decoded:
     """Read a request: JSON, then the binary data of inputs, in the order of the JSON.
 

@@ -38,7 +38,7 @@ class Client(NamedTuple):
         return Client("", self.key) if self.key else self
 
 
-NOBODY = Client()
+NO_CLIENT = Client()
 
 
 class RequestError(JaxDelegateError, ValueError):
@@ -76,7 +76,7 @@ class InferRequest:
 
     inputs: Mapping[str, np.ndarray]
     parameters: Mapping[str, Parameter] = dataclasses.field(default_factory=dict)
-    client: Client = NOBODY
+    client: Client = NO_CLIENT
 
 
 @dataclasses.dataclass(frozen=True)

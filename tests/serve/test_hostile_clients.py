@@ -1,4 +1,4 @@
-"""Random requests beside hostile clients: no wrong text, no refusal, no error."""
+"""Random requests while others are hostile: no wrong text, no refusal, no error."""
 
 import contextlib
 import http.client

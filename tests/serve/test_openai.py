@@ -502,7 +502,7 @@ def cached(answer: Answer) -> int:
 
 
 def test_caches_are_those_of_one_client(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody learns another client's prompt by the count of tokens that caches have."""
+    """No one learns another client's prompt by the count of tokens that caches have."""
     prompt = "My access code is 271828."
     body, key = {"prompt": prompt, "max_tokens": 1}, {"Authorization": "Bearer victim"}
     mine = (key, {**key, "X-Forwarded-For": "10.0.0.1"}, {}, {"X-Forwarded-For": "10.0.0.1"})
