@@ -72,10 +72,13 @@ def _messages(number: int) -> list[dict[str, Any]]:
 
 
 @contextlib.contextmanager
-def posted(port: int, body: dict[str, Any]) -> Iterator[http.client.HTTPResponse]:
+def posted(
+    port: int, body: dict[str, Any], address: str = "127.0.0.1"
+) -> Iterator[http.client.HTTPResponse]:
+    """`address`: of the client, as a proxy would name it."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_TIMEOUT_S)
     with contextlib.closing(connection):
-        headers = {"Content-Type": "application/json"}
+        headers = {"Content-Type": "application/json", "X-Forwarded-For": address}
         connection.request("POST", CHAT, json.dumps(body), headers)
         response = connection.getresponse()
         if response.status != 200:
@@ -112,6 +115,37 @@ def left(port: int, body: dict[str, Any], events: int) -> None:
             response.readline()
 
 
+@contextlib.contextmanager
+def hostile(port: int, clients: int) -> Iterator[None]:
+    """Meanwhile clients of another address fill the queue, and ask for programs of many kinds."""
+    ends = threading.Event()
+
+    def attack(number: int) -> None:
+        rng = random.Random(number)
+        while not ends.is_set():
+            more = {"n": 128, "max_completion_tokens": 200, "temperature": 1}
+            if number % 2:
+                more = {"top_k": rng.randint(2, 300), "presence_penalty": rng.randint(0, 1)}
+                more |= {"max_completion_tokens": 3, "logprobs": rng.random() < 0.5}
+            with (
+                contextlib.suppress(RuntimeError),
+                posted(  # status 429
+                    port, {"model": NAME, "messages": _messages(number), **more}, "10.6.6.6"
+                ) as response,
+            ):
+                response.read()
+
+    threads = [threading.Thread(target=attack, args=(n,)) for n in range(clients)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        ends.set()
+        for thread in threads:
+            thread.join()
+
+
 def at_once(clients: int, calls: Sequence[Callable[[], T]]) -> list[T]:
     """The results of all calls, by clients that take the next one when they have a result."""
     with concurrent.futures.ThreadPoolExecutor(clients) as pool:
@@ -127,6 +161,7 @@ class Soak:
         self._lock = threading.Lock()
         self.done = {"whole": 0, "stream": 0, "left": 0}
         self.errors: list[str] = []
+        self.slowest_s = 0.0  # of those that did not leave
         self.samples: list[float] = []  # MB, one for each hundredth of the requests
         self._every = max(count // 100, 1)
 
@@ -134,12 +169,15 @@ class Soak:
         rng = random.Random(self._seed * 1_000_003 + number)
         chat = rng.choice(self._chats)
         kind = "left" if number % _LEAVING == 0 else rng.choice(("whole", "stream"))
+        begin = time.perf_counter()
         try:
             self._sent(kind, chat, rng)
         except Exception as error:  # one that is lost, too
             self.errors.append(f"{number}, {kind}: {type(error).__name__}: {error}")
         with self._lock:
             self.done[kind] += 1
+            if kind != "left":
+                self.slowest_s = max(self.slowest_s, time.perf_counter() - begin)
             if sum(self.done.values()) % self._every == 0:
                 self.samples.append(self._server.rss_anon_mb())
 

@@ -174,7 +174,7 @@ def test_longer_caches_wait_for_the_programs_of_all(engine: lm.Engine, held: Hel
 
 
 def test_who_waits_outside_waits_for_a_turn_to_compile(engine: lm.Engine, held: Held) -> None:
-    """Programs of one request at a time are compiled, that of the first who asks."""
+    """Programs of one request at a time are compiled, in the order of asking."""
     batch, sampled = warmed(engine, held), Rules(lm.SamplerConfig(top_k=8, seed=1))
     wanted = [Request(SHORT, 3, Rules(), has_scores=True), Request(SHORT, 3, sampled)]
     long = Request([*GROWING, *SHORT * 20], 3, Rules())
