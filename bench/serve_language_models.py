@@ -3,6 +3,7 @@
     NPROC=2 python bench/serve_language_models.py model.litertlm [--litert_lm=litert-lm]
         [--clients=8] [--answer_tokens=64] [--requests=4] [--rounds=7] [--out=FILE]
     python bench/serve_language_models.py model.litertlm --soak=10000 [--clients=12] [--slots=8]
+        [--hostile=9]
 
 First each server answers every chat alone: jaxdelegate's texts must be those of `lm.Engine`, and
 `litert_lm_equal` counts those of litert-lm that are. Chats whose answers hang on rounding are left
@@ -154,9 +155,8 @@ def soaked(bundle: Path) -> tuple[Record, bool]:
         "rss_anon_mb": spread(soak.samples),
         "growth": soak.growth(),
     }
-    return record, not soak.errors and not at_end and (
-        bool(FLAGS.hostile) or soak.growth() <= GROWTH
-    )
+    grows = soak.growth() > GROWTH and not FLAGS.hostile
+    return record, not (soak.errors or at_end or grows)
 
 
 def _running(server: ServerProcess) -> float:
