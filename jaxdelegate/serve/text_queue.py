@@ -1,6 +1,7 @@
 """The queue of prompts that wait for a free slot: addresses take turns, and then their keys."""
 
 import collections
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, Protocol, TypeVar
 
@@ -12,6 +13,7 @@ class _HasClient(Protocol):
     def client(self) -> Client: ...
 
 
+_LOOKED_AT = 8  # items of a client: others wait while they are looked at
 T = TypeVar("T", bound=_HasClient)
 _Keys = collections.OrderedDict[str, collections.deque[T]]
 
@@ -29,10 +31,10 @@ class FairQueue(Generic[T]):
     def __len__(self) -> int:
         return self._count
 
-    def __iter__(self) -> Iterator[T]:
-        """All items, those first whose turn it is."""
+    def _first(self, most: int | None = None) -> Iterator[T]:
+        """The first items of each client, those first whose turn it is."""
         clients = (items for keys in self._waiting.values() for items in keys.values())
-        return (item for items in clients for item in items)
+        return (item for items in clients for item in itertools.islice(items, most))
 
     def add(self, items: Iterable[T]) -> None:
         """Append items, each for its client."""
@@ -42,8 +44,8 @@ class FairQueue(Generic[T]):
             self._count += 1
 
     def take(self, may_go: Callable[[T], bool]) -> T | None:
-        """Remove the next item of those that may go; None: none may."""
-        found = next((item for item in self if may_go(item)), None)
+        """Remove the next item of those that may go; None: none of the first ones may."""
+        found = next((item for item in self._first(_LOOKED_AT) if may_go(item)), None)
         if found is not None:
             self.remove(found)
             address, key = found.client
@@ -83,7 +85,7 @@ class FairQueue(Generic[T]):
 
     def clear(self) -> list[T]:
         """Remove and return all items."""
-        found = list(self)
+        found = list(self._first())
         self._waiting.clear()
         self._count = 0
         return found

@@ -348,6 +348,16 @@ def test_what_may_not_go_yet_keeps_its_place() -> None:
     assert waiting.take(bool) is items[0]
 
 
+def test_many_that_may_not_go_are_not_looked_at() -> None:
+    """Those of a full queue take long."""
+    waiting: FairQueue[Item] = FairQueue()
+    waiting.add([*(Item("bad") for _ in range(1000)), Item("good")])
+    seen = list[Item]()
+    found = waiting.take(lambda item: seen.append(item) or item.name == "good")  # type: ignore[func-returns-value]
+    assert found is not None
+    assert len(seen) == 9
+
+
 @pytest.mark.parametrize(
     ("has", "client", "count", "displaced"),
     [
