@@ -19,7 +19,7 @@ from tests.support.language_models import language_bundle
 
 REQUESTS = 40
 HOSTILE: tuple[dict[str, Any], ...] = (
-    {"n": 20, "max_tokens": 60, "temperature": 1},  # fills the queue
+    {"n": 33, "max_tokens": 60, "temperature": 1},  # fills slots and queue
     {"max_tokens": 2, "temperature": 1.5, "top_k": 5},  # these need programs
     {"max_tokens": 2, "temperature": 1.5, "presence_penalty": 1, "logprobs": 0},
     {"prompt": "x" * 90, "max_tokens": 1, "temperature": 0},
