@@ -211,14 +211,7 @@ class Engine:
 
     def detokenize(self, token_ids: Sequence[int]) -> str:
         """The text of token ids; those that the tokenizer does not have are left out."""
-        return self.tokenizer.decode([i for i in token_ids if self._has_text(i)])
-
-    def _has_text(self, token_id: int) -> bool:
-        try:
-            self.tokenizer.token(token_id)
-        except ValueError:
-            return False
-        return True
+        return self.tokenizer.decode([i for i in token_ids if self.tokenizer.has(i)])
 
     # ---- generation
 

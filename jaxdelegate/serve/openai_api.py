@@ -123,7 +123,9 @@ class _Api:
     async def embeddings(self, request: Request) -> Response:
         prepared = await self._prepared(request, self._prepare_texts)
         try:
-            rows = await _while_connected(request, prepared.model.embed(prepared.ids, client_of(request)))
+            rows = await _while_connected(
+                request, prepared.model.embed(prepared.ids, client_of(request))
+            )
         except* RequestError as several:
             raise several.exceptions[0] from None
         return await asyncio.to_thread(prepared.response, rows)
