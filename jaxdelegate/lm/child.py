@@ -21,7 +21,7 @@ _PROGRAM = Path(__file__).with_name("child_program.py")
 
 
 class RefusedError(Exception):
-    """The child answers a question with this error."""
+    """The child refuses a question, for this reason."""
 
 
 class EndedError(Exception):
