@@ -233,6 +233,8 @@ class Batch:
         is_free = running.request.constraint is None
         stop = self._host.stop_in(running.tokens, before) if is_free else None
         if stop is not None:
+            beyond = len(running.tokens) - stop.stop
+            self._decoder.truncate(running.slot, len(self._decoder.ids(running.slot)) - beyond)
             del running.tokens[stop.start :], running.scores[stop.start :]
             running.finish_reason = "stop"
         elif piece.ends:

@@ -9,57 +9,51 @@ from jaxdelegate.errors import GenerationError
 from jaxdelegate.lm.choices import Rules
 from jaxdelegate.lm.completions import BenchmarkInfo, FinishReason, Responses, Timing
 from jaxdelegate.lm.decoder import Decoder
-from jaxdelegate.lm.generation import Pace, overlap
+from jaxdelegate.lm.generation import Batch, Pace, Request
 from jaxdelegate.lm.host import Host
 from jaxdelegate.lm.text_stream import TextStream
 
 
 class Answer:
-    """One answer while it is generated in a slot; its parts are yielded as they come."""
+    """One answer while it is generated; its parts are yielded as they come.
+
+    Attributes:
+        tokens: without the stop.
+        finish_reason: why it has ended.
+        first_token_at: by time.perf_counter, like the next one.
+        ended_at: when the last token came.
+    """
 
     def __init__(self, engine: Host, decoder: Decoder, cancelled: threading.Event) -> None:
+        """`decoder`: of one slot, which has the prompt."""
         self._engine, self._decoder, self._cancelled = engine, decoder, cancelled
-        self.tokens: list[int] = []
-        self._settled = 0  # tokens that do not begin a stop sequence
-        self.finish_reason: FinishReason = "length"
-        self.first_token_at = self.ended_at = 0.0  # by time.perf_counter
+        self.tokens: Sequence[int] = ()
+        self.finish_reason: FinishReason | None = None
+        self.first_token_at = self.ended_at = 0.0
 
     def parts(self, limit: int, rules: Rules) -> Iterator[str]:
-        """Generate in slot 0; yields text, of whole characters."""
-        stream = TextStream(self._engine.tokenizer, self._decoder.ids(0))
-        self._decoder.begin(0, limit, rules)
-        pace = Pace()
+        """Generate; yields text, of whole characters."""
+        batch, ids = Batch(self._engine, self._decoder), list(self._decoder.ids(0))
+        running = batch.join(Request(ids, limit, rules))
+        stream, pace, sent = TextStream(self._engine.tokenizer, ids), Pace(), 0
+        while batch.read():  # what caches cannot go back to
+            pass
         try:
-            while not self._decoder.is_resting(0):
-                if self._cancelled.is_set():
-                    self.finish_reason = "cancelled"
-                    break
+            while running.finish_reason is None and not self._cancelled.is_set():
                 start = time.perf_counter()
-                new = self._new(self._decoder.run(pace.steps)[0].tokens)
+                batch.run(pace.steps)
                 self.ended_at = time.perf_counter()
                 self.first_token_at = self.first_token_at or self.ended_at
                 pace.took(self.ended_at - start)
-                if text := stream.add(new):
+                text = stream.add(running.tokens[sent : running.settled])
+                sent = running.settled
+                if text:
                     yield text
         finally:
-            self._decoder.rest(0)
-        if text := stream.add(self.tokens[self._settled :]) + stream.end():
+            batch.leave(running)
+        self.tokens, self.finish_reason = running.tokens, running.finish_reason
+        if text := stream.add(running.tokens[sent:]) + stream.end():
             yield text
-
-    def _new(self, tokens: list[int]) -> list[int]:
-        """The tokens that belong to the answer, with those of a run: those before a stop."""
-        before, settled = len(self.tokens), self._settled
-        self.tokens += tokens
-        found = self._engine.stop_in(self.tokens, before)
-        if found is not None:
-            self.finish_reason = "stop"
-            beyond = len(self.tokens) - found.stop
-            self._decoder.truncate(0, len(self._decoder.ids(0)) - beyond)
-            self.tokens = self.tokens[: found.start]
-        self._settled = len(self.tokens)
-        if found is None:
-            self._settled -= overlap(self.tokens, self._engine.eos_token_ids)
-        return self.tokens[settled : self._settled]
 
 
 class Session:
