@@ -20,7 +20,8 @@ from harness import threads
 from server_process import ServerProcess
 
 from jaxdelegate import lm
-from jaxdelegate.lm.generation import Request, generated
+from jaxdelegate.lm.generation import generated
+from jaxdelegate.lm.scheduler import Request
 
 CHAT = "/v1/chat/completions"
 NAME = "m"

@@ -31,13 +31,14 @@ from jaxdelegate.lm.configs import (
 from jaxdelegate.lm.constraints import Constraint, JsonConstraints
 from jaxdelegate.lm.conversation import Conversation, Settings
 from jaxdelegate.lm.decoder import Decoder
-from jaxdelegate.lm.generation import Request, generated, hidden_states
+from jaxdelegate.lm.generation import generated, hidden_states
 from jaxdelegate.lm.graph import DRAFTER, EMBEDDERS, LanguageGraph
 from jaxdelegate.lm.hidden_states import NO_HIDDEN_STATES
 from jaxdelegate.lm.language_model import LanguageModel
 from jaxdelegate.lm.places import Attention, declared_attention
 from jaxdelegate.lm.preparing import Preparer
 from jaxdelegate.lm.programs import Programs
+from jaxdelegate.lm.scheduler import Request
 from jaxdelegate.lm.session import Session
 from jaxdelegate.lm.tasks import caches
 from jaxdelegate.lm.templates import AffixTemplate, JinjaTemplate, Renderer

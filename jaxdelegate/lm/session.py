@@ -9,8 +9,8 @@ from jaxdelegate.errors import GenerationError
 from jaxdelegate.lm.choices import Rules
 from jaxdelegate.lm.completions import BenchmarkInfo, FinishReason, Responses, Timing
 from jaxdelegate.lm.decoder import Decoder
-from jaxdelegate.lm.generation import Batch, Pace, Request
 from jaxdelegate.lm.host import Host
+from jaxdelegate.lm.scheduler import Pace, Request, Scheduler
 from jaxdelegate.lm.text_stream import TextStream
 
 
@@ -33,15 +33,15 @@ class Answer:
 
     def parts(self, limit: int, rules: Rules) -> Iterator[str]:
         """Generate; yields text, of whole characters."""
-        batch, ids = Batch(self._engine, self._decoder), list(self._decoder.ids(0))
-        running = batch.join(Request(ids, limit, rules))
+        scheduler, ids = Scheduler(self._engine, self._decoder), list(self._decoder.ids(0))
+        running = scheduler.join(Request(ids, limit, rules))
         stream, pace, sent = TextStream(self._engine.tokenizer, ids), Pace(), 0
-        while batch.read():  # what caches cannot go back to
+        while scheduler.read():  # what caches cannot go back to
             pass
         try:
             while running.finish_reason is None and not self._cancelled.is_set():
                 start = time.perf_counter()
-                batch.run(pace.steps)
+                scheduler.run(pace.steps)
                 self.ended_at = time.perf_counter()
                 self.first_token_at = self.first_token_at or self.ended_at
                 pace.took(self.ended_at - start)
@@ -50,7 +50,7 @@ class Answer:
                 if text:
                     yield text
         finally:
-            batch.leave(running)
+            scheduler.leave(running)
         self.tokens, self.finish_reason = running.tokens, running.finish_reason
         if text := stream.add(running.tokens[sent:]) + stream.end():
             yield text

@@ -12,8 +12,9 @@ import numpy as np
 from jaxdelegate.errors import StoppedError
 from jaxdelegate.lm.configs import SamplerConfig
 from jaxdelegate.lm.engine import Engine
-from jaxdelegate.lm.generation import Batch, hidden_state_request
+from jaxdelegate.lm.generation import hidden_state_request
 from jaxdelegate.lm.preparing import Preparer
+from jaxdelegate.lm.scheduler import Scheduler
 from jaxdelegate.lm.templates import Renderer
 from jaxdelegate.lm.text_stream import StoppedStream, TextStream
 from jaxdelegate.serve.metrics import Metrics
@@ -49,7 +50,7 @@ class LanguageModel(Started):
         self._preparer: Preparer | None = None
         self._renderer: Renderer | None = None
         self.batcher: TextBatcher = TextBatcher(
-            self._new_batch,
+            self._new_scheduler,
             self._prepare,
             name=name,
             slots=settings.max_batch_size,
@@ -179,9 +180,9 @@ class LanguageModel(Started):
         if self._is_ending.is_set():
             raise StoppedError(f"{self.name} was closed before it was compiled")
 
-    def _new_batch(self) -> Batch:
+    def _new_scheduler(self) -> Scheduler:
         decoder = self.engine.new_decoder(self.settings.max_batch_size)
-        return Batch(self.engine, decoder, self._preparer)
+        return Scheduler(self.engine, decoder, self._preparer)
 
 
 def _end(ended: asyncio.Future[None], delta: Delta) -> None:

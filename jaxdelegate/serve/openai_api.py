@@ -25,8 +25,8 @@ from jaxdelegate.lm.configs import RepetitionPenaltyConfig
 from jaxdelegate.lm.constraints import Constraint
 from jaxdelegate.lm.embedding_engine import normalized
 from jaxdelegate.lm.embeddings import EmbeddingOptions
-from jaxdelegate.lm.generation import Request as Prompt
 from jaxdelegate.lm.hidden_states import NO_HIDDEN_STATES
+from jaxdelegate.lm.scheduler import Request as Prompt
 from jaxdelegate.lm.text_stream import StoppedStream, TextStream
 from jaxdelegate.lm.threads import in_thread
 from jaxdelegate.serve.datatypes import shown

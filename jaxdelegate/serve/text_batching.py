@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from jaxdelegate.errors import JaxDelegateError, StoppedError
-from jaxdelegate.lm.generation import Batch, Pace, Request, Running
+from jaxdelegate.lm.scheduler import ActiveRequest, Pace, Request, Scheduler
 from jaxdelegate.lm.text_stream import Part, StoppedStream
 from jaxdelegate.serve.records import Client, RequestError
 from jaxdelegate.serve.text_metrics import TextRecorder
@@ -67,11 +67,11 @@ class Job:
     joined_at: float = 0.0
     last_at: float = 0.0  # 0: it has no token
     sent: int = 0  # tokens that the stream got
-    running: Running | None = None
+    running: ActiveRequest | None = None
 
 
 class TextBatcher:
-    """Owns a batch and the thread that reads prompts and generates.
+    """Owns a scheduler and the thread that reads prompts and generates.
 
     At most one step that reads a prompt is between two runs that generate, so that a long prompt
     does not make the others wait.
@@ -82,7 +82,7 @@ class TextBatcher:
 
     def __init__(
         self,
-        open_batch: Callable[[], Batch],
+        open_scheduler: Callable[[], Scheduler],
         prepare: Callable[[], None],
         *,
         name: str,
@@ -93,19 +93,19 @@ class TextBatcher:
         """Nothing is opened yet.
 
         Args:
-            open_batch: with free slots; called in the thread, and again after an error.
+            open_scheduler: with free slots; called in the thread, and again after an error.
             prepare: called in the thread before all; an error closes the batcher.
             name: for messages.
-            slots: of the batch.
+            slots: of the scheduler.
             max_queue_size: how many sequences may wait besides those in slots.
             recorder: of metrics.
         """
-        self._open_batch, self._prepare, self._name = open_batch, prepare, name
+        self._open_scheduler, self._prepare, self._name = open_scheduler, prepare, name
         self.most, self._recorder = slots + max_queue_size, recorder
         self._slots, self._max_queue_size = slots, max_queue_size
         self._change = threading.Condition()
         self._queue: FairQueue[Job] = FairQueue()
-        self._jobs: dict[Running, Job] = {}  # in slots; changed by the thread only
+        self._jobs: dict[ActiveRequest, Job] = {}  # in slots; changed by the thread only
         self._is_closing = False
         self._error: BaseException | None = None
         self._mean_s = 1.0  # of an answer in its slot
@@ -186,15 +186,15 @@ class TextBatcher:
     def _work(self) -> None:
         try:
             self._prepare()
-            batch = self._open_batch()
+            scheduler = self._open_scheduler()
             while self._wait():
                 try:
-                    self._step(batch)
+                    self._step(scheduler)
                 except (
                     Exception
                 ) as error:  # of a device, or ours: sequences are in an unknown state
                     self._fail(error)
-                    batch = self._open_batch()
+                    scheduler = self._open_scheduler()
         except BaseException as error:  # no caller would see it
             if not isinstance(error, StoppedError):
                 text = "%s: cannot be served: %s"
@@ -211,42 +211,42 @@ class TextBatcher:
                 self._change.wait()
         return True
 
-    def _step(self, batch: Batch) -> None:
+    def _step(self, scheduler: Scheduler) -> None:
         """One step that reads and one run that generates."""
         for running, job in list(self._jobs.items()):
             if job.is_cancelled:
-                batch.leave(running)
+                scheduler.leave(running)
                 self._ended(job, "abort")
-        all_joined = self._join(batch)
-        batch.read()
+        all_joined = self._join(scheduler)
+        scheduler.read()
         begin = time.monotonic()
-        pace = self._paces[batch.is_constrained]
-        changed = batch.run(pace.steps)
+        pace = self._paces[scheduler.is_constrained]
+        changed = scheduler.run(pace.steps)
         if changed:
             pace.took(time.monotonic() - begin)
         for running in changed:
             job = self._jobs[running]
             try:
-                self._advance(batch, job)
+                self._advance(scheduler, job)
             except BaseException as error:  # its own; panics of Rust packages, too
-                batch.leave(running)
+                scheduler.leave(running)
                 self._fail_one(job, error)
-        self._recorder.cache_use(batch.use)
-        if batch.is_held or not (all_joined or self._jobs):
+        self._recorder.cache_use(scheduler.use)
+        if scheduler.is_held or not (all_joined or self._jobs):
             with self._change:
                 self._change.wait(_HELD_SECONDS)
 
-    def _join(self, batch: Batch) -> bool:
+    def _join(self, scheduler: Scheduler) -> bool:
         """Fill free slots; False: none of those that wait has its programs yet."""
-        while batch.free:
+        while scheduler.free:
             with self._change:
-                job = self._queue.take(lambda job: batch.is_ready(job.request))
+                job = self._queue.take(lambda job: scheduler.is_ready(job.request))
                 if job is None:
                     return not self._queue
                 self._recorder.waiting(len(self._queue))
             job.joined_at = time.monotonic()
             try:
-                running = batch.join(job.request)
+                running = scheduler.join(job.request)
             except ValueError as error:  # its own
                 self._fail_one(job, error)
                 continue
@@ -259,7 +259,7 @@ class TextBatcher:
             self._recorder.prompt(len(job.request.ids), running.reused)
         return True
 
-    def _advance(self, batch: Batch, job: Job) -> None:
+    def _advance(self, scheduler: Scheduler, job: Job) -> None:
         """Pass on what a sequence got."""
         running, stream = job.running, job.stream
         assert running is not None
@@ -277,7 +277,7 @@ class TextBatcher:
         if reason is not None:
             parts += stream.end()
         if stream.is_stopped:
-            batch.leave(running)
+            scheduler.leave(running)
             reason = "stop"
         self._recorder.generated(len(tokens), job.last_at or job.since, first=not job.last_at)
         job.last_at = time.monotonic()

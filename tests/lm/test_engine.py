@@ -12,7 +12,7 @@ import pytest
 import jaxdelegate as jd
 from jaxdelegate import lm
 from jaxdelegate.errors import GenerationError, OptionError
-from jaxdelegate.lm.generation import Pace
+from jaxdelegate.lm.scheduler import Pace
 from tests.support.language_models import (
     drafter_bundle,
     embedders,

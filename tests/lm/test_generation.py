@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from jaxdelegate import lm
-from jaxdelegate.lm.generation import Batch, Pace, Request, Running
+from jaxdelegate.lm.scheduler import ActiveRequest, Pace, Request, Scheduler
 from jaxdelegate.lm.text_stream import TextStream
 from tests.support.language_models import VOCABULARY, language_bundle, language_model
 
@@ -36,7 +36,7 @@ def alone(engine: lm.Engine, ids: list[int], limit: int = 12) -> list[int]:
 
 
 def test_a_long_prompt_is_read_between_the_runs_of_others(engine: lm.Engine) -> None:
-    batch = Batch(engine, engine.new_decoder(2))
+    batch = Scheduler(engine, engine.new_decoder(2))
     first = batch.join(request_of(engine, SHORT))
     while batch.read():
         pass
@@ -58,7 +58,7 @@ def test_a_long_prompt_is_read_between_the_runs_of_others(engine: lm.Engine) -> 
 
 def test_a_request_that_leaves_while_it_is_read(engine: lm.Engine) -> None:
     """The caches have what was read, and nothing else."""
-    batch = Batch(engine, engine.new_decoder(2))
+    batch = Scheduler(engine, engine.new_decoder(2))
     left = batch.join(request_of(engine, LONG))
     assert batch.read()
     batch.leave(left)
@@ -75,7 +75,7 @@ def test_a_request_that_leaves_while_it_is_read(engine: lm.Engine) -> None:
 
 
 def test_a_short_prompt_does_not_wait_for_a_long_one(engine: lm.Engine) -> None:
-    batch = Batch(engine, engine.new_decoder(2))
+    batch = Scheduler(engine, engine.new_decoder(2))
     long, short = (batch.join(request_of(engine, ids)) for ids in (LONG, SHORT))
     assert batch.read()  # for the first one
     assert batch.read()  # for the shortest one, which is read now
@@ -91,7 +91,7 @@ def test_a_short_prompt_does_not_wait_for_a_long_one(engine: lm.Engine) -> None:
 def test_the_slot_that_has_most_of_a_prompt(engine: lm.Engine) -> None:
     if engine.graph.reach is not None:
         pytest.skip("its caches cannot go back")
-    batch = Batch(engine, engine.new_decoder(2))
+    batch = Scheduler(engine, engine.new_decoder(2))
     slots = {}
     for name, ids in (("long", LONG), ("other", OTHER)):
         slots[name] = batch.join(request_of(engine, ids, 2)).slot
@@ -110,9 +110,9 @@ def test_the_slot_that_has_most_of_a_prompt(engine: lm.Engine) -> None:
 
 
 def test_caches_of_other_owners_count_as_empty(engine: lm.Engine) -> None:
-    batch = Batch(engine, engine.new_decoder(2))
+    batch = Scheduler(engine, engine.new_decoder(2))
 
-    def run(owner: str) -> Running:
+    def run(owner: str) -> ActiveRequest:
         running = batch.join(dataclasses.replace(request_of(engine, LONG), owner=owner))
         while batch.free < 2:
             batch.read()
@@ -137,7 +137,7 @@ def test_tokens_that_may_begin_a_stop_are_not_settled(tmp_path: Path, engine: lm
     if engine.graph.reach is not None:
         pytest.skip("one model is enough")
     with lm.Engine(path, lm.Backend.CPU()) as other:
-        batch = Batch(other, other.new_decoder(1))
+        batch = Scheduler(other, other.new_decoder(1))
         running = batch.join(request_of(other, SHORT, 5))
         batch.read()
         settled = []
@@ -149,7 +149,7 @@ def test_tokens_that_may_begin_a_stop_are_not_settled(tmp_path: Path, engine: lm
 
 
 def test_errors_of_a_prompt(engine: lm.Engine) -> None:
-    batch = Batch(engine, engine.new_decoder(1))
+    batch = Scheduler(engine, engine.new_decoder(1))
     for ids, said in (([], "empty"), ([1] * 128, "at most 127"), ([999], "below 261")):
         with pytest.raises(ValueError, match=said):
             batch.join(request_of(engine, ids))

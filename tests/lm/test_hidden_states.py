@@ -8,8 +8,9 @@ import pytest
 
 from jaxdelegate import lm
 from jaxdelegate.lm.choices import Rules
-from jaxdelegate.lm.generation import Batch, Request, hidden_state_request
+from jaxdelegate.lm.generation import hidden_state_request
 from jaxdelegate.lm.hidden_states import hidden_size
+from jaxdelegate.lm.scheduler import Request, Scheduler
 from jaxdelegate.model.records import read_model
 from jaxdelegate.op_lowering.options import FullyConnectedOptions
 from jaxdelegate.testing import ModelBuilder
@@ -47,7 +48,7 @@ def test_a_row_depends_on_its_prompt_only(engine: lm.Engine) -> None:
 def test_others_generate_meanwhile(engine: lm.Engine) -> None:
     ids = [*map(ord, "a text")]
     (answer,) = engine.generate([ids], max_output_tokens=20)
-    batch = Batch(engine, engine.new_decoder(2))
+    batch = Scheduler(engine, engine.new_decoder(2))
     running = [batch.join(Request(ids, 20, Rules())), batch.join(hidden_state_request(ids[:3]))]
     while batch.free < 2:
         batch.read()

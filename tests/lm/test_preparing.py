@@ -11,10 +11,10 @@ import pytest
 
 from jaxdelegate import lm
 from jaxdelegate.lm.choices import Rules
-from jaxdelegate.lm.generation import Batch, Request, Running
 from jaxdelegate.lm.graph import LanguageGraph
 from jaxdelegate.lm.language_model import LengthError
 from jaxdelegate.lm.preparing import Preparer
+from jaxdelegate.lm.scheduler import ActiveRequest, Request, Scheduler
 from jaxdelegate.lm.tasks import Task
 from tests.support.language_models import language_bundle, language_model
 
@@ -59,7 +59,7 @@ def held(engine: lm.Engine) -> Held:
     return Held(engine._model)
 
 
-def finished(batch: Batch, *waited: Running) -> None:
+def finished(batch: Scheduler, *waited: ActiveRequest) -> None:
     """Run until these have ended, and at most a minute."""
     end = threading.Event()
     timer = threading.Timer(60, end.set)
@@ -71,9 +71,9 @@ def finished(batch: Batch, *waited: Running) -> None:
     timer.cancel()
 
 
-def warmed(engine: lm.Engine, held: Held) -> Batch:
+def warmed(engine: lm.Engine, held: Held) -> Scheduler:
     """A batch that has the programs for short caches and the most likely token."""
-    batch = Batch(engine, engine.new_decoder(2), Preparer(held))
+    batch = Scheduler(engine, engine.new_decoder(2), Preparer(held))
     held.allowed.set()
     finished(batch, batch.join(Request([5] * 70, 2, Rules())))
     held.allowed.clear()
@@ -164,7 +164,7 @@ def test_longer_caches_wait_for_the_programs_of_all(engine: lm.Engine, held: Hel
     finished(batch, alone)
     batch._preparer.close()  # type: ignore[union-attr]
     held.allowed.clear()
-    batch = Batch(engine, engine.new_decoder(2), Preparer(held))
+    batch = Scheduler(engine, engine.new_decoder(2), Preparer(held))
     grown, short = batch.join(growing), batch.join(plain)
     finished(batch, short)
     assert len(grown.tokens) == 256 - len(GROWING) + 1
@@ -199,7 +199,7 @@ def test_a_request_alone_has_a_program_of_its_own(
 ) -> None:
     """Once it is compiled; the others' caches stay as they are."""
     preparer, decoder, ran = engine.new_preparer(), engine.new_decoder(2), list[Task]()
-    batch, run = Batch(engine, decoder, preparer), engine._model.run
+    batch, run = Scheduler(engine, decoder, preparer), engine._model.run
     monkeypatch.setattr(engine._model, "run", lambda task, *a: (ran.append(task), run(task, *a))[1])
     resting = batch.join(Request(SHORT, 3, Rules()))
     finished(batch, resting)
@@ -249,7 +249,7 @@ def test_lengths_that_a_model_cannot_have(tmp_path: Path) -> None:
     path.write_bytes(language_bundle(model=content))
     with lm.Engine(path, lm.Backend.CPU(), max_batch=2, cache_dir=":nocache") as engine:
         assert len(engine.graph.cache_lengths) > 1
-        batch = Batch(engine, engine.new_decoder(2), engine.new_preparer())
+        batch = Scheduler(engine, engine.new_decoder(2), engine.new_preparer())
         running = batch.join(Request(SHORT, 9, Rules()))
         finished(batch, running)
         assert running.tokens == engine.generate([SHORT], max_output_tokens=9)[0].token_ids
@@ -274,11 +274,11 @@ SCRIPT = """
 import sys
 from jaxdelegate import lm
 from jaxdelegate.lm.choices import Rules
-from jaxdelegate.lm.generation import Batch, Request
+from jaxdelegate.lm.scheduler import Request, Scheduler
 
 with lm.Engine(sys.argv[1], lm.Backend.CPU(), max_batch=2, cache_dir=sys.argv[2]) as engine:
     preparer = engine.new_preparer()
-    batch = Batch(engine, engine.new_decoder(2), preparer)
+    batch = Scheduler(engine, engine.new_decoder(2), preparer)
     first = batch.join(Request([1, 80, 81], 100, Rules()))
     while len(first.tokens) < 5:
         batch.read(), batch.run(1)

@@ -20,8 +20,8 @@ import pytest
 from jaxdelegate import lm
 from jaxdelegate.errors import ModelError, OptionError, StoppedError
 from jaxdelegate.lm.constraints import Constraint, JsonConstraints, words
-from jaxdelegate.lm.generation import Batch, Request, Running
 from jaxdelegate.lm.language_model import LanguageModel as Programs
+from jaxdelegate.lm.scheduler import ActiveRequest, Request, Scheduler
 from jaxdelegate.lm.tasks import STEPS
 from jaxdelegate.serve.language_model import LanguageModel
 from jaxdelegate.serve.limits import Limits
@@ -43,7 +43,7 @@ class Gate:
 
     def __init__(self) -> None:
         self._permits: threading.Semaphore | None = None
-        self.left: queue.Queue[Running] = queue.Queue()
+        self.left: queue.Queue[ActiveRequest] = queue.Queue()
 
     def close(self) -> None:
         self._permits = threading.Semaphore(0)
@@ -58,20 +58,20 @@ class Gate:
             permits.release(1000)
 
     def patch(self, patch: pytest.MonkeyPatch) -> None:
-        run, leave = Batch.run, Batch.leave
+        run, leave = Scheduler.run, Scheduler.leave
 
-        def gated(batch: Batch, steps: int = STEPS) -> list[Running]:
+        def gated(batch: Scheduler, steps: int = STEPS) -> list[ActiveRequest]:
             if self._permits is None or batch.free == batch.slots:
                 return run(batch, steps)
             self._permits.acquire()
             return run(batch, 1)
 
-        def noticed(batch: Batch, running: Running) -> None:
+        def noticed(batch: Scheduler, running: ActiveRequest) -> None:
             leave(batch, running)
             self.left.put(running)
 
-        patch.setattr(Batch, "run", gated)
-        patch.setattr(Batch, "leave", noticed)
+        patch.setattr(Scheduler, "run", gated)
+        patch.setattr(Scheduler, "leave", noticed)
 
 
 @dataclasses.dataclass
@@ -888,7 +888,7 @@ def test_a_multi_token_stop_may_be_a_part_of_json(tmp_path: Path) -> None:
     path = tmp_path / "m.litertlm"
     path.write_bytes(language_bundle(edit=edit))
     with lm.Engine(path, lm.Backend.CPU()) as engine:
-        batch = Batch(engine, engine.new_decoder(1))
+        batch = Scheduler(engine, engine.new_decoder(1))
         constraint = engine.json_constraint({"const": "xaby"})
         request = Request([1, 80], 40, engine.rules(), constraint=constraint)
         running = batch.join(request)

@@ -11,7 +11,7 @@ import pytest
 
 from jaxdelegate.errors import ModelError
 from jaxdelegate.lm.choices import Rules
-from jaxdelegate.lm.generation import Request, Running
+from jaxdelegate.lm.scheduler import ActiveRequest, Request
 from jaxdelegate.lm.text_stream import StoppedStream, TextStream
 from jaxdelegate.serve.records import Client, RequestError
 from jaxdelegate.serve.text_batching import Delta, Job, TextBatcher
@@ -27,9 +27,9 @@ class FakeBatch:
     is_constrained = is_held = False
 
     def __init__(self) -> None:
-        self.running: list[Running] = []
+        self.running: list[ActiveRequest] = []
         self.joined = queue.Queue[bytes]()
-        self.left = queue.Queue[Running]()
+        self.left = queue.Queue[ActiveRequest]()
         self.permits = threading.Semaphore(0)
         self.error: Exception | None = None
         self.compiled_later = set[bytes]()
@@ -42,10 +42,10 @@ class FakeBatch:
     def use(self) -> float:
         return len(self.running) / self.slots
 
-    def join(self, request: Request) -> Running:
+    def join(self, request: Request) -> ActiveRequest:
         if request.ids[0] == 0:
             raise ValueError("a bad prompt")
-        running = Running(request, 0, 0, 0)
+        running = ActiveRequest(request, 0, 0, 0)
         self.running.append(running)
         self.joined.put(bytes(request.ids))
         return running
@@ -53,7 +53,7 @@ class FakeBatch:
     def is_ready(self, request: Request) -> bool:
         return bytes(request.ids) not in self.compiled_later
 
-    def leave(self, running: Running) -> None:
+    def leave(self, running: ActiveRequest) -> None:
         if running in self.running:
             self.running.remove(running)
             self.left.put(running)
@@ -61,7 +61,7 @@ class FakeBatch:
     def read(self) -> bool:
         return False
 
-    def run(self, steps: int) -> list[Running]:
+    def run(self, steps: int) -> list[ActiveRequest]:
         del steps
         if not self.running:
             return []
