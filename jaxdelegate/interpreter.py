@@ -302,7 +302,7 @@ class Interpreter:
         if not self._lock.acquire(False):
             raise InterpreterError(_BUSY)
         try:
-            if self._main is None or not self._main.invoked_at_once():
+            if self._main is None or not self._main.try_fast_path():
                 self._invoke_whole(wait)
         finally:
             self._lock.release()

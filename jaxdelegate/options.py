@@ -176,15 +176,15 @@ class DelegateOptions:
     )
     max_programs: int = _option(
         16,
-        "For how many input shapes the compiled program of each partition stays in memory; the one "
-        "used longest ago is dropped, and compiled again, or read from serialization_dir, when its "
-        "shapes come back.",
+        "For how many input shapes the compiled program of each partition stays in memory. The "
+        "least recently used one is evicted, and compiled again, or read from serialization_dir, "
+        "when its shapes come back.",
     )
     max_program_bytes: int = _option(
         1 << 30,
-        "How many bytes of machine code and weights the programs for other input shapes may hold; "
-        "more, and those used longest ago are dropped. Weights that the current program uses, too, "
-        "do not count.",
+        "How many bytes of machine code and weights the programs for other input shapes may hold. "
+        "Beyond it, the least recently used programs are evicted. Weights that the current program "
+        "uses, too, do not count.",
     )
     model_token: str | None = _option(
         None, "Identifies the model in the cache; unset: a fingerprint of the model."

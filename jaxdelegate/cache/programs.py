@@ -71,7 +71,7 @@ class ProgramCache:
         """A directory that cannot be trusted is not used, with a CacheWarning."""
         self._store: ProgramStore | None = None
         self.compiles_once = False  # wait for a process that compiles the same program
-        self.most_bytes: int | None = None  # of all files: those used longest ago are removed
+        self.most_bytes: int | None = None  # of all files: the least recently used are removed
         self.statistics = Statistics()
         self._counting = threading.Lock()
         try:

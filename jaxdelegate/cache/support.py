@@ -1,6 +1,6 @@
 """Stored support verdicts: which operators of a graph XLA can run, and why the others stay behind.
 
-To evaluate the rules takes jax. Their verdicts are stored next to the programs, under everything
+Evaluating rules requires jax. Their verdicts are stored next to the programs, under everything
 they depend on, so that a process that loads its programs from the cache does not import jax.
 """
 

@@ -244,13 +244,13 @@ def _steps(
     decoder, rules = engine.new_decoder(1), engine.rules(_GREEDY)
     for n, (expected, row) in enumerate(zip(answer, rows, strict=True)):
         before = [*prompt, *answer[:n]]
-        decoder.read(0, before)
+        decoder.prefill(0, before)
         decoder.begin(0, 1, rules, has_scores=True)
         piece = decoder.run(1)[0]
         token, score = piece.tokens[0], piece.scores[0]
         expected_score = score
         if token != expected:
-            decoder.read(0, before)
+            decoder.prefill(0, before)
             expected_score = decoder.score(0, [expected])[0]
         yield Step(
             token=token,

@@ -125,7 +125,7 @@ class Compiler:
 
     @functools.cached_property
     def remark(self) -> str | None:
-        """That a requested dtype has no effect; None if it has one."""
+        """The warning that a requested dtype is ignored; None if it is used."""
         from jaxdelegate.compile import precision_policy  # noqa: PLC0415
 
         return precision_policy.remark(self.options, self.platform, self.context.precision)

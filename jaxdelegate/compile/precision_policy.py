@@ -159,7 +159,7 @@ def emulated_policy(dtype: Dtype) -> PrecisionPolicy:
 
 
 def remark(options: DelegateOptions, platform: str, policy: PrecisionPolicy) -> str | None:
-    """That a requested dtype has no effect; None if it has one."""
+    """The warning that a requested dtype is ignored; None if it is used."""
     asked = options.compute_dtype
     used = policy.is_reduced or policy.dot_precision != "highest"
     if asked in (None, "float32", "auto") or used:

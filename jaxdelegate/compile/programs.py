@@ -124,7 +124,7 @@ class ModelPrograms:
 
 
 def drop_idle(kept: LruCache[Any, Program], most: float) -> None:
-    """Drop the programs used longest ago, while they hold too much that the latest one does not.
+    """Evict the least recently used programs while they hold too much that the latest does not.
 
     Args:
         kept: the programs.

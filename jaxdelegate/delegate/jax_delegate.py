@@ -104,7 +104,7 @@ class JaxDelegate(SimpleDelegate):
 
     @property
     def remark(self) -> str | None:
-        """That a requested `compute_dtype` has no effect; None if it has one."""
+        """The warning that a requested `compute_dtype` is ignored; None if it is used."""
         return self.compiler.remark
 
     @property

@@ -32,9 +32,10 @@ from jaxdelegate.simple_delegate import Values
 _LOGGER = logging.getLogger("jaxdelegate")
 
 _RUNS_BEFORE = 3  # of XLA: programs that run less often need no second way
-_MOST_TIMED, _TIMED_SECONDS = 5, 10e-3  # runs that are timed, or else so long, but one at least
+_MOST_TIMED, _TIMED_SECONDS = 5, 10e-3  # time up to 5 runs or 10 ms, and at least one run
 _MOST_BYTES = 1 << 26  # of results and intermediate values, which are kept between runs
-# XLA goes on if own runs take that much longer in each round: other processes disturb some.
+# XLA keeps running a program whose direct calls take that much longer in each round: timings are
+# noisy.
 _CLEARLY, _ROUNDS = 1.25, 3
 TESTED = ((0, 10), (0, 11), (0, 12))  # releases of jaxlib
 _SHORT = 20e-6  # seconds for which other threads may wait
@@ -180,7 +181,7 @@ class _Program:
         self._function = _function(ctypes.CDLL)
 
     def keep_lock(self) -> None:
-        """Let other threads of Python wait for it: giving them way takes longer."""
+        """Run it and hold the GIL: releasing it costs more than the call."""
         self._function = _function(ctypes.PyDLL)
 
     def _place(
@@ -213,7 +214,7 @@ class _Program:
             position += 1  # noqa: SIM113 (quicker than enumerate: most values are known)
         if is_ready and self._function(frame.call):
             raise frame.error()
-        # Not the tuple, which would hide its references. Before other threads can take the frame.
+        # Not the tuple: a held tuple hides its references. Before other threads can take the frame.
         results = [*frame.results.arrays] if is_ready else None
         self._frames.append(frames)
         return results
@@ -360,14 +361,14 @@ class DirectCalls:
                 lambda: list(map(np.asarray, by_xla(values))),
             )
         except (*LOAD_ERRORS, struct.error) as error:
-            _LOGGER.debug("XLA's runtime goes on to call a program: %s", error)
+            _LOGGER.debug("XLA's runtime keeps running a program: %s", error)
             return None
         if found is None or is_slower:
-            _LOGGER.debug("XLA's runtime goes on to call a program: it takes less time")
+            _LOGGER.debug("XLA's runtime keeps running a program: it takes less time")
             return None
         if not all(a.tobytes() == b.tobytes() for a, b in zip(results, found, strict=True)):
             _LOGGER.warning(
-                "XLA's runtime goes on to call a program, whose direct calls return other results: "
+                "XLA's runtime keeps running a program, whose direct calls return other results: "
                 "please report this with the model"
             )
             return None

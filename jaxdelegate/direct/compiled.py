@@ -70,7 +70,7 @@ class Compiled:
 
     @functools.cached_property
     def allocations(self) -> Sequence[Allocation]:
-        """By their index; those of single threads have the size 0."""
+        """By their index; thread-local allocations have the size 0."""
         found = self._assignment.messages(3)
         if [one.integer(1) for one in found] != list(range(len(found))):
             raise UnknownError("allocations in another order")

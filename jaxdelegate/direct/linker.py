@@ -76,7 +76,7 @@ class _ObjectFile:
 
     @property
     def loaded(self) -> list[int]:
-        """The sections that the code needs; not the tables for exceptions, it throws none."""
+        """The sections that the code needs, without exception tables: the code never throws."""
         return [
             number
             for number, section in enumerate(self.sections)

@@ -97,7 +97,7 @@ class Benchmark:
         ids += [0] * (self.prefill_tokens - len(ids))
         decoder.wait()
         began = time.perf_counter()
-        decoder.read(0, ids)
+        decoder.prefill(0, ids)
         decoder.wait()
         read = time.perf_counter()
         decoder.begin(0, count, Rules(SamplerConfig(top_k=1)))

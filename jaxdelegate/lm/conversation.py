@@ -260,7 +260,7 @@ class Conversation:
         ids = self._tokens(prompt)
         reading = time.perf_counter()
         decoder.check(ids)
-        known = decoder.read(0, ids)
+        known = decoder.prefill(0, ids)
         decoder.wait()
         read = time.perf_counter()
         answer, parts = Answer(self._engine, decoder, self._cancelled), list[Message]()

@@ -15,7 +15,7 @@ from jaxdelegate.text import printable
 
 
 @dataclasses.dataclass(frozen=True)
-class Piece:
+class StepOutput:
     """Tokens that a sequence got, and the logarithms of their probabilities if asked for.
 
     Attributes:
@@ -94,8 +94,8 @@ class Decoder:
             variant = rules.variant(self._programs.graph.vocabulary, has_scores)
             self._programs.load(variant, count)
 
-    def read(self, slot: int, ids: Sequence[int]) -> int:
-        """Let a sequence have these tokens; what caches have already is not read again.
+    def prefill(self, slot: int, ids: Sequence[int]) -> int:
+        """Prefill a slot with these tokens, reusing the prefix that its caches have.
 
         Returns:
             How many tokens the caches had.
@@ -104,7 +104,7 @@ class Decoder:
             GenerationError: as `LanguageGraph.check`.
         """
         known = self.known(slot, ids)
-        for _ in self.reading(slot, ids):
+        for _ in self.prefill_steps(slot, ids):
             pass
         return known
 
@@ -113,15 +113,15 @@ class Decoder:
         self._programs.graph.check(ids, has_answer=True)
 
     def known(self, slot: int, ids: Sequence[int]) -> int:
-        """How many of the tokens a slot's caches have. Errors as `read`."""
+        """How many of the tokens a slot's caches have. Errors as `prefill`."""
         self._programs.graph.check(ids)
         return self._known(self._sequences[slot], ids)
 
-    def reading(self, slot: int, ids: Sequence[int]) -> Iterator[tuple[int, int]]:
-        """Read as `read` does; it pauses before each prefill step, when others may run.
+    def prefill_steps(self, slot: int, ids: Sequence[int]) -> Iterator[tuple[int, int]]:
+        """Prefill, pausing before each step, when other slots may run.
 
-        It yields the length of the step and the place after it. A sequence whose reading was not
-        finished has the tokens so far. Errors as `read`.
+        It yields the length of the step and the place after it. A sequence whose prefill was not
+        finished has the tokens so far. Errors as `prefill`.
         """
         graph, sequence = self._programs.graph, self._sequences[slot]
         known = start = self.known(slot, ids)
@@ -166,14 +166,14 @@ class Decoder:
         return known if self._is_within_reach(sequence, known) else 0
 
     def _is_within_reach(self, sequence: _Sequence, known: int) -> bool:
-        reach = self._programs.graph.reach
-        return reach is None or sequence.written - known <= reach
+        max_rewind = self._programs.graph.max_rewind
+        return max_rewind is None or sequence.written - known <= max_rewind
 
     def _restore(self, slot: int) -> None:
         """Read a sequence again where caches cannot go back before the tokens that it forgot."""
         sequence = self._sequences[slot]
         if not self._is_within_reach(sequence, len(sequence.ids) - 1):
-            self.read(slot, list(sequence.ids))
+            self.prefill(slot, list(sequence.ids))
 
     def _write(self, sequence: _Sequence, beyond: int = 0) -> None:
         sequence.written = max(sequence.written, len(sequence.ids) - 1 + beyond)
@@ -226,7 +226,7 @@ class Decoder:
         variant: Variant | None = None,
         *,
         is_alone: bool = False,
-    ) -> Mapping[int, Piece]:
+    ) -> Mapping[int, StepOutput]:
         """Run up to `steps` steps; returns the tokens of each slot that did not rest.
 
         Args:
@@ -278,7 +278,7 @@ class Decoder:
         """Append tokens to a sequence; returns the logarithms of their probabilities.
 
         Raises:
-            GenerationError: as `read`.
+            GenerationError: as `prefill`.
         """
         return self.score_each({slot: ids})[slot]
 
@@ -286,7 +286,7 @@ class Decoder:
         """Append tokens to the sequences of several slots at once; returns the scores of each.
 
         Raises:
-            GenerationError: as `read`.
+            GenerationError: as `prefill`.
         """
         for slot, ids in texts.items():
             self._programs.graph.check([*self._sequences[slot].ids, *ids])
@@ -340,7 +340,7 @@ class Decoder:
 
     def _taken(
         self, sequence: _Sequence, tokens: list[int], scores: list[float], state: np.ndarray
-    ) -> Piece:
+    ) -> StepOutput:
         """What a sequence got: a stop token or the limit may have ended it before others."""
         is_stopped = bool(tokens) and tokens[-1] in self._stops
         sequence.left = 0 if is_stopped else sequence.left - len(tokens)
@@ -354,7 +354,7 @@ class Decoder:
             tokens, scores = tokens[:count], scores[:count]
         drafter = self._programs.graph.drafter if self._drafts else None
         self._write(sequence, 0 if drafter is None else drafter.verify.length - 1)
-        return Piece(
+        return StepOutput(
             tokens,
             scores if sequence.has_scores else [],
             sequence.left == 0,

@@ -211,7 +211,7 @@ class DeviceModel(abc.ABC, Generic[T]):
         return [*program.executable.start(program.weights, [*arguments(runtime)])], runtime
 
     def program(self, task: T) -> tuple[Program, Runtime]:
-        """The program of a task, and where it runs; threads that ask at once compile it once."""
+        """The program of a task, and where it runs; several threads compile it once."""
         weights, programs = self._current()
         try:
             return self._program(task, weights, programs), weights.runtime
@@ -248,7 +248,7 @@ class DeviceModel(abc.ABC, Generic[T]):
         return len(self._programs) > 0
 
     def load(self, tasks: Collection[T]) -> None:
-        """Load those programs of tasks that are stored, at once, if nothing was compiled yet."""
+        """Load the stored programs of tasks in parallel, if nothing was compiled yet."""
         weights, programs = self._current()
         if weights.runtime.has_jax or self.programs is None:
             return

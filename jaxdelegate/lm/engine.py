@@ -15,6 +15,7 @@ from jaxdelegate.bundles.metadata import LlmMetadata, Token
 from jaxdelegate.bundles.tokenizers import Tokenizer
 from jaxdelegate.cache.programs import ProgramCache
 from jaxdelegate.errors import ModelError, OptionError
+from jaxdelegate.lm.background_compiler import BackgroundCompiler
 from jaxdelegate.lm.choices import Rules
 from jaxdelegate.lm.completions import Completion
 from jaxdelegate.lm.configs import (
@@ -36,7 +37,6 @@ from jaxdelegate.lm.graph import DRAFTER, EMBEDDERS, LanguageGraph
 from jaxdelegate.lm.hidden_states import NO_HIDDEN_STATES
 from jaxdelegate.lm.language_model import LanguageModel
 from jaxdelegate.lm.places import Attention, declared_attention
-from jaxdelegate.lm.preparing import Preparer
 from jaxdelegate.lm.programs import Programs
 from jaxdelegate.lm.scheduler import Request
 from jaxdelegate.lm.session import Session
@@ -446,9 +446,9 @@ class Engine:
         programs = Programs(self._model, slots, tuple(sorted(stops)))
         return Decoder(programs, stops, drafts=self._has_drafts(drafts), pad=self._pad)
 
-    def new_preparer(self) -> Preparer:
+    def new_background_compiler(self) -> BackgroundCompiler:
         """Compiles programs in a thread."""
-        return Preparer(self._model)
+        return BackgroundCompiler(self._model)
 
     def _has_drafts(self, asked: bool | None) -> bool:
         """Whether a drafter proposes tokens."""

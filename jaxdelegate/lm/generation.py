@@ -38,7 +38,7 @@ def _answered(host: Host, decoder: Decoder, requests: Sequence[Request]) -> list
     while waiting or scheduler.free < scheduler.slots:
         while waiting and scheduler.free:
             all_running.append(scheduler.join(waiting.popleft()))
-        while scheduler.read():
+        while scheduler.prefill():
             pass
         scheduler.run()
     return all_running
@@ -60,7 +60,7 @@ def scored(
     for first in range(0, len(texts), decoder.slots):
         some = texts[first : first + decoder.slots]
         for slot, (prompt, _) in enumerate(some):
-            decoder.read(slot, prompt)
+            decoder.prefill(slot, prompt)
         found += decoder.score_each({i: ids for i, (_, ids) in enumerate(some)}).values()
     return found
 

@@ -227,7 +227,7 @@ class LanguageGraph:
         return tuple(name for name in self.states if not is_cache(name))
 
     @property
-    def reach(self) -> int | None:
+    def max_rewind(self) -> int | None:
         """How many tokens a sequence can go back; None: to its beginning.
 
         Caches of a local mask may have fewer entries, where later tokens overwrite earlier ones.

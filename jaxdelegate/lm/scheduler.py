@@ -7,14 +7,14 @@ from collections.abc import Hashable, Iterator, Sequence
 
 import numpy as np
 
+from jaxdelegate.lm.background_compiler import BackgroundCompiler
 from jaxdelegate.lm.choices import Rules, Variant, joined
 from jaxdelegate.lm.completions import FinishReason
 from jaxdelegate.lm.constraints import Constraint
-from jaxdelegate.lm.decoder import Decoder, Piece
+from jaxdelegate.lm.decoder import Decoder, StepOutput
 from jaxdelegate.lm.graph import prefill_plan
 from jaxdelegate.lm.host import Host
 from jaxdelegate.lm.language_model import LengthError
-from jaxdelegate.lm.preparing import Preparer
 from jaxdelegate.lm.tasks import STEPS
 
 _LONG_SECONDS = 0.05  # between two runs whose tokens someone waits for
@@ -47,14 +47,14 @@ class ActiveRequest:
     """A request in a slot.
 
     Attributes:
-        request: the prompt.
-        slot: where it is.
+        request: its prompt, and how to continue it.
+        slot: in which its caches are.
         reused: how many tokens of the prompt the slot's caches had.
-        read: how many they have.
-        tokens: of the answer so far, without the stop.
-        scores: of the tokens, if requested.
+        prefilled: how many they have.
+        tokens: the answer so far, without the stop.
+        scores: the tokens' log probabilities, if requested.
         settled: how many of the tokens will stay: the next ones cannot make them part of a stop.
-        finish_reason: None: it goes on.
+        finish_reason: why it has ended; None: it goes on.
         error: why it has ended too early.
         refusal: why its constraint gave up; the answer is lost.
         hidden_state: float32, before the last token, if requested.
@@ -63,7 +63,7 @@ class ActiveRequest:
     request: Request
     slot: int
     reused: int
-    read: int
+    prefilled: int
     tokens: list[int] = dataclasses.field(default_factory=list)
     scores: list[float] = dataclasses.field(default_factory=list)
     settled: int = 0
@@ -92,14 +92,16 @@ class Pace:
 
 
 class Scheduler:
-    """Decides which requests in the slots of a decoder run next. Not for several threads at once."""
+    """Decides which requests in a decoder's slots run next. Not for several threads at once."""
 
-    def __init__(self, host: Host, decoder: Decoder, preparer: Preparer | None = None) -> None:
-        """`preparer`: compiles while those requests go on that need nothing new; None: all wait."""
-        self._host, self._decoder, self._preparer = host, decoder, preparer
+    def __init__(
+        self, host: Host, decoder: Decoder, compiler: BackgroundCompiler | None = None
+    ) -> None:
+        """`compiler`: compiles while those requests go on that need nothing new; None: all wait."""
+        self._host, self._decoder, self._compiler = host, decoder, compiler
         self._running: dict[int, ActiveRequest] = {}  # those of the last run are the last
         self._owners: list[Hashable] = [None] * decoder.slots
-        self._reading: dict[int, Iterator[tuple[int, int]]] = {}  # in the order of joining
+        self._prefilling: dict[int, Iterator[tuple[int, int]]] = {}  # in the order of joining
         self._next: dict[int, tuple[int, int] | None] = {}  # of these: the next step
         self._ready: _Ready | None = None
         self._active: Sequence[ActiveRequest] = ()  # in the last run
@@ -147,8 +149,8 @@ class Scheduler:
             self._owners[slot] = request.owner
         self._free.remove(slot)
         self._running[slot] = running = ActiveRequest(request, slot, known[slot], known[slot])
-        self._reading[slot] = reading = self._decoder.reading(slot, request.ids)
-        self._next[slot] = next(reading, None)
+        self._prefilling[slot] = steps = self._decoder.prefill_steps(slot, request.ids)
+        self._next[slot] = next(steps, None)
         return running
 
     def is_ready(self, request: Request) -> bool:
@@ -156,14 +158,14 @@ class Scheduler:
 
         If not, what it needs is compiled, but only if nothing else is: callers choose who is next.
         """
-        if self._preparer is None:
+        if self._compiler is None:
             return True
         programs, graph = self._decoder.programs, self._decoder.programs.graph
         plan = prefill_plan(len(request.ids) - 1, 0, graph.lengths, graph.capacity)
         needed = max(self._decoder.held, len(request.ids), *itertools.accumulate(plan))
         length = programs.length(min(needed, graph.capacity))
         wanted = _Ready(length, request.variant(graph.vocabulary))
-        return self._in_memory(wanted) is not None or self._preparer.begin(
+        return self._in_memory(wanted) is not None or self._compiler.begin(
             programs.tasks(length, wanted.variant)
         )
 
@@ -173,22 +175,22 @@ class Scheduler:
             running.finish_reason = "cancelled"
             self._end(running.slot)
 
-    def read(self) -> bool:
-        """Run one step that reads a prompt; whether there is more to read.
+    def prefill(self) -> bool:
+        """Run one prefill step of a prompt; whether there is more to prefill.
 
         Every second step is for the prompt that joined first, the others are for the one of which
         the least is left: a short prompt does not wait for a long one, and a long one gets on.
         """
         self.is_held = bool(self._running)
-        while slots := [slot for slot in list(self._reading) if self._is_readable(slot)]:
+        while slots := [slot for slot in list(self._prefilling) if self._can_prefill(slot)]:
             self._is_first = not self._is_first
-            slot = slots[0] if self._is_first else min(slots, key=self._unread)
+            slot = slots[0] if self._is_first else min(slots, key=self._left_to_prefill)
             request, has_steps = self._running[slot].request, self._next[slot] is not None
             if has_steps:
                 self._use(self._readiness(slot))
-                self._next[slot] = next(self._reading[slot], None)
+                self._next[slot] = next(self._prefilling[slot], None)
             if self._next[slot] is None:  # it has ended
-                del self._reading[slot], self._next[slot]
+                del self._prefilling[slot], self._next[slot]
                 self._decoder.begin(
                     slot,
                     request.limit,
@@ -197,15 +199,15 @@ class Scheduler:
                     constraint=request.constraint,
                     has_hidden_state=request.has_hidden_state,
                 )
-            self._running[slot].read = len(self._decoder.ids(slot)) - 1
+            self._running[slot].prefilled = len(self._decoder.ids(slot)) - 1
             if has_steps:
                 self.is_held = False
                 break
-        return bool(self._reading)
+        return bool(self._prefilling)
 
-    def _unread(self, slot: int) -> int:
+    def _left_to_prefill(self, slot: int) -> int:
         running = self._running[slot]
-        return len(running.request.ids) - 1 - running.read
+        return len(running.request.ids) - 1 - running.prefilled
 
     def run(self, steps: int = STEPS) -> list[ActiveRequest]:
         """Run up to `steps` steps; returns the requests that got tokens or have ended."""
@@ -214,21 +216,21 @@ class Scheduler:
         found, self._failed = self._failed, []
         variant = None if ready is None else ready.variant
         is_alone = ready is not None and self._is_alone(slots, ready)
-        for slot, piece in self._decoder.run(steps, slots, variant, is_alone=is_alone).items():
+        for slot, output in self._decoder.run(steps, slots, variant, is_alone=is_alone).items():
             self.is_held = False
             self._running[slot] = running = self._running.pop(slot)
-            self._take(running, piece)
+            self._take(running, output)
             found.append(running)
             if running.finish_reason is not None:
                 self._end(slot)
         return found
 
-    def _take(self, running: ActiveRequest, piece: Piece) -> None:
+    def _take(self, running: ActiveRequest, output: StepOutput) -> None:
         before = len(running.tokens)
-        running.tokens += piece.tokens
-        running.scores += piece.scores
-        running.hidden_state = piece.hidden_state
-        running.refusal = piece.refusal
+        running.tokens += output.tokens
+        running.scores += output.scores
+        running.hidden_state = output.hidden_state
+        running.refusal = output.refusal
         # With a constraint, which decides where the answer ends, a stop sequence may be its text.
         is_free = running.request.constraint is None
         stop = self._host.stop_in(running.tokens, before) if is_free else None
@@ -237,23 +239,23 @@ class Scheduler:
             self._decoder.truncate(running.slot, len(self._decoder.ids(running.slot)) - beyond)
             del running.tokens[stop.start :], running.scores[stop.start :]
             running.finish_reason = "stop"
-        elif piece.ends:
-            running.finish_reason = "stop" if piece.is_match else "length"
+        elif output.ends:
+            running.finish_reason = "stop" if output.is_match else "length"
         running.settled = len(running.tokens)
         if running.finish_reason is None:
             running.settled -= _overlap(running.tokens, self._host.eos_token_ids)
 
     def _end(self, slot: int) -> None:
         self._decoder.rest(slot)
-        self._reading.pop(slot, None)
+        self._prefilling.pop(slot, None)
         self._next.pop(slot, None)
         del self._running[slot]
         self._free.append(slot)
 
     # ---- which requests have programs
 
-    def _is_readable(self, slot: int) -> bool:
-        return self._preparer is None or self._next[slot] is None or bool(self._readiness(slot))
+    def _can_prefill(self, slot: int) -> bool:
+        return self._compiler is None or self._next[slot] is None or bool(self._readiness(slot))
 
     def _readiness(self, slot: int) -> "_Ready | None":
         """What the next step of a prompt runs with; None: it is not ready, or all is."""
@@ -263,12 +265,12 @@ class Scheduler:
         return self._found(slot, needed, slots, step) if self._may_need(slot, needed) else None
 
     def _begun(self) -> list[int]:
-        return [slot for slot in self._running if slot not in self._reading]
+        return [slot for slot in self._running if slot not in self._prefilling]
 
     def _may_need(self, slot: int, needed: int) -> bool:
         """Whether the others have programs for caches of the length that a slot needs."""
         length = self._decoder.programs.length
-        if self._preparer is None or length(needed) == length(self._decoder.held):
+        if self._compiler is None or length(needed) == length(self._decoder.held):
             return True
         return all(self._found(slot, needed, [other]) for other in self._begun() if other != slot)
 
@@ -277,7 +279,7 @@ class Scheduler:
 
         While there is no program for all of them, some run in turn, those first that have waited.
         """
-        if self._preparer is None:
+        if self._compiler is None:
             return None, None
         begun = self._begun()
         slots, ready = begun, self._known(self._needed(begun), begun)
@@ -302,8 +304,8 @@ class Scheduler:
         ready = self._known(needed, slots)
         if ready is None:  # they go on in turn: that one program is for all is not urgent
             wanted = self._wanted(needed, slots)
-            assert self._preparer is not None
-            self._preparer.begin(self._decoder.programs.tasks(wanted.length, wanted.variant))
+            assert self._compiler is not None
+            self._compiler.begin(self._decoder.programs.tasks(wanted.length, wanted.variant))
         return ready
 
     def _is_alone(self, slots: Sequence[int] | None, ready: "_Ready") -> bool:
@@ -311,9 +313,9 @@ class Scheduler:
         programs = self._decoder.programs
         if slots is None or len(slots) != 1 or ready.variant is None or not programs.gains_alone:
             return False
-        assert self._preparer is not None
+        assert self._compiler is not None
         task = programs.generator(ready.variant, ready.length, is_alone=True)
-        return self._preparer.has_optional(task)
+        return self._compiler.has_optional(task)
 
     def _needed(self, slots: Sequence[int]) -> int:
         """For how many tokens these need caches, and the others that rest."""
@@ -329,10 +331,10 @@ class Scheduler:
         return self._in_memory(self._wanted(needed, slots), step)
 
     def _in_memory(self, wanted: "_Ready", step: int | None = None) -> "_Ready | None":
-        assert self._preparer is not None
+        assert self._compiler is not None
         last = self._ready
         for ready in (wanted, *([] if last is None or not last.covers(wanted) else [last])):
-            if self._preparer.has(self._decoder.programs.tasks(ready.length, ready.variant, step)):
+            if self._compiler.has(self._decoder.programs.tasks(ready.length, ready.variant, step)):
                 return ready
         return None
 
@@ -347,14 +349,14 @@ class Scheduler:
             slots: of those that generate.
             step: that reads the prompt.
         """
-        if self._preparer is None:
+        if self._compiler is None:
             return None
         if (known := self._known(needed, slots, step)) is not None:
             return known
         programs, wanted = self._decoder.programs, self._wanted(needed, slots)
         tasks = programs.tasks(wanted.length, wanted.variant, step)
         try:
-            return wanted if self._preparer.is_ready(tasks) else None
+            return wanted if self._compiler.is_ready(tasks) else None
         except LengthError:
             programs.exclude(wanted.length)
             return self._found(slot, needed, slots, step)

@@ -36,7 +36,7 @@ class Answer:
         scheduler, ids = Scheduler(self._engine, self._decoder), list(self._decoder.ids(0))
         running = scheduler.join(Request(ids, limit, rules))
         stream, pace, sent = TextStream(self._engine.tokenizer, ids), Pace(), 0
-        while scheduler.read():  # what caches cannot go back to
+        while scheduler.prefill():  # what caches cannot go back to
             pass
         try:
             while running.finish_reason is None and not self._cancelled.is_set():
@@ -96,7 +96,7 @@ class Session:
         decoder, began = self._open(), time.perf_counter()
         decoder.check([*self._ids, *new])
         decoder.prepare(len(self._ids) + len(new), self._rules)
-        known = decoder.read(0, [*self._ids, *new])
+        known = decoder.prefill(0, [*self._ids, *new])
         decoder.wait()
         self._read = began, time.perf_counter(), len(self._ids) + len(new) - known
         self._ids = list(decoder.ids(0))

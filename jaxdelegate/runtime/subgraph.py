@@ -397,7 +397,7 @@ class SubgraphRunner:
 
     # ---- run
 
-    def invoked_at_once(self) -> bool:
+    def try_fast_path(self) -> bool:
         """Run the plan by a partition's shortcut, if it has one at the moment."""
         shortcut = self._shortcut
         if shortcut is None or self.watch is not contextlib.nullcontext:

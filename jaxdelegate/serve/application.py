@@ -134,7 +134,7 @@ def create(
 ) -> Starlette:
     """An ASGI application for custom servers, for instance with `uvicorn --factory`.
 
-    Models compile while the application runs: `/v2/health/live` succeeds at once,
+    Models compile while the application runs: `/v2/health/live` succeeds immediately,
     `/v2/health/ready` when they are compiled. Their threads start with the application (ASGI's
     lifespan), so this function may be called before a fork, as `gunicorn --preload` does.
 

@@ -10,10 +10,10 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 
 from jaxdelegate.errors import StoppedError
+from jaxdelegate.lm.background_compiler import BackgroundCompiler
 from jaxdelegate.lm.configs import SamplerConfig
 from jaxdelegate.lm.engine import Engine
 from jaxdelegate.lm.generation import hidden_state_request
-from jaxdelegate.lm.preparing import Preparer
 from jaxdelegate.lm.scheduler import Scheduler
 from jaxdelegate.lm.templates import Renderer
 from jaxdelegate.lm.text_stream import StoppedStream, TextStream
@@ -47,7 +47,7 @@ class LanguageModel(Started):
         self.created = int(time.time())
         self._path = path
         self._engine: Engine | None = None
-        self._preparer: Preparer | None = None
+        self._compiler: BackgroundCompiler | None = None
         self._renderer: Renderer | None = None
         self.batcher: TextBatcher = TextBatcher(
             self._new_scheduler,
@@ -79,8 +79,8 @@ class LanguageModel(Started):
         """Refuse new requests, finish those that were accepted, and end the thread."""
         self._is_ending.set()
         await asyncio.to_thread(self.batcher.close)
-        if self._preparer is not None:
-            await asyncio.to_thread(self._preparer.close)
+        if self._compiler is not None:
+            await asyncio.to_thread(self._compiler.close)
         if self._engine is not None:
             self._engine.close()
 
@@ -150,7 +150,7 @@ class LanguageModel(Started):
                 cache_dir=options.pop("serialization_dir", None),
                 options=options,
             )
-            self._preparer = self._engine.new_preparer()
+            self._compiler = self._engine.new_background_compiler()
             self._renderer = self._engine.renderer().without_lists()
             with waiting(f"{self.name} is being compiled, and not ready before"):
                 self._warm_up(self._engine)
@@ -162,11 +162,11 @@ class LanguageModel(Started):
         prompts = [[0], *([n] * (length + 1) for n, length in enumerate(engine.graph.lengths, 1))]
         for ids in prompts:
             self._check_ending()
-            decoder.read(0, ids[: engine.max_num_tokens])
+            decoder.prefill(0, ids[: engine.max_num_tokens])
         usual = None, SamplerConfig(temperature=0), SamplerConfig(top_k=DEFAULT_K)
         for rules in map(engine.rules, usual):
             self._check_ending()
-            decoder.read(0, [0])
+            decoder.prefill(0, [0])
             decoder.begin(0, 1, rules)
             decoder.run()
 
@@ -182,7 +182,7 @@ class LanguageModel(Started):
 
     def _new_scheduler(self) -> Scheduler:
         decoder = self.engine.new_decoder(self.settings.max_batch_size)
-        return Scheduler(self.engine, decoder, self._preparer)
+        return Scheduler(self.engine, decoder, self._compiler)
 
 
 def _end(ended: asyncio.Future[None], delta: Delta) -> None:

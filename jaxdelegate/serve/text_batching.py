@@ -218,7 +218,7 @@ class TextBatcher:
                 scheduler.leave(running)
                 self._ended(job, "abort")
         all_joined = self._join(scheduler)
-        scheduler.read()
+        scheduler.prefill()
         begin = time.monotonic()
         pace = self._paces[scheduler.is_constrained]
         changed = scheduler.run(pace.steps)

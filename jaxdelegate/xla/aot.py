@@ -91,21 +91,25 @@ def compile_partition(
         resident = (*call_lists, *prepared)
         n = len(resident)
 
-        ends = [(i, partition.outside(i).shape) for i in (*partition.inputs, *partition.states)]
+        inputs_and_states = [
+            (i, partition.outside(i).shape) for i in (*partition.inputs, *partition.states)
+        ]
 
         def program(*arrays: Any) -> tuple[Any, ...]:
             def once(values: Sequence[Any]) -> tuple[Any, ...]:
                 results: tuple[Any, ...] = call(*arrays[:n], *values)
                 return results
 
-            return over_slices(once, slices, ends, at_once=platform != "cpu")(arrays[n:])
+            return over_slices(once, slices, inputs_and_states, at_once=platform != "cpu")(
+                arrays[n:]
+            )
 
         program.__name__ = _name(partition)
         avals = [
             *(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in resident),  # type: ignore[no-untyped-call]
             *(
                 jax.ShapeDtypeStruct(slices.shape(i, shape), a.dtype)  # type: ignore[no-untyped-call]
-                for (i, shape), a in zip(ends, live, strict=True)
+                for (i, shape), a in zip(inputs_and_states, live, strict=True)
             ),
         ]
         if over is None:

@@ -90,7 +90,7 @@ class Program:
         return self._direct.bound((*self.inputs, *self.states), (*self.outputs, *self.states))
 
     def _by_xla(self, values: Sequence[Any]) -> Sequence[Any]:
-        return self.executable.run(self.constants, self._given_up(values))
+        return self.executable.run(self.constants, self._copy_donated(values))
 
     @functools.cached_property
     def _direct(self) -> DirectCalls | None:
@@ -98,7 +98,7 @@ class Program:
             return None
         return DirectCalls(self.executable, self.constants, len(self.states))
 
-    def _given_up(self, values: Sequence[Any]) -> Sequence[Any]:
+    def _copy_donated(self, values: Sequence[Any]) -> Sequence[Any]:
         """The values, with copies of device arrays that the program may overwrite."""
         if not self.donated:
             return values

@@ -92,7 +92,7 @@ def test_a_stop_token_ends_an_answer(tmp_path: Path) -> None:
     )
     assert "stop" in {c.finish_reason for c in both(engine, plain, max_output_tokens=40)}
     decoder = engine.new_decoder(1)
-    decoder.read(0, engine.prompt_ids("Hello"))
+    decoder.prefill(0, engine.prompt_ids("Hello"))
     decoder.begin(0, 40, engine.rules(), has_scores=True)
     pieces = [decoder.run(1)[0] for _ in range(20) if not decoder.is_resting(0)]
     assert [piece.ends for piece in pieces] == [False] * (len(pieces) - 1) + [True]
@@ -190,7 +190,7 @@ def test_each_step_adds_what_the_reference_accepts(
 ) -> None:
     """Its activations are zeros at first: the first proposals are worse than LiteRT-LM's."""
     ids, decoder = engine.prompt_ids(prompt), engine.new_decoder(1, has_stops=False)
-    decoder.read(0, ids)
+    decoder.prefill(0, ids)
     decoder.begin(0, 40, engine.rules())
     found = [len(decoder.run(1)[0].tokens) for _ in range(10)]
     assert found == Reference(path).rounds(ids, 40, is_warm=False)[:10]

@@ -38,12 +38,12 @@ def alone(engine: lm.Engine, ids: list[int], limit: int = 12) -> list[int]:
 def test_a_long_prompt_is_read_between_the_runs_of_others(engine: lm.Engine) -> None:
     batch = Scheduler(engine, engine.new_decoder(2))
     first = batch.join(request_of(engine, SHORT))
-    while batch.read():
+    while batch.prefill():
         pass
     second = batch.join(request_of(engine, LONG))
     assert batch.free == 0
     wanted, steps = alone(engine, SHORT), 0
-    while batch.read():
+    while batch.prefill():
         steps += 1
         batch.run(1)
         assert first.tokens == wanted[:steps]
@@ -60,7 +60,7 @@ def test_a_request_that_leaves_while_it_is_read(engine: lm.Engine) -> None:
     """The caches have what was read, and nothing else."""
     batch = Scheduler(engine, engine.new_decoder(2))
     left = batch.join(request_of(engine, LONG))
-    assert batch.read()
+    assert batch.prefill()
     batch.leave(left)
     batch.leave(left)  # nothing more
     assert (left.finish_reason, batch.free) == ("cancelled", 2)
@@ -68,7 +68,7 @@ def test_a_request_that_leaves_while_it_is_read(engine: lm.Engine) -> None:
     assert (again.slot, again.reused) == (left.slot, 8)
     other = batch.join(request_of(engine, OTHER))
     while batch.free < 2:
-        batch.read()
+        batch.prefill()
         batch.run(2)
     assert again.tokens == alone(engine, LONG)
     assert other.tokens == alone(engine, OTHER)
@@ -77,32 +77,32 @@ def test_a_request_that_leaves_while_it_is_read(engine: lm.Engine) -> None:
 def test_a_short_prompt_does_not_wait_for_a_long_one(engine: lm.Engine) -> None:
     batch = Scheduler(engine, engine.new_decoder(2))
     long, short = (batch.join(request_of(engine, ids)) for ids in (LONG, SHORT))
-    assert batch.read()  # for the first one
-    assert batch.read()  # for the shortest one, which is read now
+    assert batch.prefill()  # for the first one
+    assert batch.prefill()  # for the shortest one, which is read now
     batch.run(1)
     assert (short.tokens, long.tokens) == (alone(engine, SHORT)[:1], [])
     while batch.free < 2:
-        batch.read()
+        batch.prefill()
         batch.run(1)
     assert short.tokens == alone(engine, SHORT)
     assert long.tokens == alone(engine, LONG)
 
 
 def test_the_slot_that_has_most_of_a_prompt(engine: lm.Engine) -> None:
-    if engine.graph.reach is not None:
+    if engine.graph.max_rewind is not None:
         pytest.skip("its caches cannot go back")
     batch = Scheduler(engine, engine.new_decoder(2))
     slots = {}
     for name, ids in (("long", LONG), ("other", OTHER)):
         slots[name] = batch.join(request_of(engine, ids, 2)).slot
     while batch.free < 2:
-        batch.read()
+        batch.prefill()
         batch.run()
     for name, ids in (("other", [*OTHER, 99]), ("long", LONG[:-3])):
         running = batch.join(request_of(engine, ids, 2))
         assert (running.slot, running.reused) == (slots[name], len(ids) - 1)
     while batch.free < 2:
-        batch.read()
+        batch.prefill()
         batch.run()
     # Nothing in common but the start: the slot that was used least recently.
     unused = batch.join(request_of(engine, [50, 51], 2)).slot
@@ -115,7 +115,7 @@ def test_caches_of_other_owners_count_as_empty(engine: lm.Engine) -> None:
     def run(owner: str) -> ActiveRequest:
         running = batch.join(dataclasses.replace(request_of(engine, LONG), owner=owner))
         while batch.free < 2:
-            batch.read()
+            batch.prefill()
             batch.run()
         assert running.tokens == alone(engine, LONG)
         return running
@@ -124,7 +124,7 @@ def test_caches_of_other_owners_count_as_empty(engine: lm.Engine) -> None:
     assert (first.reused, other.reused) == (0, 0)
     assert first.slot != other.slot
     again = [run(owner) for owner in ("a", "b", "c", "a", "b")]
-    if engine.graph.reach is None:
+    if engine.graph.max_rewind is None:
         assert [r.reused for r in again] == [len(LONG) - 1, len(LONG) - 1, 0, 0, 0]
 
 
@@ -134,12 +134,12 @@ def test_tokens_that_may_begin_a_stop_are_not_settled(tmp_path: Path, engine: lm
     path.write_bytes(
         language_bundle(edit=lambda m: m.stop_tokens.add().token_ids.ids.extend([tokens[2], 260]))
     )
-    if engine.graph.reach is not None:
+    if engine.graph.max_rewind is not None:
         pytest.skip("one model is enough")
     with lm.Engine(path, lm.Backend.CPU()) as other:
         batch = Scheduler(other, other.new_decoder(1))
         running = batch.join(request_of(other, SHORT, 5))
-        batch.read()
+        batch.prefill()
         settled = []
         while batch.free == 0:
             batch.run(1)

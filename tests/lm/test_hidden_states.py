@@ -51,7 +51,7 @@ def test_others_generate_meanwhile(engine: lm.Engine) -> None:
     batch = Scheduler(engine, engine.new_decoder(2))
     running = [batch.join(Request(ids, 20, Rules())), batch.join(hidden_state_request(ids[:3]))]
     while batch.free < 2:
-        batch.read()
+        batch.prefill()
         batch.run(2)
     assert running[0].tokens == answer.token_ids
     assert running[0].hidden_state is None

@@ -128,7 +128,7 @@ def test_the_length_of_caches_follows_from_places(tmp_path: Path) -> None:
     with lm.Engine(path, lm.Backend.CPU()) as engine:
         decoder, found = engine.new_decoder(1, has_stops=False), []
         for steps in (32, 7, 1):
-            decoder.read(0, [5] * 240)
+            decoder.prefill(0, [5] * 240)
             decoder.begin(0, 40, Rules())
             lengths = dict[int, int]()
             while not decoder.is_resting(0):

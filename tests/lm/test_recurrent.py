@@ -46,7 +46,7 @@ def test_sequences_in_slots(engine: lm.Engine) -> None:
 
 def test_a_sequence_that_forgets_tokens_is_read_again(engine: lm.Engine) -> None:
     decoder, rules = engine.new_decoder(1, has_stops=False), engine.rules()
-    assert decoder.read(0, PROMPTS[2]) == 0
+    assert decoder.prefill(0, PROMPTS[2]) == 0
     first = decoder.score(0, [5, 6, 7])
     decoder.truncate(0, len(PROMPTS[2]))
     assert decoder.score(0, [5, 6, 7]) == pytest.approx(first, abs=1e-4)
@@ -55,10 +55,10 @@ def test_a_sequence_that_forgets_tokens_is_read_again(engine: lm.Engine) -> None
     answer = decoder.run()[0].tokens
     assert answer == greedy(PROMPTS[2])
     longer = [*PROMPTS[2], *answer, 70, 71]
-    assert decoder.read(0, longer) == len(PROMPTS[2]) + COUNT - 1  # nothing is read twice
+    assert decoder.prefill(0, longer) == len(PROMPTS[2]) + COUNT - 1  # nothing is read twice
     decoder.begin(0, COUNT, rules)
     assert decoder.run()[0].tokens == greedy(longer)
-    assert decoder.read(0, PROMPTS[2][:4]) == 0
+    assert decoder.prefill(0, PROMPTS[2][:4]) == 0
     decoder.begin(0, COUNT, rules)
     assert decoder.run()[0].tokens == greedy(PROMPTS[2][:4])
 
@@ -87,6 +87,6 @@ def test_the_declared_token_fills_a_step(tmp_path: Path, monkeypatch: pytest.Mon
     path = tmp_path / "model.litertlm"
     for edited, pad in ((None, 0), (edit, 2)):
         path.write_bytes(language_bundle(model=language_model(is_recurrent=True), edit=edited))
-        lm.Engine(path).new_decoder(1).read(0, PROMPTS[0])
+        lm.Engine(path).new_decoder(1).prefill(0, PROMPTS[0])
         _, _, _, tokens, *where = read.pop()
         assert (tokens.tolist(), where[:2]) == ([7, 8, *[pad] * 6], [0, 2])

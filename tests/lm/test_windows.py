@@ -52,11 +52,11 @@ def test_sequences_in_slots(engine: lm.Engine) -> None:
 def test_a_sequence_goes_back_within_reach(engine: lm.Engine) -> None:
     """The ring has more entries than the window; beyond these all tokens are read again."""
     decoder, long = engine.new_decoder(1, has_stops=False), PROMPTS[1]
-    assert engine._model.graph.reach == RING - WINDOW
+    assert engine._model.graph.max_rewind == RING - WINDOW
     for length, known in ((len(long) - 5, len(long) - 6), (len(long) - 12, 0)):
-        assert decoder.read(0, long) == 0
+        assert decoder.prefill(0, long) == 0
         ids = [*long[: length - 1], 99]
-        assert decoder.read(0, ids) == known
+        assert decoder.prefill(0, ids) == known
         decoder.begin(0, COUNT, engine.rules())
         assert decoder.run()[0].tokens == greedy(ids)
 
@@ -71,7 +71,7 @@ def test_rejected_tokens_in_a_ring(tmp_path: Path) -> None:
     with lm.Engine(path, max_batch=1, enable_speculative_decoding=True) as engine:
         decoder = engine.new_decoder(1, has_stops=False)
         for prompt in PROMPTS[:2]:
-            decoder.read(0, prompt)
+            decoder.prefill(0, prompt)
             decoder.begin(0, 20, engine.rules())
             while not decoder.is_resting(0):
                 decoder.run()

@@ -152,7 +152,7 @@ def test_scores_are_those_of_a_session(path: Path, engine: lm.Engine) -> None:
     found = predictor({"prompt": prompts, "continuation": texts})
     for i, (prompt, text) in enumerate(pairs):
         decoder = engine.new_decoder(1)
-        decoder.read(0, engine.prompt_ids(prompt))
+        decoder.prefill(0, engine.prompt_ids(prompt))
         wanted = decoder.score(0, engine.tokenize(text))
         np.testing.assert_allclose(found["log_probabilities"][i], wanted, rtol=1e-5)
         np.testing.assert_allclose(found["log_likelihood"][i], sum(wanted), rtol=1e-5)

@@ -893,7 +893,7 @@ def test_a_multi_token_stop_may_be_a_part_of_json(tmp_path: Path) -> None:
         request = Request([1, 80], 40, engine.rules(), constraint=constraint)
         running = batch.join(request)
         while running.finish_reason is None:
-            batch.read()
+            batch.prefill()
             batch.run()
         assert running.finish_reason == "stop"
         assert engine.detokenize(running.tokens) == '"xaby"'

@@ -58,7 +58,7 @@ class FakeBatch:
             self.running.remove(running)
             self.left.put(running)
 
-    def read(self) -> bool:
+    def prefill(self) -> bool:
         return False
 
     def run(self, steps: int) -> list[ActiveRequest]:

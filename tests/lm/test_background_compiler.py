@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from jaxdelegate import lm
+from jaxdelegate.lm.background_compiler import BackgroundCompiler
 from jaxdelegate.lm.choices import Rules
 from jaxdelegate.lm.graph import LanguageGraph
 from jaxdelegate.lm.language_model import LengthError
-from jaxdelegate.lm.preparing import Preparer
 from jaxdelegate.lm.scheduler import ActiveRequest, Request, Scheduler
 from jaxdelegate.lm.tasks import Task
 from tests.support.language_models import language_bundle, language_model
@@ -66,16 +66,17 @@ def finished(batch: Scheduler, *waited: ActiveRequest) -> None:
     timer.start()
     while any(running.finish_reason is None for running in waited):
         assert not end.is_set()
-        batch.read()
+        batch.prefill()
         batch.run(4)
     timer.cancel()
 
 
 def warmed(engine: lm.Engine, held: Held) -> Scheduler:
     """A batch that has the programs for short caches and the most likely token."""
-    batch = Scheduler(engine, engine.new_decoder(2), Preparer(held))
+    batch = Scheduler(engine, engine.new_decoder(2), BackgroundCompiler(held))
     held.allowed.set()
     finished(batch, batch.join(Request([5] * 70, 2, Rules())))
+    batch._compiler.close()  # type: ignore[union-attr]  # an optional program may be compiled still
     held.allowed.clear()
     return batch
 
@@ -89,7 +90,7 @@ def test_a_sequence_that_grows_waits_alone(engine: lm.Engine, held: Held) -> Non
     assert len(growing.tokens) == 256 - len(GROWING) + 1  # as many as fit
     another = batch.join(Request(SHORT, 20, Rules()))
     finished(batch, another)
-    batch.read(), batch.run(4)
+    batch.prefill(), batch.run(4)
     assert batch.is_held
     held.allowed.set()
     finished(batch, growing)
@@ -106,7 +107,7 @@ def test_a_prompt_that_is_too_long_for_the_caches_waits_alone(
     long = batch.join(Request([*GROWING, *SHORT * 20], 9, Rules()))
     short = batch.join(Request(SHORT, 90, Rules()))
     finished(batch, short)
-    assert (long.tokens, long.read) == ([], 256)
+    assert (long.tokens, long.prefilled) == ([], 256)
     held.allowed.set()
     finished(batch, long)
     (alone,) = engine.generate([[*GROWING, *SHORT * 20]], max_output_tokens=9)
@@ -122,10 +123,10 @@ def test_variants_join_and_leave(engine: lm.Engine, held: Held) -> None:
     held.allowed.set()
     first = batch.join(Request(SHORT, 60, sampled))
     while not first.tokens:
-        batch.read(), batch.run(1)
+        batch.prefill(), batch.run(1)
     second = batch.join(Request(SHORT, 90, Rules(), has_scores=True))
     while not second.tokens:
-        batch.read(), batch.run(1)
+        batch.prefill(), batch.run(1)
     held.allowed.clear()
     finished(batch, first, second)
     assert second.tokens == engine.generate([SHORT], max_output_tokens=90)[0].token_ids
@@ -141,10 +142,10 @@ def test_variants_without_a_common_program_take_turns(engine: lm.Engine, held: H
     finished(batch, *alone)
     alone.append(batch.join(requests[1]))
     finished(batch, *alone)
-    batch._preparer.close()  # type: ignore[union-attr]
+    batch._compiler.close()  # type: ignore[union-attr]
     held.allowed.clear()
     both = [batch.join(request) for request in requests]
-    while batch.read():
+    while batch.prefill():
         pass
     for _ in range(10):
         batch.run(2)
@@ -162,9 +163,9 @@ def test_longer_caches_wait_for_the_programs_of_all(engine: lm.Engine, held: Hel
     finished(batch, batch.join(plain))
     alone = batch.join(growing)
     finished(batch, alone)
-    batch._preparer.close()  # type: ignore[union-attr]
+    batch._compiler.close()  # type: ignore[union-attr]
     held.allowed.clear()
-    batch = Scheduler(engine, engine.new_decoder(2), Preparer(held))
+    batch = Scheduler(engine, engine.new_decoder(2), BackgroundCompiler(held))
     grown, short = batch.join(growing), batch.join(plain)
     finished(batch, short)
     assert len(grown.tokens) == 256 - len(GROWING) + 1
@@ -181,13 +182,13 @@ def test_who_waits_outside_waits_for_a_turn_to_compile(engine: lm.Engine, held: 
     assert batch.is_ready(Request(GROWING[:200], 3, Rules()))
     assert not any(batch.is_ready(request) for request in (*wanted, long))
     held.allowed.set()
-    batch._preparer.close()  # type: ignore[union-attr]
+    batch._compiler.close()  # type: ignore[union-attr]
     assert [batch.is_ready(request) for request in (wanted[0], wanted[1])] == [True, False]
-    batch._preparer.close()  # type: ignore[union-attr]
+    batch._compiler.close()  # type: ignore[union-attr]
     assert batch.is_ready(wanted[1])
     held.error = RuntimeError("no memory")
     assert not batch.is_ready(long)
-    batch._preparer.close()  # type: ignore[union-attr]
+    batch._compiler.close()  # type: ignore[union-attr]
     assert batch.is_ready(long)  # it hears of the error in its slot
     failing = batch.join(long)
     finished(batch, failing)
@@ -198,12 +199,12 @@ def test_a_request_alone_has_a_program_of_its_own(
     engine: lm.Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once it is compiled; the others' caches stay as they are."""
-    preparer, decoder, ran = engine.new_preparer(), engine.new_decoder(2), list[Task]()
-    batch, run = Scheduler(engine, decoder, preparer), engine._model.run
+    compiler, decoder, ran = engine.new_background_compiler(), engine.new_decoder(2), list[Task]()
+    batch, run = Scheduler(engine, decoder, compiler), engine._model.run
     monkeypatch.setattr(engine._model, "run", lambda task, *a: (ran.append(task), run(task, *a))[1])
     resting = batch.join(Request(SHORT, 3, Rules()))
     finished(batch, resting)
-    preparer.close()
+    compiler.close()
     alone = batch.join(Request(GROWING[1:9], 30, Rules()))
     ran.clear()
     finished(batch, alone)
@@ -225,7 +226,7 @@ def test_without_its_own_program_a_request_alone_goes_on(
     running = batch.join(Request(SHORT, 20, Rules()))
     finished(batch, running)
     assert running.tokens == engine.generate([SHORT], max_output_tokens=20)[0].token_ids
-    batch._preparer.close()  # type: ignore[union-attr]
+    batch._compiler.close()  # type: ignore[union-attr]
     assert "one request at a time take longer: no memory" in caplog.text
 
 
@@ -249,25 +250,25 @@ def test_lengths_that_a_model_cannot_have(tmp_path: Path) -> None:
     path.write_bytes(language_bundle(model=content))
     with lm.Engine(path, lm.Backend.CPU(), max_batch=2, cache_dir=":nocache") as engine:
         assert len(engine.graph.cache_lengths) > 1
-        batch = Scheduler(engine, engine.new_decoder(2), engine.new_preparer())
+        batch = Scheduler(engine, engine.new_decoder(2), engine.new_background_compiler())
         running = batch.join(Request(SHORT, 9, Rules()))
         finished(batch, running)
         assert running.tokens == engine.generate([SHORT], max_output_tokens=9)[0].token_ids
 
 
 def test_closing_waits_for_the_thread(held: Held) -> None:
-    preparer, tasks = Preparer(held), ["a", "b", "c"]
+    compiler, tasks = BackgroundCompiler(held), ["a", "b", "c"]
     done = list[str]()
     held._model = type("Model", (), {"prepare": lambda task, **_: done.append(task)})
-    assert not preparer.is_ready(tasks)  # type: ignore[arg-type]
+    assert not compiler.is_ready(tasks)  # type: ignore[arg-type]
     threading.Timer(0.05, held.allowed.set).start()
-    preparer.close()
+    compiler.close()
     assert done == ["a"]
     held.error = LengthError()
-    assert not preparer.is_ready(["d"])  # type: ignore[list-item]
-    preparer.close()
+    assert not compiler.is_ready(["d"])  # type: ignore[list-item]
+    compiler.close()
     with pytest.raises(LengthError):
-        preparer.is_ready(["d"])  # type: ignore[list-item]
+        compiler.is_ready(["d"])  # type: ignore[list-item]
 
 
 SCRIPT = """
@@ -277,16 +278,16 @@ from jaxdelegate.lm.choices import Rules
 from jaxdelegate.lm.scheduler import Request, Scheduler
 
 with lm.Engine(sys.argv[1], lm.Backend.CPU(), max_batch=2, cache_dir=sys.argv[2]) as engine:
-    preparer = engine.new_preparer()
-    batch = Scheduler(engine, engine.new_decoder(2), preparer)
+    compiler = engine.new_background_compiler()
+    batch = Scheduler(engine, engine.new_decoder(2), compiler)
     first = batch.join(Request([1, 80, 81], 100, Rules()))
     while len(first.tokens) < 5:
-        batch.read(), batch.run(1)
+        batch.prefill(), batch.run(1)
     had_jax = "jax" in sys.modules
     second = batch.join(Request([1, 80, 81], 9, Rules(), has_scores=len(sys.argv) > 3))
     while first.finish_reason is None or second.finish_reason is None:
-        batch.read(), batch.run(1)
-    preparer.close()
+        batch.prefill(), batch.run(1)
+    compiler.close()
     print(had_jax, "jax" in sys.modules, first.tokens, second.tokens, len(second.scores))
 """
 

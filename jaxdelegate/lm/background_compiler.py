@@ -17,7 +17,7 @@ class _Model(Protocol):
     def prepare(self, task: Task, *, is_optional: bool = False) -> None: ...
 
 
-class Preparer:
+class BackgroundCompiler:
     """Loads or compiles the programs of a model, one after the other."""
 
     def __init__(self, model: _Model) -> None:
