@@ -15,7 +15,7 @@ FOLDERS = {"op_lowering": ROOT / "op_lowering", "quant": ROOT / "quant"}
 # A room is a folder of the package, or a module in its root. It may import from the rows above its
 # own. docs/architecture.md says what each is for.
 LAYERS = (
-    ("errors", "forks", "lru_cache", "text", "version", "waiting", "whole_imports"),
+    ("errors", "forks", "lru_cache", "text", "version", "waiting", "whole_imports", "wire"),
     ("not_built", "optional", "options", "pjrt", "quant"),
     ("report",),
     ("kernels",),
@@ -270,7 +270,7 @@ def test_numpy_kernels_use_options_and_the_arithmetic_of_integers_only() -> None
             if package == "jaxdelegate" and room(name) != "reference":
                 is_quant = rest[0] == "quant" and not rest[-1].startswith("jax_")
                 is_word = rest[0] == "op_lowering" and operator_word(name) in KERNELS_USE
-                is_known = is_quant or is_word or rest[0] == "optional"
+                is_known = is_quant or is_word or rest[0] in ("optional", "wire")
                 assert is_known, f"{module} imports {name}"
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from jaxdelegate.direct.wire import Message, varint
+from jaxdelegate.wire import Message, varint
 
 Slice = tuple[int, int, int]  # allocation, offset, bytes
 
@@ -210,5 +210,5 @@ def _literal(message: Message) -> np.ndarray:
         return np.frombuffer(message.data(field), raw)
     if element in _NUMBERS:
         number, field = _NUMBERS[element]
-        return message.packed(field).astype(np.int64).astype(number)
+        return message.packed(field).astype(number)
     raise UnknownError(f"a constant of element type {element}")

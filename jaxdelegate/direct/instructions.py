@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from jaxdelegate.direct.compiled import Compiled, Slice, UnknownError
-from jaxdelegate.direct.wire import Message
+from jaxdelegate.wire import Message
 
 _MOST_BUFFERS, _MOST_ATTRIBUTES, _MOST_DIMENSIONS = 256, 8, 8
 

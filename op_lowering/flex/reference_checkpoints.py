@@ -15,9 +15,9 @@ from jaxdelegate.op_lowering.flex import reference_tables
 from jaxdelegate.op_lowering.flex.options import EnsureShapeOptions
 from jaxdelegate.op_lowering.flex.reference_tables import encoded
 from jaxdelegate.op_lowering.records.flex import DATA_TYPES, FLEX, FlexOptions
-from jaxdelegate.op_lowering.records.wire import fields, varint, varints
 from jaxdelegate.op_lowering.spec import Shape, Specs
 from jaxdelegate.reference.kernel import Array, Folds, Infer, Kernel, Services, same_shape
+from jaxdelegate.wire import Message
 
 _META, _DATA = 1, 2  # fields of SavedTensorSlices
 _NAME, _SHAPE, _TYPE, _SLICE = 1, 2, 3, 4  # of SavedSliceMeta
@@ -93,7 +93,7 @@ def restore(
         raise ValueError(
             f"FlexRestore: {file!r}: {wanted!r} is stored in parts, which are not supported"
         )
-    return (_values(_only(_only(data, _DATA), 3), dtype).reshape(shape),)
+    return (_values(Message(data).message(_DATA).message(3), dtype).reshape(shape),)
 
 
 def _allowed(call: Services, path: Array) -> str:
@@ -171,39 +171,31 @@ def _tensor(name: str, array: Array) -> bytes:
 
 def _stored_shape(meta: bytes, name: str, dtype: np.dtype) -> Shape:
     there = []
-    for number, content in fields(_only(meta, _META)):
-        if number != 1:
-            continue
-        tensor = dict(fields(content))
-        there.append(_text(tensor.get(_NAME, b"")))
+    for tensor in Message(meta).message(_META).messages(1):
+        there.append(_text(bytes(tensor.data(_NAME))))
         if there[-1] != name:
             continue
-        stored = np.dtype(DATA_TYPES.get(varint(tensor.get(_TYPE, b"\0"), 0)[0], "V1"))
+        stored = np.dtype(DATA_TYPES.get(tensor.integer(_TYPE), "V1"))
         if stored != dtype:
             raise ValueError(f"{name!r} is {stored} in it, and {dtype} in the model")
-        return tuple(_sizes(tensor.get(_SHAPE, b"")))
+        return tuple(_sizes(tensor.message(_SHAPE)))
     raise ValueError(f"it has not {name!r}, but {', '.join(map(repr, there)) or 'nothing'}")
 
 
-def _sizes(shape: bytes) -> Iterator[int]:
+def _sizes(shape: Message) -> Iterator[int]:
     """The sizes in a TensorShapeProto; -1 is any size."""
-    for number, dimension in fields(shape):
-        if number == 2:
-            yield next((varints(n)[0] for field, n in fields(dimension) if field == 1), 0)
+    for dimension in shape.messages(2):
+        yield (dimension.integers(1) or [0])[-1]
 
 
-def _only(message: bytes, number: int) -> bytes:
-    return b"".join(content for n, content in fields(message) if n == number)
-
-
-def _values(tensor: bytes, dtype: np.dtype) -> Array:
+def _values(tensor: Message, dtype: np.dtype) -> Array:
     if dtype.hasobject:
-        return np.array([*(c for n, c in fields(tensor) if n == 8), None], object)[:-1]
+        return np.array([*map(bytes, tensor.all_data(8)), None], object)[:-1]
     if dtype.str in _AS_THEY_ARE:
-        return np.frombuffer(_only(tensor, _AS_THEY_ARE[dtype.str]), dtype).copy()
+        return np.frombuffer(b"".join(tensor.all_data(_AS_THEY_ARE[dtype.str])), dtype).copy()
     if dtype.str not in _AS_VARINTS:
         raise TypeError(f"FlexRestore: {dtype}, which a checkpoint cannot hold")
-    numbers = varints(_only(tensor, _AS_VARINTS[dtype.str]))
+    numbers = tensor.integers(_AS_VARINTS[dtype.str])
     if dtype == np.float16:
         return np.array(numbers, np.uint16).view(np.float16)
     return np.array(numbers, np.int64).astype(dtype)
@@ -226,8 +218,8 @@ def ensure_shape(o: EnsureShapeOptions, _i: Specs, _o: Specs, x: Array) -> tuple
 
 
 def _wanted(o: EnsureShapeOptions) -> Shape | None:
-    is_any = any(number == 3 and varint(value, 0)[0] for number, value in fields(o.shape))
-    return None if is_any else tuple(_sizes(o.shape))
+    shape = Message(o.shape)
+    return None if shape.integer(3) else tuple(_sizes(shape))
 
 
 def _check_shape(o: EnsureShapeOptions, shape: Shape) -> None:

@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from jaxdelegate.op_lowering.records.wire import varint
+from jaxdelegate.wire import varint
 
 _MAGIC = struct.pack("<Q", 0xDB4775248B80FB57)
 _FOOTER = 48

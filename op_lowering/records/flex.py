@@ -6,15 +6,17 @@ and the encoded NodeDef.
 
 import dataclasses
 import struct
-from collections.abc import Callable, Mapping
-from typing import Any, Self
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self, TypeVar
 
 import ml_dtypes
 import numpy as np
 from flatbuffers import flexbuffers
 
 from jaxdelegate.op_lowering.records.custom import MAX_FLEXBUFFER, CustomOptions
-from jaxdelegate.op_lowering.records.wire import fields, varints
+from jaxdelegate.wire import Message
+
+_Value = TypeVar("_Value")
 
 FLEX = "Flex"  # what such a custom operator's name begins with
 _OP, _ATTRIBUTES = 2, 5  # fields of NodeDef
@@ -59,18 +61,18 @@ class FlexOptions(CustomOptions):
         if not data:
             return cls(data)
         try:
-            found = _attributes(_node_def(data))
+            attributes = _attributes(_node_def(data))
             values = {
-                name: _READ[type(default)](found[name])
+                name: _READ[type(default)](attributes[name])
                 for name, default in defaults.items()
-                if name in found
+                if name in attributes
             }
         except (ValueError, LookupError) as error:
             raise ValueError(f"custom options: expected a NodeDef: {error}") from error
         return cls(data, **values)
 
 
-def _node_def(data: bytes) -> bytes:
+def _node_def(data: bytes) -> Message:
     if len(data) > MAX_FLEXBUFFER:
         raise ValueError(f"at most {MAX_FLEXBUFFER} bytes, got {len(data)}")
     try:
@@ -85,40 +87,41 @@ def _node_def(data: bytes) -> bytes:
         AssertionError,
     ) as error:
         raise ValueError(f"in a vector of two strings: {error!r}") from error
-    if name not in [content for number, content in fields(encoded) if number == _OP]:
+    node_def = Message(encoded)
+    if name not in node_def.all_data(_OP):
         raise ValueError(f"of {name!r}, which it does not name")
-    return encoded
+    return node_def
 
 
-def _attributes(node_def: bytes) -> Mapping[str, Mapping[int, bytes]]:
-    """By name, the fields of an AttrValue; of equal ones the last counts."""
-    entries = (dict(fields(content)) for n, content in fields(node_def) if n == _ATTRIBUTES)
-    return {
-        entry.get(_KEY, b"").decode(errors="replace"): dict(fields(entry.get(_VALUE, b"")))
-        for entry in entries
-    }
+def _attributes(node_def: Message) -> Mapping[str, Message]:
+    """The AttrValue of each name; of equal ones the last counts."""
+    entries = node_def.messages(_ATTRIBUTES)
+    return {_text(entry.data(_KEY)): entry.message(_VALUE) for entry in entries}
 
 
-def _integer(value: Mapping[int, bytes], number: int = _INTEGER) -> int:
-    (only,) = varints(_content(value, number))
-    return only
+def _integer(value: Message, number: int = _INTEGER) -> int:
+    return _last(value.integers(number), number)
 
 
-def _content(value: Mapping[int, bytes], number: int) -> bytes:
-    if number not in value:
+def _data(value: Message, number: int) -> memoryview:
+    return _last(value.all_data(number), number)
+
+
+def _last(values: Sequence[_Value], number: int) -> _Value:
+    if not values:
         kinds = "list", "string", "integer", "float", "bool", "type", "shape"
         raise ValueError(f"an attribute is not of the type {kinds[number - 1]}")
-    return value[number]
+    return values[-1]
 
 
-def _float(value: Mapping[int, bytes]) -> float:
-    content = _content(value, _FLOAT)
+def _float(value: Message) -> float:
+    content = _data(value, _FLOAT)
     if len(content) != 4:
         raise ValueError(f"a float has {len(content)} bytes")
     return float(struct.unpack("<f", content)[0])
 
 
-def _dtype(value: Mapping[int, bytes]) -> np.dtype:
+def _dtype(value: Message) -> np.dtype:
     number = _integer(value, _TYPE)
     if number not in DATA_TYPES:
         raise ValueError(f"DataType {number}, which no tensor has")
@@ -126,19 +129,22 @@ def _dtype(value: Mapping[int, bytes]) -> np.dtype:
     return dtype
 
 
-def _listed(value: Mapping[int, bytes]) -> tuple[int | str, ...]:
+def _listed(value: Message) -> tuple[int | str, ...]:
     """Integers, packed or one to a field, or strings."""
-    values = list(fields(_content(value, _LIST)))
-    texts = (part.decode(errors="replace") for n, part in values if n == _BYTES)
-    return *(i for n, part in values if n == _INTEGER for i in varints(part)), *texts
+    values = Message(_data(value, _LIST))
+    return *values.integers(_INTEGER), *map(_text, values.all_data(_BYTES))
 
 
-_READ: dict[type, Callable[[Mapping[int, bytes]], Any]] = {
+def _text(content: memoryview) -> str:
+    return bytes(content).decode(errors="replace")
+
+
+_READ: dict[type, Callable[[Message], Any]] = {
     bool: lambda value: _integer(value, _BOOL) != 0,
     int: _integer,
     float: _float,
-    str: lambda value: _content(value, _BYTES).decode(errors="replace"),
+    str: lambda value: _text(_data(value, _BYTES)),
     tuple: _listed,
-    bytes: lambda value: _content(value, _SHAPE),
+    bytes: lambda value: bytes(_data(value, _SHAPE)),
     type(np.dtype(np.float32)): _dtype,
 }

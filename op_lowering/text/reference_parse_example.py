@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from jaxdelegate.op_lowering.records.wire import fields, varints
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
 from jaxdelegate.reference.kernel import Array, Infer, Kernel, undeclared_shapes
+from jaxdelegate.wire import Message, fields
 
-_Feature = tuple[int, list[bytes]]  # which list of the message Feature, and its encoded values
+_Feature = tuple[int, Message]  # which list of the message Feature, and the list
 _Example = dict[bytes, _Feature]
 
 
@@ -156,27 +156,27 @@ def _values(example: _Example, key: bytes, dtype: np.dtype) -> Array | None:
         return None
     if dtype not in _LISTS:
         raise TypeError(f"features are int64, float32 or strings, not {dtype}")
-    number, pieces = example[key]
+    number, values = example[key]
     wanted, decode = _LISTS[dtype]
     if number != wanted:
         raise ValueError(f"the feature {key!r} is not a list of {dtype}")
-    return decode(pieces)
+    return decode(values)
 
 
-def _strings(pieces: list[bytes]) -> Array:
-    return np.array([*pieces, None], object)[:-1]
+def _strings(values: Message) -> Array:
+    return np.array([*map(bytes, values.all_data(1)), None], object)[:-1]
 
 
-def _floats(pieces: list[bytes]) -> Array:
-    return np.frombuffer(b"".join(pieces), "<f4")
+def _floats(values: Message) -> Array:
+    return np.frombuffer(b"".join(values.all_data(1)), "<f4")
 
 
-def _integers(pieces: list[bytes]) -> Array:
-    return np.array(varints(b"".join(pieces)), np.int64)
+def _integers(values: Message) -> Array:
+    return np.array(values.integers(1), np.int64)
 
 
 # By dtype: the list of the message Feature that holds it, and what its encoded values mean.
-_LISTS: dict[np.dtype, tuple[int, Callable[[list[bytes]], Array]]] = {
+_LISTS: dict[np.dtype, tuple[int, Callable[[Message], Array]]] = {
     np.dtype(object): (1, _strings),
     np.dtype(np.float32): (2, _floats),
     np.dtype(np.int64): (3, _integers),
@@ -186,22 +186,15 @@ _LISTS: dict[np.dtype, tuple[int, Callable[[list[bytes]], Array]]] = {
 def _read_example(message: bytes) -> _Example:
     """Example { Features features = 1 }, Features { map<string, Feature> feature = 1 }."""
     example: _Example = {}
-    for features in _pieces(message, 1):
-        for entry in _pieces(features, 1):
-            key = [b"", *_pieces(entry, 1)][-1]
-            lists = [
-                (number, _pieces(values, 1))
-                for feature in _pieces(entry, 2)[-1:]
-                for number, values in fields(feature)
-            ]
+    for features in Message(message).messages(1):
+        for entry in features.messages(1):
+            key = bytes(entry.data(1))
+            feature = fields(entry.data(2))
+            lists = [(n, Message(v)) for n, _, v in feature if isinstance(v, memoryview)]
             example.pop(key, None)  # the last entry of a key counts, even an empty one
             if lists:
                 example[key] = lists[-1]
     return example
-
-
-def _pieces(message: bytes, number: int) -> list[bytes]:
-    return [piece for found, piece in fields(message) if found == number]
 
 
 KERNELS = {

@@ -2,8 +2,6 @@
 
 import random
 import struct
-from collections.abc import Callable
-from typing import Any
 
 import jax
 import numpy as np
@@ -12,7 +10,6 @@ from jax import lax
 
 from jaxdelegate.direct import instructions, linker
 from jaxdelegate.direct.compiled import Compiled, UnknownError
-from jaxdelegate.direct.wire import Message
 from jaxdelegate.pjrt import client
 
 ERRORS = (*client.LOAD_ERRORS, struct.error)  # those that `DirectCalls` takes for "not possible"
@@ -53,61 +50,6 @@ def test_damaged_bytes_are_errors(serialized: bytes) -> None:
         except ERRORS:
             failed += 1
     assert failed > 100
-
-
-def fields(*pairs: tuple[int, int | bytes]) -> bytes:
-    out = b""
-    for number, value in pairs:
-        data = varint(value) if isinstance(value, int) else varint(len(value)) + value
-        out += varint(number << 3 | (0 if isinstance(value, int) else 2)) + data
-    return out
-
-
-def varint(value: int) -> bytes:
-    out = b""
-    while value > 127:
-        out, value = out + bytes([value & 127 | 128]), value >> 7
-    return out + bytes([value])
-
-
-def test_fields() -> None:
-    inner = fields((1, 300), (1, b"\x01\x80\x01"), (2, b"text"))
-    message = Message(
-        memoryview(fields((3, inner), (3, b""), (4, 1 << 63)) + b"\x2d\x00\x00\x80\x3f")
-    )
-    first, second = message.messages(3)
-    assert (first.integers(1), first.text(2), second.integers(1)) == ([300, 1, 128], "text", [])
-    assert (message.integer(4), message.integer(9), bytes(message.data(9))) == (1 << 63, 0, b"")
-    assert np.frombuffer(message.data(5), np.float32) == [1]
-
-
-@pytest.mark.parametrize(
-    "wrong", [b"\x0a\x05abc", b"\x0b", b"\x80", b"\x0d\x00"], ids=["short", "group", "tag", "fixed"]
-)
-def test_no_message(wrong: bytes) -> None:
-    with pytest.raises((ValueError, IndexError)):
-        Message(memoryview(wrong))
-
-
-@pytest.mark.parametrize("read", [Message.data, Message.message, Message.all_data])
-def test_a_field_of_another_type(read: Callable[[Message, int], Any]) -> None:
-    with pytest.raises(ValueError, match="field 1 is a number"):
-        read(Message(memoryview(fields((1, 5)))), 1)
-    with pytest.raises(ValueError, match="field 1 is not a number"):
-        Message(memoryview(fields((1, b"5")))).integer(1)
-
-
-def test_packed_numbers() -> None:
-    values = [0, 127, 128, 300, 1 << 35, (1 << 64) - 5, 7]
-    message = Message(memoryview(fields((1, b"".join(map(varint, values))))))
-    assert message.packed(1).tolist() == message.integers(1) == values
-    assert message.packed(1).astype(np.int64).tolist()[-2:] == [-5, 7]
-
-
-@pytest.mark.parametrize("damaged", [b"", b"\x80", b"\x01\x80", b"\x80" * 10 + b"\x01"])
-def test_packed_numbers_that_are_damaged(damaged: bytes) -> None:
-    with pytest.raises(ValueError, match="field 1 is not a list of numbers"):
-        Message(memoryview(fields((1, damaged)))).packed(1)
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,10 @@ from jaxlib import version
 
 import jaxdelegate
 from jaxdelegate.direct import calls
-from jaxdelegate.direct.wire import varint
 from jaxdelegate.interpreter import Interpreter
 from jaxdelegate.kernels import library
 from jaxdelegate.testing import Case, f32
+from jaxdelegate.wire import varint
 
 JAXLIB = Path(jaxlib.__file__).parent / "libjax_common.so"
 
