@@ -43,26 +43,16 @@ class Instruction:
     opcode: str
     scopes: tuple[str, ...]  # of the operators that it computes, in the order of the program
     bytes: int  # of its results
-    traffic: int  # bytes of its results and operands
-    # Instructions of the computations that it calls, at all levels.
-    called: frozenset[str] = frozenset()
-    batch: CallBatch | None = None  # None: it is not a call batch
+    operands: tuple[str, ...]
+    computations: tuple[str, ...]  # that it calls
+    batch: CallBatch | None  # None: it is not a call batch
+    traffic: int = 0  # bytes of its results and operands
+    called: frozenset[str] = frozenset()  # instructions of its computations, at all levels
 
     @property
     def is_control(self) -> bool:
         """Whether it only runs other instructions, as loops do."""
         return self.opcode in _CONTROL
-
-
-@dataclasses.dataclass
-class _Parsed:
-    name: str
-    opcode: str
-    shape: str
-    scopes: tuple[str, ...]
-    operands: tuple[str, ...]
-    computations: tuple[str, ...]
-    batch: CallBatch | None
 
 
 def read_program(text: str, scopes: Collection[str]) -> dict[str, Instruction]:
@@ -71,9 +61,9 @@ def read_program(text: str, scopes: Collection[str]) -> dict[str, Instruction]:
     return _Program(bodies, list(scopes)).instructions()
 
 
-def _parse(text: str, scopes: frozenset[str]) -> dict[str, list[_Parsed]]:
-    bodies: dict[str, list[_Parsed]] = {}
-    body: list[_Parsed] = []
+def _parse(text: str, scopes: frozenset[str]) -> dict[str, list[Instruction]]:
+    bodies: dict[str, list[Instruction]] = {}
+    body: list[Instruction] = []
     for line in text.splitlines():
         begins = _COMPUTATION.match(line)
         if begins:
@@ -85,7 +75,7 @@ def _parse(text: str, scopes: frozenset[str]) -> dict[str, list[_Parsed]]:
     return bodies
 
 
-def _parsed(found: re.Match[str], scopes: frozenset[str]) -> _Parsed:
+def _parsed(found: re.Match[str], scopes: frozenset[str]) -> Instruction:
     rest = found["rest"]
     metadata = _OP_NAME.search(rest)
     parts = metadata[1].split("/") if metadata else []
@@ -97,22 +87,23 @@ def _parsed(found: re.Match[str], scopes: frozenset[str]) -> _Parsed:
     calls = tuple(by_part.get(name, ()))
     computations = [c for group in _CALLED.findall(rest) for c in group.strip("{}").split(",")]
     operands = rest.split("), ", 1)[0]
-    return _Parsed(
+    is_batch = found["opcode"] == "custom-call" and len(calls) > 1
+    return Instruction(
         name=found["name"],
         opcode=found["opcode"],
-        shape=found["shape"],
         scopes=tuple(dict.fromkeys(scope for call in calls for scope in call)),
+        bytes=_bytes(found["shape"]),
         operands=tuple(_OPERAND.findall(operands)),
         computations=tuple(c.strip().lstrip("%") for c in computations if c.strip()),
-        batch=CallBatch(batch_number(name), calls) if len(calls) > 1 else None,
+        batch=CallBatch(batch_number(name), calls) if is_batch else None,
     )
 
 
 class _Program:
-    def __init__(self, bodies: Mapping[str, list[_Parsed]], order: list[str]) -> None:
+    def __init__(self, bodies: Mapping[str, list[Instruction]], order: list[str]) -> None:
         self._bodies = bodies
         self._rank = {scope: i for i, scope in enumerate(order)}
-        self._users: dict[str, list[_Parsed]] = {}
+        self._users: dict[str, list[Instruction]] = {}
         self._by_name = {i.name: i for body in bodies.values() for i in body}
         for instruction in self._by_name.values():
             for operand in instruction.operands:
@@ -126,29 +117,25 @@ class _Program:
 
     def instructions(self) -> dict[str, Instruction]:
         return {
-            i.name: Instruction(
-                name=i.name,
-                opcode=i.opcode,
+            name: dataclasses.replace(
+                i,
                 scopes=self._scopes(i),
-                bytes=_bytes(i.shape),
-                traffic=_bytes(i.shape)
-                + sum(_bytes(self._by_name[o].shape) for o in self._operands(i)),
+                traffic=i.bytes + sum(self._by_name[o].bytes for o in self._operands(i)),
                 called=frozenset(inner.name for inner in self._inside(i)),
-                batch=i.batch if i.opcode == "custom-call" else None,
             )
-            for i in self._by_name.values()
+            for name, i in self._by_name.items()
         }
 
-    def _operands(self, instruction: _Parsed) -> list[str]:
+    def _operands(self, instruction: Instruction) -> list[str]:
         return [name for name in instruction.operands if name in self._by_name]
 
-    def _inside(self, instruction: _Parsed) -> Iterable[_Parsed]:
+    def _inside(self, instruction: Instruction) -> Iterable[Instruction]:
         for computation in instruction.computations:
             for inner in self._bodies.get(computation, ()):
                 yield inner
                 yield from self._inside(inner)
 
-    def _scopes(self, instruction: _Parsed) -> tuple[str, ...]:
+    def _scopes(self, instruction: Instruction) -> tuple[str, ...]:
         """Its scopes and those inside, or else its first user's, last operand's or caller's.
 
         XLA drops the metadata of some instructions that it rewrites, such as a dot under a bias.
@@ -168,7 +155,7 @@ class _Program:
         caller = self._callers.get(instruction.name)
         return () if caller is None else self._scopes(caller)
 
-    def _own(self, instruction: _Parsed) -> set[str]:
+    def _own(self, instruction: Instruction) -> set[str]:
         inside = [i for i in self._inside(instruction) if i.opcode not in _SILENT]
         return {scope for i in inside for scope in i.scopes} or {*instruction.scopes}
 

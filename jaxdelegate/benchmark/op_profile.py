@@ -14,38 +14,15 @@ import numpy as np
 
 from jaxdelegate.benchmark import hlo, trace
 from jaxdelegate.benchmark.session import Session
-from jaxdelegate.benchmark.work import OperatorWork, Span, host_span, work_of
+from jaxdelegate.benchmark.work import OperatorWork, OpTime, cost_of, work_of
 from jaxdelegate.interpreter import Interpreter
 from jaxdelegate.kernels.call_times import CallTime, timed_calls
+from jaxdelegate.measuring.costs import specs_bytes
 from jaxdelegate.measuring.stats import Stat
 from jaxdelegate.runtime.execution_plan import OperatorStep, PartitionStep, Step
 from jaxdelegate.simple_delegate import Node
 
 _T = TypeVar("_T")
-
-
-@dataclasses.dataclass(frozen=True)
-class OpTime:
-    type: str  # the operator's name, or several joined by + if XLA fused them
-    name: str  # its outputs and its index, as TFLite names nodes
-    times: Stat  # microseconds in each profiled run
-    bytes: int = 0  # of its results
-    times_called: int = 1  # in one run; inside a partition the number of XLA instructions
-    nodes: tuple[int, ...] = ()  # the operators' indices
-    traffic: int = 0  # bytes that XLA's instructions read and write
-
-    def span(self) -> Span:
-        return Span(self.nodes, self.times.avg / 1e6, self.traffic)
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "type": self.type,
-            "name": self.name,
-            "nodes": list(self.nodes),
-            "times_called": self.times_called,
-            "bytes": self.bytes,
-            "us": self.times.as_dict(),
-        }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,7 +78,7 @@ def collect(
     tables = [(p.nodes, _inside(p.nodes, p.program, events, calls, runs)) for p in partitions]
     inside = tuple(row for _, rows in tables for row in rows)
     nodes = steps.rows() if steps else _stock_nodes(partitions, inside, invokes)
-    work = [w for own, rows in tables for w in work_of([row.span() for row in rows], own)]
+    work = [w for own, rows in tables for w in work_of(rows, own)]
     work += steps.work() if steps else []
     return Profile(tuple(init), nodes, inside, runs, tuple(work))
 
@@ -262,15 +239,24 @@ class _StepTimes:
                 rows.append(_partition_row(step.delegate.name, step.params.nodes, index, times))
                 index += 1
             elif isinstance(step, OperatorStep):
-                node = step.node
-                name = f"{_outputs(node)}:{node.index}"
-                rows.append(OpTime(node.name, name, times, _size(node), nodes=(node.index,)))
+                rows.append(_host_row(step.node, times))
         return tuple(rows)
 
     def work(self) -> list[OperatorWork]:
-        steps = [step for step in self._steps.values() if isinstance(step, OperatorStep)]
-        spans = [host_span(s.node, Stat.of(self._times[id(s)]).avg / 1e6) for s in steps]
-        return work_of(spans, [step.node for step in steps])
+        rows = [
+            (step.node, _host_row(step.node, Stat.of(self._times[key])))
+            for key, step in self._steps.items()
+            if isinstance(step, OperatorStep)
+        ]
+        return work_of([row for _, row in rows], [node for node, _ in rows])
+
+
+def _host_row(node: Node, times: Stat) -> OpTime:
+    """A host operator; numpy reads and writes whole tensors."""
+    name = f"{_outputs(node)}:{node.index}"
+    return OpTime(
+        node.name, name, times, _size(node), nodes=(node.index,), traffic=cost_of(node).bytes or 0
+    )
 
 
 def _partition_row(delegate: str, nodes: Sequence[Node], index: int, times: Stat) -> OpTime:
@@ -279,9 +265,7 @@ def _partition_row(delegate: str, nodes: Sequence[Node], index: int, times: Stat
 
 
 def _size(node: Node) -> int:
-    return sum(
-        int(np.prod(spec.shape)) * spec.dtype.itemsize for spec in node.outputs if spec is not None
-    )
+    return specs_bytes(node.outputs) or 0
 
 
 @contextlib.contextmanager

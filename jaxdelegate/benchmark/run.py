@@ -8,7 +8,7 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,6 @@ from jaxdelegate.benchmark.applied import (
     require_full_delegation,
 )
 from jaxdelegate.benchmark.energy import EnergyMeter, energy_meter
-from jaxdelegate.benchmark.inputs import make_inputs
 from jaxdelegate.benchmark.memory import (
     DeviceMemory,
     Footprint,
@@ -32,14 +31,15 @@ from jaxdelegate.benchmark.memory import (
     PeakMonitor,
     reset_peak,
 )
-from jaxdelegate.benchmark.op_profile import OpTime, Profile, collect
+from jaxdelegate.benchmark.op_profile import Profile, collect
 from jaxdelegate.benchmark.options import BenchmarkOptions
 from jaxdelegate.benchmark.peaks import DevicePeaks, measured_peaks
 from jaxdelegate.benchmark.results import BenchmarkReport, InputRecord
 from jaxdelegate.benchmark.session import ModelSource, Session
 from jaxdelegate.benchmark.throughput import Throughput
+from jaxdelegate.benchmark.work import OpTime
 from jaxdelegate.errors import DelegationError, InterpreterError, OptionError
-from jaxdelegate.measuring.inputs import free_dimensions
+from jaxdelegate.measuring.inputs import InputLayer, InputSource, UniformValues, free_dimensions
 from jaxdelegate.measuring.stats import Stat
 from jaxdelegate.model.source import in_bundle, split_path
 from jaxdelegate.providers import ProvidedDelegate
@@ -386,6 +386,18 @@ def _our_lines(report: BenchmarkReport) -> list[str]:
             f"Energy: {report.joules:g} J/inference, {report.joules_per_sample:g} J/sample"
         )
     return lines
+
+
+def make_inputs(
+    details: Sequence[Mapping[str, Any]], layers: Sequence[InputLayer], seed: int
+) -> list[np.ndarray]:
+    """One array for each input: a file's values, or random ones as TFLite draws them."""
+    inputs = []
+    for position, detail in enumerate(details):
+        shape = tuple(int(n) for n in detail["shape"])
+        layer = layers[position] if layers else InputLayer(str(detail["name"]), shape)
+        inputs.append((dataclasses.replace(layer, shape=shape), detail["dtype"]))
+    return InputSource(inputs, UniformValues(), seed)()
 
 
 def _input_records(session: Session) -> tuple[InputRecord, ...]:

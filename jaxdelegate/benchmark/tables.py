@@ -8,15 +8,23 @@ import importlib
 from collections.abc import Sequence
 from typing import Any
 
-from jaxdelegate.benchmark.op_profile import OpTime, Profile, totals
+from jaxdelegate.benchmark.op_profile import Profile, totals
+from jaxdelegate.benchmark.work import OpTime
 from jaxdelegate.measuring.stats import Stat
 from jaxdelegate.text import printable
 
 _RULE = "=" * 30
 _INIT = "Profiling Info for Benchmark Initialization:"
 _RUNS = "Operator-wise Profiling Info for Regular Benchmark Runs:"
-_TYPE_WIDTH = 40
 _TOP = 10  # rows of the table by time
+_CSV_HEADER = "node type, first, avg_ms, %, cdf%, mem KB, times called, name"
+_HEADER = ("[node type]", "[first]", "[avg ms]", "[%]", "[cdf%]", "[mem KB]", "[times called]")
+_WIDTHS = (40, 9, 9, 8, 8, 10, 9)
+_CSV_TYPE_HEADER = "node type, count, avg_ms, avg %, cdf %, mem KB, times called"
+_TYPE_HEADER = (
+    "[Node type]", "[count]", "[avg ms]", "[avg %]", "[cdf %]", "[mem KB]", "[times called]",
+)  # fmt: skip
+_TYPE_WIDTHS = (40, 9, 10, 11, 11, 10, 10)
 
 
 def profile_text(profile: Profile, *, as_csv: bool = False) -> str:
@@ -40,61 +48,22 @@ def _report(rows: Sequence[OpTime], as_csv: bool) -> str:
     )
 
 
-def _fields(values: Sequence[str], widths: Sequence[int]) -> str:
-    return "".join(f"\t{value:>{width}}" for value, width in zip(values, widths, strict=True))
-
-
-_WIDTHS = (_TYPE_WIDTH, 9, 9, 8, 8, 10, 9)
-_HEADER = ("[node type]", "[first]", "[avg ms]", "[%]", "[cdf%]", "[mem KB]", "[times called]")
-
-
 def _table(title: str, rows: Sequence[OpTime], total: Stat, as_csv: bool) -> str:
-    header = "node type, first, avg_ms, %, cdf%, mem KB, times called, name"
-    if not as_csv:
-        header = f"{_fields(_HEADER, _WIDTHS)}\t[Name]"
+    header = _CSV_HEADER if as_csv else f"{_aligned(_HEADER, _WIDTHS)}\t[Name]"
     lines, so_far = [f"{_RULE} {title} {_RULE}", header], 0.0
     for row in rows:
         so_far += row.times.sum
         shares = _share(row.times.sum, total.sum), _share(so_far, total.sum)
-        lines.append(_line(row, *shares, as_csv))
-    return "\n".join(lines) + "\n\n"
-
-
-def _share(part: float, whole: float) -> float:
-    return 100 * part / whole if whole else 0.0
-
-
-def _line(row: OpTime, share: float, cumulated: float, as_csv: bool) -> str:
-    first, avg, kilobytes = row.times.first / 1e3, row.times.avg / 1e3, row.bytes / 1e3
-    if as_csv:
+        first = _number(row.times.first / 1e3, as_csv)
+        cells = _cells([row], first, row.times.avg, shares, as_csv)
+        name = printable(row.name)
         # As in TFLite: the name must not break the columns.
-        name = printable(row.name).replace(",", "\t")
-        return (
-            f"{printable(row.type)}, {first:g}, {avg:g}, {share:g}%, {cumulated:g}%, "
-            f"{kilobytes:g}, {row.times_called}, {name}"
+        lines.append(
+            ", ".join([*cells, name.replace(",", "\t")])
+            if as_csv
+            else f"{_aligned(cells, _WIDTHS)}\t{name}"
         )
-    values = (
-        printable(row.type),
-        f"{first:.3f}",
-        f"{avg:.3f}",
-        f"{share:.3f}%",
-        f"{cumulated:.3f}%",
-        f"{kilobytes:.3f}",
-        f"{row.times_called}",
-    )
-    return f"{_fields(values, _WIDTHS)}\t{printable(row.name)}"
-
-
-_TYPE_WIDTHS = (_TYPE_WIDTH, 9, 10, 11, 11, 10, 10)
-_TYPE_HEADER = (
-    "[Node type]",
-    "[count]",
-    "[avg ms]",
-    "[avg %]",
-    "[cdf %]",
-    "[mem KB]",
-    "[times called]",
-)
+    return "\n".join(lines) + "\n\n"
 
 
 def _by_type(rows: Sequence[OpTime], as_csv: bool) -> str:
@@ -102,37 +71,41 @@ def _by_type(rows: Sequence[OpTime], as_csv: bool) -> str:
     for row in rows:
         groups.setdefault(row.type, []).append(row)
     spent = {kind: sum(int(row.times.avg) for row in group) for kind, group in groups.items()}
-    header = "node type, count, avg_ms, avg %, cdf %, mem KB, times called"
-    if not as_csv:
-        header = _fields(_TYPE_HEADER, _TYPE_WIDTHS)
-    lines = [f"Number of nodes executed: {len(rows)}"]
-    lines += [f"{_RULE} Summary by node type {_RULE}", header]
+    lines = [f"Number of nodes executed: {len(rows)}", f"{_RULE} Summary by node type {_RULE}"]
+    lines.append(_CSV_TYPE_HEADER if as_csv else _aligned(_TYPE_HEADER, _TYPE_WIDTHS))
     cumulated, whole = 0.0, sum(spent.values())
-    for kind in sorted(groups, key=lambda kind: -spent[kind]):
+    for kind, group in sorted(groups.items(), key=lambda item: -spent[item[0]]):
         share = _share(spent[kind], whole)
         cumulated += share
-        lines.append(_type_line(kind, groups[kind], spent[kind], share, cumulated, as_csv))
+        cells = _cells(group, f"{len(group)}", spent[kind], (share, cumulated), as_csv)
+        lines.append(", ".join(cells) if as_csv else _aligned(cells, _TYPE_WIDTHS))
     return "\n".join(lines) + "\n\n"
 
 
-def _type_line(
-    kind: str, group: Sequence[OpTime], us: int, share: float, cumulated: float, as_csv: bool
-) -> str:
-    kilobytes = sum(row.bytes for row in group) / 1e3
-    calls = sum(row.times_called for row in group)
-    if as_csv:
-        shares = f"{share:g}%, {cumulated:g}%"
-        return f"{printable(kind)}, {len(group)}, {us / 1e3:g}, {shares}, {kilobytes:g}, {calls}"
-    values = (
-        printable(kind),
-        f"{len(group)}",
-        f"{us / 1e3:.3f}",
-        f"{share:.3f}%",
-        f"{cumulated:.3f}%",
-        f"{kilobytes:.3f}",
-        f"{calls}",
-    )
-    return _fields(values, _TYPE_WIDTHS)
+def _cells(
+    rows: Sequence[OpTime], second: str, us: float, shares: Sequence[float], as_csv: bool
+) -> list[str]:
+    """The columns for rows of one type; `second` is the second one."""
+    return [
+        printable(rows[0].type),
+        second,
+        _number(us / 1e3, as_csv),
+        *(f"{_number(share, as_csv)}%" for share in shares),
+        _number(sum(row.bytes for row in rows) / 1e3, as_csv),
+        f"{sum(row.times_called for row in rows)}",
+    ]
+
+
+def _number(value: float, as_csv: bool) -> str:
+    return f"{value:g}" if as_csv else f"{value:.3f}"
+
+
+def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
+    return "".join(f"\t{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
+
+
+def _share(part: float, whole: float) -> float:
+    return 100 * part / whole if whole else 0.0
 
 
 def profile_proto(profile: Profile, model: str) -> bytes:

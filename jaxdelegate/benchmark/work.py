@@ -1,17 +1,33 @@
-"""Operations, bytes and seconds of measured operators, for a roofline plot."""
+"""Times of operators, and their operations, bytes and seconds for a roofline plot."""
 
 import dataclasses
 from collections.abc import Iterable, Sequence
+from typing import Any
 
-from jaxdelegate.measuring.costs import operator_cost
+from jaxdelegate.measuring.costs import Cost, operator_cost
+from jaxdelegate.measuring.stats import Stat
 from jaxdelegate.simple_delegate import Node
 
 
 @dataclasses.dataclass(frozen=True)
-class Span:
-    nodes: tuple[int, ...]  # the operators that it computes
-    seconds: float  # in one run
-    bytes: int  # that it reads and writes
+class OpTime:
+    type: str  # the operator's name, or several joined by + if XLA fused them
+    name: str  # its outputs and its index, as TFLite names nodes
+    times: Stat  # microseconds in each profiled run
+    bytes: int = 0  # of its results
+    times_called: int = 1  # in one run; inside a partition the number of XLA instructions
+    nodes: tuple[int, ...] = ()  # the operators' indices
+    traffic: int = 0  # bytes that it reads and writes
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "type": self.type,
+            "name": self.name,
+            "nodes": list(self.nodes),
+            "times_called": self.times_called,
+            "bytes": self.bytes,
+            "us": self.times.as_dict(),
+        }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,25 +41,25 @@ class OperatorWork:
     bytes: int  # that reach memory; values inside a fusion stay in registers
 
 
-def work_of(spans: Iterable[Span], nodes: Sequence[Node]) -> list[OperatorWork]:
-    """The spans that have nodes, merged if they share an operator."""
+def work_of(rows: Iterable[OpTime], nodes: Sequence[Node]) -> list[OperatorWork]:
+    """The rows that have nodes, merged if they share an operator."""
     by_index = {node.index: node for node in nodes}
-    known = [span for span in spans if span.nodes]
-    rows = []
-    for group in _merged(span.nodes for span in known):
-        own = [span for span in known if span.nodes[0] in group]
+    known = [row for row in rows if row.nodes]
+    work = []
+    for group in _merged(row.nodes for row in known):
+        own = [row for row in known if row.nodes[0] in group]
         indices = tuple(sorted(group))
         kinds = "+".join(dict.fromkeys(by_index[i].name for i in indices))
-        rows.append(
+        work.append(
             OperatorWork(
                 f"{kinds} {'+'.join(map(str, indices))}",
                 indices,
-                sum(span.seconds for span in own),
+                sum(row.times.avg for row in own) / 1e6,
                 _flops([by_index[i] for i in indices]),
-                sum(span.bytes for span in own),
+                sum(row.traffic for row in own),
             )
         )
-    return rows
+    return work
 
 
 def _merged(sets: Iterable[Sequence[int]]) -> list[frozenset[int]]:
@@ -58,11 +74,9 @@ def _merged(sets: Iterable[Sequence[int]]) -> list[frozenset[int]]:
 
 
 def _flops(nodes: Iterable[Node]) -> int | None:
-    costs = [operator_cost(n.name, n.operator.options, n.inputs, n.outputs).flops for n in nodes]
+    costs = [cost_of(node).flops for node in nodes]
     return None if any(flops is None for flops in costs) else sum(filter(None, costs))
 
 
-def host_span(node: Node, seconds: float) -> Span:
-    """The span of a host operator; numpy reads and writes whole tensors."""
-    cost = operator_cost(node.name, node.operator.options, node.inputs, node.outputs)
-    return Span((node.index,), seconds, cost.bytes or 0)
+def cost_of(node: Node) -> Cost:
+    return operator_cost(node.name, node.operator.options, node.inputs, node.outputs)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jaxdelegate.benchmark.inputs import make_inputs
+from jaxdelegate.benchmark.run import make_inputs
 from jaxdelegate.measuring.inputs import InputLayer
 
 
