@@ -34,15 +34,15 @@ _SILENT = frozenset(("parameter", "constant", "get-tuple-element", "tuple", "bit
 @dataclasses.dataclass(frozen=True)
 class CallBatch:
     number: int  # its number in `call_times`
-    scopes: tuple[tuple[str, ...], ...]  # of the operators that each call computes
+    scopes: tuple[tuple[str, ...], ...]  # the operators that each call computes
 
 
 @dataclasses.dataclass(frozen=True)
 class Instruction:
     name: str  # unique in the program
     opcode: str
-    scopes: tuple[str, ...]  # of the operators that it computes, in the order of the program
-    bytes: int  # of its results
+    scopes: tuple[str, ...]  # the operators that it computes, in the order of the program
+    bytes: int  # the size of its results
     operands: tuple[str, ...]
     computations: tuple[str, ...]  # that it calls
     batch: CallBatch | None  # None: it is not a call batch
@@ -69,14 +69,14 @@ def _parse(text: str, scopes: frozenset[str]) -> dict[str, list[Instruction]]:
         if begins:
             body = bodies.setdefault(begins["name"], [])
             continue
-        found = _INSTRUCTION.match(line)
-        if found:
-            body.append(_parsed(found, scopes))
+        match = _INSTRUCTION.match(line)
+        if match:
+            body.append(_parsed(match, scopes))
     return bodies
 
 
-def _parsed(found: re.Match[str], scopes: frozenset[str]) -> Instruction:
-    rest = found["rest"]
+def _parsed(match: re.Match[str], scopes: frozenset[str]) -> Instruction:
+    rest = match["rest"]
     metadata = _OP_NAME.search(rest)
     parts = metadata[1].split("/") if metadata else []
     by_part = {
@@ -87,12 +87,12 @@ def _parsed(found: re.Match[str], scopes: frozenset[str]) -> Instruction:
     calls = tuple(by_part.get(name, ()))
     computations = [c for group in _CALLED.findall(rest) for c in group.strip("{}").split(",")]
     operands = rest.split("), ", 1)[0]
-    is_batch = found["opcode"] == "custom-call" and len(calls) > 1
+    is_batch = match["opcode"] == "custom-call" and len(calls) > 1
     return Instruction(
-        name=found["name"],
-        opcode=found["opcode"],
+        name=match["name"],
+        opcode=match["opcode"],
         scopes=tuple(dict.fromkeys(scope for call in calls for scope in call)),
-        bytes=_bytes(found["shape"]),
+        bytes=_bytes(match["shape"]),
         operands=tuple(_OPERAND.findall(operands)),
         computations=tuple(c.strip().lstrip("%") for c in computations if c.strip()),
         batch=CallBatch(batch_number(name), calls) if is_batch else None,
@@ -141,9 +141,9 @@ class _Program:
         XLA drops the metadata of some instructions that it rewrites, such as a dot under a bias.
         """
         rank = self._rank.__getitem__
-        found = self._own(instruction)
-        if found:
-            return tuple(sorted(found, key=rank))
+        inside = self._own(instruction)
+        if inside:
+            return tuple(sorted(inside, key=rank))
         users = self._users.get(instruction.name, ())
         reading = {scope for user in users for scope in self._own(user)}
         if reading:

@@ -190,13 +190,13 @@ def to_csv(outcomes: Sequence[Outcome]) -> str:
 
 def ranks(outcomes: Sequence[Outcome]) -> list[int]:
     """The rank of each outcome; the outcomes are sorted, the fastest first."""
-    found: list[int] = []
+    places: list[int] = []
     best = 0
     for position, outcome in enumerate(outcomes):
         if not position or not outcome.is_level_with(outcomes[best]):
             best = position
-        found.append(best + 1)
-    return found
+        places.append(best + 1)
+    return places
 
 
 def _line(outcome: Outcome, rank: int) -> str:

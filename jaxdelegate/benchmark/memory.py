@@ -18,7 +18,7 @@ class HostMemory:
 
     resident: int
     peak: int  # the high water mark of `resident`
-    shared: int = 0  # of files and shared memory
+    shared: int = 0  # files and shared memory
 
     @classmethod
     def now(cls) -> "HostMemory":
@@ -83,7 +83,7 @@ class DeviceMemory:
     programs_bytes: int
     # Figures of the allocator; None: the platform has no such figures (the CPU).
     in_use_bytes: int | None = None
-    peak_bytes: int | None = None  # of the allocator, or None
+    peak_bytes: int | None = None  # the allocator's peak, or None
     limit_bytes: int | None = None
 
     @classmethod

@@ -78,7 +78,7 @@ def collect(
     tables = [(p.nodes, _inside(p.nodes, p.program, events, calls, runs)) for p in partitions]
     inside = tuple(row for _, rows in tables for row in rows)
     nodes = steps.rows() if steps else _stock_nodes(partitions, inside, invokes)
-    work = [w for own, rows in tables for w in work_of(rows, own)]
+    work = [w for nodes, rows in tables for w in work_of(rows, nodes)]
     work += steps.work() if steps else []
     return Profile(tuple(init), nodes, inside, runs, tuple(work))
 
@@ -101,9 +101,9 @@ def _tracing(folder: str, *, perfetto: bool, inside: bool) -> Iterator[None]:
 
 
 def _keep_trace(folder: Path, target: str) -> None:
-    found = trace.newest_file(folder, "perfetto_trace.json.gz")
-    if target and found is not None:
-        shutil.copyfile(found, target)
+    newest = trace.newest_file(folder, "perfetto_trace.json.gz")
+    if target and newest is not None:
+        shutil.copyfile(newest, target)
 
 
 # ---- in partitions
@@ -121,13 +121,13 @@ def _inside(
     module = text.split(",", 1)[0].split()[-1]
     by_scope = {node.operator.scope: node for node in nodes}
     instructions = hlo.read_program(text, tuple(by_scope))
-    own = [e for e in events if e.module == module and e.instruction in instructions]
-    found: dict[tuple[str, ...], list[_Piece]] = {}
-    for piece in _pieces(own, instructions, calls):
-        found.setdefault(piece.label, []).append(piece)
+    ours = [e for e in events if e.module == module and e.instruction in instructions]
+    by_label: dict[tuple[str, ...], list[_Piece]] = {}
+    for piece in _pieces(ours, instructions, calls):
+        by_label.setdefault(piece.label, []).append(piece)
     rows = [
         _operator_row([by_scope[s] for s in label if s in by_scope], label, pieces, runs)
-        for label, pieces in found.items()
+        for label, pieces in by_label.items()
     ]
     return sorted(rows, key=lambda row: row.nodes or (len(by_scope),))
 
@@ -139,7 +139,7 @@ class _Piece:
     label: tuple[str, ...]  # the operators' scopes, or XLA's name
     source: tuple[str, int]  # the instruction, and the position of the call in it
     us: float
-    bytes: int  # of its results
+    bytes: int  # the size of its results
     traffic: int
 
 
@@ -152,17 +152,17 @@ def _pieces(
     by_position = _group(lambda call: (call.batch, call.call), calls)
     timed = {position: iter(group) for position, group in by_position.items()}
     for event in events:
-        own = instructions[event.instruction]
-        if own.batch is not None:
-            for position, scopes in enumerate(own.batch.scopes):
-                call = next(timed.get((own.batch.number, position), iter(())), None)
+        instruction = instructions[event.instruction]
+        if instruction.batch is not None:
+            for position, scopes in enumerate(instruction.batch.scopes):
+                call = next(timed.get((instruction.batch.number, position), iter(())), None)
                 if call is not None:
                     us, source = call.nanoseconds / 1e3, (event.instruction, position)
                     yield _Piece(scopes, source, us, call.result_bytes, call.bytes)
-        elif not (own.is_control and own.called & seen):  # the instructions it runs are counted
-            label = own.scopes or (f"XLA {own.opcode}",)
+        elif not (instruction.is_control and instruction.called & seen):  # else those count
+            label = instruction.scopes or (f"XLA {instruction.opcode}",)
             us, source = event.duration / 1e3, (event.instruction, 0)
-            yield _Piece(label, source, us, own.bytes, own.traffic)
+            yield _Piece(label, source, us, instruction.bytes, instruction.traffic)
 
 
 def _per_run(times: Iterable[Sequence[float]], runs: int) -> list[float]:
@@ -178,8 +178,8 @@ def _operator_row(
     nodes: Sequence[Node], label: Sequence[str], pieces: Sequence[_Piece], runs: int
 ) -> OpTime:
     by_source = _group(lambda piece: piece.source, pieces)
-    times = Stat.of(_per_run([[p.us for p in own] for own in by_source.values()], runs))
-    once = [own[0] for own in by_source.values()]
+    times = Stat.of(_per_run([[p.us for p in group] for group in by_source.values()], runs))
+    once = [group[0] for group in by_source.values()]
     n_bytes = sum(piece.bytes for piece in once)
     calls = max(1, len(pieces) // runs)
     if not nodes:

@@ -12,7 +12,7 @@ import numpy as np
 from jaxdelegate.xla.options import compiler_options, platform_of
 
 _SIZES = tuple(n << 20 for n in (1, 4, 16, 64, 256))  # bytes of an array: caches, then memory
-_SIDES = {"cpu": (512, 1024, 2048)}  # of the matrices
+_SIDES = {"cpu": (512, 1024, 2048)}  # the matrices' sides
 _DEFAULT_SIDES = (4096, 8192)
 _ROUNDS = 5
 _LOOPS = 8  # over the largest array, so that the copy before the loop hardly counts
@@ -23,7 +23,7 @@ class DevicePeaks:
     flops: float  # per second, in a matrix product
     # Bytes read and written per second, by the size of the array in bytes.
     bandwidths: Mapping[int, float]
-    dtype: str = "float32"  # of the factors
+    dtype: str = "float32"  # the type of the factors
 
     def as_dict(self) -> dict[str, Any]:
         """Ready for JSON, as `jaxdelegate plot --kind=roofline` reads it."""

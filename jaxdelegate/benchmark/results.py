@@ -35,16 +35,16 @@ class BenchmarkReport:
     interpreter: str  # "jaxdelegate" or "litert"
     signature: str  # its key, or empty
     inputs: tuple[InputRecord, ...]  # as they ran
-    seed: int  # of the random inputs
+    seed: int  # draws the random inputs
     batch: int  # the first dimension of the first input, or 1
     delegates: tuple[AppliedDelegate, ...]  # in the order in which they were applied
-    platform: str | None  # of the partitions: "gpu", "tpu" or "cpu"; None without JaxDelegate
+    platform: str | None  # "gpu", "tpu" or "cpu" runs the partitions; None: no JaxDelegate
     device: str | None  # its name; None without JaxDelegate
     startup_us: int  # creating the delegates, and starting jax's devices
     init_us: int  # reading, partitioning, compiling, moving weights, allocating tensors
     warmup: Stat  # the untimed runs; the first one is the first inference
     inference: Stat  # the timed runs
-    input_bytes: int  # of all inputs together
+    input_bytes: int  # the size of all inputs together
     footprint: Footprint  # growth of the process
     device_memory: DeviceMemory | None = None
     throughput: Throughput | None = None  # with several runs in flight; None: not requested
@@ -54,7 +54,7 @@ class BenchmarkReport:
     peaks: DevicePeaks | None = None
     # Delegate flags that were given.
     flags: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    versions: Mapping[str, str] = dataclasses.field(default_factory=dict)  # of the libraries
+    versions: Mapping[str, str] = dataclasses.field(default_factory=dict)  # the libraries' versions
 
     @property
     def inferences_per_second(self) -> float:

@@ -122,11 +122,11 @@ class _Run:
             self._log_prepared(ready)
             arrays = make_inputs(session.inputs, options.layers(), self._seed)
             device = _device(provided)
-            given = session.on_device(arrays, device) if options.device_inputs else arrays
+            placed = session.on_device(arrays, device) if options.device_inputs else arrays
             before(session)
             with energy_meter(device, is_requested=options.energy) as meter:
-                warmup = self._repeat(session, given, warm=True)
-                joules, inference = self._metered(meter, session, given)
+                warmup = self._repeat(session, placed, warm=True)
+                joules, inference = self._metered(meter, session, placed)
             overlapped = self._throughput(session, arrays, device)
         at_end = max(at_init.peak, HostMemory.now().peak)
         footprint = Footprint(
@@ -414,8 +414,8 @@ def _batch(session: Session) -> int:
 
 def _device(provided: Sequence[ProvidedDelegate]) -> Any:
     targets = [getattr(row.delegate, "target", None) for row in provided]
-    found = [target.runtime.device for target in targets if target is not None]
-    return found[0] if found else None
+    devices = [target.runtime.device for target in targets if target is not None]
+    return devices[0] if devices else None
 
 
 def _peaks(provided: Sequence[ProvidedDelegate]) -> DevicePeaks | None:
@@ -435,11 +435,11 @@ def _device_memory(device: Any, provided: Sequence[ProvidedDelegate]) -> DeviceM
 
 
 def _versions() -> dict[str, str]:
-    found = {}
+    versions = {}
     for name in _LIBRARIES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return found
+            versions[name] = importlib.metadata.version(name)
+    return versions
 
 
 def _size(model: ModelSource) -> int:

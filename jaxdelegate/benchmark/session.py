@@ -117,9 +117,9 @@ class Session:
 
     def _check_own(self, option: str, device: Any) -> None:
         if device is None or self.host != "jaxdelegate":
-            found = "no JaxDelegate" if device is None else "LiteRT's interpreter"
+            actual = "no JaxDelegate" if device is None else "LiteRT's interpreter"
             raise OptionError(
-                f"{option}: needs JaxDelegate in jaxdelegate's interpreter, got {found}; omit the "
+                f"{option}: needs JaxDelegate in jaxdelegate's interpreter, got {actual}; omit the "
                 "flag"
             )
 

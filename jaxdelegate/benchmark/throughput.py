@@ -15,7 +15,7 @@ class Throughput:
 
     in_flight: int  # the maximum number of started runs
     runs: int
-    seconds: float  # of all runs
+    seconds: float  # from the first start to the last result
     inferences_per_second: float  # every element of a batch counts
 
     def __str__(self) -> str:

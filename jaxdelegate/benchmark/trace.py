@@ -36,16 +36,16 @@ def read_events(folder: Path) -> list[Event]:
     space.ParseFromString(path.read_bytes())
     by_plane = {_text(plane.name): list(_plane_events(plane)) for plane in space.planes}
     # A device's plane has the actual times; the host's plane then only has the dispatches.
-    devices = {name: found for name, found in by_plane.items() if name.startswith("/device:")}
+    devices = {name: rows for name, rows in by_plane.items() if name.startswith("/device:")}
     chosen = devices if any(devices.values()) else by_plane
-    events = [event for found in chosen.values() for event in found]
+    events = [event for rows in chosen.values() for event in rows]
     return sorted(events, key=lambda event: event.start)
 
 
 def _plane_events(plane: Any) -> Iterator[Event]:
     names = {entry.key: _text(entry.value.name) for entry in plane.event_metadata}
     kinds = {entry.key: _text(entry.value.name) for entry in plane.stat_metadata}
-    found: list[tuple[float, float, dict[str, Any]]] = []  # start, end, statistics
+    executions: list[tuple[float, float, dict[str, Any]]] = []  # start, end, statistics
     ends: dict[Any, float] = {}
     for line in plane.lines:
         is_all_work = _text(line.name) == "XLA Ops"  # TPU: the names are the instructions' texts
@@ -54,10 +54,10 @@ def _plane_events(plane: Any) -> Iterator[Event]:
             start = line.timestamp_ns + event.offset_ps / 1000
             if "hlo_op" in stats or is_all_work:
                 end = start + event.duration_ps / 1000
-                found.append((start, end, {"hlo_op": name, **stats}))
+                executions.append((start, end, {"hlo_op": name, **stats}))
             elif name.startswith(_END) and "_c" in stats:
                 ends[stats["_c"]] = start
-    for start, end, stats in found:
+    for start, end, stats in executions:
         yield Event(
             _MODULE_ID.sub("", str(stats.get("hlo_module", ""))),
             str(stats["hlo_op"]).split(" = ")[0].lstrip("%"),

@@ -14,7 +14,7 @@ class OpTime:
     type: str  # the operator's name, or several joined by + if XLA fused them
     name: str  # its outputs and its index, as TFLite names nodes
     times: Stat  # microseconds in each profiled run
-    bytes: int = 0  # of its results
+    bytes: int = 0  # the size of its results
     times_called: int = 1  # in one run; inside a partition the number of XLA instructions
     nodes: tuple[int, ...] = ()  # the operators' indices
     traffic: int = 0  # bytes that it reads and writes
@@ -47,16 +47,16 @@ def work_of(rows: Iterable[OpTime], nodes: Sequence[Node]) -> list[OperatorWork]
     known = [row for row in rows if row.nodes]
     work = []
     for group in _merged(row.nodes for row in known):
-        own = [row for row in known if row.nodes[0] in group]
+        members = [row for row in known if row.nodes[0] in group]
         indices = tuple(sorted(group))
         kinds = "+".join(dict.fromkeys(by_index[i].name for i in indices))
         work.append(
             OperatorWork(
                 f"{kinds} {'+'.join(map(str, indices))}",
                 indices,
-                sum(row.times.avg for row in own) / 1e6,
+                sum(row.times.avg for row in members) / 1e6,
                 _flops([by_index[i] for i in indices]),
-                sum(row.traffic for row in own),
+                sum(row.traffic for row in members),
             )
         )
     return work

@@ -148,14 +148,14 @@ def create_delegates(values: FlagValues) -> list[ProvidedDelegate]:
     """
     use_threads(values.num_threads)
     created = [(provider, _create(provider, values)) for provider in registered()]
-    found = [
+    requested = [
         ProvidedDelegate(provider, delegate, _rank(provider, values))
         for provider, delegate in created
         if delegate is not None
     ]
-    if not found and values.use_jax is None and not values.is_set("use_xnnpack"):
+    if not requested and values.use_jax is None and not values.is_set("use_xnnpack"):
         return [ProvidedDelegate(JAX, jax_delegate(values))]
-    return sorted(found, key=lambda row: row.rank)
+    return sorted(requested, key=lambda row: row.rank)
 
 
 def _create(provider: DelegateProvider, values: FlagValues) -> Any | None:
@@ -168,7 +168,7 @@ def _create(provider: DelegateProvider, values: FlagValues) -> Any | None:
 
 
 def _rank(provider: DelegateProvider, values: FlagValues) -> int:
-    """The position of the provider's first flag; if it was not given, of its first given flag."""
+    """The position of the provider's first flag; if it is absent, of its first flag there."""
     positions = [values.position(flag.name) for flag in declared(provider)] or [0]
     return positions[0] or min(filter(None, positions), default=0)
 

@@ -43,15 +43,11 @@ class BuiltinProvider:
     """A provider of this package."""
 
     name: str  # TFLite's
-    declared: tuple[Flag, ...]  # its flags
-    # Returns None if the flags do not request the delegate
-    function: Callable[[FlagValues], Any | None]
+    declared: tuple[Flag, ...]
+    create: Callable[[FlagValues], Any | None]  # None if the flags do not request the delegate
 
     def flags(self) -> tuple[Flag, ...]:
         return self.declared
-
-    def create(self, flag_values: FlagValues) -> Any | None:
-        return self.function(flag_values)
 
 
 def _count(value: int) -> int:
@@ -150,14 +146,14 @@ def jax_options(values: Any) -> DelegateOptions:
 
 
 def _from_alias(row: _Alias, values: Any) -> Mapping[str, Any]:
-    given = getattr(values, row.flag.name)
-    value = row.convert(given) if row.option else None
+    tflite = getattr(values, row.flag.name)
+    value = row.convert(tflite) if row.option else None
     if value is None:
         return {}
-    own = _PREFIX + row.option
-    if values.is_set(row.flag.name) and values.is_set(own) and getattr(values, own) != value:
+    ours = _PREFIX + row.option
+    if values.is_set(row.flag.name) and values.is_set(ours) and getattr(values, ours) != value:
         raise OptionError(
-            f"--{row.flag.name}={given} and --{own}={getattr(values, own)} are two names of one "
+            f"--{row.flag.name}={tflite} and --{ours}={getattr(values, ours)} are two names of one "
             "option with different values; give one"
         )
     return {row.option: value}

@@ -109,7 +109,7 @@ def _samples(
         if count < 1:
             raise OptionError(f"num_samples: must be at least 1, got {count}")
         return sampling.random(tensors, count, seed)
-    return sampling.given(
+    return sampling.checked(
         tensors, sampling.read(inputs, tensors) if isinstance(inputs, str) else inputs
     )
 
@@ -170,17 +170,17 @@ def _whole(
     return dict(zip(used, _errors(deviation, simulation), strict=True))
 
 
-def _errors(found: Deviation, simulation: Simulation) -> list[OutputError]:
-    if not np.isfinite(found.signal).all():
+def _errors(deviation: Deviation, simulation: Simulation) -> list[OutputError]:
+    if not np.isfinite(deviation.signal).all():
         raise TensorError(
             "inputs: the outputs of the float network on these samples are infinite or NaN"
         )
     with np.errstate(all="ignore"):
-        relative = np.where(found.noise == 0, 0, np.sqrt(found.noise / found.signal))
+        relative = np.where(deviation.noise == 0, 0, np.sqrt(deviation.noise / deviation.signal))
     worst = np.where(np.isnan(relative), math.inf, relative).max(-1)
     return [
         OutputError(float(error), int(changes) if simulation.classes else None)
-        for error, changes in zip(worst, found.changes, strict=True)
+        for error, changes in zip(worst, deviation.changes, strict=True)
     ]
 
 

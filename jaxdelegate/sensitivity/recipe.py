@@ -6,7 +6,7 @@ the names of its outputs, each followed by a semicolon.
 
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from jaxdelegate.sensitivity.schemes import Scheme
 
@@ -17,19 +17,14 @@ _NAMES = {"TRANSPOSE_CONV": "CONV_2D_TRANSPOSE"}
 Named = tuple[str, tuple[str, ...]]  # an operator and the names of its outputs
 
 
-class Ends(NamedTuple):
-    """Names of the model's inputs and outputs that stay float."""
-
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-
-
-def recipe(scheme: Scheme, kept: Sequence[Named], kept_ends: Ends) -> list[dict[str, Any]]:
-    """Rules that quantize everything in a scheme except `kept` and `kept_ends`."""
+def recipe(
+    scheme: Scheme, kept: Sequence[Named], inputs: Sequence[str], outputs: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Rules that quantize everything in a scheme except `kept` and the model's ends named here."""
     rules = [_rule(".*", "*", "min_max_uniform_quantize", scheme.config)]
     rules += [_in_float(_NAMES.get(op, op), names) for op, names in kept]
     if scheme.is_calibrated:
-        ends = (("INPUT", kept_ends.inputs), ("OUTPUT", kept_ends.outputs))
+        ends = (("INPUT", inputs), ("OUTPUT", outputs))
         rules += [_in_float(name, names) for name, names in ends if names]
     return rules
 

@@ -166,17 +166,14 @@ class SensitivityReport:
             raise OptionError(f"recipe: {scheme} quantizes no operator #{unknown[0]} of this model")
         chosen = [by_index[i] for i in kept]
         named = SCHEMES[scheme]
-        others = [
-            (o.op, o.tensors)
-            for o in self.operators
-            if scheme not in o.errors and o.op in named.operators
-        ]
-        others += [(o.op, o.tensors) for o in self.left if o.op in named.operators]
-        kept_ends = recipe.Ends(
+        others: list[OperatorSensitivity | LeftOperator] = [*self.operators, *self.left]
+        unsupported = [o for o in others if o.op in named.operators and o.index not in by_index]
+        return recipe.recipe(
+            named,
+            [(o.op, o.tensors) for o in (*chosen, *unsupported)],
             self.inputs if any(o.reads_input for o in chosen) else (),
             self.outputs if any(o.writes_output for o in chosen) else (),
         )
-        return recipe.recipe(named, [(o.op, o.tensors) for o in chosen] + others, kept_ends)
 
     def __str__(self) -> str:
         """The table of the most sensitive operators."""

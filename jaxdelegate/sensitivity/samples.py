@@ -26,20 +26,20 @@ def _shape(tensor: Tensor) -> tuple[int, ...]:
     return tuple(max(1, n) for n in tensor.shape)
 
 
-def given(inputs: Sequence[Tensor], samples: Sequence[Any]) -> list[Sample]:
+def checked(inputs: Sequence[Tensor], samples: Sequence[Any]) -> list[Sample]:
     """Each sample is an array (for one input), arrays in order, or a mapping by name."""
-    found = [_sample(inputs, sample, number) for number, sample in enumerate(samples)]
-    if not found:
+    checked_samples = [_sample(inputs, sample, number) for number, sample in enumerate(samples)]
+    if not checked_samples:
         raise TensorError("inputs: expected at least one sample, got none")
-    for number, sample in enumerate(found):
+    for number, sample in enumerate(checked_samples):
         for tensor in inputs:
-            first, shape = found[0][tensor.index].shape, sample[tensor.index].shape
+            first, shape = checked_samples[0][tensor.index].shape, sample[tensor.index].shape
             if shape != first:
                 raise TensorError(
                     f"inputs: sample {number}: {tensor.name!r} is {list(shape)}, but "
                     f"{list(first)} in sample 0; all samples must have the same shape"
                 )
-    return found
+    return checked_samples
 
 
 def _sample(inputs: Sequence[Tensor], sample: Any, number: int) -> Sample:
@@ -76,7 +76,7 @@ def _fitting(tensor: Tensor, x: Any, number: int) -> np.ndarray:
 
 
 def read(names: str, inputs: Sequence[Tensor]) -> list[Any]:
-    """Samples from comma-separated files and folders, for `given`.
+    """Samples from comma-separated files and folders, for `checked`.
 
     A .npz file is a sample: arrays by input names. A .npy file is for a model with one input; it
     has several samples if it is longer than the input along the first axis, or has one more axis.

@@ -9,18 +9,28 @@ from typing import Any
 
 from jaxdelegate.errors import OptionError
 
+
+@dataclasses.dataclass(frozen=True)
+class Places:
+    """Positions among an operator's inputs, and the axis of the weights that has scales."""
+
+    data: int | None
+    weight: int
+    bias: int | None
+    axis: int
+    is_row_by_row: bool = False  # dynamic range: each row has a scale, not each image
+
+
 # Operators with weights that have their own scales: TFL_OP_TO_WEIGHT_QUANTIZED_DIM and
 # TFL_OP_TO_BLOCKWISE_WEIGHT_QUANTIZED_DIM of utils/tfl_flatbuffer_utils.py.
-_WEIGHTED = frozenset(
-    {
-        "BATCH_MATMUL",
-        "CONV_2D",
-        "DEPTHWISE_CONV_2D",
-        "EMBEDDING_LOOKUP",
-        "FULLY_CONNECTED",
-        "TRANSPOSE_CONV",
-    }
-)
+PLACES = {
+    "BATCH_MATMUL": Places(0, 1, None, -1, is_row_by_row=True),
+    "CONV_2D": Places(0, 1, 2, 0),
+    "DEPTHWISE_CONV_2D": Places(0, 1, 2, 3),
+    "EMBEDDING_LOOKUP": Places(None, 1, None, 0),
+    "FULLY_CONNECTED": Places(0, 1, 2, 0, is_row_by_row=True),
+    "TRANSPOSE_CONV": Places(2, 1, 3, 0),
+}
 _INT16 = frozenset(
     (
         "ADD", "AVERAGE_POOL_2D", "BATCH_MATMUL", "BROADCAST_TO", "CONCATENATION", "CONV_2D",
@@ -38,7 +48,7 @@ _INT8 = _INT16 | {"HARD_SWISH", "SPACE_TO_DEPTH", "SQUARED_DIFFERENCE"}
 class Scheme:
     name: str  # in flags and reports
     operators: frozenset[str]  # those that litert-quantizer quantizes in this scheme
-    # Of integer activations with the range that calibration inputs have; 0: activations are floats.
+    # Integer activations have the range of the calibration inputs; 0: activations are floats.
     activation_bits: int = 0
     is_dynamic_range: bool = False  # operands of products are rounded to int8 at each invoke
     weight_bits: int = 8
@@ -78,7 +88,7 @@ SCHEMES = {
     for scheme in (
         Scheme(name="int8", operators=_INT8, activation_bits=8),
         Scheme(name="int16x8", operators=_INT16, activation_bits=16),
-        Scheme(name="dynamic", operators=_WEIGHTED, is_dynamic_range=True),
+        Scheme(name="dynamic", operators=frozenset(PLACES), is_dynamic_range=True),
         Scheme(
             name="int4",
             operators=frozenset({"EMBEDDING_LOOKUP", "FULLY_CONNECTED"}),

@@ -30,7 +30,7 @@ Weights = Mapping[Weight, Any]
 Variants = Mapping[int, Sequence[tuple[int, Variant]]]  # by operator index, with their numbers
 
 _LARGEST = 3e38  # the quantizer's calibration ignores larger values
-_CHUNK_BYTES = 2**28  # of one operator's tensors, for all numbers of a run
+_CHUNK_BYTES = 2**28  # one operator's tensors, for all numbers of a run
 NOTHING = -1  # not the number of a variant: the float network
 
 
@@ -50,8 +50,8 @@ class Deviation:
 
 class Simulation:
     def __init__(self, lowering: Lowering) -> None:
-        self._partition, self._weights = lowering.partition, lowering.weights
-        self._states = lowering.states
+        self._partition, self._states = lowering.partition, lowering.states
+        self._weights, self._arrays = list(lowering.weights), list(lowering.weights.values())
         specs = self._partition.specs
         self.outputs = tuple(i for i in self._partition.outputs if specs[i].dtype == np.float32)
 
@@ -80,15 +80,15 @@ class Simulation:
         """The smallest and largest finite values over samples."""
 
         def program(weights: list[Any], values: list[Any]) -> jax.Array:
-            known = dict(self._begin(values))
+            known = dict(self._partition.unpack(values, {}))
             for step in self.steps:
-                known.update(self._run(step, known, self._named(weights)))
+                known.update(self._partition.run_step(step, known, self._named(weights)))
             return jnp.stack([_extent(known[i]) for i in tensors])
 
         with client.as_programs():
             run = jax.jit(program)
-            found = np.stack([run(self._placed(), self._values(sample)) for sample in samples])
-        low, high = found[..., 0].min(0), found[..., 1].max(0)
+            extents = np.stack([run(self._arrays, self._values(sample)) for sample in samples])
+        low, high = extents[..., 0].min(0), extents[..., 1].max(0)
         return {i: Range(float(a), float(b)) for i, a, b in zip(tensors, low, high, strict=True)}
 
     # ---- one operator at a time
@@ -102,13 +102,13 @@ class Simulation:
         numbers = np.where(numbers < total, numbers, NOTHING)
         program = functools.partial(self._one_at_a_time, variants)
         with client.as_programs():
-            run, given = jax.jit(program), (self._placed(), constants)
+            run, arguments = jax.jit(program), (self._arrays, constants)
             rows = [
-                _joined([run(*given, self._values(sample), jnp.asarray(n)) for n in numbers])
+                _joined([run(*arguments, self._values(sample), jnp.asarray(n)) for n in numbers])
                 for sample in samples
             ]
-        found = functools.reduce(Deviation.__add__, rows)
-        return Deviation(found.signal, found.noise[:total], found.changes[:total])
+        deviation = functools.reduce(Deviation.__add__, rows)
+        return Deviation(deviation.signal, deviation.noise[:total], deviation.changes[:total])
 
     def _chunk(self) -> int:
         """The number of variants that fit in memory at once."""
@@ -127,21 +127,21 @@ class Simulation:
         values: list[Any],
         numbers: jax.Array,
     ) -> tuple[jax.Array, ...]:
-        named, exact = self._named(weights), self._begin(values)
+        named, exact = self._named(weights), self._partition.unpack(values, {})
         replaced: dict[int, dict[int, Any]] = {}
         known = dict(exact)
         for step in self.steps:
             for number, variant in variants.get(step.operator.index, ()):
                 replaced[number] = self._quantized(step, variant, known, named, constants[number])
-            known.update(self._run(step, known, named))
+            known.update(self._partition.run_step(step, known, named))
 
         def one(number: jax.Array) -> Known:
             noisy = dict(exact)
             for step in self.steps:
-                made = self._run(step, noisy, named)
-                for own, _ in variants.get(step.operator.index, ()):
-                    made = _chosen(number == own, replaced[own], made)
-                noisy.update(made)
+                results = self._partition.run_step(step, noisy, named)
+                for other, _ in variants.get(step.operator.index, ()):
+                    results = _chosen(number == other, replaced[other], results)
+                noisy.update(results)
             return {i: noisy[i] for i in self.outputs}
 
         return _compared({i: known[i] for i in self.outputs}, jax.vmap(one)(numbers), self.classes)
@@ -154,14 +154,14 @@ class Simulation:
         variants: Variants,
         choices: Sequence[Collection[int]],
     ) -> Deviation:
-        """The deviation for each choice of variants, given by their numbers."""
+        """The deviation for each choice, a set of numbers of variants."""
         numbers = [number for rows in variants.values() for number, _ in rows]
         chosen = np.array([[n in choice for n in sorted(numbers)] for choice in ((), *choices)])
         program = functools.partial(self._all_at_once, variants)
         with client.as_programs():
-            run, given = jax.jit(program), (self._placed(), _constants(variants))
-            found = [run(*given, self._values(s), jnp.asarray(chosen)) for s in samples]
-        return functools.reduce(Deviation.__add__, [_joined([row]) for row in found])
+            run, arguments = jax.jit(program), (self._arrays, _constants(variants))
+            parts = [run(*arguments, self._values(s), jnp.asarray(chosen)) for s in samples]
+        return functools.reduce(Deviation.__add__, [_joined([row]) for row in parts])
 
     def _all_at_once(
         self,
@@ -171,16 +171,16 @@ class Simulation:
         values: list[Any],
         flags: jax.Array,
     ) -> tuple[jax.Array, ...]:
-        named, exact = self._named(weights), self._begin(values)
+        named, exact = self._named(weights), self._partition.unpack(values, {})
 
         def one(flags: jax.Array) -> Known:
             known = dict(exact)
             for step in self.steps:
-                made = self._run(step, known, named)
+                results = self._partition.run_step(step, known, named)
                 for number, variant in variants.get(step.operator.index, ()):
                     other = self._quantized(step, variant, known, named, constants[number])
-                    made = _chosen(flags[number], other, made)
-                known.update(made)
+                    results = _chosen(flags[number], other, results)
+                known.update(results)
             return {i: known[i] for i in self.outputs}
 
         rows = jax.lax.map(one, flags)  # the first row is the float network
@@ -188,12 +188,6 @@ class Simulation:
         return _compared(right, {i: y[1:] for i, y in rows.items()}, self.classes)
 
     # ---- operators
-
-    def _begin(self, values: list[Any]) -> dict[int, Any]:
-        return self._partition.unpack(values, {})
-
-    def _run(self, step: LoweredOperator, known: Known, weights: Weights) -> dict[int, Any]:
-        return self._partition.run_step(step, known, weights)
 
     def _quantized(
         self,
@@ -203,25 +197,22 @@ class Simulation:
         weights: Weights,
         constants: Mapping[int, Any],
     ) -> dict[int, Any]:
-        own = dict(known)
-        own.update((i, _simulated(known[i], grid)) for i, grid in variant.inputs.items())
+        rounded = dict(known)
+        rounded.update((i, _simulated(known[i], grid)) for i, grid in variant.inputs.items())
         if variant.dynamic_range is not None:
             index, is_row_by_row = variant.dynamic_range
             if index in known:
-                own[index] = _rounded_dynamically(known[index], is_row_by_row)
-        given = {
+                rounded[index] = _rounded_dynamically(known[index], is_row_by_row)
+        replaced = {
             w: constants.get(w.tensor, a) if w.subgraph is None else a for w, a in weights.items()
         }
-        made = self._run(step, own, given)
+        results = self._partition.run_step(step, rounded, replaced)
         return {
             i: _simulated(y, variant.outputs[i]) if i in variant.outputs else y
-            for i, y in made.items()
+            for i, y in results.items()
         }
 
     # ---- arguments
-
-    def _placed(self) -> list[Any]:
-        return list(self._weights.values())
 
     def _named(self, weights: list[Any]) -> dict[Weight, Any]:
         return dict(zip(self._weights, weights, strict=True))
@@ -233,14 +224,14 @@ class Simulation:
 def _constants(variants: Variants) -> dict[int, dict[int, Any]]:
     """Constants by number; schemes that quantize weights in the same way share arrays."""
     kept: dict[tuple[int, bytes], Any] = {}
-    found: dict[int, dict[int, Any]] = {}
+    by_number: dict[int, dict[int, Any]] = {}
     for rows in variants.values():
         for number, variant in rows:
-            found[number] = {
+            by_number[number] = {
                 i: kept.setdefault((i, array.tobytes()), array)
                 for i, array in variant.constants.items()
             }
-    return found
+    return by_number
 
 
 def _extent(value: jax.Array) -> jax.Array:

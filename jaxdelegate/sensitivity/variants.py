@@ -13,7 +13,7 @@ from jaxdelegate.model.records import Operator, Tensor
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.sensitivity import grids
 from jaxdelegate.sensitivity.grids import Grid, Range
-from jaxdelegate.sensitivity.schemes import Scheme
+from jaxdelegate.sensitivity.schemes import PLACES, Places, Scheme
 
 # Kernels that move or compare values: all tensors have the scale of the input or of the output.
 SAME_AS_INPUT = frozenset(
@@ -28,27 +28,6 @@ SAME_AS_OUTPUT = frozenset(
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class _Places:
-    """Positions among an operator's inputs, and the axis of the weights that has scales."""
-
-    data: int | None
-    weight: int
-    bias: int | None
-    axis: int
-    is_row_by_row: bool = False  # dynamic range: each row has a scale, not each image
-
-
-_PLACES = {
-    "BATCH_MATMUL": _Places(0, 1, None, -1, is_row_by_row=True),
-    "CONV_2D": _Places(0, 1, 2, 0),
-    "DEPTHWISE_CONV_2D": _Places(0, 1, 2, 3),
-    "EMBEDDING_LOOKUP": _Places(None, 1, None, 0),
-    "FULLY_CONNECTED": _Places(0, 1, 2, 0, is_row_by_row=True),
-    "TRANSPOSE_CONV": _Places(2, 1, 3, 0),
-}
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class Variant:
     scheme: Scheme
@@ -57,7 +36,7 @@ class Variant:
     outputs: Mapping[int, Grid]  # by tensor, the grid of a result
     # The input that is rounded at each invoke, and whether row by row.
     dynamic_range: tuple[int, bool] | None
-    bytes_saved: int  # of its weights in the file
+    bytes_saved: int  # by its weights in the file
 
 
 def why_not(
@@ -87,7 +66,7 @@ def _why_not_weights(
 ) -> str | None:
     if scheme.is_calibrated:
         return None
-    const = specs[operator.inputs[_PLACES[operator.name].weight]].const
+    const = specs[operator.inputs[PLACES[operator.name].weight]].const
     if const is None:
         return "it has no constant weights"
     if scheme.block_size and (const.ndim != 2 or const.shape[1] % scheme.block_size):
@@ -102,8 +81,8 @@ def _is_float_constant(spec: TensorSpec) -> bool:
 def calibrated(operators: Sequence[Operator], specs: Mapping[int, TensorSpec]) -> tuple[int, ...]:
     """The float32 run-time tensors that operators read or write."""
     used = (i for o in operators for i in (*o.inputs, *o.outputs) if i in specs)
-    found = (i for i in used if specs[i].const is None and specs[i].dtype == np.float32)
-    return tuple(dict.fromkeys(i for i in found if 0 not in specs[i].shape))
+    floats = (i for i in used if specs[i].const is None and specs[i].dtype == np.float32)
+    return tuple(dict.fromkeys(i for i in floats if 0 not in specs[i].shape))
 
 
 def variant(
@@ -113,7 +92,7 @@ def variant(
     ranges: Mapping[int, Range],
 ) -> Variant:
     """An operator, for which `why_not` returns None, quantized in a scheme."""
-    places = _PLACES.get(operator.name)
+    places = PLACES.get(operator.name)
     weight = _weight(places, operator, specs)
     constants: dict[int, np.ndarray] = {}
     saved = 0
@@ -140,7 +119,7 @@ def variant(
 
 
 def _weight(
-    places: _Places | None, operator: Operator, specs: Mapping[int, TensorSpec]
+    places: Places | None, operator: Operator, specs: Mapping[int, TensorSpec]
 ) -> int | None:
     """The constant weights; None: the operator has none, or they are computed."""
     if places is None:
@@ -149,7 +128,7 @@ def _weight(
     return index if _is_float_constant(specs[index]) else None
 
 
-def _axis(places: _Places, operator: Operator, weights: TensorSpec) -> int:
+def _axis(places: Places, operator: Operator, weights: TensorSpec) -> int:
     if getattr(operator.options, "adj_y", False):
         return len(weights.shape) - 2
     return places.axis % len(weights.shape)

@@ -20,8 +20,8 @@ from jaxdelegate.reference.kernel import Array, Folds, Infer, Kernel, Services, 
 from jaxdelegate.wire import Message
 
 _META, _DATA = 1, 2  # fields of SavedTensorSlices
-_NAME, _SHAPE, _TYPE, _SLICE = 1, 2, 3, 4  # of SavedSliceMeta
-_VERSION = b"\x12\x02\x08\x01"  # of the format: 1
+_NAME, _SHAPE, _TYPE, _SLICE = 1, 2, 3, 4  # fields of SavedSliceMeta
+_VERSION = b"\x12\x02\x08\x01"  # the format's: 1
 # The field of TensorProto that holds the values of a dtype, and how they are stored: as they are,
 # or as varints of an integer type.
 _AS_THEY_ARE = {"<f4": 5, "<f8": 6, "<c8": 9, "<c16": 12}

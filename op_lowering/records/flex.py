@@ -20,8 +20,8 @@ _Value = TypeVar("_Value")
 
 FLEX = "Flex"  # what such a custom operator's name begins with
 _OP, _ATTRIBUTES = 2, 5  # fields of NodeDef
-_KEY, _VALUE = 1, 2  # of an entry of its map
-# Of AttrValue: `list` and the types of one value. Those of ListValue have the same numbers.
+_KEY, _VALUE = 1, 2  # fields of an entry of its map
+# Fields of AttrValue: `list` and the types of one value. Those of ListValue have the same numbers.
 _LIST, _BYTES, _INTEGER, _FLOAT, _BOOL, _TYPE, _SHAPE = range(1, 8)
 # types.proto; dtypes of tensors of such a type as in dtypes.py
 DATA_TYPES: dict[int, Any] = {

@@ -94,7 +94,7 @@ def test_recipes_leave_out_rows_that_are_not_multiples_of_a_block() -> None:
 
 def test_the_quantizer_has_another_name_for_transposed_convolutions() -> None:
     named = ("TRANSPOSE_CONV", ("y",))
-    rules = recipe.recipe(SCHEMES["int8"], [named], recipe.Ends(("x",), ()))
+    rules = recipe.recipe(SCHEMES["int8"], [named], ("x",), ())
     assert [r["operation"] for r in rules] == ["*", "CONV_2D_TRANSPOSE", "INPUT"]
 
 
@@ -189,7 +189,7 @@ class TestFiles:
 
     def test_several_inputs(self, tmp_path: Path) -> None:
         np.savez(tmp_path / "s.npz", x0=X, x1=X + 1)
-        (found,) = samples.given(self.inputs(2), samples.read(str(tmp_path), self.inputs(2)))
+        (found,) = samples.checked(self.inputs(2), samples.read(str(tmp_path), self.inputs(2)))
         assert [x.max() for x in found.values()] == [0, 1]
 
     def test_wrong_files(self, tmp_path: Path) -> None:
