@@ -1,4 +1,4 @@
-"""Messages of TFLite's and TensorFlow's .proto files that no package provides.
+"""Messages of .proto files that no package provides, or none that fits our dependencies.
 
 The declarations have upstream's names, numbers and types, so both sides read the same bytes, and
 only the fields that our tools exchange. Nested messages are flat here, with the same encoding.
@@ -182,6 +182,12 @@ _LLM_PARAMETERS: _Messages = {
     ),
 }
 
+# grpc/health/v1/health.proto: grpcio-health-checking, which provides it, pins protobuf's version
+_HEALTH: _Messages = {
+    "HealthCheckRequest": (("service", 1, "string"),),
+    "HealthCheckResponse": (("status", 1, "int32"),),  # an enumeration, with the same encoding
+}
+
 # Package -> its syntax, which determines whether repeated numbers are packed, and its messages.
 _PACKAGES: dict[str, tuple[str, _Messages]] = {
     "tflite.tools.benchmark": ("proto2", _BENCHMARK),
@@ -189,6 +195,7 @@ _PACKAGES: dict[str, tuple[str, _Messages]] = {
     "tensorflow": ("proto3", _EXAMPLE),
     "odml.infra.proto": ("proto2", _LLM_PARAMETERS),
     "tensorflow.profiler": ("proto2", _XPLANE),
+    "grpc.health.v1": ("proto3", _HEALTH),
 }
 
 
