@@ -14,7 +14,7 @@ class OpTime:
     type: str  # the operator's name, or several joined by + if XLA fused them
     name: str  # its outputs and its index, as TFLite names nodes
     times: Stat  # microseconds in each profiled run
-    bytes: int = 0  # the size of its results
+    bytes: int = 0  # the size of its results; 0: it depends on data
     times_called: int = 1  # in one run; inside a partition the number of XLA instructions
     nodes: tuple[int, ...] = ()  # the operators' indices
     traffic: int = 0  # bytes that it reads and writes

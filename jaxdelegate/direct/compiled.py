@@ -66,15 +66,15 @@ class Compiled:
 
     @property
     def object_files(self) -> list[memoryview]:
-        return [found.data(1) for found in self._objects]
+        return [file.data(1) for file in self._objects]
 
     @functools.cached_property
     def allocations(self) -> Sequence[Allocation]:
         """By their index; thread-local allocations have the size 0."""
-        found = self._assignment.messages(3)
-        if [one.integer(1) for one in found] != list(range(len(found))):
+        messages = self._assignment.messages(3)
+        if [one.integer(1) for one in messages] != list(range(len(messages))):
             raise UnknownError("allocations in another order")
-        return [self._allocation(one) for one in found]
+        return [self._allocation(one) for one in messages]
 
     def _allocation(self, message: Message) -> Allocation:
         size = message.integer(2)
@@ -111,20 +111,20 @@ class Compiled:
     @functools.cached_property
     def _buffers_by_number(self) -> Mapping[int, tuple[int, tuple[int, ...]]]:
         """The instruction, and the index in its result, that defines each buffer."""
-        found = {}
+        places = {}
         for buffer in self._assignment.messages(1):
             place = buffer.message(3)
-            found[buffer.integer(1)] = (place.integer(4), tuple(place.integers(3)))
-        return found
+            places[buffer.integer(1)] = (place.integer(4), tuple(place.integers(3)))
+        return places
 
     @functools.cached_property
     def _slices(self) -> Mapping[tuple[int, tuple[int, ...]], Slice]:
-        found = {}
+        slices = {}
         for allocation in self._assignment.messages(3):
             for part in allocation.messages(9):
                 place = self._buffers_by_number[part.integer(1)]
-                found[place] = (allocation.integer(1), part.integer(2), part.integer(3))
-        return found
+                slices[place] = (allocation.integer(1), part.integer(2), part.integer(3))
+        return slices
 
     @functools.cached_property
     def results(self) -> Sequence[Slice]:
@@ -179,7 +179,7 @@ class _Scope:
     instructions: Mapping[int, Message]
     root: Message
     caller: "_Scope | None"
-    arguments: Sequence[Message]  # of the call, in the caller
+    arguments: Sequence[Message]  # the call's, in the caller
 
 
 class _Computations(dict[int, Mapping[int, Message]]):
@@ -190,8 +190,8 @@ class _Computations(dict[int, Mapping[int, Message]]):
         self._module = module
 
     def __missing__(self, number: int) -> Mapping[int, Message]:
-        found = _computation(self._module, number).messages(2)
-        self[number] = by_number = {one.integer(35): one for one in found}
+        instructions = _computation(self._module, number).messages(2)
+        self[number] = by_number = {one.integer(35): one for one in instructions}
         return by_number
 
 

@@ -159,14 +159,14 @@ def _attributes(text: str) -> list[int]:
     """Attributes in the order of their names, from MLIR's syntax."""
     if not text:
         return [0]
-    found = _ATTRIBUTES.fullmatch(text)
-    rest = "" if found is None else found[1]
+    braced = _ATTRIBUTES.fullmatch(text)
+    rest = "" if braced is None else braced[1]
     values: dict[str, list[int]] = {}
     while match := _ATTRIBUTE.match(rest):
         name, elements, count, element = match.groups()
         values[name] = _attribute(elements, int(count), element)
         rest = rest[match.end() :]
-    if found is None or rest.strip() or len(values) > _MOST_ATTRIBUTES:
+    if braced is None or rest.strip() or len(values) > _MOST_ATTRIBUTES:
         raise UnknownError(f"the attributes {text}")
     return [len(values), *(word for name in sorted(values) for word in values[name])]
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from jaxdelegate.serve.records import RequestError
 from jaxdelegate.wire import LENGTH, fields
 
-MAX_FIELDS = 1 << 14  # of a message, nested fields included
-MAX_PACKED_BYTES = 1 << 24  # of integers in `contents`, and of shapes
+MAX_FIELDS = 1 << 14  # in a message, nested fields included
+MAX_PACKED_BYTES = 1 << 24  # integers in `contents`, and of shapes
 
 
 @dataclasses.dataclass(frozen=True)

@@ -98,13 +98,13 @@ def restore(
 
 def _allowed(call: Services, path: Array) -> str:
     """A file's path, if the program chose it: a model must not choose files."""
-    given = path.reshape(-1)[0] if path.size == 1 else b""
-    if given not in call.paths.values():
+    file = path.reshape(-1)[0] if path.size == 1 else b""
+    if file not in call.paths.values():
         raise PermissionError(
-            f"the model must not choose the file {_text(given)!r}: files are opened only by paths "
+            f"the model must not choose the file {_text(file)!r}: files are opened only by paths "
             "that set_tensor or a signature runner of jaxdelegate.Interpreter gave to an input"
         )
-    return os.fsdecode(given)
+    return os.fsdecode(file)
 
 
 def _text(string: bytes) -> str:

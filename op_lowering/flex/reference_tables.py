@@ -44,7 +44,7 @@ def write(file: BinaryIO, entries: Mapping[bytes, bytes]) -> None:
         index[last] = encoded(at, len(block))
         at += file.write(_sealed(block))
     handles = b""
-    for block in (_block([]), _block(index.items(), 1)):  # of statistics, which it has not; index
+    for block in (_block([]), _block(index.items(), 1)):  # no statistics; index
         handles += encoded(at, len(block))
         at += file.write(_sealed(block))
     file.write(handles.ljust(_FOOTER - len(_MAGIC), b"\0") + _MAGIC)
@@ -107,8 +107,8 @@ def find(file: BinaryIO, key: bytes) -> bytes | None:
     index = _read(file, _handle(footer, at), size)
     for last, handle in _entries(index):
         if key <= last:
-            found = _entries(_read(file, _handle(handle), size))
-            return next((value for there, value in found if there == key), None)
+            entries = _entries(_read(file, _handle(handle), size))
+            return next((value for there, value in entries if there == key), None)
     return None
 
 

@@ -113,7 +113,7 @@ def _parse(
     return tuple(array for kind in by_kind for array in kind)
 
 
-_Lists = Sequence[Array | None]  # of each example; None where it lacks the feature
+_Lists = Sequence[Array | None]  # for each example; None where it lacks the feature
 
 
 def _joined(lists: _Lists, dtype: np.dtype) -> tuple[Array, Array]:

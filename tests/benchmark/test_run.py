@@ -235,6 +235,18 @@ def test_the_profile_as_csv_and_proto(half: Half) -> None:
     assert len(inside) == len(report.profile.inside)
 
 
+def test_results_whose_size_depends_on_data_count_no_bytes() -> None:
+    builder = ModelBuilder()
+    x = builder.input((4,), np.bool_)
+    y = builder.tensor((1, 1), np.int64)
+    builder.operator("WHERE", [x], [y])
+    builder.outputs(y)
+    report = benchmark(builder.build(), PROFILED, values=flag_values(use_jax=False))
+    assert report.profile is not None
+    (row,) = report.profile.nodes
+    assert (row.type, row.bytes) == ("WHERE", 0)
+
+
 def test_the_stock_interpreter_as_host() -> None:
     kept: dict[str, Any] = {}
 

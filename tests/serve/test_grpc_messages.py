@@ -210,6 +210,27 @@ def test_messages_that_would_become_large_objects_are_refused(what: str) -> None
         grpc_wire.check(LARGE[what])
 
 
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        (within(5, 5, content=b"\x1a\x05\x01"), "a message ends within a field"),
+        (b"\x3a", "a message ends within a number"),
+        (b"\x08" + b"\xff" * 10 + b"\x01", "a number of more than 10 bytes"),
+        (within(6, content=b"\x0b"), "a field of wire type 3"),
+    ],
+)
+def test_damaged_messages_are_refused_with_the_reason(message: bytes, reason: str) -> None:
+    with pytest.raises(RequestError, match=f"not a ModelInferRequest: .*{reason}"):
+        grpc_wire.check(message)
+
+
+def test_fields_of_another_wire_type_are_unknown_to_protobuf() -> None:
+    """An eight-byte field with the number of `inputs` is no message."""
+    message = b"\x29" + b"\xff" * 8
+    assert not service_pb2.ModelInferRequest.FromString(message).inputs
+    grpc_wire.check(message)
+
+
 def test_large_tensors_are_accepted() -> None:
     """Typed or raw, floats take as much memory as their bytes."""
     zeros = bytes(grpc_wire.MAX_PACKED_BYTES + 4)
