@@ -225,7 +225,7 @@ def test_damaged_messages_are_refused_with_the_reason(message: bytes, reason: st
 
 
 def test_fields_of_another_wire_type_are_unknown_to_protobuf() -> None:
-    """An eight-byte field with the number of `inputs` is no message."""
+    """An eight-byte field with the number of `inputs` is not a message."""
     message = b"\x29" + b"\xff" * 8
     assert not service_pb2.ModelInferRequest.FromString(message).inputs
     grpc_wire.check(message)
