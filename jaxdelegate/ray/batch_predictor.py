@@ -2,6 +2,7 @@
 
 import abc
 import logging
+import os
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Generic, Literal, NoReturn, TypeVar
@@ -9,30 +10,57 @@ from typing import Any, Generic, Literal, NoReturn, TypeVar
 import numpy as np
 
 from jaxdelegate.cache.programs import ProgramCache
-from jaxdelegate.errors import OptionError
+from jaxdelegate.errors import (
+    DeviceMemoryError,
+    GenerationError,
+    InterpreterError,
+    OptionError,
+    StoppedError,
+    TensorError,
+)
+from jaxdelegate.options import DelegateOptions
 from jaxdelegate.ray import columns
-from jaxdelegate.ray.errors import PredictionError
+from jaxdelegate.ray.columns import Batch, PredictionError
 from jaxdelegate.ray.metrics import Meter, PredictorStats
+from jaxdelegate.ray.resources import assigned_resources, restrict
 
 _LOGGER = logging.getLogger("jaxdelegate")
 _MAX_NAMED_ROWS = 10  # in an error
 
 OnError = Literal["raise", "skip"]
-Batch = Mapping[str, np.ndarray]
 T = TypeVar("T")  # the inputs of a batch
 
 
 class BatchPredictor(abc.ABC, Generic[T]):
     """Adds a model's outputs to the rows of a batch, as columns."""
 
-    def __init__(self, name: str, outputs: Mapping[str, str], on_error: OnError, key: str | None):
-        """`name`: of the model, for messages and metrics; `outputs`: the column of each."""
+    _outputs: Mapping[str, str]  # the column of each output
+    _programs: ProgramCache | None  # where compiled programs are stored
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str] | bytes,
+        options: Mapping[str, Any] | DelegateOptions | None,
+        on_error: OnError,
+        key: str | None,
+        num_threads: int | None,
+    ) -> None:
+        """Restrict this process to what Ray assigned to it; the subclass opens the model."""
         if on_error not in ("raise", "skip"):
             raise OptionError(f"on_error: expected 'raise' or 'skip', got {on_error!r}")
-        self._name, self._outputs = name, outputs
+        self._options = restrict(assigned_resources(), options or {}, num_threads)
+        self._name = "<bytes>" if isinstance(model, bytes) else os.path.basename(os.fspath(model))
         self._skips, self._key = on_error == "skip", key
-        self._meter = Meter(name)
+        self._meter = Meter(self._name)
         self._ended: float | None = None
+        self._begun = time.perf_counter()
+
+    def _opened(self, programs: ProgramCache | None) -> None:
+        """The model is open. While another process compiles a program, this one waits for it."""
+        self._programs = programs
+        if programs is not None:
+            programs.compiles_once = True
+        self._meter.stats.open_seconds = time.perf_counter() - self._begun
 
     def __call__(self, batch: Batch) -> dict[str, np.ndarray]:
         """Predict a batch.
@@ -49,7 +77,7 @@ class BatchPredictor(abc.ABC, Generic[T]):
             InterpreterError: the model failed, whatever the rows.
         """
         if self._ended is not None:
-            self._meter.observe("input_wait_seconds", time.perf_counter() - self._ended)
+            self._meter.add("input_wait_seconds", time.perf_counter() - self._ended)
         try:
             return self._predicted(batch)
         finally:
@@ -71,27 +99,19 @@ class BatchPredictor(abc.ABC, Generic[T]):
     @property
     def stats(self) -> PredictorStats:
         """Its counts and times so far."""
-        stats, (seconds, programs) = self._meter.stats, self._opening
-        stats.open_seconds = seconds
-        if programs is not None:
-            stats.programs_loaded = programs.statistics.loaded
-            stats.programs_stored = programs.statistics.stored
+        stats = self._meter.stats
+        if self._programs is not None:
+            stats.programs_loaded = self._programs.statistics.loaded
+            stats.programs_stored = self._programs.statistics.stored
         return stats
-
-    @property
-    @abc.abstractmethod
-    def _opening(self) -> tuple[float, ProgramCache | None]:
-        """How long opening the model took, and where programs are stored."""
 
     @abc.abstractmethod
     def _inputs_of(self, batch: Batch) -> tuple[T, dict[int, str]]:
         """The inputs of all rows, and why some of the rows do not fit."""
 
     @abc.abstractmethod
-    def _run(
-        self, inputs: T, batch: Batch, rows: Sequence[int]
-    ) -> tuple[dict[str, np.ndarray], dict[int, str]]:
-        """The outputs of those of these rows on which the model does not fail, and the others."""
+    def _run(self, inputs: T, rows: Sequence[int]) -> dict[str, np.ndarray]:
+        """The outputs of some rows, [rows, ...]."""
 
     def _predicted(self, batch: Batch) -> dict[str, np.ndarray]:
         inputs, wrong = self._inputs_of(batch)
@@ -100,12 +120,38 @@ class BatchPredictor(abc.ABC, Generic[T]):
         if wrong and not self._skips:
             raise self._error(batch, wrong)
         good = [i for i in range(count) if i not in wrong]
-        found, failed = self._run(inputs, batch, good)
-        wrong |= failed
-        good = [i for i in good if i not in failed]
+        opened, begun = self._meter.stats.open_seconds, time.perf_counter()
+        try:
+            outputs = self._run(inputs, good)
+        except (DeviceMemoryError, StoppedError):
+            raise
+        except (InterpreterError, TensorError, GenerationError) as error:
+            outputs, failed = self._run_one_by_one(inputs, good)
+            if not failed:
+                raise
+            if not self._skips:
+                raise self._error(batch, failed) from error
+            wrong |= failed
+            good = [i for i in good if i not in failed]
+        compiled = self._meter.stats.open_seconds - opened
+        self._meter.add("device_seconds", time.perf_counter() - begun - compiled)
         self._count(len(good), batch, wrong)
         kept = {n: c if len(good) == count else np.asarray(c)[good] for n, c in batch.items()}
-        return kept | {column: found[name] for name, column in self._outputs.items()}
+        return kept | {column: outputs[name] for name, column in self._outputs.items()}
+
+    def _run_one_by_one(
+        self, inputs: T, rows: Sequence[int]
+    ) -> tuple[dict[str, np.ndarray], dict[int, str]]:
+        """After a failure of the batch: the outputs of rows that do not fail, and the others."""
+        parts: list[dict[str, np.ndarray]] = []
+        failed: dict[int, str] = {}
+        for row in rows:
+            try:
+                parts.append(self._run(inputs, [row]))
+            except (InterpreterError, TensorError, GenerationError) as error:
+                failed[row] = str(error)
+        parts = parts or [self._run(inputs, [])]
+        return {name: concatenate([part[name] for part in parts]) for name in parts[0]}, failed
 
     def _check_columns(self, batch: Batch) -> None:
         if self._key is not None:
@@ -118,17 +164,12 @@ class BatchPredictor(abc.ABC, Generic[T]):
             )
 
     def _count(self, done: int, batch: Batch, wrong: Mapping[int, str]) -> None:
-        self._meter.count("rows", done)
-        self._meter.count("batches", 1)
-        self._meter.count("rows_skipped", len(wrong))
+        for name, count in (("rows", done), ("batches", 1), ("rows_skipped", len(wrong))):
+            self._meter.add(name, count)
         if wrong:
-            _LOGGER.warning(
-                "%s: skipped %d of %d rows: %s",
-                self._name,
-                len(wrong),
-                columns.num_rows(batch),
-                self._named(batch, wrong, len(wrong)),
-            )
+            named = self._named(batch, wrong, len(wrong))
+            total = columns.num_rows(batch)
+            _LOGGER.warning("%s: skipped %d of %d rows: %s", self._name, len(wrong), total, named)
 
     def _error(self, batch: Batch, wrong: Mapping[int, str]) -> PredictionError:
         count = f"{len(wrong)} of {columns.num_rows(batch)} rows of a batch cannot be predicted"
@@ -136,9 +177,8 @@ class BatchPredictor(abc.ABC, Generic[T]):
         return PredictionError(f'{self._name}: {count}: {named}; on_error="skip" skips them')
 
     def _named(self, batch: Batch, wrong: Mapping[int, str], most: int) -> str:
-        rows = sorted(wrong)
-        named = [f"{self._row_name(batch, i)}: {wrong[i]}" for i in rows[:most]]
-        return "; ".join([*named, *([f"and {len(rows) - most} more"] if len(rows) > most else [])])
+        named = [f"{self._row_name(batch, i)}: {wrong[i]}" for i in sorted(wrong)[:most]]
+        return "; ".join(named + ([f"and {len(wrong) - most} more"] if len(wrong) > most else []))
 
     def _row_name(self, batch: Batch, row: int) -> str:
         if self._key is None:
@@ -147,28 +187,12 @@ class BatchPredictor(abc.ABC, Generic[T]):
         return f"{self._key}={value.item() if isinstance(value, np.generic) else value!r}"
 
 
-def output_columns(
-    known: Sequence[str],
-    given: Mapping[str, str] | Sequence[str] | None,
-    default: Sequence[str] | None = None,
-) -> dict[str, str]:
-    """The column of each chosen output; by default of all, or of some."""
-    if given is None:
-        return {name: name for name in (known if default is None else default)}
-    if isinstance(given, str):
-        raise OptionError(f"outputs: expected a list of names or a mapping, got the text {given!r}")
-    chosen = dict(given) if isinstance(given, Mapping) else {name: name for name in given}
-    check_names("output", chosen, known)
-    if not chosen or len({*chosen.values()}) < len(chosen):
-        raise OptionError(
-            f"outputs: expected at least one, and another column for each, got {chosen}"
-        )
-    return chosen
-
-
-def check_names(kind: str, given: Any, known: Sequence[str]) -> None:
-    """An OptionError for a name that the model does not have; `kind`: "input" or "output"."""
-    for name in given:
-        if name not in known:
-            listed = ", ".join(map(repr, known))
-            raise OptionError(f"{kind}s: {name!r} is not an {kind} of the model; it has {listed}")
+def concatenate(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """Concatenate arrays [k, ...]; object [n] of arrays if their rows differ in shape."""
+    if len({part.shape[1:] for part in parts}) == 1:
+        return np.concatenate(parts) if len(parts) > 1 else parts[0]
+    rows = [row for part in parts for row in part]
+    array = np.empty(len(rows), object)
+    for i, row in enumerate(rows):
+        array[i] = row
+    return array

@@ -1,64 +1,143 @@
 """Evaluations on the actors of a Ray cluster: the runner of imagenet_eval and coco_eval."""
 
 import dataclasses
-import heapq
+import functools
 import math
 import os
+import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
+from jaxdelegate import providers
+from jaxdelegate.delegate.jax_delegate import JaxDelegate
 from jaxdelegate.errors import InterpreterError, OptionError
 from jaxdelegate.evaluation.errors import DataError
-from jaxdelegate.evaluation.model import ImageModel
-from jaxdelegate.evaluation.pipeline import Batch, Times, Waits
+from jaxdelegate.evaluation.model import ImageModel, open_image_model
+from jaxdelegate.evaluation.pipeline import Batch, Outputs, Pipeline, Times, Waits
 from jaxdelegate.optional import optional_module
-from jaxdelegate.ray.image_actor import Done, ImageActor, Work
+from jaxdelegate.ray.resources import Resources, assigned_resources
 
-LOCAL = "local"  # the address that starts a Ray for this run only
 _BATCHES_PER_ACTOR = 2  # one is decoded while the other is computed
 _BATCHES_AHEAD = 8  # per actor: how far batches may run ahead of the next one to be yielded
 _MAX_DEATHS = 3  # of actors with the same batch
+_MAX_RESTARTS = 20  # of an actor; ends a run whose actors die before they begin a batch
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Cluster:
-    """Which cluster to use, and how much of it."""
+class ImageActor:
+    """Opens the model at the first call. Ray runs up to two calls at a time: one decodes."""
 
-    address: str = LOCAL  # as `ray.init` takes it; "local" starts a Ray for this run
-    actors: int | None = None  # None: as many as fit
-    cpus: float = 1.0  # of each actor
-    # Of each actor; None: one if the cluster has any and no flag names another platform
-    gpus: float | None = None
+    def __init__(
+        self, path: str, flags: Mapping[str, Any], batch_size: int, num_outputs: int
+    ) -> None:
+        """The first call reports what is wrong with the model or the flags of the delegates."""
+        self._path, self._flags = path, flags
+        self._batch_size, self._num_outputs = batch_size, num_outputs
+        self._opening, self._running = threading.Lock(), threading.Lock()
+        self._resources = assigned_resources() or Resources()
 
-    def __post_init__(self) -> None:
-        for name, value in (("actors", self.actors), ("cpus", self.cpus)):
-            if value is not None and not 0 < value < math.inf:
-                raise OptionError(f"{name}: must be greater than 0, got {value}")
-        if self.gpus is not None and not 0 <= self.gpus <= 1:
-            raise OptionError(f"gpus: an actor uses at most one GPU, got {self.gpus}")
+    def describe(self) -> ImageModel:
+        """The model without its interpreter."""
+        return dataclasses.replace(self._model(), interpreter=None)
+
+    def run(
+        self,
+        first: int,
+        paths: Sequence[Path],
+        crop_fraction: float | None,
+        decode_threads: int | None,
+    ) -> tuple[Batch, Times]:
+        """Run one batch: `paths` are at most the model's batch, `first` is the index of the first.
+
+        `crop_fraction` is as in `ImageModel.preprocessing`. Threads of None are one for each of the
+        actor's CPUs.
+        """
+        model, waited = self._model(), 0.0
+
+        def start(images: np.ndarray) -> Callable[[], Outputs]:
+            nonlocal waited
+            begun = time.perf_counter()
+            with self._running:
+                waited = time.perf_counter() - begun
+                return model.start(images)
+
+        pipeline = Pipeline(
+            model.preprocessing(crop_fraction),
+            start,
+            input_shape=model.input_shape,
+            dtype=model.dtype,
+            workers=decode_threads or max(1, int(self._resources.cpus)),
+        )
+        (batch,) = pipeline.run(paths)
+        times, images = pipeline.times, len(pipeline.times.invoke)
+        times.invoke = [seconds - waited / images for seconds in times.invoke]
+        times.busy -= waited
+        times.device_wait = waited
+        return dataclasses.replace(batch, first=first), times
+
+    def _model(self) -> ImageModel:
+        with self._opening:
+            return self._opened
+
+    @functools.cached_property
+    def _opened(self) -> ImageModel:
+        values = providers.flag_values(**self._flags)
+        if values.num_threads < 1 and self._resources.threads is not None:
+            values = values.replaced(num_threads=self._resources.threads)
+        if self._resources.gpus and not values.is_set("jax_platform"):
+            values = values.replaced(jax_platform="gpu")
+        delegates = [row.delegate for row in providers.create_delegates(values)]
+        for delegate in delegates:
+            if isinstance(delegate, JaxDelegate) and delegate.programs is not None:
+                delegate.programs.compiles_once = True
+        interpreter = providers.open_interpreter(values, self._path, delegates)
+        return open_image_model(
+            self._path, interpreter, batch_size=self._batch_size, num_outputs=self._num_outputs
+        )
 
 
 class RayRunner:
     """Joins a cluster and runs batches on its actors. Leaving the context stops the actors.
 
     The actors read the model and the images by their paths, from a disk that all machines share.
+    Ray restarts an actor that dies, and runs its batches again.
     """
 
-    def __init__(self, cluster: Cluster, flags: Mapping[str, Any] | None = None) -> None:
-        """`flags` are those of the delegates that were given, by name."""
-        self._ray = optional_module("ray", "ray")
-        self._cluster, self._flags = cluster, dict(flags or {})
-        self._actors: _Actors | None = None
+    def __init__(
+        self,
+        flags: Mapping[str, Any],
+        *,
+        address: str,
+        actors: int | None = None,
+        cpus: float = 1.0,
+        gpus: float | None = None,
+    ) -> None:
+        """Join or start Ray.
+
+        Args:
+            flags: of the delegates, by name, those that the user set.
+            address: as `ray.init` takes it; "local" starts a Ray for this run.
+            actors: how many; None: as many as fit.
+            cpus: of each actor.
+            gpus: of each actor, at most 1; None: 1 if the cluster has any and no flag names another
+                platform.
+        """
+        for name, value in (("actors", actors), ("cpus", cpus)):
+            if value is not None and not 0 < value < math.inf:
+                raise OptionError(f"{name}: must be greater than 0, got {value}")
+        if gpus is not None and not 0 <= gpus <= 1:
+            raise OptionError(f"gpus: an actor uses at most one GPU, got {gpus}")
+        self._ray, self._flags = optional_module("ray", "ray"), dict(flags)
+        self._batches: RayBatches | None = None
         self._owns_ray = not self._ray.is_initialized()
         if self._owns_ray:
-            self._join()
+            self._join(address)
         try:
-            self._resources, self._count = self._room()
+            self._resources, self._count = self._room(actors, cpus, gpus)
         except OptionError:
             self.close()
             raise
@@ -67,24 +146,32 @@ class RayRunner:
         self, path: str | os.PathLike[str], *, batch_size: int, num_outputs: int
     ) -> ImageModel:
         """Start the actors; returns the model of the first one, without its interpreter."""
-        work = Work(os.path.abspath(path), self._flags, batch_size, num_outputs)
         actor_class = self._ray.remote(ImageActor).options(
-            **self._resources, max_concurrency=_BATCHES_PER_ACTOR, max_restarts=0
+            **self._resources,
+            max_concurrency=_BATCHES_PER_ACTOR,
+            max_restarts=_MAX_RESTARTS,
+            max_task_retries=_MAX_DEATHS - 1,
         )
-        self._stop_actors()
-        self._actors = _Actors(self._ray, lambda: actor_class.remote(work), self._count)
-        return self._actors.open()
+        arguments = os.path.abspath(path), self._flags, batch_size, num_outputs
+        self._batches = None
+        actors = [actor_class.remote(*arguments) for _ in range(self._count)]
+        self._batches = RayBatches(self._ray, actors)
+        return self._batches.model
 
     def batches(
-        self, model: ImageModel, crop_fraction: float | None, decode_threads: int | None
+        self,
+        model: ImageModel,  # noqa: ARG002 (the actors have it)
+        crop_fraction: float | None,
+        decode_threads: int | None,
     ) -> "RayBatches":
-        if self._actors is None:
+        if self._batches is None:
             raise OptionError("open the model before its batches")
-        return RayBatches(self._actors, model.batch_size, crop_fraction, decode_threads)
+        self._batches.arguments = crop_fraction, decode_threads
+        return self._batches
 
     def close(self) -> None:
         """Stop the actors, and Ray if it was started for this run."""
-        self._stop_actors()
+        self._batches = None  # Ray stops actors that nothing refers to, after their tasks
         if self._owns_ray:
             self._ray.shutdown()
 
@@ -94,14 +181,8 @@ class RayRunner:
     def __exit__(self, *_error: object) -> None:
         self.close()
 
-    def _stop_actors(self) -> None:
-        actors, self._actors = self._actors, None
-        if actors is not None:
-            actors.stop()
-
-    def _join(self) -> None:
-        address = self._cluster.address
-        more = {"include_dashboard": False} if address == LOCAL else {}
+    def _join(self, address: str) -> None:
+        more = {"include_dashboard": False} if address == "local" else {}
         try:
             self._ray.init(address=address, logging_level="warning", **more)
         except (ConnectionError, ValueError, RuntimeError) as error:
@@ -110,25 +191,25 @@ class RayRunner:
                 "machine, 'local' starts one for this run"
             ) from error
 
-    def _room(self) -> tuple[dict[str, float], int]:
+    def _room(
+        self, actors: int | None, cpus: float, gpus: float | None
+    ) -> tuple[dict[str, float], int]:
         """The resources of an actor, and the number of actors."""
         available = self._ray.cluster_resources()
         has = {name: available.get(name.upper(), 0.0) for name in ("cpu", "gpu")}
-        takes = {"cpu": self._cluster.cpus, "gpu": self._gpus(has["gpu"])}
+        takes = {"cpu": cpus, "gpu": self._gpus(has["gpu"]) if gpus is None else gpus}
         room = min(int(has[name] // n) for name, n in takes.items() if n)
         if room < 1:
             raise OptionError(
                 f"an actor takes {takes['cpu']:g} CPUs and {takes['gpu']:g} GPUs; the cluster has "
                 f"{has['cpu']:g} and {has['gpu']:g}"
             )
-        count = self._cluster.actors or room
-        if count > room:
-            raise OptionError(f"actors: the cluster has room for {room}, got {count}")
-        return {"num_cpus": takes["cpu"], "num_gpus": takes["gpu"]}, count
+        if actors is not None and actors > room:
+            raise OptionError(f"actors: the cluster has room for {room}, got {actors}")
+        return {"num_cpus": takes["cpu"], "num_gpus": takes["gpu"]}, actors or room
 
     def _gpus(self, available: float) -> float:
-        if self._cluster.gpus is not None:
-            return self._cluster.gpus
+        """By default: of an actor."""
         platform = self._flags.get("jax_platform") or ("gpu" if self._flags.get("use_gpu") else "")
         if platform == "gpu":
             return 1.0
@@ -136,140 +217,85 @@ class RayRunner:
         return 0.0 if is_other or not available else 1.0
 
 
-class _Actors:
-    """Actors that open one model and run its batches. One that dies is replaced.
-
-    A batch whose actor dies is run by another, so none is lost; each is yielded once, so none
-    counts twice.
-    """
-
-    def __init__(self, ray: Any, create: Callable[[], Any], count: int) -> None:
-        self._ray, self._create, self.count = ray, create, count
-        self._alive: list[Any] = []
-        self._free: deque[Any] = deque()  # each actor once per batch that it can accept
-        # Reference -> its actor and the first image of its batch; None while it opens the model.
-        self._tasks: dict[Any, tuple[Any, int | None]] = {}
-        self._deaths: Counter[int | None] = Counter()
-        self._model: ImageModel | None = None
-        self._batches: Mapping[int, Sequence[Path]] = {}
-        self._waiting: list[int] = []  # a heap
-        self._done: dict[int, Done | Exception] = {}
-        for _ in range(count):
-            self._start()
-
-    def open(self) -> ImageModel:
-        while self._model is None:
-            self._take()
-        return self._model
-
-    def in_order(self, batches: Mapping[int, Sequence[Path]], *arguments: Any) -> Generator[Done]:
-        """Run batches, by the number of their first image, and yield the results in order."""
-        self._batches, self._waiting = batches, sorted(batches)
-        ahead = _BATCHES_AHEAD * self.count * self.open().batch_size
-        for start in sorted(batches):
-            while start not in self._done:
-                self._give(last=start + ahead, arguments=arguments)
-                self._take()
-            found = self._done.pop(start)
-            if isinstance(found, Exception):
-                raise found
-            yield found
-
-    def stop(self) -> None:
-        for actor in self._alive:
-            self._ray.kill(actor)
-
-    def _start(self) -> None:
-        actor = self._create()
-        self._alive.append(actor)
-        self._tasks[actor.describe.remote()] = actor, None
-
-    def _give(self, last: int, arguments: Sequence[Any]) -> None:
-        while self._free and self._waiting and self._waiting[0] <= last:
-            actor, batch = self._free.popleft(), heapq.heappop(self._waiting)
-            task = actor.run.remote(batch, self._batches[batch], *arguments)
-            self._tasks[task] = actor, batch
-
-    def _take(self) -> None:
-        """Wait for one task. Its batch is then done, or waits again because its actor died."""
-        (task,), _ = self._ray.wait([*self._tasks], num_returns=1)
-        actor, batch = self._tasks.pop(task)
-        try:
-            found = self._ray.get(task)
-        except self._ray.exceptions.RayActorError as error:
-            self._replace(actor, batch, error)
-            return
-        except self._ray.exceptions.RayTaskError as error:
-            found = error.cause if isinstance(error.cause, Exception) else error
-        if batch is None:
-            self._admit(actor, found)
-        else:
-            self._done[batch] = found
-            if actor in self._alive:
-                self._free.append(actor)
-
-    def _admit(self, actor: Any, model: ImageModel | Exception) -> None:
-        if isinstance(model, Exception):
-            raise model
-        self._model = self._model or model
-        if _facts(model) != _facts(self._model):
-            raise DataError(
-                "two actors have opened different models, or run them in different batches: "
-                f"{_facts(self._model)} and {_facts(model)}; the model's path has to be the same "
-                "file on all machines"
-            )
-        self._free.appendleft(actor)  # before actors that have a batch already
-        self._free.extend([actor] * (_BATCHES_PER_ACTOR - 1))
-
-    def _replace(self, actor: Any, batch: int | None, error: Exception) -> None:
-        self._deaths[batch] += 1
-        most, when = _MAX_DEATHS + self.count, "while they opened the model"
-        if batch is not None:
-            heapq.heappush(self._waiting, batch)
-            most, when = _MAX_DEATHS, f"with the batch that begins with {self._batches[batch][0]}"
-        if self._deaths[batch] >= most:
-            raise InterpreterError(f"{self._deaths[batch]} actors died {when}: {error}") from error
-        if actor in self._alive:
-            self._alive.remove(actor)
-            self._free = deque(other for other in self._free if other != actor)
-            self._start()
-
-
-def _facts(model: ImageModel) -> tuple[Any, ...]:
-    return model.digest, model.input_shape, model.dtype.name, model.output_shapes, model.notes
-
-
 class RayBatches:
-    """The batches of one evaluation, run on actors; created by `RayRunner.batches`."""
+    """Runs batches on actors as these become free, and yields the results in order."""
 
-    def __init__(
-        self,
-        actors: _Actors,
-        batch_size: int,
-        crop_fraction: float | None,
-        decode_threads: int | None,
-    ) -> None:
-        """Nothing runs yet."""
-        self._actors, self._size = actors, batch_size
-        self._arguments = (crop_fraction, decode_threads)
+    def __init__(self, ray: Any, actors: Sequence[Any]) -> None:
+        """Let the actors open their models."""
+        self._ray, self.actors = ray, actors
+        # The actor and the first image of its batch; None: it opens the model.
+        self._tasks: dict[Any, tuple[Any, int | None]] = {
+            actor.describe.remote(): (actor, None) for actor in actors
+        }
+        self._free: deque[Any] = deque()  # each actor once for each batch that it can accept
+        self._models: list[ImageModel] = []
+        self._done: dict[int, Any] = {}
+        self.arguments: tuple[Any, ...] = ()  # of `ImageActor.run`, after the paths
         self.times = Times()
+
+    @property
+    def model(self) -> ImageModel:
+        """The model of the first actor that has opened it."""
+        while not self._models:
+            self._wait()
+        return self._models[0]
 
     def run(self, paths: Sequence[Path], first: int = 0) -> Generator[Batch]:
         """Yield the batches in order, starting with image `first`, a multiple of the batch size."""
-        begun = time.perf_counter()
-        absolute = [Path(os.path.abspath(path)) for path in paths]
-        starts = range(first, len(paths), self._size)
-        batches = {start: absolute[start : start + self._size] for start in starts}
-        for found in self._actors.in_order(batches, *self._arguments):
-            self.times.add(found.times)
+        begun, size = time.perf_counter(), self.model.batch_size
+        waiting = deque(range(first, len(paths), size))
+        for start in [*waiting]:
+            ahead = start + _BATCHES_AHEAD * len(self.actors) * size
+            while start not in self._done:
+                while self._free and waiting and waiting[0] <= ahead:
+                    number = waiting.popleft()
+                    self._submit(number, paths[number : number + size])
+                self._wait()
+            name = f"with the batch that begins with {paths[start]}"
+            batch, times = self._result(self._done.pop(start), name)
+            self.times.add(times)
             self.times.wall = time.perf_counter() - begun
-            yield found.batch
+            yield batch
 
     @property
     def waits(self) -> Waits:
         """Shares of the time of all actors, each of which has up to two batches."""
         times = self.times
-        whole = (times.wall or 1.0) * self._actors.count
+        whole = (times.wall or 1.0) * len(self.actors)
         waits = (times.decode_wait / _BATCHES_PER_ACTOR, times.device_wait / _BATCHES_PER_ACTOR)
         decode, device, busy = (float(np.clip(t / whole, 0, 1)) for t in (*waits, times.busy))
         return Waits(times.wall, decode, device, busy)
+
+    def _submit(self, first: int, paths: Sequence[Path]) -> None:
+        actor, absolute = self._free.popleft(), [Path(os.path.abspath(path)) for path in paths]
+        self._tasks[actor.run.remote(first, absolute, *self.arguments)] = actor, first
+
+    def _wait(self) -> None:
+        (task,), _ = self._ray.wait([*self._tasks], num_returns=1)
+        actor, first = self._tasks.pop(task)
+        if first is not None:
+            self._done[first] = task
+            self._free.append(actor)
+            return
+        self._admit(self._result(task, "while it opened the model"))
+        self._free.extend([actor] * _BATCHES_PER_ACTOR)
+
+    def _admit(self, model: ImageModel) -> None:
+        self._models.append(model)
+        first, other = (
+            (m.digest, m.input_shape, m.dtype.name, m.output_shapes, m.notes)
+            for m in (self._models[0], model)
+        )
+        if first != other:
+            raise DataError(
+                "two actors have opened different models, or run them in different batches: "
+                f"{first} and {other}; the model's path has to be the same file on all machines"
+            )
+
+    def _result(self, task: Any, when: str) -> Any:
+        try:
+            return self._ray.get(task)
+        except self._ray.exceptions.RayActorError as error:
+            raise InterpreterError(f"an actor died repeatedly {when}: {error}") from error
+        except self._ray.exceptions.RayTaskError as error:
+            raise (error.cause if isinstance(error.cause, Exception) else error) from None

@@ -1,21 +1,21 @@
 """What a Predictor counts and times: a record, and Ray's metrics if Ray runs."""
 
 import dataclasses
+import functools
+from collections.abc import Callable
 from typing import Any
 
 from jaxdelegate.optional import optional_module
-from jaxdelegate.ray.errors import running_ray
+from jaxdelegate.ray.resources import running_ray
 
 _SECONDS = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100]
 # Ray adds the prefix `ray_` to the names; Prometheus's exporter adds `_total` to those of counters.
-_COUNTERS = {
+_METRICS = {
     "rows": "Rows that were predicted.",
     "rows_skipped": "Rows that were skipped because of an error.",
     "input_tokens": "Tokens that a language model read.",
     "rows_padded": "Rows that were computed only to fill a batch.",
     "batches": "Batches that were predicted.",
-}
-_HISTOGRAMS = {
     "input_wait_seconds": "Time between two batches, in which the device was idle.",
     "device_seconds": "Time to run a batch and wait for it.",
 }
@@ -55,24 +55,20 @@ class Meter:
 
     def __init__(self, model: str) -> None:
         self.stats = PredictorStats()
-        self._tags = {"model": model}
-        self._metrics: dict[str, Any] = {}
-        if running_ray() is None:
-            return
-        module = optional_module("ray.util.metrics", "ray")
-        more: dict[str, Any] = {"tag_keys": ("model",)}
-        for name, text in _COUNTERS.items():
-            self._metrics[name] = module.Counter(f"jaxdelegate_{name}", description=text, **more)
-        more["boundaries"] = _SECONDS
-        for name, text in _HISTOGRAMS.items():
-            self._metrics[name] = module.Histogram(f"jaxdelegate_{name}", description=text, **more)
+        is_running = running_ray() is not None
+        self._metrics = {name: _metric(name, model) for name in _METRICS} if is_running else {}
 
-    def count(self, name: str, amount: int) -> None:
+    def add(self, name: str, amount: float) -> None:
         setattr(self.stats, name, getattr(self.stats, name) + amount)
-        if amount and name in self._metrics:
-            self._metrics[name].inc(amount, tags=self._tags)
+        if amount and name in self._metrics:  # Ray's counters refuse 0
+            self._metrics[name](amount)
 
-    def observe(self, name: str, seconds: float) -> None:
-        setattr(self.stats, name, getattr(self.stats, name) + seconds)
-        if name in self._metrics:
-            self._metrics[name].observe(seconds, tags=self._tags)
+
+def _metric(name: str, model: str) -> Callable[[float], None]:
+    module = optional_module("ray.util.metrics", "ray")
+    arguments: dict[str, Any] = {"description": _METRICS[name], "tag_keys": ("model",)}
+    if name.endswith("_seconds"):
+        histogram = module.Histogram(f"jaxdelegate_{name}", boundaries=_SECONDS, **arguments)
+        return functools.partial(histogram.observe, tags={"model": model})
+    counter = module.Counter(f"jaxdelegate_{name}", **arguments)
+    return functools.partial(counter.inc, tags={"model": model})

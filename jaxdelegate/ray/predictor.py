@@ -1,32 +1,55 @@
 """A model as the callable class that Ray Data's map_batches runs in actors."""
 
+import logging
 import os
-from collections.abc import Mapping, Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from jaxdelegate.cache.programs import ProgramCache
-from jaxdelegate.errors import (
-    DeviceMemoryError,
-    InterpreterError,
-    OptionError,
-    StoppedError,
-    TensorError,
-)
-from jaxdelegate.model.source import text_metadata
+from jaxdelegate.delegate.jax_delegate import JaxDelegate
+from jaxdelegate.errors import DelegationError, DeviceMemoryError, InterpreterError, OptionError
+from jaxdelegate.interpreter import Interpreter
+from jaxdelegate.model.source import interpreter_arguments, text_metadata
 from jaxdelegate.options import DelegateOptions
 from jaxdelegate.ray import columns
-from jaxdelegate.ray.batch_predictor import (
-    Batch,
-    BatchPredictor,
-    OnError,
-    check_names,
-    output_columns,
-)
-from jaxdelegate.ray.batched_model import BatchedModel, Rows, concatenate
-from jaxdelegate.ray.errors import running_ray
-from jaxdelegate.ray.resources import assigned_resources, restrict
+from jaxdelegate.ray.batch_predictor import BatchPredictor, OnError, concatenate
+from jaxdelegate.ray.columns import Batch, TensorInfo
+from jaxdelegate.ray.resources import running_ray
+
+_LOGGER = logging.getLogger("jaxdelegate")
+_EXACT_SIZES = 2  # those of the first batches of a data set: full, and the rest of a block
+
+Rows = Mapping[str, np.ndarray]  # by name of an input or output, [n, ...]
+
+
+class BatchSizes:
+    """Chooses for each batch the size in which it runs.
+
+    By default a batch runs in the smallest size so far that holds it. If no size does, the first
+    two sizes are those of the batches, and further ones are powers of two: a data set with varying
+    batches compiles few programs, and one with equal batches pads none of them.
+    """
+
+    def __init__(self, fixed: Sequence[int] | None = None) -> None:
+        """Only the fixed sizes may be compiled; None: chosen as batches arrive."""
+        if fixed is not None and (not fixed or min(fixed) < 1):
+            raise OptionError(f"batch_sizes: must be at least 1, got {list(fixed)}")
+        self._are_fixed = fixed is not None
+        self._sizes = sorted(set(fixed or ()))
+
+    def of(self, rows: int) -> int:
+        """The size in which a batch runs; if it is smaller than the batch, in several runs."""
+        fitting = next((size for size in self._sizes if size >= rows), None)
+        if fitting is not None:
+            return fitting
+        if self._are_fixed:
+            return self._sizes[-1]
+        size = rows if len(self._sizes) < _EXACT_SIZES else 1 << (rows - 1).bit_length()
+        self._sizes.append(size)
+        return size
 
 
 class Predictor(BatchPredictor[Rows]):
@@ -80,87 +103,189 @@ class Predictor(BatchPredictor[Rows]):
             OptionError: an impossible value, a name that the model does not have, or a device that
                 Ray did not assign to this actor.
         """
-        given = options.changed() if isinstance(options, DelegateOptions) else dict(options or {})
-        known = restrict(assigned_resources(), given, num_threads)
         content = _content(model)
-        _check_tensors(content, signature)
-        self._model = BatchedModel(
-            content,
-            known,
-            signature=signature,
-            batch_sizes=batch_sizes,
-            trusts_batch=given.get("rebatch") is False,
-            compiles_once=True,
+        set_options = options.changed() if isinstance(options, DelegateOptions) else options or {}
+        # Unless the user trusts that a graph that accepts a batch computes its rows independently
+        with_rebatch = {"rebatch": True, **set_options}
+        super().__init__(content, with_rebatch, on_error, key, num_threads)
+        if signature is None and text_metadata(content) is not None:
+            raise OptionError(
+                "model: expected a model of tensors, got a bundle of a model of texts: use "
+                "jaxdelegate.ray.TextPredictor, or name a signature"
+            )
+        delegate = JaxDelegate(self._options)
+        self._interpreter = Interpreter(
+            experimental_delegates=[delegate], **interpreter_arguments(content)
         )
-        self._inputs = _input_columns(self._model, inputs)
-        known_outputs = [tensor.name for tensor in self._model.signature.outputs]
-        super().__init__(self._model.name, output_columns(known_outputs, outputs), on_error, key)
-
-    @property
-    def _opening(self) -> tuple[float, ProgramCache | None]:
-        return self._model.open_seconds, self._model.delegate.programs
+        self._sizes = BatchSizes(batch_sizes)
+        self._read_signature(signature)
+        self._is_one_by_one = not self._has_batch
+        self._in_flight = 1 if delegate.target.platform == "cpu" else 2
+        self._shapes: dict[str, tuple[int, ...]] = {}
+        self._notes: tuple[str, ...] = ()
+        names = [tensor.name for tensor in self._input_tensors]
+        self._inputs = {name: name for name in names} | columns.input_columns(inputs, names)
+        names = [tensor.name for tensor in self._output_tensors]
+        self._outputs = columns.output_columns(outputs, names)
+        self._opened(delegate.programs)
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What the user may want to know about how the model runs, such as row by row."""
-        return self._model.notes
+        return self._notes
 
     def _inputs_of(self, batch: Batch) -> tuple[Rows, dict[int, str]]:
         rows: dict[str, np.ndarray] = {}
         wrong: dict[int, str] = {}
-        for tensor in self._model.signature.inputs:
+        for tensor in self._input_tensors:
             name = self._inputs[tensor.name]
             value = columns.column(batch, name, f"input {tensor.name!r}")
-            shape = self._model.signature.row_shape(tensor)
-            rows[tensor.name], bad = columns.to_array(value, tensor, shape, name)
+            rows[tensor.name], bad = columns.to_array(value, tensor, name)
             wrong = bad | wrong
         return rows, wrong
 
-    def _run(
-        self, inputs: Rows, batch: Batch, rows: Sequence[int]
-    ) -> tuple[dict[str, np.ndarray], dict[int, str]]:
+    def _run(self, inputs: Rows, rows: Sequence[int]) -> dict[str, np.ndarray]:
+        """Outputs whose rows differ in shape are object [n] of arrays."""
         if not rows:
-            return self._model.no_rows(), {}
-        chosen = _select(inputs, rows)
-        before, padded = self._model.seconds, self._model.padded
+            return {
+                t.name: np.zeros((0, *(max(n, 0) for n in t.row_shape)), t.dtype)
+                for t in self._output_tensors
+            }
+        chosen = {name: _selected(array, rows) for name, array in inputs.items()}
+        size = 1 if self._is_one_by_one else self._size(chosen, len(rows))
+        started: deque[Callable[[], list[np.ndarray]]] = deque()
+        done: list[list[np.ndarray]] = []
+        for first in range(0, len(rows), size):
+            chunk = {name: array[first : first + size] for name, array in chosen.items()}
+            started.append(self._start(chunk, size))
+            if len(started) >= self._in_flight:
+                done.append(started.popleft()())
+        done += [results() for results in started]
+        return {
+            tensor.name: concatenate(parts)
+            for tensor, *parts in zip(self._output_tensors, *done, strict=True)
+        }
+
+    def _read_signature(self, key: str | None) -> None:
+        """The named signature, the only one, or the main subgraph of a file without any."""
+        interpreter = self._interpreter
+        signatures = {s.key: s for s in interpreter._model.signatures}
+        if key is None and len(signatures) > 1:
+            listed = ", ".join(signatures)
+            raise OptionError(f"signature: the model has several, name one: {listed}")
+        if key is not None and key not in signatures:
+            known = ", ".join(map(repr, signatures)) or "none"
+            raise OptionError(f"signature: {key!r} is not in the model; it has {known}")
+        signature = next((s for s in signatures.values() if key in (None, s.key)), None)
+        if signature is None:
+            self._subgraph = 0
+            inputs, outputs = interpreter.get_input_details(), interpreter.get_output_details()
+        else:
+            self._subgraph = signature.subgraph
+            inputs, outputs = (
+                [
+                    interpreter._get_tensor_details(i, self._subgraph) | {"name": name}
+                    for name, i in end.items()
+                ]
+                for end in (signature.inputs, signature.outputs)
+            )
+        self._has_batch = bool(inputs) and all(_is_batched(tensor) for tensor in inputs)
+        self._input_tensors = [self._tensor(tensor) for tensor in inputs]
+        self._output_tensors = [self._tensor(tensor) for tensor in outputs]
+        tensors = interpreter._model.subgraphs[self._subgraph].tensors
+        self._has_variables = any(tensor.is_variable for tensor in tensors)
+
+    def _tensor(self, details: Mapping[str, Any]) -> TensorInfo:
+        shape = tuple(details["shape_signature"].tolist())
+        row_shape = shape[1:] if self._has_batch and _is_batched(details) else shape
+        dtype = np.dtype(details["dtype"])
+        dtype = np.dtype(object) if dtype.kind == "S" else dtype
+        return TensorInfo(details["name"], details["index"], row_shape, dtype)
+
+    def _size(self, rows: Rows, count: int) -> int:
+        """The batch size for `count` rows, allocated; 1 if the model does not accept a batch."""
+        size = self._sizes.of(count)
+        reason = self._why_not_batch(rows, size) if size > 1 else None
+        if reason is None:
+            return size
+        self._allocate(rows, 1)  # raises if a single row fails, too
+        self._is_one_by_one = True
+        note = f"{self._name} runs row by row: {reason}"
+        self._notes = (*self._notes, note)
+        _LOGGER.warning("%s", note)
+        return 1
+
+    def _why_not_batch(self, rows: Rows, size: int) -> str | None:
         try:
-            return self._model.run(chosen), {}
-        except (DeviceMemoryError, StoppedError):
+            self._allocate(rows, size)
+        except DeviceMemoryError:
             raise
-        except (InterpreterError, TensorError) as error:
-            return self._one_by_one(chosen, batch, rows, error)
-        finally:
-            self._meter.observe("device_seconds", self._model.seconds - before)
-            self._meter.count("rows_padded", self._model.padded - padded)
+        except (DelegationError, InterpreterError) as error:
+            return str(error)
+        host = self._interpreter._runner(self._subgraph)
+        for tensor in self._output_tensors:
+            shape = host.spec(tensor.index).shape
+            if shape is not None and shape[:1] != (size,):
+                return f"batches of {size} have an output {tensor.name!r} of {list(shape)}"
+        return None
 
-    def _one_by_one(
-        self,
-        rows: Rows,
-        batch: Batch,
-        numbers: Sequence[int],
-        error: Exception,
-    ) -> tuple[dict[str, np.ndarray], dict[int, str]]:
-        """After a failure of the batch: find the rows that fail."""
-        found: list[dict[str, np.ndarray]] = []
-        failed: dict[int, str] = {}
-        for at, number in enumerate(numbers):
-            try:
-                found.append(self._model.run(_select(rows, [at])))
-            except (InterpreterError, TensorError) as own:
-                failed[number] = str(own)
-        if not failed:
-            raise error  # no single row fails
-        if not self._skips:
-            raise self._error(batch, failed) from error
-        if not found:
-            return self._model.no_rows(), failed
-        return {name: concatenate([row[name] for row in found]) for name in found[0]}, failed
+    def _allocate(self, rows: Rows, size: int) -> None:
+        first = (size,) if self._has_batch else ()
+        shapes = {name: (*first, *array.shape[1:]) for name, array in rows.items()}
+        if shapes == self._shapes:
+            return
+        begun = time.perf_counter()
+        self._shapes = {}
+        for tensor in self._input_tensors:
+            shape = shapes[tensor.name]
+            self._interpreter._resize(self._subgraph, tensor.index, shape, strict=False)
+        if self._subgraph == 0:
+            self._interpreter.allocate_tensors()
+        else:
+            self._interpreter._runner(self._subgraph).allocate()
+        self._shapes = shapes
+        self._meter.stats.open_seconds += time.perf_counter() - begun
+
+    def _start(self, rows: Rows, size: int) -> Callable[[], list[np.ndarray]]:
+        """Start to run up to `size` rows; the returned function waits for their outputs."""
+        self._allocate(rows, size)
+        count = len(next(iter(rows.values())))
+        inputs = {t.index: self._filled(rows[t.name], size) for t in self._input_tensors}
+        if self._has_variables:
+            self._interpreter.reset_all_variables()  # no row sees the state of earlier ones
+        results = self._interpreter._start(inputs, self._subgraph)
+        indices = self._interpreter._model.subgraphs[self._subgraph].outputs
+        self._meter.add("rows_padded", size - count)
+
+        def wait() -> list[np.ndarray]:
+            arrays = dict(zip(indices, results(), strict=True))
+            return [self._rows(arrays[t.index], t, count) for t in self._output_tensors]
+
+        return wait
+
+    def _filled(self, array: np.ndarray, size: int) -> np.ndarray:
+        """Rows [n, ...] as the model's input; the last row is repeated to fill the batch."""
+        if not self._has_batch:
+            return np.asarray(array[0], array.dtype)
+        if len(array) == size:
+            return np.ascontiguousarray(array)
+        return np.concatenate([array, np.repeat(array[-1:], size - len(array), axis=0)])
+
+    def _rows(self, array: np.ndarray, tensor: TensorInfo, count: int) -> np.ndarray:
+        """The first `count` rows of an output: [count, ...]."""
+        if tensor.dtype == object and array.dtype != object:
+            array = array.astype(object)
+        is_whole = self._is_one_by_one and (not self._has_batch or array.shape[:1] != (1,))
+        return array[None] if is_whole else array[:count]
 
 
-def _select(rows: Rows, numbers: Sequence[int]) -> Rows:
-    if not rows or len(numbers) == len(next(iter(rows.values()))):
-        return rows
-    return {name: array[list(numbers)] for name, array in rows.items()}
+def _is_batched(details: Mapping[str, Any]) -> bool:
+    """Whether the first dimension is a batch: free, or 1 as converters write."""
+    return details["shape_signature"][:1].tolist() in ([-1], [1])
+
+
+def _selected(array: np.ndarray, rows: Sequence[int]) -> np.ndarray:
+    return array if len(rows) == len(array) else array[list(rows)]
 
 
 def _content(model: Any) -> str | bytes:
@@ -169,35 +294,13 @@ def _content(model: Any) -> str | bytes:
     Nothing is unpickled: only bytes are a model.
     """
     ray = running_ray()
-    if ray is not None and isinstance(model, ray.ObjectRef):
-        content = ray.get(model)
-        if not isinstance(content, bytes):
-            raise OptionError(
-                f"model: expected a reference of bytes, the content of a .tflite file, got one of "
-                f"{type(content).__name__}"
-            )
+    is_reference = ray is not None and isinstance(model, ray.ObjectRef)
+    content = ray.get(model) if is_reference else model  # type: ignore[union-attr]
+    if isinstance(content, bytes):
         return content
-    if isinstance(model, bytes):
-        return model
-    if isinstance(model, str | os.PathLike):
-        return str(os.fspath(model))
+    if isinstance(content, str | os.PathLike) and not is_reference:
+        return str(os.fspath(content))
     raise OptionError(
         "model: expected a path, bytes, or a Ray object reference of bytes, got "
-        f"{type(model).__name__}"
+        f"{'a reference of ' if is_reference else ''}{type(content).__name__}"
     )
-
-
-def _check_tensors(content: str | bytes, signature: str | None) -> None:
-    """Refuse a bundle of a model of texts, unless the caller has named what to run."""
-    if signature is None and text_metadata(content) is not None:
-        raise OptionError(
-            "model: expected a model of tensors, got a bundle of a model of texts: use "
-            "jaxdelegate.ray.TextPredictor, or name a signature"
-        )
-
-
-def _input_columns(model: BatchedModel, given: Mapping[str, str] | None) -> dict[str, str]:
-    names = [tensor.name for tensor in model.signature.inputs]
-    given = given or {}
-    check_names("input", given, names)
-    return {name: given.get(name, name) for name in names}

@@ -2,13 +2,11 @@
 
 import math
 import os
-import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
-from jaxdelegate.cache.programs import ProgramCache
 from jaxdelegate.errors import OptionError
 from jaxdelegate.lm.configs import SamplerConfig
 from jaxdelegate.lm.embedding_engine import EmbeddingEngine
@@ -18,34 +16,25 @@ from jaxdelegate.model.sections import LLM_METADATA
 from jaxdelegate.model.source import text_metadata
 from jaxdelegate.options import DelegateOptions
 from jaxdelegate.ray import columns
-from jaxdelegate.ray.batch_predictor import (
-    Batch,
-    BatchPredictor,
-    OnError,
-    check_names,
-    output_columns,
-)
-from jaxdelegate.ray.errors import PredictionError
-from jaxdelegate.ray.resources import assigned_resources, restrict
-from jaxdelegate.ray.text_tasks import Embed, Generate, HiddenStates, Prompts, Row, Score, TextTask
+from jaxdelegate.ray.batch_predictor import BatchPredictor, OnError
+from jaxdelegate.ray.columns import Batch, PredictionError
+from jaxdelegate.ray.text_tasks import Embed, Generate, Item, Row, Score, TextTask
 
 Task = Literal["generate", "score", "embed"]
-# The arguments that only some tasks have.
-_OF_TASKS: Mapping[str, tuple[Task, ...]] = {
-    "sampler_config": ("generate",),
-    "max_output_tokens": ("generate",),
-    "chat_template_kwargs": ("generate", "score"),
-    "max_num_tokens": ("generate", "score"),
-    "embedding_options": ("embed",),
+# The arguments that only some tasks have, and their types.
+_ARGUMENTS: Mapping[str, tuple[type, tuple[Task, ...]]] = {
+    "sampler_config": (SamplerConfig, ("generate",)),
+    "max_output_tokens": (object, ("generate",)),
+    "chat_template_kwargs": (Mapping, ("generate", "score")),
+    "max_num_tokens": (object, ("generate", "score")),
+    "embedding_options": (EmbeddingOptions, ("embed",)),
 }
-_TYPES: Mapping[str, type] = {
-    "sampler_config": SamplerConfig,
-    "chat_template_kwargs": Mapping,
-    "embedding_options": EmbeddingOptions,
-}
+# What a column of an input has, and the kinds of its dtype; other columns have texts.
+_TEXTS = "text", "OU"
+_COLUMNS = {"messages": ("lists of messages", "O"), "seed": ("integers", "Oiu")}
 
 
-class TextPredictor(BatchPredictor[list[Any]]):
+class TextPredictor(BatchPredictor[list[Item]]):
     """Adds what a bundle's model generates, scores or embeds to the rows of a data set.
 
     ```python
@@ -109,7 +98,6 @@ class TextPredictor(BatchPredictor[list[Any]]):
             OptionError: an impossible value, a name that the task does not have, or a device that
                 Ray did not assign to this actor.
         """
-        began = time.perf_counter()
         _check(
             task,
             sampler_config=sampler_config,
@@ -123,53 +111,46 @@ class TextPredictor(BatchPredictor[list[Any]]):
                 "model: expected the path of a bundle that every actor can read, got "
                 f"{type(model).__name__}"
             )
-        chosen = restrict(assigned_resources(), options or {}, num_threads).changed()
+        super().__init__(model, options, on_error, key, num_threads)
+        chosen = self._options.changed()
         arguments: dict[str, Any] = {
             "cache_dir": chosen.pop("serialization_dir", None),
             "max_batch": max_batch,
             "options": chosen,
         }
-        self._task: TextTask[Any]
-        if task == "embed" and text_metadata(model) == LLM_METADATA:
-            states = Engine(model, **arguments)
-            self._task = HiddenStates(states, embedding_options or EmbeddingOptions())
-        elif task == "embed":
-            encoder = EmbeddingEngine(model, **arguments)
-            self._task = Embed(encoder, embedding_options or EmbeddingOptions())
+        engine: Engine | EmbeddingEngine
+        self._task: TextTask
+        if task == "embed":
+            is_encoder = text_metadata(model) != LLM_METADATA
+            engine = (EmbeddingEngine if is_encoder else Engine)(model, **arguments)
+            self._task = Embed(engine, embedding_options or EmbeddingOptions())
         else:
             engine = Engine(model, max_num_tokens=max_num_tokens, **arguments)
-            prompts = Prompts(engine, chat_template_kwargs or {})
-            sampler = sampler_config or SamplerConfig()
+            context, sampler = chat_template_kwargs or {}, sampler_config or SamplerConfig()
             self._task = (
-                Score(engine, prompts)
+                Score(engine, context)
                 if task == "score"
-                else Generate(engine, prompts, sampler, max_output_tokens)
+                else Generate(engine, context, sampler, max_output_tokens)
             )
-        if self._task.programs is not None:
-            self._task.programs.compiles_once = True
         self._inputs = _input_columns(self._task, inputs)
-        usual = [name for name in self._task.outputs if name not in self._task.more_outputs]
-        added = output_columns([*self._task.outputs], outputs, usual)
-        super().__init__(os.path.basename(os.fspath(model)), added, on_error, key)
-        self._open_seconds = time.perf_counter() - began
+        self._outputs = columns.output_columns(
+            outputs, self._task.outputs, self._task.optional_outputs
+        )
+        self._opened(engine.programs)
 
-    @property
-    def _opening(self) -> tuple[float, ProgramCache | None]:
-        return self._open_seconds, self._task.programs
-
-    def _inputs_of(self, batch: Batch) -> tuple[list[Any], dict[int, str]]:
+    def _inputs_of(self, batch: Batch) -> tuple[list[Item], dict[int, str]]:
         values = {name: _values(batch, name, column) for name, column in self._inputs.items()}
-        items: list[Any] = []
+        items: list[Item] = []
         wrong: dict[int, str] = {}
         for i in range(columns.num_rows(batch)):
             try:
-                items.append(self._item({name: own[i] for name, own in values.items()}))
+                items.append(self._item({name: array[i] for name, array in values.items()}))
             except ValueError as error:
-                items.append(None)
+                items.append(Item(0, None))
                 wrong[i] = str(error)
         return items, wrong
 
-    def _item(self, row: Row) -> Any:
+    def _item(self, row: Row) -> Item:
         read: dict[str, Any] = {}
         for name, value in row.items():
             try:
@@ -178,52 +159,49 @@ class TextPredictor(BatchPredictor[list[Any]]):
                 raise ValueError(f"column {self._inputs[name]!r}: {error}") from None
         return self._task.item(read)
 
-    def _run(
-        self, inputs: list[Any], batch: Batch, rows: Sequence[int]
-    ) -> tuple[dict[str, np.ndarray], dict[int, str]]:
-        del batch
-        items = [inputs[i] for i in rows]
-        begun = time.perf_counter()
-        found = self._task.run(items, [*self._outputs])
-        self._meter.observe("device_seconds", time.perf_counter() - begun)
-        self._meter.count("input_tokens", sum(map(self._task.size, items)))
-        return found, {}
+    def _run(self, inputs: list[Item], rows: Sequence[int]) -> dict[str, np.ndarray]:
+        """Neighbors have similar lengths: caches are as short as can be."""
+        names, items = [*self._outputs], [inputs[row] for row in rows]
+        order = sorted(range(len(items)), key=lambda i: items[i].size)
+        results = self._task.run([items[i] for i in order], names) if items else []
+        outputs = {name: np.empty(len(items), self._task.outputs[name]) for name in names}
+        for i, result in zip(order, results, strict=True):
+            for name in names:
+                outputs[name][i] = result[name]
+        self._meter.add("input_tokens", sum(item.size for item in items))
+        return outputs
 
 
-def _check(task: str, **given: Any) -> None:
-    known = [*dict.fromkeys(task for tasks in _OF_TASKS.values() for task in tasks)]
-    if task not in known:
-        raise OptionError(f"task: expected one of {', '.join(map(repr, known))}, got {task!r}")
-    for name, value in given.items():
-        if value is not None and task not in _OF_TASKS[name]:
-            tasks = " and ".join(map(repr, _OF_TASKS[name]))
-            raise OptionError(f"{name}: only for task {tasks}, got {value!r} for {task!r}")
-        kind = _TYPES.get(name, object)
+def _check(task: str, **arguments: Any) -> None:
+    if task not in get_args(Task):
+        known = ", ".join(map(repr, get_args(Task)))
+        raise OptionError(f"task: expected one of {known}, got {task!r}")
+    for name, value in arguments.items():
+        kind, tasks = _ARGUMENTS[name]
+        if value is not None and task not in tasks:
+            listed = " and ".join(map(repr, tasks))
+            raise OptionError(f"{name}: only for task {listed}, got {value!r} for {task!r}")
         if value is not None and not isinstance(value, kind):
             raise OptionError(f"{name}: expected a {kind.__name__}, got {type(value).__name__}")
 
 
-def _input_columns(task: TextTask[Any], given: Mapping[str, str] | None) -> dict[str, str]:
-    given = given or {}
-    check_names("input", given, [*task.inputs, *task.more_inputs])
-    if "messages" in given and "prompt" in given:
+def _input_columns(task: TextTask, names: Mapping[str, str] | None) -> dict[str, str]:
+    named = columns.input_columns(names, [*task.inputs, *task.optional_inputs])
+    if "messages" in named and "prompt" in named:
         raise OptionError("inputs: expected a prompt or messages, got both")
-    needed = [name for name in task.inputs if name != "prompt" or "messages" not in given]
-    return {name: name for name in needed} | dict(given)
-
-
-# ---- columns and their rows
+    needed = [name for name in task.inputs if name != "prompt" or "messages" not in named]
+    return {name: name for name in needed} | named
 
 
 def _values(batch: Batch, name: str, column: str) -> np.ndarray:
     """A column; a PredictionError: it cannot have such rows."""
     try:
-        found = columns.column(batch, column, f"input {name!r}")
+        values = columns.column(batch, column, f"input {name!r}")
     except PredictionError as error:
         if name != "prompt" or "messages" not in batch:
             raise
         raise PredictionError(f'{error}; for chats: inputs={{"messages": "messages"}}') from None
-    array, (expected, kinds) = np.asarray(found), _KINDS.get(name, _TEXTS)
+    array, (expected, kinds) = np.asarray(values), _COLUMNS.get(name, _TEXTS)
     if array.dtype.kind == "f" and np.isnan(array).all():  # as Ray Data shows nulls without a type
         return np.full(len(array), None, object)
     if array.dtype.kind not in kinds:
@@ -232,10 +210,6 @@ def _values(batch: Batch, name: str, column: str) -> np.ndarray:
             f"{columns.HOW_TO_CAST}"
         )
     return array
-
-
-_TEXTS = "text", "OU"
-_KINDS = {"messages": ("lists of messages", "O"), "seed": ("integers", "Oiu")}
 
 
 def _read(name: str, value: Any) -> Any:
@@ -274,7 +248,7 @@ def _checked(value: Any, kind: Any, expected: str) -> Any:
 def _plain(value: Any) -> Any:
     """Lists and dictionaries without nulls: in Arrow all rows have the same fields."""
     if isinstance(value, Mapping):
-        return {name: _plain(own) for name, own in value.items() if own is not None}
+        return {name: _plain(item) for name, item in value.items() if item is not None}
     if isinstance(value, list | np.ndarray):
-        return [_plain(own) for own in value]
+        return [_plain(item) for item in value]
     return value.item() if isinstance(value, np.generic) else value

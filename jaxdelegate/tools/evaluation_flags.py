@@ -15,7 +15,7 @@ from jaxdelegate.evaluation.results import is_results_path
 from jaxdelegate.evaluation.run import ImageRun, RunSettings
 from jaxdelegate.providers.devices import open_on_devices
 from jaxdelegate.providers.parsing import Flag
-from jaxdelegate.ray.evaluation import Cluster, RayRunner
+from jaxdelegate.ray.evaluation import RayRunner
 from jaxdelegate.text import plural, printable
 from jaxdelegate.tools import delegate_flags
 
@@ -117,13 +117,13 @@ def _runner(values: flags.FlagValues) -> Iterator[RayRunner | None]:
         raise OptionError(
             "--num_devices is for this process, --ray_address for other processes; give one"
         )
-    cluster = Cluster(
+    with RayRunner(
+        delegate_flags.read(values).given(),
         address=values.ray_address,
         actors=values.ray_actors,
         cpus=values.ray_cpus,
         gpus=values.ray_gpus,
-    )
-    with RayRunner(cluster, delegate_flags.read(values).given()) as runner:
+    ) as runner:
         yield runner
 
 

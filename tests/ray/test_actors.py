@@ -12,10 +12,12 @@ import pytest
 from jaxdelegate.errors import InterpreterError
 from jaxdelegate.evaluation.errors import DataError
 from jaxdelegate.evaluation.model import ImageModel
-from jaxdelegate.ray.evaluation import _Actors
+from jaxdelegate.evaluation.pipeline import Batch, Times
+from jaxdelegate.ray.evaluation import RayBatches
 
-COUNT, BATCH = 2, 4
-BATCHES = {start: [Path(f"{start}.jpg")] for start in range(0, 40, BATCH)}
+BATCH = 4
+PATHS = [Path(f"{i}.jpg") for i in range(39)]
+STARTS = [*range(0, 39, BATCH)]
 
 
 class DiedError(Exception):
@@ -64,60 +66,49 @@ class Actor:
     def __init__(self, describe: Callable[[], Any], run: Callable[..., Any]) -> None:
         self.describe = types.SimpleNamespace(remote=lambda: functools.partial(describe))
         self.run = types.SimpleNamespace(
-            remote=lambda *arguments: functools.partial(run, self, *arguments)
+            remote=lambda first, paths, *_: functools.partial(run, first, paths)
         )
 
 
-def actors(
-    run: Callable[..., Any], describe: Callable[[], Any] = model, first: int = -1
-) -> _Actors:
-    return _Actors(FakeRay(first), lambda: Actor(describe, run), COUNT)
+def answer(first: int, paths: list[Path]) -> tuple[Batch, Times]:
+    return Batch(first, (None,) * len(paths), ()), Times(busy=1)
+
+
+def batches(
+    run: Callable[..., Any] = answer, describe: Callable[[], Any] = model, first: int = -1
+) -> RayBatches:
+    return RayBatches(FakeRay(first), [Actor(describe, run), Actor(describe, run)])
 
 
 @pytest.mark.parametrize("oldest_or_newest", [0, -1])
 def test_results_are_in_order(oldest_or_newest: int) -> None:
-    pool = actors(lambda _actor, first, _paths, more: (first, more), model, oldest_or_newest)
-    assert list(pool.in_order(BATCHES, "more")) == [(first, "more") for first in BATCHES]
+    source = batches(answer, model, oldest_or_newest)
+    results = [*source.run(PATHS)]
+    assert [batch.first for batch in results] == STARTS
+    assert [len(batch.errors) for batch in results] == [4] * 9 + [3]
+    assert source.times.busy == 10
+    assert [batch.first for batch in batches().run(PATHS, 8)] == STARTS[2:]
 
 
-def test_a_dead_actor_is_replaced_and_no_batch_is_lost() -> None:
-    ran: list[int] = []
-    dead: set[Actor] = set()
-
-    def run(actor: Actor, first: int, _paths: list[Path]) -> int:
-        if first == 12 and not dead:
-            dead.add(actor)
-        if actor in dead:
-            raise DiedError
-        ran.append(first)
-        return first
-
-    pool = actors(run)
-    assert list(pool.in_order(BATCHES)) == list(BATCHES)
-    assert sorted(ran) == list(BATCHES)
-    assert len(pool._alive) == COUNT
-    assert not dead & {*pool._alive, *pool._free}
-
-
-def test_a_batch_that_kills_its_actors_is_an_error() -> None:
-    def run(_actor: Actor, first: int, _paths: list[Path]) -> int:
+def test_an_actor_that_dies_too_often_is_an_error() -> None:
+    def run(first: int, paths: list[Path]) -> Any:
         if first == 8:
             raise DiedError("out of memory")
-        return first
+        return answer(first, paths)
 
-    message = "3 actors died with the batch that begins with 8.jpg: out of memory"
+    message = "died repeatedly with the batch that begins with 8.jpg: out of memory"
     with pytest.raises(InterpreterError, match=message):
-        list(actors(run).in_order(BATCHES))
+        list(batches(run).run(PATHS))
 
 
 def test_an_error_comes_after_the_batches_before_it() -> None:
-    def run(_actor: Actor, first: int, _paths: list[Path]) -> int:
+    def run(first: int, paths: list[Path]) -> Any:
         if first == 8:
             raise TaskError(InterpreterError("an operator failed"))
-        return first
+        return answer(first, paths)
 
-    results = actors(run).in_order(BATCHES)
-    assert [next(results), next(results)] == [0, 4]
+    results = batches(run).run(PATHS)
+    assert [next(results).first, next(results).first] == [0, 4]
     with pytest.raises(InterpreterError, match="an operator failed"):
         next(results)
 
@@ -126,12 +117,12 @@ def test_actors_that_cannot_open_the_model() -> None:
     def die() -> None:
         raise DiedError("no memory")
 
-    with pytest.raises(InterpreterError, match="5 actors died while they opened the model"):
-        actors(lambda *_: None, die).open()
+    with pytest.raises(InterpreterError, match="died repeatedly while it opened the model: no mem"):
+        _ = batches(answer, die).model
 
 
 def test_actors_with_different_models() -> None:
     digests = iter("ab")
-    pool = actors(lambda _actor, first, _paths: first, lambda: model(next(digests)), 0)
+    source = batches(answer, lambda: model(next(digests)), 0)
     with pytest.raises(DataError, match="two actors have opened different models"):
-        list(pool.in_order(BATCHES))
+        list(source.run(PATHS))

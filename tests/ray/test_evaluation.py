@@ -1,7 +1,9 @@
 """imagenet_eval and coco_eval on the actors of a Ray cluster."""
 
 import json
-from collections.abc import Iterator
+import os
+import shutil
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,8 @@ from PIL import Image
 
 from jaxdelegate.demo.mobilenet import mobilenet_v1
 from jaxdelegate.errors import OptionError
-from jaxdelegate.optional import optional_module
 from jaxdelegate.ray import evaluation
-from jaxdelegate.ray.evaluation import Cluster, RayRunner
+from jaxdelegate.ray.evaluation import ImageActor, RayBatches, RayRunner
 from jaxdelegate.tools.main import main
 from tests.support.detectors import color_detector
 
@@ -77,45 +78,68 @@ def test_the_rows_are_those_of_one_process(
     assert (tmp_path / "a.jsonl").read_text().splitlines() == rows
 
 
-class _Killing:
-    """Kills one actor while it has batches."""
+class DyingActor(ImageActor):
+    """Its process exits at some batches, up to a number of times, which files count."""
 
-    def __init__(self) -> None:
-        self.killed = 0
+    batches: tuple[int, ...] = (12,)
+    most = 1
 
-    def take(self, running: Any, take: Any) -> None:
-        busy = [actor for actor, batch in running._tasks.values() if batch is not None]
-        if not self.killed and busy and len(running._done) + len(busy) > 1:
-            optional_module("ray", "ray").kill(busy[0])
-            self.killed += 1
-        take(running)
+    def run(self, first: int, paths: Sequence[Path], *arguments: Any) -> Any:
+        deaths = [*paths[0].parent.glob(f"died-{first}-*")]
+        if first in self.batches and len(deaths) < self.most:
+            (paths[0].parent / f"died-{first}-{len(deaths)}").touch()
+            os._exit(1)
+        return super().run(first, paths, *arguments)
 
 
-def test_a_killed_actor_loses_no_image_and_counts_none_twice(
+class AlwaysDyingActor(DyingActor):
+    batches = (0,)
+    most = 99
+
+
+def with_actors(monkeypatch: pytest.MonkeyPatch, folder: Path, tmp_path: Path, actor: type) -> Path:
+    """A copy of the folder, evaluated by other actors."""
+    monkeypatch.setattr(evaluation, "ImageActor", actor)
+    return Path(shutil.copytree(folder, tmp_path / "copy"))
+
+
+def test_a_dying_actor_loses_no_image_and_counts_none_twice(
     folder: Path, rows: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    killing, take = _Killing(), evaluation._Actors._take
-    monkeypatch.setattr(evaluation._Actors, "_take", lambda self: killing.take(self, take))
-    given = {"ray_address": "local", "ray_actors": 2}
-    assert evaluated(folder, tmp_path / "rows.jsonl", **given) == rows
-    assert killing.killed == 1
+    copy = with_actors(monkeypatch, folder, tmp_path, DyingActor)
+    flags = {"ray_address": "local", "ray_actors": 2}
+    assert evaluated(copy, tmp_path / "rows.jsonl", **flags) == rows
+    assert [died.name for died in (copy / "val").glob("died-*")] == ["died-12-0"]
+
+
+def test_a_batch_that_kills_its_actors_is_an_error(
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    copy = with_actors(monkeypatch, folder, tmp_path, AlwaysDyingActor)
+    evaluated(copy, tmp_path / "rows.jsonl", code=1, ray_address="local", ray_actors=1)
+    message = f"an actor died repeatedly with the batch that begins with {copy}/val/0000.jpg"
+    assert message in capsys.readouterr().err
+    assert len([*(copy / "val").glob("died-*")]) == 3
 
 
 def test_a_run_is_resumed(
     folder: Path, rows: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run is interrupted after three batches, and resumed."""
-    in_order = evaluation._Actors.in_order
+    run = RayBatches.run
     given = {"ray_address": "local", "ray_actors": 1}
 
-    def ended(self: Any, *arguments: Any) -> Iterator[Any]:
-        for count, done in enumerate(in_order(self, *arguments)):
+    def interrupted(self: Any, *arguments: Any) -> Iterator[Any]:
+        for count, batch in enumerate(run(self, *arguments)):
             if count == 3:
                 raise KeyboardInterrupt
-            yield done
+            yield batch
 
     with monkeypatch.context() as patch:
-        patch.setattr(evaluation._Actors, "in_order", ended)
+        patch.setattr(RayBatches, "run", interrupted)
         evaluated(folder, tmp_path / "rows.jsonl", code=130, **given)
     part = (tmp_path / "rows.jsonl.part").read_text().splitlines()
     assert part[1:] == rows[: 3 * BATCH]
@@ -140,7 +164,7 @@ def test_errors_in_an_actor_are_those_of_one_process(
     assert main([*arguments, "--ray_address=local", "--ray_gpus=1"]) == 1
     assert "an actor takes 1 CPUs and 1 GPUs; the cluster has 3 and 0" in capsys.readouterr().err
     with pytest.raises(OptionError, match="room for 3, got 9"):
-        RayRunner(Cluster(actors=9))
+        RayRunner({}, address="local", actors=9)
 
 
 def test_detectors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,9 +1,11 @@
 """Errors of an evaluation on Ray before Ray starts."""
 
+import math
+
 import pytest
 
 from jaxdelegate.errors import OptionError
-from jaxdelegate.ray.evaluation import Cluster
+from jaxdelegate.ray.evaluation import RayRunner
 from jaxdelegate.tools.main import main
 
 
@@ -14,6 +16,6 @@ def test_flags_without_an_address(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_impossible_numbers_of_a_cluster() -> None:
-    for wrong in ({"actors": 0}, {"cpus": 0.0}, {"gpus": 2.0}):
+    for wrong in ({"actors": 0}, {"cpus": 0.0}, {"cpus": math.nan}, {"gpus": 2.0}):
         with pytest.raises(OptionError, match=f"{next(iter(wrong))}: "):
-            Cluster(**wrong)  # type: ignore[arg-type]
+            RayRunner({}, address="local", **wrong)  # type: ignore[arg-type]

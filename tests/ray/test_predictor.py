@@ -14,8 +14,8 @@ from jaxdelegate.errors import InterpreterError, ModelError, OptionError
 from jaxdelegate.interpreter import Interpreter
 from jaxdelegate.measuring.tolerance import assert_close
 from jaxdelegate.ray import PredictionError, Predictor, resources
+from jaxdelegate.ray.predictor import BatchSizes
 from jaxdelegate.ray.resources import Resources, restrict
-from jaxdelegate.ray.sizes import BatchSizes
 from tests.ray import models
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
@@ -129,9 +129,9 @@ def test_no_rows() -> None:
 
 WRONG: list[tuple[Callable[[], dict[str, Any]], str]] = [
     (lambda: {"image": rows(2), "id": np.arange(2)}, r"no column 'x'; .* 'image', 'id'"),
-    (lambda: {"x": rows(2).astype(np.float64)}, r"column 'x' for .*: expected float32.*astype"),
-    (lambda: {"x": rows(2)[:, None]}, r"expected rows of \[3\], got rows of \[1, 3\]; remove"),
-    (lambda: {"x": rows(2)[:, :2]}, r"expected rows of \[3\], got rows of \[2\]$"),
+    (lambda: {"x": rows(2).astype(np.float64)}, r"column 'x' for .*, every row: expected float32.*astype"),
+    (lambda: {"x": rows(2)[:, None]}, r"every row: expected \[3\], got \[1, 3\]; remove"),
+    (lambda: {"x": rows(2)[:, :2]}, r"every row: expected \[3\], got \[2\]$"),
     (lambda: {"x": rows(2), "scores": rows(2)}, "'scores' is already in the batch"),
 ]  # fmt: skip
 
@@ -231,7 +231,7 @@ def test_an_actor_uses_only_its_resources(monkeypatch: pytest.MonkeyPatch) -> No
     assert restrict(Resources(cpus=1, gpus=1), {}, None).platform == "gpu"
     assert restrict(Resources(cpus=3), {}, 2).platform == "cpu"
     assert restrict(None, {}, None).platform is None
-    assert threads == [2, 1, 2, -1]
+    assert threads == [2, 1, 2]
     with pytest.raises(OptionError, match=r"'gpu' is requested, .* map_batches.*num_gpus=1"):
         restrict(Resources(cpus=1), {"platform": "gpu"}, None)
     with pytest.raises(OptionError, match="'cpu' is requested, but Ray assigned a gpu"):
